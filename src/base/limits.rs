@@ -1,0 +1,32 @@
+//! Every fixed bound that is not a setting, with its unit. Settings and their defaults stand in `policy::config`.
+
+use std::time::Duration;
+
+/// Header lines in one head; RFC 9110 leaves it to us, contract section 1 says 100.
+pub const HEADERS_MAX: usize = 100;
+/// Nesting of JSON; deeper is 400 (contract section 1).
+pub const JSON_DEPTH_MAX: usize = 128;
+/// Members of a request's top-level object that the scanner will look at; beyond it the body is refused.
+pub const MEMBERS_MAX: usize = 4096;
+/// Bytes read from or written to one connection before the next one has its turn.
+pub const IO_SLICE: usize = 64 * 1024;
+/// A refused request's declared body up to this many bytes is read and dropped, so that the connection lives on.
+pub const DRAIN_BODY_MAX: u64 = 64 * 1024;
+/// After a refusal that closes, how long a connection goes on reading and dropping, so that the answer is not reset.
+pub const LINGER: Duration = Duration::from_secs(2);
+/// Bytes a lingering connection reads and drops at most.
+pub const LINGER_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of pipelined requests taken while one is being answered; beyond it the client is not read.
+pub const PIPELINE_BYTES_MAX: usize = 16 * 1024;
+/// Connections beyond `max_connections` that are still accepted, only to be told 503.
+pub const RESERVE_CONNECTIONS: usize = 32;
+/// Bytes unsent to one connection above which its source is not read.
+pub const HIGH_WATER: usize = 64 * 1024;
+/// How long after a finish reason a missing `[DONE]` is waited for (contract section 4).
+pub const DONE_GRACE: Duration = Duration::from_secs(2);
+/// Bytes of one chunk-size line or trailer section, extensions included.
+pub const CHUNK_LINE_MAX: usize = 1024;
+/// Bytes of a failed upstream answer that are read for its message.
+pub const ERROR_BODY_MAX: usize = 64 * 1024;
+/// Characters of a provider's message passed on to a client.
+pub const ERROR_MESSAGE_MAX: usize = 2048;

@@ -1,0 +1,10 @@
+//! Values with no opinion about HTTP or models. Imports nothing of ours.
+
+pub mod buf;
+pub mod digest;
+pub mod limits;
+pub mod rng;
+pub mod seam;
+pub mod slots;
+pub mod time;
+pub mod timers;

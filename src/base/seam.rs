@@ -1,0 +1,161 @@
+//! The seam between a sans-I/O core and the world: names of connections, what the world tells a core, what a core
+//! asks of the world. The gateway and the simulated provider are both a [`Core`]; the reactor and the test
+//! simulator both drive one.
+
+use super::time::{Mono, Now};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Which end of the program a connection is on.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum Side {
+    /// Accepted by us.
+    Client,
+    /// Dialed by us.
+    Upstream,
+}
+
+/// The name of a connection: its slot and generation in the core's slab for that side.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct Conn {
+    /// Accepted or dialed.
+    pub side: Side,
+    /// Slot in the core's slab of that side.
+    pub slot: u32,
+    /// Generation of that slot, below 2^31.
+    pub generation: u32,
+}
+
+/// How a connection ended on the other side.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Ending {
+    /// An orderly end: FIN, and over TLS a close_notify before it.
+    Fin,
+    /// A reset, a TLS failure, a TLS stream cut without close_notify, or an error of the socket.
+    Broken,
+}
+
+/// How a core wants a connection ended.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Shut {
+    /// Everything written has left; say a proper goodbye (close_notify, FIN).
+    Clean,
+    /// At once, whatever is unsent.
+    Abort,
+}
+
+/// What a core asks of the world.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Action {
+    /// Connect `conn` to `addr`; over TLS when `authority` names an entry of the reactor's table of TLS peers.
+    /// Answered by [`Reply::Dialed`] (for TLS: after the handshake) or [`Reply::DialFailed`].
+    Dial {
+        /// The upstream connection.
+        conn: Conn,
+        /// Where to.
+        addr: SocketAddr,
+        /// Index into the table of TLS peers, `None` for plain TCP.
+        authority: Option<u32>,
+    },
+    /// Close the socket of `conn`. The core has forgotten it already.
+    Close {
+        /// Which one.
+        conn: Conn,
+        /// How.
+        shut: Shut,
+    },
+    /// Look `host` up; answered by [`Reply::Named`].
+    Resolve {
+        /// Name as configured.
+        host: Arc<str>,
+        /// Port to put into the addresses.
+        port: u16,
+    },
+    /// Close the listening sockets: draining has begun.
+    StopAccepting,
+    /// Nothing is left to do: leave the loop.
+    Exit,
+}
+
+/// Why a dial failed; each has its own words in errors and logs.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum DialError {
+    /// Refused, unreachable or reset by the peer or the network.
+    Connect,
+    /// The TLS handshake failed: protocol, certificate or name.
+    Tls,
+    /// No descriptor or other local means left.
+    Local,
+}
+
+/// What a signal asks for.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Signal {
+    /// TERM or INT: drain and leave.
+    Terminate,
+    /// HUP: read the configuration again.
+    Reload,
+}
+
+/// What the world answers.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Reply {
+    /// A dialed connection is open; over TLS, its handshake is done.
+    Dialed(Conn),
+    /// A dial failed; the core frees the slot itself.
+    DialFailed(Conn, DialError),
+    /// The addresses of a host; an empty list means that the look-up failed.
+    Named {
+        /// As asked.
+        host: Arc<str>,
+        /// As asked.
+        port: u16,
+        /// In the resolver's order.
+        addrs: Vec<SocketAddr>,
+    },
+    /// A signal arrived.
+    Signal(Signal),
+}
+
+/// A product without sockets, clocks and threads. The world calls its verbs, then writes [`Core::unsent`], performs
+/// [`Core::actions`] and hands [`Core::orders`] to the helper threads.
+///
+/// The verbs take `now` instead of reading a clock. None blocks; none calls back.
+pub trait Core {
+    /// What this core hands to helper threads (ledger rows, log lines).
+    type Order: Send + 'static;
+    /// What helper threads tell this core.
+    type Notice: Send + 'static;
+
+    /// A connection arrived on listener number `listener`. `None` refuses it: the world closes it at once.
+    fn accepted(&mut self, listener: usize, peer: SocketAddr, now: Now) -> Option<Conn>;
+    /// Bytes arrived. The core takes all of them.
+    fn bytes(&mut self, conn: Conn, data: &[u8], now: Now);
+    /// The other side has ended. Bytes that came before it have been delivered, unless `wants_read` was false.
+    fn closed(&mut self, conn: Conn, how: Ending, now: Now);
+    /// The first `count` bytes of `unsent` have left.
+    fn wrote(&mut self, conn: Conn, count: usize, now: Now);
+    /// An answer to an action, or a signal.
+    fn reply(&mut self, reply: Reply, now: Now);
+    /// A helper thread says something.
+    fn notice(&mut self, notice: Self::Notice, now: Now);
+    /// The earliest deadline, if any.
+    fn next_deadline(&self) -> Option<Mono>;
+    /// Handles one deadline that is due at `now`; false when none is. One at a time, so that a panic has an owner.
+    fn expire(&mut self, now: Now) -> bool;
+    /// Bytes waiting to be written to `conn`; empty for an unknown one.
+    fn unsent(&self, conn: Conn) -> &[u8];
+    /// Whether the core will take bytes from `conn` now. False is back-pressure: the world stops reading.
+    fn wants_read(&self, conn: Conn) -> bool;
+    /// Connections whose unsent bytes or wish to read changed since the last call; may name one twice or a stale one.
+    fn dirty(&mut self) -> &mut Vec<Conn>;
+    /// Actions asked for since the world last drained them.
+    fn actions(&mut self) -> &mut Vec<Action>;
+    /// Orders given since the world last drained them.
+    fn orders(&mut self) -> &mut Vec<Self::Order>;
+    /// The verb that just ran for `conn` panicked (`None`: it ran for no connection). The core fails what hung on it
+    /// and stays usable.
+    fn panicked(&mut self, conn: Option<Conn>, now: Now);
+    /// The loop took `micros` of its own time for one turn: for the lag histogram.
+    fn turned(&mut self, micros: u64);
+}

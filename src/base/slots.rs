@@ -1,0 +1,119 @@
+//! Names for things that outlive a call: a slot number and a generation. The one stale-name check of the house.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+/// The name of a `T` in a [`Slots<T>`]. A freed slot's names never match its next tenant.
+pub struct Id<T> {
+    /// Index into the slab.
+    pub slot: u32,
+    /// Counts the tenants of the slot, below 2^31 so that a name fits a poll token beside a bit for its side.
+    pub generation: u32,
+    kind: PhantomData<fn() -> T>,
+}
+
+impl<T> Id<T> {
+    /// Rebuilds a name from its parts, for instance from a poll token.
+    pub fn new(slot: u32, generation: u32) -> Id<T> {
+        Id { slot, generation, kind: PhantomData }
+    }
+}
+
+impl<T> Clone for Id<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Id<T> {}
+impl<T> PartialEq for Id<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.slot == other.slot && self.generation == other.generation
+    }
+}
+impl<T> Eq for Id<T> {}
+impl<T> fmt::Debug for Id<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.slot, self.generation)
+    }
+}
+
+/// A slab whose keys are [`Id`]s: stale names answer `None` instead of another tenant.
+#[derive(Debug)]
+pub struct Slots<T> {
+    slab: slab::Slab<T>,
+    generations: Vec<u32>,
+}
+
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Slots { slab: slab::Slab::new(), generations: Vec::new() }
+    }
+}
+
+impl<T> Slots<T> {
+    /// Stores `value` and names it.
+    pub fn insert(&mut self, value: T) -> Id<T> {
+        let slot = self.slab.insert(value);
+        if self.generations.len() <= slot {
+            self.generations.resize(slot + 1, 0);
+        }
+        Id::new(slot as u32, self.generations[slot])
+    }
+
+    /// The tenant of `id`, unless it has left.
+    pub fn get(&self, id: Id<T>) -> Option<&T> {
+        self.holds(id).then(|| self.slab.get(id.slot as usize)).flatten()
+    }
+
+    /// The tenant of `id`, unless it has left.
+    pub fn get_mut(&mut self, id: Id<T>) -> Option<&mut T> {
+        if self.holds(id) { self.slab.get_mut(id.slot as usize) } else { None }
+    }
+
+    /// Takes the tenant of `id` out; its name is stale from here on.
+    pub fn remove(&mut self, id: Id<T>) -> Option<T> {
+        if !self.holds(id) {
+            return None;
+        }
+        let value = self.slab.try_remove(id.slot as usize)?;
+        let generation = &mut self.generations[id.slot as usize];
+        *generation = (*generation + 1) & 0x7fff_ffff;
+        Some(value)
+    }
+
+    /// Number of tenants.
+    pub fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    /// True when there is no tenant.
+    pub fn is_empty(&self) -> bool {
+        self.slab.is_empty()
+    }
+
+    /// All tenants with their names, in slot order.
+    pub fn iter(&self) -> impl Iterator<Item = (Id<T>, &T)> {
+        self.slab.iter().map(|(slot, value)| (Id::new(slot as u32, self.generations[slot]), value))
+    }
+
+    fn holds(&self, id: Id<T>) -> bool {
+        self.generations.get(id.slot as usize) == Some(&id.generation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stale_name_never_reaches_the_next_tenant() {
+        let mut slots = Slots::default();
+        let a = slots.insert("a");
+        assert_eq!(slots.remove(a), Some("a"));
+        let b = slots.insert("b");
+        assert_eq!(a.slot, b.slot);
+        assert_eq!((slots.get(a), slots.get(b)), (None, Some(&"b")));
+        assert_eq!(slots.remove(a), None);
+        assert_eq!(slots.len(), 1);
+    }
+}

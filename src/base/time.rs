@@ -1,0 +1,42 @@
+//! The two clocks as plain values. Nothing in this crate but `io::clock` reads a real one.
+
+use std::time::Duration;
+
+/// Monotonic time in microseconds since an arbitrary start. Deadlines and durations are made of it.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Mono(pub u64);
+
+impl Mono {
+    /// Later than every deadline: an unarmed timer.
+    pub const NEVER: Mono = Mono(u64::MAX);
+
+    /// The moment `wait` after this one; saturates at [`Mono::NEVER`].
+    pub fn after(self, wait: Duration) -> Mono {
+        Mono(self.0.saturating_add(u64::try_from(wait.as_micros()).unwrap_or(u64::MAX)))
+    }
+
+    /// Microseconds since `earlier`, 0 if `earlier` lies ahead.
+    pub fn micros_since(self, earlier: Mono) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// Wall-clock time in milliseconds since 1970-01-01T00:00:00Z. Windows, periods and timestamps are made of it.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Unix(pub u64);
+
+impl Unix {
+    /// Whole seconds since the epoch, rounded down.
+    pub fn secs(self) -> u64 {
+        self.0 / 1000
+    }
+}
+
+/// Both clocks, read once per turn of the loop and passed to every verb.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Now {
+    /// For deadlines.
+    pub mono: Mono,
+    /// For windows, periods and timestamps.
+    pub unix: Unix,
+}

@@ -1,0 +1,136 @@
+//! Deadlines: one live heap entry per connection, moved only when its earliest deadline gets earlier.
+
+use super::seam::Conn;
+use super::time::Mono;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// When the owner wants to be woken, and when the heap will. Kept inside the connection it belongs to.
+#[derive(Copy, Clone, Debug)]
+pub struct Alarm {
+    due: Mono,
+    entry: Mono,
+}
+
+impl Default for Alarm {
+    fn default() -> Self {
+        Alarm { due: Mono::NEVER, entry: Mono::NEVER }
+    }
+}
+
+impl Alarm {
+    /// The moment asked for; [`Mono::NEVER`] if none.
+    pub fn due(&self) -> Mono {
+        self.due
+    }
+}
+
+/// A min-heap with lazy re-arming: pushing a deadline back (an idle timeout at every token) touches no heap.
+///
+/// Ties fall in the order of arming, so that a simulated run repeats exactly.
+#[derive(Debug, Default)]
+pub struct Timers {
+    heap: BinaryHeap<Reverse<(Mono, u64, Conn)>>,
+    sequence: u64,
+}
+
+impl Timers {
+    /// Wakes `conn` at `due`, in place of whatever its alarm said before.
+    pub fn arm(&mut self, alarm: &mut Alarm, conn: Conn, due: Mono) {
+        alarm.due = due;
+        if due < alarm.entry {
+            alarm.entry = due;
+            self.sequence += 1;
+            self.heap.push(Reverse((due, self.sequence, conn)));
+        }
+    }
+
+    /// The earliest heap entry; its connection's own alarm may lie later, see [`Timers::wake`].
+    pub fn next(&self) -> Option<(Mono, Conn)> {
+        self.heap.peek().map(|Reverse((at, _, conn))| (*at, *conn))
+    }
+
+    /// Takes the earliest entry off the heap. The owner passes it to [`Timers::fired`] with the connection's alarm.
+    pub fn pop(&mut self) -> Option<(Mono, Conn)> {
+        self.heap.pop().map(|Reverse((at, _, conn))| (at, conn))
+    }
+
+    /// Says whether a popped entry means that `conn` is due. A superseded entry is forgotten; one that was pushed
+    /// back is armed again where it belongs. The stale entries of one connection stay few, since a new one is only
+    /// pushed when it lies before the live one.
+    pub fn fired(&mut self, alarm: &mut Alarm, conn: Conn, at: Mono, now: Mono) -> bool {
+        if alarm.entry != at {
+            return false;
+        }
+        alarm.entry = Mono::NEVER;
+        if alarm.due <= now {
+            alarm.due = Mono::NEVER;
+            return true;
+        }
+        if alarm.due != Mono::NEVER {
+            let due = alarm.due;
+            self.arm(alarm, conn, due);
+        }
+        false
+    }
+
+    /// Entries in the heap, live and stale.
+    pub fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    /// True when nothing is armed.
+    pub fn is_empty(&self) -> bool {
+        self.heap.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::seam::Side;
+
+    fn conn(slot: u32) -> Conn {
+        Conn { side: Side::Client, slot, generation: 0 }
+    }
+
+    #[test]
+    fn pushing_a_deadline_back_costs_no_entry_and_fires_late() {
+        let (mut timers, mut alarm) = (Timers::default(), Alarm::default());
+        timers.arm(&mut alarm, conn(1), Mono(100));
+        for due in 101..200 {
+            timers.arm(&mut alarm, conn(1), Mono(due));
+        }
+        assert_eq!(timers.len(), 1);
+        let (at, who) = timers.pop().unwrap();
+        assert!(!timers.fired(&mut alarm, who, at, Mono(100)));
+        let (at, who) = timers.pop().unwrap();
+        assert_eq!(at, Mono(199));
+        assert!(timers.fired(&mut alarm, who, at, Mono(200)));
+        assert!(timers.is_empty());
+    }
+
+    #[test]
+    fn an_earlier_deadline_supersedes_and_the_stale_entry_is_forgotten() {
+        let (mut timers, mut alarm) = (Timers::default(), Alarm::default());
+        timers.arm(&mut alarm, conn(1), Mono(100));
+        timers.arm(&mut alarm, conn(1), Mono(50));
+        let (at, who) = timers.pop().unwrap();
+        assert_eq!(at, Mono(50));
+        assert!(timers.fired(&mut alarm, who, at, Mono(50)));
+        let (at, who) = timers.pop().unwrap();
+        assert!(!timers.fired(&mut alarm, who, at, Mono(100)));
+        assert!(timers.is_empty());
+    }
+
+    #[test]
+    fn ties_fall_in_the_order_of_arming() {
+        let mut timers = Timers::default();
+        let mut alarms = [Alarm::default(); 3];
+        for slot in [2u32, 0, 1] {
+            timers.arm(&mut alarms[slot as usize], conn(slot), Mono(5));
+        }
+        let order: Vec<u32> = std::iter::from_fn(|| timers.pop()).map(|(_, c)| c.slot).collect();
+        assert_eq!(order, [2, 0, 1]);
+    }
+}

@@ -1,0 +1,1 @@
+//! The sans-I/O core: where HTTP, the dialects and the policy meet.

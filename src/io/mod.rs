@@ -1,0 +1,1 @@
+//! The world: sockets, TLS, files, clocks, signals and helper threads.

@@ -1,0 +1,1 @@
+//! The simulated provider: a second sans-I/O core on the same reactor.

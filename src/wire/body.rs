@@ -1,0 +1,1 @@
+//! Message bodies: by length, chunked, or to the end of the connection.

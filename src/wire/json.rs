@@ -1,0 +1,1 @@
+//! JSON scanned in place.
