@@ -18,6 +18,8 @@ pub const LINGER: Duration = Duration::from_secs(2);
 pub const LINGER_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of pipelined requests taken while one is being answered; beyond it the client is not read.
 pub const PIPELINE_BYTES_MAX: usize = 16 * 1024;
+/// Bytes by which the storage of a request's body grows ahead of what has arrived.
+pub const BODY_STEP_MAX: usize = 1 << 20;
 /// Connections beyond `max_connections` that are still accepted, only to be told 503.
 pub const RESERVE_CONNECTIONS: usize = 32;
 /// Bytes unsent to one connection above which its source is not read.
