@@ -56,3 +56,9 @@ pub const LANE_TICK: Duration = Duration::from_millis(10);
 pub const LANE_IDLE_TICKS: u32 = 100;
 /// Look-ups waiting for the resolver thread; one beyond it is answered with an empty list.
 pub const LOOKUPS_MAX: usize = 1024;
+/// Bytes per second that a request's body must bring on average once `body_timeout` has passed.
+pub const BODY_RATE_MIN: u64 = 16 * 1024;
+/// Bytes of a request written to an upstream at a time; the rest is cut from the client's own bytes as these leave.
+pub const SEND_SLICE: usize = 64 * 1024;
+/// How long idle connections are left open when draining begins, for requests that are on their way.
+pub const DRAIN_IDLE_GRACE: Duration = Duration::from_millis(500);

@@ -6,6 +6,7 @@ use super::exchange::{Commit, Exchange, Phase};
 use super::fault::{Fault, FaultKind};
 use super::relay::Relay;
 use super::upstream::{Phase as UpstreamPhase, Upstream, conn};
+use crate::base::limits::SEND_SLICE;
 use crate::base::seam::{Action, DialError};
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
@@ -143,7 +144,7 @@ impl Gateway {
         let Some(template) = self.templates.get(upstream.provider) else { return };
         let all = upstream.tx.edit(&mut self.pool, |out| {
             template.write(length, version, beta, out);
-            draft.write_some(body, super::SEND_SLICE, out)
+            draft.write_some(body, SEND_SLICE, out)
         });
         upstream.sent_all = all;
         upstream.wait = Mono::NEVER;
@@ -171,7 +172,7 @@ impl Gateway {
         let (Some(client), Some(draft)) = (self.clients.get(ex.client), ex.draft.as_mut()) else { return };
         let (_, body) = client.inbound.message();
         upstream.sent_all =
-            upstream.tx.edit(&mut self.pool, |out| draft.write_some(body, super::SEND_SLICE, out));
+            upstream.tx.edit(&mut self.pool, |out| draft.write_some(body, SEND_SLICE, out));
         self.dirty.push(conn(uid));
     }
 
@@ -223,12 +224,7 @@ fn build_body(ex: &Exchange, draft: &mut super::outgoing::Draft, body: &[u8]) ->
     let (Some(model), Some(target), Some(shape)) = (ex.model(), ex.target(), ex.shape()) else { return Ok(()) };
     let Some(provider) = ex.config.providers.get(target.provider) else { return Ok(()) };
     if provider.shape != shape {
-        return Err(Refusal::invalid(format!(
-            "model: `{}` is served by a provider of the {} shape, and translation from {} to it is not built yet",
-            model.id,
-            provider.shape.name(),
-            shape.name()
-        )));
+        return Err(Refusal::cross_shape(&model.id, shape.name()));
     }
     let with = Rewrite {
         model: &target.model,
