@@ -233,7 +233,7 @@ impl Gateway {
         let mut draft = self.drafts.take();
         draft.scan.reset(shape);
         if ex.finding.endpoint == Some(Endpoint::CountTokens) {
-            draft.scan.without_max_tokens();
+            draft.scan.reset_count();
         }
         ex.draft = Some(draft);
         let (cid, head, max_body) = (ex.client, ex.head, ex.config.server.max_body);

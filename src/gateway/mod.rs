@@ -250,7 +250,7 @@ impl Core for Gateway {
 
     fn reply(&mut self, reply: Reply, now: Now) {
         match reply {
-            Reply::Dialed(conn) => self.dialed(Id::new(conn.slot, conn.generation), now),
+            Reply::Dialed(conn) => self.dialed(Id::new(conn.slot, conn.generation)),
             Reply::DialFailed(conn, why) => self.dial_failed(Id::new(conn.slot, conn.generation), why, now),
             Reply::Named { host, port, addrs } => self.named(&host, port, addrs, now),
             Reply::Signal(Signal::Terminate) => self.begin_drain(now),

@@ -31,7 +31,7 @@ impl Gateway {
         let Some(provider) = ex.target().map(|target| target.provider) else { return };
         let kept = if ex.fresh_only { None } else { self.idle.take(provider) };
         match kept {
-            Some(upstream) => self.send_on(xid, upstream, now),
+            Some(upstream) => self.send_on(xid, upstream),
             None => self.dial(xid, now),
         }
     }
@@ -94,11 +94,11 @@ impl Gateway {
     }
 
     /// A dial has succeeded.
-    pub(crate) fn dialed(&mut self, uid: Id<Upstream>, now: Now) {
+    pub(crate) fn dialed(&mut self, uid: Id<Upstream>) {
         let Some(upstream) = self.upstreams.get_mut(uid) else { return };
         upstream.phase = UpstreamPhase::Busy;
         match upstream.exchange {
-            Some(xid) => self.send_on(xid, uid, now),
+            Some(xid) => self.send_on(xid, uid),
             None => self.close_upstream(uid),
         }
     }
@@ -131,7 +131,7 @@ impl Gateway {
     }
 
     /// Writes the request to an open connection.
-    fn send_on(&mut self, xid: Id<Exchange>, uid: Id<Upstream>, now: Now) {
+    fn send_on(&mut self, xid: Id<Exchange>, uid: Id<Upstream>) {
         let (Some(ex), Some(upstream)) = (self.exchanges.get_mut(xid), self.upstreams.get_mut(uid)) else { return };
         let (Some(client), Some(draft)) = (self.clients.get(ex.client), ex.draft.as_mut()) else { return };
         ex.upstream = Some(uid);
@@ -147,10 +147,8 @@ impl Gateway {
             draft.write_some(body, SEND_SLICE, out)
         });
         upstream.sent_all = all;
-        upstream.wait = Mono::NEVER;
         self.dirty.push(conn(uid));
-        self.arm_upstream(uid);
-        let _ = now;
+        self.wait_upstream(uid, Mono::NEVER);
     }
 
     /// The world has written to an upstream: give it more of the body, or begin to wait for the answer.
