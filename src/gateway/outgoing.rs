@@ -56,9 +56,8 @@ impl Template {
     }
 
     fn write_betas(&self, beta: &[u8], out: &mut Vec<u8>) {
-        let allowed = |name: &[u8]| {
-            self.betas.as_ref().is_none_or(|list| list.iter().any(|known| known.as_bytes() == name))
-        };
+        let allowed =
+            |name: &[u8]| self.betas.as_ref().is_none_or(|list| list.iter().any(|known| known.as_bytes() == name));
         let mut first = true;
         for name in beta.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|name| !name.is_empty()) {
             if allowed(name) {
@@ -82,7 +81,7 @@ fn line(out: &mut Vec<u8>, parts: &[&[u8]]) {
 
 /// What is needed of a request until its answer is committed: the scan of its body and the body to be sent. Drafts are
 /// reused, so that an exchange in its steady state allocates nothing.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Draft {
     /// The scan of the client's body.
     pub(crate) scan: RequestScan,
@@ -93,12 +92,6 @@ pub(crate) struct Draft {
     length: u64,
     next: usize,
     offset: usize,
-}
-
-impl Default for Draft {
-    fn default() -> Self {
-        Draft { scan: RequestScan::new(), text: Vec::new(), pieces: Vec::new(), length: 0, next: 0, offset: 0 }
-    }
 }
 
 impl Draft {
@@ -154,6 +147,8 @@ const SPARE_TEXT_MAX: usize = 64 * 1024;
 /// The spare drafts.
 #[derive(Debug, Default)]
 pub(crate) struct Drafts {
+    // Boxed as an exchange holds them: moving a draft moves a pointer.
+    #[allow(clippy::vec_box)]
     spare: Vec<Box<Draft>>,
 }
 

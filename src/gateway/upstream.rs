@@ -182,7 +182,7 @@ impl Gateway {
             if !piece.data.is_empty() {
                 match self.relay(xid, &data[piece.data.clone()], now) {
                     Step::More => {}
-                    Step::Ended => return self.into_tail(uid, &data[piece.consumed..], now),
+                    Step::Ended => return self.await_tail(uid, &data[piece.consumed..], now),
                     Step::Failed(fault) => return self.attempt_failed(xid, fault, now),
                 }
             }
@@ -198,7 +198,7 @@ impl Gateway {
     }
 
     /// The answer is complete but its body's end has not been read yet: usually it lies in `rest` already.
-    fn into_tail(&mut self, uid: Id<Upstream>, rest: &[u8], now: Now) {
+    fn await_tail(&mut self, uid: Id<Upstream>, rest: &[u8], now: Now) {
         let Some(upstream) = self.upstreams.get_mut(uid) else { return };
         upstream.phase = Phase::Tail;
         upstream.exchange = None;
