@@ -198,8 +198,9 @@ impl Gateway {
         }
     }
 
+    /// When stopping goes on by itself. Once everything has been told to end, the connections' own deadlines do.
     fn drain_deadline(&self) -> Option<Mono> {
-        let drain = self.draining?;
+        let drain = self.draining.filter(|drain| !drain.over)?;
         let idle = self.clients.iter().any(|(_, client)| client.is_idle());
         Some(if idle { drain.idle_after } else { drain.until })
     }

@@ -100,6 +100,11 @@ impl Draft {
         self.text.clear();
         self.pieces.clear();
         self.length = 0;
+        self.restart();
+    }
+
+    /// Goes back to the first byte of the outgoing body, for another connection to the same target.
+    pub(crate) fn restart(&mut self) {
         self.next = 0;
         self.offset = 0;
     }

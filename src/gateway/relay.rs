@@ -130,8 +130,9 @@ impl Gateway {
             // What came before the fault is still the client's.
             Err(_) => u32::from(!self.scratch.is_empty()),
         };
-        if events > 0 {
-            self.relayed(xid, finish_seen, now);
+        match events {
+            0 => self.relay_sign_of_life(xid, now),
+            _ => self.relayed(xid, finish_seen, now),
         }
         match fed {
             Err(fault) => Step::Failed(stream_fault(fault, self.exchanges.get(xid))),
@@ -157,6 +158,17 @@ impl Gateway {
         if !self.scratch.is_empty() {
             let bytes = std::mem::take(&mut self.scratch);
             self.send_events(xid, Commit::Relayed, &bytes, now);
+            self.scratch = bytes;
+        }
+    }
+
+    /// Comments and pings alone: passed on, so that no proxy cuts the line, but they open no stream and keep no
+    /// deadline away (contract section 4).
+    fn relay_sign_of_life(&mut self, xid: Id<Exchange>, now: Now) {
+        let open = self.exchanges.get(xid).is_some_and(|ex| ex.commit > Commit::None);
+        if open && !self.scratch.is_empty() {
+            let bytes = std::mem::take(&mut self.scratch);
+            self.send_events(xid, Commit::Status, &bytes, now);
             self.scratch = bytes;
         }
     }

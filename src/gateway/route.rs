@@ -19,11 +19,8 @@ use std::net::SocketAddr;
 const ADDRESSES_TRIED_MAX: usize = 3;
 
 impl Gateway {
-    /// Begins an attempt at the exchange's present target.
+    /// Begins an attempt at the exchange's present target, whose body has been drafted.
     pub(crate) fn attempt(&mut self, xid: Id<Exchange>, now: Now) {
-        if let Err(refusal) = self.draft_body(xid) {
-            return self.refuse_open(xid, &refusal, now);
-        }
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
         ex.attempts += 1;
         ex.address = 0;
@@ -37,7 +34,7 @@ impl Gateway {
     }
 
     /// Builds the outgoing body for the present target from the client's bytes.
-    fn draft_body(&mut self, xid: Id<Exchange>) -> Result<(), Refusal> {
+    pub(crate) fn draft_body(&mut self, xid: Id<Exchange>) -> Result<(), Refusal> {
         let Some(ex) = self.exchanges.get_mut(xid) else { return Ok(()) };
         let (Some(client), Some(mut draft)) = (self.clients.get(ex.client), ex.draft.take()) else { return Ok(()) };
         let (_, body) = client.inbound.message();
@@ -198,6 +195,9 @@ impl Gateway {
         if fault.is_stale_connection() && reused && !ex.fresh_only {
             ex.fresh_only = true;
             ex.attempts -= 1;
+            if let Some(draft) = ex.draft.as_mut() {
+                draft.restart();
+            }
             self.stats.stale_retries += 1;
             return self.attempt(xid, now);
         }
@@ -206,7 +206,10 @@ impl Gateway {
         if fault.may_try_next() && more && ex.attempts < limit {
             ex.target += 1;
             ex.fresh_only = false;
-            return self.attempt(xid, now);
+            return match self.draft_body(xid) {
+                Ok(()) => self.attempt(xid, now),
+                Err(refusal) => self.refuse_open(xid, &refusal, now),
+            };
         }
         self.end_with_fault(xid, fault, now);
     }
