@@ -32,3 +32,27 @@ pub const CHUNK_LINE_MAX: usize = 1024;
 pub const ERROR_BODY_MAX: usize = 64 * 1024;
 /// Characters of a provider's message passed on to a client.
 pub const ERROR_MESSAGE_MAX: usize = 2048;
+/// Poll events taken in one turn of the loop; the kernel keeps the rest for the next.
+pub const EVENTS_PER_TURN: usize = 1024;
+/// Connections accepted from one listener in one turn, so that a flood of them stalls no stream.
+pub const ACCEPT_BATCH: usize = 64;
+/// Rest of the listeners after an error such as EMFILE: the error would come again at once, and the loop must not spin.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Length of the kernel's queue of connections not yet accepted.
+pub const BACKLOG: i32 = 1024;
+/// Deadlines handled in one turn.
+pub const EXPIRED_PER_TURN: usize = 1024;
+/// Rounds of flush, actions and replies in one turn; what is still to do then waits for the next turn.
+pub const ROUNDS_PER_TURN: usize = 16;
+/// Letters in the loop's mailbox. Senders have few outstanding each, so a full box means that the loop is dead.
+pub const MAILBOX_MAX: usize = 64 * 1024;
+/// How long a closed TLS connection may take to send its last bytes before the socket is dropped.
+pub const PARTING: Duration = Duration::from_secs(5);
+/// Bytes of log lines waiting for a slow stderr; lines beyond it are dropped and counted.
+pub const LOG_BYTES_MAX: usize = 4 << 20;
+/// Rest of a busy helper thread between two looks at its lane, so that the loop never has to wake it.
+pub const LANE_TICK: Duration = Duration::from_millis(10);
+/// Looks at an empty lane before its thread lies down to be woken.
+pub const LANE_IDLE_TICKS: u32 = 100;
+/// Look-ups waiting for the resolver thread; one beyond it is answered with an empty list.
+pub const LOOKUPS_MAX: usize = 1024;

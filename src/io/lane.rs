@@ -1,0 +1,132 @@
+//! Owns the way from the loop out to one helper thread: a lane that the loop can fill without a system call.
+//!
+//! A condition variable would cost the loop a futex call per hand-over. So a busy thread is never woken: it looks at
+//! its lane every `limits::LANE_TICK` by itself. Only when the lane has stayed empty for a second does it lie down,
+//! and the first thing laid into the lane then wakes it, at the price of one call.
+
+use crate::base::limits;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+struct State<T> {
+    items: T,
+    asleep: bool,
+    closed: bool,
+}
+
+/// Both ends of a lane hold one; `T` is a vector of rows or of bytes.
+pub struct Lane<T>(Arc<(Mutex<State<T>>, Condvar)>);
+
+impl<T> Clone for Lane<T> {
+    fn clone(&self) -> Self {
+        Lane(self.0.clone())
+    }
+}
+
+/// What the helper thread found.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Look {
+    /// Items were taken.
+    Found,
+    /// Nothing came while waiting.
+    Nothing,
+    /// The lane is empty and closed: the thread is to end.
+    Closed,
+}
+
+/// The helper thread's patience; counts its looks at an empty lane.
+#[derive(Default, Debug)]
+pub struct Patience(u32);
+
+impl<T: Default> Default for Lane<T> {
+    fn default() -> Self {
+        let state = State { items: T::default(), asleep: false, closed: false };
+        Lane(Arc::new((Mutex::new(state), Condvar::new())))
+    }
+}
+
+impl<T: Default> Lane<T> {
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets `add` put something into the lane and returns what it says. Wakes the thread only if it lies down, or if
+    /// the matter is `urgent`.
+    pub fn put<R>(&self, urgent: bool, add: impl FnOnce(&mut T) -> R) -> R {
+        let mut state = self.lock();
+        let result = add(&mut state.items);
+        if state.asleep || urgent {
+            state.asleep = false;
+            self.0.1.notify_one();
+        }
+        result
+    }
+
+    /// Nothing more will come; the thread ends after it has taken what is there.
+    pub fn close(&self) {
+        self.lock().closed = true;
+        self.0.1.notify_one();
+    }
+
+    /// For the helper thread: waits for items, at most about `wait`, and swaps them with the empty `into`. `empty`
+    /// says whether there are none.
+    pub fn look(&self, into: &mut T, patience: &mut Patience, wait: Duration, empty: impl Fn(&T) -> bool) -> Look {
+        let mut state = self.lock();
+        if empty(&state.items) && !state.closed {
+            let rests = patience.0 >= limits::LANE_IDLE_TICKS;
+            patience.0 = patience.0.saturating_add(1);
+            state.asleep = rests;
+            let tick = if rests { wait } else { wait.min(limits::LANE_TICK) };
+            state = self.0.1.wait_timeout(state, tick).unwrap_or_else(PoisonError::into_inner).0;
+            state.asleep = false;
+        }
+        match (empty(&state.items), state.closed) {
+            (false, _) => {
+                patience.0 = 0;
+                std::mem::swap(&mut state.items, into);
+                Look::Found
+            }
+            (true, true) => Look::Closed,
+            (true, false) => Look::Nothing,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    fn take(lane: &Lane<Vec<u32>>, patience: &mut Patience, wait: Duration) -> (Look, Vec<u32>) {
+        let mut got = Vec::new();
+        let look = lane.look(&mut got, patience, wait, Vec::is_empty);
+        (look, got)
+    }
+
+    #[test]
+    fn items_come_in_order_and_the_end_comes_after_them() {
+        let (lane, mut patience) = (Lane::<Vec<u32>>::default(), Patience::default());
+        lane.put(false, |items| items.extend([1, 2]));
+        lane.put(false, |items| items.push(3));
+        lane.close();
+        assert_eq!(take(&lane, &mut patience, Duration::ZERO), (Look::Found, vec![1, 2, 3]));
+        assert_eq!(take(&lane, &mut patience, Duration::from_secs(9)), (Look::Closed, vec![]));
+    }
+
+    #[test]
+    fn a_thread_that_lies_down_is_woken_by_the_first_item() {
+        let lane = Lane::<Vec<u32>>::default();
+        let other = lane.clone();
+        let helper = std::thread::spawn(move || {
+            let mut patience = Patience(limits::LANE_IDLE_TICKS);
+            take(&other, &mut patience, Duration::from_secs(30))
+        });
+        let began = Instant::now();
+        while !lane.lock().asleep {
+            std::thread::yield_now();
+        }
+        lane.put(false, |items| items.push(5));
+        assert_eq!(helper.join().unwrap(), (Look::Found, vec![5]));
+        assert!(began.elapsed() < Duration::from_secs(20));
+    }
+}
