@@ -101,13 +101,13 @@ pub(crate) fn judge_head(
         return method_allowed(head, Endpoint::Root);
     }
     let Some(inside) = path.strip_prefix(b"/v1").filter(|rest| rest.is_empty() || rest[0] == b'/') else {
-        return Err(Refusal::unknown_path());
+        return Err(Refusal::no_path());
     };
     let found = endpoint_of(inside, head, bytes);
     finding.endpoint = found;
     let key = authenticate(head, bytes, found, court)?;
     finding.key = Some(key);
-    let endpoint = found.ok_or_else(Refusal::unknown_path)?;
+    let endpoint = found.ok_or_else(Refusal::no_path)?;
     method_allowed(head, endpoint)?;
     scope_allows(endpoint, key, court)?;
     ready(court)?;
@@ -115,8 +115,8 @@ pub(crate) fn judge_head(
         content_fits(head, bytes, endpoint, court.config.server.max_body)?;
     }
     if let Endpoint::Generate(_) = endpoint {
-        let plan = court.config.plan_of(court.keys.record(key));
-        court.meter.spent(key, plan, court.now).map_err(|limit| Refusal::limit(&limit, court.now))?;
+        let plan = court.config.plan(&court.keys.record(key).plan).ok_or_else(Refusal::no_plan)?;
+        court.meter.spent(key, plan, court.now).map_err(|limit| Refusal::limit(&limit))?;
     }
     Ok(endpoint)
 }
@@ -170,13 +170,13 @@ fn authenticate(
     let prefix = court.config.server.key_prefix.as_str();
     let ours = |token: &[u8]| token.starts_with(prefix.as_bytes());
     let presented = match (bearer.is_empty(), api_key.is_empty()) {
-        (true, true) => return Err(Refusal::authentication("no API key was presented")),
+        (true, true) => return Err(Refusal::no_key()),
         (false, true) => bearer,
         (true, false) => api_key,
         (false, false) if !ours(bearer) && ours(api_key) => api_key,
         (false, false) => bearer,
     };
-    court.keys.identify(presented, prefix, court.now).ok_or_else(|| Refusal::authentication("the API key is not valid"))
+    court.keys.identify(presented, prefix, court.now).ok_or_else(Refusal::bad_key)
 }
 
 fn bearer_token(value: &[u8]) -> &[u8] {
@@ -200,13 +200,13 @@ fn scope_allows(endpoint: Endpoint, key: KeyIx, court: &Court<'_>) -> Result<(),
 
 fn ready(court: &Court<'_>) -> Result<(), Refusal> {
     if court.ready.drained {
-        return Err(Refusal::unavailable("the gateway is shutting down"));
+        return Err(Refusal::draining());
     }
     if court.ready.crowded {
-        return Err(Refusal::unavailable("the gateway has no connection left"));
+        return Err(Refusal::no_connections());
     }
     if !court.ready.store {
-        return Err(Refusal::unavailable("the ledger cannot take another request at the moment"));
+        return Err(Refusal::store());
     }
     Ok(())
 }
@@ -215,18 +215,18 @@ fn content_fits(head: &RequestHead, bytes: &[u8], endpoint: Endpoint, max_body: 
     let content_type = head.field(Field::ContentType).of(bytes).trim_ascii();
     let essence = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     if !essence.is_empty() && !essence.eq_ignore_ascii_case(b"application/json") {
-        return Err(Refusal::invalid("content-type: expected application/json"));
+        return Err(Refusal::content_type());
     }
     let encoding = head.field(Field::ContentEncoding).of(bytes).trim_ascii();
     if !encoding.is_empty() && !encoding.eq_ignore_ascii_case(b"identity") {
-        return Err(Refusal::invalid("content-encoding: expected identity; compressed bodies are not taken"));
+        return Err(Refusal::content_encoding());
     }
     if head.expect == Expect::Other {
         return Err(Refusal::expectation());
     }
     let version = head.field(Field::AnthropicVersion).of(bytes).trim_ascii();
     if endpoint != Endpoint::Generate(Shape::Chat) && !version.is_empty() && !is_date(version) {
-        return Err(Refusal::invalid("anthropic-version: expected a date, YYYY-MM-DD"));
+        return Err(Refusal::version_header());
     }
     match head.framing {
         Framing::Length(length) if length > max_body => Err(Refusal::too_large(max_body)),

@@ -24,8 +24,11 @@ impl Charges {
         if self.by_key.len() <= index {
             self.by_key.resize(index + 1, 0);
         }
-        if self.by_key[index] + more > pool.budget() as u64 / KEY_SHARE || !pool.has_room(more as usize) {
-            return Err(Refusal::unavailable("the gateway has no buffer left for a request of this size"));
+        if !pool.has_room(more as usize) {
+            return Err(Refusal::no_buffers());
+        }
+        if self.by_key[index] + more > pool.budget() as u64 / KEY_SHARE {
+            return Err(Refusal::key_buffers());
         }
         self.by_key[index] += more;
         ex.charged += more;

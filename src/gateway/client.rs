@@ -92,6 +92,13 @@ impl Client {
     }
 }
 
+impl Client {
+    /// Between two messages, with nothing received and nothing to be sent.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.phase == Phase::Head && !self.reading && self.tx.is_empty()
+    }
+}
+
 /// The name of a client as the world knows it.
 pub(crate) fn conn(id: Id<Client>) -> Conn {
     Conn { side: Side::Client, slot: id.slot, generation: id.generation }
@@ -358,8 +365,7 @@ impl Gateway {
 
     /// Draining: what is idle is closed, once what was on its way has had a moment to arrive.
     pub(crate) fn close_idle_clients(&mut self) {
-        let idle = |client: &Client| client.phase == Phase::Head && !client.reading && client.tx.is_empty();
-        let ids: Vec<Id<Client>> = self.clients.iter().filter(|(_, c)| idle(c)).map(|(id, _)| id).collect();
+        let ids: Vec<Id<Client>> = self.clients.iter().filter(|(_, c)| c.is_idle()).map(|(id, _)| id).collect();
         for id in ids {
             self.close_client(id, Shut::Clean);
         }

@@ -21,6 +21,7 @@ use super::relay::Relay;
 use super::stats::Timed;
 use super::upstream::Upstream;
 use crate::base::buf::Buf;
+use crate::base::limits::BODY_RATE_MIN;
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now, Unix};
 use crate::dialect::request::Invalid;
@@ -176,6 +177,11 @@ impl Exchange {
         Face { client: self.client, id: self.id, key: self.finding.key, http11: self.head.http11 }
     }
 
+    /// The endpoint as metrics and log lines call it.
+    pub(crate) fn endpoint_name(&self) -> &'static str {
+        self.finding.endpoint.map_or("none", Endpoint::name)
+    }
+
     /// The shape of the endpoint, for generation requests.
     pub(crate) fn shape(&self) -> Option<Shape> {
         self.finding.shape()
@@ -227,7 +233,7 @@ impl Gateway {
         let mut draft = self.drafts.take();
         draft.scan.reset(shape);
         if ex.finding.endpoint == Some(Endpoint::CountTokens) {
-            draft.scan.without_max_tokens();
+            draft.scan.reset_count();
         }
         ex.draft = Some(draft);
         let (cid, head, max_body) = (ex.client, ex.head, ex.config.server.max_body);
@@ -257,7 +263,7 @@ impl Gateway {
         let config = &ex.config.server;
         client.wait = now.mono.after(config.body_timeout);
         let elapsed = now.mono.micros_since(ex.times.head);
-        let needed = (elapsed / 1_000_000).saturating_mul(config.body_rate_min);
+        let needed = (elapsed / 1_000_000).saturating_mul(BODY_RATE_MIN);
         let slow = !complete && elapsed > config.body_timeout.as_micros() as u64 && (length as u64) < needed;
         let Some(draft) = ex.draft.as_mut() else { return };
         let (_, body) = client.inbound.message();
@@ -266,7 +272,7 @@ impl Gateway {
             return self.refuse_slow_body(cid, now);
         }
         if let Err(Invalid(message)) = scanned {
-            return self.refuse_open(xid, &Refusal::invalid(message), now);
+            return self.refuse_open(xid, &Refusal::invalid_body(message), now);
         }
         if let Err(refusal) = self.charges.grow(ex, length as u64, &self.pool) {
             return self.refuse_open(xid, &refusal, now);
@@ -302,7 +308,7 @@ impl Gateway {
         let catalog = &ex.config.catalog;
         let index = match fields.model_name(body, &mut self.scratch) {
             Some(name) => catalog.find(name).ok_or_else(|| Refusal::unknown_model(name))?,
-            None => catalog.default_model().ok_or_else(|| Refusal::invalid("model: required, and there is no default"))?,
+            None => catalog.default_model().ok_or_else(Refusal::no_model)?,
         };
         let Some(model) = catalog.get(index) else { return Ok(()) };
         let record = self.keys.record(key);
@@ -313,9 +319,9 @@ impl Gateway {
         ex.show_usage = fields.include_usage;
         ex.estimate = fields.prompt_estimate;
         let answer = fields.max_tokens.map_or(model.reserve_tokens, |max| max.min(model.reserve_tokens));
-        let plan = ex.config.plan_of(record);
+        let plan = ex.config.plan(&record.plan).ok_or_else(Refusal::no_plan)?;
         let admitted = self.meter.admit(key, plan, now.unix, ex.estimate.saturating_add(answer));
-        let hold = admitted.map_err(|limit| Refusal::limit(&limit, now.unix))?;
+        let hold = admitted.map_err(|limit| Refusal::limit(&limit))?;
         ex.model = Some(index);
         ex.hold = Some(hold);
         ex.admitted = now.unix;
@@ -352,7 +358,7 @@ impl Gateway {
         let max = self.config.server.max_body;
         let refusal = match refusal {
             BodyRefusal::TooLarge => Refusal::too_large(max),
-            BodyRefusal::Bad(_) => Refusal::syntax(400, "the chunked body is malformed"),
+            BodyRefusal::Bad(_) => Refusal::bad_framing(),
         };
         match self.clients.get(cid).and_then(|client| client.exchange) {
             Some(xid) => self.refuse_open(xid, &refusal, now),
@@ -362,15 +368,15 @@ impl Gateway {
 
     /// A head that is not HTTP, or too large.
     pub(crate) fn refuse_syntax(&mut self, cid: Id<Client>, error: HeadError, now: Now) {
-        self.refuse_headless(cid, &Refusal::syntax(error.status, error.reason), now);
+        self.refuse_headless(cid, &Refusal::bad_http(error.status, error.reason), now);
     }
 
     pub(crate) fn refuse_slow_head(&mut self, cid: Id<Client>, now: Now) {
-        self.refuse_headless(cid, &Refusal::syntax(408, "header_timeout: the request's head came too slowly"), now);
+        self.refuse_headless(cid, &Refusal::head_too_slow(self.config.server.header_timeout), now);
     }
 
     pub(crate) fn refuse_slow_body(&mut self, cid: Id<Client>, now: Now) {
-        let refusal = Refusal::syntax(408, "body_timeout: the request's body came too slowly");
+        let refusal = Refusal::body_too_slow(self.config.server.body_timeout);
         if let Some(xid) = self.clients.get(cid).and_then(|client| client.exchange) {
             self.refuse_open(xid, &refusal, now);
         }
@@ -410,9 +416,9 @@ impl Gateway {
 
     /// Writes the head of an answer to the client's unsent bytes.
     pub(crate) fn write_head(&mut self, face: &Face, opening: &Opening<'_>, now: Now) {
-        let standing = face.key.map(|key| {
-            let plan = self.config.plan_of(self.keys.record(key));
-            self.meter.standing(key, plan, now.unix)
+        let standing = face.key.and_then(|key| {
+            let plan = self.config.plan(&self.keys.record(key).plan)?;
+            Some(self.meter.standing(key, plan, now.unix))
         });
         let mut date = std::mem::take(&mut self.date);
         let head = Head {
@@ -499,8 +505,7 @@ impl Gateway {
     }
 
     fn count(&mut self, ex: &Exchange, status: u16, now: Now) {
-        let endpoint = ex.finding.endpoint.map_or("none", Endpoint::name);
-        self.stats.request(endpoint, ex.model().map(|model| &model.id), status);
+        self.stats.request(ex.endpoint_name(), ex.model().map(|model| &model.id), status);
         if let (Some(usage), Some(model)) = (&ex.usage, ex.model()) {
             self.stats.usage(&model.id, usage);
         }

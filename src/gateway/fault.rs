@@ -3,7 +3,8 @@
 
 use crate::base::limits::ERROR_MESSAGE_MAX;
 use crate::base::seam::DialError;
-use crate::policy::refusal::{Refusal, RefusalKind};
+use crate::policy::config::UpstreamLimits;
+use crate::policy::refusal::Refusal;
 use std::borrow::Cow;
 
 /// The ways in which an attempt at a target fails.
@@ -29,8 +30,8 @@ pub(crate) enum FaultKind {
     BadHead,
     /// A body that is not what the shape promises, in words for the log and the client.
     BadBody(&'static str),
-    /// An answer over `max_response` or an event over `max_event`.
-    TooLarge,
+    /// An answer, or an event, larger than the setting of this name allows.
+    TooLarge(&'static str),
     /// An HTTP status other than 200.
     Status(u16),
     /// An error event inside a stream.
@@ -72,55 +73,27 @@ impl Fault {
         self.kind == FaultKind::Closed
     }
 
-    /// What the client is told when no attempt is left (contract section 4).
-    pub(crate) fn refusal(&self) -> Refusal {
-        let own = |text: &'static str| Cow::Borrowed(text);
+    /// What the client is told when no attempt is left (contract section 4). `limits` are those of the last target.
+    pub(crate) fn refusal(&self, limits: &UpstreamLimits) -> Refusal {
         match &self.kind {
-            FaultKind::Status(400 | 413 | 422) => {
-                let message = self.message.clone().map_or(own("the provider refused the request"), Cow::Owned);
-                Refusal::new(RefusalKind::InvalidRequest, 400, message)
-            }
-            FaultKind::Status(401..=404) => {
-                let mut refusal = upstream(own("the provider refused this gateway's access to the model"));
-                refusal.should_retry = Some(false);
-                refusal
-            }
+            FaultKind::Status(400 | 413 | 422) => Refusal::upstream_rejected(self.message.clone()),
+            FaultKind::Status(401..=404) => Refusal::upstream_refused(),
             FaultKind::Status(status) => {
-                let mut refusal = upstream(Cow::Owned(format!("the provider answered with status {status}")));
-                refusal.retry_after = self.retry_after;
-                refusal
+                let text = format!("the model's provider failed with status {status}");
+                Refusal::upstream_failed(Some(text), self.retry_after)
             }
-            FaultKind::InStream => {
-                upstream(self.message.clone().map_or(own("the provider reported an error"), Cow::Owned))
-            }
-            FaultKind::ConnectTimeout => timeout("connect_timeout: the provider could not be reached in time"),
-            FaultKind::FirstByteTimeout => timeout("first_byte_timeout: the provider sent no first event in time"),
-            FaultKind::IdleTimeout => timeout("idle_timeout: the provider stopped sending"),
-            FaultKind::RequestTimeout => timeout("request_timeout: the provider did not answer in time"),
-            FaultKind::Name => upstream(own("the provider's host name could not be resolved")),
-            FaultKind::Dial(DialError::Tls) => upstream(own("the TLS handshake with the provider failed")),
-            FaultKind::Dial(_) => upstream(own("the provider could not be reached")),
-            FaultKind::Closed => upstream(own("the provider closed the connection without an answer")),
-            FaultKind::Incomplete => upstream(own("the provider's answer ended before it was complete")),
-            FaultKind::BadHead => upstream(own("the provider's answer was not valid HTTP")),
-            FaultKind::BadBody(what) => upstream(own(what)),
-            FaultKind::TooLarge => upstream(own("the provider's answer was larger than this gateway takes")),
-            FaultKind::Draining => {
-                let mut refusal = upstream(own("the gateway is shutting down"));
-                refusal.status = 503;
-                refusal.retry_after = Some(1);
-                refusal
-            }
+            FaultKind::InStream => Refusal::upstream_failed(self.message.clone(), None),
+            FaultKind::ConnectTimeout => Refusal::timeout("connect_timeout", limits.connect_timeout),
+            FaultKind::FirstByteTimeout => Refusal::timeout("first_byte_timeout", limits.first_byte_timeout),
+            FaultKind::IdleTimeout => Refusal::timeout("idle_timeout", limits.idle_timeout),
+            FaultKind::RequestTimeout => Refusal::timeout("request_timeout", limits.request_timeout),
+            FaultKind::Name | FaultKind::Dial(_) => Refusal::upstream_unreachable(),
+            FaultKind::Closed | FaultKind::Incomplete | FaultKind::BadHead => Refusal::upstream_broken(),
+            FaultKind::BadBody(what) => Refusal::upstream_failed(Some((*what).to_string()), None),
+            FaultKind::TooLarge(setting) => Refusal::upstream_too_large(setting),
+            FaultKind::Draining => Refusal::draining(),
         }
     }
-}
-
-fn upstream(message: Cow<'static, str>) -> Refusal {
-    Refusal::new(RefusalKind::Upstream, 500, message)
-}
-
-fn timeout(message: &'static str) -> Refusal {
-    Refusal::new(RefusalKind::Timeout, 504, Cow::Borrowed(message))
 }
 
 /// A provider's message as a client may see it: its name for the model replaced by ours, the credential and anything
@@ -153,6 +126,7 @@ fn looks_secret(word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::refusal::RefusalKind;
 
     #[test]
     fn a_masked_message_keeps_its_words_and_loses_names_and_keys() {
@@ -167,7 +141,8 @@ mod tests {
 
     #[test]
     fn statuses_map_as_the_contract_says() {
-        let status = |n| Fault::from(FaultKind::Status(n)).refusal();
+        let limits = UpstreamLimits::default();
+        let status = |n| Fault::from(FaultKind::Status(n)).refusal(&limits);
         for n in [400, 413, 422] {
             assert_eq!((status(n).status, status(n).kind), (400, RefusalKind::InvalidRequest));
         }
@@ -177,7 +152,7 @@ mod tests {
         for n in [302, 408, 429, 500, 503, 529] {
             assert_eq!((status(n).status, status(n).kind), (500, RefusalKind::Upstream));
         }
-        assert_eq!(Fault::from(FaultKind::IdleTimeout).refusal().status, 504);
+        assert_eq!(Fault::from(FaultKind::IdleTimeout).refusal(&limits).status, 504);
     }
 
     #[test]

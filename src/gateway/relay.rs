@@ -9,7 +9,8 @@ use crate::base::limits::{DONE_GRACE, ERROR_BODY_MAX, HIGH_WATER};
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
 use crate::dialect::errors;
-use crate::dialect::tap::{self, Broken, ErrorText, Heard, Me, StreamFault, StreamTap};
+use crate::dialect::errors::ErrorText;
+use crate::dialect::tap::{self, Broken, Heard, Me, StreamFault, StreamTap};
 use crate::policy::usage::{Usage, UsageSource};
 use crate::wire::Shape;
 use crate::wire::body::{LAST_CHUNK, write_chunk};
@@ -103,7 +104,7 @@ impl Gateway {
         };
         let fits = ex.held.len() + data.len() <= limit;
         match &ex.relay {
-            Relay::Whole(_) if !fits || !self.pool.has_room(data.len()) => Step::Failed(Fault::from(FaultKind::TooLarge)),
+            Relay::Whole(_) if !fits || !self.pool.has_room(data.len()) => Step::Failed(Fault::from(FaultKind::TooLarge("max_response"))),
             _ if fits => {
                 ex.held.push(&mut self.pool, data);
                 Step::More
@@ -334,7 +335,8 @@ impl Gateway {
         let Some(mut ex) = self.take_exchange(xid) else { return };
         let usage = Gateway::partial_usage(&ex, false);
         self.settle(&mut ex, usage);
-        let refusal = fault.refusal();
+        let limits = ex.target().map_or(&ex.config.upstream, |target| &target.limits);
+        let refusal = fault.refusal(limits);
         let cid = ex.client;
         if ex.commit == Commit::None {
             self.refuse(ex, &refusal, now);
@@ -371,7 +373,7 @@ fn charged(heard: Heard, estimate: u64) -> Usage {
 fn stream_fault(fault: StreamFault, ex: Option<&Exchange>) -> Fault {
     match fault {
         StreamFault::Error(text) => error_fault(text, ex),
-        StreamFault::TooLarge => Fault::from(FaultKind::TooLarge),
+        StreamFault::TooLarge => Fault::from(FaultKind::TooLarge("max_event")),
         StreamFault::Malformed => Fault::from(FaultKind::BadBody(NOT_JSON)),
         StreamFault::Incomplete => Fault::from(FaultKind::Incomplete),
     }

@@ -6,6 +6,7 @@ use super::exchange::{Commit, Exchange, Phase};
 use super::fault::{Fault, FaultKind};
 use super::relay::Relay;
 use super::upstream::{Phase as UpstreamPhase, Upstream, conn};
+use crate::base::limits::SEND_SLICE;
 use crate::base::seam::{Action, DialError};
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
@@ -30,7 +31,7 @@ impl Gateway {
         let Some(provider) = ex.target().map(|target| target.provider) else { return };
         let kept = if ex.fresh_only { None } else { self.idle.take(provider) };
         match kept {
-            Some(upstream) => self.send_on(xid, upstream, now),
+            Some(upstream) => self.send_on(xid, upstream),
             None => self.dial(xid, now),
         }
     }
@@ -93,11 +94,11 @@ impl Gateway {
     }
 
     /// A dial has succeeded.
-    pub(crate) fn dialed(&mut self, uid: Id<Upstream>, now: Now) {
+    pub(crate) fn dialed(&mut self, uid: Id<Upstream>) {
         let Some(upstream) = self.upstreams.get_mut(uid) else { return };
         upstream.phase = UpstreamPhase::Busy;
         match upstream.exchange {
-            Some(xid) => self.send_on(xid, uid, now),
+            Some(xid) => self.send_on(xid, uid),
             None => self.close_upstream(uid),
         }
     }
@@ -130,7 +131,7 @@ impl Gateway {
     }
 
     /// Writes the request to an open connection.
-    fn send_on(&mut self, xid: Id<Exchange>, uid: Id<Upstream>, now: Now) {
+    fn send_on(&mut self, xid: Id<Exchange>, uid: Id<Upstream>) {
         let (Some(ex), Some(upstream)) = (self.exchanges.get_mut(xid), self.upstreams.get_mut(uid)) else { return };
         let (Some(client), Some(draft)) = (self.clients.get(ex.client), ex.draft.as_mut()) else { return };
         ex.upstream = Some(uid);
@@ -143,13 +144,11 @@ impl Gateway {
         let Some(template) = self.templates.get(upstream.provider) else { return };
         let all = upstream.tx.edit(&mut self.pool, |out| {
             template.write(length, version, beta, out);
-            draft.write_some(body, super::SEND_SLICE, out)
+            draft.write_some(body, SEND_SLICE, out)
         });
         upstream.sent_all = all;
-        upstream.wait = Mono::NEVER;
         self.dirty.push(conn(uid));
-        self.arm_upstream(uid);
-        let _ = now;
+        self.wait_upstream(uid, Mono::NEVER);
     }
 
     /// The world has written to an upstream: give it more of the body, or begin to wait for the answer.
@@ -171,7 +170,7 @@ impl Gateway {
         let (Some(client), Some(draft)) = (self.clients.get(ex.client), ex.draft.as_mut()) else { return };
         let (_, body) = client.inbound.message();
         upstream.sent_all =
-            upstream.tx.edit(&mut self.pool, |out| draft.write_some(body, super::SEND_SLICE, out));
+            upstream.tx.edit(&mut self.pool, |out| draft.write_some(body, SEND_SLICE, out));
         self.dirty.push(conn(uid));
     }
 
@@ -223,12 +222,7 @@ fn build_body(ex: &Exchange, draft: &mut super::outgoing::Draft, body: &[u8]) ->
     let (Some(model), Some(target), Some(shape)) = (ex.model(), ex.target(), ex.shape()) else { return Ok(()) };
     let Some(provider) = ex.config.providers.get(target.provider) else { return Ok(()) };
     if provider.shape != shape {
-        return Err(Refusal::invalid(format!(
-            "model: `{}` is served by a provider of the {} shape, and translation from {} to it is not built yet",
-            model.id,
-            provider.shape.name(),
-            shape.name()
-        )));
+        return Err(Refusal::cross_shape(&model.id, shape.name()));
     }
     let with = Rewrite {
         model: &target.model,

@@ -92,11 +92,6 @@ impl Upstream {
         self.reader = Reader::Done;
     }
 
-    /// The head of the answer, once it has come.
-    pub(crate) fn head(&self) -> Option<&ResponseHead> {
-        self.head.as_ref()
-    }
-
     fn may_be_kept(&self) -> bool {
         let keep = self.head.is_some_and(|head| head.keep_alive);
         keep && self.reader.is_done() && self.sent_all && self.tx.is_empty() && self.rx.is_empty()
