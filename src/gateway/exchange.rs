@@ -212,8 +212,7 @@ impl Gateway {
         let Some(client) = self.clients.get(cid) else { return };
         let (bytes, _) = client.inbound.message();
         answers::printable(head.field(Field::XRequestId).of(bytes), FOREIGN_ID_MAX, &mut ex.foreign_id);
-        let mut court =
-            Court { config: &self.config, keys: &self.keys, meter: &mut self.meter, ready, now: now.unix };
+        let mut court = Court { config: &self.config, keys: &self.keys, meter: &mut self.meter, ready, now: now.unix };
         match admit::judge_head(&head, bytes, &mut court, &mut ex.finding) {
             Ok(Endpoint::Generate(shape)) => self.read_body(ex, shape, now),
             Ok(Endpoint::CountTokens) => self.read_body(ex, Shape::Messages, now),
@@ -536,5 +535,4 @@ impl Gateway {
             self.heartbeat(xid, now);
         }
     }
-
 }

@@ -56,9 +56,8 @@ impl Template {
     }
 
     fn write_betas(&self, beta: &[u8], out: &mut Vec<u8>) {
-        let allowed = |name: &[u8]| {
-            self.betas.as_ref().is_none_or(|list| list.iter().any(|known| known.as_bytes() == name))
-        };
+        let allowed =
+            |name: &[u8]| self.betas.as_ref().is_none_or(|list| list.iter().any(|known| known.as_bytes() == name));
         let mut first = true;
         for name in beta.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|name| !name.is_empty()) {
             if allowed(name) {

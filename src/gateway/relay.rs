@@ -71,7 +71,8 @@ impl Gateway {
     pub(crate) fn open_relay(&mut self, xid: Id<Exchange>, head: &ResponseHead, bytes: &[u8]) -> Result<(), Fault> {
         let Some(ex) = self.exchanges.get_mut(xid) else { return Ok(()) };
         if head.status != 200 {
-            let retry_after = std::str::from_utf8(head.retry_after.of(bytes)).ok().and_then(|text| text.trim().parse().ok());
+            let retry_after =
+                std::str::from_utf8(head.retry_after.of(bytes)).ok().and_then(|text| text.trim().parse().ok());
             ex.relay = Relay::Error { status: head.status, retry_after };
             return Ok(());
         }
@@ -104,7 +105,9 @@ impl Gateway {
         };
         let fits = ex.held.len() + data.len() <= limit;
         match &ex.relay {
-            Relay::Whole(_) if !fits || !self.pool.has_room(data.len()) => Step::Failed(Fault::from(FaultKind::TooLarge("max_response"))),
+            Relay::Whole(_) if !fits || !self.pool.has_room(data.len()) => {
+                Step::Failed(Fault::from(FaultKind::TooLarge("max_response")))
+            }
             _ if fits => {
                 ex.held.push(&mut self.pool, data);
                 Step::More

@@ -169,8 +169,7 @@ impl Gateway {
         }
         let (Some(client), Some(draft)) = (self.clients.get(ex.client), ex.draft.as_mut()) else { return };
         let (_, body) = client.inbound.message();
-        upstream.sent_all =
-            upstream.tx.edit(&mut self.pool, |out| draft.write_some(body, SEND_SLICE, out));
+        upstream.sent_all = upstream.tx.edit(&mut self.pool, |out| draft.write_some(body, SEND_SLICE, out));
         self.dirty.push(conn(uid));
     }
 

@@ -16,9 +16,9 @@ fn usage_object(usage: Usage) -> String {
     let Usage { prompt, cached, written, completion } = usage;
     let total = prompt + completion;
     let written = if written > 0 { format!(r#","cache_write_tokens":{written}"#) } else { String::new() };
-    format!(
-        r#"{{"prompt_tokens":{prompt},"completion_tokens":{completion},"total_tokens":{total},"prompt_tokens_details":{{"cached_tokens":{cached}{written}}},"completion_tokens_details":{{"reasoning_tokens":0}}}}"#
-    )
+    let counts = format!(r#""prompt_tokens":{prompt},"completion_tokens":{completion},"total_tokens":{total}"#);
+    let of_prompt = format!(r#""prompt_tokens_details":{{"cached_tokens":{cached}{written}}}"#);
+    format!(r#"{{{counts},{of_prompt},"completion_tokens_details":{{"reasoning_tokens":0}}}}"#)
 }
 
 fn call_id(id: &Identity, call: usize) -> String {
@@ -31,9 +31,8 @@ fn opening(id: &Identity, object: &str) -> String {
     if id.bare {
         return format!(r#"{{"id":"chatcmpl-sim-{serial}","model":{model}"#);
     }
-    format!(
-        r#"{{"id":"chatcmpl-sim-{serial}","object":"{object}","created":{created},"model":{model},"system_fingerprint":"fp_sim""#
-    )
+    let middle = format!(r#""object":"{object}","created":{created},"model":{model}"#);
+    format!(r#"{{"id":"chatcmpl-sim-{serial}",{middle},"system_fingerprint":"fp_sim""#)
 }
 
 fn chunk(id: &Identity, delta: &str, finish: &str) -> String {

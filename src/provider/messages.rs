@@ -19,9 +19,8 @@ fn usage_member(id: &Identity, usage: Usage) -> String {
     }
     let Usage { prompt, cached, written, completion } = usage;
     let input = prompt - cached - written;
-    format!(
-        r#","usage":{{"input_tokens":{input},"cache_creation_input_tokens":{written},"cache_read_input_tokens":{cached},"output_tokens":{completion}}}"#
-    )
+    let cache = format!(r#""cache_creation_input_tokens":{written},"cache_read_input_tokens":{cached}"#);
+    format!(r#","usage":{{"input_tokens":{input},{cache},"output_tokens":{completion}}}"#)
 }
 
 fn call_id(id: &Identity, block: usize) -> String {

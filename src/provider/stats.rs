@@ -83,7 +83,8 @@ impl Last {
         let headers: Vec<_> = headers.iter().map(|(name, value)| json!([name.to_lowercase(), value.trim()])).collect();
         let body: Value = serde_json::from_slice(&self.body).unwrap_or_default();
         let text = String::from_utf8_lossy(&self.body);
-        json!({ "method": method, "target": target, "headers": headers, "body": body, "text": text, "bytes": self.bytes })
+        let bytes = self.bytes;
+        json!({ "method": method, "target": target, "headers": headers, "body": body, "text": text, "bytes": bytes })
             .to_string()
     }
 }
