@@ -33,7 +33,7 @@ use crate::base::time::{Mono, Now, Unix};
 use crate::base::timers::Timers;
 use crate::policy::config::High;
 use crate::policy::keys::{KeyId, KeyRecord, Keys};
-use crate::policy::meter::Meter;
+use crate::policy::meter::{Hold, Meter};
 use admit::Readiness;
 use answers::DateCache;
 use charges::Charges;
@@ -346,6 +346,9 @@ impl Core for Gateway {
             }
             None => {}
         }
+        // An exchange that was being moved when the panic came is gone, and its hold with it.
+        let live: Vec<_> = self.exchanges.iter().filter_map(|(_, ex)| ex.hold.as_ref().map(Hold::id)).collect();
+        self.meter.reclaim(|id| live.contains(&id));
     }
 
     fn turned(&mut self, micros: u64) {
