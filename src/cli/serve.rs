@@ -162,13 +162,12 @@ fn banner(config: &High, listeners: &Listeners, now: Unix) -> Vec<u8> {
         let texts = listeners.iter().filter_map(|l| l.local_addr().ok()).map(|addr| format!("\"{addr}\""));
         texts.collect::<Vec<_>>().join(",")
     };
-    let admin = listeners.admin.as_ref().map(std::slice::from_ref).unwrap_or_default();
     format!(
         "{{\"time\":\"{}\",\"event\":\"listening\",\"clients\":[{}],\"admin\":[{}],\"version\":\"{}\",\
          \"max_connections\":{},\"max_buffered\":{}}}\n",
         window::iso(now),
         addrs(&listeners.clients),
-        addrs(admin),
+        addrs(listeners.admin.as_slice()),
         env!("CARGO_PKG_VERSION"),
         config.server.max_connections,
         config.server.max_buffered,

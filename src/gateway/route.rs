@@ -12,7 +12,6 @@ use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
 use crate::dialect::rewrite::{Rewrite, rewrite};
 use crate::policy::refusal::Refusal;
-use crate::wire::head::Field;
 use std::net::SocketAddr;
 
 /// Addresses of one host that are tried before its target counts as unreachable.
@@ -135,12 +134,10 @@ impl Gateway {
         ex.phase = Phase::Sending;
         upstream.begin(xid);
         let (head, body) = client.inbound.message();
-        let field = |name: Field| ex.head.field(name).of(head).trim_ascii();
-        let (version, beta) = (field(Field::AnthropicVersion), field(Field::AnthropicBeta));
         let length = draft.length();
         let Some(template) = self.templates.get(upstream.provider) else { return };
         let all = upstream.tx.edit(&mut self.pool, |out| {
-            template.write(length, version, beta, out);
+            template.write(length, &ex.head, head, out);
             draft.write_some(body, SEND_SLICE, out)
         });
         upstream.sent_all = all;
