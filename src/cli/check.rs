@@ -8,7 +8,7 @@ use crate::policy::config::effective;
 /// Checks; with `--print`, prints the effective configuration.
 pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     let path = load::find(&args.config)?;
-    let high = load::read(&path, Secrets::Needed).map_err(|errors| Failure::failed(load::lines(&errors)))?;
+    let high = load::read(&path, Secrets::Needed).map_err(Failure::Config)?;
     if args.print {
         return print(&effective(&high));
     }

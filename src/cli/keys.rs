@@ -129,8 +129,16 @@ pub fn run(command: &KeysCommand) -> Result<(), Failure> {
 
 fn issue_key(args: &IssueArgs) -> Result<(), Failure> {
     let high = load::load(&args.config, Secrets::Optional)?;
-    let now = unix();
-    let key = prepare(args, &high, now)?;
+    let (record, text) = make(args, &high, unix())?;
+    print(&format!("{text}\n"))?;
+    let expiry = record.expires.map_or("never".to_string(), iso);
+    remark(&format!("key {} for {}: plan {}, expires {expiry}; shown only now", record.id, record.name, record.plan));
+    Ok(())
+}
+
+/// Makes a key and stores its record: the record, and the key that nobody can show again.
+fn make(args: &IssueArgs, high: &High, now: Unix) -> Result<(KeyRecord, String), Failure> {
+    let key = prepare(args, high, now)?;
     let random = SystemRandom::new();
     let mut filled = true;
     let issued = issue(&high.server.key_prefix, |out: &mut [u8]| filled &= random.fill(out).is_ok());
@@ -138,11 +146,8 @@ fn issue_key(args: &IssueArgs) -> Result<(), Failure> {
         return Err(Failure::failed("the system gives no random bytes"));
     }
     let record = KeyRecord { id: issued.id, digest: issued.digest, ..key };
-    ledger::open(&high)?.insert_key(&record).map_err(Failure::failed)?;
-    print(&format!("{}\n", issued.text))?;
-    let expiry = record.expires.map_or("never".to_string(), iso);
-    remark(&format!("key {} for {}: plan {}, expires {expiry}; shown only now", record.id, record.name, record.plan));
-    Ok(())
+    ledger::open(high)?.insert_key(&record).map_err(Failure::failed)?;
+    Ok((record, issued.text))
 }
 
 /// The record of a key that is about to be issued; id and digest are still blank.
@@ -213,8 +218,11 @@ impl Line {
 }
 
 fn records(config: &ConfigArg) -> Result<Vec<KeyRecord>, Failure> {
-    let high = load::load(config, Secrets::Optional)?;
-    match ledger::open_existing(&high)? {
+    records_in(&load::load(config, Secrets::Optional)?)
+}
+
+fn records_in(high: &High) -> Result<Vec<KeyRecord>, Failure> {
+    match ledger::open_existing(high)? {
         Some(ledger) => ledger.list_keys().map_err(Failure::failed),
         None => Ok(Vec::new()),
     }
@@ -270,17 +278,19 @@ fn show(args: &ShowArgs) -> Result<(), Failure> {
 
 fn revoke(args: &RevokeArgs) -> Result<(), Failure> {
     let high = load::load(&args.config, Secrets::Optional)?;
-    let ledger = ledger::open_existing(&high)?.ok_or_else(|| unknown(&args.id))?;
-    if ledger.revoke(&args.id, unix()).map_err(Failure::failed)? {
-        remark(&format!("key {} is revoked", args.id));
-        return Ok(());
-    }
-    let known = ledger.list_keys().map_err(Failure::failed)?.iter().any(|key| key.id == args.id);
-    if !known {
-        return Err(unknown(&args.id));
-    }
-    remark(&format!("key {} was revoked before", args.id));
+    let new = revoke_in(&high, &args.id, unix())?;
+    remark(&format!("key {} {}", args.id, if new { "is revoked" } else { "was revoked before" }));
     Ok(())
+}
+
+/// True if the key was not revoked before; an unknown one is a failure.
+fn revoke_in(high: &High, id: &KeyId, now: Unix) -> Result<bool, Failure> {
+    let ledger = ledger::open_existing(high)?.ok_or_else(|| unknown(id))?;
+    if ledger.revoke(id, now).map_err(Failure::failed)? {
+        return Ok(true);
+    }
+    let known = ledger.list_keys().map_err(Failure::failed)?.iter().any(|key| key.id == *id);
+    if known { Ok(false) } else { Err(unknown(id)) }
 }
 
 fn unknown(id: &KeyId) -> Failure {
@@ -291,6 +301,9 @@ fn unknown(id: &KeyId) -> Failure {
 mod tests {
     use super::*;
     use crate::cli::demo_config::tests::parsed;
+    use crate::policy::config::StoreUrl;
+    use crate::policy::keys::Keys;
+    use std::path::PathBuf;
 
     const NOW: Unix = Unix(1_795_000_000_000);
 
@@ -334,6 +347,58 @@ mod tests {
         assert!(key.scope.allows_model("ibis-large") && !key.scope.allows_model("heron-large"));
         assert_eq!(key.scope.endpoints_text(), "chat,models,quota");
         assert_eq!(key.expires, Some(Unix(NOW.0 + 60_000)));
+    }
+
+    /// The demo's configuration with a ledger in a fresh folder, which is removed with the guard.
+    fn with_ledger(test: &str) -> (High, impl Drop) {
+        struct Folder(PathBuf);
+        impl Drop for Folder {
+            fn drop(&mut self) {
+                let _ = std::fs::remove_dir_all(&self.0);
+            }
+        }
+        let folder = Folder(std::env::temp_dir().join(format!("tollgate-{test}-{}", std::process::id())));
+        std::fs::create_dir_all(&folder.0).unwrap();
+        let mut high = parsed();
+        high.store.url = StoreUrl::Sqlite(folder.0.join("ledger.db"));
+        (high, folder)
+    }
+
+    #[test]
+    fn an_issued_key_opens_what_is_stored_and_is_not_in_the_store_itself() {
+        let (high, _folder) = with_ledger("issue");
+        let (record, text) = make(&args(), &high, NOW).unwrap();
+        let stored = records_in(&high).unwrap();
+        assert_eq!(stored, std::slice::from_ref(&record));
+        let mut keys = Keys::new(1);
+        keys.load(stored);
+        assert!(keys.identify(text.as_bytes(), "tg_", NOW).is_some());
+        let StoreUrl::Sqlite(path) = &high.store.url else { panic!("not a file") };
+        for entry in std::fs::read_dir(path.parent().unwrap()).unwrap() {
+            let bytes = std::fs::read(entry.unwrap().path()).unwrap();
+            assert!(!bytes.windows(32).any(|window| window == &text.as_bytes()[20..52]));
+        }
+    }
+
+    #[test]
+    fn a_key_is_revoked_once_and_an_unknown_one_is_a_failure() {
+        let (high, _folder) = with_ledger("revoke");
+        let stranger = KeyId::parse("0123456789ab").unwrap();
+        assert_eq!(revoke_in(&high, &stranger, NOW), Err(unknown(&stranger)));
+        assert!(records_in(&high).unwrap().is_empty());
+        let (record, _) = make(&args(), &high, NOW).unwrap();
+        assert_eq!(revoke_in(&high, &record.id, NOW), Ok(true));
+        assert_eq!(revoke_in(&high, &record.id, NOW), Ok(false));
+        assert_eq!(revoke_in(&high, &stranger, NOW), Err(unknown(&stranger)));
+        assert_eq!(records_in(&high).unwrap()[0].revoked, Some(NOW));
+    }
+
+    #[test]
+    fn a_command_that_only_reads_leaves_no_ledger_behind() {
+        let (high, _folder) = with_ledger("read");
+        assert!(records_in(&high).unwrap().is_empty());
+        let StoreUrl::Sqlite(path) = &high.store.url else { panic!("not a file") };
+        assert!(!path.exists());
     }
 
     #[test]

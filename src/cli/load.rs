@@ -57,16 +57,9 @@ pub fn read(path: &Path, secrets: Secrets) -> Result<High, Vec<ConfigError>> {
     High::parse(&Source { file: &file, text: &text, env: &env, read: &read })
 }
 
-/// Finds, reads and checks; every error on its own line.
+/// Finds, reads and checks.
 pub fn load(arg: &ConfigArg, secrets: Secrets) -> Result<High, Failure> {
-    let path = find(arg)?;
-    read(&path, secrets).map_err(|errors| Failure::failed(lines(&errors)))
-}
-
-/// One error per line.
-pub fn lines(errors: &[ConfigError]) -> String {
-    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
-    lines.join("\n")
+    read(&find(arg)?, secrets).map_err(Failure::Config)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The one printer of the command line: tables, JSON, failures. Standard output carries what was asked for and
 //! nothing else; remarks and errors go to standard error.
 
+use crate::policy::config::ConfigError;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Write};
@@ -18,6 +19,8 @@ pub enum Failure {
     Failed(String),
     /// Its arguments make no sense.
     Misused(String),
+    /// The configuration is wrong.
+    Config(Vec<ConfigError>),
 }
 
 impl Failure {
@@ -33,11 +36,21 @@ impl Failure {
 
     /// Says so on standard error; the exit code.
     pub fn report(self) -> ExitCode {
-        let (text, code) = match self {
-            Failure::Failed(text) => (text, FAILED),
-            Failure::Misused(text) => (text, MISUSED),
+        let code = match self {
+            Failure::Failed(text) => {
+                remark(&format!("tollgate: {text}"));
+                FAILED
+            }
+            Failure::Misused(text) => {
+                remark(&format!("tollgate: {text}"));
+                MISUSED
+            }
+            // One per line and nothing before the file's name, so that an editor can jump to it.
+            Failure::Config(errors) => {
+                errors.iter().for_each(|error| remark(&error.to_string()));
+                FAILED
+            }
         };
-        remark(&format!("tollgate: {text}"));
         ExitCode::from(code)
     }
 }

@@ -306,7 +306,8 @@ fn limits_are_set_again_in_a_provider_and_timeouts_in_a_model() {
     let text = "[upstream]\nconnect_timeout = \"1s\"\nidle_timeout = \"2s\"\nattempts = 3\nbreaker_failures = 0\n\
         breaker_cooldown = \"9s\"\npool_max_idle = 1\npool_idle_timeout = \"8s\"\nmax_event = \"1MiB\"\n\
         max_response = \"2MiB\"\nfirst_byte_timeout = \"7s\"\nrequest_timeout = \"6s\"\n\
-        [[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://h/v1\"\nidle_timeout = \"3s\"\nattempts = 4\n\
+        [[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://h/v1\"\n\
+        idle_timeout = \"3s\"\nattempts = 4\n\
         [[models]]\nid = \"a\"\ncontext = 1\ntargets = [{ provider = \"p\" }]\nidle_timeout = \"4s\"\n\
         [[models]]\nid = \"b\"\ncontext = 1\ntargets = [{ provider = \"p\" }]\n";
     let high = parse(text).unwrap();
@@ -640,7 +641,8 @@ fn plans_are_checked_and_read() {
 fn the_effective_configuration_parses_to_itself_and_shows_no_secret() {
     let text = format!(
         "[server]\nadmin_token = {{ env = \"GOOD_KEY\" }}\ntls = {{ cert = \"cert.pem\", key = \"key.pem\" }}\n\
-         [store]\nretention = \"400d\"\n[[providers]]\nname = \"q\"\nshape = \"messages\"\nbase_url = \"https://h/v1\"\n\
+         [store]\nretention = \"400d\"\n[[providers]]\nname = \"q\"\nshape = \"messages\"\n\
+         base_url = \"https://h/v1\"\n\
          api_key = {{ file = \"/run/secrets/key\" }}\nheaders = {{ \"x-tenant\" = \"a \\\"b\\\"\" }}\nbetas = [\"b\"]\n\
          ca_file = \"ca.pem\"\naddresses = [\"10.0.0.1\"]\nunknown_fields = \"forward\"\n{PROVIDER}{MODEL}\
          idle_timeout = \"90s\"\ninput_price = 0.0375\ncapabilities = {{ max_output_tokens = 9 }}\n\

@@ -253,8 +253,8 @@ fn each_limit_is_named_in_its_message() {
     }
 }
 
-/// Random traffic against the bound of contract section 3: used ≤ total − 1 + (reservation of the last one admitted)
-/// + Σ max(0, actual − reserved).
+/// Random traffic against the bound of contract section 3: used is at most total - 1, plus the reservation of the last
+/// one admitted, plus the sum of max(0, actual - reserved).
 #[test]
 fn the_stated_bound_holds_for_random_traffic() {
     for seed in 0..200 {
