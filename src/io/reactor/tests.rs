@@ -419,6 +419,7 @@ fn back_pressure_stops_reading_and_no_edge_is_lost_when_it_ends() {
         }
         let Heard::Bytes(from, bytes) = world.next() else { panic!() };
         assert_eq!(from, conn);
+        assert!(bytes.len() <= limits::IO_SLICE);
         got.extend(bytes);
         if got.len() % 7 == 0 {
             world.order(Order::Want(false));
