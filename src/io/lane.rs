@@ -66,8 +66,13 @@ impl<T: Default> Lane<T> {
     pub fn put<R>(&self, urgent: bool, add: impl FnOnce(&mut T) -> R) -> R {
         let mut state = self.lock();
         let result = add(&mut state.items);
-        if state.asleep || urgent {
+        let wakes = state.asleep || urgent;
+        if wakes {
             (state.asleep, state.hurry) = (false, true);
+        }
+        drop(state);
+        // Outside the lock: the thread that this wakes would run straight into it.
+        if wakes {
             self.0.1.notify_one();
         }
         result
