@@ -12,6 +12,7 @@ use crate::policy::keys::{KeyId, KeyRecord, Scope};
 use crate::policy::row::Row;
 use crate::policy::usage::Usage;
 use crate::policy::window::DAY_MS;
+use ring::rand::{SecureRandom, SystemRandom};
 use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +20,6 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Written into the file (`application_id`): "Toll".
 const APPLICATION: i32 = 0x546f_6c6c;
@@ -318,12 +318,13 @@ fn take_lock(path: &Path) -> Result<File, StoreError> {
 /// It is made under another name and then linked: closing a descriptor of the file itself would drop every lock that
 /// SQLite holds on it elsewhere in this process (POSIX record locks).
 fn create_private(path: &Path) -> io::Result<()> {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
     if path.try_exists()? {
         return Ok(());
     }
+    let mut random = [0u8; 8];
+    SystemRandom::new().fill(&mut random).map_err(|_| io::Error::other("no entropy is available"))?;
     let mut name = path.as_os_str().to_os_string();
-    name.push(format!(".{}.{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
+    name.push(format!(".{:016x}", u64::from_ne_bytes(random)));
     let draft = PathBuf::from(name);
     drop(OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?);
     let linked = std::fs::hard_link(&draft, path);
