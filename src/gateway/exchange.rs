@@ -85,6 +85,10 @@ pub(crate) struct Exchange {
     pub(crate) model: Option<usize>,
     /// Index into the model's targets.
     pub(crate) target: usize,
+    /// Targets tried so far, as bits.
+    pub(crate) tried: u64,
+    /// The breaker waits for the verdict on the present attempt.
+    pub(crate) on_trial: bool,
     pub(crate) attempts: u32,
     /// Index into the addresses of the target's host.
     pub(crate) address: usize,
@@ -148,6 +152,8 @@ impl Exchange {
             config,
             model: None,
             target: 0,
+            tried: 0,
+            on_trial: false,
             attempts: 0,
             address: 0,
             fresh_only: false,
@@ -291,7 +297,11 @@ impl Gateway {
             return self.answer_count(xid, now);
         }
         // The model before the body for its provider before admission: what cannot be sent is not charged.
-        let passed = self.choose_model(xid).and_then(|()| self.draft_body(xid)).and_then(|()| self.admit(xid, now));
+        let passed = self.choose_model(xid).and_then(|()| {
+            self.choose_target(xid, now);
+            self.draft_body(xid)?;
+            self.admit(xid, now)
+        });
         match passed {
             Ok(()) => self.attempt(xid, now),
             Err(refusal) => self.refuse_open(xid, &refusal, now),
@@ -505,6 +515,7 @@ impl Gateway {
     pub(crate) fn conclude(&mut self, mut ex: Exchange, status: u16, now: Now) {
         debug_assert!(ex.hold.is_none() && ex.upstream.is_none());
         self.charges.release(&mut ex);
+        self.undecided(&mut ex);
         ex.held.release(&mut self.pool);
         if let Some(draft) = ex.draft.take() {
             self.drafts.put(draft);

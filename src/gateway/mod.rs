@@ -8,6 +8,7 @@
 
 mod admit;
 mod answers;
+mod breaker;
 mod charges;
 mod client;
 mod exchange;
@@ -36,6 +37,7 @@ use crate::policy::keys::{KeyId, KeyRecord, Keys};
 use crate::policy::meter::{Hold, Meter};
 use admit::Readiness;
 use answers::DateCache;
+use breaker::Breakers;
 use charges::Charges;
 use client::Client;
 use exchange::Exchange;
@@ -88,6 +90,7 @@ pub struct Gateway {
     names: Names,
     timers: Timers,
     pool: Pool,
+    breakers: Breakers,
     drafts: Drafts,
     charges: Charges,
     keys: Keys,
@@ -120,6 +123,7 @@ impl Gateway {
             names: Names::default(),
             timers: Timers::default(),
             pool: Pool::new(config.server.max_buffered),
+            breakers: Breakers::default(),
             drafts: Drafts::default(),
             charges: Charges::default(),
             keys,
