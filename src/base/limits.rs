@@ -18,6 +18,8 @@ pub const LINGER: Duration = Duration::from_secs(2);
 pub const LINGER_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of pipelined requests taken while one is being answered; beyond it the client is not read.
 pub const PIPELINE_BYTES_MAX: usize = 16 * 1024;
+/// Bytes by which the storage of a request's body grows ahead of what has arrived.
+pub const BODY_STEP_MAX: usize = 1 << 20;
 /// Connections beyond `max_connections` that are still accepted, only to be told 503.
 pub const RESERVE_CONNECTIONS: usize = 32;
 /// Bytes unsent to one connection above which its source is not read.
@@ -70,3 +72,9 @@ pub const ROW_TOKENS_MAX: u64 = 1 << 40;
 pub const ROW_COST_MAX: u64 = 1 << 50;
 /// Look-ups waiting for the resolver thread; one beyond it is answered with an empty list.
 pub const LOOKUPS_MAX: usize = 1024;
+/// Bytes per second that a request's body must bring on average once `body_timeout` has passed.
+pub const BODY_RATE_MIN: u64 = 16 * 1024;
+/// Bytes of a request written to an upstream at a time; the rest is cut from the client's own bytes as these leave.
+pub const SEND_SLICE: usize = 64 * 1024;
+/// How long idle connections are left open when draining begins, for requests that are on their way.
+pub const DRAIN_IDLE_GRACE: Duration = Duration::from_millis(500);

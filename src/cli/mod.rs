@@ -37,7 +37,7 @@ enum Command {
     /// Run the gateway on a simulated provider with a fresh key; needs no set-up
     Demo(DemoArgs),
     /// Run the simulated provider alone
-    Provider(ProviderArgs),
+    Provider(provider::ProviderArgs),
     /// Check the configuration; errors name file, line and field
     Check(CheckArgs),
     /// Issue, list, show and revoke API keys
@@ -77,20 +77,6 @@ pub struct DemoArgs {
     /// Tokens per second of every answer; 0 for at once
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub pace: u64,
-}
-
-/// `tollgate provider`.
-#[derive(Args, Debug)]
-pub struct ProviderArgs {
-    /// Address to serve on
-    #[arg(long, value_name = "ADDR")]
-    pub listen: SocketAddr,
-    /// Tokens per second of every answer; 0 for at once
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub pace: u64,
-    /// The key that requests must carry; any or none if absent
-    #[arg(long, value_name = "KEY")]
-    pub key: Option<String>,
 }
 
 /// `tollgate check`.

@@ -44,7 +44,6 @@ fn misuse_has_code_2_and_help_has_0() {
         "",
         "bogus",
         "serve extra",
-        "provider",
         "provider --listen here",
         "keys",
         "keys issue",

@@ -74,6 +74,12 @@ pub fn write_iso(at: Unix, out: &mut Vec<u8>) {
     out.push(b'Z');
 }
 
+/// The value of a `date` header: `Fri, 20 Nov 2026 09:00:00 GMT` (RFC 9110 section 5.6.7), appended to `out`.
+pub fn write_http_date(at: Unix, out: &mut Vec<u8>) {
+    let stamp = jiff::Timestamp::from_second(at.secs() as i64).unwrap_or_default();
+    out.extend_from_slice(stamp.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string().as_bytes());
+}
+
 /// Appends `at` as `2026-11-20`.
 pub fn write_date(at: Unix, out: &mut Vec<u8>) {
     let date = date_of(at);

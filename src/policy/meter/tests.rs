@@ -121,7 +121,6 @@ fn a_request_counts_in_the_window_and_period_of_its_admission() {
     let mut meter = Meter::new();
     let before = at("2026-11-30T23:59:59Z");
     let hold = meter.admit(KEY, &plan, before, 100).unwrap();
-    assert_eq!(hold.admitted(), before);
     let after = at("2026-12-01T00:00:00Z");
     // The reservation of November does not weigh on December.
     let other = meter.admit(KEY, &plan, after, 30).unwrap();
@@ -268,19 +267,19 @@ fn the_stated_bound_holds_for_random_traffic() {
                 let estimate = rng.below(400);
                 if let Ok(hold) = meter.admit(KEY, &plan, now, estimate) {
                     last = estimate;
-                    open.push(hold);
+                    open.push((hold, estimate));
                 }
             } else if !open.is_empty() {
-                let hold: Hold = open.swap_remove(rng.below(open.len() as u64) as usize);
+                let (hold, reserved) = open.swap_remove(rng.below(open.len() as u64) as usize);
                 let actual = rng.below(600);
-                excess += actual.saturating_sub(hold.reserved());
+                excess += actual.saturating_sub(reserved);
                 used += actual;
                 meter.settle(hold, actual);
             }
             assert!(used <= plan.tokens - 1 + last + excess, "seed {seed}");
             assert_eq!(meter.standing(KEY, &plan, now).used, used);
         }
-        open.into_iter().for_each(|hold| meter.refund(hold));
+        open.into_iter().for_each(|(hold, _)| meter.refund(hold));
         assert_eq!(meter.open_holds(), 0);
         // Nothing stays reserved: what is refused now is refused for what was used.
         assert_eq!(meter.spent(KEY, &plan, now).is_err(), used >= plan.tokens);
@@ -298,12 +297,12 @@ fn counters_equal_a_recount_of_the_rows_at_every_moment() {
         for _ in 0..4_000 {
             now = Unix(now.0 + rng.below(DAY_MS / 200));
             if rng.below(2) == 0 {
-                open.push(meter.admit(KEY, &plan, now, rng.below(100)).unwrap());
+                open.push((meter.admit(KEY, &plan, now, rng.below(100)).unwrap(), now));
                 admitted.push(now);
             } else if !open.is_empty() {
-                let hold: Hold = open.swap_remove(rng.below(open.len() as u64) as usize);
+                let (hold, at) = open.swap_remove(rng.below(open.len() as u64) as usize);
                 let tokens = rng.below(100);
-                rows.push((hold.admitted(), tokens));
+                rows.push((at, tokens));
                 meter.settle(hold, tokens);
             }
             let standing = meter.standing(KEY, &plan, now);
@@ -314,4 +313,18 @@ fn counters_equal_a_recount_of_the_rows_at_every_moment() {
             assert_eq!((standing.used, standing.limit - standing.remaining_requests), (used, requests));
         }
     }
+}
+
+#[test]
+fn holds_that_nobody_has_any_more_are_taken_back() {
+    let plan = Plan { tokens: 1_000, concurrency: 2, ..plan() };
+    let (mut meter, now) = (Meter::new(), at("2026-11-20"));
+    let kept = meter.admit(KEY, &plan, now, 10).unwrap();
+    drop(meter.admit(KEY, &plan, now, 990).unwrap());
+    assert!(meter.spent(KEY, &plan, now).is_err());
+    assert_eq!(meter.reclaim(|id| id == kept.id()), 1);
+    assert_eq!(meter.open_holds(), 1);
+    assert!(meter.spent(KEY, &plan, now).is_ok());
+    meter.settle(kept, 5);
+    assert_eq!((meter.open_holds(), meter.standing(KEY, &plan, now).used), (0, 5));
 }
