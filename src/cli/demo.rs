@@ -2,7 +2,6 @@
 
 use super::DemoArgs;
 use super::demo_config::demo_text;
-use super::load;
 use super::output::Failure;
 use super::serve::{Listeners, serve};
 use crate::io::clock;
@@ -18,9 +17,9 @@ use std::process::ExitCode;
 
 /// Runs the demo in the foreground until a signal; exit code 0.
 pub fn run(args: &DemoArgs) -> ExitCode {
-    let folder = Folder::new();
+    let folder = Folder::new().map_err(Failure::failed);
     let ended = folder.and_then(|folder| demo(args, &folder.0));
-    ended.map_err(Failure::failed).map_or_else(Failure::report, |()| ExitCode::SUCCESS)
+    ended.map_or_else(Failure::report, |()| ExitCode::SUCCESS)
 }
 
 /// A folder for the demo's ledger, gone when it ends.
@@ -41,18 +40,19 @@ impl Drop for Folder {
     }
 }
 
-fn demo(args: &DemoArgs, folder: &Path) -> Result<(), String> {
-    let provider = start_provider(args)?;
-    let (listen, admin) = (free_port(args.listen)?, free_port(args.admin_listen)?);
+fn demo(args: &DemoArgs, folder: &Path) -> Result<(), Failure> {
+    let provider = start_provider(args).map_err(Failure::failed)?;
+    let (listen, admin) = (free_port(args.listen), free_port(args.admin_listen));
+    let (listen, admin) = (listen.map_err(Failure::failed)?, admin.map_err(Failure::failed)?);
     let text = demo_text(provider, listen, admin, &folder.join("demo.db").to_string_lossy());
     let source =
         Source { file: "demo.toml", text: &text, env: &|_| None, read: &|_| Err(std::io::ErrorKind::NotFound.into()) };
-    let config = High::parse(&source).map_err(|errors| load::lines(&errors))?;
-    let key = issue_key(&folder.join("demo.db"), &config)?;
-    let listeners = Listeners::bind(&config)?;
+    let config = High::parse(&source).map_err(Failure::Config)?;
+    let key = issue_key(&folder.join("demo.db"), &config).map_err(Failure::failed)?;
+    let listeners = Listeners::bind(&config).map_err(Failure::failed)?;
     print_help(listen, &key, &config);
     // The demo is for looking at answers; its log would only stand between them.
-    serve(config, listeners, Box::new(std::io::sink()))
+    serve(config, listeners, Box::new(std::io::sink())).map_err(Failure::failed)
 }
 
 /// The simulated provider, on a thread and a loop of its own; it ends with the process.

@@ -62,12 +62,6 @@ pub fn load(arg: &ConfigArg, secrets: Secrets) -> Result<High, Failure> {
     read(&find(arg)?, secrets).map_err(Failure::Config)
 }
 
-/// One error per line.
-pub fn lines(errors: &[ConfigError]) -> String {
-    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
-    lines.join("\n")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

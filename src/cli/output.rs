@@ -1,7 +1,6 @@
 //! The one printer of the command line: tables, JSON, failures. Standard output carries what was asked for and
 //! nothing else; remarks and errors go to standard error.
 
-use super::load::lines;
 use crate::policy::config::ConfigError;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -37,13 +36,21 @@ impl Failure {
 
     /// Says so on standard error; the exit code.
     pub fn report(self) -> ExitCode {
-        let (text, code) = match self {
-            Failure::Failed(text) => (format!("tollgate: {text}"), FAILED),
-            Failure::Misused(text) => (format!("tollgate: {text}"), MISUSED),
-            // Nothing before the file's name, so that an editor can jump to it.
-            Failure::Config(errors) => (lines(&errors), FAILED),
+        let code = match self {
+            Failure::Failed(text) => {
+                remark(&format!("tollgate: {text}"));
+                FAILED
+            }
+            Failure::Misused(text) => {
+                remark(&format!("tollgate: {text}"));
+                MISUSED
+            }
+            // One per line and nothing before the file's name, so that an editor can jump to it.
+            Failure::Config(errors) => {
+                errors.iter().for_each(|error| remark(&error.to_string()));
+                FAILED
+            }
         };
-        remark(&text);
         ExitCode::from(code)
     }
 }
