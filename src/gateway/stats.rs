@@ -158,7 +158,7 @@ impl Stats {
     }
 
     /// Appends everything in Prometheus' text format.
-    pub(crate) fn write(&self, gauges: &Gauges, targets: impl Iterator<Item = TargetState<'a>>, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, gauges: &Gauges, targets: &[TargetState<'_>], out: &mut Vec<u8>) {
         head(out, "tollgate_build_info", "gauge", "The running version.");
         let _ = writeln!(out, "tollgate_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION"));
         head(out, "tollgate_requests_total", "counter", "Answered requests; status 499: the client left.");
