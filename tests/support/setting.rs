@@ -20,12 +20,7 @@ const BASE: &[(&str, &[&str])] = &[
     ("upstream", &[]),
     (
         "provider up",
-        &[
-            "name = \"up\"",
-            "shape = \"chat\"",
-            "base_url = \"http://10.0.0.1/v1\"",
-            "api_key = { env = \"CHAT_KEY\" }",
-        ],
+        &["name = \"up\"", "shape = \"chat\"", "base_url = \"http://10.0.0.1/v1\"", "api_key = { env = \"CHAT_KEY\" }"],
     ),
     (
         "provider ant",
