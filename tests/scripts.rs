@@ -24,7 +24,7 @@
 //! **Blocks.** Lines of one direction without an empty line between them are one block: one message, or more of one.
 //! A block whose first line names `HTTP/` begins with a head: its lines end in CRLF, up to the first empty line. Other
 //! lines end in LF, but the last of a block only if it is empty; so a JSON body ends where it ends, and events end
-//! in their empty line. A line that ends in ` \` has no line end of its own. Escapes: `\r \n \0 \xHH \\`.
+//! in their empty line. A body ends where a further request or status line begins another message. A line that ends in ` \` has no line end of its own. Escapes: `\r \n \0 \xHH \\`.
 //!
 //! **Chunks.** `>+` and `<<+` send their block as one chunk, `>.` and `<<.` the last chunk. An answer's chunks are not
 //! compared (they depend on how bytes happened to arrive), but checked and taken off: `<` shows the payload and `<.`

@@ -16,6 +16,9 @@ pub fn compare(tokens: &[Token], got: &[u8], bound: &mut Bindings) -> Result<usi
     for (index, token) in tokens.iter().enumerate() {
         match token {
             Token::BodyStarts => body_at = Some(at),
+            Token::HeadStarts => {
+                honest(length.take(), body_at.take(), at)?;
+            }
             Token::Bytes(bytes) => {
                 let same = got[at..].iter().zip(bytes).take_while(|(a, b)| a == b).count();
                 if same < bytes.len() {
@@ -42,11 +45,17 @@ pub fn compare(tokens: &[Token], got: &[u8], bound: &mut Bindings) -> Result<usi
             }
         }
     }
+    honest(length, body_at, at)?;
+    Ok(at)
+}
+
+/// Checks a `content-length` against what came.
+fn honest(length: Option<usize>, body_at: Option<usize>, end: usize) -> Result<(), String> {
     match (length, body_at) {
-        (Some(length), Some(body_at)) if length != at - body_at => {
-            Err(format!("content-length is {length}, but {} bytes followed the head", at - body_at))
+        (Some(length), Some(body_at)) if length != end - body_at => {
+            Err(format!("content-length is {length}, but {} bytes followed the head", end - body_at))
         }
-        _ => Ok(at),
+        _ => Ok(()),
     }
 }
 

@@ -16,8 +16,10 @@ pub enum Token {
     Bytes(Vec<u8>),
     /// A placeholder that only a pattern, or the length of the body, can fill.
     Hole(String),
-    /// Here the head ends and the body begins.
+    /// Here a head ends and a body begins.
     BodyStarts,
+    /// Here a body ends and another head begins.
+    HeadStarts,
 }
 
 /// The tokens of a block: shorthands expanded, line ends added, escapes and lets resolved.
@@ -32,8 +34,12 @@ pub fn tokens(lines: &[String], names: &Names) -> Result<Vec<Token>, String> {
     }
     let mut head = expanded.first().is_some_and(|line| line.contains("HTTP/"));
     let mut out = Vec::new();
-    let last = expanded.len() - 1;
     for (index, line) in expanded.iter().enumerate() {
+        let next = expanded.get(index + 1);
+        if !head && begins_head(line) {
+            head = true;
+            out.push(Token::HeadStarts);
+        }
         let (line, bare) = match line.strip_suffix(" \\") {
             Some(line) => (line, true),
             None => (line.as_str(), false),
@@ -42,7 +48,7 @@ pub fn tokens(lines: &[String], names: &Names) -> Result<Vec<Token>, String> {
         let end: &[u8] = match (bare, head) {
             (true, _) => b"",
             (false, true) => b"\r\n",
-            (false, false) if index == last && !line.is_empty() => b"",
+            (false, false) if next.is_none_or(|next| begins_head(next)) && !line.is_empty() => b"",
             (false, false) => b"\n",
         };
         push(&mut out, end);
@@ -54,18 +60,25 @@ pub fn tokens(lines: &[String], names: &Names) -> Result<Vec<Token>, String> {
     Ok(out)
 }
 
+/// A request or status line inside a block: another message begins.
+fn begins_head(line: &str) -> bool {
+    line.ends_with(" HTTP/1.1") || line.starts_with("HTTP/1.1 ")
+}
+
 /// The bytes to send.
 pub fn bytes(lines: &[String], names: &Names) -> Result<Vec<u8>, String> {
-    let tokens = tokens(lines, names)?;
-    let start = tokens.iter().position(|token| *token == Token::BodyStarts).unwrap_or(tokens.len());
-    let length: usize = tokens[start..].iter().map(|t| if let Token::Bytes(bytes) = t { bytes.len() } else { 0 }).sum();
     let mut out = Vec::new();
-    for token in tokens {
-        match token {
-            Token::Bytes(bytes) => out.extend_from_slice(&bytes),
-            Token::Hole(name) if name == "length" => out.extend_from_slice(length.to_string().as_bytes()),
-            Token::Hole(name) => return Err(format!("{{{name}}} cannot be sent")),
-            Token::BodyStarts => {}
+    for message in tokens(lines, names)?.split(|token| *token == Token::HeadStarts) {
+        let start = message.iter().position(|token| *token == Token::BodyStarts).unwrap_or(message.len());
+        let count = |token: &Token| if let Token::Bytes(bytes) = token { bytes.len() } else { 0 };
+        let length: usize = message[start..].iter().map(count).sum();
+        for token in message {
+            match token {
+                Token::Bytes(bytes) => out.extend_from_slice(bytes),
+                Token::Hole(name) if name == "length" => out.extend_from_slice(length.to_string().as_bytes()),
+                Token::Hole(name) => return Err(format!("{{{name}}} cannot be sent")),
+                Token::BodyStarts | Token::HeadStarts => {}
+            }
         }
     }
     Ok(out)
