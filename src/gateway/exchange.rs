@@ -118,6 +118,8 @@ pub(crate) struct Exchange {
     pub(crate) times: Times,
     /// The client's own request id, in printable form.
     pub(crate) foreign_id: Vec<u8>,
+    /// What is wrong in the body, found before all of it had come.
+    pub(crate) invalid: Option<String>,
     /// Type of the error that was told, if one was.
     pub(crate) error: Option<&'static str>,
 }
@@ -174,6 +176,7 @@ impl Exchange {
             charged: 0,
             times: Times { head: now.mono, body: never, sent: never, first: never },
             foreign_id: Vec::new(),
+            invalid: None,
             error: None,
         }
     }
@@ -272,17 +275,25 @@ impl Gateway {
         let slow = !complete && elapsed > config.body_timeout.as_micros() as u64 && (length as u64) < needed;
         let Some(draft) = ex.draft.as_mut() else { return };
         let (_, body) = client.inbound.message();
-        let scanned = if complete { draft.scan.finish(body) } else { draft.scan.feed(body) };
+        let scanned = match (&ex.invalid, complete) {
+            (Some(_), _) => Ok(()),
+            (None, true) => draft.scan.finish(body),
+            (None, false) => draft.scan.feed(body),
+        };
+        // Told when the body is complete: the answer must not depend on how its bytes happened to arrive.
+        if let Err(Invalid(message)) = scanned {
+            ex.invalid = Some(message);
+        }
         if slow {
             return self.refuse_slow_body(cid, now);
-        }
-        if let Err(Invalid(message)) = scanned {
-            return self.refuse_open(xid, &Refusal::invalid_body(message), now);
         }
         if let Err(refusal) = self.charges.grow(ex, length as u64, &self.pool) {
             return self.refuse_open(xid, &refusal, now);
         }
         if complete {
+            if let Some(message) = ex.invalid.take() {
+                return self.refuse_open(xid, &Refusal::invalid_body(message), now);
+            }
             let Some(client) = self.clients.get_mut(cid) else { return };
             client.phase = ClientPhase::Busy;
             client.wait = Mono::NEVER;

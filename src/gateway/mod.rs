@@ -210,6 +210,40 @@ impl Gateway {
     }
 }
 
+/// How much of everything is in use: what the simulator checks, and what must be back to nothing at rest.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Vitals {
+    /// Client connections.
+    pub clients: usize,
+    /// Requests that have a slot: their body is arriving or they are being answered.
+    pub exchanges: usize,
+    /// Upstream connections, idle ones included.
+    pub upstreams: usize,
+    /// Upstream connections kept for the next request.
+    pub idle: usize,
+    /// Reservations of the meter that are out.
+    pub holds: usize,
+    /// Bytes of buffer lent.
+    pub buffered: usize,
+    /// Entries of the timer heap, stale ones included.
+    pub timers: usize,
+}
+
+impl Gateway {
+    /// What is in use at the moment.
+    pub fn vitals(&self) -> Vitals {
+        Vitals {
+            clients: self.clients.len(),
+            exchanges: self.exchanges.len(),
+            upstreams: self.upstreams.len(),
+            idle: self.idle.len(),
+            holds: self.meter.open_holds(),
+            buffered: self.pool.lent(),
+            timers: self.timers.len(),
+        }
+    }
+}
+
 impl Core for Gateway {
     type Order = Order;
     type Notice = Notice;
