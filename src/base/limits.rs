@@ -36,6 +36,8 @@ pub const ERROR_MESSAGE_MAX: usize = 2048;
 pub const EVENTS_PER_TURN: usize = 1024;
 /// Connections accepted from one listener in one turn, so that a flood of them stalls no stream.
 pub const ACCEPT_BATCH: usize = 64;
+/// TLS handshakes gone on with in one turn: each costs up to a millisecond of arithmetic.
+pub const SHAKES_PER_TURN: usize = 16;
 /// Rest of the listeners after an error such as EMFILE: the error would come again at once, and the loop must not spin.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Length of the kernel's queue of connections not yet accepted.

@@ -9,7 +9,7 @@ use crate::gateway::{Gateway, Start};
 use crate::io::clock::Clock;
 use crate::io::listen;
 use crate::io::mailbox::Mailbox;
-use crate::io::reactor::{Authority, Note, Reactor, Setup};
+use crate::io::reactor::{Note, Reactor};
 use crate::io::scribe::Scribe;
 use crate::io::store::sqlite::Sqlite;
 use crate::io::store::{self, StoreHandle, StoreNotice};
@@ -19,6 +19,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
+
+pub(super) mod setup;
 
 /// Runs the gateway in the foreground. Exit code 0 after a drain, 1 if it could not start.
 pub fn run(args: &ServeArgs) -> ExitCode {
@@ -56,6 +58,7 @@ pub(super) fn serve(config: High, listeners: Listeners, log: Box<dyn std::io::Wr
     let StoreUrl::Sqlite(path) = config.store.url.clone() else { return Err("a shared store is not built yet".into()) };
     listen::raise_descriptor_limit().map_err(|error| format!("cannot raise the descriptor limit: {error}"))?;
     silence_panics();
+    let security = setup::security(&config, None)?;
     let config = Arc::new(config);
     let now = Clock::new().now();
     let db = open_ledger(&path, &config)?;
@@ -67,7 +70,7 @@ pub(super) fn serve(config: High, listeners: Listeners, log: Box<dyn std::io::Wr
 
     let store: Arc<OnceLock<StoreHandle>> = Arc::default();
     let outbox = outbox(scribe, store.clone());
-    let mut reactor = Reactor::new(gateway, setup(&config, listeners), outbox)
+    let mut reactor = Reactor::new(gateway, setup::setup(listeners, security), outbox)
         .map_err(|error| format!("cannot start the loop: {error}"))?;
     let handle = store::spawn(db, false, tell(reactor.mailbox()))
         .map_err(|error| format!("cannot start the ledger's thread: {error}"))?;
@@ -82,7 +85,6 @@ pub(super) fn serve(config: High, listeners: Listeners, log: Box<dyn std::io::Wr
 fn not_built_yet(config: &High) -> Option<&'static str> {
     let server = &config.server;
     match () {
-        () if server.tls.is_some() => Some("server.tls"),
         () if !server.cors_origins.is_empty() => Some("server.cors_origins"),
         () if server.reuse_port => Some("server.reuse_port"),
         () if server.max_connections_per_ip > 0 => Some("server.max_connections_per_ip"),
@@ -116,17 +118,6 @@ fn continue_from(db: &Sqlite, config: &High, now: Now) -> Result<Start, String> 
         days: days.into_iter().map(|sum| (sum.key, sum.day, sum.tokens)).collect(),
         recent: db.rows_since(window).map_err(failed)?,
     })
-}
-
-fn setup(config: &High, listeners: Listeners) -> Setup {
-    let authority = |spec: &crate::policy::config::AuthoritySpec| Authority {
-        server_name: spec.server_name.clone(),
-        ca_file: spec.ca_file.clone(),
-    };
-    Setup {
-        listeners: listeners.clients.into_iter().chain(listeners.admin).collect(),
-        authorities: config.authorities.iter().map(authority).collect(),
-    }
 }
 
 /// The way of rows and log lines to their threads: a copy under a lock, without a system call.
