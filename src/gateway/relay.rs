@@ -3,8 +3,9 @@
 
 use super::Gateway;
 use super::answers::{EVENTS, Extent, JSON};
-use super::exchange::{Commit, Exchange, Opening};
+use super::exchange::{Commit, Exchange};
 use super::fault::{Fault, FaultKind, mask};
+use super::respond::Opening;
 use crate::base::limits::{DONE_GRACE, ERROR_BODY_MAX, HIGH_WATER};
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
@@ -117,6 +118,9 @@ impl Gateway {
     }
 
     fn relay_stream(&mut self, xid: Id<Exchange>, data: &[u8], now: Now) -> Step {
+        if !self.pool.has_room(data.len()) {
+            return Step::Failed(Fault::from(FaultKind::TooLarge("max_buffered")));
+        }
         let Some(ex) = self.exchanges.get_mut(xid) else { return Step::Ended };
         let Relay::Stream(mut tap) = std::mem::replace(&mut ex.relay, Relay::None) else { return Step::More };
         let mut held = std::mem::take(&mut ex.held);
