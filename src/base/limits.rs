@@ -22,6 +22,10 @@ pub const PIPELINE_BYTES_MAX: usize = 16 * 1024;
 pub const BODY_STEP_MAX: usize = 1 << 20;
 /// Connections beyond `max_connections` that are still accepted, only to be told 503.
 pub const RESERVE_CONNECTIONS: usize = 32;
+/// Connections of one host beyond `max_connections_per_ip` that are still accepted, only to be told 503.
+pub const RESERVE_PER_HOST: usize = 4;
+/// Connections to the admin listener at once; they do not count against `max_connections`.
+pub const ADMIN_CONNECTIONS: usize = 64;
 /// Bytes unsent to one connection above which its source is not read.
 pub const HIGH_WATER: usize = 64 * 1024;
 /// How long after a finish reason a missing `[DONE]` is waited for (contract section 4).

@@ -85,9 +85,7 @@ pub(super) fn serve(config: High, listeners: Listeners, log: Box<dyn std::io::Wr
 fn not_built_yet(config: &High) -> Option<&'static str> {
     let server = &config.server;
     match () {
-        () if !server.cors_origins.is_empty() => Some("server.cors_origins"),
         () if server.reuse_port => Some("server.reuse_port"),
-        () if server.max_connections_per_ip > 0 => Some("server.max_connections_per_ip"),
         () if config.store.durability == Durability::BeforeReply => Some("store.durability = \"before-reply\""),
         () if config.store.retention.is_some() => Some("store.retention"),
         () => None,

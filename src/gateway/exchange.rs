@@ -15,6 +15,7 @@ use super::Gateway;
 use super::admit::{self, Court, Endpoint, Finding};
 use super::answers::{self, RequestId};
 use super::client::{Client, Phase as ClientPhase};
+use super::cors::Grant;
 use super::fault::{Fault, FaultKind};
 use super::outgoing::Draft;
 use super::relay::Relay;
@@ -115,6 +116,8 @@ pub(crate) struct Exchange {
     /// Bytes of buffer charged to the key.
     pub(crate) charged: u64,
     pub(crate) times: Times,
+    /// What browsers are told.
+    pub(crate) grant: Grant,
     /// The client's own request id, in printable form.
     pub(crate) foreign_id: Vec<u8>,
     /// What is wrong in the body, found before all of it had come.
@@ -156,6 +159,7 @@ impl Exchange {
             naming: never,
             charged: 0,
             times: Times { head: now.mono, body: never, sent: never, first: never },
+            grant: Grant::Off,
             foreign_id: Vec::new(),
             invalid: None,
             error: None,
@@ -164,7 +168,13 @@ impl Exchange {
 
     /// What the head of its answer needs.
     pub(crate) fn face(&self) -> Face {
-        Face { client: self.client, id: self.id, key: self.finding.key, http11: self.head.http11 }
+        Face {
+            client: self.client,
+            id: self.id,
+            key: self.finding.key,
+            http11: self.head.http11,
+            grant: self.grant.clone(),
+        }
     }
 
     /// The endpoint as metrics and log lines call it.
@@ -202,10 +212,12 @@ impl Gateway {
         let Some(client) = self.clients.get(cid) else { return };
         let (bytes, _) = client.inbound.message();
         answers::printable(head.field(Field::XRequestId).of(bytes), FOREIGN_ID_MAX, &mut ex.foreign_id);
+        ex.grant = Grant::of(&self.config.server.cors_origins, head.field(Field::Origin).of(bytes));
         let mut court = Court { config: &self.config, keys: &self.keys, meter: &mut self.meter, ready, now: now.unix };
         match admit::judge_head(&head, bytes, &mut court, &mut ex.finding) {
             Ok(Endpoint::Generate(shape)) => self.read_body(ex, shape, now),
             Ok(Endpoint::CountTokens) => self.read_body(ex, Shape::Messages, now),
+            Ok(Endpoint::Preflight) => self.answer_preflight(ex, now),
             Ok(endpoint) => self.answer_local(ex, endpoint, now),
             Err(refusal) => self.refuse(ex, &refusal, now),
         }

@@ -135,6 +135,7 @@ impl Gateway {
             holds: self.meter.open_holds(),
             buffered: self.pool.lent(),
             uncommitted: self.ledger.uncommitted(),
+            turned_away: self.doors.turned_away,
         }
     }
 }

@@ -11,6 +11,8 @@ mod answers;
 mod breaker;
 mod charges;
 mod client;
+mod cors;
+mod doors;
 mod exchange;
 mod fault;
 mod ledger;
@@ -27,7 +29,7 @@ mod stats;
 mod upstream;
 
 use crate::base::buf::{BLOCK, Pool};
-use crate::base::limits::{DRAIN_IDLE_GRACE, RESERVE_CONNECTIONS};
+use crate::base::limits::DRAIN_IDLE_GRACE;
 use crate::base::rng::Rng;
 use crate::base::seam::{Action, Conn, Core, Ending, Reply, Side, Signal};
 use crate::base::slots::{Id, Slots};
@@ -41,6 +43,7 @@ use answers::DateCache;
 use breaker::Breakers;
 use charges::Charges;
 use client::Client;
+use doors::{Doors, Host, Welcome};
 use exchange::Exchange;
 use ledger::Ledger;
 use names::Names;
@@ -85,6 +88,7 @@ pub struct Gateway {
     templates: Vec<Template>,
     client_listeners: usize,
     clients: Slots<Client>,
+    doors: Doors,
     exchanges: Slots<Exchange>,
     upstreams: Slots<Upstream>,
     idle: Idle,
@@ -118,6 +122,7 @@ impl Gateway {
             templates: Template::all(&config),
             client_listeners: start.client_listeners,
             clients: Slots::default(),
+            doors: Doors::new(rng.next_u64()),
             exchanges: Slots::default(),
             upstreams: Slots::default(),
             idle: Idle::default(),
@@ -250,14 +255,13 @@ impl Core for Gateway {
     type Order = Order;
     type Notice = Notice;
 
-    fn accepted(&mut self, listener: usize, _peer: SocketAddr, now: Now) -> Option<Conn> {
-        let admin = listener >= self.client_listeners;
-        let max = self.config.server.max_connections;
-        if self.clients.len() >= max + RESERVE_CONNECTIONS {
+    fn accepted(&mut self, listener: usize, peer: SocketAddr, now: Now) -> Option<Conn> {
+        let (admin, host) = (listener >= self.client_listeners, Host::of(peer.ip()));
+        let welcome = self.doors.enter(host, admin, &self.config.server);
+        if welcome == Welcome::Out {
             return None;
         }
-        let crowded = self.clients.len() >= max && !admin;
-        let id = self.clients.insert(Client::new(admin, crowded));
+        let id = self.clients.insert(Client::new(host, admin, welcome == Welcome::Crowded));
         if let Some(client) = self.clients.get_mut(id) {
             client.wait = now.mono.after(self.config.server.header_timeout);
         }

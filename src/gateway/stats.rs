@@ -102,6 +102,8 @@ pub(crate) struct Gauges {
     pub(crate) buffered: usize,
     /// Rows not yet known to be in the ledger.
     pub(crate) uncommitted: u64,
+    /// Connections refused, or told 503, because there were too many.
+    pub(crate) turned_away: u64,
 }
 
 /// All counters of one gateway.
@@ -195,6 +197,7 @@ impl Stats {
         }
         for (name, what, value) in [
             ("tollgate_stale_retries_total", "Kept connections found closed and replaced.", self.stale_retries),
+            ("tollgate_turned_away_total", "Connections beyond a bound: closed, or told 503.", gauges.turned_away),
             ("tollgate_panics_total", "Exchanges lost to a bug.", self.panics),
         ] {
             head(out, name, "counter", what);

@@ -232,9 +232,9 @@ impl High {
         self.plans.iter().find(|plan| &*plan.name == name)
     }
 
-    /// Makes this the configuration that follows `before` in a running process: TLS peers keep the index they had, since
-    /// exchanges that began under `before` still dial by it; new ones come behind. Refused when the table would grow
-    /// beyond [`ENTRIES_MAX`] entries, so that endless changes cannot grow it for ever.
+    /// Makes this the configuration that follows `before` in a running process: TLS peers keep the index they had,
+    /// since exchanges that began under `before` still dial by it; new ones come behind. Refused when the table would
+    /// grow beyond [`ENTRIES_MAX`] entries, so that endless changes cannot grow it for ever.
     pub fn follow(&mut self, before: &High) -> Result<(), String> {
         let mut table: Vec<AuthoritySpec> = before.authorities.clone();
         table.iter_mut().for_each(|spec| spec.retired = true);
