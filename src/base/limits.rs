@@ -50,10 +50,26 @@ pub const MAILBOX_MAX: usize = 64 * 1024;
 pub const PARTING: Duration = Duration::from_secs(5);
 /// Bytes of log lines waiting for a slow stderr; lines beyond it are dropped and counted.
 pub const LOG_BYTES_MAX: usize = 4 << 20;
-/// Rest of a busy helper thread between two looks at its lane, so that the loop never has to wake it.
-pub const LANE_TICK: Duration = Duration::from_millis(10);
+/// Rest of the busy log thread between two looks at its lane, so that the loop never has to wake it.
+pub const LOG_TICK: Duration = Duration::from_millis(10);
+/// The same for the store thread: rows gather for one commit. Contract section 5 allows a kill to lose 50 ms.
+pub const COMMIT_TICK: Duration = Duration::from_millis(25);
 /// Looks at an empty lane before its thread lies down to be woken.
-pub const LANE_IDLE_TICKS: u32 = 100;
+pub const LANE_IDLE_LOOKS: u32 = 100;
+/// How often the store thread looks whether another process has changed the keys; contract section 3 allows 1 s.
+pub const KEYS_LOOK: Duration = Duration::from_millis(250);
+/// Rows of one commit; the rest goes into the next.
+pub const ROWS_PER_COMMIT: usize = 4096;
+/// Rest of the store thread after a failed commit.
+pub const COMMIT_RETRY: Duration = Duration::from_millis(250);
+/// At the end, how often rows that cannot be committed are tried again before they are given up.
+pub const LAST_COMMITS: u32 = 20;
+/// How long a ledger that another process is writing to is waited for.
+pub const STORE_BUSY: Duration = Duration::from_secs(5);
+/// Tokens of one kind in one row; larger reports are absurd and would overflow sums for ever after.
+pub const ROW_TOKENS_MAX: u64 = 1 << 40;
+/// Cost of one row in nano-dollars, for the same reason.
+pub const ROW_COST_MAX: u64 = 1 << 50;
 /// Look-ups waiting for the resolver thread; one beyond it is answered with an empty list.
 pub const LOOKUPS_MAX: usize = 1024;
 /// Bytes per second that a request's body must bring on average once `body_timeout` has passed.

@@ -212,8 +212,7 @@ impl Gateway {
         let Some(client) = self.clients.get(cid) else { return };
         let (bytes, _) = client.inbound.message();
         answers::printable(head.field(Field::XRequestId).of(bytes), FOREIGN_ID_MAX, &mut ex.foreign_id);
-        let mut court =
-            Court { config: &self.config, keys: &self.keys, meter: &mut self.meter, ready, now: now.unix };
+        let mut court = Court { config: &self.config, keys: &self.keys, meter: &mut self.meter, ready, now: now.unix };
         match admit::judge_head(&head, bytes, &mut court, &mut ex.finding) {
             Ok(Endpoint::Generate(shape)) => self.read_body(ex, shape, now),
             Ok(Endpoint::CountTokens) => self.read_body(ex, Shape::Messages, now),
@@ -233,7 +232,7 @@ impl Gateway {
         let mut draft = self.drafts.take();
         draft.scan.reset(shape);
         if ex.finding.endpoint == Some(Endpoint::CountTokens) {
-            draft.scan.without_max_tokens();
+            draft.scan.reset_count();
         }
         ex.draft = Some(draft);
         let (cid, head, max_body) = (ex.client, ex.head, ex.config.server.max_body);
@@ -291,14 +290,16 @@ impl Gateway {
         if ex.finding.endpoint == Some(Endpoint::CountTokens) {
             return self.answer_count(xid, now);
         }
-        match self.admit(xid, now) {
+        // The model before the body for its provider before admission: what cannot be sent is not charged.
+        let passed = self.choose_model(xid).and_then(|()| self.draft_body(xid)).and_then(|()| self.admit(xid, now));
+        match passed {
             Ok(()) => self.attempt(xid, now),
             Err(refusal) => self.refuse_open(xid, &refusal, now),
         }
     }
 
-    /// The checks on the body that follow its validation: model, its scope, admission.
-    fn admit(&mut self, xid: Id<Exchange>, now: Now) -> Result<(), Refusal> {
+    /// The model that the body names, or the default one, if the key may use it.
+    fn choose_model(&mut self, xid: Id<Exchange>) -> Result<(), Refusal> {
         let Some(ex) = self.exchanges.get_mut(xid) else { return Ok(()) };
         let (Some(client), Some(draft)) = (self.clients.get(ex.client), ex.draft.as_ref()) else { return Ok(()) };
         let Some(key) = ex.finding.key else { return Ok(()) };
@@ -311,18 +312,27 @@ impl Gateway {
             None => catalog.default_model().ok_or_else(Refusal::no_model)?,
         };
         let Some(model) = catalog.get(index) else { return Ok(()) };
-        let record = self.keys.record(key);
-        if !record.scope.allows_model(&model.id) {
+        if !self.keys.record(key).scope.allows_model(&model.id) {
             return Err(Refusal::model_scope(&model.id));
         }
         ex.stream = fields.stream;
         ex.show_usage = fields.include_usage;
         ex.estimate = fields.prompt_estimate;
-        let answer = fields.max_tokens.map_or(model.reserve_tokens, |max| max.min(model.reserve_tokens));
-        let plan = ex.config.plan(&record.plan).ok_or_else(Refusal::no_plan)?;
+        ex.model = Some(index);
+        Ok(())
+    }
+
+    /// Charges the request to its window and reserves what it may use.
+    fn admit(&mut self, xid: Id<Exchange>, now: Now) -> Result<(), Refusal> {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return Ok(()) };
+        let (Some(model), Some(key), Some(draft)) = (ex.model(), ex.finding.key, ex.draft.as_ref()) else {
+            return Ok(());
+        };
+        let max_tokens = draft.scan.fields().max_tokens;
+        let answer = max_tokens.map_or(model.reserve_tokens, |max| max.min(model.reserve_tokens));
+        let plan = ex.config.plan(&self.keys.record(key).plan).ok_or_else(Refusal::no_plan)?;
         let admitted = self.meter.admit(key, plan, now.unix, ex.estimate.saturating_add(answer));
         let hold = admitted.map_err(|limit| Refusal::limit(&limit))?;
-        ex.model = Some(index);
         ex.hold = Some(hold);
         ex.admitted = now.unix;
         if let Some(target) = ex.target() {
@@ -536,5 +546,4 @@ impl Gateway {
             self.heartbeat(xid, now);
         }
     }
-
 }

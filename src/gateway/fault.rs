@@ -108,8 +108,10 @@ pub(crate) fn mask(message: &str, upstream_model: &str, our_model: &str, credent
     if !upstream_model.is_empty() {
         text = text.replace(upstream_model, our_model);
     }
-    let masked: Vec<Cow<'_, str>> =
-        text.split(' ').map(|word| if looks_secret(word) { Cow::Borrowed("***") } else { Cow::Borrowed(word) }).collect();
+    let masked: Vec<Cow<'_, str>> = text
+        .split(' ')
+        .map(|word| if looks_secret(word) { Cow::Borrowed("***") } else { Cow::Borrowed(word) })
+        .collect();
     let mut text = masked.join(" ");
     if let Some((cut, _)) = text.char_indices().nth(ERROR_MESSAGE_MAX) {
         text.truncate(cut);

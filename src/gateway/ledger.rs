@@ -22,8 +22,9 @@ impl Ledger {
     /// One more row has been given.
     pub(crate) fn gave(&mut self, now: Mono) {
         self.given += 1;
+        let full = self.waiting.len() >= BATCHES_MAX;
         match self.waiting.back_mut() {
-            Some((upto, at)) if *at == now || self.waiting.len() >= BATCHES_MAX => *upto = self.given,
+            Some((upto, at)) if full || *at == now => *upto = self.given,
             _ => self.waiting.push_back((self.given, now)),
         }
     }

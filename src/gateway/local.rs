@@ -87,13 +87,7 @@ impl Gateway {
         self.move_on(cid, next, now);
     }
 
-    fn admin_body(
-        &mut self,
-        cid: Id<Client>,
-        head: &RequestHead,
-        now: Now,
-        out: &mut Vec<u8>,
-    ) -> (u16, &'static str) {
+    fn admin_body(&mut self, cid: Id<Client>, head: &RequestHead, now: Now, out: &mut Vec<u8>) -> (u16, &'static str) {
         let ready = self.readiness(cid, now).store && self.draining.is_none();
         let Some(client) = self.clients.get(cid) else { return (500, TEXT) };
         let (bytes, _) = client.inbound.message();

@@ -33,7 +33,7 @@ use crate::base::time::{Mono, Now, Unix};
 use crate::base::timers::Timers;
 use crate::policy::config::High;
 use crate::policy::keys::{KeyId, KeyRecord, Keys};
-use crate::policy::meter::Meter;
+use crate::policy::meter::{Hold, Meter};
 use admit::Readiness;
 use answers::DateCache;
 use charges::Charges;
@@ -198,8 +198,9 @@ impl Gateway {
         }
     }
 
+    /// When stopping goes on by itself. Once everything has been told to end, the connections' own deadlines do.
     fn drain_deadline(&self) -> Option<Mono> {
-        let drain = self.draining?;
+        let drain = self.draining.filter(|drain| !drain.over)?;
         let idle = self.clients.iter().any(|(_, client)| client.is_idle());
         Some(if idle { drain.idle_after } else { drain.until })
     }
@@ -250,7 +251,7 @@ impl Core for Gateway {
 
     fn reply(&mut self, reply: Reply, now: Now) {
         match reply {
-            Reply::Dialed(conn) => self.dialed(Id::new(conn.slot, conn.generation), now),
+            Reply::Dialed(conn) => self.dialed(Id::new(conn.slot, conn.generation)),
             Reply::DialFailed(conn, why) => self.dial_failed(Id::new(conn.slot, conn.generation), why, now),
             Reply::Named { host, port, addrs } => self.named(&host, port, addrs, now),
             Reply::Signal(Signal::Terminate) => self.begin_drain(now),
@@ -345,6 +346,9 @@ impl Core for Gateway {
             }
             None => {}
         }
+        // An exchange that was being moved when the panic came is gone, and its hold with it.
+        let live: Vec<_> = self.exchanges.iter().filter_map(|(_, ex)| ex.hold.as_ref().map(Hold::id)).collect();
+        self.meter.reclaim(|id| live.contains(&id));
     }
 
     fn turned(&mut self, micros: u64) {

@@ -4,6 +4,7 @@
 use crate::dialect::request::RequestScan;
 use crate::dialect::rewrite::Piece;
 use crate::policy::config::{High, Provider};
+use crate::wire::head::{Field, RequestHead, values};
 use crate::wire::{Shape, Span};
 use std::io::Write;
 
@@ -41,26 +42,31 @@ impl Template {
         Template { head, shape: provider.shape, betas: provider.betas.clone() }
     }
 
-    /// Writes the head for a body of `length` bytes. `version` and `beta` are the client's own Anthropic headers.
-    pub(crate) fn write(&self, length: u64, version: &[u8], beta: &[u8], out: &mut Vec<u8>) {
+    /// Writes the head for a body of `length` bytes. `client_head` is the head of the client's request, whose
+    /// Anthropic headers are passed on to a provider of that shape.
+    pub(crate) fn write(&self, length: u64, head: &RequestHead, client_head: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(&self.head);
         // Writing to a Vec cannot fail.
         let _ = write!(out, "{length}");
         out.extend_from_slice(b"\r\n");
         if self.shape == Shape::Messages {
+            let version = head.field(Field::AnthropicVersion).of(client_head);
             let version = if version.is_empty() { ANTHROPIC_VERSION } else { version };
             line(out, &[b"anthropic-version: ", version]);
-            self.write_betas(beta, out);
+            if !head.field(Field::AnthropicBeta).is_empty() {
+                self.write_betas(client_head, out);
+            }
         }
         out.extend_from_slice(b"\r\n");
     }
 
-    fn write_betas(&self, beta: &[u8], out: &mut Vec<u8>) {
-        let allowed = |name: &[u8]| {
-            self.betas.as_ref().is_none_or(|list| list.iter().any(|known| known.as_bytes() == name))
-        };
+    /// The header is a list and may be repeated (RFC 9110 section 5.3).
+    fn write_betas(&self, client_head: &[u8], out: &mut Vec<u8>) {
+        let allowed =
+            |name: &[u8]| self.betas.as_ref().is_none_or(|list| list.iter().any(|known| known.as_bytes() == name));
         let mut first = true;
-        for name in beta.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|name| !name.is_empty()) {
+        let names = values(client_head, "anthropic-beta").flat_map(|value| value.split(|byte| *byte == b','));
+        for name in names.map(<[u8]>::trim_ascii).filter(|name| !name.is_empty()) {
             if allowed(name) {
                 out.extend_from_slice(if first { b"anthropic-beta: " } else { b"," });
                 out.extend_from_slice(name);
@@ -82,7 +88,7 @@ fn line(out: &mut Vec<u8>, parts: &[&[u8]]) {
 
 /// What is needed of a request until its answer is committed: the scan of its body and the body to be sent. Drafts are
 /// reused, so that an exchange in its steady state allocates nothing.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Draft {
     /// The scan of the client's body.
     pub(crate) scan: RequestScan,
@@ -95,18 +101,17 @@ pub(crate) struct Draft {
     offset: usize,
 }
 
-impl Default for Draft {
-    fn default() -> Self {
-        Draft { scan: RequestScan::new(), text: Vec::new(), pieces: Vec::new(), length: 0, next: 0, offset: 0 }
-    }
-}
-
 impl Draft {
     /// Forgets the outgoing body, before another attempt builds it anew.
     pub(crate) fn rewind(&mut self) {
         self.text.clear();
         self.pieces.clear();
         self.length = 0;
+        self.restart();
+    }
+
+    /// Goes back to the first byte of the outgoing body, for another connection to the same target.
+    pub(crate) fn restart(&mut self) {
         self.next = 0;
         self.offset = 0;
     }
@@ -154,6 +159,8 @@ const SPARE_TEXT_MAX: usize = 64 * 1024;
 /// The spare drafts.
 #[derive(Debug, Default)]
 pub(crate) struct Drafts {
+    // Boxed as an exchange holds them: moving a draft moves a pointer.
+    #[allow(clippy::vec_box)]
     spare: Vec<Box<Draft>>,
 }
 

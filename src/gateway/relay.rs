@@ -9,7 +9,8 @@ use crate::base::limits::{DONE_GRACE, ERROR_BODY_MAX, HIGH_WATER};
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
 use crate::dialect::errors;
-use crate::dialect::tap::{self, Broken, ErrorText, Heard, Me, StreamFault, StreamTap};
+use crate::dialect::errors::ErrorText;
+use crate::dialect::tap::{self, Broken, Heard, Me, StreamFault, StreamTap};
 use crate::policy::usage::{Usage, UsageSource};
 use crate::wire::Shape;
 use crate::wire::body::{LAST_CHUNK, write_chunk};
@@ -70,7 +71,8 @@ impl Gateway {
     pub(crate) fn open_relay(&mut self, xid: Id<Exchange>, head: &ResponseHead, bytes: &[u8]) -> Result<(), Fault> {
         let Some(ex) = self.exchanges.get_mut(xid) else { return Ok(()) };
         if head.status != 200 {
-            let retry_after = std::str::from_utf8(head.retry_after.of(bytes)).ok().and_then(|text| text.trim().parse().ok());
+            let retry_after =
+                std::str::from_utf8(head.retry_after.of(bytes)).ok().and_then(|text| text.trim().parse().ok());
             ex.relay = Relay::Error { status: head.status, retry_after };
             return Ok(());
         }
@@ -103,7 +105,9 @@ impl Gateway {
         };
         let fits = ex.held.len() + data.len() <= limit;
         match &ex.relay {
-            Relay::Whole(_) if !fits || !self.pool.has_room(data.len()) => Step::Failed(Fault::from(FaultKind::TooLarge("max_response"))),
+            Relay::Whole(_) if !fits || !self.pool.has_room(data.len()) => {
+                Step::Failed(Fault::from(FaultKind::TooLarge("max_response")))
+            }
             _ if fits => {
                 ex.held.push(&mut self.pool, data);
                 Step::More
@@ -126,8 +130,9 @@ impl Gateway {
             // What came before the fault is still the client's.
             Err(_) => u32::from(!self.scratch.is_empty()),
         };
-        if events > 0 {
-            self.relayed(xid, finish_seen, now);
+        match events {
+            0 => self.relay_sign_of_life(xid, now),
+            _ => self.relayed(xid, finish_seen, now),
         }
         match fed {
             Err(fault) => Step::Failed(stream_fault(fault, self.exchanges.get(xid))),
@@ -153,6 +158,17 @@ impl Gateway {
         if !self.scratch.is_empty() {
             let bytes = std::mem::take(&mut self.scratch);
             self.send_events(xid, Commit::Relayed, &bytes, now);
+            self.scratch = bytes;
+        }
+    }
+
+    /// Comments and pings alone: passed on, so that no proxy cuts the line, but they open no stream and keep no
+    /// deadline away (contract section 4).
+    fn relay_sign_of_life(&mut self, xid: Id<Exchange>, now: Now) {
+        let open = self.exchanges.get(xid).is_some_and(|ex| ex.commit > Commit::None);
+        if open && !self.scratch.is_empty() {
+            let bytes = std::mem::take(&mut self.scratch);
+            self.send_events(xid, Commit::Status, &bytes, now);
             self.scratch = bytes;
         }
     }

@@ -12,18 +12,14 @@ use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
 use crate::dialect::rewrite::{Rewrite, rewrite};
 use crate::policy::refusal::Refusal;
-use crate::wire::head::Field;
 use std::net::SocketAddr;
 
 /// Addresses of one host that are tried before its target counts as unreachable.
 const ADDRESSES_TRIED_MAX: usize = 3;
 
 impl Gateway {
-    /// Begins an attempt at the exchange's present target.
+    /// Begins an attempt at the exchange's present target, whose body has been drafted.
     pub(crate) fn attempt(&mut self, xid: Id<Exchange>, now: Now) {
-        if let Err(refusal) = self.draft_body(xid) {
-            return self.refuse_open(xid, &refusal, now);
-        }
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
         ex.attempts += 1;
         ex.address = 0;
@@ -31,13 +27,13 @@ impl Gateway {
         let Some(provider) = ex.target().map(|target| target.provider) else { return };
         let kept = if ex.fresh_only { None } else { self.idle.take(provider) };
         match kept {
-            Some(upstream) => self.send_on(xid, upstream, now),
+            Some(upstream) => self.send_on(xid, upstream),
             None => self.dial(xid, now),
         }
     }
 
     /// Builds the outgoing body for the present target from the client's bytes.
-    fn draft_body(&mut self, xid: Id<Exchange>) -> Result<(), Refusal> {
+    pub(crate) fn draft_body(&mut self, xid: Id<Exchange>) -> Result<(), Refusal> {
         let Some(ex) = self.exchanges.get_mut(xid) else { return Ok(()) };
         let (Some(client), Some(mut draft)) = (self.clients.get(ex.client), ex.draft.take()) else { return Ok(()) };
         let (_, body) = client.inbound.message();
@@ -94,11 +90,11 @@ impl Gateway {
     }
 
     /// A dial has succeeded.
-    pub(crate) fn dialed(&mut self, uid: Id<Upstream>, now: Now) {
+    pub(crate) fn dialed(&mut self, uid: Id<Upstream>) {
         let Some(upstream) = self.upstreams.get_mut(uid) else { return };
         upstream.phase = UpstreamPhase::Busy;
         match upstream.exchange {
-            Some(xid) => self.send_on(xid, uid, now),
+            Some(xid) => self.send_on(xid, uid),
             None => self.close_upstream(uid),
         }
     }
@@ -131,26 +127,22 @@ impl Gateway {
     }
 
     /// Writes the request to an open connection.
-    fn send_on(&mut self, xid: Id<Exchange>, uid: Id<Upstream>, now: Now) {
+    fn send_on(&mut self, xid: Id<Exchange>, uid: Id<Upstream>) {
         let (Some(ex), Some(upstream)) = (self.exchanges.get_mut(xid), self.upstreams.get_mut(uid)) else { return };
         let (Some(client), Some(draft)) = (self.clients.get(ex.client), ex.draft.as_mut()) else { return };
         ex.upstream = Some(uid);
         ex.phase = Phase::Sending;
         upstream.begin(xid);
         let (head, body) = client.inbound.message();
-        let field = |name: Field| ex.head.field(name).of(head).trim_ascii();
-        let (version, beta) = (field(Field::AnthropicVersion), field(Field::AnthropicBeta));
         let length = draft.length();
         let Some(template) = self.templates.get(upstream.provider) else { return };
         let all = upstream.tx.edit(&mut self.pool, |out| {
-            template.write(length, version, beta, out);
+            template.write(length, &ex.head, head, out);
             draft.write_some(body, SEND_SLICE, out)
         });
         upstream.sent_all = all;
-        upstream.wait = Mono::NEVER;
         self.dirty.push(conn(uid));
-        self.arm_upstream(uid);
-        let _ = now;
+        self.wait_upstream(uid, Mono::NEVER);
     }
 
     /// The world has written to an upstream: give it more of the body, or begin to wait for the answer.
@@ -171,8 +163,7 @@ impl Gateway {
         }
         let (Some(client), Some(draft)) = (self.clients.get(ex.client), ex.draft.as_mut()) else { return };
         let (_, body) = client.inbound.message();
-        upstream.sent_all =
-            upstream.tx.edit(&mut self.pool, |out| draft.write_some(body, SEND_SLICE, out));
+        upstream.sent_all = upstream.tx.edit(&mut self.pool, |out| draft.write_some(body, SEND_SLICE, out));
         self.dirty.push(conn(uid));
     }
 
@@ -201,6 +192,9 @@ impl Gateway {
         if fault.is_stale_connection() && reused && !ex.fresh_only {
             ex.fresh_only = true;
             ex.attempts -= 1;
+            if let Some(draft) = ex.draft.as_mut() {
+                draft.restart();
+            }
             self.stats.stale_retries += 1;
             return self.attempt(xid, now);
         }
@@ -209,7 +203,10 @@ impl Gateway {
         if fault.may_try_next() && more && ex.attempts < limit {
             ex.target += 1;
             ex.fresh_only = false;
-            return self.attempt(xid, now);
+            return match self.draft_body(xid) {
+                Ok(()) => self.attempt(xid, now),
+                Err(refusal) => self.refuse_open(xid, &refusal, now),
+            };
         }
         self.end_with_fault(xid, fault, now);
     }

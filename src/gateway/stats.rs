@@ -7,8 +7,20 @@ use std::sync::Arc;
 
 /// Upper bounds of the time buckets in microseconds; the last bucket is open.
 const BOUNDS: [u64; 14] = [
-    100, 250, 1_000, 2_500, 10_000, 25_000, 100_000, 250_000, 1_000_000, 2_500_000, 10_000_000, 30_000_000,
-    100_000_000, 600_000_000,
+    100,
+    250,
+    1_000,
+    2_500,
+    10_000,
+    25_000,
+    100_000,
+    250_000,
+    1_000_000,
+    2_500_000,
+    10_000_000,
+    30_000_000,
+    100_000_000,
+    600_000_000,
 ];
 /// Combinations of endpoint, model and status that are told apart; beyond it requests are counted as `other`.
 const SERIES_MAX: usize = 4096;

@@ -92,11 +92,6 @@ impl Upstream {
         self.reader = Reader::Done;
     }
 
-    /// The head of the answer, once it has come.
-    pub(crate) fn head(&self) -> Option<&ResponseHead> {
-        self.head.as_ref()
-    }
-
     fn may_be_kept(&self) -> bool {
         let keep = self.head.is_some_and(|head| head.keep_alive);
         keep && self.reader.is_done() && self.sent_all && self.tx.is_empty() && self.rx.is_empty()
@@ -187,7 +182,7 @@ impl Gateway {
             if !piece.data.is_empty() {
                 match self.relay(xid, &data[piece.data.clone()], now) {
                     Step::More => {}
-                    Step::Ended => return self.into_tail(uid, &data[piece.consumed..], now),
+                    Step::Ended => return self.await_tail(uid, &data[piece.consumed..], now),
                     Step::Failed(fault) => return self.attempt_failed(xid, fault, now),
                 }
             }
@@ -203,7 +198,7 @@ impl Gateway {
     }
 
     /// The answer is complete but its body's end has not been read yet: usually it lies in `rest` already.
-    fn into_tail(&mut self, uid: Id<Upstream>, rest: &[u8], now: Now) {
+    fn await_tail(&mut self, uid: Id<Upstream>, rest: &[u8], now: Now) {
         let Some(upstream) = self.upstreams.get_mut(uid) else { return };
         upstream.phase = Phase::Tail;
         upstream.exchange = None;

@@ -1,8 +1,8 @@
 //! Owns the way from the loop out to one helper thread: a lane that the loop can fill without a system call.
 //!
 //! A condition variable would cost the loop a futex call per hand-over. So a busy thread is never woken: it looks at
-//! its lane every `limits::LANE_TICK` by itself. Only when the lane has stayed empty for a second does it lie down,
-//! and the first thing laid into the lane then wakes it, at the price of one call.
+//! its lane every few milliseconds by itself. Only when the lane has stayed empty for `limits::LANE_IDLE_LOOKS` looks
+//! does it lie down, and the first thing laid into the lane then wakes it, at the price of one call.
 
 use crate::base::limits;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -35,8 +35,18 @@ pub enum Look {
 }
 
 /// The helper thread's patience; counts its looks at an empty lane.
-#[derive(Default, Debug)]
-pub struct Patience(u32);
+#[derive(Debug)]
+pub struct Patience {
+    tick: Duration,
+    empty_looks: u32,
+}
+
+impl Patience {
+    /// For a thread that, while busy, looks every `tick`.
+    pub fn new(tick: Duration) -> Patience {
+        Patience { tick, empty_looks: 0 }
+    }
+}
 
 impl<T: Default> Default for Lane<T> {
     fn default() -> Self {
@@ -68,21 +78,26 @@ impl<T: Default> Lane<T> {
         self.0.1.notify_one();
     }
 
+    /// Whether [`Lane::close`] was called.
+    pub fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
     /// For the helper thread: waits for items, at most about `wait`, and swaps them with the empty `into`. `empty`
-    /// says whether there are none.
+    /// says whether there are none. A busy thread sleeps its tick out even if items come: so they gather.
     pub fn look(&self, into: &mut T, patience: &mut Patience, wait: Duration, empty: impl Fn(&T) -> bool) -> Look {
         let mut state = self.lock();
         if empty(&state.items) && !state.closed {
-            let rests = patience.0 >= limits::LANE_IDLE_TICKS;
-            patience.0 = patience.0.saturating_add(1);
+            let rests = patience.empty_looks >= limits::LANE_IDLE_LOOKS;
+            patience.empty_looks = patience.empty_looks.saturating_add(1);
             state.asleep = rests;
-            let tick = if rests { wait } else { wait.min(limits::LANE_TICK) };
+            let tick = if rests { wait } else { wait.min(patience.tick) };
             state = self.0.1.wait_timeout(state, tick).unwrap_or_else(PoisonError::into_inner).0;
             state.asleep = false;
         }
         match (empty(&state.items), state.closed) {
             (false, _) => {
-                patience.0 = 0;
+                patience.empty_looks = 0;
                 std::mem::swap(&mut state.items, into);
                 Look::Found
             }
@@ -105,7 +120,7 @@ mod tests {
 
     #[test]
     fn items_come_in_order_and_the_end_comes_after_them() {
-        let (lane, mut patience) = (Lane::<Vec<u32>>::default(), Patience::default());
+        let (lane, mut patience) = (Lane::<Vec<u32>>::default(), Patience::new(Duration::from_millis(1)));
         lane.put(false, |items| items.extend([1, 2]));
         lane.put(false, |items| items.push(3));
         lane.close();
@@ -118,7 +133,7 @@ mod tests {
         let lane = Lane::<Vec<u32>>::default();
         let other = lane.clone();
         let helper = std::thread::spawn(move || {
-            let mut patience = Patience(limits::LANE_IDLE_TICKS);
+            let mut patience = Patience { tick: Duration::ZERO, empty_looks: limits::LANE_IDLE_LOOKS };
             take(&other, &mut patience, Duration::from_secs(30))
         });
         let began = Instant::now();

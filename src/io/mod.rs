@@ -13,5 +13,6 @@ pub mod reactor;
 pub mod resolver;
 pub mod scribe;
 pub mod signals;
+pub mod store;
 pub mod tls;
 pub mod transport;

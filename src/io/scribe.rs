@@ -64,7 +64,7 @@ impl Drop for Scribe {
 }
 
 fn serve(lane: &Lane<Vec<u8>>, mut sink: Box<dyn Write + Send>) {
-    let (mut lines, mut patience) = (Vec::new(), Patience::default());
+    let (mut lines, mut patience) = (Vec::new(), Patience::new(limits::LOG_TICK));
     loop {
         match lane.look(&mut lines, &mut patience, Duration::from_secs(3600), Vec::is_empty) {
             // There is nobody to tell that the log cannot be written.

@@ -181,7 +181,7 @@ pub fn price_text(micro: u64) -> String {
 pub fn context_text(tokens: u64) -> String {
     let units = [("M", 1_000_000), ("Mi", 1 << 20), ("K", 1000), ("Ki", 1 << 10)];
     let mut text = String::new();
-    let fit = units.iter().find(|(_, unit)| tokens > 0 && tokens % unit == 0);
+    let fit = units.iter().find(|(_, unit)| tokens > 0 && tokens.is_multiple_of(*unit));
     // Writing to a String cannot fail.
     let _ = match fit {
         Some((name, unit)) => write!(text, "{}{name}", tokens / unit),

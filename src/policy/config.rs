@@ -3,6 +3,30 @@
 //!
 //! The document is walked with its spans instead of being deserialized, so that every error names file, line and
 //! field, and all errors are found in one pass. Keys are those of the contract's section 7.
+//!
+//! # Settings
+//!
+//! Durations are text with a unit (`"250ms"`, `"5s"`, `"1h30m"`, `"30d"`), sizes text (`"32MiB"`, `"5MB"`) or bytes.
+//!
+//! - top: `default_model` none.
+//! - `[server]`: `listen` 127.0.0.1:8080 (or a list), `admin_listen` none, `admin_token` none, `key_prefix` tg_, `tls`
+//!   none, `cors_origins` none, `reuse_port` false, `max_connections` 10000, `max_connections_per_ip` 0 (no limit),
+//!   `max_header` 16KiB, `max_body` 32MiB, `max_buffered` 512MiB (at least four times `max_body`),
+//!   `header_timeout` 10s, `body_timeout` 30s, `keepalive_timeout` 75s, `write_stall` 60s, `drain_timeout` 30s, `commit_after` 15s.
+//! - `[store]`: `url` sqlite:tollgate.db, `ca_file` none, `durability` write-behind, `max_commit_lag` 5s, `on_outage`
+//!   refuse, `hosts` 1, `retention` for ever (at least 32d).
+//! - `[upstream]`: `connect_timeout` 5s, `first_byte_timeout` 300s, `idle_timeout` 600s, `request_timeout` 590s,
+//!   `attempts` 2, `breaker_failures` 5, `breaker_cooldown` 30s, `pool_max_idle` 64, `pool_idle_timeout` 60s,
+//!   `max_event` 8MiB, `max_response` 64MiB.
+//! - `[[providers]]`: `name`, `shape` and `base_url` required; `api_key` none, `auth` bearer (chat) or x-api-key
+//!   (messages), `headers` none, `betas` all, `ca_file` the public authorities, `addresses` looked up,
+//!   `unknown_fields` drop, `stream_usage` true; all of `[upstream]`.
+//! - `[[models]]`: `id`, `context` and `targets` required; `name` the id, `owned_by` the first target's provider,
+//!   `created` 1970-01-01, `input_price` and `output_price` 0, `cache_read_price` and `cache_write_price` the input
+//!   price, `default_max_tokens` 4096, `reserve_tokens` 4096, `drop_params` none, `capabilities`; the four timeouts of
+//!   `[upstream]`. A target: `provider` required, `model` the id, `priority` its place in the list, `weight` 1.
+//! - `[[plans]]`: `name` required; `tokens` 0 (no limit), `period` month, `requests` 0, `window` 60s,
+//!   `tokens_per_window` 0, `concurrency` 0.
 
 mod models;
 mod print;

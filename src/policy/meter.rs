@@ -4,6 +4,7 @@
 use super::keys::KeyIx;
 use super::plan::{Plan, shown};
 use super::window::{Period, iso, window};
+use crate::base::slots::{Id, Slots};
 use crate::base::time::Unix;
 use std::time::Duration;
 
@@ -54,32 +55,25 @@ impl Limit {
     }
 }
 
-/// The right of one admitted request to its reservation. It must be given back to [`Meter::settle`] or
-/// [`Meter::refund`] exactly once; it cannot be copied, and [`Meter::open_holds`] counts those that are out.
+/// What an open hold stands for; lives in the meter's own table, so that an exchange lost to a bug loses none.
 #[derive(Debug)]
-#[must_use]
-pub struct Hold {
+pub struct Open {
     key: KeyIx,
-    admitted: Unix,
     window: (Unix, Unix),
     period: (Unix, Unix),
     reserved: u64,
 }
 
+/// The right of one admitted request to its reservation. It must be given back to [`Meter::settle`] or
+/// [`Meter::refund`] exactly once; it cannot be copied, and [`Meter::open_holds`] counts those that are out.
+#[derive(Debug)]
+#[must_use]
+pub struct Hold(Id<Open>);
+
 impl Hold {
-    /// Whose request.
-    pub fn key(&self) -> KeyIx {
-        self.key
-    }
-
-    /// When it was admitted; the row's `admitted`.
-    pub fn admitted(&self) -> Unix {
-        self.admitted
-    }
-
-    /// Tokens reserved.
-    pub fn reserved(&self) -> u64 {
-        self.reserved
+    /// Its name, for [`Meter::reclaim`].
+    pub fn id(&self) -> Id<Open> {
+        self.0
     }
 }
 
@@ -149,7 +143,7 @@ struct Account {
 #[derive(Debug, Default)]
 pub struct Meter {
     accounts: Vec<Account>,
-    open: usize,
+    open: Slots<Open>,
 }
 
 impl Meter {
@@ -175,14 +169,25 @@ impl Meter {
         account.window.reserved = account.window.reserved.saturating_add(estimate);
         account.period.reserved = account.period.reserved.saturating_add(estimate);
         let (window, period) = (account.window.bounds(), account.period.bounds());
-        self.open += 1;
-        Ok(Hold { key, admitted: now, window, period, reserved: estimate })
+        Ok(Hold(self.open.insert(Open { key, window, period, reserved: estimate })))
     }
 
     /// Ends a request that used `tokens`, which count in the window and the period of its admission. A window or
     /// period that has passed is not counted any more; its row in the ledger is.
     pub fn settle(&mut self, hold: Hold, tokens: u64) {
-        self.open = self.open.saturating_sub(1);
+        self.close(hold.0, tokens);
+    }
+
+    /// Ends the holds that nobody has any more: `is_live` says which are still out. Returns how many there were. For
+    /// use after a panic; in ordinary service there are none.
+    pub fn reclaim(&mut self, is_live: impl Fn(Id<Open>) -> bool) -> usize {
+        let lost: Vec<Id<Open>> = self.open.iter().map(|(id, _)| id).filter(|id| !is_live(*id)).collect();
+        lost.iter().for_each(|id| self.close(*id, 0));
+        lost.len()
+    }
+
+    fn close(&mut self, id: Id<Open>, tokens: u64) {
+        let Some(hold) = self.open.remove(id) else { return };
         let Some(account) = self.accounts.get_mut(hold.key.0 as usize) else { return };
         account.running = account.running.saturating_sub(1);
         for (tally, bounds) in [(&mut account.window, hold.window), (&mut account.period, hold.period)] {
@@ -217,7 +222,7 @@ impl Meter {
 
     /// Holds that are out: requests running. Zero at rest.
     pub fn open_holds(&self) -> usize {
-        self.open
+        self.open.len()
     }
 
     /// At start, from the ledger's sums by day: `tokens` were used on the UTC day that begins at `day`. Counts in the

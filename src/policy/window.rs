@@ -3,7 +3,6 @@
 
 use crate::base::time::Unix;
 use jiff::civil::Date;
-use std::io::Write;
 use std::time::Duration;
 
 const SECOND_MS: u64 = 1000;
@@ -63,12 +62,16 @@ pub fn window(at: Unix, length: Duration) -> (Unix, Unix) {
     (Unix(start), Unix(start.saturating_add(length)))
 }
 
-/// Appends `at` as `2026-11-20T09:00:00Z`, whole seconds, rounded down.
+/// Appends `at` as `2026-11-20T09:00:00Z`, whole seconds, rounded down. Every answer carries one, so it formats by
+/// hand.
 pub fn write_iso(at: Unix, out: &mut Vec<u8>) {
     let secs = at.0.min(LAST_MS) / SECOND_MS % 86_400;
     write_date(at, out);
-    // Writing to a Vec cannot fail.
-    let _ = write!(out, "T{:02}:{:02}:{:02}Z", secs / 3600, secs / 60 % 60, secs % 60);
+    for (mark, number) in [(b'T', secs / 3600), (b':', secs / 60 % 60), (b':', secs % 60)] {
+        out.push(mark);
+        two_digits(number as u8, out);
+    }
+    out.push(b'Z');
 }
 
 /// The value of a `date` header: `Fri, 20 Nov 2026 09:00:00 GMT` (RFC 9110 section 5.6.7), appended to `out`.
@@ -80,7 +83,17 @@ pub fn write_http_date(at: Unix, out: &mut Vec<u8>) {
 /// Appends `at` as `2026-11-20`.
 pub fn write_date(at: Unix, out: &mut Vec<u8>) {
     let date = date_of(at);
-    let _ = write!(out, "{:04}-{:02}-{:02}", date.year(), date.month(), date.day());
+    let year = date.year().unsigned_abs();
+    two_digits((year / 100) as u8, out);
+    two_digits((year % 100) as u8, out);
+    for number in [date.month(), date.day()] {
+        out.push(b'-');
+        two_digits(number.unsigned_abs(), out);
+    }
+}
+
+fn two_digits(number: u8, out: &mut Vec<u8>) {
+    out.extend([b'0' + number / 10, b'0' + number % 10]);
 }
 
 /// [`write_iso`] as a `String`, for places where speed does not matter.

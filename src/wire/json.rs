@@ -1,1 +1,597 @@
-//! JSON scanned in place.
+//! JSON scanned in place: strict, resumable at any byte, without a tree and without recursion.
+//!
+//! Owns the grammar (RFC 8259), the UTF-8 check and the bound on nesting. Must never interpret a member: what a key
+//! means is its caller's business. Called by `dialect` (requests, answers, stream events).
+
+mod view;
+
+pub use view::{Items, Kind, Members, Raw};
+
+use super::Span;
+use crate::base::limits::JSON_DEPTH_MAX;
+use std::fmt;
+
+/// What the scanner has met.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Token {
+    /// `{`.
+    ObjectOpen,
+    /// `}`.
+    ObjectClose,
+    /// `[`.
+    ArrayOpen,
+    /// `]`.
+    ArrayClose,
+    /// A member's name; the span lies between the quotes, escapes still in it.
+    Key,
+    /// A string value; the span lies between the quotes, escapes still in it.
+    String,
+    /// A number; the span is its text.
+    Number,
+    /// `true`.
+    True,
+    /// `false`.
+    False,
+    /// `null`.
+    Null,
+}
+
+/// Answer of a visitor that has seen enough; it keeps its own reason.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Stop;
+
+/// Receives each token once, in order.
+pub trait Visitor {
+    /// One token. `depth` is the number of containers around it: 0 for the document itself, the same number for a
+    /// container's opening and its closing, 1 for the members of the outermost object.
+    fn token(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop>;
+}
+
+/// A visitor that only wants to know whether the document is valid.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct Valid;
+
+impl Visitor for Valid {
+    fn token(&mut self, _: &[u8], _: Token, _: usize, _: Span) -> Result<(), Stop> {
+        Ok(())
+    }
+}
+
+/// Where and why a document is not JSON.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Syntax {
+    /// Offset of the offending byte.
+    pub at: usize,
+    /// What is wrong there.
+    pub what: &'static str,
+}
+
+impl fmt::Display for Syntax {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "invalid JSON at byte {}: {}", self.at, self.what)
+    }
+}
+
+/// Why a scan ended early.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum ScanError {
+    /// Not JSON.
+    Syntax(Syntax),
+    /// The visitor stopped it.
+    Stopped,
+}
+
+impl From<Syntax> for ScanError {
+    fn from(syntax: Syntax) -> ScanError {
+        ScanError::Syntax(syntax)
+    }
+}
+
+impl From<Stop> for ScanError {
+    fn from(_: Stop) -> ScanError {
+        ScanError::Stopped
+    }
+}
+
+/// What may come next.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Expect {
+    Value,
+    ValueOrEnd,
+    Key,
+    KeyOrEnd,
+    Colon,
+    CommaOrEnd,
+    InKey,
+    InString,
+    InNumber(Digits),
+    End,
+}
+
+/// Where inside a number the scanner stands.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Digits {
+    Minus,
+    Zero,
+    Whole,
+    Point,
+    Fraction,
+    Exponent,
+    ExponentSign,
+    Power,
+}
+
+impl Digits {
+    /// The state after `byte`, `None` if the number ends before it.
+    fn after(self, byte: u8) -> Option<Digits> {
+        use Digits::{Exponent, ExponentSign, Fraction, Minus, Point, Power, Whole, Zero};
+        match (self, byte) {
+            (Minus, b'0') => Some(Zero),
+            (Minus, b'1'..=b'9') | (Whole, b'0'..=b'9') => Some(Whole),
+            (Zero | Whole, b'.') => Some(Point),
+            (Point | Fraction, b'0'..=b'9') => Some(Fraction),
+            (Zero | Whole | Fraction, b'e' | b'E') => Some(Exponent),
+            (Exponent, b'+' | b'-') => Some(ExponentSign),
+            (Exponent | ExponentSign | Power, b'0'..=b'9') => Some(Power),
+            _ => None,
+        }
+    }
+
+    fn is_whole_number(self) -> bool {
+        matches!(self, Digits::Zero | Digits::Whole | Digits::Fraction | Digits::Power)
+    }
+}
+
+/// The scanner. It continues where it stopped: every call is given the same bytes plus those that have come since.
+#[derive(Copy, Clone, Debug)]
+pub struct Scanner {
+    at: usize,
+    start: usize,
+    depth: usize,
+    /// One bit per open container: 1 for an object. Its width is the bound on nesting.
+    objects: u128,
+    expect: Expect,
+}
+
+impl Default for Scanner {
+    fn default() -> Scanner {
+        Scanner::new()
+    }
+}
+
+const _: () = assert!(JSON_DEPTH_MAX <= 128);
+
+impl Scanner {
+    /// A scanner at the start of a document.
+    pub fn new() -> Scanner {
+        Scanner { at: 0, start: 0, depth: 0, objects: 0, expect: Expect::Value }
+    }
+
+    /// Scans what is there, as far as it goes. `buf` is the document from its first byte on.
+    pub fn scan<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<(), ScanError> {
+        while self.step(buf, visitor)? {}
+        Ok(())
+    }
+
+    /// Scans the rest: the document must end where `buf` ends.
+    pub fn finish<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<(), ScanError> {
+        self.scan(buf, visitor)?;
+        if let Expect::InNumber(digits) = self.expect
+            && self.at == buf.len()
+            && digits.is_whole_number()
+        {
+            self.scalar(buf, visitor, Token::Number, Span::new(self.start, self.at))?;
+        }
+        if self.expect == Expect::End && self.at == buf.len() {
+            return Ok(());
+        }
+        Err(ScanError::Syntax(Syntax { at: buf.len(), what: "unexpected end" }))
+    }
+
+    /// One token; false when more bytes are needed.
+    fn step<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<bool, ScanError> {
+        match self.expect {
+            Expect::InKey | Expect::InString => return self.string(buf, visitor),
+            Expect::InNumber(digits) => return self.number(buf, visitor, digits),
+            _ => {}
+        }
+        while matches!(buf.get(self.at), Some(b' ' | b'\n' | b'\r' | b'\t')) {
+            self.at += 1;
+        }
+        let Some(&byte) = buf.get(self.at) else { return Ok(false) };
+        match (self.expect, byte) {
+            (Expect::Colon, b':') => self.pass(Expect::Value),
+            (Expect::CommaOrEnd, b',') if self.in_object() => self.pass(Expect::Key),
+            (Expect::CommaOrEnd, b',') => self.pass(Expect::Value),
+            (Expect::Key | Expect::KeyOrEnd, b'"') => self.begin_string(Expect::InKey),
+            (Expect::KeyOrEnd, b'}') => self.close(buf, visitor, Token::ObjectClose)?,
+            (Expect::CommaOrEnd, b'}') if self.in_object() => self.close(buf, visitor, Token::ObjectClose)?,
+            (Expect::ValueOrEnd, b']') => self.close(buf, visitor, Token::ArrayClose)?,
+            (Expect::CommaOrEnd, b']') if !self.in_object() => self.close(buf, visitor, Token::ArrayClose)?,
+            (Expect::Value | Expect::ValueOrEnd, _) => return self.value(buf, visitor, byte),
+            _ => return Err(self.wrong().into()),
+        }
+        Ok(true)
+    }
+
+    fn wrong(&self) -> Syntax {
+        let what = match self.expect {
+            Expect::Colon => "expected `:`",
+            Expect::CommaOrEnd if self.in_object() => "expected `,` or `}`",
+            Expect::CommaOrEnd => "expected `,` or `]`",
+            Expect::Key | Expect::KeyOrEnd => "expected a string as key",
+            Expect::End => "trailing bytes",
+            _ => "expected a value",
+        };
+        Syntax { at: self.at, what }
+    }
+
+    fn in_object(&self) -> bool {
+        self.depth > 0 && self.objects >> (self.depth - 1) & 1 == 1
+    }
+
+    fn pass(&mut self, next: Expect) {
+        self.at += 1;
+        self.expect = next;
+    }
+
+    fn begin_string(&mut self, expect: Expect) {
+        self.pass(expect);
+        self.start = self.at;
+    }
+
+    fn after_value(&mut self) {
+        self.expect = if self.depth == 0 { Expect::End } else { Expect::CommaOrEnd };
+    }
+
+    fn scalar<V: Visitor>(&mut self, buf: &[u8], v: &mut V, token: Token, span: Span) -> Result<(), ScanError> {
+        self.after_value();
+        Ok(v.token(buf, token, self.depth, span)?)
+    }
+
+    fn value<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V, byte: u8) -> Result<bool, ScanError> {
+        match byte {
+            b'"' => self.begin_string(Expect::InString),
+            b'{' => self.open(buf, visitor, Token::ObjectOpen)?,
+            b'[' => self.open(buf, visitor, Token::ArrayOpen)?,
+            b'-' => self.begin_number(Digits::Minus),
+            b'0' => self.begin_number(Digits::Zero),
+            b'1'..=b'9' => self.begin_number(Digits::Whole),
+            b't' => return self.literal(buf, visitor, b"true", Token::True),
+            b'f' => return self.literal(buf, visitor, b"false", Token::False),
+            b'n' => return self.literal(buf, visitor, b"null", Token::Null),
+            _ => return Err(self.wrong().into()),
+        }
+        Ok(true)
+    }
+
+    fn open<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V, token: Token) -> Result<(), ScanError> {
+        if self.depth == JSON_DEPTH_MAX {
+            return Err(Syntax { at: self.at, what: "nested deeper than 128 levels" }.into());
+        }
+        let bit = 1u128 << self.depth;
+        let object = token == Token::ObjectOpen;
+        self.objects = if object { self.objects | bit } else { self.objects & !bit };
+        visitor.token(buf, token, self.depth, Span::new(self.at, self.at + 1))?;
+        self.depth += 1;
+        self.pass(if object { Expect::KeyOrEnd } else { Expect::ValueOrEnd });
+        Ok(())
+    }
+
+    fn close<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V, token: Token) -> Result<(), ScanError> {
+        self.depth -= 1;
+        let span = Span::new(self.at, self.at + 1);
+        self.at += 1;
+        self.scalar(buf, visitor, token, span)
+    }
+
+    fn literal<V: Visitor>(
+        &mut self,
+        buf: &[u8],
+        visitor: &mut V,
+        word: &'static [u8],
+        token: Token,
+    ) -> Result<bool, ScanError> {
+        let there = &buf[self.at..buf.len().min(self.at + word.len())];
+        if !word.starts_with(there) {
+            return Err(self.wrong().into());
+        }
+        if there.len() < word.len() {
+            return Ok(false);
+        }
+        let span = Span::new(self.at, self.at + word.len());
+        self.at += word.len();
+        self.scalar(buf, visitor, token, span)?;
+        Ok(true)
+    }
+
+    fn begin_number(&mut self, digits: Digits) {
+        self.start = self.at;
+        self.pass(Expect::InNumber(digits));
+    }
+
+    fn number<V: Visitor>(&mut self, buf: &[u8], v: &mut V, mut digits: Digits) -> Result<bool, ScanError> {
+        while let Some(&byte) = buf.get(self.at) {
+            let Some(next) = digits.after(byte) else {
+                if !digits.is_whole_number() {
+                    return Err(Syntax { at: self.at, what: "expected a digit" }.into());
+                }
+                self.scalar(buf, v, Token::Number, Span::new(self.start, self.at))?;
+                return Ok(true);
+            };
+            digits = next;
+            self.at += 1;
+        }
+        self.expect = Expect::InNumber(digits);
+        Ok(false)
+    }
+
+    fn string<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<bool, ScanError> {
+        loop {
+            self.at = skip_plain(buf, self.at);
+            let Some(&byte) = buf.get(self.at) else { return Ok(false) };
+            let step = match byte {
+                b'"' => break,
+                b'\\' => escape(&buf[self.at..]),
+                0x80.. => multibyte(&buf[self.at..]),
+                _ => Err("a control character must be escaped"),
+            };
+            match step {
+                Ok(0) => return Ok(false),
+                Ok(len) => self.at += len,
+                Err(what) => return Err(Syntax { at: self.at, what }.into()),
+            }
+        }
+        let span = Span::new(self.start, self.at);
+        self.at += 1;
+        if self.expect == Expect::InKey {
+            self.expect = Expect::Colon;
+            visitor.token(buf, Token::Key, self.depth, span)?;
+        } else {
+            self.scalar(buf, visitor, Token::String, span)?;
+        }
+        Ok(true)
+    }
+}
+
+/// One valid document in one piece.
+pub fn check(document: &[u8]) -> Result<(), Syntax> {
+    match Scanner::new().finish(document, &mut Valid) {
+        Err(ScanError::Syntax(syntax)) => Err(syntax),
+        _ => Ok(()),
+    }
+}
+
+const ONES: u64 = 0x0101_0101_0101_0101;
+const HIGHS: u64 = 0x8080_8080_8080_8080;
+
+/// High bit set in the lowest zero byte of `word`; bits above that one may be wrong, below it never.
+fn zero_byte(word: u64) -> u64 {
+    word.wrapping_sub(ONES) & !word & HIGHS
+}
+
+/// Offset of the first byte from `at` on that is a quote, a backslash, a control character or not ASCII; else the end.
+fn skip_plain(buf: &[u8], mut at: usize) -> usize {
+    while let Some(chunk) = buf.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
+        let word = u64::from_le_bytes(*chunk);
+        let special = zero_byte(word ^ (ONES * u64::from(b'"')))
+            | zero_byte(word ^ (ONES * u64::from(b'\\')))
+            | (word.wrapping_sub(ONES * 0x20) & !word & HIGHS)
+            | (word & HIGHS);
+        if special != 0 {
+            return at + special.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    while let Some(&byte) = buf.get(at)
+        && !matches!(byte, b'"' | b'\\' | 0..=0x1f | 0x80..)
+    {
+        at += 1;
+    }
+    at
+}
+
+/// Offset of the first `a` or `b` from `at` on; else the end.
+pub(super) fn find_either(buf: &[u8], mut at: usize, a: u8, b: u8) -> usize {
+    while let Some(chunk) = buf.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
+        let word = u64::from_le_bytes(*chunk);
+        let found = zero_byte(word ^ (ONES * u64::from(a))) | zero_byte(word ^ (ONES * u64::from(b)));
+        if found != 0 {
+            return at + found.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    while let Some(&byte) = buf.get(at)
+        && byte != a
+        && byte != b
+    {
+        at += 1;
+    }
+    at
+}
+
+fn hex4(digits: &[u8]) -> Result<u32, &'static str> {
+    let mut code = 0;
+    for &digit in digits {
+        let Some(value) = char::from(digit).to_digit(16) else { return Err("expected four hexadecimal digits") };
+        code = code << 4 | value;
+    }
+    Ok(code)
+}
+
+/// Length of the escape at the front, 0 if it is not all there. A lone surrogate is refused, as serde_json does:
+/// it has no UTF-8, and what it would become differs between parsers.
+fn escape(bytes: &[u8]) -> Result<usize, &'static str> {
+    match bytes.get(1) {
+        None => return Ok(0),
+        Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => return Ok(2),
+        Some(b'u') => {}
+        Some(_) => return Err("unknown escape"),
+    }
+    let code = hex4(&bytes[2..bytes.len().min(6)])?;
+    if bytes.len() < 6 {
+        return Ok(0);
+    }
+    match code {
+        0xD800..=0xDBFF => {}
+        0xDC00..=0xDFFF => return Err("a lone surrogate"),
+        _ => return Ok(6),
+    }
+    let second = &bytes[6..bytes.len().min(12)];
+    if !b"\\u".starts_with(&second[..second.len().min(2)]) {
+        return Err("a lone surrogate");
+    }
+    if second.len() < 6 {
+        return Ok(0);
+    }
+    match hex4(&second[2..])? {
+        0xDC00..=0xDFFF => Ok(12),
+        _ => Err("a lone surrogate"),
+    }
+}
+
+/// Length of the well-formed non-ASCII characters at the front, 0 if the first is not all there (RFC 3629).
+fn multibyte(bytes: &[u8]) -> Result<usize, &'static str> {
+    let mut len = 0;
+    while let Some(&first) = bytes.get(len)
+        && first >= 0x80
+    {
+        let (size, second) = match first {
+            0xC2..=0xDF => (2, 0x80..=0xBF),
+            0xE0 => (3, 0xA0..=0xBF),
+            0xED => (3, 0x80..=0x9F),
+            0xE1..=0xEF => (3, 0x80..=0xBF),
+            0xF0 => (4, 0x90..=0xBF),
+            0xF1..=0xF3 => (4, 0x80..=0xBF),
+            0xF4 => (4, 0x80..=0x8F),
+            _ => return Err("not UTF-8"),
+        };
+        let Some(rest) = bytes.get(len + 1..len + size) else { return Ok(len) };
+        if !second.contains(&rest[0]) || rest[1..].iter().any(|byte| byte & 0xC0 != 0x80) {
+            return Err("not UTF-8");
+        }
+        len += size;
+    }
+    Ok(len)
+}
+
+/// Appends `text` as a JSON string, quotes included.
+pub fn write_string(out: &mut Vec<u8>, text: &str) {
+    out.push(b'"');
+    write_escaped(out, text.as_bytes());
+    out.push(b'"');
+}
+
+/// Appends `text` (UTF-8) as the inside of a JSON string.
+pub fn write_escaped(out: &mut Vec<u8>, text: &[u8]) {
+    let mut rest = text;
+    while !rest.is_empty() {
+        let plain = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f)).unwrap_or(rest.len());
+        out.extend_from_slice(&rest[..plain]);
+        let Some(&special) = rest.get(plain) else { return };
+        match special {
+            b'"' => out.extend_from_slice(b"\\\""),
+            b'\\' => out.extend_from_slice(b"\\\\"),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            _ => {
+                out.extend_from_slice(b"\\u");
+                crate::base::digest::hex_into(&[0, special], out);
+            }
+        }
+        rest = &rest[plain + 1..];
+    }
+}
+
+/// The character an escape stands for, and the escape's length. The escape must be valid.
+fn escaped_char(bytes: &[u8]) -> (char, usize) {
+    let plain = |c| (c, 2);
+    match bytes.get(1) {
+        Some(b'b') => plain('\u{8}'),
+        Some(b'f') => plain('\u{c}'),
+        Some(b'n') => plain('\n'),
+        Some(b'r') => plain('\r'),
+        Some(b't') => plain('\t'),
+        Some(b'u') => {
+            let unit = |from: usize| bytes.get(from..from + 4).and_then(|digits| hex4(digits).ok()).unwrap_or(0xFFFD);
+            let high = unit(2);
+            if !(0xD800..=0xDBFF).contains(&high) {
+                return (char::from_u32(high).unwrap_or(char::REPLACEMENT_CHARACTER), 6);
+            }
+            let low = unit(8).wrapping_sub(0xDC00) & 0x3FF;
+            let code = 0x10000 + ((high - 0xD800) << 10) + low;
+            (char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER), 12)
+        }
+        Some(&byte) => plain(char::from(byte)),
+        None => (char::REPLACEMENT_CHARACTER, 1),
+    }
+}
+
+/// One run of a string's inside.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Run<'a> {
+    /// Bytes that stand for themselves.
+    Plain(&'a [u8]),
+    /// What an escape stands for.
+    Char(char),
+}
+
+/// The inside of a valid JSON string, run by run.
+#[derive(Clone, Debug)]
+pub struct Runs<'a>(&'a [u8]);
+
+/// Walks the inside of a valid JSON string without copying it.
+pub fn runs(raw: &[u8]) -> Runs<'_> {
+    Runs(raw)
+}
+
+impl<'a> Iterator for Runs<'a> {
+    type Item = Run<'a>;
+
+    fn next(&mut self) -> Option<Run<'a>> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let plain = find_either(self.0, 0, b'\\', b'\\');
+        if plain > 0 {
+            let (run, rest) = self.0.split_at(plain);
+            self.0 = rest;
+            return Some(Run::Plain(run));
+        }
+        let (what, len) = escaped_char(self.0);
+        self.0 = self.0.get(len..).unwrap_or_default();
+        Some(Run::Char(what))
+    }
+}
+
+/// Appends the text that the inside of a valid JSON string stands for, as UTF-8.
+pub fn unescape(raw: &[u8], out: &mut Vec<u8>) {
+    for run in runs(raw) {
+        match run {
+            Run::Plain(bytes) => out.extend_from_slice(bytes),
+            Run::Char(c) => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+}
+
+/// True if the inside of a valid JSON string stands for `text`.
+pub fn eq_unescaped(raw: &[u8], text: &str) -> bool {
+    if !raw.contains(&b'\\') {
+        return raw == text.as_bytes();
+    }
+    let mut left = text.as_bytes();
+    for run in runs(raw) {
+        let mut space = [0; 4];
+        let bytes = match run {
+            Run::Plain(bytes) => bytes,
+            Run::Char(c) => c.encode_utf8(&mut space).as_bytes(),
+        };
+        let Some(rest) = left.strip_prefix(bytes) else { return false };
+        left = rest;
+    }
+    left.is_empty()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,185 @@
-//! Server-sent events.
+//! Server-sent events (WHATWG HTML, section 9.2.6): bytes cut into events, wherever they were split.
+//!
+//! Owns the framing: CR, LF and CRLF, a byte order mark at the start, comments, `data:` with and without a space, data
+//! of several lines. Must never look into the data. Called by `dialect::tap` and `dialect::streams`.
+
+use super::Span;
+use super::json::find_either;
+
+/// One event, as offsets into the bytes it was cut from.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Event {
+    /// Everything of it: field lines, comments and the blank line that ends it; a byte order mark left out.
+    pub raw: Span,
+    /// Bytes to step over before the next call.
+    pub len: usize,
+    /// Value of the last `event:` line; empty if there was none.
+    pub name: Span,
+    /// Number of `data:` lines.
+    pub lines: u32,
+    /// At least one comment line.
+    pub comment: bool,
+    /// The data if it is one line; see [`Splitter::data`].
+    data: Span,
+}
+
+impl Event {
+    /// A blank line with nothing before it: no event at all.
+    pub fn is_blank(&self) -> bool {
+        self.lines == 0 && !self.comment && self.name.is_empty()
+    }
+}
+
+/// How the line before ended; decides how a CR at the very end of the bytes is to be read.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum LineEnd {
+    Lf,
+    CrLf,
+    Cr,
+}
+
+/// Cuts a stream into events. Remembers how far it has looked, so that nothing is looked at twice.
+#[derive(Debug)]
+pub struct Splitter {
+    bom_passed: bool,
+    begin: usize,
+    line: usize,
+    at: usize,
+    ended: LineEnd,
+    name: Span,
+    data: Span,
+    lines: u32,
+    comment: bool,
+    joined: Vec<u8>,
+}
+
+const BOM: &[u8] = b"\xEF\xBB\xBF";
+
+impl Default for Splitter {
+    fn default() -> Splitter {
+        Splitter::new()
+    }
+}
+
+impl Splitter {
+    /// At the start of a stream.
+    pub fn new() -> Splitter {
+        let none = Span::default();
+        let joined = Vec::new();
+        let (bom_passed, comment) = (false, false);
+        let (begin, line, at, lines) = (0, 0, 0, 0);
+        let ended = LineEnd::Lf;
+        Splitter { bom_passed, begin, line, at, ended, name: none, data: none, lines, comment, joined }
+    }
+
+    /// Back to the start of a stream; storage is kept.
+    pub fn reset(&mut self) {
+        self.joined.clear();
+        *self = Splitter { joined: std::mem::take(&mut self.joined), ..Splitter::new() };
+    }
+
+    /// The next complete event, `None` if there is none yet. `buf` begins where the last event ended (at first: with
+    /// the stream) and holds at least what the call before was given.
+    pub fn next(&mut self, buf: &[u8]) -> Option<Event> {
+        if !self.bom_passed && !self.pass_bom(buf) {
+            return None;
+        }
+        loop {
+            let end = find_either(buf, self.at.max(self.line), b'\n', b'\r');
+            let blank = end == self.line;
+            let (next, ended) = match (buf.get(end), buf.get(end + 1)) {
+                (None, _) => {
+                    self.at = end;
+                    return None;
+                }
+                (Some(b'\n'), _) => (end + 1, LineEnd::Lf),
+                // After a line that ended in CR alone a second CR is the blank line, whatever follows: no waiting.
+                (Some(_), _) if blank && self.ended == LineEnd::Cr && self.line > self.begin => (end + 1, LineEnd::Cr),
+                (Some(_), Some(b'\n')) => (end + 2, LineEnd::CrLf),
+                (Some(_), Some(_)) => (end + 1, LineEnd::Cr),
+                (Some(_), None) => {
+                    self.at = end;
+                    return None;
+                }
+            };
+            if blank {
+                return Some(self.dispatch(next));
+            }
+            self.field(buf, end);
+            self.line = next;
+            self.at = next;
+            self.ended = ended;
+        }
+    }
+
+    /// The stream has ended: what is left, as if a blank line followed. `None` if nothing is left.
+    pub fn last(&mut self, buf: &[u8]) -> Option<Event> {
+        if buf.len() <= self.begin {
+            return None;
+        }
+        let line = buf.strip_suffix(b"\r").map_or(buf.len(), <[u8]>::len);
+        if line > self.line {
+            self.field(buf, line);
+        }
+        Some(self.dispatch(buf.len()))
+    }
+
+    /// The data of an event that [`Splitter::next`] has just returned: its lines joined with a newline.
+    pub fn data<'a>(&'a self, event: &Event, buf: &'a [u8]) -> &'a [u8] {
+        if event.lines > 1 { &self.joined } else { event.data.of(buf) }
+    }
+
+    fn pass_bom(&mut self, buf: &[u8]) -> bool {
+        if buf.starts_with(BOM) {
+            self.begin = BOM.len();
+            self.line = BOM.len();
+        } else if BOM.starts_with(buf) {
+            return false;
+        }
+        self.bom_passed = true;
+        true
+    }
+
+    fn dispatch(&mut self, len: usize) -> Event {
+        let raw = Span::new(self.begin, len);
+        let event = Event { raw, len, name: self.name, lines: self.lines, comment: self.comment, data: self.data };
+        (self.begin, self.line, self.at) = (0, 0, 0);
+        self.ended = LineEnd::Lf;
+        (self.name, self.data) = (Span::default(), Span::default());
+        (self.lines, self.comment) = (0, false);
+        event
+    }
+
+    fn field(&mut self, buf: &[u8], end: usize) {
+        let line = &buf[self.line..end];
+        let colon = line.iter().take(8).position(|&byte| byte == b':');
+        let name = &line[..colon.unwrap_or(line.len())];
+        let mut start = colon.map_or(end, |colon| self.line + colon + 1);
+        if buf.get(start) == Some(&b' ') && start < end {
+            start += 1;
+        }
+        match name {
+            b"" => self.comment = true,
+            b"event" => self.name = Span::new(start, end),
+            b"data" => {
+                match self.lines {
+                    0 => self.data = Span::new(start, end),
+                    1 => {
+                        self.joined.clear();
+                        self.joined.extend_from_slice(self.data.of(buf));
+                    }
+                    _ => {}
+                }
+                if self.lines > 0 {
+                    self.joined.push(b'\n');
+                    self.joined.extend_from_slice(&buf[start..end]);
+                }
+                self.lines += 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::base::seam::Side;
+use crate::base::seam::{DialError, Shut};
 use crate::io::listen;
 use std::collections::HashMap;
 use std::io::{Read, Write};

@@ -1,7 +1,7 @@
 //! The effective configuration as TOML: every default filled in, secrets as references to where they come from. What
 //! it prints parses to the same configuration, unless a store's password had to be masked.
 
-use super::server::{Durability, OnOutage, StoreUrl};
+use super::server::{Durability, OnOutage};
 use super::units::{duration_text, size_text};
 use super::{Auth, High, Origin, Provider, Secret, UpstreamLimits};
 use crate::policy::catalog::{Model, price_text};
@@ -136,10 +136,7 @@ fn server(page: &mut Page, high: &High) {
 fn store(page: &mut Page, high: &High) {
     let store = &high.store;
     page.table("[store]");
-    match &store.url {
-        StoreUrl::Sqlite(path) => page.string("url", &format!("sqlite:{}", path.display())),
-        StoreUrl::Redis(url) => page.string("url", &masked(url)),
-    }
+    page.string("url", &store.url.to_string());
     match &store.ca_file {
         Some(path) => page.string("ca_file", &path.to_string_lossy()),
         None => page.line("# ca_file: none, the public authorities"),
@@ -159,18 +156,6 @@ fn store(page: &mut Page, high: &High) {
     match store.retention {
         Some(retention) => page.duration("retention", retention),
         None => page.line("# retention: for ever"),
-    }
-}
-
-/// A URL with its user and password, if any, replaced.
-fn masked(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("//") else { return "***".to_string() };
-    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    match rest[..end].rfind('@') {
-        Some(at) => format!("{scheme}//***{}", &rest[at..]),
-        // Whatever is malformed may still hide a password before an `@` further on.
-        None if rest.contains('@') => format!("{scheme}//***"),
-        None => url.to_string(),
     }
 }
 

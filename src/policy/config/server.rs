@@ -3,6 +3,7 @@
 use super::Secret;
 use super::reader::{Field, Reader, Section};
 use super::upstream::TIMEOUTS;
+use std::fmt;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -223,12 +224,40 @@ pub enum OnOutage {
 }
 
 /// Where the ledger is.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum StoreUrl {
     /// A file, resolved against the configuration's folder.
     Sqlite(PathBuf),
     /// A Redis or Valkey server; may contain a password, so it is never printed whole.
     Redis(String),
+}
+
+impl fmt::Display for StoreUrl {
+    /// Without user and password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreUrl::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            StoreUrl::Redis(url) => f.write_str(&masked(url)),
+        }
+    }
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A URL with its user and password, if any, replaced.
+fn masked(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("//") else { return "***".to_string() };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    match rest[..end].rfind('@') {
+        Some(at) => format!("{scheme}//***{}", &rest[at..]),
+        // Whatever is malformed may still hide a password before an `@` further on.
+        None if rest.contains('@') => format!("{scheme}//***"),
+        None => url.to_string(),
+    }
 }
 
 /// `[store]` (contract section 5).

@@ -31,6 +31,21 @@ pub struct RequestHead {
 }
 
 impl RequestHead {
+    /// Stands for a head that could not be parsed: nothing is known of it, and the connection does not outlive it.
+    pub fn unparsed() -> RequestHead {
+        RequestHead {
+            method: Method::Other,
+            target: Span::default(),
+            path: Span::default(),
+            http11: true,
+            len: 0,
+            framing: Framing::None,
+            keep_alive: false,
+            expect: Expect::None,
+            fields: [Span::default(); COUNT],
+        }
+    }
+
     /// The value of a header, trimmed; the empty span when it is absent or empty. Of repeated ones, where repetition
     /// is allowed at all, the first.
     pub fn field(&self, field: Field) -> Span {

@@ -1,0 +1,143 @@
+//! Errors: reading an upstream's of either shape, writing ours in the shape of the client.
+//!
+//! Owns the bodies. Must never decide a status or a type, nor mask a message: that is `policy::refusal`'s and the
+//! gateway's. Called by `gateway`.
+
+use crate::base::limits::ERROR_MESSAGE_MAX;
+use crate::wire::Shape;
+use crate::wire::json::{self, Raw, write_string};
+
+/// What an upstream says went wrong.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ErrorText {
+    /// Its words, at most [`ERROR_MESSAGE_MAX`] characters; empty if it gave none.
+    pub message: String,
+    /// Its machine-readable type, if it gave one.
+    pub kind: Option<String>,
+}
+
+impl ErrorText {
+    fn new(message: Option<Raw<'_>>, kind: Option<Raw<'_>>) -> ErrorText {
+        let cut = |text: Raw<'_>| text.text().map(|text| text.chars().take(ERROR_MESSAGE_MAX).collect::<String>());
+        ErrorText { message: message.and_then(cut).unwrap_or_default(), kind: kind.and_then(cut) }
+    }
+
+    /// Reads the value of an `error` member: an object with `message` and `type`, or the message itself.
+    pub fn from_value(error: Raw<'_>) -> ErrorText {
+        match error.string() {
+            Some(_) => ErrorText::new(Some(error), None),
+            None => ErrorText::new(error.get("message"), error.get("type")),
+        }
+    }
+}
+
+/// True if the value of an `error` member means an error: not `null`, `false`, an empty string or an empty object.
+pub fn is_error(error: Raw<'_>) -> bool {
+    !matches!(error.bytes(), b"null" | b"false" | b"\"\"") && (error.members().next().is_some() || !is_object(error))
+}
+
+fn is_object(value: Raw<'_>) -> bool {
+    value.kind() == json::Kind::Object
+}
+
+/// Reads an upstream's error body of either shape, also the shapes of servers that follow neither exactly: `error` as
+/// a plain string, `message` or `detail` at the top. `None` for HTML, for nothing, for anything else.
+pub fn read_error(body: &[u8]) -> Option<ErrorText> {
+    json::check(body).ok()?;
+    let body = Raw::new(body);
+    if let Some(error) = body.get("error").filter(|error| is_error(*error)) {
+        return Some(ErrorText::from_value(error));
+    }
+    let message = body.get("message").or_else(|| body.get("detail")).filter(|message| message.string().is_some())?;
+    Some(ErrorText::new(Some(message), body.get("type")))
+}
+
+fn error_object(kind: &str, status: u16, message: &str, request_id: &str, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"type\":");
+    write_string(out, kind);
+    out.extend_from_slice(b",\"code\":");
+    out.extend_from_slice(status.to_string().as_bytes());
+    out.extend_from_slice(b",\"message\":");
+    write_string(out, message);
+    out.extend_from_slice(b",\"request_id\":");
+    write_string(out, request_id);
+    out.push(b'}');
+}
+
+/// Appends the error body of specification section 7; for [`Shape::Messages`] with the top-level `"type":"error"`
+/// that contract section 1 adds. `None` where no shape is known: the plain body.
+pub fn error_body(shape: Option<Shape>, kind: &str, status: u16, message: &str, request_id: &str, out: &mut Vec<u8>) {
+    let head: &[u8] = if shape == Some(Shape::Messages) { b"{\"type\":\"error\",\"error\":" } else { b"{\"error\":" };
+    out.extend_from_slice(head);
+    error_object(kind, status, message, request_id, out);
+    out.push(b'}');
+}
+
+/// Appends the event that ends a broken stream (contract section 4): chat without `[DONE]` after it, messages as
+/// `event: error`.
+pub fn error_event(shape: Shape, kind: &str, status: u16, message: &str, request_id: &str, out: &mut Vec<u8>) {
+    let head: &[u8] = match shape {
+        Shape::Chat => b"data: ",
+        Shape::Messages => b"event: error\ndata: ",
+    };
+    out.extend_from_slice(head);
+    error_body(Some(shape), kind, status, message, request_id, out);
+    out.extend_from_slice(b"\n\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Option<(String, Option<String>)> {
+        read_error(text.as_bytes()).map(|error| (error.message, error.kind))
+    }
+
+    #[test]
+    fn both_shapes_and_the_servers_between_are_read() {
+        let some = |message: &str, kind: Option<&str>| Some((message.to_owned(), kind.map(str::to_owned)));
+        let chat =
+            r#"{"error":{"message":"no \"such\" model","type":"invalid_request_error","param":null,"code":null}}"#;
+        assert_eq!(read(chat), some("no \"such\" model", Some("invalid_request_error")));
+        let messages =
+            r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"},"request_id":"r"}"#;
+        assert_eq!(read(messages), some("Overloaded", Some("overloaded_error")));
+        assert_eq!(read(r#"{"error":"model is loading"}"#), some("model is loading", None));
+        assert_eq!(
+            read(r#"{"object":"error","message":"too long","type":"BadRequestError"}"#),
+            some("too long", Some("BadRequestError"))
+        );
+        assert_eq!(read(r#"{"detail":"Not Found"}"#), some("Not Found", None));
+        assert_eq!(read(r#"{"error":{"code":7}}"#), some("", None));
+    }
+
+    #[test]
+    fn what_is_no_error_body_gives_none() {
+        for text in ["", "<html>502</html>", "{}", "[]", r#"{"error":null}"#, r#"{"error":{}}"#, r#"{"detail":[1]}"#] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_long_message_is_cut_at_a_character() {
+        let body = format!("{{\"error\":\"{}\"}}", "ä".repeat(ERROR_MESSAGE_MAX + 5));
+        assert_eq!(read(&body).map(|(message, _)| message.chars().count()), Some(ERROR_MESSAGE_MAX));
+    }
+
+    #[test]
+    fn bodies_and_events_are_written_in_the_clients_shape() {
+        let mut out = Vec::new();
+        error_body(None, "not_found_error", 404, "no \"x\"", "req_1", &mut out);
+        let plain = r#"{"error":{"type":"not_found_error","code":404,"message":"no \"x\"","request_id":"req_1"}}"#;
+        assert_eq!(String::from_utf8_lossy(&out), plain);
+        out.clear();
+        error_body(Some(Shape::Messages), "not_found_error", 404, "no \"x\"", "req_1", &mut out);
+        assert_eq!(String::from_utf8_lossy(&out), plain.replacen('{', "{\"type\":\"error\",", 1));
+        out.clear();
+        error_event(Shape::Chat, "timeout_error", 504, "late", "req_1", &mut out);
+        error_event(Shape::Messages, "timeout_error", 504, "late", "req_1", &mut out);
+        let object = r#""error":{"type":"timeout_error","code":504,"message":"late","request_id":"req_1"}}"#;
+        let want = format!("data: {{{object}\n\nevent: error\ndata: {{\"type\":\"error\",{object}\n\n");
+        assert_eq!(String::from_utf8_lossy(&out), want);
+    }
+}

@@ -1,0 +1,114 @@
+//! The member names both shapes use, and a walk that tells of each value by the path of names to it.
+//!
+//! Owns the names. Must never copy a value. Called by the taps, which look at every event once.
+
+use crate::wire::Span;
+use crate::wire::json::{Stop, Token, Visitor, eq_unescaped};
+
+macro_rules! names {
+    ($($name:ident = $text:literal,)*) => {
+        /// A member's name, as far as it matters here.
+        #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+        pub(in crate::dialect) enum K {
+            /// Any other member.
+            Other,
+            /// Not a member but an item of an array.
+            Item,
+            $(#[doc = $text] $name,)*
+        }
+
+        impl K {
+            /// Which name the inside of a JSON string is.
+            pub(in crate::dialect) fn of(raw: &[u8]) -> K {
+                const BY_NAME: &[(&str, K)] = &[$(($text, K::$name),)*];
+                if raw.contains(&b'\\') {
+                    return BY_NAME.iter().find(|(text, _)| eq_unescaped(raw, text)).map_or(K::Other, |(_, key)| *key);
+                }
+                $(const $name: &[u8] = $text.as_bytes();)*
+                match raw {
+                    $($name => K::$name,)*
+                    _ => K::Other,
+                }
+            }
+        }
+    };
+}
+
+#[allow(non_upper_case_globals)]
+mod table {
+    use super::eq_unescaped;
+
+    names! {
+        Arguments = "arguments",
+        Choices = "choices",
+        CompletionTokens = "completion_tokens",
+        Content = "content",
+        ContentBlock = "content_block",
+        Created = "created",
+        Delta = "delta",
+        Error = "error",
+        FinishReason = "finish_reason",
+        Function = "function",
+        Id = "id",
+        Input = "input",
+        Message = "message",
+        Model = "model",
+        Name = "name",
+        Object = "object",
+        PartialJson = "partial_json",
+        PromptTokens = "prompt_tokens",
+        Reasoning = "reasoning",
+        ReasoningContent = "reasoning_content",
+        Refusal = "refusal",
+        StopReason = "stop_reason",
+        Text = "text",
+        Thinking = "thinking",
+        ToolCalls = "tool_calls",
+        TotalTokens = "total_tokens",
+        Type = "type",
+        Usage = "usage",
+    }
+}
+
+pub(in crate::dialect) use table::K;
+
+/// Levels a walk tells of; what lies deeper belongs to values that are passed on whole.
+const LEVELS: usize = 8;
+
+/// Calls `each` with (buffer, path, last token, whole value with quotes or brackets) for every value.
+pub(super) struct Walk<F> {
+    keys: [K; LEVELS + 2],
+    starts: [u32; LEVELS + 2],
+    each: F,
+}
+
+impl<F: FnMut(&[u8], &[K], Token, Span)> Walk<F> {
+    /// A walk from the top of a document.
+    pub(super) fn new(each: F) -> Walk<F> {
+        Walk { keys: [K::Other; LEVELS + 2], starts: [0; LEVELS + 2], each }
+    }
+}
+
+impl<F: FnMut(&[u8], &[K], Token, Span)> Visitor for Walk<F> {
+    fn token(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
+        if depth > LEVELS {
+            return Ok(());
+        }
+        let whole = match token {
+            Token::Key => {
+                self.keys[depth] = K::of(span.of(buf));
+                return Ok(());
+            }
+            Token::ObjectOpen | Token::ArrayOpen => {
+                self.starts[depth] = span.start;
+                self.keys[depth + 1] = K::Item;
+                return Ok(());
+            }
+            Token::ObjectClose | Token::ArrayClose => Span { start: self.starts[depth], end: span.end },
+            Token::String => Span { start: span.start - 1, end: span.end + 1 },
+            _ => span,
+        };
+        (self.each)(buf, &self.keys[1..=depth], token, whole);
+        Ok(())
+    }
+}

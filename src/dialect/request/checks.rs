@@ -1,0 +1,442 @@
+//! The visitor behind [`super::RequestScan`]: one small state, no copies.
+
+use super::super::tokens::{IMAGE_TOKENS, MESSAGE_TOKENS};
+use super::table::{Class, Name};
+use super::{Estimator, Fields, Invalid, Member, too_many};
+use crate::base::limits::MEMBERS_MAX;
+use crate::wire::json::{Raw, Stop, Token, Visitor, eq_unescaped, unescape};
+use crate::wire::{Shape, Span};
+use std::fmt::Write;
+
+/// Bytes of one document for each token it counts for; a page of a PDF costs some thousand tokens.
+const DOCUMENT_BYTES_PER_TOKEN: u64 = 20;
+
+const CHAT_ROLES: &str = "system, developer, user, assistant, tool";
+const MESSAGES_ROLES: &str = "user, assistant, system";
+
+/// Who speaks.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Role {
+    Missing,
+    Wrong,
+    Assistant,
+    Tool,
+    Another,
+}
+
+/// What stands as `content`.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Content {
+    Missing,
+    Good,
+    Wrong,
+}
+
+/// The message under way.
+#[derive(Copy, Clone, Debug)]
+struct Message {
+    role: Role,
+    content: Content,
+    tool_call_id: bool,
+    /// Which member of the message a value belongs to.
+    member: Part,
+    block: u32,
+    /// The block under way has a `type`, and the value that comes is it.
+    typed: bool,
+    at_type: bool,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Part {
+    Role,
+    Content,
+    ToolCallId,
+    Another,
+}
+
+/// What the string under way is, for the estimate.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Text {
+    Words,
+    MaybeData,
+    Data,
+}
+
+/// The state of one request's checks.
+#[derive(Debug)]
+pub(super) struct Checks {
+    shape: Shape,
+    needs_max_tokens: bool,
+    pub(super) fields: Fields,
+    refusal: String,
+    tokens: Estimator,
+    seen: u64,
+    key: Span,
+    name: Name,
+    /// Where the top-level value under way begins, and what it is.
+    value_start: u32,
+    value_token: Token,
+    /// Items seen in the top-level array under way.
+    items: u32,
+    message: Message,
+    text: Text,
+    plain_max: Option<u64>,
+    has_messages: bool,
+}
+
+const NO_MESSAGE: Message = Message {
+    role: Role::Missing,
+    content: Content::Missing,
+    tool_call_id: false,
+    member: Part::Another,
+    block: 0,
+    typed: false,
+    at_type: false,
+};
+
+const _: () = assert!((Name::Other as u32) < 64, "one bit each in `seen`");
+
+impl Checks {
+    pub(super) fn new(shape: Shape) -> Checks {
+        Checks {
+            shape,
+            needs_max_tokens: true,
+            fields: Fields::default(),
+            refusal: String::new(),
+            tokens: Estimator::new(),
+            seen: 0,
+            key: Span::default(),
+            name: Name::Other,
+            value_start: 0,
+            value_token: Token::Null,
+            items: 0,
+            message: NO_MESSAGE,
+            text: Text::Words,
+            plain_max: None,
+            has_messages: false,
+        }
+    }
+
+    pub(super) fn reset(&mut self, shape: Shape, needs_max_tokens: bool) {
+        let mut fields = std::mem::take(&mut self.fields);
+        fields.reset();
+        *self = Checks { fields, needs_max_tokens, ..Checks::new(shape) };
+    }
+
+    pub(super) fn refusal(&mut self) -> Invalid {
+        Invalid(std::mem::take(&mut self.refusal))
+    }
+
+    /// What must be there and is not.
+    pub(super) fn finish(&mut self) -> Result<(), Invalid> {
+        if !self.has_messages {
+            return Err(Invalid("messages: required, expected an array of at least one object".to_owned()));
+        }
+        if self.shape == Shape::Messages && self.needs_max_tokens && self.plain_max.is_none() {
+            return Err(Invalid("max_tokens: required, expected an integer of at least 1".to_owned()));
+        }
+        self.fields.max_tokens = self.fields.max_tokens.or(self.plain_max);
+        self.fields.prompt_estimate = self.tokens.tokens();
+        Ok(())
+    }
+
+    fn refuse(&mut self, path: std::fmt::Arguments<'_>, expected: &str) -> Result<(), Stop> {
+        self.refusal.clear();
+        let _ = write!(self.refusal, "{path}: expected {expected}");
+        Err(Stop)
+    }
+
+    /// A key of the top-level object.
+    fn begin_member(&mut self, buf: &[u8], key: Span) -> Result<(), Stop> {
+        self.key = key;
+        self.name = Name::of(key.of(buf));
+        self.items = 0;
+        if self.fields.members.len() >= MEMBERS_MAX {
+            self.refusal = too_many();
+            return Err(Stop);
+        }
+        let bit = 1u64 << self.name as u32;
+        if self.name.is_read(self.shape) && self.seen & bit != 0 {
+            let mut name = Vec::new();
+            unescape(key.of(buf), &mut name);
+            return self.refuse(format_args!("{}", String::from_utf8_lossy(&name)), "it once, found it repeated");
+        }
+        self.seen |= bit;
+        Ok(())
+    }
+
+    /// A whole value of the top-level object.
+    fn end_member(&mut self, buf: &[u8], token: Token, value: Span) -> Result<(), Stop> {
+        let (key, name) = (self.key, self.name);
+        self.fields.members.push(Member { key, value, name });
+        let raw = Raw::new(value.of(buf));
+        if self.name.class(self.shape) == Class::Specified {
+            return if token == Token::Null { Ok(()) } else { self.specified(token, raw, value) };
+        }
+        match self.name {
+            Name::StreamOptions if self.shape == Shape::Chat => {
+                self.fields.include_usage = raw.get("include_usage").and_then(Raw::bool).unwrap_or(false);
+            }
+            Name::MaxCompletionTokens if self.shape == Shape::Chat => self.fields.max_tokens = whole_number(raw),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn specified(&mut self, token: Token, raw: Raw<'_>, value: Span) -> Result<(), Stop> {
+        let expected = match (self.name, token) {
+            (Name::Model, Token::String) => {
+                self.fields.model = Some(Span { start: value.start + 1, end: value.end - 1 });
+                return Ok(());
+            }
+            (Name::Messages, Token::ArrayClose) if self.items > 0 => {
+                self.has_messages = true;
+                return Ok(());
+            }
+            (Name::Stream, Token::True | Token::False) => {
+                self.fields.stream = token == Token::True;
+                return Ok(());
+            }
+            (Name::MaxTokens, Token::Number) if whole_number(raw).is_some() => {
+                self.plain_max = whole_number(raw);
+                return Ok(());
+            }
+            (Name::Temperature, Token::Number) if in_range(raw, 2.0) => return Ok(()),
+            (Name::TopP, Token::Number) if in_range(raw, 1.0) => return Ok(()),
+            (Name::Tools, Token::ArrayClose) | (Name::User, Token::String) => return Ok(()),
+            (Name::ToolChoice, Token::String | Token::ObjectClose) => return Ok(()),
+            (Name::ResponseFormat, Token::ObjectClose) => return Ok(()),
+            (Name::Stop | Name::System, Token::String | Token::ArrayClose) => return Ok(()),
+            (Name::Model | Name::User, _) => "a string",
+            (Name::Messages, _) => "an array of at least one object",
+            (Name::Stream, _) => "true or false",
+            (Name::MaxTokens, _) => "an integer of at least 1",
+            (Name::Temperature, _) => "a number from 0 to 2",
+            (Name::TopP, _) => "a number from 0 to 1",
+            (Name::Tools, _) => "an array of objects",
+            (Name::ToolChoice, _) => "a string or an object",
+            (Name::ResponseFormat, _) => "an object",
+            (Name::Stop, _) => "a string or an array of strings",
+            _ => "a string or an array of text blocks",
+        };
+        let name = self.name_text();
+        self.refuse(format_args!("{name}"), expected)
+    }
+
+    /// The specified name under way as a client writes it.
+    fn name_text(&self) -> &'static str {
+        match self.name {
+            Name::Model => "model",
+            Name::Messages => "messages",
+            Name::Stream => "stream",
+            Name::Temperature => "temperature",
+            Name::TopP => "top_p",
+            Name::MaxTokens => "max_tokens",
+            Name::Tools => "tools",
+            Name::ToolChoice => "tool_choice",
+            Name::ResponseFormat => "response_format",
+            Name::Stop => "stop",
+            Name::User => "user",
+            _ => "system",
+        }
+    }
+
+    /// A value inside the top-level array or object under way: its items and what lies in them.
+    fn inside(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
+        let opens = matches!(token, Token::ObjectOpen | Token::ArrayOpen);
+        let closes = matches!(token, Token::ObjectClose | Token::ArrayClose);
+        let in_array = self.value_token == Token::ArrayOpen;
+        if depth == 2 && in_array && token != Token::Key && !closes {
+            self.item(token)?;
+            self.items += 1;
+        }
+        match self.name {
+            Name::Messages if in_array => self.in_messages(buf, token, depth, span)?,
+            Name::System | Name::Tools => {}
+            _ => return Ok(()),
+        }
+        if token == Token::Key {
+            self.key_tokens(buf, span);
+        } else if !opens && !closes {
+            self.value_tokens(buf, token, span);
+        }
+        Ok(())
+    }
+
+    /// One item of a top-level array.
+    fn item(&mut self, token: Token) -> Result<(), Stop> {
+        let index = self.items;
+        let is_object = token == Token::ObjectOpen;
+        match self.name {
+            Name::Messages if !is_object => self.refuse(format_args!("messages[{index}]"), "an object"),
+            Name::Messages => {
+                self.message = NO_MESSAGE;
+                self.tokens.cut();
+                self.tokens.add(MESSAGE_TOKENS);
+                Ok(())
+            }
+            Name::Tools if !is_object && self.shape == Shape::Chat => {
+                self.refuse(format_args!("tools[{index}]"), "an object")
+            }
+            Name::System if !is_object && self.shape == Shape::Messages => {
+                self.refuse(format_args!("system[{index}]"), "a text block")
+            }
+            Name::Stop if token != Token::String && self.shape == Shape::Chat => {
+                self.refuse(format_args!("stop[{index}]"), "a string")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn in_messages(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
+        let closes = matches!(token, Token::ObjectClose | Token::ArrayClose);
+        match (depth, token) {
+            (2, Token::ObjectClose) => return self.end_message(),
+            (3, Token::Key) => {
+                let key = span.of(buf);
+                let part = [("role", Part::Role), ("content", Part::Content), ("tool_call_id", Part::ToolCallId)];
+                self.message.member =
+                    part.iter().find(|(name, _)| eq_unescaped(key, name)).map_or(Part::Another, |(_, part)| *part);
+            }
+            (3, _) if !closes => self.message_value(buf, token, span),
+            (4, Token::ObjectOpen) if self.message.member == Part::Content => self.message.typed = false,
+            (4, Token::ObjectClose) if self.message.member == Part::Content => {
+                if self.shape == Shape::Messages && !self.message.typed {
+                    let (index, block) = (self.items - 1, self.message.block);
+                    return self.refuse(format_args!("messages[{index}].content[{block}].type"), "a string");
+                }
+                self.message.block += 1;
+            }
+            (4, _) if self.message.member == Part::Content && self.message.content == Content::Good => {
+                let (index, block) = (self.items - 1, self.message.block);
+                return self.refuse(format_args!("messages[{index}].content[{block}]"), "an object");
+            }
+            (5, Token::Key) if self.message.member == Part::Content => {
+                self.message.at_type = eq_unescaped(span.of(buf), "type");
+            }
+            (5, Token::String) if self.message.member == Part::Content && self.message.at_type => {
+                self.message.typed = true;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The beginning of a value that belongs to a message itself. Of a repeated member the last one counts.
+    fn message_value(&mut self, buf: &[u8], token: Token, span: Span) {
+        match self.message.member {
+            Part::Role => {
+                let is = |text: &str| token == Token::String && eq_unescaped(span.of(buf), text);
+                let others: &[&str] = match self.shape {
+                    Shape::Chat => &["system", "developer", "user", "function"],
+                    Shape::Messages => &["user", "system"],
+                };
+                self.message.role = if is("assistant") {
+                    Role::Assistant
+                } else if self.shape == Shape::Chat && is("tool") {
+                    Role::Tool
+                } else if others.iter().any(|role| is(role)) {
+                    Role::Another
+                } else {
+                    Role::Wrong
+                };
+            }
+            Part::Content => {
+                self.message.block = 0;
+                self.message.content = match token {
+                    Token::String | Token::ArrayOpen => Content::Good,
+                    Token::Null => Content::Missing,
+                    _ => Content::Wrong,
+                };
+            }
+            Part::ToolCallId => self.message.tool_call_id = token == Token::String,
+            Part::Another => {}
+        }
+    }
+
+    fn end_message(&mut self) -> Result<(), Stop> {
+        let index = self.items - 1;
+        let message = self.message;
+        if matches!(message.role, Role::Missing | Role::Wrong) {
+            let roles = if self.shape == Shape::Chat { CHAT_ROLES } else { MESSAGES_ROLES };
+            return self.refuse(format_args!("messages[{index}].role"), &format!("one of {roles}"));
+        }
+        let may_lack = message.role == Role::Assistant && self.shape == Shape::Chat;
+        if message.content == Content::Wrong || (message.content == Content::Missing && !may_lack) {
+            let expected = match self.shape {
+                Shape::Chat => "a string or an array of objects",
+                Shape::Messages => "a string or an array of content blocks",
+            };
+            return self.refuse(format_args!("messages[{index}].content"), expected);
+        }
+        if message.role == Role::Tool && !message.tool_call_id {
+            return self.refuse(format_args!("messages[{index}].tool_call_id"), "a string");
+        }
+        Ok(())
+    }
+
+    fn key_tokens(&mut self, buf: &[u8], span: Span) {
+        let key = span.of(buf);
+        self.text = match key {
+            b"data" | b"file_data" => Text::Data,
+            b"url" => Text::MaybeData,
+            _ => Text::Words,
+        };
+        if self.name == Name::Tools {
+            self.tokens.feed_json(key);
+        }
+    }
+
+    fn value_tokens(&mut self, buf: &[u8], token: Token, span: Span) {
+        let raw = span.of(buf);
+        if token != Token::String {
+            self.tokens.feed(raw);
+            return;
+        }
+        let inline = raw.starts_with(b"data:");
+        match self.text {
+            Text::MaybeData if inline || raw.starts_with(b"http") => self.tokens.add(IMAGE_TOKENS),
+            Text::Data if inline || raw.len() > 64 && !raw.contains(&b' ') => {
+                self.tokens
+                    .add(IMAGE_TOKENS.max((raw.len() as u64 / DOCUMENT_BYTES_PER_TOKEN).min(100 * IMAGE_TOKENS)));
+            }
+            _ => {
+                self.tokens.feed_json(raw);
+                self.tokens.cut();
+            }
+        }
+    }
+}
+
+impl Visitor for Checks {
+    fn token(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
+        let opens = matches!(token, Token::ObjectOpen | Token::ArrayOpen);
+        let closes = matches!(token, Token::ObjectClose | Token::ArrayClose);
+        match depth {
+            0 if matches!(token, Token::ObjectOpen | Token::ObjectClose) => Ok(()),
+            0 => self.refuse(format_args!("the body"), "a JSON object"),
+            1 if token == Token::Key => self.begin_member(buf, span),
+            1 if opens => {
+                (self.value_start, self.value_token) = (span.start, token);
+                Ok(())
+            }
+            1 if closes => self.end_member(buf, token, Span { start: self.value_start, end: span.end }),
+            1 => {
+                let quote = u32::from(token == Token::String);
+                if self.name == Name::System && token == Token::String {
+                    self.tokens.feed_json(span.of(buf));
+                }
+                self.end_member(buf, token, Span { start: span.start - quote, end: span.end + quote })
+            }
+            _ => self.inside(buf, token, depth, span),
+        }
+    }
+}
+
+fn whole_number(raw: Raw<'_>) -> Option<u64> {
+    raw.count().filter(|count| *count >= 1 && !raw.bytes().contains(&b'.'))
+}
+
+fn in_range(raw: Raw<'_>, most: f64) -> bool {
+    raw.number().is_some_and(|number| (0.0..=most).contains(&number))
+}

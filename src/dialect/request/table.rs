@@ -1,0 +1,139 @@
+//! Which members a request of either shape may have: specification 4.1 and 4.2, `wire-formats` 1.1 and 2.1.
+
+use crate::wire::Shape;
+use crate::wire::json::eq_unescaped;
+
+/// How a member is treated.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(in crate::dialect) enum Class {
+    /// Validated, forwarded.
+    Specified,
+    /// Forwarded as it came, never validated.
+    Documented,
+    /// Never forwarded: it could reach beyond the key's scope or tenancy, or names an answer by an id that is ours.
+    Denied,
+    /// Ignored; forwarded only where the provider's configuration says so.
+    Unknown,
+}
+
+macro_rules! names {
+    ($($name:ident = $text:literal,)*) => {
+        /// A top-level member of a request.
+        #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+        #[repr(u8)]
+        pub(in crate::dialect) enum Name {
+            $(#[doc = $text] $name,)*
+            /// Any other.
+            Other,
+        }
+
+        const BY_NAME: &[(&str, Name)] = &[$(($text, Name::$name),)*];
+    };
+}
+
+names! {
+    Model = "model",
+    Messages = "messages",
+    Stream = "stream",
+    Temperature = "temperature",
+    TopP = "top_p",
+    MaxTokens = "max_tokens",
+    Tools = "tools",
+    ToolChoice = "tool_choice",
+    ResponseFormat = "response_format",
+    Stop = "stop",
+    User = "user",
+    StreamOptions = "stream_options",
+    MaxCompletionTokens = "max_completion_tokens",
+    ParallelToolCalls = "parallel_tool_calls",
+    ReasoningEffort = "reasoning_effort",
+    N = "n",
+    Verbosity = "verbosity",
+    Seed = "seed",
+    Logprobs = "logprobs",
+    TopLogprobs = "top_logprobs",
+    LogitBias = "logit_bias",
+    FrequencyPenalty = "frequency_penalty",
+    PresencePenalty = "presence_penalty",
+    Metadata = "metadata",
+    ServiceTier = "service_tier",
+    Prediction = "prediction",
+    Modalities = "modalities",
+    Audio = "audio",
+    WebSearchOptions = "web_search_options",
+    PromptCacheKey = "prompt_cache_key",
+    PromptCacheOptions = "prompt_cache_options",
+    PromptCacheRetention = "prompt_cache_retention",
+    SafetyIdentifier = "safety_identifier",
+    Moderation = "moderation",
+    Functions = "functions",
+    FunctionCall = "function_call",
+    System = "system",
+    TopK = "top_k",
+    StopSequences = "stop_sequences",
+    Thinking = "thinking",
+    OutputConfig = "output_config",
+    OutputFormat = "output_format",
+    CacheControl = "cache_control",
+    Speed = "speed",
+    InferenceGeo = "inference_geo",
+    UserProfileId = "user_profile_id",
+    ContextManagement = "context_management",
+    Compaction = "compaction",
+    Thread = "thread",
+    Diagnostics = "diagnostics",
+    Models = "models",
+    Fallbacks = "fallbacks",
+    ApiBase = "api_base",
+    Container = "container",
+    McpServers = "mcp_servers",
+    Store = "store",
+}
+
+impl Name {
+    /// Which member the inside of a key is; `None` for those outside both tables.
+    pub(in crate::dialect) fn of(raw: &[u8]) -> Name {
+        BY_NAME.iter().find(|(text, _)| eq_unescaped(raw, text)).map_or(Name::Other, |(_, name)| *name)
+    }
+
+    /// How a request of `shape` treats it.
+    pub(in crate::dialect) fn class(self, shape: Shape) -> Class {
+        use Name::*;
+        match (self, shape) {
+            (Models | Fallbacks | ApiBase | Container | McpServers | Store, _) => Class::Denied,
+            (Diagnostics, Shape::Messages) => Class::Denied,
+            (Model | Messages | Stream | MaxTokens, _) | (System, Shape::Messages) => Class::Specified,
+            (Temperature | TopP | Tools | ToolChoice, Shape::Chat) => Class::Specified,
+            (ResponseFormat | Stop | User, Shape::Chat) => Class::Specified,
+            (Temperature | TopP | Tools | ToolChoice | Metadata | ServiceTier, _) => Class::Documented,
+            (StreamOptions | MaxCompletionTokens | ParallelToolCalls | ReasoningEffort | N, Shape::Chat) => {
+                Class::Documented
+            }
+            (Verbosity | Seed | Logprobs | TopLogprobs | LogitBias | FrequencyPenalty, Shape::Chat) => {
+                Class::Documented
+            }
+            (PresencePenalty | Prediction | Modalities | Audio | WebSearchOptions, Shape::Chat) => Class::Documented,
+            (PromptCacheKey | PromptCacheOptions | PromptCacheRetention, Shape::Chat) => Class::Documented,
+            (SafetyIdentifier | Moderation | Functions | FunctionCall, Shape::Chat) => Class::Documented,
+            (TopK | StopSequences | Thinking | OutputConfig | OutputFormat, Shape::Messages) => Class::Documented,
+            (CacheControl | Speed | InferenceGeo | UserProfileId, Shape::Messages) => Class::Documented,
+            (ContextManagement | Compaction | Thread, Shape::Messages) => Class::Documented,
+            _ => Class::Unknown,
+        }
+    }
+
+    /// True if the gateway reads or rewrites it, on some route: such a member may stand in a body but once.
+    pub(in crate::dialect) fn is_read(self, shape: Shape) -> bool {
+        use Name::*;
+        match self.class(shape) {
+            Class::Specified => true,
+            Class::Denied | Class::Unknown => false,
+            Class::Documented => matches!(
+                (self, shape),
+                (Temperature | TopP | Tools | ToolChoice, _)
+                    | (StreamOptions | MaxCompletionTokens | ParallelToolCalls | ReasoningEffort | N, Shape::Chat)
+                    | (StopSequences | Thinking | OutputConfig | OutputFormat | Metadata, Shape::Messages)
+            ),
+        }
+    }
+}

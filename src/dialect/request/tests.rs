@@ -1,0 +1,347 @@
+use super::*;
+
+fn check(shape: Shape, body: &str) -> Result<Fields, String> {
+    let mut whole = RequestScan::new();
+    whole.reset(shape);
+    let result = whole.finish(body.as_bytes()).map(|()| whole.fields().clone());
+    let mut dripped = RequestScan::new();
+    dripped.reset(shape);
+    let mut fed = Ok(());
+    for end in 0..body.len() {
+        fed = fed.and_then(|()| dripped.feed(&body.as_bytes()[..end]));
+    }
+    let fed = fed.and_then(|()| dripped.finish(body.as_bytes()));
+    match (&result, &fed) {
+        (Ok(fields), Ok(())) => {
+            let other = dripped.fields();
+            assert_eq!((fields.model, fields.stream, fields.max_tokens), (other.model, other.stream, other.max_tokens));
+            assert_eq!(fields.prompt_estimate, other.prompt_estimate);
+            assert_eq!(fields.members.len(), other.members.len());
+        }
+        (Err(a), Err(b)) => assert_eq!(a, b, "{body}"),
+        _ => panic!("whole {result:?}, dripped {fed:?}: {body}"),
+    }
+    result.map_err(|invalid| invalid.0)
+}
+
+/// A chat request with `rest` in front of its messages.
+fn chat(rest: &str) -> Result<Fields, String> {
+    check(Shape::Chat, &format!(r#"{{{rest}"messages":[{{"role":"user","content":"hi"}}]}}"#))
+}
+
+fn messages(rest: &str) -> Result<Fields, String> {
+    check(Shape::Messages, &format!(r#"{{{rest}"max_tokens":5,"messages":[{{"role":"user","content":"hi"}}]}}"#))
+}
+
+fn refused(result: Result<Fields, String>) -> String {
+    result.map(|fields| format!("accepted: {fields:?}")).unwrap_err()
+}
+
+#[test]
+fn each_specified_chat_field_is_accepted_as_specified() {
+    for rest in [
+        "",
+        r#""model":"small","#,
+        r#""stream":true,"#,
+        r#""stream":false,"#,
+        r#""temperature":0,"#,
+        r#""temperature":2.0,"#,
+        r#""temperature":1e0,"#,
+        r#""top_p":0,"#,
+        r#""top_p":1,"#,
+        r#""max_tokens":1,"#,
+        r#""max_tokens":123456789012345678901234567890,"#,
+        r#""tools":[],"#,
+        r#""tools":[{"type":"anything"}],"#,
+        r#""tool_choice":"auto","#,
+        r#""tool_choice":{"type":"function"},"#,
+        r#""response_format":{"type":"text"},"#,
+        r#""stop":"x","#,
+        r#""stop":["a","b"],"#,
+        r#""stop":[],"#,
+        r#""user":"u","#,
+    ] {
+        assert!(chat(rest).is_ok(), "{rest}: {:?}", chat(rest));
+    }
+}
+
+#[test]
+fn each_specified_chat_field_is_refused_by_its_path() {
+    for (rest, message) in [
+        (r#""model":7,"#, "model: expected a string"),
+        (r#""stream":"yes","#, "stream: expected true or false"),
+        (r#""stream":1,"#, "stream: expected true or false"),
+        (r#""temperature":2.1,"#, "temperature: expected a number from 0 to 2"),
+        (r#""temperature":-0.1,"#, "temperature: expected a number from 0 to 2"),
+        (r#""temperature":"1","#, "temperature: expected a number from 0 to 2"),
+        (r#""top_p":1.01,"#, "top_p: expected a number from 0 to 1"),
+        (r#""top_p":[],"#, "top_p: expected a number from 0 to 1"),
+        (r#""max_tokens":0,"#, "max_tokens: expected an integer of at least 1"),
+        (r#""max_tokens":-1,"#, "max_tokens: expected an integer of at least 1"),
+        (r#""max_tokens":1.5,"#, "max_tokens: expected an integer of at least 1"),
+        (r#""max_tokens":"5","#, "max_tokens: expected an integer of at least 1"),
+        (r#""tools":{},"#, "tools: expected an array of objects"),
+        (r#""tools":[{},"x"],"#, "tools[1]: expected an object"),
+        (r#""tool_choice":7,"#, "tool_choice: expected a string or an object"),
+        (r#""tool_choice":["auto"],"#, "tool_choice: expected a string or an object"),
+        (r#""response_format":"json","#, "response_format: expected an object"),
+        (r#""stop":1,"#, "stop: expected a string or an array of strings"),
+        (r#""stop":["a",null],"#, "stop[1]: expected a string"),
+        (r#""user":{},"#, "user: expected a string"),
+    ] {
+        assert_eq!(refused(chat(rest)), message, "{rest}");
+    }
+}
+
+#[test]
+fn null_for_an_optional_field_means_absent() {
+    for field in [
+        "model",
+        "stream",
+        "temperature",
+        "top_p",
+        "max_tokens",
+        "tools",
+        "tool_choice",
+        "response_format",
+        "stop",
+        "user",
+    ] {
+        let fields = chat(&format!("\"{field}\":null,")).unwrap();
+        assert_eq!((fields.model, fields.stream, fields.max_tokens), (None, false, None), "{field}");
+    }
+    for field in ["model", "stream", "system"] {
+        assert!(messages(&format!("\"{field}\":null,")).is_ok(), "{field}");
+    }
+}
+
+#[test]
+fn chat_messages_are_accepted_and_refused_by_their_paths() {
+    let list = |list: &str| check(Shape::Chat, &format!("{{\"messages\":{list}}}"));
+    for good in [
+        r#"[{"role":"system","content":"a"},{"role":"developer","content":[{"type":"text","text":"b"}]}]"#,
+        r#"[{"content":"role last","role":"user","name":"n"}]"#,
+        r#"[{"role":"assistant","content":null,"tool_calls":[{"id":"c"}]},{"role":"tool","tool_call_id":"c","content":""}]"#,
+        r#"[{"role":"assistant"}]"#,
+        r#"[{"role":"function","name":"f","content":"x"}]"#,
+        r#"[{"role":"user","content":[]}]"#,
+        r#"[{"r\u006fle":"us\u0065r","content":"x"}]"#,
+        r#"[{"role":"nobody","role":"user","content":7,"content":"the last one counts"}]"#,
+        r#"[{"role":"user","content":[{"type":7},{}],"x":[1,[2],{"role":9}]}]"#,
+    ] {
+        assert!(list(good).is_ok(), "{good}: {:?}", list(good));
+    }
+    let roles = "expected one of system, developer, user, assistant, tool";
+    let content = "expected a string or an array of objects";
+    let some = "expected an array of at least one object";
+    for (bad, message) in [
+        ("[]", format!("messages: {some}")),
+        ("{}", format!("messages: {some}")),
+        (r#""hi""#, format!("messages: {some}")),
+        ("null", format!("messages: required, {some}")),
+        (r#"["hi"]"#, "messages[0]: expected an object".to_owned()),
+        (r#"[{"role":"user","content":"a"},[]]"#, "messages[1]: expected an object".to_owned()),
+        (r#"[{"content":"a"}]"#, format!("messages[0].role: {roles}")),
+        (r#"[{"role":"User","content":"a"}]"#, format!("messages[0].role: {roles}")),
+        (r#"[{"role":null,"content":"a"}]"#, format!("messages[0].role: {roles}")),
+        (r#"[{"role":["user"],"content":"a"}]"#, format!("messages[0].role: {roles}")),
+        (
+            r#"[{"role":"user","content":"a"},{"role":"user","content":"a"},{"role":"boss","content":"a"}]"#,
+            format!("messages[2].role: {roles}"),
+        ),
+        (r#"[{"role":"user"}]"#, format!("messages[0].content: {content}")),
+        (r#"[{"role":"user","content":null}]"#, format!("messages[0].content: {content}")),
+        (r#"[{"role":"system","content":7}]"#, format!("messages[0].content: {content}")),
+        (r#"[{"role":"assistant","content":{}}]"#, format!("messages[0].content: {content}")),
+        (r#"[{"role":"user","content":[{},"x"]}]"#, "messages[0].content[1]: expected an object".to_owned()),
+        (r#"[{"role":"user","content":[[{}]]}]"#, "messages[0].content[0]: expected an object".to_owned()),
+        (r#"[{"role":"tool","content":"x"}]"#, "messages[0].tool_call_id: expected a string".to_owned()),
+        (
+            r#"[{"role":"tool","content":"x","tool_call_id":7}]"#,
+            "messages[0].tool_call_id: expected a string".to_owned(),
+        ),
+    ] {
+        assert_eq!(refused(list(bad)), message, "{bad}");
+    }
+    assert_eq!(refused(check(Shape::Chat, "{}")), format!("messages: required, {some}"));
+}
+
+#[test]
+fn messages_requests_are_accepted_and_refused_by_their_paths() {
+    let all = |list: &str| check(Shape::Messages, &format!("{{\"max_tokens\":9,\"messages\":{list}}}"));
+    for good in [
+        r#"[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"text","text":"b"}]}]"#,
+        r#"[{"role":"system","content":"late"}]"#,
+        r#"[{"role":"assistant","content":[]}]"#,
+        r#"[{"role":"user","content":[{"text":"x","type":"brand_new","deep":{"type":7}}]}]"#,
+    ] {
+        assert!(all(good).is_ok(), "{good}: {:?}", all(good));
+    }
+    for (bad, message) in [
+        (r#"[{"role":"developer","content":"a"}]"#, "messages[0].role: expected one of user, assistant, system"),
+        (r#"[{"role":"tool","content":"a"}]"#, "messages[0].role: expected one of user, assistant, system"),
+        (r#"[{"role":"assistant"}]"#, "messages[0].content: expected a string or an array of content blocks"),
+        (r#"[{"role":"user","content":null}]"#, "messages[0].content: expected a string or an array of content blocks"),
+        (r#"[{"role":"user","content":[{"type":"text"},{}]}]"#, "messages[0].content[1].type: expected a string"),
+        (r#"[{"role":"user","content":[{"type":7}]}]"#, "messages[0].content[0].type: expected a string"),
+        (r#"[{"role":"user","content":[{"deep":{"type":"text"}}]}]"#, "messages[0].content[0].type: expected a string"),
+        (r#"[{"role":"user","content":["x"]}]"#, "messages[0].content[0]: expected an object"),
+    ] {
+        assert_eq!(refused(all(bad)), message, "{bad}");
+    }
+    for good in ["", r#""system":"s","#, r#""system":[{"type":"text","text":"s"}],"#, r#""stream":true,"#] {
+        assert!(messages(good).is_ok(), "{good}");
+    }
+    for (bad, message) in [
+        (r#""system":7,"#, "system: expected a string or an array of text blocks"),
+        (r#""system":["s"],"#, "system[0]: expected a text block"),
+        (r#""stream":"x","#, "stream: expected true or false"),
+        (r#""model":[],"#, "model: expected a string"),
+    ] {
+        assert_eq!(refused(messages(bad)), message, "{bad}");
+    }
+    let without = r#"{"messages":[{"role":"user","content":"a"}]}"#;
+    assert_eq!(refused(check(Shape::Messages, without)), "max_tokens: required, expected an integer of at least 1");
+    let zero = r#"{"max_tokens":0,"messages":[{"role":"user","content":"a"}]}"#;
+    assert_eq!(refused(check(Shape::Messages, zero)), "max_tokens: expected an integer of at least 1");
+    let mut scan = RequestScan::new();
+    scan.reset_count();
+    assert_eq!(scan.finish(without.as_bytes()), Ok(()));
+}
+
+#[test]
+fn documented_fields_are_never_validated() {
+    for field in [
+        "stream_options",
+        "max_completion_tokens",
+        "parallel_tool_calls",
+        "reasoning_effort",
+        "n",
+        "seed",
+        "logprobs",
+        "metadata",
+        "prediction",
+        "functions",
+        "service_tier",
+        "logit_bias",
+    ] {
+        for value in ["null", "7", "-1", "\"x\"", "[[]]", "{\"a\":{}}", "true"] {
+            assert!(chat(&format!("\"{field}\":{value},")).is_ok(), "{field} = {value}");
+        }
+    }
+    for field in ["temperature", "top_p", "top_k", "tools", "tool_choice", "thinking", "output_config", "metadata"] {
+        for value in ["null", "99", "\"x\"", "[\"x\"]", "{}"] {
+            assert!(messages(&format!("\"{field}\":{value},")).is_ok(), "{field} = {value}");
+        }
+    }
+}
+
+#[test]
+fn unknown_fields_never_cause_a_refusal() {
+    for rest in [r#""future":{"a":[1]},"#, r#""future":1,"future":2,"#, r#""":null,"#, r#""store":9,"models":7,"#] {
+        assert!(chat(rest).is_ok(), "{rest}");
+        assert!(messages(rest).is_ok(), "{rest}");
+    }
+}
+
+#[test]
+fn a_repeated_key_that_is_read_is_refused_also_when_it_is_escaped() {
+    for (rest, name) in [
+        (r#""model":"a","model":"a","#, "model"),
+        (r#""model":"a","mod\u0065l":"b","#, "model"),
+        (r#""mess\u0061ges":[{"role":"user","content":"x"}],"#, "messages"),
+        (r#""stream":null,"stream":true,"#, "stream"),
+        (r#""n":1,"n":2,"#, "n"),
+        (r#""stream_options":{},"stream_options":{},"#, "stream_options"),
+    ] {
+        assert_eq!(refused(chat(rest)), format!("{name}: expected it once, found it repeated"), "{rest}");
+    }
+    assert_eq!(refused(messages(r#""thinking":{},"thinking":{},"#)), "thinking: expected it once, found it repeated");
+    // Not read, not rewritten: no concern of ours.
+    assert!(chat(r#""seed":1,"seed":2,"#).is_ok());
+}
+
+#[test]
+fn the_model_is_found_also_when_it_is_written_with_escapes() {
+    let body = r#"{"mod\u0065l":"org\/sm\u0061ll","messages":[{"role":"user","content":"x"}]}"#;
+    let fields = check(Shape::Chat, body).unwrap();
+    assert_eq!(fields.model_name(body.as_bytes(), &mut Vec::new()), Some("org/small"));
+    let body = r#"{"model":"small","messages":[{"role":"user","content":"x"}]}"#;
+    assert_eq!(check(Shape::Chat, body).unwrap().model_name(body.as_bytes(), &mut Vec::new()), Some("small"));
+    assert_eq!(chat("").unwrap().model_name(b"", &mut Vec::new()), None);
+}
+
+#[test]
+fn the_newer_bound_on_tokens_wins_where_it_is_usable() {
+    let max = |rest: &str| chat(rest).unwrap().max_tokens;
+    assert_eq!(max(r#""max_tokens":5,"max_completion_tokens":9,"#), Some(9));
+    assert_eq!(max(r#""max_completion_tokens":9,"max_tokens":5,"#), Some(9));
+    assert_eq!(max(r#""max_completion_tokens":0,"max_tokens":5,"#), Some(5));
+    assert_eq!(max(r#""max_completion_tokens":"9","max_tokens":5,"#), Some(5));
+    assert_eq!(max(r#""max_completion_tokens":null,"#), None);
+    assert_eq!(messages(r#""max_completion_tokens":9,"#).unwrap().max_tokens, Some(5));
+}
+
+#[test]
+fn usage_is_shown_only_to_those_who_ask() {
+    let asks = |rest: &str| chat(rest).unwrap().include_usage;
+    assert!(asks(r#""stream":true,"stream_options":{"x":1,"include_usage":true},"#));
+    for rest in
+        ["", r#""stream_options":{},"#, r#""stream_options":{"include_usage":"yes"},"#, r#""stream_options":7,"#]
+    {
+        assert!(!asks(rest), "{rest}");
+    }
+}
+
+#[test]
+fn what_is_not_a_json_object_is_refused() {
+    for (body, message) in [
+        ("[]", "the body: expected a JSON object"),
+        ("7", "the body: expected a JSON object"),
+        ("", "invalid JSON at byte 0: unexpected end"),
+        ("\u{feff}{}", "invalid JSON at byte 0: expected a value"),
+        ("{\"a\":1} x", "invalid JSON at byte 8: trailing bytes"),
+        ("{\"a\":1,}", "invalid JSON at byte 7: expected a string as key"),
+    ] {
+        assert_eq!(refused(check(Shape::Chat, body)), message, "{body}");
+        assert_eq!(refused(check(Shape::Messages, body)), message, "{body}");
+    }
+    let deep = format!("{{\"x\":{}{}}}", "[".repeat(128), "]".repeat(128));
+    assert_eq!(refused(check(Shape::Chat, &deep)), "invalid JSON at byte 132: nested deeper than 128 levels");
+    let many = format!("{{{}\"z\":0}}", "\"x\":1,".repeat(MEMBERS_MAX));
+    let mut scan = RequestScan::new();
+    assert_eq!(scan.finish(many.as_bytes()).unwrap_err().0, "the body: expected at most 4096 members");
+}
+
+#[test]
+fn a_scan_can_be_used_again_and_forgets_what_it_saw() {
+    let mut scan = RequestScan::new();
+    scan.reset(Shape::Chat);
+    assert!(scan.finish(br#"{"model":7}"#).is_err());
+    scan.reset(Shape::Messages);
+    let body = r#"{"model":"m","stream":true,"max_tokens":3,"messages":[{"role":"user","content":"x"}]}"#;
+    assert_eq!(scan.finish(body.as_bytes()), Ok(()));
+    scan.reset(Shape::Chat);
+    assert_eq!(scan.finish(br#"{"messages":[{"role":"user","content":"x"}]}"#), Ok(()));
+    let fields = scan.fields();
+    assert_eq!((fields.model, fields.stream, fields.max_tokens, fields.members.len()), (None, false, None, 1));
+}
+
+#[test]
+fn the_prompt_is_estimated_over_system_messages_and_tools_but_not_over_base64() {
+    let base = chat("").unwrap().prompt_estimate;
+    assert!((2..12).contains(&base), "{base}");
+    let words = "word ".repeat(100);
+    let with_tools = chat(&format!(r#""tools":[{{"description":"{words}"}}],"#)).unwrap().prompt_estimate;
+    assert!((base + 95..base + 120).contains(&with_tools), "{with_tools}");
+    let with_system = messages(&format!(r#""system":"{words}","#)).unwrap().prompt_estimate;
+    assert!((base + 95..base + 120).contains(&with_system), "{with_system}");
+    let with_metadata = chat(&format!(r#""metadata":{{"a":"{words}"}},"#)).unwrap().prompt_estimate;
+    assert_eq!(with_metadata, base);
+    let data = "A".repeat(8000);
+    let image = format!(
+        r#"{{"messages":[{{"role":"user","content":[{{"type":"image_url","image_url":{{"url":"data:image/png;base64,{data}"}}}}]}}]}}"#
+    );
+    let estimate = check(Shape::Chat, &image).unwrap().prompt_estimate;
+    assert!((1000..1030).contains(&estimate), "{estimate}");
+}

@@ -1,0 +1,177 @@
+//! A request body on its way to an upstream of the same shape, as a list of pieces: never a second copy of it.
+//!
+//! Owns what is left out, replaced and added. Must never touch what it does not name. Called by the gateway when it
+//! writes a request upstream, once for each attempt.
+
+use super::request::{Class, Fields, Member, Name};
+use crate::wire::json::{Raw, eq_unescaped, write_string};
+use crate::wire::{Shape, Span};
+
+/// What the target wants.
+#[derive(Copy, Clone, Debug)]
+pub struct Rewrite<'a> {
+    /// The model's name at the upstream.
+    pub model: &'a str,
+    /// Ask a chat stream for its usage.
+    pub ask_usage: bool,
+    /// Forward members outside the tables too (but for the deny list).
+    pub forward_unknown: bool,
+    /// Members the model does not take.
+    pub drop_params: &'a [String],
+}
+
+/// One piece of the body to send.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Piece {
+    /// Of the client's body.
+    Body(Span),
+    /// Of the text written here.
+    Text(Span),
+}
+
+/// What becomes of a member.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Fate {
+    Keep,
+    Drop,
+    Model,
+    One,
+    AskUsage,
+}
+
+struct Writer<'a> {
+    body: &'a [u8],
+    text: &'a mut Vec<u8>,
+    pieces: &'a mut Vec<Piece>,
+    total: u64,
+}
+
+/// Lays out `body` for an upstream of the same shape: members outside the tables, on the deny list or in `drop_params`
+/// left out, `model` replaced (or added), `n` made 1, `stream_options.include_usage` asked for. Fills `text` and
+/// `pieces` anew; returns the length of all pieces together.
+pub fn rewrite(
+    shape: Shape,
+    body: &[u8],
+    fields: &Fields,
+    with: &Rewrite<'_>,
+    text: &mut Vec<u8>,
+    pieces: &mut Vec<Piece>,
+) -> u64 {
+    text.clear();
+    pieces.clear();
+    let ask = with.ask_usage && shape == Shape::Chat && fields.stream;
+    let mut writer = Writer { body, text, pieces, total: 0 };
+    let Some((first, last)) = fields.members.first().zip(fields.members.last()) else {
+        return writer.total;
+    };
+    writer.body(0, first.start());
+    let (mut wrote, mut has_model, mut asked) = (false, false, !ask);
+    let mut kept_before: Option<&Member> = None;
+    for member in &fields.members {
+        let fate = fate(shape, body, member, with, ask);
+        asked |= member.name == Name::StreamOptions;
+        if fate == Fate::Drop {
+            kept_before = None;
+            continue;
+        }
+        match kept_before {
+            Some(before) => writer.body(before.end(), member.start()),
+            None if wrote => writer.text(|text| text.push(b',')),
+            None => {}
+        }
+        if fate == Fate::Keep {
+            writer.body(member.start(), member.end());
+        } else {
+            writer.body(member.start(), member.value.start as usize);
+            writer.replace(fate, member, with);
+        }
+        has_model |= member.name == Name::Model;
+        wrote = true;
+        kept_before = Some(member);
+    }
+    let mut add = |write: &dyn Fn(&mut Vec<u8>)| {
+        writer.text(|text| {
+            text.extend_from_slice(if wrote { b"," } else { b"" });
+            write(text);
+        });
+        wrote = true;
+    };
+    if !has_model {
+        add(&|text| {
+            text.extend_from_slice(b"\"model\":");
+            write_string(text, with.model);
+        });
+    }
+    if !asked {
+        add(&|text| text.extend_from_slice(b"\"stream_options\":{\"include_usage\":true}"));
+    }
+    writer.body(last.end(), body.len());
+    writer.total
+}
+
+fn fate(shape: Shape, body: &[u8], member: &Member, with: &Rewrite<'_>, ask: bool) -> Fate {
+    let key = member.key.of(body);
+    match member.name.class(shape) {
+        Class::Denied => return Fate::Drop,
+        Class::Unknown if !with.forward_unknown => return Fate::Drop,
+        _ => {}
+    }
+    let value = Raw::new(member.value.of(body));
+    match member.name {
+        Name::Model => Fate::Model,
+        _ if with.drop_params.iter().any(|name| eq_unescaped(key, name)) => Fate::Drop,
+        Name::N if shape == Shape::Chat && !value.is_null() && value.bytes() != b"1" => Fate::One,
+        Name::StreamOptions if ask => {
+            let mut asking = value.members().filter(|(key, _)| eq_unescaped(key, "include_usage"));
+            let plain = asking.next().is_some_and(|(_, value)| value.bool() == Some(true)) && asking.next().is_none();
+            if plain { Fate::Keep } else { Fate::AskUsage }
+        }
+        _ => Fate::Keep,
+    }
+}
+
+impl Writer<'_> {
+    fn body(&mut self, start: usize, end: usize) {
+        if start == end {
+            return;
+        }
+        self.total += (end - start) as u64;
+        match self.pieces.last_mut() {
+            Some(Piece::Body(before)) if before.end as usize == start => before.end = end as u32,
+            _ => self.pieces.push(Piece::Body(Span::new(start, end))),
+        }
+    }
+
+    fn text(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.text.len();
+        write(self.text);
+        let end = self.text.len();
+        self.total += (end - start) as u64;
+        match self.pieces.last_mut() {
+            Some(Piece::Text(before)) if before.end as usize == start => before.end = end as u32,
+            _ if end > start => self.pieces.push(Piece::Text(Span::new(start, end))),
+            _ => {}
+        }
+    }
+
+    fn replace(&mut self, fate: Fate, member: &Member, with: &Rewrite<'_>) {
+        let value = Raw::new(member.value.of(self.body));
+        self.text(|text| match fate {
+            Fate::Model => write_string(text, with.model),
+            Fate::AskUsage => {
+                text.extend_from_slice(b"{\"include_usage\":true");
+                for (key, value) in value.members().filter(|(key, _)| !eq_unescaped(key, "include_usage")) {
+                    text.extend_from_slice(b",\"");
+                    text.extend_from_slice(key);
+                    text.extend_from_slice(b"\":");
+                    text.extend_from_slice(value.bytes());
+                }
+                text.push(b'}');
+            }
+            _ => text.push(b'1'),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+use super::super::request::RequestScan;
+use super::*;
+
+struct Case<'a> {
+    shape: Shape,
+    with: Rewrite<'a>,
+}
+
+const PLAIN: Rewrite<'static> = Rewrite { model: "gpt-x", ask_usage: true, forward_unknown: false, drop_params: &[] };
+
+impl Case<'_> {
+    fn run(&self, body: &str) -> String {
+        let mut scan = RequestScan::new();
+        scan.reset(self.shape);
+        scan.finish(body.as_bytes()).unwrap_or_else(|invalid| panic!("{}: {body}", invalid.0));
+        let (mut text, mut pieces) = (b"left over".to_vec(), vec![Piece::Body(Span::new(0, 1))]);
+        let total = rewrite(self.shape, body.as_bytes(), scan.fields(), &self.with, &mut text, &mut pieces);
+        let mut out = Vec::new();
+        for piece in &pieces {
+            match piece {
+                Piece::Body(span) => out.extend_from_slice(span.of(body.as_bytes())),
+                Piece::Text(span) => out.extend_from_slice(span.of(&text)),
+            }
+        }
+        assert_eq!(total, out.len() as u64);
+        assert!(!pieces.iter().any(|piece| matches!(piece, Piece::Body(s) | Piece::Text(s) if s.is_empty())));
+        serde_json::from_slice::<serde_json::Value>(&out).unwrap_or_else(|error| {
+            panic!("{error}: {}", String::from_utf8_lossy(&out));
+        });
+        String::from_utf8(out).unwrap()
+    }
+}
+
+fn chat(body: &str) -> String {
+    Case { shape: Shape::Chat, with: PLAIN }.run(body)
+}
+
+fn messages(body: &str) -> String {
+    Case { shape: Shape::Messages, with: PLAIN }.run(body)
+}
+
+const MESSAGES: &str = r#""messages":[{"role":"user","content":"model"}]"#;
+
+#[test]
+fn only_the_model_changes_and_every_other_byte_stays() {
+    let body =
+        format!("{{ \"model\" : \"small\" ,\n \"temperature\": 1.0e0,\t{MESSAGES}, \"seed\":00 }}").replace("00", "7");
+    assert_eq!(chat(&body), body.replace("\"small\"", "\"gpt-x\""));
+    let body = format!("{{{MESSAGES},\"max_tokens\":5,\"thinking\":{{\"x\":1.0}},\"system\":\"\"}} ");
+    assert_eq!(messages(&body), body.replace("} ", ",\"model\":\"gpt-x\"} "));
+}
+
+#[test]
+fn a_model_that_is_absent_or_null_is_named() {
+    assert_eq!(chat(&format!("{{{MESSAGES}}}")), format!("{{{MESSAGES},\"model\":\"gpt-x\"}}"));
+    assert_eq!(chat(&format!("{{\"model\":null,{MESSAGES}}}")), format!("{{\"model\":\"gpt-x\",{MESSAGES}}}"));
+    assert_eq!(
+        chat(&format!("{{{MESSAGES},\"m\\u006fdel\":\"a\\\"b\"}}")),
+        format!("{{{MESSAGES},\"m\\u006fdel\":\"gpt-x\"}}")
+    );
+}
+
+#[test]
+fn a_model_name_is_escaped() {
+    let with = Rewrite { model: "a\"b\\c", ..PLAIN };
+    let out = Case { shape: Shape::Chat, with }.run(&format!("{{\"model\":\"s\",{MESSAGES}}}"));
+    assert_eq!(out, format!("{{\"model\":\"a\\\"b\\\\c\",{MESSAGES}}}"));
+}
+
+#[test]
+fn the_deny_list_is_never_forwarded_and_unknown_members_only_where_allowed() {
+    let denied =
+        r#""models":["a"],"fallbacks":[],"api_base":"http://x","container":{},"mcp_servers":[],"st\u006fre":true"#;
+    let body = format!("{{{denied},\"model\":\"s\",\"future\":{{\"a\":1}},{MESSAGES}, \"x\" : 1,\"store\":1}}");
+    assert_eq!(chat(&body), format!("{{\"model\":\"gpt-x\",{MESSAGES}}}"));
+    let with = Rewrite { forward_unknown: true, ..PLAIN };
+    let out = Case { shape: Shape::Chat, with }.run(&body);
+    assert_eq!(out, format!("{{\"model\":\"gpt-x\",\"future\":{{\"a\":1}},{MESSAGES}, \"x\" : 1}}"));
+    let body = format!("{{\"max_tokens\":1,{denied},\"diagnostics\":{{\"previous_message_id\":\"m\"}},{MESSAGES}}}");
+    assert_eq!(messages(&body), format!("{{\"max_tokens\":1,{MESSAGES},\"model\":\"gpt-x\"}}"));
+}
+
+#[test]
+fn what_belongs_to_the_other_shape_counts_as_unknown() {
+    let body = format!("{{\"model\":\"s\",\"top_k\":5,\"system\":7,{MESSAGES}}}");
+    assert_eq!(chat(&body), format!("{{\"model\":\"gpt-x\",{MESSAGES}}}"));
+    let body = format!("{{\"model\":\"s\",\"max_tokens\":5,\"seed\":5,\"stream_options\":{{}},{MESSAGES}}}");
+    assert_eq!(messages(&body), format!("{{\"model\":\"gpt-x\",\"max_tokens\":5,{MESSAGES}}}"));
+}
+
+#[test]
+fn n_is_sent_on_as_one() {
+    for n in ["2", "100", "\"x\"", "[1]", "1.0"] {
+        let out = chat(&format!("{{\"model\":\"s\",\"n\" : {n},{MESSAGES}}}"));
+        assert_eq!(out, format!("{{\"model\":\"gpt-x\",\"n\" : 1,{MESSAGES}}}"));
+    }
+    for n in ["1", "null"] {
+        let body = format!("{{\"model\":\"gpt-x\",\"n\":{n},{MESSAGES}}}");
+        assert_eq!(chat(&body), body);
+    }
+}
+
+#[test]
+fn what_a_model_does_not_take_is_left_out() {
+    let drop = ["temperature".to_owned(), "stop".to_owned()];
+    let with = Rewrite { drop_params: &drop, ..PLAIN };
+    let case = Case { shape: Shape::Chat, with };
+    let body = format!("{{\"temp\\u0065rature\":1,\"model\":\"s\",\"stop\":\"x\",{MESSAGES},\"stop_\":1,\"top_p\":1}}");
+    assert_eq!(case.run(&body), format!("{{\"model\":\"gpt-x\",{MESSAGES},\"top_p\":1}}"));
+}
+
+#[test]
+fn usage_is_asked_of_every_chat_stream_and_other_options_are_kept() {
+    let options = |rest: &str| {
+        let out = chat(&format!("{{\"model\":\"gpt-x\",\"stream\":true,{rest}{MESSAGES}}}"));
+        out.replace("{\"model\":\"gpt-x\",\"stream\":true,", "").replace(MESSAGES, "M")
+    };
+    let asked = "\"stream_options\":{\"include_usage\":true}";
+    assert_eq!(options(""), format!("M,{asked}}}"));
+    assert_eq!(options(&format!("{asked},")), format!("{asked},M}}"));
+    for value in ["null", "7", "{}", "{\"include_usage\":false}", "{\"include_usage\":true,\"include_usage\":false}"] {
+        assert_eq!(options(&format!("\"stream_options\":{value},")), format!("{asked},M}}"), "{value}");
+    }
+    assert_eq!(
+        options("\"stream_options\":{\"include_obfuscation\": false, \"include_usage\":null, \"x\":[1.0]},"),
+        "\"stream_options\":{\"include_usage\":true,\"include_obfuscation\":false,\"x\":[1.0]},M}"
+    );
+    // Not a stream, or a server that cannot: nothing is asked.
+    let whole = format!("{{\"model\":\"gpt-x\",\"stream\":false,{MESSAGES}}}");
+    assert_eq!(chat(&whole), whole);
+    let with = Rewrite { ask_usage: false, ..PLAIN };
+    let stream = format!("{{\"model\":\"gpt-x\",\"stream\":true,{MESSAGES}}}");
+    assert_eq!(Case { shape: Shape::Chat, with }.run(&stream), stream);
+    let body = format!("{{\"model\":\"gpt-x\",\"stream\":true,\"max_tokens\":1,{MESSAGES}}}");
+    assert_eq!(messages(&body), body);
+}
+
+#[test]
+fn a_large_body_is_three_pieces_and_none_of_it_is_copied() {
+    let body =
+        format!("{{\"model\":\"s\",\"messages\":[{{\"role\":\"user\",\"content\":\"{}\"}}]}}", "x".repeat(100_000));
+    let mut scan = RequestScan::new();
+    scan.reset(Shape::Chat);
+    scan.finish(body.as_bytes()).unwrap();
+    let (mut text, mut pieces) = (Vec::new(), Vec::new());
+    rewrite(Shape::Chat, body.as_bytes(), scan.fields(), &PLAIN, &mut text, &mut pieces);
+    assert_eq!((pieces.len(), text.as_slice()), (3, b"\"gpt-x\"".as_slice()));
+}

@@ -1,0 +1,194 @@
+//! Answers that keep their shape: passed on byte for byte but for `id` and `model`, their usage overheard on the way.
+//!
+//! Owns the splicing and the end of a stream. Must never re-order, re-number or re-write what an upstream says.
+//! Called by the gateway's relay.
+
+mod event;
+mod reply;
+
+pub use reply::whole;
+
+use super::errors::ErrorText;
+use super::tokens::Estimator;
+use super::usage::Reported;
+use crate::base::buf::{Buf, Pool};
+use crate::wire::Shape;
+use crate::wire::sse::Splitter;
+
+/// What an answer is to say of itself.
+#[derive(Copy, Clone, Debug)]
+pub struct Me<'a> {
+    /// The request id.
+    pub id: &'a str,
+    /// The catalog's model id.
+    pub model: &'a str,
+    /// Now, in seconds since the epoch.
+    pub created: u64,
+    /// Estimated tokens of the prompt, for answers whose upstream reports none.
+    pub prompt_estimate: u64,
+}
+
+/// What was overheard.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Heard {
+    /// What the upstream has reported so far. Of a stream cut short `output` may be the small number that opens a
+    /// messages stream; `relayed_tokens` is then the better one.
+    pub reported: Reported,
+    /// Estimated tokens of what was relayed: text, reasoning, tool names and arguments.
+    pub relayed_tokens: u64,
+}
+
+/// Why a whole answer cannot be passed on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Broken {
+    /// Not JSON, or not an answer of its shape.
+    NotJson,
+    /// An error in the place of an answer.
+    Error(ErrorText),
+}
+
+/// What one call has done.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Progress {
+    /// Data events seen; comments and pings are not counted.
+    pub events: u32,
+    /// The event that ends the stream has been relayed: nothing more will come.
+    pub finished: bool,
+}
+
+/// Why a stream is broken. What was appended to `out` before it is to be sent, then an error event.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StreamFault {
+    /// The upstream said so in the stream.
+    Error(ErrorText),
+    /// One event is larger than `max_event`, or more is waiting than a named bound allows.
+    TooLarge,
+    /// An event's data is not JSON of its shape.
+    Malformed,
+    /// The stream ended before its end.
+    Incomplete,
+}
+
+/// One upstream stream on its way to a client of the same shape. Memory is O(1) but for the event under way.
+#[derive(Debug)]
+pub struct StreamTap {
+    shape: Shape,
+    show_usage: bool,
+    max_event: usize,
+    splitter: Splitter,
+    reported: Reported,
+    relayed: Estimator,
+    finish_seen: bool,
+    finished: bool,
+}
+
+impl StreamTap {
+    /// At the start of a stream of `shape`. `show_usage`: the client has asked for the usage chunk (chat only).
+    /// `max_event` in bytes.
+    pub fn new(shape: Shape, show_usage: bool, max_event: usize) -> StreamTap {
+        StreamTap {
+            shape,
+            show_usage,
+            max_event,
+            splitter: Splitter::new(),
+            reported: Reported::default(),
+            relayed: Estimator::new(),
+            finish_seen: false,
+            finished: false,
+        }
+    }
+
+    /// Back to the start of another stream; storage is kept.
+    pub fn reset(&mut self, shape: Shape, show_usage: bool, max_event: usize) {
+        self.splitter.reset();
+        let splitter = std::mem::take(&mut self.splitter);
+        *self = StreamTap { splitter, ..StreamTap::new(shape, show_usage, max_event) };
+    }
+
+    /// Takes decoded body bytes. `held` carries the event under way from call to call; complete events are appended
+    /// to `out`. Bytes after the end of the stream are ignored.
+    pub fn feed(
+        &mut self,
+        data: &[u8],
+        held: &mut Buf,
+        pool: &mut Pool,
+        me: &Me<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Progress, StreamFault> {
+        let mut events = 0;
+        if held.is_empty() {
+            let used = self.cut(data, me, out, &mut events)?;
+            if !self.finished {
+                held.push(pool, &data[used..]);
+            }
+        } else if !self.finished {
+            held.push(pool, data);
+            let used = self.cut(held.bytes(), me, out, &mut events)?;
+            if used > 0 {
+                held.consume(pool, used);
+            }
+        }
+        if self.finished {
+            held.release(pool);
+        }
+        if held.len() > self.max_event {
+            return Err(StreamFault::TooLarge);
+        }
+        Ok(Progress { events, finished: self.finished })
+    }
+
+    /// The body has ended as HTTP has it, or the wait for a missing end is over. Writes the end that is missing after
+    /// a finish reason; [`StreamFault::Incomplete`] if the answer itself is cut short.
+    pub fn end(&mut self, held: &mut Buf, pool: &mut Pool, me: &Me<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+        if !self.finished
+            && let Some(event) = self.splitter.last(held.bytes())
+        {
+            match self.event(&event, held.bytes(), me, out) {
+                Err(StreamFault::Malformed) => return Err(StreamFault::Incomplete),
+                other => other?,
+            };
+        }
+        held.release(pool);
+        if self.finished {
+            return Ok(());
+        }
+        if !self.finish_seen {
+            return Err(StreamFault::Incomplete);
+        }
+        let missing: &[u8] = match self.shape {
+            Shape::Chat => b"data: [DONE]\n\n",
+            Shape::Messages => b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+        };
+        out.extend_from_slice(missing);
+        self.finished = true;
+        Ok(())
+    }
+
+    /// What has been overheard so far.
+    pub fn heard(&self) -> Heard {
+        Heard { reported: self.reported, relayed_tokens: self.relayed.tokens() }
+    }
+
+    /// True once a finish reason has been relayed: only the formal end may be missing.
+    pub fn finish_seen(&self) -> bool {
+        self.finish_seen
+    }
+
+    /// Relays every complete event at the front of `buf`; how many bytes that was.
+    fn cut(&mut self, buf: &[u8], me: &Me<'_>, out: &mut Vec<u8>, events: &mut u32) -> Result<usize, StreamFault> {
+        let mut used = 0;
+        while !self.finished
+            && let Some(event) = self.splitter.next(&buf[used..])
+        {
+            if event.len > self.max_event {
+                return Err(StreamFault::TooLarge);
+            }
+            *events += u32::from(self.event(&event, &buf[used..], me, out)?);
+            used += event.len;
+        }
+        Ok(used)
+    }
+}
+
+#[cfg(test)]
+mod tests;

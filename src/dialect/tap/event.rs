@@ -1,0 +1,241 @@
+//! One event of a stream that keeps its shape.
+
+use super::super::errors::{ErrorText, is_error};
+use super::super::keys::{K, Walk};
+use super::super::usage::Reported;
+use super::{Me, StreamFault, StreamTap};
+use crate::wire::json::{Raw, Scanner, Token, write_string};
+use crate::wire::sse::Event;
+use crate::wire::{Shape, Span};
+
+/// Values to replace that one event may hold; more of them (a name repeated again and again) is no sane event.
+const SPLICES_MAX: usize = 8;
+
+/// What an upstream says of itself and we say of ourselves.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Own {
+    Id,
+    Model,
+}
+
+/// What one look at an event's data found.
+#[derive(Default)]
+struct Seen {
+    splices: [Option<(Span, Own)>; SPLICES_MAX],
+    count: usize,
+    object: Span,
+    kind: Option<Span>,
+    usage: Option<Span>,
+    error: Option<Span>,
+    choices: Option<Span>,
+    finish: bool,
+}
+
+impl Seen {
+    fn splice(&mut self, value: Span, own: Own) {
+        if let Some(slot) = self.splices.get_mut(self.count) {
+            *slot = Some((value, own));
+        }
+        self.count += 1;
+    }
+
+    fn value<'a>(&self, span: Option<Span>, data: &'a [u8]) -> Option<Raw<'a>> {
+        span.map(|span| Raw::new(span.of(data)))
+    }
+
+    /// Appends `data` with id and model in place, added where they are missing.
+    fn write(&self, data: &[u8], me: &Me<'_>, out: &mut Vec<u8>) {
+        let has = |own| self.splices.iter().flatten().any(|(_, there)| *there == own);
+        let inside = self.object.start as usize + 1;
+        out.extend_from_slice(&data[..inside]);
+        let mut comma = false;
+        for (own, key, value) in [(Own::Id, "\"id\":", me.id), (Own::Model, "\"model\":", me.model)] {
+            if !has(own) {
+                out.extend_from_slice(if comma { b"," } else { b"" });
+                out.extend_from_slice(key.as_bytes());
+                write_string(out, value);
+                comma = true;
+            }
+        }
+        if comma && Raw::new(self.object.of(data)).members().next().is_some() {
+            out.push(b',');
+        }
+        let mut from = inside;
+        for (span, own) in self.splices.iter().flatten() {
+            out.extend_from_slice(&data[from..span.start as usize]);
+            write_string(out, if *own == Own::Id { me.id } else { me.model });
+            from = span.end as usize;
+        }
+        out.extend_from_slice(&data[from..]);
+    }
+}
+
+impl StreamTap {
+    /// Relays one event; true if it counts as life.
+    pub(super) fn event(
+        &mut self,
+        event: &Event,
+        buf: &[u8],
+        me: &Me<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, StreamFault> {
+        let name = event.name.of(buf);
+        let splitter = std::mem::take(&mut self.splitter);
+        let data = splitter.data(event, buf);
+        let result = if data.is_empty() {
+            idle(self.shape, name, event, out);
+            Ok(false)
+        } else {
+            match self.shape {
+                Shape::Chat => self.chat(name, data, me, out),
+                Shape::Messages => self.messages(name, data, event.raw.of(buf), me, out),
+            }
+        };
+        self.splitter = splitter;
+        result
+    }
+
+    fn chat(&mut self, name: &[u8], data: &[u8], me: &Me<'_>, out: &mut Vec<u8>) -> Result<bool, StreamFault> {
+        if data.trim_ascii() == b"[DONE]" {
+            out.extend_from_slice(b"data: [DONE]\n\n");
+            self.finished = true;
+            return Ok(true);
+        }
+        if name == b"ping" {
+            out.extend_from_slice(b":\n\n");
+            return Ok(false);
+        }
+        let seen = self.look(data, chat_value)?;
+        self.fail_on_error(&seen, data, name)?;
+        let reported = seen.value(seen.usage, data).map(Reported::from_chat);
+        self.reported.merge(reported.unwrap_or_default());
+        let empty = seen.value(seen.choices, data).is_none_or(|choices| choices.items().next().is_none());
+        if empty && seen.usage.is_some() && !self.show_usage {
+            return Ok(true);
+        }
+        self.finish_seen |= seen.finish;
+        out.extend_from_slice(b"data: ");
+        let from = out.len();
+        seen.write(data, me, out);
+        join_lines(&mut out[from..]);
+        out.extend_from_slice(b"\n\n");
+        Ok(true)
+    }
+
+    fn messages(
+        &mut self,
+        name: &[u8],
+        data: &[u8],
+        raw: &[u8],
+        me: &Me<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, StreamFault> {
+        if data.trim_ascii() == b"[DONE]" {
+            return Ok(false);
+        }
+        let seen = self.look(data, messages_value)?;
+        self.fail_on_error(&seen, data, name)?;
+        let kind = seen.value(seen.kind, data).unwrap_or(Raw::NULL);
+        let reported = seen.value(seen.usage, data).map(Reported::from_messages);
+        self.reported.merge(reported.unwrap_or_default());
+        self.finish_seen |= seen.finish;
+        if kind.is("message_start") && !seen.object.is_empty() {
+            out.extend_from_slice(b"event: message_start\ndata: ");
+            let from = out.len();
+            seen.write(data, me, out);
+            join_lines(&mut out[from..]);
+            out.extend_from_slice(b"\n\n");
+            return Ok(true);
+        }
+        if name.is_empty() {
+            // The SDKs drop an event without its name, silently.
+            out.extend_from_slice(b"event: ");
+            out.extend_from_slice(kind.string().unwrap_or(b"message"));
+            out.push(b'\n');
+        }
+        out.extend_from_slice(raw);
+        self.finished = kind.is("message_stop");
+        Ok(name != b"ping" && !kind.is("ping"))
+    }
+
+    fn look(&mut self, data: &[u8], value: fn(&[K], Token, Span, &mut Seen) -> bool) -> Result<Seen, StreamFault> {
+        let mut seen = Seen::default();
+        let relayed = &mut self.relayed;
+        let mut walk = Walk::new(|buf: &[u8], path: &[K], token, whole: Span| {
+            if value(path, token, whole, &mut seen) && token == Token::String {
+                relayed.feed_json(&buf[whole.start as usize + 1..whole.end as usize - 1]);
+            }
+        });
+        let scanned = Scanner::new().finish(data, &mut walk);
+        if scanned.is_err() || seen.count > SPLICES_MAX || !data.trim_ascii_start().starts_with(b"{") {
+            return Err(StreamFault::Malformed);
+        }
+        Ok(seen)
+    }
+
+    fn fail_on_error(&self, seen: &Seen, data: &[u8], name: &[u8]) -> Result<(), StreamFault> {
+        let error = seen.value(seen.error, data).filter(|error| is_error(*error));
+        let kind = seen.value(seen.kind, data).unwrap_or(Raw::NULL);
+        let other_type = self.shape == Shape::Messages && !kind.is_null() && !kind.is("error");
+        match error {
+            Some(error) if !other_type => Err(StreamFault::Error(ErrorText::from_value(error))),
+            None if name == b"error" || kind.is("error") => {
+                Err(StreamFault::Error(super::super::errors::read_error(data).unwrap_or_default()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// An event without data: comments and pings keep the line alive, anything else would kill a client's parser.
+/// A comment's text is not passed on: it may name the provider.
+fn idle(shape: Shape, name: &[u8], event: &Event, out: &mut Vec<u8>) {
+    if shape == Shape::Messages && name == b"ping" {
+        out.extend_from_slice(b"event: ping\ndata: {\"type\":\"ping\"}\n\n");
+    } else if event.comment || name == b"ping" {
+        out.extend_from_slice(b":\n\n");
+    }
+}
+
+/// Data that came in several lines leaves in one: in JSON a line feed between tokens means no more than a space.
+fn join_lines(json: &mut [u8]) {
+    for byte in json {
+        if *byte == b'\n' || *byte == b'\r' {
+            *byte = b' ';
+        }
+    }
+}
+
+/// Notes what matters of a chat chunk; true for text that counts as relayed.
+fn chat_value(path: &[K], token: Token, whole: Span, seen: &mut Seen) -> bool {
+    match path {
+        [] => seen.object = whole,
+        [K::Id] => seen.splice(whole, Own::Id),
+        [K::Model] => seen.splice(whole, Own::Model),
+        [K::Usage] => seen.usage = (token == Token::ObjectClose).then_some(whole),
+        [K::Error] => seen.error = Some(whole),
+        [K::Choices] => seen.choices = Some(whole),
+        [K::Choices, K::Item, K::FinishReason] => seen.finish |= token == Token::String,
+        [K::Choices, K::Item, K::Delta, K::Content | K::ReasoningContent | K::Reasoning | K::Refusal] => return true,
+        [K::Choices, K::Item, K::Delta, K::ToolCalls, K::Item, K::Function, K::Name | K::Arguments] => return true,
+        _ => {}
+    }
+    false
+}
+
+/// Notes what matters of a messages event; true for text that counts as relayed.
+fn messages_value(path: &[K], token: Token, whole: Span, seen: &mut Seen) -> bool {
+    match path {
+        [K::Message] => seen.object = if token == Token::ObjectClose { whole } else { Span::default() },
+        [K::Message, K::Id] => seen.splice(whole, Own::Id),
+        [K::Message, K::Model] => seen.splice(whole, Own::Model),
+        [K::Usage] | [K::Message, K::Usage] if token == Token::ObjectClose => seen.usage = Some(whole),
+        [K::Error] => seen.error = Some(whole),
+        [K::Type] => seen.kind = Some(whole),
+        [K::Delta, K::StopReason] => seen.finish |= token == Token::String,
+        [K::Delta, K::Text | K::Thinking | K::PartialJson] => return true,
+        [K::ContentBlock, K::Text | K::Thinking | K::Name] => return true,
+        _ => {}
+    }
+    false
+}

@@ -1,0 +1,118 @@
+//! What an upstream reports of tokens, in one vocabulary for both shapes (contract section 3, "Usage").
+//!
+//! Owns the reading of counters. Must never add two reports up: both shapes report totals so far. Called by the taps
+//! and translators, which hand the result to `gateway` for settling.
+
+use crate::wire::json::Raw;
+
+/// Counters as an upstream has reported them; `None` where it said nothing.
+#[derive(Copy, Clone, Default, PartialEq, Eq, Debug)]
+pub struct Reported {
+    /// Prompt tokens that were neither read from nor written to a cache.
+    pub input: Option<u64>,
+    /// Prompt tokens read from a cache.
+    pub cache_read: Option<u64>,
+    /// Prompt tokens written to a cache.
+    pub cache_write: Option<u64>,
+    /// Completion tokens, reasoning included.
+    pub output: Option<u64>,
+    /// Of these, tokens of reasoning. Only translated, never charged apart.
+    pub reasoning: Option<u64>,
+}
+
+impl Reported {
+    /// Takes over what a later report knows. A known counter is replaced, never added to, never erased.
+    pub fn merge(&mut self, later: Reported) {
+        self.input = later.input.or(self.input);
+        self.cache_read = later.cache_read.or(self.cache_read);
+        self.cache_write = later.cache_write.or(self.cache_write);
+        self.output = later.output.or(self.output);
+        self.reasoning = later.reasoning.or(self.reasoning);
+    }
+
+    /// True if prompt and completion are both known.
+    pub fn is_complete(&self) -> bool {
+        self.input.is_some() && self.output.is_some()
+    }
+
+    /// The whole prompt, cached tokens included; `None` if the upstream reported none of it.
+    pub fn prompt(&self) -> Option<u64> {
+        let cached = self.cache_read.unwrap_or(0).saturating_add(self.cache_write.unwrap_or(0));
+        self.input.map(|input| input.saturating_add(cached))
+    }
+
+    /// Reads the `usage` object of a chat answer or chunk. `prompt_tokens` includes what is cached and is split here;
+    /// an upstream whose counters say otherwise (cached > prompt) has excluded it already.
+    pub fn from_chat(usage: Raw<'_>) -> Reported {
+        let count = |value: Option<Raw<'_>>| value.and_then(Raw::count);
+        let mut seen = Reported { output: count(usage.get("completion_tokens")), ..Reported::default() };
+        if let Some(details) = usage.get("prompt_tokens_details") {
+            seen.cache_read = count(details.get("cached_tokens"));
+            seen.cache_write = count(details.get("cache_write_tokens"));
+        }
+        if let Some(details) = usage.get("completion_tokens_details") {
+            seen.reasoning = count(details.get("reasoning_tokens"));
+        }
+        let cached = seen.cache_read.unwrap_or(0).saturating_add(seen.cache_write.unwrap_or(0));
+        seen.input = count(usage.get("prompt_tokens")).map(|prompt| prompt.checked_sub(cached).unwrap_or(prompt));
+        seen
+    }
+
+    /// Reads the `usage` object of a messages answer, `message_start` or `message_delta`.
+    pub fn from_messages(usage: Raw<'_>) -> Reported {
+        let count = |key: &str| usage.get(key).and_then(Raw::count);
+        Reported {
+            input: count("input_tokens"),
+            cache_read: count("cache_read_input_tokens"),
+            cache_write: count("cache_creation_input_tokens"),
+            output: count("output_tokens"),
+            reasoning: usage.get("output_tokens_details").and_then(|d| d.get("thinking_tokens")).and_then(Raw::count),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn later_reports_replace_and_never_erase() {
+        let mut seen = Reported { input: Some(10), output: Some(1), ..Reported::default() };
+        seen.merge(Reported { output: Some(7), cache_read: Some(3), ..Reported::default() });
+        seen.merge(Reported::default());
+        let want = Reported { input: Some(10), output: Some(7), cache_read: Some(3), ..Reported::default() };
+        assert_eq!(seen, want);
+        assert!(seen.is_complete());
+        assert_eq!(seen.prompt(), Some(13));
+    }
+
+    #[test]
+    fn chat_prompt_tokens_include_what_is_cached_unless_the_numbers_say_otherwise() {
+        let read = |text: &str| Reported::from_chat(Raw::new(text.as_bytes()));
+        let inclusive = read(
+            r#"{"prompt_tokens":100,"completion_tokens":5,"prompt_tokens_details":
+               {"cached_tokens":60,"cache_write_tokens":10},"completion_tokens_details":{"reasoning_tokens":4}}"#,
+        );
+        let want = Reported {
+            input: Some(30),
+            cache_read: Some(60),
+            cache_write: Some(10),
+            output: Some(5),
+            reasoning: Some(4),
+        };
+        assert_eq!(inclusive, want);
+        let exclusive = read(r#"{"prompt_tokens":20,"prompt_tokens_details":{"cached_tokens":60}}"#);
+        assert_eq!((exclusive.input, exclusive.cache_read, exclusive.output), (Some(20), Some(60), None));
+        assert_eq!(read("null"), Reported::default());
+        assert_eq!(read(r#"{"prompt_tokens":null,"completion_tokens":"7"}"#), Reported::default());
+    }
+
+    #[test]
+    fn messages_input_tokens_exclude_what_is_cached() {
+        let seen = Reported::from_messages(Raw::new(
+            br#"{"input_tokens":3,"cache_read_input_tokens":5,"cache_creation_input_tokens":null,"output_tokens":9}"#,
+        ));
+        assert_eq!((seen.input, seen.cache_read, seen.cache_write, seen.output), (Some(3), Some(5), None, Some(9)));
+        assert_eq!(seen.prompt(), Some(8));
+    }
+}

@@ -1,0 +1,322 @@
+use super::*;
+use crate::base::rng::Rng;
+use serde_json::Value;
+
+/// Writes each token down as text, so that scans can be compared.
+#[derive(Default, PartialEq, Debug)]
+struct Log(Vec<String>);
+
+impl Visitor for Log {
+    fn token(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
+        self.0.push(format!("{depth} {token:?} {}", String::from_utf8_lossy(span.of(buf))));
+        Ok(())
+    }
+}
+
+fn scan_whole(text: &[u8]) -> Result<Log, ScanError> {
+    let mut log = Log::default();
+    Scanner::new().finish(text, &mut log).map(|()| log)
+}
+
+fn scan_dripped(text: &[u8], step: usize) -> Result<Log, ScanError> {
+    let (mut log, mut scanner) = (Log::default(), Scanner::new());
+    for end in (0..text.len()).step_by(step) {
+        scanner.scan(&text[..end], &mut log)?;
+    }
+    scanner.finish(text, &mut log).map(|()| log)
+}
+
+const SAMPLES: &[&str] = &[
+    "{}",
+    " [ ] ",
+    "0",
+    "-12.5e+3",
+    "\"\"",
+    "true",
+    r#"{"a":[1,2.0,-0,{"b":null}],"c\n\"":"\u0041\ud83d\ude00 é 漢 🎉","d":{"e":[[],[{}]]}}"#,
+    "\t{ \"k\" :\r\n [ true , false , null , \"\\\\\" ] }\n",
+];
+
+#[test]
+fn a_document_whole_and_byte_by_byte_gives_the_same_tokens() {
+    for sample in SAMPLES {
+        let whole = scan_whole(sample.as_bytes()).unwrap();
+        for step in 1..=9 {
+            assert_eq!(scan_dripped(sample.as_bytes(), step).unwrap(), whole, "{sample} by {step}");
+        }
+    }
+}
+
+#[test]
+fn tokens_come_in_order_with_their_depth_and_spans() {
+    let log = scan_whole(br#"{"a":[1,"x"],"b":{}}"#).unwrap();
+    let want = [
+        "0 ObjectOpen {",
+        "1 Key a",
+        "1 ArrayOpen [",
+        "2 Number 1",
+        "2 String x",
+        "1 ArrayClose ]",
+        "1 Key b",
+        "1 ObjectOpen {",
+        "1 ObjectClose }",
+        "0 ObjectClose }",
+    ];
+    assert_eq!(log.0, want);
+}
+
+#[test]
+fn a_document_cut_anywhere_is_refused_and_so_is_a_tail() {
+    for sample in SAMPLES {
+        let text = sample.trim();
+        for end in 0..text.len() {
+            let cut = &text.as_bytes()[..end];
+            let is_number = cut.last().is_some_and(u8::is_ascii_digit) && !text.starts_with(['{', '[', '"']);
+            assert_eq!(scan_whole(cut).is_ok(), is_number, "{text} cut at {end}");
+        }
+        for tail in ["x", "{}", ",", "]", "\"", "\0"] {
+            let with_tail = format!("{sample} {tail}");
+            assert!(scan_whole(with_tail.as_bytes()).is_err(), "{with_tail}");
+            assert!(scan_dripped(with_tail.as_bytes(), 1).is_err(), "{with_tail}");
+        }
+    }
+}
+
+#[test]
+fn what_rfc_8259_forbids_is_refused_at_its_byte() {
+    let cases: &[(&[u8], usize, &str)] = &[
+        (b"\xEF\xBB\xBF{}", 0, "expected a value"),
+        (b"{\"a\":1,}", 7, "expected a string as key"),
+        (b"[1,]", 3, "expected a value"),
+        (b"{\"a\" 1}", 5, "expected `:`"),
+        (b"[1 2]", 3, "expected `,` or `]`"),
+        (b"{\"a\":1]", 6, "expected `,` or `}`"),
+        (b"01", 1, "trailing bytes"),
+        (b"1.}", 2, "expected a digit"),
+        (b"-x", 1, "expected a digit"),
+        (b"+1", 0, "expected a value"),
+        (b"nul", 3, "unexpected end"),
+        (b"nulx", 0, "expected a value"),
+        (b"\"\x1f\"", 1, "a control character must be escaped"),
+        (b"\"a\nb\"", 2, "a control character must be escaped"),
+        (b"\"\\x\"", 1, "unknown escape"),
+        (b"\"\\u12g4\"", 1, "expected four hexadecimal digits"),
+        (b"\"\\ud800\"", 1, "a lone surrogate"),
+        (b"\"\\ud800\\u0041\"", 1, "a lone surrogate"),
+        (b"\"\\udc00\"", 1, "a lone surrogate"),
+        (b"\"\xff\"", 1, "not UTF-8"),
+        (b"\"\xc0\x80\"", 1, "not UTF-8"),
+        (b"\"\xed\xa0\x80\"", 1, "not UTF-8"),
+        (b"\"\xf4\x90\x80\x80\"", 1, "not UTF-8"),
+        (b"{} {}", 3, "trailing bytes"),
+        (b"", 0, "unexpected end"),
+    ];
+    for (text, at, what) in cases {
+        let syntax = check(text).unwrap_err();
+        assert_eq!((syntax.at, syntax.what), (*at, *what), "{:?}", String::from_utf8_lossy(text));
+    }
+}
+
+#[test]
+fn nesting_is_allowed_to_128_levels_and_no_further() {
+    for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
+        let nested = |levels: usize| {
+            let inner = if open == "[" { "" } else { "1" };
+            format!("{}{inner}{}", open.repeat(levels), close.repeat(levels))
+        };
+        assert_eq!(check(nested(128).as_bytes()), Ok(()));
+        assert_eq!(check(nested(129).as_bytes()).unwrap_err().what, "nested deeper than 128 levels");
+    }
+}
+
+/// A random document; shallow enough for serde_json, numbers small enough for its doubles.
+fn generate(rng: &mut Rng, depth: usize, out: &mut Vec<u8>) {
+    let space = |rng: &mut Rng, out: &mut Vec<u8>| {
+        if rng.below(6) == 0 {
+            out.extend_from_slice(&b" \n\t\r"[..1 + rng.below(4) as usize]);
+        }
+    };
+    space(rng, out);
+    match rng.below(if depth > 5 { 6 } else { 9 }) {
+        0 => out.extend_from_slice(b"null"),
+        1 => out.extend_from_slice(if rng.below(2) == 0 { b"true" } else { b"false" }),
+        2 => out.extend_from_slice(format!("{}", rng.below(1 << 40) as i64 - (1 << 39)).as_bytes()),
+        3 => out.extend_from_slice(format!("{}.{}e{}", rng.below(100), rng.below(99), rng.below(9)).as_bytes()),
+        4 | 5 => generate_string(rng, out),
+        6 | 7 => {
+            out.push(b'{');
+            for at in 0..rng.below(5) {
+                if at > 0 {
+                    out.push(b',');
+                }
+                space(rng, out);
+                generate_string(rng, out);
+                space(rng, out);
+                out.push(b':');
+                generate(rng, depth + 1, out);
+            }
+            out.push(b'}');
+        }
+        _ => {
+            out.push(b'[');
+            for at in 0..rng.below(5) {
+                if at > 0 {
+                    out.push(b',');
+                }
+                generate(rng, depth + 1, out);
+            }
+            out.push(b']');
+        }
+    }
+    space(rng, out);
+}
+
+fn generate_string(rng: &mut Rng, out: &mut Vec<u8>) {
+    const PIECES: &[&str] = &[
+        "a",
+        "plain words here",
+        "\\n",
+        "\\\"",
+        "\\\\",
+        "\\/",
+        "\\u0041",
+        "\\ud83d\\ude00",
+        "é",
+        "漢字",
+        "🎉",
+        "\\t",
+        "0",
+        " ",
+        "'",
+        "\u{7f}",
+        "\\b\\f\\r",
+        "\\u00e9",
+        "\u{ffff}",
+        "model",
+        "\\u0000",
+    ];
+    out.push(b'"');
+    for _ in 0..rng.below(6) {
+        out.extend_from_slice(PIECES[rng.below(PIECES.len() as u64) as usize].as_bytes());
+    }
+    out.push(b'"');
+}
+
+fn mutate(rng: &mut Rng, text: &mut Vec<u8>) {
+    const BYTES: &[u8] = b"{}[]\",:\\u0x1e-+.tfn \n\x00\x1f\x7f\x80\xc3\xe2\xed\xf0\xff";
+    for _ in 0..=rng.below(2) {
+        let at = rng.below(text.len() as u64 + 1) as usize;
+        let byte = BYTES[rng.below(BYTES.len() as u64) as usize];
+        match rng.below(4) {
+            0 => text.insert(at, byte),
+            1 if at < text.len() => text[at] = byte,
+            2 if at < text.len() => drop(text.remove(at)),
+            _ => text.truncate(at),
+        }
+    }
+}
+
+fn serde_accepts(text: &[u8]) -> bool {
+    match serde_json::from_slice::<Value>(text) {
+        Ok(_) => true,
+        // The grammar has no largest number; serde_json's doubles do.
+        Err(error) => error.to_string().starts_with("number out of range"),
+    }
+}
+
+#[test]
+fn the_scanner_and_serde_json_agree_on_what_is_json() {
+    let mut rng = Rng::from_u64(7);
+    let (mut accepted, mut refused) = (0, 0);
+    for round in 0..6000 {
+        let mut text = Vec::new();
+        generate(&mut rng, 0, &mut text);
+        assert!(serde_accepts(&text), "the generator wrote no JSON: {}", String::from_utf8_lossy(&text));
+        if round % 3 > 0 {
+            mutate(&mut rng, &mut text);
+        }
+        let expected = serde_accepts(&text);
+        let shown = || String::from_utf8_lossy(&text).into_owned();
+        assert_eq!(scan_whole(&text).is_ok(), expected, "{}", shown());
+        assert_eq!(scan_dripped(&text, 1).is_ok(), expected, "dripped: {}", shown());
+        if expected {
+            accepted += 1;
+            assert_views_agree(Raw::new(&text), &text);
+        } else {
+            refused += 1;
+        }
+    }
+    assert!(accepted > 2000 && refused > 1000, "{accepted} accepted, {refused} refused");
+}
+
+/// Every value seen through a view is what serde_json reads; of repeated keys the last one counts.
+fn assert_views_agree(view: Raw<'_>, text: &[u8]) {
+    let Ok(value) = serde_json::from_slice::<Value>(text) else { return };
+    let mut pending = vec![(view, value)];
+    while let Some((view, value)) = pending.pop() {
+        match value {
+            Value::Null => assert!(view.is_null()),
+            Value::Bool(truth) => assert_eq!(view.bool(), Some(truth)),
+            Value::Number(number) => assert_eq!(view.number(), number.as_f64()),
+            Value::String(text) => {
+                assert_eq!(view.text().as_deref(), Some(text.as_str()));
+                assert!(view.is(&text));
+                let mut written = Vec::new();
+                write_string(&mut written, &text);
+                assert_eq!(serde_json::from_slice::<String>(&written).unwrap(), text);
+            }
+            Value::Array(items) => {
+                let seen: Vec<_> = view.items().collect();
+                assert_eq!(seen.len(), items.len());
+                pending.extend(seen.into_iter().zip(items));
+            }
+            Value::Object(members) => {
+                for (key, value) in members {
+                    let seen = view.get(&key);
+                    assert_eq!(seen.is_none(), value.is_null(), "{key}");
+                    pending.extend(seen.map(|seen| (seen, value)));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn counts_are_whole_numbers_that_are_not_negative() {
+    let count = |text: &str| Raw::new(text.as_bytes()).count();
+    assert_eq!(count("12"), Some(12));
+    assert_eq!(count("12.0"), Some(12));
+    assert_eq!(count("99999999999999999999999"), Some(u64::MAX));
+    for text in ["-1", "1.5", "1e3", "\"1\"", "null", "[1]"] {
+        assert_eq!(count(text), None, "{text}");
+    }
+}
+
+#[test]
+fn escaped_names_are_recognised_without_a_copy() {
+    for (raw, text, same) in [
+        ("mod\\u0065l", "model", true),
+        ("model", "model", true),
+        ("mod\\u0065l", "mode", false),
+        ("mod\\u0065", "model", false),
+        ("\\ud83d\\ude00x", "😀x", true),
+        ("a\\/b", "a/b", true),
+    ] {
+        assert_eq!(eq_unescaped(raw.as_bytes(), text), same, "{raw}");
+    }
+}
+
+#[test]
+fn a_view_of_anything_else_answers_nothing_and_does_not_panic() {
+    let mut rng = Rng::from_u64(11);
+    for _ in 0..2000 {
+        let mut text = Vec::new();
+        generate(&mut rng, 3, &mut text);
+        mutate(&mut rng, &mut text);
+        let view = Raw::new(&text);
+        for (key, value) in view.members().take(100) {
+            let _ = (eq_unescaped(key, "model"), value.text(), value.count(), value.kind());
+        }
+        assert!(view.items().count() <= text.len());
+    }
+}

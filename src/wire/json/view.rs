@@ -1,0 +1,217 @@
+//! Read-only views into a document that has been found valid: members and items by walking, nothing copied.
+//!
+//! Owns the walking. Must never be handed bytes that no scanner has passed: on such it stays safe, but answers
+//! nothing useful. Called by `dialect` where a value is read rather than merely passed on.
+
+use super::{eq_unescaped, find_either, unescape};
+use std::borrow::Cow;
+
+/// What a value is.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// An object.
+    Object,
+    /// An array.
+    Array,
+    /// A string.
+    String,
+    /// A number.
+    Number,
+    /// `true` or `false`.
+    Bool,
+    /// `null`, and whatever is not JSON.
+    Null,
+}
+
+/// One value as it is written.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Raw<'a>(&'a [u8]);
+
+impl<'a> Raw<'a> {
+    /// The value `null`.
+    pub const NULL: Raw<'static> = Raw(b"null");
+    /// The empty object.
+    pub const EMPTY: Raw<'static> = Raw(b"{}");
+
+    /// A view of a valid document; white space around it is left out.
+    pub fn new(document: &'a [u8]) -> Raw<'a> {
+        Raw(document.trim_ascii())
+    }
+
+    /// The bytes as they are written.
+    pub fn bytes(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// What it is.
+    pub fn kind(self) -> Kind {
+        match self.0.first() {
+            Some(b'{') => Kind::Object,
+            Some(b'[') => Kind::Array,
+            Some(b'"') => Kind::String,
+            Some(b't' | b'f') => Kind::Bool,
+            Some(b'-' | b'0'..=b'9') => Kind::Number,
+            _ => Kind::Null,
+        }
+    }
+
+    /// True for `null`.
+    pub fn is_null(self) -> bool {
+        self.kind() == Kind::Null
+    }
+
+    /// The inside of a string, escapes still in it; `None` for anything else.
+    pub fn string(self) -> Option<&'a [u8]> {
+        match self.0 {
+            [b'"', inside @ .., b'"'] => Some(inside),
+            _ => None,
+        }
+    }
+
+    /// The text of a string; copied only where it has escapes.
+    pub fn text(self) -> Option<Cow<'a, str>> {
+        let raw = self.string()?;
+        if !raw.contains(&b'\\') {
+            return std::str::from_utf8(raw).ok().map(Cow::Borrowed);
+        }
+        let mut out = Vec::with_capacity(raw.len());
+        unescape(raw, &mut out);
+        String::from_utf8(out).ok().map(Cow::Owned)
+    }
+
+    /// True if this is the string `text`.
+    pub fn is(self, text: &str) -> bool {
+        self.string().is_some_and(|raw| eq_unescaped(raw, text))
+    }
+
+    /// True or false; `None` for anything else.
+    pub fn bool(self) -> Option<bool> {
+        match self.0 {
+            b"true" => Some(true),
+            b"false" => Some(false),
+            _ => None,
+        }
+    }
+
+    /// A count: an integer that is not negative, also when written as `12.0`. Saturates.
+    pub fn count(self) -> Option<u64> {
+        if self.kind() != Kind::Number || self.0[0] == b'-' {
+            return None;
+        }
+        let mut value = 0u64;
+        for (at, byte) in self.0.iter().enumerate() {
+            match byte {
+                b'0'..=b'9' => value = value.saturating_mul(10).saturating_add(u64::from(byte - b'0')),
+                b'.' if self.0[at + 1..].iter().all(|&digit| digit == b'0') => return Some(value),
+                _ => return None,
+            }
+        }
+        Some(value)
+    }
+
+    /// A number, rounded to what a double can hold: for comparing, never for passing on.
+    pub fn number(self) -> Option<f64> {
+        if self.kind() != Kind::Number {
+            return None;
+        }
+        std::str::from_utf8(self.0).ok()?.parse().ok()
+    }
+
+    /// The members of an object in the order they are written; none of anything else.
+    pub fn members(self) -> Members<'a> {
+        Members(if self.kind() == Kind::Object { &self.0[1..] } else { &[] })
+    }
+
+    /// The items of an array in order; none of anything else.
+    pub fn items(self) -> Items<'a> {
+        Items(if self.kind() == Kind::Array { &self.0[1..] } else { &[] })
+    }
+
+    /// The member called `key`; of several the last, as most parsers have it. `null` counts as absent.
+    pub fn get(self, key: &str) -> Option<Raw<'a>> {
+        self.members().filter(|(name, _)| eq_unescaped(name, key)).last().map(|(_, v)| v).filter(|v| !v.is_null())
+    }
+}
+
+/// Iterator over an object's members: raw key, value.
+#[derive(Clone, Debug)]
+pub struct Members<'a>(&'a [u8]);
+
+impl<'a> Iterator for Members<'a> {
+    type Item = (&'a [u8], Raw<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let rest = skip_filler(self.0);
+        let end = value_len(rest);
+        let key = Raw(rest.get(..end)?).string()?;
+        let rest = skip_filler(&rest[end..]);
+        let len = value_len(rest);
+        self.0 = &rest[len..];
+        (len > 0).then(|| (key, Raw(&rest[..len])))
+    }
+}
+
+/// Iterator over an array's items.
+#[derive(Clone, Debug)]
+pub struct Items<'a>(&'a [u8]);
+
+impl<'a> Iterator for Items<'a> {
+    type Item = Raw<'a>;
+
+    fn next(&mut self) -> Option<Raw<'a>> {
+        let rest = skip_filler(self.0);
+        let len = value_len(rest);
+        self.0 = &rest[len..];
+        (len > 0).then(|| Raw(&rest[..len]))
+    }
+}
+
+fn skip_filler(bytes: &[u8]) -> &[u8] {
+    let filler = bytes.iter().position(|b| !matches!(b, b' ' | b'\n' | b'\r' | b'\t' | b',' | b':'));
+    &bytes[filler.unwrap_or(bytes.len())..]
+}
+
+/// Offset just behind a string whose opening quote is at `at`.
+fn string_end(bytes: &[u8], at: usize) -> usize {
+    let mut at = at + 1;
+    loop {
+        at = find_either(bytes, at, b'"', b'\\');
+        match bytes.get(at) {
+            Some(b'\\') => at += 2,
+            Some(_) => return at + 1,
+            None => return bytes.len(),
+        }
+    }
+}
+
+/// Length of the value at the front; 0 where there is none.
+fn value_len(bytes: &[u8]) -> usize {
+    match bytes.first() {
+        Some(b'"') => string_end(bytes, 0).min(bytes.len()),
+        Some(b'{' | b'[') => {
+            let mut depth = 0usize;
+            let mut at = 0;
+            while let Some(byte) = bytes.get(at) {
+                match byte {
+                    b'"' => {
+                        at = string_end(bytes, at);
+                        continue;
+                    }
+                    b'{' | b'[' => depth += 1,
+                    b'}' | b']' => depth -= 1,
+                    _ => {}
+                }
+                at += 1;
+                if depth == 0 {
+                    return at;
+                }
+            }
+            bytes.len()
+        }
+        Some(b'}' | b']') | None => 0,
+        Some(_) => bytes
+            .iter()
+            .position(|b| matches!(b, b',' | b'}' | b']' | b':' | b' ' | b'\n' | b'\r' | b'\t'))
+            .unwrap_or(bytes.len()),
+    }
+}
