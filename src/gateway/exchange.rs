@@ -85,6 +85,10 @@ pub(crate) struct Exchange {
     pub(crate) model: Option<usize>,
     /// Index into the model's targets.
     pub(crate) target: usize,
+    /// Targets tried so far, as bits.
+    pub(crate) tried: u64,
+    /// The breaker waits for the verdict on the present attempt.
+    pub(crate) on_trial: bool,
     pub(crate) attempts: u32,
     /// Index into the addresses of the target's host.
     pub(crate) address: usize,
@@ -114,6 +118,8 @@ pub(crate) struct Exchange {
     pub(crate) times: Times,
     /// The client's own request id, in printable form.
     pub(crate) foreign_id: Vec<u8>,
+    /// What is wrong in the body, found before all of it had come.
+    pub(crate) invalid: Option<String>,
     /// Type of the error that was told, if one was.
     pub(crate) error: Option<&'static str>,
 }
@@ -148,6 +154,8 @@ impl Exchange {
             config,
             model: None,
             target: 0,
+            tried: 0,
+            on_trial: false,
             attempts: 0,
             address: 0,
             fresh_only: false,
@@ -168,6 +176,7 @@ impl Exchange {
             charged: 0,
             times: Times { head: now.mono, body: never, sent: never, first: never },
             foreign_id: Vec::new(),
+            invalid: None,
             error: None,
         }
     }
@@ -266,17 +275,25 @@ impl Gateway {
         let slow = !complete && elapsed > config.body_timeout.as_micros() as u64 && (length as u64) < needed;
         let Some(draft) = ex.draft.as_mut() else { return };
         let (_, body) = client.inbound.message();
-        let scanned = if complete { draft.scan.finish(body) } else { draft.scan.feed(body) };
+        let scanned = match (&ex.invalid, complete) {
+            (Some(_), _) => Ok(()),
+            (None, true) => draft.scan.finish(body),
+            (None, false) => draft.scan.feed(body),
+        };
+        // Told when the body is complete: the answer must not depend on how its bytes happened to arrive.
+        if let Err(Invalid(message)) = scanned {
+            ex.invalid = Some(message);
+        }
         if slow {
             return self.refuse_slow_body(cid, now);
-        }
-        if let Err(Invalid(message)) = scanned {
-            return self.refuse_open(xid, &Refusal::invalid_body(message), now);
         }
         if let Err(refusal) = self.charges.grow(ex, length as u64, &self.pool) {
             return self.refuse_open(xid, &refusal, now);
         }
         if complete {
+            if let Some(message) = ex.invalid.take() {
+                return self.refuse_open(xid, &Refusal::invalid_body(message), now);
+            }
             let Some(client) = self.clients.get_mut(cid) else { return };
             client.phase = ClientPhase::Busy;
             client.wait = Mono::NEVER;
@@ -291,7 +308,11 @@ impl Gateway {
             return self.answer_count(xid, now);
         }
         // The model before the body for its provider before admission: what cannot be sent is not charged.
-        let passed = self.choose_model(xid).and_then(|()| self.draft_body(xid)).and_then(|()| self.admit(xid, now));
+        let passed = self.choose_model(xid).and_then(|()| {
+            self.choose_target(xid, now);
+            self.draft_body(xid)?;
+            self.admit(xid, now)
+        });
         match passed {
             Ok(()) => self.attempt(xid, now),
             Err(refusal) => self.refuse_open(xid, &refusal, now),
@@ -505,6 +526,7 @@ impl Gateway {
     pub(crate) fn conclude(&mut self, mut ex: Exchange, status: u16, now: Now) {
         debug_assert!(ex.hold.is_none() && ex.upstream.is_none());
         self.charges.release(&mut ex);
+        self.undecided(&mut ex);
         ex.held.release(&mut self.pool);
         if let Some(draft) = ex.draft.take() {
             self.drafts.put(draft);

@@ -8,6 +8,7 @@
 
 mod admit;
 mod answers;
+mod breaker;
 mod charges;
 mod client;
 mod exchange;
@@ -36,6 +37,7 @@ use crate::policy::keys::{KeyId, KeyRecord, Keys};
 use crate::policy::meter::{Hold, Meter};
 use admit::Readiness;
 use answers::DateCache;
+use breaker::Breakers;
 use charges::Charges;
 use client::Client;
 use exchange::Exchange;
@@ -88,6 +90,7 @@ pub struct Gateway {
     names: Names,
     timers: Timers,
     pool: Pool,
+    breakers: Breakers,
     drafts: Drafts,
     charges: Charges,
     keys: Keys,
@@ -120,6 +123,7 @@ impl Gateway {
             names: Names::default(),
             timers: Timers::default(),
             pool: Pool::new(config.server.max_buffered),
+            breakers: Breakers::default(),
             drafts: Drafts::default(),
             charges: Charges::default(),
             keys,
@@ -203,6 +207,40 @@ impl Gateway {
         let drain = self.draining.filter(|drain| !drain.over)?;
         let idle = self.clients.iter().any(|(_, client)| client.is_idle());
         Some(if idle { drain.idle_after } else { drain.until })
+    }
+}
+
+/// How much of everything is in use: what the simulator checks, and what must be back to nothing at rest.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Vitals {
+    /// Client connections.
+    pub clients: usize,
+    /// Requests that have a slot: their body is arriving or they are being answered.
+    pub exchanges: usize,
+    /// Upstream connections, idle ones included.
+    pub upstreams: usize,
+    /// Upstream connections kept for the next request.
+    pub idle: usize,
+    /// Reservations of the meter that are out.
+    pub holds: usize,
+    /// Bytes of buffer lent.
+    pub buffered: usize,
+    /// Entries of the timer heap, stale ones included.
+    pub timers: usize,
+}
+
+impl Gateway {
+    /// What is in use at the moment.
+    pub fn vitals(&self) -> Vitals {
+        Vitals {
+            clients: self.clients.len(),
+            exchanges: self.exchanges.len(),
+            upstreams: self.upstreams.len(),
+            idle: self.idle.len(),
+            holds: self.meter.open_holds(),
+            buffered: self.pool.lent(),
+            timers: self.timers.len(),
+        }
     }
 }
 

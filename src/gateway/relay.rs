@@ -217,6 +217,7 @@ impl Gateway {
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
         // The connection outlives the exchange: its body's end is still to be read.
         ex.upstream = None;
+        self.target_succeeded(xid);
         let Some(mut ex) = self.take_exchange(xid) else { return };
         let usage = charged(ex.relay.heard(), ex.estimate);
         self.settle(&mut ex, usage);
@@ -280,6 +281,7 @@ impl Gateway {
         ex.held.release(&mut self.pool);
         ex.relay = Relay::Whole(heard);
         ex.upstream = None;
+        self.target_succeeded(xid);
         let Some(mut ex) = self.take_exchange(xid) else { return Step::Ended };
         let usage = charged(heard, ex.estimate);
         self.settle(&mut ex, usage);

@@ -18,6 +18,49 @@ use std::net::SocketAddr;
 const ADDRESSES_TRIED_MAX: usize = 3;
 
 impl Gateway {
+    /// Chooses the target of the next attempt; false when none is left.
+    pub(crate) fn choose_target(&mut self, xid: Id<Exchange>, now: Now) -> bool {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return false };
+        let Some(model) = ex.model.and_then(|index| ex.config.catalog.get(index)) else { return false };
+        let Some(chosen) = self.breakers.choose(&model.targets, ex.tried, now.mono) else { return false };
+        ex.target = chosen;
+        ex.tried |= 1u64.checked_shl(chosen as u32).unwrap_or(0);
+        ex.fresh_only = false;
+        ex.on_trial = true;
+        true
+    }
+
+    /// The target of the present attempt has answered.
+    pub(crate) fn target_succeeded(&mut self, xid: Id<Exchange>) {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return };
+        if std::mem::take(&mut ex.on_trial)
+            && let Some(target) = ex.target()
+        {
+            self.breakers.succeeded(&target.label);
+        }
+    }
+
+    fn target_failed(&mut self, xid: Id<Exchange>, fault: &Fault, now: Now) {
+        if !fault.is_targets_own() {
+            return self.target_succeeded(xid);
+        }
+        let many_keys = self.keys.len() > 1;
+        let Some(ex) = self.exchanges.get_mut(xid) else { return };
+        ex.on_trial = false;
+        if let Some(target) = ex.target() {
+            self.breakers.failed(&target.label, ex.finding.key, many_keys, &target.limits, now.mono);
+        }
+    }
+
+    /// An exchange ends: if its attempt brought no verdict, the next request may try.
+    pub(crate) fn undecided(&mut self, ex: &mut Exchange) {
+        if std::mem::take(&mut ex.on_trial)
+            && let Some(target) = ex.target()
+        {
+            self.breakers.undecided(&target.label);
+        }
+    }
+
     /// Begins an attempt at the exchange's present target, whose body has been drafted.
     pub(crate) fn attempt(&mut self, xid: Id<Exchange>, now: Now) {
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
@@ -187,6 +230,7 @@ impl Gateway {
         ex.naming = Mono::NEVER;
         ex.held.release(&mut self.pool);
         if ex.commit == Commit::Relayed {
+            self.target_failed(xid, &fault, now);
             return self.end_with_fault(xid, fault, now);
         }
         if fault.is_stale_connection() && reused && !ex.fresh_only {
@@ -199,10 +243,9 @@ impl Gateway {
             return self.attempt(xid, now);
         }
         let limit = ex.target().map_or(1, |target| target.limits.attempts);
-        let more = ex.model().is_some_and(|model| ex.target + 1 < model.targets.len());
-        if fault.may_try_next() && more && ex.attempts < limit {
-            ex.target += 1;
-            ex.fresh_only = false;
+        let may_go_on = fault.may_try_next() && ex.attempts < limit;
+        self.target_failed(xid, &fault, now);
+        if may_go_on && self.choose_target(xid, now) {
             return match self.draft_body(xid) {
                 Ok(()) => self.attempt(xid, now),
                 Err(refusal) => self.refuse_open(xid, &refusal, now),
