@@ -1,7 +1,7 @@
 //! Specification sections 2, 4 and 9: the four endpoints, their methods and the fields of what they answer.
 
 use super::client::{post, request};
-use super::harness::{Harness, bearer, chat, message, streamed, with};
+use super::harness::{CREDENTIAL, Harness, bearer, chat, message, streamed, with};
 use serde_json::{Value, json};
 
 fn members(value: &Value) -> Vec<&str> {
@@ -176,7 +176,8 @@ fn section_4_1_and_4_2_the_answer_arrives_byte_for_byte_but_for_id_and_model() {
 /// The same request sent straight to the provider.
 fn direct(h: &Harness, shape: &str, body: &Value) -> String {
     let path = if shape == "chat" { "/v1/chat/completions" } else { "/v1/messages" };
-    let request = post(path, &[("anthropic-version", "2023-06-01")], &body.to_string());
+    let fields = [("anthropic-version", "2023-06-01"), ("x-api-key", CREDENTIAL.1)];
+    let request = post(path, &fields, &body.to_string());
     super::client::Client::connect(h.upstream).ask(&request).text().to_owned()
 }
 
@@ -190,7 +191,8 @@ fn number(id: &str) -> u64 {
     id.rsplit('-').next().and_then(|tail| tail.rsplit('_').next()).unwrap().parse().unwrap()
 }
 
-fn without_created(text: &str) -> String {
+/// The text without its times of creation.
+pub fn without_created(text: &str) -> String {
     let mut parts = text.split("\"created\":");
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |sum, part| sum + "\"created\":" + part.trim_start_matches(|c: char| c.is_ascii_digit()))

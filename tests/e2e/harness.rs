@@ -1,7 +1,7 @@
 //! A gateway before a simulated provider, both as processes of their own, with a ledger and keys in a folder that goes
 //! away. [`Setup`] says what a test wants different.
 
-use super::client::{self, Answer, Client, get, post, request};
+use super::client::{Answer, Client, get, post, request};
 use super::process::{Done, Folder, Process, free_port, run, wait_for};
 use serde_json::{Value, json};
 use std::fs;
@@ -146,7 +146,8 @@ fn local(port: u16) -> SocketAddr {
 /// Starts a simulated provider and waits until it answers.
 pub fn start_provider(folder: &Path, at: SocketAddr, name: &str) -> Process {
     let listen = at.to_string();
-    let mut process = Process::start(folder, name, &["provider", "--listen", &listen], &[]);
+    let args = ["provider", "--listen", &listen, "--key", CREDENTIAL.1];
+    let mut process = Process::start(folder, name, &args, &[]);
     wait_for("the provider to answer", || {
         assert!(!process.has_ended(), "the provider has ended: {}", process.written());
         get(at, "/healthz").ok().filter(|answer| answer.status() == 200)
@@ -171,8 +172,13 @@ impl Harness {
 
     /// Both processes.
     pub fn start(setup: &Setup) -> Harness {
+        Harness::start_at(setup, local(free_port()))
+    }
+
+    /// Both processes, the provider at an address already chosen.
+    pub fn start_at(setup: &Setup, upstream: SocketAddr) -> Harness {
         let folder = Folder::new();
-        let [at, admin, upstream, nobody] = [(); 4].map(|()| local(free_port()));
+        let [at, admin, nobody] = [(); 3].map(|()| local(free_port()));
         let mut text = CONFIG.to_owned();
         for (name, value) in [
             ("{server}", setup.server),
@@ -275,12 +281,13 @@ impl Harness {
         self.stats()[name].as_u64().unwrap_or_else(|| panic!("{name}: {}", self.stats()))
     }
 
-    /// The last request that the provider took: head and body.
+    /// The last request that the provider took: its header lines in lower case, and its body.
     pub fn last(&self) -> (String, Value) {
-        let raw = get(self.upstream, "/last").unwrap().body;
-        let end = client::find(&raw, b"\r\n\r\n").unwrap() + 4;
-        let head = String::from_utf8_lossy(&raw[..end]).to_ascii_lowercase();
-        (head, serde_json::from_slice(&raw[end..]).unwrap_or_default())
+        let mut last = get(self.upstream, "/last").unwrap().json();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_ascii_lowercase();
+        let lines = last["headers"].as_array().into_iter().flatten();
+        let head = lines.map(|line| format!("{}: {}\n", text(&line[0]), text(&line[1]))).collect();
+        (head, last["body"].take())
     }
 
     /// `tollgate usage --json`, by what `by` says.
@@ -314,6 +321,15 @@ impl Harness {
     }
 }
 
+impl Drop for Harness {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let written = self.gateway.written() + &self.provider.written();
+            assert!(!written.contains("panic"), "a panic was caught: {written}");
+        }
+    }
+}
+
 /// Sums over ledger rows.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Ledger {
@@ -330,8 +346,8 @@ impl Ledger {
         let of = |name: &str| lines.iter().map(|line| line[name].as_u64().unwrap_or_default()).sum::<u64>();
         Ledger {
             requests: of("requests"),
-            input: of("input") + of("cache_read") + of("cache_write"),
-            output: of("output"),
+            input: of("uncached_input_tokens") + of("cache_read_tokens") + of("cache_write_tokens"),
+            output: of("output_tokens"),
         }
     }
 
