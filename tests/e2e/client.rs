@@ -68,7 +68,10 @@ impl Answer {
     /// The data of every event of a stream, in order.
     pub fn events(&self) -> Vec<String> {
         let events = self.text().split("\n\n").filter(|event| !event.is_empty());
-        events.filter_map(|event| event.lines().find_map(|line| line.strip_prefix("data: "))).map(String::from).collect()
+        events
+            .filter_map(|event| event.lines().find_map(|line| line.strip_prefix("data: ")))
+            .map(String::from)
+            .collect()
     }
 }
 

@@ -26,7 +26,11 @@ fn errors_of_the_configuration_name_file_line_and_field() {
         (good.replace("provider = \"p\"", "provider = \"q\""), 8, "models[0].targets[0].provider"),
         (format!("{good}[server]\nlisten_on = \"x\"\n"), 10, "server.listen_on"),
         (format!("{good}[server]\nmax_body = \"lots\"\n"), 10, "server.max_body"),
-        (good.replace("shape = \"chat\"", "shape = \"chat\"\napi_key = { env = \"NOT_SET_ANYWHERE\" }"), 4, "providers[0].api_key"),
+        (
+            good.replace("shape = \"chat\"", "shape = \"chat\"\napi_key = { env = \"NOT_SET_ANYWHERE\" }"),
+            4,
+            "providers[0].api_key",
+        ),
         (good.replace("[[models]]", "[[models]"), 5, ""),
     ] {
         fs::write(folder.path().join("tollgate.toml"), &text).unwrap();

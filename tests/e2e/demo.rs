@@ -25,7 +25,8 @@ fn the_demo_comes_up_its_lines_answer_and_ctrl_c_ends_it_with_code_0() {
     });
     let lines: Vec<&str> = printed.lines().map(str::trim).filter(|line| line.starts_with("curl ")).collect();
     assert!(lines.len() >= 2, "{printed}");
-    let find = |path: &str| *lines.iter().find(|line| line.contains(path)).unwrap_or_else(|| panic!("{path}: {printed}"));
+    let find =
+        |path: &str| *lines.iter().find(|line| line.contains(path)).unwrap_or_else(|| panic!("{path}: {printed}"));
     let (status, body) = paste(find("/v1/chat/completions"));
     assert!(status == 200 && body.contains("choices"), "{status}: {body}");
     let (status, body) = paste(find("/v1/messages"));
@@ -39,10 +40,14 @@ fn the_demo_comes_up_its_lines_answer_and_ctrl_c_ends_it_with_code_0() {
         printed[at..].split_whitespace().next().unwrap().to_owned()
     };
     let (base, key) = (setting("OPENAI_BASE_URL"), setting("OPENAI_API_KEY"));
-    assert_eq!((setting("ANTHROPIC_API_KEY"), format!("{}/v1", setting("ANTHROPIC_BASE_URL"))), (key.clone(), base.clone()));
+    assert_eq!(
+        (setting("ANTHROPIC_API_KEY"), format!("{}/v1", setting("ANTHROPIC_BASE_URL"))),
+        (key.clone(), base.clone())
+    );
     let (status, models) = paste(&format!("curl -s {base}/models -H 'authorization: Bearer {key}'"));
     let models: Value = serde_json::from_str(&models).unwrap();
-    let sizes: Vec<u64> = models["data"].as_array().unwrap().iter().filter_map(|m| m["context_window"].as_u64()).collect();
+    let sizes: Vec<u64> =
+        models["data"].as_array().unwrap().iter().filter_map(|m| m["context_window"].as_u64()).collect();
     assert_eq!((status, sizes.len()), (200, 6), "specification section 2.1: the catalog has six entries");
     assert!(sizes.iter().all(|size| matches!(size, 1_000_000 | 256_000)), "1M and 256K: {sizes:?}");
     assert!(sizes.contains(&1_000_000) && sizes.contains(&256_000), "{sizes:?}");
@@ -66,7 +71,8 @@ fn two_demos_run_side_by_side() {
         .collect();
     for demo in &mut demos {
         let text = demo.written();
-        let line = text.lines().map(str::trim).find(|line| line.contains("/v1/quota")).unwrap_or_else(|| panic!("{text}"));
+        let line =
+            text.lines().map(str::trim).find(|line| line.contains("/v1/quota")).unwrap_or_else(|| panic!("{text}"));
         assert_eq!(paste(line).0, 200);
         assert_eq!(demo.stop("INT").code(), Some(0));
     }

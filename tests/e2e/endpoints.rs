@@ -203,9 +203,18 @@ fn section_4_the_headers_of_an_answer_are_the_gateways_alone() {
     let h = Harness::usual();
     let key = h.key();
     let allowed = [
-        "date", "content-type", "content-length", "transfer-encoding", "cache-control", "x-accel-buffering",
-        "x-gateway-request-id", "request-id", "x-request-id", "x-ratelimit-remaining-requests",
-        "x-ratelimit-remaining-tokens", "x-ratelimit-reset",
+        "date",
+        "content-type",
+        "content-length",
+        "transfer-encoding",
+        "cache-control",
+        "x-accel-buffering",
+        "x-gateway-request-id",
+        "request-id",
+        "x-request-id",
+        "x-ratelimit-remaining-requests",
+        "x-ratelimit-remaining-tokens",
+        "x-ratelimit-reset",
     ];
     for stream in [false, true] {
         let answer = h.chat(&key, &with(chat("hi"), "stream", stream));
@@ -226,7 +235,11 @@ fn section_9_paths_outside_v1_are_unknown_and_the_root_is_open() {
     let key = h.key();
     for path in ["/chat/completions", "/v2/models", "/v1", "/v1/nothing", "/v1x/models", "/v1/models/a/b"] {
         let answer = h.get(path, &key);
-        assert_eq!((answer.status(), answer.json()["error"]["type"].as_str()), (404, Some("not_found_error")), "{path}");
+        assert_eq!(
+            (answer.status(), answer.json()["error"]["type"].as_str()),
+            (404, Some("not_found_error")),
+            "{path}"
+        );
     }
     assert_eq!(h.client().ask(&request("GET", "/v2/models", &[])).status(), 404, "outside before authentication");
     assert_eq!(h.client().ask(&request("GET", "/v1/nothing", &[])).status(), 401, "inside after it");

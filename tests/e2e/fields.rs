@@ -172,7 +172,9 @@ fn section_5_the_clients_key_stays_here_and_the_providers_credential_goes_out() 
 fn contract_1_a_route_of_the_other_shape_is_refused_by_name_until_it_is_built() {
     let h = Harness::usual();
     let key = h.key();
-    for answer in [h.chat(&key, &with(chat("hi"), "model", "large")), h.messages(&key, &with(message("hi"), "model", "small"))] {
+    for answer in
+        [h.chat(&key, &with(chat("hi"), "model", "large")), h.messages(&key, &with(message("hi"), "model", "small"))]
+    {
         assert_eq!((answer.status(), answer.json()["error"]["type"].as_str()), (400, Some("invalid_request_error")));
         assert!(answer.json()["error"]["message"].as_str().unwrap().starts_with("model"), "{}", answer.text());
     }
@@ -191,16 +193,23 @@ fn tools_and_images_pass_untouched() {
     let answer = h.chat(&key, &asked).json();
     let call = &answer["choices"][0]["message"]["tool_calls"][0];
     assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls");
-    assert_eq!((&call["function"]["name"], &call["function"]["arguments"]), (&json!("weather"), &json!(r#"{"city":"Oslo"}"#)));
+    assert_eq!(
+        (&call["function"]["name"], &call["function"]["arguments"]),
+        (&json!("weather"), &json!(r#"{"city":"Oslo"}"#))
+    );
     let (_, sent) = h.last();
     assert_eq!((&sent["tools"], &sent["messages"]), (&asked["tools"], &asked["messages"]));
 
-    let tools = json!([{"name": "weather", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}]);
+    let tools =
+        json!([{"name": "weather", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}]);
     let image = json!([{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}},
         {"type": "text", "text": "weather?"}]);
     let asked = with(with(message(""), "tools", tools), "messages", json!([{"role": "user", "content": image}]));
     let answer = h.messages(&key, &asked).json();
-    assert_eq!((&answer["stop_reason"], &answer["content"][0]["input"]), (&json!("tool_use"), &json!({"city": "Oslo"})));
+    assert_eq!(
+        (&answer["stop_reason"], &answer["content"][0]["input"]),
+        (&json!("tool_use"), &json!({"city": "Oslo"}))
+    );
     let (_, sent) = h.last();
     assert_eq!((&sent["tools"], &sent["messages"]), (&asked["tools"], &asked["messages"]));
 }

@@ -145,7 +145,9 @@ fn http_1_0_is_answered_and_closed_and_expect_is_honoured() {
     let key = h.key();
     let body = chat("x").to_string();
     let length = body.len();
-    let head = format!("POST /v1/chat/completions HTTP/1.0\r\nauthorization: Bearer {key}\r\ncontent-length: {length}\r\n\r\n");
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.0\r\nauthorization: Bearer {key}\r\ncontent-length: {length}\r\n\r\n"
+    );
     let mut client = h.client();
     assert_eq!(client.ask(format!("{head}{body}").as_bytes()).status(), 200);
     assert!(client.is_ended());

@@ -110,7 +110,8 @@ fn fickle_upstream(listener: TcpListener) {
             let length = body.len();
             let mut block = [0u8; 64 * 1024];
             if socket.read(&mut block).is_ok_and(|count| count > 0) {
-                let head = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n");
+                let head =
+                    format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n");
                 let _ = socket.write_all((head + body).as_bytes());
                 let _ = socket.read(&mut block);
             }

@@ -13,7 +13,10 @@ fn each_request_is_one_line_with_its_ids_numbers_and_times() {
     let key = h.key();
     let whole = h.chat(&key, &chat("one two\n#sim tokens=5 cached=1"));
     let line = h.log_of(&whole.id());
-    assert_eq!((&line["endpoint"], &line["model"], &line["target"]), (&"chat".into(), &"small".into(), &"sim-chat/up-small".into()));
+    assert_eq!(
+        (&line["endpoint"], &line["model"], &line["target"]),
+        (&"chat".into(), &"small".into(), &"sim-chat/up-small".into())
+    );
     assert_eq!((&line["status"], &line["stream"], &line["attempts"]), (&200.into(), &false.into(), &1.into()));
     assert_eq!((&line["input"], &line["cache_read"], &line["output"]), (&4.into(), &1.into(), &5.into()));
     assert_eq!((&line["source"], &line["key"]), (&"provider".into(), &key[8..20].into()));
@@ -56,7 +59,8 @@ fn nothing_that_is_written_holds_content_or_secrets() {
     h.chat(&key, &with(chat(MARKER), "messages", MARKER));
     h.chat(&key, &with(chat("x"), "user", MARKER));
     h.chat(&key, &with(chat("x"), "model", MARKER));
-    let fields = [("authorization", bearer(&key)), ("x-request-id", "mine\"}{".to_owned()), ("cookie", MARKER.to_owned())];
+    let fields =
+        [("authorization", bearer(&key)), ("x-request-id", "mine\"}{".to_owned()), ("cookie", MARKER.to_owned())];
     let fields: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let path = format!("/v1/chat/completions?api_key={MARKER}");
     let last = h.client().ask(&post(&path, &fields, &chat(MARKER).to_string()));

@@ -132,6 +132,10 @@ fn a_stream_that_is_asked_for_and_not_given_is_an_upstream_error() {
     let key = h.key();
     for shape in ["chat", "messages"] {
         let answer = h.generate(shape, &key, &streamed(body(shape, "hi\n#sim plain")));
-        assert_eq!((answer.status(), answer.json()["error"]["type"].as_str()), (500, Some("upstream_error")), "{shape}");
+        assert_eq!(
+            (answer.status(), answer.json()["error"]["type"].as_str()),
+            (500, Some("upstream_error")),
+            "{shape}"
+        );
     }
 }

@@ -149,7 +149,11 @@ fn a_wrong_name_and_an_unknown_authority_are_upstream_errors() {
     for model in ["wrong-name", "unknown-authority"] {
         let served = s.h.count("requests");
         let answer = s.h.chat(&s.key, &with(chat("x"), "model", model));
-        assert_eq!((answer.status(), answer.json()["error"]["type"].as_str()), (500, Some("upstream_error")), "{model}");
+        assert_eq!(
+            (answer.status(), answer.json()["error"]["type"].as_str()),
+            (500, Some("upstream_error")),
+            "{model}"
+        );
         assert_eq!(s.h.count("requests"), served, "{model}: not a byte of the request went out");
     }
 }
