@@ -25,7 +25,7 @@ mod route;
 mod stats;
 mod upstream;
 
-use crate::base::buf::Pool;
+use crate::base::buf::{BLOCK, Pool};
 use crate::base::limits::{DRAIN_IDLE_GRACE, RESERVE_CONNECTIONS};
 use crate::base::rng::Rng;
 use crate::base::seam::{Action, Conn, Core, Ending, Reply, Side, Signal};
@@ -170,6 +170,7 @@ impl Gateway {
         Readiness {
             drained: self.draining.is_some_and(|drain| drain.over),
             crowded: self.clients.get(cid).is_some_and(|client| client.crowded),
+            buffers: self.pool.has_room(BLOCK),
             store: self.ledger.takes_rows(now.mono, self.config.store.max_commit_lag),
         }
     }

@@ -117,6 +117,9 @@ impl Gateway {
     }
 
     fn relay_stream(&mut self, xid: Id<Exchange>, data: &[u8], now: Now) -> Step {
+        if !self.pool.has_room(data.len()) {
+            return Step::Failed(Fault::from(FaultKind::TooLarge("max_buffered")));
+        }
         let Some(ex) = self.exchanges.get_mut(xid) else { return Step::Ended };
         let Relay::Stream(mut tap) = std::mem::replace(&mut ex.relay, Relay::None) else { return Step::More };
         let mut held = std::mem::take(&mut ex.held);
