@@ -71,8 +71,8 @@ fn two_demos_run_side_by_side() {
         .collect();
     for demo in &mut demos {
         let text = demo.written();
-        let line =
-            text.lines().map(str::trim).find(|line| line.contains("/v1/quota")).unwrap_or_else(|| panic!("{text}"));
+        let mut lines = text.lines().map(str::trim).filter(|line| line.starts_with("curl "));
+        let line = lines.find(|line| line.contains("/v1/messages")).unwrap_or_else(|| panic!("{text}"));
         assert_eq!(paste(line).0, 200);
         assert_eq!(demo.stop("INT").code(), Some(0));
     }
