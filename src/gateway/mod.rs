@@ -21,6 +21,7 @@ pub mod orders;
 mod outgoing;
 mod pool;
 mod relay;
+mod respond;
 mod route;
 mod stats;
 mod upstream;

@@ -3,8 +3,9 @@
 
 use super::Gateway;
 use super::answers::{EVENTS, Extent, JSON};
-use super::exchange::{Commit, Exchange, Opening};
+use super::exchange::{Commit, Exchange};
 use super::fault::{Fault, FaultKind, mask};
+use super::respond::Opening;
 use crate::base::limits::{DONE_GRACE, ERROR_BODY_MAX, HIGH_WATER};
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
