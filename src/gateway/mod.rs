@@ -15,6 +15,7 @@ mod cors;
 mod doors;
 mod exchange;
 mod fault;
+mod flow;
 mod ledger;
 mod local;
 mod log;
@@ -48,7 +49,7 @@ use exchange::Exchange;
 use ledger::Ledger;
 use names::Names;
 use orders::{Notice, Order};
-use outgoing::{Drafts, Template};
+use outgoing::{Drafts, Outgoing};
 use pool::Idle;
 use stats::Stats;
 use std::net::SocketAddr;
@@ -85,7 +86,7 @@ struct Drain {
 #[derive(Debug)]
 pub struct Gateway {
     config: Arc<High>,
-    templates: Vec<Template>,
+    outgoing: Outgoing,
     client_listeners: usize,
     clients: Slots<Client>,
     doors: Doors,
@@ -119,7 +120,7 @@ impl Gateway {
         let mut keys = Keys::new(rng.next_u64());
         keys.load(start.keys);
         let mut gateway = Gateway {
-            templates: Template::all(&config),
+            outgoing: Outgoing::new(&config),
             client_listeners: start.client_listeners,
             clients: Slots::default(),
             doors: Doors::new(rng.next_u64()),
