@@ -78,6 +78,8 @@ pub struct StreamTap {
     splitter: Splitter,
     reported: Reported,
     relayed: Estimator,
+    /// Part of the answer has been relayed.
+    begun: bool,
     finish_seen: bool,
     finished: bool,
 }
@@ -93,6 +95,7 @@ impl StreamTap {
             splitter: Splitter::new(),
             reported: Reported::default(),
             relayed: Estimator::new(),
+            begun: false,
             finish_seen: false,
             finished: false,
         }

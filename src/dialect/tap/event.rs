@@ -80,6 +80,7 @@ impl StreamTap {
         out: &mut Vec<u8>,
     ) -> Result<bool, StreamFault> {
         let name = event.name.of(buf);
+        let before = out.len();
         let splitter = std::mem::take(&mut self.splitter);
         let data = splitter.data(event, buf);
         let result = if data.is_empty() {
@@ -92,6 +93,13 @@ impl StreamTap {
             }
         };
         self.splitter = splitter;
+        if result == Ok(true) {
+            self.begun |= out.len() > before;
+        } else if !self.begun {
+            // Nothing opens a stream but an event; so what a client gets cannot depend on whether a sign of life
+            // arrived together with the first one.
+            out.truncate(before);
+        }
         result
     }
 
