@@ -2,6 +2,7 @@
 
 mod edge {
     mod browsers;
+    mod reload;
     mod rig;
     mod tls;
 }

@@ -15,18 +15,21 @@ use crate::io::store::sqlite::Sqlite;
 use crate::io::store::{self, StoreHandle, StoreNotice};
 use crate::policy::config::{Durability, High, StoreUrl};
 use crate::policy::window::{self, Period};
+use reload::Reloader;
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 
+mod reload;
 pub(super) mod setup;
 
 /// Runs the gateway in the foreground. Exit code 0 after a drain, 1 if it could not start.
 pub fn run(args: &ServeArgs) -> ExitCode {
-    let ended = load::load(&args.config, Secrets::Needed).and_then(|config| {
+    let ended = load::find(&args.config).and_then(|path| {
+        let config = load::read(&path, Secrets::Needed).map_err(Failure::Config)?;
         let listeners = Listeners::bind(&config).map_err(Failure::failed)?;
-        serve(config, listeners, Box::new(std::io::stderr())).map_err(Failure::failed)
+        serve(config, Some(path), listeners, Box::new(std::io::stderr())).map_err(Failure::failed)
     });
     ended.map_or_else(Failure::report, |()| ExitCode::SUCCESS)
 }
@@ -50,18 +53,26 @@ impl Listeners {
     }
 }
 
-/// Runs a gateway on `listeners` until it has drained. `log` takes its log lines.
-pub(super) fn serve(config: High, listeners: Listeners, log: Box<dyn std::io::Write + Send>) -> Result<(), String> {
+/// Runs a gateway on `listeners` until it has drained. `path` is where `config` was read, and will be read again on
+/// HUP; `log` takes its log lines.
+pub(super) fn serve(
+    config: High,
+    path: Option<PathBuf>,
+    listeners: Listeners,
+    log: Box<dyn std::io::Write + Send>,
+) -> Result<(), String> {
     if let Some(setting) = not_built_yet(&config) {
         return Err(format!("{setting} is accepted by the configuration but not built yet"));
     }
-    let StoreUrl::Sqlite(path) = config.store.url.clone() else { return Err("a shared store is not built yet".into()) };
+    let StoreUrl::Sqlite(ledger) = config.store.url.clone() else {
+        return Err("a shared store is not built yet".into());
+    };
     listen::raise_descriptor_limit().map_err(|error| format!("cannot raise the descriptor limit: {error}"))?;
     silence_panics();
     let security = setup::security(&config, None)?;
     let config = Arc::new(config);
     let now = Clock::new().now();
-    let db = open_ledger(&path, &config)?;
+    let db = open_ledger(&ledger, &config)?;
     let mut start = continue_from(&db, &config, now)?;
     start.client_listeners = listeners.clients.len();
     let gateway = Gateway::new(config.clone(), start, now);
@@ -69,13 +80,15 @@ pub(super) fn serve(config: High, listeners: Listeners, log: Box<dyn std::io::Wr
     scribe.write(banner(&config, &listeners, now.unix));
 
     let store: Arc<OnceLock<StoreHandle>> = Arc::default();
-    let outbox = outbox(scribe, store.clone());
-    let mut reactor = Reactor::new(gateway, setup::setup(listeners, security), outbox)
+    let reloader: Arc<OnceLock<Reloader>> = Arc::default();
+    let outbox = outbox(scribe, store.clone(), reloader.clone());
+    let mut reactor = Reactor::new(gateway, setup::setup(listeners, security.clone()), outbox)
         .map_err(|error| format!("cannot start the loop: {error}"))?;
     let handle = store::spawn(db, false, tell(reactor.mailbox()))
         .map_err(|error| format!("cannot start the ledger's thread: {error}"))?;
-    // The cell is empty: this is its only writer.
+    // The cells are empty: this is their only writer.
     let _ = store.set(handle);
+    let _ = reloader.set(Reloader::new(path, security, reactor.mailbox()));
     reactor.watch_signals().map_err(|error| format!("cannot watch signals: {error}"))?;
     reactor.run().map_err(|error| format!("the loop failed: {error}"))?;
     Ok(())
@@ -119,13 +132,22 @@ fn continue_from(db: &Sqlite, config: &High, now: Now) -> Result<Start, String> 
 }
 
 /// The way of rows and log lines to their threads: a copy under a lock, without a system call.
-fn outbox(scribe: Scribe, store: Arc<OnceLock<StoreHandle>>) -> impl FnMut(Vec<Order>) -> Vec<Order> {
+fn outbox(
+    scribe: Scribe,
+    store: Arc<OnceLock<StoreHandle>>,
+    reloader: Arc<OnceLock<Reloader>>,
+) -> impl FnMut(Vec<Order>) -> Vec<Order> {
     move |mut orders| {
         for order in orders.drain(..) {
             match (order, store.get()) {
                 (Order::Rows(rows), Some(store)) => drop(store.write(rows)),
                 (Order::Rows(_), None) => {}
                 (Order::Log(lines), _) => drop(scribe.write(lines)),
+                (Order::Reload(before), _) => {
+                    if let Some(reloader) = reloader.get() {
+                        reloader.start(before);
+                    }
+                }
             }
         }
         orders

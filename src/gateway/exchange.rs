@@ -17,7 +17,7 @@ use super::answers::{self, RequestId};
 use super::client::{Client, Phase as ClientPhase};
 use super::cors::Grant;
 use super::fault::{Fault, FaultKind};
-use super::outgoing::Draft;
+use super::outgoing::{Draft, Outgoing};
 use super::relay::Relay;
 use super::respond::Face;
 use super::stats::Timed;
@@ -83,6 +83,7 @@ pub(crate) struct Exchange {
     pub(crate) head: RequestHead,
     pub(crate) finding: Finding,
     pub(crate) config: Arc<High>,
+    pub(crate) outgoing: Arc<Outgoing>,
     pub(crate) model: Option<usize>,
     /// Index into the model's targets.
     pub(crate) target: usize,
@@ -129,8 +130,11 @@ pub(crate) struct Exchange {
     pub(crate) error: Option<&'static str>,
 }
 
+/// What an exchange keeps of the configuration it begins with.
+pub(crate) type Plans = (Arc<High>, Arc<Outgoing>);
+
 impl Exchange {
-    pub(crate) fn new(client: Id<Client>, id: RequestId, head: RequestHead, config: Arc<High>, now: Now) -> Exchange {
+    pub(crate) fn new(client: Id<Client>, id: RequestId, head: RequestHead, plans: Plans, now: Now) -> Exchange {
         let never = Mono::NEVER;
         Exchange {
             client,
@@ -138,7 +142,8 @@ impl Exchange {
             phase: Phase::Reading,
             head,
             finding: Finding::default(),
-            config,
+            config: plans.0,
+            outgoing: plans.1,
             model: None,
             target: 0,
             tried: 0,
@@ -203,10 +208,14 @@ impl Exchange {
 }
 
 impl Gateway {
+    pub(crate) fn plans(&self) -> Plans {
+        (self.config.clone(), self.outgoing.clone())
+    }
+
     /// A head has arrived: judge it, then answer at once or read the body.
     pub(crate) fn begin(&mut self, cid: Id<Client>, head: RequestHead, now: Now) {
         let id = RequestId::fresh(&mut self.rng);
-        let mut ex = Exchange::new(cid, id, head, self.config.clone(), now);
+        let mut ex = Exchange::new(cid, id, head, self.plans(), now);
         let Some(client) = self.clients.get_mut(cid) else { return };
         client.wait = Mono::NEVER;
         if client.admin {
@@ -348,7 +357,8 @@ impl Gateway {
         };
         let max_tokens = draft.scan.fields().max_tokens;
         let answer = max_tokens.map_or(model.reserve_tokens, |max| max.min(model.reserve_tokens));
-        let plan = ex.config.plan(&self.keys.record(key).plan).ok_or_else(Refusal::no_plan)?;
+        // Limits are those of the present configuration: counters know no other.
+        let plan = self.config.plan(&self.keys.record(key).plan).ok_or_else(Refusal::no_plan)?;
         let admitted = self.meter.admit(key, plan, now.unix, ex.estimate.saturating_add(answer));
         let hold = admitted.map_err(|limit| Refusal::limit(&limit))?;
         ex.hold = Some(hold);

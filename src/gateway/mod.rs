@@ -24,6 +24,7 @@ pub mod orders;
 mod outgoing;
 mod pool;
 mod relay;
+mod reload;
 mod respond;
 mod route;
 mod stats;
@@ -51,6 +52,7 @@ use names::Names;
 use orders::{Notice, Order};
 use outgoing::{Drafts, Outgoing};
 use pool::Idle;
+use reload::Reading;
 use stats::Stats;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -86,7 +88,10 @@ struct Drain {
 #[derive(Debug)]
 pub struct Gateway {
     config: Arc<High>,
-    outgoing: Outgoing,
+    outgoing: Arc<Outgoing>,
+    /// Number of the present configuration.
+    epoch: u32,
+    reading: Reading,
     client_listeners: usize,
     clients: Slots<Client>,
     doors: Doors,
@@ -120,7 +125,9 @@ impl Gateway {
         let mut keys = Keys::new(rng.next_u64());
         keys.load(start.keys);
         let mut gateway = Gateway {
-            outgoing: Outgoing::new(&config),
+            outgoing: Arc::new(Outgoing::new(&config)),
+            epoch: 0,
+            reading: Reading::No,
             client_listeners: start.client_listeners,
             clients: Slots::default(),
             doors: Doors::new(rng.next_u64()),
@@ -300,18 +307,18 @@ impl Core for Gateway {
             Reply::DialFailed(conn, why) => self.dial_failed(Id::new(conn.slot, conn.generation), why, now),
             Reply::Named { host, port, addrs } => self.named(&host, port, addrs, now),
             Reply::Signal(Signal::Terminate) => self.begin_drain(now),
-            // Reading the configuration again comes with its own signal handling; until then it is left as it is.
-            Reply::Signal(Signal::Reload) => {}
+            Reply::Signal(Signal::Reload) => self.begin_reload(),
         }
         self.drain_on(now);
     }
 
-    fn notice(&mut self, notice: Notice, _now: Now) {
+    fn notice(&mut self, notice: Notice, now: Now) {
         match notice {
             Notice::Keys(records) => self.keys.load(records),
             Notice::Committed(rows) => self.ledger.committed(rows),
             Notice::StoreFailed => self.ledger.failed(true),
             Notice::StoreRecovered => self.ledger.failed(false),
+            Notice::Reloaded(news) => self.reloaded(news, now),
         }
     }
 

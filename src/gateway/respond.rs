@@ -82,7 +82,7 @@ impl Gateway {
 
     fn refuse_headless(&mut self, cid: Id<Client>, refusal: &Refusal, now: Now) {
         let id = RequestId::fresh(&mut self.rng);
-        let ex = Exchange::new(cid, id, RequestHead::unparsed(), self.config.clone(), now);
+        let ex = Exchange::new(cid, id, RequestHead::unparsed(), self.plans(), now);
         if let Some(client) = self.clients.get_mut(cid) {
             client.last = true;
         }

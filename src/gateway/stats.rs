@@ -115,6 +115,7 @@ pub(crate) struct Stats {
     turns: Histogram,
     pub(crate) stale_retries: u64,
     pub(crate) panics: u64,
+    pub(crate) reloads: u64,
 }
 
 impl Stats {
@@ -197,6 +198,7 @@ impl Stats {
         }
         for (name, what, value) in [
             ("tollgate_stale_retries_total", "Kept connections found closed and replaced.", self.stale_retries),
+            ("tollgate_reloads_total", "Configurations taken over while running.", self.reloads),
             ("tollgate_turned_away_total", "Connections beyond a bound: closed, or told 503.", gauges.turned_away),
             ("tollgate_panics_total", "Exchanges lost to a bug.", self.panics),
         ] {

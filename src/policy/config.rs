@@ -29,6 +29,7 @@
 //! - `[[plans]]`: `name` required; `tokens` 0 (no limit), `period` month, `requests` 0, `window` 60s,
 //!   `tokens_per_window` 0, `concurrency` 0.
 
+mod follow;
 mod models;
 mod print;
 mod providers;
@@ -230,34 +231,6 @@ impl High {
     /// The plan called `name`.
     pub fn plan(&self, name: &str) -> Option<&Plan> {
         self.plans.iter().find(|plan| &*plan.name == name)
-    }
-
-    /// Makes this the configuration that follows `before` in a running process: TLS peers keep the index they had,
-    /// since exchanges that began under `before` still dial by it; new ones come behind. Refused when the table would
-    /// grow beyond [`ENTRIES_MAX`] entries, so that endless changes cannot grow it for ever.
-    pub fn follow(&mut self, before: &High) -> Result<(), String> {
-        let mut table: Vec<AuthoritySpec> = before.authorities.clone();
-        table.iter_mut().for_each(|spec| spec.retired = true);
-        let mut places = Vec::with_capacity(self.authorities.len());
-        for spec in self.authorities.drain(..) {
-            let same = |old: &AuthoritySpec| (&old.server_name, &old.ca_file) == (&spec.server_name, &spec.ca_file);
-            let place = table.iter().position(same).unwrap_or(table.len());
-            match table.get_mut(place) {
-                Some(old) => old.retired = false,
-                None => table.push(spec),
-            }
-            places.push(place as u32);
-        }
-        self.authorities = table;
-        for provider in &mut self.providers {
-            provider.authority = provider.authority.and_then(|index| places.get(index as usize).copied());
-        }
-        if self.authorities.len() > ENTRIES_MAX {
-            return Err(
-                "too many TLS peers have been configured since the start; restart to forget the old ones".into()
-            );
-        }
-        Ok(())
     }
 
     /// The provider of a target, by `Target.provider`.
