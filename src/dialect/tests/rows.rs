@@ -29,6 +29,9 @@ const ELSEWHERE: &[(u32, &str)] = &[
 
 const ROWS: u32 = 80;
 
+/// The delta that opens a chat stream.
+const ROLE: &str = r#"{"role":"assistant","content":"","refusal":null}"#;
+
 #[derive(Default, Clone)]
 struct Case {
     head: String,
@@ -81,13 +84,16 @@ fn expand(shape: Shape, ours: bool, show_usage: bool, text: &str) -> String {
     for line in text.lines().filter(|line| !line.is_empty()) {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         let choice = |delta: &str, finish: &str| {
-            format!("{head}\"choices\":[{{\"index\":0,\"delta\":{delta},\"logprobs\":null,\"finish_reason\":{finish}}}{tail}")
+            format!(
+                "{head}\"choices\":[{{\"index\":0,\"delta\":{delta},\"logprobs\":null,\
+                 \"finish_reason\":{finish}}}{tail}"
+            )
         };
         match (shape, word) {
             (_, "raw") => write!(out, "{}\n\n", rest.replace("\\n", "\n")).unwrap(),
             (_, "fault") => {}
             (Shape::Chat, "ping") => out.push_str(":\n\n"),
-            (Shape::Chat, "role") => out.push_str(&choice(r#"{"role":"assistant","content":"","refusal":null}"#, "null")),
+            (Shape::Chat, "role") => out.push_str(&choice(ROLE, "null")),
             (Shape::Chat, "delta") => out.push_str(&choice(rest, "null")),
             (Shape::Chat, "finish") => out.push_str(&choice("{}", rest)),
             (Shape::Chat, "usage") => write!(out, "{head}\"choices\":[],\"usage\":{rest}}}\n\n").unwrap(),
@@ -96,8 +102,9 @@ fn expand(shape: Shape, ours: bool, show_usage: bool, text: &str) -> String {
             (Shape::Messages, "ping") => out.push_str("event: ping\ndata: {\"type\":\"ping\"}\n\n"),
             (Shape::Messages, "start") => write!(
                 out,
-                "event: message_start\ndata: {{\"type\":\"message_start\",\"message\":{{\"id\":\"{id}\",\"type\":\"message\",\
-                 \"role\":\"assistant\",\"model\":\"{model}\",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null,\
+                "event: message_start\ndata: {{\"type\":\"message_start\",\"message\":{{\"id\":\"{id}\",\
+                 \"type\":\"message\",\"role\":\"assistant\",\"model\":\"{model}\",\"content\":[],\
+                 \"stop_reason\":null,\"stop_sequence\":null,\
                  \"usage\":{{\"input_tokens\":7,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":0,\
                  \"output_tokens\":0}}}}}}\n\n"
             )
@@ -146,7 +153,9 @@ fn shorten(shape: Shape, show_usage: bool, outcome: &Outcome) -> String {
 fn fault_text(result: &Result<(), StreamFault>) -> String {
     match result {
         Ok(()) => String::new(),
-        Err(StreamFault::Error(error)) => format!("fault error {} {:?}\n", error.kind.as_deref().unwrap_or("-"), error.message),
+        Err(StreamFault::Error(error)) => {
+            format!("fault error {} {:?}\n", error.kind.as_deref().unwrap_or("-"), error.message)
+        }
         Err(fault) => format!("fault {fault:?}\n"),
     }
 }
@@ -207,7 +216,11 @@ fn every_row_that_concerns_us_behaves_as_its_fixture_says() {
     for (row, path) in fixtures() {
         let text = std::fs::read_to_string(&path).unwrap();
         let (comment, cases) = cases(&text);
-        assert!(comment.starts_with(&format!("# {row} ")), "{}: its first line must name row and source", path.display());
+        assert!(
+            comment.starts_with(&format!("# {row} ")),
+            "{}: its first line must name row and source",
+            path.display()
+        );
         assert!(!cases.is_empty(), "{}", path.display());
         let (mut carry, mut blessed) = (Carry::default(), comment);
         for case in &cases {
