@@ -18,6 +18,8 @@ pub const LINGER: Duration = Duration::from_secs(2);
 pub const LINGER_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of pipelined requests taken while one is being answered; beyond it the client is not read.
 pub const PIPELINE_BYTES_MAX: usize = 16 * 1024;
+/// Bytes by which the storage of a request's body grows ahead of what has arrived.
+pub const BODY_STEP_MAX: usize = 1 << 20;
 /// Connections beyond `max_connections` that are still accepted, only to be told 503.
 pub const RESERVE_CONNECTIONS: usize = 32;
 /// Bytes unsent to one connection above which its source is not read.
@@ -30,3 +32,49 @@ pub const CHUNK_LINE_MAX: usize = 1024;
 pub const ERROR_BODY_MAX: usize = 64 * 1024;
 /// Characters of a provider's message passed on to a client.
 pub const ERROR_MESSAGE_MAX: usize = 2048;
+/// Poll events taken in one turn of the loop; the kernel keeps the rest for the next.
+pub const EVENTS_PER_TURN: usize = 1024;
+/// Connections accepted from one listener in one turn, so that a flood of them stalls no stream.
+pub const ACCEPT_BATCH: usize = 64;
+/// Rest of the listeners after an error such as EMFILE: the error would come again at once, and the loop must not spin.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Length of the kernel's queue of connections not yet accepted.
+pub const BACKLOG: i32 = 1024;
+/// Deadlines handled in one turn.
+pub const EXPIRED_PER_TURN: usize = 1024;
+/// Rounds of flush, actions and replies in one turn; what is still to do then waits for the next turn.
+pub const ROUNDS_PER_TURN: usize = 16;
+/// Letters in the loop's mailbox. Senders have few outstanding each, so a full box means that the loop is dead.
+pub const MAILBOX_MAX: usize = 64 * 1024;
+/// How long a closed TLS connection may take to send its last bytes before the socket is dropped.
+pub const PARTING: Duration = Duration::from_secs(5);
+/// Bytes of log lines waiting for a slow stderr; lines beyond it are dropped and counted.
+pub const LOG_BYTES_MAX: usize = 4 << 20;
+/// Rest of the busy log thread between two looks at its lane, so that the loop never has to wake it.
+pub const LOG_TICK: Duration = Duration::from_millis(10);
+/// The same for the store thread: rows gather for one commit. Contract section 5 allows a kill to lose 50 ms.
+pub const COMMIT_TICK: Duration = Duration::from_millis(25);
+/// Looks at an empty lane before its thread lies down to be woken.
+pub const LANE_IDLE_LOOKS: u32 = 100;
+/// How often the store thread looks whether another process has changed the keys; contract section 3 allows 1 s.
+pub const KEYS_LOOK: Duration = Duration::from_millis(250);
+/// Rows of one commit; the rest goes into the next.
+pub const ROWS_PER_COMMIT: usize = 4096;
+/// Rest of the store thread after a failed commit.
+pub const COMMIT_RETRY: Duration = Duration::from_millis(250);
+/// At the end, how often rows that cannot be committed are tried again before they are given up.
+pub const LAST_COMMITS: u32 = 20;
+/// How long a ledger that another process is writing to is waited for.
+pub const STORE_BUSY: Duration = Duration::from_secs(5);
+/// Tokens of one kind in one row; larger reports are absurd and would overflow sums for ever after.
+pub const ROW_TOKENS_MAX: u64 = 1 << 40;
+/// Cost of one row in nano-dollars, for the same reason.
+pub const ROW_COST_MAX: u64 = 1 << 50;
+/// Look-ups waiting for the resolver thread; one beyond it is answered with an empty list.
+pub const LOOKUPS_MAX: usize = 1024;
+/// Bytes per second that a request's body must bring on average once `body_timeout` has passed.
+pub const BODY_RATE_MIN: u64 = 16 * 1024;
+/// Bytes of a request written to an upstream at a time; the rest is cut from the client's own bytes as these leave.
+pub const SEND_SLICE: usize = 64 * 1024;
+/// How long idle connections are left open when draining begins, for requests that are on their way.
+pub const DRAIN_IDLE_GRACE: Duration = Duration::from_millis(500);

@@ -1,1 +1,128 @@
-//! The command line.
+//! The command line: what can be typed, and one file per command. It reads arguments, files and variables, calls the
+//! layers below and prints; it decides nothing about requests. Called by `main` alone.
+//!
+//! Exit codes: 0 done, 1 failed, 2 misused (contract section 6).
+
+pub mod check;
+pub mod demo;
+pub mod demo_config;
+pub mod keys;
+pub mod ledger;
+pub mod load;
+pub mod models;
+pub mod output;
+pub mod provider;
+pub mod serve;
+pub mod usage;
+
+use clap::{Args, Parser, Subcommand};
+use output::Failure;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// A model gateway: keys, limits, routing and exact usage for OpenAI- and Anthropic-shaped APIs
+#[derive(Parser, Debug)]
+#[command(name = "tollgate", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Run the gateway
+    Serve(ServeArgs),
+    /// Run the gateway on a simulated provider with a fresh key; needs no set-up
+    Demo(DemoArgs),
+    /// Run the simulated provider alone
+    Provider(provider::ProviderArgs),
+    /// Check the configuration; errors name file, line and field
+    Check(CheckArgs),
+    /// Issue, list, show and revoke API keys
+    #[command(subcommand)]
+    Keys(keys::KeysCommand),
+    /// List the catalog: names, ids, context sizes, prices
+    Models(ModelsArgs),
+    /// Report requests, tokens and cost
+    Usage(usage::UsageArgs),
+}
+
+/// Which configuration.
+#[derive(Args, Debug, Clone, Default)]
+pub struct ConfigArg {
+    /// Configuration file [default: $TOLLGATE_CONFIG, then ./tollgate.toml, then /etc/tollgate/tollgate.toml]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// `tollgate serve`.
+#[derive(Args, Debug)]
+pub struct ServeArgs {
+    /// Which configuration.
+    #[command(flatten)]
+    pub config: ConfigArg,
+}
+
+/// `tollgate demo`.
+#[derive(Args, Debug)]
+pub struct DemoArgs {
+    /// Address to serve on
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    pub listen: SocketAddr,
+    /// Address for health and metrics
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9090")]
+    pub admin_listen: SocketAddr,
+    /// Tokens per second of every answer; 0 for at once
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub pace: u64,
+}
+
+/// `tollgate check`.
+#[derive(Args, Debug)]
+pub struct CheckArgs {
+    /// Which configuration.
+    #[command(flatten)]
+    pub config: ConfigArg,
+    /// Print the effective configuration: every default filled in, secrets masked
+    #[arg(long)]
+    pub print: bool,
+}
+
+/// `tollgate models`.
+#[derive(Args, Debug)]
+pub struct ModelsArgs {
+    /// Which configuration.
+    #[command(flatten)]
+    pub config: ConfigArg,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Reads `args`, the program's name first, and runs the command they name.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version go to standard output with code 0, everything else to standard error with code 2.
+            let code = u8::try_from(error.exit_code()).unwrap_or(output::MISUSED);
+            let _ = error.print();
+            return ExitCode::from(code);
+        }
+    };
+    let done = match &cli.command {
+        Command::Serve(args) => return serve::run(args),
+        Command::Demo(args) => return demo::run(args),
+        Command::Provider(args) => return provider::run(args),
+        Command::Check(args) => check::run(args),
+        Command::Keys(command) => keys::run(command),
+        Command::Models(args) => models::run(args),
+        Command::Usage(args) => usage::run(args),
+    };
+    done.map_or_else(Failure::report, |()| ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,398 @@
-//! The sans-I/O core: where HTTP, the dialects and the policy meet.
+//! The sans-I/O core: where HTTP, the dialects and the policy meet. [`Gateway`] owns every connection's state and every
+//! buffer; the world drives it by the verbs of [`Core`] and performs what it asks for. No sockets, no clocks, no
+//! threads; nothing here may block.
+//!
+//! The one way of a request: `client` (bytes to messages) → `exchange` (its life) → `admit` (may it pass) → `route`
+//! (which target, which connection) → `upstream` (the provider's connection) → `relay` (the answer's way back) →
+//! `exchange::conclude` (its one end).
+
+mod admit;
+mod answers;
+mod breaker;
+mod charges;
+mod client;
+mod exchange;
+mod fault;
+mod flow;
+mod ledger;
+mod local;
+mod log;
+mod names;
+pub mod orders;
+mod outgoing;
+mod pool;
+mod relay;
+mod respond;
+mod route;
+mod stats;
+mod upstream;
+
+use crate::base::buf::{BLOCK, Pool};
+use crate::base::limits::{DRAIN_IDLE_GRACE, RESERVE_CONNECTIONS};
+use crate::base::rng::Rng;
+use crate::base::seam::{Action, Conn, Core, Ending, Reply, Side, Signal};
+use crate::base::slots::{Id, Slots};
+use crate::base::time::{Mono, Now, Unix};
+use crate::base::timers::Timers;
+use crate::policy::config::High;
+use crate::policy::keys::{KeyId, KeyRecord, Keys};
+use crate::policy::meter::{Hold, Meter};
+use admit::Readiness;
+use answers::DateCache;
+use breaker::Breakers;
+use charges::Charges;
+use client::Client;
+use exchange::Exchange;
+use ledger::Ledger;
+use names::Names;
+use orders::{Notice, Order};
+use outgoing::{Drafts, Outgoing};
+use pool::Idle;
+use stats::Stats;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use upstream::Upstream;
+
+/// What the gateway starts from besides its configuration.
+#[derive(Debug, Default)]
+pub struct Start {
+    /// Entropy for ids and hashing; a fixed one makes a run repeatable.
+    pub seed: [u8; 32],
+    /// Number of listeners that serve clients; those after them serve the admin endpoints.
+    pub client_listeners: usize,
+    /// All keys.
+    pub keys: Vec<KeyRecord>,
+    /// Tokens settled per key and UTC day (its first moment), since the beginning of the longest period.
+    pub days: Vec<(KeyId, Unix, u64)>,
+    /// Requests since the beginning of the longest window: key, admission, tokens. Their tokens are in `days` too.
+    pub recent: Vec<(KeyId, Unix, u64)>,
+}
+
+/// How far stopping has come.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+struct Drain {
+    /// Idle connections are closed from here on.
+    idle_after: Mono,
+    /// What still runs is ended here.
+    until: Mono,
+    /// That has been done.
+    over: bool,
+}
+
+/// The gateway. See the module's documentation.
+#[derive(Debug)]
+pub struct Gateway {
+    config: Arc<High>,
+    outgoing: Outgoing,
+    client_listeners: usize,
+    clients: Slots<Client>,
+    exchanges: Slots<Exchange>,
+    upstreams: Slots<Upstream>,
+    idle: Idle,
+    names: Names,
+    timers: Timers,
+    pool: Pool,
+    breakers: Breakers,
+    drafts: Drafts,
+    charges: Charges,
+    keys: Keys,
+    meter: Meter,
+    ledger: Ledger,
+    stats: Stats,
+    date: DateCache,
+    rng: Rng,
+    draining: Option<Drain>,
+    /// Where an answer is put together before it is framed into a client's unsent bytes; never kept across a verb.
+    scratch: Vec<u8>,
+    dirty: Vec<Conn>,
+    actions: Vec<Action>,
+    orders: Vec<Order>,
+}
+
+impl Gateway {
+    /// A gateway that continues where the ledger stands.
+    pub fn new(config: Arc<High>, start: Start, now: Now) -> Gateway {
+        let mut rng = Rng::new(start.seed);
+        let mut keys = Keys::new(rng.next_u64());
+        keys.load(start.keys);
+        let mut gateway = Gateway {
+            outgoing: Outgoing::new(&config),
+            client_listeners: start.client_listeners,
+            clients: Slots::default(),
+            exchanges: Slots::default(),
+            upstreams: Slots::default(),
+            idle: Idle::default(),
+            names: Names::default(),
+            timers: Timers::default(),
+            pool: Pool::new(config.server.max_buffered),
+            breakers: Breakers::default(),
+            drafts: Drafts::default(),
+            charges: Charges::default(),
+            keys,
+            meter: Meter::new(),
+            ledger: Ledger::default(),
+            stats: Stats::default(),
+            date: DateCache::default(),
+            rng,
+            draining: None,
+            scratch: Vec::new(),
+            dirty: Vec::new(),
+            actions: Vec::new(),
+            orders: Vec::new(),
+            config,
+        };
+        gateway.restore(&start.days, &start.recent, now);
+        gateway.resolve_all(now);
+        gateway
+    }
+
+    fn restore(&mut self, days: &[(KeyId, Unix, u64)], recent: &[(KeyId, Unix, u64)], now: Now) {
+        for (id, day, tokens) in days {
+            let Some(key) = self.keys.index_of(id) else { continue };
+            let Some(plan) = self.config.plan(&self.keys.record(key).plan) else { continue };
+            self.meter.restore_day(key, plan, now.unix, *day, *tokens);
+        }
+        for (id, admitted, tokens) in recent {
+            let Some(key) = self.keys.index_of(id) else { continue };
+            let Some(plan) = self.config.plan(&self.keys.record(key).plan) else { continue };
+            self.meter.restore_row(key, plan, now.unix, *admitted, *tokens);
+        }
+    }
+
+    /// Every host is looked up before the first request needs it.
+    fn resolve_all(&mut self, now: Now) {
+        let config = self.config.clone();
+        for provider in config.providers.iter().filter(|provider| provider.addresses.is_empty()) {
+            self.names.look_up(&provider.host, provider.port, now.mono, &mut self.actions);
+        }
+    }
+
+    /// What can be taken at the moment, seen from one connection.
+    fn readiness(&self, cid: Id<Client>, now: Now) -> Readiness {
+        Readiness {
+            drained: self.draining.is_some_and(|drain| drain.over),
+            crowded: self.clients.get(cid).is_some_and(|client| client.crowded),
+            buffers: self.pool.has_room(BLOCK),
+            store: self.ledger.takes_rows(now.mono, self.config.store.max_commit_lag),
+        }
+    }
+
+    fn begin_drain(&mut self, now: Now) {
+        if self.draining.is_some() {
+            return;
+        }
+        let until = now.mono.after(self.config.server.drain_timeout);
+        let idle_after = now.mono.after(DRAIN_IDLE_GRACE).min(until);
+        self.draining = Some(Drain { idle_after, until, over: false });
+        self.actions.push(Action::StopAccepting);
+        for upstream in self.idle.drain() {
+            self.close_upstream(upstream);
+        }
+        self.drain_on(now);
+    }
+
+    /// Goes on with stopping: closes what is idle, ends what runs too long, leaves when nothing is left.
+    fn drain_on(&mut self, now: Now) {
+        let Some(drain) = &mut self.draining else { return };
+        if now.mono >= drain.until && !drain.over {
+            drain.over = true;
+            self.end_all_clients(now);
+        } else if now.mono >= drain.idle_after {
+            self.close_idle_clients();
+        }
+        if self.clients.is_empty() {
+            self.actions.push(Action::Exit);
+        }
+    }
+
+    /// When stopping goes on by itself. Once everything has been told to end, the connections' own deadlines do.
+    fn drain_deadline(&self) -> Option<Mono> {
+        let drain = self.draining.filter(|drain| !drain.over)?;
+        let idle = self.clients.iter().any(|(_, client)| client.is_idle());
+        Some(if idle { drain.idle_after } else { drain.until })
+    }
+}
+
+/// How much of everything is in use: what the simulator checks, and what must be back to nothing at rest.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Vitals {
+    /// Client connections.
+    pub clients: usize,
+    /// Requests that have a slot: their body is arriving or they are being answered.
+    pub exchanges: usize,
+    /// Upstream connections, idle ones included.
+    pub upstreams: usize,
+    /// Upstream connections kept for the next request.
+    pub idle: usize,
+    /// Reservations of the meter that are out.
+    pub holds: usize,
+    /// Bytes of buffer lent.
+    pub buffered: usize,
+    /// Entries of the timer heap, stale ones included.
+    pub timers: usize,
+}
+
+impl Gateway {
+    /// What is in use at the moment.
+    pub fn vitals(&self) -> Vitals {
+        Vitals {
+            clients: self.clients.len(),
+            exchanges: self.exchanges.len(),
+            upstreams: self.upstreams.len(),
+            idle: self.idle.len(),
+            holds: self.meter.open_holds(),
+            buffered: self.pool.lent(),
+            timers: self.timers.len(),
+        }
+    }
+}
+
+impl Core for Gateway {
+    type Order = Order;
+    type Notice = Notice;
+
+    fn accepted(&mut self, listener: usize, _peer: SocketAddr, now: Now) -> Option<Conn> {
+        let admin = listener >= self.client_listeners;
+        let max = self.config.server.max_connections;
+        if self.clients.len() >= max + RESERVE_CONNECTIONS {
+            return None;
+        }
+        let crowded = self.clients.len() >= max && !admin;
+        let id = self.clients.insert(Client::new(admin, crowded));
+        if let Some(client) = self.clients.get_mut(id) {
+            client.wait = now.mono.after(self.config.server.header_timeout);
+        }
+        self.arm_client(id);
+        Some(client::conn(id))
+    }
+
+    fn bytes(&mut self, conn: Conn, data: &[u8], now: Now) {
+        match conn.side {
+            Side::Client => self.client_bytes(Id::new(conn.slot, conn.generation), data, now),
+            Side::Upstream => self.upstream_bytes(Id::new(conn.slot, conn.generation), data, now),
+        }
+        self.drain_on(now);
+    }
+
+    fn closed(&mut self, conn: Conn, how: Ending, now: Now) {
+        match conn.side {
+            Side::Client => self.client_closed(Id::new(conn.slot, conn.generation), how, now),
+            Side::Upstream => self.upstream_closed(Id::new(conn.slot, conn.generation), how, now),
+        }
+        self.drain_on(now);
+    }
+
+    fn wrote(&mut self, conn: Conn, count: usize, now: Now) {
+        match conn.side {
+            Side::Client => self.client_wrote(Id::new(conn.slot, conn.generation), count, now),
+            Side::Upstream => self.upstream_wrote(Id::new(conn.slot, conn.generation), count, now),
+        }
+        self.drain_on(now);
+    }
+
+    fn reply(&mut self, reply: Reply, now: Now) {
+        match reply {
+            Reply::Dialed(conn) => self.dialed(Id::new(conn.slot, conn.generation)),
+            Reply::DialFailed(conn, why) => self.dial_failed(Id::new(conn.slot, conn.generation), why, now),
+            Reply::Named { host, port, addrs } => self.named(&host, port, addrs, now),
+            Reply::Signal(Signal::Terminate) => self.begin_drain(now),
+            // Reading the configuration again comes with its own signal handling; until then it is left as it is.
+            Reply::Signal(Signal::Reload) => {}
+        }
+        self.drain_on(now);
+    }
+
+    fn notice(&mut self, notice: Notice, _now: Now) {
+        match notice {
+            Notice::Keys(records) => self.keys.load(records),
+            Notice::Committed(rows) => self.ledger.committed(rows),
+            Notice::StoreFailed => self.ledger.failed(true),
+            Notice::StoreRecovered => self.ledger.failed(false),
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Mono> {
+        let timer = self.timers.next().map(|(at, _)| at);
+        [timer, self.drain_deadline()].into_iter().flatten().min()
+    }
+
+    fn expire(&mut self, now: Now) -> bool {
+        if self.drain_deadline().is_some_and(|due| due <= now.mono) {
+            self.drain_on(now);
+        }
+        let due = self.timers.next().filter(|(at, _)| *at <= now.mono);
+        let Some((at, conn)) = due.and_then(|_| self.timers.pop()) else { return false };
+        match conn.side {
+            Side::Client => {
+                let id = Id::new(conn.slot, conn.generation);
+                let Some(client) = self.clients.get_mut(id) else { return true };
+                if self.timers.fired(&mut client.alarm, conn, at, now.mono) {
+                    self.client_expired(id, now);
+                }
+            }
+            Side::Upstream => {
+                let id = Id::new(conn.slot, conn.generation);
+                let Some(upstream) = self.upstreams.get_mut(id) else { return true };
+                if self.timers.fired(&mut upstream.alarm, conn, at, now.mono) {
+                    self.upstream_expired(id, now);
+                }
+            }
+        }
+        self.drain_on(now);
+        true
+    }
+
+    fn unsent(&self, conn: Conn) -> &[u8] {
+        match conn.side {
+            Side::Client => {
+                self.clients.get(Id::new(conn.slot, conn.generation)).map_or(&[], |client| client.tx.bytes())
+            }
+            Side::Upstream => {
+                self.upstreams.get(Id::new(conn.slot, conn.generation)).map_or(&[], |upstream| upstream.tx.bytes())
+            }
+        }
+    }
+
+    fn wants_read(&self, conn: Conn) -> bool {
+        match conn.side {
+            Side::Client => self.client_wants_read(Id::new(conn.slot, conn.generation)),
+            Side::Upstream => self.upstream_wants_read(Id::new(conn.slot, conn.generation)),
+        }
+    }
+
+    fn dirty(&mut self) -> &mut Vec<Conn> {
+        &mut self.dirty
+    }
+
+    fn actions(&mut self) -> &mut Vec<Action> {
+        &mut self.actions
+    }
+
+    fn orders(&mut self) -> &mut Vec<Order> {
+        &mut self.orders
+    }
+
+    fn panicked(&mut self, conn: Option<Conn>, now: Now) {
+        self.stats.panics += 1;
+        match conn {
+            Some(Conn { side: Side::Client, slot, generation }) => self.drop_client(Id::new(slot, generation), now),
+            Some(Conn { side: Side::Upstream, slot, generation }) => {
+                let id = Id::new(slot, generation);
+                let exchange = self.upstreams.get(id).and_then(|upstream| upstream.exchange);
+                let client = exchange.and_then(|xid| self.exchanges.get(xid)).map(|ex| ex.client);
+                match client {
+                    Some(client) => self.drop_client(client, now),
+                    None => self.close_upstream(id),
+                }
+            }
+            None => {}
+        }
+        // An exchange that was being moved when the panic came is gone, and its hold with it.
+        let live: Vec<_> = self.exchanges.iter().filter_map(|(_, ex)| ex.hold.as_ref().map(Hold::id)).collect();
+        self.meter.reclaim(|id| live.contains(&id));
+    }
+
+    fn turned(&mut self, micros: u64) {
+        self.stats.turn(micros);
+    }
+}

@@ -1,1 +1,18 @@
 //! The world: sockets, TLS, files, clocks, signals and helper threads.
+//!
+//! Everything here is thin and takes no decision: a [`Core`](crate::base::seam::Core) decides. The loop thread's only
+//! system calls in the steady state are `recv`, `send` and `epoll_wait`; whatever can block (names, the ledger,
+//! stderr) has a thread of its own.
+
+pub mod clock;
+pub mod lane;
+pub mod links;
+pub mod listen;
+pub mod mailbox;
+pub mod reactor;
+pub mod resolver;
+pub mod scribe;
+pub mod signals;
+pub mod store;
+pub mod tls;
+pub mod transport;

@@ -1,1 +1,219 @@
-//! The simulated provider: a second sans-I/O core on the same reactor.
+//! The simulated provider: a second sans-I/O core, run by the same reactor as the gateway (or by a test). It speaks
+//! both API shapes over HTTP/1.1 as the real providers do, strictly, and can be told to misbehave. It must never
+//! import `gateway`. Run by `cli::provider`, `cli::demo` and the tests.
+//!
+//! **Endpoints.** Any path that ends in `/chat/completions` or `/messages` (POST; the latter needs
+//! `anthropic-version`). `GET /stats`: `{"requests","streamed","prompt_tokens","completion_tokens","aborted",
+//! "failed"}` since the start. `GET /last`: head and body of the last request to a generation endpoint. `GET /` and
+//! `/healthz`: 200.
+//!
+//! **Tokens.** A token of a prompt is a word (a run of characters without white space) of any text in messages,
+//! system prompt, tool results, arguments and compact tool definitions; a part that is neither text nor a tool's
+//! counts 10; a tool call's name counts 1. A prompt has at least 1. A token of an answer is a word of its text with
+//! the blank before it, the name of a tool called, or 6 characters of a call's arguments or of a JSON text. Every
+//! token is one event of a stream. `max_tokens` (`max_completion_tokens` first) cuts the answer after so many.
+//!
+//! **Tools.** A tool is called when `tool_choice` forces one, when the directive `tool` says so, or when the last
+//! user text contains a tool's name; never when the last message brings a tool's result. Arguments are made from the
+//! tool's schema. `response_format` (chat) and `output_config.format` (messages) get a JSON text made from the schema.
+//!
+//! **Directives.** Words after `#sim` on one line of the last user text:
+//!
+//! | word | effect |
+//! |---|---|
+//! | `tokens=N` | a text of N words (default 12, at most 1000000) |
+//! | `echo` | the user's own text, without the line of directives |
+//! | `big=BYTES` | a text of one token of so many bytes (at most 64 MiB) |
+//! | `pace=N` | N tokens per second, 0 = at once; a whole answer takes as long as its tokens |
+//! | `delay=MS` | milliseconds before the head |
+//! | `tool`, `tool=NAME` | calls a tool; `calls=N`: N of them in parallel; `args=JSON`: with these arguments |
+//! | `cached=N` `written=N` | of the prompt's tokens, so many are reported as read from or written to a cache |
+//! | `status=N` | an error in the shape's form; `message=some_words`, `retry_after=N`; `close`: and hang up |
+//! | `html` | an error page instead (502, or the `status` given, also 200) |
+//! | `stall_head` | no head, ever |
+//! | `stall_after=N` | nothing more after N tokens (whole: after N bytes of the body) |
+//! | `ping=MS` | while stalled, a ping (messages) or comment (chat) every so many milliseconds |
+//! | `cut_after=N` `reset_after=N` | the connection ends (FIN, RST) after N tokens (whole: N bytes) |
+//! | `error_after=N` | a stream's error event after N tokens, with `message`; 0 = as the first event |
+//! | `no_usage` | no usage at all |
+//! | `no_finish` | a stream ends without its finish reason; `no_done`: without `[DONE]` or `message_stop` |
+//! | `hang` | the connection stays open after a stream's last event, the body without its end |
+//! | `close` | the body ends with the connection: no length, no chunks |
+//! | `bare` | chat: without `object`, `created`, `system_fingerprint`; whole: without `usage` too |
+//! | `garbage` | text events, or the whole body, are broken JSON |
+//! | `plain` | a whole answer although a stream was asked for |
+//! | `hint` | a 103 before the head |
+//! | `encoding=NAME` | claims this `content-encoding` |
+//! | `crlf` | a stream's lines end in CRLF |
+//! | `drip=N` | at most N bytes per write |
+
+pub mod answer;
+pub mod ask;
+pub mod chat;
+pub mod directives;
+pub mod event;
+mod link;
+pub mod messages;
+pub mod script;
+pub mod stats;
+#[cfg(test)]
+mod tests;
+
+use crate::base::buf::Pool;
+use crate::base::seam::{Action, Conn, Core, Ending, Reply, Shut, Side, Signal};
+use crate::base::slots::{Id, Slots};
+use crate::base::time::{Mono, Now};
+use crate::base::timers::Timers;
+use link::{Link, Shared};
+use stats::{Last, Stats};
+use std::convert::Infallible;
+use std::net::SocketAddr;
+
+/// Connections taken at a time.
+const CONNECTIONS_MAX: usize = 20_000;
+
+/// How a provider behaves where a request does not say.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Tokens per second of every answer; 0 for at once.
+    pub pace: u64,
+    /// The key that requests must carry, by bearer or `x-api-key`; any or none if absent.
+    pub key: Option<String>,
+}
+
+/// The provider.
+#[derive(Debug)]
+pub struct Provider {
+    links: Slots<Link>,
+    shared: Shared,
+    timers: Timers,
+    dirty: Vec<Conn>,
+    actions: Vec<Action>,
+    orders: Vec<Infallible>,
+}
+
+impl Provider {
+    /// A provider without connections.
+    pub fn new(settings: Settings) -> Provider {
+        let (stats, last) = (Stats::default(), Last::default());
+        Provider {
+            links: Slots::default(),
+            shared: Shared { settings, pool: Pool::new(usize::MAX), stats, last, serial: 0 },
+            timers: Timers::default(),
+            dirty: Vec::new(),
+            actions: Vec::new(),
+            orders: Vec::new(),
+        }
+    }
+
+    /// What it has served.
+    pub fn stats(&self) -> &Stats {
+        &self.shared.stats
+    }
+
+    /// Runs one step of a connection, then sees to its alarm and its end.
+    fn step(&mut self, conn: Conn, run: impl FnOnce(&mut Link, &mut Shared)) {
+        let Some(link) = self.links.get_mut(id(conn)) else { return };
+        run(link, &mut self.shared);
+        if let Some(shut) = link.finished() {
+            return self.close(conn, shut);
+        }
+        let due = link.due();
+        self.timers.arm(&mut link.alarm, conn, due);
+        self.dirty.push(conn);
+    }
+
+    fn close(&mut self, conn: Conn, shut: Shut) {
+        if let Some(mut link) = self.links.remove(id(conn)) {
+            link.clear(&mut self.shared);
+            self.actions.push(Action::Close { conn, shut });
+        }
+    }
+}
+
+fn id(conn: Conn) -> Id<Link> {
+    Id::new(conn.slot, conn.generation)
+}
+
+impl Core for Provider {
+    type Order = Infallible;
+    type Notice = Infallible;
+
+    fn accepted(&mut self, _: usize, _: SocketAddr, now: Now) -> Option<Conn> {
+        if self.links.len() >= CONNECTIONS_MAX {
+            return None;
+        }
+        let id = self.links.insert(Link::default());
+        let conn = Conn { side: Side::Client, slot: id.slot, generation: id.generation };
+        self.step(conn, |link, shared| link.advance(shared, now));
+        Some(conn)
+    }
+
+    fn bytes(&mut self, conn: Conn, data: &[u8], now: Now) {
+        self.step(conn, |link, shared| link.push(shared, data, now));
+    }
+
+    fn closed(&mut self, conn: Conn, _: Ending, _: Now) {
+        let busy = self.links.get(id(conn)).is_some_and(Link::is_busy);
+        self.shared.stats.aborted += u64::from(busy);
+        self.close(conn, if busy { Shut::Abort } else { Shut::Clean });
+    }
+
+    fn wrote(&mut self, conn: Conn, count: usize, now: Now) {
+        self.step(conn, |link, shared| link.wrote(shared, count, now));
+    }
+
+    fn reply(&mut self, reply: Reply, _: Now) {
+        if reply == Reply::Signal(Signal::Terminate) {
+            self.actions.extend([Action::StopAccepting, Action::Exit]);
+        }
+    }
+
+    fn notice(&mut self, notice: Infallible, _: Now) {
+        match notice {}
+    }
+
+    fn next_deadline(&self) -> Option<Mono> {
+        self.timers.next().map(|(due, _)| due)
+    }
+
+    fn expire(&mut self, now: Now) -> bool {
+        if self.next_deadline().is_none_or(|due| due > now.mono) {
+            return false;
+        }
+        let Some((at, conn)) = self.timers.pop() else { return false };
+        let Some(link) = self.links.get_mut(id(conn)) else { return true };
+        if self.timers.fired(&mut link.alarm, conn, at, now.mono) {
+            self.step(conn, |link, shared| link.expired(shared, now));
+        }
+        true
+    }
+
+    fn unsent(&self, conn: Conn) -> &[u8] {
+        self.links.get(id(conn)).map(Link::unsent).unwrap_or_default()
+    }
+
+    fn wants_read(&self, conn: Conn) -> bool {
+        self.links.get(id(conn)).is_some_and(Link::wants_read)
+    }
+
+    fn dirty(&mut self) -> &mut Vec<Conn> {
+        &mut self.dirty
+    }
+
+    fn actions(&mut self) -> &mut Vec<Action> {
+        &mut self.actions
+    }
+
+    fn orders(&mut self) -> &mut Vec<Infallible> {
+        &mut self.orders
+    }
+
+    fn panicked(&mut self, conn: Option<Conn>, _: Now) {
+        if let Some(conn) = conn {
+            self.close(conn, Shut::Abort);
+        }
+    }
+
+    fn turned(&mut self, _: u64) {}
+}

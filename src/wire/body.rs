@@ -1,1 +1,116 @@
-//! Message bodies: by length, chunked, or to the end of the connection.
+//! Message bodies: by length, chunked, or to the end of the connection (RFC 9112 sections 6 and 7).
+//! A reader holds no bytes and may be fed in pieces of any size. Must never accept what another reader could end
+//! elsewhere. Called by `wire::inbound` for requests and `gateway::upstream` for responses.
+
+mod chunked;
+#[cfg(test)]
+mod tests;
+
+use super::head::Framing;
+use std::ops::Range;
+
+pub use chunked::Chunked;
+
+/// Where the reading of one body stands.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Reader {
+    /// All of it has been read.
+    Done,
+    /// This many bytes are still to come; never 0.
+    Length(u64),
+    /// Chunks.
+    Chunked(Chunked),
+    /// Everything until the connection ends.
+    ToEnd,
+}
+
+/// What [`Reader::next`] found at the front of its input.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// Bytes of the input that are dealt with.
+    pub consumed: usize,
+    /// Payload among them, possibly empty.
+    pub data: Range<usize>,
+    /// The body is complete; bytes after `consumed` belong to the next message.
+    pub done: bool,
+}
+
+/// Why a body cannot be read on. The connection is of no further use.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum BodyError {
+    /// A chunk's framing is malformed.
+    BadChunk,
+    /// A chunk-size line or the trailer section is longer than `limits::CHUNK_LINE_MAX`.
+    TooLong,
+    /// The connection ended before the body did.
+    Truncated,
+}
+
+impl Reader {
+    /// A reader for a body framed so.
+    pub fn new(framing: Framing) -> Reader {
+        match framing {
+            Framing::None | Framing::Length(0) => Reader::Done,
+            Framing::Length(count) => Reader::Length(count),
+            Framing::Chunked => Reader::Chunked(Chunked::new()),
+            Framing::ToEnd => Reader::ToEnd,
+        }
+    }
+
+    /// True when the body is complete.
+    pub fn is_done(&self) -> bool {
+        *self == Reader::Done
+    }
+
+    /// Looks at the front of `input` and advances. Called again with what was not consumed until it consumes
+    /// nothing or is done; every call yields at most one run of payload.
+    pub fn next(&mut self, input: &[u8]) -> Result<Piece, BodyError> {
+        let piece = match self {
+            Reader::Done => Piece { consumed: 0, data: 0..0, done: true },
+            Reader::Length(left) => {
+                let take = usize::try_from(*left).unwrap_or(usize::MAX).min(input.len());
+                *left -= take as u64;
+                Piece { consumed: take, data: 0..take, done: *left == 0 }
+            }
+            Reader::Chunked(chunked) => chunked.next(input)?,
+            Reader::ToEnd => Piece { consumed: input.len(), data: 0..input.len(), done: false },
+        };
+        if piece.done {
+            *self = Reader::Done;
+        }
+        Ok(piece)
+    }
+
+    /// The connection ended: that completes a body read to the end, and truncates one that is neither that nor done.
+    pub fn end(&mut self) -> Result<(), BodyError> {
+        match self {
+            Reader::Done | Reader::ToEnd => {
+                *self = Reader::Done;
+                Ok(())
+            }
+            Reader::Length(_) | Reader::Chunked(_) => Err(BodyError::Truncated),
+        }
+    }
+}
+
+/// Appends `payload` as one chunk; nothing for an empty one, which would end the body.
+pub fn write_chunk(out: &mut Vec<u8>, payload: &[u8]) {
+    if payload.is_empty() {
+        return;
+    }
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut size = [0u8; 16];
+    let (mut at, mut rest) = (size.len(), payload.len());
+    while rest > 0 {
+        at -= 1;
+        size[at] = DIGITS[rest & 15];
+        rest >>= 4;
+    }
+    out.extend_from_slice(&size[at..]);
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(payload);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// The end of a chunked body without trailers.
+pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";

@@ -1,1 +1,322 @@
-//! The server side of one HTTP/1.1 connection: bytes in, whole requests out.
+//! The server side of one HTTP/1.1 connection: bytes in, whole requests out, one at a time and in order.
+//! Owns the received bytes of the request in hand and of those pipelined behind it. Must never store a byte of a
+//! body before its head has passed, nor more of it than the caller's bound. Called by `gateway` for its clients and
+//! by `provider`.
+//!
+//! One message goes: [`Inbound::push`] until [`Inbound::head`] answers; then [`Inbound::begin_body`] or
+//! [`Inbound::begin_discard`]; more `push` until [`Inbound::body_progress`] says complete or
+//! [`Inbound::discarded`] is true; then [`Inbound::release`]. The spans of the head stay true in between.
+
+#[cfg(test)]
+mod tests;
+
+use super::body::{BodyError, Reader};
+use super::head::{HeadError, RequestHead, parse_request};
+use crate::base::buf::{BLOCK, Buf, Pool};
+use crate::base::limits::{BODY_STEP_MAX, IO_SLICE, PIPELINE_BYTES_MAX};
+use crate::wire::head::Framing;
+
+/// Why bytes were not taken.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum PushError {
+    /// More than `limits::PIPELINE_BYTES_MAX` and one read lie behind a complete message: the caller went on reading
+    /// although [`Inbound::backlog`] told it not to.
+    Overflow,
+    /// The body is refused; see [`BodyRefusal`].
+    Body(BodyRefusal),
+}
+
+/// Why a body is refused.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum BodyRefusal {
+    /// Declared or grown beyond the bound: 413. From here on the rest of it is dropped as it arrives; head and what
+    /// was stored stay readable until [`Inbound::begin_discard`] or [`Inbound::release`].
+    TooLarge,
+    /// Its framing is broken: 400, and the connection is of no further use.
+    Bad(BodyError),
+}
+
+/// What the next bytes are.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Phase {
+    /// A head, or nothing yet.
+    Head,
+    /// Raw bytes after a parsed head: whether they are wanted is not decided.
+    Parsed,
+    /// Body, decoded and stored.
+    Body,
+    /// Body, decoded and dropped.
+    Drop,
+}
+
+/// The reader. In `rx` lie, in this order: the head, the payload decoded so far, and (when the message is complete or
+/// not begun) bytes of further messages. An idle one holds no storage.
+#[derive(Debug)]
+pub struct Inbound {
+    rx: Buf,
+    reader: Reader,
+    max_body: u32,
+    scanned: u32,
+    head_len: u32,
+    payload: u32,
+    dropped: u32,
+    phase: Phase,
+    /// An empty line before the request line has been skipped.
+    skipped: bool,
+}
+
+impl Default for Inbound {
+    fn default() -> Self {
+        Inbound::new()
+    }
+}
+
+impl Inbound {
+    /// A reader at the start of its connection.
+    pub fn new() -> Inbound {
+        Inbound {
+            rx: Buf::default(),
+            reader: Reader::Done,
+            max_body: 0,
+            scanned: 0,
+            head_len: 0,
+            payload: 0,
+            dropped: 0,
+            phase: Phase::Head,
+            skipped: false,
+        }
+    }
+
+    /// Takes bytes as they came. While a body is read, chunked data is decoded on the way in: payload alone is
+    /// stored, contiguous behind the head.
+    pub fn push(&mut self, pool: &mut Pool, data: &[u8]) -> Result<(), PushError> {
+        let rest = match self.phase {
+            Phase::Body | Phase::Drop if !self.reader.is_done() => self.take_body(pool, data),
+            Phase::Body | Phase::Drop | Phase::Parsed | Phase::Head => Ok(data),
+        };
+        let (rest, refusal) = match rest {
+            Ok(rest) => (rest, None),
+            Err((rest, refusal)) => (rest, Some(refusal)),
+        };
+        if self.phase != Phase::Head && self.backlog() + rest.len() > PIPELINE_BYTES_MAX + IO_SLICE {
+            return Err(PushError::Overflow);
+        }
+        self.rx.push(pool, rest);
+        self.settle();
+        refusal.map_or(Ok(()), |refusal| Err(PushError::Body(refusal)))
+    }
+
+    /// The head of the next message, once: when it is complete. An empty line before it is skipped (RFC 9112
+    /// section 2.2). `Ok(None)` while bytes are missing, and while an earlier message is not released.
+    pub fn head(&mut self, pool: &mut Pool, max_header: usize) -> Result<Option<RequestHead>, HeadError> {
+        if self.phase != Phase::Head {
+            return Ok(None);
+        }
+        if !self.skipped && self.rx.bytes().starts_with(b"\r") {
+            match self.rx.bytes().get(1) {
+                None => return Ok(None),
+                Some(b'\n') => {
+                    self.skipped = true;
+                    self.rx.consume(pool, 2);
+                }
+                Some(_) => {}
+            }
+        }
+        let head = parse_request(self.rx.bytes(), &mut self.scanned, max_header)?;
+        if let Some(head) = &head {
+            self.head_len = head.len;
+            self.reader = Reader::new(head.framing);
+            self.phase = Phase::Parsed;
+        }
+        Ok(head)
+    }
+
+    /// The head has passed: from here on its body is read, what lies in the buffer first. True when the body is
+    /// already complete. A declared length over `max_body` bytes is refused before anything is stored; a smaller one
+    /// takes no memory until bytes arrive.
+    pub fn begin_body(&mut self, head: &RequestHead, max_body: u64) -> Result<bool, BodyRefusal> {
+        debug_assert_eq!(self.phase, Phase::Parsed);
+        self.max_body = u32::try_from(max_body).unwrap_or(u32::MAX);
+        self.phase = Phase::Body;
+        let fits = !matches!(head.framing, Framing::Length(count) if count > u64::from(self.max_body));
+        if !fits {
+            self.phase = Phase::Drop;
+        }
+        self.decode_in_place().map_err(|error| BodyRefusal::Bad(self.give_up(error)))?;
+        if !fits || self.payload > self.max_body {
+            self.phase = Phase::Drop;
+            return Err(BodyRefusal::TooLarge);
+        }
+        Ok(self.reader.is_done())
+    }
+
+    /// Payload bytes stored so far, and whether the body is complete.
+    pub fn body_progress(&self) -> (usize, bool) {
+        (self.payload as usize, self.phase == Phase::Body && self.reader.is_done())
+    }
+
+    /// The request is refused: its head and what was stored of its body go at once, the rest of the body is dropped
+    /// as it arrives. Bytes behind the body stay for the next message. A broken body can not be dropped: error, and
+    /// the connection is of no further use.
+    pub fn begin_discard(&mut self, pool: &mut Pool) -> Result<(), BodyError> {
+        let mut outcome = Ok(());
+        if self.phase == Phase::Parsed {
+            self.phase = Phase::Drop;
+            outcome = self.decode_in_place().map_err(|error| self.give_up(error));
+        }
+        self.release(pool);
+        outcome
+    }
+
+    /// True when nothing of a refused message is left to come: the next one may start.
+    pub fn discarded(&self) -> bool {
+        self.phase == Phase::Head
+    }
+
+    /// Payload bytes dropped so far of the refused message in hand, at most 4 GiB are counted.
+    pub fn dropped(&self) -> u64 {
+        u64::from(self.dropped)
+    }
+
+    /// The bytes of the head, and the payload so far. Both empty when no message is in hand.
+    pub fn message(&self) -> (&[u8], &[u8]) {
+        let (head, rest) = self.rx.bytes().split_at(self.head_len as usize);
+        (head, &rest[..self.payload as usize])
+    }
+
+    /// Drops head and payload and keeps pipelined bytes: the next [`Inbound::head`] starts there. What is still to
+    /// come of an incomplete body is dropped as it arrives. A message whose body was not begun is for
+    /// [`Inbound::begin_discard`].
+    pub fn release(&mut self, pool: &mut Pool) {
+        debug_assert_ne!(self.phase, Phase::Parsed);
+        let gone = self.head_len as usize + self.payload as usize;
+        let behind = self.backlog();
+        self.head_len = 0;
+        self.payload = 0;
+        if gone > BLOCK && gone > behind {
+            // A large block must not stay lent for the few bytes behind the message.
+            let mut kept = Buf::default();
+            kept.push(pool, &self.rx.bytes()[gone..]);
+            std::mem::replace(&mut self.rx, kept).release(pool);
+        } else if gone > 0 {
+            self.rx.consume(pool, gone);
+        }
+        if self.phase == Phase::Body {
+            self.phase = Phase::Drop;
+            self.dropped = 0;
+        }
+        self.settle();
+    }
+
+    /// Forgets everything and returns all storage; for a connection that is closed or lingers.
+    pub fn clear(&mut self, pool: &mut Pool) {
+        self.rx.release(pool);
+        *self = Inbound::new();
+    }
+
+    /// Bytes waiting behind the message in hand; before one, bytes of the next. A caller that is busy with an answer
+    /// stops reading when this reaches `limits::PIPELINE_BYTES_MAX`.
+    pub fn backlog(&self) -> usize {
+        self.rx.len() - self.head_len as usize - self.payload as usize
+    }
+
+    /// Bytes of a further message are waiting.
+    pub fn has_pending(&self) -> bool {
+        self.backlog() > 0
+    }
+
+    /// Nothing at all has been received of a next message, nor is one in hand.
+    pub fn is_idle(&self) -> bool {
+        self.phase == Phase::Head && self.rx.is_empty()
+    }
+
+    /// A refused message ends when its body does and nothing of it is kept.
+    fn settle(&mut self) {
+        if self.phase == Phase::Drop && self.reader.is_done() && self.head_len == 0 && self.payload == 0 {
+            self.phase = Phase::Head;
+            self.scanned = 0;
+            self.dropped = 0;
+            self.skipped = false;
+        }
+    }
+
+    /// Where a broken body ends is not known, so nothing that comes is ever read as a message again.
+    fn give_up(&mut self, error: BodyError) -> BodyError {
+        self.phase = Phase::Drop;
+        self.reader = Reader::ToEnd;
+        let kept = self.head_len as usize + self.payload as usize;
+        self.rx.truncate(kept);
+        error
+    }
+
+    /// Feeds the body and returns what lies behind it. A refusal for size lets the rest be dropped.
+    fn take_body<'a>(&mut self, pool: &mut Pool, data: &'a [u8]) -> Result<&'a [u8], (&'a [u8], BodyRefusal)> {
+        let (mut rest, mut refusal) = (data, None);
+        loop {
+            let piece = match self.reader.next(rest) {
+                Ok(piece) => piece,
+                Err(error) => return Err((&[], BodyRefusal::Bad(self.give_up(error)))),
+            };
+            let run = &rest[piece.data];
+            if self.phase == Phase::Body && run.len() > (self.max_body - self.payload) as usize {
+                self.phase = Phase::Drop;
+                refusal = Some(BodyRefusal::TooLarge);
+            }
+            match self.phase {
+                Phase::Body => self.store(pool, run),
+                _ => self.dropped = self.dropped.saturating_add(run.len() as u32),
+            }
+            rest = &rest[piece.consumed..];
+            if piece.done || piece.consumed == 0 {
+                break;
+            }
+        }
+        refusal.map_or(Ok(rest), |refusal| Err((rest, refusal)))
+    }
+
+    /// Appends payload. Grows in proportion to what has come, never beyond the declared length, and never by more
+    /// than one step at a time: the declaration of a size takes no memory.
+    fn store(&mut self, pool: &mut Pool, run: &[u8]) {
+        if run.is_empty() {
+            return;
+        }
+        let announced = match self.reader {
+            Reader::Length(left) => usize::try_from(left).unwrap_or(usize::MAX),
+            Reader::Done => 0,
+            Reader::Chunked(_) | Reader::ToEnd => BODY_STEP_MAX,
+        };
+        let ahead = announced.min(self.payload as usize).min(BODY_STEP_MAX);
+        self.rx.edit(pool, |out| {
+            if out.capacity() - out.len() < run.len() {
+                out.reserve_exact(run.len() + ahead);
+            }
+            out.extend_from_slice(run);
+        });
+        self.payload += run.len() as u32;
+    }
+
+    /// Decodes the raw bytes behind the head where they lie; what follows the body moves up behind its payload.
+    fn decode_in_place(&mut self) -> Result<(), BodyError> {
+        let keep = self.phase == Phase::Body;
+        let bytes = self.rx.bytes_mut();
+        let (mut from, mut to) = (self.head_len as usize, self.head_len as usize);
+        while !self.reader.is_done() {
+            let piece = self.reader.next(&bytes[from..])?;
+            if keep {
+                bytes.copy_within(from + piece.data.start..from + piece.data.end, to);
+                to += piece.data.len();
+            } else {
+                self.dropped = self.dropped.saturating_add(piece.data.len() as u32);
+            }
+            from += piece.consumed;
+            if piece.consumed == 0 {
+                break;
+            }
+        }
+        let left = bytes.len() - from;
+        bytes.copy_within(from.., to);
+        self.payload = (to - self.head_len as usize) as u32;
+        self.rx.truncate(to + left);
+        Ok(())
+    }
+}

@@ -1,0 +1,19 @@
+//! `tollgate check`: says whether a configuration is right, and what it comes to.
+
+use super::CheckArgs;
+use super::load::{self, Secrets};
+use super::output::{Failure, print};
+use crate::policy::config::effective;
+
+/// Checks; with `--print`, prints the effective configuration.
+pub fn run(args: &CheckArgs) -> Result<(), Failure> {
+    let path = load::find(&args.config)?;
+    let high = load::read(&path, Secrets::Needed).map_err(Failure::Config)?;
+    if args.print {
+        return print(&effective(&high));
+    }
+    let count = |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
+    let (providers, models) = (count(high.providers.len(), "provider"), count(high.catalog.models().len(), "model"));
+    let plans = count(high.plans.len(), "plan");
+    print(&format!("{}: ok ({providers}, {models}, {plans})\n", path.display()))
+}

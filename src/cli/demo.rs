@@ -1,0 +1,129 @@
+//! `tollgate demo`: the gateway on a simulated provider, with a fresh key, nothing to set up. Prints lines to paste.
+
+use super::DemoArgs;
+use super::demo_config::demo_text;
+use super::output::Failure;
+use super::serve::{Listeners, serve};
+use crate::io::clock;
+use crate::io::listen;
+use crate::io::store::sqlite::{Mode, Sqlite};
+use crate::policy::catalog::Model;
+use crate::policy::config::{High, Source};
+use crate::policy::keys::{self, KeyRecord, Scope};
+use crate::provider::Settings;
+use ring::rand::{SecureRandom, SystemRandom};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Runs the demo in the foreground until a signal; exit code 0.
+pub fn run(args: &DemoArgs) -> ExitCode {
+    let folder = Folder::new().map_err(Failure::failed);
+    let ended = folder.and_then(|folder| demo(args, &folder.0));
+    ended.map_or_else(Failure::report, |()| ExitCode::SUCCESS)
+}
+
+/// A folder for the demo's ledger, gone when it ends.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Folder, String> {
+        let path = std::env::temp_dir().join(format!("tollgate-demo-{}", std::process::id()));
+        std::fs::create_dir_all(&path).map_err(|error| format!("cannot create {}: {error}", path.display()))?;
+        Ok(Folder(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed is left in the folder for temporary files.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn demo(args: &DemoArgs, folder: &Path) -> Result<(), Failure> {
+    let provider = start_provider(args).map_err(Failure::failed)?;
+    let (listen, admin) = (free_port(args.listen), free_port(args.admin_listen));
+    let (listen, admin) = (listen.map_err(Failure::failed)?, admin.map_err(Failure::failed)?);
+    let text = demo_text(provider, listen, admin, &folder.join("demo.db").to_string_lossy());
+    let source =
+        Source { file: "demo.toml", text: &text, env: &|_| None, read: &|_| Err(std::io::ErrorKind::NotFound.into()) };
+    let config = High::parse(&source).map_err(Failure::Config)?;
+    let key = issue_key(&folder.join("demo.db"), &config).map_err(Failure::failed)?;
+    let listeners = Listeners::bind(&config).map_err(Failure::failed)?;
+    print_help(listen, &key, &config);
+    // The demo is for looking at answers; its log would only stand between them.
+    serve(config, listeners, Box::new(std::io::sink())).map_err(Failure::failed)
+}
+
+/// The simulated provider, on a thread and a loop of its own; it ends with the process.
+fn start_provider(args: &DemoArgs) -> Result<SocketAddr, String> {
+    let failed = |error: std::io::Error| format!("cannot start the simulated provider: {error}");
+    let listener = listen::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), false).map_err(failed)?;
+    let addr = listener.local_addr().map_err(failed)?;
+    let settings = Settings { pace: args.pace, ..Settings::default() };
+    let start = move || super::provider::reactor(listener, settings)?.run().map(drop);
+    std::thread::Builder::new().name("provider".into()).spawn(start).map_err(failed)?;
+    Ok(addr)
+}
+
+/// The address asked for; when something else listens there already, a free port beside it.
+fn free_port(asked: SocketAddr) -> Result<SocketAddr, String> {
+    let any = SocketAddr::new(asked.ip(), 0);
+    let listener = TcpListener::bind(asked).or_else(|_| TcpListener::bind(any));
+    listener.and_then(|listener| listener.local_addr()).map_err(|error| format!("cannot listen on {asked}: {error}"))
+}
+
+fn issue_key(db: &Path, config: &High) -> Result<String, String> {
+    let random = SystemRandom::new();
+    let mut entropy = true;
+    let issued = keys::issue(&config.server.key_prefix, |bytes| entropy &= random.fill(bytes).is_ok());
+    if !entropy {
+        return Err("no entropy is available".into());
+    }
+    let record = KeyRecord {
+        id: issued.id,
+        digest: issued.digest,
+        name: "demo".into(),
+        plan: config.plans.first().map(|plan| plan.name.to_string()).unwrap_or_default(),
+        scope: Scope::default(),
+        created: clock::unix(),
+        expires: None,
+        revoked: None,
+    };
+    let failed = |error| format!("cannot issue a key: {error}");
+    Sqlite::open(db, Mode::Shared).map_err(failed)?.insert_key(&record).map_err(failed)?;
+    Ok(issued.text)
+}
+
+/// The catalog id of the first model whose provider speaks `shape`.
+fn model_of<'a>(config: &'a High, shape: &str) -> &'a str {
+    let speaks = |model: &&Model| {
+        let provider = model.targets.first().and_then(|target| config.provider(target.provider));
+        provider.is_some_and(|provider| provider.shape.name() == shape)
+    };
+    config.catalog.models().iter().find(speaks).map_or("", |model| &*model.id)
+}
+
+fn print_help(listen: SocketAddr, key: &str, config: &High) {
+    let models: Vec<&str> = config.catalog.models().iter().map(|model| &*model.id).collect();
+    let (chat, messages) = (model_of(config, "chat"), model_of(config, "messages"));
+    let (base, models) = (format!("http://{listen}"), models.join(", "));
+    let json = "-H 'content-type: application/json'";
+    let hello = "\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]";
+    println!("Tollgate is listening on {base} with a simulated provider behind it. Ctrl-C ends it.\n");
+    println!("Models: {models}\n\nOpenAI's chat shape, streamed:\n");
+    println!(
+        "curl -sN {base}/v1/chat/completions -H 'authorization: Bearer {key}' {json} \
+         -d '{{\"model\":\"{chat}\",\"stream\":true,{hello}}}'"
+    );
+    println!("\nAnthropic's messages shape:\n");
+    println!(
+        "curl -s {base}/v1/messages -H 'x-api-key: {key}' -H 'anthropic-version: 2023-06-01' {json} \
+         -d '{{\"model\":\"{messages}\",\"max_tokens\":256,{hello}}}'"
+    );
+    println!("\nWhat the key may use, and what is left: GET {base}/v1/models and {base}/v1/quota\n");
+    println!("For the SDKs:\n");
+    println!("export OPENAI_BASE_URL={base}/v1 OPENAI_API_KEY={key}");
+    println!("export ANTHROPIC_BASE_URL={base} ANTHROPIC_API_KEY={key}\n");
+}

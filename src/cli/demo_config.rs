@@ -1,0 +1,115 @@
+//! The configuration of `tollgate demo`: six invented models on a simulated provider. Text, parsed like any other.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+
+/// Id, name, shape, context, input, output, cache read and cache write price (USD per 1M tokens).
+type Entry = (&'static str, &'static str, &'static str, &'static str, [&'static str; 4]);
+
+/// Context sizes and prices as they are found in the market; names that are nobody's.
+const CATALOG: [Entry; 6] = [
+    ("heron-large", "Heron Large", "chat", "1M", ["2.50", "10.00", "0.25", "2.50"]),
+    ("heron-small", "Heron Small", "chat", "256K", ["0.25", "2.00", "0.025", "0.25"]),
+    ("heron-nano", "Heron Nano", "chat", "256K", ["0.05", "0.40", "0.005", "0.05"]),
+    ("ibis-large", "Ibis Large", "messages", "1M", ["5.00", "25.00", "0.50", "6.25"]),
+    ("ibis-medium", "Ibis Medium", "messages", "1M", ["3.00", "15.00", "0.30", "3.75"]),
+    ("ibis-small", "Ibis Small", "messages", "256K", ["1.00", "5.00", "0.10", "1.25"]),
+];
+
+/// The plan of the demo's key.
+pub const PLAN: &str = "demo";
+
+/// A configuration in TOML: listeners, the ledger file `db`, two providers that are both the simulated one at
+/// `provider` (one per shape), six models, one plan. `db` may be any path; it is quoted as TOML demands.
+pub fn demo_text(provider: SocketAddr, listen: SocketAddr, admin: SocketAddr, db: &str) -> String {
+    let url = toml_string(&format!("sqlite:{db}"));
+    let mut text = format!(
+        "default_model = \"heron-small\"\n\n\
+         [server]\nlisten = \"{listen}\"\nadmin_listen = \"{admin}\"\n\n\
+         [store]\nurl = {url}\n\n\
+         [[providers]]\nname = \"heronry\"\nshape = \"chat\"\nbase_url = \"http://{provider}/v1\"\n\n\
+         [[providers]]\nname = \"ibisery\"\nshape = \"messages\"\nbase_url = \"http://{provider}\"\n\n"
+    );
+    for (id, name, shape, context, [input, output, read, write]) in CATALOG {
+        let provider = if shape == "chat" { "heronry" } else { "ibisery" };
+        // Writing to a String cannot fail.
+        let _ = write!(
+            text,
+            "[[models]]\nid = \"{id}\"\nname = \"{name}\"\nowned_by = \"{provider}\"\ncontext = \"{context}\"\n\
+             input_price = {input}\noutput_price = {output}\ncache_read_price = {read}\ncache_write_price = {write}\n\
+             targets = [{{ provider = \"{provider}\", model = \"sim-{id}\" }}]\n\n"
+        );
+    }
+    let _ = write!(text, "[[plans]]\nname = \"{PLAN}\"\ntokens = 10_000_000\nrequests = 600\nconcurrency = 100\n");
+    text
+}
+
+/// A TOML basic string.
+fn toml_string(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if c.is_control() => {
+                let _ = write!(out, "\\u{:04X}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::policy::config::{High, Source, StoreUrl};
+    use crate::wire::Shape;
+
+    /// The demo's configuration, with addresses that nobody listens on.
+    pub(in crate::cli) fn parsed() -> High {
+        parse(&text("/tmp/demo.db"))
+    }
+
+    fn text(db: &str) -> String {
+        let address = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        demo_text(address(4001), address(8080), address(9090), db)
+    }
+
+    fn parse(text: &str) -> High {
+        let none = |_: &str| None;
+        let read = |_: &str| Err(std::io::Error::from(std::io::ErrorKind::NotFound));
+        let source = Source { file: "demo.toml", text, env: &none, read: &read };
+        High::parse(&source).unwrap_or_else(|errors| panic!("{errors:?}"))
+    }
+
+    #[test]
+    fn the_demo_has_six_models_of_two_sizes_three_per_shape() {
+        // Specification section 2.1: six entries, context sizes 1M and 256K.
+        let high = parsed();
+        let models = high.catalog.models();
+        assert_eq!(models.len(), 6);
+        assert!(models.iter().all(|model| [1_000_000, 256_000].contains(&model.context)));
+        assert!(models.iter().any(|model| model.context == 256_000));
+        let chat = models.iter().filter(|model| high.providers[model.targets[0].provider].shape == Shape::Chat);
+        assert_eq!(chat.count(), 3);
+        assert!(models.iter().all(|model| model.prices.input > 0 && model.prices.output > model.prices.input));
+        assert!(high.plan(PLAN).is_some());
+    }
+
+    #[test]
+    fn both_providers_are_the_simulated_one_and_need_no_look_up() {
+        let high = parsed();
+        let paths: Vec<&str> = high.providers.iter().map(|provider| provider.path.as_str()).collect();
+        assert_eq!(paths, ["/v1/chat/completions", "/v1/messages"]);
+        assert!(high.providers.iter().all(|provider| provider.addresses == ["127.0.0.1:4001".parse().unwrap()]));
+        assert_eq!(high.server.listen, ["127.0.0.1:8080".parse().unwrap()]);
+    }
+
+    #[test]
+    fn any_path_of_a_ledger_survives_the_quoting() {
+        for path in ["/tmp/a b/\"quoted\".db", "/tmp/back\\slash.db"] {
+            assert_eq!(parse(&text(path)).store.url, StoreUrl::Sqlite(path.into()));
+        }
+    }
+}

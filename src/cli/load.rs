@@ -1,0 +1,92 @@
+//! Finds and reads the configuration. Called by every command that needs one, and by `serve` again on reload.
+
+use super::ConfigArg;
+use super::output::Failure;
+use crate::policy::config::{ConfigError, High, Source};
+use std::path::{Path, PathBuf};
+
+/// Names the configuration if no argument does.
+const VARIABLE: &str = "TOLLGATE_CONFIG";
+/// Looked for in this order after the variable.
+const USUAL: [&str; 2] = ["tollgate.toml", "/etc/tollgate/tollgate.toml"];
+
+/// What stands in for secrets and certificates that a command does not need: long enough to be one of either.
+const PLACEHOLDER: &str = "-----BEGIN CERTIFICATE----- -----BEGIN PRIVATE KEY-----";
+
+/// Whether a command needs the secrets that a configuration refers to.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Secrets {
+    /// All must be there.
+    Needed,
+    /// Those that are missing are passed over: whoever issues keys need not have the providers' credentials.
+    Optional,
+}
+
+/// The file to use: the argument, else the variable, else the first usual one that exists (contract section 6).
+pub fn find(arg: &ConfigArg) -> Result<PathBuf, Failure> {
+    let variable = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
+    choose(arg.config.clone(), variable.map(PathBuf::from), |path| path.exists())
+}
+
+fn choose(
+    argument: Option<PathBuf>,
+    variable: Option<PathBuf>,
+    exists: impl Fn(&Path) -> bool,
+) -> Result<PathBuf, Failure> {
+    if let Some(path) = argument.or(variable) {
+        return Ok(path);
+    }
+    let usual = USUAL.iter().map(PathBuf::from).find(|path| exists(path));
+    usual.ok_or_else(|| {
+        let places = USUAL.join(" nor ");
+        Failure::failed(format!("no configuration: no --config, no ${VARIABLE}, neither {places} exists"))
+    })
+}
+
+/// Reads and checks the file at `path`.
+pub fn read(path: &Path, secrets: Secrets) -> Result<High, Vec<ConfigError>> {
+    let file = path.to_string_lossy();
+    let unreadable = |error: std::io::Error| {
+        let message = error.to_string();
+        vec![ConfigError { file: file.to_string(), line: None, field: String::new(), message }]
+    };
+    let text = std::fs::read_to_string(path).map_err(unreadable)?;
+    let stand_in = || (secrets == Secrets::Optional).then(|| PLACEHOLDER.to_string());
+    let env = |name: &str| std::env::var(name).ok().or_else(stand_in);
+    let read = |path: &str| std::fs::read_to_string(path).or_else(|error| stand_in().ok_or(error));
+    High::parse(&Source { file: &file, text: &text, env: &env, read: &read })
+}
+
+/// Finds, reads and checks.
+pub fn load(arg: &ConfigArg, secrets: Secrets) -> Result<High, Failure> {
+    read(&find(arg)?, secrets).map_err(Failure::Config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_argument_wins_over_the_variable_and_that_over_the_usual_places() {
+        let path = |text: &str| Some(PathBuf::from(text));
+        let all = |_: &Path| true;
+        assert_eq!(choose(path("a"), path("b"), all), Ok("a".into()));
+        assert_eq!(choose(None, path("b"), all), Ok("b".into()));
+        assert_eq!(choose(None, None, all), Ok("tollgate.toml".into()));
+        let system = |path: &Path| path.is_absolute();
+        assert_eq!(choose(None, None, system), Ok("/etc/tollgate/tollgate.toml".into()));
+    }
+
+    #[test]
+    fn a_file_that_was_named_is_not_passed_over_when_it_is_missing() {
+        assert_eq!(choose(Some("gone.toml".into()), None, |_| false), Ok("gone.toml".into()));
+        let errors = read(Path::new("/nonexistent/gone.toml"), Secrets::Needed).unwrap_err();
+        assert!(errors[0].to_string().starts_with("/nonexistent/gone.toml: "));
+    }
+
+    #[test]
+    fn without_any_configuration_the_places_are_named() {
+        let Err(Failure::Failed(text)) = choose(None, None, |_| false) else { panic!("found one") };
+        assert!(text.contains("tollgate.toml") && text.contains("TOLLGATE_CONFIG"), "{text}");
+    }
+}

@@ -1,0 +1,84 @@
+//! `tollgate models`: the catalog in human form (specification section 2.1).
+
+use super::ModelsArgs;
+use super::load::{self, Secrets};
+use super::output::{Align, Failure, Table, print, print_json};
+use crate::policy::catalog::{Catalog, price_text};
+use serde::Serialize;
+
+/// One model as JSON.
+#[derive(Serialize)]
+struct Line<'a> {
+    name: &'a str,
+    id: &'a str,
+    owned_by: &'a str,
+    context: &'a str,
+    context_window: u64,
+    /// USD per 1M tokens, as are the other prices.
+    input_price: f64,
+    output_price: f64,
+    cache_read_price: f64,
+    cache_write_price: f64,
+}
+
+/// Lists the catalog in the order of the configuration.
+pub fn run(args: &ModelsArgs) -> Result<(), Failure> {
+    let high = load::load(&args.config, Secrets::Optional)?;
+    if args.json { print_json(&lines(&high.catalog)) } else { print(&table(&high.catalog)) }
+}
+
+fn lines(catalog: &Catalog) -> Vec<Line<'_>> {
+    let price = |micro: u64| micro as f64 / 1e6;
+    let line = catalog.models().iter().map(|model| Line {
+        name: &model.name,
+        id: &model.id,
+        owned_by: &model.owned_by,
+        context: &model.context_text,
+        context_window: model.context,
+        input_price: price(model.prices.input),
+        output_price: price(model.prices.output),
+        cache_read_price: price(model.prices.cache_read),
+        cache_write_price: price(model.prices.cache_write),
+    });
+    line.collect()
+}
+
+fn table(catalog: &Catalog) -> String {
+    let mut table = Table::new(&[
+        ("NAME", Align::Left),
+        ("ID", Align::Left),
+        ("CONTEXT", Align::Right),
+        ("INPUT $/1M", Align::Right),
+        ("OUTPUT $/1M", Align::Right),
+    ]);
+    for model in catalog.models() {
+        let prices = [price_text(model.prices.input), price_text(model.prices.output)];
+        let mut row = vec![model.name.clone(), model.id.to_string(), model.context_text.clone()];
+        row.extend(prices);
+        table.row(row);
+    }
+    table.text()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::demo_config::tests::parsed;
+
+    #[test]
+    fn the_table_shows_name_id_abbreviated_context_and_prices() {
+        let text = table(&parsed().catalog);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 7);
+        let first: Vec<&str> = lines[1].split_whitespace().collect();
+        assert_eq!(first, ["Heron", "Large", "heron-large", "1M", "2.50", "10.00"]);
+    }
+
+    #[test]
+    fn json_has_the_integer_form_beside_the_abbreviated_one() {
+        let json = serde_json::to_value(lines(&parsed().catalog)).unwrap();
+        assert_eq!(json[0]["context"], "1M");
+        assert_eq!(json[0]["context_window"], 1_000_000);
+        assert_eq!(json[0]["input_price"], 2.5);
+    }
+}

@@ -1,0 +1,189 @@
+//! The one printer of the command line: tables, JSON, failures. Standard output carries what was asked for and
+//! nothing else; remarks and errors go to standard error.
+
+use crate::policy::config::ConfigError;
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::io::{ErrorKind, Write};
+use std::process::ExitCode;
+
+/// Exit code of a command that failed.
+pub const FAILED: u8 = 1;
+/// Exit code of a command that was called wrongly.
+pub const MISUSED: u8 = 2;
+
+/// Why a command did not do what was asked.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// It tried and could not.
+    Failed(String),
+    /// Its arguments make no sense.
+    Misused(String),
+    /// The configuration is wrong.
+    Config(Vec<ConfigError>),
+}
+
+impl Failure {
+    /// Failed, for anything that says why.
+    pub fn failed(why: impl ToString) -> Failure {
+        Failure::Failed(why.to_string())
+    }
+
+    /// Misused, for anything that says why.
+    pub fn misused(why: impl ToString) -> Failure {
+        Failure::Misused(why.to_string())
+    }
+
+    /// The exit code that goes with it.
+    pub fn code(&self) -> u8 {
+        match self {
+            Failure::Failed(_) | Failure::Config(_) => FAILED,
+            Failure::Misused(_) => MISUSED,
+        }
+    }
+
+    /// Says so on standard error; the exit code.
+    pub fn report(self) -> ExitCode {
+        let code = self.code();
+        let text = match self {
+            Failure::Failed(text) | Failure::Misused(text) => format!("tollgate: {text}"),
+            // Nothing before the file's name, so that an editor can jump to it.
+            Failure::Config(errors) => errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
+        };
+        remark(&text);
+        ExitCode::from(code)
+    }
+}
+
+/// Writes `text` to standard output. A reader that has gone away (`| head`) is no failure.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Failure::failed(format!("standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes one line to standard error; there is nowhere to say that it failed.
+pub fn remark(line: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
+
+/// Prints `value` as indented JSON.
+pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let mut text = serde_json::to_string_pretty(value).map_err(Failure::failed)?;
+    text.push('\n');
+    print(&text)
+}
+
+/// On which side of its column a value stands.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Align {
+    /// Words.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+/// A table: one line of headings, one line per row, two spaces between columns.
+#[derive(Debug)]
+pub struct Table {
+    heads: Vec<(&'static str, Align)>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these columns and no rows.
+    pub fn new(heads: &[(&'static str, Align)]) -> Table {
+        Table { heads: heads.to_vec(), rows: Vec::new() }
+    }
+
+    /// Adds a row with one value per column. Control characters are shown as `?`, so that no stored name can play
+    /// with a terminal.
+    pub fn row(&mut self, values: Vec<String>) {
+        let clean = |value: String| value.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+        self.rows.push(values.into_iter().map(clean).collect());
+    }
+
+    /// The whole as text.
+    pub fn text(&self) -> String {
+        let mut widths: Vec<usize> = self.heads.iter().map(|(head, _)| head.chars().count()).collect();
+        for row in &self.rows {
+            for (width, value) in widths.iter_mut().zip(row) {
+                *width = (*width).max(value.chars().count());
+            }
+        }
+        let mut text = String::new();
+        let heads: Vec<String> = self.heads.iter().map(|(head, _)| (*head).to_string()).collect();
+        for row in std::iter::once(&heads).chain(&self.rows) {
+            let mut line = String::new();
+            for ((value, width), (_, align)) in row.iter().zip(&widths).zip(&self.heads) {
+                // Writing to a String cannot fail.
+                let _ = match align {
+                    Align::Left => write!(line, "{value:<width$}  "),
+                    Align::Right => write!(line, "{value:>width$}  "),
+                };
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// A count with a thin structure for the eye: `1_234_567`, as TOML and Rust write it.
+pub fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push('_');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// Nano-dollars as dollars, rounded up to a ten-thousandth, so that no cost shows as none.
+pub fn dollars(nano: u64) -> String {
+    let parts = nano.div_ceil(100_000);
+    format!("{}.{:04}", parts / 10_000, parts % 10_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_value() {
+        let mut table = Table::new(&[("NAME", Align::Left), ("TOKENS", Align::Right)]);
+        table.row(vec!["a".to_string(), "1".to_string()]);
+        table.row(vec!["läng-er".to_string(), "12345678".to_string()]);
+        assert_eq!(table.text(), "NAME       TOKENS\na               1\nläng-er  12345678\n");
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        let mut table = Table::new(&[("NAME", Align::Left)]);
+        table.row(vec!["a\x1b[2Jb\nc".to_string()]);
+        assert_eq!(table.text(), "NAME\na?[2Jb?c\n");
+    }
+
+    #[test]
+    fn counts_are_grouped_by_three() {
+        let cases = [(0, "0"), (999, "999"), (1000, "1_000"), (1_234_567, "1_234_567")];
+        for (count, text) in cases {
+            assert_eq!(grouped(count), text);
+        }
+    }
+
+    #[test]
+    fn costs_are_rounded_up_so_that_none_shows_as_nothing() {
+        let cases = [(0, "0.0000"), (1, "0.0001"), (250_000_000, "0.2500"), (12_345_678_901, "12.3457")];
+        for (nano, text) in cases {
+            assert_eq!(dollars(nano), text);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! `tollgate provider`: the simulated provider alone, for trying things out, tests and benchmarks. Says where it
+//! listens and runs until TERM or INT. Knows nothing of the gateway.
+
+use crate::io::listen;
+use crate::io::reactor::{Reactor, Setup};
+use crate::provider::{Provider, Settings};
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::process::ExitCode;
+
+/// What `tollgate provider` is told.
+#[derive(clap::Args, Clone, Debug)]
+pub struct ProviderArgs {
+    /// Address to listen on; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9000")]
+    pub listen: SocketAddr,
+    /// Tokens per second of every answer; 0 for as fast as they are read
+    #[arg(long, value_name = "TOKENS_PER_SECOND", default_value_t = 0)]
+    pub pace: u64,
+    /// The key that requests must carry; any or none is taken if absent
+    #[arg(long, value_name = "KEY")]
+    pub key: Option<String>,
+}
+
+/// Runs the command. Exit codes: 0 ended by a signal, 1 failed.
+pub fn run(args: &ProviderArgs) -> ExitCode {
+    match serve(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tollgate: provider on {}: {error}", args.listen);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(args: &ProviderArgs) -> io::Result<()> {
+    // Many connections are wanted in benchmarks; fewer descriptors than that still work.
+    let _ = listen::raise_descriptor_limit();
+    let listener = listen::bind(args.listen, false)?;
+    let addr = listener.local_addr()?;
+    let mut reactor = reactor(listener, Settings { pace: args.pace, key: args.key.clone() })?;
+    reactor.watch_signals()?;
+    println!("simulated provider on http://{addr} (stats at /stats, last request at /last)");
+    io::stdout().flush()?;
+    reactor.run().map(drop)
+}
+
+/// A loop with a provider on `listener`, ready to run on a thread of its own; for `demo` and tests.
+pub fn reactor(listener: TcpListener, settings: Settings) -> io::Result<Reactor<Provider>> {
+    let setup = Setup { listeners: vec![listener], ..Setup::default() };
+    Reactor::new(Provider::new(settings), setup, |orders| orders)
+}

@@ -1,0 +1,93 @@
+use super::*;
+use clap::CommandFactory;
+
+fn parse(line: &str) -> Result<Cli, clap::Error> {
+    Cli::try_parse_from(std::iter::once("tollgate").chain(line.split_whitespace()))
+}
+
+#[test]
+fn the_definitions_are_sound() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn every_command_of_the_contract_is_understood() {
+    for line in [
+        "serve",
+        "serve --config a.toml",
+        "demo",
+        "demo --listen 127.0.0.1:0 --admin-listen 127.0.0.1:0 --pace 0",
+        "provider --listen 127.0.0.1:0",
+        "check",
+        "check --print --config a.toml",
+        "keys issue --name n",
+        "keys issue --name n --plan p --models a,b --endpoints chat,messages --expires 30d",
+        "keys list",
+        "keys list --json",
+        "keys show 0123456789ab",
+        "keys revoke 0123456789ab",
+        "models",
+        "models --json",
+        "usage",
+        "usage --by key --since 2026-11-01 --until 2026-12-01",
+        "usage --by model",
+        "usage --by day",
+        "usage --by target --json",
+    ] {
+        assert!(parse(line).is_ok(), "{line}: {:?}", parse(line).err());
+    }
+}
+
+#[test]
+fn misuse_has_code_2_and_help_has_0() {
+    for line in [
+        "",
+        "bogus",
+        "serve extra",
+        "provider --listen here",
+        "keys",
+        "keys issue",
+        "keys issue --name n --expires never",
+        "keys show",
+        "keys show short",
+        "usage --by week",
+        "usage --since yesterday",
+    ] {
+        assert_eq!(parse(line).err().map(|error| error.exit_code()), Some(2), "{line}");
+    }
+    for line in ["--help", "--version", "keys --help"] {
+        assert_eq!(parse(line).err().map(|error| error.exit_code()), Some(0), "{line}");
+    }
+}
+
+#[test]
+fn lists_are_split_at_commas() {
+    let Ok(Cli { command: Command::Keys(keys::KeysCommand::Issue(args)) }) =
+        parse("keys issue --name n --models a,b --endpoints chat,quota")
+    else {
+        panic!("not understood");
+    };
+    assert_eq!((args.models.len(), args.endpoints.len()), (2, 2));
+}
+
+/// Runs a command line that must fail, and says with which code.
+fn code_of(line: &str) -> Option<u8> {
+    let done = match parse(line).ok()?.command {
+        Command::Check(args) => check::run(&args),
+        Command::Models(args) => models::run(&args),
+        Command::Keys(command) => keys::run(&command),
+        Command::Usage(args) => usage::run(&args),
+        _ => return None,
+    };
+    done.err().map(|failure| failure.code())
+}
+
+#[test]
+fn a_command_that_fails_has_code_1_and_one_that_makes_no_sense_2() {
+    let config = "--config /nonexistent/tollgate.toml";
+    for line in ["check", "check --print", "models", "keys list", "keys issue --name n", "usage"] {
+        assert_eq!(code_of(&format!("{line} {config}")), Some(output::FAILED), "{line}");
+    }
+    let backwards = format!("usage --since 2026-12-01 --until 2026-11-01 {config}");
+    assert_eq!(code_of(&backwards), Some(output::MISUSED));
+}

@@ -1,0 +1,273 @@
+//! Whether a request may pass: first on its head alone, then on its body. A straight line of checks in the order of
+//! contract section 1; the first that fails answers. Looks and says; the caller acts.
+
+use crate::base::time::Unix;
+use crate::policy::config::High;
+use crate::policy::keys::{KeyIx, Keys};
+use crate::policy::meter::Meter;
+use crate::policy::refusal::Refusal;
+use crate::wire::Shape;
+use crate::wire::Span;
+use crate::wire::head::{Expect, Field, Framing, Method, RequestHead};
+
+/// What a request asks for.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Endpoint {
+    /// `GET /`: agents probe it; 200 without a key.
+    Root,
+    /// One of the two generation endpoints.
+    Generate(Shape),
+    /// `POST /v1/messages/count_tokens`.
+    CountTokens,
+    /// `GET /v1/models`.
+    Models,
+    /// `GET /v1/models/{id}`; the id as it stands in the head, percent-encoded.
+    Model(Span),
+    /// `GET /v1/quota`.
+    Quota,
+}
+
+impl Endpoint {
+    /// As metrics and log lines call it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Endpoint::Root => "root",
+            Endpoint::Generate(Shape::Chat) => "chat",
+            Endpoint::Generate(Shape::Messages) => "messages",
+            Endpoint::CountTokens => "count_tokens",
+            Endpoint::Models | Endpoint::Model(_) => "models",
+            Endpoint::Quota => "quota",
+        }
+    }
+
+    fn allowed(self) -> &'static str {
+        match self {
+            Endpoint::Generate(_) | Endpoint::CountTokens => "POST",
+            _ => "GET, HEAD",
+        }
+    }
+}
+
+/// What the gateway can take at this moment.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Readiness {
+    /// Stopping, and the time for what still arrives is over.
+    pub(crate) drained: bool,
+    /// The connection lies beyond `max_connections`.
+    pub(crate) crowded: bool,
+    /// There is room for one more request.
+    pub(crate) buffers: bool,
+    /// The ledger takes rows.
+    pub(crate) store: bool,
+}
+
+/// What the judges may look at.
+pub(crate) struct Court<'a> {
+    pub(crate) config: &'a High,
+    pub(crate) keys: &'a Keys,
+    pub(crate) meter: &'a mut Meter,
+    pub(crate) ready: Readiness,
+    pub(crate) now: Unix,
+}
+
+/// What a head was found to be, as far as the checks came.
+#[derive(Debug, Default)]
+pub(crate) struct Finding {
+    /// The endpoint, once known; its shape is the shape of an error.
+    pub(crate) endpoint: Option<Endpoint>,
+    /// The caller, once known.
+    pub(crate) key: Option<KeyIx>,
+}
+
+impl Finding {
+    /// The shape in which an error is told.
+    pub(crate) fn shape(&self) -> Option<Shape> {
+        match self.endpoint {
+            Some(Endpoint::Generate(shape)) => Some(shape),
+            Some(Endpoint::CountTokens) => Some(Shape::Messages),
+            _ => None,
+        }
+    }
+}
+
+/// Judges a head. `finding` says, also on refusal, what is known of the request by then.
+pub(crate) fn judge_head(
+    head: &RequestHead,
+    bytes: &[u8],
+    court: &mut Court<'_>,
+    finding: &mut Finding,
+) -> Result<Endpoint, Refusal> {
+    let path = trim_slash(head.path.of(bytes));
+    if path == b"/" || path.is_empty() {
+        finding.endpoint = Some(Endpoint::Root);
+        return method_allowed(head, Endpoint::Root);
+    }
+    let Some(inside) = path.strip_prefix(b"/v1").filter(|rest| rest.is_empty() || rest[0] == b'/') else {
+        return Err(Refusal::no_path());
+    };
+    let found = endpoint_of(inside, head, bytes);
+    finding.endpoint = found;
+    let key = authenticate(head, bytes, found, court)?;
+    finding.key = Some(key);
+    let endpoint = found.ok_or_else(Refusal::no_path)?;
+    method_allowed(head, endpoint)?;
+    scope_allows(endpoint, key, court)?;
+    ready(court)?;
+    if matches!(endpoint, Endpoint::Generate(_) | Endpoint::CountTokens) {
+        content_fits(head, bytes, endpoint, court.config.server.max_body)?;
+    }
+    if let Endpoint::Generate(_) = endpoint {
+        let plan = court.config.plan(&court.keys.record(key).plan).ok_or_else(Refusal::no_plan)?;
+        court.meter.spent(key, plan, court.now).map_err(|limit| Refusal::limit(&limit))?;
+    }
+    Ok(endpoint)
+}
+
+fn trim_slash(path: &[u8]) -> &[u8] {
+    match path {
+        [rest @ .., b'/'] if !rest.is_empty() => rest,
+        other => other,
+    }
+}
+
+fn endpoint_of(inside: &[u8], head: &RequestHead, bytes: &[u8]) -> Option<Endpoint> {
+    match inside {
+        b"/chat/completions" => Some(Endpoint::Generate(Shape::Chat)),
+        b"/messages" => Some(Endpoint::Generate(Shape::Messages)),
+        b"/messages/count_tokens" => Some(Endpoint::CountTokens),
+        b"/models" => Some(Endpoint::Models),
+        b"/quota" => Some(Endpoint::Quota),
+        other => {
+            let id = other.strip_prefix(b"/models/")?;
+            // The id ends where the path does, less the one slash that is tolerated.
+            let path_len = trim_slash(head.path.of(bytes)).len();
+            let end = head.path.start as usize + path_len;
+            (!id.is_empty()).then(|| Endpoint::Model(Span::new(end - id.len(), end)))
+        }
+    }
+}
+
+fn method_allowed(head: &RequestHead, endpoint: Endpoint) -> Result<Endpoint, Refusal> {
+    let fits = match endpoint {
+        Endpoint::Generate(_) | Endpoint::CountTokens => head.method == Method::Post,
+        _ => matches!(head.method, Method::Get | Method::Head),
+    };
+    if fits { Ok(endpoint) } else { Err(Refusal::method(endpoint.allowed())) }
+}
+
+/// The key by bearer, or on the endpoints that Anthropic's SDKs use, also by `x-api-key`. An empty header counts as
+/// absent; of two, the one with our prefix decides, the bearer if both have it.
+fn authenticate(
+    head: &RequestHead,
+    bytes: &[u8],
+    endpoint: Option<Endpoint>,
+    court: &Court<'_>,
+) -> Result<KeyIx, Refusal> {
+    let bearer = bearer_token(head.field(Field::Authorization).of(bytes));
+    let takes_api_key = matches!(
+        endpoint,
+        Some(Endpoint::Generate(Shape::Messages) | Endpoint::CountTokens | Endpoint::Models | Endpoint::Model(_))
+    );
+    let api_key = if takes_api_key { head.field(Field::XApiKey).of(bytes).trim_ascii() } else { b"" };
+    let prefix = court.config.server.key_prefix.as_str();
+    let ours = |token: &[u8]| token.starts_with(prefix.as_bytes());
+    let presented = match (bearer.is_empty(), api_key.is_empty()) {
+        (true, true) => return Err(Refusal::no_key()),
+        (false, true) => bearer,
+        (true, false) => api_key,
+        (false, false) if !ours(bearer) && ours(api_key) => api_key,
+        (false, false) => bearer,
+    };
+    court.keys.identify(presented, prefix, court.now).ok_or_else(Refusal::bad_key)
+}
+
+fn bearer_token(value: &[u8]) -> &[u8] {
+    match value.split_first_chunk::<7>() {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"bearer ") => token.trim_ascii(),
+        _ => b"",
+    }
+}
+
+fn scope_allows(endpoint: Endpoint, key: KeyIx, court: &Court<'_>) -> Result<(), Refusal> {
+    let scope = &court.keys.record(key).scope;
+    let allowed = match endpoint {
+        Endpoint::Root => true,
+        Endpoint::Generate(Shape::Chat) => scope.chat,
+        Endpoint::Generate(Shape::Messages) | Endpoint::CountTokens => scope.messages,
+        Endpoint::Models | Endpoint::Model(_) => scope.models,
+        Endpoint::Quota => scope.quota,
+    };
+    if allowed { Ok(()) } else { Err(Refusal::endpoint_scope(endpoint.name())) }
+}
+
+fn ready(court: &Court<'_>) -> Result<(), Refusal> {
+    if court.ready.drained {
+        return Err(Refusal::draining());
+    }
+    if court.ready.crowded {
+        return Err(Refusal::no_connections());
+    }
+    if !court.ready.buffers {
+        return Err(Refusal::no_buffers());
+    }
+    if !court.ready.store {
+        return Err(Refusal::store());
+    }
+    Ok(())
+}
+
+fn content_fits(head: &RequestHead, bytes: &[u8], endpoint: Endpoint, max_body: u64) -> Result<(), Refusal> {
+    let content_type = head.field(Field::ContentType).of(bytes).trim_ascii();
+    let essence = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    if !essence.is_empty() && !essence.eq_ignore_ascii_case(b"application/json") {
+        return Err(Refusal::content_type());
+    }
+    let encoding = head.field(Field::ContentEncoding).of(bytes).trim_ascii();
+    if !encoding.is_empty() && !encoding.eq_ignore_ascii_case(b"identity") {
+        return Err(Refusal::content_encoding());
+    }
+    if head.expect == Expect::Other {
+        return Err(Refusal::expectation());
+    }
+    let version = head.field(Field::AnthropicVersion).of(bytes).trim_ascii();
+    if endpoint != Endpoint::Generate(Shape::Chat) && !version.is_empty() && !is_date(version) {
+        return Err(Refusal::version_header());
+    }
+    match head.framing {
+        Framing::Length(length) if length > max_body => Err(Refusal::too_large(max_body)),
+        _ => Ok(()),
+    }
+}
+
+fn is_date(text: &[u8]) -> bool {
+    text.len() == 10
+        && text.iter().enumerate().all(|(i, b)| if i == 4 || i == 7 { *b == b'-' } else { b.is_ascii_digit() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bearer_tokens_are_found_whatever_the_case_and_spaces() {
+        assert_eq!(bearer_token(b"Bearer abc"), b"abc");
+        assert_eq!(bearer_token(b"bearer   abc "), b"abc");
+        assert_eq!(bearer_token(b"Basic abc"), b"");
+        assert_eq!(bearer_token(b"Bearer "), b"");
+    }
+
+    #[test]
+    fn one_trailing_slash_is_tolerated_and_no_more() {
+        assert_eq!(trim_slash(b"/v1/models/"), b"/v1/models");
+        assert_eq!(trim_slash(b"/v1/models//"), b"/v1/models/");
+        assert_eq!(trim_slash(b"/"), b"/");
+    }
+
+    #[test]
+    fn version_headers_must_look_like_dates() {
+        assert!(is_date(b"2023-06-01"));
+        for wrong in [&b"2023-6-1"[..], b"v1", b"2023-06-011", b"2023/06/01"] {
+            assert!(!is_date(wrong));
+        }
+    }
+}

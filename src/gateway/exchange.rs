@@ -1,0 +1,456 @@
+//! One request's life, from its head to its one end. Every way out passes [`Gateway::conclude`]: the hold is settled,
+//! the upstream released, the row and the log line written exactly once.
+//!
+//! | phase | event → next |
+//! |---|---|
+//! | Reading | body complete → Naming, Dialing or Sending; refused → end |
+//! | Naming | named → Dialing; failed or late → another attempt or end |
+//! | Dialing | dialed → Sending; failed → next address, next target, or end |
+//! | Sending | all written → Waiting; early head → Relaying; fault → another attempt or end |
+//! | Waiting | head → Relaying; fault or late → another attempt or end |
+//! | Relaying | bytes → Relaying; end → end; fault → another attempt, error event or cut |
+//! | any | client gone → end; drain time over → end |
+
+use super::Gateway;
+use super::admit::{self, Court, Endpoint, Finding};
+use super::answers::{self, RequestId};
+use super::client::{Client, Phase as ClientPhase};
+use super::fault::{Fault, FaultKind};
+use super::outgoing::Draft;
+use super::relay::Relay;
+use super::respond::Face;
+use super::stats::Timed;
+use super::upstream::Upstream;
+use crate::base::buf::Buf;
+use crate::base::limits::BODY_RATE_MIN;
+use crate::base::slots::Id;
+use crate::base::time::{Mono, Now, Unix};
+use crate::dialect::Carry;
+use crate::dialect::request::Invalid;
+use crate::dialect::usage::Reported;
+use crate::policy::catalog::{Model, Target};
+use crate::policy::config::High;
+use crate::policy::meter::Hold;
+use crate::policy::refusal::Refusal;
+use crate::policy::usage::{Usage, UsageSource};
+use crate::wire::Shape;
+use crate::wire::head::{Expect, Field, Framing, RequestHead};
+use std::sync::Arc;
+
+/// The status under which a request whose client left is logged and counted.
+pub(crate) const CLIENT_LEFT: u16 = 499;
+/// Bytes of a client's own `x-request-id` that are logged.
+const FOREIGN_ID_MAX: usize = 128;
+
+/// Where an exchange stands; the table is in the module's documentation.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    Reading,
+    Naming,
+    Dialing,
+    Sending,
+    Waiting,
+    Relaying,
+}
+
+/// How much of the answer the client has been promised.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Commit {
+    /// Nothing: any status may still be sent.
+    None,
+    /// The status of a stream, by a heartbeat: another target may still be tried.
+    Status,
+    /// Part of an answer: no retry any more.
+    Relayed,
+}
+
+/// Moments of an exchange, for the log and the metrics; `NEVER` where it has not come.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Times {
+    pub(crate) head: Mono,
+    pub(crate) body: Mono,
+    pub(crate) sent: Mono,
+    pub(crate) first: Mono,
+}
+
+/// One request and all that belongs to it.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    pub(crate) client: Id<Client>,
+    pub(crate) id: RequestId,
+    pub(crate) phase: Phase,
+    pub(crate) head: RequestHead,
+    pub(crate) finding: Finding,
+    pub(crate) config: Arc<High>,
+    pub(crate) model: Option<usize>,
+    /// Index into the model's targets.
+    pub(crate) target: usize,
+    /// Targets tried so far, as bits.
+    pub(crate) tried: u64,
+    /// The breaker waits for the verdict on the present attempt.
+    pub(crate) on_trial: bool,
+    pub(crate) attempts: u32,
+    /// Index into the addresses of the target's host.
+    pub(crate) address: usize,
+    /// A kept connection turned out to be closed: the free attempt is spent, and only a fresh one will do.
+    pub(crate) fresh_only: bool,
+    pub(crate) upstream: Option<Id<Upstream>>,
+    pub(crate) draft: Option<Box<Draft>>,
+    /// The present target speaks the other shape; this is what its answer's translation needs.
+    pub(crate) carry: Option<Carry>,
+    pub(crate) relay: Relay,
+    /// A whole answer as it is collected, or the partial event of a stream.
+    pub(crate) held: Buf,
+    pub(crate) hold: Option<Hold>,
+    pub(crate) usage: Option<Usage>,
+    pub(crate) stream: bool,
+    pub(crate) show_usage: bool,
+    /// Locally estimated prompt tokens.
+    pub(crate) estimate: u64,
+    pub(crate) admitted: Unix,
+    pub(crate) commit: Commit,
+    /// `request_timeout` over all attempts, until a whole answer or a stream's first event has come.
+    pub(crate) deadline: Mono,
+    /// When the next heartbeat is due.
+    pub(crate) beat: Mono,
+    /// How long a name may be waited for.
+    pub(crate) naming: Mono,
+    /// Bytes of buffer charged to the key.
+    pub(crate) charged: u64,
+    pub(crate) times: Times,
+    /// The client's own request id, in printable form.
+    pub(crate) foreign_id: Vec<u8>,
+    /// What is wrong in the body, found before all of it had come.
+    pub(crate) invalid: Option<String>,
+    /// Type of the error that was told, if one was.
+    pub(crate) error: Option<&'static str>,
+}
+
+impl Exchange {
+    pub(crate) fn new(client: Id<Client>, id: RequestId, head: RequestHead, config: Arc<High>, now: Now) -> Exchange {
+        let never = Mono::NEVER;
+        Exchange {
+            client,
+            id,
+            phase: Phase::Reading,
+            head,
+            finding: Finding::default(),
+            config,
+            model: None,
+            target: 0,
+            tried: 0,
+            on_trial: false,
+            attempts: 0,
+            address: 0,
+            fresh_only: false,
+            upstream: None,
+            draft: None,
+            carry: None,
+            relay: Relay::None,
+            held: Buf::default(),
+            hold: None,
+            usage: None,
+            stream: false,
+            show_usage: false,
+            estimate: 0,
+            admitted: now.unix,
+            commit: Commit::None,
+            deadline: never,
+            beat: never,
+            naming: never,
+            charged: 0,
+            times: Times { head: now.mono, body: never, sent: never, first: never },
+            foreign_id: Vec::new(),
+            invalid: None,
+            error: None,
+        }
+    }
+
+    /// What the head of its answer needs.
+    pub(crate) fn face(&self) -> Face {
+        Face { client: self.client, id: self.id, key: self.finding.key, http11: self.head.http11 }
+    }
+
+    /// The endpoint as metrics and log lines call it.
+    pub(crate) fn endpoint_name(&self) -> &'static str {
+        self.finding.endpoint.map_or("none", Endpoint::name)
+    }
+
+    /// The shape of the endpoint, for generation requests.
+    pub(crate) fn shape(&self) -> Option<Shape> {
+        self.finding.shape()
+    }
+
+    /// The model asked for, once known.
+    pub(crate) fn model(&self) -> Option<&Model> {
+        self.model.and_then(|index| self.config.catalog.get(index))
+    }
+
+    /// The target of the present attempt.
+    pub(crate) fn target(&self) -> Option<&Target> {
+        self.model().and_then(|model| model.targets.get(self.target))
+    }
+}
+
+impl Gateway {
+    /// A head has arrived: judge it, then answer at once or read the body.
+    pub(crate) fn begin(&mut self, cid: Id<Client>, head: RequestHead, now: Now) {
+        let id = RequestId::fresh(&mut self.rng);
+        let mut ex = Exchange::new(cid, id, head, self.config.clone(), now);
+        let Some(client) = self.clients.get_mut(cid) else { return };
+        client.wait = Mono::NEVER;
+        if client.admin {
+            return self.answer_admin(cid, &ex, now);
+        }
+        let ready = self.readiness(cid, now);
+        let Some(client) = self.clients.get(cid) else { return };
+        let (bytes, _) = client.inbound.message();
+        answers::printable(head.field(Field::XRequestId).of(bytes), FOREIGN_ID_MAX, &mut ex.foreign_id);
+        let mut court = Court { config: &self.config, keys: &self.keys, meter: &mut self.meter, ready, now: now.unix };
+        match admit::judge_head(&head, bytes, &mut court, &mut ex.finding) {
+            Ok(Endpoint::Generate(shape)) => self.read_body(ex, shape, now),
+            Ok(Endpoint::CountTokens) => self.read_body(ex, Shape::Messages, now),
+            Ok(endpoint) => self.answer_local(ex, endpoint, now),
+            Err(refusal) => self.refuse(ex, &refusal, now),
+        }
+    }
+
+    fn read_body(&mut self, mut ex: Exchange, shape: Shape, now: Now) {
+        let declared = match ex.head.framing {
+            Framing::Length(length) => length,
+            _ => 0,
+        };
+        if let Err(refusal) = self.charges.grow(&mut ex, declared, &self.pool) {
+            return self.refuse(ex, &refusal, now);
+        }
+        let mut draft = self.drafts.take();
+        draft.scan.reset(shape);
+        if ex.finding.endpoint == Some(Endpoint::CountTokens) {
+            draft.scan.reset_count();
+        }
+        ex.draft = Some(draft);
+        let (cid, head, max_body) = (ex.client, ex.head, ex.config.server.max_body);
+        let id = self.exchanges.insert(ex);
+        let Some(client) = self.clients.get_mut(cid) else { return };
+        client.exchange = Some(id);
+        client.phase = ClientPhase::Body;
+        let begun = client.inbound.begin_body(&head, max_body);
+        let complete = match begun {
+            Ok(complete) => complete,
+            Err(refusal) => return self.refuse_body(cid, refusal, now),
+        };
+        if !complete {
+            client.wait = now.mono.after(self.config.server.body_timeout);
+            if head.expect == Expect::Continue && client.inbound.body_progress().0 == 0 {
+                self.push_client(cid, now, |out| out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n"));
+            }
+            self.arm_client(cid);
+        }
+    }
+
+    /// More of a body has arrived, perhaps the last of it.
+    pub(crate) fn body_arrived(&mut self, cid: Id<Client>, now: Now) {
+        let Some(client) = self.clients.get_mut(cid) else { return };
+        let Some((xid, ex)) = client.exchange.and_then(|id| Some((id, self.exchanges.get_mut(id)?))) else { return };
+        let (length, complete) = client.inbound.body_progress();
+        let config = &ex.config.server;
+        client.wait = now.mono.after(config.body_timeout);
+        let elapsed = now.mono.micros_since(ex.times.head);
+        let needed = (elapsed / 1_000_000).saturating_mul(BODY_RATE_MIN);
+        let slow = !complete && elapsed > config.body_timeout.as_micros() as u64 && (length as u64) < needed;
+        let Some(draft) = ex.draft.as_mut() else { return };
+        let (_, body) = client.inbound.message();
+        let scanned = match (&ex.invalid, complete) {
+            (Some(_), _) => Ok(()),
+            (None, true) => draft.scan.finish(body),
+            (None, false) => draft.scan.feed(body),
+        };
+        // Told when the body is complete: the answer must not depend on how its bytes happened to arrive.
+        if let Err(Invalid(message)) = scanned {
+            ex.invalid = Some(message);
+        }
+        if slow {
+            return self.refuse_slow_body(cid, now);
+        }
+        if let Err(refusal) = self.charges.grow(ex, length as u64, &self.pool) {
+            return self.refuse_open(xid, &refusal, now);
+        }
+        if complete {
+            if let Some(message) = ex.invalid.take() {
+                return self.refuse_open(xid, &Refusal::invalid_body(message), now);
+            }
+            let Some(client) = self.clients.get_mut(cid) else { return };
+            client.phase = ClientPhase::Busy;
+            client.wait = Mono::NEVER;
+            self.body_complete(xid, now);
+        }
+    }
+
+    fn body_complete(&mut self, xid: Id<Exchange>, now: Now) {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return };
+        ex.times.body = now.mono;
+        if ex.finding.endpoint == Some(Endpoint::CountTokens) {
+            return self.answer_count(xid, now);
+        }
+        // The model before the body for its provider before admission: what cannot be sent is not charged.
+        let passed = self.choose_model(xid).and_then(|()| {
+            self.choose_target(xid, now);
+            self.draft_body(xid)?;
+            self.admit(xid, now)
+        });
+        match passed {
+            Ok(()) => self.attempt(xid, now),
+            Err(refusal) => self.refuse_open(xid, &refusal, now),
+        }
+    }
+
+    /// The model that the body names, or the default one, if the key may use it.
+    fn choose_model(&mut self, xid: Id<Exchange>) -> Result<(), Refusal> {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return Ok(()) };
+        let (Some(client), Some(draft)) = (self.clients.get(ex.client), ex.draft.as_ref()) else { return Ok(()) };
+        let Some(key) = ex.finding.key else { return Ok(()) };
+        let (_, body) = client.inbound.message();
+        let fields = draft.scan.fields();
+        self.scratch.clear();
+        let catalog = &ex.config.catalog;
+        let index = match fields.model_name(body, &mut self.scratch) {
+            Some(name) => catalog.find(name).ok_or_else(|| Refusal::unknown_model(name))?,
+            None => catalog.default_model().ok_or_else(Refusal::no_model)?,
+        };
+        let Some(model) = catalog.get(index) else { return Ok(()) };
+        if !self.keys.record(key).scope.allows_model(&model.id) {
+            return Err(Refusal::model_scope(&model.id));
+        }
+        ex.stream = fields.stream;
+        ex.show_usage = fields.include_usage;
+        ex.estimate = fields.prompt_estimate;
+        ex.model = Some(index);
+        Ok(())
+    }
+
+    /// Charges the request to its window and reserves what it may use.
+    fn admit(&mut self, xid: Id<Exchange>, now: Now) -> Result<(), Refusal> {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return Ok(()) };
+        let (Some(model), Some(key), Some(draft)) = (ex.model(), ex.finding.key, ex.draft.as_ref()) else {
+            return Ok(());
+        };
+        let max_tokens = draft.scan.fields().max_tokens;
+        let answer = max_tokens.map_or(model.reserve_tokens, |max| max.min(model.reserve_tokens));
+        let plan = ex.config.plan(&self.keys.record(key).plan).ok_or_else(Refusal::no_plan)?;
+        let admitted = self.meter.admit(key, plan, now.unix, ex.estimate.saturating_add(answer));
+        let hold = admitted.map_err(|limit| Refusal::limit(&limit))?;
+        ex.hold = Some(hold);
+        ex.admitted = now.unix;
+        if let Some(target) = ex.target() {
+            ex.deadline = now.mono.after(target.limits.request_timeout);
+        }
+        if ex.stream {
+            ex.beat = now.mono.after(ex.config.server.commit_after);
+        }
+        let cid = ex.client;
+        self.arm_client(cid);
+        Ok(())
+    }
+
+    /// Closes the hold with what was really used, once.
+    pub(crate) fn settle(&mut self, ex: &mut Exchange, usage: Usage) {
+        if let Some(hold) = ex.hold.take() {
+            match usage.total() {
+                0 => self.meter.refund(hold),
+                tokens => self.meter.settle(hold, tokens),
+            }
+            ex.usage = Some(usage);
+        }
+    }
+
+    /// What an exchange that ended before its answer was complete is charged (contract section 3).
+    pub(crate) fn partial_usage(ex: &Exchange, client_left: bool) -> Usage {
+        let heard = ex.relay.heard();
+        let sent = matches!(ex.phase, Phase::Waiting | Phase::Relaying) || ex.times.sent != Mono::NEVER;
+        let nothing_came = heard.relayed_tokens == 0 && heard.reported == Reported::default();
+        if (client_left && !sent) || (!client_left && nothing_came) {
+            return Usage::default();
+        }
+        let known = heard.reported;
+        let source = if known == Reported::default() { UsageSource::Estimated } else { UsageSource::Partial };
+        Usage {
+            uncached_in: known.input.unwrap_or(ex.estimate),
+            cache_read: known.cache_read.unwrap_or(0),
+            cache_write: known.cache_write.unwrap_or(0),
+            out: known.output.unwrap_or(0).max(heard.relayed_tokens),
+            source,
+        }
+    }
+
+    /// The client has left: its upstream is closed at once and what was used is settled.
+    pub(crate) fn abandon(&mut self, xid: Id<Exchange>, now: Now) {
+        let Some(mut ex) = self.take_exchange(xid) else { return };
+        let usage = Gateway::partial_usage(&ex, true);
+        self.settle(&mut ex, usage);
+        self.conclude(ex, CLIENT_LEFT, now);
+    }
+
+    /// The drain time is over.
+    pub(crate) fn end_for_drain(&mut self, xid: Id<Exchange>, now: Now) {
+        self.end_with_fault(xid, Fault::from(FaultKind::Draining), now);
+    }
+
+    /// Takes an exchange out of its slot and off its client; an upstream it still has is closed.
+    pub(crate) fn take_exchange(&mut self, xid: Id<Exchange>) -> Option<Exchange> {
+        let mut ex = self.exchanges.remove(xid)?;
+        if let Some(client) = self.clients.get_mut(ex.client) {
+            client.exchange = None;
+        }
+        if let Some(upstream) = ex.upstream.take() {
+            self.close_upstream(upstream);
+        }
+        Some(ex)
+    }
+
+    /// The one end of every exchange: row, log line, counters; everything it held goes back.
+    pub(crate) fn conclude(&mut self, mut ex: Exchange, status: u16, now: Now) {
+        debug_assert!(ex.hold.is_none() && ex.upstream.is_none());
+        self.charges.release(&mut ex);
+        self.undecided(&mut ex);
+        ex.held.release(&mut self.pool);
+        if let Some(draft) = ex.draft.take() {
+            self.drafts.put(draft);
+        }
+        self.count(&ex, status, now);
+        self.record(&ex, status, now);
+        self.log(&ex, status, now);
+    }
+
+    fn count(&mut self, ex: &Exchange, status: u16, now: Now) {
+        self.stats.request(ex.endpoint_name(), ex.model().map(|model| &model.id), status);
+        if let (Some(usage), Some(model)) = (&ex.usage, ex.model()) {
+            self.stats.usage(&model.id, usage);
+        }
+        let times = ex.times;
+        let span = |from: Mono, to: Mono| (from != Mono::NEVER && to != Mono::NEVER).then(|| to.micros_since(from));
+        let ends = [
+            (Timed::Body, span(times.head, times.body)),
+            (Timed::Send, span(times.body, times.sent)),
+            (Timed::Wait, span(times.sent, times.first)),
+            (Timed::Relay, span(times.first, now.mono)),
+            (Timed::Total, span(times.head, now.mono)),
+        ];
+        for (phase, micros) in ends {
+            if let Some(micros) = micros {
+                self.stats.phase(phase, micros);
+            }
+        }
+    }
+
+    /// A deadline that hangs on the exchange rather than on one of its connections.
+    pub(crate) fn exchange_expired(&mut self, xid: Id<Exchange>, now: Now) {
+        let Some(ex) = self.exchanges.get(xid) else { return };
+        if ex.deadline <= now.mono {
+            self.attempt_failed(xid, Fault::from(FaultKind::RequestTimeout), now);
+        } else if ex.naming <= now.mono {
+            self.attempt_failed(xid, Fault::from(FaultKind::Name), now);
+        } else if ex.beat <= now.mono {
+            self.heartbeat(xid, now);
+        }
+    }
+}

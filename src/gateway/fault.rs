@@ -1,0 +1,179 @@
+//! What went wrong on the provider's side: kind, whose fault, and whether another attempt may help. Pure; made in
+//! `upstream` and `relay`, read by `route` (retry) and turned into what a client may be told.
+
+use crate::base::limits::ERROR_MESSAGE_MAX;
+use crate::base::seam::DialError;
+use crate::policy::config::UpstreamLimits;
+use crate::policy::refusal::Refusal;
+use std::borrow::Cow;
+
+/// The ways in which an attempt at a target fails.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum FaultKind {
+    /// The host's name has no address.
+    Name,
+    /// TCP or TLS did not come up, or this host has no means left.
+    Dial(DialError),
+    /// `connect_timeout` passed, look-up included.
+    ConnectTimeout,
+    /// `first_byte_timeout` passed before a stream's first event.
+    FirstByteTimeout,
+    /// `idle_timeout` passed between two events.
+    IdleTimeout,
+    /// `request_timeout` passed before a whole answer, or a stream's first event, had come.
+    RequestTimeout,
+    /// The connection ended before the first byte of an answer.
+    Closed,
+    /// The connection ended, or the stream stopped, in the middle of an answer.
+    Incomplete,
+    /// A head that is not HTTP, or one that we cannot take.
+    BadHead,
+    /// A body that is not what the shape promises, in words for the log and the client.
+    BadBody(&'static str),
+    /// An answer, or an event, larger than the setting of this name allows.
+    TooLarge(&'static str),
+    /// An HTTP status other than 200.
+    Status(u16),
+    /// An error event inside a stream.
+    InStream,
+    /// We are stopping and the drain time is over.
+    Draining,
+}
+
+/// One failed attempt.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Fault {
+    /// What happened.
+    pub(crate) kind: FaultKind,
+    /// The provider's own words, already masked.
+    pub(crate) message: Option<String>,
+    /// Seconds the provider asked to wait.
+    pub(crate) retry_after: Option<u64>,
+}
+
+impl From<FaultKind> for Fault {
+    fn from(kind: FaultKind) -> Fault {
+        Fault { kind, message: None, retry_after: None }
+    }
+}
+
+impl Fault {
+    /// True when the next target may be tried (contract section 4).
+    pub(crate) fn may_try_next(&self) -> bool {
+        match self.kind {
+            FaultKind::Status(status) => matches!(status, 401..=404 | 408 | 429 | 500..=599),
+            FaultKind::Draining | FaultKind::RequestTimeout => false,
+            _ => true,
+        }
+    }
+
+    /// True when the target itself is to blame, so that it may come to rest; a client's mistake, our own lack of
+    /// means and our stopping never count.
+    pub(crate) fn is_targets_own(&self) -> bool {
+        let others = matches!(
+            self.kind,
+            FaultKind::Status(400 | 413 | 422)
+                | FaultKind::Dial(DialError::Local)
+                | FaultKind::TooLarge(_)
+                | FaultKind::Draining
+        );
+        !others
+    }
+
+    /// True for what a kept connection does when the provider closed it while our request was on its way: the
+    /// request was not served, and one attempt on a fresh connection is free (the stale-connection rule).
+    pub(crate) fn is_stale_connection(&self) -> bool {
+        self.kind == FaultKind::Closed
+    }
+
+    /// What the client is told when no attempt is left (contract section 4). `limits` are those of the last target.
+    pub(crate) fn refusal(&self, limits: &UpstreamLimits) -> Refusal {
+        match &self.kind {
+            FaultKind::Status(400 | 413 | 422) => Refusal::upstream_rejected(self.message.clone()),
+            FaultKind::Status(401..=404) => Refusal::upstream_refused(),
+            FaultKind::Status(status) => {
+                let text = format!("the model's provider failed with status {status}");
+                Refusal::upstream_failed(Some(text), self.retry_after)
+            }
+            FaultKind::InStream => Refusal::upstream_failed(self.message.clone(), None),
+            FaultKind::ConnectTimeout => Refusal::timeout("connect_timeout", limits.connect_timeout),
+            FaultKind::FirstByteTimeout => Refusal::timeout("first_byte_timeout", limits.first_byte_timeout),
+            FaultKind::IdleTimeout => Refusal::timeout("idle_timeout", limits.idle_timeout),
+            FaultKind::RequestTimeout => Refusal::timeout("request_timeout", limits.request_timeout),
+            FaultKind::Name | FaultKind::Dial(_) => Refusal::upstream_unreachable(),
+            FaultKind::Closed | FaultKind::Incomplete | FaultKind::BadHead => Refusal::upstream_broken(),
+            FaultKind::BadBody(what) => Refusal::upstream_failed(Some((*what).to_string()), None),
+            FaultKind::TooLarge(setting) => Refusal::upstream_too_large(setting),
+            FaultKind::Draining => Refusal::draining(),
+        }
+    }
+}
+
+/// A provider's message as a client may see it: its name for the model replaced by ours, the credential and anything
+/// that looks like one taken out, cut to [`ERROR_MESSAGE_MAX`] characters.
+pub(crate) fn mask(message: &str, upstream_model: &str, our_model: &str, credential: Option<&str>) -> String {
+    let mut text = message.to_owned();
+    if let Some(secret) = credential {
+        for part in secret.split_whitespace().filter(|part| part.len() >= 8) {
+            text = text.replace(part, "***");
+        }
+    }
+    if !upstream_model.is_empty() {
+        text = text.replace(upstream_model, our_model);
+    }
+    let masked: Vec<Cow<'_, str>> = text
+        .split(' ')
+        .map(|word| if looks_secret(word) { Cow::Borrowed("***") } else { Cow::Borrowed(word) })
+        .collect();
+    let mut text = masked.join(" ");
+    if let Some((cut, _)) = text.char_indices().nth(ERROR_MESSAGE_MAX) {
+        text.truncate(cut);
+    }
+    text
+}
+
+/// Providers quote the key they were sent, partly starred: `sk-proj-****abcd`, `Incorrect API key provided: sk-ant…`.
+fn looks_secret(word: &str) -> bool {
+    let word = word.trim_start_matches(['\'', '"', '`', '(']);
+    ["sk-", "sk_", "xai-", "gsk_", "AIza", "Bearer"].iter().any(|prefix| word.starts_with(prefix)) && word.len() > 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::refusal::RefusalKind;
+
+    #[test]
+    fn a_masked_message_keeps_its_words_and_loses_names_and_keys() {
+        let text = mask(
+            "prompt is too long for gpt-x-1 with key sk-abcdef123456 (secretsecret)",
+            "gpt-x-1",
+            "small",
+            Some("Bearer secretsecret"),
+        );
+        assert_eq!(text, "prompt is too long for small with key *** (***)");
+    }
+
+    #[test]
+    fn statuses_map_as_the_contract_says() {
+        let limits = UpstreamLimits::default();
+        let status = |n| Fault::from(FaultKind::Status(n)).refusal(&limits);
+        for n in [400, 413, 422] {
+            assert_eq!((status(n).status, status(n).kind), (400, RefusalKind::InvalidRequest));
+        }
+        for n in [401, 402, 403, 404] {
+            assert_eq!((status(n).status, status(n).should_retry), (500, Some(false)));
+        }
+        for n in [302, 408, 429, 500, 503, 529] {
+            assert_eq!((status(n).status, status(n).kind), (500, RefusalKind::Upstream));
+        }
+        assert_eq!(Fault::from(FaultKind::IdleTimeout).refusal(&limits).status, 504);
+    }
+
+    #[test]
+    fn only_what_another_target_may_mend_is_tried_again() {
+        let next = |kind| Fault::from(kind).may_try_next();
+        assert!(next(FaultKind::Status(529)) && next(FaultKind::Status(401)) && next(FaultKind::FirstByteTimeout));
+        assert!(!next(FaultKind::Status(400)) && !next(FaultKind::Status(422)) && !next(FaultKind::RequestTimeout));
+    }
+}

@@ -1,0 +1,172 @@
+//! Requests that the gateway answers by itself: models, quota, token counts, and the admin listener's health and
+//! metrics.
+
+use super::Gateway;
+use super::admit::Endpoint;
+use super::answers::{self, Extent, JSON, TEXT};
+use super::client::Client;
+use super::exchange::Exchange;
+use super::respond::Opening;
+use super::stats::Gauges;
+use crate::base::slots::Id;
+use crate::base::time::Now;
+use crate::policy::refusal::Refusal;
+use crate::wire::head::{Field, Method, RequestHead};
+use std::io::Write;
+
+/// Bytes of a model id in a path, percent-encoded.
+const PATH_ID_MAX: usize = 1024;
+
+impl Gateway {
+    /// An endpoint without a body.
+    pub(crate) fn answer_local(&mut self, ex: Exchange, endpoint: Endpoint, now: Now) {
+        let mut body = std::mem::take(&mut self.scratch);
+        body.clear();
+        let outcome = self.local_body(&ex, endpoint, now, &mut body);
+        match outcome {
+            Ok(()) => self.answer(ex, 200, JSON, &body, None, now),
+            Err(refusal) => {
+                self.scratch = body;
+                return self.refuse(ex, &refusal, now);
+            }
+        }
+        self.scratch = body;
+    }
+
+    fn local_body(&mut self, ex: &Exchange, endpoint: Endpoint, now: Now, out: &mut Vec<u8>) -> Result<(), Refusal> {
+        let Some(client) = self.clients.get(ex.client) else { return Ok(()) };
+        let (head, _) = client.inbound.message();
+        let anthropic = !ex.head.field(Field::AnthropicVersion).of(head).is_empty();
+        let (Some(key), catalog) = (ex.finding.key, &ex.config.catalog) else {
+            out.extend_from_slice(b"{\"name\":\"tollgate\"}");
+            return Ok(());
+        };
+        let record = self.keys.record(key);
+        match endpoint {
+            Endpoint::Models => {
+                let visible = catalog.models().iter().filter(|model| record.scope.allows_model(&model.id));
+                answers::models(visible, anthropic, out);
+            }
+            Endpoint::Model(id) => {
+                let id = percent_decoded(id.of(head));
+                let found = catalog.find(&id).and_then(|index| catalog.get(index));
+                // A model that the key may not use is not told from one that does not exist.
+                let model = found.filter(|model| record.scope.allows_model(&model.id));
+                answers::model(model.ok_or_else(|| Refusal::unknown_model(&id))?, anthropic, out);
+            }
+            _ => {
+                let plan = ex.config.plan(&record.plan).ok_or_else(Refusal::no_plan)?;
+                let standing = self.meter.standing(key, plan, now.unix);
+                answers::quota(&plan.name, &standing, out);
+            }
+        }
+        Ok(())
+    }
+
+    /// `POST /v1/messages/count_tokens`: the local estimate, never charged, never sent upstream.
+    pub(crate) fn answer_count(&mut self, xid: Id<Exchange>, now: Now) {
+        let Some(ex) = self.take_exchange(xid) else { return };
+        let count = ex.draft.as_ref().map_or(0, |draft| draft.scan.fields().prompt_estimate);
+        let mut body = std::mem::take(&mut self.scratch);
+        body.clear();
+        // Writing to a Vec cannot fail.
+        let _ = write!(body, "{{\"input_tokens\":{count}}}");
+        self.answer(ex, 200, JSON, &body, None, now);
+        self.scratch = body;
+    }
+
+    /// A request on the admin listener.
+    pub(crate) fn answer_admin(&mut self, cid: Id<Client>, ex: &Exchange, now: Now) {
+        let mut body = Vec::new();
+        let (status, content_type) = self.admin_body(cid, &ex.head, now, &mut body);
+        let next = self.next_after(cid, &ex.head, false);
+        let extent = Extent::Length(body.len());
+        self.write_head(&ex.face(), &Opening { status, extent, content_type, refusal: None, next }, now);
+        if ex.head.method != Method::Head {
+            self.push_client(cid, now, |out| out.extend_from_slice(&body));
+        }
+        self.move_on(cid, next, now);
+    }
+
+    fn admin_body(&mut self, cid: Id<Client>, head: &RequestHead, now: Now, out: &mut Vec<u8>) -> (u16, &'static str) {
+        let ready = self.readiness(cid, now).store && self.draining.is_none();
+        let Some(client) = self.clients.get(cid) else { return (500, TEXT) };
+        let (bytes, _) = client.inbound.message();
+        if !matches!(head.method, Method::Get | Method::Head) {
+            out.extend_from_slice(b"only GET and HEAD are answered here\n");
+            return (405, TEXT);
+        }
+        match head.path.of(bytes) {
+            b"/healthz" => out.extend_from_slice(b"ok\n"),
+            b"/readyz" if ready => out.extend_from_slice(b"ready\n"),
+            b"/readyz" => {
+                out.extend_from_slice(b"not ready\n");
+                return (503, TEXT);
+            }
+            b"/metrics" if self.admin_token_shown(head, bytes) => {
+                let targets: Vec<_> = self.breakers.states(now.mono).collect();
+                self.stats.write(&self.gauges(), &targets, out);
+            }
+            b"/metrics" => {
+                out.extend_from_slice(b"the admin token is required\n");
+                return (401, TEXT);
+            }
+            _ => {
+                out.extend_from_slice(b"/healthz, /readyz and /metrics are served here\n");
+                return (404, TEXT);
+            }
+        }
+        (200, TEXT)
+    }
+
+    fn admin_token_shown(&self, head: &RequestHead, bytes: &[u8]) -> bool {
+        let Some(token) = &self.config.server.admin_token else { return true };
+        let shown = head.field(Field::Authorization).of(bytes);
+        let shown = shown.strip_prefix(b"Bearer ").unwrap_or_default();
+        // Compared as digests, so that the time taken tells nothing of the token.
+        crate::base::digest::sha256(shown) == crate::base::digest::sha256(token.expose().as_bytes())
+    }
+
+    fn gauges(&self) -> Gauges {
+        Gauges {
+            clients: self.clients.len(),
+            upstreams: self.upstreams.len(),
+            idle: self.idle.len(),
+            holds: self.meter.open_holds(),
+            buffered: self.pool.lent(),
+            uncommitted: self.ledger.uncommitted(),
+        }
+    }
+}
+
+fn percent_decoded(raw: &[u8]) -> String {
+    let raw = &raw[..raw.len().min(PATH_ID_MAX)];
+    let mut out = Vec::with_capacity(raw.len());
+    let mut at = 0;
+    while at < raw.len() {
+        let hex = raw.get(at + 1..at + 3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match (raw[at], hex.and_then(|digits| u8::from_str_radix(digits, 16).ok())) {
+            (b'%', Some(byte)) => {
+                out.push(byte);
+                at += 3;
+            }
+            (byte, _) => {
+                out.push(byte);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn model_ids_in_paths_are_percent_decoded() {
+        assert_eq!(percent_decoded(b"org%2Fname"), "org/name");
+        assert_eq!(percent_decoded(b"100%"), "100%");
+        assert_eq!(percent_decoded(b"a%zz"), "a%zz");
+    }
+}

@@ -1,0 +1,113 @@
+//! What is left behind of an exchange: one row in the ledger if it was admitted, one JSON line in the log in any case.
+//! Never content, never a secret: a line holds ids, names of our own configuration, numbers, and the client's own
+//! request id in printable form.
+
+use super::Gateway;
+use super::exchange::Exchange;
+use super::orders::Order;
+use crate::base::time::{Mono, Now};
+use crate::policy::row::Row;
+use crate::policy::usage::Usage;
+use crate::policy::window;
+use crate::wire::json::write_string;
+use std::io::Write;
+
+impl Gateway {
+    /// One row for an admitted request.
+    pub(crate) fn record(&mut self, ex: &Exchange, status: u16, now: Now) {
+        let (Some(usage), Some(model), Some(shape)) = (ex.usage, ex.model(), ex.shape()) else { return };
+        let (Some(key), Some(target)) = (ex.finding.key, ex.target()) else { return };
+        let row = Row {
+            request: ex.id.raw(),
+            key: self.keys.record(key).id,
+            admitted: ex.admitted,
+            model: model.id.clone(),
+            target: target.label.clone(),
+            endpoint: shape,
+            stream: ex.stream,
+            status,
+            usage,
+            cost_nano: usage.cost_nano(&model.prices),
+            attempts: ex.attempts,
+            micros: now.mono.micros_since(ex.times.head),
+        };
+        self.ledger.gave(now.mono);
+        for order in &mut self.orders {
+            if let Order::Rows(rows) = order {
+                return rows.push(row);
+            }
+        }
+        self.orders.push(Order::Rows(vec![row]));
+    }
+
+    /// One line per request.
+    pub(crate) fn log(&mut self, ex: &Exchange, status: u16, now: Now) {
+        let index = match self.orders.iter().position(|order| matches!(order, Order::Log(_))) {
+            Some(index) => index,
+            None => {
+                self.orders.push(Order::Log(Vec::new()));
+                self.orders.len() - 1
+            }
+        };
+        let key = ex.finding.key.map(|key| self.keys.record(key).id);
+        let Some(Order::Log(out)) = self.orders.get_mut(index) else { return };
+        out.extend_from_slice(b"{\"time\":\"");
+        window::write_iso(now.unix, out);
+        // Writing to a Vec cannot fail.
+        let _ = write!(out, "\",\"id\":\"{}\",\"endpoint\":\"{}\"", ex.id.as_str(), ex.endpoint_name());
+        if let Some(key) = key {
+            let _ = write!(out, ",\"key\":\"{}\"", key.as_str());
+        }
+        if let Some(model) = ex.model() {
+            out.extend_from_slice(b",\"model\":");
+            write_string(out, &model.id);
+        }
+        if let (Some(target), true) = (ex.target(), ex.attempts > 0) {
+            out.extend_from_slice(b",\"target\":");
+            write_string(out, &target.label);
+            let _ = write!(out, ",\"attempts\":{},\"stream\":{}", ex.attempts, ex.stream);
+        }
+        let _ = write!(out, ",\"status\":{status}");
+        if let Some(error) = ex.error {
+            let _ = write!(out, ",\"error\":\"{error}\"");
+        }
+        if let Some(usage) = &ex.usage {
+            write_usage(usage, out);
+        }
+        write_times(ex, now.mono, out);
+        if !ex.foreign_id.is_empty() {
+            out.extend_from_slice(b",\"client_request_id\":\"");
+            out.extend_from_slice(&ex.foreign_id);
+            out.push(b'"');
+        }
+        out.extend_from_slice(b"}\n");
+    }
+}
+
+fn write_usage(usage: &Usage, out: &mut Vec<u8>) {
+    let _ = write!(
+        out,
+        ",\"input\":{},\"cache_read\":{},\"cache_write\":{},\"output\":{},\"source\":\"{}\"",
+        usage.uncached_in,
+        usage.cache_read,
+        usage.cache_write,
+        usage.out,
+        usage.source.as_str()
+    );
+}
+
+/// Microseconds per phase; a phase that was not reached is left out.
+fn write_times(ex: &Exchange, end: Mono, out: &mut Vec<u8>) {
+    let times = &ex.times;
+    let _ = write!(out, ",\"us\":{{\"total\":{}", end.micros_since(times.head));
+    let stops = [("body", times.head, times.body), ("send", times.body, times.sent), ("wait", times.sent, times.first)];
+    for (name, from, to) in stops {
+        if from != Mono::NEVER && to != Mono::NEVER {
+            let _ = write!(out, ",\"{name}\":{}", to.micros_since(from));
+        }
+    }
+    if times.first != Mono::NEVER {
+        let _ = write!(out, ",\"relay\":{}", end.micros_since(times.first));
+    }
+    out.push(b'}');
+}

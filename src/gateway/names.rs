@@ -1,0 +1,104 @@
+//! Addresses of upstream hosts: resolved at start, refreshed in the background, the last good answer kept; so that in
+//! ordinary service no request waits for the resolver. Asks by [`Action::Resolve`]; never blocks.
+
+use crate::base::seam::Action;
+use crate::base::time::Mono;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An answer older than this is asked for again, while it is still used.
+const REFRESH: Duration = Duration::from_secs(60);
+/// A look-up without an answer is asked for again after this long at the earliest.
+const RETRY: Duration = Duration::from_secs(2);
+/// Addresses kept per host.
+const ADDRESSES_MAX: usize = 16;
+
+#[derive(Debug)]
+struct Entry {
+    host: Arc<str>,
+    port: u16,
+    addrs: Vec<SocketAddr>,
+    ask_after: Mono,
+}
+
+/// One entry per host and port of the configuration; few, so a linear search will do.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    entries: Vec<Entry>,
+}
+
+impl Names {
+    /// The addresses of `host`, empty while none is known; asks the resolver when it is time to.
+    pub(crate) fn look_up(
+        &mut self,
+        host: &Arc<str>,
+        port: u16,
+        now: Mono,
+        actions: &mut Vec<Action>,
+    ) -> &[SocketAddr] {
+        let index = self.index_of(host, port);
+        let entry = &mut self.entries[index];
+        if now >= entry.ask_after {
+            entry.ask_after = now.after(if entry.addrs.is_empty() { RETRY } else { REFRESH });
+            actions.push(Action::Resolve { host: host.clone(), port });
+        }
+        &entry.addrs
+    }
+
+    /// Takes a resolver's answer; a failed look-up keeps what was known.
+    pub(crate) fn learned(&mut self, host: &Arc<str>, port: u16, mut addrs: Vec<SocketAddr>, now: Mono) {
+        let index = self.index_of(host, port);
+        let entry = &mut self.entries[index];
+        if addrs.is_empty() {
+            entry.ask_after = now.after(RETRY);
+        } else {
+            addrs.truncate(ADDRESSES_MAX);
+            entry.addrs = addrs;
+            entry.ask_after = now.after(REFRESH);
+        }
+    }
+
+    fn index_of(&mut self, host: &Arc<str>, port: u16) -> usize {
+        if let Some(index) = self.entries.iter().position(|e| e.port == port && e.host == *host) {
+            return index;
+        }
+        // An address written as such needs no resolver, ever.
+        let literal = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        let (addrs, ask_after) = match literal {
+            Ok(ip) => (vec![SocketAddr::new(ip, port)], Mono::NEVER),
+            Err(_) => (Vec::new(), Mono(0)),
+        };
+        self.entries.push(Entry { host: host.clone(), port, addrs, ask_after });
+        self.entries.len() - 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_literal_address_is_never_asked_for() {
+        let (mut names, mut actions) = (Names::default(), Vec::new());
+        let found = names.look_up(&Arc::from("127.0.0.1"), 80, Mono(5), &mut actions).to_vec();
+        assert_eq!((found.len(), actions.len()), (1, 0));
+        assert_eq!(names.look_up(&Arc::from("[::1]"), 80, Mono(5), &mut actions).len(), 1);
+    }
+
+    #[test]
+    fn a_failed_refresh_keeps_the_last_good_answer() {
+        let (mut names, mut actions) = (Names::default(), Vec::new());
+        let host: Arc<str> = Arc::from("api.example");
+        assert!(names.look_up(&host, 443, Mono(0), &mut actions).is_empty());
+        assert!(names.look_up(&host, 443, Mono(1), &mut actions).is_empty());
+        assert_eq!(actions.len(), 1, "asked once, not at every request");
+        let addr: SocketAddr = "10.0.0.1:443".parse().unwrap();
+        names.learned(&host, 443, vec![addr], Mono(2));
+        let later = Mono(2).after(REFRESH);
+        assert_eq!(names.look_up(&host, 443, later, &mut actions), [addr]);
+        assert_eq!(actions.len(), 2);
+        names.learned(&host, 443, Vec::new(), later);
+        assert_eq!(names.look_up(&host, 443, later, &mut actions), [addr]);
+    }
+}

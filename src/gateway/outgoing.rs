@@ -1,0 +1,256 @@
+//! The request as it goes upstream: a head rendered when the configuration is loaded, and a body given as pieces of
+//! the client's own bytes with our words spliced in; so that a large body is never copied as a whole.
+
+use crate::dialect::{Abilities, Carry, Piece, RequestScan, Structured};
+use crate::policy::catalog::{Model, StructuredOutput, Target};
+use crate::policy::config::{High, Provider};
+use crate::wire::head::{Field, RequestHead, values};
+use crate::wire::{Shape, Span};
+use std::io::Write;
+
+/// The version sent to a messages-shaped provider when the client named none (wire-formats, decision Q6).
+const ANTHROPIC_VERSION: &[u8] = b"2023-06-01";
+
+/// What is worked out once per configuration for every request that goes out.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    /// By provider.
+    templates: Vec<Template>,
+    /// What a translation must know, by model and target.
+    abilities: Vec<Vec<Abilities>>,
+}
+
+impl Outgoing {
+    /// For all providers and targets of `config`.
+    pub(crate) fn new(config: &High) -> Outgoing {
+        let of_model = |model: &Model| model.targets.iter().map(|target| abilities(config, model, target)).collect();
+        Outgoing {
+            templates: config.providers.iter().map(Template::new).collect(),
+            abilities: config.catalog.models().iter().map(of_model).collect(),
+        }
+    }
+
+    /// The head of requests to a provider.
+    pub(crate) fn template(&self, provider: usize) -> Option<&Template> {
+        self.templates.get(provider)
+    }
+
+    /// What one target of a model takes.
+    pub(crate) fn abilities(&self, model: usize, target: usize) -> Option<&Abilities> {
+        self.abilities.get(model)?.get(target)
+    }
+}
+
+fn abilities(config: &High, model: &Model, target: &Target) -> Abilities {
+    let known = &model.capabilities;
+    Abilities {
+        sampling: known.sampling,
+        mid_conversation_system: known.mid_conversation_system,
+        replay_reasoning: known.replay_reasoning,
+        max_completion_tokens: known.max_completion_tokens,
+        max_output_tokens: known.max_output_tokens,
+        structured_output: match known.structured_output {
+            StructuredOutput::Native => Structured::Native,
+            StructuredOutput::Tool => Structured::Tool,
+            StructuredOutput::Instruction => Structured::Instruction,
+        },
+        effort: known.effort,
+        strict_tools: known.strict_tools,
+        default_max_tokens: model.default_max_tokens,
+        drop_params: model.drop_params.clone(),
+        stream_usage: config.provider(target.provider).is_none_or(|provider| provider.stream_usage),
+    }
+}
+
+/// The unchanging part of every request head to one provider, up to and with `content-length: `.
+#[derive(Debug)]
+pub(crate) struct Template {
+    head: Vec<u8>,
+    shape: Shape,
+    betas: Option<Vec<String>>,
+}
+
+impl Template {
+    fn new(provider: &Provider) -> Template {
+        let mut head = Vec::with_capacity(512);
+        line(&mut head, &[b"POST ", provider.path.as_bytes(), b" HTTP/1.1"]);
+        line(&mut head, &[b"host: ", provider.host_header.as_bytes()]);
+        if let Some((name, value)) = &provider.credential {
+            line(&mut head, &[name.as_bytes(), b": ", value.expose().as_bytes()]);
+        }
+        for (name, value) in &provider.headers {
+            line(&mut head, &[name.as_bytes(), b": ", value.as_bytes()]);
+        }
+        line(&mut head, &[b"user-agent: tollgate/", env!("CARGO_PKG_VERSION").as_bytes()]);
+        line(&mut head, &[b"content-type: application/json"]);
+        line(&mut head, &[b"accept-encoding: identity"]);
+        head.extend_from_slice(b"content-length: ");
+        Template { head, shape: provider.shape, betas: provider.betas.clone() }
+    }
+
+    /// Writes the head for a body of `length` bytes. `client`: head and bytes of the client's request of the same
+    /// shape, whose Anthropic headers are passed on; `None` for a translated one, whose headers speak of another API.
+    pub(crate) fn write(&self, length: u64, client: Option<(&RequestHead, &[u8])>, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.head);
+        // Writing to a Vec cannot fail.
+        let _ = write!(out, "{length}");
+        out.extend_from_slice(b"\r\n");
+        if self.shape == Shape::Messages {
+            let field = |name| client.map_or(&b""[..], |(head, bytes)| head.field(name).of(bytes));
+            let version = field(Field::AnthropicVersion);
+            let version = if version.is_empty() { ANTHROPIC_VERSION } else { version };
+            line(out, &[b"anthropic-version: ", version]);
+            if let (Some((_, bytes)), false) = (client, field(Field::AnthropicBeta).is_empty()) {
+                self.write_betas(bytes, out);
+            }
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// The header is a list and may be repeated (RFC 9110 section 5.3).
+    fn write_betas(&self, client_head: &[u8], out: &mut Vec<u8>) {
+        let allowed =
+            |name: &[u8]| self.betas.as_ref().is_none_or(|list| list.iter().any(|known| known.as_bytes() == name));
+        let mut first = true;
+        let names = values(client_head, "anthropic-beta").flat_map(|value| value.split(|byte| *byte == b','));
+        for name in names.map(<[u8]>::trim_ascii).filter(|name| !name.is_empty()) {
+            if allowed(name) {
+                out.extend_from_slice(if first { b"anthropic-beta: " } else { b"," });
+                out.extend_from_slice(name);
+                first = false;
+            }
+        }
+        if !first {
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+}
+
+fn line(out: &mut Vec<u8>, parts: &[&[u8]]) {
+    for part in parts {
+        out.extend_from_slice(part);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// What is needed of a request until its answer is committed: the scan of its body and the body to be sent. Drafts are
+/// reused, so that an exchange in its steady state allocates nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Draft {
+    /// The scan of the client's body.
+    pub(crate) scan: RequestScan,
+    /// Words of ours between the pieces.
+    pub(crate) text: Vec<u8>,
+    /// The outgoing body.
+    pub(crate) pieces: Vec<Piece>,
+    /// What the translation of the request left for that of its answer; `None` where nothing is translated.
+    pub(crate) carry: Option<Carry>,
+    length: u64,
+    next: usize,
+    offset: usize,
+}
+
+impl Draft {
+    /// Forgets the outgoing body, before another attempt builds it anew.
+    pub(crate) fn rewind(&mut self) {
+        self.text.clear();
+        self.pieces.clear();
+        self.carry = None;
+        self.length = 0;
+        self.restart();
+    }
+
+    /// Goes back to the first byte of the outgoing body, for another connection to the same target.
+    pub(crate) fn restart(&mut self) {
+        self.next = 0;
+        self.offset = 0;
+    }
+
+    /// Length of the outgoing body in bytes.
+    pub(crate) fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Notes the length of the body that the pieces make.
+    pub(crate) fn set_length(&mut self, length: u64) {
+        self.length = length;
+    }
+
+    /// Appends up to `room` bytes of the outgoing body to `out`. `body` is the client's body. True when all is out.
+    pub(crate) fn write_some(&mut self, body: &[u8], mut room: usize, out: &mut Vec<u8>) -> bool {
+        while let Some(piece) = self.pieces.get(self.next) {
+            let bytes = match *piece {
+                Piece::Body(span) => rest(span, body, self.offset),
+                Piece::Text(span) => rest(span, &self.text, self.offset),
+            };
+            let count = bytes.len().min(room);
+            out.extend_from_slice(&bytes[..count]);
+            room -= count;
+            if count < bytes.len() {
+                self.offset += count;
+                return false;
+            }
+            self.next += 1;
+            self.offset = 0;
+        }
+        true
+    }
+}
+
+fn rest(span: Span, source: &[u8], offset: usize) -> &[u8] {
+    span.of(source).get(offset..).unwrap_or_default()
+}
+
+/// Drafts kept for reuse.
+const SPARE_MAX: usize = 64;
+/// A draft that has grown beyond this is not kept: one huge request must not cost memory for ever.
+const SPARE_TEXT_MAX: usize = 64 * 1024;
+
+/// The spare drafts.
+#[derive(Debug, Default)]
+pub(crate) struct Drafts {
+    // Boxed as an exchange holds them: moving a draft moves a pointer.
+    #[allow(clippy::vec_box)]
+    spare: Vec<Box<Draft>>,
+}
+
+impl Drafts {
+    /// A draft to work with.
+    pub(crate) fn take(&mut self) -> Box<Draft> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Gives a draft back.
+    pub(crate) fn put(&mut self, mut draft: Box<Draft>) {
+        if self.spare.len() < SPARE_MAX && draft.text.capacity() <= SPARE_TEXT_MAX {
+            draft.rewind();
+            self.spare.push(draft);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_in_pieces_comes_out_whole_however_small_the_room() {
+        let body = b"0123456789";
+        for room in 1..20 {
+            let mut draft = Draft::default();
+            draft.text.extend_from_slice(b"abc");
+            draft.pieces.extend([
+                Piece::Body(Span::new(0, 4)),
+                Piece::Text(Span::new(0, 3)),
+                Piece::Body(Span::new(6, 10)),
+            ]);
+            let mut out = Vec::new();
+            let mut rounds = 0;
+            while !draft.write_some(body, room, &mut out) {
+                rounds += 1;
+                assert!(rounds < 20);
+            }
+            assert_eq!(out, b"0123abc6789");
+        }
+    }
+}

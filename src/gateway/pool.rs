@@ -1,0 +1,61 @@
+//! Idle upstream connections, per provider. Last in, first out: the warmest one is taken, the others age out.
+
+use super::upstream::Upstream;
+use crate::base::slots::Id;
+
+/// Idle connections by provider index.
+#[derive(Debug, Default)]
+pub(crate) struct Idle {
+    by_provider: Vec<Vec<Id<Upstream>>>,
+}
+
+impl Idle {
+    /// The connection used last, if there is one.
+    pub(crate) fn take(&mut self, provider: usize) -> Option<Id<Upstream>> {
+        self.by_provider.get_mut(provider)?.pop()
+    }
+
+    /// Keeps a connection. Answers the oldest one, to be closed, when that makes more than `max`.
+    pub(crate) fn put(&mut self, provider: usize, id: Id<Upstream>, max: usize) -> Option<Id<Upstream>> {
+        if self.by_provider.len() <= provider {
+            self.by_provider.resize_with(provider + 1, Vec::new);
+        }
+        let list = &mut self.by_provider[provider];
+        list.push(id);
+        (list.len() > max).then(|| list.remove(0))
+    }
+
+    /// Forgets a connection that has closed.
+    pub(crate) fn forget(&mut self, provider: usize, id: Id<Upstream>) {
+        if let Some(list) = self.by_provider.get_mut(provider) {
+            list.retain(|other| *other != id);
+        }
+    }
+
+    /// All idle connections, taken out.
+    pub(crate) fn drain(&mut self) -> Vec<Id<Upstream>> {
+        self.by_provider.iter_mut().flat_map(std::mem::take).collect()
+    }
+
+    /// Number of idle connections.
+    pub(crate) fn len(&self) -> usize {
+        self.by_provider.iter().map(Vec::len).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_one_in_is_the_first_out_and_the_oldest_makes_room() {
+        let mut idle = Idle::default();
+        let id = |slot| Id::new(slot, 0);
+        assert_eq!(idle.put(1, id(1), 2), None);
+        assert_eq!(idle.put(1, id(2), 2), None);
+        assert_eq!(idle.put(1, id(3), 2), Some(id(1)));
+        assert_eq!((idle.take(1), idle.take(0), idle.len()), (Some(id(3)), None, 1));
+        idle.forget(1, id(2));
+        assert_eq!(idle.take(1), None);
+    }
+}

@@ -1,0 +1,428 @@
+//! What becomes of an answer's body: passed on event by event, collected and passed on as a whole, or read as an
+//! error. Usage is overheard on the way.
+
+use super::Gateway;
+use super::answers::{EVENTS, Extent, JSON};
+use super::exchange::{Commit, Exchange};
+use super::fault::{Fault, FaultKind, mask};
+use super::flow::Flow;
+use super::respond::Opening;
+use crate::base::limits::{DONE_GRACE, ERROR_BODY_MAX, HIGH_WATER};
+use crate::base::slots::Id;
+use crate::base::time::{Mono, Now};
+use crate::dialect::errors;
+use crate::dialect::tap;
+use crate::dialect::{self, Broken, ErrorText, Heard, Me, StreamFault, StreamTap, StreamTranslator};
+use crate::policy::usage::{Usage, UsageSource};
+use crate::wire::Shape;
+use crate::wire::body::{LAST_CHUNK, write_chunk};
+use crate::wire::head::{Method, ResponseHead};
+
+/// Words for an answer that is not what was asked for.
+const NOT_A_STREAM: &str = "the provider answered a streamed request with something that is not a stream";
+const ENCODED: &str = "the provider's answer is compressed, although compression was refused";
+const NOT_JSON: &str = "the provider's answer was not valid";
+
+/// How the body of the present answer is treated.
+#[derive(Debug)]
+pub(crate) enum Relay {
+    /// No answer yet.
+    None,
+    /// A whole answer, collected.
+    Whole(Heard),
+    /// A stream, in the client's own shape or translated.
+    Stream(Box<Flow>),
+    /// A failed answer, collected for its message.
+    Error {
+        /// Its status.
+        status: u16,
+        /// Its `retry-after`, in seconds.
+        retry_after: Option<u64>,
+    },
+}
+
+impl Relay {
+    /// What has been overheard so far.
+    pub(crate) fn heard(&self) -> Heard {
+        match self {
+            Relay::Stream(flow) => flow.heard(),
+            Relay::Whole(heard) => *heard,
+            Relay::None | Relay::Error { .. } => Heard::default(),
+        }
+    }
+}
+
+/// What a piece of an answer led to.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// More is to come.
+    More,
+    /// The client has its whole answer; the exchange has ended.
+    Ended,
+    /// The attempt has failed.
+    Failed(Fault),
+}
+
+fn me<'a>(ex: &'a Exchange, now: Now) -> Me<'a> {
+    let model = ex.model().map_or("", |model| &model.id);
+    Me { id: ex.id.as_str(), model, created: now.unix.secs(), prompt_estimate: ex.estimate }
+}
+
+impl Gateway {
+    /// A head has come: decides what is done with the body.
+    pub(crate) fn open_relay(&mut self, xid: Id<Exchange>, head: &ResponseHead, bytes: &[u8]) -> Result<(), Fault> {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return Ok(()) };
+        if head.status != 200 {
+            let retry_after =
+                std::str::from_utf8(head.retry_after.of(bytes)).ok().and_then(|text| text.trim().parse().ok());
+            ex.relay = Relay::Error { status: head.status, retry_after };
+            return Ok(());
+        }
+        let encoding = head.content_encoding.of(bytes).trim_ascii();
+        if !encoding.is_empty() && !encoding.eq_ignore_ascii_case(b"identity") {
+            return Err(Fault::from(FaultKind::BadBody(ENCODED)));
+        }
+        if !ex.stream {
+            ex.relay = Relay::Whole(Heard::default());
+            return Ok(());
+        }
+        let content_type = head.content_type.of(bytes).trim_ascii();
+        let is_events = content_type.is_empty()
+            || content_type.get(..17).is_some_and(|start| start.eq_ignore_ascii_case(b"text/event-stream"));
+        let (Some(shape), Some(target), true) = (ex.shape(), ex.target(), is_events) else {
+            return Err(Fault::from(FaultKind::BadBody(NOT_A_STREAM)));
+        };
+        let (usage, max_event) = (ex.show_usage, target.limits.max_event);
+        let flow = match ex.carry.take() {
+            None => Flow::Same(StreamTap::new(shape, usage, max_event)),
+            Some(carry) => Flow::Cross(Box::new(StreamTranslator::new(shape.other(), carry, usage, max_event))),
+        };
+        ex.relay = Relay::Stream(Box::new(flow));
+        Ok(())
+    }
+
+    /// A piece of the body.
+    pub(crate) fn relay(&mut self, xid: Id<Exchange>, data: &[u8], now: Now) -> Step {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return Step::Ended };
+        let limit = match &ex.relay {
+            Relay::Stream(_) => return self.relay_stream(xid, data, now),
+            Relay::None => return Step::More,
+            Relay::Error { .. } => ERROR_BODY_MAX,
+            Relay::Whole(_) => ex.target().map_or(0, |target| target.limits.max_response),
+        };
+        let fits = ex.held.len() + data.len() <= limit;
+        match &ex.relay {
+            Relay::Whole(_) if !fits || !self.pool.has_room(data.len()) => {
+                Step::Failed(Fault::from(FaultKind::TooLarge("max_response")))
+            }
+            _ if fits => {
+                ex.held.push(&mut self.pool, data);
+                Step::More
+            }
+            _ => Step::More,
+        }
+    }
+
+    fn relay_stream(&mut self, xid: Id<Exchange>, data: &[u8], now: Now) -> Step {
+        if !self.pool.has_room(data.len()) {
+            return Step::Failed(Fault::from(FaultKind::TooLarge("max_buffered")));
+        }
+        let Some(ex) = self.exchanges.get_mut(xid) else { return Step::Ended };
+        let Relay::Stream(mut flow) = std::mem::replace(&mut ex.relay, Relay::None) else { return Step::More };
+        let mut held = std::mem::take(&mut ex.held);
+        self.scratch.clear();
+        let fed = flow.feed(data, &mut held, &mut self.pool, &me(ex, now), &mut self.scratch);
+        let finish_seen = flow.finish_seen();
+        ex.relay = Relay::Stream(flow);
+        ex.held = held;
+        let events = match &fed {
+            Ok(progress) => progress.events,
+            // What came before the fault is still the client's.
+            Err(_) => u32::from(!self.scratch.is_empty()),
+        };
+        match events {
+            0 => self.relay_sign_of_life(xid, now),
+            _ => self.relayed(xid, finish_seen, now),
+        }
+        match fed {
+            Err(fault) => Step::Failed(stream_fault(fault, self.exchanges.get(xid))),
+            Ok(progress) if progress.finished => {
+                self.end_stream(xid, now);
+                Step::Ended
+            }
+            Ok(_) => Step::More,
+        }
+    }
+
+    /// Events have been relayed into `scratch`: commits to the answer and sends them.
+    fn relayed(&mut self, xid: Id<Exchange>, finish_seen: bool, now: Now) {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return };
+        let idle = ex.target().map_or(DONE_GRACE, |target| target.limits.idle_timeout);
+        let due = now.mono.after(if finish_seen { DONE_GRACE.min(idle) } else { idle });
+        ex.deadline = Mono::NEVER;
+        ex.beat = now.mono.after(ex.config.server.commit_after);
+        let upstream = ex.upstream;
+        if let Some(upstream) = upstream {
+            self.wait_upstream(upstream, due);
+        }
+        if !self.scratch.is_empty() {
+            let bytes = std::mem::take(&mut self.scratch);
+            self.send_events(xid, Commit::Relayed, &bytes, now);
+            self.scratch = bytes;
+        }
+    }
+
+    /// Comments and pings alone: passed on, so that no proxy cuts the line, but they open no stream and keep no
+    /// deadline away (contract section 4).
+    fn relay_sign_of_life(&mut self, xid: Id<Exchange>, now: Now) {
+        let open = self.exchanges.get(xid).is_some_and(|ex| ex.commit > Commit::None);
+        if open && !self.scratch.is_empty() {
+            let bytes = std::mem::take(&mut self.scratch);
+            self.send_events(xid, Commit::Status, &bytes, now);
+            self.scratch = bytes;
+        }
+    }
+
+    /// Sends bytes of a stream, its head before the first of them.
+    fn send_events(&mut self, xid: Id<Exchange>, commit: Commit, bytes: &[u8], now: Now) {
+        if self.exchanges.get(xid).is_some_and(|ex| ex.commit == Commit::None) {
+            self.open_stream(xid, now);
+        }
+        let Some(ex) = self.exchanges.get_mut(xid) else { return };
+        if commit == Commit::Relayed && ex.commit < Commit::Relayed {
+            self.commit(xid);
+        }
+        let Some(ex) = self.exchanges.get(xid) else { return };
+        let (cid, chunked) = (ex.client, ex.head.http11);
+        self.push_client(cid, now, |out| match chunked {
+            true => write_chunk(out, bytes),
+            false => out.extend_from_slice(bytes),
+        });
+    }
+
+    /// The commit point: no other attempt can follow, so the request's bytes are let go.
+    fn commit(&mut self, xid: Id<Exchange>) {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return };
+        ex.commit = Commit::Relayed;
+        self.charges.release(ex);
+        if let Some(draft) = ex.draft.take() {
+            self.drafts.put(draft);
+        }
+        if let Some(client) = self.clients.get_mut(ex.client) {
+            client.inbound.release(&mut self.pool);
+        }
+    }
+
+    fn open_stream(&mut self, xid: Id<Exchange>, now: Now) {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return };
+        ex.commit = Commit::Status;
+        let (face, head) = (ex.face(), ex.head);
+        let extent = if head.http11 { Extent::Chunked } else { Extent::ToEnd };
+        let next = self.next_after(face.client, &head, extent == Extent::ToEnd);
+        self.write_head(&face, &Opening { status: 200, extent, content_type: EVENTS, refusal: None, next }, now);
+    }
+
+    /// The stream has come to its proper end.
+    fn end_stream(&mut self, xid: Id<Exchange>, now: Now) {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return };
+        // The connection outlives the exchange: its body's end is still to be read.
+        ex.upstream = None;
+        self.target_succeeded(xid);
+        let Some(mut ex) = self.take_exchange(xid) else { return };
+        let usage = charged(ex.relay.heard(), ex.estimate);
+        self.settle(&mut ex, usage);
+        self.close_stream(ex, now);
+    }
+
+    fn close_stream(&mut self, ex: Exchange, now: Now) {
+        let (cid, head) = (ex.client, ex.head);
+        if head.http11 {
+            self.push_client(cid, now, |out| out.extend_from_slice(LAST_CHUNK));
+        }
+        let next = self.next_after(cid, &head, !head.http11);
+        self.conclude(ex, 200, now);
+        self.move_on(cid, next, now);
+        self.advance(cid, now);
+    }
+
+    /// The body has ended as its framing promised.
+    pub(crate) fn relay_end(&mut self, xid: Id<Exchange>, now: Now) -> Step {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return Step::Ended };
+        match &mut ex.relay {
+            Relay::None => Step::Failed(Fault::from(FaultKind::Incomplete)),
+            Relay::Error { status, retry_after } => {
+                let (status, retry_after) = (*status, *retry_after);
+                Step::Failed(status_fault(ex, status, retry_after))
+            }
+            Relay::Whole(_) => self.end_whole(xid, now),
+            Relay::Stream(_) => self.stream_body_ended(xid, now),
+        }
+    }
+
+    fn stream_body_ended(&mut self, xid: Id<Exchange>, now: Now) -> Step {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return Step::Ended };
+        let Relay::Stream(mut flow) = std::mem::replace(&mut ex.relay, Relay::None) else { return Step::More };
+        let mut held = std::mem::take(&mut ex.held);
+        self.scratch.clear();
+        let ended = flow.end(&mut held, &mut self.pool, &me(ex, now), &mut self.scratch);
+        ex.relay = Relay::Stream(flow);
+        ex.held = held;
+        if !self.scratch.is_empty() {
+            self.relayed(xid, true, now);
+        }
+        match ended {
+            Ok(()) => {
+                self.end_stream(xid, now);
+                Step::Ended
+            }
+            Err(fault) => Step::Failed(stream_fault(fault, self.exchanges.get(xid))),
+        }
+    }
+
+    fn end_whole(&mut self, xid: Id<Exchange>, now: Now) -> Step {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return Step::Ended };
+        let Some(shape) = ex.shape() else { return Step::Ended };
+        self.scratch.clear();
+        let read = match &ex.carry {
+            None => tap::whole(shape, ex.held.bytes(), &me(ex, now), &mut self.scratch),
+            Some(carry) => dialect::reply(shape.other(), ex.held.bytes(), carry, &me(ex, now), &mut self.scratch),
+        };
+        let heard = match read {
+            Ok(heard) => heard,
+            Err(Broken::NotJson) => return Step::Failed(Fault::from(FaultKind::BadBody(NOT_JSON))),
+            Err(Broken::Error(text)) => return Step::Failed(error_fault(text, Some(ex))),
+        };
+        ex.held.release(&mut self.pool);
+        ex.relay = Relay::Whole(heard);
+        ex.upstream = None;
+        self.target_succeeded(xid);
+        let Some(mut ex) = self.take_exchange(xid) else { return Step::Ended };
+        let usage = charged(heard, ex.estimate);
+        self.settle(&mut ex, usage);
+        let body = std::mem::take(&mut self.scratch);
+        self.send_whole(ex, &body, now);
+        self.scratch = body;
+        Step::Ended
+    }
+
+    /// A whole answer: with its length where it fits one buffer, else in chunks (contract section 1).
+    fn send_whole(&mut self, ex: Exchange, body: &[u8], now: Now) {
+        let (cid, head) = (ex.client, ex.head);
+        let extent = match (body.len() <= HIGH_WATER, head.http11) {
+            (true, _) => Extent::Length(body.len()),
+            (false, true) => Extent::Chunked,
+            (false, false) => Extent::ToEnd,
+        };
+        let next = self.next_after(cid, &head, extent == Extent::ToEnd);
+        self.write_head(&ex.face(), &Opening { status: 200, extent, content_type: JSON, refusal: None, next }, now);
+        if head.method != Method::Head {
+            self.push_client(cid, now, |out| match extent {
+                Extent::Chunked => {
+                    for piece in body.chunks(HIGH_WATER) {
+                        write_chunk(out, piece);
+                    }
+                    out.extend_from_slice(LAST_CHUNK);
+                }
+                _ => out.extend_from_slice(body),
+            });
+        }
+        self.conclude(ex, 200, now);
+        self.move_on(cid, next, now);
+        self.advance(cid, now);
+    }
+
+    /// The upstream's deadline has passed while an answer was awaited or read. `None`: that ended the exchange well,
+    /// since a stream with a finish reason lacked nothing but its terminator.
+    pub(crate) fn relay_waited(&mut self, xid: Id<Exchange>, now: Now) -> Option<FaultKind> {
+        let ex = self.exchanges.get(xid)?;
+        match &ex.relay {
+            Relay::Stream(flow) if flow.finish_seen() => match self.stream_body_ended(xid, now) {
+                Step::Failed(fault) => Some(fault.kind),
+                Step::More | Step::Ended => None,
+            },
+            Relay::Stream(_) if ex.commit == Commit::Relayed => Some(FaultKind::IdleTimeout),
+            _ => Some(FaultKind::FirstByteTimeout),
+        }
+    }
+
+    /// Nothing has come for `commit_after`: the status goes out, and a sign of life, so that no proxy cuts the line.
+    pub(crate) fn heartbeat(&mut self, xid: Id<Exchange>, now: Now) {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return };
+        ex.beat = now.mono.after(ex.config.server.commit_after);
+        let cid = ex.client;
+        let beat: &[u8] = match ex.shape() {
+            Some(Shape::Messages) => b"event: ping\ndata: {\"type\":\"ping\"}\n\n",
+            _ => b": ping\n\n",
+        };
+        // A client that does not read what it has needs no sign of life.
+        if self.clients.get(cid).is_some_and(|client| client.tx.is_empty()) {
+            self.send_events(xid, Commit::Status, beat, now);
+        }
+        self.arm_client(cid);
+    }
+
+    /// No attempt is left: an error with its own status, or, where one has gone out already, an error event.
+    pub(crate) fn end_with_fault(&mut self, xid: Id<Exchange>, fault: Fault, now: Now) {
+        let Some(mut ex) = self.take_exchange(xid) else { return };
+        let usage = Gateway::partial_usage(&ex, false);
+        self.settle(&mut ex, usage);
+        let limits = ex.target().map_or(&ex.config.upstream, |target| &target.limits);
+        let refusal = fault.refusal(limits);
+        let cid = ex.client;
+        if ex.commit == Commit::None {
+            self.refuse(ex, &refusal, now);
+            return self.advance(cid, now);
+        }
+        ex.error = Some(refusal.kind.as_str());
+        self.scratch.clear();
+        let shape = ex.shape().unwrap_or(Shape::Chat);
+        let kind = refusal.kind.as_str();
+        errors::error_event(shape, kind, refusal.status, &refusal.message, ex.id.as_str(), &mut self.scratch);
+        let bytes = std::mem::take(&mut self.scratch);
+        let chunked = ex.head.http11;
+        self.push_client(cid, now, |out| match chunked {
+            true => write_chunk(out, &bytes),
+            false => out.extend_from_slice(&bytes),
+        });
+        self.scratch = bytes;
+        self.close_stream(ex, now);
+    }
+}
+
+/// What a complete answer is charged: as reported, estimated where nothing was.
+fn charged(heard: Heard, estimate: u64) -> Usage {
+    let known = heard.reported;
+    Usage {
+        uncached_in: known.input.unwrap_or(estimate),
+        cache_read: known.cache_read.unwrap_or(0),
+        cache_write: known.cache_write.unwrap_or(0),
+        out: known.output.unwrap_or(heard.relayed_tokens),
+        source: if known.is_complete() { UsageSource::Provider } else { UsageSource::Estimated },
+    }
+}
+
+fn stream_fault(fault: StreamFault, ex: Option<&Exchange>) -> Fault {
+    match fault {
+        StreamFault::Error(text) => error_fault(text, ex),
+        StreamFault::TooLarge => Fault::from(FaultKind::TooLarge("max_event")),
+        StreamFault::Malformed => Fault::from(FaultKind::BadBody(NOT_JSON)),
+        StreamFault::Incomplete => Fault::from(FaultKind::Incomplete),
+    }
+}
+
+fn error_fault(text: ErrorText, ex: Option<&Exchange>) -> Fault {
+    let message = ex.map(|ex| masked(ex, &text.message));
+    Fault { kind: FaultKind::InStream, message, retry_after: None }
+}
+
+fn status_fault(ex: &Exchange, status: u16, retry_after: Option<u64>) -> Fault {
+    let message = errors::read_error(ex.held.bytes()).map(|text| masked(ex, &text.message));
+    Fault { kind: FaultKind::Status(status), message, retry_after }
+}
+
+fn masked(ex: &Exchange, message: &str) -> String {
+    let (Some(model), Some(target)) = (ex.model(), ex.target()) else { return String::new() };
+    let provider = ex.config.providers.get(target.provider);
+    let credential = provider.and_then(|provider| provider.credential.as_ref()).map(|(_, secret)| secret.expose());
+    mask(message, &target.model, &model.id, credential)
+}

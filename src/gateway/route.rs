@@ -1,0 +1,291 @@
+//! Which target an attempt goes to, on which connection; and what follows a failed one. The commit point stands here:
+//! once part of an answer has been relayed there is no other attempt.
+
+use super::Gateway;
+use super::exchange::{Commit, Exchange, Phase};
+use super::fault::{Fault, FaultKind};
+use super::outgoing::{Draft, Outgoing};
+use super::relay::Relay;
+use super::upstream::{Phase as UpstreamPhase, Upstream, conn};
+use crate::base::limits::SEND_SLICE;
+use crate::base::seam::{Action, DialError};
+use crate::base::slots::Id;
+use crate::base::time::{Mono, Now};
+use crate::dialect::{self, Invalid, Piece, Rewrite, rewrite};
+use crate::policy::refusal::Refusal;
+use crate::wire::Span;
+use std::net::SocketAddr;
+
+/// Addresses of one host that are tried before its target counts as unreachable.
+const ADDRESSES_TRIED_MAX: usize = 3;
+
+impl Gateway {
+    /// Chooses the target of the next attempt; false when none is left.
+    pub(crate) fn choose_target(&mut self, xid: Id<Exchange>, now: Now) -> bool {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return false };
+        let Some(model) = ex.model.and_then(|index| ex.config.catalog.get(index)) else { return false };
+        let Some(chosen) = self.breakers.choose(&model.targets, ex.tried, now.mono) else { return false };
+        ex.target = chosen;
+        ex.tried |= 1u64.checked_shl(chosen as u32).unwrap_or(0);
+        ex.fresh_only = false;
+        ex.on_trial = true;
+        true
+    }
+
+    /// The target of the present attempt has answered.
+    pub(crate) fn target_succeeded(&mut self, xid: Id<Exchange>) {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return };
+        if std::mem::take(&mut ex.on_trial)
+            && let Some(target) = ex.target()
+        {
+            self.breakers.succeeded(&target.label);
+        }
+    }
+
+    fn target_failed(&mut self, xid: Id<Exchange>, fault: &Fault, now: Now) {
+        if !fault.is_targets_own() {
+            return self.target_succeeded(xid);
+        }
+        let many_keys = self.keys.len() > 1;
+        let Some(ex) = self.exchanges.get_mut(xid) else { return };
+        ex.on_trial = false;
+        if let Some(target) = ex.target() {
+            self.breakers.failed(&target.label, ex.finding.key, many_keys, &target.limits, now.mono);
+        }
+    }
+
+    /// An exchange ends: if its attempt brought no verdict, the next request may try.
+    pub(crate) fn undecided(&mut self, ex: &mut Exchange) {
+        if std::mem::take(&mut ex.on_trial)
+            && let Some(target) = ex.target()
+        {
+            self.breakers.undecided(&target.label);
+        }
+    }
+
+    /// Begins an attempt at the exchange's present target, whose body has been drafted.
+    pub(crate) fn attempt(&mut self, xid: Id<Exchange>, now: Now) {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return };
+        ex.attempts += 1;
+        ex.address = 0;
+        ex.relay = Relay::None;
+        let Some(provider) = ex.target().map(|target| target.provider) else { return };
+        let kept = if ex.fresh_only { None } else { self.idle.take(provider) };
+        match kept {
+            Some(upstream) => self.send_on(xid, upstream),
+            None => self.dial(xid, now),
+        }
+    }
+
+    /// Builds the outgoing body for the present target from the client's bytes.
+    pub(crate) fn draft_body(&mut self, xid: Id<Exchange>) -> Result<(), Refusal> {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return Ok(()) };
+        let (Some(client), Some(mut draft)) = (self.clients.get(ex.client), ex.draft.take()) else { return Ok(()) };
+        let (_, body) = client.inbound.message();
+        draft.rewind();
+        let built = build_body(ex, &self.outgoing, &mut draft, body);
+        ex.carry = draft.carry.take();
+        ex.draft = Some(draft);
+        built
+    }
+
+    /// Opens a connection to the present target, once its host has an address.
+    fn dial(&mut self, xid: Id<Exchange>, now: Now) {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return };
+        let Some(target) = ex.target() else { return };
+        let (index, timeout) = (target.provider, target.limits.connect_timeout);
+        let Some(provider) = ex.config.providers.get(index) else { return };
+        let known: &[SocketAddr] = match provider.addresses.is_empty() {
+            false => &provider.addresses,
+            true => self.names.look_up(&provider.host, provider.port, now.mono, &mut self.actions),
+        };
+        let addr = match known.get(ex.address % known.len().max(1)) {
+            Some(addr) => *addr,
+            None => {
+                ex.phase = Phase::Naming;
+                ex.naming = now.mono.after(timeout);
+                let cid = ex.client;
+                return self.arm_client(cid);
+            }
+        };
+        let authority = provider.authority;
+        let upstream = self.upstreams.insert(Upstream::dialing(index, xid));
+        ex.upstream = Some(upstream);
+        ex.phase = Phase::Dialing;
+        ex.naming = Mono::NEVER;
+        self.actions.push(Action::Dial { conn: conn(upstream), addr, authority });
+        self.wait_upstream(upstream, now.mono.after(timeout));
+    }
+
+    /// A host's addresses have come, or will not: every exchange that waits for them goes on.
+    pub(crate) fn named(&mut self, host: &std::sync::Arc<str>, port: u16, addrs: Vec<SocketAddr>, now: Now) {
+        let failed = addrs.is_empty();
+        self.names.learned(host, port, addrs, now.mono);
+        let waiting: Vec<Id<Exchange>> = self
+            .exchanges
+            .iter()
+            .filter(|(_, ex)| ex.phase == Phase::Naming && waits_for(ex, host, port))
+            .map(|(id, _)| id)
+            .collect();
+        for xid in waiting {
+            match failed {
+                true => self.attempt_failed(xid, Fault::from(FaultKind::Name), now),
+                false => self.dial(xid, now),
+            }
+        }
+    }
+
+    /// A dial has succeeded.
+    pub(crate) fn dialed(&mut self, uid: Id<Upstream>) {
+        let Some(upstream) = self.upstreams.get_mut(uid) else { return };
+        upstream.phase = UpstreamPhase::Busy;
+        match upstream.exchange {
+            Some(xid) => self.send_on(xid, uid),
+            None => self.close_upstream(uid),
+        }
+    }
+
+    /// A dial has failed: the next address of the host, then whatever follows a failed attempt.
+    pub(crate) fn dial_failed(&mut self, uid: Id<Upstream>, why: DialError, now: Now) {
+        let Some(xid) = self.forget_upstream(uid) else { return };
+        let Some(ex) = self.exchanges.get_mut(xid) else { return };
+        ex.upstream = None;
+        ex.address += 1;
+        let known = self.addresses_of(xid, now);
+        let Some(ex) = self.exchanges.get(xid) else { return };
+        if why == DialError::Connect && ex.address < known.min(ADDRESSES_TRIED_MAX) {
+            self.dial(xid, now);
+        } else {
+            self.attempt_failed(xid, Fault::from(FaultKind::Dial(why)), now);
+        }
+    }
+
+    fn addresses_of(&mut self, xid: Id<Exchange>, now: Now) -> usize {
+        let Some(ex) = self.exchanges.get(xid) else { return 0 };
+        let provider = ex.target().and_then(|target| ex.config.providers.get(target.provider));
+        match provider {
+            Some(provider) if provider.addresses.is_empty() => {
+                self.names.look_up(&provider.host, provider.port, now.mono, &mut self.actions).len()
+            }
+            Some(provider) => provider.addresses.len(),
+            None => 0,
+        }
+    }
+
+    /// Writes the request to an open connection.
+    fn send_on(&mut self, xid: Id<Exchange>, uid: Id<Upstream>) {
+        let (Some(ex), Some(upstream)) = (self.exchanges.get_mut(xid), self.upstreams.get_mut(uid)) else { return };
+        let (Some(client), Some(draft)) = (self.clients.get(ex.client), ex.draft.as_mut()) else { return };
+        ex.upstream = Some(uid);
+        ex.phase = Phase::Sending;
+        upstream.begin(xid);
+        let (head, body) = client.inbound.message();
+        let length = draft.length();
+        let same_shape = ex.carry.is_none().then_some((&ex.head, head));
+        let Some(template) = self.outgoing.template(upstream.provider) else { return };
+        let all = upstream.tx.edit(&mut self.pool, |out| {
+            template.write(length, same_shape, out);
+            draft.write_some(body, SEND_SLICE, out)
+        });
+        upstream.sent_all = all;
+        self.dirty.push(conn(uid));
+        self.wait_upstream(uid, Mono::NEVER);
+    }
+
+    /// The world has written to an upstream: give it more of the body, or begin to wait for the answer.
+    pub(crate) fn upstream_wrote(&mut self, uid: Id<Upstream>, count: usize, now: Now) {
+        let Some(upstream) = self.upstreams.get_mut(uid) else { return };
+        upstream.tx.consume(&mut self.pool, count);
+        if !upstream.tx.is_empty() {
+            return;
+        }
+        let Some((xid, ex)) = upstream.exchange.and_then(|id| Some((id, self.exchanges.get_mut(id)?))) else { return };
+        if ex.phase != Phase::Sending {
+            return;
+        }
+        if upstream.sent_all {
+            ex.phase = Phase::Waiting;
+            ex.times.sent = now.mono;
+            return self.await_answer(xid, uid, now);
+        }
+        let (Some(client), Some(draft)) = (self.clients.get(ex.client), ex.draft.as_mut()) else { return };
+        let (_, body) = client.inbound.message();
+        upstream.sent_all = upstream.tx.edit(&mut self.pool, |out| draft.write_some(body, SEND_SLICE, out));
+        self.dirty.push(conn(uid));
+    }
+
+    fn await_answer(&mut self, xid: Id<Exchange>, uid: Id<Upstream>, now: Now) {
+        let Some(ex) = self.exchanges.get(xid) else { return };
+        if let (true, Some(target)) = (ex.stream, ex.target()) {
+            let due = now.mono.after(target.limits.first_byte_timeout);
+            self.wait_upstream(uid, due);
+        }
+    }
+
+    /// An attempt has failed: a free one on a fresh connection, the next target, or the end.
+    pub(crate) fn attempt_failed(&mut self, xid: Id<Exchange>, fault: Fault, now: Now) {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return };
+        let upstream = ex.upstream.take();
+        let reused = upstream.and_then(|uid| self.upstreams.get(uid)).is_some_and(|u| u.used > 1);
+        if let Some(uid) = upstream {
+            self.close_upstream(uid);
+        }
+        let Some(ex) = self.exchanges.get_mut(xid) else { return };
+        ex.naming = Mono::NEVER;
+        ex.held.release(&mut self.pool);
+        if ex.commit == Commit::Relayed {
+            self.target_failed(xid, &fault, now);
+            return self.end_with_fault(xid, fault, now);
+        }
+        if fault.is_stale_connection() && reused && !ex.fresh_only {
+            ex.fresh_only = true;
+            ex.attempts -= 1;
+            if let Some(draft) = ex.draft.as_mut() {
+                draft.restart();
+            }
+            self.stats.stale_retries += 1;
+            return self.attempt(xid, now);
+        }
+        let limit = ex.target().map_or(1, |target| target.limits.attempts);
+        let may_go_on = fault.may_try_next() && ex.attempts < limit;
+        self.target_failed(xid, &fault, now);
+        if may_go_on && self.choose_target(xid, now) {
+            return match self.draft_body(xid) {
+                Ok(()) => self.attempt(xid, now),
+                Err(refusal) => self.refuse_open(xid, &refusal, now),
+            };
+        }
+        self.end_with_fault(xid, fault, now);
+    }
+}
+
+fn waits_for(ex: &Exchange, host: &str, port: u16) -> bool {
+    let provider = ex.target().and_then(|target| ex.config.providers.get(target.provider));
+    provider.is_some_and(|provider| *provider.host == *host && provider.port == port)
+}
+
+/// The body for the present target: the client's own with our words spliced in, or its translation.
+fn build_body(ex: &Exchange, outgoing: &Outgoing, draft: &mut Draft, body: &[u8]) -> Result<(), Refusal> {
+    let (Some(model), Some(target), Some(shape)) = (ex.model(), ex.target(), ex.shape()) else { return Ok(()) };
+    let Some(provider) = ex.config.providers.get(target.provider) else { return Ok(()) };
+    if provider.shape == shape {
+        let with = Rewrite {
+            model: &target.model,
+            ask_usage: provider.stream_usage,
+            forward_unknown: provider.forward_unknown,
+            drop_params: &model.drop_params,
+        };
+        let length = rewrite(shape, body, draft.scan.fields(), &with, &mut draft.text, &mut draft.pieces);
+        draft.set_length(length);
+        return Ok(());
+    }
+    let abilities = ex.model.and_then(|index| outgoing.abilities(index, ex.target));
+    let Some(abilities) = abilities else { return Ok(()) };
+    let to = dialect::Target { model: &target.model, abilities };
+    let carry = dialect::translate(shape, body, draft.scan.fields(), &to, &mut draft.text)
+        .map_err(|Invalid(message)| Refusal::invalid_body(message))?;
+    draft.carry = Some(carry);
+    draft.pieces.push(Piece::Text(Span::new(0, draft.text.len())));
+    draft.set_length(draft.text.len() as u64);
+    Ok(())
+}

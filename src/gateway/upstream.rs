@@ -1,0 +1,322 @@
+//! One upstream connection: dialing, writing a request, reading the head of its answer and framing its body. What the
+//! body means stands in `relay`, which attempt comes next in `route`.
+
+use super::Gateway;
+use super::exchange::{Exchange, Phase as ExchangePhase};
+use super::fault::{Fault, FaultKind};
+use super::relay::Step;
+use crate::base::buf::Buf;
+use crate::base::limits::HIGH_WATER;
+use crate::base::seam::{Action, Conn, Ending, Shut, Side};
+use crate::base::slots::Id;
+use crate::base::time::{Mono, Now};
+use crate::base::timers::Alarm;
+use crate::wire::body::Reader;
+use crate::wire::head::{self, ResponseHead};
+use std::time::Duration;
+
+/// Bytes of the head of a provider's answer.
+const HEAD_MAX: usize = 32 * 1024;
+/// Interim (1xx) answers that are skipped before the final one.
+const INTERIM_MAX: u8 = 16;
+/// Bytes of a body's end that are awaited after a stream's last event, so that the connection can be kept.
+const TAIL_BYTES_MAX: usize = 4096;
+/// How long that end is awaited.
+const TAIL_WAIT: Duration = Duration::from_secs(1);
+
+/// Where an upstream connection stands.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// TCP, and TLS where spoken, are coming up.
+    Dialing,
+    /// A request has been, or is being, written; an answer is awaited or read.
+    Busy,
+    /// The answer's last event has been relayed; the end of its body is still to come.
+    Tail,
+    /// Kept for the next request.
+    Idle,
+}
+
+/// An upstream connection.
+#[derive(Debug)]
+pub(crate) struct Upstream {
+    pub(crate) phase: Phase,
+    pub(crate) provider: usize,
+    pub(crate) exchange: Option<Id<Exchange>>,
+    pub(crate) tx: Buf,
+    pub(crate) rx: Buf,
+    /// Requests this connection has carried.
+    pub(crate) used: u32,
+    /// The whole request lies in `tx` or has left.
+    pub(crate) sent_all: bool,
+    pub(crate) alarm: Alarm,
+    pub(crate) wait: Mono,
+    scanned: u32,
+    interim: u8,
+    tail: usize,
+    head: Option<ResponseHead>,
+    reader: Reader,
+}
+
+impl Upstream {
+    /// A connection about to be dialed for an exchange.
+    pub(crate) fn dialing(provider: usize, exchange: Id<Exchange>) -> Upstream {
+        Upstream {
+            phase: Phase::Dialing,
+            provider,
+            exchange: Some(exchange),
+            tx: Buf::default(),
+            rx: Buf::default(),
+            used: 0,
+            sent_all: false,
+            alarm: Alarm::default(),
+            wait: Mono::NEVER,
+            scanned: 0,
+            interim: 0,
+            tail: 0,
+            head: None,
+            reader: Reader::Done,
+        }
+    }
+
+    /// Another request begins on this connection.
+    pub(crate) fn begin(&mut self, exchange: Id<Exchange>) {
+        self.phase = Phase::Busy;
+        self.exchange = Some(exchange);
+        self.used = self.used.saturating_add(1);
+        self.sent_all = false;
+        self.scanned = 0;
+        self.interim = 0;
+        self.tail = 0;
+        self.head = None;
+        self.reader = Reader::Done;
+    }
+
+    fn may_be_kept(&self) -> bool {
+        let keep = self.head.is_some_and(|head| head.keep_alive);
+        keep && self.reader.is_done() && self.sent_all && self.tx.is_empty() && self.rx.is_empty()
+    }
+}
+
+/// The name of an upstream connection as the world knows it.
+pub(crate) fn conn(id: Id<Upstream>) -> Conn {
+    Conn { side: Side::Upstream, slot: id.slot, generation: id.generation }
+}
+
+impl Gateway {
+    /// Bytes came from a provider.
+    pub(crate) fn upstream_bytes(&mut self, uid: Id<Upstream>, data: &[u8], now: Now) {
+        let Some(upstream) = self.upstreams.get_mut(uid) else { return };
+        match (upstream.phase, upstream.exchange) {
+            (Phase::Busy, Some(xid)) => match upstream.head {
+                None => self.head_bytes(xid, uid, data, now),
+                Some(_) => self.body_bytes(xid, uid, data, now),
+            },
+            (Phase::Tail, _) => self.tail_bytes(uid, data, now),
+            // Nothing was asked for: whatever this is, the connection cannot be trusted any more.
+            _ => self.close_upstream(uid),
+        }
+    }
+
+    fn head_bytes(&mut self, xid: Id<Exchange>, uid: Id<Upstream>, data: &[u8], now: Now) {
+        let Some(upstream) = self.upstreams.get_mut(uid) else { return };
+        if let Some(ex) = self.exchanges.get_mut(xid)
+            && ex.times.first == Mono::NEVER
+        {
+            ex.times.first = now.mono;
+        }
+        upstream.rx.push(&mut self.pool, data);
+        loop {
+            let Some(upstream) = self.upstreams.get_mut(uid) else { return };
+            match head::parse_response(upstream.rx.bytes(), &mut upstream.scanned, HEAD_MAX, false) {
+                Ok(None) => return,
+                Ok(Some(head)) if head.status < 200 && head.status != 101 && upstream.interim < INTERIM_MAX => {
+                    upstream.interim += 1;
+                    upstream.scanned = 0;
+                    upstream.rx.consume(&mut self.pool, head.len as usize);
+                }
+                Ok(Some(head)) if head.status >= 200 => return self.head_complete(xid, uid, head, now),
+                Ok(Some(_)) | Err(_) => return self.attempt_failed(xid, Fault::from(FaultKind::BadHead), now),
+            }
+        }
+    }
+
+    fn head_complete(&mut self, xid: Id<Exchange>, uid: Id<Upstream>, head: ResponseHead, now: Now) {
+        let Some(upstream) = self.upstreams.get_mut(uid) else { return };
+        upstream.head = Some(head);
+        upstream.reader = Reader::new(head.framing);
+        let mut rx = std::mem::take(&mut upstream.rx);
+        if let Some(ex) = self.exchanges.get_mut(xid) {
+            ex.phase = ExchangePhase::Relaying;
+            ex.times.sent = ex.times.sent.min(now.mono);
+        }
+        match self.open_relay(xid, &head, rx.bytes()) {
+            Ok(()) => {
+                let body = rx.bytes().get(head.len as usize..).unwrap_or_default();
+                self.body_bytes(xid, uid, body, now);
+            }
+            Err(fault) => self.attempt_failed(xid, fault, now),
+        }
+        rx.release(&mut self.pool);
+    }
+
+    fn body_bytes(&mut self, xid: Id<Exchange>, uid: Id<Upstream>, mut data: &[u8], now: Now) {
+        loop {
+            let Some(upstream) = self.upstreams.get_mut(uid) else { return };
+            if upstream.reader.is_done() {
+                // Bytes after the end of the body: not ours, and the connection cannot be kept.
+                if !data.is_empty()
+                    && let Some(head) = &mut upstream.head
+                {
+                    head.keep_alive = false;
+                }
+                return self.body_ended(xid, uid, now);
+            }
+            let piece = match upstream.reader.next(data) {
+                Ok(piece) => piece,
+                Err(_) => return self.attempt_failed(xid, Fault::from(FaultKind::BadBody(BAD_CHUNKS)), now),
+            };
+            if piece.consumed == 0 && !piece.done {
+                return;
+            }
+            if !piece.data.is_empty() {
+                match self.relay(xid, &data[piece.data.clone()], now) {
+                    Step::More => {}
+                    Step::Ended => return self.await_tail(uid, &data[piece.consumed..], now),
+                    Step::Failed(fault) => return self.attempt_failed(xid, fault, now),
+                }
+            }
+            data = &data[piece.consumed..];
+        }
+    }
+
+    fn body_ended(&mut self, xid: Id<Exchange>, uid: Id<Upstream>, now: Now) {
+        match self.relay_end(xid, now) {
+            Step::Failed(fault) => {
+                // An error that was read to its end leaves the connection as good as any other answer does.
+                if let (FaultKind::Status(_), Some(ex)) = (&fault.kind, self.exchanges.get_mut(xid)) {
+                    ex.upstream = None;
+                    self.keep_upstream(uid, now);
+                }
+                self.attempt_failed(xid, fault, now);
+            }
+            Step::More | Step::Ended => self.keep_upstream(uid, now),
+        }
+    }
+
+    /// The answer is complete but its body's end has not been read yet: usually it lies in `rest` already.
+    fn await_tail(&mut self, uid: Id<Upstream>, rest: &[u8], now: Now) {
+        let Some(upstream) = self.upstreams.get_mut(uid) else { return };
+        upstream.phase = Phase::Tail;
+        upstream.exchange = None;
+        let due = now.mono.after(TAIL_WAIT);
+        self.wait_upstream(uid, due);
+        self.tail_bytes(uid, rest, now);
+    }
+
+    fn tail_bytes(&mut self, uid: Id<Upstream>, mut data: &[u8], now: Now) {
+        let Some(upstream) = self.upstreams.get_mut(uid) else { return };
+        upstream.tail += data.len();
+        while !upstream.reader.is_done() && upstream.tail <= TAIL_BYTES_MAX {
+            match upstream.reader.next(data) {
+                Ok(piece) if piece.consumed > 0 || piece.done => data = &data[piece.consumed..],
+                Ok(_) => return,
+                Err(_) => return self.close_upstream(uid),
+            }
+        }
+        match data.is_empty() {
+            true => self.keep_upstream(uid, now),
+            false => self.close_upstream(uid),
+        }
+    }
+
+    /// An answer has been read to its end: keep the connection if it may be kept.
+    fn keep_upstream(&mut self, uid: Id<Upstream>, now: Now) {
+        let Some(upstream) = self.upstreams.get_mut(uid) else { return };
+        upstream.exchange = None;
+        let provider = upstream.provider;
+        let limits = self.config.providers.get(provider).map(|provider| &provider.limits);
+        let Some(limits) = limits.filter(|_| upstream.may_be_kept() && self.draining.is_none()) else {
+            return self.close_upstream(uid);
+        };
+        upstream.phase = Phase::Idle;
+        let due = now.mono.after(limits.pool_idle_timeout);
+        let oldest = self.idle.put(provider, uid, limits.pool_max_idle);
+        self.wait_upstream(uid, due);
+        if let Some(oldest) = oldest {
+            self.close_upstream(oldest);
+        }
+    }
+
+    /// The provider has ended the connection.
+    pub(crate) fn upstream_closed(&mut self, uid: Id<Upstream>, how: Ending, now: Now) {
+        let Some(upstream) = self.upstreams.get_mut(uid) else { return };
+        let (phase, exchange, head) = (upstream.phase, upstream.exchange, upstream.head);
+        let (Phase::Busy, Some(xid)) = (phase, exchange) else { return self.close_upstream(uid) };
+        if let Some(head) = &mut upstream.head {
+            head.keep_alive = false;
+        }
+        let complete = how == Ending::Fin && upstream.reader.end().is_ok();
+        let kind = match (head, complete) {
+            (Some(_), true) => return self.body_ended(xid, uid, now),
+            (Some(_), false) => FaultKind::Incomplete,
+            (None, _) if upstream.rx.is_empty() && upstream.interim == 0 => FaultKind::Closed,
+            (None, _) => FaultKind::BadHead,
+        };
+        self.attempt_failed(xid, Fault::from(kind), now);
+    }
+
+    /// Closes an upstream connection, whatever it was doing.
+    pub(crate) fn close_upstream(&mut self, uid: Id<Upstream>) {
+        let idle = self.upstreams.get(uid).is_some_and(|upstream| upstream.phase == Phase::Idle);
+        let shut = if idle { Shut::Clean } else { Shut::Abort };
+        if self.upstreams.get(uid).is_some() {
+            self.forget_upstream(uid);
+            self.actions.push(Action::Close { conn: conn(uid), shut });
+        }
+    }
+
+    /// Frees the slot of a connection that the world has given up already; its exchange, if it has one, is answered.
+    pub(crate) fn forget_upstream(&mut self, uid: Id<Upstream>) -> Option<Id<Exchange>> {
+        let mut upstream = self.upstreams.remove(uid)?;
+        if upstream.phase == Phase::Idle {
+            self.idle.forget(upstream.provider, uid);
+        }
+        upstream.tx.release(&mut self.pool);
+        upstream.rx.release(&mut self.pool);
+        upstream.exchange
+    }
+
+    /// Sets the one deadline of an upstream connection.
+    pub(crate) fn wait_upstream(&mut self, uid: Id<Upstream>, due: Mono) {
+        if let Some(upstream) = self.upstreams.get_mut(uid) {
+            upstream.wait = due;
+            self.timers.arm(&mut upstream.alarm, conn(uid), due);
+        }
+    }
+
+    /// The deadline of an upstream connection has come.
+    pub(crate) fn upstream_expired(&mut self, uid: Id<Upstream>, now: Now) {
+        let Some(upstream) = self.upstreams.get(uid) else { return };
+        let (Some(xid), Phase::Dialing | Phase::Busy) = (upstream.exchange, upstream.phase) else {
+            return self.close_upstream(uid);
+        };
+        let kind = match upstream.phase {
+            Phase::Dialing => FaultKind::ConnectTimeout,
+            _ => match self.relay_waited(xid, now) {
+                None => return self.close_upstream(uid),
+                Some(kind) => kind,
+            },
+        };
+        self.attempt_failed(xid, Fault::from(kind), now);
+    }
+
+    /// Whether the gateway takes bytes from this upstream: not while its client is slow to read.
+    pub(crate) fn upstream_wants_read(&self, uid: Id<Upstream>) -> bool {
+        let Some(upstream) = self.upstreams.get(uid) else { return false };
+        let Some(ex) = upstream.exchange.and_then(|xid| self.exchanges.get(xid)) else { return true };
+        self.clients.get(ex.client).is_none_or(|client| client.tx.len() <= HIGH_WATER)
+    }
+}
+
+const BAD_CHUNKS: &str = "the provider's answer was badly framed";

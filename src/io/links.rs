@@ -1,0 +1,238 @@
+//! Owns the sockets by name: which connection of the core lies on which link, and what the kernel said about it.
+//!
+//! A link has a name of its own ([`Id`]), apart from the core's [`Conn`]: the core may give a slot to a new
+//! connection before the old socket is gone, and an event of the old one must not reach the new. Called by the
+//! reactor alone; takes no decision.
+
+use super::transport::Transport;
+use crate::base::limits;
+use crate::base::seam::{Conn, Side};
+use crate::base::slots::{Id, Slots};
+use mio::Token;
+use mio::event::Event;
+
+/// What is known of a link, one bit each. The kernel is told once what we want (everything); from there on readiness
+/// is remembered here, and interest is a question to the core.
+#[derive(Copy, Clone, PartialEq, Eq, Default)]
+pub struct Flags(u16);
+
+impl Flags {
+    /// Bytes or an end may lie in the socket: an edge came, and neither WouldBlock nor a short read since.
+    pub const READ: Flags = Flags(1);
+    /// The socket may take bytes.
+    pub const WRITE: Flags = Flags(2);
+    /// The kernel hinted that the peer has ended. READ then stays until the end has been read, since data and FIN
+    /// that arrive together raise one edge.
+    pub const HINT: Flags = Flags(4);
+    /// The kernel hinted an error, or a write failed: whatever end comes, it is a broken one.
+    pub const ERROR: Flags = Flags(8);
+    /// In the run queue.
+    pub const QUEUED: Flags = Flags(16);
+    /// Bytes are to be written and WRITE was clear: the next writable edge goes on with them.
+    pub const BLOCKED: Flags = Flags(32);
+    /// TCP is not connected yet.
+    pub const DIALING: Flags = Flags(64);
+    /// TCP is connected, the TLS handshake is under way.
+    pub const SHAKING: Flags = Flags(128);
+    /// The core has heard `closed(Fin)`; nothing is read any more.
+    pub const ENDED: Flags = Flags(256);
+    /// The core has forgotten the connection; the last encrypted bytes are on their way.
+    pub const PARTING: Flags = Flags(512);
+
+    /// True for a connection that is still being dialed.
+    pub fn is_dialing(self) -> bool {
+        self.0 & Flags::DIALING.0 != 0
+    }
+
+    /// Both sets together.
+    pub const fn and(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+}
+
+/// One socket.
+pub struct Link {
+    /// The core's name for it.
+    pub conn: Conn,
+    /// The socket itself.
+    pub transport: Transport,
+    flags: Flags,
+    /// Number of the turn `spent` belongs to.
+    turn: u32,
+    /// Bytes written in that turn.
+    spent: u32,
+}
+
+impl Link {
+    /// True if any of `flags` is set.
+    pub fn has(&self, flags: Flags) -> bool {
+        self.flags.0 & flags.0 != 0
+    }
+
+    /// Sets all of `flags`.
+    pub fn set(&mut self, flags: Flags) {
+        self.flags.0 |= flags.0;
+    }
+
+    /// Clears all of `flags`.
+    pub fn clear(&mut self, flags: Flags) {
+        self.flags.0 &= !flags.0;
+    }
+
+    /// Remembers what an event says. No work is done here.
+    pub fn mark(&mut self, event: &Event) {
+        if event.is_readable() {
+            self.set(Flags::READ);
+        }
+        if event.is_writable() {
+            self.set(Flags::WRITE);
+        }
+        if event.is_read_closed() {
+            self.set(Flags::READ.and(Flags::HINT));
+        }
+        // We never end our own half before closing, so a hang-up is the work of a reset.
+        if event.is_error() || event.is_write_closed() {
+            self.set(Flags::READ.and(Flags::WRITE).and(Flags::HINT).and(Flags::ERROR));
+        }
+    }
+
+    /// True if reading may bring something: ready, open, and not told its end.
+    pub fn may_read(&self) -> bool {
+        self.has(Flags::READ) && !self.has(CLOSED_TO_READ)
+    }
+
+    /// Bytes that may still be written in turn number `turn`.
+    pub fn room(&mut self, turn: u32) -> usize {
+        if self.turn != turn {
+            (self.turn, self.spent) = (turn, 0);
+        }
+        limits::IO_SLICE.saturating_sub(self.spent as usize)
+    }
+
+    /// Counts `bytes` against the room of the turn.
+    pub fn spend(&mut self, bytes: usize) {
+        self.spent = self.spent.saturating_add(bytes as u32);
+    }
+}
+
+const CLOSED_TO_READ: Flags = Flags::DIALING.and(Flags::SHAKING).and(Flags::ENDED).and(Flags::PARTING);
+
+/// All links, by their own names and by the core's.
+#[derive(Default)]
+pub struct Links {
+    links: Slots<Link>,
+    /// The link of each slot of the core; one table for either side.
+    by_conn: [Vec<Option<Id<Link>>>; 2],
+}
+
+impl Links {
+    /// Stores the socket of `conn`. A link that still bears the same slot is dropped: its connection is stale.
+    pub fn insert(&mut self, conn: Conn, transport: Transport, flags: Flags) -> Id<Link> {
+        if let Some(stale) = self.place(conn).take() {
+            self.links.remove(stale);
+        }
+        let id = self.links.insert(Link { conn, transport, flags, turn: 0, spent: 0 });
+        *self.place(conn) = Some(id);
+        id
+    }
+
+    fn place(&mut self, conn: Conn) -> &mut Option<Id<Link>> {
+        let table = &mut self.by_conn[conn.side as usize];
+        let slot = conn.slot as usize;
+        if table.len() <= slot {
+            table.resize(slot + 1, None);
+        }
+        &mut table[slot]
+    }
+
+    /// The link of `conn`, unless that name is stale.
+    pub fn find(&self, conn: Conn) -> Option<Id<Link>> {
+        let id = (*self.by_conn[conn.side as usize].get(conn.slot as usize)?)?;
+        (self.links.get(id)?.conn == conn).then_some(id)
+    }
+
+    /// The link called `id`, unless it is gone.
+    pub fn get_mut(&mut self, id: Id<Link>) -> Option<&mut Link> {
+        self.links.get_mut(id)
+    }
+
+    /// Takes the link out; its socket closes when the link is dropped.
+    pub fn remove(&mut self, id: Id<Link>) -> Option<Link> {
+        let link = self.links.remove(id)?;
+        self.forget(link.conn, id);
+        Some(link)
+    }
+
+    /// Keeps the link but not the core's name for it: the core has forgotten the connection.
+    pub fn forget(&mut self, conn: Conn, id: Id<Link>) {
+        let place = self.place(conn);
+        if *place == Some(id) {
+            *place = None;
+        }
+    }
+
+    /// Number of open sockets.
+    pub fn len(&self) -> usize {
+        self.links.len()
+    }
+
+    /// True when no socket is open.
+    pub fn is_empty(&self) -> bool {
+        self.links.is_empty()
+    }
+}
+
+/// Bit that tells the tokens of listeners, mailbox and signals from those of links (generations stay below 2^31).
+pub const SPECIAL: usize = 1 << 63;
+
+/// The poll token of a link.
+pub fn token(id: Id<Link>) -> Token {
+    Token((id.generation as usize) << 32 | id.slot as usize)
+}
+
+/// The link a token without [`SPECIAL`] means.
+pub fn named(token: Token) -> Id<Link> {
+    Id::new(token.0 as u32, (token.0 >> 32) as u32)
+}
+
+/// The side of a link's connection decides what an end behind unwanted bytes means: a client that has ended has left
+/// (contract section 4), an upstream's bytes are an answer that has to be read first.
+pub fn has_left(conn: Conn) -> bool {
+    conn.side == Side::Client
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_link_is_small() {
+        assert!(size_of::<Link>() <= 40, "{}", size_of::<Link>());
+    }
+
+    #[test]
+    fn tokens_carry_slot_and_generation_both_ways() {
+        for (slot, generation) in [(0, 0), (7, 3), (u32::MAX, 0x7fff_ffff)] {
+            let id = Id::<Link>::new(slot, generation);
+            assert_eq!(named(token(id)), id);
+            assert_eq!(token(id).0 & SPECIAL, 0);
+        }
+    }
+
+    #[test]
+    fn a_name_of_the_core_finds_its_link_until_the_slot_has_a_new_tenant() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let socket = || Transport::Plain(mio::net::TcpStream::connect(addr).unwrap());
+        let conn = |generation| Conn { side: Side::Client, slot: 4, generation };
+        let mut links = Links::default();
+        let old = links.insert(conn(0), socket(), Flags::WRITE);
+        assert_eq!(links.find(conn(0)), Some(old));
+        assert_eq!(links.find(Conn { side: Side::Upstream, ..conn(0) }), None);
+        let new = links.insert(conn(1), socket(), Flags::WRITE);
+        assert_eq!((links.find(conn(0)), links.find(conn(1)), links.len()), (None, Some(new), 1));
+        assert!(links.remove(old).is_none());
+        assert!(links.remove(new).is_some());
+        assert_eq!((links.find(conn(1)), links.is_empty()), (None, true));
+    }
+}

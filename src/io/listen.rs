@@ -1,0 +1,160 @@
+//! Owns the listening sockets: how they are opened, how many connections a turn takes from them, and their rest
+//! after an error. Called by the command line ([`bind`]) and by the reactor.
+
+use crate::base::limits;
+use crate::base::time::Mono;
+use mio::net::TcpStream;
+use mio::{Interest, Registry, Token};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener};
+
+/// Opens a listening socket on `addr` with a backlog of `limits::BACKLOG`. With `reuse_port` several processes may
+/// listen on the same address and the kernel spreads the connections.
+pub fn bind(addr: SocketAddr, reuse_port: bool) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if reuse_port {
+        socket.set_reuse_port(true)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&addr.into())?;
+    socket.listen(limits::BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Raises the limit of open descriptors to the most this process may have; returns the limit.
+pub fn raise_descriptor_limit() -> io::Result<u64> {
+    rlimit::increase_nofile_limit(u64::MAX)
+}
+
+struct Door {
+    listener: mio::net::TcpListener,
+    /// A connection may be waiting: an edge has come and no WouldBlock since.
+    ready: bool,
+}
+
+/// The listening sockets of one reactor.
+pub struct Listeners {
+    doors: Vec<Door>,
+    /// Until then no door is tried. Passed moments mean that all is well.
+    rest_until: Mono,
+}
+
+/// What a listener had to give.
+pub enum Arrival {
+    /// A connection.
+    Guest(TcpStream, SocketAddr),
+    /// Nothing now; ask again after the next event, or after the rest.
+    Nobody,
+}
+
+impl Listeners {
+    /// Watches `sockets`, listener number `n` with the token `token(n)`.
+    pub fn watch(sockets: Vec<TcpListener>, registry: &Registry, token: impl Fn(usize) -> Token) -> io::Result<Self> {
+        let mut doors = Vec::with_capacity(sockets.len());
+        for (number, socket) in sockets.into_iter().enumerate() {
+            socket.set_nonblocking(true)?;
+            // What is set here is inherited by every accepted connection, and costs no call for each.
+            SockRef::from(&socket).set_tcp_nodelay(true)?;
+            let mut listener = mio::net::TcpListener::from_std(socket);
+            registry.register(&mut listener, token(number), Interest::READABLE)?;
+            doors.push(Door { listener, ready: false });
+        }
+        Ok(Listeners { doors, rest_until: Mono(0) })
+    }
+
+    /// An event came for listener `number`.
+    pub fn mark(&mut self, number: usize) {
+        if let Some(door) = self.doors.get_mut(number) {
+            door.ready = true;
+        }
+    }
+
+    /// Number of listening sockets.
+    pub fn len(&self) -> usize {
+        self.doors.len()
+    }
+
+    /// True when none is open, for instance after draining has begun.
+    pub fn is_empty(&self) -> bool {
+        self.doors.is_empty()
+    }
+
+    /// The next connection of listener `number`. An error that belongs to one connection skips it; any other error
+    /// (above all EMFILE) sends all doors to rest for `limits::ACCEPT_PAUSE`, because it would come again at once.
+    pub fn accept(&mut self, number: usize, now: Mono) -> Arrival {
+        let Some(door) = self.doors.get_mut(number) else { return Arrival::Nobody };
+        if !door.ready || now < self.rest_until {
+            return Arrival::Nobody;
+        }
+        for _ in 0..limits::ACCEPT_BATCH {
+            match door.listener.accept() {
+                Ok((stream, peer)) => return Arrival::Guest(stream, peer),
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock => {
+                        door.ready = false;
+                        return Arrival::Nobody;
+                    }
+                    ErrorKind::Interrupted | ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset => {}
+                    _ => {
+                        self.rest_until = now.after(limits::ACCEPT_PAUSE);
+                        return Arrival::Nobody;
+                    }
+                },
+            }
+        }
+        Arrival::Nobody
+    }
+
+    /// When a door has to be tried again although no event will say so.
+    pub fn due(&self) -> Option<Mono> {
+        self.doors.iter().any(|door| door.ready).then_some(self.rest_until)
+    }
+
+    /// Closes all of them.
+    pub fn close(&mut self) {
+        self.doors.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    fn one_guest(listeners: &mut Listeners) -> TcpStream {
+        let began = Instant::now();
+        loop {
+            listeners.mark(0);
+            match listeners.accept(0, Mono(1)) {
+                Arrival::Guest(stream, _) => return stream,
+                Arrival::Nobody => assert!(began.elapsed() < Duration::from_secs(5)),
+            }
+        }
+    }
+
+    #[test]
+    fn an_accepted_connection_does_not_delay_small_writes() {
+        let poll = mio::Poll::new().unwrap();
+        let socket = bind(([127, 0, 0, 1], 0).into(), false).unwrap();
+        let addr = socket.local_addr().unwrap();
+        let mut listeners = Listeners::watch(vec![socket], poll.registry(), Token).unwrap();
+        let _guest = std::net::TcpStream::connect(addr).unwrap();
+        assert!(one_guest(&mut listeners).nodelay().unwrap());
+    }
+
+    #[test]
+    fn two_may_listen_on_one_address_only_if_both_share_it() {
+        let first = bind(([127, 0, 0, 1], 0).into(), true).unwrap();
+        let addr = first.local_addr().unwrap();
+        assert!(bind(addr, true).is_ok());
+        assert_eq!(bind(addr, false).unwrap_err().kind(), ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn the_descriptor_limit_can_be_raised_twice() {
+        let limit = raise_descriptor_limit().unwrap();
+        assert_eq!(raise_descriptor_limit().unwrap(), limit);
+    }
+}

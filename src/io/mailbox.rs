@@ -1,0 +1,91 @@
+//! Owns the way from helper threads into the loop: a vector under a lock, and a waker of the poll.
+//!
+//! Called by every helper thread ([`Mailbox`]) and by the reactor ([`Inbox`]). The loop looks inside only after the
+//! waker has raised its event, so an empty box costs it nothing.
+
+use crate::base::limits;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+type Shared<T> = Arc<(Mutex<Vec<T>>, mio::Waker)>;
+
+/// The sending end; as many as are wanted.
+pub struct Mailbox<T>(Shared<T>);
+
+impl<T> Clone for Mailbox<T> {
+    fn clone(&self) -> Self {
+        Mailbox(self.0.clone())
+    }
+}
+
+impl<T> Mailbox<T> {
+    /// Puts `letter` into the box and wakes the loop if the box was empty. Gives the letter back when
+    /// `limits::MAILBOX_MAX` of them wait already.
+    pub fn send(&self, letter: T) -> Result<(), T> {
+        let (letters, waker) = &*self.0;
+        let was_empty = {
+            let mut waiting = letters.lock().unwrap_or_else(PoisonError::into_inner);
+            if waiting.len() >= limits::MAILBOX_MAX {
+                return Err(letter);
+            }
+            waiting.push(letter);
+            waiting.len() == 1
+        };
+        // Outside the lock: the loop that this wakes would run straight into it.
+        if was_empty {
+            // A failure means that the poll is gone, and with it every reader of this box.
+            let _ = waker.wake();
+        }
+        Ok(())
+    }
+}
+
+/// The receiving end.
+pub struct Inbox<T>(Shared<T>);
+
+impl<T> Inbox<T> {
+    /// Takes all letters, in the order of sending; `into` must be empty and lends its capacity for the next ones.
+    pub fn take(&self, into: &mut Vec<T>) {
+        debug_assert!(into.is_empty());
+        std::mem::swap(&mut *self.0.0.lock().unwrap_or_else(PoisonError::into_inner), into);
+    }
+
+    /// A sending end of this box.
+    pub fn mailbox(&self) -> Mailbox<T> {
+        Mailbox(self.0.clone())
+    }
+}
+
+/// A box whose waker raises `token` in `registry`'s poll.
+pub fn inbox<T>(registry: &mio::Registry, token: mio::Token) -> io::Result<Inbox<T>> {
+    Ok(Inbox(Arc::new((Mutex::new(Vec::new()), mio::Waker::new(registry, token)?))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn letters_arrive_in_order_and_wake_the_poll_once() {
+        let mut poll = mio::Poll::new().unwrap();
+        let inbox = inbox(poll.registry(), mio::Token(7)).unwrap();
+        let mailbox = inbox.mailbox();
+        std::thread::spawn(move || (0..100).for_each(|n| mailbox.send(n).unwrap())).join().unwrap();
+        let mut events = mio::Events::with_capacity(8);
+        poll.poll(&mut events, Some(Duration::from_secs(5))).unwrap();
+        assert_eq!(events.iter().map(|e| e.token()).collect::<Vec<_>>(), [mio::Token(7)]);
+        let mut got = Vec::new();
+        inbox.take(&mut got);
+        assert_eq!(got, (0..100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_full_box_gives_the_letter_back() {
+        let poll = mio::Poll::new().unwrap();
+        let inbox = inbox(poll.registry(), mio::Token(7)).unwrap();
+        let mailbox = inbox.mailbox();
+        assert!((0..limits::MAILBOX_MAX).all(|n| mailbox.send(n).is_ok()));
+        assert_eq!(mailbox.send(1), Err(1));
+    }
+}

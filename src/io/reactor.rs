@@ -1,0 +1,485 @@
+//! Owns the loop: polls, drives a [`Core`] by its verbs and performs what it asks. Takes no decision of its own.
+//!
+//! **One turn**: poll → read the clock once → mark what the events say → mailbox → accept → run queue (each
+//! connection at most `limits::IO_SLICE` bytes in) → deadlines → rounds of {write what is unsent, perform actions,
+//! tell their answers} → hand the orders over. No work is done inside an event.
+//!
+//! **Ends.** A core hears `closed(Fin)` at most once for a connection, and may still write to it; it ends the
+//! connection with [`Action::Close`]. It hears `closed(Broken)` at most once, also after a Fin; the socket is gone
+//! then, and a later `Close` for it does no harm. When the peer has ended while `wants_read` is false, bytes may lie
+//! before the end. If there are none the core is told. If there are, an upstream's are an answer: they wait until
+//! they are wanted, and the end after them. A client's are not worth waiting for: whoever ends its half while a
+//! request is in flight has left (contract section 4), so the core is told at once and those bytes are never read.
+//!
+//! **A write that fails** does not end the connection by itself: a server that refuses a request early answers,
+//! closes and thereby resets us, and its answer lies before the reset. What is there is read first.
+//!
+//! **Orders** go to the outbox at the end of the turn that gave them, the whole vector at once; the outbox is meant
+//! to lay them into lanes (`io::lane`), which costs no system call while the helper threads are busy. So no row or
+//! line waits inside the loop, and the loop needs no clock of its own for them.
+
+use super::clock::Clock;
+use super::links::{self, Flags, Link, Links, SPECIAL};
+use super::listen::{Arrival, Listeners};
+use super::mailbox::{Inbox, Mailbox, inbox};
+use super::resolver::Resolver;
+use super::signals::Signals;
+use super::tls::Peers;
+use super::transport::{Fill, Peek, Scratch, Transport};
+use crate::base::limits;
+use crate::base::seam::{Action, Conn, Core, Ending, Reply};
+use crate::base::slots::Id;
+use crate::base::time::{Mono, Now};
+use mio::event::Event;
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token};
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+pub use super::tls::Authority;
+
+mod dial;
+
+/// What a reactor starts with.
+#[derive(Default)]
+pub struct Setup {
+    /// Listening sockets; their index is the `listener` of [`Core::accepted`].
+    pub listeners: Vec<TcpListener>,
+    /// TLS peers; their index is the `authority` of [`Action::Dial`].
+    pub authorities: Vec<Authority>,
+}
+
+/// A letter to the loop.
+pub enum Note<C: Core> {
+    /// An answer to an action, from the resolver.
+    Reply(Reply),
+    /// Something a helper thread says.
+    Notice(C::Notice),
+}
+
+type Outbox<T> = Box<dyn FnMut(Vec<T>) -> Vec<T>>;
+
+const WAKER: Token = Token(SPECIAL);
+const SIGNALS: [Token; 2] = [Token(SPECIAL | 1), Token(SPECIAL | 2)];
+const FIRST_LISTENER: usize = SPECIAL | 16;
+
+/// The loop around one core.
+pub struct Reactor<C: Core> {
+    core: C,
+    clock: Clock,
+    poll: Poll,
+    links: Links,
+    run_queue: VecDeque<Id<Link>>,
+    /// Connections to be flushed: their socket takes bytes again, or their turn's room was used up.
+    touched: Vec<Conn>,
+    /// Closed TLS connections whose last bytes are unsent, oldest first, with the moment their time is up.
+    parting: VecDeque<(Mono, Id<Link>)>,
+    scratch: Scratch,
+    listeners: Listeners,
+    peers: Peers,
+    inbox: Inbox<Note<C>>,
+    notes: Vec<Note<C>>,
+    mail: bool,
+    dirty: Vec<Conn>,
+    actions: Vec<Action>,
+    replies: Vec<Reply>,
+    outbox: Outbox<C::Order>,
+    resolver: Option<Resolver>,
+    signals: Option<Signals>,
+    now: Now,
+    turn: u32,
+    leaving: bool,
+}
+
+/// Calls a verb. A panic inside fails what hung on `conn` and nothing else; a panic while that is cleared up ends the
+/// process, since nothing is known of the core's state any more.
+fn verb<C: Core, R: Default>(core: &mut C, conn: Option<Conn>, now: Now, call: impl FnOnce(&mut C) -> R) -> R {
+    catch_unwind(AssertUnwindSafe(|| call(core))).unwrap_or_else(|_| {
+        core.panicked(conn, now);
+        R::default()
+    })
+}
+
+impl<C: Core + 'static> Reactor<C> {
+    /// Builds the loop: opens the poll, watches the listeners, reads the certificates of the TLS peers.
+    ///
+    /// `outbox` gets everything the core orders, once per turn that has orders, and returns the vector empty.
+    pub fn new(
+        core: C,
+        setup: Setup,
+        outbox: impl FnMut(Vec<C::Order>) -> Vec<C::Order> + 'static,
+    ) -> io::Result<Reactor<C>> {
+        let poll = Poll::new()?;
+        let peers = Peers::load(&setup.authorities)?;
+        let listeners = Listeners::watch(setup.listeners, poll.registry(), |n| Token(FIRST_LISTENER + n))?;
+        let inbox = inbox(poll.registry(), WAKER)?;
+        let clock = Clock::new();
+        Ok(Reactor {
+            core,
+            now: clock.now(),
+            clock,
+            poll,
+            links: Links::default(),
+            run_queue: VecDeque::new(),
+            touched: Vec::new(),
+            parting: VecDeque::new(),
+            scratch: Scratch::new(),
+            listeners,
+            peers,
+            inbox,
+            notes: Vec::new(),
+            mail: false,
+            dirty: Vec::new(),
+            actions: Vec::new(),
+            replies: Vec::new(),
+            outbox: Box::new(outbox),
+            resolver: None,
+            signals: None,
+            turn: 0,
+            leaving: false,
+        })
+    }
+
+    /// The way into the loop for helper threads.
+    pub fn mailbox(&self) -> Mailbox<Note<C>> {
+        self.inbox.mailbox()
+    }
+
+    /// Both clocks as of the last turn, and the core, to prepare it before [`Reactor::run`].
+    pub fn core(&mut self) -> (&mut C, Now) {
+        self.now = self.clock.now();
+        (&mut self.core, self.now)
+    }
+
+    /// From now on TERM, INT and HUP reach the core as [`Reply::Signal`]. Without this call the process keeps the
+    /// usual behaviour.
+    pub fn watch_signals(&mut self) -> io::Result<()> {
+        self.signals = Some(Signals::watch(self.poll.registry(), SIGNALS)?);
+        Ok(())
+    }
+
+    /// Runs until the core asks to [`Action::Exit`]; gives it back. Fails only if the poll itself does.
+    pub fn run(mut self) -> io::Result<C> {
+        let mut events = Events::with_capacity(limits::EVENTS_PER_TURN);
+        // What was asked for before the loop began, such as the first look-ups.
+        self.settle();
+        while !self.leaving {
+            let wait = self.wait(self.clock.mono());
+            match self.poll.poll(&mut events, wait) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => events.clear(),
+                Err(error) => return Err(error),
+            }
+            self.turn(&events);
+        }
+        Ok(self.core)
+    }
+
+    fn turn(&mut self, events: &Events) {
+        self.now = self.clock.now();
+        self.turn = self.turn.wrapping_add(1);
+        for event in events {
+            self.mark(event);
+        }
+        if std::mem::take(&mut self.mail) {
+            self.read_mail();
+        }
+        self.accept();
+        for _ in 0..self.run_queue.len() {
+            let Some(id) = self.run_queue.pop_front() else { break };
+            self.run_link(id);
+        }
+        for _ in 0..limits::EXPIRED_PER_TURN {
+            let now = self.now;
+            if !verb(&mut self.core, None, now, |core| core.expire(now)) {
+                break;
+            }
+        }
+        self.settle();
+        self.end_partings();
+        let micros = self.clock.mono().micros_since(self.now.mono);
+        self.core.turned(micros);
+    }
+
+    /// How long the poll may sleep; `None` for as long as it likes.
+    fn wait(&mut self, now: Mono) -> Option<Duration> {
+        let at_once = !self.run_queue.is_empty()
+            || !self.touched.is_empty()
+            || !self.replies.is_empty()
+            || !self.core.actions().is_empty()
+            || !self.core.dirty().is_empty();
+        if at_once {
+            return Some(Duration::ZERO);
+        }
+        let parting = self.parting.front().map(|(until, _)| *until);
+        let due = [self.core.next_deadline(), self.listeners.due(), parting].into_iter().flatten().min()?;
+        (due != Mono::NEVER).then(|| Duration::from_micros(due.micros_since(now)))
+    }
+
+    fn mark(&mut self, event: &Event) {
+        let token = event.token();
+        if token.0 & SPECIAL == 0 {
+            return self.mark_link(event);
+        }
+        match token {
+            WAKER => self.mail = true,
+            Token(number) if number >= FIRST_LISTENER => self.listeners.mark(number - FIRST_LISTENER),
+            token => {
+                let which = usize::from(token == SIGNALS[1]);
+                if let Some(signal) = self.signals.as_mut().and_then(|signals| signals.read(which)) {
+                    self.replies.push(Reply::Signal(signal));
+                }
+            }
+        }
+    }
+
+    fn mark_link(&mut self, event: &Event) {
+        let id = links::named(event.token());
+        let Some(link) = self.links.get_mut(id) else { return };
+        link.mark(event);
+        if link.has(Flags::BLOCKED) && link.has(Flags::WRITE) {
+            link.clear(Flags::BLOCKED);
+            self.touched.push(link.conn);
+        }
+        if link.has(Flags::READ.and(Flags::DIALING).and(Flags::SHAKING).and(Flags::PARTING)) {
+            self.enqueue(id);
+        }
+    }
+
+    fn enqueue(&mut self, id: Id<Link>) {
+        if let Some(link) = self.links.get_mut(id)
+            && !link.has(Flags::QUEUED)
+        {
+            link.set(Flags::QUEUED);
+            self.run_queue.push_back(id);
+        }
+    }
+
+    fn read_mail(&mut self) {
+        let mut notes = std::mem::take(&mut self.notes);
+        self.inbox.take(&mut notes);
+        for note in notes.drain(..) {
+            let now = self.now;
+            match note {
+                Note::Reply(reply) => self.replies.push(reply),
+                Note::Notice(notice) => verb(&mut self.core, None, now, |core| core.notice(notice, now)),
+            }
+        }
+        self.notes = notes;
+    }
+
+    fn accept(&mut self) {
+        for number in 0..self.listeners.len() {
+            for _ in 0..limits::ACCEPT_BATCH {
+                let Arrival::Guest(socket, peer) = self.listeners.accept(number, self.now.mono) else { break };
+                self.welcome(number, socket, peer);
+            }
+        }
+    }
+
+    fn welcome(&mut self, listener: usize, socket: TcpStream, peer: SocketAddr) {
+        // The core may give away a slot whose old socket it has asked to close in this very turn.
+        self.perform_actions();
+        let now = self.now;
+        if let Some(conn) = verb(&mut self.core, None, now, |core| core.accepted(listener, peer, now)) {
+            self.add(conn, Transport::Plain(socket), Flags::WRITE);
+        }
+    }
+
+    /// Watches a socket, once and for everything. False if the poll refuses; the core then hears of a broken end.
+    fn add(&mut self, conn: Conn, transport: Transport, flags: Flags) -> bool {
+        let id = self.links.insert(conn, transport, flags);
+        let Some(link) = self.links.get_mut(id) else { return false };
+        let everything = Interest::READABLE | Interest::WRITABLE;
+        let watched = self.poll.registry().register(link.transport.socket(), links::token(id), everything).is_ok();
+        if !watched {
+            self.links.remove(id);
+            if !flags.is_dialing() {
+                let now = self.now;
+                verb(&mut self.core, Some(conn), now, |core| core.closed(conn, Ending::Broken, now));
+            }
+        }
+        watched
+    }
+
+    fn run_link(&mut self, id: Id<Link>) {
+        let Some(link) = self.links.get_mut(id) else { return };
+        link.clear(Flags::QUEUED);
+        if link.has(Flags::PARTING) {
+            self.part(id);
+        } else if link.has(Flags::DIALING) {
+            self.connected(id);
+        } else if link.has(Flags::SHAKING) {
+            self.shake(id);
+        } else if link.has(Flags::ENDED) {
+            if link.has(Flags::ERROR) {
+                self.ended(id, Ending::Broken);
+            }
+        } else {
+            self.read(id);
+        }
+    }
+
+    /// Reads at most one slice, as long as bytes are ready and wanted.
+    fn read(&mut self, id: Id<Link>) {
+        let (now, mut room) = (self.now, limits::IO_SLICE);
+        while let Some(link) = self.links.get_mut(id)
+            && link.may_read()
+        {
+            let conn = link.conn;
+            if !self.core.wants_read(conn) {
+                return self.look_for_end(id);
+            }
+            if room == 0 {
+                return self.enqueue(id);
+            }
+            match link.transport.fill(&mut self.scratch, room) {
+                Fill::Data { len, cost, drained } => {
+                    room = room.saturating_sub(cost);
+                    if drained && !link.has(Flags::HINT) {
+                        link.clear(Flags::READ);
+                    }
+                    if len > 0 {
+                        let data = self.scratch.data(len);
+                        verb(&mut self.core, Some(conn), now, |core| core.bytes(conn, data, now));
+                    }
+                }
+                Fill::Blocked if link.has(Flags::ERROR) => return self.ended(id, Ending::Broken),
+                Fill::Blocked => link.clear(Flags::READ),
+                Fill::Ended(how) => {
+                    link.clear(Flags::READ);
+                    return self.ended(id, how);
+                }
+            }
+        }
+    }
+
+    /// The core does not want to read: it shall hear all the same that the peer has left. See the head of this file.
+    fn look_for_end(&mut self, id: Id<Link>) {
+        let Some(link) = self.links.get_mut(id) else { return };
+        if !link.has(Flags::HINT) {
+            return;
+        }
+        match link.transport.peek() {
+            Peek::Ended(how) => self.ended(id, how),
+            Peek::Bytes(how) if links::has_left(link.conn) => self.ended(id, how),
+            Peek::Nothing if link.has(Flags::ERROR) => self.ended(id, Ending::Broken),
+            Peek::Bytes(_) | Peek::Nothing => {}
+        }
+    }
+
+    fn ended(&mut self, id: Id<Link>, how: Ending) {
+        let Some(link) = self.links.get_mut(id) else { return };
+        let (conn, now) = (link.conn, self.now);
+        let how = if link.has(Flags::ERROR) { Ending::Broken } else { how };
+        match how {
+            Ending::Fin => link.set(Flags::ENDED),
+            Ending::Broken => drop(self.links.remove(id)),
+        }
+        verb(&mut self.core, Some(conn), now, |core| core.closed(conn, how, now));
+    }
+
+    /// Writes, performs and answers until nothing is left to do or the turn's rounds are used up.
+    fn settle(&mut self) {
+        for _ in 0..limits::ROUNDS_PER_TURN {
+            self.tell_replies();
+            let due = self.touched.len();
+            for index in 0..due {
+                self.flush(self.touched[index]);
+            }
+            // Those whose room is used up have been added behind; they wait for the next turn.
+            self.touched.drain(..due);
+            std::mem::swap(&mut self.dirty, self.core.dirty());
+            for index in 0..self.dirty.len() {
+                self.flush(self.dirty[index]);
+            }
+            self.dirty.clear();
+            self.perform_actions();
+            if self.replies.is_empty() && self.core.dirty().is_empty() && self.core.actions().is_empty() {
+                break;
+            }
+        }
+        if !self.core.orders().is_empty() {
+            let orders = std::mem::take(self.core.orders());
+            *self.core.orders() = (self.outbox)(orders);
+        }
+    }
+
+    fn tell_replies(&mut self) {
+        let mut replies = std::mem::take(&mut self.replies);
+        let now = self.now;
+        for reply in replies.drain(..) {
+            let conn = match &reply {
+                Reply::Dialed(conn) | Reply::DialFailed(conn, _) => Some(*conn),
+                Reply::Named { .. } | Reply::Signal(_) => None,
+            };
+            verb(&mut self.core, conn, now, |core| core.reply(reply, now));
+        }
+        debug_assert!(self.replies.is_empty());
+        self.replies = replies;
+    }
+
+    /// Writes what is unsent to `conn`, at most one slice per turn, and looks whether reading is wanted again.
+    fn flush(&mut self, conn: Conn) {
+        let Some(id) = self.links.find(conn) else { return };
+        let now = self.now;
+        while let Some(link) = self.links.get_mut(id) {
+            if link.has(Flags::DIALING.and(Flags::SHAKING)) {
+                return;
+            }
+            let unsent = self.core.unsent(conn);
+            if unsent.is_empty() && !link.transport.owes() {
+                break;
+            }
+            if link.has(Flags::ERROR) {
+                return self.enqueue(id);
+            }
+            if !link.has(Flags::WRITE) {
+                link.set(Flags::BLOCKED);
+                break;
+            }
+            let room = link.room(self.turn);
+            if room == 0 {
+                self.touched.push(conn);
+                break;
+            }
+            match link.transport.send(&unsent[..unsent.len().min(room)]) {
+                Ok(sent) => {
+                    link.spend(sent.taken);
+                    if sent.blocked {
+                        link.clear(Flags::WRITE);
+                    }
+                    if sent.taken > 0 {
+                        verb(&mut self.core, Some(conn), now, |core| core.wrote(conn, sent.taken, now));
+                    }
+                }
+                // What the peer said before it broke off is read first; the end follows.
+                Err(_) => link.set(Flags::READ.and(Flags::HINT).and(Flags::ERROR)),
+            }
+        }
+        if self.links.get_mut(id).is_some_and(|link| link.may_read()) && self.core.wants_read(conn) {
+            self.enqueue(id);
+        }
+    }
+
+    fn perform_actions(&mut self) {
+        let mut actions = std::mem::take(&mut self.actions);
+        std::mem::swap(&mut actions, self.core.actions());
+        for action in actions.drain(..) {
+            match action {
+                Action::Dial { conn, addr, authority } => self.dial(conn, addr, authority),
+                Action::Close { conn, shut } => self.close(conn, shut),
+                Action::Resolve { host, port } => self.resolve(host, port),
+                Action::StopAccepting => self.listeners.close(),
+                Action::Exit => self.leaving = true,
+            }
+        }
+        self.actions = actions;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+//! The beginning and the end of a connection: look-up, dial, TLS handshake, goodbye. The middle is the parent's.
+
+use super::{Note, Reactor};
+use crate::base::limits;
+use crate::base::seam::{Conn, Core, DialError, Reply, Shut};
+use crate::base::slots::Id;
+use crate::io::links::{Flags, Link};
+use crate::io::resolver::Resolver;
+use crate::io::tls::Shake;
+use crate::io::transport::Transport;
+use mio::net::TcpStream;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+impl<C: Core + 'static> Reactor<C> {
+    /// The socket of a dial has news: connected, failed, or not yet.
+    pub(super) fn connected(&mut self, id: Id<Link>) {
+        let Some(link) = self.links.get_mut(id) else { return };
+        let socket = link.transport.socket();
+        match (socket.take_error(), socket.peer_addr()) {
+            (Ok(None), Ok(_)) => {}
+            (Ok(None), Err(error)) if error.kind() == ErrorKind::NotConnected => return,
+            _ => return self.dial_failed(id, DialError::Connect),
+        }
+        link.clear(Flags::DIALING);
+        link.set(Flags::WRITE.and(Flags::SHAKING));
+        self.shake(id);
+    }
+
+    pub(super) fn shake(&mut self, id: Id<Link>) {
+        let Some(link) = self.links.get_mut(id) else { return };
+        match link.transport.shake(&mut self.scratch) {
+            // An end that was hinted at has not been read yet, so READ stays until it has.
+            Shake::Going if !link.has(Flags::HINT) => link.clear(Flags::READ),
+            Shake::Going => {}
+            Shake::More => self.enqueue(id),
+            Shake::Failed => self.dial_failed(id, DialError::Tls),
+            Shake::Done => {
+                link.clear(Flags::SHAKING);
+                let (conn, reads) = (link.conn, link.has(Flags::READ));
+                self.replies.push(Reply::Dialed(conn));
+                if reads {
+                    self.enqueue(id);
+                }
+            }
+        }
+    }
+
+    fn dial_failed(&mut self, id: Id<Link>, why: DialError) {
+        if let Some(link) = self.links.remove(id) {
+            self.replies.push(Reply::DialFailed(link.conn, why));
+        }
+    }
+
+    pub(super) fn dial(&mut self, conn: Conn, addr: SocketAddr, authority: Option<u32>) {
+        let socket = match TcpStream::connect(addr) {
+            Ok(socket) => socket,
+            Err(error) => return self.replies.push(Reply::DialFailed(conn, blame(&error))),
+        };
+        let _ = socket.set_nodelay(true);
+        let transport = match authority.map(|index| self.peers.session(index)) {
+            None => Transport::Plain(socket),
+            Some(Some(session)) => Transport::Tls(Box::new((socket, session))),
+            Some(None) => return self.replies.push(Reply::DialFailed(conn, DialError::Tls)),
+        };
+        if !self.add(conn, transport, Flags::DIALING) {
+            self.replies.push(Reply::DialFailed(conn, DialError::Local));
+        }
+    }
+
+    pub(super) fn close(&mut self, conn: Conn, shut: Shut) {
+        let Some(id) = self.links.find(conn) else { return };
+        let Some(link) = self.links.get_mut(id) else { return };
+        match shut {
+            Shut::Clean if !link.has(Flags::DIALING.and(Flags::SHAKING)) => {
+                link.set(Flags::PARTING);
+                self.links.forget(conn, id);
+                if !self.part(id) {
+                    self.parting.push_back((self.now.mono.after(limits::PARTING), id));
+                }
+            }
+            _ => {
+                link.transport.abort();
+                self.links.remove(id);
+            }
+        }
+    }
+
+    /// True when the goodbye is said and the socket closed.
+    pub(super) fn part(&mut self, id: Id<Link>) -> bool {
+        let Some(link) = self.links.get_mut(id) else { return true };
+        let unread = link.has(Flags::READ);
+        let done = link.transport.part(&mut self.scratch, unread);
+        if done {
+            self.links.remove(id);
+        }
+        done
+    }
+
+    pub(super) fn end_partings(&mut self) {
+        while let Some((until, id)) = self.parting.front().copied() {
+            if until > self.now.mono && self.links.get_mut(id).is_some() {
+                break;
+            }
+            self.links.remove(id);
+            self.parting.pop_front();
+        }
+    }
+
+    /// Literal addresses are answered at once; names go to the thread, which starts with the first of them.
+    pub(super) fn resolve(&mut self, host: Arc<str>, port: u16) {
+        let literal = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        if let Ok(ip) = literal {
+            let addrs = vec![SocketAddr::new(ip, port)];
+            return self.replies.push(Reply::Named { host, port, addrs });
+        }
+        if self.resolver.is_none() {
+            let mailbox = self.inbox.mailbox();
+            let tell = move |(host, port, addrs)| {
+                // A full box means that the loop is gone; nobody waits for the answer then.
+                let _ = mailbox.send(Note::Reply(Reply::Named { host, port, addrs }));
+            };
+            self.resolver = Resolver::start(tell).ok();
+        }
+        let asked = self.resolver.as_ref().is_some_and(|resolver| resolver.ask(host.clone(), port));
+        if !asked {
+            self.replies.push(Reply::Named { host, port, addrs: Vec::new() });
+        }
+    }
+}
+
+/// Whether a failed `connect` is ours or the network's.
+fn blame(error: &io::Error) -> DialError {
+    match error.kind() {
+        ErrorKind::ConnectionRefused
+        | ErrorKind::ConnectionReset
+        | ErrorKind::HostUnreachable
+        | ErrorKind::NetworkUnreachable
+        | ErrorKind::TimedOut => DialError::Connect,
+        _ => DialError::Local,
+    }
+}

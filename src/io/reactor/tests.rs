@@ -1,0 +1,608 @@
+//! The loop on real sockets, around a core that does what the test says and tells everything it hears.
+
+mod tls;
+
+use super::*;
+use crate::base::seam::Side;
+use crate::base::seam::{DialError, Shut};
+use crate::io::listen;
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::TcpStream as StdStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+/// What the puppet hears.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum Heard {
+    Accepted(Conn),
+    Refused,
+    Bytes(Conn, Vec<u8>),
+    Closed(Conn, Ending),
+    Drained(Conn),
+    Woken,
+    Reply(Reply),
+    Panicked(Option<Conn>),
+}
+
+/// What the test tells the puppet.
+pub(super) enum Order {
+    Want(bool),
+    Send(Conn, Vec<u8>),
+    Act(Action),
+    Echo,
+    PanicAt(u8),
+    Alarm(Duration),
+    Give(Vec<u8>),
+    Refuse,
+}
+
+#[derive(Default)]
+struct Peer {
+    conn: Option<Conn>,
+    unsent: Vec<u8>,
+}
+
+pub(super) struct Puppet {
+    tell: Sender<Heard>,
+    peers: HashMap<(Side, u32), Peer>,
+    next: u32,
+    wants: bool,
+    echo: bool,
+    panic_at: Option<u8>,
+    alarm: Option<Mono>,
+    dirty: Vec<Conn>,
+    actions: Vec<Action>,
+    orders: Vec<Vec<u8>>,
+    refuse: bool,
+    turns: Arc<AtomicU64>,
+}
+
+impl Puppet {
+    fn tell(&self, heard: Heard) {
+        let _ = self.tell.send(heard);
+    }
+
+    fn knows(&self, conn: Conn) -> bool {
+        self.peers.contains_key(&(conn.side, conn.slot))
+    }
+}
+
+impl Core for Puppet {
+    type Order = Vec<u8>;
+    type Notice = Order;
+
+    fn accepted(&mut self, _: usize, _: SocketAddr, _: Now) -> Option<Conn> {
+        if self.refuse {
+            self.tell(Heard::Refused);
+            return None;
+        }
+        let conn = Conn { side: Side::Client, slot: self.next, generation: 0 };
+        self.next += 1;
+        self.peers.insert((conn.side, conn.slot), Peer { conn: Some(conn), ..Peer::default() });
+        self.tell(Heard::Accepted(conn));
+        Some(conn)
+    }
+    fn bytes(&mut self, conn: Conn, data: &[u8], _: Now) {
+        assert_ne!(self.panic_at, data.first().copied(), "as ordered");
+        self.tell(Heard::Bytes(conn, data.to_vec()));
+        if self.echo {
+            self.peers.get_mut(&(conn.side, conn.slot)).unwrap().unsent.extend_from_slice(data);
+            self.dirty.push(conn);
+        }
+    }
+    fn closed(&mut self, conn: Conn, how: Ending, _: Now) {
+        self.tell(Heard::Closed(conn, how));
+    }
+    fn wrote(&mut self, conn: Conn, count: usize, _: Now) {
+        let Some(peer) = self.peers.get_mut(&(conn.side, conn.slot)) else { return };
+        peer.unsent.drain(..count);
+        if peer.unsent.is_empty() {
+            self.tell(Heard::Drained(conn));
+        }
+    }
+    fn reply(&mut self, reply: Reply, _: Now) {
+        if let Reply::Dialed(conn) = reply {
+            self.peers.entry((conn.side, conn.slot)).or_default().conn = Some(conn);
+        }
+        self.tell(Heard::Reply(reply));
+    }
+    fn notice(&mut self, notice: Order, now: Now) {
+        match notice {
+            Order::Want(wants) => {
+                self.wants = wants;
+                self.dirty.extend(self.peers.values().filter_map(|peer| peer.conn));
+            }
+            Order::Send(conn, bytes) => {
+                self.peers.entry((conn.side, conn.slot)).or_default().unsent.extend(bytes);
+                self.dirty.push(conn);
+            }
+            Order::Act(action) => {
+                if let Action::Close { conn, .. } = action {
+                    self.peers.remove(&(conn.side, conn.slot));
+                }
+                self.actions.push(action);
+            }
+            Order::Echo => self.echo = true,
+            Order::PanicAt(byte) => self.panic_at = Some(byte),
+            Order::Alarm(after) => self.alarm = Some(now.mono.after(after)),
+            Order::Refuse => self.refuse = true,
+            Order::Give(order) => self.orders.push(order),
+        }
+    }
+    fn next_deadline(&self) -> Option<Mono> {
+        self.alarm
+    }
+    fn expire(&mut self, now: Now) -> bool {
+        let due = self.alarm.is_some_and(|at| at <= now.mono);
+        if due {
+            self.alarm = None;
+            self.tell(Heard::Woken);
+        }
+        due
+    }
+    fn unsent(&self, conn: Conn) -> &[u8] {
+        self.peers.get(&(conn.side, conn.slot)).map_or(&[], |peer| &peer.unsent)
+    }
+    fn wants_read(&self, conn: Conn) -> bool {
+        self.wants && self.knows(conn)
+    }
+    fn dirty(&mut self) -> &mut Vec<Conn> {
+        &mut self.dirty
+    }
+    fn actions(&mut self) -> &mut Vec<Action> {
+        &mut self.actions
+    }
+    fn orders(&mut self) -> &mut Vec<Vec<u8>> {
+        &mut self.orders
+    }
+    fn panicked(&mut self, conn: Option<Conn>, _: Now) {
+        self.tell(Heard::Panicked(conn));
+        if let Some(conn) = conn {
+            self.actions.push(Action::Close { conn, shut: Shut::Abort });
+        }
+    }
+    fn turned(&mut self, _: u64) {
+        self.turns.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A running loop around a puppet.
+pub(super) struct World {
+    pub(super) addr: SocketAddr,
+    pub(super) heard: Receiver<Heard>,
+    mailbox: Mailbox<Note<Puppet>>,
+    pub(super) orders: Receiver<Vec<Vec<u8>>>,
+    turns: Arc<AtomicU64>,
+    thread: Option<JoinHandle<io::Result<Puppet>>>,
+}
+
+impl World {
+    pub(super) fn new() -> World {
+        World::with(Vec::new())
+    }
+
+    pub(super) fn with(authorities: Vec<Authority>) -> World {
+        let listener = listen::bind(([127, 0, 0, 1], 0).into(), false).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (tell, heard) = channel();
+        let (give, orders) = channel();
+        let (send, mailbox) = channel();
+        let turns = Arc::new(AtomicU64::new(0));
+        let theirs = turns.clone();
+        let thread = std::thread::spawn(move || {
+            let puppet = Puppet {
+                tell,
+                peers: HashMap::new(),
+                next: 0,
+                wants: true,
+                echo: false,
+                panic_at: None,
+                alarm: None,
+                dirty: Vec::new(),
+                actions: Vec::new(),
+                orders: Vec::new(),
+                refuse: false,
+                turns: theirs,
+            };
+            let outbox = move |orders: Vec<Vec<u8>>| {
+                let _ = give.send(orders);
+                Vec::new()
+            };
+            let reactor = Reactor::new(puppet, Setup { listeners: vec![listener], authorities }, outbox)?;
+            let _ = send.send(reactor.mailbox());
+            reactor.run()
+        });
+        World { addr, heard, mailbox: mailbox.recv().unwrap(), orders, turns, thread: Some(thread) }
+    }
+
+    pub(super) fn order(&self, order: Order) {
+        assert!(self.mailbox.send(Note::Notice(order)).is_ok());
+    }
+
+    pub(super) fn next(&self) -> Heard {
+        self.heard.recv_timeout(Duration::from_secs(10)).expect("nothing heard")
+    }
+
+    pub(super) fn is_silent(&self, millis: u64) -> bool {
+        self.heard.recv_timeout(Duration::from_millis(millis)).is_err()
+    }
+
+    /// A client of ours, and the puppet's name for it.
+    fn client(&self) -> (StdStream, Conn) {
+        let socket = StdStream::connect(self.addr).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        match self.next() {
+            Heard::Accepted(conn) => (socket, conn),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A server of ours that the puppet has dialed.
+    fn upstream(&self) -> (StdStream, Conn) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let conn = Conn { side: Side::Upstream, slot: 0, generation: 0 };
+        self.order(Order::Act(Action::Dial { conn, addr: listener.local_addr().unwrap(), authority: None }));
+        let (socket, _) = listener.accept().unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        assert_eq!(self.next(), Heard::Reply(Reply::Dialed(conn)));
+        (socket, conn)
+    }
+
+    pub(super) fn close(&self, conn: Conn, shut: Shut) {
+        self.order(Order::Act(Action::Close { conn, shut }));
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.order(Order::Act(Action::Exit));
+        let ended = self.thread.take().unwrap().join();
+        if !std::thread::panicking() {
+            assert!(ended.unwrap().is_ok());
+        }
+    }
+}
+
+/// Makes closing `socket` a reset.
+fn reset(socket: StdStream) {
+    socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO)).unwrap();
+}
+
+#[test]
+fn an_echo_comes_back_and_the_goodbye_is_a_fin() {
+    let world = World::new();
+    let (mut socket, conn) = world.client();
+    world.order(Order::Echo);
+    for word in ["hello", "again"] {
+        socket.write_all(word.as_bytes()).unwrap();
+        assert_eq!(world.next(), Heard::Bytes(conn, word.into()));
+        assert_eq!(world.next(), Heard::Drained(conn));
+        let mut back = [0; 5];
+        socket.read_exact(&mut back).unwrap();
+        assert_eq!(back, word.as_bytes());
+    }
+    world.close(conn, Shut::Clean);
+    assert_eq!(socket.read(&mut [0; 8]).unwrap(), 0);
+}
+
+#[test]
+fn an_abort_reaches_the_peer_as_a_reset() {
+    let world = World::new();
+    let (mut socket, conn) = world.client();
+    world.close(conn, Shut::Abort);
+    assert_eq!(socket.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn data_and_fin_that_arrive_together_are_both_seen_on_the_accepted_side() {
+    for round in 0..50 {
+        let world = World::new();
+        // Connected, written and ended before the loop has a chance to see the connection in between.
+        let mut socket = StdStream::connect(world.addr).unwrap();
+        socket.write_all(b"GET /").unwrap();
+        socket.shutdown(std::net::Shutdown::Write).unwrap();
+        let Heard::Accepted(conn) = world.next() else { panic!("round {round}") };
+        assert_eq!(world.next(), Heard::Bytes(conn, b"GET /".to_vec()), "round {round}");
+        assert_eq!(world.next(), Heard::Closed(conn, Ending::Fin), "round {round}");
+    }
+}
+
+#[test]
+fn data_and_fin_that_arrive_together_are_both_seen_on_the_dialed_side() {
+    for round in 0..50 {
+        let world = World::new();
+        let (mut socket, conn) = world.upstream();
+        socket.write_all(b"HTTP/1.1 200 OK").unwrap();
+        drop(socket);
+        assert_eq!(world.next(), Heard::Bytes(conn, b"HTTP/1.1 200 OK".to_vec()), "round {round}");
+        assert_eq!(world.next(), Heard::Closed(conn, Ending::Fin), "round {round}");
+    }
+}
+
+#[test]
+fn a_server_that_answers_and_ends_before_it_is_asked_is_heard_in_full() {
+    let world = World::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let conn = Conn { side: Side::Upstream, slot: 3, generation: 9 };
+    world.order(Order::Act(Action::Dial { conn, addr: listener.local_addr().unwrap(), authority: None }));
+    let (mut socket, _) = listener.accept().unwrap();
+    socket.write_all(b"503").unwrap();
+    drop(socket);
+    assert_eq!(world.next(), Heard::Reply(Reply::Dialed(conn)));
+    assert_eq!(world.next(), Heard::Bytes(conn, b"503".to_vec()));
+    assert_eq!(world.next(), Heard::Closed(conn, Ending::Fin));
+}
+
+#[test]
+fn a_client_that_ended_its_half_can_still_be_answered() {
+    let world = World::new();
+    let (mut socket, conn) = world.client();
+    socket.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(world.next(), Heard::Closed(conn, Ending::Fin));
+    world.order(Order::Send(conn, b"bye".to_vec()));
+    assert_eq!(world.next(), Heard::Drained(conn));
+    world.close(conn, Shut::Clean);
+    let mut all = Vec::new();
+    socket.read_to_end(&mut all).unwrap();
+    assert_eq!(all, b"bye");
+}
+
+#[test]
+fn an_end_is_heard_while_the_core_does_not_want_to_read() {
+    for side in [Side::Client, Side::Upstream] {
+        for (ends, how) in [(drop as fn(StdStream), Ending::Fin), (reset, Ending::Broken)] {
+            let world = World::new();
+            let (socket, conn) = if side == Side::Client { world.client() } else { world.upstream() };
+            world.order(Order::Want(false));
+            assert!(world.is_silent(30));
+            ends(socket);
+            assert_eq!(world.next(), Heard::Closed(conn, how), "{side:?}");
+            assert!(world.is_silent(30), "told twice");
+        }
+    }
+}
+
+#[test]
+fn a_client_that_leaves_behind_unwanted_bytes_has_left() {
+    for (ends, how) in [(drop as fn(StdStream), Ending::Fin), (reset, Ending::Broken)] {
+        let world = World::new();
+        let (mut socket, conn) = world.client();
+        world.order(Order::Want(false));
+        assert!(world.is_silent(30));
+        socket.write_all(b"pipelined").unwrap();
+        assert!(world.is_silent(30));
+        ends(socket);
+        assert_eq!(world.next(), Heard::Closed(conn, how));
+        world.order(Order::Want(true));
+        assert!(world.is_silent(30), "bytes after the end");
+    }
+}
+
+#[test]
+fn an_upstreams_unwanted_bytes_wait_and_its_end_comes_after_them() {
+    for (ends, how) in [(drop as fn(StdStream), Ending::Fin), (reset, Ending::Broken)] {
+        let world = World::new();
+        let (mut socket, conn) = world.upstream();
+        world.order(Order::Want(false));
+        assert!(world.is_silent(30));
+        socket.write_all(b"the answer").unwrap();
+        ends(socket);
+        assert!(world.is_silent(50));
+        world.order(Order::Want(true));
+        assert_eq!(world.next(), Heard::Bytes(conn, b"the answer".to_vec()));
+        assert_eq!(world.next(), Heard::Closed(conn, how));
+    }
+}
+
+#[test]
+fn back_pressure_stops_reading_and_no_edge_is_lost_when_it_ends() {
+    let world = World::new();
+    let (mut socket, conn) = world.client();
+    world.order(Order::Want(false));
+    assert!(world.is_silent(30));
+    let sent: Vec<u8> = (0..4_000_000u32).map(|n| (n % 251) as u8).collect();
+    let copy = sent.clone();
+    let writer = std::thread::spawn(move || {
+        socket.write_all(&copy).unwrap();
+        socket
+    });
+    assert!(world.is_silent(100));
+    let mut got = Vec::new();
+    let mut wanted = false;
+    while got.len() < sent.len() {
+        if !wanted {
+            world.order(Order::Want(true));
+            wanted = true;
+        }
+        let Heard::Bytes(from, bytes) = world.next() else { panic!() };
+        assert_eq!(from, conn);
+        assert!(bytes.len() <= limits::IO_SLICE);
+        got.extend(bytes);
+        if got.len() % 7 == 0 {
+            world.order(Order::Want(false));
+            wanted = false;
+        }
+    }
+    assert!(got == sent);
+    drop(writer.join().unwrap());
+}
+
+#[test]
+fn ten_megabytes_reach_a_slow_reader_whole_and_the_core_is_asked_in_slices() {
+    let world = World::new();
+    let (mut socket, conn) = world.client();
+    let sent: Vec<u8> = (0..10_000_000u32).map(|n| (n % 253) as u8).collect();
+    world.order(Order::Send(conn, sent.clone()));
+    let (mut got, mut piece) = (Vec::new(), vec![0; 100_000]);
+    while got.len() < sent.len() {
+        let count = socket.read(&mut piece).unwrap();
+        got.extend_from_slice(&piece[..count]);
+        if got.len() < 2_000_000 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    assert!(got == sent);
+    assert_eq!(world.next(), Heard::Drained(conn));
+}
+
+#[test]
+fn an_early_answer_is_heard_although_the_server_resets_our_upload() {
+    let world = World::new();
+    let (mut socket, conn) = world.upstream();
+    world.order(Order::Send(conn, vec![b'x'; 8_000_000]));
+    socket.read_exact(&mut [0; 1000]).unwrap();
+    socket.write_all(b"413 too large").unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    drop(socket);
+    assert_eq!(world.next(), Heard::Bytes(conn, b"413 too large".to_vec()));
+    assert_eq!(world.next(), Heard::Closed(conn, Ending::Broken));
+}
+
+#[test]
+fn a_refused_dial_is_told_as_such() {
+    let world = World::new();
+    let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let conn = Conn { side: Side::Upstream, slot: 0, generation: 0 };
+    world.order(Order::Act(Action::Dial { conn, addr, authority: None }));
+    assert_eq!(world.next(), Heard::Reply(Reply::DialFailed(conn, DialError::Connect)));
+    world.order(Order::Act(Action::Dial { conn, addr, authority: Some(7) }));
+    assert!(matches!(world.next(), Heard::Reply(Reply::DialFailed(_, DialError::Tls | DialError::Connect))));
+}
+
+#[test]
+fn names_and_literal_addresses_are_answered() {
+    let world = World::new();
+    for (host, loopback) in [("localhost", true), ("127.0.0.1", true), ("[::1]", true), ("no such.invalid", false)] {
+        world.order(Order::Act(Action::Resolve { host: host.into(), port: 80 }));
+        let Heard::Reply(Reply::Named { host: told, port: 80, addrs }) = world.next() else { panic!() };
+        assert_eq!(&*told, host);
+        assert_eq!(!addrs.is_empty() && addrs.iter().all(|addr| addr.ip().is_loopback()), loopback, "{host}");
+    }
+}
+
+#[test]
+fn a_panic_in_one_connection_leaves_the_others_alone() {
+    let world = World::new();
+    let (mut bad, bad_conn) = world.client();
+    let (mut good, good_conn) = world.client();
+    world.order(Order::PanicAt(b'!'));
+    bad.write_all(b"!").unwrap();
+    assert_eq!(world.next(), Heard::Panicked(Some(bad_conn)));
+    assert!(bad.read(&mut [0; 8]).is_err());
+    good.write_all(b"fine").unwrap();
+    assert_eq!(world.next(), Heard::Bytes(good_conn, b"fine".to_vec()));
+}
+
+#[test]
+fn a_refused_guest_is_shown_out_at_once() {
+    let world = World::new();
+    world.order(Order::Refuse);
+    let mut socket = StdStream::connect(world.addr).unwrap();
+    assert_eq!(world.next(), Heard::Refused);
+    assert_eq!(socket.read(&mut [0; 8]).unwrap(), 0);
+}
+
+#[test]
+fn many_guests_at_once_are_all_let_in() {
+    let world = World::new();
+    let count = limits::ACCEPT_BATCH * 4;
+    let sockets: Vec<StdStream> = (0..count).map(|_| StdStream::connect(world.addr).unwrap()).collect();
+    for (number, mut socket) in sockets.iter().enumerate() {
+        socket.write_all(&(number as u32).to_le_bytes()).unwrap();
+    }
+    let (mut accepted, mut told) = (0, std::collections::BTreeSet::new());
+    while told.len() < count {
+        match world.next() {
+            Heard::Accepted(_) => accepted += 1,
+            Heard::Bytes(_, bytes) => drop(told.insert(bytes)),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(accepted, count);
+}
+
+#[test]
+fn listeners_close_when_draining_begins_and_open_connections_live_on() {
+    let world = World::new();
+    let (mut socket, conn) = world.client();
+    world.order(Order::Act(Action::StopAccepting));
+    // Actions are performed in order, so the answer to the second says that the first is done.
+    world.order(Order::Act(Action::Resolve { host: "127.0.0.1".into(), port: 1 }));
+    assert!(matches!(world.next(), Heard::Reply(Reply::Named { .. })));
+    world.order(Order::Send(conn, b"x".to_vec()));
+    assert_eq!(world.next(), Heard::Drained(conn));
+    socket.read_exact(&mut [0]).unwrap();
+    // The write is heard before the action of the same turn is performed: the close follows within moments.
+    let closed = (0..200).any(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        StdStream::connect(world.addr).is_err()
+    });
+    assert!(closed);
+}
+
+#[test]
+fn a_deadline_is_told_when_due_and_not_before() {
+    let world = World::new();
+    let began = Clock::new();
+    world.order(Order::Alarm(Duration::from_millis(60)));
+    assert_eq!(world.next(), Heard::Woken);
+    let waited = began.mono().0;
+    assert!((60_000..5_000_000).contains(&waited), "{waited}");
+}
+
+#[test]
+fn orders_leave_in_the_turn_that_gave_them() {
+    let world = World::new();
+    world.order(Order::Give(b"row 1".to_vec()));
+    assert_eq!(world.orders.recv_timeout(Duration::from_secs(10)).unwrap(), [b"row 1".to_vec()]);
+    world.order(Order::Give(b"row 2".to_vec()));
+    assert_eq!(world.orders.recv_timeout(Duration::from_secs(10)).unwrap(), [b"row 2".to_vec()]);
+}
+
+#[test]
+fn a_stale_name_closes_nobody() {
+    let world = World::new();
+    let (mut socket, conn) = world.client();
+    let stale = Conn { generation: conn.generation + 1, ..conn };
+    world.order(Order::Act(Action::Close { conn: stale, shut: Shut::Abort }));
+    world.order(Order::Send(conn, b"x".to_vec()));
+    socket.read_exact(&mut [0]).unwrap();
+}
+
+/// The whole process runs out of descriptors here, so it has to be one of its own.
+#[test]
+fn a_loop_without_descriptors_rests_and_recovers() {
+    let name = "io::reactor::tests::without_descriptors";
+    let me = std::env::current_exe().unwrap();
+    let run = std::process::Command::new(me).args(["--exact", name, "--ignored", "--nocapture"]).output().unwrap();
+    let said = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&run.stderr));
+}
+
+#[test]
+#[ignore = "run in a process of its own by the test above"]
+fn without_descriptors() {
+    let world = World::new();
+    let (_, hard) = rlimit::Resource::NOFILE.get().unwrap();
+    rlimit::setrlimit(rlimit::Resource::NOFILE, 64, hard).unwrap();
+    let mut sockets = Vec::new();
+    while let Ok(socket) = StdStream::connect(world.addr) {
+        sockets.push(socket);
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    let mut accepted = world.heard.try_iter().count();
+    assert!(accepted < sockets.len(), "all {accepted} found a descriptor");
+    let before = world.turns.load(Ordering::Relaxed);
+    std::thread::sleep(Duration::from_millis(1000));
+    let turns = world.turns.load(Ordering::Relaxed) - before;
+    assert!((1..=20).contains(&turns), "{turns} turns in a second");
+    let count = sockets.len();
+    // As many descriptors become free as connections can be waiting.
+    sockets.clear();
+    while accepted < count {
+        accepted += usize::from(matches!(world.next(), Heard::Accepted(_)));
+    }
+}

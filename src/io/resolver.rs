@@ -1,0 +1,55 @@
+//! Owns the names thread: getaddrinfo can block for many seconds, and must not do so on the loop.
+//!
+//! Called by the reactor for `Action::Resolve`. Keeps no cache; the core decides what to keep and when to ask again.
+
+use crate::base::limits;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+/// The answer to one look-up: host and port as asked, and the addresses, none if it failed.
+pub type Answer = (Arc<str>, u16, Vec<SocketAddr>);
+
+/// The asking end. The thread ends when it is dropped, after the look-up under way.
+pub struct Resolver {
+    questions: SyncSender<(Arc<str>, u16)>,
+}
+
+impl Resolver {
+    /// Starts the thread; it hands every answer to `tell`.
+    pub fn start(tell: impl Fn(Answer) + Send + 'static) -> io::Result<Resolver> {
+        let (questions, asked) = sync_channel(limits::LOOKUPS_MAX);
+        std::thread::Builder::new().name("names".into()).spawn(move || serve(&asked, tell))?;
+        Ok(Resolver { questions })
+    }
+
+    /// Asks for `host`. False if too many look-ups wait already, or if the thread is gone.
+    pub fn ask(&self, host: Arc<str>, port: u16) -> bool {
+        self.questions.try_send((host, port)).is_ok()
+    }
+}
+
+fn serve(asked: &Receiver<(Arc<str>, u16)>, tell: impl Fn(Answer)) {
+    while let Ok((host, port)) = asked.recv() {
+        let addrs = (&*host, port).to_socket_addrs().map(Iterator::collect).unwrap_or_default();
+        tell((host, port, addrs));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_known_name_has_addresses_and_an_impossible_one_has_none() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let resolver = Resolver::start(move |answer| tell.send(answer).unwrap()).unwrap();
+        assert!(resolver.ask("localhost".into(), 80));
+        assert!(resolver.ask("no such name.invalid".into(), 81));
+        let (host, port, addrs) = told.recv().unwrap();
+        assert_eq!((&*host, port), ("localhost", 80));
+        assert!(addrs.iter().all(|addr| addr.ip().is_loopback() && addr.port() == 80) && !addrs.is_empty());
+        assert_eq!(told.recv().unwrap(), ("no such name.invalid".into(), 81, vec![]));
+    }
+}

@@ -1,0 +1,72 @@
+//! Owns the way from a signal to the loop: the handler writes one byte into a socket pair that the poll watches.
+//!
+//! Called by the reactor. Never acts on a signal itself.
+
+use crate::base::seam::Signal;
+use mio::net::UnixStream;
+use mio::{Interest, Registry, Token};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io::{self, Read};
+
+/// The reading ends, one for each meaning.
+pub struct Signals {
+    pipes: [(UnixStream, Signal); 2],
+}
+
+impl Signals {
+    /// Catches TERM, INT and HUP for the rest of the process's life. Events carry `tokens` in the order of
+    /// [`Signals::read`]'s `which`.
+    pub fn watch(registry: &Registry, tokens: [Token; 2]) -> io::Result<Signals> {
+        let mut terminate = caught(&[SIGTERM, SIGINT])?;
+        let mut reload = caught(&[SIGHUP])?;
+        registry.register(&mut terminate, tokens[0], Interest::READABLE)?;
+        registry.register(&mut reload, tokens[1], Interest::READABLE)?;
+        Ok(Signals { pipes: [(terminate, Signal::Terminate), (reload, Signal::Reload)] })
+    }
+
+    /// Empties pipe number `which`; the signal if one has come. Several of a kind count as one.
+    pub fn read(&mut self, which: usize) -> Option<Signal> {
+        let (pipe, signal) = self.pipes.get_mut(which)?;
+        let (mut bytes, mut came) = ([0u8; 64], false);
+        while matches!(pipe.read(&mut bytes), Ok(count) if count > 0) {
+            came = true;
+        }
+        came.then_some(*signal)
+    }
+}
+
+fn caught(signals: &[i32]) -> io::Result<UnixStream> {
+    let (writer, reader) = std::os::unix::net::UnixStream::pair()?;
+    writer.set_nonblocking(true)?;
+    reader.set_nonblocking(true)?;
+    for signal in signals {
+        signal_hook::low_level::pipe::register(*signal, writer.try_clone()?)?;
+    }
+    Ok(UnixStream::from_std(reader))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use signal_hook::consts::{SIGUSR1, SIGUSR2};
+    use std::time::Duration;
+
+    #[test]
+    fn a_signal_wakes_the_poll_and_several_of_a_kind_count_as_one() {
+        let mut poll = mio::Poll::new().unwrap();
+        // Other signals than the real ones: those would keep a stuck test run from being stopped.
+        let pipes = [(caught(&[SIGUSR1]).unwrap(), Signal::Terminate), (caught(&[SIGUSR2]).unwrap(), Signal::Reload)];
+        let mut signals = Signals { pipes };
+        for (number, (pipe, _)) in signals.pipes.iter_mut().enumerate() {
+            poll.registry().register(pipe, Token(number), Interest::READABLE).unwrap();
+        }
+        for _ in 0..3 {
+            signal_hook::low_level::raise(SIGUSR2).unwrap();
+        }
+        let mut events = mio::Events::with_capacity(8);
+        poll.poll(&mut events, Some(Duration::from_secs(5))).unwrap();
+        assert_eq!(events.iter().map(|event| event.token()).collect::<Vec<_>>(), [Token(1)]);
+        assert_eq!((signals.read(0), signals.read(1), signals.read(1)), (None, Some(Signal::Reload), None));
+        assert_eq!(signals.read(2), None);
+    }
+}

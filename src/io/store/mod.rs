@@ -1,0 +1,179 @@
+//! Owns the store thread: commits rows in groups, and tells the loop what happened and which keys there are.
+//!
+//! Called by the loop's outbox ([`StoreHandle::write`]). fsync has tails of a hundred milliseconds, so nothing of the
+//! ledger touches the loop; and no row is ever dropped while the thread lives: what cannot be committed is kept and
+//! tried again, and the core stops admitting meanwhile.
+
+pub mod sqlite;
+
+use super::clock::Clock;
+use super::lane::{Lane, Look, Patience};
+use crate::base::limits;
+use crate::policy::keys::KeyRecord;
+use crate::policy::row::Row;
+use sqlite::{Sqlite, StoreError};
+use std::io;
+use std::thread::JoinHandle;
+
+/// What the store thread says.
+#[derive(Clone, PartialEq, Debug)]
+pub enum StoreNotice {
+    /// The set of keys, all of them: at the start, and after every change by any process.
+    Keys(Vec<KeyRecord>),
+    /// So many more rows, in the order they were handed over, are committed.
+    Committed {
+        /// How many.
+        rows: u64,
+    },
+    /// Rows cannot be committed at the moment, or the thread has died. Said once until [`StoreNotice::Recovered`].
+    Failed,
+    /// Committing works again.
+    Recovered,
+}
+
+/// The handing-over end. Dropping it commits what is left and waits for the thread.
+pub struct StoreHandle {
+    lane: Lane<Vec<Row>>,
+    urgent: bool,
+    thread: Option<JoinHandle<u64>>,
+}
+
+impl StoreHandle {
+    /// Hands over rows and returns the vector empty for reuse. While the thread is busy this is a copy under a lock,
+    /// without a system call.
+    pub fn write(&self, mut rows: Vec<Row>) -> Vec<Row> {
+        if !rows.is_empty() {
+            self.lane.put(self.urgent, |waiting| waiting.append(&mut rows));
+        }
+        rows
+    }
+
+    /// Commits what is left and ends the thread; returns how many rows could not be committed.
+    pub fn finish(mut self) -> u64 {
+        self.end()
+    }
+
+    fn end(&mut self) -> u64 {
+        self.lane.close();
+        self.thread.take().map_or(0, |thread| thread.join().unwrap_or(u64::MAX))
+    }
+}
+
+impl Drop for StoreHandle {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Starts the thread on `db`; `tell` puts its notices into the loop's mailbox. With `urgent` every hand-over wakes
+/// the thread at once (durability before-reply), else rows gather for `limits::COMMIT_TICK`.
+pub fn spawn(db: Sqlite, urgent: bool, tell: impl Fn(StoreNotice) + Send + 'static) -> io::Result<StoreHandle> {
+    let lane = Lane::<Vec<Row>>::default();
+    let theirs = lane.clone();
+    let thread = std::thread::Builder::new().name("store".into());
+    let thread = thread.spawn(move || {
+        let mut keeper = Keeper { db, tell, known: None, seen_version: None, failed: false };
+        keeper.serve(&theirs)
+    })?;
+    Ok(StoreHandle { lane, urgent, thread: Some(thread) })
+}
+
+struct Keeper<F: Fn(StoreNotice)> {
+    db: Sqlite,
+    tell: F,
+    /// The keys as last told.
+    known: Option<Vec<KeyRecord>>,
+    /// The database's version when they were read.
+    seen_version: Option<i64>,
+    failed: bool,
+}
+
+impl<F: Fn(StoreNotice)> Drop for Keeper<F> {
+    /// A thread that dies is not silent: admission must stop.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            (self.tell)(StoreNotice::Failed);
+        }
+    }
+}
+
+impl<F: Fn(StoreNotice)> Keeper<F> {
+    fn serve(&mut self, lane: &Lane<Vec<Row>>) -> u64 {
+        let (mut rows, mut patience) = (Vec::new(), Patience::new(limits::COMMIT_TICK));
+        let (clock, mut lost) = (Clock::new(), 0);
+        self.look_at_keys();
+        let mut next_look = clock.mono().after(limits::KEYS_LOOK);
+        loop {
+            match lane.look(&mut rows, &mut patience, limits::KEYS_LOOK, Vec::is_empty) {
+                Look::Found => lost += self.commit_all(&rows, lane),
+                Look::Nothing => {}
+                Look::Closed => return lost,
+            }
+            rows.clear();
+            if clock.mono() >= next_look {
+                self.look_at_keys();
+                next_look = clock.mono().after(limits::KEYS_LOOK);
+            }
+        }
+    }
+
+    /// Commits `rows` in groups, again and again until it succeeds; only when the end has come are the tries counted.
+    /// Returns how many rows were given up.
+    fn commit_all(&mut self, rows: &[Row], lane: &Lane<Vec<Row>>) -> u64 {
+        let (mut rest, mut tries) = (rows, 0);
+        while !rest.is_empty() {
+            let (group, later) = rest.split_at(rest.len().min(limits::ROWS_PER_COMMIT));
+            if self.db.append(group).is_ok() {
+                rest = later;
+                self.worked();
+                (self.tell)(StoreNotice::Committed { rows: group.len() as u64 });
+                continue;
+            }
+            self.did_not_work();
+            tries += u32::from(lane.is_closed());
+            if tries > limits::LAST_COMMITS {
+                break;
+            }
+            std::thread::sleep(limits::COMMIT_RETRY);
+            self.look_at_keys();
+        }
+        rest.len() as u64
+    }
+
+    fn worked(&mut self) {
+        if std::mem::take(&mut self.failed) {
+            (self.tell)(StoreNotice::Recovered);
+        }
+    }
+
+    fn did_not_work(&mut self) {
+        if !std::mem::replace(&mut self.failed, true) {
+            (self.tell)(StoreNotice::Failed);
+        }
+    }
+
+    /// Tells the keys if another connection has committed since the last look and the set has changed by it.
+    fn look_at_keys(&mut self) {
+        // An error here is no news: committing will meet it too, and says so.
+        let Ok(version) = self.db.version() else { return };
+        if self.seen_version == Some(version) {
+            return;
+        }
+        let Ok(keys) = self.db.list_keys() else { return };
+        self.seen_version = Some(version);
+        if self.known.as_ref() != Some(&keys) {
+            self.known = Some(keys.clone());
+            (self.tell)(StoreNotice::Keys(keys));
+        }
+    }
+}
+
+/// Opens the ledger for one gateway at a time.
+pub fn open_owner(path: &std::path::Path, durable: bool) -> Result<Sqlite, StoreError> {
+    let db = Sqlite::open(path, sqlite::Mode::Owner)?;
+    db.set_durable(durable)?;
+    Ok(db)
+}
+
+#[cfg(test)]
+mod tests;

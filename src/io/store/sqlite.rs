@@ -1,0 +1,471 @@
+//! Owns the ledger's file: keys, one row per request, and sums by day, in SQLite with a write-ahead log (WAL).
+//!
+//! Called by the store thread and by the command line, which works on the same file while a gateway runs.
+//!
+//! **What a power cut costs.** A commit survives the death of the process at any moment. With `synchronous = NORMAL`
+//! (durability write-behind) commits since the last checkpoint may be lost when the machine loses power; the file
+//! stays whole. With `FULL` (before-reply, and every command) each commit is on disk when it returns.
+
+use crate::base::limits;
+use crate::base::time::Unix;
+use crate::policy::keys::{KeyId, KeyRecord, Scope};
+use crate::policy::row::Row;
+use crate::policy::usage::Usage;
+use crate::policy::window::DAY_MS;
+use ring::rand::{SecureRandom, SystemRandom};
+use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Written into the file (`application_id`): "Toll".
+const APPLICATION: i32 = 0x546f_6c6c;
+/// Version of the tables below (`user_version`).
+const SCHEMA: i64 = 1;
+
+const TABLES: &str = "
+CREATE TABLE keys (
+    id TEXT PRIMARY KEY, digest BLOB NOT NULL UNIQUE, name TEXT NOT NULL, plan TEXT NOT NULL,
+    endpoints TEXT NOT NULL, models TEXT, created INTEGER NOT NULL, expires INTEGER, revoked INTEGER
+) STRICT, WITHOUT ROWID;
+CREATE TABLE rows (
+    number INTEGER PRIMARY KEY, request BLOB NOT NULL, key TEXT NOT NULL, admitted INTEGER NOT NULL,
+    model TEXT NOT NULL, target TEXT NOT NULL, endpoint TEXT NOT NULL, stream INTEGER NOT NULL,
+    status INTEGER NOT NULL, uncached_in INTEGER NOT NULL, cache_read INTEGER NOT NULL,
+    cache_write INTEGER NOT NULL, out INTEGER NOT NULL, source TEXT NOT NULL, cost_nano INTEGER NOT NULL,
+    attempts INTEGER NOT NULL, micros INTEGER NOT NULL
+) STRICT;
+CREATE INDEX rows_admitted ON rows (admitted);
+CREATE TABLE days (
+    day INTEGER NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL, target TEXT NOT NULL,
+    requests INTEGER NOT NULL, uncached_in INTEGER NOT NULL, cache_read INTEGER NOT NULL,
+    cache_write INTEGER NOT NULL, out INTEGER NOT NULL, cost_nano INTEGER NOT NULL,
+    PRIMARY KEY (day, key, model, target)
+) STRICT, WITHOUT ROWID;
+";
+
+const INSERT_ROW: &str = "INSERT INTO rows (request, key, admitted, model, target, endpoint, stream, status,
+    uncached_in, cache_read, cache_write, out, source, cost_nano, attempts, micros)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)";
+
+const ADD_TO_DAY: &str = "INSERT INTO days VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+    ON CONFLICT (day, key, model, target) DO UPDATE SET requests = requests + excluded.requests,
+    uncached_in = uncached_in + excluded.uncached_in, cache_read = cache_read + excluded.cache_read,
+    cache_write = cache_write + excluded.cache_write, out = out + excluded.out,
+    cost_nano = cost_nano + excluded.cost_nano";
+
+/// Who opens the file.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// A gateway: only one at a time.
+    Owner,
+    /// A command, beside a gateway or not.
+    Shared,
+}
+
+/// Why the ledger cannot be used. The text names the file.
+#[derive(Debug)]
+pub enum StoreError {
+    /// Another gateway has it open.
+    Locked(PathBuf),
+    /// The file, or the one with the lock, cannot be opened.
+    File(PathBuf, io::Error),
+    /// Not a ledger, or one of a newer version.
+    Foreign(PathBuf, &'static str),
+    /// SQLite says so.
+    Sqlite(PathBuf, rusqlite::Error),
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreError::Locked(path) => write!(f, "{}: another gateway has this ledger open", path.display()),
+            StoreError::File(path, error) => write!(f, "{}: {error}", path.display()),
+            StoreError::Foreign(path, why) => write!(f, "{}: {why}", path.display()),
+            StoreError::Sqlite(path, error) => write!(f, "{}: {error}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+/// An open ledger.
+pub struct Sqlite {
+    connection: Connection,
+    path: PathBuf,
+    /// Held, not used: the lock goes with it, also when the process is killed.
+    _lock: Option<File>,
+}
+
+/// Requests and tokens of one key on one day.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct DaySum {
+    /// Whose.
+    pub key: KeyId,
+    /// First moment of the UTC day.
+    pub day: Unix,
+    /// Admitted requests.
+    pub requests: u64,
+    /// Prompt and completion tokens, cached ones included.
+    pub tokens: u64,
+}
+
+/// What a usage report is broken down by.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum By {
+    /// Key id.
+    Key,
+    /// Catalog id.
+    Model,
+    /// UTC date, `YYYY-MM-DD`.
+    Day,
+    /// `provider/model`; empty where none was reached.
+    Target,
+}
+
+/// One line of a usage report.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct UsageLine {
+    /// What the line is about, see [`By`].
+    pub name: String,
+    /// Admitted requests.
+    pub requests: u64,
+    /// Prompt tokens outside any cache.
+    pub uncached_in: u64,
+    /// Prompt tokens read from a cache.
+    pub cache_read: u64,
+    /// Prompt tokens written to a cache.
+    pub cache_write: u64,
+    /// Completion tokens.
+    pub out: u64,
+    /// Nano-dollars.
+    pub cost_nano: u64,
+}
+
+type Fallible<T> = rusqlite::Result<T>;
+
+impl Sqlite {
+    /// Opens the file, makes it (mode 0600) where there is none, and brings its tables up to date. An owner takes the
+    /// lock beside it (`<file>.lock`) first. Starts with `synchronous = FULL`.
+    pub fn open(path: &Path, mode: Mode) -> Result<Sqlite, StoreError> {
+        let lock = match mode {
+            Mode::Owner => Some(take_lock(path)?),
+            Mode::Shared => None,
+        };
+        create_private(path).map_err(|error| StoreError::File(path.to_path_buf(), error))?;
+        let failed = |error| StoreError::Sqlite(path.to_path_buf(), error);
+        let mut connection = Connection::open(path).map_err(failed)?;
+        connection.busy_timeout(limits::STORE_BUSY).map_err(failed)?;
+        match tables(&mut connection).map_err(failed)? {
+            None => {}
+            Some(why) => return Err(StoreError::Foreign(path.to_path_buf(), why)),
+        }
+        let store = Sqlite { connection, path: path.to_path_buf(), _lock: lock };
+        store.set_durable(true)?;
+        Ok(store)
+    }
+
+    fn tell(&self, error: rusqlite::Error) -> StoreError {
+        StoreError::Sqlite(self.path.clone(), error)
+    }
+
+    /// `FULL` (true) or `NORMAL` (false) synchronous mode, see the head of this file.
+    pub fn set_durable(&self, durable: bool) -> Result<(), StoreError> {
+        let mode = if durable { "FULL" } else { "NORMAL" };
+        self.connection.pragma_update(None, "synchronous", mode).map_err(|error| self.tell(error))
+    }
+
+    /// Changes whenever another connection has committed; compare with an earlier value of the same connection.
+    pub fn version(&self) -> Result<i64, StoreError> {
+        let version = self.connection.prepare_cached("PRAGMA data_version");
+        version.and_then(|mut query| query.query_row([], |row| row.get(0))).map_err(|error| self.tell(error))
+    }
+
+    /// Stores a new key. A known id or digest is an error.
+    pub fn insert_key(&self, key: &KeyRecord) -> Result<(), StoreError> {
+        let models = key.scope.models_allowed.as_ref().map(|models| serde_json::json!(models).to_string());
+        let result = self.connection.execute(
+            "INSERT INTO keys VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+            params![
+                key.id.as_str(),
+                key.digest,
+                key.name,
+                key.plan,
+                key.scope.endpoints_text(),
+                models,
+                int(key.created.0),
+                key.expires.map(|at| int(at.0)),
+                key.revoked.map(|at| int(at.0)),
+            ],
+        );
+        result.map(drop).map_err(|error| self.tell(error))
+    }
+
+    /// All keys, also expired and revoked ones, in the order of their creation.
+    pub fn list_keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
+        let list = || -> Fallible<Vec<KeyRecord>> {
+            let mut query = self.connection.prepare_cached(
+                "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked
+                 FROM keys ORDER BY created, id",
+            )?;
+            let keys = query.query_map([], read_key)?;
+            keys.collect()
+        };
+        list().map_err(|error| self.tell(error))
+    }
+
+    /// Revokes a key from `at` on. False if there is no such key or it was revoked before.
+    pub fn revoke(&self, id: &KeyId, at: Unix) -> Result<bool, StoreError> {
+        let sql = "UPDATE keys SET revoked = ?2 WHERE id = ?1 AND revoked IS NULL";
+        let changed = self.connection.execute(sql, params![id.as_str(), int(at.0)]);
+        changed.map(|count| count > 0).map_err(|error| self.tell(error))
+    }
+
+    /// Appends rows and adds them to the sums of their days, all of it in one transaction or none.
+    pub fn append(&mut self, rows: &[Row]) -> Result<(), StoreError> {
+        let written = write_rows(&mut self.connection, rows);
+        written.map_err(|error| self.tell(error))
+    }
+
+    /// Sums by key and day, of the day that `since` lies in and all later ones: what rebuilds the periods.
+    pub fn day_sums(&self, since: Unix) -> Result<Vec<DaySum>, StoreError> {
+        let list = || -> Fallible<Vec<DaySum>> {
+            let mut query = self.connection.prepare_cached(
+                "SELECT key, day, SUM(requests), SUM(uncached_in + cache_read + cache_write + out)
+                 FROM days WHERE day >= ?1 GROUP BY key, day ORDER BY day, key",
+            )?;
+            let sums = query.query_map([int(since.0 / DAY_MS)], |row| {
+                let day = Unix(uint(row, 1)? * DAY_MS);
+                Ok(DaySum { key: key_id(row, 0)?, day, requests: uint(row, 2)?, tokens: uint(row, 3)? })
+            })?;
+            sums.collect()
+        };
+        list().map_err(|error| self.tell(error))
+    }
+
+    /// Key, moment of admission and tokens of every row admitted at `since` or later: what rebuilds the windows.
+    pub fn rows_since(&self, since: Unix) -> Result<Vec<(KeyId, Unix, u64)>, StoreError> {
+        let list = || -> Fallible<Vec<(KeyId, Unix, u64)>> {
+            let mut query = self.connection.prepare_cached(
+                "SELECT key, admitted, uncached_in + cache_read + cache_write + out
+                 FROM rows WHERE admitted >= ?1 ORDER BY number",
+            )?;
+            let rows =
+                query.query_map([int(since.0)], |row| Ok((key_id(row, 0)?, Unix(uint(row, 1)?), uint(row, 2)?)))?;
+            rows.collect()
+        };
+        list().map_err(|error| self.tell(error))
+    }
+
+    /// The usage report over whole UTC days: from the day of `since` to the last day that begins before `until`;
+    /// `None` leaves that end open. Days in order, everything else by cost, then tokens, the largest first.
+    pub fn usage(&self, by: By, since: Option<Unix>, until: Option<Unix>) -> Result<Vec<UsageLine>, StoreError> {
+        let (name, order) = match by {
+            By::Key => ("key", "7 DESC, 6 DESC, 1"),
+            By::Model => ("model", "7 DESC, 6 DESC, 1"),
+            By::Target => ("target", "7 DESC, 6 DESC, 1"),
+            By::Day => ("date(day * 86400, 'unixepoch')", "1"),
+        };
+        let sql = format!(
+            "SELECT {name}, SUM(requests), SUM(uncached_in), SUM(cache_read), SUM(cache_write), SUM(out),
+             SUM(cost_nano) FROM days WHERE day >= ?1 AND day < ?2 GROUP BY 1 ORDER BY {order}"
+        );
+        let first = since.map_or(0, |at| int(at.0 / DAY_MS));
+        let beyond = until.map_or(i64::MAX, |at| int(at.0.div_ceil(DAY_MS)));
+        let list = || -> Fallible<Vec<UsageLine>> {
+            let mut query = self.connection.prepare(&sql)?;
+            let lines = query.query_map([first, beyond], |row| {
+                Ok(UsageLine {
+                    name: row.get(0)?,
+                    requests: uint(row, 1)?,
+                    uncached_in: uint(row, 2)?,
+                    cache_read: uint(row, 3)?,
+                    cache_write: uint(row, 4)?,
+                    out: uint(row, 5)?,
+                    cost_nano: uint(row, 6)?,
+                })
+            })?;
+            lines.collect()
+        };
+        list().map_err(|error| self.tell(error))
+    }
+
+    /// Number of rows in the ledger.
+    pub fn count_rows(&self) -> Result<u64, StoreError> {
+        let count = self.connection.query_row("SELECT COUNT(*) FROM rows", [], |row| uint(row, 0));
+        count.map_err(|error| self.tell(error))
+    }
+}
+
+fn take_lock(path: &Path) -> Result<File, StoreError> {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(".lock");
+    let lock_path = PathBuf::from(name);
+    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&lock_path);
+    let file = open.map_err(|error| StoreError::File(lock_path.clone(), error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(StoreError::Locked(path.to_path_buf())),
+        Err(TryLockError::Error(error)) => Err(StoreError::File(lock_path, error)),
+    }
+}
+
+/// Makes an empty file for its owner's eyes where there is none; SQLite gives the files of its log the same mode.
+///
+/// It is made under another name and then linked: closing a descriptor of the file itself would drop every lock that
+/// SQLite holds on it elsewhere in this process (POSIX record locks).
+fn create_private(path: &Path) -> io::Result<()> {
+    if path.try_exists()? {
+        return Ok(());
+    }
+    let mut random = [0u8; 8];
+    SystemRandom::new().fill(&mut random).map_err(|_| io::Error::other("no entropy is available"))?;
+    let mut name = path.as_os_str().to_os_string();
+    name.push(format!(".{:016x}", u64::from_ne_bytes(random)));
+    let draft = PathBuf::from(name);
+    drop(OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?);
+    let linked = std::fs::hard_link(&draft, path);
+    std::fs::remove_file(&draft)?;
+    match linked {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Makes the tables where there are none, and turns the log on. Says what is wrong with a file that is not ours.
+fn tables(connection: &mut Connection) -> Fallible<Option<&'static str>> {
+    let marks = |connection: &Connection| -> Fallible<(i32, i64)> {
+        let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+        Ok((i32::try_from(number("application_id")?).unwrap_or(0), number("user_version")?))
+    };
+    if marks(connection)? != (APPLICATION, SCHEMA) {
+        // Two processes may meet here: what counts is what is found once the others are kept out.
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let tables: i64 = transaction.query_row("SELECT COUNT(*) FROM sqlite_schema", [], |row| row.get(0))?;
+        match (marks(&transaction)?, tables) {
+            ((APPLICATION, SCHEMA), _) => {}
+            ((APPLICATION, newer), _) if newer > SCHEMA => {
+                return Ok(Some("this ledger was written by a newer version"));
+            }
+            ((0, 0), 0) => {
+                transaction.execute_batch(TABLES)?;
+                transaction.pragma_update(None, "application_id", APPLICATION)?;
+                transaction.pragma_update(None, "user_version", SCHEMA)?;
+            }
+            _ => return Ok(Some("this database is not a ledger")),
+        }
+        transaction.commit()?;
+    }
+    turn_log_on(connection)?;
+    Ok(None)
+}
+
+/// Switches to the write-ahead log, which the file then remembers. SQLite does not wait for others while it switches,
+/// so this does.
+fn turn_log_on(connection: &Connection) -> Fallible<()> {
+    let pause = limits::STORE_BUSY / 500;
+    for _ in 0..500 {
+        let switched = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0));
+        match switched {
+            Ok(mode) if mode == "wal" => return Ok(()),
+            Err(error) if error.sqlite_error_code() != Some(ErrorCode::DatabaseBusy) => return Err(error),
+            Ok(_) | Err(_) => std::thread::sleep(pause),
+        }
+    }
+    connection.pragma_update(None, "journal_mode", "WAL")
+}
+
+fn write_rows(connection: &mut Connection, rows: &[Row]) -> Fallible<()> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let mut days: BTreeMap<(u64, KeyId, &str, &str), [u64; 6]> = BTreeMap::new();
+    {
+        let mut insert = transaction.prepare_cached(INSERT_ROW)?;
+        for row in rows {
+            let (usage, cost) = bounded(row);
+            insert.execute(params![
+                row.request,
+                row.key.as_str(),
+                int(row.admitted.0),
+                &*row.model,
+                &*row.target,
+                row.endpoint.name(),
+                row.stream,
+                row.status,
+                int(usage.uncached_in),
+                int(usage.cache_read),
+                int(usage.cache_write),
+                int(usage.out),
+                usage.source.as_str(),
+                int(cost),
+                row.attempts,
+                int(row.micros),
+            ])?;
+            let sums = days.entry((row.admitted.0 / DAY_MS, row.key, &row.model, &row.target)).or_default();
+            let values = [1, usage.uncached_in, usage.cache_read, usage.cache_write, usage.out, cost];
+            sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+        }
+        let mut add = transaction.prepare_cached(ADD_TO_DAY)?;
+        for ((day, key, model, target), [requests, uncached, read, written, out, cost]) in days {
+            let counts = [requests, uncached, read, written, out, cost].map(int);
+            let [requests, uncached, read, written, out, cost] = counts;
+            add.execute(params![int(day), key.as_str(), model, target, requests, uncached, read, written, out, cost])?;
+        }
+    }
+    transaction.commit()
+}
+
+/// The row's numbers, cut where an upstream's report is absurd.
+fn bounded(row: &Row) -> (Usage, u64) {
+    let cut = |tokens: u64| tokens.min(limits::ROW_TOKENS_MAX);
+    let Usage { uncached_in, cache_read, cache_write, out, source } = row.usage;
+    let usage = Usage {
+        uncached_in: cut(uncached_in),
+        cache_read: cut(cache_read),
+        cache_write: cut(cache_write),
+        out: cut(out),
+        source,
+    };
+    (usage, row.cost_nano.min(limits::ROW_COST_MAX))
+}
+
+fn read_key(row: &rusqlite::Row<'_>) -> Fallible<KeyRecord> {
+    let endpoints: String = row.get(4)?;
+    let has = |word: &str| endpoints.split(',').any(|endpoint| endpoint == word);
+    let models: Option<String> = row.get(5)?;
+    // A list that cannot be read permits nothing, rather than everything.
+    let models_allowed = models.map(|models| serde_json::from_str(&models).unwrap_or_default());
+    let (chat, messages) = (has("chat"), has("messages"));
+    let scope = Scope { chat, messages, models: has("models"), quota: has("quota"), models_allowed };
+    let moment = |column| -> Fallible<Option<Unix>> {
+        let at: Option<i64> = row.get(column)?;
+        Ok(at.map(|at| Unix(u64::try_from(at).unwrap_or(0))))
+    };
+    Ok(KeyRecord {
+        id: key_id(row, 0)?,
+        digest: row.get(1)?,
+        name: row.get(2)?,
+        plan: row.get(3)?,
+        scope,
+        created: Unix(uint(row, 6)?),
+        expires: moment(7)?,
+        revoked: moment(8)?,
+    })
+}
+
+fn key_id(row: &rusqlite::Row<'_>, column: usize) -> Fallible<KeyId> {
+    let text = row.get_ref(column)?.as_str()?;
+    KeyId::parse(text).ok_or_else(|| rusqlite::Error::InvalidColumnName(format!("`{text}` is not the id of a key")))
+}
+
+/// SQLite's integers are signed; ours stay far below their end.
+fn int(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+fn uint(row: &rusqlite::Row<'_>, column: usize) -> Fallible<u64> {
+    let value: i64 = row.get(column)?;
+    Ok(u64::try_from(value).unwrap_or(0))
+}

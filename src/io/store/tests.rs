@@ -1,0 +1,295 @@
+//! The ledger in a real file, and the thread that writes it.
+
+use super::sqlite::{By, DaySum, Mode, Sqlite, StoreError, UsageLine};
+use super::*;
+use crate::base::time::Unix;
+use crate::policy::keys::{KeyId, Scope};
+use crate::policy::usage::{Usage, UsageSource};
+use crate::wire::Shape;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+const DAY: u64 = 86_400_000;
+
+/// A directory of its own for each test, removed at its end.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let path = std::env::temp_dir().join(format!("tollgate-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Place(path)
+    }
+    fn file(&self) -> PathBuf {
+        self.0.join("ledger.db")
+    }
+    fn owner(&self) -> Sqlite {
+        Sqlite::open(&self.file(), Mode::Owner).unwrap()
+    }
+    fn shared(&self) -> Sqlite {
+        Sqlite::open(&self.file(), Mode::Shared).unwrap()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn key(text: &str) -> KeyId {
+    KeyId::parse(text).unwrap()
+}
+
+fn record(id: &str, created: u64) -> KeyRecord {
+    KeyRecord {
+        id: key(id),
+        digest: crate::base::digest::sha256(id.as_bytes()),
+        name: format!("name of {id}"),
+        plan: "team".into(),
+        scope: Scope::default(),
+        created: Unix(created),
+        expires: None,
+        revoked: None,
+    }
+}
+
+fn row(id: &str, admitted: u64, model: &str, out: u64) -> Row {
+    Row {
+        request: [7; 16],
+        key: key(id),
+        admitted: Unix(admitted),
+        model: model.into(),
+        target: format!("provider/{model}").into(),
+        endpoint: Shape::Chat,
+        stream: true,
+        status: 200,
+        usage: Usage { uncached_in: 10, cache_read: 3, cache_write: 2, out, source: UsageSource::Provider },
+        cost_nano: out * 1000,
+        attempts: 1,
+        micros: 1234,
+    }
+}
+
+const A: &str = "AAAAAAAAAAAA";
+const B: &str = "BBBBBBBBBBBB";
+
+#[test]
+fn keys_come_back_as_they_were_stored_and_a_revocation_counts_once() {
+    let place = Place::new("keys");
+    let db = place.shared();
+    let all = record(A, 5);
+    let mut narrow = record(B, 6);
+    narrow.scope = Scope {
+        chat: false,
+        messages: true,
+        models: false,
+        quota: true,
+        models_allowed: Some(vec!["a,b".into(), "q\"uoted".into()]),
+    };
+    narrow.expires = Some(Unix(99));
+    db.insert_key(&all).unwrap();
+    db.insert_key(&narrow).unwrap();
+    assert_eq!(db.list_keys().unwrap(), [all.clone(), narrow.clone()]);
+    assert!(db.insert_key(&all).is_err());
+    assert!(db.revoke(&key(A), Unix(50)).unwrap());
+    assert!(!db.revoke(&key(A), Unix(60)).unwrap());
+    assert!(!db.revoke(&key("CCCCCCCCCCCC"), Unix(60)).unwrap());
+    assert_eq!(db.list_keys().unwrap()[0].revoked, Some(Unix(50)));
+}
+
+#[test]
+fn a_scope_that_permits_nothing_does_not_come_back_as_everything() {
+    let place = Place::new("nothing");
+    let db = place.shared();
+    let mut none = record(A, 5);
+    none.scope = Scope { chat: false, messages: false, models: false, quota: false, models_allowed: Some(vec![]) };
+    db.insert_key(&none).unwrap();
+    assert_eq!(db.list_keys().unwrap(), [none]);
+}
+
+#[test]
+fn rows_and_day_sums_agree_and_outlive_the_connection() {
+    let place = Place::new("rows");
+    let rows = [row(A, 3 * DAY + 5, "small", 1), row(A, 3 * DAY + 9, "large", 2), row(B, 4 * DAY, "small", 4)];
+    place.owner().append(&rows).unwrap();
+    let mut db = place.owner();
+    db.append(&[row(A, 3 * DAY + 11, "small", 8)]).unwrap();
+    let sum = |id, day, requests, tokens| DaySum { key: key(id), day: Unix(day * DAY), requests, tokens };
+    assert_eq!(db.day_sums(Unix(3 * DAY + 77)).unwrap(), [sum(A, 3, 3, 56), sum(B, 4, 1, 19)]);
+    assert_eq!(db.day_sums(Unix(4 * DAY)).unwrap(), [sum(B, 4, 1, 19)]);
+    let since = db.rows_since(Unix(3 * DAY + 9)).unwrap();
+    let expected = [(A, 3 * DAY + 9, 17), (B, 4 * DAY, 19), (A, 3 * DAY + 11, 23)];
+    assert_eq!(since, expected.map(|(id, at, tokens)| (key(id), Unix(at), tokens)));
+    assert_eq!(db.count_rows().unwrap(), 4);
+}
+
+#[test]
+fn the_usage_report_sums_by_each_of_its_names_within_its_days() {
+    let place = Place::new("usage");
+    let mut db = place.owner();
+    db.append(&[row(A, 5, "small", 1), row(A, DAY, "large", 7), row(B, 2 * DAY, "small", 3)]).unwrap();
+    let line = |name: &str, requests, out| UsageLine {
+        name: name.into(),
+        requests,
+        uncached_in: 10 * requests,
+        cache_read: 3 * requests,
+        cache_write: 2 * requests,
+        out,
+        cost_nano: out * 1000,
+    };
+    assert_eq!(db.usage(By::Key, None, None).unwrap(), [line(A, 2, 8), line(B, 1, 3)]);
+    assert_eq!(db.usage(By::Model, None, None).unwrap(), [line("large", 1, 7), line("small", 2, 4)]);
+    let target = db.usage(By::Target, Some(Unix(DAY + 5)), None).unwrap();
+    assert_eq!(target, [line("provider/large", 1, 7), line("provider/small", 1, 3)]);
+    let days = db.usage(By::Day, None, Some(Unix(2 * DAY))).unwrap();
+    assert_eq!(days, [line("1970-01-01", 1, 1), line("1970-01-02", 1, 7)]);
+}
+
+#[test]
+fn absurd_numbers_do_not_break_the_ledger() {
+    let place = Place::new("absurd");
+    let mut db = place.owner();
+    let mut absurd = row(A, 5, "small", u64::MAX / 2000);
+    absurd.usage.uncached_in = u64::MAX;
+    absurd.cost_nano = u64::MAX;
+    for _ in 0..50 {
+        db.append(&[absurd.clone(), absurd.clone()]).unwrap();
+    }
+    let report = db.usage(By::Key, None, None).unwrap();
+    assert_eq!((report[0].requests, report[0].cost_nano), (100, 100 * limits::ROW_COST_MAX));
+}
+
+#[test]
+fn one_gateway_at_a_time_and_commands_beside_it() {
+    let place = Place::new("lock");
+    let owner = place.owner();
+    assert!(matches!(Sqlite::open(&place.file(), Mode::Owner), Err(StoreError::Locked(_))));
+    place.shared().insert_key(&record(A, 1)).unwrap();
+    assert_eq!(owner.list_keys().unwrap().len(), 1);
+    drop(owner);
+    assert_eq!(place.owner().list_keys().unwrap().len(), 1);
+}
+
+#[test]
+fn many_may_meet_at_a_file_that_is_not_there_yet() {
+    for round in 0..10 {
+        let place = Place::new(&format!("meet{round}"));
+        let path = place.file();
+        let open = |n: u8| {
+            let path = path.clone();
+            std::thread::spawn(move || {
+                let id = [b'A' + n; 12];
+                let db = Sqlite::open(&path, Mode::Shared)?;
+                db.insert_key(&record(std::str::from_utf8(&id).unwrap(), 1))
+            })
+        };
+        let threads: Vec<_> = (0..6).map(open).collect();
+        for thread in threads {
+            thread.join().unwrap().unwrap();
+        }
+        assert_eq!(place.shared().list_keys().unwrap().len(), 6);
+    }
+}
+
+#[test]
+fn the_files_are_for_their_owners_eyes() {
+    let place = Place::new("mode");
+    let mut db = place.owner();
+    db.append(&[row(A, 1, "m", 1)]).unwrap();
+    let mut seen = 0;
+    for entry in std::fs::read_dir(&place.0).unwrap() {
+        let entry = entry.unwrap();
+        assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{:?}", entry.path());
+        seen += 1;
+    }
+    assert!(seen >= 3, "database, log and lock");
+}
+
+#[test]
+fn a_strangers_database_and_a_newer_one_are_left_alone() {
+    let place = Place::new("strange");
+    rusqlite::Connection::open(place.file()).unwrap().execute_batch("CREATE TABLE t (x)").unwrap();
+    let told = Sqlite::open(&place.file(), Mode::Shared).err().unwrap().to_string();
+    assert!(told.ends_with("ledger.db: this database is not a ledger"), "{told}");
+    std::fs::remove_file(place.file()).unwrap();
+    drop(place.shared());
+    rusqlite::Connection::open(place.file()).unwrap().pragma_update(None, "user_version", 99).unwrap();
+    assert!(matches!(Sqlite::open(&place.file(), Mode::Shared), Err(StoreError::Foreign(_, _))));
+}
+
+fn started(place: &Place) -> (StoreHandle, Receiver<StoreNotice>) {
+    let (tell, told) = channel();
+    let handle = spawn(open_owner(&place.file(), false).unwrap(), false, move |notice| {
+        let _ = tell.send(notice);
+    });
+    (handle.unwrap(), told)
+}
+
+fn next(told: &Receiver<StoreNotice>) -> StoreNotice {
+    told.recv_timeout(Duration::from_secs(10)).unwrap()
+}
+
+#[test]
+fn the_thread_commits_what_it_is_given_and_the_rest_at_the_end() {
+    let place = Place::new("thread");
+    let (handle, told) = started(&place);
+    assert_eq!(next(&told), StoreNotice::Keys(vec![]));
+    let batch = handle.write(vec![row(A, 1, "m", 1), row(A, 2, "m", 1)]);
+    assert!(batch.is_empty());
+    assert_eq!(next(&told), StoreNotice::Committed { rows: 2 });
+    handle.write((0..10_000).map(|n| row(A, n, "m", 1)).collect());
+    assert_eq!(handle.finish(), 0);
+    let committed: u64 = told
+        .iter()
+        .map(|notice| match notice {
+            StoreNotice::Committed { rows } => rows,
+            other => panic!("{other:?}"),
+        })
+        .sum();
+    assert_eq!(committed, 10_000);
+    assert_eq!(place.shared().count_rows().unwrap(), 10_002);
+}
+
+#[test]
+fn a_key_changed_by_another_process_is_told_within_a_second_and_own_rows_tell_nothing() {
+    let place = Place::new("poll");
+    let (handle, told) = started(&place);
+    assert_eq!(next(&told), StoreNotice::Keys(vec![]));
+    let cli = place.shared();
+    for change in 0..2 {
+        let began = Instant::now();
+        match change {
+            0 => cli.insert_key(&record(A, 1)).unwrap(),
+            _ => assert!(cli.revoke(&key(A), Unix(5)).unwrap()),
+        }
+        let mut expected = record(A, 1);
+        expected.revoked = (change == 1).then_some(Unix(5));
+        assert_eq!(next(&told), StoreNotice::Keys(vec![expected]));
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    }
+    handle.write(vec![row(A, 1, "m", 1)]);
+    assert_eq!(next(&told), StoreNotice::Committed { rows: 1 });
+    assert!(told.recv_timeout(Duration::from_millis(600)).is_err());
+}
+
+#[test]
+fn rows_that_cannot_be_committed_are_kept_until_they_can() {
+    let place = Place::new("failing");
+    let (handle, told) = started(&place);
+    assert_eq!(next(&told), StoreNotice::Keys(vec![]));
+    let other = rusqlite::Connection::open(place.file()).unwrap();
+    other.execute_batch("ALTER TABLE rows RENAME TO hidden").unwrap();
+    handle.write(vec![row(A, 1, "m", 1)]);
+    assert_eq!(next(&told), StoreNotice::Failed);
+    assert!(told.recv_timeout(Duration::from_millis(600)).is_err(), "said once");
+    other.execute_batch("ALTER TABLE hidden RENAME TO rows").unwrap();
+    assert_eq!(next(&told), StoreNotice::Recovered);
+    assert_eq!(next(&told), StoreNotice::Committed { rows: 1 });
+    drop(handle);
+    assert_eq!(place.shared().count_rows().unwrap(), 1);
+    assert_eq!(place.shared().day_sums(Unix(0)).unwrap().len(), 1);
+}

@@ -1,0 +1,244 @@
+//! Owns TLS towards providers: roots, configurations by peer, and one encrypted connection's session.
+//!
+//! rustls is named here alone. Called by the reactor (the table of peers) and by `io::transport`. Uses the buffered
+//! interface; all plaintext leaves the session at once, since plaintext inside it raises no event.
+
+use super::transport::{Fill, Sent};
+use crate::base::limits;
+use crate::base::seam::Ending;
+use mio::net::TcpStream;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A TLS peer: who it must prove to be, and by whose word.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Authority {
+    /// DNS name or IP address that the peer's certificate must carry.
+    pub server_name: String,
+    /// PEM file with further root certificates for this peer; the public roots (webpki-roots) are trusted anyway.
+    pub ca_file: Option<PathBuf>,
+}
+
+struct Peer {
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+}
+
+/// The table that `Action::Dial::authority` indexes.
+#[derive(Default)]
+pub struct Peers(Vec<Peer>);
+
+impl Peers {
+    /// Reads the certificate files; an error names the file or the bad name. Peers with the same file share one
+    /// configuration, and with it the cache of sessions to resume.
+    pub fn load(authorities: &[Authority]) -> io::Result<Peers> {
+        let mut configs: Vec<(Option<&Path>, Arc<ClientConfig>)> = Vec::new();
+        let mut peers = Vec::with_capacity(authorities.len());
+        for authority in authorities {
+            let ca_file = authority.ca_file.as_deref();
+            let known = configs.iter().find(|(file, _)| *file == ca_file).map(|(_, config)| config.clone());
+            let config = match known {
+                Some(config) => config,
+                None => {
+                    let config = Arc::new(client_config(ca_file)?);
+                    configs.push((ca_file, config.clone()));
+                    config
+                }
+            };
+            // An IPv6 address stands in brackets where it is part of a URL, but not in a certificate.
+            let bare = authority.server_name.trim_start_matches('[').trim_end_matches(']');
+            let name = ServerName::try_from(bare.to_string())
+                .map_err(|_| invalid(format!("`{}` is not a name a certificate can carry", authority.server_name)))?;
+            peers.push(Peer { config, name });
+        }
+        Ok(Peers(peers))
+    }
+
+    /// A session with peer number `index`, its ClientHello ready to be written. `None` for an unknown index.
+    pub fn session(&self, index: u32) -> Option<Session> {
+        let peer = self.0.get(index as usize)?;
+        let session = ClientConnection::new(peer.config.clone(), peer.name.clone()).ok()?;
+        Some(Session { tls: session, over: None })
+    }
+}
+
+fn invalid(message: String) -> io::Error {
+    io::Error::new(ErrorKind::InvalidInput, message)
+}
+
+fn client_config(ca_file: Option<&Path>) -> io::Result<ClientConfig> {
+    let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+    if let Some(path) = ca_file {
+        let bad = |error: &dyn std::fmt::Display| invalid(format!("{}: {error}", path.display()));
+        let pem = std::fs::read(path).map_err(|error| bad(&error))?;
+        let mut count = 0;
+        for certificate in CertificateDer::pem_slice_iter(&pem) {
+            let certificate = certificate.map_err(|error| bad(&error))?;
+            roots.add(certificate).map_err(|error| bad(&error))?;
+            count += 1;
+        }
+        if count == 0 {
+            return Err(bad(&"no certificate in it"));
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|error| invalid(error.to_string()))?;
+    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+/// How a handshake stands.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Shake {
+    /// Bytes of the peer are missing, or room to write.
+    Going,
+    /// More bytes of the peer may lie ready than one turn takes.
+    More,
+    /// Done; the name and the certificate are right.
+    Done,
+    /// It failed; an alert was sent where there was one to send.
+    Failed,
+}
+
+/// One connection's TLS state. Boxed by its owner: it weighs more than a kilobyte.
+pub struct Session {
+    tls: ClientConnection,
+    /// The end has been seen; told after the plaintext that came before it.
+    over: Option<Ending>,
+}
+
+impl Session {
+    /// Goes on with the handshake as far as the socket allows; reads at most about `limits::IO_SLICE` bytes.
+    pub fn shake(&mut self, socket: &mut TcpStream, cipher: &mut [u8]) -> Shake {
+        let mut room = limits::IO_SLICE;
+        loop {
+            let written = self.flush(socket).is_ok();
+            if written && !self.tls.is_handshaking() {
+                return Shake::Done;
+            }
+            if !written || self.over.is_some() {
+                return Shake::Failed;
+            }
+            if room == 0 {
+                return Shake::More;
+            }
+            let len = cipher.len().min(room);
+            match receive(socket, &mut cipher[..len]) {
+                Ok(Some(0)) | Err(_) => return Shake::Failed,
+                Ok(None) => return Shake::Going,
+                Ok(Some(count)) => {
+                    room -= count;
+                    // A server speaks only when asked (HTTP/1.1): what it might say before our request is dropped.
+                    self.take(&cipher[..count], &mut Vec::new());
+                }
+            }
+        }
+    }
+
+    /// Receives once, at most `cipher.len()` bytes, and decrypts into `plain`, which is emptied first.
+    pub fn fill(&mut self, socket: &mut TcpStream, cipher: &mut [u8], plain: &mut Vec<u8>) -> Fill {
+        plain.clear();
+        if let Some(how) = self.over {
+            return Fill::Ended(how);
+        }
+        let asked = cipher.len();
+        let count = match receive(socket, cipher) {
+            Ok(Some(count)) => count,
+            Ok(None) => return Fill::Blocked,
+            Err(_) => return Fill::Ended(Ending::Broken),
+        };
+        if count == 0 {
+            // The stream was cut: a close_notify would have set `over` before.
+            self.drain_plaintext(plain);
+            self.over = Some(Ending::Broken);
+        } else {
+            self.take(&cipher[..count], plain);
+        }
+        self.filled(plain, count, count < asked)
+    }
+
+    fn filled(&self, plain: &[u8], cost: usize, drained: bool) -> Fill {
+        match self.over {
+            Some(how) if plain.is_empty() => Fill::Ended(how),
+            over => Fill::Data { len: plain.len(), cost: cost.max(1), drained: drained && over.is_none() },
+        }
+    }
+
+    /// Feeds received bytes to the session in the pieces it is willing to take.
+    fn take(&mut self, mut input: &[u8], plain: &mut Vec<u8>) {
+        while !input.is_empty() && self.over.is_none() {
+            let taken = self.tls.read_tls(&mut input);
+            let state = self.tls.process_new_packets();
+            self.drain_plaintext(plain);
+            match (taken, state) {
+                (Ok(_), Ok(state)) if state.peer_has_closed() => self.over = Some(Ending::Fin),
+                (Ok(count), Ok(_)) if count > 0 => {}
+                _ => self.over = Some(Ending::Broken),
+            }
+        }
+    }
+
+    fn drain_plaintext(&mut self, plain: &mut Vec<u8>) {
+        // WouldBlock is the usual end; an end without close_notify is an error too, but the socket has told it.
+        let _ = self.tls.reader().read_to_end(plain);
+    }
+
+    /// Encrypts what fits of `data` and writes it. `taken` bytes have left the core's hands; some may still wait
+    /// inside the session, see [`Session::owes`].
+    pub fn send(&mut self, socket: &mut TcpStream, data: &[u8]) -> io::Result<Sent> {
+        if !self.flush(socket)? {
+            return Ok(Sent { taken: 0, blocked: true });
+        }
+        let taken = self.tls.writer().write(data)?;
+        let blocked = !self.flush(socket)?;
+        Ok(Sent { taken, blocked })
+    }
+
+    /// Encrypted bytes wait to be written.
+    pub fn owes(&self) -> bool {
+        self.tls.wants_write()
+    }
+
+    /// Queues a close_notify and writes what it can; true when nothing is left to write.
+    pub fn part(&mut self, socket: &mut TcpStream) -> io::Result<bool> {
+        self.tls.send_close_notify();
+        self.flush(socket)
+    }
+
+    /// Writes encrypted bytes until none are left (true) or the socket takes no more (false).
+    pub fn flush(&mut self, socket: &mut TcpStream) -> io::Result<bool> {
+        while self.tls.wants_write() {
+            match self.tls.write_tls(socket) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// How a bare FIN of the socket is to be told.
+    pub fn ending_at_fin(&self) -> Ending {
+        self.over.unwrap_or(Ending::Broken)
+    }
+}
+
+/// One `recv`; `None` if it would block.
+pub(super) fn receive(socket: &mut TcpStream, into: &mut [u8]) -> io::Result<Option<usize>> {
+    loop {
+        match socket.read(into) {
+            Ok(count) => return Ok(Some(count)),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

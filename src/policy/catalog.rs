@@ -1,0 +1,213 @@
+//! The catalog: which models there are, what they cost and where they are served. Built by `config`, read by
+//! everybody; it never changes after that.
+
+use super::config::{Timeouts, UpstreamLimits};
+use crate::base::time::Unix;
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+/// All models in the order of the configuration.
+#[derive(Clone, Debug)]
+pub struct Catalog {
+    models: Vec<Model>,
+    by_id: HashMap<Arc<str>, usize, ahash::RandomState>,
+    default: Option<usize>,
+}
+
+impl Catalog {
+    /// From checked models, ids unique; `default` is the index that serves a request without `model`.
+    pub fn new(models: Vec<Model>, default: Option<usize>) -> Catalog {
+        // Looked up with clients' words but filled by the operator alone, so constant seeds are safe.
+        let mut by_id = HashMap::with_hasher(ahash::RandomState::with_seeds(1, 2, 3, 4));
+        for (index, model) in models.iter().enumerate() {
+            by_id.insert(model.id.clone(), index);
+        }
+        Catalog { models, by_id, default }
+    }
+
+    /// The index of the model called `id`.
+    pub fn find(&self, id: &str) -> Option<usize> {
+        self.by_id.get(id).copied()
+    }
+
+    /// The model at `index`, as given by [`Catalog::find`] or [`Catalog::default_model`].
+    pub fn get(&self, index: usize) -> Option<&Model> {
+        self.models.get(index)
+    }
+
+    /// All models, in the order of the configuration.
+    pub fn models(&self) -> &[Model] {
+        &self.models
+    }
+
+    /// The model that serves a request that names none.
+    pub fn default_model(&self) -> Option<usize> {
+        self.default
+    }
+}
+
+/// One entry of the catalog (specification section 2.1, contract section 7).
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// What clients call it.
+    pub id: Arc<str>,
+    /// What people call it.
+    pub name: String,
+    /// Name of the provider of the model.
+    pub owned_by: String,
+    /// Since when; 1970-01-01 where unknown.
+    pub created: Unix,
+    /// Context size in tokens.
+    pub context: u64,
+    /// Context size as written for people: `1M`, `256K`, `128Ki`.
+    pub context_text: String,
+    /// Prices.
+    pub prices: Prices,
+    /// Timeouts it sets for itself; already part of every target's `limits`.
+    pub timeouts: Timeouts,
+    /// Where it is served, best first, at least one.
+    pub targets: Vec<Target>,
+    /// `max_tokens` for an upstream that demands it where the client gave none.
+    pub default_max_tokens: u64,
+    /// Completion tokens reserved at most while a request runs.
+    pub reserve_tokens: u64,
+    /// Request fields removed before forwarding.
+    pub drop_params: Vec<String>,
+    /// What a translation must know about the model.
+    pub capabilities: Capabilities,
+}
+
+/// One place where a model is served.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Index into `High.providers`.
+    pub provider: usize,
+    /// The name of the model there. Never told to a client.
+    pub model: String,
+    /// `provider/model`, for logs, rows and metrics.
+    pub label: Arc<str>,
+    /// Lower is tried first.
+    pub priority: u32,
+    /// Share among targets of the same priority.
+    pub weight: u32,
+    /// Deadlines and bounds that hold for this model at this provider.
+    pub limits: UpstreamLimits,
+}
+
+/// Prices in micro-dollars per 1M tokens, which is pico-dollars per token: 0.25 USD is 250 000.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Prices {
+    /// Uncached prompt tokens.
+    pub input: u64,
+    /// Completion tokens.
+    pub output: u64,
+    /// Prompt tokens read from a cache; the input price unless configured.
+    pub cache_read: u64,
+    /// Prompt tokens written to a cache; the input price unless configured.
+    pub cache_write: u64,
+}
+
+/// How a model takes a demand for JSON of a given schema.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum StructuredOutput {
+    /// By a field of its own.
+    #[default]
+    Native,
+    /// By a tool that it must call.
+    Tool,
+    /// By an instruction in the prompt.
+    Instruction,
+}
+
+impl StructuredOutput {
+    /// As written in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            StructuredOutput::Native => "native",
+            StructuredOutput::Tool => "tool",
+            StructuredOutput::Instruction => "instruction",
+        }
+    }
+}
+
+/// What a translation must know about a model (contract section 7). A same-shape route ignores it.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Capabilities {
+    /// `temperature` and `top_p` are accepted.
+    pub sampling: bool,
+    /// System messages are accepted after the first user message.
+    pub mid_conversation_system: bool,
+    /// Reasoning of earlier turns is sent back.
+    pub replay_reasoning: bool,
+    /// The upper bound is called `max_completion_tokens`.
+    pub max_completion_tokens: bool,
+    /// The most completion tokens the model can give; larger demands are lowered to it.
+    pub max_output_tokens: Option<u64>,
+    /// How JSON of a schema is demanded.
+    pub structured_output: StructuredOutput,
+    /// A reasoning effort is accepted.
+    pub effort: bool,
+    /// `strict` in a tool's definition is accepted.
+    pub strict_tools: bool,
+}
+
+impl Default for Capabilities {
+    fn default() -> Capabilities {
+        Capabilities {
+            sampling: true,
+            mid_conversation_system: false,
+            replay_reasoning: false,
+            max_completion_tokens: false,
+            max_output_tokens: None,
+            structured_output: StructuredOutput::Native,
+            effort: false,
+            strict_tools: false,
+        }
+    }
+}
+
+/// A price of [`Prices`] as people write it, in dollars per 1M tokens: at least two decimals, at most six.
+pub fn price_text(micro: u64) -> String {
+    let mut text = format!("{}.{:06}", micro / 1_000_000, micro % 1_000_000);
+    let least = text.len() - 4;
+    while text.len() > least && text.ends_with('0') {
+        text.pop();
+    }
+    text
+}
+
+/// A token count as people write it: `1M`, `256K`, `128Ki`, else its digits. Decimal units win over binary ones.
+pub fn context_text(tokens: u64) -> String {
+    let units = [("M", 1_000_000), ("Mi", 1 << 20), ("K", 1000), ("Ki", 1 << 10)];
+    let mut text = String::new();
+    let fit = units.iter().find(|(_, unit)| tokens > 0 && tokens.is_multiple_of(*unit));
+    // Writing to a String cannot fail.
+    let _ = match fit {
+        Some((name, unit)) => write!(text, "{}{name}", tokens / unit),
+        None => write!(text, "{tokens}"),
+    };
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prices_are_written_with_two_to_six_decimals() {
+        let cases = [(250_000, "0.25"), (2_000_000, "2.00"), (0, "0.00"), (37_500, "0.0375"), (1, "0.000001")];
+        for (micro, text) in cases {
+            assert_eq!(price_text(micro), text);
+        }
+    }
+
+    #[test]
+    fn context_sizes_are_abbreviated_when_they_are_round() {
+        let cases =
+            [(1_000_000, "1M"), (256_000, "256K"), (131_072, "128Ki"), (1 << 20, "1Mi"), (4097, "4097"), (0, "0")];
+        for (tokens, text) in cases {
+            assert_eq!(context_text(tokens), text);
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! `[[providers]]`: where upstreams are, how they are called and trusted.
+
+use super::reader::{Field, Reader, Section};
+use super::upstream::UpstreamLimits;
+use super::{Auth, AuthoritySpec, ENTRIES_MAX, Origin, Provider, Secret};
+use crate::wire::Shape;
+use std::net::{IpAddr, SocketAddr};
+
+/// Further headers of one provider.
+const HEADERS_MAX: usize = 32;
+/// Addresses of one provider.
+const ADDRESSES_MAX: usize = 64;
+/// Headers that are the gateway's own business towards an upstream, or that would carry a literal credential.
+const RESERVED: [&str; 20] = [
+    "accept-encoding",
+    "api-key",
+    "authorization",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "cookie",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "x-api-key",
+    "x-goog-api-key",
+    "http2-settings",
+];
+
+/// A provider as far as it could be read; its name alone already serves the models' references.
+pub(super) struct Declared {
+    /// Its name, if it has a usable one.
+    pub name: Option<String>,
+    /// The whole, unless something is wrong with it.
+    pub provider: Option<Provider>,
+}
+
+/// Reads `[[providers]]`.
+pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>, limits: &UpstreamLimits) -> Vec<Declared> {
+    let mut declared: Vec<Declared> = Vec::new();
+    for mut section in reader.tables(top, "providers", ENTRIES_MAX) {
+        let name = reader.required(&mut section, "name").and_then(|field| {
+            let name = provider_name(reader, &field)?;
+            if declared.iter().any(|other| other.name.as_deref() == Some(&name)) {
+                reader.error(&field, format!("a second provider is named `{name}`"));
+            }
+            Some(name)
+        });
+        let provider = read_one(reader, &mut section, name.as_deref(), limits);
+        section.finish(reader);
+        declared.push(Declared { name, provider });
+    }
+    declared
+}
+
+/// Numbers the TLS peers and tells each provider its own.
+pub(super) fn authorities(providers: &mut [Provider]) -> Vec<AuthoritySpec> {
+    let mut table: Vec<AuthoritySpec> = Vec::new();
+    for provider in providers.iter_mut().filter(|provider| provider.tls) {
+        let spec = AuthoritySpec { server_name: provider.host.to_string(), ca_file: provider.ca_file.clone() };
+        let index = table.iter().position(|known| *known == spec).unwrap_or_else(|| {
+            table.push(spec);
+            table.len() - 1
+        });
+        provider.authority = u32::try_from(index).ok();
+    }
+    table
+}
+
+fn provider_name(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<String> {
+    let name = reader.string(field)?;
+    let good = (1..=64).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
+    if !good {
+        reader.error(field, "expected 1 to 64 letters, digits, `-`, `_` or `.`");
+    }
+    good.then_some(name)
+}
+
+fn read_one(
+    reader: &mut Reader<'_>,
+    s: &mut Section<'_>,
+    name: Option<&str>,
+    limits: &UpstreamLimits,
+) -> Option<Provider> {
+    let shape = reader
+        .required(s, "shape")
+        .and_then(|field| reader.choice(&field, &[("chat", Shape::Chat), ("messages", Shape::Messages)]));
+    let base = reader.required(s, "base_url").and_then(|field| read_base(reader, &field));
+    let auth = read_auth(reader, s, shape.unwrap_or(Shape::Chat));
+    let credential = reader.secret(s, "api_key").map(|key| credential(&auth, key));
+    let headers = read_headers(reader, s, &auth);
+    let betas = reader.strings(s, "betas").map(|betas| betas.into_iter().map(|(_, beta)| beta).collect());
+    let ca_field = s.peek_start("ca_file");
+    let ca_file = reader.pem_file(s, "ca_file", "-----BEGIN CERTIFICATE-----");
+    if let (Some(at), Some(false)) = (ca_field, base.as_ref().map(|base| base.tls)) {
+        reader.report(at, s.path_of("ca_file"), "has no effect on an http:// base_url");
+    }
+    let addresses = read_addresses(reader, s, base.as_ref());
+    let forward_unknown = match s.take("unknown_fields") {
+        Some(field) => reader.choice(&field, &[("drop", false), ("forward", true)]).unwrap_or(false),
+        None => false,
+    };
+    let stream_usage = reader.boolean(s, "stream_usage", true);
+    let mut limits = *limits;
+    limits.overlay(reader, s);
+    let (name, shape, base) = (name?, shape?, base?);
+    let (base_url, path) = paths(shape, &base);
+    Some(Provider {
+        name: name.into(),
+        shape,
+        base_url,
+        tls: base.tls,
+        host: base.host.as_str().into(),
+        port: base.port,
+        host_header: base.authority,
+        path,
+        addresses,
+        auth,
+        credential,
+        headers,
+        betas,
+        ca_file,
+        authority: None,
+        forward_unknown,
+        stream_usage,
+        limits,
+    })
+}
+
+/// A `base_url` taken apart.
+struct Base {
+    tls: bool,
+    host: String,
+    port: u16,
+    /// As written: host, brackets, port unless it is the scheme's own.
+    authority: String,
+    /// Without a trailing slash; empty or beginning with one.
+    path: String,
+}
+
+fn read_base(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<Base> {
+    let text = reader.string(field)?;
+    match parse_base(&text) {
+        Ok(base) => Some(base),
+        Err(reason) => {
+            reader.error(field, reason);
+            None
+        }
+    }
+}
+
+fn parse_base(text: &str) -> Result<Base, &'static str> {
+    const EXPECTED: &str = "expected a URL such as \"https://api.example.com/v1\"";
+    let (tls, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
+        (Some(rest), _) => (true, rest),
+        (None, Some(rest)) => (false, rest),
+        (None, None) => return Err(EXPECTED),
+    };
+    let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    if authority.contains('@') {
+        return Err("must not carry a user or a password; use api_key");
+    }
+    if path.contains(['?', '#']) {
+        return Err("must not have a query or a fragment");
+    }
+    if !path.bytes().all(|b| b.is_ascii_graphic()) {
+        return Err(EXPECTED);
+    }
+    let (host, port) = if let Some(inner) = authority.strip_prefix('[') {
+        let (host, after) = inner.split_once(']').ok_or(EXPECTED)?;
+        host.parse::<std::net::Ipv6Addr>().map_err(|_| EXPECTED)?;
+        (host, after.strip_prefix(':').or(if after.is_empty() { None } else { Some("") }))
+    } else {
+        match authority.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (authority, None),
+        }
+    };
+    let named = host.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b':'));
+    if host.is_empty() || host.len() > 253 || !named {
+        return Err(EXPECTED);
+    }
+    let own = if tls { 443 } else { 80 };
+    let port = match port {
+        None => own,
+        Some(text) => text.parse().ok().filter(|port| *port != 0).ok_or("the port must lie between 1 and 65535")?,
+    };
+    let bare = if authority.starts_with('[') { format!("[{host}]") } else { host.to_string() };
+    let authority = if port == own { bare } else { format!("{bare}:{port}") };
+    Ok(Base { tls, host: host.to_string(), port, authority, path: path.trim_end_matches('/').to_string() })
+}
+
+/// The normal form of `base_url` and the path of a generation request. `base_url` is what the provider's own SDK is
+/// given: with `/v1` for the chat shape, without for the messages shape, where a trailing `/v1` is understood.
+fn paths(shape: Shape, base: &Base) -> (String, String) {
+    let scheme = if base.tls { "https" } else { "http" };
+    let (path, suffix) = match shape {
+        Shape::Chat => (base.path.as_str(), "/chat/completions"),
+        Shape::Messages => (base.path.strip_suffix("/v1").unwrap_or(&base.path), "/v1/messages"),
+    };
+    (format!("{scheme}://{}{path}", base.authority), format!("{path}{suffix}"))
+}
+
+fn read_auth(reader: &mut Reader<'_>, s: &mut Section<'_>, shape: Shape) -> Auth {
+    let usual = match shape {
+        Shape::Chat => Auth::Bearer,
+        Shape::Messages => Auth::Header("x-api-key".to_string()),
+    };
+    let Some(field) = s.take("auth") else { return usual };
+    let Some(text) = reader.string(&field) else { return usual };
+    let name = text.to_ascii_lowercase();
+    if name == "bearer" {
+        return Auth::Bearer;
+    }
+    let credential = ["api-key", "authorization", "x-api-key", "x-goog-api-key"];
+    if !is_token(&name) || (RESERVED.contains(&name.as_str()) && !credential.contains(&name.as_str())) {
+        reader.error(&field, "expected \"bearer\", \"x-api-key\" or the name of a header");
+    }
+    Auth::Header(name)
+}
+
+fn credential(auth: &Auth, key: Secret) -> (String, Secret) {
+    match auth {
+        Auth::Header(name) => (name.clone(), key),
+        Auth::Bearer => {
+            let value = format!("Bearer {}", key.expose());
+            ("authorization".to_string(), Secret::new(value, origin(&key)))
+        }
+    }
+}
+
+fn origin(key: &Secret) -> Origin {
+    key.origin().clone()
+}
+
+fn read_headers(reader: &mut Reader<'_>, s: &mut Section<'_>, auth: &Auth) -> Vec<(String, String)> {
+    let Some(mut table) = reader.table(s, "headers") else { return Vec::new() };
+    let mut headers: Vec<(String, String)> = Vec::new();
+    let entries = table.take_rest();
+    if entries.len() > HEADERS_MAX {
+        reader.report(table.start(), s.path_of("headers"), format!("more than {HEADERS_MAX} headers"));
+    }
+    for (name, field) in entries {
+        let name = name.to_ascii_lowercase();
+        let Some(value) = reader.string(&field) else { continue };
+        if !is_token(&name) {
+            reader.error(&field, "this is not the name of a header");
+        } else if RESERVED.contains(&name.as_str()) || *auth == Auth::Header(name.clone()) {
+            reader.error(&field, "this header is the gateway's own; a credential belongs in api_key");
+        } else if !value.bytes().all(|b| b.is_ascii_graphic() || b == b' ') || value.trim() != value {
+            reader.error(&field, "expected printable ASCII without spaces around it");
+        } else if headers.iter().any(|(known, _)| *known == name) {
+            reader.error(&field, "the same header twice");
+        } else {
+            headers.push((name, value));
+        }
+    }
+    headers
+}
+
+/// `tchar` of RFC 9110 section 5.6.2.
+fn is_token(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
+}
+
+/// `addresses`, each with or without a port; for a host that is an address, that one.
+fn read_addresses(reader: &mut Reader<'_>, s: &mut Section<'_>, base: Option<&Base>) -> Vec<SocketAddr> {
+    let port = base.map_or(443, |base| base.port);
+    let Some(written) = reader.strings(s, "addresses") else {
+        let literal = base.and_then(|base| base.host.parse::<IpAddr>().ok());
+        return literal.map(|ip| SocketAddr::new(ip, port)).into_iter().collect();
+    };
+    let mut addresses = Vec::new();
+    for (field, text) in written.into_iter().take(ADDRESSES_MAX) {
+        let plain = text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, port));
+        match plain.or_else(|_| text.parse::<SocketAddr>()) {
+            Ok(address) if address.port() != 0 => addresses.push(address),
+            _ => reader.error(&field, "expected an IP address, with or without a port"),
+        }
+    }
+    addresses
+}

@@ -1,0 +1,445 @@
+//! Walks a parsed TOML document with its spans: takes fields, checks their types and ranges, collects what is wrong.
+//! It knows no key of the configuration. A reader never stops at the first error: a field that is wrong is reported
+//! and counts as absent.
+
+use super::units;
+use super::{ConfigError, Origin, Secret, Source};
+use std::fmt::Display;
+use std::ops::{Range, RangeInclusive};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use toml::de::{DeTable, DeValue};
+
+/// Bytes of a secret's file that are looked at; a key is never longer.
+const SECRET_MAX: usize = 16 * 1024;
+
+/// Collects errors and reaches what a document refers to.
+pub(super) struct Reader<'a> {
+    source: &'a Source<'a>,
+    errors: Vec<(usize, ConfigError)>,
+}
+
+/// A table that is being taken apart; what is left at the end is unknown.
+pub(super) struct Section<'d> {
+    path: String,
+    span: Range<usize>,
+    entries: DeTable<'d>,
+    asked: Vec<&'static str>,
+}
+
+/// One value with its path and place.
+pub(super) struct Field<'d> {
+    /// For instance `models[0].targets[1].weight`.
+    pub path: String,
+    span: Range<usize>,
+    value: DeValue<'d>,
+}
+
+impl<'d> Section<'d> {
+    /// Takes the field called `key`, if there.
+    pub fn take(&mut self, key: &'static str) -> Option<Field<'d>> {
+        self.asked.push(key);
+        let value = self.entries.remove(key)?;
+        Some(Field { path: self.path_of(key), span: value.span(), value: value.into_inner() })
+    }
+
+    /// Takes every field that is left, by name.
+    pub fn take_rest(&mut self) -> Vec<(String, Field<'d>)> {
+        let mut rest = Vec::new();
+        for (key, value) in std::mem::take(&mut self.entries) {
+            let path = self.path_of(key.get_ref());
+            let span = value.span();
+            rest.push((key.into_inner().into_owned(), Field { path, span, value: value.into_inner() }));
+        }
+        rest
+    }
+
+    /// Reports what nobody took.
+    pub fn finish(&mut self, reader: &mut Reader<'_>) {
+        for (key, _) in std::mem::take(&mut self.entries) {
+            let name = key.get_ref();
+            let near = self.asked.iter().find(|asked| is_near(asked, name));
+            let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+            reader.report(key.span().start, self.path_of(name), format!("unknown key{hint}"));
+        }
+    }
+
+    /// Path of the field `key` of this table.
+    pub fn path_of(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_string() } else { format!("{}.{key}", self.path) }
+    }
+
+    /// Where the value of `key` begins, if it is there and not taken yet.
+    pub fn peek_start(&self, key: &str) -> Option<usize> {
+        self.entries.get(key).map(|value| value.span().start)
+    }
+
+    /// Where the table begins, for errors about what it lacks.
+    pub fn start(&self) -> usize {
+        self.span.start
+    }
+}
+
+impl Field<'_> {
+    /// Where the value begins.
+    pub fn start(&self) -> usize {
+        self.span.start
+    }
+
+    /// Whether it is an array.
+    pub fn is_array(&self) -> bool {
+        matches!(self.value, DeValue::Array(_))
+    }
+
+    /// Whether it is an integer.
+    pub fn is_integer(&self) -> bool {
+        matches!(self.value, DeValue::Integer(_))
+    }
+
+    /// A date or date-time as text, whether it is written as a string or as TOML's own type.
+    pub fn moment_text(&self) -> Option<String> {
+        match &self.value {
+            DeValue::String(text) => Some(text.to_string()),
+            DeValue::Datetime(moment) => Some(moment.to_string()),
+            _ => None,
+        }
+    }
+}
+
+/// True if one inserted, missing, changed or swapped character turns one word into the other.
+fn is_near(known: &str, written: &str) -> bool {
+    let (mut a, mut b): (&[u8], &[u8]) = (known.as_bytes(), written.as_bytes());
+    while let (Some((x, rest_a)), Some((y, rest_b))) = (a.split_first(), b.split_first()) {
+        if x != y {
+            break;
+        }
+        (a, b) = (rest_a, rest_b);
+    }
+    while let (Some((x, rest_a)), Some((y, rest_b))) = (a.split_last(), b.split_last()) {
+        if x != y {
+            break;
+        }
+        (a, b) = (rest_a, rest_b);
+    }
+    let swapped = a.len() == 2 && b.len() == 2 && a[0] == b[1] && a[1] == b[0];
+    known.len() > 2 && (a.len().max(b.len()) <= 1 || swapped)
+}
+
+impl<'a> Reader<'a> {
+    /// Nothing read, nothing wrong.
+    pub fn new(source: &'a Source<'a>) -> Reader<'a> {
+        Reader { source, errors: Vec::new() }
+    }
+
+    /// The document's top table; `None` after a syntax error, which is reported.
+    pub fn document(&mut self) -> Option<Section<'a>> {
+        match DeTable::parse(self.source.text) {
+            Ok(table) => Some(section(String::new(), table.span(), table.into_inner())),
+            Err(error) => {
+                let at = error.span().map_or(0, |span| span.start);
+                self.report(at, String::new(), error.message().to_string());
+                None
+            }
+        }
+    }
+
+    /// All errors in the order of their places.
+    pub fn into_errors(self) -> Vec<ConfigError> {
+        let mut errors = self.errors;
+        errors.sort_by_key(|(at, _)| *at);
+        errors.into_iter().map(|(_, error)| error).collect()
+    }
+
+    /// Reports an error at a byte of the document.
+    pub fn report(&mut self, at: usize, field: String, message: impl Display) {
+        let before = self.source.text.as_bytes().get(..at).unwrap_or_default();
+        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        let error = ConfigError {
+            file: self.source.file.to_string(),
+            line: u32::try_from(line).ok(),
+            field,
+            message: message.to_string(),
+        };
+        self.errors.push((at, error));
+    }
+
+    /// Reports that `field` is wrong.
+    pub fn error(&mut self, field: &Field<'_>, message: impl Display) {
+        self.report(field.span.start, field.path.clone(), message);
+    }
+
+    /// Takes `key` or reports that it is missing.
+    pub fn required<'d>(&mut self, section: &mut Section<'d>, key: &'static str) -> Option<Field<'d>> {
+        let field = section.take(key);
+        if field.is_none() {
+            self.report(section.start(), section.path_of(key), "missing");
+        }
+        field
+    }
+
+    /// Takes `key` as a table.
+    pub fn table<'d>(&mut self, section: &mut Section<'d>, key: &'static str) -> Option<Section<'d>> {
+        let field = section.take(key)?;
+        self.as_table(field)
+    }
+
+    /// The table that `field` must be.
+    pub fn as_table<'d>(&mut self, field: Field<'d>) -> Option<Section<'d>> {
+        match field.value {
+            DeValue::Table(entries) => Some(self::section(field.path, field.span, entries)),
+            ref other => {
+                self.error(&field, expected("a table", other));
+                None
+            }
+        }
+    }
+
+    /// Takes `key` as an array of tables: `[[key]]`. Absent is empty.
+    pub fn tables<'d>(&mut self, section: &mut Section<'d>, key: &'static str, most: usize) -> Vec<Section<'d>> {
+        let Some(field) = section.take(key) else { return Vec::new() };
+        if matches!(field.value, DeValue::Table(_)) {
+            self.error(&field, format!("expected an array of tables: [[{key}]] instead of [{key}]"));
+            return Vec::new();
+        }
+        self.items(field, most).into_iter().filter_map(|item| self.as_table(item)).collect()
+    }
+
+    /// The elements of an array.
+    pub fn items<'d>(&mut self, field: Field<'d>, most: usize) -> Vec<Field<'d>> {
+        let DeValue::Array(array) = field.value else {
+            self.error(&field, expected("an array", &field.value));
+            return Vec::new();
+        };
+        if array.len() > most {
+            self.report(field.span.start, field.path.clone(), format!("more than {most} entries"));
+        }
+        let mut items = Vec::new();
+        for (index, value) in array.into_iter().take(most).enumerate() {
+            let path = format!("{}[{index}]", field.path);
+            items.push(Field { path, span: value.span(), value: value.into_inner() });
+        }
+        items
+    }
+
+    /// The string that `field` must be.
+    pub fn string(&mut self, field: &Field<'_>) -> Option<String> {
+        match &field.value {
+            DeValue::String(text) => Some(text.to_string()),
+            other => {
+                self.error(field, expected("a string", other));
+                None
+            }
+        }
+    }
+
+    /// A string of 1 to `most` characters, none of them a control character.
+    pub fn word(&mut self, field: &Field<'_>, most: usize) -> Option<String> {
+        let text = self.string(field)?;
+        if text.is_empty() || text.chars().count() > most || text.chars().any(char::is_control) {
+            self.error(field, format!("expected 1 to {most} characters, none of them a control character"));
+            return None;
+        }
+        Some(text)
+    }
+
+    /// Takes `key` as an array of strings; each element is passed with its field.
+    pub fn strings<'d>(&mut self, section: &mut Section<'d>, key: &'static str) -> Option<Vec<(Field<'d>, String)>> {
+        let field = section.take(key)?;
+        let items = self.items(field, super::ENTRIES_MAX);
+        let mut strings = Vec::new();
+        for item in items {
+            if let Some(text) = self.string(&item) {
+                strings.push((item, text));
+            }
+        }
+        Some(strings)
+    }
+
+    /// Takes `key` as true or false.
+    pub fn boolean(&mut self, section: &mut Section<'_>, key: &'static str, default: bool) -> bool {
+        let Some(field) = section.take(key) else { return default };
+        match &field.value {
+            DeValue::Boolean(value) => *value,
+            other => {
+                self.error(&field, expected("true or false", other));
+                default
+            }
+        }
+    }
+
+    /// Takes `key` as an integer within `range`.
+    pub fn integer(
+        &mut self,
+        section: &mut Section<'_>,
+        key: &'static str,
+        default: u64,
+        range: RangeInclusive<u64>,
+    ) -> u64 {
+        let Some(field) = section.take(key) else { return default };
+        self.as_integer(&field, range).unwrap_or(default)
+    }
+
+    /// The integer within `range` that `field` must be.
+    pub fn as_integer(&mut self, field: &Field<'_>, range: RangeInclusive<u64>) -> Option<u64> {
+        let DeValue::Integer(number) = &field.value else {
+            self.error(field, expected("an integer", &field.value));
+            return None;
+        };
+        let value = u64::from_str_radix(number.as_str(), number.radix()).ok().filter(|value| range.contains(value));
+        if value.is_none() {
+            self.error(field, format!("expected an integer from {} to {}", range.start(), range.end()));
+        }
+        value
+    }
+
+    /// Takes `key` as a duration within `range`.
+    pub fn duration(
+        &mut self,
+        section: &mut Section<'_>,
+        key: &'static str,
+        range: RangeInclusive<Duration>,
+    ) -> Option<Duration> {
+        let field = section.take(key)?;
+        let value = match &field.value {
+            DeValue::String(text) => units::duration(text).filter(|value| range.contains(value)),
+            _ => None,
+        };
+        if value.is_none() {
+            let (least, most) = (units::duration_text(*range.start()), units::duration_text(*range.end()));
+            self.error(
+                &field,
+                format!("expected a duration from \"{least}\" to \"{most}\" with its unit (ms s m h d)"),
+            );
+        }
+        value
+    }
+
+    /// Takes `key` as a size in bytes within `range`.
+    pub fn size(
+        &mut self,
+        section: &mut Section<'_>,
+        key: &'static str,
+        default: u64,
+        range: RangeInclusive<u64>,
+    ) -> u64 {
+        let Some(field) = section.take(key) else { return default };
+        self.as_size(&field, range).unwrap_or(default)
+    }
+
+    /// The size in bytes within `range` that `field` must be.
+    pub fn as_size(&mut self, field: &Field<'_>, range: RangeInclusive<u64>) -> Option<u64> {
+        let value = match &field.value {
+            DeValue::String(text) => units::size(text).filter(|value| range.contains(value)),
+            DeValue::Integer(_) => return self.as_integer(field, range),
+            _ => None,
+        };
+        if value.is_none() {
+            let (least, most) = (units::size_text(*range.start()), units::size_text(*range.end()));
+            self.error(field, format!("expected a size from \"{least}\" to \"{most}\", such as \"32MiB\""));
+        }
+        value
+    }
+
+    /// Takes `key` as a price in dollars per 1M tokens; micro-dollars.
+    pub fn price(&mut self, section: &mut Section<'_>, key: &'static str) -> Option<u64> {
+        let field = section.take(key)?;
+        let text = match &field.value {
+            DeValue::Float(number) => number.as_str(),
+            DeValue::Integer(number) if number.radix() == 10 => number.as_str(),
+            _ => "",
+        };
+        let price = text.parse().ok().and_then(units::price);
+        if price.is_none() {
+            self.error(&field, "expected USD per 1M tokens, from 0 to 1000000 with at most six decimals");
+        }
+        price
+    }
+
+    /// The value of the choice that `field` must name.
+    pub fn choice<T: Copy>(&mut self, field: &Field<'_>, choices: &[(&str, T)]) -> Option<T> {
+        let text = self.string(field)?;
+        let found = choices.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
+        if found.is_none() {
+            let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+            self.error(field, format!("expected one of {}", names.join(", ")));
+        }
+        found
+    }
+
+    /// Takes `key` as the path of a readable file, relative to the configuration, whose text contains `marker`.
+    pub fn pem_file(&mut self, section: &mut Section<'_>, key: &'static str, marker: &str) -> Option<PathBuf> {
+        let field = section.take(key)?;
+        let written = self.string(&field)?;
+        let path = self.resolve(&written);
+        match (self.source.read)(&path.to_string_lossy()) {
+            Ok(text) if text.contains(marker) => return Some(path),
+            Ok(_) => self.error(&field, format!("`{}` has no PEM block of the kind expected here", path.display())),
+            Err(error) => self.error(&field, format!("cannot read `{}`: {error}", path.display())),
+        }
+        None
+    }
+
+    /// `written`, relative to the folder of the configuration.
+    pub fn resolve(&self, written: &str) -> PathBuf {
+        let folder = Path::new(self.source.file).parent().unwrap_or(Path::new(""));
+        folder.join(written)
+    }
+
+    /// Takes `key` as a secret: `{ env = "NAME" }` or `{ file = "path" }`. A literal is refused and never repeated.
+    pub fn secret(&mut self, section: &mut Section<'_>, key: &'static str) -> Option<Secret> {
+        let field = section.take(key)?;
+        if matches!(field.value, DeValue::String(_)) {
+            let text = "a secret is never written here; use { env = \"NAME\" } or { file = \"path\" }";
+            self.error(&field, text);
+            return None;
+        }
+        let at = field.span.start;
+        let path = field.path.clone();
+        let mut table = self.as_table(field)?;
+        let (env, file) = (table.take("env"), table.take("file"));
+        table.finish(self);
+        let (value, origin) = match (env, file) {
+            (Some(env), None) => {
+                let name = self.string(&env)?;
+                match (self.source.env)(&name) {
+                    Some(value) => (value, Origin::Env(name)),
+                    None => {
+                        self.error(&env, format!("the environment variable `{name}` is not set"));
+                        return None;
+                    }
+                }
+            }
+            (None, Some(file)) => {
+                let written = self.string(&file)?;
+                let resolved = self.resolve(&written);
+                match (self.source.read)(&resolved.to_string_lossy()) {
+                    Ok(value) => (value, Origin::File(written)),
+                    Err(error) => {
+                        self.error(&file, format!("cannot read `{}`: {error}", resolved.display()));
+                        return None;
+                    }
+                }
+            }
+            _ => {
+                self.report(at, path, "expected exactly one of { env = \"NAME\" } and { file = \"path\" }");
+                return None;
+            }
+        };
+        let value = value.trim();
+        if value.is_empty() || value.len() > SECRET_MAX || !value.bytes().all(|b| b.is_ascii_graphic() || b == b' ') {
+            self.report(at, path, "the secret is empty, too long or has characters that fit no header");
+            return None;
+        }
+        Some(Secret::new(value.to_string(), origin))
+    }
+}
+
+/// One table, nothing taken yet.
+fn section<'d>(path: String, span: Range<usize>, entries: DeTable<'d>) -> Section<'d> {
+    Section { path, span, entries, asked: Vec::new() }
+}
+
+/// "expected x, found an integer".
+fn expected(what: &str, found: &DeValue<'_>) -> String {
+    format!("expected {what}, found {}", found.type_str())
+}

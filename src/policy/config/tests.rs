@@ -1,0 +1,680 @@
+use super::*;
+use crate::base::time::Unix;
+use crate::policy::catalog::{Prices, StructuredOutput};
+use crate::policy::plan::UNLIMITED;
+use crate::policy::window::Period;
+use std::time::Duration;
+
+const PEM: &str = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n";
+
+fn env(name: &str) -> Option<String> {
+    match name {
+        "GOOD_KEY" => Some("sk-good".to_string()),
+        "EMPTY_KEY" => Some(" \n".to_string()),
+        "SPLIT_KEY" => Some("sk\r\nhost: evil".to_string()),
+        _ => None,
+    }
+}
+
+fn read(path: &str) -> std::io::Result<String> {
+    match path {
+        "/run/secrets/key" | "conf/secret" => Ok("sk-from-file\n".to_string()),
+        "cert.pem" | "key.pem" | "conf/ca.pem" | "ca.pem" => Ok(PEM.to_string()),
+        "plain.txt" => Ok("hello".to_string()),
+        _ => Err(std::io::Error::from(std::io::ErrorKind::NotFound)),
+    }
+}
+
+fn parse_as(file: &str, text: &str) -> Result<High, Vec<ConfigError>> {
+    High::parse(&Source { file, text, env: &env, read: &read })
+}
+
+fn parse(text: &str) -> Result<High, Vec<ConfigError>> {
+    parse_as("tollgate.toml", text)
+}
+
+fn errors(text: &str) -> Vec<String> {
+    parse(text).err().unwrap_or_default().iter().map(ToString::to_string).collect()
+}
+
+/// Checks that `text` has exactly one error, at this line and field, whose message contains `words`.
+#[track_caller]
+fn one_error(text: &str, line: u32, field: &str, words: &str) {
+    let found = parse(text).err().unwrap_or_default();
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!((found[0].line, found[0].field.as_str()), (Some(line), field), "{}", found[0]);
+    assert!(found[0].message.contains(words), "{}", found[0]);
+}
+
+const PROVIDER: &str = "[[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://127.0.0.1:9/v1\"\n";
+const MODEL: &str = "[[models]]\nid = \"m\"\ncontext = \"1M\"\ntargets = [{ provider = \"p\" }]\n";
+
+/// A configuration that is right, with `more` in front: its lines count from 1.
+fn with(more: &str) -> String {
+    format!("{more}\n{PROVIDER}{MODEL}")
+}
+
+/// A provider with these lines, the first of them on line 3, and a model for it.
+fn provider(lines: &str) -> String {
+    format!("[[providers]]\nname = \"p\"\n{lines}\n{MODEL}")
+}
+
+/// A model with these lines, the first of them on line 6.
+fn model(lines: &str) -> String {
+    format!("{PROVIDER}[[models]]\n{lines}\n")
+}
+
+#[test]
+fn the_example_of_the_contract_is_understood() {
+    let text = r#"
+default_model = "small"
+
+[server]
+listen = "127.0.0.1:8080"
+admin_listen = "127.0.0.1:9090"
+# tls = { cert = "cert.pem", key = "key.pem" }
+
+[store]
+url = "sqlite:tollgate.db"
+durability = "write-behind"
+
+[[providers]]
+name = "openai"
+shape = "chat"
+base_url = "https://api.openai.com/v1"
+api_key = { env = "GOOD_KEY" }
+
+[[models]]
+id = "small"
+name = "Small"
+owned_by = "openai"
+context = "256K"
+input_price = 0.25
+output_price = 2.0
+targets = [{ provider = "openai", model = "gpt-5-mini" }]
+
+[[plans]]
+name = "team"
+tokens = 10_000_000
+requests = 600
+"#;
+    let high = parse(text).unwrap();
+    assert_eq!(high.catalog.default_model(), Some(0));
+    let (small, openai) = (&high.catalog.models()[0], &high.providers[0]);
+    assert_eq!((small.context, small.context_text.as_str()), (256_000, "256K"));
+    let prices = Prices { input: 250_000, output: 2_000_000, cache_read: 250_000, cache_write: 250_000 };
+    assert_eq!((small.prices, small.reserve_tokens), (prices, 4096));
+    assert_eq!(&*small.targets[0].label, "openai/gpt-5-mini");
+    assert_eq!((openai.tls, &*openai.host, openai.port), (true, "api.openai.com", 443));
+    assert_eq!((openai.host_header.as_str(), openai.path.as_str()), ("api.openai.com", "/v1/chat/completions"));
+    let (name, key) = openai.credential.as_ref().unwrap();
+    assert_eq!((name.as_str(), key.expose()), ("authorization", "Bearer sk-good"));
+    assert_eq!(high.server.admin_listen, Some("127.0.0.1:9090".parse().unwrap()));
+    let team = high.plan("team").unwrap();
+    assert_eq!((team.tokens, team.requests, team.period), (10_000_000, 600, Period::Month));
+    assert_eq!((team.window, team.concurrency), (Duration::from_secs(60), 0));
+}
+
+#[test]
+fn every_default_of_the_contract_is_filled_in() {
+    let high = parse(&with("")).unwrap();
+    let server = &high.server;
+    assert_eq!(server.listen, ["127.0.0.1:8080".parse().unwrap()]);
+    assert_eq!((server.key_prefix.as_str(), server.max_header, server.max_body), ("tg_", 16 << 10, 32 << 20));
+    let seconds = [server.header_timeout, server.body_timeout, server.keepalive_timeout, server.commit_after];
+    assert_eq!(seconds.map(|wait| wait.as_secs()), [10, 30, 75, 15]);
+    assert_eq!((server.max_connections, server.reuse_port, server.cors_origins.len()), (10_000, false, 0));
+    let upstream = &high.upstream;
+    let waits = [
+        upstream.connect_timeout,
+        upstream.first_byte_timeout,
+        upstream.idle_timeout,
+        upstream.request_timeout,
+        upstream.breaker_cooldown,
+    ];
+    assert_eq!(waits.map(|wait| wait.as_secs()), [5, 300, 600, 590, 30]);
+    assert_eq!((upstream.attempts, upstream.breaker_failures), (2, 5));
+    assert_eq!((upstream.max_event, upstream.max_response), (8 << 20, 64 << 20));
+    assert_eq!(high.store.url, StoreUrl::Sqlite("tollgate.db".into()));
+    assert_eq!((high.store.durability, high.store.on_outage), (Durability::WriteBehind, OnOutage::Refuse));
+    assert_eq!((high.store.max_commit_lag, high.store.hosts), (Duration::from_secs(5), 1));
+    let model = &high.catalog.models()[0];
+    assert_eq!((model.name.as_str(), model.owned_by.as_str(), model.created), ("m", "p", Unix(0)));
+    assert_eq!((model.default_max_tokens, model.reserve_tokens), (4096, 4096));
+    assert_eq!(model.targets[0].model, "m");
+    assert_eq!(high.catalog.default_model(), None);
+    // Contract section 6: where no plan is configured, an unlimited one named default.
+    assert_eq!(high.plans, [Plan::unlimited("default")]);
+}
+
+#[test]
+fn the_result_can_be_shared_between_threads() {
+    fn shareable<T: Send + Sync + 'static>(_: &T) {}
+    shareable(&Arc::new(parse(&with("")).unwrap()));
+}
+
+#[test]
+fn an_error_names_file_line_and_field() {
+    let found = errors(&with("[server]\nmax_connections = 0"));
+    let expected = "tollgate.toml:2: server.max_connections: expected an integer from 1 to 1000000";
+    assert_eq!(found, [expected]);
+}
+
+#[test]
+fn a_syntax_error_names_its_line() {
+    let found = parse("default_model = \"a\"\n[server\n").unwrap_err();
+    assert_eq!((found.len(), found[0].line, found[0].field.as_str()), (1, Some(2), ""));
+    let found = parse("[server]\nlisten = \"a\"\nlisten = \"b\"\n").unwrap_err();
+    assert_eq!(found[0].line, Some(3));
+    assert!(found[0].message.contains("duplicate"), "{}", found[0]);
+}
+
+#[test]
+fn all_errors_are_found_at_once_in_the_order_of_their_lines() {
+    let text = with("default_model = \"x\"\n[server]\nlisten = \"nowhere\"\nmax_body = \"huge\"\n[store]\nurl = \"x\"");
+    let lines: Vec<Option<u32>> = parse(&text).unwrap_err().iter().map(|error| error.line).collect();
+    assert_eq!(lines, [Some(1), Some(3), Some(4), Some(6)]);
+}
+
+#[test]
+fn unknown_keys_are_errors_everywhere_with_a_hint_where_one_is_near() {
+    one_error(&with("defaultmodel = \"m\""), 1, "defaultmodel", "did you mean `default_model`?");
+    one_error(&with("[servers]"), 1, "servers", "did you mean `server`?");
+    one_error(&with("[server]\nlistn = \"127.0.0.1:1\""), 2, "server.listn", "did you mean `listen`?");
+    one_error(&with("[server]\nbanana = 1"), 2, "server.banana", "unknown key");
+    one_error(&with("[store]\npath = 1"), 2, "store.path", "unknown key");
+    one_error(&with("[upstream]\nretries = 1"), 2, "upstream.retries", "unknown key");
+    one_error(&with("[[plans]]\nname = \"a\"\nlimit = 1"), 3, "plans[0].limit", "unknown key");
+    let good = "shape = \"chat\"\nbase_url = \"http://h/v1\"\n";
+    one_error(&provider(&format!("{good}key = 1")), 5, "providers[0].key", "unknown key");
+    one_error(
+        &provider(&format!("{good}api_key = {{ enw = \"A\", env = \"GOOD_KEY\" }}")),
+        5,
+        "providers[0].api_key.enw",
+        "unknown key",
+    );
+    let good = "id = \"m\"\ncontext = \"1M\"\ntargets = [{ provider = \"p\" }]\n";
+    one_error(&model(&format!("{good}price = 1")), 9, "models[0].price", "unknown key");
+    one_error(&model(&format!("{good}attempts = 1")), 9, "models[0].attempts", "unknown key");
+    one_error(
+        &model(&format!("{good}capabilities = {{ vision = true }}")),
+        9,
+        "models[0].capabilities.vision",
+        "unknown key",
+    );
+    let text = model("id = \"m\"\ncontext = \"1M\"\ntargets = [{ provider = \"p\", name = \"x\" }]");
+    one_error(&text, 8, "models[0].targets[0].name", "unknown key");
+}
+
+#[test]
+fn listeners_are_an_address_or_a_list() {
+    let high = parse(&with("[server]\nlisten = [\"127.0.0.1:1\", \"[::]:2\"]")).unwrap();
+    assert_eq!(high.server.listen.len(), 2);
+    one_error(&with("[server]\nlisten = []"), 1, "server.listen", "at least one");
+    one_error(&with("[server]\nlisten = [\"[::1]:1\", \"here\"]"), 2, "server.listen[1]", "address with a port");
+    one_error(&with("[server]\nlisten = 8080"), 2, "server.listen", "expected a string, found integer");
+    one_error(&with("[server]\nlisten = [\"[::1]:1\", \"[::1]:1\"]"), 2, "server.listen[1]", "twice");
+    assert!(parse(&with("[server]\nlisten = [\"[::1]:0\", \"[::1]:0\"]")).is_ok());
+    let same = with("[server]\nlisten = \"[::1]:1\"\nadmin_listen = \"[::1]:1\"");
+    one_error(&same, 3, "server.admin_listen", "must differ");
+}
+
+#[test]
+fn every_key_of_the_server_table_is_read() {
+    let high = parse(&with(
+        "[server]\nlisten = \"0.0.0.0:80\"\nadmin_listen = \"127.0.0.1:81\"\nadmin_token = { env = \"GOOD_KEY\" }\n\
+         key_prefix = \"acme-\"\ntls = { cert = \"cert.pem\", key = \"key.pem\" }\n\
+         cors_origins = [\"https://a.example\"]\nreuse_port = true\nmax_connections = 5\nmax_connections_per_ip = 2\n\
+         max_header = \"8KiB\"\nmax_body = \"1MiB\"\nmax_buffered = \"4MiB\"\nheader_timeout = \"1s\"\n\
+         body_timeout = \"2s\"\nkeepalive_timeout = \"3s\"\nwrite_stall = \"4s\"\ndrain_timeout = \"0s\"\n\
+         commit_after = \"6s\"\n[store]\nurl = \"redis://h:6379/0\"\n",
+    ))
+    .unwrap();
+    let s = &high.server;
+    assert_eq!(s.admin_token.as_ref().map(Secret::expose), Some("sk-good"));
+    assert_eq!((s.key_prefix.as_str(), s.reuse_port, s.cors_origins.len()), ("acme-", true, 1));
+    assert_eq!((s.max_connections, s.max_connections_per_ip), (5, 2));
+    assert_eq!((s.max_header, s.max_body, s.max_buffered), (8 << 10, 1 << 20, 4 << 20));
+    let waits = [s.header_timeout, s.body_timeout, s.keepalive_timeout, s.write_stall, s.drain_timeout, s.commit_after];
+    assert_eq!(waits.map(|wait| wait.as_secs()), [1, 2, 3, 4, 0, 6]);
+    assert_eq!(s.tls, Some(TlsFiles { cert: "cert.pem".into(), key: "key.pem".into() }));
+}
+
+#[test]
+fn values_of_the_server_table_are_checked() {
+    let cases = [
+        ("key_prefix = \"\"", "server.key_prefix", "1 to 32"),
+        ("key_prefix = \"a b\"", "server.key_prefix", "1 to 32"),
+        ("admin_token = \"abc\"", "server.admin_token", "never written here"),
+        ("tls = { cert = \"cert.pem\" }", "server.tls.key", "missing"),
+        ("tls = { cert = \"none.pem\", key = \"key.pem\" }", "server.tls.cert", "cannot read"),
+        ("tls = { cert = \"plain.txt\", key = \"key.pem\" }", "server.tls.cert", "no PEM block"),
+        ("cors_origins = [\"a.example\"]", "server.cors_origins[0]", "expected an origin"),
+        ("cors_origins = [\"https://a.example/path\"]", "server.cors_origins[0]", "expected an origin"),
+        ("reuse_port = 1", "server.reuse_port", "true or false"),
+        ("reuse_port = true", "server.reuse_port", "shared store"),
+        ("max_connections = \"5\"", "server.max_connections", "expected an integer"),
+        ("max_connections = -1", "server.max_connections", "from 1"),
+        ("max_header = \"1GiB\"", "server.max_header", "expected a size"),
+        ("max_body = \"32\"", "server.max_body", "expected a size"),
+        ("max_body = 3.5", "server.max_body", "expected a size"),
+        ("max_buffered = \"64MiB\"", "server.max_buffered", "four times max_body"),
+        ("header_timeout = 10", "server.header_timeout", "expected a duration"),
+        ("header_timeout = \"0s\"", "server.header_timeout", "from \"1ms\""),
+        ("drain_timeout = \"forever\"", "server.drain_timeout", "expected a duration"),
+    ];
+    for (line, field, words) in cases {
+        one_error(&with(&format!("[server]\n{line}")), 2, field, words);
+    }
+    one_error(&with("server = 5"), 1, "server", "expected a table");
+}
+
+#[test]
+fn the_store_is_sqlite_or_redis_and_paths_are_relative_to_the_file() {
+    let url = |file: &str, url: &str| parse_as(file, &with(&format!("[store]\nurl = \"{url}\""))).unwrap().store.url;
+    assert_eq!(url("/etc/tollgate/tollgate.toml", "sqlite:t.db"), StoreUrl::Sqlite("/etc/tollgate/t.db".into()));
+    assert_eq!(url("/etc/tollgate/tollgate.toml", "sqlite:/var/t.db"), StoreUrl::Sqlite("/var/t.db".into()));
+    assert_eq!(url("t.toml", "rediss://h:6379/0"), StoreUrl::Redis("rediss://h:6379/0".to_string()));
+    for wrong in ["t.db", "sqlite:", "sqlite::memory:", "postgres://h/d", "redis:h", "redis://"] {
+        one_error(&with(&format!("[store]\nurl = \"{wrong}\"")), 2, "store.url", "expected \"sqlite:PATH\"");
+    }
+}
+
+#[test]
+fn values_of_the_store_table_are_checked() {
+    let cases = [
+        ("durability = \"sync\"", "store.durability", "one of write-behind, before-reply"),
+        ("on_outage = \"allow\"", "store.on_outage", "one of refuse, local"),
+        ("on_outage = \"local\"\ndurability = \"before-reply\"", "store.on_outage", "before-reply"),
+        ("hosts = 0", "store.hosts", "from 1"),
+        ("max_commit_lag = \"0s\"", "store.max_commit_lag", "duration"),
+        ("retention = \"7d\"", "store.retention", "from \"32d\""),
+        ("ca_file = \"none.pem\"", "store.ca_file", "cannot read"),
+    ];
+    for (line, field, words) in cases {
+        one_error(&with(&format!("[store]\n{line}")), 2, field, words);
+    }
+    let all = "[store]\nurl = \"rediss://h/0\"\nca_file = \"ca.pem\"\ndurability = \"write-behind\"\n\
+               max_commit_lag = \"2s\"\non_outage = \"local\"\nhosts = 3\nretention = \"400d\"";
+    let store = parse(&with(all)).unwrap().store;
+    assert_eq!((store.on_outage, store.hosts), (OnOutage::Local, 3));
+    assert_eq!(store.retention, Some(Duration::from_secs(400 * 86_400)));
+}
+
+#[test]
+fn limits_are_set_again_in_a_provider_and_timeouts_in_a_model() {
+    let text = "[upstream]\nconnect_timeout = \"1s\"\nidle_timeout = \"2s\"\nattempts = 3\nbreaker_failures = 0\n\
+        breaker_cooldown = \"9s\"\npool_max_idle = 1\npool_idle_timeout = \"8s\"\nmax_event = \"1MiB\"\n\
+        max_response = \"2MiB\"\nfirst_byte_timeout = \"7s\"\nrequest_timeout = \"6s\"\n\
+        [[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://h/v1\"\n\
+        idle_timeout = \"3s\"\nattempts = 4\n\
+        [[models]]\nid = \"a\"\ncontext = 1\ntargets = [{ provider = \"p\" }]\nidle_timeout = \"4s\"\n\
+        [[models]]\nid = \"b\"\ncontext = 1\ntargets = [{ provider = \"p\" }]\n";
+    let high = parse(text).unwrap();
+    let limits = |index: usize| high.catalog.models()[index].targets[0].limits;
+    assert_eq!((high.upstream.attempts, high.upstream.breaker_failures), (3, 0));
+    assert_eq!((limits(0).connect_timeout, limits(0).idle_timeout), (Duration::from_secs(1), Duration::from_secs(4)));
+    assert_eq!((limits(1).idle_timeout, limits(1).attempts), (Duration::from_secs(3), 4));
+    assert_eq!((limits(1).pool_max_idle, limits(1).max_event, limits(1).max_response), (1, 1 << 20, 2 << 20));
+    one_error(&with("[upstream]\nattempts = 0"), 2, "upstream.attempts", "from 1 to 10");
+}
+
+fn base(shape: &str, url: &str) -> Provider {
+    let text = provider(&format!("shape = \"{shape}\"\nbase_url = \"{url}\""));
+    parse(&text).unwrap_or_else(|errors| panic!("{url}: {errors:?}")).providers.remove(0)
+}
+
+#[test]
+fn a_base_url_is_what_the_providers_own_sdk_is_given() {
+    let cases = [
+        ("chat", "https://h/v1", "/v1/chat/completions"),
+        ("chat", "https://h/v1/", "/v1/chat/completions"),
+        ("chat", "https://h", "/chat/completions"),
+        ("chat", "https://h/openai/v1", "/openai/v1/chat/completions"),
+        ("messages", "https://h", "/v1/messages"),
+        ("messages", "https://h/", "/v1/messages"),
+        ("messages", "https://h/v1", "/v1/messages"),
+        ("messages", "https://h/v1/", "/v1/messages"),
+        ("messages", "https://h/anthropic", "/anthropic/v1/messages"),
+        ("messages", "https://h/anthropic/v1", "/anthropic/v1/messages"),
+    ];
+    for (shape, url, path) in cases {
+        assert_eq!(base(shape, url).path, path, "{shape} {url}");
+    }
+}
+
+#[test]
+fn host_and_port_are_taken_from_the_url() {
+    let cases = [
+        ("http://h/v1", "h", 80, "h"),
+        ("https://h:443/v1", "h", 443, "h"),
+        ("https://h:8443/v1", "h", 8443, "h:8443"),
+        ("http://127.0.0.1:11434/v1", "127.0.0.1", 11434, "127.0.0.1:11434"),
+        ("http://[::1]:80/v1", "::1", 80, "[::1]"),
+        ("http://[::1]:8000/v1", "::1", 8000, "[::1]:8000"),
+    ];
+    for (url, host, port, header) in cases {
+        let provider = base("chat", url);
+        assert_eq!((&*provider.host, provider.port, provider.host_header.as_str()), (host, port, header));
+    }
+    // A host that is an address needs no look-up.
+    assert_eq!(base("chat", "http://[::1]:8000/v1").addresses, ["[::1]:8000".parse().unwrap()]);
+    assert!(base("chat", "http://h/v1").addresses.is_empty());
+}
+
+#[test]
+fn a_bad_base_url_is_refused() {
+    let cases = [
+        ("ftp://h/v1", "expected a URL"),
+        ("h/v1", "expected a URL"),
+        ("https://", "expected a URL"),
+        ("https:///v1", "expected a URL"),
+        ("https://h h/v1", "expected a URL"),
+        ("https://h/v 1", "expected a URL"),
+        ("https://[::1/v1", "expected a URL"),
+        ("https://[zz]/v1", "expected a URL"),
+        ("https://::1/v1", "port"),
+        ("https://h:0/v1", "port"),
+        ("https://h:99999/v1", "port"),
+        ("https://h:/v1", "port"),
+        ("https://[::1]x/v1", "port"),
+        ("https://user:pw@h/v1", "must not carry a user"),
+        ("https://h/v1?key=1", "query"),
+        ("https://h/v1#a", "query or a fragment"),
+    ];
+    for (url, words) in cases {
+        let text = provider(&format!("shape = \"chat\"\nbase_url = \"{url}\""));
+        if url == "https://::1/v1" || url == "https://[::1]x/v1" {
+            assert_eq!(errors(&text).len(), 1, "{url}");
+        } else {
+            one_error(&text, 4, "providers[0].base_url", words);
+        }
+    }
+}
+
+/// Lines of a right provider, of which the next is line 5.
+const RIGHT: &str = "shape = \"chat\"\nbase_url = \"https://h/v1\"\n";
+
+#[test]
+fn secrets_come_from_a_variable_or_a_file_and_never_from_the_text() {
+    let key = |value: &str| provider(&format!("{RIGHT}api_key = {value}"));
+    let of = |text: &str| parse(text).unwrap().providers[0].credential.clone().unwrap().1.expose().to_string();
+    assert_eq!(of(&key("{ env = \"GOOD_KEY\" }")), "Bearer sk-good");
+    assert_eq!(of(&key("{ file = \"/run/secrets/key\" }")), "Bearer sk-from-file");
+    let relative = parse_as("conf/t.toml", &key("{ file = \"secret\" }")).unwrap();
+    assert_eq!(relative.providers[0].credential.as_ref().unwrap().1.expose(), "Bearer sk-from-file");
+    let field = "providers[0].api_key";
+    one_error(&key("\"sk-literal\""), 5, field, "never written here");
+    assert!(!errors(&key("\"sk-literal\""))[0].contains("sk-literal"));
+    one_error(&key("{ env = \"UNSET\" }"), 5, "providers[0].api_key.env", "`UNSET` is not set");
+    one_error(&key("{ file = \"/none\" }"), 5, "providers[0].api_key.file", "cannot read `/none`");
+    one_error(&key("{}"), 5, field, "exactly one of");
+    one_error(&key("{ env = \"GOOD_KEY\", file = \"secret\" }"), 5, field, "exactly one of");
+    one_error(&key("{ env = \"EMPTY_KEY\" }"), 5, field, "empty");
+    one_error(&key("{ env = \"SPLIT_KEY\" }"), 5, field, "fit no header");
+    one_error(&key("5"), 5, field, "expected a table");
+}
+
+#[test]
+fn a_credential_goes_where_the_shape_or_the_operator_wants_it() {
+    let header = |shape: &str, more: &str| {
+        let lines =
+            format!("shape = \"{shape}\"\nbase_url = \"https://h/v1\"\napi_key = {{ env = \"GOOD_KEY\" }}\n{more}");
+        let (name, value) = parse(&provider(&lines)).unwrap().providers.remove(0).credential.unwrap();
+        format!("{name}: {}", value.expose())
+    };
+    assert_eq!(header("chat", ""), "authorization: Bearer sk-good");
+    assert_eq!(header("messages", ""), "x-api-key: sk-good");
+    assert_eq!(header("messages", "auth = \"bearer\""), "authorization: Bearer sk-good");
+    assert_eq!(header("chat", "auth = \"x-api-key\""), "x-api-key: sk-good");
+    assert_eq!(header("chat", "auth = \"API-Key\""), "api-key: sk-good");
+    assert!(parse(&provider(RIGHT)).unwrap().providers[0].credential.is_none());
+    one_error(&provider(&format!("{RIGHT}auth = \"a b\"")), 5, "providers[0].auth", "name of a header");
+    one_error(&provider(&format!("{RIGHT}auth = \"host\"")), 5, "providers[0].auth", "name of a header");
+}
+
+#[test]
+fn headers_are_checked_so_that_none_can_break_a_request_or_hide_a_secret() {
+    let headers = |value: &str| provider(&format!("{RIGHT}headers = {{ {value} }}"));
+    let read = parse(&headers("\"X-Tenant\" = \"a b\", other = \"1\"")).unwrap().providers.remove(0).headers;
+    assert_eq!(read.len(), 2);
+    assert!(read.contains(&("x-tenant".to_string(), "a b".to_string())));
+    let cases = [
+        ("\"a b\" = \"1\"", "providers[0].headers.a b", "not the name"),
+        ("Host = \"h\"", "providers[0].headers.Host", "gateway's own"),
+        ("Authorization = \"Bearer x\"", "providers[0].headers.Authorization", "api_key"),
+        ("x-api-key = \"x\"", "providers[0].headers.x-api-key", "api_key"),
+        ("a = \"x\\r\\ny: z\"", "providers[0].headers.a", "printable ASCII"),
+        ("a = 1", "providers[0].headers.a", "expected a string"),
+        ("a = \"1\", A = \"2\"", "providers[0].headers.a", "twice"),
+    ];
+    for (value, field, words) in cases {
+        one_error(&headers(value), 5, field, words);
+    }
+}
+
+#[test]
+fn values_of_a_provider_are_checked() {
+    let cases = [
+        ("betas = \"a\"", "providers[0].betas", "expected an array"),
+        ("ca_file = \"none\"", "providers[0].ca_file", "cannot read"),
+        ("addresses = [\"h\"]", "providers[0].addresses[0]", "expected an IP address"),
+        ("addresses = [\"10.0.0.1:0\"]", "providers[0].addresses[0]", "expected an IP address"),
+        ("unknown_fields = true", "providers[0].unknown_fields", "expected a string"),
+        ("unknown_fields = \"keep\"", "providers[0].unknown_fields", "one of drop, forward"),
+        ("stream_usage = \"no\"", "providers[0].stream_usage", "true or false"),
+        ("attempts = 99", "providers[0].attempts", "from 1 to 10"),
+    ];
+    for (line, field, words) in cases {
+        one_error(&provider(&format!("{RIGHT}{line}")), 5, field, words);
+    }
+    let plain = "shape = \"chat\"\nbase_url = \"http://h/v1\"\nca_file = \"ca.pem\"";
+    one_error(&provider(plain), 5, "providers[0].ca_file", "no effect");
+    one_error(&provider("shape = \"responses\"\nbase_url = \"http://h\""), 3, "providers[0].shape", "chat, messages");
+    one_error(&provider("base_url = \"http://h\""), 1, "providers[0].shape", "missing");
+    one_error(&provider("shape = \"chat\""), 1, "providers[0].base_url", "missing");
+    one_error(
+        &with("[[providers]]\nname = \"a/b\"\nshape = \"chat\"\nbase_url = \"http://h\""),
+        2,
+        "providers[0].name",
+        "letters, digits",
+    );
+    let twice = with("[[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://h\"");
+    one_error(&twice, 6, "providers[1].name", "a second provider is named `p`");
+    assert_eq!(errors("[providers]\nname = \"p\"\n").len(), 2);
+}
+
+#[test]
+fn addresses_take_the_port_of_the_url_unless_they_have_their_own() {
+    let text = provider(&format!("{RIGHT}addresses = [\"10.0.0.1\", \"10.0.0.2:8\", \"::1\", \"[::1]:9\"]"));
+    let addresses: Vec<String> = parse(&text).unwrap().providers[0].addresses.iter().map(ToString::to_string).collect();
+    assert_eq!(addresses, ["10.0.0.1:443", "10.0.0.2:8", "[::1]:443", "[::1]:9"]);
+}
+
+#[test]
+fn tls_peers_are_listed_once_each() {
+    let one = |name: &str, url: &str, more: &str| {
+        format!("[[providers]]\nname = \"{name}\"\nshape = \"chat\"\nbase_url = \"{url}\"\n{more}\n")
+    };
+    let text = [
+        one("a", "https://h/v1", ""),
+        one("b", "https://h:8443/v2", ""),
+        one("c", "http://h/v1", ""),
+        one("d", "https://h/v1", "ca_file = \"ca.pem\""),
+        one("e", "https://i/v1", ""),
+        MODEL.replace("\"p\"", "\"a\""),
+    ]
+    .concat();
+    let high = parse(&text).unwrap();
+    let indexes: Vec<Option<u32>> = high.providers.iter().map(|provider| provider.authority).collect();
+    assert_eq!(indexes, [Some(0), Some(0), None, Some(1), Some(2)]);
+    assert_eq!(high.authorities[1].ca_file, Some("ca.pem".into()));
+    assert_eq!(high.authorities[2].server_name, "i");
+}
+
+#[test]
+fn values_of_a_model_are_checked() {
+    let right = "id = \"m\"\ncontext = \"1M\"\ntargets = [{ provider = \"p\" }]\n";
+    let cases = [
+        ("name = \"\"", "models[0].name", "1 to 128"),
+        ("created = \"soon\"", "models[0].created", "expected a date"),
+        ("created = 5", "models[0].created", "expected a date"),
+        ("input_price = -1.0", "models[0].input_price", "expected USD"),
+        ("input_price = \"1\"", "models[0].input_price", "expected USD"),
+        ("output_price = 0.0000001", "models[0].output_price", "six decimals"),
+        ("cache_read_price = nan", "models[0].cache_read_price", "expected USD"),
+        ("cache_write_price = inf", "models[0].cache_write_price", "expected USD"),
+        ("default_max_tokens = 0", "models[0].default_max_tokens", "from 1"),
+        ("reserve_tokens = -1", "models[0].reserve_tokens", "from 0"),
+        ("drop_params = [\"model\"]", "models[0].drop_params[0]", "cannot be dropped"),
+        ("drop_params = [1]", "models[0].drop_params[0]", "expected a string"),
+        ("idle_timeout = \"x\"", "models[0].idle_timeout", "duration"),
+        ("capabilities = { sampling = 1 }", "models[0].capabilities.sampling", "true or false"),
+        ("capabilities = { structured_output = \"x\" }", "models[0].capabilities.structured_output", "native, tool"),
+        ("capabilities = { max_output_tokens = 0 }", "models[0].capabilities.max_output_tokens", "from 1"),
+    ];
+    for (line, field, words) in cases {
+        one_error(&model(&format!("{right}{line}")), 9, field, words);
+    }
+}
+
+#[test]
+fn ids_and_contexts_of_models_are_checked() {
+    let targets = "targets = [{ provider = \"p\" }]";
+    let text = |id: &str, context: &str| model(&format!("id = {id}\ncontext = {context}\n{targets}"));
+    for id in ["\"\"", "\"a b\"", "\"a,b\"", "\"*\"", "\"a\\nb\"", "\"a?b\""] {
+        assert_eq!(parse(&text(id, "1")).unwrap_err()[0].field, "models[0].id", "{id}");
+    }
+    assert!(parse(&text("\"vendor/model:7b\"", "1")).is_ok());
+    one_error(&text("5", "1"), 6, "models[0].id", "expected a string");
+    for context in ["\"1G\"", "\"\"", "0", "-5", "\"0K\"", "1.5", "true"] {
+        assert_eq!(parse(&text("\"m\"", context)).unwrap_err()[0].field, "models[0].context", "{context}");
+    }
+    let sizes = [("\"1M\"", 1_000_000, "1M"), ("\"256K\"", 256_000, "256K"), ("131072", 131_072, "128Ki")];
+    for (context, tokens, shown) in sizes {
+        let high = parse(&text("\"m\"", context)).unwrap();
+        let model = &high.catalog.models()[0];
+        assert_eq!((model.context, model.context_text.as_str()), (tokens, shown));
+    }
+    one_error(&model(&format!("context = 1\n{targets}")), 5, "models[0].id", "missing");
+    one_error(&model(&format!("id = \"m\"\n{targets}")), 5, "models[0].context", "missing");
+    one_error(&model("id = \"m\"\ncontext = 1"), 5, "models[0].targets", "missing");
+    let twice = format!("{}[[models]]\nid = \"m\"\ncontext = 1\n{targets}", with(""));
+    one_error(&twice, 11, "models[1].id", "a second model has the id `m`");
+    one_error(PROVIDER, 1, "models", "at least one");
+    one_error(&with("default_model = \"x\""), 1, "default_model", "no model has the id `x`");
+}
+
+#[test]
+fn targets_are_checked_and_tried_in_their_order() {
+    let text = |targets: &str| model(&format!("id = \"m\"\ncontext = 1\ntargets = {targets}"));
+    one_error(&text("[]"), 8, "models[0].targets", "at least one target");
+    one_error(&text("\"p\""), 8, "models[0].targets", "expected an array");
+    one_error(&text("[\"p\"]"), 8, "models[0].targets[0]", "expected a table");
+    one_error(&text("[{ model = \"x\" }]"), 8, "models[0].targets[0].provider", "missing");
+    one_error(&text("[{ provider = \"x\" }]"), 8, "models[0].targets[0].provider", "no provider is named `x`");
+    one_error(&text("[{ provider = \"p\", weight = 0 }]"), 8, "models[0].targets[0].weight", "from 1");
+    let order = |targets: &str| -> Vec<String> {
+        parse(&text(targets)).unwrap().catalog.models()[0].targets.iter().map(|t| t.label.to_string()).collect()
+    };
+    let (a, b) = ("{ provider = \"p\", model = \"a\"", "{ provider = \"p\", model = \"b\"");
+    assert_eq!(order(&format!("[{a} }}, {b} }}]")), ["p/a", "p/b"]);
+    assert_eq!(order(&format!("[{a}, priority = 5 }}, {b} }}]")), ["p/b", "p/a"]);
+    assert_eq!(order(&format!("[{a}, priority = 1 }}, {b}, priority = 1 }}]")), ["p/a", "p/b"]);
+}
+
+#[test]
+fn one_wrong_provider_does_not_make_its_models_wrong_too() {
+    let text = provider("shape = \"chat\"\nbase_url = \"nowhere\"");
+    one_error(&text, 4, "providers[0].base_url", "expected a URL");
+}
+
+#[test]
+fn every_key_of_a_model_is_read() {
+    let high = parse(&model(
+        "id = \"m\"\nname = \"M\"\nowned_by = \"o\"\ncreated = 2026-11-20\ncontext = \"128Ki\"\ninput_price = 1\n\
+         output_price = 2.5\ncache_read_price = 0.1\ncache_write_price = 1.25\ntargets = [{ provider = \"p\" }]\n\
+         default_max_tokens = 100\nreserve_tokens = 50\ndrop_params = [\"temperature\"]\n\
+         capabilities = { sampling = false, mid_conversation_system = true, replay_reasoning = true, \
+         max_completion_tokens = true, max_output_tokens = 9, structured_output = \"tool\", effort = true, \
+         strict_tools = true }",
+    ))
+    .unwrap();
+    let m = &high.catalog.models()[0];
+    assert_eq!((m.name.as_str(), m.owned_by.as_str(), m.context), ("M", "o", 131_072));
+    assert_eq!(m.created, Unix(1_795_132_800_000));
+    let prices = Prices { input: 1_000_000, output: 2_500_000, cache_read: 100_000, cache_write: 1_250_000 };
+    assert_eq!((m.prices, m.default_max_tokens, m.reserve_tokens), (prices, 100, 50));
+    let c = m.capabilities;
+    assert_eq!((c.sampling, c.max_output_tokens, c.structured_output), (false, Some(9), StructuredOutput::Tool));
+    assert!(c.mid_conversation_system && c.replay_reasoning && c.max_completion_tokens && c.effort && c.strict_tools);
+}
+
+#[test]
+fn plans_are_checked_and_read() {
+    let cases = [
+        ("tokens = -1", "plans[0].tokens", "from 0"),
+        ("tokens = 1.5", "plans[0].tokens", "expected an integer"),
+        ("period = \"year\"", "plans[0].period", "one of month, week, day"),
+        ("requests = \"many\"", "plans[0].requests", "expected an integer"),
+        ("window = \"0s\"", "plans[0].window", "duration"),
+        ("window = \"1500ms\"", "plans[0].window", "whole seconds"),
+        ("tokens_per_window = -1", "plans[0].tokens_per_window", "from 0"),
+        ("concurrency = -1", "plans[0].concurrency", "from 0"),
+    ];
+    for (line, field, words) in cases {
+        one_error(&with(&format!("[[plans]]\nname = \"a\"\n{line}")), 3, field, words);
+    }
+    one_error(&with("[[plans]]\ntokens = 1"), 1, "plans[0].name", "missing");
+    one_error(&with("[[plans]]\nname = \"a\"\n[[plans]]\nname = \"a\""), 4, "plans[1].name", "a second plan");
+    let text = "[[plans]]\nname = \"a\"\ntokens = 5\nperiod = \"week\"\nrequests = 6\nwindow = \"1h\"\n\
+                tokens_per_window = 7\nconcurrency = 8\n[[plans]]\nname = \"b\"\ntokens = 9007199254740991";
+    let high = parse(&with(text)).unwrap();
+    let a = high.plan("a").unwrap();
+    assert_eq!((a.tokens, a.period, a.requests, a.window), (5, Period::Week, 6, Duration::from_secs(3600)));
+    assert_eq!((a.tokens_per_window, a.concurrency), (7, 8));
+    assert_eq!((&*high.plans[0].name, high.plan("b").unwrap().tokens), ("a", UNLIMITED));
+    assert!(high.plan("c").is_none());
+}
+
+#[test]
+fn the_effective_configuration_parses_to_itself_and_shows_no_secret() {
+    let text = format!(
+        "[server]\nadmin_token = {{ env = \"GOOD_KEY\" }}\ntls = {{ cert = \"cert.pem\", key = \"key.pem\" }}\n\
+         [store]\nretention = \"400d\"\n[[providers]]\nname = \"q\"\nshape = \"messages\"\n\
+         base_url = \"https://h/v1\"\n\
+         api_key = {{ file = \"/run/secrets/key\" }}\nheaders = {{ \"x-tenant\" = \"a \\\"b\\\"\" }}\nbetas = [\"b\"]\n\
+         ca_file = \"ca.pem\"\naddresses = [\"10.0.0.1\"]\nunknown_fields = \"forward\"\n{PROVIDER}{MODEL}\
+         idle_timeout = \"90s\"\ninput_price = 0.0375\ncapabilities = {{ max_output_tokens = 9 }}\n\
+         [[plans]]\nname = \"\\\"x\\\"\"\nperiod = \"day\"\nwindow = \"90s\"\n"
+    );
+    let printed = effective(&parse(&format!("default_model = \"m\"\n{text}")).unwrap());
+    assert!(!printed.contains("sk-"), "{printed}");
+    let again = parse(&printed).unwrap_or_else(|errors| panic!("{errors:?}\n{printed}"));
+    assert_eq!(effective(&again), printed);
+    assert_eq!(again.providers[0].credential.as_ref().unwrap().1.expose(), "sk-from-file");
+}
+
+#[test]
+fn a_password_in_a_store_url_is_masked() {
+    for url in ["redis://user:hunter2@h:6379/0", "rediss://:hunter2@h/0", "redis://:hunter2/@h/0"] {
+        let printed = effective(&parse(&with(&format!("[store]\nurl = \"{url}\""))).unwrap());
+        assert!(!printed.contains("hunter2") && printed.contains("***"), "{url}");
+    }
+    let printed = effective(&parse(&with("[store]\nurl = \"redis://h:6379/0\"")).unwrap());
+    assert!(printed.contains("redis://h:6379/0"));
+}
+
+#[test]
+fn a_secret_prints_as_stars() {
+    let secret = Secret::new("sk-1".to_string(), Origin::Env("A".to_string()));
+    assert_eq!(format!("{secret} {secret:?}"), "*** ***");
+    let high = parse(&provider(&format!("{RIGHT}api_key = {{ env = \"GOOD_KEY\" }}"))).unwrap();
+    assert!(!format!("{high:?}").contains("sk-good"));
+}
+
+#[test]
+fn debug_output_of_a_store_shows_no_password() {
+    let high = parse(&with("[store]\nurl = \"redis://:hunter2@h/0\"")).unwrap();
+    assert!(!format!("{:?}", high.store).contains("hunter2"));
+}

@@ -1,0 +1,156 @@
+//! The units of the configuration and the command line: durations, sizes in bytes, context sizes, prices. Each is
+//! read and written back; what is written reads as the same value.
+
+use std::time::Duration;
+
+const DURATIONS: [(&str, u64); 5] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
+const SIZES: [(&str, u64); 8] = [
+    ("B", 1),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("KB", 1000),
+    ("kB", 1000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+];
+const CONTEXTS: [(&str, u64); 6] =
+    [("", 1), ("K", 1000), ("k", 1000), ("M", 1_000_000), ("Ki", 1 << 10), ("Mi", 1 << 20)];
+
+/// The leading number of `text`, underscores allowed between digits, and what follows it.
+fn number(text: &str) -> Option<(u64, &str)> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());
+    let (digits, rest) = text.split_at(end);
+    if digits.starts_with('_') || digits.ends_with('_') {
+        return None;
+    }
+    Some((digits.replace('_', "").parse().ok()?, rest))
+}
+
+/// A duration such as `5s`, `250ms`, `1h30m`, `30d`; units must become smaller. `None` for anything else.
+pub fn duration(text: &str) -> Option<Duration> {
+    let (mut rest, mut total, mut last) = (text, 0u64, u64::MAX);
+    while !rest.is_empty() {
+        let (count, after) = number(rest)?;
+        let end = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
+        let (unit, after) = after.split_at(end);
+        let (_, millis) = DURATIONS.iter().find(|(name, _)| *name == unit)?;
+        if *millis >= last {
+            return None;
+        }
+        last = *millis;
+        total = total.checked_add(count.checked_mul(*millis)?)?;
+        rest = after;
+    }
+    (!text.is_empty()).then(|| Duration::from_millis(total))
+}
+
+/// A duration in its largest unit that is exact: `90s`, `2h`. Parts below a millisecond are cut.
+pub fn duration_text(duration: Duration) -> String {
+    let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    if millis == 0 {
+        return "0s".to_string();
+    }
+    let fit = DURATIONS.iter().rev().find(|(_, unit)| millis.is_multiple_of(*unit));
+    fit.map(|(name, unit)| format!("{}{name}", millis / unit)).unwrap_or_default()
+}
+
+/// A size in bytes such as `32MiB` (binary) or `5MB` (decimal). `None` for anything else.
+pub fn size(text: &str) -> Option<u64> {
+    scaled(text, &SIZES)
+}
+
+/// A size in its largest binary unit that is exact.
+pub fn size_text(bytes: u64) -> String {
+    let fit = SIZES[..4].iter().rev().find(|(_, unit)| bytes > 0 && bytes.is_multiple_of(*unit));
+    fit.map_or_else(|| "0B".to_string(), |(name, unit)| format!("{}{name}", bytes / unit))
+}
+
+/// A token count such as `1M`, `256K` (decimal), `128Ki`, `1Mi` (binary) or plain digits (contract section 2).
+pub fn context(text: &str) -> Option<u64> {
+    scaled(text, &CONTEXTS)
+}
+
+fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    let (count, unit) = number(text)?;
+    let (_, factor) = units.iter().find(|(name, _)| *name == unit.trim_start_matches(' '))?;
+    count.checked_mul(*factor)
+}
+
+/// Dollars per 1M tokens to micro-dollars per 1M tokens. `None` if negative, above a million dollars, not a number,
+/// or with more than six decimals, which would be rounded away unseen.
+pub fn price(dollars: f64) -> Option<u64> {
+    let micro = dollars * 1e6;
+    let whole = micro.round();
+    let exact = (micro - whole).abs() <= 1e-3;
+    (dollars.is_finite() && (0.0..=1e6).contains(&dollars) && exact).then_some(whole as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_in_every_unit_and_in_combination() {
+        let cases = [("250ms", 250), ("5s", 5000), ("2m", 120_000), ("1h30m", 5_400_000), ("30d", 2_592_000_000)];
+        for (text, millis) in cases {
+            assert_eq!(duration(text), Some(Duration::from_millis(millis)), "{text}");
+        }
+        assert_eq!(duration("0s"), Some(Duration::ZERO));
+        for wrong in ["", "5", "s", "5 s", "-5s", "5sec", "1.5s", "30m1h", "1s1s", "99999999999999999999s", "5S"] {
+            assert_eq!(duration(wrong), None, "{wrong}");
+        }
+        assert_eq!(duration("18446744073709551615d"), None);
+    }
+
+    #[test]
+    fn sizes_are_binary_with_an_i_and_decimal_without() {
+        let cases = [("32MiB", 32 << 20), ("16KiB", 16 << 10), ("1GiB", 1 << 30), ("5MB", 5_000_000), ("512B", 512)];
+        for (text, bytes) in cases {
+            assert_eq!(size(text), Some(bytes), "{text}");
+        }
+        for wrong in ["", "32", "32M", "MiB", "1.5MiB", "-1B", "99999999999GiB", "1_B", "32mib"] {
+            assert_eq!(size(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn context_sizes_are_decimal_unless_written_with_an_i() {
+        let cases = [
+            ("1M", 1_000_000),
+            ("256K", 256_000),
+            ("128Ki", 131_072),
+            ("1Mi", 1 << 20),
+            ("200000", 200_000),
+            ("200_000", 200_000),
+        ];
+        for (text, tokens) in cases {
+            assert_eq!(context(text), Some(tokens), "{text}");
+        }
+        for wrong in ["", "M", "1G", "1.5M", "-1K", "1MiB", "1 000"] {
+            assert_eq!(context(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_reads_as_the_same_value() {
+        for millis in [0, 1, 999, 1000, 90_000, 3_600_000, 86_400_000, 86_400_001] {
+            let value = Duration::from_millis(millis);
+            assert_eq!(duration(&duration_text(value)), Some(value));
+        }
+        for bytes in [0, 1, 1023, 1024, 5_000_000, 32 << 20, 1 << 30] {
+            assert_eq!(size(&size_text(bytes)), Some(bytes));
+        }
+    }
+
+    #[test]
+    fn prices_are_exact_to_a_millionth_of_a_dollar() {
+        let cases = [(0.25, 250_000), (2.0, 2_000_000), (0.0, 0), (0.0375, 37_500), (0.1, 100_000), (75.0, 75_000_000)];
+        for (dollars, micro) in cases {
+            assert_eq!(price(dollars), Some(micro));
+        }
+        for wrong in [-0.01, f64::NAN, f64::INFINITY, 2e6, 0.000_000_5] {
+            assert_eq!(price(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! API keys: their form, their scope, and the table that tells whose key a request carries. It stores digests, never
+//! a key. `gateway` identifies with it, `cli` issues with it, `io::store` keeps its records.
+
+use crate::base::digest::sha256;
+use crate::base::time::Unix;
+use std::collections::HashMap;
+use std::fmt;
+
+const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+/// Follows the service's prefix in every key (specification section 5).
+const LIVE: &[u8] = b"live_";
+const ID_LEN: usize = 12;
+const SECRET_LEN: usize = 32;
+const CHECK_LEN: usize = 6;
+/// Characters of a key after its prefix.
+const TAIL_LEN: usize = LIVE.len() + ID_LEN + SECRET_LEN + CHECK_LEN;
+
+/// The public part of a key: twelve base62 characters, safe to log, naming the key in every command.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyId([u8; ID_LEN]);
+
+impl KeyId {
+    /// Reads twelve base62 characters; `None` for anything else.
+    pub fn parse(text: &str) -> Option<KeyId> {
+        KeyId::from_bytes(text.as_bytes())
+    }
+
+    /// As [`KeyId::parse`], from bytes.
+    pub fn from_bytes(text: &[u8]) -> Option<KeyId> {
+        let id: [u8; ID_LEN] = text.try_into().ok()?;
+        id.iter().all(u8::is_ascii_alphanumeric).then_some(KeyId(id))
+    }
+
+    /// The twelve characters.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What a scope can permit (contract section 3).
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Endpoint {
+    /// `POST /v1/chat/completions`.
+    Chat,
+    /// `POST /v1/messages` and its count_tokens.
+    Messages,
+    /// `GET /v1/models` and one of them.
+    Models,
+    /// `GET /v1/quota`.
+    Quota,
+}
+
+impl Endpoint {
+    /// All of them, in the order they are written.
+    pub const ALL: [Endpoint; 4] = [Endpoint::Chat, Endpoint::Messages, Endpoint::Models, Endpoint::Quota];
+
+    /// As written on the command line, in stores and in messages.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Endpoint::Chat => "chat",
+            Endpoint::Messages => "messages",
+            Endpoint::Models => "models",
+            Endpoint::Quota => "quota",
+        }
+    }
+}
+
+/// What a key may be used for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Scope {
+    /// The chat endpoint.
+    pub chat: bool,
+    /// The messages endpoint.
+    pub messages: bool,
+    /// The model list.
+    pub models: bool,
+    /// The quota.
+    pub quota: bool,
+    /// Catalog ids; `None` permits all, also those added later.
+    pub models_allowed: Option<Vec<String>>,
+}
+
+impl Default for Scope {
+    fn default() -> Scope {
+        Scope { chat: true, messages: true, models: true, quota: true, models_allowed: None }
+    }
+}
+
+impl Scope {
+    /// From words. No endpoint, or no model, permits all of them; so does the model `*`. Naming `chat` or `messages`
+    /// keeps `models` and `quota` (contract section 3). An unknown endpoint is the error, by its name.
+    pub fn from_words<'a>(
+        endpoints: impl IntoIterator<Item = &'a str>,
+        models: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Scope, String> {
+        let mut scope = Scope { chat: false, messages: false, models: false, quota: false, models_allowed: None };
+        let mut named = false;
+        for word in endpoints {
+            named = true;
+            match word {
+                "chat" => scope.chat = true,
+                "messages" => scope.messages = true,
+                "models" => scope.models = true,
+                "quota" => scope.quota = true,
+                other => return Err(other.to_string()),
+            }
+        }
+        if !named {
+            scope = Scope::default();
+        }
+        if scope.chat || scope.messages {
+            (scope.models, scope.quota) = (true, true);
+        }
+        let allowed: Vec<String> = models.into_iter().map(str::to_string).collect();
+        scope.models_allowed = (!allowed.is_empty() && !allowed.iter().any(|id| id == "*")).then_some(allowed);
+        Ok(scope)
+    }
+
+    /// Whether `endpoint` is permitted.
+    pub fn allows(&self, endpoint: Endpoint) -> bool {
+        match endpoint {
+            Endpoint::Chat => self.chat,
+            Endpoint::Messages => self.messages,
+            Endpoint::Models => self.models,
+            Endpoint::Quota => self.quota,
+        }
+    }
+
+    /// Whether the model with this catalog id is permitted.
+    pub fn allows_model(&self, id: &str) -> bool {
+        self.models_allowed.as_ref().is_none_or(|allowed| allowed.iter().any(|allowed| allowed == id))
+    }
+
+    /// The permitted endpoints, comma-separated: `chat,models,quota`. [`Scope::from_words`] reads it back.
+    pub fn endpoints_text(&self) -> String {
+        let words: Vec<&str> = Endpoint::ALL.into_iter().filter(|e| self.allows(*e)).map(Endpoint::as_str).collect();
+        words.join(",")
+    }
+}
+
+/// One key as it is stored: never the key itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeyRecord {
+    /// Public id.
+    pub id: KeyId,
+    /// SHA-256 of the whole key.
+    pub digest: [u8; 32],
+    /// What its holder is called.
+    pub name: String,
+    /// Name of its plan.
+    pub plan: String,
+    /// What it may be used for.
+    pub scope: Scope,
+    /// When it was issued.
+    pub created: Unix,
+    /// From this moment on it is refused.
+    pub expires: Option<Unix>,
+    /// When it was revoked.
+    pub revoked: Option<Unix>,
+}
+
+impl KeyRecord {
+    /// Whether the key opens anything at `now`. Revocation holds whatever the clock says: a skewed one must not
+    /// bring a key back to life.
+    pub fn is_live(&self, now: Unix) -> bool {
+        self.revoked.is_none() && self.expires.is_none_or(|expires| now < expires)
+    }
+}
+
+/// A fresh key: shown once, then only `id` and `digest` remain.
+pub struct Issued {
+    /// The key itself.
+    pub text: String,
+    /// Its public id.
+    pub id: KeyId,
+    /// SHA-256 of `text`.
+    pub digest: [u8; 32],
+}
+
+impl fmt::Debug for Issued {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Issued({})", self.id)
+    }
+}
+
+/// Makes a key: `prefix`, `live_`, 12 characters of id, 32 of secret, 6 of CRC32 over all that precedes (contract
+/// section 3). `fill` must write unpredictable bytes: 44 characters take at least 261 bits of it.
+pub fn issue(prefix: &str, mut fill: impl FnMut(&mut [u8])) -> Issued {
+    let mut text = Vec::with_capacity(prefix.len() + TAIL_LEN);
+    text.extend_from_slice(prefix.as_bytes());
+    text.extend_from_slice(LIVE);
+    let mut id = [0u8; ID_LEN];
+    random_characters(&mut id, &mut fill);
+    let mut secret = [0u8; SECRET_LEN];
+    random_characters(&mut secret, &mut fill);
+    text.extend_from_slice(&id);
+    text.extend_from_slice(&secret);
+    let check = checksum(&text);
+    text.extend_from_slice(&check);
+    let digest = sha256(&text);
+    Issued { text: String::from_utf8(text).unwrap_or_default(), id: KeyId(id), digest }
+}
+
+/// Fills `out` with base62 characters, each equally likely: bytes of 248 and above are drawn again.
+fn random_characters(out: &mut [u8], fill: &mut impl FnMut(&mut [u8])) {
+    let mut drawn = [0u8; 64];
+    let mut next = drawn.len();
+    for place in out {
+        loop {
+            if next == drawn.len() {
+                fill(&mut drawn);
+                next = 0;
+            }
+            let byte = drawn[next];
+            next += 1;
+            if byte < 248 {
+                *place = ALPHABET[usize::from(byte % 62)];
+                break;
+            }
+        }
+    }
+}
+
+/// CRC32 (IEEE) of `bytes` as six base62 digits, most significant first: 62^6 exceeds 2^32.
+fn checksum(bytes: &[u8]) -> [u8; CHECK_LEN] {
+    let mut rest = crc32fast::hash(bytes);
+    let mut out = [b'0'; CHECK_LEN];
+    for digit in out.iter_mut().rev() {
+        *digit = ALPHABET[(rest % 62) as usize];
+        rest /= 62;
+    }
+    out
+}
+
+/// The id inside `presented` if it has the form of a key with `prefix`, checksum included. No table is asked.
+pub fn well_formed(presented: &[u8], prefix: &str) -> Option<KeyId> {
+    let tail = presented.strip_prefix(prefix.as_bytes())?;
+    if tail.len() != TAIL_LEN {
+        return None;
+    }
+    let body = tail.strip_prefix(LIVE)?;
+    if !body.iter().all(u8::is_ascii_alphanumeric) {
+        return None;
+    }
+    let (covered, check) = presented.split_at(presented.len() - CHECK_LEN);
+    (checksum(covered) == check).then(|| KeyId::from_bytes(&body[..ID_LEN])).flatten()
+}
+
+/// The place of a key in a [`Keys`]; stable for the life of the process, also when keys come and go.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct KeyIx(pub u32);
+
+/// All keys known, by digest and by id.
+#[derive(Debug)]
+pub struct Keys {
+    records: Vec<KeyRecord>,
+    by_digest: HashMap<[u8; 32], KeyIx, ahash::RandomState>,
+    by_id: HashMap<KeyId, KeyIx, ahash::RandomState>,
+}
+
+impl Keys {
+    /// An empty table; `seed` makes its maps alike from run to run.
+    pub fn new(seed: u64) -> Keys {
+        let hasher = ahash::RandomState::with_seeds(seed, !seed, seed.rotate_left(32), 0x746f_6c6c);
+        Keys {
+            records: Vec::new(),
+            by_digest: HashMap::with_hasher(hasher.clone()),
+            by_id: HashMap::with_hasher(hasher),
+        }
+    }
+
+    /// Replaces the set. A key that was known keeps its place; one that is gone no longer opens anything, but its
+    /// record stays readable for requests still running under it.
+    pub fn load(&mut self, records: Vec<KeyRecord>) {
+        self.by_digest.clear();
+        for record in records {
+            let ix = match self.by_id.get(&record.id) {
+                Some(ix) => *ix,
+                None => KeyIx(u32::try_from(self.records.len()).unwrap_or(u32::MAX)),
+            };
+            self.by_digest.insert(record.digest, ix);
+            match self.records.get_mut(ix.0 as usize) {
+                Some(known) => *known = record,
+                None => {
+                    self.by_id.insert(record.id, ix);
+                    self.records.push(record);
+                }
+            }
+        }
+    }
+
+    /// Whose key `presented` is, if it is one, known, neither revoked nor expired. A mistyped key is refused by its
+    /// checksum, before any hashing. The look-up is by digest, so its timing tells nothing about a secret.
+    pub fn identify(&self, presented: &[u8], prefix: &str, now: Unix) -> Option<KeyIx> {
+        well_formed(presented, prefix)?;
+        let ix = *self.by_digest.get(&sha256(presented))?;
+        self.record(ix).is_live(now).then_some(ix)
+    }
+
+    /// The record at `ix`, which must come from this table.
+    pub fn record(&self, ix: KeyIx) -> &KeyRecord {
+        &self.records[ix.0 as usize]
+    }
+
+    /// The place of the key with this id, also when it no longer opens anything.
+    pub fn index_of(&self, id: &KeyId) -> Option<KeyIx> {
+        self.by_id.get(id).copied()
+    }
+
+    /// Number of keys that were ever loaded.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// True when no key was ever loaded.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests;

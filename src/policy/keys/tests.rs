@@ -1,0 +1,233 @@
+use super::*;
+use crate::base::rng::Rng;
+
+const NOW: Unix = Unix(1_000_000);
+
+/// Fills from a seeded generator, so that a failing test repeats.
+fn filler(seed: u64) -> impl FnMut(&mut [u8]) {
+    let mut rng = Rng::from_u64(seed);
+    move |out: &mut [u8]| out.iter_mut().for_each(|byte| *byte = rng.next_u64() as u8)
+}
+
+fn record(issued: &Issued) -> KeyRecord {
+    KeyRecord {
+        id: issued.id,
+        digest: issued.digest,
+        name: "test".to_string(),
+        plan: "default".to_string(),
+        scope: Scope::default(),
+        created: Unix(0),
+        expires: None,
+        revoked: None,
+    }
+}
+
+fn table(records: Vec<KeyRecord>) -> Keys {
+    let mut keys = Keys::new(1);
+    keys.load(records);
+    keys
+}
+
+#[test]
+fn a_key_is_prefix_live_id_secret_and_checksum() {
+    // Specification section 5.3, contract section 3.
+    let issued = issue("tg_", filler(1));
+    assert_eq!(issued.text.len(), 3 + 5 + 12 + 32 + 6);
+    assert!(issued.text.starts_with("tg_live_"));
+    assert_eq!(&issued.text[8..20], issued.id.as_str());
+    assert!(issued.text[8..].bytes().all(|b| b.is_ascii_alphanumeric()));
+    assert_eq!(issued.digest, sha256(issued.text.as_bytes()));
+    assert_eq!(well_formed(issued.text.as_bytes(), "tg_"), Some(issued.id));
+}
+
+#[test]
+fn the_checksum_is_the_crc32_of_all_that_precedes_in_base62() {
+    // CRC-32/ISO-HDLC of "123456789" is 0xcbf43926 = 3421780262, in base 62 three-zero-padded to six digits.
+    let mut value = 3_421_780_262u64;
+    let mut digits = Vec::new();
+    for _ in 0..6 {
+        digits.push(ALPHABET[(value % 62) as usize]);
+        value /= 62;
+    }
+    digits.reverse();
+    assert_eq!(checksum(b"123456789").to_vec(), digits);
+    assert_eq!(value, 0);
+}
+
+#[test]
+fn two_keys_differ_and_all_62_characters_appear() {
+    let mut fill = filler(2);
+    let (a, b) = (issue("tg_", &mut fill), issue("tg_", &mut fill));
+    assert_ne!((a.text, a.id), (b.text, b.id));
+    let many: String = (0..200).map(|_| issue("tg_", &mut fill).text.split_off(8)).collect();
+    assert!(ALPHABET.iter().all(|c| many.as_bytes().contains(c)));
+}
+
+#[test]
+fn random_characters_are_equally_likely() {
+    // Bytes 248..=255 would favour the first eight characters; they are drawn again.
+    let (mut byte, mut counts) = (0u8, [0u32; 256]);
+    let mut out = vec![0u8; 248 * 4];
+    random_characters(&mut out, &mut |drawn: &mut [u8]| {
+        for place in drawn {
+            *place = byte;
+            byte = byte.wrapping_add(1);
+        }
+    });
+    for c in out {
+        counts[usize::from(c)] += 1;
+    }
+    assert!(ALPHABET.iter().all(|c| counts[usize::from(*c)] == 16));
+}
+
+#[test]
+fn any_single_mistyped_character_is_refused_without_a_look_up() {
+    let issued = issue("tg_", filler(3));
+    for at in 0..issued.text.len() {
+        for wrong in [b'a', b'Z', b'0', b'_', b' ', 0xff] {
+            let mut typed = issued.text.clone().into_bytes();
+            if typed[at] != wrong {
+                typed[at] = wrong;
+                assert_eq!(well_formed(&typed, "tg_"), None, "byte {at} to {wrong}");
+            }
+        }
+    }
+}
+
+#[test]
+fn swapped_neighbours_and_wrong_lengths_are_refused() {
+    let text = issue("tg_", filler(4)).text;
+    for at in 8..text.len() - 1 {
+        let mut typed = text.clone().into_bytes();
+        typed.swap(at, at + 1);
+        if typed != text.as_bytes() {
+            assert_eq!(well_formed(&typed, "tg_"), None);
+        }
+    }
+    for len in 0..text.len() {
+        assert_eq!(well_formed(&text.as_bytes()[..len], "tg_"), None);
+    }
+    assert_eq!(well_formed(format!("{text}a").as_bytes(), "tg_"), None);
+    assert_eq!(well_formed(format!(" {text}").as_bytes(), "tg_"), None);
+    assert_eq!(well_formed(text.as_bytes(), "xy_"), None);
+}
+
+#[test]
+fn only_a_known_live_key_is_identified() {
+    let (known, other) = (issue("tg_", filler(5)), issue("tg_", filler(6)));
+    let keys = table(vec![record(&known)]);
+    let ix = keys.identify(known.text.as_bytes(), "tg_", NOW);
+    assert_eq!(ix, keys.index_of(&known.id));
+    assert!(ix.is_some());
+    assert_eq!(keys.identify(other.text.as_bytes(), "tg_", NOW), None);
+    assert_eq!(keys.identify(b"", "tg_", NOW), None);
+    assert_eq!(keys.identify(known.text.as_bytes(), "ab_", NOW), None);
+}
+
+#[test]
+fn a_key_with_the_right_id_and_another_secret_is_refused() {
+    let known = issue("tg_", filler(7));
+    let keys = table(vec![record(&known)]);
+    let mut forged = known.text.clone().into_bytes();
+    forged[30] = if forged[30] == b'x' { b'y' } else { b'x' };
+    let end = forged.len() - CHECK_LEN;
+    let check = checksum(&forged[..end]);
+    forged[end..].copy_from_slice(&check);
+    assert_eq!(well_formed(&forged, "tg_"), Some(known.id));
+    assert_eq!(keys.identify(&forged, "tg_", NOW), None);
+}
+
+#[test]
+fn a_revoked_key_is_refused_whatever_the_clock_says() {
+    let issued = issue("tg_", filler(8));
+    for revoked in [Unix(0), NOW, Unix(NOW.0 * 2)] {
+        let keys = table(vec![KeyRecord { revoked: Some(revoked), ..record(&issued) }]);
+        assert_eq!(keys.identify(issued.text.as_bytes(), "tg_", NOW), None);
+    }
+}
+
+#[test]
+fn a_key_is_refused_from_the_moment_it_expires() {
+    let issued = issue("tg_", filler(9));
+    let keys = table(vec![KeyRecord { expires: Some(NOW), ..record(&issued) }]);
+    assert!(keys.identify(issued.text.as_bytes(), "tg_", Unix(NOW.0 - 1)).is_some());
+    assert_eq!(keys.identify(issued.text.as_bytes(), "tg_", NOW), None);
+}
+
+#[test]
+fn a_key_keeps_its_place_while_others_come_and_go() {
+    let keys: Vec<Issued> = (10..13).map(|seed| issue("tg_", filler(seed))).collect();
+    let mut known = table(vec![record(&keys[0]), record(&keys[1])]);
+    let second = known.index_of(&keys[1].id).unwrap();
+    known.load(vec![record(&keys[2]), record(&keys[1])]);
+    assert_eq!(known.identify(keys[1].text.as_bytes(), "tg_", NOW), Some(second));
+    assert_eq!(known.identify(keys[0].text.as_bytes(), "tg_", NOW), None);
+    // Requests still running under the first key can read its record.
+    let first = known.index_of(&keys[0].id).unwrap();
+    assert_eq!(known.record(first).id, keys[0].id);
+    known.load(vec![record(&keys[0])]);
+    assert_eq!(known.identify(keys[0].text.as_bytes(), "tg_", NOW), Some(first));
+    assert_eq!(known.len(), 3);
+}
+
+#[test]
+fn two_digests_under_one_id_open_the_same_place() {
+    // What a rotation with grace stores: a new secret beside the old one, same id and history.
+    let (old, new) = (issue("tg_", filler(14)), issue("tg_", filler(15)));
+    let keys = table(vec![record(&old), KeyRecord { digest: new.digest, ..record(&old) }]);
+    let by_old = keys.identify(old.text.as_bytes(), "tg_", NOW);
+    assert!(by_old.is_some());
+    assert_eq!(by_old, keys.identify(new.text.as_bytes(), "tg_", NOW));
+}
+
+#[test]
+fn ids_are_twelve_base62_characters() {
+    assert_eq!(KeyId::parse("0123456789Az").map(|id| id.to_string()).as_deref(), Some("0123456789Az"));
+    for wrong in ["", "0123456789A", "0123456789Azz", "0123456789A_", "0123456789ä", "0123 456789A"] {
+        assert_eq!(KeyId::parse(wrong), None, "{wrong}");
+    }
+}
+
+#[test]
+fn a_fresh_key_shows_only_its_id_in_debug_output() {
+    let issued = issue("tg_", filler(16));
+    assert_eq!(format!("{issued:?}"), format!("Issued({})", issued.id));
+}
+
+fn scope(endpoints: &[&str], models: &[&str]) -> Result<Scope, String> {
+    Scope::from_words(endpoints.iter().copied(), models.iter().copied())
+}
+
+#[test]
+fn a_scope_without_words_permits_everything() {
+    let all = scope(&[], &[]).unwrap();
+    assert_eq!(all, Scope::default());
+    assert!(Endpoint::ALL.into_iter().all(|endpoint| all.allows(endpoint)));
+    assert!(all.allows_model("anything"));
+}
+
+#[test]
+fn naming_a_generation_endpoint_keeps_models_and_quota() {
+    assert_eq!(scope(&["chat"], &[]).unwrap().endpoints_text(), "chat,models,quota");
+    assert_eq!(scope(&["messages"], &[]).unwrap().endpoints_text(), "messages,models,quota");
+    assert_eq!(scope(&["models"], &[]).unwrap().endpoints_text(), "models");
+    assert_eq!(scope(&["quota"], &[]).unwrap().endpoints_text(), "quota");
+    assert_eq!(scope(&["chat", "completions"], &[]), Err("completions".to_string()));
+}
+
+#[test]
+fn models_are_permitted_by_id_or_all_by_a_star() {
+    let some = scope(&[], &["a", "b"]).unwrap();
+    assert!(some.allows_model("a") && some.allows_model("b"));
+    assert!(!some.allows_model("c") && !some.allows_model("A") && !some.allows_model(""));
+    assert!(scope(&[], &["a", "*"]).unwrap().allows_model("c"));
+}
+
+#[test]
+fn a_scope_reads_back_what_it_writes() {
+    for words in [&["chat"][..], &["messages"], &["models"], &["quota"], &["models", "quota"], &[]] {
+        let written = scope(words, &[]).unwrap();
+        let text = written.endpoints_text();
+        assert_eq!(Scope::from_words(text.split(','), []).unwrap(), written);
+    }
+}

@@ -1,0 +1,330 @@
+use super::*;
+use crate::base::rng::Rng;
+use crate::policy::plan::UNLIMITED;
+use crate::policy::window::{DAY_MS, parse_moment};
+
+const KEY: KeyIx = KeyIx(0);
+
+fn at(text: &str) -> Unix {
+    parse_moment(text).unwrap()
+}
+
+fn plan() -> Plan {
+    Plan::unlimited("test")
+}
+
+fn kind(result: Result<Hold, Limit>) -> Option<LimitKind> {
+    result.err().map(|limit| limit.kind)
+}
+
+#[test]
+fn a_limit_of_n_requests_admits_exactly_n_in_a_window() {
+    let plan = Plan { requests: 3, ..plan() };
+    let (mut meter, now) = (Meter::new(), at("2026-11-20T09:00:10Z"));
+    for _ in 0..3 {
+        let hold = meter.admit(KEY, &plan, now, 5).unwrap();
+        meter.settle(hold, 5);
+    }
+    assert!(meter.spent(KEY, &plan, now).is_err());
+    let limit = meter.admit(KEY, &plan, now, 5).unwrap_err();
+    assert_eq!((limit.kind, limit.value, limit.retry_after), (LimitKind::Requests, 3, 50));
+    assert_eq!(limit.reset, at("2026-11-20T09:01:00Z"));
+    let hold = meter.admit(KEY, &plan, at("2026-11-20T09:01:00Z"), 5).unwrap();
+    meter.refund(hold);
+}
+
+#[test]
+fn a_refused_request_is_not_counted_and_a_refunded_one_is() {
+    let plan = Plan { requests: 2, concurrency: 1, ..plan() };
+    let (mut meter, now) = (Meter::new(), at("2026-11-20"));
+    let hold = meter.admit(KEY, &plan, now, 0).unwrap();
+    for _ in 0..10 {
+        assert_eq!(kind(meter.admit(KEY, &plan, now, 0)), Some(LimitKind::Concurrency));
+    }
+    assert_eq!(meter.standing(KEY, &plan, now).remaining_requests, 1);
+    meter.refund(hold);
+    let hold = meter.admit(KEY, &plan, now, 0).unwrap();
+    meter.refund(hold);
+    assert_eq!(kind(meter.admit(KEY, &plan, now, 0)), Some(LimitKind::Requests));
+}
+
+#[test]
+fn a_limit_of_n_at_once_admits_exactly_n_and_frees_places_in_any_order() {
+    let plan = Plan { concurrency: 4, ..plan() };
+    let (mut meter, now) = (Meter::new(), at("2026-11-20"));
+    let mut holds: Vec<Hold> = (0..4).map(|_| meter.admit(KEY, &plan, now, 1).unwrap()).collect();
+    let limit = meter.admit(KEY, &plan, now, 1).unwrap_err();
+    assert_eq!((limit.kind, limit.retry_after), (LimitKind::Concurrency, 1));
+    meter.settle(holds.swap_remove(1), 7);
+    holds.push(meter.admit(KEY, &plan, now, 1).unwrap());
+    assert_eq!(kind(meter.admit(KEY, &plan, now, 1)), Some(LimitKind::Concurrency));
+    holds.into_iter().for_each(|hold| meter.refund(hold));
+    assert_eq!(meter.open_holds(), 0);
+}
+
+#[test]
+fn a_place_taken_in_one_window_is_still_taken_in_the_next() {
+    let plan = Plan { concurrency: 1, ..plan() };
+    let mut meter = Meter::new();
+    let hold = meter.admit(KEY, &plan, at("2026-11-20T09:00:59Z"), 0).unwrap();
+    assert_eq!(kind(meter.admit(KEY, &plan, at("2026-12-20T09:00:59Z"), 0)), Some(LimitKind::Concurrency));
+    meter.refund(hold);
+    assert!(meter.spent(KEY, &plan, at("2026-12-20T09:00:59Z")).is_ok());
+}
+
+#[test]
+fn admission_is_refused_when_used_and_reserved_reach_the_total() {
+    let plan = Plan { tokens: 100, ..plan() };
+    let (mut meter, now) = (Meter::new(), at("2026-11-20"));
+    let first = meter.admit(KEY, &plan, now, 99).unwrap();
+    // 99 < 100: one more is let in, with whatever it reserves.
+    let second = meter.admit(KEY, &plan, now, 1_000).unwrap();
+    assert_eq!(kind(meter.admit(KEY, &plan, now, 0)), Some(LimitKind::TokensPerPeriod));
+    meter.settle(first, 10);
+    assert_eq!(kind(meter.admit(KEY, &plan, now, 0)), Some(LimitKind::TokensPerPeriod));
+    meter.settle(second, 20);
+    let third = meter.admit(KEY, &plan, now, 0).unwrap();
+    meter.settle(third, 70);
+    let limit = meter.admit(KEY, &plan, now, 0).unwrap_err();
+    assert_eq!((limit.kind, limit.reset), (LimitKind::TokensPerPeriod, at("2026-12-01")));
+    assert_eq!(limit.retry_after, 11 * 86_400);
+    assert_eq!(meter.standing(KEY, &plan, now).used, 100);
+}
+
+#[test]
+fn tokens_per_window_are_a_limit_of_their_own() {
+    let plan = Plan { tokens_per_window: 50, tokens: 1_000, ..plan() };
+    let (mut meter, now) = (Meter::new(), at("2026-11-20T09:00:30Z"));
+    let hold = meter.admit(KEY, &plan, now, 10).unwrap();
+    meter.settle(hold, 50);
+    let limit = meter.admit(KEY, &plan, now, 10).unwrap_err();
+    assert_eq!((limit.kind, limit.retry_after), (LimitKind::TokensPerWindow, 30));
+    let later = at("2026-11-20T09:01:00Z");
+    let hold = meter.admit(KEY, &plan, later, 10).unwrap();
+    meter.settle(hold, 1);
+    assert_eq!(meter.standing(KEY, &plan, later).used, 51);
+    assert_eq!(meter.standing(KEY, &plan, later).remaining_tokens, 49);
+}
+
+#[test]
+fn a_spent_period_is_named_before_a_spent_window() {
+    let plan = Plan { requests: 1, tokens: 10, ..plan() };
+    let (mut meter, now) = (Meter::new(), at("2026-11-20"));
+    let hold = meter.admit(KEY, &plan, now, 0).unwrap();
+    meter.settle(hold, 10);
+    assert_eq!(kind(meter.admit(KEY, &plan, now, 0)), Some(LimitKind::TokensPerPeriod));
+}
+
+#[test]
+fn a_request_counts_in_the_window_and_period_of_its_admission() {
+    let plan = Plan { tokens: 1_000, tokens_per_window: 100, ..plan() };
+    let mut meter = Meter::new();
+    let before = at("2026-11-30T23:59:59Z");
+    let hold = meter.admit(KEY, &plan, before, 100).unwrap();
+    let after = at("2026-12-01T00:00:00Z");
+    // The reservation of November does not weigh on December.
+    let other = meter.admit(KEY, &plan, after, 30).unwrap();
+    meter.settle(hold, 80);
+    let standing = meter.standing(KEY, &plan, after);
+    assert_eq!((standing.used, standing.remaining_tokens), (0, 100));
+    meter.settle(other, 40);
+    assert_eq!(meter.standing(KEY, &plan, after).used, 40);
+}
+
+#[test]
+fn a_request_that_outlives_its_window_still_counts_in_its_period() {
+    let plan = Plan { tokens: 1_000, tokens_per_window: 100, ..plan() };
+    let mut meter = Meter::new();
+    let hold = meter.admit(KEY, &plan, at("2026-11-20T09:00:59Z"), 100).unwrap();
+    let after = at("2026-11-20T09:01:00Z");
+    assert!(meter.spent(KEY, &plan, after).is_ok());
+    meter.settle(hold, 80);
+    let standing = meter.standing(KEY, &plan, after);
+    assert_eq!((standing.used, standing.remaining_tokens), (80, 100));
+}
+
+#[test]
+fn remaining_tokens_are_by_what_is_settled_not_reserved() {
+    let plan = Plan { tokens: 1_000, requests: 10, ..plan() };
+    let (mut meter, now) = (Meter::new(), at("2026-11-20T09:00:30Z"));
+    let hold = meter.admit(KEY, &plan, now, 600).unwrap();
+    let standing = meter.standing(KEY, &plan, now);
+    assert_eq!((standing.remaining_tokens, standing.remaining_requests, standing.used), (1_000, 9, 0));
+    meter.settle(hold, 250);
+    let standing = meter.standing(KEY, &plan, now);
+    assert_eq!((standing.remaining_tokens, standing.used, standing.total), (750, 250, 1_000));
+    assert_eq!((standing.limit, standing.reset_at), (10, at("2026-11-20T09:01:00Z")));
+    assert_eq!((standing.period_start, standing.renews), (at("2026-11-01"), at("2026-12-01")));
+}
+
+#[test]
+fn an_unlimited_plan_shows_the_largest_safe_integer_and_admits_everything() {
+    assert_eq!(UNLIMITED, (1 << 53) - 1);
+    let (mut meter, now) = (Meter::new(), at("2026-11-20"));
+    for _ in 0..1000 {
+        let hold = meter.admit(KEY, &plan(), now, u64::MAX).unwrap();
+        meter.settle(hold, 1_000_000);
+    }
+    let standing = meter.standing(KEY, &plan(), now);
+    let shown = (standing.limit, standing.remaining_requests, standing.remaining_tokens, standing.total);
+    assert_eq!(shown, (UNLIMITED, UNLIMITED, UNLIMITED, UNLIMITED));
+    assert_eq!(standing.used, 1_000_000_000);
+}
+
+#[test]
+fn overrunning_an_allowance_leaves_nothing_and_never_wraps() {
+    let plan = Plan { tokens: 10, requests: 1, ..plan() };
+    let (mut meter, now) = (Meter::new(), at("2026-11-20"));
+    let hold = meter.admit(KEY, &plan, now, u64::MAX).unwrap();
+    meter.settle(hold, u64::MAX);
+    let standing = meter.standing(KEY, &plan, now);
+    assert_eq!((standing.remaining_tokens, standing.remaining_requests), (0, 0));
+}
+
+#[test]
+fn keys_do_not_share_counters() {
+    let plan = Plan { requests: 1, ..plan() };
+    let (mut meter, now) = (Meter::new(), at("2026-11-20"));
+    for key in [KeyIx(7), KeyIx(0), KeyIx(3)] {
+        let hold = meter.admit(key, &plan, now, 0).unwrap();
+        meter.refund(hold);
+        assert_eq!(kind(meter.admit(key, &plan, now, 0)), Some(LimitKind::Requests));
+    }
+}
+
+#[test]
+fn a_clock_set_back_hands_out_nothing_twice() {
+    let plan = Plan { requests: 1, tokens: 10, period: Period::Day, ..plan() };
+    let mut meter = Meter::new();
+    let hold = meter.admit(KEY, &plan, at("2026-11-20T00:00:10Z"), 0).unwrap();
+    meter.settle(hold, 10);
+    let back = at("2026-11-19T23:58:00Z");
+    assert_eq!(kind(meter.admit(KEY, &plan, back, 0)), Some(LimitKind::TokensPerPeriod));
+    assert_eq!(meter.standing(KEY, &plan, back).remaining_requests, 0);
+    assert_eq!(meter.standing(KEY, &plan, back).renews, at("2026-11-21"));
+}
+
+#[test]
+fn a_changed_plan_takes_effect_at_once_and_old_holds_do_no_harm() {
+    let monthly = Plan { tokens: 100, ..plan() };
+    let daily = Plan { tokens: 100, period: Period::Day, ..plan() };
+    let (mut meter, now) = (Meter::new(), at("2026-11-20"));
+    let hold = meter.admit(KEY, &monthly, now, 90).unwrap();
+    assert_eq!(meter.standing(KEY, &daily, now).renews, at("2026-11-21"));
+    meter.settle(hold, 60);
+    assert_eq!(meter.standing(KEY, &daily, now).used, 0);
+    let hold = meter.admit(KEY, &daily, now, 99).unwrap();
+    meter.settle(hold, 1);
+    assert_eq!(meter.standing(KEY, &daily, now).used, 1);
+}
+
+#[test]
+fn after_a_restart_counters_stand_where_they_stood() {
+    let plan = Plan { tokens: 1_000, requests: 10, tokens_per_window: 500, ..plan() };
+    let (mut meter, now) = (Meter::new(), at("2026-11-20T09:00:30Z"));
+    let days = [("2026-10-31", 900), ("2026-11-01", 100), ("2026-11-19", 200), ("2026-11-20", 60)];
+    for (day, tokens) in days {
+        meter.restore_day(KEY, &plan, now, at(day), tokens);
+    }
+    let rows = [("2026-11-20T08:59:59Z", 40), ("2026-11-20T09:00:00Z", 15), ("2026-11-20T09:00:29Z", 5)];
+    for (admitted, tokens) in rows {
+        meter.restore_row(KEY, &plan, now, at(admitted), tokens);
+    }
+    let standing = meter.standing(KEY, &plan, now);
+    assert_eq!((standing.used, standing.remaining_requests, standing.remaining_tokens), (360, 8, 480));
+    assert_eq!(meter.open_holds(), 0);
+}
+
+#[test]
+fn each_limit_is_named_in_its_message() {
+    let now = at("2026-11-20T09:00:30Z");
+    let plans = [
+        (Plan { requests: 1, ..plan() }, "1 requests per 60 s"),
+        (Plan { tokens: 1, ..plan() }, "1 tokens per period"),
+        (Plan { tokens_per_window: 1, ..plan() }, "1 tokens per 60 s"),
+        (Plan { concurrency: 1, ..plan() }, "1 requests at once"),
+    ];
+    for (plan, words) in plans {
+        let mut meter = Meter::new();
+        let hold = meter.admit(KEY, &plan, now, 1).unwrap();
+        let limit = meter.admit(KEY, &plan, now, 1).unwrap_err();
+        assert!(limit.message().contains(words), "{}", limit.message());
+        meter.refund(hold);
+    }
+}
+
+/// Random traffic against the bound of contract section 3: used is at most total - 1, plus the reservation of the last
+/// one admitted, plus the sum of max(0, actual - reserved).
+#[test]
+fn the_stated_bound_holds_for_random_traffic() {
+    for seed in 0..200 {
+        let mut rng = Rng::from_u64(seed);
+        let plan = Plan { tokens: 1 + rng.below(5_000), ..plan() };
+        let (mut meter, now) = (Meter::new(), at("2026-11-20"));
+        let (mut open, mut last, mut excess, mut used) = (Vec::new(), 0, 0, 0);
+        for _ in 0..300 {
+            if rng.below(2) == 0 {
+                let estimate = rng.below(400);
+                if let Ok(hold) = meter.admit(KEY, &plan, now, estimate) {
+                    last = estimate;
+                    open.push((hold, estimate));
+                }
+            } else if !open.is_empty() {
+                let (hold, reserved) = open.swap_remove(rng.below(open.len() as u64) as usize);
+                let actual = rng.below(600);
+                excess += actual.saturating_sub(reserved);
+                used += actual;
+                meter.settle(hold, actual);
+            }
+            assert!(used <= plan.tokens - 1 + last + excess, "seed {seed}");
+            assert_eq!(meter.standing(KEY, &plan, now).used, used);
+        }
+        open.into_iter().for_each(|(hold, _)| meter.refund(hold));
+        assert_eq!(meter.open_holds(), 0);
+        // Nothing stays reserved: what is refused now is refused for what was used.
+        assert_eq!(meter.spent(KEY, &plan, now).is_err(), used >= plan.tokens);
+    }
+}
+
+/// Random traffic over days: at every moment the counters equal a recount of all rows.
+#[test]
+fn counters_equal_a_recount_of_the_rows_at_every_moment() {
+    for (seed, period) in [(1, Period::Month), (2, Period::Week), (3, Period::Day)] {
+        let plan = Plan { period, requests: 1 << 40, ..plan() };
+        let (mut rng, mut meter, mut now) = (Rng::from_u64(seed), Meter::new(), at("2026-11-28T23:00:00Z"));
+        let (mut open, mut rows) = (Vec::new(), Vec::new());
+        let mut admitted = Vec::new();
+        for _ in 0..4_000 {
+            now = Unix(now.0 + rng.below(DAY_MS / 200));
+            if rng.below(2) == 0 {
+                open.push((meter.admit(KEY, &plan, now, rng.below(100)).unwrap(), now));
+                admitted.push(now);
+            } else if !open.is_empty() {
+                let (hold, at) = open.swap_remove(rng.below(open.len() as u64) as usize);
+                let tokens = rng.below(100);
+                rows.push((at, tokens));
+                meter.settle(hold, tokens);
+            }
+            let standing = meter.standing(KEY, &plan, now);
+            let (start, renews) = period.bounds(now);
+            let used: u64 = rows.iter().filter(|(at, _)| *at >= start && *at < renews).map(|(_, t)| t).sum();
+            let (opened, closes) = window(now, plan.window);
+            let requests = admitted.iter().filter(|at| **at >= opened && **at < closes).count() as u64;
+            assert_eq!((standing.used, standing.limit - standing.remaining_requests), (used, requests));
+        }
+    }
+}
+
+#[test]
+fn holds_that_nobody_has_any_more_are_taken_back() {
+    let plan = Plan { tokens: 1_000, concurrency: 2, ..plan() };
+    let (mut meter, now) = (Meter::new(), at("2026-11-20"));
+    let kept = meter.admit(KEY, &plan, now, 10).unwrap();
+    drop(meter.admit(KEY, &plan, now, 990).unwrap());
+    assert!(meter.spent(KEY, &plan, now).is_err());
+    assert_eq!(meter.reclaim(|id| id == kept.id()), 1);
+    assert_eq!(meter.open_holds(), 1);
+    assert!(meter.spent(KEY, &plan, now).is_ok());
+    meter.settle(kept, 5);
+    assert_eq!((meter.open_holds(), meter.standing(KEY, &plan, now).used), (0, 5));
+}

@@ -1,0 +1,375 @@
+//! What a client may be told when it is refused: status, type, words and the headers that go with them. One
+//! constructor per error of the specification's section 7 and the contract's section 1. It renders nothing: `gateway`
+//! writes it in the shape of the endpoint. Never a provider's key, an upstream model's name or a path of the host.
+
+use super::meter::{Limit, LimitKind};
+use crate::base::time::Unix;
+use std::borrow::Cow;
+use std::time::Duration;
+
+/// `error.type` of the specification's section 7.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]
+pub enum RefusalKind {
+    /// 400 and its kin: the request is wrong.
+    InvalidRequest,
+    /// 401: no usable key.
+    Authentication,
+    /// 403: not within the key's scope.
+    Permission,
+    /// 404: no such model or path.
+    NotFound,
+    /// 429: a limit of the key or its plan.
+    RateLimit,
+    /// 500 and 503: the provider, or the gateway itself, cannot.
+    Upstream,
+    /// 504: the model took too long.
+    Timeout,
+}
+
+impl RefusalKind {
+    /// The words of the specification.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RefusalKind::InvalidRequest => "invalid_request_error",
+            RefusalKind::Authentication => "authentication_error",
+            RefusalKind::Permission => "permission_error",
+            RefusalKind::NotFound => "not_found_error",
+            RefusalKind::RateLimit => "rate_limit_error",
+            RefusalKind::Upstream => "upstream_error",
+            RefusalKind::Timeout => "timeout_error",
+        }
+    }
+}
+
+/// Seconds a client is asked to wait after a 503 of the gateway's own.
+const RETRY_SOON: u64 = 1;
+/// Seconds a client is asked to wait while the gateway drains: another one is taking over.
+const RETRY_AFTER_DRAIN: u64 = 5;
+
+/// One refusal, ready to be rendered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// `error.type`.
+    pub kind: RefusalKind,
+    /// HTTP status, also `error.code`.
+    pub status: u16,
+    /// `error.message`.
+    pub message: Cow<'static, str>,
+    /// `retry-after` in whole seconds, at least 1.
+    pub retry_after: Option<u64>,
+    /// `x-should-retry`, which the SDKs obey before anything else.
+    pub should_retry: Option<bool>,
+    /// `allow`, on 405.
+    pub allow: Option<&'static str>,
+    /// The connection is closed after the answer.
+    pub close: bool,
+    /// For `x-ratelimit-reset` where a limit refused; else the window's end is shown.
+    pub reset: Option<Unix>,
+}
+
+impl Refusal {
+    fn new(kind: RefusalKind, status: u16, message: impl Into<Cow<'static, str>>) -> Refusal {
+        let message = message.into();
+        Refusal { kind, status, message, retry_after: None, should_retry: None, allow: None, close: false, reset: None }
+    }
+
+    fn invalid(status: u16, message: impl Into<Cow<'static, str>>) -> Refusal {
+        Refusal::new(RefusalKind::InvalidRequest, status, message)
+    }
+
+    fn unavailable(message: &'static str, seconds: u64) -> Refusal {
+        Refusal { retry_after: Some(seconds), ..Refusal::new(RefusalKind::Upstream, 503, message) }
+    }
+
+    /// The same refusal, after which the connection is closed.
+    pub fn closing(self) -> Refusal {
+        Refusal { close: true, ..self }
+    }
+
+    // --- the head -------------------------------------------------------------------------------------------------
+
+    /// An HTTP syntax error: 400, 414, 431, 501 or 505 with the parser's words. Closes: where the next message
+    /// begins is not known any more.
+    pub fn bad_http(status: u16, reason: &'static str) -> Refusal {
+        Refusal::invalid(status, reason).closing()
+    }
+
+    /// 408: the head did not arrive in time.
+    pub fn head_too_slow(limit: Duration) -> Refusal {
+        let text = format!("the request's head did not arrive within header_timeout ({} s)", limit.as_secs());
+        Refusal::invalid(408, text).closing()
+    }
+
+    /// 408: the body made no progress, or too little.
+    pub fn body_too_slow(limit: Duration) -> Refusal {
+        let text = format!("the request's body came too slowly for body_timeout ({} s)", limit.as_secs());
+        Refusal::invalid(408, text).closing()
+    }
+
+    /// 401: no key was presented.
+    pub fn no_key() -> Refusal {
+        let text = "no API key: send `authorization: Bearer <key>`";
+        Refusal::new(RefusalKind::Authentication, 401, text)
+    }
+
+    /// 401: a key was presented that opens nothing. One text for all cases: none tells whether a key exists.
+    pub fn bad_key() -> Refusal {
+        let text = "the API key is malformed, unknown, expired or revoked";
+        Refusal::new(RefusalKind::Authentication, 401, text)
+    }
+
+    /// 404: no such path.
+    pub fn no_path() -> Refusal {
+        Refusal::new(RefusalKind::NotFound, 404, "there is nothing at this path")
+    }
+
+    /// 405 with the methods that are allowed, as the `allow` header has them.
+    pub fn method(allow: &'static str) -> Refusal {
+        let text = format!("this path answers {allow} only");
+        Refusal { allow: Some(allow), ..Refusal::invalid(405, text) }
+    }
+
+    /// 403: the key's scope lacks the endpoint; `endpoint` as in a scope.
+    pub fn endpoint_scope(endpoint: &'static str) -> Refusal {
+        let text = format!("this key's scope does not include the endpoint `{endpoint}`");
+        Refusal::new(RefusalKind::Permission, 403, text)
+    }
+
+    /// 403: the key's plan is not configured any more; such a key must not count as unlimited.
+    pub fn no_plan() -> Refusal {
+        Refusal::new(RefusalKind::Permission, 403, "this key's plan is not configured; ask whoever issued the key")
+    }
+
+    /// 503: the gateway is shutting down.
+    pub fn draining() -> Refusal {
+        Refusal::unavailable("the gateway is shutting down", RETRY_AFTER_DRAIN).closing()
+    }
+
+    /// 503: all connections are taken.
+    pub fn no_connections() -> Refusal {
+        Refusal::unavailable("too many connections", RETRY_SOON).closing()
+    }
+
+    /// 503: the budget of buffered bytes is used up.
+    pub fn no_buffers() -> Refusal {
+        Refusal::unavailable("out of buffers, try again shortly", RETRY_SOON)
+    }
+
+    /// 503: this key alone buffers a quarter of the budget.
+    pub fn key_buffers() -> Refusal {
+        Refusal::unavailable("this key has too many bytes of requests in flight, try again shortly", RETRY_SOON)
+    }
+
+    /// 503: the ledger cannot be written, so nothing could be metered.
+    pub fn store() -> Refusal {
+        Refusal::unavailable("the usage ledger is not available, try again shortly", RETRY_SOON)
+    }
+
+    /// 400: not JSON by its own word.
+    pub fn content_type() -> Refusal {
+        Refusal::invalid(400, "content-type: expected application/json")
+    }
+
+    /// 400: a compressed body.
+    pub fn content_encoding() -> Refusal {
+        Refusal::invalid(400, "content-encoding: expected identity (send the body uncompressed)")
+    }
+
+    /// 400: `anthropic-version` of another form.
+    pub fn version_header() -> Refusal {
+        Refusal::invalid(400, "anthropic-version: expected a date of the form YYYY-MM-DD")
+    }
+
+    /// 417: an expectation other than `100-continue`.
+    pub fn expectation() -> Refusal {
+        Refusal::invalid(417, "expect: only 100-continue is understood").closing()
+    }
+
+    /// 413: larger than `max_body`, in bytes, declared or as it arrived.
+    pub fn too_large(max_body: u64) -> Refusal {
+        Refusal::invalid(413, format!("the request's body is larger than {max_body} bytes"))
+    }
+
+    // --- the body -------------------------------------------------------------------------------------------------
+
+    /// 400 with a validator's words, which name the field by path.
+    pub fn invalid_body(message: impl Into<Cow<'static, str>>) -> Refusal {
+        Refusal::invalid(400, message)
+    }
+
+    /// 400: a body whose framing is broken. Closes: where the next message begins is not known any more.
+    pub fn bad_framing() -> Refusal {
+        Refusal::invalid(400, "the request's body is not framed as its head says").closing()
+    }
+
+    /// 400: no `model`, and no default is configured.
+    pub fn no_model() -> Refusal {
+        Refusal::invalid(400, "model: missing, and no default model is configured")
+    }
+
+    /// 404: no such model. The client's own word is repeated, shortened to 64 characters.
+    pub fn unknown_model(id: &str) -> Refusal {
+        let text = format!("model: `{}` does not exist", shortened(id));
+        Refusal::new(RefusalKind::NotFound, 404, text)
+    }
+
+    /// 403: the key's scope lacks the model.
+    pub fn model_scope(id: &str) -> Refusal {
+        let text = format!("model: this key's scope does not include `{}`", shortened(id));
+        Refusal::new(RefusalKind::Permission, 403, text)
+    }
+    /// 429 for a limit of the key. A spent period tells the SDKs not to try again.
+    pub fn limit(limit: &Limit) -> Refusal {
+        Refusal {
+            retry_after: Some(limit.retry_after.max(1)),
+            should_retry: (limit.kind == LimitKind::TokensPerPeriod).then_some(false),
+            reset: Some(limit.reset),
+            ..Refusal::new(RefusalKind::RateLimit, 429, limit.message())
+        }
+    }
+
+    // --- upstream -------------------------------------------------------------------------------------------------
+
+    /// 400: the upstream refused the request for what it says (400, 413, 422); `message` is masked and cut already.
+    pub fn upstream_rejected(message: Option<String>) -> Refusal {
+        let text = message.unwrap_or_else(|| "the model's provider refused the request as invalid".to_string());
+        Refusal::invalid(400, text)
+    }
+
+    /// 500: the upstream refused the gateway (401, 402, 403, 404). The reason is the operator's business, and trying
+    /// again does not help.
+    pub fn upstream_refused() -> Refusal {
+        let text = "the model's provider does not accept the gateway's requests";
+        Refusal { should_retry: Some(false), ..Refusal::new(RefusalKind::Upstream, 500, text) }
+    }
+
+    /// 500: the upstream failed. A provider's `retry-after`, in seconds, is passed on.
+    pub fn upstream_failed(message: Option<String>, retry_after: Option<u64>) -> Refusal {
+        let text = message.map_or(Cow::Borrowed("the model's provider failed"), Cow::Owned);
+        let retry_after = retry_after.map(|seconds| seconds.max(1));
+        Refusal { retry_after, ..Refusal::new(RefusalKind::Upstream, 500, text) }
+    }
+
+    /// 500: no connection to the upstream.
+    pub fn upstream_unreachable() -> Refusal {
+        Refusal::new(RefusalKind::Upstream, 500, "the model's provider cannot be reached")
+    }
+
+    /// 500: the upstream's answer is not one.
+    pub fn upstream_broken() -> Refusal {
+        Refusal::new(RefusalKind::Upstream, 500, "the model's provider broke off or sent an invalid answer")
+    }
+
+    /// 500: an event above `max_event` or an answer above `max_response`; `setting` names which.
+    pub fn upstream_too_large(setting: &'static str) -> Refusal {
+        Refusal::new(RefusalKind::Upstream, 500, format!("the model's answer is larger than {setting} allows"))
+    }
+
+    /// 504: the deadline called `setting` has passed.
+    pub fn timeout(setting: &'static str, limit: Duration) -> Refusal {
+        let (whole, millis) = (limit.as_secs(), limit.subsec_millis());
+        let wait = if millis == 0 { format!("{whole} s") } else { format!("{} ms", limit.as_millis()) };
+        Refusal::new(RefusalKind::Timeout, 504, format!("the model exceeded {setting} ({wait})"))
+    }
+
+    /// 500: a bug of ours was caught.
+    pub fn internal() -> Refusal {
+        Refusal::new(RefusalKind::Upstream, 500, "the gateway failed while handling this request").closing()
+    }
+}
+
+/// The first 64 characters of a client's word, so that an answer does not grow with it.
+fn shortened(word: &str) -> &str {
+    match word.char_indices().nth(64) {
+        Some((end, _)) => &word[..end],
+        None => word,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_row_of_section_7_has_its_status_and_type() {
+        let limit = Limit {
+            kind: LimitKind::Requests,
+            value: 2,
+            window: Duration::from_secs(60),
+            reset: Unix(60_000),
+            retry_after: 60,
+        };
+        let rows = [
+            (Refusal::invalid_body("x"), 400, "invalid_request_error"),
+            (Refusal::bad_key(), 401, "authentication_error"),
+            (Refusal::no_key(), 401, "authentication_error"),
+            (Refusal::model_scope("m"), 403, "permission_error"),
+            (Refusal::endpoint_scope("chat"), 403, "permission_error"),
+            (Refusal::unknown_model("m"), 404, "not_found_error"),
+            (Refusal::no_path(), 404, "not_found_error"),
+            (Refusal::limit(&limit), 429, "rate_limit_error"),
+            (Refusal::upstream_failed(None, None), 500, "upstream_error"),
+            (Refusal::timeout("idle_timeout", Duration::from_secs(600)), 504, "timeout_error"),
+        ];
+        for (refusal, status, kind) in rows {
+            assert_eq!((refusal.status, refusal.kind.as_str()), (status, kind), "{}", refusal.message);
+        }
+    }
+
+    #[test]
+    fn statuses_beyond_section_7_are_invalid_requests_and_503_is_upstream() {
+        let second = Duration::from_secs(10);
+        let invalid = [
+            (Refusal::method("POST"), 405),
+            (Refusal::head_too_slow(second), 408),
+            (Refusal::body_too_slow(second), 408),
+            (Refusal::too_large(10), 413),
+            (Refusal::bad_http(414, "long"), 414),
+            (Refusal::expectation(), 417),
+            (Refusal::bad_http(431, "long"), 431),
+            (Refusal::bad_http(501, "coding"), 501),
+            (Refusal::bad_http(505, "version"), 505),
+        ];
+        for (refusal, status) in invalid {
+            assert_eq!((refusal.status, refusal.kind), (status, RefusalKind::InvalidRequest));
+        }
+        let all = [Refusal::draining(), Refusal::no_connections(), Refusal::no_buffers(), Refusal::store()];
+        for refusal in all.into_iter().chain([Refusal::key_buffers()]) {
+            assert_eq!((refusal.status, refusal.kind), (503, RefusalKind::Upstream));
+            assert!(refusal.retry_after >= Some(1), "{}", refusal.message);
+        }
+    }
+
+    #[test]
+    fn syntax_errors_and_slow_requests_close_the_connection_and_others_keep_it() {
+        assert!(Refusal::bad_http(400, "x").close && Refusal::head_too_slow(Duration::ZERO).close);
+        assert!(!Refusal::bad_key().close && !Refusal::invalid_body("x").close && !Refusal::no_path().close);
+    }
+
+    #[test]
+    fn a_spent_period_says_not_to_retry_and_a_window_says_when() {
+        let mut limit = Limit {
+            kind: LimitKind::TokensPerPeriod,
+            value: 9,
+            window: Duration::from_secs(60),
+            reset: Unix(0),
+            retry_after: 0,
+        };
+        let refusal = Refusal::limit(&limit);
+        assert_eq!((refusal.should_retry, refusal.retry_after), (Some(false), Some(1)));
+        limit.kind = LimitKind::Requests;
+        assert_eq!(Refusal::limit(&limit).should_retry, None);
+    }
+
+    #[test]
+    fn a_very_long_model_name_is_not_sent_back_whole() {
+        let refusal = Refusal::unknown_model(&"ü".repeat(5000));
+        assert_eq!(refusal.message.matches('ü').count(), 64);
+    }
+
+    #[test]
+    fn a_deadline_is_named_with_its_length() {
+        let refusal = Refusal::timeout("connect_timeout", Duration::from_millis(1500));
+        assert_eq!(refusal.message, "the model exceeded connect_timeout (1500 ms)");
+    }
+}

@@ -1,0 +1,110 @@
+//! The one usage value of the house, and what it costs. Written by `gateway`, stored by `io`, printed by `cli`.
+//! It never guesses: whoever builds a value says where its numbers come from.
+
+use super::catalog::Prices;
+
+/// Where the numbers of a [`Usage`] come from (contract section 3).
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Hash)]
+pub enum UsageSource {
+    /// The upstream reported all of it.
+    Provider,
+    /// The upstream reported some of it, the rest is estimated.
+    Partial,
+    /// Estimated from what was relayed.
+    Estimated,
+    /// No tokens were used: the request failed before any.
+    #[default]
+    None,
+}
+
+impl UsageSource {
+    /// As written in logs, rows and reports.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            UsageSource::Provider => "provider",
+            UsageSource::Partial => "partial",
+            UsageSource::Estimated => "estimated",
+            UsageSource::None => "none",
+        }
+    }
+
+    /// Reads what [`UsageSource::as_str`] wrote; `None` for any other text.
+    pub fn from_text(text: &str) -> Option<UsageSource> {
+        let all = [UsageSource::Provider, UsageSource::Partial, UsageSource::Estimated, UsageSource::None];
+        all.into_iter().find(|source| source.as_str() == text)
+    }
+}
+
+/// Tokens of one request by the upstream's own tokenizer; the four counts do not overlap.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// Prompt tokens neither read from nor written to a cache.
+    pub uncached_in: u64,
+    /// Prompt tokens read from the provider's cache.
+    pub cache_read: u64,
+    /// Prompt tokens written to the provider's cache.
+    pub cache_write: u64,
+    /// Completion tokens, reasoning included.
+    pub out: u64,
+    /// Where the counts come from.
+    pub source: UsageSource,
+}
+
+impl Usage {
+    /// All prompt tokens, cached ones included: `prompt_tokens` of the chat shape.
+    pub fn prompt(&self) -> u64 {
+        self.uncached_in.saturating_add(self.cache_read).saturating_add(self.cache_write)
+    }
+
+    /// What counts against an allowance: prompt and completion, cached ones included (contract section 2).
+    pub fn total(&self) -> u64 {
+        self.prompt().saturating_add(self.out)
+    }
+
+    /// Cost in nano-dollars, rounded half up once over the whole sum; saturates at `u64::MAX`.
+    pub fn cost_nano(&self, prices: &Prices) -> u64 {
+        let of = |tokens: u64, price: u64| u128::from(tokens) * u128::from(price);
+        let pico = of(self.uncached_in, prices.input)
+            + of(self.cache_read, prices.cache_read)
+            + of(self.cache_write, prices.cache_write)
+            + of(self.out, prices.output);
+        u64::try_from((pico + 500) / 1000).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PRICES: Prices = Prices { input: 250_000, output: 2_000_000, cache_read: 25_000, cache_write: 312_500 };
+
+    #[test]
+    fn a_million_tokens_cost_their_price() {
+        let usage = Usage { uncached_in: 1_000_000, ..Usage::default() };
+        assert_eq!(usage.cost_nano(&PRICES), 250_000_000);
+        let usage = Usage { out: 1_000_000, ..Usage::default() };
+        assert_eq!(usage.cost_nano(&PRICES), 2_000_000_000);
+    }
+
+    #[test]
+    fn the_four_kinds_are_priced_apart_and_rounded_once() {
+        let usage = Usage { uncached_in: 1, cache_read: 1, cache_write: 1, out: 1, source: UsageSource::Provider };
+        // 250 + 25 + 312.5 + 2000 nano-dollars
+        assert_eq!(usage.cost_nano(&PRICES), 2588);
+        assert_eq!((usage.prompt(), usage.total()), (3, 4));
+    }
+
+    #[test]
+    fn absurd_counts_saturate_instead_of_wrapping() {
+        let usage = Usage { uncached_in: u64::MAX, out: u64::MAX, cache_read: 1, ..Usage::default() };
+        assert_eq!((usage.total(), usage.cost_nano(&PRICES)), (u64::MAX, u64::MAX));
+    }
+
+    #[test]
+    fn every_source_reads_back_what_it_writes() {
+        for text in ["provider", "partial", "estimated", "none"] {
+            assert_eq!(UsageSource::from_text(text).map(UsageSource::as_str), Some(text));
+        }
+        assert_eq!(UsageSource::from_text("Provider"), None);
+    }
+}

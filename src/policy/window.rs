@@ -1,0 +1,237 @@
+//! Aligned windows, calendar periods and the few ways a moment is written. All of it is UTC and arithmetic on
+//! [`Unix`] values; no clock is read here. Called by `meter`, `gateway` (headers, quota) and `cli`.
+
+use crate::base::time::Unix;
+use jiff::civil::Date;
+use std::time::Duration;
+
+const SECOND_MS: u64 = 1000;
+/// Milliseconds of a UTC day; Unix time knows no leap seconds.
+pub const DAY_MS: u64 = 86_400 * SECOND_MS;
+/// 9999-12-30T00:00:00Z, the last moment that is told apart; later ones count as this one.
+const LAST_MS: u64 = 253_402_128_000 * SECOND_MS;
+
+/// The calendar period of an allowance, UTC.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Hash)]
+pub enum Period {
+    /// From the first of a month to the first of the next.
+    #[default]
+    Month,
+    /// From Monday to Monday (ISO 8601).
+    Week,
+    /// From midnight to midnight.
+    Day,
+}
+
+impl Period {
+    /// As written in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Period::Month => "month",
+            Period::Week => "week",
+            Period::Day => "day",
+        }
+    }
+
+    /// The period that `at` lies in: its first moment and the first moment of the next.
+    pub fn bounds(self, at: Unix) -> (Unix, Unix) {
+        let day = at.0.min(LAST_MS) / DAY_MS;
+        let of = |day: u64| Unix(day * DAY_MS);
+        match self {
+            Period::Day => (of(day), of(day + 1)),
+            Period::Week => {
+                // Day 0 was a Thursday; the week before it began three days earlier and is cut off at the epoch.
+                let monday = (day + 3) / 7 * 7;
+                (of(monday.saturating_sub(3)), of(monday + 4))
+            }
+            Period::Month => {
+                let date = date_of(at);
+                let first = date.first_of_month();
+                let next = day_number(first) + u64::try_from(first.days_in_month()).unwrap_or(31);
+                (of(day_number(first)), of(next))
+            }
+        }
+    }
+}
+
+/// The fixed window that `at` lies in: it begins at a multiple of `length` since the epoch (contract section 3), so
+/// that every host agrees. A `length` below one millisecond counts as one.
+pub fn window(at: Unix, length: Duration) -> (Unix, Unix) {
+    let length = u64::try_from(length.as_millis()).unwrap_or(u64::MAX).max(1);
+    let start = at.0 - at.0 % length;
+    (Unix(start), Unix(start.saturating_add(length)))
+}
+
+/// Appends `at` as `2026-11-20T09:00:00Z`, whole seconds, rounded down. Every answer carries one, so it formats by
+/// hand.
+pub fn write_iso(at: Unix, out: &mut Vec<u8>) {
+    let secs = at.0.min(LAST_MS) / SECOND_MS % 86_400;
+    write_date(at, out);
+    for (mark, number) in [(b'T', secs / 3600), (b':', secs / 60 % 60), (b':', secs % 60)] {
+        out.push(mark);
+        two_digits(number as u8, out);
+    }
+    out.push(b'Z');
+}
+
+/// The value of a `date` header: `Fri, 20 Nov 2026 09:00:00 GMT` (RFC 9110 section 5.6.7), appended to `out`.
+pub fn write_http_date(at: Unix, out: &mut Vec<u8>) {
+    let stamp = jiff::Timestamp::from_second(at.secs() as i64).unwrap_or_default();
+    out.extend_from_slice(stamp.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string().as_bytes());
+}
+
+/// Appends `at` as `2026-11-20`.
+pub fn write_date(at: Unix, out: &mut Vec<u8>) {
+    let date = date_of(at);
+    let year = date.year().unsigned_abs();
+    two_digits((year / 100) as u8, out);
+    two_digits((year % 100) as u8, out);
+    for number in [date.month(), date.day()] {
+        out.push(b'-');
+        two_digits(number.unsigned_abs(), out);
+    }
+}
+
+fn two_digits(number: u8, out: &mut Vec<u8>) {
+    out.extend([b'0' + number / 10, b'0' + number % 10]);
+}
+
+/// [`write_iso`] as a `String`, for places where speed does not matter.
+pub fn iso(at: Unix) -> String {
+    let mut out = Vec::with_capacity(20);
+    write_iso(at, &mut out);
+    String::from_utf8(out).unwrap_or_default()
+}
+
+/// [`write_date`] as a `String`, for places where speed does not matter.
+pub fn date(at: Unix) -> String {
+    let mut out = Vec::with_capacity(10);
+    write_date(at, &mut out);
+    String::from_utf8(out).unwrap_or_default()
+}
+
+/// Reads `YYYY-MM-DD`, meaning its first moment, or an ISO 8601 date-time with offset. `None` for anything else and
+/// for moments before 1970.
+pub fn parse_moment(text: &str) -> Option<Unix> {
+    if text.len() == 10 {
+        let date: Date = text.parse().ok()?;
+        return (date.year() >= 1970).then(|| Unix(day_number(date) * DAY_MS));
+    }
+    let moment: jiff::Timestamp = text.parse().ok()?;
+    u64::try_from(moment.as_millisecond()).ok().map(Unix)
+}
+
+/// The UTC date that `at` lies on.
+fn date_of(at: Unix) -> Date {
+    let secs = i64::try_from(at.0.min(LAST_MS) / SECOND_MS).unwrap_or(0);
+    let moment = jiff::Timestamp::from_second(secs).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
+    jiff::tz::Offset::UTC.to_datetime(moment).date()
+}
+
+/// Days from the epoch to `date`, 0 for earlier dates.
+fn day_number(date: Date) -> u64 {
+    let midnight = jiff::tz::Offset::UTC.to_timestamp(date.to_datetime(jiff::civil::Time::midnight()));
+    let secs = midnight.map(|moment| moment.as_second()).unwrap_or(0);
+    u64::try_from(secs).unwrap_or(0) / 86_400
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Unix {
+        parse_moment(text).unwrap()
+    }
+
+    fn bounds(period: Period, moment: &str) -> (String, String) {
+        let (start, renews) = period.bounds(at(moment));
+        (iso(start), iso(renews))
+    }
+
+    fn midnights(start: &str, renews: &str) -> (String, String) {
+        (format!("{start}T00:00:00Z"), format!("{renews}T00:00:00Z"))
+    }
+
+    #[test]
+    fn a_month_runs_from_its_first_to_the_next_first() {
+        let month = |moment| bounds(Period::Month, moment);
+        assert_eq!(month("2026-11-20T09:13:07Z"), midnights("2026-11-01", "2026-12-01"));
+        assert_eq!(month("2026-12-31T23:59:59Z"), midnights("2026-12-01", "2027-01-01"));
+        assert_eq!(month("2028-02-29T12:00:00Z"), midnights("2028-02-01", "2028-03-01"));
+        assert_eq!(month("2026-02-01T00:00:00Z"), midnights("2026-02-01", "2026-03-01"));
+    }
+
+    #[test]
+    fn a_week_begins_on_monday() {
+        // 2026-11-20 is a Friday.
+        let week = |moment| bounds(Period::Week, moment);
+        assert_eq!(week("2026-11-20T09:00:00Z"), midnights("2026-11-16", "2026-11-23"));
+        assert_eq!(week("2026-11-22T23:59:59Z"), midnights("2026-11-16", "2026-11-23"));
+        assert_eq!(week("2026-11-23T00:00:00Z"), midnights("2026-11-23", "2026-11-30"));
+        assert_eq!(week("1970-01-01T00:00:00Z"), midnights("1970-01-01", "1970-01-05"));
+    }
+
+    #[test]
+    fn a_day_runs_from_midnight_to_midnight() {
+        assert_eq!(bounds(Period::Day, "2026-11-20T23:59:59Z"), midnights("2026-11-20", "2026-11-21"));
+        assert_eq!(bounds(Period::Day, "2026-11-21T00:00:00Z"), midnights("2026-11-21", "2026-11-22"));
+    }
+
+    #[test]
+    fn every_day_of_sixty_years_lies_in_exactly_one_period_of_each_kind() {
+        for period in [Period::Month, Period::Week, Period::Day] {
+            let (mut start, mut renews) = period.bounds(Unix(0));
+            for day in 0..60 * 365 {
+                let at = Unix(day * DAY_MS + 12_345);
+                if at >= renews {
+                    let next = period.bounds(at);
+                    assert_eq!(next.0, renews, "{period:?} has a gap before {}", iso(at));
+                    (start, renews) = next;
+                }
+                assert_eq!(period.bounds(at), (start, renews));
+            }
+        }
+    }
+
+    #[test]
+    fn windows_begin_at_multiples_of_their_length_since_the_epoch() {
+        let minute = Duration::from_secs(60);
+        let moment = at("2026-11-20T09:13:07Z");
+        let (start, end) = window(moment, minute);
+        assert_eq!((iso(start).as_str(), iso(end).as_str()), ("2026-11-20T09:13:00Z", "2026-11-20T09:14:00Z"));
+        assert_eq!(window(start, minute), (start, end));
+        assert_eq!(window(Unix(end.0 - 1), minute), (start, end));
+        assert_eq!(window(end, minute).0, end);
+        for seconds in [1, 7, 45, 3600, 100_000] {
+            let (start, end) = window(moment, Duration::from_secs(seconds));
+            assert_eq!((start.0 % (seconds * 1000), end.0 - start.0), (0, seconds * 1000));
+        }
+    }
+
+    #[test]
+    fn moments_are_written_in_whole_seconds_rounded_down() {
+        assert_eq!(iso(Unix(at("2026-11-20T09:00:00Z").0 + 999)), "2026-11-20T09:00:00Z");
+        assert_eq!(iso(Unix(0)), "1970-01-01T00:00:00Z");
+        assert_eq!(date(at("2026-03-04T23:00:00Z")), "2026-03-04");
+    }
+
+    #[test]
+    fn moments_are_read_as_dates_or_date_times() {
+        assert_eq!(parse_moment("2026-11-20"), parse_moment("2026-11-20T00:00:00Z"));
+        assert_eq!(parse_moment("2026-11-20T01:00:00+01:00"), parse_moment("2026-11-20"));
+        for wrong in ["", "2026-11-31", "20.11.2026", "1969-12-31", "2026-11-20T00:00:00", "yesterday"] {
+            assert_eq!(parse_moment(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_clock_gone_mad_is_written_as_some_date_and_breaks_nothing() {
+        assert_eq!(iso(Unix(u64::MAX)), "9999-12-30T00:00:00Z");
+        for period in [Period::Month, Period::Week, Period::Day] {
+            let (start, renews) = period.bounds(Unix(u64::MAX));
+            assert!(start < renews);
+        }
+        let (start, end) = window(Unix(u64::MAX), Duration::from_secs(60));
+        assert!(start < end);
+    }
+}

@@ -1,0 +1,341 @@
+//! One answer on its way out: when its next bytes are due, which they are, and the fault it shall have. Writes into
+//! the connection's buffer as far as the buffer's high-water mark and the pace allow; owns no connection.
+
+use super::ask::Ask;
+use super::event::{Event, Identity, Usage};
+use super::script::{Part, Token};
+use super::stats::Stats;
+use super::{chat, messages};
+use crate::base::limits::HIGH_WATER;
+use crate::base::seam::Shut;
+use crate::base::time::{Mono, Now};
+use crate::wire::Shape;
+use crate::wire::body::{LAST_CHUNK, write_chunk};
+use std::time::Duration;
+
+/// How the body's end is known.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Framed {
+    Length,
+    Chunked,
+    ToEnd,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Stage {
+    /// Nothing has been written yet.
+    Head,
+    /// The first event is next.
+    Start,
+    /// Tokens.
+    Tokens,
+    /// The events after the last token.
+    Finish,
+    /// Nothing more comes, but the connection stays open.
+    Stalled,
+    /// All is written.
+    Done(Option<Shut>),
+}
+
+/// What an answer waits for.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Wait {
+    /// A moment; [`Mono::NEVER`] when it stalls.
+    Until(Mono),
+    /// The buffer's emptying.
+    Room,
+    /// Nothing: it is complete. The connection is to be closed so once all is written, if at all.
+    Nothing(Option<Shut>),
+}
+
+/// An answer and where it stands.
+#[derive(Debug)]
+pub struct Answer {
+    ask: Ask,
+    id: Identity,
+    framed: Framed,
+    keep_alive: bool,
+    stage: Stage,
+    started: Mono,
+    /// Tokens per second, 0 for as fast as they are taken.
+    pace: u64,
+    emitted: u64,
+    part: usize,
+    within: u64,
+    calls: usize,
+    next_ping: Mono,
+    event: Vec<u8>,
+}
+
+impl Answer {
+    /// The answer to `ask`, begun at `now`. `http11` and `keep_alive` are the request's; `pace` is the provider's own.
+    pub fn new(ask: Ask, serial: u64, pace: u64, http11: bool, keep_alive: bool, now: Now) -> Answer {
+        let streamed = ask.stream && !ask.directives.plain;
+        let framed = match streamed {
+            _ if ask.directives.close => Framed::ToEnd,
+            true if http11 => Framed::Chunked,
+            true => Framed::ToEnd,
+            false => Framed::Length,
+        };
+        Answer {
+            id: Identity::new(&ask, serial, now.unix.secs()),
+            framed,
+            keep_alive: keep_alive && framed != Framed::ToEnd,
+            stage: Stage::Head,
+            started: now.mono,
+            pace: ask.directives.pace.unwrap_or(pace),
+            emitted: 0,
+            part: 0,
+            within: 0,
+            calls: 0,
+            next_ping: Mono::NEVER,
+            event: Vec::new(),
+            ask,
+        }
+    }
+
+    /// True for a stream.
+    pub fn is_streamed(&self) -> bool {
+        self.ask.stream && !self.ask.directives.plain
+    }
+
+    /// Most bytes handed to the world at a time; 0 for no such bound.
+    pub fn drip(&self) -> usize {
+        self.ask.directives.drip.unwrap_or(0) as usize
+    }
+
+    /// Writes what is due. Called when begun, at the moment waited for, and when there is room again.
+    pub fn pump(&mut self, out: &mut Vec<u8>, unsent: usize, stats: &mut Stats, now: Now) -> Wait {
+        let before = out.len();
+        loop {
+            let stage = self.stage;
+            match stage {
+                Stage::Done(shut) => return Wait::Nothing(shut),
+                Stage::Stalled => return self.stall(out, now),
+                _ if unsent + (out.len() - before) >= HIGH_WATER => return Wait::Room,
+                Stage::Head => {
+                    let due = self.head_due();
+                    if due > now.mono {
+                        return Wait::Until(due);
+                    }
+                    self.begin(out, stats, now);
+                }
+                Stage::Start | Stage::Tokens | Stage::Finish if self.fault(out, now) => {}
+                Stage::Start => {
+                    let usage = self.usage();
+                    self.put(out, &Event::Start(usage));
+                    self.stage = Stage::Tokens;
+                }
+                Stage::Tokens if self.emitted >= self.ask.script.tokens => self.stage = Stage::Finish,
+                Stage::Tokens => {
+                    let due = self.token_due(self.emitted);
+                    if due > now.mono {
+                        return Wait::Until(due);
+                    }
+                    self.token(out, stats);
+                }
+                Stage::Finish => self.finish(out),
+            }
+        }
+    }
+
+    /// What has been given so far has cost this.
+    fn usage(&self) -> Usage {
+        let prompt = self.ask.prompt;
+        let cached = self.ask.directives.cached.min(prompt);
+        let written = self.ask.directives.written.min(prompt - cached);
+        Usage { prompt, cached, written, completion: self.emitted }
+    }
+
+    fn token_due(&self, number: u64) -> Mono {
+        match number.saturating_mul(1_000_000).checked_div(self.pace) {
+            Some(micros) => self.body_start().after(Duration::from_micros(micros)),
+            None => self.started,
+        }
+    }
+
+    fn body_start(&self) -> Mono {
+        self.started.after(Duration::from_millis(self.ask.directives.delay))
+    }
+
+    /// A whole answer takes as long as its tokens do.
+    fn head_due(&self) -> Mono {
+        let d = &self.ask.directives;
+        match (d.stall_head, self.is_streamed()) {
+            (true, _) => Mono::NEVER,
+            (false, true) => self.body_start(),
+            (false, false) => self.token_due(self.ask.script.tokens).max(self.body_start()),
+        }
+    }
+
+    fn begin(&mut self, out: &mut Vec<u8>, stats: &mut Stats, now: Now) {
+        if self.ask.directives.hint {
+            out.extend_from_slice(b"HTTP/1.1 103 Early Hints\r\nlink: </sim>\r\n\r\n");
+        }
+        stats.began(self.is_streamed(), self.ask.prompt);
+        self.next_ping =
+            self.ask.directives.ping.map_or(Mono::NEVER, |wait| now.mono.after(Duration::from_millis(wait)));
+        if !self.is_streamed() {
+            self.whole(out, stats);
+            return;
+        }
+        self.head(out, "text/event-stream; charset=utf-8", None);
+        self.stage = Stage::Start;
+    }
+
+    fn head(&mut self, out: &mut Vec<u8>, kind: &str, length: Option<usize>) {
+        let framing = match (self.framed, length) {
+            (Framed::Length, Some(length)) => format!("content-length: {length}\r\n"),
+            (Framed::Chunked, _) => "transfer-encoding: chunked\r\n".to_owned(),
+            _ => String::new(),
+        };
+        let connection = if self.keep_alive { "" } else { "connection: close\r\n" };
+        let encoding = self.ask.directives.encoding.as_deref();
+        let encoding = encoding.map_or(String::new(), |name| format!("content-encoding: {name}\r\n"));
+        let (serial, names) = (self.id.serial, ["x-request-id", "request-id"]);
+        let head = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\n{framing}{connection}{encoding}{}: req_sim_{serial}\r\n{}: \
+             req_sim_{serial}\r\nx-sim: upstream\r\n\r\n",
+            names[0], names[1]
+        );
+        out.extend_from_slice(head.as_bytes());
+    }
+
+    fn whole(&mut self, out: &mut Vec<u8>, stats: &mut Stats) {
+        self.emitted = self.ask.script.tokens;
+        stats.tokens(self.emitted);
+        let usage = self.usage();
+        let mut body = match self.ask.shape {
+            Shape::Chat => chat::whole(&self.id, &self.ask.script, usage),
+            Shape::Messages => messages::whole(&self.id, &self.ask.script, usage),
+        };
+        if self.ask.directives.garbage {
+            body.truncate(body.find(':').unwrap_or(0));
+        }
+        self.head(out, "application/json", Some(body.len()));
+        let d = &self.ask.directives;
+        let cut = [d.cut_after, d.reset_after, d.stall_after].into_iter().flatten().min();
+        let give = cut.map_or(body.len(), |cut| (cut as usize).min(body.len()));
+        out.extend_from_slice(&body.as_bytes()[..give]);
+        self.stage = match (d.cut_after, d.reset_after, d.stall_after) {
+            (Some(_), _, _) => Stage::Done(Some(Shut::Clean)),
+            (_, Some(_), _) => Stage::Done(Some(Shut::Abort)),
+            (_, _, Some(_)) => Stage::Stalled,
+            _ => Stage::Done(self.shut()),
+        };
+    }
+
+    fn shut(&self) -> Option<Shut> {
+        (!self.keep_alive).then_some(Shut::Clean)
+    }
+
+    /// Performs the fault that is due, if any, before the next event.
+    fn fault(&mut self, out: &mut Vec<u8>, now: Now) -> bool {
+        let d = &self.ask.directives;
+        let due = |after: Option<u64>| after.is_some_and(|after| after <= self.emitted && self.stage_reached(after));
+        if due(d.error_after) {
+            let message = d.message.clone().unwrap_or_else(|| "the simulated provider was told to fail".to_owned());
+            self.put(out, &Event::Error(&message));
+            self.end_body(out);
+        } else if due(d.cut_after) {
+            self.stage = Stage::Done(Some(Shut::Clean));
+        } else if due(d.reset_after) {
+            self.stage = Stage::Done(Some(Shut::Abort));
+        } else if due(d.stall_after) {
+            self.next_ping = d.ping.map_or(Mono::NEVER, |wait| now.mono.after(Duration::from_millis(wait)));
+            self.stage = Stage::Stalled;
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// A fault after 0 tokens comes before the first event; others after the start has been written.
+    fn stage_reached(&self, after: u64) -> bool {
+        after == 0 || self.stage != Stage::Start
+    }
+
+    fn stall(&mut self, out: &mut Vec<u8>, now: Now) -> Wait {
+        if self.next_ping <= now.mono && self.is_streamed() {
+            self.put(out, &Event::Ping);
+            let wait = self.ask.directives.ping.unwrap_or(0).max(1);
+            self.next_ping = now.mono.after(Duration::from_millis(wait));
+        }
+        Wait::Until(self.next_ping)
+    }
+
+    /// One token, with the events that open and close its part.
+    fn token(&mut self, out: &mut Vec<u8>, stats: &mut Stats) {
+        let Some(part) = self.ask.script.parts.get(self.part) else {
+            self.stage = Stage::Finish;
+            return;
+        };
+        let (last, token) = (self.within + 1 == part.len(), part.token(self.within));
+        let (block, call) = (self.part, self.calls);
+        match &token {
+            Token::Word(piece) => {
+                if self.within == 0 {
+                    self.put(out, &Event::OpenText { block });
+                }
+                if self.ask.directives.garbage {
+                    self.put(out, &Event::Garbage);
+                } else {
+                    self.put(out, &Event::Text { block, piece });
+                }
+            }
+            Token::Name(name) => self.put(out, &Event::OpenCall { block, call, name }),
+            Token::Args(piece) => self.put(out, &Event::Args { block, call, piece }),
+        }
+        self.emitted += 1;
+        self.within += 1;
+        stats.tokens(1);
+        if last {
+            self.close_part(out);
+        }
+    }
+
+    fn close_part(&mut self, out: &mut Vec<u8>) {
+        let block = self.part;
+        self.put(out, &Event::Close { block });
+        self.calls += usize::from(matches!(self.ask.script.parts.get(block), Some(Part::Call(_))));
+        self.part += 1;
+        self.within = 0;
+    }
+
+    fn finish(&mut self, out: &mut Vec<u8>) {
+        if self.within > 0 {
+            self.close_part(out);
+        }
+        let d = &self.ask.directives;
+        let (no_finish, no_done, hang) = (d.no_finish, d.no_done, d.hang);
+        let usage = self.usage();
+        if !no_finish {
+            self.put(out, &Event::Finish(self.ask.script.finish, usage));
+            self.put(out, &Event::Usage(usage));
+        }
+        if !no_finish && !no_done {
+            self.put(out, &Event::End);
+        }
+        if hang { self.stage = Stage::Stalled } else { self.end_body(out) }
+    }
+
+    fn end_body(&mut self, out: &mut Vec<u8>) {
+        if self.framed == Framed::Chunked {
+            out.extend_from_slice(LAST_CHUNK);
+        }
+        self.stage = Stage::Done(self.shut());
+    }
+
+    fn put(&mut self, out: &mut Vec<u8>, event: &Event<'_>) {
+        self.event.clear();
+        match self.ask.shape {
+            Shape::Chat => chat::event(&self.id, event, &mut self.event),
+            Shape::Messages => messages::event(&self.id, event, &mut self.event),
+        }
+        if self.framed == Framed::Chunked {
+            write_chunk(out, &self.event);
+        } else {
+            out.extend_from_slice(&self.event);
+        }
+    }
+}

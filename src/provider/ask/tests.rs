@@ -1,0 +1,148 @@
+//! What a request is understood to ask, in both shapes.
+
+use super::*;
+use crate::provider::script::Finish;
+
+fn chat(body: Value) -> Ask {
+    read(Shape::Chat, body.to_string().as_bytes()).unwrap()
+}
+
+fn messages(body: Value) -> Ask {
+    read(Shape::Messages, body.to_string().as_bytes()).unwrap()
+}
+
+fn user(text: &str) -> Value {
+    json!({ "model": "m", "max_tokens": 1000, "messages": [{ "role": "user", "content": text }] })
+}
+
+fn with(text: &str, members: Value) -> Value {
+    let mut body = user(text);
+    for (name, value) in members.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    body
+}
+
+fn weather() -> Value {
+    let schema =
+        json!({ "type": "object", "properties": { "city": { "type": "string" }, "days": { "type": "integer" } } });
+    json!([
+        { "type": "function", "function": { "name": "get_weather", "parameters": schema } },
+        { "type": "function", "function": { "name": "get_time" } },
+    ])
+}
+
+fn names(ask: &Ask) -> Vec<String> {
+    let call = |part: &'_ Part| match part {
+        Part::Call(call) => Some(call.name.clone()),
+        Part::Text(_) => None,
+    };
+    ask.script.parts.iter().filter_map(call).collect()
+}
+
+#[test]
+fn the_tokens_of_a_prompt_are_its_words() {
+    let ask = chat(json!({ "model": "m", "messages": [
+        { "role": "system", "content": "Be  brief." },
+        { "role": "user", "content": [
+            { "type": "text", "text": "What is\nthis?" },
+            { "type": "image_url", "image_url": { "url": "data:," } },
+        ] },
+        { "role": "assistant", "content": null, "tool_calls": [{ "function": { "name": "f", "arguments": "{\"a\": 1}" } }] },
+        { "role": "tool", "tool_call_id": "c", "content": "one two" },
+    ] }));
+    assert_eq!(ask.prompt, 2 + 3 + OTHER_PART_TOKENS + (1 + 2) + 2);
+    let ask = messages(
+        json!({ "model": "m", "max_tokens": 9, "system": [{ "type": "text", "text": "a b" }], "messages": [
+        { "role": "user", "content": "c" },
+        { "role": "assistant", "content": [{ "type": "tool_use", "id": "t", "name": "f", "input": {} }] },
+        { "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "t", "content": [{ "type": "text", "text": "d e" }] }] },
+    ] }),
+    );
+    assert_eq!(ask.prompt, 2 + 1 + 2 + 2);
+    assert_eq!(chat(json!({ "model": "m", "messages": [{ "role": "user", "content": "" }] })).prompt, 1);
+}
+
+#[test]
+fn what_the_real_providers_refuse_is_refused() {
+    let bodies = [
+        (Shape::Chat, "{"),
+        (Shape::Chat, "[]"),
+        (Shape::Chat, r#"{"messages":[{"role":"user","content":"a"}]}"#),
+        (Shape::Chat, r#"{"model":"m","messages":[]}"#),
+        (Shape::Chat, r#"{"model":"m","messages":[{}],"stream_options":{"include_usage":true}}"#),
+        (Shape::Chat, r##"{"model":"m","messages":[{"role":"user","content":"#sim wrong"}]}"##),
+        (Shape::Messages, r#"{"model":"m","messages":[{"role":"user","content":"a"}]}"#),
+        (Shape::Messages, r#"{"model":"m","max_tokens":0,"messages":[{"role":"user","content":"a"}]}"#),
+    ];
+    for (shape, body) in bodies {
+        assert_eq!(
+            read(shape, body.as_bytes()).map(|ask| ask.prompt).map_err(|error| error.status),
+            Err(400),
+            "{body}"
+        );
+    }
+}
+
+#[test]
+fn a_tool_is_called_when_forced_told_or_named_and_not_otherwise() {
+    let tools = weather();
+    assert!(names(&chat(with("Hello", json!({ "tools": tools })))).is_empty());
+    assert_eq!(names(&chat(with("use get_time", json!({ "tools": tools })))), ["get_time"]);
+    assert_eq!(names(&chat(with("#sim tool=get_weather", json!({ "tools": tools })))), ["get_weather"]);
+    assert_eq!(
+        names(&chat(with("#sim tool calls=3", json!({ "tools": tools })))),
+        ["get_weather", "get_time", "get_weather"]
+    );
+    assert_eq!(names(&chat(with("Hi", json!({ "tools": tools, "tool_choice": "required" })))), ["get_weather"]);
+    let one = json!({ "type": "function", "function": { "name": "get_time" } });
+    assert_eq!(names(&chat(with("Hi", json!({ "tools": tools, "tool_choice": one })))), ["get_time"]);
+    assert!(names(&chat(with("get_time", json!({ "tools": tools, "tool_choice": "none" })))).is_empty());
+    let single = json!({ "tools": tools, "parallel_tool_calls": false });
+    assert_eq!(names(&chat(with("#sim tool calls=3", single))), ["get_weather"]);
+    assert!(names(&chat(user("#sim tool"))).is_empty());
+    let tools = json!([{ "name": "look", "input_schema": { "type": "object" } }]);
+    assert_eq!(names(&messages(with("Hi", json!({ "tools": tools, "tool_choice": { "type": "any" } })))), ["look"]);
+    let choice = json!({ "type": "tool", "name": "look", "disable_parallel_tool_use": true });
+    assert_eq!(names(&messages(with("#sim calls=2", json!({ "tools": tools, "tool_choice": choice })))), ["look"]);
+}
+
+#[test]
+fn a_tools_result_ends_the_loop_even_when_a_tool_is_forced() {
+    let mut body = with("use get_time", json!({ "tools": weather(), "tool_choice": "required" }));
+    body["messages"].as_array_mut().unwrap().extend([
+        json!({ "role": "assistant", "content": null, "tool_calls": [] }),
+        json!({ "role": "tool", "tool_call_id": "c", "content": "12:00" }),
+    ]);
+    let ask = chat(body);
+    assert_eq!((names(&ask).len(), ask.script.finish), (0, Finish::Stop));
+    let result = json!([{ "type": "tool_result", "tool_use_id": "t", "content": "12" }]);
+    let tools = json!([{ "name": "look", "input_schema": {} }]);
+    let body = json!({ "model": "m", "max_tokens": 99, "tools": tools, "tool_choice": { "type": "any" }, "messages": [
+        { "role": "user", "content": "look" }, { "role": "user", "content": result },
+    ] });
+    assert!(names(&messages(body)).is_empty());
+}
+
+#[test]
+fn arguments_and_json_answers_fit_their_schema() {
+    let ask = chat(with("#sim tool=get_weather", json!({ "tools": weather() })));
+    let Part::Call(call) = &ask.script.parts[0] else { panic!("a call") };
+    assert_eq!(call.args.concat(), r#"{"city":"Oslo","days":1}"#);
+    let ask = chat(with("#sim tool=get_weather args={\"x\":[]}", json!({ "tools": weather() })));
+    let Part::Call(call) = &ask.script.parts[0] else { panic!("a call") };
+    assert_eq!(call.args.concat(), r#"{"x":[]}"#);
+    let schema = json!({ "type": "object", "properties": { "kind": { "enum": ["a", "b"] }, "list": { "type": "array", "items": { "type": "boolean" } } } });
+    let format = json!({ "type": "json_schema", "json_schema": { "name": "n", "schema": schema } });
+    let ask = chat(with("Hi", json!({ "response_format": format })));
+    let Part::Text(text) = &ask.script.parts[0] else { panic!("a text") };
+    let joined: String = (0..text.len()).map(|at| text.piece(at)).collect();
+    assert_eq!(joined, r#"{"kind":"a","list":[true]}"#);
+}
+
+#[test]
+fn the_limit_that_wins_is_the_newer_name() {
+    let ask = chat(with("#sim tokens=9", json!({ "max_completion_tokens": 4, "max_tokens": 7 })));
+    assert_eq!((ask.script.tokens, ask.script.finish), (4, Finish::Length));
+    assert_eq!(chat(with("#sim tokens=9", json!({}))).script.tokens, 9);
+}

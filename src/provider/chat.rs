@@ -1,0 +1,119 @@
+//! Spells answers in the chat completions shape, as the published format has them (chunks in the order role,
+//! content, tool start, tool fragments, finish, usage, `[DONE]`). Pure.
+
+use super::event::{Event, Identity, Usage, quoted, sse};
+use super::script::{Finish, Part, Script};
+
+fn reason(finish: Finish) -> &'static str {
+    match finish {
+        Finish::Stop => "stop",
+        Finish::Length => "length",
+        Finish::Tools => "tool_calls",
+    }
+}
+
+fn usage_object(usage: Usage) -> String {
+    let Usage { prompt, cached, written, completion } = usage;
+    let total = prompt + completion;
+    let written = if written > 0 { format!(r#","cache_write_tokens":{written}"#) } else { String::new() };
+    let counts = format!(r#""prompt_tokens":{prompt},"completion_tokens":{completion},"total_tokens":{total}"#);
+    let of_prompt = format!(r#""prompt_tokens_details":{{"cached_tokens":{cached}{written}}}"#);
+    format!(r#"{{{counts},{of_prompt},"completion_tokens_details":{{"reasoning_tokens":0}}}}"#)
+}
+
+fn call_id(id: &Identity, call: usize) -> String {
+    format!("call_sim_{}_{call}", id.serial)
+}
+
+/// The members before `choices`.
+fn opening(id: &Identity, object: &str) -> String {
+    let (serial, model, created) = (id.serial, quoted(&id.model), id.created);
+    if id.bare {
+        return format!(r#"{{"id":"chatcmpl-sim-{serial}","model":{model}"#);
+    }
+    let middle = format!(r#""object":"{object}","created":{created},"model":{model}"#);
+    format!(r#"{{"id":"chatcmpl-sim-{serial}",{middle},"system_fingerprint":"fp_sim""#)
+}
+
+fn chunk(id: &Identity, delta: &str, finish: &str) -> String {
+    let opening = opening(id, "chat.completion.chunk");
+    let usage = if id.include_usage && !id.no_usage { r#","usage":null"# } else { "" };
+    let choice = format!(r#"{{"index":0,"delta":{delta},"logprobs":null,"finish_reason":{finish}}}"#);
+    format!(r#"{opening},"choices":[{choice}]{usage}}}"#)
+}
+
+/// Appends one event of a stream; nothing for those this shape does not have.
+pub fn event(id: &Identity, event: &Event<'_>, out: &mut Vec<u8>) {
+    let data = match event {
+        Event::Start(_) => chunk(id, r#"{"role":"assistant","content":"","refusal":null}"#, "null"),
+        Event::OpenText { .. } | Event::Close { .. } => return,
+        Event::Text { piece, .. } => chunk(id, &format!(r#"{{"content":{}}}"#, quoted(piece)), "null"),
+        Event::OpenCall { call, name, .. } => {
+            let (call_id, name) = (call_id(id, *call), quoted(name));
+            let function = format!(r#"{{"name":{name},"arguments":""}}"#);
+            let entry = format!(r#"{{"index":{call},"id":"{call_id}","type":"function","function":{function}}}"#);
+            chunk(id, &format!(r#"{{"tool_calls":[{entry}]}}"#), "null")
+        }
+        Event::Args { call, piece, .. } => {
+            let entry = format!(r#"{{"index":{call},"function":{{"arguments":{}}}}}"#, quoted(piece));
+            chunk(id, &format!(r#"{{"tool_calls":[{entry}]}}"#), "null")
+        }
+        Event::Finish(finish, _) => chunk(id, "{}", &format!("\"{}\"", reason(*finish))),
+        Event::Usage(usage) if id.include_usage && !id.no_usage => {
+            let opening = opening(id, "chat.completion.chunk");
+            format!(r#"{opening},"choices":[],"usage":{}}}"#, usage_object(*usage))
+        }
+        Event::Usage(_) => return,
+        Event::End => "[DONE]".to_owned(),
+        Event::Ping => {
+            out.extend_from_slice(if id.crlf { b": sim\r\n\r\n" } else { b": sim\n\n" });
+            return;
+        }
+        Event::Error(message) => error_body(500, message),
+        Event::Garbage => r#"{"choices":[{"#.to_owned(),
+    };
+    sse(out, id.crlf, None, &data);
+}
+
+/// A whole answer.
+pub fn whole(id: &Identity, script: &Script, usage: Usage) -> String {
+    let (mut content, mut calls) = (None::<String>, Vec::new());
+    for (part, tokens) in script.given() {
+        match part {
+            Part::Text(text) => {
+                let content = content.get_or_insert_default();
+                (0..tokens).for_each(|at| content.push_str(&text.piece(at)));
+            }
+            Part::Call(call) => {
+                let (name, args) = (quoted(&call.name), quoted(&call.args[..tokens as usize - 1].concat()));
+                let (id, function) = (call_id(id, calls.len()), format!(r#"{{"name":{name},"arguments":{args}}}"#));
+                calls.push(format!(r#"{{"id":"{id}","type":"function","function":{function}}}"#));
+            }
+        }
+    }
+    let empty = calls.is_empty().then(String::new);
+    let content = content.or(empty).map_or("null".to_owned(), |text| quoted(&text));
+    let calls = if calls.is_empty() { String::new() } else { format!(r#","tool_calls":[{}]"#, calls.join(",")) };
+    let message = format!(r#"{{"role":"assistant","content":{content},"refusal":null{calls},"annotations":[]}}"#);
+    let finish = reason(script.finish);
+    let usage = match id.no_usage || id.bare {
+        true => String::new(),
+        false => format!(r#","usage":{}"#, usage_object(usage)),
+    };
+    let opening = opening(id, "chat.completion");
+    let choice = format!(r#"{{"index":0,"message":{message},"logprobs":null,"finish_reason":"{finish}"}}"#);
+    format!(r#"{opening},"choices":[{choice}]{usage}}}"#)
+}
+
+/// The body of an error; the `type` and `code` that the provider uses for `status`.
+pub fn error_body(status: u16, message: &str) -> String {
+    let (kind, code) = match status {
+        401 => ("invalid_request_error", r#""invalid_api_key""#),
+        402 => ("insufficient_quota", r#""insufficient_quota""#),
+        404 => ("invalid_request_error", r#""model_not_found""#),
+        429 => ("requests", r#""rate_limit_exceeded""#),
+        400..=499 => ("invalid_request_error", "null"),
+        _ => ("server_error", "null"),
+    };
+    format!(r#"{{"error":{{"message":{},"type":"{kind}","param":null,"code":{code}}}}}"#, quoted(message))
+}

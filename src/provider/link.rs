@@ -1,0 +1,338 @@
+//! One connection of the provider: reads requests in order, refuses what is not for it, and gives answers one after
+//! the other. Never answers a pipelined request before the one ahead of it.
+
+use super::answer::{Answer, Wait};
+use super::ask::{self, Complaint};
+use super::stats::{Last, Stats, credential};
+use super::{Settings, chat, messages};
+use crate::base::buf::{Buf, Pool};
+use crate::base::limits::{HIGH_WATER, PIPELINE_BYTES_MAX};
+use crate::base::seam::Shut;
+use crate::base::time::{Mono, Now};
+use crate::base::timers::Alarm;
+use crate::wire::Shape;
+use crate::wire::head::{Expect, Field, Method, RequestHead};
+use crate::wire::inbound::{BodyRefusal, Inbound, PushError};
+use std::time::Duration;
+
+/// Bytes of a request's head.
+const HEADER_MAX: usize = 64 * 1024;
+/// Bytes of a request's body.
+const BODY_MAX: u64 = 32 << 20;
+/// How long a connection without a request may say nothing.
+const IDLE_MAX: Duration = Duration::from_secs(3600);
+
+/// What the connections of one provider share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) settings: Settings,
+    pub(super) pool: Pool,
+    pub(super) stats: Stats,
+    pub(super) last: Last,
+    pub(super) serial: u64,
+}
+
+/// A connection.
+#[derive(Debug, Default)]
+pub(super) struct Link {
+    inbound: Inbound,
+    tx: Buf,
+    pub(super) alarm: Alarm,
+    /// The request whose body is being read.
+    head: Option<RequestHead>,
+    answer: Option<Box<Answer>>,
+    /// Nothing more is read; closed so once all is written.
+    ending: Option<Shut>,
+    /// When it wants to be looked at again.
+    due: Mono,
+    /// Bytes shown to the world at a time, 0 for all.
+    drip: usize,
+}
+
+/// Where a request goes.
+enum Place {
+    Generate(Shape),
+    Stats,
+    Last,
+    Health,
+}
+
+impl Link {
+    pub(super) fn unsent(&self) -> &[u8] {
+        let bytes = self.tx.bytes();
+        if self.drip > 0 { &bytes[..bytes.len().min(self.drip)] } else { bytes }
+    }
+
+    pub(super) fn wants_read(&self) -> bool {
+        let busy = self.answer.is_some() || self.tx.len() >= HIGH_WATER;
+        self.ending.is_none() && !(busy && self.inbound.backlog() >= PIPELINE_BYTES_MAX)
+    }
+
+    /// How to close it now, if it is time.
+    pub(super) fn finished(&self) -> Option<Shut> {
+        self.ending.filter(|_| self.tx.is_empty())
+    }
+
+    /// True while a client would miss something if it left.
+    pub(super) fn is_busy(&self) -> bool {
+        self.answer.is_some() || !self.tx.is_empty()
+    }
+
+    pub(super) fn due(&self) -> Mono {
+        self.due
+    }
+
+    pub(super) fn clear(&mut self, shared: &mut Shared) {
+        self.inbound.clear(&mut shared.pool);
+        self.tx.release(&mut shared.pool);
+    }
+
+    pub(super) fn wrote(&mut self, shared: &mut Shared, count: usize, now: Now) {
+        self.tx.consume(&mut shared.pool, count);
+        if self.tx.is_empty() && self.answer.is_none() {
+            self.drip = 0;
+        }
+        if self.tx.len() < HIGH_WATER / 2 {
+            self.advance(shared, now);
+        }
+    }
+
+    pub(super) fn push(&mut self, shared: &mut Shared, data: &[u8], now: Now) {
+        if self.ending.is_some() {
+            return;
+        }
+        match self.inbound.push(&mut shared.pool, data) {
+            Ok(()) => {}
+            Err(PushError::Overflow) => self.ending = Some(Shut::Abort),
+            Err(PushError::Body(refusal)) => {
+                self.head = None;
+                self.refuse_body(shared, refusal);
+            }
+        }
+        self.advance(shared, now);
+    }
+
+    pub(super) fn expired(&mut self, shared: &mut Shared, now: Now) {
+        if self.answer.is_none() && self.ending.is_none() && self.due <= now.mono {
+            self.ending = Some(Shut::Clean);
+        }
+        self.advance(shared, now);
+    }
+
+    /// Goes on as far as bytes, room and time allow.
+    pub(super) fn advance(&mut self, shared: &mut Shared, now: Now) {
+        self.due = now.mono.after(IDLE_MAX);
+        // Bounded by the requests in the buffer: each pass takes one step of one of them.
+        while self.ending.is_none() && self.tx.len() < HIGH_WATER {
+            let went_on = if self.answer.is_some() {
+                self.give(shared, now)
+            } else if let Some(head) = self.head {
+                self.inbound.body_progress().1 && self.handle(shared, &head, now)
+            } else {
+                self.next_head(shared)
+            };
+            if !went_on {
+                return;
+            }
+        }
+    }
+
+    fn give(&mut self, shared: &mut Shared, now: Now) -> bool {
+        let Some(answer) = &mut self.answer else { return false };
+        let unsent = self.tx.len();
+        let wait = self.tx.edit(&mut shared.pool, |out| answer.pump(out, unsent, &mut shared.stats, now));
+        if self.tx.is_empty() {
+            self.tx.release(&mut shared.pool);
+        }
+        match wait {
+            Wait::Until(due) => self.due = self.due.min(due),
+            Wait::Room => {}
+            Wait::Nothing(shut) => {
+                self.answer = None;
+                self.ending = shut;
+                return true;
+            }
+        }
+        false
+    }
+
+    fn next_head(&mut self, shared: &mut Shared) -> bool {
+        let head = match self.inbound.head(&mut shared.pool, HEADER_MAX) {
+            Ok(None) => return false,
+            Ok(Some(head)) => head,
+            Err(error) => {
+                self.respond(
+                    shared,
+                    error.status,
+                    "application/json",
+                    "",
+                    &chat::error_body(error.status, error.reason),
+                );
+                self.ending = Some(Shut::Clean);
+                return true;
+            }
+        };
+        if let Err(complaint) = self.check_head(shared, &head) {
+            shared.stats.failed += 1;
+            let shape = shape_of(head.path.of(self.inbound.message().0));
+            self.complain(shared, shape.unwrap_or(Shape::Chat), &complaint);
+            if self.inbound.begin_discard(&mut shared.pool).is_err() || !head.keep_alive {
+                self.ending = Some(Shut::Clean);
+            }
+            return true;
+        }
+        match self.inbound.begin_body(&head, BODY_MAX) {
+            Ok(complete) => {
+                if !complete && head.expect == Expect::Continue {
+                    self.tx.push(&mut shared.pool, b"HTTP/1.1 100 Continue\r\n\r\n");
+                }
+                self.head = Some(head);
+            }
+            Err(refusal) => self.refuse_body(shared, refusal),
+        }
+        true
+    }
+
+    fn refuse_body(&mut self, shared: &mut Shared, refusal: BodyRefusal) {
+        shared.stats.failed += 1;
+        let status = if refusal == BodyRefusal::TooLarge { 413 } else { 400 };
+        self.complain(shared, Shape::Chat, &Complaint { status, message: "the body is refused".to_owned() });
+        self.ending = Some(Shut::Clean);
+    }
+
+    fn check_head(&self, shared: &Shared, head: &RequestHead) -> Result<(), Complaint> {
+        let bytes = self.inbound.message().0;
+        let complaint = |status, message: &str| Err(Complaint { status, message: message.to_owned() });
+        let post = match place(head.path.of(bytes)) {
+            None => return complaint(404, "there is nothing at this path"),
+            Some(Place::Generate(_)) => true,
+            Some(_) => false,
+        };
+        if post != (head.method == Method::Post) || (!post && head.method != Method::Get) {
+            return complaint(405, "this method is not allowed here");
+        }
+        let expected = shared.settings.key.as_deref().filter(|_| post);
+        if expected.is_some_and(|key| key.as_bytes() != credential(head, bytes)) {
+            return complaint(401, "the key is not the expected one");
+        }
+        let messages = shape_of(head.path.of(bytes)) == Some(Shape::Messages);
+        if messages && head.field(Field::AnthropicVersion).is_empty() {
+            return complaint(400, "anthropic-version: header is required");
+        }
+        Ok(())
+    }
+
+    /// The request is whole.
+    fn handle(&mut self, shared: &mut Shared, head: &RequestHead, now: Now) -> bool {
+        let (bytes, body) = self.inbound.message();
+        let found = place(head.path.of(bytes));
+        let shown = match found {
+            Some(Place::Generate(shape)) => {
+                shared.last.keep(bytes, body);
+                shared.serial += 1;
+                let read = ask::read(shape, body);
+                self.done_reading(shared);
+                match read {
+                    Ok(ask) => self.begin(shared, ask, head, now),
+                    Err(complaint) => {
+                        shared.stats.failed += 1;
+                        self.complain(shared, shape, &complaint);
+                        self.keep_or_end(head);
+                    }
+                }
+                return true;
+            }
+            Some(Place::Stats) => shared.stats.json(),
+            Some(Place::Last) => shared.last.json(),
+            Some(Place::Health) | None => "{}".to_owned(),
+        };
+        self.done_reading(shared);
+        self.respond(shared, 200, "application/json", "", &shown);
+        self.keep_or_end(head);
+        true
+    }
+
+    fn done_reading(&mut self, shared: &mut Shared) {
+        self.inbound.release(&mut shared.pool);
+        self.head = None;
+    }
+
+    fn keep_or_end(&mut self, head: &RequestHead) {
+        if !head.keep_alive {
+            self.ending = Some(Shut::Clean);
+        }
+    }
+
+    fn begin(&mut self, shared: &mut Shared, ask: ask::Ask, head: &RequestHead, now: Now) {
+        let wanted = &ask.directives;
+        if wanted.status.is_some_and(|status| status != 200) || wanted.html {
+            return self.fail(shared, &ask, head);
+        }
+        let pace = shared.settings.pace;
+        let answer = Answer::new(ask, shared.serial, pace, head.http11, head.keep_alive, now);
+        self.drip = answer.drip();
+        self.answer = Some(Box::new(answer));
+    }
+
+    /// The error that the request asks for.
+    fn fail(&mut self, shared: &mut Shared, ask: &ask::Ask, head: &RequestHead) {
+        shared.stats.failed += 1;
+        let wanted = &ask.directives;
+        self.drip = wanted.drip.unwrap_or(0) as usize;
+        let status = wanted.status.unwrap_or(502);
+        let message = wanted.message.as_deref().unwrap_or("the simulated provider was told to fail");
+        let mut extra = wanted.retry_after.map_or(String::new(), |seconds| format!("retry-after: {seconds}\r\n"));
+        if wanted.close || !head.keep_alive {
+            extra.push_str("connection: close\r\n");
+            self.ending = Some(Shut::Clean);
+        }
+        if wanted.html {
+            let page = format!("<html><head><title>{status}</title></head><body><h1>{message}</h1></body></html>");
+            return self.respond(shared, status, "text/html", &extra, &page);
+        }
+        let body = error_body(ask.shape, status, message, shared.serial);
+        self.respond(shared, status, "application/json", &extra, &body);
+    }
+
+    fn complain(&mut self, shared: &mut Shared, shape: Shape, complaint: &Complaint) {
+        let body = error_body(shape, complaint.status, &complaint.message, shared.serial);
+        self.respond(shared, complaint.status, "application/json", "", &body);
+    }
+
+    fn respond(&mut self, shared: &mut Shared, status: u16, kind: &str, extra: &str, body: &str) {
+        let (serial, length) = (shared.serial, body.len());
+        let head = format!(
+            "HTTP/1.1 {status} Simulated\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\
+             x-request-id: req_sim_{serial}\r\n{extra}\r\n"
+        );
+        self.tx.push(&mut shared.pool, head.as_bytes());
+        self.tx.push(&mut shared.pool, body.as_bytes());
+    }
+}
+
+fn error_body(shape: Shape, status: u16, message: &str, serial: u64) -> String {
+    match shape {
+        Shape::Chat => chat::error_body(status, message),
+        Shape::Messages => messages::error_body(status, message, serial),
+    }
+}
+
+/// Any prefix may stand before the endpoint, as base URLs of real providers have them.
+fn place(path: &[u8]) -> Option<Place> {
+    match path {
+        b"/stats" => Some(Place::Stats),
+        b"/last" => Some(Place::Last),
+        b"/" | b"/healthz" => Some(Place::Health),
+        _ => shape_of(path).map(Place::Generate),
+    }
+}
+
+fn shape_of(path: &[u8]) -> Option<Shape> {
+    if path.ends_with(b"/chat/completions") {
+        Some(Shape::Chat)
+    } else if path.ends_with(b"/messages") {
+        Some(Shape::Messages)
+    } else {
+        None
+    }
+}

@@ -1,0 +1,109 @@
+//! Spells answers in the messages shape, as the published format has them (`message_start`, blocks with start,
+//! deltas and stop, `message_delta`, `message_stop`; every event named). Pure.
+
+use super::event::{Event, Identity, Usage, quoted, sse};
+use super::script::{Finish, Part, Script};
+
+fn reason(finish: Finish) -> &'static str {
+    match finish {
+        Finish::Stop => "end_turn",
+        Finish::Length => "max_tokens",
+        Finish::Tools => "tool_use",
+    }
+}
+
+/// `,"usage":{…}`, or nothing when none is reported. Input excludes what the cache did.
+fn usage_member(id: &Identity, usage: Usage) -> String {
+    if id.no_usage {
+        return String::new();
+    }
+    let Usage { prompt, cached, written, completion } = usage;
+    let input = prompt - cached - written;
+    let cache = format!(r#""cache_creation_input_tokens":{written},"cache_read_input_tokens":{cached}"#);
+    format!(r#","usage":{{"input_tokens":{input},{cache},"output_tokens":{completion}}}"#)
+}
+
+fn call_id(id: &Identity, block: usize) -> String {
+    format!("toolu_sim_{}_{block}", id.serial)
+}
+
+fn message(id: &Identity, content: &str, stop: &str, usage: Usage) -> String {
+    let (serial, model, usage) = (id.serial, quoted(&id.model), usage_member(id, usage));
+    let head = format!(r#""id":"msg_sim_{serial}","type":"message","role":"assistant","model":{model}"#);
+    format!(r#"{{{head},"content":[{content}],"stop_reason":{stop},"stop_sequence":null{usage}}}"#)
+}
+
+/// Appends one event of a stream; nothing for those this shape does not have.
+pub fn event(id: &Identity, event: &Event<'_>, out: &mut Vec<u8>) {
+    let (name, rest) = match event {
+        Event::Start(usage) => {
+            let message = message(id, "", "null", Usage { completion: 1, ..*usage });
+            ("message_start", format!(r#","message":{message}"#))
+        }
+        Event::OpenText { block } => {
+            ("content_block_start", format!(r#","index":{block},"content_block":{{"type":"text","text":""}}"#))
+        }
+        Event::Text { block, piece } => delta(*block, &format!(r#""text_delta","text":{}"#, quoted(piece))),
+        Event::OpenCall { block, name, .. } => {
+            let (call_id, name) = (call_id(id, *block), quoted(name));
+            let content = format!(r#"{{"type":"tool_use","id":"{call_id}","name":{name},"input":{{}}}}"#);
+            ("content_block_start", format!(r#","index":{block},"content_block":{content}"#))
+        }
+        Event::Args { block, piece, .. } => {
+            delta(*block, &format!(r#""input_json_delta","partial_json":{}"#, quoted(piece)))
+        }
+        Event::Close { block } => ("content_block_stop", format!(r#","index":{block}"#)),
+        Event::Finish(finish, usage) => {
+            let (stop, usage) = (reason(*finish), usage_member(id, *usage));
+            ("message_delta", format!(r#","delta":{{"stop_reason":"{stop}","stop_sequence":null}}{usage}"#))
+        }
+        Event::Usage(_) => return,
+        Event::End => ("message_stop", String::new()),
+        Event::Ping => ("ping", String::new()),
+        Event::Error(message) => return sse(out, id.crlf, Some("error"), &error_body(529, message, id.serial)),
+        Event::Garbage => return sse(out, id.crlf, Some("content_block_delta"), r#"{"type":"content_bl"#),
+    };
+    sse(out, id.crlf, Some(name), &format!(r#"{{"type":"{name}"{rest}}}"#));
+}
+
+fn delta(block: usize, inner: &str) -> (&'static str, String) {
+    ("content_block_delta", format!(r#","index":{block},"delta":{{"type":{inner}}}"#))
+}
+
+/// A whole answer. Arguments that the limit cut off are no object any more: `{}` stands for them.
+pub fn whole(id: &Identity, script: &Script, usage: Usage) -> String {
+    let mut blocks = Vec::new();
+    for (block, (part, tokens)) in script.given().enumerate() {
+        blocks.push(match part {
+            Part::Text(text) => {
+                let joined: String = (0..tokens).map(|at| text.piece(at)).collect();
+                format!(r#"{{"type":"text","text":{}}}"#, quoted(&joined))
+            }
+            Part::Call(call) => {
+                let args = call.args[..tokens as usize - 1].concat();
+                let object = serde_json::from_str::<serde_json::Value>(&args).is_ok_and(|value| value.is_object());
+                let (id, name, input) = (call_id(id, block), quoted(&call.name), if object { &*args } else { "{}" });
+                format!(r#"{{"type":"tool_use","id":"{id}","name":{name},"input":{input}}}"#)
+            }
+        });
+    }
+    message(id, &blocks.join(","), &quoted(reason(script.finish)), usage)
+}
+
+/// The body of an error; the `type` that the provider uses for `status`.
+pub fn error_body(status: u16, message: &str, serial: u64) -> String {
+    let kind = match status {
+        401 => "authentication_error",
+        402 => "billing_error",
+        403 => "permission_error",
+        404 => "not_found_error",
+        413 => "request_too_large",
+        429 => "rate_limit_error",
+        400..=499 => "invalid_request_error",
+        504 => "timeout_error",
+        529 => "overloaded_error",
+        _ => "api_error",
+    };
+    let error = format!(r#"{{"type":"{kind}","message":{}}}"#, quoted(message));
+    format!(r#"{{"type":"error","error":{error},"request_id":"req_sim_{serial}"}}"#)
+}

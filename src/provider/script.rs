@@ -1,0 +1,213 @@
+//! What an answer says, token by token, without ever being written out in full: a text of a million tokens takes no
+//! memory. Pure; made by `provider::ask`, walked by `provider::answer`.
+
+use std::borrow::Cow;
+
+/// Characters of a tool call's arguments, or of a JSON text, that make one token.
+pub const PIECE_CHARS: usize = 6;
+
+/// The first twelve, the usual length of an answer, make a sentence; the rest make the next.
+const WORDS: [&str; 16] = [
+    "This",
+    "answer",
+    "was",
+    "made",
+    "by",
+    "the",
+    "simulated",
+    "provider",
+    "behind",
+    "your",
+    "own",
+    "gateway.",
+    "It",
+    "knows",
+    "nothing",
+    "else.",
+];
+
+/// A text, cut into its tokens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Text {
+    /// This many words of a fixed text that repeats.
+    Words(u64),
+    /// Pieces given.
+    Pieces(Vec<String>),
+    /// One token of so many letters `x`.
+    Big(usize),
+}
+
+impl Text {
+    /// Cuts before every white space that follows a word, so that joined pieces give the text again.
+    pub fn words_of(text: &str) -> Text {
+        let mut pieces: Vec<String> = Vec::new();
+        let mut blank = true;
+        for character in text.chars() {
+            match pieces.last_mut() {
+                Some(piece) if blank || !character.is_whitespace() => piece.push(character),
+                _ => pieces.push(character.to_string()),
+            }
+            blank = character.is_whitespace();
+        }
+        Text::Pieces(pieces)
+    }
+
+    /// Number of tokens.
+    pub fn len(&self) -> u64 {
+        match self {
+            Text::Words(count) => *count,
+            Text::Pieces(pieces) => pieces.len() as u64,
+            Text::Big(_) => 1,
+        }
+    }
+
+    /// True for a text of no tokens.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Token number `at`.
+    pub fn piece(&self, at: u64) -> Cow<'_, str> {
+        match self {
+            Text::Words(_) if at == 0 => WORDS[0].into(),
+            Text::Words(_) => format!(" {}", WORDS[(at % WORDS.len() as u64) as usize]).into(),
+            Text::Pieces(pieces) => pieces.get(at as usize).map(String::as_str).unwrap_or_default().into(),
+            Text::Big(letters) => "x".repeat(*letters).into(),
+        }
+    }
+}
+
+/// Text in pieces of [`PIECE_CHARS`] characters.
+pub fn pieces_of(text: &str) -> Vec<String> {
+    let characters: Vec<char> = text.chars().collect();
+    characters.chunks(PIECE_CHARS).map(|piece| piece.iter().collect()).collect()
+}
+
+/// One call of a tool: its name is its first token, the pieces of its arguments are the others.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Call {
+    /// The tool's name.
+    pub name: String,
+    /// The arguments, a JSON object, in tokens.
+    pub args: Vec<String>,
+}
+
+/// One part of an answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// Text.
+    Text(Text),
+    /// A tool call.
+    Call(Call),
+}
+
+/// One token of an answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Token {
+    /// A piece of text.
+    Word(String),
+    /// A tool's name, which begins a call.
+    Name(String),
+    /// A piece of a call's arguments.
+    Args(String),
+}
+
+impl Part {
+    /// Token number `at`.
+    pub fn token(&self, at: u64) -> Token {
+        match self {
+            Part::Text(text) => Token::Word(text.piece(at).into_owned()),
+            Part::Call(call) => match at.checked_sub(1) {
+                None => Token::Name(call.name.clone()),
+                Some(at) => Token::Args(call.args.get(at as usize).cloned().unwrap_or_default()),
+            },
+        }
+    }
+
+    /// Number of tokens.
+    pub fn len(&self) -> u64 {
+        match self {
+            Part::Text(text) => text.len(),
+            Part::Call(call) => 1 + call.args.len() as u64,
+        }
+    }
+
+    /// True for a part of no tokens.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Why an answer ends.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Finish {
+    /// It is complete.
+    Stop,
+    /// It reached `max_tokens`.
+    Length,
+    /// It calls tools.
+    Tools,
+}
+
+/// A whole answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Script {
+    /// Its parts in order; none is empty.
+    pub parts: Vec<Part>,
+    /// Tokens that are given, at most those of the parts.
+    pub tokens: u64,
+    /// How it ends.
+    pub finish: Finish,
+}
+
+impl Script {
+    /// The parts, as far as `max_tokens` allows.
+    pub fn new(parts: Vec<Part>, max_tokens: Option<u64>) -> Script {
+        let parts: Vec<Part> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        let all: u64 = parts.iter().map(Part::len).sum();
+        let tokens = all.min(max_tokens.unwrap_or(u64::MAX));
+        let calls = parts.iter().any(|part| matches!(part, Part::Call(_)));
+        let finish = match (tokens < all, calls) {
+            (true, _) => Finish::Length,
+            (false, true) => Finish::Tools,
+            (false, false) => Finish::Stop,
+        };
+        Script { parts, tokens, finish }
+    }
+
+    /// The parts as far as they are given, each with its number of tokens.
+    pub fn given(&self) -> impl Iterator<Item = (&Part, u64)> {
+        let mut left = self.tokens;
+        self.parts.iter().map_while(move |part| {
+            let count = part.len().min(left);
+            left -= count;
+            (count > 0).then_some((part, count))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_a_text_join_to_the_text() {
+        for text in ["", "a", "one two  three\nfour ", " lead", "größe ünï 東京 x"] {
+            let cut = Text::words_of(text);
+            let joined: String = (0..cut.len()).map(|at| cut.piece(at).into_owned()).collect();
+            assert_eq!(joined, text);
+        }
+        assert_eq!(Text::words_of("one two three").len(), 3);
+    }
+
+    #[test]
+    fn a_limit_ends_an_answer_early_and_says_so() {
+        let parts =
+            vec![Part::Text(Text::Words(3)), Part::Call(Call { name: "f".into(), args: pieces_of("{\"a\":1}") })];
+        let script = Script::new(parts.clone(), None);
+        assert_eq!((script.tokens, script.finish), (6, Finish::Tools));
+        let script = Script::new(parts, Some(4));
+        assert_eq!((script.tokens, script.finish), (4, Finish::Length));
+        assert_eq!(script.given().map(|(_, count)| count).collect::<Vec<_>>(), [3, 1]);
+    }
+}

@@ -1,0 +1,113 @@
+//! The chunked transfer coding (RFC 9112 section 7.1), resumable at any byte. Strict: hexadecimal digits, then `;`
+//! or CR; every line ends in CRLF. Extensions and trailers are checked for length and control characters, and
+//! dropped.
+
+use super::{BodyError, Piece};
+use crate::base::limits::CHUNK_LINE_MAX;
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum State {
+    /// Before the first digit of a size.
+    SizeStart,
+    /// Within the digits.
+    Size,
+    /// Within an extension.
+    Extension,
+    /// After the CR of a size line.
+    SizeEnd,
+    /// Within a chunk's payload.
+    Data,
+    /// Before the CR after a chunk's payload.
+    DataCr,
+    /// Before the LF after a chunk's payload.
+    DataLf,
+    /// At the start of a trailer line.
+    TrailerStart,
+    /// Within a trailer line.
+    Trailer,
+    /// After the CR of a trailer line.
+    TrailerEnd,
+    /// After the CR of the blank line that ends the body.
+    LastLf,
+    /// The body is complete.
+    Done,
+}
+
+/// Where the decoding of a chunked body stands.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Chunked {
+    /// Payload bytes of the current chunk still to come; while its size is read, the size so far.
+    left: u64,
+    /// Bytes of the current size line, or of the whole trailer section, so far.
+    line: u16,
+    state: State,
+}
+
+impl Chunked {
+    pub(super) fn new() -> Chunked {
+        Chunked { left: 0, line: 0, state: State::SizeStart }
+    }
+
+    pub(super) fn next(&mut self, input: &[u8]) -> Result<Piece, BodyError> {
+        let mut at = 0;
+        while self.state != State::Done {
+            let Some(byte) = input.get(at) else { break };
+            if self.state == State::Data {
+                let take = usize::try_from(self.left).unwrap_or(usize::MAX).min(input.len() - at);
+                self.left -= take as u64;
+                if self.left == 0 {
+                    self.state = State::DataCr;
+                }
+                return Ok(Piece { consumed: at + take, data: at..at + take, done: false });
+            }
+            self.state = self.step(*byte)?;
+            at += 1;
+        }
+        Ok(Piece { consumed: at, data: at..at, done: self.state == State::Done })
+    }
+
+    fn step(&mut self, byte: u8) -> Result<State, BodyError> {
+        match (self.state, byte) {
+            (State::SizeStart, _) => {
+                self.left = digit(byte)?;
+                self.line = 1;
+                Ok(State::Size)
+            }
+            (State::Size, b';') => self.counted(State::Extension),
+            (State::Size | State::Extension, b'\r') => Ok(State::SizeEnd),
+            (State::Size, _) => {
+                self.left = self.left.checked_mul(16).ok_or(BodyError::BadChunk)? | digit(byte)?;
+                self.counted(State::Size)
+            }
+            (State::Extension, _) if is_text(byte) => self.counted(State::Extension),
+            (State::SizeEnd, b'\n') if self.left == 0 => {
+                self.line = 0;
+                Ok(State::TrailerStart)
+            }
+            (State::SizeEnd, b'\n') => Ok(State::Data),
+            (State::DataCr, b'\r') => Ok(State::DataLf),
+            (State::DataLf, b'\n') => Ok(State::SizeStart),
+            (State::TrailerStart, b'\r') => Ok(State::LastLf),
+            // A line that begins with a blank would be a folded one.
+            (State::TrailerStart, b' ' | b'\t') => Err(BodyError::BadChunk),
+            (State::Trailer, b'\r') => Ok(State::TrailerEnd),
+            (State::TrailerStart | State::Trailer, _) if is_text(byte) => self.counted(State::Trailer),
+            (State::TrailerEnd, b'\n') => Ok(State::TrailerStart),
+            (State::LastLf, b'\n') => Ok(State::Done),
+            _ => Err(BodyError::BadChunk),
+        }
+    }
+
+    fn counted(&mut self, next: State) -> Result<State, BodyError> {
+        self.line += 1;
+        if usize::from(self.line) > CHUNK_LINE_MAX { Err(BodyError::TooLong) } else { Ok(next) }
+    }
+}
+
+fn digit(byte: u8) -> Result<u64, BodyError> {
+    char::from(byte).to_digit(16).map(u64::from).ok_or(BodyError::BadChunk)
+}
+
+fn is_text(byte: u8) -> bool {
+    byte == b'\t' || (byte >= 0x20 && byte != 0x7f)
+}

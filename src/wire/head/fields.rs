@@ -1,0 +1,114 @@
+//! What the two kinds of head have in common: the fields that decide framing and the life of the connection.
+//! Never decides a status; its callers do.
+
+use super::Framing;
+use crate::wire::Span;
+
+/// The framing fields of one head, collected line by line.
+#[derive(Default)]
+pub(super) struct FramingFields<'a> {
+    length: Option<&'a [u8]>,
+    coding: Option<&'a [u8]>,
+    close: bool,
+    keep: bool,
+}
+
+/// What was wrong with the framing fields.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum FramingError {
+    /// Two parsers could disagree about where the body ends.
+    Ambiguous(&'static str),
+    /// A well-formed transfer coding beneath `chunked` that is not spoken here.
+    UnknownCoding,
+}
+
+/// A declared length that is too large to count: every bound refuses it.
+const UNCOUNTABLE: u64 = u64::MAX;
+
+impl<'a> FramingFields<'a> {
+    /// Takes one field; false when it is none of framing.
+    pub(super) fn take(&mut self, name: &str, value: &'a [u8]) -> Result<bool, FramingError> {
+        let slot = if name.eq_ignore_ascii_case("content-length") {
+            &mut self.length
+        } else if name.eq_ignore_ascii_case("transfer-encoding") {
+            &mut self.coding
+        } else if name.eq_ignore_ascii_case("connection") {
+            for token in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+                self.close |= token.eq_ignore_ascii_case(b"close");
+                self.keep |= token.eq_ignore_ascii_case(b"keep-alive");
+            }
+            return Ok(true);
+        } else {
+            return Ok(false);
+        };
+        if slot.replace(value).is_some() {
+            return Err(FramingError::Ambiguous("content-length or transfer-encoding is repeated"));
+        }
+        Ok(true)
+    }
+
+    /// Whether the connection outlives the message (RFC 9112 section 9.3).
+    pub(super) fn keep_alive(&self, http11: bool) -> bool {
+        !self.close && (http11 || self.keep)
+    }
+
+    /// The framing these fields spell; `Framing::None` when they say nothing.
+    pub(super) fn framing(&self, http11: bool) -> Result<Framing, FramingError> {
+        match (self.coding, self.length) {
+            (Some(_), Some(_)) => {
+                Err(FramingError::Ambiguous("content-length and transfer-encoding exclude one another"))
+            }
+            (Some(_), None) if !http11 => Err(FramingError::Ambiguous("transfer-encoding needs HTTP/1.1")),
+            (Some(coding), None) => chunked(coding),
+            (None, Some(length)) => decimal(length).map(Framing::Length),
+            (None, None) => Ok(Framing::None),
+        }
+    }
+}
+
+/// Exactly `chunked`; RFC 9112 section 6.1 asks for 501 for an unknown coding, section 6.3 for 400 where `chunked`
+/// is not the last one.
+fn chunked(value: &[u8]) -> Result<Framing, FramingError> {
+    if value.eq_ignore_ascii_case(b"chunked") {
+        return Ok(Framing::Chunked);
+    }
+    let mut codings = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).rev();
+    let last = codings.next().unwrap_or_default();
+    if !last.eq_ignore_ascii_case(b"chunked") {
+        return Err(FramingError::Ambiguous("transfer-encoding does not end in chunked"));
+    }
+    let mut unknown = false;
+    for coding in codings {
+        if !is_token(coding) || coding.eq_ignore_ascii_case(b"chunked") {
+            return Err(FramingError::Ambiguous("transfer-encoding is malformed"));
+        }
+        unknown = true;
+    }
+    if unknown {
+        Err(FramingError::UnknownCoding)
+    } else {
+        Err(FramingError::Ambiguous("transfer-encoding is malformed"))
+    }
+}
+
+fn is_token(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))
+}
+
+/// Digits alone: no sign, no list, no blanks (RFC 9110 section 8.6). Too large a number is still a number.
+fn decimal(value: &[u8]) -> Result<u64, FramingError> {
+    if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
+        return Err(FramingError::Ambiguous("content-length is not a number"));
+    }
+    let number = value.iter().try_fold(0u64, |sum, digit| sum.checked_mul(10)?.checked_add(u64::from(digit - b'0')));
+    Ok(number.unwrap_or(UNCOUNTABLE))
+}
+
+/// Where `part`, a slice of `whole`, lies in it; the empty span if it does not.
+pub(super) fn span_of(whole: &[u8], part: &[u8]) -> Span {
+    let start = (part.as_ptr() as usize).wrapping_sub(whole.as_ptr() as usize);
+    if start > whole.len() || part.len() > whole.len() - start {
+        return Span::default();
+    }
+    Span::new(start, start + part.len())
+}

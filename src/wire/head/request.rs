@@ -1,0 +1,240 @@
+//! Request heads. Refuses what RFC 9112 calls malformed or what could smuggle a second request; decides nothing
+//! about paths, keys or sizes of bodies.
+
+use super::fields::{FramingError, FramingFields, span_of};
+use super::{COUNT, Expect, Field, Framing, HeadError, Lines, Method, find_end};
+use crate::base::limits::HEADERS_MAX;
+use crate::wire::Span;
+use std::mem::MaybeUninit;
+
+/// One request's head, as spans into the buffer it was parsed from (offset 0 = first byte of the request line).
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct RequestHead {
+    /// The method.
+    pub method: Method,
+    /// The request target as it came.
+    pub target: Span,
+    /// The path within the target: no query, the path part of an absolute target, not percent-decoded. It begins
+    /// with `/` but for `OPTIONS *` and `CONNECT`, where it is the target.
+    pub path: Span,
+    /// HTTP/1.1 (else 1.0).
+    pub http11: bool,
+    /// Bytes of the head, its blank line included.
+    pub len: u32,
+    /// How long the body is; [`Framing::ToEnd`] only in [`RequestHead::unparsed`].
+    pub framing: Framing,
+    /// Whether the client wants the connection to live on.
+    pub keep_alive: bool,
+    /// What the `expect` header asks.
+    pub expect: Expect,
+    fields: [Span; COUNT],
+}
+
+impl RequestHead {
+    /// Stands for a head that could not be parsed: nothing is known of it, not even where its message ends, and the
+    /// connection does not outlive it.
+    pub fn unparsed() -> RequestHead {
+        RequestHead {
+            method: Method::Other,
+            target: Span::default(),
+            path: Span::default(),
+            http11: true,
+            len: 0,
+            framing: Framing::ToEnd,
+            keep_alive: false,
+            expect: Expect::None,
+            fields: [Span::default(); COUNT],
+        }
+    }
+
+    /// The value of a header, trimmed; the empty span when it is absent or empty. Of repeated ones, where repetition
+    /// is allowed at all, the first.
+    pub fn field(&self, field: Field) -> Span {
+        self.fields[field as usize]
+    }
+}
+
+const NAMES: [(&str, Field); COUNT] = [
+    ("host", Field::Host),
+    ("authorization", Field::Authorization),
+    ("x-api-key", Field::XApiKey),
+    ("content-type", Field::ContentType),
+    ("content-encoding", Field::ContentEncoding),
+    ("x-request-id", Field::XRequestId),
+    ("user-agent", Field::UserAgent),
+    ("anthropic-version", Field::AnthropicVersion),
+    ("anthropic-beta", Field::AnthropicBeta),
+    ("origin", Field::Origin),
+    ("access-control-request-method", Field::AcRequestMethod),
+    ("access-control-request-headers", Field::AcRequestHeaders),
+];
+
+/// Parses the request head at the front of `buf`.
+///
+/// `scanned` is the resume offset of the search for its end: 0 for a new head, kept by the caller between calls on a
+/// growing buffer. `Ok(None)` asks for more bytes. A head of more than `max_bytes` is 431, or 414 when already its
+/// first line is longer. Bytes after the head are not looked at. Contract section 1, row HTTP; RFC 9112.
+pub fn parse_request(buf: &[u8], scanned: &mut u32, max_bytes: usize) -> Result<Option<RequestHead>, HeadError> {
+    let window = &buf[..buf.len().min(max_bytes)];
+    if matches!(window.first(), Some(b'\r' | b'\n')) {
+        return Err(HeadError::new(400, "the request line is empty"));
+    }
+    let len = match find_end(window, scanned).map_err(bad)? {
+        Lines::End(len) => len,
+        Lines::More if buf.len() < max_bytes => return Ok(None),
+        Lines::More if !window.contains(&b'\n') => return Err(HeadError::new(414, "the request line is too long")),
+        Lines::More => return Err(HeadError::new(431, "the request head is too large")),
+    };
+    parse_whole(&buf[..len]).map(Some)
+}
+
+fn bad(reason: &'static str) -> HeadError {
+    HeadError::new(400, reason)
+}
+
+fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
+    let mut storage = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+    let mut request = httparse::Request::new(&mut []);
+    let status = request.parse_with_uninit_headers(head, &mut storage).map_err(|error| explain(head, error))?;
+    // The blank line that was found must be the one httparse stops at.
+    if status != httparse::Status::Complete(head.len()) {
+        return Err(bad("the request head is malformed"));
+    }
+    let (Some(method), Some(target), Some(version)) = (request.method, request.path, request.version) else {
+        return Err(bad("the request line is malformed"));
+    };
+    let http11 = version == 1;
+    let mut framing = FramingFields::default();
+    let mut fields = [Span::default(); COUNT];
+    let mut seen = [false; COUNT];
+    let mut expect = Expect::None;
+    for header in request.headers.iter() {
+        if framing.take(header.name, header.value).map_err(refuse)? {
+            continue;
+        }
+        if header.name.eq_ignore_ascii_case("expect") {
+            expect = merge_expect(expect, header.value, http11);
+            continue;
+        }
+        let Some((_, field)) = NAMES.iter().find(|(name, _)| header.name.eq_ignore_ascii_case(name)) else { continue };
+        if !std::mem::replace(&mut seen[*field as usize], true) {
+            fields[*field as usize] = span_of(head, header.value);
+        } else if let Some(reason) = refuse_repeated(*field) {
+            return Err(bad(reason));
+        }
+    }
+    check_host(http11, seen[Field::Host as usize], fields[Field::Host as usize].of(head))?;
+    let known = known_method(method);
+    Ok(RequestHead {
+        method: known,
+        target: span_of(head, target.as_bytes()),
+        path: path_of(head, method, target)?,
+        http11,
+        len: head.len() as u32,
+        framing: framing.framing(http11).map_err(refuse)?,
+        keep_alive: framing.keep_alive(http11),
+        expect,
+        fields,
+    })
+}
+
+fn explain(head: &[u8], error: httparse::Error) -> HeadError {
+    use httparse::Error;
+    match error {
+        Error::TooManyHeaders => HeadError::new(431, "the request has too many headers"),
+        Error::Version if names_a_version(head) => HeadError::new(505, "only HTTP/1.0 and HTTP/1.1 are spoken here"),
+        Error::HeaderName => bad("a header name is malformed"),
+        Error::HeaderValue => bad("a header value is malformed"),
+        _ => bad("the request line is malformed"),
+    }
+}
+
+/// `HTTP/d.d`, well-formed but not ours, also `HTTP/2` as some write it.
+fn names_a_version(head: &[u8]) -> bool {
+    let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let mut parts = line.split(|byte| *byte == b' ');
+    let (Some(_), Some(_), Some(version), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
+        return false;
+    };
+    match version.strip_prefix(b"HTTP/") {
+        Some([major]) => major.is_ascii_digit(),
+        Some([major, b'.', minor]) => major.is_ascii_digit() && minor.is_ascii_digit(),
+        _ => false,
+    }
+}
+
+fn refuse(error: FramingError) -> HeadError {
+    match error {
+        FramingError::Ambiguous(reason) => bad(reason),
+        FramingError::UnknownCoding => HeadError::new(501, "no transfer coding but chunked is spoken here"),
+    }
+}
+
+fn merge_expect(before: Expect, value: &[u8], http11: bool) -> Expect {
+    match (http11, value.eq_ignore_ascii_case(b"100-continue")) {
+        (false, _) => Expect::None,
+        (true, true) if before != Expect::Other => Expect::Continue,
+        (true, _) => Expect::Other,
+    }
+}
+
+/// Repetitions of a field that decides who is asking or what the body is: two readers could pick different ones.
+fn refuse_repeated(field: Field) -> Option<&'static str> {
+    match field {
+        Field::Host => Some("host is repeated"),
+        Field::Authorization => Some("authorization is repeated"),
+        Field::XApiKey => Some("x-api-key is repeated"),
+        Field::ContentType => Some("content-type is repeated"),
+        Field::ContentEncoding => Some("content-encoding is repeated"),
+        Field::AnthropicVersion => Some("anthropic-version is repeated"),
+        Field::Origin => Some("origin is repeated"),
+        _ => None,
+    }
+}
+
+/// RFC 9112 section 3.2: required on HTTP/1.1, and nothing but `uri-host [":" port]`; it may be empty.
+fn check_host(http11: bool, present: bool, value: &[u8]) -> Result<(), HeadError> {
+    if !present {
+        return if http11 { Err(bad("host is missing")) } else { Ok(()) };
+    }
+    let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+;=%[]:".contains(byte);
+    if value.iter().all(allowed) { Ok(()) } else { Err(bad("host is malformed")) }
+}
+
+fn known_method(method: &str) -> Method {
+    match method {
+        "GET" => Method::Get,
+        "HEAD" => Method::Head,
+        "POST" => Method::Post,
+        "OPTIONS" => Method::Options,
+        _ => Method::Other,
+    }
+}
+
+/// The path of any of the four forms of a target (RFC 9112 section 3.2).
+fn path_of(head: &[u8], method: &str, target: &str) -> Result<Span, HeadError> {
+    let malformed = || bad("the request target is malformed");
+    if !target.bytes().all(|byte| (0x21..=0x7e).contains(&byte) && byte != b'#') {
+        return Err(malformed());
+    }
+    let whole = span_of(head, target.as_bytes());
+    if method == "CONNECT" || (target == "*" && method == "OPTIONS") {
+        return Ok(whole);
+    }
+    let without_query = target.split('?').next().unwrap_or_default();
+    if without_query.starts_with('/') {
+        return Ok(span_of(head, without_query.as_bytes()));
+    }
+    let scheme = ["http://", "https://"]
+        .iter()
+        .find(|scheme| target.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)));
+    let Some(scheme) = scheme else { return Err(malformed()) };
+    let rest = without_query.get(scheme.len()..).ok_or_else(malformed)?;
+    match rest.find('/') {
+        Some(0) => Err(malformed()),
+        Some(at) => Ok(span_of(head, &rest.as_bytes()[at..])),
+        None if rest.is_empty() => Err(malformed()),
+        // An absolute target without a path means the root: one of the scheme's slashes stands for it.
+        None => Ok(span_of(head, &target.as_bytes()[scheme.len() - 1..scheme.len()])),
+    }
+}

@@ -1,0 +1,369 @@
+//! Heads in one piece, byte by byte, and with the next message behind them; and every refusal.
+
+use super::*;
+
+const MAX: usize = 16 * 1024;
+
+fn whole(input: &[u8]) -> Result<Option<RequestHead>, HeadError> {
+    parse_request(input, &mut 0, MAX)
+}
+
+fn dripped<T>(
+    input: &[u8],
+    mut parse: impl FnMut(&[u8], &mut u32) -> Result<Option<T>, HeadError>,
+) -> Result<Option<T>, HeadError> {
+    let mut scanned = 0;
+    for end in 0..=input.len() {
+        if let done @ (Ok(Some(_)) | Err(_)) = parse(&input[..end], &mut scanned) {
+            return done;
+        }
+    }
+    Ok(None)
+}
+
+/// The head, after checking that all three ways agree.
+fn head(input: &str) -> RequestHead {
+    let input = input.as_bytes();
+    let parsed = whole(input).unwrap().expect("complete");
+    assert_eq!(dripped(input, |buf, at| parse_request(buf, at, MAX)), Ok(Some(parsed)));
+    let tailed = [input, b"POST /v1/messages HTTP/1.1\r\n\n\x00"].concat();
+    assert_eq!(whole(&tailed), Ok(Some(parsed)));
+    parsed
+}
+
+/// The status of a refusal, after checking that all three ways agree.
+fn refused(input: impl AsRef<[u8]>) -> u16 {
+    let input = input.as_ref();
+    let error = whole(input).expect_err("refused");
+    let drip = dripped(input, |buf, at| parse_request(buf, at, MAX)).expect_err("refused byte by byte");
+    assert_eq!(drip.status, error.status, "{error:?} {drip:?}");
+    let tailed = [input, b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"].concat();
+    assert_eq!(whole(&tailed).expect_err("refused with a tail").status, error.status);
+    error.status
+}
+
+#[test]
+fn a_request_head_is_read_into_spans() {
+    let text = "POST /v1/chat/completions?x=/y HTTP/1.1\r\nHost: gate:8080\r\nAUTHORIZATION:  Bearer tg_live_a \t\r\n\
+                X-Api-Key:k\r\ncontent-type: application/json; charset=utf-8\r\nContent-Length: 12\r\nuser-agent: a\tb\r\n\
+                x-other: \u{e9}\r\nanthropic-beta: a, b\r\nanthropic-beta: c\r\nanthropic-version: 2023-06-01\r\n\r\n";
+    let head = head(text);
+    let bytes = text.as_bytes();
+    assert_eq!((head.method, head.http11, head.keep_alive, head.expect), (Method::Post, true, true, Expect::None));
+    assert_eq!(head.target.of(bytes), b"/v1/chat/completions?x=/y");
+    assert_eq!(head.path.of(bytes), b"/v1/chat/completions");
+    assert_eq!(head.len as usize, bytes.len());
+    assert_eq!(head.framing, Framing::Length(12));
+    let fields = [
+        (Field::Host, "gate:8080"),
+        (Field::Authorization, "Bearer tg_live_a"),
+        (Field::XApiKey, "k"),
+        (Field::ContentType, "application/json; charset=utf-8"),
+        (Field::ContentEncoding, ""),
+        (Field::UserAgent, "a\tb"),
+        (Field::AnthropicVersion, "2023-06-01"),
+        (Field::AnthropicBeta, "a, b"),
+        (Field::Origin, ""),
+    ];
+    for (field, value) in fields {
+        assert_eq!(head.field(field).of(bytes), value.as_bytes(), "{field:?}");
+    }
+    assert_eq!(values(bytes, "Anthropic-Beta").collect::<Vec<_>>(), [&b"a, b"[..], b"c"]);
+}
+
+#[test]
+fn the_four_forms_of_a_target_give_their_path() {
+    let cases = [
+        ("GET /a/b?c#".trim_end_matches('#'), "/a/b"),
+        ("GET /", "/"),
+        ("GET //x", "//x"),
+        ("GET http://h/v1/models?a=/b", "/v1/models"),
+        ("GET HTTPS://h:1/x", "/x"),
+        ("GET http://h", "/"),
+        ("GET http://h?q=/a", "/"),
+        ("OPTIONS *", "*"),
+        ("CONNECT h:443", "h:443"),
+    ];
+    for (line, path) in cases {
+        let text = format!("{line} HTTP/1.1\r\nHost: h\r\n\r\n");
+        assert_eq!(head(&text).path.of(text.as_bytes()), path.as_bytes(), "{line}");
+    }
+    for line in ["GET *", "GET v1", "GET http://", "GET http:///x", "GET ftp://h/x", "GET /a#b", "GET h:443", "POST ?a"]
+    {
+        assert_eq!(refused(format!("{line} HTTP/1.1\r\nHost: h\r\n\r\n")), 400, "{line}");
+    }
+}
+
+#[test]
+fn methods_are_told_apart_by_case() {
+    for (text, method) in [("GET", Method::Get), ("HEAD", Method::Head), ("get", Method::Other), ("PUT", Method::Other)]
+    {
+        assert_eq!(head(&format!("{text} / HTTP/1.1\r\nhost:h\r\n\r\n")).method, method);
+    }
+}
+
+#[test]
+fn the_connection_lives_on_as_the_version_and_the_header_say() {
+    let cases = [
+        ("1.1", "", true),
+        ("1.1", "Connection: close\r\n", false),
+        ("1.1", "Connection: x, Close\r\n", false),
+        ("1.1", "Connection: keep-alive\r\nConnection: close\r\n", false),
+        ("1.0", "", false),
+        ("1.0", "Connection: keep-alive\r\n", true),
+        ("1.0", "Connection: keep-alive, close\r\n", false),
+    ];
+    for (version, line, alive) in cases {
+        assert_eq!(
+            head(&format!("GET / HTTP/{version}\r\nHost: h\r\n{line}\r\n")).keep_alive,
+            alive,
+            "{version} {line}"
+        );
+    }
+}
+
+#[test]
+fn expect_is_understood_on_http_1_1_alone() {
+    let cases = [
+        ("1.1", "100-continue", Expect::Continue),
+        ("1.1", "100-Continue", Expect::Continue),
+        ("1.1", "200-maybe", Expect::Other),
+        ("1.1", "100-continue, x", Expect::Other),
+        ("1.0", "100-continue", Expect::None),
+    ];
+    for (version, value, expect) in cases {
+        assert_eq!(head(&format!("POST / HTTP/{version}\r\nHost: h\r\nExpect: {value}\r\n\r\n")).expect, expect);
+    }
+}
+
+#[test]
+fn framing_is_none_a_length_or_chunks() {
+    let cases = [
+        ("", Framing::None),
+        ("Content-Length: 0\r\n", Framing::Length(0)),
+        ("Content-Length: 007\r\n", Framing::Length(7)),
+        ("Content-Length: 99999999999999999999999\r\n", Framing::Length(u64::MAX)),
+        ("Transfer-Encoding: Chunked\r\n", Framing::Chunked),
+    ];
+    for (line, framing) in cases {
+        assert_eq!(head(&format!("POST / HTTP/1.1\r\nHost: h\r\n{line}\r\n")).framing, framing, "{line}");
+    }
+}
+
+#[test]
+fn framing_that_could_smuggle_is_refused() {
+    let cases = [
+        ("Content-Length: 5\r\nContent-Length: 5\r\n", 400),
+        ("Content-Length: 5\r\nContent-Length: 6\r\n", 400),
+        ("Content-Length: 5, 5\r\n", 400),
+        ("Content-Length: +5\r\n", 400),
+        ("Content-Length: -5\r\n", 400),
+        ("Content-Length: 0x5\r\n", 400),
+        ("Content-Length: 5 5\r\n", 400),
+        ("Content-Length:\r\n", 400),
+        ("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", 400),
+        ("Transfer-Encoding: chunked\r\nContent-Length: 0\r\n", 400),
+        ("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", 400),
+        ("Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n", 400),
+        ("Transfer-Encoding: chunked, chunked\r\n", 400),
+        ("Transfer-Encoding: chunked, identity\r\n", 400),
+        ("Transfer-Encoding: identity\r\n", 400),
+        ("Transfer-Encoding: gzip\r\n", 400),
+        ("Transfer-Encoding: xchunked\r\n", 400),
+        ("Transfer-Encoding: \"chunked\"\r\n", 400),
+        ("Transfer-Encoding: ,chunked\r\n", 400),
+        ("Transfer-Encoding: chunked;a=b\r\n", 400),
+        ("Transfer-Encoding:\r\n", 400),
+        ("Transfer-Encoding: \x0bchunked\r\n", 400),
+        ("Transfer-Encoding: gzip, chunked\r\n", 501),
+        ("Transfer-Encoding : chunked\r\n", 400),
+        ("Transfer-Encoding\t: chunked\r\n", 400),
+        ("X: a\r\n Transfer-Encoding: chunked\r\n", 400),
+        ("Transfer-Encoding:\r\n chunked\r\n", 400),
+    ];
+    for (line, status) in cases {
+        assert_eq!(refused(format!("POST / HTTP/1.1\r\nHost: h\r\n{line}\r\n")), status, "{line:?}");
+    }
+    assert_eq!(refused("POST / HTTP/1.0\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"), 400);
+}
+
+#[test]
+fn malformed_lines_are_refused() {
+    let cases: [&[u8]; 25] = [
+        b"\r\nGET / HTTP/1.1\r\nHost: h\r\n\r\n",
+        b"\nGET / HTTP/1.1\r\nHost: h\r\n\r\n",
+        b"GET / HTTP/1.1\nHost: h\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: h\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: h\r\n\n",
+        b"GET / HTTP/1.1\r\nHost: h\r\nA: b\rc\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: h\r\n\rX\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: h\r\nA: b\0c\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: h\r\nA: b\x7fc\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: h\r\nA: b\r\n c\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: h\r\nA: b\r\n\tc\r\n\r\n",
+        b"GET / HTTP/1.1\r\n Host: h\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: h\r\nA b: c\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: h\r\nA : c\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: h\r\n: c\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: h\r\nno colon\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: h\r\n\xc3\xa9: c\r\n\r\n",
+        b"GET  / HTTP/1.1\r\nHost: h\r\n\r\n",
+        b"GET /  HTTP/1.1\r\nHost: h\r\n\r\n",
+        b" GET / HTTP/1.1\r\nHost: h\r\n\r\n",
+        b"GET /\xc3\xa9 HTTP/1.1\r\nHost: h\r\n\r\n",
+        b"GET /\r\nHost: h\r\n\r\n",
+        b"GET / HTP/1.1\r\nHost: h\r\n\r\n",
+        b"G@T / HTTP/1.1\r\nHost: h\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ];
+    for case in cases {
+        assert_eq!(refused(case), 400, "{:?}", String::from_utf8_lossy(case));
+    }
+}
+
+#[test]
+fn host_is_one_and_well_formed() {
+    let cases = [
+        "",
+        "Host: a\r\nHost: a\r\n",
+        "Host: a\r\nhost: b\r\n",
+        "Host: a b\r\n",
+        "Host: a/b\r\n",
+        "Host: u@a\r\n",
+        "Host: a, b\r\n",
+    ];
+    for line in cases {
+        assert_eq!(refused(format!("GET / HTTP/1.1\r\n{line}\r\n")), 400, "{line:?}");
+    }
+    for host in ["", "[::1]:80", "a-b.c_d:1", "%41"] {
+        head(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+    }
+    head("GET / HTTP/1.0\r\n\r\n");
+    assert_eq!(refused("GET / HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n"), 400);
+}
+
+#[test]
+fn headers_that_say_who_asks_come_once() {
+    for name in ["authorization", "x-api-key", "content-type", "content-encoding", "anthropic-version", "origin"] {
+        assert_eq!(refused(format!("GET / HTTP/1.1\r\nHost: h\r\n{name}: a\r\n{name}:\r\n\r\n")), 400, "{name}");
+        assert_eq!(refused(format!("GET / HTTP/1.1\r\nHost: h\r\n{name}:\r\n{name}: a\r\n\r\n")), 400, "{name}");
+    }
+    for name in ["x-request-id", "user-agent", "anthropic-beta", "x-other"] {
+        head(&format!("GET / HTTP/1.1\r\nHost: h\r\n{name}: a\r\n{name}: b\r\n\r\n"));
+    }
+}
+
+#[test]
+fn other_versions_are_505_and_nonsense_is_400() {
+    for version in ["HTTP/2.0", "HTTP/1.2", "HTTP/0.9", "HTTP/3", "HTTP/2"] {
+        assert_eq!(refused(format!("GET / {version}\r\nHost: h\r\n\r\n")), 505, "{version}");
+    }
+    for version in ["HTTP/1.x", "http/1.1", "HTTP/11", "HTTP/1.10", "XTTP/1.1"] {
+        assert_eq!(refused(format!("GET / {version}\r\nHost: h\r\n\r\n")), 400, "{version}");
+    }
+    assert_eq!(refused("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), 505);
+}
+
+#[test]
+fn a_head_may_be_as_large_as_the_bound_and_no_larger() {
+    let start = "GET / HTTP/1.1\r\nHost: h\r\nX: ";
+    let fill = |size: usize| format!("{start}{}\r\n\r\n", "a".repeat(size - start.len() - 4));
+    assert_eq!(head(&fill(MAX)).len as usize, MAX);
+    assert_eq!(refused(fill(MAX + 1)), 431);
+    assert_eq!(refused(format!("{start}{}", "a".repeat(MAX))), 431);
+    assert_eq!(refused(format!("GET /{}", "a".repeat(MAX))), 414);
+    assert_eq!(refused("a".repeat(MAX)), 414);
+}
+
+#[test]
+fn a_hundred_headers_pass_and_one_more_does_not() {
+    let with = |count: usize| format!("GET / HTTP/1.1\r\nHost: h\r\n{}\r\n", "a: b\r\n".repeat(count - 1));
+    head(&with(100));
+    assert_eq!(refused(with(101)), 431);
+}
+
+#[test]
+fn an_unfinished_head_asks_for_more_and_remembers_where_it_looked() {
+    let text = b"GET / HTTP/1.1\r\nHost: example.org\r\nA: b\r";
+    let mut scanned = 0;
+    assert_eq!(parse_request(text, &mut scanned, MAX), Ok(None));
+    assert_eq!(scanned as usize, text.len() - 1);
+    assert_eq!(parse_request(b"", &mut 0, MAX), Ok(None));
+}
+
+fn response(input: &str, to_head: bool) -> Result<Option<ResponseHead>, HeadError> {
+    let parsed = parse_response(input.as_bytes(), &mut 0, MAX, to_head);
+    let drip = dripped(input.as_bytes(), |buf, at| parse_response(buf, at, MAX, to_head));
+    match parsed {
+        Ok(_) => assert_eq!(drip, parsed),
+        Err(_) => assert!(drip.is_err()),
+    }
+    if let Ok(Some(_)) = parsed {
+        let tailed = [input.as_bytes(), b"body\n\0"].concat();
+        assert_eq!(parse_response(&tailed, &mut 0, MAX, to_head), parsed);
+    }
+    parsed
+}
+
+#[test]
+fn a_response_head_is_read_into_spans() {
+    let text = "HTTP/1.1 429 Too Many Requests\r\nContent-Type: text/event-stream; charset=utf-8\r\nRetry-After: 7\r\n\
+                content-encoding: identity\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let head = response(text, false).unwrap().unwrap();
+    let bytes = text.as_bytes();
+    assert_eq!((head.status, head.http11, head.keep_alive, head.framing), (429, true, true, Framing::Chunked));
+    assert_eq!(head.len as usize, bytes.len());
+    assert_eq!(head.content_type.of(bytes), b"text/event-stream; charset=utf-8");
+    assert_eq!(head.content_encoding.of(bytes), b"identity");
+    assert_eq!(head.retry_after.of(bytes), b"7");
+}
+
+#[test]
+fn a_response_is_framed_by_its_status_its_request_and_its_headers() {
+    let cases = [
+        ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", false, Framing::Length(5), true),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", true, Framing::None, true),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\n", false, Framing::Length(5), false),
+        ("HTTP/1.1 200\r\nContent-Length: 0\r\n\r\n", false, Framing::Length(0), true),
+        ("HTTP/1.1 200 OK\r\n\r\n", false, Framing::ToEnd, false),
+        ("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n\r\n", false, Framing::ToEnd, false),
+        ("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 1\r\n\r\n", false, Framing::Length(1), true),
+        ("HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\n", false, Framing::Length(1), false),
+        ("HTTP/1.1 204 No Content\r\n\r\n", false, Framing::None, true),
+        ("HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n", false, Framing::None, true),
+        ("HTTP/1.1 100 Continue\r\n\r\n", false, Framing::None, true),
+        ("HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n", false, Framing::None, true),
+    ];
+    for (text, to_head, framing, alive) in cases {
+        let head = response(text, to_head).unwrap().unwrap();
+        assert_eq!((head.framing, head.keep_alive), (framing, alive), "{text:?}");
+    }
+}
+
+#[test]
+fn a_broken_response_is_an_error() {
+    let cases = [
+        "HTTP/1.1 101 Switching Protocols\r\n\r\n",
+        "HTTP/1.1 099 No\r\n\r\n",
+        "HTTP/1.1 20 No\r\n\r\n",
+        "HTTP/2 200 OK\r\n\r\n",
+        "HTTP/1.1 200 OK\nContent-Length: 0\r\n\r\n",
+        "\r\nHTTP/1.1 200 OK\r\n\r\n",
+        "<html>hello</html>\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+        "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999999\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nA : b\r\n\r\n",
+    ];
+    for case in cases {
+        assert_eq!(response(case, false).expect_err(case).status, 502);
+    }
+    let long = format!("HTTP/1.1 200 OK\r\nA: {}", "a".repeat(MAX));
+    assert_eq!(response(&long, false).unwrap_err().reason, "the response head is too large");
+    let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(101));
+    assert_eq!(response(&many, false).unwrap_err().reason, "the response has too many headers");
+    assert_eq!(response("HTTP/1.1 200 OK\r\nA: b\r\n", false), Ok(None));
+}

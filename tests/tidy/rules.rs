@@ -1,0 +1,296 @@
+//! The rules of the house: what may import what, how long things may be, which words may stand where.
+
+use crate::lexer::{code_only, find_word, is_word, line_of, matching_brace, test_items, without};
+
+/// Lines of one function.
+const FUNCTION_LINES_MAX: usize = 70;
+/// Lines of one file, tests not counted.
+const FILE_LINES_MAX: usize = 600;
+/// Characters of one line.
+const COLUMNS_MAX: usize = 120;
+
+/// A layer: its folder, the layers and the crates it may name. What is not listed is forbidden.
+struct Layer {
+    name: &'static str,
+    layers: &'static [&'static str],
+    crates: &'static [&'static str],
+}
+
+const LAYERS: [Layer; 8] = [
+    Layer { name: "base", layers: &[], crates: &["slab", "ahash", "ring"] },
+    Layer { name: "wire", layers: &["base"], crates: &["httparse", "serde", "serde_json"] },
+    Layer { name: "dialect", layers: &["base", "wire"], crates: &["serde", "serde_json"] },
+    Layer {
+        name: "policy",
+        layers: &["base", "wire"],
+        crates: &["ahash", "crc32fast", "jiff", "serde", "serde_json", "toml"],
+    },
+    Layer { name: "gateway", layers: &["base", "wire", "dialect", "policy"], crates: &["ahash", "slab"] },
+    Layer { name: "provider", layers: &["base", "wire", "dialect", "policy"], crates: &["serde", "serde_json"] },
+    Layer {
+        name: "io",
+        layers: &["base", "policy"],
+        crates: &[
+            "mio",
+            "ring",
+            "rlimit",
+            "rusqlite",
+            "rustls",
+            "serde",
+            "serde_json",
+            "signal_hook",
+            "socket2",
+            "webpki_roots",
+        ],
+    },
+    Layer {
+        name: "cli",
+        layers: &["base", "policy", "gateway", "provider", "io"],
+        crates: &["clap", "jiff", "ring", "serde", "serde_json", "toml"],
+    },
+];
+
+/// Every crate of `Cargo.toml`; those a layer does not list are forbidden to it.
+const CRATES: [&str; 17] = [
+    "ahash",
+    "clap",
+    "crc32fast",
+    "httparse",
+    "jiff",
+    "mio",
+    "ring",
+    "rlimit",
+    "rusqlite",
+    "rustls",
+    "serde",
+    "serde_json",
+    "signal_hook",
+    "slab",
+    "socket2",
+    "toml",
+    "webpki_roots",
+];
+
+/// A word that may stand only in files whose path begins with one of `but_in`.
+struct Banned {
+    word: &'static str,
+    but_in: &'static [&'static str],
+}
+
+const WORLD: &[&str] = &["src/io/", "src/cli/", "src/main.rs"];
+const SPEAKERS: &[&str] = &["src/cli/", "src/main.rs"];
+
+const BANNED: [Banned; 24] = [
+    Banned { word: "Instant::now", but_in: &["src/io/clock.rs"] },
+    Banned { word: "SystemTime", but_in: &["src/io/clock.rs"] },
+    Banned { word: "Timestamp::now", but_in: &[] },
+    Banned { word: "Zoned::now", but_in: &[] },
+    Banned { word: "thread::", but_in: WORLD },
+    Banned { word: "std::fs", but_in: WORLD },
+    Banned { word: "std::env", but_in: SPEAKERS },
+    Banned { word: "std::process", but_in: SPEAKERS },
+    Banned { word: "TcpStream", but_in: WORLD },
+    Banned { word: "TcpListener", but_in: WORLD },
+    Banned { word: "UdpSocket", but_in: WORLD },
+    Banned { word: "to_socket_addrs", but_in: WORLD },
+    Banned { word: "println!", but_in: SPEAKERS },
+    Banned { word: "print!", but_in: SPEAKERS },
+    Banned { word: "eprintln!", but_in: SPEAKERS },
+    Banned { word: "eprint!", but_in: SPEAKERS },
+    Banned { word: "Rc<RefCell", but_in: &[] },
+    Banned { word: ".unwrap()", but_in: &[] },
+    Banned { word: ".expect(", but_in: &[] },
+    Banned { word: "panic!", but_in: &[] },
+    Banned { word: "unsafe", but_in: &[] },
+    Banned { word: "dbg!", but_in: &[] },
+    Banned { word: "unimplemented!", but_in: &[] },
+    // In two halves here and below, since this file is read by its own rules.
+    Banned { word: concat!("to", "do!"), but_in: &[] },
+];
+
+/// Marks of unfinished work; they stand nowhere, comments and tests included.
+const MARKERS: [&str; 4] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("HA", "CK")];
+
+/// Everything wrong with one file. `path` is relative to the repository, with forward slashes.
+pub fn check(path: &str, text: &str) -> Vec<String> {
+    let code = code_only(text);
+    let tested = path.starts_with("tests/") || path.starts_with("benches/");
+    let test_file = tested || path.ends_with("/tests.rs") || path.contains("/tests/");
+    let items = if test_file { std::iter::once(0..code.len()).collect() } else { test_items(&code) };
+    let product = without(&code, &items);
+    // One flag per line: true where tests stand.
+    let mut testing = vec![false; text.lines().count() + 1];
+    for item in &items {
+        testing[line_of(text, item.start) - 1..line_of(text, item.end.max(1) - 1)].fill(true);
+    }
+    let mut found = Vec::new();
+    if !text.starts_with("//!") && !test_file {
+        found.push(format!("{path}:1: the first lines say what the file owns (//!)"));
+    }
+    columns(path, text, &code, &testing, &mut found);
+    markers(path, text, &mut found);
+    let lines = text.lines().zip(&testing).filter(|(_, testing)| !**testing).count();
+    if lines > FILE_LINES_MAX {
+        found.push(format!("{path}: {lines} lines without tests, at most {FILE_LINES_MAX}"));
+    }
+    functions(path, &product, &mut found);
+    banned(path, &product, &mut found);
+    imports(path, &product, &mut found);
+    found
+}
+
+/// A literal in a test may be longer than a line: a fixture is easier read whole.
+fn columns(path: &str, text: &str, code: &str, testing: &[bool], found: &mut Vec<String>) {
+    for (number, (line, bare)) in text.lines().zip(code.lines()).enumerate() {
+        let fixture = testing[number] && line.trim_end() != bare.trim_end();
+        let at = format!("{path}:{}", number + 1);
+        // A row of a table in the documentation cannot be wrapped.
+        let row = line.trim_start_matches(['/', '!']).starts_with(" |");
+        if line.chars().count() > COLUMNS_MAX && !fixture && !row {
+            found.push(format!("{at}: longer than {COLUMNS_MAX} columns"));
+        }
+        if line.ends_with([' ', '\t', '\r']) && line.trim_end() == bare.trim_end() {
+            found.push(format!("{at}: ends in a blank"));
+        }
+        if line.contains('\t') && bare.contains('\t') {
+            found.push(format!("{at}: a tab"));
+        }
+    }
+    if !text.ends_with('\n') || text.ends_with("\n\n") {
+        found.push(format!("{path}: ends in exactly one line feed"));
+    }
+}
+
+fn markers(path: &str, text: &str, found: &mut Vec<String>) {
+    for marker in MARKERS {
+        for at in find_word(text, marker) {
+            found.push(format!("{path}:{}: `{marker}` marks unfinished work", line_of(text, at)));
+        }
+    }
+}
+
+fn functions(path: &str, product: &str, found: &mut Vec<String>) {
+    let bytes = product.as_bytes();
+    for at in find_word(product, "fn") {
+        let name: String =
+            product[at + 2..].trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+        if name.is_empty() {
+            continue;
+        }
+        let body = bytes[at..].iter().position(|byte| matches!(byte, b'{' | b';'));
+        let Some(open) = body.map(|length| at + length).filter(|open| bytes[*open] == b'{') else { continue };
+        let lines = line_of(product, matching_brace(bytes, open) - 1) - line_of(product, at) + 1;
+        if lines > FUNCTION_LINES_MAX {
+            let line = line_of(product, at);
+            found.push(format!("{path}:{line}: fn {name} has {lines} lines, at most {FUNCTION_LINES_MAX}"));
+        }
+    }
+}
+
+fn banned(path: &str, product: &str, found: &mut Vec<String>) {
+    for Banned { word, but_in } in BANNED {
+        if but_in.iter().any(|allowed| path.starts_with(allowed)) {
+            continue;
+        }
+        for at in find_word(product, word) {
+            found.push(format!("{path}:{}: `{word}` does not belong here", line_of(product, at)));
+        }
+    }
+}
+
+fn imports(path: &str, product: &str, found: &mut Vec<String>) {
+    let Some(layer) = LAYERS.iter().find(|layer| path.starts_with(&format!("src/{}/", layer.name))) else { return };
+    let mut edge = |at: usize, name: &str| {
+        let known = LAYERS.iter().any(|other| other.name == name);
+        if known && name != layer.name && !layer.layers.contains(&name) {
+            let line = line_of(product, at);
+            found.push(format!("{path}:{line}: {} must not import {name}", layer.name));
+        }
+    };
+    for at in find_word(product, "crate::").chain(find_word(product, "tollgate::")) {
+        let rest = &product[at..];
+        roots(&rest[rest.find("::").map_or(0, |colons| colons + 2)..]).iter().for_each(|name| edge(at, name));
+    }
+    for (at, name) in escapes(path, product) {
+        edge(at, &name);
+    }
+    for name in CRATES.iter().filter(|name| !layer.crates.contains(name)) {
+        for at in find_word(product, name) {
+            let before = product[..at].trim_end();
+            let path_root = product[at + name.len()..].starts_with("::") && !before.ends_with("::");
+            if path_root || before.ends_with("use") {
+                found.push(format!("{path}:{}: {} must not use the crate {name}", line_of(product, at), layer.name));
+            }
+        }
+    }
+}
+
+/// The first names of a path or of the paths in a group: `a::b` gives a, `{a, b::{c, d}}` gives a and b.
+fn roots(rest: &str) -> Vec<String> {
+    let Some(group) = rest.strip_prefix('{') else { return vec![leading(rest)] };
+    let (mut names, mut depth, mut start) = (Vec::new(), 0, 0);
+    for (at, character) in group.char_indices() {
+        match character {
+            '{' => depth += 1,
+            '}' if depth == 0 => {
+                names.push(leading(group[start..at].trim_start()));
+                break;
+            }
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                names.push(leading(group[start..at].trim_start()));
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    names
+}
+
+fn leading(text: &str) -> String {
+    text.bytes().take_while(|byte| is_word(*byte)).map(char::from).collect()
+}
+
+/// Chains of `super::` that leave the layer, with the name they reach.
+fn escapes(path: &str, product: &str) -> Vec<(usize, String)> {
+    let module = path.trim_start_matches("src/").trim_end_matches(".rs").trim_end_matches("/mod");
+    let depth = module.split('/').count();
+    let mut found = Vec::new();
+    for at in find_word(product, "super::").filter(|at| !product[..*at].ends_with("::")) {
+        let mut rest = &product[at..];
+        let mut steps = 0;
+        while let Some(after) = rest.strip_prefix("super::") {
+            rest = after;
+            steps += 1;
+        }
+        if steps >= depth {
+            found.extend(roots(rest).into_iter().map(|name| (at, name)));
+        }
+    }
+    found
+}
+
+/// Files below `src` that no parent declares: dead code that no compiler sees. `files` is everything below `src`.
+pub fn orphans(files: &[(String, String)]) -> Vec<String> {
+    let text_of = |path: &str| files.iter().find(|(name, _)| name == path).map(|(_, text)| text.as_str());
+    let mut found = Vec::new();
+    for (path, _) in files.iter().filter(|(path, _)| path.starts_with("src/")) {
+        let module = path.trim_end_matches(".rs").trim_end_matches("/mod");
+        let Some((parent, name)) = module.rsplit_once('/') else { continue };
+        if path == "src/lib.rs" || path == "src/main.rs" {
+            continue;
+        }
+        let parents = match parent {
+            "src" => vec!["src/lib.rs".to_owned()],
+            _ => vec![format!("{parent}.rs"), format!("{parent}/mod.rs")],
+        };
+        let declared = parents
+            .iter()
+            .filter_map(|parent| text_of(parent))
+            .any(|text| find_word(&code_only(text), &format!("mod {name};")).next().is_some());
+        if !declared {
+            found.push(format!("{path}: no parent declares it"));
+        }
+    }
+    found
+}
