@@ -25,6 +25,7 @@ use crate::base::buf::Buf;
 use crate::base::limits::BODY_RATE_MIN;
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now, Unix};
+use crate::dialect::Carry;
 use crate::dialect::request::Invalid;
 use crate::dialect::usage::Reported;
 use crate::policy::catalog::{Model, Target};
@@ -95,6 +96,8 @@ pub(crate) struct Exchange {
     pub(crate) fresh_only: bool,
     pub(crate) upstream: Option<Id<Upstream>>,
     pub(crate) draft: Option<Box<Draft>>,
+    /// The present target speaks the other shape; this is what its answer's translation needs.
+    pub(crate) carry: Option<Carry>,
     pub(crate) relay: Relay,
     /// A whole answer as it is collected, or the partial event of a stream.
     pub(crate) held: Buf,
@@ -142,6 +145,7 @@ impl Exchange {
             fresh_only: false,
             upstream: None,
             draft: None,
+            carry: None,
             relay: Relay::None,
             held: Buf::default(),
             hold: None,
