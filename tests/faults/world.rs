@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// Deadlines short enough to be waited for, long enough for a busy machine.
-const CONFIG: &str = r#"
+pub const CONFIG: &str = r#"
 [server]
 listen = "{gateway}"
 admin_listen = "{admin}"
@@ -64,10 +64,24 @@ impl Use {
 }
 
 /// Name, scheme, host and port of a provider, and what it has that others have not.
-struct Place {
-    name: &'static str,
-    base: String,
-    more: String,
+pub struct Place {
+    pub name: &'static str,
+    pub base: String,
+    pub more: String,
+}
+
+/// A provider without TLS.
+pub fn open(name: &'static str, at: SocketAddr) -> Place {
+    Place { name, base: format!("http://{at}"), more: String::new() }
+}
+
+/// A provider whose certificate is looked at: it must be the authority's, and name `host`.
+pub fn secure(name: &'static str, host: &str, at: SocketAddr) -> Place {
+    Place {
+        name,
+        base: format!("https://{host}:{}", at.port()),
+        more: "ca_file = \"ca.pem\"\naddresses = [\"127.0.0.1\"]\n".into(),
+    }
 }
 
 impl World {
@@ -79,12 +93,6 @@ impl World {
         let plain = listen(None, play::faulty);
         let usual_tls = listen(Some(config.clone()), play::faulty);
         let (full, holders) = full_listener();
-        let secure = |name, host: &str, at: SocketAddr| Place {
-            name,
-            base: format!("https://{host}:{}", at.port()),
-            more: "ca_file = \"ca.pem\"\naddresses = [\"127.0.0.1\"]\n".into(),
-        };
-        let open = |name, at: SocketAddr| Place { name, base: format!("http://{at}"), more: String::new() };
         let places = [
             open("usual", plain),
             secure("usual-tls", "localhost", usual_tls),
@@ -102,12 +110,13 @@ impl World {
             Place { more: "breaker_failures = 2\nbreaker_cooldown = \"60s\"\n".into(), ..open("brittle", plain) },
             Place { more: "max_event = \"1MiB\"\nmax_response = \"1MiB\"\n".into(), ..open("narrow", plain) },
         ];
-        World::run(folder, &places, holders)
+        World::of(folder, &places, CONFIG, holders)
     }
 
-    fn run(folder: Folder, places: &[Place], full: Vec<std::net::TcpStream>) -> World {
+    /// A gateway with these providers. `full` is kept as long as it lives.
+    pub fn of(folder: Folder, places: &[Place], config: &str, full: Vec<std::net::TcpStream>) -> World {
         let (at, admin) = (address(), address());
-        let mut text = CONFIG.replace("{gateway}", &at.to_string()).replace("{admin}", &admin.to_string());
+        let mut text = config.replace("{gateway}", &at.to_string()).replace("{admin}", &admin.to_string());
         for place in places {
             for shape in Shape::ALL {
                 text += &provider(place, shape);
@@ -200,7 +209,7 @@ fn model(place: &Place, shape: Shape) -> String {
 }
 
 /// An address whose queue is full: the kernel drops every further SYN, so that a dial hangs.
-fn full_listener() -> (SocketAddr, Vec<std::net::TcpStream>) {
+pub fn full_listener() -> (SocketAddr, Vec<std::net::TcpStream>) {
     use socket2::{Domain, Socket, Type};
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
