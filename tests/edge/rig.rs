@@ -79,7 +79,9 @@ impl Rig {
     }
 
     pub fn start_with(&self, prepare: impl FnOnce(&mut Command)) -> Gate {
-        let log = self.path("log");
+        // Every gateway of a rig writes a log of its own.
+        let number = (0..).find(|number| !self.path(&format!("log-{number}")).exists()).unwrap_or(0);
+        let log = self.path(&format!("log-{number}"));
         let mut command = self.command(&["serve"]);
         command.stderr(std::fs::File::create(&log).unwrap());
         prepare(&mut command);
@@ -127,6 +129,12 @@ impl Gate {
         std::fs::read_to_string(&self.log).unwrap()
     }
 
+    fn last_lines(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().rev().take(5).collect();
+        lines.join("\n")
+    }
+
     /// The first line that contains `text`, once there is one.
     pub fn logged(&mut self, text: &str) -> String {
         let began = Instant::now();
@@ -135,8 +143,8 @@ impl Gate {
                 return line.to_string();
             }
             let ended = self.child.try_wait().unwrap();
-            assert!(ended.is_none(), "ended with {ended:?}: {}", self.log());
-            assert!(began.elapsed() < PATIENCE, "{text} is not in the log: {}", self.log());
+            assert!(ended.is_none(), "ended with {ended:?}: {}", self.last_lines());
+            assert!(began.elapsed() < PATIENCE, "{text} is not in the log: {}", self.last_lines());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -170,7 +178,7 @@ impl Gate {
     pub fn until(&self, what: &str, mut holds: impl FnMut(&Gate) -> bool) {
         let began = Instant::now();
         while !holds(self) {
-            assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}; log: {}", self.log());
+            assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}; log: {}", self.last_lines());
             std::thread::sleep(Duration::from_millis(10));
         }
     }
