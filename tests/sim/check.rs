@@ -42,6 +42,11 @@ impl Reading {
         !self.open && self.answers.is_between()
     }
 
+    /// What matters of it in a failure.
+    pub fn brief(&self) -> String {
+        format!("{} {} open {} after {} bytes", self.id, self.status, self.open, self.body.len())
+    }
+
     /// An answer without a length is under way.
     pub fn runs_to_end(&self) -> bool {
         self.answers.runs_to_end()

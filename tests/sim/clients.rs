@@ -90,9 +90,20 @@ impl Client {
         Client { pipe, temper, plan, awaiting: VecDeque::new(), outbox: Vec::new(), reading: Reading::default() }
     }
 
-    /// Nothing is left to do: all was asked and answered.
-    pub fn is_done(&self) -> bool {
-        self.plan.is_empty() && self.awaiting.is_empty() && self.outbox.is_empty()
+    /// What matters of it in a failure.
+    pub fn brief(&self) -> String {
+        format!(
+            "{:?} closed {:?} ended {:?}, {} bytes unsent and {} on the wire, read at {}, {:?}, awaiting {:?}, {}",
+            self.pipe.conn,
+            self.pipe.closed,
+            self.pipe.ending,
+            self.outbox.len(),
+            self.pipe.wire.len(),
+            self.pipe.read_at,
+            self.temper,
+            self.awaiting.iter().map(|ask| (ask.kind, ask.marker, ask.key)).collect::<Vec<_>>(),
+            self.reading.brief(),
+        )
     }
 
     /// Sends something, begins a request, or leaves.

@@ -34,6 +34,8 @@ enum After {
 #[derive(Debug)]
 pub struct Provider {
     pub pipe: Pipe,
+    /// Requests read.
+    pub requests: u64,
     messages: bool,
     got: Vec<u8>,
     /// The answer under way and what follows it.
@@ -52,7 +54,7 @@ struct Asked {
 
 impl Provider {
     pub fn new(pipe: Pipe, messages: bool) -> Provider {
-        Provider { pipe, messages, got: Vec::new(), answer: None, silent: false }
+        Provider { pipe, requests: 0, messages, got: Vec::new(), answer: None, silent: false }
     }
 
     /// Takes bytes of a request; perhaps begins to answer.
@@ -79,6 +81,7 @@ impl Provider {
         }
         let asked = self.asked(body, book)?;
         self.got.clear();
+        self.requests += 1;
         let (mut bytes, mut after) = answer(&asked, rng, book);
         if early {
             // The rest of the request would be taken for another one.

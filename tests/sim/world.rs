@@ -327,7 +327,9 @@ impl World {
         let provider = &mut self.providers[index];
         let most = if self.rng.below(4) == 0 { 16 } else { 200_000 };
         let bytes = provider.pipe.take(&mut self.gateway, 1 + self.rng.below(most) as usize, self.now);
+        let before = provider.requests;
         provider.read(&bytes, &mut self.rng, &mut self.book)?;
+        self.tally.reused += u64::from(provider.requests > before && before > 0);
         provider.write(&mut self.rng);
         let most = if self.rng.below(4) == 0 { 3 } else { 65_536 };
         provider.pipe.deliver(&mut self.gateway, 1 + self.rng.below(most) as usize, self.now);
@@ -387,16 +389,20 @@ impl World {
         }
         if shut == Shut::Abort {
             self.tally.cut_for_stalling += u64::from(stalled);
-            return if stalled { Ok(()) } else { Err(format!("a client was cut for nothing: {client:?}")) };
+            return if stalled {
+                Ok(())
+            } else {
+                Err(format!("a client was cut at {} for nothing: {}", self.now.mono.0, client.brief()))
+            };
         }
         let mid_answer = !client.reading.is_between() && !client.reading.runs_to_end();
         if mid_answer {
-            return Err(format!("closed in the middle of an answer: {client:?}"));
+            return Err(format!("closed in the middle of an answer: {}", client.brief()));
         }
         let all_sent = client.outbox.is_empty() && client.pipe.wire.is_empty();
         let unanswered = client.awaiting.iter().any(|ask| ask.held_body.is_none());
         if all_sent && unanswered && !client.reading.last && !self.draining {
-            return Err(format!("closed without an answer: {client:?}"));
+            return Err(format!("closed without an answer: {}", client.brief()));
         }
         Ok(())
     }
@@ -417,7 +423,7 @@ impl World {
             // drain_timeout, then write_stall for those that do not read.
             self.advance(30_000_000 + WRITE_STALL + 5_000_000)?;
             if !self.exit || !self.clients.is_empty() {
-                return Err(format!("drained and not gone: {:?} {:?}", self.gateway.vitals(), self.clients));
+                return Err(format!("drained and not gone: {:?}", self.gateway.vitals()));
             }
         } else {
             self.ask_quota()?;
