@@ -20,6 +20,8 @@ pub struct Seen {
     pub whole: bool,
     /// It was read to its end.
     pub ended: bool,
+    /// It was translated.
+    pub crossed: bool,
 }
 
 /// A client's reading of what it gets.
@@ -102,7 +104,8 @@ impl Reading {
         if !may_be_answered(ask.kind, status) {
             return Err(format!("{:?} was answered {status}", ask.kind));
         }
-        let known = Seen { marker: ask.marker, status, attempt: None, whole: false, ended: false };
+        let crossed = matches!(ask.kind, Kind::Generate { cross: true, .. });
+        let known = Seen { marker: ask.marker, status, attempt: None, whole: false, ended: false, crossed };
         if seen.insert(id.to_string(), known).is_some() {
             return Err(format!("the id {id} was given twice"));
         }
@@ -236,8 +239,8 @@ fn whole_holds(text: &str, status: u16, id: &str, ask: &Ask, book: &Book) -> Res
     if count != 1 || !served.complete || value["id"] != id {
         return Err(format!("not the answer that was sent: {served:?}"));
     }
-    let model = if matches!(ask.kind, Kind::Generate { messages: true, .. }) { "large" } else { "small" };
-    if value["model"] != model {
+    let large = matches!(ask.kind, Kind::Generate { messages, cross, .. } if messages != cross);
+    if value["model"] != if large { "large" } else { "small" } {
         return Err("not our model".to_string());
     }
     Ok((attempt, true))

@@ -9,10 +9,11 @@ use tollgate::base::seam::Ending;
 /// What a request is.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// A request that a provider is to serve.
+    /// A request that a provider is to serve; `cross`: one of the other shape.
     Generate {
         messages: bool,
         stream: bool,
+        cross: bool,
     },
     Models,
     Quota,
@@ -171,7 +172,7 @@ impl Client {
 
     fn post(&mut self, ask: &mut Ask, key: &str, close: &str, rng: &mut Rng) -> Vec<u8> {
         let (messages, stream) = match ask.kind {
-            Kind::Generate { messages, stream } => (messages, stream),
+            Kind::Generate { messages, stream, .. } => (messages, stream),
             _ => (rng.below(2) == 0, false),
         };
         let body = body(ask, messages, stream, rng);
@@ -215,14 +216,14 @@ fn kind(rng: &mut Rng) -> Kind {
         5 => Kind::BadJson,
         6 if rng.below(3) == 0 => Kind::TooLarge,
         7 if rng.below(3) == 0 => Kind::NotHttp,
-        _ => Kind::Generate { messages: rng.below(2) == 0, stream: rng.below(2) == 0 },
+        _ => Kind::Generate { messages: rng.below(2) == 0, stream: rng.below(2) == 0, cross: rng.below(3) == 0 },
     }
 }
 
 fn body(ask: &Ask, messages: bool, stream: bool, rng: &mut Rng) -> String {
     let model = match ask.kind {
         Kind::UnknownModel => "nobody",
-        _ if messages => "large",
+        Kind::Generate { messages, cross, .. } if messages != cross => "large",
         _ => "small",
     };
     let pad = "z".repeat(if rng.below(6) == 0 { rng.below(150_000) as usize } else { rng.below(200) as usize });

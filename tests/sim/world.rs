@@ -42,6 +42,7 @@ pub struct Tally {
     pub cut_for_stalling: u64,
     pub drains: u64,
     pub reused: u64,
+    pub crossed: u64,
 }
 
 impl Tally {
@@ -51,7 +52,7 @@ impl Tally {
         }
     }
 
-    fn fields(&mut self) -> [&mut u64; 13] {
+    fn fields(&mut self) -> [&mut u64; 14] {
         [
             &mut self.answers,
             &mut self.whole,
@@ -66,6 +67,7 @@ impl Tally {
             &mut self.cut_for_stalling,
             &mut self.drains,
             &mut self.reused,
+            &mut self.crossed,
         ]
     }
 
@@ -514,6 +516,7 @@ impl World {
             let tally = &mut self.tally;
             tally.answers += u64::from(seen.ended);
             tally.whole += u64::from(seen.whole && seen.ended);
+            tally.crossed += u64::from(seen.whole && seen.ended && seen.crossed && seen.attempt.is_some());
             tally.timeouts += u64::from(seen.status == 504);
             tally.limited += u64::from(seen.status == 429);
             tally.unavailable += u64::from(seen.status == 503);
