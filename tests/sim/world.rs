@@ -21,6 +21,8 @@ const CLIENTS_MAX: usize = 12;
 const BUDGET: usize = 2 << 20;
 /// Verbs of one settling; beyond it something spins.
 const ROUNDS_MAX: usize = 100_000;
+/// Seconds in which everything must have come to its end, well beyond every deadline towards a provider.
+const PATIENCE: u64 = 300;
 /// The `write_stall` of the configuration, in microseconds.
 const WRITE_STALL: u64 = 30_000_000;
 /// Requests per window of the tight plan.
@@ -428,6 +430,7 @@ impl World {
                 return Err(format!("drained and not gone: {:?}", self.gateway.vitals()));
             }
         } else {
+            self.let_finish()?;
             self.ask_quota()?;
             for client in &mut self.clients {
                 client.pipe.ending = Some(Ending::Broken);
@@ -443,6 +446,42 @@ impl World {
             return Err(format!("after everybody has left: {vitals:?}"));
         }
         Ok(())
+    }
+
+    /// Everybody behaves for long enough that every deadline has passed: then no client may still wait for an answer.
+    fn let_finish(&mut self) -> Result<(), String> {
+        for _ in 0..PATIENCE {
+            while !self.dialing.is_empty() {
+                self.answer_dial();
+            }
+            while !self.asked.is_empty() {
+                self.answer_name();
+            }
+            for _ in 0..self.clients.len() {
+                let mut client = self.clients.remove(0);
+                client.pipe.wire.append(&mut client.outbox);
+                client.pipe.deliver(&mut self.gateway, usize::MAX, self.now);
+                let bytes = client.pipe.take(&mut self.gateway, usize::MAX, self.now);
+                client.reading.take(&bytes, &mut client.awaiting, &self.book, &mut self.seen)?;
+                self.clients.push(client);
+                self.settle()?;
+            }
+            for index in (0..self.providers.len()).rev() {
+                let Some(provider) = self.providers.get_mut(index) else { continue };
+                let bytes = provider.pipe.take(&mut self.gateway, usize::MAX, self.now);
+                provider.read(&bytes, &mut self.rng, &mut self.book)?;
+                provider.write(&mut self.rng);
+                provider.pipe.deliver(&mut self.gateway, usize::MAX, self.now);
+                self.settle()?;
+            }
+            self.advance(1_000_000)?;
+        }
+        let unanswered =
+            |client: &&Client| client.pipe.is_open() && client.awaiting.iter().any(|ask| ask.held_body.is_none());
+        match self.clients.iter().find(unanswered) {
+            Some(client) => Err(format!("waiting for ever: {}", client.brief())),
+            None => Ok(()),
+        }
     }
 
     /// With no request running, the quota of each key is the sum of its rows.
