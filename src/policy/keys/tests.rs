@@ -19,6 +19,7 @@ fn record(issued: &Issued) -> KeyRecord {
         created: Unix(0),
         expires: None,
         revoked: None,
+        former: Vec::new(),
     }
 }
 
