@@ -1,5 +1,5 @@
-//! `tollgate keys`: issue, list, show, rotate, revoke. A running gateway sees a change within a second (contract section 3).
-//! A key is printed once, alone on standard output; only its digest is stored.
+//! `tollgate keys`: issue, list, show, rotate, revoke. A running gateway sees a change within a second (contract
+//! section 3). A key is printed once, alone on standard output; only its digest is stored.
 
 use super::ConfigArg;
 use super::load::{self, Secrets};
