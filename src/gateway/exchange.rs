@@ -13,28 +13,28 @@
 
 use super::Gateway;
 use super::admit::{self, Court, Endpoint, Finding};
-use super::answers::{self, Extent, Head, RequestId};
-use super::client::{Client, Next, Phase as ClientPhase};
+use super::answers::{self, RequestId};
+use super::client::{Client, Phase as ClientPhase};
 use super::fault::{Fault, FaultKind};
 use super::outgoing::Draft;
 use super::relay::Relay;
+use super::respond::Face;
 use super::stats::Timed;
 use super::upstream::Upstream;
 use crate::base::buf::Buf;
 use crate::base::limits::BODY_RATE_MIN;
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now, Unix};
+use crate::dialect::Carry;
 use crate::dialect::request::Invalid;
 use crate::dialect::usage::Reported;
 use crate::policy::catalog::{Model, Target};
 use crate::policy::config::High;
-use crate::policy::keys::KeyIx;
 use crate::policy::meter::Hold;
 use crate::policy::refusal::Refusal;
 use crate::policy::usage::{Usage, UsageSource};
 use crate::wire::Shape;
-use crate::wire::head::{Expect, Field, Framing, HeadError, Method, RequestHead};
-use crate::wire::inbound::BodyRefusal;
+use crate::wire::head::{Expect, Field, Framing, RequestHead};
 use std::sync::Arc;
 
 /// The status under which a request whose client left is logged and counted.
@@ -96,6 +96,8 @@ pub(crate) struct Exchange {
     pub(crate) fresh_only: bool,
     pub(crate) upstream: Option<Id<Upstream>>,
     pub(crate) draft: Option<Box<Draft>>,
+    /// The present target speaks the other shape; this is what its answer's translation needs.
+    pub(crate) carry: Option<Carry>,
     pub(crate) relay: Relay,
     /// A whole answer as it is collected, or the partial event of a stream.
     pub(crate) held: Buf,
@@ -124,24 +126,6 @@ pub(crate) struct Exchange {
     pub(crate) error: Option<&'static str>,
 }
 
-/// What the head of an answer needs to know of its exchange.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct Face {
-    pub(crate) client: Id<Client>,
-    pub(crate) id: RequestId,
-    pub(crate) key: Option<KeyIx>,
-    pub(crate) http11: bool,
-}
-
-/// How an answer begins.
-pub(crate) struct Opening<'a> {
-    pub(crate) status: u16,
-    pub(crate) extent: Extent,
-    pub(crate) content_type: &'static str,
-    pub(crate) refusal: Option<&'a Refusal>,
-    pub(crate) next: Next,
-}
-
 impl Exchange {
     pub(crate) fn new(client: Id<Client>, id: RequestId, head: RequestHead, config: Arc<High>, now: Now) -> Exchange {
         let never = Mono::NEVER;
@@ -161,6 +145,7 @@ impl Exchange {
             fresh_only: false,
             upstream: None,
             draft: None,
+            carry: None,
             relay: Relay::None,
             held: Buf::default(),
             hold: None,
@@ -365,106 +350,6 @@ impl Gateway {
         let cid = ex.client;
         self.arm_client(cid);
         Ok(())
-    }
-
-    /// Ends an exchange that has not been given a slot, or was taken out of it, with an error.
-    pub(crate) fn refuse(&mut self, mut ex: Exchange, refusal: &Refusal, now: Now) {
-        ex.error = Some(refusal.kind.as_str());
-        self.scratch.clear();
-        answers::error_body(ex.shape(), refusal, &ex.id, &mut self.scratch);
-        let body = std::mem::take(&mut self.scratch);
-        self.answer(ex, refusal.status, answers::JSON, &body, Some(refusal), now);
-        self.scratch = body;
-    }
-
-    /// Ends an exchange in its slot with an error; nothing of an answer has been sent.
-    pub(crate) fn refuse_open(&mut self, xid: Id<Exchange>, refusal: &Refusal, now: Now) {
-        if let Some(ex) = self.take_exchange(xid) {
-            self.refuse(ex, refusal, now);
-        }
-    }
-
-    /// A body that cannot be taken: too large, or badly framed.
-    pub(crate) fn refuse_body(&mut self, cid: Id<Client>, refusal: BodyRefusal, now: Now) {
-        let max = self.config.server.max_body;
-        let refusal = match refusal {
-            BodyRefusal::TooLarge => Refusal::too_large(max),
-            BodyRefusal::Bad(_) => Refusal::bad_framing(),
-        };
-        match self.clients.get(cid).and_then(|client| client.exchange) {
-            Some(xid) => self.refuse_open(xid, &refusal, now),
-            None => self.drop_client(cid, now),
-        }
-    }
-
-    /// A head that is not HTTP, or too large.
-    pub(crate) fn refuse_syntax(&mut self, cid: Id<Client>, error: HeadError, now: Now) {
-        self.refuse_headless(cid, &Refusal::bad_http(error.status, error.reason), now);
-    }
-
-    pub(crate) fn refuse_slow_head(&mut self, cid: Id<Client>, now: Now) {
-        self.refuse_headless(cid, &Refusal::head_too_slow(self.config.server.header_timeout), now);
-    }
-
-    pub(crate) fn refuse_slow_body(&mut self, cid: Id<Client>, now: Now) {
-        let refusal = Refusal::body_too_slow(self.config.server.body_timeout);
-        if let Some(xid) = self.clients.get(cid).and_then(|client| client.exchange) {
-            self.refuse_open(xid, &refusal, now);
-        }
-    }
-
-    fn refuse_headless(&mut self, cid: Id<Client>, refusal: &Refusal, now: Now) {
-        let id = RequestId::fresh(&mut self.rng);
-        let ex = Exchange::new(cid, id, RequestHead::unparsed(), self.config.clone(), now);
-        if let Some(client) = self.clients.get_mut(cid) {
-            client.last = true;
-        }
-        self.refuse(ex, refusal, now);
-    }
-
-    /// Gives a complete answer of ours and ends the exchange.
-    pub(crate) fn answer(
-        &mut self,
-        mut ex: Exchange,
-        status: u16,
-        content_type: &'static str,
-        body: &[u8],
-        refusal: Option<&Refusal>,
-        now: Now,
-    ) {
-        let cid = ex.client;
-        self.settle(&mut ex, Usage::default());
-        let close = refusal.is_some_and(|refusal| refusal.close);
-        let next = self.next_after(cid, &ex.head, close);
-        let opening = Opening { status, extent: Extent::Length(body.len()), content_type, refusal, next };
-        self.write_head(&ex.face(), &opening, now);
-        if ex.head.method != Method::Head {
-            self.push_client(cid, now, |out| out.extend_from_slice(body));
-        }
-        self.conclude(ex, status, now);
-        self.move_on(cid, next, now);
-    }
-
-    /// Writes the head of an answer to the client's unsent bytes.
-    pub(crate) fn write_head(&mut self, face: &Face, opening: &Opening<'_>, now: Now) {
-        let standing = face.key.and_then(|key| {
-            let plan = self.config.plan(&self.keys.record(key).plan)?;
-            Some(self.meter.standing(key, plan, now.unix))
-        });
-        let mut date = std::mem::take(&mut self.date);
-        let head = Head {
-            status: opening.status,
-            id: &face.id,
-            date: date.at(now.unix),
-            http11: face.http11,
-            keep_alive: opening.next.keeps_alive(),
-            extent: opening.extent,
-            content_type: opening.content_type,
-            standing,
-            refusal: opening.refusal,
-        };
-        self.push_client(face.client, now, |out| head.write(out));
-        self.date = date;
     }
 
     /// Closes the hold with what was really used, once.

@@ -13,6 +13,7 @@ mod charges;
 mod client;
 mod exchange;
 mod fault;
+mod flow;
 mod ledger;
 mod local;
 mod log;
@@ -21,6 +22,7 @@ pub mod orders;
 mod outgoing;
 mod pool;
 mod relay;
+mod respond;
 mod route;
 mod stats;
 mod upstream;
@@ -44,7 +46,7 @@ use exchange::Exchange;
 use ledger::Ledger;
 use names::Names;
 use orders::{Notice, Order};
-use outgoing::{Drafts, Template};
+use outgoing::{Drafts, Outgoing};
 use pool::Idle;
 use stats::Stats;
 use std::net::SocketAddr;
@@ -81,7 +83,7 @@ struct Drain {
 #[derive(Debug)]
 pub struct Gateway {
     config: Arc<High>,
-    templates: Vec<Template>,
+    outgoing: Outgoing,
     client_listeners: usize,
     clients: Slots<Client>,
     exchanges: Slots<Exchange>,
@@ -114,7 +116,7 @@ impl Gateway {
         let mut keys = Keys::new(rng.next_u64());
         keys.load(start.keys);
         let mut gateway = Gateway {
-            templates: Template::all(&config),
+            outgoing: Outgoing::new(&config),
             client_listeners: start.client_listeners,
             clients: Slots::default(),
             exchanges: Slots::default(),
