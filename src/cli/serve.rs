@@ -70,7 +70,8 @@ pub(super) fn serve(config: High, listeners: Listeners, log: Box<dyn std::io::Wr
     let outbox = outbox(scribe, store.clone());
     let mut reactor = Reactor::new(gateway, setup(&config, listeners), outbox)
         .map_err(|error| format!("cannot start the loop: {error}"))?;
-    let duties = Duties { urgent: false, retention: config.store.retention };
+    let duties =
+        Duties { urgent: config.store.durability == Durability::BeforeReply, retention: config.store.retention };
     let handle = store::spawn(db, duties, tell(reactor.mailbox()))
         .map_err(|error| format!("cannot start the ledger's thread: {error}"))?;
     // The cell is empty: this is its only writer.
@@ -88,7 +89,6 @@ fn not_built_yet(config: &High) -> Option<&'static str> {
         () if !server.cors_origins.is_empty() => Some("server.cors_origins"),
         () if server.reuse_port => Some("server.reuse_port"),
         () if server.max_connections_per_ip > 0 => Some("server.max_connections_per_ip"),
-        () if config.store.durability == Durability::BeforeReply => Some("store.durability = \"before-reply\""),
         () => None,
     }
 }

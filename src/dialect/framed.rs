@@ -26,6 +26,8 @@ pub(super) trait Inner {
     fn frame(&mut self, frame: Frame<'_>, me: &Me<'_>, out: &mut Vec<u8>) -> Result<bool, StreamFault>;
     /// The event that ends the stream has been dealt with.
     fn finished(&self) -> bool;
+    /// A finish reason has come: only the formal end may be missing.
+    fn finish_seen(&self) -> bool;
     /// The stream has ended without that event: writes it if nothing else is missing.
     fn close(&mut self, me: &Me<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault>;
 }
@@ -35,18 +37,27 @@ pub(super) trait Inner {
 pub(super) struct Framed<I> {
     splitter: Splitter,
     max_event: usize,
+    /// Where, in what the last call appended, the end of the stream begins; see [`Framed::end_at`].
+    end_at: Option<usize>,
     pub(super) inner: I,
 }
 
 impl<I: Inner> Framed<I> {
     pub(super) fn new(max_event: usize, inner: I) -> Framed<I> {
-        Framed { splitter: Splitter::new(), max_event, inner }
+        Framed { splitter: Splitter::new(), max_event, end_at: None, inner }
     }
 
     /// Back to the start of another stream; storage is kept.
     pub(super) fn reset(&mut self, max_event: usize) {
         self.splitter.reset();
         self.max_event = max_event;
+        self.end_at = None;
+    }
+
+    /// Where the end of the stream begins, in bytes of `out` as of the last call: at the event with the finish reason,
+    /// or at the one that ends the stream without any. `None`: it has not come yet.
+    pub(super) fn end_at(&self) -> Option<usize> {
+        self.end_at
     }
 
     pub(super) fn feed(
@@ -58,6 +69,7 @@ impl<I: Inner> Framed<I> {
         out: &mut Vec<u8>,
     ) -> Result<Progress, StreamFault> {
         let mut events = 0;
+        self.end_at = self.end_at.map(|_| out.len());
         if held.is_empty() {
             let used = self.cut(data, me, out, &mut events)?;
             if !self.inner.finished() {
@@ -109,7 +121,11 @@ impl<I: Inner> Framed<I> {
                 return Err(StreamFault::TooLarge);
             }
             let frame = frame(&self.splitter, &event, &buf[used..]);
+            let from = out.len();
             *events += u32::from(self.inner.frame(frame, me, out)?);
+            if self.end_at.is_none() && (self.inner.finish_seen() || self.inner.finished()) {
+                self.end_at = Some(from);
+            }
             used += event.len;
         }
         Ok(used)
