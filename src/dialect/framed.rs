@@ -39,18 +39,21 @@ pub(super) struct Framed<I> {
     max_event: usize,
     /// Where, in what the last call appended, the end of the stream begins; see [`Framed::end_at`].
     end_at: Option<usize>,
+    /// Part of the answer has been written.
+    begun: bool,
     pub(super) inner: I,
 }
 
 impl<I: Inner> Framed<I> {
     pub(super) fn new(max_event: usize, inner: I) -> Framed<I> {
-        Framed { splitter: Splitter::new(), max_event, end_at: None, inner }
+        Framed { splitter: Splitter::new(), max_event, begun: false, end_at: None, inner }
     }
 
     /// Back to the start of another stream; storage is kept.
     pub(super) fn reset(&mut self, max_event: usize) {
         self.splitter.reset();
         self.max_event = max_event;
+        self.begun = false;
         self.end_at = None;
     }
 
@@ -120,11 +123,17 @@ impl<I: Inner> Framed<I> {
             if event.len > self.max_event {
                 return Err(StreamFault::TooLarge);
             }
-            let frame = frame(&self.splitter, &event, &buf[used..]);
-            let from = out.len();
-            *events += u32::from(self.inner.frame(frame, me, out)?);
+            let (frame, before) = (frame(&self.splitter, &event, &buf[used..]), out.len());
+            let life = self.inner.frame(frame, me, out)?;
+            self.begun |= life && out.len() > before;
+            if !self.begun {
+                // Nothing opens a stream but an event; so what a client gets cannot depend on whether a sign of life
+                // arrived together with the first one.
+                out.truncate(before);
+            }
+            *events += u32::from(life);
             if self.end_at.is_none() && (self.inner.finish_seen() || self.inner.finished()) {
-                self.end_at = Some(from);
+                self.end_at = Some(before);
             }
             used += event.len;
         }
