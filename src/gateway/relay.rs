@@ -154,8 +154,8 @@ impl Gateway {
         }
     }
 
-    /// Events have been relayed into `scratch`: commits to the answer and sends them. From byte `end_at` on they end the
-    /// stream, and wait for its row where that is asked for.
+    /// Events have been relayed into `scratch`: commits to the answer and sends them. From byte `end_at` on they end
+    /// the stream, and wait for its row where that is asked for.
     fn relayed(&mut self, xid: Id<Exchange>, finish_seen: bool, end_at: Option<usize>, now: Now) {
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
         let idle = ex.target().map_or(DONE_GRACE, |target| target.limits.idle_timeout);
