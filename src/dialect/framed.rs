@@ -26,6 +26,8 @@ pub(super) trait Inner {
     fn frame(&mut self, frame: Frame<'_>, me: &Me<'_>, out: &mut Vec<u8>) -> Result<bool, StreamFault>;
     /// The event that ends the stream has been dealt with.
     fn finished(&self) -> bool;
+    /// A finish reason has come: only the formal end may be missing.
+    fn finish_seen(&self) -> bool;
     /// The stream has ended without that event: writes it if nothing else is missing.
     fn close(&mut self, me: &Me<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault>;
 }
@@ -35,6 +37,8 @@ pub(super) trait Inner {
 pub(super) struct Framed<I> {
     splitter: Splitter,
     max_event: usize,
+    /// Where, in what the last call appended, the end of the stream begins; see [`Framed::end_at`].
+    end_at: Option<usize>,
     /// Part of the answer has been written.
     begun: bool,
     pub(super) inner: I,
@@ -42,7 +46,7 @@ pub(super) struct Framed<I> {
 
 impl<I: Inner> Framed<I> {
     pub(super) fn new(max_event: usize, inner: I) -> Framed<I> {
-        Framed { splitter: Splitter::new(), max_event, begun: false, inner }
+        Framed { splitter: Splitter::new(), max_event, begun: false, end_at: None, inner }
     }
 
     /// Back to the start of another stream; storage is kept.
@@ -50,6 +54,13 @@ impl<I: Inner> Framed<I> {
         self.splitter.reset();
         self.max_event = max_event;
         self.begun = false;
+        self.end_at = None;
+    }
+
+    /// Where the end of the stream begins, in bytes of `out` as of the last call: at the event with the finish reason,
+    /// or at the one that ends the stream without any. `None`: it has not come yet.
+    pub(super) fn end_at(&self) -> Option<usize> {
+        self.end_at
     }
 
     pub(super) fn feed(
@@ -61,6 +72,7 @@ impl<I: Inner> Framed<I> {
         out: &mut Vec<u8>,
     ) -> Result<Progress, StreamFault> {
         let mut events = 0;
+        self.end_at = self.end_at.map(|_| out.len());
         if held.is_empty() {
             let used = self.cut(data, me, out, &mut events)?;
             if !self.inner.finished() {
@@ -128,6 +140,9 @@ impl<I: Inner> Framed<I> {
             let life = self.inner.frame(frame, me, out)?;
             self.opens(life, before, out);
             *events += u32::from(life);
+            if self.end_at.is_none() && (self.inner.finish_seen() || self.inner.finished()) {
+                self.end_at = Some(before);
+            }
             used += event.len;
         }
         Ok(used)

@@ -189,10 +189,9 @@ fn usage_is_found_wherever_a_chat_server_puts_it() {
 
 #[test]
 fn a_messages_stream_merges_its_start_and_its_delta() {
-    let start = r#"event: message_start
-data: {"type":"message_start","message":{"id":"m","model":"c","usage":{"input_tokens":21,"cache_read_input_tokens":5,"output_tokens":1}}}
-
-"#;
+    let usage = r#"{"input_tokens":21,"cache_read_input_tokens":5,"output_tokens":1}"#;
+    let message = format!(r#"{{"id":"m","model":"c","usage":{usage}}}"#);
+    let start = format!("event: message_start\ndata: {{\"type\":\"message_start\",\"message\":{message}}}\n\n");
     let delta = |usage: &str| {
         format!(
             "event: message_delta\ndata: {{\"type\":\"message_delta\",\"delta\":{{\"stop_reason\":\"end_turn\"}},\
@@ -201,7 +200,7 @@ data: {"type":"message_start","message":{"id":"m","model":"c","usage":{"input_to
     };
     let stop = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
     let reported = |usage: &str| {
-        let outcome = messages(&(start.to_owned() + &delta(usage) + stop));
+        let outcome = messages(&(start.clone() + &delta(usage) + stop));
         assert_eq!(outcome.result, Ok(()));
         let seen = outcome.heard.reported;
         (seen.input, seen.cache_read, seen.cache_write, seen.output)
@@ -222,7 +221,8 @@ fn only_top_level_members_are_spliced_and_missing_ones_added() {
     );
     let want = concat!(
         "data: {\"object\":\"o\",\"choices\":[{\"delta\":{\"content\":\"x \\\"model\\\":\\\"y\\\"\",\"id\":\"call\",",
-        "\"model\":\"inner\"},\"finish_reason\":\"stop\"}],\"m\\u006fdel\":\"team-fast\",\"id\":\"req_5f1c9a7e3b2d4c60\"}",
+        "\"model\":\"inner\"},\"finish_reason\":\"stop\"}],\"m\\u006fdel\":\"team-fast\",",
+        "\"id\":\"req_5f1c9a7e3b2d4c60\"}",
         "\n\ndata: {\"id\":\"req_5f1c9a7e3b2d4c60\",\"model\":\"team-fast\"}\n\n",
         "data: {\"id\":\"req_5f1c9a7e3b2d4c60\",\"model\":\"team-fast\", \"choices\" : [] }\n\ndata: [DONE]\n\n"
     );
@@ -251,7 +251,8 @@ fn a_start_without_id_gets_one_and_unknown_events_pass() {
 fn comments_pings_and_empty_events_never_reach_a_chat_client_as_events() {
     let text = ": secret provider\n\ndata: {\"id\":\"a\",\"model\":\"b\",\"choices\":[]}\n\n\
                 : secret provider\n\nevent: ping\ndata: {\"type\":\"ping\"}\n\nevent: ping\n\nretry: 3000\n\nid: 4\n\n\
-                data:\n\nevent: message\ndata: {\"id\":\"a\",\"model\":\"b\",\"choices\":[{\"finish_reason\":\"stop\"}]}\n\n";
+                data:\n\nevent: message\n\
+                data: {\"id\":\"a\",\"model\":\"b\",\"choices\":[{\"finish_reason\":\"stop\"}]}\n\n";
     let outcome = chat(text);
     let want = "data: {\"id\":\"req_5f1c9a7e3b2d4c60\",\"model\":\"team-fast\",\"choices\":[]}\n\n\
                 :\n\n:\n\n:\n\ndata: {\"id\":\"req_5f1c9a7e3b2d4c60\",\"model\":\"team-fast\",\
