@@ -117,6 +117,9 @@ impl Reading {
         (self.status, self.id, self.open) = (status, id.to_string(), true);
         self.body.clear();
         self.last = field(lines, "connection") == Some("close");
+        if ask.last && !self.last {
+            return Err("the client asked for close and was not told so".to_string());
+        }
         Ok(())
     }
 

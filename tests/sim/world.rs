@@ -481,7 +481,7 @@ impl World {
             for _ in 0..self.clients.len() {
                 let mut client = self.clients.remove(0);
                 client.pipe.wire.append(&mut client.outbox);
-                client.pipe.deliver(&mut self.gateway, usize::MAX, self.now);
+                client.pipe.deliver(&mut self.gateway, 65_536, self.now);
                 let bytes = client.pipe.take(&mut self.gateway, usize::MAX, self.now);
                 client.reading.take(&bytes, &mut client.awaiting, &self.book, &mut self.seen)?;
                 self.clients.push(client);
@@ -493,7 +493,7 @@ impl World {
                 let bytes = provider.pipe.take(&mut self.gateway, usize::MAX, self.now);
                 provider.read(&bytes, &mut self.rng, &mut self.book)?;
                 provider.write(&mut self.rng);
-                provider.pipe.deliver(&mut self.gateway, usize::MAX, self.now);
+                provider.pipe.deliver(&mut self.gateway, 65_536, self.now);
                 self.settle()?;
             }
             self.advance(1_000_000)?;
