@@ -43,8 +43,8 @@ impl Gateway {
         self.orders.push(Order::Rows(vec![row]));
     }
 
-    /// One line per request.
-    pub(crate) fn log(&mut self, ex: &Exchange, status: u16, now: Now) {
+    /// The batch of log lines, with a new line begun in it.
+    fn open_line(&mut self, now: Now) -> Option<&mut Vec<u8>> {
         let index = match self.orders.iter().position(|order| matches!(order, Order::Log(_))) {
             Some(index) => index,
             None => {
@@ -52,12 +52,26 @@ impl Gateway {
                 self.orders.len() - 1
             }
         };
-        let key = ex.finding.key.map(|key| self.keys.record(key).id);
-        let Some(Order::Log(out)) = self.orders.get_mut(index) else { return };
+        let Some(Order::Log(out)) = self.orders.get_mut(index) else { return None };
         out.extend_from_slice(b"{\"time\":\"");
         window::write_iso(now.unix, out);
+        out.push(b'"');
+        Some(out)
+    }
+
+    /// One line about the gateway itself. `write` appends members, each with a comma before it.
+    pub(crate) fn log_event(&mut self, now: Now, write: impl FnOnce(&mut Vec<u8>)) {
+        let Some(out) = self.open_line(now) else { return };
+        write(out);
+        out.extend_from_slice(b"}\n");
+    }
+
+    /// One line per request.
+    pub(crate) fn log(&mut self, ex: &Exchange, status: u16, now: Now) {
+        let key = ex.finding.key.map(|key| self.keys.record(key).id);
+        let Some(out) = self.open_line(now) else { return };
         // Writing to a Vec cannot fail.
-        let _ = write!(out, "\",\"id\":\"{}\",\"endpoint\":\"{}\"", ex.id.as_str(), ex.endpoint_name());
+        let _ = write!(out, ",\"id\":\"{}\",\"endpoint\":\"{}\"", ex.id.as_str(), ex.endpoint_name());
         if let Some(key) = key {
             let _ = write!(out, ",\"key\":\"{}\"", key.as_str());
         }

@@ -60,7 +60,7 @@ impl Limit {
 pub struct Open {
     key: KeyIx,
     window: (Unix, Unix),
-    period: (Unix, Unix),
+    periods: [(Unix, Unix); Period::ALL.len()],
     reserved: u64,
 }
 
@@ -111,10 +111,16 @@ struct Tally {
 impl Tally {
     /// Begins the stretch `(start, end)` unless it runs already. Never goes back: a clock set back must not hand out
     /// an allowance twice, so the later stretch stays until time has caught up with it.
+    ///
+    /// A stretch of another length that begins before the old one is over (a plan's window was changed) takes over
+    /// what the old one has counted: too much rather than too little, and right again one stretch later.
     fn enter(&mut self, (start, end): (Unix, Unix)) {
-        if self.end != end && (end > self.end || start > self.start) {
-            *self = Tally { start, end, ..Tally::default() };
+        if (self.start, self.end) == (start, end) || (end <= self.end && start <= self.start) {
+            return;
         }
+        let changed = end.0 - start.0 != self.end.0 - self.start.0 && start < self.end;
+        let kept = if changed { (self.requests, self.used) } else { (0, 0) };
+        *self = Tally { start, end, requests: kept.0, used: kept.1, reserved: 0 };
     }
 
     fn bounds(&self) -> (Unix, Unix) {
@@ -130,13 +136,19 @@ impl Tally {
     }
 }
 
-/// The counters of one key.
+/// The counters of one key. Every period is counted, whichever the plan goes by, so that a plan that is changed at run
+/// time finds what its new period has seen.
 #[derive(Copy, Clone, Debug, Default)]
 struct Account {
     window: Tally,
-    period: Tally,
-    calendar: Period,
+    periods: [Tally; Period::ALL.len()],
     running: u64,
+}
+
+impl Account {
+    fn period(&self, plan: &Plan) -> &Tally {
+        &self.periods[plan.period as usize]
+    }
 }
 
 /// All counters. They are keyed by [`KeyIx`] and outlive changes of the configuration.
@@ -167,9 +179,11 @@ impl Meter {
         account.window.requests += 1;
         account.running += 1;
         account.window.reserved = account.window.reserved.saturating_add(estimate);
-        account.period.reserved = account.period.reserved.saturating_add(estimate);
-        let (window, period) = (account.window.bounds(), account.period.bounds());
-        Ok(Hold(self.open.insert(Open { key, window, period, reserved: estimate })))
+        for period in &mut account.periods {
+            period.reserved = period.reserved.saturating_add(estimate);
+        }
+        let (window, periods) = (account.window.bounds(), account.periods.map(|period| period.bounds()));
+        Ok(Hold(self.open.insert(Open { key, window, periods, reserved: estimate })))
     }
 
     /// Ends a request that used `tokens`, which count in the window and the period of its admission. A window or
@@ -190,7 +204,8 @@ impl Meter {
         let Some(hold) = self.open.remove(id) else { return };
         let Some(account) = self.accounts.get_mut(hold.key.0 as usize) else { return };
         account.running = account.running.saturating_sub(1);
-        for (tally, bounds) in [(&mut account.window, hold.window), (&mut account.period, hold.period)] {
+        let periods = account.periods.iter_mut().zip(hold.periods);
+        for (tally, bounds) in periods.chain([(&mut account.window, hold.window)]) {
             if tally.bounds() == bounds {
                 tally.reserved = tally.reserved.saturating_sub(hold.reserved);
                 tally.used = tally.used.saturating_add(tokens);
@@ -206,7 +221,7 @@ impl Meter {
     /// How the key stands.
     pub fn standing(&mut self, key: KeyIx, plan: &Plan, now: Unix) -> Standing {
         let account = self.at(key, plan, now);
-        let (window, period) = (&account.window, &account.period);
+        let (window, period) = (&account.window, account.period(plan));
         let limit = shown(plan.requests);
         Standing {
             limit,
@@ -225,12 +240,13 @@ impl Meter {
         self.open.len()
     }
 
-    /// At start, from the ledger's sums by day: `tokens` were used on the UTC day that begins at `day`. Counts in the
-    /// period if the day lies in the current one. Days are never longer than a period, so this is exact.
+    /// At start, from the ledger's sums by day: `tokens` were used on the UTC day that begins at `day`. Counts in those
+    /// current periods that the day lies in. Days are never longer than a period, so this is exact.
     pub fn restore_day(&mut self, key: KeyIx, plan: &Plan, now: Unix, day: Unix, tokens: u64) {
-        let period = &mut self.at(key, plan, now).period;
-        if period.start <= day && day < period.end {
-            period.used = period.used.saturating_add(tokens);
+        for period in &mut self.at(key, plan, now).periods {
+            if period.start <= day && day < period.end {
+                period.used = period.used.saturating_add(tokens);
+            }
         }
     }
 
@@ -252,13 +268,10 @@ impl Meter {
         }
         let account = &mut self.accounts[index];
         account.window.enter(window(now, plan.window));
-        if account.calendar != plan.period {
-            // The plan was changed. What the new period has seen so far is for the caller to restore.
-            let (start, end) = plan.period.bounds(now);
-            account.period = Tally { start, end, ..Tally::default() };
-            account.calendar = plan.period;
-        } else if now < account.period.start || now >= account.period.end {
-            account.period.enter(plan.period.bounds(now));
+        for (tally, period) in account.periods.iter_mut().zip(Period::ALL) {
+            if now < tally.start || now >= tally.end {
+                tally.enter(period.bounds(now));
+            }
         }
         account
     }
@@ -267,7 +280,7 @@ impl Meter {
 /// The first limit that stands against one more request. The period comes first: whoever has spent it gains nothing
 /// by waiting for a window.
 fn check(account: &Account, plan: &Plan, now: Unix) -> Result<(), Limit> {
-    let (window, period) = (&account.window, &account.period);
+    let (window, period) = (&account.window, account.period(plan));
     let (kind, value, reset) = if period.is_spent(plan.tokens) {
         (LimitKind::TokensPerPeriod, plan.tokens, period.end)
     } else if plan.requests > 0 && window.requests >= plan.requests {

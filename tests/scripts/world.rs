@@ -269,6 +269,7 @@ impl World {
                     self.rows.extend(rows);
                 }
                 Order::Log(lines) => self.take_log(lines)?,
+                Order::Reload(_) => return Err("a script cannot read its configuration again".to_string()),
             }
         }
         if self.uncommitted > 0 && !self.hold_rows {

@@ -205,17 +205,37 @@ fn a_clock_set_back_hands_out_nothing_twice() {
 }
 
 #[test]
-fn a_changed_plan_takes_effect_at_once_and_old_holds_do_no_harm() {
+fn a_changed_period_takes_effect_at_once_and_knows_what_it_has_seen() {
     let monthly = Plan { tokens: 100, ..plan() };
     let daily = Plan { tokens: 100, period: Period::Day, ..plan() };
     let (mut meter, now) = (Meter::new(), at("2026-11-20"));
     let hold = meter.admit(KEY, &monthly, now, 90).unwrap();
     assert_eq!(meter.standing(KEY, &daily, now).renews, at("2026-11-21"));
     meter.settle(hold, 60);
-    assert_eq!(meter.standing(KEY, &daily, now).used, 0);
-    let hold = meter.admit(KEY, &daily, now, 99).unwrap();
-    meter.settle(hold, 1);
-    assert_eq!(meter.standing(KEY, &daily, now).used, 1);
+    assert_eq!(meter.standing(KEY, &daily, now).used, 60);
+    let hold = meter.admit(KEY, &daily, now, 39).unwrap();
+    assert!(meter.spent(KEY, &monthly, now).is_ok());
+    meter.settle(hold, 40);
+    assert_eq!(kind(meter.admit(KEY, &daily, now, 0)), Some(LimitKind::TokensPerPeriod));
+    let tomorrow = at("2026-11-21");
+    assert_eq!((meter.standing(KEY, &daily, tomorrow).used, meter.standing(KEY, &monthly, tomorrow).used), (0, 100));
+}
+
+#[test]
+fn a_changed_window_takes_over_what_the_old_one_has_counted() {
+    let minute = Plan { requests: 3, ..plan() };
+    let hour = Plan { requests: 3, window: Duration::from_secs(3600), ..plan() };
+    let (mut meter, now) = (Meter::new(), at("2026-11-20T09:30:10Z"));
+    for _ in 0..2 {
+        let hold = meter.admit(KEY, &minute, now, 10).unwrap();
+        meter.settle(hold, 5);
+    }
+    let running = meter.admit(KEY, &hour, now, 10).unwrap();
+    assert_eq!(kind(meter.admit(KEY, &hour, now, 10)), Some(LimitKind::Requests));
+    meter.settle(running, 5);
+    assert_eq!(meter.standing(KEY, &minute, now).remaining_requests, 0);
+    assert_eq!(meter.standing(KEY, &minute, at("2026-11-20T09:31:00Z")).remaining_requests, 3);
+    assert_eq!(meter.standing(KEY, &minute, now).used, 15);
 }
 
 #[test]
