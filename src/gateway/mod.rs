@@ -14,6 +14,7 @@ mod answers;
 mod breaker;
 mod charges;
 mod client;
+mod commit;
 mod cors;
 mod doors;
 mod exchange;
@@ -318,11 +319,12 @@ impl Core for Gateway {
     fn notice(&mut self, notice: Notice, now: Now) {
         match notice {
             Notice::Keys(records) => self.keys.load(records),
-            Notice::Committed(rows) => self.ledger.committed(rows),
-            Notice::StoreFailed => self.ledger.failed(true),
+            Notice::Committed(rows) => self.committed(rows, now),
+            Notice::StoreFailed => self.store_failed(now),
             Notice::StoreRecovered => self.ledger.failed(false),
             Notice::Reloaded(news) => self.reloaded(news, now),
         }
+        self.drain_on(now);
     }
 
     fn next_deadline(&self) -> Option<Mono> {
