@@ -104,14 +104,27 @@ impl<I: Inner> Framed<I> {
         if !self.inner.finished()
             && let Some(event) = self.splitter.last(held.bytes())
         {
+            let before = out.len();
             match self.inner.frame(frame(&self.splitter, &event, held.bytes()), me, out) {
                 // Half an event: the stream was cut.
                 Err(StreamFault::Malformed) => return Err(StreamFault::Incomplete),
-                other => other?,
-            };
+                other => self.opens(other?, before, out),
+            }
+            if out.len() > before {
+                finish_event(out);
+            }
         }
         held.release(pool);
         if self.inner.finished() { Ok(()) } else { self.inner.close(me, out) }
+    }
+
+    /// Nothing opens a stream but an event; so what a client gets cannot depend on whether a sign of life arrived
+    /// together with the first one.
+    fn opens(&mut self, life: bool, before: usize, out: &mut Vec<u8>) {
+        self.begun |= life && out.len() > before;
+        if !self.begun {
+            out.truncate(before);
+        }
     }
 
     /// Hands on every complete event at the front of `buf`; how many bytes that was.
@@ -125,12 +138,7 @@ impl<I: Inner> Framed<I> {
             }
             let (frame, before) = (frame(&self.splitter, &event, &buf[used..]), out.len());
             let life = self.inner.frame(frame, me, out)?;
-            self.begun |= life && out.len() > before;
-            if !self.begun {
-                // Nothing opens a stream but an event; so what a client gets cannot depend on whether a sign of life
-                // arrived together with the first one.
-                out.truncate(before);
-            }
+            self.opens(life, before, out);
             *events += u32::from(life);
             if self.end_at.is_none() && (self.inner.finish_seen() || self.inner.finished()) {
                 self.end_at = Some(before);
@@ -139,6 +147,16 @@ impl<I: Inner> Framed<I> {
         }
         Ok(used)
     }
+}
+
+/// Gives an event that its stream ended with the empty line that it lacks: without it a client would drop it.
+fn finish_event(out: &mut Vec<u8>) {
+    let missing: &[u8] = match out.as_slice() {
+        [.., b'\n', b'\n'] | [.., b'\n', b'\r', b'\n'] => b"",
+        [.., b'\n'] => b"\n",
+        _ => b"\n\n",
+    };
+    out.extend_from_slice(missing);
 }
 
 fn frame<'a>(splitter: &'a Splitter, event: &Event, buf: &'a [u8]) -> Frame<'a> {
