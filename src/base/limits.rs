@@ -60,6 +60,12 @@ pub const LANE_IDLE_LOOKS: u32 = 100;
 pub const KEYS_LOOK: Duration = Duration::from_millis(250);
 /// Rows of one commit; the rest goes into the next.
 pub const ROWS_PER_COMMIT: usize = 4096;
+/// Rows folded into the sums of their days in one go; committing waits that long.
+pub const ROWS_PER_FOLD: usize = 2000;
+/// Rest between two such goes.
+pub const FOLD_PAUSE: Duration = Duration::from_millis(200);
+/// Rest when nothing is left to fold.
+pub const FOLD_REST: Duration = Duration::from_secs(600);
 /// Rest of the store thread after a failed commit.
 pub const COMMIT_RETRY: Duration = Duration::from_millis(250);
 /// At the end, how often rows that cannot be committed are tried again before they are given up.

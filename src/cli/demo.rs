@@ -90,6 +90,7 @@ fn issue_key(db: &Path, config: &High) -> Result<String, String> {
         created: clock::unix(),
         expires: None,
         revoked: None,
+        former: Vec::new(),
     };
     let failed = |error| format!("cannot issue a key: {error}");
     Sqlite::open(db, Mode::Shared).map_err(failed)?.insert_key(&record).map_err(failed)?;

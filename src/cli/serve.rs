@@ -11,8 +11,9 @@ use crate::io::listen;
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::{Authority, Note, Reactor, Setup};
 use crate::io::scribe::Scribe;
+use crate::io::store::book::StoreError;
 use crate::io::store::sqlite::Sqlite;
-use crate::io::store::{self, StoreHandle, StoreNotice};
+use crate::io::store::{self, Duties, StoreHandle, StoreNotice};
 use crate::policy::config::{Durability, High, StoreUrl};
 use crate::policy::window::{self, Period};
 use std::net::{SocketAddr, TcpListener};
@@ -69,7 +70,9 @@ pub(super) fn serve(config: High, listeners: Listeners, log: Box<dyn std::io::Wr
     let outbox = outbox(scribe, store.clone());
     let mut reactor = Reactor::new(gateway, setup(&config, listeners), outbox)
         .map_err(|error| format!("cannot start the loop: {error}"))?;
-    let handle = store::spawn(db, false, tell(reactor.mailbox()))
+    let duties =
+        Duties { urgent: config.store.durability == Durability::BeforeReply, retention: config.store.retention };
+    let handle = store::spawn(db, duties, tell(reactor.mailbox()))
         .map_err(|error| format!("cannot start the ledger's thread: {error}"))?;
     // The cell is empty: this is its only writer.
     let _ = store.set(handle);
@@ -86,8 +89,6 @@ fn not_built_yet(config: &High) -> Option<&'static str> {
         () if !server.cors_origins.is_empty() => Some("server.cors_origins"),
         () if server.reuse_port => Some("server.reuse_port"),
         () if server.max_connections_per_ip > 0 => Some("server.max_connections_per_ip"),
-        () if config.store.durability == Durability::BeforeReply => Some("store.durability = \"before-reply\""),
-        () if config.store.retention.is_some() => Some("store.retention"),
         () => None,
     }
 }
@@ -99,7 +100,7 @@ fn open_ledger(path: &Path, config: &High) -> Result<Sqlite, String> {
 
 /// Everything the ledger says about keys, periods and windows.
 fn continue_from(db: &Sqlite, config: &High, now: Now) -> Result<Start, String> {
-    let failed = |error: store::sqlite::StoreError| format!("cannot read the ledger: {error}");
+    let failed = |error: StoreError| format!("cannot read the ledger: {error}");
     let (month, _) = Period::Month.bounds(now.unix);
     let (week, _) = Period::Week.bounds(now.unix);
     // Windows of different lengths do not nest, so the longest need not begin first.

@@ -2,7 +2,7 @@
 //! when a message begins and ends; what is done about it stands in `exchange`.
 
 use super::Gateway;
-use super::exchange::{Exchange, Phase as ExchangePhase};
+use super::exchange::Exchange;
 use crate::base::buf::Buf;
 use crate::base::limits::{DRAIN_BODY_MAX, HIGH_WATER, LINGER, LINGER_BYTES_MAX, PIPELINE_BYTES_MAX};
 use crate::base::seam::{Action, Conn, Ending, Shut, Side};
@@ -345,9 +345,11 @@ impl Gateway {
         client.wait = Mono::NEVER;
         match client.phase {
             Phase::Head if client.reading => self.refuse_slow_head(id, now),
+            // It is still reading its last answer; `write_stall` watches over that.
+            Phase::Head if !client.tx.is_empty() => client.wait = now.mono.after(self.config.server.keepalive_timeout),
             Phase::Head => self.close_client(id, Shut::Clean),
             Phase::Body => self.refuse_slow_body(id, now),
-            Phase::Discard | Phase::Linger { .. } => self.close_client(id, Shut::Clean),
+            Phase::Discard | Phase::Linger { .. } => self.close_when_written(id),
             Phase::Busy | Phase::Closing => {}
         }
     }
@@ -377,10 +379,7 @@ impl Gateway {
         for id in ids {
             let exchange = self.clients.get(id).and_then(|client| client.exchange);
             match exchange {
-                Some(ex) if self.exchanges.get(ex).is_some_and(|ex| ex.phase != ExchangePhase::Reading) => {
-                    self.end_for_drain(ex, now);
-                }
-                Some(_) => self.drop_client(id, now),
+                Some(ex) => self.end_for_drain(ex, now),
                 None => self.close_when_written(id),
             }
         }

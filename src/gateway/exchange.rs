@@ -8,7 +8,8 @@
 //! | Dialing | dialed → Sending; failed → next address, next target, or end |
 //! | Sending | all written → Waiting; early head → Relaying; fault → another attempt or end |
 //! | Waiting | head → Relaying; fault or late → another attempt or end |
-//! | Relaying | bytes → Relaying; end → end; fault → another attempt, error event or cut |
+//! | Relaying | bytes → Relaying; end → Committing or end; fault → another attempt, error event or cut |
+//! | Committing | row committed → what was held goes out, end; store failed or late → 503 or error event |
 //! | any | client gone → end; drain time over → end |
 
 use super::Gateway;
@@ -51,6 +52,7 @@ pub(crate) enum Phase {
     Sending,
     Waiting,
     Relaying,
+    Committing,
 }
 
 /// How much of the answer the client has been promised.
@@ -101,6 +103,10 @@ pub(crate) struct Exchange {
     pub(crate) relay: Relay,
     /// A whole answer as it is collected, or the partial event of a stream.
     pub(crate) held: Buf,
+    /// Bytes of the answer's end that wait until its row is committed.
+    pub(crate) last: Buf,
+    /// The number of its row, once that has been given to the ledger.
+    pub(crate) row: Option<u64>,
     pub(crate) hold: Option<Hold>,
     pub(crate) usage: Option<Usage>,
     pub(crate) stream: bool,
@@ -148,6 +154,8 @@ impl Exchange {
             carry: None,
             relay: Relay::None,
             held: Buf::default(),
+            last: Buf::default(),
+            row: None,
             hold: None,
             usage: None,
             stream: false,
@@ -413,11 +421,12 @@ impl Gateway {
         self.charges.release(&mut ex);
         self.undecided(&mut ex);
         ex.held.release(&mut self.pool);
+        ex.last.release(&mut self.pool);
         if let Some(draft) = ex.draft.take() {
             self.drafts.put(draft);
         }
         self.count(&ex, status, now);
-        self.record(&ex, status, now);
+        self.record(&mut ex, status, now);
         self.log(&ex, status, now);
     }
 
@@ -445,7 +454,9 @@ impl Gateway {
     /// A deadline that hangs on the exchange rather than on one of its connections.
     pub(crate) fn exchange_expired(&mut self, xid: Id<Exchange>, now: Now) {
         let Some(ex) = self.exchanges.get(xid) else { return };
-        if ex.deadline <= now.mono {
+        if ex.phase == Phase::Committing {
+            self.commit_failed(xid, now);
+        } else if ex.deadline <= now.mono {
             self.attempt_failed(xid, Fault::from(FaultKind::RequestTimeout), now);
         } else if ex.naming <= now.mono {
             self.attempt_failed(xid, Fault::from(FaultKind::Name), now);

@@ -13,8 +13,11 @@ use crate::wire::json::write_string;
 use std::io::Write;
 
 impl Gateway {
-    /// One row for an admitted request.
-    pub(crate) fn record(&mut self, ex: &Exchange, status: u16, now: Now) {
+    /// One row for an admitted request, unless it has been given already.
+    pub(crate) fn record(&mut self, ex: &mut Exchange, status: u16, now: Now) {
+        if ex.row.is_some() {
+            return;
+        }
         let (Some(usage), Some(model), Some(shape)) = (ex.usage, ex.model(), ex.shape()) else { return };
         let (Some(key), Some(target)) = (ex.finding.key, ex.target()) else { return };
         let row = Row {
@@ -31,7 +34,7 @@ impl Gateway {
             attempts: ex.attempts,
             micros: now.mono.micros_since(ex.times.head),
         };
-        self.ledger.gave(now.mono);
+        ex.row = Some(self.ledger.gave(now.mono));
         for order in &mut self.orders {
             if let Order::Rows(rows) = order {
                 return rows.push(row);

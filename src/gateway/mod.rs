@@ -6,11 +6,15 @@
 //! (which target, which connection) → `upstream` (the provider's connection) → `relay` (the answer's way back) →
 //! `exchange::conclude` (its one end).
 
+#[doc = include_str!("api.md")]
+pub mod api {}
+
 mod admit;
 mod answers;
 mod breaker;
 mod charges;
 mod client;
+mod commit;
 mod exchange;
 mod fault;
 mod flow;
@@ -302,13 +306,14 @@ impl Core for Gateway {
         self.drain_on(now);
     }
 
-    fn notice(&mut self, notice: Notice, _now: Now) {
+    fn notice(&mut self, notice: Notice, now: Now) {
         match notice {
             Notice::Keys(records) => self.keys.load(records),
-            Notice::Committed(rows) => self.ledger.committed(rows),
-            Notice::StoreFailed => self.ledger.failed(true),
+            Notice::Committed(rows) => self.committed(rows, now),
+            Notice::StoreFailed => self.store_failed(now),
             Notice::StoreRecovered => self.ledger.failed(false),
         }
+        self.drain_on(now);
     }
 
     fn next_deadline(&self) -> Option<Mono> {

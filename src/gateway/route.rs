@@ -233,6 +233,7 @@ impl Gateway {
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
         ex.naming = Mono::NEVER;
         ex.held.release(&mut self.pool);
+        ex.last.release(&mut self.pool);
         if ex.commit == Commit::Relayed {
             self.target_failed(xid, &fault, now);
             return self.end_with_fault(xid, fault, now);

@@ -22,7 +22,7 @@ admin_listen = "{admin}"
 {server}
 
 [store]
-url = "sqlite:tollgate.db"
+{store}
 
 [upstream]
 connect_timeout = "2s"
@@ -119,6 +119,8 @@ pub struct Setup {
     pub server: &'static str,
     /// Lines for `[upstream]`.
     pub upstream: &'static str,
+    /// Lines for `[store]`, instead of the usual `url`.
+    pub store: String,
     /// Further tables.
     pub more: String,
 }
@@ -179,11 +181,13 @@ impl Harness {
     pub fn start_at(setup: &Setup, upstream: SocketAddr) -> Harness {
         let folder = Folder::new();
         let [at, admin, nobody] = [(); 3].map(|()| local(free_port()));
+        let store = if setup.store.is_empty() { "url = \"sqlite:tollgate.db\"" } else { &setup.store };
         let mut text = CONFIG.to_owned();
         for (name, value) in [
             ("{server}", setup.server),
             ("{upstream}", setup.upstream),
             ("{more}", &setup.more),
+            ("{store}", store),
             ("{gateway}", &at.to_string()),
             ("{admin}", &admin.to_string()),
             ("{provider}", &upstream.to_string()),

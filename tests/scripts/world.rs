@@ -47,6 +47,8 @@ pub enum DialPlan {
     Refuse,
     TlsFail,
     Hang,
+    /// It comes up, but takes nothing that is written to it.
+    Stall,
 }
 
 /// One end of a connection, as the world sees it.
@@ -250,8 +252,9 @@ impl World {
             Some(DialPlan::Refuse) => DialError::Connect,
             Some(DialPlan::TlsFail) => DialError::Tls,
             Some(DialPlan::Hang) => return self.open(&label, conn, false),
-            None => {
+            other => {
                 self.open(&label, conn, false);
+                self.ends.entry(label).and_modify(|end| end.reads = other.is_none());
                 return self.gateway.reply(Reply::Dialed(conn), self.now);
             }
         };
