@@ -118,6 +118,10 @@ pub struct Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
+        // A successor is nobody's child here.
+        for pid in self.pids() {
+            let _ = Command::new("kill").args(["-KILL", &pid]).stderr(Stdio::null()).status();
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -149,8 +153,16 @@ impl Gate {
         }
     }
 
+    /// The processes that have listened, oldest first.
+    pub fn pids(&self) -> Vec<String> {
+        let log = self.log();
+        let pids = log.lines().filter_map(|line| line.split_once("\"pid\":"));
+        pids.map(|(_, rest)| rest.split(',').next().unwrap_or_default().to_string()).collect()
+    }
+
+    /// Signals the newest process.
     pub fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
+        let pid = self.pids().pop().unwrap();
         assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
     }
 
