@@ -109,8 +109,8 @@ fn what_is_too_long_is_found() {
     complains("src/base/a.rs", &function(71), "fn long has 71 lines");
     passes("src/base/a.rs", &function(70));
     passes("src/base/tests.rs", &function(71));
-    complains("src/base/a.rs", &"fn a();\n".repeat(601).trim_end().to_owned(), "lines without tests");
-    complains("src/base/a.rs", &"// a\n".repeat(601).trim_end().to_owned(), "lines without tests");
+    complains("src/base/a.rs", "fn a();\n".repeat(601).trim_end(), "lines without tests");
+    complains("src/base/a.rs", "// a\n".repeat(601).trim_end(), "lines without tests");
     let tests = format!("#[cfg(test)]\nmod tests {{\n{}}}", "    fn a() {}\n".repeat(600));
     passes("src/base/a.rs", &tests);
     complains("src/base/a.rs", &format!("// {}", "a".repeat(118)), "longer than 120");

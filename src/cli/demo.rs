@@ -7,6 +7,7 @@ use super::serve::{Listeners, serve};
 use crate::io::clock;
 use crate::io::listen;
 use crate::io::store::sqlite::{Mode, Sqlite};
+use crate::policy::catalog::Model;
 use crate::policy::config::{High, Source};
 use crate::policy::keys::{self, KeyRecord, Scope};
 use crate::provider::Settings;
@@ -95,28 +96,34 @@ fn issue_key(db: &Path, config: &High) -> Result<String, String> {
     Ok(issued.text)
 }
 
+/// The catalog id of the first model whose provider speaks `shape`.
+fn model_of<'a>(config: &'a High, shape: &str) -> &'a str {
+    let speaks = |model: &&Model| {
+        let provider = model.targets.first().and_then(|target| config.provider(target.provider));
+        provider.is_some_and(|provider| provider.shape.name() == shape)
+    };
+    config.catalog.models().iter().find(speaks).map_or("", |model| &*model.id)
+}
+
 fn print_help(listen: SocketAddr, key: &str, config: &High) {
     let models: Vec<&str> = config.catalog.models().iter().map(|model| &*model.id).collect();
-    let of_shape = |shape| {
-        let served = |model: &&crate::policy::catalog::Model| {
-            model.targets.first().and_then(|t| config.provider(t.provider)).is_some_and(|p| p.shape == shape)
-        };
-        config.catalog.models().iter().find(served).map_or("", |model| &*model.id)
-    };
-    let (chat, messages) = (of_shape(crate::wire::Shape::Chat), of_shape(crate::wire::Shape::Messages));
+    let (chat, messages) = (model_of(config, "chat"), model_of(config, "messages"));
+    let (base, models) = (format!("http://{listen}"), models.join(", "));
+    let json = "-H 'content-type: application/json'";
+    let hello = "\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]";
+    println!("Tollgate is listening on {base} with a simulated provider behind it. Ctrl-C ends it.\n");
+    println!("Models: {models}\n\nOpenAI's chat shape, streamed:\n");
     println!(
-        "Tollgate is listening on http://{listen} with a simulated provider behind it. Ctrl-C ends it.\n\n\
-         Models: {}\n\nOpenAI's chat shape, streamed:\n\n\
-         curl -sN http://{listen}/v1/chat/completions -H 'authorization: Bearer {key}' -H 'content-type: application/json' \
-         -d '{{\"model\":\"{chat}\",\"stream\":true,\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}'\n\n\
-         Anthropic's messages shape:\n\n\
-         curl -s http://{listen}/v1/messages -H 'x-api-key: {key}' -H 'anthropic-version: 2023-06-01' -H 'content-type: application/json' \
-         -d '{{\"model\":\"{messages}\",\"max_tokens\":256,\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}'\n\n\
-         What the key may use, and what is left:\n\n\
-         curl -s http://{listen}/v1/quota -H 'authorization: Bearer {key}'\n\n\
-         For the SDKs:\n\n\
-         export OPENAI_BASE_URL=http://{listen}/v1 OPENAI_API_KEY={key}\n\
-         export ANTHROPIC_BASE_URL=http://{listen} ANTHROPIC_API_KEY={key}\n",
-        models.join(", "),
+        "curl -sN {base}/v1/chat/completions -H 'authorization: Bearer {key}' {json} \
+         -d '{{\"model\":\"{chat}\",\"stream\":true,{hello}}}'"
     );
+    println!("\nAnthropic's messages shape:\n");
+    println!(
+        "curl -s {base}/v1/messages -H 'x-api-key: {key}' -H 'anthropic-version: 2023-06-01' {json} \
+         -d '{{\"model\":\"{messages}\",\"max_tokens\":256,{hello}}}'"
+    );
+    println!("\nWhat the key may use, and what is left: GET {base}/v1/models and {base}/v1/quota\n");
+    println!("For the SDKs:\n");
+    println!("export OPENAI_BASE_URL={base}/v1 OPENAI_API_KEY={key}");
+    println!("export ANTHROPIC_BASE_URL={base} ANTHROPIC_API_KEY={key}\n");
 }

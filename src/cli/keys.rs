@@ -187,6 +187,8 @@ struct Line {
     id: String,
     name: String,
     plan: String,
+    /// False for a plan that is not in the configuration any more: its keys are refused.
+    plan_configured: bool,
     status: &'static str,
     endpoints: Vec<String>,
     /// `["*"]` for all.
@@ -197,7 +199,7 @@ struct Line {
 }
 
 impl Line {
-    fn new(key: &KeyRecord, now: Unix) -> Line {
+    fn new(key: &KeyRecord, high: &High, now: Unix) -> Line {
         let status = match key {
             key if key.revoked.is_some() => "revoked",
             key if !key.is_live(now) => "expired",
@@ -207,6 +209,7 @@ impl Line {
             id: key.id.to_string(),
             name: key.name.clone(),
             plan: key.plan.clone(),
+            plan_configured: high.plan(&key.plan).is_some(),
             status,
             endpoints: key.scope.endpoints_text().split(',').map(str::to_string).collect(),
             models: key.scope.models_allowed.clone().unwrap_or_else(|| vec!["*".to_string()]),
@@ -215,10 +218,11 @@ impl Line {
             revoked: key.revoked.map(iso),
         }
     }
-}
 
-fn records(config: &ConfigArg) -> Result<Vec<KeyRecord>, Failure> {
-    records_in(&load::load(config, Secrets::Optional)?)
+    fn plan_text(&self) -> String {
+        let remark = if self.plan_configured { "" } else { " (not configured)" };
+        format!("{}{remark}", self.plan)
+    }
 }
 
 fn records_in(high: &High) -> Result<Vec<KeyRecord>, Failure> {
@@ -229,8 +233,8 @@ fn records_in(high: &High) -> Result<Vec<KeyRecord>, Failure> {
 }
 
 fn list(args: &ListArgs) -> Result<(), Failure> {
-    let now = unix();
-    let lines: Vec<Line> = records(&args.config)?.iter().map(|key| Line::new(key, now)).collect();
+    let (high, now) = (load::load(&args.config, Secrets::Optional)?, unix());
+    let lines: Vec<Line> = records_in(&high)?.iter().map(|key| Line::new(key, &high, now)).collect();
     if args.json { print_json(&lines) } else { print(&table(&lines)) }
 }
 
@@ -241,7 +245,7 @@ fn table(lines: &[Line]) -> String {
         table.row(vec![
             line.id.clone(),
             line.name.clone(),
-            line.plan.clone(),
+            line.plan_text(),
             line.status.to_string(),
             if line.endpoints.len() == 4 { "all".to_string() } else { line.endpoints.join(",") },
             if line.models == ["*"] { "all".to_string() } else { line.models.join(",") },
@@ -253,17 +257,19 @@ fn table(lines: &[Line]) -> String {
 }
 
 fn show(args: &ShowArgs) -> Result<(), Failure> {
-    let key = records(&args.config)?.into_iter().find(|key| key.id == args.id);
-    let line = Line::new(&key.ok_or_else(|| unknown(&args.id))?, unix());
+    let high = load::load(&args.config, Secrets::Optional)?;
+    let key = records_in(&high)?.into_iter().find(|key| key.id == args.id);
+    let line = Line::new(&key.ok_or_else(|| unknown(&args.id))?, &high, unix());
     if args.json {
         return print_json(&line);
     }
     let never = || "never".to_string();
     let mut table = Table::new(&[("FIELD", Align::Left), ("VALUE", Align::Left)]);
+    let plan = line.plan_text();
     for (field, value) in [
         ("id", line.id),
         ("name", line.name),
-        ("plan", line.plan),
+        ("plan", plan),
         ("status", line.status.to_string()),
         ("endpoints", line.endpoints.join(",")),
         ("models", line.models.join(",")),
@@ -425,9 +431,12 @@ mod tests {
         let key = prepare(&args(), &parsed(), NOW).unwrap();
         let revoked = KeyRecord { revoked: Some(NOW), ..key.clone() };
         let expired = KeyRecord { expires: Some(NOW), ..key.clone() };
-        let lines = [key, revoked, expired].map(|key| Line::new(&key, NOW));
-        assert_eq!(lines.each_ref().map(|line| line.status), ["live", "revoked", "expired"]);
+        let high = parsed();
+        let orphan = KeyRecord { plan: "gone".to_string(), ..key.clone() };
+        let lines = [key, revoked, expired, orphan].map(|key| Line::new(&key, &high, NOW));
+        assert_eq!(lines.each_ref().map(|line| line.status), ["live", "revoked", "expired", "live"]);
         let text = table(&lines);
         assert!(text.lines().nth(1).is_some_and(|line| line.contains("live") && line.contains("never")), "{text}");
+        assert!(text.contains("gone (not configured)") && !text.contains("demo (not"), "{text}");
     }
 }

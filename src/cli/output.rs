@@ -34,23 +34,23 @@ impl Failure {
         Failure::Misused(why.to_string())
     }
 
+    /// The exit code that goes with it.
+    pub fn code(&self) -> u8 {
+        match self {
+            Failure::Failed(_) | Failure::Config(_) => FAILED,
+            Failure::Misused(_) => MISUSED,
+        }
+    }
+
     /// Says so on standard error; the exit code.
     pub fn report(self) -> ExitCode {
-        let code = match self {
-            Failure::Failed(text) => {
-                remark(&format!("tollgate: {text}"));
-                FAILED
-            }
-            Failure::Misused(text) => {
-                remark(&format!("tollgate: {text}"));
-                MISUSED
-            }
-            // One per line and nothing before the file's name, so that an editor can jump to it.
-            Failure::Config(errors) => {
-                errors.iter().for_each(|error| remark(&error.to_string()));
-                FAILED
-            }
+        let code = self.code();
+        let text = match self {
+            Failure::Failed(text) | Failure::Misused(text) => format!("tollgate: {text}"),
+            // Nothing before the file's name, so that an editor can jump to it.
+            Failure::Config(errors) => errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
         };
+        remark(&text);
         ExitCode::from(code)
     }
 }

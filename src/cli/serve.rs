@@ -19,7 +19,6 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 /// Runs the gateway in the foreground. Exit code 0 after a drain, 1 if it could not start.
 pub fn run(args: &ServeArgs) -> ExitCode {
@@ -103,8 +102,9 @@ fn continue_from(db: &Sqlite, config: &High, now: Now) -> Result<Start, String> 
     let failed = |error: store::sqlite::StoreError| format!("cannot read the ledger: {error}");
     let (month, _) = Period::Month.bounds(now.unix);
     let (week, _) = Period::Week.bounds(now.unix);
-    let longest_window = config.plans.iter().map(|plan| plan.window).max().unwrap_or_default();
-    let (window, _) = window::window(now.unix, longest_window.max(Duration::from_secs(1)));
+    // Windows of different lengths do not nest, so the longest need not begin first.
+    let starts = config.plans.iter().map(|plan| window::window(now.unix, plan.window).0);
+    let window = starts.min().unwrap_or(now.unix);
     let days = db.day_sums(month.min(week)).map_err(failed)?;
     let mut seed = [0u8; 32];
     ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut seed)

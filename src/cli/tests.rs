@@ -69,3 +69,25 @@ fn lists_are_split_at_commas() {
     };
     assert_eq!((args.models.len(), args.endpoints.len()), (2, 2));
 }
+
+/// Runs a command line that must fail, and says with which code.
+fn code_of(line: &str) -> Option<u8> {
+    let done = match parse(line).ok()?.command {
+        Command::Check(args) => check::run(&args),
+        Command::Models(args) => models::run(&args),
+        Command::Keys(command) => keys::run(&command),
+        Command::Usage(args) => usage::run(&args),
+        _ => return None,
+    };
+    done.err().map(|failure| failure.code())
+}
+
+#[test]
+fn a_command_that_fails_has_code_1_and_one_that_makes_no_sense_2() {
+    let config = "--config /nonexistent/tollgate.toml";
+    for line in ["check", "check --print", "models", "keys list", "keys issue --name n", "usage"] {
+        assert_eq!(code_of(&format!("{line} {config}")), Some(output::FAILED), "{line}");
+    }
+    let backwards = format!("usage --since 2026-12-01 --until 2026-11-01 {config}");
+    assert_eq!(code_of(&backwards), Some(output::MISUSED));
+}

@@ -84,6 +84,8 @@ struct Line<'a> {
     cache_write_tokens: u64,
     output_tokens: u64,
     total_tokens: u64,
+    /// For people; the exact amount is the next one.
+    cost_usd: f64,
     cost_nano_usd: u64,
 }
 
@@ -117,6 +119,7 @@ fn lines<'a>(usage: &'a [UsageLine], by: Breakdown, keys: &'a [KeyRecord]) -> Ve
         cache_write_tokens: line.cache_write,
         output_tokens: line.out,
         total_tokens: [line.uncached_in, line.cache_read, line.cache_write, line.out].into_iter().sum(),
+        cost_usd: line.cost_nano as f64 / 1e9,
         cost_nano_usd: line.cost_nano,
     });
     line.collect()
@@ -202,7 +205,7 @@ mod tests {
         let one = [usage("a", 1)];
         let json = serde_json::to_value(lines(&one, Breakdown::Day, &[])).unwrap();
         assert_eq!((json[0]["name"].as_str(), json[0]["total_tokens"].as_u64()), (Some("a"), Some(1009)));
-        assert_eq!(json[0]["cost_nano_usd"], 500_000_000);
+        assert_eq!((json[0]["cost_nano_usd"].as_u64(), json[0]["cost_usd"].as_f64()), (Some(500_000_000), Some(0.5)));
         assert!(json[0].get("key_name").is_none());
         let json = serde_json::to_value(lines(&one, Breakdown::Key, &[])).unwrap();
         assert_eq!(json[0]["key_name"], "");

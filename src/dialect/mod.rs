@@ -1,17 +1,32 @@
 //! The two API shapes: what a request says, what an answer says, and one written as the other. Pure: bytes in, bytes
 //! out; no policy, no sockets, no clock. Called by `gateway` alone.
 
+pub mod abilities;
+mod delta;
 pub mod errors;
+mod framed;
 mod keys;
+mod naming;
+pub mod replies;
 pub mod request;
+pub mod requests;
 pub mod rewrite;
+pub mod streams;
 pub mod tap;
 pub mod tokens;
 pub mod usage;
 
+pub use abilities::{Abilities, Structured};
 pub use errors::{ErrorText, error_body, error_event, read_error};
+pub use naming::Carry;
+pub use replies::reply;
 pub use request::{Fields, Invalid, RequestScan};
+pub use requests::{Target, request as translate};
 pub use rewrite::{Piece, Rewrite, rewrite};
+pub use streams::StreamTranslator;
 pub use tap::{Broken, Heard, Me, Progress, StreamFault, StreamTap, whole};
 pub use tokens::Estimator;
 pub use usage::Reported;
+
+#[cfg(test)]
+mod tests;

@@ -9,11 +9,11 @@ mod reply;
 pub use reply::whole;
 
 use super::errors::ErrorText;
+use super::framed::Framed;
 use super::tokens::Estimator;
 use super::usage::Reported;
 use crate::base::buf::{Buf, Pool};
 use crate::wire::Shape;
-use crate::wire::sse::Splitter;
 
 /// What an answer is to say of itself.
 #[derive(Copy, Clone, Debug)]
@@ -71,38 +71,37 @@ pub enum StreamFault {
 
 /// One upstream stream on its way to a client of the same shape. Memory is O(1) but for the event under way.
 #[derive(Debug)]
-pub struct StreamTap {
+pub struct StreamTap(Framed<Relay>);
+
+/// What the tap does with each event; see `event`.
+#[derive(Debug)]
+struct Relay {
     shape: Shape,
     show_usage: bool,
-    max_event: usize,
-    splitter: Splitter,
     reported: Reported,
     relayed: Estimator,
     finish_seen: bool,
     finished: bool,
 }
 
+impl Relay {
+    fn new(shape: Shape, show_usage: bool) -> Relay {
+        let (reported, relayed) = (Reported::default(), Estimator::new());
+        Relay { shape, show_usage, reported, relayed, finish_seen: false, finished: false }
+    }
+}
+
 impl StreamTap {
     /// At the start of a stream of `shape`. `show_usage`: the client has asked for the usage chunk (chat only).
     /// `max_event` in bytes.
     pub fn new(shape: Shape, show_usage: bool, max_event: usize) -> StreamTap {
-        StreamTap {
-            shape,
-            show_usage,
-            max_event,
-            splitter: Splitter::new(),
-            reported: Reported::default(),
-            relayed: Estimator::new(),
-            finish_seen: false,
-            finished: false,
-        }
+        StreamTap(Framed::new(max_event, Relay::new(shape, show_usage)))
     }
 
     /// Back to the start of another stream; storage is kept.
     pub fn reset(&mut self, shape: Shape, show_usage: bool, max_event: usize) {
-        self.splitter.reset();
-        let splitter = std::mem::take(&mut self.splitter);
-        *self = StreamTap { splitter, ..StreamTap::new(shape, show_usage, max_event) };
+        self.0.reset(max_event);
+        self.0.inner = Relay::new(shape, show_usage);
     }
 
     /// Takes decoded body bytes. `held` carries the event under way from call to call; complete events are appended
@@ -115,78 +114,23 @@ impl StreamTap {
         me: &Me<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Progress, StreamFault> {
-        let mut events = 0;
-        if held.is_empty() {
-            let used = self.cut(data, me, out, &mut events)?;
-            if !self.finished {
-                held.push(pool, &data[used..]);
-            }
-        } else if !self.finished {
-            held.push(pool, data);
-            let used = self.cut(held.bytes(), me, out, &mut events)?;
-            if used > 0 {
-                held.consume(pool, used);
-            }
-        }
-        if self.finished {
-            held.release(pool);
-        }
-        if held.len() > self.max_event {
-            return Err(StreamFault::TooLarge);
-        }
-        Ok(Progress { events, finished: self.finished })
+        self.0.feed(data, held, pool, me, out)
     }
 
     /// The body has ended as HTTP has it, or the wait for a missing end is over. Writes the end that is missing after
     /// a finish reason; [`StreamFault::Incomplete`] if the answer itself is cut short.
     pub fn end(&mut self, held: &mut Buf, pool: &mut Pool, me: &Me<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
-        if !self.finished
-            && let Some(event) = self.splitter.last(held.bytes())
-        {
-            match self.event(&event, held.bytes(), me, out) {
-                Err(StreamFault::Malformed) => return Err(StreamFault::Incomplete),
-                other => other?,
-            };
-        }
-        held.release(pool);
-        if self.finished {
-            return Ok(());
-        }
-        if !self.finish_seen {
-            return Err(StreamFault::Incomplete);
-        }
-        let missing: &[u8] = match self.shape {
-            Shape::Chat => b"data: [DONE]\n\n",
-            Shape::Messages => b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
-        };
-        out.extend_from_slice(missing);
-        self.finished = true;
-        Ok(())
+        self.0.end(held, pool, me, out)
     }
 
     /// What has been overheard so far.
     pub fn heard(&self) -> Heard {
-        Heard { reported: self.reported, relayed_tokens: self.relayed.tokens() }
+        Heard { reported: self.0.inner.reported, relayed_tokens: self.0.inner.relayed.tokens() }
     }
 
     /// True once a finish reason has been relayed: only the formal end may be missing.
     pub fn finish_seen(&self) -> bool {
-        self.finish_seen
-    }
-
-    /// Relays every complete event at the front of `buf`; how many bytes that was.
-    fn cut(&mut self, buf: &[u8], me: &Me<'_>, out: &mut Vec<u8>, events: &mut u32) -> Result<usize, StreamFault> {
-        let mut used = 0;
-        while !self.finished
-            && let Some(event) = self.splitter.next(&buf[used..])
-        {
-            if event.len > self.max_event {
-                return Err(StreamFault::TooLarge);
-            }
-            *events += u32::from(self.event(&event, &buf[used..], me, out)?);
-            used += event.len;
-        }
-        Ok(used)
+        self.0.inner.finish_seen
     }
 }
 

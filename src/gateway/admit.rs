@@ -55,6 +55,8 @@ pub(crate) struct Readiness {
     pub(crate) drained: bool,
     /// The connection lies beyond `max_connections`.
     pub(crate) crowded: bool,
+    /// There is room for one more request.
+    pub(crate) buffers: bool,
     /// The ledger takes rows.
     pub(crate) store: bool,
 }
@@ -204,6 +206,9 @@ fn ready(court: &Court<'_>) -> Result<(), Refusal> {
     }
     if court.ready.crowded {
         return Err(Refusal::no_connections());
+    }
+    if !court.ready.buffers {
+        return Err(Refusal::no_buffers());
     }
     if !court.ready.store {
         return Err(Refusal::store());

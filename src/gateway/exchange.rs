@@ -13,28 +13,28 @@
 
 use super::Gateway;
 use super::admit::{self, Court, Endpoint, Finding};
-use super::answers::{self, Extent, Head, RequestId};
-use super::client::{Client, Next, Phase as ClientPhase};
+use super::answers::{self, RequestId};
+use super::client::{Client, Phase as ClientPhase};
 use super::fault::{Fault, FaultKind};
 use super::outgoing::Draft;
 use super::relay::Relay;
+use super::respond::Face;
 use super::stats::Timed;
 use super::upstream::Upstream;
 use crate::base::buf::Buf;
 use crate::base::limits::BODY_RATE_MIN;
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now, Unix};
+use crate::dialect::Carry;
 use crate::dialect::request::Invalid;
 use crate::dialect::usage::Reported;
 use crate::policy::catalog::{Model, Target};
 use crate::policy::config::High;
-use crate::policy::keys::KeyIx;
 use crate::policy::meter::Hold;
 use crate::policy::refusal::Refusal;
 use crate::policy::usage::{Usage, UsageSource};
 use crate::wire::Shape;
-use crate::wire::head::{Expect, Field, Framing, HeadError, Method, RequestHead};
-use crate::wire::inbound::BodyRefusal;
+use crate::wire::head::{Expect, Field, Framing, RequestHead};
 use std::sync::Arc;
 
 /// The status under which a request whose client left is logged and counted.
@@ -85,6 +85,10 @@ pub(crate) struct Exchange {
     pub(crate) model: Option<usize>,
     /// Index into the model's targets.
     pub(crate) target: usize,
+    /// Targets tried so far, as bits.
+    pub(crate) tried: u64,
+    /// The breaker waits for the verdict on the present attempt.
+    pub(crate) on_trial: bool,
     pub(crate) attempts: u32,
     /// Index into the addresses of the target's host.
     pub(crate) address: usize,
@@ -92,6 +96,8 @@ pub(crate) struct Exchange {
     pub(crate) fresh_only: bool,
     pub(crate) upstream: Option<Id<Upstream>>,
     pub(crate) draft: Option<Box<Draft>>,
+    /// The present target speaks the other shape; this is what its answer's translation needs.
+    pub(crate) carry: Option<Carry>,
     pub(crate) relay: Relay,
     /// A whole answer as it is collected, or the partial event of a stream.
     pub(crate) held: Buf,
@@ -114,26 +120,10 @@ pub(crate) struct Exchange {
     pub(crate) times: Times,
     /// The client's own request id, in printable form.
     pub(crate) foreign_id: Vec<u8>,
+    /// What is wrong in the body, found before all of it had come.
+    pub(crate) invalid: Option<String>,
     /// Type of the error that was told, if one was.
     pub(crate) error: Option<&'static str>,
-}
-
-/// What the head of an answer needs to know of its exchange.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct Face {
-    pub(crate) client: Id<Client>,
-    pub(crate) id: RequestId,
-    pub(crate) key: Option<KeyIx>,
-    pub(crate) http11: bool,
-}
-
-/// How an answer begins.
-pub(crate) struct Opening<'a> {
-    pub(crate) status: u16,
-    pub(crate) extent: Extent,
-    pub(crate) content_type: &'static str,
-    pub(crate) refusal: Option<&'a Refusal>,
-    pub(crate) next: Next,
 }
 
 impl Exchange {
@@ -148,11 +138,14 @@ impl Exchange {
             config,
             model: None,
             target: 0,
+            tried: 0,
+            on_trial: false,
             attempts: 0,
             address: 0,
             fresh_only: false,
             upstream: None,
             draft: None,
+            carry: None,
             relay: Relay::None,
             held: Buf::default(),
             hold: None,
@@ -168,6 +161,7 @@ impl Exchange {
             charged: 0,
             times: Times { head: now.mono, body: never, sent: never, first: never },
             foreign_id: Vec::new(),
+            invalid: None,
             error: None,
         }
     }
@@ -266,17 +260,25 @@ impl Gateway {
         let slow = !complete && elapsed > config.body_timeout.as_micros() as u64 && (length as u64) < needed;
         let Some(draft) = ex.draft.as_mut() else { return };
         let (_, body) = client.inbound.message();
-        let scanned = if complete { draft.scan.finish(body) } else { draft.scan.feed(body) };
+        let scanned = match (&ex.invalid, complete) {
+            (Some(_), _) => Ok(()),
+            (None, true) => draft.scan.finish(body),
+            (None, false) => draft.scan.feed(body),
+        };
+        // Told when the body is complete: the answer must not depend on how its bytes happened to arrive.
+        if let Err(Invalid(message)) = scanned {
+            ex.invalid = Some(message);
+        }
         if slow {
             return self.refuse_slow_body(cid, now);
-        }
-        if let Err(Invalid(message)) = scanned {
-            return self.refuse_open(xid, &Refusal::invalid_body(message), now);
         }
         if let Err(refusal) = self.charges.grow(ex, length as u64, &self.pool) {
             return self.refuse_open(xid, &refusal, now);
         }
         if complete {
+            if let Some(message) = ex.invalid.take() {
+                return self.refuse_open(xid, &Refusal::invalid_body(message), now);
+            }
             let Some(client) = self.clients.get_mut(cid) else { return };
             client.phase = ClientPhase::Busy;
             client.wait = Mono::NEVER;
@@ -291,7 +293,11 @@ impl Gateway {
             return self.answer_count(xid, now);
         }
         // The model before the body for its provider before admission: what cannot be sent is not charged.
-        let passed = self.choose_model(xid).and_then(|()| self.draft_body(xid)).and_then(|()| self.admit(xid, now));
+        let passed = self.choose_model(xid).and_then(|()| {
+            self.choose_target(xid, now);
+            self.draft_body(xid)?;
+            self.admit(xid, now)
+        });
         match passed {
             Ok(()) => self.attempt(xid, now),
             Err(refusal) => self.refuse_open(xid, &refusal, now),
@@ -344,106 +350,6 @@ impl Gateway {
         let cid = ex.client;
         self.arm_client(cid);
         Ok(())
-    }
-
-    /// Ends an exchange that has not been given a slot, or was taken out of it, with an error.
-    pub(crate) fn refuse(&mut self, mut ex: Exchange, refusal: &Refusal, now: Now) {
-        ex.error = Some(refusal.kind.as_str());
-        self.scratch.clear();
-        answers::error_body(ex.shape(), refusal, &ex.id, &mut self.scratch);
-        let body = std::mem::take(&mut self.scratch);
-        self.answer(ex, refusal.status, answers::JSON, &body, Some(refusal), now);
-        self.scratch = body;
-    }
-
-    /// Ends an exchange in its slot with an error; nothing of an answer has been sent.
-    pub(crate) fn refuse_open(&mut self, xid: Id<Exchange>, refusal: &Refusal, now: Now) {
-        if let Some(ex) = self.take_exchange(xid) {
-            self.refuse(ex, refusal, now);
-        }
-    }
-
-    /// A body that cannot be taken: too large, or badly framed.
-    pub(crate) fn refuse_body(&mut self, cid: Id<Client>, refusal: BodyRefusal, now: Now) {
-        let max = self.config.server.max_body;
-        let refusal = match refusal {
-            BodyRefusal::TooLarge => Refusal::too_large(max),
-            BodyRefusal::Bad(_) => Refusal::bad_framing(),
-        };
-        match self.clients.get(cid).and_then(|client| client.exchange) {
-            Some(xid) => self.refuse_open(xid, &refusal, now),
-            None => self.drop_client(cid, now),
-        }
-    }
-
-    /// A head that is not HTTP, or too large.
-    pub(crate) fn refuse_syntax(&mut self, cid: Id<Client>, error: HeadError, now: Now) {
-        self.refuse_headless(cid, &Refusal::bad_http(error.status, error.reason), now);
-    }
-
-    pub(crate) fn refuse_slow_head(&mut self, cid: Id<Client>, now: Now) {
-        self.refuse_headless(cid, &Refusal::head_too_slow(self.config.server.header_timeout), now);
-    }
-
-    pub(crate) fn refuse_slow_body(&mut self, cid: Id<Client>, now: Now) {
-        let refusal = Refusal::body_too_slow(self.config.server.body_timeout);
-        if let Some(xid) = self.clients.get(cid).and_then(|client| client.exchange) {
-            self.refuse_open(xid, &refusal, now);
-        }
-    }
-
-    fn refuse_headless(&mut self, cid: Id<Client>, refusal: &Refusal, now: Now) {
-        let id = RequestId::fresh(&mut self.rng);
-        let ex = Exchange::new(cid, id, RequestHead::unparsed(), self.config.clone(), now);
-        if let Some(client) = self.clients.get_mut(cid) {
-            client.last = true;
-        }
-        self.refuse(ex, refusal, now);
-    }
-
-    /// Gives a complete answer of ours and ends the exchange.
-    pub(crate) fn answer(
-        &mut self,
-        mut ex: Exchange,
-        status: u16,
-        content_type: &'static str,
-        body: &[u8],
-        refusal: Option<&Refusal>,
-        now: Now,
-    ) {
-        let cid = ex.client;
-        self.settle(&mut ex, Usage::default());
-        let close = refusal.is_some_and(|refusal| refusal.close);
-        let next = self.next_after(cid, &ex.head, close);
-        let opening = Opening { status, extent: Extent::Length(body.len()), content_type, refusal, next };
-        self.write_head(&ex.face(), &opening, now);
-        if ex.head.method != Method::Head {
-            self.push_client(cid, now, |out| out.extend_from_slice(body));
-        }
-        self.conclude(ex, status, now);
-        self.move_on(cid, next, now);
-    }
-
-    /// Writes the head of an answer to the client's unsent bytes.
-    pub(crate) fn write_head(&mut self, face: &Face, opening: &Opening<'_>, now: Now) {
-        let standing = face.key.and_then(|key| {
-            let plan = self.config.plan(&self.keys.record(key).plan)?;
-            Some(self.meter.standing(key, plan, now.unix))
-        });
-        let mut date = std::mem::take(&mut self.date);
-        let head = Head {
-            status: opening.status,
-            id: &face.id,
-            date: date.at(now.unix),
-            http11: face.http11,
-            keep_alive: opening.next.keeps_alive(),
-            extent: opening.extent,
-            content_type: opening.content_type,
-            standing,
-            refusal: opening.refusal,
-        };
-        self.push_client(face.client, now, |out| head.write(out));
-        self.date = date;
     }
 
     /// Closes the hold with what was really used, once.
@@ -505,6 +411,7 @@ impl Gateway {
     pub(crate) fn conclude(&mut self, mut ex: Exchange, status: u16, now: Now) {
         debug_assert!(ex.hold.is_none() && ex.upstream.is_none());
         self.charges.release(&mut ex);
+        self.undecided(&mut ex);
         ex.held.release(&mut self.pool);
         if let Some(draft) = ex.draft.take() {
             self.drafts.put(draft);

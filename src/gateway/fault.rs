@@ -67,6 +67,19 @@ impl Fault {
         }
     }
 
+    /// True when the target itself is to blame, so that it may come to rest; a client's mistake, our own lack of
+    /// means and our stopping never count.
+    pub(crate) fn is_targets_own(&self) -> bool {
+        let others = matches!(
+            self.kind,
+            FaultKind::Status(400 | 413 | 422)
+                | FaultKind::Dial(DialError::Local)
+                | FaultKind::TooLarge(_)
+                | FaultKind::Draining
+        );
+        !others
+    }
+
     /// True for what a kept connection does when the provider closed it while our request was on its way: the
     /// request was not served, and one attempt on a fresh connection is free (the stale-connection rule).
     pub(crate) fn is_stale_connection(&self) -> bool {

@@ -5,7 +5,8 @@ use super::Gateway;
 use super::admit::Endpoint;
 use super::answers::{self, Extent, JSON, TEXT};
 use super::client::Client;
-use super::exchange::{Exchange, Opening};
+use super::exchange::Exchange;
+use super::respond::Opening;
 use super::stats::Gauges;
 use crate::base::slots::Id;
 use crate::base::time::Now;
@@ -102,7 +103,10 @@ impl Gateway {
                 out.extend_from_slice(b"not ready\n");
                 return (503, TEXT);
             }
-            b"/metrics" if self.admin_token_shown(head, bytes) => self.stats.write(&self.gauges(), out),
+            b"/metrics" if self.admin_token_shown(head, bytes) => {
+                let targets: Vec<_> = self.breakers.states(now.mono).collect();
+                self.stats.write(&self.gauges(), &targets, out);
+            }
             b"/metrics" => {
                 out.extend_from_slice(b"the admin token is required\n");
                 return (401, TEXT);

@@ -8,10 +8,12 @@
 
 mod admit;
 mod answers;
+mod breaker;
 mod charges;
 mod client;
 mod exchange;
 mod fault;
+mod flow;
 mod ledger;
 mod local;
 mod log;
@@ -20,11 +22,12 @@ pub mod orders;
 mod outgoing;
 mod pool;
 mod relay;
+mod respond;
 mod route;
 mod stats;
 mod upstream;
 
-use crate::base::buf::Pool;
+use crate::base::buf::{BLOCK, Pool};
 use crate::base::limits::{DRAIN_IDLE_GRACE, RESERVE_CONNECTIONS};
 use crate::base::rng::Rng;
 use crate::base::seam::{Action, Conn, Core, Ending, Reply, Side, Signal};
@@ -36,13 +39,14 @@ use crate::policy::keys::{KeyId, KeyRecord, Keys};
 use crate::policy::meter::{Hold, Meter};
 use admit::Readiness;
 use answers::DateCache;
+use breaker::Breakers;
 use charges::Charges;
 use client::Client;
 use exchange::Exchange;
 use ledger::Ledger;
 use names::Names;
 use orders::{Notice, Order};
-use outgoing::{Drafts, Template};
+use outgoing::{Drafts, Outgoing};
 use pool::Idle;
 use stats::Stats;
 use std::net::SocketAddr;
@@ -79,7 +83,7 @@ struct Drain {
 #[derive(Debug)]
 pub struct Gateway {
     config: Arc<High>,
-    templates: Vec<Template>,
+    outgoing: Outgoing,
     client_listeners: usize,
     clients: Slots<Client>,
     exchanges: Slots<Exchange>,
@@ -88,6 +92,7 @@ pub struct Gateway {
     names: Names,
     timers: Timers,
     pool: Pool,
+    breakers: Breakers,
     drafts: Drafts,
     charges: Charges,
     keys: Keys,
@@ -111,7 +116,7 @@ impl Gateway {
         let mut keys = Keys::new(rng.next_u64());
         keys.load(start.keys);
         let mut gateway = Gateway {
-            templates: Template::all(&config),
+            outgoing: Outgoing::new(&config),
             client_listeners: start.client_listeners,
             clients: Slots::default(),
             exchanges: Slots::default(),
@@ -120,6 +125,7 @@ impl Gateway {
             names: Names::default(),
             timers: Timers::default(),
             pool: Pool::new(config.server.max_buffered),
+            breakers: Breakers::default(),
             drafts: Drafts::default(),
             charges: Charges::default(),
             keys,
@@ -166,6 +172,7 @@ impl Gateway {
         Readiness {
             drained: self.draining.is_some_and(|drain| drain.over),
             crowded: self.clients.get(cid).is_some_and(|client| client.crowded),
+            buffers: self.pool.has_room(BLOCK),
             store: self.ledger.takes_rows(now.mono, self.config.store.max_commit_lag),
         }
     }
@@ -203,6 +210,40 @@ impl Gateway {
         let drain = self.draining.filter(|drain| !drain.over)?;
         let idle = self.clients.iter().any(|(_, client)| client.is_idle());
         Some(if idle { drain.idle_after } else { drain.until })
+    }
+}
+
+/// How much of everything is in use: what the simulator checks, and what must be back to nothing at rest.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Vitals {
+    /// Client connections.
+    pub clients: usize,
+    /// Requests that have a slot: their body is arriving or they are being answered.
+    pub exchanges: usize,
+    /// Upstream connections, idle ones included.
+    pub upstreams: usize,
+    /// Upstream connections kept for the next request.
+    pub idle: usize,
+    /// Reservations of the meter that are out.
+    pub holds: usize,
+    /// Bytes of buffer lent.
+    pub buffered: usize,
+    /// Entries of the timer heap, stale ones included.
+    pub timers: usize,
+}
+
+impl Gateway {
+    /// What is in use at the moment.
+    pub fn vitals(&self) -> Vitals {
+        Vitals {
+            clients: self.clients.len(),
+            exchanges: self.exchanges.len(),
+            upstreams: self.upstreams.len(),
+            idle: self.idle.len(),
+            holds: self.meter.open_holds(),
+            buffered: self.pool.lent(),
+            timers: self.timers.len(),
+        }
     }
 }
 

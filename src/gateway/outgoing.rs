@@ -1,8 +1,8 @@
 //! The request as it goes upstream: a head rendered when the configuration is loaded, and a body given as pieces of
 //! the client's own bytes with our words spliced in; so that a large body is never copied as a whole.
 
-use crate::dialect::request::RequestScan;
-use crate::dialect::rewrite::Piece;
+use crate::dialect::{Abilities, Carry, Piece, RequestScan, Structured};
+use crate::policy::catalog::{Model, StructuredOutput, Target};
 use crate::policy::config::{High, Provider};
 use crate::wire::head::{Field, RequestHead, values};
 use crate::wire::{Shape, Span};
@@ -10,6 +10,57 @@ use std::io::Write;
 
 /// The version sent to a messages-shaped provider when the client named none (wire-formats, decision Q6).
 const ANTHROPIC_VERSION: &[u8] = b"2023-06-01";
+
+/// What is worked out once per configuration for every request that goes out.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    /// By provider.
+    templates: Vec<Template>,
+    /// What a translation must know, by model and target.
+    abilities: Vec<Vec<Abilities>>,
+}
+
+impl Outgoing {
+    /// For all providers and targets of `config`.
+    pub(crate) fn new(config: &High) -> Outgoing {
+        let of_model = |model: &Model| model.targets.iter().map(|target| abilities(config, model, target)).collect();
+        Outgoing {
+            templates: config.providers.iter().map(Template::new).collect(),
+            abilities: config.catalog.models().iter().map(of_model).collect(),
+        }
+    }
+
+    /// The head of requests to a provider.
+    pub(crate) fn template(&self, provider: usize) -> Option<&Template> {
+        self.templates.get(provider)
+    }
+
+    /// What one target of a model takes.
+    pub(crate) fn abilities(&self, model: usize, target: usize) -> Option<&Abilities> {
+        self.abilities.get(model)?.get(target)
+    }
+}
+
+fn abilities(config: &High, model: &Model, target: &Target) -> Abilities {
+    let known = &model.capabilities;
+    Abilities {
+        sampling: known.sampling,
+        mid_conversation_system: known.mid_conversation_system,
+        replay_reasoning: known.replay_reasoning,
+        max_completion_tokens: known.max_completion_tokens,
+        max_output_tokens: known.max_output_tokens,
+        structured_output: match known.structured_output {
+            StructuredOutput::Native => Structured::Native,
+            StructuredOutput::Tool => Structured::Tool,
+            StructuredOutput::Instruction => Structured::Instruction,
+        },
+        effort: known.effort,
+        strict_tools: known.strict_tools,
+        default_max_tokens: model.default_max_tokens,
+        drop_params: model.drop_params.clone(),
+        stream_usage: config.provider(target.provider).is_none_or(|provider| provider.stream_usage),
+    }
+}
 
 /// The unchanging part of every request head to one provider, up to and with `content-length: `.
 #[derive(Debug)]
@@ -20,11 +71,6 @@ pub(crate) struct Template {
 }
 
 impl Template {
-    /// One template per provider, in the order of the configuration.
-    pub(crate) fn all(config: &High) -> Vec<Template> {
-        config.providers.iter().map(Template::new).collect()
-    }
-
     fn new(provider: &Provider) -> Template {
         let mut head = Vec::with_capacity(512);
         line(&mut head, &[b"POST ", provider.path.as_bytes(), b" HTTP/1.1"]);
@@ -42,19 +88,20 @@ impl Template {
         Template { head, shape: provider.shape, betas: provider.betas.clone() }
     }
 
-    /// Writes the head for a body of `length` bytes. `client_head` is the head of the client's request, whose
-    /// Anthropic headers are passed on to a provider of that shape.
-    pub(crate) fn write(&self, length: u64, head: &RequestHead, client_head: &[u8], out: &mut Vec<u8>) {
+    /// Writes the head for a body of `length` bytes. `client`: head and bytes of the client's request of the same
+    /// shape, whose Anthropic headers are passed on; `None` for a translated one, whose headers speak of another API.
+    pub(crate) fn write(&self, length: u64, client: Option<(&RequestHead, &[u8])>, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.head);
         // Writing to a Vec cannot fail.
         let _ = write!(out, "{length}");
         out.extend_from_slice(b"\r\n");
         if self.shape == Shape::Messages {
-            let version = head.field(Field::AnthropicVersion).of(client_head);
+            let field = |name| client.map_or(&b""[..], |(head, bytes)| head.field(name).of(bytes));
+            let version = field(Field::AnthropicVersion);
             let version = if version.is_empty() { ANTHROPIC_VERSION } else { version };
             line(out, &[b"anthropic-version: ", version]);
-            if !head.field(Field::AnthropicBeta).is_empty() {
-                self.write_betas(client_head, out);
+            if let (Some((_, bytes)), false) = (client, field(Field::AnthropicBeta).is_empty()) {
+                self.write_betas(bytes, out);
             }
         }
         out.extend_from_slice(b"\r\n");
@@ -96,6 +143,8 @@ pub(crate) struct Draft {
     pub(crate) text: Vec<u8>,
     /// The outgoing body.
     pub(crate) pieces: Vec<Piece>,
+    /// What the translation of the request left for that of its answer; `None` where nothing is translated.
+    pub(crate) carry: Option<Carry>,
     length: u64,
     next: usize,
     offset: usize,
@@ -106,6 +155,7 @@ impl Draft {
     pub(crate) fn rewind(&mut self) {
         self.text.clear();
         self.pieces.clear();
+        self.carry = None;
         self.length = 0;
         self.restart();
     }

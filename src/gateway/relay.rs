@@ -3,14 +3,16 @@
 
 use super::Gateway;
 use super::answers::{EVENTS, Extent, JSON};
-use super::exchange::{Commit, Exchange, Opening};
+use super::exchange::{Commit, Exchange};
 use super::fault::{Fault, FaultKind, mask};
+use super::flow::Flow;
+use super::respond::Opening;
 use crate::base::limits::{DONE_GRACE, ERROR_BODY_MAX, HIGH_WATER};
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
 use crate::dialect::errors;
-use crate::dialect::errors::ErrorText;
-use crate::dialect::tap::{self, Broken, Heard, Me, StreamFault, StreamTap};
+use crate::dialect::tap;
+use crate::dialect::{self, Broken, ErrorText, Heard, Me, StreamFault, StreamTap, StreamTranslator};
 use crate::policy::usage::{Usage, UsageSource};
 use crate::wire::Shape;
 use crate::wire::body::{LAST_CHUNK, write_chunk};
@@ -28,8 +30,8 @@ pub(crate) enum Relay {
     None,
     /// A whole answer, collected.
     Whole(Heard),
-    /// A stream of the client's own shape.
-    Stream(Box<StreamTap>),
+    /// A stream, in the client's own shape or translated.
+    Stream(Box<Flow>),
     /// A failed answer, collected for its message.
     Error {
         /// Its status.
@@ -43,7 +45,7 @@ impl Relay {
     /// What has been overheard so far.
     pub(crate) fn heard(&self) -> Heard {
         match self {
-            Relay::Stream(tap) => tap.heard(),
+            Relay::Stream(flow) => flow.heard(),
             Relay::Whole(heard) => *heard,
             Relay::None | Relay::Error { .. } => Heard::default(),
         }
@@ -90,7 +92,12 @@ impl Gateway {
         let (Some(shape), Some(target), true) = (ex.shape(), ex.target(), is_events) else {
             return Err(Fault::from(FaultKind::BadBody(NOT_A_STREAM)));
         };
-        ex.relay = Relay::Stream(Box::new(StreamTap::new(shape, ex.show_usage, target.limits.max_event)));
+        let (usage, max_event) = (ex.show_usage, target.limits.max_event);
+        let flow = match ex.carry.take() {
+            None => Flow::Same(StreamTap::new(shape, usage, max_event)),
+            Some(carry) => Flow::Cross(Box::new(StreamTranslator::new(shape.other(), carry, usage, max_event))),
+        };
+        ex.relay = Relay::Stream(Box::new(flow));
         Ok(())
     }
 
@@ -117,13 +124,16 @@ impl Gateway {
     }
 
     fn relay_stream(&mut self, xid: Id<Exchange>, data: &[u8], now: Now) -> Step {
+        if !self.pool.has_room(data.len()) {
+            return Step::Failed(Fault::from(FaultKind::TooLarge("max_buffered")));
+        }
         let Some(ex) = self.exchanges.get_mut(xid) else { return Step::Ended };
-        let Relay::Stream(mut tap) = std::mem::replace(&mut ex.relay, Relay::None) else { return Step::More };
+        let Relay::Stream(mut flow) = std::mem::replace(&mut ex.relay, Relay::None) else { return Step::More };
         let mut held = std::mem::take(&mut ex.held);
         self.scratch.clear();
-        let fed = tap.feed(data, &mut held, &mut self.pool, &me(ex, now), &mut self.scratch);
-        let finish_seen = tap.finish_seen();
-        ex.relay = Relay::Stream(tap);
+        let fed = flow.feed(data, &mut held, &mut self.pool, &me(ex, now), &mut self.scratch);
+        let finish_seen = flow.finish_seen();
+        ex.relay = Relay::Stream(flow);
         ex.held = held;
         let events = match &fed {
             Ok(progress) => progress.events,
@@ -217,6 +227,7 @@ impl Gateway {
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
         // The connection outlives the exchange: its body's end is still to be read.
         ex.upstream = None;
+        self.target_succeeded(xid);
         let Some(mut ex) = self.take_exchange(xid) else { return };
         let usage = charged(ex.relay.heard(), ex.estimate);
         self.settle(&mut ex, usage);
@@ -250,11 +261,11 @@ impl Gateway {
 
     fn stream_body_ended(&mut self, xid: Id<Exchange>, now: Now) -> Step {
         let Some(ex) = self.exchanges.get_mut(xid) else { return Step::Ended };
-        let Relay::Stream(mut tap) = std::mem::replace(&mut ex.relay, Relay::None) else { return Step::More };
+        let Relay::Stream(mut flow) = std::mem::replace(&mut ex.relay, Relay::None) else { return Step::More };
         let mut held = std::mem::take(&mut ex.held);
         self.scratch.clear();
-        let ended = tap.end(&mut held, &mut self.pool, &me(ex, now), &mut self.scratch);
-        ex.relay = Relay::Stream(tap);
+        let ended = flow.end(&mut held, &mut self.pool, &me(ex, now), &mut self.scratch);
+        ex.relay = Relay::Stream(flow);
         ex.held = held;
         if !self.scratch.is_empty() {
             self.relayed(xid, true, now);
@@ -272,7 +283,11 @@ impl Gateway {
         let Some(ex) = self.exchanges.get_mut(xid) else { return Step::Ended };
         let Some(shape) = ex.shape() else { return Step::Ended };
         self.scratch.clear();
-        let heard = match tap::whole(shape, ex.held.bytes(), &me(ex, now), &mut self.scratch) {
+        let read = match &ex.carry {
+            None => tap::whole(shape, ex.held.bytes(), &me(ex, now), &mut self.scratch),
+            Some(carry) => dialect::reply(shape.other(), ex.held.bytes(), carry, &me(ex, now), &mut self.scratch),
+        };
+        let heard = match read {
             Ok(heard) => heard,
             Err(Broken::NotJson) => return Step::Failed(Fault::from(FaultKind::BadBody(NOT_JSON))),
             Err(Broken::Error(text)) => return Step::Failed(error_fault(text, Some(ex))),
@@ -280,6 +295,7 @@ impl Gateway {
         ex.held.release(&mut self.pool);
         ex.relay = Relay::Whole(heard);
         ex.upstream = None;
+        self.target_succeeded(xid);
         let Some(mut ex) = self.take_exchange(xid) else { return Step::Ended };
         let usage = charged(heard, ex.estimate);
         self.settle(&mut ex, usage);
@@ -320,7 +336,7 @@ impl Gateway {
     pub(crate) fn relay_waited(&mut self, xid: Id<Exchange>, now: Now) -> Option<FaultKind> {
         let ex = self.exchanges.get(xid)?;
         match &ex.relay {
-            Relay::Stream(tap) if tap.finish_seen() => match self.stream_body_ended(xid, now) {
+            Relay::Stream(flow) if flow.finish_seen() => match self.stream_body_ended(xid, now) {
                 Step::Failed(fault) => Some(fault.kind),
                 Step::More | Step::Ended => None,
             },

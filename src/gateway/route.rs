@@ -4,20 +4,65 @@
 use super::Gateway;
 use super::exchange::{Commit, Exchange, Phase};
 use super::fault::{Fault, FaultKind};
+use super::outgoing::{Draft, Outgoing};
 use super::relay::Relay;
 use super::upstream::{Phase as UpstreamPhase, Upstream, conn};
 use crate::base::limits::SEND_SLICE;
 use crate::base::seam::{Action, DialError};
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
-use crate::dialect::rewrite::{Rewrite, rewrite};
+use crate::dialect::{self, Invalid, Piece, Rewrite, rewrite};
 use crate::policy::refusal::Refusal;
+use crate::wire::Span;
 use std::net::SocketAddr;
 
 /// Addresses of one host that are tried before its target counts as unreachable.
 const ADDRESSES_TRIED_MAX: usize = 3;
 
 impl Gateway {
+    /// Chooses the target of the next attempt; false when none is left.
+    pub(crate) fn choose_target(&mut self, xid: Id<Exchange>, now: Now) -> bool {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return false };
+        let Some(model) = ex.model.and_then(|index| ex.config.catalog.get(index)) else { return false };
+        let Some(chosen) = self.breakers.choose(&model.targets, ex.tried, now.mono) else { return false };
+        ex.target = chosen;
+        ex.tried |= 1u64.checked_shl(chosen as u32).unwrap_or(0);
+        ex.fresh_only = false;
+        ex.on_trial = true;
+        true
+    }
+
+    /// The target of the present attempt has answered.
+    pub(crate) fn target_succeeded(&mut self, xid: Id<Exchange>) {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return };
+        if std::mem::take(&mut ex.on_trial)
+            && let Some(target) = ex.target()
+        {
+            self.breakers.succeeded(&target.label);
+        }
+    }
+
+    fn target_failed(&mut self, xid: Id<Exchange>, fault: &Fault, now: Now) {
+        if !fault.is_targets_own() {
+            return self.target_succeeded(xid);
+        }
+        let many_keys = self.keys.len() > 1;
+        let Some(ex) = self.exchanges.get_mut(xid) else { return };
+        ex.on_trial = false;
+        if let Some(target) = ex.target() {
+            self.breakers.failed(&target.label, ex.finding.key, many_keys, &target.limits, now.mono);
+        }
+    }
+
+    /// An exchange ends: if its attempt brought no verdict, the next request may try.
+    pub(crate) fn undecided(&mut self, ex: &mut Exchange) {
+        if std::mem::take(&mut ex.on_trial)
+            && let Some(target) = ex.target()
+        {
+            self.breakers.undecided(&target.label);
+        }
+    }
+
     /// Begins an attempt at the exchange's present target, whose body has been drafted.
     pub(crate) fn attempt(&mut self, xid: Id<Exchange>, now: Now) {
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
@@ -38,7 +83,8 @@ impl Gateway {
         let (Some(client), Some(mut draft)) = (self.clients.get(ex.client), ex.draft.take()) else { return Ok(()) };
         let (_, body) = client.inbound.message();
         draft.rewind();
-        let built = build_body(ex, &mut draft, body);
+        let built = build_body(ex, &self.outgoing, &mut draft, body);
+        ex.carry = draft.carry.take();
         ex.draft = Some(draft);
         built
     }
@@ -135,9 +181,10 @@ impl Gateway {
         upstream.begin(xid);
         let (head, body) = client.inbound.message();
         let length = draft.length();
-        let Some(template) = self.templates.get(upstream.provider) else { return };
+        let same_shape = ex.carry.is_none().then_some((&ex.head, head));
+        let Some(template) = self.outgoing.template(upstream.provider) else { return };
         let all = upstream.tx.edit(&mut self.pool, |out| {
-            template.write(length, &ex.head, head, out);
+            template.write(length, same_shape, out);
             draft.write_some(body, SEND_SLICE, out)
         });
         upstream.sent_all = all;
@@ -187,6 +234,7 @@ impl Gateway {
         ex.naming = Mono::NEVER;
         ex.held.release(&mut self.pool);
         if ex.commit == Commit::Relayed {
+            self.target_failed(xid, &fault, now);
             return self.end_with_fault(xid, fault, now);
         }
         if fault.is_stale_connection() && reused && !ex.fresh_only {
@@ -199,10 +247,9 @@ impl Gateway {
             return self.attempt(xid, now);
         }
         let limit = ex.target().map_or(1, |target| target.limits.attempts);
-        let more = ex.model().is_some_and(|model| ex.target + 1 < model.targets.len());
-        if fault.may_try_next() && more && ex.attempts < limit {
-            ex.target += 1;
-            ex.fresh_only = false;
+        let may_go_on = fault.may_try_next() && ex.attempts < limit;
+        self.target_failed(xid, &fault, now);
+        if may_go_on && self.choose_target(xid, now) {
             return match self.draft_body(xid) {
                 Ok(()) => self.attempt(xid, now),
                 Err(refusal) => self.refuse_open(xid, &refusal, now),
@@ -217,19 +264,28 @@ fn waits_for(ex: &Exchange, host: &str, port: u16) -> bool {
     provider.is_some_and(|provider| *provider.host == *host && provider.port == port)
 }
 
-fn build_body(ex: &Exchange, draft: &mut super::outgoing::Draft, body: &[u8]) -> Result<(), Refusal> {
+/// The body for the present target: the client's own with our words spliced in, or its translation.
+fn build_body(ex: &Exchange, outgoing: &Outgoing, draft: &mut Draft, body: &[u8]) -> Result<(), Refusal> {
     let (Some(model), Some(target), Some(shape)) = (ex.model(), ex.target(), ex.shape()) else { return Ok(()) };
     let Some(provider) = ex.config.providers.get(target.provider) else { return Ok(()) };
-    if provider.shape != shape {
-        return Err(Refusal::cross_shape(&model.id, shape.name()));
+    if provider.shape == shape {
+        let with = Rewrite {
+            model: &target.model,
+            ask_usage: provider.stream_usage,
+            forward_unknown: provider.forward_unknown,
+            drop_params: &model.drop_params,
+        };
+        let length = rewrite(shape, body, draft.scan.fields(), &with, &mut draft.text, &mut draft.pieces);
+        draft.set_length(length);
+        return Ok(());
     }
-    let with = Rewrite {
-        model: &target.model,
-        ask_usage: provider.stream_usage,
-        forward_unknown: provider.forward_unknown,
-        drop_params: &model.drop_params,
-    };
-    let length = rewrite(shape, body, draft.scan.fields(), &with, &mut draft.text, &mut draft.pieces);
-    draft.set_length(length);
+    let abilities = ex.model.and_then(|index| outgoing.abilities(index, ex.target));
+    let Some(abilities) = abilities else { return Ok(()) };
+    let to = dialect::Target { model: &target.model, abilities };
+    let carry = dialect::translate(shape, body, draft.scan.fields(), &to, &mut draft.text)
+        .map_err(|Invalid(message)| Refusal::invalid_body(message))?;
+    draft.carry = Some(carry);
+    draft.pieces.push(Piece::Text(Span::new(0, draft.text.len())));
+    draft.set_length(draft.text.len() as u64);
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Counters and histograms, written out as Prometheus text (exposition format 0.0.4). Counting costs no allocation
 //! once a combination of labels has been seen.
 
+use super::breaker::TargetState;
 use crate::policy::usage::Usage;
 use std::io::Write;
 use std::sync::Arc;
@@ -157,7 +158,7 @@ impl Stats {
     }
 
     /// Appends everything in Prometheus' text format.
-    pub(crate) fn write(&self, gauges: &Gauges, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, gauges: &Gauges, targets: &[TargetState<'_>], out: &mut Vec<u8>) {
         head(out, "tollgate_build_info", "gauge", "The running version.");
         let _ = writeln!(out, "tollgate_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION"));
         head(out, "tollgate_requests_total", "counter", "Answered requests; status 499: the client left.");
@@ -180,6 +181,7 @@ impl Stats {
         }
         head(out, "tollgate_turn_seconds", "histogram", "Loop lag: the time the loop took for one turn.");
         self.turns.write("tollgate_turn_seconds", "", out);
+        write_targets(targets, out);
         for (name, what, value) in [
             ("tollgate_client_connections", "Open client connections.", gauges.clients as u64),
             ("tollgate_upstream_connections", "Open upstream connections.", gauges.upstreams as u64),
@@ -199,6 +201,21 @@ impl Stats {
             let _ = writeln!(out, "{name} {value}");
         }
     }
+}
+
+fn write_targets(targets: &[TargetState<'_>], out: &mut Vec<u8>) {
+    let mut series = |name: &str, kind: &str, what: &str, value: &dyn Fn(&TargetState<'_>) -> u64| {
+        head(out, name, kind, what);
+        for target in targets {
+            let _ = write!(out, "{name}{{target=\"");
+            label_value(target.label, out);
+            let _ = writeln!(out, "\"}} {}", value(target));
+        }
+    };
+    let failures = "Failures of a target by its own fault.";
+    series("tollgate_target_failures_total", "counter", failures, &|target| target.failures);
+    let resting = "1 while a target rests after failures, or is on trial after its rest.";
+    series("tollgate_target_resting", "gauge", resting, &|target| u64::from(target.resting));
 }
 
 fn head(out: &mut Vec<u8>, name: &str, kind: &str, what: &str) {
@@ -229,7 +246,7 @@ mod tests {
         stats.request("none", None, 404);
         stats.phase(Timed::Total, 2_000_000_000);
         let mut out = Vec::new();
-        stats.write(&Gauges { clients: 3, ..Gauges::default() }, &mut out);
+        stats.write(&Gauges { clients: 3, ..Gauges::default() }, &[], &mut out);
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains("tollgate_requests_total{endpoint=\"chat\",model=\"a\\\"b\",status=\"200\"} 2\n"));
         assert!(text.contains("tollgate_phase_seconds_bucket{phase=\"total\",le=\"600\"} 0\n"));

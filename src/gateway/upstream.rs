@@ -192,7 +192,14 @@ impl Gateway {
 
     fn body_ended(&mut self, xid: Id<Exchange>, uid: Id<Upstream>, now: Now) {
         match self.relay_end(xid, now) {
-            Step::Failed(fault) => self.attempt_failed(xid, fault, now),
+            Step::Failed(fault) => {
+                // An error that was read to its end leaves the connection as good as any other answer does.
+                if let (FaultKind::Status(_), Some(ex)) = (&fault.kind, self.exchanges.get_mut(xid)) {
+                    ex.upstream = None;
+                    self.keep_upstream(uid, now);
+                }
+                self.attempt_failed(xid, fault, now);
+            }
             Step::More | Step::Ended => self.keep_upstream(uid, now),
         }
     }

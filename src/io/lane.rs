@@ -11,6 +11,7 @@ use std::time::Duration;
 struct State<T> {
     items: T,
     asleep: bool,
+    hurry: bool,
     closed: bool,
 }
 
@@ -50,7 +51,7 @@ impl Patience {
 
 impl<T: Default> Default for Lane<T> {
     fn default() -> Self {
-        let state = State { items: T::default(), asleep: false, closed: false };
+        let state = State { items: T::default(), asleep: false, hurry: false, closed: false };
         Lane(Arc::new((Mutex::new(state), Condvar::new())))
     }
 }
@@ -65,8 +66,13 @@ impl<T: Default> Lane<T> {
     pub fn put<R>(&self, urgent: bool, add: impl FnOnce(&mut T) -> R) -> R {
         let mut state = self.lock();
         let result = add(&mut state.items);
-        if state.asleep || urgent {
-            state.asleep = false;
+        let wakes = state.asleep || urgent;
+        if wakes {
+            (state.asleep, state.hurry) = (false, true);
+        }
+        drop(state);
+        // Outside the lock: the thread that this wakes would run straight into it.
+        if wakes {
             self.0.1.notify_one();
         }
         result
@@ -84,17 +90,19 @@ impl<T: Default> Lane<T> {
     }
 
     /// For the helper thread: waits for items, at most about `wait`, and swaps them with the empty `into`. `empty`
-    /// says whether there are none. A busy thread sleeps its tick out even if items come: so they gather.
+    /// says whether there are none. A busy thread sleeps its tick out although items lie there: so they gather, and
+    /// the loop is not disturbed by a thread that is always awake.
     pub fn look(&self, into: &mut T, patience: &mut Patience, wait: Duration, empty: impl Fn(&T) -> bool) -> Look {
         let mut state = self.lock();
-        if empty(&state.items) && !state.closed {
-            let rests = patience.empty_looks >= limits::LANE_IDLE_LOOKS;
-            patience.empty_looks = patience.empty_looks.saturating_add(1);
+        let rests = patience.empty_looks >= limits::LANE_IDLE_LOOKS;
+        let at_once = state.closed || state.hurry || (rests && !empty(&state.items));
+        if !at_once {
             state.asleep = rests;
             let tick = if rests { wait } else { wait.min(patience.tick) };
             state = self.0.1.wait_timeout(state, tick).unwrap_or_else(PoisonError::into_inner).0;
             state.asleep = false;
         }
+        state.hurry = false;
         match (empty(&state.items), state.closed) {
             (false, _) => {
                 patience.empty_looks = 0;
@@ -102,7 +110,10 @@ impl<T: Default> Lane<T> {
                 Look::Found
             }
             (true, true) => Look::Closed,
-            (true, false) => Look::Nothing,
+            (true, false) => {
+                patience.empty_looks = patience.empty_looks.saturating_add(1);
+                Look::Nothing
+            }
         }
     }
 }
@@ -143,5 +154,25 @@ mod tests {
         lane.put(false, |items| items.push(5));
         assert_eq!(helper.join().unwrap(), (Look::Found, vec![5]));
         assert!(began.elapsed() < Duration::from_secs(20));
+    }
+
+    #[test]
+    fn a_busy_thread_lets_items_gather_unless_they_are_urgent() {
+        let lane = Lane::<Vec<u32>>::default();
+        let mut patience = Patience::new(Duration::from_millis(60));
+        let began = Instant::now();
+        lane.put(false, |items| items.push(1));
+        let other = lane.clone();
+        let helper = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            other.put(false, |items| items.push(2));
+        });
+        assert_eq!(take(&lane, &mut patience, Duration::from_secs(9)), (Look::Found, vec![1, 2]));
+        assert!(began.elapsed() >= Duration::from_millis(60));
+        helper.join().unwrap();
+        patience.tick = Duration::from_secs(60);
+        lane.put(true, |items| items.push(3));
+        assert_eq!(take(&lane, &mut patience, Duration::from_secs(60)), (Look::Found, vec![3]));
+        assert!(began.elapsed() < Duration::from_secs(30));
     }
 }

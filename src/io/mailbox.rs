@@ -23,12 +23,16 @@ impl<T> Mailbox<T> {
     /// `limits::MAILBOX_MAX` of them wait already.
     pub fn send(&self, letter: T) -> Result<(), T> {
         let (letters, waker) = &*self.0;
-        let mut waiting = letters.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.len() >= limits::MAILBOX_MAX {
-            return Err(letter);
-        }
-        waiting.push(letter);
-        if waiting.len() == 1 {
+        let was_empty = {
+            let mut waiting = letters.lock().unwrap_or_else(PoisonError::into_inner);
+            if waiting.len() >= limits::MAILBOX_MAX {
+                return Err(letter);
+            }
+            waiting.push(letter);
+            waiting.len() == 1
+        };
+        // Outside the lock: the loop that this wakes would run straight into it.
+        if was_empty {
             // A failure means that the poll is gone, and with it every reader of this box.
             let _ = waker.wake();
         }

@@ -281,11 +281,12 @@ impl<C: Core + 'static> Reactor<C> {
     }
 
     fn welcome(&mut self, listener: usize, socket: TcpStream, peer: SocketAddr) {
-        let now = self.now;
-        let Some(conn) = verb(&mut self.core, None, now, |core| core.accepted(listener, peer, now)) else { return };
-        // The core may have given away a slot whose old socket it has asked to close in this very turn.
+        // The core may give away a slot whose old socket it has asked to close in this very turn.
         self.perform_actions();
-        self.add(conn, Transport::Plain(socket), Flags::WRITE);
+        let now = self.now;
+        if let Some(conn) = verb(&mut self.core, None, now, |core| core.accepted(listener, peer, now)) {
+            self.add(conn, Transport::Plain(socket), Flags::WRITE);
+        }
     }
 
     /// Watches a socket, once and for everything. False if the poll refuses; the core then hears of a broken end.

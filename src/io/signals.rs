@@ -44,3 +44,29 @@ fn caught(signals: &[i32]) -> io::Result<UnixStream> {
     }
     Ok(UnixStream::from_std(reader))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use signal_hook::consts::{SIGUSR1, SIGUSR2};
+    use std::time::Duration;
+
+    #[test]
+    fn a_signal_wakes_the_poll_and_several_of_a_kind_count_as_one() {
+        let mut poll = mio::Poll::new().unwrap();
+        // Other signals than the real ones: those would keep a stuck test run from being stopped.
+        let pipes = [(caught(&[SIGUSR1]).unwrap(), Signal::Terminate), (caught(&[SIGUSR2]).unwrap(), Signal::Reload)];
+        let mut signals = Signals { pipes };
+        for (number, (pipe, _)) in signals.pipes.iter_mut().enumerate() {
+            poll.registry().register(pipe, Token(number), Interest::READABLE).unwrap();
+        }
+        for _ in 0..3 {
+            signal_hook::low_level::raise(SIGUSR2).unwrap();
+        }
+        let mut events = mio::Events::with_capacity(8);
+        poll.poll(&mut events, Some(Duration::from_secs(5))).unwrap();
+        assert_eq!(events.iter().map(|event| event.token()).collect::<Vec<_>>(), [Token(1)]);
+        assert_eq!((signals.read(0), signals.read(1), signals.read(1)), (None, Some(Signal::Reload), None));
+        assert_eq!(signals.read(2), None);
+    }
+}

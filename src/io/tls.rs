@@ -49,7 +49,9 @@ impl Peers {
                     config
                 }
             };
-            let name = ServerName::try_from(authority.server_name.clone())
+            // An IPv6 address stands in brackets where it is part of a URL, but not in a certificate.
+            let bare = authority.server_name.trim_start_matches('[').trim_end_matches(']');
+            let name = ServerName::try_from(bare.to_string())
                 .map_err(|_| invalid(format!("`{}` is not a name a certificate can carry", authority.server_name)))?;
             peers.push(Peer { config, name });
         }

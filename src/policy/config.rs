@@ -12,7 +12,8 @@
 //! - `[server]`: `listen` 127.0.0.1:8080 (or a list), `admin_listen` none, `admin_token` none, `key_prefix` tg_, `tls`
 //!   none, `cors_origins` none, `reuse_port` false, `max_connections` 10000, `max_connections_per_ip` 0 (no limit),
 //!   `max_header` 16KiB, `max_body` 32MiB, `max_buffered` 512MiB (at least four times `max_body`),
-//!   `header_timeout` 10s, `body_timeout` 30s, `keepalive_timeout` 75s, `write_stall` 60s, `drain_timeout` 30s, `commit_after` 15s.
+//!   `header_timeout` 10s, `body_timeout` 30s, `keepalive_timeout` 75s, `write_stall` 60s,
+//!   `drain_timeout` 30s, `commit_after` 15s.
 //! - `[store]`: `url` sqlite:tollgate.db, `ca_file` none, `durability` write-behind, `max_commit_lag` 5s, `on_outage`
 //!   refuse, `hosts` 1, `retention` for ever (at least 32d).
 //! - `[upstream]`: `connect_timeout` 5s, `first_byte_timeout` 300s, `idle_timeout` 600s, `request_timeout` 590s,

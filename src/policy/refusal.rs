@@ -218,13 +218,6 @@ impl Refusal {
         let text = format!("model: this key's scope does not include `{}`", shortened(id));
         Refusal::new(RefusalKind::Permission, 403, text)
     }
-
-    /// 400: the model's upstream speaks the other shape and there is no translation yet.
-    pub fn cross_shape(id: &str, endpoint: &'static str) -> Refusal {
-        let text = format!("model: `{}` is not served at {endpoint} yet; use the other endpoint", shortened(id));
-        Refusal::invalid(400, text)
-    }
-
     /// 429 for a limit of the key. A spent period tells the SDKs not to try again.
     pub fn limit(limit: &Limit) -> Refusal {
         Refusal {

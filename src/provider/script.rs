@@ -6,6 +6,7 @@ use std::borrow::Cow;
 /// Characters of a tool call's arguments, or of a JSON text, that make one token.
 pub const PIECE_CHARS: usize = 6;
 
+/// The first twelve, the usual length of an answer, make a sentence; the rest make the next.
 const WORDS: [&str; 16] = [
     "This",
     "answer",
@@ -15,14 +16,14 @@ const WORDS: [&str; 16] = [
     "the",
     "simulated",
     "provider",
-    "and",
-    "says",
+    "behind",
+    "your",
+    "own",
+    "gateway.",
+    "It",
+    "knows",
     "nothing",
-    "of",
-    "any",
-    "use",
-    "to",
-    "anyone.",
+    "else.",
 ];
 
 /// A text, cut into its tokens.

@@ -4,8 +4,10 @@
 //! means is its caller's business. Called by `dialect` (requests, answers, stream events).
 
 mod view;
+mod write;
 
 pub use view::{Items, Kind, Members, Raw};
+pub use write::{compact, item, key, write_count, write_escaped, write_inside, write_string};
 
 use super::Span;
 use crate::base::limits::JSON_DEPTH_MAX;
@@ -473,35 +475,6 @@ fn multibyte(bytes: &[u8]) -> Result<usize, &'static str> {
         len += size;
     }
     Ok(len)
-}
-
-/// Appends `text` as a JSON string, quotes included.
-pub fn write_string(out: &mut Vec<u8>, text: &str) {
-    out.push(b'"');
-    write_escaped(out, text.as_bytes());
-    out.push(b'"');
-}
-
-/// Appends `text` (UTF-8) as the inside of a JSON string.
-pub fn write_escaped(out: &mut Vec<u8>, text: &[u8]) {
-    let mut rest = text;
-    while !rest.is_empty() {
-        let plain = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f)).unwrap_or(rest.len());
-        out.extend_from_slice(&rest[..plain]);
-        let Some(&special) = rest.get(plain) else { return };
-        match special {
-            b'"' => out.extend_from_slice(b"\\\""),
-            b'\\' => out.extend_from_slice(b"\\\\"),
-            b'\n' => out.extend_from_slice(b"\\n"),
-            b'\r' => out.extend_from_slice(b"\\r"),
-            b'\t' => out.extend_from_slice(b"\\t"),
-            _ => {
-                out.extend_from_slice(b"\\u");
-                crate::base::digest::hex_into(&[0, special], out);
-            }
-        }
-        rest = &rest[plain + 1..];
-    }
 }
 
 /// The character an escape stands for, and the escape's length. The escape must be valid.

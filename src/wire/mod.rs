@@ -55,6 +55,14 @@ pub enum Shape {
 }
 
 impl Shape {
+    /// The one that this is not.
+    pub fn other(self) -> Shape {
+        match self {
+            Shape::Chat => Shape::Messages,
+            Shape::Messages => Shape::Chat,
+        }
+    }
+
     /// As written in the configuration.
     pub fn name(self) -> &'static str {
         match self {

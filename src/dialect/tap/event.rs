@@ -1,11 +1,11 @@
 //! One event of a stream that keeps its shape.
 
 use super::super::errors::{ErrorText, is_error};
+use super::super::framed::{Frame, Inner};
 use super::super::keys::{K, Walk};
 use super::super::usage::Reported;
-use super::{Me, StreamFault, StreamTap};
+use super::{Me, Relay, StreamFault};
 use crate::wire::json::{Raw, Scanner, Token, write_string};
-use crate::wire::sse::Event;
 use crate::wire::{Shape, Span};
 
 /// Values to replace that one event may hold; more of them (a name repeated again and again) is no sane event.
@@ -70,31 +70,37 @@ impl Seen {
     }
 }
 
-impl StreamTap {
-    /// Relays one event; true if it counts as life.
-    pub(super) fn event(
-        &mut self,
-        event: &Event,
-        buf: &[u8],
-        me: &Me<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<bool, StreamFault> {
-        let name = event.name.of(buf);
-        let splitter = std::mem::take(&mut self.splitter);
-        let data = splitter.data(event, buf);
-        let result = if data.is_empty() {
-            idle(self.shape, name, event, out);
-            Ok(false)
-        } else {
-            match self.shape {
-                Shape::Chat => self.chat(name, data, me, out),
-                Shape::Messages => self.messages(name, data, event.raw.of(buf), me, out),
-            }
-        };
-        self.splitter = splitter;
-        result
+impl Inner for Relay {
+    fn frame(&mut self, frame: Frame<'_>, me: &Me<'_>, out: &mut Vec<u8>) -> Result<bool, StreamFault> {
+        if frame.data.is_empty() {
+            idle(self.shape, &frame, out);
+            return Ok(false);
+        }
+        match self.shape {
+            Shape::Chat => self.chat(frame.name, frame.data, me, out),
+            Shape::Messages => self.messages(&frame, me, out),
+        }
     }
 
+    fn finished(&self) -> bool {
+        self.finished
+    }
+
+    fn close(&mut self, _: &Me<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+        if !self.finish_seen {
+            return Err(StreamFault::Incomplete);
+        }
+        let missing: &[u8] = match self.shape {
+            Shape::Chat => b"data: [DONE]\n\n",
+            Shape::Messages => b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+        };
+        out.extend_from_slice(missing);
+        self.finished = true;
+        Ok(())
+    }
+}
+
+impl Relay {
     fn chat(&mut self, name: &[u8], data: &[u8], me: &Me<'_>, out: &mut Vec<u8>) -> Result<bool, StreamFault> {
         if data.trim_ascii() == b"[DONE]" {
             out.extend_from_slice(b"data: [DONE]\n\n");
@@ -122,14 +128,8 @@ impl StreamTap {
         Ok(true)
     }
 
-    fn messages(
-        &mut self,
-        name: &[u8],
-        data: &[u8],
-        raw: &[u8],
-        me: &Me<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<bool, StreamFault> {
+    fn messages(&mut self, frame: &Frame<'_>, me: &Me<'_>, out: &mut Vec<u8>) -> Result<bool, StreamFault> {
+        let (name, data) = (frame.name, frame.data);
         if data.trim_ascii() == b"[DONE]" {
             return Ok(false);
         }
@@ -153,7 +153,7 @@ impl StreamTap {
             out.extend_from_slice(kind.string().unwrap_or(b"message"));
             out.push(b'\n');
         }
-        out.extend_from_slice(raw);
+        out.extend_from_slice(frame.raw);
         self.finished = kind.is("message_stop");
         Ok(name != b"ping" && !kind.is("ping"))
     }
@@ -189,10 +189,10 @@ impl StreamTap {
 
 /// An event without data: comments and pings keep the line alive, anything else would kill a client's parser.
 /// A comment's text is not passed on: it may name the provider.
-fn idle(shape: Shape, name: &[u8], event: &Event, out: &mut Vec<u8>) {
-    if shape == Shape::Messages && name == b"ping" {
+fn idle(shape: Shape, frame: &Frame<'_>, out: &mut Vec<u8>) {
+    if shape == Shape::Messages && frame.name == b"ping" {
         out.extend_from_slice(b"event: ping\ndata: {\"type\":\"ping\"}\n\n");
-    } else if event.comment || name == b"ping" {
+    } else if frame.comment || frame.name == b"ping" {
         out.extend_from_slice(b":\n\n");
     }
 }

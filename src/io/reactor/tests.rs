@@ -1,5 +1,7 @@
 //! The loop on real sockets, around a core that does what the test says and tells everything it hears.
 
+mod tls;
+
 use super::*;
 use crate::base::seam::Side;
 use crate::base::seam::{DialError, Shut};
@@ -7,6 +9,8 @@ use crate::io::listen;
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::TcpStream as StdStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
@@ -53,6 +57,7 @@ pub(super) struct Puppet {
     actions: Vec<Action>,
     orders: Vec<Vec<u8>>,
     refuse: bool,
+    turns: Arc<AtomicU64>,
 }
 
 impl Puppet {
@@ -159,7 +164,9 @@ impl Core for Puppet {
             self.actions.push(Action::Close { conn, shut: Shut::Abort });
         }
     }
-    fn turned(&mut self, _: u64) {}
+    fn turned(&mut self, _: u64) {
+        self.turns.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// A running loop around a puppet.
@@ -168,6 +175,7 @@ pub(super) struct World {
     pub(super) heard: Receiver<Heard>,
     mailbox: Mailbox<Note<Puppet>>,
     pub(super) orders: Receiver<Vec<Vec<u8>>>,
+    turns: Arc<AtomicU64>,
     thread: Option<JoinHandle<io::Result<Puppet>>>,
 }
 
@@ -182,6 +190,8 @@ impl World {
         let (tell, heard) = channel();
         let (give, orders) = channel();
         let (send, mailbox) = channel();
+        let turns = Arc::new(AtomicU64::new(0));
+        let theirs = turns.clone();
         let thread = std::thread::spawn(move || {
             let puppet = Puppet {
                 tell,
@@ -195,6 +205,7 @@ impl World {
                 actions: Vec::new(),
                 orders: Vec::new(),
                 refuse: false,
+                turns: theirs,
             };
             let outbox = move |orders: Vec<Vec<u8>>| {
                 let _ = give.send(orders);
@@ -204,7 +215,7 @@ impl World {
             let _ = send.send(reactor.mailbox());
             reactor.run()
         });
-        World { addr, heard, mailbox: mailbox.recv().unwrap(), orders, thread: Some(thread) }
+        World { addr, heard, mailbox: mailbox.recv().unwrap(), orders, turns, thread: Some(thread) }
     }
 
     pub(super) fn order(&self, order: Order) {
@@ -408,6 +419,7 @@ fn back_pressure_stops_reading_and_no_edge_is_lost_when_it_ends() {
         }
         let Heard::Bytes(from, bytes) = world.next() else { panic!() };
         assert_eq!(from, conn);
+        assert!(bytes.len() <= limits::IO_SLICE);
         got.extend(bytes);
         if got.len() % 7 == 0 {
             world.order(Order::Want(false));
@@ -517,10 +529,18 @@ fn listeners_close_when_draining_begins_and_open_connections_live_on() {
     let world = World::new();
     let (mut socket, conn) = world.client();
     world.order(Order::Act(Action::StopAccepting));
+    // Actions are performed in order, so the answer to the second says that the first is done.
+    world.order(Order::Act(Action::Resolve { host: "127.0.0.1".into(), port: 1 }));
+    assert!(matches!(world.next(), Heard::Reply(Reply::Named { .. })));
     world.order(Order::Send(conn, b"x".to_vec()));
     assert_eq!(world.next(), Heard::Drained(conn));
     socket.read_exact(&mut [0]).unwrap();
-    assert!(StdStream::connect(world.addr).is_err());
+    // The write is heard before the action of the same turn is performed: the close follows within moments.
+    let closed = (0..200).any(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        StdStream::connect(world.addr).is_err()
+    });
+    assert!(closed);
 }
 
 #[test]
@@ -550,4 +570,39 @@ fn a_stale_name_closes_nobody() {
     world.order(Order::Act(Action::Close { conn: stale, shut: Shut::Abort }));
     world.order(Order::Send(conn, b"x".to_vec()));
     socket.read_exact(&mut [0]).unwrap();
+}
+
+/// The whole process runs out of descriptors here, so it has to be one of its own.
+#[test]
+fn a_loop_without_descriptors_rests_and_recovers() {
+    let name = "io::reactor::tests::without_descriptors";
+    let me = std::env::current_exe().unwrap();
+    let run = std::process::Command::new(me).args(["--exact", name, "--ignored", "--nocapture"]).output().unwrap();
+    let said = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&run.stderr));
+}
+
+#[test]
+#[ignore = "run in a process of its own by the test above"]
+fn without_descriptors() {
+    let world = World::new();
+    let (_, hard) = rlimit::Resource::NOFILE.get().unwrap();
+    rlimit::setrlimit(rlimit::Resource::NOFILE, 64, hard).unwrap();
+    let mut sockets = Vec::new();
+    while let Ok(socket) = StdStream::connect(world.addr) {
+        sockets.push(socket);
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    let mut accepted = world.heard.try_iter().count();
+    assert!(accepted < sockets.len(), "all {accepted} found a descriptor");
+    let before = world.turns.load(Ordering::Relaxed);
+    std::thread::sleep(Duration::from_millis(1000));
+    let turns = world.turns.load(Ordering::Relaxed) - before;
+    assert!((1..=20).contains(&turns), "{turns} turns in a second");
+    let count = sockets.len();
+    // As many descriptors become free as connections can be waiting.
+    sockets.clear();
+    while accepted < count {
+        accepted += usize::from(matches!(world.next(), Heard::Accepted(_)));
+    }
 }

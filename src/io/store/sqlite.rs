@@ -12,7 +12,8 @@ use crate::policy::keys::{KeyId, KeyRecord, Scope};
 use crate::policy::row::Row;
 use crate::policy::usage::Usage;
 use crate::policy::window::DAY_MS;
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
+use ring::rand::{SecureRandom, SystemRandom};
+use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -154,7 +155,7 @@ impl Sqlite {
             Mode::Owner => Some(take_lock(path)?),
             Mode::Shared => None,
         };
-        open_private(path).map_err(|error| StoreError::File(path.to_path_buf(), error))?;
+        create_private(path).map_err(|error| StoreError::File(path.to_path_buf(), error))?;
         let failed = |error| StoreError::Sqlite(path.to_path_buf(), error);
         let mut connection = Connection::open(path).map_err(failed)?;
         connection.busy_timeout(limits::STORE_BUSY).map_err(failed)?;
@@ -303,7 +304,8 @@ fn take_lock(path: &Path) -> Result<File, StoreError> {
     let mut name = path.as_os_str().to_os_string();
     name.push(".lock");
     let lock_path = PathBuf::from(name);
-    let file = open_private(&lock_path).map_err(|error| StoreError::File(lock_path.clone(), error))?;
+    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&lock_path);
+    let file = open.map_err(|error| StoreError::File(lock_path.clone(), error))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(StoreError::Locked(path.to_path_buf())),
@@ -311,37 +313,69 @@ fn take_lock(path: &Path) -> Result<File, StoreError> {
     }
 }
 
-/// Opens a file for its owner's eyes; SQLite gives the files of its log the same mode.
-fn open_private(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+/// Makes an empty file for its owner's eyes where there is none; SQLite gives the files of its log the same mode.
+///
+/// It is made under another name and then linked: closing a descriptor of the file itself would drop every lock that
+/// SQLite holds on it elsewhere in this process (POSIX record locks).
+fn create_private(path: &Path) -> io::Result<()> {
+    if path.try_exists()? {
+        return Ok(());
+    }
+    let mut random = [0u8; 8];
+    SystemRandom::new().fill(&mut random).map_err(|_| io::Error::other("no entropy is available"))?;
+    let mut name = path.as_os_str().to_os_string();
+    name.push(format!(".{:016x}", u64::from_ne_bytes(random)));
+    let draft = PathBuf::from(name);
+    drop(OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?);
+    let linked = std::fs::hard_link(&draft, path);
+    std::fs::remove_file(&draft)?;
+    match linked {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
 }
 
-/// Makes the tables where there are none. Says what is wrong with a file that is not ours.
+/// Makes the tables where there are none, and turns the log on. Says what is wrong with a file that is not ours.
 fn tables(connection: &mut Connection) -> Fallible<Option<&'static str>> {
-    let version = |connection: &Connection| connection.pragma_query_value(None, "user_version", |row| row.get(0));
-    let application: i32 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
-    let found: i64 = version(connection)?;
-    match (application, found) {
-        (APPLICATION, SCHEMA) => return Ok(None),
-        (APPLICATION, newer) if newer > SCHEMA => return Ok(Some("this ledger was written by a newer version")),
-        (0, 0) => {}
-        _ => return Ok(Some("this database is not a ledger")),
+    let marks = |connection: &Connection| -> Fallible<(i32, i64)> {
+        let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+        Ok((i32::try_from(number("application_id")?).unwrap_or(0), number("user_version")?))
+    };
+    if marks(connection)? != (APPLICATION, SCHEMA) {
+        // Two processes may meet here: what counts is what is found once the others are kept out.
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let tables: i64 = transaction.query_row("SELECT COUNT(*) FROM sqlite_schema", [], |row| row.get(0))?;
+        match (marks(&transaction)?, tables) {
+            ((APPLICATION, SCHEMA), _) => {}
+            ((APPLICATION, newer), _) if newer > SCHEMA => {
+                return Ok(Some("this ledger was written by a newer version"));
+            }
+            ((0, 0), 0) => {
+                transaction.execute_batch(TABLES)?;
+                transaction.pragma_update(None, "application_id", APPLICATION)?;
+                transaction.pragma_update(None, "user_version", SCHEMA)?;
+            }
+            _ => return Ok(Some("this database is not a ledger")),
+        }
+        transaction.commit()?;
     }
-    let strangers = "SELECT name FROM sqlite_schema LIMIT 1";
-    connection.pragma_update(None, "journal_mode", "WAL")?;
-    // Two processes may meet here; the second finds the work done.
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    if version(&transaction)? == SCHEMA {
-        return Ok(None);
-    }
-    if transaction.query_row(strangers, [], |_| Ok(())).optional()?.is_some() {
-        return Ok(Some("this database is not a ledger"));
-    }
-    transaction.execute_batch(TABLES)?;
-    transaction.pragma_update(None, "application_id", APPLICATION)?;
-    transaction.pragma_update(None, "user_version", SCHEMA)?;
-    transaction.commit()?;
+    turn_log_on(connection)?;
     Ok(None)
+}
+
+/// Switches to the write-ahead log, which the file then remembers. SQLite does not wait for others while it switches,
+/// so this does.
+fn turn_log_on(connection: &Connection) -> Fallible<()> {
+    let pause = limits::STORE_BUSY / 500;
+    for _ in 0..500 {
+        let switched = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0));
+        match switched {
+            Ok(mode) if mode == "wal" => return Ok(()),
+            Err(error) if error.sqlite_error_code() != Some(ErrorCode::DatabaseBusy) => return Err(error),
+            Ok(_) | Err(_) => std::thread::sleep(pause),
+        }
+    }
+    connection.pragma_update(None, "journal_mode", "WAL")
 }
 
 fn write_rows(connection: &mut Connection, rows: &[Row]) -> Fallible<()> {

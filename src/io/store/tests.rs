@@ -175,6 +175,27 @@ fn one_gateway_at_a_time_and_commands_beside_it() {
 }
 
 #[test]
+fn many_may_meet_at_a_file_that_is_not_there_yet() {
+    for round in 0..10 {
+        let place = Place::new(&format!("meet{round}"));
+        let path = place.file();
+        let open = |n: u8| {
+            let path = path.clone();
+            std::thread::spawn(move || {
+                let id = [b'A' + n; 12];
+                let db = Sqlite::open(&path, Mode::Shared)?;
+                db.insert_key(&record(std::str::from_utf8(&id).unwrap(), 1))
+            })
+        };
+        let threads: Vec<_> = (0..6).map(open).collect();
+        for thread in threads {
+            thread.join().unwrap().unwrap();
+        }
+        assert_eq!(place.shared().list_keys().unwrap().len(), 6);
+    }
+}
+
+#[test]
 fn the_files_are_for_their_owners_eyes() {
     let place = Place::new("mode");
     let mut db = place.owner();

@@ -21,7 +21,7 @@ pub struct RequestHead {
     pub http11: bool,
     /// Bytes of the head, its blank line included.
     pub len: u32,
-    /// How long the body is; never [`Framing::ToEnd`].
+    /// How long the body is; [`Framing::ToEnd`] only in [`RequestHead::unparsed`].
     pub framing: Framing,
     /// Whether the client wants the connection to live on.
     pub keep_alive: bool,
@@ -31,7 +31,8 @@ pub struct RequestHead {
 }
 
 impl RequestHead {
-    /// Stands for a head that could not be parsed: nothing is known of it, and the connection does not outlive it.
+    /// Stands for a head that could not be parsed: nothing is known of it, not even where its message ends, and the
+    /// connection does not outlive it.
     pub fn unparsed() -> RequestHead {
         RequestHead {
             method: Method::Other,
@@ -39,7 +40,7 @@ impl RequestHead {
             path: Span::default(),
             http11: true,
             len: 0,
-            framing: Framing::None,
+            framing: Framing::ToEnd,
             keep_alive: false,
             expect: Expect::None,
             fields: [Span::default(); COUNT],

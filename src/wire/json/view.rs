@@ -70,13 +70,17 @@ impl<'a> Raw<'a> {
 
     /// The text of a string; copied only where it has escapes.
     pub fn text(self) -> Option<Cow<'a, str>> {
-        let raw = self.string()?;
+        self.string().map(Raw::text_of)
+    }
+
+    /// The text that the inside of a string stands for.
+    pub fn text_of(raw: &'a [u8]) -> Cow<'a, str> {
         if !raw.contains(&b'\\') {
-            return std::str::from_utf8(raw).ok().map(Cow::Borrowed);
+            return String::from_utf8_lossy(raw);
         }
         let mut out = Vec::with_capacity(raw.len());
         unescape(raw, &mut out);
-        String::from_utf8(out).ok().map(Cow::Owned)
+        Cow::Owned(String::from_utf8_lossy(&out).into_owned())
     }
 
     /// True if this is the string `text`.

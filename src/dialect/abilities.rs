@@ -1,0 +1,60 @@
+//! What a translation must know of the model it writes for (contract section 7, `capabilities`).
+//!
+//! A plain value; the gateway fills it from the catalog. Nothing here is read from a request.
+
+/// How JSON of a given schema is demanded of a model.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum Structured {
+    /// By the field its shape has for it.
+    #[default]
+    Native,
+    /// By a tool that it must call; where the client has tools of its own, by instruction.
+    Tool,
+    /// By words in the system prompt.
+    Instruction,
+}
+
+/// What the target takes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Abilities {
+    /// `temperature` and `top_p` are accepted.
+    pub sampling: bool,
+    /// System messages are accepted after the first user message (messages shape).
+    pub mid_conversation_system: bool,
+    /// Reasoning of earlier turns is sent back as `reasoning_content` (chat shape).
+    pub replay_reasoning: bool,
+    /// The bound on completion tokens is called `max_completion_tokens` (chat shape).
+    pub max_completion_tokens: bool,
+    /// The most completion tokens the model can give; larger demands are lowered to it.
+    pub max_output_tokens: Option<u64>,
+    /// How JSON of a schema is demanded.
+    pub structured_output: Structured,
+    /// A reasoning effort is accepted.
+    pub effort: bool,
+    /// `strict` in a tool's definition is accepted.
+    pub strict_tools: bool,
+    /// `max_tokens` for a messages upstream where a chat client names none.
+    pub default_max_tokens: u64,
+    /// Members the model does not take, by their name in either shape.
+    pub drop_params: Vec<String>,
+    /// The provider reports usage on a chat stream when asked.
+    pub stream_usage: bool,
+}
+
+impl Default for Abilities {
+    fn default() -> Abilities {
+        Abilities {
+            sampling: true,
+            mid_conversation_system: false,
+            replay_reasoning: false,
+            max_completion_tokens: false,
+            max_output_tokens: None,
+            structured_output: Structured::Native,
+            effort: false,
+            strict_tools: false,
+            default_max_tokens: 4096,
+            drop_params: Vec::new(),
+            stream_usage: true,
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The frame around every stream: bytes to events, the event under way held back, the end seen to.
+//!
+//! Owns the splitting and the bound on one event. Must never know a shape: what an event means is its inner's business.
+//! Used by [`super::tap`] and [`super::streams`].
+
+use super::tap::{Me, Progress, StreamFault};
+use crate::base::buf::{Buf, Pool};
+use crate::wire::sse::{Event, Splitter};
+
+/// One event with its parts in hand.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Frame<'a> {
+    /// Value of its `event:` line; empty if there is none.
+    pub(super) name: &'a [u8],
+    /// Its data, lines joined; empty if there is none.
+    pub(super) data: &'a [u8],
+    /// All of it as it came.
+    pub(super) raw: &'a [u8],
+    /// It has a comment line.
+    pub(super) comment: bool,
+}
+
+/// What is done with the events.
+pub(super) trait Inner {
+    /// One event; true if it counts as life.
+    fn frame(&mut self, frame: Frame<'_>, me: &Me<'_>, out: &mut Vec<u8>) -> Result<bool, StreamFault>;
+    /// The event that ends the stream has been dealt with.
+    fn finished(&self) -> bool;
+    /// The stream has ended without that event: writes it if nothing else is missing.
+    fn close(&mut self, me: &Me<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault>;
+}
+
+/// A stream cut into events for its inner.
+#[derive(Debug)]
+pub(super) struct Framed<I> {
+    splitter: Splitter,
+    max_event: usize,
+    pub(super) inner: I,
+}
+
+impl<I: Inner> Framed<I> {
+    pub(super) fn new(max_event: usize, inner: I) -> Framed<I> {
+        Framed { splitter: Splitter::new(), max_event, inner }
+    }
+
+    /// Back to the start of another stream; storage is kept.
+    pub(super) fn reset(&mut self, max_event: usize) {
+        self.splitter.reset();
+        self.max_event = max_event;
+    }
+
+    pub(super) fn feed(
+        &mut self,
+        data: &[u8],
+        held: &mut Buf,
+        pool: &mut Pool,
+        me: &Me<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Progress, StreamFault> {
+        let mut events = 0;
+        if held.is_empty() {
+            let used = self.cut(data, me, out, &mut events)?;
+            if !self.inner.finished() {
+                held.push(pool, &data[used..]);
+            }
+        } else if !self.inner.finished() {
+            held.push(pool, data);
+            let used = self.cut(held.bytes(), me, out, &mut events)?;
+            if used > 0 {
+                held.consume(pool, used);
+            }
+        }
+        if self.inner.finished() {
+            held.release(pool);
+        }
+        if held.len() > self.max_event {
+            return Err(StreamFault::TooLarge);
+        }
+        Ok(Progress { events, finished: self.inner.finished() })
+    }
+
+    pub(super) fn end(
+        &mut self,
+        held: &mut Buf,
+        pool: &mut Pool,
+        me: &Me<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StreamFault> {
+        if !self.inner.finished()
+            && let Some(event) = self.splitter.last(held.bytes())
+        {
+            match self.inner.frame(frame(&self.splitter, &event, held.bytes()), me, out) {
+                // Half an event: the stream was cut.
+                Err(StreamFault::Malformed) => return Err(StreamFault::Incomplete),
+                other => other?,
+            };
+        }
+        held.release(pool);
+        if self.inner.finished() { Ok(()) } else { self.inner.close(me, out) }
+    }
+
+    /// Hands on every complete event at the front of `buf`; how many bytes that was.
+    fn cut(&mut self, buf: &[u8], me: &Me<'_>, out: &mut Vec<u8>, events: &mut u32) -> Result<usize, StreamFault> {
+        let mut used = 0;
+        while !self.inner.finished()
+            && let Some(event) = self.splitter.next(&buf[used..])
+        {
+            if event.len > self.max_event {
+                return Err(StreamFault::TooLarge);
+            }
+            let frame = frame(&self.splitter, &event, &buf[used..]);
+            *events += u32::from(self.inner.frame(frame, me, out)?);
+            used += event.len;
+        }
+        Ok(used)
+    }
+}
+
+fn frame<'a>(splitter: &'a Splitter, event: &Event, buf: &'a [u8]) -> Frame<'a> {
+    let (name, raw) = (event.name.of(buf), event.raw.of(buf));
+    Frame { name, data: splitter.data(event, buf), raw, comment: event.comment }
+}

@@ -1,0 +1,148 @@
+//! Ids and names of tools where the shapes disagree about them (`wire-formats` 3.4).
+//!
+//! Owns the hashing. Must never keep state: the same id becomes the same id wherever it stands, so that a call and its
+//! result stay a pair. Ids and names are the insides of JSON strings, escapes and all.
+
+use crate::base::digest::{hex_into, sha256};
+use crate::wire::json::{unescape, write_escaped};
+
+/// Longest id a chat upstream is known to take.
+const CHAT_ID_MAX: usize = 40;
+/// Longest tool name in the chat shape.
+const CHAT_NAME_MAX: usize = 64;
+/// Characters kept of a longer one, before `_` and eight digits of its hash.
+const CHAT_NAME_KEPT: usize = 55;
+/// The tool that stands for a demand for JSON; see [`super::abilities::Structured::Tool`].
+pub(super) const JSON_TOOL: &str = "json_response";
+
+fn hashed(bytes: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(b"call_");
+    hex_into(&sha256(bytes)[..12], out);
+}
+
+fn is_plain(id: &[u8]) -> bool {
+    !id.is_empty() && id.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
+}
+
+/// Appends a tool call's id as the messages shape takes it: `^[a-zA-Z0-9_-]+$`, else a hash of it.
+pub(super) fn messages_id(id: &[u8], out: &mut Vec<u8>) {
+    if is_plain(id) {
+        out.extend_from_slice(id);
+    } else {
+        let mut text = Vec::new();
+        unescape(id, &mut text);
+        hashed(&text, out);
+    }
+}
+
+/// Appends a tool call's id as the chat shape takes it: at most 40 characters, else a hash of it.
+pub(super) fn chat_id(id: &[u8], out: &mut Vec<u8>) {
+    if is_plain(id) && id.len() <= CHAT_ID_MAX {
+        out.extend_from_slice(id);
+        return;
+    }
+    let mut text = Vec::new();
+    unescape(id, &mut text);
+    if String::from_utf8_lossy(&text).chars().count() <= CHAT_ID_MAX {
+        out.extend_from_slice(id);
+    } else {
+        hashed(&text, out);
+    }
+}
+
+/// Appends an id for a call that came without one: unique to the request and the call.
+pub(super) fn made_id(request: &str, index: usize, out: &mut Vec<u8>) {
+    hashed(format!("{request}:{index}").as_bytes(), out);
+}
+
+/// The name a chat upstream is given in the place of a longer one; `None` if it takes the name as it is.
+pub(super) fn short_name(name: &[u8]) -> Option<Vec<u8>> {
+    if name.len() <= CHAT_NAME_MAX {
+        return None;
+    }
+    let mut text = Vec::new();
+    unescape(name, &mut text);
+    let text = String::from_utf8_lossy(&text).into_owned();
+    if text.chars().count() <= CHAT_NAME_MAX {
+        return None;
+    }
+    let kept: String = text.chars().take(CHAT_NAME_KEPT).collect();
+    let mut short = Vec::with_capacity(CHAT_NAME_MAX);
+    write_escaped(&mut short, kept.as_bytes());
+    short.push(b'_');
+    hex_into(&sha256(text.as_bytes())[..4], &mut short);
+    Some(short)
+}
+
+/// What an answer's translation must know of its request. The request's bytes may be gone by then.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Carry {
+    /// Shortened tool names and what they stand for.
+    pub(super) names: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The answer is the input of [`JSON_TOOL`]: it becomes text.
+    pub(super) json_tool: bool,
+}
+
+impl Carry {
+    /// The name for a chat upstream; a shortened one is noted, to be mapped back.
+    pub(super) fn shorten(&mut self, name: &[u8], out: &mut Vec<u8>) {
+        match short_name(name) {
+            None => out.extend_from_slice(name),
+            Some(short) => {
+                out.extend_from_slice(&short);
+                if !self.names.iter().any(|(known, _)| *known == short) {
+                    self.names.push((short, name.to_vec()));
+                }
+            }
+        }
+    }
+
+    /// The client's own name for a tool the upstream has called.
+    pub(super) fn restore<'a>(&'a self, name: &'a [u8]) -> &'a [u8] {
+        self.names.iter().find(|(short, _)| short == name).map_or(name, |(_, long)| long)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn done(write: impl FnOnce(&mut Vec<u8>)) -> String {
+        let mut out = Vec::new();
+        write(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_bad_id_becomes_a_hash_that_is_always_the_same() {
+        assert_eq!(done(|out| messages_id(b"toolu_01-A", out)), "toolu_01-A");
+        let hash = done(|out| messages_id(b"functions.get_weather:1", out));
+        assert_eq!(hash, "call_26c478f3c75f4d314a2acce9");
+        assert_eq!(done(|out| messages_id(b"functions.get\\u005fweather:1", out)), hash);
+        assert_ne!(done(|out| messages_id(b"a.b", out)), done(|out| messages_id(b"a:b", out)));
+        assert_eq!(done(|out| messages_id(b"", out)).len(), 29);
+    }
+
+    #[test]
+    fn a_long_id_is_hashed_for_chat_and_a_short_one_stays() {
+        let long = "toolu_".repeat(7);
+        assert_eq!(done(|out| chat_id(long.as_bytes(), out)).len(), 29);
+        let exact = "a".repeat(40);
+        assert_eq!(done(|out| chat_id(exact.as_bytes(), out)), exact);
+        assert_eq!(done(|out| chat_id(b"functions.f:0", out)), "functions.f:0");
+    }
+
+    #[test]
+    fn a_long_name_is_shortened_to_64_and_found_again() {
+        let long = format!("mcp__{}__tool", "server".repeat(12));
+        let mut carry = Carry::default();
+        let short = done(|out| carry.shorten(long.as_bytes(), out));
+        assert_eq!((short.len(), &short[..55]), (64, &long[..55]));
+        assert_eq!(carry.restore(short.as_bytes()), long.as_bytes());
+        let exact = "n".repeat(64);
+        assert_eq!(done(|out| carry.shorten(exact.as_bytes(), out)), exact);
+        assert_eq!(carry.restore(b"other"), b"other");
+        let twin = format!("{}x", &long[..long.len() - 1]);
+        assert_ne!(done(|out| carry.shorten(twin.as_bytes(), out)), short);
+    }
+}

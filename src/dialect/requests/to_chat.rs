@@ -1,0 +1,500 @@
+//! A messages request written as a chat request.
+//!
+//! Consecutive messages of one role are one turn, as the messages shape has it; of a user's turn the tool results come
+//! first, each a message of its own, then one message with the rest.
+
+use super::super::abilities::Structured;
+use super::super::naming::{Carry, JSON_TOOL, chat_id};
+use super::super::request::{Invalid, Name};
+use super::media::{write_document_parts, write_image_part, write_search_result, write_text_part};
+use super::schema::{is_strict, write_parameters};
+use super::{Ask, is_blank, refuse, write_user};
+use crate::wire::json::{self, Kind, Raw, compact, item, key, write_count, write_escaped, write_inside, write_string};
+
+/// Longest `user` that is passed on as it is.
+const USER_MAX: usize = 64;
+/// Stop sequences the chat shape takes.
+const STOPS_MAX: usize = 4;
+/// How the attribution that Claude Code puts in front of its system prompt begins: noise for any other model.
+const ATTRIBUTION: &str = "x-anthropic-billing-header:";
+/// What a failed tool's result begins with, since the chat shape has no mark for it.
+const FAILED: &str = "[tool_error] ";
+/// What stands in a tool's result for something to look at, which follows in the user's message.
+const MOVED: &str = "[see the attachment in the next user message]";
+
+/// Writes the request; see [`super::request`].
+pub(super) fn write(ask: &Ask<'_>, out: &mut Vec<u8>) -> Result<Carry, Invalid> {
+    let mut carry = Carry::default();
+    let tools = Tools::read(ask)?;
+    let schema = schema(ask);
+    let how = ask.target.abilities.structured_output;
+    carry.json_tool = schema.is_some() && how == Structured::Tool && tools.list.is_empty();
+    let by_words = schema.filter(|_| how != Structured::Native && !carry.json_tool);
+    out.push(b'{');
+    key(out, "model");
+    write_string(out, ask.target.model);
+    key(out, "messages");
+    out.push(b'[');
+    write_system(ask, by_words, out);
+    write_messages(ask, &mut carry, out)?;
+    out.push(b']');
+    write_limits(ask, out);
+    if let Some(schema) = schema.filter(|_| carry.json_tool) {
+        write_json_tool(schema, out);
+    } else {
+        tools.write(ask, &mut carry, out);
+    }
+    if let Some(schema) = schema.filter(|_| how == Structured::Native) {
+        write_format(schema, out);
+    }
+    write_stream(ask, out);
+    out.push(b'}');
+    Ok(carry)
+}
+
+/// The schema of the JSON asked for, in the newer or the older spelling.
+fn schema<'a>(ask: &Ask<'a>) -> Option<Raw<'a>> {
+    let config = ask.get(Name::OutputConfig, "output_config").and_then(|config| config.get("format"));
+    let format = config.or_else(|| ask.get(Name::OutputFormat, "output_format"))?;
+    format.get("schema").filter(|schema| schema.kind() == Kind::Object)
+}
+
+fn open_message(role: &str, out: &mut Vec<u8>) {
+    item(out);
+    out.push(b'{');
+    key(out, "role");
+    write_string(out, role);
+    key(out, "content");
+}
+
+fn write_system(ask: &Ask<'_>, by_words: Option<Raw<'_>>, out: &mut Vec<u8>) {
+    let mut words = Vec::new();
+    let system = ask.get(Name::System, "system").unwrap_or(Raw::NULL);
+    let blocks = system.items().filter_map(|block| block.get("text")).filter_map(Raw::string);
+    let mut texts: Vec<&[u8]> = system.string().into_iter().chain(blocks).collect();
+    if system.kind() == Kind::Array && texts.first().is_some_and(|text| Raw::text_of(text).starts_with(ATTRIBUTION)) {
+        texts.remove(0);
+    }
+    texts.retain(|text| !is_blank(text));
+    if let Some(schema) = by_words {
+        write_escaped(&mut words, b"Answer with one JSON object that matches this JSON schema, and nothing else:\n");
+        write_escaped(&mut words, schema.bytes());
+        texts.push(&words);
+    }
+    if !texts.is_empty() {
+        open_message("system", out);
+        write_joined(&texts, out);
+        out.push(b'}');
+    }
+}
+
+/// A message's place and its content.
+type Said<'a> = (usize, Raw<'a>);
+
+fn write_messages(ask: &Ask<'_>, carry: &mut Carry, out: &mut Vec<u8>) -> Result<(), Invalid> {
+    let mut turn: Vec<Said<'_>> = Vec::new();
+    let mut speaker = Raw::NULL;
+    for (at, role, message) in ask.messages() {
+        if !turn.is_empty() && role.string() != speaker.string() {
+            write_turn(ask, speaker, &turn, carry, out)?;
+            turn.clear();
+        }
+        speaker = role;
+        turn.push((at, message.get("content").unwrap_or(Raw::NULL)));
+    }
+    write_turn(ask, speaker, &turn, carry, out)
+}
+
+fn write_turn(
+    ask: &Ask<'_>,
+    role: Raw<'_>,
+    turn: &[Said<'_>],
+    carry: &mut Carry,
+    out: &mut Vec<u8>,
+) -> Result<(), Invalid> {
+    if role.is("user") {
+        write_results(turn, out)?;
+        return write_user_turn(turn, out);
+    }
+    if role.is("assistant") {
+        write_assistant(ask, turn, carry, out);
+        return Ok(());
+    }
+    let texts = turn.iter().flat_map(|(_, content)| texts(*content)).filter(|text| !is_blank(text));
+    let texts: Vec<&[u8]> = texts.collect();
+    if !texts.is_empty() {
+        open_message("system", out);
+        write_joined(&texts, out);
+        out.push(b'}');
+    }
+    Ok(())
+}
+
+/// Appends texts as one string, a blank line between them.
+fn write_joined(texts: &[&[u8]], out: &mut Vec<u8>) {
+    out.push(b'"');
+    for (at, text) in texts.iter().enumerate() {
+        out.extend_from_slice(if at > 0 { b"\\n\\n" } else { b"" });
+        out.extend_from_slice(text);
+    }
+    out.push(b'"');
+}
+
+/// The texts of a content that is a string or an array of blocks.
+fn texts<'a>(content: Raw<'a>) -> impl Iterator<Item = &'a [u8]> {
+    let of_blocks = content.items().filter(|block| block.get("type").is_some_and(|kind| kind.is("text")));
+    content.string().into_iter().chain(of_blocks.filter_map(|block| block.get("text")).filter_map(Raw::string))
+}
+
+fn is_a(block: Raw<'_>, kind: &str) -> bool {
+    block.get("type").is_some_and(|own| own.is(kind))
+}
+
+/// Each tool result of a turn as a message of its own; what a chat tool message cannot hold leaves a note.
+fn write_results(turn: &[Said<'_>], out: &mut Vec<u8>) -> Result<(), Invalid> {
+    let blocks = turn.iter().flat_map(|(_, content)| content.items());
+    for block in blocks.filter(|block| is_a(*block, "tool_result")) {
+        item(out);
+        out.extend_from_slice(b"{\"role\":\"tool\",\"tool_call_id\":\"");
+        chat_id(block.get("tool_use_id").and_then(Raw::string).unwrap_or_default(), out);
+        out.push(b'"');
+        key(out, "content");
+        out.push(b'"');
+        let from = out.len();
+        if block.get("is_error").and_then(Raw::bool) == Some(true) {
+            out.extend_from_slice(FAILED.as_bytes());
+        }
+        let content = block.get("content").unwrap_or(Raw::NULL);
+        out.extend_from_slice(content.string().unwrap_or_default());
+        for (at, inner) in content.items().enumerate() {
+            out.extend_from_slice(if at > 0 && out.len() > from { b"\\n" } else { b"" });
+            if is_a(inner, "search_result") {
+                write_search_result(inner, out);
+            } else if is_a(inner, "image") || is_a(inner, "document") {
+                out.extend_from_slice(MOVED.as_bytes());
+            } else {
+                let name = if is_a(inner, "tool_reference") { "tool_name" } else { "text" };
+                out.extend_from_slice(inner.get(name).and_then(Raw::string).unwrap_or_default());
+            }
+        }
+        out.extend_from_slice(b"\"}");
+    }
+    Ok(())
+}
+
+/// What a user's turn holds beside tool results, in one message; attachments of the results first.
+fn write_user_turn(turn: &[Said<'_>], out: &mut Vec<u8>) -> Result<(), Invalid> {
+    let mut parts = b"[".to_vec();
+    for (at, content) in turn {
+        for (index, block) in content.items().enumerate().filter(|(_, block)| is_a(*block, "tool_result")) {
+            let path = format!("messages[{at}].content[{index}]");
+            write_moved(block, &path, &mut parts)?;
+        }
+    }
+    let (mut single, mut count) = (None, 0);
+    let moved = parts.len() > 1;
+    for (at, content) in turn {
+        if let Some(text) = content.string().filter(|text| !is_blank(text)) {
+            (single, count) = (Some(text), count + 1);
+            write_text_part(text, &mut parts);
+        }
+        for (index, block) in content.items().enumerate().filter(|(_, block)| !is_a(*block, "tool_result")) {
+            let path = format!("messages[{at}].content[{index}]");
+            let text = block.get("text").and_then(Raw::string).filter(|_| is_a(block, "text"));
+            single = text;
+            count += 1;
+            write_part(block, text, &path, &mut parts)?;
+        }
+    }
+    if parts.len() == 1 {
+        return Ok(());
+    }
+    open_message("user", out);
+    match single.filter(|_| count == 1 && !moved) {
+        Some(text) => write_inside(out, text),
+        None => {
+            out.extend_from_slice(&parts);
+            out.push(b']');
+        }
+    }
+    out.push(b'}');
+    Ok(())
+}
+
+fn write_part(block: Raw<'_>, text: Option<&[u8]>, path: &str, parts: &mut Vec<u8>) -> Result<(), Invalid> {
+    if let Some(text) = text {
+        if !text.is_empty() {
+            write_text_part(text, parts);
+        }
+    } else if is_a(block, "image") {
+        write_image_part(block, path, parts)?;
+    } else if is_a(block, "document") {
+        write_document_parts(block, path, parts)?;
+    } else if is_a(block, "search_result") {
+        let mut text = Vec::new();
+        write_search_result(block, &mut text);
+        write_text_part(&text, parts);
+    } else {
+        return refuse(
+            format_args!("{path}.type"),
+            "text, image, document, search_result or tool_result for this model",
+        );
+    }
+    Ok(())
+}
+
+/// The images and documents of a tool's result, each after a line that names the call.
+fn write_moved(result: Raw<'_>, path: &str, parts: &mut Vec<u8>) -> Result<(), Invalid> {
+    let content = result.get("content").unwrap_or(Raw::NULL);
+    for (at, inner) in content.items().enumerate() {
+        let path = format!("{path}.content[{at}]");
+        if !is_a(inner, "image") && !is_a(inner, "document") {
+            continue;
+        }
+        let mut note = b"Attachment of the result of tool call ".to_vec();
+        chat_id(result.get("tool_use_id").and_then(Raw::string).unwrap_or_default(), &mut note);
+        note.push(b':');
+        write_text_part(&note, parts);
+        if is_a(inner, "image") {
+            write_image_part(inner, &path, parts)?;
+        } else {
+            write_document_parts(inner, &path, parts)?;
+        }
+    }
+    Ok(())
+}
+
+fn write_assistant(ask: &Ask<'_>, turn: &[Said<'_>], carry: &mut Carry, out: &mut Vec<u8>) {
+    let blocks = || turn.iter().flat_map(|(_, content)| content.items());
+    let calls = || blocks().filter(|block| is_a(*block, "tool_use"));
+    let texts = || turn.iter().flat_map(|(_, content)| texts(*content));
+    open_message("assistant", out);
+    if calls().next().is_some() && texts().all(<[u8]>::is_empty) {
+        out.extend_from_slice(b"null");
+    } else {
+        out.push(b'"');
+        texts().for_each(|text| out.extend_from_slice(text));
+        out.push(b'"');
+    }
+    let thoughts = || blocks().filter(|block| is_a(*block, "thinking")).filter_map(|block| block.get("thinking"));
+    if ask.target.abilities.replay_reasoning && thoughts().next().is_some() {
+        key(out, "reasoning_content");
+        out.push(b'"');
+        thoughts().filter_map(Raw::string).for_each(|text| out.extend_from_slice(text));
+        out.push(b'"');
+    }
+    for (at, call) in calls().enumerate() {
+        if at == 0 {
+            key(out, "tool_calls");
+            out.push(b'[');
+        }
+        item(out);
+        out.extend_from_slice(b"{\"id\":\"");
+        chat_id(call.get("id").and_then(Raw::string).unwrap_or_default(), out);
+        out.extend_from_slice(b"\",\"type\":\"function\",\"function\":{\"name\":\"");
+        carry.shorten(call.get("name").and_then(Raw::string).unwrap_or_default(), out);
+        out.extend_from_slice(b"\",\"arguments\":\"");
+        write_arguments(call.get("input").unwrap_or(Raw::EMPTY), out);
+        out.extend_from_slice(b"\"}}");
+    }
+    if calls().next().is_some() {
+        out.push(b']');
+    }
+    out.push(b'}');
+}
+
+/// Appends a call's `input` as the inside of an `arguments` string: compact JSON.
+pub(in crate::dialect) fn write_arguments(input: Raw<'_>, out: &mut Vec<u8>) {
+    let mut text = Vec::with_capacity(input.bytes().len());
+    compact(input.bytes(), &mut text);
+    write_escaped(out, &text);
+}
+
+/// The bound on tokens, sampling, stop sequences, the end user and the effort.
+fn write_limits(ask: &Ask<'_>, out: &mut Vec<u8>) {
+    let abilities = ask.target.abilities;
+    if let Some(max) = ask.max_tokens() {
+        key(out, if abilities.max_completion_tokens { "max_completion_tokens" } else { "max_tokens" });
+        write_count(out, max);
+    }
+    for (name, text) in [(Name::Temperature, "temperature"), (Name::TopP, "top_p")] {
+        if let Some(value) = ask.get(name, text).filter(|v| abilities.sampling && v.kind() == Kind::Number) {
+            key(out, text);
+            out.extend_from_slice(value.bytes());
+        }
+    }
+    let stops = ask.get(Name::StopSequences, "stop_sequences").filter(|_| !ask.drops("stop")).unwrap_or(Raw::NULL);
+    for (at, stop) in stops.items().filter_map(Raw::string).filter(|s| !s.is_empty()).take(STOPS_MAX).enumerate() {
+        if at == 0 {
+            key(out, "stop");
+        }
+        out.extend_from_slice(if at == 0 { b"[" } else { b"," });
+        write_inside(out, stop);
+    }
+    if stops.items().filter_map(Raw::string).any(|s| !s.is_empty()) {
+        out.push(b']');
+    }
+    write_user_id(ask, out);
+    if let Some(effort) = effort(ask).filter(|_| !ask.drops("reasoning_effort")) {
+        key(out, "reasoning_effort");
+        write_string(out, effort);
+    }
+}
+
+/// The end user; where the id is JSON that names a session, that session is the key of the prompt cache.
+fn write_user_id(ask: &Ask<'_>, out: &mut Vec<u8>) {
+    let id = ask.get(Name::Metadata, "metadata").and_then(|metadata| metadata.get("user_id")).and_then(Raw::string);
+    let Some(id) = id else { return };
+    if !ask.drops("user") {
+        key(out, "user");
+        write_user(id, USER_MAX, out);
+    }
+    let text = Raw::text_of(id);
+    if json::check(text.as_bytes()).is_ok()
+        && let Some(session) = Raw::new(text.as_bytes()).get("session_id").and_then(Raw::string)
+        && !ask.drops("prompt_cache_key")
+    {
+        key(out, "prompt_cache_key");
+        write_user(session, USER_MAX, out);
+    }
+}
+
+/// The effort asked for: by its own word, else by the budget for thinking. Only for models that take one.
+fn effort(ask: &Ask<'_>) -> Option<&'static str> {
+    const WORDS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
+    if !ask.target.abilities.effort {
+        return None;
+    }
+    let config = ask.get(Name::OutputConfig, "output_config").and_then(|config| config.get("effort"));
+    if let Some(word) = WORDS.into_iter().find(|word| config.is_some_and(|effort| effort.is(word))) {
+        return Some(word);
+    }
+    let thinking = ask.get(Name::Thinking, "thinking")?;
+    if is_a(thinking, "disabled") {
+        return Some("none");
+    }
+    match thinking.get("budget_tokens").and_then(Raw::count).filter(|_| is_a(thinking, "enabled"))? {
+        0..4096 => Some("low"),
+        4096..16384 => Some("medium"),
+        _ => Some("high"),
+    }
+}
+
+/// The client tools on offer. Tools that run at the provider have no equivalent and are left out.
+struct Tools<'a> {
+    list: Vec<Raw<'a>>,
+    choice: Raw<'a>,
+}
+
+impl<'a> Tools<'a> {
+    fn read(ask: &Ask<'a>) -> Result<Tools<'a>, Invalid> {
+        let mut choice = ask.get(Name::ToolChoice, "tool_choice").unwrap_or(Raw::NULL);
+        let mut list = Vec::new();
+        for (at, tool) in ask.get(Name::Tools, "tools").unwrap_or(Raw::NULL).items().enumerate() {
+            let kind = tool.get("type").and_then(Raw::string).unwrap_or_default();
+            let is_ours = kind.is_empty() || kind == b"custom" || tool.get("input_schema").is_some();
+            let name = tool.get("name").and_then(Raw::string);
+            if is_ours && name.is_some() {
+                list.push(tool);
+            } else if name.is_some() && name == choice.get("name").and_then(Raw::string) {
+                return refuse(
+                    format_args!("tools[{at}].type"),
+                    "a client tool, since tool_choice names it, for this model",
+                );
+            }
+        }
+        if list.is_empty() {
+            choice = Raw::NULL;
+        }
+        Ok(Tools { list, choice })
+    }
+
+    fn write(&self, ask: &Ask<'_>, carry: &mut Carry, out: &mut Vec<u8>) {
+        if self.list.is_empty() {
+            return;
+        }
+        key(out, "tools");
+        out.push(b'[');
+        for tool in &self.list {
+            write_tool(*tool, ask.target.abilities.strict_tools, carry, out);
+        }
+        out.push(b']');
+        self.write_choice(ask, carry, out);
+    }
+
+    fn write_choice(&self, ask: &Ask<'_>, carry: &mut Carry, out: &mut Vec<u8>) {
+        let choice = self.choice;
+        let name = choice.get("name").and_then(Raw::string);
+        let words = [("auto", "auto"), ("none", "none"), ("any", "required")];
+        if let Some((_, word)) = words.iter().find(|(kind, _)| is_a(choice, kind)) {
+            key(out, "tool_choice");
+            write_string(out, word);
+        } else if let Some(name) = name.filter(|_| is_a(choice, "tool")) {
+            key(out, "tool_choice");
+            out.extend_from_slice(b"{\"type\":\"function\",\"function\":{\"name\":\"");
+            carry.shorten(name, out);
+            out.extend_from_slice(b"\"}}");
+        }
+        let one = choice.get("disable_parallel_tool_use").and_then(Raw::bool) == Some(true);
+        if one && !is_a(choice, "none") && !ask.drops("parallel_tool_calls") {
+            key(out, "parallel_tool_calls");
+            out.extend_from_slice(b"false");
+        }
+    }
+}
+
+fn write_tool(tool: Raw<'_>, strict: bool, carry: &mut Carry, out: &mut Vec<u8>) {
+    item(out);
+    out.extend_from_slice(b"{\"type\":\"function\",\"function\":{\"name\":\"");
+    carry.shorten(tool.get("name").and_then(Raw::string).unwrap_or_default(), out);
+    out.push(b'"');
+    if let Some(description) = tool.get("description").and_then(Raw::string) {
+        key(out, "description");
+        write_inside(out, description);
+    }
+    let schema = tool.get("input_schema").unwrap_or(Raw::NULL);
+    key(out, "parameters");
+    write_parameters(schema, out);
+    if strict && tool.get("strict").and_then(Raw::bool) == Some(true) && is_strict(schema) {
+        key(out, "strict");
+        out.extend_from_slice(b"true");
+    }
+    out.extend_from_slice(b"}}");
+}
+
+fn write_json_tool(schema: Raw<'_>, out: &mut Vec<u8>) {
+    key(out, "tools");
+    out.extend_from_slice(b"[{\"type\":\"function\",\"function\":{\"name\":");
+    write_string(out, JSON_TOOL);
+    key(out, "description");
+    write_string(out, "Give the answer by calling this function.");
+    key(out, "parameters");
+    write_parameters(schema, out);
+    out.extend_from_slice(b"}}]");
+    key(out, "tool_choice");
+    out.extend_from_slice(b"{\"type\":\"function\",\"function\":{\"name\":");
+    write_string(out, JSON_TOOL);
+    out.extend_from_slice(b"}}");
+}
+
+fn write_format(schema: Raw<'_>, out: &mut Vec<u8>) {
+    key(out, "response_format");
+    out.extend_from_slice(b"{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"response\"");
+    key(out, "schema");
+    compact(schema.bytes(), out);
+    key(out, "strict");
+    out.extend_from_slice(if is_strict(schema) { b"true" } else { b"false" });
+    out.extend_from_slice(b"}}");
+}
+
+fn write_stream(ask: &Ask<'_>, out: &mut Vec<u8>) {
+    if !ask.fields.stream {
+        return;
+    }
+    key(out, "stream");
+    out.extend_from_slice(b"true");
+    if ask.target.abilities.stream_usage && !ask.drops("stream_options") {
+        key(out, "stream_options");
+        out.extend_from_slice(b"{\"include_usage\":true}");
+    }
+}

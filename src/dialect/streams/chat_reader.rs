@@ -1,0 +1,205 @@
+//! Reads a chat stream: chunks to deltas.
+//!
+//! Servers differ in how they number and repeat tool calls; all of that ends here.
+
+use super::super::delta::{Delta, Sink, StopReason, TOOL_CALLS_MAX, TOOL_HELD_MAX};
+use super::super::errors::{ErrorText, is_error, read_error};
+use super::super::framed::Frame;
+use super::super::requests::write_arguments;
+use super::super::tap::StreamFault;
+use super::super::usage::Reported;
+use crate::wire::json::{self, Kind, Raw, eq_unescaped};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// One tool call as the upstream numbers it.
+#[derive(Debug, Default)]
+struct Call {
+    index: Option<u64>,
+    /// Hash of its id, once known.
+    id: Option<u64>,
+    id_text: Vec<u8>,
+    opened: bool,
+    /// Arguments that came before the name.
+    waiting: Vec<u8>,
+}
+
+/// The reader's state.
+#[derive(Debug, Default)]
+pub(super) struct ChatReader {
+    started: bool,
+    stopped: bool,
+    calls: Vec<Call>,
+    waiting: usize,
+    scratch: Vec<u8>,
+}
+
+impl ChatReader {
+    /// Bytes of arguments that wait for a name.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// One event with data; true if it counts as life.
+    pub(super) fn event(&mut self, frame: &Frame<'_>, sink: &mut impl Sink) -> Result<bool, StreamFault> {
+        if frame.data.trim_ascii() == b"[DONE]" {
+            if !self.started {
+                return Err(StreamFault::Incomplete);
+            }
+            self.finish(sink)?;
+            return Ok(true);
+        }
+        if frame.name == b"ping" {
+            sink.take(Delta::Ping)?;
+            return Ok(false);
+        }
+        let chunk = Raw::new(frame.data);
+        if json::check(frame.data).is_err() || chunk.kind() != Kind::Object {
+            return Err(StreamFault::Malformed);
+        }
+        let (mut usage, mut choices) = (None, Raw::NULL);
+        for (key, value) in chunk.members() {
+            if eq_unescaped(key, "choices") {
+                choices = value;
+            } else if eq_unescaped(key, "usage") {
+                usage = Some(value);
+            } else if eq_unescaped(key, "error") && is_error(value) {
+                return Err(StreamFault::Error(ErrorText::from_value(value)));
+            } else if eq_unescaped(key, "object") && value.is("error") {
+                return Err(StreamFault::Error(read_error(frame.data).unwrap_or_default()));
+            }
+        }
+        if frame.name == b"error" {
+            return Err(StreamFault::Error(read_error(frame.data).unwrap_or_default()));
+        }
+        if let Some(usage) = usage.filter(|usage| usage.kind() == Kind::Object) {
+            sink.take(Delta::Usage(Reported::from_chat(usage)))?;
+        }
+        if let Some(choice) = choices.items().find(|choice| !other_choice(*choice)) {
+            self.choice(choice, sink)?;
+        }
+        Ok(true)
+    }
+
+    /// The upstream is done. A call whose name never came is half an answer.
+    pub(super) fn finish(&mut self, sink: &mut impl Sink) -> Result<(), StreamFault> {
+        if self.calls.iter().any(|call| !call.opened) {
+            return Err(StreamFault::Malformed);
+        }
+        sink.take(Delta::End)
+    }
+
+    fn choice(&mut self, choice: Raw<'_>, sink: &mut impl Sink) -> Result<(), StreamFault> {
+        if !self.started {
+            self.started = true;
+            sink.take(Delta::Start)?;
+        }
+        let (mut content, mut refusal, mut thought, mut calls) = (None, None, None, Raw::NULL);
+        for (key, value) in choice.get("delta").unwrap_or(Raw::NULL).members() {
+            let text = value.string().filter(|text| !text.is_empty());
+            if eq_unescaped(key, "content") {
+                content = text;
+            } else if eq_unescaped(key, "refusal") {
+                refusal = text;
+            } else if eq_unescaped(key, "reasoning_content") {
+                thought = text.or(thought);
+            } else if eq_unescaped(key, "reasoning") {
+                thought = thought.or(text);
+            } else if eq_unescaped(key, "tool_calls") {
+                calls = value;
+            }
+        }
+        if let Some(text) = thought {
+            sink.take(Delta::Think(text))?;
+        }
+        if let Some(text) = content.or(refusal) {
+            sink.take(Delta::Text(text))?;
+        }
+        for entry in calls.items() {
+            self.entry(entry, sink)?;
+        }
+        if let Some(word) = choice.get("finish_reason").and_then(Raw::string).filter(|_| !self.stopped) {
+            self.stopped = true;
+            let sequence = choice.get("stop_reason").and_then(Raw::string);
+            let reason = match StopReason::from_chat(word) {
+                StopReason::End if sequence.is_some() => StopReason::Sequence,
+                reason => reason,
+            };
+            sink.take(Delta::Stop { reason, sequence, explanation: None })?;
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, entry: Raw<'_>, sink: &mut impl Sink) -> Result<(), StreamFault> {
+        let function = entry.get("function").unwrap_or(Raw::NULL);
+        let given = |value: Option<Raw<'_>>| value.is_some_and(|value| value.string().is_some_and(|s| !s.is_empty()));
+        let id = entry.get("id").filter(|id| given(Some(*id))).and_then(Raw::string);
+        let name = function.get("name").filter(|name| given(Some(*name))).and_then(Raw::string);
+        let slot = self.slot(entry.get("index").and_then(Raw::count), id, name.is_some())?;
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        let arguments = match function.get("arguments") {
+            Some(object) if object.kind() == Kind::Object => {
+                write_arguments(object, &mut scratch);
+                scratch.as_slice()
+            }
+            other => other.and_then(Raw::string).unwrap_or_default(),
+        };
+        let call = &mut self.calls[slot];
+        if let Some(id) = id.filter(|_| call.id.is_none()) {
+            call.id = Some(hash(id));
+            if !call.opened {
+                call.id_text.extend_from_slice(id);
+            }
+        }
+        let mut result = Ok(());
+        if let Some(name) = name.filter(|_| !call.opened) {
+            call.opened = true;
+            result = sink.take(Delta::ToolOpen { slot, id: &call.id_text, name });
+            let early = std::mem::take(&mut call.waiting);
+            call.id_text = Vec::new();
+            self.waiting -= early.len();
+            if !early.is_empty() && result.is_ok() {
+                result = sink.take(Delta::ToolArgs { slot, json: &early });
+            }
+        }
+        if self.calls[slot].opened && !arguments.is_empty() && result.is_ok() {
+            result = sink.take(Delta::ToolArgs { slot, json: arguments });
+        } else if !self.calls[slot].opened {
+            self.waiting += arguments.len();
+            self.calls[slot].waiting.extend_from_slice(arguments);
+        }
+        self.scratch = scratch;
+        if self.waiting > TOOL_HELD_MAX { Err(StreamFault::TooLarge) } else { result }
+    }
+
+    /// Which call a fragment belongs to: by its index; where one index is used again with another id and a name, a
+    /// new call; without index by its id; without either the last one.
+    fn slot(&mut self, index: Option<u64>, id: Option<&[u8]>, named: bool) -> Result<usize, StreamFault> {
+        let id = id.map(hash);
+        let found = match index {
+            Some(_) => self.calls.iter().rposition(|call| call.index == index),
+            None if id.is_some() => self.calls.iter().rposition(|call| call.id == id),
+            None => self.calls.len().checked_sub(1),
+        };
+        let reused = |call: &Call| named && id.is_some() && call.id.is_some() && call.id != id;
+        if let Some(slot) = found.filter(|slot| !reused(&self.calls[*slot])) {
+            return Ok(slot);
+        }
+        if self.calls.len() >= TOOL_CALLS_MAX {
+            return Err(StreamFault::TooLarge);
+        }
+        self.calls.push(Call { index, ..Call::default() });
+        Ok(self.calls.len() - 1)
+    }
+}
+
+/// A choice beyond the first: none was asked for.
+fn other_choice(choice: Raw<'_>) -> bool {
+    choice.get("index").and_then(Raw::count).is_some_and(|index| index > 0)
+}
+
+fn hash(id: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    id.hash(&mut hasher);
+    hasher.finish()
+}

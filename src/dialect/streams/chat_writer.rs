@@ -1,0 +1,176 @@
+//! Writes a chat stream: deltas to chunks.
+
+use super::super::delta::{Delta, StopReason};
+use super::super::naming::made_id;
+use super::super::tap::{Heard, Me, StreamFault};
+use crate::wire::json::{key, write_count, write_inside, write_string};
+
+/// The writer's state.
+#[derive(Debug, Default)]
+pub(super) struct ChatWriter {
+    show_usage: bool,
+    started: bool,
+    stopped: bool,
+    created: u64,
+    /// For each call: some of its arguments have been written.
+    calls: Vec<bool>,
+}
+
+impl ChatWriter {
+    /// `show_usage`: the client has asked for the usage chunk.
+    pub(super) fn new(show_usage: bool) -> ChatWriter {
+        ChatWriter { show_usage, ..ChatWriter::default() }
+    }
+
+    /// Writes what one delta means.
+    pub(super) fn take(
+        &mut self,
+        delta: Delta<'_>,
+        heard: &Heard,
+        me: &Me<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StreamFault> {
+        match delta {
+            Delta::Ping => out.extend_from_slice(b":\n\n"),
+            Delta::Usage(_) => {}
+            Delta::Start => self.start(me, out),
+            Delta::Text(text) => self.text("content", text, me, out),
+            Delta::Think(text) => self.text("reasoning_content", text, me, out),
+            Delta::ToolOpen { slot, id, name } => self.open(slot, id, name, me, out),
+            Delta::ToolArgs { slot, json } => self.arguments(slot, json, me, out),
+            Delta::ToolClose { slot } if self.calls.get(slot) == Some(&false) => {
+                self.arguments(slot, b"{}", me, out);
+            }
+            Delta::ToolClose { .. } => {}
+            Delta::Stop { reason, explanation, .. } => {
+                if let Some(text) = explanation.filter(|text| !text.is_empty()) {
+                    self.text("refusal", text, me, out);
+                }
+                self.stop(reason, me, out);
+            }
+            Delta::End => self.end(heard, me, out),
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, me: &Me<'_>, out: &mut Vec<u8>) {
+        if !self.started {
+            self.started = true;
+            self.created = me.created;
+            self.chunk(me, None, out, |out| {
+                out.extend_from_slice(b"\"role\":\"assistant\",\"content\":\"\",\"refusal\":null");
+            });
+        }
+    }
+
+    fn text(&mut self, name: &str, text: &[u8], me: &Me<'_>, out: &mut Vec<u8>) {
+        self.start(me, out);
+        self.chunk(me, None, out, |out| {
+            key(out, name);
+            write_inside(out, text);
+        });
+    }
+
+    fn open(&mut self, slot: usize, id: &[u8], name: &[u8], me: &Me<'_>, out: &mut Vec<u8>) {
+        self.start(me, out);
+        self.calls.resize(self.calls.len().max(slot + 1), false);
+        self.chunk(me, None, out, |out| {
+            out.extend_from_slice(b"\"tool_calls\":[{\"index\":");
+            write_count(out, slot as u64);
+            out.extend_from_slice(b",\"id\":\"");
+            if id.is_empty() {
+                made_id(me.id, slot, out);
+            } else {
+                out.extend_from_slice(id);
+            }
+            out.extend_from_slice(b"\",\"type\":\"function\",\"function\":{\"name\":");
+            write_inside(out, name);
+            out.extend_from_slice(b",\"arguments\":\"\"}}]");
+        });
+    }
+
+    fn arguments(&mut self, slot: usize, json: &[u8], me: &Me<'_>, out: &mut Vec<u8>) {
+        if let Some(written) = self.calls.get_mut(slot) {
+            *written = true;
+        }
+        self.chunk(me, None, out, |out| {
+            out.extend_from_slice(b"\"tool_calls\":[{\"index\":");
+            write_count(out, slot as u64);
+            out.extend_from_slice(b",\"function\":{\"arguments\":");
+            write_inside(out, json);
+            out.extend_from_slice(b"}}]");
+        });
+    }
+
+    fn stop(&mut self, reason: StopReason, me: &Me<'_>, out: &mut Vec<u8>) {
+        self.start(me, out);
+        if !self.stopped {
+            self.stopped = true;
+            self.chunk(me, Some(reason.to_chat(!self.calls.is_empty())), out, |_| {});
+        }
+    }
+
+    fn end(&mut self, heard: &Heard, me: &Me<'_>, out: &mut Vec<u8>) {
+        self.stop(StopReason::Unknown, me, out);
+        if self.show_usage {
+            self.head(me, out);
+            out.extend_from_slice(b"\"choices\":[]");
+            key(out, "usage");
+            write_usage(heard, me, out);
+            out.extend_from_slice(b"}\n\n");
+        }
+        out.extend_from_slice(b"data: [DONE]\n\n");
+    }
+
+    fn head(&self, me: &Me<'_>, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"data: {\"id\":");
+        write_string(out, me.id);
+        out.extend_from_slice(b",\"object\":\"chat.completion.chunk\",\"created\":");
+        write_count(out, self.created);
+        key(out, "model");
+        write_string(out, me.model);
+        out.push(b',');
+    }
+
+    fn chunk(&self, me: &Me<'_>, finish: Option<&str>, out: &mut Vec<u8>, delta: impl FnOnce(&mut Vec<u8>)) {
+        self.head(me, out);
+        out.extend_from_slice(b"\"choices\":[{\"index\":0,\"delta\":{");
+        delta(out);
+        out.extend_from_slice(b"},\"logprobs\":null,\"finish_reason\":");
+        match finish {
+            Some(word) => write_string(out, word),
+            None => out.extend_from_slice(b"null"),
+        }
+        let tail: &[u8] = if self.show_usage { b"}],\"usage\":null}\n\n" } else { b"}]}\n\n" };
+        out.extend_from_slice(tail);
+    }
+}
+
+/// Appends a chat `usage` object: what the upstream reported, estimates where it did not.
+pub(in crate::dialect) fn write_usage(heard: &Heard, me: &Me<'_>, out: &mut Vec<u8>) {
+    let reported = heard.reported;
+    let prompt = reported.prompt().unwrap_or(me.prompt_estimate);
+    let completion = reported.output.unwrap_or(heard.relayed_tokens);
+    out.push(b'{');
+    for (name, count) in [
+        ("prompt_tokens", prompt),
+        ("completion_tokens", completion),
+        ("total_tokens", prompt.saturating_add(completion)),
+    ] {
+        key(out, name);
+        write_count(out, count);
+    }
+    key(out, "prompt_tokens_details");
+    out.extend_from_slice(b"{\"cached_tokens\":");
+    write_count(out, reported.cache_read.unwrap_or(0));
+    key(out, "cache_write_tokens");
+    write_count(out, reported.cache_write.unwrap_or(0));
+    out.push(b'}');
+    if let Some(reasoning) = reported.reasoning {
+        key(out, "completion_tokens_details");
+        out.extend_from_slice(b"{\"reasoning_tokens\":");
+        write_count(out, reasoning);
+        out.push(b'}');
+    }
+    out.push(b'}');
+}

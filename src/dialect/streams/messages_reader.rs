@@ -1,0 +1,141 @@
+//! Reads a messages stream: events to deltas.
+
+use super::super::delta::{Delta, Sink, StopReason, TOOL_CALLS_MAX};
+use super::super::errors::{ErrorText, is_error, read_error};
+use super::super::framed::Frame;
+use super::super::requests::write_arguments;
+use super::super::tap::StreamFault;
+use super::super::usage::Reported;
+use crate::wire::json::{self, Kind, Raw};
+
+/// Blocks open at once; the shape has one, a little slack costs nothing.
+const OPEN_BLOCKS_MAX: usize = 64;
+
+/// What a block is, as far as it matters here.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Block {
+    Text,
+    Think,
+    Tool(usize),
+    /// Server tools, redacted reasoning, and whatever is not known: nothing of it is passed on.
+    Ignored,
+}
+
+/// The reader's state.
+#[derive(Debug, Default)]
+pub(super) struct MessagesReader {
+    open: Vec<(u64, Block)>,
+    tools: usize,
+    stopped: bool,
+    scratch: Vec<u8>,
+}
+
+impl MessagesReader {
+    /// One event with data; true if it counts as life.
+    pub(super) fn event(&mut self, frame: &Frame<'_>, sink: &mut impl Sink) -> Result<bool, StreamFault> {
+        if frame.data.trim_ascii() == b"[DONE]" {
+            return Ok(false);
+        }
+        let event = Raw::new(frame.data);
+        if json::check(frame.data).is_err() || event.kind() != Kind::Object {
+            return Err(StreamFault::Malformed);
+        }
+        let kind = event.get("type").and_then(Raw::string).unwrap_or(frame.name);
+        match kind {
+            b"message_start" => {
+                let usage = event.get("message").and_then(|message| message.get("usage")).unwrap_or(Raw::NULL);
+                sink.take(Delta::Usage(Reported::from_messages(usage)))?;
+                sink.take(Delta::Start)?;
+            }
+            b"content_block_start" => self.start(event, sink)?,
+            b"content_block_delta" => self.delta(event, sink)?,
+            b"content_block_stop" => self.stop(event, sink)?,
+            b"message_delta" => self.message_delta(event, sink)?,
+            b"message_stop" => sink.take(Delta::End)?,
+            b"ping" => {
+                sink.take(Delta::Ping)?;
+                return Ok(false);
+            }
+            b"error" => return Err(StreamFault::Error(read_error(frame.data).unwrap_or_default())),
+            _ => {
+                // An error without its event line, as a chat server would write it.
+                if let Some(error) = event.get("error").filter(|error| kind.is_empty() && is_error(*error)) {
+                    return Err(StreamFault::Error(ErrorText::from_value(error)));
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn start(&mut self, event: Raw<'_>, sink: &mut impl Sink) -> Result<(), StreamFault> {
+        let index = event.get("index").and_then(Raw::count).unwrap_or(0);
+        let block = event.get("content_block").unwrap_or(Raw::NULL);
+        let text = |name: &str| block.get(name).and_then(Raw::string).filter(|text| !text.is_empty());
+        let kind = match block.get("type").and_then(Raw::string).unwrap_or_default() {
+            b"text" => Block::Text,
+            b"thinking" => Block::Think,
+            b"tool_use" => Block::Tool(self.tools),
+            _ => Block::Ignored,
+        };
+        if self.open.len() >= OPEN_BLOCKS_MAX || self.tools >= TOOL_CALLS_MAX {
+            return Err(StreamFault::TooLarge);
+        }
+        self.open.push((index, kind));
+        match kind {
+            Block::Text => text("text").map_or(Ok(()), |text| sink.take(Delta::Text(text))),
+            Block::Think => text("thinking").map_or(Ok(()), |text| sink.take(Delta::Think(text))),
+            Block::Tool(slot) => {
+                self.tools += 1;
+                let (id, name) = (text("id").unwrap_or_default(), text("name").unwrap_or_default());
+                sink.take(Delta::ToolOpen { slot, id, name })?;
+                let input = block.get("input").filter(|input| input.members().next().is_some());
+                let Some(input) = input else { return Ok(()) };
+                self.scratch.clear();
+                write_arguments(input, &mut self.scratch);
+                sink.take(Delta::ToolArgs { slot, json: &self.scratch })
+            }
+            Block::Ignored => Ok(()),
+        }
+    }
+
+    fn delta(&mut self, event: Raw<'_>, sink: &mut impl Sink) -> Result<(), StreamFault> {
+        let index = event.get("index").and_then(Raw::count).unwrap_or(0);
+        let delta = event.get("delta").unwrap_or(Raw::NULL);
+        let text = |name: &str| delta.get(name).and_then(Raw::string).filter(|text| !text.is_empty());
+        let Some((_, block)) = self.open.iter().rev().find(|(open, _)| *open == index) else {
+            // A delta for a block that was never opened has no place to go, and dropping it would lose content.
+            return Err(StreamFault::Malformed);
+        };
+        match *block {
+            Block::Text => text("text").map_or(Ok(()), |text| sink.take(Delta::Text(text))),
+            Block::Think => text("thinking").map_or(Ok(()), |text| sink.take(Delta::Think(text))),
+            Block::Tool(slot) => text("partial_json").map_or(Ok(()), |json| sink.take(Delta::ToolArgs { slot, json })),
+            Block::Ignored => Ok(()),
+        }
+    }
+
+    fn stop(&mut self, event: Raw<'_>, sink: &mut impl Sink) -> Result<(), StreamFault> {
+        let index = event.get("index").and_then(Raw::count).unwrap_or(0);
+        let Some(at) = self.open.iter().rposition(|(open, _)| *open == index) else { return Ok(()) };
+        match self.open.remove(at).1 {
+            Block::Tool(slot) => sink.take(Delta::ToolClose { slot }),
+            _ => Ok(()),
+        }
+    }
+
+    fn message_delta(&mut self, event: Raw<'_>, sink: &mut impl Sink) -> Result<(), StreamFault> {
+        if let Some(usage) = event.get("usage") {
+            sink.take(Delta::Usage(Reported::from_messages(usage)))?;
+        }
+        let delta = event.get("delta").unwrap_or(Raw::NULL);
+        let Some(word) = delta.get("stop_reason").and_then(Raw::string).filter(|_| !self.stopped) else {
+            return Ok(());
+        };
+        self.stopped = true;
+        let reason = StopReason::from_messages(word);
+        let sequence = delta.get("stop_sequence").and_then(Raw::string);
+        let details = delta.get("stop_details").or_else(|| event.get("stop_details"));
+        let explanation = details.and_then(|details| details.get("explanation")).and_then(Raw::string);
+        sink.take(Delta::Stop { reason, sequence, explanation })
+    }
+}

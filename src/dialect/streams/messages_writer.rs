@@ -1,0 +1,276 @@
+//! Writes a messages stream: deltas to events.
+//!
+//! The strict block machine: start, deltas of that type, stop; one block open at a time, indices without a gap. A
+//! stopped block cannot be opened again and a client may run a tool at its stop; so while one call is open, pieces of
+//! other calls wait, within [`TOOL_HELD_MAX`].
+
+use super::super::delta::{Delta, StopReason, TOOL_HELD_MAX};
+use super::super::naming::{Carry, made_id, messages_id};
+use super::super::tap::{Heard, Me, StreamFault};
+use crate::wire::json::{Run, key, runs, write_count, write_inside, write_string};
+
+/// The block under way.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+enum Open {
+    #[default]
+    None,
+    Text,
+    Think,
+    Tool(usize),
+}
+
+/// A tool call's way through the stream.
+#[derive(Debug)]
+enum Call {
+    /// Another one is open: id and name ready to be written, and the arguments so far.
+    Waiting {
+        id: Vec<u8>,
+        name: Vec<u8>,
+        json: Vec<u8>,
+    },
+    Open,
+    Closed,
+}
+
+/// The writer's state.
+#[derive(Debug, Default)]
+pub(super) struct MessagesWriter {
+    started: bool,
+    /// Index of the next block.
+    next: u64,
+    open: Open,
+    calls: Vec<Call>,
+    waiting: usize,
+    reason: StopReason,
+    sequence: Option<Vec<u8>>,
+}
+
+impl MessagesWriter {
+    /// Bytes of arguments that wait for their turn.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Writes what one delta means.
+    pub(super) fn take(
+        &mut self,
+        delta: Delta<'_>,
+        heard: &Heard,
+        carry: &Carry,
+        me: &Me<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StreamFault> {
+        match delta {
+            Delta::Ping => out.extend_from_slice(b"event: ping\ndata: {\"type\":\"ping\"}\n\n"),
+            Delta::Usage(_) => {}
+            Delta::Start => self.start(me, out),
+            // Servers put a line feed between calls; it must not close the one that is open.
+            Delta::Text(text) if matches!(self.open, Open::Tool(_)) && is_blank(text) => {}
+            Delta::Text(text) => self.text(Open::Text, text, me, out),
+            Delta::Think(text) => self.text(Open::Think, text, me, out),
+            Delta::ToolOpen { slot, id, name } => {
+                let mut safe = Vec::with_capacity(id.len());
+                if id.is_empty() {
+                    made_id(me.id, slot, &mut safe)
+                } else {
+                    messages_id(id, &mut safe)
+                }
+                self.call(slot, safe, carry.restore(name), me, out);
+                if self.waiting > TOOL_HELD_MAX {
+                    return Err(StreamFault::TooLarge);
+                }
+            }
+            Delta::ToolArgs { slot, json } => return self.arguments(slot, json, out),
+            Delta::ToolClose { slot } if self.open == Open::Tool(slot) => self.close(out),
+            Delta::ToolClose { .. } => {}
+            Delta::Stop { reason, sequence, .. } => {
+                self.reason = reason;
+                self.sequence = sequence.map(<[u8]>::to_vec);
+            }
+            Delta::End => self.end(heard, me, out),
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, me: &Me<'_>, out: &mut Vec<u8>) {
+        if self.started {
+            return;
+        }
+        self.started = true;
+        out.extend_from_slice(b"event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":");
+        write_string(out, me.id);
+        out.extend_from_slice(b",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
+        write_string(out, me.model);
+        out.extend_from_slice(b",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null,\"usage\":{");
+        key(out, "input_tokens");
+        write_count(out, me.prompt_estimate.max(1));
+        out.extend_from_slice(
+            b",\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":0,\"output_tokens\":0}}}\n\n",
+        );
+    }
+
+    fn text(&mut self, kind: Open, text: &[u8], me: &Me<'_>, out: &mut Vec<u8>) {
+        self.start(me, out);
+        let thinks = kind == Open::Think;
+        if self.open != kind {
+            self.flush(out);
+            self.open_block(out);
+            let block: &[u8] = if thinks {
+                b"{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}"
+            } else {
+                b"{\"type\":\"text\",\"text\":\"\"}"
+            };
+            out.extend_from_slice(block);
+            out.extend_from_slice(b"}\n\n");
+            self.open = kind;
+        }
+        self.delta(
+            if thinks { "thinking" } else { "text" },
+            if thinks { "thinking_delta" } else { "text_delta" },
+            text,
+            out,
+        );
+    }
+
+    /// A call begins; it waits while another one is open.
+    fn call(&mut self, slot: usize, id: Vec<u8>, name: &[u8], me: &Me<'_>, out: &mut Vec<u8>) {
+        self.start(me, out);
+        while self.calls.len() <= slot {
+            self.calls.push(Call::Closed);
+        }
+        if matches!(self.open, Open::Tool(_)) {
+            self.waiting += id.len() + name.len();
+            self.calls[slot] = Call::Waiting { id, name: name.to_vec(), json: Vec::new() };
+            return;
+        }
+        self.close(out);
+        self.open_tool(slot, &id, name, out);
+    }
+
+    fn open_tool(&mut self, slot: usize, id: &[u8], name: &[u8], out: &mut Vec<u8>) {
+        self.open_block(out);
+        out.extend_from_slice(b"{\"type\":\"tool_use\",\"id\":");
+        write_inside(out, id);
+        key(out, "name");
+        write_inside(out, name);
+        out.extend_from_slice(b",\"input\":{}}}\n\n");
+        self.calls[slot] = Call::Open;
+        self.open = Open::Tool(slot);
+    }
+
+    fn arguments(&mut self, slot: usize, piece: &[u8], out: &mut Vec<u8>) -> Result<(), StreamFault> {
+        match self.calls.get_mut(slot) {
+            Some(Call::Open) => self.delta("partial_json", "input_json_delta", piece, out),
+            Some(Call::Waiting { json, .. }) => {
+                self.waiting += piece.len();
+                if self.waiting > TOOL_HELD_MAX {
+                    return Err(StreamFault::TooLarge);
+                }
+                json.extend_from_slice(piece);
+            }
+            _ if is_blank(piece) => {}
+            // More of a call whose block is stopped: there is no place left for it.
+            _ => return Err(StreamFault::Malformed),
+        }
+        Ok(())
+    }
+
+    fn open_block(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":");
+        write_count(out, self.next);
+        key(out, "content_block");
+        self.next += 1;
+    }
+
+    fn delta(&self, name: &str, kind: &str, text: &[u8], out: &mut Vec<u8>) {
+        out.extend_from_slice(b"event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":");
+        write_count(out, self.next - 1);
+        out.extend_from_slice(b",\"delta\":{\"type\":\"");
+        out.extend_from_slice(kind.as_bytes());
+        out.push(b'"');
+        key(out, name);
+        write_inside(out, text);
+        out.extend_from_slice(b"}}\n\n");
+    }
+
+    /// Stops the block under way.
+    fn close(&mut self, out: &mut Vec<u8>) {
+        match self.open {
+            Open::None => return,
+            Open::Think => self.delta("signature", "signature_delta", b"", out),
+            Open::Tool(slot) => self.calls[slot] = Call::Closed,
+            Open::Text => {}
+        }
+        out.extend_from_slice(b"event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":");
+        write_count(out, self.next - 1);
+        out.extend_from_slice(b"}\n\n");
+        self.open = Open::None;
+    }
+
+    /// Stops the block under way and writes every call that waits, whole, in order.
+    fn flush(&mut self, out: &mut Vec<u8>) {
+        self.close(out);
+        if self.waiting == 0 {
+            return;
+        }
+        for slot in 0..self.calls.len() {
+            if !matches!(self.calls[slot], Call::Waiting { .. }) {
+                continue;
+            }
+            if let Call::Waiting { id, name, json } = std::mem::replace(&mut self.calls[slot], Call::Closed) {
+                self.open_tool(slot, &id, &name, out);
+                if !json.is_empty() {
+                    self.delta("partial_json", "input_json_delta", &json, out);
+                }
+                self.close(out);
+            }
+        }
+        self.waiting = 0;
+    }
+
+    fn end(&mut self, heard: &Heard, me: &Me<'_>, out: &mut Vec<u8>) {
+        self.start(me, out);
+        self.flush(out);
+        out.extend_from_slice(b"event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":");
+        let word = self.reason.to_messages(!self.calls.is_empty());
+        write_string(out, word);
+        key(out, "stop_sequence");
+        match self.sequence.as_deref().filter(|_| word == "stop_sequence") {
+            Some(sequence) => write_inside(out, sequence),
+            None => out.extend_from_slice(b"null"),
+        }
+        out.extend_from_slice(b"},\"usage\":");
+        write_usage(heard, me, out);
+        out.extend_from_slice(b"}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
+    }
+}
+
+fn is_blank(raw: &[u8]) -> bool {
+    runs(raw).all(|run| match run {
+        Run::Plain(bytes) => bytes.iter().all(u8::is_ascii_whitespace),
+        Run::Char(c) => c.is_whitespace(),
+    })
+}
+
+/// Appends a messages `usage` object: what the upstream reported, estimates where it did not. Never left out: clients
+/// crash without it.
+pub(in crate::dialect) fn write_usage(heard: &Heard, me: &Me<'_>, out: &mut Vec<u8>) {
+    let reported = heard.reported;
+    out.push(b'{');
+    for (name, count) in [
+        ("input_tokens", reported.input.unwrap_or(me.prompt_estimate)),
+        ("cache_creation_input_tokens", reported.cache_write.unwrap_or(0)),
+        ("cache_read_input_tokens", reported.cache_read.unwrap_or(0)),
+        ("output_tokens", reported.output.unwrap_or(heard.relayed_tokens)),
+    ] {
+        key(out, name);
+        write_count(out, count);
+    }
+    if let Some(reasoning) = reported.reasoning {
+        key(out, "output_tokens_details");
+        out.extend_from_slice(b"{\"thinking_tokens\":");
+        write_count(out, reasoning);
+        out.push(b'}');
+    }
+    out.push(b'}');
+}

@@ -1,0 +1,73 @@
+//! The translation as a whole: the examples, a fixture for each known bug of others, and properties.
+
+mod examples;
+mod property;
+mod rows;
+
+use super::*;
+use crate::base::buf::{Buf, Pool};
+use crate::wire::Shape;
+use serde_json::Value;
+use std::path::PathBuf;
+
+pub(super) const ME: Me<'static> =
+    Me { id: "req_5f1c9a7e3b2d4c60", model: "team-fast", created: 1795158000, prompt_estimate: 7 };
+
+pub(super) fn other(shape: Shape) -> Shape {
+    if shape == Shape::Chat { Shape::Messages } else { Shape::Chat }
+}
+
+pub(super) fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/cross")
+}
+
+/// A request as the gateway would translate it.
+pub(super) fn request(from: Shape, body: &str, model: &str, abilities: &Abilities) -> Result<(Value, Carry), String> {
+    let mut scan = RequestScan::new();
+    scan.reset(from);
+    scan.finish(body.as_bytes()).unwrap_or_else(|invalid| panic!("refused by the scan: {}: {body}", invalid.0));
+    let mut out = Vec::new();
+    let target = Target { model, abilities };
+    let carry = translate(from, body.as_bytes(), scan.fields(), &target, &mut out).map_err(|invalid| invalid.0)?;
+    crate::wire::json::check(&out).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&out)));
+    Ok((serde_json::from_slice(&out).unwrap(), carry))
+}
+
+/// What became of a stream.
+#[derive(PartialEq, Debug, Clone)]
+pub(super) struct Outcome {
+    pub(super) out: String,
+    pub(super) heard: Heard,
+    pub(super) result: Result<(), StreamFault>,
+}
+
+pub(super) fn stream(from: Shape, carry: &Carry, show_usage: bool, me: &Me<'_>, chunks: &[&[u8]]) -> Outcome {
+    let mut translator = StreamTranslator::new(from, carry.clone(), show_usage, 1 << 20);
+    let (mut held, mut pool, mut out) = (Buf::default(), Pool::new(1 << 20), Vec::new());
+    let mut result = Ok(());
+    for chunk in chunks {
+        let fed = translator.feed(chunk, &mut held, &mut pool, me, &mut out);
+        if let Err(fault) = fed {
+            result = Err(fault);
+            break;
+        }
+    }
+    if result.is_ok() {
+        result = translator.end(&mut held, &mut pool, me, &mut out);
+    }
+    held.release(&mut pool);
+    assert_eq!(pool.lent(), 0);
+    Outcome { out: String::from_utf8(out).unwrap(), heard: translator.heard(), result }
+}
+
+/// Whole, split at every byte, and byte by byte: one and the same.
+pub(super) fn stream_every_way(from: Shape, carry: &Carry, show_usage: bool, me: &Me<'_>, text: &str) -> Outcome {
+    let text = text.as_bytes();
+    let whole = stream(from, carry, show_usage, me, &[text]);
+    for at in 0..=text.len() {
+        assert_eq!(stream(from, carry, show_usage, me, &[&text[..at], &text[at..]]), whole, "split at {at}");
+    }
+    let bytes: Vec<&[u8]> = text.chunks(1).collect();
+    assert_eq!(stream(from, carry, show_usage, me, &bytes), whole, "byte by byte");
+    whole
+}

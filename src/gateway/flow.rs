@@ -1,0 +1,61 @@
+//! The way of a stream through the dialects: passed on in its own shape, or translated. One face for both, so that
+//! `relay` knows no difference.
+
+use crate::base::buf::{Buf, Pool};
+use crate::dialect::{Heard, Me, Progress, StreamFault, StreamTap, StreamTranslator};
+
+/// One upstream stream on its way to a client.
+#[derive(Debug)]
+pub(crate) enum Flow {
+    /// Of the client's shape.
+    Same(StreamTap),
+    /// Of the other shape.
+    Cross(Box<StreamTranslator>),
+}
+
+impl Flow {
+    /// Takes body bytes; see [`StreamTap::feed`].
+    pub(crate) fn feed(
+        &mut self,
+        data: &[u8],
+        held: &mut Buf,
+        pool: &mut Pool,
+        me: &Me<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Progress, StreamFault> {
+        match self {
+            Flow::Same(tap) => tap.feed(data, held, pool, me, out),
+            Flow::Cross(translator) => translator.feed(data, held, pool, me, out),
+        }
+    }
+
+    /// The body has ended; see [`StreamTap::end`].
+    pub(crate) fn end(
+        &mut self,
+        held: &mut Buf,
+        pool: &mut Pool,
+        me: &Me<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StreamFault> {
+        match self {
+            Flow::Same(tap) => tap.end(held, pool, me, out),
+            Flow::Cross(translator) => translator.end(held, pool, me, out),
+        }
+    }
+
+    /// What has been overheard so far.
+    pub(crate) fn heard(&self) -> Heard {
+        match self {
+            Flow::Same(tap) => tap.heard(),
+            Flow::Cross(translator) => translator.heard(),
+        }
+    }
+
+    /// A finish reason has come: only the formal end may be missing.
+    pub(crate) fn finish_seen(&self) -> bool {
+        match self {
+            Flow::Same(tap) => tap.finish_seen(),
+            Flow::Cross(translator) => translator.finish_seen(),
+        }
+    }
+}

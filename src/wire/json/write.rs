@@ -1,0 +1,91 @@
+//! JSON written piece by piece into a byte vector, without a tree.
+//!
+//! Owns the escaping and the commas. Must never be given half a value: whoever opens a bracket closes it. Called by
+//! `dialect`.
+
+use super::find_either;
+use std::io::Write;
+
+/// Appends the comma before a member or an item, where one is needed: a value never ends in an opening bracket.
+fn comma(out: &mut Vec<u8>) {
+    if !matches!(out.last(), None | Some(b'{' | b'[')) {
+        out.push(b',');
+    }
+}
+
+/// Begins a member of the object under way: its value is to be appended next. `name` must need no escapes.
+pub fn key(out: &mut Vec<u8>, name: &str) {
+    comma(out);
+    out.push(b'"');
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b"\":");
+}
+
+/// Begins an item of the array under way: its value is to be appended next.
+pub fn item(out: &mut Vec<u8>) {
+    comma(out);
+}
+
+/// Appends a count.
+pub fn write_count(out: &mut Vec<u8>, count: u64) {
+    // Writing to a vector cannot fail.
+    let _ = write!(out, "{count}");
+}
+
+/// Appends a JSON string whose inside is already escaped.
+pub fn write_inside(out: &mut Vec<u8>, inside: &[u8]) {
+    out.push(b'"');
+    out.extend_from_slice(inside);
+    out.push(b'"');
+}
+
+/// Appends `text` as a JSON string, quotes included.
+pub fn write_string(out: &mut Vec<u8>, text: &str) {
+    out.push(b'"');
+    write_escaped(out, text.as_bytes());
+    out.push(b'"');
+}
+
+/// Appends `text` (UTF-8) as the inside of a JSON string.
+pub fn write_escaped(out: &mut Vec<u8>, text: &[u8]) {
+    let mut rest = text;
+    while !rest.is_empty() {
+        let plain = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f)).unwrap_or(rest.len());
+        out.extend_from_slice(&rest[..plain]);
+        let Some(&special) = rest.get(plain) else { return };
+        match special {
+            b'"' => out.extend_from_slice(b"\\\""),
+            b'\\' => out.extend_from_slice(b"\\\\"),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            _ => {
+                out.extend_from_slice(b"\\u");
+                crate::base::digest::hex_into(&[0, special], out);
+            }
+        }
+        rest = &rest[plain + 1..];
+    }
+}
+
+/// Appends a valid document without the white space between its tokens; numbers, strings and the order of members stay
+/// as they are written.
+pub fn compact(document: &[u8], out: &mut Vec<u8>) {
+    let mut at = 0;
+    while let Some(&byte) = document.get(at) {
+        let from = at;
+        at += 1;
+        match byte {
+            b' ' | b'\n' | b'\r' | b'\t' => continue,
+            b'"' => loop {
+                at = find_either(document, at, b'"', b'\\');
+                match document.get(at) {
+                    Some(b'\\') => at += 2,
+                    _ => break at = (at + 1).min(document.len()),
+                }
+            },
+            _ => {}
+        }
+        out.extend_from_slice(&document[from..at.min(document.len())]);
+    }
+}

@@ -1,0 +1,24 @@
+//! End to end: the real binary, started as a user starts it, spoken to over real sockets. Every test brings its own
+//! simulated provider, gateway, ledger and keys, and ends the processes it began. `TOLLGATE_BIN` names another binary
+//! than the one just built.
+
+mod e2e {
+    mod auth;
+    mod client;
+    mod commands;
+    mod demo;
+    mod drip;
+    mod endpoints;
+    mod errors;
+    mod fields;
+    mod harness;
+    mod heads;
+    mod leaving;
+    mod life;
+    mod limits;
+    mod logs;
+    mod many;
+    mod process;
+    mod streams;
+    mod tls;
+}

@@ -1,0 +1,234 @@
+//! A small HTTP/1.1 client over a plain socket: it sends exactly the bytes it is given and keeps exactly those that
+//! come back, so that a test can look at both.
+
+use serde_json::Value;
+use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// Longest wait for any one read or write: longer than any answer that a test expects.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes of a response head that are looked at.
+const HEAD_MAX: usize = 64 * 1024;
+
+/// The head of a response.
+#[derive(Clone, Debug)]
+pub struct Head {
+    /// Status code.
+    pub status: u16,
+    /// Names in lower case, in order.
+    pub fields: Vec<(String, String)>,
+}
+
+impl Head {
+    /// The value of the only field of this name.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        let mut values = self.fields.iter().filter(|(field, _)| field == name);
+        let value = values.next().map(|(_, value)| value.as_str());
+        assert!(values.next().is_none(), "{name} is repeated: {:?}", self.fields);
+        value
+    }
+}
+
+/// A whole response.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Its head.
+    pub head: Head,
+    /// Its body, without chunk framing.
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    /// The status code.
+    pub fn status(&self) -> u16 {
+        self.head.status
+    }
+
+    /// The body as text.
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    /// The body as JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&self.body)))
+    }
+
+    /// The gateway's request id, which every response carries in three headers.
+    pub fn id(&self) -> String {
+        let id = self.head.get("x-gateway-request-id").expect("a request id").to_owned();
+        let digits = id.strip_prefix("req_").expect("req_");
+        assert!(digits.len() == 32 && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')), "{id}");
+        assert_eq!(self.head.get("request-id"), Some(id.as_str()));
+        assert_eq!(self.head.get("x-request-id"), Some(id.as_str()));
+        id
+    }
+
+    /// The data of every event of a stream, in order.
+    pub fn events(&self) -> Vec<String> {
+        let events = self.text().split("\n\n").filter(|event| !event.is_empty());
+        events
+            .filter_map(|event| event.lines().find_map(|line| line.strip_prefix("data: ")))
+            .map(String::from)
+            .collect()
+    }
+}
+
+/// One connection.
+pub struct Client {
+    /// The socket, for tests that want to misbehave.
+    pub socket: TcpStream,
+    unread: Vec<u8>,
+}
+
+impl Client {
+    /// Connects.
+    pub fn connect(to: SocketAddr) -> Client {
+        let socket = TcpStream::connect_timeout(&to, PATIENCE).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_write_timeout(Some(PATIENCE)).unwrap();
+        socket.set_nodelay(true).unwrap();
+        Client { socket, unread: Vec::new() }
+    }
+
+    /// Sends bytes as they are.
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.socket.write_all(bytes).unwrap();
+    }
+
+    /// Sends one byte at a time, each in a segment of its own as far as the kernel plays along.
+    pub fn drip(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.send(&[*byte]);
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    /// Sends a request and takes its answer.
+    pub fn ask(&mut self, request: &[u8]) -> Answer {
+        self.send(request);
+        self.answer().unwrap()
+    }
+
+    /// The next response on this connection.
+    pub fn answer(&mut self) -> Result<Answer> {
+        let head = self.head()?;
+        let body = self.body(&head)?;
+        Ok(Answer { head, body })
+    }
+
+    /// The next response's head; interim ones are skipped.
+    pub fn head(&mut self) -> Result<Head> {
+        loop {
+            let end = loop {
+                if let Some(at) = find(&self.unread, b"\r\n\r\n") {
+                    break at + 4;
+                }
+                assert!(self.unread.len() < HEAD_MAX, "a response head without an end");
+                self.more()?;
+            };
+            let text: Vec<u8> = self.unread.drain(..end).collect();
+            let head = parse_head(std::str::from_utf8(&text).unwrap());
+            if head.status >= 200 {
+                return Ok(head);
+            }
+        }
+    }
+
+    /// The body that belongs to `head`.
+    pub fn body(&mut self, head: &Head) -> Result<Vec<u8>> {
+        if let Some(length) = head.get("content-length") {
+            return self.exactly(length.parse().unwrap());
+        }
+        let mut body = Vec::new();
+        if head.get("transfer-encoding") == Some("chunked") {
+            while let Some(chunk) = self.chunk()? {
+                body.extend_from_slice(&chunk);
+            }
+            return Ok(body);
+        }
+        while self.more().is_ok() {}
+        Ok(std::mem::take(&mut self.unread))
+    }
+
+    /// One chunk's payload; `None` for the last one.
+    pub fn chunk(&mut self) -> Result<Option<Vec<u8>>> {
+        let at = loop {
+            if let Some(at) = find(&self.unread, b"\r\n") {
+                break at;
+            }
+            self.more()?;
+        };
+        let line: Vec<u8> = self.unread.drain(..at + 2).collect();
+        let size = usize::from_str_radix(std::str::from_utf8(&line[..at]).unwrap(), 16).unwrap();
+        let chunk = self.exactly(size)?;
+        assert_eq!(self.exactly(2)?, b"\r\n");
+        Ok((size > 0).then_some(chunk))
+    }
+
+    /// True if the other side ends the connection without a further byte.
+    pub fn is_ended(&mut self) -> bool {
+        self.unread.is_empty() && matches!(self.socket.read(&mut [0]), Ok(0))
+    }
+
+    fn exactly(&mut self, count: usize) -> Result<Vec<u8>> {
+        while self.unread.len() < count {
+            self.more()?;
+        }
+        Ok(self.unread.drain(..count).collect())
+    }
+
+    fn more(&mut self) -> Result<()> {
+        let mut block = [0u8; 64 * 1024];
+        match self.socket.read(&mut block)? {
+            0 => Err(Error::from(ErrorKind::UnexpectedEof)),
+            count => {
+                self.unread.extend_from_slice(&block[..count]);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn parse_head(text: &str) -> Head {
+    let mut lines = text.trim_end().split("\r\n");
+    let status = lines.next().and_then(|line| line.strip_prefix("HTTP/1.1 ")).expect("a status line");
+    let status = status.split(' ').next().unwrap().parse().unwrap();
+    let fields = lines.map(|line| line.split_once(": ").unwrap_or_else(|| panic!("a header line: {line:?}")));
+    Head { status, fields: fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect() }
+}
+
+/// Where `needle` begins.
+pub fn find(hay: &[u8], needle: &[u8]) -> Option<usize> {
+    hay.windows(needle.len()).position(|window| window == needle)
+}
+
+/// A request with a JSON body; `fields` are further header lines.
+pub fn post(path: &str, fields: &[(&str, &str)], body: &str) -> Vec<u8> {
+    let length = body.len();
+    let mut request = request("POST", path, fields);
+    request.truncate(request.len() - 2);
+    request.extend_from_slice(
+        format!("content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}").as_bytes(),
+    );
+    request
+}
+
+/// A request without a body.
+pub fn request(method: &str, path: &str, fields: &[(&str, &str)]) -> Vec<u8> {
+    let mut text = format!("{method} {path} HTTP/1.1\r\nhost: gateway.test\r\n");
+    for (name, value) in fields {
+        text.push_str(&format!("{name}: {value}\r\n"));
+    }
+    text.push_str("\r\n");
+    text.into_bytes()
+}
+
+/// A GET on a connection of its own.
+pub fn get(to: SocketAddr, path: &str) -> Result<Answer> {
+    let mut client = Client { socket: TcpStream::connect_timeout(&to, PATIENCE)?, unread: Vec::new() };
+    client.socket.set_read_timeout(Some(PATIENCE))?;
+    client.socket.write_all(&request("GET", path, &[("connection", "close")]))?;
+    client.answer()
+}

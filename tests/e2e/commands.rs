@@ -1,0 +1,87 @@
+//! `check`, `models` and `usage` as typed: contract section 6.
+
+use super::harness::{CREDENTIAL, Harness, chat, message};
+use super::process::{Folder, run};
+use serde_json::Value;
+use std::fs;
+
+#[test]
+fn check_passes_a_good_configuration_and_prints_it_without_secrets() {
+    let h = Harness::usual();
+    assert_eq!(h.command(&["check"]).code, 0);
+    let printed = h.done(&["check", "--print"]);
+    for line in ["max_body = \"32MiB\"", "keepalive_timeout = \"75s\"", "id = \"small\"", "period = \"month\""] {
+        assert!(printed.contains(line), "{line}:\n{printed}");
+    }
+    assert!(!printed.contains(CREDENTIAL.1), "{printed}");
+}
+
+#[test]
+fn errors_of_the_configuration_name_file_line_and_field() {
+    let folder = Folder::new();
+    let good = "[[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://127.0.0.1:1/v1\"\n\
+                [[models]]\nid = \"m\"\ncontext = \"1M\"\ntargets = [{ provider = \"p\" }]\n";
+    for (text, line, field) in [
+        (good.replace("\"1M\"", "\"1X\""), 7, "models[0].context"),
+        (good.replace("provider = \"p\"", "provider = \"q\""), 8, "models[0].targets[0].provider"),
+        (format!("{good}[server]\nlisten_on = \"x\"\n"), 10, "server.listen_on"),
+        (format!("{good}[server]\nmax_body = \"lots\"\n"), 10, "server.max_body"),
+        (
+            good.replace("shape = \"chat\"", "shape = \"chat\"\napi_key = { env = \"NOT_SET_ANYWHERE\" }"),
+            4,
+            "providers[0].api_key",
+        ),
+        (good.replace("[[models]]", "[[models]"), 5, ""),
+    ] {
+        fs::write(folder.path().join("tollgate.toml"), &text).unwrap();
+        for command in ["check", "serve"] {
+            let done = run(folder.path(), &[command], &[]);
+            assert_ne!(done.code, 0, "{field}");
+            let start = format!("tollgate.toml:{line}: {field}");
+            assert!(done.err.contains(&start), "expected {start}, got {}", done.err);
+        }
+    }
+    let absent = run(folder.path(), &["check", "--config", "no-such-file.toml"], &[]);
+    assert!(absent.code != 0 && absent.err.contains("no-such-file.toml"), "{}", absent.err);
+}
+
+#[test]
+fn usage_is_reported_by_key_model_day_and_target() {
+    let h = Harness::usual();
+    let key = h.key();
+    h.chat(&key, &chat("one two\n#sim tokens=5 cached=1"));
+    h.messages(&key, &message("one two\n#sim tokens=7"));
+    let ledger = h.ledger(2);
+    assert_eq!((ledger.input, ledger.output), (9, 12));
+    let names = |by: &str| h.usage(by).iter().map(|line| line["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+    assert_eq!(names("key"), [&key[8..20]]);
+    let mut models = names("model");
+    models.sort();
+    assert_eq!(models, ["large", "small"]);
+    let mut targets = names("target");
+    targets.sort();
+    assert_eq!(targets, ["sim-chat/up-small", "sim-messages/up-large"]);
+    let days = names("day");
+    assert!(days.len() == 1 && days[0].len() == 10, "{days:?}");
+    let line = h.usage("model").into_iter().find(|line| line["name"] == "small").unwrap();
+    // 4 uncached and 1 cached token at 0.25 and 5 at 2.00 dollars per million: nano-dollars.
+    assert_eq!(line["cost_nano_usd"], 5 * 250 + 5 * 2000);
+    assert!(h.done(&["usage"]).contains(&key[8..20]), "a table, too");
+    let none: Value = serde_json::from_str(&h.done(&["usage", "--json", "--until", "2020-01-01"])).unwrap();
+    assert_eq!(none, Value::Array(Vec::new()));
+    assert_eq!(h.command(&["usage", "--since", "tomorrow"]).code, 2);
+    assert_eq!(h.command(&["usage", "--by", "moon"]).code, 2);
+}
+
+#[test]
+fn help_and_version_are_there_and_what_is_misused_says_so() {
+    let folder = Folder::new();
+    let help = run(folder.path(), &["--help"], &[]);
+    assert_eq!(help.code, 0);
+    for command in ["serve", "demo", "provider", "check", "keys", "models", "usage"] {
+        assert!(help.out.contains(command), "{command}");
+    }
+    assert_eq!(run(folder.path(), &["--version"], &[]).out.trim(), format!("tollgate {}", env!("CARGO_PKG_VERSION")));
+    assert_eq!(run(folder.path(), &["no-such-command"], &[]).code, 2);
+    assert_eq!(run(folder.path(), &[], &[]).code, 2);
+}

@@ -1,0 +1,199 @@
+//! Specification section 7: each row of the table of errors, at both endpoints, with ids and headers; and what a
+//! provider's failures become, before and after a stream has begun.
+
+use super::client::{Answer, post, request};
+use super::harness::{Harness, bearer, body, chat, streamed, with};
+use serde_json::json;
+
+/// Checks the error body of section 7 in the form of its endpoint.
+fn check(answer: &Answer, shape: &str, status: u16, kind: &str) {
+    let body = answer.json();
+    assert_eq!((answer.status(), body["error"]["type"].as_str()), (status, Some(kind)), "{shape}: {body}");
+    assert_eq!(body["error"]["code"], status, "section 7: error.code is the status");
+    assert!(!body["error"]["message"].as_str().unwrap().is_empty());
+    assert_eq!(body["error"]["request_id"], answer.id(), "section 7 rule 1");
+    assert_eq!(body["type"] == "error", shape == "messages", "{body}");
+    assert_eq!(answer.head.get("content-type"), Some("application/json"));
+}
+
+#[test]
+fn section_7_400_body_failed_validation() {
+    let h = Harness::usual();
+    let key = h.key();
+    for shape in ["chat", "messages"] {
+        check(&h.generate(shape, &key, &with(body(shape, "x"), "messages", 5)), shape, 400, "invalid_request_error");
+        check(&h.generate(shape, &key, &json!([1])), shape, 400, "invalid_request_error");
+    }
+    let auth = bearer(&key);
+    let fields = [("authorization", auth.as_str())];
+    let deep = "[".repeat(200) + &"]".repeat(200);
+    let model = r#"{"model":"small","model":"small","messages":[{"role":"user","content":"x"}]}"#;
+    for text in ["", "{", "{}x", "\u{feff}{}", model, &deep, "{\"messages\":\"\\ud800\"}"] {
+        check(&h.client().ask(&post("/v1/chat/completions", &fields, text)), "chat", 400, "invalid_request_error");
+    }
+}
+
+#[test]
+fn section_7_400_content_type_and_encoding() {
+    let h = Harness::usual();
+    let auth = bearer(&h.key());
+    for (name, value, status) in [
+        ("content-type", "text/plain", 400),
+        ("content-type", "application/json; charset=utf-8", 200),
+        ("content-encoding", "gzip", 400),
+        ("content-encoding", "identity", 200),
+    ] {
+        let body = chat("hi").to_string();
+        let length = body.len().to_string();
+        let fields = [("authorization", auth.as_str()), (name, value), ("content-length", &length)];
+        let mut bytes = request("POST", "/v1/chat/completions", &fields);
+        bytes.extend_from_slice(body.as_bytes());
+        let answer = h.client().ask(&bytes);
+        assert_eq!(answer.status(), status, "{name}: {value}: {}", answer.text());
+    }
+}
+
+#[test]
+fn section_7_401_key_missing_or_malformed() {
+    let h = Harness::usual();
+    for shape in ["chat", "messages"] {
+        let answer = h.generate(shape, "tg_live_nothing", &body(shape, "x"));
+        check(&answer, shape, 401, "authentication_error");
+        assert_eq!(answer.head.get("www-authenticate"), Some("Bearer"));
+        let path = if shape == "chat" { "/v1/chat/completions" } else { "/v1/messages" };
+        check(&h.client().ask(&post(path, &[], "{}")), shape, 401, "authentication_error");
+    }
+}
+
+#[test]
+fn section_7_403_scope_without_model_or_endpoint() {
+    let h = Harness::usual();
+    let key = h.key_with(&["--models", "hasty,hasty-large"]);
+    for shape in ["chat", "messages"] {
+        check(&h.generate(shape, &key, &body(shape, "x")), shape, 403, "permission_error");
+    }
+    let only_chat = h.key_with(&["--endpoints", "chat"]);
+    check(&h.messages(&only_chat, &body("messages", "x")), "messages", 403, "permission_error");
+    let only_messages = h.key_with(&["--endpoints", "messages"]);
+    check(&h.chat(&only_messages, &chat("x")), "chat", 403, "permission_error");
+}
+
+#[test]
+fn section_7_404_unknown_model_or_path() {
+    let h = Harness::usual();
+    let key = h.key();
+    for shape in ["chat", "messages"] {
+        check(&h.generate(shape, &key, &with(body(shape, "x"), "model", "no-such")), shape, 404, "not_found_error");
+    }
+    check(&h.get("/v1/no/such/path", &key), "", 404, "not_found_error");
+    check(&h.get("/v1/models/no-such", &key), "", 404, "not_found_error");
+}
+
+/// Every way a provider can fail before its first byte, and section 7's answer to it.
+#[test]
+fn section_7_500_provider_failure() {
+    let h = Harness::usual();
+    let key = h.key();
+    for shape in ["chat", "messages"] {
+        for (how, status, kind) in [
+            ("status=500", 500, "upstream_error"),
+            ("status=503", 500, "upstream_error"),
+            ("status=529", 500, "upstream_error"),
+            ("status=429 retry_after=7", 500, "upstream_error"),
+            ("status=401", 500, "upstream_error"),
+            ("status=404", 500, "upstream_error"),
+            ("status=400 message=too_long", 400, "invalid_request_error"),
+            ("status=422", 400, "invalid_request_error"),
+            ("html", 500, "upstream_error"),
+            ("html status=200", 500, "upstream_error"),
+            ("garbage", 500, "upstream_error"),
+            ("cut_after=0", 500, "upstream_error"),
+            ("reset_after=0", 500, "upstream_error"),
+            ("encoding=gzip", 500, "upstream_error"),
+        ] {
+            for stream in [false, true] {
+                let asked = with(body(shape, &format!("hi\n#sim {how}")), "stream", stream);
+                let answer = h.generate(shape, &key, &asked);
+                if stream && how == "garbage" && answer.status() == 200 {
+                    continue; // the error is in the stream: see below
+                }
+                check(&answer, shape, status, kind);
+                let permanent = matches!(how, "status=401" | "status=404");
+                assert_eq!(answer.head.get("x-should-retry"), permanent.then_some("false"), "{how}");
+                assert_eq!(answer.head.get("retry-after"), how.contains("retry_after").then_some("7"), "{how}");
+                assert_eq!(h.log_of(&answer.id())["status"], status, "{how}");
+            }
+        }
+    }
+    let gone = h.chat(&key, &with(chat("x"), "model", "gone"));
+    check(&gone, "chat", 500, "upstream_error");
+}
+
+#[test]
+fn a_providers_message_is_passed_on_masked() {
+    let h = Harness::usual();
+    let key = h.key();
+    let how = "hi\n#sim status=400 message=up-small_dislikes_sk-abcdefghijkl_and_upstream-credential-4711";
+    let answer = h.chat(&key, &chat(how));
+    let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("small") && message.contains("dislikes"), "{message}");
+    for secret in ["up-small", "sk-abc", "4711"] {
+        assert!(!message.contains(secret), "{message}");
+    }
+}
+
+#[test]
+fn section_7_504_the_model_exceeded_a_timeout() {
+    let h = Harness::usual();
+    let key = h.key();
+    for (shape, model) in [("chat", "hasty"), ("messages", "hasty-large")] {
+        for (stream, setting) in [(false, "request_timeout"), (true, "_timeout")] {
+            let asked = with(with(body(shape, "hi\n#sim stall_head"), "model", model), "stream", stream);
+            let answer = h.generate(shape, &key, &asked);
+            check(&answer, shape, 504, "timeout_error");
+            assert!(answer.text().contains(setting), "the message names the deadline: {}", answer.text());
+            assert_eq!(h.log_of(&answer.id())["status"], 504);
+        }
+    }
+    assert_eq!(h.used(&key), 0, "a provider's failure before any token costs none");
+}
+
+/// Contract section 4: after the first byte a failure becomes an error event, and the stream is not ended as whole.
+#[test]
+fn section_7_a_failure_in_mid_stream_is_an_error_event() {
+    let h = Harness::usual();
+    let key = h.key();
+    for (shape, model) in [("chat", "hasty"), ("messages", "hasty-large")] {
+        for (how, kind, code) in [
+            ("error_after=3 message=out_of_luck", "upstream_error", 500),
+            ("cut_after=3", "upstream_error", 500),
+            ("reset_after=3", "upstream_error", 500),
+            ("stall_after=3", "timeout_error", 504),
+            ("stall_after=3 ping=50", "timeout_error", 504),
+            ("no_finish no_done", "upstream_error", 500),
+        ] {
+            let asked = streamed(with(body(shape, &format!("hi\n#sim tokens=6 pace=100 {how}")), "model", model));
+            let answer = h.generate(shape, &key, &asked);
+            assert_eq!(answer.status(), 200, "{shape} {how}");
+            let text = answer.text();
+            assert!(!text.contains("[DONE]") && !text.contains("message_stop"), "{shape} {how}: {text}");
+            let error: serde_json::Value = serde_json::from_str(answer.events().last().unwrap()).unwrap();
+            let error = (&error["error"]["type"], &error["error"]["code"], &error["error"]["request_id"]);
+            assert_eq!(error, (&json!(kind), &json!(code), &json!(answer.id())), "{shape} {how}: {text}");
+            assert_eq!(text.contains("event: error\n"), shape == "messages", "{shape} {how}");
+            let line = h.log_of(&answer.id());
+            assert_ne!(line["source"], "provider", "{shape} {how}: {line}");
+            assert!(line["output"].as_u64().unwrap() > 0, "{shape} {how}: {line}");
+        }
+    }
+}
+
+#[test]
+fn an_error_as_the_first_event_keeps_its_real_status() {
+    let h = Harness::usual();
+    let key = h.key();
+    for shape in ["chat", "messages"] {
+        let answer = h.generate(shape, &key, &streamed(body(shape, "hi\n#sim error_after=0 message=no")));
+        check(&answer, shape, 500, "upstream_error");
+    }
+}

@@ -1,0 +1,400 @@
+//! A gateway before a simulated provider, both as processes of their own, with a ledger and keys in a folder that goes
+//! away. [`Setup`] says what a test wants different.
+
+use super::client::{Answer, Client, get, post, request};
+use super::process::{Done, Folder, Process, free_port, run, wait_for};
+use serde_json::{Value, json};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+
+/// The environment variable that holds the gateway's credential towards the provider, and its value: a marker that
+/// must never be seen anywhere else.
+pub const CREDENTIAL: (&str, &str) = ("SIM_KEY", "upstream-credential-4711");
+
+/// Names and places in the configuration, filled in by [`Harness::start`].
+const CONFIG: &str = r#"
+default_model = "small"
+
+[server]
+listen = "{gateway}"
+admin_listen = "{admin}"
+{server}
+
+[store]
+url = "sqlite:tollgate.db"
+
+[upstream]
+connect_timeout = "2s"
+breaker_failures = 0
+{upstream}
+
+[[providers]]
+name = "sim-chat"
+shape = "chat"
+base_url = "http://{provider}/v1"
+api_key = { env = "SIM_KEY" }
+
+[[providers]]
+name = "sim-messages"
+shape = "messages"
+base_url = "http://{provider}"
+auth = "x-api-key"
+api_key = { env = "SIM_KEY" }
+
+[[providers]]
+name = "nobody"
+shape = "chat"
+base_url = "http://{nobody}/v1"
+
+[[models]]
+id = "small"
+name = "Small One"
+owned_by = "sim"
+context = "256K"
+input_price = 0.25
+output_price = 2.0
+targets = [{ provider = "sim-chat", model = "up-small" }]
+
+[[models]]
+id = "large"
+name = "Large One"
+owned_by = "sim"
+context = "1M"
+input_price = 3.0
+output_price = 15.0
+targets = [{ provider = "sim-messages", model = "up-large" }]
+
+[[models]]
+id = "hasty"
+context = "256K"
+first_byte_timeout = "400ms"
+idle_timeout = "400ms"
+request_timeout = "400ms"
+targets = [{ provider = "sim-chat", model = "up-hasty" }]
+
+[[models]]
+id = "hasty-large"
+context = "256K"
+first_byte_timeout = "400ms"
+idle_timeout = "400ms"
+request_timeout = "400ms"
+targets = [{ provider = "sim-messages", model = "up-hasty-large" }]
+
+[[models]]
+id = "gone"
+context = "256K"
+targets = [{ provider = "nobody", model = "up-gone" }]
+
+[[plans]]
+name = "open"
+tokens = 1_000_000_000
+requests = 1_000_000
+
+[[plans]]
+name = "two"
+requests = 2
+window = "7d"
+
+[[plans]]
+name = "allowance"
+tokens = 40
+
+[[plans]]
+name = "window-tokens"
+tokens_per_window = 40
+window = "7d"
+
+[[plans]]
+name = "single"
+concurrency = 1
+
+{more}
+"#;
+
+/// What a test wants different from the usual.
+#[derive(Default)]
+pub struct Setup {
+    /// Lines for `[server]`.
+    pub server: &'static str,
+    /// Lines for `[upstream]`.
+    pub upstream: &'static str,
+    /// Further tables.
+    pub more: String,
+}
+
+/// The two processes, their folder and addresses.
+pub struct Harness {
+    /// The gateway's process.
+    pub gateway: Process,
+    /// The provider's process.
+    pub provider: Process,
+    /// Where the gateway listens.
+    pub at: SocketAddr,
+    /// Where it serves health and metrics.
+    pub admin: SocketAddr,
+    /// Where the provider listens.
+    pub upstream: SocketAddr,
+    /// Configuration, ledger, output.
+    pub folder: Folder,
+}
+
+fn local(port: u16) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port))
+}
+
+/// Starts a simulated provider and waits until it answers.
+pub fn start_provider(folder: &Path, at: SocketAddr, name: &str) -> Process {
+    let listen = at.to_string();
+    let args = ["provider", "--listen", &listen, "--key", CREDENTIAL.1];
+    let mut process = Process::start(folder, name, &args, &[]);
+    wait_for("the provider to answer", || {
+        assert!(!process.has_ended(), "the provider has ended: {}", process.written());
+        get(at, "/healthz").ok().filter(|answer| answer.status() == 200)
+    });
+    process
+}
+
+fn start_gateway(folder: &Path, admin: SocketAddr) -> Process {
+    let mut process = Process::start(folder, "gateway", &["serve"], &[CREDENTIAL]);
+    wait_for("the gateway to be ready", || {
+        assert!(!process.has_ended(), "the gateway has ended: {}", process.written());
+        get(admin, "/readyz").ok().filter(|answer| answer.status() == 200)
+    });
+    process
+}
+
+impl Harness {
+    /// Both processes with the usual configuration.
+    pub fn usual() -> Harness {
+        Harness::start(&Setup::default())
+    }
+
+    /// Both processes.
+    pub fn start(setup: &Setup) -> Harness {
+        Harness::start_at(setup, local(free_port()))
+    }
+
+    /// Both processes, the provider at an address already chosen.
+    pub fn start_at(setup: &Setup, upstream: SocketAddr) -> Harness {
+        let folder = Folder::new();
+        let [at, admin, nobody] = [(); 3].map(|()| local(free_port()));
+        let mut text = CONFIG.to_owned();
+        for (name, value) in [
+            ("{server}", setup.server),
+            ("{upstream}", setup.upstream),
+            ("{more}", &setup.more),
+            ("{gateway}", &at.to_string()),
+            ("{admin}", &admin.to_string()),
+            ("{provider}", &upstream.to_string()),
+            ("{nobody}", &nobody.to_string()),
+        ] {
+            text = text.replace(name, value);
+        }
+        fs::write(folder.path().join("tollgate.toml"), text).unwrap();
+        let provider = start_provider(folder.path(), upstream, "provider");
+        let gateway = start_gateway(folder.path(), admin);
+        Harness { gateway, provider, at, admin, upstream, folder }
+    }
+
+    /// Starts the gateway again after it has ended, on the same ledger.
+    pub fn start_again(&mut self) {
+        self.gateway = start_gateway(self.folder.path(), self.admin);
+    }
+
+    /// Starts the provider again after it has ended, at the same address.
+    pub fn start_provider_again(&mut self) {
+        self.provider = start_provider(self.folder.path(), self.upstream, "provider");
+    }
+
+    /// Runs a command of the binary beside the running gateway.
+    pub fn command(&self, args: &[&str]) -> Done {
+        run(self.folder.path(), args, &[CREDENTIAL])
+    }
+
+    /// A command that must succeed; its standard output.
+    pub fn done(&self, args: &[&str]) -> String {
+        let done = self.command(args);
+        assert_eq!(done.code, 0, "{args:?}: {}{}", done.out, done.err);
+        done.out
+    }
+
+    /// Issues a key and waits until the running gateway knows it.
+    pub fn key_with(&self, args: &[&str]) -> String {
+        let key = self.issue(args);
+        wait_for("the gateway to know the key", || (self.status_of(&key) != 401).then_some(()));
+        key
+    }
+
+    /// Issues a key of the first plan, for everything.
+    pub fn key(&self) -> String {
+        self.key_with(&[])
+    }
+
+    /// Issues a key without waiting for the gateway.
+    pub fn issue(&self, args: &[&str]) -> String {
+        let mut all = vec!["keys", "issue", "--name", "test"];
+        all.extend(args);
+        let out = self.done(&all);
+        let key = out.strip_suffix('\n').unwrap_or(&out).to_owned();
+        assert!(key.starts_with("tg_live_") && key.len() == 8 + 12 + 32 + 6, "{out:?}");
+        key
+    }
+
+    /// What `GET /v1/quota` says to a key.
+    pub fn status_of(&self, key: &str) -> u16 {
+        self.get("/v1/quota", key).status()
+    }
+
+    /// A connection to the gateway.
+    pub fn client(&self) -> Client {
+        Client::connect(self.at)
+    }
+
+    /// A GET with a key, on a connection of its own.
+    pub fn get(&self, path: &str, key: &str) -> Answer {
+        self.client().ask(&request("GET", path, &[("authorization", &bearer(key))]))
+    }
+
+    /// A chat completion, on a connection of its own.
+    pub fn chat(&self, key: &str, body: &Value) -> Answer {
+        self.client().ask(&chat_request(key, body))
+    }
+
+    /// A message, on a connection of its own.
+    pub fn messages(&self, key: &str, body: &Value) -> Answer {
+        self.client().ask(&messages_request(key, body))
+    }
+
+    /// A request at either endpoint: the endpoint of the shape's name.
+    pub fn generate(&self, shape: &str, key: &str, body: &Value) -> Answer {
+        if shape == "chat" { self.chat(key, body) } else { self.messages(key, body) }
+    }
+
+    /// The provider's own count.
+    pub fn stats(&self) -> Value {
+        get(self.upstream, "/stats").unwrap().json()
+    }
+
+    /// One number of the provider's own count.
+    pub fn count(&self, name: &str) -> u64 {
+        self.stats()[name].as_u64().unwrap_or_else(|| panic!("{name}: {}", self.stats()))
+    }
+
+    /// The last request that the provider took: its header lines in lower case, and its body.
+    pub fn last(&self) -> (String, Value) {
+        let mut last = get(self.upstream, "/last").unwrap().json();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_ascii_lowercase();
+        let lines = last["headers"].as_array().into_iter().flatten();
+        let head = lines.map(|line| format!("{}: {}\n", text(&line[0]), text(&line[1]))).collect();
+        (head, last["body"].take())
+    }
+
+    /// `tollgate usage --json`, by what `by` says.
+    pub fn usage(&self, by: &str) -> Vec<Value> {
+        let out = self.done(&["usage", "--by", by, "--json"]);
+        serde_json::from_str::<Value>(&out).unwrap().as_array().unwrap().clone()
+    }
+
+    /// Ledger rows of all keys: requests and tokens, once the gateway has written `requests` of them.
+    pub fn ledger(&self, requests: u64) -> Ledger {
+        wait_for("the rows to be written", || {
+            let ledger = Ledger::sum(&self.usage("key"));
+            (ledger.requests >= requests).then_some(ledger)
+        })
+    }
+
+    /// Tokens used in the period, as the gateway tells the key.
+    pub fn used(&self, key: &str) -> u64 {
+        self.get("/v1/quota", key).json()["tokens"]["used"].as_u64().unwrap()
+    }
+
+    /// Lines of the request log so far.
+    pub fn log(&self) -> Vec<Value> {
+        let text = fs::read_to_string(&self.gateway.stderr).unwrap();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// The log line of a request, once it is there.
+    pub fn log_of(&self, id: &str) -> Value {
+        wait_for("the log line", || self.log().into_iter().find(|line| line["id"] == id))
+    }
+}
+
+impl Drop for Harness {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let written = self.gateway.written() + &self.provider.written();
+            assert!(!written.contains("panic"), "a panic was caught: {written}");
+        }
+    }
+}
+
+/// Sums over ledger rows.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ledger {
+    /// Rows.
+    pub requests: u64,
+    /// Tokens in, cached ones included.
+    pub input: u64,
+    /// Tokens out.
+    pub output: u64,
+}
+
+impl Ledger {
+    fn sum(lines: &[Value]) -> Ledger {
+        let of = |name: &str| lines.iter().map(|line| line[name].as_u64().unwrap_or_default()).sum::<u64>();
+        Ledger {
+            requests: of("requests"),
+            input: of("uncached_input_tokens") + of("cache_read_tokens") + of("cache_write_tokens"),
+            output: of("output_tokens"),
+        }
+    }
+
+    /// All tokens.
+    pub fn tokens(&self) -> u64 {
+        self.input + self.output
+    }
+}
+
+/// The value of an `authorization` header.
+pub fn bearer(key: &str) -> String {
+    format!("Bearer {key}")
+}
+
+/// A request to the chat endpoint.
+pub fn chat_request(key: &str, body: &Value) -> Vec<u8> {
+    post("/v1/chat/completions", &[("authorization", &bearer(key))], &body.to_string())
+}
+
+/// A request to the messages endpoint.
+pub fn messages_request(key: &str, body: &Value) -> Vec<u8> {
+    let fields = [("x-api-key", key), ("anthropic-version", "2023-06-01")];
+    post("/v1/messages", &fields, &body.to_string())
+}
+
+/// A body for the chat endpoint.
+pub fn chat(text: &str) -> Value {
+    json!({ "model": "small", "messages": [{ "role": "user", "content": text }] })
+}
+
+/// A body for the messages endpoint.
+pub fn message(text: &str) -> Value {
+    json!({ "model": "large", "max_tokens": 10_000_000, "messages": [{ "role": "user", "content": text }] })
+}
+
+/// A body for the endpoint of `shape`.
+pub fn body(shape: &str, text: &str) -> Value {
+    if shape == "chat" { chat(text) } else { message(text) }
+}
+
+/// The same body with one member set.
+pub fn with(mut body: Value, name: &str, value: impl Into<Value>) -> Value {
+    body[name] = value.into();
+    body
+}
+
+/// The same body, streamed.
+pub fn streamed(body: Value) -> Value {
+    with(body, "stream", true)
+}

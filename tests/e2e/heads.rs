@@ -1,0 +1,225 @@
+//! What is decided before a body is read, and how connections are treated: contract section 1, "Order of checks",
+//! "HTTP" and "Limits".
+
+use super::client::{post, request};
+use super::harness::{Harness, Setup, bearer, chat, chat_request};
+use std::io::Write;
+use std::net::Shutdown;
+use std::time::{Duration, Instant};
+
+/// A head that declares a body which never comes.
+fn head_only(key: &str, fields: &[(&str, &str)]) -> Vec<u8> {
+    let auth = bearer(key);
+    let mut all = vec![("content-type", "application/json")];
+    if !key.is_empty() {
+        all.push(("authorization", &auth));
+    }
+    all.extend_from_slice(fields);
+    request("POST", "/v1/chat/completions", &all)
+}
+
+#[test]
+fn a_key_is_refused_before_a_byte_of_the_body_is_read() {
+    let h = Harness::usual();
+    for fields in [("content-length", "1000000"), ("transfer-encoding", "chunked")] {
+        let start = Instant::now();
+        let answer = h.client().ask(&head_only("tg_live_wrong", &[fields]));
+        assert_eq!(answer.status(), 401);
+        assert!(start.elapsed() < Duration::from_secs(2), "it did not wait for the body");
+    }
+}
+
+#[test]
+fn a_declared_size_above_the_limit_is_turned_down_at_once() {
+    let h = Harness::usual();
+    let key = h.key();
+    let size = (33u64 << 20).to_string();
+    let answer = h.client().ask(&head_only(&key, &[("content-length", &size), ("expect", "100-continue")]));
+    assert_eq!((answer.status(), answer.json()["error"]["code"].as_u64()), (413, Some(413)));
+    assert_eq!(answer.json()["error"]["type"], "invalid_request_error");
+    let unknown = h.client().ask(&head_only("", &[("content-length", &size)]));
+    assert_eq!(unknown.status(), 401, "the key comes first");
+}
+
+#[test]
+fn a_chunked_body_above_the_limit_is_turned_down_when_it_has_grown_too_large() {
+    let h = Harness::start(&Setup { server: "max_body = \"64KiB\"", ..Setup::default() });
+    let key = h.key();
+    let mut client = h.client();
+    client.send(&head_only(&key, &[("transfer-encoding", "chunked")]));
+    for _ in 0..5 {
+        let _ = write!(client.socket, "4000\r\n{}\r\n", " ".repeat(0x4000));
+    }
+    assert_eq!(client.answer().unwrap().status(), 413);
+}
+
+#[test]
+fn a_thousand_clients_without_a_key_that_send_large_bodies_cost_no_buffer() {
+    let h = Harness::usual();
+    let mut clients = Vec::new();
+    for _ in 0..1000 {
+        let mut client = h.client();
+        client.send(&head_only("", &[("content-length", "33554432")]));
+        clients.push(client);
+    }
+    let before = h.gateway.resident();
+    let block = vec![b' '; 256 * 1024];
+    for client in &mut clients {
+        client.socket.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
+        // What the gateway does not take stays in the kernel; both are fine.
+        let _ = client.socket.write(&block);
+    }
+    let grown = h.gateway.resident().saturating_sub(before);
+    assert!(grown < 10 << 20, "a thousand bodies grew the process by {grown} bytes");
+    let total = h.gateway.resident();
+    assert!(total < 64 << 20, "with a thousand connections the process has {total} bytes");
+    let refused = clients.iter_mut().filter_map(|client| client.head().ok()).filter(|head| head.status == 401).count();
+    assert_eq!(refused, 1000, "each was told why");
+    assert_eq!(h.chat(&h.key(), &chat("still here")).status(), 200);
+}
+
+/// A client that sends its request and its FIN in one go, and one whose FIN comes with the last bytes of its body.
+#[test]
+fn data_and_fin_that_arrive_together_are_both_seen_on_the_client_side() {
+    let h = Harness::usual();
+    let key = h.key();
+    let (served, left) = (h.count("requests"), h.gateway.descriptors());
+    for _ in 0..20 {
+        let mut client = h.client();
+        client.send(&request("GET", "/", &[]));
+        client.socket.shutdown(Shutdown::Write).unwrap();
+        if let Ok(head) = client.head() {
+            assert_eq!(head.status, 200);
+        }
+        let mut client = h.client();
+        client.send(&chat_request(&key, &chat("x\n#sim delay=50")));
+        client.socket.shutdown(Shutdown::Write).unwrap();
+        // A FIN during a request means that the client has left: it gets no answer, and the connection ends.
+        assert!(client.answer().is_err() || client.is_ended());
+    }
+    super::process::wait_for("all connections to be gone", || (h.gateway.descriptors() <= left + 2).then_some(()));
+    let line = super::process::wait_for("the log lines", || {
+        let log = h.log();
+        (log.iter().filter(|line| line["endpoint"] == "chat" && line["status"] == 499).count() >= 20).then_some(log)
+    });
+    assert!(line.len() >= 20);
+    assert!(h.count("requests") >= served);
+}
+
+/// The provider ends its answer with the connection: the last bytes and the FIN are one edge.
+#[test]
+fn data_and_fin_that_arrive_together_are_both_seen_on_the_upstream_side() {
+    let h = Harness::usual();
+    let key = h.key();
+    for round in 0..40 {
+        let asked = chat(&format!("round {round}\n#sim close tokens=3"));
+        let asked = super::harness::with(asked, "stream", round % 2 == 0);
+        let start = Instant::now();
+        let answer = h.chat(&key, &asked);
+        assert_eq!(answer.status(), 200, "{}", answer.text());
+        assert!(start.elapsed() < Duration::from_secs(2), "the end was not seen");
+    }
+}
+
+#[test]
+fn connections_are_kept_and_pipelined_requests_are_answered_in_order() {
+    let h = Harness::usual();
+    let key = h.key();
+    let mut client = h.client();
+    let mut all = Vec::new();
+    for round in 0..5 {
+        all.extend(chat_request(&key, &chat(&format!("answer-{round}\n#sim echo"))));
+        all.extend(request("GET", "/v1/quota", &[("authorization", &bearer(&key))]));
+    }
+    client.send(&all);
+    for round in 0..5 {
+        let body = client.answer().unwrap().json();
+        assert_eq!(body["choices"][0]["message"]["content"], format!("answer-{round}"));
+        assert_eq!(client.answer().unwrap().json()["object"], "quota");
+    }
+}
+
+#[test]
+fn http_1_0_is_answered_and_closed_and_expect_is_honoured() {
+    let h = Harness::usual();
+    let key = h.key();
+    let body = chat("x").to_string();
+    let length = body.len();
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.0\r\nauthorization: Bearer {key}\r\ncontent-length: {length}\r\n\r\n"
+    );
+    let mut client = h.client();
+    assert_eq!(client.ask(format!("{head}{body}").as_bytes()).status(), 200);
+    assert!(client.is_ended());
+
+    let streamed = super::harness::streamed(chat("x\n#sim tokens=3")).to_string();
+    let head = head.replace(&length.to_string(), &streamed.len().to_string());
+    let answer = h.client().ask(format!("{head}{streamed}").as_bytes());
+    assert_eq!(answer.head.get("transfer-encoding"), None);
+    assert!(answer.text().ends_with("data: [DONE]\n\n"), "{}", answer.text());
+
+    let mut client = h.client();
+    client.send(&head_only(&key, &[("content-length", &length.to_string()), ("expect", "100-continue")]));
+    let mut interim = [0u8; 25];
+    std::io::Read::read_exact(&mut client.socket, &mut interim).unwrap();
+    assert_eq!(&interim, b"HTTP/1.1 100 Continue\r\n\r\n");
+    assert_eq!(client.ask(body.as_bytes()).status(), 200);
+    let other = h.client().ask(&head_only(&key, &[("content-length", "5"), ("expect", "tea")]));
+    assert_eq!(other.status(), 417);
+}
+
+#[test]
+fn what_is_not_http_is_refused_with_a_json_error_and_the_connection_closed() {
+    let h = Harness::usual();
+    let long = format!("GET /{} HTTP/1.1\r\nhost: x\r\n\r\n", "a".repeat(20_000));
+    let many = format!("GET / HTTP/1.1\r\nhost: x\r\n{}\r\n", "a: b\r\n".repeat(101));
+    for (bytes, statuses) in [
+        ("GET / HTTP/1.1\r\n\r\n", vec![400]),
+        ("GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", vec![400]),
+        ("GET / HTTP/1.1\nhost: a\n\n\r\n\r\n", vec![400]),
+        ("GET / HTTP/1.1\r\nhost : a\r\n\r\n", vec![400]),
+        ("GET / HTTP/1.1\r\nhost: a\r\n b: c\r\n\r\n", vec![400]),
+        ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n", vec![400]),
+        ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n", vec![400]),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip\r\n\r\n", vec![501, 400]),
+        ("GET / HTTP/3.0\r\nhost: a\r\n\r\n", vec![505, 400]),
+        ("nonsense\r\n\r\n", vec![400]),
+        (&long, vec![414, 431]),
+        (&many, vec![431]),
+    ] {
+        let mut client = h.client();
+        let answer = client.ask(bytes.as_bytes());
+        let shown = &bytes[..bytes.len().min(60)];
+        assert!(statuses.contains(&answer.status()), "{shown:?}: {}", answer.status());
+        assert_eq!(answer.json()["error"]["type"], "invalid_request_error", "{shown:?}");
+        assert_eq!(answer.json()["error"]["request_id"], answer.id());
+        assert!(client.is_ended(), "{shown:?}");
+    }
+}
+
+#[test]
+fn slow_heads_bodies_and_idle_connections_end() {
+    let server = "header_timeout = \"300ms\"\nbody_timeout = \"300ms\"\nkeepalive_timeout = \"300ms\"";
+    let h = Harness::start(&Setup { server, ..Setup::default() });
+    let key = h.key();
+    let mut client = h.client();
+    client.send(b"GET / HTTP/1.1\r\nhost:");
+    assert_eq!(client.answer().unwrap().status(), 408);
+    assert!(client.is_ended());
+    let mut client = h.client();
+    client.send(&head_only(&key, &[("content-length", "100")]));
+    assert_eq!(client.answer().unwrap().status(), 408);
+    let mut client = h.client();
+    assert_eq!(client.ask(&request("GET", "/", &[])).status(), 200);
+    assert!(client.is_ended(), "an idle connection is closed without a word");
+}
+
+#[test]
+fn a_refused_body_is_dropped_and_the_connection_goes_on() {
+    let h = Harness::usual();
+    let key = h.key();
+    let mut client = h.client();
+    let answer = client.ask(&post("/v1/chat/completions", &[], &chat("no key").to_string()));
+    assert_eq!(answer.status(), 401);
+    assert_eq!(client.ask(&chat_request(&key, &chat("x"))).status(), 200);
+}

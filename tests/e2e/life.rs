@@ -1,0 +1,222 @@
+//! A gateway's life: restart, drain, kept connections that have gone stale, health and metrics.
+
+use super::client::{Client, get, request};
+use super::harness::{Harness, Setup, bearer, chat, chat_request, message, streamed, with};
+use super::process::wait_for;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+#[test]
+fn a_restart_continues_where_it_stopped() {
+    let mut h = Harness::usual();
+    let (key, limited) = (h.key(), h.key_with(&["--plan", "two"]));
+    h.chat(&key, &chat("one\n#sim tokens=5"));
+    h.messages(&limited, &message("one\n#sim tokens=5"));
+    h.chat(&limited, &chat("one\n#sim tokens=5"));
+    assert_eq!(h.chat(&limited, &chat("x")).status(), 429);
+    let before = [&key, &limited].map(|key| h.get("/v1/quota", key).json());
+    assert_eq!(h.gateway.stop("TERM").code(), Some(0));
+    let while_down = h.issue(&[]);
+    h.start_again();
+    let after = [&key, &limited].map(|key| h.get("/v1/quota", key).json());
+    assert_eq!(before[1], after[1], "windows, too, are rebuilt from the rows");
+    assert_eq!(before[0]["tokens"], after[0]["tokens"]);
+    assert_eq!(h.chat(&limited, &chat("x")).status(), 429);
+    assert_eq!(h.status_of(&while_down), 200, "a key issued meanwhile");
+}
+
+/// Contract section 5, write-behind: a kill -9 loses at most the last 50 ms and the commit under way.
+#[test]
+fn a_kill_loses_nothing_that_was_answered_a_while_ago() {
+    let mut h = Harness::usual();
+    let key = h.key();
+    for _ in 0..20 {
+        assert_eq!(h.chat(&key, &chat("one\n#sim tokens=5")).status(), 200);
+    }
+    let used = h.used(&key);
+    std::thread::sleep(Duration::from_millis(500));
+    h.gateway.stop("KILL");
+    h.start_again();
+    assert_eq!((h.used(&key), h.ledger(20).tokens()), (used, used));
+}
+
+#[test]
+fn two_gateways_do_not_share_a_ledger() {
+    let h = Harness::usual();
+    let text = std::fs::read_to_string(h.folder.path().join("tollgate.toml")).unwrap();
+    let moved = text.replace(&h.at.to_string(), "127.0.0.1:0").replace(&h.admin.to_string(), "127.0.0.1:0");
+    std::fs::write(h.folder.path().join("second.toml"), moved).unwrap();
+    let second = h.command(&["serve", "--config", "second.toml"]);
+    assert_eq!(second.code, 1, "{}", second.err);
+    assert!(second.err.contains("ledger"), "{}", second.err);
+}
+
+#[test]
+fn sigterm_drains_what_runs_and_ends_with_code_0() {
+    let mut h = Harness::usual();
+    let key = h.key();
+    let (mut chatting, mut whole, mut idle) = (h.client(), h.client(), h.client());
+    idle.ask(&request("GET", "/", &[]));
+    chatting.send(&chat_request(&key, &streamed(chat("x\n#sim tokens=40 pace=40"))));
+    assert_eq!(chatting.head().unwrap().status, 200);
+    whole.send(&chat_request(&key, &chat("x\n#sim tokens=30 pace=40")));
+    wait_for("both to run", || (h.count("requests") + 1 >= 1 && h.count("streamed") == 1).then_some(()));
+    std::thread::sleep(Duration::from_millis(100));
+    h.gateway.signal("TERM");
+    std::thread::sleep(Duration::from_millis(100));
+    if let Ok(answer) = get(h.admin, "/readyz") {
+        assert_eq!(answer.status(), 503, "not ready any more");
+    }
+    assert!(TcpStream::connect(h.at).is_err(), "the listener is closed");
+    let mut text = Vec::new();
+    while let Some(chunk) = chatting.chunk().unwrap() {
+        text.extend_from_slice(&chunk);
+    }
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.ends_with("data: [DONE]\n\n"), "the stream is whole: {text}");
+    let answer = whole.answer().unwrap();
+    assert_eq!((answer.status(), answer.head.get("connection")), (200, Some("close")));
+    let status = h.gateway.wait();
+    assert_eq!(status.code(), Some(0));
+    assert_eq!(h.ledger(2).requests, 2, "what was drained is in the ledger");
+}
+
+#[test]
+fn what_outlives_the_drain_is_ended_with_an_error_and_the_code_is_still_0() {
+    let mut h = Harness::start(&Setup { server: "drain_timeout = \"500ms\"", ..Setup::default() });
+    let key = h.key();
+    let mut client = h.client();
+    client.send(&chat_request(&key, &streamed(chat("x\n#sim tokens=100000 pace=20"))));
+    assert_eq!(client.head().unwrap().status, 200);
+    let start = Instant::now();
+    h.gateway.signal("TERM");
+    let mut text = String::new();
+    while let Ok(Some(chunk)) = client.chunk() {
+        text += std::str::from_utf8(&chunk).unwrap();
+    }
+    assert!(text.contains("\"error\"") && !text.contains("[DONE]"), "{text}");
+    assert_eq!(h.gateway.wait().code(), Some(0));
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert_eq!(h.ledger(1).requests, 1);
+}
+
+/// A provider that answers one request per connection, says nothing of closing, and hangs up when the second comes.
+fn fickle_upstream(listener: TcpListener) {
+    for socket in listener.incoming() {
+        let Ok(mut socket) = socket else { return };
+        std::thread::spawn(move || {
+            let body = r#"{"id":"x","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}"#;
+            let length = body.len();
+            let mut block = [0u8; 64 * 1024];
+            if socket.read(&mut block).is_ok_and(|count| count > 0) {
+                let head =
+                    format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n");
+                let _ = socket.write_all((head + body).as_bytes());
+                let _ = socket.read(&mut block);
+            }
+        });
+    }
+}
+
+#[test]
+fn a_kept_connection_that_dies_under_a_request_is_replaced_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    std::thread::spawn(move || fickle_upstream(listener));
+    let more = format!(
+        "[[providers]]\nname = \"fickle\"\nshape = \"chat\"\nbase_url = \"http://{at}/v1\"\n\
+         [[models]]\nid = \"fickle\"\ncontext = \"1M\"\ntargets = [{{ provider = \"fickle\" }}]\n"
+    );
+    let h = Harness::start(&Setup { more, ..Setup::default() });
+    let key = h.key();
+    for round in 0..6 {
+        let answer = h.chat(&key, &with(chat("x"), "model", "fickle"));
+        assert_eq!(answer.status(), 200, "round {round}: {}", answer.text());
+    }
+    let metrics = get(h.admin, "/metrics").unwrap().text().to_owned();
+    let retries = metrics.lines().find_map(|line| line.strip_prefix("tollgate_stale_retries_total ")).unwrap();
+    assert!(retries.parse::<u64>().unwrap() >= 3, "{retries}");
+    assert_eq!(h.ledger(6).requests, 6, "a retry is no second request");
+}
+
+#[test]
+fn a_provider_that_was_restarted_is_found_again() {
+    let mut h = Harness::usual();
+    let key = h.key();
+    for _ in 0..3 {
+        assert_eq!(h.chat(&key, &chat("x")).status(), 200);
+        assert_eq!(h.provider.stop("TERM").code(), Some(0));
+        let down = h.chat(&key, &chat("x"));
+        assert_eq!((down.status(), down.json()["error"]["type"].as_str()), (500, Some("upstream_error")));
+        h.start_provider_again();
+        assert_eq!(h.chat(&key, &chat("x")).status(), 200);
+    }
+}
+
+#[test]
+fn upstream_connections_are_kept_and_used_again() {
+    let h = Harness::usual();
+    let key = h.key();
+    let mut client = h.client();
+    for _ in 0..50 {
+        assert_eq!(client.ask(&chat_request(&key, &chat("x\n#sim tokens=1"))).status(), 200);
+    }
+    let metrics = get(h.admin, "/metrics").unwrap().text().to_owned();
+    let idle = metrics.lines().find_map(|line| line.strip_prefix("tollgate_upstream_idle_connections ")).unwrap();
+    assert_eq!(idle, "1", "one connection at a time needs one upstream connection");
+}
+
+#[test]
+fn the_admin_listener_tells_health_and_metrics_and_nothing_else() {
+    let h = Harness::usual();
+    let key = h.key();
+    let ok = h.chat(&key, &chat("x\n#sim tokens=5"));
+    h.chat(&key, &with(chat("x"), "model", "no-such"));
+    assert_eq!(get(h.admin, "/healthz").unwrap().status(), 200);
+    assert_eq!(get(h.admin, "/readyz").unwrap().status(), 200);
+    assert_eq!(get(h.admin, "/v1/models").unwrap().status(), 404, "no API here");
+    assert_eq!(h.get("/metrics", &key).status(), 404, "and no metrics there");
+    h.log_of(&ok.id());
+    let metrics = get(h.admin, "/metrics").unwrap();
+    let text = metrics.text();
+    for line in [
+        "tollgate_requests_total{endpoint=\"chat\",model=\"small\",status=\"200\"} 1",
+        "tollgate_tokens_total{model=\"small\",kind=\"output\"} 5",
+        "# TYPE tollgate_phase_seconds histogram",
+        "# TYPE tollgate_turn_seconds histogram",
+        "# TYPE tollgate_client_connections gauge",
+        "# TYPE tollgate_buffered_bytes gauge",
+        "tollgate_panics_total 0",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}:\n{text}");
+    }
+    assert!(text.contains("status=\"404\""), "{text}");
+    assert!(!text.contains(&key) && !text.contains("4711"), "no secret");
+}
+
+#[test]
+fn everything_is_given_back_when_the_work_is_done() {
+    let h = Harness::usual();
+    let key = h.key();
+    let start = h.gateway.descriptors();
+    let mut clients: Vec<Client> = (0..200).map(|_| h.client()).collect();
+    for client in &mut clients {
+        client.send(&chat_request(&key, &chat("x\n#sim delay=100")));
+    }
+    for client in &mut clients {
+        assert_eq!(client.answer().unwrap().status(), 200);
+    }
+    drop(clients);
+    wait_for("connections to be closed", || (h.gateway.descriptors() <= start + 64).then_some(()));
+    let gauge = |name: &str| {
+        let metrics = get(h.admin, "/metrics").unwrap();
+        let line = metrics.text().lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+        line.parse::<u64>().unwrap()
+    };
+    wait_for("no open hold", || (gauge("tollgate_open_holds ") == 0).then_some(()));
+    wait_for("no uncommitted row", || (gauge("tollgate_uncommitted_rows ") == 0).then_some(()));
+    assert_eq!(gauge("tollgate_client_connections "), 1, "the one that asks");
+    let quota = h.client().ask(&request("GET", "/v1/quota", &[("authorization", &bearer(&key))])).json();
+    assert_eq!(quota["tokens"]["used"], h.ledger(200).tokens());
+}

@@ -1,0 +1,149 @@
+//! Specification section 8: limits per key, their headers, and what is let through. Contract section 3.
+
+use super::client::Answer;
+use super::harness::{Harness, Setup, chat, message, streamed, with};
+use std::time::{Duration, Instant};
+
+fn header(answer: &Answer, name: &str) -> u64 {
+    let value = answer.head.get(name).unwrap_or_else(|| panic!("{name}: {:?}", answer.head));
+    value.parse().unwrap_or_else(|_| panic!("{name}: {value}"))
+}
+
+fn is_refused(answer: &Answer) -> bool {
+    let refused = answer.status() == 429;
+    if refused {
+        assert_eq!(answer.json()["error"]["type"], "rate_limit_error");
+        assert!(header(answer, "retry-after") >= 1);
+        let reset = answer.head.get("x-ratelimit-reset").unwrap();
+        assert!(reset.len() == 20 && reset.ends_with('Z'), "{reset}");
+    }
+    refused
+}
+
+#[test]
+fn section_8_3_every_answer_under_v1_carries_the_remaining_budget() {
+    let h = Harness::usual();
+    let key = h.key_with(&["--plan", "allowance"]);
+    let answers = [
+        h.get("/v1/models", &key),
+        h.get("/v1/quota", &key),
+        h.get("/v1/nothing", &key),
+        h.chat(&key, &with(chat("x"), "model", "no-such")),
+        h.chat(&key, &chat("x\n#sim tokens=3")),
+        h.messages(&key, &message("x\n#sim tokens=3")),
+    ];
+    for answer in &answers {
+        header(answer, "x-ratelimit-remaining-requests");
+        assert!(header(answer, "x-ratelimit-remaining-tokens") <= 40);
+        assert!(answer.head.get("x-ratelimit-reset").unwrap().ends_with('Z'));
+        assert_eq!(answer.head.get("retry-after"), None);
+    }
+    let used = h.used(&key);
+    assert!(used > 0);
+    assert_eq!(header(&h.get("/v1/models", &key), "x-ratelimit-remaining-tokens"), 40 - used);
+    assert_eq!(h.client().ask(&super::client::request("GET", "/v1/quota", &[])).head.get("x-ratelimit-reset"), None);
+}
+
+#[test]
+fn section_8_1_and_8_2_the_rate_limit_admits_exactly_so_many_per_key() {
+    let h = Harness::usual();
+    let key = h.key_with(&["--plan", "two"]);
+    let other = h.key_with(&["--plan", "two"]);
+    let first = h.chat(&key, &chat("x"));
+    assert_eq!((first.status(), header(&first, "x-ratelimit-remaining-requests")), (200, 1));
+    assert_eq!(h.chat(&key, &with(chat("x"), "messages", 5)).status(), 400, "a 4xx before admission costs nothing");
+    let second = h.messages(&key, &message("x"));
+    assert_eq!((second.status(), header(&second, "x-ratelimit-remaining-requests")), (200, 0));
+    for _ in 0..2 {
+        let third = h.chat(&key, &chat("x"));
+        assert!(is_refused(&third) && third.text().contains("requests"), "{}", third.text());
+        assert_eq!(third.head.get("x-should-retry"), None);
+    }
+    assert_eq!(h.get("/v1/models", &key).status(), 200, "listing answers at the limit");
+    let quota = h.get("/v1/quota", &key).json();
+    assert_eq!((&quota["rate_limit"]["limit"], &quota["rate_limit"]["remaining"]), (&2.into(), &0.into()));
+    assert_eq!(h.chat(&other, &chat("x")).status(), 200, "section 8.1: limits are per key");
+}
+
+#[test]
+fn section_8_2_the_rate_limit_holds_however_many_race() {
+    let h = Harness::usual();
+    let key = h.key_with(&["--plan", "two"]);
+    let asked = chat("x\n#sim delay=200");
+    let statuses: Vec<u16> = std::thread::scope(|scope| {
+        let racers: Vec<_> = (0..16).map(|_| scope.spawn(|| h.chat(&key, &asked).status())).collect();
+        racers.into_iter().map(|racer| racer.join().unwrap()).collect()
+    });
+    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 2, "{statuses:?}");
+    assert_eq!(statuses.iter().filter(|status| **status == 429).count(), 14, "{statuses:?}");
+}
+
+#[test]
+fn section_8_2_a_spent_allowance_refuses_until_the_next_period() {
+    let h = Harness::usual();
+    let key = h.key_with(&["--plan", "allowance"]);
+    let asked = with(chat("one\n#sim tokens=30"), "max_tokens", 30);
+    let mut statuses = Vec::new();
+    for _ in 0..4 {
+        let answer = h.chat(&key, &asked);
+        if is_refused(&answer) {
+            assert_eq!(answer.head.get("x-should-retry"), Some("false"), "waiting for the month is no retry");
+            assert!(answer.head.get("x-ratelimit-reset").unwrap().contains("-01T00:00:00Z"));
+            let renews = h.get("/v1/quota", &key).json()["period"]["renews"].as_str().unwrap().to_owned();
+            assert!(answer.head.get("x-ratelimit-reset").unwrap().starts_with(&renews));
+        }
+        statuses.push(answer.status());
+    }
+    assert_eq!(statuses, [200, 200, 429, 429], "33 tokens each, 40 allowed");
+    assert_eq!(h.used(&key), h.count("prompt_tokens") + h.count("completion_tokens"));
+}
+
+#[test]
+fn section_8_2_tokens_per_window_and_requests_at_once_are_limits_too() {
+    let h = Harness::usual();
+    let key = h.key_with(&["--plan", "window-tokens"]);
+    let asked = with(chat("one\n#sim tokens=30"), "max_tokens", 30);
+    let statuses = [(); 3].map(|()| h.chat(&key, &asked).status());
+    assert_eq!(statuses, [200, 200, 429]);
+
+    let key = h.key_with(&["--plan", "single"]);
+    let mut busy = h.client();
+    busy.send(&super::harness::chat_request(&key, &streamed(chat("x\n#sim tokens=20 pace=20"))));
+    assert_eq!(busy.head().unwrap().status, 200);
+    assert!(is_refused(&h.chat(&key, &chat("x"))), "one at a time");
+    while busy.chunk().unwrap().is_some() {}
+    super::process::wait_for("the slot", || (h.chat(&key, &chat("x")).status() == 200).then_some(()));
+}
+
+#[test]
+fn section_8_2_a_window_that_ends_admits_again() {
+    let more = "[[plans]]\nname = \"short\"\nrequests = 1\nwindow = \"2s\"\n".to_owned();
+    let h = Harness::start(&Setup { more, ..Setup::default() });
+    let key = h.key_with(&["--plan", "short"]);
+    let refused = super::process::wait_for("a refusal", || Some(h.chat(&key, &chat("x"))).filter(is_refused));
+    assert!(header(&refused, "retry-after") <= 2);
+    let start = Instant::now();
+    super::process::wait_for("the next window", || (h.chat(&key, &chat("x")).status() == 200).then_some(()));
+    assert!(start.elapsed() < Duration::from_millis(2500), "{:?}", start.elapsed());
+}
+
+#[test]
+fn section_8_an_unlimited_plan_shows_the_largest_safe_integer() {
+    let more = "[[plans]]\nname = \"free\"\n".to_owned();
+    let h = Harness::start(&Setup { more, ..Setup::default() });
+    let key = h.key_with(&["--plan", "free"]);
+    let quota = h.get("/v1/quota", &key).json();
+    assert_eq!(quota["tokens"]["total"], 9_007_199_254_740_991u64);
+    assert_eq!(quota["rate_limit"]["limit"], 9_007_199_254_740_991u64);
+}
+
+/// Specification section 8.4.
+#[test]
+fn section_8_4_a_request_that_exceeds_the_request_timeout_is_a_504() {
+    let h = Harness::usual();
+    let key = h.key();
+    let start = Instant::now();
+    let answer = h.chat(&key, &with(chat("x\n#sim tokens=50 pace=10"), "model", "hasty"));
+    assert_eq!(answer.status(), 504);
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+}

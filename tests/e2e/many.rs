@@ -1,0 +1,63 @@
+//! Ten thousand requests over kept connections: none is lost, and everybody counts alike, before and after a restart.
+
+use super::harness::{Harness, chat, chat_request, message, messages_request, streamed, with};
+
+const REQUESTS: usize = 10_000;
+const CONNECTIONS: usize = 64;
+const KEYS: usize = 4;
+
+/// One connection's share: whole and streamed, both shapes, answers of different length. How many were answered, and
+/// how many of them as streams.
+fn work(h: &Harness, key: &str, connection: usize) -> (u64, u64) {
+    let mut client = h.client();
+    let (mut answered, mut streams) = (0, 0);
+    let share = (REQUESTS + CONNECTIONS - 1 - connection) / CONNECTIONS;
+    for round in 0..share {
+        let text = format!("request {round} of {connection}\n#sim tokens={}", 1 + round % 7);
+        let request = match round % 4 {
+            0 => chat_request(key, &chat(&text)),
+            1 => messages_request(key, &message(&text)),
+            2 => chat_request(key, &streamed(chat(&text))),
+            _ => messages_request(key, &with(message(&text), "stream", true)),
+        };
+        let answer = client.ask(&request);
+        assert_eq!(answer.status(), 200, "{connection}/{round}: {}", answer.text());
+        answered += 1;
+        streams += u64::from(answer.head.get("content-type") != Some("application/json"));
+    }
+    (answered, streams)
+}
+
+#[test]
+fn ten_thousand_requests_over_64_connections_are_all_answered_and_counted_alike() {
+    let mut h = Harness::usual();
+    let keys: Vec<String> = (0..KEYS).map(|_| h.key()).collect();
+    let answers: Vec<(u64, u64)> = std::thread::scope(|scope| {
+        let (h, keys) = (&h, &keys);
+        let threads: Vec<_> = (0..CONNECTIONS).map(|at| scope.spawn(move || work(h, &keys[at % KEYS], at))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let answered: u64 = answers.iter().map(|(answered, _)| answered).sum();
+    let streams: u64 = answers.iter().map(|(_, streams)| streams).sum();
+    assert_eq!(answered, REQUESTS as u64);
+    let ledger = h.ledger(REQUESTS as u64);
+    let stats = h.stats();
+    assert_eq!((ledger.requests, &stats["requests"]), (REQUESTS as u64, &(REQUESTS as u64).into()));
+    assert_eq!(stats["streamed"], streams);
+    assert_eq!((&stats["aborted"], &stats["failed"]), (&0.into(), &0.into()));
+    assert_eq!(stats["prompt_tokens"], ledger.input);
+    assert_eq!(stats["completion_tokens"], ledger.output);
+    let used: Vec<u64> = keys.iter().map(|key| h.used(key)).collect();
+    assert_eq!(used.iter().sum::<u64>(), ledger.tokens());
+    for (key, used) in keys.iter().zip(&used) {
+        let of_key = h.usage("key").into_iter().find(|line| key.contains(line["name"].as_str().unwrap())).unwrap();
+        assert_eq!(of_key["total_tokens"], *used);
+    }
+
+    assert_eq!(h.gateway.stop("TERM").code(), Some(0));
+    h.start_again();
+    assert_eq!(keys.iter().map(|key| h.used(key)).collect::<Vec<_>>(), used, "a restart forgets nothing");
+    assert_eq!(h.ledger(REQUESTS as u64), ledger);
+    let log = h.log();
+    assert_eq!(log.iter().filter(|line| line["source"] == "provider").count(), REQUESTS, "one log line each");
+}

@@ -1,0 +1,176 @@
+//! Processes that a test begins and ends, always by their id, and what they wrote.
+
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a process may take to do what a test waits for.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The binary under test.
+pub fn binary() -> PathBuf {
+    std::env::var_os("TOLLGATE_BIN").map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_tollgate")), PathBuf::from)
+}
+
+/// A folder that goes away with the test.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// A fresh one.
+    pub fn new() -> Folder {
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let name = format!("e2e-{}-{}", std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed));
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+/// A port that nobody listens on. Below the ephemeral ones, so that no outgoing connection takes it meanwhile.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let start = std::process::id() as u16 % 700 * 30;
+    for _ in 0..2000 {
+        let port = 10_000 + (start + NEXT.fetch_add(1, Ordering::Relaxed)) % 21_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no free port");
+}
+
+/// A running process; killed with the test if it has not been stopped before.
+pub struct Process {
+    child: Child,
+    /// What it writes to stdout.
+    pub stdout: PathBuf,
+    /// What it writes to stderr.
+    pub stderr: PathBuf,
+}
+
+impl Process {
+    /// Starts the binary in `folder`; `name` names its output files.
+    pub fn start(folder: &Path, name: &str, args: &[&str], env: &[(&str, &str)]) -> Process {
+        let (stdout, stderr) = (folder.join(format!("{name}.out")), folder.join(format!("{name}.err")));
+        let append = |path: &Path| File::options().create(true).append(true).open(path).unwrap();
+        let mut command = Command::new(binary());
+        command.args(args).envs(env.iter().copied()).current_dir(folder).stdin(Stdio::null());
+        let child = command.stdout(append(&stdout)).stderr(append(&stderr)).spawn().unwrap();
+        Process { child, stdout, stderr }
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal by name.
+    pub fn signal(&self, name: &str) {
+        let kill = format!("kill -{name} {}", self.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    }
+
+    /// Sends a signal and waits for the end.
+    pub fn stop(&mut self, signal: &str) -> ExitStatus {
+        self.signal(signal);
+        self.wait()
+    }
+
+    /// Waits for the end.
+    pub fn wait(&mut self) -> ExitStatus {
+        wait_for("the process to end", || self.child.try_wait().unwrap())
+    }
+
+    /// True if it has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    /// Resident memory in bytes.
+    pub fn resident(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap() * 1024
+    }
+
+    /// Open descriptors.
+    pub fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.id())).unwrap().count()
+    }
+
+    /// Everything it wrote so far, both streams.
+    pub fn written(&self) -> String {
+        let read = |path: &Path| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned();
+        read(&self.stdout) + &read(&self.stderr)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if !self.has_ended() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        if std::thread::panicking() {
+            let text = self.written();
+            let tail: Vec<&str> = text.lines().rev().take(20).collect();
+            eprintln!("--- {}:", self.stderr.display());
+            tail.iter().rev().for_each(|line| eprintln!("{line}"));
+        }
+    }
+}
+
+/// What a command that has run to its end gave.
+pub struct Done {
+    /// Exit code.
+    pub code: i32,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+/// Runs the binary to its end in `folder`.
+pub fn run(folder: &Path, args: &[&str], env: &[(&str, &str)]) -> Done {
+    let mut command = Command::new(binary());
+    command.args(args).envs(env.iter().copied()).current_dir(folder).stdin(Stdio::null());
+    let output = command.output().unwrap();
+    Done {
+        code: output.status.code().unwrap_or(-1),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// Looks again and again until there is something; a test fails that waits too long.
+pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    wait_at_most(PATIENCE, what, look)
+}
+
+/// The same with a bound of its own.
+pub fn wait_at_most<T>(patience: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < patience, "waited {patience:?} in vain for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,279 @@
+//! Plays a case in its three ways and compares them.
+
+use super::case::{Act, Case, Framed, Step, Way};
+use super::pattern::{Bindings, END_OF_CHUNKS, compare, shown};
+use super::text::{Names, Token, bytes, tokens};
+use super::world::{Cut, DialPlan, World};
+use crate::support::setting::{KeyRing, Setting};
+use tollgate::base::rng::Rng;
+use tollgate::base::seam::{Ending, Shut};
+use tollgate::base::time::Unix;
+use tollgate::gateway::orders::Notice;
+use tollgate::policy::row::Row;
+
+/// Random ways of cutting, beside whole and byte by byte.
+const RANDOM_RUNS: u64 = 3;
+
+/// What must not depend on how bytes were cut.
+#[derive(PartialEq, Debug)]
+struct Outcome {
+    connections: Vec<(String, String, Option<Shut>)>,
+    rows: Vec<String>,
+}
+
+/// Runs a case in every way.
+pub fn check(case: &Case) -> Result<(), String> {
+    let whole = Player::play(case, Cut::Whole)?;
+    let mut cuts = vec![Cut::Drip];
+    cuts.extend((0..RANDOM_RUNS).map(|seed| Cut::Random(Rng::from_u64(seed + 1))));
+    for cut in cuts {
+        let words = format!("{cut:?}");
+        let outcome = Player::play(case, cut)?;
+        if outcome != whole {
+            return Err(format!("{}: cut as {words} it ended otherwise:\n{whole:#?}\n{outcome:#?}", case.name));
+        }
+    }
+    Ok(())
+}
+
+struct Player<'a> {
+    case: &'a Case,
+    names: Names,
+    keys: KeyRing,
+    world: World,
+    bound: Bindings,
+    seen_rows: Vec<String>,
+}
+
+impl Player<'_> {
+    fn play(case: &Case, cut: Cut) -> Result<Outcome, String> {
+        let words = format!("{cut:?}").chars().take(6).collect::<String>();
+        let mut setting = Setting::default();
+        for (section, line) in &case.preamble.settings {
+            setting.set(section, line);
+        }
+        let mut keys = KeyRing::default();
+        keys.issue("key", &[]);
+        for key in &case.preamble.keys {
+            let words: Vec<&str> = key[1..].iter().map(String::as_str).collect();
+            keys.issue(&key[0], &words);
+        }
+        let names = Names { lets: case.preamble.lets.iter().cloned().collect(), keys: keys.texts.clone() };
+        let world = World::new(setting.high(), &keys, cut);
+        let mut player = Player { case, names, keys, world, bound: Bindings::new(), seen_rows: Vec::new() };
+        for (index, step) in case.steps.iter().enumerate() {
+            player
+                .step(index, step)
+                .map_err(|error| format!("{} (line {}, {words}):\n{error}", case.name, step.line))?;
+        }
+        player.finish().map_err(|error| format!("{} (at the end, {words}):\n{error}", case.name))
+    }
+
+    fn step(&mut self, index: usize, step: &Step) -> Result<(), String> {
+        match &step.act {
+            Act::Wait(micros) => self.world.wait(*micros),
+            Act::Words(words) => self.words(&words.iter().map(String::as_str).collect::<Vec<_>>()),
+            Act::Block { way, label, framed, lines } => {
+                let label = self.label(*way, label);
+                match way {
+                    Way::ClientSends => {
+                        if !self.world.ends.contains_key(&label) {
+                            self.world.connect(&label, false)?;
+                        }
+                        self.send(&label, *framed, lines)
+                    }
+                    Way::ProviderSends => self.send(&label, *framed, lines),
+                    Way::ClientGets | Way::ProviderGets => self.expect(index, &label, *framed, lines),
+                }
+            }
+        }
+    }
+
+    fn label(&self, way: Way, label: &str) -> String {
+        match way {
+            _ if !label.is_empty() => label.to_string(),
+            Way::ClientSends | Way::ClientGets => "c1".to_string(),
+            Way::ProviderSends | Way::ProviderGets => format!("u{}", self.world.dials),
+        }
+    }
+
+    fn send(&mut self, label: &str, framed: Framed, lines: &[String]) -> Result<(), String> {
+        let payload = match framed {
+            Framed::LastChunk => b"0\r\n\r\n".to_vec(),
+            _ => bytes(lines, &self.names)?,
+        };
+        let payload = match framed {
+            Framed::Chunk => [format!("{:x}\r\n", payload.len()).as_bytes(), &payload, b"\r\n"].concat(),
+            _ => payload,
+        };
+        self.world.send(label, &payload)
+    }
+
+    fn expect(&mut self, index: usize, label: &str, framed: Framed, lines: &[String]) -> Result<(), String> {
+        let tokens = match framed {
+            Framed::LastChunk => vec![Token::Bytes(END_OF_CHUNKS.to_vec())],
+            _ => tokens(lines, &self.names)?,
+        };
+        let end = self.world.ends.get_mut(label).ok_or_else(|| format!("there is no connection {label}"))?;
+        let matched = compare(&tokens, &end.got, &mut self.bound)?;
+        end.got.drain(..matched);
+        let more = self.case.steps.get(index + 1).is_some_and(|next| match &next.act {
+            Act::Block { way: way @ (Way::ClientGets | Way::ProviderGets), label: next, .. } => {
+                self.label(*way, next) == label
+            }
+            _ => false,
+        });
+        let left = &self.world.ends[label].got;
+        if !more && !left.is_empty() {
+            return Err(format!("{label} got more than expected: {}", shown(&left[..left.len().min(400)])));
+        }
+        Ok(())
+    }
+
+    fn words(&mut self, words: &[&str]) -> Result<(), String> {
+        let (label, rest) = match words {
+            [first, rest @ ..] if !rest.is_empty() && self.is_label(first) => (*first, rest),
+            _ => ("c1", words),
+        };
+        let world = &mut self.world;
+        match rest {
+            ["connect", name] => world.connect(name, false),
+            ["connect", name, "admin"] => world.connect(name, true),
+            ["connect"] => world.connect(label, false),
+            ["fin"] => world.finish(label, Ending::Fin),
+            ["reset"] => world.finish(label, Ending::Broken),
+            ["stall"] => world.end(label).map(|end| end.reads = false),
+            ["read"] => {
+                world.end(label)?.reads = true;
+                world.settle()
+            }
+            ["closed"] => match world.end(label)?.closed {
+                Some(_) => world.end(label).map(|end| end.close_seen = true),
+                None => Err(format!("{label} is still open")),
+            },
+            ["open"] => match world.end(label)?.closed {
+                Some(how) => Err(format!("{label} was closed ({how:?})")),
+                None => Ok(()),
+            },
+            _ => self.event(rest),
+        }
+    }
+
+    fn is_label(&self, word: &str) -> bool {
+        self.world.ends.contains_key(word)
+    }
+
+    fn event(&mut self, words: &[&str]) -> Result<(), String> {
+        let world = &mut self.world;
+        match words {
+            ["refuse-dial"] => world.plans.push_back(DialPlan::Refuse),
+            ["tls-fail"] => world.plans.push_back(DialPlan::TlsFail),
+            ["hang-dial"] => world.plans.push_back(DialPlan::Hang),
+            ["dials", count] if world.dials.to_string() == **count => {}
+            ["dials", count] => return Err(format!("{} dials instead of {count}", world.dials)),
+            ["resolve", host, addrs @ ..] => return world.resolve(host, addrs),
+            ["row", expected @ ..] => return self.row(expected),
+            ["log", expected @ ..] => {
+                let (expected, newest) = (expected.join(" "), world.log.last().cloned().unwrap_or_default());
+                return if newest.contains(&expected) { Ok(()) } else { Err(format!("the log says {newest}")) };
+            }
+            ["hold-rows"] => world.hold_rows = true,
+            ["commit"] => {
+                world.hold_rows = false;
+                return world.settle();
+            }
+            ["store-fails"] => return world.notice(Notice::StoreFailed),
+            ["store-recovers"] => return world.notice(Notice::StoreRecovered),
+            ["drain"] => return world.signal(),
+            ["exit"] if world.exit => {}
+            ["exit"] => return Err("the gateway has not asked to leave".to_string()),
+            ["revoke", name] => {
+                let (names, now) = (&self.keys.texts, world.now.unix);
+                if !names.contains_key(*name) {
+                    return Err(format!("there is no key {name}"));
+                }
+                for record in self.keys.records.iter_mut().filter(|record| record.name == **name) {
+                    record.revoked = Some(Unix(now.0));
+                }
+                let records = self.keys.records.clone();
+                return world.notice(Notice::Keys(records));
+            }
+            other => return Err(format!("what is this? {}", other.join(" "))),
+        }
+        Ok(())
+    }
+
+    fn row(&mut self, expected: &[&str]) -> Result<(), String> {
+        let row = self.world.rows.pop_front().ok_or("there is no ledger row")?;
+        let text = self.row_text(&row);
+        let words: Vec<&str> = text.split(' ').collect();
+        self.seen_rows.push(text.clone());
+        match expected.iter().find(|word| !words.contains(word)) {
+            Some(word) => Err(format!("the ledger row has no {word}: {text}")),
+            None => Ok(()),
+        }
+    }
+
+    fn row_text(&self, row: &Row) -> String {
+        let key = self.keys.records.iter().find(|record| record.id == row.key).map_or("?", |record| &record.name);
+        let usage = &row.usage;
+        format!(
+            "status={} key={key} endpoint={} model={} target={} stream={} in={} read={} write={} out={} source={} \
+             cost={} attempts={} micros={} admitted={}",
+            row.status,
+            row.endpoint.name(),
+            row.model,
+            row.target,
+            row.stream,
+            usage.uncached_in,
+            usage.cache_read,
+            usage.cache_write,
+            usage.out,
+            usage.source.as_str(),
+            row.cost_nano,
+            row.attempts,
+            row.micros,
+            row.admitted.0,
+        )
+    }
+
+    /// Nothing may be left over; and when everybody has left, nothing may be held.
+    fn finish(mut self) -> Result<Outcome, String> {
+        if let Some(row) = self.world.rows.pop_front() {
+            return Err(format!("a ledger row that was not expected: {}", self.row_text(&row)));
+        }
+        let ends = std::mem::take(&mut self.world.ends);
+        let mut connections = Vec::new();
+        for (label, end) in &ends {
+            if !end.got.is_empty() {
+                return Err(format!("{label} got more than expected: {}", shown(&end.got)));
+            }
+            if end.closed.is_some() && !end.close_seen {
+                return Err(format!("{label} was closed ({:?})", end.closed));
+            }
+            connections.push((label.clone(), shown(&end.all), end.closed));
+        }
+        let rows = std::mem::take(&mut self.seen_rows);
+        self.world.ends = ends;
+        self.leave()?;
+        Ok(Outcome { connections, rows })
+    }
+
+    fn leave(&mut self) -> Result<(), String> {
+        let labels: Vec<String> = self.world.ends.keys().cloned().collect();
+        for label in labels {
+            let end = self.world.end(&label)?;
+            end.reads = true;
+            if end.closed.is_none() {
+                self.world.finish(&label, Ending::Fin)?;
+            }
+        }
+        self.world.wait(3_600_000_000)?;
+        let vitals = self.world.gateway.vitals();
+        let nothing = [vitals.clients, vitals.exchanges, vitals.upstreams, vitals.idle, vitals.holds, vitals.buffered];
+        if nothing != [0; 6] || vitals.timers != 0 {
+            return Err(format!("after everybody has left: {vitals:?}"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,348 @@
+//! The world around one gateway: pipes in memory, a clock that stands still until told to go on. Performs actions at
+//! once, delivers bytes in pieces as its [`Cut`] says, and notices when the gateway would make a loop spin.
+
+use super::pattern::END_OF_CHUNKS;
+use crate::support::answers::{Answers, Piece};
+use crate::support::setting::{KeyRing, SECRETS, begin, later};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use tollgate::base::rng::Rng;
+use tollgate::base::seam::{Action, Conn, Core, DialError, Ending, Reply, Shut, Signal};
+use tollgate::base::time::Now;
+use tollgate::gateway::orders::{Notice, Order};
+use tollgate::gateway::{Gateway, Start};
+use tollgate::policy::config::High;
+use tollgate::policy::row::Row;
+
+/// Rounds of one settling; beyond it something spins.
+const ROUNDS_MAX: usize = 10_000_000;
+
+/// How bytes are cut on their way.
+#[derive(Clone, Debug)]
+pub enum Cut {
+    /// As they are.
+    Whole,
+    /// Each on its own.
+    Drip,
+    /// At random.
+    Random(Rng),
+}
+
+impl Cut {
+    fn piece(&mut self, len: usize) -> usize {
+        match self {
+            Cut::Whole => len,
+            Cut::Drip => len.min(1),
+            Cut::Random(rng) => {
+                let most = if rng.below(4) == 0 { 3 } else { 4000 };
+                len.min(1 + rng.below(most) as usize)
+            }
+        }
+    }
+}
+
+/// What becomes of a dial.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum DialPlan {
+    Refuse,
+    TlsFail,
+    Hang,
+}
+
+/// One end of a connection, as the world sees it.
+#[derive(Debug)]
+pub struct End {
+    pub conn: Conn,
+    /// What the gateway wrote and no step has looked at yet: for clients with chunk framing taken off.
+    pub got: Vec<u8>,
+    /// All of it.
+    pub all: Vec<u8>,
+    /// What is to be delivered when the gateway reads again.
+    pub waiting: VecDeque<u8>,
+    /// How to end it after that.
+    pub ending: Option<Ending>,
+    /// The gateway has closed it.
+    pub closed: Option<Shut>,
+    /// A step has seen that, or this end had ended before.
+    pub close_seen: bool,
+    /// Bytes the gateway writes are taken.
+    pub reads: bool,
+    answers: Option<Answers>,
+}
+
+/// See the module's documentation.
+pub struct World {
+    pub gateway: Gateway,
+    pub now: Now,
+    pub cut: Cut,
+    pub ends: BTreeMap<String, End>,
+    pub dials: usize,
+    pub plans: VecDeque<DialPlan>,
+    pub rows: VecDeque<Row>,
+    pub log: Vec<String>,
+    pub hold_rows: bool,
+    pub uncommitted: u64,
+    pub exit: bool,
+    pub accepting: bool,
+    pub asked: Vec<(Arc<str>, u16)>,
+    labels: BTreeMap<Conn, String>,
+}
+
+impl World {
+    pub fn new(config: High, keys: &KeyRing, cut: Cut) -> World {
+        let now = begin();
+        let start = Start { seed: [9; 32], client_listeners: 1, keys: keys.records.clone(), ..Start::default() };
+        World {
+            gateway: Gateway::new(Arc::new(config), start, now),
+            now,
+            cut,
+            ends: BTreeMap::new(),
+            dials: 0,
+            plans: VecDeque::new(),
+            rows: VecDeque::new(),
+            log: Vec::new(),
+            hold_rows: false,
+            uncommitted: 0,
+            exit: false,
+            accepting: true,
+            asked: Vec::new(),
+            labels: BTreeMap::new(),
+        }
+    }
+
+    fn open(&mut self, label: &str, conn: Conn, client: bool) {
+        let end = End {
+            conn,
+            got: Vec::new(),
+            all: Vec::new(),
+            waiting: VecDeque::new(),
+            ending: None,
+            closed: None,
+            close_seen: false,
+            reads: true,
+            answers: client.then(Answers::default),
+        };
+        self.labels.insert(conn, label.to_string());
+        self.ends.insert(label.to_string(), end);
+    }
+
+    /// A client connects, to the admin listener if `admin`.
+    pub fn connect(&mut self, label: &str, admin: bool) -> Result<(), String> {
+        let peer = "192.0.2.1:1000".parse().map_err(|_| "address")?;
+        let accepted = self.gateway.accepted(usize::from(admin), peer, self.now);
+        let conn = accepted.ok_or_else(|| format!("{label} was not accepted"))?;
+        self.open(label, conn, true);
+        self.settle()
+    }
+
+    pub fn end(&mut self, label: &str) -> Result<&mut End, String> {
+        self.ends.get_mut(label).ok_or_else(|| format!("there is no connection {label}"))
+    }
+
+    /// Bytes go to the gateway, as fast as it reads them.
+    pub fn send(&mut self, label: &str, bytes: &[u8]) -> Result<(), String> {
+        self.end(label)?.waiting.extend(bytes);
+        self.settle()
+    }
+
+    /// A connection ends from outside, after what waits to be delivered; at once if it breaks.
+    pub fn finish(&mut self, label: &str, how: Ending) -> Result<(), String> {
+        let end = self.end(label)?;
+        end.ending = Some(how);
+        end.close_seen = true;
+        if how == Ending::Broken {
+            end.waiting.clear();
+        }
+        self.settle()
+    }
+
+    pub fn signal(&mut self) -> Result<(), String> {
+        self.gateway.reply(Reply::Signal(Signal::Terminate), self.now);
+        self.settle()
+    }
+
+    pub fn notice(&mut self, notice: Notice) -> Result<(), String> {
+        self.gateway.notice(notice, self.now);
+        self.settle()
+    }
+
+    pub fn resolve(&mut self, host: &str, addrs: &[&str]) -> Result<(), String> {
+        let at = self.asked.iter().position(|(asked, _)| **asked == *host).ok_or("nobody asked for that name")?;
+        let (host, port) = self.asked.remove(at);
+        let addrs = addrs.iter().filter_map(|addr| Some(std::net::SocketAddr::new(addr.parse().ok()?, port))).collect();
+        self.gateway.reply(Reply::Named { host, port, addrs }, self.now);
+        self.settle()
+    }
+
+    /// Time passes; each deadline fires at its moment.
+    pub fn wait(&mut self, micros: u64) -> Result<(), String> {
+        let target = later(self.now, micros);
+        loop {
+            let due = self.gateway.next_deadline().filter(|due| *due <= target.mono);
+            let Some(due) = due else { break };
+            self.now = later(self.now, due.0.saturating_sub(self.now.mono.0));
+            self.fire()?;
+            self.settle()?;
+            if self.gateway.next_deadline().is_some_and(|due| due <= self.now.mono) {
+                self.fire()?;
+                self.settle()?;
+                if self.gateway.next_deadline().is_some_and(|due| due <= self.now.mono) {
+                    return Err("a deadline that has passed stays due: the loop would spin".to_string());
+                }
+            }
+        }
+        self.now = target;
+        Ok(())
+    }
+
+    fn fire(&mut self) -> Result<(), String> {
+        for _ in 0..ROUNDS_MAX {
+            if !self.gateway.expire(self.now) {
+                return Ok(());
+            }
+            self.settle()?;
+        }
+        Err("deadlines without end".to_string())
+    }
+
+    /// Everything that can happen at this moment happens.
+    pub fn settle(&mut self) -> Result<(), String> {
+        for _ in 0..ROUNDS_MAX {
+            let mut busy = self.act()?;
+            self.gateway.dirty().clear();
+            self.take_orders()?;
+            let labels: Vec<String> = self.ends.keys().cloned().collect();
+            for label in labels {
+                busy |= self.drain(&label)?;
+                busy |= self.deliver(&label)?;
+            }
+            if !busy {
+                return Ok(());
+            }
+        }
+        Err("the gateway does not come to rest".to_string())
+    }
+
+    fn act(&mut self) -> Result<bool, String> {
+        let actions = std::mem::take(self.gateway.actions());
+        let busy = !actions.is_empty();
+        for action in actions {
+            match action {
+                Action::Dial { conn, .. } => self.dial(conn),
+                Action::Close { conn, shut } => {
+                    let label = self.labels.remove(&conn).ok_or("it closed what was not open")?;
+                    let end = self.end(&label)?;
+                    end.closed = Some(shut);
+                    end.waiting.clear();
+                }
+                Action::Resolve { host, port } => self.asked.push((host, port)),
+                Action::StopAccepting => self.accepting = false,
+                Action::Exit => self.exit = true,
+            }
+        }
+        Ok(busy)
+    }
+
+    fn dial(&mut self, conn: Conn) {
+        self.dials += 1;
+        let label = format!("u{}", self.dials);
+        let why = match self.plans.pop_front() {
+            Some(DialPlan::Refuse) => DialError::Connect,
+            Some(DialPlan::TlsFail) => DialError::Tls,
+            Some(DialPlan::Hang) => return self.open(&label, conn, false),
+            None => {
+                self.open(&label, conn, false);
+                return self.gateway.reply(Reply::Dialed(conn), self.now);
+            }
+        };
+        self.gateway.reply(Reply::DialFailed(conn, why), self.now);
+    }
+
+    fn take_orders(&mut self) -> Result<(), String> {
+        for order in std::mem::take(self.gateway.orders()) {
+            match order {
+                Order::Rows(rows) => {
+                    self.uncommitted += rows.len() as u64;
+                    self.rows.extend(rows);
+                }
+                Order::Log(lines) => self.take_log(lines)?,
+            }
+        }
+        if self.uncommitted > 0 && !self.hold_rows {
+            let rows = std::mem::take(&mut self.uncommitted);
+            self.gateway.notice(Notice::Committed(rows), self.now);
+        }
+        Ok(())
+    }
+
+    fn take_log(&mut self, lines: Vec<u8>) -> Result<(), String> {
+        let text = String::from_utf8(lines).map_err(|_| "a log that is not UTF-8")?;
+        for line in text.lines() {
+            serde_json::from_str::<serde_json::Value>(line).map_err(|error| format!("log: {error} in {line}"))?;
+            if SECRETS.iter().any(|secret| line.contains(secret)) || line.contains("tg_live_") {
+                return Err(format!("a secret is in the log: {line}"));
+            }
+            self.log.push(line.to_string());
+        }
+        Ok(())
+    }
+
+    /// Takes what the gateway has written to one connection.
+    fn drain(&mut self, label: &str) -> Result<bool, String> {
+        let Some(end) = self.ends.get_mut(label).filter(|end| end.reads && end.closed.is_none()) else {
+            return Ok(false);
+        };
+        let unsent = self.gateway.unsent(end.conn);
+        if unsent.is_empty() {
+            return Ok(false);
+        }
+        let count = self.cut.piece(unsent.len());
+        let bytes = unsent[..count].to_vec();
+        match &mut end.answers {
+            None => {
+                end.got.extend_from_slice(&bytes);
+                end.all.extend_from_slice(&bytes);
+            }
+            Some(answers) => {
+                let mut pieces = Vec::new();
+                answers.feed(&bytes, &mut pieces).map_err(|error| format!("{label} got no HTTP: {error}"))?;
+                for piece in pieces {
+                    let shown = shown(piece);
+                    end.got.extend_from_slice(&shown);
+                    end.all.extend_from_slice(&shown);
+                }
+            }
+        }
+        let conn = end.conn;
+        self.gateway.wrote(conn, count, self.now);
+        Ok(true)
+    }
+
+    /// Gives the gateway what waits for it on one connection.
+    fn deliver(&mut self, label: &str) -> Result<bool, String> {
+        let Some(end) = self.ends.get_mut(label).filter(|end| end.closed.is_none()) else { return Ok(false) };
+        if end.waiting.is_empty() {
+            let Some(how) = end.ending.take() else { return Ok(false) };
+            let conn = end.conn;
+            self.gateway.closed(conn, how, self.now);
+            return Ok(true);
+        }
+        if !self.gateway.wants_read(end.conn) {
+            return Ok(false);
+        }
+        let count = self.cut.piece(end.waiting.len().min(64 * 1024));
+        let bytes: Vec<u8> = end.waiting.drain(..count).collect();
+        let conn = end.conn;
+        self.gateway.bytes(conn, &bytes, self.now);
+        Ok(true)
+    }
+}
+
+fn shown(piece: Piece) -> Vec<u8> {
+    match piece {
+        Piece::Head(_, lines) => (lines.join("\r\n") + "\r\n\r\n").into_bytes(),
+        Piece::Body(bytes) => bytes,
+        Piece::End(true) => END_OF_CHUNKS.to_vec(),
+        Piece::End(false) => Vec::new(),
+    }
+}

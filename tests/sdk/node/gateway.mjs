@@ -1,0 +1,123 @@
+// A simulated provider and a gateway before it, as processes of their own, for one run of the suite. TOLLGATE_BIN
+// names the binary, TOLLGATE_NODE_MODULES the folder that holds the SDKs.
+
+import { execFileSync, spawn } from 'node:child_process';
+import { closeSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { createRequire } from 'node:module';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+const PATIENCE_MS = 20_000;
+
+/** Loads a package from the folder given, wherever this file lies. */
+export const load = createRequire(join(process.env.TOLLGATE_NODE_MODULES, 'x.js'));
+
+let nextPort = 10_000 + ((process.pid % 700) * 30);
+
+/** An address nobody listens at, its port below those of outgoing connections. */
+async function freeAddress() {
+  for (;;) {
+    const port = 10_000 + ((nextPort++ - 10_000) % 21_000);
+    const free = await new Promise((resolve) => {
+      const probe = createServer();
+      probe.once('error', () => resolve(false));
+      probe.listen(port, '127.0.0.1', () => probe.close(() => resolve(true)));
+    });
+    if (free) return `127.0.0.1:${port}`;
+  }
+}
+
+/** Looks again and again until `test` gives something. */
+export async function waitFor(what, test) {
+  const end = Date.now() + PATIENCE_MS;
+  for (;;) {
+    const found = await test();
+    if (found) return found;
+    if (Date.now() > end) throw new Error(`waited in vain for ${what}`);
+    await sleep(20);
+  }
+}
+
+async function statusOf(url, key) {
+  try {
+    const answer = await fetch(url, { headers: key ? { authorization: `Bearer ${key}` } : {} });
+    await answer.arrayBuffer();
+    return answer.status;
+  } catch {
+    return 0;
+  }
+}
+
+/** Provider and gateway, running. */
+export class Gateway {
+  static async start() {
+    const gateway = new Gateway();
+    gateway.folder = mkdtempSync(join(tmpdir(), 'tollgate-sdk-'));
+    gateway.children = [];
+    const places = { provider: await freeAddress(), gateway: await freeAddress(), admin: await freeAddress() };
+    gateway.places = places;
+    gateway.url = `http://${places.gateway}`;
+    let config = readFileSync(new URL('../config.toml', import.meta.url), 'utf8');
+    for (const [name, place] of Object.entries(places)) config = config.replaceAll(`{${name}}`, place);
+    writeFileSync(join(gateway.folder, 'tollgate.toml'), config);
+    await gateway.begin(['provider', '--listen', places.provider], `http://${places.provider}/healthz`);
+    await gateway.begin(['serve'], `http://${places.admin}/readyz`);
+    gateway.key = await gateway.issue();
+    return gateway;
+  }
+
+  async begin(args, probe) {
+    const log = join(this.folder, `${args[0]}.log`);
+    const output = openSync(log, 'w');
+    const child = spawn(process.env.TOLLGATE_BIN, args, { cwd: this.folder, stdio: ['ignore', output, output] });
+    closeSync(output);
+    this.children.push(child);
+    await waitFor(`${args[0]} to be ready`, async () => {
+      if (child.exitCode !== null) throw new Error(`${args[0]} ended: ${readFileSync(log, 'utf8')}`);
+      return (await statusOf(probe)) === 200;
+    });
+  }
+
+  /** Standard output of a command of the binary. */
+  run(...args) {
+    return execFileSync(process.env.TOLLGATE_BIN, args, { cwd: this.folder, encoding: 'utf8', stdio: 'pipe' });
+  }
+
+  /** A fresh key that the gateway knows already. */
+  async issue(...args) {
+    const key = this.run('keys', 'issue', '--name', 'sdk', ...args).trim();
+    await waitFor('the key to be known', async () => (await statusOf(`${this.url}/v1/quota`, key)) !== 401);
+    return key;
+  }
+
+  /** Revokes a key and waits until the gateway refuses it. */
+  async revoke(key) {
+    this.run('keys', 'revoke', key.split('live_')[1].slice(0, 12));
+    await waitFor('the key to be revoked', async () => (await statusOf(`${this.url}/v1/quota`, key)) === 401);
+  }
+
+  /** The last request that the provider took. */
+  async last() {
+    return (await fetch(`http://${this.places.provider}/last`)).json();
+  }
+
+  /** The provider's own count. */
+  async stats() {
+    return (await fetch(`http://${this.places.provider}/stats`)).json();
+  }
+
+  /** Ends both processes; their exit codes. */
+  async stop() {
+    const codes = [];
+    for (const child of this.children.toReversed()) {
+      const ended = child.exitCode === null ? new Promise((resolve) => child.once('exit', resolve)) : child.exitCode;
+      child.kill('SIGTERM');
+      codes.push(await Promise.race([ended, sleep(PATIENCE_MS, 'too late', { ref: false })]));
+      if (child.exitCode === null) child.kill('SIGKILL');
+    }
+    rmSync(this.folder, { recursive: true, force: true });
+    return codes;
+  }
+}

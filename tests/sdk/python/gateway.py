@@ -1,0 +1,134 @@
+"""A simulated provider and a gateway before it, as processes of their own, for one run of the suite.
+
+TOLLGATE_BIN names the binary. Everything is kept in a folder that goes away at the end.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.request
+
+CONFIG = pathlib.Path(__file__).parent.parent / "config.toml"
+PATIENCE = 20.0
+
+
+def free_port():
+    """A port nobody listens on, below those of outgoing connections."""
+    start = 10_000 + os.getpid() % 700 * 30
+    for offset in range(20_000):
+        port = 10_000 + (start - 10_000 + offset) % 21_000
+        if port in free_port.given:
+            continue
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        free_port.given.add(port)
+        return port
+    raise RuntimeError("no free port")
+
+
+free_port.given = set()
+
+
+def fetch(url, headers=None):
+    """Status and body of a GET; a status of 0 if nobody answers."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers or {}), timeout=5) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return 0, b""
+
+
+def wait_until(what, test):
+    """Looks again and again until `test` is true."""
+    end = time.monotonic() + PATIENCE
+    while not test():
+        if time.monotonic() > end:
+            raise RuntimeError(f"waited in vain for {what}")
+        time.sleep(0.02)
+
+
+class Gateway:
+    """Provider and gateway, running."""
+
+    def __init__(self):
+        self.binary = os.environ["TOLLGATE_BIN"]
+        self.folder = tempfile.TemporaryDirectory(prefix="tollgate-sdk-")
+        self.provider = f"127.0.0.1:{free_port()}"
+        self.gateway = f"127.0.0.1:{free_port()}"
+        self.admin = f"127.0.0.1:{free_port()}"
+        text = CONFIG.read_text()
+        for name in ["provider", "gateway", "admin"]:
+            text = text.replace("{" + name + "}", getattr(self, name))
+        (pathlib.Path(self.folder.name) / "tollgate.toml").write_text(text)
+        self.processes = []
+        self._start(["provider", "--listen", self.provider], f"http://{self.provider}/healthz")
+        self._start(["serve"], f"http://{self.admin}/readyz")
+        self.process = self.processes[-1]
+        self.key = self.issue()
+
+    def _start(self, args, probe):
+        with open(pathlib.Path(self.folder.name) / f"{args[0]}.log", "wb") as log:
+            process = subprocess.Popen([self.binary, *args], cwd=self.folder.name, stdout=log, stderr=log)
+        self.processes.append(process)
+
+        def ready():
+            if process.poll() is not None:
+                text = (pathlib.Path(self.folder.name) / f"{args[0]}.log").read_text()
+                raise RuntimeError(f"{args} ended with {process.returncode}: {text}")
+            return fetch(probe)[0] == 200
+
+        wait_until(f"{args[0]} to be ready", ready)
+
+    def run(self, *args):
+        """Standard output of a command of the binary."""
+        command = [self.binary, *args]
+        return subprocess.run(command, cwd=self.folder.name, check=True, capture_output=True, text=True).stdout
+
+    def issue(self, *args):
+        """A fresh key that the gateway knows already."""
+        key = self.run("keys", "issue", "--name", "sdk", *args).strip()
+        header = {"authorization": f"Bearer {key}"}
+        wait_until("the key to be known", lambda: fetch(f"http://{self.gateway}/v1/quota", header)[0] != 401)
+        return key
+
+    def revoke(self, key):
+        """Revokes a key and waits until the gateway refuses it."""
+        self.run("keys", "revoke", key.split("live_")[1][:12])
+        header = {"authorization": f"Bearer {key}"}
+        wait_until("the key to be revoked", lambda: fetch(f"http://{self.gateway}/v1/quota", header)[0] == 401)
+
+    def last(self):
+        """The last request that the provider took."""
+        return json.loads(fetch(f"http://{self.provider}/last")[1])
+
+    def stats(self):
+        """The provider's own count."""
+        return json.loads(fetch(f"http://{self.provider}/stats")[1])
+
+    def status(self, name):
+        """A number of kB from the gateway's process status."""
+        lines = pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith(name + ":")))
+
+    def stop(self):
+        """Ends both processes and looks at how they ended."""
+        codes = []
+        for process in reversed(self.processes):
+            process.send_signal(signal.SIGTERM)
+            try:
+                codes.append(process.wait(timeout=PATIENCE))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                codes.append(process.wait())
+        self.folder.cleanup()
+        return codes

@@ -1,0 +1,46 @@
+"""Runs the Python suites against one gateway; the last line is `N passed, N failed, N skipped`.
+
+Arguments name suites (openai, anthropic, footprint); without any, those of the two SDKs run.
+"""
+
+import importlib
+import sys
+import unittest
+
+import gateway
+
+
+class Result(unittest.TextTestResult):
+    """Counts what passed, too."""
+
+    passed = 0
+
+    def addSuccess(self, test):
+        super().addSuccess(test)
+        self.passed += 1
+
+
+def main(names):
+    running = gateway.Gateway()
+    suites = unittest.TestSuite()
+    for name in names or ["openai", "anthropic"]:
+        module = importlib.import_module(f"suite_{name}")
+        module.GATEWAY = running
+        suites.addTests(unittest.defaultTestLoader.loadTestsFromModule(module))
+    try:
+        result = unittest.TextTestRunner(resultclass=Result, verbosity=2, stream=sys.stdout).run(suites)
+    finally:
+        codes = running.stop()
+    failed = len(result.failures) + len(result.errors) + len(result.unexpectedSuccesses)
+    passed = result.passed
+    if codes == [0, 0]:
+        passed += 1
+    else:
+        failed += 1
+        print(f"FAIL: gateway and provider must end with code 0 on SIGTERM, got {codes}")
+    print(f"{passed} passed, {failed} failed, {len(result.skipped)} skipped")
+    return 0 if failed == 0 and passed > 1 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
