@@ -2,36 +2,31 @@
 //!
 //! Owns the estimate. Must never be charged where an upstream has reported usage. Called for reservations, for
 //! `message_start`, for usage that no upstream reported and for `POST /v1/messages/count_tokens`.
-
-use crate::wire::json::{Run, runs};
+//!
+//! Every byte costs a number of tenths of a token that follows from it and the byte before it alone. So the estimate
+//! does not depend on how a text is cut into pieces, and the compiler makes sixteen bytes at once of the loop: about
+//! three instructions per byte. A walk from character to character took three quarters of a request's instructions.
 
 /// Tokens that one image counts for; providers charge by area, 765 to 1600 for an ordinary one.
 pub const IMAGE_TOKENS: u64 = 1000;
 /// Tokens around one message: role and separators.
 pub const MESSAGE_TOKENS: u64 = 4;
 
-/// What a character belongs to.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-enum Class {
-    #[default]
-    Nothing,
-    Space,
-    Newline,
-    Lower,
-    Upper,
-    Digit,
-    Mark,
-    Ideograph,
-    Foreign,
-    Symbol,
-}
+/// Bytes looked at together.
+const LANES: usize = 16;
+/// Costs nothing after anything: fills up the last block.
+const FILLER: u8 = 0x80;
+/// Tenths by which the four digits of an escape such as `\u00e9` are counted too high on the average.
+const HEX_EXCESS: u64 = 22;
 
 /// Counts tokens of text fed in pieces. Memory does not grow.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Estimator {
-    milli: u64,
-    class: Class,
-    len: u32,
+    tenths: u64,
+    /// Escapes with hexadecimal digits.
+    hex: u64,
+    /// The byte before; 0 where a text begins.
+    last: u8,
 }
 
 impl Estimator {
@@ -40,92 +35,169 @@ impl Estimator {
         Estimator::default()
     }
 
-    /// Counts text (UTF-8, cut between characters).
-    pub fn feed(&mut self, text: &[u8]) {
-        for chunk in text.utf8_chunks() {
-            for c in chunk.valid().chars() {
-                self.char(c);
-            }
-        }
-    }
-
-    /// Counts the text that the inside of a valid JSON string stands for.
+    /// Counts the text that the inside of a valid JSON string stands for, or a number as it is written.
     pub fn feed_json(&mut self, raw: &[u8]) {
-        for run in runs(raw) {
-            match run {
-                Run::Plain(bytes) => self.feed(bytes),
-                Run::Char(c) => self.char(c),
-            }
+        let (Some(first), Some(last)) = (raw.first(), raw.last()) else { return };
+        let mut sums = block(&padded(&[self.last]), &padded(&[*first]));
+        let (before, after) = (&raw[..raw.len() - 1], &raw[1..]);
+        let (old, old_rest) = before.as_chunks::<LANES>();
+        let (new, new_rest) = after.as_chunks::<LANES>();
+        for (old, new) in old.iter().zip(new) {
+            let more = block(old, new);
+            sums = (sums.0 + more.0, sums.1 + more.1);
         }
+        if !new_rest.is_empty() {
+            let more = block(&padded(old_rest), &padded(new_rest));
+            sums = (sums.0 + more.0, sums.1 + more.1);
+        }
+        self.tenths = self.tenths.saturating_add(sums.0);
+        self.hex += sums.1;
+        self.last = *last;
     }
 
     /// Ends the word under way: what follows is other text.
     pub fn cut(&mut self) {
-        self.milli += self.open_run();
-        self.class = Class::Nothing;
-        self.len = 0;
+        self.last = 0;
     }
 
     /// Counts whole tokens.
     pub fn add(&mut self, tokens: u64) {
-        self.milli = self.milli.saturating_add(tokens.saturating_mul(1000));
+        self.tenths = self.tenths.saturating_add(tokens.saturating_mul(10));
     }
 
     /// Tokens counted so far, rounded up.
     pub fn tokens(&self) -> u64 {
-        (self.milli.saturating_add(self.open_run())).div_ceil(1000)
-    }
-
-    fn char(&mut self, c: char) {
-        let class = classify(c);
-        let goes_on = class == self.class || (class == Class::Lower && self.class == Class::Upper && self.len == 1);
-        if !goes_on {
-            self.milli += self.open_run();
-            self.len = 0;
-        }
-        self.class = class;
-        self.len = self.len.saturating_add(1);
-    }
-
-    /// Thousandths of a token that the run under way is worth.
-    fn open_run(&self) -> u64 {
-        let len = u64::from(self.len);
-        match self.class {
-            Class::Nothing => 0,
-            // A single space belongs to the word after it.
-            Class::Space => u64::from(len > 1) * 1000,
-            Class::Newline => 1000,
-            Class::Lower => {
-                if len <= 8 {
-                    1000
-                } else {
-                    1000 + (len - 8) * 200
-                }
-            }
-            Class::Upper => 1000 + len.saturating_sub(2) * 250,
-            Class::Digit => len.div_ceil(3) * 1000,
-            Class::Mark => 700 + (len - 1) * 300,
-            Class::Ideograph => len * 750,
-            Class::Foreign => 500 + len * 250,
-            Class::Symbol => len * 2000,
-        }
+        self.tenths.saturating_sub(self.hex * HEX_EXCESS).div_ceil(10)
     }
 }
 
-fn classify(c: char) -> Class {
-    match c {
-        ' ' | '\t' => Class::Space,
-        '\n' | '\r' => Class::Newline,
-        'a'..='z' => Class::Lower,
-        'A'..='Z' => Class::Upper,
-        '0'..='9' => Class::Digit,
-        '\0'..='\u{7f}' => Class::Mark,
-        '\u{2e80}'..='\u{9fff}' | '\u{ac00}'..='\u{d7af}' | '\u{f900}'..='\u{faff}' | '\u{ff00}'..='\u{ffef}' => {
-            Class::Ideograph
+fn padded(bytes: &[u8]) -> [u8; LANES] {
+    let mut all = [FILLER; LANES];
+    all[..bytes.len()].copy_from_slice(bytes);
+    all
+}
+
+/// Tenths of sixteen bytes, each after the one in `old`, and how many of them begin hexadecimal digits.
+fn block(old: &[u8; LANES], new: &[u8; LANES]) -> (u64, u64) {
+    let (mut tenths, mut hex) = ([0u8; LANES], [0u8; LANES]);
+    for lane in 0..LANES {
+        (tenths[lane], hex[lane]) = (cost(old[lane], new[lane]), u8::from(old[lane] == b'\\' && new[lane] == b'u'));
+    }
+    let sum = |lanes: &[u8; LANES]| u64::from(lanes.iter().map(|lane| u16::from(*lane)).sum::<u16>());
+    (sum(&tenths), sum(&hex))
+}
+
+/// Tenths of a token of byte `x` after byte `p`. Without branches, so that it is done for many bytes at once.
+///
+/// A word is about one token, a long one more; digits go by threes, marks in clusters; an escape is mostly a line feed
+/// or a quotation mark; ideographs are a token or less, letters of other scripts go by threes, pictures take two.
+#[inline(always)]
+fn cost(p: u8, x: u8) -> u8 {
+    let escaped = p == b'\\';
+    let (letter, after_letter) = (is_letter(x), is_letter(p));
+    let (digit, after_digit) = (is_digit(x), is_digit(p));
+    let camel = is_upper(x) & is_lower(p);
+    let word = letter & !after_letter & !escaped & (p < 0x80);
+    let (mark, after_mark) = (is_mark(x), is_mark(p));
+    let foreign = (x >= 0xc0) & (x < 0xe0) & (p < 0x80);
+    u8::from(letter)
+        + 5 * u8::from(word | camel)
+        + 3 * u8::from(digit)
+        + 4 * u8::from(digit & !after_digit)
+        + 3 * u8::from(mark)
+        + 4 * u8::from(mark & !after_mark & !escaped)
+        + 10 * u8::from((x == b'\\') & !escaped)
+        + u8::from((x == b' ') & (p == b' '))
+        + 3 * u8::from(foreign)
+        + 3 * u8::from(x >= 0xc0)
+        + 5 * u8::from(x >= 0xe0)
+        + 12 * u8::from(x >= 0xf0)
+}
+
+#[inline(always)]
+fn is_upper(byte: u8) -> bool {
+    byte.wrapping_sub(b'A') < 26
+}
+
+#[inline(always)]
+fn is_lower(byte: u8) -> bool {
+    byte.wrapping_sub(b'a') < 26
+}
+
+#[inline(always)]
+fn is_letter(byte: u8) -> bool {
+    (byte | 0x20).wrapping_sub(b'a') < 26
+}
+
+#[inline(always)]
+fn is_digit(byte: u8) -> bool {
+    byte.wrapping_sub(b'0') < 10
+}
+
+/// Visible, ASCII, and nothing of the above. The backslash is an escape.
+#[inline(always)]
+fn is_mark(byte: u8) -> bool {
+    (byte.wrapping_sub(0x21) < 0x5e) & !is_letter(byte) & !is_digit(byte) & (byte != b'\\')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(text: &str) -> u64 {
+        let mut estimator = Estimator::new();
+        estimator.feed_json(text.as_bytes());
+        estimator.tokens()
+    }
+
+    #[test]
+    fn the_estimate_does_not_depend_on_how_a_text_is_cut() {
+        let text = "fn naïveCase(a: u32) {\\n    return \\\"x\\\" + 1234567; // 你好 мир \\u00e9 🦀\\n}".as_bytes();
+        let mut whole = Estimator::new();
+        whole.feed_json(text);
+        for size in 1..40 {
+            let mut pieces = Estimator::new();
+            text.chunks(size).for_each(|piece| pieces.feed_json(piece));
+            assert_eq!(pieces.tokens(), whole.tokens(), "pieces of {size}");
         }
-        '\u{20000}'..='\u{3ffff}' => Class::Ideograph,
-        '\u{2000}'..='\u{206f}' => Class::Mark,
-        '\u{2100}'..='\u{2bff}' | '\u{1f000}'..='\u{1ffff}' => Class::Symbol,
-        _ => Class::Foreign,
+    }
+
+    #[test]
+    fn estimates_lie_near_what_tokenizers_count() {
+        // Counts of a common vocabulary (cl100k) for the decoded text.
+        let known = [
+            ("The heron stands in the shallow water and waits; it is patient, grey and exact.", 18),
+            ("Please summarise the attached report in three short sentences.", 11),
+            ("for (let i = 0; i < items.length; i++) {\\n  total += items[i].price;\\n}", 25),
+            ("internationalization", 2),
+            ("1234567", 3),
+            ("你好，世界", 5),
+            ("Быстрая лисица", 6),
+        ];
+        for (text, tokens) in known {
+            let got = count(text);
+            assert!(got * 2 >= tokens && got <= tokens * 2, "{text}: {got} for {tokens}");
+        }
+    }
+
+    #[test]
+    fn an_escaped_text_is_not_estimated_many_times_higher_than_the_same_in_the_clear() {
+        let (clear, escaped) = ("你好世界".repeat(20), "\\u4f60\\u597d\\u4e16\\u754c".repeat(20));
+        assert!(count(&escaped) < 2 * count(&clear), "{} {}", count(&escaped), count(&clear));
+        assert!(count(&escaped) > count(&clear) / 2);
+    }
+
+    #[test]
+    fn what_is_cut_does_not_join_and_nothing_costs_nothing() {
+        assert_eq!(count(""), 0);
+        let (mut joined, mut apart) = (Estimator::new(), Estimator::new());
+        for word in ["herons", "wait", "here"] {
+            joined.feed_json(word.as_bytes());
+            apart.feed_json(word.as_bytes());
+            apart.cut();
+        }
+        assert!(apart.tokens() > joined.tokens());
+        apart.add(3);
+        assert_eq!(apart.tokens(), 3 + 3);
     }
 }

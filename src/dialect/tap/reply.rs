@@ -68,12 +68,9 @@ impl Seen {
 /// (`object`, `created`, `usage`) is added, `total_tokens` made the sum; everything else stays byte for byte.
 pub fn whole(shape: Shape, body: &[u8], me: &Me<'_>, out: &mut Vec<u8>) -> Result<Heard, Broken> {
     let mut seen = Seen::default();
-    let mut relayed = Estimator::new();
-    let value = if shape == Shape::Chat { chat_value } else { messages_value };
+    let value: Value = if shape == Shape::Chat { chat_value } else { messages_value };
     let mut walk = Walk::new(|buf: &[u8], path: &[K], token, whole: Span| {
-        if value(buf, path, token, whole, &mut seen) && token == Token::String {
-            relayed.feed_json(&buf[whole.start as usize + 1..whole.end as usize - 1]);
-        }
+        value(buf, path, token, whole, &mut seen);
     });
     let scanned = Scanner::new().finish(body, &mut walk);
     if scanned.is_err() || seen.count > EDITS_MAX || seen.body.is_empty() {
@@ -92,9 +89,26 @@ pub fn whole(shape: Shape, body: &[u8], me: &Me<'_>, out: &mut Vec<u8>) -> Resul
         Shape::Chat => Reported::from_chat(usage),
         Shape::Messages => Reported::from_messages(usage),
     };
-    let heard = Heard { reported, relayed_tokens: relayed.tokens() };
+    // An estimate that nobody asks for is not made: nearly every answer says what it used.
+    let relayed_tokens = if reported.output.is_some() { 0 } else { estimated(body, value) };
+    let heard = Heard { reported, relayed_tokens };
     Writer { body, me, seen: &seen, counts: Counts::new(usage, me, &heard), out }.write(shape);
     Ok(heard)
+}
+
+type Value = fn(&[u8], &[K], Token, Span, &mut Seen) -> bool;
+
+/// Tokens of the text that an answer carries, by a second look at it.
+fn estimated(body: &[u8], value: Value) -> u64 {
+    let (mut relayed, mut seen) = (Estimator::new(), Seen::default());
+    let mut walk = Walk::new(|buf: &[u8], path: &[K], token, whole: Span| {
+        if value(buf, path, token, whole, &mut seen) && token == Token::String {
+            relayed.feed_json(&buf[whole.start as usize + 1..whole.end as usize - 1]);
+        }
+    });
+    // It has been found valid before.
+    let _ = Scanner::new().finish(body, &mut walk);
+    relayed.tokens()
 }
 
 /// The three counters of specification 2.2 as the client is to see them.
