@@ -35,18 +35,21 @@ pub(super) trait Inner {
 pub(super) struct Framed<I> {
     splitter: Splitter,
     max_event: usize,
+    /// Part of the answer has been written.
+    begun: bool,
     pub(super) inner: I,
 }
 
 impl<I: Inner> Framed<I> {
     pub(super) fn new(max_event: usize, inner: I) -> Framed<I> {
-        Framed { splitter: Splitter::new(), max_event, inner }
+        Framed { splitter: Splitter::new(), max_event, begun: false, inner }
     }
 
     /// Back to the start of another stream; storage is kept.
     pub(super) fn reset(&mut self, max_event: usize) {
         self.splitter.reset();
         self.max_event = max_event;
+        self.begun = false;
     }
 
     pub(super) fn feed(
@@ -108,8 +111,15 @@ impl<I: Inner> Framed<I> {
             if event.len > self.max_event {
                 return Err(StreamFault::TooLarge);
             }
-            let frame = frame(&self.splitter, &event, &buf[used..]);
-            *events += u32::from(self.inner.frame(frame, me, out)?);
+            let (frame, before) = (frame(&self.splitter, &event, &buf[used..]), out.len());
+            let life = self.inner.frame(frame, me, out)?;
+            self.begun |= life && out.len() > before;
+            if !self.begun {
+                // Nothing opens a stream but an event; so what a client gets cannot depend on whether a sign of life
+                // arrived together with the first one.
+                out.truncate(before);
+            }
+            *events += u32::from(life);
             used += event.len;
         }
         Ok(used)

@@ -5,6 +5,7 @@
 
 use crate::base::digest::{hex_into, sha256};
 use crate::wire::json::{unescape, write_escaped};
+use std::collections::BTreeMap;
 
 /// Longest id a chat upstream is known to take.
 const CHAT_ID_MAX: usize = 40;
@@ -78,7 +79,7 @@ pub(super) fn short_name(name: &[u8]) -> Option<Vec<u8>> {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Carry {
     /// Shortened tool names and what they stand for.
-    pub(super) names: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(super) names: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The answer is the input of [`JSON_TOOL`]: it becomes text.
     pub(super) json_tool: bool,
 }
@@ -90,16 +91,14 @@ impl Carry {
             None => out.extend_from_slice(name),
             Some(short) => {
                 out.extend_from_slice(&short);
-                if !self.names.iter().any(|(known, _)| *known == short) {
-                    self.names.push((short, name.to_vec()));
-                }
+                self.names.entry(short).or_insert_with(|| name.to_vec());
             }
         }
     }
 
     /// The client's own name for a tool the upstream has called.
     pub(super) fn restore<'a>(&'a self, name: &'a [u8]) -> &'a [u8] {
-        self.names.iter().find(|(short, _)| short == name).map_or(name, |(_, long)| long)
+        self.names.get(name).map_or(name, Vec::as_slice)
     }
 }
 

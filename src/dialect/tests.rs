@@ -13,10 +13,6 @@ use std::path::PathBuf;
 pub(super) const ME: Me<'static> =
     Me { id: "req_5f1c9a7e3b2d4c60", model: "team-fast", created: 1795158000, prompt_estimate: 7 };
 
-pub(super) fn other(shape: Shape) -> Shape {
-    if shape == Shape::Chat { Shape::Messages } else { Shape::Chat }
-}
-
 pub(super) fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/cross")
 }

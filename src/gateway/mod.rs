@@ -6,6 +6,9 @@
 //! (which target, which connection) → `upstream` (the provider's connection) → `relay` (the answer's way back) →
 //! `exchange::conclude` (its one end).
 
+#[doc = include_str!("api.md")]
+pub mod api {}
+
 mod admit;
 mod answers;
 mod breaker;
@@ -277,7 +280,7 @@ impl Core for Gateway {
     fn closed(&mut self, conn: Conn, how: Ending, now: Now) {
         match conn.side {
             Side::Client => self.client_closed(Id::new(conn.slot, conn.generation), how, now),
-            Side::Upstream => self.upstream_closed(Id::new(conn.slot, conn.generation), how, now),
+            Side::Upstream => self.upstream_closed(Id::new(conn.slot, conn.generation), now),
         }
         self.drain_on(now);
     }

@@ -168,16 +168,21 @@ fn section_5_the_clients_key_stays_here_and_the_providers_credential_goes_out() 
     assert_eq!(h.log_of(&answer.id())["client_request_id"], "mine-1");
 }
 
+/// Contract section 2: either endpoint reaches every model.
 #[test]
-fn contract_1_a_route_of_the_other_shape_is_refused_by_name_until_it_is_built() {
+fn contract_2_a_model_of_the_other_shape_answers_in_the_shape_of_the_endpoint() {
     let h = Harness::usual();
     let key = h.key();
-    for answer in
-        [h.chat(&key, &with(chat("hi"), "model", "large")), h.messages(&key, &with(message("hi"), "model", "small"))]
-    {
-        assert_eq!((answer.status(), answer.json()["error"]["type"].as_str()), (400, Some("invalid_request_error")));
-        assert!(answer.json()["error"]["message"].as_str().unwrap().starts_with("model"), "{}", answer.text());
-    }
+    let chat = h.chat(&key, &with(chat("hi"), "model", "large"));
+    assert_eq!((chat.status(), chat.json()["object"].as_str()), (200, Some("chat.completion")), "{}", chat.text());
+    assert_eq!(chat.json()["choices"][0]["finish_reason"], "stop");
+    let (head, _) = h.last();
+    assert!(head.contains("/v1/messages") || head.contains("anthropic-version: 2023-06-01"), "{head}");
+    let message = h.messages(&key, &with(message("hi"), "model", "small"));
+    assert_eq!((message.status(), message.json()["type"].as_str()), (200, Some("message")), "{}", message.text());
+    assert_eq!(message.json()["stop_reason"], "end_turn");
+    let usage = (&chat.json()["usage"]["completion_tokens"], &message.json()["usage"]["output_tokens"]);
+    assert!(usage.0.as_u64() > Some(0) && usage.0 == usage.1, "{usage:?}");
 }
 
 /// Contract section 1: tools and images pass untouched on a route of the same shape.

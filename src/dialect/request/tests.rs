@@ -121,7 +121,8 @@ fn chat_messages_are_accepted_and_refused_by_their_paths() {
     for good in [
         r#"[{"role":"system","content":"a"},{"role":"developer","content":[{"type":"text","text":"b"}]}]"#,
         r#"[{"content":"role last","role":"user","name":"n"}]"#,
-        r#"[{"role":"assistant","content":null,"tool_calls":[{"id":"c"}]},{"role":"tool","tool_call_id":"c","content":""}]"#,
+        r#"[{"role":"assistant","content":null,"tool_calls":[{"id":"c"}]}]"#,
+        r#"[{"role":"tool","tool_call_id":"c","content":""}]"#,
         r#"[{"role":"assistant"}]"#,
         r#"[{"role":"function","name":"f","content":"x"}]"#,
         r#"[{"role":"user","content":[]}]"#,
@@ -340,7 +341,8 @@ fn the_prompt_is_estimated_over_system_messages_and_tools_but_not_over_base64() 
     assert_eq!(with_metadata, base);
     let data = "A".repeat(8000);
     let image = format!(
-        r#"{{"messages":[{{"role":"user","content":[{{"type":"image_url","image_url":{{"url":"data:image/png;base64,{data}"}}}}]}}]}}"#
+        r#"{{"messages":[{{"role":"user","content":[
+            {{"type":"image_url","image_url":{{"url":"data:image/png;base64,{data}"}}}}]}}]}}"#
     );
     let estimate = check(Shape::Chat, &image).unwrap().prompt_estimate;
     assert!((1000..1030).contains(&estimate), "{estimate}");

@@ -4,6 +4,10 @@
 //! scanner's bound on nesting.
 
 use crate::wire::json::{Kind, Raw, compact, item, key};
+use std::collections::BTreeSet;
+
+/// Bytes of a schema that is walked to its depths: each level looks at all that lies below it.
+pub(super) const SCHEMA_MAX: usize = 256 * 1024;
 
 /// The schema of a function without arguments.
 const NO_ARGUMENTS: &[u8] = b"{\"type\":\"object\",\"properties\":{}}";
@@ -106,7 +110,7 @@ fn write_place(value: Raw<'_>, place: Place, out: &mut Vec<u8>) {
 
 /// True if a schema keeps the chat shape's strict rules: every object closed, every property required.
 pub(super) fn is_strict(schema: Raw<'_>) -> bool {
-    strict_place(schema, Place::Schema)
+    schema.bytes().len() <= SCHEMA_MAX && strict_place(schema, Place::Schema)
 }
 
 fn strict_place(value: Raw<'_>, place: Place) -> bool {
@@ -116,9 +120,10 @@ fn strict_place(value: Raw<'_>, place: Place) -> bool {
         Place::MapOfSchemas => value.members().all(|(_, inner)| strict_place(inner, Place::Schema)),
         Place::Schema => {
             let closed = value.get("additionalProperties").and_then(Raw::bool) == Some(false);
-            let required = value.get("required").unwrap_or(Raw::NULL);
+            let required: BTreeSet<&[u8]> =
+                value.get("required").unwrap_or(Raw::NULL).items().filter_map(Raw::string).collect();
             let mut properties = value.get("properties").unwrap_or(Raw::NULL).members();
-            let all = properties.all(|(name, _)| required.items().any(|item| item.string() == Some(name)));
+            let all = properties.all(|(name, _)| required.contains(name));
             (!describes_object(value) || closed && all)
                 && value.members().all(|(name, inner)| strict_place(inner, place_of(name, inner)))
         }

@@ -37,6 +37,9 @@ pub(super) fn write(ask: &Ask<'_>, out: &mut Vec<u8>) -> Result<Carry, Invalid> 
     out.push(b'[');
     write_system(ask, by_words, out);
     write_messages(ask, &mut carry, out)?;
+    if out.ends_with(b"[") {
+        return refuse("messages", "at least one message with content");
+    }
     out.push(b']');
     write_limits(ask, out);
     if let Some(schema) = schema.filter(|_| carry.json_tool) {
@@ -184,38 +187,40 @@ fn write_results(turn: &[Said<'_>], out: &mut Vec<u8>) -> Result<(), Invalid> {
 
 /// What a user's turn holds beside tool results, in one message; attachments of the results first.
 fn write_user_turn(turn: &[Said<'_>], out: &mut Vec<u8>) -> Result<(), Invalid> {
-    let mut parts = b"[".to_vec();
+    let from = out.len();
+    open_message("user", out);
+    let content = out.len();
+    out.push(b'[');
+    let empty = out.len();
     for (at, content) in turn {
         for (index, block) in content.items().enumerate().filter(|(_, block)| is_a(*block, "tool_result")) {
             let path = format!("messages[{at}].content[{index}]");
-            write_moved(block, &path, &mut parts)?;
+            write_moved(block, &path, out)?;
         }
     }
-    let (mut single, mut count) = (None, 0);
-    let moved = parts.len() > 1;
+    // One text and nothing else is written as a plain string.
+    let (mut single, mut count) = (None, u64::from(out.len() > empty));
     for (at, content) in turn {
         if let Some(text) = content.string().filter(|text| !is_blank(text)) {
             (single, count) = (Some(text), count + 1);
-            write_text_part(text, &mut parts);
+            write_text_part(text, out);
         }
         for (index, block) in content.items().enumerate().filter(|(_, block)| !is_a(*block, "tool_result")) {
             let path = format!("messages[{at}].content[{index}]");
             let text = block.get("text").and_then(Raw::string).filter(|_| is_a(block, "text"));
-            single = text;
-            count += 1;
-            write_part(block, text, &path, &mut parts)?;
+            (single, count) = (text, count + 1);
+            write_part(block, text, &path, out)?;
         }
     }
-    if parts.len() == 1 {
+    if out.len() == empty {
+        out.truncate(from);
         return Ok(());
     }
-    open_message("user", out);
-    match single.filter(|_| count == 1 && !moved) {
-        Some(text) => write_inside(out, text),
-        None => {
-            out.extend_from_slice(&parts);
-            out.push(b']');
-        }
+    if let Some(text) = single.filter(|_| count == 1) {
+        out.truncate(content);
+        write_inside(out, text);
+    } else {
+        out.push(b']');
     }
     out.push(b'}');
     Ok(())

@@ -7,9 +7,10 @@ use super::super::abilities::Structured;
 use super::super::naming::{Carry, JSON_TOOL, messages_id};
 use super::super::request::{Invalid, Name};
 use super::media::{Media, chat_file, chat_image};
-use super::schema::{write_closed, write_input_schema};
+use super::schema::{SCHEMA_MAX, write_closed, write_input_schema};
 use super::{Ask, is_blank, refuse, write_user};
 use crate::wire::json::{self, Kind, Raw, compact, item, key, write_count, write_inside, write_string};
+use std::collections::BTreeSet;
 
 /// Longest `metadata.user_id` that is passed on as it is.
 const USER_MAX: usize = 256;
@@ -47,8 +48,9 @@ struct Turn<'a> {
 struct Plan<'a> {
     system: Vec<&'a [u8]>,
     turns: Vec<Turn<'a>>,
-    /// Names of tools that were called.
+    /// Names of tools that were called, in the order of their first call.
     called: Vec<&'a [u8]>,
+    known: BTreeSet<&'a [u8]>,
 }
 
 /// Writes the request; see [`super::request`].
@@ -80,6 +82,7 @@ pub(super) fn write(ask: &Ask<'_>, out: &mut Vec<u8>) -> Result<Carry, Invalid> 
 impl<'a> Plan<'a> {
     fn read(&mut self, ask: &Ask<'a>) -> Result<(), Invalid> {
         let messages: Vec<_> = ask.messages().collect();
+        let before_assistant = before_assistant(&messages);
         for &(at, role, message) in &messages {
             let content = message.get("content").unwrap_or(Raw::NULL);
             let path = format!("messages[{at}].content");
@@ -95,10 +98,9 @@ impl<'a> Plan<'a> {
             } else if role.is("function") {
                 return refuse(format_args!("messages[{at}].role"), "tool in the place of function for this model");
             } else {
-                let next = messages[at + 1..].iter().find(|(_, role, _)| !is_system(*role));
-                self.system(ask, content, next.is_none_or(|(_, role, _)| role.is("assistant")));
+                self.system(ask, content, before_assistant[at]);
             }
-            self.turns.retain(|turn| !turn.results.is_empty() || !turn.blocks.is_empty());
+            self.drop_empty_turn();
         }
         self.trim_last();
         if self.turns.is_empty() {
@@ -148,7 +150,7 @@ impl<'a> Plan<'a> {
                 let path = format!("messages[{at}].tool_calls[{index}].type");
                 return refuse(path, "function for this model");
             };
-            if !self.called.contains(&name) {
+            if self.known.insert(name) {
                 self.called.push(name);
             }
             blocks.push(Block::Use(call));
@@ -170,7 +172,14 @@ impl<'a> Plan<'a> {
                 turn.blocks.push(Block::Trimmed(trimmed));
             }
         }
-        self.turns.retain(|turn| !turn.results.is_empty() || !turn.blocks.is_empty());
+        self.drop_empty_turn();
+    }
+
+    /// A message that held nothing leaves no turn behind.
+    fn drop_empty_turn(&mut self) {
+        if self.turns.last().is_some_and(|turn| turn.results.is_empty() && turn.blocks.is_empty()) {
+            self.turns.pop();
+        }
     }
 
     fn write_system(&self, instruction: Option<String>, out: &mut Vec<u8>) {
@@ -210,6 +219,17 @@ impl<'a> Plan<'a> {
         }
         out.push(b']');
     }
+}
+
+/// For each message: only system messages stand between it and an assistant's, or the end.
+fn before_assistant(messages: &[(usize, Raw<'_>, Raw<'_>)]) -> Vec<bool> {
+    let mut before = vec![true; messages.len()];
+    let mut next = true;
+    for (at, role, _) in messages.iter().rev() {
+        before[*at] = next;
+        next = if is_system(*role) { next } else { role.is("assistant") };
+    }
+    before
 }
 
 fn is_system(role: Raw<'_>) -> bool {
@@ -325,6 +345,9 @@ impl<'a> Demand<'a> {
         let format = ask.get(Name::ResponseFormat, "response_format").unwrap_or(Raw::EMPTY);
         let kind = format.get("type").unwrap_or(Raw::NULL);
         let schema = format.get("json_schema").and_then(|s| s.get("schema")).filter(|s| s.kind() == Kind::Object);
+        if schema.is_some_and(|schema| schema.bytes().len() > SCHEMA_MAX) {
+            return refuse("response_format.json_schema.schema", "at most 256 KiB");
+        }
         if kind.is("json_schema") {
             return Ok(Demand { schema, any_object: schema.is_none() });
         }
@@ -456,7 +479,8 @@ impl<'a> Tools<'a> {
     fn allow(&mut self, allowed: Raw<'a>) {
         let list = allowed.get("tools").unwrap_or(Raw::NULL);
         let name = |tool: Raw<'a>| tool.get("function").unwrap_or(tool).get("name").and_then(Raw::string);
-        self.functions.retain(|function| list.items().any(|tool| name(tool) == name(*function)));
+        let names: BTreeSet<_> = list.items().filter_map(name).collect();
+        self.functions.retain(|function| name(*function).is_some_and(|name| names.contains(name)));
     }
 
     fn write(&self, ask: &Ask<'_>, json: Option<Raw<'_>>, out: &mut Vec<u8>) {
