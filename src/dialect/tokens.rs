@@ -121,7 +121,7 @@ fn cost(p: u8, x: u8) -> u8 {
     let word = letter & ((!after_letter & !escaped & (p < 0x80)) | camel);
     let sign = is_sign(x) & !letter;
     let cluster = sign & !(is_sign(p) & !after_letter) & !escaped;
-    let foreign = (x >= 0xc0) & (x < 0xe0) & (p < 0x80);
+    let foreign = (0xc0..0xe0).contains(&x) & (p < 0x80);
     u8::from(letter)
         + 5 * u8::from(word)
         + 4 * u8::from(sign)

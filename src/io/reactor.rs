@@ -106,7 +106,8 @@ fn verb<C: Core, R: Default>(core: &mut C, conn: Option<Conn>, now: Now, call: i
 impl<C: Core + 'static> Reactor<C> {
     /// Builds the loop: opens the poll, watches the listeners, reads the certificates of the TLS peers.
     ///
-    /// `outbox` gets everything the core orders, once per turn that has orders, and returns the vector empty.
+    /// `outbox` gets everything the core orders, once per turn that has orders, and returns the vector: empty, or with
+    /// orders that are empty but keep their storage for the next turn.
     pub fn new(
         core: C,
         setup: Setup,

@@ -5,7 +5,7 @@ use super::super::keys::{K, Walk};
 use super::super::tokens::Estimator;
 use super::super::usage::Reported;
 use super::{Broken, Heard, Me};
-use crate::wire::json::{Raw, Scanner, Token, write_string};
+use crate::wire::json::{Raw, Scanner, Token, write_count, write_string};
 use crate::wire::{Shape, Span};
 
 /// Values that one answer may need replaced; more of them (a name repeated again and again) is no sane answer.
@@ -121,12 +121,21 @@ struct Counts {
 impl Counts {
     /// Each with a mark that says whether the upstream's own is already right.
     fn new(usage: Raw<'_>, me: &Me<'_>, heard: &Heard) -> Counts {
-        let count = |key| usage.get(key).and_then(Raw::count);
+        let (mut prompt, mut completion, mut total) = (None, None, None);
+        // One walk for the three of them; of a repeated member the last one counts.
+        for (key, value) in usage.members() {
+            match K::of(key) {
+                K::PromptTokens => prompt = value.count(),
+                K::CompletionTokens => completion = value.count(),
+                K::TotalTokens => total = value.count(),
+                _ => {}
+            }
+        }
         let or = |there: Option<u64>, estimate| (there.unwrap_or(estimate), there.is_some());
-        let prompt = or(count("prompt_tokens"), me.prompt_estimate);
-        let completion = or(count("completion_tokens"), heard.relayed_tokens);
+        let prompt = or(prompt, me.prompt_estimate);
+        let completion = or(completion, heard.relayed_tokens);
         let sum = prompt.0.saturating_add(completion.0);
-        Counts { prompt, completion, total: (sum, count("total_tokens") == Some(sum)) }
+        Counts { prompt, completion, total: (sum, total == Some(sum)) }
     }
 }
 
@@ -187,7 +196,7 @@ impl Writer<'_> {
     }
 
     fn number(&mut self, value: u64) {
-        self.out.extend_from_slice(value.to_string().as_bytes());
+        write_count(self.out, value);
     }
 
     fn value(&mut self, edit: Edit) {
