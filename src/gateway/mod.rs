@@ -46,6 +46,7 @@ use breaker::Breakers;
 use charges::Charges;
 use client::Client;
 use exchange::Exchange;
+use flow::Flows;
 use ledger::Ledger;
 use names::Names;
 use orders::{Notice, Order};
@@ -97,6 +98,7 @@ pub struct Gateway {
     pool: Pool,
     breakers: Breakers,
     drafts: Drafts,
+    flows: Flows,
     charges: Charges,
     keys: Keys,
     meter: Meter,
@@ -130,6 +132,7 @@ impl Gateway {
             pool: Pool::new(config.server.max_buffered),
             breakers: Breakers::default(),
             drafts: Drafts::default(),
+            flows: Flows::default(),
             charges: Charges::default(),
             keys,
             meter: Meter::new(),
