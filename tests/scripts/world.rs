@@ -239,6 +239,7 @@ impl World {
                 }
                 Action::Resolve { host, port } => self.asked.push((host, port)),
                 Action::StopAccepting => self.accepting = false,
+                Action::StartSuccessor => return Err("nobody has asked for a successor".to_string()),
                 Action::Exit => self.exit = true,
             }
         }
@@ -269,7 +270,7 @@ impl World {
                     self.rows.extend(rows);
                 }
                 Order::Log(lines) => self.take_log(lines)?,
-                Order::Reload(_) => return Err("a script cannot read its configuration again".to_string()),
+                other => return Err(format!("a script has no helper for {other:?}")),
             }
         }
         if self.uncommitted > 0 && !self.hold_rows {

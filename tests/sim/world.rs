@@ -161,7 +161,7 @@ impl World {
         let mut seed_bytes = [0u8; 32];
         seed_bytes[..8].copy_from_slice(&seed.to_le_bytes());
         let start = Start { seed: seed_bytes, client_listeners: 1, keys: keys.records.clone(), ..Start::default() };
-        let before_reply = seed % 3 == 0;
+        let before_reply = seed.is_multiple_of(3);
         World {
             gateway: Gateway::new(Arc::new(setting(before_reply).high()), start, now),
             rng: Rng::from_u64(seed),
@@ -387,6 +387,7 @@ impl World {
             Action::Dial { conn, addr, .. } => self.dialing.push((conn, addr.ip().to_string() == "10.0.0.2")),
             Action::Resolve { host, port } => self.asked.push((host, port)),
             Action::StopAccepting => self.draining = true,
+            Action::StartSuccessor => return Err("nobody has asked for a successor".to_string()),
             Action::Exit => self.exit = true,
             Action::Close { conn, shut } => {
                 if let Some(index) = self.clients.iter().position(|client| client.pipe.conn == conn) {

@@ -6,6 +6,7 @@ use super::upgrade::{Elder, Parcel};
 use crate::gateway::orders::Order;
 use crate::io::scribe::Scribe;
 use crate::io::store::StoreHandle;
+use crate::policy::row::Row;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -25,30 +26,38 @@ impl Helpers {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn perform(&self, order: Order, scribe: &Scribe) {
+    /// Hands an order over. True if it stays in the loop's vector, emptied but with its storage, so that the next
+    /// turn's rows and lines cost no allocation; orders of other kinds are done with.
+    fn perform(&self, order: &mut Order, scribe: &Scribe) -> bool {
         match order {
-            Order::Log(lines) => drop(scribe.write(lines)),
-            Order::Rows(rows) => match (&*self.store(), self.elder.get()) {
-                (Some(store), _) => drop(store.write(rows)),
-                (None, Some(elder)) => elder.give(Parcel::Rows(rows)),
-                (None, None) => {}
-            },
+            Order::Log(lines) => *lines = scribe.write(std::mem::take(lines)),
+            Order::Rows(rows) => self.keep(rows),
             Order::Reload(before) => {
                 if let Some(reloader) = self.reloader.get() {
-                    reloader.start(before);
+                    reloader.start(before.clone());
                 }
             }
             Order::HandOver(running) => {
                 if let (Some(store), Some(elder)) = (self.store().take(), self.elder.get()) {
-                    elder.give(Parcel::Ledger(store, running));
+                    elder.give(Parcel::Ledger(store, std::mem::take(running)));
                 }
             }
             Order::Acknowledge(rows) => {
                 if let Some(safe) = self.safe.get() {
                     // A predecessor that has ended need not be told.
-                    let _ = safe.send(rows);
+                    let _ = safe.send(*rows);
                 }
             }
+        }
+        matches!(order, Order::Log(_) | Order::Rows(_))
+    }
+
+    fn keep(&self, rows: &mut Vec<Row>) {
+        match (&*self.store(), self.elder.get()) {
+            _ if rows.is_empty() => {}
+            (Some(store), _) => *rows = store.write(std::mem::take(rows)),
+            (None, Some(elder)) => elder.give(Parcel::Rows(std::mem::take(rows))),
+            (None, None) => rows.clear(),
         }
     }
 
@@ -63,7 +72,7 @@ impl Helpers {
 /// What the loop calls once in every turn that has orders.
 pub(super) fn outbox(scribe: Scribe, helpers: Arc<Helpers>) -> impl FnMut(Vec<Order>) -> Vec<Order> {
     move |mut orders| {
-        orders.drain(..).for_each(|order| helpers.perform(order, &scribe));
+        orders.retain_mut(|order| helpers.perform(order, &scribe));
         orders
     }
 }

@@ -26,7 +26,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 type Letters = Mailbox<Note<Gateway>>;
@@ -39,13 +39,16 @@ pub(super) enum Parcel {
     Rows(Vec<Row>),
 }
 
+/// The way to the thread that is with a successor, and the thread.
+type Escort = (Sender<Parcel>, JoinHandle<()>);
+
 /// The old process's end: starts successors, and passes rows on to the one that took over.
 #[derive(Clone)]
 pub(super) struct Elder {
     program: Option<PathBuf>,
     admin: bool,
     mailbox: Letters,
-    present: Arc<Mutex<Option<(Sender<Parcel>, JoinHandle<()>)>>>,
+    present: Arc<Mutex<Option<Escort>>>,
 }
 
 impl Elder {
@@ -70,7 +73,7 @@ impl Elder {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<(Sender<Parcel>, JoinHandle<()>)>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Escort>> {
         self.present.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
