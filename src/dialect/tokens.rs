@@ -46,9 +46,8 @@ pub struct Estimator {
     /// Characters of the run under way, and how many of them are capitals.
     len: u32,
     capitals: u32,
-    /// What stands before it, and whether that is a single character.
+    /// What stands before it.
     before: Class,
-    before_single: bool,
     small_last: bool,
 }
 
@@ -60,20 +59,89 @@ impl Estimator {
 
     /// Counts text (UTF-8, cut between characters).
     pub fn feed(&mut self, text: &[u8]) {
-        for chunk in text.utf8_chunks() {
-            for c in chunk.valid().chars() {
-                self.char(c);
+        let mut at = 0;
+        while let Some(&byte) = text.get(at) {
+            if byte < 0x80 {
+                at += self.ascii_run(&text[at..]);
+                continue;
             }
+            let wide = text[at..].iter().position(|byte| *byte < 0x80).unwrap_or(text.len() - at);
+            for chunk in text[at..at + wide].utf8_chunks() {
+                chunk.valid().chars().for_each(|c| self.char(c));
+            }
+            at += wide;
         }
     }
 
-    /// Counts the text that the inside of a valid JSON string stands for.
+    /// Counts the text that the inside of a valid JSON string stands for. Of a very long one samples are counted, so
+    /// that no single string can hold up whoever asks.
     pub fn feed_json(&mut self, raw: &[u8]) {
+        if raw.len() <= SAMPLED_ABOVE {
+            return self.feed_inside(raw);
+        }
+        self.cut();
+        let mut sample = Estimator::default();
+        let step = raw.len() / SAMPLES;
+        for index in 0..SAMPLES {
+            // A sample begins and ends beside a space where there is one near, to cut neither words nor escapes.
+            let window = &raw[index * step..index * step + SAMPLE];
+            let from = window.iter().position(|byte| *byte == b' ').unwrap_or(0);
+            let to = window.iter().rposition(|byte| *byte == b' ').filter(|to| *to > from).unwrap_or(window.len());
+            let part = window[from..to].utf8_chunks().map(|chunk| chunk.valid()).max_by_key(|part| part.len());
+            let part = part.unwrap_or_default().as_bytes();
+            sample.feed_inside(part);
+            sample.cut();
+            self.sampled(&mut sample, part.len(), step);
+        }
+    }
+
+    /// Takes over a sample's count as that of `step` bytes.
+    fn sampled(&mut self, sample: &mut Estimator, len: usize, step: usize) {
+        let milli = u128::from(std::mem::take(&mut sample.milli)) * step as u128 / len.max(1) as u128;
+        self.milli = self.milli.saturating_add(u64::try_from(milli).unwrap_or(u64::MAX));
+    }
+
+    fn feed_inside(&mut self, raw: &[u8]) {
         for run in runs(raw) {
             match run {
                 Run::Plain(bytes) => self.feed(bytes),
                 Run::Char(c) => self.char(c),
             }
+        }
+    }
+
+    /// Counts the characters of one class at the front, which are ASCII; how many they are.
+    fn ascii_run(&mut self, text: &[u8]) -> usize {
+        let first = text[0];
+        let class = ASCII[usize::from(first)];
+        let (mut len, mut capitals, mut small) = (0, 0, false);
+        if class == Class::Letter {
+            for byte in text {
+                let capital = byte.is_ascii_uppercase();
+                if !byte.is_ascii_alphabetic() || (capital && small) {
+                    break;
+                }
+                len += 1;
+                capitals += u32::from(capital);
+                small = !capital;
+            }
+        } else {
+            len = text.iter().position(|byte| ASCII[usize::from(*byte)] != class).unwrap_or(text.len());
+        }
+        self.begin(class, first.is_ascii_uppercase());
+        self.len = self.len.saturating_add(u32::try_from(len).unwrap_or(u32::MAX));
+        self.capitals += capitals;
+        self.small_last = small;
+        len
+    }
+
+    /// A character of `class` comes: goes on with the run under way, or closes it and begins another.
+    fn begin(&mut self, class: Class, capital: bool) {
+        // A capital after a small letter begins another word: camelCase.
+        if class != self.class || (capital && self.small_last) {
+            self.milli += self.cost(class);
+            self.before = self.class;
+            (self.class, self.len, self.capitals) = (class, 0, 0);
         }
     }
 
@@ -96,13 +164,7 @@ impl Estimator {
     fn char(&mut self, c: char) {
         let class = classify(c);
         let capital = c.is_ascii_uppercase();
-        // A capital after a small letter begins another word: camelCase.
-        let goes_on = class == self.class && !(capital && self.small_last);
-        if !goes_on {
-            self.milli += self.cost(class);
-            (self.before, self.before_single) = (self.class, self.len == 1);
-            (self.class, self.len, self.capitals) = (class, 0, 0);
-        }
+        self.begin(class, capital);
         self.len = self.len.saturating_add(1);
         self.capitals += u32::from(capital);
         self.small_last = class == Class::Letter && !capital;
@@ -142,13 +204,35 @@ impl Estimator {
 /// What an accented letter adds: words that have one are rarer, and cut into more pieces.
 const ACCENT: u64 = 1641;
 
+/// Bytes of a string above which samples of it are counted.
+const SAMPLED_ABOVE: usize = 32 * 1024;
+/// Samples of such a string, and bytes in each.
+const SAMPLES: usize = 16;
+const SAMPLE: usize = 1024;
+
+/// The class of each ASCII character; nothing for a byte of any other.
+const ASCII: [Class; 256] = {
+    let mut table = [Class::Nothing; 256];
+    let mut at = 0;
+    while at < 128 {
+        table[at] = match at as u8 {
+            b' ' | b'\t' => Class::Space,
+            b'\n' | b'\r' => Class::Newline,
+            b'a'..=b'z' | b'A'..=b'Z' => Class::Letter,
+            b'0'..=b'9' => Class::Digit,
+            _ => Class::Mark,
+        };
+        at += 1;
+    }
+    table
+};
+
 fn classify(c: char) -> Class {
+    if c.is_ascii() {
+        return ASCII[c as usize];
+    }
     match c {
-        ' ' | '\t' => Class::Space,
-        '\n' | '\r' => Class::Newline,
-        'a'..='z' | 'A'..='Z' | '\u{c0}'..='\u{24f}' => Class::Letter,
-        '0'..='9' => Class::Digit,
-        '\0'..='\u{7f}' => Class::Mark,
+        '\u{c0}'..='\u{24f}' => Class::Letter,
         '\u{80}'..='\u{bf}' | '\u{2000}'..='\u{206f}' | '\u{3000}'..='\u{303f}' => Class::WideMark,
         '\u{ff00}'..='\u{ffef}' => Class::WideMark,
         '\u{3040}'..='\u{30ff}' | '\u{ac00}'..='\u{d7af}' => Class::Syllable,

@@ -58,3 +58,18 @@ fn text_without_words_is_not_free() {
     assert!(estimate(&"ภาษาไทย".repeat(100)) > 150);
     assert!(estimate(&"=".repeat(1000)) < 200);
 }
+
+#[test]
+fn a_very_long_string_is_sampled_and_comes_out_alike() {
+    let folder = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokens");
+    for name in ["english", "code", "json", "chinese", "mixed"] {
+        let text = std::fs::read_to_string(folder.join(name).with_extension("txt")).unwrap();
+        let mut json = Vec::new();
+        crate::wire::json::write_escaped(&mut json, text.as_bytes());
+        let times = SAMPLED_ABOVE / json.len() + 2;
+        let mut sampled = Estimator::new();
+        sampled.feed_json(&json.repeat(times));
+        let ratio = sampled.tokens() as f64 / (estimate(&text) * times as u64) as f64;
+        assert!((0.9..1.1).contains(&ratio), "{name}: {ratio}");
+    }
+}

@@ -3,7 +3,7 @@
 //! Owns the escaping and the commas. Must never be given half a value: whoever opens a bracket closes it. Called by
 //! `dialect`.
 
-use super::find_either;
+use super::{find_either, skip_unescaped};
 use std::io::Write;
 
 /// Appends the comma before a member or an item, where one is needed: a value never ends in an opening bracket.
@@ -50,7 +50,7 @@ pub fn write_string(out: &mut Vec<u8>, text: &str) {
 pub fn write_escaped(out: &mut Vec<u8>, text: &[u8]) {
     let mut rest = text;
     while !rest.is_empty() {
-        let plain = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f)).unwrap_or(rest.len());
+        let plain = skip_unescaped(rest, 0);
         out.extend_from_slice(&rest[..plain]);
         let Some(&special) = rest.get(plain) else { return };
         match special {
