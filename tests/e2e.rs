@@ -4,6 +4,7 @@
 
 mod e2e {
     mod auth;
+    mod bounds;
     mod client;
     mod commands;
     mod demo;
@@ -13,12 +14,14 @@ mod e2e {
     mod fields;
     mod harness;
     mod heads;
+    mod hostile;
     mod leaving;
     mod life;
     mod limits;
     mod logs;
     mod many;
     mod process;
+    mod quiet;
     mod streams;
     mod tls;
 }

@@ -45,7 +45,7 @@ impl Timers {
         }
     }
 
-    /// The earliest heap entry; its connection's own alarm may lie later, see [`Timers::wake`].
+    /// The earliest heap entry; its connection's own alarm may lie later, see [`Timers::fired`].
     pub fn next(&self) -> Option<(Mono, Conn)> {
         self.heap.peek().map(|Reverse((at, _, conn))| (*at, *conn))
     }

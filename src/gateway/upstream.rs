@@ -7,7 +7,7 @@ use super::fault::{Fault, FaultKind};
 use super::relay::Step;
 use crate::base::buf::Buf;
 use crate::base::limits::HIGH_WATER;
-use crate::base::seam::{Action, Conn, Ending, Shut, Side};
+use crate::base::seam::{Action, Conn, Shut, Side};
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
 use crate::base::timers::Alarm;
@@ -42,6 +42,8 @@ pub(crate) enum Phase {
 pub(crate) struct Upstream {
     pub(crate) phase: Phase,
     pub(crate) provider: usize,
+    /// Number of the configuration that `provider` is an index into.
+    pub(crate) epoch: u32,
     pub(crate) exchange: Option<Id<Exchange>>,
     pub(crate) tx: Buf,
     pub(crate) rx: Buf,
@@ -60,10 +62,11 @@ pub(crate) struct Upstream {
 
 impl Upstream {
     /// A connection about to be dialed for an exchange.
-    pub(crate) fn dialing(provider: usize, exchange: Id<Exchange>) -> Upstream {
+    pub(crate) fn dialing(provider: usize, epoch: u32, exchange: Id<Exchange>) -> Upstream {
         Upstream {
             phase: Phase::Dialing,
             provider,
+            epoch,
             exchange: Some(exchange),
             tx: Buf::default(),
             rx: Buf::default(),
@@ -236,7 +239,8 @@ impl Gateway {
         upstream.exchange = None;
         let provider = upstream.provider;
         let limits = self.config.providers.get(provider).map(|provider| &provider.limits);
-        let Some(limits) = limits.filter(|_| upstream.may_be_kept() && self.draining.is_none()) else {
+        let fits = upstream.may_be_kept() && upstream.epoch == self.epoch && self.draining.is_none();
+        let Some(limits) = limits.filter(|_| fits) else {
             return self.close_upstream(uid);
         };
         upstream.phase = Phase::Idle;
@@ -249,14 +253,16 @@ impl Gateway {
     }
 
     /// The provider has ended the connection.
-    pub(crate) fn upstream_closed(&mut self, uid: Id<Upstream>, how: Ending, now: Now) {
+    pub(crate) fn upstream_closed(&mut self, uid: Id<Upstream>, now: Now) {
         let Some(upstream) = self.upstreams.get_mut(uid) else { return };
         let (phase, exchange, head) = (upstream.phase, upstream.exchange, upstream.head);
         let (Phase::Busy, Some(xid)) = (phase, exchange) else { return self.close_upstream(uid) };
         if let Some(head) = &mut upstream.head {
             head.keep_alive = false;
         }
-        let complete = how == Ending::Fin && upstream.reader.end().is_ok();
+        // A body that runs to the end of its connection has no proof of its own of being whole, whatever kind of end
+        // it is (servers forget close_notify). Its content has: a JSON object, a stream's finish reason.
+        let complete = upstream.reader.end().is_ok();
         let kind = match (head, complete) {
             (Some(_), true) => return self.body_ended(xid, uid, now),
             (Some(_), false) => FaultKind::Incomplete,

@@ -13,7 +13,8 @@ fn work(h: &Harness, key: &str, connection: usize) -> (u64, u64) {
     let (mut answered, mut streams) = (0, 0);
     let share = (REQUESTS + CONNECTIONS - 1 - connection) / CONNECTIONS;
     for round in 0..share {
-        let text = format!("request {round} of {connection}\n#sim tokens={}", 1 + round % 7);
+        let mine = format!("request-{round}-of-{connection}");
+        let text = format!("{mine}{}\n#sim echo", " word".repeat(round % 7));
         let request = match round % 4 {
             0 => chat_request(key, &chat(&text)),
             1 => messages_request(key, &message(&text)),
@@ -22,6 +23,8 @@ fn work(h: &Harness, key: &str, connection: usize) -> (u64, u64) {
         };
         let answer = client.ask(&request);
         assert_eq!(answer.status(), 200, "{connection}/{round}: {}", answer.text());
+        // A token is a word, so the answer to another request shows at once.
+        assert!(answer.text().contains(&format!("\"{mine}")), "somebody else's answer: {}", answer.text());
         answered += 1;
         streams += u64::from(answer.head.get("content-type") != Some("application/json"));
     }

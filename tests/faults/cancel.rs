@@ -1,0 +1,202 @@
+//! A client that leaves ends its upstream request at once, in every phase. The time from the client's FIN or RST to
+//! the end as the provider sees it; before there is a connection, to the end as the gateway's own metrics tell it.
+
+use super::answers::{Shape, TEXT, stream, whole};
+use super::client::{Client, post};
+use super::process::{Folder, wait_for};
+use super::wire::{Wire, authority, listen};
+use super::world::{CONFIG, World, full_listener, open, secure};
+use socket2::SockRef;
+use std::fs;
+use std::net::Shutdown;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// Leavings per line of the report.
+const ROUNDS: usize = 20;
+/// The contract's bound.
+const BOUND: Duration = Duration::from_millis(10);
+/// Bytes of a request that no kernel takes off the gateway's hands.
+const LONG: usize = 6 << 20;
+
+/// What the provider tells the test.
+enum Seen {
+    /// The phase has been reached.
+    Reached,
+    /// The connection has ended.
+    Ended(Instant),
+}
+
+/// A provider that takes a request as far as its script says and then waits for the end.
+fn watch(mut wire: Wire, tell: &Sender<Seen>) {
+    let Some(asked) = wire.request() else { return };
+    let begun = match (asked.script.as_str(), asked.stream) {
+        ("relaying", true) => stream(asked.shape, TEXT).part(2),
+        ("relaying", false) => whole(asked.shape, TEXT)[..40].to_owned(),
+        _ => String::new(),
+    };
+    if !begun.is_empty() {
+        let kind = if asked.stream { "text/event-stream" } else { "application/json" };
+        wire.send(format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: 99999\r\n\r\n{begun}"));
+    }
+    let _ = tell.send(Seen::Reached);
+    if asked.left > 0 {
+        // Reading would let the gateway send on: whether the connection is gone is asked of the kernel.
+        while wire.socket().peer_addr().is_ok() {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    } else {
+        wire.wait_for_end();
+    }
+    let _ = tell.send(Seen::Ended(Instant::now()));
+}
+
+/// A provider that takes a connection and waits for its end without a word.
+fn watch_silently(mut wire: Wire, tell: &Sender<Seen>) {
+    let _ = tell.send(Seen::Reached);
+    wire.wait_for_end();
+    let _ = tell.send(Seen::Ended(Instant::now()));
+}
+
+/// How a client leaves.
+#[derive(Copy, Clone, Debug)]
+enum Leaving {
+    Fin,
+    HalfClose,
+    Reset,
+}
+
+impl Leaving {
+    /// Leaves; the moment before. A half-closed client keeps its socket.
+    fn leave(self, client: Client) -> (Instant, Option<Client>) {
+        let at = Instant::now();
+        match self {
+            Leaving::Fin => drop(client),
+            Leaving::HalfClose => {
+                client.socket.shutdown(Shutdown::Write).unwrap();
+                return (at, Some(client));
+            }
+            Leaving::Reset => {
+                SockRef::from(&client.socket).set_linger(Some(Duration::ZERO)).unwrap();
+                drop(client);
+            }
+        }
+        (at, None)
+    }
+}
+
+/// A phase in which clients leave.
+struct Phase {
+    name: &'static str,
+    place: &'static str,
+    script: &'static str,
+    padding: usize,
+}
+
+const PHASES: [Phase; 8] = [
+    Phase { name: "connecting", place: "silent", script: "connecting", padding: 0 },
+    Phase { name: "tls handshake", place: "silent-tls", script: "shaking", padding: 0 },
+    Phase { name: "sending", place: "usual", script: "early_sending", padding: LONG },
+    Phase { name: "sending, tls", place: "usual-tls", script: "early_sending", padding: LONG },
+    Phase { name: "waiting", place: "usual", script: "waiting", padding: 0 },
+    Phase { name: "waiting, tls", place: "usual-tls", script: "waiting", padding: 0 },
+    Phase { name: "relaying", place: "usual", script: "relaying", padding: 0 },
+    Phase { name: "relaying, tls", place: "usual-tls", script: "relaying", padding: 0 },
+];
+
+fn world(tell: &Sender<Seen>) -> World {
+    let folder = Folder::new();
+    let (pem, config) = authority();
+    fs::write(folder.path().join("ca.pem"), pem).unwrap();
+    let watcher = |config| {
+        let tell = tell.clone();
+        listen(config, move |wire| watch(wire, &tell))
+    };
+    let tell = tell.clone();
+    let (full, holders) = full_listener();
+    let places = [
+        open("usual", watcher(None)),
+        secure("usual-tls", "localhost", watcher(Some(config))),
+        open("silent", full),
+        secure("silent-tls", "localhost", listen(None, move |wire| watch_silently(wire, &tell))),
+        open("good", full),
+    ];
+    let patient = ["connect", "first_byte", "idle", "request"].map(|name| format!("{name}_timeout = \"60s\"\n"));
+    let mut lines: Vec<&str> = CONFIG.lines().filter(|line| !line.contains("_timeout")).collect();
+    let at = lines.iter().position(|line| *line == "[upstream]").unwrap();
+    let patient = patient.concat();
+    lines.insert(at + 1, &patient);
+    World::of(folder, &places, &lines.join("\n"), holders)
+}
+
+fn request(world: &World, phase: &Phase, streamed: bool) -> Vec<u8> {
+    let (place, script, padding) = (phase.place, phase.script, "x".repeat(phase.padding));
+    let kind = if streamed { "stream" } else { "whole" };
+    let body = format!(
+        "{{\"model\":\"{place}-chat-one\",\"stream\":{streamed},\
+         \"messages\":[{{\"role\":\"user\",\"content\":\"#fault {script}/{kind} {padding}\"}}]}}"
+    );
+    post(Shape::Chat.path(), &[("authorization", &format!("Bearer {}", world.key))], &body)
+}
+
+/// One client that leaves; how long its upstream request outlived it.
+fn leave_once(world: &World, phase: &Phase, streamed: bool, leaving: Leaving, seen: &Receiver<Seen>) -> Duration {
+    let mut client = Client::connect(world.at);
+    client.send(&request(world, phase, streamed));
+    if phase.place == "silent" {
+        // No provider sees this connection: the gateway's own count of reservations tells.
+        wait_for("the hold", || (world.usage().holds == 1).then_some(()));
+        let (left, _kept) = leaving.leave(client);
+        wait_for_exactly(|| world.usage().holds == 0);
+        return left.elapsed();
+    }
+    assert!(matches!(seen.recv_timeout(Duration::from_secs(10)), Ok(Seen::Reached)));
+    if phase.script == "relaying" && streamed {
+        let head = client.head().unwrap();
+        assert_eq!(head.status, 200);
+    } else {
+        // The provider is a moment ahead of the gateway.
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let (left, _kept) = leaving.leave(client);
+    match seen.recv_timeout(Duration::from_secs(10)) {
+        Ok(Seen::Ended(at)) => at.saturating_duration_since(left),
+        _ => panic!("the upstream request outlives its client"),
+    }
+}
+
+fn wait_for_exactly(mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(10));
+    }
+}
+
+#[test]
+fn a_client_that_leaves_ends_its_upstream_request_in_every_phase() {
+    let (tell, seen) = channel();
+    let world = world(&tell);
+    println!("{:<16} {:<7} {:<10} {:>9} {:>9}", "phase", "kind", "leaves by", "p50", "p99");
+    let mut slow = Vec::new();
+    for phase in &PHASES {
+        for streamed in [false, true] {
+            for leaving in [Leaving::Fin, Leaving::HalfClose, Leaving::Reset] {
+                // A long body takes a while to be sent; its phase does not depend on how the client leaves.
+                let rounds = if phase.padding > 0 { 3 } else { ROUNDS };
+                let mut times: Vec<Duration> =
+                    (0..rounds).map(|_| leave_once(&world, phase, streamed, leaving, &seen)).collect();
+                times.sort();
+                let (p50, p99) = (times[rounds / 2], times[rounds * 99 / 100]);
+                let kind = if streamed { "stream" } else { "whole" };
+                let leaves = format!("{leaving:?}");
+                println!("{:<16} {kind:<7} {leaves:<10} {p50:>9.2?} {p99:>9.2?}", phase.name);
+                if p50 > BOUND {
+                    slow.push(phase.name);
+                }
+            }
+        }
+    }
+    assert!(slow.is_empty(), "slower than {BOUND:?}: {slow:?}");
+    let rest = world.at_rest(Duration::from_secs(3));
+    assert_eq!((rest.clients, rest.upstreams), (0, 0), "{rest:?}");
+}

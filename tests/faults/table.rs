@@ -1,0 +1,182 @@
+//! The table: what each fault of a provider leads to, for a whole answer and for a stream. The same holds for clients
+//! of either shape, whether the provider speaks the same shape or the other, unless a row says otherwise.
+//!
+//! With a second target, [`Out::Fails`] with `next` becomes an answer of that target, at the second attempt.
+
+use Out::{Breaks, Fails, Served, Skip};
+
+/// What a client gets when the provider misbehaves.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub enum Out {
+    /// The healthy answer, complete, charged as the provider reports. `kept`: the connection serves the next request.
+    Served { kept: bool },
+    /// An error with its own status and no charge. `next`: another target may be tried.
+    Fails { status: u16, next: bool, kept: bool, says: &'static str },
+    /// 200, the first tokens, then an error event of this status's type; what was relayed is charged.
+    Breaks { status: u16, says: &'static str },
+    /// The fault does not exist for this kind of answer.
+    Skip,
+}
+
+/// Over which transports a fault is played.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub enum Over {
+    Both,
+    TlsAlone,
+    /// Plain; the place has no TLS twin, or the fault lies above it and is slow.
+    Plain,
+}
+
+/// One fault.
+pub struct Row {
+    /// The script the provider follows.
+    pub script: &'static str,
+    /// Where the provider listens: `usual`, or an address that is a fault by itself.
+    pub place: &'static str,
+    pub over: Over,
+    /// For a whole answer.
+    pub whole: Out,
+    /// For a stream.
+    pub stream: Out,
+    /// Bytes that the request is padded with.
+    pub padding: usize,
+}
+
+const KEPT: Out = Served { kept: true };
+const SERVED: Out = Served { kept: false };
+
+const fn fails(status: u16, says: &'static str) -> Out {
+    Fails { status, next: true, kept: false, says }
+}
+
+/// An error that the provider told properly: its connection is as good as before.
+const fn told(status: u16, next: bool, says: &'static str) -> Out {
+    Fails { status, next, kept: true, says }
+}
+
+const fn breaks(status: u16, says: &'static str) -> Out {
+    Breaks { status, says }
+}
+
+const fn at(place: &'static str, over: Over, outcome: Out) -> Row {
+    Row { script: "good", place, over, whole: outcome, stream: outcome, padding: 0 }
+}
+
+const fn row(script: &'static str, whole: Out, stream: Out) -> Row {
+    Row { script, place: "usual", over: Over::Both, whole, stream, padding: 0 }
+}
+
+const fn plain(row: Row) -> Row {
+    Row { over: Over::Plain, ..row }
+}
+
+const fn tls(row: Row) -> Row {
+    Row { over: Over::TlsAlone, ..row }
+}
+
+const fn long(row: Row, padding: usize) -> Row {
+    Row { padding, ..row }
+}
+
+const UNREACHABLE: &str = "cannot be reached";
+const BROKEN: &str = "broke off";
+const REFUSED: &str = "does not accept";
+const NOT_VALID: &str = "not valid";
+const NO_STREAM: &str = "not a stream";
+
+/// All faults but those that are a matter of waiting.
+pub const FAULTS: &[Row] = &[
+    // Healthy answers in every form they come in.
+    row("good", KEPT, KEPT),
+    row("chunked", KEPT, KEPT),
+    row("one_byte_chunks", KEPT, KEPT),
+    row("drip", KEPT, KEPT),
+    row("interim", KEPT, KEPT),
+    row("good_close", SERVED, SERVED),
+    row("to_end", SERVED, SERVED),
+    // Over TLS a missing close_notify proves nothing; a JSON object or a stream that is complete proves itself.
+    tls(row("to_end_no_notify", SERVED, SERVED)),
+    row("extra_bytes", SERVED, SERVED),
+    row("no_done", Skip, KEPT),
+    Row { place: "roomy", ..plain(row("huge", KEPT, Skip)) },
+    // No connection.
+    at("refused", Over::Plain, fails(500, UNREACHABLE)),
+    at("not-tls", Over::TlsAlone, fails(500, UNREACHABLE)),
+    at("untrusted", Over::TlsAlone, fails(500, UNREACHABLE)),
+    at("wrong-name", Over::TlsAlone, fails(500, UNREACHABLE)),
+    at("slams", Over::Plain, fails(500, BROKEN)),
+    at("slams-tls", Over::TlsAlone, fails(500, UNREACHABLE)),
+    // No answer, or no HTTP.
+    row("close", fails(500, BROKEN), fails(500, BROKEN)),
+    row("reset", fails(500, BROKEN), fails(500, BROKEN)),
+    row("garbage", fails(500, BROKEN), fails(500, BROKEN)),
+    row("bad_status", fails(500, BROKEN), fails(500, BROKEN)),
+    row("switching", fails(500, BROKEN), fails(500, BROKEN)),
+    row("two_lengths", fails(500, BROKEN), fails(500, BROKEN)),
+    row("length_and_chunks", fails(500, BROKEN), fails(500, BROKEN)),
+    row("long_head", fails(500, BROKEN), fails(500, BROKEN)),
+    row("head_cut", fails(500, BROKEN), fails(500, BROKEN)),
+    row("cut_at_head", fails(500, BROKEN), fails(500, BROKEN)),
+    // Errors that are told.
+    row("status_400", told(400, false, "the model"), told(400, false, "the model")),
+    row("status_413", told(400, false, "the model"), told(400, false, "the model")),
+    row("status_422", told(400, false, "the model"), told(400, false, "the model")),
+    row("status_401", told(500, true, REFUSED), told(500, true, REFUSED)),
+    row("status_402", told(500, true, REFUSED), told(500, true, REFUSED)),
+    row("status_403", told(500, true, REFUSED), told(500, true, REFUSED)),
+    row("status_404", told(500, true, REFUSED), told(500, true, REFUSED)),
+    row("status_408", told(500, true, "408"), told(500, true, "408")),
+    row("status_429", told(500, true, "429"), told(500, true, "429")),
+    row("status_500", told(500, true, "500"), told(500, true, "500")),
+    row("status_503", told(500, true, "503"), told(500, true, "503")),
+    row("status_529", told(500, true, "529"), told(500, true, "529")),
+    row("status_302", told(500, false, "302"), told(500, false, "302")),
+    row("html_502", told(500, true, "502"), told(500, true, "502")),
+    row("no_content", told(500, false, "204"), told(500, false, "204")),
+    row(
+        "body_of_204",
+        Fails { status: 500, next: false, kept: false, says: "204" },
+        Fails { status: 500, next: false, kept: false, says: "204" },
+    ),
+    // 200, and not the answer.
+    row("html_200", fails(500, NOT_VALID), fails(500, NO_STREAM)),
+    row("wrong_type", KEPT, fails(500, NO_STREAM)),
+    row("plain_for_stream", Skip, fails(500, NO_STREAM)),
+    row("gzip", fails(500, "compressed"), fails(500, "compressed")),
+    row("empty", fails(500, NOT_VALID), fails(500, BROKEN)),
+    row("not_json", fails(500, NOT_VALID), fails(500, NOT_VALID)),
+    row("error_200", fails(500, "overloaded"), fails(500, "overloaded")),
+    // In the middle of an answer.
+    row("cut", fails(500, BROKEN), breaks(500, BROKEN)),
+    row("to_end_cut", fails(500, NOT_VALID), breaks(500, BROKEN)),
+    tls(row("cut_no_notify", fails(500, BROKEN), breaks(500, BROKEN))),
+    row("reset_mid", fails(500, BROKEN), breaks(500, BROKEN)),
+    row("bad_chunk", fails(500, "badly framed"), breaks(500, "badly framed")),
+    row("malformed_mid", Skip, breaks(500, NOT_VALID)),
+    row("error_mid", Skip, breaks(500, "overloaded")),
+    row("no_finish", Skip, breaks(500, BROKEN)),
+    Row { place: "narrow", ..plain(row("too_large", fails(500, "max_response"), breaks(500, "max_event"))) },
+    // Before the request was sent.
+    long(row("early_good", SERVED, SERVED), 6 << 20),
+    long(plain(row("early_413", Fails { status: 400, next: false, kept: false, says: "too much" }, Skip)), 6 << 20),
+    long(plain(row("early_503_close", fails(500, "503"), fails(500, "503"))), 6 << 20),
+    long(plain(row("early_reset", fails(500, BROKEN), fails(500, BROKEN))), 6 << 20),
+];
+
+const CONNECT: &str = "connect_timeout";
+const FIRST: &str = "first_byte_timeout";
+const REQUEST: Out = Fails { status: 504, next: false, kept: false, says: "request_timeout" };
+
+/// The faults that are a matter of waiting. They are played all at once.
+pub const WAITS: &[Row] = &[
+    at("silent", Over::Plain, fails(504, CONNECT)),
+    at("silent-tls", Over::TlsAlone, fails(504, CONNECT)),
+    at("no-name", Over::Plain, fails(500, UNREACHABLE)),
+    row("stall", REQUEST, fails(504, FIRST)),
+    row("stall_at_head", REQUEST, fails(504, FIRST)),
+    row("stall_mid", REQUEST, breaks(504, "idle_timeout")),
+    row("pings", Skip, fails(504, FIRST)),
+    row("pings_mid", Skip, breaks(504, "idle_timeout")),
+    row("no_done_stall", Skip, SERVED),
+    row("tail_missing", REQUEST, SERVED),
+];

@@ -1,0 +1,180 @@
+//! The scripted provider's end of a connection: plain or TLS, with every way to end it, and the listeners that take
+//! connections for a script.
+
+use super::answers::Shape;
+use super::client::find;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use socket2::SockRef;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The longest wait of the provider for anything.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Bytes the kernel takes for a provider that does not read.
+const RECEIVE_BUFFER: usize = 64 * 1024;
+
+/// One connection as the provider holds it.
+pub enum Wire {
+    Plain(TcpStream),
+    Tls(Box<StreamOwned<ServerConnection, TcpStream>>),
+}
+
+impl Wire {
+    pub fn socket(&self) -> &TcpStream {
+        match self {
+            Wire::Plain(socket) => socket,
+            Wire::Tls(both) => &both.sock,
+        }
+    }
+
+    /// Sends all of `bytes`; errors mean that the gateway has gone, which scripts do not mind.
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        let bytes = bytes.as_ref();
+        let _ = match self {
+            Wire::Plain(socket) => socket.write_all(bytes),
+            Wire::Tls(both) => both.write_all(bytes).and_then(|()| both.flush()),
+        };
+    }
+
+    fn read(&mut self, block: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Wire::Plain(socket) => socket.read(block),
+            Wire::Tls(both) => both.read(block),
+        }
+    }
+
+    /// FIN, over TLS with a close_notify before it; then waits for the gateway's end, so that nothing is reset.
+    pub fn fin(&mut self) {
+        if let Wire::Tls(both) = self {
+            both.conn.send_close_notify();
+            let _ = both.flush();
+        }
+        self.fin_without_notify();
+    }
+
+    /// FIN alone.
+    pub fn fin_without_notify(&mut self) {
+        let _ = self.socket().shutdown(Shutdown::Write);
+        self.wait_for_end();
+    }
+
+    /// RST.
+    pub fn reset(&mut self) {
+        let _ = SockRef::from(self.socket()).set_linger(Some(Duration::ZERO));
+    }
+
+    /// Reads and drops until the gateway has ended the connection.
+    pub fn wait_for_end(&mut self) {
+        let mut block = [0; 64 * 1024];
+        while matches!(self.read(&mut block), Ok(count) if count > 0) {}
+    }
+
+    /// Nothing more is said for so long, unless the gateway goes before.
+    pub fn stall(&mut self, time: Duration) {
+        let _ = self.socket().set_read_timeout(Some(time));
+        self.wait_for_end();
+        let _ = self.socket().set_read_timeout(Some(PATIENCE));
+    }
+}
+
+/// One request as far as a script needs it.
+pub struct Asked {
+    pub shape: Shape,
+    pub stream: bool,
+    /// What stands after `#fault`, up to the slash; the kind of the answer follows it.
+    pub script: String,
+    /// Bytes of the body that have not been read.
+    pub left: usize,
+}
+
+impl Wire {
+    /// The next request; the body is read to its end unless the script's name begins with `early`.
+    pub fn request(&mut self) -> Option<Asked> {
+        let mut got = Vec::new();
+        let mut block = [0; 64 * 1024];
+        loop {
+            if let Some(asked) = parse(&got) {
+                return Some(asked);
+            }
+            match self.read(&mut block) {
+                Ok(count) if count > 0 => got.extend_from_slice(&block[..count]),
+                _ => return None,
+            }
+        }
+    }
+
+    /// Reads what `asked` left.
+    pub fn rest(&mut self, asked: &Asked) {
+        let (mut left, mut block) = (asked.left, [0; 64 * 1024]);
+        while left > 0 {
+            let most = left.min(block.len());
+            match self.read(&mut block[..most]) {
+                Ok(count) if count > 0 => left -= count,
+                _ => return,
+            }
+        }
+    }
+}
+
+fn parse(got: &[u8]) -> Option<Asked> {
+    let end = find(got, b"\r\n\r\n")? + 4;
+    let head = std::str::from_utf8(&got[..end]).unwrap();
+    let shape = Shape::ALL.into_iter().find(|shape| head.starts_with(&format!("POST {} ", shape.path())))?;
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+    let length: usize = length.parse().unwrap();
+    let body = &got[end..];
+    let at = find(body, b"#fault ")? + 7;
+    let word = body[at..].iter().position(|byte| matches!(byte, b' ' | b'"'))?;
+    let script = String::from_utf8(body[at..at + word].to_vec()).unwrap();
+    if body.len() < length && !script.starts_with("early") {
+        return None;
+    }
+    let (script, kind) = script.split_once('/')?;
+    Some(Asked { shape, stream: kind == "stream", script: script.to_owned(), left: length - body.len().min(length) })
+}
+
+/// An authority's certificate as PEM, and a server's configuration with a certificate for `localhost` by it.
+pub fn authority() -> (String, Arc<ServerConfig>) {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    let certificate = params.signed_by(&key, &issuer).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let secret = PrivatePkcs8KeyDer::from(key.serialize_der()).into();
+    let config = builder.with_no_client_auth().with_single_cert(vec![certificate.der().clone()], secret).unwrap();
+    (issuer.pem(), Arc::new(config))
+}
+
+/// Takes connections, each on a thread of its own, for `serve`.
+pub fn listen(tls: Option<Arc<ServerConfig>>, serve: impl Fn(Wire) + Clone + Send + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // A small window, so that a provider that does not read is felt at once.
+    SockRef::from(&listener).set_recv_buffer_size(RECEIVE_BUFFER).unwrap();
+    let at = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for socket in listener.incoming() {
+            let Ok(socket) = socket else { return };
+            let (serve, tls) = (serve.clone(), tls.clone());
+            std::thread::spawn(move || {
+                socket.set_nodelay(true).unwrap();
+                socket.set_read_timeout(Some(PATIENCE)).unwrap();
+                socket.set_write_timeout(Some(PATIENCE)).unwrap();
+                serve(match tls {
+                    None => Wire::Plain(socket),
+                    Some(config) => {
+                        Wire::Tls(Box::new(StreamOwned::new(ServerConnection::new(config).unwrap(), socket)))
+                    }
+                });
+            });
+        }
+    });
+    at
+}

@@ -1,0 +1,224 @@
+//! The gateway as a process of its own, the providers it is configured with, and a look at what it has in use.
+
+use super::answers::Shape;
+use super::client::{Answer, get};
+use super::play;
+use super::process::{Folder, Process, free_port, run, wait_for};
+use super::wire::{authority, listen};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// Deadlines short enough to be waited for, long enough for a busy machine.
+pub const CONFIG: &str = r#"
+[server]
+listen = "{gateway}"
+admin_listen = "{admin}"
+
+[store]
+url = "sqlite:tollgate.db"
+
+[upstream]
+connect_timeout = "1s"
+first_byte_timeout = "1s"
+idle_timeout = "1s"
+request_timeout = "3s"
+breaker_failures = 0
+pool_idle_timeout = "30s"
+
+[[plans]]
+name = "open"
+tokens = 1_000_000_000_000
+requests = 1_000_000_000
+
+"#;
+
+/// A running gateway with its providers.
+pub struct World {
+    pub gateway: Process,
+    pub at: SocketAddr,
+    pub admin: SocketAddr,
+    pub key: String,
+    pub folder: Folder,
+    /// Holds a place whose queue of connections is full.
+    _full: Vec<std::net::TcpStream>,
+}
+
+/// What of everything is in use, from `/metrics` and `/proc`.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Use {
+    pub clients: u64,
+    pub upstreams: u64,
+    pub idle: u64,
+    pub holds: u64,
+    pub buffered: u64,
+}
+
+impl Use {
+    /// Nothing is under way.
+    pub fn is_at_rest(&self) -> bool {
+        self.upstreams == self.idle && self.holds == 0 && self.buffered == 0
+    }
+}
+
+/// Name, scheme, host and port of a provider, and what it has that others have not.
+pub struct Place {
+    pub name: &'static str,
+    pub base: String,
+    pub more: String,
+}
+
+/// A provider without TLS.
+pub fn open(name: &'static str, at: SocketAddr) -> Place {
+    Place { name, base: format!("http://{at}"), more: String::new() }
+}
+
+/// A provider whose certificate is looked at: it must be the authority's, and name `host`.
+pub fn secure(name: &'static str, host: &str, at: SocketAddr) -> Place {
+    Place {
+        name,
+        base: format!("https://{host}:{}", at.port()),
+        more: "ca_file = \"ca.pem\"\naddresses = [\"127.0.0.1\"]\n".into(),
+    }
+}
+
+impl World {
+    pub fn start() -> World {
+        let folder = Folder::new();
+        let (pem, config) = authority();
+        let (_, strangers) = authority();
+        fs::write(folder.path().join("ca.pem"), pem).unwrap();
+        let plain = listen(None, play::faulty);
+        let usual_tls = listen(Some(config.clone()), play::faulty);
+        let (full, holders) = full_listener();
+        let places = [
+            open("usual", plain),
+            secure("usual-tls", "localhost", usual_tls),
+            open("good", listen(None, play::good)),
+            open("refused", SocketAddr::from(([127, 0, 0, 1], free_port()))),
+            open("silent", full),
+            open("slams", listen(None, play::slams)),
+            secure("slams-tls", "localhost", listen(None, play::slams)),
+            secure("not-tls", "localhost", listen(None, play::no_tls)),
+            secure("silent-tls", "localhost", listen(None, play::silent)),
+            secure("untrusted", "localhost", listen(Some(strangers), play::faulty)),
+            secure("wrong-name", "other.test", usual_tls),
+            Place { name: "no-name", base: "http://no.such.host.invalid".into(), more: String::new() },
+            open("roomy", plain),
+            Place { more: "breaker_failures = 2\nbreaker_cooldown = \"60s\"\n".into(), ..open("brittle", plain) },
+            Place { more: "max_event = \"1MiB\"\nmax_response = \"1MiB\"\n".into(), ..open("narrow", plain) },
+        ];
+        World::of(folder, &places, CONFIG, holders)
+    }
+
+    /// A gateway with these providers. `full` is kept as long as it lives.
+    pub fn of(folder: Folder, places: &[Place], config: &str, full: Vec<std::net::TcpStream>) -> World {
+        let (at, admin) = (address(), address());
+        let mut text = config.replace("{gateway}", &at.to_string()).replace("{admin}", &admin.to_string());
+        for place in places {
+            for shape in Shape::ALL {
+                text += &provider(place, shape);
+            }
+        }
+        for place in places {
+            for shape in Shape::ALL {
+                text += &model(place, shape);
+            }
+        }
+        fs::write(folder.path().join("tollgate.toml"), text).unwrap();
+        let issued = run(folder.path(), &["keys", "issue", "--name", "faults"], &[]);
+        assert_eq!(issued.code, 0, "{}", issued.err);
+        let gateway = Process::start(folder.path(), "gateway", &["serve"], &[]);
+        wait_for("the gateway", || get(admin, "/readyz").ok().filter(|answer| answer.status() == 200));
+        World { gateway, at, admin, key: issued.out.trim().to_owned(), folder, _full: full }
+    }
+
+    /// All metrics without labels.
+    pub fn metrics(&self) -> BTreeMap<String, f64> {
+        let answer: Answer = get(self.admin, "/metrics").unwrap();
+        let lines = answer.text().lines().filter(|line| !line.starts_with('#'));
+        lines.filter_map(|line| line.rsplit_once(' ')).map(|(k, v)| (k.to_owned(), v.parse().unwrap())).collect()
+    }
+
+    /// What is in use at this moment. The client connection that asks is not counted.
+    pub fn usage(&self) -> Use {
+        let metrics = self.metrics();
+        let of = |name: &str| metrics[name] as u64;
+        Use {
+            clients: of("tollgate_client_connections") - 1,
+            upstreams: of("tollgate_upstream_connections"),
+            idle: of("tollgate_upstream_idle_connections"),
+            holds: of("tollgate_open_holds"),
+            // The request that asks holds a block itself.
+            buffered: of("tollgate_buffered_bytes").saturating_sub(2 * 4096),
+        }
+    }
+
+    /// What is in use once nothing is under way.
+    pub fn at_rest(&self, patience: Duration) -> Use {
+        let start = Instant::now();
+        loop {
+            let found = self.usage();
+            if found.is_at_rest() {
+                return found;
+            }
+            assert!(start.elapsed() < patience, "still in use after {patience:?}: {found:?}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// The row of a request, as a JSON object with its columns; waits until it is committed.
+    pub fn row(&self, id: &str) -> Value {
+        let db = rusqlite::Connection::open(self.folder.path().join("tollgate.db")).unwrap();
+        let hex = id.trim_start_matches("req_").to_uppercase();
+        let sql = "SELECT json_object('target', target, 'attempts', attempts, 'status', status, 'stream', stream, \
+                   'in', uncached_in, 'out', out, 'source', source), count(*) FROM rows WHERE hex(request) = ?1";
+        wait_for("the row", || {
+            let (text, count): (String, i64) = db.query_row(sql, [&hex], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+            assert!(count < 2, "{count} rows of {id}");
+            (count == 1).then(|| serde_json::from_str(&text).unwrap())
+        })
+    }
+}
+
+fn address() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], free_port()))
+}
+
+fn provider(place: &Place, shape: Shape) -> String {
+    let Place { name, base, more } = place;
+    let path = if shape == Shape::Chat { "/v1" } else { "" };
+    let shape = shape.name();
+    format!("[[providers]]\nname = \"{name}-{shape}\"\nshape = \"{shape}\"\nbase_url = \"{base}{path}\"\n{more}\n")
+}
+
+/// Two models: the place alone, and the place with the good one behind it.
+fn model(place: &Place, shape: Shape) -> String {
+    let (name, shape) = (place.name, shape.name());
+    let target = |name: &str| format!("{{ provider = \"{name}-{shape}\", model = \"up\" }}");
+    let more = if name == "roomy" { "request_timeout = \"60s\"\n" } else { "" };
+    format!(
+        "[[models]]\nid = \"{name}-{shape}-one\"\ncontext = \"1M\"\n{more}targets = [{}]\n\
+         [[models]]\nid = \"{name}-{shape}-two\"\ncontext = \"1M\"\n{more}targets = [{}, {}]\n\n",
+        target(name),
+        target(name),
+        target("good"),
+    )
+}
+
+/// An address whose queue is full: the kernel drops every further SYN, so that a dial hangs.
+pub fn full_listener() -> (SocketAddr, Vec<std::net::TcpStream>) {
+    use socket2::{Domain, Socket, Type};
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    socket.listen(0).unwrap();
+    let at = socket.local_addr().unwrap().as_socket().unwrap();
+    let mut held = vec![std::net::TcpStream::from(socket)];
+    while let Ok(next) = std::net::TcpStream::connect_timeout(&at, Duration::from_millis(100)) {
+        held.push(next);
+        assert!(held.len() < 64, "the queue does not fill");
+    }
+    (at, held)
+}
