@@ -17,6 +17,11 @@ pub const IMAGE_TOKENS: u64 = 1000;
 /// Tokens around one message: role and separators.
 pub const MESSAGE_TOKENS: u64 = 4;
 
+/// Strings longer than this many bytes are sampled.
+const SAMPLED_ABOVE: usize = 256 * 1024;
+/// Samples taken of one, and bytes in each.
+const SAMPLES: usize = 64;
+const SAMPLE: usize = 1024;
 /// Bytes looked at together.
 const LANES: usize = 16;
 /// Costs nothing after anything: fills up the last block.
@@ -42,8 +47,23 @@ impl Estimator {
         Estimator::default()
     }
 
-    /// Counts the text that the inside of a valid JSON string stands for, or a number as it is written.
+    /// Counts the text that the inside of a valid JSON string stands for, or a number as it is written. Of a very long
+    /// one samples are counted, so that no single string can hold up whoever asks.
     pub fn feed_json(&mut self, raw: &[u8]) {
+        if raw.len() <= SAMPLED_ABOVE {
+            return self.count(raw);
+        }
+        let step = raw.len() / SAMPLES;
+        for sample in raw.chunks_exact(step).map(|part| &part[..SAMPLE]) {
+            let mut counted = Estimator::new();
+            counted.count(sample);
+            let parts = counted.net_parts().saturating_mul(step as u64) / SAMPLE as u64;
+            self.parts = self.parts.saturating_add(parts);
+        }
+        self.cut();
+    }
+
+    fn count(&mut self, raw: &[u8]) {
         let Some(last) = raw.last() else { return };
         // Each byte stands in `new` beside the one before it in `old`.
         let (head, rest) = raw.split_at(raw.len().min(LANES));
@@ -87,8 +107,11 @@ impl Estimator {
 
     /// Tokens counted so far, rounded to the nearest; never 0 where anything was fed.
     pub fn tokens(&self) -> u64 {
-        let parts = self.parts.saturating_sub(self.hex * HEX_EXCESS);
-        (parts.saturating_add(PARTS / 2) / PARTS).max(u64::from(self.parts > 0))
+        (self.net_parts().saturating_add(PARTS / 2) / PARTS).max(u64::from(self.parts > 0))
+    }
+
+    fn net_parts(&self) -> u64 {
+        self.parts.saturating_sub(self.hex * HEX_EXCESS)
     }
 }
 

@@ -85,3 +85,19 @@ fn committed_texts_are_estimated_close_to_what_a_real_vocabulary_counts() {
         assert!(error.abs() <= ERROR_MAX, "{name}: {} for {real}, {error:+.1} %", estimator.tokens());
     }
 }
+
+#[test]
+fn a_very_long_string_is_sampled_and_comes_out_alike() {
+    let folder = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokens");
+    for name in ["english", "code", "json", "chinese", "mixed"] {
+        let text = std::fs::read_to_string(folder.join(name).with_extension("txt")).unwrap();
+        let mut json = Vec::new();
+        crate::wire::json::write_escaped(&mut json, text.as_bytes());
+        let times = SAMPLED_ABOVE / json.len() + 2;
+        let (mut once, mut sampled) = (Estimator::new(), Estimator::new());
+        once.feed_json(&json);
+        sampled.feed_json(&json.repeat(times));
+        let ratio = sampled.tokens() as f64 / (once.tokens() * times as u64) as f64;
+        assert!((0.9..1.1).contains(&ratio), "{name}: {ratio}");
+    }
+}
