@@ -570,8 +570,12 @@ pub fn unescape(raw: &[u8], out: &mut Vec<u8>) {
 
 /// True if the inside of a valid JSON string stands for `text`.
 pub fn eq_unescaped(raw: &[u8], text: &str) -> bool {
-    if raw == text.as_bytes() || !raw.contains(&b'\\') {
+    // An escape is longer than what it stands for, so only a longer `raw` can be a text that is written with some.
+    if raw.len() <= text.len() {
         return raw == text.as_bytes();
+    }
+    if !raw.contains(&b'\\') {
+        return false;
     }
     let mut left = text.as_bytes();
     for run in runs(raw) {

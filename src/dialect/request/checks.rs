@@ -401,7 +401,7 @@ impl Checks {
     fn value_tokens(&mut self, buf: &[u8], token: Token, span: Span) {
         let raw = span.of(buf);
         if token != Token::String {
-            self.tokens.feed(raw);
+            self.tokens.feed_json(raw);
             return;
         }
         let inline = raw.starts_with(b"data:");

@@ -4,7 +4,7 @@
 //! `dialect`.
 
 use super::{find_either, skip_unescaped};
-use std::io::Write;
+use crate::base::text::push_number;
 
 /// Appends the comma before a member or an item, where one is needed: a value never ends in an opening bracket.
 fn comma(out: &mut Vec<u8>) {
@@ -28,8 +28,7 @@ pub fn item(out: &mut Vec<u8>) {
 
 /// Appends a count.
 pub fn write_count(out: &mut Vec<u8>, count: u64) {
-    // Writing to a vector cannot fail.
-    let _ = write!(out, "{count}");
+    push_number(out, count);
 }
 
 /// Appends a JSON string whose inside is already escaped.
