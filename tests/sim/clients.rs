@@ -23,6 +23,8 @@ pub enum Kind {
     BadJson,
     TooLarge,
     NotHttp,
+    /// A request with bytes changed at random; the last one of its connection.
+    Mangled,
 }
 
 /// One request as the client remembers it.
@@ -164,8 +166,14 @@ impl Client {
                 let head = format!("POST /v1/messages HTTP/1.1\r\nhost: g\r\nx-api-key: {key}\r\n");
                 format!("{head}{close}content-length: 70000000\r\n\r\nxxxxxxxx").into_bytes()
             }
+            Kind::Mangled => mangled(key, rng),
             Kind::BadJson | Kind::UnknownModel | Kind::Generate { .. } => self.post(&mut ask, key, close, rng),
         };
+        if ask.kind == Kind::Mangled {
+            // What it asks for now nobody knows: whatever comes must be HTTP, and that is all.
+            self.plan.clear();
+            self.reading.lenient = true;
+        }
         self.outbox.extend_from_slice(&bytes);
         self.awaiting.push_back(ask);
     }
@@ -206,8 +214,37 @@ impl Client {
     }
 }
 
+/// A request of any kind with some of its bytes changed, removed or doubled.
+fn mangled(key: &str, rng: &mut Rng) -> Vec<u8> {
+    let body = "{\"model\":\"small\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"mangled\"}]}";
+    let framing = match rng.below(2) {
+        0 => format!("content-length: {}\r\n\r\n{body}", body.len()),
+        _ => format!("transfer-encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n", body.len()),
+    };
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nexpect: 100-continue\r\n";
+    let mut bytes = format!("{head}authorization: Bearer {key}\r\n{framing}").into_bytes();
+    mangle(&mut bytes, rng);
+    bytes
+}
+
+/// Changes some bytes.
+pub fn mangle(bytes: &mut Vec<u8>, rng: &mut Rng) {
+    for _ in 0..1 + rng.below(4) {
+        let at = rng.below(bytes.len() as u64) as usize;
+        match rng.below(4) {
+            0 => bytes[at] ^= 1 << rng.below(8),
+            1 => bytes[at] = b"\r\n\0 :,{}[]\"\\0f"[rng.below(14) as usize],
+            2 if bytes.len() > 1 => {
+                bytes.remove(at);
+            }
+            _ => bytes.insert(at, bytes[at]),
+        }
+    }
+}
+
 fn kind(rng: &mut Rng) -> Kind {
     match rng.below(20) {
+        8 if rng.below(2) == 0 => Kind::Mangled,
         0 => Kind::Models,
         1 => Kind::Quota,
         2 => Kind::Root,
