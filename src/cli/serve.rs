@@ -15,7 +15,8 @@ use crate::io::store::book::StoreError;
 use crate::io::store::sqlite::Sqlite;
 use crate::io::store::{self, Duties, StoreHandle, StoreNotice};
 use crate::policy::config::{Durability, High, StoreUrl};
-use crate::policy::window::{self, Period};
+use crate::policy::meter::DAYS_KEPT;
+use crate::policy::window;
 use reload::Reloader;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -114,12 +115,11 @@ fn open_ledger(path: &Path, config: &High) -> Result<Sqlite, String> {
 /// Everything the ledger says about keys, periods and windows.
 fn continue_from(db: &Sqlite, config: &High, now: Now) -> Result<Start, String> {
     let failed = |error: StoreError| format!("cannot read the ledger: {error}");
-    let (month, _) = Period::Month.bounds(now.unix);
-    let (week, _) = Period::Week.bounds(now.unix);
     // Windows of different lengths do not nest, so the longest need not begin first.
     let starts = config.plans.iter().map(|plan| window::window(now.unix, plan.window).0);
     let window = starts.min().unwrap_or(now.unix);
-    let days = db.day_sums(month.min(week)).map_err(failed)?;
+    let since = Unix(now.unix.0.saturating_sub(DAYS_KEPT * window::DAY_MS));
+    let days = db.day_sums(since).map_err(failed)?;
     let mut seed = [0u8; 32];
     ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut seed)
         .map_err(|_| "no entropy is available".to_string())?;

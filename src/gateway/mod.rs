@@ -71,7 +71,8 @@ pub struct Start {
     pub client_listeners: usize,
     /// All keys.
     pub keys: Vec<KeyRecord>,
-    /// Tokens settled per key and UTC day (its first moment), since the beginning of the longest period.
+    /// Tokens settled per key and UTC day (its first moment), since the beginning of the longest period, better since
+    /// [`crate::policy::meter::DAYS_KEPT`] days ago.
     pub days: Vec<(KeyId, Unix, u64)>,
     /// Requests since the beginning of the longest window: key, admission, tokens. Their tokens are in `days` too.
     pub recent: Vec<(KeyId, Unix, u64)>,
