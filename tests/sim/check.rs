@@ -61,6 +61,18 @@ impl Reading {
         self.answers.runs_to_end()
     }
 
+    /// The connection was closed in an orderly way: that ends an answer without a length.
+    pub fn closed(
+        &mut self,
+        asks: &mut std::collections::VecDeque<Ask>,
+        book: &Book,
+        seen: &mut BTreeMap<String, Seen>,
+    ) -> Result<(), String> {
+        let Some(ask) = asks.pop_front().filter(|_| self.open && self.runs_to_end()) else { return Ok(()) };
+        self.open = false;
+        self.judge(&ask, true, book, seen)
+    }
+
     /// Takes bytes; `asks` are the unanswered requests in their order. Answers read to their end are removed from it.
     pub fn take(
         &mut self,
@@ -124,7 +136,7 @@ impl Reading {
         (self.status, self.id, self.open) = (status, id.to_string(), true);
         self.body.clear();
         self.last = field(lines, "connection") == Some("close");
-        if ask.last && !self.last {
+        if (ask.last || ask.old) && !self.last {
             return Err("the client asked for close and was not told so".to_string());
         }
         Ok(())

@@ -35,6 +35,8 @@ pub struct Ask {
     pub key: usize,
     /// The client asked that the connection be closed after it.
     pub last: bool,
+    /// It is an HTTP/1.0 request, and so the last one.
+    pub old: bool,
     /// Waits for `100 Continue` before it sends the body.
     pub held_body: Option<Vec<u8>>,
 }
@@ -87,6 +89,7 @@ impl Client {
                 marker: *supply.next_marker,
                 key: rng.below(supply.keys.len() as u64) as usize,
                 last: rng.below(12) == 0,
+                old: rng.below(15) == 0,
                 held_body: None,
             });
         }
@@ -118,7 +121,7 @@ impl Client {
             return self.leave(rng);
         }
         if self.outbox.is_empty() && (self.awaiting.is_empty() || self.temper.pipelines) {
-            let held = self.awaiting.back().is_some_and(|ask| ask.held_body.is_some() || ask.last);
+            let held = self.awaiting.back().is_some_and(|ask| ask.held_body.is_some() || ask.last || ask.old);
             match self.plan.pop_front() {
                 _ if held => {}
                 Some(ask) => self.begin(ask, rng, supply),
@@ -153,8 +156,9 @@ impl Client {
     fn begin(&mut self, mut ask: Ask, rng: &mut Rng, supply: &Supply<'_>) {
         let key = &supply.keys[ask.key];
         let close = if ask.last { "connection: close\r\n" } else { "" };
+        let version = if ask.old { "1.0" } else { "1.1" };
         let get = |path: &str, key: &str| {
-            format!("GET {path} HTTP/1.1\r\nhost: g\r\n{close}authorization: Bearer {key}\r\n\r\n").into_bytes()
+            format!("GET {path} HTTP/{version}\r\nhost: g\r\n{close}authorization: Bearer {key}\r\n\r\n").into_bytes()
         };
         let bytes = match ask.kind {
             Kind::Models => get("/v1/models", key),
@@ -185,11 +189,12 @@ impl Client {
         };
         let body = body(ask, messages, stream, rng);
         let path = if messages { "/v1/messages" } else { "/v1/chat/completions" };
-        let mut head = format!("POST {path} HTTP/1.1\r\nhost: g\r\nauthorization: Bearer {key}\r\n{close}");
+        let version = if ask.old { "1.0" } else { "1.1" };
+        let mut head = format!("POST {path} HTTP/{version}\r\nhost: g\r\nauthorization: Bearer {key}\r\n{close}");
         if messages {
             head.push_str("cookie: a=b\r\nx-forwarded-for: 10.0.0.1\r\n");
         }
-        let payload = if rng.below(3) == 0 {
+        let payload = if rng.below(3) == 0 && !ask.old {
             head.push_str("transfer-encoding: chunked\r\n");
             let mut out = Vec::new();
             let mut rest = body.as_bytes();
@@ -206,7 +211,7 @@ impl Client {
             head.push_str(&format!("content-length: {}\r\n", body.len()));
             body.into_bytes()
         };
-        if rng.below(8) == 0 {
+        if rng.below(8) == 0 && !ask.old {
             ask.held_body = Some(payload);
             return format!("{head}expect: 100-continue\r\n\r\n").into_bytes();
         }

@@ -365,6 +365,9 @@ impl World {
                 Err(format!("a client was cut at {} for nothing: {}", self.now.mono.0, client.brief()))
             };
         }
+        if client.reading.runs_to_end() {
+            client.reading.closed(&mut client.awaiting, &self.book, &mut self.seen)?;
+        }
         let mid_answer = !client.reading.is_between() && !client.reading.runs_to_end();
         if mid_answer {
             return Err(format!("closed in the middle of an answer: {}", client.brief()));
