@@ -1,5 +1,11 @@
 //! A local estimate of tokens: one pass, a few bytes of state, no vocabulary.
 //!
+//! Text is cut as the vocabularies of today cut it before they look anything up: words with the space before them,
+//! groups of three digits, runs of marks, ideographs. What a run costs was fitted to OpenAI's `o200k_base` on English,
+//! code, JSON and Chinese. Against it the committed texts in `tests/fixtures/tokens` come out within 10 % each, as the
+//! test below measures; on other prose, code and JSON errors of up to 7 %, on Chinese of up to 20 % were seen. A text
+//! of a few words may be further off.
+//!
 //! Owns the estimate. Must never be charged where an upstream has reported usage. Called for reservations, for
 //! `message_start`, for usage that no upstream reported and for `POST /v1/messages/count_tokens`.
 
@@ -17,12 +23,18 @@ enum Class {
     Nothing,
     Space,
     Newline,
-    Lower,
-    Upper,
+    Letter,
     Digit,
+    /// ASCII punctuation.
     Mark,
     Ideograph,
+    /// Kana and Hangul.
+    Syllable,
+    /// Punctuation beyond ASCII.
+    WideMark,
+    /// Letters of any other script.
     Foreign,
+    /// Emoji, arrows, dingbats.
     Symbol,
 }
 
@@ -31,7 +43,13 @@ enum Class {
 pub struct Estimator {
     milli: u64,
     class: Class,
+    /// Characters of the run under way, and how many of them are capitals.
     len: u32,
+    capitals: u32,
+    /// What stands before it, and whether that is a single character.
+    before: Class,
+    before_single: bool,
+    small_last: bool,
 }
 
 impl Estimator {
@@ -61,9 +79,7 @@ impl Estimator {
 
     /// Ends the word under way: what follows is other text.
     pub fn cut(&mut self) {
-        self.milli += self.open_run();
-        self.class = Class::Nothing;
-        self.len = 0;
+        *self = Estimator { milli: self.milli + self.cost(Class::Nothing), ..Estimator::default() };
     }
 
     /// Counts whole tokens.
@@ -71,61 +87,76 @@ impl Estimator {
         self.milli = self.milli.saturating_add(tokens.saturating_mul(1000));
     }
 
-    /// Tokens counted so far, rounded up.
+    /// Tokens counted so far, rounded to the nearest; never 0 where anything was fed.
     pub fn tokens(&self) -> u64 {
-        (self.milli.saturating_add(self.open_run())).div_ceil(1000)
+        let milli = self.milli.saturating_add(self.cost(Class::Nothing));
+        (milli.saturating_add(500) / 1000).max(u64::from(milli > 0))
     }
 
     fn char(&mut self, c: char) {
         let class = classify(c);
-        let goes_on = class == self.class || (class == Class::Lower && self.class == Class::Upper && self.len == 1);
+        let capital = c.is_ascii_uppercase();
+        // A capital after a small letter begins another word: camelCase.
+        let goes_on = class == self.class && !(capital && self.small_last);
         if !goes_on {
-            self.milli += self.open_run();
-            self.len = 0;
+            self.milli += self.cost(class);
+            (self.before, self.before_single) = (self.class, self.len == 1);
+            (self.class, self.len, self.capitals) = (class, 0, 0);
         }
-        self.class = class;
         self.len = self.len.saturating_add(1);
+        self.capitals += u32::from(capital);
+        self.small_last = class == Class::Letter && !capital;
+        if class == Class::Letter && !c.is_ascii() {
+            self.milli += ACCENT;
+        }
     }
 
-    /// Thousandths of a token that the run under way is worth.
-    fn open_run(&self) -> u64 {
+    /// Thousandths of a token that the run under way is worth, `next` being what follows it.
+    fn cost(&self, next: Class) -> u64 {
         let len = u64::from(self.len);
+        let over = |free: u64, each: u64| len.saturating_sub(free) * each;
         match self.class {
             Class::Nothing => 0,
-            // A single space belongs to the word after it.
-            Class::Space => u64::from(len > 1) * 1000,
-            Class::Newline => 1000,
-            Class::Lower => {
-                if len <= 8 {
-                    1000
-                } else {
-                    1000 + (len - 8) * 200
-                }
-            }
-            Class::Upper => 1000 + len.saturating_sub(2) * 250,
+            // A single space belongs to the word after it, spaces before a line feed to the line feed.
+            Class::Space if next == Class::Newline || (len == 1 && next != Class::Digit) => 0,
+            Class::Space => 856,
+            // A line feed after a mark belongs to the mark.
+            Class::Newline if self.before == Class::Mark => u64::from(len > 1) * 600,
+            Class::Newline => 700,
+            Class::Letter if self.len > 1 && self.capitals == self.len => 1326 + over(8, 300),
+            Class::Letter if self.before == Class::Space => 935 + over(7, 206),
+            Class::Letter => 1070 + over(5, 40) + over(16, 260),
             Class::Digit => len.div_ceil(3) * 1000,
-            Class::Mark => 700 + (len - 1) * 300,
-            Class::Ideograph => len * 750,
-            Class::Foreign => 500 + len * 250,
-            Class::Symbol => len * 2000,
+            // A single mark belongs to the word after it.
+            Class::Mark if len == 1 && next == Class::Letter && self.before != Class::Space => 363,
+            Class::Mark => 1012 + len.min(8).saturating_sub(2) * 306 + over(8, 60),
+            Class::Ideograph => 650 + len * 670,
+            Class::Syllable => len * 680,
+            Class::WideMark => 1000,
+            Class::Foreign => 1818 + over(7, 250),
+            Class::Symbol => len * 2200,
         }
     }
 }
+
+/// What an accented letter adds: words that have one are rarer, and cut into more pieces.
+const ACCENT: u64 = 1641;
 
 fn classify(c: char) -> Class {
     match c {
         ' ' | '\t' => Class::Space,
         '\n' | '\r' => Class::Newline,
-        'a'..='z' => Class::Lower,
-        'A'..='Z' => Class::Upper,
+        'a'..='z' | 'A'..='Z' | '\u{c0}'..='\u{24f}' => Class::Letter,
         '0'..='9' => Class::Digit,
         '\0'..='\u{7f}' => Class::Mark,
-        '\u{2e80}'..='\u{9fff}' | '\u{ac00}'..='\u{d7af}' | '\u{f900}'..='\u{faff}' | '\u{ff00}'..='\u{ffef}' => {
-            Class::Ideograph
-        }
-        '\u{20000}'..='\u{3ffff}' => Class::Ideograph,
-        '\u{2000}'..='\u{206f}' => Class::Mark,
+        '\u{80}'..='\u{bf}' | '\u{2000}'..='\u{206f}' | '\u{3000}'..='\u{303f}' => Class::WideMark,
+        '\u{ff00}'..='\u{ffef}' => Class::WideMark,
+        '\u{3040}'..='\u{30ff}' | '\u{ac00}'..='\u{d7af}' => Class::Syllable,
+        '\u{2e80}'..='\u{9fff}' | '\u{f900}'..='\u{faff}' | '\u{20000}'..='\u{3ffff}' => Class::Ideograph,
         '\u{2100}'..='\u{2bff}' | '\u{1f000}'..='\u{1ffff}' => Class::Symbol,
         _ => Class::Foreign,
     }
 }
+
+#[cfg(test)]
+mod tests;

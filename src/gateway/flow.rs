@@ -58,4 +58,12 @@ impl Flow {
             Flow::Cross(translator) => translator.finish_seen(),
         }
     }
+
+    /// Where the end of the stream begins in what the last [`Flow::feed`] has appended; see [`StreamTap::end_at`].
+    pub(crate) fn end_at(&self) -> Option<usize> {
+        match self {
+            Flow::Same(tap) => tap.end_at(),
+            Flow::Cross(translator) => translator.end_at(),
+        }
+    }
 }
