@@ -9,7 +9,7 @@ import unittest
 
 import gateway
 
-SUITES = ["openai", "anthropic", "matrix"]
+SUITES = ["openai", "anthropic", "matrix", "agents"]
 
 
 class Result(unittest.TextTestResult):
