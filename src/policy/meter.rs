@@ -208,6 +208,15 @@ impl Meter {
         limit(kind, account, plan, now)
     }
 
+    /// Takes over a request that another process admitted at `admitted` with `reserved` tokens and still serves. Counts
+    /// in the present window and period as far as its admission lies in them.
+    pub fn adopt(&mut self, key: KeyIx, plan: &Plan, now: Unix, admitted: Unix, reserved: u64) -> Hold {
+        let (window, period) = (window(admitted, plan.window), plan.period.bounds(admitted));
+        let open = Open { key, window, period, admitted, reserved, shared: false };
+        self.at(key, plan, now).adopt(&open);
+        Hold(self.open.insert(open))
+    }
+
     fn hold(&mut self, key: KeyIx, now: Unix, estimate: u64, shared: bool) -> Hold {
         let account = &mut self.accounts[key.0 as usize];
         account.begin(estimate);
