@@ -219,6 +219,8 @@ fn chat_value(path: &[K], token: Token, whole: Span, seen: &mut Seen) -> bool {
         [K::Model] => seen.splice(whole, Own::Model),
         [K::Usage] => seen.usage = (token == Token::ObjectClose).then_some(whole),
         [K::Error] => seen.error = Some(whole),
+        // Some servers say so in the place of an `error` member.
+        [K::Object] => seen.kind = Some(whole),
         [K::Choices] => seen.choices = Some(whole),
         [K::Choices, K::Item, K::FinishReason] => seen.finish |= token == Token::String,
         [K::Choices, K::Item, K::Delta, K::Content | K::ReasoningContent | K::Reasoning | K::Refusal] => return true,
