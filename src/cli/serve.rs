@@ -3,26 +3,23 @@
 use super::ServeArgs;
 use super::load::{self, Secrets};
 use super::output::Failure;
-use crate::base::time::{Now, Unix};
-use crate::gateway::orders::{Notice, Order};
-use crate::gateway::{Gateway, Start};
+use crate::base::time::Unix;
+use crate::gateway::Gateway;
+use crate::gateway::orders::Order;
 use crate::io::clock::Clock;
 use crate::io::listen;
-use crate::io::mailbox::Mailbox;
-use crate::io::reactor::{Note, Reactor};
+use crate::io::reactor::Reactor;
 use crate::io::scribe::Scribe;
-use crate::io::store::book::StoreError;
-use crate::io::store::sqlite::Sqlite;
-use crate::io::store::{self, Duties, StoreHandle, StoreNotice};
-use crate::policy::config::{Durability, High, StoreUrl};
-use crate::policy::meter::DAYS_KEPT;
+use crate::policy::config::High;
 use crate::policy::window;
+use ledger::{Keeper, Opened};
 use reload::Reloader;
 use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 
+mod ledger;
 mod reload;
 pub(super) mod setup;
 
@@ -63,86 +60,48 @@ pub(super) fn serve(
     listeners: Listeners,
     log: Box<dyn std::io::Write + Send>,
 ) -> Result<(), String> {
-    if let Some(setting) = not_built_yet(&config) {
-        return Err(format!("{setting} is accepted by the configuration but not built yet"));
-    }
-    let StoreUrl::Sqlite(ledger) = config.store.url.clone() else {
-        return Err("a shared store is not built yet".into());
-    };
     listen::raise_descriptor_limit().map_err(|error| format!("cannot raise the descriptor limit: {error}"))?;
     silence_panics();
     let security = setup::security(&config, None)?;
     let config = Arc::new(config);
     let now = Clock::new().now();
-    let db = open_ledger(&ledger, &config)?;
-    let mut start = continue_from(&db, &config, now)?;
+    let mut ledger = Opened::open(&config)?;
+    let mut start = ledger.start(&config, now)?;
     start.client_listeners = listeners.clients.len();
     let gateway = Gateway::new(config.clone(), start, now);
     let scribe = Scribe::start(log).map_err(|error| format!("cannot start the log thread: {error}"))?;
     scribe.write(banner(&config, &listeners, now.unix));
 
-    let store: Arc<OnceLock<StoreHandle>> = Arc::default();
+    ledger.warnings()?.iter().for_each(|text| drop(scribe.write(warning(text, now.unix))));
+
+    let store: Arc<OnceLock<Keeper>> = Arc::default();
     let reloader: Arc<OnceLock<Reloader>> = Arc::default();
     let outbox = outbox(scribe, store.clone(), reloader.clone());
     let mut reactor = Reactor::new(gateway, setup::setup(listeners, security.clone()), outbox)
         .map_err(|error| format!("cannot start the loop: {error}"))?;
-    let duties =
-        Duties { urgent: config.store.durability == Durability::BeforeReply, retention: config.store.retention };
-    let handle = store::spawn(db, duties, tell(reactor.mailbox()))
-        .map_err(|error| format!("cannot start the ledger's thread: {error}"))?;
     // The cells are empty: this is their only writer.
-    let _ = store.set(handle);
+    let _ = store.set(ledger.keep(&config, reactor.mailbox())?);
     let _ = reloader.set(Reloader::new(path, security, reactor.mailbox()));
     reactor.watch_signals().map_err(|error| format!("cannot watch signals: {error}"))?;
     reactor.run().map_err(|error| format!("the loop failed: {error}"))?;
     Ok(())
 }
 
-/// Settings whose feature comes later: refused, since a setting that does nothing would be worse.
-fn not_built_yet(config: &High) -> Option<&'static str> {
-    let server = &config.server;
-    match () {
-        () if server.reuse_port => Some("server.reuse_port"),
-        () => None,
-    }
-}
-
-fn open_ledger(path: &Path, config: &High) -> Result<Sqlite, String> {
-    let durable = config.store.durability == Durability::BeforeReply;
-    store::open_owner(path, durable).map_err(|error| format!("cannot open the ledger {}: {error}", path.display()))
-}
-
-/// Everything the ledger says about keys, periods and windows.
-fn continue_from(db: &Sqlite, config: &High, now: Now) -> Result<Start, String> {
-    let failed = |error: StoreError| format!("cannot read the ledger: {error}");
-    // Windows of different lengths do not nest, so the longest need not begin first.
-    let starts = config.plans.iter().map(|plan| window::window(now.unix, plan.window).0);
-    let window = starts.min().unwrap_or(now.unix);
-    let since = Unix(now.unix.0.saturating_sub(DAYS_KEPT * window::DAY_MS));
-    let days = db.day_sums(since).map_err(failed)?;
-    let mut seed = [0u8; 32];
-    ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut seed)
-        .map_err(|_| "no entropy is available".to_string())?;
-    Ok(Start {
-        seed,
-        client_listeners: 0,
-        keys: db.list_keys().map_err(failed)?,
-        days: days.into_iter().map(|sum| (sum.key, sum.day, sum.tokens)).collect(),
-        recent: db.rows_since(window).map_err(failed)?,
-    })
-}
-
 /// The way of rows and log lines to their threads: a copy under a lock, without a system call.
 fn outbox(
     scribe: Scribe,
-    store: Arc<OnceLock<StoreHandle>>,
+    store: Arc<OnceLock<Keeper>>,
     reloader: Arc<OnceLock<Reloader>>,
 ) -> impl FnMut(Vec<Order>) -> Vec<Order> {
     move |mut orders| {
+        // Rows before questions: what has ended makes room for what would begin.
+        orders.sort_by_key(|order| matches!(order, Order::Asks(_)));
         for order in orders.drain(..) {
             match (order, store.get()) {
-                (Order::Rows(rows), Some(store)) => drop(store.write(rows)),
-                (Order::Rows(_), None) => {}
+                (Order::Rows(rows), Some(store)) => store.write(rows),
+                (Order::Asks(asks), Some(store)) => store.ask(asks),
+                (Order::Releases(releases), Some(store)) => store.release(releases),
+                (Order::Rows(_) | Order::Asks(_) | Order::Releases(_), None) => {}
                 (Order::Log(lines), _) => drop(scribe.write(lines)),
                 (Order::Reload(before), _) => {
                     if let Some(reloader) = reloader.get() {
@@ -152,19 +111,6 @@ fn outbox(
             }
         }
         orders
-    }
-}
-
-/// The way of the ledger's news into the loop. A letter that cannot be delivered finds the loop gone.
-fn tell(mailbox: Mailbox<Note<Gateway>>) -> impl Fn(StoreNotice) + Send + 'static {
-    move |notice| {
-        let notice = match notice {
-            StoreNotice::Keys(keys) => Notice::Keys(keys),
-            StoreNotice::Committed { rows } => Notice::Committed(rows),
-            StoreNotice::Failed => Notice::StoreFailed,
-            StoreNotice::Recovered => Notice::StoreRecovered,
-        };
-        let _ = mailbox.send(Note::Notice(notice));
     }
 }
 
@@ -185,6 +131,12 @@ fn banner(config: &High, listeners: &Listeners, now: Unix) -> Vec<u8> {
         config.server.max_buffered,
     )
     .into_bytes()
+}
+
+/// A log line for something that an operator should know.
+fn warning(text: &str, now: Unix) -> Vec<u8> {
+    let line = serde_json::json!({"time": window::iso(now), "event": "warning", "message": text});
+    format!("{line}\n").into_bytes()
 }
 
 /// A panic tells its place and nothing else: its message could carry a client's words.

@@ -6,6 +6,7 @@ use crate::dialect::{Heard, Me, Progress, StreamFault, StreamTap, StreamTranslat
 
 /// One upstream stream on its way to a client.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // a relay keeps the whole in a box
 pub(crate) enum Flow {
     /// Of the client's shape.
     Same(StreamTap),

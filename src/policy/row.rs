@@ -2,6 +2,7 @@
 //! It decides nothing and never holds content of a request or an answer.
 
 use super::keys::KeyId;
+use super::meter::Lease;
 use super::usage::Usage;
 use crate::base::time::Unix;
 use crate::wire::Shape;
@@ -34,6 +35,8 @@ pub struct Row {
     pub attempts: u32,
     /// Microseconds from the first byte of the request to the end of the answer.
     pub micros: u64,
+    /// What a shared ledger has lent to the request, to be given back with this row. Not kept.
+    pub lease: Lease,
 }
 
 /// Reads the endpoint's shape as ledgers keep it, by [`Shape::name`].
