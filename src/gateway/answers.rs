@@ -4,6 +4,7 @@
 use super::cors::Grant;
 use crate::base::digest::hex_into;
 use crate::base::rng::Rng;
+use crate::base::text;
 use crate::base::time::Unix;
 use crate::dialect::errors;
 use crate::policy::catalog::Model;
@@ -12,7 +13,6 @@ use crate::policy::refusal::Refusal;
 use crate::policy::window;
 use crate::wire::Shape;
 use crate::wire::json::write_string;
-use std::io::Write;
 
 /// `req_` and 32 hexadecimal digits: the name of one HTTP request (contract section 1).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -160,8 +160,7 @@ fn number(out: &mut Vec<u8>, name: &str, value: u64) {
 }
 
 fn push_number(value: u64, out: &mut Vec<u8>) {
-    // Writing to a Vec cannot fail.
-    let _ = write!(out, "{value}");
+    text::push_number(out, value);
 }
 
 fn reason(status: u16) -> &'static str {

@@ -467,6 +467,9 @@ impl Gateway {
         if let Some(draft) = ex.draft.take() {
             self.drafts.put(draft);
         }
+        if let Relay::Stream(flow) = std::mem::replace(&mut ex.relay, Relay::None) {
+            self.flows.put(flow);
+        }
         self.count(&ex, status, now);
         self.record(&mut ex, status, now);
         self.log(&ex, status, now);

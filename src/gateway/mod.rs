@@ -53,6 +53,7 @@ use charges::Charges;
 use client::Client;
 use doors::{Doors, Host, Welcome};
 use exchange::Exchange;
+use flow::Flows;
 use ledger::Ledger;
 use names::Names;
 use orders::{Notice, Order};
@@ -110,6 +111,7 @@ pub struct Gateway {
     pool: Pool,
     breakers: Breakers,
     drafts: Drafts,
+    flows: Flows,
     charges: Charges,
     keys: Keys,
     meter: Meter,
@@ -146,6 +148,7 @@ impl Gateway {
             pool: Pool::new(config.server.max_buffered),
             breakers: Breakers::default(),
             drafts: Drafts::default(),
+            flows: Flows::default(),
             charges: Charges::default(),
             keys,
             meter: Meter::new(),

@@ -113,7 +113,8 @@ fn verb<C: Core, R: Default>(core: &mut C, conn: Option<Conn>, now: Now, call: i
 impl<C: Core + 'static> Reactor<C> {
     /// Builds the loop: opens the poll and watches the listeners.
     ///
-    /// `outbox` gets everything the core orders, once per turn that has orders, and returns the vector empty.
+    /// `outbox` gets everything the core orders, once per turn that has orders, and returns the vector: empty, or with
+    /// orders that are empty but keep their storage for the next turn.
     pub fn new(
         core: C,
         setup: Setup,
@@ -201,6 +202,9 @@ impl<C: Core + 'static> Reactor<C> {
             let Some(id) = self.run_queue.pop_front() else { break };
             self.run_link(id);
         }
+        // What has come in this turn comes before what is late: after a long turn a connection that stands must not fail
+        // for its deadline.
+        self.tell_replies();
         for _ in 0..limits::EXPIRED_PER_TURN {
             let now = self.now;
             if !verb(&mut self.core, None, now, |core| core.expire(now)) {

@@ -161,7 +161,7 @@ impl World {
         let mut seed_bytes = [0u8; 32];
         seed_bytes[..8].copy_from_slice(&seed.to_le_bytes());
         let start = Start { seed: seed_bytes, client_listeners: 1, keys: keys.records.clone(), ..Start::default() };
-        let before_reply = seed % 3 == 0;
+        let before_reply = seed.is_multiple_of(3);
         World {
             gateway: Gateway::new(Arc::new(setting(before_reply).high()), start, now),
             rng: Rng::from_u64(seed),

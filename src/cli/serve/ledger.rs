@@ -110,25 +110,28 @@ fn plain(notice: StoreNotice) -> Notice {
 }
 
 impl Keeper {
-    /// Hands over rows: a copy under a lock, without a system call while the thread is busy.
-    pub(super) fn write(&self, rows: Vec<Row>) {
+    /// Hands over rows and gives the vector back empty: a copy under a lock, without a system call while the thread is
+    /// busy.
+    pub(super) fn write(&self, rows: Vec<Row>) -> Vec<Row> {
         match self {
-            Keeper::File(handle) => drop(handle.write(rows)),
+            Keeper::File(handle) => handle.write(rows),
             Keeper::Shared(handle) => handle.write(rows),
         }
     }
 
-    /// Hands over questions. A file is never asked.
-    pub(super) fn ask(&self, asks: Vec<Ask>) {
-        if let Keeper::Shared(handle) = self {
-            handle.ask(asks);
+    /// Hands over questions, and leaves the vector empty. A file is never asked.
+    pub(super) fn ask(&self, asks: &mut Vec<Ask>) {
+        match self {
+            Keeper::File(_) => asks.clear(),
+            Keeper::Shared(handle) => handle.ask(asks),
         }
     }
 
-    /// Hands over leases that are given back.
-    pub(super) fn release(&self, releases: Vec<Release>) {
-        if let Keeper::Shared(handle) = self {
-            handle.release(releases);
+    /// Hands over leases that are given back, and leaves the vector empty.
+    pub(super) fn release(&self, releases: &mut Vec<Release>) {
+        match self {
+            Keeper::File(_) => releases.clear(),
+            Keeper::Shared(handle) => handle.release(releases),
         }
     }
 }

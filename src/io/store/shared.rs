@@ -48,19 +48,26 @@ pub struct SharedHandle {
 }
 
 impl SharedHandle {
-    /// Hands over rows.
-    pub fn write(&self, rows: Vec<Row>) {
-        self.lane.put(self.urgent, |tasks| tasks.extend(rows.into_iter().map(Task::Row)));
+    /// Hands over rows and returns the vector empty for reuse.
+    pub fn write(&self, mut rows: Vec<Row>) -> Vec<Row> {
+        self.put(self.urgent, &mut rows, Task::Row);
+        rows
     }
 
-    /// Hands over questions, which are always urgent.
-    pub fn ask(&self, asks: Vec<Ask>) {
-        self.lane.put(true, |tasks| tasks.extend(asks.into_iter().map(Task::Ask)));
+    /// Hands over questions, which are always urgent, and leaves the vector empty.
+    pub fn ask(&self, asks: &mut Vec<Ask>) {
+        self.put(true, asks, Task::Ask);
     }
 
-    /// Hands over leases that are given back.
-    pub fn release(&self, releases: Vec<Release>) {
-        self.lane.put(false, |tasks| tasks.extend(releases.into_iter().map(Task::Release)));
+    /// Hands over leases that are given back, and leaves the vector empty.
+    pub fn release(&self, releases: &mut Vec<Release>) {
+        self.put(false, releases, Task::Release);
+    }
+
+    fn put<T>(&self, urgent: bool, items: &mut Vec<T>, task: impl Fn(T) -> Task) {
+        if !items.is_empty() {
+            self.lane.put(urgent, |tasks| tasks.extend(items.drain(..).map(task)));
+        }
     }
 
     /// Sends what is left and ends the thread; returns how many rows could not be sent.
