@@ -314,7 +314,7 @@ impl World {
                     }
                     Order::Reload(_) => self.reloading = true,
                     Order::Log(_) => {}
-                    Order::HandOver(_) | Order::Acknowledge(_) => {
+                    Order::HandOver(_) | Order::Acknowledge(_) | Order::Asks(_) | Order::Releases(_) => {
                         return Err("a hand-over that nobody asked for".into());
                     }
                 }
