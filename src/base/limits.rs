@@ -84,3 +84,8 @@ pub const BODY_RATE_MIN: u64 = 16 * 1024;
 pub const SEND_SLICE: usize = 64 * 1024;
 /// How long idle connections are left open when draining begins, for requests that are on their way.
 pub const DRAIN_IDLE_GRACE: Duration = Duration::from_millis(500);
+/// Bytes of one body or event that are read or translated on the loop itself; more is given to a helper thread.
+pub const WORK_MIN: usize = 512 * 1024;
+/// Time one turn of the loop spends on connections before it writes what has come of it and polls again; so that no
+/// crowd of busy connections adds up to a stall.
+pub const TURN_TIME: Duration = Duration::from_millis(2);

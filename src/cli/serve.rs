@@ -4,7 +4,7 @@ use super::ServeArgs;
 use super::load::{self, Secrets};
 use super::output::Failure;
 use crate::base::time::{Now, Unix};
-use crate::gateway::orders::{Notice, Order};
+use crate::gateway::orders::{Notice, Order, Work};
 use crate::gateway::{Gateway, Start};
 use crate::io::clock::Clock;
 use crate::io::listen;
@@ -14,6 +14,7 @@ use crate::io::scribe::Scribe;
 use crate::io::store::book::StoreError;
 use crate::io::store::sqlite::Sqlite;
 use crate::io::store::{self, Duties, StoreHandle, StoreNotice};
+use crate::io::worker::Worker;
 use crate::policy::config::{Durability, High, StoreUrl};
 use crate::policy::window::{self, Period};
 use std::net::{SocketAddr, TcpListener};
@@ -66,16 +67,20 @@ pub(super) fn serve(config: High, listeners: Listeners, log: Box<dyn std::io::Wr
     let scribe = Scribe::start(log).map_err(|error| format!("cannot start the log thread: {error}"))?;
     scribe.write(banner(&config, &listeners, now.unix));
 
-    let store: Arc<OnceLock<StoreHandle>> = Arc::default();
-    let outbox = outbox(scribe, store.clone());
+    let (store, worker): (Cell<StoreHandle>, Cell<Worker<Box<Work>>>) = Default::default();
+    let outbox = outbox(scribe, store.clone(), worker.clone());
     let mut reactor = Reactor::new(gateway, setup(&config, listeners), outbox)
         .map_err(|error| format!("cannot start the loop: {error}"))?;
     let duties =
         Duties { urgent: config.store.durability == Durability::BeforeReply, retention: config.store.retention };
     let handle = store::spawn(db, duties, tell(reactor.mailbox()))
         .map_err(|error| format!("cannot start the ledger's thread: {error}"))?;
-    // The cell is empty: this is its only writer.
-    let _ = store.set(handle);
+    let mailbox = reactor.mailbox();
+    let done = move |done| drop(mailbox.send(Note::Notice(Notice::Worked(done))));
+    let helper = Worker::start(|work: Box<Work>| work.run(), done)
+        .map_err(|error| format!("cannot start the thread for long work: {error}"))?;
+    // The cells are empty: this is their only writer.
+    let _ = (store.set(handle), worker.set(helper));
     reactor.watch_signals().map_err(|error| format!("cannot watch signals: {error}"))?;
     reactor.run().map_err(|error| format!("the loop failed: {error}"))?;
     Ok(())
@@ -116,6 +121,7 @@ fn continue_from(db: &Sqlite, config: &High, now: Now) -> Result<Start, String> 
         keys: db.list_keys().map_err(failed)?,
         days: days.into_iter().map(|sum| (sum.key, sum.day, sum.tokens)).collect(),
         recent: db.rows_since(window).map_err(failed)?,
+        work_min: None,
     })
 }
 
@@ -130,14 +136,21 @@ fn setup(config: &High, listeners: Listeners) -> Setup {
     }
 }
 
+/// A helper that the loop's outbox needs, but that can only be started once the loop is there.
+type Cell<T> = Arc<OnceLock<T>>;
+
 /// The way of rows and log lines to their threads: a copy under a lock, without a system call.
-fn outbox(scribe: Scribe, store: Arc<OnceLock<StoreHandle>>) -> impl FnMut(Vec<Order>) -> Vec<Order> {
+fn outbox(
+    scribe: Scribe,
+    store: Cell<StoreHandle>,
+    worker: Cell<Worker<Box<Work>>>,
+) -> impl FnMut(Vec<Order>) -> Vec<Order> {
     move |mut orders| {
         for order in orders.drain(..) {
-            match (order, store.get()) {
-                (Order::Rows(rows), Some(store)) => drop(store.write(rows)),
-                (Order::Rows(_), None) => {}
-                (Order::Log(lines), _) => drop(scribe.write(lines)),
+            match order {
+                Order::Rows(rows) => drop(store.get().map(|store| store.write(rows))),
+                Order::Log(lines) => drop(scribe.write(lines)),
+                Order::Work(work) => drop(worker.get().map(|worker| worker.give(work))),
             }
         }
         orders

@@ -23,6 +23,7 @@ mod local;
 mod log;
 mod names;
 pub mod orders;
+mod outbox;
 mod outgoing;
 mod pool;
 mod relay;
@@ -30,9 +31,10 @@ mod respond;
 mod route;
 mod stats;
 mod upstream;
+mod work;
 
 use crate::base::buf::{BLOCK, Pool};
-use crate::base::limits::{DRAIN_IDLE_GRACE, RESERVE_CONNECTIONS};
+use crate::base::limits::{DRAIN_IDLE_GRACE, RESERVE_CONNECTIONS, WORK_MIN};
 use crate::base::rng::Rng;
 use crate::base::seam::{Action, Conn, Core, Ending, Reply, Side, Signal};
 use crate::base::slots::{Id, Slots};
@@ -70,6 +72,8 @@ pub struct Start {
     pub days: Vec<(KeyId, Unix, u64)>,
     /// Requests since the beginning of the longest window: key, admission, tokens. Their tokens are in `days` too.
     pub recent: Vec<(KeyId, Unix, u64)>,
+    /// Bytes in one piece above which work is given away as an order; `None` for `limits::WORK_MIN`.
+    pub work_min: Option<usize>,
 }
 
 /// How far stopping has come.
@@ -106,6 +110,10 @@ pub struct Gateway {
     date: DateCache,
     rng: Rng,
     draining: Option<Drain>,
+    /// Bytes of one piece that are looked at on the loop itself.
+    work_min: usize,
+    /// Work given away so far.
+    works: u64,
     /// Where an answer is put together before it is framed into a client's unsent bytes; never kept across a verb.
     scratch: Vec<u8>,
     dirty: Vec<Conn>,
@@ -139,6 +147,8 @@ impl Gateway {
             date: DateCache::default(),
             rng,
             draining: None,
+            work_min: start.work_min.unwrap_or(WORK_MIN),
+            works: 0,
             scratch: Vec::new(),
             dirty: Vec::new(),
             actions: Vec::new(),
@@ -312,6 +322,7 @@ impl Core for Gateway {
             Notice::Committed(rows) => self.committed(rows, now),
             Notice::StoreFailed => self.store_failed(now),
             Notice::StoreRecovered => self.ledger.failed(false),
+            Notice::Worked(done) => self.worked(done, now),
         }
         self.drain_on(now);
     }

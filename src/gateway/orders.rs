@@ -1,15 +1,18 @@
 //! What the gateway hands to helper threads and what they tell it. Data only.
 
+pub use super::work::{Done, Work};
 use crate::policy::keys::KeyRecord;
 use crate::policy::row::Row;
 
-/// Work for a helper thread, at most one of each kind per hand-over.
+/// Work for a helper thread; rows and lines at most once per hand-over.
 #[derive(Debug)]
 pub enum Order {
     /// Rows for the ledger, in the order in which their exchanges ended.
     Rows(Vec<Row>),
     /// Whole log lines, newline-terminated JSON.
     Log(Vec<u8>),
+    /// Something too long for the loop: to be [run](Work::run) elsewhere and answered by [`Notice::Worked`].
+    Work(Box<Work>),
 }
 
 /// News from a helper thread.
@@ -23,4 +26,6 @@ pub enum Notice {
     StoreFailed,
     /// The ledger can be written again.
     StoreRecovered,
+    /// Work is done.
+    Worked(Done),
 }

@@ -269,6 +269,7 @@ impl World {
                     self.rows.extend(rows);
                 }
                 Order::Log(lines) => self.take_log(lines)?,
+                Order::Work(work) => self.gateway.notice(Notice::Worked(work.run()), self.now),
             }
         }
         if self.uncommitted > 0 && !self.hold_rows {
