@@ -81,7 +81,7 @@ pub const LOOKUPS_MAX: usize = 1024;
 /// Bytes per second that a request's body must bring on average once `body_timeout` has passed.
 pub const BODY_RATE_MIN: u64 = 16 * 1024;
 /// Bytes of a request written to an upstream at a time; the rest is cut from the client's own bytes as these leave.
-pub const SEND_SLICE: usize = 64 * 1024;
+pub const SEND_SLICE: usize = 32 * 1024;
 /// How long idle connections are left open when draining begins, for requests that are on their way.
 pub const DRAIN_IDLE_GRACE: Duration = Duration::from_millis(500);
 /// Bytes of one body or event that are read or translated on the loop itself; more is given to a helper thread.

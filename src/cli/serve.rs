@@ -3,6 +3,7 @@
 use super::ServeArgs;
 use super::load::{self, Secrets};
 use super::output::Failure;
+use crate::base::limits;
 use crate::base::time::{Now, Unix};
 use crate::gateway::orders::{Notice, Order, Work};
 use crate::gateway::{Gateway, Start};
@@ -178,16 +179,30 @@ fn banner(config: &High, listeners: &Listeners, now: Unix) -> Vec<u8> {
     };
     format!(
         "{{\"time\":\"{}\",\"event\":\"listening\",\"clients\":[{}],\"admin\":[{}],\"version\":\"{}\",\
-         \"max_connections\":{},\"max_buffered\":{}}}\n",
+         \"max_connections\":{},\"max_buffered\":{},\"worst_case_bytes\":{}}}\n",
         window::iso(now),
         addrs(&listeners.clients),
         addrs(listeners.admin.as_slice()),
         env!("CARGO_PKG_VERSION"),
         config.server.max_connections,
         config.server.max_buffered,
+        worst_case(config),
     )
     .into_bytes()
 }
+
+/// The most memory that the configuration allows, in bytes: what the program needs by itself, its connections, and
+/// every buffer full. A translated request has a second copy of its body until its answer begins, so bodies count
+/// twice.
+fn worst_case(config: &High) -> u64 {
+    let connections = 2 * (config.server.max_connections + limits::RESERVE_CONNECTIONS) as u64;
+    OWN_BYTES + connections * CONNECTION_BYTES + 2 * config.server.max_buffered as u64
+}
+
+/// Resident without a connection: code, ledger cache, stacks, and a keep of free blocks.
+const OWN_BYTES: u64 = 48 << 20;
+/// What one connection takes beside its buffers: state, a reused exchange, and over TLS its session.
+const CONNECTION_BYTES: u64 = 24 << 10;
 
 /// A panic tells its place and nothing else: its message could carry a client's words.
 fn silence_panics() {
