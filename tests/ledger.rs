@@ -4,11 +4,18 @@
 #[path = "e2e/client.rs"]
 #[allow(dead_code)]
 mod client;
+#[path = "ledger/clock.rs"]
+mod clock;
 #[path = "ledger/commit.rs"]
 mod commit;
 #[path = "e2e/harness.rs"]
 #[allow(dead_code)]
 mod harness;
+#[path = "ledger/kills.rs"]
+mod kills;
 #[path = "e2e/process.rs"]
 #[allow(dead_code)]
 mod process;
+#[path = "ledger/races.rs"]
+mod races;
+mod support;

@@ -6,5 +6,6 @@ pub mod limits;
 pub mod rng;
 pub mod seam;
 pub mod slots;
+pub mod text;
 pub mod time;
 pub mod timers;

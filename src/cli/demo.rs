@@ -53,7 +53,7 @@ fn demo(args: &DemoArgs, folder: &Path) -> Result<(), Failure> {
     let listeners = Listeners::bind(&config).map_err(Failure::failed)?;
     print_help(listen, &key, &config);
     // The demo is for looking at answers; its log would only stand between them.
-    serve(config, listeners, Box::new(std::io::sink())).map_err(Failure::failed)
+    serve(config, None, listeners, Box::new(std::io::sink())).map_err(Failure::failed)
 }
 
 /// The simulated provider, on a thread and a loop of its own; it ends with the process.

@@ -10,24 +10,30 @@ use crate::gateway::{Gateway, Start};
 use crate::io::clock::Clock;
 use crate::io::listen;
 use crate::io::mailbox::Mailbox;
-use crate::io::reactor::{Authority, Note, Reactor, Setup};
+use crate::io::reactor::{Note, Reactor};
 use crate::io::scribe::Scribe;
 use crate::io::store::book::StoreError;
 use crate::io::store::sqlite::Sqlite;
 use crate::io::store::{self, Duties, StoreHandle, StoreNotice};
 use crate::io::worker::Worker;
 use crate::policy::config::{Durability, High, StoreUrl};
-use crate::policy::window::{self, Period};
+use crate::policy::meter::DAYS_KEPT;
+use crate::policy::window;
+use reload::Reloader;
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 
+mod reload;
+pub(super) mod setup;
+
 /// Runs the gateway in the foreground. Exit code 0 after a drain, 1 if it could not start.
 pub fn run(args: &ServeArgs) -> ExitCode {
-    let ended = load::load(&args.config, Secrets::Needed).and_then(|config| {
+    let ended = load::find(&args.config).and_then(|path| {
+        let config = load::read(&path, Secrets::Needed).map_err(Failure::Config)?;
         let listeners = Listeners::bind(&config).map_err(Failure::failed)?;
-        serve(config, listeners, Box::new(std::io::stderr())).map_err(Failure::failed)
+        serve(config, Some(path), listeners, Box::new(std::io::stderr())).map_err(Failure::failed)
     });
     ended.map_or_else(Failure::report, |()| ExitCode::SUCCESS)
 }
@@ -51,26 +57,35 @@ impl Listeners {
     }
 }
 
-/// Runs a gateway on `listeners` until it has drained. `log` takes its log lines.
-pub(super) fn serve(config: High, listeners: Listeners, log: Box<dyn std::io::Write + Send>) -> Result<(), String> {
+/// Runs a gateway on `listeners` until it has drained. `path` is where `config` was read, and will be read again on
+/// HUP; `log` takes its log lines.
+pub(super) fn serve(
+    config: High,
+    path: Option<PathBuf>,
+    listeners: Listeners,
+    log: Box<dyn std::io::Write + Send>,
+) -> Result<(), String> {
     if let Some(setting) = not_built_yet(&config) {
         return Err(format!("{setting} is accepted by the configuration but not built yet"));
     }
-    let StoreUrl::Sqlite(path) = config.store.url.clone() else { return Err("a shared store is not built yet".into()) };
+    let StoreUrl::Sqlite(ledger) = config.store.url.clone() else {
+        return Err("a shared store is not built yet".into());
+    };
     listen::raise_descriptor_limit().map_err(|error| format!("cannot raise the descriptor limit: {error}"))?;
     silence_panics();
+    let security = setup::security(&config, None)?;
     let config = Arc::new(config);
     let now = Clock::new().now();
-    let db = open_ledger(&path, &config)?;
+    let db = open_ledger(&ledger, &config)?;
     let mut start = continue_from(&db, &config, now)?;
     start.client_listeners = listeners.clients.len();
     let gateway = Gateway::new(config.clone(), start, now);
     let scribe = Scribe::start(log).map_err(|error| format!("cannot start the log thread: {error}"))?;
     scribe.write(banner(&config, &listeners, now.unix));
 
-    let (store, worker): (Cell<StoreHandle>, Cell<Worker<Box<Work>>>) = Default::default();
-    let outbox = outbox(scribe, store.clone(), worker.clone());
-    let mut reactor = Reactor::new(gateway, setup(&config, listeners), outbox)
+    let helpers = Helpers::new(scribe);
+    let outbox = outbox(helpers.clone());
+    let mut reactor = Reactor::new(gateway, setup::setup(listeners, security.clone()), outbox)
         .map_err(|error| format!("cannot start the loop: {error}"))?;
     let duties =
         Duties { urgent: config.store.durability == Durability::BeforeReply, retention: config.store.retention };
@@ -78,10 +93,11 @@ pub(super) fn serve(config: High, listeners: Listeners, log: Box<dyn std::io::Wr
         .map_err(|error| format!("cannot start the ledger's thread: {error}"))?;
     let mailbox = reactor.mailbox();
     let done = move |done| drop(mailbox.send(Note::Notice(Notice::Worked(done))));
-    let helper = Worker::start(|work: Box<Work>| work.run(), done)
+    let worker = Worker::start(|work: Box<Work>| work.run(), done)
         .map_err(|error| format!("cannot start the thread for long work: {error}"))?;
     // The cells are empty: this is their only writer.
-    let _ = (store.set(handle), worker.set(helper));
+    let _ = (helpers.store.set(handle), helpers.worker.set(worker));
+    let _ = helpers.reloader.set(Reloader::new(path, security, reactor.mailbox()));
     reactor.watch_signals().map_err(|error| format!("cannot watch signals: {error}"))?;
     reactor.run().map_err(|error| format!("the loop failed: {error}"))?;
     Ok(())
@@ -91,10 +107,7 @@ pub(super) fn serve(config: High, listeners: Listeners, log: Box<dyn std::io::Wr
 fn not_built_yet(config: &High) -> Option<&'static str> {
     let server = &config.server;
     match () {
-        () if server.tls.is_some() => Some("server.tls"),
-        () if !server.cors_origins.is_empty() => Some("server.cors_origins"),
         () if server.reuse_port => Some("server.reuse_port"),
-        () if server.max_connections_per_ip > 0 => Some("server.max_connections_per_ip"),
         () => None,
     }
 }
@@ -107,12 +120,11 @@ fn open_ledger(path: &Path, config: &High) -> Result<Sqlite, String> {
 /// Everything the ledger says about keys, periods and windows.
 fn continue_from(db: &Sqlite, config: &High, now: Now) -> Result<Start, String> {
     let failed = |error: StoreError| format!("cannot read the ledger: {error}");
-    let (month, _) = Period::Month.bounds(now.unix);
-    let (week, _) = Period::Week.bounds(now.unix);
     // Windows of different lengths do not nest, so the longest need not begin first.
     let starts = config.plans.iter().map(|plan| window::window(now.unix, plan.window).0);
     let window = starts.min().unwrap_or(now.unix);
-    let days = db.day_sums(month.min(week)).map_err(failed)?;
+    let since = Unix(now.unix.0.saturating_sub(DAYS_KEPT * window::DAY_MS));
+    let days = db.day_sums(since).map_err(failed)?;
     let mut seed = [0u8; 32];
     ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut seed)
         .map_err(|_| "no entropy is available".to_string())?;
@@ -126,36 +138,44 @@ fn continue_from(db: &Sqlite, config: &High, now: Now) -> Result<Start, String> 
     })
 }
 
-fn setup(config: &High, listeners: Listeners) -> Setup {
-    let authority = |spec: &crate::policy::config::AuthoritySpec| Authority {
-        server_name: spec.server_name.clone(),
-        ca_file: spec.ca_file.clone(),
-    };
-    Setup {
-        listeners: listeners.clients.into_iter().chain(listeners.admin).collect(),
-        authorities: config.authorities.iter().map(authority).collect(),
+/// What the loop's orders go to. All but the log can only be started once the loop is there.
+#[derive(Clone)]
+struct Helpers {
+    scribe: Arc<Scribe>,
+    store: Arc<OnceLock<StoreHandle>>,
+    reloader: Arc<OnceLock<Reloader>>,
+    worker: Arc<OnceLock<Worker<Box<Work>>>>,
+}
+
+impl Helpers {
+    fn new(scribe: Scribe) -> Helpers {
+        let (store, reloader, worker) = Default::default();
+        Helpers { scribe: Arc::new(scribe), store, reloader, worker }
+    }
+
+    /// Hands one order over. Rows and lines are copied under a lock, without a system call, and given back empty but
+    /// with their storage, so that the next turn's cost no allocation.
+    fn take(&self, order: Order) -> Option<Order> {
+        match order {
+            Order::Rows(rows) => self.store.get().map(|store| Order::Rows(store.write(rows))),
+            Order::Log(lines) => Some(Order::Log(self.scribe.write(lines))),
+            Order::Reload(before) => {
+                self.reloader.get().into_iter().for_each(|reloader| reloader.start(before.clone()));
+                None
+            }
+            Order::Work(work) => {
+                if let Some(worker) = self.worker.get() {
+                    worker.give(work);
+                }
+                None
+            }
+        }
     }
 }
 
-/// A helper that the loop's outbox needs, but that can only be started once the loop is there.
-type Cell<T> = Arc<OnceLock<T>>;
-
-/// The way of rows and log lines to their threads: a copy under a lock, without a system call.
-fn outbox(
-    scribe: Scribe,
-    store: Cell<StoreHandle>,
-    worker: Cell<Worker<Box<Work>>>,
-) -> impl FnMut(Vec<Order>) -> Vec<Order> {
-    move |mut orders| {
-        for order in orders.drain(..) {
-            match order {
-                Order::Rows(rows) => drop(store.get().map(|store| store.write(rows))),
-                Order::Log(lines) => drop(scribe.write(lines)),
-                Order::Work(work) => drop(worker.get().map(|worker| worker.give(work))),
-            }
-        }
-        orders
-    }
+/// The way of orders to the helper threads; the vector's own storage is kept.
+fn outbox(helpers: Helpers) -> impl FnMut(Vec<Order>) -> Vec<Order> {
+    move |orders| orders.into_iter().filter_map(|order| helpers.take(order)).collect()
 }
 
 /// The way of the ledger's news into the loop. A letter that cannot be delivered finds the loop gone.

@@ -34,7 +34,8 @@ pub struct Heard {
     /// What the upstream has reported so far. Of a stream cut short `output` may be the small number that opens a
     /// messages stream; `relayed_tokens` is then the better one.
     pub reported: Reported,
-    /// Estimated tokens of what was relayed: text, reasoning, tool names and arguments.
+    /// Estimated tokens of what was relayed: text, reasoning, tool names and arguments. 0 for a whole answer that
+    /// reports its output: no estimate is made then.
     pub relayed_tokens: u64,
 }
 

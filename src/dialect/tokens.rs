@@ -2,36 +2,43 @@
 //!
 //! Owns the estimate. Must never be charged where an upstream has reported usage. Called for reservations, for
 //! `message_start`, for usage that no upstream reported and for `POST /v1/messages/count_tokens`.
-
-use crate::wire::json::{Run, runs};
+//!
+//! Every byte costs a part of a token that follows from it and the byte before it alone. So the estimate does not depend
+//! on how a text is cut into pieces, and the compiler makes sixteen bytes at once of the loop: a few instructions per
+//! byte. A walk from character to character took three quarters of a request's instructions.
+//!
+//! The costs were fitted by least squares to OpenAI's `o200k_base` on English, code, JSON and Chinese. Against it the
+//! committed texts in `tests/fixtures/tokens` come out within 10 % each, as the test below measures; pieces of 700
+//! characters of other prose, code and JSON were off by 5 to 7 % (root mean square). A text of a few words may be
+//! further off, scripts other than Latin and Chinese too.
 
 /// Tokens that one image counts for; providers charge by area, 765 to 1600 for an ordinary one.
 pub const IMAGE_TOKENS: u64 = 1000;
 /// Tokens around one message: role and separators.
 pub const MESSAGE_TOKENS: u64 = 4;
 
-/// What a character belongs to.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-enum Class {
-    #[default]
-    Nothing,
-    Space,
-    Newline,
-    Lower,
-    Upper,
-    Digit,
-    Mark,
-    Ideograph,
-    Foreign,
-    Symbol,
-}
+/// Strings longer than this many bytes are sampled.
+const SAMPLED_ABOVE: usize = 256 * 1024;
+/// Samples taken of one, and bytes in each.
+const SAMPLES: usize = 64;
+const SAMPLE: usize = 1024;
+/// Bytes looked at together.
+const LANES: usize = 16;
+/// Costs nothing after anything: fills up the last block.
+const FILLER: u8 = 0x80;
+/// Parts of a token that all costs are made of.
+const PARTS: u64 = 60;
+/// Parts by which the four digits of an escape such as `\u00e9` are counted too high on the average.
+const HEX_EXCESS: u64 = 110;
 
 /// Counts tokens of text fed in pieces. Memory does not grow.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Estimator {
-    milli: u64,
-    class: Class,
-    len: u32,
+    parts: u64,
+    /// Escapes with hexadecimal digits.
+    hex: u64,
+    /// The byte before; 0 where a text begins.
+    last: u8,
 }
 
 impl Estimator {
@@ -40,92 +47,145 @@ impl Estimator {
         Estimator::default()
     }
 
-    /// Counts text (UTF-8, cut between characters).
-    pub fn feed(&mut self, text: &[u8]) {
-        for chunk in text.utf8_chunks() {
-            for c in chunk.valid().chars() {
-                self.char(c);
-            }
+    /// Counts the text that the inside of a valid JSON string stands for, or a number as it is written. Of a very long
+    /// one samples are counted, so that no single string can hold up whoever asks.
+    pub fn feed_json(&mut self, raw: &[u8]) {
+        if raw.len() <= SAMPLED_ABOVE {
+            return self.count(raw);
         }
+        let step = raw.len() / SAMPLES;
+        for sample in raw.chunks_exact(step).map(|part| &part[..SAMPLE]) {
+            let mut counted = Estimator::new();
+            counted.count(sample);
+            let parts = counted.net_parts().saturating_mul(step as u64) / SAMPLE as u64;
+            self.parts = self.parts.saturating_add(parts);
+        }
+        self.cut();
     }
 
-    /// Counts the text that the inside of a valid JSON string stands for.
-    pub fn feed_json(&mut self, raw: &[u8]) {
-        for run in runs(raw) {
-            match run {
-                Run::Plain(bytes) => self.feed(bytes),
-                Run::Char(c) => self.char(c),
+    fn count(&mut self, raw: &[u8]) {
+        let Some(last) = raw.last() else { return };
+        // Each byte stands in `new` beside the one before it in `old`.
+        let (head, rest) = raw.split_at(raw.len().min(LANES));
+        let mut old = [self.last; LANES];
+        old[1..head.len()].copy_from_slice(&head[..head.len() - 1]);
+        let mut lanes = Lanes::default();
+        lanes.add(&old, &padded(head));
+        let (old, old_rest) = raw[head.len() - 1..][..rest.len()].as_chunks::<LANES>();
+        let (new, new_rest) = rest.as_chunks::<LANES>();
+        for (old, new) in old.chunks(BLOCKS).zip(new.chunks(BLOCKS)) {
+            // What sixteen lanes of a byte each can hold is known, so they are summed up once for several blocks.
+            self.take(&mut lanes);
+            for (old, new) in old.iter().zip(new) {
+                lanes.add(old, new);
             }
         }
+        if !new_rest.is_empty() {
+            self.take(&mut lanes);
+            lanes.add(&padded(old_rest), &padded(new_rest));
+        }
+        self.take(&mut lanes);
+        self.last = *last;
+    }
+
+    fn take(&mut self, lanes: &mut Lanes) {
+        let sum = |lanes: &[u8; LANES]| u64::from(lanes.iter().map(|lane| u16::from(*lane)).sum::<u16>());
+        self.parts = self.parts.saturating_add(sum(&lanes.parts));
+        self.hex += sum(&lanes.hex);
+        *lanes = Lanes::default();
     }
 
     /// Ends the word under way: what follows is other text.
     pub fn cut(&mut self) {
-        self.milli += self.open_run();
-        self.class = Class::Nothing;
-        self.len = 0;
+        self.last = 0;
     }
 
     /// Counts whole tokens.
     pub fn add(&mut self, tokens: u64) {
-        self.milli = self.milli.saturating_add(tokens.saturating_mul(1000));
+        self.parts = self.parts.saturating_add(tokens.saturating_mul(PARTS));
     }
 
-    /// Tokens counted so far, rounded up.
+    /// Tokens counted so far, rounded to the nearest; never 0 where anything was fed.
     pub fn tokens(&self) -> u64 {
-        (self.milli.saturating_add(self.open_run())).div_ceil(1000)
+        (self.net_parts().saturating_add(PARTS / 2) / PARTS).max(u64::from(self.parts > 0))
     }
 
-    fn char(&mut self, c: char) {
-        let class = classify(c);
-        let goes_on = class == self.class || (class == Class::Lower && self.class == Class::Upper && self.len == 1);
-        if !goes_on {
-            self.milli += self.open_run();
-            self.len = 0;
-        }
-        self.class = class;
-        self.len = self.len.saturating_add(1);
+    fn net_parts(&self) -> u64 {
+        self.parts.saturating_sub(self.hex * HEX_EXCESS)
     }
+}
 
-    /// Thousandths of a token that the run under way is worth.
-    fn open_run(&self) -> u64 {
-        let len = u64::from(self.len);
-        match self.class {
-            Class::Nothing => 0,
-            // A single space belongs to the word after it.
-            Class::Space => u64::from(len > 1) * 1000,
-            Class::Newline => 1000,
-            Class::Lower => {
-                if len <= 8 {
-                    1000
-                } else {
-                    1000 + (len - 8) * 200
-                }
-            }
-            Class::Upper => 1000 + len.saturating_sub(2) * 250,
-            Class::Digit => len.div_ceil(3) * 1000,
-            Class::Mark => 700 + (len - 1) * 300,
-            Class::Ideograph => len * 750,
-            Class::Foreign => 500 + len * 250,
-            Class::Symbol => len * 2000,
+fn padded(bytes: &[u8]) -> [u8; LANES] {
+    let mut all = [FILLER; LANES];
+    all[..bytes.len()].copy_from_slice(bytes);
+    all
+}
+
+/// Parts of a token, and escapes that begin hexadecimal digits, by the place of their bytes in a block.
+#[derive(Default)]
+struct Lanes {
+    parts: [u8; LANES],
+    hex: [u8; LANES],
+}
+
+impl Lanes {
+    /// Sixteen bytes, each after the one in `old`.
+    #[inline(always)]
+    fn add(&mut self, old: &[u8; LANES], new: &[u8; LANES]) {
+        for lane in 0..LANES {
+            let (p, x) = (old[lane], new[lane]);
+            self.parts[lane] = self.parts[lane].wrapping_add(cost(p, x));
+            self.hex[lane] = self.hex[lane].wrapping_add(u8::from((p == b'\\') & (x == b'u')));
         }
     }
 }
 
-fn classify(c: char) -> Class {
-    match c {
-        ' ' | '\t' => Class::Space,
-        '\n' | '\r' => Class::Newline,
-        'a'..='z' => Class::Lower,
-        'A'..='Z' => Class::Upper,
-        '0'..='9' => Class::Digit,
-        '\0'..='\u{7f}' => Class::Mark,
-        '\u{2e80}'..='\u{9fff}' | '\u{ac00}'..='\u{d7af}' | '\u{f900}'..='\u{faff}' | '\u{ff00}'..='\u{ffef}' => {
-            Class::Ideograph
-        }
-        '\u{20000}'..='\u{3ffff}' => Class::Ideograph,
-        '\u{2000}'..='\u{206f}' => Class::Mark,
-        '\u{2100}'..='\u{2bff}' | '\u{1f000}'..='\u{1ffff}' => Class::Symbol,
-        _ => Class::Foreign,
-    }
+/// Parts of a token that byte `x` costs after byte `p`. Without branches, so that it is done for many bytes at once.
+///
+/// A word is about a token, however long; digits go by threes; a run of marks is one; an escape is a quotation mark or a
+/// line feed; an ideograph is a little less than a token, a letter of another script a third, a picture two.
+#[inline(always)]
+fn cost(p: u8, x: u8) -> u8 {
+    let escaped = p == b'\\';
+    let (letter, after_letter) = (is_letter(x) & !escaped, is_letter(p));
+    let word = letter & !after_letter & (p < 0x80);
+    let camel = letter & after_letter & (p & !x & 0x20 != 0);
+    let digit = is_digit(x) & !escaped;
+    let mark = is_mark(x) & !escaped;
+    u8::from(letter)
+        + 58 * u8::from(word)
+        + 94 * u8::from(camel)
+        + 20 * u8::from(digit)
+        + 54 * u8::from(digit & !is_digit(p))
+        + u8::from(mark)
+        + 46 * u8::from(mark & !is_mark(p))
+        + 59 * u8::from(escaped & (x == b'"'))
+        + 46 * u8::from(escaped & (x == b'n'))
+        + 20 * u8::from((0xc0..0xe0).contains(&x))
+        + 50 * u8::from((0xe0..0xf0).contains(&x))
+        + 120 * u8::from(x >= 0xf0)
 }
+
+/// The most that [`cost`] gives.
+const COST_MAX: usize = 120;
+/// Blocks whose costs fit the lanes together.
+const BLOCKS: usize = 255 / COST_MAX;
+
+#[inline(always)]
+fn is_letter(byte: u8) -> bool {
+    (byte | 0x20).wrapping_sub(b'a') < 26
+}
+
+#[inline(always)]
+fn is_digit(byte: u8) -> bool {
+    byte.wrapping_sub(b'0') < 10
+}
+
+/// Visible ASCII but letters, digits and the backslash, which is an escape.
+#[inline(always)]
+fn is_mark(byte: u8) -> bool {
+    (byte.wrapping_sub(0x21) < 0x5e) & !is_letter(byte) & !is_digit(byte) & (byte != b'\\')
+}
+
+#[cfg(test)]
+mod tests;

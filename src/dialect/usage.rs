@@ -3,7 +3,7 @@
 //! Owns the reading of counters. Must never add two reports up: both shapes report totals so far. Called by the taps
 //! and translators, which hand the result to `gateway` for settling.
 
-use crate::wire::json::Raw;
+use crate::wire::json::{Raw, eq_unescaped};
 
 /// Counters as an upstream has reported them; `None` where it said nothing.
 #[derive(Copy, Clone, Default, PartialEq, Eq, Debug)]
@@ -44,17 +44,22 @@ impl Reported {
     /// Reads the `usage` object of a chat answer or chunk. `prompt_tokens` includes what is cached and is split here;
     /// an upstream whose counters say otherwise (cached > prompt) has excluded it already.
     pub fn from_chat(usage: Raw<'_>) -> Reported {
-        let count = |value: Option<Raw<'_>>| value.and_then(Raw::count);
-        let mut seen = Reported { output: count(usage.get("completion_tokens")), ..Reported::default() };
-        if let Some(details) = usage.get("prompt_tokens_details") {
-            seen.cache_read = count(details.get("cached_tokens"));
-            seen.cache_write = count(details.get("cache_write_tokens"));
-        }
-        if let Some(details) = usage.get("completion_tokens_details") {
-            seen.reasoning = count(details.get("reasoning_tokens"));
+        let (mut seen, mut prompt) = (Reported::default(), None);
+        // One walk over the members instead of one for each: of a repeated member the last one counts, as in `get`.
+        for (key, value) in usage.members() {
+            if eq_unescaped(key, "prompt_tokens") {
+                prompt = value.count();
+            } else if eq_unescaped(key, "completion_tokens") {
+                seen.output = value.count();
+            } else if eq_unescaped(key, "prompt_tokens_details") {
+                seen.cache_read = value.get("cached_tokens").and_then(Raw::count);
+                seen.cache_write = value.get("cache_write_tokens").and_then(Raw::count);
+            } else if eq_unescaped(key, "completion_tokens_details") {
+                seen.reasoning = value.get("reasoning_tokens").and_then(Raw::count);
+            }
         }
         let cached = seen.cache_read.unwrap_or(0).saturating_add(seen.cache_write.unwrap_or(0));
-        seen.input = count(usage.get("prompt_tokens")).map(|prompt| prompt.checked_sub(cached).unwrap_or(prompt));
+        seen.input = prompt.map(|prompt| prompt.checked_sub(cached).unwrap_or(prompt));
         seen
     }
 

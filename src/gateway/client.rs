@@ -2,6 +2,7 @@
 //! when a message begins and ends; what is done about it stands in `exchange`.
 
 use super::Gateway;
+use super::doors::Host;
 use super::exchange::Exchange;
 use super::outbox::Outbox;
 use crate::base::buf::Buf;
@@ -69,6 +70,8 @@ pub(crate) struct Client {
     pub(crate) reading: bool,
     /// Arrived on the admin listener.
     pub(crate) admin: bool,
+    /// Where it comes from.
+    pub(crate) host: Host,
     /// Lies beyond `max_connections`: told 503 and closed.
     pub(crate) crowded: bool,
     /// No request of this connection is to follow.
@@ -76,7 +79,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(admin: bool, crowded: bool) -> Client {
+    pub(crate) fn new(host: Host, admin: bool, crowded: bool) -> Client {
         Client {
             inbound: Inbound::default(),
             tx: Outbox::default(),
@@ -87,6 +90,7 @@ impl Client {
             stall: Mono::NEVER,
             reading: false,
             admin,
+            host,
             crowded,
             last: false,
         }
@@ -325,6 +329,7 @@ impl Gateway {
     pub(crate) fn close_client(&mut self, id: Id<Client>, shut: Shut) {
         let Some(mut client) = self.clients.remove(id) else { return };
         debug_assert!(client.exchange.is_none_or(|ex| self.exchanges.get(ex).is_none()));
+        self.doors.leave(client.host, client.admin);
         client.inbound.clear(&mut self.pool);
         client.tx.release(&mut self.pool);
         self.actions.push(Action::Close { conn: conn(id), shut });

@@ -3,14 +3,17 @@
 
 use crate::base::buf::{Buf, Pool};
 use crate::dialect::{Heard, Me, Progress, StreamFault, StreamTap, StreamTranslator};
+use crate::wire::Shape;
 
 /// One upstream stream on its way to a client.
+// An exchange holds it boxed already.
+#[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
 pub(crate) enum Flow {
     /// Of the client's shape.
     Same(StreamTap),
     /// Of the other shape.
-    Cross(Box<StreamTranslator>),
+    Cross(StreamTranslator),
 }
 
 impl Flow {
@@ -64,6 +67,39 @@ impl Flow {
         match self {
             Flow::Same(tap) => tap.end_at(),
             Flow::Cross(translator) => translator.end_at(),
+        }
+    }
+}
+
+/// Flows kept for reuse.
+const SPARE_MAX: usize = 64;
+
+/// The spare flows of streams that keep their shape, so that a stream in the steady state allocates nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Flows {
+    // Boxed as an exchange holds them: moving a flow moves a pointer.
+    #[allow(clippy::vec_box)]
+    spare: Vec<Box<Flow>>,
+}
+
+impl Flows {
+    /// A flow at the start of a stream that keeps its shape; see [`StreamTap::new`].
+    pub(crate) fn same(&mut self, shape: Shape, show_usage: bool, max_event: usize) -> Box<Flow> {
+        match self.spare.pop() {
+            Some(mut flow) => {
+                if let Flow::Same(tap) = flow.as_mut() {
+                    tap.reset(shape, show_usage, max_event);
+                }
+                flow
+            }
+            None => Box::new(Flow::Same(StreamTap::new(shape, show_usage, max_event))),
+        }
+    }
+
+    /// Gives a flow back; a translator is not kept, since what it carries belongs to its stream.
+    pub(crate) fn put(&mut self, flow: Box<Flow>) {
+        if matches!(*flow, Flow::Same(_)) && self.spare.len() < SPARE_MAX {
+            self.spare.push(flow);
         }
     }
 }

@@ -5,12 +5,12 @@
 use super::Gateway;
 use super::exchange::Exchange;
 use super::orders::Order;
+use crate::base::text::push_number;
 use crate::base::time::{Mono, Now};
 use crate::policy::row::Row;
 use crate::policy::usage::Usage;
 use crate::policy::window;
 use crate::wire::json::write_string;
-use std::io::Write;
 
 impl Gateway {
     /// One row for an admitted request, unless it has been given already.
@@ -43,8 +43,8 @@ impl Gateway {
         self.orders.push(Order::Rows(vec![row]));
     }
 
-    /// One line per request.
-    pub(crate) fn log(&mut self, ex: &Exchange, status: u16, now: Now) {
+    /// The batch of log lines, with a new line begun in it.
+    fn open_line(&mut self, now: Now) -> Option<&mut Vec<u8>> {
         let index = match self.orders.iter().position(|order| matches!(order, Order::Log(_))) {
             Some(index) => index,
             None => {
@@ -52,14 +52,30 @@ impl Gateway {
                 self.orders.len() - 1
             }
         };
-        let key = ex.finding.key.map(|key| self.keys.record(key).id);
-        let Some(Order::Log(out)) = self.orders.get_mut(index) else { return };
+        let Some(Order::Log(out)) = self.orders.get_mut(index) else { return None };
         out.extend_from_slice(b"{\"time\":\"");
         window::write_iso(now.unix, out);
-        // Writing to a Vec cannot fail.
-        let _ = write!(out, "\",\"id\":\"{}\",\"endpoint\":\"{}\"", ex.id.as_str(), ex.endpoint_name());
+        out.push(b'"');
+        Some(out)
+    }
+
+    /// One line about the gateway itself. `write` appends members, each with a comma before it.
+    pub(crate) fn log_event(&mut self, now: Now, write: impl FnOnce(&mut Vec<u8>)) {
+        let Some(out) = self.open_line(now) else { return };
+        write(out);
+        out.extend_from_slice(b"}\n");
+    }
+
+    /// One line per request.
+    pub(crate) fn log(&mut self, ex: &Exchange, status: u16, now: Now) {
+        let key = ex.finding.key.map(|key| self.keys.record(key).id);
+        let Some(out) = self.open_line(now) else { return };
+        word(out, ",\"id\":\"", ex.id.as_str());
+        word(out, "\",\"endpoint\":\"", ex.endpoint_name());
+        out.push(b'"');
         if let Some(key) = key {
-            let _ = write!(out, ",\"key\":\"{}\"", key.as_str());
+            word(out, ",\"key\":\"", key.as_str());
+            out.push(b'"');
         }
         if let Some(model) = ex.model() {
             out.extend_from_slice(b",\"model\":");
@@ -68,11 +84,13 @@ impl Gateway {
         if let (Some(target), true) = (ex.target(), ex.attempts > 0) {
             out.extend_from_slice(b",\"target\":");
             write_string(out, &target.label);
-            let _ = write!(out, ",\"attempts\":{},\"stream\":{}", ex.attempts, ex.stream);
+            number(out, ",\"attempts\":", u64::from(ex.attempts));
+            word(out, ",\"stream\":", if ex.stream { "true" } else { "false" });
         }
-        let _ = write!(out, ",\"status\":{status}");
+        number(out, ",\"status\":", u64::from(status));
         if let Some(error) = ex.error {
-            let _ = write!(out, ",\"error\":\"{error}\"");
+            word(out, ",\"error\":\"", error);
+            out.push(b'"');
         }
         if let Some(usage) = &ex.usage {
             write_usage(usage, out);
@@ -87,30 +105,43 @@ impl Gateway {
     }
 }
 
+/// Appends `name` and a text of ours that needs no escapes.
+fn word(out: &mut Vec<u8>, name: &str, value: &str) {
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(value.as_bytes());
+}
+
+/// Appends `name` and a number.
+fn number(out: &mut Vec<u8>, name: &str, value: u64) {
+    out.extend_from_slice(name.as_bytes());
+    push_number(out, value);
+}
+
 fn write_usage(usage: &Usage, out: &mut Vec<u8>) {
-    let _ = write!(
-        out,
-        ",\"input\":{},\"cache_read\":{},\"cache_write\":{},\"output\":{},\"source\":\"{}\"",
-        usage.uncached_in,
-        usage.cache_read,
-        usage.cache_write,
-        usage.out,
-        usage.source.as_str()
-    );
+    number(out, ",\"input\":", usage.uncached_in);
+    number(out, ",\"cache_read\":", usage.cache_read);
+    number(out, ",\"cache_write\":", usage.cache_write);
+    number(out, ",\"output\":", usage.out);
+    word(out, ",\"source\":\"", usage.source.as_str());
+    out.push(b'"');
 }
 
 /// Microseconds per phase; a phase that was not reached is left out.
 fn write_times(ex: &Exchange, end: Mono, out: &mut Vec<u8>) {
     let times = &ex.times;
-    let _ = write!(out, ",\"us\":{{\"total\":{}", end.micros_since(times.head));
-    let stops = [("body", times.head, times.body), ("send", times.body, times.sent), ("wait", times.sent, times.first)];
+    number(out, ",\"us\":{\"total\":", end.micros_since(times.head));
+    let stops = [
+        (",\"body\":", times.head, times.body),
+        (",\"send\":", times.body, times.sent),
+        (",\"wait\":", times.sent, times.first),
+    ];
     for (name, from, to) in stops {
         if from != Mono::NEVER && to != Mono::NEVER {
-            let _ = write!(out, ",\"{name}\":{}", to.micros_since(from));
+            number(out, name, to.micros_since(from));
         }
     }
     if times.first != Mono::NEVER {
-        let _ = write!(out, ",\"relay\":{}", end.micros_since(times.first));
+        number(out, ",\"relay\":", end.micros_since(times.first));
     }
     out.push(b'}');
 }

@@ -1,8 +1,10 @@
 //! What the gateway hands to helper threads and what they tell it. Data only.
 
 pub use super::work::{Done, Work};
+use crate::policy::config::High;
 use crate::policy::keys::KeyRecord;
 use crate::policy::row::Row;
+use std::sync::Arc;
 
 /// Work for a helper thread; rows and lines at most once per hand-over.
 #[derive(Debug)]
@@ -13,6 +15,22 @@ pub enum Order {
     Log(Vec<u8>),
     /// Something too long for the loop: to be [run](Work::run) elsewhere and answered by [`Notice::Worked`].
     Work(Box<Work>),
+    /// Read the configuration again; this is the one in use. Answered by [`Notice::Reloaded`].
+    Reload(Arc<High>),
+}
+
+/// What reading the configuration again has brought.
+#[derive(Debug)]
+pub enum Reloaded {
+    /// A configuration without errors, certificates included.
+    Fresh {
+        /// It, with the settings that cannot change at run time as they were.
+        config: Arc<High>,
+        /// The names of those among them that the file wants different.
+        unchanged: Vec<String>,
+    },
+    /// What is wrong with it, one line each. The old one stays.
+    Refused(Vec<String>),
 }
 
 /// News from a helper thread.
@@ -28,4 +46,6 @@ pub enum Notice {
     StoreRecovered,
     /// Work is done.
     Worked(Done),
+    /// The configuration has been read again.
+    Reloaded(Reloaded),
 }

@@ -1,12 +1,12 @@
 //! The request as it goes upstream: a head rendered when the configuration is loaded, and a body given as pieces of
 //! the client's own bytes with our words spliced in; so that a large body is never copied as a whole.
 
+use crate::base::text::push_number;
 use crate::dialect::{self, Abilities, Carry, Invalid, Piece, RequestScan, Structured};
 use crate::policy::catalog::{Model, StructuredOutput, Target};
 use crate::policy::config::{High, Provider};
 use crate::wire::head::{Field, RequestHead, values};
 use crate::wire::{Shape, Span};
-use std::io::Write;
 
 /// The version sent to a messages-shaped provider when the client named none (wire-formats, decision Q6).
 const ANTHROPIC_VERSION: &[u8] = b"2023-06-01";
@@ -92,8 +92,7 @@ impl Template {
     /// shape, whose Anthropic headers are passed on; `None` for a translated one, whose headers speak of another API.
     pub(crate) fn write(&self, length: u64, client: Option<(&RequestHead, &[u8])>, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.head);
-        // Writing to a Vec cannot fail.
-        let _ = write!(out, "{length}");
+        push_number(out, length);
         out.extend_from_slice(b"\r\n");
         if self.shape == Shape::Messages {
             let field = |name| client.map_or(&b""[..], |(head, bytes)| head.field(name).of(bytes));

@@ -15,7 +15,7 @@ use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
 use crate::dialect::errors;
 use crate::dialect::tap;
-use crate::dialect::{self, Broken, ErrorText, Heard, Me, Progress, StreamFault, StreamTap, StreamTranslator};
+use crate::dialect::{self, Broken, ErrorText, Heard, Me, Progress, StreamFault, StreamTranslator};
 use crate::policy::usage::{Usage, UsageSource};
 use crate::wire::Shape;
 use crate::wire::body::{LAST_CHUNK, write_chunk, write_chunk_size};
@@ -101,10 +101,10 @@ impl Gateway {
         };
         let (usage, max_event) = (ex.show_usage, target.limits.max_event);
         let flow = match ex.carry.take() {
-            None => Flow::Same(StreamTap::new(shape, usage, max_event)),
-            Some(carry) => Flow::Cross(Box::new(StreamTranslator::new(shape.other(), carry, usage, max_event))),
+            None => self.flows.same(shape, usage, max_event),
+            Some(carry) => Box::new(Flow::Cross(StreamTranslator::new(shape.other(), carry, usage, max_event))),
         };
-        ex.relay = Relay::Stream(Box::new(flow));
+        ex.relay = Relay::Stream(flow);
         Ok(())
     }
 

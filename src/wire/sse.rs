@@ -38,6 +38,9 @@ enum LineEnd {
     Cr,
 }
 
+/// Bytes of storage for joined lines that outlive their stream: one huge event must not cost memory for ever.
+const JOINED_KEPT: usize = 64 * 1024;
+
 /// Cuts a stream into events. Remembers how far it has looked, so that nothing is looked at twice.
 #[derive(Debug)]
 pub struct Splitter {
@@ -72,9 +75,10 @@ impl Splitter {
         Splitter { bom_passed, begin, line, at, ended, name: none, data: none, lines, comment, joined }
     }
 
-    /// Back to the start of a stream; storage is kept.
+    /// Back to the start of a stream; storage is kept, up to a bound.
     pub fn reset(&mut self) {
         self.joined.clear();
+        self.joined.shrink_to(JOINED_KEPT);
         *self = Splitter { joined: std::mem::take(&mut self.joined), ..Splitter::new() };
     }
 

@@ -270,9 +270,9 @@ impl Harness {
         self.client().ask(&messages_request(key, body))
     }
 
-    /// A request at either endpoint: the endpoint of the shape's name.
-    pub fn generate(&self, shape: &str, key: &str, body: &Value) -> Answer {
-        if shape == "chat" { self.chat(key, body) } else { self.messages(key, body) }
+    /// A request at the endpoint of a route.
+    pub fn generate(&self, route: &str, key: &str, body: &Value) -> Answer {
+        if is_chat(route) { self.chat(key, body) } else { self.messages(key, body) }
     }
 
     /// The provider's own count.
@@ -387,9 +387,22 @@ pub fn message(text: &str) -> Value {
     json!({ "model": "large", "max_tokens": 10_000_000, "messages": [{ "role": "user", "content": text }] })
 }
 
-/// A body for the endpoint of `shape`.
-pub fn body(shape: &str, text: &str) -> Value {
-    if shape == "chat" { chat(text) } else { message(text) }
+/// Every way through the gateway: the endpoint, and the shape of the upstream where it is the other one.
+pub const ROUTES: [&str; 4] = ["chat", "messages", "chat to messages", "messages to chat"];
+
+/// True if a route begins at the chat endpoint.
+pub fn is_chat(route: &str) -> bool {
+    route.starts_with("chat")
+}
+
+/// The models of a route: one as usual, and one with short deadlines.
+pub fn models_of(route: &str) -> (&'static str, &'static str) {
+    if matches!(route, "chat" | "messages to chat") { ("small", "hasty") } else { ("large", "hasty-large") }
+}
+
+/// A body for a route.
+pub fn body(route: &str, text: &str) -> Value {
+    with(if is_chat(route) { chat(text) } else { message(text) }, "model", models_of(route).0)
 }
 
 /// The same body with one member set.

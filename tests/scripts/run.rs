@@ -125,7 +125,7 @@ impl Player<'_> {
         });
         let left = &self.world.ends[label].got;
         if !more && !left.is_empty() {
-            return Err(format!("{label} got more than expected: {}", shown(&left[..left.len().min(400)])));
+            return Err(format!("{label} got more than expected: {}", shown(&left[..left.len().min(4000)])));
         }
         Ok(())
     }

@@ -270,6 +270,7 @@ impl World {
                 }
                 Order::Log(lines) => self.take_log(lines)?,
                 Order::Work(work) => self.gateway.notice(Notice::Worked(work.run()), self.now),
+                Order::Reload(_) => return Err("a script cannot read its configuration again".to_string()),
             }
         }
         if self.uncommitted > 0 && !self.hold_rows {

@@ -80,7 +80,7 @@ impl Provider {
         if !early {
             serde_json::from_str::<serde_json::Value>(body).map_err(|error| format!("{error} in {body}"))?;
         }
-        let asked = self.asked(body, book)?;
+        let asked = self.asked(body, early, book)?;
         self.got.clear();
         self.requests += 1;
         let (mut bytes, mut after) = answer(&asked, rng, book);
@@ -94,7 +94,7 @@ impl Provider {
         Ok(())
     }
 
-    fn asked(&self, body: &str, book: &Book) -> Result<Asked, String> {
+    fn asked(&self, body: &str, early: bool, book: &Book) -> Result<Asked, String> {
         let marker = body.split("marker=").nth(1).and_then(|rest| rest.split(';').next()?.parse().ok());
         let marker: u64 = marker.ok_or_else(|| format!("no marker in {body}"))?;
         let attempt = 1 + book.range((marker, 0)..(marker + 1, 0)).count() as u64;
@@ -102,7 +102,7 @@ impl Provider {
             return Err(format!("request {marker} is tried for the {attempt}th time"));
         }
         let model = if self.messages { "\"up-large\"" } else { "\"up-small\"" };
-        if !body.contains(model) {
+        if !early && !body.contains(model) {
             return Err(format!("the model was not replaced: {body}"));
         }
         Ok(Asked {

@@ -97,6 +97,8 @@ struct World {
     seen: BTreeMap<String, Seen>,
     rows: Vec<Row>,
     uncommitted: u64,
+    /// Answers wait for their rows.
+    before_reply: bool,
     store_failed: bool,
     exit: bool,
     draining: bool,
@@ -105,8 +107,11 @@ struct World {
     tally: Tally,
 }
 
-fn setting() -> Setting {
+fn setting(before_reply: bool) -> Setting {
     let mut setting = Setting::default();
+    if before_reply {
+        setting.set("store", "durability = \"before-reply\"");
+    }
     for (section, line) in [
         ("server", "max_body = \"256KiB\""),
         ("server", "max_buffered = \"2MiB\""),
@@ -161,8 +166,9 @@ impl World {
         let work_min = [Some(0), Some(100), Some(600), None][(seed % 4) as usize];
         let keys_known = keys.records.clone();
         let start = Start { seed: seed_bytes, client_listeners: 1, keys: keys_known, work_min, ..Start::default() };
+        let before_reply = seed.is_multiple_of(3);
         World {
-            gateway: Gateway::new(Arc::new(setting().high()), start, now),
+            gateway: Gateway::new(Arc::new(setting(before_reply).high()), start, now),
             rng: Rng::from_u64(seed),
             now,
             clients: Vec::new(),
@@ -177,6 +183,7 @@ impl World {
             seen: BTreeMap::new(),
             rows: Vec::new(),
             uncommitted: 0,
+            before_reply,
             store_failed: false,
             exit: false,
             draining: false,
@@ -260,6 +267,11 @@ impl World {
         Ok(())
     }
 
+    fn commit(&mut self, count: u64) {
+        self.uncommitted -= count;
+        self.gateway.notice(Notice::Committed(count), self.now);
+    }
+
     fn answer_dial(&mut self) {
         if self.dialing.is_empty() {
             return;
@@ -326,6 +338,15 @@ impl World {
             let most = if self.rng.below(3) == 0 { 10 } else { 100_000 };
             let bytes = client.pipe.take(&mut self.gateway, 1 + self.rng.below(most) as usize, self.now);
             client.reading.take(&bytes, &mut client.awaiting, &self.book, &mut self.seen)?;
+            let safe = self.rows.len() - self.uncommitted as usize;
+            let seen = self.seen.get(client.reading.id()).filter(|seen| seen.whole && seen.ended);
+            if self.before_reply && !bytes.is_empty() && seen.is_some() {
+                let id = client.reading.id();
+                let committed = self.rows[..safe].iter().any(|row| request_id(row) == id);
+                if !committed {
+                    return Err(format!("{id} was answered before its row was safe"));
+                }
+            }
             let go_on = std::mem::take(&mut client.reading.go_on);
             if go_on {
                 client.release_body(true);
@@ -362,7 +383,7 @@ impl World {
                         self.rows.extend(rows);
                     }
                     Order::Work(work) => self.works.push(*work),
-                    Order::Log(_) => {}
+                    Order::Log(_) | Order::Reload(_) => {}
                 }
             }
             let actions = std::mem::take(self.gateway.actions());
@@ -486,18 +507,19 @@ impl World {
             for _ in 0..self.clients.len() {
                 let mut client = self.clients.remove(0);
                 client.pipe.wire.append(&mut client.outbox);
-                client.pipe.deliver(&mut self.gateway, usize::MAX, self.now);
+                client.pipe.deliver(&mut self.gateway, 65_536, self.now);
                 let bytes = client.pipe.take(&mut self.gateway, usize::MAX, self.now);
                 client.reading.take(&bytes, &mut client.awaiting, &self.book, &mut self.seen)?;
                 self.clients.push(client);
                 self.settle()?;
+                self.commit(self.uncommitted);
             }
             for index in (0..self.providers.len()).rev() {
                 let Some(provider) = self.providers.get_mut(index) else { continue };
                 let bytes = provider.pipe.take(&mut self.gateway, usize::MAX, self.now);
                 provider.read(&bytes, &mut self.rng, &mut self.book)?;
                 provider.write(&mut self.rng);
-                provider.pipe.deliver(&mut self.gateway, usize::MAX, self.now);
+                provider.pipe.deliver(&mut self.gateway, 65_536, self.now);
                 self.settle()?;
             }
             self.advance(1_000_000)?;
@@ -522,8 +544,7 @@ impl World {
             if conn.side == tollgate::base::seam::Side::Client)
         });
         self.settle()?;
-        self.gateway.notice(Notice::Committed(self.uncommitted), self.now);
-        self.uncommitted = 0;
+        self.commit(self.uncommitted);
         for record in self.keys.records.clone().iter().filter(|record| record.revoked.is_none()) {
             let key = self.keys.texts[&record.name].clone();
             let used: u64 = self.rows.iter().filter(|row| row.key == record.id).map(|row| row.usage.total()).sum();
@@ -554,9 +575,7 @@ impl World {
         let mut per_window: BTreeMap<u64, u64> = BTreeMap::new();
         let tight = self.keys.records.iter().find(|record| record.name == "tight").map(|record| record.id);
         for row in &self.rows {
-            let mut id = b"req_".to_vec();
-            hex_into(&row.request, &mut id);
-            let id = String::from_utf8_lossy(&id).into_owned();
+            let id = request_id(row);
             let seen = self.seen.get(&id);
             if row_holds(row, seen, &self.book)? {
                 self.tally.exact_rows += 1;
@@ -590,4 +609,10 @@ impl World {
         }
         Ok(())
     }
+}
+
+fn request_id(row: &Row) -> String {
+    let mut id = b"req_".to_vec();
+    hex_into(&row.request, &mut id);
+    String::from_utf8_lossy(&id).into_owned()
 }

@@ -93,7 +93,10 @@ names! {
 impl Name {
     /// Which member the inside of a key is; `None` for those outside both tables.
     pub(in crate::dialect) fn of(raw: &[u8]) -> Name {
-        BY_NAME.iter().find(|(text, _)| eq_unescaped(raw, text)).map_or(Name::Other, |(_, name)| *name)
+        // Searched once, not for every name.
+        let escaped = raw.contains(&b'\\');
+        let is = |text: &str| if escaped { eq_unescaped(raw, text) } else { raw == text.as_bytes() };
+        BY_NAME.iter().find(|(text, _)| is(text)).map_or(Name::Other, |(_, name)| *name)
     }
 
     /// How a request of `shape` treats it.

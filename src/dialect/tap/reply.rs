@@ -5,7 +5,7 @@ use super::super::keys::{K, Walk};
 use super::super::tokens::Estimator;
 use super::super::usage::Reported;
 use super::{Broken, Heard, Me};
-use crate::wire::json::{Raw, Scanner, Token, write_string};
+use crate::wire::json::{Raw, Scanner, Token, write_count, write_string};
 use crate::wire::{Shape, Span};
 
 /// Values that one answer may need replaced; more of them (a name repeated again and again) is no sane answer.
@@ -68,12 +68,9 @@ impl Seen {
 /// (`object`, `created`, `usage`) is added, `total_tokens` made the sum; everything else stays byte for byte.
 pub fn whole(shape: Shape, body: &[u8], me: &Me<'_>, out: &mut Vec<u8>) -> Result<Heard, Broken> {
     let mut seen = Seen::default();
-    let mut relayed = Estimator::new();
-    let value = if shape == Shape::Chat { chat_value } else { messages_value };
+    let value: Value = if shape == Shape::Chat { chat_value } else { messages_value };
     let mut walk = Walk::new(|buf: &[u8], path: &[K], token, whole: Span| {
-        if value(buf, path, token, whole, &mut seen) && token == Token::String {
-            relayed.feed_json(&buf[whole.start as usize + 1..whole.end as usize - 1]);
-        }
+        value(buf, path, token, whole, &mut seen);
     });
     let scanned = Scanner::new().finish(body, &mut walk);
     if scanned.is_err() || seen.count > EDITS_MAX || seen.body.is_empty() {
@@ -92,9 +89,26 @@ pub fn whole(shape: Shape, body: &[u8], me: &Me<'_>, out: &mut Vec<u8>) -> Resul
         Shape::Chat => Reported::from_chat(usage),
         Shape::Messages => Reported::from_messages(usage),
     };
-    let heard = Heard { reported, relayed_tokens: relayed.tokens() };
+    // An estimate that nobody asks for is not made: nearly every answer says what it used.
+    let relayed_tokens = if reported.output.is_some() { 0 } else { estimated(body, value) };
+    let heard = Heard { reported, relayed_tokens };
     Writer { body, me, seen: &seen, counts: Counts::new(usage, me, &heard), out }.write(shape);
     Ok(heard)
+}
+
+type Value = fn(&[u8], &[K], Token, Span, &mut Seen) -> bool;
+
+/// Tokens of the text that an answer carries, by a second look at it.
+fn estimated(body: &[u8], value: Value) -> u64 {
+    let (mut relayed, mut seen) = (Estimator::new(), Seen::default());
+    let mut walk = Walk::new(|buf: &[u8], path: &[K], token, whole: Span| {
+        if value(buf, path, token, whole, &mut seen) && token == Token::String {
+            relayed.feed_json(&buf[whole.start as usize + 1..whole.end as usize - 1]);
+        }
+    });
+    // It has been found valid before.
+    let _ = Scanner::new().finish(body, &mut walk);
+    relayed.tokens()
 }
 
 /// The three counters of specification 2.2 as the client is to see them.
@@ -107,12 +121,21 @@ struct Counts {
 impl Counts {
     /// Each with a mark that says whether the upstream's own is already right.
     fn new(usage: Raw<'_>, me: &Me<'_>, heard: &Heard) -> Counts {
-        let count = |key| usage.get(key).and_then(Raw::count);
+        let (mut prompt, mut completion, mut total) = (None, None, None);
+        // One walk for the three of them; of a repeated member the last one counts.
+        for (key, value) in usage.members() {
+            match K::of(key) {
+                K::PromptTokens => prompt = value.count(),
+                K::CompletionTokens => completion = value.count(),
+                K::TotalTokens => total = value.count(),
+                _ => {}
+            }
+        }
         let or = |there: Option<u64>, estimate| (there.unwrap_or(estimate), there.is_some());
-        let prompt = or(count("prompt_tokens"), me.prompt_estimate);
-        let completion = or(count("completion_tokens"), heard.relayed_tokens);
+        let prompt = or(prompt, me.prompt_estimate);
+        let completion = or(completion, heard.relayed_tokens);
         let sum = prompt.0.saturating_add(completion.0);
-        Counts { prompt, completion, total: (sum, count("total_tokens") == Some(sum)) }
+        Counts { prompt, completion, total: (sum, total == Some(sum)) }
     }
 }
 
@@ -173,7 +196,7 @@ impl Writer<'_> {
     }
 
     fn number(&mut self, value: u64) {
-        self.out.extend_from_slice(value.to_string().as_bytes());
+        write_count(self.out, value);
     }
 
     fn value(&mut self, edit: Edit) {

@@ -3,8 +3,8 @@
 //! Owns the escaping and the commas. Must never be given half a value: whoever opens a bracket closes it. Called by
 //! `dialect`.
 
-use super::find_either;
-use std::io::Write;
+use super::{find_either, skip_unescaped};
+use crate::base::text::push_number;
 
 /// Appends the comma before a member or an item, where one is needed: a value never ends in an opening bracket.
 fn comma(out: &mut Vec<u8>) {
@@ -28,8 +28,7 @@ pub fn item(out: &mut Vec<u8>) {
 
 /// Appends a count.
 pub fn write_count(out: &mut Vec<u8>, count: u64) {
-    // Writing to a vector cannot fail.
-    let _ = write!(out, "{count}");
+    push_number(out, count);
 }
 
 /// Appends a JSON string whose inside is already escaped.
@@ -50,7 +49,7 @@ pub fn write_string(out: &mut Vec<u8>, text: &str) {
 pub fn write_escaped(out: &mut Vec<u8>, text: &[u8]) {
     let mut rest = text;
     while !rest.is_empty() {
-        let plain = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f)).unwrap_or(rest.len());
+        let plain = skip_unescaped(rest, 0);
         out.extend_from_slice(&rest[..plain]);
         let Some(&special) = rest.get(plain) else { return };
         match special {

@@ -1,0 +1,269 @@
+//! The gateway in memory, driven through the seam as the reactor drives it, without a socket: for the benches and for
+//! the test that counts allocations. Bytes go to it and are taken from it; what it orders is thrown away, the vectors
+//! are given back as the outbox gives them back.
+#![allow(dead_code)] // each user needs a part of it
+
+use std::sync::Arc;
+use std::time::Duration;
+use tollgate::base::seam::{Action, Conn, Core, Reply, Side};
+use tollgate::base::time::{Mono, Now, Unix};
+use tollgate::gateway::orders::{Notice, Order};
+use tollgate::gateway::{Gateway, Start};
+use tollgate::policy::config::{High, Source};
+use tollgate::policy::keys::{KeyRecord, Scope, issue};
+
+const CONFIG: &str = r#"
+default_model = "bench"
+[[providers]]
+name = "plain"
+shape = "chat"
+base_url = "http://127.0.0.1:9/v1"
+[[providers]]
+name = "crossed"
+shape = "messages"
+base_url = "http://127.0.0.1:9"
+[[models]]
+id = "bench"
+context = "1M"
+input_price = 2.5
+output_price = 10.0
+targets = [{ provider = "plain", model = "upstream-model-2026-11-01" }]
+[[models]]
+id = "crossed"
+context = "1M"
+targets = [{ provider = "crossed", model = "upstream-model" }]
+[[plans]]
+name = "team"
+tokens = 1_000_000_000_000
+requests = 1_000_000_000
+tokens_per_window = 1_000_000_000_000
+concurrency = 100_000
+"#;
+
+/// A gateway, one client connection and the upstream connections it dials.
+pub struct World {
+    gateway: Gateway,
+    now: Now,
+    client: Conn,
+    /// The upstream that was written to last.
+    upstream: Option<Conn>,
+    dirty: Vec<Conn>,
+    actions: Vec<Action>,
+    /// Bytes that left for the upstream since the last answer.
+    pub sent_up: usize,
+    /// Bytes the client has got.
+    pub got: usize,
+    rows: u64,
+    /// A key of the table.
+    pub key: String,
+}
+
+/// A configuration as the benches use it.
+pub fn config() -> High {
+    let (env, read) = (|_: &str| None, |_: &str| Err(std::io::ErrorKind::NotFound.into()));
+    let source = Source { file: "bench.toml", text: CONFIG, env: &env, read: &read };
+    High::parse(&source).unwrap_or_else(|errors| panic!("{errors:?}"))
+}
+
+/// So many keys on the plan `team`, and the text of the last.
+pub fn keys(count: u64) -> (Vec<KeyRecord>, String) {
+    let mut text = String::new();
+    let mut state = 1u64;
+    let mut fill = |bytes: &mut [u8]| {
+        for byte in bytes {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            *byte = (state >> 33) as u8;
+        }
+    };
+    let records = (0..count).map(|number| {
+        let key = issue("tg_", &mut fill);
+        text.clone_from(&key.text);
+        KeyRecord {
+            id: key.id,
+            digest: key.digest,
+            name: format!("k{number}"),
+            plan: "team".into(),
+            scope: Scope::default(),
+            created: Unix(0),
+            expires: None,
+            revoked: None,
+            former: Vec::new(),
+        }
+    });
+    (records.collect(), text)
+}
+
+impl World {
+    /// With 1,000 keys and a client that is connected.
+    pub fn new() -> World {
+        let now = Now { mono: Mono(1_000_000), unix: Unix(1_790_000_000_000) };
+        let (keys, key) = keys(1000);
+        let start = Start { seed: [7; 32], client_listeners: 1, keys, ..Start::default() };
+        let mut gateway = Gateway::new(Arc::new(config()), start, now);
+        let client = gateway.accepted(0, "127.0.0.1:5555".parse().unwrap(), now).expect("the client is let in");
+        let (dirty, actions) = (Vec::new(), Vec::new());
+        let mut world =
+            World { gateway, now, client, upstream: None, dirty, actions, sent_up: 0, got: 0, rows: 0, key };
+        world.settle();
+        world
+    }
+
+    /// A chat of about `bytes` bytes from this world's client, as it goes over the wire.
+    pub fn request(&self, model: &str, bytes: usize, stream: bool) -> Vec<u8> {
+        let body = chat(model, bytes, stream);
+        format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:8080\r\nauthorization: Bearer {}\r\n\
+             content-type: application/json\r\naccept: application/json\r\nuser-agent: load/1\r\n\
+             content-length: {}\r\n\r\n{body}",
+            self.key,
+            body.len()
+        )
+        .into_bytes()
+    }
+
+    /// The client sends; everything that follows from it is done, up to the answer.
+    pub fn client_sends(&mut self, bytes: &[u8]) {
+        self.tick();
+        let now = self.now;
+        self.gateway.bytes(self.client, bytes, now);
+        self.settle();
+    }
+
+    /// The upstream that was written to last answers.
+    pub fn upstream_sends(&mut self, bytes: &[u8]) {
+        self.tick();
+        let (now, upstream) = (self.now, self.upstream.expect("a request has gone upstream"));
+        self.gateway.bytes(upstream, bytes, now);
+        self.settle();
+    }
+
+    /// A request and its whole answer; how many bytes the client got.
+    pub fn turn(&mut self, request: &[u8], answer: &[u8]) -> usize {
+        (self.got, self.sent_up) = (0, 0);
+        self.client_sends(request);
+        assert!(self.sent_up > 0, "the request has gone upstream");
+        self.upstream_sends(answer);
+        self.got
+    }
+
+    fn tick(&mut self) {
+        self.now.mono = self.now.mono.after(Duration::from_micros(50));
+    }
+
+    fn settle(&mut self) {
+        let now = self.now;
+        loop {
+            std::mem::swap(&mut self.dirty, self.gateway.dirty());
+            std::mem::swap(&mut self.actions, self.gateway.actions());
+            if self.dirty.is_empty() && self.actions.is_empty() {
+                break;
+            }
+            for conn in self.dirty.drain(..) {
+                let count = self.gateway.unsent(conn).len();
+                match conn.side {
+                    Side::Client => self.got += count,
+                    Side::Upstream => {
+                        self.sent_up += count;
+                        self.upstream = Some(conn);
+                    }
+                }
+                if count > 0 {
+                    self.gateway.wrote(conn, count, now);
+                }
+            }
+            for action in self.actions.drain(..) {
+                if let Action::Dial { conn, .. } = action {
+                    self.gateway.reply(Reply::Dialed(conn), now);
+                }
+            }
+        }
+        while self.gateway.expire(now) {}
+        self.gateway.turned(10);
+        self.work(now);
+        let mut rows = 0;
+        for order in self.gateway.orders() {
+            match order {
+                Order::Rows(all) => {
+                    rows += all.len() as u64;
+                    all.clear();
+                }
+                Order::Log(lines) => lines.clear(),
+                Order::Reload(_) | Order::Work(_) => {}
+            }
+        }
+        if rows > 0 {
+            self.rows += rows;
+            self.gateway.notice(Notice::Committed(rows), now);
+        }
+    }
+
+    /// Does what a helper thread would.
+    fn work(&mut self, now: Now) {
+        while let Some(index) = self.gateway.orders().iter().position(|order| matches!(order, Order::Work(_))) {
+            if let Order::Work(work) = self.gateway.orders().swap_remove(index) {
+                self.gateway.notice(Notice::Worked(work.run()), now);
+            }
+        }
+    }
+
+    /// Rows ordered so far: one per admitted request.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+}
+
+/// A chat in several turns with code in them, of about `bytes` bytes.
+pub fn chat(model: &str, bytes: usize, stream: bool) -> String {
+    let open = format!("{{\"model\":\"{model}\",\"messages\":[{{\"role\":\"system\",\"content\":\"Be brief.\"}}");
+    let stream = if stream { ",\"stream\":true" } else { "" };
+    let close = format!("],\"temperature\":0.2,\"max_tokens\":256{stream}}}");
+    let code = "fn next(&mut self) -> Option<u8> {\\n    let byte = self.bytes.get(self.at)?;\\n    \
+                // \\\"quoted\\\"\\n    self.at += 1;\\n    Some(*byte)\\n}\\n";
+    let mut text = open;
+    let mut role = "user";
+    while text.len() + close.len() + code.len() < bytes {
+        let pieces = ((bytes - text.len() - close.len()) / (code.len() + 4)).clamp(1, 16);
+        text += &format!(",{{\"role\":\"{role}\",\"content\":\"{}\"}}", code.repeat(pieces));
+        role = if role == "user" { "assistant" } else { "user" };
+    }
+    text + &close
+}
+
+/// A provider's whole answer, as it goes over the wire.
+pub fn answer() -> Vec<u8> {
+    let text = "The heron stands in the shallow water and waits; it is patient, grey and exact. ".repeat(4);
+    let body = format!(
+        "{{\"id\":\"chatcmpl-0123456789abcdef\",\"object\":\"chat.completion\",\"created\":1790000000,\
+         \"model\":\"upstream-model-2026-11-01\",\"choices\":[{{\"index\":0,\"message\":{{\"role\":\"assistant\",\
+         \"content\":\"{text}\"}},\"logprobs\":null,\"finish_reason\":\"stop\"}}],\"usage\":{{\
+         \"prompt_tokens\":271,\"completion_tokens\":83,\"total_tokens\":354}}}}"
+    );
+    let length = body.len();
+    format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}").into_bytes()
+}
+
+/// The head of a provider's stream.
+pub const STREAM_HEAD: &[u8] =
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+
+/// One chat event with this delta, without chunk framing.
+pub fn event(delta: &str, finish: &str) -> String {
+    format!(
+        "data: {{\"id\":\"chatcmpl-0123456789abcdef\",\"object\":\"chat.completion.chunk\",\"created\":1790000000,\
+         \"model\":\"upstream-model-2026-11-01\",\"choices\":[{{\"index\":0,\"delta\":{delta},\
+         \"finish_reason\":{finish}}}]}}\n\n"
+    )
+}
+
+/// A chunk as it goes over the wire.
+pub fn chunk(payload: &str) -> Vec<u8> {
+    format!("{:x}\r\n{payload}\r\n", payload.len()).into_bytes()
+}
+
+/// The end of a chat stream: finish reason, usage, `[DONE]`, last chunk.
+pub fn stream_end() -> Vec<u8> {
+    let usage = "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":1790000000,\"model\":\"m\",\
+                 \"choices\":[],\"usage\":{\"prompt_tokens\":271,\"completion_tokens\":83,\"total_tokens\":354}}\n\n";
+    let events = event("{}", "\"stop\"") + usage + "data: [DONE]\n\n";
+    [&chunk(&events)[..], b"0\r\n\r\n"].concat()
+}

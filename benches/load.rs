@@ -1,0 +1,356 @@
+//! The load generator of `scripts/bench`: N keep-alive connections, an exact number of requests, latency percentiles.
+//! Opens and warms its connections, says `ready`, waits for a line on standard input, runs, and prints one JSON line;
+//! so whoever measures a process reads its counters between `ready` and the line, and after the result. Checks every
+//! answer's status and length, and counts events.
+
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token};
+use std::collections::VecDeque;
+use std::io::{self, BufRead, Read, Write};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+struct Args {
+    addr: SocketAddr,
+    connections: usize,
+    requests: usize,
+    /// Requests per connection before `ready`.
+    warm: usize,
+    path: String,
+    model: String,
+    body_bytes: usize,
+    stream: bool,
+    keys: Vec<String>,
+    /// Requests under way at once; 0 for as many as there are connections.
+    at_once: usize,
+    /// Least time between the beginnings of two requests.
+    gap: Duration,
+    /// After the result, keep the connections open until standard input ends.
+    hold: bool,
+}
+
+fn args() -> Args {
+    let mut all = Args {
+        addr: "127.0.0.1:8080".parse().unwrap(),
+        connections: 1,
+        requests: 1000,
+        warm: 10,
+        path: "/v1/chat/completions".into(),
+        model: "bench".into(),
+        body_bytes: 1200,
+        stream: false,
+        keys: vec!["none".into()],
+        at_once: 0,
+        gap: Duration::ZERO,
+        hold: false,
+    };
+    let mut args = std::env::args().skip(1);
+    while let Some(name) = args.next() {
+        let mut value = || args.next().unwrap_or_else(|| panic!("{name} needs a value"));
+        match name.as_str() {
+            "--addr" => all.addr = value().parse().unwrap(),
+            "--connections" => all.connections = value().parse().unwrap(),
+            "--requests" => all.requests = value().parse().unwrap(),
+            "--warm" => all.warm = value().parse().unwrap(),
+            "--path" => all.path = value(),
+            "--model" => all.model = value(),
+            "--body-bytes" => all.body_bytes = value().parse().unwrap(),
+            "--keys" => all.keys = std::fs::read_to_string(value()).unwrap().lines().map(str::to_owned).collect(),
+            "--at-once" => all.at_once = value().parse().unwrap(),
+            "--gap-us" => all.gap = Duration::from_micros(value().parse().unwrap()),
+            "--stream" => all.stream = true,
+            "--hold" => all.hold = true,
+            other => panic!("{other} is not understood"),
+        }
+    }
+    all
+}
+
+/// A chat in several turns, with escapes as code in a prompt has them, of about the bytes asked for.
+fn body(args: &Args, stream: bool) -> String {
+    let open = format!(
+        "{{\"model\":\"{}\",\"messages\":[{{\"role\":\"system\",\"content\":\"You are a careful reviewer. Answer in \
+         short sentences and name the line you mean.\"}},",
+        args.model
+    );
+    let stream = if stream { ",\"stream\":true" } else { "" };
+    let close = format!("],\"temperature\":0.2,\"max_tokens\":256{stream}}}");
+    let code = "fn next(&mut self) -> Option<u8> {\\n    let byte = self.bytes.get(self.at)?;\\n    \
+                // \\\"quoted\\\"\\n    self.at += 1;\\n    Some(*byte)\\n}\\n";
+    let mut turns = Vec::new();
+    let mut length = open.len() + close.len();
+    let mut role = "user";
+    loop {
+        let frame = format!("{{\"role\":\"{role}\",\"content\":\"\"}}").len() + 1;
+        let room = args.body_bytes.saturating_sub(length + frame);
+        if room < code.len() && !turns.is_empty() {
+            break;
+        }
+        // Turns of some kilobytes in a large body, of one piece of code in a small one.
+        let pieces = (room / code.len()).clamp(1, 16);
+        let text = code.repeat(pieces);
+        length += frame + text.len();
+        turns.push(format!("{{\"role\":\"{role}\",\"content\":\"{text}\"}}"));
+        role = if role == "user" { "assistant" } else { "user" };
+    }
+    format!("{open}{}{close}", turns.join(","))
+}
+
+fn requests(args: &Args, stream: bool) -> Vec<Vec<u8>> {
+    let body = body(args, stream);
+    let request = |key: &String| {
+        format!(
+            "POST {} HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {key}\r\ncontent-type: application/json\r\n\
+             accept: application/json\r\nuser-agent: load/1\r\ncontent-length: {}\r\n\r\n{body}",
+            args.path,
+            args.addr,
+            body.len()
+        )
+        .into_bytes()
+    };
+    args.keys.iter().take(args.connections).map(request).collect()
+}
+
+#[derive(Copy, Clone, PartialEq)]
+enum Extent {
+    Unknown,
+    Left(usize),
+    Chunked,
+}
+
+struct Conn {
+    socket: TcpStream,
+    request: usize,
+    sent: usize,
+    busy: bool,
+    head: Vec<u8>,
+    extent: Extent,
+    tail: [u8; 5],
+    began: Instant,
+    first: Option<Instant>,
+}
+
+#[derive(Default)]
+struct Tally {
+    done: usize,
+    failed: usize,
+    events: u64,
+    bytes: u64,
+    latencies: Vec<u32>,
+    firsts: Vec<u32>,
+}
+
+impl Conn {
+    fn begin(&mut self) {
+        self.sent = 0;
+        self.busy = true;
+        self.head.clear();
+        self.extent = Extent::Unknown;
+        self.tail = [0; 5];
+        self.first = None;
+        self.began = Instant::now();
+    }
+
+    fn write(&mut self, requests: &[Vec<u8>]) {
+        let request = &requests[self.request];
+        while self.busy && self.sent < request.len() {
+            match self.socket.write(&request[self.sent..]) {
+                Ok(count) => self.sent += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => panic!("the connection broke while a request was written: {error}"),
+            }
+        }
+    }
+
+    /// Takes received bytes; true when the answer is complete.
+    fn take(&mut self, mut data: &[u8], tally: &mut Tally) -> bool {
+        if self.first.is_none() {
+            self.first = Some(Instant::now());
+        }
+        tally.bytes += data.len() as u64;
+        if self.extent == Extent::Unknown {
+            let before = self.head.len();
+            self.head.extend_from_slice(data);
+            let Some(end) = self.head.windows(4).position(|window| window == b"\r\n\r\n") else { return false };
+            data = &data[end + 4 - before..];
+            self.head.truncate(end + 4);
+            if !self.head.starts_with(b"HTTP/1.1 200") {
+                tally.failed += 1;
+                if tally.failed == 1 {
+                    eprintln!("{}{}", String::from_utf8_lossy(&self.head), String::from_utf8_lossy(data));
+                }
+            }
+            self.extent = extent(&self.head);
+        }
+        match &mut self.extent {
+            Extent::Left(left) => {
+                assert!(data.len() <= *left, "more came than was declared");
+                *left -= data.len();
+                *left == 0
+            }
+            _ => {
+                for &byte in data {
+                    if byte == b'\n' && self.tail[4] == b'\n' {
+                        tally.events += 1;
+                    }
+                    self.tail.rotate_left(1);
+                    self.tail[4] = byte;
+                }
+                self.tail == *b"0\r\n\r\n"
+            }
+        }
+    }
+}
+
+fn extent(head: &[u8]) -> Extent {
+    for line in head.split(|byte| *byte == b'\n') {
+        if line.len() > 15 && line[..15].eq_ignore_ascii_case(b"content-length:") {
+            return Extent::Left(std::str::from_utf8(&line[15..]).unwrap().trim().parse().unwrap());
+        }
+    }
+    Extent::Chunked
+}
+
+struct World {
+    poll: Poll,
+    conns: Vec<Conn>,
+    requests: Vec<Vec<u8>>,
+    scratch: Vec<u8>,
+}
+
+impl World {
+    fn open(args: &Args) -> io::Result<World> {
+        // Warming is done with whole answers, so that it takes no stream's time.
+        let (poll, requests) = (Poll::new()?, requests(args, false));
+        let mut conns = Vec::new();
+        for number in 0..args.connections {
+            let mut socket = TcpStream::from_std(connect(args.addr)?);
+            socket.set_nodelay(true)?;
+            poll.registry().register(&mut socket, Token(number), Interest::READABLE | Interest::WRITABLE)?;
+            let request = number % requests.len();
+            let (head, now) = (Vec::new(), Instant::now());
+            conns.push(Conn {
+                socket,
+                request,
+                sent: 0,
+                busy: false,
+                head,
+                extent: Extent::Unknown,
+                tail: [0; 5],
+                began: now,
+                first: None,
+            });
+        }
+        Ok(World { poll, conns, requests, scratch: vec![0; 65536] })
+    }
+
+    /// Exactly `total` requests, at most `at_once` of them under way, each begun `gap` after the one before it or later.
+    /// The connection that has rested longest takes the next one.
+    fn run(&mut self, total: usize, at_once: usize, gap: Duration) -> io::Result<Tally> {
+        let mut tally = Tally::default();
+        tally.latencies.reserve(total);
+        tally.firsts.reserve(total);
+        let mut resting: VecDeque<usize> = (0..self.conns.len()).collect();
+        let (mut begun, mut next_at) = (0, Instant::now());
+        let mut events = Events::with_capacity(1024);
+        while tally.done < total {
+            while begun < total && begun - tally.done < at_once && (gap.is_zero() || Instant::now() >= next_at) {
+                let Some(number) = resting.pop_front() else { break };
+                begun += 1;
+                next_at += gap;
+                self.conns[number].begin();
+                self.conns[number].write(&self.requests);
+            }
+            let wait = if gap.is_zero() || begun == total { Duration::from_secs(60) } else { Duration::from_millis(1) };
+            self.poll.poll(&mut events, Some(wait))?;
+            assert!(!events.is_empty() || wait < Duration::from_secs(60), "nothing has come for a minute");
+            for event in &events {
+                let conn = &mut self.conns[event.token().0];
+                if event.is_writable() {
+                    conn.write(&self.requests);
+                }
+                while event.is_readable() {
+                    let count = match conn.socket.read(&mut self.scratch) {
+                        Ok(0) => panic!("the connection was closed"),
+                        Ok(count) => count,
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                        Err(error) => return Err(error),
+                    };
+                    if conn.take(&self.scratch[..count], &mut tally) {
+                        conn.busy = false;
+                        tally.done += 1;
+                        tally.latencies.push(nanos(conn.began.elapsed()));
+                        tally.firsts.push(nanos(conn.first.unwrap() - conn.began));
+                        resting.push_back(event.token().0);
+                    }
+                    if count < self.scratch.len() {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(tally)
+    }
+}
+
+/// Connects with patience: the process to be measured may still be starting.
+fn connect(addr: SocketAddr) -> io::Result<std::net::TcpStream> {
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        match std::net::TcpStream::connect(addr) {
+            Ok(socket) => {
+                socket.set_nonblocking(true)?;
+                return Ok(socket);
+            }
+            Err(error) if Instant::now() > until => return Err(error),
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+fn nanos(duration: Duration) -> u32 {
+    u32::try_from(duration.as_nanos()).unwrap_or(u32::MAX)
+}
+
+fn percentile(sorted: &[u32], percent: f64) -> f64 {
+    let index = ((sorted.len() as f64 - 1.0) * percent / 100.0).round() as usize;
+    sorted.get(index).map_or(0.0, |nanos| f64::from(*nanos) / 1000.0)
+}
+
+fn wait_for_line() {
+    let mut line = String::new();
+    // An ended input means the same as a line.
+    let _ = io::stdin().lock().read_line(&mut line);
+}
+
+fn main() -> io::Result<()> {
+    let args = args();
+    let mut world = World::open(&args)?;
+    let at_once = if args.at_once == 0 { args.connections } else { args.at_once };
+    world.run(args.connections * args.warm, at_once, Duration::ZERO)?;
+    world.requests = requests(&args, args.stream);
+    println!("ready");
+    wait_for_line();
+    let began = Instant::now();
+    let mut tally = world.run(args.requests, at_once, args.gap)?;
+    let seconds = began.elapsed().as_secs_f64();
+    tally.latencies.sort_unstable();
+    tally.firsts.sort_unstable();
+    println!(
+        "{{\"requests\":{},\"failed\":{},\"events\":{},\"bytes\":{},\"seconds\":{seconds:.6},\"request_bytes\":{},\
+         \"p50_us\":{:.1},\"p99_us\":{:.1},\"first_p50_us\":{:.1},\"first_p99_us\":{:.1}}}",
+        tally.done,
+        tally.failed,
+        tally.events,
+        tally.bytes,
+        world.requests[0].len(),
+        percentile(&tally.latencies, 50.0),
+        percentile(&tally.latencies, 99.0),
+        percentile(&tally.firsts, 50.0),
+        percentile(&tally.firsts, 99.0),
+    );
+    if args.hold {
+        while io::stdin().lock().read_line(&mut String::new())? > 0 {}
+    }
+    Ok(())
+}

@@ -1,0 +1,223 @@
+//! The common upstream of `scripts/bench`: answers as fast as one mio loop can, always the same. A request that says
+//! `"stream":true` gets `--events` events, one every `--pace-ms`; any other a fixed answer of 622 bytes. Both shapes,
+//! by path. Never parses more than it must; stands in no test of correctness (that is `tollgate provider`).
+
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io::{self, Read, Write};
+use std::time::{Duration, Instant};
+
+const LISTENER: Token = Token(usize::MAX);
+
+struct Conn {
+    socket: TcpStream,
+    rx: Vec<u8>,
+    tx: Vec<u8>,
+    /// Events still to be sent, and the shape.
+    events_left: u32,
+    messages: bool,
+    generation: u32,
+}
+
+struct Plan {
+    events: u32,
+    pace: Duration,
+    whole: [Vec<u8>; 2],
+    event: [Vec<u8>; 2],
+    first: [Vec<u8>; 2],
+    last: [Vec<u8>; 2],
+}
+
+fn http(content_type: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!("HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\ncontent-length: {length}\r\n\r\n{body}").into_bytes()
+}
+
+fn chunk(payload: &str) -> Vec<u8> {
+    format!("{:x}\r\n{payload}\r\n", payload.len()).into_bytes()
+}
+
+/// Pads the text inside so that the body has exactly 622 bytes.
+fn padded(frame: impl Fn(&str) -> String) -> String {
+    let words = "The heron stands in the shallow water and waits; it is patient, grey and exact. ".repeat(8);
+    let room = 622 - frame("").len();
+    frame(&words[..room])
+}
+
+fn plan(events: u32, pace: Duration) -> Plan {
+    let chat = padded(|text| {
+        format!(
+            "{{\"id\":\"chatcmpl-0123456789abcdef\",\"object\":\"chat.completion\",\"created\":1790000000,\
+             \"model\":\"upstream-model-2026-11-01\",\"choices\":[{{\"index\":0,\"message\":{{\"role\":\"assistant\",\
+             \"content\":\"{text}\"}},\"logprobs\":null,\"finish_reason\":\"stop\"}}],\"usage\":{{\
+             \"prompt_tokens\":271,\"completion_tokens\":83,\"total_tokens\":354}}}}"
+        )
+    });
+    let messages = padded(|text| {
+        format!(
+            "{{\"id\":\"msg_0123456789abcdef\",\"type\":\"message\",\"role\":\"assistant\",\"model\":\"upstream-model\",\
+             \"content\":[{{\"type\":\"text\",\"text\":\"{text}\"}}],\"stop_reason\":\"end_turn\",\
+             \"stop_sequence\":null,\"usage\":{{\"input_tokens\":271,\"output_tokens\":83}}}}"
+        )
+    });
+    let piece = "data: {\"id\":\"chatcmpl-0123456789abcdef\",\"object\":\"chat.completion.chunk\",\
+                 \"created\":1790000000,\"model\":\"upstream-model-2026-11-01\",\"choices\":[{\"index\":0,\"delta\":";
+    let chat_event = |delta: &str, finish: &str| format!("{piece}{delta},\"finish_reason\":{finish}}}]}}\n\n");
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    let chat_usage = "data: {\"id\":\"chatcmpl-0123456789abcdef\",\"object\":\"chat.completion.chunk\",\
+                      \"created\":1790000000,\"model\":\"upstream-model-2026-11-01\",\"choices\":[],\
+                      \"usage\":{\"prompt_tokens\":271,\"completion_tokens\":83,\"total_tokens\":354}}\n\n";
+    let start = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"msg_0123456789abcdef\",\
+                 \"type\":\"message\",\"role\":\"assistant\",\"model\":\"upstream-model\",\"content\":[],\
+                 \"stop_reason\":null,\"usage\":{\"input_tokens\":271,\"output_tokens\":1}}}\n\n\
+                 event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":0,\
+                 \"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n";
+    let delta = "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\
+                 \"delta\":{\"type\":\"text_delta\",\"text\":\" patient\"}}\n\n";
+    let stop = "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":0}\n\n\
+                event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\
+                \"usage\":{\"output_tokens\":83}}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
+    let first = |text: &str| [head.as_bytes(), &chunk(text)].concat();
+    let last = |text: &str| [&chunk(text)[..], b"0\r\n\r\n"].concat();
+    Plan {
+        events,
+        pace,
+        whole: [http("application/json", &chat), http("application/json", &messages)],
+        event: [chunk(&chat_event("{\"content\":\" patient\"}", "null")), chunk(delta)],
+        first: [first(&chat_event("{\"role\":\"assistant\",\"content\":\"\"}", "null")), first(start)],
+        last: [last(&(chat_event("{}", "\"stop\"") + chat_usage + "data: [DONE]\n\n")), last(stop)],
+    }
+}
+
+/// Length of the first whole request in `rx` and where its body begins; `None` if it is not all there.
+fn request(rx: &[u8]) -> Option<(usize, usize)> {
+    let head = rx.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
+    let mut length = 0;
+    for line in rx[..head].split(|byte| *byte == b'\n') {
+        if line.len() > 15 && line[..15].eq_ignore_ascii_case(b"content-length:") {
+            length = std::str::from_utf8(&line[15..]).ok()?.trim().parse().ok()?;
+        }
+    }
+    (rx.len() >= head + length).then_some((head, head + length))
+}
+
+fn contains(haystack: &[u8], needle: &[u8]) -> bool {
+    haystack.windows(needle.len()).any(|window| window == needle)
+}
+
+fn flush(conn: &mut Conn) -> io::Result<()> {
+    while !conn.tx.is_empty() {
+        match conn.socket.write(&conn.tx) {
+            Ok(count) => drop(conn.tx.drain(..count)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+type Due = BinaryHeap<Reverse<(Instant, usize, u32)>>;
+
+fn serve(conn: &mut Conn, slot: usize, plan: &Plan, due: &mut Due) -> io::Result<()> {
+    let mut scratch = [0u8; 65536];
+    loop {
+        match conn.socket.read(&mut scratch) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => {
+                conn.rx.extend_from_slice(&scratch[..count]);
+                if count < scratch.len() {
+                    break;
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) => return Err(error),
+        }
+    }
+    while let Some((head, end)) = request(&conn.rx) {
+        conn.messages = conn.rx.starts_with(b"POST /v1/messages");
+        let shape = usize::from(conn.messages);
+        // A body of ours says it near its end; only the last bytes are searched, so that a large one costs little.
+        let tail = &conn.rx[head.max(end.saturating_sub(256))..end];
+        if contains(tail, b"\"stream\":true") || contains(tail, b"\"stream\": true") {
+            conn.tx.extend_from_slice(&plan.first[shape]);
+            conn.events_left = plan.events;
+            due.push(Reverse((Instant::now() + plan.pace, slot, conn.generation)));
+        } else {
+            conn.tx.extend_from_slice(&plan.whole[shape]);
+        }
+        conn.rx.drain(..end);
+    }
+    flush(conn)
+}
+
+fn tick(conn: &mut Conn, at: Instant, slot: usize, plan: &Plan, due: &mut Due) -> io::Result<()> {
+    let shape = usize::from(conn.messages);
+    if conn.events_left == 0 {
+        conn.tx.extend_from_slice(&plan.last[shape]);
+    } else {
+        conn.tx.extend_from_slice(&plan.event[shape]);
+        conn.events_left -= 1;
+        due.push(Reverse((at + plan.pace, slot, conn.generation)));
+    }
+    flush(conn)
+}
+
+fn main() -> io::Result<()> {
+    let (mut listen, mut events, mut pace) = ("127.0.0.1:9000".to_owned(), 100, 20);
+    let mut args = std::env::args().skip(1);
+    while let Some(name) = args.next() {
+        let value = args.next().unwrap_or_default();
+        match name.as_str() {
+            "--listen" => listen = value,
+            "--events" => events = value.parse().unwrap(),
+            "--pace-ms" => pace = value.parse().unwrap(),
+            other => panic!("{other} is not understood"),
+        }
+    }
+    let plan = plan(events, Duration::from_millis(pace));
+    let mut poll = Poll::new()?;
+    let mut listener = TcpListener::bind(listen.parse().unwrap())?;
+    poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+    let mut conns: Vec<Option<Conn>> = Vec::new();
+    let (mut happened, mut due, mut generation) = (Events::with_capacity(1024), Due::new(), 0u32);
+    loop {
+        let wait = due.peek().map(|Reverse((at, _, _))| at.saturating_duration_since(Instant::now()));
+        match poll.poll(&mut happened, wait) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            other => other?,
+        }
+        for event in &happened {
+            if event.token() == LISTENER {
+                while let Ok((mut socket, _)) = listener.accept() {
+                    let slot = conns.iter().position(Option::is_none).unwrap_or(conns.len());
+                    if slot == conns.len() {
+                        conns.push(None);
+                    }
+                    let _ = socket.set_nodelay(true);
+                    poll.registry().register(&mut socket, Token(slot), Interest::READABLE | Interest::WRITABLE)?;
+                    generation += 1;
+                    let (rx, tx) = (Vec::new(), Vec::new());
+                    conns[slot] = Some(Conn { socket, rx, tx, events_left: 0, messages: false, generation });
+                }
+                continue;
+            }
+            let slot = event.token().0;
+            let Some(conn) = conns.get_mut(slot).and_then(Option::as_mut) else { continue };
+            let ended = (event.is_readable() && serve(conn, slot, &plan, &mut due).is_err())
+                || (event.is_writable() && flush(conn).is_err());
+            if ended {
+                conns[slot] = None;
+            }
+        }
+        let now = Instant::now();
+        while let Some(Reverse((at, slot, generation))) = due.peek().copied().filter(|Reverse((at, _, _))| *at <= now) {
+            due.pop();
+            let conn = conns.get_mut(slot).and_then(Option::as_mut).filter(|conn| conn.generation == generation);
+            if conn.is_some_and(|conn| tick(conn, at, slot, &plan, &mut due).is_err()) {
+                conns[slot] = None;
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! In its steady state the core allocates nothing: not for a request, not for an event of a stream. Drives the gateway
+//! in memory, as the reactor does, and counts what reaches the allocator.
+
+#[path = "../benches/common/mod.rs"]
+mod common;
+
+use allocation_counter::measure;
+use common::{STREAM_HEAD, World, answer, chunk, event, stream_end};
+
+/// So often that every vector has grown to what it will ever need.
+const WARM: usize = 200;
+
+#[test]
+fn a_whole_request_allocates_nothing() {
+    let mut world = World::new();
+    let (request, answer) = (world.request("bench", 1200, false), answer());
+    for _ in 0..WARM {
+        world.turn(&request, &answer);
+    }
+    let counted = measure(|| {
+        for _ in 0..100 {
+            assert!(world.turn(&request, &answer) > 622);
+        }
+    });
+    assert_eq!(counted.count_total, 0, "{} bytes in 100 requests", counted.bytes_total);
+}
+
+#[test]
+fn an_event_of_a_stream_allocates_nothing() {
+    let mut world = World::new();
+    let event = chunk(&event("{\"content\":\" patient\"}", "null"));
+    let request = world.request("bench", 1200, true);
+    world.client_sends(&request);
+    world.upstream_sends(STREAM_HEAD);
+    for _ in 0..WARM {
+        world.upstream_sends(&event);
+    }
+    let before = world.got;
+    let counted = measure(|| {
+        for _ in 0..100 {
+            world.upstream_sends(&event);
+        }
+    });
+    assert!(world.got > before + 100 * 200);
+    assert_eq!(counted.count_total, 0, "{} bytes in 100 events", counted.bytes_total);
+    world.upstream_sends(&stream_end());
+    assert_eq!(world.rows(), 1);
+}
+
+#[test]
+fn a_stream_from_its_request_to_its_end_allocates_nothing() {
+    let mut world = World::new();
+    let event = chunk(&event("{\"content\":\" patient\"}", "null"));
+    let (request, end) = (world.request("bench", 1200, true), stream_end());
+    let mut stream = || {
+        world.client_sends(&request);
+        world.upstream_sends(STREAM_HEAD);
+        world.upstream_sends(&event);
+        world.upstream_sends(&end);
+    };
+    (0..WARM).for_each(|_| stream());
+    let counted = measure(|| (0..100).for_each(|_| stream()));
+    assert_eq!(counted.count_total, 0, "{} bytes in 100 streams", counted.bytes_total);
+}
