@@ -152,6 +152,8 @@ pub struct Scanner {
     depth: usize,
     /// One bit per open container: 1 for an object. Its width is the bound on nesting.
     objects: u128,
+    /// Its bit for the innermost container, which is asked for at every comma.
+    object: bool,
     expect: Expect,
 }
 
@@ -166,7 +168,7 @@ const _: () = assert!(JSON_DEPTH_MAX <= 128);
 impl Scanner {
     /// A scanner at the start of a document.
     pub fn new() -> Scanner {
-        Scanner { at: 0, start: 0, depth: 0, objects: 0, expect: Expect::Value }
+        Scanner { at: 0, start: 0, depth: 0, objects: 0, object: false, expect: Expect::Value }
     }
 
     /// Scans what is there, as far as it goes. `buf` is the document from its first byte on.
@@ -197,10 +199,13 @@ impl Scanner {
             Expect::InNumber(digits) => return self.number(buf, visitor, digits),
             _ => {}
         }
-        while matches!(buf.get(self.at), Some(b' ' | b'\n' | b'\r' | b'\t')) {
-            self.at += 1;
-        }
-        let Some(&byte) = buf.get(self.at) else { return Ok(false) };
+        let byte = loop {
+            match buf.get(self.at) {
+                Some(b' ' | b'\n' | b'\r' | b'\t') => self.at += 1,
+                Some(&byte) => break byte,
+                None => return Ok(false),
+            }
+        };
         match (self.expect, byte) {
             (Expect::Colon, b':') => self.pass(Expect::Value),
             (Expect::CommaOrEnd, b',') if self.in_object() => self.pass(Expect::Key),
@@ -229,7 +234,7 @@ impl Scanner {
     }
 
     fn in_object(&self) -> bool {
-        self.depth > 0 && self.objects >> (self.depth - 1) & 1 == 1
+        self.object
     }
 
     fn pass(&mut self, next: Expect) {
@@ -242,12 +247,19 @@ impl Scanner {
         self.start = self.at;
     }
 
-    fn after_value(&mut self) {
-        self.expect = if self.depth == 0 { Expect::End } else { Expect::CommaOrEnd };
+    /// What may come after a value. A comma right behind it is taken at once: it nearly always stands there.
+    fn after_value(&mut self, buf: &[u8]) {
+        if self.depth == 0 {
+            self.expect = Expect::End;
+        } else if buf.get(self.at) == Some(&b',') {
+            self.pass(if self.object { Expect::Key } else { Expect::Value });
+        } else {
+            self.expect = Expect::CommaOrEnd;
+        }
     }
 
     fn scalar<V: Visitor>(&mut self, buf: &[u8], v: &mut V, token: Token, span: Span) -> Result<(), ScanError> {
-        self.after_value();
+        self.after_value(buf);
         Ok(v.token(buf, token, self.depth, span)?)
     }
 
@@ -276,12 +288,14 @@ impl Scanner {
         self.objects = if object { self.objects | bit } else { self.objects & !bit };
         visitor.token(buf, token, self.depth, Span::new(self.at, self.at + 1))?;
         self.depth += 1;
+        self.object = object;
         self.pass(if object { Expect::KeyOrEnd } else { Expect::ValueOrEnd });
         Ok(())
     }
 
     fn close<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V, token: Token) -> Result<(), ScanError> {
         self.depth -= 1;
+        self.object = self.depth > 0 && self.objects >> (self.depth - 1) & 1 == 1;
         let span = Span::new(self.at, self.at + 1);
         self.at += 1;
         self.scalar(buf, visitor, token, span)
@@ -334,7 +348,10 @@ impl Scanner {
             let Some(&byte) = buf.get(self.at) else { return Ok(false) };
             let step = match byte {
                 b'"' => break,
-                b'\\' => escape(&buf[self.at..]),
+                b'\\' => match buf.get(self.at + 1) {
+                    Some(b'n' | b'"' | b'\\' | b't') => Ok(2),
+                    _ => escape(&buf[self.at..]),
+                },
                 0x80.. => multibyte(&buf[self.at..]),
                 _ => Err("a control character must be escaped"),
             };
@@ -348,6 +365,9 @@ impl Scanner {
         self.at += 1;
         if self.expect == Expect::InKey {
             self.expect = Expect::Colon;
+            if buf.get(self.at) == Some(&b':') {
+                self.pass(Expect::Value);
+            }
             visitor.token(buf, Token::Key, self.depth, span)?;
         } else {
             self.scalar(buf, visitor, Token::String, span)?;
