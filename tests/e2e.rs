@@ -21,6 +21,7 @@ mod e2e {
     mod logs;
     mod many;
     mod process;
+    mod quiet;
     mod streams;
     mod tls;
 }

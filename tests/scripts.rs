@@ -1,6 +1,6 @@
 //! Transcripts: the gateway driven through its seam from text files, with a virtual clock and no sockets.
 //!
-//! Every file in `tests/fixtures/{http,chat,messages}/` holds cases about one topic. A case is a conversation:
+//! Every file in `tests/fixtures/{http,chat,messages,translated}/` holds cases about one topic. A case is a conversation:
 //!
 //! ```text
 //! === a key that was revoked opens nothing
@@ -32,7 +32,8 @@
 //!
 //! **Placeholders**, sent: `{key}` or another key's name, `{length}` (of the rest of the block after the head),
 //! `{a*70000}` (repeated), and whatever `let NAME = text` defines. Expected, besides: `{id}` `{id2}` … (request ids:
-//! the same name is the same id, another name another), `{date}`, `{n}` (digits), `{iso}`, `{any}` (rest of the line),
+//! the same name is the same id, another name another), `{date}`, `{n}` (digits), `{iso}`, `{any}` (the rest of the
+//! line, or up to the character that stands after it),
 //! `{length}` (must be the length of the rest of the block).
 //!
 //! **Shorthands** for the lines that are always alike (in `scripts/text.rs`): `@chat [KEY]`, `@messages [KEY]`,
@@ -45,8 +46,9 @@
 //! keys and lets hold for all of it.
 //!
 //! **Events.** `+500ms`, `+15s` (time passes, deadlines fire) · `fin`, `reset`, `closed`, `open` (of `c1`, or `c2 fin`,
-//! `u1 closed`) · `stall`, `read` (the client stops reading, or goes on) · `refuse-dial`, `tls-fail`, `hang-dial` (the
-//! next dial) · `dials 2` (so far) · `resolve HOST [ADDRESS…]` (the resolver answers) · `row status=200 in=9 …` (the
+//! `u1 closed`) · `stall`, `read` (the client stops reading, or goes on) · `refuse-dial`, `tls-fail`, `hang-dial`, `stall-dial`
+//! (the next dial; a stalled one comes up and takes no byte) · `dials 2` (so far) · `buffered 262144` (bytes at
+//! most) · `resolve HOST [ADDRESS…]` (the resolver answers) · `row status=200 in=9 …` (the
 //! next ledger row has these) · `log TEXT` (the newest log line has this) · `hold-rows`, `commit`, `store-fails`,
 //! `store-recovers` · `revoke KEY` · `drain` (SIGTERM) · `exit` (the gateway has asked to leave).
 //!
@@ -102,4 +104,9 @@ fn chat_transcripts_hold() {
 #[test]
 fn messages_transcripts_hold() {
     all_hold("messages");
+}
+
+#[test]
+fn translated_transcripts_hold() {
+    all_hold("translated");
 }

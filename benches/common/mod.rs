@@ -87,6 +87,7 @@ pub fn keys(count: u64) -> (Vec<KeyRecord>, String) {
             created: Unix(0),
             expires: None,
             revoked: None,
+            former: Vec::new(),
         }
     });
     (records.collect(), text)
@@ -186,6 +187,7 @@ impl World {
                     all.clear();
                 }
                 Order::Log(lines) => lines.clear(),
+                Order::Reload(_) => {}
             }
         }
         if rows > 0 {

@@ -10,6 +10,8 @@ pub struct Pool {
 
 /// Capacity of a pooled block in bytes: an ordinary request, head and body, fits one.
 pub const BLOCK: usize = 4096;
+/// Storage above this many bytes is given back when no more than a block of it is in use.
+const LARGE: usize = 4 * BLOCK;
 /// Blocks kept for reuse beyond those lent; the rest goes back to the allocator.
 const FREE_MAX: usize = 256;
 
@@ -116,6 +118,11 @@ impl Buf {
         debug_assert!(self.front <= self.data.len());
         if self.front >= self.data.len() {
             self.release(pool);
+        } else if self.data.capacity() > LARGE && self.len() <= BLOCK {
+            // A large storage must not stay lent for the few bytes at its end.
+            let mut kept = Buf::default();
+            kept.push(pool, self.bytes());
+            std::mem::replace(self, kept).release(pool);
         }
     }
 
@@ -149,6 +156,20 @@ mod tests {
         assert_eq!(buf.len(), 3 * BLOCK);
         buf.release(&mut pool);
         assert_eq!((pool.lent(), buf.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_large_storage_is_not_kept_for_a_few_bytes() {
+        let mut pool = Pool::new(1 << 20);
+        let mut buf = Buf::default();
+        buf.push(&mut pool, &[7; 10 * BLOCK]);
+        buf.consume(&mut pool, 9 * BLOCK - 1);
+        assert!(pool.lent() >= 10 * BLOCK, "more than a block is left: nothing is copied");
+        buf.consume(&mut pool, 1);
+        assert_eq!((pool.lent(), buf.len()), (BLOCK, BLOCK));
+        assert!(buf.bytes().iter().all(|byte| *byte == 7));
+        buf.release(&mut pool);
+        assert_eq!(pool.lent(), 0);
     }
 
     #[test]

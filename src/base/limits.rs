@@ -22,6 +22,10 @@ pub const PIPELINE_BYTES_MAX: usize = 16 * 1024;
 pub const BODY_STEP_MAX: usize = 1 << 20;
 /// Connections beyond `max_connections` that are still accepted, only to be told 503.
 pub const RESERVE_CONNECTIONS: usize = 32;
+/// Connections of one host beyond `max_connections_per_ip` that are still accepted, only to be told 503.
+pub const RESERVE_PER_HOST: usize = 4;
+/// Connections to the admin listener at once; they do not count against `max_connections`.
+pub const ADMIN_CONNECTIONS: usize = 64;
 /// Bytes unsent to one connection above which its source is not read.
 pub const HIGH_WATER: usize = 64 * 1024;
 /// How long after a finish reason a missing `[DONE]` is waited for (contract section 4).
@@ -36,6 +40,8 @@ pub const ERROR_MESSAGE_MAX: usize = 2048;
 pub const EVENTS_PER_TURN: usize = 1024;
 /// Connections accepted from one listener in one turn, so that a flood of them stalls no stream.
 pub const ACCEPT_BATCH: usize = 64;
+/// TLS handshakes gone on with in one turn: each costs up to a millisecond of arithmetic.
+pub const SHAKES_PER_TURN: usize = 16;
 /// Rest of the listeners after an error such as EMFILE: the error would come again at once, and the loop must not spin.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Length of the kernel's queue of connections not yet accepted.
@@ -60,6 +66,12 @@ pub const LANE_IDLE_LOOKS: u32 = 100;
 pub const KEYS_LOOK: Duration = Duration::from_millis(250);
 /// Rows of one commit; the rest goes into the next.
 pub const ROWS_PER_COMMIT: usize = 4096;
+/// Rows folded into the sums of their days in one go; committing waits that long.
+pub const ROWS_PER_FOLD: usize = 2000;
+/// Rest between two such goes.
+pub const FOLD_PAUSE: Duration = Duration::from_millis(200);
+/// Rest when nothing is left to fold.
+pub const FOLD_REST: Duration = Duration::from_secs(600);
 /// Rest of the store thread after a failed commit.
 pub const COMMIT_RETRY: Duration = Duration::from_millis(250);
 /// At the end, how often rows that cannot be committed are tried again before they are given up.

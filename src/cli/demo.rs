@@ -53,7 +53,7 @@ fn demo(args: &DemoArgs, folder: &Path) -> Result<(), Failure> {
     let listeners = Listeners::bind(&config).map_err(Failure::failed)?;
     print_help(listen, &key, &config);
     // The demo is for looking at answers; its log would only stand between them.
-    serve(config, listeners, Box::new(std::io::sink())).map_err(Failure::failed)
+    serve(config, None, listeners, Box::new(std::io::sink())).map_err(Failure::failed)
 }
 
 /// The simulated provider, on a thread and a loop of its own; it ends with the process.
@@ -90,6 +90,7 @@ fn issue_key(db: &Path, config: &High) -> Result<String, String> {
         created: clock::unix(),
         expires: None,
         revoked: None,
+        former: Vec::new(),
     };
     let failed = |error| format!("cannot issue a key: {error}");
     Sqlite::open(db, Mode::Shared).map_err(failed)?.insert_key(&record).map_err(failed)?;

@@ -1,14 +1,14 @@
-//! `tollgate keys`: issue, list, show, revoke. A running gateway sees a change within a second (contract section 3).
-//! A key is printed once, alone on standard output; only its digest is stored.
+//! `tollgate keys`: issue, list, show, rotate, revoke. A running gateway sees a change within a second (contract
+//! section 3). A key is printed once, alone on standard output; only its digest is stored.
 
 use super::ConfigArg;
-use super::ledger;
 use super::load::{self, Secrets};
 use super::output::{Align, Failure, Table, print, print_json, remark};
+use super::store;
 use crate::base::time::Unix;
 use crate::io::clock::unix;
 use crate::policy::config::{High, units};
-use crate::policy::keys::{KeyId, KeyRecord, Scope, issue};
+use crate::policy::keys::{Issued, KeyId, KeyRecord, Scope, issue, reissue};
 use crate::policy::window::{iso, parse_moment};
 use clap::{Args, Subcommand};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -27,6 +27,8 @@ pub enum KeysCommand {
     List(ListArgs),
     /// Show one key
     Show(ShowArgs),
+    /// Give a key a new secret and print it, alone, on standard output; id, plan and history stay
+    Rotate(RotateArgs),
     /// Revoke a key; a running gateway refuses it within a second
     Revoke(RevokeArgs),
 }
@@ -52,6 +54,26 @@ pub struct IssueArgs {
     /// When it expires: after a while (30d) or at a date (2027-01-31) [default: never]
     #[arg(long, value_name = "WHEN", value_parser = parse_expiry)]
     pub expires: Option<Expiry>,
+    /// Print JSON: the key and its record
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `tollgate keys rotate`.
+#[derive(Args, Debug)]
+pub struct RotateArgs {
+    /// Which configuration.
+    #[command(flatten)]
+    pub config: ConfigArg,
+    /// The key's id: the twelve characters after `live_`
+    #[arg(value_parser = parse_id)]
+    pub id: KeyId,
+    /// How long the old secret stays valid; 0s ends it at once
+    #[arg(long, value_name = "TIME", value_parser = parse_grace, default_value = "24h")]
+    pub grace: Duration,
+    /// Print JSON: the key and its record
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `tollgate keys list`.
@@ -88,6 +110,9 @@ pub struct RevokeArgs {
     /// The key's id: the twelve characters after `live_`
     #[arg(value_parser = parse_id)]
     pub id: KeyId,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// When a key expires, as typed.
@@ -103,6 +128,10 @@ fn parse_expiry(text: &str) -> Result<Expiry, String> {
     let after = units::duration(text).filter(|length| !length.is_zero()).map(Expiry::After);
     let expiry = after.or_else(|| parse_moment(text).map(Expiry::At));
     expiry.ok_or_else(|| "expected a duration such as 30d, or a date such as 2027-01-31".to_string())
+}
+
+fn parse_grace(text: &str) -> Result<Duration, String> {
+    units::duration(text).ok_or_else(|| "expected a duration such as 24h, or 0s".to_string())
 }
 
 fn parse_name(text: &str) -> Result<String, String> {
@@ -123,30 +152,71 @@ pub fn run(command: &KeysCommand) -> Result<(), Failure> {
         KeysCommand::Issue(args) => issue_key(args),
         KeysCommand::List(args) => list(args),
         KeysCommand::Show(args) => show(args),
+        KeysCommand::Rotate(args) => rotate(args),
         KeysCommand::Revoke(args) => revoke(args),
     }
 }
 
 fn issue_key(args: &IssueArgs) -> Result<(), Failure> {
     let high = load::load(&args.config, Secrets::Optional)?;
-    let (record, text) = make(args, &high, unix())?;
-    print(&format!("{text}\n"))?;
+    let now = unix();
+    let (record, text) = make(args, &high, now)?;
+    show_once(&record, text, args.json, &high, now)?;
     let expiry = record.expires.map_or("never".to_string(), iso);
     remark(&format!("key {} for {}: plan {}, expires {expiry}; shown only now", record.id, record.name, record.plan));
     Ok(())
 }
 
+/// Prints a key that nobody can show again.
+fn show_once(record: &KeyRecord, text: String, json: bool, high: &High, now: Unix) -> Result<(), Failure> {
+    if !json {
+        return print(&format!("{text}\n"));
+    }
+    print_json(&Fresh { key: text, record: Line::new(record, high, now) })
+}
+
 /// Makes a key and stores its record: the record, and the key that nobody can show again.
 fn make(args: &IssueArgs, high: &High, now: Unix) -> Result<(KeyRecord, String), Failure> {
     let key = prepare(args, high, now)?;
+    let issued = with_entropy(|fill| issue(&high.server.key_prefix, fill))?;
+    let record = KeyRecord { id: issued.id, digest: issued.digest, ..key };
+    store::open(high)?.insert_key(&record).map_err(Failure::failed)?;
+    Ok((record, issued.text))
+}
+
+/// A key made of the system's random bytes.
+fn with_entropy(make: impl FnOnce(&mut dyn FnMut(&mut [u8])) -> Issued) -> Result<Issued, Failure> {
     let random = SystemRandom::new();
     let mut filled = true;
-    let issued = issue(&high.server.key_prefix, |out: &mut [u8]| filled &= random.fill(out).is_ok());
-    if !filled {
-        return Err(Failure::failed("the system gives no random bytes"));
-    }
-    let record = KeyRecord { id: issued.id, digest: issued.digest, ..key };
-    ledger::open(high)?.insert_key(&record).map_err(Failure::failed)?;
+    let issued = make(&mut |out: &mut [u8]| filled &= random.fill(out).is_ok());
+    if filled { Ok(issued) } else { Err(Failure::failed("the system gives no random bytes")) }
+}
+
+fn rotate(args: &RotateArgs) -> Result<(), Failure> {
+    let high = load::load(&args.config, Secrets::Optional)?;
+    let now = unix();
+    let (record, text) = rotate_in(&high, &args.id, args.grace, now)?;
+    show_once(&record, text, args.json, &high, now)?;
+    let end = record.former.first().map(|former| format!("former secrets end by {}", iso(former.until)));
+    let end = end.unwrap_or_else(|| "the former secret has ended".to_string());
+    remark(&format!("key {} for {} has a new secret; {end}; shown only now", record.id, record.name));
+    Ok(())
+}
+
+/// Gives a key a new secret: its record, and the key that nobody can show again.
+fn rotate_in(high: &High, id: &KeyId, grace: Duration, now: Unix) -> Result<(KeyRecord, String), Failure> {
+    let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(id))?;
+    let issued = with_entropy(|fill| reissue(&high.server.key_prefix, *id, fill))?;
+    let until = Unix(now.0.saturating_add(u64::try_from(grace.as_millis()).unwrap_or(u64::MAX)));
+    let edited = ledger.edit_key(id, |key| {
+        if !key.is_live(now) {
+            let why = if key.revoked.is_some() { "is revoked" } else { "has expired" };
+            return Err(Failure::failed(format!("key {id} {why}; issue a new one")));
+        }
+        key.rotate(issued.digest, until, now);
+        Ok(())
+    });
+    let record = edited.map_err(Failure::failed)?.ok_or_else(|| unknown(id))??;
     Ok((record, issued.text))
 }
 
@@ -178,7 +248,15 @@ fn prepare(args: &IssueArgs, high: &High, now: Unix) -> Result<KeyRecord, Failur
     };
     let blank = KeyId::parse("000000000000").ok_or_else(|| Failure::failed("a key id of zeros is not one"))?;
     let (name, digest) = (args.name.clone(), [0; 32]);
-    Ok(KeyRecord { id: blank, digest, name, plan, scope, created: now, expires, revoked: None })
+    Ok(KeyRecord { id: blank, digest, name, plan, scope, created: now, expires, revoked: None, former: Vec::new() })
+}
+
+/// A key that was just made, as JSON.
+#[derive(Serialize)]
+struct Fresh {
+    key: String,
+    #[serde(flatten)]
+    record: Line,
 }
 
 /// One key as JSON.
@@ -196,6 +274,8 @@ struct Line {
     created: String,
     expires: Option<String>,
     revoked: Option<String>,
+    /// Until when secrets from before a rotation stay valid.
+    former_secrets_until: Vec<String>,
 }
 
 impl Line {
@@ -205,6 +285,7 @@ impl Line {
             key if !key.is_live(now) => "expired",
             _ => "live",
         };
+        let former = key.former.iter().filter(|former| now < former.until);
         Line {
             id: key.id.to_string(),
             name: key.name.clone(),
@@ -216,6 +297,7 @@ impl Line {
             created: iso(key.created),
             expires: key.expires.map(iso),
             revoked: key.revoked.map(iso),
+            former_secrets_until: former.map(|former| iso(former.until)).collect(),
         }
     }
 
@@ -226,8 +308,8 @@ impl Line {
 }
 
 fn records_in(high: &High) -> Result<Vec<KeyRecord>, Failure> {
-    match ledger::open_existing(high)? {
-        Some(ledger) => ledger.list_keys().map_err(Failure::failed),
+    match store::open_existing(high)? {
+        Some(mut ledger) => ledger.list_keys().map_err(Failure::failed),
         None => Ok(Vec::new()),
     }
 }
@@ -264,6 +346,7 @@ fn show(args: &ShowArgs) -> Result<(), Failure> {
         return print_json(&line);
     }
     let never = || "never".to_string();
+    let former = line.former_secrets_until.join(", ");
     let mut table = Table::new(&[("FIELD", Align::Left), ("VALUE", Align::Left)]);
     let plan = line.plan_text();
     for (field, value) in [
@@ -276,6 +359,7 @@ fn show(args: &ShowArgs) -> Result<(), Failure> {
         ("created", line.created),
         ("expires", line.expires.unwrap_or_else(never)),
         ("revoked", line.revoked.unwrap_or_else(never)),
+        ("former secrets", if former.is_empty() { "none".to_string() } else { format!("until {former}") }),
     ] {
         table.row(vec![field.to_string(), value]);
     }
@@ -285,13 +369,16 @@ fn show(args: &ShowArgs) -> Result<(), Failure> {
 fn revoke(args: &RevokeArgs) -> Result<(), Failure> {
     let high = load::load(&args.config, Secrets::Optional)?;
     let new = revoke_in(&high, &args.id, unix())?;
+    if args.json {
+        return print_json(&serde_json::json!({"id": args.id.as_str(), "revoked": true, "was_revoked_before": !new}));
+    }
     remark(&format!("key {} {}", args.id, if new { "is revoked" } else { "was revoked before" }));
     Ok(())
 }
 
 /// True if the key was not revoked before; an unknown one is a failure.
 fn revoke_in(high: &High, id: &KeyId, now: Unix) -> Result<bool, Failure> {
-    let ledger = ledger::open_existing(high)?.ok_or_else(|| unknown(id))?;
+    let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(id))?;
     if ledger.revoke(id, now).map_err(Failure::failed)? {
         return Ok(true);
     }
@@ -321,6 +408,7 @@ mod tests {
             models: Vec::new(),
             endpoints: Vec::new(),
             expires: None,
+            json: false,
         }
     }
 
@@ -397,6 +485,41 @@ mod tests {
         assert_eq!(revoke_in(&high, &record.id, NOW), Ok(false));
         assert_eq!(revoke_in(&high, &stranger, NOW), Err(unknown(&stranger)));
         assert_eq!(records_in(&high).unwrap()[0].revoked, Some(NOW));
+    }
+
+    #[test]
+    fn a_rotated_key_opens_with_both_secrets_for_the_grace_and_repeating_it_cuts_nobody_off() {
+        let (high, _folder) = with_ledger("rotate");
+        let (record, first) = make(&args(), &high, NOW).unwrap();
+        let minute = Duration::from_secs(60);
+        let (_, second) = rotate_in(&high, &record.id, minute, NOW).unwrap();
+        let (_, third) = rotate_in(&high, &record.id, minute, Unix(NOW.0 + 10_000)).unwrap();
+        let mut keys = Keys::new(1);
+        keys.load(records_in(&high).unwrap());
+        let opens = |text: &String, seconds: u64| {
+            keys.identify(text.as_bytes(), "tg_", Unix(NOW.0 + seconds * 1000)).map(|ix| keys.record(ix).id)
+        };
+        for text in [&first, &second, &third] {
+            assert_eq!(opens(text, 59), Some(record.id));
+        }
+        assert_eq!((opens(&first, 60), opens(&second, 69)), (None, Some(record.id)));
+        assert_eq!((opens(&second, 70), opens(&third, 10_000)), (None, Some(record.id)));
+        let (_, fourth) = rotate_in(&high, &record.id, Duration::ZERO, NOW).unwrap();
+        keys.load(records_in(&high).unwrap());
+        let opens = |text: &String| keys.identify(text.as_bytes(), "tg_", NOW).is_some();
+        assert_eq!((opens(&third), opens(&fourth), opens(&second)), (false, true, false));
+    }
+
+    #[test]
+    fn a_revoked_or_unknown_key_is_not_rotated() {
+        let (high, _folder) = with_ledger("rotate-revoked");
+        let stranger = KeyId::parse("0123456789ab").unwrap();
+        assert_eq!(rotate_in(&high, &stranger, Duration::ZERO, NOW), Err(unknown(&stranger)));
+        let (record, _) = make(&args(), &high, NOW).unwrap();
+        assert_eq!(rotate_in(&high, &stranger, Duration::ZERO, NOW), Err(unknown(&stranger)));
+        revoke_in(&high, &record.id, NOW).unwrap();
+        assert!(matches!(rotate_in(&high, &record.id, Duration::ZERO, NOW), Err(Failure::Failed(_))));
+        assert_eq!(records_in(&high).unwrap()[0].digest, record.digest);
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub mod models;
 pub mod output;
 pub mod provider;
 pub mod serve;
+pub mod store;
 pub mod usage;
 
 use clap::{Args, Parser, Subcommand};
@@ -43,13 +44,16 @@ enum Command {
     Provider(provider::ProviderArgs),
     /// Check the configuration; errors name file, line and field
     Check(CheckArgs),
-    /// Issue, list, show and revoke API keys
+    /// Issue, list, show, rotate and revoke API keys
     #[command(subcommand)]
     Keys(keys::KeysCommand),
     /// List the catalog: names, ids, context sizes, prices
     Models(ModelsArgs),
     /// Report requests, tokens and cost
     Usage(usage::UsageArgs),
+    /// Verify or export the ledger
+    #[command(subcommand)]
+    Ledger(ledger::LedgerCommand),
 }
 
 /// Which configuration.
@@ -123,6 +127,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Keys(command) => keys::run(command),
         Command::Models(args) => models::run(args),
         Command::Usage(args) => usage::run(args),
+        Command::Ledger(command) => ledger::run(command),
     };
     done.map_or_else(Failure::report, |()| ExitCode::SUCCESS)
 }

@@ -9,22 +9,29 @@ use crate::gateway::{Gateway, Start};
 use crate::io::clock::Clock;
 use crate::io::listen;
 use crate::io::mailbox::Mailbox;
-use crate::io::reactor::{Authority, Note, Reactor, Setup};
+use crate::io::reactor::{Note, Reactor};
 use crate::io::scribe::Scribe;
+use crate::io::store::book::StoreError;
 use crate::io::store::sqlite::Sqlite;
-use crate::io::store::{self, StoreHandle, StoreNotice};
+use crate::io::store::{self, Duties, StoreHandle, StoreNotice};
 use crate::policy::config::{Durability, High, StoreUrl};
-use crate::policy::window::{self, Period};
+use crate::policy::meter::DAYS_KEPT;
+use crate::policy::window;
+use reload::Reloader;
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 
+mod reload;
+pub(super) mod setup;
+
 /// Runs the gateway in the foreground. Exit code 0 after a drain, 1 if it could not start.
 pub fn run(args: &ServeArgs) -> ExitCode {
-    let ended = load::load(&args.config, Secrets::Needed).and_then(|config| {
+    let ended = load::find(&args.config).and_then(|path| {
+        let config = load::read(&path, Secrets::Needed).map_err(Failure::Config)?;
         let listeners = Listeners::bind(&config).map_err(Failure::failed)?;
-        serve(config, listeners, Box::new(std::io::stderr())).map_err(Failure::failed)
+        serve(config, Some(path), listeners, Box::new(std::io::stderr())).map_err(Failure::failed)
     });
     ended.map_or_else(Failure::report, |()| ExitCode::SUCCESS)
 }
@@ -48,17 +55,26 @@ impl Listeners {
     }
 }
 
-/// Runs a gateway on `listeners` until it has drained. `log` takes its log lines.
-pub(super) fn serve(config: High, listeners: Listeners, log: Box<dyn std::io::Write + Send>) -> Result<(), String> {
+/// Runs a gateway on `listeners` until it has drained. `path` is where `config` was read, and will be read again on
+/// HUP; `log` takes its log lines.
+pub(super) fn serve(
+    config: High,
+    path: Option<PathBuf>,
+    listeners: Listeners,
+    log: Box<dyn std::io::Write + Send>,
+) -> Result<(), String> {
     if let Some(setting) = not_built_yet(&config) {
         return Err(format!("{setting} is accepted by the configuration but not built yet"));
     }
-    let StoreUrl::Sqlite(path) = config.store.url.clone() else { return Err("a shared store is not built yet".into()) };
+    let StoreUrl::Sqlite(ledger) = config.store.url.clone() else {
+        return Err("a shared store is not built yet".into());
+    };
     listen::raise_descriptor_limit().map_err(|error| format!("cannot raise the descriptor limit: {error}"))?;
     silence_panics();
+    let security = setup::security(&config, None)?;
     let config = Arc::new(config);
     let now = Clock::new().now();
-    let db = open_ledger(&path, &config)?;
+    let db = open_ledger(&ledger, &config)?;
     let mut start = continue_from(&db, &config, now)?;
     start.client_listeners = listeners.clients.len();
     let gateway = Gateway::new(config.clone(), start, now);
@@ -66,13 +82,17 @@ pub(super) fn serve(config: High, listeners: Listeners, log: Box<dyn std::io::Wr
     scribe.write(banner(&config, &listeners, now.unix));
 
     let store: Arc<OnceLock<StoreHandle>> = Arc::default();
-    let outbox = outbox(scribe, store.clone());
-    let mut reactor = Reactor::new(gateway, setup(&config, listeners), outbox)
+    let reloader: Arc<OnceLock<Reloader>> = Arc::default();
+    let outbox = outbox(scribe, store.clone(), reloader.clone());
+    let mut reactor = Reactor::new(gateway, setup::setup(listeners, security.clone()), outbox)
         .map_err(|error| format!("cannot start the loop: {error}"))?;
-    let handle = store::spawn(db, false, tell(reactor.mailbox()))
+    let duties =
+        Duties { urgent: config.store.durability == Durability::BeforeReply, retention: config.store.retention };
+    let handle = store::spawn(db, duties, tell(reactor.mailbox()))
         .map_err(|error| format!("cannot start the ledger's thread: {error}"))?;
-    // The cell is empty: this is its only writer.
+    // The cells are empty: this is their only writer.
     let _ = store.set(handle);
+    let _ = reloader.set(Reloader::new(path, security, reactor.mailbox()));
     reactor.watch_signals().map_err(|error| format!("cannot watch signals: {error}"))?;
     reactor.run().map_err(|error| format!("the loop failed: {error}"))?;
     Ok(())
@@ -82,12 +102,7 @@ pub(super) fn serve(config: High, listeners: Listeners, log: Box<dyn std::io::Wr
 fn not_built_yet(config: &High) -> Option<&'static str> {
     let server = &config.server;
     match () {
-        () if server.tls.is_some() => Some("server.tls"),
-        () if !server.cors_origins.is_empty() => Some("server.cors_origins"),
         () if server.reuse_port => Some("server.reuse_port"),
-        () if server.max_connections_per_ip > 0 => Some("server.max_connections_per_ip"),
-        () if config.store.durability == Durability::BeforeReply => Some("store.durability = \"before-reply\""),
-        () if config.store.retention.is_some() => Some("store.retention"),
         () => None,
     }
 }
@@ -99,13 +114,12 @@ fn open_ledger(path: &Path, config: &High) -> Result<Sqlite, String> {
 
 /// Everything the ledger says about keys, periods and windows.
 fn continue_from(db: &Sqlite, config: &High, now: Now) -> Result<Start, String> {
-    let failed = |error: store::sqlite::StoreError| format!("cannot read the ledger: {error}");
-    let (month, _) = Period::Month.bounds(now.unix);
-    let (week, _) = Period::Week.bounds(now.unix);
+    let failed = |error: StoreError| format!("cannot read the ledger: {error}");
     // Windows of different lengths do not nest, so the longest need not begin first.
     let starts = config.plans.iter().map(|plan| window::window(now.unix, plan.window).0);
     let window = starts.min().unwrap_or(now.unix);
-    let days = db.day_sums(month.min(week)).map_err(failed)?;
+    let since = Unix(now.unix.0.saturating_sub(DAYS_KEPT * window::DAY_MS));
+    let days = db.day_sums(since).map_err(failed)?;
     let mut seed = [0u8; 32];
     ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut seed)
         .map_err(|_| "no entropy is available".to_string())?;
@@ -118,30 +132,30 @@ fn continue_from(db: &Sqlite, config: &High, now: Now) -> Result<Start, String> 
     })
 }
 
-fn setup(config: &High, listeners: Listeners) -> Setup {
-    let authority = |spec: &crate::policy::config::AuthoritySpec| Authority {
-        server_name: spec.server_name.clone(),
-        ca_file: spec.ca_file.clone(),
-    };
-    Setup {
-        listeners: listeners.clients.into_iter().chain(listeners.admin).collect(),
-        authorities: config.authorities.iter().map(authority).collect(),
-    }
-}
-
 /// The way of rows and log lines to their threads: a copy under a lock, without a system call.
-fn outbox(scribe: Scribe, store: Arc<OnceLock<StoreHandle>>) -> impl FnMut(Vec<Order>) -> Vec<Order> {
+fn outbox(
+    scribe: Scribe,
+    store: Arc<OnceLock<StoreHandle>>,
+    reloader: Arc<OnceLock<Reloader>>,
+) -> impl FnMut(Vec<Order>) -> Vec<Order> {
     move |mut orders| {
         // Given back empty but with their storage, so that the next turn's rows and lines cost no allocation.
-        for order in &mut orders {
+        orders.retain_mut(|order| {
             match order {
                 Order::Rows(rows) => match store.get() {
                     Some(store) => *rows = store.write(std::mem::take(rows)),
                     None => rows.clear(),
                 },
                 Order::Log(lines) => *lines = scribe.write(std::mem::take(lines)),
+                Order::Reload(before) => {
+                    if let Some(reloader) = reloader.get() {
+                        reloader.start(before.clone());
+                    }
+                    return false;
+                }
             }
-        }
+            true
+        });
         orders
     }
 }

@@ -1,11 +1,11 @@
 //! `tollgate usage`: requests, tokens and cost out of the ledger, over whole UTC days.
 
 use super::ConfigArg;
-use super::ledger;
 use super::load::{self, Secrets};
 use super::output::{Align, Failure, Table, dollars, grouped, print, print_json};
+use super::store;
 use crate::base::time::Unix;
-use crate::io::store::sqlite::{By, UsageLine};
+use crate::io::store::book::{By, UsageLine};
 use crate::policy::keys::KeyRecord;
 use crate::policy::window::parse_moment;
 use clap::{Args, ValueEnum};
@@ -98,7 +98,7 @@ pub fn run(args: &UsageArgs) -> Result<(), Failure> {
     }
     let high = load::load(&args.config, Secrets::Optional)?;
     let (mut usage, mut keys) = (Vec::new(), Vec::new());
-    if let Some(ledger) = ledger::open_existing(&high)? {
+    if let Some(mut ledger) = store::open_existing(&high)? {
         usage = ledger.usage(args.by.by(), args.since, args.until).map_err(Failure::failed)?;
         if args.by == Breakdown::Key {
             keys = ledger.list_keys().map_err(Failure::failed)?;

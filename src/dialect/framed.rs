@@ -26,6 +26,8 @@ pub(super) trait Inner {
     fn frame(&mut self, frame: Frame<'_>, me: &Me<'_>, out: &mut Vec<u8>) -> Result<bool, StreamFault>;
     /// The event that ends the stream has been dealt with.
     fn finished(&self) -> bool;
+    /// A finish reason has come: only the formal end may be missing.
+    fn finish_seen(&self) -> bool;
     /// The stream has ended without that event: writes it if nothing else is missing.
     fn close(&mut self, me: &Me<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault>;
 }
@@ -35,6 +37,8 @@ pub(super) trait Inner {
 pub(super) struct Framed<I> {
     splitter: Splitter,
     max_event: usize,
+    /// Where, in what the last call appended, the end of the stream begins; see [`Framed::end_at`].
+    end_at: Option<usize>,
     /// Part of the answer has been written.
     begun: bool,
     pub(super) inner: I,
@@ -42,7 +46,7 @@ pub(super) struct Framed<I> {
 
 impl<I: Inner> Framed<I> {
     pub(super) fn new(max_event: usize, inner: I) -> Framed<I> {
-        Framed { splitter: Splitter::new(), max_event, begun: false, inner }
+        Framed { splitter: Splitter::new(), max_event, begun: false, end_at: None, inner }
     }
 
     /// Back to the start of another stream; storage is kept.
@@ -50,6 +54,13 @@ impl<I: Inner> Framed<I> {
         self.splitter.reset();
         self.max_event = max_event;
         self.begun = false;
+        self.end_at = None;
+    }
+
+    /// Where the end of the stream begins, in bytes of `out` as of the last call: at the event with the finish reason,
+    /// or at the one that ends the stream without any. `None`: it has not come yet.
+    pub(super) fn end_at(&self) -> Option<usize> {
+        self.end_at
     }
 
     pub(super) fn feed(
@@ -61,6 +72,7 @@ impl<I: Inner> Framed<I> {
         out: &mut Vec<u8>,
     ) -> Result<Progress, StreamFault> {
         let mut events = 0;
+        self.end_at = self.end_at.map(|_| out.len());
         if held.is_empty() {
             let used = self.cut(data, me, out, &mut events)?;
             if !self.inner.finished() {
@@ -92,14 +104,27 @@ impl<I: Inner> Framed<I> {
         if !self.inner.finished()
             && let Some(event) = self.splitter.last(held.bytes())
         {
+            let before = out.len();
             match self.inner.frame(frame(&self.splitter, &event, held.bytes()), me, out) {
                 // Half an event: the stream was cut.
                 Err(StreamFault::Malformed) => return Err(StreamFault::Incomplete),
-                other => other?,
-            };
+                other => self.opens(other?, before, out),
+            }
+            if out.len() > before {
+                finish_event(out);
+            }
         }
         held.release(pool);
         if self.inner.finished() { Ok(()) } else { self.inner.close(me, out) }
+    }
+
+    /// Nothing opens a stream but an event; so what a client gets cannot depend on whether a sign of life arrived
+    /// together with the first one.
+    fn opens(&mut self, life: bool, before: usize, out: &mut Vec<u8>) {
+        self.begun |= life && out.len() > before;
+        if !self.begun {
+            out.truncate(before);
+        }
     }
 
     /// Hands on every complete event at the front of `buf`; how many bytes that was.
@@ -113,17 +138,25 @@ impl<I: Inner> Framed<I> {
             }
             let (frame, before) = (frame(&self.splitter, &event, &buf[used..]), out.len());
             let life = self.inner.frame(frame, me, out)?;
-            self.begun |= life && out.len() > before;
-            if !self.begun {
-                // Nothing opens a stream but an event; so what a client gets cannot depend on whether a sign of life
-                // arrived together with the first one.
-                out.truncate(before);
-            }
+            self.opens(life, before, out);
             *events += u32::from(life);
+            if self.end_at.is_none() && (self.inner.finish_seen() || self.inner.finished()) {
+                self.end_at = Some(before);
+            }
             used += event.len;
         }
         Ok(used)
     }
+}
+
+/// Gives an event that its stream ended with the empty line that it lacks: without it a client would drop it.
+fn finish_event(out: &mut Vec<u8>) {
+    let missing: &[u8] = match out.as_slice() {
+        [.., b'\n', b'\n'] | [.., b'\n', b'\r', b'\n'] => b"",
+        [.., b'\n'] => b"\n",
+        _ => b"\n\n",
+    };
+    out.extend_from_slice(missing);
 }
 
 fn frame<'a>(splitter: &'a Splitter, event: &Event, buf: &'a [u8]) -> Frame<'a> {

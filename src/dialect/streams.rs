@@ -109,6 +109,11 @@ impl StreamTranslator {
         self.0.inner.between.stopped
     }
 
+    /// Where the end of the stream begins; see [`super::StreamTap::end_at`].
+    pub fn end_at(&self) -> Option<usize> {
+        self.0.end_at()
+    }
+
     /// Bytes held back beyond the event under way: tool arguments that wait for their turn.
     pub fn waiting(&self) -> usize {
         let read = if let Reader::Chat(reader) = &self.0.inner.reader { reader.waiting() } else { 0 };
@@ -134,6 +139,10 @@ impl Inner for Convert {
 
     fn finished(&self) -> bool {
         self.between.finished
+    }
+
+    fn finish_seen(&self) -> bool {
+        self.between.stopped
     }
 
     fn close(&mut self, me: &Me<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {

@@ -133,6 +133,12 @@ impl StreamTap {
     pub fn finish_seen(&self) -> bool {
         self.0.inner.finish_seen
     }
+
+    /// Where the end of the stream begins, in bytes of `out` as of the last [`StreamTap::feed`]: at the event with the
+    /// finish reason, or at the one that ends the stream without any. `None`: it has not come yet.
+    pub fn end_at(&self) -> Option<usize> {
+        self.0.end_at()
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Whether a request may pass: first on its head alone, then on its body. A straight line of checks in the order of
 //! contract section 1; the first that fails answers. Looks and says; the caller acts.
 
+use super::cors::is_preflight;
 use crate::base::time::Unix;
 use crate::policy::config::High;
 use crate::policy::keys::{KeyIx, Keys};
@@ -25,6 +26,8 @@ pub(crate) enum Endpoint {
     Model(Span),
     /// `GET /v1/quota`.
     Quota,
+    /// A browser's question before a page's request.
+    Preflight,
 }
 
 impl Endpoint {
@@ -37,6 +40,7 @@ impl Endpoint {
             Endpoint::CountTokens => "count_tokens",
             Endpoint::Models | Endpoint::Model(_) => "models",
             Endpoint::Quota => "quota",
+            Endpoint::Preflight => "preflight",
         }
     }
 
@@ -97,6 +101,10 @@ pub(crate) fn judge_head(
     court: &mut Court<'_>,
     finding: &mut Finding,
 ) -> Result<Endpoint, Refusal> {
+    if is_preflight(head, &court.config.server.cors_origins) {
+        finding.endpoint = Some(Endpoint::Preflight);
+        return Ok(Endpoint::Preflight);
+    }
     let path = trim_slash(head.path.of(bytes));
     if path == b"/" || path.is_empty() {
         finding.endpoint = Some(Endpoint::Root);
@@ -191,7 +199,7 @@ fn bearer_token(value: &[u8]) -> &[u8] {
 fn scope_allows(endpoint: Endpoint, key: KeyIx, court: &Court<'_>) -> Result<(), Refusal> {
     let scope = &court.keys.record(key).scope;
     let allowed = match endpoint {
-        Endpoint::Root => true,
+        Endpoint::Root | Endpoint::Preflight => true,
         Endpoint::Generate(Shape::Chat) => scope.chat,
         Endpoint::Generate(Shape::Messages) | Endpoint::CountTokens => scope.messages,
         Endpoint::Models | Endpoint::Model(_) => scope.models,

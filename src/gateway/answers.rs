@@ -1,6 +1,7 @@
 //! What the gateway answers itself: heads of every response, error bodies in the caller's shape, the model list, the
 //! quota. Writes bytes; decides nothing.
 
+use super::cors::Grant;
 use crate::base::digest::hex_into;
 use crate::base::rng::Rng;
 use crate::base::text;
@@ -55,6 +56,8 @@ pub(crate) enum Extent {
     Chunked,
     /// To the end of the connection (HTTP/1.0).
     ToEnd,
+    /// No body at all (204).
+    None,
 }
 
 /// Content types that we send.
@@ -75,6 +78,10 @@ pub(crate) struct Head<'a> {
     pub(crate) content_type: &'static str,
     pub(crate) standing: Option<Standing>,
     pub(crate) refusal: Option<&'a Refusal>,
+    /// What browsers are told.
+    pub(crate) grant: &'a Grant,
+    /// Further fields, each with its line break before it.
+    pub(crate) more: &'a [u8],
 }
 
 impl Head<'_> {
@@ -86,8 +93,9 @@ impl Head<'_> {
         out.extend_from_slice(reason(self.status).as_bytes());
         out.extend_from_slice(b"\r\ndate: ");
         out.extend_from_slice(self.date);
-        out.extend_from_slice(b"\r\ncontent-type: ");
-        out.extend_from_slice(self.content_type.as_bytes());
+        if !self.content_type.is_empty() {
+            field(out, "content-type", self.content_type.as_bytes());
+        }
         for name in ["x-gateway-request-id", "request-id", "x-request-id"] {
             field(out, name, &self.id.text);
         }
@@ -100,10 +108,12 @@ impl Head<'_> {
         if self.content_type == EVENTS {
             out.extend_from_slice(b"\r\ncache-control: no-cache\r\nx-accel-buffering: no");
         }
+        self.grant.write(out);
+        out.extend_from_slice(self.more);
         match self.extent {
             Extent::Length(length) => number(out, "content-length", length as u64),
             Extent::Chunked => field(out, "transfer-encoding", b"chunked"),
-            Extent::ToEnd => {}
+            Extent::ToEnd | Extent::None => {}
         }
         if !self.keep_alive {
             field(out, "connection", b"close");
@@ -156,6 +166,7 @@ fn push_number(value: u64, out: &mut Vec<u8>) {
 fn reason(status: u16) -> &'static str {
     match status {
         200 => "OK",
+        204 => "No Content",
         400 => "Bad Request",
         401 => "Unauthorized",
         403 => "Forbidden",

@@ -2,7 +2,8 @@
 //! when a message begins and ends; what is done about it stands in `exchange`.
 
 use super::Gateway;
-use super::exchange::{Exchange, Phase as ExchangePhase};
+use super::doors::Host;
+use super::exchange::Exchange;
 use crate::base::buf::Buf;
 use crate::base::limits::{DRAIN_BODY_MAX, HIGH_WATER, LINGER, LINGER_BYTES_MAX, PIPELINE_BYTES_MAX};
 use crate::base::seam::{Action, Conn, Ending, Shut, Side};
@@ -68,6 +69,8 @@ pub(crate) struct Client {
     pub(crate) reading: bool,
     /// Arrived on the admin listener.
     pub(crate) admin: bool,
+    /// Where it comes from.
+    pub(crate) host: Host,
     /// Lies beyond `max_connections`: told 503 and closed.
     pub(crate) crowded: bool,
     /// No request of this connection is to follow.
@@ -75,7 +78,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(admin: bool, crowded: bool) -> Client {
+    pub(crate) fn new(host: Host, admin: bool, crowded: bool) -> Client {
         Client {
             inbound: Inbound::default(),
             tx: Buf::default(),
@@ -86,6 +89,7 @@ impl Client {
             stall: Mono::NEVER,
             reading: false,
             admin,
+            host,
             crowded,
             last: false,
         }
@@ -310,6 +314,7 @@ impl Gateway {
     pub(crate) fn close_client(&mut self, id: Id<Client>, shut: Shut) {
         let Some(mut client) = self.clients.remove(id) else { return };
         debug_assert!(client.exchange.is_none_or(|ex| self.exchanges.get(ex).is_none()));
+        self.doors.leave(client.host, client.admin);
         client.inbound.clear(&mut self.pool);
         client.tx.release(&mut self.pool);
         self.actions.push(Action::Close { conn: conn(id), shut });
@@ -345,9 +350,11 @@ impl Gateway {
         client.wait = Mono::NEVER;
         match client.phase {
             Phase::Head if client.reading => self.refuse_slow_head(id, now),
+            // It is still reading its last answer; `write_stall` watches over that.
+            Phase::Head if !client.tx.is_empty() => client.wait = now.mono.after(self.config.server.keepalive_timeout),
             Phase::Head => self.close_client(id, Shut::Clean),
             Phase::Body => self.refuse_slow_body(id, now),
-            Phase::Discard | Phase::Linger { .. } => self.close_client(id, Shut::Clean),
+            Phase::Discard | Phase::Linger { .. } => self.close_when_written(id),
             Phase::Busy | Phase::Closing => {}
         }
     }
@@ -377,10 +384,7 @@ impl Gateway {
         for id in ids {
             let exchange = self.clients.get(id).and_then(|client| client.exchange);
             match exchange {
-                Some(ex) if self.exchanges.get(ex).is_some_and(|ex| ex.phase != ExchangePhase::Reading) => {
-                    self.end_for_drain(ex, now);
-                }
-                Some(_) => self.drop_client(id, now),
+                Some(ex) => self.end_for_drain(ex, now),
                 None => self.close_when_written(id),
             }
         }

@@ -8,15 +8,17 @@
 //! | Dialing | dialed → Sending; failed → next address, next target, or end |
 //! | Sending | all written → Waiting; early head → Relaying; fault → another attempt or end |
 //! | Waiting | head → Relaying; fault or late → another attempt or end |
-//! | Relaying | bytes → Relaying; end → end; fault → another attempt, error event or cut |
+//! | Relaying | bytes → Relaying; end → Committing or end; fault → another attempt, error event or cut |
+//! | Committing | row committed → what was held goes out, end; store failed or late → 503 or error event |
 //! | any | client gone → end; drain time over → end |
 
 use super::Gateway;
 use super::admit::{self, Court, Endpoint, Finding};
 use super::answers::{self, RequestId};
 use super::client::{Client, Phase as ClientPhase};
+use super::cors::Grant;
 use super::fault::{Fault, FaultKind};
-use super::outgoing::Draft;
+use super::outgoing::{Draft, Outgoing};
 use super::relay::Relay;
 use super::respond::Face;
 use super::stats::Timed;
@@ -51,6 +53,7 @@ pub(crate) enum Phase {
     Sending,
     Waiting,
     Relaying,
+    Committing,
 }
 
 /// How much of the answer the client has been promised.
@@ -82,6 +85,7 @@ pub(crate) struct Exchange {
     pub(crate) head: RequestHead,
     pub(crate) finding: Finding,
     pub(crate) config: Arc<High>,
+    pub(crate) outgoing: Arc<Outgoing>,
     pub(crate) model: Option<usize>,
     /// Index into the model's targets.
     pub(crate) target: usize,
@@ -101,6 +105,10 @@ pub(crate) struct Exchange {
     pub(crate) relay: Relay,
     /// A whole answer as it is collected, or the partial event of a stream.
     pub(crate) held: Buf,
+    /// Bytes of the answer's end that wait until its row is committed.
+    pub(crate) last: Buf,
+    /// The number of its row, once that has been given to the ledger.
+    pub(crate) row: Option<u64>,
     pub(crate) hold: Option<Hold>,
     pub(crate) usage: Option<Usage>,
     pub(crate) stream: bool,
@@ -118,6 +126,8 @@ pub(crate) struct Exchange {
     /// Bytes of buffer charged to the key.
     pub(crate) charged: u64,
     pub(crate) times: Times,
+    /// What browsers are told.
+    pub(crate) grant: Grant,
     /// The client's own request id, in printable form.
     pub(crate) foreign_id: Vec<u8>,
     /// What is wrong in the body, found before all of it had come.
@@ -126,8 +136,11 @@ pub(crate) struct Exchange {
     pub(crate) error: Option<&'static str>,
 }
 
+/// What an exchange keeps of the configuration it begins with.
+pub(crate) type Plans = (Arc<High>, Arc<Outgoing>);
+
 impl Exchange {
-    pub(crate) fn new(client: Id<Client>, id: RequestId, head: RequestHead, config: Arc<High>, now: Now) -> Exchange {
+    pub(crate) fn new(client: Id<Client>, id: RequestId, head: RequestHead, plans: Plans, now: Now) -> Exchange {
         let never = Mono::NEVER;
         Exchange {
             client,
@@ -135,7 +148,8 @@ impl Exchange {
             phase: Phase::Reading,
             head,
             finding: Finding::default(),
-            config,
+            config: plans.0,
+            outgoing: plans.1,
             model: None,
             target: 0,
             tried: 0,
@@ -148,6 +162,8 @@ impl Exchange {
             carry: None,
             relay: Relay::None,
             held: Buf::default(),
+            last: Buf::default(),
+            row: None,
             hold: None,
             usage: None,
             stream: false,
@@ -160,6 +176,7 @@ impl Exchange {
             naming: never,
             charged: 0,
             times: Times { head: now.mono, body: never, sent: never, first: never },
+            grant: Grant::Off,
             foreign_id: Vec::new(),
             invalid: None,
             error: None,
@@ -168,7 +185,13 @@ impl Exchange {
 
     /// What the head of its answer needs.
     pub(crate) fn face(&self) -> Face {
-        Face { client: self.client, id: self.id, key: self.finding.key, http11: self.head.http11 }
+        Face {
+            client: self.client,
+            id: self.id,
+            key: self.finding.key,
+            http11: self.head.http11,
+            grant: self.grant.clone(),
+        }
     }
 
     /// The endpoint as metrics and log lines call it.
@@ -193,10 +216,14 @@ impl Exchange {
 }
 
 impl Gateway {
+    pub(crate) fn plans(&self) -> Plans {
+        (self.config.clone(), self.outgoing.clone())
+    }
+
     /// A head has arrived: judge it, then answer at once or read the body.
     pub(crate) fn begin(&mut self, cid: Id<Client>, head: RequestHead, now: Now) {
         let id = RequestId::fresh(&mut self.rng);
-        let mut ex = Exchange::new(cid, id, head, self.config.clone(), now);
+        let mut ex = Exchange::new(cid, id, head, self.plans(), now);
         let Some(client) = self.clients.get_mut(cid) else { return };
         client.wait = Mono::NEVER;
         if client.admin {
@@ -206,10 +233,12 @@ impl Gateway {
         let Some(client) = self.clients.get(cid) else { return };
         let (bytes, _) = client.inbound.message();
         answers::printable(head.field(Field::XRequestId).of(bytes), FOREIGN_ID_MAX, &mut ex.foreign_id);
+        ex.grant = Grant::of(&self.config.server.cors_origins, head.field(Field::Origin).of(bytes));
         let mut court = Court { config: &self.config, keys: &self.keys, meter: &mut self.meter, ready, now: now.unix };
         match admit::judge_head(&head, bytes, &mut court, &mut ex.finding) {
             Ok(Endpoint::Generate(shape)) => self.read_body(ex, shape, now),
             Ok(Endpoint::CountTokens) => self.read_body(ex, Shape::Messages, now),
+            Ok(Endpoint::Preflight) => self.answer_preflight(ex, now),
             Ok(endpoint) => self.answer_local(ex, endpoint, now),
             Err(refusal) => self.refuse(ex, &refusal, now),
         }
@@ -336,7 +365,8 @@ impl Gateway {
         };
         let max_tokens = draft.scan.fields().max_tokens;
         let answer = max_tokens.map_or(model.reserve_tokens, |max| max.min(model.reserve_tokens));
-        let plan = ex.config.plan(&self.keys.record(key).plan).ok_or_else(Refusal::no_plan)?;
+        // Limits are those of the present configuration: counters know no other.
+        let plan = self.config.plan(&self.keys.record(key).plan).ok_or_else(Refusal::no_plan)?;
         let admitted = self.meter.admit(key, plan, now.unix, ex.estimate.saturating_add(answer));
         let hold = admitted.map_err(|limit| Refusal::limit(&limit))?;
         ex.hold = Some(hold);
@@ -413,6 +443,7 @@ impl Gateway {
         self.charges.release(&mut ex);
         self.undecided(&mut ex);
         ex.held.release(&mut self.pool);
+        ex.last.release(&mut self.pool);
         if let Some(draft) = ex.draft.take() {
             self.drafts.put(draft);
         }
@@ -420,7 +451,7 @@ impl Gateway {
             self.flows.put(flow);
         }
         self.count(&ex, status, now);
-        self.record(&ex, status, now);
+        self.record(&mut ex, status, now);
         self.log(&ex, status, now);
     }
 
@@ -448,7 +479,9 @@ impl Gateway {
     /// A deadline that hangs on the exchange rather than on one of its connections.
     pub(crate) fn exchange_expired(&mut self, xid: Id<Exchange>, now: Now) {
         let Some(ex) = self.exchanges.get(xid) else { return };
-        if ex.deadline <= now.mono {
+        if ex.phase == Phase::Committing {
+            self.commit_failed(xid, now);
+        } else if ex.deadline <= now.mono {
             self.attempt_failed(xid, Fault::from(FaultKind::RequestTimeout), now);
         } else if ex.naming <= now.mono {
             self.attempt_failed(xid, Fault::from(FaultKind::Name), now);

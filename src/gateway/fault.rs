@@ -36,6 +36,8 @@ pub(crate) enum FaultKind {
     Status(u16),
     /// An error event inside a stream.
     InStream,
+    /// The row of a complete answer could not be committed, or not in time.
+    Store,
     /// We are stopping and the drain time is over.
     Draining,
 }
@@ -62,7 +64,7 @@ impl Fault {
     pub(crate) fn may_try_next(&self) -> bool {
         match self.kind {
             FaultKind::Status(status) => matches!(status, 401..=404 | 408 | 429 | 500..=599),
-            FaultKind::Draining | FaultKind::RequestTimeout => false,
+            FaultKind::Draining | FaultKind::Store | FaultKind::RequestTimeout => false,
             _ => true,
         }
     }
@@ -76,6 +78,7 @@ impl Fault {
                 | FaultKind::Dial(DialError::Local)
                 | FaultKind::TooLarge(_)
                 | FaultKind::Draining
+                | FaultKind::Store
         );
         !others
     }
@@ -104,6 +107,7 @@ impl Fault {
             FaultKind::Closed | FaultKind::Incomplete | FaultKind::BadHead => Refusal::upstream_broken(),
             FaultKind::BadBody(what) => Refusal::upstream_failed(Some((*what).to_string()), None),
             FaultKind::TooLarge(setting) => Refusal::upstream_too_large(setting),
+            FaultKind::Store => Refusal::store(),
             FaultKind::Draining => Refusal::draining(),
         }
     }

@@ -7,6 +7,7 @@ use crate::wire::Shape;
 
 /// One upstream stream on its way to a client.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // a flow is always boxed as a whole
 pub(crate) enum Flow {
     /// Of the client's shape.
     Same(StreamTap),
@@ -57,6 +58,14 @@ impl Flow {
         match self {
             Flow::Same(tap) => tap.finish_seen(),
             Flow::Cross(translator) => translator.finish_seen(),
+        }
+    }
+
+    /// Where the end of the stream begins in what the last [`Flow::feed`] has appended; see [`StreamTap::end_at`].
+    pub(crate) fn end_at(&self) -> Option<usize> {
+        match self {
+            Flow::Same(tap) => tap.end_at(),
+            Flow::Cross(translator) => translator.end_at(),
         }
     }
 }

@@ -1,6 +1,8 @@
 //! What the gateway knows of its ledger: rows on their way, how long the oldest has waited, whether rows are taken at
 //! all. The ledger itself lives with the store thread.
 
+use super::exchange::Exchange;
+use crate::base::slots::Id;
 use crate::base::time::Mono;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,18 +17,38 @@ pub(crate) struct Ledger {
     committed: u64,
     /// (rows given up to and with this batch, when its first row was given), oldest first.
     waiting: VecDeque<(u64, Mono)>,
+    /// Exchanges whose answer's end waits for the row of this number, in the order of these numbers.
+    held: VecDeque<(u64, Id<Exchange>)>,
     failed: bool,
 }
 
 impl Ledger {
-    /// One more row has been given.
-    pub(crate) fn gave(&mut self, now: Mono) {
+    /// One more row has been given; its number.
+    pub(crate) fn gave(&mut self, now: Mono) -> u64 {
         self.given += 1;
         let full = self.waiting.len() >= BATCHES_MAX;
         match self.waiting.back_mut() {
             Some((upto, at)) if full || *at == now => *upto = self.given,
             _ => self.waiting.push_back((self.given, now)),
         }
+        self.given
+    }
+
+    /// The answer of `xid` is not to end before the row of this number is safe.
+    pub(crate) fn hold_back(&mut self, row: u64, xid: Id<Exchange>) {
+        debug_assert!(self.held.back().is_none_or(|(last, _)| *last < row));
+        self.held.push_back((row, xid));
+    }
+
+    /// Takes the next exchange whose row is safe.
+    pub(crate) fn next_safe(&mut self) -> Option<Id<Exchange>> {
+        let (row, _) = self.held.front()?;
+        if *row <= self.committed { self.held.pop_front().map(|(_, xid)| xid) } else { None }
+    }
+
+    /// Takes all exchanges that are held back, whether safe or not.
+    pub(crate) fn all_held(&mut self) -> VecDeque<(u64, Id<Exchange>)> {
+        std::mem::take(&mut self.held)
     }
 
     /// `rows` more are safe.
@@ -56,6 +78,19 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_is_let_go_when_its_row_and_all_before_it_are_safe() {
+        let (mut ledger, ids) = (Ledger::default(), [1, 2, 3].map(|slot| Id::new(slot, 0)));
+        let rows = ids.map(|_| ledger.gave(Mono(1)));
+        ledger.hold_back(rows[0], ids[0]);
+        ledger.hold_back(rows[2], ids[2]);
+        assert_eq!(ledger.next_safe(), None);
+        ledger.committed(2);
+        assert_eq!((ledger.next_safe(), ledger.next_safe()), (Some(ids[0]), None));
+        ledger.committed(1);
+        assert_eq!((ledger.next_safe(), ledger.next_safe()), (Some(ids[2]), None));
+    }
 
     #[test]
     fn admission_stops_when_the_oldest_row_has_waited_too_long_and_resumes() {

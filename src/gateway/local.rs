@@ -55,7 +55,7 @@ impl Gateway {
                 answers::model(model.ok_or_else(|| Refusal::unknown_model(&id))?, anthropic, out);
             }
             _ => {
-                let plan = ex.config.plan(&record.plan).ok_or_else(Refusal::no_plan)?;
+                let plan = self.config.plan(&record.plan).ok_or_else(Refusal::no_plan)?;
                 let standing = self.meter.standing(key, plan, now.unix);
                 answers::quota(&plan.name, &standing, out);
             }
@@ -135,6 +135,7 @@ impl Gateway {
             holds: self.meter.open_holds(),
             buffered: self.pool.lent(),
             uncommitted: self.ledger.uncommitted(),
+            turned_away: self.doors.turned_away,
         }
     }
 }

@@ -13,8 +13,11 @@ use crate::policy::window;
 use crate::wire::json::write_string;
 
 impl Gateway {
-    /// One row for an admitted request.
-    pub(crate) fn record(&mut self, ex: &Exchange, status: u16, now: Now) {
+    /// One row for an admitted request, unless it has been given already.
+    pub(crate) fn record(&mut self, ex: &mut Exchange, status: u16, now: Now) {
+        if ex.row.is_some() {
+            return;
+        }
         let (Some(usage), Some(model), Some(shape)) = (ex.usage, ex.model(), ex.shape()) else { return };
         let (Some(key), Some(target)) = (ex.finding.key, ex.target()) else { return };
         let row = Row {
@@ -31,7 +34,7 @@ impl Gateway {
             attempts: ex.attempts,
             micros: now.mono.micros_since(ex.times.head),
         };
-        self.ledger.gave(now.mono);
+        ex.row = Some(self.ledger.gave(now.mono));
         for order in &mut self.orders {
             if let Order::Rows(rows) = order {
                 return rows.push(row);
@@ -40,8 +43,8 @@ impl Gateway {
         self.orders.push(Order::Rows(vec![row]));
     }
 
-    /// One line per request.
-    pub(crate) fn log(&mut self, ex: &Exchange, status: u16, now: Now) {
+    /// The batch of log lines, with a new line begun in it.
+    fn open_line(&mut self, now: Now) -> Option<&mut Vec<u8>> {
         let index = match self.orders.iter().position(|order| matches!(order, Order::Log(_))) {
             Some(index) => index,
             None => {
@@ -49,11 +52,25 @@ impl Gateway {
                 self.orders.len() - 1
             }
         };
-        let key = ex.finding.key.map(|key| self.keys.record(key).id);
-        let Some(Order::Log(out)) = self.orders.get_mut(index) else { return };
+        let Some(Order::Log(out)) = self.orders.get_mut(index) else { return None };
         out.extend_from_slice(b"{\"time\":\"");
         window::write_iso(now.unix, out);
-        word(out, "\",\"id\":\"", ex.id.as_str());
+        out.push(b'"');
+        Some(out)
+    }
+
+    /// One line about the gateway itself. `write` appends members, each with a comma before it.
+    pub(crate) fn log_event(&mut self, now: Now, write: impl FnOnce(&mut Vec<u8>)) {
+        let Some(out) = self.open_line(now) else { return };
+        write(out);
+        out.extend_from_slice(b"}\n");
+    }
+
+    /// One line per request.
+    pub(crate) fn log(&mut self, ex: &Exchange, status: u16, now: Now) {
+        let key = ex.finding.key.map(|key| self.keys.record(key).id);
+        let Some(out) = self.open_line(now) else { return };
+        word(out, ",\"id\":\"", ex.id.as_str());
         word(out, "\",\"endpoint\":\"", ex.endpoint_name());
         out.push(b'"');
         if let Some(key) = key {

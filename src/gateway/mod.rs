@@ -14,6 +14,9 @@ mod answers;
 mod breaker;
 mod charges;
 mod client;
+mod commit;
+mod cors;
+mod doors;
 mod exchange;
 mod fault;
 mod flow;
@@ -25,13 +28,14 @@ pub mod orders;
 mod outgoing;
 mod pool;
 mod relay;
+mod reload;
 mod respond;
 mod route;
 mod stats;
 mod upstream;
 
 use crate::base::buf::{BLOCK, Pool};
-use crate::base::limits::{DRAIN_IDLE_GRACE, RESERVE_CONNECTIONS};
+use crate::base::limits::DRAIN_IDLE_GRACE;
 use crate::base::rng::Rng;
 use crate::base::seam::{Action, Conn, Core, Ending, Reply, Side, Signal};
 use crate::base::slots::{Id, Slots};
@@ -45,6 +49,7 @@ use answers::DateCache;
 use breaker::Breakers;
 use charges::Charges;
 use client::Client;
+use doors::{Doors, Host, Welcome};
 use exchange::Exchange;
 use flow::Flows;
 use ledger::Ledger;
@@ -52,6 +57,7 @@ use names::Names;
 use orders::{Notice, Order};
 use outgoing::{Drafts, Outgoing};
 use pool::Idle;
+use reload::Reading;
 use stats::Stats;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -66,7 +72,8 @@ pub struct Start {
     pub client_listeners: usize,
     /// All keys.
     pub keys: Vec<KeyRecord>,
-    /// Tokens settled per key and UTC day (its first moment), since the beginning of the longest period.
+    /// Tokens settled per key and UTC day (its first moment), since the beginning of the longest period, better since
+    /// [`crate::policy::meter::DAYS_KEPT`] days ago.
     pub days: Vec<(KeyId, Unix, u64)>,
     /// Requests since the beginning of the longest window: key, admission, tokens. Their tokens are in `days` too.
     pub recent: Vec<(KeyId, Unix, u64)>,
@@ -87,9 +94,13 @@ struct Drain {
 #[derive(Debug)]
 pub struct Gateway {
     config: Arc<High>,
-    outgoing: Outgoing,
+    outgoing: Arc<Outgoing>,
+    /// Number of the present configuration.
+    epoch: u32,
+    reading: Reading,
     client_listeners: usize,
     clients: Slots<Client>,
+    doors: Doors,
     exchanges: Slots<Exchange>,
     upstreams: Slots<Upstream>,
     idle: Idle,
@@ -121,9 +132,12 @@ impl Gateway {
         let mut keys = Keys::new(rng.next_u64());
         keys.load(start.keys);
         let mut gateway = Gateway {
-            outgoing: Outgoing::new(&config),
+            outgoing: Arc::new(Outgoing::new(&config)),
+            epoch: 0,
+            reading: Reading::No,
             client_listeners: start.client_listeners,
             clients: Slots::default(),
+            doors: Doors::new(rng.next_u64()),
             exchanges: Slots::default(),
             upstreams: Slots::default(),
             idle: Idle::default(),
@@ -257,14 +271,13 @@ impl Core for Gateway {
     type Order = Order;
     type Notice = Notice;
 
-    fn accepted(&mut self, listener: usize, _peer: SocketAddr, now: Now) -> Option<Conn> {
-        let admin = listener >= self.client_listeners;
-        let max = self.config.server.max_connections;
-        if self.clients.len() >= max + RESERVE_CONNECTIONS {
+    fn accepted(&mut self, listener: usize, peer: SocketAddr, now: Now) -> Option<Conn> {
+        let (admin, host) = (listener >= self.client_listeners, Host::of(peer.ip()));
+        let welcome = self.doors.enter(host, admin, &self.config.server);
+        if welcome == Welcome::Out {
             return None;
         }
-        let crowded = self.clients.len() >= max && !admin;
-        let id = self.clients.insert(Client::new(admin, crowded));
+        let id = self.clients.insert(Client::new(host, admin, welcome == Welcome::Crowded));
         if let Some(client) = self.clients.get_mut(id) {
             client.wait = now.mono.after(self.config.server.header_timeout);
         }
@@ -302,19 +315,20 @@ impl Core for Gateway {
             Reply::DialFailed(conn, why) => self.dial_failed(Id::new(conn.slot, conn.generation), why, now),
             Reply::Named { host, port, addrs } => self.named(&host, port, addrs, now),
             Reply::Signal(Signal::Terminate) => self.begin_drain(now),
-            // Reading the configuration again comes with its own signal handling; until then it is left as it is.
-            Reply::Signal(Signal::Reload) => {}
+            Reply::Signal(Signal::Reload) => self.begin_reload(),
         }
         self.drain_on(now);
     }
 
-    fn notice(&mut self, notice: Notice, _now: Now) {
+    fn notice(&mut self, notice: Notice, now: Now) {
         match notice {
             Notice::Keys(records) => self.keys.load(records),
-            Notice::Committed(rows) => self.ledger.committed(rows),
-            Notice::StoreFailed => self.ledger.failed(true),
+            Notice::Committed(rows) => self.committed(rows, now),
+            Notice::StoreFailed => self.store_failed(now),
             Notice::StoreRecovered => self.ledger.failed(false),
+            Notice::Reloaded(news) => self.reloaded(news, now),
         }
+        self.drain_on(now);
     }
 
     fn next_deadline(&self) -> Option<Mono> {

@@ -1,7 +1,9 @@
 //! What the gateway hands to helper threads and what they tell it. Data only.
 
+use crate::policy::config::High;
 use crate::policy::keys::KeyRecord;
 use crate::policy::row::Row;
+use std::sync::Arc;
 
 /// Work for a helper thread, at most one of each kind per hand-over.
 #[derive(Debug)]
@@ -10,6 +12,22 @@ pub enum Order {
     Rows(Vec<Row>),
     /// Whole log lines, newline-terminated JSON.
     Log(Vec<u8>),
+    /// Read the configuration again; this is the one in use. Answered by [`Notice::Reloaded`].
+    Reload(Arc<High>),
+}
+
+/// What reading the configuration again has brought.
+#[derive(Debug)]
+pub enum Reloaded {
+    /// A configuration without errors, certificates included.
+    Fresh {
+        /// It, with the settings that cannot change at run time as they were.
+        config: Arc<High>,
+        /// The names of those among them that the file wants different.
+        unchanged: Vec<String>,
+    },
+    /// What is wrong with it, one line each. The old one stays.
+    Refused(Vec<String>),
 }
 
 /// News from a helper thread.
@@ -23,4 +41,6 @@ pub enum Notice {
     StoreFailed,
     /// The ledger can be written again.
     StoreRecovered,
+    /// The configuration has been read again.
+    Reloaded(Reloaded),
 }

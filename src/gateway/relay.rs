@@ -134,7 +134,7 @@ impl Gateway {
         let mut held = std::mem::take(&mut ex.held);
         self.scratch.clear();
         let fed = flow.feed(data, &mut held, &mut self.pool, &me(ex, now), &mut self.scratch);
-        let finish_seen = flow.finish_seen();
+        let (finish_seen, end_at) = (flow.finish_seen(), flow.end_at());
         ex.relay = Relay::Stream(flow);
         ex.held = held;
         let events = match &fed {
@@ -144,7 +144,7 @@ impl Gateway {
         };
         match events {
             0 => self.relay_sign_of_life(xid, now),
-            _ => self.relayed(xid, finish_seen, now),
+            _ => self.relayed(xid, finish_seen, end_at, now),
         }
         match fed {
             Err(fault) => Step::Failed(stream_fault(fault, self.exchanges.get(xid))),
@@ -156,8 +156,9 @@ impl Gateway {
         }
     }
 
-    /// Events have been relayed into `scratch`: commits to the answer and sends them.
-    fn relayed(&mut self, xid: Id<Exchange>, finish_seen: bool, now: Now) {
+    /// Events have been relayed into `scratch`: commits to the answer and sends them. From byte `end_at` on they end
+    /// the stream, and wait for its row where that is asked for.
+    fn relayed(&mut self, xid: Id<Exchange>, finish_seen: bool, end_at: Option<usize>, now: Now) {
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
         let idle = ex.target().map_or(DONE_GRACE, |target| target.limits.idle_timeout);
         let due = now.mono.after(if finish_seen { DONE_GRACE.min(idle) } else { idle });
@@ -167,11 +168,12 @@ impl Gateway {
         if let Some(upstream) = upstream {
             self.wait_upstream(upstream, due);
         }
-        if !self.scratch.is_empty() {
-            let bytes = std::mem::take(&mut self.scratch);
-            self.send_events(xid, Commit::Relayed, &bytes, now);
-            self.scratch = bytes;
+        let bytes = std::mem::take(&mut self.scratch);
+        let sent = self.hold_back(xid, &bytes, end_at);
+        if !sent.is_empty() {
+            self.send_events(xid, Commit::Relayed, sent, now);
         }
+        self.scratch = bytes;
     }
 
     /// Comments and pings alone: passed on, so that no proxy cuts the line, but they open no stream and keep no
@@ -186,7 +188,7 @@ impl Gateway {
     }
 
     /// Sends bytes of a stream, its head before the first of them.
-    fn send_events(&mut self, xid: Id<Exchange>, commit: Commit, bytes: &[u8], now: Now) {
+    pub(crate) fn send_events(&mut self, xid: Id<Exchange>, commit: Commit, bytes: &[u8], now: Now) {
         if self.exchanges.get(xid).is_some_and(|ex| ex.commit == Commit::None) {
             self.open_stream(xid, now);
         }
@@ -233,10 +235,13 @@ impl Gateway {
         let Some(mut ex) = self.take_exchange(xid) else { return };
         let usage = charged(ex.relay.heard(), ex.estimate);
         self.settle(&mut ex, usage);
-        self.close_stream(ex, now);
+        match self.waits_for_rows() {
+            true => self.await_commit(ex, now),
+            false => self.close_stream(ex, now),
+        }
     }
 
-    fn close_stream(&mut self, ex: Exchange, now: Now) {
+    pub(crate) fn close_stream(&mut self, ex: Exchange, now: Now) {
         let (cid, head) = (ex.client, ex.head);
         if head.http11 {
             self.push_client(cid, now, |out| out.extend_from_slice(LAST_CHUNK));
@@ -270,7 +275,8 @@ impl Gateway {
         ex.relay = Relay::Stream(flow);
         ex.held = held;
         if !self.scratch.is_empty() {
-            self.relayed(xid, true, now);
+            let end_at = ended.is_ok().then_some(0);
+            self.relayed(xid, true, end_at, now);
         }
         match ended {
             Ok(()) => {
@@ -302,13 +308,18 @@ impl Gateway {
         let usage = charged(heard, ex.estimate);
         self.settle(&mut ex, usage);
         let body = std::mem::take(&mut self.scratch);
-        self.send_whole(ex, &body, now);
+        if self.waits_for_rows() {
+            ex.last.push(&mut self.pool, &body);
+            self.await_commit(ex, now);
+        } else {
+            self.send_whole(ex, &body, now);
+        }
         self.scratch = body;
         Step::Ended
     }
 
     /// A whole answer: with its length where it fits one buffer, else in chunks (contract section 1).
-    fn send_whole(&mut self, ex: Exchange, body: &[u8], now: Now) {
+    pub(crate) fn send_whole(&mut self, ex: Exchange, body: &[u8], now: Now) {
         let (cid, head) = (ex.client, ex.head);
         let extent = match (body.len() <= HIGH_WATER, head.http11) {
             (true, _) => Extent::Length(body.len()),

@@ -4,6 +4,7 @@
 use super::Gateway;
 use super::answers::{self, Extent, Head, RequestId};
 use super::client::{Client, Next};
+use super::cors::Grant;
 use super::exchange::Exchange;
 use crate::base::slots::Id;
 use crate::base::time::Now;
@@ -14,12 +15,13 @@ use crate::wire::head::{HeadError, Method, RequestHead};
 use crate::wire::inbound::BodyRefusal;
 
 /// What the head of an answer needs to know of its exchange.
-#[derive(Copy, Clone, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Face {
     pub(crate) client: Id<Client>,
     pub(crate) id: RequestId,
     pub(crate) key: Option<KeyIx>,
     pub(crate) http11: bool,
+    pub(crate) grant: Grant,
 }
 
 /// How an answer begins.
@@ -80,7 +82,7 @@ impl Gateway {
 
     fn refuse_headless(&mut self, cid: Id<Client>, refusal: &Refusal, now: Now) {
         let id = RequestId::fresh(&mut self.rng);
-        let ex = Exchange::new(cid, id, RequestHead::unparsed(), self.config.clone(), now);
+        let ex = Exchange::new(cid, id, RequestHead::unparsed(), self.plans(), now);
         if let Some(client) = self.clients.get_mut(cid) {
             client.last = true;
         }
@@ -112,6 +114,11 @@ impl Gateway {
 
     /// Writes the head of an answer to the client's unsent bytes.
     pub(crate) fn write_head(&mut self, face: &Face, opening: &Opening<'_>, now: Now) {
+        self.write_head_with(face, opening, b"", now);
+    }
+
+    /// The same with further fields, each with its line break before it.
+    pub(crate) fn write_head_with(&mut self, face: &Face, opening: &Opening<'_>, more: &[u8], now: Now) {
         let standing = face.key.and_then(|key| {
             let plan = self.config.plan(&self.keys.record(key).plan)?;
             Some(self.meter.standing(key, plan, now.unix))
@@ -127,6 +134,8 @@ impl Gateway {
             content_type: opening.content_type,
             standing,
             refusal: opening.refusal,
+            grant: &face.grant,
+            more,
         };
         self.push_client(face.client, now, |out| head.write(out));
         self.date = date;

@@ -4,7 +4,7 @@
 use super::Gateway;
 use super::exchange::{Commit, Exchange, Phase};
 use super::fault::{Fault, FaultKind};
-use super::outgoing::{Draft, Outgoing};
+use super::outgoing::Draft;
 use super::relay::Relay;
 use super::upstream::{Phase as UpstreamPhase, Upstream, conn};
 use crate::base::limits::SEND_SLICE;
@@ -15,6 +15,7 @@ use crate::dialect::{self, Invalid, Piece, Rewrite, rewrite};
 use crate::policy::refusal::Refusal;
 use crate::wire::Span;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// Addresses of one host that are tried before its target counts as unreachable.
 const ADDRESSES_TRIED_MAX: usize = 3;
@@ -70,7 +71,9 @@ impl Gateway {
         ex.address = 0;
         ex.relay = Relay::None;
         let Some(provider) = ex.target().map(|target| target.provider) else { return };
-        let kept = if ex.fresh_only { None } else { self.idle.take(provider) };
+        // What is kept was dialed under the present configuration; another one's providers have other numbers.
+        let present = Arc::ptr_eq(&ex.config, &self.config);
+        let kept = if ex.fresh_only || !present { None } else { self.idle.take(provider) };
         match kept {
             Some(upstream) => self.send_on(xid, upstream),
             None => self.dial(xid, now),
@@ -83,7 +86,7 @@ impl Gateway {
         let (Some(client), Some(mut draft)) = (self.clients.get(ex.client), ex.draft.take()) else { return Ok(()) };
         let (_, body) = client.inbound.message();
         draft.rewind();
-        let built = build_body(ex, &self.outgoing, &mut draft, body);
+        let built = build_body(ex, &mut draft, body);
         ex.carry = draft.carry.take();
         ex.draft = Some(draft);
         built
@@ -109,7 +112,8 @@ impl Gateway {
             }
         };
         let authority = provider.authority;
-        let upstream = self.upstreams.insert(Upstream::dialing(index, xid));
+        let epoch = if Arc::ptr_eq(&ex.config, &self.config) { self.epoch } else { self.epoch.wrapping_sub(1) };
+        let upstream = self.upstreams.insert(Upstream::dialing(index, epoch, xid));
         ex.upstream = Some(upstream);
         ex.phase = Phase::Dialing;
         ex.naming = Mono::NEVER;
@@ -118,7 +122,7 @@ impl Gateway {
     }
 
     /// A host's addresses have come, or will not: every exchange that waits for them goes on.
-    pub(crate) fn named(&mut self, host: &std::sync::Arc<str>, port: u16, addrs: Vec<SocketAddr>, now: Now) {
+    pub(crate) fn named(&mut self, host: &Arc<str>, port: u16, addrs: Vec<SocketAddr>, now: Now) {
         let failed = addrs.is_empty();
         self.names.learned(host, port, addrs, now.mono);
         let waiting: Vec<Id<Exchange>> = self
@@ -182,7 +186,7 @@ impl Gateway {
         let (head, body) = client.inbound.message();
         let length = draft.length();
         let same_shape = ex.carry.is_none().then_some((&ex.head, head));
-        let Some(template) = self.outgoing.template(upstream.provider) else { return };
+        let Some(template) = ex.outgoing.template(upstream.provider) else { return };
         let all = upstream.tx.edit(&mut self.pool, |out| {
             template.write(length, same_shape, out);
             draft.write_some(body, SEND_SLICE, out)
@@ -233,6 +237,7 @@ impl Gateway {
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
         ex.naming = Mono::NEVER;
         ex.held.release(&mut self.pool);
+        ex.last.release(&mut self.pool);
         if ex.commit == Commit::Relayed {
             self.target_failed(xid, &fault, now);
             return self.end_with_fault(xid, fault, now);
@@ -265,7 +270,7 @@ fn waits_for(ex: &Exchange, host: &str, port: u16) -> bool {
 }
 
 /// The body for the present target: the client's own with our words spliced in, or its translation.
-fn build_body(ex: &Exchange, outgoing: &Outgoing, draft: &mut Draft, body: &[u8]) -> Result<(), Refusal> {
+fn build_body(ex: &Exchange, draft: &mut Draft, body: &[u8]) -> Result<(), Refusal> {
     let (Some(model), Some(target), Some(shape)) = (ex.model(), ex.target(), ex.shape()) else { return Ok(()) };
     let Some(provider) = ex.config.providers.get(target.provider) else { return Ok(()) };
     if provider.shape == shape {
@@ -279,7 +284,7 @@ fn build_body(ex: &Exchange, outgoing: &Outgoing, draft: &mut Draft, body: &[u8]
         draft.set_length(length);
         return Ok(());
     }
-    let abilities = ex.model.and_then(|index| outgoing.abilities(index, ex.target));
+    let abilities = ex.model.and_then(|index| ex.outgoing.abilities(index, ex.target));
     let Some(abilities) = abilities else { return Ok(()) };
     let to = dialect::Target { model: &target.model, abilities };
     let carry = dialect::translate(shape, body, draft.scan.fields(), &to, &mut draft.text)

@@ -102,6 +102,8 @@ pub(crate) struct Gauges {
     pub(crate) buffered: usize,
     /// Rows not yet known to be in the ledger.
     pub(crate) uncommitted: u64,
+    /// Connections refused, or told 503, because there were too many.
+    pub(crate) turned_away: u64,
 }
 
 /// All counters of one gateway.
@@ -113,6 +115,7 @@ pub(crate) struct Stats {
     turns: Histogram,
     pub(crate) stale_retries: u64,
     pub(crate) panics: u64,
+    pub(crate) reloads: u64,
 }
 
 impl Stats {
@@ -195,6 +198,8 @@ impl Stats {
         }
         for (name, what, value) in [
             ("tollgate_stale_retries_total", "Kept connections found closed and replaced.", self.stale_retries),
+            ("tollgate_reloads_total", "Configurations taken over while running.", self.reloads),
+            ("tollgate_turned_away_total", "Connections beyond a bound: closed, or told 503.", gauges.turned_away),
             ("tollgate_panics_total", "Exchanges lost to a bug.", self.panics),
         ] {
             head(out, name, "counter", what);

@@ -42,6 +42,8 @@ pub(crate) enum Phase {
 pub(crate) struct Upstream {
     pub(crate) phase: Phase,
     pub(crate) provider: usize,
+    /// Number of the configuration that `provider` is an index into.
+    pub(crate) epoch: u32,
     pub(crate) exchange: Option<Id<Exchange>>,
     pub(crate) tx: Buf,
     pub(crate) rx: Buf,
@@ -60,10 +62,11 @@ pub(crate) struct Upstream {
 
 impl Upstream {
     /// A connection about to be dialed for an exchange.
-    pub(crate) fn dialing(provider: usize, exchange: Id<Exchange>) -> Upstream {
+    pub(crate) fn dialing(provider: usize, epoch: u32, exchange: Id<Exchange>) -> Upstream {
         Upstream {
             phase: Phase::Dialing,
             provider,
+            epoch,
             exchange: Some(exchange),
             tx: Buf::default(),
             rx: Buf::default(),
@@ -236,7 +239,8 @@ impl Gateway {
         upstream.exchange = None;
         let provider = upstream.provider;
         let limits = self.config.providers.get(provider).map(|provider| &provider.limits);
-        let Some(limits) = limits.filter(|_| upstream.may_be_kept() && self.draining.is_none()) else {
+        let fits = upstream.may_be_kept() && upstream.epoch == self.epoch && self.draining.is_none();
+        let Some(limits) = limits.filter(|_| fits) else {
             return self.close_upstream(uid);
         };
         upstream.phase = Phase::Idle;

@@ -24,7 +24,7 @@ use super::listen::{Arrival, Listeners};
 use super::mailbox::{Inbox, Mailbox, inbox};
 use super::resolver::Resolver;
 use super::signals::Signals;
-use super::tls::Peers;
+use super::tls::Identity;
 use super::transport::{Fill, Peek, Scratch, Transport};
 use crate::base::limits;
 use crate::base::seam::{Action, Conn, Core, Ending, Reply};
@@ -39,7 +39,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-pub use super::tls::Authority;
+pub use super::tls::{Authority, Security};
 
 mod dial;
 
@@ -48,8 +48,10 @@ mod dial;
 pub struct Setup {
     /// Listening sockets; their index is the `listener` of [`Core::accepted`].
     pub listeners: Vec<TcpListener>,
-    /// TLS peers; their index is the `authority` of [`Action::Dial`].
-    pub authorities: Vec<Authority>,
+    /// Number of listeners, counted from the first, that show the certificate in `security`, if there is one.
+    pub secured: usize,
+    /// TLS peers, whose index is the `authority` of [`Action::Dial`], and our own certificate.
+    pub security: Security,
 }
 
 /// A letter to the loop.
@@ -58,6 +60,8 @@ pub enum Note<C: Core> {
     Reply(Reply),
     /// Something a helper thread says.
     Notice(C::Notice),
+    /// Certificates read again: for every connection that begins from now on. Peers keep their index.
+    Security(Box<Security>),
 }
 
 type Outbox<T> = Box<dyn FnMut(Vec<T>) -> Vec<T>>;
@@ -79,7 +83,10 @@ pub struct Reactor<C: Core> {
     parting: VecDeque<(Mono, Id<Link>)>,
     scratch: Scratch,
     listeners: Listeners,
-    peers: Peers,
+    security: Security,
+    secured: usize,
+    /// Handshakes gone on with in this turn.
+    shaken: usize,
     inbox: Inbox<Note<C>>,
     notes: Vec<Note<C>>,
     mail: bool,
@@ -104,7 +111,7 @@ fn verb<C: Core, R: Default>(core: &mut C, conn: Option<Conn>, now: Now, call: i
 }
 
 impl<C: Core + 'static> Reactor<C> {
-    /// Builds the loop: opens the poll, watches the listeners, reads the certificates of the TLS peers.
+    /// Builds the loop: opens the poll and watches the listeners.
     ///
     /// `outbox` gets everything the core orders, once per turn that has orders, and returns the vector: empty, or with
     /// orders that are empty but keep their storage for the next turn.
@@ -114,7 +121,6 @@ impl<C: Core + 'static> Reactor<C> {
         outbox: impl FnMut(Vec<C::Order>) -> Vec<C::Order> + 'static,
     ) -> io::Result<Reactor<C>> {
         let poll = Poll::new()?;
-        let peers = Peers::load(&setup.authorities)?;
         let listeners = Listeners::watch(setup.listeners, poll.registry(), |n| Token(FIRST_LISTENER + n))?;
         let inbox = inbox(poll.registry(), WAKER)?;
         let clock = Clock::new();
@@ -129,7 +135,9 @@ impl<C: Core + 'static> Reactor<C> {
             parting: VecDeque::new(),
             scratch: Scratch::new(),
             listeners,
-            peers,
+            security: setup.security,
+            secured: setup.secured,
+            shaken: 0,
             inbox,
             notes: Vec::new(),
             mail: false,
@@ -182,6 +190,7 @@ impl<C: Core + 'static> Reactor<C> {
     fn turn(&mut self, events: &Events) {
         self.now = self.clock.now();
         self.turn = self.turn.wrapping_add(1);
+        self.shaken = 0;
         for event in events {
             self.mark(event);
         }
@@ -266,6 +275,7 @@ impl<C: Core + 'static> Reactor<C> {
             let now = self.now;
             match note {
                 Note::Reply(reply) => self.replies.push(reply),
+                Note::Security(security) => self.security = *security,
                 Note::Notice(notice) => verb(&mut self.core, None, now, |core| core.notice(notice, now)),
             }
         }
@@ -285,9 +295,15 @@ impl<C: Core + 'static> Reactor<C> {
         // The core may give away a slot whose old socket it has asked to close in this very turn.
         self.perform_actions();
         let now = self.now;
-        if let Some(conn) = verb(&mut self.core, None, now, |core| core.accepted(listener, peer, now)) {
-            self.add(conn, Transport::Plain(socket), Flags::WRITE);
-        }
+        let Some(conn) = verb(&mut self.core, None, now, |core| core.accepted(listener, peer, now)) else { return };
+        let identity = self.security.identity.as_ref().filter(|_| listener < self.secured);
+        let (transport, flags) = match identity.map(Identity::session) {
+            None => (Transport::Plain(socket), Flags::WRITE),
+            Some(Some(session)) => (Transport::Tls(Box::new((socket, session))), Flags::WRITE.and(Flags::SHAKING)),
+            // rustls makes a session of every configuration it has accepted; were it not so, the client is sent away.
+            Some(None) => return verb(&mut self.core, Some(conn), now, |core| core.closed(conn, Ending::Broken, now)),
+        };
+        self.add(conn, transport, flags);
     }
 
     /// Watches a socket, once and for everything. False if the poll refuses; the core then hears of a broken end.

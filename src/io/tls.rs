@@ -1,4 +1,5 @@
-//! Owns TLS towards providers: roots, configurations by peer, and one encrypted connection's session.
+//! Owns TLS on both sides: roots and configurations by peer towards providers, the certificate shown to clients, and
+//! one encrypted connection's session.
 //!
 //! rustls is named here alone. Called by the reactor (the table of peers) and by `io::transport`. Uses the buffered
 //! interface; all plaintext leaves the session at once, since plaintext inside it raises no event.
@@ -7,9 +8,11 @@ use super::transport::{Fill, Sent};
 use crate::base::limits;
 use crate::base::seam::Ending;
 use mio::net::TcpStream;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::ProducesTickets;
+use rustls::{ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig, ServerConnection};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,24 +24,55 @@ pub struct Authority {
     pub server_name: String,
     /// PEM file with further root certificates for this peer; the public roots (webpki-roots) are trusted anyway.
     pub ca_file: Option<PathBuf>,
+    /// Belongs to an earlier configuration alone: its file is not read again, it may be gone.
+    pub retired: bool,
 }
 
+/// Everything the loop needs to speak TLS; swapped whole when the configuration is read again.
+#[derive(Clone, Default)]
+pub struct Security {
+    /// Towards providers.
+    pub(super) peers: Peers,
+    /// Towards clients; `None` for plain HTTP.
+    pub(super) identity: Option<Identity>,
+}
+
+impl Security {
+    /// Reads the certificate files of the peers, and certificate chain and key of our own (PEM) if we show one.
+    /// `before` is what is in use until now: retired peers and the keys of session tickets are taken from it.
+    pub fn load(
+        authorities: &[Authority],
+        own: Option<(&Path, &Path)>,
+        before: Option<&Security>,
+    ) -> io::Result<Security> {
+        let peers = Peers::load(authorities, before.map(|before| &before.peers))?;
+        let known = before.and_then(|before| before.identity.as_ref());
+        let identity = own.map(|(cert, key)| Identity::load(cert, key, known)).transpose()?;
+        Ok(Security { peers, identity })
+    }
+}
+
+#[derive(Clone)]
 struct Peer {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
 }
 
 /// The table that `Action::Dial::authority` indexes.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Peers(Vec<Peer>);
 
 impl Peers {
     /// Reads the certificate files; an error names the file or the bad name. Peers with the same file share one
     /// configuration, and with it the cache of sessions to resume.
-    pub fn load(authorities: &[Authority]) -> io::Result<Peers> {
+    pub fn load(authorities: &[Authority], before: Option<&Peers>) -> io::Result<Peers> {
         let mut configs: Vec<(Option<&Path>, Arc<ClientConfig>)> = Vec::new();
         let mut peers = Vec::with_capacity(authorities.len());
-        for authority in authorities {
+        for (index, authority) in authorities.iter().enumerate() {
+            if let Some(peer) = before.and_then(|before| before.0.get(index)).filter(|_| authority.retired) {
+                peers.push(peer.clone());
+                continue;
+            }
             let ca_file = authority.ca_file.as_deref();
             let known = configs.iter().find(|(file, _)| *file == ca_file).map(|(_, config)| config.clone());
             let config = match known {
@@ -62,8 +96,56 @@ impl Peers {
     pub fn session(&self, index: u32) -> Option<Session> {
         let peer = self.0.get(index as usize)?;
         let session = ClientConnection::new(peer.config.clone(), peer.name.clone()).ok()?;
-        Some(Session { tls: session, over: None })
+        Some(Session { tls: session.into(), over: None, early: Vec::new() })
     }
+}
+
+/// Who we are towards clients: certificate chain and private key, TLS 1.2 and 1.3, `http/1.1` alone. Cheap to clone.
+#[derive(Clone)]
+pub struct Identity(Arc<ServerConfig>);
+
+impl Identity {
+    /// Reads the PEM files and checks that the key belongs to the certificate; an error names the file. With
+    /// `before`, tickets that the identity before this one has given out stay good, so that a renewed certificate
+    /// costs no client a full handshake.
+    pub fn load(cert: &Path, key: &Path, before: Option<&Identity>) -> io::Result<Identity> {
+        let named = |path: &Path, error: &dyn std::fmt::Display| invalid(format!("{}: {error}", path.display()));
+        let pem = std::fs::read(cert).map_err(|error| named(cert, &error))?;
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+        let chain = chain.map_err(|error| named(cert, &error))?;
+        if chain.is_empty() {
+            return Err(named(cert, &"no certificate in it"));
+        }
+        let pem = std::fs::read(key).map_err(|error| named(key, &error))?;
+        let secret = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| named(key, &error))?;
+        let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+        let builder = builder.map_err(|error| invalid(error.to_string()))?;
+        let built = builder.with_no_client_auth().with_single_cert(chain, secret);
+        let mut config = built.map_err(|error| named(key, &error))?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.ticketer = match before {
+            Some(before) => before.0.ticketer.clone(),
+            None => ticketer()?,
+        };
+        // One is enough: a client that opens several connections at once shakes hands in full for the others.
+        config.send_tls13_tickets = 1;
+        Ok(Identity(Arc::new(config)))
+    }
+
+    /// A session for a client that has just connected.
+    pub fn session(&self) -> Option<Session> {
+        let session = ServerConnection::new(self.0.clone()).ok()?;
+        Some(Session { tls: session.into(), over: None, early: Vec::new() })
+    }
+}
+
+/// Sealed tickets with keys that change by themselves every six hours; nothing is stored per client.
+fn ticketer() -> io::Result<Arc<dyn ProducesTickets>> {
+    rustls::crypto::ring::Ticketer::new().map_err(|error| invalid(error.to_string()))
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
 }
 
 fn invalid(message: String) -> io::Error {
@@ -85,8 +167,7 @@ fn client_config(ca_file: Option<&Path>) -> io::Result<ClientConfig> {
             return Err(bad(&"no certificate in it"));
         }
     }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
     let builder = builder.map_err(|error| invalid(error.to_string()))?;
     let mut config = builder.with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -108,9 +189,11 @@ pub enum Shake {
 
 /// One connection's TLS state. Boxed by its owner: it weighs more than a kilobyte.
 pub struct Session {
-    tls: ClientConnection,
+    tls: Connection,
     /// The end has been seen; told after the plaintext that came before it.
     over: Option<Ending>,
+    /// A client's first bytes, where they came together with the end of its handshake.
+    early: Vec<u8>,
 }
 
 impl Session {
@@ -134,8 +217,12 @@ impl Session {
                 Ok(None) => return Shake::Going,
                 Ok(Some(count)) => {
                     room -= count;
+                    let mut early = std::mem::take(&mut self.early);
+                    self.take(&cipher[..count], &mut early);
                     // A server speaks only when asked (HTTP/1.1): what it might say before our request is dropped.
-                    self.take(&cipher[..count], &mut Vec::new());
+                    if matches!(self.tls, Connection::Server(_)) {
+                        self.early = early;
+                    }
                 }
             }
         }
@@ -144,6 +231,10 @@ impl Session {
     /// Receives once, at most `cipher.len()` bytes, and decrypts into `plain`, which is emptied first.
     pub fn fill(&mut self, socket: &mut TcpStream, cipher: &mut [u8], plain: &mut Vec<u8>) -> Fill {
         plain.clear();
+        if !self.early.is_empty() {
+            *plain = std::mem::take(&mut self.early);
+            return Fill::Data { len: plain.len(), cost: plain.len(), drained: false };
+        }
         if let Some(how) = self.over {
             return Fill::Ended(how);
         }

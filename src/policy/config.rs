@@ -29,6 +29,7 @@
 //! - `[[plans]]`: `name` required; `tokens` 0 (no limit), `period` month, `requests` 0, `window` 60s,
 //!   `tokens_per_window` 0, `concurrency` 0.
 
+mod follow;
 mod models;
 mod print;
 mod providers;
@@ -162,6 +163,8 @@ pub struct AuthoritySpec {
     pub server_name: String,
     /// Authorities in PEM that are trusted instead of the public ones.
     pub ca_file: Option<PathBuf>,
+    /// No provider of this configuration uses it: it keeps the place it had in an earlier one.
+    pub retired: bool,
 }
 
 /// How a provider is told who calls.

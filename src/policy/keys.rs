@@ -169,13 +169,44 @@ pub struct KeyRecord {
     pub expires: Option<Unix>,
     /// When it was revoked.
     pub revoked: Option<Unix>,
+    /// Secrets that it had before a rotation and that stay valid for a while, at most [`FORMER_MAX`].
+    pub former: Vec<Former>,
 }
+
+/// A secret that a rotation has replaced.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Former {
+    /// SHA-256 of the whole key as it was.
+    pub digest: [u8; 32],
+    /// From this moment on it is refused.
+    pub until: Unix,
+}
+
+/// Former secrets of one key that can be valid at once; a further rotation ends the one that would end first.
+pub const FORMER_MAX: usize = 8;
 
 impl KeyRecord {
     /// Whether the key opens anything at `now`. Revocation holds whatever the clock says: a skewed one must not
     /// bring a key back to life.
     pub fn is_live(&self, now: Unix) -> bool {
         self.revoked.is_none() && self.expires.is_none_or(|expires| now < expires)
+    }
+
+    /// Gives the key a new secret. The present one stays valid until `until`; those of earlier rotations for their own
+    /// time, but no longer than that. So a rotation that is repeated, because nobody knows whether it was done, cuts
+    /// nobody off; and one without grace ends everything but the new secret.
+    pub fn rotate(&mut self, digest: [u8; 32], until: Unix, now: Unix) {
+        self.former.push(Former { digest: self.digest, until });
+        self.former.iter_mut().for_each(|former| former.until = former.until.min(until));
+        self.former.retain(|former| now < former.until);
+        self.former.sort_by_key(|former| std::cmp::Reverse(former.until));
+        self.former.truncate(FORMER_MAX);
+        self.digest = digest;
+    }
+
+    fn opens(&self, digest: &[u8; 32], now: Unix) -> bool {
+        let former = || self.former.iter().any(|former| former.digest == *digest && now < former.until);
+        self.is_live(now) && (self.digest == *digest || former())
     }
 }
 
@@ -198,19 +229,24 @@ impl fmt::Debug for Issued {
 /// Makes a key: `prefix`, `live_`, 12 characters of id, 32 of secret, 6 of CRC32 over all that precedes (contract
 /// section 3). `fill` must write unpredictable bytes: 44 characters take at least 261 bits of it.
 pub fn issue(prefix: &str, mut fill: impl FnMut(&mut [u8])) -> Issued {
+    let mut id = [0u8; ID_LEN];
+    random_characters(&mut id, &mut fill);
+    reissue(prefix, KeyId(id), fill)
+}
+
+/// As [`issue`], for a key that keeps its `id` and gets a new secret.
+pub fn reissue(prefix: &str, id: KeyId, mut fill: impl FnMut(&mut [u8])) -> Issued {
     let mut text = Vec::with_capacity(prefix.len() + TAIL_LEN);
     text.extend_from_slice(prefix.as_bytes());
     text.extend_from_slice(LIVE);
-    let mut id = [0u8; ID_LEN];
-    random_characters(&mut id, &mut fill);
     let mut secret = [0u8; SECRET_LEN];
     random_characters(&mut secret, &mut fill);
-    text.extend_from_slice(&id);
+    text.extend_from_slice(&id.0);
     text.extend_from_slice(&secret);
     let check = checksum(&text);
     text.extend_from_slice(&check);
     let digest = sha256(&text);
-    Issued { text: String::from_utf8(text).unwrap_or_default(), id: KeyId(id), digest }
+    Issued { text: String::from_utf8(text).unwrap_or_default(), id, digest }
 }
 
 /// Fills `out` with base62 characters, each equally likely: bytes of 248 and above are drawn again.
@@ -291,6 +327,7 @@ impl Keys {
                 None => KeyIx(u32::try_from(self.records.len()).unwrap_or(u32::MAX)),
             };
             self.by_digest.insert(record.digest, ix);
+            self.by_digest.extend(record.former.iter().map(|former| (former.digest, ix)));
             match self.records.get_mut(ix.0 as usize) {
                 Some(known) => *known = record,
                 None => {
@@ -305,8 +342,9 @@ impl Keys {
     /// checksum, before any hashing. The look-up is by digest, so its timing tells nothing about a secret.
     pub fn identify(&self, presented: &[u8], prefix: &str, now: Unix) -> Option<KeyIx> {
         well_formed(presented, prefix)?;
-        let ix = *self.by_digest.get(&sha256(presented))?;
-        self.record(ix).is_live(now).then_some(ix)
+        let digest = sha256(presented);
+        let ix = *self.by_digest.get(&digest)?;
+        self.record(ix).opens(&digest, now).then_some(ix)
     }
 
     /// The record at `ix`, which must come from this table.

@@ -1,11 +1,19 @@
 //! Counts what keys use against their plans. It admits, reserves, settles and shows; it reads no clock, knows no HTTP
 //! and stores nothing: `gateway` owns one, feeds it from the ledger at start and writes its rows.
+//!
+//! With a shared ledger it is that which admits; the meter then keeps this process's part ([`Meter::grant`]) beside
+//! what it was told of the whole ([`Meter::learn`]).
+
+mod account;
+
+pub use account::DAYS_KEPT;
 
 use super::keys::KeyIx;
 use super::plan::{Plan, shown};
-use super::window::{Period, iso, window};
+use super::window::{iso, window};
 use crate::base::slots::{Id, Slots};
 use crate::base::time::Unix;
+use account::{Account, Bounds};
 use std::time::Duration;
 
 /// Which limit of a plan was reached.
@@ -56,12 +64,54 @@ impl Limit {
 }
 
 /// What an open hold stands for; lives in the meter's own table, so that an exchange lost to a bug loses none.
-#[derive(Debug)]
+#[derive(Copy, Clone, Debug)]
 pub struct Open {
     key: KeyIx,
-    window: (Unix, Unix),
-    period: (Unix, Unix),
+    window: Bounds,
+    period: Bounds,
+    admitted: Unix,
     reserved: u64,
+    shared: bool,
+}
+
+/// What a shared ledger has lent to a request for the time it runs, so that it can be given back with its row.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Lease {
+    /// The window it was admitted in.
+    pub window: (Unix, Unix),
+    /// The period it was admitted in.
+    pub period: (Unix, Unix),
+    /// Tokens reserved.
+    pub reserved: u64,
+    /// False if the shared ledger knows nothing of it: there is none, or it could not be reached.
+    pub shared: bool,
+}
+
+/// What a shared ledger says of a key: everything that all hosts have used.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Told {
+    /// The window it speaks of.
+    pub window: (Unix, Unix),
+    /// Requests in it.
+    pub requests: u64,
+    /// Tokens settled in it.
+    pub window_used: u64,
+    /// The period it speaks of.
+    pub period: (Unix, Unix),
+    /// Tokens settled in it.
+    pub period_used: u64,
+}
+
+impl Told {
+    /// What this process has settled since.
+    fn add(&mut self, open: &Open, tokens: u64) {
+        if self.window == open.window {
+            self.window_used = self.window_used.saturating_add(tokens);
+        }
+        if self.period == open.period {
+            self.period_used = self.period_used.saturating_add(tokens);
+        }
+    }
 }
 
 /// The right of one admitted request to its reservation. It must be given back to [`Meter::settle`] or
@@ -98,47 +148,6 @@ pub struct Standing {
     pub renews: Unix,
 }
 
-/// Tokens settled and promised within one stretch of time.
-#[derive(Copy, Clone, Debug, Default)]
-struct Tally {
-    start: Unix,
-    end: Unix,
-    requests: u64,
-    used: u64,
-    reserved: u64,
-}
-
-impl Tally {
-    /// Begins the stretch `(start, end)` unless it runs already. Never goes back: a clock set back must not hand out
-    /// an allowance twice, so the later stretch stays until time has caught up with it.
-    fn enter(&mut self, (start, end): (Unix, Unix)) {
-        if self.end != end && (end > self.end || start > self.start) {
-            *self = Tally { start, end, ..Tally::default() };
-        }
-    }
-
-    fn bounds(&self) -> (Unix, Unix) {
-        (self.start, self.end)
-    }
-
-    fn is_spent(&self, total: u64) -> bool {
-        total > 0 && self.used.saturating_add(self.reserved) >= total
-    }
-
-    fn left(&self, total: u64) -> u64 {
-        if total == 0 { shown(0) } else { shown(total).saturating_sub(self.used) }
-    }
-}
-
-/// The counters of one key.
-#[derive(Copy, Clone, Debug, Default)]
-struct Account {
-    window: Tally,
-    period: Tally,
-    calendar: Period,
-    running: u64,
-}
-
 /// All counters. They are keyed by [`KeyIx`] and outlive changes of the configuration.
 #[derive(Debug, Default)]
 pub struct Meter {
@@ -156,20 +165,65 @@ impl Meter {
     /// counted.
     pub fn spent(&mut self, key: KeyIx, plan: &Plan, now: Unix) -> Result<(), Limit> {
         let account = self.at(key, plan, now);
-        check(account, plan, now)
+        check(&Counts::own(account), account, plan, now)
+    }
+
+    /// The same where a shared ledger admits: only by what can no longer become less, for what is reserved or runs
+    /// elsewhere may be given back at any moment.
+    pub fn spent_for_all(&mut self, key: KeyIx, plan: &Plan, now: Unix) -> Result<(), Limit> {
+        let account = self.at(key, plan, now);
+        check(&Counts::settled(account), account, plan, now)
     }
 
     /// Admits one request, counts it and reserves `estimate` tokens, or says which limit stands against it. Refused
     /// when `used + reserved ≥ total` (contract section 3); N requests, or N at once, are exactly N.
     pub fn admit(&mut self, key: KeyIx, plan: &Plan, now: Unix, estimate: u64) -> Result<Hold, Limit> {
         let account = self.at(key, plan, now);
-        check(account, plan, now)?;
-        account.window.requests += 1;
-        account.running += 1;
-        account.window.reserved = account.window.reserved.saturating_add(estimate);
-        account.period.reserved = account.period.reserved.saturating_add(estimate);
-        let (window, period) = (account.window.bounds(), account.period.bounds());
-        Ok(Hold(self.open.insert(Open { key, window, period, reserved: estimate })))
+        check(&Counts::own(account), account, plan, now)?;
+        Ok(self.hold(key, now, estimate, false))
+    }
+
+    /// Takes note of a request that a shared ledger has admitted at `now`.
+    pub fn grant(&mut self, key: KeyIx, plan: &Plan, now: Unix, estimate: u64) -> Hold {
+        self.at(key, plan, now);
+        self.hold(key, now, estimate, true)
+    }
+
+    /// Takes note of what a shared ledger says. Within a window and a period its counts only grow.
+    pub fn learn(&mut self, key: KeyIx, plan: &Plan, now: Unix, news: &Told) {
+        let told = &mut self.at(key, plan, now).told;
+        let (mut requests, mut window_used, mut period_used) = (news.requests, news.window_used, news.period_used);
+        if told.window == news.window {
+            (requests, window_used) = (requests.max(told.requests), window_used.max(told.window_used));
+        }
+        if told.period == news.period {
+            period_used = period_used.max(told.period_used);
+        }
+        *told = Told { requests, window_used, period_used, ..*news };
+    }
+
+    /// The limit of `kind` as it stands against a key that a shared ledger has refused.
+    pub fn limit(&mut self, key: KeyIx, plan: &Plan, now: Unix, kind: LimitKind) -> Limit {
+        let account = self.at(key, plan, now);
+        limit(kind, account, plan, now)
+    }
+
+    fn hold(&mut self, key: KeyIx, now: Unix, estimate: u64, shared: bool) -> Hold {
+        let account = &mut self.accounts[key.0 as usize];
+        account.begin(estimate);
+        let (window, period) = (account.window.bounds, account.period.bounds);
+        Hold(self.open.insert(Open { key, window, period, admitted: now, reserved: estimate, shared }))
+    }
+
+    /// What the shared ledger has lent to a hold; nothing, where there is none.
+    pub fn lease(&self, hold: &Hold) -> Lease {
+        let lease = |open: &Open| Lease {
+            window: open.window,
+            period: open.period,
+            reserved: open.reserved,
+            shared: open.shared,
+        };
+        self.open.get(hold.0).map(lease).unwrap_or_default()
     }
 
     /// Ends a request that used `tokens`, which count in the window and the period of its admission. A window or
@@ -178,23 +232,22 @@ impl Meter {
         self.close(hold.0, tokens);
     }
 
-    /// Ends the holds that nobody has any more: `is_live` says which are still out. Returns how many there were. For
-    /// use after a panic; in ordinary service there are none.
-    pub fn reclaim(&mut self, is_live: impl Fn(Id<Open>) -> bool) -> usize {
+    /// Ends the holds that nobody has any more: `is_live` says which are still out. Returns whose they were and what
+    /// they were lent. For use after a panic; in ordinary service there are none.
+    pub fn reclaim(&mut self, is_live: impl Fn(Id<Open>) -> bool) -> Vec<(KeyIx, Lease)> {
         let lost: Vec<Id<Open>> = self.open.iter().map(|(id, _)| id).filter(|id| !is_live(*id)).collect();
-        lost.iter().for_each(|id| self.close(*id, 0));
-        lost.len()
+        let reclaim = |id: Id<Open>| {
+            let found = self.open.get(id).map(|open| (open.key, self.lease(&Hold(id))));
+            self.close(id, 0);
+            found
+        };
+        lost.into_iter().filter_map(reclaim).collect()
     }
 
     fn close(&mut self, id: Id<Open>, tokens: u64) {
         let Some(hold) = self.open.remove(id) else { return };
-        let Some(account) = self.accounts.get_mut(hold.key.0 as usize) else { return };
-        account.running = account.running.saturating_sub(1);
-        for (tally, bounds) in [(&mut account.window, hold.window), (&mut account.period, hold.period)] {
-            if tally.bounds() == bounds {
-                tally.reserved = tally.reserved.saturating_sub(hold.reserved);
-                tally.used = tally.used.saturating_add(tokens);
-            }
+        if let Some(account) = self.accounts.get_mut(hold.key.0 as usize) {
+            account.end(&hold, tokens);
         }
     }
 
@@ -206,17 +259,17 @@ impl Meter {
     /// How the key stands.
     pub fn standing(&mut self, key: KeyIx, plan: &Plan, now: Unix) -> Standing {
         let account = self.at(key, plan, now);
-        let (window, period) = (&account.window, &account.period);
+        let (requests, _) = account.window_known();
         let limit = shown(plan.requests);
         Standing {
             limit,
-            remaining_requests: if plan.requests == 0 { limit } else { limit.saturating_sub(window.requests) },
-            remaining_tokens: period.left(plan.tokens).min(window.left(plan.tokens_per_window)),
-            reset_at: window.end,
-            used: period.used,
+            remaining_requests: if plan.requests == 0 { limit } else { limit.saturating_sub(requests) },
+            remaining_tokens: account.tokens_left(plan),
+            reset_at: account.window.bounds.1,
+            used: account.period_known(),
             total: shown(plan.tokens),
-            period_start: period.start,
-            renews: period.end,
+            period_start: account.period.bounds.0,
+            renews: account.period.bounds.1,
         }
     }
 
@@ -225,63 +278,95 @@ impl Meter {
         self.open.len()
     }
 
-    /// At start, from the ledger's sums by day: `tokens` were used on the UTC day that begins at `day`. Counts in the
-    /// period if the day lies in the current one. Days are never longer than a period, so this is exact.
+    /// At start, from the ledger's sums by day: `tokens` were used on the UTC day that begins at `day`. Days are never
+    /// longer than a period, so every period made of them is exact.
     pub fn restore_day(&mut self, key: KeyIx, plan: &Plan, now: Unix, day: Unix, tokens: u64) {
-        let period = &mut self.at(key, plan, now).period;
-        if period.start <= day && day < period.end {
-            period.used = period.used.saturating_add(tokens);
-        }
+        self.at(key, plan, now).add_day(day, tokens);
     }
 
     /// At start, from the ledger's rows: one request was admitted at `admitted` and used `tokens`. Counts in the
     /// window if that lies in the current one; the period is [`Meter::restore_day`]'s.
     pub fn restore_row(&mut self, key: KeyIx, plan: &Plan, now: Unix, admitted: Unix, tokens: u64) {
         let window = &mut self.at(key, plan, now).window;
-        if window.start <= admitted && admitted < window.end {
+        if window.bounds.0 <= admitted && admitted < window.bounds.1 {
             window.requests = window.requests.saturating_add(1);
             window.used = window.used.saturating_add(tokens);
         }
     }
 
-    /// The account of `key` with its window and period brought up to `now`.
+    /// The account of `key` with its window and period brought to `now`.
     fn at(&mut self, key: KeyIx, plan: &Plan, now: Unix) -> &mut Account {
         let index = key.0 as usize;
         if self.accounts.len() <= index {
             self.accounts.resize(index + 1, Account::default());
         }
         let account = &mut self.accounts[index];
-        account.window.enter(window(now, plan.window));
-        if account.calendar != plan.period {
-            // The plan was changed. What the new period has seen so far is for the caller to restore.
-            let (start, end) = plan.period.bounds(now);
-            account.period = Tally { start, end, ..Tally::default() };
-            account.calendar = plan.period;
-        } else if now < account.period.start || now >= account.period.end {
-            account.period.enter(plan.period.bounds(now));
+        let held = || self.open.iter().map(|(_, open)| open).filter(|open| open.key == key);
+        let bounds = window(now, plan.window);
+        if account.window.bounds != bounds {
+            account.enter_window(bounds, held());
+        }
+        if account.is_past_period(plan.period, now) {
+            account.enter_period(plan.period, now, held());
         }
         account
     }
 }
 
+/// What a key has used of each limit.
+struct Counts {
+    requests: u64,
+    window_tokens: u64,
+    period_tokens: u64,
+    running: u64,
+}
+
+impl Counts {
+    /// With what is reserved, as this process knows it.
+    fn own(account: &Account) -> Counts {
+        Counts {
+            requests: account.window.requests,
+            window_tokens: account.window.used.saturating_add(account.window.reserved),
+            period_tokens: account.period.used.saturating_add(account.period.reserved),
+            running: account.running,
+        }
+    }
+
+    /// What is settled, in all processes.
+    fn settled(account: &Account) -> Counts {
+        let (requests, window_tokens) = account.window_known();
+        Counts { requests, window_tokens, period_tokens: account.period_known(), running: 0 }
+    }
+}
+
 /// The first limit that stands against one more request. The period comes first: whoever has spent it gains nothing
 /// by waiting for a window.
-fn check(account: &Account, plan: &Plan, now: Unix) -> Result<(), Limit> {
-    let (window, period) = (&account.window, &account.period);
-    let (kind, value, reset) = if period.is_spent(plan.tokens) {
-        (LimitKind::TokensPerPeriod, plan.tokens, period.end)
-    } else if plan.requests > 0 && window.requests >= plan.requests {
-        (LimitKind::Requests, plan.requests, window.end)
-    } else if window.is_spent(plan.tokens_per_window) {
-        (LimitKind::TokensPerWindow, plan.tokens_per_window, window.end)
-    } else if plan.concurrency > 0 && account.running >= plan.concurrency {
-        (LimitKind::Concurrency, plan.concurrency, window.end)
+fn check(counts: &Counts, account: &Account, plan: &Plan, now: Unix) -> Result<(), Limit> {
+    let is_reached = |limit: u64, count: u64| limit > 0 && count >= limit;
+    let kind = if is_reached(plan.tokens, counts.period_tokens) {
+        LimitKind::TokensPerPeriod
+    } else if is_reached(plan.requests, counts.requests) {
+        LimitKind::Requests
+    } else if is_reached(plan.tokens_per_window, counts.window_tokens) {
+        LimitKind::TokensPerWindow
+    } else if is_reached(plan.concurrency, counts.running) {
+        LimitKind::Concurrency
     } else {
         return Ok(());
     };
+    Err(limit(kind, account, plan, now))
+}
+
+fn limit(kind: LimitKind, account: &Account, plan: &Plan, now: Unix) -> Limit {
+    let (value, reset) = match kind {
+        LimitKind::TokensPerPeriod => (plan.tokens, account.period.bounds.1),
+        LimitKind::Requests => (plan.requests, account.window.bounds.1),
+        LimitKind::TokensPerWindow => (plan.tokens_per_window, account.window.bounds.1),
+        LimitKind::Concurrency => (plan.concurrency, account.window.bounds.1),
+    };
     let wait = reset.0.saturating_sub(now.0).div_ceil(1000).max(1);
     let retry_after = if kind == LimitKind::Concurrency { 1 } else { wait };
-    Err(Limit { kind, value, window: plan.window, reset, retry_after })
+    Limit { kind, value, window: plan.window, reset, retry_after }
 }
 
 #[cfg(test)]

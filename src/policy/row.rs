@@ -35,3 +35,8 @@ pub struct Row {
     /// Microseconds from the first byte of the request to the end of the answer.
     pub micros: u64,
 }
+
+/// Reads the endpoint's shape as ledgers keep it, by [`Shape::name`].
+pub fn endpoint_from(text: &str) -> Shape {
+    if text == Shape::Messages.name() { Shape::Messages } else { Shape::Chat }
+}

@@ -24,6 +24,9 @@ pub enum Period {
 }
 
 impl Period {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Period; 3] = [Period::Month, Period::Week, Period::Day];
+
     /// As written in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {

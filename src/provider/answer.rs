@@ -144,7 +144,11 @@ impl Answer {
         let prompt = self.ask.prompt;
         let cached = self.ask.directives.cached.min(prompt);
         let written = self.ask.directives.written.min(prompt - cached);
-        Usage { prompt, cached, written, completion: self.emitted }
+        let thought = match self.ask.script.parts.first() {
+            Some(part @ Part::Think(_)) => part.len().min(self.emitted),
+            _ => 0,
+        };
+        Usage { prompt, cached, written, completion: self.emitted, thought }
     }
 
     fn token_due(&self, number: u64) -> Mono {
@@ -283,6 +287,12 @@ impl Answer {
                     self.put(out, &Event::Text { block, piece });
                 }
             }
+            Token::Thought(piece) => {
+                if self.within == 0 {
+                    self.put(out, &Event::OpenThought { block });
+                }
+                self.put(out, &Event::Thought { block, piece });
+            }
             Token::Name(name) => self.put(out, &Event::OpenCall { block, call, name }),
             Token::Args(piece) => self.put(out, &Event::Args { block, call, piece }),
         }
@@ -296,6 +306,9 @@ impl Answer {
 
     fn close_part(&mut self, out: &mut Vec<u8>) {
         let block = self.part;
+        if matches!(self.ask.script.parts.get(block), Some(Part::Think(_))) {
+            self.put(out, &Event::Sign { block });
+        }
         self.put(out, &Event::Close { block });
         self.calls += usize::from(matches!(self.ask.script.parts.get(block), Some(Part::Call(_))));
         self.part += 1;
@@ -310,7 +323,8 @@ impl Answer {
         let (no_finish, no_done, hang) = (d.no_finish, d.no_done, d.hang);
         let usage = self.usage();
         if !no_finish {
-            self.put(out, &Event::Finish(self.ask.script.finish, usage));
+            let (finish, sequence) = (self.ask.script.finish, self.ask.script.sequence.clone());
+            self.put(out, &Event::Finish { finish, sequence: sequence.as_deref(), usage });
             self.put(out, &Event::Usage(usage));
         }
         if !no_finish && !no_done {

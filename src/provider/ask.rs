@@ -2,7 +2,7 @@
 //! answer says. Pure; called by `provider::link`. Keeps nothing of the request but what the answer needs.
 
 use super::directives::Directives;
-use super::script::{Call, Part, Script, Text, pieces_of};
+use super::script::{Call, Finish, Part, Script, Text, pieces_of};
 use crate::wire::Shape;
 use serde_json::{Map, Value, json};
 
@@ -14,6 +14,8 @@ pub const TOKENS_MAX: u64 = 1_000_000;
 pub const BIG_MAX: u64 = 64 << 20;
 /// Most tool calls in one answer.
 pub const CALLS_MAX: u64 = 64;
+/// Most answers with calls that are counted.
+const TURNS_MAX: u64 = 1_000_000;
 /// Tokens that a part of a message counts which is neither text nor a tool's.
 pub const OTHER_PART_TOKENS: u64 = 10;
 /// Depth to which a schema is followed when arguments are made from it.
@@ -73,21 +75,81 @@ pub fn read(shape: Shape, body: &[u8]) -> Result<Ask, Complaint> {
     let asked = last_user_text(messages);
     let directives = Directives::parse(&asked).map_err(complain)?;
     let max_tokens = root["max_completion_tokens"].as_u64().or(root["max_tokens"].as_u64());
-    let mut parts = Vec::new();
-    let calls = calls(shape, &root, messages, &asked, &directives);
-    if calls.is_empty() || directives.tokens.is_some() {
-        parts.push(Part::Text(text(&root, &asked, &directives)));
-    }
-    parts.extend(calls.into_iter().map(Part::Call));
     Ok(Ask {
         shape,
         model,
         stream,
         include_usage: root["stream_options"]["include_usage"].as_bool().unwrap_or(false),
         prompt: prompt_tokens(&root, messages).max(1),
-        script: Script::new(parts, max_tokens),
+        script: script(shape, &root, messages, &asked, &directives, max_tokens),
         directives,
     })
+}
+
+fn script(
+    shape: Shape,
+    root: &Value,
+    messages: &[Value],
+    asked: &str,
+    directives: &Directives,
+    max_tokens: Option<u64>,
+) -> Script {
+    let thought = directives.think.map(|tokens| Part::Think(Text::Words(tokens.min(TOKENS_MAX))));
+    let mut parts: Vec<Part> = thought.into_iter().collect();
+    let calls = calls(shape, root, messages, asked, directives);
+    let mut sequence = None;
+    if calls.is_empty() || directives.tokens.is_some() {
+        let mut said = match calls.is_empty() && directives.report {
+            true => Text::words_of(&reported(messages)),
+            false => text(root, asked, directives),
+        };
+        if let Some((cut, stop)) = said.until(&stops(root)) {
+            (said, sequence) = (cut, Some(stop));
+        }
+        parts.push(Part::Text(said));
+    }
+    let calls = if sequence.is_some() { Vec::new() } else { calls };
+    parts.extend(calls.into_iter().map(Part::Call));
+    let told = match sequence {
+        Some(_) => Some(Finish::Sequence),
+        None => directives.refuse.then_some(Finish::Refusal),
+    };
+    let script = Script::new(parts, max_tokens, told);
+    let sequence = sequence.filter(|_| script.finish == Finish::Sequence);
+    Script { sequence, ..script }
+}
+
+/// The stop sequences of either shape, without empty ones.
+fn stops(root: &Value) -> Vec<String> {
+    let given = if root["stop"].is_null() { &root["stop_sequences"] } else { &root["stop"] };
+    let one = given.as_str().into_iter();
+    let list = given.as_array().into_iter().flatten().filter_map(Value::as_str);
+    one.chain(list).filter(|stop| !stop.is_empty()).map(str::to_owned).collect()
+}
+
+/// The texts of all tool results, in their order, with a blank between them.
+fn reported(messages: &[Value]) -> String {
+    let blocks = |message: &Value| message["content"].as_array().cloned().unwrap_or_default();
+    let mut results = Vec::new();
+    for message in messages {
+        match message["role"] == "tool" {
+            true => results.push(text_of(&message["content"])),
+            false => {
+                let found = blocks(message).into_iter().filter(|block| block["type"] == "tool_result");
+                results.extend(found.map(|block| text_of(&block["content"])));
+            }
+        }
+    }
+    results.join(" ")
+}
+
+/// A content's text: itself, or that of its parts, each on a line.
+fn text_of(content: &Value) -> String {
+    match content {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n"),
+        _ => String::new(),
+    }
 }
 
 fn prompt_tokens(root: &Value, messages: &[Value]) -> u64 {
@@ -126,13 +188,8 @@ fn part_tokens(part: &Value) -> u64 {
 
 /// All text of the last message of role user that has any.
 fn last_user_text(messages: &[Value]) -> String {
-    let text = |message: &Value| match &message["content"] {
-        Value::String(text) => text.clone(),
-        Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n"),
-        _ => String::new(),
-    };
     let users = messages.iter().rev().filter(|message| message["role"] == "user");
-    users.map(text).find(|text| !text.is_empty()).unwrap_or_default()
+    users.map(|message| text_of(&message["content"])).find(|text| !text.is_empty()).unwrap_or_default()
 }
 
 fn text(root: &Value, asked: &str, directives: &Directives) -> Text {
@@ -154,7 +211,7 @@ fn text(root: &Value, asked: &str, directives: &Directives) -> Text {
     };
     match schema {
         Some(Value::Null) => Text::Pieces(pieces_of("{}")),
-        Some(schema) => Text::Pieces(pieces_of(&sample(schema, SCHEMA_DEPTH_MAX).to_string())),
+        Some(schema) => Text::Pieces(pieces_of(&sample(schema, 0, SCHEMA_DEPTH_MAX).to_string())),
         None => Text::Words(TOKENS_DEFAULT),
     }
 }
@@ -173,15 +230,21 @@ fn named(tool: &Value) -> Option<(&str, &Value)> {
     Some((definition["name"].as_str()?, &definition[schema]))
 }
 
-/// A tool is called when the request forces one, when `#sim tool` says so, or when the last user text names one;
-/// never when the last message brings a tool's result, so that an agent's loop ends.
+/// A tool is called when the request forces one, when `#sim tool` says so, or when the last user text names one; when
+/// the last message brings a tool's result, only as long as `#sim turns` says, so that an agent's loop ends.
 fn calls(shape: Shape, root: &Value, messages: &[Value], asked: &str, directives: &Directives) -> Vec<Call> {
     let tools = tools(root);
     let choice = &root["tool_choice"];
     let kind = choice.as_str().or(choice["type"].as_str()).unwrap_or("auto");
-    if tools.is_empty() || kind == "none" || messages.last().is_some_and(brings_result) {
+    let turns = messages.iter().filter(|message| calls_tools(message)).count() as u64;
+    let over = match directives.turns {
+        Some(most) => turns >= most,
+        None => messages.last().is_some_and(brings_result),
+    };
+    if tools.is_empty() || kind == "none" || over {
         return Vec::new();
     }
+    let told = directives.tool.as_deref().or(directives.turns.map(|_| ""));
     let forced = match kind {
         "required" | "any" => Some(""),
         "function" => choice["function"]["name"].as_str(),
@@ -190,17 +253,19 @@ fn calls(shape: Shape, root: &Value, messages: &[Value], asked: &str, directives
         _ => None,
     };
     let mentioned = tools.iter().map(|(name, _)| *name).find(|name| asked.contains(name));
-    let wanted = forced.filter(|name| !name.is_empty()).or(directives.tool.as_deref().filter(|name| !name.is_empty()));
-    let Some(wanted) = wanted.or(mentioned).or(forced).or(directives.tool.as_deref()) else { return Vec::new() };
+    let wanted = forced.filter(|name| !name.is_empty()).or(told.filter(|name| !name.is_empty()));
+    let Some(wanted) = wanted.or(mentioned).or(forced).or(told) else { return Vec::new() };
     let single = match shape {
         Shape::Chat => root["parallel_tool_calls"] == false,
         Shape::Messages => choice["disable_parallel_tool_use"] == true,
     };
     let count = if single { 1 } else { directives.calls.unwrap_or(1).clamp(1, CALLS_MAX) };
-    (0..count as usize).filter_map(|at| call(&tools, wanted, at, directives)).collect()
+    let before = turns.min(TURNS_MAX) * count;
+    (0..count).filter_map(|at| call(&tools, wanted, at as usize, before, directives)).collect()
 }
 
-fn call(tools: &[(&str, &Value)], wanted: &str, at: usize, directives: &Directives) -> Option<Call> {
+/// Call number `at` of this answer, with `before` calls in the answers before it.
+fn call(tools: &[(&str, &Value)], wanted: &str, at: usize, before: u64, directives: &Directives) -> Option<Call> {
     let named = tools.iter().find(|(name, _)| *name == wanted);
     let (name, schema) = match named {
         Some(tool) => *tool,
@@ -209,9 +274,16 @@ fn call(tools: &[(&str, &Value)], wanted: &str, at: usize, directives: &Directiv
     };
     let args = match &directives.args {
         Some(args) => args.clone(),
-        None => sample(schema, SCHEMA_DEPTH_MAX).to_string(),
+        None => sample(schema, before + at as u64, SCHEMA_DEPTH_MAX).to_string(),
     };
     Some(Call { name: name.to_owned(), args: pieces_of(&args) })
+}
+
+/// True for an assistant's message that calls tools.
+fn calls_tools(message: &Value) -> bool {
+    let blocks = message["content"].as_array().map(Vec::as_slice).unwrap_or_default();
+    message["tool_calls"].as_array().is_some_and(|calls| !calls.is_empty())
+        || blocks.iter().any(|block| block["type"] == "tool_use")
 }
 
 fn brings_result(message: &Value) -> bool {
@@ -219,26 +291,27 @@ fn brings_result(message: &Value) -> bool {
     message["role"] == "tool" || blocks.iter().any(|block| block["type"] == "tool_result")
 }
 
-/// A small value that fits the schema, as far as types, properties, enumerations and constants go.
-fn sample(schema: &Value, depth: u32) -> Value {
+/// A small value that fits the schema, as far as types, properties, enumerations and constants go. `nth` is added to
+/// whole numbers.
+fn sample(schema: &Value, nth: u64, depth: u32) -> Value {
     if let Some(value) = schema.get("const").or(schema["enum"].get(0)).or(schema.get("default")) {
         return value.clone();
     }
     let kind = schema["type"].as_str().or(schema["type"][0].as_str());
     match kind {
         Some("string") => json!("Oslo"),
-        Some("integer") => json!(schema["minimum"].as_i64().unwrap_or(1)),
+        Some("integer") => json!(schema["minimum"].as_i64().unwrap_or(1).saturating_add_unsigned(nth)),
         Some("number") => json!(schema["minimum"].as_f64().unwrap_or(1.5)),
         Some("boolean") => json!(true),
         Some("null") => Value::Null,
-        Some("array") if depth > 0 && schema["items"].is_object() => json!([sample(&schema["items"], depth - 1)]),
+        Some("array") if depth > 0 && schema["items"].is_object() => json!([sample(&schema["items"], nth, depth - 1)]),
         Some("array") => json!([]),
         _ if depth == 0 => json!({}),
         _ => {
             let properties = schema["properties"].as_object();
             let members = properties.into_iter().flatten();
             Value::Object(
-                members.map(|(name, schema)| (name.clone(), sample(schema, depth - 1))).collect::<Map<_, _>>(),
+                members.map(|(name, schema)| (name.clone(), sample(schema, nth, depth - 1))).collect::<Map<_, _>>(),
             )
         }
     }

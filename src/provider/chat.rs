@@ -6,19 +6,20 @@ use super::script::{Finish, Part, Script};
 
 fn reason(finish: Finish) -> &'static str {
     match finish {
-        Finish::Stop => "stop",
+        Finish::Stop | Finish::Sequence => "stop",
         Finish::Length => "length",
         Finish::Tools => "tool_calls",
+        Finish::Refusal => "content_filter",
     }
 }
 
 fn usage_object(usage: Usage) -> String {
-    let Usage { prompt, cached, written, completion } = usage;
+    let Usage { prompt, cached, written, completion, thought } = usage;
     let total = prompt + completion;
     let written = if written > 0 { format!(r#","cache_write_tokens":{written}"#) } else { String::new() };
     let counts = format!(r#""prompt_tokens":{prompt},"completion_tokens":{completion},"total_tokens":{total}"#);
     let of_prompt = format!(r#""prompt_tokens_details":{{"cached_tokens":{cached}{written}}}"#);
-    format!(r#"{{{counts},{of_prompt},"completion_tokens_details":{{"reasoning_tokens":0}}}}"#)
+    format!(r#"{{{counts},{of_prompt},"completion_tokens_details":{{"reasoning_tokens":{thought}}}}}"#)
 }
 
 fn call_id(id: &Identity, call: usize) -> String {
@@ -42,12 +43,17 @@ fn chunk(id: &Identity, delta: &str, finish: &str) -> String {
     format!(r#"{opening},"choices":[{choice}]{usage}}}"#)
 }
 
+fn said(id: &Identity, member: &str, piece: &str) -> String {
+    chunk(id, &format!(r#"{{"{member}":{}}}"#, quoted(piece)), "null")
+}
+
 /// Appends one event of a stream; nothing for those this shape does not have.
 pub fn event(id: &Identity, event: &Event<'_>, out: &mut Vec<u8>) {
     let data = match event {
         Event::Start(_) => chunk(id, r#"{"role":"assistant","content":"","refusal":null}"#, "null"),
-        Event::OpenText { .. } | Event::Close { .. } => return,
-        Event::Text { piece, .. } => chunk(id, &format!(r#"{{"content":{}}}"#, quoted(piece)), "null"),
+        Event::OpenThought { .. } | Event::Sign { .. } | Event::OpenText { .. } | Event::Close { .. } => return,
+        Event::Thought { piece, .. } => said(id, "reasoning_content", piece),
+        Event::Text { piece, .. } => said(id, if id.refuses { "refusal" } else { "content" }, piece),
         Event::OpenCall { call, name, .. } => {
             let (call_id, name) = (call_id(id, *call), quoted(name));
             let function = format!(r#"{{"name":{name},"arguments":""}}"#);
@@ -58,7 +64,7 @@ pub fn event(id: &Identity, event: &Event<'_>, out: &mut Vec<u8>) {
             let entry = format!(r#"{{"index":{call},"function":{{"arguments":{}}}}}"#, quoted(piece));
             chunk(id, &format!(r#"{{"tool_calls":[{entry}]}}"#), "null")
         }
-        Event::Finish(finish, _) => chunk(id, "{}", &format!("\"{}\"", reason(*finish))),
+        Event::Finish { finish, .. } => chunk(id, "{}", &format!("\"{}\"", reason(*finish))),
         Event::Usage(usage) if id.include_usage && !id.no_usage => {
             let opening = opening(id, "chat.completion.chunk");
             format!(r#"{opening},"choices":[],"usage":{}}}"#, usage_object(*usage))
@@ -77,9 +83,13 @@ pub fn event(id: &Identity, event: &Event<'_>, out: &mut Vec<u8>) {
 
 /// A whole answer.
 pub fn whole(id: &Identity, script: &Script, usage: Usage) -> String {
-    let (mut content, mut calls) = (None::<String>, Vec::new());
+    let (mut content, mut thought, mut calls) = (None::<String>, String::new(), Vec::new());
     for (part, tokens) in script.given() {
         match part {
+            Part::Think(text) => {
+                let joined: String = (0..tokens).map(|at| text.piece(at)).collect();
+                thought = format!(r#","reasoning_content":{}"#, quoted(&joined));
+            }
             Part::Text(text) => {
                 let content = content.get_or_insert_default();
                 (0..tokens).for_each(|at| content.push_str(&text.piece(at)));
@@ -93,8 +103,10 @@ pub fn whole(id: &Identity, script: &Script, usage: Usage) -> String {
     }
     let empty = calls.is_empty().then(String::new);
     let content = content.or(empty).map_or("null".to_owned(), |text| quoted(&text));
+    let (content, refusal) = if id.refuses { ("null".to_owned(), content) } else { (content, "null".to_owned()) };
     let calls = if calls.is_empty() { String::new() } else { format!(r#","tool_calls":[{}]"#, calls.join(",")) };
-    let message = format!(r#"{{"role":"assistant","content":{content},"refusal":null{calls},"annotations":[]}}"#);
+    let said = format!(r#""content":{content},"refusal":{refusal}{thought}"#);
+    let message = format!(r#"{{"role":"assistant",{said}{calls},"annotations":[]}}"#);
     let finish = reason(script.finish);
     let usage = match id.no_usage || id.bare {
         true => String::new(),

@@ -14,6 +14,8 @@ pub struct Usage {
     pub written: u64,
     /// Tokens of the answer.
     pub completion: u64,
+    /// Of these, reasoning.
+    pub thought: u64,
 }
 
 /// What every event of one answer repeats.
@@ -33,6 +35,8 @@ pub struct Identity {
     pub bare: bool,
     /// Lines end in CRLF.
     pub crlf: bool,
+    /// The answer is a refusal.
+    pub refuses: bool,
 }
 
 impl Identity {
@@ -46,6 +50,7 @@ impl Identity {
             no_usage: ask.directives.no_usage,
             bare: ask.directives.bare,
             crlf: ask.directives.crlf,
+            refuses: ask.directives.refuse,
         }
     }
 }
@@ -56,6 +61,12 @@ impl Identity {
 pub enum Event<'a> {
     /// The first one.
     Start(Usage),
+    /// Reasoning begins.
+    OpenThought { block: usize },
+    /// A piece of it.
+    Thought { block: usize, piece: &'a str },
+    /// It is signed, which ends it.
+    Sign { block: usize },
     /// A text begins.
     OpenText { block: usize },
     /// A piece of it.
@@ -66,8 +77,8 @@ pub enum Event<'a> {
     Args { block: usize, call: usize, piece: &'a str },
     /// A part ends.
     Close { block: usize },
-    /// Why the answer ends, and what it cost.
-    Finish(super::script::Finish, Usage),
+    /// Why the answer ends, the stop sequence that came up, and what it cost.
+    Finish { finish: super::script::Finish, sequence: Option<&'a str>, usage: Usage },
     /// The usage alone, where the shape has it so.
     Usage(Usage),
     /// The last one.

@@ -4,11 +4,18 @@
 use super::event::{Event, Identity, Usage, quoted, sse};
 use super::script::{Finish, Part, Script};
 
+/// What a refusal says of itself.
+const EXPLANATION: &str = "The simulated provider was told to refuse.";
+/// What stands under its reasoning.
+const SIGNATURE: &str = "c2ltdWxhdGVk";
+
 fn reason(finish: Finish) -> &'static str {
     match finish {
         Finish::Stop => "end_turn",
         Finish::Length => "max_tokens",
         Finish::Tools => "tool_use",
+        Finish::Sequence => "stop_sequence",
+        Finish::Refusal => "refusal",
     }
 }
 
@@ -17,29 +24,54 @@ fn usage_member(id: &Identity, usage: Usage) -> String {
     if id.no_usage {
         return String::new();
     }
-    let Usage { prompt, cached, written, completion } = usage;
+    let Usage { prompt, cached, written, completion, thought } = usage;
     let input = prompt - cached - written;
     let cache = format!(r#""cache_creation_input_tokens":{written},"cache_read_input_tokens":{cached}"#);
-    format!(r#","usage":{{"input_tokens":{input},{cache},"output_tokens":{completion}}}"#)
+    let details = if thought > 0 {
+        format!(r#","output_tokens_details":{{"thinking_tokens":{thought}}}"#)
+    } else {
+        String::new()
+    };
+    format!(r#","usage":{{"input_tokens":{input},{cache},"output_tokens":{completion}{details}}}"#)
 }
 
 fn call_id(id: &Identity, block: usize) -> String {
     format!("toolu_sim_{}_{block}", id.serial)
 }
 
+/// `"stop_reason":…,"stop_sequence":…`, and of a refusal what it says about itself.
+fn stop(finish: Finish, sequence: Option<&str>) -> String {
+    let details = match finish {
+        Finish::Refusal => {
+            let explanation = quoted(EXPLANATION);
+            format!(r#","stop_details":{{"type":"refusal","category":null,"explanation":{explanation}}}"#)
+        }
+        _ => String::new(),
+    };
+    let sequence = sequence.map_or("null".to_owned(), quoted);
+    format!(r#""stop_reason":"{}","stop_sequence":{sequence}{details}"#, reason(finish))
+}
+
 fn message(id: &Identity, content: &str, stop: &str, usage: Usage) -> String {
     let (serial, model, usage) = (id.serial, quoted(&id.model), usage_member(id, usage));
     let head = format!(r#""id":"msg_sim_{serial}","type":"message","role":"assistant","model":{model}"#);
-    format!(r#"{{{head},"content":[{content}],"stop_reason":{stop},"stop_sequence":null{usage}}}"#)
+    format!(r#"{{{head},"content":[{content}],{stop}{usage}}}"#)
 }
 
 /// Appends one event of a stream; nothing for those this shape does not have.
 pub fn event(id: &Identity, event: &Event<'_>, out: &mut Vec<u8>) {
     let (name, rest) = match event {
         Event::Start(usage) => {
-            let message = message(id, "", "null", Usage { completion: 1, ..*usage });
+            let message =
+                message(id, "", r#""stop_reason":null,"stop_sequence":null"#, Usage { completion: 1, ..*usage });
             ("message_start", format!(r#","message":{message}"#))
         }
+        Event::OpenThought { block } => {
+            let content = r#"{"type":"thinking","thinking":"","signature":""}"#;
+            ("content_block_start", format!(r#","index":{block},"content_block":{content}"#))
+        }
+        Event::Thought { block, piece } => delta(*block, &format!(r#""thinking_delta","thinking":{}"#, quoted(piece))),
+        Event::Sign { block } => delta(*block, &format!(r#""signature_delta","signature":{}"#, quoted(SIGNATURE))),
         Event::OpenText { block } => {
             ("content_block_start", format!(r#","index":{block},"content_block":{{"type":"text","text":""}}"#))
         }
@@ -53,9 +85,9 @@ pub fn event(id: &Identity, event: &Event<'_>, out: &mut Vec<u8>) {
             delta(*block, &format!(r#""input_json_delta","partial_json":{}"#, quoted(piece)))
         }
         Event::Close { block } => ("content_block_stop", format!(r#","index":{block}"#)),
-        Event::Finish(finish, usage) => {
-            let (stop, usage) = (reason(*finish), usage_member(id, *usage));
-            ("message_delta", format!(r#","delta":{{"stop_reason":"{stop}","stop_sequence":null}}{usage}"#))
+        Event::Finish { finish, sequence, usage } => {
+            let (stop, usage) = (stop(*finish, *sequence), usage_member(id, *usage));
+            ("message_delta", format!(r#","delta":{{{stop}}}{usage}"#))
         }
         Event::Usage(_) => return,
         Event::End => ("message_stop", String::new()),
@@ -75,6 +107,11 @@ pub fn whole(id: &Identity, script: &Script, usage: Usage) -> String {
     let mut blocks = Vec::new();
     for (block, (part, tokens)) in script.given().enumerate() {
         blocks.push(match part {
+            Part::Think(text) => {
+                let joined: String = (0..tokens).map(|at| text.piece(at)).collect();
+                let (thinking, signature) = (quoted(&joined), quoted(SIGNATURE));
+                format!(r#"{{"type":"thinking","thinking":{thinking},"signature":{signature}}}"#)
+            }
             Part::Text(text) => {
                 let joined: String = (0..tokens).map(|at| text.piece(at)).collect();
                 format!(r#"{{"type":"text","text":{}}}"#, quoted(&joined))
@@ -87,7 +124,7 @@ pub fn whole(id: &Identity, script: &Script, usage: Usage) -> String {
             }
         });
     }
-    message(id, &blocks.join(","), &quoted(reason(script.finish)), usage)
+    message(id, &blocks.join(","), &stop(script.finish, script.sequence.as_deref()), usage)
 }
 
 /// The body of an error; the `type` that the provider uses for `status`.

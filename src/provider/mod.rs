@@ -14,8 +14,10 @@
 //! token is one event of a stream. `max_tokens` (`max_completion_tokens` first) cuts the answer after so many.
 //!
 //! **Tools.** A tool is called when `tool_choice` forces one, when the directive `tool` says so, or when the last
-//! user text contains a tool's name; never when the last message brings a tool's result. Arguments are made from the
-//! tool's schema. `response_format` (chat) and `output_config.format` (messages) get a JSON text made from the schema.
+//! user text contains a tool's name; when the last message brings a tool's result, only as `turns` says. Arguments are
+//! made from the tool's schema; whole numbers in them count up from call to call. `response_format` (chat) and `output_config.format` (messages) get a JSON text made from the schema.
+//!
+//! **Stop sequences** (`stop`, `stop_sequences`) end a text before the first of them that comes up in it.
 //!
 //! **Directives.** Words after `#sim` on one line of the last user text:
 //!
@@ -23,10 +25,14 @@
 //! |---|---|
 //! | `tokens=N` | a text of N words (default 12, at most 1000000) |
 //! | `echo` | the user's own text, without the line of directives |
+//! | `report` | the text of every tool result so far, one after the other, once no tool is called any more |
+//! | `think=N` | N words of reasoning come first (`reasoning_content`; a thinking block with its signature) |
+//! | `refuse` | the answer is a refusal: chat in `refusal` with `content_filter`, messages with `stop_details` |
 //! | `big=BYTES` | a text of one token of so many bytes (at most 64 MiB) |
 //! | `pace=N` | N tokens per second, 0 = at once; a whole answer takes as long as its tokens |
 //! | `delay=MS` | milliseconds before the head |
 //! | `tool`, `tool=NAME` | calls a tool; `calls=N`: N of them in parallel; `args=JSON`: with these arguments |
+//! | `turns=N` | calls tools again after results, until N answers have called some |
 //! | `cached=N` `written=N` | of the prompt's tokens, so many are reported as read from or written to a cache |
 //! | `status=N` | an error in the shape's form; `message=some_words`, `retry_after=N`; `close`: and hang up |
 //! | `html` | an error page instead (502, or the `status` given, also 200) |

@@ -52,6 +52,26 @@ impl Text {
         Text::Pieces(pieces)
     }
 
+    /// The text before the first of `stops` that comes up in it, and which one that is.
+    pub fn until(&self, stops: &[String]) -> Option<(Text, String)> {
+        if stops.is_empty() || matches!(self, Text::Big(_)) {
+            return None;
+        }
+        let whole: String = (0..self.len()).map(|at| self.piece(at)).collect();
+        let found = stops.iter().filter_map(|stop| Some((whole.find(stop.as_str())?, stop)));
+        let (end, stop) = found.min()?;
+        let (mut pieces, mut left) = (Vec::new(), end);
+        for at in 0..self.len() {
+            let piece = self.piece(at);
+            let take = piece.len().min(left);
+            if take > 0 {
+                pieces.push(piece[..take].to_owned());
+            }
+            left -= take;
+        }
+        Some((Text::Pieces(pieces), stop.clone()))
+    }
+
     /// Number of tokens.
     pub fn len(&self) -> u64 {
         match self {
@@ -95,6 +115,8 @@ pub struct Call {
 /// One part of an answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Part {
+    /// Reasoning; if there is any, the first part.
+    Think(Text),
     /// Text.
     Text(Text),
     /// A tool call.
@@ -104,6 +126,8 @@ pub enum Part {
 /// One token of an answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Token {
+    /// A piece of reasoning.
+    Thought(String),
     /// A piece of text.
     Word(String),
     /// A tool's name, which begins a call.
@@ -116,6 +140,7 @@ impl Part {
     /// Token number `at`.
     pub fn token(&self, at: u64) -> Token {
         match self {
+            Part::Think(text) => Token::Thought(text.piece(at).into_owned()),
             Part::Text(text) => Token::Word(text.piece(at).into_owned()),
             Part::Call(call) => match at.checked_sub(1) {
                 None => Token::Name(call.name.clone()),
@@ -127,7 +152,7 @@ impl Part {
     /// Number of tokens.
     pub fn len(&self) -> u64 {
         match self {
-            Part::Text(text) => text.len(),
+            Part::Think(text) | Part::Text(text) => text.len(),
             Part::Call(call) => 1 + call.args.len() as u64,
         }
     }
@@ -147,6 +172,10 @@ pub enum Finish {
     Length,
     /// It calls tools.
     Tools,
+    /// A stop sequence came up.
+    Sequence,
+    /// It is a refusal.
+    Refusal,
 }
 
 /// A whole answer.
@@ -158,21 +187,25 @@ pub struct Script {
     pub tokens: u64,
     /// How it ends.
     pub finish: Finish,
+    /// The stop sequence that ends it, if one does.
+    pub sequence: Option<String>,
 }
 
 impl Script {
-    /// The parts, as far as `max_tokens` allows.
-    pub fn new(parts: Vec<Part>, max_tokens: Option<u64>) -> Script {
+    /// The parts, as far as `max_tokens` allows. `told` is the end they would have without that bound, where it does
+    /// not follow from them.
+    pub fn new(parts: Vec<Part>, max_tokens: Option<u64>, told: Option<Finish>) -> Script {
         let parts: Vec<Part> = parts.into_iter().filter(|part| !part.is_empty()).collect();
         let all: u64 = parts.iter().map(Part::len).sum();
         let tokens = all.min(max_tokens.unwrap_or(u64::MAX));
         let calls = parts.iter().any(|part| matches!(part, Part::Call(_)));
-        let finish = match (tokens < all, calls) {
-            (true, _) => Finish::Length,
-            (false, true) => Finish::Tools,
-            (false, false) => Finish::Stop,
+        let finish = match (tokens < all, told, calls) {
+            (true, _, _) => Finish::Length,
+            (false, Some(told), _) => told,
+            (false, None, true) => Finish::Tools,
+            (false, None, false) => Finish::Stop,
         };
-        Script { parts, tokens, finish }
+        Script { parts, tokens, finish, sequence: None }
     }
 
     /// The parts as far as they are given, each with its number of tokens.
@@ -201,12 +234,22 @@ mod tests {
     }
 
     #[test]
+    fn a_stop_sequence_ends_a_text_before_it() {
+        let text = Text::Words(6);
+        let stops = ["the".to_owned(), "s ma".to_owned()];
+        let (cut, stop) = text.until(&stops).unwrap();
+        assert_eq!((cut, stop.as_str()), (Text::Pieces(vec!["This".into(), " answer".into(), " wa".into()]), "s ma"));
+        assert_eq!(text.until(&["gateway".to_owned()]), None);
+        assert_eq!(text.until(&["This".to_owned()]).unwrap().0, Text::Pieces(Vec::new()));
+    }
+
+    #[test]
     fn a_limit_ends_an_answer_early_and_says_so() {
         let parts =
             vec![Part::Text(Text::Words(3)), Part::Call(Call { name: "f".into(), args: pieces_of("{\"a\":1}") })];
-        let script = Script::new(parts.clone(), None);
+        let script = Script::new(parts.clone(), None, None);
         assert_eq!((script.tokens, script.finish), (6, Finish::Tools));
-        let script = Script::new(parts, Some(4));
+        let script = Script::new(parts, Some(4), Some(Finish::Refusal));
         assert_eq!((script.tokens, script.finish), (4, Finish::Length));
         assert_eq!(script.given().map(|(_, count)| count).collect::<Vec<_>>(), [3, 1]);
     }

@@ -2,7 +2,7 @@
 //! (a store that lags).
 
 use super::client::{Client, request};
-use super::harness::{Harness, Setup, bearer, body, chat, chat_request, streamed, with};
+use super::harness::{Harness, ROUTES, Setup, bearer, body, chat, chat_request, streamed, with};
 use super::process::wait_for;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 fn large_requests_and_answers_arrive_whole() {
     let h = Harness::usual();
     let key = h.key();
-    for shape in ["chat", "messages"] {
+    for shape in ROUTES {
         let text = format!("{}\n#sim big=5000000", "größer ".repeat(1_000_000));
         let answer = h.generate(shape, &key, &body(shape, &text));
         assert_eq!(answer.status(), 200);
@@ -29,7 +29,7 @@ fn large_requests_and_answers_arrive_whole() {
 fn an_event_above_max_event_and_an_answer_above_max_response_are_upstream_errors() {
     let h = Harness::start(&Setup { upstream: "max_event = \"64KiB\"\nmax_response = \"128KiB\"", ..Setup::default() });
     let key = h.key();
-    for shape in ["chat", "messages"] {
+    for shape in ROUTES {
         let whole = h.generate(shape, &key, &body(shape, "x\n#sim big=200000"));
         assert_eq!(whole.status(), 500);
         assert!(whole.text().contains("max_response"), "{}", whole.text());

@@ -181,11 +181,16 @@ impl Client {
 
     fn more(&mut self) -> Result<()> {
         let mut block = [0u8; 64 * 1024];
-        match self.socket.read(&mut block)? {
-            0 => Err(Error::from(ErrorKind::UnexpectedEof)),
-            count => {
-                self.unread.extend_from_slice(&block[..count]);
-                Ok(())
+        loop {
+            match self.socket.read(&mut block) {
+                Ok(0) => return Err(Error::from(ErrorKind::UnexpectedEof)),
+                Ok(count) => {
+                    self.unread.extend_from_slice(&block[..count]);
+                    return Ok(());
+                }
+                // A read with a timeout is not begun again by itself when the process has been stopped for a while.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use super::client::Answer;
 use super::endpoints::without_created;
-use super::harness::{Harness, body, chat_request, messages_request, with};
+use super::harness::{Harness, ROUTES, body, chat_request, is_chat, messages_request, with};
 
 fn row(h: &Harness, id: &str) -> String {
     let line = h.log_of(id);
@@ -19,12 +19,12 @@ fn essence(answer: &Answer) -> String {
 fn requests_and_answers_byte_by_byte_are_the_same_as_in_one_piece() {
     let h = Harness::usual();
     let key = h.key();
-    for shape in ["chat", "messages"] {
+    for shape in ROUTES {
         for stream in [false, true] {
             let asked = |drip: u32| {
-                let body = body(shape, &format!("größe 東京\n#sim tokens=4 cached=1 drip={drip}"));
+                let body = body(shape, &format!("größe 東京\n#sim tokens=4 cached=1 drip={drip:07}"));
                 let body = with(body, "stream", stream);
-                if shape == "chat" { chat_request(&key, &body) } else { messages_request(&key, &body) }
+                if is_chat(shape) { chat_request(&key, &body) } else { messages_request(&key, &body) }
             };
             let at_once = h.client().ask(&asked(1_000_000));
             let mut client = h.client();

@@ -185,6 +185,49 @@ fn contract_2_a_model_of_the_other_shape_answers_in_the_shape_of_the_endpoint() 
     assert!(usage.0.as_u64() > Some(0) && usage.0 == usage.1, "{usage:?}");
 }
 
+/// Contract section 2: either endpoint reaches every model. What the specification names keeps its meaning.
+#[test]
+fn section_4_1_and_4_2_fields_keep_their_meaning_on_a_route_of_the_other_shape() {
+    let h = Harness::usual();
+    let key = h.key();
+    let tool = json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}});
+    let mut asked = with(chat("hi"), "model", "large");
+    for (name, value) in [
+        ("messages", json!([{"role": "system", "content": "be"}, {"role": "user", "content": "hi"}])),
+        ("temperature", json!(0.5)),
+        ("max_tokens", json!(77)),
+        ("tools", json!([tool])),
+        ("tool_choice", json!("required")),
+        ("stop", json!("END")),
+        ("user", json!("someone")),
+    ] {
+        asked[name] = value;
+    }
+    let answer = h.chat(&key, &asked);
+    assert_eq!(answer.status(), 200, "{}", answer.text());
+    let body = answer.json();
+    assert_eq!(
+        (&body["object"], &body["choices"][0]["finish_reason"]),
+        (&json!("chat.completion"), &json!("tool_calls"))
+    );
+    let (head, sent) = h.last();
+    assert!(head.contains("anthropic-version: 20"), "{head}");
+    assert_eq!((&sent["model"], &sent["max_tokens"]), (&json!("up-large"), &json!(77)));
+    assert!(sent["system"].to_string().contains("be"), "{sent}");
+    assert_eq!((&sent["stop_sequences"], &sent["tool_choice"]["type"]), (&json!(["END"]), &json!("any")));
+    assert_eq!((&sent["tools"][0]["name"], &sent["metadata"]["user_id"]), (&json!("f"), &json!("someone")));
+
+    let asked = with(with(with(message("hi"), "model", "small"), "system", "be"), "max_tokens", 78);
+    let answer = h.messages(&key, &asked);
+    assert_eq!(answer.status(), 200, "{}", answer.text());
+    assert_eq!((&answer.json()["type"], &answer.json()["stop_reason"]), (&json!("message"), &json!("end_turn")));
+    let (head, sent) = h.last();
+    assert!(!head.contains("anthropic"), "{head}");
+    assert_eq!((&sent["model"], &sent["messages"][0]["content"]), (&json!("up-small"), &json!("be")));
+    let limits = [&sent["max_tokens"], &sent["max_completion_tokens"]];
+    assert!(limits.contains(&&json!(78)), "{sent}");
+}
+
 /// Contract section 1: tools and images pass untouched on a route of the same shape.
 #[test]
 fn tools_and_images_pass_untouched() {

@@ -22,7 +22,7 @@ admin_listen = "{admin}"
 {server}
 
 [store]
-url = "sqlite:tollgate.db"
+{store}
 
 [upstream]
 connect_timeout = "2s"
@@ -119,6 +119,8 @@ pub struct Setup {
     pub server: &'static str,
     /// Lines for `[upstream]`.
     pub upstream: &'static str,
+    /// Lines for `[store]`, instead of the usual `url`.
+    pub store: String,
     /// Further tables.
     pub more: String,
 }
@@ -179,11 +181,13 @@ impl Harness {
     pub fn start_at(setup: &Setup, upstream: SocketAddr) -> Harness {
         let folder = Folder::new();
         let [at, admin, nobody] = [(); 3].map(|()| local(free_port()));
+        let store = if setup.store.is_empty() { "url = \"sqlite:tollgate.db\"" } else { &setup.store };
         let mut text = CONFIG.to_owned();
         for (name, value) in [
             ("{server}", setup.server),
             ("{upstream}", setup.upstream),
             ("{more}", &setup.more),
+            ("{store}", store),
             ("{gateway}", &at.to_string()),
             ("{admin}", &admin.to_string()),
             ("{provider}", &upstream.to_string()),
@@ -266,9 +270,9 @@ impl Harness {
         self.client().ask(&messages_request(key, body))
     }
 
-    /// A request at either endpoint: the endpoint of the shape's name.
-    pub fn generate(&self, shape: &str, key: &str, body: &Value) -> Answer {
-        if shape == "chat" { self.chat(key, body) } else { self.messages(key, body) }
+    /// A request at the endpoint of a route.
+    pub fn generate(&self, route: &str, key: &str, body: &Value) -> Answer {
+        if is_chat(route) { self.chat(key, body) } else { self.messages(key, body) }
     }
 
     /// The provider's own count.
@@ -383,9 +387,22 @@ pub fn message(text: &str) -> Value {
     json!({ "model": "large", "max_tokens": 10_000_000, "messages": [{ "role": "user", "content": text }] })
 }
 
-/// A body for the endpoint of `shape`.
-pub fn body(shape: &str, text: &str) -> Value {
-    if shape == "chat" { chat(text) } else { message(text) }
+/// Every way through the gateway: the endpoint, and the shape of the upstream where it is the other one.
+pub const ROUTES: [&str; 4] = ["chat", "messages", "chat to messages", "messages to chat"];
+
+/// True if a route begins at the chat endpoint.
+pub fn is_chat(route: &str) -> bool {
+    route.starts_with("chat")
+}
+
+/// The models of a route: one as usual, and one with short deadlines.
+pub fn models_of(route: &str) -> (&'static str, &'static str) {
+    if matches!(route, "chat" | "messages to chat") { ("small", "hasty") } else { ("large", "hasty-large") }
+}
+
+/// A body for a route.
+pub fn body(route: &str, text: &str) -> Value {
+    with(if is_chat(route) { chat(text) } else { message(text) }, "model", models_of(route).0)
 }
 
 /// The same body with one member set.

@@ -2,7 +2,7 @@
 //! their upstream).
 
 use super::client::Client;
-use super::harness::{Harness, Setup, body, chat, chat_request, messages_request, streamed, with};
+use super::harness::{Harness, Setup, body, chat, chat_request, is_chat, messages_request, streamed, with};
 use super::process::wait_for;
 use serde_json::Value;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Sends a request that will be left.
 fn begin(h: &Harness, shape: &str, key: &str, body: &Value) -> Client {
     let mut client = h.client();
-    client.send(&if shape == "chat" { chat_request(key, body) } else { messages_request(key, body) });
+    client.send(&if is_chat(shape) { chat_request(key, body) } else { messages_request(key, body) });
     client
 }
 

@@ -15,7 +15,7 @@ fn a_restart_continues_where_it_stopped() {
     h.chat(&limited, &chat("one\n#sim tokens=5"));
     assert_eq!(h.chat(&limited, &chat("x")).status(), 429);
     let before = [&key, &limited].map(|key| h.get("/v1/quota", key).json());
-    assert_eq!(h.gateway.stop("TERM").code(), Some(0));
+    assert_eq!(h.gateway.stop("INT").code(), Some(0), "SIGINT ends it as SIGTERM does");
     let while_down = h.issue(&[]);
     h.start_again();
     let after = [&key, &limited].map(|key| h.get("/v1/quota", key).json());

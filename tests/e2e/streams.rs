@@ -1,7 +1,7 @@
 //! Streams of either endpoint: the events, their order, their usage, and what heartbeats and broken ends look like.
 //! Specification sections 4.1 rule 4, 4.2 and 6.
 
-use super::harness::{Harness, Setup, body, chat, message, streamed, with};
+use super::harness::{Harness, ROUTES, Setup, body, chat, is_chat, message, streamed, with};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -59,7 +59,7 @@ fn section_6_a_message_stream_has_named_events_in_order() {
 fn streamed_and_whole_are_charged_alike() {
     let h = Harness::usual();
     let key = h.key();
-    for shape in ["chat", "messages"] {
+    for shape in ROUTES {
         let asked = body(shape, "one two three four\n#sim tokens=9 cached=2 written=1");
         let whole = h.log_of(&h.generate(shape, &key, &asked).id());
         let stream = h.log_of(&h.generate(shape, &key, &streamed(asked)).id());
@@ -109,9 +109,9 @@ fn a_long_silence_is_bridged_by_heartbeats() {
 fn streams_survive_every_way_of_writing_them() {
     let h = Harness::usual();
     let key = h.key();
-    for shape in ["chat", "messages"] {
+    for shape in ROUTES {
         for how in ["crlf", "drip=1", "close", "no_done", "hint", "hang"] {
-            if shape == "messages" && matches!(how, "no_done" | "hang") {
+            if !is_chat(shape) && matches!(how, "no_done" | "hang") {
                 continue;
             }
             let text = format!("hello there\n#sim echo {how}");
@@ -119,7 +119,7 @@ fn streams_survive_every_way_of_writing_them() {
             assert_eq!(answer.status(), 200, "{shape} {how}");
             let all = answer.text();
             assert!(all.contains("hello") && all.contains(" there"), "{shape} {how}: {all}");
-            let end = if shape == "chat" { "[DONE]" } else { "message_stop" };
+            let end = if is_chat(shape) { "[DONE]" } else { "message_stop" };
             assert!(all.trim_end().lines().last().unwrap().contains(end), "{shape} {how}: {all}");
             assert_eq!(h.log_of(&answer.id())["status"], 200, "{shape} {how}");
         }
@@ -130,7 +130,7 @@ fn streams_survive_every_way_of_writing_them() {
 fn a_stream_that_is_asked_for_and_not_given_is_an_upstream_error() {
     let h = Harness::usual();
     let key = h.key();
-    for shape in ["chat", "messages"] {
+    for shape in ROUTES {
         let answer = h.generate(shape, &key, &streamed(body(shape, "hi\n#sim plain")));
         assert_eq!(
             (answer.status(), answer.json()["error"]["type"].as_str()),

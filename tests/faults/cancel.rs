@@ -131,9 +131,10 @@ fn world(tell: &Sender<Seen>) -> World {
 
 fn request(world: &World, phase: &Phase, streamed: bool) -> Vec<u8> {
     let (place, script, padding) = (phase.place, phase.script, "x".repeat(phase.padding));
+    let kind = if streamed { "stream" } else { "whole" };
     let body = format!(
         "{{\"model\":\"{place}-chat-one\",\"stream\":{streamed},\
-         \"messages\":[{{\"role\":\"user\",\"content\":\"#fault {script} {padding}\"}}]}}"
+         \"messages\":[{{\"role\":\"user\",\"content\":\"#fault {script}/{kind} {padding}\"}}]}}"
     );
     post(Shape::Chat.path(), &[("authorization", &format!("Bearer {}", world.key))], &body)
 }

@@ -86,7 +86,7 @@ impl Wire {
 pub struct Asked {
     pub shape: Shape,
     pub stream: bool,
-    /// The word after `#fault`.
+    /// What stands after `#fault`, up to the slash; the kind of the answer follows it.
     pub script: String,
     /// Bytes of the body that have not been read.
     pub left: usize,
@@ -134,8 +134,8 @@ fn parse(got: &[u8]) -> Option<Asked> {
     if body.len() < length && !script.starts_with("early") {
         return None;
     }
-    let stream = find(body, b"\"stream\":true").is_some();
-    Some(Asked { shape, stream, script, left: length - body.len().min(length) })
+    let (script, kind) = script.split_once('/')?;
+    Some(Asked { shape, stream: kind == "stream", script: script.to_owned(), left: length - body.len().min(length) })
 }
 
 /// An authority's certificate as PEM, and a server's configuration with a certificate for `localhost` by it.

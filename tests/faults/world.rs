@@ -21,10 +21,10 @@ admin_listen = "{admin}"
 url = "sqlite:tollgate.db"
 
 [upstream]
-connect_timeout = "500ms"
-first_byte_timeout = "500ms"
-idle_timeout = "600ms"
-request_timeout = "1500ms"
+connect_timeout = "1s"
+first_byte_timeout = "1s"
+idle_timeout = "1s"
+request_timeout = "3s"
 breaker_failures = 0
 pool_idle_timeout = "30s"
 

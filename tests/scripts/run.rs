@@ -125,7 +125,7 @@ impl Player<'_> {
         });
         let left = &self.world.ends[label].got;
         if !more && !left.is_empty() {
-            return Err(format!("{label} got more than expected: {}", shown(&left[..left.len().min(400)])));
+            return Err(format!("{label} got more than expected: {}", shown(&left[..left.len().min(4000)])));
         }
         Ok(())
     }
@@ -168,7 +168,12 @@ impl Player<'_> {
         match words {
             ["refuse-dial"] => world.plans.push_back(DialPlan::Refuse),
             ["tls-fail"] => world.plans.push_back(DialPlan::TlsFail),
+            ["stall-dial"] => world.plans.push_back(DialPlan::Stall),
             ["hang-dial"] => world.plans.push_back(DialPlan::Hang),
+            ["buffered", most] => {
+                let (most, now) = (most.parse::<usize>().unwrap_or(0), world.gateway.vitals().buffered);
+                return if now <= most { Ok(()) } else { Err(format!("{now} bytes are buffered")) };
+            }
             ["dials", count] if world.dials.to_string() == **count => {}
             ["dials", count] => return Err(format!("{} dials instead of {count}", world.dials)),
             ["resolve", host, addrs @ ..] => return world.resolve(host, addrs),
@@ -246,7 +251,8 @@ impl Player<'_> {
         let mut connections = Vec::new();
         for (label, end) in &ends {
             if !end.got.is_empty() {
-                return Err(format!("{label} got more than expected: {}", shown(&end.got)));
+                let got = &end.got[..end.got.len().min(400)];
+                return Err(format!("{label} got more than expected: {}", shown(got)));
             }
             if end.closed.is_some() && !end.close_seen {
                 return Err(format!("{label} was closed ({:?})", end.closed));

@@ -47,6 +47,8 @@ pub enum DialPlan {
     Refuse,
     TlsFail,
     Hang,
+    /// It comes up, but takes nothing that is written to it.
+    Stall,
 }
 
 /// One end of a connection, as the world sees it.
@@ -250,8 +252,9 @@ impl World {
             Some(DialPlan::Refuse) => DialError::Connect,
             Some(DialPlan::TlsFail) => DialError::Tls,
             Some(DialPlan::Hang) => return self.open(&label, conn, false),
-            None => {
+            other => {
                 self.open(&label, conn, false);
+                self.ends.entry(label).and_modify(|end| end.reads = other.is_none());
                 return self.gateway.reply(Reply::Dialed(conn), self.now);
             }
         };
@@ -266,6 +269,7 @@ impl World {
                     self.rows.extend(rows);
                 }
                 Order::Log(lines) => self.take_log(lines)?,
+                Order::Reload(_) => return Err("a script cannot read its configuration again".to_string()),
             }
         }
         if self.uncommitted > 0 && !self.hold_rows {

@@ -148,6 +148,7 @@ impl KeyRing {
             created: Unix(0),
             expires: None,
             revoked: None,
+            former: Vec::new(),
         };
         for word in words {
             let (what, value) = word.split_once('=').unwrap_or((word, ""));

@@ -86,6 +86,10 @@ impl Inner for Relay {
         self.finished
     }
 
+    fn finish_seen(&self) -> bool {
+        self.finish_seen
+    }
+
     fn close(&mut self, _: &Me<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
         if !self.finish_seen {
             return Err(StreamFault::Incomplete);

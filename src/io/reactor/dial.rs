@@ -2,7 +2,7 @@
 
 use super::{Note, Reactor};
 use crate::base::limits;
-use crate::base::seam::{Conn, Core, DialError, Reply, Shut};
+use crate::base::seam::{Conn, Core, DialError, Ending, Reply, Shut, Side};
 use crate::base::slots::Id;
 use crate::io::links::{Flags, Link};
 use crate::io::resolver::Resolver;
@@ -29,13 +29,25 @@ impl<C: Core + 'static> Reactor<C> {
     }
 
     pub(super) fn shake(&mut self, id: Id<Link>) {
+        // A handshake is the dearest thing a stranger can ask for, so a flood of them is spread over many turns.
+        if self.shaken >= limits::SHAKES_PER_TURN {
+            return self.enqueue(id);
+        }
+        self.shaken += 1;
         let Some(link) = self.links.get_mut(id) else { return };
         match link.transport.shake(&mut self.scratch) {
             // An end that was hinted at has not been read yet, so READ stays until it has.
             Shake::Going if !link.has(Flags::HINT) => link.clear(Flags::READ),
             Shake::Going => {}
             Shake::More => self.enqueue(id),
+            Shake::Failed if link.conn.side == Side::Client => self.ended(id, Ending::Broken),
             Shake::Failed => self.dial_failed(id, DialError::Tls),
+            Shake::Done if link.conn.side == Side::Client => {
+                // Its first request may have come in the same segment as the last words of its handshake.
+                link.clear(Flags::SHAKING);
+                link.set(Flags::READ);
+                self.enqueue(id);
+            }
             Shake::Done => {
                 link.clear(Flags::SHAKING);
                 let (conn, reads) = (link.conn, link.has(Flags::READ));
@@ -59,7 +71,7 @@ impl<C: Core + 'static> Reactor<C> {
             Err(error) => return self.replies.push(Reply::DialFailed(conn, blame(&error))),
         };
         let _ = socket.set_nodelay(true);
-        let transport = match authority.map(|index| self.peers.session(index)) {
+        let transport = match authority.map(|index| self.security.peers.session(index)) {
             None => Transport::Plain(socket),
             Some(Some(session)) => Transport::Tls(Box::new((socket, session))),
             Some(None) => return self.replies.push(Reply::DialFailed(conn, DialError::Tls)),

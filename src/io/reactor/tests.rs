@@ -1,5 +1,6 @@
 //! The loop on real sockets, around a core that does what the test says and tells everything it hears.
 
+mod guests;
 mod tls;
 
 use super::*;
@@ -185,6 +186,10 @@ impl World {
     }
 
     pub(super) fn with(authorities: Vec<Authority>) -> World {
+        World::secured(Security::load(&authorities, None, None).unwrap())
+    }
+
+    pub(super) fn secured(security: Security) -> World {
         let listener = listen::bind(([127, 0, 0, 1], 0).into(), false).unwrap();
         let addr = listener.local_addr().unwrap();
         let (tell, heard) = channel();
@@ -211,7 +216,7 @@ impl World {
                 let _ = give.send(orders);
                 Vec::new()
             };
-            let reactor = Reactor::new(puppet, Setup { listeners: vec![listener], authorities }, outbox)?;
+            let reactor = Reactor::new(puppet, Setup { listeners: vec![listener], secured: 1, security }, outbox)?;
             let _ = send.send(reactor.mailbox());
             reactor.run()
         });

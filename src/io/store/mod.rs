@@ -4,16 +4,22 @@
 //! ledger touches the loop; and no row is ever dropped while the thread lives: what cannot be committed is kept and
 //! tried again, and the core stops admitting meanwhile.
 
+pub mod book;
+pub mod keyform;
+pub mod ledger;
 pub mod sqlite;
 
-use super::clock::Clock;
+use super::clock::{self, Clock};
 use super::lane::{Lane, Look, Patience};
 use crate::base::limits;
+use crate::base::time::{Mono, Unix};
 use crate::policy::keys::KeyRecord;
 use crate::policy::row::Row;
-use sqlite::{Sqlite, StoreError};
+use book::{Book, StoreError};
+use sqlite::Sqlite;
 use std::io;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// What the store thread says.
 #[derive(Clone, PartialEq, Debug)]
@@ -65,30 +71,41 @@ impl Drop for StoreHandle {
     }
 }
 
-/// Starts the thread on `db`; `tell` puts its notices into the loop's mailbox. With `urgent` every hand-over wakes
-/// the thread at once (durability before-reply), else rows gather for `limits::COMMIT_TICK`.
-pub fn spawn(db: Sqlite, urgent: bool, tell: impl Fn(StoreNotice) + Send + 'static) -> io::Result<StoreHandle> {
+/// What the thread does besides committing.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Duties {
+    /// Every hand-over wakes the thread at once (durability before-reply), else rows gather for
+    /// `limits::COMMIT_TICK`.
+    pub urgent: bool,
+    /// Rows older than this are folded into the sums of their days; `None` keeps them for ever.
+    pub retention: Option<Duration>,
+}
+
+/// Starts the thread on `db`; `tell` puts its notices into the loop's mailbox.
+pub fn spawn(db: impl Book, duties: Duties, tell: impl Fn(StoreNotice) + Send + 'static) -> io::Result<StoreHandle> {
     let lane = Lane::<Vec<Row>>::default();
     let theirs = lane.clone();
     let thread = std::thread::Builder::new().name("store".into());
     let thread = thread.spawn(move || {
-        let mut keeper = Keeper { db, tell, known: None, seen_version: None, failed: false };
+        let retention = duties.retention;
+        let mut keeper = Keeper { db, tell, known: None, seen_version: None, failed: false, retention };
         keeper.serve(&theirs)
     })?;
-    Ok(StoreHandle { lane, urgent, thread: Some(thread) })
+    Ok(StoreHandle { lane, urgent: duties.urgent, thread: Some(thread) })
 }
 
-struct Keeper<F: Fn(StoreNotice)> {
-    db: Sqlite,
+struct Keeper<B: Book, F: Fn(StoreNotice)> {
+    db: B,
     tell: F,
     /// The keys as last told.
     known: Option<Vec<KeyRecord>>,
-    /// The database's version when they were read.
+    /// The ledger's version when they were read.
     seen_version: Option<i64>,
     failed: bool,
+    retention: Option<Duration>,
 }
 
-impl<F: Fn(StoreNotice)> Drop for Keeper<F> {
+impl<B: Book, F: Fn(StoreNotice)> Drop for Keeper<B, F> {
     /// A thread that dies is not silent: admission must stop.
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -97,12 +114,13 @@ impl<F: Fn(StoreNotice)> Drop for Keeper<F> {
     }
 }
 
-impl<F: Fn(StoreNotice)> Keeper<F> {
+impl<B: Book, F: Fn(StoreNotice)> Keeper<B, F> {
     fn serve(&mut self, lane: &Lane<Vec<Row>>) -> u64 {
         let (mut rows, mut patience) = (Vec::new(), Patience::new(limits::COMMIT_TICK));
         let (clock, mut lost) = (Clock::new(), 0);
         self.look_at_keys();
         let mut next_look = clock.mono().after(limits::KEYS_LOOK);
+        let mut next_fold = clock.mono();
         loop {
             match lane.look(&mut rows, &mut patience, limits::KEYS_LOOK, Vec::is_empty) {
                 Look::Found => lost += self.commit_all(&rows, lane),
@@ -114,6 +132,22 @@ impl<F: Fn(StoreNotice)> Keeper<F> {
                 self.look_at_keys();
                 next_look = clock.mono().after(limits::KEYS_LOOK);
             }
+            if clock.mono() >= next_fold {
+                next_fold = self.fold(clock.mono());
+            }
+        }
+    }
+
+    /// Folds a batch of rows whose time is over. Returns when to go on: after a pause, so that folding much does not
+    /// keep rows waiting, or later when nothing is left.
+    fn fold(&mut self, now: Mono) -> Mono {
+        let Some(retention) = self.retention else { return Mono::NEVER };
+        let age = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
+        let before = Unix(clock::unix().0.saturating_sub(age));
+        match self.db.fold(before, limits::ROWS_PER_FOLD) {
+            Ok(count) if count as usize == limits::ROWS_PER_FOLD => now.after(limits::FOLD_PAUSE),
+            // What failed is tried again as late as what is done: nothing depends on it.
+            Ok(_) | Err(_) => now.after(limits::FOLD_REST),
         }
     }
 

@@ -6,6 +6,10 @@
 //! (durability write-behind) commits since the last checkpoint may be lost when the machine loses power; the file
 //! stays whole. With `FULL` (before-reply, and every command) each commit is on disk when it returns.
 
+mod audit;
+
+use super::book::{Book, By, DaySum, StoreError, UsageLine};
+use super::keyform;
 use crate::base::limits;
 use crate::base::time::Unix;
 use crate::policy::keys::{KeyId, KeyRecord, Scope};
@@ -15,7 +19,6 @@ use crate::policy::window::DAY_MS;
 use ring::rand::{SecureRandom, SystemRandom};
 use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -24,7 +27,7 @@ use std::path::{Path, PathBuf};
 /// Written into the file (`application_id`): "Toll".
 const APPLICATION: i32 = 0x546f_6c6c;
 /// Version of the tables below (`user_version`).
-const SCHEMA: i64 = 1;
+const SCHEMA: i64 = 2;
 
 const TABLES: &str = "
 CREATE TABLE keys (
@@ -47,6 +50,17 @@ CREATE TABLE days (
 ) STRICT, WITHOUT ROWID;
 ";
 
+/// From version 1 to 2: secrets that a rotation has replaced, and what is left of rows that were folded away.
+const SECOND: &str = "
+ALTER TABLE keys ADD COLUMN former TEXT NOT NULL DEFAULT '[]';
+CREATE TABLE folded (
+    day INTEGER NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL, target TEXT NOT NULL,
+    requests INTEGER NOT NULL, uncached_in INTEGER NOT NULL, cache_read INTEGER NOT NULL,
+    cache_write INTEGER NOT NULL, out INTEGER NOT NULL, cost_nano INTEGER NOT NULL,
+    PRIMARY KEY (day, key, model, target)
+) STRICT, WITHOUT ROWID;
+";
+
 const INSERT_ROW: &str = "INSERT INTO rows (request, key, admitted, model, target, endpoint, stream, status,
     uncached_in, cache_read, cache_write, out, source, cost_nano, attempts, micros)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)";
@@ -57,6 +71,9 @@ const ADD_TO_DAY: &str = "INSERT INTO days VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?
     cache_write = cache_write + excluded.cache_write, out = out + excluded.out,
     cost_nano = cost_nano + excluded.cost_nano";
 
+const SELECT_KEYS: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former
+    FROM keys ORDER BY created, id";
+
 /// Who opens the file.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Mode {
@@ -66,83 +83,12 @@ pub enum Mode {
     Shared,
 }
 
-/// Why the ledger cannot be used. The text names the file.
-#[derive(Debug)]
-pub enum StoreError {
-    /// Another gateway has it open.
-    Locked(PathBuf),
-    /// The file, or the one with the lock, cannot be opened.
-    File(PathBuf, io::Error),
-    /// Not a ledger, or one of a newer version.
-    Foreign(PathBuf, &'static str),
-    /// SQLite says so.
-    Sqlite(PathBuf, rusqlite::Error),
-}
-
-impl fmt::Display for StoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            StoreError::Locked(path) => write!(f, "{}: another gateway has this ledger open", path.display()),
-            StoreError::File(path, error) => write!(f, "{}: {error}", path.display()),
-            StoreError::Foreign(path, why) => write!(f, "{}: {why}", path.display()),
-            StoreError::Sqlite(path, error) => write!(f, "{}: {error}", path.display()),
-        }
-    }
-}
-
-impl std::error::Error for StoreError {}
-
 /// An open ledger.
 pub struct Sqlite {
     connection: Connection,
     path: PathBuf,
     /// Held, not used: the lock goes with it, also when the process is killed.
     _lock: Option<File>,
-}
-
-/// Requests and tokens of one key on one day.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct DaySum {
-    /// Whose.
-    pub key: KeyId,
-    /// First moment of the UTC day.
-    pub day: Unix,
-    /// Admitted requests.
-    pub requests: u64,
-    /// Prompt and completion tokens, cached ones included.
-    pub tokens: u64,
-}
-
-/// What a usage report is broken down by.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum By {
-    /// Key id.
-    Key,
-    /// Catalog id.
-    Model,
-    /// UTC date, `YYYY-MM-DD`.
-    Day,
-    /// `provider/model`; empty where none was reached.
-    Target,
-}
-
-/// One line of a usage report.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct UsageLine {
-    /// What the line is about, see [`By`].
-    pub name: String,
-    /// Admitted requests.
-    pub requests: u64,
-    /// Prompt tokens outside any cache.
-    pub uncached_in: u64,
-    /// Prompt tokens read from a cache.
-    pub cache_read: u64,
-    /// Prompt tokens written to a cache.
-    pub cache_write: u64,
-    /// Completion tokens.
-    pub out: u64,
-    /// Nano-dollars.
-    pub cost_nano: u64,
 }
 
 type Fallible<T> = rusqlite::Result<T>;
@@ -188,7 +134,7 @@ impl Sqlite {
     pub fn insert_key(&self, key: &KeyRecord) -> Result<(), StoreError> {
         let models = key.scope.models_allowed.as_ref().map(|models| serde_json::json!(models).to_string());
         let result = self.connection.execute(
-            "INSERT INTO keys VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+            "INSERT INTO keys VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
             params![
                 key.id.as_str(),
                 key.digest,
@@ -199,6 +145,7 @@ impl Sqlite {
                 int(key.created.0),
                 key.expires.map(|at| int(at.0)),
                 key.revoked.map(|at| int(at.0)),
+                keyform::former_text(&key.former),
             ],
         );
         result.map(drop).map_err(|error| self.tell(error))
@@ -207,10 +154,7 @@ impl Sqlite {
     /// All keys, also expired and revoked ones, in the order of their creation.
     pub fn list_keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
         let list = || -> Fallible<Vec<KeyRecord>> {
-            let mut query = self.connection.prepare_cached(
-                "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked
-                 FROM keys ORDER BY created, id",
-            )?;
+            let mut query = self.connection.prepare_cached(SELECT_KEYS)?;
             let keys = query.query_map([], read_key)?;
             keys.collect()
         };
@@ -222,6 +166,33 @@ impl Sqlite {
         let sql = "UPDATE keys SET revoked = ?2 WHERE id = ?1 AND revoked IS NULL";
         let changed = self.connection.execute(sql, params![id.as_str(), int(at.0)]);
         changed.map(|count| count > 0).map_err(|error| self.tell(error))
+    }
+
+    /// Lets `change` edit the secrets of a key within one transaction, so that nobody comes in between. `None` if
+    /// there is no such key; nothing is stored unless `change` is content.
+    pub fn edit_key<E>(
+        &mut self,
+        id: &KeyId,
+        mut change: impl FnMut(&mut KeyRecord) -> Result<(), E>,
+    ) -> Result<Option<Result<KeyRecord, E>>, StoreError> {
+        let mut edit = || -> Fallible<Option<Result<KeyRecord, E>>> {
+            let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let found = {
+                let mut query = transaction.prepare_cached(SELECT_KEYS)?;
+                let keys: Vec<KeyRecord> = query.query_map([], read_key)?.collect::<Fallible<_>>()?;
+                keys.into_iter().find(|key| key.id == *id)
+            };
+            let Some(mut key) = found else { return Ok(None) };
+            if let Err(refused) = change(&mut key) {
+                return Ok(Some(Err(refused)));
+            }
+            let sql = "UPDATE keys SET digest = ?2, former = ?3 WHERE id = ?1";
+            transaction.execute(sql, params![id.as_str(), key.digest, keyform::former_text(&key.former)])?;
+            transaction.commit()?;
+            Ok(Some(Ok(key)))
+        };
+        let edited = edit();
+        edited.map_err(|error| self.tell(error))
     }
 
     /// Appends rows and adds them to the sums of their days, all of it in one transaction or none.
@@ -300,6 +271,24 @@ impl Sqlite {
     }
 }
 
+impl Book for Sqlite {
+    fn append(&mut self, rows: &[Row]) -> Result<(), StoreError> {
+        Sqlite::append(self, rows)
+    }
+
+    fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError> {
+        Sqlite::list_keys(self)
+    }
+
+    fn version(&mut self) -> Result<i64, StoreError> {
+        Sqlite::version(self)
+    }
+
+    fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError> {
+        Sqlite::fold(self, before, max)
+    }
+}
+
 fn take_lock(path: &Path) -> Result<File, StoreError> {
     let mut name = path.as_os_str().to_os_string();
     name.push(".lock");
@@ -350,8 +339,13 @@ fn tables(connection: &mut Connection) -> Fallible<Option<&'static str>> {
             ((APPLICATION, newer), _) if newer > SCHEMA => {
                 return Ok(Some("this ledger was written by a newer version"));
             }
+            ((APPLICATION, 1), _) => {
+                transaction.execute_batch(SECOND)?;
+                transaction.pragma_update(None, "user_version", SCHEMA)?;
+            }
             ((0, 0), 0) => {
                 transaction.execute_batch(TABLES)?;
+                transaction.execute_batch(SECOND)?;
                 transaction.pragma_update(None, "application_id", APPLICATION)?;
                 transaction.pragma_update(None, "user_version", SCHEMA)?;
             }
@@ -452,6 +446,7 @@ fn read_key(row: &rusqlite::Row<'_>) -> Fallible<KeyRecord> {
         created: Unix(uint(row, 6)?),
         expires: moment(7)?,
         revoked: moment(8)?,
+        former: keyform::former_from(row.get_ref(9)?.as_str()?),
     })
 }
 

@@ -1,6 +1,7 @@
 //! The ledger in a real file, and the thread that writes it.
 
-use super::sqlite::{By, DaySum, Mode, Sqlite, StoreError, UsageLine};
+use super::book::{By, DaySum, Entry, UsageLine};
+use super::sqlite::{Mode, Sqlite};
 use super::*;
 use crate::base::time::Unix;
 use crate::policy::keys::{KeyId, Scope};
@@ -54,6 +55,7 @@ fn record(id: &str, created: u64) -> KeyRecord {
         created: Unix(created),
         expires: None,
         revoked: None,
+        former: Vec::new(),
     }
 }
 
@@ -223,7 +225,7 @@ fn a_strangers_database_and_a_newer_one_are_left_alone() {
 
 fn started(place: &Place) -> (StoreHandle, Receiver<StoreNotice>) {
     let (tell, told) = channel();
-    let handle = spawn(open_owner(&place.file(), false).unwrap(), false, move |notice| {
+    let handle = spawn(open_owner(&place.file(), false).unwrap(), Duties::default(), move |notice| {
         let _ = tell.send(notice);
     });
     (handle.unwrap(), told)
@@ -292,4 +294,153 @@ fn rows_that_cannot_be_committed_are_kept_until_they_can() {
     drop(handle);
     assert_eq!(place.shared().count_rows().unwrap(), 1);
     assert_eq!(place.shared().day_sums(Unix(0)).unwrap().len(), 1);
+}
+
+#[test]
+fn a_rotation_is_stored_and_one_that_is_refused_is_not() {
+    let place = Place::new("rotate");
+    let mut db = place.shared();
+    db.insert_key(&record(A, 5)).unwrap();
+    db.insert_key(&record(B, 6)).unwrap();
+    let edited = db.edit_key(&key(A), |key| {
+        key.rotate([9; 32], Unix(500), Unix(100));
+        Ok::<(), ()>(())
+    });
+    let mut expected = record(A, 5);
+    expected.rotate([9; 32], Unix(500), Unix(100));
+    assert_eq!(edited.unwrap(), Some(Ok(expected.clone())));
+    let refused = db.edit_key(&key(B), |key| {
+        key.digest = [1; 32];
+        Err("no")
+    });
+    assert_eq!(refused.unwrap(), Some(Err("no")));
+    assert_eq!(db.edit_key(&key("CCCCCCCCCCCC"), |_| Ok::<(), ()>(())).unwrap(), None);
+    assert_eq!(place.owner().list_keys().unwrap(), [expected, record(B, 6)]);
+}
+
+#[test]
+fn folding_leaves_every_sum_as_it_was_and_is_done_in_batches() {
+    let place = Place::new("fold");
+    let mut db = place.owner();
+    let rows: Vec<Row> = (0..10).map(|n| row(if n < 5 { A } else { B }, n * DAY / 2, "small", n)).collect();
+    db.append(&rows).unwrap();
+    let (sums, usage) = (db.day_sums(Unix(0)).unwrap(), db.usage(By::Key, None, None).unwrap());
+    assert_eq!([db.fold(Unix(3 * DAY), 4), db.fold(Unix(3 * DAY), 4)].map(Result::unwrap), [4, 2]);
+    assert_eq!(db.fold(Unix(3 * DAY), 4).unwrap(), 0);
+    assert_eq!(db.count_rows().unwrap(), 4);
+    assert_eq!((db.day_sums(Unix(0)).unwrap(), db.usage(By::Key, None, None).unwrap()), (sums, usage));
+    let verdict = db.verify().unwrap();
+    assert_eq!((verdict.rows, verdict.folded, verdict.differences), (4, 6, vec![]));
+    let mut entries = Vec::new();
+    db.export(&mut |entry| {
+        entries.push(entry);
+        true
+    })
+    .unwrap();
+    let kept: Vec<Row> = entries
+        .iter()
+        .filter_map(|entry| match entry {
+            Entry::Request(row) => Some(row.clone()),
+            Entry::Folded(..) => None,
+        })
+        .collect();
+    assert_eq!(kept, rows[6..]);
+    let folded = entries.iter().filter_map(|entry| match entry {
+        Entry::Folded(_, sums) => Some(sums[0]),
+        Entry::Request(_) => None,
+    });
+    assert_eq!(folded.sum::<u64>(), 6);
+}
+
+#[test]
+fn a_counter_that_is_not_what_the_rows_say_is_found() {
+    let place = Place::new("verify");
+    let mut db = place.owner();
+    db.append(&[row(A, 5, "small", 1), row(B, DAY, "large", 7)]).unwrap();
+    assert_eq!(db.verify().unwrap().differences, []);
+    let other = rusqlite::Connection::open(place.file()).unwrap();
+    other.execute("UPDATE days SET out = out + 3 WHERE key = ?1", [A]).unwrap();
+    other.execute("DELETE FROM days WHERE key = ?1", [B]).unwrap();
+    let found = db.verify().unwrap().differences;
+    assert_eq!((found[0].counter.as_str(), found[0].stored, found[0].counted), (OUTPUT_OF_A, 4, 1));
+    assert_eq!(found.len(), 1 + 6);
+    assert!(found[1..].iter().all(|found| found.stored == 0 && found.counter.contains(B)));
+}
+
+const OUTPUT_OF_A: &str = "output of AAAAAAAAAAAA on 1970-01-01, small at provider/small";
+
+#[test]
+fn a_ledger_of_the_first_version_is_brought_up_to_date() {
+    let place = Place::new("migrate");
+    place.owner().append(&[row(A, 5, "small", 1)]).unwrap();
+    place.shared().insert_key(&record(A, 5)).unwrap();
+    let old = rusqlite::Connection::open(place.file()).unwrap();
+    old.execute_batch("ALTER TABLE keys DROP COLUMN former; DROP TABLE folded; PRAGMA user_version = 1").unwrap();
+    drop(old);
+    let mut db = place.owner();
+    assert_eq!(db.list_keys().unwrap(), [record(A, 5)]);
+    assert_eq!(db.verify().unwrap().rows, 1);
+}
+
+/// A ledger whose every commit takes its time, and which fails as often as it is told to.
+struct Slow {
+    db: Sqlite,
+    pause: Duration,
+    failures: u32,
+}
+
+impl Book for Slow {
+    fn append(&mut self, rows: &[Row]) -> Result<(), StoreError> {
+        std::thread::sleep(self.pause);
+        if self.failures > 0 {
+            self.failures -= 1;
+            return Err(StoreError::Shared("disk".into(), "full".into()));
+        }
+        self.db.append(rows)
+    }
+    fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError> {
+        self.db.list_keys()
+    }
+    fn version(&mut self) -> Result<i64, StoreError> {
+        self.db.version()
+    }
+    fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError> {
+        self.db.fold(before, max)
+    }
+}
+
+#[test]
+fn a_commit_that_takes_half_a_second_does_not_hold_up_whoever_hands_over() {
+    let place = Place::new("slow");
+    let (tell, told) = channel();
+    let book = Slow { db: place.owner(), pause: Duration::from_millis(500), failures: 1 };
+    let duties = Duties { urgent: true, ..Duties::default() };
+    let handle = spawn(book, duties, move |notice| drop(tell.send(notice))).unwrap();
+    assert_eq!(next(&told), StoreNotice::Keys(vec![]));
+    let began = Instant::now();
+    for n in 0..100 {
+        handle.write(vec![row(A, n, "m", 1)]);
+    }
+    assert!(began.elapsed() < Duration::from_millis(250), "{:?}", began.elapsed());
+    assert_eq!((next(&told), next(&told)), (StoreNotice::Failed, StoreNotice::Recovered));
+    assert_eq!(handle.finish(), 0);
+    assert_eq!(place.shared().count_rows().unwrap(), 100);
+}
+
+#[test]
+fn the_thread_folds_rows_older_than_the_retention() {
+    let place = Place::new("retention");
+    let mut db = place.owner();
+    let now = crate::io::clock::unix().0;
+    db.append(&[row(A, now - 40 * DAY, "m", 1), row(A, now - DAY, "m", 1)]).unwrap();
+    let duties = Duties { retention: Some(Duration::from_secs(32 * 86_400)), ..Duties::default() };
+    let handle = spawn(db, duties, |_| {}).unwrap();
+    let began = Instant::now();
+    while place.shared().count_rows().unwrap() > 1 {
+        assert!(began.elapsed() < Duration::from_secs(10));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    drop(handle);
+    let verdict = place.shared().verify().unwrap();
+    assert_eq!((verdict.rows, verdict.folded, verdict.differences), (1, 1, vec![]));
 }

@@ -118,7 +118,7 @@ fn server(page: &mut Page, high: &High) {
         }
         None => page.line("# tls: none"),
     }
-    page.strings("cors_origins", server.cors_origins.iter().map(String::as_str));
+    page.strings("cors_origins", server.cors_origins.iter().map(|origin| &**origin));
     page.key("reuse_port", server.reuse_port);
     page.key("max_connections", server.max_connections);
     page.key("max_connections_per_ip", server.max_connections_per_ip);

@@ -64,7 +64,8 @@ pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>, limits: &Upst
 pub(super) fn authorities(providers: &mut [Provider]) -> Vec<AuthoritySpec> {
     let mut table: Vec<AuthoritySpec> = Vec::new();
     for provider in providers.iter_mut().filter(|provider| provider.tls) {
-        let spec = AuthoritySpec { server_name: provider.host.to_string(), ca_file: provider.ca_file.clone() };
+        let (server_name, ca_file) = (provider.host.to_string(), provider.ca_file.clone());
+        let spec = AuthoritySpec { server_name, ca_file, retired: false };
         let index = table.iter().position(|known| *known == spec).unwrap_or_else(|| {
             table.push(spec);
             table.len() - 1

@@ -7,6 +7,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
@@ -29,7 +30,7 @@ pub struct Server {
     /// Certificate and key for clients; `None` serves plain HTTP.
     pub tls: Option<TlsFiles>,
     /// Origins that browsers may call from; empty switches CORS off.
-    pub cors_origins: Vec<String>,
+    pub cors_origins: Vec<Arc<str>>,
     /// Several processes share the listeners.
     pub reuse_port: bool,
     /// Client connections at once.
@@ -157,6 +158,10 @@ fn read_listeners(reader: &mut Reader<'_>, s: &mut Section<'_>, server: &mut Ser
         if server.admin_listen.is_some_and(|at| at.port() != 0 && server.listen.contains(&at)) {
             reader.error(&field, "must differ from `listen`: health and metrics are not for clients");
         }
+        let exposed = server.admin_listen.filter(|at| !at.ip().is_loopback());
+        if let (Some(at), None) = (exposed, s.peek_start("admin_token")) {
+            reader.error(&field, format!("{} can be reached from other hosts: set an `admin_token`", at.ip()));
+        }
     }
     server.admin_token = reader.secret(s, "admin_token");
     if let Some(field) = s.take("key_prefix")
@@ -186,7 +191,7 @@ fn read_listeners(reader: &mut Reader<'_>, s: &mut Section<'_>, server: &mut Ser
             !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.:[]".contains(&b))
         });
         if good || origin == "*" {
-            server.cors_origins.push(origin);
+            server.cors_origins.push(origin.into());
         } else {
             reader.error(&field, "expected an origin such as \"https://app.example.com\", or \"*\"");
         }

@@ -249,6 +249,7 @@ fn values_of_the_server_table_are_checked() {
         ("tls = { cert = \"cert.pem\" }", "server.tls.key", "missing"),
         ("tls = { cert = \"none.pem\", key = \"key.pem\" }", "server.tls.cert", "cannot read"),
         ("tls = { cert = \"plain.txt\", key = \"key.pem\" }", "server.tls.cert", "no PEM block"),
+        ("admin_listen = \"0.0.0.0:81\"", "server.admin_listen", "set an `admin_token`"),
         ("cors_origins = [\"a.example\"]", "server.cors_origins[0]", "expected an origin"),
         ("cors_origins = [\"https://a.example/path\"]", "server.cors_origins[0]", "expected an origin"),
         ("reuse_port = 1", "server.reuse_port", "true or false"),

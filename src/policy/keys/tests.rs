@@ -19,6 +19,7 @@ fn record(issued: &Issued) -> KeyRecord {
         created: Unix(0),
         expires: None,
         revoked: None,
+        former: Vec::new(),
     }
 }
 
@@ -171,13 +172,33 @@ fn a_key_keeps_its_place_while_others_come_and_go() {
 }
 
 #[test]
-fn two_digests_under_one_id_open_the_same_place() {
-    // What a rotation with grace stores: a new secret beside the old one, same id and history.
-    let (old, new) = (issue("tg_", filler(14)), issue("tg_", filler(15)));
-    let keys = table(vec![record(&old), KeyRecord { digest: new.digest, ..record(&old) }]);
-    let by_old = keys.identify(old.text.as_bytes(), "tg_", NOW);
-    assert!(by_old.is_some());
-    assert_eq!(by_old, keys.identify(new.text.as_bytes(), "tg_", NOW));
+fn a_former_secret_opens_the_same_place_until_its_end() {
+    let old = issue("tg_", filler(14));
+    let new = reissue("tg_", old.id, filler(15));
+    assert_eq!((new.id, well_formed(new.text.as_bytes(), "tg_")), (old.id, Some(old.id)));
+    assert_ne!(new.text, old.text);
+    let mut rotated = record(&old);
+    rotated.rotate(new.digest, Unix(NOW.0 + 10), NOW);
+    let mut keys = table(vec![rotated.clone()]);
+    let opens = |keys: &Keys, issued: &Issued, after| {
+        keys.identify(issued.text.as_bytes(), "tg_", Unix(NOW.0 + after)).is_some()
+    };
+    assert!(opens(&keys, &old, 9) && opens(&keys, &new, 9) && opens(&keys, &new, 11));
+    assert!(!opens(&keys, &old, 10));
+    rotated.revoked = Some(NOW);
+    keys.load(vec![rotated]);
+    assert!(!opens(&keys, &old, 0) && !opens(&keys, &new, 0), "revocation ends all secrets");
+}
+
+#[test]
+fn a_key_has_no_more_former_secrets_than_the_bound() {
+    let first = issue("tg_", filler(16));
+    let mut key = record(&first);
+    for n in 0..20 {
+        key.rotate([n; 32], Unix(NOW.0 + 100 + u64::from(n)), NOW);
+    }
+    assert_eq!(key.former.len(), FORMER_MAX);
+    assert!(key.former.iter().all(|former| former.until.0 >= NOW.0 + 100));
 }
 
 #[test]

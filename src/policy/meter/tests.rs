@@ -1,7 +1,7 @@
 use super::*;
 use crate::base::rng::Rng;
 use crate::policy::plan::UNLIMITED;
-use crate::policy::window::{DAY_MS, parse_moment};
+use crate::policy::window::{DAY_MS, Period, parse_moment};
 
 const KEY: KeyIx = KeyIx(0);
 
@@ -192,16 +192,114 @@ fn keys_do_not_share_counters() {
     }
 }
 
+/// Uses up to `n` requests; how many were admitted.
+fn drain(meter: &mut Meter, plan: &Plan, now: Unix, n: u64) -> u64 {
+    let mut admitted = 0;
+    for _ in 0..n {
+        if let Ok(hold) = meter.admit(KEY, plan, now, 0) {
+            meter.settle(hold, 1);
+            admitted += 1;
+        }
+    }
+    admitted
+}
+
 #[test]
-fn a_clock_set_back_hands_out_nothing_twice() {
-    let plan = Plan { requests: 1, tokens: 10, period: Period::Day, ..plan() };
+fn a_clock_set_back_hands_out_nothing_twice_and_blocks_for_one_window_at_most() {
+    let plan = Plan { requests: 5, ..plan() };
     let mut meter = Meter::new();
-    let hold = meter.admit(KEY, &plan, at("2026-11-20T00:00:10Z"), 0).unwrap();
-    meter.settle(hold, 10);
-    let back = at("2026-11-19T23:58:00Z");
-    assert_eq!(kind(meter.admit(KEY, &plan, back, 0)), Some(LimitKind::TokensPerPeriod));
-    assert_eq!(meter.standing(KEY, &plan, back).remaining_requests, 0);
-    assert_eq!(meter.standing(KEY, &plan, back).renews, at("2026-11-21"));
+    assert_eq!(drain(&mut meter, &plan, at("2026-11-20T09:10:10Z"), 9), 5);
+    // An hour back, into a window of which nothing is known: what was spent stays spent until that window ends.
+    let back = at("2026-11-20T08:10:50Z");
+    assert_eq!(drain(&mut meter, &plan, back, 9), 0);
+    assert_eq!(meter.standing(KEY, &plan, back).reset_at, at("2026-11-20T08:11:00Z"));
+    assert_eq!(drain(&mut meter, &plan, at("2026-11-20T08:11:00Z"), 9), 5);
+    assert_eq!(drain(&mut meter, &plan, at("2026-11-20T08:12:00Z"), 9), 5);
+    // And when the clock comes to the window that was spent, it is.
+    assert_eq!(drain(&mut meter, &plan, at("2026-11-20T09:10:30Z"), 9), 0);
+    assert_eq!(drain(&mut meter, &plan, at("2026-11-20T09:11:00Z"), 9), 5);
+}
+
+#[test]
+fn a_clock_set_forward_and_back_finds_every_window_as_it_was() {
+    let plan = Plan { requests: 5, ..plan() };
+    let mut meter = Meter::new();
+    let (now, far) = (at("2026-11-20T09:10:10Z"), at("2027-11-20T09:10:10Z"));
+    assert_eq!(drain(&mut meter, &plan, now, 3), 3);
+    assert_eq!(drain(&mut meter, &plan, far, 9), 5);
+    assert_eq!(drain(&mut meter, &plan, now, 9), 2, "the present window goes on where it stood");
+    for minute in 1..50 {
+        assert_eq!(drain(&mut meter, &plan, Unix(now.0 + minute * 60_000), 9), 5, "minute {minute}");
+    }
+    assert_eq!(drain(&mut meter, &plan, far, 9), 0, "the far one stays spent");
+}
+
+#[test]
+fn periods_are_what_their_days_are_however_the_clock_jumps() {
+    let plan = Plan { tokens: 10, period: Period::Day, ..plan() };
+    let mut meter = Meter::new();
+    let (today, yesterday) = (at("2026-11-20T00:00:10Z"), at("2026-11-19T23:58:00Z"));
+    meter.restore_day(KEY, &plan, today, at("2026-11-19"), 7);
+    assert_eq!(drain(&mut meter, &plan, today, 20), 10);
+    assert_eq!(drain(&mut meter, &plan, yesterday, 20), 3);
+    assert_eq!(meter.standing(KEY, &plan, yesterday).renews, at("2026-11-20"));
+    assert_eq!(drain(&mut meter, &plan, today, 20), 0);
+}
+
+#[test]
+fn a_request_that_runs_while_the_clock_jumps_is_settled_where_it_was_admitted() {
+    let plan = Plan { tokens: 1_000, tokens_per_window: 100, ..plan() };
+    let mut meter = Meter::new();
+    let now = at("2026-11-20T09:10:10Z");
+    let hold = meter.admit(KEY, &plan, now, 80).unwrap();
+    let back = at("2026-11-20T07:00:00Z");
+    let other = meter.admit(KEY, &plan, back, 20).unwrap();
+    assert_eq!(kind(meter.admit(KEY, &plan, back, 0)), Some(LimitKind::TokensPerWindow), "80 and 20 are reserved");
+    meter.settle(hold, 50);
+    meter.settle(other, 10);
+    assert_eq!(meter.standing(KEY, &plan, back).remaining_tokens, 40);
+    assert_eq!(meter.standing(KEY, &plan, now).remaining_tokens, 50);
+    assert_eq!(meter.standing(KEY, &plan, now).used, 60);
+}
+
+/// Whatever the clock and the plans do: no counter wraps, none forgets a token, and nothing stays reserved.
+#[test]
+fn no_sequence_of_jumps_and_changes_of_plan_loses_or_doubles_a_token() {
+    for seed in 0..60 {
+        let mut rng = Rng::from_u64(seed);
+        let (mut meter, mut now, mut used) = (Meter::new(), at("2026-11-15"), 0);
+        let mut open = Vec::new();
+        let periods = [Period::Month, Period::Week, Period::Day];
+        let mut plan = Plan { tokens: 1 << 40, tokens_per_window: 1 << 40, requests: 1 << 40, ..plan() };
+        for _ in 0..400 {
+            match rng.below(8) {
+                0 => now = Unix(now.0 + rng.below(3 * DAY_MS)),
+                1 => now = Unix(now.0.saturating_sub(rng.below(DAY_MS)).max(at("2026-11-01").0)),
+                2 => plan.period = periods[rng.below(3) as usize],
+                3 => plan.window = Duration::from_secs([1, 60, 3600, 90_000][rng.below(4) as usize]),
+                4 if !open.is_empty() => {
+                    let hold = open.swap_remove(rng.below(open.len() as u64) as usize);
+                    let tokens = rng.below(500);
+                    used += tokens;
+                    meter.settle(hold, tokens);
+                }
+                _ => open.push(meter.admit(KEY, &plan, now, rng.below(300)).unwrap()),
+            }
+        }
+        open.into_iter().for_each(|hold| meter.refund(hold));
+        let account = &mut meter.accounts[0];
+        assert_eq!((account.running, account.window.reserved, account.period.reserved), (0, 0, 0), "seed {seed}");
+        // All days of a long year of months: every token is in exactly one of them.
+        plan.period = Period::Month;
+        let mut found = 0;
+        for month in 0..36 {
+            let (start, _) = Period::Month.bounds(Unix(at("2026-11-01").0 + month * 31 * DAY_MS));
+            if Period::Month.bounds(Unix(at("2026-11-01").0 + (month + 1) * 31 * DAY_MS)).0 != start {
+                found += meter.standing(KEY, &plan, start).used;
+            }
+        }
+        assert_eq!(found, used, "seed {seed}");
+    }
 }
 
 #[test]
@@ -212,10 +310,13 @@ fn a_changed_plan_takes_effect_at_once_and_old_holds_do_no_harm() {
     let hold = meter.admit(KEY, &monthly, now, 90).unwrap();
     assert_eq!(meter.standing(KEY, &daily, now).renews, at("2026-11-21"));
     meter.settle(hold, 60);
-    assert_eq!(meter.standing(KEY, &daily, now).used, 0);
-    let hold = meter.admit(KEY, &daily, now, 99).unwrap();
-    meter.settle(hold, 1);
-    assert_eq!(meter.standing(KEY, &daily, now).used, 1);
+    // What the day has seen so far counts in the day that the plan has now.
+    assert_eq!(meter.standing(KEY, &daily, now).used, 60);
+    let hold = meter.admit(KEY, &daily, now, 39).unwrap();
+    assert!(meter.admit(KEY, &daily, now, 0).is_ok());
+    meter.settle(hold, 40);
+    assert_eq!(meter.standing(KEY, &daily, now).used, 100);
+    assert_eq!(meter.standing(KEY, &monthly, now).used, 100);
 }
 
 #[test]
@@ -322,7 +423,8 @@ fn holds_that_nobody_has_any_more_are_taken_back() {
     let kept = meter.admit(KEY, &plan, now, 10).unwrap();
     drop(meter.admit(KEY, &plan, now, 990).unwrap());
     assert!(meter.spent(KEY, &plan, now).is_err());
-    assert_eq!(meter.reclaim(|id| id == kept.id()), 1);
+    let lost = meter.reclaim(|id| id == kept.id());
+    assert_eq!((lost.len(), lost[0].0, lost[0].1.reserved), (1, KEY, 990));
     assert_eq!(meter.open_holds(), 1);
     assert!(meter.spent(KEY, &plan, now).is_ok());
     meter.settle(kept, 5);

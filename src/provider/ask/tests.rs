@@ -35,7 +35,7 @@ fn weather() -> Value {
 fn names(ask: &Ask) -> Vec<String> {
     let call = |part: &'_ Part| match part {
         Part::Call(call) => Some(call.name.clone()),
-        Part::Text(_) => None,
+        Part::Think(_) | Part::Text(_) => None,
     };
     ask.script.parts.iter().filter_map(call).collect()
 }
@@ -145,4 +145,46 @@ fn the_limit_that_wins_is_the_newer_name() {
     let ask = chat(with("#sim tokens=9", json!({ "max_completion_tokens": 4, "max_tokens": 7 })));
     assert_eq!((ask.script.tokens, ask.script.finish), (4, Finish::Length));
     assert_eq!(chat(with("#sim tokens=9", json!({}))).script.tokens, 9);
+}
+
+#[test]
+fn turns_are_counted_and_their_results_reported() {
+    let question = "#sim turns=2 calls=2 report think=1";
+    let schema = json!({ "type": "object", "properties": { "n": { "type": "integer" } } });
+    let tools = json!([{ "name": "alpha", "input_schema": schema }, { "name": "beta", "input_schema": schema }]);
+    let mut history = vec![json!({ "role": "user", "content": question })];
+    let ask_with =
+        |history: &[Value]| messages(json!({ "model": "m", "max_tokens": 99, "tools": tools, "messages": history }));
+    let mut given = Vec::new();
+    for turn in 0..2 {
+        let ask = ask_with(&history);
+        assert_eq!((names(&ask), ask.script.finish), (vec!["alpha".into(), "beta".into()], Finish::Tools));
+        assert_eq!(ask.script.parts[0], Part::Think(Text::Words(1)));
+        let args = ask
+            .script
+            .parts
+            .iter()
+            .filter_map(|part| if let Part::Call(call) = part { Some(call.args.concat()) } else { None });
+        given.extend(args);
+        let calls =
+            [0, 1].map(|n| json!({ "type": "tool_use", "id": format!("t{turn}{n}"), "name": "alpha", "input": {} }));
+        let results = [0, 1].map(|n| json!({ "type": "tool_result", "tool_use_id": format!("t{turn}{n}"), "content": format!("r{turn}{n}") }));
+        history
+            .extend([json!({ "role": "assistant", "content": calls }), json!({ "role": "user", "content": results })]);
+    }
+    assert_eq!(given, [1, 2, 3, 4].map(|n| format!("{{\"n\":{n}}}")));
+    let ask = ask_with(&history);
+    assert_eq!(ask.script.parts[1..], [Part::Text(Text::words_of("r00 r01 r10 r11"))]);
+    assert_eq!(ask.script.finish, Finish::Stop);
+}
+
+#[test]
+fn stop_sequences_and_refusals_end_an_answer() {
+    let ask = chat(with("Hi", json!({ "stop": ["made", ""] })));
+    assert_eq!((ask.script.tokens, ask.script.finish), (4, Finish::Sequence));
+    assert_eq!(ask.script.sequence.as_deref(), Some("made"));
+    let ask = messages(with("Hi", json!({ "stop_sequences": ["gate"], "max_tokens": 2 })));
+    assert_eq!((ask.script.tokens, ask.script.finish, ask.script.sequence), (2, Finish::Length, None));
+    assert_eq!(chat(with("Hi", json!({ "stop": "nowhere" }))).script.finish, Finish::Stop);
+    assert_eq!(chat(with("#sim refuse", json!({}))).script.finish, Finish::Refusal);
 }

@@ -1,4 +1,5 @@
-"""The official `anthropic` package, unmodified, at the messages endpoint. Specification sections 2, 4.2, 5, 7 and 8."""
+"""The official `anthropic` package, unmodified, at the messages endpoint: models behind an upstream of the same shape,
+and translated ones. Specification sections 2, 4.2, 5, 7 and 8."""
 
 import asyncio
 import re
@@ -8,6 +9,7 @@ import anthropic
 
 GATEWAY = None
 REQUEST_ID = re.compile(r"^req_[0-9a-f]{32}$")
+MID_STREAM = {"error_after=3": "upstream_error", "cut_after=3": "upstream_error", "stall_after=3": "timeout_error"}
 WEATHER = {
     "name": "get_weather",
     "description": "The weather in a city",
@@ -24,59 +26,74 @@ def user(text):
     return [{"role": "user", "content": text}]
 
 
-def asked(text, **more):
-    return {"model": "large", "max_tokens": 1000, "messages": user(text), **more}
+def asked(model, text, **more):
+    return {"model": model, "max_tokens": 1000, "messages": user(text), **more}
 
 
 class Answers(unittest.TestCase):
+    model = "large"
+
     def test_whole(self):
-        answer = client().messages.create(**asked("one two\n#sim tokens=6", system="be brief"))
+        answer = client().messages.create(**asked(self.model, "one two\n#sim tokens=6", system="be brief"))
         self.assertRegex(answer.id, REQUEST_ID)
         self.assertEqual(answer._request_id, answer.id)
-        self.assertEqual((answer.type, answer.role, answer.model), ("message", "assistant", "large"))
+        self.assertEqual((answer.type, answer.role, answer.model), ("message", "assistant", self.model))
         self.assertEqual(answer.stop_reason, "end_turn")
         self.assertEqual(len(answer.content[0].text.split()), 6)
         self.assertEqual((answer.usage.input_tokens, answer.usage.output_tokens), (6, 6))
-        self.assertEqual(GATEWAY.last()["body"]["system"], "be brief")
+        self.check_system(GATEWAY.last()["body"])
+
+    def check_system(self, sent):
+        self.assertEqual(sent["system"], "be brief")
 
     def test_both_ways_to_send_the_key(self):
         other = anthropic.Anthropic(auth_token=GATEWAY.key, api_key=None, base_url=f"http://{GATEWAY.gateway}")
-        self.assertEqual(other.messages.create(**asked("x")).role, "assistant")
+        self.assertEqual(other.messages.create(**asked(self.model, "x")).role, "assistant")
         headers = {"x-api-key": GATEWAY.key, "authorization": anthropic.omit} if hasattr(anthropic, "omit") else {}
-        self.assertEqual(client().messages.create(**asked("x"), extra_headers=headers).role, "assistant")
+        self.assertEqual(client().messages.create(**asked(self.model, "x"), extra_headers=headers).role, "assistant")
 
     def test_streamed(self):
-        events = list(client().messages.create(**asked("x\n#sim tokens=9"), stream=True))
+        events = list(client().messages.create(**asked(self.model, "x\n#sim tokens=9"), stream=True))
         kinds = [event.type for event in events if event.type != "ping"]
         self.assertEqual(kinds[:2], ["message_start", "content_block_start"])
         self.assertEqual(kinds[-3:], ["content_block_stop", "message_delta", "message_stop"])
         self.assertRegex(events[0].message.id, REQUEST_ID)
-        self.assertEqual(events[0].message.model, "large")
+        self.assertEqual(events[0].message.model, self.model)
         text = "".join(event.delta.text for event in events if event.type == "content_block_delta")
         self.assertEqual(len(text.split()), 9)
 
     def test_stream_helper_accumulates(self):
-        with client().messages.stream(**asked("größe 東京\n#sim echo")) as stream:
+        with client().messages.stream(**asked(self.model, "größe 東京\n#sim echo")) as stream:
             text = "".join(stream.text_stream)
             answer = stream.get_final_message()
         self.assertEqual((text, answer.content[0].text), ("größe 東京", "größe 東京"))
-        self.assertEqual((answer.model, answer.stop_reason), ("large", "end_turn"))
+        self.assertEqual((answer.model, answer.stop_reason), (self.model, "end_turn"))
         self.assertEqual(answer.usage.output_tokens, 2)
 
     def test_async_client(self):
         async def ask():
             url = f"http://{GATEWAY.gateway}"
             async with anthropic.AsyncAnthropic(api_key=GATEWAY.key, base_url=url) as client:
-                return await asyncio.gather(*[client.messages.create(**asked(f"{n}\n#sim echo")) for n in range(20)])
+                bodies = [asked(self.model, f"{n}\n#sim echo") for n in range(20)]
+                return await asyncio.gather(*[client.messages.create(**body) for body in bodies])
 
         answers = asyncio.run(ask())
         self.assertEqual([answer.content[0].text for answer in answers], [str(n) for n in range(20)])
 
 
+class TranslatedAnswers(Answers):
+    model = "small"
+
+    def check_system(self, sent):
+        self.assertEqual((sent["messages"][0]["role"], sent["messages"][0]["content"]), ("system", "be brief"))
+
+
 class Tools(unittest.TestCase):
+    model = "large"
+
     def test_call_and_loop(self):
         messages = user("What about get_weather?")
-        more = {"model": "large", "max_tokens": 1000, "tools": [WEATHER]}
+        more = {"model": self.model, "max_tokens": 1000, "tools": [WEATHER]}
         first = client().messages.create(messages=messages, **more)
         self.assertEqual(first.stop_reason, "tool_use")
         call = first.content[-1]
@@ -85,11 +102,13 @@ class Tools(unittest.TestCase):
         messages = messages + [{"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}]
         second = client().messages.create(messages=messages, **more)
         self.assertEqual(second.stop_reason, "end_turn")
-        sent = GATEWAY.last()["body"]["messages"]
+        self.check_loop(GATEWAY.last()["body"]["messages"], call, result)
+
+    def check_loop(self, sent, call, result):
         self.assertEqual((sent[1]["content"][-1]["id"], sent[2]["content"]), (call.id, [result]))
 
     def test_streamed_parallel_calls_by_the_helper(self):
-        with client().messages.stream(**asked("x\n#sim tool calls=2", tools=[WEATHER])) as stream:
+        with client().messages.stream(**asked(self.model, "x\n#sim tool calls=2", tools=[WEATHER])) as stream:
             for _ in stream:
                 pass
             answer = stream.get_final_message()
@@ -99,23 +118,45 @@ class Tools(unittest.TestCase):
 
     def test_forced_choice(self):
         choice = {"type": "tool", "name": "get_weather"}
-        answer = client().messages.create(**asked("x", tools=[WEATHER], tool_choice=choice))
+        answer = client().messages.create(**asked(self.model, "x", tools=[WEATHER], tool_choice=choice))
         self.assertEqual(answer.content[-1].name, "get_weather")
-        self.assertEqual(GATEWAY.last()["body"]["tool_choice"], choice)
+        self.check_choice(GATEWAY.last()["body"])
+
+    def check_choice(self, sent):
+        self.assertEqual(sent["tool_choice"]["name"], "get_weather")
 
     def test_image(self):
         source = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
         content = [{"type": "image", "source": source}, {"type": "text", "text": "what is this?"}]
-        answer = client().messages.create(**asked(content))
+        answer = client().messages.create(**asked(self.model, content))
         self.assertEqual(answer.stop_reason, "end_turn")
-        self.assertEqual(GATEWAY.last()["body"]["messages"][0]["content"], content)
+        self.check_image(GATEWAY.last()["body"]["messages"][0]["content"], content)
+
+    def check_image(self, sent, content):
+        self.assertEqual(sent, content)
 
     def test_cached_tokens(self):
-        usage = client().messages.create(**asked("one two three\n#sim cached=2 written=1 tokens=3")).usage
+        usage = client().messages.create(**asked(self.model, "one two three\n#sim cached=2 written=1 tokens=3")).usage
         self.assertEqual((usage.cache_read_input_tokens, usage.cache_creation_input_tokens), (2, 1))
 
 
+class TranslatedTools(Tools):
+    model = "small"
+
+    def check_loop(self, sent, call, result):
+        self.assertEqual((sent[1]["tool_calls"][0]["id"], sent[2]["tool_call_id"]), (call.id, call.id))
+        self.assertEqual((sent[2]["role"], sent[2]["content"]), ("tool", "4 degrees"))
+
+    def check_choice(self, sent):
+        self.assertEqual(sent["tool_choice"]["function"], {"name": "get_weather"})
+
+    def check_image(self, sent, content):
+        self.assertEqual(sent[0]["image_url"]["url"], "data:image/png;base64,iVBORw0KGgo=")
+
+
 class Models(unittest.TestCase):
+    model = "large"
+
     def test_list_and_retrieve(self):
         models = list(client().models.list(limit=1000))
         self.assertEqual([model.id for model in models], ["small", "large", "hasty", "hasty-large"])
@@ -128,6 +169,8 @@ class Models(unittest.TestCase):
 
 
 class Errors(unittest.TestCase):
+    model, hasty = "large", "hasty-large"
+
     def check(self, kind, status, word, call):
         with self.assertRaises(kind) as raised:
             call()
@@ -140,8 +183,8 @@ class Errors(unittest.TestCase):
         self.assertEqual(error.body["error"]["request_id"], error.request_id)
         return error
 
-    def create(self, text="x", key=None, options=None, **more):
-        return lambda: client(key, **(options or {})).messages.create(**asked(text, **more))
+    def create(self, text="x", key=None, options=None, model=None, **more):
+        return lambda: client(key, **(options or {})).messages.create(**asked(model or self.model, text, **more))
 
     def test_400(self):
         error = self.check(anthropic.BadRequestError, 400, "invalid_request_error", self.create(max_tokens=0))
@@ -157,7 +200,7 @@ class Errors(unittest.TestCase):
         self.check(anthropic.AuthenticationError, 401, "authentication_error", self.create(key=key))
 
     def test_403_model(self):
-        key = GATEWAY.issue("--models", "small")
+        key = GATEWAY.issue("--models", "hasty-large")
         self.check(anthropic.PermissionDeniedError, 403, "permission_error", self.create(key=key))
 
     def test_403_endpoint(self):
@@ -195,15 +238,19 @@ class Errors(unittest.TestCase):
 
     def test_504(self):
         for stream in [False, True]:
-            call = self.create("x\n#sim stall_head", model="hasty-large", stream=stream)
+            call = self.create("x\n#sim stall_head", model=self.hasty, stream=stream)
             self.check(anthropic.GatewayTimeoutError, 504, "timeout_error", call)
 
     def test_error_in_mid_stream(self):
-        for how, kind in [("error_after=3", "upstream_error"), ("cut_after=3", "upstream_error"), ("stall_after=3", "timeout_error")]:
-            stream = self.create(f"x\n#sim tokens=9 {how}", model="hasty-large", stream=True)()
+        for how, kind in MID_STREAM.items():
+            stream = self.create(f"x\n#sim tokens=9 {how}", model=self.hasty, stream=True)()
             seen = []
             with self.assertRaises(anthropic.APIStatusError) as raised:
                 for event in stream:
                     seen.append(event)
             self.assertEqual(raised.exception.type, kind)
             self.assertEqual(raised.exception.body["error"]["request_id"], seen[0].message.id)
+
+
+class TranslatedErrors(Errors):
+    model, hasty = "small", "hasty"

@@ -1,4 +1,5 @@
-"""The official `openai` package, unmodified, at the chat endpoint. Specification sections 2, 4.1, 5, 7 and 8."""
+"""The official `openai` package, unmodified, at the chat endpoint: models behind an upstream of the same shape, and
+translated ones. Specification sections 2, 4.1, 5, 7 and 8."""
 
 import asyncio
 import json
@@ -10,6 +11,7 @@ import openai
 GATEWAY = None
 REQUEST_ID = re.compile(r"^req_[0-9a-f]{32}$")
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
+MID_STREAM = {"error_after=3": "upstream_error", "cut_after=3": "upstream_error", "stall_after=3": "timeout_error"}
 WEATHER = {
     "type": "function",
     "function": {
@@ -30,27 +32,29 @@ def user(text):
 
 
 class Answers(unittest.TestCase):
+    model = "small"
+
     def test_whole(self):
-        answer = client().chat.completions.create(model="small", messages=user("one two\n#sim tokens=6"))
+        answer = client().chat.completions.create(model=self.model, messages=user("one two\n#sim tokens=6"))
         self.assertRegex(answer.id, REQUEST_ID)
         self.assertEqual(answer._request_id, answer.id)
-        self.assertEqual((answer.object, answer.model), ("chat.completion", "small"))
+        self.assertEqual((answer.object, answer.model), ("chat.completion", self.model))
         self.assertEqual(answer.choices[0].finish_reason, "stop")
         self.assertEqual(len(answer.choices[0].message.content.split()), 6)
         usage = answer.usage
         self.assertEqual((usage.prompt_tokens, usage.completion_tokens, usage.total_tokens), (4, 6, 10))
 
     def test_headers_by_the_raw_response(self):
-        raw = client().chat.completions.with_raw_response.create(model="small", messages=user("x"))
+        raw = client().chat.completions.with_raw_response.create(model=self.model, messages=user("x"))
         self.assertEqual(raw.headers["x-gateway-request-id"], raw.parse().id)
         self.assertTrue(int(raw.headers["x-ratelimit-remaining-requests"]) > 0)
 
     def test_streamed(self):
-        stream = client().chat.completions.create(model="small", stream=True, messages=user("x\n#sim tokens=9"))
+        stream = client().chat.completions.create(model=self.model, stream=True, messages=user("x\n#sim tokens=9"))
         chunks = list(stream)
         self.assertEqual(len({chunk.id for chunk in chunks}), 1)
         self.assertRegex(chunks[0].id, REQUEST_ID)
-        self.assertTrue(all(chunk.model == "small" and chunk.usage is None for chunk in chunks))
+        self.assertTrue(all(chunk.model == self.model and chunk.usage is None for chunk in chunks))
         text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
         self.assertEqual(len(text.split()), 9)
         self.assertEqual(chunks[-1].choices[0].finish_reason, "stop")
@@ -58,25 +62,26 @@ class Answers(unittest.TestCase):
     def test_streamed_with_usage(self):
         options = {"include_usage": True}
         stream = client().chat.completions.create(
-            model="small", stream=True, stream_options=options, messages=user("one\n#sim tokens=9")
+            model=self.model, stream=True, stream_options=options, messages=user("one\n#sim tokens=9")
         )
         last = list(stream)[-1]
         self.assertEqual((last.choices, last.usage.prompt_tokens, last.usage.completion_tokens), ([], 3, 9))
 
     def test_stream_helper_accumulates(self):
-        with client().chat.completions.stream(model="small", messages=user("größe 東京\n#sim echo")) as stream:
+        with client().chat.completions.stream(model=self.model, messages=user("größe 東京\n#sim echo")) as stream:
             kinds = [event.type for event in stream]
             answer = stream.get_final_completion()
         self.assertIn("content.delta", kinds)
         self.assertEqual(answer.choices[0].message.content, "größe 東京")
-        self.assertEqual((answer.model, answer.choices[0].finish_reason), ("small", "stop"))
+        self.assertEqual((answer.model, answer.choices[0].finish_reason), (self.model, "stop"))
 
     def test_async_client(self):
         async def ask():
             url = f"http://{GATEWAY.gateway}/v1"
             async with openai.AsyncOpenAI(api_key=GATEWAY.key, base_url=url) as client:
-                asked = [client.chat.completions.create(model="small", messages=user(f"{n}\n#sim echo")) for n in range(20)]
-                return await asyncio.gather(*asked)
+                texts = [f"{n}\n#sim echo" for n in range(20)]
+                create = client.chat.completions.create
+                return await asyncio.gather(*[create(model=self.model, messages=user(text)) for text in texts])
 
         answers = asyncio.run(ask())
         self.assertEqual([answer.choices[0].message.content for answer in answers], [str(n) for n in range(20)])
@@ -84,7 +89,7 @@ class Answers(unittest.TestCase):
     def test_a_stream_that_is_left_does_not_hurt(self):
         aborted = GATEWAY.stats()["aborted"]
         stream = client().chat.completions.create(
-            model="small", stream=True, messages=user("x\n#sim tokens=100000 pace=100")
+            model=self.model, stream=True, messages=user("x\n#sim tokens=100000 pace=100")
         )
         next(iter(stream))
         stream.close()
@@ -93,24 +98,32 @@ class Answers(unittest.TestCase):
         wait_until("the upstream to be closed", lambda: GATEWAY.stats()["aborted"] > aborted)
 
 
+class TranslatedAnswers(Answers):
+    model = "large"
+
+
 class Tools(unittest.TestCase):
+    model = "small"
+
     def test_call_and_loop(self):
         messages = user("What about get_weather?")
-        first = client().chat.completions.create(model="small", messages=messages, tools=[WEATHER])
+        first = client().chat.completions.create(model=self.model, messages=messages, tools=[WEATHER])
         self.assertEqual(first.choices[0].finish_reason, "tool_calls")
         message = first.choices[0].message
         call = message.tool_calls[0]
         self.assertEqual((call.type, call.function.name), ("function", "get_weather"))
         self.assertEqual(json.loads(call.function.arguments), {"city": "Oslo"})
         messages += [message, {"role": "tool", "tool_call_id": call.id, "content": "4 degrees"}]
-        second = client().chat.completions.create(model="small", messages=messages, tools=[WEATHER])
+        second = client().chat.completions.create(model=self.model, messages=messages, tools=[WEATHER])
         self.assertEqual(second.choices[0].finish_reason, "stop")
-        sent = GATEWAY.last()["body"]["messages"]
+        self.check_loop(GATEWAY.last()["body"]["messages"], call)
+
+    def check_loop(self, sent, call):
         self.assertEqual((sent[1]["tool_calls"][0]["id"], sent[2]["content"]), (call.id, "4 degrees"))
 
     def test_streamed_parallel_calls_by_the_helper(self):
         asked = user("x\n#sim tool calls=2")
-        with client().chat.completions.stream(model="small", messages=asked, tools=[WEATHER]) as stream:
+        with client().chat.completions.stream(model=self.model, messages=asked, tools=[WEATHER]) as stream:
             for _ in stream:
                 pass
             answer = stream.get_final_completion()
@@ -122,10 +135,13 @@ class Tools(unittest.TestCase):
     def test_forced_choice(self):
         choice = {"type": "function", "function": {"name": "get_weather"}}
         answer = client().chat.completions.create(
-            model="small", messages=user("x"), tools=[WEATHER], tool_choice=choice
+            model=self.model, messages=user("x"), tools=[WEATHER], tool_choice=choice
         )
         self.assertEqual(answer.choices[0].message.tool_calls[0].function.name, "get_weather")
-        self.assertEqual(GATEWAY.last()["body"]["tool_choice"], choice)
+        self.check_choice(GATEWAY.last()["body"])
+
+    def check_choice(self, sent):
+        self.assertEqual(sent["tool_choice"]["function"], {"name": "get_weather"})
 
     def test_structured_output(self):
         from pydantic import BaseModel
@@ -134,7 +150,7 @@ class Tools(unittest.TestCase):
             city: str
             number: int
 
-        answer = client().chat.completions.parse(model="small", messages=user("x"), response_format=Place)
+        answer = client().chat.completions.parse(model=self.model, messages=user("x"), response_format=Place)
         self.assertEqual(answer.choices[0].message.parsed, Place(city="Oslo", number=1))
 
     def test_image(self):
@@ -142,9 +158,29 @@ class Tools(unittest.TestCase):
             {"type": "text", "text": "what is this?"},
             {"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}},
         ]
-        answer = client().chat.completions.create(model="small", messages=user(content))
+        answer = client().chat.completions.create(model=self.model, messages=user(content))
         self.assertEqual(answer.choices[0].finish_reason, "stop")
-        self.assertEqual(GATEWAY.last()["body"]["messages"][0]["content"], content)
+        self.check_image(GATEWAY.last()["body"]["messages"][0]["content"], content)
+
+    def check_image(self, sent, content):
+        self.assertEqual(sent, content)
+
+
+class TranslatedTools(Tools):
+    model = "large"
+
+    def check_loop(self, sent, call):
+        use = {"type": "tool_use", "id": call.id, "name": "get_weather", "input": {"city": "Oslo"}}
+        self.assertEqual(sent[1]["content"][-1], use)
+        result = sent[2]["content"][0]
+        self.assertEqual((result["tool_use_id"], result["content"]), (call.id, "4 degrees"))
+
+    def check_choice(self, sent):
+        self.assertEqual(sent["tool_choice"]["name"], "get_weather")
+
+    def check_image(self, sent, content):
+        source = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
+        self.assertEqual(sent[1]["source"], source)
 
 
 class Models(unittest.TestCase):
@@ -160,6 +196,8 @@ class Models(unittest.TestCase):
 
 
 class Errors(unittest.TestCase):
+    model, hasty = "small", "hasty"
+
     def check(self, kind, status, word, call):
         with self.assertRaises(kind) as raised:
             call()
@@ -171,11 +209,13 @@ class Errors(unittest.TestCase):
         self.assertEqual(error.body["code"], status)
         return error
 
-    def create(self, text="x", key=None, model="small", stream=False, **options):
-        return lambda: client(key, **options).chat.completions.create(model=model, stream=stream, messages=user(text))
+    def create(self, text="x", key=None, model=None, stream=False, **options):
+        return lambda: client(key, **options).chat.completions.create(
+            model=model or self.model, stream=stream, messages=user(text)
+        )
 
     def test_400(self):
-        call = lambda: client().chat.completions.create(model="small", messages=[])
+        call = lambda: client().chat.completions.create(model=self.model, messages=[])
         error = self.check(openai.BadRequestError, 400, "invalid_request_error", call)
         self.assertIn("messages", error.message)
 
@@ -189,7 +229,7 @@ class Errors(unittest.TestCase):
         self.check(openai.AuthenticationError, 401, "authentication_error", self.create(key=key))
 
     def test_403_model(self):
-        key = GATEWAY.issue("--models", "large")
+        key = GATEWAY.issue("--models", "hasty")
         self.check(openai.PermissionDeniedError, 403, "permission_error", self.create(key=key))
 
     def test_403_endpoint(self):
@@ -201,7 +241,8 @@ class Errors(unittest.TestCase):
         self.check(openai.NotFoundError, 404, "not_found_error", lambda: client().models.retrieve("no-such"))
 
     def test_404_path(self):
-        self.check(openai.NotFoundError, 404, "not_found_error", lambda: client().embeddings.create(model="x", input="x"))
+        call = lambda: client().embeddings.create(model="x", input="x")
+        self.check(openai.NotFoundError, 404, "not_found_error", call)
 
     def test_413(self):
         call = self.create("x" * (33 << 20))
@@ -235,13 +276,13 @@ class Errors(unittest.TestCase):
 
     def test_504(self):
         for stream in [False, True]:
-            call = self.create("x\n#sim stall_head", model="hasty", stream=stream)
+            call = self.create("x\n#sim stall_head", model=self.hasty, stream=stream)
             error = self.check(openai.InternalServerError, 504, "timeout_error", call)
             self.assertIn("timeout", error.message)
 
     def test_error_in_mid_stream(self):
-        for how, kind in [("error_after=3", "upstream_error"), ("cut_after=3", "upstream_error"), ("stall_after=3", "timeout_error")]:
-            stream = self.create(f"x\n#sim tokens=9 {how}", model="hasty", stream=True)()
+        for how, kind in MID_STREAM.items():
+            stream = self.create(f"x\n#sim tokens=9 {how}", model=self.hasty, stream=True)()
             seen = []
             with self.assertRaises(openai.APIError) as raised:
                 for chunk in stream:
@@ -249,3 +290,7 @@ class Errors(unittest.TestCase):
             self.assertEqual(raised.exception.type, kind)
             self.assertRegex(raised.exception.body["request_id"], REQUEST_ID)
             self.assertEqual(raised.exception.body["request_id"], seen[0].id)
+
+
+class TranslatedErrors(Errors):
+    model, hasty = "large", "hasty-large"

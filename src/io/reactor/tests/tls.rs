@@ -45,7 +45,7 @@ fn pki(name: &str) -> Pki {
 
 impl Pki {
     fn authority(&self, name: &str) -> Vec<Authority> {
-        vec![Authority { server_name: name.into(), ca_file: Some(self.file.clone()) }]
+        vec![Authority { server_name: name.into(), ca_file: Some(self.file.clone()), retired: false }]
     }
 
     /// Lets `world` dial a server and shakes hands with it; what the world says about it is still to be heard.
@@ -221,17 +221,15 @@ fn a_second_connection_resumes_the_session_of_the_first() {
 
 #[test]
 fn a_bad_authority_is_named_when_the_loop_is_made() {
-    let setup = |authority: Authority| {
-        let world: io::Result<Peers> = Peers::load(&[authority]);
-        world.err().unwrap().to_string()
-    };
+    let setup = |authority: Authority| Security::load(&[authority], None, None).err().unwrap().to_string();
     let file = std::env::temp_dir().join(format!("tollgate-{}-empty.pem", std::process::id()));
     std::fs::write(&file, "no certificate here").unwrap();
-    let authority = |name: &str, path: &str| Authority { server_name: name.into(), ca_file: Some(path.into()) };
+    let authority =
+        |name: &str, path: &str| Authority { server_name: name.into(), ca_file: Some(path.into()), retired: false };
     let empty = file.display().to_string();
     assert_eq!(setup(authority("a.test", &empty)), format!("{empty}: no certificate in it"));
     assert!(setup(authority("a.test", "/nowhere/ca.pem")).starts_with("/nowhere/ca.pem: "));
-    let bad = Authority { server_name: "not a name".into(), ca_file: None };
+    let bad = Authority { server_name: "not a name".into(), ca_file: None, retired: false };
     assert_eq!(setup(bad), "`not a name` is not a name a certificate can carry");
     std::fs::remove_file(file).unwrap();
 }

@@ -1,0 +1,68 @@
+//! Reads the configuration and its certificates again, on a thread of its own, since files can be slow. Called by the
+//! outbox of the loop; answers by the mailbox. Decides nothing but whether everything is right.
+
+use super::setup;
+use crate::cli::load::{self, Secrets};
+use crate::gateway::Gateway;
+use crate::gateway::orders::{Notice, Reloaded};
+use crate::io::mailbox::Mailbox;
+use crate::io::reactor::{Note, Security};
+use crate::policy::config::High;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What reading again needs to know.
+#[derive(Clone)]
+pub(super) struct Reloader {
+    /// The file; `None` for the demo, which has none.
+    path: Option<PathBuf>,
+    /// What the loop uses at present.
+    security: Arc<Mutex<Security>>,
+    mailbox: Mailbox<Note<Gateway>>,
+}
+
+impl Reloader {
+    pub(super) fn new(path: Option<PathBuf>, security: Security, mailbox: Mailbox<Note<Gateway>>) -> Reloader {
+        Reloader { path, security: Arc::new(Mutex::new(security)), mailbox }
+    }
+
+    /// Begins to read. The gateway asks for one reading at a time.
+    pub(super) fn start(&self, before: Arc<High>) {
+        let theirs = self.clone();
+        let thread = std::thread::Builder::new().name("reload".into());
+        if let Err(error) = thread.spawn(move || theirs.serve(&before)) {
+            self.tell(Reloaded::Refused(vec![format!("no thread can be started: {error}")]));
+        }
+    }
+
+    fn serve(&self, before: &High) {
+        let news = match self.read(before) {
+            Ok((config, unchanged, security)) => {
+                // The loop has the certificates before the core has what refers to them; both read one box in order.
+                *self.security.lock().unwrap_or_else(PoisonError::into_inner) = security.clone();
+                let _ = self.mailbox.send(Note::Security(Box::new(security)));
+                Reloaded::Fresh { config: Arc::new(config), unchanged }
+            }
+            Err(errors) => Reloaded::Refused(errors),
+        };
+        self.tell(news);
+    }
+
+    fn tell(&self, news: Reloaded) {
+        // A full box means that the loop is gone.
+        let _ = self.mailbox.send(Note::Notice(Notice::Reloaded(news)));
+    }
+
+    fn read(&self, before: &High) -> Result<(High, Vec<String>, Security), Vec<String>> {
+        let path = self.path.as_ref().ok_or_else(|| vec!["there is no configuration file to read".to_string()])?;
+        let read = load::read(path, Secrets::Needed);
+        let mut config = read.map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+        if let Some(setting) = super::not_built_yet(&config) {
+            return Err(vec![format!("{setting} is accepted by the configuration but not built yet")]);
+        }
+        let unchanged = config.follow(before).map_err(|error| vec![error])?;
+        let present = self.security.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let security = setup::security(&config, Some(&present)).map_err(|error| vec![error])?;
+        Ok((config, unchanged, security))
+    }
+}

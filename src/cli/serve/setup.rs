@@ -1,0 +1,24 @@
+//! What the loop starts with: listeners, and the certificates of both sides. Reads certificate files; decides nothing.
+//! Called at the start, on reload, and by `check`.
+
+use super::Listeners;
+use crate::io::reactor::{Authority, Security, Setup};
+use crate::policy::config::{AuthoritySpec, High};
+
+/// Reads every certificate that `config` names. `before` is what a running process uses until now.
+pub(crate) fn security(config: &High, before: Option<&Security>) -> Result<Security, String> {
+    let authority = |spec: &AuthoritySpec| Authority {
+        server_name: spec.server_name.clone(),
+        ca_file: spec.ca_file.clone(),
+        retired: spec.retired,
+    };
+    let authorities: Vec<Authority> = config.authorities.iter().map(authority).collect();
+    let own = config.server.tls.as_ref().map(|files| (files.cert.as_path(), files.key.as_path()));
+    Security::load(&authorities, own, before).map_err(|error| error.to_string())
+}
+
+/// The listeners for clients come first; the one for health and metrics speaks plain HTTP, behind them.
+pub(super) fn setup(listeners: Listeners, security: Security) -> Setup {
+    let secured = listeners.clients.len();
+    Setup { listeners: listeners.clients.into_iter().chain(listeners.admin).collect(), secured, security }
+}

@@ -1,0 +1,149 @@
+//! What browsers are told (Fetch standard, section 3.2; contract section 1): whether a page of some origin may read an
+//! answer, and what it may send. Off unless `cors_origins` names someone. A preflight is answered before
+//! authentication, since browsers send none with it, and tells nothing that a page could not know.
+
+use super::Gateway;
+use super::answers::Extent;
+use super::exchange::Exchange;
+use super::respond::Opening;
+use crate::base::time::Now;
+use crate::policy::usage::Usage;
+use crate::wire::head::{Field, Method, RequestHead, values};
+use std::sync::Arc;
+
+/// Seconds for which a browser may remember a preflight; none remembers it for longer.
+const MAX_AGE: &[u8] = b"7200";
+/// Answer headers of ours that a page may read (wire-formats section 5.6, and our own).
+const EXPOSED: &[u8] = b"x-gateway-request-id, request-id, x-request-id, retry-after, x-should-retry, \
+x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, x-ratelimit-reset";
+
+/// What the answer to one request says to a browser.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Grant {
+    /// CORS is off.
+    #[default]
+    Off,
+    /// CORS is on, but not for where this request comes from.
+    Refused,
+    /// Every origin may read.
+    Everyone,
+    /// This one may.
+    Origin(Arc<str>),
+}
+
+impl Grant {
+    /// What is granted to a request whose `origin` header has this value (empty: it has none).
+    pub(crate) fn of(origins: &[Arc<str>], origin: &[u8]) -> Grant {
+        if origins.is_empty() {
+            return Grant::Off;
+        }
+        if origins.iter().any(|known| &**known == "*") {
+            return Grant::Everyone;
+        }
+        // Browsers send origins in lower case without a default port; a byte comparison is the standard's own.
+        let known = origins.iter().find(|known| known.as_bytes() == origin);
+        known.map_or(Grant::Refused, |known| Grant::Origin(known.clone()))
+    }
+
+    /// Appends the fields of an ordinary answer.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Grant::Off => return,
+            // What is answered depends on the origin, also where none was sent: caches must know.
+            Grant::Refused => return out.extend_from_slice(b"\r\nvary: origin"),
+            Grant::Everyone => out.extend_from_slice(b"\r\naccess-control-allow-origin: *"),
+            Grant::Origin(origin) => {
+                out.extend_from_slice(b"\r\nvary: origin\r\naccess-control-allow-origin: ");
+                out.extend_from_slice(origin.as_bytes());
+            }
+        }
+        out.extend_from_slice(b"\r\naccess-control-expose-headers: ");
+        out.extend_from_slice(EXPOSED);
+    }
+}
+
+/// Whether a request is a browser's question rather than a page's request.
+pub(crate) fn is_preflight(head: &RequestHead, origins: &[Arc<str>]) -> bool {
+    let asks = !head.field(Field::Origin).is_empty() && !head.field(Field::AcRequestMethod).is_empty();
+    head.method == Method::Options && asks && !origins.is_empty()
+}
+
+/// Appends what a page may send: our methods, and the headers that were asked for, whatever they are. A fixed list
+/// would break on the headers that SDKs invent.
+fn write_permission(client_head: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(b"\r\naccess-control-allow-methods: GET, POST, OPTIONS\r\naccess-control-max-age: ");
+    out.extend_from_slice(MAX_AGE);
+    let mut first = true;
+    let asked = values(client_head, "access-control-request-headers").flat_map(|value| value.split(|b| *b == b','));
+    for name in asked.map(<[u8]>::trim_ascii).filter(|name| is_name(name)) {
+        out.extend_from_slice(if first { b"\r\naccess-control-allow-headers: " } else { b", " });
+        out.extend_from_slice(name);
+        first = false;
+    }
+    out.extend_from_slice(b"\r\nvary: access-control-request-headers");
+}
+
+/// A field name (RFC 9110 section 5.6.2): nothing else of a client's head comes back to it.
+fn is_name(text: &[u8]) -> bool {
+    let tchar = |b: &u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(b);
+    !text.is_empty() && text.iter().all(tchar)
+}
+
+impl Gateway {
+    /// Answers a preflight: 204, whether or not the origin is known; a browser goes by the fields.
+    pub(crate) fn answer_preflight(&mut self, mut ex: Exchange, now: Now) {
+        let cid = ex.client;
+        self.settle(&mut ex, Usage::default());
+        let mut more = std::mem::take(&mut self.scratch);
+        more.clear();
+        if let Some(client) = self.clients.get(cid).filter(|_| ex.grant != Grant::Refused) {
+            write_permission(client.inbound.message().0, &mut more);
+        }
+        let next = self.next_after(cid, &ex.head, false);
+        let opening = Opening { status: 204, extent: Extent::None, content_type: "", refusal: None, next };
+        self.write_head_with(&ex.face(), &opening, &more, now);
+        self.scratch = more;
+        self.conclude(ex, 204, now);
+        self.move_on(cid, next, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(grant: &Grant) -> String {
+        let mut out = Vec::new();
+        grant.write(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn only_the_origins_that_are_named_may_read() {
+        let named: Vec<Arc<str>> = vec!["https://a.example".into(), "https://b.example".into()];
+        assert_eq!(Grant::of(&[], b"https://a.example"), Grant::Off);
+        assert_eq!(Grant::of(&named, b"https://b.example"), Grant::Origin(named[1].clone()));
+        for other in [&b"https://c.example"[..], b"https://a.example.evil", b"http://a.example", b"null", b""] {
+            assert_eq!(Grant::of(&named, other), Grant::Refused);
+        }
+        assert_eq!(Grant::of(&["*".into()], b"https://c.example"), Grant::Everyone);
+    }
+
+    #[test]
+    fn an_answer_that_depends_on_the_origin_says_so() {
+        assert_eq!(written(&Grant::Off), "");
+        assert_eq!(written(&Grant::Refused), "\r\nvary: origin");
+        assert!(!written(&Grant::Everyone).contains("vary"));
+        let named = written(&Grant::Origin("https://a.example".into()));
+        assert!(named.contains("\r\nvary: origin\r\naccess-control-allow-origin: https://a.example\r\n"));
+    }
+
+    #[test]
+    fn asked_for_headers_come_back_as_names_and_nothing_else_does() {
+        let mut out = Vec::new();
+        let head = b"OPTIONS / HTTP/1.1\r\naccess-control-request-headers: x-api-key, a b,\x80,x-stainless-os\r\n\r\n";
+        write_permission(head, &mut out);
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("\r\naccess-control-allow-headers: x-api-key, x-stainless-os\r\n"), "{text}");
+    }
+}

@@ -1,0 +1,137 @@
+//! Who may hold how many connections: all clients together, each host, and the admin listener apart from them, so that
+//! a flood of clients never hides the gateway's health. Counts; closes nothing itself.
+
+use crate::base::limits::{ADMIN_CONNECTIONS, RESERVE_CONNECTIONS, RESERVE_PER_HOST};
+use crate::policy::config::Server;
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// What a new connection meets.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Welcome {
+    /// It is let in.
+    In,
+    /// It is let in only to be told 503.
+    Crowded,
+    /// It is closed at once.
+    Out,
+}
+
+/// The name of a peer's host: an IPv4 address, or the 64 bits of an IPv6 address that name its network, since whoever
+/// has one address there has them all.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Host(u64);
+
+impl Host {
+    /// The host of `ip`.
+    pub(crate) fn of(ip: IpAddr) -> Host {
+        match ip.to_canonical() {
+            IpAddr::V4(ip) => Host(u64::from(u32::from(ip))),
+            IpAddr::V6(ip) => Host((u128::from(ip) >> 64) as u64),
+        }
+    }
+}
+
+/// Connections open at the moment.
+#[derive(Debug)]
+pub(crate) struct Doors {
+    clients: usize,
+    admin: usize,
+    /// Clients by host.
+    hosts: HashMap<Host, usize, ahash::RandomState>,
+    /// Connections refused or told 503 since the start.
+    pub(crate) turned_away: u64,
+}
+
+impl Doors {
+    /// None open. `seed` keeps strangers from choosing hosts that collide.
+    pub(crate) fn new(seed: u64) -> Doors {
+        let hasher = ahash::RandomState::with_seeds(seed, !seed, seed.rotate_left(32), 0x646f_6f72);
+        Doors { clients: 0, admin: 0, hosts: HashMap::with_hasher(hasher), turned_away: 0 }
+    }
+
+    /// Counts a new connection in, unless it is to stay out.
+    pub(crate) fn enter(&mut self, host: Host, admin: bool, bounds: &Server) -> Welcome {
+        if admin {
+            let room = self.admin < ADMIN_CONNECTIONS;
+            self.admin += usize::from(room);
+            return if room { Welcome::In } else { self.away(Welcome::Out) };
+        }
+        let held = self.hosts.get(&host).copied().unwrap_or(0);
+        let share = match bounds.max_connections_per_ip {
+            0 => usize::MAX - RESERVE_PER_HOST,
+            share => share,
+        };
+        if self.clients >= bounds.max_connections + RESERVE_CONNECTIONS || held >= share + RESERVE_PER_HOST {
+            return self.away(Welcome::Out);
+        }
+        self.clients += 1;
+        *self.hosts.entry(host).or_insert(0) += 1;
+        if self.clients > bounds.max_connections || held >= share {
+            return self.away(Welcome::Crowded);
+        }
+        Welcome::In
+    }
+
+    fn away(&mut self, welcome: Welcome) -> Welcome {
+        self.turned_away += 1;
+        welcome
+    }
+
+    /// Counts a connection out that was let in, crowded or not.
+    pub(crate) fn leave(&mut self, host: Host, admin: bool) {
+        if admin {
+            self.admin -= 1;
+            return;
+        }
+        self.clients -= 1;
+        if let Some(held) = self.hosts.get_mut(&host) {
+            *held -= 1;
+            if *held == 0 {
+                self.hosts.remove(&host);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(text: &str) -> Host {
+        Host::of(text.parse().unwrap())
+    }
+
+    #[test]
+    fn an_ipv6_network_is_one_host_and_a_mapped_address_is_the_ipv4_one() {
+        assert_eq!(host("2001:db8::1"), host("2001:db8::ffff:1"));
+        assert_ne!(host("2001:db8::1"), host("2001:db8:0:1::1"));
+        assert_eq!(host("::ffff:10.0.0.1"), host("10.0.0.1"));
+    }
+
+    #[test]
+    fn one_host_gets_its_share_then_a_few_words_then_nothing_and_others_do_not_feel_it() {
+        let bounds = Server { max_connections: 100, max_connections_per_ip: 2, ..Server::default() };
+        let (mut doors, a, b) = (Doors::new(1), host("10.0.0.1"), host("10.0.0.2"));
+        let met: Vec<Welcome> = (0..2 + RESERVE_PER_HOST).map(|_| doors.enter(a, false, &bounds)).collect();
+        assert!(met[..2].iter().all(|welcome| *welcome == Welcome::In));
+        assert!(met[2..].iter().all(|welcome| *welcome == Welcome::Crowded));
+        assert_eq!(doors.enter(a, false, &bounds), Welcome::Out);
+        assert_eq!(doors.enter(b, false, &bounds), Welcome::In);
+        met.iter().for_each(|_| doors.leave(a, false));
+        assert_eq!(doors.enter(a, false, &bounds), Welcome::In);
+        doors.leave(a, false);
+        doors.leave(b, false);
+        assert!(doors.hosts.is_empty());
+    }
+
+    #[test]
+    fn a_full_house_still_answers_about_its_health() {
+        let bounds = Server { max_connections: 1, ..Server::default() };
+        let (mut doors, a) = (Doors::new(1), host("10.0.0.1"));
+        let met: Vec<Welcome> = (0..RESERVE_CONNECTIONS + 2).map(|_| doors.enter(a, false, &bounds)).collect();
+        assert_eq!((met[0], met[1], met[met.len() - 1]), (Welcome::In, Welcome::Crowded, Welcome::Out));
+        assert_eq!(doors.enter(a, true, &bounds), Welcome::In);
+        assert_eq!(doors.turned_away, RESERVE_CONNECTIONS as u64 + 1);
+    }
+}

@@ -1,0 +1,183 @@
+//! What a ledger is to those who use it, whatever keeps it: the reports and errors they get, and the verbs that the
+//! store thread needs. Data and one trait; decides nothing.
+
+use crate::base::time::Unix;
+use crate::policy::keys::{KeyId, KeyRecord};
+use crate::policy::row::Row;
+use crate::policy::window::{self, DAY_MS};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// Why the ledger cannot be used. The text names the file or the server.
+#[derive(Debug)]
+pub enum StoreError {
+    /// Another gateway has it open.
+    Locked(PathBuf),
+    /// The file, or the one with the lock, cannot be opened.
+    File(PathBuf, io::Error),
+    /// Not a ledger, or one of a newer version.
+    Foreign(PathBuf, &'static str),
+    /// SQLite says so.
+    Sqlite(PathBuf, rusqlite::Error),
+    /// The shared store, named without its password, and what went wrong there.
+    Shared(String, String),
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreError::Locked(path) => write!(f, "{}: another gateway has this ledger open", path.display()),
+            StoreError::File(path, error) => write!(f, "{}: {error}", path.display()),
+            StoreError::Foreign(path, why) => write!(f, "{}: {why}", path.display()),
+            StoreError::Sqlite(path, error) => write!(f, "{}: {error}", path.display()),
+            StoreError::Shared(server, why) => write!(f, "{server}: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+/// What the store thread asks of a ledger.
+pub trait Book: Send + 'static {
+    /// Appends rows and adds them to every sum, all of it or none.
+    fn append(&mut self, rows: &[Row]) -> Result<(), StoreError>;
+    /// All keys, also expired and revoked ones.
+    fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError>;
+    /// Changes whenever another process has changed the keys; compare with an earlier value.
+    fn version(&mut self) -> Result<i64, StoreError>;
+    /// Folds at most `max` rows admitted before `before` into the sums of their days; how many that were.
+    fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError>;
+}
+
+/// Requests and tokens of one key on one day.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct DaySum {
+    /// Whose.
+    pub key: KeyId,
+    /// First moment of the UTC day.
+    pub day: Unix,
+    /// Admitted requests.
+    pub requests: u64,
+    /// Prompt and completion tokens, cached ones included.
+    pub tokens: u64,
+}
+
+/// What a usage report is broken down by.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum By {
+    /// Key id.
+    Key,
+    /// Catalog id.
+    Model,
+    /// UTC date, `YYYY-MM-DD`.
+    Day,
+    /// `provider/model`; empty where none was reached.
+    Target,
+}
+
+/// One line of a usage report.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct UsageLine {
+    /// What the line is about, see [`By`].
+    pub name: String,
+    /// Admitted requests.
+    pub requests: u64,
+    /// Prompt tokens outside any cache.
+    pub uncached_in: u64,
+    /// Prompt tokens read from a cache.
+    pub cache_read: u64,
+    /// Prompt tokens written to a cache.
+    pub cache_write: u64,
+    /// Completion tokens.
+    pub out: u64,
+    /// Nano-dollars.
+    pub cost_nano: u64,
+}
+
+/// The six sums of a group of rows: requests, the four kinds of tokens as in [`UsageLine`], nano-dollars.
+pub type Sums = [u64; 6];
+
+/// What the sums of one day, key, model and target stand for.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct DayKey {
+    /// Days since the epoch, UTC.
+    pub day: u64,
+    /// Key id.
+    pub key: String,
+    /// Catalog id.
+    pub model: String,
+    /// `provider/model`.
+    pub target: String,
+}
+
+/// The sums of every day, key, model and target.
+pub type DaySums = BTreeMap<DayKey, Sums>;
+
+/// One counter that is not what the rows say.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Difference {
+    /// Which counter.
+    pub counter: String,
+    /// What it says.
+    pub stored: u64,
+    /// What the rows, and the sums of those folded away, come to.
+    pub counted: u64,
+}
+
+/// What a verification has found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Verdict {
+    /// Rows looked at.
+    pub rows: u64,
+    /// Requests whose rows have been folded into the sums of their days.
+    pub folded: u64,
+    /// Counters compared.
+    pub counters: u64,
+    /// Those that differ; empty when all is well. At most [`DIFFERENCES_MAX`] are told.
+    pub differences: Vec<Difference>,
+}
+
+/// Differences that are told one by one.
+pub const DIFFERENCES_MAX: usize = 1000;
+
+impl Verdict {
+    /// Compares one counter.
+    pub fn compare(&mut self, counter: impl FnOnce() -> String, stored: u64, counted: u64) {
+        self.counters += 1;
+        if stored != counted && self.differences.len() < DIFFERENCES_MAX {
+            self.differences.push(Difference { counter: counter(), stored, counted });
+        }
+    }
+}
+
+impl Verdict {
+    /// Compares every sum of every day; one that only one side knows counts as 0 on the other.
+    pub fn compare_days(&mut self, stored: &DaySums, counted: &DaySums) {
+        const NAMES: [&str; 6] = ["requests", "uncached input", "cache read", "cache write", "output", "cost"];
+        let mut keys: Vec<&DayKey> = stored.keys().chain(counted.keys()).collect();
+        keys.sort();
+        keys.dedup();
+        for key in keys {
+            let of = |sums: &DaySums| sums.get(key).copied().unwrap_or_default();
+            for ((name, stored), counted) in NAMES.iter().zip(of(stored)).zip(of(counted)) {
+                let date = || window::date(Unix(key.day.saturating_mul(DAY_MS)));
+                let counter = || format!("{name} of {} on {}, {} at {}", key.key, date(), key.model, key.target);
+                self.compare(counter, stored, counted);
+            }
+        }
+    }
+}
+
+/// One entry of an export.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Entry {
+    /// A row.
+    Request(Row),
+    /// What is left of rows that were folded away.
+    Folded(DayKey, Sums),
+}
+
+/// Takes the entries of an export one by one; false ends it.
+pub type Taker<'a> = &'a mut dyn FnMut(Entry) -> bool;

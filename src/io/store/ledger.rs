@@ -1,0 +1,70 @@
+//! A ledger of either kind, for commands: the SQLite file or the shared store, behind one set of verbs.
+
+use super::book::{By, StoreError, Taker, UsageLine, Verdict};
+use super::sqlite::Sqlite;
+use crate::base::time::Unix;
+use crate::policy::keys::{KeyId, KeyRecord};
+
+/// An open ledger.
+pub enum Ledger {
+    /// In a file.
+    Sqlite(Sqlite),
+}
+
+impl Ledger {
+    /// Stores a new key. A known id or digest is an error.
+    pub fn insert_key(&mut self, key: &KeyRecord) -> Result<(), StoreError> {
+        match self {
+            Ledger::Sqlite(db) => db.insert_key(key),
+        }
+    }
+
+    /// All keys, also expired and revoked ones, in the order of their creation.
+    pub fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError> {
+        match self {
+            Ledger::Sqlite(db) => db.list_keys(),
+        }
+    }
+
+    /// Revokes a key from `at` on. False if there is no such key or it was revoked before.
+    pub fn revoke(&mut self, id: &KeyId, at: Unix) -> Result<bool, StoreError> {
+        match self {
+            Ledger::Sqlite(db) => db.revoke(id, at),
+        }
+    }
+
+    /// Lets `change` edit the record of a key, with nobody in between. `None` if there is no such key; the answer of
+    /// `change` otherwise. Nothing is stored unless it is `Ok`.
+    pub fn edit_key<E>(
+        &mut self,
+        id: &KeyId,
+        change: impl FnMut(&mut KeyRecord) -> Result<(), E>,
+    ) -> Result<Option<Result<KeyRecord, E>>, StoreError> {
+        match self {
+            Ledger::Sqlite(db) => db.edit_key(id, change),
+        }
+    }
+
+    /// The usage report over whole UTC days: from the day of `since` to the last day that begins before `until`;
+    /// `None` leaves that end open. Days in order, everything else by cost, then tokens, the largest first.
+    pub fn usage(&mut self, by: By, since: Option<Unix>, until: Option<Unix>) -> Result<Vec<UsageLine>, StoreError> {
+        match self {
+            Ledger::Sqlite(db) => db.usage(by, since, until),
+        }
+    }
+
+    /// Recomputes every counter from the rows and compares.
+    pub fn verify(&mut self) -> Result<Verdict, StoreError> {
+        match self {
+            Ledger::Sqlite(db) => db.verify(),
+        }
+    }
+
+    /// Hands every entry to `take`, oldest first: what is left of rows folded away, then the rows in the order in
+    /// which they were committed.
+    pub fn export(&mut self, take: Taker<'_>) -> Result<(), StoreError> {
+        match self {
+            Ledger::Sqlite(db) => db.export(take),
+        }
+    }
+}

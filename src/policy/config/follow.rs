@@ -1,0 +1,123 @@
+//! One configuration after another in a running process: what cannot change at run time stays as it was, and what is
+//! named by number keeps its number where it matters.
+
+use super::{AuthoritySpec, ENTRIES_MAX, High};
+
+impl High {
+    /// Makes this the configuration that follows `before`. Answers the names of the settings that cannot change
+    /// without a restart and were to; they are left as they were.
+    ///
+    /// TLS peers keep the number they had, since exchanges that began under `before` still dial by it; new ones come
+    /// behind. It is an error when that table would grow beyond [`ENTRIES_MAX`], so that it cannot grow for ever.
+    pub fn follow(&mut self, before: &High) -> Result<Vec<String>, String> {
+        self.follow_peers(before);
+        if self.authorities.len() > ENTRIES_MAX {
+            return Err("too many TLS peers since the start: a restart forgets the old ones".to_string());
+        }
+        let mut fixed = Vec::new();
+        let mut keep = |name: &str, same: bool| {
+            if !same {
+                fixed.push(name.to_string());
+            }
+        };
+        let (new, old) = (&mut self.server, &before.server);
+        keep("server.listen", new.listen == old.listen);
+        keep("server.admin_listen", new.admin_listen == old.admin_listen);
+        keep("server.reuse_port", new.reuse_port == old.reuse_port);
+        new.listen.clone_from(&old.listen);
+        (new.admin_listen, new.reuse_port) = (old.admin_listen, old.reuse_port);
+        let (new, old) = (&mut self.store, &before.store);
+        keep("store.url", new.url == old.url);
+        keep("store.ca_file", new.ca_file == old.ca_file);
+        keep("store.durability", new.durability == old.durability);
+        keep("store.on_outage", new.on_outage == old.on_outage);
+        keep("store.hosts", new.hosts == old.hosts);
+        keep("store.retention", new.retention == old.retention);
+        let max_commit_lag = new.max_commit_lag;
+        new.clone_from(old);
+        new.max_commit_lag = max_commit_lag;
+        Ok(fixed)
+    }
+
+    fn follow_peers(&mut self, before: &High) {
+        let mut table: Vec<AuthoritySpec> = before.authorities.clone();
+        table.iter_mut().for_each(|spec| spec.retired = true);
+        let mut places = Vec::with_capacity(self.authorities.len());
+        for spec in self.authorities.drain(..) {
+            let same = |old: &AuthoritySpec| (&old.server_name, &old.ca_file) == (&spec.server_name, &spec.ca_file);
+            let place = table.iter().position(same).unwrap_or(table.len());
+            match table.get_mut(place) {
+                Some(old) => old.retired = false,
+                None => table.push(spec),
+            }
+            places.push(place as u32);
+        }
+        self.authorities = table;
+        for provider in &mut self.providers {
+            provider.authority = provider.authority.and_then(|index| places.get(index as usize).copied());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Source;
+    use super::*;
+
+    fn parse(server: &str, hosts: &[&str]) -> High {
+        let providers = hosts.iter().enumerate().map(|(n, host)| {
+            format!("[[providers]]\nname = \"p{n}\"\nshape = \"chat\"\nbase_url = \"https://{host}/v1\"\n")
+        });
+        let text = format!(
+            "{server}\n{}[[models]]\nid = \"m\"\ncontext = \"1K\"\ntargets = [{{ provider = \"p0\" }}]",
+            providers.collect::<String>()
+        );
+        let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+        High::parse(&Source { file: "t.toml", text: &text, env: &|_| None, read: &read }).unwrap()
+    }
+
+    fn peer_of(high: &High, provider: usize) -> &str {
+        let index = high.providers[provider].authority.unwrap();
+        &high.authorities[index as usize].server_name
+    }
+
+    #[test]
+    fn peers_keep_their_numbers_through_every_change() {
+        let first = parse("", &["a.test", "b.test"]);
+        let mut second = parse("", &["c.test", "b.test"]);
+        second.follow(&first).unwrap();
+        assert_eq!((peer_of(&second, 0), peer_of(&second, 1)), ("c.test", "b.test"));
+        let names: Vec<(&str, bool)> =
+            second.authorities.iter().map(|spec| (spec.server_name.as_str(), spec.retired)).collect();
+        assert_eq!(names, [("a.test", true), ("b.test", false), ("c.test", false)]);
+        let mut third = parse("", &["a.test"]);
+        third.follow(&second).unwrap();
+        assert_eq!((peer_of(&third, 0), third.authorities.len()), ("a.test", 3));
+        assert!(!third.authorities[0].retired && third.authorities[1].retired);
+    }
+
+    #[test]
+    fn a_table_that_would_grow_for_ever_is_refused() {
+        let mut high = parse("", &["a.test"]);
+        for n in 0..ENTRIES_MAX - 1 {
+            let mut next = parse("", &[&format!("host{n}.test")]);
+            next.follow(&high).unwrap();
+            high = next;
+        }
+        assert!(parse("", &["one-more.test"]).follow(&high).is_err());
+        assert!(parse("", &["a.test"]).follow(&high).is_ok());
+    }
+
+    #[test]
+    fn what_needs_a_restart_is_named_and_stays() {
+        let first = parse("[server]\nlisten = \"127.0.0.1:1\"\nmax_body = \"1MiB\"", &["a.test"]);
+        let mut second = parse(
+            "[server]\nlisten = \"127.0.0.1:2\"\nmax_body = \"2MiB\"\n[store]\nurl = \"sqlite:other.db\"\n\
+             max_commit_lag = \"9s\"",
+            &["a.test"],
+        );
+        assert_eq!(second.follow(&first).unwrap(), ["server.listen", "store.url"]);
+        assert_eq!((&second.server.listen, &second.store.url), (&first.server.listen, &first.store.url));
+        assert_eq!((second.server.max_body, second.store.max_commit_lag.as_secs()), (2 << 20, 9));
+    }
+}

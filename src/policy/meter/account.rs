@@ -1,0 +1,166 @@
+//! The counters of one key, and what becomes of them when time moves on, stands still or jumps. Time here is the wall
+//! clock's, which an operator or NTP may set: no jump may hand an allowance out twice, nor lock a key out for longer
+//! than the window that the clock says it is in.
+
+use super::super::plan::{Plan, shown};
+use super::super::window::{DAY_MS, Period};
+use super::{Open, Told};
+use crate::base::time::Unix;
+
+/// First moment, and first moment after.
+pub(super) type Bounds = (Unix, Unix);
+
+/// Windows that are remembered besides the present one.
+const LEFT_MAX: usize = 2;
+/// UTC days whose tokens are remembered: two of the longest periods, so that a clock set back into the last one finds
+/// what was used there.
+pub const DAYS_KEPT: u64 = 70;
+
+/// What was counted within one window.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Window {
+    pub(super) bounds: Bounds,
+    /// A window whose counts were carried over into this one.
+    also: Option<Bounds>,
+    pub(super) requests: u64,
+    pub(super) used: u64,
+    pub(super) reserved: u64,
+}
+
+impl Window {
+    fn counts(&self, open: &Open) -> bool {
+        open.window == self.bounds || self.also == Some(open.window)
+    }
+}
+
+/// What was used in the present period: the sum of its days.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct Allowance {
+    pub(super) bounds: Bounds,
+    calendar: Period,
+    pub(super) used: u64,
+    pub(super) reserved: u64,
+}
+
+/// The counters of one key.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Account {
+    pub(super) window: Window,
+    /// Windows that were left, the furthest ahead and the latest: a clock that goes back and forth finds them again.
+    left: [Window; LEFT_MAX],
+    pub(super) period: Allowance,
+    /// Days since the epoch with the tokens of requests admitted on them, in order.
+    days: Vec<(u64, u64)>,
+    pub(super) running: u64,
+    /// What a shared ledger said last.
+    pub(super) told: Told,
+}
+
+impl Account {
+    /// Moves to the window `bounds`. `open` are the key's holds.
+    ///
+    /// A window that is remembered goes on where it stood; a later one begins anew. One before all that are
+    /// remembered, or across them, takes over what the present one has counted: the clock was set back, or the length
+    /// of windows was changed, and what was spent stays spent until this window ends.
+    pub(super) fn enter_window<'a>(&mut self, bounds: Bounds, open: impl Iterator<Item = &'a Open>) {
+        let present = self.window;
+        if let Some(known) = self.left.iter_mut().find(|left| left.bounds == bounds) {
+            std::mem::swap(known, &mut self.window);
+            return;
+        }
+        let known = || self.left.iter().chain([&present]).map(|window| window.bounds).filter(|(_, end)| *end > Unix(0));
+        let is_later = known().any(|(_, end)| end <= bounds.0) || known().next().is_none();
+        let has_jumped = known().any(|(start, _)| start > bounds.0);
+        self.window = match is_later {
+            true => Window { bounds, ..Window::default() },
+            false => Window { bounds, also: Some(present.bounds), ..present },
+        };
+        // In a window that is entered for the first time, as all are unless the clock jumps, nothing is reserved yet.
+        if has_jumped || !is_later {
+            self.window.reserved = sum(open.filter(|open| self.window.counts(open)).map(|open| open.reserved));
+        }
+        if let Some(oldest) = self.left.iter_mut().min_by_key(|left| left.bounds.1)
+            && oldest.bounds.1 < present.bounds.1
+        {
+            *oldest = present;
+        }
+    }
+
+    /// Moves to the period of `calendar` that `now` lies in. `open` are the key's holds.
+    pub(super) fn enter_period<'a>(&mut self, calendar: Period, now: Unix, open: impl Iterator<Item = &'a Open>) {
+        let bounds = calendar.bounds(now);
+        let inside = |at: Unix| bounds.0 <= at && at < bounds.1;
+        let days = self.days.iter().filter(|(day, _)| inside(Unix(day.saturating_mul(DAY_MS))));
+        let used = sum(days.map(|(_, tokens)| *tokens));
+        let reserved = sum(open.filter(|open| inside(open.admitted)).map(|open| open.reserved));
+        self.period = Allowance { bounds, calendar, used, reserved };
+    }
+
+    /// Whether the present period is not the one that `now` lies in.
+    pub(super) fn is_past_period(&self, calendar: Period, now: Unix) -> bool {
+        let (start, end) = self.period.bounds;
+        self.period.calendar != calendar || now < start || now >= end
+    }
+
+    /// One request more in the present window and period.
+    pub(super) fn begin(&mut self, estimate: u64) {
+        self.window.requests += 1;
+        self.running += 1;
+        self.window.reserved = self.window.reserved.saturating_add(estimate);
+        self.period.reserved = self.period.reserved.saturating_add(estimate);
+    }
+
+    /// A request has ended with `tokens`: they count wherever its admission does.
+    pub(super) fn end(&mut self, open: &Open, tokens: u64) {
+        self.running = self.running.saturating_sub(1);
+        for window in self.left.iter_mut().chain([&mut self.window]).filter(|window| window.counts(open)) {
+            window.reserved = window.reserved.saturating_sub(open.reserved);
+            window.used = window.used.saturating_add(tokens);
+        }
+        if self.period.bounds.0 <= open.admitted && open.admitted < self.period.bounds.1 {
+            self.period.reserved = self.period.reserved.saturating_sub(open.reserved);
+        }
+        self.add_day(open.admitted, tokens);
+        self.told.add(open, tokens);
+    }
+
+    /// Counts tokens of the day that `at` lies on, and in the present period if that holds it.
+    pub(super) fn add_day(&mut self, at: Unix, tokens: u64) {
+        let day = at.0 / DAY_MS;
+        match self.days.binary_search_by_key(&day, |(day, _)| *day) {
+            Ok(place) => self.days[place].1 = self.days[place].1.saturating_add(tokens),
+            Err(place) => self.days.insert(place, (day, tokens)),
+        }
+        // A day far ahead, from a clock gone wrong, must not push out those around the present one.
+        if self.days.len() as u64 > 2 * DAYS_KEPT {
+            let present = self.period.bounds.0.0 / DAY_MS;
+            self.days.retain(|(day, _)| day.abs_diff(present) <= DAYS_KEPT);
+        }
+        if self.period.bounds.0 <= at && at < self.period.bounds.1 {
+            self.period.used = self.period.used.saturating_add(tokens);
+        }
+    }
+
+    /// The larger of what this process has counted and what the shared ledger has told for the present window:
+    /// requests and tokens.
+    pub(super) fn window_known(&self) -> (u64, u64) {
+        let told = if self.told.window == self.window.bounds { self.told } else { Told::default() };
+        (self.window.requests.max(told.requests), self.window.used.max(told.window_used))
+    }
+
+    /// The same for tokens of the period.
+    pub(super) fn period_known(&self) -> u64 {
+        let told = if self.told.period == self.period.bounds { self.told.period_used } else { 0 };
+        self.period.used.max(told)
+    }
+
+    /// Tokens left: the smaller of the period's and the window's remainder, by what is settled.
+    pub(super) fn tokens_left(&self, plan: &Plan) -> u64 {
+        let left = |total: u64, used: u64| if total == 0 { shown(0) } else { shown(total).saturating_sub(used) };
+        left(plan.tokens, self.period_known()).min(left(plan.tokens_per_window, self.window_known().1))
+    }
+}
+
+fn sum(parts: impl Iterator<Item = u64>) -> u64 {
+    parts.fold(0, u64::saturating_add)
+}

@@ -1,0 +1,96 @@
+//! A gateway that waits does nothing: no state of a connection may keep the loop turning, and what was needed for a
+//! while is given back.
+
+use super::client::{Client, get, request};
+use super::harness::{Harness, Setup, bearer, chat, chat_request, streamed, with};
+use super::process::wait_for;
+use std::fs;
+use std::time::Duration;
+
+/// Ticks of processor time (10 ms each) that the gateway uses in a second of doing what it does.
+fn ticks(h: &Harness) -> u64 {
+    let used = || {
+        let text = fs::read_to_string(format!("/proc/{}/stat", h.gateway.id())).unwrap();
+        let fields: Vec<&str> = text.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    };
+    let before = used();
+    std::thread::sleep(Duration::from_secs(1));
+    used() - before
+}
+
+#[track_caller]
+fn is_quiet(h: &Harness, when: &str) {
+    let used = ticks(h);
+    assert!(used <= 15, "{when}: {used} ticks of 10 ms in a second");
+}
+
+#[test]
+fn waiting_costs_no_processor_time() {
+    let h = Harness::usual();
+    let key = h.key();
+    is_quiet(&h, "nobody is there");
+
+    let mut idle: Vec<Client> = (0..300).map(|_| h.client()).collect();
+    for client in &mut idle {
+        client.ask(&request("GET", "/", &[]));
+    }
+    is_quiet(&h, "three hundred idle connections");
+
+    let mut half = h.client();
+    half.send(&chat_request(&key, &chat("x"))[..100]);
+    is_quiet(&h, "half a request");
+
+    let mut stalled = h.client();
+    stalled.send(&chat_request(&key, &streamed(chat("x\n#sim tokens=50 stall_after=3"))));
+    assert_eq!(stalled.head().unwrap().status, 200);
+    is_quiet(&h, "a provider that says nothing more");
+
+    let mut slow = h.client();
+    slow.send(&chat_request(&key, &streamed(chat("x\n#sim tokens=1000000"))));
+    assert_eq!(slow.head().unwrap().status, 200);
+    wait_for("the stream to stand still", || {
+        let before = h.count("completion_tokens");
+        std::thread::sleep(Duration::from_millis(300));
+        (h.count("completion_tokens") == before).then_some(())
+    });
+    is_quiet(&h, "a client that reads nothing");
+
+    let mut piling = h.client();
+    piling.send(&chat_request(&key, &chat("x\n#sim stall_head")));
+    piling.socket.set_write_timeout(Some(Duration::from_millis(50))).unwrap();
+    let more = request("GET", "/v1/quota", &[("authorization", &bearer(&key))]);
+    let _ = std::io::Write::write_all(&mut piling.socket, &more.repeat(2000));
+    is_quiet(&h, "a client that sends more than is taken");
+}
+
+#[test]
+fn connections_beyond_the_limit_cost_no_processor_time() {
+    let h = Harness::start(&Setup { server: "max_connections = 10", ..Setup::default() });
+    let crowd: Vec<Client> = (0..100).map(|_| h.client()).collect();
+    is_quiet(&h, "ninety connections too many");
+    drop(crowd);
+    wait_for("room", || get(h.at, "/v1/quota").ok().filter(|answer| answer.status() == 401));
+}
+
+#[test]
+fn memory_that_large_bodies_needed_is_given_back() {
+    let h = Harness::usual();
+    let key = h.key();
+    let request = chat_request(&key, &with(chat(&"x".repeat(5 << 20)), "max_tokens", 5));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut client = h.client();
+                for _ in 0..5 {
+                    let answer = client.ask(&request);
+                    assert_eq!(answer.status(), 200, "{}", answer.text());
+                }
+            });
+        }
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    // The allocator itself may keep some; a hundred megabytes have passed through.
+    let resident = h.gateway.resident();
+    assert!(resident < 48 << 20, "{resident} bytes are still held");
+}

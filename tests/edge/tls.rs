@@ -1,0 +1,154 @@
+//! TLS towards clients.
+
+use super::rig::{Gate, PATIENCE, Rig, chat, get, read_until, rest, write_certificate};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const TLS: &str = "tls = { cert = \"cert.pem\", key = \"key.pem\" }\nheader_timeout = \"1s\"\n";
+
+fn rig(name: &str) -> Rig {
+    let rig = Rig::new(name, "");
+    write_certificate(&rig.folder);
+    rig.configure(TLS, &rig.models("small"), "");
+    rig
+}
+
+fn connect(rig: &Rig, gate: &Gate) -> StreamOwned<ClientConnection, TcpStream> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(rig.path("cert.pem")).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = builder.with_root_certificates(roots).with_no_client_auth();
+    let session = ClientConnection::new(Arc::new(config), ServerName::try_from("gate.test").unwrap()).unwrap();
+    StreamOwned::new(session, gate.connect())
+}
+
+#[test]
+fn answers_and_streams_come_over_tls_and_health_stays_plain() {
+    let rig = rig("tls-answers");
+    let gate = rig.start();
+    let mut client = connect(&rig, &gate);
+    client.write_all(chat(&rig.key, "small", false, "one").as_bytes()).unwrap();
+    assert!(read_until(&mut client, "\"usage\"").starts_with("HTTP/1.1 200"));
+    let mut client = connect(&rig, &gate);
+    client.write_all(chat(&rig.key, "small", true, "#sim tokens=2000").as_bytes()).unwrap();
+    let stream = read_until(&mut client, "[DONE]");
+    assert!(stream.matches("chat.completion.chunk").count() > 1000);
+    assert_eq!(gate.metric("tollgate_open_holds"), 0);
+}
+
+#[test]
+fn a_client_that_ends_its_tls_while_it_is_served_has_left() {
+    let rig = rig("tls-leaves");
+    let mut gate = rig.start();
+    for (number, fin) in [false, true].into_iter().enumerate() {
+        let mut client = connect(&rig, &gate);
+        client.write_all(chat(&rig.key, "small", true, "#sim tokens=100000 pace=20").as_bytes()).unwrap();
+        read_until(&mut client, "chunk");
+        client.conn.send_close_notify();
+        client.flush().unwrap();
+        if fin {
+            // The gateway may have closed already.
+            let _ = client.sock.shutdown(std::net::Shutdown::Write);
+        }
+        gate.until("the departure is logged", |gate| gate.log().matches("\"status\":499").count() == number + 1);
+        gate.until("its upstream is closed", |gate| gate.metric("tollgate_upstream_connections") == 0);
+    }
+    // Cut without a goodbye.
+    let mut client = connect(&rig, &gate);
+    client.write_all(chat(&rig.key, "small", true, "#sim tokens=100000 pace=20").as_bytes()).unwrap();
+    read_until(&mut client, "chunk");
+    drop(client.sock);
+    gate.until("the departure is logged", |gate| gate.log().matches("\"status\":499").count() == 3);
+    gate.logged("\"source\":\"");
+}
+
+#[test]
+fn a_handshake_that_does_not_come_to_an_end_is_cut_by_the_header_timeout() {
+    let rig = rig("tls-slow");
+    let gate = rig.start();
+    for said in [&b""[..], b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"] {
+        let (mut client, began) = (gate.connect(), Instant::now());
+        client.write_all(said).unwrap();
+        assert!(matches!(client.read(&mut [0; 64]), Ok(0) | Err(_)));
+        assert!((900..5000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+    }
+    // Shaken hands, and then silence: the same.
+    let (mut client, began) = (connect(&rig, &gate), Instant::now());
+    while client.conn.is_handshaking() {
+        client.conn.complete_io(&mut client.sock).unwrap();
+    }
+    assert_eq!(rest(&mut client), "");
+    assert!((900..5000).contains(&began.elapsed().as_millis()));
+}
+
+#[test]
+fn openssl_and_curl_get_an_answer() {
+    let rig = rig("tls-openssl");
+    let gate = rig.start();
+    for version in ["-tls1_2", "-tls1_3"] {
+        let to = gate.clients.to_string();
+        let mut openssl = Command::new("openssl")
+            .args(["s_client", "-connect", &to, version, "-alpn", "h2,http/1.1", "-servername", "gate.test"])
+            .args(["-verify_return_error", "-verify_hostname", "gate.test", "-ign_eof", "-CAfile"])
+            .arg(rig.path("cert.pem"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        openssl.stdin.take().unwrap().write_all(get(&rig.key, "/v1/models").as_bytes()).unwrap();
+        let said = String::from_utf8_lossy(&openssl.wait_with_output().unwrap().stdout).into_owned();
+        assert!(said.contains("ALPN protocol: http/1.1"), "{said}");
+        assert!(said.contains("HTTP/1.1 200 OK") && said.contains("\"id\":\"small\""), "{said}");
+    }
+    let resolve = format!("gate.test:{}:127.0.0.1", gate.clients.port());
+    let output = Command::new("curl")
+        .args(["-sS", "--max-time", "20", "--resolve", &resolve, "--cacert"])
+        .arg(rig.path("cert.pem"))
+        .args(["-H", &format!("authorization: Bearer {}", rig.key)])
+        .arg(format!("https://gate.test:{}/v1/quota", gate.clients.port()))
+        .output()
+        .unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("\"object\":\"quota\""), "{output:?}");
+}
+
+#[test]
+fn a_hundred_handshakes_at_once_are_all_done_and_streams_go_on_meanwhile() {
+    let rig = rig("tls-many");
+    let gate = rig.start();
+    let mut stream = connect(&rig, &gate);
+    stream.write_all(chat(&rig.key, "small", true, "#sim tokens=300 pace=100").as_bytes()).unwrap();
+    read_until(&mut stream, "chunk");
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..100 {
+            scope.spawn(|| {
+                let mut client = connect(&rig, &gate);
+                client.write_all(get(&rig.key, "/v1/models").as_bytes()).unwrap();
+                assert!(rest(&mut client).starts_with("HTTP/1.1 200"));
+            });
+        }
+    });
+    assert!(began.elapsed() < PATIENCE.max(Duration::from_secs(1)));
+    assert!(read_until(&mut stream, "[DONE]").contains("\"finish_reason\":\"stop\""));
+}
+
+#[test]
+fn a_key_that_does_not_fit_its_certificate_is_refused_by_name() {
+    let rig = rig("tls-wrong");
+    let key = std::fs::read(rig.path("key.pem")).unwrap();
+    write_certificate(&rig.folder);
+    std::fs::write(rig.path("key.pem"), key).unwrap();
+    for command in ["serve", "check"] {
+        let output = rig.command(&[command]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("key.pem"), "{output:?}");
+    }
+}

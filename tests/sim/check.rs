@@ -1,0 +1,295 @@
+//! What must hold: of the bytes one client gets, of the ledger, of the gateway's vitals.
+
+use super::clients::{Ask, Kind};
+use super::providers::Book;
+use crate::support::answers::{Answers, Piece, field};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use tollgate::gateway::Vitals;
+use tollgate::policy::row::Row;
+use tollgate::policy::usage::UsageSource;
+
+/// What became of one request, as its client saw it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Seen {
+    pub marker: u64,
+    pub status: u16,
+    /// The attempt whose text was seen.
+    pub attempt: Option<u64>,
+    /// The answer was complete and no error.
+    pub whole: bool,
+    /// It was read to its end.
+    pub ended: bool,
+    /// It was translated.
+    pub crossed: bool,
+}
+
+/// A client's reading of what it gets.
+#[derive(Debug, Default)]
+pub struct Reading {
+    answers: Answers,
+    status: u16,
+    id: String,
+    body: Vec<u8>,
+    open: bool,
+    /// The connection is to be closed after the answer in hand.
+    pub last: bool,
+    /// `100 Continue` came; the client takes note of it.
+    pub go_on: bool,
+}
+
+impl Reading {
+    /// Between two answers.
+    pub fn is_between(&self) -> bool {
+        !self.open && self.answers.is_between()
+    }
+
+    /// The request id of the answer in hand, or of the last one.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// What matters of it in a failure.
+    pub fn brief(&self) -> String {
+        format!("{} {} open {} after {} bytes", self.id, self.status, self.open, self.body.len())
+    }
+
+    /// An answer without a length is under way.
+    pub fn runs_to_end(&self) -> bool {
+        self.answers.runs_to_end()
+    }
+
+    /// Takes bytes; `asks` are the unanswered requests in their order. Answers read to their end are removed from it.
+    pub fn take(
+        &mut self,
+        bytes: &[u8],
+        asks: &mut std::collections::VecDeque<Ask>,
+        book: &Book,
+        seen: &mut BTreeMap<String, Seen>,
+    ) -> Result<(), String> {
+        let mut pieces = Vec::new();
+        self.answers.feed(bytes, &mut pieces)?;
+        for piece in pieces {
+            match piece {
+                Piece::Head(100, _) => self.go_on = true,
+                Piece::Head(status, lines) => self.head(status, &lines, asks, seen)?,
+                Piece::Body(data) => {
+                    self.body.extend_from_slice(&data);
+                    let ask = asks.front().ok_or("a body for nobody")?;
+                    self.judge(ask, false, book, seen)?;
+                }
+                Piece::End(_) => {
+                    let ask = asks.pop_front().ok_or("an end for nobody")?;
+                    self.open = false;
+                    self.judge(&ask, true, book, seen)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn head(
+        &mut self,
+        status: u16,
+        lines: &[String],
+        asks: &std::collections::VecDeque<Ask>,
+        seen: &mut BTreeMap<String, Seen>,
+    ) -> Result<(), String> {
+        let Some(ask) = asks.front() else {
+            // A request that was never finished may be told that it took too long.
+            return Err(format!("an answer for nobody: {lines:?}"));
+        };
+        let id = field(lines, "x-gateway-request-id").ok_or("an answer without its id")?;
+        if field(lines, "request-id") != Some(id) || field(lines, "x-request-id") != Some(id) {
+            return Err(format!("ids differ in {lines:?}"));
+        }
+        if self.last {
+            return Err("an answer after connection: close".to_string());
+        }
+        if !may_be_answered(ask.kind, status) {
+            return Err(format!("{:?} was answered {status}", ask.kind));
+        }
+        let crossed = matches!(ask.kind, Kind::Generate { cross: true, .. });
+        let known = Seen { marker: ask.marker, status, attempt: None, whole: false, ended: false, crossed };
+        if seen.insert(id.to_string(), known).is_some() {
+            return Err(format!("the id {id} was given twice"));
+        }
+        (self.status, self.id, self.open) = (status, id.to_string(), true);
+        self.body.clear();
+        self.last = field(lines, "connection") == Some("close");
+        if ask.last && !self.last {
+            return Err("the client asked for close and was not told so".to_string());
+        }
+        Ok(())
+    }
+
+    /// Judges a body, at its end or before.
+    fn judge(&self, ask: &Ask, ended: bool, book: &Book, all: &mut BTreeMap<String, Seen>) -> Result<(), String> {
+        let seen = all.get_mut(&self.id).ok_or("an answer without a head")?;
+        seen.ended = ended;
+        let text = String::from_utf8_lossy(&self.body).into_owned();
+        let stream = matches!(ask.kind, Kind::Generate { stream: true, .. }) && self.status == 200;
+        let outcome = if stream {
+            stream_holds(&text, ended, &self.id, ask, book)
+        } else if ended {
+            whole_holds(&text, self.status, &self.id, ask, book)
+        } else {
+            return Ok(());
+        };
+        (seen.attempt, seen.whole) = outcome.map_err(|error| format!("{ask:?}: {error}\n{text:.2000}"))?;
+        Ok(())
+    }
+}
+
+/// Statuses that a request may meet.
+fn may_be_answered(kind: Kind, status: u16) -> bool {
+    match kind {
+        Kind::Generate { .. } => matches!(status, 200 | 400 | 401 | 408 | 429 | 500 | 503 | 504),
+        Kind::Models | Kind::Quota => matches!(status, 200 | 401 | 408 | 503),
+        Kind::Root => matches!(status, 200 | 408 | 503),
+        Kind::BadKey => matches!(status, 401 | 408 | 503),
+        Kind::UnknownModel => matches!(status, 404 | 401 | 408 | 429 | 503),
+        Kind::BadJson => matches!(status, 400 | 401 | 408 | 429 | 503),
+        Kind::TooLarge => matches!(status, 413 | 401 | 408 | 503),
+        Kind::NotHttp => matches!(status, 400 | 408),
+    }
+}
+
+/// Checks the pieces `m<marker>.a<attempt>.<n>;` in a text: this request's, of one attempt, in order, none twice.
+fn pieces_hold(text: &str, ask: &Ask) -> Result<(Option<u64>, u64), String> {
+    let start = format!("m{}.a", ask.marker);
+    let (mut attempt, mut count) = (None, 0);
+    for part in text.split("\"m").skip(1).map(|part| format!("m{}", part.split(';').next().unwrap_or_default())) {
+        let Some(rest) = part.strip_prefix(&start) else {
+            let foreign = part[1..].starts_with(|c: char| c.is_ascii_digit());
+            if foreign {
+                return Err(format!("another request's answer: {part}"));
+            }
+            continue;
+        };
+        let (which, piece) = rest.split_once('.').ok_or("a broken piece")?;
+        let (which, piece): (u64, u64) = (which.parse().map_err(|_| "attempt")?, piece.parse().map_err(|_| "piece")?);
+        if *attempt.get_or_insert(which) != which {
+            return Err("two attempts in one answer: a retry after the commit point".to_string());
+        }
+        if piece != count {
+            return Err(format!("piece {piece} where {count} was due"));
+        }
+        count += 1;
+    }
+    Ok((attempt, count))
+}
+
+fn stream_holds(text: &str, ended: bool, id: &str, ask: &Ask, book: &Book) -> Result<(Option<u64>, bool), String> {
+    let complete = text.rfind("\n\n").map_or("", |end| &text[..end + 2]);
+    if ended && complete.len() != text.len() {
+        return Err("the stream does not end with a whole event".to_string());
+    }
+    let (mut done, mut error) = (false, false);
+    for event in complete.split_terminator("\n\n") {
+        if done || error {
+            return Err("something follows the end of the stream".to_string());
+        }
+        let data: Vec<&str> = event.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
+        let [data] = data[..] else {
+            if !event.starts_with(':') {
+                return Err(format!("no event: {event:?}"));
+            }
+            continue;
+        };
+        if data == "[DONE]" {
+            done = true;
+            continue;
+        }
+        let value: Value = serde_json::from_str(data).map_err(|error| format!("{error} in {data}"))?;
+        error = value.get("error").is_some();
+        done = value["type"] == "message_stop";
+        let named = if value["type"] == "message_start" { &value["message"]["id"] } else { &value["id"] };
+        if named.is_string() && named != id {
+            return Err(format!("an event of {named} in the stream of {id}"));
+        }
+        if error && value["error"]["request_id"] != id {
+            return Err("an error without its request id".to_string());
+        }
+    }
+    let (attempt, count) = pieces_hold(complete, ask)?;
+    if done {
+        let served = attempt.or_else(|| last_attempt(ask, book)).and_then(|attempt| book.get(&(ask.marker, attempt)));
+        let served = served.ok_or("a whole stream that nobody sent")?;
+        if !served.complete || (attempt.is_some() && served.pieces != count) {
+            return Err(format!("a broken stream was ended as if it were whole: {count} of {served:?}"));
+        }
+    }
+    if ended && !done && !error {
+        return Err("a stream ended with neither its end nor an error".to_string());
+    }
+    Ok((attempt, done))
+}
+
+fn last_attempt(ask: &Ask, book: &Book) -> Option<u64> {
+    book.range((ask.marker, 0)..(ask.marker + 1, 0)).next_back().map(|((_, attempt), _)| *attempt)
+}
+
+fn whole_holds(text: &str, status: u16, id: &str, ask: &Ask, book: &Book) -> Result<(Option<u64>, bool), String> {
+    let value: Value = serde_json::from_str(text).map_err(|error| format!("no JSON: {error}"))?;
+    if status != 200 {
+        let error = &value["error"];
+        if error["request_id"] != id || error["code"] != status || !error["message"].is_string() {
+            return Err("an error that is none".to_string());
+        }
+        return Ok((None, false));
+    }
+    if !matches!(ask.kind, Kind::Generate { .. }) {
+        return Ok((None, false));
+    }
+    let (attempt, count) = pieces_hold(text, ask)?;
+    let served = attempt.and_then(|attempt| book.get(&(ask.marker, attempt))).ok_or("an answer that nobody sent")?;
+    if count != 1 || !served.complete || value["id"] != id {
+        return Err(format!("not the answer that was sent: {served:?}"));
+    }
+    let large = matches!(ask.kind, Kind::Generate { messages, cross, .. } if messages != cross);
+    if value["model"] != if large { "large" } else { "small" } {
+        return Err("not our model".to_string());
+    }
+    Ok((attempt, true))
+}
+
+/// Checks one ledger row against what its client saw and its provider sent.
+pub fn row_holds(row: &Row, seen: Option<&Seen>, book: &Book) -> Result<bool, String> {
+    let Some(seen) = seen else { return Ok(false) };
+    // An answer whose row was not committed in time ends as an error although its row says that it was paid for.
+    let late = seen.status == 503 && row.status == 200;
+    if seen.ended && seen.status != row.status && !late {
+        return Err(format!("the client saw {} and the ledger says {row:?}", seen.status));
+    }
+    let served = seen.attempt.and_then(|attempt| book.get(&(seen.marker, attempt)));
+    let (true, Some(served)) = (seen.whole && seen.ended, served) else { return Ok(false) };
+    match (served.usage, row.usage.source) {
+        (Some((input, output)), UsageSource::Provider) => {
+            if (row.usage.uncached_in, row.usage.out) != (input, output) {
+                return Err(format!("{input} and {output} tokens were reported, the ledger says {row:?}"));
+            }
+            Ok(true)
+        }
+        (None, UsageSource::Provider) => Err(format!("nothing was reported, the ledger says {row:?}")),
+        _ => Ok(false),
+    }
+}
+
+/// What must hold of the gateway at every moment.
+pub fn vitals_hold(vitals: &Vitals, budget: usize) -> Result<(), String> {
+    if vitals.holds > vitals.exchanges {
+        return Err(format!("a reservation without its request: {vitals:?}"));
+    }
+    if vitals.idle > vitals.upstreams {
+        return Err(format!("an idle connection that does not exist: {vitals:?}"));
+    }
+    if vitals.buffered > budget {
+        return Err(format!("more than {budget} bytes are buffered: {vitals:?}"));
+    }
+    let connections = vitals.clients + vitals.upstreams;
+    if vitals.timers > 64 + 16 * connections {
+        return Err(format!("timers pile up: {vitals:?}"));
+    }
+    Ok(())
+}

@@ -1,0 +1,249 @@
+//! Scripted clients: each has a few requests to make, a temper, and its own strict idea of what it may be answered.
+
+use super::check::Reading;
+use super::net::Pipe;
+use std::collections::VecDeque;
+use tollgate::base::rng::Rng;
+use tollgate::base::seam::Ending;
+
+/// What a request is.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A request that a provider is to serve; `cross`: one of the other shape.
+    Generate {
+        messages: bool,
+        stream: bool,
+        cross: bool,
+    },
+    Models,
+    Quota,
+    Root,
+    BadKey,
+    UnknownModel,
+    BadJson,
+    TooLarge,
+    NotHttp,
+}
+
+/// One request as the client remembers it.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    pub kind: Kind,
+    pub marker: u64,
+    pub key: usize,
+    /// The client asked that the connection be closed after it.
+    pub last: bool,
+    /// Waits for `100 Continue` before it sends the body.
+    pub held_body: Option<Vec<u8>>,
+}
+
+/// How a client behaves.
+#[derive(Copy, Clone, Debug)]
+pub struct Temper {
+    pub pipelines: bool,
+    pub drips: bool,
+    /// One in so many chances to read is taken.
+    pub slowness: u64,
+    /// One in so many steps it leaves; 0 never.
+    pub leaves: u64,
+}
+
+/// A client connection.
+#[derive(Debug)]
+pub struct Client {
+    pub pipe: Pipe,
+    pub temper: Temper,
+    /// Requests still to be made.
+    pub plan: VecDeque<Ask>,
+    /// Requests made and not yet answered.
+    pub awaiting: VecDeque<Ask>,
+    pub outbox: Vec<u8>,
+    pub reading: Reading,
+}
+
+/// Keys and markers for new requests.
+pub struct Supply<'a> {
+    pub keys: &'a [String],
+    pub next_marker: &'a mut u64,
+}
+
+impl Client {
+    pub fn new(pipe: Pipe, rng: &mut Rng, supply: &mut Supply<'_>) -> Client {
+        let temper = Temper {
+            pipelines: rng.below(3) == 0,
+            drips: rng.below(4) == 0,
+            slowness: [1, 1, 2, 6][rng.below(4) as usize],
+            leaves: [0, 0, 0, 40, 200][rng.below(5) as usize],
+        };
+        let count = 1 + rng.below(5);
+        let mut plan = VecDeque::new();
+        for _ in 0..count {
+            *supply.next_marker += 1;
+            let kind = kind(rng);
+            plan.push_back(Ask {
+                kind,
+                marker: *supply.next_marker,
+                key: rng.below(supply.keys.len() as u64) as usize,
+                last: rng.below(12) == 0,
+                held_body: None,
+            });
+        }
+        Client { pipe, temper, plan, awaiting: VecDeque::new(), outbox: Vec::new(), reading: Reading::default() }
+    }
+
+    /// What matters of it in a failure.
+    pub fn brief(&self) -> String {
+        format!(
+            "{:?} closed {:?} ended {:?}, {} bytes unsent and {} on the wire, read at {}, {:?}, awaiting {:?}, {}",
+            self.pipe.conn,
+            self.pipe.closed,
+            self.pipe.ending,
+            self.outbox.len(),
+            self.pipe.wire.len(),
+            self.pipe.read_at,
+            self.temper,
+            self.awaiting.iter().map(|ask| (ask.kind, ask.marker, ask.key)).collect::<Vec<_>>(),
+            self.reading.brief(),
+        )
+    }
+
+    /// Sends something, begins a request, or leaves.
+    pub fn act(&mut self, rng: &mut Rng, supply: &mut Supply<'_>) {
+        if !self.pipe.is_open() {
+            return;
+        }
+        if self.temper.leaves > 0 && rng.below(self.temper.leaves) == 0 {
+            return self.leave(rng);
+        }
+        if self.outbox.is_empty() && (self.awaiting.is_empty() || self.temper.pipelines) {
+            let held = self.awaiting.back().is_some_and(|ask| ask.held_body.is_some() || ask.last);
+            match self.plan.pop_front() {
+                _ if held => {}
+                Some(ask) => self.begin(ask, rng, supply),
+                None if self.awaiting.is_empty() && rng.below(30) == 0 => self.leave(rng),
+                None => {}
+            }
+        }
+        if !self.outbox.is_empty() {
+            let most = if self.temper.drips { 4 } else { 60_000 };
+            let count = self.outbox.len().min(1 + rng.below(most) as usize);
+            self.pipe.wire.extend(self.outbox.drain(..count));
+        }
+    }
+
+    /// The connection ends from this side.
+    pub fn leave(&mut self, rng: &mut Rng) {
+        let how = if rng.below(2) == 0 { Ending::Fin } else { Ending::Broken };
+        self.pipe.ending = Some(how);
+        self.outbox.clear();
+    }
+
+    /// The gateway said `100 Continue`, or a final answer came without it.
+    pub fn release_body(&mut self, wanted: bool) {
+        let Some(ask) = self.awaiting.front_mut() else { return };
+        if let Some(body) = ask.held_body.take()
+            && wanted
+        {
+            self.outbox.extend_from_slice(&body);
+        }
+    }
+
+    fn begin(&mut self, mut ask: Ask, rng: &mut Rng, supply: &Supply<'_>) {
+        let key = &supply.keys[ask.key];
+        let close = if ask.last { "connection: close\r\n" } else { "" };
+        let get = |path: &str, key: &str| {
+            format!("GET {path} HTTP/1.1\r\nhost: g\r\n{close}authorization: Bearer {key}\r\n\r\n").into_bytes()
+        };
+        let bytes = match ask.kind {
+            Kind::Models => get("/v1/models", key),
+            Kind::Quota => get("/v1/quota", key),
+            Kind::Root => get("/", key),
+            Kind::BadKey => get("/v1/models", "tg_live_nonsense"),
+            Kind::NotHttp => b"GET /v1/models HTTP/1.1\r\nhost : g\r\n\r\n".to_vec(),
+            Kind::TooLarge => {
+                let head = format!("POST /v1/messages HTTP/1.1\r\nhost: g\r\nx-api-key: {key}\r\n");
+                format!("{head}{close}content-length: 70000000\r\n\r\nxxxxxxxx").into_bytes()
+            }
+            Kind::BadJson | Kind::UnknownModel | Kind::Generate { .. } => self.post(&mut ask, key, close, rng),
+        };
+        self.outbox.extend_from_slice(&bytes);
+        self.awaiting.push_back(ask);
+    }
+
+    fn post(&mut self, ask: &mut Ask, key: &str, close: &str, rng: &mut Rng) -> Vec<u8> {
+        let (messages, stream) = match ask.kind {
+            Kind::Generate { messages, stream, .. } => (messages, stream),
+            _ => (rng.below(2) == 0, false),
+        };
+        let body = body(ask, messages, stream, rng);
+        let path = if messages { "/v1/messages" } else { "/v1/chat/completions" };
+        let mut head = format!("POST {path} HTTP/1.1\r\nhost: g\r\nauthorization: Bearer {key}\r\n{close}");
+        if messages {
+            head.push_str("cookie: a=b\r\nx-forwarded-for: 10.0.0.1\r\n");
+        }
+        let payload = if rng.below(3) == 0 {
+            head.push_str("transfer-encoding: chunked\r\n");
+            let mut out = Vec::new();
+            let mut rest = body.as_bytes();
+            while !rest.is_empty() {
+                let (chunk, more) = rest.split_at(rest.len().min(1 + rng.below(2000) as usize));
+                out.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+                out.extend_from_slice(chunk);
+                out.extend_from_slice(b"\r\n");
+                rest = more;
+            }
+            out.extend_from_slice(b"0\r\n\r\n");
+            out
+        } else {
+            head.push_str(&format!("content-length: {}\r\n", body.len()));
+            body.into_bytes()
+        };
+        if rng.below(8) == 0 {
+            ask.held_body = Some(payload);
+            return format!("{head}expect: 100-continue\r\n\r\n").into_bytes();
+        }
+        [format!("{head}\r\n").as_bytes(), &payload].concat()
+    }
+}
+
+fn kind(rng: &mut Rng) -> Kind {
+    match rng.below(20) {
+        0 => Kind::Models,
+        1 => Kind::Quota,
+        2 => Kind::Root,
+        3 => Kind::BadKey,
+        4 => Kind::UnknownModel,
+        5 => Kind::BadJson,
+        6 if rng.below(3) == 0 => Kind::TooLarge,
+        7 if rng.below(3) == 0 => Kind::NotHttp,
+        _ => Kind::Generate { messages: rng.below(2) == 0, stream: rng.below(2) == 0, cross: rng.below(3) == 0 },
+    }
+}
+
+fn body(ask: &Ask, messages: bool, stream: bool, rng: &mut Rng) -> String {
+    let model = match ask.kind {
+        Kind::UnknownModel => "nobody",
+        Kind::Generate { messages, cross, .. } if messages != cross => "large",
+        _ => "small",
+    };
+    let pad = "z".repeat(if rng.below(6) == 0 { rng.below(150_000) as usize } else { rng.below(200) as usize });
+    let marker = ask.marker;
+    let mut body = format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"marker={marker};{pad}\"}}]");
+    if messages {
+        body.push_str(",\"max_tokens\":100");
+    }
+    if stream {
+        body.push_str(",\"stream\":true");
+        if !messages && rng.below(2) == 0 {
+            body.push_str(",\"stream_options\":{\"include_usage\":true}");
+        }
+    }
+    if rng.below(3) == 0 {
+        body.push_str(",\"unknown\":[1,{\"a\":null}]");
+    }
+    if ask.kind == Kind::BadJson {
+        body.push_str(",\"oops\"");
+    }
+    body.push_str(&format!(",\"model\":\"{model}\"}}"));
+    body
+}

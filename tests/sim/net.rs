@@ -1,0 +1,71 @@
+//! One connection as the simulated world sees it: what is on its way to the gateway, and how it ended.
+
+use tollgate::base::seam::{Conn, Core, Ending, Shut};
+use tollgate::base::time::Now;
+use tollgate::gateway::Gateway;
+
+/// A connection.
+#[derive(Debug)]
+pub struct Pipe {
+    pub conn: Conn,
+    /// Bytes on their way to the gateway.
+    pub wire: Vec<u8>,
+    /// Our side has ended, or is to end when the wire is empty.
+    pub ending: Option<Ending>,
+    /// That has been told to the gateway.
+    pub told: bool,
+    /// The gateway has closed it.
+    pub closed: Option<Shut>,
+    /// When bytes were last taken from the gateway.
+    pub read_at: u64,
+}
+
+impl Pipe {
+    pub fn new(conn: Conn, now: Now) -> Pipe {
+        Pipe { conn, wire: Vec::new(), ending: None, told: false, closed: None, read_at: now.mono.0 }
+    }
+
+    /// Neither side has ended it.
+    pub fn is_open(&self) -> bool {
+        self.closed.is_none() && self.ending.is_none()
+    }
+
+    /// Hands up to `most` bytes of the wire to the gateway, then the end if there is one. False if nothing moved.
+    pub fn deliver(&mut self, gateway: &mut Gateway, most: usize, now: Now) -> bool {
+        if self.closed.is_some() || self.told {
+            return false;
+        }
+        if self.wire.is_empty() || self.ending == Some(Ending::Broken) {
+            let Some(how) = self.ending else { return false };
+            self.told = true;
+            gateway.closed(self.conn, how, now);
+            return true;
+        }
+        if !gateway.wants_read(self.conn) {
+            return false;
+        }
+        let count = self.wire.len().min(most);
+        let bytes: Vec<u8> = self.wire.drain(..count).collect();
+        gateway.bytes(self.conn, &bytes, now);
+        // Data and FIN that arrive together are one event for a real loop.
+        if self.wire.is_empty() && self.ending.is_some() && most > 8 {
+            self.told = true;
+            gateway.closed(self.conn, Ending::Fin, now);
+        }
+        true
+    }
+
+    /// Takes up to `most` bytes that the gateway has for this connection.
+    pub fn take(&mut self, gateway: &mut Gateway, most: usize, now: Now) -> Vec<u8> {
+        if self.closed.is_some() || (self.told && self.ending == Some(Ending::Broken)) {
+            return Vec::new();
+        }
+        let unsent = gateway.unsent(self.conn);
+        let bytes = unsent[..unsent.len().min(most)].to_vec();
+        if !bytes.is_empty() {
+            self.read_at = now.mono.0;
+            gateway.wrote(self.conn, bytes.len(), now);
+        }
+        bytes
+    }
+}

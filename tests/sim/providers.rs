@@ -1,0 +1,324 @@
+//! Scripted providers: each dialed connection is read for requests, and each request gets an answer of some kind,
+//! good, slow, broken or hostile. What was promised to whom is noted, so that clients and ledger can be checked.
+
+use super::net::Pipe;
+use std::collections::BTreeMap;
+use tollgate::base::rng::Rng;
+use tollgate::base::seam::Ending;
+
+/// What one attempt at one request was answered.
+#[derive(Clone, Debug, Default)]
+pub struct Served {
+    /// Pieces of text in the answer.
+    pub pieces: u64,
+    /// The answer was meant to be complete: with a finish reason, or whole.
+    pub complete: bool,
+    /// (input, output) as reported in full.
+    pub usage: Option<(u64, u64)>,
+}
+
+/// All that providers have promised: by (marker of the request, attempt from 1).
+pub type Book = BTreeMap<(u64, u64), Served>;
+
+/// What follows the last byte of an answer.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum After {
+    Keep,
+    Fin,
+    Reset,
+    /// Nothing more is ever sent.
+    Silence,
+}
+
+/// One dialed connection.
+#[derive(Debug)]
+pub struct Provider {
+    pub pipe: Pipe,
+    /// Requests read.
+    pub requests: u64,
+    messages: bool,
+    got: Vec<u8>,
+    /// The answer under way and what follows it.
+    answer: Option<(Vec<u8>, After)>,
+    silent: bool,
+}
+
+/// What is asked of a provider.
+struct Asked {
+    marker: u64,
+    attempt: u64,
+    messages: bool,
+    stream: bool,
+    usage: bool,
+}
+
+impl Provider {
+    pub fn new(pipe: Pipe, messages: bool) -> Provider {
+        Provider { pipe, requests: 0, messages, got: Vec::new(), answer: None, silent: false }
+    }
+
+    /// Takes bytes of a request; perhaps begins to answer.
+    pub fn read(&mut self, bytes: &[u8], rng: &mut Rng, book: &mut Book) -> Result<(), String> {
+        self.got.extend_from_slice(bytes);
+        let text = String::from_utf8_lossy(&self.got).into_owned();
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { return Ok(()) };
+        for secret in ["tg_live_", "cookie", "x-forwarded"] {
+            if head.contains(secret) {
+                return Err(format!("a provider was sent {secret}: {head}"));
+            }
+        }
+        let length = head.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next()?.parse().ok());
+        let length: usize = length.ok_or_else(|| format!("a request without length: {head}"))?;
+        let early = body.len() < length && body.contains("marker=") && rng.below(400) == 0;
+        if (body.len() < length && !early) || self.answer.is_some() || self.silent {
+            return Ok(());
+        }
+        if body.len() > length {
+            return Err(format!("more than one request at a time: {text}"));
+        }
+        if !early {
+            serde_json::from_str::<serde_json::Value>(body).map_err(|error| format!("{error} in {body}"))?;
+        }
+        let asked = self.asked(body, early, book)?;
+        self.got.clear();
+        self.requests += 1;
+        let (mut bytes, mut after) = answer(&asked, rng, book);
+        if early {
+            // The rest of the request would be taken for another one.
+            bytes = plain(rng, 400, "{\"error\":{\"message\":\"early\"}}");
+            after = After::Reset;
+            book.insert((asked.marker, asked.attempt), Served::default());
+        }
+        self.answer = Some((bytes, after));
+        Ok(())
+    }
+
+    fn asked(&self, body: &str, early: bool, book: &Book) -> Result<Asked, String> {
+        let marker = body.split("marker=").nth(1).and_then(|rest| rest.split(';').next()?.parse().ok());
+        let marker: u64 = marker.ok_or_else(|| format!("no marker in {body}"))?;
+        let attempt = 1 + book.range((marker, 0)..(marker + 1, 0)).count() as u64;
+        if attempt > 8 {
+            return Err(format!("request {marker} is tried for the {attempt}th time"));
+        }
+        let model = if self.messages { "\"up-large\"" } else { "\"up-small\"" };
+        if !early && !body.contains(model) {
+            return Err(format!("the model was not replaced: {body}"));
+        }
+        Ok(Asked {
+            marker,
+            attempt,
+            messages: self.messages,
+            stream: body.contains("\"stream\":true"),
+            usage: self.messages || body.contains("\"include_usage\":true"),
+        })
+    }
+
+    /// Puts more of the answer on the wire, in whatever pieces the seed says.
+    pub fn write(&mut self, rng: &mut Rng) {
+        if !self.pipe.is_open() {
+            return;
+        }
+        let Some((bytes, after)) = &mut self.answer else {
+            if rng.below(3000) == 0 {
+                self.pipe.wire.extend_from_slice(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n");
+                self.pipe.ending = Some(Ending::Fin);
+            } else if rng.below(1500) == 0 {
+                self.pipe.ending = Some(if rng.below(2) == 0 { Ending::Fin } else { Ending::Broken });
+            }
+            return;
+        };
+        if rng.below(4000) == 0 {
+            self.pipe.ending = Some(Ending::Broken);
+            return;
+        }
+        let most = if rng.below(3) == 0 { 8 } else { 8000 };
+        let count = bytes.len().min(1 + rng.below(most) as usize);
+        self.pipe.wire.extend(bytes.drain(..count));
+        if bytes.is_empty() {
+            match after {
+                After::Keep => {}
+                After::Fin => self.pipe.ending = Some(Ending::Fin),
+                After::Reset => self.pipe.ending = Some(Ending::Broken),
+                After::Silence => self.silent = true,
+            }
+            self.answer = None;
+        }
+    }
+}
+
+fn plain(rng: &mut Rng, status: u16, body: &str) -> Vec<u8> {
+    let retry = if rng.below(3) == 0 { "retry-after: 9\r\n" } else { "" };
+    format!("HTTP/1.1 {status} Words\r\n{retry}content-length: {}\r\n\r\n{body}", body.len()).into_bytes()
+}
+
+/// The answer to one request, as bytes.
+fn answer(asked: &Asked, rng: &mut Rng, book: &mut Book) -> (Vec<u8>, After) {
+    let mut served = Served::default();
+    let interim: &[u8] = if rng.below(10) == 0 { b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" } else { b"" };
+    let (bytes, after) = match rng.below(20) {
+        0 => {
+            let status = [400, 401, 404, 413, 422, 429, 500, 503, 529, 302][rng.below(10) as usize];
+            (plain(rng, status, "{\"error\":{\"message\":\"no\",\"type\":\"t\"}}"), After::Keep)
+        }
+        1 => (plain(rng, 502, "<html>bad gateway</html>"), After::Fin),
+        2 => (b"\x16\x03\x01 not http\r\n\r\n".to_vec(), After::Keep),
+        3 => (Vec::new(), if rng.below(2) == 0 { After::Silence } else { After::Reset }),
+        4 => (b"HTTP/1.1 200 OK\r\ncontent-le".to_vec(), After::Fin),
+        5 => (plain(rng, 200, "{\"error\":{\"message\":\"soft failure\"}}"), After::Keep),
+        _ if asked.stream => stream(asked, rng, &mut served),
+        _ => whole(asked, rng, &mut served),
+    };
+    book.insert((asked.marker, asked.attempt), served);
+    ([interim, &bytes].concat(), after)
+}
+
+fn text(asked: &Asked, piece: u64) -> String {
+    format!("m{}.a{}.{piece};", asked.marker, asked.attempt)
+}
+
+/// Wraps a body in one of the three framings. Of a body that is cut, the first bytes are sent and the end that its
+/// framing promised never comes; now and then a chunked one ends properly even so.
+fn framed(rng: &mut Rng, content_type: &str, body: &[u8], cut: Option<usize>) -> (Vec<u8>, After) {
+    let mut out = format!("HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\n").into_bytes();
+    let sent = &body[..cut.unwrap_or(body.len())];
+    let broken = [After::Fin, After::Reset, After::Silence][rng.below(3) as usize];
+    let after = if cut.is_some() { broken } else { After::Keep };
+    match rng.below(4) {
+        0 => {
+            out.extend_from_slice(format!("content-length: {}\r\n\r\n", body.len()).as_bytes());
+            out.extend_from_slice(sent);
+            (out, after)
+        }
+        1 => {
+            out.extend_from_slice(b"connection: close\r\n\r\n");
+            out.extend_from_slice(sent);
+            (out, if cut.is_some() { after } else { After::Fin })
+        }
+        _ => {
+            out.extend_from_slice(b"transfer-encoding: chunked\r\n\r\n");
+            let mut rest = sent;
+            while !rest.is_empty() {
+                let (chunk, more) = rest.split_at(rest.len().min(1 + rng.below(3000) as usize));
+                out.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+                out.extend_from_slice(chunk);
+                out.extend_from_slice(b"\r\n");
+                rest = more;
+            }
+            if cut.is_none() || rng.below(4) == 0 {
+                out.extend_from_slice(b"0\r\n\r\n");
+            }
+            (out, after)
+        }
+    }
+}
+
+/// Where an answer is cut short, if it is.
+fn maybe_cut(rng: &mut Rng, len: usize) -> Option<usize> {
+    (rng.below(6) == 0).then(|| rng.below(len as u64) as usize)
+}
+
+fn whole(asked: &Asked, rng: &mut Rng, served: &mut Served) -> (Vec<u8>, After) {
+    let (input, output) = (1 + rng.below(500), 1 + rng.below(300));
+    let pad = "x".repeat(if rng.below(8) == 0 { rng.below(120_000) as usize } else { 0 });
+    let content = text(asked, 0);
+    let usage = rng.below(5) > 0;
+    let body = if asked.messages {
+        let usage = if usage {
+            format!(",\"usage\":{{\"input_tokens\":{input},\"output_tokens\":{output}}}")
+        } else {
+            String::new()
+        };
+        format!(
+            "{{\"id\":\"msg_1\",\"type\":\"message\",\"role\":\"assistant\",\"model\":\"up-large\",\
+             \"content\":[{{\"type\":\"text\",\"text\":\"{content}\"}}],\"stop_reason\":\"end_turn\",\"pad\":\"{pad}\"{usage}}}"
+        )
+    } else {
+        let usage = if usage {
+            format!(",\"usage\":{{\"prompt_tokens\":{input},\"completion_tokens\":{output},\"total_tokens\":0}}")
+        } else {
+            String::new()
+        };
+        format!(
+            "{{\"id\":\"c\",\"object\":\"chat.completion\",\"model\":\"up-small\",\"choices\":[{{\"index\":0,\
+             \"message\":{{\"role\":\"assistant\",\"content\":\"{content}\"}},\"finish_reason\":\"stop\"}}],\
+             \"pad\":\"{pad}\"{usage}}}"
+        )
+    };
+    let cut = maybe_cut(rng, body.len());
+    *served = Served { pieces: 1, complete: cut.is_none(), usage: usage.then_some((input, output)) };
+    framed(rng, "application/json", body.as_bytes(), cut)
+}
+
+fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served) -> (Vec<u8>, After) {
+    let pieces = rng.below(12);
+    let (input, output) = (1 + rng.below(500), 1 + rng.below(300));
+    let report = rng.below(5) > 0 && asked.usage;
+    let mut out = String::new();
+    if asked.messages {
+        out.push_str(&format!(
+            "event: message_start\ndata: {{\"type\":\"message_start\",\"message\":{{\"id\":\"msg_1\",\"type\":\"message\",\
+             \"role\":\"assistant\",\"model\":\"up-large\",\"content\":[],\"usage\":{{\"input_tokens\":{input},\
+             \"output_tokens\":1}}}}}}\n\n"
+        ));
+    }
+    let pad = "y".repeat(if rng.below(10) == 0 { rng.below(30_000) as usize } else { 0 });
+    for piece in 0..pieces {
+        let content = text(asked, piece);
+        out.push_str(&if asked.messages {
+            format!(
+                "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":0,\
+                 \"delta\":{{\"type\":\"text_delta\",\"text\":\"{content}\"}},\"pad\":\"{pad}\"}}\n\n"
+            )
+        } else {
+            format!(
+                "data: {{\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"model\":\"up-small\",\"choices\":\
+                 [{{\"index\":0,\"delta\":{{\"content\":\"{content}\"}}}}],\"pad\":\"{pad}\"}}\n\n"
+            )
+        });
+        if rng.below(10) == 0 {
+            out.push_str(": still here\n\n");
+        }
+    }
+    let error = rng.below(12) == 0;
+    if error {
+        let event = if asked.messages { "event: error\n" } else { "" };
+        out.push_str(&format!(
+            "{event}data: {{\"type\":\"error\",\"error\":{{\"type\":\"t\",\"message\":\"overloaded\"}}}}\n\n"
+        ));
+    } else {
+        finish(asked, rng, &mut out, (input, output), report);
+    }
+    let cut = maybe_cut(rng, out.len());
+    let sent = &out[..cut.unwrap_or(out.len())];
+    let finished = sent.contains("\"stop\"}") || sent.contains("\"end_turn\"}");
+    let usage = (report || asked.messages).then_some((input, output));
+    *served = Served { pieces, complete: finished, usage };
+    framed(rng, "text/event-stream", out.as_bytes(), cut)
+}
+
+/// The proper end of a stream, sometimes without its terminator.
+fn finish(asked: &Asked, rng: &mut Rng, out: &mut String, (input, output): (u64, u64), report: bool) {
+    let terminated = rng.below(6) > 0;
+    if asked.messages {
+        out.push_str(&format!(
+            "event: message_delta\ndata: {{\"type\":\"message_delta\",\"delta\":{{\"stop_reason\":\"end_turn\"}},\
+             \"usage\":{{\"output_tokens\":{output}}}}}\n\n"
+        ));
+        if terminated {
+            out.push_str("event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
+        }
+        return;
+    }
+    out.push_str(
+        "data: {\"id\":\"c\",\"model\":\"up-small\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n",
+    );
+    if report {
+        out.push_str(&format!(
+            "data: {{\"id\":\"c\",\"model\":\"up-small\",\"choices\":[],\"usage\":{{\"prompt_tokens\":{input},\
+             \"completion_tokens\":{output}}}}}\n\n"
+        ));
+    }
+    if terminated {
+        out.push_str("data: [DONE]\n\n");
+    }
+}

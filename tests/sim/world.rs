@@ -1,0 +1,592 @@
+//! The world: one gateway, its clients and providers, and a seed that picks who moves next.
+
+use super::check::{Seen, row_holds, vitals_hold};
+use super::clients::{Client, Supply};
+use super::net::Pipe;
+use super::providers::{Book, Provider};
+use crate::support::setting::{KeyRing, Setting, begin, later};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use tollgate::base::digest::hex_into;
+use tollgate::base::rng::Rng;
+use tollgate::base::seam::{Action, Conn, Core, DialError, Ending, Reply, Shut, Signal};
+use tollgate::base::time::{Now, Unix};
+use tollgate::gateway::orders::{Notice, Order};
+use tollgate::gateway::{Gateway, Start};
+use tollgate::policy::row::Row;
+
+/// Client connections at a time.
+const CLIENTS_MAX: usize = 12;
+/// What `max_buffered` is set to; a single read may overshoot it.
+const BUDGET: usize = 2 << 20;
+/// Verbs of one settling; beyond it something spins.
+const ROUNDS_MAX: usize = 100_000;
+/// Seconds in which everything must have come to its end, well beyond every deadline towards a provider.
+const PATIENCE: u64 = 300;
+/// The `write_stall` of the configuration, in microseconds.
+const WRITE_STALL: u64 = 30_000_000;
+/// Requests per window of the tight plan.
+const TIGHT: u64 = 4;
+
+/// What came about in a run.
+#[derive(Clone, Default, PartialEq, Debug)]
+pub struct Tally {
+    pub answers: u64,
+    pub whole: u64,
+    pub rows: u64,
+    pub exact_rows: u64,
+    pub left_rows: u64,
+    pub retried_rows: u64,
+    pub timeouts: u64,
+    pub limited: u64,
+    pub errors_in_streams: u64,
+    pub unavailable: u64,
+    pub cut_for_stalling: u64,
+    pub drains: u64,
+    pub reused: u64,
+    pub crossed: u64,
+}
+
+impl Tally {
+    pub fn add(&mut self, other: &Tally) {
+        for (mine, theirs) in self.fields().into_iter().zip(other.clone().fields()) {
+            *mine += *theirs;
+        }
+    }
+
+    fn fields(&mut self) -> [&mut u64; 14] {
+        [
+            &mut self.answers,
+            &mut self.whole,
+            &mut self.rows,
+            &mut self.exact_rows,
+            &mut self.left_rows,
+            &mut self.retried_rows,
+            &mut self.timeouts,
+            &mut self.limited,
+            &mut self.errors_in_streams,
+            &mut self.unavailable,
+            &mut self.cut_for_stalling,
+            &mut self.drains,
+            &mut self.reused,
+            &mut self.crossed,
+        ]
+    }
+
+    /// Everything that a run can come to has come about.
+    pub fn is_rich(&self) -> bool {
+        self.clone().fields().iter().all(|count| **count > 0)
+    }
+}
+
+struct World {
+    gateway: Gateway,
+    rng: Rng,
+    now: Now,
+    clients: Vec<Client>,
+    providers: Vec<Provider>,
+    /// Dials without an answer yet.
+    dialing: Vec<(Conn, bool)>,
+    asked: Vec<(Arc<str>, u16)>,
+    keys: KeyRing,
+    key_texts: Vec<String>,
+    next_marker: u64,
+    book: Book,
+    seen: BTreeMap<String, Seen>,
+    rows: Vec<Row>,
+    uncommitted: u64,
+    /// Answers wait for their rows.
+    before_reply: bool,
+    store_failed: bool,
+    exit: bool,
+    draining: bool,
+    /// No client begins anything new.
+    winding_up: bool,
+    tally: Tally,
+}
+
+fn setting(before_reply: bool) -> Setting {
+    let mut setting = Setting::default();
+    if before_reply {
+        setting.set("store", "durability = \"before-reply\"");
+    }
+    for (section, line) in [
+        ("server", "max_body = \"256KiB\""),
+        ("server", "max_buffered = \"2MiB\""),
+        ("server", "write_stall = \"30s\""),
+        ("upstream", "first_byte_timeout = \"20s\""),
+        ("upstream", "idle_timeout = \"20s\""),
+        ("upstream", "request_timeout = \"60s\""),
+        ("upstream", "max_event = \"64KiB\""),
+        ("upstream", "max_response = \"128KiB\""),
+        ("upstream", "breaker_cooldown = \"5s\""),
+        ("provider ant", "base_url = \"http://ant.test\""),
+        ("provider second", "shape = \"chat\""),
+        ("provider second", "base_url = \"http://10.0.0.3/v1\""),
+        (
+            "model small",
+            "targets = [{ provider = \"up\", model = \"up-small\" }, { provider = \"second\", model = \"up-small\" }]",
+        ),
+        ("plan team", "tokens = 0"),
+        ("plan team", "requests = 0"),
+        ("plan tight", "requests = 4"),
+        ("plan tight", "tokens = 50_000"),
+        ("plan one", "concurrency = 1"),
+    ] {
+        setting.set(section, line);
+    }
+    setting
+}
+
+/// Runs one seed.
+pub fn run(seed: u64, steps: u64) -> Result<Tally, String> {
+    let mut world = World::new(seed);
+    for step in 0..steps {
+        world.step().map_err(|error| format!("step {step}: {error}"))?;
+    }
+    world.wind_up(steps)?;
+    world.settle_accounts()?;
+    Ok(world.tally)
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let mut keys = KeyRing::default();
+        keys.issue("wide", &[]);
+        keys.issue("fickle", &[]);
+        keys.issue("tight", &["plan=tight"]);
+        keys.issue("one", &["plan=one"]);
+        let key_texts = ["wide", "fickle", "tight", "one"].map(|name| keys.texts[name].clone()).to_vec();
+        let now = begin();
+        let mut seed_bytes = [0u8; 32];
+        seed_bytes[..8].copy_from_slice(&seed.to_le_bytes());
+        let start = Start { seed: seed_bytes, client_listeners: 1, keys: keys.records.clone(), ..Start::default() };
+        let before_reply = seed % 3 == 0;
+        World {
+            gateway: Gateway::new(Arc::new(setting(before_reply).high()), start, now),
+            rng: Rng::from_u64(seed),
+            now,
+            clients: Vec::new(),
+            providers: Vec::new(),
+            dialing: Vec::new(),
+            asked: Vec::new(),
+            keys,
+            key_texts,
+            next_marker: 0,
+            book: Book::new(),
+            seen: BTreeMap::new(),
+            rows: Vec::new(),
+            uncommitted: 0,
+            before_reply,
+            store_failed: false,
+            exit: false,
+            draining: false,
+            winding_up: false,
+            tally: Tally::default(),
+        }
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        match self.rng.below(16) {
+            0 => self.pass_time()?,
+            1 => self.connect()?,
+            2 => self.outside()?,
+            3..=8 => self.move_client()?,
+            _ => self.move_provider()?,
+        }
+        self.settle()?;
+        vitals_hold(&self.gateway.vitals(), BUDGET + (512 << 10))
+    }
+
+    fn pass_time(&mut self) -> Result<(), String> {
+        let micros = match self.rng.below(200) {
+            0 => self.rng.below(40_000_000),
+            1..=6 => self.rng.below(3_000_000),
+            7..=100 => self.rng.below(50_000),
+            _ => self.rng.below(500),
+        };
+        self.advance(micros)
+    }
+
+    fn advance(&mut self, micros: u64) -> Result<(), String> {
+        let target = later(self.now, micros);
+        while let Some(due) = self.gateway.next_deadline().filter(|due| *due <= target.mono) {
+            self.now = later(self.now, due.0.saturating_sub(self.now.mono.0));
+            for round in 0.. {
+                let fired = self.gateway.expire(self.now);
+                self.settle()?;
+                let due = self.gateway.next_deadline().is_some_and(|due| due <= self.now.mono);
+                if !fired && !due {
+                    break;
+                }
+                if round > ROUNDS_MAX || (!fired && round > 1000) {
+                    return Err("a deadline that has passed stays due: the loop would spin".to_string());
+                }
+            }
+        }
+        self.now = target;
+        Ok(())
+    }
+
+    fn connect(&mut self) -> Result<(), String> {
+        if self.winding_up || self.clients.len() >= CLIENTS_MAX {
+            return Ok(());
+        }
+        let peer = "192.0.2.7:999".parse().map_err(|_| "address")?;
+        let conn = self.gateway.accepted(0, peer, self.now).ok_or("not accepted")?;
+        let pipe = Pipe::new(conn, self.now);
+        let mut supply = Supply { keys: &self.key_texts, next_marker: &mut self.next_marker };
+        self.clients.push(Client::new(pipe, &mut self.rng, &mut supply));
+        Ok(())
+    }
+
+    /// Dials, names, the store and the keys.
+    fn outside(&mut self) -> Result<(), String> {
+        match self.rng.below(8) {
+            0..=4 => self.answer_dial(),
+            5 => self.answer_name(),
+            6 => {
+                let count =
+                    if self.rng.below(3) == 0 { self.rng.below(self.uncommitted + 1) } else { self.uncommitted };
+                self.uncommitted -= count;
+                self.gateway.notice(Notice::Committed(count), self.now);
+            }
+            _ => self.news(),
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, count: u64) {
+        self.uncommitted -= count;
+        self.gateway.notice(Notice::Committed(count), self.now);
+    }
+
+    fn answer_dial(&mut self) {
+        if self.dialing.is_empty() {
+            return;
+        }
+        let index = self.rng.below(self.dialing.len() as u64) as usize;
+        if self.rng.below(15) == 0 && !self.winding_up {
+            return;
+        }
+        let (conn, messages) = self.dialing.swap_remove(index);
+        match self.rng.below(12) {
+            0 => self.gateway.reply(Reply::DialFailed(conn, DialError::Connect), self.now),
+            1 => self.gateway.reply(Reply::DialFailed(conn, DialError::Tls), self.now),
+            _ => {
+                self.providers.push(Provider::new(Pipe::new(conn, self.now), messages));
+                self.gateway.reply(Reply::Dialed(conn), self.now);
+            }
+        }
+    }
+
+    fn answer_name(&mut self) {
+        if let Some((host, port)) = self.asked.pop() {
+            let addr = std::net::SocketAddr::from(([10, 0, 0, 2], port));
+            let addrs = if self.rng.below(4) == 0 { Vec::new() } else { vec![addr] };
+            self.gateway.reply(Reply::Named { host, port, addrs }, self.now);
+        }
+    }
+
+    fn news(&mut self) {
+        match self.rng.below(12) {
+            0 => {
+                self.store_failed = !self.store_failed;
+                let notice = if self.store_failed { Notice::StoreFailed } else { Notice::StoreRecovered };
+                self.gateway.notice(notice, self.now);
+            }
+            1 => {
+                let now = self.now.unix;
+                let fickle = self.keys.records.iter_mut().find(|record| record.name == "fickle");
+                if let Some(record) = fickle {
+                    record.revoked = if record.revoked.is_some() { None } else { Some(Unix(now.0)) };
+                }
+                self.gateway.notice(Notice::Keys(self.keys.records.clone()), self.now);
+            }
+            _ if self.store_failed => {
+                self.store_failed = false;
+                self.gateway.notice(Notice::StoreRecovered, self.now);
+            }
+            _ => {}
+        }
+    }
+
+    fn move_client(&mut self) -> Result<(), String> {
+        if self.clients.is_empty() {
+            return Ok(());
+        }
+        let index = self.rng.below(self.clients.len() as u64) as usize;
+        let client = &mut self.clients[index];
+        if !self.winding_up || !client.outbox.is_empty() {
+            let mut supply = Supply { keys: &self.key_texts, next_marker: &mut self.next_marker };
+            client.act(&mut self.rng, &mut supply);
+        }
+        let most = if client.temper.drips { 5 } else { 65_536 };
+        client.pipe.deliver(&mut self.gateway, 1 + self.rng.below(most) as usize, self.now);
+        if self.rng.below(client.temper.slowness) == 0 {
+            let most = if self.rng.below(3) == 0 { 10 } else { 100_000 };
+            let bytes = client.pipe.take(&mut self.gateway, 1 + self.rng.below(most) as usize, self.now);
+            client.reading.take(&bytes, &mut client.awaiting, &self.book, &mut self.seen)?;
+            let safe = self.rows.len() - self.uncommitted as usize;
+            let seen = self.seen.get(client.reading.id()).filter(|seen| seen.whole && seen.ended);
+            if self.before_reply && !bytes.is_empty() && seen.is_some() {
+                let id = client.reading.id();
+                let committed = self.rows[..safe].iter().any(|row| request_id(row) == id);
+                if !committed {
+                    return Err(format!("{id} was answered before its row was safe"));
+                }
+            }
+            let go_on = std::mem::take(&mut client.reading.go_on);
+            if go_on {
+                client.release_body(true);
+            }
+        }
+        Ok(())
+    }
+
+    fn move_provider(&mut self) -> Result<(), String> {
+        if self.providers.is_empty() {
+            return Ok(());
+        }
+        let index = self.rng.below(self.providers.len() as u64) as usize;
+        let provider = &mut self.providers[index];
+        let most = if self.rng.below(4) == 0 { 16 } else { 200_000 };
+        let bytes = provider.pipe.take(&mut self.gateway, 1 + self.rng.below(most) as usize, self.now);
+        let before = provider.requests;
+        provider.read(&bytes, &mut self.rng, &mut self.book)?;
+        self.tally.reused += u64::from(provider.requests > before && before > 0);
+        provider.write(&mut self.rng);
+        let most = if self.rng.below(4) == 0 { 3 } else { 65_536 };
+        provider.pipe.deliver(&mut self.gateway, 1 + self.rng.below(most) as usize, self.now);
+        Ok(())
+    }
+
+    /// Performs what the gateway asked for.
+    fn settle(&mut self) -> Result<(), String> {
+        for _ in 0..ROUNDS_MAX {
+            self.gateway.dirty().clear();
+            for order in std::mem::take(self.gateway.orders()) {
+                if let Order::Rows(rows) = order {
+                    self.uncommitted += rows.len() as u64;
+                    self.rows.extend(rows);
+                }
+            }
+            let actions = std::mem::take(self.gateway.actions());
+            if actions.is_empty() {
+                return Ok(());
+            }
+            for action in actions {
+                self.perform(action)?;
+            }
+        }
+        Err("actions without end".to_string())
+    }
+
+    fn perform(&mut self, action: Action) -> Result<(), String> {
+        match action {
+            Action::Dial { conn, addr, .. } => self.dialing.push((conn, addr.ip().to_string() == "10.0.0.2")),
+            Action::Resolve { host, port } => self.asked.push((host, port)),
+            Action::StopAccepting => self.draining = true,
+            Action::Exit => self.exit = true,
+            Action::Close { conn, shut } => {
+                if let Some(index) = self.clients.iter().position(|client| client.pipe.conn == conn) {
+                    return self.client_closed(index, shut);
+                }
+                if let Some(index) = self.providers.iter().position(|provider| provider.pipe.conn == conn) {
+                    self.providers.swap_remove(index);
+                } else {
+                    let dial = self.dialing.iter().position(|(dialed, _)| *dialed == conn);
+                    self.dialing.swap_remove(dial.ok_or("it closed what was not open")?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The gateway has closed a client's connection: was that right?
+    fn client_closed(&mut self, index: usize, shut: Shut) -> Result<(), String> {
+        let mut client = self.clients.swap_remove(index);
+        client.pipe.closed = Some(shut);
+        let left = client.pipe.ending.is_some();
+        let stalled = self.now.mono.0.saturating_sub(client.pipe.read_at) >= WRITE_STALL;
+        if left {
+            return Ok(());
+        }
+        if shut == Shut::Abort {
+            self.tally.cut_for_stalling += u64::from(stalled);
+            return if stalled {
+                Ok(())
+            } else {
+                Err(format!("a client was cut at {} for nothing: {}", self.now.mono.0, client.brief()))
+            };
+        }
+        let mid_answer = !client.reading.is_between() && !client.reading.runs_to_end();
+        if mid_answer {
+            return Err(format!("closed in the middle of an answer: {}", client.brief()));
+        }
+        let all_sent = client.outbox.is_empty() && client.pipe.wire.is_empty();
+        let unanswered = client.awaiting.iter().any(|ask| ask.held_body.is_none());
+        if all_sent && unanswered && !client.reading.last && !self.draining {
+            return Err(format!("closed without an answer: {}", client.brief()));
+        }
+        Ok(())
+    }
+
+    /// Everybody finishes or leaves; the gateway is drained, or simply left alone.
+    fn wind_up(&mut self, steps: u64) -> Result<(), String> {
+        self.winding_up = true;
+        let drain = self.rng.below(2) == 0;
+        if drain {
+            self.tally.drains += 1;
+            self.gateway.reply(Reply::Signal(Signal::Terminate), self.now);
+            self.settle()?;
+        }
+        for _ in 0..steps / 2 {
+            self.step()?;
+        }
+        if drain {
+            // drain_timeout, then write_stall for those that do not read.
+            self.advance(30_000_000 + WRITE_STALL + 5_000_000)?;
+            if !self.exit || !self.clients.is_empty() {
+                return Err(format!("drained and not gone: {:?}", self.gateway.vitals()));
+            }
+        } else {
+            self.let_finish()?;
+            self.ask_quota()?;
+            for client in &mut self.clients {
+                client.pipe.ending = Some(Ending::Broken);
+                client.pipe.deliver(&mut self.gateway, 1, self.now);
+            }
+            self.settle()?;
+        }
+        // Whatever is left runs into its deadline.
+        self.advance(3_600_000_000)?;
+        let vitals = self.gateway.vitals();
+        let held = [vitals.clients, vitals.exchanges, vitals.upstreams, vitals.idle, vitals.holds, vitals.buffered];
+        if held != [0; 6] || vitals.timers != 0 || self.gateway.next_deadline().is_some() {
+            return Err(format!("after everybody has left: {vitals:?}"));
+        }
+        Ok(())
+    }
+
+    /// Everybody behaves for long enough that every deadline has passed: then no client may still wait for an answer.
+    fn let_finish(&mut self) -> Result<(), String> {
+        for _ in 0..PATIENCE {
+            while !self.dialing.is_empty() {
+                self.answer_dial();
+            }
+            while !self.asked.is_empty() {
+                self.answer_name();
+            }
+            for _ in 0..self.clients.len() {
+                let mut client = self.clients.remove(0);
+                client.pipe.wire.append(&mut client.outbox);
+                client.pipe.deliver(&mut self.gateway, 65_536, self.now);
+                let bytes = client.pipe.take(&mut self.gateway, usize::MAX, self.now);
+                client.reading.take(&bytes, &mut client.awaiting, &self.book, &mut self.seen)?;
+                self.clients.push(client);
+                self.settle()?;
+                self.commit(self.uncommitted);
+            }
+            for index in (0..self.providers.len()).rev() {
+                let Some(provider) = self.providers.get_mut(index) else { continue };
+                let bytes = provider.pipe.take(&mut self.gateway, usize::MAX, self.now);
+                provider.read(&bytes, &mut self.rng, &mut self.book)?;
+                provider.write(&mut self.rng);
+                provider.pipe.deliver(&mut self.gateway, 65_536, self.now);
+                self.settle()?;
+            }
+            self.advance(1_000_000)?;
+        }
+        let unanswered =
+            |client: &&Client| client.pipe.is_open() && client.awaiting.iter().any(|ask| ask.held_body.is_none());
+        match self.clients.iter().find(unanswered) {
+            Some(client) => Err(format!("waiting for ever: {}", client.brief())),
+            None => Ok(()),
+        }
+    }
+
+    /// With no request running, the quota of each key is the sum of its rows.
+    fn ask_quota(&mut self) -> Result<(), String> {
+        for client in std::mem::take(&mut self.clients) {
+            self.gateway.closed(client.pipe.conn, Ending::Broken, self.now);
+        }
+        self.gateway.notice(Notice::Keys(self.keys.records.clone()), self.now);
+        self.gateway.notice(Notice::StoreRecovered, self.now);
+        self.gateway.actions().retain(|action| {
+            !matches!(action, Action::Close { conn, .. }
+            if conn.side == tollgate::base::seam::Side::Client)
+        });
+        self.settle()?;
+        self.commit(self.uncommitted);
+        for record in self.keys.records.clone().iter().filter(|record| record.revoked.is_none()) {
+            let key = self.keys.texts[&record.name].clone();
+            let used: u64 = self.rows.iter().filter(|row| row.key == record.id).map(|row| row.usage.total()).sum();
+            let answer =
+                self.ask(&format!("GET /v1/quota HTTP/1.1\r\nhost: g\r\nauthorization: Bearer {key}\r\n\r\n"))?;
+            if !answer.contains(&format!("\"used\":{used},")) {
+                return Err(format!("the rows of {} make {used}: {answer}", record.name));
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, request: &str) -> Result<String, String> {
+        let peer = "192.0.2.8:999".parse().map_err(|_| "address")?;
+        let conn = self.gateway.accepted(0, peer, self.now).ok_or("not accepted")?;
+        let mut pipe = Pipe::new(conn, self.now);
+        self.gateway.bytes(conn, request.as_bytes(), self.now);
+        let answer = pipe.take(&mut self.gateway, usize::MAX, self.now);
+        self.gateway.closed(conn, Ending::Broken, self.now);
+        self.gateway.actions().retain(|action| !matches!(action, Action::Close { conn: gone, .. } if *gone == conn));
+        self.settle()?;
+        String::from_utf8(answer).map_err(|_| "an answer that is not UTF-8".to_string())
+    }
+
+    /// The ledger against everything else.
+    fn settle_accounts(&mut self) -> Result<(), String> {
+        let mut ids = BTreeSet::new();
+        let mut per_window: BTreeMap<u64, u64> = BTreeMap::new();
+        let tight = self.keys.records.iter().find(|record| record.name == "tight").map(|record| record.id);
+        for row in &self.rows {
+            let id = request_id(row);
+            let seen = self.seen.get(&id);
+            if row_holds(row, seen, &self.book)? {
+                self.tally.exact_rows += 1;
+            }
+            if !ids.insert(id) {
+                return Err(format!("settled twice: {row:?}"));
+            }
+            if Some(row.key) == tight {
+                *per_window.entry(row.admitted.0 / 60_000).or_default() += 1;
+            }
+            self.tally.rows += 1;
+            self.tally.left_rows += u64::from(row.status == 499);
+            self.tally.retried_rows += u64::from(row.attempts > 1);
+        }
+        if let Some((window, count)) = per_window.iter().find(|(_, count)| **count > TIGHT) {
+            return Err(format!("{count} requests were admitted in window {window} where {TIGHT} are allowed"));
+        }
+        for (id, seen) in &self.seen {
+            if seen.whole && !ids.contains(id) {
+                return Err(format!("answered and not in the ledger: {seen:?}"));
+            }
+            let tally = &mut self.tally;
+            tally.answers += u64::from(seen.ended);
+            tally.whole += u64::from(seen.whole && seen.ended);
+            tally.crossed += u64::from(seen.whole && seen.ended && seen.crossed && seen.attempt.is_some());
+            tally.timeouts += u64::from(seen.status == 504);
+            tally.limited += u64::from(seen.status == 429);
+            tally.unavailable += u64::from(seen.status == 503);
+            tally.errors_in_streams +=
+                u64::from(seen.ended && seen.status == 200 && !seen.whole && seen.attempt.is_some());
+        }
+        Ok(())
+    }
+}
+
+fn request_id(row: &Row) -> String {
+    let mut id = b"req_".to_vec();
+    hex_into(&row.request, &mut id);
+    String::from_utf8_lossy(&id).into_owned()
+}
