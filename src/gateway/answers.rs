@@ -97,7 +97,7 @@ impl Head<'_> {
             field(out, "content-type", self.content_type.as_bytes());
         }
         for name in ["x-gateway-request-id", "request-id", "x-request-id"] {
-            field(out, name, self.id.as_str().as_bytes());
+            field(out, name, &self.id.text);
         }
         if let Some(standing) = &self.standing {
             self.write_limits(standing, out);
