@@ -11,6 +11,7 @@ pub mod api {}
 
 mod admit;
 mod answers;
+mod asking;
 mod breaker;
 mod charges;
 mod client;
@@ -42,6 +43,7 @@ use crate::base::seam::{Action, Conn, Core, Ending, Reply, Side, Signal};
 use crate::base::slots::{Id, Slots};
 use crate::base::time::{Mono, Now, Unix};
 use crate::base::timers::Timers;
+use crate::policy::ask::Release;
 use crate::policy::config::High;
 use crate::policy::keys::{KeyId, KeyRecord, Keys};
 use crate::policy::meter::{Hold, Meter};
@@ -203,7 +205,7 @@ impl Gateway {
             drained: self.draining.is_some_and(|drain| drain.over) || self.handover == Handover::Given,
             crowded: self.clients.get(cid).is_some_and(|client| client.crowded),
             buffers: self.pool.has_room(BLOCK),
-            store: self.ledger.takes_rows(now.mono, self.config.store.max_commit_lag),
+            store: self.takes_requests(now),
         }
     }
 
@@ -341,6 +343,7 @@ impl Core for Gateway {
         match notice {
             Notice::Keys(records) => self.keys.load(records),
             Notice::Committed(rows) => self.committed(rows, now),
+            Notice::Answered(answer) => self.answered(answer, now),
             Notice::StoreFailed => self.store_failed(now),
             Notice::StoreRecovered => self.ledger.failed(false),
             Notice::Reloaded(news) => self.reloaded(news, now),
@@ -432,7 +435,11 @@ impl Core for Gateway {
         // An exchange that was being moved when the panic came is gone, and its hold with it.
         let own = self.exchanges.iter().filter_map(|(_, ex)| ex.hold.as_ref());
         let live: Vec<_> = own.chain(self.inherited_holds()).map(Hold::id).collect();
-        self.meter.reclaim(|id| live.contains(&id));
+        for (key, lease) in self.meter.reclaim(|id| live.contains(&id)) {
+            if lease.shared {
+                self.give_back(Release { key: self.keys.record(key).id, lease });
+            }
+        }
     }
 
     fn turned(&mut self, micros: u64) {

@@ -1,5 +1,6 @@
 //! What the gateway hands to helper threads and what they tell it. Data only.
 
+use crate::policy::ask::{Answer, Ask, Release};
 use crate::policy::config::High;
 use crate::policy::keys::KeyRecord;
 use crate::policy::row::{Row, Running};
@@ -12,6 +13,10 @@ pub enum Order {
     Rows(Vec<Row>),
     /// Whole log lines, newline-terminated JSON.
     Log(Vec<u8>),
+    /// Questions for a shared ledger; each is answered by a [`Notice::Answered`]. Rows of the same hand-over go first.
+    Asks(Vec<Ask>),
+    /// Leases of a shared ledger that are given back without a row.
+    Releases(Vec<Release>),
     /// Read the configuration again; this is the one in use. Answered by [`Notice::Reloaded`].
     Reload(Arc<High>),
     /// Give ledger and admission to the successor, with what is still served here; rows go to it from here on.
@@ -41,6 +46,8 @@ pub enum Notice {
     Keys(Vec<KeyRecord>),
     /// So many more rows are safely in the ledger.
     Committed(u64),
+    /// A shared ledger has answered.
+    Answered(Answer),
     /// The ledger cannot be written; admission stops.
     StoreFailed,
     /// The ledger can be written again.

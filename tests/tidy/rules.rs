@@ -32,6 +32,7 @@ const LAYERS: [Layer; 8] = [
         layers: &["base", "policy"],
         crates: &[
             "mio",
+            "redis",
             "ring",
             "rlimit",
             "rusqlite",
@@ -51,13 +52,14 @@ const LAYERS: [Layer; 8] = [
 ];
 
 /// Every crate of `Cargo.toml`; those a layer does not list are forbidden to it.
-const CRATES: [&str; 17] = [
+const CRATES: [&str; 18] = [
     "ahash",
     "clap",
     "crc32fast",
     "httparse",
     "jiff",
     "mio",
+    "redis",
     "ring",
     "rlimit",
     "rusqlite",

@@ -33,8 +33,8 @@ type Letters = Mailbox<Note<Gateway>>;
 
 /// What the thread that hands over is given.
 pub(super) enum Parcel {
-    /// The ledger, to be closed, and what is still served.
-    Ledger(StoreHandle, Vec<Running>),
+    /// The ledger, to be closed (none if it is shared), and what is still served.
+    Ledger(Option<StoreHandle>, Vec<Running>),
     /// Rows that ended after that.
     Rows(Vec<Row>),
 }
@@ -157,7 +157,7 @@ fn pass_on(channel: &UnixStream, parcels: &Receiver<Parcel>) -> io::Result<()> {
         match parcel {
             Parcel::Ledger(ledger, running) => {
                 // Waits for the last commit and drops the lock.
-                ledger.finish();
+                ledger.map(StoreHandle::finish);
                 for one in running {
                     out.extend_from_slice(b"running ");
                     one.write_line(&mut out);
