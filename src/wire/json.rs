@@ -508,11 +508,14 @@ fn multibyte(bytes: &[u8]) -> Result<usize, &'static str> {
             0xF0 => (4, 0x90..=0xBF),
             0xF1..=0xF3 => (4, 0x80..=0xBF),
             0xF4 => (4, 0x80..=0x8F),
-            _ => return Err("not UTF-8"),
+            // Begins no character: badly formed as it stands.
+            _ => (1, 0x80..=0xBF),
         };
         let Some(rest) = bytes.get(len + 1..len + size) else { return Ok(len) };
-        if !second.contains(&rest[0]) || rest[1..].iter().any(|byte| byte & 0xC0 != 0x80) {
-            return Err("not UTF-8");
+        let formed = rest.first().is_some_and(|byte| second.contains(byte));
+        if !formed || rest[1..].iter().any(|byte| byte & 0xC0 != 0x80) {
+            // Told when it stands at the front, so that its place does not depend on how the bytes came.
+            return if len > 0 { Ok(len) } else { Err("not UTF-8") };
         }
         len += size;
     }
