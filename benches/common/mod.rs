@@ -187,7 +187,7 @@ impl World {
                     all.clear();
                 }
                 Order::Log(lines) => lines.clear(),
-                Order::Reload(_) => {}
+                Order::Reload(_) | Order::HandOver(_) | Order::Acknowledge(_) => {}
             }
         }
         if rows > 0 {

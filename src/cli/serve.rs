@@ -5,29 +5,34 @@ use super::load::{self, Secrets};
 use super::output::Failure;
 use crate::base::time::Unix;
 use crate::gateway::Gateway;
-use crate::gateway::orders::Order;
 use crate::io::clock::Clock;
 use crate::io::listen;
 use crate::io::reactor::Reactor;
 use crate::io::scribe::Scribe;
 use crate::policy::config::High;
+use crate::policy::row::Running;
 use crate::policy::window;
-use ledger::{Keeper, Opened};
+use ledger::Opened;
+use outbox::{Helpers, outbox};
 use reload::Reloader;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, PoisonError};
+use upgrade::{Elder, Younger};
 
 mod ledger;
+mod outbox;
 mod reload;
 pub(super) mod setup;
+mod upgrade;
 
 /// Runs the gateway in the foreground. Exit code 0 after a drain, 1 if it could not start.
 pub fn run(args: &ServeArgs) -> ExitCode {
     let ended = load::find(&args.config).and_then(|path| {
         let config = load::read(&path, Secrets::Needed).map_err(Failure::Config)?;
-        let listeners = Listeners::bind(&config).map_err(Failure::failed)?;
+        let listeners = Listeners::open(&config).map_err(Failure::failed)?;
         serve(config, Some(path), listeners, Box::new(std::io::stderr())).map_err(Failure::failed)
     });
     ended.map_or_else(Failure::report, |()| ExitCode::SUCCESS)
@@ -37,9 +42,31 @@ pub fn run(args: &ServeArgs) -> ExitCode {
 pub(super) struct Listeners {
     clients: Vec<TcpListener>,
     admin: Option<TcpListener>,
+    /// To the process before us, which still serves.
+    channel: Option<UnixStream>,
 }
 
 impl Listeners {
+    /// Takes the sockets that were inherited, from systemd or from a predecessor, and binds the others.
+    fn open(config: &High) -> Result<Listeners, String> {
+        let inherited = crate::io::upgrade::inherited();
+        let inherited = inherited.map_err(|error| format!("cannot use the inherited sockets: {error}"))?;
+        let Some(inherited) = inherited else { return Listeners::bind(config) };
+        let mut rest = config.clone();
+        if !inherited.clients.is_empty() {
+            rest.server.listen.clear();
+        }
+        if inherited.admin.is_some() {
+            rest.server.admin_listen = None;
+        }
+        let bound = Listeners::bind(&rest)?;
+        Ok(Listeners {
+            clients: inherited.clients.into_iter().chain(bound.clients).collect(),
+            admin: inherited.admin.or(bound.admin),
+            channel: inherited.channel,
+        })
+    }
+
     /// Binds what the configuration names.
     pub(super) fn bind(config: &High) -> Result<Listeners, String> {
         let bind = |addr: &SocketAddr| {
@@ -48,6 +75,7 @@ impl Listeners {
         Ok(Listeners {
             clients: config.server.listen.iter().map(bind).collect::<Result<_, _>>()?,
             admin: config.server.admin_listen.as_ref().map(bind).transpose()?,
+            channel: None,
         })
     }
 }
@@ -57,65 +85,53 @@ impl Listeners {
 pub(super) fn serve(
     config: High,
     path: Option<PathBuf>,
-    listeners: Listeners,
+    mut listeners: Listeners,
     log: Box<dyn std::io::Write + Send>,
 ) -> Result<(), String> {
     listen::raise_descriptor_limit().map_err(|error| format!("cannot raise the descriptor limit: {error}"))?;
     silence_panics();
     let security = setup::security(&config, None)?;
     let config = Arc::new(config);
+    // Everything that can be wrong is known by now; from here on a predecessor stands aside for us.
+    let (younger, running) = await_turn(listeners.channel.take())?;
     let now = Clock::new().now();
     let mut ledger = Opened::open(&config)?;
     let mut start = ledger.start(&config, now)?;
-    start.client_listeners = listeners.clients.len();
+    (start.client_listeners, start.running) = (listeners.clients.len(), running);
     let gateway = Gateway::new(config.clone(), start, now);
     let scribe = Scribe::start(log).map_err(|error| format!("cannot start the log thread: {error}"))?;
     scribe.write(banner(&config, &listeners, now.unix));
 
     ledger.warnings()?.iter().for_each(|text| drop(scribe.write(warning(text, now.unix))));
 
-    let store: Arc<OnceLock<Keeper>> = Arc::default();
-    let reloader: Arc<OnceLock<Reloader>> = Arc::default();
-    let outbox = outbox(scribe, store.clone(), reloader.clone());
-    let mut reactor = Reactor::new(gateway, setup::setup(listeners, security.clone()), outbox)
+    let (helpers, has_admin) = (Arc::<Helpers>::default(), listeners.admin.is_some());
+    let setup = setup::setup(listeners, security.clone());
+    let mut reactor = Reactor::new(gateway, setup, outbox(scribe, helpers.clone()))
         .map_err(|error| format!("cannot start the loop: {error}"))?;
+    let keeper = ledger.keep(&config, reactor.mailbox())?;
+    *helpers.store.lock().unwrap_or_else(PoisonError::into_inner) = Some(keeper);
     // The cells are empty: this is their only writer.
-    let _ = store.set(ledger.keep(&config, reactor.mailbox())?);
-    let _ = reloader.set(Reloader::new(path, security, reactor.mailbox()));
+    let program = path.as_ref().and_then(|_| std::env::current_exe().ok());
+    let elder = Elder::new(program, has_admin, reactor.mailbox());
+    reactor.on_upgrade(elder.successor());
+    let _ = helpers.elder.set(elder);
+    let _ = helpers.reloader.set(Reloader::new(path, security, reactor.mailbox()));
+    if let Some(younger) = younger {
+        let safe = younger.follow(reactor.mailbox()).map_err(|error| format!("cannot follow: {error}"))?;
+        let _ = helpers.safe.set(safe);
+    }
     reactor.watch_signals().map_err(|error| format!("cannot watch signals: {error}"))?;
-    reactor.run().map_err(|error| format!("the loop failed: {error}"))?;
-    Ok(())
+    crate::io::upgrade::notify_ready();
+    let ended = reactor.run().map(drop).map_err(|error| format!("the loop failed: {error}"));
+    helpers.finish();
+    ended
 }
 
-/// The way of rows and log lines to their threads: a copy under a lock, without a system call.
-fn outbox(
-    scribe: Scribe,
-    store: Arc<OnceLock<Keeper>>,
-    reloader: Arc<OnceLock<Reloader>>,
-) -> impl FnMut(Vec<Order>) -> Vec<Order> {
-    move |mut orders| {
-        // Rows before questions: what has ended makes room for what would begin.
-        orders.sort_by_key(|order| matches!(order, Order::Asks(_)));
-        // Rows and lines are given back empty but with their storage, so that the next turn's cost no allocation.
-        for order in &mut orders {
-            let store = store.get();
-            match order {
-                Order::Rows(rows) => match store {
-                    Some(store) => *rows = store.write(std::mem::take(rows)),
-                    None => rows.clear(),
-                },
-                Order::Asks(asks) => store.into_iter().for_each(|store| store.ask(asks)),
-                Order::Releases(releases) => store.into_iter().for_each(|store| store.release(releases)),
-                Order::Log(lines) => *lines = scribe.write(std::mem::take(lines)),
-                Order::Reload(before) => {
-                    if let Some(reloader) = reloader.get() {
-                        reloader.start(before.clone());
-                    }
-                }
-            }
-        }
-        orders
-    }
+/// Waits for a predecessor, if there is one, to stand aside.
+fn await_turn(channel: Option<UnixStream>) -> Result<(Option<Younger>, Option<Vec<Running>>), String> {
+    let Some(channel) = channel else { return Ok((None, None)) };
+    let turn = Younger::await_turn(channel).map_err(|error| format!("cannot take over: {error}"))?;
+    Ok((Some(turn.0), Some(turn.1)))
 }
 
 /// The first log line: where it listens, and the worst case of memory.
@@ -125,12 +141,13 @@ fn banner(config: &High, listeners: &Listeners, now: Unix) -> Vec<u8> {
         texts.collect::<Vec<_>>().join(",")
     };
     format!(
-        "{{\"time\":\"{}\",\"event\":\"listening\",\"clients\":[{}],\"admin\":[{}],\"version\":\"{}\",\
+        "{{\"time\":\"{}\",\"event\":\"listening\",\"clients\":[{}],\"admin\":[{}],\"version\":\"{}\",\"pid\":{},\
          \"max_connections\":{},\"max_buffered\":{}}}\n",
         window::iso(now),
         addrs(&listeners.clients),
         addrs(listeners.admin.as_slice()),
         env!("CARGO_PKG_VERSION"),
+        std::process::id(),
         config.server.max_connections,
         config.server.max_buffered,
     )

@@ -40,6 +40,11 @@ impl Ledger {
         self.held.push_back((row, xid));
     }
 
+    /// Whether the row of this number is safe.
+    pub(crate) fn is_safe(&self, number: u64) -> bool {
+        number <= self.committed
+    }
+
     /// Takes the next exchange whose row is safe.
     pub(crate) fn next_safe(&mut self) -> Option<Id<Exchange>> {
         let (row, _) = self.held.front()?;

@@ -33,6 +33,7 @@ mod reload;
 mod respond;
 mod route;
 mod stats;
+mod upgrade;
 mod upstream;
 
 use crate::base::buf::{BLOCK, Pool};
@@ -46,6 +47,7 @@ use crate::policy::ask::Release;
 use crate::policy::config::High;
 use crate::policy::keys::{KeyId, KeyRecord, Keys};
 use crate::policy::meter::{Hold, Meter};
+use crate::policy::row::Running;
 use admit::Readiness;
 use answers::DateCache;
 use breaker::Breakers;
@@ -63,6 +65,7 @@ use reload::Reading;
 use stats::Stats;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use upgrade::{Handover, Inheritance};
 use upstream::Upstream;
 
 /// What the gateway starts from besides its configuration.
@@ -79,6 +82,8 @@ pub struct Start {
     pub days: Vec<(KeyId, Unix, u64)>,
     /// Requests since the beginning of the longest window: key, admission, tokens. Their tokens are in `days` too.
     pub recent: Vec<(KeyId, Unix, u64)>,
+    /// What a predecessor still serves; `None` if there is none.
+    pub running: Option<Vec<Running>>,
 }
 
 /// How far stopping has come.
@@ -120,6 +125,8 @@ pub struct Gateway {
     date: DateCache,
     rng: Rng,
     draining: Option<Drain>,
+    handover: Handover,
+    inheritance: Inheritance,
     /// Where an answer is put together before it is framed into a client's unsent bytes; never kept across a verb.
     scratch: Vec<u8>,
     dirty: Vec<Conn>,
@@ -157,6 +164,8 @@ impl Gateway {
             date: DateCache::default(),
             rng,
             draining: None,
+            handover: Handover::None,
+            inheritance: Inheritance::default(),
             scratch: Vec::new(),
             dirty: Vec::new(),
             actions: Vec::new(),
@@ -164,6 +173,7 @@ impl Gateway {
             config,
         };
         gateway.restore(&start.days, &start.recent, now);
+        gateway.adopt(start.running, now);
         gateway.resolve_all(now);
         gateway
     }
@@ -192,7 +202,7 @@ impl Gateway {
     /// What can be taken at the moment, seen from one connection.
     fn readiness(&self, cid: Id<Client>, now: Now) -> Readiness {
         Readiness {
-            drained: self.draining.is_some_and(|drain| drain.over),
+            drained: self.draining.is_some_and(|drain| drain.over) || self.handover == Handover::Given,
             crowded: self.clients.get(cid).is_some_and(|client| client.crowded),
             buffers: self.pool.has_room(BLOCK),
             store: self.takes_requests(now),
@@ -200,11 +210,15 @@ impl Gateway {
     }
 
     fn begin_drain(&mut self, now: Now) {
-        if self.draining.is_some() {
-            return;
-        }
         let until = now.mono.after(self.config.server.drain_timeout);
-        let idle_after = now.mono.after(DRAIN_IDLE_GRACE).min(until);
+        match &mut self.draining {
+            None => self.drain_until(now.mono.after(DRAIN_IDLE_GRACE).min(until), until, now),
+            // A process that hands over has no bound of its own.
+            Some(drain) => drain.until = drain.until.min(until),
+        }
+    }
+
+    fn drain_until(&mut self, idle_after: Mono, until: Mono, now: Now) {
         self.draining = Some(Drain { idle_after, until, over: false });
         self.actions.push(Action::StopAccepting);
         for upstream in self.idle.drain() {
@@ -215,6 +229,7 @@ impl Gateway {
 
     /// Goes on with stopping: closes what is idle, ends what runs too long, leaves when nothing is left.
     fn drain_on(&mut self, now: Now) {
+        self.hand_over_on(now);
         let Some(drain) = &mut self.draining else { return };
         if now.mono >= drain.until && !drain.over {
             drain.over = true;
@@ -222,7 +237,8 @@ impl Gateway {
         } else if now.mono >= drain.idle_after {
             self.close_idle_clients();
         }
-        if self.clients.is_empty() {
+        let is_over = self.draining.is_some_and(|drain| drain.over);
+        if self.clients.is_empty() && (is_over || !self.is_needed()) {
             self.actions.push(Action::Exit);
         }
     }
@@ -318,6 +334,7 @@ impl Core for Gateway {
             Reply::Named { host, port, addrs } => self.named(&host, port, addrs, now),
             Reply::Signal(Signal::Terminate) => self.begin_drain(now),
             Reply::Signal(Signal::Reload) => self.begin_reload(),
+            Reply::Signal(Signal::Upgrade) => self.begin_upgrade(now),
         }
         self.drain_on(now);
     }
@@ -330,17 +347,22 @@ impl Core for Gateway {
             Notice::StoreFailed => self.store_failed(now),
             Notice::StoreRecovered => self.ledger.failed(false),
             Notice::Reloaded(news) => self.reloaded(news, now),
+            Notice::SuccessorReady => self.successor_ready(now),
+            Notice::SuccessorFailed(why) => self.successor_failed(&why, now),
+            Notice::Inherited(row) => self.inherited(row, now),
+            Notice::PredecessorLeft => self.predecessor_left(now),
         }
         self.drain_on(now);
     }
 
     fn next_deadline(&self) -> Option<Mono> {
         let timer = self.timers.next().map(|(at, _)| at);
-        [timer, self.drain_deadline()].into_iter().flatten().min()
+        [timer, self.drain_deadline(), self.handover_deadline()].into_iter().flatten().min()
     }
 
     fn expire(&mut self, now: Now) -> bool {
-        if self.drain_deadline().is_some_and(|due| due <= now.mono) {
+        let stopping = [self.drain_deadline(), self.handover_deadline()];
+        if stopping.into_iter().flatten().any(|due| due <= now.mono) {
             self.drain_on(now);
         }
         let due = self.timers.next().filter(|(at, _)| *at <= now.mono);
@@ -411,7 +433,8 @@ impl Core for Gateway {
             None => {}
         }
         // An exchange that was being moved when the panic came is gone, and its hold with it.
-        let live: Vec<_> = self.exchanges.iter().filter_map(|(_, ex)| ex.hold.as_ref().map(Hold::id)).collect();
+        let own = self.exchanges.iter().filter_map(|(_, ex)| ex.hold.as_ref());
+        let live: Vec<_> = own.chain(self.inherited_holds()).map(Hold::id).collect();
         for (key, lease) in self.meter.reclaim(|id| live.contains(&id)) {
             if lease.shared {
                 self.give_back(Release { key: self.keys.record(key).id, lease });

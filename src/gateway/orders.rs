@@ -3,7 +3,7 @@
 use crate::policy::ask::{Answer, Ask, Release};
 use crate::policy::config::High;
 use crate::policy::keys::KeyRecord;
-use crate::policy::row::Row;
+use crate::policy::row::{Row, Running};
 use std::sync::Arc;
 
 /// Work for a helper thread, at most one of each kind per hand-over.
@@ -19,6 +19,10 @@ pub enum Order {
     Releases(Vec<Release>),
     /// Read the configuration again; this is the one in use. Answered by [`Notice::Reloaded`].
     Reload(Arc<High>),
+    /// Give ledger and admission to the successor, with what is still served here; rows go to it from here on.
+    HandOver(Vec<Running>),
+    /// Tell the predecessor that so many more of its rows are safe.
+    Acknowledge(u64),
 }
 
 /// What reading the configuration again has brought.
@@ -50,4 +54,12 @@ pub enum Notice {
     StoreRecovered,
     /// The configuration has been read again.
     Reloaded(Reloaded),
+    /// The successor is ready to take over.
+    SuccessorReady,
+    /// There is no successor; why, for the log.
+    SuccessorFailed(String),
+    /// The predecessor has settled a request.
+    Inherited(Row),
+    /// The predecessor has ended.
+    PredecessorLeft,
 }

@@ -222,6 +222,15 @@ impl Meter {
         limit(kind, account, plan, now)
     }
 
+    /// Takes over a request that another process admitted at `admitted` with `reserved` tokens and still serves. Counts
+    /// in the present window and period as far as its admission lies in them.
+    pub fn adopt(&mut self, key: KeyIx, plan: &Plan, now: Unix, admitted: Unix, reserved: u64) -> Hold {
+        let (window, period) = (window(admitted, plan.window), plan.period.bounds(admitted));
+        let open = Open { key, window, period, admitted, reserved, shared: false };
+        self.at(key, plan, now).adopt(&open);
+        Hold(self.open.insert(open))
+    }
+
     fn hold(&mut self, open: Open) -> Hold {
         if let Some(account) = self.accounts.get_mut(open.key.0 as usize) {
             account.begin(open.reserved);

@@ -240,6 +240,7 @@ impl World {
                 Action::Resolve { host, port } => self.asked.push((host, port)),
                 Action::StopAccepting => self.accepting = false,
                 Action::Exit => self.exit = true,
+                Action::StartSuccessor => return Err("a script cannot start a successor".to_string()),
             }
         }
         Ok(busy)
@@ -270,6 +271,7 @@ impl World {
                 }
                 Order::Log(lines) => self.take_log(lines)?,
                 Order::Reload(_) => return Err("a script cannot read its configuration again".to_string()),
+                Order::HandOver(_) | Order::Acknowledge(_) => return Err("a script has one process".to_string()),
             }
         }
         if self.uncommitted > 0 && !self.hold_rows {

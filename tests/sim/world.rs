@@ -388,6 +388,7 @@ impl World {
             Action::Resolve { host, port } => self.asked.push((host, port)),
             Action::StopAccepting => self.draining = true,
             Action::Exit => self.exit = true,
+            Action::StartSuccessor => return Err("it starts a successor that nobody asked for".into()),
             Action::Close { conn, shut } => {
                 if let Some(index) = self.clients.iter().position(|client| client.pipe.conn == conn) {
                     return self.client_closed(index, shut);

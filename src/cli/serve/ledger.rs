@@ -76,6 +76,7 @@ impl Opened {
             client_listeners: 0,
             keys: db.list_keys().map_err(failed)?,
             days: days.into_iter().map(|sum| (sum.key, sum.day, sum.tokens)).collect(),
+            running: None,
             recent: db.rows_since(window).map_err(failed)?,
         })
     }
