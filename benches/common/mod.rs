@@ -188,6 +188,7 @@ impl World {
                 }
                 Order::Log(lines) => lines.clear(),
                 Order::Reload(_) | Order::HandOver(_) | Order::Acknowledge(_) => {}
+                Order::Asks(_) | Order::Releases(_) => {}
             }
         }
         if rows > 0 {

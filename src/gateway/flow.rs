@@ -9,7 +9,6 @@ use crate::wire::Shape;
 // An exchange holds it boxed already.
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // a relay keeps the whole in a box
 pub(crate) enum Flow {
     /// Of the client's shape.
     Same(StreamTap),

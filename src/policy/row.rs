@@ -165,6 +165,7 @@ mod tests {
             cost_nano: 5,
             attempts: 6,
             micros: 7,
+            lease: Lease::default(),
         };
         let mut line = Vec::new();
         row.write_line(&mut line);
