@@ -187,8 +187,8 @@ impl World {
                     all.clear();
                 }
                 Order::Log(lines) => lines.clear(),
-                Order::Reload(_) | Order::HandOver(_) | Order::Acknowledge(_) => {}
-                Order::Asks(_) | Order::Releases(_) => {}
+                Order::Reload(_) | Order::HandOver(_) | Order::Acknowledge(_) | Order::Asks(_) | Order::Releases(_) => {
+                }
             }
         }
         if rows > 0 {

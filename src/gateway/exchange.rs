@@ -358,6 +358,9 @@ impl Gateway {
         let Some(key) = ex.finding.key else { return Ok(()) };
         let (_, body) = client.inbound.message();
         let fields = draft.scan.fields();
+        if fields.thread {
+            return Err(Refusal::no_threads());
+        }
         self.scratch.clear();
         let catalog = &ex.config.catalog;
         let index = match fields.model_name(body, &mut self.scratch) {

@@ -6,8 +6,6 @@ use crate::dialect::{Heard, Me, Progress, StreamFault, StreamTap, StreamTranslat
 use crate::wire::Shape;
 
 /// One upstream stream on its way to a client.
-// An exchange holds it boxed already.
-#[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
 pub(crate) enum Flow {
     /// Of the client's shape.

@@ -80,8 +80,7 @@ impl Running {
 }
 
 impl Row {
-    /// One line of text without its line feed: numbers and words, then the model and the target as JSON strings. What
-    /// a shared ledger has lent is left out: such rows never leave their process.
+    /// One line of text without its line feed: numbers and words, then the model and the target as JSON strings.
     pub fn write_line(&self, out: &mut Vec<u8>) {
         digest::hex_into(&self.request, out);
         let (usage, shape) = (&self.usage, self.endpoint.name());
@@ -122,6 +121,8 @@ impl Row {
         let mut names = serde_json::Deserializer::from_str(next()?).into_iter::<String>();
         let (model, target) = (names.next()?.ok()?.into(), names.next()?.ok()?.into());
         Some(Row {
+            // Rows are passed on only where the ledger is a file, which lends nothing.
+            lease: Lease::default(),
             request,
             key,
             admitted,
@@ -134,7 +135,6 @@ impl Row {
             cost_nano,
             attempts,
             micros,
-            lease: Lease::default(),
         })
     }
 }
@@ -153,6 +153,7 @@ mod tests {
         let key = KeyId::parse("abcdefABCDEF").unwrap();
         let usage = Usage { uncached_in: 1, cache_read: 2, cache_write: 3, out: 4, source: UsageSource::Partial };
         let row = Row {
+            lease: Lease::default(),
             request: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255],
             key,
             admitted: Unix(1_800_000_000_123),
@@ -165,7 +166,6 @@ mod tests {
             cost_nano: 5,
             attempts: 6,
             micros: 7,
-            lease: Lease::default(),
         };
         let mut line = Vec::new();
         row.write_line(&mut line);

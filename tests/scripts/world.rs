@@ -271,8 +271,9 @@ impl World {
                 }
                 Order::Log(lines) => self.take_log(lines)?,
                 Order::Reload(_) => return Err("a script cannot read its configuration again".to_string()),
-                Order::Asks(_) | Order::Releases(_) => return Err("a script has no shared ledger".to_string()),
-                Order::HandOver(_) | Order::Acknowledge(_) => return Err("a script has one process".to_string()),
+                Order::HandOver(_) | Order::Acknowledge(_) | Order::Asks(_) | Order::Releases(_) => {
+                    return Err("a script has one process".to_string());
+                }
             }
         }
         if self.uncommitted > 0 && !self.hold_rows {

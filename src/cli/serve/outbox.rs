@@ -26,8 +26,8 @@ impl Helpers {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Carries out an order. True for those whose emptied vectors go back to the core with their storage, so that the
-    /// next turn's cost no allocation.
+    /// Carries out an order. True for rows and lines, whose emptied vectors go back to the core with their storage, so
+    /// that the next turn's cost no allocation.
     fn perform(&self, order: &mut Order, scribe: &Scribe) -> bool {
         match order {
             Order::Log(lines) => *lines = scribe.write(std::mem::take(lines)),
@@ -54,20 +54,17 @@ impl Helpers {
         matches!(order, Order::Log(_) | Order::Rows(_) | Order::Asks(_) | Order::Releases(_))
     }
 
-    /// A file goes to the successor with what still runs here. A shared ledger is open to both: what runs here is in
-    /// it, under this host's name, and ends there.
+    /// A file goes to the successor, and with it what is still served. A shared ledger serves both, so each settles what
+    /// it has admitted.
     fn hand_over(&self, running: Vec<Running>) {
-        let (mut store, elder) = (self.store(), self.elder.get());
-        let parcel = match store.take() {
-            Some(Keeper::File(ledger)) => Parcel::Ledger(Some(ledger), running),
+        let Some(elder) = self.elder.get() else { return };
+        let mut store = self.store();
+        match store.take() {
+            Some(Keeper::File(file)) => elder.give(Parcel::Ledger(Some(file), running)),
             shared => {
                 *store = shared;
-                Parcel::Ledger(None, Vec::new())
+                elder.give(Parcel::Ledger(None, Vec::new()));
             }
-        };
-        drop(store);
-        if let Some(elder) = elder {
-            elder.give(parcel);
         }
     }
 

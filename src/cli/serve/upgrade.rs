@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | new | `ready` | its configuration and certificates are right |
 //! | old | `running …` | for every request that it still serves |
-//! | old | `go` | the ledger is closed, or open to both |
+//! | old | `go` | the ledger is closed |
 //! | old | `row …` | one of those requests has ended |
 //! | new | `safe N` | so many more of those rows are in the ledger |
 //!
@@ -33,7 +33,7 @@ type Letters = Mailbox<Note<Gateway>>;
 
 /// What the thread that hands over is given.
 pub(super) enum Parcel {
-    /// The ledger, to be closed unless the successor shares it, and what is still served.
+    /// The ledger, to be closed (none if it is shared), and what is still served.
     Ledger(Option<StoreHandle>, Vec<Running>),
     /// Rows that ended after that.
     Rows(Vec<Row>),
