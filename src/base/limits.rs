@@ -110,10 +110,15 @@ pub const LOOKUPS_MAX: usize = 1024;
 /// Bytes per second that a request's body must bring on average once `body_timeout` has passed.
 pub const BODY_RATE_MIN: u64 = 16 * 1024;
 /// Bytes of a request written to an upstream at a time; the rest is cut from the client's own bytes as these leave.
-pub const SEND_SLICE: usize = 64 * 1024;
+pub const SEND_SLICE: usize = 32 * 1024;
 /// How long a process that hands over waits for requests that have begun to arrive; new ones wait in the kernel.
 pub const QUIET_WAIT: Duration = Duration::from_secs(2);
 /// How long a successor may take to say that it is ready.
 pub const SUCCESSOR_WAIT: Duration = Duration::from_secs(30);
 /// How long idle connections are left open when draining begins, for requests that are on their way.
 pub const DRAIN_IDLE_GRACE: Duration = Duration::from_millis(500);
+/// Bytes of one body or event that are read or translated on the loop itself; more is given to a helper thread.
+pub const WORK_MIN: usize = 512 * 1024;
+/// Time one turn of the loop spends on connections before it writes what has come of it and polls again; so that no
+/// crowd of busy connections adds up to a stall.
+pub const TURN_TIME: Duration = Duration::from_millis(2);

@@ -3,12 +3,15 @@
 use super::ServeArgs;
 use super::load::{self, Secrets};
 use super::output::Failure;
+use crate::base::limits;
 use crate::base::time::Unix;
 use crate::gateway::Gateway;
+use crate::gateway::orders::{Notice, Work};
 use crate::io::clock::Clock;
 use crate::io::listen;
-use crate::io::reactor::Reactor;
+use crate::io::reactor::{Note, Reactor};
 use crate::io::scribe::Scribe;
+use crate::io::worker::Worker;
 use crate::policy::config::High;
 use crate::policy::row::Running;
 use crate::policy::window;
@@ -110,7 +113,12 @@ pub(super) fn serve(
         .map_err(|error| format!("cannot start the loop: {error}"))?;
     let keeper = ledger.keep(&config, reactor.mailbox())?;
     *helpers.store.lock().unwrap_or_else(PoisonError::into_inner) = Some(keeper);
+    let mailbox = reactor.mailbox();
+    let done = move |done| drop(mailbox.send(Note::Notice(Notice::Worked(done))));
+    let worker = Worker::start(|work: Box<Work>| work.run(), done)
+        .map_err(|error| format!("cannot start the thread for long work: {error}"))?;
     // The cells are empty: this is their only writer.
+    let _ = helpers.worker.set(worker);
     let program = path.as_ref().and_then(|_| std::env::current_exe().ok());
     let elder = Elder::new(program, has_admin, reactor.mailbox());
     reactor.on_upgrade(elder.successor());
@@ -142,7 +150,7 @@ fn banner(config: &High, listeners: &Listeners, now: Unix) -> Vec<u8> {
     };
     format!(
         "{{\"time\":\"{}\",\"event\":\"listening\",\"clients\":[{}],\"admin\":[{}],\"version\":\"{}\",\"pid\":{},\
-         \"max_connections\":{},\"max_buffered\":{}}}\n",
+         \"max_connections\":{},\"max_buffered\":{},\"worst_case_bytes\":{}}}\n",
         window::iso(now),
         addrs(&listeners.clients),
         addrs(listeners.admin.as_slice()),
@@ -150,6 +158,7 @@ fn banner(config: &High, listeners: &Listeners, now: Unix) -> Vec<u8> {
         std::process::id(),
         config.server.max_connections,
         config.server.max_buffered,
+        worst_case(config),
     )
     .into_bytes()
 }
@@ -159,6 +168,19 @@ fn warning(text: &str, now: Unix) -> Vec<u8> {
     let line = serde_json::json!({"time": window::iso(now), "event": "warning", "message": text});
     format!("{line}\n").into_bytes()
 }
+
+/// The most memory that the configuration allows, in bytes: what the program needs by itself, its connections, and
+/// every buffer full. A translated request has a second copy of its body until its answer begins, so bodies count
+/// twice.
+fn worst_case(config: &High) -> u64 {
+    let connections = 2 * (config.server.max_connections + limits::RESERVE_CONNECTIONS) as u64;
+    OWN_BYTES + connections * CONNECTION_BYTES + 2 * config.server.max_buffered as u64
+}
+
+/// Resident without a connection: code, ledger cache, stacks, and a keep of free blocks.
+const OWN_BYTES: u64 = 48 << 20;
+/// What one connection takes beside its buffers: state, a reused exchange, and over TLS its session.
+const CONNECTION_BYTES: u64 = 24 << 10;
 
 /// A panic tells its place and nothing else: its message could carry a client's words.
 fn silence_panics() {

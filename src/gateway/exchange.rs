@@ -3,7 +3,8 @@
 //!
 //! | phase | event → next |
 //! |---|---|
-//! | Reading | body complete → Asking (shared ledger), Naming, Dialing or Sending; refused → end |
+//! | Reading | body complete → Drafting, Asking (shared ledger), Naming, Dialing or Sending; refused → end |
+//! | Drafting | translated elsewhere → Asking, Naming, Dialing or Sending; refused or late → end |
 //! | Asking | admitted → Naming, Dialing or Sending; refused → end; unreachable or late → per `on_outage` |
 //! | Naming | named → Dialing; failed or late → another attempt or end |
 //! | Dialing | dialed → Sending; failed → next address, next target, or end |
@@ -50,6 +51,7 @@ const FOREIGN_ID_MAX: usize = 128;
 pub(crate) enum Phase {
     Reading,
     Asking,
+    Drafting,
     Naming,
     Dialing,
     Sending,
@@ -110,10 +112,14 @@ pub(crate) struct Exchange {
     /// A kept connection turned out to be closed: the free attempt is spent, and only a fresh one will do.
     pub(crate) fresh_only: bool,
     pub(crate) upstream: Option<Id<Upstream>>,
+    /// The number of the work it waits for; see `work`.
+    pub(crate) working: Option<u64>,
     pub(crate) draft: Option<Box<Draft>>,
     /// The present target speaks the other shape; this is what its answer's translation needs.
     pub(crate) carry: Option<Carry>,
     pub(crate) relay: Relay,
+    /// `last` is a whole answer that is sent from where it lies.
+    pub(crate) bulk: bool,
     /// A whole answer as it is collected, or the partial event of a stream.
     pub(crate) held: Buf,
     /// Bytes of the answer's end that wait until its row is committed.
@@ -171,9 +177,11 @@ impl Exchange {
             address: 0,
             fresh_only: false,
             upstream: None,
+            working: None,
             draft: None,
             carry: None,
             relay: Relay::None,
+            bulk: false,
             held: Buf::default(),
             last: Buf::default(),
             lease: Lease::default(),
@@ -339,12 +347,24 @@ impl Gateway {
             return self.answer_count(xid, now);
         }
         // The model before the body for its provider before admission: what cannot be sent is not charged.
-        let passed = self.choose_model(xid).and_then(|()| {
+        let drafted = self.choose_model(xid).and_then(|()| {
             self.choose_target(xid, now);
-            self.draft_body(xid)?;
-            self.admit(xid, now)
+            self.draft_body(xid, now)
         });
-        match passed {
+        match drafted {
+            Ok(true) => self.drafted(xid, now),
+            Ok(false) => {}
+            Err(refusal) => self.refuse_open(xid, &refusal, now),
+        }
+    }
+
+    /// The body for the present target is ready: admits the request, if that has not been done, and begins an attempt.
+    pub(crate) fn drafted(&mut self, xid: Id<Exchange>, now: Now) {
+        let Some(ex) = self.exchanges.get(xid) else { return };
+        if ex.hold.is_some() {
+            return self.attempt(xid, now);
+        }
+        match self.admit(xid, now) {
             Ok(Admission::Granted) => self.serve(xid, now),
             Ok(Admission::Asked) => {}
             Err(refusal) => self.refuse_open(xid, &refusal, now),

@@ -26,6 +26,7 @@ mod local;
 mod log;
 mod names;
 pub mod orders;
+mod outbox;
 mod outgoing;
 mod pool;
 mod relay;
@@ -35,9 +36,10 @@ mod route;
 mod stats;
 mod upgrade;
 mod upstream;
+mod work;
 
 use crate::base::buf::{BLOCK, Pool};
-use crate::base::limits::DRAIN_IDLE_GRACE;
+use crate::base::limits::{DRAIN_IDLE_GRACE, WORK_MIN};
 use crate::base::rng::Rng;
 use crate::base::seam::{Action, Conn, Core, Ending, Reply, Side, Signal};
 use crate::base::slots::{Id, Slots};
@@ -84,6 +86,8 @@ pub struct Start {
     pub recent: Vec<(KeyId, Unix, u64)>,
     /// What a predecessor still serves; `None` if there is none.
     pub running: Option<Vec<Running>>,
+    /// Bytes in one piece above which work is given away as an order; `None` for `limits::WORK_MIN`.
+    pub work_min: Option<usize>,
 }
 
 /// How far stopping has come.
@@ -127,6 +131,10 @@ pub struct Gateway {
     draining: Option<Drain>,
     handover: Handover,
     inheritance: Inheritance,
+    /// Bytes of one piece that are looked at on the loop itself.
+    work_min: usize,
+    /// Work given away so far.
+    works: u64,
     /// Where an answer is put together before it is framed into a client's unsent bytes; never kept across a verb.
     scratch: Vec<u8>,
     dirty: Vec<Conn>,
@@ -166,6 +174,8 @@ impl Gateway {
             draining: None,
             handover: Handover::None,
             inheritance: Inheritance::default(),
+            work_min: start.work_min.unwrap_or(WORK_MIN),
+            works: 0,
             scratch: Vec::new(),
             dirty: Vec::new(),
             actions: Vec::new(),
@@ -346,6 +356,7 @@ impl Core for Gateway {
             Notice::Answered(answer) => self.answered(answer, now),
             Notice::StoreFailed => self.store_failed(now),
             Notice::StoreRecovered => self.ledger.failed(false),
+            Notice::Worked(done) => self.worked(done, now),
             Notice::Reloaded(news) => self.reloaded(news, now),
             Notice::SuccessorReady => self.successor_ready(now),
             Notice::SuccessorFailed(why) => self.successor_failed(&why, now),

@@ -270,6 +270,7 @@ impl World {
                     self.rows.extend(rows);
                 }
                 Order::Log(lines) => self.take_log(lines)?,
+                Order::Work(work) => self.gateway.notice(Notice::Worked(work.run()), self.now),
                 Order::Reload(_) => return Err("a script cannot read its configuration again".to_string()),
                 Order::HandOver(_) | Order::Acknowledge(_) | Order::Asks(_) | Order::Releases(_) => {
                     return Err("a script has one process".to_string());

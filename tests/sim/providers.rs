@@ -72,7 +72,8 @@ impl Provider {
         }
         let length = head.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next()?.parse().ok());
         let length: usize = length.ok_or_else(|| format!("a request without length: {head}"))?;
-        let early = body.len() < length && body.contains("marker=") && rng.below(400) == 0;
+        let known = body.contains("marker=") && body.contains("\"up-");
+        let early = body.len() < length && known && rng.below(400) == 0;
         if (body.len() < length && !early) || self.answer.is_some() || self.silent {
             return Ok(());
         }

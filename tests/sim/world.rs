@@ -12,7 +12,7 @@ use tollgate::base::digest::hex_into;
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::{Action, Conn, Core, DialError, Ending, Reply, Shut, Signal};
 use tollgate::base::time::{Now, Unix};
-use tollgate::gateway::orders::{Notice, Order, Reloaded};
+use tollgate::gateway::orders::{Notice, Order, Reloaded, Work};
 use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::row::Row;
 
@@ -38,6 +38,8 @@ struct World {
     /// Dials without an answer yet.
     dialing: Vec<(Conn, bool)>,
     asked: Vec<(Arc<str>, u16)>,
+    /// Work that a helper thread would be at.
+    works: Vec<Work>,
     keys: KeyRing,
     key_texts: Vec<String>,
     next_marker: u64,
@@ -79,7 +81,10 @@ impl World {
         let now = begin();
         let mut seed_bytes = [0u8; 32];
         seed_bytes[..8].copy_from_slice(&seed.to_le_bytes());
-        let start = Start { seed: seed_bytes, client_listeners: 1, keys: keys.records.clone(), ..Start::default() };
+        // In most worlds ordinary requests and answers are long work, so that everything happens while it is away.
+        let work_min = [Some(0), Some(100), Some(600), None][(seed % 4) as usize];
+        let keys_known = keys.records.clone();
+        let start = Start { seed: seed_bytes, client_listeners: 1, keys: keys_known, work_min, ..Start::default() };
         let before_reply = seed.is_multiple_of(3);
         World {
             gateway: Gateway::new(Arc::new(setting(before_reply).high()), start, now),
@@ -89,6 +94,7 @@ impl World {
             providers: Vec::new(),
             dialing: Vec::new(),
             asked: Vec::new(),
+            works: Vec::new(),
             keys,
             key_texts,
             next_marker: 0,
@@ -162,6 +168,11 @@ impl World {
 
     /// Dials, names, the store and the keys.
     fn outside(&mut self) -> Result<(), String> {
+        if !self.works.is_empty() && self.rng.below(4) > 0 {
+            let work = self.works.swap_remove(self.rng.below(self.works.len() as u64) as usize);
+            self.gateway.notice(Notice::Worked(work.run()), self.now);
+            return Ok(());
+        }
         match self.rng.below(8) {
             0..=4 => self.answer_dial(),
             5 => self.answer_name(),
@@ -312,6 +323,7 @@ impl World {
                         self.uncommitted += rows.len() as u64;
                         self.rows.extend(rows);
                     }
+                    Order::Work(work) => self.works.push(*work),
                     Order::Reload(_) => self.reloading = true,
                     Order::Log(_) => {}
                     Order::HandOver(_) | Order::Acknowledge(_) | Order::Asks(_) | Order::Releases(_) => {
@@ -411,12 +423,22 @@ impl World {
             }
             self.settle()?;
         }
+        self.finish_works()?;
         // Whatever is left runs into its deadline.
         self.advance(3_600_000_000)?;
         let vitals = self.gateway.vitals();
         let held = [vitals.clients, vitals.exchanges, vitals.upstreams, vitals.idle, vitals.holds, vitals.buffered];
         if held != [0; 6] || vitals.timers != 0 || self.gateway.next_deadline().is_some() {
             return Err(format!("after everybody has left: {vitals:?}"));
+        }
+        Ok(())
+    }
+
+    /// All work that is away is done and comes back.
+    fn finish_works(&mut self) -> Result<(), String> {
+        while let Some(work) = self.works.pop() {
+            self.gateway.notice(Notice::Worked(work.run()), self.now);
+            self.settle()?;
         }
         Ok(())
     }
@@ -430,6 +452,7 @@ impl World {
             while !self.asked.is_empty() {
                 self.answer_name();
             }
+            self.finish_works()?;
             for _ in 0..self.clients.len() {
                 let mut client = self.clients.remove(0);
                 client.pipe.wire.append(&mut client.outbox);

@@ -77,6 +77,7 @@ impl Opened {
             keys: db.list_keys().map_err(failed)?,
             days: days.into_iter().map(|sum| (sum.key, sum.day, sum.tokens)).collect(),
             running: None,
+            work_min: None,
             recent: db.rows_since(window).map_err(failed)?,
         })
     }

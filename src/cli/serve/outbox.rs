@@ -4,9 +4,10 @@
 use super::ledger::Keeper;
 use super::reload::Reloader;
 use super::upgrade::{Elder, Parcel};
-use crate::gateway::orders::Order;
+use crate::gateway::orders::{Order, Work};
 use crate::io::scribe::Scribe;
-use crate::policy::row::Running;
+use crate::io::worker::Worker;
+use crate::policy::row::{Row, Running};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -16,6 +17,8 @@ pub(super) struct Helpers {
     /// The ledger; `None` before it is opened, and after it was given to a successor.
     pub(super) store: Mutex<Option<Keeper>>,
     pub(super) reloader: OnceLock<Reloader>,
+    /// Does what is too long for the loop.
+    pub(super) worker: OnceLock<Worker<Box<Work>>>,
     pub(super) elder: OnceLock<Elder>,
     /// Tells a predecessor how many of its rows are safe.
     pub(super) safe: OnceLock<Sender<u64>>,
@@ -26,36 +29,52 @@ impl Helpers {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Carries out an order. True for rows and lines, whose emptied vectors go back to the core with their storage, so
-    /// that the next turn's cost no allocation.
-    fn perform(&self, order: &mut Order, scribe: &Scribe) -> bool {
+    /// Carries out an order. Rows, lines, questions and leases come back as empty vectors with their storage, so that
+    /// the next turn's cost no allocation.
+    fn perform(&self, order: Order, scribe: &Scribe) -> Option<Order> {
         match order {
-            Order::Log(lines) => *lines = scribe.write(std::mem::take(lines)),
-            Order::Rows(rows) => match (&*self.store(), self.elder.get()) {
-                (Some(store), _) => *rows = store.write(std::mem::take(rows)),
-                (None, Some(elder)) => elder.give(Parcel::Rows(std::mem::take(rows))),
-                (None, None) => rows.clear(),
-            },
-            Order::Reload(before) => {
-                if let Some(reloader) = self.reloader.get() {
-                    reloader.start(before.clone());
+            Order::Log(lines) => return Some(Order::Log(scribe.write(lines))),
+            Order::Rows(rows) => return Some(Order::Rows(self.keep(rows))),
+            Order::Asks(mut asks) => {
+                self.store().iter().for_each(|store| store.ask(&mut asks));
+                return Some(Order::Asks(asks));
+            }
+            Order::Releases(mut releases) => {
+                self.store().iter().for_each(|store| store.release(&mut releases));
+                return Some(Order::Releases(releases));
+            }
+            Order::Work(work) => {
+                if let Some(worker) = self.worker.get() {
+                    worker.give(work);
                 }
             }
-            Order::Asks(asks) => self.store().iter().for_each(|store| store.ask(asks)),
-            Order::Releases(releases) => self.store().iter().for_each(|store| store.release(releases)),
-            Order::HandOver(running) => self.hand_over(std::mem::take(running)),
+            Order::Reload(before) => {
+                if let Some(reloader) = self.reloader.get() {
+                    reloader.start(before);
+                }
+            }
+            Order::HandOver(running) => self.hand_over(running),
             Order::Acknowledge(rows) => {
                 if let Some(safe) = self.safe.get() {
                     // A predecessor that has ended need not be told.
-                    let _ = safe.send(*rows);
+                    let _ = safe.send(rows);
                 }
             }
         }
-        matches!(order, Order::Log(_) | Order::Rows(_) | Order::Asks(_) | Order::Releases(_))
+        None
     }
 
-    /// A file goes to the successor, and with it what is still served. A shared ledger serves both, so each settles what
-    /// it has admitted.
+    fn keep(&self, mut rows: Vec<Row>) -> Vec<Row> {
+        match (&*self.store(), self.elder.get()) {
+            (Some(store), _) => return store.write(rows),
+            (None, Some(elder)) => elder.give(Parcel::Rows(std::mem::take(&mut rows))),
+            (None, None) => rows.clear(),
+        }
+        rows
+    }
+
+    /// A file goes to the successor, and with it what is still served. A shared ledger serves both, so each settles
+    /// what it has admitted.
     fn hand_over(&self, running: Vec<Running>) {
         let Some(elder) = self.elder.get() else { return };
         let mut store = self.store();
@@ -81,7 +100,7 @@ pub(super) fn outbox(scribe: Scribe, helpers: Arc<Helpers>) -> impl FnMut(Vec<Or
     move |mut orders| {
         // Rows before questions: what has ended makes room for what would begin.
         orders.sort_by_key(|order| matches!(order, Order::Asks(_)));
-        orders.retain_mut(|order| helpers.perform(order, &scribe));
-        orders
+        // Collected in place: the vector's own storage is kept, too.
+        orders.into_iter().filter_map(|order| helpers.perform(order, &scribe)).collect()
     }
 }
