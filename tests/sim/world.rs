@@ -349,7 +349,6 @@ impl World {
             Action::StopAccepting => self.draining = true,
             Action::StartSuccessor => return Err("nobody has asked for a successor".to_string()),
             Action::Exit => self.exit = true,
-            Action::StartSuccessor => return Err("it starts a successor that nobody asked for".into()),
             Action::Close { conn, shut } => {
                 if let Some(index) = self.clients.iter().position(|client| client.pipe.conn == conn) {
                     return self.client_closed(index, shut);
