@@ -69,6 +69,11 @@ impl Ledger {
         self.failed = failed;
     }
 
+    /// Whether the store has said that it cannot write.
+    pub(crate) fn is_failed(&self) -> bool {
+        self.failed
+    }
+
     /// Whether another request may be admitted: nothing is let through unmetered (contract section 5).
     pub(crate) fn takes_rows(&self, now: Mono, max_lag: Duration) -> bool {
         !self.failed && self.waiting.front().is_none_or(|(_, at)| at.after(max_lag) >= now)

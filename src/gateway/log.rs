@@ -33,6 +33,7 @@ impl Gateway {
             cost_nano: usage.cost_nano(&model.prices),
             attempts: ex.attempts,
             micros: now.mono.micros_since(ex.times.head),
+            lease: ex.lease,
         };
         ex.row = Some(self.give_row(row, now));
     }

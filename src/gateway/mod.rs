@@ -11,6 +11,7 @@ pub mod api {}
 
 mod admit;
 mod answers;
+mod asking;
 mod breaker;
 mod charges;
 mod client;
@@ -25,6 +26,7 @@ mod local;
 mod log;
 mod names;
 pub mod orders;
+mod outbox;
 mod outgoing;
 mod pool;
 mod relay;
@@ -34,14 +36,16 @@ mod route;
 mod stats;
 mod upgrade;
 mod upstream;
+mod work;
 
 use crate::base::buf::{BLOCK, Pool};
-use crate::base::limits::DRAIN_IDLE_GRACE;
+use crate::base::limits::{DRAIN_IDLE_GRACE, WORK_MIN};
 use crate::base::rng::Rng;
 use crate::base::seam::{Action, Conn, Core, Ending, Reply, Side, Signal};
 use crate::base::slots::{Id, Slots};
 use crate::base::time::{Mono, Now, Unix};
 use crate::base::timers::Timers;
+use crate::policy::ask::Release;
 use crate::policy::config::High;
 use crate::policy::keys::{KeyId, KeyRecord, Keys};
 use crate::policy::meter::{Hold, Meter};
@@ -82,6 +86,8 @@ pub struct Start {
     pub recent: Vec<(KeyId, Unix, u64)>,
     /// What a predecessor still serves; `None` if there is none.
     pub running: Option<Vec<Running>>,
+    /// Bytes in one piece above which work is given away as an order; `None` for `limits::WORK_MIN`.
+    pub work_min: Option<usize>,
 }
 
 /// How far stopping has come.
@@ -125,6 +131,10 @@ pub struct Gateway {
     draining: Option<Drain>,
     handover: Handover,
     inheritance: Inheritance,
+    /// Bytes of one piece that are looked at on the loop itself.
+    work_min: usize,
+    /// Work given away so far.
+    works: u64,
     /// Where an answer is put together before it is framed into a client's unsent bytes; never kept across a verb.
     scratch: Vec<u8>,
     dirty: Vec<Conn>,
@@ -164,6 +174,8 @@ impl Gateway {
             draining: None,
             handover: Handover::None,
             inheritance: Inheritance::default(),
+            work_min: start.work_min.unwrap_or(WORK_MIN),
+            works: 0,
             scratch: Vec::new(),
             dirty: Vec::new(),
             actions: Vec::new(),
@@ -203,7 +215,7 @@ impl Gateway {
             drained: self.draining.is_some_and(|drain| drain.over) || self.handover == Handover::Given,
             crowded: self.clients.get(cid).is_some_and(|client| client.crowded),
             buffers: self.pool.has_room(BLOCK),
-            store: self.ledger.takes_rows(now.mono, self.config.store.max_commit_lag),
+            store: self.takes_requests(now),
         }
     }
 
@@ -341,8 +353,10 @@ impl Core for Gateway {
         match notice {
             Notice::Keys(records) => self.keys.load(records),
             Notice::Committed(rows) => self.committed(rows, now),
+            Notice::Answered(answer) => self.answered(answer, now),
             Notice::StoreFailed => self.store_failed(now),
             Notice::StoreRecovered => self.ledger.failed(false),
+            Notice::Worked(done) => self.worked(done, now),
             Notice::Reloaded(news) => self.reloaded(news, now),
             Notice::SuccessorReady => self.successor_ready(now),
             Notice::SuccessorFailed(why) => self.successor_failed(&why, now),
@@ -432,7 +446,11 @@ impl Core for Gateway {
         // An exchange that was being moved when the panic came is gone, and its hold with it.
         let own = self.exchanges.iter().filter_map(|(_, ex)| ex.hold.as_ref());
         let live: Vec<_> = own.chain(self.inherited_holds()).map(Hold::id).collect();
-        self.meter.reclaim(|id| live.contains(&id));
+        for (key, lease) in self.meter.reclaim(|id| live.contains(&id)) {
+            if lease.shared {
+                self.give_back(Release { key: self.keys.record(key).id, lease });
+            }
+        }
     }
 
     fn turned(&mut self, micros: u64) {

@@ -7,11 +7,12 @@ use std::io::Write;
 use std::sync::Arc;
 
 /// Upper bounds of the time buckets in microseconds; the last bucket is open.
-const BOUNDS: [u64; 14] = [
+const BOUNDS: [u64; 15] = [
     100,
     250,
     1_000,
     2_500,
+    5_000,
     10_000,
     25_000,
     100_000,

@@ -17,3 +17,4 @@ pub mod store;
 pub mod tls;
 pub mod transport;
 pub mod upgrade;
+pub mod worker;

@@ -209,16 +209,20 @@ impl<C: Core + 'static> Reactor<C> {
             self.read_mail();
         }
         self.accept();
+        let enough = self.now.mono.after(limits::TURN_TIME);
         for _ in 0..self.run_queue.len() {
             let Some(id) = self.run_queue.pop_front() else { break };
             self.run_link(id);
+            if self.clock.mono() >= enough {
+                break;
+            }
         }
-        // What has come in this turn comes before what is late: after a long turn a connection that stands must not fail
-        // for its deadline.
+        // What has come in this turn comes before what is late: after a long turn a connection that stands must not
+        // fail for its deadline.
         self.tell_replies();
         for _ in 0..limits::EXPIRED_PER_TURN {
             let now = self.now;
-            if !verb(&mut self.core, None, now, |core| core.expire(now)) {
+            if !verb(&mut self.core, None, now, |core| core.expire(now)) || self.clock.mono() >= enough {
                 break;
             }
         }

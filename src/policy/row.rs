@@ -2,6 +2,7 @@
 //! It decides nothing and never holds content of a request or an answer.
 
 use super::keys::KeyId;
+use super::meter::Lease;
 use super::usage::{Usage, UsageSource};
 use crate::base::digest;
 use crate::base::time::Unix;
@@ -37,6 +38,8 @@ pub struct Row {
     pub attempts: u32,
     /// Microseconds from the first byte of the request to the end of the answer.
     pub micros: u64,
+    /// What a shared ledger has lent to the request, to be given back with this row. Not kept.
+    pub lease: Lease,
 }
 
 /// Reads the endpoint's shape as ledgers keep it, by [`Shape::name`].
@@ -118,6 +121,8 @@ impl Row {
         let mut names = serde_json::Deserializer::from_str(next()?).into_iter::<String>();
         let (model, target) = (names.next()?.ok()?.into(), names.next()?.ok()?.into());
         Some(Row {
+            // Rows are passed on only where the ledger is a file, which lends nothing.
+            lease: Lease::default(),
             request,
             key,
             admitted,
@@ -148,6 +153,7 @@ mod tests {
         let key = KeyId::parse("abcdefABCDEF").unwrap();
         let usage = Usage { uncached_in: 1, cache_read: 2, cache_write: 3, out: 4, source: UsageSource::Partial };
         let row = Row {
+            lease: Lease::default(),
             request: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255],
             key,
             admitted: Unix(1_800_000_000_123),

@@ -135,6 +135,35 @@ impl World {
         World { gateway, at, admin, key: issued.out.trim().to_owned(), folder, _full: full }
     }
 
+    /// Waits until everything in use, and the number of descriptors, is what it was; tells what is not.
+    pub fn back_to(&self, start: &Use, descriptors: usize) {
+        self.back_to_within(start, descriptors, Duration::from_secs(20));
+    }
+
+    /// The same, for so long.
+    pub fn back_to_within(&self, start: &Use, descriptors: usize, patience: Duration) {
+        let begun = Instant::now();
+        loop {
+            let (now, open) = (self.at_rest(Duration::from_secs(10)), self.gateway.descriptors());
+            if now == *start && open <= descriptors {
+                return;
+            }
+            if begun.elapsed() > patience {
+                let names = fs::read_dir(format!("/proc/{}/fd", self.gateway.id())).unwrap();
+                let names: Vec<_> = names.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok()).collect();
+                panic!("{start:?} and {descriptors} descriptors have become {now:?} and {open}: {names:?}");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Another key.
+    pub fn issue(&self, name: &str) -> String {
+        let issued = run(self.folder.path(), &["keys", "issue", "--name", name], &[]);
+        assert_eq!(issued.code, 0, "{}", issued.err);
+        issued.out.trim().to_owned()
+    }
+
     /// All metrics without labels.
     pub fn metrics(&self) -> BTreeMap<String, f64> {
         let answer: Answer = get(self.admin, "/metrics").unwrap();
@@ -167,6 +196,20 @@ impl World {
             assert!(start.elapsed() < patience, "still in use after {patience:?}: {found:?}");
             std::thread::sleep(Duration::from_millis(2));
         }
+    }
+
+    /// Memory in bytes by its name in `/proc/PID/status`: `VmRSS` now, `VmHWM` at its peak.
+    pub fn memory(&self, name: &str) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.gateway.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    }
+
+    /// The worst case of memory in bytes that the gateway has announced at its start.
+    pub fn announced(&self) -> u64 {
+        let written = self.gateway.written();
+        let line = written.lines().find(|line| line.contains("\"listening\"")).expect("the first line of the log");
+        serde_json::from_str::<Value>(line).unwrap()["worst_case_bytes"].as_u64().unwrap()
     }
 
     /// The row of a request, as a JSON object with its columns; waits until it is committed.

@@ -26,21 +26,21 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 type Letters = Mailbox<Note<Gateway>>;
 
 /// What the thread that hands over is given.
 pub(super) enum Parcel {
-    /// The ledger, to be closed, and what is still served.
-    Ledger(StoreHandle, Vec<Running>),
+    /// The ledger, to be closed (none if it is shared), and what is still served.
+    Ledger(Option<StoreHandle>, Vec<Running>),
     /// Rows that ended after that.
     Rows(Vec<Row>),
 }
 
-/// The way to the thread that is with a successor, and the thread.
-type Escort = (Sender<Parcel>, JoinHandle<()>);
+/// The way of parcels to the thread that passes them on, and the thread.
+type Courier = (Sender<Parcel>, JoinHandle<()>);
 
 /// The old process's end: starts successors, and passes rows on to the one that took over.
 #[derive(Clone)]
@@ -48,11 +48,12 @@ pub(super) struct Elder {
     program: Option<PathBuf>,
     admin: bool,
     mailbox: Letters,
-    present: Arc<Mutex<Option<Escort>>>,
+    present: Arc<Mutex<Option<Courier>>>,
 }
 
 impl Elder {
-    /// `program` is what to start, `None` for the demo, whose ledger ends with it; `admin` says whether the last listener is the admin one.
+    /// `program` is what to start, `None` for the demo, whose ledger ends with it; `admin` says whether the last
+    /// listener is the admin one.
     pub(super) fn new(program: Option<PathBuf>, admin: bool, mailbox: Letters) -> Elder {
         Elder { program, admin, mailbox, present: Arc::default() }
     }
@@ -73,7 +74,7 @@ impl Elder {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Escort>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<(Sender<Parcel>, JoinHandle<()>)>> {
         self.present.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -156,7 +157,7 @@ fn pass_on(channel: &UnixStream, parcels: &Receiver<Parcel>) -> io::Result<()> {
         match parcel {
             Parcel::Ledger(ledger, running) => {
                 // Waits for the last commit and drops the lock.
-                ledger.finish();
+                ledger.map(StoreHandle::finish);
                 for one in running {
                     out.extend_from_slice(b"running ");
                     one.write_line(&mut out);
