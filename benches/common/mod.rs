@@ -188,7 +188,8 @@ impl World {
                     all.clear();
                 }
                 Order::Log(lines) => lines.clear(),
-                Order::Reload(_) | Order::Work(_) => {}
+                Order::Reload(_) | Order::HandOver(_) | Order::Acknowledge(_) => {}
+                Order::Asks(_) | Order::Releases(_) | Order::Work(_) => {}
             }
         }
         if rows > 0 {

@@ -56,6 +56,8 @@ pub struct Fields {
     pub max_tokens: Option<u64>,
     /// Local estimate of the prompt's tokens: system, messages, tools, images.
     pub prompt_estimate: u64,
+    /// `thread`: the client wants its conversation held at the provider and sends the rest of it later (messages).
+    pub thread: bool,
     pub(in crate::dialect) members: Vec<Member>,
     /// Parts of the body that are not for an upstream of the same shape, in order: reasoning without a signature.
     pub(in crate::dialect) cuts: Vec<Span>,

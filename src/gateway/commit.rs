@@ -52,6 +52,7 @@ impl Gateway {
         while let Some(xid) = self.ledger.next_safe() {
             self.commit_done(xid, now);
         }
+        self.acknowledge();
     }
 
     fn commit_done(&mut self, xid: Id<Exchange>, now: Now) {

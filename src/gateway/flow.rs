@@ -6,9 +6,8 @@ use crate::dialect::{Heard, Me, Progress, StreamFault, StreamTap, StreamTranslat
 use crate::wire::Shape;
 
 /// One upstream stream on its way to a client.
-// An exchange holds it boxed already.
-#[allow(clippy::large_enum_variant)]
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // a relay keeps the whole in a box
 pub(crate) enum Flow {
     /// Of the client's shape.
     Same(StreamTap),

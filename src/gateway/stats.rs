@@ -187,7 +187,11 @@ impl Stats {
         self.turns.write("tollgate_turn_seconds", "", out);
         write_targets(targets, out);
         for (name, what, value) in [
-            ("tollgate_client_connections", "Open client connections.", gauges.clients as u64),
+            (
+                "tollgate_client_connections",
+                "Open client connections, without those to the admin listener.",
+                gauges.clients as u64,
+            ),
             ("tollgate_upstream_connections", "Open upstream connections.", gauges.upstreams as u64),
             ("tollgate_upstream_idle_connections", "Idle upstream connections.", gauges.idle as u64),
             ("tollgate_open_holds", "Requests between admission and settlement.", gauges.holds as u64),

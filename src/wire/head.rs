@@ -152,7 +152,8 @@ fn next_control(buf: &[u8], from: usize) -> Option<usize> {
         let low = word.wrapping_sub(ONES * 0x20) & !word & HIGH;
         let del = (word ^ (ONES * 0x7f)).wrapping_sub(ONES) & !(word ^ (ONES * 0x7f)) & HIGH;
         if low | del != 0 {
-            break;
+            // Bits above the lowest one may be wrong, that one never.
+            return Some(at + (low | del).trailing_zeros() as usize / 8);
         }
         at += 8;
     }

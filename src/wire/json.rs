@@ -3,9 +3,11 @@
 //! Owns the grammar (RFC 8259), the UTF-8 check and the bound on nesting. Must never interpret a member: what a key
 //! means is its caller's business. Called by `dialect` (requests, answers, stream events).
 
+mod unescape;
 mod view;
 mod write;
 
+pub use unescape::{Run, Runs, eq_unescaped, runs, unescape};
 pub use view::{Items, Kind, Members, Raw};
 pub use write::{compact, item, key, write_count, write_escaped, write_inside, write_string};
 
@@ -152,6 +154,8 @@ pub struct Scanner {
     depth: usize,
     /// One bit per open container: 1 for an object. Its width is the bound on nesting.
     objects: u128,
+    /// Its bit for the innermost container, which is asked for at every comma.
+    object: bool,
     expect: Expect,
 }
 
@@ -166,7 +170,7 @@ const _: () = assert!(JSON_DEPTH_MAX <= 128);
 impl Scanner {
     /// A scanner at the start of a document.
     pub fn new() -> Scanner {
-        Scanner { at: 0, start: 0, depth: 0, objects: 0, expect: Expect::Value }
+        Scanner { at: 0, start: 0, depth: 0, objects: 0, object: false, expect: Expect::Value }
     }
 
     /// Scans what is there, as far as it goes. `buf` is the document from its first byte on.
@@ -197,10 +201,13 @@ impl Scanner {
             Expect::InNumber(digits) => return self.number(buf, visitor, digits),
             _ => {}
         }
-        while matches!(buf.get(self.at), Some(b' ' | b'\n' | b'\r' | b'\t')) {
-            self.at += 1;
-        }
-        let Some(&byte) = buf.get(self.at) else { return Ok(false) };
+        let byte = loop {
+            match buf.get(self.at) {
+                Some(b' ' | b'\n' | b'\r' | b'\t') => self.at += 1,
+                Some(&byte) => break byte,
+                None => return Ok(false),
+            }
+        };
         match (self.expect, byte) {
             (Expect::Colon, b':') => self.pass(Expect::Value),
             (Expect::CommaOrEnd, b',') if self.in_object() => self.pass(Expect::Key),
@@ -229,7 +236,7 @@ impl Scanner {
     }
 
     fn in_object(&self) -> bool {
-        self.depth > 0 && self.objects >> (self.depth - 1) & 1 == 1
+        self.object
     }
 
     fn pass(&mut self, next: Expect) {
@@ -242,12 +249,19 @@ impl Scanner {
         self.start = self.at;
     }
 
-    fn after_value(&mut self) {
-        self.expect = if self.depth == 0 { Expect::End } else { Expect::CommaOrEnd };
+    /// What may come after a value. A comma right behind it is taken at once: it nearly always stands there.
+    fn after_value(&mut self, buf: &[u8]) {
+        if self.depth == 0 {
+            self.expect = Expect::End;
+        } else if buf.get(self.at) == Some(&b',') {
+            self.pass(if self.object { Expect::Key } else { Expect::Value });
+        } else {
+            self.expect = Expect::CommaOrEnd;
+        }
     }
 
     fn scalar<V: Visitor>(&mut self, buf: &[u8], v: &mut V, token: Token, span: Span) -> Result<(), ScanError> {
-        self.after_value();
+        self.after_value(buf);
         Ok(v.token(buf, token, self.depth, span)?)
     }
 
@@ -276,12 +290,14 @@ impl Scanner {
         self.objects = if object { self.objects | bit } else { self.objects & !bit };
         visitor.token(buf, token, self.depth, Span::new(self.at, self.at + 1))?;
         self.depth += 1;
+        self.object = object;
         self.pass(if object { Expect::KeyOrEnd } else { Expect::ValueOrEnd });
         Ok(())
     }
 
     fn close<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V, token: Token) -> Result<(), ScanError> {
         self.depth -= 1;
+        self.object = self.depth > 0 && self.objects >> (self.depth - 1) & 1 == 1;
         let span = Span::new(self.at, self.at + 1);
         self.at += 1;
         self.scalar(buf, visitor, token, span)
@@ -334,7 +350,10 @@ impl Scanner {
             let Some(&byte) = buf.get(self.at) else { return Ok(false) };
             let step = match byte {
                 b'"' => break,
-                b'\\' => escape(&buf[self.at..]),
+                b'\\' => match buf.get(self.at + 1) {
+                    Some(b'n' | b'"' | b'\\' | b't') => Ok(2),
+                    _ => escape(&buf[self.at..]),
+                },
                 0x80.. => multibyte(&buf[self.at..]),
                 _ => Err("a control character must be escaped"),
             };
@@ -348,6 +367,9 @@ impl Scanner {
         self.at += 1;
         if self.expect == Expect::InKey {
             self.expect = Expect::Colon;
+            if buf.get(self.at) == Some(&b':') {
+                self.pass(Expect::Value);
+            }
             visitor.token(buf, Token::Key, self.depth, span)?;
         } else {
             self.scalar(buf, visitor, Token::String, span)?;
@@ -486,108 +508,18 @@ fn multibyte(bytes: &[u8]) -> Result<usize, &'static str> {
             0xF0 => (4, 0x90..=0xBF),
             0xF1..=0xF3 => (4, 0x80..=0xBF),
             0xF4 => (4, 0x80..=0x8F),
-            _ => return Err("not UTF-8"),
+            // Begins no character: badly formed as it stands.
+            _ => (1, 0x80..=0xBF),
         };
         let Some(rest) = bytes.get(len + 1..len + size) else { return Ok(len) };
-        if !second.contains(&rest[0]) || rest[1..].iter().any(|byte| byte & 0xC0 != 0x80) {
-            return Err("not UTF-8");
+        let formed = rest.first().is_some_and(|byte| second.contains(byte));
+        if !formed || rest[1..].iter().any(|byte| byte & 0xC0 != 0x80) {
+            // Told when it stands at the front, so that its place does not depend on how the bytes came.
+            return if len > 0 { Ok(len) } else { Err("not UTF-8") };
         }
         len += size;
     }
     Ok(len)
-}
-
-/// The character an escape stands for, and the escape's length. The escape must be valid.
-fn escaped_char(bytes: &[u8]) -> (char, usize) {
-    let plain = |c| (c, 2);
-    match bytes.get(1) {
-        Some(b'b') => plain('\u{8}'),
-        Some(b'f') => plain('\u{c}'),
-        Some(b'n') => plain('\n'),
-        Some(b'r') => plain('\r'),
-        Some(b't') => plain('\t'),
-        Some(b'u') => {
-            let unit = |from: usize| bytes.get(from..from + 4).and_then(|digits| hex4(digits).ok()).unwrap_or(0xFFFD);
-            let high = unit(2);
-            if !(0xD800..=0xDBFF).contains(&high) {
-                return (char::from_u32(high).unwrap_or(char::REPLACEMENT_CHARACTER), 6);
-            }
-            let low = unit(8).wrapping_sub(0xDC00) & 0x3FF;
-            let code = 0x10000 + ((high - 0xD800) << 10) + low;
-            (char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER), 12)
-        }
-        Some(&byte) => plain(char::from(byte)),
-        None => (char::REPLACEMENT_CHARACTER, 1),
-    }
-}
-
-/// One run of a string's inside.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Run<'a> {
-    /// Bytes that stand for themselves.
-    Plain(&'a [u8]),
-    /// What an escape stands for.
-    Char(char),
-}
-
-/// The inside of a valid JSON string, run by run.
-#[derive(Clone, Debug)]
-pub struct Runs<'a>(&'a [u8]);
-
-/// Walks the inside of a valid JSON string without copying it.
-pub fn runs(raw: &[u8]) -> Runs<'_> {
-    Runs(raw)
-}
-
-impl<'a> Iterator for Runs<'a> {
-    type Item = Run<'a>;
-
-    fn next(&mut self) -> Option<Run<'a>> {
-        if self.0.is_empty() {
-            return None;
-        }
-        let plain = find_either(self.0, 0, b'\\', b'\\');
-        if plain > 0 {
-            let (run, rest) = self.0.split_at(plain);
-            self.0 = rest;
-            return Some(Run::Plain(run));
-        }
-        let (what, len) = escaped_char(self.0);
-        self.0 = self.0.get(len..).unwrap_or_default();
-        Some(Run::Char(what))
-    }
-}
-
-/// Appends the text that the inside of a valid JSON string stands for, as UTF-8.
-pub fn unescape(raw: &[u8], out: &mut Vec<u8>) {
-    for run in runs(raw) {
-        match run {
-            Run::Plain(bytes) => out.extend_from_slice(bytes),
-            Run::Char(c) => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
-        }
-    }
-}
-
-/// True if the inside of a valid JSON string stands for `text`.
-pub fn eq_unescaped(raw: &[u8], text: &str) -> bool {
-    // An escape is longer than what it stands for, so only a longer `raw` can be a text that is written with some.
-    if raw.len() <= text.len() {
-        return raw == text.as_bytes();
-    }
-    if !raw.contains(&b'\\') {
-        return false;
-    }
-    let mut left = text.as_bytes();
-    for run in runs(raw) {
-        let mut space = [0; 4];
-        let bytes = match run {
-            Run::Plain(bytes) => bytes,
-            Run::Char(c) => c.encode_utf8(&mut space).as_bytes(),
-        };
-        let Some(rest) = left.strip_prefix(bytes) else { return false };
-        left = rest;
-    }
-    left.is_empty()
 }
 
 #[cfg(test)]

@@ -179,6 +179,7 @@ impl Checks {
                 self.fields.include_usage = raw.get("include_usage").and_then(Raw::bool).unwrap_or(false);
             }
             Name::MaxCompletionTokens if self.shape == Shape::Chat => self.fields.max_tokens = whole_number(raw),
+            Name::Thread if self.shape == Shape::Messages => self.fields.thread |= token == Token::ObjectClose,
             _ => {}
         }
         Ok(())

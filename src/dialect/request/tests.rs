@@ -347,3 +347,17 @@ fn the_prompt_is_estimated_over_system_messages_and_tools_but_not_over_base64() 
     let estimate = check(Shape::Chat, &image).unwrap().prompt_estimate;
     assert!((1000..1030).contains(&estimate), "{estimate}");
 }
+
+#[test]
+fn a_conversation_to_be_held_at_the_provider_is_noticed() {
+    for (rest, thread) in [
+        ("", false),
+        (r#""thread":null,"#, false),
+        (r#""thread":false,"#, false),
+        (r#""thread":{"type":"create"},"#, true),
+        (r#""thread":{"type":"continue","previous_message_id":"m"},"thread":null,"#, true),
+    ] {
+        assert_eq!(messages(rest).unwrap().thread, thread, "{rest}");
+    }
+    assert!(!chat(r#""thread":{"type":"create"},"#).unwrap().thread);
+}

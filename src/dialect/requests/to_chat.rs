@@ -49,7 +49,7 @@ pub(super) fn write(ask: &Ask<'_>, out: &mut Vec<u8>) -> Result<Carry, Invalid> 
     } else {
         tools.write(ask, &mut carry, out);
     }
-    if let Some(schema) = schema.filter(|_| how == Structured::Native) {
+    if let Some(schema) = schema.filter(|_| how == Structured::Native && !ask.drops("response_format")) {
         write_format(schema, out);
     }
     write_stream(ask, out);
@@ -340,8 +340,9 @@ pub(in crate::dialect) fn write_arguments(input: Raw<'_>, out: &mut Vec<u8>) {
 /// The bound on tokens, sampling, stop sequences, the end user and the effort.
 fn write_limits(ask: &Ask<'_>, out: &mut Vec<u8>) {
     let abilities = ask.target.abilities;
-    if let Some(max) = ask.max_tokens() {
-        key(out, if abilities.max_completion_tokens { "max_completion_tokens" } else { "max_tokens" });
+    let bound = if abilities.max_completion_tokens { "max_completion_tokens" } else { "max_tokens" };
+    if let Some(max) = ask.max_tokens().filter(|_| !ask.drops(bound)) {
+        key(out, bound);
         write_count(out, max);
     }
     for (name, text) in [(Name::Temperature, "temperature"), (Name::TopP, "top_p")] {

@@ -391,11 +391,11 @@ impl<'a> Demand<'a> {
         let asked = ask.get(Name::ReasoningEffort, "reasoning_effort").filter(|_| abilities.effort);
         let word = |word: &&&str| asked.is_some_and(|asked| asked.is(word));
         let effort = ["minimal", "low", "medium", "high", "xhigh", "max"].iter().find(word);
-        if asked.is_some_and(|asked| asked.is("none")) {
+        if asked.is_some_and(|asked| asked.is("none")) && !ask.drops("thinking") {
             key(out, "thinking");
             out.extend_from_slice(b"{\"type\":\"disabled\"}");
         }
-        if schema.is_none() && effort.is_none() {
+        if (schema.is_none() && effort.is_none()) || ask.drops("output_config") {
             return;
         }
         key(out, "output_config");
