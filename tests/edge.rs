@@ -5,4 +5,5 @@ mod edge {
     mod reload;
     mod rig;
     mod tls;
+    mod upgrade;
 }

@@ -8,10 +8,12 @@ mod faults {
     #[path = "../e2e/client.rs"]
     mod client;
     mod play;
+    mod pressure;
     #[allow(dead_code)] // as above
     #[path = "../e2e/process.rs"]
     mod process;
     mod run;
+    mod stalls;
     mod table;
     mod wire;
     mod world;

@@ -18,4 +18,6 @@ mod kills;
 mod process;
 #[path = "ledger/races.rs"]
 mod races;
+#[path = "ledger/shared.rs"]
+mod shared;
 mod support;

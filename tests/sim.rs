@@ -22,6 +22,8 @@ mod clients;
 mod net;
 #[path = "sim/providers.rs"]
 mod providers;
+#[path = "sim/tally.rs"]
+mod tally;
 #[path = "sim/world.rs"]
 mod world;
 
@@ -38,7 +40,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Runs one seed; a panic of the gateway's is a failure like any other.
-fn run(seed: u64, steps: u64) -> Result<world::Tally, String> {
+fn run(seed: u64, steps: u64) -> Result<tally::Tally, String> {
     let outcome = catch_unwind(AssertUnwindSafe(|| world::run(seed, steps)));
     let error = match outcome {
         Ok(Ok(tally)) => return Ok(tally),
@@ -82,7 +84,7 @@ fn every_seed_holds() {
         println!("{:#?}", run(seed, steps).unwrap());
         return;
     }
-    let mut sum = world::Tally::default();
+    let mut sum = tally::Tally::default();
     let mut failures = Vec::new();
     for seed in 0..number("SIM_SEEDS").unwrap_or(SEEDS) {
         match run(seed, steps) {

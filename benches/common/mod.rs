@@ -179,6 +179,7 @@ impl World {
         }
         while self.gateway.expire(now) {}
         self.gateway.turned(10);
+        self.work(now);
         let mut rows = 0;
         for order in self.gateway.orders() {
             match order {
@@ -187,12 +188,22 @@ impl World {
                     all.clear();
                 }
                 Order::Log(lines) => lines.clear(),
-                Order::Reload(_) => {}
+                Order::Reload(_) | Order::HandOver(_) | Order::Acknowledge(_) => {}
+                Order::Asks(_) | Order::Releases(_) | Order::Work(_) => {}
             }
         }
         if rows > 0 {
             self.rows += rows;
             self.gateway.notice(Notice::Committed(rows), now);
+        }
+    }
+
+    /// Does what a helper thread would.
+    fn work(&mut self, now: Now) {
+        while let Some(index) = self.gateway.orders().iter().position(|order| matches!(order, Order::Work(_))) {
+            if let Order::Work(work) = self.gateway.orders().swap_remove(index) {
+                self.gateway.notice(Notice::Worked(work.run()), now);
+            }
         }
     }
 

@@ -41,6 +41,17 @@ impl Pool {
         self.lent.saturating_add(more) <= self.budget
     }
 
+    /// A pool for buffers that leave together with storage of `lent` bytes. It stays counted here until
+    /// [`Pool::reunite`].
+    pub fn part(&self, lent: usize) -> Pool {
+        Pool { free: Vec::new(), lent, budget: usize::MAX }
+    }
+
+    /// What left with `lent` bytes is back with what `part` has lent by now.
+    pub fn reunite(&mut self, part: &Pool, lent: usize) {
+        self.lent = self.lent - lent + part.lent;
+    }
+
     fn lend(&mut self) -> Vec<u8> {
         let block = self.free.pop().unwrap_or_else(|| Vec::with_capacity(BLOCK));
         self.lent += block.capacity();
@@ -66,6 +77,17 @@ pub struct Buf {
 }
 
 impl Buf {
+    /// Takes storage that was filled elsewhere; it counts from here on.
+    pub fn adopt(pool: &mut Pool, data: Vec<u8>) -> Buf {
+        pool.lent += data.capacity();
+        Buf { data, front: 0 }
+    }
+
+    /// Bytes of storage.
+    pub fn capacity(&self) -> usize {
+        self.data.capacity()
+    }
+
     /// What is in the buffer.
     pub fn bytes(&self) -> &[u8] {
         &self.data[self.front..]
@@ -110,6 +132,17 @@ impl Buf {
         let result = write(&mut self.data);
         pool.lent += self.data.capacity() - before;
         result
+    }
+
+    /// Appends to a buffer that becomes large: grows by at most `step` bytes beyond what is needed, so that little of
+    /// the budget lies idle.
+    pub fn push_in_steps(&mut self, pool: &mut Pool, bytes: &[u8], step: usize) {
+        self.edit(pool, |out| {
+            if out.capacity() - out.len() < bytes.len() {
+                out.reserve_exact(bytes.len() + out.len().min(step));
+            }
+            out.extend_from_slice(bytes);
+        });
     }
 
     /// Removes `count` bytes from the front; storage goes back to the pool when the buffer is empty.
@@ -183,6 +216,22 @@ mod tests {
         buf.push(&mut pool, b"cd");
         assert_eq!(buf.bytes().as_ptr(), first);
         buf.release(&mut pool);
+    }
+
+    #[test]
+    fn what_leaves_with_a_part_of_the_pool_stays_counted_until_it_is_back() {
+        let mut pool = Pool::new(1 << 20);
+        let mut buf = Buf::default();
+        buf.push_in_steps(&mut pool, &[7; 10_000], 1000);
+        let lent = buf.capacity();
+        let mut part = pool.part(lent);
+        buf.release(&mut part);
+        let mut other = Buf::adopt(&mut part, vec![1; 5000]);
+        assert_eq!(pool.lent(), lent);
+        pool.reunite(&part, lent);
+        assert_eq!(pool.lent(), other.capacity());
+        other.release(&mut pool);
+        assert_eq!(pool.lent(), 0);
     }
 
     #[test]

@@ -66,8 +66,31 @@ pub const LANE_IDLE_LOOKS: u32 = 100;
 pub const KEYS_LOOK: Duration = Duration::from_millis(250);
 /// Rows of one commit; the rest goes into the next.
 pub const ROWS_PER_COMMIT: usize = 4096;
+/// How long a shared ledger is given to take a connection.
+pub const SHARED_CONNECT: Duration = Duration::from_secs(1);
+/// How long it is given to answer.
+pub const SHARED_ANSWER: Duration = Duration::from_secs(2);
+/// How long a request waits for its admission by a shared ledger before that counts as unreachable; longer than its
+/// thread needs to find out.
+pub const ASK_PATIENCE: Duration = Duration::from_secs(4);
+/// What a host holds in a shared ledger ends so long after the host was heard of last.
+pub const LEASE: Duration = Duration::from_secs(15);
+/// Rows in one script call of a shared ledger, which serves nobody else meanwhile.
+pub const ROWS_PER_SCRIPT: usize = 128;
+/// Commands sent to a shared ledger in one go.
+pub const COMMANDS_PER_PIPELINE: usize = 256;
+/// Rows that wait for a shared ledger which cannot be reached, where a host admits alone meanwhile; beyond it none is.
+pub const ROWS_WAITING_MAX: u64 = 500_000;
+/// How long the counts of a window are kept in a shared ledger after its end, for requests that still run.
+pub const WINDOW_KEPT: Duration = Duration::from_secs(3600);
+/// Rows read from a shared ledger at a time.
+pub const ROWS_PER_READ: usize = 1000;
+/// How often a change in a shared ledger is tried again when somebody else came in between.
+pub const EDIT_TRIES: usize = 20;
 /// Rows folded into the sums of their days in one go; committing waits that long.
 pub const ROWS_PER_FOLD: usize = 2000;
+/// The same in a shared ledger, which serves nobody else meanwhile.
+pub const ROWS_PER_SHARED_FOLD: usize = 500;
 /// Rest between two such goes.
 pub const FOLD_PAUSE: Duration = Duration::from_millis(200);
 /// Rest when nothing is left to fold.
@@ -87,6 +110,15 @@ pub const LOOKUPS_MAX: usize = 1024;
 /// Bytes per second that a request's body must bring on average once `body_timeout` has passed.
 pub const BODY_RATE_MIN: u64 = 16 * 1024;
 /// Bytes of a request written to an upstream at a time; the rest is cut from the client's own bytes as these leave.
-pub const SEND_SLICE: usize = 64 * 1024;
+pub const SEND_SLICE: usize = 32 * 1024;
+/// How long a process that hands over waits for requests that have begun to arrive; new ones wait in the kernel.
+pub const QUIET_WAIT: Duration = Duration::from_secs(2);
+/// How long a successor may take to say that it is ready.
+pub const SUCCESSOR_WAIT: Duration = Duration::from_secs(30);
 /// How long idle connections are left open when draining begins, for requests that are on their way.
 pub const DRAIN_IDLE_GRACE: Duration = Duration::from_millis(500);
+/// Bytes of one body or event that are read or translated on the loop itself; more is given to a helper thread.
+pub const WORK_MIN: usize = 512 * 1024;
+/// Time one turn of the loop spends on connections before it writes what has come of it and polls again; so that no
+/// crowd of busy connections adds up to a stall.
+pub const TURN_TIME: Duration = Duration::from_millis(2);

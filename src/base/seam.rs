@@ -71,6 +71,9 @@ pub enum Action {
         /// Port to put into the addresses.
         port: u16,
     },
+    /// Start the program anew with the listening sockets inherited, beside this process. Whoever does so answers by a
+    /// notice.
+    StartSuccessor,
     /// Close the listening sockets: draining has begun.
     StopAccepting,
     /// Nothing is left to do: leave the loop.
@@ -95,6 +98,8 @@ pub enum Signal {
     Terminate,
     /// HUP: read the configuration again.
     Reload,
+    /// USR2: hand over to a new process, and leave when what runs has ended.
+    Upgrade,
 }
 
 /// What the world answers.

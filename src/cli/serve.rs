@@ -3,34 +3,39 @@
 use super::ServeArgs;
 use super::load::{self, Secrets};
 use super::output::Failure;
-use crate::base::time::{Now, Unix};
-use crate::gateway::orders::{Notice, Order};
-use crate::gateway::{Gateway, Start};
+use crate::base::limits;
+use crate::base::time::Unix;
+use crate::gateway::Gateway;
+use crate::gateway::orders::{Notice, Work};
 use crate::io::clock::Clock;
 use crate::io::listen;
-use crate::io::mailbox::Mailbox;
 use crate::io::reactor::{Note, Reactor};
 use crate::io::scribe::Scribe;
-use crate::io::store::book::StoreError;
-use crate::io::store::sqlite::Sqlite;
-use crate::io::store::{self, Duties, StoreHandle, StoreNotice};
-use crate::policy::config::{Durability, High, StoreUrl};
-use crate::policy::meter::DAYS_KEPT;
+use crate::io::worker::Worker;
+use crate::policy::config::High;
+use crate::policy::row::Running;
 use crate::policy::window;
+use ledger::Opened;
+use outbox::{Helpers, outbox};
 use reload::Reloader;
 use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, PoisonError};
+use upgrade::{Elder, Younger};
 
+mod ledger;
+mod outbox;
 mod reload;
 pub(super) mod setup;
+mod upgrade;
 
 /// Runs the gateway in the foreground. Exit code 0 after a drain, 1 if it could not start.
 pub fn run(args: &ServeArgs) -> ExitCode {
     let ended = load::find(&args.config).and_then(|path| {
         let config = load::read(&path, Secrets::Needed).map_err(Failure::Config)?;
-        let listeners = Listeners::bind(&config).map_err(Failure::failed)?;
+        let listeners = Listeners::open(&config).map_err(Failure::failed)?;
         serve(config, Some(path), listeners, Box::new(std::io::stderr())).map_err(Failure::failed)
     });
     ended.map_or_else(Failure::report, |()| ExitCode::SUCCESS)
@@ -40,9 +45,31 @@ pub fn run(args: &ServeArgs) -> ExitCode {
 pub(super) struct Listeners {
     clients: Vec<TcpListener>,
     admin: Option<TcpListener>,
+    /// To the process before us, which still serves.
+    channel: Option<UnixStream>,
 }
 
 impl Listeners {
+    /// Takes the sockets that were inherited, from systemd or from a predecessor, and binds the others.
+    fn open(config: &High) -> Result<Listeners, String> {
+        let inherited = crate::io::upgrade::inherited();
+        let inherited = inherited.map_err(|error| format!("cannot use the inherited sockets: {error}"))?;
+        let Some(inherited) = inherited else { return Listeners::bind(config) };
+        let mut rest = config.clone();
+        if !inherited.clients.is_empty() {
+            rest.server.listen.clear();
+        }
+        if inherited.admin.is_some() {
+            rest.server.admin_listen = None;
+        }
+        let bound = Listeners::bind(&rest)?;
+        Ok(Listeners {
+            clients: inherited.clients.into_iter().chain(bound.clients).collect(),
+            admin: inherited.admin.or(bound.admin),
+            channel: inherited.channel,
+        })
+    }
+
     /// Binds what the configuration names.
     pub(super) fn bind(config: &High) -> Result<Listeners, String> {
         let bind = |addr: &SocketAddr| {
@@ -51,6 +78,7 @@ impl Listeners {
         Ok(Listeners {
             clients: config.server.listen.iter().map(bind).collect::<Result<_, _>>()?,
             admin: config.server.admin_listen.as_ref().map(bind).transpose()?,
+            channel: None,
         })
     }
 }
@@ -60,117 +88,58 @@ impl Listeners {
 pub(super) fn serve(
     config: High,
     path: Option<PathBuf>,
-    listeners: Listeners,
+    mut listeners: Listeners,
     log: Box<dyn std::io::Write + Send>,
 ) -> Result<(), String> {
-    if let Some(setting) = not_built_yet(&config) {
-        return Err(format!("{setting} is accepted by the configuration but not built yet"));
-    }
-    let StoreUrl::Sqlite(ledger) = config.store.url.clone() else {
-        return Err("a shared store is not built yet".into());
-    };
     listen::raise_descriptor_limit().map_err(|error| format!("cannot raise the descriptor limit: {error}"))?;
     silence_panics();
     let security = setup::security(&config, None)?;
     let config = Arc::new(config);
+    // Everything that can be wrong is known by now; from here on a predecessor stands aside for us.
+    let (younger, running) = await_turn(listeners.channel.take())?;
     let now = Clock::new().now();
-    let db = open_ledger(&ledger, &config)?;
-    let mut start = continue_from(&db, &config, now)?;
-    start.client_listeners = listeners.clients.len();
+    let mut ledger = Opened::open(&config)?;
+    let mut start = ledger.start(&config, now)?;
+    (start.client_listeners, start.running) = (listeners.clients.len(), running);
     let gateway = Gateway::new(config.clone(), start, now);
     let scribe = Scribe::start(log).map_err(|error| format!("cannot start the log thread: {error}"))?;
     scribe.write(banner(&config, &listeners, now.unix));
 
-    let store: Arc<OnceLock<StoreHandle>> = Arc::default();
-    let reloader: Arc<OnceLock<Reloader>> = Arc::default();
-    let outbox = outbox(scribe, store.clone(), reloader.clone());
-    let mut reactor = Reactor::new(gateway, setup::setup(listeners, security.clone()), outbox)
+    ledger.warnings()?.iter().for_each(|text| drop(scribe.write(warning(text, now.unix))));
+
+    let (helpers, has_admin) = (Arc::<Helpers>::default(), listeners.admin.is_some());
+    let setup = setup::setup(listeners, security.clone());
+    let mut reactor = Reactor::new(gateway, setup, outbox(scribe, helpers.clone()))
         .map_err(|error| format!("cannot start the loop: {error}"))?;
-    let duties =
-        Duties { urgent: config.store.durability == Durability::BeforeReply, retention: config.store.retention };
-    let handle = store::spawn(db, duties, tell(reactor.mailbox()))
-        .map_err(|error| format!("cannot start the ledger's thread: {error}"))?;
+    let keeper = ledger.keep(&config, reactor.mailbox())?;
+    *helpers.store.lock().unwrap_or_else(PoisonError::into_inner) = Some(keeper);
+    let mailbox = reactor.mailbox();
+    let done = move |done| drop(mailbox.send(Note::Notice(Notice::Worked(done))));
+    let worker = Worker::start(|work: Box<Work>| work.run(), done)
+        .map_err(|error| format!("cannot start the thread for long work: {error}"))?;
     // The cells are empty: this is their only writer.
-    let _ = store.set(handle);
-    let _ = reloader.set(Reloader::new(path, security, reactor.mailbox()));
+    let _ = helpers.worker.set(worker);
+    let program = path.as_ref().and_then(|_| std::env::current_exe().ok());
+    let elder = Elder::new(program, has_admin, reactor.mailbox());
+    reactor.on_upgrade(elder.successor());
+    let _ = helpers.elder.set(elder);
+    let _ = helpers.reloader.set(Reloader::new(path, security, reactor.mailbox()));
+    if let Some(younger) = younger {
+        let safe = younger.follow(reactor.mailbox()).map_err(|error| format!("cannot follow: {error}"))?;
+        let _ = helpers.safe.set(safe);
+    }
     reactor.watch_signals().map_err(|error| format!("cannot watch signals: {error}"))?;
-    reactor.run().map_err(|error| format!("the loop failed: {error}"))?;
-    Ok(())
+    crate::io::upgrade::notify_ready();
+    let ended = reactor.run().map(drop).map_err(|error| format!("the loop failed: {error}"));
+    helpers.finish();
+    ended
 }
 
-/// Settings whose feature comes later: refused, since a setting that does nothing would be worse.
-fn not_built_yet(config: &High) -> Option<&'static str> {
-    let server = &config.server;
-    match () {
-        () if server.reuse_port => Some("server.reuse_port"),
-        () => None,
-    }
-}
-
-fn open_ledger(path: &Path, config: &High) -> Result<Sqlite, String> {
-    let durable = config.store.durability == Durability::BeforeReply;
-    store::open_owner(path, durable).map_err(|error| format!("cannot open the ledger {}: {error}", path.display()))
-}
-
-/// Everything the ledger says about keys, periods and windows.
-fn continue_from(db: &Sqlite, config: &High, now: Now) -> Result<Start, String> {
-    let failed = |error: StoreError| format!("cannot read the ledger: {error}");
-    // Windows of different lengths do not nest, so the longest need not begin first.
-    let starts = config.plans.iter().map(|plan| window::window(now.unix, plan.window).0);
-    let window = starts.min().unwrap_or(now.unix);
-    let since = Unix(now.unix.0.saturating_sub(DAYS_KEPT * window::DAY_MS));
-    let days = db.day_sums(since).map_err(failed)?;
-    let mut seed = [0u8; 32];
-    ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut seed)
-        .map_err(|_| "no entropy is available".to_string())?;
-    Ok(Start {
-        seed,
-        client_listeners: 0,
-        keys: db.list_keys().map_err(failed)?,
-        days: days.into_iter().map(|sum| (sum.key, sum.day, sum.tokens)).collect(),
-        recent: db.rows_since(window).map_err(failed)?,
-    })
-}
-
-/// The way of rows and log lines to their threads: a copy under a lock, without a system call.
-fn outbox(
-    scribe: Scribe,
-    store: Arc<OnceLock<StoreHandle>>,
-    reloader: Arc<OnceLock<Reloader>>,
-) -> impl FnMut(Vec<Order>) -> Vec<Order> {
-    move |mut orders| {
-        // Given back empty but with their storage, so that the next turn's rows and lines cost no allocation.
-        orders.retain_mut(|order| {
-            match order {
-                Order::Rows(rows) => match store.get() {
-                    Some(store) => *rows = store.write(std::mem::take(rows)),
-                    None => rows.clear(),
-                },
-                Order::Log(lines) => *lines = scribe.write(std::mem::take(lines)),
-                Order::Reload(before) => {
-                    if let Some(reloader) = reloader.get() {
-                        reloader.start(before.clone());
-                    }
-                    return false;
-                }
-            }
-            true
-        });
-        orders
-    }
-}
-
-/// The way of the ledger's news into the loop. A letter that cannot be delivered finds the loop gone.
-fn tell(mailbox: Mailbox<Note<Gateway>>) -> impl Fn(StoreNotice) + Send + 'static {
-    move |notice| {
-        let notice = match notice {
-            StoreNotice::Keys(keys) => Notice::Keys(keys),
-            StoreNotice::Committed { rows } => Notice::Committed(rows),
-            StoreNotice::Failed => Notice::StoreFailed,
-            StoreNotice::Recovered => Notice::StoreRecovered,
-        };
-        let _ = mailbox.send(Note::Notice(notice));
-    }
+/// Waits for a predecessor, if there is one, to stand aside.
+fn await_turn(channel: Option<UnixStream>) -> Result<(Option<Younger>, Option<Vec<Running>>), String> {
+    let Some(channel) = channel else { return Ok((None, None)) };
+    let turn = Younger::await_turn(channel).map_err(|error| format!("cannot take over: {error}"))?;
+    Ok((Some(turn.0), Some(turn.1)))
 }
 
 /// The first log line: where it listens, and the worst case of memory.
@@ -180,17 +149,38 @@ fn banner(config: &High, listeners: &Listeners, now: Unix) -> Vec<u8> {
         texts.collect::<Vec<_>>().join(",")
     };
     format!(
-        "{{\"time\":\"{}\",\"event\":\"listening\",\"clients\":[{}],\"admin\":[{}],\"version\":\"{}\",\
-         \"max_connections\":{},\"max_buffered\":{}}}\n",
+        "{{\"time\":\"{}\",\"event\":\"listening\",\"clients\":[{}],\"admin\":[{}],\"version\":\"{}\",\"pid\":{},\
+         \"max_connections\":{},\"max_buffered\":{},\"worst_case_bytes\":{}}}\n",
         window::iso(now),
         addrs(&listeners.clients),
         addrs(listeners.admin.as_slice()),
         env!("CARGO_PKG_VERSION"),
+        std::process::id(),
         config.server.max_connections,
         config.server.max_buffered,
+        worst_case(config),
     )
     .into_bytes()
 }
+
+/// A log line for something that an operator should know.
+fn warning(text: &str, now: Unix) -> Vec<u8> {
+    let line = serde_json::json!({"time": window::iso(now), "event": "warning", "message": text});
+    format!("{line}\n").into_bytes()
+}
+
+/// The most memory that the configuration allows, in bytes: what the program needs by itself, its connections, and
+/// every buffer full. A translated request has a second copy of its body until its answer begins, so bodies count
+/// twice.
+fn worst_case(config: &High) -> u64 {
+    let connections = 2 * (config.server.max_connections + limits::RESERVE_CONNECTIONS) as u64;
+    OWN_BYTES + connections * CONNECTION_BYTES + 2 * config.server.max_buffered as u64
+}
+
+/// Resident without a connection: code, ledger cache, stacks, and a keep of free blocks.
+const OWN_BYTES: u64 = 48 << 20;
+/// What one connection takes beside its buffers: state, a reused exchange, and over TLS its session.
+const CONNECTION_BYTES: u64 = 24 << 10;
 
 /// A panic tells its place and nothing else: its message could carry a client's words.
 fn silence_panics() {

@@ -52,24 +52,37 @@ pub fn read_error(body: &[u8]) -> Option<ErrorText> {
     Some(ErrorText::new(Some(message), body.get("type")))
 }
 
-fn error_object(kind: &str, status: u16, message: &str, request_id: &str, out: &mut Vec<u8>) {
+fn error_object(kind: &str, status: u16, message: &str, details: Option<&str>, request_id: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"type\":");
     write_string(out, kind);
     out.extend_from_slice(b",\"code\":");
     out.extend_from_slice(status.to_string().as_bytes());
     out.extend_from_slice(b",\"message\":");
     write_string(out, message);
+    if let Some(details) = details {
+        out.extend_from_slice(b",\"details\":");
+        out.extend_from_slice(details.as_bytes());
+    }
     out.extend_from_slice(b",\"request_id\":");
     write_string(out, request_id);
     out.push(b'}');
 }
 
 /// Appends the error body of specification section 7; for [`Shape::Messages`] with the top-level `"type":"error"`
-/// that contract section 1 adds. `None` where no shape is known: the plain body.
-pub fn error_body(shape: Option<Shape>, kind: &str, status: u16, message: &str, request_id: &str, out: &mut Vec<u8>) {
+/// that contract section 1 adds. `None` where no shape is known: the plain body. `details` is a JSON object for
+/// programs.
+pub fn error_body(
+    shape: Option<Shape>,
+    kind: &str,
+    status: u16,
+    message: &str,
+    details: Option<&str>,
+    request_id: &str,
+    out: &mut Vec<u8>,
+) {
     let head: &[u8] = if shape == Some(Shape::Messages) { b"{\"type\":\"error\",\"error\":" } else { b"{\"error\":" };
     out.extend_from_slice(head);
-    error_object(kind, status, message, request_id, out);
+    error_object(kind, status, message, details, request_id, out);
     out.push(b'}');
 }
 
@@ -81,7 +94,7 @@ pub fn error_event(shape: Shape, kind: &str, status: u16, message: &str, request
         Shape::Messages => b"event: error\ndata: ",
     };
     out.extend_from_slice(head);
-    error_body(Some(shape), kind, status, message, request_id, out);
+    error_body(Some(shape), kind, status, message, None, request_id, out);
     out.extend_from_slice(b"\n\n");
 }
 
@@ -127,12 +140,18 @@ mod tests {
     #[test]
     fn bodies_and_events_are_written_in_the_clients_shape() {
         let mut out = Vec::new();
-        error_body(None, "not_found_error", 404, "no \"x\"", "req_1", &mut out);
+        error_body(None, "not_found_error", 404, "no \"x\"", None, "req_1", &mut out);
         let plain = r#"{"error":{"type":"not_found_error","code":404,"message":"no \"x\"","request_id":"req_1"}}"#;
         assert_eq!(String::from_utf8_lossy(&out), plain);
         out.clear();
-        error_body(Some(Shape::Messages), "not_found_error", 404, "no \"x\"", "req_1", &mut out);
+        error_body(Some(Shape::Messages), "not_found_error", 404, "no \"x\"", None, "req_1", &mut out);
         assert_eq!(String::from_utf8_lossy(&out), plain.replacen('{', "{\"type\":\"error\",", 1));
+        out.clear();
+        error_body(None, "not_found_error", 404, "no \"x\"", Some("{\"a\":1}"), "req_1", &mut out);
+        assert_eq!(
+            String::from_utf8_lossy(&out),
+            plain.replace(",\"request_id", ",\"details\":{\"a\":1},\"request_id")
+        );
         out.clear();
         error_event(Shape::Chat, "timeout_error", 504, "late", "req_1", &mut out);
         error_event(Shape::Messages, "timeout_error", 504, "late", "req_1", &mut out);

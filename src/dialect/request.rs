@@ -6,6 +6,7 @@
 
 mod checks;
 mod table;
+mod unsigned;
 
 pub(in crate::dialect) use table::{Class, Name};
 
@@ -55,7 +56,11 @@ pub struct Fields {
     pub max_tokens: Option<u64>,
     /// Local estimate of the prompt's tokens: system, messages, tools, images.
     pub prompt_estimate: u64,
+    /// `thread`: the client wants its conversation held at the provider and sends the rest of it later (messages).
+    pub thread: bool,
     pub(in crate::dialect) members: Vec<Member>,
+    /// Parts of the body that are not for an upstream of the same shape, in order: reasoning without a signature.
+    pub(in crate::dialect) cuts: Vec<Span>,
 }
 
 impl Fields {
@@ -71,9 +76,10 @@ impl Fields {
     }
 
     fn reset(&mut self) {
-        let mut members = std::mem::take(&mut self.members);
+        let (mut members, mut cuts) = (std::mem::take(&mut self.members), std::mem::take(&mut self.cuts));
         members.clear();
-        *self = Fields { members, ..Fields::default() };
+        cuts.clear();
+        *self = Fields { members, cuts, ..Fields::default() };
     }
 }
 

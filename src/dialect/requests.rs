@@ -5,6 +5,7 @@
 //! has passed [`super::RequestScan`] and is valid.
 
 mod media;
+mod offer;
 mod schema;
 mod to_chat;
 mod to_messages;
@@ -17,7 +18,7 @@ use super::naming::Carry;
 use super::request::{Fields, Invalid, Name};
 use crate::base::digest::{hex_into, sha256};
 use crate::wire::Shape;
-use crate::wire::json::{Raw, Run, runs, write_inside};
+use crate::wire::json::{Raw, Run, eq_unescaped, runs, write_inside};
 use std::fmt::Display;
 
 /// What the request is written for.
@@ -68,16 +69,39 @@ impl<'a> Ask<'a> {
         self.target.abilities.drop_params.iter().any(|param| param == text)
     }
 
-    /// The messages with their places and roles.
-    fn messages(&self) -> impl Iterator<Item = (usize, Raw<'a>, Raw<'a>)> {
+    /// The messages in order.
+    fn messages(&self) -> impl Iterator<Item = Message<'a>> {
         let list = self.get(Name::Messages, "messages").unwrap_or(Raw::NULL);
-        list.items().enumerate().map(|(at, message)| (at, message.get("role").unwrap_or(Raw::NULL), message))
+        list.items().enumerate().map(|(at, raw)| Message::read(at, raw))
     }
 
     /// The bound on completion tokens, no higher than the model's ceiling.
     fn max_tokens(&self) -> Option<u64> {
         let ceiling = self.target.abilities.max_output_tokens.unwrap_or(u64::MAX);
         self.fields.max_tokens.map(|max| max.min(ceiling))
+    }
+}
+
+/// A message with what is asked of every one, found in one walk.
+#[derive(Copy, Clone)]
+struct Message<'a> {
+    at: usize,
+    raw: Raw<'a>,
+    role: Raw<'a>,
+    content: Raw<'a>,
+}
+
+impl<'a> Message<'a> {
+    fn read(at: usize, raw: Raw<'a>) -> Message<'a> {
+        let mut message = Message { at, raw, role: Raw::NULL, content: Raw::NULL };
+        for (name, value) in raw.members() {
+            if eq_unescaped(name, "role") {
+                message.role = value;
+            } else if eq_unescaped(name, "content") {
+                message.content = value;
+            }
+        }
+        message
     }
 }
 

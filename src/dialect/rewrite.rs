@@ -41,14 +41,16 @@ enum Fate {
 
 struct Writer<'a> {
     body: &'a [u8],
+    /// What is left out of the body, the next one first.
+    cuts: &'a [Span],
     text: &'a mut Vec<u8>,
     pieces: &'a mut Vec<Piece>,
     total: u64,
 }
 
 /// Lays out `body` for an upstream of the same shape: members outside the tables, on the deny list or in `drop_params`
-/// left out, `model` replaced (or added), `n` made 1, `stream_options.include_usage` asked for. Fills `text` and
-/// `pieces` anew; returns the length of all pieces together.
+/// and reasoning without a signature left out, `model` replaced (or added), `n` made 1, `stream_options.include_usage`
+/// asked for. Fills `text` and `pieces` anew; returns the length of all pieces together.
 pub fn rewrite(
     shape: Shape,
     body: &[u8],
@@ -60,7 +62,7 @@ pub fn rewrite(
     text.clear();
     pieces.clear();
     let ask = with.ask_usage && shape == Shape::Chat && fields.stream;
-    let mut writer = Writer { body, text, pieces, total: 0 };
+    let mut writer = Writer { body, cuts: &fields.cuts, text, pieces, total: 0 };
     let Some((first, last)) = fields.members.first().zip(fields.members.last()) else {
         return writer.total;
     };
@@ -131,7 +133,21 @@ fn fate(shape: Shape, body: &[u8], member: &Member, with: &Rewrite<'_>, ask: boo
 }
 
 impl Writer<'_> {
-    fn body(&mut self, start: usize, end: usize) {
+    /// A part of the body, but for what is cut out of it. Parts come in order.
+    fn body(&mut self, mut start: usize, end: usize) {
+        while let Some((cut, rest)) = self.cuts.split_first()
+            && (cut.end as usize) <= end
+        {
+            if cut.start as usize >= start {
+                self.plain(start, cut.start as usize);
+                start = cut.end as usize;
+            }
+            self.cuts = rest;
+        }
+        self.plain(start, end);
+    }
+
+    fn plain(&mut self, start: usize, end: usize) {
         if start == end {
             return;
         }

@@ -70,6 +70,8 @@ pub(crate) struct Court<'a> {
     pub(crate) config: &'a High,
     pub(crate) keys: &'a Keys,
     pub(crate) meter: &'a mut Meter,
+    /// A shared ledger admits: what others may give back at any moment refuses nothing here.
+    pub(crate) shared: bool,
     pub(crate) ready: Readiness,
     pub(crate) now: Unix,
 }
@@ -126,7 +128,11 @@ pub(crate) fn judge_head(
     }
     if let Endpoint::Generate(_) = endpoint {
         let plan = court.config.plan(&court.keys.record(key).plan).ok_or_else(Refusal::no_plan)?;
-        court.meter.spent(key, plan, court.now).map_err(|limit| Refusal::limit(&limit))?;
+        let spent = match court.shared {
+            true => court.meter.spent_for_all(key, plan, court.now),
+            false => court.meter.spent(key, plan, court.now),
+        };
+        spent.map_err(|limit| Refusal::limit(&limit))?;
     }
     Ok(endpoint)
 }

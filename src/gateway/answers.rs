@@ -189,7 +189,8 @@ fn reason(status: u16) -> &'static str {
 
 /// The body of an error, in the shape of the endpoint it happened on (contract section 1).
 pub(crate) fn error_body(shape: Option<Shape>, refusal: &Refusal, id: &RequestId, out: &mut Vec<u8>) {
-    errors::error_body(shape, refusal.kind.as_str(), refusal.status, &refusal.message, id.as_str(), out);
+    let (kind, details) = (refusal.kind.as_str(), refusal.details);
+    errors::error_body(shape, kind, refusal.status, &refusal.message, details, id.as_str(), out);
 }
 
 /// `GET /v1/models`: specification section 2.1; with `anthropic`, the union with the Anthropic list, which parses in

@@ -4,6 +4,7 @@
 use super::Gateway;
 use super::doors::Host;
 use super::exchange::Exchange;
+use super::outbox::Outbox;
 use crate::base::buf::Buf;
 use crate::base::limits::{DRAIN_BODY_MAX, HIGH_WATER, LINGER, LINGER_BYTES_MAX, PIPELINE_BYTES_MAX};
 use crate::base::seam::{Action, Conn, Ending, Shut, Side};
@@ -57,7 +58,7 @@ impl Next {
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) inbound: Inbound,
-    pub(crate) tx: Buf,
+    pub(crate) tx: Outbox,
     pub(crate) phase: Phase,
     pub(crate) exchange: Option<Id<Exchange>>,
     pub(crate) alarm: Alarm,
@@ -81,7 +82,7 @@ impl Client {
     pub(crate) fn new(host: Host, admin: bool, crowded: bool) -> Client {
         Client {
             inbound: Inbound::default(),
-            tx: Buf::default(),
+            tx: Outbox::default(),
             phase: Phase::Head,
             exchange: None,
             alarm: Alarm::default(),
@@ -253,6 +254,20 @@ impl Gateway {
     pub(crate) fn push_client(&mut self, id: Id<Client>, now: Now, write: impl FnOnce(&mut Vec<u8>)) {
         let Some(client) = self.clients.get_mut(id) else { return };
         client.tx.edit(&mut self.pool, write);
+        self.pushed(id, now);
+    }
+
+    /// Appends a large buffer to a client's unsent bytes, without a copy.
+    pub(crate) fn push_bulk(&mut self, id: Id<Client>, mut bulk: Buf, now: Now) {
+        match self.clients.get_mut(id) {
+            Some(client) => client.tx.follow(&mut self.pool, bulk),
+            None => bulk.release(&mut self.pool),
+        }
+        self.pushed(id, now);
+    }
+
+    fn pushed(&mut self, id: Id<Client>, now: Now) {
+        let Some(client) = self.clients.get_mut(id) else { return };
         if client.stall == Mono::NEVER && !client.tx.is_empty() {
             client.stall = now.mono.after(self.config.server.write_stall);
             self.arm_client(id);

@@ -52,14 +52,17 @@ impl Gateway {
         while let Some(xid) = self.ledger.next_safe() {
             self.commit_done(xid, now);
         }
+        self.acknowledge();
     }
 
     fn commit_done(&mut self, xid: Id<Exchange>, now: Now) {
         let Some(ex) = self.exchanges.get_mut(xid).filter(|ex| ex.phase == Phase::Committing) else { return };
         let mut last = std::mem::take(&mut ex.last);
         if let Relay::Whole(_) = ex.relay {
-            if let Some(ex) = self.take_exchange(xid) {
-                self.send_whole(ex, last.bytes(), now);
+            match self.take_exchange(xid) {
+                Some(ex) if ex.bulk => self.send_bulk(ex, std::mem::take(&mut last), now),
+                Some(ex) => self.send_whole(ex, last.bytes(), now),
+                None => {}
             }
         } else {
             if !last.is_empty() {

@@ -50,6 +50,11 @@ impl Doors {
         Doors { clients: 0, admin: 0, hosts: HashMap::with_hasher(hasher), turned_away: 0 }
     }
 
+    /// Open client connections, without those to the admin listener.
+    pub(crate) fn clients(&self) -> usize {
+        self.clients
+    }
+
     /// Counts a new connection in, unless it is to stay out.
     pub(crate) fn enter(&mut self, host: Host, admin: bool, bounds: &Server) -> Welcome {
         if admin {

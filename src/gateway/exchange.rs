@@ -3,7 +3,9 @@
 //!
 //! | phase | event → next |
 //! |---|---|
-//! | Reading | body complete → Naming, Dialing or Sending; refused → end |
+//! | Reading | body complete → Drafting, Asking (shared ledger), Naming, Dialing or Sending; refused → end |
+//! | Drafting | translated elsewhere → Asking, Naming, Dialing or Sending; refused or late → end |
+//! | Asking | admitted → Naming, Dialing or Sending; refused → end; unreachable or late → per `on_outage` |
 //! | Naming | named → Dialing; failed or late → another attempt or end |
 //! | Dialing | dialed → Sending; failed → next address, next target, or end |
 //! | Sending | all written → Waiting; early head → Relaying; fault → another attempt or end |
@@ -32,7 +34,7 @@ use crate::dialect::request::Invalid;
 use crate::dialect::usage::Reported;
 use crate::policy::catalog::{Model, Target};
 use crate::policy::config::High;
-use crate::policy::meter::Hold;
+use crate::policy::meter::{Hold, Lease};
 use crate::policy::refusal::Refusal;
 use crate::policy::usage::{Usage, UsageSource};
 use crate::wire::Shape;
@@ -48,12 +50,23 @@ const FOREIGN_ID_MAX: usize = 128;
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
     Reading,
+    Asking,
+    Drafting,
     Naming,
     Dialing,
     Sending,
     Waiting,
     Relaying,
     Committing,
+}
+
+/// How an admission went that was not refused.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Admission {
+    /// The request is admitted.
+    Granted,
+    /// A shared ledger is asked; the exchange waits.
+    Asked,
 }
 
 /// How much of the answer the client has been promised.
@@ -99,14 +112,20 @@ pub(crate) struct Exchange {
     /// A kept connection turned out to be closed: the free attempt is spent, and only a fresh one will do.
     pub(crate) fresh_only: bool,
     pub(crate) upstream: Option<Id<Upstream>>,
+    /// The number of the work it waits for; see `work`.
+    pub(crate) working: Option<u64>,
     pub(crate) draft: Option<Box<Draft>>,
     /// The present target speaks the other shape; this is what its answer's translation needs.
     pub(crate) carry: Option<Carry>,
     pub(crate) relay: Relay,
+    /// `last` is a whole answer that is sent from where it lies.
+    pub(crate) bulk: bool,
     /// A whole answer as it is collected, or the partial event of a stream.
     pub(crate) held: Buf,
     /// Bytes of the answer's end that wait until its row is committed.
     pub(crate) last: Buf,
+    /// What a shared ledger has lent to it, to go back with its row.
+    pub(crate) lease: Lease,
     /// The number of its row, once that has been given to the ledger.
     pub(crate) row: Option<u64>,
     pub(crate) hold: Option<Hold>,
@@ -158,11 +177,14 @@ impl Exchange {
             address: 0,
             fresh_only: false,
             upstream: None,
+            working: None,
             draft: None,
             carry: None,
             relay: Relay::None,
+            bulk: false,
             held: Buf::default(),
             last: Buf::default(),
+            lease: Lease::default(),
             row: None,
             hold: None,
             usage: None,
@@ -234,11 +256,14 @@ impl Gateway {
         let (bytes, _) = client.inbound.message();
         answers::printable(head.field(Field::XRequestId).of(bytes), FOREIGN_ID_MAX, &mut ex.foreign_id);
         ex.grant = Grant::of(&self.config.server.cors_origins, head.field(Field::Origin).of(bytes));
-        let mut court = Court { config: &self.config, keys: &self.keys, meter: &mut self.meter, ready, now: now.unix };
+        let shared = self.is_shared();
+        let (keys, meter, now_unix) = (&self.keys, &mut self.meter, now.unix);
+        let mut court = Court { config: &self.config, keys, meter, shared, ready, now: now_unix };
         match admit::judge_head(&head, bytes, &mut court, &mut ex.finding) {
             Ok(Endpoint::Generate(shape)) => self.read_body(ex, shape, now),
             Ok(Endpoint::CountTokens) => self.read_body(ex, Shape::Messages, now),
             Ok(Endpoint::Preflight) => self.answer_preflight(ex, now),
+            Ok(Endpoint::Quota) => self.look(ex, now),
             Ok(endpoint) => self.answer_local(ex, endpoint, now),
             Err(refusal) => self.refuse(ex, &refusal, now),
         }
@@ -322,13 +347,26 @@ impl Gateway {
             return self.answer_count(xid, now);
         }
         // The model before the body for its provider before admission: what cannot be sent is not charged.
-        let passed = self.choose_model(xid).and_then(|()| {
+        let drafted = self.choose_model(xid).and_then(|()| {
             self.choose_target(xid, now);
-            self.draft_body(xid)?;
-            self.admit(xid, now)
+            self.draft_body(xid, now)
         });
-        match passed {
-            Ok(()) => self.attempt(xid, now),
+        match drafted {
+            Ok(true) => self.drafted(xid, now),
+            Ok(false) => {}
+            Err(refusal) => self.refuse_open(xid, &refusal, now),
+        }
+    }
+
+    /// The body for the present target is ready: admits the request, if that has not been done, and begins an attempt.
+    pub(crate) fn drafted(&mut self, xid: Id<Exchange>, now: Now) {
+        let Some(ex) = self.exchanges.get(xid) else { return };
+        if ex.hold.is_some() {
+            return self.attempt(xid, now);
+        }
+        match self.admit(xid, now) {
+            Ok(Admission::Granted) => self.serve(xid, now),
+            Ok(Admission::Asked) => {}
             Err(refusal) => self.refuse_open(xid, &refusal, now),
         }
     }
@@ -340,6 +378,9 @@ impl Gateway {
         let Some(key) = ex.finding.key else { return Ok(()) };
         let (_, body) = client.inbound.message();
         let fields = draft.scan.fields();
+        if fields.thread {
+            return Err(Refusal::no_threads());
+        }
         self.scratch.clear();
         let catalog = &ex.config.catalog;
         let index = match fields.model_name(body, &mut self.scratch) {
@@ -357,20 +398,22 @@ impl Gateway {
         Ok(())
     }
 
-    /// Charges the request to its window and reserves what it may use.
-    fn admit(&mut self, xid: Id<Exchange>, now: Now) -> Result<(), Refusal> {
-        let Some(ex) = self.exchanges.get_mut(xid) else { return Ok(()) };
-        let (Some(model), Some(key), Some(draft)) = (ex.model(), ex.finding.key, ex.draft.as_ref()) else {
-            return Ok(());
-        };
+    /// Charges the request to its window and reserves what it may use, or asks a shared ledger to.
+    fn admit(&mut self, xid: Id<Exchange>, now: Now) -> Result<Admission, Refusal> {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return Ok(Admission::Asked) };
+        let (Some(model), Some(draft)) = (ex.model(), ex.draft.as_ref()) else { return Ok(Admission::Asked) };
         let max_tokens = draft.scan.fields().max_tokens;
         let answer = max_tokens.map_or(model.reserve_tokens, |max| max.min(model.reserve_tokens));
-        // Limits are those of the present configuration: counters know no other.
-        let plan = self.config.plan(&self.keys.record(key).plan).ok_or_else(Refusal::no_plan)?;
-        let admitted = self.meter.admit(key, plan, now.unix, ex.estimate.saturating_add(answer));
-        let hold = admitted.map_err(|limit| Refusal::limit(&limit))?;
-        ex.hold = Some(hold);
-        ex.admitted = now.unix;
+        let estimate = ex.estimate.saturating_add(answer);
+        if self.asks_ledger() {
+            return self.ask(xid, estimate, now).map(|()| Admission::Asked);
+        }
+        self.admit_alone(xid, estimate, now).map(|()| Admission::Granted)
+    }
+
+    /// An admitted request is served: its clocks start, and the first attempt.
+    pub(crate) fn serve(&mut self, xid: Id<Exchange>, now: Now) {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return };
         if let Some(target) = ex.target() {
             ex.deadline = now.mono.after(target.limits.request_timeout);
         }
@@ -379,7 +422,7 @@ impl Gateway {
         }
         let cid = ex.client;
         self.arm_client(cid);
-        Ok(())
+        self.attempt(xid, now);
     }
 
     /// Closes the hold with what was really used, once.
@@ -481,6 +524,10 @@ impl Gateway {
         let Some(ex) = self.exchanges.get(xid) else { return };
         if ex.phase == Phase::Committing {
             self.commit_failed(xid, now);
+        } else if ex.phase == Phase::Asking {
+            let cid = ex.client;
+            self.ask_failed(xid, now);
+            self.advance(cid, now);
         } else if ex.deadline <= now.mono {
             self.attempt_failed(xid, Fault::from(FaultKind::RequestTimeout), now);
         } else if ex.naming <= now.mono {

@@ -40,6 +40,8 @@ pub(crate) enum FaultKind {
     Store,
     /// We are stopping and the drain time is over.
     Draining,
+    /// A bug of ours was caught.
+    Internal,
 }
 
 /// One failed attempt.
@@ -64,7 +66,7 @@ impl Fault {
     pub(crate) fn may_try_next(&self) -> bool {
         match self.kind {
             FaultKind::Status(status) => matches!(status, 401..=404 | 408 | 429 | 500..=599),
-            FaultKind::Draining | FaultKind::Store | FaultKind::RequestTimeout => false,
+            FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::RequestTimeout => false,
             _ => true,
         }
     }
@@ -79,6 +81,7 @@ impl Fault {
                 | FaultKind::TooLarge(_)
                 | FaultKind::Draining
                 | FaultKind::Store
+                | FaultKind::Internal
         );
         !others
     }
@@ -109,6 +112,7 @@ impl Fault {
             FaultKind::TooLarge(setting) => Refusal::upstream_too_large(setting),
             FaultKind::Store => Refusal::store(),
             FaultKind::Draining => Refusal::draining(),
+            FaultKind::Internal => Refusal::internal(),
         }
     }
 }

@@ -40,6 +40,11 @@ impl Ledger {
         self.held.push_back((row, xid));
     }
 
+    /// Whether the row of this number is safe.
+    pub(crate) fn is_safe(&self, number: u64) -> bool {
+        number <= self.committed
+    }
+
     /// Takes the next exchange whose row is safe.
     pub(crate) fn next_safe(&mut self) -> Option<Id<Exchange>> {
         let (row, _) = self.held.front()?;
@@ -62,6 +67,11 @@ impl Ledger {
     /// The store says that it cannot write, or that it can again.
     pub(crate) fn failed(&mut self, failed: bool) {
         self.failed = failed;
+    }
+
+    /// Whether the store has said that it cannot write.
+    pub(crate) fn is_failed(&self) -> bool {
+        self.failed
     }
 
     /// Whether another request may be admitted: nothing is let through unmetered (contract section 5).

@@ -129,7 +129,7 @@ impl Gateway {
 
     fn gauges(&self) -> Gauges {
         Gauges {
-            clients: self.clients.len(),
+            clients: self.doors.clients(),
             upstreams: self.upstreams.len(),
             idle: self.idle.len(),
             holds: self.meter.open_holds(),

@@ -33,14 +33,22 @@ impl Gateway {
             cost_nano: usage.cost_nano(&model.prices),
             attempts: ex.attempts,
             micros: now.mono.micros_since(ex.times.head),
+            lease: ex.lease,
         };
-        ex.row = Some(self.ledger.gave(now.mono));
+        ex.row = Some(self.give_row(row, now));
+    }
+
+    /// Hands a row to the ledger; its number.
+    pub(crate) fn give_row(&mut self, row: Row, now: Now) -> u64 {
+        let number = self.ledger.gave(now.mono);
         for order in &mut self.orders {
             if let Order::Rows(rows) = order {
-                return rows.push(row);
+                rows.push(row);
+                return number;
             }
         }
         self.orders.push(Order::Rows(vec![row]));
+        number
     }
 
     /// The batch of log lines, with a new line begun in it.

@@ -11,6 +11,7 @@ pub mod api {}
 
 mod admit;
 mod answers;
+mod asking;
 mod breaker;
 mod charges;
 mod client;
@@ -25,6 +26,7 @@ mod local;
 mod log;
 mod names;
 pub mod orders;
+mod outbox;
 mod outgoing;
 mod pool;
 mod relay;
@@ -32,18 +34,22 @@ mod reload;
 mod respond;
 mod route;
 mod stats;
+mod upgrade;
 mod upstream;
+mod work;
 
 use crate::base::buf::{BLOCK, Pool};
-use crate::base::limits::DRAIN_IDLE_GRACE;
+use crate::base::limits::{DRAIN_IDLE_GRACE, WORK_MIN};
 use crate::base::rng::Rng;
 use crate::base::seam::{Action, Conn, Core, Ending, Reply, Side, Signal};
 use crate::base::slots::{Id, Slots};
 use crate::base::time::{Mono, Now, Unix};
 use crate::base::timers::Timers;
+use crate::policy::ask::Release;
 use crate::policy::config::High;
 use crate::policy::keys::{KeyId, KeyRecord, Keys};
 use crate::policy::meter::{Hold, Meter};
+use crate::policy::row::Running;
 use admit::Readiness;
 use answers::DateCache;
 use breaker::Breakers;
@@ -61,6 +67,7 @@ use reload::Reading;
 use stats::Stats;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use upgrade::{Handover, Inheritance};
 use upstream::Upstream;
 
 /// What the gateway starts from besides its configuration.
@@ -77,6 +84,10 @@ pub struct Start {
     pub days: Vec<(KeyId, Unix, u64)>,
     /// Requests since the beginning of the longest window: key, admission, tokens. Their tokens are in `days` too.
     pub recent: Vec<(KeyId, Unix, u64)>,
+    /// What a predecessor still serves; `None` if there is none.
+    pub running: Option<Vec<Running>>,
+    /// Bytes in one piece above which work is given away as an order; `None` for `limits::WORK_MIN`.
+    pub work_min: Option<usize>,
 }
 
 /// How far stopping has come.
@@ -118,6 +129,12 @@ pub struct Gateway {
     date: DateCache,
     rng: Rng,
     draining: Option<Drain>,
+    handover: Handover,
+    inheritance: Inheritance,
+    /// Bytes of one piece that are looked at on the loop itself.
+    work_min: usize,
+    /// Work given away so far.
+    works: u64,
     /// Where an answer is put together before it is framed into a client's unsent bytes; never kept across a verb.
     scratch: Vec<u8>,
     dirty: Vec<Conn>,
@@ -155,6 +172,10 @@ impl Gateway {
             date: DateCache::default(),
             rng,
             draining: None,
+            handover: Handover::None,
+            inheritance: Inheritance::default(),
+            work_min: start.work_min.unwrap_or(WORK_MIN),
+            works: 0,
             scratch: Vec::new(),
             dirty: Vec::new(),
             actions: Vec::new(),
@@ -162,6 +183,7 @@ impl Gateway {
             config,
         };
         gateway.restore(&start.days, &start.recent, now);
+        gateway.adopt(start.running, now);
         gateway.resolve_all(now);
         gateway
     }
@@ -190,19 +212,23 @@ impl Gateway {
     /// What can be taken at the moment, seen from one connection.
     fn readiness(&self, cid: Id<Client>, now: Now) -> Readiness {
         Readiness {
-            drained: self.draining.is_some_and(|drain| drain.over),
+            drained: self.draining.is_some_and(|drain| drain.over) || self.handover == Handover::Given,
             crowded: self.clients.get(cid).is_some_and(|client| client.crowded),
             buffers: self.pool.has_room(BLOCK),
-            store: self.ledger.takes_rows(now.mono, self.config.store.max_commit_lag),
+            store: self.takes_requests(now),
         }
     }
 
     fn begin_drain(&mut self, now: Now) {
-        if self.draining.is_some() {
-            return;
-        }
         let until = now.mono.after(self.config.server.drain_timeout);
-        let idle_after = now.mono.after(DRAIN_IDLE_GRACE).min(until);
+        match &mut self.draining {
+            None => self.drain_until(now.mono.after(DRAIN_IDLE_GRACE).min(until), until, now),
+            // A process that hands over has no bound of its own.
+            Some(drain) => drain.until = drain.until.min(until),
+        }
+    }
+
+    fn drain_until(&mut self, idle_after: Mono, until: Mono, now: Now) {
         self.draining = Some(Drain { idle_after, until, over: false });
         self.actions.push(Action::StopAccepting);
         for upstream in self.idle.drain() {
@@ -213,6 +239,7 @@ impl Gateway {
 
     /// Goes on with stopping: closes what is idle, ends what runs too long, leaves when nothing is left.
     fn drain_on(&mut self, now: Now) {
+        self.hand_over_on(now);
         let Some(drain) = &mut self.draining else { return };
         if now.mono >= drain.until && !drain.over {
             drain.over = true;
@@ -220,7 +247,8 @@ impl Gateway {
         } else if now.mono >= drain.idle_after {
             self.close_idle_clients();
         }
-        if self.clients.is_empty() {
+        let is_over = self.draining.is_some_and(|drain| drain.over);
+        if self.clients.is_empty() && (is_over || !self.is_needed()) {
             self.actions.push(Action::Exit);
         }
     }
@@ -316,6 +344,7 @@ impl Core for Gateway {
             Reply::Named { host, port, addrs } => self.named(&host, port, addrs, now),
             Reply::Signal(Signal::Terminate) => self.begin_drain(now),
             Reply::Signal(Signal::Reload) => self.begin_reload(),
+            Reply::Signal(Signal::Upgrade) => self.begin_upgrade(now),
         }
         self.drain_on(now);
     }
@@ -324,20 +353,27 @@ impl Core for Gateway {
         match notice {
             Notice::Keys(records) => self.keys.load(records),
             Notice::Committed(rows) => self.committed(rows, now),
+            Notice::Answered(answer) => self.answered(answer, now),
             Notice::StoreFailed => self.store_failed(now),
             Notice::StoreRecovered => self.ledger.failed(false),
+            Notice::Worked(done) => self.worked(done, now),
             Notice::Reloaded(news) => self.reloaded(news, now),
+            Notice::SuccessorReady => self.successor_ready(now),
+            Notice::SuccessorFailed(why) => self.successor_failed(&why, now),
+            Notice::Inherited(row) => self.inherited(row, now),
+            Notice::PredecessorLeft => self.predecessor_left(now),
         }
         self.drain_on(now);
     }
 
     fn next_deadline(&self) -> Option<Mono> {
         let timer = self.timers.next().map(|(at, _)| at);
-        [timer, self.drain_deadline()].into_iter().flatten().min()
+        [timer, self.drain_deadline(), self.handover_deadline()].into_iter().flatten().min()
     }
 
     fn expire(&mut self, now: Now) -> bool {
-        if self.drain_deadline().is_some_and(|due| due <= now.mono) {
+        let stopping = [self.drain_deadline(), self.handover_deadline()];
+        if stopping.into_iter().flatten().any(|due| due <= now.mono) {
             self.drain_on(now);
         }
         let due = self.timers.next().filter(|(at, _)| *at <= now.mono);
@@ -408,8 +444,13 @@ impl Core for Gateway {
             None => {}
         }
         // An exchange that was being moved when the panic came is gone, and its hold with it.
-        let live: Vec<_> = self.exchanges.iter().filter_map(|(_, ex)| ex.hold.as_ref().map(Hold::id)).collect();
-        self.meter.reclaim(|id| live.contains(&id));
+        let own = self.exchanges.iter().filter_map(|(_, ex)| ex.hold.as_ref());
+        let live: Vec<_> = own.chain(self.inherited_holds()).map(Hold::id).collect();
+        for (key, lease) in self.meter.reclaim(|id| live.contains(&id)) {
+            if lease.shared {
+                self.give_back(Release { key: self.keys.record(key).id, lease });
+            }
+        }
     }
 
     fn turned(&mut self, micros: u64) {

@@ -2,7 +2,7 @@
 //! the client's own bytes with our words spliced in; so that a large body is never copied as a whole.
 
 use crate::base::text::push_number;
-use crate::dialect::{Abilities, Carry, Piece, RequestScan, Structured};
+use crate::dialect::{self, Abilities, Carry, Invalid, Piece, RequestScan, Structured};
 use crate::policy::catalog::{Model, StructuredOutput, Target};
 use crate::policy::config::{High, Provider};
 use crate::wire::head::{Field, RequestHead, values};
@@ -157,6 +157,15 @@ impl Draft {
         self.carry = None;
         self.length = 0;
         self.restart();
+    }
+
+    /// Makes the outgoing body by translating `body`, a request of shape `from` that has been scanned.
+    pub(crate) fn translate(&mut self, from: Shape, body: &[u8], target: &dialect::Target<'_>) -> Result<(), Invalid> {
+        let carry = dialect::translate(from, body, self.scan.fields(), target, &mut self.text)?;
+        self.carry = Some(carry);
+        self.pieces.push(Piece::Text(Span::new(0, self.text.len())));
+        self.length = self.text.len() as u64;
+        Ok(())
     }
 
     /// Goes back to the first byte of the outgoing body, for another connection to the same target.

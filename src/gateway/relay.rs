@@ -7,15 +7,18 @@ use super::exchange::{Commit, Exchange};
 use super::fault::{Fault, FaultKind, mask};
 use super::flow::Flow;
 use super::respond::Opening;
-use crate::base::limits::{DONE_GRACE, ERROR_BODY_MAX, HIGH_WATER};
+use super::upstream::Upstream;
+use super::work::LAST_OF_ONE;
+use crate::base::buf::Buf;
+use crate::base::limits::{BODY_STEP_MAX, DONE_GRACE, ERROR_BODY_MAX, HIGH_WATER};
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
 use crate::dialect::errors;
 use crate::dialect::tap;
-use crate::dialect::{self, Broken, ErrorText, Heard, Me, StreamFault, StreamTranslator};
+use crate::dialect::{self, Broken, ErrorText, Heard, Me, Progress, StreamFault, StreamTranslator};
 use crate::policy::usage::{Usage, UsageSource};
 use crate::wire::Shape;
-use crate::wire::body::{LAST_CHUNK, write_chunk};
+use crate::wire::body::{LAST_CHUNK, write_chunk, write_chunk_size};
 use crate::wire::head::{Method, ResponseHead};
 
 /// Words for an answer that is not what was asked for.
@@ -32,6 +35,8 @@ pub(crate) enum Relay {
     Whole(Heard),
     /// A stream, in the client's own shape or translated.
     Stream(Box<Flow>),
+    /// A stream whose event under way is read elsewhere; what had been overheard before.
+    Away(Heard),
     /// A failed answer, collected for its message.
     Error {
         /// Its status.
@@ -46,7 +51,7 @@ impl Relay {
     pub(crate) fn heard(&self) -> Heard {
         match self {
             Relay::Stream(flow) => flow.heard(),
-            Relay::Whole(heard) => *heard,
+            Relay::Whole(heard) | Relay::Away(heard) => *heard,
             Relay::None | Relay::Error { .. } => Heard::default(),
         }
     }
@@ -57,6 +62,8 @@ impl Relay {
 pub(crate) enum Step {
     /// More is to come.
     More,
+    /// The piece is read elsewhere; nothing more is taken until that is done.
+    Paused,
     /// The client has its whole answer; the exchange has ended.
     Ended,
     /// The attempt has failed.
@@ -95,9 +102,7 @@ impl Gateway {
         let (usage, max_event) = (ex.show_usage, target.limits.max_event);
         let flow = match ex.carry.take() {
             None => self.flows.same(shape, usage, max_event),
-            Some(carry) => {
-                Box::new(Flow::Cross(Box::new(StreamTranslator::new(shape.other(), carry, usage, max_event))))
-            }
+            Some(carry) => Box::new(Flow::Cross(StreamTranslator::new(shape.other(), carry, usage, max_event))),
         };
         ex.relay = Relay::Stream(flow);
         Ok(())
@@ -108,7 +113,7 @@ impl Gateway {
         let Some(ex) = self.exchanges.get_mut(xid) else { return Step::Ended };
         let limit = match &ex.relay {
             Relay::Stream(_) => return self.relay_stream(xid, data, now),
-            Relay::None => return Step::More,
+            Relay::None | Relay::Away(_) => return Step::More,
             Relay::Error { .. } => ERROR_BODY_MAX,
             Relay::Whole(_) => ex.target().map_or(0, |target| target.limits.max_response),
         };
@@ -118,7 +123,7 @@ impl Gateway {
                 Step::Failed(Fault::from(FaultKind::TooLarge("max_response")))
             }
             _ if fits => {
-                ex.held.push(&mut self.pool, data);
+                ex.held.push_in_steps(&mut self.pool, data, BODY_STEP_MAX);
                 Step::More
             }
             _ => Step::More,
@@ -129,14 +134,28 @@ impl Gateway {
         if !self.pool.has_room(data.len()) {
             return Step::Failed(Fault::from(FaultKind::TooLarge("max_buffered")));
         }
+        let work_min = self.work_min;
         let Some(ex) = self.exchanges.get_mut(xid) else { return Step::Ended };
+        if ex.held.len() + data.len() > work_min {
+            self.work_on_events(xid, data, now);
+            return Step::Paused;
+        }
         let Relay::Stream(mut flow) = std::mem::replace(&mut ex.relay, Relay::None) else { return Step::More };
         let mut held = std::mem::take(&mut ex.held);
         self.scratch.clear();
         let fed = flow.feed(data, &mut held, &mut self.pool, &me(ex, now), &mut self.scratch);
-        let (finish_seen, end_at) = (flow.finish_seen(), flow.end_at());
         ex.relay = Relay::Stream(flow);
         ex.held = held;
+        self.events_fed(xid, fed, now)
+    }
+
+    /// A piece of a stream has been read, its events lie in `scratch`: sends them.
+    fn events_fed(&mut self, xid: Id<Exchange>, fed: Result<Progress, StreamFault>, now: Now) -> Step {
+        let Some(ex) = self.exchanges.get(xid) else { return Step::Ended };
+        let (finish_seen, end_at) = match &ex.relay {
+            Relay::Stream(flow) => (flow.finish_seen(), flow.end_at()),
+            _ => (false, None),
+        };
         let events = match &fed {
             Ok(progress) => progress.events,
             // What came before the fault is still the client's.
@@ -156,6 +175,25 @@ impl Gateway {
         }
     }
 
+    /// The same, read elsewhere. `upstream` is where the stream comes from.
+    pub(crate) fn events_read(
+        &mut self,
+        xid: Id<Exchange>,
+        upstream: Option<Id<Upstream>>,
+        out: Vec<u8>,
+        fed: Result<Progress, StreamFault>,
+        now: Now,
+    ) {
+        let spare = std::mem::replace(&mut self.scratch, out);
+        let step = self.events_fed(xid, fed, now);
+        self.scratch = spare;
+        match (step, upstream) {
+            (Step::Failed(fault), _) => self.attempt_failed(xid, fault, now),
+            (Step::Ended, Some(uid)) => self.await_tail_here(uid, now),
+            _ => {}
+        }
+    }
+
     /// Events have been relayed into `scratch`: commits to the answer and sends them. From byte `end_at` on they end
     /// the stream, and wait for its row where that is asked for.
     fn relayed(&mut self, xid: Id<Exchange>, finish_seen: bool, end_at: Option<usize>, now: Now) {
@@ -169,6 +207,9 @@ impl Gateway {
             self.wait_upstream(upstream, due);
         }
         let bytes = std::mem::take(&mut self.scratch);
+        if self.is_long(bytes.len()) && !self.waits_for_rows() {
+            return self.send_large_event(xid, bytes, now);
+        }
         let sent = self.hold_back(xid, &bytes, end_at);
         if !sent.is_empty() {
             self.send_events(xid, Commit::Relayed, sent, now);
@@ -189,6 +230,31 @@ impl Gateway {
 
     /// Sends bytes of a stream, its head before the first of them.
     pub(crate) fn send_events(&mut self, xid: Id<Exchange>, commit: Commit, bytes: &[u8], now: Now) {
+        self.open_events(xid, commit, now);
+        let Some(ex) = self.exchanges.get(xid) else { return };
+        let (cid, chunked) = (ex.client, ex.head.http11);
+        self.push_client(cid, now, |out| match chunked {
+            true => write_chunk(out, bytes),
+            false => out.extend_from_slice(bytes),
+        });
+    }
+
+    /// The same without a copy.
+    fn send_large_event(&mut self, xid: Id<Exchange>, mut bytes: Vec<u8>, now: Now) {
+        self.open_events(xid, Commit::Relayed, now);
+        let Some(ex) = self.exchanges.get(xid) else { return };
+        let cid = ex.client;
+        if ex.head.http11 {
+            self.push_client(cid, now, |out| write_chunk_size(out, bytes.len()));
+            bytes.reserve_exact(2);
+            bytes.extend_from_slice(b"\r\n");
+        }
+        let bulk = Buf::adopt(&mut self.pool, bytes);
+        self.push_bulk(cid, bulk, now);
+    }
+
+    /// Commits a stream to so much, and writes its head if that has not been done.
+    fn open_events(&mut self, xid: Id<Exchange>, commit: Commit, now: Now) {
         if self.exchanges.get(xid).is_some_and(|ex| ex.commit == Commit::None) {
             self.open_stream(xid, now);
         }
@@ -196,12 +262,6 @@ impl Gateway {
         if commit == Commit::Relayed && ex.commit < Commit::Relayed {
             self.commit(xid);
         }
-        let Some(ex) = self.exchanges.get(xid) else { return };
-        let (cid, chunked) = (ex.client, ex.head.http11);
-        self.push_client(cid, now, |out| match chunked {
-            true => write_chunk(out, bytes),
-            false => out.extend_from_slice(bytes),
-        });
     }
 
     /// The commit point: no other attempt can follow, so the request's bytes are let go.
@@ -263,6 +323,7 @@ impl Gateway {
             }
             Relay::Whole(_) => self.end_whole(xid, now),
             Relay::Stream(_) => self.stream_body_ended(xid, now),
+            Relay::Away(_) => Step::Paused,
         }
     }
 
@@ -290,23 +351,29 @@ impl Gateway {
     fn end_whole(&mut self, xid: Id<Exchange>, now: Now) -> Step {
         let Some(ex) = self.exchanges.get_mut(xid) else { return Step::Ended };
         let Some(shape) = ex.shape() else { return Step::Ended };
+        let length = ex.held.len();
+        if self.is_long(length) {
+            if !self.pool.has_room(length) {
+                return Step::Failed(Fault::from(FaultKind::TooLarge("max_buffered")));
+            }
+            // The connection has given all it had to give.
+            if let Some(ex) = self.exchanges.get_mut(xid) {
+                ex.upstream = None;
+            }
+            self.work_on_reply(xid, now);
+            return Step::Ended;
+        }
+        let Some(ex) = self.exchanges.get_mut(xid) else { return Step::Ended };
         self.scratch.clear();
         let read = match &ex.carry {
             None => tap::whole(shape, ex.held.bytes(), &me(ex, now), &mut self.scratch),
             Some(carry) => dialect::reply(shape.other(), ex.held.bytes(), carry, &me(ex, now), &mut self.scratch),
         };
-        let heard = match read {
-            Ok(heard) => heard,
-            Err(Broken::NotJson) => return Step::Failed(Fault::from(FaultKind::BadBody(NOT_JSON))),
-            Err(Broken::Error(text)) => return Step::Failed(error_fault(text, Some(ex))),
+        let mut ex = match self.whole_read(xid, read) {
+            Ok(Some(ex)) => ex,
+            Ok(None) => return Step::Ended,
+            Err(fault) => return Step::Failed(fault),
         };
-        ex.held.release(&mut self.pool);
-        ex.relay = Relay::Whole(heard);
-        ex.upstream = None;
-        self.target_succeeded(xid);
-        let Some(mut ex) = self.take_exchange(xid) else { return Step::Ended };
-        let usage = charged(heard, ex.estimate);
-        self.settle(&mut ex, usage);
         let body = std::mem::take(&mut self.scratch);
         if self.waits_for_rows() {
             ex.last.push(&mut self.pool, &body);
@@ -316,6 +383,56 @@ impl Gateway {
         }
         self.scratch = body;
         Step::Ended
+    }
+
+    /// A whole answer has been read: takes its exchange and settles it.
+    fn whole_read(&mut self, xid: Id<Exchange>, read: Result<Heard, Broken>) -> Result<Option<Exchange>, Fault> {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return Ok(None) };
+        let heard = match read {
+            Ok(heard) => heard,
+            Err(Broken::NotJson) => return Err(Fault::from(FaultKind::BadBody(NOT_JSON))),
+            Err(Broken::Error(text)) => return Err(error_fault(text, Some(ex))),
+        };
+        ex.held.release(&mut self.pool);
+        ex.relay = Relay::Whole(heard);
+        ex.upstream = None;
+        self.target_succeeded(xid);
+        let Some(mut ex) = self.take_exchange(xid) else { return Ok(None) };
+        let usage = charged(heard, ex.estimate);
+        self.settle(&mut ex, usage);
+        Ok(Some(ex))
+    }
+
+    /// The same of one that was read elsewhere: `out` is what the client gets.
+    pub(crate) fn reply_read(&mut self, xid: Id<Exchange>, read: Result<Heard, Broken>, mut out: Buf, now: Now) {
+        match self.whole_read(xid, read) {
+            Ok(Some(mut ex)) if self.waits_for_rows() => {
+                (ex.last, ex.bulk) = (out, true);
+                self.await_commit(ex, now);
+            }
+            Ok(Some(ex)) => self.send_bulk(ex, out, now),
+            Ok(None) => out.release(&mut self.pool),
+            Err(fault) => {
+                out.release(&mut self.pool);
+                self.attempt_failed(xid, fault, now);
+            }
+        }
+    }
+
+    /// A large whole answer, from where it lies: one chunk, whose end it has with it, or to the end of the connection.
+    pub(crate) fn send_bulk(&mut self, ex: Exchange, body: Buf, now: Now) {
+        let (cid, head) = (ex.client, ex.head);
+        let extent = if head.http11 { Extent::Chunked } else { Extent::ToEnd };
+        let next = self.next_after(cid, &head, extent == Extent::ToEnd);
+        self.write_head(&ex.face(), &Opening { status: 200, extent, content_type: JSON, refusal: None, next }, now);
+        if head.http11 {
+            let length = body.len().saturating_sub(LAST_OF_ONE.len());
+            self.push_client(cid, now, |out| write_chunk_size(out, length));
+        }
+        self.push_bulk(cid, body, now);
+        self.conclude(ex, 200, now);
+        self.move_on(cid, next, now);
+        self.advance(cid, now);
     }
 
     /// A whole answer: with its length where it fits one buffer, else in chunks (contract section 1).
@@ -351,9 +468,9 @@ impl Gateway {
         match &ex.relay {
             Relay::Stream(flow) if flow.finish_seen() => match self.stream_body_ended(xid, now) {
                 Step::Failed(fault) => Some(fault.kind),
-                Step::More | Step::Ended => None,
+                Step::More | Step::Paused | Step::Ended => None,
             },
-            Relay::Stream(_) if ex.commit == Commit::Relayed => Some(FaultKind::IdleTimeout),
+            Relay::Stream(_) | Relay::Away(_) if ex.commit == Commit::Relayed => Some(FaultKind::IdleTimeout),
             _ => Some(FaultKind::FirstByteTimeout),
         }
     }

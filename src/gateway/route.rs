@@ -11,9 +11,8 @@ use crate::base::limits::SEND_SLICE;
 use crate::base::seam::{Action, DialError};
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
-use crate::dialect::{self, Invalid, Piece, Rewrite, rewrite};
+use crate::dialect::{self, Invalid, Rewrite, rewrite};
 use crate::policy::refusal::Refusal;
-use crate::wire::Span;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -80,16 +79,25 @@ impl Gateway {
         }
     }
 
-    /// Builds the outgoing body for the present target from the client's bytes.
-    pub(crate) fn draft_body(&mut self, xid: Id<Exchange>) -> Result<(), Refusal> {
-        let Some(ex) = self.exchanges.get_mut(xid) else { return Ok(()) };
-        let (Some(client), Some(mut draft)) = (self.clients.get(ex.client), ex.draft.take()) else { return Ok(()) };
+    /// Builds the outgoing body for the present target from the client's bytes. False if that is done elsewhere; then
+    /// `drafted` follows.
+    pub(crate) fn draft_body(&mut self, xid: Id<Exchange>, now: Now) -> Result<bool, Refusal> {
+        let work_min = self.work_min;
+        let Some(ex) = self.exchanges.get_mut(xid) else { return Ok(false) };
+        let Some(client) = self.clients.get(ex.client) else { return Ok(false) };
         let (_, body) = client.inbound.message();
+        let speaks = ex.target().and_then(|target| ex.config.providers.get(target.provider)).map(|p| p.shape);
+        if body.len() > work_min && speaks != ex.shape() {
+            ex.phase = Phase::Drafting;
+            self.work_on_request(xid, now);
+            return Ok(false);
+        }
+        let Some(mut draft) = ex.draft.take() else { return Ok(false) };
         draft.rewind();
         let built = build_body(ex, &mut draft, body);
         ex.carry = draft.carry.take();
         ex.draft = Some(draft);
-        built
+        built.map(|()| true)
     }
 
     /// Opens a connection to the present target, once its host has an address.
@@ -236,6 +244,7 @@ impl Gateway {
         }
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
         ex.naming = Mono::NEVER;
+        ex.working = None;
         ex.held.release(&mut self.pool);
         ex.last.release(&mut self.pool);
         if ex.commit == Commit::Relayed {
@@ -255,8 +264,9 @@ impl Gateway {
         let may_go_on = fault.may_try_next() && ex.attempts < limit;
         self.target_failed(xid, &fault, now);
         if may_go_on && self.choose_target(xid, now) {
-            return match self.draft_body(xid) {
-                Ok(()) => self.attempt(xid, now),
+            return match self.draft_body(xid, now) {
+                Ok(true) => self.attempt(xid, now),
+                Ok(false) => {}
                 Err(refusal) => self.refuse_open(xid, &refusal, now),
             };
         }
@@ -287,10 +297,5 @@ fn build_body(ex: &Exchange, draft: &mut Draft, body: &[u8]) -> Result<(), Refus
     let abilities = ex.model.and_then(|index| ex.outgoing.abilities(index, ex.target));
     let Some(abilities) = abilities else { return Ok(()) };
     let to = dialect::Target { model: &target.model, abilities };
-    let carry = dialect::translate(shape, body, draft.scan.fields(), &to, &mut draft.text)
-        .map_err(|Invalid(message)| Refusal::invalid_body(message))?;
-    draft.carry = Some(carry);
-    draft.pieces.push(Piece::Text(Span::new(0, draft.text.len())));
-    draft.set_length(draft.text.len() as u64);
-    Ok(())
+    draft.translate(shape, body, &to).map_err(|Invalid(message)| Refusal::invalid_body(message))
 }

@@ -7,11 +7,12 @@ use std::io::Write;
 use std::sync::Arc;
 
 /// Upper bounds of the time buckets in microseconds; the last bucket is open.
-const BOUNDS: [u64; 14] = [
+const BOUNDS: [u64; 15] = [
     100,
     250,
     1_000,
     2_500,
+    5_000,
     10_000,
     25_000,
     100_000,
@@ -186,7 +187,11 @@ impl Stats {
         self.turns.write("tollgate_turn_seconds", "", out);
         write_targets(targets, out);
         for (name, what, value) in [
-            ("tollgate_client_connections", "Open client connections.", gauges.clients as u64),
+            (
+                "tollgate_client_connections",
+                "Open client connections, without those to the admin listener.",
+                gauges.clients as u64,
+            ),
             ("tollgate_upstream_connections", "Open upstream connections.", gauges.upstreams as u64),
             ("tollgate_upstream_idle_connections", "Idle upstream connections.", gauges.idle as u64),
             ("tollgate_open_holds", "Requests between admission and settlement.", gauges.holds as u64),

@@ -56,6 +56,8 @@ pub(crate) struct Upstream {
     scanned: u32,
     interim: u8,
     tail: usize,
+    /// The provider has ended it, while its exchange was waiting for work done elsewhere.
+    ended: bool,
     head: Option<ResponseHead>,
     reader: Reader,
 }
@@ -77,6 +79,7 @@ impl Upstream {
             scanned: 0,
             interim: 0,
             tail: 0,
+            ended: false,
             head: None,
             reader: Reader::Done,
         }
@@ -166,6 +169,9 @@ impl Gateway {
     fn body_bytes(&mut self, xid: Id<Exchange>, uid: Id<Upstream>, mut data: &[u8], now: Now) {
         loop {
             let Some(upstream) = self.upstreams.get_mut(uid) else { return };
+            if self.exchanges.get(xid).is_some_and(|ex| ex.working.is_some()) {
+                return upstream.rx.push(&mut self.pool, data);
+            }
             if upstream.reader.is_done() {
                 // Bytes after the end of the body: not ours, and the connection cannot be kept.
                 if !data.is_empty()
@@ -185,11 +191,19 @@ impl Gateway {
             if !piece.data.is_empty() {
                 match self.relay(xid, &data[piece.data.clone()], now) {
                     Step::More => {}
+                    Step::Paused => return self.keep_rest(uid, &data[piece.consumed..]),
                     Step::Ended => return self.await_tail(uid, &data[piece.consumed..], now),
                     Step::Failed(fault) => return self.attempt_failed(xid, fault, now),
                 }
             }
             data = &data[piece.consumed..];
+        }
+    }
+
+    /// Keeps what has come behind a piece that is read elsewhere.
+    fn keep_rest(&mut self, uid: Id<Upstream>, rest: &[u8]) {
+        if let Some(upstream) = self.upstreams.get_mut(uid) {
+            upstream.rx.push(&mut self.pool, rest);
         }
     }
 
@@ -203,6 +217,7 @@ impl Gateway {
                 }
                 self.attempt_failed(xid, fault, now);
             }
+            Step::Paused => {}
             Step::More | Step::Ended => self.keep_upstream(uid, now),
         }
     }
@@ -257,6 +272,10 @@ impl Gateway {
         let Some(upstream) = self.upstreams.get_mut(uid) else { return };
         let (phase, exchange, head) = (upstream.phase, upstream.exchange, upstream.head);
         let (Phase::Busy, Some(xid)) = (phase, exchange) else { return self.close_upstream(uid) };
+        if self.exchanges.get(xid).is_some_and(|ex| ex.working.is_some()) {
+            upstream.ended = true;
+            return;
+        }
         if let Some(head) = &mut upstream.head {
             head.keep_alive = false;
         }
@@ -270,6 +289,28 @@ impl Gateway {
             (None, _) => FaultKind::BadHead,
         };
         self.attempt_failed(xid, Fault::from(kind), now);
+    }
+
+    /// The work that an answer's exchange has waited for is done: goes on with what has come meanwhile.
+    pub(crate) fn resume_upstream(&mut self, uid: Id<Upstream>, now: Now) {
+        let Some(upstream) = self.upstreams.get_mut(uid) else { return };
+        let mut rx = std::mem::take(&mut upstream.rx);
+        if let (Phase::Busy, Some(xid)) = (upstream.phase, upstream.exchange) {
+            self.body_bytes(xid, uid, rx.bytes(), now);
+        }
+        rx.release(&mut self.pool);
+        if self.upstreams.get(uid).is_some_and(|upstream| upstream.ended) {
+            self.upstream_closed(uid, now);
+        }
+        self.dirty.push(conn(uid));
+    }
+
+    /// The stream is complete while bytes of its body's end may lie here already.
+    pub(crate) fn await_tail_here(&mut self, uid: Id<Upstream>, now: Now) {
+        let Some(upstream) = self.upstreams.get_mut(uid) else { return };
+        let mut rx = std::mem::take(&mut upstream.rx);
+        self.await_tail(uid, rx.bytes(), now);
+        rx.release(&mut self.pool);
     }
 
     /// Closes an upstream connection, whatever it was doing.
@@ -321,7 +362,7 @@ impl Gateway {
     pub(crate) fn upstream_wants_read(&self, uid: Id<Upstream>) -> bool {
         let Some(upstream) = self.upstreams.get(uid) else { return false };
         let Some(ex) = upstream.exchange.and_then(|xid| self.exchanges.get(xid)) else { return true };
-        self.clients.get(ex.client).is_none_or(|client| client.tx.len() <= HIGH_WATER)
+        ex.working.is_none() && self.clients.get(ex.client).is_none_or(|client| client.tx.len() <= HIGH_WATER)
     }
 }
 

@@ -8,6 +8,7 @@ use mio::{Interest, Registry, Token};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
 
 /// Opens a listening socket on `addr` with a backlog of `limits::BACKLOG`. With `reuse_port` several processes may
 /// listen on the same address and the kernel spreads the connections.
@@ -112,9 +113,19 @@ impl Listeners {
         self.doors.iter().any(|door| door.ready).then_some(self.rest_until)
     }
 
-    /// Closes all of them.
-    pub fn close(&mut self) {
+    /// Closes all of them. A successor may hold the same sockets open, so the poll has to be told: it would go on
+    /// raising events for them.
+    pub fn close(&mut self, registry: &Registry) {
+        for door in &mut self.doors {
+            // It was registered when it was opened, and is gone from here on in any case.
+            let _ = registry.deregister(&mut door.listener);
+        }
         self.doors.clear();
+    }
+
+    /// The same sockets once more, for another process, in their order.
+    pub fn duplicates(&self) -> io::Result<Vec<OwnedFd>> {
+        self.doors.iter().map(|door| door.listener.as_fd().try_clone_to_owned()).collect()
     }
 }
 

@@ -16,3 +16,5 @@ pub mod signals;
 pub mod store;
 pub mod tls;
 pub mod transport;
+pub mod upgrade;
+pub mod worker;

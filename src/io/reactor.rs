@@ -23,7 +23,7 @@ use super::links::{self, Flags, Link, Links, SPECIAL};
 use super::listen::{Arrival, Listeners};
 use super::mailbox::{Inbox, Mailbox, inbox};
 use super::resolver::Resolver;
-use super::signals::Signals;
+use super::signals::{KINDS, Signals};
 use super::tls::Identity;
 use super::transport::{Fill, Peek, Scratch, Transport};
 use crate::base::limits;
@@ -36,6 +36,7 @@ use mio::{Events, Interest, Poll, Token};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -54,6 +55,9 @@ pub struct Setup {
     pub security: Security,
 }
 
+/// Takes the listening sockets, in their order, for a new process. It must not block: it begins a thread.
+pub type Successor = Box<dyn FnMut(Vec<OwnedFd>)>;
+
 /// A letter to the loop.
 pub enum Note<C: Core> {
     /// An answer to an action, from the resolver.
@@ -67,7 +71,7 @@ pub enum Note<C: Core> {
 type Outbox<T> = Box<dyn FnMut(Vec<T>) -> Vec<T>>;
 
 const WAKER: Token = Token(SPECIAL);
-const SIGNALS: [Token; 2] = [Token(SPECIAL | 1), Token(SPECIAL | 2)];
+const SIGNALS: [Token; KINDS] = [Token(SPECIAL | 1), Token(SPECIAL | 2), Token(SPECIAL | 3)];
 const FIRST_LISTENER: usize = SPECIAL | 16;
 
 /// The loop around one core.
@@ -84,6 +88,7 @@ pub struct Reactor<C: Core> {
     scratch: Scratch,
     listeners: Listeners,
     security: Security,
+    successor: Option<Successor>,
     secured: usize,
     /// Handshakes gone on with in this turn.
     shaken: usize,
@@ -136,6 +141,7 @@ impl<C: Core + 'static> Reactor<C> {
             scratch: Scratch::new(),
             listeners,
             security: setup.security,
+            successor: None,
             secured: setup.secured,
             shaken: 0,
             inbox,
@@ -163,7 +169,12 @@ impl<C: Core + 'static> Reactor<C> {
         (&mut self.core, self.now)
     }
 
-    /// From now on TERM, INT and HUP reach the core as [`Reply::Signal`]. Without this call the process keeps the
+    /// What [`Action::StartSuccessor`] is answered by.
+    pub fn on_upgrade(&mut self, successor: Successor) {
+        self.successor = Some(successor);
+    }
+
+    /// From now on TERM, INT, HUP and USR2 reach the core as [`Reply::Signal`]. Without this call the process keeps the
     /// usual behaviour.
     pub fn watch_signals(&mut self) -> io::Result<()> {
         self.signals = Some(Signals::watch(self.poll.registry(), SIGNALS)?);
@@ -198,13 +209,20 @@ impl<C: Core + 'static> Reactor<C> {
             self.read_mail();
         }
         self.accept();
+        let enough = self.now.mono.after(limits::TURN_TIME);
         for _ in 0..self.run_queue.len() {
             let Some(id) = self.run_queue.pop_front() else { break };
             self.run_link(id);
+            if self.clock.mono() >= enough {
+                break;
+            }
         }
+        // What has come in this turn comes before what is late: after a long turn a connection that stands must not
+        // fail for its deadline.
+        self.tell_replies();
         for _ in 0..limits::EXPIRED_PER_TURN {
             let now = self.now;
-            if !verb(&mut self.core, None, now, |core| core.expire(now)) {
+            if !verb(&mut self.core, None, now, |core| core.expire(now)) || self.clock.mono() >= enough {
                 break;
             }
         }
@@ -238,7 +256,7 @@ impl<C: Core + 'static> Reactor<C> {
             WAKER => self.mail = true,
             Token(number) if number >= FIRST_LISTENER => self.listeners.mark(number - FIRST_LISTENER),
             token => {
-                let which = usize::from(token == SIGNALS[1]);
+                let which = SIGNALS.iter().position(|known| *known == token).unwrap_or_default();
                 if let Some(signal) = self.signals.as_mut().and_then(|signals| signals.read(which)) {
                     self.replies.push(Reply::Signal(signal));
                 }
@@ -490,7 +508,8 @@ impl<C: Core + 'static> Reactor<C> {
                 Action::Dial { conn, addr, authority } => self.dial(conn, addr, authority),
                 Action::Close { conn, shut } => self.close(conn, shut),
                 Action::Resolve { host, port } => self.resolve(host, port),
-                Action::StopAccepting => self.listeners.close(),
+                Action::StopAccepting => self.listeners.close(self.poll.registry()),
+                Action::StartSuccessor => self.start_successor(),
                 Action::Exit => self.leaving = true,
             }
         }

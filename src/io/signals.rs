@@ -5,23 +5,30 @@
 use crate::base::seam::Signal;
 use mio::net::UnixStream;
 use mio::{Interest, Registry, Token};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use std::io::{self, Read};
+
+/// Meanings that are told apart.
+pub const KINDS: usize = 3;
 
 /// The reading ends, one for each meaning.
 pub struct Signals {
-    pipes: [(UnixStream, Signal); 2],
+    pipes: Vec<(UnixStream, Signal)>,
 }
 
 impl Signals {
-    /// Catches TERM, INT and HUP for the rest of the process's life. Events carry `tokens` in the order of
+    /// Catches TERM, INT, HUP and USR2 for the rest of the process's life. Events carry `tokens` in the order of
     /// [`Signals::read`]'s `which`.
-    pub fn watch(registry: &Registry, tokens: [Token; 2]) -> io::Result<Signals> {
-        let mut terminate = caught(&[SIGTERM, SIGINT])?;
-        let mut reload = caught(&[SIGHUP])?;
-        registry.register(&mut terminate, tokens[0], Interest::READABLE)?;
-        registry.register(&mut reload, tokens[1], Interest::READABLE)?;
-        Ok(Signals { pipes: [(terminate, Signal::Terminate), (reload, Signal::Reload)] })
+    pub fn watch(registry: &Registry, tokens: [Token; KINDS]) -> io::Result<Signals> {
+        let meanings: [(&[i32], Signal); KINDS] =
+            [(&[SIGTERM, SIGINT], Signal::Terminate), (&[SIGHUP], Signal::Reload), (&[SIGUSR2], Signal::Upgrade)];
+        let mut pipes = Vec::with_capacity(KINDS);
+        for ((signals, meaning), token) in meanings.into_iter().zip(tokens) {
+            let mut pipe = caught(signals)?;
+            registry.register(&mut pipe, token, Interest::READABLE)?;
+            pipes.push((pipe, meaning));
+        }
+        Ok(Signals { pipes })
     }
 
     /// Empties pipe number `which`; the signal if one has come. Several of a kind count as one.
@@ -55,7 +62,8 @@ mod tests {
     fn a_signal_wakes_the_poll_and_several_of_a_kind_count_as_one() {
         let mut poll = mio::Poll::new().unwrap();
         // Other signals than the real ones: those would keep a stuck test run from being stopped.
-        let pipes = [(caught(&[SIGUSR1]).unwrap(), Signal::Terminate), (caught(&[SIGUSR2]).unwrap(), Signal::Reload)];
+        let pipes =
+            vec![(caught(&[SIGUSR1]).unwrap(), Signal::Terminate), (caught(&[SIGUSR2]).unwrap(), Signal::Reload)];
         let mut signals = Signals { pipes };
         for (number, (pipe, _)) in signals.pipes.iter_mut().enumerate() {
             poll.registry().register(pipe, Token(number), Interest::READABLE).unwrap();

@@ -180,13 +180,27 @@ impl Meter {
     pub fn admit(&mut self, key: KeyIx, plan: &Plan, now: Unix, estimate: u64) -> Result<Hold, Limit> {
         let account = self.at(key, plan, now);
         check(&Counts::own(account), account, plan, now)?;
-        Ok(self.hold(key, now, estimate, false))
+        let (window, period) = (account.window.bounds, account.period.bounds);
+        Ok(self.hold(Open { key, window, period, admitted: now, reserved: estimate, shared: false }))
     }
 
-    /// Takes note of a request that a shared ledger has admitted at `now`.
-    pub fn grant(&mut self, key: KeyIx, plan: &Plan, now: Unix, estimate: u64) -> Hold {
+    /// What a request of the key would be lent at `now`.
+    pub fn lease_for(&mut self, key: KeyIx, plan: &Plan, now: Unix, estimate: u64) -> Lease {
+        let account = self.at(key, plan, now);
+        Lease { window: account.window.bounds, period: account.period.bounds, reserved: estimate, shared: false }
+    }
+
+    /// Takes note of a request that a shared ledger has admitted, as it was asked at `now`.
+    pub fn grant(&mut self, key: KeyIx, plan: &Plan, now: Unix, lease: Lease) -> Hold {
         self.at(key, plan, now);
-        self.hold(key, now, estimate, true)
+        self.hold(Open {
+            key,
+            window: lease.window,
+            period: lease.period,
+            admitted: now,
+            reserved: lease.reserved,
+            shared: true,
+        })
     }
 
     /// Takes note of what a shared ledger says. Within a window and a period its counts only grow.
@@ -208,11 +222,20 @@ impl Meter {
         limit(kind, account, plan, now)
     }
 
-    fn hold(&mut self, key: KeyIx, now: Unix, estimate: u64, shared: bool) -> Hold {
-        let account = &mut self.accounts[key.0 as usize];
-        account.begin(estimate);
-        let (window, period) = (account.window.bounds, account.period.bounds);
-        Hold(self.open.insert(Open { key, window, period, admitted: now, reserved: estimate, shared }))
+    /// Takes over a request that another process admitted at `admitted` with `reserved` tokens and still serves. Counts
+    /// in the present window and period as far as its admission lies in them.
+    pub fn adopt(&mut self, key: KeyIx, plan: &Plan, now: Unix, admitted: Unix, reserved: u64) -> Hold {
+        let (window, period) = (window(admitted, plan.window), plan.period.bounds(admitted));
+        let open = Open { key, window, period, admitted, reserved, shared: false };
+        self.at(key, plan, now).adopt(&open);
+        Hold(self.open.insert(open))
+    }
+
+    fn hold(&mut self, open: Open) -> Hold {
+        if let Some(account) = self.accounts.get_mut(open.key.0 as usize) {
+            account.begin(open.reserved);
+        }
+        Hold(self.open.insert(open))
     }
 
     /// What the shared ledger has lent to a hold; nothing, where there is none.

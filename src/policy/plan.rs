@@ -41,6 +41,21 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// One host's share of every limit while the ledger that `hosts` of them share cannot be reached: at least 1 of
+    /// each, so that a share is not "no limit".
+    pub fn share(&self, hosts: u32) -> Plan {
+        let part = |limit: u64| if limit == 0 { 0 } else { (limit / u64::from(hosts.max(1))).max(1) };
+        Plan {
+            tokens: part(self.tokens),
+            requests: part(self.requests),
+            tokens_per_window: part(self.tokens_per_window),
+            concurrency: part(self.concurrency),
+            ..self.clone()
+        }
+    }
+}
+
 /// A limit as shown to people: 0 becomes [`UNLIMITED`].
 pub fn shown(limit: u64) -> u64 {
     if limit == 0 { UNLIMITED } else { limit.min(UNLIMITED) }

@@ -55,6 +55,8 @@ pub struct Refusal {
     pub status: u16,
     /// `error.message`.
     pub message: Cow<'static, str>,
+    /// `error.details`: a JSON object for programs.
+    pub details: Option<&'static str>,
     /// `retry-after` in whole seconds, at least 1.
     pub retry_after: Option<u64>,
     /// `x-should-retry`, which the SDKs obey before anything else.
@@ -70,7 +72,17 @@ pub struct Refusal {
 impl Refusal {
     fn new(kind: RefusalKind, status: u16, message: impl Into<Cow<'static, str>>) -> Refusal {
         let message = message.into();
-        Refusal { kind, status, message, retry_after: None, should_retry: None, allow: None, close: false, reset: None }
+        Refusal {
+            kind,
+            status,
+            message,
+            details: None,
+            retry_after: None,
+            should_retry: None,
+            allow: None,
+            close: false,
+            reset: None,
+        }
     }
 
     fn invalid(status: u16, message: impl Into<Cow<'static, str>>) -> Refusal {
@@ -195,6 +207,14 @@ impl Refusal {
     /// 400 with a validator's words, which name the field by path.
     pub fn invalid_body(message: impl Into<Cow<'static, str>>) -> Refusal {
         Refusal::invalid(400, message)
+    }
+
+    /// 400: a conversation that is to be held at the provider. Its name there is not known to the client, whose later
+    /// requests would hold a part of the history only. By the details the SDKs know to send all of it instead.
+    pub fn no_threads() -> Refusal {
+        let text = "thread: not supported, send the whole conversation with each request";
+        let details = r#"{"error_code":"thread_unsupported_request","unsupported":["thread"]}"#;
+        Refusal { details: Some(details), ..Refusal::invalid(400, text) }
     }
 
     /// 400: a body whose framing is broken. Closes: where the next message begins is not known any more.

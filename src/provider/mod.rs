@@ -15,7 +15,8 @@
 //!
 //! **Tools.** A tool is called when `tool_choice` forces one, when the directive `tool` says so, or when the last
 //! user text contains a tool's name; when the last message brings a tool's result, only as `turns` says. Arguments are
-//! made from the tool's schema; whole numbers in them count up from call to call. `response_format` (chat) and `output_config.format` (messages) get a JSON text made from the schema.
+//! made from the tool's schema; whole numbers in them count up from call to call.
+//! `response_format` (chat) and `output_config.format` (messages) get a JSON text made from the schema.
 //!
 //! **Stop sequences** (`stop`, `stop_sequences`) end a text before the first of them that comes up in it.
 //!

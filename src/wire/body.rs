@@ -98,17 +98,22 @@ pub fn write_chunk(out: &mut Vec<u8>, payload: &[u8]) {
     if payload.is_empty() {
         return;
     }
+    write_chunk_size(out, payload.len());
+    out.extend_from_slice(payload);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends the line that begins a chunk of `length` bytes, which must not be 0. The payload and an empty line follow.
+pub fn write_chunk_size(out: &mut Vec<u8>, length: usize) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut size = [0u8; 16];
-    let (mut at, mut rest) = (size.len(), payload.len());
+    let (mut at, mut rest) = (size.len(), length);
     while rest > 0 {
         at -= 1;
         size[at] = DIGITS[rest & 15];
         rest >>= 4;
     }
     out.extend_from_slice(&size[at..]);
-    out.extend_from_slice(b"\r\n");
-    out.extend_from_slice(payload);
     out.extend_from_slice(b"\r\n");
 }
 

@@ -71,6 +71,30 @@ impl Default for Inbound {
     }
 }
 
+/// Head and payload of one message while they are away from their connection; see [`Inbound::lend`].
+#[derive(Debug)]
+pub struct Lent {
+    rx: Buf,
+    head_len: u32,
+}
+
+impl Lent {
+    /// The payload.
+    pub fn payload(&self) -> &[u8] {
+        self.rx.bytes().get(self.head_len as usize..).unwrap_or_default()
+    }
+
+    /// Bytes of storage that are away.
+    pub fn capacity(&self) -> usize {
+        self.rx.capacity()
+    }
+
+    /// Gives the storage back to a pool: nobody waits for the message any more.
+    pub fn release(mut self, pool: &mut Pool) {
+        self.rx.release(pool);
+    }
+}
+
 impl Inbound {
     /// A reader at the start of its connection.
     pub fn new() -> Inbound {
@@ -182,6 +206,29 @@ impl Inbound {
     pub fn message(&self) -> (&[u8], &[u8]) {
         let (head, rest) = self.rx.bytes().split_at(self.head_len as usize);
         (head, &rest[..self.payload as usize])
+    }
+
+    /// Hands head and payload of the message in hand out, to be worked on elsewhere. Until [`Inbound::put_back`] the
+    /// message is empty here; it may be released meanwhile. Bytes behind it stay.
+    pub fn lend(&mut self, pool: &mut Pool) -> Lent {
+        let gone = self.head_len as usize + self.payload as usize;
+        let mut kept = Buf::default();
+        kept.push(pool, &self.rx.bytes()[gone..]);
+        let mut rx = std::mem::replace(&mut self.rx, kept);
+        rx.truncate(gone);
+        let lent = Lent { rx, head_len: self.head_len };
+        (self.head_len, self.payload) = (0, 0);
+        lent
+    }
+
+    /// Takes the message in hand back; it must not have been released since it was lent.
+    pub fn put_back(&mut self, pool: &mut Pool, lent: Lent) {
+        debug_assert_eq!((self.phase, self.head_len), (Phase::Body, 0));
+        let mut behind = std::mem::replace(&mut self.rx, lent.rx);
+        self.head_len = lent.head_len;
+        self.payload = self.rx.len() as u32 - lent.head_len;
+        self.rx.push(pool, behind.bytes());
+        behind.release(pool);
     }
 
     /// Drops head and payload and keeps pipelined bytes: the next [`Inbound::head`] starts there. What is still to

@@ -410,6 +410,26 @@ fn zero_byte(word: u64) -> u64 {
     word.wrapping_sub(ONES) & !word & HIGHS
 }
 
+/// Offset of the first byte from `at` on that cannot stand for itself in a string; else the end.
+fn skip_unescaped(buf: &[u8], mut at: usize) -> usize {
+    while let Some(chunk) = buf.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
+        let word = u64::from_le_bytes(*chunk);
+        let special = zero_byte(word ^ (ONES * u64::from(b'"')))
+            | zero_byte(word ^ (ONES * u64::from(b'\\')))
+            | (word.wrapping_sub(ONES * 0x20) & !word & HIGHS);
+        if special != 0 {
+            return at + special.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    while let Some(&byte) = buf.get(at)
+        && !matches!(byte, b'"' | b'\\' | 0..=0x1f)
+    {
+        at += 1;
+    }
+    at
+}
+
 /// Offset of the first byte from `at` on that is a quote, a backslash, a control character or not ASCII; else the end.
 fn skip_plain(buf: &[u8], mut at: usize) -> usize {
     while let Some(chunk) = buf.get(at..).and_then(|rest| rest.first_chunk::<8>()) {

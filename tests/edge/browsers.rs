@@ -76,7 +76,7 @@ fn one_host_has_its_share_of_connections_and_the_admin_listener_another() {
     assert_eq!(rest(&mut out), "");
     drop(held.pop());
     more.clear();
-    gate.until("a place is free", |gate| gate.metric("tollgate_client_connections") == 3);
+    gate.until("a place is free", |gate| gate.metric("tollgate_client_connections") == 2);
     let mut client = gate.connect();
     client.write_all(get(&rig.key, "/v1/models").as_bytes()).unwrap();
     read_until(&mut client, "\"small\"");

@@ -79,7 +79,9 @@ impl Rig {
     }
 
     pub fn start_with(&self, prepare: impl FnOnce(&mut Command)) -> Gate {
-        let log = self.path("log");
+        // Every gateway of a rig writes a log of its own.
+        let number = (0..).find(|number| !self.path(&format!("log-{number}")).exists()).unwrap_or(0);
+        let log = self.path(&format!("log-{number}"));
         let mut command = self.command(&["serve"]);
         command.stderr(std::fs::File::create(&log).unwrap());
         prepare(&mut command);
@@ -116,6 +118,10 @@ pub struct Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
+        // A successor is nobody's child here.
+        for pid in self.pids() {
+            let _ = Command::new("kill").args(["-KILL", &pid]).stderr(Stdio::null()).status();
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -127,6 +133,12 @@ impl Gate {
         std::fs::read_to_string(&self.log).unwrap()
     }
 
+    fn last_lines(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().rev().take(5).collect();
+        lines.join("\n")
+    }
+
     /// The first line that contains `text`, once there is one.
     pub fn logged(&mut self, text: &str) -> String {
         let began = Instant::now();
@@ -135,14 +147,22 @@ impl Gate {
                 return line.to_string();
             }
             let ended = self.child.try_wait().unwrap();
-            assert!(ended.is_none(), "ended with {ended:?}: {}", self.log());
-            assert!(began.elapsed() < PATIENCE, "{text} is not in the log: {}", self.log());
+            assert!(ended.is_none(), "ended with {ended:?}: {}", self.last_lines());
+            assert!(began.elapsed() < PATIENCE, "{text} is not in the log: {}", self.last_lines());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
+    /// The processes that have listened, oldest first.
+    pub fn pids(&self) -> Vec<String> {
+        let log = self.log();
+        let pids = log.lines().filter_map(|line| line.split_once("\"pid\":"));
+        pids.map(|(_, rest)| rest.split(',').next().unwrap_or_default().to_string()).collect()
+    }
+
+    /// Signals the newest process.
     pub fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
+        let pid = self.pids().pop().unwrap();
         assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
     }
 
@@ -170,7 +190,7 @@ impl Gate {
     pub fn until(&self, what: &str, mut holds: impl FnMut(&Gate) -> bool) {
         let began = Instant::now();
         while !holds(self) {
-            assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}; log: {}", self.log());
+            assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}; log: {}", self.last_lines());
             std::thread::sleep(Duration::from_millis(10));
         }
     }

@@ -32,13 +32,17 @@ impl Wire {
         }
     }
 
-    /// Sends all of `bytes`; errors mean that the gateway has gone, which scripts do not mind.
-    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
-        let bytes = bytes.as_ref();
-        let _ = match self {
+    /// Sends all of `bytes`; an error means that the gateway has gone.
+    pub fn try_send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
             Wire::Plain(socket) => socket.write_all(bytes),
             Wire::Tls(both) => both.write_all(bytes).and_then(|()| both.flush()),
-        };
+        }
+    }
+
+    /// The same for scripts that do not mind.
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        let _ = self.try_send(bytes.as_ref());
     }
 
     fn read(&mut self, block: &mut [u8]) -> io::Result<usize> {

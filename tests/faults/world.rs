@@ -135,6 +135,13 @@ impl World {
         World { gateway, at, admin, key: issued.out.trim().to_owned(), folder, _full: full }
     }
 
+    /// Another key.
+    pub fn issue(&self, name: &str) -> String {
+        let issued = run(self.folder.path(), &["keys", "issue", "--name", name], &[]);
+        assert_eq!(issued.code, 0, "{}", issued.err);
+        issued.out.trim().to_owned()
+    }
+
     /// All metrics without labels.
     pub fn metrics(&self) -> BTreeMap<String, f64> {
         let answer: Answer = get(self.admin, "/metrics").unwrap();
@@ -167,6 +174,20 @@ impl World {
             assert!(start.elapsed() < patience, "still in use after {patience:?}: {found:?}");
             std::thread::sleep(Duration::from_millis(2));
         }
+    }
+
+    /// Memory in bytes by its name in `/proc/PID/status`: `VmRSS` now, `VmHWM` at its peak.
+    pub fn memory(&self, name: &str) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.gateway.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    }
+
+    /// The worst case of memory in bytes that the gateway has announced at its start.
+    pub fn announced(&self) -> u64 {
+        let written = self.gateway.written();
+        let line = written.lines().find(|line| line.contains("\"listening\"")).expect("the first line of the log");
+        serde_json::from_str::<Value>(line).unwrap()["worst_case_bytes"].as_u64().unwrap()
     }
 
     /// The row of a request, as a JSON object with its columns; waits until it is committed.

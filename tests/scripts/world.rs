@@ -240,6 +240,7 @@ impl World {
                 Action::Resolve { host, port } => self.asked.push((host, port)),
                 Action::StopAccepting => self.accepting = false,
                 Action::Exit => self.exit = true,
+                Action::StartSuccessor => return Err("a script cannot start a successor".to_string()),
             }
         }
         Ok(busy)
@@ -269,7 +270,11 @@ impl World {
                     self.rows.extend(rows);
                 }
                 Order::Log(lines) => self.take_log(lines)?,
+                Order::Work(work) => self.gateway.notice(Notice::Worked(work.run()), self.now),
                 Order::Reload(_) => return Err("a script cannot read its configuration again".to_string()),
+                Order::HandOver(_) | Order::Acknowledge(_) | Order::Asks(_) | Order::Releases(_) => {
+                    return Err("a script has one process".to_string());
+                }
             }
         }
         if self.uncommitted > 0 && !self.hold_rows {

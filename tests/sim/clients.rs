@@ -23,6 +23,8 @@ pub enum Kind {
     BadJson,
     TooLarge,
     NotHttp,
+    /// A request with bytes changed at random; the last one of its connection.
+    Mangled,
 }
 
 /// One request as the client remembers it.
@@ -33,6 +35,8 @@ pub struct Ask {
     pub key: usize,
     /// The client asked that the connection be closed after it.
     pub last: bool,
+    /// It is an HTTP/1.0 request, and so the last one.
+    pub old: bool,
     /// Waits for `100 Continue` before it sends the body.
     pub held_body: Option<Vec<u8>>,
 }
@@ -85,6 +89,7 @@ impl Client {
                 marker: *supply.next_marker,
                 key: rng.below(supply.keys.len() as u64) as usize,
                 last: rng.below(12) == 0,
+                old: rng.below(15) == 0,
                 held_body: None,
             });
         }
@@ -116,7 +121,7 @@ impl Client {
             return self.leave(rng);
         }
         if self.outbox.is_empty() && (self.awaiting.is_empty() || self.temper.pipelines) {
-            let held = self.awaiting.back().is_some_and(|ask| ask.held_body.is_some() || ask.last);
+            let held = self.awaiting.back().is_some_and(|ask| ask.held_body.is_some() || ask.last || ask.old);
             match self.plan.pop_front() {
                 _ if held => {}
                 Some(ask) => self.begin(ask, rng, supply),
@@ -151,8 +156,9 @@ impl Client {
     fn begin(&mut self, mut ask: Ask, rng: &mut Rng, supply: &Supply<'_>) {
         let key = &supply.keys[ask.key];
         let close = if ask.last { "connection: close\r\n" } else { "" };
+        let version = if ask.old { "1.0" } else { "1.1" };
         let get = |path: &str, key: &str| {
-            format!("GET {path} HTTP/1.1\r\nhost: g\r\n{close}authorization: Bearer {key}\r\n\r\n").into_bytes()
+            format!("GET {path} HTTP/{version}\r\nhost: g\r\n{close}authorization: Bearer {key}\r\n\r\n").into_bytes()
         };
         let bytes = match ask.kind {
             Kind::Models => get("/v1/models", key),
@@ -164,8 +170,14 @@ impl Client {
                 let head = format!("POST /v1/messages HTTP/1.1\r\nhost: g\r\nx-api-key: {key}\r\n");
                 format!("{head}{close}content-length: 70000000\r\n\r\nxxxxxxxx").into_bytes()
             }
+            Kind::Mangled => mangled(key, rng),
             Kind::BadJson | Kind::UnknownModel | Kind::Generate { .. } => self.post(&mut ask, key, close, rng),
         };
+        if ask.kind == Kind::Mangled {
+            // What it asks for now nobody knows: whatever comes must be HTTP, and that is all.
+            self.plan.clear();
+            self.reading.lenient = true;
+        }
         self.outbox.extend_from_slice(&bytes);
         self.awaiting.push_back(ask);
     }
@@ -177,11 +189,12 @@ impl Client {
         };
         let body = body(ask, messages, stream, rng);
         let path = if messages { "/v1/messages" } else { "/v1/chat/completions" };
-        let mut head = format!("POST {path} HTTP/1.1\r\nhost: g\r\nauthorization: Bearer {key}\r\n{close}");
+        let version = if ask.old { "1.0" } else { "1.1" };
+        let mut head = format!("POST {path} HTTP/{version}\r\nhost: g\r\nauthorization: Bearer {key}\r\n{close}");
         if messages {
             head.push_str("cookie: a=b\r\nx-forwarded-for: 10.0.0.1\r\n");
         }
-        let payload = if rng.below(3) == 0 {
+        let payload = if rng.below(3) == 0 && !ask.old {
             head.push_str("transfer-encoding: chunked\r\n");
             let mut out = Vec::new();
             let mut rest = body.as_bytes();
@@ -198,7 +211,7 @@ impl Client {
             head.push_str(&format!("content-length: {}\r\n", body.len()));
             body.into_bytes()
         };
-        if rng.below(8) == 0 {
+        if rng.below(8) == 0 && !ask.old {
             ask.held_body = Some(payload);
             return format!("{head}expect: 100-continue\r\n\r\n").into_bytes();
         }
@@ -206,8 +219,37 @@ impl Client {
     }
 }
 
+/// A request of any kind with some of its bytes changed, removed or doubled.
+fn mangled(key: &str, rng: &mut Rng) -> Vec<u8> {
+    let body = "{\"model\":\"small\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"mangled\"}]}";
+    let framing = match rng.below(2) {
+        0 => format!("content-length: {}\r\n\r\n{body}", body.len()),
+        _ => format!("transfer-encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n", body.len()),
+    };
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nexpect: 100-continue\r\n";
+    let mut bytes = format!("{head}authorization: Bearer {key}\r\n{framing}").into_bytes();
+    mangle(&mut bytes, rng);
+    bytes
+}
+
+/// Changes some bytes.
+pub fn mangle(bytes: &mut Vec<u8>, rng: &mut Rng) {
+    for _ in 0..1 + rng.below(4) {
+        let at = rng.below(bytes.len() as u64) as usize;
+        match rng.below(4) {
+            0 => bytes[at] ^= 1 << rng.below(8),
+            1 => bytes[at] = b"\r\n\0 :,{}[]\"\\0f"[rng.below(14) as usize],
+            2 if bytes.len() > 1 => {
+                bytes.remove(at);
+            }
+            _ => bytes.insert(at, bytes[at]),
+        }
+    }
+}
+
 fn kind(rng: &mut Rng) -> Kind {
     match rng.below(20) {
+        8 if rng.below(2) == 0 => Kind::Mangled,
         0 => Kind::Models,
         1 => Kind::Quota,
         2 => Kind::Root,

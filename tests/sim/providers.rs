@@ -1,6 +1,7 @@
 //! Scripted providers: each dialed connection is read for requests, and each request gets an answer of some kind,
 //! good, slow, broken or hostile. What was promised to whom is noted, so that clients and ledger can be checked.
 
+use super::clients::mangle;
 use super::net::Pipe;
 use std::collections::BTreeMap;
 use tollgate::base::rng::Rng;
@@ -13,6 +14,8 @@ pub struct Served {
     pub pieces: u64,
     /// The answer was meant to be complete: with a finish reason, or whole.
     pub complete: bool,
+    /// Bytes of it were changed at random.
+    pub hostile: bool,
     /// (input, output) as reported in full.
     pub usage: Option<(u64, u64)>,
 }
@@ -69,7 +72,8 @@ impl Provider {
         }
         let length = head.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next()?.parse().ok());
         let length: usize = length.ok_or_else(|| format!("a request without length: {head}"))?;
-        let early = body.len() < length && body.contains("marker=") && rng.below(400) == 0;
+        let known = body.contains("marker=") && body.contains("\"up-");
+        let early = body.len() < length && known && rng.below(400) == 0;
         if (body.len() < length && !early) || self.answer.is_some() || self.silent {
             return Ok(());
         }
@@ -95,13 +99,14 @@ impl Provider {
 
     fn asked(&self, body: &str, early: bool, book: &Book) -> Result<Asked, String> {
         let marker = body.split("marker=").nth(1).and_then(|rest| rest.split(';').next()?.parse().ok());
-        let marker: u64 = marker.ok_or_else(|| format!("no marker in {body}"))?;
+        // A request that was mangled on its way has none; nobody waits for a certain answer to it.
+        let marker: u64 = marker.unwrap_or(0);
         let attempt = 1 + book.range((marker, 0)..(marker + 1, 0)).count() as u64;
-        if attempt > 8 {
+        if attempt > 8 && marker > 0 {
             return Err(format!("request {marker} is tried for the {attempt}th time"));
         }
         let model = if self.messages { "\"up-large\"" } else { "\"up-small\"" };
-        if !early && !body.contains(model) {
+        if !early && marker > 0 && !body.contains(model) {
             return Err(format!("the model was not replaced: {body}"));
         }
         Ok(Asked {
@@ -168,8 +173,13 @@ fn answer(asked: &Asked, rng: &mut Rng, book: &mut Book) -> (Vec<u8>, After) {
         _ if asked.stream => stream(asked, rng, &mut served),
         _ => whole(asked, rng, &mut served),
     };
+    let mut bytes = [interim, &bytes].concat();
+    if rng.below(12) == 0 && !bytes.is_empty() {
+        mangle(&mut bytes, rng);
+        served.hostile = true;
+    }
     book.insert((asked.marker, asked.attempt), served);
-    ([interim, &bytes].concat(), after)
+    (bytes, after)
 }
 
 fn text(asked: &Asked, piece: u64) -> String {
@@ -245,7 +255,7 @@ fn whole(asked: &Asked, rng: &mut Rng, served: &mut Served) -> (Vec<u8>, After) 
         )
     };
     let cut = maybe_cut(rng, body.len());
-    *served = Served { pieces: 1, complete: cut.is_none(), usage: usage.then_some((input, output)) };
+    *served = Served { pieces: 1, complete: cut.is_none(), hostile: false, usage: usage.then_some((input, output)) };
     framed(rng, "application/json", body.as_bytes(), cut)
 }
 
@@ -292,7 +302,7 @@ fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served) -> (Vec<u8>, After)
     let sent = &out[..cut.unwrap_or(out.len())];
     let finished = sent.contains("\"stop\"}") || sent.contains("\"end_turn\"}");
     let usage = (report || asked.messages).then_some((input, output));
-    *served = Served { pieces, complete: finished, usage };
+    *served = Served { pieces, complete: finished, hostile: false, usage };
     framed(rng, "text/event-stream", out.as_bytes(), cut)
 }
 

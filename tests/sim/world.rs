@@ -4,14 +4,15 @@ use super::check::{Seen, row_holds, vitals_hold};
 use super::clients::{Client, Supply};
 use super::net::Pipe;
 use super::providers::{Book, Provider};
-use crate::support::setting::{KeyRing, Setting, begin, later};
+use super::tally::{Tally, setting};
+use crate::support::setting::{KeyRing, begin, later};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tollgate::base::digest::hex_into;
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::{Action, Conn, Core, DialError, Ending, Reply, Shut, Signal};
 use tollgate::base::time::{Now, Unix};
-use tollgate::gateway::orders::{Notice, Order};
+use tollgate::gateway::orders::{Notice, Order, Reloaded, Work};
 use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::row::Row;
 
@@ -28,57 +29,6 @@ const WRITE_STALL: u64 = 30_000_000;
 /// Requests per window of the tight plan.
 const TIGHT: u64 = 4;
 
-/// What came about in a run.
-#[derive(Clone, Default, PartialEq, Debug)]
-pub struct Tally {
-    pub answers: u64,
-    pub whole: u64,
-    pub rows: u64,
-    pub exact_rows: u64,
-    pub left_rows: u64,
-    pub retried_rows: u64,
-    pub timeouts: u64,
-    pub limited: u64,
-    pub errors_in_streams: u64,
-    pub unavailable: u64,
-    pub cut_for_stalling: u64,
-    pub drains: u64,
-    pub reused: u64,
-    pub crossed: u64,
-}
-
-impl Tally {
-    pub fn add(&mut self, other: &Tally) {
-        for (mine, theirs) in self.fields().into_iter().zip(other.clone().fields()) {
-            *mine += *theirs;
-        }
-    }
-
-    fn fields(&mut self) -> [&mut u64; 14] {
-        [
-            &mut self.answers,
-            &mut self.whole,
-            &mut self.rows,
-            &mut self.exact_rows,
-            &mut self.left_rows,
-            &mut self.retried_rows,
-            &mut self.timeouts,
-            &mut self.limited,
-            &mut self.errors_in_streams,
-            &mut self.unavailable,
-            &mut self.cut_for_stalling,
-            &mut self.drains,
-            &mut self.reused,
-            &mut self.crossed,
-        ]
-    }
-
-    /// Everything that a run can come to has come about.
-    pub fn is_rich(&self) -> bool {
-        self.clone().fields().iter().all(|count| **count > 0)
-    }
-}
-
 struct World {
     gateway: Gateway,
     rng: Rng,
@@ -88,6 +38,8 @@ struct World {
     /// Dials without an answer yet.
     dialing: Vec<(Conn, bool)>,
     asked: Vec<(Arc<str>, u16)>,
+    /// Work that a helper thread would be at.
+    works: Vec<Work>,
     keys: KeyRing,
     key_texts: Vec<String>,
     next_marker: u64,
@@ -98,44 +50,13 @@ struct World {
     /// Answers wait for their rows.
     before_reply: bool,
     store_failed: bool,
+    /// A helper thread is reading the configuration again.
+    reloading: bool,
     exit: bool,
     draining: bool,
     /// No client begins anything new.
     winding_up: bool,
     tally: Tally,
-}
-
-fn setting(before_reply: bool) -> Setting {
-    let mut setting = Setting::default();
-    if before_reply {
-        setting.set("store", "durability = \"before-reply\"");
-    }
-    for (section, line) in [
-        ("server", "max_body = \"256KiB\""),
-        ("server", "max_buffered = \"2MiB\""),
-        ("server", "write_stall = \"30s\""),
-        ("upstream", "first_byte_timeout = \"20s\""),
-        ("upstream", "idle_timeout = \"20s\""),
-        ("upstream", "request_timeout = \"60s\""),
-        ("upstream", "max_event = \"64KiB\""),
-        ("upstream", "max_response = \"128KiB\""),
-        ("upstream", "breaker_cooldown = \"5s\""),
-        ("provider ant", "base_url = \"http://ant.test\""),
-        ("provider second", "shape = \"chat\""),
-        ("provider second", "base_url = \"http://10.0.0.3/v1\""),
-        (
-            "model small",
-            "targets = [{ provider = \"up\", model = \"up-small\" }, { provider = \"second\", model = \"up-small\" }]",
-        ),
-        ("plan team", "tokens = 0"),
-        ("plan team", "requests = 0"),
-        ("plan tight", "requests = 4"),
-        ("plan tight", "tokens = 50_000"),
-        ("plan one", "concurrency = 1"),
-    ] {
-        setting.set(section, line);
-    }
-    setting
 }
 
 /// Runs one seed.
@@ -160,8 +81,11 @@ impl World {
         let now = begin();
         let mut seed_bytes = [0u8; 32];
         seed_bytes[..8].copy_from_slice(&seed.to_le_bytes());
-        let start = Start { seed: seed_bytes, client_listeners: 1, keys: keys.records.clone(), ..Start::default() };
-        let before_reply = seed % 3 == 0;
+        // In most worlds ordinary requests and answers are long work, so that everything happens while it is away.
+        let work_min = [Some(0), Some(100), Some(600), None][(seed % 4) as usize];
+        let keys_known = keys.records.clone();
+        let start = Start { seed: seed_bytes, client_listeners: 1, keys: keys_known, work_min, ..Start::default() };
+        let before_reply = seed.is_multiple_of(3);
         World {
             gateway: Gateway::new(Arc::new(setting(before_reply).high()), start, now),
             rng: Rng::from_u64(seed),
@@ -170,6 +94,7 @@ impl World {
             providers: Vec::new(),
             dialing: Vec::new(),
             asked: Vec::new(),
+            works: Vec::new(),
             keys,
             key_texts,
             next_marker: 0,
@@ -179,6 +104,7 @@ impl World {
             uncommitted: 0,
             before_reply,
             store_failed: false,
+            reloading: false,
             exit: false,
             draining: false,
             winding_up: false,
@@ -242,6 +168,11 @@ impl World {
 
     /// Dials, names, the store and the keys.
     fn outside(&mut self) -> Result<(), String> {
+        if !self.works.is_empty() && self.rng.below(4) > 0 {
+            let work = self.works.swap_remove(self.rng.below(self.works.len() as u64) as usize);
+            self.gateway.notice(Notice::Worked(work.run()), self.now);
+            return Ok(());
+        }
         match self.rng.below(8) {
             0..=4 => self.answer_dial(),
             5 => self.answer_name(),
@@ -303,12 +234,33 @@ impl World {
                 }
                 self.gateway.notice(Notice::Keys(self.keys.records.clone()), self.now);
             }
+            2 => self.gateway.reply(Reply::Signal(Signal::Reload), self.now),
+            3 | 4 if self.reloading => self.reload(),
             _ if self.store_failed => {
                 self.store_failed = false;
                 self.gateway.notice(Notice::StoreRecovered, self.now);
             }
             _ => {}
         }
+    }
+
+    /// The configuration has been read: with a provider less, with its models the other way round, or wrong.
+    fn reload(&mut self) {
+        let mut fresh = setting(self.before_reply);
+        let second = "{ provider = \"second\", model = \"up-small\" }";
+        match self.rng.below(3) {
+            0 => fresh.set("model small", &format!("targets = [{second}]")),
+            1 => fresh
+                .set("model small", &format!("targets = [{second}, {{ provider = \"up\", model = \"up-small\" }}]")),
+            _ => {}
+        }
+        let news = match self.rng.below(4) {
+            0 => Reloaded::Refused(vec!["test.toml:1: wrong".to_string()]),
+            _ => Reloaded::Fresh { config: Arc::new(fresh.high()), unchanged: Vec::new() },
+        };
+        self.reloading = false;
+        self.tally.reloads += 1;
+        self.gateway.notice(Notice::Reloaded(news), self.now);
     }
 
     fn move_client(&mut self) -> Result<(), String> {
@@ -366,9 +318,17 @@ impl World {
         for _ in 0..ROUNDS_MAX {
             self.gateway.dirty().clear();
             for order in std::mem::take(self.gateway.orders()) {
-                if let Order::Rows(rows) = order {
-                    self.uncommitted += rows.len() as u64;
-                    self.rows.extend(rows);
+                match order {
+                    Order::Rows(rows) => {
+                        self.uncommitted += rows.len() as u64;
+                        self.rows.extend(rows);
+                    }
+                    Order::Work(work) => self.works.push(*work),
+                    Order::Reload(_) => self.reloading = true,
+                    Order::Log(_) => {}
+                    Order::HandOver(_) | Order::Acknowledge(_) | Order::Asks(_) | Order::Releases(_) => {
+                        return Err("a hand-over that nobody asked for".into());
+                    }
                 }
             }
             let actions = std::mem::take(self.gateway.actions());
@@ -388,6 +348,7 @@ impl World {
             Action::Resolve { host, port } => self.asked.push((host, port)),
             Action::StopAccepting => self.draining = true,
             Action::Exit => self.exit = true,
+            Action::StartSuccessor => return Err("it starts a successor that nobody asked for".into()),
             Action::Close { conn, shut } => {
                 if let Some(index) = self.clients.iter().position(|client| client.pipe.conn == conn) {
                     return self.client_closed(index, shut);
@@ -419,6 +380,9 @@ impl World {
             } else {
                 Err(format!("a client was cut at {} for nothing: {}", self.now.mono.0, client.brief()))
             };
+        }
+        if client.reading.runs_to_end() {
+            client.reading.closed(&mut client.awaiting, &self.book, &mut self.seen)?;
         }
         let mid_answer = !client.reading.is_between() && !client.reading.runs_to_end();
         if mid_answer {
@@ -459,12 +423,22 @@ impl World {
             }
             self.settle()?;
         }
+        self.finish_works()?;
         // Whatever is left runs into its deadline.
         self.advance(3_600_000_000)?;
         let vitals = self.gateway.vitals();
         let held = [vitals.clients, vitals.exchanges, vitals.upstreams, vitals.idle, vitals.holds, vitals.buffered];
         if held != [0; 6] || vitals.timers != 0 || self.gateway.next_deadline().is_some() {
             return Err(format!("after everybody has left: {vitals:?}"));
+        }
+        Ok(())
+    }
+
+    /// All work that is away is done and comes back.
+    fn finish_works(&mut self) -> Result<(), String> {
+        while let Some(work) = self.works.pop() {
+            self.gateway.notice(Notice::Worked(work.run()), self.now);
+            self.settle()?;
         }
         Ok(())
     }
@@ -478,6 +452,7 @@ impl World {
             while !self.asked.is_empty() {
                 self.answer_name();
             }
+            self.finish_works()?;
             for _ in 0..self.clients.len() {
                 let mut client = self.clients.remove(0);
                 client.pipe.wire.append(&mut client.outbox);

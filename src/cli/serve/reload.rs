@@ -57,9 +57,6 @@ impl Reloader {
         let path = self.path.as_ref().ok_or_else(|| vec!["there is no configuration file to read".to_string()])?;
         let read = load::read(path, Secrets::Needed);
         let mut config = read.map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())?;
-        if let Some(setting) = super::not_built_yet(&config) {
-            return Err(vec![format!("{setting} is accepted by the configuration but not built yet")]);
-        }
         let unchanged = config.follow(before).map_err(|error| vec![error])?;
         let present = self.security.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let security = setup::security(&config, Some(&present)).map_err(|error| vec![error])?;

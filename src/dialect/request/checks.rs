@@ -2,6 +2,7 @@
 
 use super::super::tokens::{IMAGE_TOKENS, MESSAGE_TOKENS};
 use super::table::{Class, Name};
+use super::unsigned::Unsigned;
 use super::{Estimator, Fields, Invalid, Member, too_many};
 use crate::base::limits::MEMBERS_MAX;
 use crate::wire::json::{Raw, Stop, Token, Visitor, eq_unescaped, unescape};
@@ -41,9 +42,8 @@ struct Message {
     /// Which member of the message a value belongs to.
     member: Part,
     block: u32,
-    /// The block under way has a `type`, and the value that comes is it.
+    /// The block under way has a `type`.
     typed: bool,
-    at_type: bool,
 }
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -79,6 +79,7 @@ pub(super) struct Checks {
     /// Items seen in the top-level array under way.
     items: u32,
     message: Message,
+    unsigned: Unsigned,
     text: Text,
     plain_max: Option<u64>,
     has_messages: bool,
@@ -91,7 +92,6 @@ const NO_MESSAGE: Message = Message {
     member: Part::Another,
     block: 0,
     typed: false,
-    at_type: false,
 };
 
 const _: () = assert!((Name::Other as u32) < 64, "one bit each in `seen`");
@@ -111,6 +111,7 @@ impl Checks {
             value_token: Token::Null,
             items: 0,
             message: NO_MESSAGE,
+            unsigned: Unsigned::default(),
             text: Text::Words,
             plain_max: None,
             has_messages: false,
@@ -178,6 +179,7 @@ impl Checks {
                 self.fields.include_usage = raw.get("include_usage").and_then(Raw::bool).unwrap_or(false);
             }
             Name::MaxCompletionTokens if self.shape == Shape::Chat => self.fields.max_tokens = whole_number(raw),
+            Name::Thread if self.shape == Shape::Messages => self.fields.thread |= token == Token::ObjectClose,
             _ => {}
         }
         Ok(())
@@ -298,9 +300,18 @@ impl Checks {
                 self.message.member =
                     part.iter().find(|(name, _)| eq_unescaped(key, name)).map_or(Part::Another, |(_, part)| *part);
             }
+            (3, Token::ArrayClose) if self.message.member == Part::Content && self.shape == Shape::Messages => {
+                self.unsigned.close_list(&mut self.fields.cuts);
+            }
             (3, _) if !closes => self.message_value(buf, token, span),
-            (4, Token::ObjectOpen) if self.message.member == Part::Content => self.message.typed = false,
+            (4, Token::ObjectOpen) if self.message.member == Part::Content => {
+                self.message.typed = false;
+                self.unsigned.open(span.start);
+            }
             (4, Token::ObjectClose) if self.message.member == Part::Content => {
+                if self.shape == Shape::Messages {
+                    self.unsigned.close(span.end, &mut self.fields.cuts);
+                }
                 if self.shape == Shape::Messages && !self.message.typed {
                     let (index, block) = (self.items - 1, self.message.block);
                     return self.refuse(format_args!("messages[{index}].content[{block}].type"), "a string");
@@ -312,10 +323,10 @@ impl Checks {
                 return self.refuse(format_args!("messages[{index}].content[{block}]"), "an object");
             }
             (5, Token::Key) if self.message.member == Part::Content => {
-                self.message.at_type = eq_unescaped(span.of(buf), "type");
+                self.unsigned.key(span.of(buf));
             }
-            (5, Token::String) if self.message.member == Part::Content && self.message.at_type => {
-                self.message.typed = true;
+            (5, Token::String) if self.message.member == Part::Content => {
+                self.message.typed |= self.unsigned.string(span.of(buf));
             }
             _ => {}
         }
@@ -343,6 +354,7 @@ impl Checks {
             }
             Part::Content => {
                 self.message.block = 0;
+                self.unsigned.open_list();
                 self.message.content = match token {
                     Token::String | Token::ArrayOpen => Content::Good,
                     Token::Null => Content::Missing,

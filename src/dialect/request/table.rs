@@ -104,7 +104,7 @@ impl Name {
         use Name::*;
         match (self, shape) {
             (Models | Fallbacks | ApiBase | Container | McpServers | Store, _) => Class::Denied,
-            (Diagnostics, Shape::Messages) => Class::Denied,
+            (Diagnostics | Thread, Shape::Messages) => Class::Denied,
             (Model | Messages | Stream | MaxTokens, _) | (System, Shape::Messages) => Class::Specified,
             (Temperature | TopP | Tools | ToolChoice, Shape::Chat) => Class::Specified,
             (ResponseFormat | Stop | User, Shape::Chat) => Class::Specified,
@@ -120,7 +120,7 @@ impl Name {
             (SafetyIdentifier | Moderation | Functions | FunctionCall, Shape::Chat) => Class::Documented,
             (TopK | StopSequences | Thinking | OutputConfig | OutputFormat, Shape::Messages) => Class::Documented,
             (CacheControl | Speed | InferenceGeo | UserProfileId, Shape::Messages) => Class::Documented,
-            (ContextManagement | Compaction | Thread, Shape::Messages) => Class::Documented,
+            (ContextManagement | Compaction, Shape::Messages) => Class::Documented,
             _ => Class::Unknown,
         }
     }

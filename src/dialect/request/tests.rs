@@ -334,9 +334,9 @@ fn the_prompt_is_estimated_over_system_messages_and_tools_but_not_over_base64() 
     assert!((2..12).contains(&base), "{base}");
     let words = "word ".repeat(100);
     let with_tools = chat(&format!(r#""tools":[{{"description":"{words}"}}],"#)).unwrap().prompt_estimate;
-    assert!((base + 88..base + 120).contains(&with_tools), "{with_tools}");
+    assert!((base + 80..base + 120).contains(&with_tools), "{with_tools}");
     let with_system = messages(&format!(r#""system":"{words}","#)).unwrap().prompt_estimate;
-    assert!((base + 88..base + 120).contains(&with_system), "{with_system}");
+    assert!((base + 80..base + 120).contains(&with_system), "{with_system}");
     let with_metadata = chat(&format!(r#""metadata":{{"a":"{words}"}},"#)).unwrap().prompt_estimate;
     assert_eq!(with_metadata, base);
     let data = "A".repeat(8000);
@@ -346,4 +346,18 @@ fn the_prompt_is_estimated_over_system_messages_and_tools_but_not_over_base64() 
     );
     let estimate = check(Shape::Chat, &image).unwrap().prompt_estimate;
     assert!((1000..1030).contains(&estimate), "{estimate}");
+}
+
+#[test]
+fn a_conversation_to_be_held_at_the_provider_is_noticed() {
+    for (rest, thread) in [
+        ("", false),
+        (r#""thread":null,"#, false),
+        (r#""thread":false,"#, false),
+        (r#""thread":{"type":"create"},"#, true),
+        (r#""thread":{"type":"continue","previous_message_id":"m"},"thread":null,"#, true),
+    ] {
+        assert_eq!(messages(rest).unwrap().thread, thread, "{rest}");
+    }
+    assert!(!chat(r#""thread":{"type":"create"},"#).unwrap().thread);
 }

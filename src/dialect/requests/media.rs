@@ -32,10 +32,12 @@ fn image_kind(kind: &str) -> Option<&'static str> {
 
 /// Base64 without the line breaks that some encoders put in.
 fn unbroken(data: Cow<'_, str>) -> Cow<'_, str> {
-    if !data.contains(char::is_whitespace) {
+    // In blocks and without an early way out, so that megabytes are looked at many bytes at a time.
+    let broken = |block: &[u8]| block.iter().fold(false, |found, byte| found | byte.is_ascii_whitespace());
+    if !data.as_bytes().chunks(256).any(broken) {
         return data;
     }
-    Cow::Owned(data.chars().filter(|c| !c.is_whitespace()).collect())
+    Cow::Owned(data.chars().filter(|c| !c.is_ascii_whitespace()).collect())
 }
 
 /// A `data:` URL's media type, in lower case and without parameters, and its base64.

@@ -9,7 +9,9 @@ use super::super::request::{Invalid, Name};
 use super::media::{write_document_parts, write_image_part, write_search_result, write_text_part};
 use super::schema::{is_strict, write_parameters};
 use super::{Ask, is_blank, refuse, write_user};
-use crate::wire::json::{self, Kind, Raw, compact, item, key, write_count, write_escaped, write_inside, write_string};
+use crate::wire::json::{
+    self, Kind, Raw, compact, eq_unescaped, item, key, write_count, write_escaped, write_inside, write_string,
+};
 
 /// Longest `user` that is passed on as it is.
 const USER_MAX: usize = 64;
@@ -47,7 +49,7 @@ pub(super) fn write(ask: &Ask<'_>, out: &mut Vec<u8>) -> Result<Carry, Invalid> 
     } else {
         tools.write(ask, &mut carry, out);
     }
-    if let Some(schema) = schema.filter(|_| how == Structured::Native) {
+    if let Some(schema) = schema.filter(|_| how == Structured::Native && !ask.drops("response_format")) {
         write_format(schema, out);
     }
     write_stream(ask, out);
@@ -91,19 +93,56 @@ fn write_system(ask: &Ask<'_>, by_words: Option<Raw<'_>>, out: &mut Vec<u8>) {
     }
 }
 
-/// A message's place and its content.
-type Said<'a> = (usize, Raw<'a>);
+/// A content block with what is asked of it most, found in one walk.
+#[derive(Copy, Clone)]
+struct Block<'a> {
+    /// Which message, and which block of it.
+    at: (usize, usize),
+    raw: Raw<'a>,
+    kind: Raw<'a>,
+    text: Option<&'a [u8]>,
+}
+
+impl<'a> Block<'a> {
+    fn read(at: (usize, usize), raw: Raw<'a>) -> Block<'a> {
+        let mut block = Block { at, raw, kind: Raw::NULL, text: None };
+        for (name, value) in raw.members() {
+            if eq_unescaped(name, "type") {
+                block.kind = value;
+            } else if eq_unescaped(name, "text") {
+                block.text = value.string();
+            }
+        }
+        block
+    }
+
+    fn is(&self, kind: &str) -> bool {
+        self.kind.is(kind)
+    }
+
+    fn path(&self) -> String {
+        format!("messages[{}].content[{}]", self.at.0, self.at.1)
+    }
+}
+
+/// The blocks of a content that may also be a plain string: that is one block of text.
+fn blocks<'a>(at: usize, content: Raw<'a>, out: &mut Vec<Block<'a>>) {
+    if let Some(text) = content.string() {
+        out.extend((!is_blank(text)).then_some(Block { at: (at, 0), raw: content, kind: Raw::TEXT, text: Some(text) }));
+    }
+    out.extend(content.items().enumerate().map(|(index, raw)| Block::read((at, index), raw)));
+}
 
 fn write_messages(ask: &Ask<'_>, carry: &mut Carry, out: &mut Vec<u8>) -> Result<(), Invalid> {
-    let mut turn: Vec<Said<'_>> = Vec::new();
+    let mut turn: Vec<Block<'_>> = Vec::new();
     let mut speaker = Raw::NULL;
-    for (at, role, message) in ask.messages() {
-        if !turn.is_empty() && role.string() != speaker.string() {
+    for message in ask.messages() {
+        if !speaker.is_null() && message.role.string() != speaker.string() {
             write_turn(ask, speaker, &turn, carry, out)?;
             turn.clear();
         }
-        speaker = role;
-        turn.push((at, message.get("content").unwrap_or(Raw::NULL)));
+        speaker = message.role;
+        blocks(message.at, message.content, &mut turn);
     }
     write_turn(ask, speaker, &turn, carry, out)
 }
@@ -111,7 +150,7 @@ fn write_messages(ask: &Ask<'_>, carry: &mut Carry, out: &mut Vec<u8>) -> Result
 fn write_turn(
     ask: &Ask<'_>,
     role: Raw<'_>,
-    turn: &[Said<'_>],
+    turn: &[Block<'_>],
     carry: &mut Carry,
     out: &mut Vec<u8>,
 ) -> Result<(), Invalid> {
@@ -123,8 +162,7 @@ fn write_turn(
         write_assistant(ask, turn, carry, out);
         return Ok(());
     }
-    let texts = turn.iter().flat_map(|(_, content)| texts(*content)).filter(|text| !is_blank(text));
-    let texts: Vec<&[u8]> = texts.collect();
+    let texts: Vec<&[u8]> = texts(turn).filter(|text| !is_blank(text)).collect();
     if !texts.is_empty() {
         open_message("system", out);
         write_joined(&texts, out);
@@ -143,10 +181,8 @@ fn write_joined(texts: &[&[u8]], out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// The texts of a content that is a string or an array of blocks.
-fn texts<'a>(content: Raw<'a>) -> impl Iterator<Item = &'a [u8]> {
-    let of_blocks = content.items().filter(|block| block.get("type").is_some_and(|kind| kind.is("text")));
-    content.string().into_iter().chain(of_blocks.filter_map(|block| block.get("text")).filter_map(Raw::string))
+fn texts<'a>(turn: &[Block<'a>]) -> impl Iterator<Item = &'a [u8]> {
+    turn.iter().filter(|block| block.is("text")).filter_map(|block| block.text)
 }
 
 fn is_a(block: Raw<'_>, kind: &str) -> bool {
@@ -154,9 +190,8 @@ fn is_a(block: Raw<'_>, kind: &str) -> bool {
 }
 
 /// Each tool result of a turn as a message of its own; what a chat tool message cannot hold leaves a note.
-fn write_results(turn: &[Said<'_>], out: &mut Vec<u8>) -> Result<(), Invalid> {
-    let blocks = turn.iter().flat_map(|(_, content)| content.items());
-    for block in blocks.filter(|block| is_a(*block, "tool_result")) {
+fn write_results(turn: &[Block<'_>], out: &mut Vec<u8>) -> Result<(), Invalid> {
+    for block in turn.iter().filter(|block| block.is("tool_result")).map(|block| block.raw) {
         item(out);
         out.extend_from_slice(b"{\"role\":\"tool\",\"tool_call_id\":\"");
         chat_id(block.get("tool_use_id").and_then(Raw::string).unwrap_or_default(), out);
@@ -186,31 +221,21 @@ fn write_results(turn: &[Said<'_>], out: &mut Vec<u8>) -> Result<(), Invalid> {
 }
 
 /// What a user's turn holds beside tool results, in one message; attachments of the results first.
-fn write_user_turn(turn: &[Said<'_>], out: &mut Vec<u8>) -> Result<(), Invalid> {
+fn write_user_turn(turn: &[Block<'_>], out: &mut Vec<u8>) -> Result<(), Invalid> {
     let from = out.len();
     open_message("user", out);
     let content = out.len();
     out.push(b'[');
     let empty = out.len();
-    for (at, content) in turn {
-        for (index, block) in content.items().enumerate().filter(|(_, block)| is_a(*block, "tool_result")) {
-            let path = format!("messages[{at}].content[{index}]");
-            write_moved(block, &path, out)?;
-        }
+    for block in turn.iter().filter(|block| block.is("tool_result")) {
+        write_moved(block, out)?;
     }
     // One text and nothing else is written as a plain string.
     let (mut single, mut count) = (None, u64::from(out.len() > empty));
-    for (at, content) in turn {
-        if let Some(text) = content.string().filter(|text| !is_blank(text)) {
-            (single, count) = (Some(text), count + 1);
-            write_text_part(text, out);
-        }
-        for (index, block) in content.items().enumerate().filter(|(_, block)| !is_a(*block, "tool_result")) {
-            let path = format!("messages[{at}].content[{index}]");
-            let text = block.get("text").and_then(Raw::string).filter(|_| is_a(block, "text"));
-            (single, count) = (text, count + 1);
-            write_part(block, text, &path, out)?;
-        }
+    for block in turn.iter().filter(|block| !block.is("tool_result")) {
+        let text = block.text.filter(|_| block.is("text"));
+        (single, count) = (text, count + 1);
+        write_part(block, text, out)?;
     }
     if out.len() == empty {
         out.truncate(from);
@@ -226,38 +251,36 @@ fn write_user_turn(turn: &[Said<'_>], out: &mut Vec<u8>) -> Result<(), Invalid> 
     Ok(())
 }
 
-fn write_part(block: Raw<'_>, text: Option<&[u8]>, path: &str, parts: &mut Vec<u8>) -> Result<(), Invalid> {
+fn write_part(block: &Block<'_>, text: Option<&[u8]>, parts: &mut Vec<u8>) -> Result<(), Invalid> {
     if let Some(text) = text {
         if !text.is_empty() {
             write_text_part(text, parts);
         }
-    } else if is_a(block, "image") {
-        write_image_part(block, path, parts)?;
-    } else if is_a(block, "document") {
-        write_document_parts(block, path, parts)?;
-    } else if is_a(block, "search_result") {
+    } else if block.is("image") {
+        write_image_part(block.raw, &block.path(), parts)?;
+    } else if block.is("document") {
+        write_document_parts(block.raw, &block.path(), parts)?;
+    } else if block.is("search_result") {
         let mut text = Vec::new();
-        write_search_result(block, &mut text);
+        write_search_result(block.raw, &mut text);
         write_text_part(&text, parts);
     } else {
-        return refuse(
-            format_args!("{path}.type"),
-            "text, image, document, search_result or tool_result for this model",
-        );
+        let path = format!("{}.type", block.path());
+        return refuse(path, "text, image, document, search_result or tool_result for this model");
     }
     Ok(())
 }
 
 /// The images and documents of a tool's result, each after a line that names the call.
-fn write_moved(result: Raw<'_>, path: &str, parts: &mut Vec<u8>) -> Result<(), Invalid> {
-    let content = result.get("content").unwrap_or(Raw::NULL);
+fn write_moved(result: &Block<'_>, parts: &mut Vec<u8>) -> Result<(), Invalid> {
+    let content = result.raw.get("content").unwrap_or(Raw::NULL);
     for (at, inner) in content.items().enumerate() {
-        let path = format!("{path}.content[{at}]");
         if !is_a(inner, "image") && !is_a(inner, "document") {
             continue;
         }
+        let path = format!("{}.content[{at}]", result.path());
         let mut note = b"Attachment of the result of tool call ".to_vec();
-        chat_id(result.get("tool_use_id").and_then(Raw::string).unwrap_or_default(), &mut note);
+        chat_id(result.raw.get("tool_use_id").and_then(Raw::string).unwrap_or_default(), &mut note);
         note.push(b':');
         write_text_part(&note, parts);
         if is_a(inner, "image") {
@@ -269,10 +292,9 @@ fn write_moved(result: Raw<'_>, path: &str, parts: &mut Vec<u8>) -> Result<(), I
     Ok(())
 }
 
-fn write_assistant(ask: &Ask<'_>, turn: &[Said<'_>], carry: &mut Carry, out: &mut Vec<u8>) {
-    let blocks = || turn.iter().flat_map(|(_, content)| content.items());
-    let calls = || blocks().filter(|block| is_a(*block, "tool_use"));
-    let texts = || turn.iter().flat_map(|(_, content)| texts(*content));
+fn write_assistant(ask: &Ask<'_>, turn: &[Block<'_>], carry: &mut Carry, out: &mut Vec<u8>) {
+    let calls = || turn.iter().filter(|block| block.is("tool_use")).map(|block| block.raw);
+    let texts = || texts(turn);
     open_message("assistant", out);
     if calls().next().is_some() && texts().all(<[u8]>::is_empty) {
         out.extend_from_slice(b"null");
@@ -281,7 +303,7 @@ fn write_assistant(ask: &Ask<'_>, turn: &[Said<'_>], carry: &mut Carry, out: &mu
         texts().for_each(|text| out.extend_from_slice(text));
         out.push(b'"');
     }
-    let thoughts = || blocks().filter(|block| is_a(*block, "thinking")).filter_map(|block| block.get("thinking"));
+    let thoughts = || turn.iter().filter(|block| block.is("thinking")).filter_map(|block| block.raw.get("thinking"));
     if ask.target.abilities.replay_reasoning && thoughts().next().is_some() {
         key(out, "reasoning_content");
         out.push(b'"');
@@ -318,8 +340,9 @@ pub(in crate::dialect) fn write_arguments(input: Raw<'_>, out: &mut Vec<u8>) {
 /// The bound on tokens, sampling, stop sequences, the end user and the effort.
 fn write_limits(ask: &Ask<'_>, out: &mut Vec<u8>) {
     let abilities = ask.target.abilities;
-    if let Some(max) = ask.max_tokens() {
-        key(out, if abilities.max_completion_tokens { "max_completion_tokens" } else { "max_tokens" });
+    let bound = if abilities.max_completion_tokens { "max_completion_tokens" } else { "max_tokens" };
+    if let Some(max) = ask.max_tokens().filter(|_| !ask.drops(bound)) {
+        key(out, bound);
         write_count(out, max);
     }
     for (name, text) in [(Name::Temperature, "temperature"), (Name::TopP, "top_p")] {

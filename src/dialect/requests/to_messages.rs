@@ -4,16 +4,20 @@
 //! one place; then it is written.
 
 use super::super::abilities::Structured;
-use super::super::naming::{Carry, JSON_TOOL, messages_id};
+use super::super::naming::{Carry, messages_id};
 use super::super::request::{Invalid, Name};
 use super::media::{Media, chat_file, chat_image};
-use super::schema::{SCHEMA_MAX, write_closed, write_input_schema};
-use super::{Ask, is_blank, refuse, write_user};
-use crate::wire::json::{self, Kind, Raw, compact, item, key, write_count, write_inside, write_string};
+use super::offer::Tools;
+use super::schema::{SCHEMA_MAX, write_closed};
+use super::{Ask, Message, is_blank, refuse, write_user};
+use crate::wire::json::{self, Kind, Raw, compact, eq_unescaped, item, key, write_count, write_inside, write_string};
 use std::collections::BTreeSet;
 
 /// Longest `metadata.user_id` that is passed on as it is.
 const USER_MAX: usize = 256;
+
+/// Messages that the messages shape takes.
+const MESSAGES_MAX: usize = 100_000;
 
 /// Who speaks in the messages shape.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -58,7 +62,7 @@ pub(super) fn write(ask: &Ask<'_>, out: &mut Vec<u8>) -> Result<Carry, Invalid> 
     let mut plan = Plan::default();
     plan.read(ask)?;
     let demand = Demand::read(ask)?;
-    let tools = Tools::read(ask, &plan)?;
+    let tools = Tools::read(ask, &plan.called)?;
     let carry = Carry { json_tool: demand.by_tool(ask, &tools), ..Carry::default() };
     out.push(b'{');
     key(out, "model");
@@ -82,18 +86,19 @@ pub(super) fn write(ask: &Ask<'_>, out: &mut Vec<u8>) -> Result<Carry, Invalid> 
 impl<'a> Plan<'a> {
     fn read(&mut self, ask: &Ask<'a>) -> Result<(), Invalid> {
         let messages: Vec<_> = ask.messages().collect();
+        if messages.len() > MESSAGES_MAX {
+            return refuse("messages", "at most 100000 messages for this model");
+        }
         let before_assistant = before_assistant(&messages);
-        for &(at, role, message) in &messages {
-            let content = message.get("content").unwrap_or(Raw::NULL);
-            let path = format!("messages[{at}].content");
+        for &Message { at, raw: message, role, content } in &messages {
             if role.is("assistant") {
                 self.assistant(at, message, content)?;
             } else if role.is("user") {
-                let blocks = user_blocks(content, &path)?;
+                let blocks = user_blocks(content, at)?;
                 self.turn(Role::User, !blocks.is_empty()).blocks.extend(blocks);
             } else if role.is("tool") {
                 let id = message.get("tool_call_id").and_then(Raw::string).unwrap_or_default();
-                let blocks = if content.string().is_some() { Vec::new() } else { user_blocks(content, &path)? };
+                let blocks = if content.string().is_some() { Vec::new() } else { user_blocks(content, at)? };
                 self.turn(Role::User, true).results.push(Block::Result(id, content.string(), blocks));
             } else if role.is("function") {
                 return refuse(format_args!("messages[{at}].role"), "tool in the place of function for this model");
@@ -222,10 +227,10 @@ impl<'a> Plan<'a> {
 }
 
 /// For each message: only system messages stand between it and an assistant's, or the end.
-fn before_assistant(messages: &[(usize, Raw<'_>, Raw<'_>)]) -> Vec<bool> {
+fn before_assistant(messages: &[Message<'_>]) -> Vec<bool> {
     let mut before = vec![true; messages.len()];
     let mut next = true;
-    for (at, role, _) in messages.iter().rev() {
+    for Message { at, role, .. } in messages.iter().rev() {
         before[*at] = next;
         next = if is_system(*role) { next } else { role.is("assistant") };
     }
@@ -243,22 +248,27 @@ fn texts<'a>(content: Raw<'a>) -> impl Iterator<Item = &'a [u8]> {
 }
 
 /// The blocks of a user's or a tool's content; empty texts dropped, and blank ones where nothing else is said.
-fn user_blocks<'a>(content: Raw<'a>, path: &str) -> Result<Vec<Block<'a>>, Invalid> {
+fn user_blocks<'a>(content: Raw<'a>, at: usize) -> Result<Vec<Block<'a>>, Invalid> {
     let mut blocks = Vec::new();
     blocks.extend(content.string().filter(|text| !text.is_empty()).map(Block::Text));
-    for (at, part) in content.items().enumerate() {
-        let kind = part.get("type").unwrap_or(Raw::NULL);
-        let path = format!("{path}[{at}]");
+    for (index, part) in content.items().enumerate() {
+        let (mut kind, mut text) = (Raw::NULL, None);
+        for (name, value) in part.members() {
+            if eq_unescaped(name, "type") {
+                kind = value;
+            } else if eq_unescaped(name, "text") {
+                text = value.string();
+            }
+        }
+        let path = || format!("messages[{at}].content[{index}]");
         if kind.is("image_url") {
-            blocks.push(Block::Media(chat_image(part, &path)?));
+            blocks.push(Block::Media(chat_image(part, &path())?));
         } else if kind.is("file") {
-            blocks.push(Block::Media(chat_file(part, &path)?));
-        } else if let Some(text) = part.get("text").and_then(Raw::string)
-            && (kind.is("text") || kind.is_null())
-        {
+            blocks.push(Block::Media(chat_file(part, &path())?));
+        } else if let Some(text) = text.filter(|_| kind.is("text") || kind.is_null()) {
             blocks.extend((!text.is_empty()).then_some(Block::Text(text)));
         } else {
-            return refuse(format_args!("{path}.type"), "text, image_url or file for this model");
+            return refuse(format_args!("{}.type", path()), "text, image_url or file for this model");
         }
     }
     if blocks.iter().all(|block| matches!(block, Block::Text(text) if is_blank(text))) {
@@ -381,11 +391,11 @@ impl<'a> Demand<'a> {
         let asked = ask.get(Name::ReasoningEffort, "reasoning_effort").filter(|_| abilities.effort);
         let word = |word: &&&str| asked.is_some_and(|asked| asked.is(word));
         let effort = ["minimal", "low", "medium", "high", "xhigh", "max"].iter().find(word);
-        if asked.is_some_and(|asked| asked.is("none")) {
+        if asked.is_some_and(|asked| asked.is("none")) && !ask.drops("thinking") {
             key(out, "thinking");
             out.extend_from_slice(b"{\"type\":\"disabled\"}");
         }
-        if schema.is_none() && effort.is_none() {
+        if (schema.is_none() && effort.is_none()) || ask.drops("output_config") {
             return;
         }
         key(out, "output_config");
@@ -402,162 +412,6 @@ impl<'a> Demand<'a> {
         }
         out.push(b'}');
     }
-}
-
-/// The tools on offer and the choice among them.
-struct Tools<'a> {
-    functions: Vec<Raw<'a>>,
-    /// Names to define without a schema: history uses them, the client does not offer them.
-    synthetic: Vec<&'a [u8]>,
-    choice: Choice<'a>,
-    one_at_a_time: bool,
-}
-
-#[derive(Copy, Clone, PartialEq, Eq)]
-enum Choice<'a> {
-    Absent,
-    Auto,
-    None,
-    Any,
-    One(&'a [u8]),
-}
-
-impl<'a> Tools<'a> {
-    fn read(ask: &Ask<'a>, plan: &Plan<'a>) -> Result<Tools<'a>, Invalid> {
-        let mut functions = Vec::new();
-        for (at, tool) in ask.get(Name::Tools, "tools").unwrap_or(Raw::NULL).items().enumerate() {
-            let kind = tool.get("type").unwrap_or(Raw::NULL);
-            if !kind.is_null() && !kind.is("function") {
-                return refuse(format_args!("tools[{at}].type"), "function for this model");
-            }
-            match tool.get("function").filter(|function| function.get("name").and_then(Raw::string).is_some()) {
-                Some(function) => functions.push(function),
-                None => return refuse(format_args!("tools[{at}].function.name"), "a string"),
-            }
-        }
-        let one_at_a_time = ask.get(Name::ParallelToolCalls, "parallel_tool_calls").and_then(Raw::bool) == Some(false);
-        let mut tools = Tools { functions, synthetic: Vec::new(), choice: Choice::Absent, one_at_a_time };
-        if !tools.functions.is_empty() {
-            tools.choose(ask)?;
-        }
-        if tools.functions.is_empty() && !plan.called.is_empty() {
-            // Tool blocks in the history want definitions, though none of them may be called.
-            tools.synthetic.clone_from(&plan.called);
-            tools.choice = Choice::None;
-        }
-        Ok(tools)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.functions.is_empty() && self.synthetic.is_empty()
-    }
-
-    fn choose(&mut self, ask: &Ask<'a>) -> Result<(), Invalid> {
-        let Some(choice) = ask.get(Name::ToolChoice, "tool_choice") else { return Ok(()) };
-        let kind = choice.get("type").unwrap_or(choice);
-        self.choice = if kind.is("auto") {
-            Choice::Auto
-        } else if kind.is("none") {
-            Choice::None
-        } else if kind.is("required") {
-            Choice::Any
-        } else if kind.is("function")
-            && let Some(name) = choice.get("function").and_then(|f| f.get("name")).and_then(Raw::string)
-        {
-            Choice::One(name)
-        } else if kind.is("allowed_tools") {
-            self.allow(choice.get("allowed_tools").unwrap_or(choice));
-            let required = choice.get("allowed_tools").unwrap_or(choice).get("mode").is_some_and(|m| m.is("required"));
-            if required { Choice::Any } else { Choice::Auto }
-        } else {
-            return refuse("tool_choice", "auto, none, required, allowed_tools or a function for this model");
-        };
-        Ok(())
-    }
-
-    /// Keeps the tools that the list names.
-    fn allow(&mut self, allowed: Raw<'a>) {
-        let list = allowed.get("tools").unwrap_or(Raw::NULL);
-        let name = |tool: Raw<'a>| tool.get("function").unwrap_or(tool).get("name").and_then(Raw::string);
-        let names: BTreeSet<_> = list.items().filter_map(name).collect();
-        self.functions.retain(|function| name(*function).is_some_and(|name| names.contains(name)));
-    }
-
-    fn write(&self, ask: &Ask<'_>, json: Option<Raw<'_>>, out: &mut Vec<u8>) {
-        if let Some(schema) = json {
-            key(out, "tools");
-            out.extend_from_slice(b"[{\"name\":");
-            write_string(out, JSON_TOOL);
-            key(out, "description");
-            write_string(out, "Give the answer by calling this tool.");
-            key(out, "input_schema");
-            write_input_schema(schema, out);
-            out.extend_from_slice(b"}]");
-            key(out, "tool_choice");
-            out.extend_from_slice(b"{\"type\":\"tool\",\"name\":");
-            write_string(out, JSON_TOOL);
-            out.push(b'}');
-            return;
-        }
-        if self.is_empty() {
-            return;
-        }
-        key(out, "tools");
-        out.push(b'[');
-        for function in &self.functions {
-            write_tool(*function, ask.target.abilities.strict_tools, out);
-        }
-        for name in &self.synthetic {
-            item(out);
-            out.extend_from_slice(b"{\"name\":");
-            write_inside(out, name);
-            key(out, "input_schema");
-            write_input_schema(Raw::NULL, out);
-            out.push(b'}');
-        }
-        out.push(b']');
-        self.write_choice(out);
-    }
-
-    fn write_choice(&self, out: &mut Vec<u8>) {
-        let kind = match self.choice {
-            Choice::Absent if !self.one_at_a_time => return,
-            Choice::Absent | Choice::Auto => "auto",
-            Choice::None => "none",
-            Choice::Any => "any",
-            Choice::One(_) => "tool",
-        };
-        key(out, "tool_choice");
-        out.push(b'{');
-        key(out, "type");
-        write_string(out, kind);
-        if let Choice::One(name) = self.choice {
-            key(out, "name");
-            write_inside(out, name);
-        }
-        if self.one_at_a_time && self.choice != Choice::None {
-            key(out, "disable_parallel_tool_use");
-            out.extend_from_slice(b"true");
-        }
-        out.push(b'}');
-    }
-}
-
-fn write_tool(function: Raw<'_>, strict: bool, out: &mut Vec<u8>) {
-    item(out);
-    out.extend_from_slice(b"{\"name\":");
-    write_inside(out, function.get("name").and_then(Raw::string).unwrap_or_default());
-    if let Some(description) = function.get("description").and_then(Raw::string) {
-        key(out, "description");
-        write_inside(out, description);
-    }
-    key(out, "input_schema");
-    write_input_schema(function.get("parameters").unwrap_or(Raw::NULL), out);
-    if strict && function.get("strict").and_then(Raw::bool) == Some(true) {
-        key(out, "strict");
-        out.extend_from_slice(b"true");
-    }
-    out.push(b'}');
 }
 
 /// Sampling, stop sequences and the end user.

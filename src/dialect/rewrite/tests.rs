@@ -146,3 +146,33 @@ fn a_large_body_is_three_pieces_and_none_of_it_is_copied() {
     rewrite(Shape::Chat, body.as_bytes(), scan.fields(), &PLAIN, &mut text, &mut pieces);
     assert_eq!((pieces.len(), text.as_slice()), (3, b"\"gpt-x\"".as_slice()));
 }
+
+#[test]
+fn reasoning_without_a_signature_is_left_out_and_all_other_reasoning_stays() {
+    let signed = r#"{"type":"thinking","thinking":"a","signature":"Eq"}"#;
+    let bare = r#"{"thinking":"b","type":"thinking","signature":""}"#;
+    let none = r#"{ "type" : "thinking" , "thinking":"c" }"#;
+    let text = r#"{"type":"text","text":"thinking","signature":""}"#;
+    let body = |blocks: &str| {
+        let assistant = format!(r#"{{"role":"assistant","content":[{blocks}]}}"#);
+        let user = r#"{"role":"user","content":[{"type":"text","text":"x"}]}"#;
+        format!(r#"{{"model":"gpt-x","max_tokens":1,"messages":[{user},{assistant},{user}]}}"#)
+    };
+    for (blocks, left) in [
+        (format!("{signed},{text}"), format!("{signed},{text}")),
+        (format!("{bare},{text}"), text.to_owned()),
+        (format!("{bare} , {none} ,{text}"), text.to_owned()),
+        (format!("{text},{bare}"), text.to_owned()),
+        (format!("{text} , {bare},{none} , {signed}, {none}"), format!("{text} , {signed}")),
+        (format!("{bare},{text},{none},{signed}"), format!("{text},{signed}")),
+        (bare.to_owned(), String::new()),
+        (format!("{bare},{none}"), String::new()),
+    ] {
+        assert_eq!(messages(&body(&blocks)), body(&left), "{blocks}");
+    }
+    let two = body(bare).replacen("]}]", &format!("]}},{{\"role\":\"assistant\",\"content\":[{bare},{text}]}}]"), 1);
+    assert!(!messages(&two).contains(bare));
+    // The chat shape has no such blocks; a user may say what looks like one.
+    let chat_body = format!(r#"{{"model":"gpt-x","messages":[{{"role":"user","content":[{bare}]}}]}}"#);
+    assert_eq!(chat(&chat_body), chat_body);
+}

@@ -222,10 +222,11 @@ impl Relay {
     fn fail_on_error(&self, seen: &Seen, data: &[u8], name: &[u8]) -> Result<(), StreamFault> {
         let error = seen.value(seen.error, data).filter(|error| is_error(*error));
         let kind = seen.value(seen.kind, data).unwrap_or(Raw::NULL);
-        let other_type = self.shape == Shape::Messages && !kind.is_null() && !kind.is("error");
+        let named = name == b"error";
+        let other_type = self.shape == Shape::Messages && !named && !kind.is_null() && !kind.is("error");
         match error {
             Some(error) if !other_type => Err(StreamFault::Error(ErrorText::from_value(error))),
-            None if name == b"error" || kind.is("error") => {
+            None if named || kind.is("error") => {
                 Err(StreamFault::Error(super::super::errors::read_error(data).unwrap_or_default()))
             }
             _ => Ok(()),
@@ -260,6 +261,8 @@ fn chat_value(path: &[K], token: Token, whole: Span, seen: &mut Seen) -> bool {
         [K::Model] => seen.splice(whole, Own::Model),
         [K::Usage] => seen.usage = (token == Token::ObjectClose).then_some(whole),
         [K::Error] => seen.error = Some(whole),
+        // Some servers say so in the place of an `error` member.
+        [K::Object] => seen.kind = Some(whole),
         [K::Choices] => seen.choices = Some(whole),
         [K::Choices, K::Item, K::FinishReason] => seen.finish |= token == Token::String,
         [K::Choices, K::Item, K::Delta, K::Content | K::ReasoningContent | K::Reasoning | K::Refusal] => return true,

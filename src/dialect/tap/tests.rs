@@ -305,6 +305,8 @@ fn errors_inside_a_stream_are_recognised_in_every_form() {
         assert_eq!(message(chat(text)), (String::new(), "m".to_owned()), "{text}");
         assert_eq!(message(messages(text)), (String::new(), "m".to_owned()), "{text}");
     }
+    let named = "data: {\"object\":\"error\",\"message\":\"m\",\"type\":\"t\"}\n\n";
+    assert_eq!(message(chat(named)), (String::new(), "m".to_owned()));
     let fine = "data: {\"id\":\"a\",\"model\":\"b\",\"error\":null,\"choices\":[{\"finish_reason\":\"stop\"}]}\n\n";
     assert_eq!(chat(fine).result, Ok(()));
 }

@@ -99,6 +99,13 @@ impl<C: Core + 'static> Reactor<C> {
         }
     }
 
+    /// Whoever starts programs answers for what comes of it; without sockets, there is nothing to hand over.
+    pub(super) fn start_successor(&mut self) {
+        if let (Some(start), Ok(sockets)) = (&mut self.successor, self.listeners.duplicates()) {
+            start(sockets);
+        }
+    }
+
     /// True when the goodbye is said and the socket closed.
     pub(super) fn part(&mut self, id: Id<Link>) -> bool {
         let Some(link) = self.links.get_mut(id) else { return true };

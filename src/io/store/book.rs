@@ -1,9 +1,11 @@
 //! What a ledger is to those who use it, whatever keeps it: the reports and errors they get, and the verbs that the
 //! store thread needs. Data and one trait; decides nothing.
 
+use crate::base::limits;
 use crate::base::time::Unix;
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::row::Row;
+use crate::policy::usage::Usage;
 use crate::policy::window::{self, DAY_MS};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -181,3 +183,17 @@ pub enum Entry {
 
 /// Takes the entries of an export one by one; false ends it.
 pub type Taker<'a> = &'a mut dyn FnMut(Entry) -> bool;
+
+/// The row's numbers, cut where an upstream's report is absurd.
+pub fn bounded(row: &Row) -> (Usage, u64) {
+    let cut = |tokens: u64| tokens.min(limits::ROW_TOKENS_MAX);
+    let Usage { uncached_in, cache_read, cache_write, out, source } = row.usage;
+    let usage = Usage {
+        uncached_in: cut(uncached_in),
+        cache_read: cut(cache_read),
+        cache_write: cut(cache_write),
+        out: cut(out),
+        source,
+    };
+    (usage, row.cost_nano.min(limits::ROW_COST_MAX))
+}

@@ -3,7 +3,8 @@
 
 use crate::base::digest::hex_into;
 use crate::base::time::Unix;
-use crate::policy::keys::Former;
+use crate::policy::keys::{Former, KeyId, KeyRecord, Scope};
+use serde::{Deserialize, Serialize};
 
 /// Former secrets as a JSON array of `["<hex of digest>", <end in ms>]`.
 pub fn former_text(former: &[Former]) -> String {
@@ -16,6 +17,63 @@ pub fn former_from(text: &str) -> Vec<Former> {
     let pairs: Vec<(String, u64)> = serde_json::from_str(text).unwrap_or_default();
     let former = |(digest, until): (String, u64)| Some(Former { digest: unhex(&digest)?, until: Unix(until) });
     pairs.into_iter().filter_map(former).collect()
+}
+
+/// The record of a key as the shared store keeps it. Moments in milliseconds.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    id: String,
+    digest: String,
+    name: String,
+    plan: String,
+    endpoints: String,
+    models: Option<Vec<String>>,
+    created: u64,
+    expires: Option<u64>,
+    revoked: Option<u64>,
+    former: Vec<(String, u64)>,
+}
+
+/// A whole record as a JSON object.
+pub fn record_text(key: &KeyRecord) -> String {
+    let stored = Stored {
+        id: key.id.to_string(),
+        digest: hex(&key.digest),
+        name: key.name.clone(),
+        plan: key.plan.clone(),
+        endpoints: key.scope.endpoints_text(),
+        models: key.scope.models_allowed.clone(),
+        created: key.created.0,
+        expires: key.expires.map(|at| at.0),
+        revoked: key.revoked.map(|at| at.0),
+        former: key.former.iter().map(|former| (hex(&former.digest), former.until.0)).collect(),
+    };
+    serde_json::to_string(&stored).unwrap_or_default()
+}
+
+/// Reads [`record_text`]; `None` for anything else.
+pub fn record_from(text: &str) -> Option<KeyRecord> {
+    let stored: Stored = serde_json::from_str(text).ok()?;
+    let has = |word: &str| stored.endpoints.split(',').any(|endpoint| endpoint == word);
+    let scope = Scope {
+        chat: has("chat"),
+        messages: has("messages"),
+        models: has("models"),
+        quota: has("quota"),
+        models_allowed: stored.models,
+    };
+    let former = |(digest, until): (String, u64)| Some(Former { digest: unhex(&digest)?, until: Unix(until) });
+    Some(KeyRecord {
+        id: KeyId::parse(&stored.id)?,
+        digest: unhex(&stored.digest)?,
+        name: stored.name,
+        plan: stored.plan,
+        scope,
+        created: Unix(stored.created),
+        expires: stored.expires.map(Unix),
+        revoked: stored.revoked.map(Unix),
+        former: stored.former.into_iter().filter_map(former).collect(),
+    })
 }
 
 /// Lower-case hexadecimal.
@@ -45,6 +103,21 @@ mod tests {
     fn former_secrets_come_back_as_they_were_and_nonsense_opens_nothing() {
         let former = [Former { digest: [7; 32], until: Unix(5) }, Former { digest: [255; 32], until: Unix(9) }];
         assert_eq!(former_from(&former_text(&former)), former);
+        let mut key = KeyRecord {
+            id: KeyId::parse("0123456789ab").unwrap(),
+            digest: [3; 32],
+            name: "a \"name\"\u{fc}".to_string(),
+            plan: "p".to_string(),
+            scope: Scope { messages: false, models_allowed: Some(vec!["m".to_string()]), ..Scope::default() },
+            created: Unix(1),
+            expires: Some(Unix(2)),
+            revoked: None,
+            former: former.to_vec(),
+        };
+        assert_eq!(record_from(&record_text(&key)), Some(key.clone()));
+        key.scope.models_allowed = None;
+        assert_eq!(record_from(&record_text(&key)), Some(key));
+        assert_eq!(record_from("{}"), None);
         for nonsense in ["", "[]", "[[\"zz\",1]]", "{}", "[[\"07\",1]]"] {
             assert_eq!(former_from(nonsense), [], "{nonsense}");
         }

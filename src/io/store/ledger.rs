@@ -1,6 +1,8 @@
 //! A ledger of either kind, for commands: the SQLite file or the shared store, behind one set of verbs.
 
 use super::book::{By, StoreError, Taker, UsageLine, Verdict};
+#[cfg(feature = "redis")]
+use super::remote::Remote;
 use super::sqlite::Sqlite;
 use crate::base::time::Unix;
 use crate::policy::keys::{KeyId, KeyRecord};
@@ -9,6 +11,9 @@ use crate::policy::keys::{KeyId, KeyRecord};
 pub enum Ledger {
     /// In a file.
     Sqlite(Sqlite),
+    /// In Redis or Valkey.
+    #[cfg(feature = "redis")]
+    Remote(Box<Remote>),
 }
 
 impl Ledger {
@@ -16,6 +21,8 @@ impl Ledger {
     pub fn insert_key(&mut self, key: &KeyRecord) -> Result<(), StoreError> {
         match self {
             Ledger::Sqlite(db) => db.insert_key(key),
+            #[cfg(feature = "redis")]
+            Ledger::Remote(db) => db.insert_key(key),
         }
     }
 
@@ -23,6 +30,8 @@ impl Ledger {
     pub fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError> {
         match self {
             Ledger::Sqlite(db) => db.list_keys(),
+            #[cfg(feature = "redis")]
+            Ledger::Remote(db) => db.list_keys(),
         }
     }
 
@@ -30,6 +39,8 @@ impl Ledger {
     pub fn revoke(&mut self, id: &KeyId, at: Unix) -> Result<bool, StoreError> {
         match self {
             Ledger::Sqlite(db) => db.revoke(id, at),
+            #[cfg(feature = "redis")]
+            Ledger::Remote(db) => db.revoke(id, at),
         }
     }
 
@@ -42,6 +53,8 @@ impl Ledger {
     ) -> Result<Option<Result<KeyRecord, E>>, StoreError> {
         match self {
             Ledger::Sqlite(db) => db.edit_key(id, change),
+            #[cfg(feature = "redis")]
+            Ledger::Remote(db) => db.edit_key(id, change),
         }
     }
 
@@ -50,6 +63,8 @@ impl Ledger {
     pub fn usage(&mut self, by: By, since: Option<Unix>, until: Option<Unix>) -> Result<Vec<UsageLine>, StoreError> {
         match self {
             Ledger::Sqlite(db) => db.usage(by, since, until),
+            #[cfg(feature = "redis")]
+            Ledger::Remote(db) => db.usage(by, since, until),
         }
     }
 
@@ -57,6 +72,8 @@ impl Ledger {
     pub fn verify(&mut self) -> Result<Verdict, StoreError> {
         match self {
             Ledger::Sqlite(db) => db.verify(),
+            #[cfg(feature = "redis")]
+            Ledger::Remote(db) => db.verify(),
         }
     }
 
@@ -65,6 +82,8 @@ impl Ledger {
     pub fn export(&mut self, take: Taker<'_>) -> Result<(), StoreError> {
         match self {
             Ledger::Sqlite(db) => db.export(take),
+            #[cfg(feature = "redis")]
+            Ledger::Remote(db) => db.export(take),
         }
     }
 }

@@ -7,6 +7,12 @@
 pub mod book;
 pub mod keyform;
 pub mod ledger;
+#[cfg(feature = "redis")]
+pub mod remote;
+#[cfg(feature = "redis")]
+pub mod rowform;
+#[cfg(feature = "redis")]
+pub mod shared;
 pub mod sqlite;
 
 use super::clock::{self, Clock};

@@ -8,13 +8,12 @@
 
 mod audit;
 
-use super::book::{Book, By, DaySum, StoreError, UsageLine};
+use super::book::{Book, By, DaySum, StoreError, UsageLine, bounded};
 use super::keyform;
 use crate::base::limits;
 use crate::base::time::Unix;
 use crate::policy::keys::{KeyId, KeyRecord, Scope};
 use crate::policy::row::Row;
-use crate::policy::usage::Usage;
 use crate::policy::window::DAY_MS;
 use ring::rand::{SecureRandom, SystemRandom};
 use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
@@ -409,20 +408,6 @@ fn write_rows(connection: &mut Connection, rows: &[Row]) -> Fallible<()> {
         }
     }
     transaction.commit()
-}
-
-/// The row's numbers, cut where an upstream's report is absurd.
-fn bounded(row: &Row) -> (Usage, u64) {
-    let cut = |tokens: u64| tokens.min(limits::ROW_TOKENS_MAX);
-    let Usage { uncached_in, cache_read, cache_write, out, source } = row.usage;
-    let usage = Usage {
-        uncached_in: cut(uncached_in),
-        cache_read: cut(cache_read),
-        cache_write: cut(cache_write),
-        out: cut(out),
-        source,
-    };
-    (usage, row.cost_nano.min(limits::ROW_COST_MAX))
 }
 
 fn read_key(row: &rusqlite::Row<'_>) -> Fallible<KeyRecord> {

@@ -5,6 +5,7 @@ use super::sqlite::{Mode, Sqlite};
 use super::*;
 use crate::base::time::Unix;
 use crate::policy::keys::{KeyId, Scope};
+use crate::policy::meter::Lease;
 use crate::policy::usage::{Usage, UsageSource};
 use crate::wire::Shape;
 use std::os::unix::fs::PermissionsExt;
@@ -59,6 +60,11 @@ fn record(id: &str, created: u64) -> KeyRecord {
     }
 }
 
+/// A row; used by the tests beside this file too.
+pub(super) fn sample(id: &str, admitted: u64, model: &str, out: u64) -> Row {
+    row(id, admitted, model, out)
+}
+
 fn row(id: &str, admitted: u64, model: &str, out: u64) -> Row {
     Row {
         request: [7; 16],
@@ -73,6 +79,7 @@ fn row(id: &str, admitted: u64, model: &str, out: u64) -> Row {
         cost_nano: out * 1000,
         attempts: 1,
         micros: 1234,
+        lease: Lease::default(),
     }
 }
 

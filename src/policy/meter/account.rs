@@ -110,6 +110,18 @@ impl Account {
         self.period.reserved = self.period.reserved.saturating_add(estimate);
     }
 
+    /// One request more that was admitted elsewhere, wherever its admission counts.
+    pub(super) fn adopt(&mut self, open: &Open) {
+        self.running += 1;
+        if self.window.counts(open) {
+            self.window.requests += 1;
+            self.window.reserved = self.window.reserved.saturating_add(open.reserved);
+        }
+        if self.period.bounds.0 <= open.admitted && open.admitted < self.period.bounds.1 {
+            self.period.reserved = self.period.reserved.saturating_add(open.reserved);
+        }
+    }
+
     /// A request has ended with `tokens`: they count wherever its admission does.
     pub(super) fn end(&mut self, open: &Open, tokens: u64) {
         self.running = self.running.saturating_sub(1);

@@ -30,6 +30,8 @@ pub struct Raw<'a>(&'a [u8]);
 impl<'a> Raw<'a> {
     /// The value `null`.
     pub const NULL: Raw<'static> = Raw(b"null");
+    /// The string `text`.
+    pub const TEXT: Raw<'static> = Raw(b"\"text\"");
     /// The empty object.
     pub const EMPTY: Raw<'static> = Raw(b"{}");
 

@@ -3,7 +3,7 @@
 //! Owns the escaping and the commas. Must never be given half a value: whoever opens a bracket closes it. Called by
 //! `dialect`.
 
-use super::{find_either, skip_plain};
+use super::{find_either, skip_unescaped};
 use crate::base::text::push_number;
 
 /// Appends the comma before a member or an item, where one is needed: a value never ends in an opening bracket.
@@ -49,11 +49,7 @@ pub fn write_string(out: &mut Vec<u8>, text: &str) {
 pub fn write_escaped(out: &mut Vec<u8>, text: &[u8]) {
     let mut rest = text;
     while !rest.is_empty() {
-        // The scanner's search stops at other bytes too, those beyond ASCII: they need no escape.
-        let mut plain = skip_plain(rest, 0);
-        while rest.get(plain).is_some_and(|byte| *byte >= 0x80) {
-            plain = skip_plain(rest, plain + 1);
-        }
+        let plain = skip_unescaped(rest, 0);
         out.extend_from_slice(&rest[..plain]);
         let Some(&special) = rest.get(plain) else { return };
         match special {

@@ -50,19 +50,19 @@ async function statusOf(url, key) {
   }
 }
 
-/** Provider and gateway, running. */
+/** Provider and gateway, running; with the address of another provider the gateway alone. */
 export class Gateway {
-  static async start() {
+  static async start(configuration = 'config.toml', provider = undefined) {
     const gateway = new Gateway();
     gateway.folder = mkdtempSync(join(tmpdir(), 'tollgate-sdk-'));
     gateway.children = [];
-    const places = { provider: await freeAddress(), gateway: await freeAddress(), admin: await freeAddress() };
+    const places = { provider: provider ?? (await freeAddress()), gateway: await freeAddress(), admin: await freeAddress() };
     gateway.places = places;
     gateway.url = `http://${places.gateway}`;
-    let config = readFileSync(new URL('../config.toml', import.meta.url), 'utf8');
+    let config = readFileSync(new URL(`../${configuration}`, import.meta.url), 'utf8');
     for (const [name, place] of Object.entries(places)) config = config.replaceAll(`{${name}}`, place);
     writeFileSync(join(gateway.folder, 'tollgate.toml'), config);
-    await gateway.begin(['provider', '--listen', places.provider], `http://${places.provider}/healthz`);
+    if (!provider) await gateway.begin(['provider', '--listen', places.provider], `http://${places.provider}/healthz`);
     await gateway.begin(['serve'], `http://${places.admin}/readyz`);
     gateway.key = await gateway.issue();
     return gateway;
@@ -108,7 +108,7 @@ export class Gateway {
     return (await fetch(`http://${this.places.provider}/stats`)).json();
   }
 
-  /** Ends both processes; their exit codes. */
+  /** Ends the processes; their exit codes. */
   async stop() {
     const codes = [];
     for (const child of this.children.toReversed()) {

@@ -1,9 +1,11 @@
-// Runs the Node suites; the last line is `N passed, N failed, N skipped`.
+// Runs the Node suites; the last line is `N passed, N failed, N skipped`. Arguments name suites; without any, all run.
 
 import { run } from 'node:test';
 import { spec } from 'node:test/reporters';
 
-const files = ['openai', 'anthropic'].map((name) => new URL(`suite_${name}.mjs`, import.meta.url).pathname);
+const all = ['openai', 'anthropic', 'matrix', 'agents', 'played'];
+const names = process.argv.length > 2 ? process.argv.slice(2) : all;
+const files = names.map((name) => new URL(`suite_${name}.mjs`, import.meta.url).pathname);
 const counts = { passed: 0, failed: 0, skipped: 0 };
 
 function count(kind) {

@@ -58,20 +58,21 @@ def wait_until(what, test):
 
 
 class Gateway:
-    """Provider and gateway, running."""
+    """Provider and gateway, running. With `provider`, the address of another one, the gateway alone."""
 
-    def __init__(self):
+    def __init__(self, config=CONFIG, provider=None):
         self.binary = os.environ["TOLLGATE_BIN"]
         self.folder = tempfile.TemporaryDirectory(prefix="tollgate-sdk-")
-        self.provider = f"127.0.0.1:{free_port()}"
+        self.provider = provider or f"127.0.0.1:{free_port()}"
         self.gateway = f"127.0.0.1:{free_port()}"
         self.admin = f"127.0.0.1:{free_port()}"
-        text = CONFIG.read_text()
+        text = config.read_text()
         for name in ["provider", "gateway", "admin"]:
             text = text.replace("{" + name + "}", getattr(self, name))
         (pathlib.Path(self.folder.name) / "tollgate.toml").write_text(text)
         self.processes = []
-        self._start(["provider", "--listen", self.provider], f"http://{self.provider}/healthz")
+        if provider is None:
+            self._start(["provider", "--listen", self.provider], f"http://{self.provider}/healthz")
         self._start(["serve"], f"http://{self.admin}/readyz")
         self.process = self.processes[-1]
         self.key = self.issue()
@@ -121,7 +122,7 @@ class Gateway:
         return int(next(line.split()[1] for line in lines if line.startswith(name + ":")))
 
     def stop(self):
-        """Ends both processes and looks at how they ended."""
+        """Ends the processes and looks at how they ended."""
         codes = []
         for process in reversed(self.processes):
             process.send_signal(signal.SIGTERM)

@@ -9,6 +9,8 @@ import unittest
 
 import gateway
 
+SUITES = ["openai", "anthropic", "matrix", "agents", "played"]
+
 
 class Result(unittest.TextTestResult):
     """Counts what passed, too."""
@@ -23,7 +25,7 @@ class Result(unittest.TextTestResult):
 def main(names):
     running = gateway.Gateway()
     suites = unittest.TestSuite()
-    for name in names or ["openai", "anthropic"]:
+    for name in names or SUITES:
         module = importlib.import_module(f"suite_{name}")
         module.GATEWAY = running
         suites.addTests(unittest.defaultTestLoader.loadTestsFromModule(module))

@@ -4,6 +4,7 @@
 use super::super::book::{DayKey, DaySums, Entry, StoreError, Sums, Taker, Verdict};
 use super::{Fallible, Sqlite, int, key_id, uint};
 use crate::base::time::Unix;
+use crate::policy::meter::Lease;
 use crate::policy::row::{Row, endpoint_from};
 use crate::policy::usage::{Usage, UsageSource};
 use rusqlite::{Connection, TransactionBehavior, params};
@@ -123,5 +124,6 @@ fn read_row(row: &rusqlite::Row<'_>) -> Fallible<Row> {
         cost_nano: uint(row, 13)?,
         attempts: row.get(14)?,
         micros: uint(row, 15)?,
+        lease: Lease::default(),
     })
 }

@@ -1,0 +1,139 @@
+//! The ledger of a running gateway, of either kind: opened, read at the start, and kept by its thread.
+
+use crate::base::time::{Now, Unix};
+use crate::cli::store::remote;
+use crate::gateway::orders::Notice;
+use crate::gateway::{Gateway, Start};
+use crate::io::mailbox::Mailbox;
+use crate::io::reactor::Note;
+use crate::io::store::book::StoreError;
+use crate::io::store::remote::Remote;
+use crate::io::store::shared::{self, SharedHandle, SharedNotice};
+use crate::io::store::sqlite::Sqlite;
+use crate::io::store::{self, Duties, StoreHandle, StoreNotice};
+use crate::policy::ask::{Ask, Release};
+use crate::policy::config::{Durability, High, StoreUrl};
+use crate::policy::meter::DAYS_KEPT;
+use crate::policy::row::Row;
+use crate::policy::window;
+
+/// An open ledger.
+pub(super) enum Opened {
+    /// A file that nobody else serves from.
+    File(Sqlite),
+    /// One that other hosts use too.
+    Shared(Box<Remote>),
+}
+
+/// The thread of a ledger.
+pub(super) enum Keeper {
+    File(StoreHandle),
+    Shared(SharedHandle),
+}
+
+fn failed(error: StoreError) -> String {
+    format!("cannot use the ledger: {error}")
+}
+
+impl Opened {
+    /// Opens what the configuration names.
+    pub(super) fn open(config: &High) -> Result<Opened, String> {
+        match &config.store.url {
+            StoreUrl::Sqlite(path) => {
+                let durable = config.store.durability == Durability::BeforeReply;
+                store::open_owner(path, durable).map(Opened::File).map_err(failed)
+            }
+            StoreUrl::Redis(_) => remote(config).map(|remote| Opened::Shared(Box::new(remote))).map_err(failed),
+        }
+    }
+
+    /// What an operator should know.
+    pub(super) fn warnings(&mut self) -> Result<Vec<String>, String> {
+        match self {
+            Opened::File(_) => Ok(Vec::new()),
+            Opened::Shared(remote) => remote.warnings().map_err(failed),
+        }
+    }
+
+    /// Everything the ledger says about keys, periods and windows. A shared one is asked for the latter each time.
+    pub(super) fn start(&mut self, config: &High, now: Now) -> Result<Start, String> {
+        let mut seed = [0u8; 32];
+        ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut seed)
+            .map_err(|_| "no entropy is available".to_string())?;
+        let db = match self {
+            Opened::File(db) => db,
+            Opened::Shared(remote) => {
+                return Ok(Start { seed, keys: remote.list_keys().map_err(failed)?, ..Start::default() });
+            }
+        };
+        // Windows of different lengths do not nest, so the longest need not begin first.
+        let starts = config.plans.iter().map(|plan| window::window(now.unix, plan.window).0);
+        let window = starts.min().unwrap_or(now.unix);
+        let since = Unix(now.unix.0.saturating_sub(DAYS_KEPT * window::DAY_MS));
+        let days = db.day_sums(since).map_err(failed)?;
+        Ok(Start {
+            seed,
+            client_listeners: 0,
+            keys: db.list_keys().map_err(failed)?,
+            days: days.into_iter().map(|sum| (sum.key, sum.day, sum.tokens)).collect(),
+            running: None,
+            work_min: None,
+            recent: db.rows_since(window).map_err(failed)?,
+        })
+    }
+
+    /// Starts its thread, which tells the loop by `mailbox`.
+    pub(super) fn keep(self, config: &High, mailbox: Mailbox<Note<Gateway>>) -> Result<Keeper, String> {
+        let urgent = config.store.durability == Durability::BeforeReply;
+        let duties = Duties { urgent, retention: config.store.retention };
+        // A letter that cannot be delivered finds the loop gone.
+        let tell = move |notice| drop(mailbox.send(Note::Notice(notice)));
+        let kept = match self {
+            Opened::File(db) => store::spawn(db, duties, move |notice| tell(plain(notice))).map(Keeper::File),
+            Opened::Shared(remote) => {
+                let tell = move |notice| match notice {
+                    SharedNotice::Store(notice) => tell(plain(notice)),
+                    SharedNotice::Answered(answer) => tell(Notice::Answered(answer)),
+                };
+                shared::spawn(*remote, duties, tell).map(Keeper::Shared)
+            }
+        };
+        kept.map_err(|error| format!("cannot start the ledger's thread: {error}"))
+    }
+}
+
+fn plain(notice: StoreNotice) -> Notice {
+    match notice {
+        StoreNotice::Keys(keys) => Notice::Keys(keys),
+        StoreNotice::Committed { rows } => Notice::Committed(rows),
+        StoreNotice::Failed => Notice::StoreFailed,
+        StoreNotice::Recovered => Notice::StoreRecovered,
+    }
+}
+
+impl Keeper {
+    /// Hands over rows and gives the vector back empty: a copy under a lock, without a system call while the thread is
+    /// busy.
+    pub(super) fn write(&self, rows: Vec<Row>) -> Vec<Row> {
+        match self {
+            Keeper::File(handle) => handle.write(rows),
+            Keeper::Shared(handle) => handle.write(rows),
+        }
+    }
+
+    /// Hands over questions, and leaves the vector empty. A file is never asked.
+    pub(super) fn ask(&self, asks: &mut Vec<Ask>) {
+        match self {
+            Keeper::File(_) => asks.clear(),
+            Keeper::Shared(handle) => handle.ask(asks),
+        }
+    }
+
+    /// Hands over leases that are given back, and leaves the vector empty.
+    pub(super) fn release(&self, releases: &mut Vec<Release>) {
+        match self {
+            Keeper::File(_) => releases.clear(),
+            Keeper::Shared(handle) => handle.release(releases),
+        }
+    }
+}

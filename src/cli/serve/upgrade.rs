@@ -1,0 +1,226 @@
+//! Both ends of handing over, as threads around the channel of `io::upgrade`; what it means stands in
+//! `gateway::upgrade`. What is said, one line each:
+//!
+//! | who | line | when |
+//! |---|---|---|
+//! | new | `ready` | its configuration and certificates are right |
+//! | old | `running …` | for every request that it still serves |
+//! | old | `go` | the ledger is closed |
+//! | old | `row …` | one of those requests has ended |
+//! | new | `safe N` | so many more of those rows are in the ledger |
+//!
+//! The end of the channel says that the other process has ended.
+
+use crate::base::limits::SUCCESSOR_WAIT;
+use crate::gateway::Gateway;
+use crate::gateway::orders::Notice;
+use crate::io::mailbox::Mailbox;
+use crate::io::reactor::{Note, Successor};
+use crate::io::store::StoreHandle;
+use crate::io::upgrade;
+use crate::policy::row::{Row, Running};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+type Letters = Mailbox<Note<Gateway>>;
+
+/// What the thread that hands over is given.
+pub(super) enum Parcel {
+    /// The ledger, to be closed (none if it is shared), and what is still served.
+    Ledger(Option<StoreHandle>, Vec<Running>),
+    /// Rows that ended after that.
+    Rows(Vec<Row>),
+}
+
+/// The way of parcels to the thread that passes them on, and the thread.
+type Courier = (Sender<Parcel>, JoinHandle<()>);
+
+/// The old process's end: starts successors, and passes rows on to the one that took over.
+#[derive(Clone)]
+pub(super) struct Elder {
+    program: Option<PathBuf>,
+    admin: bool,
+    mailbox: Letters,
+    present: Arc<Mutex<Option<Courier>>>,
+}
+
+impl Elder {
+    /// `program` is what to start, `None` for the demo, whose ledger ends with it; `admin` says whether the last
+    /// listener is the admin one.
+    pub(super) fn new(program: Option<PathBuf>, admin: bool, mailbox: Letters) -> Elder {
+        Elder { program, admin, mailbox, present: Arc::default() }
+    }
+
+    /// What the loop calls to have a successor started.
+    pub(super) fn successor(&self) -> Successor {
+        let elder = self.clone();
+        Box::new(move |listeners| elder.begin(listeners))
+    }
+
+    fn begin(&self, listeners: Vec<OwnedFd>) {
+        let (give, parcels) = channel();
+        let theirs = self.clone();
+        let thread = std::thread::Builder::new().name("successor".into());
+        match thread.spawn(move || theirs.accompany(listeners, &parcels)) {
+            Ok(thread) => *self.lock() = Some((give, thread)),
+            Err(error) => self.tell(Notice::SuccessorFailed(format!("failed: no thread: {error}"))),
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<(Sender<Parcel>, JoinHandle<()>)>> {
+        self.present.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, notice: Notice) {
+        // A full box means that the loop is gone.
+        let _ = self.mailbox.send(Note::Notice(notice));
+    }
+
+    /// Hands a parcel to the thread. It is given back where there is none, which the gateway does not let happen.
+    pub(super) fn give(&self, parcel: Parcel) {
+        if let Some((give, _)) = &*self.lock() {
+            let _ = give.send(parcel);
+        }
+    }
+
+    /// At the end: waits until the last row has been passed on.
+    pub(super) fn finish(&self) {
+        let present = self.lock().take();
+        if let Some((give, thread)) = present {
+            drop(give);
+            let _ = thread.join();
+        }
+    }
+
+    fn accompany(&self, listeners: Vec<OwnedFd>, parcels: &Receiver<Parcel>) {
+        let Some(program) = &self.program else {
+            return self.tell(Notice::SuccessorFailed("refused: the demo has no successor".to_string()));
+        };
+        let mut command = Command::new(program);
+        command.args(std::env::args_os().skip(1));
+        let started = upgrade::start(command, listeners, self.admin);
+        let (child, channel) = match started.and_then(|(child, channel)| await_ready(child, channel)) {
+            Ok(both) => both,
+            Err(error) => return self.tell(Notice::SuccessorFailed(format!("failed: {error}"))),
+        };
+        self.tell(Notice::SuccessorReady);
+        self.listen_for_safe(&channel);
+        // An error means that the successor has died; its own log says why. What it did not get is lost with it.
+        if let Err(error) = pass_on(&channel, parcels) {
+            self.tell(Notice::SuccessorFailed(format!("the successor has died: {error}")));
+        }
+        let _ = channel.shutdown(Shutdown::Write);
+        drop(child);
+    }
+
+    /// What the successor has committed counts as committed here.
+    fn listen_for_safe(&self, channel: &UnixStream) {
+        let Ok(channel) = channel.try_clone() else { return };
+        let mailbox = self.mailbox.clone();
+        let listen = move || {
+            for line in BufReader::new(channel).lines().map_while(Result::ok) {
+                if let Some(rows) = line.strip_prefix("safe ").and_then(|rows| rows.parse().ok()) {
+                    let _ = mailbox.send(Note::Notice(Notice::Committed(rows)));
+                }
+            }
+        };
+        // Without this thread answers that wait for their rows end with the store's error, as they must.
+        let _ = std::thread::Builder::new().name("safe".into()).spawn(listen);
+    }
+}
+
+fn await_ready(mut child: Child, channel: UnixStream) -> io::Result<(Child, UnixStream)> {
+    channel.set_read_timeout(Some(SUCCESSOR_WAIT))?;
+    let mut line = String::new();
+    let read = BufReader::with_capacity(64, &channel).read_line(&mut line);
+    if read.is_ok() && line == "ready\n" {
+        channel.set_read_timeout(None)?;
+        return Ok((child, channel));
+    }
+    let _ = child.kill();
+    let status = child.wait()?;
+    Err(io::Error::other(format!("the successor was not ready ({status}); its log says why")))
+}
+
+fn pass_on(channel: &UnixStream, parcels: &Receiver<Parcel>) -> io::Result<()> {
+    let mut out = Vec::new();
+    let mut channel = channel;
+    while let Ok(parcel) = parcels.recv() {
+        out.clear();
+        match parcel {
+            Parcel::Ledger(ledger, running) => {
+                // Waits for the last commit and drops the lock.
+                ledger.map(StoreHandle::finish);
+                for one in running {
+                    out.extend_from_slice(b"running ");
+                    one.write_line(&mut out);
+                    out.push(b'\n');
+                }
+                out.extend_from_slice(b"go\n");
+            }
+            Parcel::Rows(rows) => {
+                for row in rows {
+                    out.extend_from_slice(b"row ");
+                    row.write_line(&mut out);
+                    out.push(b'\n');
+                }
+            }
+        }
+        channel.write_all(&out)?;
+    }
+    Ok(())
+}
+
+/// The new process's end.
+pub(super) struct Younger {
+    lines: BufReader<UnixStream>,
+    channel: UnixStream,
+}
+
+impl Younger {
+    /// Says that everything is ready, and waits until the ledger is ours; returns what the predecessor still serves. A
+    /// predecessor that dies meanwhile leaves everything to us, too.
+    pub(super) fn await_turn(channel: UnixStream) -> io::Result<(Younger, Vec<Running>)> {
+        (&channel).write_all(b"ready\n")?;
+        let mut younger = Younger { lines: BufReader::new(channel.try_clone()?), channel };
+        let (mut running, mut line) = (Vec::new(), String::new());
+        while younger.lines.read_line(&mut line)? > 0 && line != "go\n" {
+            let one = line.trim_end().strip_prefix("running ").and_then(Running::read_line);
+            running.push(one.ok_or_else(|| io::Error::other("the predecessor speaks another version"))?);
+            line.clear();
+        }
+        Ok((younger, running))
+    }
+
+    /// Takes the predecessor's rows from here on, on a thread; returns the way to tell it that they are safe.
+    pub(super) fn follow(self, mailbox: Letters) -> io::Result<Sender<u64>> {
+        let (tell, safe) = channel::<u64>();
+        let Younger { lines, channel } = self;
+        let follow = move || {
+            for line in lines.lines().map_while(Result::ok) {
+                if let Some(row) = line.strip_prefix("row ").and_then(Row::read_line) {
+                    let _ = mailbox.send(Note::Notice(Notice::Inherited(row)));
+                }
+            }
+            let _ = mailbox.send(Note::Notice(Notice::PredecessorLeft));
+        };
+        std::thread::Builder::new().name("predecessor".into()).spawn(follow)?;
+        let answer = move || {
+            let mut out = BufWriter::new(channel);
+            while let Ok(rows) = safe.recv() {
+                if writeln!(out, "safe {rows}").and_then(|()| out.flush()).is_err() {
+                    return;
+                }
+            }
+        };
+        std::thread::Builder::new().name("answer".into()).spawn(answer)?;
+        Ok(tell)
+    }
+}

@@ -1,0 +1,54 @@
+-- Appends a batch of rows, adds them to every sum and gives their leases back: all of it once, however often it is
+-- sent, for a batch has a number.
+-- KEYS: 1 number of the writer's last batch, 2 rows, 3 days, 4 all windows by expiry
+-- ARGV: 1 prefix, 2 number of the batch, 3 host, 4 now (ms), then for each row: the row as JSON, key, day, key, model
+--       and target as JSON, six sums, tokens, "<start>:<end>" of the window, when its counts may be forgotten (ms),
+--       start of the period (ms), tokens reserved, "1" if a lease was lent and "0" if the host admitted it alone
+-- Returns: 1 done, 0 done but the host's lease has ended, 2 was done before
+local prefix, number, host = ARGV[1], ARGV[2], ARGV[3]
+if tonumber(redis.call('GET', KEYS[1]) or '0') >= tonumber(number) then
+    return 2
+end
+local lives = redis.call('EXISTS', prefix .. 'host:' .. host)
+
+local function less(hash, field, amount)
+    if amount ~= '0' and redis.call('HINCRBY', hash, field, '-' .. amount) <= 0 then
+        redis.call('HDEL', hash, field)
+    end
+end
+
+for at = 5, #ARGV, 16 do
+    local key, day, place, tokens = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 10]
+    redis.call('XADD', KEYS[2], '*', 'row', ARGV[at])
+    for n = 0, 5 do
+        local value = ARGV[at + 4 + n]
+        if value ~= '0' then
+            redis.call('HINCRBY', prefix .. 'day:' .. day, n .. place, value)
+        end
+    end
+    redis.call('ZADD', KEYS[3], day, day)
+    redis.call('HINCRBY', prefix .. 'use:' .. key, day, tokens)
+    local window = prefix .. 'win:' .. key .. ':' .. ARGV[at + 11]
+    if ARGV[at + 15] == '0' then
+        redis.call('HINCRBY', window, 'q', 1)
+        redis.call('HINCRBY', window, 't', tokens)
+        redis.call('ZADD', KEYS[4], ARGV[at + 12], window)
+        redis.call('PEXPIREAT', window, ARGV[at + 12])
+    else
+        local open = redis.call('EXISTS', window) == 1
+        if open then
+            redis.call('HINCRBY', window, 't', tokens)
+        end
+        if lives == 1 then
+            local reserved = ARGV[at + 14]
+            less(prefix .. 'live:' .. key, 'n:' .. host, '1')
+            less(prefix .. 'live:' .. key, 'r:' .. host .. ':' .. ARGV[at + 13], reserved)
+            if open then
+                less(window, 'r:' .. host, reserved)
+            end
+        end
+    end
+end
+redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', ARGV[4])
+redis.call('SET', KEYS[1], number, 'EX', 604800)
+return lives

@@ -1,0 +1,413 @@
+//! Owns the thread of a shared ledger: sends questions and rows in one go, tells the loop what came back, keeps this
+//! host's lease alive, and comes back by itself when the ledger does.
+//!
+//! No row is dropped while the thread lives: what cannot be sent is kept and sent again under the same number, so that
+//! it counts once however often it arrives. A question is answered in any case, with [`Ruling::Unavailable`] where the
+//! ledger cannot be reached. After every failure the host comes under a new name with what it still holds; so nothing
+//! stays held that was lent in an answer nobody heard.
+
+use super::super::clock::{self, Clock};
+use super::super::lane::{Lane, Look, Patience};
+use super::book::StoreError;
+use super::keyform::hex;
+use super::remote::{Command, Done, Holds, Remote, Speaker};
+use super::{Duties, StoreNotice};
+use crate::base::limits;
+use crate::base::time::{Mono, Unix};
+use crate::policy::ask::{Answer, Ask, Release, Ruling};
+use crate::policy::keys::{KeyId, KeyRecord};
+use crate::policy::meter::{Lease, Told};
+use crate::policy::row::Row;
+use ring::rand::{SecureRandom, SystemRandom};
+use std::collections::VecDeque;
+use std::io;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// What is handed over.
+enum Task {
+    Row(Row),
+    Ask(Ask),
+    Release(Release),
+}
+
+/// What the thread says beside the notices of every store.
+#[derive(Clone, PartialEq, Debug)]
+pub enum SharedNotice {
+    /// As any store says it.
+    Store(StoreNotice),
+    /// An answer.
+    Answered(Answer),
+}
+
+/// The handing-over end. Dropping it sends what is left and waits for the thread.
+pub struct SharedHandle {
+    lane: Lane<Vec<Task>>,
+    urgent: bool,
+    thread: Option<JoinHandle<u64>>,
+}
+
+impl SharedHandle {
+    /// Hands over rows and returns the vector empty for reuse.
+    pub fn write(&self, mut rows: Vec<Row>) -> Vec<Row> {
+        self.put(self.urgent, &mut rows, Task::Row);
+        rows
+    }
+
+    /// Hands over questions, which are always urgent, and leaves the vector empty.
+    pub fn ask(&self, asks: &mut Vec<Ask>) {
+        self.put(true, asks, Task::Ask);
+    }
+
+    /// Hands over leases that are given back, and leaves the vector empty.
+    pub fn release(&self, releases: &mut Vec<Release>) {
+        self.put(false, releases, Task::Release);
+    }
+
+    fn put<T>(&self, urgent: bool, items: &mut Vec<T>, task: impl Fn(T) -> Task) {
+        if !items.is_empty() {
+            self.lane.put(urgent, |tasks| tasks.extend(items.drain(..).map(task)));
+        }
+    }
+
+    /// Sends what is left and ends the thread; returns how many rows could not be sent.
+    pub fn finish(mut self) -> u64 {
+        self.end()
+    }
+
+    fn end(&mut self) -> u64 {
+        self.lane.close();
+        self.thread.take().map_or(0, |thread| thread.join().unwrap_or(u64::MAX))
+    }
+}
+
+impl Drop for SharedHandle {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Starts the thread on `remote`; `tell` puts its notices into the loop's mailbox.
+pub fn spawn(remote: Remote, duties: Duties, tell: impl Fn(SharedNotice) + Send + 'static) -> io::Result<SharedHandle> {
+    let lane = Lane::<Vec<Task>>::default();
+    let theirs = lane.clone();
+    let speaker = Speaker { host: fresh_name()?, writer: fresh_name()? };
+    let thread = std::thread::Builder::new().name("store".into());
+    let thread = thread.spawn(move || {
+        let mut keeper = Keeper {
+            remote,
+            tell,
+            speaker,
+            clock: Clock::new(),
+            retention: duties.retention,
+            batches: VecDeque::new(),
+            numbered: 0,
+            releases: Vec::new(),
+            holds: Holds::new(),
+            announced: false,
+            failed: false,
+            known: None,
+            seen_version: None,
+            next: Due::default(),
+        };
+        keeper.serve(&theirs)
+    })?;
+    Ok(SharedHandle { lane, urgent: duties.urgent, thread: Some(thread) })
+}
+
+/// A name that no other process has.
+fn fresh_name() -> io::Result<String> {
+    let mut random = [0u8; 12];
+    SystemRandom::new().fill(&mut random).map_err(|_| io::Error::other("no entropy is available"))?;
+    Ok(hex(&random))
+}
+
+/// Rows with a number that stays theirs until they are in the ledger.
+struct Batch {
+    number: u64,
+    rows: Vec<Row>,
+}
+
+/// When something is to be done again.
+#[derive(Default)]
+struct Due {
+    connect: Mono,
+    look: Mono,
+    renew: Mono,
+    fold: Mono,
+}
+
+struct Keeper<F: Fn(SharedNotice)> {
+    remote: Remote,
+    tell: F,
+    speaker: Speaker,
+    clock: Clock,
+    retention: Option<Duration>,
+    /// Rows that are not in the ledger yet, oldest first.
+    batches: VecDeque<Batch>,
+    /// The number given last.
+    numbered: u64,
+    releases: Vec<Release>,
+    /// What the ledger has lent to this host and not got back.
+    holds: Holds,
+    /// The ledger knows this host under its present name.
+    announced: bool,
+    failed: bool,
+    known: Option<Vec<KeyRecord>>,
+    seen_version: Option<i64>,
+    next: Due,
+}
+
+impl<F: Fn(SharedNotice)> Drop for Keeper<F> {
+    /// A thread that dies is not silent: admission must stop.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            (self.tell)(SharedNotice::Store(StoreNotice::Failed));
+        }
+    }
+}
+
+impl<F: Fn(SharedNotice)> Keeper<F> {
+    fn serve(&mut self, lane: &Lane<Vec<Task>>) -> u64 {
+        let (mut tasks, mut patience) = (Vec::new(), Patience::new(limits::COMMIT_TICK));
+        loop {
+            let look = lane.look(&mut tasks, &mut patience, limits::KEYS_LOOK, Vec::is_empty);
+            let asks = self.take(&mut tasks);
+            self.work(&asks);
+            if look == Look::Closed {
+                return self.leave();
+            }
+        }
+    }
+
+    /// Sorts what was handed over: rows into numbered batches, questions apart.
+    fn take(&mut self, tasks: &mut Vec<Task>) -> Vec<Ask> {
+        let (mut asks, mut rows) = (Vec::new(), Vec::new());
+        for task in tasks.drain(..) {
+            match task {
+                Task::Row(row) => rows.push(row),
+                Task::Ask(ask) => asks.push(ask),
+                Task::Release(release) => self.releases.push(release),
+            }
+        }
+        while !rows.is_empty() {
+            let later = rows.split_off(rows.len().min(limits::ROWS_PER_SCRIPT));
+            self.numbered += 1;
+            self.batches.push_back(Batch { number: self.numbered, rows });
+            rows = later;
+        }
+        asks
+    }
+
+    /// One round: come back if that is needed, send what there is, look after keys, lease and old rows.
+    fn work(&mut self, asks: &[Ask]) {
+        let back = self.come_back();
+        if back.is_err() {
+            self.answer_none(asks);
+        }
+        let done = back.and_then(|()| self.exchange(asks)).and_then(|()| self.look_after());
+        match done {
+            Ok(true) => self.worked(),
+            // Resting between two tries; what was asked meanwhile has been answered.
+            Ok(false) => {}
+            Err(_) => self.did_not_work(),
+        }
+    }
+
+    /// Connects and announces this host where that has not been done.
+    fn come_back(&mut self) -> Result<(), StoreError> {
+        let now = self.clock.mono();
+        if self.remote.is_connected() && self.announced {
+            return Ok(());
+        }
+        if now < self.next.connect {
+            return Ok(());
+        }
+        self.next.connect = now.after(limits::COMMIT_RETRY);
+        self.remote.connect()?;
+        let old = self.speaker.host.clone();
+        if let Ok(name) = fresh_name() {
+            self.speaker.host = name;
+        }
+        self.remote.announce(&self.speaker, &old, &self.holds)?;
+        self.announced = true;
+        // What was given back while nobody listened has not been announced any more.
+        self.releases.clear();
+        self.next.renew = now.after(limits::LEASE / 3);
+        Ok(())
+    }
+
+    fn is_ready(&self) -> bool {
+        self.remote.is_connected() && self.announced
+    }
+
+    /// Sends releases, rows and questions, in this order: so what has ended makes room first. Every question is
+    /// answered, whatever happens.
+    fn exchange(&mut self, asks: &[Ask]) -> Result<(), StoreError> {
+        if !self.is_ready() {
+            self.answer_none(asks);
+            // What was handed back is no longer held, and will not be announced.
+            for release in std::mem::take(&mut self.releases) {
+                self.give_back(&release.key, &release.lease);
+            }
+            return Ok(());
+        }
+        let (mut rest, mut first) = (asks, true);
+        while first || !rest.is_empty() || !self.batches.is_empty() || !self.releases.is_empty() {
+            first = false;
+            let releases = std::mem::take(&mut self.releases);
+            let mut commands: Vec<Command<'_>> = Vec::new();
+            if !releases.is_empty() {
+                commands.push(Command::Release(&releases));
+            }
+            let batches = self.batches.iter().take(limits::COMMANDS_PER_PIPELINE / 8);
+            commands.extend(batches.map(|batch| Command::Rows(batch.number, &batch.rows)));
+            let room = limits::COMMANDS_PER_PIPELINE.saturating_sub(commands.len()).max(1);
+            let (now, later) = rest.split_at(rest.len().min(room));
+            commands.extend(now.iter().map(Command::Ask));
+            if commands.is_empty() {
+                return Ok(());
+            }
+            let sent = commands.iter().filter(|command| matches!(command, Command::Rows(..))).count();
+            match self.remote.send(&self.speaker, clock::unix(), &commands) {
+                Ok(done) => {
+                    rest = later;
+                    releases.iter().for_each(|release| self.give_back(&release.key, &release.lease));
+                    self.settle(sent, usize::from(!releases.is_empty()), &done);
+                }
+                Err(error) => {
+                    releases.iter().for_each(|release| self.give_back(&release.key, &release.lease));
+                    self.answer_none(rest);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes note of what became of the first `sent` batches, whose outcomes begin at `from`, and of the questions.
+    fn settle(&mut self, sent: usize, from: usize, done: &[Done]) {
+        let mut committed = 0;
+        let batches: Vec<Batch> = self.batches.drain(..sent).collect();
+        for (batch, done) in batches.iter().zip(&done[from..]) {
+            committed += batch.rows.len() as u64;
+            for row in batch.rows.iter().filter(|row| row.lease.shared) {
+                let release = Release { key: row.key, lease: row.lease };
+                match done {
+                    // Lent under a name that this host no longer has, and announced again under the present one.
+                    Done::Before => self.releases.push(release),
+                    _ => self.give_back(&release.key, &release.lease),
+                }
+            }
+        }
+        if committed > 0 {
+            (self.tell)(SharedNotice::Store(StoreNotice::Committed { rows: committed }));
+        }
+        for done in done {
+            match done {
+                Done::Answer(answer) => self.heard(answer),
+                Done::Ended => self.announced = false,
+                Done::Done | Done::Before => {}
+            }
+        }
+    }
+
+    fn heard(&mut self, answer: &Answer) {
+        let ask = &answer.ask;
+        match answer.ruling {
+            Ruling::Admitted => {
+                let held = self.holds.entry((ask.key, ask.lease.window, ask.lease.period)).or_default();
+                *held = (held.0 + ask.lease.reserved, held.1 + 1);
+            }
+            // The lease of this host has ended: it must come under a new name first.
+            Ruling::Unavailable => self.announced = false,
+            Ruling::Refused(_) | Ruling::Looked => {}
+        }
+        (self.tell)(SharedNotice::Answered(*answer));
+    }
+
+    fn give_back(&mut self, key: &KeyId, lease: &Lease) {
+        let name = (*key, lease.window, lease.period);
+        if let Some(held) = self.holds.get_mut(&name) {
+            *held = (held.0.saturating_sub(lease.reserved), held.1.saturating_sub(1));
+            if held.1 == 0 {
+                self.holds.remove(&name);
+            }
+        }
+    }
+
+    fn answer_none(&self, asks: &[Ask]) {
+        for ask in asks {
+            let answer = Answer { ask: *ask, ruling: Ruling::Unavailable, told: Told::default() };
+            (self.tell)(SharedNotice::Answered(answer));
+        }
+    }
+
+    /// Looks whether the keys have changed, makes the lease last, folds old rows. True when all of it works.
+    fn look_after(&mut self) -> Result<bool, StoreError> {
+        if !self.is_ready() {
+            return Ok(false);
+        }
+        let now = self.clock.mono();
+        if now >= self.next.renew {
+            self.announced &= self.remote.renew(&self.speaker)?;
+            self.next.renew = now.after(limits::LEASE / 3);
+        }
+        if now >= self.next.look {
+            self.look_at_keys()?;
+            self.next.look = now.after(limits::KEYS_LOOK);
+        }
+        if let Some(retention) = self.retention.filter(|_| now >= self.next.fold) {
+            let age = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
+            let before = Unix(clock::unix().0.saturating_sub(age));
+            let count = self.remote.fold(before, limits::ROWS_PER_SHARED_FOLD)?;
+            let more = count as usize == limits::ROWS_PER_SHARED_FOLD;
+            self.next.fold = now.after(if more { limits::FOLD_PAUSE } else { limits::FOLD_REST });
+        }
+        Ok(true)
+    }
+
+    fn look_at_keys(&mut self) -> Result<(), StoreError> {
+        let version = self.remote.version()?;
+        if self.seen_version != Some(version) {
+            let keys = self.remote.list_keys()?;
+            self.seen_version = Some(version);
+            if self.known.as_ref() != Some(&keys) {
+                self.known = Some(keys.clone());
+                (self.tell)(SharedNotice::Store(StoreNotice::Keys(keys)));
+            }
+        }
+        Ok(())
+    }
+
+    fn worked(&mut self) {
+        if std::mem::take(&mut self.failed) {
+            (self.tell)(SharedNotice::Store(StoreNotice::Recovered));
+        }
+    }
+
+    fn did_not_work(&mut self) {
+        self.announced = false;
+        // The ledger may come back without what it had.
+        self.seen_version = None;
+        if !std::mem::replace(&mut self.failed, true) {
+            (self.tell)(SharedNotice::Store(StoreNotice::Failed));
+        }
+    }
+
+    /// The end: what is left is sent, tried as often as `limits::LAST_COMMITS` says, and the host's lease ends.
+    fn leave(&mut self) -> u64 {
+        for _ in 0..limits::LAST_COMMITS {
+            if self.batches.is_empty() {
+                break;
+            }
+            std::thread::sleep(limits::COMMIT_RETRY);
+            self.work(&[]);
+        }
+        if self.is_ready() {
+            // What it still holds ends with the lease in any case.
+            let _ = self.remote.leave(&self.speaker);
+        }
+        self.batches.iter().map(|batch| batch.rows.len() as u64).sum()
+    }
+}

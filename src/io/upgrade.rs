@@ -1,0 +1,108 @@
+//! Sockets that outlive a process: those we inherit from systemd or from our predecessor, and those we hand to our
+//! successor, with a channel between the two. Knows nothing of what is said on it. Called by the command line.
+//!
+//! Both ways are the same: descriptors from 3 on, their number in `LISTEN_FDS`, their names in `LISTEN_FDNAMES`
+//! (sd_listen_fds(3)). The channel is the last of them, called [`CHANNEL`]; a listener called [`ADMIN`] serves health.
+
+use command_fds::{CommandFdExt, FdMapping};
+use listenfd::ListenFd;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::process::{Child, Command};
+
+/// Name of the channel among inherited descriptors.
+const CHANNEL: &str = "tollgate-channel";
+/// Name of the listener for health and metrics.
+const ADMIN: &str = "admin";
+/// Linux's numbers of the address family and the type of the channel's socket.
+const UNIX: i32 = 1;
+const STREAM: i32 = 1;
+/// The first inherited descriptor.
+const FIRST: i32 = 3;
+
+/// What was inherited.
+#[derive(Debug, Default)]
+pub struct Inherited {
+    /// Listeners for clients.
+    pub clients: Vec<TcpListener>,
+    /// The listener for health and metrics.
+    pub admin: Option<TcpListener>,
+    /// To the predecessor, if there is one.
+    pub channel: Option<UnixStream>,
+}
+
+/// Takes what was inherited; `None` if nothing was. To be called once, before any thread begins.
+pub fn inherited() -> io::Result<Option<Inherited>> {
+    let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+    let mut names = names.split(':');
+    let mut fds = ListenFd::from_env();
+    if fds.len() == 0 {
+        return Ok(None);
+    }
+    let mut all = Inherited::default();
+    for index in 0..fds.len() {
+        match names.next().unwrap_or_default() {
+            CHANNEL => all.channel = fds.take_custom(index, UNIX, STREAM, "unix stream")?,
+            ADMIN => all.admin = fds.take_tcp_listener(index)?,
+            _ => all.clients.extend(fds.take_tcp_listener(index)?),
+        }
+    }
+    Ok(Some(all))
+}
+
+/// Starts `command` with `listeners`, the last of which is the admin one if `admin` says so. Returns the process and
+/// our end of the channel to it.
+pub fn start(mut command: Command, listeners: Vec<OwnedFd>, admin: bool) -> io::Result<(Child, UnixStream)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let count = listeners.len();
+    let name = |index: usize| if admin && index + 1 == count { ADMIN } else { "clients" };
+    let mut names: Vec<&str> = (0..count).map(name).collect();
+    names.push(CHANNEL);
+    let fds = listeners.into_iter().chain([theirs.into()]);
+    let mappings = fds.zip(FIRST..).map(|(parent_fd, child_fd)| FdMapping { parent_fd, child_fd }).collect();
+    command.fd_mappings(mappings).map_err(|error| io::Error::other(error.to_string()))?;
+    command.env("LISTEN_FDS", names.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
+    // It is for the process systemd started; ours is another.
+    command.env_remove("LISTEN_PID");
+    Ok((command.spawn()?, ours))
+}
+
+/// Tells the service manager (sd_notify(3)) that this process is the service now, and ready. Without one, nothing.
+pub fn notify_ready() {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let text = format!("READY=1\nMAINPID={}\n", std::process::id());
+    let sent = UnixDatagram::unbound().and_then(|socket| {
+        use std::os::linux::net::SocketAddrExt;
+        use std::os::unix::ffi::OsStrExt;
+        match path.as_bytes().strip_prefix(b"@") {
+            None => socket.send_to(text.as_bytes(), &path),
+            Some(name) => {
+                let addr = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+                socket.send_to_addr(text.as_bytes(), &addr)
+            }
+        }
+    });
+    // A manager that cannot be told finds out by its own time-out.
+    drop(sent);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn a_child_finds_its_sockets_from_3_on_under_their_names() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let fds = vec![OwnedFd::from(listener.try_clone().unwrap()), OwnedFd::from(listener)];
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $LISTEN_FDS $LISTEN_FDNAMES ${LISTEN_PID-none} >&5; test -S /proc/self/fd/4"]);
+        let (mut child, mut channel) = start(command, fds, true).unwrap();
+        let mut said = String::new();
+        channel.read_to_string(&mut said).unwrap();
+        assert_eq!(said, "3 clients:admin:tollgate-channel none\n");
+        assert!(child.wait().unwrap().success());
+    }
+}

@@ -1,0 +1,185 @@
+//! A new process in the place of the old one.
+
+use super::rig::{Gate, Rig, chat, connect, get, read_until};
+use command_fds::{CommandFdExt, FdMapping};
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+const PLANS: &str = "[[plans]]\nname = \"open\"\n[[plans]]\nname = \"strict\"\nrequests = 300\nwindow = \"7d\"\n";
+
+fn rig(name: &str, server: &str) -> Rig {
+    let mut rig = Rig::new(name, server);
+    rig.configure(server, &rig.models("small"), PLANS);
+    rig.key = rig.issue("--plan open");
+    rig
+}
+
+fn upgrade(gate: &Gate) {
+    let before = gate.pids().len();
+    gate.signal("-USR2");
+    gate.until("the successor listens", |gate| gate.pids().len() > before);
+}
+
+/// Requests in the ledger, by `tollgate usage`.
+fn rows(rig: &Rig) -> u64 {
+    let output = rig.command(&["usage", "--json"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    count(&value)
+}
+
+fn count(value: &serde_json::Value) -> u64 {
+    match value {
+        serde_json::Value::Array(all) => all.iter().map(count).sum(),
+        serde_json::Value::Object(one) => match one.get("requests").and_then(serde_json::Value::as_u64) {
+            Some(requests) => requests,
+            None => one.values().map(count).sum(),
+        },
+        _ => 0,
+    }
+}
+
+#[test]
+fn five_hundred_streams_and_a_flow_of_new_connections_notice_nothing() {
+    let rig = rig("upgrade-streams", "");
+    let gate = rig.start();
+    let strict = rig.issue("--plan strict");
+    gate.until("the key is known", |gate| gate.ask(&get(&strict, "/v1/models")).starts_with("HTTP/1.1 200"));
+    let (over, asked, admitted) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let closing = |text: String| text.replacen("host: h", "connection: close\r\nhost: h", 1);
+    std::thread::scope(|scope| {
+        let streams: Vec<_> = (0..500)
+            .map(|_| {
+                let mut stream = gate.connect();
+                stream.write_all(chat(&rig.key, "small", true, "#sim tokens=60 pace=12").as_bytes()).unwrap();
+                stream
+            })
+            .collect();
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let answer = gate.ask(&closing(chat(&rig.key, "small", false, "hello")));
+                    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+                    asked.fetch_add(1, Ordering::Relaxed);
+                    let answer = gate.ask(&closing(chat(&strict, "small", false, "hello")));
+                    assert!(answer.starts_with("HTTP/1.1 200") || answer.starts_with("HTTP/1.1 429"), "{answer}");
+                    admitted.fetch_add(u64::from(answer.starts_with("HTTP/1.1 200")), Ordering::Relaxed);
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        upgrade(&gate);
+        upgrade(&gate);
+        for mut stream in streams {
+            let all = read_until(&mut stream, "[DONE]");
+            assert!(all.contains("\"finish_reason\":\"stop\""));
+        }
+        gate.until("the limit is reached", |_| admitted.load(Ordering::Relaxed) >= 300);
+        std::thread::sleep(Duration::from_millis(500));
+        over.store(true, Ordering::Relaxed);
+    });
+    let expected = 500 + asked.load(Ordering::Relaxed) + 300;
+    assert_eq!(admitted.load(Ordering::Relaxed), 300);
+    gate.until("both predecessors have left", |gate| {
+        gate.log().matches("predecessor left\",\"unsettled\":0").count() == 2
+    });
+    gate.until("every row is there", |_| rows(&rig) == expected);
+    assert_eq!(gate.metric("tollgate_open_holds"), 0);
+    assert!(!gate.log().contains("\"status\":5"));
+}
+
+#[test]
+fn what_the_old_process_still_serves_counts_in_the_new_one() {
+    let rig = rig("upgrade-counts", "");
+    let plans = "[[plans]]\nname = \"open\"\n[[plans]]\nname = \"one\"\nconcurrency = 1\n";
+    rig.configure("", &rig.models("small"), plans);
+    let gate = rig.start();
+    let one = rig.issue("--plan one");
+    gate.until("the key is known", |gate| gate.ask(&get(&one, "/v1/models")).starts_with("HTTP/1.1 200"));
+    let mut stream = gate.connect();
+    stream.write_all(chat(&one, "small", true, "#sim tokens=40 pace=10").as_bytes()).unwrap();
+    read_until(&mut stream, "chunk");
+    upgrade(&gate);
+    assert_eq!(gate.metric("tollgate_open_holds"), 1);
+    let second = chat(&one, "small", false, "hello").replacen("host: h", "connection: close\r\nhost: h", 1);
+    assert!(gate.ask(&second).starts_with("HTTP/1.1 429"));
+    read_until(&mut stream, "[DONE]");
+    gate.until("the place is free", |gate| gate.ask(&second).starts_with("HTTP/1.1 200"));
+    gate.until("both rows are there", |_| rows(&rig) == 2);
+    assert!(gate.ask(&get(&one, "/v1/quota")).contains("\"used\":"));
+}
+
+#[test]
+fn before_reply_the_old_process_waits_for_the_new_ones_commits() {
+    let rig = rig("upgrade-reply", "");
+    let text = std::fs::read_to_string(rig.path("tollgate.toml")).unwrap();
+    let text = text.replace("[store]", "[store]\ndurability = \"before-reply\"");
+    std::fs::write(rig.path("tollgate.toml"), text).unwrap();
+    let gate = rig.start();
+    let mut stream = gate.connect();
+    stream.write_all(chat(&rig.key, "small", true, "#sim tokens=30 pace=15").as_bytes()).unwrap();
+    read_until(&mut stream, "chunk");
+    upgrade(&gate);
+    let rest = read_until(&mut stream, "[DONE]");
+    assert!(rest.contains("\"finish_reason\":\"stop\""), "{rest}");
+    // Said complete means kept.
+    assert_eq!(rows(&rig), 1);
+}
+
+#[test]
+fn a_successor_that_cannot_start_changes_nothing() {
+    let rig = rig("upgrade-fails", "");
+    let gate = rig.start();
+    let good = std::fs::read(rig.path("tollgate.toml")).unwrap();
+    std::fs::write(rig.path("tollgate.toml"), "nonsense = 1").unwrap();
+    gate.signal("-USR2");
+    gate.until("the failure is logged", |gate| gate.log().contains("the successor was not ready"));
+    assert!(gate.log().contains("tollgate.toml:1: nonsense"));
+    let mut kept = gate.connect();
+    kept.write_all(get(&rig.key, "/v1/models").replacen("connection: close\r\n", "", 1).as_bytes()).unwrap();
+    read_until(&mut kept, "\"small\"");
+    std::fs::write(rig.path("tollgate.toml"), good).unwrap();
+    upgrade(&gate);
+    assert!(gate.ask(&get(&rig.key, "/v1/models")).starts_with("HTTP/1.1 200"));
+    // The connection of the old process was idle, and has ended properly.
+    assert_eq!(kept.read(&mut [0; 8]).unwrap(), 0);
+}
+
+#[test]
+fn who_has_handed_over_leaves_with_0_and_the_new_one_obeys_term() {
+    let rig = rig("upgrade-term", "drain_timeout = \"5s\"");
+    let mut gate = rig.start();
+    upgrade(&gate);
+    let old = gate.child.wait().unwrap();
+    assert!(old.success(), "{old}");
+    let mut stream = gate.connect();
+    stream.write_all(chat(&rig.key, "small", true, "#sim tokens=20 pace=20").as_bytes()).unwrap();
+    read_until(&mut stream, "chunk");
+    gate.signal("-TERM");
+    read_until(&mut stream, "[DONE]");
+    gate.until("the row is there", |_| rows(&rig) == 1);
+}
+
+#[test]
+fn sockets_from_systemd_are_used_and_named_ones_serve_health() {
+    let rig = rig("upgrade-systemd", "");
+    let (clients, admin) = (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
+    let (at, health) = (clients.local_addr().unwrap(), admin.local_addr().unwrap());
+    // A client that comes before the service waits in the socket.
+    let mut early = connect(at);
+    early.write_all(get(&rig.key, "/v1/models").as_bytes()).unwrap();
+    let gate = rig.start_with(|command: &mut Command| {
+        let fds = [admin, clients].into_iter().zip(3..);
+        let mappings = fds.map(|(socket, child_fd)| FdMapping { parent_fd: socket.into(), child_fd }).collect();
+        command.fd_mappings(mappings).unwrap();
+        command.env("LISTEN_FDS", "2").env("LISTEN_FDNAMES", "admin:tollgate.socket");
+    });
+    assert_eq!((gate.clients, gate.admin), (at, health));
+    assert!(read_until(&mut early, "\"small\"").starts_with("HTTP/1.1 200"));
+    upgrade(&gate);
+    assert!(gate.ask(&get(&rig.key, "/v1/models")).starts_with("HTTP/1.1 200"));
+    gate.metric("tollgate_open_holds");
+}

@@ -1,0 +1,153 @@
+//! Memory stays where it was promised to stay: many slow clients before upstreams that flood, and many large requests
+//! at once. With an optimised gateway the numbers are those of the contract; without, a tenth of the load.
+
+use super::answers::{Shape, stream, whole};
+use super::client::{Client, post};
+use super::process::{Folder, wait_for};
+use super::stalls::{is_optimised, provider};
+use super::wire::{Wire, listen};
+use super::world::{CONFIG, World, open};
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// Memory that one stream to a slow client may take.
+const STREAM_BYTES: u64 = 300 << 10;
+/// The peak of the best gateway that has published one for 1,500 requests of 150 KB.
+const PEAK_BYTES: u64 = 315 << 20;
+/// Requests by which the latency of other clients is measured.
+const PROBES: usize = 200;
+
+fn scaled(count: usize) -> usize {
+    if is_optimised() { count } else { count / 10 }
+}
+
+/// A provider that sends events as fast as they are taken, for ever.
+fn flood(mut wire: Wire) {
+    if wire.request().is_none() {
+        return;
+    }
+    let events = stream(Shape::Chat, "lorem ").tokens[0].repeat(300);
+    wire.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n");
+    while wire.try_send(events.as_bytes()).is_ok() {}
+}
+
+/// A provider that takes requests and keeps them waiting, until all of them are there.
+fn keep(mut wire: Wire) {
+    let Some(asked) = wire.request() else { return };
+    wire.rest(&asked);
+    wire.stall(Duration::from_secs(8));
+    let body = whole(Shape::Chat, "one");
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: ";
+    wire.send(format!("{head}{}\r\n\r\n{body}", body.len()));
+}
+
+fn world(provider_of_many: SocketAddr) -> World {
+    let (flood, calm) = (provider_of_many, provider());
+    let places = [open("usual", flood), open("good", flood), open("calm", calm)];
+    let lines: Vec<&str> = CONFIG.lines().filter(|line| !line.contains("_timeout")).collect();
+    World::of(Folder::new(), &places, &lines.join("\n"), Vec::new())
+}
+
+fn request(key: &str, model: &str, stream: bool, text: &str) -> Vec<u8> {
+    let body = format!(
+        "{{\"model\":\"{model}\",\"stream\":{stream},\"max_tokens\":9999999,\
+         \"messages\":[{{\"role\":\"user\",\"content\":\"{text}\"}}]}}"
+    );
+    post(Shape::Chat.path(), &[("authorization", &format!("Bearer {key}"))], &body)
+}
+
+/// A client whose kernel takes little for it.
+fn narrow(world: &World) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.connect(&SockAddr::from(world.at)).unwrap();
+    socket.into()
+}
+
+/// The median time of a small request.
+fn median(world: &World) -> Duration {
+    let mut client = Client::connect(world.at);
+    let asked = request(&world.key, "calm-chat-one", false, "#sim tokens=3");
+    let mut times: Vec<Duration> = (0..PROBES)
+        .map(|_| {
+            let begun = Instant::now();
+            assert_eq!(client.ask(&asked).status(), 200);
+            begun.elapsed()
+        })
+        .collect();
+    times.sort();
+    times[PROBES / 2]
+}
+
+/// Reads 1 KB of each, as far as there is something.
+fn sip(slow: &mut [TcpStream]) {
+    let mut block = [0; 1024];
+    for socket in slow {
+        match socket.read(&mut block) {
+            Ok(count) => assert!(count > 0, "a slow stream has ended"),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+    }
+}
+
+#[test]
+fn slow_clients_before_upstreams_that_flood_cost_little_memory_and_nobody_elses_time() {
+    let world = world(listen(None, flood));
+    let count = scaled(1000);
+    median(&world);
+    let (calm, before) = (median(&world), world.memory("VmRSS"));
+    let asked = request(&world.key, "usual-chat-one", true, "#fault flood/stream ");
+    let mut slow: Vec<TcpStream> = (0..count).map(|_| narrow(&world)).collect();
+    for socket in &mut slow {
+        socket.write_all(&asked).unwrap();
+        socket.set_nonblocking(true).unwrap();
+    }
+    for _ in 0..4 {
+        std::thread::sleep(Duration::from_secs(1));
+        sip(&mut slow);
+    }
+    let each = world.memory("VmRSS").saturating_sub(before) / count as u64;
+    let busy = median(&world);
+    println!("{count} slow clients: {} KiB each; others' p50 {calm:.2?} before, {busy:.2?} meanwhile", each >> 10);
+    assert!(each <= STREAM_BYTES, "{} KiB per stream", each >> 10);
+    // A fifth more, and what a machine full of other tests may add.
+    assert!(busy <= calm * 6 / 5 + Duration::from_millis(if is_optimised() { 2 } else { 20 }));
+    drop(slow);
+    world.at_rest(Duration::from_secs(20));
+}
+
+#[test]
+fn many_large_requests_at_once_stay_below_the_announced_worst_case() {
+    let world = world(listen(None, keep));
+    let count = scaled(1500);
+    // One key may hold a quarter of all buffers.
+    let keys: Vec<String> = (0..10).map(|n| world.issue(&format!("large-{n}"))).collect();
+    let known = request(&keys[9], "calm-chat-one", false, "#sim tokens=1");
+    wait_for("the keys", || (Client::connect(world.at).ask(&known).status() == 200).then_some(()));
+    let text = "#fault early_keep/whole ".to_owned() + &"lorem ipsum ".repeat(150_000 / 12);
+    let mut clients: Vec<Client> = (0..count).map(|_| Client::connect(world.at)).collect();
+    for (client, key) in clients.iter_mut().zip(keys.iter().cycle()) {
+        client.send(&request(key, "usual-chat-one", false, &text));
+    }
+    let held = wait_for("all of them to be held", || {
+        let now = world.usage();
+        (now.holds as usize == count).then_some(now)
+    });
+    for client in &mut clients {
+        let answer = client.answer().unwrap();
+        assert_eq!(answer.status(), 200, "{}", answer.text());
+    }
+    let (peak, announced) = (world.memory("VmHWM"), world.announced());
+    let mib = |bytes: u64| bytes >> 20;
+    println!(
+        "{count} requests of 150 KB at once, {} MiB in buffers: peak {} MiB, announced worst case {} MiB",
+        mib(held.buffered),
+        mib(peak),
+        mib(announced)
+    );
+    assert!(peak < announced && peak < PEAK_BYTES);
+    drop(clients);
+    world.at_rest(Duration::from_secs(20));
+}

@@ -1,0 +1,156 @@
+//! Nothing holds the loop: a hundred paced streams go on while the largest bodies and answers pass. Measured from
+//! outside by the gaps between tokens, and by the loop's own histogram. With an optimised gateway (`TOLLGATE_BIN`, or
+//! `cargo test --release`) the bounds are the contract's; without, only that nobody waits long.
+
+use super::answers::Shape;
+use super::client::{Client, find, post};
+use super::process::Folder;
+use super::world::{CONFIG, World, open};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tollgate::cli::provider::reactor;
+use tollgate::provider::Settings;
+
+/// Streams that are watched.
+const STREAMS: usize = 100;
+/// Tokens per second of each.
+const PACE: usize = 50;
+/// The time each kind of load is measured for, at least.
+const SPELL: Duration = Duration::from_secs(2);
+
+/// True for a gateway whose speed says something.
+pub fn is_optimised() -> bool {
+    std::env::var_os("TOLLGATE_BIN").is_some() || !cfg!(debug_assertions)
+}
+
+/// A simulated provider on a thread of its own.
+pub fn provider() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    std::thread::spawn(move || reactor(listener, Settings::default()).unwrap().run().map(drop));
+    at
+}
+
+fn world() -> World {
+    let (paced, heavy) = (provider(), provider());
+    let places = [open("usual", paced), open("good", paced), open("heavy", heavy)];
+    let lines: Vec<&str> = CONFIG.lines().filter(|line| !line.contains("_timeout")).collect();
+    World::of(Folder::new(), &places, &lines.join("\n"), Vec::new())
+}
+
+fn request(world: &World, path: &str, model: &str, stream: bool, text: &str) -> Vec<u8> {
+    let body = format!(
+        "{{\"model\":\"{model}\",\"stream\":{stream},\"max_tokens\":9999999,\
+         \"messages\":[{{\"role\":\"user\",\"content\":\"{text}\"}}]}}"
+    );
+    post(path, &[("authorization", &format!("Bearer {}", world.key))], &body)
+}
+
+/// The gaps between the tokens of one stream, until told to stop.
+fn watch(world: &World, stop: &AtomicBool) -> Vec<Duration> {
+    let mut client = Client::connect(world.at);
+    let text = format!("#sim tokens=100000 pace={PACE}");
+    client.send(&request(world, Shape::Chat.path(), "usual-chat-one", true, &text));
+    assert_eq!(client.head().unwrap().status, 200);
+    let (mut gaps, mut last) = (Vec::new(), None);
+    while !stop.load(Ordering::Relaxed) {
+        let chunk = client.chunk().unwrap().expect("the stream goes on");
+        let now = Instant::now();
+        if find(&chunk, b"data: ").is_some() {
+            gaps.extend(last.map(|last| now.duration_since(last)));
+            last = Some(now);
+        }
+    }
+    gaps
+}
+
+/// Something heavy, done once.
+struct Load {
+    name: &'static str,
+    path: &'static str,
+    model: &'static str,
+    stream: bool,
+    text: fn() -> String,
+}
+
+/// A size in bytes; a gateway that is not optimised gets a tenth, so that the test ends.
+fn bytes(megabytes: usize) -> usize {
+    megabytes * if is_optimised() { 1_000_000 } else { 100_000 }
+}
+
+fn big(megabytes: usize) -> String {
+    format!("#sim big={}", bytes(megabytes))
+}
+
+fn plain(megabytes: usize) -> String {
+    "#sim tokens=1\\n".to_owned() + &"lorem ipsum ".repeat(bytes(megabytes) / 12)
+}
+
+fn escaped(megabytes: usize) -> String {
+    "#sim tokens=1\\n".to_owned() + &"\\u00e9\\n\\\"ö漢".repeat(bytes(megabytes) / 15)
+}
+
+const CHAT: &str = "/v1/chat/completions";
+const COUNT: &str = "/v1/messages/count_tokens";
+
+const LOADS: [Load; 9] = [
+    Load { name: "nothing", path: "", model: "", stream: false, text: String::new },
+    Load { name: "4 MB request", path: CHAT, model: "heavy-chat-one", stream: false, text: || plain(4) },
+    Load { name: "32 MB request", path: CHAT, model: "heavy-chat-one", stream: false, text: || plain(32) },
+    Load { name: "32 MB, escapes", path: CHAT, model: "heavy-chat-one", stream: false, text: || escaped(32) },
+    Load { name: "32 MB, translated", path: CHAT, model: "heavy-messages-one", stream: false, text: || plain(32) },
+    Load { name: "32 MB to count", path: COUNT, model: "heavy-messages-one", stream: false, text: || escaped(32) },
+    Load { name: "50 MB answer", path: CHAT, model: "heavy-chat-one", stream: false, text: || big(50) },
+    Load { name: "50 MB, translated", path: CHAT, model: "heavy-messages-one", stream: false, text: || big(50) },
+    Load { name: "7 MB event", path: CHAT, model: "heavy-chat-one", stream: true, text: || big(7) },
+];
+
+/// Turns so far, those over 5 ms, and those over 10 ms.
+fn turns(world: &World) -> [u64; 3] {
+    let metrics = world.metrics();
+    let of = |le: &str| metrics[&format!("tollgate_turn_seconds_bucket{{le=\"{le}\"}}")] as u64;
+    [of("+Inf"), of("+Inf") - of("0.005"), of("+Inf") - of("0.01")]
+}
+
+/// Puts one load on the gateway while streams are watched, and reports one line. Returns the p99 of the gaps.
+fn measure(world: &World, load: &Load) -> Duration {
+    let stop = AtomicBool::new(false);
+    let (before, begun) = (turns(world), Instant::now());
+    let mut gaps: Vec<Duration> = std::thread::scope(|scope| {
+        let watchers: Vec<_> = (0..STREAMS).map(|_| scope.spawn(|| watch(world, &stop))).collect();
+        std::thread::sleep(SPELL / 4);
+        if !load.path.is_empty() {
+            let mut client = Client::connect(world.at);
+            let request = request(world, load.path, load.model, load.stream, &(load.text)());
+            let answer = client.ask(&request);
+            assert_eq!(answer.status(), 200, "{}: {:.300}", load.name, String::from_utf8_lossy(&answer.body));
+        }
+        std::thread::sleep(SPELL.saturating_sub(begun.elapsed()));
+        stop.store(true, Ordering::Relaxed);
+        watchers.into_iter().flat_map(|watcher| watcher.join().unwrap()).collect()
+    });
+    gaps.sort();
+    let at = |part: usize| gaps[(gaps.len() - 1) * part / 1000];
+    let after = turns(world);
+    let [all, five, ten] = [0, 1, 2].map(|index| after[index] - before[index]);
+    let (p50, p99, most) = (at(500), at(990), at(1000));
+    println!("{:<18} {p50:>9.1?} {p99:>9.1?} {most:>9.1?} {all:>9} {five:>7} {ten:>7}", load.name);
+    world.at_rest(Duration::from_secs(20));
+    p99
+}
+
+#[test]
+fn a_hundred_paced_streams_go_on_while_the_largest_bodies_and_answers_pass() {
+    let world = world();
+    println!(
+        "{:<18} {:>9} {:>9} {:>9} {:>9} {:>7} {:>7}",
+        "gaps under", "p50", "p99", "max", "turns", ">5 ms", ">10 ms"
+    );
+    let gaps: Vec<Duration> = LOADS.iter().map(|load| measure(&world, load)).collect();
+    // The pace, and what a machine full of other tests may add to it.
+    let bound = Duration::from_millis(if is_optimised() { 100 } else { 2000 });
+    for (load, gap) in LOADS.iter().zip(gaps) {
+        assert!(gap < bound, "under a load of {} the streams' tokens are {gap:?} apart", load.name);
+    }
+}

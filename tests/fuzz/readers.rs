@@ -1,0 +1,301 @@
+//! Every reader of bytes from outside, behind one door each: `fn(&[u8])` that panics when the reader breaks a promise.
+//! Shared by the fuzz targets (`tests/fuzz/targets`) and by `tests/corpus.rs`, which replays the corpus on stable.
+//!
+//! The promises: no panic; the same outcome however the bytes were split; what is written is what its reader accepts;
+//! a broken stream has no end.
+
+use std::fmt::Debug;
+use tollgate::base::buf::{Buf, Pool};
+use tollgate::dialect::{
+    Abilities, Carry, Fields, Heard, Me, Piece, RequestScan, Rewrite, StreamFault, StreamTap, StreamTranslator,
+    Structured, Target, read_error, reply, rewrite, translate, whole,
+};
+use tollgate::wire::Shape;
+use tollgate::wire::body::{BodyError, Reader};
+use tollgate::wire::head::{Framing, parse_request, parse_response};
+use tollgate::wire::json::{self, Scanner, Valid};
+use tollgate::wire::sse::Splitter;
+
+/// Reads what it is given; panics when a promise is broken.
+pub type Door = fn(&[u8]);
+
+/// Every reader by the name of its target.
+pub const READERS: [(&str, Door); 10] = [
+    ("http_head", http_head),
+    ("chunked_body", chunked_body),
+    ("json", json_text),
+    ("sse", sse),
+    ("chat_request", |data| request(Shape::Chat, data)),
+    ("messages_request", |data| request(Shape::Messages, data)),
+    ("chat_reply", |data| answer(Shape::Chat, data)),
+    ("messages_reply", |data| answer(Shape::Messages, data)),
+    ("chat_stream", |data| stream(Shape::Chat, data)),
+    ("messages_stream", |data| stream(Shape::Messages, data)),
+];
+
+const HEADER_MAX: usize = 16 * 1024;
+const EVENT_MAX: usize = 1 << 20;
+const ME: Me<'static> =
+    Me { id: "req_00000000000000000000000000000000", model: "small", created: 1_795_158_000, prompt_estimate: 7 };
+
+/// The first byte is a choice; the rest is read in steps of 1 to 16 bytes.
+fn choice(data: &[u8]) -> Option<(u8, usize, &[u8])> {
+    let (choice, rest) = data.split_first()?;
+    Some((*choice, 1 + usize::from(choice & 15), rest))
+}
+
+/// A head as it grows, `step` bytes more each time: its first verdict.
+fn growing<T: Debug>(
+    data: &[u8],
+    step: usize,
+    mut read: impl FnMut(&[u8], &mut u32) -> Result<Option<T>, String>,
+) -> String {
+    let mut scanned = 0;
+    let ends = (0..data.len()).step_by(step).chain([data.len()]);
+    for end in ends {
+        match read(&data[..end], &mut scanned) {
+            Ok(None) => {}
+            verdict => return format!("{verdict:?}"),
+        }
+    }
+    "more is needed".to_owned()
+}
+
+fn http_head(data: &[u8]) {
+    let Some((flags, step, data)) = choice(data) else { return };
+    let to_head = flags & 16 != 0;
+    let request = |buf: &[u8], scanned: &mut u32| {
+        let head = parse_request(buf, scanned, HEADER_MAX).map_err(|error| format!("{error:?}"))?;
+        Ok(head.inspect(|head| {
+            assert!(head.len as usize <= buf.len());
+            assert!(head.path.of(buf).len() <= head.target.of(buf).len());
+        }))
+    };
+    let response = |buf: &[u8], scanned: &mut u32| {
+        let head = parse_response(buf, scanned, HEADER_MAX, to_head).map_err(|error| format!("{error:?}"))?;
+        Ok(head.inspect(|head| assert!(head.len as usize <= buf.len())))
+    };
+    same_kind(&growing(data, data.len().max(1), request), &growing(data, step, request));
+    same_kind(&growing(data, data.len().max(1), response), &growing(data, step, response));
+}
+
+/// A head that is complete is the same however it came; one that is refused is refused either way (an early part may
+/// show another of its faults).
+fn same_kind(at_once: &str, in_parts: &str) {
+    if at_once.starts_with("Err") {
+        assert!(in_parts.starts_with("Err"), "{at_once} but {in_parts}");
+    } else {
+        assert_eq!(at_once, in_parts);
+    }
+}
+
+fn dechunk(data: &[u8], step: usize) -> (Vec<u8>, Result<usize, BodyError>) {
+    let (mut reader, mut payload, mut used, mut end) = (Reader::new(Framing::Chunked), Vec::new(), 0, 0);
+    while !reader.is_done() {
+        end = data.len().min(end + step);
+        loop {
+            let piece = match reader.next(&data[used..end]) {
+                Ok(piece) => piece,
+                Err(error) => return (payload, Err(error)),
+            };
+            assert!(piece.consumed <= end - used && piece.data.end <= piece.consumed);
+            payload.extend_from_slice(&data[used..end][piece.data.clone()]);
+            used += piece.consumed;
+            if piece.done || piece.consumed == 0 {
+                break;
+            }
+        }
+        if end == data.len() {
+            break;
+        }
+    }
+    let ended = reader.end().map(|()| used);
+    (payload, ended)
+}
+
+fn chunked_body(data: &[u8]) {
+    let Some((_, step, data)) = choice(data) else { return };
+    let at_once = dechunk(data, data.len().max(1));
+    assert!(at_once.0.len() <= data.len());
+    assert_eq!(at_once, dechunk(data, step));
+}
+
+fn json_text(data: &[u8]) {
+    let Some((_, step, data)) = choice(data) else { return };
+    let ours = json::check(data);
+    let mut scanner = Scanner::new();
+    let in_parts = (0..data.len()).step_by(step).try_for_each(|end| scanner.scan(&data[..end], &mut Valid));
+    let in_parts = in_parts.and_then(|()| scanner.finish(data, &mut Valid));
+    assert_eq!(ours.is_ok(), in_parts.is_ok(), "{ours:?} but {in_parts:?}");
+    match (ours, serde_json::from_slice::<serde_json::Value>(data)) {
+        (Ok(()), Err(error)) => {
+            let why = error.to_string();
+            assert!(
+                ["out of range", "surrogate", "hex escape", "recursion"].iter().any(|word| why.contains(word)),
+                "only ours: {why}"
+            );
+        }
+        (Err(error), Ok(_)) => panic!("only serde's: {error}"),
+        (Ok(()), Ok(value)) => {
+            let mut compact = Vec::new();
+            json::compact(data, &mut compact);
+            assert_eq!(serde_json::from_slice::<serde_json::Value>(&compact).ok(), Some(value));
+        }
+        (Err(_), Err(_)) => {}
+    }
+}
+
+type Seen = (Vec<u8>, Vec<u8>, u32, bool);
+
+fn split(data: &[u8], step: usize) -> Vec<Seen> {
+    let (mut splitter, mut from, mut end, mut events) = (Splitter::new(), 0, 0, Vec::new());
+    loop {
+        end = data.len().min(end + step);
+        while let Some(event) = splitter.next(&data[from..end]) {
+            let buf = &data[from..end];
+            events.push((event.name.of(buf).to_vec(), splitter.data(&event, buf).to_vec(), event.lines, event.comment));
+            assert!(event.len > 0 && event.len <= buf.len());
+            from += event.len;
+        }
+        if end == data.len() {
+            break;
+        }
+    }
+    let buf = &data[from..];
+    if let Some(event) = splitter.last(buf) {
+        events.push((event.name.of(buf).to_vec(), splitter.data(&event, buf).to_vec(), event.lines, event.comment));
+    }
+    // A CR and the LF after it that came later: a blank line with nothing before it, which is no event.
+    events.retain(|(name, _, lines, comment)| *lines > 0 || *comment || !name.is_empty());
+    events
+}
+
+fn sse(data: &[u8]) {
+    let Some((_, step, data)) = choice(data) else { return };
+    assert_eq!(split(data, data.len().max(1)), split(data, step));
+}
+
+fn scan(shape: Shape, body: &[u8], step: usize) -> Result<Fields, String> {
+    let mut scan = RequestScan::new();
+    scan.reset(shape);
+    for end in (0..body.len()).step_by(step) {
+        scan.feed(&body[..end]).map_err(|invalid| invalid.0)?;
+    }
+    scan.finish(body).map_err(|invalid| invalid.0)?;
+    Ok(scan.fields().clone())
+}
+
+fn accepted(shape: Shape, body: &[u8], what: &str) {
+    if let Err(error) = scan(shape, body, body.len().max(1)) {
+        panic!("{what} is refused: {error}: {}", String::from_utf8_lossy(body));
+    }
+}
+
+fn abilities(flags: u8) -> Abilities {
+    let structured_output = match flags >> 6 {
+        0 | 3 => Structured::Native,
+        1 => Structured::Tool,
+        _ => Structured::Instruction,
+    };
+    let (one, other) = (flags & 16 != 0, flags & 32 != 0);
+    Abilities {
+        structured_output,
+        sampling: !one,
+        mid_conversation_system: one,
+        replay_reasoning: one,
+        effort: other,
+        strict_tools: other,
+        max_completion_tokens: other,
+        ..Abilities::default()
+    }
+}
+
+fn request(shape: Shape, data: &[u8]) {
+    let Some((flags, step, body)) = choice(data) else { return };
+    let at_once = scan(shape, body, body.len().max(1));
+    let in_parts = scan(shape, body, step);
+    assert_eq!(format!("{at_once:?}"), format!("{in_parts:?}"));
+    let Ok(fields) = at_once else { return };
+    let with = Rewrite { model: "up", ask_usage: true, forward_unknown: flags & 16 != 0, drop_params: &[] };
+    let (mut text, mut pieces) = (Vec::new(), Vec::new());
+    let total = rewrite(shape, body, &fields, &with, &mut text, &mut pieces);
+    let piece = |piece: &Piece| match piece {
+        Piece::Body(span) => span.of(body).to_vec(),
+        Piece::Text(span) => span.of(&text).to_vec(),
+    };
+    let rewritten: Vec<u8> = pieces.iter().flat_map(piece).collect();
+    assert_eq!(rewritten.len() as u64, total);
+    accepted(shape, &rewritten, "what is forwarded");
+    let (abilities, mut out) = (abilities(flags), Vec::new());
+    if translate(shape, body, &fields, &Target { model: "up", abilities: &abilities }, &mut out).is_ok() {
+        accepted(shape.other(), &out, "what is translated");
+    }
+}
+
+fn answer(shape: Shape, body: &[u8]) {
+    let mut out = Vec::new();
+    if whole(shape, body, &ME, &mut out).is_ok() {
+        json::check(&out).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&out)));
+    }
+    out.clear();
+    if reply(shape, body, &Carry::default(), &ME, &mut out).is_ok() {
+        json::check(&out).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&out)));
+        let mut again = Vec::new();
+        assert!(whole(shape.other(), &out, &ME, &mut again).is_ok(), "{}", String::from_utf8_lossy(&out));
+    }
+    if let Some(error) = read_error(body) {
+        assert!(error.message.len() <= body.len().max(64));
+    }
+}
+
+type Outcome = (Vec<u8>, Result<(), StreamFault>, Heard);
+
+fn tapped(shape: Shape, show_usage: bool, data: &[u8], step: usize) -> Outcome {
+    let mut tap = StreamTap::new(shape, show_usage, EVENT_MAX);
+    let (mut held, mut pool, mut out) = (Buf::default(), Pool::new(EVENT_MAX), Vec::new());
+    let fed = data.chunks(step).try_for_each(|part| tap.feed(part, &mut held, &mut pool, &ME, &mut out).map(|_| ()));
+    let result = fed.and_then(|()| tap.end(&mut held, &mut pool, &ME, &mut out));
+    (out, result, tap.heard())
+}
+
+fn translated(shape: Shape, show_usage: bool, data: &[u8], step: usize) -> Outcome {
+    let mut translator = StreamTranslator::new(shape, Carry::default(), show_usage, EVENT_MAX);
+    let (mut held, mut pool, mut out) = (Buf::default(), Pool::new(EVENT_MAX), Vec::new());
+    let mut result = Ok(());
+    for part in data.chunks(step) {
+        result = translator.feed(part, &mut held, &mut pool, &ME, &mut out).map(|_| ());
+        assert!(held.len() + translator.waiting() <= data.len());
+        if result.is_err() {
+            break;
+        }
+    }
+    if result.is_ok() {
+        result = translator.end(&mut held, &mut pool, &ME, &mut out);
+    }
+    held.release(&mut pool);
+    assert_eq!(pool.lent(), 0);
+    (out, result, translator.heard())
+}
+
+fn stream(shape: Shape, data: &[u8]) {
+    let Some((flags, step, data)) = choice(data) else { return };
+    let show_usage = flags & 16 != 0;
+    let passed = tapped(shape, show_usage, data, data.len().max(1));
+    assert_eq!(passed, tapped(shape, show_usage, data, step));
+    let at_once = translated(shape, show_usage, data, data.len().max(1));
+    assert_eq!(at_once, translated(shape, show_usage, data, step));
+    let (out, result, _) = at_once;
+    // What was written is a stream of the other shape: to its reader it is whole, or it has no end.
+    let (_, again, _) = translated(shape.other(), true, &out, out.len().max(1));
+    match result {
+        Ok(()) => assert_eq!(again, Ok(()), "{}", String::from_utf8_lossy(&out)),
+        Err(_) => assert!(again.is_err(), "a broken stream has an end: {}", String::from_utf8_lossy(&out)),
+    }
+}
+
+/// Runs the reader of this name.
+pub fn run(name: &str, data: &[u8]) {
+    let found = READERS.iter().find(|(reader, _)| *reader == name);
+    let (_, read) = found.unwrap_or_else(|| panic!("there is no reader {name}"));
+    read(data);
+}

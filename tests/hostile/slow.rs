@@ -1,0 +1,185 @@
+//! Clients that are slow on purpose.
+
+use super::rig::{Gate, PATIENCE, Rig, chat, read_until, rest};
+use super::table::{Attack, honest, resident, status};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+const HASTY: &str =
+    "header_timeout = \"1s\"\nbody_timeout = \"1s\"\nwrite_stall = \"1s\"\nkeepalive_timeout = \"1s\"\n";
+
+pub const ATTACKS: fn() -> Vec<Attack> = || {
+    vec![
+        Attack {
+            name: "500 heads, a byte each 100 ms",
+            bound: "cut by header_timeout (here 1 s), honest clients served meanwhile",
+            server: HASTY,
+            run: slow_heads,
+        },
+        Attack {
+            name: "500 connections that say nothing",
+            bound: "cut by header_timeout (here 1 s)",
+            server: HASTY,
+            run: silent,
+        },
+        Attack {
+            name: "100 bodies of 1 MiB, a byte each 100 ms",
+            bound: "408 after body_timeout (here 1 s) at less than 16 KiB/s; memory by what has arrived",
+            server: HASTY,
+            run: slow_bodies,
+        },
+        Attack {
+            name: "100 bodies announced with expect: 100-continue that never come",
+            bound: "408 after body_timeout (here 1 s)",
+            server: HASTY,
+            run: never_continued,
+        },
+        Attack {
+            name: "100 streams of 4 MiB that nobody reads",
+            bound: "256 KiB each, cut by write_stall (here 1 s), settled",
+            server: HASTY,
+            run: slow_readers,
+        },
+        Attack {
+            name: "50 streams read a byte each 50 ms",
+            bound: "256 KiB each; the provider is slowed",
+            server: "",
+            run: trickling_readers,
+        },
+        Attack {
+            name: "5,000 pipelined requests, answers not read",
+            bound: "256 KiB buffered, cut by write_stall (here 1 s)",
+            server: HASTY,
+            run: pipelined,
+        },
+    ]
+};
+
+fn many(gate: &Gate, count: usize, said: &str) -> Vec<TcpStream> {
+    let open = |_| {
+        let mut stream = gate.connect();
+        stream.write_all(said.as_bytes()).unwrap();
+        stream
+    };
+    (0..count).map(open).collect()
+}
+
+/// Lets every client say one more byte each 100 ms until `over`; measures an honest client meanwhile.
+fn drip(rig: &Rig, gate: &Gate, clients: &mut [TcpStream], over: Duration) -> Duration {
+    let (began, mut worst) = (Instant::now(), Duration::ZERO);
+    while began.elapsed() < over {
+        for client in clients.iter_mut() {
+            let _ = client.write_all(b"a");
+        }
+        let asked = Instant::now();
+        assert_eq!(status(&gate.ask(&honest(&rig.key))), 200);
+        worst = worst.max(asked.elapsed());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    worst
+}
+
+fn ends(clients: &mut [TcpStream], expected: u16) -> usize {
+    let mut count = 0;
+    for client in clients {
+        let answer = rest(client);
+        assert!([expected, 0].contains(&status(&answer)), "{answer}");
+        count += usize::from(status(&answer) == expected);
+    }
+    count
+}
+
+fn slow_heads(rig: &Rig, gate: &mut Gate) -> String {
+    let mut clients = many(gate, 500, "POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\nx-slow: ");
+    let worst = drip(rig, gate, &mut clients, Duration::from_millis(1500));
+    gate.until("all are gone", |gate| gate.metric("tollgate_client_connections") == 0);
+    let told = ends(&mut clients, 408);
+    format!("{told} told 408, the rest cut; slowest honest answer {} ms", worst.as_millis())
+}
+
+fn silent(rig: &Rig, gate: &mut Gate) -> String {
+    let began = Instant::now();
+    let mut clients = many(gate, 500, "");
+    assert_eq!(status(&gate.ask(&honest(&rig.key))), 200);
+    gate.until("all are gone", |gate| gate.metric("tollgate_client_connections") == 0);
+    assert!(clients.iter_mut().all(|client| rest(client).is_empty()));
+    format!("all closed after {} ms", began.elapsed().as_millis())
+}
+
+fn slow_bodies(rig: &Rig, gate: &mut Gate) -> String {
+    let head = chat(&rig.key, "small", false, "x");
+    let head = head.replacen(head.split_once("content-length: ").unwrap().1, "1048576\r\n\r\n{", 1);
+    let before = resident(gate);
+    let mut clients = many(gate, 100, &head);
+    let worst = drip(rig, gate, &mut clients, Duration::from_millis(2500));
+    let grown = resident(gate).saturating_sub(before);
+    gate.until("all are gone", |gate| gate.metric("tollgate_client_connections") == 0);
+    let told = ends(&mut clients, 408);
+    assert!(grown < 20_000, "{grown} kB for 100 announced megabytes");
+    format!("{told} told 408; {grown} kB more for 100 announced MiB; slowest honest answer {} ms", worst.as_millis())
+}
+
+fn never_continued(rig: &Rig, gate: &mut Gate) -> String {
+    let head = chat(&rig.key, "small", false, "x");
+    let head = &head[..head.find("content-length").unwrap()];
+    let head = format!("{head}content-length: 1000\r\nexpect: 100-continue\r\n\r\n");
+    let mut clients = many(gate, 100, &head);
+    for client in &mut clients {
+        read_until(client, "100 Continue\r\n\r\n");
+    }
+    assert_eq!(status(&gate.ask(&honest(&rig.key))), 200);
+    let told = ends(&mut clients, 408);
+    assert_eq!(told, 100);
+    "100 continued and told 408".to_string()
+}
+
+fn slow_readers(rig: &Rig, gate: &mut Gate) -> String {
+    let request = chat(&rig.key, "small", true, "#sim tokens=20000");
+    let (began, before) = (Instant::now(), resident(gate));
+    let clients = many(gate, 100, &request);
+    let mut most = 0;
+    gate.until("all are cut", |gate| {
+        most = most.max(gate.metric("tollgate_buffered_bytes"));
+        gate.metric("tollgate_client_connections") == 0
+    });
+    gate.until("all are settled", |gate| gate.log().matches("\"stream\":true,\"status\":499").count() == 100);
+    let grown = resident(gate).saturating_sub(before);
+    drop(clients);
+    assert!(most <= 100 * 256 * 1024, "{most} bytes buffered");
+    assert!(began.elapsed() < PATIENCE);
+    format!("at most {} KiB buffered each ({grown} kB in all); all cut and settled", most / 1024 / 100)
+}
+
+fn trickling_readers(rig: &Rig, gate: &mut Gate) -> String {
+    let mut clients = many(gate, 50, &chat(&rig.key, "small", true, "#sim tokens=20000"));
+    let (began, mut most) = (Instant::now(), 0);
+    while began.elapsed() < Duration::from_secs(2) {
+        for client in &mut clients {
+            assert_eq!(client.read(&mut [0]).unwrap(), 1);
+        }
+        most = most.max(gate.metric("tollgate_buffered_bytes"));
+        assert_eq!(status(&gate.ask(&honest(&rig.key))), 200);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(most <= 50 * 256 * 1024, "{most} bytes buffered");
+    drop(clients);
+    gate.until("all have left", |gate| gate.metric("tollgate_client_connections") == 0);
+    format!("at most {} KiB buffered each", most / 1024 / 50)
+}
+
+fn pipelined(rig: &Rig, gate: &mut Gate) -> String {
+    let request = format!("GET /v1/models HTTP/1.1\r\nhost: h\r\nauthorization: Bearer {}\r\n\r\n", rig.key);
+    let mut client = gate.connect();
+    client.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    let all = request.repeat(5_000);
+    let mut sent = 0;
+    // The kernel's buffers fill, and the gateway does not empty them.
+    while let Ok(count @ 1..) = client.write(&all.as_bytes()[sent..]) {
+        sent += count;
+    }
+    let most = gate.metric("tollgate_buffered_bytes");
+    assert!(most < 256 * 1024, "{most} bytes buffered");
+    gate.until("the client is cut", |gate| gate.metric("tollgate_client_connections") == 0);
+    format!("{} KiB buffered, then cut", most / 1024)
+}

@@ -1,0 +1,87 @@
+//! Runs every attack on a gateway of its own, one after the other, and prints the table.
+
+use super::rig::{Gate, Rig};
+use super::{descriptors, floods, heads, slow, smuggling, words};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// One attack.
+pub struct Attack {
+    /// What the client does.
+    pub name: &'static str,
+    /// What must not be exceeded, and by which setting or constant.
+    pub bound: &'static str,
+    /// Lines for `[server]`.
+    pub server: &'static str,
+    /// Attacks and panics if the bound does not hold; says what was seen.
+    pub run: fn(&Rig, &mut Gate) -> String,
+}
+
+fn all() -> Vec<Attack> {
+    [slow::ATTACKS, floods::ATTACKS, descriptors::ATTACKS, heads::ATTACKS, smuggling::ATTACKS, words::ATTACKS]
+        .into_iter()
+        .flat_map(|attacks| attacks())
+        .collect()
+}
+
+#[test]
+fn every_attack_meets_its_bound() {
+    tollgate::io::listen::raise_descriptor_limit().unwrap();
+    let only = std::env::var("ATTACK").unwrap_or_default();
+    let mut failed = Vec::new();
+    println!("\n| attack | bound | seen |\n|---|---|---|");
+    for (number, attack) in all().into_iter().enumerate().filter(|(_, attack)| attack.name.contains(&only)) {
+        let seen = catch_unwind(AssertUnwindSafe(|| {
+            let rig = Rig::new(&format!("hostile-{number}"), attack.server);
+            let mut gate = rig.start();
+            let seen = (attack.run)(&rig, &mut gate);
+            still_serves(&rig, &gate);
+            seen
+        }));
+        let seen = seen.unwrap_or_else(|_| {
+            failed.push(attack.name);
+            "**the bound was broken**".to_string()
+        });
+        println!("| {} | {} | {seen} |", attack.name, attack.bound);
+    }
+    assert!(failed.is_empty(), "{failed:?}");
+}
+
+/// After every attack: an honest client is served, nothing is left behind, no bug was caught.
+fn still_serves(rig: &Rig, gate: &Gate) {
+    let answer = gate.ask(&honest(&rig.key));
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"usage\""), "{answer}");
+    gate.until("all buffers are back", |gate| gate.metric("tollgate_open_holds") == 0);
+    assert_eq!(gate.metric("tollgate_panics_total"), 0);
+    for line in gate.log().lines() {
+        serde_json::from_str::<serde_json::Value>(line).unwrap_or_else(|error| panic!("{error} in {line}"));
+    }
+}
+
+/// What an honest client asks; the connection closes after it.
+pub fn honest(key: &str) -> String {
+    super::rig::chat(key, "small", false, "hello").replacen("host: h", "connection: close\r\nhost: h", 1)
+}
+
+/// Status of an answer; 0 where there is none.
+pub fn status(answer: &str) -> u16 {
+    answer.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok()).unwrap_or(0)
+}
+
+/// Kilobytes of memory the gateway holds.
+pub fn resident(gate: &Gate) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{}/status", gate.child.id())).unwrap();
+    let line = text.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Hundredths of a second of processor time the gateway has used.
+pub fn processor(gate: &Gate) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{}/stat", gate.child.id())).unwrap();
+    let fields: Vec<&str> = text[text.rfind(')').unwrap()..].split_whitespace().collect();
+    fields[12].parse::<u64>().unwrap() + fields[13].parse::<u64>().unwrap()
+}
+
+/// Open descriptors of the gateway.
+pub fn descriptors(gate: &Gate) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", gate.child.id())).unwrap().count()
+}

@@ -1,0 +1,195 @@
+// Both families of official SDK against both kinds of upstream, asked whole, streamed, and by the accumulating helper.
+// Every cell is a test; at the end the matrix prints itself, each cell as the number of things that were looked at.
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { Gateway } from './gateway.mjs';
+import { AnthropicAi, CASES, EXPLANATION, OpenAi, PARAMETERS, PNG, SCHEMA, WAYS } from './cases.mjs';
+
+const REQUEST_ID = /^req_[0-9a-f]{32}$/;
+const FAMILIES = { openai: OpenAi, anthropic: AnthropicAi };
+const MODELS = { chat: 'small', messages: 'large' };
+const STOPS = {
+  end: { openai: 'stop', anthropic: 'end_turn' },
+  tools: { openai: 'tool_calls', anthropic: 'tool_use' },
+  length: { openai: 'length', anthropic: 'max_tokens' },
+  refusal: { openai: 'content_filter', anthropic: 'refusal' },
+  sequence: { openai: 'stop', anthropic: 'stop_sequence' },
+};
+const IMAGE_SOURCE = { type: 'base64', media_type: 'image/png', data: PNG };
+const IMAGE_URL = `data:image/png;base64,${PNG}`;
+const counts = new Map();
+
+let gateway;
+before(async () => {
+  gateway = await Gateway.start();
+});
+
+/** What is looked at in a case: the cell, the answer, and what the upstream heard. */
+const checks = {
+  text({ same, stop, family, upstream, row }, answer, heard) {
+    same(answer.text, 'This answer was made by the');
+    same([answer.calls, answer.thought, answer.refusal], [[], '', null]);
+    same([answer.prompt, answer.completion], [4, 6]);
+    const asBlocks = family === 'openai' && upstream === 'messages';
+    same(heard.messages, [{ role: 'user', content: asBlocks ? [{ type: 'text', text: row.say }] : row.say }]);
+    stop('end');
+  },
+  system({ same, stop, family, upstream }, answer, heard) {
+    same(answer.text, 'This answer was made by the');
+    same(answer.prompt, 6);
+    const blocks = family === 'openai' ? [{ type: 'text', text: 'be brief' }] : 'be brief';
+    if (upstream === 'chat') same(heard.messages[0], { role: 'system', content: 'be brief' });
+    else same(heard.system, blocks);
+    same(heard.messages.length, upstream === 'chat' ? 2 : 1);
+    stop('end');
+  },
+  'one tool'({ same, stop, upstream }, answer, heard) {
+    same(answer.calls, [['look', { city: 'Oslo', n: 1 }]]);
+    same(answer.text, '');
+    const [tool] = heard.tools;
+    same(upstream === 'chat' ? tool.function.parameters : tool.input_schema, PARAMETERS);
+    stop('tools');
+  },
+  'three parallel tools'({ same, stop, row }, answer, heard) {
+    same(answer.calls, row.tools.map((name, at) => [name, { city: 'Oslo', n: at + 1 }]));
+    same(answer.text, 'This answer');
+    same(new Set(answer.ids).size, 3);
+    same(heard.tools.length, 3);
+    stop('tools');
+  },
+  'tool results'({ same, stop, family, upstream }, answer, { messages }) {
+    const moved = 'seen\n[see the attachment in the next user message] [tool_error] it broke';
+    same(answer.text, family === 'anthropic' && upstream === 'chat' ? moved : 'seen it broke');
+    const roles = messages.map((message) => message.role);
+    if (upstream === 'chat') {
+      same(roles, ['user', 'assistant', 'tool', 'tool', 'user']);
+      same(messages.slice(2, 4).map((message) => message.tool_call_id), ['c1', 'c2']);
+      const images = messages[4].content.filter((part) => part.type === 'image_url');
+      same(images.map((part) => part.image_url.url), [IMAGE_URL]);
+    } else {
+      same(roles, ['user', 'assistant', 'user']);
+      const results = messages[2].content.slice(0, 2);
+      same(results.map((block) => [block.type, block.tool_use_id]), [['tool_result', 'c1'], ['tool_result', 'c2']]);
+      const places = family === 'anthropic' ? results[0].content : messages[2].content;
+      same(places.filter((block) => block.type === 'image').map((block) => block.source), [IMAGE_SOURCE]);
+      if (family === 'anthropic') same(results[1].is_error, true);
+    }
+    stop('end');
+  },
+  'image in'({ same, stop, upstream, row }, answer, heard) {
+    same(answer.text, 'This answer was');
+    const [image, text] = heard.messages[0].content;
+    same(text, { type: 'text', text: row.say });
+    if (upstream === 'chat') same(image.image_url.url, IMAGE_URL);
+    else same(image.source, IMAGE_SOURCE);
+    stop('end');
+  },
+  thinking({ same, stop, family, upstream }, answer, heard) {
+    same(answer.thought, 'This answer was made by');
+    same(answer.text, 'This answer was made');
+    same([answer.completion, answer.thinkingTokens], [9, 5]);
+    if (family === 'anthropic') same(answer.signature, upstream === 'messages' ? 'c2ltdWxhdGVk' : '');
+    if (family === 'anthropic' && upstream === 'messages') same(heard.thinking.budget_tokens, 2048);
+    stop('end');
+  },
+  'JSON schema'({ same, stop, family, upstream, way }, answer, heard) {
+    same(JSON.parse(answer.text), { city: 'Oslo', number: 1 });
+    if (family === 'anthropic' && way === 'helper') same(answer.parsed, { city: 'Oslo', number: 1 });
+    const format = upstream === 'chat' ? heard.response_format.json_schema : heard.output_config.format;
+    same(Object.keys(format.schema.properties).sort(), Object.keys(SCHEMA.properties).sort());
+    same(format.schema.additionalProperties, false);
+    stop('end');
+  },
+  'stop by length'({ same, stop }, answer, heard) {
+    same(answer.text, 'This answer was');
+    same(heard.max_tokens, 3);
+    same(answer.completion, 3);
+    stop('length');
+  },
+  'stop sequence'({ same, stop, family, upstream }, answer, heard) {
+    same(answer.text, 'This answer was ');
+    same(upstream === 'chat' ? heard.stop : heard.stop_sequences, ['made']);
+    // A chat upstream does not say that it was a sequence, nor which.
+    const told = family === 'anthropic' && upstream === 'messages';
+    same(answer.sequence, told ? 'made' : null);
+    stop(told || family === 'openai' ? 'sequence' : 'end');
+  },
+  refusal({ same, stop, family, upstream }, answer) {
+    const said = 'This answer was made';
+    const own = family === 'openai' && upstream === 'chat';
+    const explained = upstream === 'messages' ? EXPLANATION : null;
+    same([answer.text, answer.refusal], own ? ['', said] : [said, explained]);
+    stop('refusal');
+  },
+  'error in the middle'({ same, family }, answer) {
+    same(answer.text, 'This answer was');
+    same(answer.raised instanceof FAMILIES[family].error, true, String(answer.raised));
+    same(answer.raised.type, 'upstream_error');
+    const body = family === 'openai' ? answer.raised.error : answer.raised.error.error;
+    same(body.request_id, answer.id);
+    same(answer.stop, null);
+  },
+};
+
+async function errorBefore({ same, family, way, row }, sdk, asked) {
+  const error = await sdk[way](row, asked).then(() => assert.fail('no error'), (error) => error);
+  same(error.constructor, FAMILIES[family].refused, String(error));
+  same(error.status, 500);
+  same((family === 'openai' ? error.error : error.error.error).type, 'upstream_error');
+  same(REQUEST_ID.test(error.requestID), true);
+}
+
+async function run(cell) {
+  const { same, family, upstream, way, row } = cell;
+  const sdk = new FAMILIES[family](gateway);
+  const asked = sdk.request(row, MODELS[upstream]);
+  if (row.name === 'error before') return errorBefore(cell, sdk, asked);
+  const answer = await sdk[way](row, asked);
+  same(REQUEST_ID.test(answer.id), true, answer.id);
+  same(answer.model, MODELS[upstream]);
+  const stop = (kind) => same(answer.stop, STOPS[kind][family]);
+  checks[row.name]({ ...cell, stop }, answer, (await gateway.last()).body);
+  if (row.name !== 'error in the middle') {
+    same(answer.raised, undefined);
+    same(answer.prompt > 0 && answer.completion > 0, true, 'usage is there');
+  }
+}
+
+const columns = Object.keys(FAMILIES).flatMap((family) =>
+  Object.keys(MODELS).flatMap((upstream) => WAYS.map((way) => [family, upstream, way])),
+);
+
+for (const [family, upstream, way] of columns) {
+  for (const row of CASES.filter((row) => !row.noMeaning?.[way])) {
+    const name = `${family} at ${upstream}, ${way}: ${row.name}`;
+    test(name, async () => {
+      let checked = 0;
+      const same = (got, expected, what) => {
+        assert.deepEqual(got, expected, what);
+        checked += 1;
+      };
+      counts.set(name, 'FAIL');
+      await run({ same, family, upstream, way, row });
+      counts.set(name, checked);
+    });
+  }
+}
+
+after(async () => {
+  const line = (first, cells) => console.log(first.padEnd(22) + cells.map((cell) => `${cell}`.padStart(10)).join(''));
+  console.log('checks in each cell of the matrix; - has no meaning');
+  for (const part of [0, 1, 2]) line('', columns.map((column) => column[part]));
+  for (const row of CASES) {
+    const count = ([family, upstream, way]) =>
+      row.noMeaning?.[way] ? '-' : counts.get(`${family} at ${upstream}, ${way}: ${row.name}`);
+    line(row.name, columns.map(count));
+  }
+  for (const { name, noMeaning } of CASES) {
+    for (const [way, why] of Object.entries(noMeaning ?? {})) console.log(`- ${name}, ${way}: ${why}`);
+  }
+  const right = [...counts.values()].filter((count) => count !== 'FAIL');
+  const sum = right.reduce((all, count) => all + count, 0);
+  console.log(`${right.length} of ${counts.size} cells are right, ${sum} checks`);
+  assert.deepEqual(await gateway.stop(), [0, 0], 'gateway and provider end with code 0');
+});

@@ -1,0 +1,90 @@
+//! What a run came to, and the configuration it runs with.
+
+use crate::support::setting::Setting;
+
+/// What came about in a run.
+#[derive(Clone, Default, PartialEq, Debug)]
+pub struct Tally {
+    pub answers: u64,
+    pub whole: u64,
+    pub rows: u64,
+    pub exact_rows: u64,
+    pub left_rows: u64,
+    pub retried_rows: u64,
+    pub timeouts: u64,
+    pub limited: u64,
+    pub errors_in_streams: u64,
+    pub unavailable: u64,
+    pub cut_for_stalling: u64,
+    pub drains: u64,
+    pub reused: u64,
+    pub crossed: u64,
+    pub reloads: u64,
+}
+
+impl Tally {
+    pub fn add(&mut self, other: &Tally) {
+        for (mine, theirs) in self.fields().into_iter().zip(other.clone().fields()) {
+            *mine += *theirs;
+        }
+    }
+
+    fn fields(&mut self) -> [&mut u64; 15] {
+        [
+            &mut self.answers,
+            &mut self.whole,
+            &mut self.rows,
+            &mut self.exact_rows,
+            &mut self.left_rows,
+            &mut self.retried_rows,
+            &mut self.timeouts,
+            &mut self.limited,
+            &mut self.errors_in_streams,
+            &mut self.unavailable,
+            &mut self.cut_for_stalling,
+            &mut self.drains,
+            &mut self.reused,
+            &mut self.crossed,
+            &mut self.reloads,
+        ]
+    }
+
+    /// Everything that a run can come to has come about.
+    pub fn is_rich(&self) -> bool {
+        self.clone().fields().iter().all(|count| **count > 0)
+    }
+}
+
+/// The configuration: short deadlines, small bounds, two providers of one shape and one of the other.
+pub fn setting(before_reply: bool) -> Setting {
+    let mut setting = Setting::default();
+    if before_reply {
+        setting.set("store", "durability = \"before-reply\"");
+    }
+    for (section, line) in [
+        ("server", "max_body = \"256KiB\""),
+        ("server", "max_buffered = \"2MiB\""),
+        ("server", "write_stall = \"30s\""),
+        ("upstream", "first_byte_timeout = \"20s\""),
+        ("upstream", "idle_timeout = \"20s\""),
+        ("upstream", "request_timeout = \"60s\""),
+        ("upstream", "max_event = \"64KiB\""),
+        ("upstream", "max_response = \"128KiB\""),
+        ("upstream", "breaker_cooldown = \"5s\""),
+        ("provider ant", "base_url = \"http://ant.test\""),
+        ("provider second", "shape = \"chat\""),
+        ("provider second", "base_url = \"http://10.0.0.3/v1\""),
+        (
+            "model small",
+            "targets = [{ provider = \"up\", model = \"up-small\" }, { provider = \"second\", model = \"up-small\" }]",
+        ),
+        ("plan team", "tokens = 0"),
+        ("plan team", "requests = 0"),
+        ("plan tight", "requests = 4"),
+        ("plan tight", "tokens = 50_000"),
+        ("plan one", "concurrency = 1"),
+    ] {
+        setting.set(section, line);
+    }
+    setting
+}
