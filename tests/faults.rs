@@ -13,6 +13,7 @@ mod faults {
     #[path = "../e2e/process.rs"]
     mod process;
     mod run;
+    mod soak;
     mod stalls;
     mod table;
     mod wire;

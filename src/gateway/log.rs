@@ -41,6 +41,7 @@ impl Gateway {
     /// Hands a row to the ledger; its number.
     pub(crate) fn give_row(&mut self, row: Row, now: Now) -> u64 {
         let number = self.ledger.gave(now.mono);
+        self.not_running(&row);
         for order in &mut self.orders {
             if let Order::Rows(rows) = order {
                 rows.push(row);

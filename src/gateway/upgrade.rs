@@ -102,6 +102,17 @@ impl Gateway {
         Some(Running { request: ex.id.raw(), key: self.keys.record(key).id, admitted: ex.admitted, reserved })
     }
 
+    /// A row given in the very turn that hands over reaches the ledger before it is given away.
+    pub(crate) fn not_running(&mut self, row: &Row) {
+        if self.handover == Handover::Given {
+            for order in &mut self.orders {
+                if let Order::HandOver(running) = order {
+                    running.retain(|one| one.request != row.request);
+                }
+            }
+        }
+    }
+
     /// When handing over goes on by itself.
     pub(crate) fn handover_deadline(&self) -> Option<Mono> {
         match self.handover {

@@ -2,6 +2,7 @@
 //! answer says. Pure; called by `provider::link`. Keeps nothing of the request but what the answer needs.
 
 use super::directives::Directives;
+use super::order;
 use super::script::{Call, Finish, Part, Script, Text, pieces_of};
 use crate::wire::Shape;
 use serde_json::{Map, Value, json};
@@ -65,6 +66,7 @@ pub fn read(shape: Shape, body: &[u8]) -> Result<Ask, Complaint> {
     let model = root["model"].as_str().ok_or_else(|| complain("you must provide a model parameter"))?.to_owned();
     let messages = root["messages"].as_array().filter(|list| !list.is_empty());
     let messages = messages.ok_or_else(|| complain("messages: at least one message is required"))?;
+    order::check(shape, &root, messages).map_err(complain)?;
     let stream = root["stream"].as_bool().unwrap_or(false);
     if shape == Shape::Messages && root["max_tokens"].as_u64().is_none_or(|count| count == 0) {
         return Err(complain("max_tokens: Field required"));

@@ -7,6 +7,8 @@
 //! "failed"}` since the start. `GET /last`: head and body of the last request to a generation endpoint. `GET /` and
 //! `/healthz`: 200.
 //!
+//! A conversation must be in order as the real ones demand it: every call answered at once, and only calls.
+//!
 //! **Tokens.** A token of a prompt is a word (a run of characters without white space) of any text in messages,
 //! system prompt, tool results, arguments and compact tool definitions; a part that is neither text nor a tool's
 //! counts 10; a tool call's name counts 1. A prompt has at least 1. A token of an answer is a word of its text with
@@ -61,6 +63,7 @@ pub mod directives;
 pub mod event;
 mod link;
 pub mod messages;
+mod order;
 pub mod script;
 pub mod stats;
 #[cfg(test)]

@@ -3,9 +3,11 @@
 //! Owns the grammar (RFC 8259), the UTF-8 check and the bound on nesting. Must never interpret a member: what a key
 //! means is its caller's business. Called by `dialect` (requests, answers, stream events).
 
+mod unescape;
 mod view;
 mod write;
 
+pub use unescape::{Run, Runs, eq_unescaped, runs, unescape};
 pub use view::{Items, Kind, Members, Raw};
 pub use write::{compact, item, key, write_count, write_escaped, write_inside, write_string};
 
@@ -524,108 +526,18 @@ fn multibyte(bytes: &[u8]) -> Result<usize, &'static str> {
             0xF0 => (4, 0x90..=0xBF),
             0xF1..=0xF3 => (4, 0x80..=0xBF),
             0xF4 => (4, 0x80..=0x8F),
-            _ => return Err("not UTF-8"),
+            // Begins no character: badly formed as it stands.
+            _ => (1, 0x80..=0xBF),
         };
         let Some(rest) = bytes.get(len + 1..len + size) else { return Ok(len) };
-        if !second.contains(&rest[0]) || rest[1..].iter().any(|byte| byte & 0xC0 != 0x80) {
-            return Err("not UTF-8");
+        let formed = rest.first().is_some_and(|byte| second.contains(byte));
+        if !formed || rest[1..].iter().any(|byte| byte & 0xC0 != 0x80) {
+            // Told when it stands at the front, so that its place does not depend on how the bytes came.
+            return if len > 0 { Ok(len) } else { Err("not UTF-8") };
         }
         len += size;
     }
     Ok(len)
-}
-
-/// The character an escape stands for, and the escape's length. The escape must be valid.
-fn escaped_char(bytes: &[u8]) -> (char, usize) {
-    let plain = |c| (c, 2);
-    match bytes.get(1) {
-        Some(b'b') => plain('\u{8}'),
-        Some(b'f') => plain('\u{c}'),
-        Some(b'n') => plain('\n'),
-        Some(b'r') => plain('\r'),
-        Some(b't') => plain('\t'),
-        Some(b'u') => {
-            let unit = |from: usize| bytes.get(from..from + 4).and_then(|digits| hex4(digits).ok()).unwrap_or(0xFFFD);
-            let high = unit(2);
-            if !(0xD800..=0xDBFF).contains(&high) {
-                return (char::from_u32(high).unwrap_or(char::REPLACEMENT_CHARACTER), 6);
-            }
-            let low = unit(8).wrapping_sub(0xDC00) & 0x3FF;
-            let code = 0x10000 + ((high - 0xD800) << 10) + low;
-            (char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER), 12)
-        }
-        Some(&byte) => plain(char::from(byte)),
-        None => (char::REPLACEMENT_CHARACTER, 1),
-    }
-}
-
-/// One run of a string's inside.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Run<'a> {
-    /// Bytes that stand for themselves.
-    Plain(&'a [u8]),
-    /// What an escape stands for.
-    Char(char),
-}
-
-/// The inside of a valid JSON string, run by run.
-#[derive(Clone, Debug)]
-pub struct Runs<'a>(&'a [u8]);
-
-/// Walks the inside of a valid JSON string without copying it.
-pub fn runs(raw: &[u8]) -> Runs<'_> {
-    Runs(raw)
-}
-
-impl<'a> Iterator for Runs<'a> {
-    type Item = Run<'a>;
-
-    fn next(&mut self) -> Option<Run<'a>> {
-        if self.0.is_empty() {
-            return None;
-        }
-        let plain = find_either(self.0, 0, b'\\', b'\\');
-        if plain > 0 {
-            let (run, rest) = self.0.split_at(plain);
-            self.0 = rest;
-            return Some(Run::Plain(run));
-        }
-        let (what, len) = escaped_char(self.0);
-        self.0 = self.0.get(len..).unwrap_or_default();
-        Some(Run::Char(what))
-    }
-}
-
-/// Appends the text that the inside of a valid JSON string stands for, as UTF-8.
-pub fn unescape(raw: &[u8], out: &mut Vec<u8>) {
-    for run in runs(raw) {
-        match run {
-            Run::Plain(bytes) => out.extend_from_slice(bytes),
-            Run::Char(c) => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
-        }
-    }
-}
-
-/// True if the inside of a valid JSON string stands for `text`.
-pub fn eq_unescaped(raw: &[u8], text: &str) -> bool {
-    // An escape is longer than what it stands for, so only a longer `raw` can be a text that is written with some.
-    if raw.len() <= text.len() {
-        return raw == text.as_bytes();
-    }
-    if !raw.contains(&b'\\') {
-        return false;
-    }
-    let mut left = text.as_bytes();
-    for run in runs(raw) {
-        let mut space = [0; 4];
-        let bytes = match run {
-            Run::Plain(bytes) => bytes,
-            Run::Char(c) => c.encode_utf8(&mut space).as_bytes(),
-        };
-        let Some(rest) = left.strip_prefix(bytes) else { return false };
-        left = rest;
-    }
-    left.is_empty()
 }
 
 #[cfg(test)]

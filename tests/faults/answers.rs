@@ -30,6 +30,11 @@ impl Shape {
     }
 }
 
+/// The text of a stream that takes its time.
+pub fn long_text() -> String {
+    (0..100).map(|n| format!("word{n} ")).collect()
+}
+
 /// A whole answer with `text` in it.
 pub fn whole(shape: Shape, text: &str) -> String {
     let (input, output) = TOKENS;
@@ -61,6 +66,15 @@ pub struct Stream {
 }
 
 impl Stream {
+    /// Everything in order, as a client sees it that has not asked for the usage chunk of the chat shape.
+    pub fn seen(&self, id: &str, model: &str) -> String {
+        let finish: String =
+            self.finish.split_inclusive("\n\n").filter(|event| !event.contains("[],\"usage\"")).collect();
+        let all = self.part(self.tokens.len()) + &finish + &self.done;
+        all.replace("\"id\":\"up-1\"", &format!("\"id\":\"{id}\""))
+            .replace("\"model\":\"up\"", &format!("\"model\":\"{model}\""))
+    }
+
     /// Everything in order.
     pub fn all(&self) -> String {
         self.part(self.tokens.len()) + &self.finish + &self.done

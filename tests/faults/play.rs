@@ -146,6 +146,16 @@ fn play_end(wire: &mut Wire, asked: &Asked) -> bool {
             wire.send(format!("HTTP/1.1 200 OK\r\n{field}\r\n\r\n{}", half_of(asked)));
             wire.fin();
         }
+        "paced" => {
+            let paced = stream(shape, &super::answers::long_text());
+            wire.send(chunked_head(field));
+            for part in [&paced.opening].into_iter().chain(&paced.tokens).filter(|part| !part.is_empty()) {
+                wire.send(chunk(part));
+                std::thread::sleep(Duration::from_millis(40));
+            }
+            wire.send(chunk(&(paced.finish + &paced.done)) + "0\r\n\r\n");
+            return true;
+        }
         "extra_bytes" => {
             wire.send(sized("200 OK", field, &body_of(asked)) + "and more than was announced");
             wire.wait_for_end();

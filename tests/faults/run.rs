@@ -4,7 +4,6 @@
 use super::answers::{Shape, TOKENS};
 use super::client::{Answer, Client, post};
 use super::play::text_of;
-use super::process::wait_for;
 use super::table::{FAULTS, Out, Over, Row, WAITS};
 use super::world::World;
 use serde_json::Value;
@@ -300,10 +299,7 @@ fn every_fault_has_the_outcome_that_the_table_names_and_leaves_nothing_behind() 
     failed += played.iter().filter(|played| attempt(&played.case, || check_row(&world, played)).is_none()).count();
     assert_eq!(failed, 0, "cases have failed, see above");
     assert_eq!(world.metrics()["tollgate_panics_total"], 0.0);
-    wait_for("the descriptors to be back", || {
-        let now = (world.at_rest(BACK), world.gateway.descriptors());
-        (now == start).then_some(())
-    });
+    world.back_to(&start.0, start.1);
 }
 
 #[test]

@@ -135,6 +135,28 @@ impl World {
         World { gateway, at, admin, key: issued.out.trim().to_owned(), folder, _full: full }
     }
 
+    /// Waits until everything in use, and the number of descriptors, is what it was; tells what is not.
+    pub fn back_to(&self, start: &Use, descriptors: usize) {
+        self.back_to_within(start, descriptors, Duration::from_secs(20));
+    }
+
+    /// The same, for so long.
+    pub fn back_to_within(&self, start: &Use, descriptors: usize, patience: Duration) {
+        let begun = Instant::now();
+        loop {
+            let (now, open) = (self.at_rest(Duration::from_secs(10)), self.gateway.descriptors());
+            if now == *start && open <= descriptors {
+                return;
+            }
+            if begun.elapsed() > patience {
+                let names = fs::read_dir(format!("/proc/{}/fd", self.gateway.id())).unwrap();
+                let names: Vec<_> = names.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok()).collect();
+                panic!("{start:?} and {descriptors} descriptors have become {now:?} and {open}: {names:?}");
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     /// Another key.
     pub fn issue(&self, name: &str) -> String {
         let issued = run(self.folder.path(), &["keys", "issue", "--name", name], &[]);

@@ -347,8 +347,8 @@ impl World {
             Action::Dial { conn, addr, .. } => self.dialing.push((conn, addr.ip().to_string() == "10.0.0.2")),
             Action::Resolve { host, port } => self.asked.push((host, port)),
             Action::StopAccepting => self.draining = true,
+            Action::StartSuccessor => return Err("nobody has asked for a successor".to_string()),
             Action::Exit => self.exit = true,
-            Action::StartSuccessor => return Err("it starts a successor that nobody asked for".into()),
             Action::Close { conn, shut } => {
                 if let Some(index) = self.clients.iter().position(|client| client.pipe.conn == conn) {
                     return self.client_closed(index, shut);

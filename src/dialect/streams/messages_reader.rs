@@ -86,7 +86,9 @@ impl MessagesReader {
             Block::Think => text("thinking").map_or(Ok(()), |text| sink.take(Delta::Think(text))),
             Block::Tool(slot) => {
                 self.tools += 1;
-                let (id, name) = (text("id").unwrap_or_default(), text("name").unwrap_or_default());
+                // A call without a name is half an answer, as in a chat stream.
+                let Some(name) = text("name") else { return Err(StreamFault::Malformed) };
+                let id = text("id").unwrap_or_default();
                 sink.take(Delta::ToolOpen { slot, id, name })?;
                 let input = block.get("input").filter(|input| input.members().next().is_some());
                 let Some(input) = input else { return Ok(()) };

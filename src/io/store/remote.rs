@@ -1,6 +1,7 @@
 //! Owns a connection to a ledger in Redis or Valkey that several gateways share, and everything that is read and
 //! written there: keys, one row per request, sums by day, what keys have used and what hosts hold. Whatever must be
-//! decided or changed at once is one script (`scripts/*.lua`). Called by the shared store's thread and by the command line.
+//! decided or changed at once is one script (`scripts/*.lua`). Called by the shared store's thread and by the command
+//! line.
 //!
 //! **What a crash costs.** Redis writes its append-only file before it answers, so a committed row survives the death
 //! of the gateway and of Redis. What a power cut costs is Redis' setting (`appendfsync`): a second by default. Without

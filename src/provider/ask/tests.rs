@@ -48,18 +48,18 @@ fn the_tokens_of_a_prompt_are_its_words() {
             { "type": "text", "text": "What is\nthis?" },
             { "type": "image_url", "image_url": { "url": "data:," } },
         ] },
-        { "role": "assistant", "content": null, "tool_calls": [{ "function": { "name": "f", "arguments": "{\"a\": 1}" } }] },
+        { "role": "assistant", "content": null, "tool_calls": [{ "id": "c", "function": { "name": "f", "arguments": "{\"a\": 1}" } }] },
         { "role": "tool", "tool_call_id": "c", "content": "one two" },
     ] }));
     assert_eq!(ask.prompt, 2 + 3 + OTHER_PART_TOKENS + (1 + 2) + 2);
     let ask = messages(
-        json!({ "model": "m", "max_tokens": 9, "system": [{ "type": "text", "text": "a b" }], "messages": [
+        json!({ "model": "m", "max_tokens": 9, "tools": [{ "name": "f" }], "system": [{ "type": "text", "text": "a b" }], "messages": [
         { "role": "user", "content": "c" },
         { "role": "assistant", "content": [{ "type": "tool_use", "id": "t", "name": "f", "input": {} }] },
         { "role": "user", "content": [{ "type": "tool_result", "tool_use_id": "t", "content": [{ "type": "text", "text": "d e" }] }] },
     ] }),
     );
-    assert_eq!(ask.prompt, 2 + 1 + 2 + 2);
+    assert_eq!(ask.prompt, 1 + 2 + 1 + 2 + 2);
     assert_eq!(chat(json!({ "model": "m", "messages": [{ "role": "user", "content": "" }] })).prompt, 1);
 }
 
@@ -111,7 +111,7 @@ fn a_tool_is_called_when_forced_told_or_named_and_not_otherwise() {
 fn a_tools_result_ends_the_loop_even_when_a_tool_is_forced() {
     let mut body = with("use get_time", json!({ "tools": weather(), "tool_choice": "required" }));
     body["messages"].as_array_mut().unwrap().extend([
-        json!({ "role": "assistant", "content": null, "tool_calls": [] }),
+        json!({ "role": "assistant", "content": null, "tool_calls": [{ "id": "c", "function": { "name": "f", "arguments": "" } }] }),
         json!({ "role": "tool", "tool_call_id": "c", "content": "12:00" }),
     ]);
     let ask = chat(body);
@@ -119,7 +119,9 @@ fn a_tools_result_ends_the_loop_even_when_a_tool_is_forced() {
     let result = json!([{ "type": "tool_result", "tool_use_id": "t", "content": "12" }]);
     let tools = json!([{ "name": "look", "input_schema": {} }]);
     let body = json!({ "model": "m", "max_tokens": 99, "tools": tools, "tool_choice": { "type": "any" }, "messages": [
-        { "role": "user", "content": "look" }, { "role": "user", "content": result },
+        { "role": "user", "content": "look" },
+        { "role": "assistant", "content": [{ "type": "tool_use", "id": "t", "name": "look", "input": {} }] },
+        { "role": "user", "content": result },
     ] });
     assert!(names(&messages(body)).is_empty());
 }

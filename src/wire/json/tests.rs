@@ -320,3 +320,22 @@ fn a_view_of_anything_else_answers_nothing_and_does_not_panic() {
         assert!(view.items().count() <= text.len());
     }
 }
+
+#[test]
+fn the_place_of_a_fault_does_not_depend_on_how_the_bytes_came() {
+    for (text, at) in [
+        (&b"{\"a\xc9\x99\xff\":1}"[..], 5),
+        (b"\"\xc3\xa9\xe2\x82\"", 3),
+        (b"\"\xc3\xa9\xc3\xa9\xed\xa0\x80\"", 5),
+        (b"\"x\\uD800\"", 2),
+    ] {
+        let place = |result: Result<Log, ScanError>| match result {
+            Err(ScanError::Syntax(syntax)) => syntax.at,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(place(scan_whole(text)), at, "{text:?}");
+        for step in 1..=9 {
+            assert_eq!(place(scan_dripped(text, step)), at, "{text:?} by {step}");
+        }
+    }
+}
