@@ -51,7 +51,7 @@
 //! | a setting | [`policy::config`], and its row in [`docs::configuration`] |
 //! | an error | [`policy::refusal`] (one constructor), and where it is raised |
 //! | an endpoint | `gateway::admit::Endpoint`, `gateway::local`, `gateway/openapi.json`, [`docs::api`] |
-//! | a ledger column | [`policy::row`], [`io::store`] |
+//! | a ledger column | [`policy::row`], [`io::store`], both kinds of it |
 //!
 //! # Where the guarantees stand
 //!
@@ -62,7 +62,10 @@
 //! | no memory before its bound is checked | `gateway::charges`, [`wire::inbound`] |
 //! | stale names reach nobody | [`base::slots`] |
 //! | a slow client slows its provider | `gateway::upstream::upstream_wants_read` |
-//! | nothing is let through unmetered | `gateway::ledger` |
+//! | nothing is let through unmetered | `gateway::ledger`, `gateway::asking` |
+//! | no answer is complete before its row is safe (`before-reply`) | `gateway::commit` |
+//! | a jump of the clock neither frees nor blocks a key | [`policy::meter`], its accounts |
+//! | several hosts admit no more than one would | `io::store::remote`, its scripts |
 
 pub mod base;
 pub mod cli;

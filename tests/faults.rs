@@ -15,7 +15,10 @@ mod faults {
     mod run;
     mod soak;
     mod stalls;
+    #[path = "../support/mod.rs"]
+    mod support;
     mod table;
+    mod turns;
     mod wire;
     mod world;
 }

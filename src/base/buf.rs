@@ -4,6 +4,8 @@
 #[derive(Debug)]
 pub struct Pool {
     free: Vec<Vec<u8>>,
+    /// Large blocks that are done with, to be given back to the system where that holds nobody up.
+    heavy: Vec<Vec<u8>>,
     lent: usize,
     budget: usize,
 }
@@ -12,13 +14,15 @@ pub struct Pool {
 pub const BLOCK: usize = 4096;
 /// Storage above this many bytes is given back when no more than a block of it is in use.
 const LARGE: usize = 4 * BLOCK;
+/// Capacity in bytes from which on a block is not dropped on the spot.
+const HEAVY: usize = 4 << 20;
 /// Blocks kept for reuse beyond those lent; the rest goes back to the allocator.
 const FREE_MAX: usize = 256;
 
 impl Pool {
     /// A pool that wants to lend no more than `budget` bytes in all.
     pub fn new(budget: usize) -> Pool {
-        Pool { free: Vec::new(), lent: 0, budget }
+        Pool { free: Vec::new(), heavy: Vec::new(), lent: 0, budget }
     }
 
     /// Bytes lent at this moment.
@@ -44,12 +48,23 @@ impl Pool {
     /// A pool for buffers that leave together with storage of `lent` bytes. It stays counted here until
     /// [`Pool::reunite`].
     pub fn part(&self, lent: usize) -> Pool {
-        Pool { free: Vec::new(), lent, budget: usize::MAX }
+        Pool { free: Vec::new(), heavy: Vec::new(), lent, budget: usize::MAX }
     }
 
     /// What left with `lent` bytes is back with what `part` has lent by now.
-    pub fn reunite(&mut self, part: &Pool, lent: usize) {
+    pub fn reunite(&mut self, part: &mut Pool, lent: usize) {
         self.lent = self.lent - lent + part.lent;
+        self.heavy.append(&mut part.heavy);
+    }
+
+    /// Takes out the large blocks that are done with. Dropping one costs the system a visit to each of its pages.
+    pub fn heavy(&mut self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.heavy)
+    }
+
+    /// True when [`Pool::heavy`] has something.
+    pub fn has_heavy(&self) -> bool {
+        !self.heavy.is_empty()
     }
 
     fn lend(&mut self) -> Vec<u8> {
@@ -63,6 +78,8 @@ impl Pool {
         if block.capacity() == BLOCK && self.free.len() < FREE_MAX {
             block.clear();
             self.free.push(block);
+        } else if block.capacity() >= HEAVY {
+            self.heavy.push(block);
         }
     }
 }
@@ -228,7 +245,7 @@ mod tests {
         buf.release(&mut part);
         let mut other = Buf::adopt(&mut part, vec![1; 5000]);
         assert_eq!(pool.lent(), lent);
-        pool.reunite(&part, lent);
+        pool.reunite(&mut part, lent);
         assert_eq!(pool.lent(), other.capacity());
         other.release(&mut pool);
         assert_eq!(pool.lent(), 0);

@@ -425,6 +425,9 @@ impl Core for Gateway {
     }
 
     fn orders(&mut self) -> &mut Vec<Order> {
+        if self.pool.has_heavy() {
+            self.discard_heavy();
+        }
         &mut self.orders
     }
 

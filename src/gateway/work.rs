@@ -68,6 +68,8 @@ impl Own {
 
 #[derive(Debug)]
 enum Task {
+    /// Large blocks of memory, to be given back to the system.
+    Discard(Vec<Vec<u8>>),
     /// A whole answer of a provider of shape `from`, for a client of shape `to`.
     Reply { body: Buf, from: Shape, to: Shape, carry: Carry, chunked: bool },
     /// A request of shape `from`, for a provider of the other one.
@@ -105,7 +107,8 @@ impl Work {
             let product = run(task, &me.me(), &mut pool);
             (product, pool)
         }));
-        let product = done.ok().map(|(product, pool)| {
+        let product = done.ok().and_then(|(product, mut pool)| {
+            drop(pool.heavy());
             ticket.pool = pool;
             product
         });
@@ -113,8 +116,12 @@ impl Work {
     }
 }
 
-fn run(task: Task, me: &Me<'_>, pool: &mut Pool) -> Product {
-    match task {
+fn run(task: Task, me: &Me<'_>, pool: &mut Pool) -> Option<Product> {
+    Some(match task {
+        Task::Discard(blocks) => {
+            drop(blocks);
+            return None;
+        }
         Task::Reply { mut body, from, to, carry, chunked } => {
             let mut out = Vec::with_capacity(body.len() + REPLY_MORE);
             let read = match from == to {
@@ -137,7 +144,7 @@ fn run(task: Task, me: &Me<'_>, pool: &mut Pool) -> Product {
             let fed = flow.feed(&data, &mut held, pool, me, &mut out);
             Product::Events { flow, held, out, fed }
         }
-    }
+    })
 }
 
 /// Bytes that an answer may grow by without its storage having to: an id, a name, a usage.
@@ -166,6 +173,14 @@ impl Gateway {
         };
         let ticket = Ticket { exchange: xid, serial: self.works, pool: self.pool.part(lent), lent };
         self.orders.push(Order::Work(Box::new(Work { ticket, me, task })));
+    }
+
+    /// Has large blocks that are done with given back to the system elsewhere. Nobody waits for that.
+    pub(crate) fn discard_heavy(&mut self) {
+        let blocks = self.pool.heavy();
+        let me = Own { id: String::new(), model: Arc::from(""), created: 0, prompt_estimate: 0 };
+        let ticket = Ticket { exchange: Id::new(u32::MAX, 0), serial: 0, pool: self.pool.part(0), lent: 0 };
+        self.orders.push(Order::Work(Box::new(Work { ticket, me, task: Task::Discard(blocks) })));
     }
 
     /// Whether so many bytes are too many to be looked at in one turn.
@@ -222,11 +237,11 @@ impl Gateway {
             if let Some(product) = product {
                 product.release(&mut pool);
             }
-            return self.pool.reunite(&pool, ticket.lent);
+            return self.pool.reunite(&mut pool, ticket.lent);
         };
         ex.working = None;
         let (upstream, cid) = (ex.upstream, ex.client);
-        self.pool.reunite(&pool, ticket.lent);
+        self.pool.reunite(&mut pool, ticket.lent);
         match product {
             None => {
                 self.stats.panics += 1;

@@ -321,18 +321,20 @@ impl Inbound {
         refusal.map_or(Ok(rest), |refusal| Err((rest, refusal)))
     }
 
-    /// Appends payload. Grows in proportion to what has come, never beyond the declared length, and never by more
-    /// than one step at a time: the declaration of a size takes no memory.
+    /// Appends payload. Grows in proportion to what has come and never beyond the declared length, to all of it once a
+    /// step's worth has come: the declaration of a size alone takes no memory.
     fn store(&mut self, pool: &mut Pool, run: &[u8]) {
         if run.is_empty() {
             return;
         }
-        let announced = match self.reader {
-            Reader::Length(left) => usize::try_from(left).unwrap_or(usize::MAX),
+        let known = self.payload as usize;
+        let ahead = match self.reader {
+            // Growing a large block again and again can cost a copy of all of it.
+            Reader::Length(left) if known >= BODY_STEP_MAX => usize::try_from(left).unwrap_or(usize::MAX),
+            Reader::Length(left) => usize::try_from(left).unwrap_or(usize::MAX).min(known),
             Reader::Done => 0,
-            Reader::Chunked(_) | Reader::ToEnd => BODY_STEP_MAX,
+            Reader::Chunked(_) | Reader::ToEnd => known.min(BODY_STEP_MAX),
         };
-        let ahead = announced.min(self.payload as usize).min(BODY_STEP_MAX);
         self.rx.edit(pool, |out| {
             if out.capacity() - out.len() < run.len() {
                 out.reserve_exact(run.len() + ahead);

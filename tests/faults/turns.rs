@@ -1,0 +1,154 @@
+//! No call into the core is long: the largest requests and answers, slice by slice as the loop would give them, each
+//! call timed. The run is repeated and the quickest time of each call counts, so that nothing but the core's own work
+//! is measured, however busy the machine is.
+
+use super::answers::{Shape, whole};
+use super::client::post;
+use super::stalls::is_optimised;
+use super::support::setting::{KeyRing, Setting, begin, later};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tollgate::base::limits::IO_SLICE;
+use tollgate::base::seam::{Action, Conn, Core, Reply};
+use tollgate::base::time::Now;
+use tollgate::gateway::orders::{Notice, Order};
+use tollgate::gateway::{Gateway, Start};
+
+/// Repetitions of each run.
+const RUNS: usize = 4;
+/// What one turn may take of the loop's own time. A gateway that is not optimised is many times slower.
+const BOUND: Duration = Duration::from_millis(5);
+
+/// One core and the times of its calls.
+struct Bench {
+    gateway: Gateway,
+    now: Now,
+    times: Vec<Duration>,
+    upstream: Option<Conn>,
+}
+
+impl Bench {
+    fn new() -> (Bench, String) {
+        let mut keys = KeyRing::default();
+        keys.issue("key", &["plan=open"]);
+        let mut setting = Setting::default();
+        setting.set("plan open", "requests = 1000");
+        setting.set("model small", "request_timeout = \"1h\"");
+        let start = Start { seed: [7; 32], client_listeners: 1, keys: keys.records.clone(), ..Start::default() };
+        let now = begin();
+        let gateway = Gateway::new(Arc::new(setting.high()), start, now);
+        (Bench { gateway, now, times: Vec::new(), upstream: None }, keys.texts["key"].clone())
+    }
+
+    /// One call, timed; then what it has asked for is done, untimed where another thread would do it.
+    fn call(&mut self, call: impl FnOnce(&mut Gateway, Now)) {
+        self.time(call);
+        loop {
+            let orders = std::mem::take(self.gateway.orders());
+            let works = orders.into_iter().filter_map(|order| match order {
+                Order::Work(work) => Some(Notice::Worked(work.run())),
+                _ => None,
+            });
+            let notices: Vec<Notice> = works.collect();
+            let dials = std::mem::take(self.gateway.actions());
+            if notices.is_empty() && dials.is_empty() {
+                return self.gateway.dirty().clear();
+            }
+            for notice in notices {
+                self.time(|gateway, now| gateway.notice(notice, now));
+            }
+            for action in dials {
+                if let Action::Dial { conn, .. } = action {
+                    self.upstream = Some(conn);
+                    self.time(|gateway, now| gateway.reply(Reply::Dialed(conn), now));
+                }
+            }
+        }
+    }
+
+    fn time(&mut self, call: impl FnOnce(&mut Gateway, Now)) {
+        self.now = later(self.now, 100);
+        let begun = Instant::now();
+        call(&mut self.gateway, self.now);
+        self.times.push(begun.elapsed());
+    }
+
+    fn give(&mut self, conn: Conn, bytes: &[u8]) {
+        bytes.chunks(IO_SLICE).for_each(|slice| self.call(|gateway, now| gateway.bytes(conn, slice, now)));
+    }
+
+    /// Takes everything that is to be sent.
+    fn take(&mut self, conn: Conn) -> usize {
+        let mut all = 0;
+        loop {
+            let count = self.gateway.unsent(conn).len().min(IO_SLICE);
+            if count == 0 {
+                return all;
+            }
+            self.call(|gateway, now| gateway.wrote(conn, count, now));
+            all += count;
+        }
+    }
+}
+
+/// A request to `model` with `words` in it, answered by `answer`; the times of all calls.
+fn run(path: &str, model: &str, words: &str, answer: Option<&str>) -> Vec<Duration> {
+    let (mut bench, key) = Bench::new();
+    let peer = SocketAddr::from(([192, 0, 2, 1], 999));
+    let client = bench.gateway.accepted(0, peer, bench.now).unwrap();
+    let body = format!(
+        "{{\"model\":\"{model}\",\"max_tokens\":99,\"messages\":[{{\"role\":\"user\",\"content\":\"{words}\"}}]}}"
+    );
+    bench.give(client, &post(path, &[("authorization", &format!("Bearer {key}"))], &body));
+    if let Some(answer) = answer {
+        let upstream = bench.upstream.expect("a dialed upstream");
+        assert!(bench.take(upstream) > words.len());
+        let length = answer.len();
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n");
+        bench.give(upstream, (head + answer).as_bytes());
+        assert!(bench.take(client) >= answer.len());
+    } else {
+        assert!(bench.gateway.unsent(client).starts_with(b"HTTP/1.1 200 "));
+    }
+    bench.times
+}
+
+fn bytes(megabytes: usize) -> usize {
+    megabytes * if is_optimised() { 1_000_000 } else { 100_000 }
+}
+
+#[test]
+fn no_call_into_the_core_takes_long_however_large_the_body() {
+    let plain = "lorem ipsum ".repeat(bytes(32) / 12);
+    let escaped = "\\u00e9\\n\\\"ö漢".repeat(bytes(32) / 18);
+    let hello = "hello".to_owned();
+    let small = whole(Shape::Chat, "one");
+    let small_message = whole(Shape::Messages, "one");
+    let (big, big_message) = (whole(Shape::Chat, &"a".repeat(bytes(50))), whole(Shape::Messages, &plain));
+    let (chat, count) = ("/v1/chat/completions", "/v1/messages/count_tokens");
+    let runs = [
+        ("32 MB request", chat, "small", &plain, Some(&small)),
+        ("32 MB, escapes", chat, "small", &escaped, Some(&small)),
+        ("32 MB, translated", chat, "large", &plain, Some(&small_message)),
+        ("32 MB to count", count, "large", &escaped, None),
+        ("50 MB answer", chat, "small", &hello, Some(&big)),
+        ("32 MB answer, translated", chat, "large", &hello, Some(&big_message)),
+    ];
+    println!("{:<26} {:>7} {:>9} {:>9}", "", "calls", "p99", "max");
+    let mut slow = Vec::new();
+    for (name, path, model, words, answer) in runs {
+        let mut best: Vec<Duration> = Vec::new();
+        for _ in 0..RUNS {
+            let times = run(path, model, words, answer.map(String::as_str));
+            best = if best.is_empty() { times } else { best.into_iter().zip(times).map(|(a, b)| a.min(b)).collect() };
+        }
+        best.sort();
+        let most = best[best.len() - 1];
+        println!("{name:<26} {:>7} {:>9.1?} {most:>9.1?}", best.len(), best[best.len() * 99 / 100]);
+        if most > if cfg!(debug_assertions) { BOUND * 20 } else { BOUND } {
+            slow.push(name);
+        }
+    }
+    assert!(slow.is_empty(), "a call took too long: {slow:?}");
+}
