@@ -171,12 +171,12 @@ impl World {
         lines.filter_map(|line| line.rsplit_once(' ')).map(|(k, v)| (k.to_owned(), v.parse().unwrap())).collect()
     }
 
-    /// What is in use at this moment. The client connection that asks is not counted.
+    /// What is in use at this moment; connections of the admin listener are not counted.
     pub fn usage(&self) -> Use {
         let metrics = self.metrics();
         let of = |name: &str| metrics[name] as u64;
         Use {
-            clients: of("tollgate_client_connections") - 1,
+            clients: of("tollgate_client_connections"),
             upstreams: of("tollgate_upstream_connections"),
             idle: of("tollgate_upstream_idle_connections"),
             holds: of("tollgate_open_holds"),
