@@ -23,8 +23,9 @@
 //!
 //! Everything that decides is a **sans-I/O core**: [`gateway::Gateway`] owns connection state and buffers and is driven
 //! by the verbs of [`base::seam::Core`]. It takes `now` as an argument and a seed at its start, so that a simulator can
-//! drive the whole product without a socket. [`io::reactor`] is the one loop that drives it for real. Three helper
-//! threads exist only because looking up names, committing rows and writing to stderr can block.
+//! drive the whole product without a socket. [`io::reactor`] is the one loop that drives it for real. Helper
+//! threads exist only because looking up names, committing rows and writing to stderr can block, and because reading
+//! tens of megabytes in one piece takes long (`gateway::work`).
 //!
 //! # The one way of a request
 //!
@@ -61,6 +62,7 @@
 //! | no memory before its bound is checked | `gateway::charges`, [`wire::inbound`] |
 //! | stale names reach nobody | [`base::slots`] |
 //! | a slow client slows its provider | `gateway::upstream::upstream_wants_read` |
+//! | no body or answer holds the loop | `gateway::work`, `limits::{WORK_MIN, TURN_TIME}` |
 //! | nothing is let through unmetered | `gateway::ledger` |
 
 pub mod base;
