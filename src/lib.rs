@@ -17,7 +17,7 @@
 //! | [`gateway`] | the sans-I/O core; the only place where the others meet | all above |
 //! | [`io`] | sockets, TLS, clocks, signals, the helper threads for names, ledger and log | the seam, policy's data |
 //!
-//! [`provider`] is the simulated provider, a second core on the same seam; [`cli`] puts everything together.
+//! [`docs`] holds the manuals: API, configuration, operations, threats. [`provider`] is the simulated provider, a second core on the same seam; [`cli`] puts everything together.
 //!
 //! # One thread that matters
 //!
@@ -44,12 +44,12 @@
 //! | a header sent to providers | `gateway::outgoing::Template` |
 //! | a header of our answers | `gateway::answers::Head` |
 //! | a plan limit | [`policy::plan`] (field), [`policy::config`] (key), [`policy::meter`] (check), `LimitKind` (words) |
-//! | a metric | `gateway::stats` |
-//! | a field of the log line | `gateway::log` |
+//! | a metric | `gateway::stats`, and its row in [`docs::operations`] |
+//! | a field of the log line | `gateway::log`, and its row in [`docs::operations`] |
 //! | a request field that is validated | [`dialect::request`] |
-//! | a setting | [`policy::config`], and its row in that module's documentation |
+//! | a setting | [`policy::config`], and its row in [`docs::configuration`] |
 //! | an error | [`policy::refusal`] (one constructor), and where it is raised |
-//! | an endpoint | `gateway::admit::Endpoint`, `gateway::local` |
+//! | an endpoint | `gateway::admit::Endpoint`, `gateway::local`, `gateway/openapi.json`, [`docs::api`] |
 //! | a ledger column | [`policy::row`], [`io::store`] |
 //!
 //! # Where the guarantees stand
@@ -66,6 +66,7 @@
 pub mod base;
 pub mod cli;
 pub mod dialect;
+pub mod docs;
 pub mod gateway;
 pub mod io;
 pub mod policy;
