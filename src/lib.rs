@@ -68,7 +68,6 @@
 //! | a jump of the clock neither frees nor blocks a key | [`policy::meter`], its accounts |
 //! | several hosts admit no more than one would | `io::store::remote`, its scripts |
 //! | no body or answer holds the loop | `gateway::work`, `limits::{WORK_MIN, TURN_TIME}` |
-//! | nothing is let through unmetered | `gateway::ledger` |
 
 pub mod base;
 pub mod cli;
