@@ -3,9 +3,6 @@
 //!
 //! Exit codes: 0 done, 1 failed, 2 misused (contract section 6).
 
-#[doc = include_str!("operations.md")]
-pub mod operations {}
-
 pub mod check;
 pub mod demo;
 pub mod demo_config;

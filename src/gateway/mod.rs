@@ -6,9 +6,6 @@
 //! (which target, which connection) → `upstream` (the provider's connection) → `relay` (the answer's way back) →
 //! `exchange::conclude` (its one end).
 
-#[doc = include_str!("api.md")]
-pub mod api {}
-
 mod admit;
 mod answers;
 mod asking;
