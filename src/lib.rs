@@ -24,8 +24,9 @@
 //!
 //! Everything that decides is a **sans-I/O core**: [`gateway::Gateway`] owns connection state and buffers and is driven
 //! by the verbs of [`base::seam::Core`]. It takes `now` as an argument and a seed at its start, so that a simulator can
-//! drive the whole product without a socket. [`io::reactor`] is the one loop that drives it for real. Three helper
-//! threads exist only because looking up names, committing rows and writing to stderr can block.
+//! drive the whole product without a socket. [`io::reactor`] is the one loop that drives it for real. Helper
+//! threads exist only because looking up names, committing rows and writing to stderr can block, and because reading
+//! tens of megabytes in one piece takes long (`gateway::work`).
 //!
 //! # The one way of a request
 //!
@@ -66,6 +67,7 @@
 //! | no answer is complete before its row is safe (`before-reply`) | `gateway::commit` |
 //! | a jump of the clock neither frees nor blocks a key | [`policy::meter`], its accounts |
 //! | several hosts admit no more than one would | `io::store::remote`, its scripts |
+//! | no body or answer holds the loop | `gateway::work`, `limits::{WORK_MIN, TURN_TIME}` |
 
 pub mod base;
 pub mod cli;

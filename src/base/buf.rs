@@ -151,12 +151,11 @@ impl Buf {
         result
     }
 
-    /// Appends to a buffer that becomes large: grows by at most `step` bytes beyond what is needed, so that little of
-    /// the budget lies idle.
-    pub fn push_in_steps(&mut self, pool: &mut Pool, bytes: &[u8], step: usize) {
+    /// Appends to a buffer that becomes large: when it has to grow, by `ahead` bytes more than what is needed now.
+    pub fn push_ahead(&mut self, pool: &mut Pool, bytes: &[u8], ahead: usize) {
         self.edit(pool, |out| {
             if out.capacity() - out.len() < bytes.len() {
-                out.reserve_exact(bytes.len() + out.len().min(step));
+                out.reserve_exact(bytes.len().max(ahead));
             }
             out.extend_from_slice(bytes);
         });
@@ -239,7 +238,7 @@ mod tests {
     fn what_leaves_with_a_part_of_the_pool_stays_counted_until_it_is_back() {
         let mut pool = Pool::new(1 << 20);
         let mut buf = Buf::default();
-        buf.push_in_steps(&mut pool, &[7; 10_000], 1000);
+        buf.push_ahead(&mut pool, &[7; 10_000], 1000);
         let lent = buf.capacity();
         let mut part = pool.part(lent);
         buf.release(&mut part);

@@ -117,6 +117,9 @@ pub const QUIET_WAIT: Duration = Duration::from_secs(2);
 pub const SUCCESSOR_WAIT: Duration = Duration::from_secs(30);
 /// How long idle connections are left open when draining begins, for requests that are on their way.
 pub const DRAIN_IDLE_GRACE: Duration = Duration::from_millis(500);
+/// Blocks from this size on are surely extended by moving pages, not by copying (glibc: above the largest
+/// `M_MMAP_THRESHOLD`, 32 MiB).
+pub const EXTENDED_MIN: usize = 34 << 20;
 /// Bytes of one body or event that are read or translated on the loop itself; more is given to a helper thread.
 pub const WORK_MIN: usize = 512 * 1024;
 /// Time one turn of the loop spends on connections before it writes what has come of it and polls again; so that no

@@ -120,6 +120,8 @@ pub(crate) struct Exchange {
     pub(crate) relay: Relay,
     /// `last` is a whole answer that is sent from where it lies.
     pub(crate) bulk: bool,
+    /// Bytes of a whole answer as far as they are announced.
+    pub(crate) announced: Option<u64>,
     /// A whole answer as it is collected, or the partial event of a stream.
     pub(crate) held: Buf,
     /// Bytes of the answer's end that wait until its row is committed.
@@ -182,6 +184,7 @@ impl Exchange {
             carry: None,
             relay: Relay::None,
             bulk: false,
+            announced: None,
             held: Buf::default(),
             last: Buf::default(),
             lease: Lease::default(),

@@ -10,7 +10,7 @@ use super::respond::Opening;
 use super::upstream::Upstream;
 use super::work::LAST_OF_ONE;
 use crate::base::buf::Buf;
-use crate::base::limits::{BODY_STEP_MAX, DONE_GRACE, ERROR_BODY_MAX, HIGH_WATER};
+use crate::base::limits::{BODY_STEP_MAX, DONE_GRACE, ERROR_BODY_MAX, EXTENDED_MIN, HIGH_WATER};
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
 use crate::dialect::errors;
@@ -19,7 +19,7 @@ use crate::dialect::{self, Broken, ErrorText, Heard, Me, Progress, StreamFault, 
 use crate::policy::usage::{Usage, UsageSource};
 use crate::wire::Shape;
 use crate::wire::body::{LAST_CHUNK, write_chunk, write_chunk_size};
-use crate::wire::head::{Method, ResponseHead};
+use crate::wire::head::{Framing, Method, ResponseHead};
 
 /// Words for an answer that is not what was asked for.
 const NOT_A_STREAM: &str = "the provider answered a streamed request with something that is not a stream";
@@ -90,6 +90,10 @@ impl Gateway {
             return Err(Fault::from(FaultKind::BadBody(ENCODED)));
         }
         if !ex.stream {
+            ex.announced = match head.framing {
+                Framing::Length(length) => Some(length),
+                _ => None,
+            };
             ex.relay = Relay::Whole(Heard::default());
             return Ok(());
         }
@@ -123,7 +127,8 @@ impl Gateway {
                 Step::Failed(Fault::from(FaultKind::TooLarge("max_response")))
             }
             _ if fits => {
-                ex.held.push_in_steps(&mut self.pool, data, BODY_STEP_MAX);
+                let ahead = ahead_of(ex.held.len(), ex.announced, limit);
+                ex.held.push_ahead(&mut self.pool, data, ahead);
                 Step::More
             }
             _ => Step::More,
@@ -517,6 +522,17 @@ impl Gateway {
         self.scratch = bytes;
         self.close_stream(ex, now);
     }
+}
+
+/// How far the storage of an answer grows ahead when it has to. Growing a large block again and again can cost a copy
+/// of all of it: so once a step's worth has come, all that was announced is taken at once, or where nothing was, so
+/// much that the system extends it without copying. What is not written to takes no memory.
+fn ahead_of(length: usize, announced: Option<u64>, limit: usize) -> usize {
+    if length < BODY_STEP_MAX {
+        return length;
+    }
+    let most = announced.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(EXTENDED_MIN.max(length + length / 4));
+    most.min(limit).saturating_sub(length)
 }
 
 /// What a complete answer is charged: as reported, estimated where nothing was.
