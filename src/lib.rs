@@ -17,7 +17,7 @@
 //! | [`gateway`] | the sans-I/O core; the only place where the others meet | all above |
 //! | [`io`] | sockets, TLS, clocks, signals, the helper threads for names, ledger and log | the seam, policy's data |
 //!
-//! [`provider`] is the simulated provider, a second core on the same seam; [`cli`] puts everything together.
+//! [`docs`] holds the manuals: API, configuration, operations, threats. [`provider`] is the simulated provider, a second core on the same seam; [`cli`] puts everything together.
 //!
 //! # One thread that matters
 //!
@@ -45,13 +45,13 @@
 //! | a header sent to providers | `gateway::outgoing::Template` |
 //! | a header of our answers | `gateway::answers::Head` |
 //! | a plan limit | [`policy::plan`] (field), [`policy::config`] (key), [`policy::meter`] (check), `LimitKind` (words) |
-//! | a metric | `gateway::stats` |
-//! | a field of the log line | `gateway::log` |
+//! | a metric | `gateway::stats`, and its row in [`docs::operations`] |
+//! | a field of the log line | `gateway::log`, and its row in [`docs::operations`] |
 //! | a request field that is validated | [`dialect::request`] |
-//! | a setting | [`policy::config`], and its row in that module's documentation |
+//! | a setting | [`policy::config`], and its row in [`docs::configuration`] |
 //! | an error | [`policy::refusal`] (one constructor), and where it is raised |
-//! | an endpoint | `gateway::admit::Endpoint`, `gateway::local` |
-//! | a ledger column | [`policy::row`], [`io::store`] |
+//! | an endpoint | `gateway::admit::Endpoint`, `gateway::local`, `gateway/openapi.json`, [`docs::api`] |
+//! | a ledger column | [`policy::row`], [`io::store`], both kinds of it |
 //!
 //! # Where the guarantees stand
 //!
@@ -63,11 +63,15 @@
 //! | stale names reach nobody | [`base::slots`] |
 //! | a slow client slows its provider | `gateway::upstream::upstream_wants_read` |
 //! | no body or answer holds the loop | `gateway::work`, `limits::{WORK_MIN, TURN_TIME}` |
-//! | nothing is let through unmetered | `gateway::ledger` |
+//! | nothing is let through unmetered | `gateway::ledger`, `gateway::asking` |
+//! | no answer is complete before its row is safe (`before-reply`) | `gateway::commit` |
+//! | a jump of the clock neither frees nor blocks a key | [`policy::meter`], its accounts |
+//! | several hosts admit no more than one would | `io::store::remote`, its scripts |
 
 pub mod base;
 pub mod cli;
 pub mod dialect;
+pub mod docs;
 pub mod gateway;
 pub mod io;
 pub mod policy;

@@ -19,7 +19,7 @@ pub mod serve;
 pub mod store;
 pub mod usage;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use output::Failure;
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -106,6 +106,11 @@ pub struct ModelsArgs {
     /// Print JSON instead of a table
     #[arg(long)]
     pub json: bool,
+}
+
+/// What can be typed, for completions and the man page.
+pub fn definition() -> clap::Command {
+    Cli::command()
 }
 
 /// Reads `args`, the program's name first, and runs the command they name.

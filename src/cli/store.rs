@@ -1,20 +1,28 @@
 //! Opens the ledger for commands, beside a running gateway or without one.
 
 use super::output::Failure;
+#[cfg(feature = "redis")]
 use crate::io::store::book::StoreError;
 use crate::io::store::ledger::Ledger;
+#[cfg(feature = "redis")]
 use crate::io::store::remote::Remote;
 use crate::io::store::sqlite::{Mode, Sqlite};
 use crate::policy::config::{High, StoreUrl};
 
 /// Opens the ledger, and makes one where there is none.
 pub fn open(high: &High) -> Result<Ledger, Failure> {
-    let opened = match &high.store.url {
-        StoreUrl::Sqlite(path) => Sqlite::open(path, Mode::Shared).map(Ledger::Sqlite),
-        StoreUrl::Redis(_) => remote(high).map(|remote| Ledger::Remote(Box::new(remote))),
-    };
-    opened.map_err(Failure::failed)
+    match &high.store.url {
+        StoreUrl::Sqlite(path) => Sqlite::open(path, Mode::Shared).map(Ledger::Sqlite).map_err(Failure::failed),
+        #[cfg(feature = "redis")]
+        StoreUrl::Redis(_) => remote(high).map(|remote| Ledger::Remote(Box::new(remote))).map_err(Failure::failed),
+        #[cfg(not(feature = "redis"))]
+        StoreUrl::Redis(_) => Err(Failure::failed(NO_SHARED)),
+    }
 }
+
+/// Said where a configuration asks for what this binary was built without.
+#[cfg(not(feature = "redis"))]
+pub(super) const NO_SHARED: &str = "store.url: this binary was built without shared ledgers (the feature `redis`)";
 
 /// Opens the ledger if there is one: a command that only reads leaves no file behind.
 pub fn open_existing(high: &High) -> Result<Option<Ledger>, Failure> {
@@ -25,6 +33,7 @@ pub fn open_existing(high: &High) -> Result<Option<Ledger>, Failure> {
 }
 
 /// Connects to a shared ledger.
+#[cfg(feature = "redis")]
 pub(super) fn remote(high: &High) -> Result<Remote, StoreError> {
     let name = high.store.url.to_string();
     let StoreUrl::Redis(url) = &high.store.url else {

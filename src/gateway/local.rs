@@ -14,6 +14,9 @@ use crate::policy::refusal::Refusal;
 use crate::wire::head::{Field, Method, RequestHead};
 use std::io::Write;
 
+/// The description of what clients are offered (OpenAPI 3.1), and our version in quotes for it.
+const OPENAPI: &str = include_str!("openapi.json");
+const VERSION: &str = concat!("\"", env!("CARGO_PKG_VERSION"), "\"");
 /// Bytes of a model id in a path, percent-encoded.
 const PATH_ID_MAX: usize = 1024;
 
@@ -98,6 +101,10 @@ impl Gateway {
         }
         match head.path.of(bytes) {
             b"/healthz" => out.extend_from_slice(b"ok\n"),
+            b"/openapi.json" => {
+                out.extend_from_slice(OPENAPI.replace("\"VERSION\"", VERSION).as_bytes());
+                return (200, JSON);
+            }
             b"/readyz" if ready => out.extend_from_slice(b"ready\n"),
             b"/readyz" => {
                 out.extend_from_slice(b"not ready\n");
@@ -112,7 +119,7 @@ impl Gateway {
                 return (401, TEXT);
             }
             _ => {
-                out.extend_from_slice(b"/healthz, /readyz and /metrics are served here\n");
+                out.extend_from_slice(b"/healthz, /readyz, /metrics and /openapi.json are served here\n");
                 return (404, TEXT);
             }
         }

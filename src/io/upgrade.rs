@@ -2,7 +2,7 @@
 //! successor, with a channel between the two. Knows nothing of what is said on it. Called by the command line.
 //!
 //! Both ways are the same: descriptors from 3 on, their number in `LISTEN_FDS`, their names in `LISTEN_FDNAMES`
-//! (sd_listen_fds(3)). The channel is the last of them, called [`CHANNEL`]; a listener called [`ADMIN`] serves health.
+//! (sd_listen_fds(3)). The channel is the last of them, called `CHANNEL`; a listener called `ADMIN` serves health.
 
 use command_fds::{CommandFdExt, FdMapping};
 use listenfd::ListenFd;

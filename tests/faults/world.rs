@@ -171,7 +171,7 @@ impl World {
         lines.filter_map(|line| line.rsplit_once(' ')).map(|(k, v)| (k.to_owned(), v.parse().unwrap())).collect()
     }
 
-    /// What is in use at this moment; connections of the admin listener are not counted.
+    /// What is in use at this moment. Connections to the admin listener are not counted.
     pub fn usage(&self) -> Use {
         let metrics = self.metrics();
         let of = |name: &str| metrics[name] as u64;

@@ -290,7 +290,10 @@ fn stream(shape: Shape, data: &[u8]) {
     if result.is_err() {
         error_event(shape.other(), "upstream_error", 500, "broken", ME.id, &mut out);
     }
-    let (_, again, _) = translated(shape.other(), true, &out, out.len().max(1));
+    // A chat stream may hold what no messages stream can, pieces of one call after the next has begun; so it is read
+    // as it is.
+    let read = if shape == Shape::Chat { translated } else { tapped };
+    let (_, again, _) = read(shape.other(), true, &out, out.len().max(1));
     match result {
         Ok(()) => assert_eq!(again, Ok(()), "{}", String::from_utf8_lossy(&out)),
         Err(_) => assert!(matches!(again, Err(StreamFault::Error(_))), "{again:?}: {}", String::from_utf8_lossy(&out)),

@@ -1,13 +1,16 @@
 //! The ledger of a running gateway, of either kind: opened, read at the start, and kept by its thread.
 
 use crate::base::time::{Now, Unix};
+#[cfg(feature = "redis")]
 use crate::cli::store::remote;
 use crate::gateway::orders::Notice;
 use crate::gateway::{Gateway, Start};
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::Note;
 use crate::io::store::book::StoreError;
+#[cfg(feature = "redis")]
 use crate::io::store::remote::Remote;
+#[cfg(feature = "redis")]
 use crate::io::store::shared::{self, SharedHandle, SharedNotice};
 use crate::io::store::sqlite::Sqlite;
 use crate::io::store::{self, Duties, StoreHandle, StoreNotice};
@@ -22,12 +25,14 @@ pub(super) enum Opened {
     /// A file that nobody else serves from.
     File(Sqlite),
     /// One that other hosts use too.
+    #[cfg(feature = "redis")]
     Shared(Box<Remote>),
 }
 
 /// The thread of a ledger.
 pub(super) enum Keeper {
     File(StoreHandle),
+    #[cfg(feature = "redis")]
     Shared(SharedHandle),
 }
 
@@ -43,6 +48,9 @@ impl Opened {
                 let durable = config.store.durability == Durability::BeforeReply;
                 store::open_owner(path, durable).map(Opened::File).map_err(failed)
             }
+            #[cfg(not(feature = "redis"))]
+            StoreUrl::Redis(_) => Err(crate::cli::store::NO_SHARED.to_string()),
+            #[cfg(feature = "redis")]
             StoreUrl::Redis(_) => remote(config).map(|remote| Opened::Shared(Box::new(remote))).map_err(failed),
         }
     }
@@ -51,6 +59,7 @@ impl Opened {
     pub(super) fn warnings(&mut self) -> Result<Vec<String>, String> {
         match self {
             Opened::File(_) => Ok(Vec::new()),
+            #[cfg(feature = "redis")]
             Opened::Shared(remote) => remote.warnings().map_err(failed),
         }
     }
@@ -62,6 +71,7 @@ impl Opened {
             .map_err(|_| "no entropy is available".to_string())?;
         let db = match self {
             Opened::File(db) => db,
+            #[cfg(feature = "redis")]
             Opened::Shared(remote) => {
                 return Ok(Start { seed, keys: remote.list_keys().map_err(failed)?, ..Start::default() });
             }
@@ -90,6 +100,7 @@ impl Opened {
         let tell = move |notice| drop(mailbox.send(Note::Notice(notice)));
         let kept = match self {
             Opened::File(db) => store::spawn(db, duties, move |notice| tell(plain(notice))).map(Keeper::File),
+            #[cfg(feature = "redis")]
             Opened::Shared(remote) => {
                 let tell = move |notice| match notice {
                     SharedNotice::Store(notice) => tell(plain(notice)),
@@ -117,6 +128,7 @@ impl Keeper {
     pub(super) fn write(&self, rows: Vec<Row>) -> Vec<Row> {
         match self {
             Keeper::File(handle) => handle.write(rows),
+            #[cfg(feature = "redis")]
             Keeper::Shared(handle) => handle.write(rows),
         }
     }
@@ -125,6 +137,7 @@ impl Keeper {
     pub(super) fn ask(&self, asks: &mut Vec<Ask>) {
         match self {
             Keeper::File(_) => asks.clear(),
+            #[cfg(feature = "redis")]
             Keeper::Shared(handle) => handle.ask(asks),
         }
     }
@@ -133,6 +146,7 @@ impl Keeper {
     pub(super) fn release(&self, releases: &mut Vec<Release>) {
         match self {
             Keeper::File(_) => releases.clear(),
+            #[cfg(feature = "redis")]
             Keeper::Shared(handle) => handle.release(releases),
         }
     }

@@ -345,8 +345,10 @@ fn write_limits(ask: &Ask<'_>, out: &mut Vec<u8>) {
         key(out, bound);
         write_count(out, max);
     }
-    for (name, text) in [(Name::Temperature, "temperature"), (Name::TopP, "top_p")] {
-        if let Some(value) = ask.get(name, text).filter(|v| abilities.sampling && v.kind() == Kind::Number) {
+    // The messages shape only documents these two, so a value that the chat shape does not have counts as absent.
+    for (name, text, most) in [(Name::Temperature, "temperature", 2.0), (Name::TopP, "top_p", 1.0)] {
+        let fits = |value: &Raw<'_>| value.number().is_some_and(|number| (0.0..=most).contains(&number));
+        if let Some(value) = ask.get(name, text).filter(fits).filter(|_| abilities.sampling) {
             key(out, text);
             out.extend_from_slice(value.bytes());
         }

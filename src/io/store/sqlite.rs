@@ -20,7 +20,7 @@ use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Written into the file (`application_id`): "Toll".
@@ -93,9 +93,10 @@ pub struct Sqlite {
 type Fallible<T> = rusqlite::Result<T>;
 
 impl Sqlite {
-    /// Opens the file, makes it (mode 0600) where there is none, and brings its tables up to date. An owner takes the
-    /// lock beside it (`<file>.lock`) first. Starts with `synchronous = FULL`.
+    /// Opens the file, makes it (mode 0600, in a folder of mode 0700) where there is none, and brings its tables up to
+    /// date. An owner takes the lock beside it (`<file>.lock`) first. Starts with `synchronous = FULL`.
     pub fn open(path: &Path, mode: Mode) -> Result<Sqlite, StoreError> {
+        create_folder(path).map_err(|error| StoreError::File(path.to_path_buf(), error))?;
         let lock = match mode {
             Mode::Owner => Some(take_lock(path)?),
             Mode::Shared => None,
@@ -298,6 +299,16 @@ fn take_lock(path: &Path) -> Result<File, StoreError> {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(StoreError::Locked(path.to_path_buf())),
         Err(TryLockError::Error(error)) => Err(StoreError::File(lock_path, error)),
+    }
+}
+
+/// Makes the folder of the file, for its owner's eyes, where there is none.
+fn create_folder(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() && !folder.exists() => {
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+        }
+        _ => Ok(()),
     }
 }
 

@@ -219,6 +219,16 @@ fn the_files_are_for_their_owners_eyes() {
 }
 
 #[test]
+fn a_folder_that_is_not_there_is_made_for_its_owner_alone() {
+    let place = Place::new("folder");
+    let inner = place.0.join("a/b");
+    Sqlite::open(&inner.join("ledger.db"), Mode::Owner).unwrap();
+    for folder in [place.0.join("a"), inner] {
+        assert_eq!(std::fs::metadata(folder).unwrap().permissions().mode() & 0o777, 0o700);
+    }
+}
+
+#[test]
 fn a_strangers_database_and_a_newer_one_are_left_alone() {
     let place = Place::new("strange");
     rusqlite::Connection::open(place.file()).unwrap().execute_batch("CREATE TABLE t (x)").unwrap();

@@ -1,0 +1,16 @@
+//! The manuals, kept beside the code and checked by `tests/docs.rs` where they repeat what the code says. No code.
+
+#[doc = include_str!("api.md")]
+pub mod api {}
+
+#[doc = include_str!("configuration.md")]
+pub mod configuration {}
+
+#[doc = include_str!("operations.md")]
+pub mod operations {}
+
+#[doc = include_str!("threats.md")]
+pub mod threats {}
+
+#[doc = include_str!("past.md")]
+pub mod past {}

@@ -1,0 +1,11 @@
+//! What is written for people, held against what the program does: the OpenAPI document, the configuration reference,
+//! the operations guide's tables, the systemd units, completions and man pages.
+
+mod docs {
+    mod openapi;
+    mod reference;
+    #[path = "../edge/rig.rs"]
+    #[allow(dead_code)]
+    mod rig;
+    mod units;
+}

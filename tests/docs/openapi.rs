@@ -1,0 +1,250 @@
+//! The OpenAPI document against real answers: every status, header and body must be as it says, and it must say nothing
+//! that is never answered.
+
+use super::rig::{Gate, Rig, chat, get, rest};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::io::Write;
+
+/// Fields of HTTP itself, which the document does not list.
+const OF_HTTP: [&str; 5] = ["date", "content-type", "content-length", "transfer-encoding", "connection"];
+
+/// Statuses in the document that need times or sizes which other tests spend; all are `Error`s of the same form.
+const ELSEWHERE: [u16; 8] = [408, 414, 417, 431, 501, 503, 504, 505];
+
+struct Answer {
+    status: u16,
+    fields: Vec<(String, String)>,
+    body: String,
+}
+
+fn ask(gate: &Gate, request: &str) -> Answer {
+    let mut stream = gate.connect();
+    let closing = request.replacen("\r\nhost: h", "\r\nconnection: close\r\nhost: h", 1);
+    stream.write_all(closing.as_bytes()).unwrap();
+    let text = rest(&mut stream);
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let mut lines = head.split("\r\n");
+    let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    let field = |line: &str| line.split_once(": ").map(|(name, value)| (name.to_string(), value.to_string())).unwrap();
+    let fields: Vec<(String, String)> = lines.map(field).collect();
+    let chunked = fields.iter().any(|(name, _)| name == "transfer-encoding");
+    Answer { status, body: if chunked { dechunked(body) } else { body.to_string() }, fields }
+}
+
+fn dechunked(mut text: &str) -> String {
+    let mut out = String::new();
+    while let Some((size, rest)) = text.split_once("\r\n") {
+        let size = usize::from_str_radix(size, 16).unwrap();
+        out.push_str(&rest[..size]);
+        text = rest[size..].strip_prefix("\r\n").unwrap();
+    }
+    out
+}
+
+fn resolve<'a>(doc: &'a Value, value: &'a Value) -> &'a Value {
+    match value["$ref"].as_str() {
+        Some(path) => doc.pointer(path.trim_start_matches('#')).unwrap_or_else(|| panic!("{path} is missing")),
+        None => value,
+    }
+}
+
+/// Whether `instance` fits `schema`, whose references mean parts of `doc`.
+fn fits(doc: &Value, schema: &Value, instance: &Value, what: &str) {
+    let mut whole = schema.clone();
+    whole["components"] = doc["components"].clone();
+    let validator = jsonschema::draft202012::new(&whole).unwrap();
+    let errors: Vec<String> = validator.iter_errors(instance).map(|error| error.to_string()).collect();
+    assert!(errors.is_empty(), "{what}: {errors:?} in {instance}");
+}
+
+fn check(doc: &Value, path: &str, method: &str, answer: &Answer) {
+    let what = format!("{method} {path} {}", answer.status);
+    let operation = &doc["paths"][path][method];
+    let response = resolve(doc, &operation["responses"][answer.status.to_string()]);
+    assert!(response.is_object(), "{what} is not in the document: {}", answer.body);
+    for (name, value) in answer.fields.iter().filter(|(name, _)| !OF_HTTP.contains(&name.as_str())) {
+        let header = resolve(doc, &response["headers"][name]);
+        assert!(header.is_object(), "{what}: header {name} is not in the document");
+        let integer = header["schema"]["type"] == "integer";
+        let instance = if integer { json!(value.parse::<u64>().unwrap()) } else { json!(value) };
+        fits(doc, &header["schema"], &instance, &format!("{what}: {name}"));
+    }
+    for (name, header) in response["headers"].as_object().unwrap() {
+        let required = resolve(doc, header)["required"] == true;
+        assert!(!required || answer.fields.iter().any(|(field, _)| field == name), "{what}: {name} is missing");
+    }
+    let (_, kind) = answer.fields.iter().find(|(name, _)| name == "content-type").unwrap();
+    let kind = kind.split(';').next().unwrap();
+    let content = &response["content"][kind];
+    assert!(content.is_object(), "{what}: {kind} is not in the document");
+    if kind == "application/json" {
+        return fits(doc, &content["schema"], &serde_json::from_str(&answer.body).unwrap(), &what);
+    }
+    let data = answer.body.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| *data != "[DONE]");
+    let events: Vec<Value> = data.map(|data| serde_json::from_str(data).unwrap()).collect();
+    assert!(!events.is_empty());
+    events.iter().for_each(|event| fits(doc, &content["x-event-data"], event, &what));
+}
+
+fn messages(key: &str, path: &str, body: &str) -> String {
+    let length = body.len();
+    format!(
+        "POST {path} HTTP/1.1\r\nhost: h\r\nx-api-key: {key}\r\nanthropic-version: 2023-06-01\r\n\
+         content-length: {length}\r\n\r\n{body}"
+    )
+}
+
+fn setting(name: &str) -> Rig {
+    let rig = Rig::new(name, "max_body = \"64KiB\"");
+    let models = format!(
+        "{}[[providers]]\nname = \"m\"\nshape = \"messages\"\nbase_url = \"http://{}\"\n\
+         [[models]]\nid = \"claude\"\ncontext = \"1M\"\ntargets = [{{ provider = \"m\", model = \"y\" }}]\n",
+        rig.models("small"),
+        rig.provider
+    );
+    let plans = "[[plans]]\nname = \"default\"\n[[plans]]\nname = \"none\"\nrequests = 1\nwindow = \"7d\"\n";
+    rig.configure("max_body = \"64KiB\"", &models, plans);
+    rig
+}
+
+fn document(gate: &Gate) -> Value {
+    let mut stream = super::rig::connect(gate.admin);
+    stream.write_all(b"GET /openapi.json HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n").unwrap();
+    let text = rest(&mut stream);
+    assert!(text.contains("content-type: application/json"), "{text}");
+    serde_json::from_str(text.split_once("\r\n\r\n").unwrap().1).unwrap()
+}
+
+#[test]
+fn every_answer_is_as_the_document_says_and_every_entry_of_the_document_is_answered() {
+    let rig = setting("openapi-answers");
+    let (key, narrow, spent) = (rig.issue(""), rig.issue("--endpoints quota --models small"), rig.issue("--plan none"));
+    let list_only = rig.issue("--endpoints models");
+    let gate = rig.start();
+    let doc = document(&gate);
+    assert_eq!(doc["info"]["version"], env!("CARGO_PKG_VERSION"));
+    let ask_chat = |key: &str, stream: bool, text: &str| ask(&gate, &chat(key, "small", stream, text));
+    let hello = r#"{"model":"claude","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}"#;
+    let streamed = hello.replace("\"max_tokens\"", "\"stream\":true,\"max_tokens\"");
+    let failing = hello.replace("hi", "hi #sim status=503");
+    let get_with = |key: &str, path: &str| ask(&gate, &get(key, path).replacen("connection: close\r\n", "", 1));
+    let versioned = |path: &str| {
+        let request = get(&key, path).replacen("connection: close", "anthropic-version: 2023-06-01", 1);
+        ask(&gate, &request)
+    };
+    let other = |method: &str, path: &str, key: &str| {
+        ask(&gate, &format!("{method} {path} HTTP/1.1\r\nhost: h\r\nauthorization: Bearer {key}\r\n\r\n"))
+    };
+    let broken =
+        |method: &str, path: &str| ask(&gate, &format!("{method} {path} HTTP/1.1\r\nhost: h\r\nhost: h\r\n\r\n"));
+    assert_eq!(ask_chat(&spent, false, "the only one").status, 200);
+    let (chat_path, messages_path, count) = ("/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens");
+    let large = "x".repeat(70_000);
+    let mut seen = BTreeSet::new();
+    let mut see = |path: &str, method: &str, status: u16, answer: Answer| {
+        assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
+        check(&doc, path, method, &answer);
+        seen.insert((path.to_string(), method.to_string(), status));
+    };
+    see("/", "get", 200, get_with("none", "/"));
+    see("/", "get", 405, other("POST", "/", ""));
+    see(chat_path, "post", 200, ask_chat(&key, false, "hello"));
+    see(chat_path, "post", 200, ask_chat(&key, true, "hello"));
+    see(chat_path, "post", 200, ask_chat(&key, true, "hello #sim error_after=3"));
+    see(chat_path, "post", 200, ask(&gate, &chat(&key, "claude", true, "hello")));
+    see(chat_path, "post", 404, ask(&gate, &chat(&key, "unknown", false, "hello")));
+    see(chat_path, "post", 413, ask_chat(&key, false, &large));
+    see(chat_path, "post", 429, ask_chat(&spent, false, "one more"));
+    see(chat_path, "post", 500, ask_chat(&key, false, "hello #sim status=503 retry_after=7"));
+    see(chat_path, "post", 500, ask_chat(&key, false, "hello #sim status=401"));
+    see(messages_path, "post", 200, ask(&gate, &messages(&key, messages_path, hello)));
+    see(messages_path, "post", 200, ask(&gate, &messages(&key, messages_path, &streamed)));
+    see(messages_path, "post", 404, ask(&gate, &messages(&key, messages_path, &hello.replace("claude", "x"))));
+    see(messages_path, "post", 413, ask(&gate, &messages(&key, messages_path, &hello.replace("hi", &large))));
+    see(messages_path, "post", 429, ask(&gate, &messages(&spent, messages_path, hello)));
+    see(messages_path, "post", 500, ask(&gate, &messages(&key, messages_path, &failing)));
+    see(count, "post", 200, ask(&gate, &messages(&key, count, hello)));
+    see(count, "post", 413, ask(&gate, &messages(&key, count, &hello.replace("hi", &large))));
+    for path in [chat_path, messages_path, count] {
+        see(path, "post", 401, other("POST", path, "nothing"));
+        see(path, "post", 403, other("POST", path, &narrow));
+        see(path, "post", 405, other("GET", path, &key));
+        see(
+            path,
+            "post",
+            400,
+            ask(&gate, &messages(&key, path, "{}").replace("x-api-key: ", "authorization: Bearer ")),
+        );
+    }
+    for (template, path) in
+        [("/v1/models", "/v1/models"), ("/v1/models/{id}", "/v1/models/small"), ("/v1/quota", "/v1/quota")]
+    {
+        see(template, "get", 200, get_with(&key, path));
+        see(template, "get", 200, versioned(path));
+        see(template, "get", 401, get_with("nothing", path));
+        see(template, "get", 405, other("DELETE", path, &key));
+        see(template, "get", 400, broken("GET", path));
+        // Whoever may use nothing but chat still sees the list; a scope that permits none of these is not issued.
+        see(template, "get", 404, get_with(&key, &format!("{path}/or/not")));
+    }
+    see("/", "get", 400, broken("GET", "/"));
+    see("/v1/models", "get", 403, get_with(&narrow, "/v1/models"));
+    see("/v1/models/{id}", "get", 403, get_with(&narrow, "/v1/models/small"));
+    see("/v1/quota", "get", 403, get_with(&list_only, "/v1/quota"));
+    complete(&doc, &seen);
+}
+
+/// Nothing stands in the document that is not answered.
+fn complete(doc: &Value, seen: &BTreeSet<(String, String, u16)>) {
+    let mut unseen = Vec::new();
+    for (path, item) in doc["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            for status in operation["responses"].as_object().unwrap().keys() {
+                let status: u16 = status.parse().unwrap();
+                if !ELSEWHERE.contains(&status) && !seen.contains(&(path.clone(), method.clone(), status)) {
+                    unseen.push(format!("{method} {path} {status}"));
+                }
+            }
+        }
+    }
+    // A count is never of a model, so never of an unknown one.
+    unseen.retain(|entry| entry != "post /v1/messages/count_tokens 404");
+    assert!(unseen.is_empty(), "{unseen:?}");
+}
+
+#[test]
+fn requests_that_the_document_allows_are_accepted_and_others_are_not() {
+    let rig = setting("openapi-requests");
+    let key = rig.issue("");
+    let gate = rig.start();
+    let doc = document(&gate);
+    let one = json!([{"role": "user", "content": "hi"}]);
+    let bodies = [
+        json!({"messages": one, "model": "small"}),
+        json!({"messages": one, "model": "small", "temperature": 2, "top_p": 1.0, "stop": ["a"], "user": "u"}),
+        json!({"messages": one, "model": "small", "temperature": 2.1}),
+        json!({"messages": one, "model": "small", "top_p": -0.1}),
+        json!({"messages": one, "model": "small", "max_tokens": 0}),
+        json!({"messages": one, "model": "small", "max_tokens": "5"}),
+        json!({"messages": one, "model": 5}),
+        json!({"messages": [], "model": "small"}),
+        json!({"model": "small"}),
+        json!({"messages": [{"role": "robot", "content": "hi"}], "model": "small"}),
+        json!({"messages": one, "model": "small", "stream": "yes"}),
+        json!({"messages": one, "model": "small", "tools": {}}),
+        json!({"messages": one, "model": "small", "stop": [1]}),
+        json!({"messages": one, "model": "small", "response_format": []}),
+        json!({"messages": one, "model": "small", "stream": null, "max_tokens": null}),
+    ];
+    let mut schema = json!({"$ref": "#/components/schemas/ChatRequest"});
+    schema["components"] = doc["components"].clone();
+    let validator = jsonschema::draft202012::new(&schema).unwrap();
+    for body in bodies {
+        let text = body.to_string();
+        let head = format!("authorization: Bearer {key}\r\ncontent-length: {}", text.len());
+        let answer = ask(&gate, &format!("POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\n{head}\r\n\r\n{text}"));
+        let expected = if validator.is_valid(&body) { 200 } else { 400 };
+        assert_eq!(answer.status, expected, "{body}: {}", answer.body);
+    }
+}

@@ -1,0 +1,43 @@
+//! What a release carries besides the binary.
+
+use std::process::Command;
+
+/// systemd's own check, with a program that exists in the place of the installed one.
+#[test]
+fn the_units_are_valid_and_the_service_is_confined() {
+    let folder = std::env::temp_dir().join(format!("tollgate-units-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts");
+    for unit in ["tollgate.service", "tollgate.socket"] {
+        let text = std::fs::read_to_string(format!("{scripts}/{unit}")).unwrap();
+        std::fs::write(folder.join(unit), text.replace("/usr/bin/tollgate", env!("CARGO_BIN_EXE_tollgate"))).unwrap();
+    }
+    let analyze = |args: &[&str]| {
+        let output = Command::new("systemd-analyze").current_dir(&folder).args(args).output().unwrap();
+        (
+            output.status.success(),
+            format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr)),
+        )
+    };
+    let (good, said) = analyze(&["verify", "./tollgate.service", "./tollgate.socket"]);
+    assert!(good && said.is_empty(), "{said}");
+    // Exposure 0 is best, 10 worst; `--threshold` counts in tenths.
+    let (good, said) = analyze(&["security", "--offline=yes", "--threshold=20", "./tollgate.service"]);
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(good, "{said}");
+}
+
+#[test]
+fn completions_and_man_pages_come_from_the_definitions() {
+    let command = tollgate::cli::definition();
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command.clone()).render(&mut page).unwrap();
+    let page = String::from_utf8(page).unwrap();
+    let mut completion = Vec::new();
+    clap_complete::generate(clap_complete::Shell::Bash, &mut command.clone(), "tollgate", &mut completion);
+    let completion = String::from_utf8(completion).unwrap();
+    for name in command.get_subcommands().map(clap::Command::get_name) {
+        assert!(page.contains(&format!("tollgate\\-{name}(1)")), "{name}: {page}");
+        assert!(completion.contains(name));
+    }
+}
