@@ -17,7 +17,8 @@
 //! | [`gateway`] | the sans-I/O core; the only place where the others meet | all above |
 //! | [`io`] | sockets, TLS, clocks, signals, the helper threads for names, ledger and log | the seam, policy's data |
 //!
-//! [`docs`] holds the manuals: API, configuration, operations, threats. [`provider`] is the simulated provider, a second core on the same seam; [`cli`] puts everything together.
+//! [`docs`] holds the manuals: API, configuration, operations, threats. [`provider`] is the simulated provider,
+//! a second core on the same seam; [`cli`] puts everything together.
 //!
 //! # One thread that matters
 //!
