@@ -17,8 +17,8 @@
 //! | [`gateway`] | the sans-I/O core; the only place where the others meet | all above |
 //! | [`io`] | sockets, TLS, clocks, signals, the helper threads for names, ledger and log | the seam, policy's data |
 //!
-//! [`docs`] holds the manuals: API, configuration, operations, threats. [`provider`] is the simulated provider,
-//! a second core on the same seam; [`cli`] puts everything together.
+//! [`provider`] is the simulated provider, a second core on the same seam; [`cli`] puts everything together. The
+//! manuals (API, configuration, operations, threats) are in [`docs`].
 //!
 //! # One thread that matters
 //!
@@ -63,11 +63,11 @@
 //! | no memory before its bound is checked | `gateway::charges`, [`wire::inbound`] |
 //! | stale names reach nobody | [`base::slots`] |
 //! | a slow client slows its provider | `gateway::upstream::upstream_wants_read` |
-//! | no body or answer holds the loop | `gateway::work`, `limits::{WORK_MIN, TURN_TIME}` |
 //! | nothing is let through unmetered | `gateway::ledger`, `gateway::asking` |
 //! | no answer is complete before its row is safe (`before-reply`) | `gateway::commit` |
 //! | a jump of the clock neither frees nor blocks a key | [`policy::meter`], its accounts |
 //! | several hosts admit no more than one would | `io::store::remote`, its scripts |
+//! | no body or answer holds the loop | `gateway::work`, `limits::{WORK_MIN, TURN_TIME}` |
 
 pub mod base;
 pub mod cli;

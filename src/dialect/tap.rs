@@ -4,6 +4,7 @@
 //! Called by the gateway's relay.
 
 mod event;
+mod mould;
 mod reply;
 
 pub use reply::whole;
@@ -14,6 +15,7 @@ use super::tokens::Estimator;
 use super::usage::Reported;
 use crate::base::buf::{Buf, Pool};
 use crate::wire::Shape;
+use mould::Mould;
 
 /// What an answer is to say of itself.
 #[derive(Copy, Clone, Debug)]
@@ -81,6 +83,7 @@ struct Relay {
     show_usage: bool,
     reported: Reported,
     relayed: Estimator,
+    mould: Mould,
     finish_seen: bool,
     finished: bool,
 }
@@ -88,7 +91,8 @@ struct Relay {
 impl Relay {
     fn new(shape: Shape, show_usage: bool) -> Relay {
         let (reported, relayed) = (Reported::default(), Estimator::new());
-        Relay { shape, show_usage, reported, relayed, finish_seen: false, finished: false }
+        let mould = Mould::default();
+        Relay { shape, show_usage, reported, relayed, mould, finish_seen: false, finished: false }
     }
 }
 
@@ -102,7 +106,9 @@ impl StreamTap {
     /// Back to the start of another stream; storage is kept.
     pub fn reset(&mut self, shape: Shape, show_usage: bool, max_event: usize) {
         self.0.reset(max_event);
-        self.0.inner = Relay::new(shape, show_usage);
+        let mut mould = std::mem::take(&mut self.0.inner.mould);
+        mould.reset();
+        self.0.inner = Relay { mould, ..Relay::new(shape, show_usage) };
     }
 
     /// Takes decoded body bytes. `held` carries the event under way from call to call; complete events are appended

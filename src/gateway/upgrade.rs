@@ -27,8 +27,13 @@ pub(crate) enum Handover {
     None,
     /// The successor is starting.
     Starting,
-    /// It is ready. What has begun to arrive may still be admitted until then.
-    Quieting(Mono),
+    /// It is ready. What has begun to arrive may still be admitted.
+    Quieting {
+        /// Not in this turn yet: until its end the listeners are open.
+        after: Mono,
+        /// Not longer than this.
+        until: Mono,
+    },
     /// It owns admission and the ledger.
     Given,
 }
@@ -74,17 +79,15 @@ impl Gateway {
         if self.handover != Handover::Starting || self.draining.is_some() {
             return;
         }
-        self.handover = Handover::Quieting(now.mono.after(QUIET_WAIT));
+        self.handover = Handover::Quieting { after: now.mono, until: now.mono.after(QUIET_WAIT) };
         // Streams end in their own time; TERM still bounds it.
         self.drain_until(now.mono.after(DRAIN_IDLE_GRACE), Mono::NEVER, now);
     }
 
     /// Gives the ledger away as soon as nobody is left whose request might still have to be admitted.
     pub(crate) fn hand_over_on(&mut self, now: Now) {
-        let Handover::Quieting(until) = self.handover else { return };
-        let arriving = |phase| matches!(phase, ClientPhase::Head | ClientPhase::Body | ClientPhase::Discard);
-        let quiet = !self.clients.iter().any(|(_, client)| !client.admin && arriving(client.phase));
-        if !quiet && now.mono < until {
+        let Handover::Quieting { after, until } = self.handover else { return };
+        if now.mono <= after || (!self.is_quiet() && now.mono < until) {
             return;
         }
         self.handover = Handover::Given;
@@ -94,6 +97,12 @@ impl Gateway {
         let running: Vec<Running> = own.chain(inherited).collect();
         self.log_upgrade("handed over", now);
         self.orders.push(Order::HandOver(running));
+    }
+
+    /// Nobody's request may still have to be admitted.
+    fn is_quiet(&self) -> bool {
+        let arriving = |phase| matches!(phase, ClientPhase::Head | ClientPhase::Body | ClientPhase::Discard);
+        !self.clients.iter().any(|(_, client)| !client.admin && arriving(client.phase))
     }
 
     fn running(&self, ex: &super::exchange::Exchange) -> Option<Running> {
@@ -116,7 +125,8 @@ impl Gateway {
     /// When handing over goes on by itself.
     pub(crate) fn handover_deadline(&self) -> Option<Mono> {
         match self.handover {
-            Handover::Quieting(until) => Some(until),
+            Handover::Quieting { after, .. } if self.is_quiet() => Some(Mono(after.0 + 1)),
+            Handover::Quieting { until, .. } => Some(until),
             _ => None,
         }
     }
@@ -159,7 +169,7 @@ impl Gateway {
 
     /// Whether leaving now would lose rows that a predecessor is still to bring, or end before handing over.
     pub(crate) fn is_needed(&self) -> bool {
-        self.inheritance.present || matches!(self.handover, Handover::Quieting(_))
+        self.inheritance.present || matches!(self.handover, Handover::Quieting { .. })
     }
 
     /// Rows are safe: tells the predecessor about those of its own.

@@ -386,6 +386,24 @@ pub fn check(document: &[u8]) -> Result<(), Syntax> {
     }
 }
 
+/// Whether `raw` is the inside of a JSON string: complete escapes, valid UTF-8, no quote and no control character.
+pub fn is_string_inside(raw: &[u8]) -> bool {
+    let mut at = 0;
+    loop {
+        at = skip_plain(raw, at);
+        let step = match raw.get(at) {
+            None => return true,
+            Some(b'\\') => escape(&raw[at..]),
+            Some(0x80..) => multibyte(&raw[at..]),
+            Some(_) => return false,
+        };
+        match step {
+            Ok(len) if len > 0 => at += len,
+            _ => return false,
+        }
+    }
+}
+
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = 0x8080_8080_8080_8080;
 

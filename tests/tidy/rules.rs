@@ -31,6 +31,8 @@ const LAYERS: [Layer; 8] = [
         name: "io",
         layers: &["base", "policy"],
         crates: &[
+            "command_fds",
+            "listenfd",
             "mio",
             "redis",
             "ring",
@@ -52,12 +54,14 @@ const LAYERS: [Layer; 8] = [
 ];
 
 /// Every crate of `Cargo.toml`; those a layer does not list are forbidden to it.
-const CRATES: [&str; 18] = [
+const CRATES: [&str; 20] = [
     "ahash",
     "clap",
+    "command_fds",
     "crc32fast",
     "httparse",
     "jiff",
+    "listenfd",
     "mio",
     "redis",
     "ring",

@@ -11,6 +11,9 @@ use crate::wire::{Shape, Span};
 /// Values to replace that one event may hold; more of them (a name repeated again and again) is no sane event.
 const SPLICES_MAX: usize = 8;
 
+/// The name of the events that carry a message's text.
+const DELTA: &[u8] = b"content_block_delta";
+
 /// What an upstream says of itself and we say of ourselves.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Own {
@@ -29,6 +32,11 @@ struct Seen {
     error: Option<Span>,
     choices: Option<Span>,
     finish: bool,
+    /// Texts that count as relayed, and the last of them, without its quotes.
+    texts: u32,
+    text: Span,
+    /// Where in what was written that text begins; see [`Seen::write`].
+    text_at: usize,
 }
 
 impl Seen {
@@ -43,8 +51,13 @@ impl Seen {
         span.map(|span| Raw::new(span.of(data)))
     }
 
+    /// True if one text is all that matters of the event: another that differs in its text alone is treated alike.
+    fn is_text_alone(&self) -> bool {
+        self.texts == 1 && self.usage.is_none() && !self.finish && !self.text.is_empty()
+    }
+
     /// Appends `data` with id and model in place, added where they are missing.
-    fn write(&self, data: &[u8], me: &Me<'_>, out: &mut Vec<u8>) {
+    fn write(&mut self, data: &[u8], me: &Me<'_>, out: &mut Vec<u8>) {
         let has = |own| self.splices.iter().flatten().any(|(_, there)| *there == own);
         let inside = self.object.start as usize + 1;
         out.extend_from_slice(&data[..inside]);
@@ -61,10 +74,17 @@ impl Seen {
             out.push(b',');
         }
         let mut from = inside;
+        let text = self.text.start as usize;
         for (span, own) in self.splices.iter().flatten() {
+            if (from..span.start as usize).contains(&text) {
+                self.text_at = out.len() + text - from;
+            }
             out.extend_from_slice(&data[from..span.start as usize]);
             write_string(out, if *own == Own::Id { me.id } else { me.model });
             from = span.end as usize;
+        }
+        if text >= from {
+            self.text_at = out.len() + text - from;
         }
         out.extend_from_slice(&data[from..]);
     }
@@ -115,7 +135,14 @@ impl Relay {
             out.extend_from_slice(b":\n\n");
             return Ok(false);
         }
-        let seen = self.look(data, chat_value)?;
+        if name.is_empty()
+            && let Some(text) = self.mould.text(data)
+        {
+            self.relayed.feed_json(text);
+            self.mould.fill(text, out);
+            return Ok(true);
+        }
+        let mut seen = self.look(data, chat_value)?;
         self.fail_on_error(&seen, data, name)?;
         let reported = seen.value(seen.usage, data).map(Reported::from_chat);
         self.reported.merge(reported.unwrap_or_default());
@@ -124,11 +151,15 @@ impl Relay {
             return Ok(true);
         }
         self.finish_seen |= seen.finish;
+        let begin = out.len();
         out.extend_from_slice(b"data: ");
         let from = out.len();
         seen.write(data, me, out);
         join_lines(&mut out[from..]);
         out.extend_from_slice(b"\n\n");
+        if name.is_empty() && seen.is_text_alone() {
+            self.mould.cast(data, seen.text, &out[begin..], seen.text_at - begin);
+        }
         Ok(true)
     }
 
@@ -137,7 +168,13 @@ impl Relay {
         if data.trim_ascii() == b"[DONE]" {
             return Ok(false);
         }
-        let seen = self.look(data, messages_value)?;
+        let is_delta = name == DELTA;
+        if is_delta && let Some(text) = self.mould.text(data) {
+            self.relayed.feed_json(text);
+            out.extend_from_slice(frame.raw);
+            return Ok(true);
+        }
+        let mut seen = self.look(data, messages_value)?;
         self.fail_on_error(&seen, data, name)?;
         let kind = seen.value(seen.kind, data).unwrap_or(Raw::NULL);
         let reported = seen.value(seen.usage, data).map(Reported::from_messages);
@@ -158,6 +195,9 @@ impl Relay {
             out.push(b'\n');
         }
         out.extend_from_slice(frame.raw);
+        if is_delta && seen.is_text_alone() && kind.is("content_block_delta") {
+            self.mould.cast(data, seen.text, data, seen.text.start as usize);
+        }
         self.finished = kind.is("message_stop");
         Ok(name != b"ping" && !kind.is("ping"))
     }
@@ -167,7 +207,9 @@ impl Relay {
         let relayed = &mut self.relayed;
         let mut walk = Walk::new(|buf: &[u8], path: &[K], token, whole: Span| {
             if value(path, token, whole, &mut seen) && token == Token::String {
-                relayed.feed_json(&buf[whole.start as usize + 1..whole.end as usize - 1]);
+                seen.texts += 1;
+                seen.text = Span { start: whole.start + 1, end: whole.end - 1 };
+                relayed.feed_json(seen.text.of(buf));
             }
         });
         let scanned = Scanner::new().finish(data, &mut walk);

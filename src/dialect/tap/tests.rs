@@ -419,3 +419,93 @@ fn what_is_no_answer_is_told_from_an_error() {
         assert_eq!(broken(shape, r#"{"object":"error","message":"m","type":"t"}"#), error("m"));
     }
 }
+
+/// One event through a tap that has seen nothing, or with `warm` through one that has just seen that event.
+fn one(shape: Shape, warm: Option<&str>, event: &str) -> (Vec<u8>, Heard, Result<Progress, StreamFault>) {
+    let mut tap = StreamTap::new(shape, true, 1 << 20);
+    let (mut held, mut pool, mut out) = (Buf::default(), Pool::new(1 << 20), Vec::new());
+    let mut before = Heard::default();
+    if let Some(warm) = warm {
+        tap.feed(warm.as_bytes(), &mut held, &mut pool, &ME, &mut out).unwrap();
+        before = tap.heard();
+        // Whether an event opens the stream is no business of the mould's: both begin alike.
+        out.clear();
+    }
+    let result = tap.feed(event.as_bytes(), &mut held, &mut pool, &ME, &mut out);
+    let mut heard = tap.heard();
+    heard.relayed_tokens -= before.relayed_tokens;
+    held.release(&mut pool);
+    (out, heard, result)
+}
+
+#[test]
+fn an_event_like_the_one_before_is_treated_as_if_it_came_first() {
+    let chat = |text: &str| {
+        format!(
+            "data: {{\"id\":\"c\", \"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{text}\"}},\
+             \"finish_reason\":null}}],\"model\":\"m\",\"usage\":null}}\n\n"
+        )
+    };
+    let messages = |text: &str| {
+        format!(
+            "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":0,\
+             \"delta\":{{\"type\":\"text_delta\",\"text\":\"{text}\"}}}}\n\n"
+        )
+    };
+    let texts = [
+        "",
+        " heron",
+        "a\\nb",
+        "\\\"",
+        "\\\\",
+        "\\",
+        "\\\\\\",
+        "\\u00e9",
+        "\\ud83e\\udd80",
+        "\\ud83e",
+        "\\u00",
+        "é漢🦀",
+        "\u{1}",
+        "tab\there",
+        "\"",
+        "x\"},\"finish_reason\":\"stop\",\"y\":{\"z\":\"",
+        "\",\"content\":\"",
+        "x\"}},{\"index\":1,\"delta\":{\"content\":\"y",
+        "\\q",
+        "null",
+    ];
+    for (shape, event) in [(Shape::Chat, &chat as &dyn Fn(&str) -> String), (Shape::Messages, &messages)] {
+        let mut sound = 0;
+        for text in texts {
+            let (first, fitted) = (one(shape, None, &event(text)), one(shape, Some(&event(" words")), &event(text)));
+            // Tokens of one text after another may be rounded differently by one.
+            assert!(first.1.relayed_tokens.abs_diff(fitted.1.relayed_tokens) <= 1, "{text:?}");
+            assert_eq!((&first.0, first.1.reported, &first.2), (&fitted.0, fitted.1.reported, &fitted.2), "{text:?}");
+            sound += usize::from(first.2.is_ok());
+        }
+        assert!(sound > 8 && sound < texts.len(), "{sound} of {} are sound", texts.len());
+    }
+    let error = "data: {\"error\":{\"message\":\"overloaded\"}}\n\n";
+    assert_eq!(one(Shape::Chat, Some(&chat(" words")), error), one(Shape::Chat, None, error));
+}
+
+#[test]
+fn the_mould_is_used_and_a_stream_that_never_fits_gives_it_up() {
+    let event =
+        |pad: usize, text: &str| format!("{{\"pad\":{pad},\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}]}}");
+    let span = |event: &str, text: &str| {
+        let at = event.find(text).unwrap();
+        crate::wire::Span::new(at, at + text.len())
+    };
+    let mut mould = mould::Mould::default();
+    let first = event(1, "one");
+    mould.cast(first.as_bytes(), span(&first, "one"), first.as_bytes(), span(&first, "one").start as usize);
+    assert_eq!(mould.text(event(1, "two").as_bytes()), Some(&b"two"[..]));
+    assert_eq!(mould.text(event(2, "two").as_bytes()), None);
+    for pad in 0..100 {
+        let next = event(pad + 10, "one");
+        assert_eq!(mould.text(next.as_bytes()), None);
+        mould.cast(next.as_bytes(), span(&next, "one"), next.as_bytes(), span(&next, "one").start as usize);
+    }
+    assert_eq!(mould.text(event(109, "two").as_bytes()), None, "it is still cast");
+}

@@ -112,3 +112,23 @@ fn other_framings_are_read_alike() {
         assert_eq!(clean(&read(name).unwrap()), clean(&plain));
     }
 }
+
+#[test]
+fn a_call_without_a_name_is_half_an_answer_in_either_direction() {
+    let block = r#"{"type":"tool_use","id":"toolu_1","input":{}}"#;
+    let messages = format!(
+        "event: content_block_start\ndata: {{\"type\":\"content_block_start\",\"index\":0,\
+         \"content_block\":{block}}}\n\n\
+         event: message_delta\ndata: {{\"type\":\"message_delta\",\"delta\":{{\"stop_reason\":\"tool_use\"}}}}\n\n\
+         event: message_stop\ndata: {{\"type\":\"message_stop\"}}\n\n"
+    );
+    let call = r#"{"index":0,"id":"a","function":{"arguments":"{}"}}"#;
+    let chat = format!(
+        "data: {{\"choices\":[{{\"delta\":{{\"tool_calls\":[{call}]}},\"finish_reason\":\"tool_calls\"}}]}}\n\n\
+         data: [DONE]\n\n"
+    );
+    for (from, text) in [(Shape::Messages, messages), (Shape::Chat, chat)] {
+        let outcome = stream_every_way(from, &Carry::default(), true, &ME, &text);
+        assert_eq!(outcome.result, Err(StreamFault::Malformed), "{}", outcome.out);
+    }
+}
