@@ -99,7 +99,7 @@ fn idle(rig: &Rig, gate: &mut Gate) -> String {
     let took = asked.elapsed().as_millis();
     drop(clients);
     gate.until("all are gone", |gate| gate.metric("tollgate_client_connections") == 0);
-    format!("{count} held: {each} bytes each, {work} ms·10 of work in a second; an honest answer took {took} ms")
+    format!("{count} held: {each} bytes each, {} ms of work in a second; an honest answer took {took} ms", work * 10)
 }
 
 fn too_many(rig: &Rig, gate: &mut Gate) -> String {
