@@ -357,10 +357,6 @@ impl Scanner {
             let step = match buf.get(self.at..).unwrap_or_default() {
                 [] => return Ok(false),
                 [b'"', ..] => break,
-                [b'\\', b'n' | b'"' | b'\\' | b't', ..] => {
-                    self.at += 2;
-                    continue;
-                }
                 rest @ [b'\\', ..] => escape(rest),
                 rest @ [0x80..=0xff, ..] => multibyte(rest),
                 _ => Err("a control character must be escaped"),

@@ -9,9 +9,25 @@ const LANES: usize = 16;
 const FILLER: u8 = b'a';
 
 /// Offset of the first byte from `at` on that cannot be passed over in a JSON string without a second look: a quote, a
-/// backslash, a control character, or one that is not ASCII. Else the end.
-pub(super) fn to_special(buf: &[u8], at: usize) -> usize {
-    find(buf, at, |bytes| must_be_escaped(bytes) | bytes)
+/// control character, one that is not ASCII, or a backslash but for the short escapes that nearly all texts are full
+/// of. Else the end.
+pub(super) fn to_special(buf: &[u8], mut at: usize) -> usize {
+    loop {
+        let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<LANES>()) else {
+            return find(buf, at, |bytes| must_be_escaped(bytes) | bytes);
+        };
+        let bytes = u8x16::new(*block);
+        let mut marks = (must_be_escaped(bytes) | bytes).to_bitmask();
+        let mut next = at + LANES;
+        while marks != 0 {
+            let place = marks.trailing_zeros() as usize;
+            let [b'\\', b'n' | b'"' | b'\\' | b't', ..] = buf[at + place..] else { return at + place };
+            // Both bytes are done with, also where the second begins the next block.
+            marks &= !(3 << place);
+            next = next.max(at + place + 2);
+        }
+        at = next;
+    }
 }
 
 /// Offset of the first byte from `at` on that cannot stand for itself in a JSON string: a quote, a backslash or a
@@ -87,6 +103,20 @@ mod tests {
                         assert_eq!(skip(&text, place + 1), length);
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn short_escapes_are_passed_over_at_every_place_and_others_are_not() {
+        for escape in [r"\n", r#"\""#, r"\\", r"\t", r"\\\n"] {
+            for place in 0..40 {
+                for behind in 16..40 {
+                    let text = "a".repeat(place) + escape + &"b".repeat(behind) + "\"";
+                    assert_eq!(to_special(text.as_bytes(), 0), text.len() - 1, "{text}");
+                }
+                let text = "a".repeat(place) + escape + r"\u0041" + &"b".repeat(40);
+                assert_eq!(to_special(text.as_bytes(), 0), place + escape.len(), "{text}");
             }
         }
     }
