@@ -8,4 +8,5 @@ mod docs {
     #[allow(dead_code)]
     mod rig;
     mod units;
+    mod walk;
 }

@@ -18,6 +18,8 @@ mod support;
 mod check;
 #[path = "sim/clients.rs"]
 mod clients;
+#[path = "sim/ledger.rs"]
+mod ledger;
 #[path = "sim/net.rs"]
 mod net;
 #[path = "sim/providers.rs"]
@@ -27,6 +29,7 @@ mod tally;
 #[path = "sim/world.rs"]
 mod world;
 
+use ledger::Way;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -40,8 +43,8 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Runs one seed; a panic of the gateway's is a failure like any other.
-fn run(seed: u64, steps: u64) -> Result<tally::Tally, String> {
-    let outcome = catch_unwind(AssertUnwindSafe(|| world::run(seed, steps)));
+fn run(seed: u64, steps: u64, way: Way) -> Result<tally::Tally, String> {
+    let outcome = catch_unwind(AssertUnwindSafe(|| world::run(seed, steps, way)));
     let error = match outcome {
         Ok(Ok(tally)) => return Ok(tally),
         Ok(Err(error)) => error,
@@ -50,7 +53,7 @@ fn run(seed: u64, steps: u64) -> Result<tally::Tally, String> {
             None => format!("panic: {}", panic.downcast_ref::<&str>().unwrap_or(&"?")),
         },
     };
-    Err(format!("seed {seed}, replay with SIM_SEED={seed} SIM_STEPS={steps}:\n{error}"))
+    Err(format!("seed {seed}, {way:?}, replay with SIM_SEED={seed} SIM_STEPS={steps}:\n{error}"))
 }
 
 /// (seed, steps) of every line `seed STEPS # words` in `tests/regressions/*.seeds`.
@@ -73,32 +76,48 @@ fn pinned() -> Vec<(u64, u64)> {
 #[test]
 fn pinned_seeds_hold() {
     for (seed, steps) in pinned() {
-        run(seed, steps).unwrap();
+        run(seed, steps, Way::File).unwrap();
     }
 }
 
-#[test]
-fn every_seed_holds() {
+/// Runs all seeds, each in the ways that `ways` says; a sum of what came about.
+fn run_all(ways: impl Fn(u64) -> Way) -> Option<tally::Tally> {
     let steps = number("SIM_STEPS").unwrap_or(STEPS);
     if let Some(seed) = number("SIM_SEED") {
-        println!("{:#?}", run(seed, steps).unwrap());
-        return;
+        println!("{:#?}", run(seed, steps, ways(seed)).unwrap());
+        return None;
     }
     let mut sum = tally::Tally::default();
     let mut failures = Vec::new();
     for seed in 0..number("SIM_SEEDS").unwrap_or(SEEDS) {
-        match run(seed, steps) {
+        match run(seed, steps, ways(seed)) {
             Ok(tally) => sum.add(&tally),
             Err(error) => failures.push(error),
         }
     }
     println!("{sum:#?}");
     assert!(failures.is_empty(), "{} seeds failed:\n{}", failures.len(), failures[..failures.len().min(5)].join("\n"));
-    // A simulator that tests nothing passes everything: the interesting ends must all have come about.
-    assert!(sum.is_rich(), "something never happened: {sum:#?}");
+    Some(sum)
+}
+
+#[test]
+fn every_seed_holds() {
+    if let Some(sum) = run_all(|_| Way::File) {
+        // A simulator that tests nothing passes everything: the interesting ends must all have come about.
+        assert!(sum.is_rich(), "something never happened: {sum:#?}");
+    }
+}
+
+#[test]
+fn every_seed_holds_on_a_shared_ledger() {
+    if let Some(sum) = run_all(|seed| if seed % 5 < 3 { Way::Refuse } else { Way::Local }) {
+        assert!(sum.is_rich_and_shared(), "something never happened: {sum:#?}");
+    }
 }
 
 #[test]
 fn the_same_seed_makes_the_same_run() {
-    assert_eq!(run(3, 600).unwrap(), run(3, 600).unwrap());
+    for way in [Way::File, Way::Refuse] {
+        assert_eq!(run(3, 600, way).unwrap(), run(3, 600, way).unwrap());
+    }
 }

@@ -28,6 +28,9 @@ pub const RESERVE_PER_HOST: usize = 4;
 pub const ADMIN_CONNECTIONS: usize = 64;
 /// Bytes unsent to one connection above which its source is not read.
 pub const HIGH_WATER: usize = 64 * 1024;
+/// Bytes of a stream that are relayed before its client's unsent bytes are looked at again: events may grow on their
+/// way (a comment of three bytes to a ping of thirty), and a stream is to keep within its 256 KiB.
+pub const RELAY_SLICE: usize = 8 * 1024;
 /// How long after a finish reason a missing `[DONE]` is waited for (contract section 4).
 pub const DONE_GRACE: Duration = Duration::from_secs(2);
 /// Bytes of one chunk-size line or trailer section, extensions included.

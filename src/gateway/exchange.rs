@@ -491,7 +491,7 @@ impl Gateway {
         ex.held.release(&mut self.pool);
         ex.last.release(&mut self.pool);
         if let Some(draft) = ex.draft.take() {
-            self.drafts.put(draft);
+            self.drafts.put(draft, &mut self.pool);
         }
         if let Relay::Stream(flow) = std::mem::replace(&mut ex.relay, Relay::None) {
             self.flows.put(flow);

@@ -33,6 +33,7 @@ mod route;
 mod stats;
 mod upgrade;
 mod upstream;
+mod whole;
 mod work;
 
 use crate::base::buf::{BLOCK, Pool};
@@ -308,6 +309,12 @@ impl Core for Gateway {
         }
         self.arm_client(id);
         Some(client::conn(id))
+    }
+
+    /// Beyond four fifths of the buffers nobody new is let in: what is left is for those who are. The admin listener
+    /// is always open.
+    fn wants_clients(&self, listener: usize) -> bool {
+        listener >= self.client_listeners || self.pool.lent() <= self.pool.budget() / 5 * 4
     }
 
     fn bytes(&mut self, conn: Conn, data: &[u8], now: Now) {

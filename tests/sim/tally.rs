@@ -1,5 +1,6 @@
 //! What a run came to, and the configuration it runs with.
 
+use super::ledger::{HOSTS, Story, Way};
 use crate::support::setting::Setting;
 
 /// What came about in a run.
@@ -20,11 +21,16 @@ pub struct Tally {
     pub reused: u64,
     pub crossed: u64,
     pub reloads: u64,
+    /// Only where the ledger is shared.
+    pub story: Story,
 }
 
 impl Tally {
     pub fn add(&mut self, other: &Tally) {
         for (mine, theirs) in self.fields().into_iter().zip(other.clone().fields()) {
+            *mine += *theirs;
+        }
+        for (mine, theirs) in self.story.fields().into_iter().zip(other.story.clone().fields()) {
             *mine += *theirs;
         }
     }
@@ -53,11 +59,23 @@ impl Tally {
     pub fn is_rich(&self) -> bool {
         self.clone().fields().iter().all(|count| **count > 0)
     }
+
+    /// The same of what only a shared ledger brings about.
+    pub fn is_rich_and_shared(&self) -> bool {
+        self.is_rich() && self.story.clone().fields().iter().all(|count| **count > 0)
+    }
 }
 
 /// The configuration: short deadlines, small bounds, two providers of one shape and one of the other.
-pub fn setting(before_reply: bool) -> Setting {
+pub fn setting(before_reply: bool, way: Way) -> Setting {
     let mut setting = Setting::default();
+    if way != Way::File {
+        setting.set("store", "url = \"redis://10.0.0.9/0\"");
+        setting.set("store", &format!("hosts = {HOSTS}"));
+    }
+    if way == Way::Local {
+        setting.set("store", "on_outage = \"local\"");
+    }
     if before_reply {
         setting.set("store", "durability = \"before-reply\"");
     }
