@@ -240,7 +240,8 @@ fn stream_holds(text: &str, ended: bool, id: &str, ask: &Ask, book: &Book) -> Re
     }
     let (attempt, count) = pieces_hold(complete, ask)?;
     if done {
-        let served = attempt.or_else(|| last_attempt(ask, book)).and_then(|attempt| book.get(&(ask.marker, attempt)));
+        let served =
+            attempt.or_else(|| last_attempt(ask, book)).and_then(|attempt| book.served.get(&(ask.marker, attempt)));
         let served = served.ok_or("a whole stream that nobody sent")?;
         if !served.complete || (attempt.is_some() && served.pieces != count) {
             return Err(format!("a broken stream was ended as if it were whole: {count} of {served:?}"));
@@ -251,11 +252,11 @@ fn stream_holds(text: &str, ended: bool, id: &str, ask: &Ask, book: &Book) -> Re
 
 /// A provider has sent nonsense for this request: what came of it must be well-formed, and that is all.
 fn is_hostile(ask: &Ask, book: &Book) -> bool {
-    book.range((ask.marker, 0)..(ask.marker + 1, 0)).any(|(_, served)| served.hostile)
+    book.served.range((ask.marker, 0)..(ask.marker + 1, 0)).any(|(_, served)| served.hostile)
 }
 
 fn last_attempt(ask: &Ask, book: &Book) -> Option<u64> {
-    book.range((ask.marker, 0)..(ask.marker + 1, 0)).next_back().map(|((_, attempt), _)| *attempt)
+    book.served.range((ask.marker, 0)..(ask.marker + 1, 0)).next_back().map(|((_, attempt), _)| *attempt)
 }
 
 fn whole_holds(text: &str, status: u16, id: &str, ask: &Ask, book: &Book) -> Result<(Option<u64>, bool), String> {
@@ -274,7 +275,8 @@ fn whole_holds(text: &str, status: u16, id: &str, ask: &Ask, book: &Book) -> Res
         return Ok((None, false));
     }
     let (attempt, count) = pieces_hold(text, ask)?;
-    let served = attempt.and_then(|attempt| book.get(&(ask.marker, attempt))).ok_or("an answer that nobody sent")?;
+    let served =
+        attempt.and_then(|attempt| book.served.get(&(ask.marker, attempt))).ok_or("an answer that nobody sent")?;
     if count != 1 || !served.complete || value["id"] != id {
         return Err(format!("not the answer that was sent: {served:?}"));
     }
@@ -293,7 +295,7 @@ pub fn row_holds(row: &Row, seen: Option<&Seen>, book: &Book) -> Result<bool, St
     if seen.ended && seen.status != row.status && !late {
         return Err(format!("the client saw {} and the ledger says {row:?}", seen.status));
     }
-    let served = seen.attempt.and_then(|attempt| book.get(&(seen.marker, attempt)));
+    let served = seen.attempt.and_then(|attempt| book.served.get(&(seen.marker, attempt)));
     let (true, Some(served)) = (seen.whole && seen.ended, served) else { return Ok(false) };
     match (served.usage, row.usage.source) {
         (Some((input, output)), UsageSource::Provider) => {
