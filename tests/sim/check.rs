@@ -1,11 +1,10 @@
-//! What must hold: of the bytes one client gets, of the ledger, of the gateway's vitals.
+//! What must hold: of the bytes one client gets, of the ledger.
 
 use super::clients::{Ask, Kind};
 use super::providers::Book;
 use crate::support::answers::{Answers, Piece, field};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use tollgate::gateway::Vitals;
 use tollgate::policy::row::Row;
 use tollgate::policy::usage::UsageSource;
 
@@ -201,6 +200,8 @@ fn pieces_hold(text: &str, ask: &Ask) -> Result<(Option<u64>, u64), String> {
 }
 
 fn stream_holds(text: &str, ended: bool, id: &str, ask: &Ask, book: &Book) -> Result<(Option<u64>, bool), String> {
+    // A line may end in CR LF, too; what a provider sends is passed on as it came.
+    let text = &text.replace("\r\n", "\n");
     let complete = text.rfind("\n\n").map_or("", |end| &text[..end + 2]);
     if ended && complete.len() != text.len() {
         return Err("the stream does not end with a whole event".to_string());
@@ -210,13 +211,7 @@ fn stream_holds(text: &str, ended: bool, id: &str, ask: &Ask, book: &Book) -> Re
         if done || error {
             return Err("something follows the end of the stream".to_string());
         }
-        let data: Vec<&str> = event.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
-        let [data] = data[..] else {
-            if !event.starts_with(':') {
-                return Err(format!("no event: {event:?}"));
-            }
-            continue;
-        };
+        let Some(data) = data_of(event, is_hostile(ask, book))? else { continue };
         if data == "[DONE]" {
             done = true;
             continue;
@@ -248,6 +243,20 @@ fn stream_holds(text: &str, ended: bool, id: &str, ask: &Ask, book: &Book) -> Re
         }
     }
     Ok((attempt, done))
+}
+
+/// The one data line of an event; none in a comment. Lines of no known field are a provider's nonsense.
+fn data_of(event: &str, hostile: bool) -> Result<Option<&str>, String> {
+    let mut found = None;
+    for line in event.lines() {
+        match line.split_once(':') {
+            Some(("data", data)) if found.is_none() => found = Some(data.strip_prefix(' ').unwrap_or(data)),
+            Some(("" | "event", _)) => {}
+            _ if hostile => {}
+            _ => return Err(format!("no event: {event:?}")),
+        }
+    }
+    Ok(found)
 }
 
 /// A provider has sent nonsense for this request: what came of it must be well-formed, and that is all.
@@ -307,22 +316,4 @@ pub fn row_holds(row: &Row, seen: Option<&Seen>, book: &Book) -> Result<bool, St
         (None, UsageSource::Provider) => Err(format!("nothing was reported, the ledger says {row:?}")),
         _ => Ok(false),
     }
-}
-
-/// What must hold of the gateway at every moment.
-pub fn vitals_hold(vitals: &Vitals, budget: usize) -> Result<(), String> {
-    if vitals.holds > vitals.exchanges {
-        return Err(format!("a reservation without its request: {vitals:?}"));
-    }
-    if vitals.idle > vitals.upstreams {
-        return Err(format!("an idle connection that does not exist: {vitals:?}"));
-    }
-    if vitals.buffered > budget {
-        return Err(format!("more than {budget} bytes are buffered: {vitals:?}"));
-    }
-    let connections = vitals.clients + vitals.upstreams;
-    if vitals.timers > 64 + 16 * connections {
-        return Err(format!("timers pile up: {vitals:?}"));
-    }
-    Ok(())
 }

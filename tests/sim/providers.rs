@@ -49,6 +49,8 @@ pub struct Provider {
     /// The answer under way and what follows it.
     answer: Option<(Vec<u8>, After)>,
     silent: bool,
+    /// Marker and attempt that were answered last.
+    last: (u64, u64),
 }
 
 /// What is asked of a provider.
@@ -62,7 +64,7 @@ struct Asked {
 
 impl Provider {
     pub fn new(pipe: Pipe, messages: bool) -> Provider {
-        Provider { pipe, requests: 0, messages, got: Vec::new(), answer: None, silent: false }
+        Provider { pipe, requests: 0, messages, got: Vec::new(), answer: None, silent: false, last: (0, 0) }
     }
 
     /// Takes bytes of a request; perhaps begins to answer.
@@ -91,6 +93,7 @@ impl Provider {
         let asked = self.asked(body, early, book)?;
         self.got.clear();
         self.requests += 1;
+        self.last = (asked.marker, asked.attempt);
         let (mut bytes, mut after) = answer(&asked, rng, book);
         if early {
             // The rest of the request would be taken for another one.
@@ -125,23 +128,27 @@ impl Provider {
     }
 
     /// Puts more of the answer on the wire, in whatever pieces the seed says.
-    pub fn write(&mut self, rng: &mut Rng, faults: &mut Faults) {
+    pub fn write(&mut self, rng: &mut Rng, book: &mut Book) {
         if !self.pipe.is_open() {
             return;
         }
         let Some((bytes, after)) = &mut self.answer else {
             if rng.below(3000) == 0 {
-                faults.note("provider says 408 and closes an idle connection");
+                book.faults.note("provider says 408 and closes an idle connection");
+                if let Some(served) = book.served.get_mut(&self.last).filter(|_| self.silent) {
+                    // It stands in the middle of an answer.
+                    served.hostile = true;
+                }
                 self.pipe.wire.extend_from_slice(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n");
                 self.pipe.ending = Some(Ending::Fin);
             } else if rng.below(1500) == 0 {
-                faults.note("provider closes or resets an idle connection");
+                book.faults.note("provider closes or resets an idle connection");
                 self.pipe.ending = Some(if rng.below(2) == 0 { Ending::Fin } else { Ending::Broken });
             }
             return;
         };
         if rng.below(4000) == 0 {
-            faults.note("provider resets in the middle of an answer");
+            book.faults.note("provider resets in the middle of an answer");
             self.pipe.ending = Some(Ending::Broken);
             return;
         }
