@@ -375,6 +375,8 @@ fn a_counter_that_is_not_what_the_rows_say_is_found() {
     let mut db = place.owner();
     db.append(&[row(A, 5, "small", 1), row(B, DAY, "large", 7)]).unwrap();
     assert_eq!(db.verify().unwrap().differences, []);
+    db.settle().unwrap();
+    assert_eq!(db.verify().unwrap().differences, []);
     let other = rusqlite::Connection::open(place.file()).unwrap();
     other.execute("UPDATE days SET out = out + 3 WHERE key = ?1", [A]).unwrap();
     other.execute("DELETE FROM days WHERE key = ?1", [B]).unwrap();
@@ -392,11 +394,67 @@ fn a_ledger_of_the_first_version_is_brought_up_to_date() {
     place.owner().append(&[row(A, 5, "small", 1)]).unwrap();
     place.shared().insert_key(&record(A, 5)).unwrap();
     let old = rusqlite::Connection::open(place.file()).unwrap();
-    old.execute_batch("ALTER TABLE keys DROP COLUMN former; DROP TABLE folded; PRAGMA user_version = 1").unwrap();
+    let backwards = "ALTER TABLE keys DROP COLUMN former; DROP TABLE folded; DROP VIEW sums; DROP TABLE counted";
+    old.execute_batch(&format!("{backwards}; PRAGMA user_version = 1")).unwrap();
     drop(old);
     let mut db = place.owner();
     assert_eq!(db.list_keys().unwrap(), [record(A, 5)]);
-    assert_eq!(db.verify().unwrap().rows, 1);
+    let verdict = db.verify().unwrap();
+    assert_eq!((verdict.rows, verdict.differences), (1, vec![]));
+    db.append(&[row(A, 5, "small", 1)]).unwrap();
+    assert_eq!(db.usage(By::Key, None, None).unwrap()[0].requests, 2);
+}
+
+/// Requests per day as the table holds them, whatever lies behind it.
+fn settled(place: &Place) -> u64 {
+    let other = rusqlite::Connection::open(place.file()).unwrap();
+    let sum = other.query_row("SELECT IFNULL(SUM(requests), 0) FROM days", [], |row| row.get::<_, i64>(0));
+    sum.unwrap() as u64
+}
+
+#[test]
+fn sums_that_lag_behind_count_every_row_once_for_every_reader_and_after_a_kill() {
+    let place = Place::new("tally");
+    let mut db = place.owner();
+    db.append(&[row(A, 5, "small", 1), row(B, 5, "small", 2)]).unwrap();
+    db.append(&[row(A, 5, "small", 4)]).unwrap();
+    assert_eq!(settled(&place), 0);
+    let all = |db: &Sqlite| db.usage(By::Key, None, None).unwrap().iter().map(|line| line.requests).sum::<u64>();
+    assert_eq!((all(&db), all(&place.shared())), (3, 3));
+    // What another connection has written is found in the rows.
+    place.shared().append(&[row(B, DAY, "small", 8)]).unwrap();
+    assert_eq!((settled(&place), all(&db)), (4, 4));
+    db.append(&[row(B, DAY, "small", 16)]).unwrap();
+    db.settle().unwrap();
+    assert_eq!((settled(&place), all(&db)), (5, 5));
+    db.append(&[row(A, DAY, "small", 32)]).unwrap();
+    // A kill leaves no time for the sums.
+    std::mem::forget(db);
+    std::fs::remove_file(place.file().with_extension("db.lock")).unwrap();
+    assert_eq!(settled(&place), 5);
+    let mut db = place.owner();
+    assert_eq!((settled(&place), all(&db)), (6, 6));
+    // Once the last row has gone its number comes again.
+    assert_eq!(db.fold(Unix(9 * DAY), 100).unwrap(), 6);
+    db.append(&[row(A, DAY, "small", 64)]).unwrap();
+    assert_eq!((settled(&place), all(&db)), (6, 7));
+    drop(db);
+    assert_eq!(settled(&place), 7);
+    assert_eq!(place.shared().verify().unwrap().differences, []);
+}
+
+#[test]
+fn sums_are_settled_by_themselves_when_many_rows_lie_behind() {
+    let place = Place::new("settle");
+    let mut db = place.owner();
+    let rows: Vec<Row> = (0..3000).map(|n| row(if n % 2 == 0 { A } else { B }, n, "small", n)).collect();
+    for _ in 0..2 {
+        db.append(&rows).unwrap();
+    }
+    assert_eq!(settled(&place), 0);
+    db.append(&rows).unwrap();
+    assert_eq!(settled(&place), 9000);
+    assert_eq!(db.verify().unwrap().differences, []);
 }
 
 /// A ledger whose every commit takes its time, and which fails as often as it is told to.

@@ -2,7 +2,7 @@
 //! rows into the sums of their days. Called by `tollgate ledger` and, for folding, by the store thread.
 
 use super::super::book::{DayKey, DaySums, Entry, StoreError, Sums, Taker, Verdict};
-use super::{Fallible, Sqlite, int, key_id, uint};
+use super::{Fallible, Sqlite, int, key_id, tally, uint};
 use crate::base::time::Unix;
 use crate::policy::meter::Lease;
 use crate::policy::row::{Row, endpoint_from};
@@ -12,7 +12,8 @@ use rusqlite::{Connection, TransactionBehavior, params};
 const OF_ROWS: &str = "SELECT admitted / 86400000, key, model, target, COUNT(*), SUM(uncached_in), SUM(cache_read),
     SUM(cache_write), SUM(out), SUM(cost_nano) FROM rows GROUP BY 1, 2, 3, 4";
 const OF_FOLDED: &str = "SELECT * FROM folded";
-const OF_DAYS: &str = "SELECT * FROM days";
+const OF_DAYS: &str = "SELECT day, key, model, target, SUM(requests), SUM(uncached_in), SUM(cache_read),
+    SUM(cache_write), SUM(out), SUM(cost_nano) FROM sums GROUP BY 1, 2, 3, 4";
 
 /// Adds the oldest rows before a moment, at most so many, to the folded sums.
 const FOLD: &str = "INSERT INTO folded SELECT admitted / 86400000, key, model, target, COUNT(*), SUM(uncached_in),
@@ -46,13 +47,19 @@ impl Sqlite {
         let (before, max) = (int(before.0), i64::try_from(max).unwrap_or(i64::MAX));
         let mut fold = || -> Fallible<usize> {
             let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            // Only rows that the sums hold may go.
+            self.tally.settle(&transaction)?;
             transaction.execute(FOLD, params![before, max])?;
             let count = transaction.execute(DROP_FOLDED, params![before, max])?;
+            tally::mark_all(&transaction)?;
             transaction.commit()?;
             Ok(count)
         };
         let folded = fold();
-        folded.map(|count| count as u64).map_err(|error| self.tell(error))
+        folded.map(|count| count as u64).map_err(|error| {
+            self.tally.spoil();
+            self.tell(error)
+        })
     }
 }
 
