@@ -104,6 +104,7 @@ impl Sqlite {
         let failed = |error| StoreError::Sqlite(path.to_path_buf(), error);
         let mut connection = Connection::open(path).map_err(failed)?;
         connection.busy_timeout(limits::STORE_BUSY).map_err(failed)?;
+        connection.pragma_update(None, "cache_size", -limits::LEDGER_CACHE_KIB).map_err(failed)?;
         match tables(&mut connection).map_err(failed)? {
             None => {}
             Some(why) => return Err(StoreError::Foreign(path.to_path_buf(), why)),

@@ -503,6 +503,27 @@ fn a_commit_that_takes_half_a_second_does_not_hold_up_whoever_hands_over() {
 }
 
 #[test]
+fn keys_that_the_loop_has_already_are_not_told_again_and_a_change_since_then_is() {
+    let place = Place::new("known");
+    let db = place.owner();
+    db.insert_key(&record(A, 5)).unwrap();
+    let known = Some((db.version().unwrap(), fingerprint(&db.list_keys().unwrap())));
+    place.shared().insert_key(&record(B, 6)).unwrap();
+    let (tell, told) = channel();
+    let handle = spawn(db, Duties { known, ..Duties::default() }, move |notice| drop(tell.send(notice))).unwrap();
+    assert_eq!(next(&told), StoreNotice::Keys(vec![record(A, 5), record(B, 6)]));
+    drop(handle);
+    let db = place.owner();
+    let known = Some((db.version().unwrap(), fingerprint(&db.list_keys().unwrap())));
+    let (tell, told) = channel();
+    let handle = spawn(db, Duties { known, ..Duties::default() }, move |notice| drop(tell.send(notice))).unwrap();
+    handle.write(vec![row(A, 5, "m", 1)]);
+    assert_eq!(next(&told), StoreNotice::Committed { rows: 1 });
+    drop(handle);
+    assert_eq!(told.iter().count(), 0);
+}
+
+#[test]
 fn the_thread_folds_rows_older_than_the_retention() {
     let place = Place::new("retention");
     let mut db = place.owner();
