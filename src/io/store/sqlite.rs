@@ -7,22 +7,26 @@
 //! stays whole. With `FULL` (before-reply, and every command) each commit is on disk when it returns.
 
 mod audit;
+mod groups;
 mod tally;
 
-use super::book::{Book, By, DaySum, StoreError, UsageLine, bounded};
+use super::book::{Book, By, DaySum, StoreError, UsageLine};
 use super::keyform;
 use crate::base::limits;
 use crate::base::time::Unix;
 use crate::policy::keys::{KeyId, KeyRecord, Scope};
-use crate::policy::row::Row;
+use crate::policy::meter::Lease;
+use crate::policy::row::{Row, endpoint_from};
+use crate::policy::usage::{Usage, UsageSource};
 use crate::policy::window::DAY_MS;
+use groups::Packer;
 use ring::rand::{SecureRandom, SystemRandom};
 use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use tally::{THIRD, Tally};
+use tally::Tally;
 
 /// Written into the file (`application_id`): "Toll".
 const APPLICATION: i32 = 0x546f_6c6c;
@@ -61,12 +65,8 @@ CREATE TABLE folded (
 ) STRICT, WITHOUT ROWID;
 ";
 
-/// What makes each version of the tables out of the one before.
-const STEPS: [&str; SCHEMA as usize] = [TABLES, SECOND, THIRD];
-
-const INSERT_ROW: &str = "INSERT INTO rows (request, key, admitted, model, target, endpoint, stream, status,
-    uncached_in, cache_read, cache_write, out, source, cost_nano, attempts, micros)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)";
+/// What makes the first two versions of the tables, each out of the one before; see [`third`] for the next.
+const STEPS: [&str; 2] = [TABLES, SECOND];
 
 const SELECT_KEYS: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former
     FROM keys ORDER BY created, id";
@@ -84,6 +84,7 @@ pub enum Mode {
 pub struct Sqlite {
     connection: Connection,
     path: PathBuf,
+    packer: Packer,
     tally: Tally,
     /// Held, not used: the lock goes with it, also when the process is killed.
     _lock: Option<File>,
@@ -109,7 +110,13 @@ impl Sqlite {
             None => {}
             Some(why) => return Err(StoreError::Foreign(path.to_path_buf(), why)),
         }
-        let mut store = Sqlite { connection, path: path.to_path_buf(), tally: Tally::default(), _lock: lock };
+        let mut store = Sqlite {
+            connection,
+            path: path.to_path_buf(),
+            packer: Packer::default(),
+            tally: Tally::default(),
+            _lock: lock,
+        };
         store.set_durable(true)?;
         if mode == Mode::Owner {
             store.settle()?;
@@ -212,7 +219,16 @@ impl Sqlite {
     /// Appends rows, all of them in one transaction or none. The sums of their days follow at once, or when there are
     /// enough of them.
     pub fn append(&mut self, rows: &[Row]) -> Result<(), StoreError> {
-        let written = write_rows(&mut self.connection, rows, &mut self.tally);
+        let mut write = || -> Fallible<()> {
+            let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            self.packer.append(&transaction, rows)?;
+            self.tally.add(rows);
+            if self.tally.is_due() {
+                self.tally.settle(&transaction)?;
+            }
+            transaction.commit()
+        };
+        let written = write();
         written.map_err(|error| {
             self.tally.spoil();
             self.tell(error)
@@ -237,16 +253,14 @@ impl Sqlite {
 
     /// Key, moment of admission and tokens of every row admitted at `since` or later: what rebuilds the windows.
     pub fn rows_since(&self, since: Unix) -> Result<Vec<(KeyId, Unix, u64)>, StoreError> {
-        let list = || -> Fallible<Vec<(KeyId, Unix, u64)>> {
-            let mut query = self.connection.prepare_cached(
-                "SELECT key, admitted, uncached_in + cache_read + cache_write + out
-                 FROM rows WHERE admitted >= ?1 ORDER BY number",
-            )?;
-            let rows =
-                query.query_map([int(since.0)], |row| Ok((key_id(row, 0)?, Unix(uint(row, 1)?), uint(row, 2)?)))?;
-            rows.collect()
-        };
-        list().map_err(|error| self.tell(error))
+        let mut found = Vec::new();
+        let which = "INDEXED BY groups_newest WHERE newest >= ?1 ORDER BY first";
+        let listed = groups::each(&self.connection, which, [int(since.0)], |_, rows| {
+            let rows = rows.into_iter().filter(|row| row.admitted >= since);
+            found.extend(rows.map(|row| (row.key, row.admitted, row.usage.total())));
+            true
+        });
+        listed.map(|()| found).map_err(|error| self.tell(error))
     }
 
     /// The usage report over whole UTC days: from the day of `since` to the last day that begins before `until`;
@@ -284,7 +298,8 @@ impl Sqlite {
 
     /// Number of rows in the ledger.
     pub fn count_rows(&self) -> Result<u64, StoreError> {
-        let count = self.connection.query_row("SELECT COUNT(*) FROM rows", [], |row| uint(row, 0));
+        let sql = "SELECT IFNULL(SUM(last - first + 1), 0) FROM groups";
+        let count = self.connection.query_row(sql, [], |row| uint(row, 0));
         count.map_err(|error| self.tell(error))
     }
 }
@@ -379,6 +394,7 @@ fn tables(connection: &mut Connection) -> Fallible<Option<&'static str>> {
             ((APPLICATION, 1..), _) | ((0, 0), 0) => {
                 let done = usize::try_from(marks(&transaction)?.1).unwrap_or(0);
                 STEPS.iter().skip(done).try_for_each(|step| transaction.execute_batch(step))?;
+                third(&transaction)?;
                 transaction.pragma_update(None, "application_id", APPLICATION)?;
                 transaction.pragma_update(None, "user_version", SCHEMA)?;
             }
@@ -388,6 +404,56 @@ fn tables(connection: &mut Connection) -> Fallible<Option<&'static str>> {
     }
     turn_log_on(connection)?;
     Ok(None)
+}
+
+/// From version 2 to 3: rows lie in groups, and the sums may lag behind them.
+fn third(transaction: &Connection) -> Fallible<()> {
+    transaction.execute_batch(groups::TABLE)?;
+    let (mut packer, mut rows) = (Packer::default(), Vec::with_capacity(limits::ROWS_PER_COMMIT));
+    let mut query = transaction.prepare(
+        "SELECT request, key, admitted, model, target, endpoint, stream, status, uncached_in, cache_read,
+         cache_write, out, source, cost_nano, attempts, micros FROM rows ORDER BY number",
+    )?;
+    let mut old = query.query([])?;
+    while let Some(row) = old.next()? {
+        rows.push(read_row(row)?);
+        if rows.len() == limits::ROWS_PER_COMMIT {
+            packer.append(transaction, &rows)?;
+            rows.clear();
+        }
+    }
+    packer.append(transaction, &rows)?;
+    drop(old);
+    drop(query);
+    transaction.execute_batch("DROP TABLE rows")?;
+    transaction.execute_batch(groups::VIEW)?;
+    transaction.execute_batch(tally::TABLE)?;
+    tally::mark_all(transaction)
+}
+
+fn read_row(row: &rusqlite::Row<'_>) -> Fallible<Row> {
+    let text = |column: usize| -> Fallible<String> { row.get(column) };
+    Ok(Row {
+        request: row.get(0)?,
+        key: key_id(row, 1)?,
+        admitted: Unix(uint(row, 2)?),
+        model: text(3)?.into(),
+        target: text(4)?.into(),
+        endpoint: endpoint_from(&text(5)?),
+        stream: row.get(6)?,
+        status: row.get(7)?,
+        usage: Usage {
+            uncached_in: uint(row, 8)?,
+            cache_read: uint(row, 9)?,
+            cache_write: uint(row, 10)?,
+            out: uint(row, 11)?,
+            source: UsageSource::from_text(&text(12)?).unwrap_or_default(),
+        },
+        cost_nano: uint(row, 13)?,
+        attempts: row.get(14)?,
+        micros: uint(row, 15)?,
+        lease: Lease::default(),
+    })
 }
 
 /// Switches to the write-ahead log, which the file then remembers. SQLite does not wait for others while it switches,
@@ -403,38 +469,6 @@ fn turn_log_on(connection: &Connection) -> Fallible<()> {
         }
     }
     connection.pragma_update(None, "journal_mode", "WAL")
-}
-
-fn write_rows(connection: &mut Connection, rows: &[Row], tally: &mut Tally) -> Fallible<()> {
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let mut insert = transaction.prepare_cached(INSERT_ROW)?;
-    for row in rows {
-        let (usage, cost) = bounded(row);
-        insert.execute(params![
-            row.request,
-            row.key.as_str(),
-            int(row.admitted.0),
-            &*row.model,
-            &*row.target,
-            row.endpoint.name(),
-            row.stream,
-            row.status,
-            int(usage.uncached_in),
-            int(usage.cache_read),
-            int(usage.cache_write),
-            int(usage.out),
-            usage.source.as_str(),
-            int(cost),
-            row.attempts,
-            int(row.micros),
-        ])?;
-    }
-    drop(insert);
-    tally.add(rows);
-    if tally.is_due() {
-        tally.settle(&transaction)?;
-    }
-    transaction.commit()
 }
 
 fn read_key(row: &rusqlite::Row<'_>) -> Fallible<KeyRecord> {

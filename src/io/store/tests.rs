@@ -301,11 +301,11 @@ fn rows_that_cannot_be_committed_are_kept_until_they_can() {
     let (handle, told) = started(&place);
     assert_eq!(next(&told), StoreNotice::Keys(vec![]));
     let other = rusqlite::Connection::open(place.file()).unwrap();
-    other.execute_batch("ALTER TABLE rows RENAME TO hidden").unwrap();
+    other.execute_batch("ALTER TABLE groups RENAME TO hidden").unwrap();
     handle.write(vec![row(A, 1, "m", 1)]);
     assert_eq!(next(&told), StoreNotice::Failed);
     assert!(told.recv_timeout(Duration::from_millis(600)).is_err(), "said once");
-    other.execute_batch("ALTER TABLE hidden RENAME TO rows").unwrap();
+    other.execute_batch("ALTER TABLE hidden RENAME TO groups").unwrap();
     assert_eq!(next(&told), StoreNotice::Recovered);
     assert_eq!(next(&told), StoreNotice::Committed { rows: 1 });
     drop(handle);
@@ -340,7 +340,7 @@ fn folding_leaves_every_sum_as_it_was_and_is_done_in_batches() {
     let place = Place::new("fold");
     let mut db = place.owner();
     let rows: Vec<Row> = (0..10).map(|n| row(if n < 5 { A } else { B }, n * DAY / 2, "small", n)).collect();
-    db.append(&rows).unwrap();
+    rows.iter().for_each(|row| db.append(std::slice::from_ref(row)).unwrap());
     let (sums, usage) = (db.day_sums(Unix(0)).unwrap(), db.usage(By::Key, None, None).unwrap());
     assert_eq!([db.fold(Unix(3 * DAY), 4), db.fold(Unix(3 * DAY), 4)].map(Result::unwrap), [4, 2]);
     assert_eq!(db.fold(Unix(3 * DAY), 4).unwrap(), 0);
@@ -386,6 +386,12 @@ fn a_counter_that_is_not_what_the_rows_say_is_found() {
     assert!(found[1..].iter().all(|found| found.stored == 0 && found.counter.contains(B)));
 }
 
+/// From the present version of the tables to the first.
+const BACKWARDS: &str = "ALTER TABLE keys DROP COLUMN former; DROP TABLE folded; DROP VIEW sums; DROP TABLE counted;
+    CREATE TABLE old AS SELECT number, unhex(request) AS request, key, admitted, model, target, endpoint, stream,
+    status, uncached_in, cache_read, cache_write, out, source, cost_nano, attempts, micros FROM rows;
+    DROP VIEW rows; DROP TABLE groups; ALTER TABLE old RENAME TO rows; PRAGMA user_version = 1";
+
 const OUTPUT_OF_A: &str = "output of AAAAAAAAAAAA on 1970-01-01, small at provider/small";
 
 #[test]
@@ -394,8 +400,7 @@ fn a_ledger_of_the_first_version_is_brought_up_to_date() {
     place.owner().append(&[row(A, 5, "small", 1)]).unwrap();
     place.shared().insert_key(&record(A, 5)).unwrap();
     let old = rusqlite::Connection::open(place.file()).unwrap();
-    let backwards = "ALTER TABLE keys DROP COLUMN former; DROP TABLE folded; DROP VIEW sums; DROP TABLE counted";
-    old.execute_batch(&format!("{backwards}; PRAGMA user_version = 1")).unwrap();
+    old.execute_batch(BACKWARDS).unwrap();
     drop(old);
     let mut db = place.owner();
     assert_eq!(db.list_keys().unwrap(), [record(A, 5)]);
@@ -410,6 +415,50 @@ fn settled(place: &Place) -> u64 {
     let other = rusqlite::Connection::open(place.file()).unwrap();
     let sum = other.query_row("SELECT IFNULL(SUM(requests), 0) FROM days", [], |row| row.get::<_, i64>(0));
     sum.unwrap() as u64
+}
+
+#[test]
+fn rows_of_one_commit_lie_together_and_each_is_seen_with_its_own_columns() {
+    let place = Place::new("groups");
+    let mut db = place.owner();
+    let mut rows: Vec<Row> = (0..600).map(|n| row(if n % 3 == 0 { A } else { B }, 2 * DAY - n, "small", n)).collect();
+    rows[7].model = "with \"quotes\" and \u{e9}".into();
+    rows[8] = Row { endpoint: Shape::Messages, stream: !rows[8].stream, status: 499, ..rows[8].clone() };
+    rows[9].micros = u64::MAX;
+    db.append(&rows).unwrap();
+    rows[9].micros = i64::MAX as u64;
+    let mut found = Vec::new();
+    db.export(&mut |entry| {
+        found.extend(match entry {
+            Entry::Request(row) => Some(row),
+            Entry::Folded(..) => None,
+        });
+        true
+    })
+    .unwrap();
+    assert_eq!(found, rows);
+    let since = Unix(2 * DAY - 99);
+    assert_eq!(db.rows_since(since).unwrap().len(), 100);
+    assert!(db.rows_since(since).unwrap().iter().all(|(_, admitted, _)| *admitted >= since));
+    let other = rusqlite::Connection::open(place.file()).unwrap();
+    let groups = other.query_row("SELECT COUNT(*) FROM groups", [], |row| row.get::<_, i64>(0)).unwrap();
+    assert_eq!(groups, 3);
+    let mut query = other.prepare("SELECT * FROM rows ORDER BY number").unwrap();
+    let seen = query.query_map([], |seen| {
+        let text = |column: usize| seen.get::<_, String>(column);
+        let number = |column: usize| seen.get::<_, i64>(column).map(|number| number as u64);
+        let usage = [number(9)?, number(10)?, number(11)?, number(12)?];
+        let others = [number(7)?, number(8)?, number(14)?, number(15)?, number(16)?];
+        Ok(((number(0)?, text(1)?, text(2)?, number(3)?), [text(4)?, text(5)?, text(6)?, text(13)?], usage, others))
+    });
+    for ((seen, row), number) in seen.unwrap().map(Result::unwrap).zip(&rows).zip(1..) {
+        let request = super::keyform::hex(&row.request);
+        assert_eq!(seen.0, (number, request, row.key.to_string(), row.admitted.0));
+        assert_eq!(seen.1, [&*row.model, &*row.target, row.endpoint.name(), row.usage.source.as_str()]);
+        assert_eq!(seen.2, [row.usage.uncached_in, row.usage.cache_read, row.usage.cache_write, row.usage.out]);
+        assert_eq!(seen.3[..2], [u64::from(row.stream), u64::from(row.status)]);
+        assert_eq!(seen.3[2..], [row.cost_nano, u64::from(row.attempts), row.micros]);
+    }
 }
 
 #[test]
@@ -528,7 +577,8 @@ fn the_thread_folds_rows_older_than_the_retention() {
     let place = Place::new("retention");
     let mut db = place.owner();
     let now = crate::io::clock::unix().0;
-    db.append(&[row(A, now - 40 * DAY, "m", 1), row(A, now - DAY, "m", 1)]).unwrap();
+    db.append(&[row(A, now - 40 * DAY, "m", 1)]).unwrap();
+    db.append(&[row(A, now - DAY, "m", 1)]).unwrap();
     let duties = Duties { retention: Some(Duration::from_secs(32 * 86_400)), ..Duties::default() };
     let handle = spawn(db, duties, |_| {}).unwrap();
     let began = Instant::now();
