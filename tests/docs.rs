@@ -2,10 +2,12 @@
 //! the operations guide's tables, the systemd units, completions and man pages.
 
 mod docs {
+    mod configuration;
     mod openapi;
     mod reference;
     #[path = "../edge/rig.rs"]
     #[allow(dead_code)]
     mod rig;
     mod units;
+    mod walk;
 }

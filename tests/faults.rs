@@ -3,6 +3,7 @@
 
 mod faults {
     mod answers;
+    mod budget;
     mod cancel;
     #[allow(dead_code)] // shared with the end-to-end tests, which use more of it
     #[path = "../e2e/client.rs"]

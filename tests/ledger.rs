@@ -8,11 +8,15 @@ mod client;
 mod clock;
 #[path = "ledger/commit.rs"]
 mod commit;
+#[path = "ledger/handover.rs"]
+mod handover;
 #[path = "e2e/harness.rs"]
 #[allow(dead_code)]
 mod harness;
 #[path = "ledger/kills.rs"]
 mod kills;
+#[path = "ledger/outage.rs"]
+mod outage;
 #[path = "e2e/process.rs"]
 #[allow(dead_code)]
 mod process;

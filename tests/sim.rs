@@ -8,7 +8,7 @@
 //! nothing may be held: no connection, no reservation, no byte of buffer, no timer.
 //!
 //! `SIM_SEED=7 cargo test --test sim` replays one seed, `SIM_STEPS=100` shortens or lengthens runs, `SIM_SEEDS=5000`
-//! runs that many. A seed that failed goes into `tests/regressions/`, with a line that says what it found; those are
+//! runs at least that many, `SIM_REQUESTS=1000000` as many as it takes for so many requests. A seed that failed goes into `tests/regressions/`, with a line that says what it found; those are
 //! replayed first. (A pinned seed reproduces its bug only as long as the simulator makes the same choices; a bug worth
 //! keeping for ever also gets a transcript.)
 
@@ -18,6 +18,8 @@ mod support;
 mod check;
 #[path = "sim/clients.rs"]
 mod clients;
+#[path = "sim/ledger.rs"]
+mod ledger;
 #[path = "sim/net.rs"]
 mod net;
 #[path = "sim/providers.rs"]
@@ -27,11 +29,14 @@ mod tally;
 #[path = "sim/world.rs"]
 mod world;
 
+use ledger::Way;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 /// Seeds of one run of the tests.
 const SEEDS: u64 = 200;
+/// With so many violations more requests tell nothing more.
+const FAILURES_MAX: usize = 100;
 /// Steps of one seed, before everybody leaves.
 const STEPS: u64 = 1500;
 
@@ -40,8 +45,8 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Runs one seed; a panic of the gateway's is a failure like any other.
-fn run(seed: u64, steps: u64) -> Result<tally::Tally, String> {
-    let outcome = catch_unwind(AssertUnwindSafe(|| world::run(seed, steps)));
+fn run(seed: u64, steps: u64, way: Way) -> Result<tally::Tally, String> {
+    let outcome = catch_unwind(AssertUnwindSafe(|| world::run(seed, steps, way)));
     let error = match outcome {
         Ok(Ok(tally)) => return Ok(tally),
         Ok(Err(error)) => error,
@@ -50,7 +55,7 @@ fn run(seed: u64, steps: u64) -> Result<tally::Tally, String> {
             None => format!("panic: {}", panic.downcast_ref::<&str>().unwrap_or(&"?")),
         },
     };
-    Err(format!("seed {seed}, replay with SIM_SEED={seed} SIM_STEPS={steps}:\n{error}"))
+    Err(format!("seed {seed}, {way:?}, replay with SIM_SEED={seed} SIM_STEPS={steps}:\n{error}"))
 }
 
 /// (seed, steps) of every line `seed STEPS # words` in `tests/regressions/*.seeds`.
@@ -73,32 +78,51 @@ fn pinned() -> Vec<(u64, u64)> {
 #[test]
 fn pinned_seeds_hold() {
     for (seed, steps) in pinned() {
-        run(seed, steps).unwrap();
+        run(seed, steps, Way::File).unwrap();
     }
+}
+
+/// Runs all seeds, each in the ways that `ways` says; a sum of what came about.
+fn run_all(ways: impl Fn(u64) -> Way) -> Option<tally::Tally> {
+    let steps = number("SIM_STEPS").unwrap_or(STEPS);
+    if let Some(seed) = number("SIM_SEED") {
+        println!("{:#?}", run(seed, steps, ways(seed)).unwrap());
+        return None;
+    }
+    let mut sum = tally::Tally::default();
+    let mut failures = Vec::new();
+    let (seeds, requests) = (number("SIM_SEEDS").unwrap_or(SEEDS), number("SIM_REQUESTS").unwrap_or(0));
+    let mut seed = 0;
+    while seed < seeds || (sum.requests < requests && failures.len() < FAILURES_MAX) {
+        match run(seed, steps, ways(seed)) {
+            Ok(tally) => sum.add(&tally),
+            Err(error) => failures.push(error),
+        }
+        seed += 1;
+    }
+    println!("simulator: {seed} seeds, {} violations, {sum}", failures.len());
+    assert!(failures.is_empty(), "{} seeds failed:\n{}", failures.len(), failures[..failures.len().min(5)].join("\n"));
+    Some(sum)
 }
 
 #[test]
 fn every_seed_holds() {
-    let steps = number("SIM_STEPS").unwrap_or(STEPS);
-    if let Some(seed) = number("SIM_SEED") {
-        println!("{:#?}", run(seed, steps).unwrap());
-        return;
+    if let Some(sum) = run_all(|_| Way::File) {
+        // A simulator that tests nothing passes everything: the interesting ends must all have come about.
+        assert!(sum.is_rich(), "something never happened: {sum:#?}");
     }
-    let mut sum = tally::Tally::default();
-    let mut failures = Vec::new();
-    for seed in 0..number("SIM_SEEDS").unwrap_or(SEEDS) {
-        match run(seed, steps) {
-            Ok(tally) => sum.add(&tally),
-            Err(error) => failures.push(error),
-        }
+}
+
+#[test]
+fn every_seed_holds_on_a_shared_ledger() {
+    if let Some(sum) = run_all(|seed| if seed % 5 < 3 { Way::Refuse } else { Way::Local }) {
+        assert!(sum.is_rich_and_shared(), "something never happened: {sum:#?}");
     }
-    println!("{sum:#?}");
-    assert!(failures.is_empty(), "{} seeds failed:\n{}", failures.len(), failures[..failures.len().min(5)].join("\n"));
-    // A simulator that tests nothing passes everything: the interesting ends must all have come about.
-    assert!(sum.is_rich(), "something never happened: {sum:#?}");
 }
 
 #[test]
 fn the_same_seed_makes_the_same_run() {
-    assert_eq!(run(3, 600).unwrap(), run(3, 600).unwrap());
+    for way in [Way::File, Way::Refuse] {
+        assert_eq!(run(3, 600, way).unwrap(), run(3, 600, way).unwrap());
+    }
 }

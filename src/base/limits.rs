@@ -28,6 +28,9 @@ pub const RESERVE_PER_HOST: usize = 4;
 pub const ADMIN_CONNECTIONS: usize = 64;
 /// Bytes unsent to one connection above which its source is not read.
 pub const HIGH_WATER: usize = 64 * 1024;
+/// Bytes of a stream that are relayed before its client's unsent bytes are looked at again: events may grow on their
+/// way (a comment of three bytes to a ping of thirty), and a stream is to keep within its 256 KiB.
+pub const RELAY_SLICE: usize = 8 * 1024;
 /// How long after a finish reason a missing `[DONE]` is waited for (contract section 4).
 pub const DONE_GRACE: Duration = Duration::from_secs(2);
 /// Bytes of one chunk-size line or trailer section, extensions included.
@@ -126,6 +129,10 @@ pub const DRAIN_IDLE_GRACE: Duration = Duration::from_millis(500);
 /// Blocks from this size on are surely extended by moving pages, not by copying (glibc: above the largest
 /// `M_MMAP_THRESHOLD`, 32 MiB).
 pub const EXTENDED_MIN: usize = 34 << 20;
+/// Entries of the timer heap above [`TIMERS_EACH`] per connection at which the stale ones are taken out.
+pub const TIMERS_SPARE: usize = 64;
+/// Entries of the timer heap that a connection may leave behind.
+pub const TIMERS_EACH: usize = 4;
 /// Bytes of one body or event that are read or translated on the loop itself; more is given to a helper thread.
 pub const WORK_MIN: usize = 512 * 1024;
 /// Time one turn of the loop spends on connections before it writes what has come of it and polls again; so that no

@@ -134,6 +134,11 @@ pub trait Core {
 
     /// A connection arrived on listener number `listener`. `None` refuses it: the world closes it at once.
     fn accepted(&mut self, listener: usize, peer: SocketAddr, now: Now) -> Option<Conn>;
+    /// Whether the core will take connections from listener number `listener` now. False lets new ones wait in the
+    /// kernel; the world asks again after every turn.
+    fn wants_clients(&self, _listener: usize) -> bool {
+        true
+    }
     /// Bytes arrived. The core takes all of them.
     fn bytes(&mut self, conn: Conn, data: &[u8], now: Now);
     /// The other side has ended. Bytes that came before it have been delivered, unless `wants_read` was false.

@@ -170,11 +170,13 @@ fn warning(text: &str, now: Unix) -> Vec<u8> {
 }
 
 /// The most memory that the configuration allows, in bytes: what the program needs by itself, its connections, and
-/// every buffer full. A translated request has a second copy of its body until its answer begins, so bodies count
-/// twice.
+/// every buffer full; and what the thread for long work makes of the largest answer before that takes the answer's
+/// place.
 fn worst_case(config: &High) -> u64 {
     let connections = 2 * (config.server.max_connections + limits::RESERVE_CONNECTIONS) as u64;
-    OWN_BYTES + connections * CONNECTION_BYTES + 2 * config.server.max_buffered as u64
+    let targets = config.catalog.models().iter().flat_map(|model| &model.targets);
+    let in_hand = targets.map(|target| target.limits.max_response.max(target.limits.max_event)).max().unwrap_or(0);
+    OWN_BYTES + connections * CONNECTION_BYTES + config.server.max_buffered as u64 + in_hand as u64
 }
 
 /// Resident without a connection: code, ledger cache, stacks, and a keep of free blocks.

@@ -5,6 +5,7 @@ use super::Gateway;
 use super::doors::Host;
 use super::exchange::Exchange;
 use super::outbox::Outbox;
+use super::upstream::Upstream;
 use crate::base::buf::Buf;
 use crate::base::limits::{DRAIN_BODY_MAX, HIGH_WATER, LINGER, LINGER_BYTES_MAX, PIPELINE_BYTES_MAX};
 use crate::base::seam::{Action, Conn, Ending, Shut, Side};
@@ -288,17 +289,20 @@ impl Gateway {
         if client.phase == Phase::Closing && client.tx.is_empty() {
             self.close_client(id, Shut::Clean);
         } else if emptied_below {
-            self.resume_source(id);
+            self.resume_source(id, now);
             self.advance(id, now);
         }
     }
 
     /// A client reads again: its upstream may be read again.
-    fn resume_source(&mut self, id: Id<Client>) {
+    fn resume_source(&mut self, id: Id<Client>, now: Now) {
         let exchange = self.clients.get(id).and_then(|client| client.exchange);
         let upstream = exchange.and_then(|ex| self.exchanges.get(ex)).and_then(|ex| ex.upstream);
         if let Some(upstream) = upstream {
-            self.dirty.push(super::upstream::conn(upstream));
+            match self.upstreams.get(upstream).is_some_and(Upstream::holds_back) {
+                true => self.resume_upstream(upstream, now),
+                false => self.dirty.push(super::upstream::conn(upstream)),
+            }
         }
     }
 

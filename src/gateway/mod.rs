@@ -33,6 +33,7 @@ mod route;
 mod stats;
 mod upgrade;
 mod upstream;
+mod whole;
 mod work;
 
 use crate::base::buf::{BLOCK, Pool};
@@ -251,6 +252,19 @@ impl Gateway {
         }
     }
 
+    /// For every connection that begins: those that have ended may have left alarms that are due much later.
+    fn forget_stale_timers(&mut self) {
+        let (clients, upstreams) = (&self.clients, &self.upstreams);
+        self.timers.forget_stale(clients.len() + upstreams.len(), |at, conn| match conn.side {
+            Side::Client => {
+                clients.get(Id::new(conn.slot, conn.generation)).is_some_and(|client| client.alarm.is_at(at))
+            }
+            Side::Upstream => {
+                upstreams.get(Id::new(conn.slot, conn.generation)).is_some_and(|upstream| upstream.alarm.is_at(at))
+            }
+        });
+    }
+
     /// When stopping goes on by itself. Once everything has been told to end, the connections' own deadlines do.
     fn drain_deadline(&self) -> Option<Mono> {
         let drain = self.draining.filter(|drain| !drain.over)?;
@@ -308,7 +322,14 @@ impl Core for Gateway {
             client.wait = now.mono.after(self.config.server.header_timeout);
         }
         self.arm_client(id);
+        self.forget_stale_timers();
         Some(client::conn(id))
+    }
+
+    /// Beyond four fifths of the buffers nobody new is let in: what is left is for those who are. The admin listener
+    /// is always open.
+    fn wants_clients(&self, listener: usize) -> bool {
+        listener >= self.client_listeners || self.pool.lent() <= self.pool.budget() / 5 * 4
     }
 
     fn bytes(&mut self, conn: Conn, data: &[u8], now: Now) {

@@ -1,6 +1,7 @@
 //! The request as it goes upstream: a head rendered when the configuration is loaded, and a body given as pieces of
 //! the client's own bytes with our words spliced in; so that a large body is never copied as a whole.
 
+use crate::base::buf::{Buf, Pool};
 use crate::base::text::push_number;
 use crate::dialect::{self, Abilities, Carry, Invalid, Piece, RequestScan, Structured};
 use crate::policy::catalog::{Model, StructuredOutput, Target};
@@ -138,8 +139,8 @@ fn line(out: &mut Vec<u8>, parts: &[&[u8]]) {
 pub(crate) struct Draft {
     /// The scan of the client's body.
     pub(crate) scan: RequestScan,
-    /// Words of ours between the pieces.
-    pub(crate) text: Vec<u8>,
+    /// Words of ours between the pieces, or a translated body: all of it counts as buffered.
+    pub(crate) text: Buf,
     /// The outgoing body.
     pub(crate) pieces: Vec<Piece>,
     /// What the translation of the request left for that of its answer; `None` where nothing is translated.
@@ -151,8 +152,8 @@ pub(crate) struct Draft {
 
 impl Draft {
     /// Forgets the outgoing body, before another attempt builds it anew.
-    pub(crate) fn rewind(&mut self) {
-        self.text.clear();
+    pub(crate) fn rewind(&mut self, pool: &mut Pool) {
+        self.text.release(pool);
         self.pieces.clear();
         self.carry = None;
         self.length = 0;
@@ -160,12 +161,27 @@ impl Draft {
     }
 
     /// Makes the outgoing body by translating `body`, a request of shape `from` that has been scanned.
-    pub(crate) fn translate(&mut self, from: Shape, body: &[u8], target: &dialect::Target<'_>) -> Result<(), Invalid> {
-        let carry = dialect::translate(from, body, self.scan.fields(), target, &mut self.text)?;
+    pub(crate) fn translate(
+        &mut self,
+        from: Shape,
+        body: &[u8],
+        target: &dialect::Target<'_>,
+        pool: &mut Pool,
+    ) -> Result<(), Invalid> {
+        self.make_room(body.len(), pool);
+        let fields = self.scan.fields();
+        let carry = self.text.edit(pool, |out| dialect::translate(from, body, fields, target, out))?;
         self.carry = Some(carry);
         self.pieces.push(Piece::Text(Span::new(0, self.text.len())));
         self.length = self.text.len() as u64;
         Ok(())
+    }
+
+    /// Takes storage for the translation of a body of `length` bytes: it is of about the same size.
+    pub(crate) fn make_room(&mut self, length: usize, pool: &mut Pool) {
+        if self.text.capacity() < length {
+            self.text.reserve(pool, length + length / 16);
+        }
     }
 
     /// Goes back to the first byte of the outgoing body, for another connection to the same target.
@@ -189,7 +205,7 @@ impl Draft {
         while let Some(piece) = self.pieces.get(self.next) {
             let bytes = match *piece {
                 Piece::Body(span) => rest(span, body, self.offset),
-                Piece::Text(span) => rest(span, &self.text, self.offset),
+                Piece::Text(span) => rest(span, self.text.bytes(), self.offset),
             };
             let count = bytes.len().min(room);
             out.extend_from_slice(&bytes[..count]);
@@ -211,8 +227,6 @@ fn rest(span: Span, source: &[u8], offset: usize) -> &[u8] {
 
 /// Drafts kept for reuse.
 const SPARE_MAX: usize = 64;
-/// A draft that has grown beyond this is not kept: one huge request must not cost memory for ever.
-const SPARE_TEXT_MAX: usize = 64 * 1024;
 
 /// The spare drafts.
 #[derive(Debug, Default)]
@@ -229,9 +243,9 @@ impl Drafts {
     }
 
     /// Gives a draft back.
-    pub(crate) fn put(&mut self, mut draft: Box<Draft>) {
-        if self.spare.len() < SPARE_MAX && draft.text.capacity() <= SPARE_TEXT_MAX {
-            draft.rewind();
+    pub(crate) fn put(&mut self, mut draft: Box<Draft>, pool: &mut Pool) {
+        draft.rewind(pool);
+        if self.spare.len() < SPARE_MAX {
             self.spare.push(draft);
         }
     }
@@ -243,10 +257,10 @@ mod tests {
 
     #[test]
     fn a_body_in_pieces_comes_out_whole_however_small_the_room() {
-        let body = b"0123456789";
+        let (body, mut pool) = (b"0123456789", Pool::new(1 << 20));
         for room in 1..20 {
             let mut draft = Draft::default();
-            draft.text.extend_from_slice(b"abc");
+            draft.text.push(&mut pool, b"abc");
             draft.pieces.extend([
                 Piece::Body(Span::new(0, 4)),
                 Piece::Text(Span::new(0, 3)),
@@ -259,6 +273,8 @@ mod tests {
                 assert!(rounds < 20);
             }
             assert_eq!(out, b"0123abc6789");
+            draft.rewind(&mut pool);
+            assert_eq!(pool.lent(), 0);
         }
     }
 }

@@ -2,29 +2,29 @@
 //! error. Usage is overheard on the way.
 
 use super::Gateway;
-use super::answers::{EVENTS, Extent, JSON};
+use super::answers::{EVENTS, Extent};
 use super::exchange::{Commit, Exchange};
 use super::fault::{Fault, FaultKind, mask};
 use super::flow::Flow;
 use super::respond::Opening;
 use super::upstream::Upstream;
-use super::work::LAST_OF_ONE;
 use crate::base::buf::Buf;
 use crate::base::limits::{BODY_STEP_MAX, DONE_GRACE, ERROR_BODY_MAX, EXTENDED_MIN, HIGH_WATER};
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
 use crate::dialect::errors;
-use crate::dialect::tap;
-use crate::dialect::{self, Broken, ErrorText, Heard, Me, Progress, StreamFault, StreamTranslator};
+use crate::dialect::{ErrorText, Heard, Me, Progress, StreamFault, StreamTranslator};
 use crate::policy::usage::{Usage, UsageSource};
 use crate::wire::Shape;
 use crate::wire::body::{LAST_CHUNK, write_chunk, write_chunk_size};
-use crate::wire::head::{Framing, Method, ResponseHead};
+use crate::wire::head::{Framing, ResponseHead};
 
 /// Words for an answer that is not what was asked for.
 const NOT_A_STREAM: &str = "the provider answered a streamed request with something that is not a stream";
 const ENCODED: &str = "the provider's answer is compressed, although compression was refused";
-const NOT_JSON: &str = "the provider's answer was not valid";
+/// Bytes around a chunk, at most.
+const CHUNK_FRAME: usize = 24;
+pub(super) const NOT_JSON: &str = "the provider's answer was not valid";
 
 /// How the body of the present answer is treated.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ pub(crate) enum Step {
     Failed(Fault),
 }
 
-fn me<'a>(ex: &'a Exchange, now: Now) -> Me<'a> {
+pub(super) fn me<'a>(ex: &'a Exchange, now: Now) -> Me<'a> {
     let model = ex.model().map_or("", |model| &model.id);
     Me { id: ex.id.as_str(), model, created: now.unix.secs(), prompt_estimate: ex.estimate }
 }
@@ -238,9 +238,15 @@ impl Gateway {
         self.open_events(xid, commit, now);
         let Some(ex) = self.exchanges.get(xid) else { return };
         let (cid, chunked) = (ex.client, ex.head.http11);
-        self.push_client(cid, now, |out| match chunked {
-            true => write_chunk(out, bytes),
-            false => out.extend_from_slice(bytes),
+        self.push_client(cid, now, |out| {
+            // What waits for a slow client grows by what is needed, not by half as much again.
+            if out.len() >= HIGH_WATER / 4 {
+                out.reserve_exact(bytes.len() + CHUNK_FRAME);
+            }
+            match chunked {
+                true => write_chunk(out, bytes),
+                false => out.extend_from_slice(bytes),
+            }
         });
     }
 
@@ -275,7 +281,7 @@ impl Gateway {
         ex.commit = Commit::Relayed;
         self.charges.release(ex);
         if let Some(draft) = ex.draft.take() {
-            self.drafts.put(draft);
+            self.drafts.put(draft, &mut self.pool);
         }
         if let Some(client) = self.clients.get_mut(ex.client) {
             client.inbound.release(&mut self.pool);
@@ -333,13 +339,27 @@ impl Gateway {
     }
 
     fn stream_body_ended(&mut self, xid: Id<Exchange>, now: Now) -> Step {
+        let work_min = self.work_min;
         let Some(ex) = self.exchanges.get_mut(xid) else { return Step::Ended };
+        if ex.held.len() > work_min {
+            // Nothing more is awaited from the provider.
+            if let Some(uid) = ex.upstream {
+                self.wait_upstream(uid, Mono::NEVER);
+            }
+            self.work_on_last_event(xid, now);
+            return Step::Paused;
+        }
         let Relay::Stream(mut flow) = std::mem::replace(&mut ex.relay, Relay::None) else { return Step::More };
         let mut held = std::mem::take(&mut ex.held);
         self.scratch.clear();
         let ended = flow.end(&mut held, &mut self.pool, &me(ex, now), &mut self.scratch);
         ex.relay = Relay::Stream(flow);
         ex.held = held;
+        self.last_events_fed(xid, ended, now)
+    }
+
+    /// The end of a stream has been read, what it came to lies in `scratch`: sends it.
+    fn last_events_fed(&mut self, xid: Id<Exchange>, ended: Result<(), StreamFault>, now: Now) -> Step {
         if !self.scratch.is_empty() {
             let end_at = ended.is_ok().then_some(0);
             self.relayed(xid, true, end_at, now);
@@ -353,117 +373,23 @@ impl Gateway {
         }
     }
 
-    fn end_whole(&mut self, xid: Id<Exchange>, now: Now) -> Step {
-        let Some(ex) = self.exchanges.get_mut(xid) else { return Step::Ended };
-        let Some(shape) = ex.shape() else { return Step::Ended };
-        let length = ex.held.len();
-        if self.is_long(length) {
-            if !self.pool.has_room(length) {
-                return Step::Failed(Fault::from(FaultKind::TooLarge("max_buffered")));
-            }
-            // The connection has given all it had to give.
-            if let Some(ex) = self.exchanges.get_mut(xid) {
-                ex.upstream = None;
-            }
-            self.work_on_reply(xid, now);
-            return Step::Ended;
+    /// The same, read elsewhere. The body of `upstream` has been read to its end.
+    pub(crate) fn last_event_read(
+        &mut self,
+        xid: Id<Exchange>,
+        upstream: Option<Id<Upstream>>,
+        out: Vec<u8>,
+        ended: Result<(), StreamFault>,
+        now: Now,
+    ) {
+        let spare = std::mem::replace(&mut self.scratch, out);
+        let step = self.last_events_fed(xid, ended, now);
+        self.scratch = spare;
+        match (step, upstream) {
+            (Step::Failed(fault), _) => self.attempt_failed(xid, fault, now),
+            (_, Some(uid)) => self.keep_upstream(uid, now),
+            _ => {}
         }
-        let Some(ex) = self.exchanges.get_mut(xid) else { return Step::Ended };
-        self.scratch.clear();
-        let read = match &ex.carry {
-            None => tap::whole(shape, ex.held.bytes(), &me(ex, now), &mut self.scratch),
-            Some(carry) => dialect::reply(shape.other(), ex.held.bytes(), carry, &me(ex, now), &mut self.scratch),
-        };
-        let mut ex = match self.whole_read(xid, read) {
-            Ok(Some(ex)) => ex,
-            Ok(None) => return Step::Ended,
-            Err(fault) => return Step::Failed(fault),
-        };
-        let body = std::mem::take(&mut self.scratch);
-        if self.waits_for_rows() {
-            ex.last.push(&mut self.pool, &body);
-            self.await_commit(ex, now);
-        } else {
-            self.send_whole(ex, &body, now);
-        }
-        self.scratch = body;
-        Step::Ended
-    }
-
-    /// A whole answer has been read: takes its exchange and settles it.
-    fn whole_read(&mut self, xid: Id<Exchange>, read: Result<Heard, Broken>) -> Result<Option<Exchange>, Fault> {
-        let Some(ex) = self.exchanges.get_mut(xid) else { return Ok(None) };
-        let heard = match read {
-            Ok(heard) => heard,
-            Err(Broken::NotJson) => return Err(Fault::from(FaultKind::BadBody(NOT_JSON))),
-            Err(Broken::Error(text)) => return Err(error_fault(text, Some(ex))),
-        };
-        ex.held.release(&mut self.pool);
-        ex.relay = Relay::Whole(heard);
-        ex.upstream = None;
-        self.target_succeeded(xid);
-        let Some(mut ex) = self.take_exchange(xid) else { return Ok(None) };
-        let usage = charged(heard, ex.estimate);
-        self.settle(&mut ex, usage);
-        Ok(Some(ex))
-    }
-
-    /// The same of one that was read elsewhere: `out` is what the client gets.
-    pub(crate) fn reply_read(&mut self, xid: Id<Exchange>, read: Result<Heard, Broken>, mut out: Buf, now: Now) {
-        match self.whole_read(xid, read) {
-            Ok(Some(mut ex)) if self.waits_for_rows() => {
-                (ex.last, ex.bulk) = (out, true);
-                self.await_commit(ex, now);
-            }
-            Ok(Some(ex)) => self.send_bulk(ex, out, now),
-            Ok(None) => out.release(&mut self.pool),
-            Err(fault) => {
-                out.release(&mut self.pool);
-                self.attempt_failed(xid, fault, now);
-            }
-        }
-    }
-
-    /// A large whole answer, from where it lies: one chunk, whose end it has with it, or to the end of the connection.
-    pub(crate) fn send_bulk(&mut self, ex: Exchange, body: Buf, now: Now) {
-        let (cid, head) = (ex.client, ex.head);
-        let extent = if head.http11 { Extent::Chunked } else { Extent::ToEnd };
-        let next = self.next_after(cid, &head, extent == Extent::ToEnd);
-        self.write_head(&ex.face(), &Opening { status: 200, extent, content_type: JSON, refusal: None, next }, now);
-        if head.http11 {
-            let length = body.len().saturating_sub(LAST_OF_ONE.len());
-            self.push_client(cid, now, |out| write_chunk_size(out, length));
-        }
-        self.push_bulk(cid, body, now);
-        self.conclude(ex, 200, now);
-        self.move_on(cid, next, now);
-        self.advance(cid, now);
-    }
-
-    /// A whole answer: with its length where it fits one buffer, else in chunks (contract section 1).
-    pub(crate) fn send_whole(&mut self, ex: Exchange, body: &[u8], now: Now) {
-        let (cid, head) = (ex.client, ex.head);
-        let extent = match (body.len() <= HIGH_WATER, head.http11) {
-            (true, _) => Extent::Length(body.len()),
-            (false, true) => Extent::Chunked,
-            (false, false) => Extent::ToEnd,
-        };
-        let next = self.next_after(cid, &head, extent == Extent::ToEnd);
-        self.write_head(&ex.face(), &Opening { status: 200, extent, content_type: JSON, refusal: None, next }, now);
-        if head.method != Method::Head {
-            self.push_client(cid, now, |out| match extent {
-                Extent::Chunked => {
-                    for piece in body.chunks(HIGH_WATER) {
-                        write_chunk(out, piece);
-                    }
-                    out.extend_from_slice(LAST_CHUNK);
-                }
-                _ => out.extend_from_slice(body),
-            });
-        }
-        self.conclude(ex, 200, now);
-        self.move_on(cid, next, now);
-        self.advance(cid, now);
     }
 
     /// The upstream's deadline has passed while an answer was awaited or read. `None`: that ended the exchange well,
@@ -536,7 +462,7 @@ fn ahead_of(length: usize, announced: Option<u64>, limit: usize) -> usize {
 }
 
 /// What a complete answer is charged: as reported, estimated where nothing was.
-fn charged(heard: Heard, estimate: u64) -> Usage {
+pub(super) fn charged(heard: Heard, estimate: u64) -> Usage {
     let known = heard.reported;
     Usage {
         uncached_in: known.input.unwrap_or(estimate),
@@ -556,7 +482,7 @@ fn stream_fault(fault: StreamFault, ex: Option<&Exchange>) -> Fault {
     }
 }
 
-fn error_fault(text: ErrorText, ex: Option<&Exchange>) -> Fault {
+pub(super) fn error_fault(text: ErrorText, ex: Option<&Exchange>) -> Fault {
     let message = ex.map(|ex| masked(ex, &text.message));
     Fault { kind: FaultKind::InStream, message, retry_after: None }
 }

@@ -7,6 +7,7 @@ use super::fault::{Fault, FaultKind};
 use super::outgoing::Draft;
 use super::relay::Relay;
 use super::upstream::{Phase as UpstreamPhase, Upstream, conn};
+use crate::base::buf::Pool;
 use crate::base::limits::SEND_SLICE;
 use crate::base::seam::{Action, DialError};
 use crate::base::slots::Id;
@@ -87,14 +88,19 @@ impl Gateway {
         let Some(client) = self.clients.get(ex.client) else { return Ok(false) };
         let (_, body) = client.inbound.message();
         let speaks = ex.target().and_then(|target| ex.config.providers.get(target.provider)).map(|p| p.shape);
-        if body.len() > work_min && speaks != ex.shape() {
+        let translated = speaks != ex.shape();
+        // A second attempt has let go of what the first had taken.
+        if translated && ex.hold.is_none() && !self.pool.has_room(body.len()) {
+            return Err(Refusal::no_buffers());
+        }
+        if body.len() > work_min && translated {
             ex.phase = Phase::Drafting;
             self.work_on_request(xid, now);
             return Ok(false);
         }
         let Some(mut draft) = ex.draft.take() else { return Ok(false) };
-        draft.rewind();
-        let built = build_body(ex, &mut draft, body);
+        draft.rewind(&mut self.pool);
+        let built = build_body(ex, &mut draft, body, &mut self.pool);
         ex.carry = draft.carry.take();
         ex.draft = Some(draft);
         built.map(|()| true)
@@ -127,6 +133,7 @@ impl Gateway {
         ex.naming = Mono::NEVER;
         self.actions.push(Action::Dial { conn: conn(upstream), addr, authority });
         self.wait_upstream(upstream, now.mono.after(timeout));
+        self.forget_stale_timers();
     }
 
     /// A host's addresses have come, or will not: every exchange that waits for them goes on.
@@ -280,7 +287,7 @@ fn waits_for(ex: &Exchange, host: &str, port: u16) -> bool {
 }
 
 /// The body for the present target: the client's own with our words spliced in, or its translation.
-fn build_body(ex: &Exchange, draft: &mut Draft, body: &[u8]) -> Result<(), Refusal> {
+fn build_body(ex: &Exchange, draft: &mut Draft, body: &[u8], pool: &mut Pool) -> Result<(), Refusal> {
     let (Some(model), Some(target), Some(shape)) = (ex.model(), ex.target(), ex.shape()) else { return Ok(()) };
     let Some(provider) = ex.config.providers.get(target.provider) else { return Ok(()) };
     if provider.shape == shape {
@@ -290,12 +297,13 @@ fn build_body(ex: &Exchange, draft: &mut Draft, body: &[u8]) -> Result<(), Refus
             forward_unknown: provider.forward_unknown,
             drop_params: &model.drop_params,
         };
-        let length = rewrite(shape, body, draft.scan.fields(), &with, &mut draft.text, &mut draft.pieces);
+        let (fields, pieces) = (draft.scan.fields(), &mut draft.pieces);
+        let length = draft.text.edit(pool, |out| rewrite(shape, body, fields, &with, out, pieces));
         draft.set_length(length);
         return Ok(());
     }
     let abilities = ex.model.and_then(|index| ex.outgoing.abilities(index, ex.target));
     let Some(abilities) = abilities else { return Ok(()) };
     let to = dialect::Target { model: &target.model, abilities };
-    draft.translate(shape, body, &to).map_err(|Invalid(message)| Refusal::invalid_body(message))
+    draft.translate(shape, body, &to, pool).map_err(|Invalid(message)| Refusal::invalid_body(message))
 }

@@ -4,9 +4,9 @@
 use super::Gateway;
 use super::exchange::{Exchange, Phase as ExchangePhase};
 use super::fault::{Fault, FaultKind};
-use super::relay::Step;
+use super::relay::{Relay, Step};
 use crate::base::buf::Buf;
-use crate::base::limits::HIGH_WATER;
+use crate::base::limits::{DONE_GRACE, HIGH_WATER, RELAY_SLICE};
 use crate::base::seam::{Action, Conn, Shut, Side};
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
@@ -98,6 +98,11 @@ impl Upstream {
         self.reader = Reader::Done;
     }
 
+    /// Part of an answer's body lies here until it can be relayed.
+    pub(crate) fn holds_back(&self) -> bool {
+        self.head.is_some() && !self.rx.is_empty()
+    }
+
     fn may_be_kept(&self) -> bool {
         let keep = self.head.is_some_and(|head| head.keep_alive);
         keep && self.reader.is_done() && self.sent_all && self.tx.is_empty() && self.rx.is_empty()
@@ -169,7 +174,10 @@ impl Gateway {
     fn body_bytes(&mut self, xid: Id<Exchange>, uid: Id<Upstream>, mut data: &[u8], now: Now) {
         loop {
             let Some(upstream) = self.upstreams.get_mut(uid) else { return };
-            if self.exchanges.get(xid).is_some_and(|ex| ex.working.is_some()) {
+            let Some(ex) = self.exchanges.get(xid) else { return };
+            let full = self.clients.get(ex.client).is_some_and(|client| client.tx.len() > HIGH_WATER);
+            let slices = matches!(ex.relay, Relay::Stream(_)) && ex.held.len() < RELAY_SLICE;
+            if ex.working.is_some() || (full && slices && !data.is_empty()) {
                 return upstream.rx.push(&mut self.pool, data);
             }
             if upstream.reader.is_done() {
@@ -181,7 +189,9 @@ impl Gateway {
                 }
                 return self.body_ended(xid, uid, now);
             }
-            let piece = match upstream.reader.next(data) {
+            // Events may grow on their way, so that not too many of them are relayed before the client is looked at.
+            let slice = if slices { &data[..data.len().min(RELAY_SLICE)] } else { data };
+            let piece = match upstream.reader.next(slice) {
                 Ok(piece) => piece,
                 Err(_) => return self.attempt_failed(xid, Fault::from(FaultKind::BadBody(BAD_CHUNKS)), now),
             };
@@ -249,7 +259,7 @@ impl Gateway {
     }
 
     /// An answer has been read to its end: keep the connection if it may be kept.
-    fn keep_upstream(&mut self, uid: Id<Upstream>, now: Now) {
+    pub(crate) fn keep_upstream(&mut self, uid: Id<Upstream>, now: Now) {
         let Some(upstream) = self.upstreams.get_mut(uid) else { return };
         upstream.exchange = None;
         let provider = upstream.provider;
@@ -272,7 +282,7 @@ impl Gateway {
         let Some(upstream) = self.upstreams.get_mut(uid) else { return };
         let (phase, exchange, head) = (upstream.phase, upstream.exchange, upstream.head);
         let (Phase::Busy, Some(xid)) = (phase, exchange) else { return self.close_upstream(uid) };
-        if self.exchanges.get(xid).is_some_and(|ex| ex.working.is_some()) {
+        if upstream.holds_back() || self.exchanges.get(xid).is_some_and(|ex| ex.working.is_some()) {
             upstream.ended = true;
             return;
         }
@@ -291,7 +301,8 @@ impl Gateway {
         self.attempt_failed(xid, Fault::from(kind), now);
     }
 
-    /// The work that an answer's exchange has waited for is done: goes on with what has come meanwhile.
+    /// What an answer has waited for is there, work done elsewhere or a client that reads: goes on with what has come
+    /// meanwhile.
     pub(crate) fn resume_upstream(&mut self, uid: Id<Upstream>, now: Now) {
         let Some(upstream) = self.upstreams.get_mut(uid) else { return };
         let mut rx = std::mem::take(&mut upstream.rx);
@@ -348,6 +359,10 @@ impl Gateway {
         let (Some(xid), Phase::Dialing | Phase::Busy) = (upstream.exchange, upstream.phase) else {
             return self.close_upstream(uid);
         };
+        if upstream.holds_back() {
+            // The provider is not late: its client is. That one's own deadlines go on.
+            return self.wait_upstream(uid, now.mono.after(DONE_GRACE));
+        }
         let kind = match upstream.phase {
             Phase::Dialing => FaultKind::ConnectTimeout,
             _ => match self.relay_waited(xid, now) {
@@ -362,7 +377,8 @@ impl Gateway {
     pub(crate) fn upstream_wants_read(&self, uid: Id<Upstream>) -> bool {
         let Some(upstream) = self.upstreams.get(uid) else { return false };
         let Some(ex) = upstream.exchange.and_then(|xid| self.exchanges.get(xid)) else { return true };
-        ex.working.is_none() && self.clients.get(ex.client).is_none_or(|client| client.tx.len() <= HIGH_WATER)
+        let full = self.clients.get(ex.client).is_some_and(|client| client.tx.len() > HIGH_WATER);
+        !upstream.holds_back() && !full && ex.working.is_none()
     }
 }
 

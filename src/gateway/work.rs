@@ -76,6 +76,8 @@ enum Task {
     Request { body: Lent, draft: Box<Draft>, from: Shape, model: String, abilities: Box<Abilities> },
     /// A piece of a stream whose event under way is large.
     Events { flow: Box<Flow>, held: Buf, data: Vec<u8> },
+    /// The end of a stream that leaves a large event without its empty line.
+    LastEvent { flow: Box<Flow>, held: Buf },
 }
 
 #[derive(Debug)]
@@ -95,6 +97,11 @@ enum Product {
         held: Buf,
         out: Vec<u8>,
         fed: Result<Progress, StreamFault>,
+    },
+    LastEvent {
+        flow: Box<Flow>,
+        out: Vec<u8>,
+        ended: Result<(), StreamFault>,
     },
 }
 
@@ -135,14 +142,20 @@ fn run(task: Task, me: &Me<'_>, pool: &mut Pool) -> Option<Product> {
             Product::Reply { read, out: Buf::adopt(pool, out) }
         }
         Task::Request { body, mut draft, from, model, abilities } => {
-            let built =
-                draft.translate(from, body.payload(), &dialect::Target { model: &model, abilities: &abilities });
+            let target = dialect::Target { model: &model, abilities: &abilities };
+            let built = draft.translate(from, body.payload(), &target, pool);
             Product::Request { body, draft, built }
         }
         Task::Events { mut flow, mut held, data } => {
             let mut out = Vec::new();
             let fed = flow.feed(&data, &mut held, pool, me, &mut out);
             Product::Events { flow, held, out, fed }
+        }
+        Task::LastEvent { mut flow, mut held } => {
+            let mut out = Vec::new();
+            let ended = flow.end(&mut held, pool, me, &mut out);
+            held.release(pool);
+            Product::LastEvent { flow, out, ended }
         }
     })
 }
@@ -154,8 +167,12 @@ impl Product {
     fn release(self, pool: &mut Pool) {
         match self {
             Product::Reply { mut out, .. } => out.release(pool),
-            Product::Request { body, .. } => body.release(pool),
+            Product::Request { body, mut draft, .. } => {
+                body.release(pool);
+                draft.rewind(pool);
+            }
             Product::Events { mut held, .. } => held.release(pool),
+            Product::LastEvent { .. } => {}
         }
     }
 }
@@ -205,15 +222,17 @@ impl Gateway {
     pub(crate) fn work_on_request(&mut self, xid: Id<Exchange>, now: Now) {
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
         let (Some(from), Some(model), Some(index)) = (ex.shape(), ex.target(), ex.model) else { return };
-        let (model, abilities) = (model.model.clone(), self.outgoing.abilities(index, ex.target).cloned());
+        let (model, abilities) = (model.model.clone(), ex.outgoing.abilities(index, ex.target).cloned());
         // Nothing else watches over an exchange that has not been admitted.
         ex.deadline = ex.deadline.min(ex.target().map_or(Mono::NEVER, |t| now.mono.after(t.limits.request_timeout)));
-        let (Some(abilities), Some(mut draft)) = (abilities, ex.draft.take()) else { return };
         let cid = ex.client;
-        let Some(client) = self.clients.get_mut(cid) else { return };
-        draft.rewind();
+        let (Some(abilities), Some(client)) = (abilities, self.clients.get_mut(cid)) else { return };
+        let Some(mut draft) = ex.draft.take() else { return };
+        draft.rewind(&mut self.pool);
         let body = client.inbound.lend(&mut self.pool);
-        let lent = body.capacity();
+        // Taken before the work begins, so that it is not found missing in the middle.
+        draft.make_room(body.payload().len(), &mut self.pool);
+        let lent = body.capacity() + draft.text.capacity();
         self.arm_client(cid);
         self.give(xid, lent, Task::Request { body, draft, from, model, abilities: Box::new(abilities) }, now);
     }
@@ -226,6 +245,15 @@ impl Gateway {
         let held = std::mem::take(&mut ex.held);
         let lent = held.capacity();
         self.give(xid, lent, Task::Events { flow, held, data: data.to_vec() }, now);
+    }
+
+    /// Has the large event read that a stream has ended with.
+    pub(crate) fn work_on_last_event(&mut self, xid: Id<Exchange>, now: Now) {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return };
+        let heard = ex.relay.heard();
+        let Relay::Stream(flow) = std::mem::replace(&mut ex.relay, Relay::Away(heard)) else { return };
+        let held = std::mem::take(&mut ex.held);
+        self.give(xid, held.capacity(), Task::LastEvent { flow, held }, now);
     }
 
     /// Work has come back. Of an exchange that has ended meanwhile, or begun another attempt, only the storage counts.
@@ -255,6 +283,12 @@ impl Gateway {
                     ex.held = held;
                 }
                 self.events_read(xid, upstream, out, fed, now);
+            }
+            Some(Product::LastEvent { flow, out, ended }) => {
+                if let Some(ex) = self.exchanges.get_mut(xid) {
+                    ex.relay = Relay::Stream(flow);
+                }
+                self.last_event_read(xid, upstream, out, ended, now);
             }
         }
         if let Some(uid) = upstream {

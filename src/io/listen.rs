@@ -108,9 +108,9 @@ impl Listeners {
         Arrival::Nobody
     }
 
-    /// When a door has to be tried again although no event will say so.
-    pub fn due(&self) -> Option<Mono> {
-        self.doors.iter().any(|door| door.ready).then_some(self.rest_until)
+    /// When a door has to be tried again although no event will say so; `open` says which ones may be.
+    pub fn due(&self, open: impl Fn(usize) -> bool) -> Option<Mono> {
+        self.doors.iter().enumerate().any(|(number, door)| door.ready && open(number)).then_some(self.rest_until)
     }
 
     /// Closes all of them. A successor may hold the same sockets open, so the poll has to be told: it would go on

@@ -243,7 +243,10 @@ impl<C: Core + 'static> Reactor<C> {
             return Some(Duration::ZERO);
         }
         let parting = self.parting.front().map(|(until, _)| *until);
-        let due = [self.core.next_deadline(), self.listeners.due(), parting].into_iter().flatten().min()?;
+        let due = [self.core.next_deadline(), self.listeners.due(|number| self.core.wants_clients(number)), parting]
+            .into_iter()
+            .flatten()
+            .min()?;
         (due != Mono::NEVER).then(|| Duration::from_micros(due.micros_since(now)))
     }
 
@@ -303,6 +306,9 @@ impl<C: Core + 'static> Reactor<C> {
     fn accept(&mut self) {
         for number in 0..self.listeners.len() {
             for _ in 0..limits::ACCEPT_BATCH {
+                if !self.core.wants_clients(number) {
+                    break;
+                }
                 let Arrival::Guest(socket, peer) = self.listeners.accept(number, self.now.mono) else { break };
                 self.welcome(number, socket, peer);
             }

@@ -1,7 +1,7 @@
 //! Large things, and the bounds that hold them: contract sections 1 ("Limits"), 4 (`max_event`, `max_response`) and 5
 //! (a store that lags).
 
-use super::client::{Client, request};
+use super::client::{Client, get, request};
 use super::harness::{Harness, ROUTES, Setup, bearer, body, chat, chat_request, streamed, with};
 use super::process::wait_for;
 use std::time::Duration;
@@ -65,6 +65,40 @@ fn one_key_holds_at_most_a_quarter_of_the_buffers() {
     assert_eq!(holding.ask(&text.as_bytes()[text.len() - 10..]).status(), 200);
     let again = h.client().ask(&[head(&key), text.into_bytes()].concat());
     assert_eq!(again.status(), 200, "what was held is given back");
+}
+
+#[test]
+fn beyond_four_fifths_of_the_buffers_new_connections_wait_until_there_is_room() {
+    let h = Harness::start(&Setup { server: "max_body = \"1MiB\"\nmax_buffered = \"4MiB\"", ..Setup::default() });
+    let keys: Vec<String> = (0..4).map(|_| h.key()).collect();
+    let text = chat(&"x".repeat(1_000_000)).to_string();
+    let (most, last) = text.split_at(text.len() - 10);
+    let length = text.len().to_string();
+    let auth = bearer(&keys[0]);
+    let quota = request("GET", "/v1/quota", &[("authorization", &auth)]);
+    let mut holding: Vec<Client> = keys.iter().map(|_| h.client()).collect();
+    holding.iter_mut().for_each(|client| assert_eq!(client.ask(&quota).status(), 200));
+    for (client, key) in holding.iter_mut().zip(&keys) {
+        let auth = bearer(key);
+        let head = request("POST", "/v1/chat/completions", &[("authorization", &auth), ("content-length", &length)]);
+        client.send(&[&head, most.as_bytes()].concat());
+    }
+    wait_for("the buffers to fill", || {
+        let metrics = get(h.admin, "/metrics").unwrap().text().to_owned();
+        let bytes = metrics.lines().find_map(|line| line.strip_prefix("tollgate_buffered_bytes ")).unwrap().to_owned();
+        (bytes.parse::<u64>().unwrap() > (4 << 20) / 5 * 4).then_some(())
+    });
+    let mut waiting = h.client();
+    waiting.send(&quota);
+    waiting.socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let too_early = waiting.answer();
+    assert!(too_early.is_err(), "let in while the buffers were full");
+    assert_eq!(get(h.admin, "/healthz").unwrap().status(), 200, "the admin listener is open");
+    waiting.socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    for client in &mut holding {
+        assert_eq!(client.ask(last.as_bytes()).status(), 200);
+    }
+    assert_eq!(waiting.answer().unwrap().status(), 200, "room wakes the listener");
 }
 
 #[test]

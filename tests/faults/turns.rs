@@ -92,26 +92,34 @@ impl Bench {
     }
 }
 
-/// A request to `model` with `words` in it, answered by `answer`; the times of all calls.
+/// A request to `model` with `words` in it, answered by `answer`, events if it begins like one; the times of all calls.
 fn run(path: &str, model: &str, words: &str, answer: Option<&str>) -> Vec<Duration> {
     let (mut bench, key) = Bench::new();
     let peer = SocketAddr::from(([192, 0, 2, 1], 999));
     let client = bench.gateway.accepted(0, peer, bench.now).unwrap();
+    let stream = answer.is_some_and(|answer| !answer.starts_with('{'));
     let body = format!(
-        "{{\"model\":\"{model}\",\"max_tokens\":99,\"messages\":[{{\"role\":\"user\",\"content\":\"{words}\"}}]}}"
+        "{{\"model\":\"{model}\",\"stream\":{stream},\"max_tokens\":99,\"messages\":[{{\"role\":\"user\",\"content\":\"{words}\"}}]}}"
     );
     bench.give(client, &post(path, &[("authorization", &format!("Bearer {key}"))], &body));
     if let Some(answer) = answer {
         let upstream = bench.upstream.expect("a dialed upstream");
         assert!(bench.take(upstream) > words.len());
         let length = answer.len();
-        let head = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n");
+        let kind = if stream { "text/event-stream" } else { "application/json" };
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n");
         bench.give(upstream, (head + answer).as_bytes());
         assert!(bench.take(client) >= answer.len());
     } else {
         assert!(bench.gateway.unsent(client).starts_with(b"HTTP/1.1 200 "));
     }
     bench.times
+}
+
+/// A stream whose last event holds `text` and lacks its empty line.
+fn last_event(text: &str) -> String {
+    let finish = "\"finish_reason\":\"stop\"";
+    format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{text}\"}},{finish}}}]}}\n")
 }
 
 fn bytes(megabytes: usize) -> usize {
@@ -126,6 +134,7 @@ fn no_call_into_the_core_takes_long_however_large_the_body() {
     let small = whole(Shape::Chat, "one");
     let small_message = whole(Shape::Messages, "one");
     let (big, big_message) = (whole(Shape::Chat, &"a".repeat(bytes(50))), whole(Shape::Messages, &plain));
+    let last_chat = last_event(&"a".repeat(bytes(7)));
     let (chat, count) = ("/v1/chat/completions", "/v1/messages/count_tokens");
     let runs = [
         ("32 MB request", chat, "small", &plain, Some(&small)),
@@ -134,6 +143,8 @@ fn no_call_into_the_core_takes_long_however_large_the_body() {
         ("32 MB to count", count, "large", &escaped, None),
         ("50 MB answer", chat, "small", &hello, Some(&big)),
         ("32 MB answer, translated", chat, "large", &hello, Some(&big_message)),
+        ("7 MB last event", chat, "small", &hello, Some(&last_chat)),
+        ("7 MB last, translated", "/v1/messages", "small", &hello, Some(&last_chat)),
     ];
     println!("{:<26} {:>7} {:>9} {:>9}", "", "calls", "p99", "max");
     let mut slow = Vec::new();

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A server of the test's own.
-struct Server {
+pub struct Server {
     child: Option<Child>,
     program: &'static str,
     port: u16,
@@ -23,7 +23,7 @@ struct Server {
 
 impl Server {
     /// One with an append-only file; `None` if there is none on this machine.
-    fn start() -> Option<Server> {
+    pub fn start() -> Option<Server> {
         Server::with(&["--appendonly", "yes"])
     }
 
@@ -40,7 +40,8 @@ impl Server {
         Some(server)
     }
 
-    fn run(&mut self) {
+    /// Starts the process, again after [`Server::kill`].
+    pub fn run(&mut self) {
         let mut command = Command::new(self.program);
         command.args(["--bind", "127.0.0.1", "--save", "", "--port", &self.port.to_string(), "--dir"]);
         command.arg(self.folder.path()).args(&self.args).stdin(Stdio::null());
@@ -59,18 +60,20 @@ impl Server {
         assert!(Command::new("sh").args(["-c", &format!("kill -{name} {id}")]).status().unwrap().success());
     }
 
-    fn kill(&mut self) {
+    /// kill -9.
+    pub fn kill(&mut self) {
         let mut child = self.child.take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
     }
 
     /// A gateway on this server; `more` are further lines of `[store]`.
-    fn gateway(&self, more: &str) -> Harness {
+    pub fn gateway(&self, more: &str) -> Harness {
         gateway(&self.url(), more)
     }
 
-    fn three(&self) -> Vec<Harness> {
+    /// Three of them.
+    pub fn three(&self) -> Vec<Harness> {
         (0..3).map(|_| self.gateway("")).collect()
     }
 }
@@ -90,7 +93,7 @@ fn gateway(url: &str, more: &str) -> Harness {
 }
 
 /// A key that all of them know.
-fn key_of(all: &[Harness], args: &[&str]) -> String {
+pub fn key_of(all: &[Harness], args: &[&str]) -> String {
     let key = all[0].issue(args);
     for h in all {
         wait_for("every gateway to know the key", || (h.status_of(&key) == 200).then_some(()));
@@ -98,22 +101,35 @@ fn key_of(all: &[Harness], args: &[&str]) -> String {
     key
 }
 
-fn served(all: &[Harness]) -> u64 {
+pub fn served(all: &[Harness]) -> u64 {
     all.iter().map(|h| h.count("requests")).sum()
 }
 
-fn used(h: &Harness, key: &str) -> u64 {
+pub fn used(h: &Harness, key: &str) -> u64 {
     h.get("/v1/quota", key).json()["tokens"]["used"].as_u64().unwrap()
 }
 
-/// Every counter agrees with the rows, of which there is one per request served.
-fn agrees(all: &[Harness], key: &str) {
+/// Requests and tokens of one key in the ledger.
+pub fn sums(h: &Harness, key: &str) -> (u64, u64) {
+    let of = |line: &Value, name: &str| line[name].as_u64().unwrap();
+    let parts = ["uncached_input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens"];
+    let lines = h.usage("key");
+    let found = lines.iter().find(|line| line["name"] == key[8..20]);
+    found.map_or((0, 0), |line| (of(line, "requests"), parts.iter().map(|part| of(line, part)).sum()))
+}
+
+/// Every counter agrees with the rows, of which there is one per request served. `keys` are all that were used.
+pub fn agree(all: &[Harness], keys: &[&String]) {
     let served = served(all);
     let ledger = all[0].ledger(served);
     assert_eq!(ledger.requests, served);
-    for h in all {
-        assert_eq!(used(h, key), ledger.tokens(), "all hosts show the same");
+    for key in keys {
+        let (_, tokens) = sums(&all[0], key);
+        for h in all {
+            assert_eq!(used(h, key), tokens, "all hosts show the same");
+        }
     }
+    assert_eq!(keys.iter().map(|key| sums(&all[0], key).0).sum::<u64>(), served);
     let said = all[0].done(&["ledger", "verify"]);
     assert!(said.starts_with("ok:"), "{said}");
     assert_eq!(all[0].done(&["ledger", "export"]).lines().count() as u64, served);
@@ -134,7 +150,7 @@ fn three_gateways_admit_exactly_n_requests_and_n_at_once_together() {
     println!("three gateways: {ok} of {} admitted at a limit of 137 requests", answers.len());
     assert_eq!((ok, served(&all)), (137, 137));
     assert!(all.iter().all(|h| h.count("requests") > 0), "all took part");
-    agrees(&all, &key);
+    agree(&all, &[&key]);
 
     let key = key_of(&all, &["--plan", "at-once"]);
     let request = chat_request(&key, &streamed(chat("x\n#sim tokens=2 delay=6000")));
@@ -172,7 +188,7 @@ fn keys_and_reports_are_the_same_on_every_host() {
     let id = &key[8..20];
     assert_eq!(all[0].chat(&key, &chat("x\n#sim tokens=4")).status(), 200);
     assert_eq!(all[1].chat(&key, &streamed(chat("x\n#sim tokens=6"))).status(), 200);
-    agrees(&all, &key);
+    agree(&all, &[&key]);
     let rotated = all[1].done(&["keys", "rotate", id, "--grace", "0s"]).trim().to_owned();
     let began = Instant::now();
     for h in &all {
@@ -220,7 +236,7 @@ fn an_outage_of_the_ledger_refuses_until_it_is_back_and_loses_nothing() {
     for h in &all {
         wait_for("service", || (h.chat(&key, &chat("x")).status() == 200).then_some(()));
     }
-    agrees(&all, &key);
+    agree(&all, &[&key]);
 }
 
 #[test]
@@ -244,7 +260,7 @@ fn a_ledger_that_stands_still_stalls_no_stream() {
     }
     server.signal("CONT");
     wait_for("service", || (h.chat(&key, &chat("x")).status() == 200).then_some(()));
-    agrees(&[h], &key);
+    agree(&[h], &[&key]);
 }
 
 #[test]
@@ -261,7 +277,7 @@ fn a_host_goes_on_alone_with_its_share_where_that_is_configured() {
     assert_eq!(alone, 137 / 3 - 1);
     server.run();
     wait_for("the shared limit", || (h.chat(&key, &chat("x")).status() == 200).then_some(()));
-    agrees(std::slice::from_ref(&h), &key);
+    agree(std::slice::from_ref(&h), &[&key]);
     let remaining = h.get("/v1/quota", &key).json()["rate_limit"]["remaining"].as_u64().unwrap();
     assert_eq!(remaining, 137 - h.count("requests"), "what was admitted alone is settled afterwards");
 }
@@ -403,7 +419,7 @@ fn the_ledger_may_be_reached_over_tls() {
     let h = gateway(&url, &format!("ca_file = \"{ca}\""));
     let key = key_of(std::slice::from_ref(&h), &[]);
     assert_eq!(h.chat(&key, &chat("x")).status(), 200);
-    agrees(&[h], &key);
+    agree(&[h], &[&key]);
     drop(server);
 }
 

@@ -1,11 +1,13 @@
 //! The world: one gateway, its clients and providers, and a seed that picks who moves next.
 
-use super::check::{Seen, row_holds, vitals_hold};
+use super::check::{Seen, row_holds};
 use super::clients::{Client, Supply};
+use super::ledger::{HOSTS, Ledger, Way};
 use super::net::Pipe;
 use super::providers::{Book, Provider};
 use super::tally::{Tally, setting};
 use crate::support::setting::{KeyRing, begin, later};
+use crate::support::vitals::{nothing_is_held, vitals_hold};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tollgate::base::digest::hex_into;
@@ -45,11 +47,9 @@ struct World {
     next_marker: u64,
     book: Book,
     seen: BTreeMap<String, Seen>,
-    rows: Vec<Row>,
-    uncommitted: u64,
+    ledger: Ledger,
     /// Answers wait for their rows.
     before_reply: bool,
-    store_failed: bool,
     /// A helper thread is reading the configuration again.
     reloading: bool,
     exit: bool,
@@ -60,18 +60,19 @@ struct World {
 }
 
 /// Runs one seed.
-pub fn run(seed: u64, steps: u64) -> Result<Tally, String> {
-    let mut world = World::new(seed);
+pub fn run(seed: u64, steps: u64, way: Way) -> Result<Tally, String> {
+    let mut world = World::new(seed, way);
     for step in 0..steps {
         world.step().map_err(|error| format!("step {step}: {error}"))?;
     }
     world.wind_up(steps)?;
     world.settle_accounts()?;
+    world.tally.faults = world.book.faults;
     Ok(world.tally)
 }
 
 impl World {
-    fn new(seed: u64) -> World {
+    fn new(seed: u64, way: Way) -> World {
         let mut keys = KeyRing::default();
         keys.issue("wide", &[]);
         keys.issue("fickle", &[]);
@@ -85,9 +86,9 @@ impl World {
         let work_min = [Some(0), Some(100), Some(600), None][(seed % 4) as usize];
         let keys_known = keys.records.clone();
         let start = Start { seed: seed_bytes, client_listeners: 1, keys: keys_known, work_min, ..Start::default() };
-        let before_reply = seed.is_multiple_of(3);
+        let before_reply = seed.is_multiple_of(3) && way != Way::Local;
         World {
-            gateway: Gateway::new(Arc::new(setting(before_reply).high()), start, now),
+            gateway: Gateway::new(Arc::new(setting(before_reply, way).high()), start, now),
             rng: Rng::from_u64(seed),
             now,
             clients: Vec::new(),
@@ -98,12 +99,10 @@ impl World {
             keys,
             key_texts,
             next_marker: 0,
-            book: Book::new(),
+            book: Book::default(),
             seen: BTreeMap::new(),
-            rows: Vec::new(),
-            uncommitted: 0,
+            ledger: Ledger::new(way),
             before_reply,
-            store_failed: false,
             reloading: false,
             exit: false,
             draining: false,
@@ -113,6 +112,10 @@ impl World {
     }
 
     fn step(&mut self) -> Result<(), String> {
+        if self.ledger.way != Way::File && self.rng.below(3) > 0 {
+            self.ledger.act(&mut self.rng, &mut self.gateway, self.now);
+            self.settle()?;
+        }
         match self.rng.below(16) {
             0 => self.pass_time()?,
             1 => self.connect()?,
@@ -161,7 +164,12 @@ impl World {
         let peer = "192.0.2.7:999".parse().map_err(|_| "address")?;
         let conn = self.gateway.accepted(0, peer, self.now).ok_or("not accepted")?;
         let pipe = Pipe::new(conn, self.now);
-        let mut supply = Supply { keys: &self.key_texts, next_marker: &mut self.next_marker };
+        let mut supply = Supply {
+            keys: &self.key_texts,
+            next_marker: &mut self.next_marker,
+            requests: &mut self.tally.requests,
+            faults: &mut self.book.faults,
+        };
         self.clients.push(Client::new(pipe, &mut self.rng, &mut supply));
         Ok(())
     }
@@ -176,20 +184,12 @@ impl World {
         match self.rng.below(8) {
             0..=4 => self.answer_dial(),
             5 => self.answer_name(),
-            6 => {
-                let count =
-                    if self.rng.below(3) == 0 { self.rng.below(self.uncommitted + 1) } else { self.uncommitted };
-                self.uncommitted -= count;
-                self.gateway.notice(Notice::Committed(count), self.now);
+            6 if self.ledger.way == Way::File => {
+                self.ledger.commit_some(&mut self.rng, &mut self.gateway, self.now);
             }
             _ => self.news(),
         }
         Ok(())
-    }
-
-    fn commit(&mut self, count: u64) {
-        self.uncommitted -= count;
-        self.gateway.notice(Notice::Committed(count), self.now);
     }
 
     fn answer_dial(&mut self) {
@@ -202,8 +202,11 @@ impl World {
         }
         let (conn, messages) = self.dialing.swap_remove(index);
         match self.rng.below(12) {
-            0 => self.gateway.reply(Reply::DialFailed(conn, DialError::Connect), self.now),
-            1 => self.gateway.reply(Reply::DialFailed(conn, DialError::Tls), self.now),
+            kind @ (0 | 1) => {
+                let error = if kind == 0 { DialError::Connect } else { DialError::Tls };
+                self.book.faults.note(if kind == 0 { "connection refused" } else { "TLS to a provider fails" });
+                self.gateway.reply(Reply::DialFailed(conn, error), self.now);
+            }
             _ => {
                 self.providers.push(Provider::new(Pipe::new(conn, self.now), messages));
                 self.gateway.reply(Reply::Dialed(conn), self.now);
@@ -215,6 +218,9 @@ impl World {
         if let Some((host, port)) = self.asked.pop() {
             let addr = std::net::SocketAddr::from(([10, 0, 0, 2], port));
             let addrs = if self.rng.below(4) == 0 { Vec::new() } else { vec![addr] };
+            if addrs.is_empty() {
+                self.book.faults.note("name that nobody knows");
+            }
             self.gateway.reply(Reply::Named { host, port, addrs }, self.now);
         }
     }
@@ -222,31 +228,30 @@ impl World {
     fn news(&mut self) {
         match self.rng.below(12) {
             0 => {
-                self.store_failed = !self.store_failed;
-                let notice = if self.store_failed { Notice::StoreFailed } else { Notice::StoreRecovered };
-                self.gateway.notice(notice, self.now);
+                if self.ledger.toggle(&mut self.gateway, self.now) {
+                    self.book.faults.note("ledger fails");
+                }
             }
             1 => {
                 let now = self.now.unix;
                 let fickle = self.keys.records.iter_mut().find(|record| record.name == "fickle");
                 if let Some(record) = fickle {
+                    if record.revoked.is_none() {
+                        self.book.faults.note("key revoked");
+                    }
                     record.revoked = if record.revoked.is_some() { None } else { Some(Unix(now.0)) };
                 }
                 self.gateway.notice(Notice::Keys(self.keys.records.clone()), self.now);
             }
             2 => self.gateway.reply(Reply::Signal(Signal::Reload), self.now),
             3 | 4 if self.reloading => self.reload(),
-            _ if self.store_failed => {
-                self.store_failed = false;
-                self.gateway.notice(Notice::StoreRecovered, self.now);
-            }
-            _ => {}
+            _ => self.ledger.recover(&mut self.gateway, self.now),
         }
     }
 
     /// The configuration has been read: with a provider less, with its models the other way round, or wrong.
     fn reload(&mut self) {
-        let mut fresh = setting(self.before_reply);
+        let mut fresh = setting(self.before_reply, self.ledger.way);
         let second = "{ provider = \"second\", model = \"up-small\" }";
         match self.rng.below(3) {
             0 => fresh.set("model small", &format!("targets = [{second}]")),
@@ -255,7 +260,10 @@ impl World {
             _ => {}
         }
         let news = match self.rng.below(4) {
-            0 => Reloaded::Refused(vec!["test.toml:1: wrong".to_string()]),
+            0 => {
+                self.book.faults.note("wrong configuration");
+                Reloaded::Refused(vec!["test.toml:1: wrong".to_string()])
+            }
             _ => Reloaded::Fresh { config: Arc::new(fresh.high()), unchanged: Vec::new() },
         };
         self.reloading = false;
@@ -270,7 +278,12 @@ impl World {
         let index = self.rng.below(self.clients.len() as u64) as usize;
         let client = &mut self.clients[index];
         if !self.winding_up || !client.outbox.is_empty() {
-            let mut supply = Supply { keys: &self.key_texts, next_marker: &mut self.next_marker };
+            let mut supply = Supply {
+                keys: &self.key_texts,
+                next_marker: &mut self.next_marker,
+                requests: &mut self.tally.requests,
+                faults: &mut self.book.faults,
+            };
             client.act(&mut self.rng, &mut supply);
         }
         let most = if client.temper.drips { 5 } else { 65_536 };
@@ -279,11 +292,10 @@ impl World {
             let most = if self.rng.below(3) == 0 { 10 } else { 100_000 };
             let bytes = client.pipe.take(&mut self.gateway, 1 + self.rng.below(most) as usize, self.now);
             client.reading.take(&bytes, &mut client.awaiting, &self.book, &mut self.seen)?;
-            let safe = self.rows.len() - self.uncommitted as usize;
             let seen = self.seen.get(client.reading.id()).filter(|seen| seen.whole && seen.ended);
             if self.before_reply && !bytes.is_empty() && seen.is_some() {
                 let id = client.reading.id();
-                let committed = self.rows[..safe].iter().any(|row| request_id(row) == id);
+                let committed = self.ledger.safe().iter().any(|row| request_id(row) == id);
                 if !committed {
                     return Err(format!("{id} was answered before its row was safe"));
                 }
@@ -307,7 +319,7 @@ impl World {
         let before = provider.requests;
         provider.read(&bytes, &mut self.rng, &mut self.book)?;
         self.tally.reused += u64::from(provider.requests > before && before > 0);
-        provider.write(&mut self.rng);
+        provider.write(&mut self.rng, &mut self.book);
         let most = if self.rng.below(4) == 0 { 3 } else { 65_536 };
         provider.pipe.deliver(&mut self.gateway, 1 + self.rng.below(most) as usize, self.now);
         Ok(())
@@ -319,16 +331,10 @@ impl World {
             self.gateway.dirty().clear();
             for order in std::mem::take(self.gateway.orders()) {
                 match order {
-                    Order::Rows(rows) => {
-                        self.uncommitted += rows.len() as u64;
-                        self.rows.extend(rows);
-                    }
                     Order::Work(work) => self.works.push(*work),
                     Order::Reload(_) => self.reloading = true,
                     Order::Log(_) => {}
-                    Order::HandOver(_) | Order::Acknowledge(_) | Order::Asks(_) | Order::Releases(_) => {
-                        return Err("a hand-over that nobody asked for".into());
-                    }
+                    other => self.ledger.take(other)?,
                 }
             }
             let actions = std::mem::take(self.gateway.actions());
@@ -426,12 +432,10 @@ impl World {
         self.finish_works()?;
         // Whatever is left runs into its deadline.
         self.advance(3_600_000_000)?;
-        let vitals = self.gateway.vitals();
-        let held = [vitals.clients, vitals.exchanges, vitals.upstreams, vitals.idle, vitals.holds, vitals.buffered];
-        if held != [0; 6] || vitals.timers != 0 || self.gateway.next_deadline().is_some() {
-            return Err(format!("after everybody has left: {vitals:?}"));
+        if self.gateway.next_deadline().is_some() {
+            return Err("a deadline is left after everybody has left".to_string());
         }
-        Ok(())
+        nothing_is_held(&self.gateway.vitals())
     }
 
     /// All work that is away is done and comes back.
@@ -461,13 +465,13 @@ impl World {
                 client.reading.take(&bytes, &mut client.awaiting, &self.book, &mut self.seen)?;
                 self.clients.push(client);
                 self.settle()?;
-                self.commit(self.uncommitted);
+                self.ledger.catch_up(&mut self.gateway, self.now);
             }
             for index in (0..self.providers.len()).rev() {
                 let Some(provider) = self.providers.get_mut(index) else { continue };
                 let bytes = provider.pipe.take(&mut self.gateway, usize::MAX, self.now);
                 provider.read(&bytes, &mut self.rng, &mut self.book)?;
-                provider.write(&mut self.rng);
+                provider.write(&mut self.rng, &mut self.book);
                 provider.pipe.deliver(&mut self.gateway, 65_536, self.now);
                 self.settle()?;
             }
@@ -487,16 +491,19 @@ impl World {
             self.gateway.closed(client.pipe.conn, Ending::Broken, self.now);
         }
         self.gateway.notice(Notice::Keys(self.keys.records.clone()), self.now);
-        self.gateway.notice(Notice::StoreRecovered, self.now);
+        self.ledger.recover(&mut self.gateway, self.now);
         self.gateway.actions().retain(|action| {
             !matches!(action, Action::Close { conn, .. }
             if conn.side == tollgate::base::seam::Side::Client)
         });
         self.settle()?;
-        self.commit(self.uncommitted);
+        self.ledger.catch_up(&mut self.gateway, self.now);
+        if self.ledger.is_dead() {
+            return Ok(());
+        }
         for record in self.keys.records.clone().iter().filter(|record| record.revoked.is_none()) {
             let key = self.keys.texts[&record.name].clone();
-            let used: u64 = self.rows.iter().filter(|row| row.key == record.id).map(|row| row.usage.total()).sum();
+            let used = self.ledger.used(record.id);
             let answer =
                 self.ask(&format!("GET /v1/quota HTTP/1.1\r\nhost: g\r\nauthorization: Bearer {key}\r\n\r\n"))?;
             if !answer.contains(&format!("\"used\":{used},")) {
@@ -511,6 +518,8 @@ impl World {
         let conn = self.gateway.accepted(0, peer, self.now).ok_or("not accepted")?;
         let mut pipe = Pipe::new(conn, self.now);
         self.gateway.bytes(conn, request.as_bytes(), self.now);
+        self.settle()?;
+        self.ledger.catch_up(&mut self.gateway, self.now);
         let answer = pipe.take(&mut self.gateway, usize::MAX, self.now);
         self.gateway.closed(conn, Ending::Broken, self.now);
         self.gateway.actions().retain(|action| !matches!(action, Action::Close { conn: gone, .. } if *gone == conn));
@@ -521,9 +530,9 @@ impl World {
     /// The ledger against everything else.
     fn settle_accounts(&mut self) -> Result<(), String> {
         let mut ids = BTreeSet::new();
-        let mut per_window: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut per_window: BTreeMap<(bool, u64), u64> = BTreeMap::new();
         let tight = self.keys.records.iter().find(|record| record.name == "tight").map(|record| record.id);
-        for row in &self.rows {
+        for row in &self.ledger.rows {
             let id = request_id(row);
             let seen = self.seen.get(&id);
             if row_holds(row, seen, &self.book)? {
@@ -533,15 +542,23 @@ impl World {
                 return Err(format!("settled twice: {row:?}"));
             }
             if Some(row.key) == tight {
-                *per_window.entry(row.admitted.0 / 60_000).or_default() += 1;
+                // Alone is who admits without the shared ledger: up to its share.
+                let alone = self.ledger.way == Way::Local && !row.lease.shared;
+                *per_window.entry((alone, row.admitted.0 / 60_000)).or_default() += 1;
             }
             self.tally.rows += 1;
             self.tally.left_rows += u64::from(row.status == 499);
             self.tally.retried_rows += u64::from(row.attempts > 1);
         }
-        if let Some((window, count)) = per_window.iter().find(|(_, count)| **count > TIGHT) {
-            return Err(format!("{count} requests were admitted in window {window} where {TIGHT} are allowed"));
+        let allowed = |alone: bool| if alone { TIGHT / HOSTS } else { TIGHT };
+        if let Some((window, count)) = per_window.iter().find(|((alone, _), count)| **count > allowed(*alone)) {
+            return Err(format!("{count} requests were admitted in window {window:?}, more than are allowed"));
         }
+        self.ledger.catch_up(&mut self.gateway, self.now);
+        self.settle()?;
+        self.ledger.catch_up(&mut self.gateway, self.now);
+        self.ledger.at_rest()?;
+        self.tally.story = self.ledger.story.clone();
         for (id, seen) in &self.seen {
             if seen.whole && !ids.contains(id) {
                 return Err(format!("answered and not in the ledger: {seen:?}"));

@@ -1,0 +1,84 @@
+//! The gateway without what governs: `scripts/bench` compares its CPU with that of `tollgate serve`. The same core on
+//! the same loop, with the same log; but nothing is kept: rows are dropped as they come and called safe, and the plan
+//! of the keys is expected to have no limit. Keys are read once, from the ledger that the configuration names.
+//! `ungoverned --config FILE`
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tollgate::cli::load::{Secrets, read};
+use tollgate::gateway::orders::{Notice, Order};
+use tollgate::gateway::{Gateway, Start};
+use tollgate::io::clock::Clock;
+use tollgate::io::listen;
+use tollgate::io::reactor::{Authority, Note, Reactor, Security, Setup};
+use tollgate::io::scribe::Scribe;
+use tollgate::io::store::sqlite::{Mode, Sqlite};
+use tollgate::policy::config::{High, StoreUrl};
+
+/// How often the loop is told that its rows are safe: seldom, since each time wakes it, and well within the lag that
+/// admission bears.
+const ACKNOWLEDGE: Duration = Duration::from_secs(1);
+
+fn start(config: &High) -> Start {
+    let StoreUrl::Sqlite(path) = &config.store.url else { panic!("the keys are read from a file") };
+    let keys = Sqlite::open(path, Mode::Shared).unwrap().list_keys().unwrap();
+    for plan in &config.plans {
+        let limits = [plan.tokens, plan.requests, plan.tokens_per_window, plan.concurrency];
+        assert_eq!(limits, [0; 4], "the plan {} has a limit", plan.name);
+    }
+    let mut seed = [0u8; 32];
+    ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut seed).unwrap();
+    Start { seed, keys, client_listeners: config.server.listen.len(), ..Start::default() }
+}
+
+fn setup(config: &High) -> Setup {
+    let own = &config.server;
+    let bind = |addr| listen::bind(addr, own.reuse_port).unwrap();
+    let authorities: Vec<Authority> = (config.authorities.iter())
+        .map(|spec| Authority {
+            server_name: spec.server_name.clone(),
+            ca_file: spec.ca_file.clone(),
+            retired: spec.retired,
+        })
+        .collect();
+    Setup {
+        listeners: own.listen.iter().copied().chain(own.admin_listen).map(bind).collect(),
+        secured: own.listen.len(),
+        security: Security::load(&authorities, None, None).unwrap(),
+    }
+}
+
+fn main() -> std::io::Result<()> {
+    let path = std::env::args().skip_while(|arg| arg != "--config").nth(1).expect("--config FILE");
+    let config = Arc::new(read(Path::new(&path), Secrets::Needed).unwrap());
+    listen::raise_descriptor_limit()?;
+    let gateway = Gateway::new(config.clone(), start(&config), Clock::new().now());
+    let scribe = Scribe::start(Box::new(std::io::stderr()))?;
+    let rows = Arc::new(AtomicU64::new(0));
+    let dropped = rows.clone();
+    let perform = move |order| match order {
+        Order::Log(lines) => Order::Log(scribe.write(lines)),
+        Order::Rows(mut kept) => {
+            dropped.fetch_add(kept.len() as u64, Ordering::Relaxed);
+            kept.clear();
+            Order::Rows(kept)
+        }
+        other => panic!("the bench brings about no {other:?}"),
+    };
+    let outbox = move |orders: Vec<Order>| orders.into_iter().map(&perform).collect();
+    let mut reactor = Reactor::new(gateway, setup(&config), outbox)?;
+    let mailbox = reactor.mailbox();
+    std::thread::spawn(move || {
+        loop {
+            std::thread::sleep(ACKNOWLEDGE);
+            let count = rows.swap(0, Ordering::Relaxed);
+            if count > 0 && mailbox.send(Note::Notice(Notice::Committed(count))).is_err() {
+                break;
+            }
+        }
+    });
+    reactor.watch_signals()?;
+    reactor.run().map(drop)
+}

@@ -1,0 +1,437 @@
+//! The ledger of a world. A file: its thread commits, fails and recovers. A shared one: the thread that sends questions,
+//! rows and leases, the server that answers them, and another host that uses the same limits; the connection breaks
+//! at every step, before, between and behind the commands that are under way.
+
+use std::collections::{BTreeMap, VecDeque};
+use tollgate::base::rng::Rng;
+use tollgate::base::seam::Core;
+use tollgate::base::time::Now;
+use tollgate::gateway::Gateway;
+use tollgate::gateway::orders::{Notice, Order};
+use tollgate::policy::ask::{Answer, Ask, Release, Ruling};
+use tollgate::policy::keys::KeyId;
+use tollgate::policy::meter::{Lease, LimitKind, Told};
+use tollgate::policy::row::Row;
+
+/// Which ledger a world has.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// A file of its own.
+    File,
+    /// A shared one, and `on_outage = "refuse"`.
+    Refuse,
+    /// A shared one, and `on_outage = "local"`.
+    Local,
+}
+
+/// Hosts that a shared ledger is configured for.
+pub const HOSTS: u64 = 2;
+
+/// Whose lease, and which.
+type Loan = (KeyId, Lease);
+
+fn loan(key: KeyId, lease: Lease) -> Loan {
+    // What was asked for and what the row gives back differ in this alone.
+    (key, Lease { shared: false, ..lease })
+}
+
+fn remove(loans: &mut Vec<Loan>, gone: &Loan) -> bool {
+    let found = loans.iter().position(|loan| loan == gone);
+    found.map(|index| loans.swap_remove(index)).is_some()
+}
+
+/// What came about that only a shared ledger brings about.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Story {
+    pub admitted: u64,
+    pub refused: u64,
+    pub unavailable: u64,
+    /// Lent by the server in an answer that nobody heard.
+    pub unheard: u64,
+    /// Rows that the server had, sent again.
+    pub again: u64,
+    /// Leases given back without a row.
+    pub released: u64,
+    /// Rows of requests that this host admitted alone.
+    pub alone: u64,
+    pub deaths: u64,
+}
+
+impl Story {
+    pub fn fields(&mut self) -> [&mut u64; 8] {
+        [
+            &mut self.admitted,
+            &mut self.refused,
+            &mut self.unavailable,
+            &mut self.unheard,
+            &mut self.again,
+            &mut self.released,
+            &mut self.alone,
+            &mut self.deaths,
+        ]
+    }
+}
+
+/// The ledger.
+pub struct Ledger {
+    pub way: Way,
+    /// Every row, in the order in which they were handed over.
+    pub rows: Vec<Row>,
+    uncommitted: u64,
+    failed: bool,
+    shared: Shared,
+    pub story: Story,
+}
+
+impl Ledger {
+    pub fn new(way: Way) -> Ledger {
+        let (rows, shared) = (Vec::new(), Shared::default());
+        Ledger { way, rows, uncommitted: 0, failed: false, shared, story: Story::default() }
+    }
+
+    /// Rows that the gateway knows to be safe.
+    pub fn safe(&self) -> &[Row] {
+        &self.rows[..self.rows.len() - self.uncommitted as usize]
+    }
+
+    /// Takes what the gateway hands over.
+    pub fn take(&mut self, order: Order) -> Result<(), String> {
+        match order {
+            Order::Rows(rows) => {
+                self.uncommitted += rows.len() as u64;
+                if self.way != Way::File {
+                    for row in &rows {
+                        self.shared.returned(row)?;
+                        self.story.alone += u64::from(!row.lease.shared);
+                        if self.way == Way::Refuse && !row.lease.shared {
+                            return Err(format!("nobody has admitted {row:?}"));
+                        }
+                    }
+                    self.shared.rows.extend(rows.iter().cloned());
+                }
+                self.rows.extend(rows);
+            }
+            Order::Asks(asks) if self.way != Way::File => self.shared.asks.extend(asks),
+            Order::Releases(releases) if self.way != Way::File => {
+                self.story.released += releases.len() as u64;
+                for Release { key, lease } in &releases {
+                    if !remove(&mut self.shared.lent, &loan(*key, *lease)) {
+                        return Err(format!("given back and never lent, or twice: {key} {lease:?}"));
+                    }
+                }
+                self.shared.releases.extend(releases);
+            }
+            other => return Err(format!("nobody has asked for {other:?}")),
+        }
+        Ok(())
+    }
+
+    /// A file commits some of what it has, or all.
+    pub fn commit_some(&mut self, rng: &mut Rng, gateway: &mut Gateway, now: Now) {
+        let count = if rng.below(3) == 0 { rng.below(self.uncommitted + 1) } else { self.uncommitted };
+        self.commit(count, gateway, now);
+    }
+
+    fn commit(&mut self, count: u64, gateway: &mut Gateway, now: Now) {
+        self.uncommitted -= count;
+        gateway.notice(Notice::Committed(count), now);
+    }
+
+    /// A file can no longer be written, or can again. True if one has just failed.
+    pub fn toggle(&mut self, gateway: &mut Gateway, now: Now) -> bool {
+        if self.way != Way::File {
+            return false;
+        }
+        self.failed = !self.failed;
+        gateway.notice(if self.failed { Notice::StoreFailed } else { Notice::StoreRecovered }, now);
+        self.failed
+    }
+
+    /// A file that cannot be written can be written again.
+    pub fn recover(&mut self, gateway: &mut Gateway, now: Now) {
+        if self.failed && self.way == Way::File {
+            self.toggle(gateway, now);
+        }
+    }
+
+    /// Everything that was handed over is done, whatever stood against it. Not if the thread has died.
+    pub fn catch_up(&mut self, gateway: &mut Gateway, now: Now) {
+        if self.way == Way::File {
+            return self.commit(self.uncommitted, gateway, now);
+        }
+        if !self.shared.dead {
+            self.come_back();
+            self.send(None, gateway, now);
+        }
+    }
+
+    /// Whether it will ever answer again.
+    pub fn is_dead(&self) -> bool {
+        self.shared.dead
+    }
+
+    /// One round of a shared ledger's thread, with what may befall it; or the other host takes something.
+    pub fn act(&mut self, rng: &mut Rng, gateway: &mut Gateway, now: Now) {
+        if self.way == Way::File || self.shared.dead {
+            return;
+        }
+        match rng.below(24) {
+            0 => self.shared.server.other_host(rng),
+            // Away longer than its lease lasts: the server has forgotten what this host holds.
+            1 if rng.below(8) == 0 => self.shared.server.end_lease(),
+            2 if rng.below(300) == 0 => {
+                self.story.deaths += 1;
+                self.shared.dead = true;
+                gateway.notice(Notice::StoreFailed, now);
+            }
+            3 => self.shared.away = true,
+            4 => self.shared.slow = true,
+            5 => self.shared.slow = false,
+            // Whoever asks may leave, or give up, before there is an answer.
+            _ if self.shared.slow => {}
+            _ if self.shared.away && rng.below(3) > 0 => self.find_nobody(gateway, now),
+            _ => {
+                self.come_back();
+                let breaks = rng.below(10) == 0;
+                let reach = breaks.then(|| rng.below(self.shared.commands() + 1));
+                self.send(reach, gateway, now);
+            }
+        }
+    }
+
+    /// The server is not there.
+    fn find_nobody(&mut self, gateway: &mut Gateway, now: Now) {
+        self.shared.give_up_releases();
+        self.shared.take_rows();
+        let asks = std::mem::take(&mut self.shared.asks);
+        self.answer_none(asks, gateway, now);
+        if !std::mem::replace(&mut self.failed, true) {
+            gateway.notice(Notice::StoreFailed, now);
+        }
+    }
+
+    fn answer_none(&mut self, asks: Vec<Ask>, gateway: &mut Gateway, now: Now) {
+        for ask in asks {
+            self.story.unavailable += 1;
+            let answer = Answer { ask, ruling: Ruling::Unavailable, told: Told::default() };
+            gateway.notice(Notice::Answered(answer), now);
+        }
+    }
+
+    /// Comes under a new name with what it knows to hold.
+    fn come_back(&mut self) {
+        if std::mem::take(&mut self.shared.away) || self.shared.server.ended {
+            self.shared.server.ended = false;
+            self.shared.server.held.clone_from(&self.shared.known);
+        }
+    }
+
+    /// Sends all there is: releases, rows, questions. With `reach` the connection breaks, and only so many commands
+    /// have come to the server, whose answers nobody hears.
+    fn send(&mut self, reach: Option<u64>, gateway: &mut Gateway, now: Now) {
+        let shared = &mut self.shared;
+        let mut left = reach.unwrap_or(u64::MAX);
+        let mut comes = || {
+            let comes = left > 0;
+            left = left.saturating_sub(1);
+            comes
+        };
+        for Release { key, lease } in &shared.releases {
+            if comes() {
+                remove(&mut shared.server.held, &loan(*key, *lease));
+            }
+        }
+        shared.give_up_releases();
+        shared.take_rows();
+        for (row, there) in &mut shared.pending {
+            if comes() {
+                self.story.again += u64::from(*there);
+                shared.server.append(row, *there);
+                *there = true;
+            }
+        }
+        let asks = std::mem::take(&mut shared.asks);
+        let answers: Vec<Answer> = asks.iter().filter(|_| comes()).map(|ask| shared.server.admit(ask)).collect();
+        if reach.is_some() {
+            let admitted = |answer: &&Answer| answer.ruling == Ruling::Admitted;
+            self.story.unheard += answers.iter().filter(admitted).count() as u64;
+            shared.away = true;
+            return self.find_nobody_for(asks, gateway, now);
+        }
+        let mut committed = 0;
+        for (row, _) in shared.pending.drain(..) {
+            remove(&mut shared.known, &loan(row.key, row.lease));
+            committed += 1;
+        }
+        if committed > 0 {
+            self.commit(committed, gateway, now);
+        }
+        answers.into_iter().for_each(|answer| self.hear(answer, gateway, now));
+        if std::mem::take(&mut self.failed) {
+            gateway.notice(Notice::StoreRecovered, now);
+        }
+    }
+
+    fn find_nobody_for(&mut self, asks: Vec<Ask>, gateway: &mut Gateway, now: Now) {
+        self.shared.asks = asks;
+        self.find_nobody(gateway, now);
+    }
+
+    fn hear(&mut self, answer: Answer, gateway: &mut Gateway, now: Now) {
+        match answer.ruling {
+            Ruling::Admitted => {
+                let loan = loan(answer.ask.key, answer.ask.lease);
+                self.shared.known.push(loan);
+                self.shared.lent.push(loan);
+                self.story.admitted += 1;
+            }
+            Ruling::Refused(_) => self.story.refused += 1,
+            Ruling::Unavailable => self.story.unavailable += 1,
+            Ruling::Looked => {}
+        }
+        gateway.notice(Notice::Answered(answer), now);
+    }
+
+    /// What all hosts have used of the period, for a ledger that has caught up.
+    pub fn used(&self, key: KeyId) -> u64 {
+        let rows = self.rows.iter().filter(|row| row.key == key).map(|row| row.usage.total());
+        rows.sum::<u64>() + self.shared.server.theirs_used.get(&key).copied().unwrap_or(0)
+    }
+
+    /// What must hold when nothing runs any more.
+    pub fn at_rest(&self) -> Result<(), String> {
+        let shared = &self.shared;
+        if !shared.lent.is_empty() {
+            return Err(format!("lent and never given back: {:?}", shared.lent));
+        }
+        let held = !shared.known.is_empty() || !shared.server.held.is_empty();
+        if held && !shared.dead {
+            return Err(format!("still held: {:?}, at the server {:?}", shared.known, shared.server.held));
+        }
+        Ok(())
+    }
+}
+
+/// The thread of a shared ledger.
+#[derive(Default)]
+struct Shared {
+    asks: Vec<Ask>,
+    releases: Vec<Release>,
+    rows: VecDeque<Row>,
+    /// Rows that the thread has taken, and whether the server has them; oldest first.
+    pending: VecDeque<(Row, bool)>,
+    /// What the gateway has been lent and has not given back yet.
+    lent: Vec<Loan>,
+    /// What the thread knows to be lent to this host.
+    known: Vec<Loan>,
+    /// The connection is gone.
+    away: bool,
+    /// The server stands still.
+    slow: bool,
+    dead: bool,
+    server: Server,
+}
+
+impl Shared {
+    /// The gateway has settled a request; what it was lent comes with its row, once.
+    fn returned(&mut self, row: &Row) -> Result<(), String> {
+        if row.lease.shared && !remove(&mut self.lent, &loan(row.key, row.lease)) {
+            return Err(format!("settled and never lent, or twice: {row:?}"));
+        }
+        Ok(())
+    }
+
+    fn commands(&self) -> u64 {
+        (self.releases.len() + self.pending.len() + self.rows.len() + self.asks.len()) as u64
+    }
+
+    fn take_rows(&mut self) {
+        self.pending.extend(self.rows.drain(..).map(|row| (row, false)));
+    }
+
+    /// They will not be announced any more.
+    fn give_up_releases(&mut self) {
+        for Release { key, lease } in self.releases.drain(..) {
+            remove(&mut self.known, &loan(key, lease));
+        }
+    }
+}
+
+/// What the scripts do, in few words.
+#[derive(Default)]
+struct Server {
+    /// What this host holds.
+    held: Vec<Loan>,
+    ended: bool,
+    /// Requests and tokens by key and window.
+    windows: BTreeMap<(KeyId, u64), (u64, u64)>,
+    /// Tokens of the period.
+    spent: BTreeMap<KeyId, u64>,
+    /// The part of it that is the other host's, and its requests that run.
+    theirs_used: BTreeMap<KeyId, u64>,
+    theirs: Vec<KeyId>,
+    /// Who has asked last.
+    last: Option<(KeyId, u64)>,
+}
+
+impl Server {
+    fn admit(&mut self, ask: &Ask) -> Answer {
+        let (key, lease) = (ask.key, ask.lease);
+        let name = (key, lease.window.0.0);
+        self.last = Some(name);
+        let (requests, window_used) = self.windows.get(&name).copied().unwrap_or_default();
+        let period_used = self.spent.get(&key).copied().unwrap_or_default();
+        let held = || self.held.iter().filter(|(holder, _)| *holder == key);
+        let promised: u64 = held().map(|(_, lease)| lease.reserved).sum();
+        let reserved: u64 = held().filter(|(_, held)| held.window == lease.window).map(|(_, held)| held.reserved).sum();
+        let running = (held().count() + self.theirs.iter().filter(|other| **other == key).count()) as u64;
+        let reached = |limit: u64, count: u64| limit > 0 && count >= limit;
+        let ruling = match ask.limits {
+            None => Ruling::Looked,
+            Some(_) if self.ended => Ruling::Unavailable,
+            Some(l) if reached(l.tokens, period_used + promised) => Ruling::Refused(LimitKind::TokensPerPeriod),
+            Some(l) if reached(l.requests, requests) => Ruling::Refused(LimitKind::Requests),
+            Some(l) if reached(l.tokens_per_window, window_used + reserved) => {
+                Ruling::Refused(LimitKind::TokensPerWindow)
+            }
+            Some(l) if reached(l.concurrency, running) => Ruling::Refused(LimitKind::Concurrency),
+            Some(_) => Ruling::Admitted,
+        };
+        if ruling == Ruling::Admitted {
+            self.held.push(loan(key, lease));
+            self.windows.entry(name).or_default().0 += 1;
+        }
+        let requests = requests + u64::from(ruling == Ruling::Admitted);
+        let told = Told { window: lease.window, requests, window_used, period: lease.period, period_used };
+        Answer { ask: *ask, ruling, told }
+    }
+
+    /// Counts a row unless that was `done` before; its lease goes back in any case.
+    fn append(&mut self, row: &Row, done: bool) {
+        remove(&mut self.held, &loan(row.key, row.lease));
+        if !done {
+            let window = self.windows.entry((row.key, row.lease.window.0.0)).or_default();
+            window.0 += u64::from(!row.lease.shared);
+            window.1 += row.usage.total();
+            *self.spent.entry(row.key).or_default() += row.usage.total();
+        }
+    }
+
+    /// The other host admits a request of whoever asked last, as far as it may, or ends one.
+    fn other_host(&mut self, rng: &mut Rng) {
+        if !self.theirs.is_empty() && rng.below(2) == 0 {
+            self.theirs.pop();
+        } else if let Some((key, window)) = self.last {
+            let tokens = rng.below(500);
+            self.windows.entry((key, window)).or_default().0 += 1;
+            *self.spent.entry(key).or_default() += tokens;
+            *self.theirs_used.entry(key).or_default() += tokens;
+            self.theirs.push(key);
+        }
+    }
+
+    fn end_lease(&mut self) {
+        self.held.clear();
+        self.ended = true;
+    }
+}
