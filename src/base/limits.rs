@@ -59,12 +59,18 @@ pub const MAILBOX_MAX: usize = 64 * 1024;
 pub const PARTING: Duration = Duration::from_secs(5);
 /// Bytes of log lines waiting for a slow stderr; lines beyond it are dropped and counted.
 pub const LOG_BYTES_MAX: usize = 4 << 20;
+/// Connections of either side for which the tables have room from the start; beyond it they are copied as they grow.
+pub const ROOM_MAX: usize = 16 * 1024;
+/// Bytes of log lines for which the lane of the log thread has room from the start.
+pub const LOG_ROOM: usize = 256 * 1024;
 /// Rest of the busy log thread between two looks at its lane, so that the loop never has to wake it.
 pub const LOG_TICK: Duration = Duration::from_millis(10);
 /// The same for the store thread: rows gather for one commit. Contract section 5 allows a kill to lose 50 ms.
 pub const COMMIT_TICK: Duration = Duration::from_millis(25);
 /// Looks at an empty lane before its thread lies down to be woken.
 pub const LANE_IDLE_LOOKS: u32 = 100;
+/// Cache of the ledger's pages in KiB: what is written lies at the end of its tables.
+pub const LEDGER_CACHE_KIB: i64 = 512;
 /// How often the store thread looks whether another process has changed the keys; contract section 3 allows 1 s.
 pub const KEYS_LOOK: Duration = Duration::from_millis(250);
 /// Rows of one commit; the rest goes into the next.

@@ -36,17 +36,23 @@ impl Alarm {
 /// Ties fall in the order of arming, so that a simulated run repeats exactly.
 #[derive(Debug, Default)]
 pub struct Timers {
-    heap: BinaryHeap<Reverse<(Mono, u64, Conn)>>,
-    sequence: u64,
+    heap: BinaryHeap<Reverse<(Mono, u32, Conn)>>,
+    /// Begins anew after 2^32 armings: it orders what falls due in the same microsecond, no more.
+    sequence: u32,
 }
 
 impl Timers {
+    /// Room for the alarms of so many connections; see [`super::slots::Slots::with_room`].
+    pub fn with_room(connections: usize) -> Timers {
+        Timers { heap: BinaryHeap::with_capacity(connections), sequence: 0 }
+    }
+
     /// Wakes `conn` at `due`, in place of whatever its alarm said before.
     pub fn arm(&mut self, alarm: &mut Alarm, conn: Conn, due: Mono) {
         alarm.due = due;
         if due < alarm.entry {
             alarm.entry = due;
-            self.sequence += 1;
+            self.sequence = self.sequence.wrapping_add(1);
             self.heap.push(Reverse((due, self.sequence, conn)));
         }
     }

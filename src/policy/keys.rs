@@ -79,7 +79,7 @@ impl Endpoint {
 }
 
 /// What a key may be used for.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Scope {
     /// The chat endpoint.
     pub chat: bool,
@@ -152,7 +152,7 @@ impl Scope {
 }
 
 /// One key as it is stored: never the key itself.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct KeyRecord {
     /// Public id.
     pub id: KeyId,
@@ -175,7 +175,7 @@ pub struct KeyRecord {
 }
 
 /// A secret that a rotation has replaced.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Former {
     /// SHA-256 of the whole key as it was.
     pub digest: [u8; 32],
