@@ -5,9 +5,14 @@
 
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
+use rustls::client::Resumption;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use std::collections::VecDeque;
 use std::io::{self, BufRead, Read, Write};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 struct Args {
@@ -27,6 +32,8 @@ struct Args {
     gap: Duration,
     /// After the result, keep the connections open until standard input ends.
     hold: bool,
+    /// Authorities in PEM: everything goes over TLS, with a full handshake for every connection.
+    tls: Option<String>,
 }
 
 fn args() -> Args {
@@ -43,6 +50,7 @@ fn args() -> Args {
         at_once: 0,
         gap: Duration::ZERO,
         hold: false,
+        tls: None,
     };
     let mut args = std::env::args().skip(1);
     while let Some(name) = args.next() {
@@ -60,6 +68,7 @@ fn args() -> Args {
             "--gap-us" => all.gap = Duration::from_micros(value().parse().unwrap()),
             "--stream" => all.stream = true,
             "--hold" => all.hold = true,
+            "--tls" => all.tls = Some(value()),
             other => panic!("{other} is not understood"),
         }
     }
@@ -118,8 +127,105 @@ enum Extent {
     Chunked,
 }
 
+/// A socket that counts what it carries.
+struct Counted<S> {
+    socket: S,
+    bytes: u64,
+}
+
+impl<S: Read> Read for Counted<S> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.socket.read(buf).inspect(|count| self.bytes += *count as u64)
+    }
+}
+
+impl<S: Write> Write for Counted<S> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.socket.write(buf).inspect(|count| self.bytes += *count as u64)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.socket.flush()
+    }
+}
+
+enum Line {
+    Plain(Counted<TcpStream>),
+    Tls(Box<StreamOwned<ClientConnection, Counted<TcpStream>>>),
+}
+
+impl Line {
+    /// Connects, and shakes hands if there is TLS.
+    fn open(addr: SocketAddr, tls: Option<&Arc<ClientConfig>>) -> io::Result<Line> {
+        let mut socket = Counted { socket: connect(addr)?, bytes: 0 };
+        let mut session = None;
+        if let Some(config) = tls {
+            let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
+            let mut client = ClientConnection::new(config.clone(), name).map_err(io::Error::other)?;
+            while client.is_handshaking() {
+                client.complete_io(&mut socket)?;
+            }
+            session = Some(client);
+        }
+        socket.socket.set_nonblocking(true)?;
+        let socket = Counted { socket: TcpStream::from_std(socket.socket), bytes: socket.bytes };
+        Ok(match session {
+            Some(client) => Line::Tls(Box::new(StreamOwned::new(client, socket))),
+            None => Line::Plain(socket),
+        })
+    }
+
+    fn counted(&mut self) -> &mut Counted<TcpStream> {
+        match self {
+            Line::Plain(socket) => socket,
+            Line::Tls(stream) => &mut stream.sock,
+        }
+    }
+
+    /// Fewer bytes than were asked for mean that the socket has no more.
+    fn short_is_empty(&self) -> bool {
+        matches!(self, Line::Plain(_))
+    }
+}
+
+impl Read for Line {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Line::Plain(socket) => socket.read(buf),
+            Line::Tls(stream) => stream.read(buf),
+        }
+    }
+}
+
+impl Write for Line {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match self {
+            Line::Plain(socket) => socket.write(buf),
+            Line::Tls(stream) => stream.write(buf),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Line::Plain(socket) => socket.flush(),
+            Line::Tls(stream) => stream.flush(),
+        }
+    }
+}
+
+fn trusting(file: &str) -> io::Result<Arc<ClientConfig>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(file).map_err(io::Error::other)?).map_err(io::Error::other)?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder.map_err(io::Error::other)?;
+    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    config.resumption = Resumption::disabled();
+    Ok(Arc::new(config))
+}
+
 struct Conn {
-    socket: TcpStream,
+    line: Line,
     request: usize,
     sent: usize,
     busy: bool,
@@ -154,11 +260,16 @@ impl Conn {
     fn write(&mut self, requests: &[Vec<u8>]) {
         let request = &requests[self.request];
         while self.busy && self.sent < request.len() {
-            match self.socket.write(&request[self.sent..]) {
+            match self.line.write(&request[self.sent..]) {
                 Ok(count) => self.sent += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => panic!("the connection broke while a request was written: {error}"),
             }
+        }
+        // TLS may have taken more than the socket has.
+        match self.line.flush() {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => panic!("the connection broke: {error}"),
+            _ => {}
         }
     }
 
@@ -222,15 +333,17 @@ impl World {
     fn open(args: &Args) -> io::Result<World> {
         // Warming is done with whole answers, so that it takes no stream's time.
         let (poll, requests) = (Poll::new()?, requests(args, false));
+        let tls = args.tls.as_deref().map(trusting).transpose()?;
         let mut conns = Vec::new();
         for number in 0..args.connections {
-            let mut socket = TcpStream::from_std(connect(args.addr)?);
+            let mut line = Line::open(args.addr, tls.as_ref())?;
+            let socket = &mut line.counted().socket;
             socket.set_nodelay(true)?;
-            poll.registry().register(&mut socket, Token(number), Interest::READABLE | Interest::WRITABLE)?;
+            poll.registry().register(socket, Token(number), Interest::READABLE | Interest::WRITABLE)?;
             let request = number % requests.len();
             let (head, now) = (Vec::new(), Instant::now());
             conns.push(Conn {
-                socket,
+                line,
                 request,
                 sent: 0,
                 busy: false,
@@ -270,7 +383,7 @@ impl World {
                     conn.write(&self.requests);
                 }
                 while event.is_readable() {
-                    let count = match conn.socket.read(&mut self.scratch) {
+                    let count = match conn.line.read(&mut self.scratch) {
                         Ok(0) => panic!("the connection was closed"),
                         Ok(count) => count,
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -283,7 +396,7 @@ impl World {
                         tally.firsts.push(nanos(conn.first.unwrap() - conn.began));
                         resting.push_back(event.token().0);
                     }
-                    if count < self.scratch.len() {
+                    if count < self.scratch.len() && conn.line.short_is_empty() {
                         break;
                     }
                 }
@@ -298,10 +411,7 @@ fn connect(addr: SocketAddr) -> io::Result<std::net::TcpStream> {
     let until = Instant::now() + Duration::from_secs(10);
     loop {
         match std::net::TcpStream::connect(addr) {
-            Ok(socket) => {
-                socket.set_nonblocking(true)?;
-                return Ok(socket);
-            }
+            Ok(socket) => return Ok(socket),
             Err(error) if Instant::now() > until => return Err(error),
             Err(_) => std::thread::sleep(Duration::from_millis(5)),
         }
@@ -337,12 +447,13 @@ fn main() -> io::Result<()> {
     tally.latencies.sort_unstable();
     tally.firsts.sort_unstable();
     println!(
-        "{{\"requests\":{},\"failed\":{},\"events\":{},\"bytes\":{},\"seconds\":{seconds:.6},\"request_bytes\":{},\
+        "{{\"requests\":{},\"failed\":{},\"events\":{},\"bytes\":{},\"wire_bytes\":{},\"seconds\":{seconds:.6},\"request_bytes\":{},\
          \"p50_us\":{:.1},\"p99_us\":{:.1},\"first_p50_us\":{:.1},\"first_p99_us\":{:.1}}}",
         tally.done,
         tally.failed,
         tally.events,
         tally.bytes,
+        world.conns.iter_mut().map(|conn| conn.line.counted().bytes).sum::<u64>(),
         world.requests[0].len(),
         percentile(&tally.latencies, 50.0),
         percentile(&tally.latencies, 99.0),

@@ -49,7 +49,7 @@
 //! | a metric | `gateway::stats`, and its row in [`docs::operations`] |
 //! | a field of the log line | `gateway::log`, and its row in [`docs::operations`] |
 //! | a request field that is validated | [`dialect::request`] |
-//! | a setting | [`policy::config`], and its row in [`docs::configuration`] |
+//! | a setting | [`policy::config`]; its field's comment becomes its row in [`docs::configuration`] |
 //! | an error | [`policy::refusal`] (one constructor), and where it is raised |
 //! | an endpoint | `gateway::admit::Endpoint`, `gateway::local`, `gateway/openapi.json`, [`docs::api`] |
 //! | a ledger column | [`policy::row`], [`io::store`], both kinds of it |

@@ -2,6 +2,7 @@
 //! the operations guide's tables, the systemd units, completions and man pages.
 
 mod docs {
+    mod configuration;
     mod openapi;
     mod reference;
     #[path = "../edge/rig.rs"]

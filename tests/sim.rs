@@ -8,7 +8,7 @@
 //! nothing may be held: no connection, no reservation, no byte of buffer, no timer.
 //!
 //! `SIM_SEED=7 cargo test --test sim` replays one seed, `SIM_STEPS=100` shortens or lengthens runs, `SIM_SEEDS=5000`
-//! runs that many. A seed that failed goes into `tests/regressions/`, with a line that says what it found; those are
+//! runs at least that many, `SIM_REQUESTS=1000000` as many as it takes for so many requests. A seed that failed goes into `tests/regressions/`, with a line that says what it found; those are
 //! replayed first. (A pinned seed reproduces its bug only as long as the simulator makes the same choices; a bug worth
 //! keeping for ever also gets a transcript.)
 
@@ -35,6 +35,8 @@ use std::path::Path;
 
 /// Seeds of one run of the tests.
 const SEEDS: u64 = 200;
+/// With so many violations more requests tell nothing more.
+const FAILURES_MAX: usize = 100;
 /// Steps of one seed, before everybody leaves.
 const STEPS: u64 = 1500;
 
@@ -89,13 +91,16 @@ fn run_all(ways: impl Fn(u64) -> Way) -> Option<tally::Tally> {
     }
     let mut sum = tally::Tally::default();
     let mut failures = Vec::new();
-    for seed in 0..number("SIM_SEEDS").unwrap_or(SEEDS) {
+    let (seeds, requests) = (number("SIM_SEEDS").unwrap_or(SEEDS), number("SIM_REQUESTS").unwrap_or(0));
+    let mut seed = 0;
+    while seed < seeds || (sum.requests < requests && failures.len() < FAILURES_MAX) {
         match run(seed, steps, ways(seed)) {
             Ok(tally) => sum.add(&tally),
             Err(error) => failures.push(error),
         }
+        seed += 1;
     }
-    println!("{sum:#?}");
+    println!("simulator: {seed} seeds, {} violations, {sum}", failures.len());
     assert!(failures.is_empty(), "{} seeds failed:\n{}", failures.len(), failures[..failures.len().min(5)].join("\n"));
     Some(sum)
 }

@@ -3,11 +3,20 @@
 /// Lends storage to every [`Buf`] and counts what is lent, so that the whole process has one bound on buffered bytes.
 #[derive(Debug)]
 pub struct Pool {
-    free: Vec<Vec<u8>>,
+    // Boxed as a buffer holds them: lending moves a pointer.
+    #[allow(clippy::vec_box)]
+    free: Vec<Box<Store>>,
     /// Large blocks that are done with, to be given back to the system where that holds nobody up.
     heavy: Vec<Vec<u8>>,
     lent: usize,
     budget: usize,
+}
+
+/// The storage of one buffer: its bytes begin at `front`.
+#[derive(Debug, Default)]
+struct Store {
+    data: Vec<u8>,
+    front: usize,
 }
 
 /// Capacity of a pooled block in bytes: an ordinary request, head and body, fits one.
@@ -67,57 +76,65 @@ impl Pool {
         !self.heavy.is_empty()
     }
 
-    fn lend(&mut self) -> Vec<u8> {
-        let block = self.free.pop().unwrap_or_else(|| Vec::with_capacity(BLOCK));
-        self.lent += block.capacity();
-        block
+    fn lend(&mut self) -> Box<Store> {
+        let mut store = self.free.pop().unwrap_or_default();
+        if store.data.capacity() == 0 {
+            store.data = Vec::with_capacity(BLOCK);
+        }
+        self.lent += store.data.capacity();
+        store
     }
 
-    fn take_back(&mut self, mut block: Vec<u8>) {
-        self.lent -= block.capacity();
-        if block.capacity() == BLOCK && self.free.len() < FREE_MAX {
-            block.clear();
-            self.free.push(block);
-        } else if block.capacity() >= HEAVY {
-            self.heavy.push(block);
+    fn take_back(&mut self, mut store: Box<Store>) {
+        let capacity = store.data.capacity();
+        self.lent -= capacity;
+        store.front = 0;
+        if capacity == BLOCK {
+            store.data.clear();
+        } else {
+            let data = std::mem::take(&mut store.data);
+            if capacity >= HEAVY {
+                self.heavy.push(data);
+            }
+        }
+        if self.free.len() < FREE_MAX {
+            self.free.push(store);
         }
     }
 }
 
-/// Bytes in one piece with a moving front. Empty, it holds no storage at all; so an idle connection costs none.
+/// Bytes in one piece with a moving front. Empty, it holds no storage at all and is as small as a pointer; so an idle
+/// connection costs next to nothing.
 ///
 /// Offsets into [`Buf::bytes`] stay true while bytes are appended and until [`Buf::consume`] is called.
 #[derive(Debug, Default)]
-pub struct Buf {
-    data: Vec<u8>,
-    front: usize,
-}
+pub struct Buf(Option<Box<Store>>);
 
 impl Buf {
     /// Takes storage that was filled elsewhere; it counts from here on.
     pub fn adopt(pool: &mut Pool, data: Vec<u8>) -> Buf {
         pool.lent += data.capacity();
-        Buf { data, front: 0 }
+        Buf(Some(Box::new(Store { data, front: 0 })))
     }
 
     /// Bytes of storage.
     pub fn capacity(&self) -> usize {
-        self.data.capacity()
+        self.0.as_ref().map_or(0, |store| store.data.capacity())
     }
 
     /// What is in the buffer.
     pub fn bytes(&self) -> &[u8] {
-        &self.data[self.front..]
+        self.0.as_ref().map_or(&[], |store| &store.data[store.front..])
     }
 
     /// What is in the buffer, to be changed in place.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.data[self.front..]
+        self.0.as_mut().map_or(&mut [], |store| &mut store.data[store.front..])
     }
 
     /// Number of bytes in the buffer.
     pub fn len(&self) -> usize {
-        self.data.len() - self.front
+        self.0.as_ref().map_or(0, |store| store.data.len() - store.front)
     }
 
     /// True when nothing is in the buffer.
@@ -139,15 +156,14 @@ impl Buf {
 
     /// Lets `write` append to the buffer; growth is charged to the pool. `write` must not shorten the vector.
     pub fn edit<R>(&mut self, pool: &mut Pool, write: impl FnOnce(&mut Vec<u8>) -> R) -> R {
-        if self.data.capacity() == 0 {
-            self.data = pool.lend();
-        } else if self.front > 0 && self.front * 2 >= self.data.len() {
-            self.data.drain(..self.front);
-            self.front = 0;
+        let Store { data, front } = &mut **self.0.get_or_insert_with(|| pool.lend());
+        if *front > 0 && *front * 2 >= data.len() {
+            data.drain(..*front);
+            *front = 0;
         }
-        let before = self.data.capacity();
-        let result = write(&mut self.data);
-        pool.lent += self.data.capacity() - before;
+        let before = data.capacity();
+        let result = write(data);
+        pool.lent += data.capacity() - before;
         result
     }
 
@@ -163,11 +179,13 @@ impl Buf {
 
     /// Removes `count` bytes from the front; storage goes back to the pool when the buffer is empty.
     pub fn consume(&mut self, pool: &mut Pool, count: usize) {
-        self.front += count;
-        debug_assert!(self.front <= self.data.len());
-        if self.front >= self.data.len() {
+        let Some(store) = &mut self.0 else { return debug_assert_eq!(count, 0) };
+        store.front += count;
+        debug_assert!(store.front <= store.data.len());
+        let left = store.data.len().saturating_sub(store.front);
+        if left == 0 {
             self.release(pool);
-        } else if self.data.capacity() > LARGE && self.len() <= BLOCK {
+        } else if store.data.capacity() > LARGE && left <= BLOCK {
             // A large storage must not stay lent for the few bytes at its end.
             let mut kept = Buf::default();
             kept.push(pool, self.bytes());
@@ -177,14 +195,15 @@ impl Buf {
 
     /// Drops everything after the first `len` bytes.
     pub fn truncate(&mut self, len: usize) {
-        self.data.truncate(self.front + len);
+        if let Some(store) = &mut self.0 {
+            store.data.truncate(store.front + len);
+        }
     }
 
     /// Empties the buffer and returns its storage.
     pub fn release(&mut self, pool: &mut Pool) {
-        self.front = 0;
-        if self.data.capacity() > 0 {
-            pool.take_back(std::mem::take(&mut self.data));
+        if let Some(store) = self.0.take() {
+            pool.take_back(store);
         }
     }
 }

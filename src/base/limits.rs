@@ -59,12 +59,18 @@ pub const MAILBOX_MAX: usize = 64 * 1024;
 pub const PARTING: Duration = Duration::from_secs(5);
 /// Bytes of log lines waiting for a slow stderr; lines beyond it are dropped and counted.
 pub const LOG_BYTES_MAX: usize = 4 << 20;
+/// Connections of either side for which the tables have room from the start; beyond it they are copied as they grow.
+pub const ROOM_MAX: usize = 16 * 1024;
+/// Bytes of log lines for which the lane of the log thread has room from the start.
+pub const LOG_ROOM: usize = 256 * 1024;
 /// Rest of the busy log thread between two looks at its lane, so that the loop never has to wake it.
 pub const LOG_TICK: Duration = Duration::from_millis(10);
 /// The same for the store thread: rows gather for one commit. Contract section 5 allows a kill to lose 50 ms.
 pub const COMMIT_TICK: Duration = Duration::from_millis(25);
 /// Looks at an empty lane before its thread lies down to be woken.
 pub const LANE_IDLE_LOOKS: u32 = 100;
+/// Cache of the ledger's pages in KiB: what is written lies at the end of its tables.
+pub const LEDGER_CACHE_KIB: i64 = 512;
 /// How often the store thread looks whether another process has changed the keys; contract section 3 allows 1 s.
 pub const KEYS_LOOK: Duration = Duration::from_millis(250);
 /// Rows of one commit; the rest goes into the next.
@@ -123,6 +129,10 @@ pub const DRAIN_IDLE_GRACE: Duration = Duration::from_millis(500);
 /// Blocks from this size on are surely extended by moving pages, not by copying (glibc: above the largest
 /// `M_MMAP_THRESHOLD`, 32 MiB).
 pub const EXTENDED_MIN: usize = 34 << 20;
+/// Entries of the timer heap above [`TIMERS_EACH`] per connection at which the stale ones are taken out.
+pub const TIMERS_SPARE: usize = 64;
+/// Entries of the timer heap that a connection may leave behind.
+pub const TIMERS_EACH: usize = 4;
 /// Bytes of one body or event that are read or translated on the loop itself; more is given to a helper thread.
 pub const WORK_MIN: usize = 512 * 1024;
 /// Time one turn of the loop spends on connections before it writes what has come of it and polls again; so that no

@@ -51,6 +51,12 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T> Slots<T> {
+    /// Room for so many tenants at once. It costs memory only as it is used, and up to there growing costs no copy
+    /// and leaves no storage behind.
+    pub fn with_room(tenants: usize) -> Slots<T> {
+        Slots { slab: slab::Slab::with_capacity(tenants), generations: Vec::with_capacity(tenants) }
+    }
+
     /// Stores `value` and names it.
     pub fn insert(&mut self, value: T) -> Id<T> {
         let slot = self.slab.insert(value);
@@ -68,6 +74,11 @@ impl<T> Slots<T> {
     /// The tenant of `id`, unless it has left.
     pub fn get_mut(&mut self, id: Id<T>) -> Option<&mut T> {
         if self.holds(id) { self.slab.get_mut(id.slot as usize) } else { None }
+    }
+
+    /// The name of the present tenant of `slot`; of the next one where it is free.
+    pub fn named(&self, slot: u32) -> Option<Id<T>> {
+        self.generations.get(slot as usize).map(|generation| Id::new(slot, *generation))
     }
 
     /// Takes the tenant of `id` out; its name is stale from here on.

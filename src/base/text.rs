@@ -3,15 +3,26 @@
 
 /// Appends a number in decimal digits.
 pub fn push_number(out: &mut Vec<u8>, mut value: u64) {
+    const PAIRS: &[u8; 200] =
+        b"0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243\
+        44454647484950515253545556575859606162636465666768697071727374757677787980818283848586878889909192939495969798\
+        99";
     let mut digits = [0u8; 20];
     let mut at = digits.len();
-    loop {
+    while value >= 10 {
+        let pair = (value % 100) as usize * 2;
+        value /= 100;
+        at -= 2;
+        digits[at..at + 2].copy_from_slice(&PAIRS[pair..pair + 2]);
+    }
+    // What is left is one digit, or nothing behind a pair.
+    if value > 0 || at == digits.len() {
         at -= 1;
-        digits[at] = b'0' + (value % 10) as u8;
-        value /= 10;
-        if value == 0 {
-            break;
-        }
+        digits[at] = b'0' + value as u8;
+    }
+    // The first of a pair may be an idle nought.
+    if digits[at] == b'0' && at + 1 < digits.len() {
+        at += 1;
     }
     out.extend_from_slice(&digits[at..]);
 }
@@ -22,7 +33,8 @@ mod tests {
 
     #[test]
     fn numbers_come_out_as_the_formatter_writes_them() {
-        for value in [0, 1, 9, 10, 99, 100, 12_345, u64::from(u32::MAX), u64::MAX] {
+        let edges = [0, 1, 9, 10, 99, 100, 101, 999, 1000, 1001, 12_345, u64::from(u32::MAX), u64::MAX];
+        for value in edges.into_iter().chain(0..2000) {
             let mut out = Vec::new();
             push_number(&mut out, value);
             assert_eq!(out, value.to_string().as_bytes());

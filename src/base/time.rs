@@ -22,7 +22,7 @@ impl Mono {
 }
 
 /// Wall-clock time in milliseconds since 1970-01-01T00:00:00Z. Windows, periods and timestamps are made of it.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Unix(pub u64);
 
 impl Unix {

@@ -1,5 +1,6 @@
 //! Deadlines: one live heap entry per connection, moved only when its earliest deadline gets earlier.
 
+use super::limits::{TIMERS_EACH, TIMERS_SPARE};
 use super::seam::Conn;
 use super::time::Mono;
 use std::cmp::Reverse;
@@ -23,6 +24,11 @@ impl Alarm {
     pub fn due(&self) -> Mono {
         self.due
     }
+
+    /// Whether the heap's entry at `at` is the live one.
+    pub fn is_at(&self, at: Mono) -> bool {
+        self.entry == at
+    }
 }
 
 /// A min-heap with lazy re-arming: pushing a deadline back (an idle timeout at every token) touches no heap.
@@ -30,17 +36,23 @@ impl Alarm {
 /// Ties fall in the order of arming, so that a simulated run repeats exactly.
 #[derive(Debug, Default)]
 pub struct Timers {
-    heap: BinaryHeap<Reverse<(Mono, u64, Conn)>>,
-    sequence: u64,
+    heap: BinaryHeap<Reverse<(Mono, u32, Conn)>>,
+    /// Begins anew after 2^32 armings: it orders what falls due in the same microsecond, no more.
+    sequence: u32,
 }
 
 impl Timers {
+    /// Room for the alarms of so many connections; see [`super::slots::Slots::with_room`].
+    pub fn with_room(connections: usize) -> Timers {
+        Timers { heap: BinaryHeap::with_capacity(connections), sequence: 0 }
+    }
+
     /// Wakes `conn` at `due`, in place of whatever its alarm said before.
     pub fn arm(&mut self, alarm: &mut Alarm, conn: Conn, due: Mono) {
         alarm.due = due;
         if due < alarm.entry {
             alarm.entry = due;
-            self.sequence += 1;
+            self.sequence = self.sequence.wrapping_add(1);
             self.heap.push(Reverse((due, self.sequence, conn)));
         }
     }
@@ -72,6 +84,14 @@ impl Timers {
             self.arm(alarm, conn, due);
         }
         false
+    }
+
+    /// Takes stale entries out once there are far more than `connections` have: each connection that ended early leaves
+    /// one behind until it is due. `is_live` says of an entry whether its connection is there and it the live one.
+    pub fn forget_stale(&mut self, connections: usize, is_live: impl Fn(Mono, Conn) -> bool) {
+        if self.heap.len() > TIMERS_SPARE + TIMERS_EACH * connections {
+            self.heap.retain(|Reverse((at, _, conn))| is_live(*at, *conn));
+        }
     }
 
     /// Entries in the heap, live and stale.
@@ -121,6 +141,20 @@ mod tests {
         let (at, who) = timers.pop().unwrap();
         assert!(!timers.fired(&mut alarm, who, at, Mono(100)));
         assert!(timers.is_empty());
+    }
+
+    #[test]
+    fn stale_entries_are_taken_out_before_they_pile_up() {
+        let (mut timers, mut alarm) = (Timers::default(), Alarm::default());
+        timers.arm(&mut alarm, conn(0), Mono(7));
+        for slot in 1..10_000 {
+            timers.arm(&mut Alarm::default(), conn(slot), Mono(7));
+            timers.forget_stale(1, |at, conn| conn.slot == 0 && alarm.is_at(at));
+            assert!(timers.len() <= TIMERS_SPARE + TIMERS_EACH);
+        }
+        timers.forget_stale(0, |at, conn| conn.slot == 0 && alarm.is_at(at));
+        let mut left = std::iter::from_fn(|| timers.pop());
+        assert!(left.any(|(at, who)| (at, who) == (Mono(7), conn(0))), "the live one stays");
     }
 
     #[test]

@@ -496,7 +496,7 @@ mod tests {
         let (_, third) = rotate_in(&high, &record.id, minute, Unix(NOW.0 + 10_000)).unwrap();
         let mut keys = Keys::new(1);
         keys.load(records_in(&high).unwrap());
-        let opens = |text: &String, seconds: u64| {
+        let mut opens = |text: &String, seconds: u64| {
             keys.identify(text.as_bytes(), "tg_", Unix(NOW.0 + seconds * 1000)).map(|ix| keys.record(ix).id)
         };
         for text in [&first, &second, &third] {
@@ -506,7 +506,7 @@ mod tests {
         assert_eq!((opens(&second, 70), opens(&third, 10_000)), (None, Some(record.id)));
         let (_, fourth) = rotate_in(&high, &record.id, Duration::ZERO, NOW).unwrap();
         keys.load(records_in(&high).unwrap());
-        let opens = |text: &String| keys.identify(text.as_bytes(), "tg_", NOW).is_some();
+        let mut opens = |text: &String| keys.identify(text.as_bytes(), "tg_", NOW).is_some();
         assert_eq!((opens(&third), opens(&fourth), opens(&second)), (false, true, false));
     }
 

@@ -21,13 +21,11 @@ macro_rules! names {
             /// Which name the inside of a JSON string is.
             pub(in crate::dialect) fn of(raw: &[u8]) -> K {
                 const BY_NAME: &[(&str, K)] = &[$(($text, K::$name),)*];
-                if raw.contains(&b'\\') {
-                    return BY_NAME.iter().find(|(text, _)| eq_unescaped(raw, text)).map_or(K::Other, |(_, key)| *key);
-                }
                 $(const $name: &[u8] = $text.as_bytes();)*
                 match raw {
                     $($name => K::$name,)*
-                    _ => K::Other,
+                    _ if !raw.contains(&b'\\') => K::Other,
+                    _ => BY_NAME.iter().find(|(text, _)| eq_unescaped(raw, text)).map_or(K::Other, |(_, key)| *key),
                 }
             }
         }

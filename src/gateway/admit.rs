@@ -68,7 +68,7 @@ pub(crate) struct Readiness {
 /// What the judges may look at.
 pub(crate) struct Court<'a> {
     pub(crate) config: &'a High,
-    pub(crate) keys: &'a Keys,
+    pub(crate) keys: &'a mut Keys,
     pub(crate) meter: &'a mut Meter,
     /// A shared ledger admits: what others may give back at any moment refuses nothing here.
     pub(crate) shared: bool,
@@ -175,7 +175,7 @@ fn authenticate(
     head: &RequestHead,
     bytes: &[u8],
     endpoint: Option<Endpoint>,
-    court: &Court<'_>,
+    court: &mut Court<'_>,
 ) -> Result<KeyIx, Refusal> {
     let bearer = bearer_token(head.field(Field::Authorization).of(bytes));
     let takes_api_key = matches!(

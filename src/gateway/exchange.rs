@@ -260,7 +260,7 @@ impl Gateway {
         answers::printable(head.field(Field::XRequestId).of(bytes), FOREIGN_ID_MAX, &mut ex.foreign_id);
         ex.grant = Grant::of(&self.config.server.cors_origins, head.field(Field::Origin).of(bytes));
         let shared = self.is_shared();
-        let (keys, meter, now_unix) = (&self.keys, &mut self.meter, now.unix);
+        let (keys, meter, now_unix) = (&mut self.keys, &mut self.meter, now.unix);
         let mut court = Court { config: &self.config, keys, meter, shared, ready, now: now_unix };
         match admit::judge_head(&head, bytes, &mut court, &mut ex.finding) {
             Ok(Endpoint::Generate(shape)) => self.read_body(ex, shape, now),

@@ -37,7 +37,7 @@ mod whole;
 mod work;
 
 use crate::base::buf::{BLOCK, Pool};
-use crate::base::limits::{DRAIN_IDLE_GRACE, WORK_MIN};
+use crate::base::limits::{DRAIN_IDLE_GRACE, ROOM_MAX, WORK_MIN};
 use crate::base::rng::Rng;
 use crate::base::seam::{Action, Conn, Core, Ending, Reply, Side, Signal};
 use crate::base::slots::{Id, Slots};
@@ -146,18 +146,19 @@ impl Gateway {
         let mut rng = Rng::new(start.seed);
         let mut keys = Keys::new(rng.next_u64());
         keys.load(start.keys);
+        let room = config.server.max_connections.min(ROOM_MAX);
         let mut gateway = Gateway {
             outgoing: Arc::new(Outgoing::new(&config)),
             epoch: 0,
             reading: Reading::No,
             client_listeners: start.client_listeners,
-            clients: Slots::default(),
+            clients: Slots::with_room(room),
             doors: Doors::new(rng.next_u64()),
-            exchanges: Slots::default(),
-            upstreams: Slots::default(),
+            exchanges: Slots::with_room(room),
+            upstreams: Slots::with_room(room),
             idle: Idle::default(),
             names: Names::default(),
-            timers: Timers::default(),
+            timers: Timers::with_room(2 * room),
             pool: Pool::new(config.server.max_buffered),
             breakers: Breakers::default(),
             drafts: Drafts::default(),
@@ -251,6 +252,19 @@ impl Gateway {
         }
     }
 
+    /// For every connection that begins: those that have ended may have left alarms that are due much later.
+    fn forget_stale_timers(&mut self) {
+        let (clients, upstreams) = (&self.clients, &self.upstreams);
+        self.timers.forget_stale(clients.len() + upstreams.len(), |at, conn| match conn.side {
+            Side::Client => {
+                clients.get(Id::new(conn.slot, conn.generation)).is_some_and(|client| client.alarm.is_at(at))
+            }
+            Side::Upstream => {
+                upstreams.get(Id::new(conn.slot, conn.generation)).is_some_and(|upstream| upstream.alarm.is_at(at))
+            }
+        });
+    }
+
     /// When stopping goes on by itself. Once everything has been told to end, the connections' own deadlines do.
     fn drain_deadline(&self) -> Option<Mono> {
         let drain = self.draining.filter(|drain| !drain.over)?;
@@ -308,6 +322,7 @@ impl Core for Gateway {
             client.wait = now.mono.after(self.config.server.header_timeout);
         }
         self.arm_client(id);
+        self.forget_stale_timers();
         Some(client::conn(id))
     }
 

@@ -133,6 +133,7 @@ impl Gateway {
         ex.naming = Mono::NEVER;
         self.actions.push(Action::Dial { conn: conn(upstream), addr, authority });
         self.wait_upstream(upstream, now.mono.after(timeout));
+        self.forget_stale_timers();
     }
 
     /// A host's addresses have come, or will not: every exchange that waits for them goes on.

@@ -51,12 +51,17 @@ impl Patience {
 
 impl<T: Default> Default for Lane<T> {
     fn default() -> Self {
-        let state = State { items: T::default(), asleep: false, hurry: false, closed: false };
-        Lane(Arc::new((Mutex::new(state), Condvar::new())))
+        Lane::new(T::default())
     }
 }
 
-impl<T: Default> Lane<T> {
+impl<T> Lane<T> {
+    /// A lane that begins with `items`: empty, but with storage of its own.
+    pub fn new(items: T) -> Lane<T> {
+        let state = State { items, asleep: false, hurry: false, closed: false };
+        Lane(Arc::new((Mutex::new(state), Condvar::new())))
+    }
+
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

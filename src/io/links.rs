@@ -118,36 +118,46 @@ impl Link {
 const CLOSED_TO_READ: Flags = Flags::DIALING.and(Flags::SHAKING).and(Flags::ENDED).and(Flags::PARTING);
 
 /// All links, by their own names and by the core's.
-#[derive(Default)]
 pub struct Links {
     links: Slots<Link>,
-    /// The link of each slot of the core; one table for either side.
-    by_conn: [Vec<Option<Id<Link>>>; 2],
+    /// The link's slot for each slot of the core; one table for either side.
+    by_conn: [Vec<u32>; 2],
+}
+
+/// No link: an entry of `by_conn`.
+const NONE: u32 = u32::MAX;
+
+impl Default for Links {
+    fn default() -> Self {
+        let table = || Vec::with_capacity(limits::ROOM_MAX);
+        Links { links: Slots::with_room(2 * limits::ROOM_MAX), by_conn: [table(), table()] }
+    }
 }
 
 impl Links {
     /// Stores the socket of `conn`. A link that still bears the same slot is dropped: its connection is stale.
     pub fn insert(&mut self, conn: Conn, transport: Transport, flags: Flags) -> Id<Link> {
-        if let Some(stale) = self.place(conn).take() {
+        let stale = *self.place(conn);
+        if let Some(stale) = self.links.named(stale) {
             self.links.remove(stale);
         }
         let id = self.links.insert(Link { conn, transport, flags, turn: 0, spent: 0 });
-        *self.place(conn) = Some(id);
+        *self.place(conn) = id.slot;
         id
     }
 
-    fn place(&mut self, conn: Conn) -> &mut Option<Id<Link>> {
+    fn place(&mut self, conn: Conn) -> &mut u32 {
         let table = &mut self.by_conn[conn.side as usize];
         let slot = conn.slot as usize;
         if table.len() <= slot {
-            table.resize(slot + 1, None);
+            table.resize(slot + 1, NONE);
         }
         &mut table[slot]
     }
 
     /// The link of `conn`, unless that name is stale.
     pub fn find(&self, conn: Conn) -> Option<Id<Link>> {
-        let id = (*self.by_conn[conn.side as usize].get(conn.slot as usize)?)?;
+        let id = self.links.named(*self.by_conn[conn.side as usize].get(conn.slot as usize)?)?;
         (self.links.get(id)?.conn == conn).then_some(id)
     }
 
@@ -166,8 +176,8 @@ impl Links {
     /// Keeps the link but not the core's name for it: the core has forgotten the connection.
     pub fn forget(&mut self, conn: Conn, id: Id<Link>) {
         let place = self.place(conn);
-        if *place == Some(id) {
-            *place = None;
+        if *place == id.slot {
+            *place = NONE;
         }
     }
 

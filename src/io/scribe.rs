@@ -21,7 +21,7 @@ pub struct Scribe {
 impl Scribe {
     /// Starts the thread that writes to `sink`.
     pub fn start(sink: Box<dyn Write + Send>) -> io::Result<Scribe> {
-        let (lane, dropped) = (Lane::default(), Arc::new(AtomicU64::new(0)));
+        let (lane, dropped) = (Lane::new(Vec::with_capacity(limits::LOG_ROOM)), Arc::new(AtomicU64::new(0)));
         let theirs = lane.clone();
         let thread = std::thread::Builder::new().name("scribe".into()).stack_size(256 * 1024);
         let thread = thread.spawn(move || serve(&theirs, sink))?;
@@ -64,7 +64,8 @@ impl Drop for Scribe {
 }
 
 fn serve(lane: &Lane<Vec<u8>>, mut sink: Box<dyn Write + Send>) {
-    let (mut lines, mut patience) = (Vec::new(), Patience::new(limits::LOG_TICK));
+    let mut patience = Patience::new(limits::LOG_TICK);
+    let mut lines = Vec::with_capacity(limits::LOG_ROOM);
     loop {
         match lane.look(&mut lines, &mut patience, Duration::from_secs(3600), Vec::is_empty) {
             // There is nobody to tell that the log cannot be written.

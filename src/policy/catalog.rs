@@ -50,15 +50,15 @@ impl Catalog {
 /// One entry of the catalog (specification section 2.1, contract section 7).
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// What clients call it.
+    /// What clients ask for.
     pub id: Arc<str>,
-    /// What people call it.
+    /// For people. Default: the id.
     pub name: String,
-    /// Name of the provider of the model.
+    /// As `GET /v1/models` shows it. Default: the first target's provider.
     pub owned_by: String,
-    /// Since when; 1970-01-01 where unknown.
+    /// When it was published.
     pub created: Unix,
-    /// Context size in tokens.
+    /// Size of its context in tokens: `"1M"`, `"256K"`, or binary `"256Ki"`.
     pub context: u64,
     /// Context size as written for people: `1M`, `256K`, `128Ki`.
     pub context_text: String,
@@ -66,30 +66,32 @@ pub struct Model {
     pub prices: Prices,
     /// Timeouts it sets for itself; already part of every target's `limits`.
     pub timeouts: Timeouts,
-    /// Where it is served, best first, at least one.
+    /// Where it is served: `[{ provider = "name", model = "upstream name" }]`, see below.
     pub targets: Vec<Target>,
-    /// `max_tokens` for an upstream that demands it where the client gave none.
+    /// For upstreams that need a bound where the client named none.
     pub default_max_tokens: u64,
-    /// Completion tokens reserved at most while a request runs.
+    /// Completion tokens reserved at admission at most.
     pub reserve_tokens: u64,
     /// Request fields removed before forwarding.
     pub drop_params: Vec<String>,
-    /// What a translation must know about the model.
+    /// What translation must know. Default: those below.
     pub capabilities: Capabilities,
 }
 
 /// One place where a model is served.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// Index into `High.providers`.
+    /// The provider's name.
+    ///
+    /// An index into `High.providers`.
     pub provider: usize,
-    /// The name of the model there. Never told to a client.
+    /// Its name of the model, never told to a client. Default: the id.
     pub model: String,
     /// `provider/model`, for logs, rows and metrics.
     pub label: Arc<str>,
-    /// Lower is tried first.
+    /// Lower ones are tried first. Default: its place in the list.
     pub priority: u32,
-    /// Share among targets of the same priority.
+    /// Its share among targets of the same priority.
     pub weight: u32,
     /// Deadlines and bounds that hold for this model at this provider.
     pub limits: UpstreamLimits,
@@ -98,13 +100,17 @@ pub struct Target {
 /// Prices in micro-dollars per 1M tokens, which is pico-dollars per token: 0.25 USD is 250 000.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Prices {
-    /// Uncached prompt tokens.
+    /// USD per million prompt tokens.
+    #[doc(alias = "input_price")]
     pub input: u64,
-    /// Completion tokens.
+    /// USD per million completion tokens.
+    #[doc(alias = "output_price")]
     pub output: u64,
-    /// Prompt tokens read from a cache; the input price unless configured.
+    /// USD per million prompt tokens read from the provider's cache. Default: the input price.
+    #[doc(alias = "cache_read_price")]
     pub cache_read: u64,
-    /// Prompt tokens written to a cache; the input price unless configured.
+    /// USD per million prompt tokens written to it. Default: the input price.
+    #[doc(alias = "cache_write_price")]
     pub cache_write: u64,
 }
 
@@ -142,9 +148,10 @@ pub struct Capabilities {
     pub replay_reasoning: bool,
     /// The upper bound is called `max_completion_tokens`.
     pub max_completion_tokens: bool,
-    /// The most completion tokens the model can give; larger demands are lowered to it.
+    /// The most completion tokens it can give; larger demands are lowered to it.
     pub max_output_tokens: Option<u64>,
-    /// How JSON of a schema is demanded.
+    /// How JSON of a schema is demanded: `"native"`, by a field of its own; `"tool"`, by a tool that it must call;
+    /// `"instruction"`, in the prompt.
     pub structured_output: StructuredOutput,
     /// A reasoning effort is accepted.
     pub effort: bool,

@@ -4,30 +4,8 @@
 //! The document is walked with its spans instead of being deserialized, so that every error names file, line and
 //! field, and all errors are found in one pass. Keys are those of the contract's section 7.
 //!
-//! # Settings
-//!
-//! Durations are text with a unit (`"250ms"`, `"5s"`, `"1h30m"`, `"30d"`), sizes text (`"32MiB"`, `"5MB"`) or bytes.
-//!
-//! - top: `default_model` none.
-//! - `[server]`: `listen` 127.0.0.1:8080 (or a list), `admin_listen` none, `admin_token` none, `key_prefix` tg_, `tls`
-//!   none, `cors_origins` none, `reuse_port` false, `max_connections` 10000, `max_connections_per_ip` 0 (no limit),
-//!   `max_header` 16KiB, `max_body` 32MiB, `max_buffered` 512MiB (at least four times `max_body`),
-//!   `header_timeout` 10s, `body_timeout` 30s, `keepalive_timeout` 75s, `write_stall` 60s,
-//!   `drain_timeout` 30s, `commit_after` 15s.
-//! - `[store]`: `url` sqlite:tollgate.db, `ca_file` none, `durability` write-behind, `max_commit_lag` 5s, `on_outage`
-//!   refuse, `hosts` 1, `retention` for ever (at least 32d).
-//! - `[upstream]`: `connect_timeout` 5s, `first_byte_timeout` 300s, `idle_timeout` 600s, `request_timeout` 590s,
-//!   `attempts` 2, `breaker_failures` 5, `breaker_cooldown` 30s, `pool_max_idle` 64, `pool_idle_timeout` 60s,
-//!   `max_event` 8MiB, `max_response` 64MiB.
-//! - `[[providers]]`: `name`, `shape` and `base_url` required; `api_key` none, `auth` bearer (chat) or x-api-key
-//!   (messages), `headers` none, `betas` all, `ca_file` the public authorities, `addresses` looked up,
-//!   `unknown_fields` drop, `stream_usage` true; all of `[upstream]`.
-//! - `[[models]]`: `id`, `context` and `targets` required; `name` the id, `owned_by` the first target's provider,
-//!   `created` 1970-01-01, `input_price` and `output_price` 0, `cache_read_price` and `cache_write_price` the input
-//!   price, `default_max_tokens` 4096, `reserve_tokens` 4096, `drop_params` none, `capabilities`; the four timeouts of
-//!   `[upstream]`. A target: `provider` required, `model` the id, `priority` its place in the list, `weight` 1.
-//! - `[[plans]]`: `name` required; `tokens` 0 (no limit), `period` month, `requests` 0, `window` 60s,
-//!   `tokens_per_window` 0, `concurrency` 0.
+//! The manual is [`crate::docs::configuration`]. Its tables are made from this code: what the reader asks for, what
+//! `print` shows, what `follow` leaves alone, and the comments of the fields that hold the values.
 
 mod follow;
 mod models;
@@ -161,7 +139,7 @@ pub struct High {
 pub struct AuthoritySpec {
     /// Name or address that the certificate must carry.
     pub server_name: String,
-    /// Authorities in PEM that are trusted instead of the public ones.
+    /// Authorities in PEM that are trusted besides the public ones.
     pub ca_file: Option<PathBuf>,
     /// No provider of this configuration uses it: it keeps the place it had in an earlier one.
     pub retired: bool,
@@ -179,11 +157,13 @@ pub enum Auth {
 /// One upstream server.
 #[derive(Clone, Debug)]
 pub struct Provider {
-    /// Its name in the configuration.
+    /// Its name in targets, logs and the ledger.
     pub name: Arc<str>,
-    /// The shape it speaks.
+    /// The API it speaks: `"chat"` (OpenAI) or `"messages"` (Anthropic).
     pub shape: Shape,
-    /// `base_url` as it is used, without a trailing slash.
+    /// What its own SDK would be given: with `/v1` for `chat`, without for `messages`.
+    ///
+    /// Without a trailing slash.
     pub base_url: String,
     /// Whether it is reached over TLS.
     pub tls: bool,
@@ -195,21 +175,31 @@ pub struct Provider {
     pub host_header: String,
     /// Path of a generation request: `/v1/chat/completions`, `/v1/messages`.
     pub path: String,
-    /// Addresses to use instead of looking `host` up; empty means look it up. Filled if `host` is an address.
+    /// Addresses to connect to instead of looking its name up.
+    ///
+    /// Empty means look `host` up; filled if `host` is an address.
     pub addresses: Vec<SocketAddr>,
-    /// How the credential is sent.
+    /// How the secret is sent: `"bearer"`, `"x-api-key"` (the default of `messages`), or another header's name.
     pub auth: Auth,
-    /// Header name, lower case, and whole value of the credential; `None` sends none.
+    /// Secret that it is sent.
+    ///
+    /// Header name, lower case, and whole value; `None` sends none.
+    #[doc(alias = "api_key")]
     pub credential: Option<(String, Secret)>,
-    /// Further headers, names in lower case.
+    /// Further headers for every request.
+    ///
+    /// Names in lower case.
     pub headers: Vec<(String, String)>,
-    /// The only `anthropic-beta` values passed on; `None` passes all.
+    /// The only `anthropic-beta` values passed on.
+    ///
+    /// `None` passes all.
     pub betas: Option<Vec<String>>,
-    /// Authorities in PEM that are trusted instead of the public ones.
+    /// Authorities in PEM that are trusted for it, besides the public ones.
     pub ca_file: Option<PathBuf>,
     /// Index into [`High::authorities`]; `None` for plain TCP.
     pub authority: Option<u32>,
-    /// Unknown request fields are sent on instead of dropped.
+    /// What becomes of request fields that neither API documents: `"drop"` or `"forward"`.
+    #[doc(alias = "unknown_fields")]
     pub forward_unknown: bool,
     /// It understands a request for usage in a stream.
     pub stream_usage: bool,

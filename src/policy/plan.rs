@@ -10,17 +10,17 @@ pub const UNLIMITED: u64 = 9_007_199_254_740_991;
 /// Limits of one plan; a limit of 0 is none.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// Its name in the configuration, in key records and in `/v1/quota`.
+    /// Its name in keys and in `GET /v1/quota`.
     pub name: Arc<str>,
-    /// Tokens per `period`.
+    /// Tokens per period.
     pub tokens: u64,
-    /// Calendar period of `tokens`, UTC.
+    /// Calendar period in UTC: `"month"`, `"week"`, `"day"`.
     pub period: Period,
-    /// Requests per `window`.
+    /// Requests per window.
     pub requests: u64,
-    /// Length of the window, whole seconds, at least one.
+    /// Length of the window in whole seconds; windows begin at multiples of it, so that all hosts agree.
     pub window: Duration,
-    /// Tokens per `window`.
+    /// Tokens per window.
     pub tokens_per_window: u64,
     /// Requests at once.
     pub concurrency: u64,

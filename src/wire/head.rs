@@ -11,6 +11,8 @@ mod tests;
 pub use request::{RequestHead, parse_request};
 pub use response::{ResponseHead, parse_response};
 
+use super::skip::to_control;
+
 /// Methods this program tells apart (RFC 9110 section 9). Method names are case-sensitive.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Method {
@@ -118,8 +120,10 @@ enum Lines {
 /// refused when it arrives and not when a blank line follows, which may be never.
 fn find_end(buf: &[u8], scanned: &mut u32) -> Result<Lines, &'static str> {
     let mut at = *scanned as usize;
-    while let Some(found) = next_control(buf, at) {
-        match buf[found] {
+    loop {
+        let found = to_control(buf, at);
+        let Some(byte) = buf.get(found) else { break };
+        match byte {
             b'\t' => at = found + 1,
             b'\r' => match buf.get(found + 1) {
                 Some(b'\n') if buf[..found].ends_with(b"\r\n") => {
@@ -140,23 +144,4 @@ fn find_end(buf: &[u8], scanned: &mut u32) -> Result<Lines, &'static str> {
     }
     *scanned = buf.len() as u32;
     Ok(Lines::More)
-}
-
-/// The first byte below 0x20, or 0x7f, at or after `from`; eight bytes at a time while there is none.
-fn next_control(buf: &[u8], from: usize) -> Option<usize> {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const HIGH: u64 = 0x8080_8080_8080_8080;
-    let mut at = from;
-    while let Some(bytes) = buf.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
-        let word = u64::from_le_bytes(*bytes);
-        let low = word.wrapping_sub(ONES * 0x20) & !word & HIGH;
-        let del = (word ^ (ONES * 0x7f)).wrapping_sub(ONES) & !(word ^ (ONES * 0x7f)) & HIGH;
-        if low | del != 0 {
-            // Bits above the lowest one may be wrong, that one never.
-            return Some(at + (low | del).trailing_zeros() as usize / 8);
-        }
-        at += 8;
-    }
-    let rest = buf.get(at..)?;
-    rest.iter().position(|byte| *byte < 0x20 || *byte == 0x7f).map(|offset| at + offset)
 }

@@ -12,6 +12,7 @@ pub use view::{Items, Kind, Members, Raw};
 pub use write::{compact, item, key, write_count, write_escaped, write_inside, write_string};
 
 use super::Span;
+use super::skip::to_special;
 use crate::base::limits::JSON_DEPTH_MAX;
 use std::fmt;
 
@@ -249,14 +250,20 @@ impl Scanner {
         self.start = self.at;
     }
 
-    /// What may come after a value. A comma right behind it is taken at once: it nearly always stands there.
+    /// What may come after a value. A comma right behind it is taken at once, as is the quote of a name behind that:
+    /// they nearly always stand there.
     fn after_value(&mut self, buf: &[u8]) {
         if self.depth == 0 {
             self.expect = Expect::End;
-        } else if buf.get(self.at) == Some(&b',') {
-            self.pass(if self.object { Expect::Key } else { Expect::Value });
-        } else {
+        } else if buf.get(self.at) != Some(&b',') {
             self.expect = Expect::CommaOrEnd;
+        } else if !self.object {
+            self.pass(Expect::Value);
+        } else {
+            self.pass(Expect::Key);
+            if buf.get(self.at) == Some(&b'"') {
+                self.begin_string(Expect::InKey);
+            }
         }
     }
 
@@ -346,15 +353,12 @@ impl Scanner {
 
     fn string<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<bool, ScanError> {
         loop {
-            self.at = skip_plain(buf, self.at);
-            let Some(&byte) = buf.get(self.at) else { return Ok(false) };
-            let step = match byte {
-                b'"' => break,
-                b'\\' => match buf.get(self.at + 1) {
-                    Some(b'n' | b'"' | b'\\' | b't') => Ok(2),
-                    _ => escape(&buf[self.at..]),
-                },
-                0x80.. => multibyte(&buf[self.at..]),
+            self.at = to_special(buf, self.at);
+            let step = match buf.get(self.at..).unwrap_or_default() {
+                [] => return Ok(false),
+                [b'"', ..] => break,
+                rest @ [b'\\', ..] => escape(rest),
+                rest @ [0x80..=0xff, ..] => multibyte(rest),
                 _ => Err("a control character must be escaped"),
             };
             match step {
@@ -366,9 +370,13 @@ impl Scanner {
         let span = Span::new(self.start, self.at);
         self.at += 1;
         if self.expect == Expect::InKey {
+            // What nearly always stands behind a name is taken at once: a colon, and the quote of a string.
             self.expect = Expect::Colon;
             if buf.get(self.at) == Some(&b':') {
                 self.pass(Expect::Value);
+                if buf.get(self.at) == Some(&b'"') {
+                    self.begin_string(Expect::InString);
+                }
             }
             visitor.token(buf, Token::Key, self.depth, span)?;
         } else {
@@ -390,7 +398,7 @@ pub fn check(document: &[u8]) -> Result<(), Syntax> {
 pub fn is_string_inside(raw: &[u8]) -> bool {
     let mut at = 0;
     loop {
-        at = skip_plain(raw, at);
+        at = to_special(raw, at);
         let step = match raw.get(at) {
             None => return true,
             Some(b'\\') => escape(&raw[at..]),
@@ -402,74 +410,6 @@ pub fn is_string_inside(raw: &[u8]) -> bool {
             _ => return false,
         }
     }
-}
-
-const ONES: u64 = 0x0101_0101_0101_0101;
-const HIGHS: u64 = 0x8080_8080_8080_8080;
-
-/// High bit set in the lowest zero byte of `word`; bits above that one may be wrong, below it never.
-fn zero_byte(word: u64) -> u64 {
-    word.wrapping_sub(ONES) & !word & HIGHS
-}
-
-/// Offset of the first byte from `at` on that cannot stand for itself in a string; else the end.
-fn skip_unescaped(buf: &[u8], mut at: usize) -> usize {
-    while let Some(chunk) = buf.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
-        let word = u64::from_le_bytes(*chunk);
-        let special = zero_byte(word ^ (ONES * u64::from(b'"')))
-            | zero_byte(word ^ (ONES * u64::from(b'\\')))
-            | (word.wrapping_sub(ONES * 0x20) & !word & HIGHS);
-        if special != 0 {
-            return at + special.trailing_zeros() as usize / 8;
-        }
-        at += 8;
-    }
-    while let Some(&byte) = buf.get(at)
-        && !matches!(byte, b'"' | b'\\' | 0..=0x1f)
-    {
-        at += 1;
-    }
-    at
-}
-
-/// Offset of the first byte from `at` on that is a quote, a backslash, a control character or not ASCII; else the end.
-fn skip_plain(buf: &[u8], mut at: usize) -> usize {
-    while let Some(chunk) = buf.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
-        let word = u64::from_le_bytes(*chunk);
-        let special = zero_byte(word ^ (ONES * u64::from(b'"')))
-            | zero_byte(word ^ (ONES * u64::from(b'\\')))
-            | (word.wrapping_sub(ONES * 0x20) & !word & HIGHS)
-            | (word & HIGHS);
-        if special != 0 {
-            return at + special.trailing_zeros() as usize / 8;
-        }
-        at += 8;
-    }
-    while let Some(&byte) = buf.get(at)
-        && !matches!(byte, b'"' | b'\\' | 0..=0x1f | 0x80..)
-    {
-        at += 1;
-    }
-    at
-}
-
-/// Offset of the first `a` or `b` from `at` on; else the end.
-pub(super) fn find_either(buf: &[u8], mut at: usize, a: u8, b: u8) -> usize {
-    while let Some(chunk) = buf.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
-        let word = u64::from_le_bytes(*chunk);
-        let found = zero_byte(word ^ (ONES * u64::from(a))) | zero_byte(word ^ (ONES * u64::from(b)));
-        if found != 0 {
-            return at + found.trailing_zeros() as usize / 8;
-        }
-        at += 8;
-    }
-    while let Some(&byte) = buf.get(at)
-        && byte != a
-        && byte != b
-    {
-        at += 1;
-    }
-    at
 }
 
 fn hex4(digits: &[u8]) -> Result<u32, &'static str> {

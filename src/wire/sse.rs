@@ -4,7 +4,7 @@
 //! of several lines. Must never look into the data. Called by `dialect::tap` and `dialect::streams`.
 
 use super::Span;
-use super::json::find_either;
+use super::skip::to_either;
 
 /// One event, as offsets into the bytes it was cut from.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -89,7 +89,7 @@ impl Splitter {
             return None;
         }
         loop {
-            let end = find_either(buf, self.at.max(self.line), b'\n', b'\r');
+            let end = to_either(buf, self.at.max(self.line), b'\n', b'\r');
             let blank = end == self.line;
             let (next, ended) = match (buf.get(end), buf.get(end + 1)) {
                 (None, _) => {

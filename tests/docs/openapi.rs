@@ -84,7 +84,10 @@ fn check(doc: &Value, path: &str, method: &str, answer: &Answer) {
     let data = answer.body.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| *data != "[DONE]");
     let events: Vec<Value> = data.map(|data| serde_json::from_str(data).unwrap()).collect();
     assert!(!events.is_empty());
-    events.iter().for_each(|event| fits(doc, &content["x-event-data"], event, &what));
+    let data = &content["schema"]["properties"]["data"];
+    let schema = data["anyOf"].get(0).unwrap_or(data)["contentSchema"].clone();
+    assert!(schema.is_object(), "{what}: nothing is said of its events");
+    events.iter().for_each(|event| fits(doc, &schema, event, &what));
 }
 
 fn messages(key: &str, path: &str, body: &str) -> String {
@@ -231,6 +234,11 @@ fn requests_that_the_document_allows_are_accepted_and_others_are_not() {
         json!({"messages": [], "model": "small"}),
         json!({"model": "small"}),
         json!({"messages": [{"role": "robot", "content": "hi"}], "model": "small"}),
+        json!({"messages": [{"role": "user"}], "model": "small"}),
+        json!({"messages": [{"role": "system", "content": null}], "model": "small"}),
+        json!({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant"}], "model": "small"}),
+        json!({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": 7}], "model": "small"}),
+        json!({"messages": [{"role": "tool", "content": "hi"}], "model": "small"}),
         json!({"messages": one, "model": "small", "stream": "yes"}),
         json!({"messages": one, "model": "small", "tools": {}}),
         json!({"messages": one, "model": "small", "stop": [1]}),
@@ -246,5 +254,27 @@ fn requests_that_the_document_allows_are_accepted_and_others_are_not() {
         let answer = ask(&gate, &format!("POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\n{head}\r\n\r\n{text}"));
         let expected = if validator.is_valid(&body) { 200 } else { 400 };
         assert_eq!(answer.status, expected, "{body}: {}", answer.body);
+    }
+}
+
+/// What a version header may say, by endpoint; found by requests made from the document.
+#[test]
+fn version_headers_are_as_the_document_says() {
+    let rig = setting("openapi-versions");
+    let key = rig.issue("");
+    let gate = rig.start();
+    let doc = document(&gate);
+    let body = r#"{"max_tokens":9,"messages":[{"role":"user","content":"hi"}],"model":"claude"}"#;
+    for (path, method) in [("/v1/messages", "post"), ("/v1/messages/count_tokens", "post"), ("/v1/models", "get")] {
+        let parameters = doc["paths"][path][method]["parameters"].as_array().unwrap();
+        let schema = &parameters.iter().find(|one| one["name"] == "anthropic-version").unwrap()["schema"];
+        let validator = jsonschema::draft202012::options().should_validate_formats(true).build(schema).unwrap();
+        for version in ["2023-06-01", "", "0", "tomorrow", "2023-6-1"] {
+            let (verb, body) = if method == "post" { ("POST", body) } else { ("GET", "") };
+            let head = format!("{verb} {path} HTTP/1.1\r\nhost: h\r\nx-api-key: {key}\r\nanthropic-version: {version}");
+            let answer = ask(&gate, &format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
+            let expected = if validator.is_valid(&json!(version)) { 200 } else { 400 };
+            assert_eq!(answer.status, expected, "{path} {version:?}: {}", answer.body);
+        }
     }
 }

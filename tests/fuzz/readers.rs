@@ -4,12 +4,18 @@
 //! The promises: no panic; the same outcome however the bytes were split; what is written is what its reader accepts;
 //! a broken stream has no end.
 
+#[path = "../support/mod.rs"]
+pub mod support;
+#[path = "world.rs"]
+mod world;
+
 use std::fmt::Debug;
 use tollgate::base::buf::{Buf, Pool};
 use tollgate::dialect::{
     Abilities, Carry, Fields, Heard, Me, Piece, RequestScan, Rewrite, StreamFault, StreamTap, StreamTranslator,
     Structured, Target, error_event, read_error, reply, rewrite, translate, whole,
 };
+use tollgate::policy::config::{High, Source, effective};
 use tollgate::wire::Shape;
 use tollgate::wire::body::{BodyError, Reader};
 use tollgate::wire::head::{Framing, parse_request, parse_response};
@@ -20,7 +26,7 @@ use tollgate::wire::sse::Splitter;
 pub type Door = fn(&[u8]);
 
 /// Every reader by the name of its target.
-pub const READERS: [(&str, Door); 10] = [
+pub const READERS: [(&str, Door); 12] = [
     ("http_head", http_head),
     ("chunked_body", chunked_body),
     ("json", json_text),
@@ -31,6 +37,8 @@ pub const READERS: [(&str, Door); 10] = [
     ("messages_reply", |data| answer(Shape::Messages, data)),
     ("chat_stream", |data| stream(Shape::Chat, data)),
     ("messages_stream", |data| stream(Shape::Messages, data)),
+    ("configuration", configuration),
+    ("gateway", world::run),
 ];
 
 const HEADER_MAX: usize = 16 * 1024;
@@ -297,6 +305,38 @@ fn stream(shape: Shape, data: &[u8]) {
     match result {
         Ok(()) => assert_eq!(again, Ok(()), "{}", String::from_utf8_lossy(&out)),
         Err(_) => assert!(matches!(again, Err(StreamFault::Error(_))), "{again:?}: {}", String::from_utf8_lossy(&out)),
+    }
+}
+
+/// What a secret of a configuration is; no error and no listing may show it.
+const SECRET: &str = "sk-never-to-be-seen-anywhere";
+
+fn configuration(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let parse = |text: &str| {
+        let read = |_: &str| Ok(format!("-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n{SECRET}"));
+        let env = |name: &str| (!name.starts_with("NO")).then(|| SECRET.to_owned());
+        High::parse(&Source { file: "/folder/tollgate.toml", text, env: &env, read: &read })
+    };
+    let high = match parse(text) {
+        Ok(high) => high,
+        Err(errors) => {
+            assert!(!errors.is_empty());
+            for error in errors {
+                let lines = text.lines().count() as u32 + 1;
+                assert!(error.line.is_none_or(|line| (1..=lines).contains(&line)), "{error}");
+                assert!(!error.to_string().contains(SECRET), "{error}");
+            }
+            return;
+        }
+    };
+    let shown = effective(&high);
+    assert!(!shown.contains(SECRET) && !format!("{high:?}").contains(SECRET), "{shown}");
+    // A password in the URL of a store is masked, so that what is shown is not the same again.
+    if !shown.contains("***") {
+        let mut again = parse(&shown).unwrap_or_else(|errors| panic!("{errors:?}\n{shown}"));
+        assert_eq!(effective(&again), shown);
+        assert_eq!(again.follow(&high), Ok(Vec::new()), "a configuration differs from itself");
     }
 }
 

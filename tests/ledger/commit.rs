@@ -134,10 +134,10 @@ fn a_ledger_that_cannot_be_written_stops_admission_and_loses_nothing() {
     assert_eq!(h.chat(&key, &chat("hello")).status(), 200);
     h.ledger(1);
     let full = open(&h);
-    full.execute_batch("ALTER TABLE rows RENAME TO hidden").unwrap();
+    full.execute_batch("ALTER TABLE groups RENAME TO hidden").unwrap();
     assert_eq!(h.chat(&key, &chat("hello")).status(), 200, "write-behind does not look");
     wait_for("the refusal", || (h.chat(&key, &chat("hello")).status() == 503).then_some(()));
-    full.execute_batch("ALTER TABLE hidden RENAME TO rows").unwrap();
+    full.execute_batch("ALTER TABLE hidden RENAME TO groups").unwrap();
     wait_for("service", || (h.chat(&key, &chat("hello")).status() == 200).then_some(()));
     let served = h.count("requests");
     assert_eq!(h.ledger(served).requests, served);

@@ -1,11 +1,10 @@
-//! What must hold: of the bytes one client gets, of the ledger, of the gateway's vitals.
+//! What must hold: of the bytes one client gets, of the ledger.
 
 use super::clients::{Ask, Kind};
 use super::providers::Book;
 use crate::support::answers::{Answers, Piece, field};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use tollgate::gateway::Vitals;
 use tollgate::policy::row::Row;
 use tollgate::policy::usage::UsageSource;
 
@@ -201,6 +200,8 @@ fn pieces_hold(text: &str, ask: &Ask) -> Result<(Option<u64>, u64), String> {
 }
 
 fn stream_holds(text: &str, ended: bool, id: &str, ask: &Ask, book: &Book) -> Result<(Option<u64>, bool), String> {
+    // A line may end in CR LF, too; what a provider sends is passed on as it came.
+    let text = &text.replace("\r\n", "\n");
     let complete = text.rfind("\n\n").map_or("", |end| &text[..end + 2]);
     if ended && complete.len() != text.len() {
         return Err("the stream does not end with a whole event".to_string());
@@ -210,13 +211,7 @@ fn stream_holds(text: &str, ended: bool, id: &str, ask: &Ask, book: &Book) -> Re
         if done || error {
             return Err("something follows the end of the stream".to_string());
         }
-        let data: Vec<&str> = event.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
-        let [data] = data[..] else {
-            if !event.starts_with(':') {
-                return Err(format!("no event: {event:?}"));
-            }
-            continue;
-        };
+        let Some(data) = data_of(event, is_hostile(ask, book))? else { continue };
         if data == "[DONE]" {
             done = true;
             continue;
@@ -240,7 +235,8 @@ fn stream_holds(text: &str, ended: bool, id: &str, ask: &Ask, book: &Book) -> Re
     }
     let (attempt, count) = pieces_hold(complete, ask)?;
     if done {
-        let served = attempt.or_else(|| last_attempt(ask, book)).and_then(|attempt| book.get(&(ask.marker, attempt)));
+        let served =
+            attempt.or_else(|| last_attempt(ask, book)).and_then(|attempt| book.served.get(&(ask.marker, attempt)));
         let served = served.ok_or("a whole stream that nobody sent")?;
         if !served.complete || (attempt.is_some() && served.pieces != count) {
             return Err(format!("a broken stream was ended as if it were whole: {count} of {served:?}"));
@@ -249,13 +245,27 @@ fn stream_holds(text: &str, ended: bool, id: &str, ask: &Ask, book: &Book) -> Re
     Ok((attempt, done))
 }
 
+/// The one data line of an event; none in a comment. Lines of no known field are a provider's nonsense.
+fn data_of(event: &str, hostile: bool) -> Result<Option<&str>, String> {
+    let mut found = None;
+    for line in event.lines() {
+        match line.split_once(':') {
+            Some(("data", data)) if found.is_none() => found = Some(data.strip_prefix(' ').unwrap_or(data)),
+            Some(("" | "event", _)) => {}
+            _ if hostile => {}
+            _ => return Err(format!("no event: {event:?}")),
+        }
+    }
+    Ok(found)
+}
+
 /// A provider has sent nonsense for this request: what came of it must be well-formed, and that is all.
 fn is_hostile(ask: &Ask, book: &Book) -> bool {
-    book.range((ask.marker, 0)..(ask.marker + 1, 0)).any(|(_, served)| served.hostile)
+    book.served.range((ask.marker, 0)..(ask.marker + 1, 0)).any(|(_, served)| served.hostile)
 }
 
 fn last_attempt(ask: &Ask, book: &Book) -> Option<u64> {
-    book.range((ask.marker, 0)..(ask.marker + 1, 0)).next_back().map(|((_, attempt), _)| *attempt)
+    book.served.range((ask.marker, 0)..(ask.marker + 1, 0)).next_back().map(|((_, attempt), _)| *attempt)
 }
 
 fn whole_holds(text: &str, status: u16, id: &str, ask: &Ask, book: &Book) -> Result<(Option<u64>, bool), String> {
@@ -274,7 +284,8 @@ fn whole_holds(text: &str, status: u16, id: &str, ask: &Ask, book: &Book) -> Res
         return Ok((None, false));
     }
     let (attempt, count) = pieces_hold(text, ask)?;
-    let served = attempt.and_then(|attempt| book.get(&(ask.marker, attempt))).ok_or("an answer that nobody sent")?;
+    let served =
+        attempt.and_then(|attempt| book.served.get(&(ask.marker, attempt))).ok_or("an answer that nobody sent")?;
     if count != 1 || !served.complete || value["id"] != id {
         return Err(format!("not the answer that was sent: {served:?}"));
     }
@@ -293,7 +304,7 @@ pub fn row_holds(row: &Row, seen: Option<&Seen>, book: &Book) -> Result<bool, St
     if seen.ended && seen.status != row.status && !late {
         return Err(format!("the client saw {} and the ledger says {row:?}", seen.status));
     }
-    let served = seen.attempt.and_then(|attempt| book.get(&(seen.marker, attempt)));
+    let served = seen.attempt.and_then(|attempt| book.served.get(&(seen.marker, attempt)));
     let (true, Some(served)) = (seen.whole && seen.ended, served) else { return Ok(false) };
     match (served.usage, row.usage.source) {
         (Some((input, output)), UsageSource::Provider) => {
@@ -305,22 +316,4 @@ pub fn row_holds(row: &Row, seen: Option<&Seen>, book: &Book) -> Result<bool, St
         (None, UsageSource::Provider) => Err(format!("nothing was reported, the ledger says {row:?}")),
         _ => Ok(false),
     }
-}
-
-/// What must hold of the gateway at every moment.
-pub fn vitals_hold(vitals: &Vitals, budget: usize) -> Result<(), String> {
-    if vitals.holds > vitals.exchanges {
-        return Err(format!("a reservation without its request: {vitals:?}"));
-    }
-    if vitals.idle > vitals.upstreams {
-        return Err(format!("an idle connection that does not exist: {vitals:?}"));
-    }
-    if vitals.buffered > budget {
-        return Err(format!("more than {budget} bytes are buffered: {vitals:?}"));
-    }
-    let connections = vitals.clients + vitals.upstreams;
-    if vitals.timers > 64 + 16 * connections {
-        return Err(format!("timers pile up: {vitals:?}"));
-    }
-    Ok(())
 }

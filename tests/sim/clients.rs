@@ -2,6 +2,7 @@
 
 use super::check::Reading;
 use super::net::Pipe;
+use super::tally::Faults;
 use std::collections::VecDeque;
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::Ending;
@@ -25,6 +26,21 @@ pub enum Kind {
     NotHttp,
     /// A request with bytes changed at random; the last one of its connection.
     Mangled,
+}
+
+impl Kind {
+    /// What is wrong with it.
+    fn fault(self) -> Option<&'static str> {
+        match self {
+            Kind::Generate { .. } | Kind::Models | Kind::Quota | Kind::Root => None,
+            Kind::BadKey => Some("unknown key"),
+            Kind::UnknownModel => Some("unknown model"),
+            Kind::BadJson => Some("body that is no JSON"),
+            Kind::TooLarge => Some("body that is too large"),
+            Kind::NotHttp => Some("request that is no HTTP"),
+            Kind::Mangled => Some("bytes of a request changed"),
+        }
+    }
 }
 
 /// One request as the client remembers it.
@@ -69,6 +85,8 @@ pub struct Client {
 pub struct Supply<'a> {
     pub keys: &'a [String],
     pub next_marker: &'a mut u64,
+    pub requests: &'a mut u64,
+    pub faults: &'a mut Faults,
 }
 
 impl Client {
@@ -118,14 +136,14 @@ impl Client {
             return;
         }
         if self.temper.leaves > 0 && rng.below(self.temper.leaves) == 0 {
-            return self.leave(rng);
+            return self.leave(rng, supply.faults);
         }
         if self.outbox.is_empty() && (self.awaiting.is_empty() || self.temper.pipelines) {
             let held = self.awaiting.back().is_some_and(|ask| ask.held_body.is_some() || ask.last || ask.old);
             match self.plan.pop_front() {
                 _ if held => {}
                 Some(ask) => self.begin(ask, rng, supply),
-                None if self.awaiting.is_empty() && rng.below(30) == 0 => self.leave(rng),
+                None if self.awaiting.is_empty() && rng.below(30) == 0 => self.leave(rng, supply.faults),
                 None => {}
             }
         }
@@ -137,8 +155,14 @@ impl Client {
     }
 
     /// The connection ends from this side.
-    pub fn leave(&mut self, rng: &mut Rng) {
+    pub fn leave(&mut self, rng: &mut Rng, faults: &mut Faults) {
         let how = if rng.below(2) == 0 { Ending::Fin } else { Ending::Broken };
+        let waits = !self.awaiting.is_empty() || !self.outbox.is_empty();
+        faults.note(match (waits, how) {
+            (true, Ending::Broken) => "client resets in the middle of a request",
+            (true, _) => "client ends its side in the middle of a request",
+            (false, _) => "client leaves between requests",
+        });
         self.pipe.ending = Some(how);
         self.outbox.clear();
     }
@@ -153,7 +177,11 @@ impl Client {
         }
     }
 
-    fn begin(&mut self, mut ask: Ask, rng: &mut Rng, supply: &Supply<'_>) {
+    fn begin(&mut self, mut ask: Ask, rng: &mut Rng, supply: &mut Supply<'_>) {
+        *supply.requests += 1;
+        if let Some(fault) = ask.kind.fault() {
+            supply.faults.note(fault);
+        }
         let key = &supply.keys[ask.key];
         let close = if ask.last { "connection: close\r\n" } else { "" };
         let version = if ask.old { "1.0" } else { "1.1" };

@@ -137,12 +137,14 @@ impl Ledger {
         gateway.notice(Notice::Committed(count), now);
     }
 
-    /// A file can no longer be written, or can again.
-    pub fn toggle(&mut self, gateway: &mut Gateway, now: Now) {
-        if self.way == Way::File {
-            self.failed = !self.failed;
-            gateway.notice(if self.failed { Notice::StoreFailed } else { Notice::StoreRecovered }, now);
+    /// A file can no longer be written, or can again. True if one has just failed.
+    pub fn toggle(&mut self, gateway: &mut Gateway, now: Now) -> bool {
+        if self.way != Way::File {
+            return false;
         }
+        self.failed = !self.failed;
+        gateway.notice(if self.failed { Notice::StoreFailed } else { Notice::StoreRecovered }, now);
+        self.failed
     }
 
     /// A file that cannot be written can be written again.

@@ -3,6 +3,7 @@
 
 use super::clients::mangle;
 use super::net::Pipe;
+use super::tally::Faults;
 use std::collections::BTreeMap;
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::Ending;
@@ -20,8 +21,12 @@ pub struct Served {
     pub usage: Option<(u64, u64)>,
 }
 
-/// All that providers have promised: by (marker of the request, attempt from 1).
-pub type Book = BTreeMap<(u64, u64), Served>;
+/// All that providers have promised: by (marker of the request, attempt from 1). And the faults of the world.
+#[derive(Default)]
+pub struct Book {
+    pub served: BTreeMap<(u64, u64), Served>,
+    pub faults: Faults,
+}
 
 /// What follows the last byte of an answer.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -44,6 +49,8 @@ pub struct Provider {
     /// The answer under way and what follows it.
     answer: Option<(Vec<u8>, After)>,
     silent: bool,
+    /// Marker and attempt that were answered last.
+    last: (u64, u64),
 }
 
 /// What is asked of a provider.
@@ -57,7 +64,7 @@ struct Asked {
 
 impl Provider {
     pub fn new(pipe: Pipe, messages: bool) -> Provider {
-        Provider { pipe, requests: 0, messages, got: Vec::new(), answer: None, silent: false }
+        Provider { pipe, requests: 0, messages, got: Vec::new(), answer: None, silent: false, last: (0, 0) }
     }
 
     /// Takes bytes of a request; perhaps begins to answer.
@@ -86,12 +93,14 @@ impl Provider {
         let asked = self.asked(body, early, book)?;
         self.got.clear();
         self.requests += 1;
+        self.last = (asked.marker, asked.attempt);
         let (mut bytes, mut after) = answer(&asked, rng, book);
         if early {
             // The rest of the request would be taken for another one.
+            book.faults.note("provider answers before it has read the request");
             bytes = plain(rng, 400, "{\"error\":{\"message\":\"early\"}}");
             after = After::Reset;
-            book.insert((asked.marker, asked.attempt), Served::default());
+            book.served.insert((asked.marker, asked.attempt), Served::default());
         }
         self.answer = Some((bytes, after));
         Ok(())
@@ -101,7 +110,7 @@ impl Provider {
         let marker = body.split("marker=").nth(1).and_then(|rest| rest.split(';').next()?.parse().ok());
         // A request that was mangled on its way has none; nobody waits for a certain answer to it.
         let marker: u64 = marker.unwrap_or(0);
-        let attempt = 1 + book.range((marker, 0)..(marker + 1, 0)).count() as u64;
+        let attempt = 1 + book.served.range((marker, 0)..(marker + 1, 0)).count() as u64;
         if attempt > 8 && marker > 0 {
             return Err(format!("request {marker} is tried for the {attempt}th time"));
         }
@@ -119,20 +128,27 @@ impl Provider {
     }
 
     /// Puts more of the answer on the wire, in whatever pieces the seed says.
-    pub fn write(&mut self, rng: &mut Rng) {
+    pub fn write(&mut self, rng: &mut Rng, book: &mut Book) {
         if !self.pipe.is_open() {
             return;
         }
         let Some((bytes, after)) = &mut self.answer else {
             if rng.below(3000) == 0 {
+                book.faults.note("provider says 408 and closes an idle connection");
+                if let Some(served) = book.served.get_mut(&self.last).filter(|_| self.silent) {
+                    // It stands in the middle of an answer.
+                    served.hostile = true;
+                }
                 self.pipe.wire.extend_from_slice(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n");
                 self.pipe.ending = Some(Ending::Fin);
             } else if rng.below(1500) == 0 {
+                book.faults.note("provider closes or resets an idle connection");
                 self.pipe.ending = Some(if rng.below(2) == 0 { Ending::Fin } else { Ending::Broken });
             }
             return;
         };
         if rng.below(4000) == 0 {
+            book.faults.note("provider resets in the middle of an answer");
             self.pipe.ending = Some(Ending::Broken);
             return;
         }
@@ -160,7 +176,12 @@ fn plain(rng: &mut Rng, status: u16, body: &str) -> Vec<u8> {
 fn answer(asked: &Asked, rng: &mut Rng, book: &mut Book) -> (Vec<u8>, After) {
     let mut served = Served::default();
     let interim: &[u8] = if rng.below(10) == 0 { b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" } else { b"" };
-    let (bytes, after) = match rng.below(20) {
+    let kind = rng.below(20);
+    let bad = ["error status", "bad gateway in HTML", "no HTTP", "no answer", "half a head", "error with status 200"];
+    if let Some(bad) = bad.get(kind as usize) {
+        book.faults.note(bad);
+    }
+    let (bytes, after) = match kind {
         0 => {
             let status = [400, 401, 404, 413, 422, 429, 500, 503, 529, 302][rng.below(10) as usize];
             (plain(rng, status, "{\"error\":{\"message\":\"no\",\"type\":\"t\"}}"), After::Keep)
@@ -170,15 +191,16 @@ fn answer(asked: &Asked, rng: &mut Rng, book: &mut Book) -> (Vec<u8>, After) {
         3 => (Vec::new(), if rng.below(2) == 0 { After::Silence } else { After::Reset }),
         4 => (b"HTTP/1.1 200 OK\r\ncontent-le".to_vec(), After::Fin),
         5 => (plain(rng, 200, "{\"error\":{\"message\":\"soft failure\"}}"), After::Keep),
-        _ if asked.stream => stream(asked, rng, &mut served),
-        _ => whole(asked, rng, &mut served),
+        _ if asked.stream => stream(asked, rng, &mut served, &mut book.faults),
+        _ => whole(asked, rng, &mut served, &mut book.faults),
     };
     let mut bytes = [interim, &bytes].concat();
     if rng.below(12) == 0 && !bytes.is_empty() {
         mangle(&mut bytes, rng);
+        book.faults.note("bytes of an answer changed");
         served.hostile = true;
     }
-    book.insert((asked.marker, asked.attempt), served);
+    book.served.insert((asked.marker, asked.attempt), served);
     (bytes, after)
 }
 
@@ -223,11 +245,15 @@ fn framed(rng: &mut Rng, content_type: &str, body: &[u8], cut: Option<usize>) ->
 }
 
 /// Where an answer is cut short, if it is.
-fn maybe_cut(rng: &mut Rng, len: usize) -> Option<usize> {
-    (rng.below(6) == 0).then(|| rng.below(len as u64) as usize)
+fn maybe_cut(rng: &mut Rng, len: usize, faults: &mut Faults) -> Option<usize> {
+    if rng.below(6) != 0 {
+        return None;
+    }
+    faults.note("answer cut short");
+    Some(rng.below(len as u64) as usize)
 }
 
-fn whole(asked: &Asked, rng: &mut Rng, served: &mut Served) -> (Vec<u8>, After) {
+fn whole(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults) -> (Vec<u8>, After) {
     let (input, output) = (1 + rng.below(500), 1 + rng.below(300));
     let pad = "x".repeat(if rng.below(8) == 0 { rng.below(120_000) as usize } else { 0 });
     let content = text(asked, 0);
@@ -254,12 +280,12 @@ fn whole(asked: &Asked, rng: &mut Rng, served: &mut Served) -> (Vec<u8>, After) 
              \"pad\":\"{pad}\"{usage}}}"
         )
     };
-    let cut = maybe_cut(rng, body.len());
+    let cut = maybe_cut(rng, body.len(), faults);
     *served = Served { pieces: 1, complete: cut.is_none(), hostile: false, usage: usage.then_some((input, output)) };
     framed(rng, "application/json", body.as_bytes(), cut)
 }
 
-fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served) -> (Vec<u8>, After) {
+fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults) -> (Vec<u8>, After) {
     let pieces = rng.below(12);
     let (input, output) = (1 + rng.below(500), 1 + rng.below(300));
     let report = rng.below(5) > 0 && asked.usage;
@@ -291,14 +317,15 @@ fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served) -> (Vec<u8>, After)
     }
     let error = rng.below(12) == 0;
     if error {
+        faults.note("error event in a stream");
         let event = if asked.messages { "event: error\n" } else { "" };
         out.push_str(&format!(
             "{event}data: {{\"type\":\"error\",\"error\":{{\"type\":\"t\",\"message\":\"overloaded\"}}}}\n\n"
         ));
     } else {
-        finish(asked, rng, &mut out, (input, output), report);
+        finish(asked, rng, &mut out, (input, output), report, faults);
     }
-    let cut = maybe_cut(rng, out.len());
+    let cut = maybe_cut(rng, out.len(), faults);
     let sent = &out[..cut.unwrap_or(out.len())];
     let finished = sent.contains("\"stop\"}") || sent.contains("\"end_turn\"}");
     let usage = (report || asked.messages).then_some((input, output));
@@ -307,8 +334,18 @@ fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served) -> (Vec<u8>, After)
 }
 
 /// The proper end of a stream, sometimes without its terminator.
-fn finish(asked: &Asked, rng: &mut Rng, out: &mut String, (input, output): (u64, u64), report: bool) {
+fn finish(
+    asked: &Asked,
+    rng: &mut Rng,
+    out: &mut String,
+    (input, output): (u64, u64),
+    report: bool,
+    faults: &mut Faults,
+) {
     let terminated = rng.below(6) > 0;
+    if !terminated {
+        faults.note("stream without its terminator");
+    }
     if asked.messages {
         out.push_str(&format!(
             "event: message_delta\ndata: {{\"type\":\"message_delta\",\"delta\":{{\"stop_reason\":\"end_turn\"}},\

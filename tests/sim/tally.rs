@@ -2,10 +2,38 @@
 
 use super::ledger::{HOSTS, Story, Way};
 use crate::support::setting::Setting;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What went wrong in the world, on purpose: how often, by kind.
+#[derive(Clone, Default, PartialEq, Debug)]
+pub struct Faults(BTreeMap<&'static str, u64>);
+
+impl Faults {
+    /// One more.
+    pub fn note(&mut self, kind: &'static str) {
+        *self.0.entry(kind).or_default() += 1;
+    }
+
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.0.values().sum()
+    }
+
+    /// How many kinds there have been.
+    pub fn kinds(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Kinds of faults there are.
+const FAULTS: usize = 28;
 
 /// What came about in a run.
 #[derive(Clone, Default, PartialEq, Debug)]
 pub struct Tally {
+    pub requests: u64,
+    pub faults: Faults,
     pub answers: u64,
     pub whole: u64,
     pub rows: u64,
@@ -33,10 +61,14 @@ impl Tally {
         for (mine, theirs) in self.story.fields().into_iter().zip(other.story.clone().fields()) {
             *mine += *theirs;
         }
+        for (kind, count) in &other.faults.0 {
+            *self.faults.0.entry(kind).or_default() += count;
+        }
     }
 
-    fn fields(&mut self) -> [&mut u64; 15] {
+    fn fields(&mut self) -> [&mut u64; 16] {
         [
+            &mut self.requests,
             &mut self.answers,
             &mut self.whole,
             &mut self.rows,
@@ -55,14 +87,35 @@ impl Tally {
         ]
     }
 
-    /// Everything that a run can come to has come about.
+    /// Everything that a run can come to has come about, and every fault.
     pub fn is_rich(&self) -> bool {
-        self.clone().fields().iter().all(|count| **count > 0)
+        self.is_full() && self.faults.kinds() >= FAULTS
     }
 
-    /// The same of what only a shared ledger brings about.
+    /// The same on a shared ledger, which has a story of its own where a file only fails.
     pub fn is_rich_and_shared(&self) -> bool {
-        self.is_rich() && self.story.clone().fields().iter().all(|count| **count > 0)
+        let story = self.story.clone().fields().iter().all(|count| **count > 0);
+        story && self.is_full() && self.faults.kinds() >= FAULTS - 1
+    }
+
+    fn is_full(&self) -> bool {
+        self.clone().fields().iter().all(|count| **count > 0)
+    }
+}
+
+impl fmt::Display for Tally {
+    /// The totals, as the soak prints them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} requests, {} faults of {} kinds:", self.requests, self.faults.total(), self.faults.kinds())?;
+        for (kind, count) in &self.faults.0 {
+            writeln!(f, "{count:>10}  {kind}")?;
+        }
+        let Tally { answers, whole, rows, exact_rows, retried_rows, errors_in_streams, .. } = self;
+        writeln!(
+            f,
+            "{answers} answers read to their end, {whole} of them whole, {errors_in_streams} streams with an error"
+        )?;
+        write!(f, "{rows} rows in the ledger, {exact_rows} of them exact, {retried_rows} after more than one attempt")
     }
 }
 

@@ -1,12 +1,13 @@
 //! The world: one gateway, its clients and providers, and a seed that picks who moves next.
 
-use super::check::{Seen, row_holds, vitals_hold};
+use super::check::{Seen, row_holds};
 use super::clients::{Client, Supply};
 use super::ledger::{HOSTS, Ledger, Way};
 use super::net::Pipe;
 use super::providers::{Book, Provider};
 use super::tally::{Tally, setting};
 use crate::support::setting::{KeyRing, begin, later};
+use crate::support::vitals::{nothing_is_held, vitals_hold};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tollgate::base::digest::hex_into;
@@ -66,6 +67,7 @@ pub fn run(seed: u64, steps: u64, way: Way) -> Result<Tally, String> {
     }
     world.wind_up(steps)?;
     world.settle_accounts()?;
+    world.tally.faults = world.book.faults;
     Ok(world.tally)
 }
 
@@ -97,7 +99,7 @@ impl World {
             keys,
             key_texts,
             next_marker: 0,
-            book: Book::new(),
+            book: Book::default(),
             seen: BTreeMap::new(),
             ledger: Ledger::new(way),
             before_reply,
@@ -162,7 +164,12 @@ impl World {
         let peer = "192.0.2.7:999".parse().map_err(|_| "address")?;
         let conn = self.gateway.accepted(0, peer, self.now).ok_or("not accepted")?;
         let pipe = Pipe::new(conn, self.now);
-        let mut supply = Supply { keys: &self.key_texts, next_marker: &mut self.next_marker };
+        let mut supply = Supply {
+            keys: &self.key_texts,
+            next_marker: &mut self.next_marker,
+            requests: &mut self.tally.requests,
+            faults: &mut self.book.faults,
+        };
         self.clients.push(Client::new(pipe, &mut self.rng, &mut supply));
         Ok(())
     }
@@ -195,8 +202,11 @@ impl World {
         }
         let (conn, messages) = self.dialing.swap_remove(index);
         match self.rng.below(12) {
-            0 => self.gateway.reply(Reply::DialFailed(conn, DialError::Connect), self.now),
-            1 => self.gateway.reply(Reply::DialFailed(conn, DialError::Tls), self.now),
+            kind @ (0 | 1) => {
+                let error = if kind == 0 { DialError::Connect } else { DialError::Tls };
+                self.book.faults.note(if kind == 0 { "connection refused" } else { "TLS to a provider fails" });
+                self.gateway.reply(Reply::DialFailed(conn, error), self.now);
+            }
             _ => {
                 self.providers.push(Provider::new(Pipe::new(conn, self.now), messages));
                 self.gateway.reply(Reply::Dialed(conn), self.now);
@@ -208,17 +218,27 @@ impl World {
         if let Some((host, port)) = self.asked.pop() {
             let addr = std::net::SocketAddr::from(([10, 0, 0, 2], port));
             let addrs = if self.rng.below(4) == 0 { Vec::new() } else { vec![addr] };
+            if addrs.is_empty() {
+                self.book.faults.note("name that nobody knows");
+            }
             self.gateway.reply(Reply::Named { host, port, addrs }, self.now);
         }
     }
 
     fn news(&mut self) {
         match self.rng.below(12) {
-            0 => self.ledger.toggle(&mut self.gateway, self.now),
+            0 => {
+                if self.ledger.toggle(&mut self.gateway, self.now) {
+                    self.book.faults.note("ledger fails");
+                }
+            }
             1 => {
                 let now = self.now.unix;
                 let fickle = self.keys.records.iter_mut().find(|record| record.name == "fickle");
                 if let Some(record) = fickle {
+                    if record.revoked.is_none() {
+                        self.book.faults.note("key revoked");
+                    }
                     record.revoked = if record.revoked.is_some() { None } else { Some(Unix(now.0)) };
                 }
                 self.gateway.notice(Notice::Keys(self.keys.records.clone()), self.now);
@@ -240,7 +260,10 @@ impl World {
             _ => {}
         }
         let news = match self.rng.below(4) {
-            0 => Reloaded::Refused(vec!["test.toml:1: wrong".to_string()]),
+            0 => {
+                self.book.faults.note("wrong configuration");
+                Reloaded::Refused(vec!["test.toml:1: wrong".to_string()])
+            }
             _ => Reloaded::Fresh { config: Arc::new(fresh.high()), unchanged: Vec::new() },
         };
         self.reloading = false;
@@ -255,7 +278,12 @@ impl World {
         let index = self.rng.below(self.clients.len() as u64) as usize;
         let client = &mut self.clients[index];
         if !self.winding_up || !client.outbox.is_empty() {
-            let mut supply = Supply { keys: &self.key_texts, next_marker: &mut self.next_marker };
+            let mut supply = Supply {
+                keys: &self.key_texts,
+                next_marker: &mut self.next_marker,
+                requests: &mut self.tally.requests,
+                faults: &mut self.book.faults,
+            };
             client.act(&mut self.rng, &mut supply);
         }
         let most = if client.temper.drips { 5 } else { 65_536 };
@@ -291,7 +319,7 @@ impl World {
         let before = provider.requests;
         provider.read(&bytes, &mut self.rng, &mut self.book)?;
         self.tally.reused += u64::from(provider.requests > before && before > 0);
-        provider.write(&mut self.rng);
+        provider.write(&mut self.rng, &mut self.book);
         let most = if self.rng.below(4) == 0 { 3 } else { 65_536 };
         provider.pipe.deliver(&mut self.gateway, 1 + self.rng.below(most) as usize, self.now);
         Ok(())
@@ -404,12 +432,10 @@ impl World {
         self.finish_works()?;
         // Whatever is left runs into its deadline.
         self.advance(3_600_000_000)?;
-        let vitals = self.gateway.vitals();
-        let held = [vitals.clients, vitals.exchanges, vitals.upstreams, vitals.idle, vitals.holds, vitals.buffered];
-        if held != [0; 6] || vitals.timers != 0 || self.gateway.next_deadline().is_some() {
-            return Err(format!("after everybody has left: {vitals:?}"));
+        if self.gateway.next_deadline().is_some() {
+            return Err("a deadline is left after everybody has left".to_string());
         }
-        Ok(())
+        nothing_is_held(&self.gateway.vitals())
     }
 
     /// All work that is away is done and comes back.
@@ -445,7 +471,7 @@ impl World {
                 let Some(provider) = self.providers.get_mut(index) else { continue };
                 let bytes = provider.pipe.take(&mut self.gateway, usize::MAX, self.now);
                 provider.read(&bytes, &mut self.rng, &mut self.book)?;
-                provider.write(&mut self.rng);
+                provider.write(&mut self.rng, &mut self.book);
                 provider.pipe.deliver(&mut self.gateway, 65_536, self.now);
                 self.settle()?;
             }

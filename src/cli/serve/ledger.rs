@@ -22,8 +22,8 @@ use crate::policy::window;
 
 /// An open ledger.
 pub(super) enum Opened {
-    /// A file that nobody else serves from.
-    File(Sqlite),
+    /// A file that nobody else serves from, and the keys it was found to have, see [`Duties::known`].
+    File(Sqlite, Option<(i64, u64)>),
     /// One that other hosts use too.
     #[cfg(feature = "redis")]
     Shared(Box<Remote>),
@@ -46,7 +46,7 @@ impl Opened {
         match &config.store.url {
             StoreUrl::Sqlite(path) => {
                 let durable = config.store.durability == Durability::BeforeReply;
-                store::open_owner(path, durable).map(Opened::File).map_err(failed)
+                store::open_owner(path, durable).map(|db| Opened::File(db, None)).map_err(failed)
             }
             #[cfg(not(feature = "redis"))]
             StoreUrl::Redis(_) => Err(crate::cli::store::NO_SHARED.to_string()),
@@ -58,7 +58,7 @@ impl Opened {
     /// What an operator should know.
     pub(super) fn warnings(&mut self) -> Result<Vec<String>, String> {
         match self {
-            Opened::File(_) => Ok(Vec::new()),
+            Opened::File(..) => Ok(Vec::new()),
             #[cfg(feature = "redis")]
             Opened::Shared(remote) => remote.warnings().map_err(failed),
         }
@@ -69,8 +69,8 @@ impl Opened {
         let mut seed = [0u8; 32];
         ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut seed)
             .map_err(|_| "no entropy is available".to_string())?;
-        let db = match self {
-            Opened::File(db) => db,
+        let (db, known) = match self {
+            Opened::File(db, known) => (db, known),
             #[cfg(feature = "redis")]
             Opened::Shared(remote) => {
                 return Ok(Start { seed, keys: remote.list_keys().map_err(failed)?, ..Start::default() });
@@ -81,10 +81,14 @@ impl Opened {
         let window = starts.min().unwrap_or(now.unix);
         let since = Unix(now.unix.0.saturating_sub(DAYS_KEPT * window::DAY_MS));
         let days = db.day_sums(since).map_err(failed)?;
+        // The version comes first: a change in between is then found by the thread.
+        let version = db.version().map_err(failed)?;
+        let keys = db.list_keys().map_err(failed)?;
+        *known = Some((version, store::fingerprint(&keys)));
         Ok(Start {
             seed,
             client_listeners: 0,
-            keys: db.list_keys().map_err(failed)?,
+            keys,
             days: days.into_iter().map(|sum| (sum.key, sum.day, sum.tokens)).collect(),
             running: None,
             work_min: None,
@@ -95,11 +99,14 @@ impl Opened {
     /// Starts its thread, which tells the loop by `mailbox`.
     pub(super) fn keep(self, config: &High, mailbox: Mailbox<Note<Gateway>>) -> Result<Keeper, String> {
         let urgent = config.store.durability == Durability::BeforeReply;
-        let duties = Duties { urgent, retention: config.store.retention };
+        let duties = Duties { urgent, retention: config.store.retention, known: None };
         // A letter that cannot be delivered finds the loop gone.
         let tell = move |notice| drop(mailbox.send(Note::Notice(notice)));
         let kept = match self {
-            Opened::File(db) => store::spawn(db, duties, move |notice| tell(plain(notice))).map(Keeper::File),
+            Opened::File(db, known) => {
+                let duties = Duties { known, ..duties };
+                store::spawn(db, duties, move |notice| tell(plain(notice))).map(Keeper::File)
+            }
             #[cfg(feature = "redis")]
             Opened::Shared(remote) => {
                 let tell = move |notice| match notice {

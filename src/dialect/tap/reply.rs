@@ -92,7 +92,7 @@ pub fn whole(shape: Shape, body: &[u8], me: &Me<'_>, out: &mut Vec<u8>) -> Resul
     // An estimate that nobody asks for is not made: nearly every answer says what it used.
     let relayed_tokens = if reported.output.is_some() { 0 } else { estimated(body, value) };
     let heard = Heard { reported, relayed_tokens };
-    Writer { body, me, seen: &seen, counts: Counts::new(usage, me, &heard), out }.write(shape);
+    Writer { body, me, seen: &seen, counts: Counts::new(body, &seen, me, &heard), out }.write(shape);
     Ok(heard)
 }
 
@@ -120,16 +120,18 @@ struct Counts {
 
 impl Counts {
     /// Each with a mark that says whether the upstream's own is already right.
-    fn new(usage: Raw<'_>, me: &Me<'_>, heard: &Heard) -> Counts {
+    fn new(body: &[u8], seen: &Seen, me: &Me<'_>, heard: &Heard) -> Counts {
         let (mut prompt, mut completion, mut total) = (None, None, None);
-        // One walk for the three of them; of a repeated member the last one counts.
-        for (key, value) in usage.members() {
-            match K::of(key) {
-                K::PromptTokens => prompt = value.count(),
-                K::CompletionTokens => completion = value.count(),
-                K::TotalTokens => total = value.count(),
-                _ => {}
-            }
+        let usage = seen.usage.unwrap_or_default();
+        // Of a repeated member the last one counts.
+        for (span, edit) in seen.places.iter().flatten().filter(|(span, _)| usage.start <= span.start) {
+            let value = match edit {
+                Edit::Prompt => &mut prompt,
+                Edit::Completion => &mut completion,
+                Edit::Total => &mut total,
+                _ => continue,
+            };
+            *value = Raw::new(span.of(body)).count();
         }
         let or = |there: Option<u64>, estimate| (there.unwrap_or(estimate), there.is_some());
         let prompt = or(prompt, me.prompt_estimate);

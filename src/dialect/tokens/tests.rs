@@ -37,12 +37,17 @@ fn estimates_lie_near_what_tokenizers_count() {
 }
 
 #[test]
-fn the_lanes_hold_what_is_summed_up_at_once() {
-    let most = |high: u8| (0..high).flat_map(|p| (0..=255).map(move |x| (p, x)));
-    let ascii = most(0x80).filter(|(_, x)| *x < 0x80).map(|(p, x)| usize::from(ascii_cost(p, x))).max();
-    assert_eq!(ascii, Some(COST_MAX));
-    assert!(most(0x80).filter(|(_, x)| *x < 0x80).all(|(p, x)| cost(p, x) == ascii_cost(p, x)));
+fn a_lane_holds_what_its_byte_costs() {
     assert_eq!(count(&"\u{1f980}".repeat(1000)), 2000);
+    // A byte alone costs as much as it does in a block full of its kind.
+    for text in ["1 ", "aB", "\u{1f980}", "é", "你", "\\\"", "\\n", ".a"] {
+        let one = |times: usize| {
+            let mut estimator = Estimator::new();
+            estimator.count(text.repeat(times).as_bytes());
+            estimator.parts
+        };
+        assert_eq!(one(1001) - one(1), 1000 * (one(2) - one(1)), "{text}");
+    }
 }
 
 #[test]

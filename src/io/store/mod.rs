@@ -23,6 +23,7 @@ use crate::policy::keys::KeyRecord;
 use crate::policy::row::Row;
 use book::{Book, StoreError};
 use sqlite::Sqlite;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -85,16 +86,19 @@ pub struct Duties {
     pub urgent: bool,
     /// Rows older than this are folded into the sums of their days; `None` keeps them for ever.
     pub retention: Option<Duration>,
+    /// The keys that the loop has from the start: the ledger's version when they were read, and their [`fingerprint`].
+    pub known: Option<(i64, u64)>,
 }
 
 /// Starts the thread on `db`; `tell` puts its notices into the loop's mailbox.
 pub fn spawn(db: impl Book, duties: Duties, tell: impl Fn(StoreNotice) + Send + 'static) -> io::Result<StoreHandle> {
-    let lane = Lane::<Vec<Row>>::default();
+    let lane = Lane::new(Vec::with_capacity(limits::ROWS_PER_COMMIT));
     let theirs = lane.clone();
     let thread = std::thread::Builder::new().name("store".into());
     let thread = thread.spawn(move || {
         let retention = duties.retention;
-        let mut keeper = Keeper { db, tell, known: None, seen_version: None, failed: false, retention };
+        let (seen_version, known) = duties.known.unzip();
+        let mut keeper = Keeper { db, tell, known, seen_version, failed: false, retention };
         keeper.serve(&theirs)
     })?;
     Ok(StoreHandle { lane, urgent: duties.urgent, thread: Some(thread) })
@@ -103,8 +107,8 @@ pub fn spawn(db: impl Book, duties: Duties, tell: impl Fn(StoreNotice) + Send + 
 struct Keeper<B: Book, F: Fn(StoreNotice)> {
     db: B,
     tell: F,
-    /// The keys as last told.
-    known: Option<Vec<KeyRecord>>,
+    /// The keys as last told, see [`fingerprint`].
+    known: Option<u64>,
     /// The ledger's version when they were read.
     seen_version: Option<i64>,
     failed: bool,
@@ -122,7 +126,8 @@ impl<B: Book, F: Fn(StoreNotice)> Drop for Keeper<B, F> {
 
 impl<B: Book, F: Fn(StoreNotice)> Keeper<B, F> {
     fn serve(&mut self, lane: &Lane<Vec<Row>>) -> u64 {
-        let (mut rows, mut patience) = (Vec::new(), Patience::new(limits::COMMIT_TICK));
+        let mut patience = Patience::new(limits::COMMIT_TICK);
+        let mut rows = Vec::with_capacity(limits::ROWS_PER_COMMIT);
         let (clock, mut lost) = (Clock::new(), 0);
         self.look_at_keys();
         let mut next_look = clock.mono().after(limits::KEYS_LOOK);
@@ -151,7 +156,7 @@ impl<B: Book, F: Fn(StoreNotice)> Keeper<B, F> {
         let age = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
         let before = Unix(clock::unix().0.saturating_sub(age));
         match self.db.fold(before, limits::ROWS_PER_FOLD) {
-            Ok(count) if count as usize == limits::ROWS_PER_FOLD => now.after(limits::FOLD_PAUSE),
+            Ok(1..) => now.after(limits::FOLD_PAUSE),
             // What failed is tried again as late as what is done: nothing depends on it.
             Ok(_) | Err(_) => now.after(limits::FOLD_REST),
         }
@@ -201,11 +206,19 @@ impl<B: Book, F: Fn(StoreNotice)> Keeper<B, F> {
         }
         let Ok(keys) = self.db.list_keys() else { return };
         self.seen_version = Some(version);
-        if self.known.as_ref() != Some(&keys) {
-            self.known = Some(keys.clone());
+        let known = Some(fingerprint(&keys));
+        if self.known != known {
+            self.known = known;
             (self.tell)(StoreNotice::Keys(keys));
         }
     }
+}
+
+/// Tells one set of keys from another, without a second copy of it.
+pub fn fingerprint(keys: &[KeyRecord]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    keys.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Opens the ledger for one gateway at a time.

@@ -7,26 +7,31 @@
 //! stays whole. With `FULL` (before-reply, and every command) each commit is on disk when it returns.
 
 mod audit;
+mod groups;
+mod tally;
 
-use super::book::{Book, By, DaySum, StoreError, UsageLine, bounded};
+use super::book::{Book, By, DaySum, StoreError, UsageLine};
 use super::keyform;
 use crate::base::limits;
 use crate::base::time::Unix;
 use crate::policy::keys::{KeyId, KeyRecord, Scope};
-use crate::policy::row::Row;
+use crate::policy::meter::Lease;
+use crate::policy::row::{Row, endpoint_from};
+use crate::policy::usage::{Usage, UsageSource};
 use crate::policy::window::DAY_MS;
+use groups::Packer;
 use ring::rand::{SecureRandom, SystemRandom};
 use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
-use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use tally::Tally;
 
 /// Written into the file (`application_id`): "Toll".
 const APPLICATION: i32 = 0x546f_6c6c;
 /// Version of the tables below (`user_version`).
-const SCHEMA: i64 = 2;
+const SCHEMA: i64 = 3;
 
 const TABLES: &str = "
 CREATE TABLE keys (
@@ -60,15 +65,8 @@ CREATE TABLE folded (
 ) STRICT, WITHOUT ROWID;
 ";
 
-const INSERT_ROW: &str = "INSERT INTO rows (request, key, admitted, model, target, endpoint, stream, status,
-    uncached_in, cache_read, cache_write, out, source, cost_nano, attempts, micros)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)";
-
-const ADD_TO_DAY: &str = "INSERT INTO days VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
-    ON CONFLICT (day, key, model, target) DO UPDATE SET requests = requests + excluded.requests,
-    uncached_in = uncached_in + excluded.uncached_in, cache_read = cache_read + excluded.cache_read,
-    cache_write = cache_write + excluded.cache_write, out = out + excluded.out,
-    cost_nano = cost_nano + excluded.cost_nano";
+/// What makes the first two versions of the tables, each out of the one before; see [`third`] for the next.
+const STEPS: [&str; 2] = [TABLES, SECOND];
 
 const SELECT_KEYS: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former
     FROM keys ORDER BY created, id";
@@ -86,6 +84,8 @@ pub enum Mode {
 pub struct Sqlite {
     connection: Connection,
     path: PathBuf,
+    packer: Packer,
+    tally: Tally,
     /// Held, not used: the lock goes with it, also when the process is killed.
     _lock: Option<File>,
 }
@@ -105,13 +105,34 @@ impl Sqlite {
         let failed = |error| StoreError::Sqlite(path.to_path_buf(), error);
         let mut connection = Connection::open(path).map_err(failed)?;
         connection.busy_timeout(limits::STORE_BUSY).map_err(failed)?;
+        connection.pragma_update(None, "cache_size", -limits::LEDGER_CACHE_KIB).map_err(failed)?;
         match tables(&mut connection).map_err(failed)? {
             None => {}
             Some(why) => return Err(StoreError::Foreign(path.to_path_buf(), why)),
         }
-        let store = Sqlite { connection, path: path.to_path_buf(), _lock: lock };
+        let mut store = Sqlite {
+            connection,
+            path: path.to_path_buf(),
+            packer: Packer::default(),
+            tally: Tally::default(),
+            _lock: lock,
+        };
         store.set_durable(true)?;
+        if mode == Mode::Owner {
+            store.settle()?;
+        }
         Ok(store)
+    }
+
+    /// Brings the sums of the days up to date with all rows.
+    pub fn settle(&mut self) -> Result<(), StoreError> {
+        let mut settle = || -> Fallible<()> {
+            let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            self.tally.settle(&transaction)?;
+            transaction.commit()
+        };
+        let settled = settle();
+        settled.map_err(|error| self.tell(error))
     }
 
     fn tell(&self, error: rusqlite::Error) -> StoreError {
@@ -195,10 +216,23 @@ impl Sqlite {
         edited.map_err(|error| self.tell(error))
     }
 
-    /// Appends rows and adds them to the sums of their days, all of it in one transaction or none.
+    /// Appends rows, all of them in one transaction or none. The sums of their days follow at once, or when there are
+    /// enough of them.
     pub fn append(&mut self, rows: &[Row]) -> Result<(), StoreError> {
-        let written = write_rows(&mut self.connection, rows);
-        written.map_err(|error| self.tell(error))
+        let mut write = || -> Fallible<()> {
+            let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            self.packer.append(&transaction, rows)?;
+            self.tally.add(rows);
+            if self.tally.is_due() {
+                self.tally.settle(&transaction)?;
+            }
+            transaction.commit()
+        };
+        let written = write();
+        written.map_err(|error| {
+            self.tally.spoil();
+            self.tell(error)
+        })
     }
 
     /// Sums by key and day, of the day that `since` lies in and all later ones: what rebuilds the periods.
@@ -206,7 +240,7 @@ impl Sqlite {
         let list = || -> Fallible<Vec<DaySum>> {
             let mut query = self.connection.prepare_cached(
                 "SELECT key, day, SUM(requests), SUM(uncached_in + cache_read + cache_write + out)
-                 FROM days WHERE day >= ?1 GROUP BY key, day ORDER BY day, key",
+                 FROM sums WHERE day >= ?1 GROUP BY key, day ORDER BY day, key",
             )?;
             let sums = query.query_map([int(since.0 / DAY_MS)], |row| {
                 let day = Unix(uint(row, 1)? * DAY_MS);
@@ -219,16 +253,14 @@ impl Sqlite {
 
     /// Key, moment of admission and tokens of every row admitted at `since` or later: what rebuilds the windows.
     pub fn rows_since(&self, since: Unix) -> Result<Vec<(KeyId, Unix, u64)>, StoreError> {
-        let list = || -> Fallible<Vec<(KeyId, Unix, u64)>> {
-            let mut query = self.connection.prepare_cached(
-                "SELECT key, admitted, uncached_in + cache_read + cache_write + out
-                 FROM rows WHERE admitted >= ?1 ORDER BY number",
-            )?;
-            let rows =
-                query.query_map([int(since.0)], |row| Ok((key_id(row, 0)?, Unix(uint(row, 1)?), uint(row, 2)?)))?;
-            rows.collect()
-        };
-        list().map_err(|error| self.tell(error))
+        let mut found = Vec::new();
+        let which = "INDEXED BY groups_newest WHERE newest >= ?1 ORDER BY first";
+        let listed = groups::each(&self.connection, which, [int(since.0)], |_, rows| {
+            let rows = rows.into_iter().filter(|row| row.admitted >= since);
+            found.extend(rows.map(|row| (row.key, row.admitted, row.usage.total())));
+            true
+        });
+        listed.map(|()| found).map_err(|error| self.tell(error))
     }
 
     /// The usage report over whole UTC days: from the day of `since` to the last day that begins before `until`;
@@ -242,7 +274,7 @@ impl Sqlite {
         };
         let sql = format!(
             "SELECT {name}, SUM(requests), SUM(uncached_in), SUM(cache_read), SUM(cache_write), SUM(out),
-             SUM(cost_nano) FROM days WHERE day >= ?1 AND day < ?2 GROUP BY 1 ORDER BY {order}"
+             SUM(cost_nano) FROM sums WHERE day >= ?1 AND day < ?2 GROUP BY 1 ORDER BY {order}"
         );
         let first = since.map_or(0, |at| int(at.0 / DAY_MS));
         let beyond = until.map_or(i64::MAX, |at| int(at.0.div_ceil(DAY_MS)));
@@ -266,8 +298,18 @@ impl Sqlite {
 
     /// Number of rows in the ledger.
     pub fn count_rows(&self) -> Result<u64, StoreError> {
-        let count = self.connection.query_row("SELECT COUNT(*) FROM rows", [], |row| uint(row, 0));
+        let sql = "SELECT IFNULL(SUM(last - first + 1), 0) FROM groups";
+        let count = self.connection.query_row(sql, [], |row| uint(row, 0));
         count.map_err(|error| self.tell(error))
+    }
+}
+
+impl Drop for Sqlite {
+    fn drop(&mut self) {
+        if !self.tally.is_empty() {
+            // Nothing depends on it: whoever opens the file next does what is left.
+            let _ = self.settle();
+        }
     }
 }
 
@@ -349,13 +391,10 @@ fn tables(connection: &mut Connection) -> Fallible<Option<&'static str>> {
             ((APPLICATION, newer), _) if newer > SCHEMA => {
                 return Ok(Some("this ledger was written by a newer version"));
             }
-            ((APPLICATION, 1), _) => {
-                transaction.execute_batch(SECOND)?;
-                transaction.pragma_update(None, "user_version", SCHEMA)?;
-            }
-            ((0, 0), 0) => {
-                transaction.execute_batch(TABLES)?;
-                transaction.execute_batch(SECOND)?;
+            ((APPLICATION, 1..), _) | ((0, 0), 0) => {
+                let done = usize::try_from(marks(&transaction)?.1).unwrap_or(0);
+                STEPS.iter().skip(done).try_for_each(|step| transaction.execute_batch(step))?;
+                third(&transaction)?;
                 transaction.pragma_update(None, "application_id", APPLICATION)?;
                 transaction.pragma_update(None, "user_version", SCHEMA)?;
             }
@@ -365,6 +404,56 @@ fn tables(connection: &mut Connection) -> Fallible<Option<&'static str>> {
     }
     turn_log_on(connection)?;
     Ok(None)
+}
+
+/// From version 2 to 3: rows lie in groups, and the sums may lag behind them.
+fn third(transaction: &Connection) -> Fallible<()> {
+    transaction.execute_batch(groups::TABLE)?;
+    let (mut packer, mut rows) = (Packer::default(), Vec::with_capacity(limits::ROWS_PER_COMMIT));
+    let mut query = transaction.prepare(
+        "SELECT request, key, admitted, model, target, endpoint, stream, status, uncached_in, cache_read,
+         cache_write, out, source, cost_nano, attempts, micros FROM rows ORDER BY number",
+    )?;
+    let mut old = query.query([])?;
+    while let Some(row) = old.next()? {
+        rows.push(read_row(row)?);
+        if rows.len() == limits::ROWS_PER_COMMIT {
+            packer.append(transaction, &rows)?;
+            rows.clear();
+        }
+    }
+    packer.append(transaction, &rows)?;
+    drop(old);
+    drop(query);
+    transaction.execute_batch("DROP TABLE rows")?;
+    transaction.execute_batch(groups::VIEW)?;
+    transaction.execute_batch(tally::TABLE)?;
+    tally::mark_all(transaction)
+}
+
+fn read_row(row: &rusqlite::Row<'_>) -> Fallible<Row> {
+    let text = |column: usize| -> Fallible<String> { row.get(column) };
+    Ok(Row {
+        request: row.get(0)?,
+        key: key_id(row, 1)?,
+        admitted: Unix(uint(row, 2)?),
+        model: text(3)?.into(),
+        target: text(4)?.into(),
+        endpoint: endpoint_from(&text(5)?),
+        stream: row.get(6)?,
+        status: row.get(7)?,
+        usage: Usage {
+            uncached_in: uint(row, 8)?,
+            cache_read: uint(row, 9)?,
+            cache_write: uint(row, 10)?,
+            out: uint(row, 11)?,
+            source: UsageSource::from_text(&text(12)?).unwrap_or_default(),
+        },
+        cost_nano: uint(row, 13)?,
+        attempts: row.get(14)?,
+        micros: uint(row, 15)?,
+        lease: Lease::default(),
+    })
 }
 
 /// Switches to the write-ahead log, which the file then remembers. SQLite does not wait for others while it switches,
@@ -380,45 +469,6 @@ fn turn_log_on(connection: &Connection) -> Fallible<()> {
         }
     }
     connection.pragma_update(None, "journal_mode", "WAL")
-}
-
-fn write_rows(connection: &mut Connection, rows: &[Row]) -> Fallible<()> {
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let mut days: BTreeMap<(u64, KeyId, &str, &str), [u64; 6]> = BTreeMap::new();
-    {
-        let mut insert = transaction.prepare_cached(INSERT_ROW)?;
-        for row in rows {
-            let (usage, cost) = bounded(row);
-            insert.execute(params![
-                row.request,
-                row.key.as_str(),
-                int(row.admitted.0),
-                &*row.model,
-                &*row.target,
-                row.endpoint.name(),
-                row.stream,
-                row.status,
-                int(usage.uncached_in),
-                int(usage.cache_read),
-                int(usage.cache_write),
-                int(usage.out),
-                usage.source.as_str(),
-                int(cost),
-                row.attempts,
-                int(row.micros),
-            ])?;
-            let sums = days.entry((row.admitted.0 / DAY_MS, row.key, &row.model, &row.target)).or_default();
-            let values = [1, usage.uncached_in, usage.cache_read, usage.cache_write, usage.out, cost];
-            sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
-        }
-        let mut add = transaction.prepare_cached(ADD_TO_DAY)?;
-        for ((day, key, model, target), [requests, uncached, read, written, out, cost]) in days {
-            let counts = [requests, uncached, read, written, out, cost].map(int);
-            let [requests, uncached, read, written, out, cost] = counts;
-            add.execute(params![int(day), key.as_str(), model, target, requests, uncached, read, written, out, cost])?;
-        }
-    }
-    transaction.commit()
 }
 
 fn read_key(row: &rusqlite::Row<'_>) -> Fallible<KeyRecord> {

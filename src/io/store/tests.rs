@@ -301,11 +301,11 @@ fn rows_that_cannot_be_committed_are_kept_until_they_can() {
     let (handle, told) = started(&place);
     assert_eq!(next(&told), StoreNotice::Keys(vec![]));
     let other = rusqlite::Connection::open(place.file()).unwrap();
-    other.execute_batch("ALTER TABLE rows RENAME TO hidden").unwrap();
+    other.execute_batch("ALTER TABLE groups RENAME TO hidden").unwrap();
     handle.write(vec![row(A, 1, "m", 1)]);
     assert_eq!(next(&told), StoreNotice::Failed);
     assert!(told.recv_timeout(Duration::from_millis(600)).is_err(), "said once");
-    other.execute_batch("ALTER TABLE hidden RENAME TO rows").unwrap();
+    other.execute_batch("ALTER TABLE hidden RENAME TO groups").unwrap();
     assert_eq!(next(&told), StoreNotice::Recovered);
     assert_eq!(next(&told), StoreNotice::Committed { rows: 1 });
     drop(handle);
@@ -340,7 +340,7 @@ fn folding_leaves_every_sum_as_it_was_and_is_done_in_batches() {
     let place = Place::new("fold");
     let mut db = place.owner();
     let rows: Vec<Row> = (0..10).map(|n| row(if n < 5 { A } else { B }, n * DAY / 2, "small", n)).collect();
-    db.append(&rows).unwrap();
+    rows.iter().for_each(|row| db.append(std::slice::from_ref(row)).unwrap());
     let (sums, usage) = (db.day_sums(Unix(0)).unwrap(), db.usage(By::Key, None, None).unwrap());
     assert_eq!([db.fold(Unix(3 * DAY), 4), db.fold(Unix(3 * DAY), 4)].map(Result::unwrap), [4, 2]);
     assert_eq!(db.fold(Unix(3 * DAY), 4).unwrap(), 0);
@@ -375,6 +375,8 @@ fn a_counter_that_is_not_what_the_rows_say_is_found() {
     let mut db = place.owner();
     db.append(&[row(A, 5, "small", 1), row(B, DAY, "large", 7)]).unwrap();
     assert_eq!(db.verify().unwrap().differences, []);
+    db.settle().unwrap();
+    assert_eq!(db.verify().unwrap().differences, []);
     let other = rusqlite::Connection::open(place.file()).unwrap();
     other.execute("UPDATE days SET out = out + 3 WHERE key = ?1", [A]).unwrap();
     other.execute("DELETE FROM days WHERE key = ?1", [B]).unwrap();
@@ -384,6 +386,12 @@ fn a_counter_that_is_not_what_the_rows_say_is_found() {
     assert!(found[1..].iter().all(|found| found.stored == 0 && found.counter.contains(B)));
 }
 
+/// From the present version of the tables to the first.
+const BACKWARDS: &str = "ALTER TABLE keys DROP COLUMN former; DROP TABLE folded; DROP VIEW sums; DROP TABLE counted;
+    CREATE TABLE old AS SELECT number, unhex(request) AS request, key, admitted, model, target, endpoint, stream,
+    status, uncached_in, cache_read, cache_write, out, source, cost_nano, attempts, micros FROM rows;
+    DROP VIEW rows; DROP TABLE groups; ALTER TABLE old RENAME TO rows; PRAGMA user_version = 1";
+
 const OUTPUT_OF_A: &str = "output of AAAAAAAAAAAA on 1970-01-01, small at provider/small";
 
 #[test]
@@ -392,11 +400,110 @@ fn a_ledger_of_the_first_version_is_brought_up_to_date() {
     place.owner().append(&[row(A, 5, "small", 1)]).unwrap();
     place.shared().insert_key(&record(A, 5)).unwrap();
     let old = rusqlite::Connection::open(place.file()).unwrap();
-    old.execute_batch("ALTER TABLE keys DROP COLUMN former; DROP TABLE folded; PRAGMA user_version = 1").unwrap();
+    old.execute_batch(BACKWARDS).unwrap();
     drop(old);
     let mut db = place.owner();
     assert_eq!(db.list_keys().unwrap(), [record(A, 5)]);
-    assert_eq!(db.verify().unwrap().rows, 1);
+    let verdict = db.verify().unwrap();
+    assert_eq!((verdict.rows, verdict.differences), (1, vec![]));
+    db.append(&[row(A, 5, "small", 1)]).unwrap();
+    assert_eq!(db.usage(By::Key, None, None).unwrap()[0].requests, 2);
+}
+
+/// Requests per day as the table holds them, whatever lies behind it.
+fn settled(place: &Place) -> u64 {
+    let other = rusqlite::Connection::open(place.file()).unwrap();
+    let sum = other.query_row("SELECT IFNULL(SUM(requests), 0) FROM days", [], |row| row.get::<_, i64>(0));
+    sum.unwrap() as u64
+}
+
+#[test]
+fn rows_of_one_commit_lie_together_and_each_is_seen_with_its_own_columns() {
+    let place = Place::new("groups");
+    let mut db = place.owner();
+    let mut rows: Vec<Row> = (0..600).map(|n| row(if n % 3 == 0 { A } else { B }, 2 * DAY - n, "small", n)).collect();
+    rows[7].model = "with \"quotes\" and \u{e9}".into();
+    rows[8] = Row { endpoint: Shape::Messages, stream: !rows[8].stream, status: 499, ..rows[8].clone() };
+    rows[9].micros = u64::MAX;
+    db.append(&rows).unwrap();
+    rows[9].micros = i64::MAX as u64;
+    let mut found = Vec::new();
+    db.export(&mut |entry| {
+        found.extend(match entry {
+            Entry::Request(row) => Some(row),
+            Entry::Folded(..) => None,
+        });
+        true
+    })
+    .unwrap();
+    assert_eq!(found, rows);
+    let since = Unix(2 * DAY - 99);
+    assert_eq!(db.rows_since(since).unwrap().len(), 100);
+    assert!(db.rows_since(since).unwrap().iter().all(|(_, admitted, _)| *admitted >= since));
+    let other = rusqlite::Connection::open(place.file()).unwrap();
+    let groups = other.query_row("SELECT COUNT(*) FROM groups", [], |row| row.get::<_, i64>(0)).unwrap();
+    assert_eq!(groups, 3);
+    let mut query = other.prepare("SELECT * FROM rows ORDER BY number").unwrap();
+    let seen = query.query_map([], |seen| {
+        let text = |column: usize| seen.get::<_, String>(column);
+        let number = |column: usize| seen.get::<_, i64>(column).map(|number| number as u64);
+        let usage = [number(9)?, number(10)?, number(11)?, number(12)?];
+        let others = [number(7)?, number(8)?, number(14)?, number(15)?, number(16)?];
+        Ok(((number(0)?, text(1)?, text(2)?, number(3)?), [text(4)?, text(5)?, text(6)?, text(13)?], usage, others))
+    });
+    for ((seen, row), number) in seen.unwrap().map(Result::unwrap).zip(&rows).zip(1..) {
+        let request = super::keyform::hex(&row.request);
+        assert_eq!(seen.0, (number, request, row.key.to_string(), row.admitted.0));
+        assert_eq!(seen.1, [&*row.model, &*row.target, row.endpoint.name(), row.usage.source.as_str()]);
+        assert_eq!(seen.2, [row.usage.uncached_in, row.usage.cache_read, row.usage.cache_write, row.usage.out]);
+        assert_eq!(seen.3[..2], [u64::from(row.stream), u64::from(row.status)]);
+        assert_eq!(seen.3[2..], [row.cost_nano, u64::from(row.attempts), row.micros]);
+    }
+}
+
+#[test]
+fn sums_that_lag_behind_count_every_row_once_for_every_reader_and_after_a_kill() {
+    let place = Place::new("tally");
+    let mut db = place.owner();
+    db.append(&[row(A, 5, "small", 1), row(B, 5, "small", 2)]).unwrap();
+    db.append(&[row(A, 5, "small", 4)]).unwrap();
+    assert_eq!(settled(&place), 0);
+    let all = |db: &Sqlite| db.usage(By::Key, None, None).unwrap().iter().map(|line| line.requests).sum::<u64>();
+    assert_eq!((all(&db), all(&place.shared())), (3, 3));
+    // What another connection has written is found in the rows.
+    place.shared().append(&[row(B, DAY, "small", 8)]).unwrap();
+    assert_eq!((settled(&place), all(&db)), (4, 4));
+    db.append(&[row(B, DAY, "small", 16)]).unwrap();
+    db.settle().unwrap();
+    assert_eq!((settled(&place), all(&db)), (5, 5));
+    db.append(&[row(A, DAY, "small", 32)]).unwrap();
+    // A kill leaves no time for the sums.
+    std::mem::forget(db);
+    std::fs::remove_file(place.file().with_extension("db.lock")).unwrap();
+    assert_eq!(settled(&place), 5);
+    let mut db = place.owner();
+    assert_eq!((settled(&place), all(&db)), (6, 6));
+    // Once the last row has gone its number comes again.
+    assert_eq!(db.fold(Unix(9 * DAY), 100).unwrap(), 6);
+    db.append(&[row(A, DAY, "small", 64)]).unwrap();
+    assert_eq!((settled(&place), all(&db)), (6, 7));
+    drop(db);
+    assert_eq!(settled(&place), 7);
+    assert_eq!(place.shared().verify().unwrap().differences, []);
+}
+
+#[test]
+fn sums_are_settled_by_themselves_when_many_rows_lie_behind() {
+    let place = Place::new("settle");
+    let mut db = place.owner();
+    let rows: Vec<Row> = (0..3000).map(|n| row(if n % 2 == 0 { A } else { B }, n, "small", n)).collect();
+    for _ in 0..2 {
+        db.append(&rows).unwrap();
+    }
+    assert_eq!(settled(&place), 0);
+    db.append(&rows).unwrap();
+    assert_eq!(settled(&place), 9000);
+    assert_eq!(db.verify().unwrap().differences, []);
 }
 
 /// A ledger whose every commit takes its time, and which fails as often as it is told to.
@@ -445,11 +552,33 @@ fn a_commit_that_takes_half_a_second_does_not_hold_up_whoever_hands_over() {
 }
 
 #[test]
+fn keys_that_the_loop_has_already_are_not_told_again_and_a_change_since_then_is() {
+    let place = Place::new("known");
+    let db = place.owner();
+    db.insert_key(&record(A, 5)).unwrap();
+    let known = Some((db.version().unwrap(), fingerprint(&db.list_keys().unwrap())));
+    place.shared().insert_key(&record(B, 6)).unwrap();
+    let (tell, told) = channel();
+    let handle = spawn(db, Duties { known, ..Duties::default() }, move |notice| drop(tell.send(notice))).unwrap();
+    assert_eq!(next(&told), StoreNotice::Keys(vec![record(A, 5), record(B, 6)]));
+    drop(handle);
+    let db = place.owner();
+    let known = Some((db.version().unwrap(), fingerprint(&db.list_keys().unwrap())));
+    let (tell, told) = channel();
+    let handle = spawn(db, Duties { known, ..Duties::default() }, move |notice| drop(tell.send(notice))).unwrap();
+    handle.write(vec![row(A, 5, "m", 1)]);
+    assert_eq!(next(&told), StoreNotice::Committed { rows: 1 });
+    drop(handle);
+    assert_eq!(told.iter().count(), 0);
+}
+
+#[test]
 fn the_thread_folds_rows_older_than_the_retention() {
     let place = Place::new("retention");
     let mut db = place.owner();
     let now = crate::io::clock::unix().0;
-    db.append(&[row(A, now - 40 * DAY, "m", 1), row(A, now - DAY, "m", 1)]).unwrap();
+    db.append(&[row(A, now - 40 * DAY, "m", 1)]).unwrap();
+    db.append(&[row(A, now - DAY, "m", 1)]).unwrap();
     let duties = Duties { retention: Some(Duration::from_secs(32 * 86_400)), ..Duties::default() };
     let handle = spawn(db, duties, |_| {}).unwrap();
     let began = Instant::now();

@@ -188,7 +188,8 @@ fn provider(page: &mut Page, provider: &Provider) {
     }
     let headers: Vec<String> =
         provider.headers.iter().map(|(name, value)| format!("{} = {}", quoted(name), quoted(value))).collect();
-    page.key("headers", format_args!("{{ {} }}", headers.join(", ")));
+    let inside = if headers.is_empty() { String::new() } else { format!(" {} ", headers.join(", ")) };
+    page.key("headers", format_args!("{{{inside}}}"));
     match &provider.betas {
         Some(betas) => page.strings("betas", betas.iter().map(String::as_str)),
         None => page.line("# betas: all"),

@@ -54,13 +54,16 @@ impl<'d> Section<'d> {
         rest
     }
 
-    /// Reports what nobody took.
+    /// Reports what nobody took, with what would have been.
     pub fn finish(&mut self, reader: &mut Reader<'_>) {
         for (key, _) in std::mem::take(&mut self.entries) {
             let name = key.get_ref();
             let near = self.asked.iter().find(|asked| is_near(asked, name));
-            let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-            reader.report(key.span().start, self.path_of(name), format!("unknown key{hint}"));
+            let hint = match near {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("known are {}", self.asked.join(", ")),
+            };
+            reader.report(key.span().start, self.path_of(name), format!("unknown key; {hint}"));
         }
     }
 

@@ -19,39 +19,40 @@ const WAITS: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_
 /// Listeners, and the bounds on what clients may ask of us (contract section 1).
 #[derive(Clone, Debug)]
 pub struct Server {
-    /// Where clients connect, at least one.
+    /// Address, or list of addresses, that clients connect to. Sockets inherited from systemd take their place.
     pub listen: Vec<SocketAddr>,
-    /// Where health and metrics are served; `None` nowhere.
+    /// Address of `/healthz`, `/readyz`, `/metrics` and `/openapi.json`; always plain HTTP.
     pub admin_listen: Option<SocketAddr>,
-    /// What the admin listener asks for; `None` nothing.
+    /// Secret that `/metrics` asks for as a bearer token. Required if `admin_listen` can be reached from other hosts.
     pub admin_token: Option<Secret>,
-    /// What keys begin with, `tg_`.
+    /// What API keys begin with. A change makes all issued keys unusable.
     pub key_prefix: String,
-    /// Certificate and key for clients; `None` serves plain HTTP.
+    /// `{ cert = "cert.pem", key = "key.pem" }`: certificate chain and private key in PEM. Without it clients speak
+    /// plain HTTP.
     pub tls: Option<TlsFiles>,
-    /// Origins that browsers may call from; empty switches CORS off.
+    /// Origins whose pages may call (`"https://app.example.com"`), or `"*"`. Empty: CORS is off.
     pub cors_origins: Vec<Arc<str>>,
-    /// Several processes share the listeners.
+    /// Several processes listen on the same addresses (SO_REUSEPORT); needs a shared store.
     pub reuse_port: bool,
-    /// Client connections at once.
+    /// Client connections at once. 32 more are told 503, those beyond are closed.
     pub max_connections: usize,
-    /// Client connections at once from one address; 0 is no limit.
+    /// The same for one IPv4 address or IPv6 /64; 4 more are told 503. 0: no limit.
     pub max_connections_per_ip: usize,
-    /// Bytes of a request's head.
+    /// Bytes of a request's head; 431 beyond it.
     pub max_header: usize,
-    /// Bytes of a request's body.
+    /// Bytes of a request's body; 413 beyond it.
     pub max_body: u64,
-    /// Bytes buffered in all, at least four times `max_body`: one key may hold a quarter.
+    /// Bytes in all buffers together, at least four times `max_body`; 503 beyond it. One key may hold a quarter.
     pub max_buffered: usize,
-    /// For a head, from its first byte.
+    /// For a head from its first byte, and for a new connection, its TLS handshake included, until that byte.
     pub header_timeout: Duration,
-    /// For a body, without progress.
+    /// Without progress of a body; after it, 16 KiB/s on average are asked for.
     pub body_timeout: Duration,
-    /// For an idle connection.
+    /// For an idle connection between two requests.
     pub keepalive_timeout: Duration,
     /// For a client that reads nothing of what is ready for it.
     pub write_stall: Duration,
-    /// For what runs when the gateway is asked to stop.
+    /// For what runs when the process is told to stop.
     pub drain_timeout: Duration,
     /// Before a silent stream's status goes out, and between its heartbeats.
     pub commit_after: Duration,
@@ -268,19 +269,22 @@ fn masked(url: &str) -> String {
 /// `[store]` (contract section 5).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoreConfig {
-    /// Where.
+    /// Where keys and ledger are: `sqlite:PATH`, or `redis://…` and `rediss://…` for several hosts.
     pub url: StoreUrl,
-    /// Authorities in PEM for `rediss://`.
+    /// Authorities in PEM for `rediss://`, instead of the public ones.
     pub ca_file: Option<PathBuf>,
-    /// What a kill may lose.
+    /// When an answer may be seen as complete: at once, its row following within 50 ms, or `"before-reply"`, after its
+    /// row's commit.
     pub durability: Durability,
-    /// Age of the oldest uncommitted row at which admission stops.
+    /// Age of the oldest uncommitted row at which admission answers 503.
     pub max_commit_lag: Duration,
-    /// What happens while a shared store cannot be reached.
+    /// While a shared store cannot be reached: 503, or `"local"`, each host its share of every limit.
     pub on_outage: OnOutage,
     /// Hosts that share the store.
     pub hosts: u32,
-    /// How long rows are kept; `None` for ever.
+    /// How long rows are kept, at least 32 days; their sums by day stay.
+    ///
+    /// `None` keeps them for ever.
     pub retention: Option<Duration>,
 }
 

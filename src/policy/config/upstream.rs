@@ -12,27 +12,27 @@ const MIB: u64 = 1 << 20;
 /// Deadlines and bounds of one provider, or of one model at one provider (contract section 4).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct UpstreamLimits {
-    /// Until a connection stands, TLS included.
+    /// For name, TCP and TLS of one attempt.
     pub connect_timeout: Duration,
-    /// From the request to a stream's first event.
+    /// To a stream's first event.
     pub first_byte_timeout: Duration,
-    /// Between data events of a stream.
+    /// Between two data events of a stream; comments and pings do not count.
     pub idle_timeout: Duration,
-    /// Over all attempts of a whole answer, and of all waiting before a stream's first event.
+    /// For a whole answer over all attempts, and for all waiting before a stream's first event.
     pub request_timeout: Duration,
     /// Targets tried for one request, the first included.
     pub attempts: u32,
-    /// Failures in a row after which a target rests; 0 never.
+    /// Failures in a row after which a target rests. 0: never.
     pub breaker_failures: u32,
     /// How long it rests.
     pub breaker_cooldown: Duration,
     /// Idle connections kept per provider.
     pub pool_max_idle: usize,
-    /// How long an idle connection is kept.
+    /// How long each is kept.
     pub pool_idle_timeout: Duration,
     /// Bytes of one event of a stream.
     pub max_event: usize,
-    /// Bytes of a whole answer that has to be collected.
+    /// Bytes of a whole answer.
     pub max_response: usize,
 }
 

@@ -116,7 +116,7 @@ fn swapped_neighbours_and_wrong_lengths_are_refused() {
 #[test]
 fn only_a_known_live_key_is_identified() {
     let (known, other) = (issue("tg_", filler(5)), issue("tg_", filler(6)));
-    let keys = table(vec![record(&known)]);
+    let mut keys = table(vec![record(&known)]);
     let ix = keys.identify(known.text.as_bytes(), "tg_", NOW);
     assert_eq!(ix, keys.index_of(&known.id));
     assert!(ix.is_some());
@@ -128,7 +128,7 @@ fn only_a_known_live_key_is_identified() {
 #[test]
 fn a_key_with_the_right_id_and_another_secret_is_refused() {
     let known = issue("tg_", filler(7));
-    let keys = table(vec![record(&known)]);
+    let mut keys = table(vec![record(&known)]);
     let mut forged = known.text.clone().into_bytes();
     forged[30] = if forged[30] == b'x' { b'y' } else { b'x' };
     let end = forged.len() - CHECK_LEN;
@@ -139,10 +139,37 @@ fn a_key_with_the_right_id_and_another_secret_is_refused() {
 }
 
 #[test]
+fn what_was_proven_once_is_not_believed_for_longer_than_it_holds() {
+    let issued = issue("tg_", filler(7));
+    let renewed = reissue("tg_", issued.id, filler(8));
+    let mut keys = table(vec![record(&issued)]);
+    let opens = |keys: &mut Keys, key: &Issued| keys.identify(key.text.as_bytes(), "tg_", NOW).is_some();
+    for _ in 0..2 {
+        assert!(opens(&mut keys, &issued));
+        assert!(!opens(&mut keys, &renewed));
+    }
+    let mut rotated = record(&issued);
+    rotated.rotate(renewed.digest, Unix(NOW.0 + 1), NOW);
+    keys.load(vec![rotated.clone()]);
+    for _ in 0..2 {
+        assert!(opens(&mut keys, &issued), "its grace is not over");
+        assert!(opens(&mut keys, &renewed));
+    }
+    rotated.rotate(renewed.digest, NOW, NOW);
+    keys.load(vec![rotated.clone()]);
+    assert!(!opens(&mut keys, &issued));
+    assert!(opens(&mut keys, &renewed));
+    keys.load(vec![KeyRecord { revoked: Some(NOW), ..rotated }]);
+    assert!(!opens(&mut keys, &renewed));
+    keys.load(Vec::new());
+    assert!(!opens(&mut keys, &renewed));
+}
+
+#[test]
 fn a_revoked_key_is_refused_whatever_the_clock_says() {
     let issued = issue("tg_", filler(8));
     for revoked in [Unix(0), NOW, Unix(NOW.0 * 2)] {
-        let keys = table(vec![KeyRecord { revoked: Some(revoked), ..record(&issued) }]);
+        let mut keys = table(vec![KeyRecord { revoked: Some(revoked), ..record(&issued) }]);
         assert_eq!(keys.identify(issued.text.as_bytes(), "tg_", NOW), None);
     }
 }
@@ -150,7 +177,7 @@ fn a_revoked_key_is_refused_whatever_the_clock_says() {
 #[test]
 fn a_key_is_refused_from_the_moment_it_expires() {
     let issued = issue("tg_", filler(9));
-    let keys = table(vec![KeyRecord { expires: Some(NOW), ..record(&issued) }]);
+    let mut keys = table(vec![KeyRecord { expires: Some(NOW), ..record(&issued) }]);
     assert!(keys.identify(issued.text.as_bytes(), "tg_", Unix(NOW.0 - 1)).is_some());
     assert_eq!(keys.identify(issued.text.as_bytes(), "tg_", NOW), None);
 }
@@ -180,14 +207,14 @@ fn a_former_secret_opens_the_same_place_until_its_end() {
     let mut rotated = record(&old);
     rotated.rotate(new.digest, Unix(NOW.0 + 10), NOW);
     let mut keys = table(vec![rotated.clone()]);
-    let opens = |keys: &Keys, issued: &Issued, after| {
+    let opens = |keys: &mut Keys, issued: &Issued, after| {
         keys.identify(issued.text.as_bytes(), "tg_", Unix(NOW.0 + after)).is_some()
     };
-    assert!(opens(&keys, &old, 9) && opens(&keys, &new, 9) && opens(&keys, &new, 11));
-    assert!(!opens(&keys, &old, 10));
+    assert!(opens(&mut keys, &old, 9) && opens(&mut keys, &new, 9) && opens(&mut keys, &new, 11));
+    assert!(!opens(&mut keys, &old, 10));
     rotated.revoked = Some(NOW);
     keys.load(vec![rotated]);
-    assert!(!opens(&keys, &old, 0) && !opens(&keys, &new, 0), "revocation ends all secrets");
+    assert!(!opens(&mut keys, &old, 0) && !opens(&mut keys, &new, 0), "revocation ends all secrets");
 }
 
 #[test]

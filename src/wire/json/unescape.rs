@@ -2,7 +2,8 @@
 //!
 //! Owns the reading of escapes that the scanner has checked. Must never be given what has not been scanned.
 
-use super::{find_either, hex4};
+use super::hex4;
+use crate::wire::skip::to_either;
 
 /// The character an escape stands for, and the escape's length. The escape must be valid.
 fn escaped_char(bytes: &[u8]) -> (char, usize) {
@@ -53,7 +54,7 @@ impl<'a> Iterator for Runs<'a> {
         if self.0.is_empty() {
             return None;
         }
-        let plain = find_either(self.0, 0, b'\\', b'\\');
+        let plain = to_either(self.0, 0, b'\\', b'\\');
         if plain > 0 {
             let (run, rest) = self.0.split_at(plain);
             self.0 = rest;
@@ -81,7 +82,9 @@ pub fn eq_unescaped(raw: &[u8], text: &str) -> bool {
     if raw.len() <= text.len() {
         return raw == text.as_bytes();
     }
-    if !raw.contains(&b'\\') {
+    // Nearly all names differ in their first character.
+    let may_be = raw[0] == b'\\' || text.as_bytes().first() == Some(&raw[0]);
+    if !may_be || !raw.contains(&b'\\') {
         return false;
     }
     let mut left = text.as_bytes();

@@ -3,7 +3,8 @@
 //! Owns the walking. Must never be handed bytes that no scanner has passed: on such it stays safe, but answers
 //! nothing useful. Called by `dialect` where a value is read rather than merely passed on.
 
-use super::{eq_unescaped, find_either, unescape};
+use super::{eq_unescaped, unescape};
+use crate::wire::skip::to_either;
 use std::borrow::Cow;
 
 /// What a value is.
@@ -181,7 +182,7 @@ fn skip_filler(bytes: &[u8]) -> &[u8] {
 fn string_end(bytes: &[u8], at: usize) -> usize {
     let mut at = at + 1;
     loop {
-        at = find_either(bytes, at, b'"', b'\\');
+        at = to_either(bytes, at, b'"', b'\\');
         match bytes.get(at) {
             Some(b'\\') => at += 2,
             Some(_) => return at + 1,

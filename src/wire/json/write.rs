@@ -3,8 +3,8 @@
 //! Owns the escaping and the commas. Must never be given half a value: whoever opens a bracket closes it. Called by
 //! `dialect`.
 
-use super::{find_either, skip_unescaped};
 use crate::base::text::push_number;
+use crate::wire::skip::{to_either, to_escaped};
 
 /// Appends the comma before a member or an item, where one is needed: a value never ends in an opening bracket.
 fn comma(out: &mut Vec<u8>) {
@@ -49,7 +49,7 @@ pub fn write_string(out: &mut Vec<u8>, text: &str) {
 pub fn write_escaped(out: &mut Vec<u8>, text: &[u8]) {
     let mut rest = text;
     while !rest.is_empty() {
-        let plain = skip_unescaped(rest, 0);
+        let plain = to_escaped(rest, 0);
         out.extend_from_slice(&rest[..plain]);
         let Some(&special) = rest.get(plain) else { return };
         match special {
@@ -77,7 +77,7 @@ pub fn compact(document: &[u8], out: &mut Vec<u8>) {
         match byte {
             b' ' | b'\n' | b'\r' | b'\t' => continue,
             b'"' => loop {
-                at = find_either(document, at, b'"', b'\\');
+                at = to_either(document, at, b'"', b'\\');
                 match document.get(at) {
                     Some(b'\\') => at += 2,
                     _ => break at = (at + 1).min(document.len()),

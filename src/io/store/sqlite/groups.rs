@@ -1,0 +1,186 @@
+//! How rows lie in the file: the rows of one commit together, as JSON. A row of its own for each would cost twenty
+//! times the arithmetic, in the thread that shares its core with the loop. The view `rows` shows each of them to
+//! whoever looks with SQL; what the program reads itself is decoded here, which is faster.
+
+use super::super::book::bounded;
+use super::super::keyform::unhex;
+use super::{Fallible, int, uint};
+use crate::base::digest;
+use crate::base::text::push_number;
+use crate::base::time::Unix;
+use crate::policy::keys::KeyId;
+use crate::policy::meter::Lease;
+use crate::policy::row::{Row, endpoint_from};
+use crate::policy::usage::{Usage, UsageSource};
+use crate::wire::json::write_string;
+use rusqlite::types::Type;
+use rusqlite::{Connection, OptionalExtension, Params, params};
+use std::sync::Arc;
+
+/// The table and the view over it. `names` holds what the rows share: model, target, endpoint, source of the counts.
+/// A row is an array: request, key, milliseconds from `oldest` to its admission, place in `names`, streamed, status,
+/// four kinds of tokens, cost, attempts, microseconds.
+pub(super) const TABLE: &str = "
+CREATE TABLE groups (
+    first INTEGER PRIMARY KEY, last INTEGER NOT NULL, oldest INTEGER NOT NULL, newest INTEGER NOT NULL,
+    names TEXT NOT NULL, rows TEXT NOT NULL
+) STRICT;
+CREATE INDEX groups_newest ON groups (newest);
+";
+pub(super) const VIEW: &str = "
+CREATE VIEW rows AS SELECT first + r.key AS number, r.value ->> 0 AS request, r.value ->> 1 AS key,
+    oldest + (r.value ->> 2) AS admitted, names -> (r.value ->> 3) ->> 0 AS model,
+    names -> (r.value ->> 3) ->> 1 AS target, names -> (r.value ->> 3) ->> 2 AS endpoint, r.value ->> 4 AS stream,
+    r.value ->> 5 AS status, r.value ->> 6 AS uncached_in, r.value ->> 7 AS cache_read, r.value ->> 8 AS cache_write,
+    r.value ->> 9 AS out, names -> (r.value ->> 3) ->> 3 AS source, r.value ->> 10 AS cost_nano,
+    r.value ->> 11 AS attempts, r.value ->> 12 AS micros FROM groups, json_each(groups.rows) AS r;
+";
+
+/// Rows of one group: a commit of more makes several, so that no buffer grows large.
+const ROWS_PER_GROUP: usize = 256;
+
+/// SQLite's integers end here.
+const MICROS_MAX: u64 = i64::MAX as u64;
+
+/// Writes rows; storage for their text is kept from one time to the next.
+#[derive(Default)]
+pub(super) struct Packer {
+    names: Vec<(Arc<str>, Arc<str>, &'static str, &'static str)>,
+    text: Vec<u8>,
+    shared: Vec<u8>,
+}
+
+impl Packer {
+    /// Appends rows behind all others; to be called within a transaction.
+    pub(super) fn append(&mut self, transaction: &Connection, rows: &[Row]) -> Fallible<()> {
+        let mut first = last(transaction)? + 1;
+        let mut insert = transaction.prepare_cached("INSERT INTO groups VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?;
+        for group in rows.chunks(ROWS_PER_GROUP) {
+            let moments = || group.iter().map(|row| row.admitted.0);
+            let (oldest, newest) = (moments().min().unwrap_or(0), moments().max().unwrap_or(0));
+            self.write(group, oldest);
+            let last = first + group.len() as i64 - 1;
+            insert.execute(params![first, last, int(oldest), int(newest), text(&self.shared), text(&self.text)])?;
+            first = last + 1;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, group: &[Row], oldest: u64) {
+        self.names.clear();
+        for list in [&mut self.text, &mut self.shared] {
+            list.clear();
+            list.push(b'[');
+        }
+        for row in group {
+            let name = self.name(row);
+            let (usage, cost) = bounded(row);
+            let out = &mut self.text;
+            out.extend_from_slice(b"[\"");
+            digest::hex_into(&row.request, out);
+            out.extend_from_slice(b"\",\"");
+            out.extend_from_slice(row.key.as_str().as_bytes());
+            out.push(b'"');
+            let (stream, status, attempts) = (row.stream.into(), row.status.into(), row.attempts.into());
+            let Usage { uncached_in, cache_read, cache_write, out: written, .. } = usage;
+            let [admitted, name] = [row.admitted.0 - oldest, name as u64];
+            let tokens = [uncached_in, cache_read, cache_write, written];
+            let before = [admitted, name, stream, status];
+            for number in before.into_iter().chain(tokens).chain([cost, attempts, row.micros.min(MICROS_MAX)]) {
+                out.push(b',');
+                push_number(out, number);
+            }
+            out.extend_from_slice(b"],");
+        }
+        for list in [&mut self.text, &mut self.shared] {
+            list.pop();
+            list.push(b']');
+        }
+    }
+
+    /// The place of a row's names, which are written down where they are new.
+    fn name(&mut self, row: &Row) -> usize {
+        let (endpoint, source) = (row.endpoint.name(), row.usage.source.as_str());
+        let same = |known: &(Arc<str>, Arc<str>, &str, &str)| {
+            known.0 == row.model && known.1 == row.target && known.2 == endpoint && known.3 == source
+        };
+        if let Some(place) = self.names.iter().position(same) {
+            return place;
+        }
+        self.shared.push(b'[');
+        for name in [&*row.model, &*row.target, endpoint, source] {
+            write_string(&mut self.shared, name);
+            self.shared.push(b',');
+        }
+        self.shared.pop();
+        self.shared.extend_from_slice(b"],");
+        self.names.push((row.model.clone(), row.target.clone(), endpoint, source));
+        self.names.len() - 1
+    }
+}
+
+/// Number of the last row, 0 if there is none. The next one's is one more.
+pub(super) fn last(connection: &Connection) -> Fallible<i64> {
+    let mut query = connection.prepare_cached("SELECT last FROM groups ORDER BY first DESC LIMIT 1")?;
+    Ok(query.query_row([], |row| row.get(0)).optional()?.unwrap_or(0))
+}
+
+/// What was written here is UTF-8.
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap_or_default()
+}
+
+type Stored<'a> = (&'a str, &'a str, u64, usize, u8, u16, u64, u64, u64, u64, u64, u32, u64);
+
+/// Hands groups to `take`, each the number of its first row and its rows, until it says false. `which` is what follows
+/// the name of the table: which ones, and in which order.
+pub(super) fn each(
+    connection: &Connection,
+    which: &str,
+    values: impl Params,
+    mut take: impl FnMut(i64, Vec<Row>) -> bool,
+) -> Fallible<()> {
+    let sql = format!("SELECT first, oldest, names, rows FROM groups {which}");
+    let mut query = connection.prepare(&sql)?;
+    let mut groups = query.query(values)?;
+    while let Some(group) = groups.next()? {
+        let rows = unpack(uint(group, 1)?, group.get_ref(2)?.as_str()?, group.get_ref(3)?.as_str()?)?;
+        if !take(group.get(0)?, rows) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn unpack(oldest: u64, names: &str, rows: &str) -> Fallible<Vec<Row>> {
+    let broken = |error| rusqlite::Error::FromSqlConversionFailure(3, Type::Text, error);
+    let names: Vec<[String; 4]> = serde_json::from_str(names).map_err(|error| broken(error.into()))?;
+    let shared = |[model, target, endpoint, source]: [String; 4]| {
+        let source = UsageSource::from_text(&source).unwrap_or_default();
+        (Arc::<str>::from(model), Arc::<str>::from(target), endpoint_from(&endpoint), source)
+    };
+    let names: Vec<_> = names.into_iter().map(shared).collect();
+    let rows: Vec<Stored<'_>> = serde_json::from_str(rows).map_err(|error| broken(error.into()))?;
+    let read = |row: Stored<'_>| {
+        let (request, key, admitted, name, stream, status, uncached_in, cache_read, cache_write, out, ..) = row;
+        let (.., cost_nano, attempts, micros) = row;
+        let (model, target, endpoint, source) = names.get(name)?;
+        Some(Row {
+            request: unhex(request)?,
+            key: KeyId::parse(key)?,
+            admitted: Unix(oldest.saturating_add(admitted)),
+            model: model.clone(),
+            target: target.clone(),
+            endpoint: *endpoint,
+            stream: stream != 0,
+            status,
+            usage: Usage { uncached_in, cache_read, cache_write, out, source: *source },
+            cost_nano,
+            attempts,
+            micros,
+            lease: Lease::default(),
+        })
+    };
+    let rows: Option<Vec<Row>> = rows.into_iter().map(read).collect();
+    rows.ok_or_else(|| broken("not a row".into()))
+}

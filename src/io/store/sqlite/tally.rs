@@ -1,0 +1,122 @@
+//! The sums by day, brought up to date for many rows at once: most rows of a busy gateway belong to a few sums, and
+//! an update of each sum at every commit would cost more than the rows themselves.
+//!
+//! Which rows the table `days` holds is written down beside it (`counted.upto`), in the same transaction. The view
+//! `sums` adds those behind it, so that every reader, of any process and after any death, sees each row exactly once.
+
+use super::super::book::{DayKey, DaySums, Sums, bounded};
+use super::{Fallible, groups, int};
+use crate::policy::keys::KeyId;
+use crate::policy::row::Row;
+use crate::policy::window::DAY_MS;
+use rusqlite::{Connection, params};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Which rows the sums hold, and all sums as they are at this moment. Rows are counted by whole groups.
+pub(super) const TABLE: &str = "
+CREATE TABLE counted (upto INTEGER NOT NULL) STRICT;
+INSERT INTO counted VALUES (0);
+CREATE VIEW sums AS SELECT day, key, model, target, requests, uncached_in, cache_read, cache_write, out, cost_nano
+    FROM days UNION ALL
+    SELECT (oldest + (r.value ->> 2)) / 86400000, r.value ->> 1, names -> (r.value ->> 3) ->> 0,
+    names -> (r.value ->> 3) ->> 1, 1, r.value ->> 6, r.value ->> 7, r.value ->> 8, r.value ->> 9, r.value ->> 10
+    FROM groups, json_each(groups.rows) AS r WHERE first > (SELECT upto FROM counted);
+";
+
+/// Rows that may lie behind the sums: a reader adds them up each time, so they are kept few.
+const ROWS_BEHIND: u64 = 8192;
+
+/// More rows than there can be.
+const SPOILT: u64 = u64::MAX;
+
+/// What the rows behind the sums come to, as far as this connection has written them.
+#[derive(Default)]
+pub(super) struct Tally {
+    rows: u64,
+    sums: BTreeMap<(u64, KeyId, Arc<str>, Arc<str>), Sums>,
+}
+
+impl Tally {
+    /// Counts rows that are being written.
+    pub(super) fn add(&mut self, rows: &[Row]) {
+        self.rows = self.rows.saturating_add(rows.len() as u64);
+        for row in rows {
+            let (usage, cost) = bounded(row);
+            let values = [1, usage.uncached_in, usage.cache_read, usage.cache_write, usage.out, cost];
+            let place = (row.admitted.0 / DAY_MS, row.key, row.model.clone(), row.target.clone());
+            let sums = self.sums.entry(place).or_default();
+            sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+        }
+    }
+
+    /// True when the sums are to be brought up to date.
+    pub(super) fn is_due(&self) -> bool {
+        self.rows >= ROWS_BEHIND
+    }
+
+    /// True when there is nothing to settle.
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+
+    /// What was counted may not have been written.
+    pub(super) fn spoil(&mut self) {
+        *self = Tally { rows: SPOILT, ..Tally::default() };
+    }
+
+    /// Brings the sums of the days up to date with all rows; to be called within a transaction. What this connection
+    /// has not written itself, or not in one piece, is read again.
+    pub(super) fn settle(&mut self, transaction: &Connection) -> Fallible<()> {
+        let mut behind = std::mem::take(self);
+        let counted = transaction.query_row("SELECT upto FROM counted", [], |row| row.get::<_, i64>(0))?;
+        let rows = groups::last(transaction)? - counted;
+        if rows == 0 {
+            return Ok(());
+        }
+        if behind.rows != rows as u64 {
+            behind = Tally::default();
+            groups::each(transaction, "WHERE first > ?1", [counted], |_, rows| {
+                behind.add(&rows);
+                true
+            })?;
+        }
+        behind.write(transaction, "days")?;
+        mark_all(transaction)
+    }
+
+    /// Adds everything to the sums in `table`.
+    pub(super) fn write(self, transaction: &Connection, table: &str) -> Fallible<()> {
+        let mut add = transaction.prepare_cached(&format!(
+            "INSERT INTO {table} VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+             ON CONFLICT (day, key, model, target) DO UPDATE SET requests = requests + excluded.requests,
+             uncached_in = uncached_in + excluded.uncached_in, cache_read = cache_read + excluded.cache_read,
+             cache_write = cache_write + excluded.cache_write, out = out + excluded.out,
+             cost_nano = cost_nano + excluded.cost_nano"
+        ))?;
+        for ((day, key, model, target), sums) in self.sums {
+            let [requests, uncached, read, written, out, cost] = sums.map(int);
+            let key = key.as_str();
+            add.execute(params![int(day), key, model, target, requests, uncached, read, written, out, cost])?;
+        }
+        Ok(())
+    }
+
+    /// The sums.
+    pub(super) fn into_sums(self) -> DaySums {
+        let key = |(day, key, model, target): (u64, KeyId, Arc<str>, Arc<str>)| DayKey {
+            day,
+            key: key.as_str().into(),
+            model: (*model).into(),
+            target: (*target).into(),
+        };
+        self.sums.into_iter().map(|(place, sums)| (key(place), sums)).collect()
+    }
+}
+
+/// Notes that the sums hold all rows. When the last row goes, the next one gets its number again: so this must be
+/// called after rows have gone, too.
+pub(super) fn mark_all(transaction: &Connection) -> Fallible<()> {
+    transaction.execute("UPDATE counted SET upto = ?1", [groups::last(transaction)?])?;
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! The next byte that matters, looked for sixteen bytes at a time: most of what passes through is text in which
+//! nothing does. Called by the JSON scanner and by the search for a head's end.
+
+use wide::u8x16;
+
+/// Bytes looked at together.
+const LANES: usize = 16;
+/// Stands behind the end of what is searched; nobody looks for it.
+const FILLER: u8 = b'a';
+
+/// Offset of the first byte from `at` on that cannot be passed over in a JSON string without a second look: a quote, a
+/// control character, one that is not ASCII, or a backslash but for the short escapes that nearly all texts are full
+/// of. Else the end.
+pub(super) fn to_special(buf: &[u8], mut at: usize) -> usize {
+    loop {
+        let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<LANES>()) else {
+            return find(buf, at, |bytes| must_be_escaped(bytes) | bytes);
+        };
+        let bytes = u8x16::new(*block);
+        let mut marks = (must_be_escaped(bytes) | bytes).to_bitmask();
+        let mut next = at + LANES;
+        while marks != 0 {
+            let place = marks.trailing_zeros() as usize;
+            let [b'\\', b'n' | b'"' | b'\\' | b't', ..] = buf[at + place..] else { return at + place };
+            // Both bytes are done with, also where the second begins the next block.
+            marks &= !(3 << place);
+            next = next.max(at + place + 2);
+        }
+        at = next;
+    }
+}
+
+/// Offset of the first byte from `at` on that cannot stand for itself in a JSON string: a quote, a backslash or a
+/// control character. Else the end.
+pub(super) fn to_escaped(buf: &[u8], at: usize) -> usize {
+    find(buf, at, must_be_escaped)
+}
+
+/// Offset of the first `a` or `b` from `at` on; else the end.
+pub(super) fn to_either(buf: &[u8], at: usize, a: u8, b: u8) -> usize {
+    find(buf, at, |bytes| is(bytes, a) | is(bytes, b))
+}
+
+/// Offset of the first control character from `at` on, DEL included; else the end.
+pub(super) fn to_control(buf: &[u8], at: usize) -> usize {
+    find(buf, at, |bytes| is_control(bytes) | is(bytes, 0x7f))
+}
+
+#[inline(always)]
+fn must_be_escaped(bytes: u8x16) -> u8x16 {
+    is(bytes, b'"') | is(bytes, b'\\') | is_control(bytes)
+}
+
+#[inline(always)]
+fn is(bytes: u8x16, byte: u8) -> u8x16 {
+    bytes.simd_eq(u8x16::splat(byte))
+}
+
+#[inline(always)]
+fn is_control(bytes: u8x16) -> u8x16 {
+    bytes.min(u8x16::splat(0x1f)).simd_eq(bytes)
+}
+
+/// `matters` sets the highest bit of the bytes that are looked for.
+#[inline(always)]
+fn find(buf: &[u8], mut at: usize, matters: impl Fn(u8x16) -> u8x16) -> usize {
+    let marks = |block: [u8; LANES]| matters(u8x16::new(block)).to_bitmask();
+    let Some(mut rest) = buf.get(at..) else { return at };
+    while let Some((block, behind)) = rest.split_first_chunk::<LANES>() {
+        let found = marks(*block);
+        if found != 0 {
+            return at + found.trailing_zeros() as usize;
+        }
+        (rest, at) = (behind, at + LANES);
+    }
+    let mut last = [FILLER; LANES];
+    last[..rest.len()].copy_from_slice(rest);
+    at + (marks(last).trailing_zeros() as usize).min(rest.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Skip = fn(&[u8], usize) -> usize;
+
+    #[test]
+    fn every_byte_is_found_at_every_place_or_passed_over() {
+        let skips: [(Skip, fn(u8) -> bool); 4] = [
+            (to_special, |b| b == b'"' || b == b'\\' || b < 0x20 || b >= 0x80),
+            (to_escaped, |b| b == b'"' || b == b'\\' || b < 0x20),
+            (|buf, at| to_either(buf, at, b'"', b'\\'), |b| b == b'"' || b == b'\\'),
+            (to_control, |b| b < 0x20 || b == 0x7f),
+        ];
+        for (skip, matters) in skips {
+            for length in [1, 15, 16, 17, 40] {
+                for place in 0..length {
+                    for byte in 0..=255u8 {
+                        let mut text = vec![b'a'; length];
+                        text[place] = byte;
+                        let expected = if matters(byte) { place } else { length };
+                        assert_eq!(skip(&text, 0), expected, "{byte} at {place} of {length}");
+                        assert_eq!(skip(&text, place + 1), length);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn short_escapes_are_passed_over_at_every_place_and_others_are_not() {
+        for escape in [r"\n", r#"\""#, r"\\", r"\t", r"\\\n"] {
+            for place in 0..40 {
+                for behind in 16..40 {
+                    let text = "a".repeat(place) + escape + &"b".repeat(behind) + "\"";
+                    assert_eq!(to_special(text.as_bytes(), 0), text.len() - 1, "{text}");
+                }
+                let text = "a".repeat(place) + escape + r"\u0041" + &"b".repeat(40);
+                assert_eq!(to_special(text.as_bytes(), 0), place + escape.len(), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_of_several_is_found_and_the_end_of_nothing_is_its_end() {
+        assert_eq!(to_special(b"aaaaaaaaaaaaaaaaaaa\xc3\xa9\"\n", 3), 19);
+        assert_eq!(to_control(b"aaa\r\n\r\n", 0), 3);
+        assert_eq!(to_either(b"", 0, 1, 2), 0);
+        assert_eq!(to_escaped(b"ab", 7), 7);
+    }
+}
