@@ -5,7 +5,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-const PLAN: &str = "[[plans]]\nname = \"p\"\nrequests = 1000000\ntokens = 1000000000\n";
+const PLAN: &str = "[[plans]]\nname = \"p\"\nrequests = 1000000\nwindow = \"31d\"\ntokens = 1000000000\n";
 
 /// Reloads and waits for the log line that tells how it went.
 fn reload(gate: &Gate) -> String {
@@ -48,7 +48,7 @@ fn models_providers_and_plans_change_and_running_streams_do_not_notice() {
         assert!(once(model, "x").starts_with("HTTP/1.1 200"), "{model}");
     }
     assert!(once("medium", &"x".repeat(2000)).starts_with("HTTP/1.1 413"));
-    // Three requests a minute from now on, and one of this minute was admitted before.
+    // Three requests a window from now on, and one of this window was admitted before.
     assert!(once("medium", "x").starts_with("HTTP/1.1 429"));
     let rest = read_until(&mut stream, "[DONE]");
     assert!(rest.contains("\"finish_reason\":\"stop\"") && rest.contains("\"model\":\"small\""));
