@@ -20,9 +20,9 @@ struct Store {
 }
 
 /// Capacity of a pooled block in bytes: an ordinary request, head and body, fits one.
-pub const BLOCK: usize = 4096;
+pub const BLOCK: usize = 2048;
 /// Storage above this many bytes is given back when no more than a block of it is in use.
-const LARGE: usize = 4 * BLOCK;
+const LARGE: usize = 8 * BLOCK;
 /// Capacity in bytes from which on a block is not dropped on the spot.
 const HEAVY: usize = 4 << 20;
 /// Blocks kept for reuse beyond those lent; the rest goes back to the allocator.

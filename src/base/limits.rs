@@ -15,7 +15,7 @@ pub const DRAIN_BODY_MAX: u64 = 64 * 1024;
 /// After a refusal that closes, how long a connection goes on reading and dropping, so that the answer is not reset.
 pub const LINGER: Duration = Duration::from_secs(2);
 /// Bytes a lingering connection reads and drops at most.
-pub const LINGER_BYTES_MAX: u64 = 64 << 20;
+pub const LINGER_BYTES_MAX: u32 = 64 << 20;
 /// Bytes of pipelined requests taken while one is being answered; beyond it the client is not read.
 pub const PIPELINE_BYTES_MAX: usize = 16 * 1024;
 /// Bytes by which the storage of a request's body grows ahead of what has arrived.
@@ -70,7 +70,7 @@ pub const COMMIT_TICK: Duration = Duration::from_millis(25);
 /// Looks at an empty lane before its thread lies down to be woken.
 pub const LANE_IDLE_LOOKS: u32 = 100;
 /// Cache of the ledger's pages in KiB: what is written lies at the end of its tables.
-pub const LEDGER_CACHE_KIB: i64 = 512;
+pub const LEDGER_CACHE_KIB: i64 = 256;
 /// How often the store thread looks whether another process has changed the keys; contract section 3 allows 1 s.
 pub const KEYS_LOOK: Duration = Duration::from_millis(250);
 /// Rows of one commit; the rest goes into the next.

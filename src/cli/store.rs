@@ -12,7 +12,9 @@ use crate::policy::config::{High, StoreUrl};
 /// Opens the ledger, and makes one where there is none.
 pub fn open(high: &High) -> Result<Ledger, Failure> {
     match &high.store.url {
-        StoreUrl::Sqlite(path) => Sqlite::open(path, Mode::Shared).map(Ledger::Sqlite).map_err(Failure::failed),
+        StoreUrl::Sqlite(path) => {
+            Sqlite::open(path, Mode::Shared).map(|db| Ledger::Sqlite(Box::new(db))).map_err(Failure::failed)
+        }
         #[cfg(feature = "redis")]
         StoreUrl::Redis(_) => remote(high).map(|remote| Ledger::Remote(Box::new(remote))).map_err(Failure::failed),
         #[cfg(not(feature = "redis"))]

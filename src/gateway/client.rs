@@ -29,7 +29,7 @@ pub(crate) enum Phase {
     /// The same, but the connection ends with it: read and drop for a while, so that the answer is not reset.
     Linger {
         /// Bytes that may still be dropped.
-        left: u64,
+        left: u32,
     },
     /// Nothing more is read; the connection closes when everything is written.
     Closing,
@@ -117,7 +117,7 @@ impl Gateway {
         match &mut client.phase {
             Phase::Closing => {}
             Phase::Linger { left } => {
-                *left = left.saturating_sub(data.len() as u64);
+                *left = left.saturating_sub(data.len() as u32);
                 if *left == 0 {
                     self.close_client(id, Shut::Abort);
                 }

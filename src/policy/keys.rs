@@ -331,6 +331,10 @@ impl Keys {
     /// record stays readable for requests still running under it.
     pub fn load(&mut self, records: Vec<KeyRecord>) {
         self.by_digest.clear();
+        let more = records.len().saturating_sub(self.records.len());
+        self.records.reserve(more);
+        self.by_id.reserve(more);
+        self.by_digest.reserve(records.len());
         for record in records {
             let ix = match self.by_id.get(&record.id) {
                 Some(ix) => *ix,

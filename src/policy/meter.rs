@@ -161,6 +161,11 @@ impl Meter {
         Meter::default()
     }
 
+    /// Room for so many keys, so that they are not copied as they come.
+    pub fn with_room(keys: usize) -> Meter {
+        Meter { accounts: Vec::with_capacity(keys), open: Slots::default() }
+    }
+
     /// Whether a limit of the key is spent already: what the head of a request can be refused for. Nothing is
     /// counted.
     pub fn spent(&mut self, key: KeyIx, plan: &Plan, now: Unix) -> Result<(), Limit> {
@@ -205,7 +210,7 @@ impl Meter {
 
     /// Takes note of what a shared ledger says. Within a window and a period its counts only grow.
     pub fn learn(&mut self, key: KeyIx, plan: &Plan, now: Unix, news: &Told) {
-        let told = &mut self.at(key, plan, now).told;
+        let told = self.at(key, plan, now).told.get_or_insert_default();
         let (mut requests, mut window_used, mut period_used) = (news.requests, news.window_used, news.period_used);
         if told.window == news.window {
             (requests, window_used) = (requests.max(told.requests), window_used.max(told.window_used));
@@ -213,7 +218,7 @@ impl Meter {
         if told.period == news.period {
             period_used = period_used.max(told.period_used);
         }
-        *told = Told { requests, window_used, period_used, ..*news };
+        **told = Told { requests, window_used, period_used, ..*news };
     }
 
     /// The limit of `kind` as it stands against a key that a shared ledger has refused.

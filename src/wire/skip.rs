@@ -83,11 +83,12 @@ mod tests {
     use super::*;
 
     type Skip = fn(&[u8], usize) -> usize;
+    type Matters = fn(u8) -> bool;
 
     #[test]
     fn every_byte_is_found_at_every_place_or_passed_over() {
-        let skips: [(Skip, fn(u8) -> bool); 4] = [
-            (to_special, |b| b == b'"' || b == b'\\' || b < 0x20 || b >= 0x80),
+        let skips: [(Skip, Matters); 4] = [
+            (to_special, |b| matches!(b, b'"' | b'\\' | 0..0x20 | 0x80..)),
             (to_escaped, |b| b == b'"' || b == b'\\' || b < 0x20),
             (|buf, at| to_either(buf, at, b'"', b'\\'), |b| b == b'"' || b == b'\\'),
             (to_control, |b| b < 0x20 || b == 0x7f),

@@ -304,7 +304,8 @@ impl Ledger {
         if !shared.lent.is_empty() {
             return Err(format!("lent and never given back: {:?}", shared.lent));
         }
-        if !shared.dead && !(shared.known.is_empty() && shared.server.held.is_empty()) {
+        let held = !shared.known.is_empty() || !shared.server.held.is_empty();
+        if held && !shared.dead {
             return Err(format!("still held: {:?}, at the server {:?}", shared.known, shared.server.held));
         }
         Ok(())

@@ -23,7 +23,7 @@ use crate::policy::window;
 /// An open ledger.
 pub(super) enum Opened {
     /// A file that nobody else serves from, and the keys it was found to have, see [`Duties::known`].
-    File(Sqlite, Option<(i64, u64)>),
+    File(Box<Sqlite>, Option<(i64, u64)>),
     /// One that other hosts use too.
     #[cfg(feature = "redis")]
     Shared(Box<Remote>),
@@ -46,7 +46,7 @@ impl Opened {
         match &config.store.url {
             StoreUrl::Sqlite(path) => {
                 let durable = config.store.durability == Durability::BeforeReply;
-                store::open_owner(path, durable).map(|db| Opened::File(db, None)).map_err(failed)
+                store::open_owner(path, durable).map(|db| Opened::File(Box::new(db), None)).map_err(failed)
             }
             #[cfg(not(feature = "redis"))]
             StoreUrl::Redis(_) => Err(crate::cli::store::NO_SHARED.to_string()),
@@ -105,7 +105,7 @@ impl Opened {
         let kept = match self {
             Opened::File(db, known) => {
                 let duties = Duties { known, ..duties };
-                store::spawn(db, duties, move |notice| tell(plain(notice))).map(Keeper::File)
+                store::spawn(*db, duties, move |notice| tell(plain(notice))).map(Keeper::File)
             }
             #[cfg(feature = "redis")]
             Opened::Shared(remote) => {

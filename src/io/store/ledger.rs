@@ -10,7 +10,7 @@ use crate::policy::keys::{KeyId, KeyRecord};
 /// An open ledger.
 pub enum Ledger {
     /// In a file.
-    Sqlite(Sqlite),
+    Sqlite(Box<Sqlite>),
     /// In Redis or Valkey.
     #[cfg(feature = "redis")]
     Remote(Box<Remote>),

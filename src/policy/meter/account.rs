@@ -46,14 +46,15 @@ pub(super) struct Allowance {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Account {
     pub(super) window: Window,
-    /// Windows that were left, the furthest ahead and the latest: a clock that goes back and forth finds them again.
-    left: [Window; LEFT_MAX],
+    /// Windows that were left, the furthest ahead and the latest, at most [`LEFT_MAX`]: a clock that goes back and
+    /// forth finds them again.
+    left: Vec<Window>,
     pub(super) period: Allowance,
     /// Days since the epoch with the tokens of requests admitted on them, in order.
     days: Vec<(u64, u64)>,
     pub(super) running: u64,
-    /// What a shared ledger said last.
-    pub(super) told: Told,
+    /// What a shared ledger said last; nothing where there is none.
+    pub(super) told: Option<Box<Told>>,
 }
 
 impl Account {
@@ -79,7 +80,13 @@ impl Account {
         if has_jumped || !is_later {
             self.window.reserved = sum(open.filter(|open| self.window.counts(open)).map(|open| open.reserved));
         }
-        if let Some(oldest) = self.left.iter_mut().min_by_key(|left| left.bounds.1)
+        if present.bounds.1 == Unix(0) {
+            return;
+        }
+        if self.left.len() < LEFT_MAX {
+            self.left.reserve_exact(LEFT_MAX - self.left.len());
+            self.left.push(present);
+        } else if let Some(oldest) = self.left.iter_mut().min_by_key(|left| left.bounds.1)
             && oldest.bounds.1 < present.bounds.1
         {
             *oldest = present;
@@ -133,7 +140,9 @@ impl Account {
             self.period.reserved = self.period.reserved.saturating_sub(open.reserved);
         }
         self.add_day(open.admitted, tokens);
-        self.told.add(open, tokens);
+        if let Some(told) = &mut self.told {
+            told.add(open, tokens);
+        }
     }
 
     /// Counts tokens of the day that `at` lies on, and in the present period if that holds it.
@@ -141,7 +150,11 @@ impl Account {
         let day = at.0 / DAY_MS;
         match self.days.binary_search_by_key(&day, |(day, _)| *day) {
             Ok(place) => self.days[place].1 = self.days[place].1.saturating_add(tokens),
-            Err(place) => self.days.insert(place, (day, tokens)),
+            Err(place) => {
+                // One a day, and for many keys one in all.
+                self.days.reserve_exact(1);
+                self.days.insert(place, (day, tokens));
+            }
         }
         // A day far ahead, from a clock gone wrong, must not push out those around the present one.
         if self.days.len() as u64 > 2 * DAYS_KEPT {
@@ -156,14 +169,15 @@ impl Account {
     /// The larger of what this process has counted and what the shared ledger has told for the present window:
     /// requests and tokens.
     pub(super) fn window_known(&self) -> (u64, u64) {
-        let told = if self.told.window == self.window.bounds { self.told } else { Told::default() };
-        (self.window.requests.max(told.requests), self.window.used.max(told.window_used))
+        let told = self.told.as_ref().filter(|told| told.window == self.window.bounds);
+        let (requests, used) = told.map_or((0, 0), |told| (told.requests, told.window_used));
+        (self.window.requests.max(requests), self.window.used.max(used))
     }
 
     /// The same for tokens of the period.
     pub(super) fn period_known(&self) -> u64 {
-        let told = if self.told.period == self.period.bounds { self.told.period_used } else { 0 };
-        self.period.used.max(told)
+        let told = self.told.as_ref().filter(|told| told.period == self.period.bounds);
+        self.period.used.max(told.map_or(0, |told| told.period_used))
     }
 
     /// Tokens left: the smaller of the period's and the window's remainder, by what is settled.

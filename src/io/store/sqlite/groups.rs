@@ -12,7 +12,6 @@ use crate::policy::keys::KeyId;
 use crate::policy::meter::Lease;
 use crate::policy::row::{Row, endpoint_from};
 use crate::policy::usage::{Usage, UsageSource};
-use crate::wire::json::write_string;
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Params, params};
 use std::sync::Arc;
@@ -107,13 +106,9 @@ impl Packer {
         if let Some(place) = self.names.iter().position(same) {
             return place;
         }
-        self.shared.push(b'[');
-        for name in [&*row.model, &*row.target, endpoint, source] {
-            write_string(&mut self.shared, name);
-            self.shared.push(b',');
-        }
-        self.shared.pop();
-        self.shared.extend_from_slice(b"],");
+        // Names are text, so this cannot fail.
+        let _ = serde_json::to_writer(&mut self.shared, &[&*row.model, &*row.target, endpoint, source]);
+        self.shared.push(b',');
         self.names.push((row.model.clone(), row.target.clone(), endpoint, source));
         self.names.len() - 1
     }
