@@ -36,7 +36,8 @@
 //! 3. The body is scanned by [`dialect::request`] as it arrives: strict JSON, fields, roles, an estimate of tokens.
 //! 4. `gateway::exchange` admits it: model, scope, and a hold in the [`policy::meter`].
 //! 5. `gateway::route` picks a target and a connection; `gateway::outgoing` cuts the new body from the old one.
-//! 6. `gateway::upstream` frames the answer, `gateway::relay` passes it on and overhears usage.
+//! 6. `gateway::upstream` frames the answer, `gateway::relay` (events) or `gateway::whole` passes it on and overhears
+//!    usage.
 //! 7. `gateway::exchange::conclude` is the one end: settle the hold, hand a row to the ledger, write a log line.
 //!
 //! # How to change

@@ -75,6 +75,7 @@ const LEVELS: usize = 8;
 
 /// Calls `each` with (buffer, path, last token, whole value with quotes or brackets) for every value.
 pub(super) struct Walk<F> {
+    levels: usize,
     keys: [K; LEVELS + 2],
     starts: [u32; LEVELS + 2],
     each: F,
@@ -83,13 +84,18 @@ pub(super) struct Walk<F> {
 impl<F: FnMut(&[u8], &[K], Token, Span)> Walk<F> {
     /// A walk from the top of a document.
     pub(super) fn new(each: F) -> Walk<F> {
-        Walk { keys: [K::Other; LEVELS + 2], starts: [0; LEVELS + 2], each }
+        Walk { levels: LEVELS, keys: [K::Other; LEVELS + 2], starts: [0; LEVELS + 2], each }
+    }
+
+    /// Tells of the first `levels` levels alone.
+    pub(super) fn within(self, levels: usize) -> Walk<F> {
+        Walk { levels: levels.min(LEVELS), ..self }
     }
 }
 
 impl<F: FnMut(&[u8], &[K], Token, Span)> Visitor for Walk<F> {
     fn token(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
-        if depth > LEVELS {
+        if depth > self.levels {
             return Ok(());
         }
         let whole = match token {

@@ -176,7 +176,8 @@ impl Gateway {
             let Some(upstream) = self.upstreams.get_mut(uid) else { return };
             let Some(ex) = self.exchanges.get(xid) else { return };
             let full = self.clients.get(ex.client).is_some_and(|client| client.tx.len() > HIGH_WATER);
-            let slices = matches!(ex.relay, Relay::Stream(_)) && ex.held.len() < RELAY_SLICE;
+            // What is long leaves for elsewhere as it comes, so that it does not leave too often.
+            let slices = matches!(ex.relay, Relay::Stream(_)) && ex.held.len() + RELAY_SLICE <= self.work_min;
             if ex.working.is_some() || (full && slices && !data.is_empty()) {
                 return upstream.rx.push(&mut self.pool, data);
             }

@@ -188,6 +188,8 @@ fn a_stream_whose_client_stands_still_keeps_within_its_bound_whatever_floods_it(
                          \"delta\":{\"type\":\"text_delta\",\"text\":\"a\"}}\n\n";
     let (comment, chat, message) =
         (":\n\n", &stream(Shape::Chat, "lorem ").tokens[0], &stream(Shape::Messages, "x").tokens[0]);
+    // A larger event is no way round the bound for what follows it.
+    let after_large = stream(Shape::Chat, &"a".repeat(20_000)).tokens[0].clone() + &comment.repeat(12_000);
     let mut too_much = Vec::new();
     for (path, model, from, event) in [
         (CHAT, "small", Shape::Chat, small_chat),
@@ -201,6 +203,7 @@ fn a_stream_whose_client_stands_still_keeps_within_its_bound_whatever_floods_it(
         (MESSAGES, "small", Shape::Chat, small_chat),
         (MESSAGES, "small", Shape::Chat, chat),
         (MESSAGES, "small", Shape::Chat, comment),
+        (MESSAGES, "small", Shape::Chat, &after_large),
     ] {
         let (most, given) = flood(path, model, from, event);
         println!("{path:<22} {model} {:>4} bytes an event: {most:>6} buffered, {given} taken", event.len());

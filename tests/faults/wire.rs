@@ -162,6 +162,8 @@ pub fn listen(tls: Option<Arc<ServerConfig>>, serve: impl Fn(Wire) + Clone + Sen
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     // A small window, so that a provider that does not read is felt at once.
     SockRef::from(&listener).set_recv_buffer_size(RECEIVE_BUFFER).unwrap();
+    // The usual queue of 128 is too short for a gateway that dials for all of its clients at once.
+    SockRef::from(&listener).listen(4096).unwrap();
     let at = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for socket in listener.incoming() {

@@ -21,7 +21,8 @@ struct Seen {
     at: Instant,
 }
 
-fn kills() -> u64 {
+/// How often.
+pub fn kills() -> u64 {
     std::env::var("LEDGER_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(5)
 }
 
@@ -118,7 +119,11 @@ fn kill_again_and_again(durability: &str) -> Vec<(usize, usize, usize, Duration)
     for (completed, rows, lost, before) in &table {
         println!("  {completed:9}  {rows:13}  {lost:4}  {before:?}");
     }
-    assert!(table.iter().map(|(completed, ..)| completed).sum::<usize>() > 50, "there was no load");
+    let completed: usize = table.iter().map(|(completed, ..)| completed).sum();
+    let (rows, lost): (usize, usize) = table.iter().fold((0, 0), |sum, line| (sum.0 + line.1, sum.1 + line.2));
+    let oldest = table.iter().map(|(.., before)| *before).max().unwrap_or_default();
+    println!("  {completed:9}  {rows:13}  {lost:4}  {oldest:?} in {} kills, {durability}", table.len());
+    assert!(completed > 50, "there was no load");
     table
 }
 

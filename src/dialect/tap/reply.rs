@@ -11,6 +11,9 @@ use crate::wire::{Shape, Span};
 /// Values that one answer may need replaced; more of them (a name repeated again and again) is no sane answer.
 const EDITS_MAX: usize = 16;
 
+/// Levels of an answer at which there is something to note or to replace; its text lies deeper.
+const NOTED: usize = 2;
+
 /// What to write in the place of a value.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Edit {
@@ -71,7 +74,8 @@ pub fn whole(shape: Shape, body: &[u8], me: &Me<'_>, out: &mut Vec<u8>) -> Resul
     let value: Value = if shape == Shape::Chat { chat_value } else { messages_value };
     let mut walk = Walk::new(|buf: &[u8], path: &[K], token, whole: Span| {
         value(buf, path, token, whole, &mut seen);
-    });
+    })
+    .within(NOTED);
     let scanned = Scanner::new().finish(body, &mut walk);
     if scanned.is_err() || seen.count > EDITS_MAX || seen.body.is_empty() {
         return Err(Broken::NotJson);

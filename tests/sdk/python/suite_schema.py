@@ -25,7 +25,8 @@ def run():
     command += ["--url", f"http://{GATEWAY.gateway}", "--max-examples", str(EXAMPLES), "--continue-on-failure"]
     command += ["--generation-database", "none", "--report", "json", "--report-json-path", report]
     command += ["--seed", SEED] if SEED else []
-    subprocess.run(command, cwd=GATEWAY.folder.name, env={**os.environ, "TOLLGATE_KEY": GATEWAY.key}, check=False)
+    env = {**os.environ, "TOLLGATE_KEY": GATEWAY.key, "PYTHONPATH": str(pathlib.Path(__file__).parent)}
+    subprocess.run(command, cwd=GATEWAY.folder.name, env=env, check=False)
     return json.loads(report.read_text())
 
 

@@ -1,0 +1,31 @@
+"""What Schemathesis cannot see by itself: the data of a stream's events, of which the document says what it holds."""
+
+import functools
+import json
+
+import jsonschema_rs
+import schemathesis
+
+
+@functools.cache
+def validator(document, path):
+    """For the data of the events of a path's stream."""
+    document = json.loads(document)
+    answer = document["paths"][path]["post"]["responses"]["200"]["content"]["text/event-stream"]
+    data = answer["schema"]["properties"]["data"]
+    schema = data.get("anyOf", [data])[0]["contentSchema"]
+    return jsonschema_rs.Draft202012Validator({**schema, "components": document["components"]})
+
+
+@schemathesis.check
+def events_conform(ctx, response, case):
+    """Every event is as the document says, and the last one is an end."""
+    if not response.headers.get("content-type", [""])[0].startswith("text/event-stream"):
+        return
+    check = validator(json.dumps(case.operation.schema.raw_schema), case.operation.path)
+    data = [line[6:] for line in response.content.decode().split("\n") if line.startswith("data: ")]
+    for event in data:
+        if event != "[DONE]":
+            check.validate(json.loads(event))
+    last = data[-1]
+    assert last == "[DONE]" or "error" in json.loads(last) or json.loads(last)["type"] == "message_stop", last
