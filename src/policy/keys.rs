@@ -283,16 +283,16 @@ fn checksum(bytes: &[u8]) -> [u8; CHECK_LEN] {
 
 /// The id inside `presented` if it has the form of a key with `prefix`, checksum included. No table is asked.
 pub fn well_formed(presented: &[u8], prefix: &str) -> Option<KeyId> {
-    let tail = presented.strip_prefix(prefix.as_bytes())?;
-    if tail.len() != TAIL_LEN {
-        return None;
-    }
-    let body = tail.strip_prefix(LIVE)?;
-    if !body.iter().all(u8::is_ascii_alphanumeric) {
-        return None;
-    }
+    let id = claimed(presented, prefix)?;
     let (covered, check) = presented.split_at(presented.len() - CHECK_LEN);
-    (checksum(covered) == check).then(|| KeyId::from_bytes(&body[..ID_LEN])).flatten()
+    let is_plain = presented[prefix.len() + LIVE.len()..].iter().all(u8::is_ascii_alphanumeric);
+    (is_plain && checksum(covered) == check).then_some(id)
+}
+
+/// The id that a key of this form would have; its secret and its checksum are not looked at.
+fn claimed(presented: &[u8], prefix: &str) -> Option<KeyId> {
+    let tail = presented.strip_prefix(prefix.as_bytes()).filter(|tail| tail.len() == TAIL_LEN)?;
+    KeyId::from_bytes(&tail.strip_prefix(LIVE)?[..ID_LEN])
 }
 
 /// The place of a key in a [`Keys`]; stable for the life of the process, also when keys come and go.
@@ -356,10 +356,16 @@ impl Keys {
     /// Whose key `presented` is, if it is one, known, neither revoked nor expired. A mistyped key is refused by its
     /// checksum, before any hashing. The look-up is by digest, so its timing tells nothing about a secret.
     pub fn identify(&mut self, presented: &[u8], prefix: &str, now: Unix) -> Option<KeyIx> {
-        let claimed = self.index_of(&well_formed(presented, prefix)?)?;
+        let claimed = self.index_of(&claimed(presented, prefix)?)?;
         let tag = [self.tagging[0].hash_one(presented), self.tagging[1].hash_one(presented)];
         let proof = &mut self.proofs[claimed.0 as usize];
-        let digest = proof.filter(|(known, _)| *known == tag).map_or_else(|| sha256(presented), |(_, digest)| digest);
+        let digest = match proof {
+            Some((known, digest)) if *known == tag => *digest,
+            _ => {
+                well_formed(presented, prefix)?;
+                sha256(presented)
+            }
+        };
         let ix = *self.by_digest.get(&digest)?;
         *proof = Some((tag, digest));
         self.record(ix).opens(&digest, now).then_some(ix)

@@ -1,6 +1,6 @@
 //! The operations guide, walked by a stranger: its own configuration and its own commands, run as they stand there.
 
-use super::rig::Rig;
+use super::rig::{Rig, write_certificate};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -41,6 +41,44 @@ fn programs(rig: &Rig, pid: &str) -> String {
     fs::write(&systemctl, format!("#!/bin/sh\n[ \"$*\" = 'reload tollgate' ] && kill -HUP {pid}\n")).unwrap();
     fs::set_permissions(&systemctl, fs::Permissions::from_mode(0o755)).unwrap();
     format!("{}:{}", folder.display(), std::env::var("PATH").unwrap())
+}
+
+#[test]
+fn a_stranger_has_a_public_endpoint_with_a_certificate_in_ten_commands() {
+    let rig = Rig::new("public", "");
+    let folder = rig.path("empty");
+    fs::create_dir(&folder).unwrap();
+    write_certificate(&folder);
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // Where names are resolved and whom to trust is the machine's business.
+    let trust = format!("cacert = \"cert.pem\"\nresolve = \"gate.test:{port}:127.0.0.1\"\n");
+    fs::write(folder.join(".curlrc"), trust).unwrap();
+
+    let [commands] = blocks("shell")[..] else { panic!("one walk") };
+    let (configuration, commands) = commands.split_once("\nEND\n").unwrap();
+    let count = 1 + commands.lines().filter(|line| !line.starts_with(' ')).count();
+    assert!(count <= 10, "{count} commands");
+    let mut here = format!("trap 'kill ${{!-}} || true' EXIT\n{configuration}\nEND\n{commands}");
+    for (there, ours) in [
+        ("https://gateway.example", format!("https://gate.test:{port}")),
+        ("sk-…", "sk-test".to_owned()),
+        ("0.0.0.0:443", format!("127.0.0.1:{port}")),
+        ("https://api.openai.com/v1", format!("http://{}/v1", rig.provider)),
+    ] {
+        assert!(here.contains(there), "{there} is not in the guide");
+        here = here.replace(there, &ours);
+    }
+    let output = Command::new("sh")
+        .args(["-e", "-u", "-c", &here])
+        .current_dir(&folder)
+        .env("PATH", programs(&rig, "0"))
+        .env("HOME", &folder)
+        .env_remove("TOLLGATE_CONFIG")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("\"object\":\"list\"") && said.contains("\"object\":\"chat.completion\""), "{said}");
 }
 
 #[test]

@@ -312,7 +312,9 @@ fn stream(shape: Shape, data: &[u8]) {
 const SECRET: &str = "sk-never-to-be-seen-anywhere";
 
 fn configuration(data: &[u8]) {
-    let Ok(text) = std::str::from_utf8(data) else { return };
+    // The fuzzer has found the secret by itself, and written it where none belongs.
+    let Ok(text) = std::str::from_utf8(data).map(|text| text.replace(SECRET, "")) else { return };
+    let text = text.as_str();
     let parse = |text: &str| {
         let read = |_: &str| Ok(format!("-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n{SECRET}"));
         let env = |name: &str| (!name.starts_with("NO")).then(|| SECRET.to_owned());

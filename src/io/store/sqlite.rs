@@ -1,4 +1,6 @@
-//! Owns the ledger's file: keys, one row per request, and sums by day, in SQLite with a write-ahead log (WAL).
+//! Owns the ledger's file: keys, one row per request, and sums by day, in SQLite with a write-ahead log (WAL). The rows
+//! of one commit lie together (`groups`), and the sums may lag some rows behind (`tally`); the views `rows` and `sums`
+//! show both as they are meant.
 //!
 //! Called by the store thread and by the command line, which works on the same file while a gateway runs.
 //!

@@ -51,5 +51,11 @@ class Schema(unittest.TestCase):
         for name, phases in rates.items():
             self.assertGreater(sum(phase["accepted"] for phase in phases.values()), 0, name)
 
+    def test_streams_are_among_the_answers(self):
+        log = (pathlib.Path(GATEWAY.folder.name) / "serve.log").read_text()
+        lines = [json.loads(line) for line in log.splitlines()]
+        streams = [line for line in lines if line.get("stream") and line.get("status") == 200]
+        self.assertGreater(len(streams), 10)
+
     def test_many_requests_were_made(self):
         self.assertGreater(self.report["test_cases"]["generated"], 10 * EXAMPLES)
