@@ -21,6 +21,22 @@ enum Own {
     Model,
 }
 
+impl Own {
+    fn key(self) -> &'static str {
+        match self {
+            Own::Id => "\"id\":",
+            Own::Model => "\"model\":",
+        }
+    }
+
+    fn of<'a>(self, me: &Me<'a>) -> &'a str {
+        match self {
+            Own::Id => me.id,
+            Own::Model => me.model,
+        }
+    }
+}
+
 /// What one look at an event's data found.
 #[derive(Default)]
 struct Seen {
@@ -56,37 +72,49 @@ impl Seen {
         self.texts == 1 && self.usage.is_none() && !self.finish && !self.text.is_empty()
     }
 
-    /// Appends `data` with id and model in place, added where they are missing.
+    /// Appends `data` with id and model in place, added where they are missing. Of a repeated object the last one counts,
+    /// as its readers have it; in those before it they are ours, too.
     fn write(&mut self, data: &[u8], me: &Me<'_>, out: &mut Vec<u8>) {
-        let has = |own| self.splices.iter().flatten().any(|(_, there)| *there == own);
         let inside = self.object.start as usize + 1;
-        out.extend_from_slice(&data[..inside]);
+        let splices = self.splices;
+        let is_former = |span: &Span| (span.start as usize) < inside;
+        let mut from = 0;
+        for (span, own) in splices.iter().flatten().filter(|(span, _)| is_former(span)) {
+            from = self.replace(from, *span, own.of(me), data, out);
+        }
+        from = self.copy(from, inside, data, out);
         let mut comma = false;
-        for (own, key, value) in [(Own::Id, "\"id\":", me.id), (Own::Model, "\"model\":", me.model)] {
-            if !has(own) {
+        for own in [Own::Id, Own::Model] {
+            if !splices.iter().flatten().any(|(span, there)| *there == own && !is_former(span)) {
                 out.extend_from_slice(if comma { b"," } else { b"" });
-                out.extend_from_slice(key.as_bytes());
-                write_string(out, value);
+                out.extend_from_slice(own.key().as_bytes());
+                write_string(out, own.of(me));
                 comma = true;
             }
         }
         if comma && Raw::new(self.object.of(data)).members().next().is_some() {
             out.push(b',');
         }
-        let mut from = inside;
-        let text = self.text.start as usize;
-        for (span, own) in self.splices.iter().flatten() {
-            if (from..span.start as usize).contains(&text) {
-                self.text_at = out.len() + text - from;
-            }
-            out.extend_from_slice(&data[from..span.start as usize]);
-            write_string(out, if *own == Own::Id { me.id } else { me.model });
-            from = span.end as usize;
+        for (span, own) in splices.iter().flatten().filter(|(span, _)| !is_former(span)) {
+            from = self.replace(from, *span, own.of(me), data, out);
         }
-        if text >= from {
+        self.copy(from, data.len(), data, out);
+    }
+
+    fn replace(&mut self, from: usize, span: Span, value: &str, data: &[u8], out: &mut Vec<u8>) -> usize {
+        self.copy(from, span.start as usize, data, out);
+        write_string(out, value);
+        span.end as usize
+    }
+
+    /// Copies a part of `data` and notes where its text comes to lie.
+    fn copy(&mut self, from: usize, to: usize, data: &[u8], out: &mut Vec<u8>) -> usize {
+        let text = self.text.start as usize;
+        if (from..to).contains(&text) {
             self.text_at = out.len() + text - from;
         }
-        out.extend_from_slice(&data[from..]);
+        out.extend_from_slice(&data[from..to]);
+        to
     }
 }
 

@@ -509,3 +509,16 @@ fn the_mould_is_used_and_a_stream_that_never_fits_gives_it_up() {
     }
     assert_eq!(mould.text(event(109, "two").as_bytes()), None, "it is still cast");
 }
+
+#[test]
+fn of_a_repeated_message_all_are_ours_and_the_last_one_is_completed() {
+    let start = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"a\",\"model\":\"theirs\"},\
+                 \"message\":{\"content\":[]},\"message\":{\"model\":\"theirs\",\"content\":[]}}\n\n";
+    let (out, _, _) = one(Shape::Messages, None, start);
+    let (id, model) = (ME.id, ME.model);
+    let expected = format!(
+        "event: message_start\ndata: {{\"type\":\"message_start\",\"message\":{{\"id\":\"{id}\",\"model\":\"{model}\"}},\
+         \"message\":{{\"content\":[]}},\"message\":{{\"id\":\"{id}\",\"model\":\"{model}\",\"content\":[]}}}}\n\n"
+    );
+    assert_eq!(String::from_utf8_lossy(&out), expected);
+}
