@@ -26,7 +26,7 @@ const SAMPLES: usize = 64;
 const SAMPLE: usize = 1024;
 /// Bytes looked at together.
 const LANES: usize = 16;
-/// Bytes whose classes are found before they are counted: a few blocks, so that a short text pays for little more.
+/// Bytes whose classes are found before they are counted.
 const PIECE: usize = 12 * LANES;
 /// Costs nothing after anything: fills up the last block.
 const FILLER: u8 = 0;
@@ -70,8 +70,13 @@ impl Estimator {
     fn count(&mut self, raw: &[u8]) {
         let before = self.last;
         let mut escapes = false;
-        for piece in raw.chunks(PIECE) {
-            escapes |= self.piece(piece);
+        // Most texts are as short as a role or the news of an event, and pay for one block.
+        if raw.len() <= LANES {
+            escapes = self.piece::<{ 1 + LANES }>(raw);
+        } else {
+            for piece in raw.chunks(PIECE) {
+                escapes |= self.piece::<{ 1 + PIECE }>(piece);
+            }
         }
         if escapes {
             let first = u64::from(before == b'\\' && raw[0] == b'u');
@@ -79,15 +84,15 @@ impl Estimator {
         }
     }
 
-    /// Counts at most [`PIECE`] bytes; true if an escape with hexadecimal digits begins among them.
-    fn piece(&mut self, piece: &[u8]) -> bool {
+    /// Counts fewer than `ROOM` bytes; true if an escape with hexadecimal digits begins among them.
+    fn piece<const ROOM: usize>(&mut self, piece: &[u8]) -> bool {
         // Each byte with the one before it; what fills up the last block costs nothing.
-        let mut text = [FILLER; 1 + PIECE];
+        let mut text = [FILLER; ROOM];
         text[0] = self.last;
         text[1..=piece.len()].copy_from_slice(piece);
         let length = piece.len().next_multiple_of(LANES);
         let (old, new) = (text[..length].as_chunks().0, text[1..=length].as_chunks().0);
-        let mut classes = [NONE; 1 + PIECE];
+        let mut classes = [NONE; ROOM];
         classes[0] = class_of(u8x16::splat(self.last)).to_array()[0];
         let (after, mut highest) = (classes[1..=length].as_chunks_mut().0, u8x16::splat(0));
         for (class, new) in after.iter_mut().zip(new) {

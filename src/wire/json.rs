@@ -337,6 +337,11 @@ impl Scanner {
 
     fn number<V: Visitor>(&mut self, buf: &[u8], v: &mut V, mut digits: Digits) -> Result<bool, ScanError> {
         while let Some(&byte) = buf.get(self.at) {
+            // In the middle of a run of digits another one changes nothing.
+            if byte.is_ascii_digit() && matches!(digits, Digits::Whole | Digits::Fraction | Digits::Power) {
+                self.at += 1;
+                continue;
+            }
             let Some(next) = digits.after(byte) else {
                 if !digits.is_whole_number() {
                     return Err(Syntax { at: self.at, what: "expected a digit" }.into());
