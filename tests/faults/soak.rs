@@ -81,8 +81,9 @@ fn check_rows(world: &World, requests: u64) {
     let db = rusqlite::Connection::open(world.folder.path().join("tollgate.db")).unwrap();
     let begun = Instant::now();
     loop {
-        let rows: i64 = db.query_row("SELECT count(*) FROM rows", [], |row| row.get(0)).unwrap();
-        let different: i64 = db.query_row("SELECT count(DISTINCT request) FROM rows", [], |row| row.get(0)).unwrap();
+        // In one look: rows are still being written.
+        let counts = "SELECT count(*), count(DISTINCT request) FROM rows";
+        let (rows, different): (i64, i64) = db.query_row(counts, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
         assert_eq!(rows, different, "a request has two rows");
         if rows as u64 == requests {
             return;
