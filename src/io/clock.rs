@@ -21,8 +21,8 @@ impl Clock {
         Clock { start: Instant::now(), wall: Now { mono: Mono(0), unix: unix() } }
     }
 
-    /// Both clocks; that of the wall as it was at most [`WALL_FRESH`] microseconds ago, and what has passed since. On
-    /// Linux neither reading enters the kernel (vDSO).
+    /// Both clocks; that of the wall as it was a few milliseconds ago at most, and what has passed since. On Linux
+    /// neither reading enters the kernel (vDSO).
     pub fn now(&mut self) -> Now {
         let mono = self.mono();
         let passed = mono.micros_since(self.wall.mono);

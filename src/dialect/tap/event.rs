@@ -72,8 +72,8 @@ impl Seen {
         self.texts == 1 && self.usage.is_none() && !self.finish && !self.text.is_empty()
     }
 
-    /// Appends `data` with id and model in place, added where they are missing. Of a repeated object the last one counts,
-    /// as its readers have it; in those before it they are ours, too.
+    /// Appends `data` with id and model in place, added where they are missing. Of a repeated object the last one
+    /// counts, as its readers have it; in those before it they are ours, too.
     fn write(&mut self, data: &[u8], me: &Me<'_>, out: &mut Vec<u8>) {
         let inside = self.object.start as usize + 1;
         let splices = self.splices;

@@ -75,6 +75,8 @@ class Gateway:
             self._start(["provider", "--listen", self.provider], f"http://{self.provider}/healthz")
         self._start(["serve"], f"http://{self.admin}/readyz")
         self.process = self.processes[-1]
+        # Ready, and nobody has asked for anything yet.
+        self.idle_kb = self.status("VmRSS")
         self.key = self.issue()
 
     def _start(self, args, probe):
