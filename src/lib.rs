@@ -46,7 +46,7 @@
 //! |---|---|
 //! | a header sent to providers | `gateway::outgoing::Template` |
 //! | a header of our answers | `gateway::answers::Head` |
-//! | a plan limit | [`policy::plan`] (field), [`policy::config`] (key), [`policy::meter`] (check), `LimitKind` (words) |
+//! | a plan limit | [`policy::plan`], `config`, `meter`, `LimitKind`; on shared ledgers `ask`, `remote`, `admit.lua` |
 //! | a metric | `gateway::stats`, and its row in [`docs::operations`] |
 //! | a field of the log line | `gateway::log`, and its row in [`docs::operations`] |
 //! | a request field that is validated | [`dialect::request`] |
