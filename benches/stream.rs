@@ -1,26 +1,50 @@
-//! One event of a stream of the client's own shape: id and model spliced, usage overheard.
+//! One event of a stream: passed on in its own shape with id and model spliced, and translated either way; usage
+//! overheard.
 
 mod common;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
 use tollgate::base::buf::{Buf, Pool};
-use tollgate::dialect::{Me, StreamTap};
+use tollgate::dialect::{Carry, Me, StreamTap, StreamTranslator};
 use tollgate::wire::Shape;
 
+const ME: Me<'static> =
+    Me { id: "req_0123456789abcdef0123456789abcdef", model: "bench", created: 1_790_000_000, prompt_estimate: 9 };
+const EVENT_MAX: usize = 1 << 20;
+
+/// How a messages stream begins.
+const OPENING: &str = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"msg_1\",\
+    \"type\":\"message\",\"role\":\"assistant\",\"model\":\"up\",\"content\":[],\"stop_reason\":null,\"usage\":\
+    {\"input_tokens\":9,\"output_tokens\":1}}}\n\nevent: content_block_start\ndata: {\"type\":\"content_block_start\",\
+    \"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n";
+const DELTA: &str = "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":\
+    {\"type\":\"text_delta\",\"text\":\" patient\"}}\n\n";
+
 fn stream(c: &mut Criterion) {
-    let event = common::event("{\"content\":\" patient\"}", "null");
-    let me =
-        Me { id: "req_0123456789abcdef0123456789abcdef", model: "bench", created: 1_790_000_000, prompt_estimate: 9 };
-    let mut tap = StreamTap::new(Shape::Chat, true, 1 << 20);
+    let chat = common::event("{\"content\":\" patient\"}", "null");
     let (mut held, mut pool, mut out) = (Buf::default(), Pool::new(1 << 24), Vec::new());
+    let mut tap = StreamTap::new(Shape::Chat, true, EVENT_MAX);
     c.bench_function("stream: one event, same shape", |b| {
         b.iter(|| {
             out.clear();
-            tap.feed(black_box(event.as_bytes()), &mut held, &mut pool, &me, &mut out).expect("the event is sound");
+            tap.feed(black_box(chat.as_bytes()), &mut held, &mut pool, &ME, &mut out).expect("the event is sound");
             out.len()
         });
     });
+    let ways =
+        [("chat to messages", Shape::Chat, "", chat.as_str()), ("messages to chat", Shape::Messages, OPENING, DELTA)];
+    for (way, upstream, opening, event) in ways {
+        let mut translator = StreamTranslator::new(upstream, Carry::default(), true, EVENT_MAX);
+        translator.feed(opening.as_bytes(), &mut held, &mut pool, &ME, &mut out).expect("the opening is sound");
+        c.bench_function(&format!("stream: one event, {way}"), |b| {
+            b.iter(|| {
+                out.clear();
+                translator.feed(black_box(event.as_bytes()), &mut held, &mut pool, &ME, &mut out).expect("it is sound");
+                out.len()
+            });
+        });
+    }
 }
 
 criterion_group!(benches, stream);
