@@ -169,7 +169,12 @@ impl Client {
 
     /// True if the other side ends the connection without a further byte.
     pub fn is_ended(&mut self) -> bool {
-        self.unread.is_empty() && matches!(self.socket.read(&mut [0]), Ok(0))
+        let read = self.socket.read(&mut [0]);
+        if !matches!(read, Ok(0)) || !self.unread.is_empty() {
+            eprintln!("not ended: {read:?}, {} bytes unread", self.unread.len());
+            return false;
+        }
+        true
     }
 
     fn exactly(&mut self, count: usize) -> Result<Vec<u8>> {
