@@ -300,7 +300,7 @@ fn claimed(presented: &[u8], prefix: &str) -> Option<KeyId> {
 pub struct KeyIx(pub u32);
 
 /// What a key's text is known by once its digest has been found: SHA-256 of one key takes longer than all else that is
-/// done to identify it. 128 bits of SipHash under keys of this process, which nobody outside can compute.
+/// done to identify it. 128 bits of SipHash under a key of this process, which nobody outside can compute.
 type Tag = [u64; 2];
 
 /// All keys known, by digest and by id.
@@ -309,7 +309,7 @@ pub struct Keys {
     records: Vec<KeyRecord>,
     /// For each record the text that opened it last, and that text's digest.
     proofs: Vec<Option<(Tag, [u8; 32])>>,
-    tagging: [RandomState; 2],
+    tagging: RandomState,
     by_digest: HashMap<[u8; 32], KeyIx, ahash::RandomState>,
     by_id: HashMap<KeyId, KeyIx, ahash::RandomState>,
 }
@@ -321,7 +321,7 @@ impl Keys {
         Keys {
             records: Vec::new(),
             proofs: Vec::new(),
-            tagging: [RandomState::new(), RandomState::new()],
+            tagging: RandomState::new(),
             by_digest: HashMap::with_hasher(hasher.clone()),
             by_id: HashMap::with_hasher(hasher),
         }
@@ -357,7 +357,7 @@ impl Keys {
     /// checksum, before any hashing. The look-up is by digest, so its timing tells nothing about a secret.
     pub fn identify(&mut self, presented: &[u8], prefix: &str, now: Unix) -> Option<KeyIx> {
         let claimed = self.index_of(&claimed(presented, prefix)?)?;
-        let tag = [self.tagging[0].hash_one(presented), self.tagging[1].hash_one(presented)];
+        let tag = [0u8, 1].map(|half| self.tagging.hash_one((half, presented)));
         let proof = &mut self.proofs[claimed.0 as usize];
         let digest = match proof {
             Some((known, digest)) if *known == tag => *digest,

@@ -60,7 +60,8 @@ fn record(id: &str, created: u64) -> KeyRecord {
     }
 }
 
-/// A row; used by the tests beside this file too.
+/// A row; used by the tests beside this file.
+#[cfg(feature = "redis")]
 pub(super) fn sample(id: &str, admitted: u64, model: &str, out: u64) -> Row {
     row(id, admitted, model, out)
 }
