@@ -12,7 +12,7 @@ use crate::base::seam::{Action, Conn, Ending, Shut, Side};
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
 use crate::base::timers::Alarm;
-use crate::wire::head::{Expect, Framing, RequestHead};
+use crate::wire::head::{Expect, Field, Framing, Method, RequestHead};
 use crate::wire::inbound::{Inbound, PushError};
 
 /// Where the reading side of a client connection stands.
@@ -52,6 +52,34 @@ impl Next {
     /// Whether the answer may say that the connection lives on.
     pub(crate) fn keeps_alive(self) -> bool {
         matches!(self, Next::KeepAlive | Next::Discard)
+    }
+}
+
+/// What a head says that is still asked for when its answer is given; its names and values lie in the draft until then.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Brief {
+    pub(crate) method: Method,
+    pub(crate) http11: bool,
+    pub(crate) keep_alive: bool,
+    /// No byte of a body follows.
+    pub(crate) bodiless: bool,
+    /// A body that is not wanted is so short that reading and dropping it costs less than another connection.
+    pub(crate) short: bool,
+    /// The client speaks as Anthropic's do.
+    pub(crate) anthropic: bool,
+}
+
+impl Brief {
+    /// Of a request's head.
+    pub(crate) fn of(head: &RequestHead) -> Brief {
+        Brief {
+            method: head.method,
+            http11: head.http11,
+            keep_alive: head.keep_alive,
+            bodiless: matches!(head.framing, Framing::None | Framing::Length(0)),
+            short: matches!(head.framing, Framing::Length(n) if n <= DRAIN_BODY_MAX) && head.expect == Expect::None,
+            anthropic: !head.field(Field::AnthropicVersion).is_empty(),
+        }
     }
 }
 
@@ -197,18 +225,17 @@ impl Gateway {
     }
 
     /// What becomes of the connection once the message with `head` has been answered.
-    pub(crate) fn next_after(&self, id: Id<Client>, head: &RequestHead, close: bool) -> Next {
+    pub(crate) fn next_after(&self, id: Id<Client>, head: Brief, close: bool) -> Next {
         let Some(client) = self.clients.get(id) else { return Next::Close };
         let keep = head.keep_alive && !close && !client.last && !client.crowded && self.draining.is_none();
         let unread = match client.phase {
-            Phase::Head => head.framing != Framing::None && head.framing != Framing::Length(0),
+            Phase::Head => !head.bodiless,
             Phase::Body => !client.inbound.body_progress().1,
             _ => false,
         };
-        let short = matches!(head.framing, Framing::Length(n) if n <= DRAIN_BODY_MAX) && head.expect == Expect::None;
         match (keep, unread) {
             (true, false) => Next::KeepAlive,
-            (true, true) if short => Next::Discard,
+            (true, true) if head.short => Next::Discard,
             (false, false) => Next::Close,
             (_, true) => Next::Linger,
         }

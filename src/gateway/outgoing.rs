@@ -135,10 +135,14 @@ fn line(out: &mut Vec<u8>, parts: &[&[u8]]) {
 
 /// What is needed of a request until its answer is committed: the scan of its body and the body to be sent. Drafts are
 /// reused, so that an exchange in its steady state allocates nothing.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Draft {
+    /// The client's head, as spans into its message.
+    pub(crate) head: RequestHead,
     /// The scan of the client's body.
     pub(crate) scan: RequestScan,
+    /// What is wrong in the body, found before all of it had come.
+    pub(crate) invalid: Option<String>,
     /// Words of ours between the pieces, or a translated body: all of it counts as buffered.
     pub(crate) text: Buf,
     /// The outgoing body.
@@ -148,6 +152,22 @@ pub(crate) struct Draft {
     length: u64,
     next: usize,
     offset: usize,
+}
+
+impl Default for Draft {
+    fn default() -> Draft {
+        Draft {
+            head: RequestHead::unparsed(),
+            scan: RequestScan::default(),
+            invalid: None,
+            text: Buf::default(),
+            pieces: Vec::new(),
+            carry: None,
+            length: 0,
+            next: 0,
+            offset: 0,
+        }
+    }
 }
 
 impl Draft {
@@ -245,6 +265,7 @@ impl Drafts {
     /// Gives a draft back.
     pub(crate) fn put(&mut self, mut draft: Box<Draft>, pool: &mut Pool) {
         draft.rewind(pool);
+        draft.invalid = None;
         if self.spare.len() < SPARE_MAX {
             self.spare.push(draft);
         }
