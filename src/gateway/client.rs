@@ -9,7 +9,7 @@ use super::upstream::Upstream;
 use crate::base::buf::Buf;
 use crate::base::limits::{DRAIN_BODY_MAX, HIGH_WATER, LINGER, LINGER_BYTES_MAX, PIPELINE_BYTES_MAX};
 use crate::base::seam::{Action, Conn, Ending, Shut, Side};
-use crate::base::slots::Id;
+use crate::base::slots::{Id, Slots};
 use crate::base::time::{Mono, Now};
 use crate::base::timers::Alarm;
 use crate::wire::head::{Expect, Field, Framing, Method, RequestHead};
@@ -127,6 +127,15 @@ impl Client {
 }
 
 impl Client {
+    /// Its earliest deadline, those of its exchange included.
+    pub(crate) fn due(&self, exchanges: &Slots<Exchange>) -> Mono {
+        let due = self.wait.min(self.stall);
+        match self.exchange.and_then(|exchange| exchanges.get(exchange)) {
+            Some(exchange) => due.min(exchange.deadline).min(exchange.beat).min(exchange.naming),
+            None => due,
+        }
+    }
+
     /// Between two messages, with nothing received and nothing to be sent.
     pub(crate) fn is_idle(&self) -> bool {
         self.phase == Phase::Head && !self.reading && self.tx.is_empty()
@@ -369,10 +378,7 @@ impl Gateway {
     /// Sets the client's one timer to its earliest deadline, those of its exchange included.
     pub(crate) fn arm_client(&mut self, id: Id<Client>) {
         let Some(client) = self.clients.get_mut(id) else { return };
-        let mut due = client.wait.min(client.stall);
-        if let Some(exchange) = client.exchange.and_then(|ex| self.exchanges.get(ex)) {
-            due = due.min(exchange.deadline).min(exchange.beat).min(exchange.naming);
-        }
+        let due = client.due(&self.exchanges);
         self.timers.arm(&mut client.alarm, conn(id), due);
     }
 
