@@ -126,10 +126,11 @@ pub(crate) fn judge_head(
     if matches!(endpoint, Endpoint::Generate(_) | Endpoint::CountTokens) {
         content_fits(head, bytes, endpoint, court.config.server.max_body)?;
     }
-    if let Endpoint::Generate(_) = endpoint {
+    if let Endpoint::Generate(_) | Endpoint::CountTokens = endpoint {
         let plan = court.config.plan(&court.keys.record(key).plan).ok_or_else(Refusal::no_plan)?;
-        let spent = match court.shared {
-            true => court.meter.spent_for_all(key, plan, court.now),
+        // A count takes no place and reserves nothing: what is settled alone can stand against it.
+        let spent = match court.shared || endpoint == Endpoint::CountTokens {
+            true => court.meter.spent_settled(key, plan, court.now),
             false => court.meter.spent(key, plan, court.now),
         };
         spent.map_err(|limit| Refusal::limit(&limit))?;
@@ -178,10 +179,7 @@ fn authenticate(
     court: &mut Court<'_>,
 ) -> Result<KeyIx, Refusal> {
     let bearer = bearer_token(head.field(Field::Authorization).of(bytes));
-    let takes_api_key = matches!(
-        endpoint,
-        Some(Endpoint::Generate(Shape::Messages) | Endpoint::CountTokens | Endpoint::Models | Endpoint::Model(_))
-    );
+    let takes_api_key = !matches!(endpoint, Some(Endpoint::Generate(Shape::Chat) | Endpoint::Quota));
     let api_key = if takes_api_key { head.field(Field::XApiKey).of(bytes).trim_ascii() } else { b"" };
     let prefix = court.config.server.key_prefix.as_str();
     let ours = |token: &[u8]| token.starts_with(prefix.as_bytes());

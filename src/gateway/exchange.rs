@@ -359,7 +359,13 @@ impl Gateway {
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
         ex.times.body = now.mono;
         if ex.finding.endpoint == Some(Endpoint::CountTokens) {
-            return self.answer_count(xid, now);
+            // A count is of the prompt alone; but a model that is named must be there, and be the key's.
+            let named = ex.draft.as_ref().is_some_and(|draft| draft.scan.fields().model.is_some());
+            let chosen = if named { self.choose_model(xid) } else { Ok(()) };
+            return match chosen {
+                Ok(()) => self.answer_count(xid, now),
+                Err(refusal) => self.refuse_open(xid, &refusal, now),
+            };
         }
         // The model before the body for its provider before admission: what cannot be sent is not charged.
         let drafted = self.choose_model(xid).and_then(|()| {
