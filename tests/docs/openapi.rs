@@ -257,6 +257,37 @@ fn requests_that_the_document_allows_are_accepted_and_others_are_not() {
     }
 }
 
+#[test]
+fn system_prompts_are_as_the_document_says() {
+    let rig = setting("openapi-system");
+    let key = rig.issue("");
+    let gate = rig.start();
+    let doc = document(&gate);
+    let systems = [
+        json!("be brief"),
+        json!(null),
+        json!([]),
+        json!([{"type": "text", "text": "be brief", "cache_control": {"type": "ephemeral"}}]),
+        json!([{"type": "text", "text": "be brief"}, {"type": "image", "source": {}}]),
+        json!([{"text": "be brief"}]),
+        json!([{"type": "text"}]),
+        json!(["be brief"]),
+        json!({"type": "text", "text": "be brief"}),
+    ];
+    for (path, name) in [("/v1/messages", "MessagesRequest"), ("/v1/messages/count_tokens", "CountRequest")] {
+        let mut schema = json!({"$ref": format!("#/components/schemas/{name}")});
+        schema["components"] = doc["components"].clone();
+        let validator = jsonschema::draft202012::new(&schema).unwrap();
+        for system in &systems {
+            let one = json!([{"role": "user", "content": "hi"}]);
+            let body = json!({"model": "claude", "max_tokens": 9, "system": system, "messages": one});
+            let answer = ask(&gate, &messages(&key, path, &body.to_string()));
+            let expected = if validator.is_valid(&body) { 200 } else { 400 };
+            assert_eq!(answer.status, expected, "{path} {system}: {}", answer.body);
+        }
+    }
+}
+
 /// What a version header may say, by endpoint; found by requests made from the document.
 #[test]
 fn version_headers_are_as_the_document_says() {
