@@ -171,7 +171,8 @@ fn method_allowed(head: &RequestHead, endpoint: Endpoint) -> Result<Endpoint, Re
 }
 
 /// The key by bearer, or but for the two endpoints that are not for Anthropic's SDKs, also by `x-api-key`: whoever
-/// asks there for a path that does not exist is told so. An empty header counts as absent; of two, the one with our prefix decides, the bearer if both have it.
+/// asks there for a path that does not exist is told so. An empty header counts as absent; of two, the one with our
+/// prefix decides, the bearer if both have it.
 fn authenticate(
     head: &RequestHead,
     bytes: &[u8],
