@@ -309,8 +309,12 @@ impl Gateway {
             false => now.mono.after(self.config.server.write_stall),
         };
         let emptied_below = before > HIGH_WATER && client.tx.len() <= HIGH_WATER;
-        if client.phase == Phase::Closing && client.tx.is_empty() {
+        let emptied = client.tx.is_empty();
+        if client.phase == Phase::Closing && emptied {
             self.close_client(id, Shut::Clean);
+        } else if matches!(client.phase, Phase::Linger(_)) && emptied {
+            // Whoever reads to the end need not wait for the close (RFC 9112 section 9.6).
+            self.actions.push(Action::Finish(conn(id)));
         } else if emptied_below {
             self.resume_source(id, now);
             self.advance(id, now);
