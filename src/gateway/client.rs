@@ -418,7 +418,16 @@ impl Gateway {
 
     /// Draining: what is idle is closed, once what was on its way has had a moment to arrive.
     pub(crate) fn close_idle_clients(&mut self) {
-        let ids: Vec<Id<Client>> = self.clients.iter().filter(|(_, c)| c.is_idle()).map(|(id, _)| id).collect();
+        let idle = self.clients.iter().filter(|(_, client)| client.is_idle() && !client.admin);
+        let ids: Vec<Id<Client>> = idle.map(|(id, _)| id).collect();
+        for id in ids {
+            self.close_client(id, Shut::Clean);
+        }
+    }
+
+    /// Nobody is left but who asks for our health: that one need not be waited for.
+    pub(crate) fn close_all_clients(&mut self) {
+        let ids: Vec<Id<Client>> = self.clients.iter().map(|(id, _)| id).collect();
         for id in ids {
             self.close_client(id, Shut::Clean);
         }

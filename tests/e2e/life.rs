@@ -64,9 +64,8 @@ fn sigterm_drains_what_runs_and_ends_with_code_0() {
     std::thread::sleep(Duration::from_millis(100));
     h.gateway.signal("TERM");
     std::thread::sleep(Duration::from_millis(100));
-    if let Ok(answer) = get(h.admin, "/readyz") {
-        assert_eq!(answer.status(), 503, "not ready any more");
-    }
+    assert_eq!(get(h.admin, "/readyz").unwrap().status(), 503, "not ready any more");
+    assert_eq!(get(h.admin, "/healthz").unwrap().status(), 200, "but alive");
     assert!(TcpStream::connect(h.at).is_err(), "the listener is closed");
     let mut text = Vec::new();
     while let Some(chunk) = chatting.chunk().unwrap() {
