@@ -4,6 +4,7 @@ use super::CheckArgs;
 use super::load::{self, Secrets};
 use super::output::{Failure, print};
 use super::serve::setup;
+use super::store;
 use crate::policy::config::effective;
 
 /// Checks; with `--print`, prints the effective configuration.
@@ -11,6 +12,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     let path = load::find(&args.config)?;
     let high = load::read(&path, Secrets::Needed).map_err(Failure::Config)?;
     setup::security(&high, None).map_err(Failure::failed)?;
+    store::supported(&high.store.url)?;
     if args.print {
         return print(&effective(&high));
     }

@@ -151,6 +151,10 @@ impl Player<'_> {
                 Some(_) => world.end(label).map(|end| end.close_seen = true),
                 None => Err(format!("{label} is still open")),
             },
+            ["finished"] => match world.end(label)? {
+                end if end.finished && end.closed.is_none() => Ok(()),
+                _ => Err(format!("{label} is not half closed")),
+            },
             ["open"] => match world.end(label)?.closed {
                 Some(how) => Err(format!("{label} was closed ({how:?})")),
                 None => Ok(()),
