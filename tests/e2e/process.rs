@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a process may take to do what a test waits for.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The binary under test.
 pub fn binary() -> PathBuf {
