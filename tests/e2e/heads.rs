@@ -231,8 +231,13 @@ fn a_refused_body_is_dropped_and_the_connection_goes_on() {
 fn a_pause_of_the_process_that_reads_is_no_end_of_a_connection() {
     let me = std::env::current_exe().unwrap();
     let args = ["--exact", "e2e::heads::reads_across_pauses", "--ignored", "--nocapture"];
-    let mut child =
-        Command::new(me).args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap();
+    let mut child = Command::new(me)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .unwrap();
     let mut said = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     while !line.ends_with("reading\n") {

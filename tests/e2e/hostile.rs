@@ -106,7 +106,9 @@ fn an_answer_nobody_asked_for_reaches_nobody() {
         assert_eq!(answer.status(), 200, "{}", answer.text());
         assert!(!answer.text().contains("forged"), "{text}: {}", answer.text());
         wait_for("the bytes to be written", || (WRITTEN.load(Ordering::SeqCst) == written).then_some(()));
-        wait_for("the connection to be given up", || (gauge(&h, "tollgate_upstream_idle_connections") == 0).then_some(()));
+        wait_for("the connection to be given up", || {
+            (gauge(&h, "tollgate_upstream_idle_connections") == 0).then_some(())
+        });
     }
 }
 

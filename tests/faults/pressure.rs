@@ -51,7 +51,8 @@ fn world(provider_of_many: SocketAddr) -> World {
     let (flood, calm) = (provider_of_many, provider());
     let places = [open("usual", flood), open("good", flood), open("calm", calm)];
     // Much at once is slow on a busy machine, and not what is looked at: no deadline but for what goes on for ever.
-    let patient = ["connect", "first_byte", "idle", "request"].map(|name| format!("{name}_timeout = \"10m\"\n")).concat();
+    let patient =
+        ["connect", "first_byte", "idle", "request"].map(|name| format!("{name}_timeout = \"10m\"\n")).concat();
     let mut lines: Vec<&str> = CONFIG.lines().filter(|line| !line.contains("_timeout")).collect();
     let at = lines.iter().position(|line| *line == "[upstream]").unwrap();
     lines.insert(at + 1, &patient);

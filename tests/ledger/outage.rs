@@ -114,7 +114,10 @@ fn refuses() {
     let served = rest.iter().filter(|heard| heard.status == 200).count();
     println!("refuse: {} refused while the ledger was gone, {served} served before and after", during.len());
     assert!(during.len() > 100 && served > 50, "{} {served}", during.len());
-    assert!(during.iter().all(|heard| (heard.status, heard.retry_after) == (503, true)), "refused, and told when to come");
+    assert!(
+        during.iter().all(|heard| (heard.status, heard.retry_after) == (503, true)),
+        "refused, and told when to come"
+    );
     // A busy machine may hold up one or the other.
     let late: Vec<Duration> = during.iter().map(|heard| heard.after).filter(|after| *after >= NOTICED).collect();
     assert!(late.len() * 50 <= during.len(), "late refusals: {late:?}");

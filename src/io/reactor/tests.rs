@@ -1,7 +1,7 @@
 //! The loop on real sockets, around a core that does what the test says and tells everything it hears.
 
-mod exhausted;
 mod guests;
+mod overload;
 mod tls;
 
 use super::*;
@@ -39,6 +39,10 @@ pub(super) enum Order {
     Act(Action),
     Echo,
     PanicAt(u8),
+    /// Bytes take so long from now on.
+    Dwell(Duration),
+    /// The loop stands still until the other end is dropped.
+    Stand(Receiver<()>),
     Alarm(Duration),
     Give(Vec<u8>),
     Refuse,
@@ -57,6 +61,7 @@ pub(super) struct Puppet {
     wants: bool,
     echo: bool,
     panic_at: Option<u8>,
+    dwell: Duration,
     alarm: Option<Mono>,
     dirty: Vec<Conn>,
     actions: Vec<Action>,
@@ -92,6 +97,7 @@ impl Core for Puppet {
     }
     fn bytes(&mut self, conn: Conn, data: &[u8], _: Now) {
         assert_ne!(self.panic_at, data.first().copied(), "as ordered");
+        std::thread::sleep(self.dwell);
         self.tell(Heard::Bytes(conn, data.to_vec()));
         if self.echo {
             self.peers.get_mut(&(conn.side, conn.slot)).unwrap().unsent.extend_from_slice(data);
@@ -132,6 +138,8 @@ impl Core for Puppet {
             }
             Order::Echo => self.echo = true,
             Order::PanicAt(byte) => self.panic_at = Some(byte),
+            Order::Dwell(time) => self.dwell = time,
+            Order::Stand(until) => drop(until.recv()),
             Order::Alarm(after) => self.alarm = Some(now.mono.after(after)),
             Order::Refuse => self.refuse = true,
             Order::Give(order) => self.orders.push(order),
@@ -209,6 +217,7 @@ impl World {
                 wants: true,
                 echo: false,
                 panic_at: None,
+                dwell: Duration::ZERO,
                 alarm: None,
                 dirty: Vec::new(),
                 actions: Vec::new(),
