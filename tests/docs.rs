@@ -4,6 +4,9 @@
 mod docs {
     mod configuration;
     mod openapi;
+    #[path = "../e2e/process.rs"]
+    #[allow(dead_code)]
+    mod process;
     mod reference;
     #[path = "../edge/rig.rs"]
     #[allow(dead_code)]

@@ -141,7 +141,7 @@ mod tests {
             listeners.mark(0);
             match listeners.accept(0, Mono(1)) {
                 Arrival::Guest(stream, _) => return stream,
-                Arrival::Nobody => assert!(began.elapsed() < Duration::from_secs(5)),
+                Arrival::Nobody => assert!(began.elapsed() < Duration::from_secs(60)),
             }
         }
     }

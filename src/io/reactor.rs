@@ -290,7 +290,11 @@ impl<C: Core + 'static> Reactor<C> {
             && !link.has(Flags::QUEUED)
         {
             link.set(Flags::QUEUED);
-            self.run_queue.push_back(id);
+            // The deadline of a dial is running, and the queue may be longer than a turn.
+            match link.has(Flags::DIALING) {
+                true => self.run_queue.push_front(id),
+                false => self.run_queue.push_back(id),
+            }
         }
     }
 

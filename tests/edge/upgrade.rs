@@ -4,6 +4,7 @@ use super::rig::{Gate, Rig, chat, connect, get, read_until};
 use command_fds::{CommandFdExt, FdMapping};
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -100,7 +101,7 @@ fn what_the_old_process_still_serves_counts_in_the_new_one() {
     let one = rig.issue("--plan one");
     gate.until("the key is known", |gate| gate.ask(&get(&one, "/v1/models")).starts_with("HTTP/1.1 200"));
     let mut stream = gate.connect();
-    stream.write_all(chat(&one, "small", true, "#sim tokens=40 pace=10").as_bytes()).unwrap();
+    stream.write_all(chat(&one, "small", true, "#sim tokens=120 pace=10").as_bytes()).unwrap();
     read_until(&mut stream, "chunk");
     upgrade(&gate);
     assert_eq!(gate.metric("tollgate_open_holds"), 1);
@@ -145,7 +146,7 @@ fn a_successor_that_cannot_start_changes_nothing() {
     upgrade(&gate);
     assert!(gate.ask(&get(&rig.key, "/v1/models")).starts_with("HTTP/1.1 200"));
     // The connection of the old process was idle, and has ended properly.
-    assert_eq!(kept.read(&mut [0; 8]).unwrap(), 0);
+    assert_eq!(kept.read_to_end(&mut Vec::new()).unwrap(), 0);
 }
 
 #[test]
@@ -161,6 +162,28 @@ fn who_has_handed_over_leaves_with_0_and_the_new_one_obeys_term() {
     gate.signal("-TERM");
     read_until(&mut stream, "[DONE]");
     gate.until("the row is there", |_| rows(&rig) == 1);
+}
+
+/// systemd ends a service with its main process: so the old process, which is that one, names the new one in time.
+#[test]
+fn the_service_manager_hears_of_the_successor_from_the_predecessor_and_then_that_it_is_ready() {
+    let rig = rig("upgrade-notify", "");
+    let manager = UnixDatagram::bind(rig.path("notify")).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let said = || {
+        let mut text = [0; 256];
+        let length = manager.recv(&mut text).unwrap();
+        String::from_utf8_lossy(&text[..length]).into_owned()
+    };
+    let mut gate = rig.start_with(|command: &mut Command| {
+        command.env("NOTIFY_SOCKET", rig.path("notify"));
+    });
+    assert_eq!(said(), "READY=1\n");
+    upgrade(&gate);
+    assert!(gate.child.wait().unwrap().success());
+    let pids = gate.pids();
+    assert_eq!(said(), format!("MAINPID={}\n", pids.last().unwrap()), "{pids:?}");
+    assert_eq!(said(), "READY=1\n");
 }
 
 #[test]
