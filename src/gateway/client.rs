@@ -220,6 +220,9 @@ impl Gateway {
             Phase::Body => !client.inbound.body_progress().1,
             _ => false,
         };
+        if !unread {
+            return if keep { Next::KeepAlive } else { Next::Close };
+        }
         let missing = match head.framing {
             Framing::Length(n) if n <= DRAIN_BODY_MAX && head.expect == Expect::None => {
                 let (payload, _) = client.inbound.body_progress();
@@ -228,12 +231,11 @@ impl Gateway {
             }
             _ => None,
         };
-        match (keep, unread, missing) {
-            (true, false, _) => Next::KeepAlive,
-            (true, true, Some(_)) => Next::Discard,
-            (false, false, _) | (false, true, Some(0)) => Next::Close,
-            (false, true, Some(missing)) => Next::Linger(Rest::Body(missing)),
-            (_, true, None) => Next::Linger(Rest::Unknown(LINGER_BYTES_MAX)),
+        match (keep, missing) {
+            (true, Some(_)) => Next::Discard,
+            (false, Some(0)) => Next::Close,
+            (false, Some(missing)) => Next::Linger(Rest::Body(missing)),
+            (_, None) => Next::Linger(Rest::Unknown(LINGER_BYTES_MAX)),
         }
     }
 
