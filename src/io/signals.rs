@@ -1,5 +1,6 @@
-//! Owns the way from a signal to the loop: the handler writes one byte into a socket pair that the poll watches. Signals
-//! are caught before there is a loop, and wait: a process that is starting must not be ended by a request to reload.
+//! Owns the way from a signal to the loop: the handler writes one byte into a socket pair that the poll watches.
+//! Signals are caught before there is a loop, and wait: a process that is starting must not be ended by a request to
+//! reload.
 //!
 //! Called by the command line, and by the reactor. Never acts on a signal itself.
 
