@@ -4,10 +4,15 @@
 mod docs {
     mod configuration;
     mod openapi;
+    #[path = "../e2e/process.rs"]
+    #[allow(dead_code)]
+    mod process;
     mod reference;
     #[path = "../edge/rig.rs"]
     #[allow(dead_code)]
     mod rig;
+    #[path = "../support/room.rs"]
+    mod room;
     mod units;
     mod walk;
 }

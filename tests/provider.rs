@@ -1,6 +1,6 @@
 //! The simulated provider over real sockets.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ fn start(settings: Settings) -> SocketAddr {
 
 fn connect(addr: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(addr).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     stream
 }
 
@@ -30,7 +30,10 @@ fn request(text: &str, stream: bool) -> String {
 fn read_until(stream: &mut TcpStream, end: &str) -> String {
     let (mut all, mut block) = (Vec::new(), [0; 4096]);
     while !all.ends_with(end.as_bytes()) {
-        let count = stream.read(&mut block).unwrap();
+        let count = match stream.read(&mut block) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            read => read.unwrap(),
+        };
         assert!(count > 0, "ended after {:?}", String::from_utf8_lossy(&all));
         all.extend_from_slice(&block[..count]);
     }
@@ -49,10 +52,14 @@ fn pipelined_requests_are_answered_over_one_socket() {
 #[test]
 fn a_pace_takes_its_time() {
     let mut stream = connect(start(Settings { pace: 50, key: None }));
-    let begun = Instant::now();
-    stream.write_all(request("#sim tokens=11", true).as_bytes()).unwrap();
-    read_until(&mut stream, "0\r\n\r\n");
-    assert!((200..2000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+    let mut times = [(); 5].map(|()| {
+        let begun = Instant::now();
+        stream.write_all(request("#sim tokens=11", true).as_bytes()).unwrap();
+        read_until(&mut stream, "0\r\n\r\n");
+        begun.elapsed().as_millis()
+    });
+    times.sort();
+    assert!(times[0] >= 200 && times[2] < 2000, "{times:?}");
 }
 
 #[test]
@@ -80,7 +87,7 @@ fn a_client_that_leaves_is_counted_and_a_long_answer_waits_for_a_slow_one() {
     read_until(&mut stream, "null}]}\n\n\r\n");
     drop(stream);
     let mut other = connect(addr);
-    for _ in 0..100 {
+    for _ in 0..2000 {
         other.write_all(b"GET /stats HTTP/1.1\r\nhost: h\r\n\r\n").unwrap();
         if read_until(&mut other, "}").contains(r#""aborted":1"#) {
             return;

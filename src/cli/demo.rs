@@ -3,9 +3,10 @@
 use super::DemoArgs;
 use super::demo_config::demo_text;
 use super::output::Failure;
-use super::serve::{Listeners, serve};
+use super::serve::{Listeners, catch_signals, serve};
 use crate::io::clock;
 use crate::io::listen;
+use crate::io::signals::Signals;
 use crate::io::store::sqlite::{Mode, Sqlite};
 use crate::policy::catalog::Model;
 use crate::policy::config::{High, Source};
@@ -13,13 +14,14 @@ use crate::policy::keys::{self, KeyRecord, Scope};
 use crate::provider::Settings;
 use ring::rand::{SecureRandom, SystemRandom};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Runs the demo in the foreground until a signal; exit code 0.
 pub fn run(args: &DemoArgs) -> ExitCode {
     let folder = Folder::new().map_err(Failure::failed);
-    let ended = folder.and_then(|folder| demo(args, &folder.0));
+    let ended = catch_signals().and_then(|signals| demo(args, &folder?.0, signals));
     ended.map_or_else(Failure::report, |()| ExitCode::SUCCESS)
 }
 
@@ -27,9 +29,13 @@ pub fn run(args: &DemoArgs) -> ExitCode {
 struct Folder(PathBuf);
 
 impl Folder {
+    /// Its name cannot be guessed and it must be new: others may write where temporary files are.
     fn new() -> Result<Folder, String> {
-        let path = std::env::temp_dir().join(format!("tollgate-demo-{}", std::process::id()));
-        std::fs::create_dir_all(&path).map_err(|error| format!("cannot create {}: {error}", path.display()))?;
+        let mut random = [0u8; 8];
+        SystemRandom::new().fill(&mut random).map_err(|_| "no entropy is available".to_string())?;
+        let path = std::env::temp_dir().join(format!("tollgate-demo-{:016x}", u64::from_ne_bytes(random)));
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(|error| format!("cannot create {}: {error}", path.display()))?;
         Ok(Folder(path))
     }
 }
@@ -41,7 +47,7 @@ impl Drop for Folder {
     }
 }
 
-fn demo(args: &DemoArgs, folder: &Path) -> Result<(), Failure> {
+fn demo(args: &DemoArgs, folder: &Path, signals: Signals) -> Result<(), Failure> {
     let provider = start_provider(args).map_err(Failure::failed)?;
     let (listen, admin) = (free_port(args.listen), free_port(args.admin_listen));
     let (listen, admin) = (listen.map_err(Failure::failed)?, admin.map_err(Failure::failed)?);
@@ -53,7 +59,7 @@ fn demo(args: &DemoArgs, folder: &Path) -> Result<(), Failure> {
     let listeners = Listeners::bind(&config).map_err(Failure::failed)?;
     print_help(listen, &key, &config);
     // The demo is for looking at answers; its log would only stand between them.
-    serve(config, None, listeners, Box::new(std::io::sink())).map_err(Failure::failed)
+    serve(config, None, listeners, signals, Box::new(std::io::sink())).map_err(Failure::failed)
 }
 
 /// The simulated provider, on a thread and a loop of its own; it ends with the process.

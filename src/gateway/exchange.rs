@@ -81,6 +81,15 @@ pub(crate) enum Commit {
     Relayed,
 }
 
+/// A failed attempt.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    /// What it failed of.
+    pub(crate) fault: Fault,
+    /// At which target: an index into the model's.
+    pub(crate) target: u32,
+}
+
 /// Moments of an exchange, for the log and the metrics; `NEVER` where it has not come.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Times {
@@ -108,6 +117,8 @@ pub(crate) struct Exchange {
     pub(crate) tried: u64,
     /// The breaker waits for the verdict on the present attempt.
     pub(crate) on_trial: bool,
+    /// The last attempt, while the body for the next target is made elsewhere.
+    pub(crate) failed: Option<Box<Failed>>,
     pub(crate) attempts: u32,
     /// Index into the addresses of the target's host.
     pub(crate) address: u32,
@@ -171,6 +182,7 @@ impl Exchange {
             target: 0,
             tried: 0,
             on_trial: false,
+            failed: None,
             attempts: 0,
             address: 0,
             fresh_only: false,
@@ -350,7 +362,13 @@ impl Gateway {
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
         ex.times.body = now.mono;
         if ex.finding.endpoint == Some(Endpoint::CountTokens) {
-            return self.answer_count(xid, now);
+            // A count is of the prompt alone; but a model that is named must be there, and be the key's.
+            let named = ex.draft.as_ref().is_some_and(|draft| draft.scan.fields().model.is_some());
+            let chosen = if named { self.choose_model(xid) } else { Ok(()) };
+            return match chosen {
+                Ok(()) => self.answer_count(xid, now),
+                Err(refusal) => self.refuse_open(xid, &refusal, now),
+            };
         }
         // The model before the body for its provider before admission: what cannot be sent is not charged.
         let drafted = self.choose_model(xid).and_then(|()| {
@@ -537,7 +555,7 @@ impl Gateway {
         } else if ex.deadline <= now.mono {
             self.attempt_failed(xid, Fault::from(FaultKind::RequestTimeout), now);
         } else if ex.naming <= now.mono {
-            self.attempt_failed(xid, Fault::from(FaultKind::Name), now);
+            self.attempt_failed(xid, Fault::from(FaultKind::ConnectTimeout), now);
         } else if ex.beat <= now.mono {
             self.heartbeat(xid, now);
         }
@@ -552,9 +570,9 @@ mod tests {
     /// What every stream under way costs; a client beside it costs what it costs idle.
     #[test]
     fn what_a_stream_under_way_holds_is_small() {
-        assert!(size_of::<Exchange>() <= 456, "{}", size_of::<Exchange>());
+        assert!(size_of::<Exchange>() <= 416, "{}", size_of::<Exchange>());
         assert!(size_of::<Upstream>() <= 104, "{}", size_of::<Upstream>());
-        assert!(size_of::<Flow>() <= 256, "{}", size_of::<Flow>());
+        assert!(size_of::<Flow>() <= 272, "{}", size_of::<Flow>());
         assert!(size_of::<Client>() <= 128, "{}", size_of::<Client>());
     }
 }

@@ -165,7 +165,7 @@ impl Gateway {
             ex.phase = ExchangePhase::Relaying;
             ex.times.sent = ex.times.sent.min(now.mono);
         }
-        match self.open_relay(xid, &head, rx.bytes()) {
+        match self.open_relay(xid, &head, rx.bytes(), now) {
             Ok(()) => {
                 let body = rx.bytes().get(head.len as usize..).unwrap_or_default();
                 self.body_bytes(xid, uid, body, now);

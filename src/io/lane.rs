@@ -164,16 +164,17 @@ mod tests {
     #[test]
     fn a_busy_thread_lets_items_gather_unless_they_are_urgent() {
         let lane = Lane::<Vec<u32>>::default();
-        let mut patience = Patience::new(Duration::from_millis(60));
+        let tick = Duration::from_secs(1);
+        let mut patience = Patience::new(tick);
         let began = Instant::now();
         lane.put(false, |items| items.push(1));
         let other = lane.clone();
         let helper = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(50));
             other.put(false, |items| items.push(2));
         });
         assert_eq!(take(&lane, &mut patience, Duration::from_secs(9)), (Look::Found, vec![1, 2]));
-        assert!(began.elapsed() >= Duration::from_millis(60));
+        assert!(began.elapsed() >= tick);
         helper.join().unwrap();
         patience.tick = Duration::from_secs(60);
         lane.put(true, |items| items.push(3));

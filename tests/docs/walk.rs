@@ -1,5 +1,6 @@
 //! The operations guide, walked by a stranger: its own configuration and its own commands, run as they stand there.
 
+use super::process::free_port;
 use super::rig::{Rig, write_certificate};
 use serde_json::Value;
 use std::fs;
@@ -49,7 +50,7 @@ fn a_stranger_has_a_public_endpoint_with_a_certificate_in_ten_commands() {
     let folder = rig.path("empty");
     fs::create_dir(&folder).unwrap();
     write_certificate(&folder);
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     // Where names are resolved and whom to trust is the machine's business.
     let trust = format!("cacert = \"cert.pem\"\nresolve = \"gate.test:{port}:127.0.0.1\"\n");
     fs::write(folder.join(".curlrc"), trust).unwrap();
@@ -95,6 +96,9 @@ fn a_stranger_issues_spends_rotates_reports_and_verifies_by_the_guide() {
     let [walk] = blocks("sh")[..] else { panic!("one walk") };
     let here = walk.replace("https://gateway.example", &format!("http://{}", gate.clients));
     assert_ne!(here, walk);
+    // The guide waits as long as the gateway may take; a machine full of other tests may take longer.
+    assert_eq!(here.matches("\nsleep 1\n").count(), 2);
+    let here = here.replace("\nsleep 1\n", "\nsleep 4\n");
     let output = Command::new("sh")
         .args(["-e", "-u", "-c", &here])
         .current_dir(&rig.folder)

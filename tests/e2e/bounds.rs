@@ -2,7 +2,7 @@
 //! (a store that lags).
 
 use super::client::{Client, get, request};
-use super::harness::{Harness, ROUTES, Setup, bearer, body, chat, chat_request, streamed, with};
+use super::harness::{Harness, ROUTES, Setup, bearer, body, chat, chat_request, gauge, streamed, with};
 use super::process::wait_for;
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ fn one_key_holds_at_most_a_quarter_of_the_buffers() {
     let mut holding = h.client();
     holding.send(&head(&key));
     holding.send(&text.as_bytes()[..text.len() - 10]);
-    std::thread::sleep(Duration::from_millis(200));
+    wait_for("the body to be held", || (gauge(&h, "tollgate_buffered_bytes") > 800_000).then_some(()));
     let refused = h.client().ask(&head(&key));
     assert_eq!((refused.status(), refused.json()["error"]["type"].as_str()), (503, Some("upstream_error")));
     assert!(refused.head.get("retry-after").is_some());
@@ -83,11 +83,7 @@ fn beyond_four_fifths_of_the_buffers_new_connections_wait_until_there_is_room() 
         let head = request("POST", "/v1/chat/completions", &[("authorization", &auth), ("content-length", &length)]);
         client.send(&[&head, most.as_bytes()].concat());
     }
-    wait_for("the buffers to fill", || {
-        let metrics = get(h.admin, "/metrics").unwrap().text().to_owned();
-        let bytes = metrics.lines().find_map(|line| line.strip_prefix("tollgate_buffered_bytes ")).unwrap().to_owned();
-        (bytes.parse::<u64>().unwrap() > (4 << 20) / 5 * 4).then_some(())
-    });
+    wait_for("the buffers to fill", || (gauge(&h, "tollgate_buffered_bytes") > (4 << 20) / 5 * 4).then_some(()));
     let mut waiting = h.client();
     waiting.send(&quota);
     waiting.socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();

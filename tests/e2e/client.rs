@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// Longest wait for any one read or write: longer than any answer that a test expects.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of a response head that are looked at.
 const HEAD_MAX: usize = 64 * 1024;
 
@@ -169,12 +169,17 @@ impl Client {
 
     /// True if the other side ends the connection without a further byte.
     pub fn is_ended(&mut self) -> bool {
-        let read = self.socket.read(&mut [0]);
-        if !matches!(read, Ok(0)) || !self.unread.is_empty() {
-            eprintln!("not ended: {read:?}, {} bytes unread", self.unread.len());
+        if !self.unread.is_empty() {
+            eprintln!("not ended: {:?} had come already", String::from_utf8_lossy(&self.unread));
             return false;
         }
-        true
+        match self.more() {
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => true,
+            other => {
+                eprintln!("not ended: {other:?}, {:?}", String::from_utf8_lossy(&self.unread));
+                false
+            }
+        }
     }
 
     fn exactly(&mut self, count: usize) -> Result<Vec<u8>> {

@@ -334,6 +334,13 @@ impl Drop for Harness {
     }
 }
 
+/// A number without labels from the gateway's metrics.
+pub fn gauge(h: &Harness, name: &str) -> u64 {
+    let metrics = get(h.admin, "/metrics").unwrap();
+    let line = metrics.text().lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{name}: {}", metrics.text()))
+}
+
 /// Sums over ledger rows.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Ledger {

@@ -1,10 +1,10 @@
 //! Upstreams that break the rules of HTTP, in ways the simulated provider does not: contract section 4, RFC 9112.
 
-use super::client::get;
-use super::harness::{Harness, Setup, chat, chat_request, streamed, with};
+use super::harness::{Harness, Setup, chat, chat_request, gauge, streamed, with};
 use super::process::wait_for;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -64,16 +64,14 @@ fn a_kept_connection_that_dies_under_a_request_is_replaced_once() {
         let answer = h.chat(&key, &with(chat("x"), "model", "odd"));
         assert_eq!(answer.status(), 200, "round {round}: {}", answer.text());
     }
-    let metrics = get(h.admin, "/metrics").unwrap().text().to_owned();
-    let retries = metrics.lines().find_map(|line| line.strip_prefix("tollgate_stale_retries_total ")).unwrap();
-    assert!(retries.parse::<u64>().unwrap() >= 3, "{retries}");
+    let retries = gauge(&h, "tollgate_stale_retries_total");
+    assert!(retries >= 3, "{retries}");
     assert_eq!(h.ledger(6).requests, 6, "a retry is no second request");
 }
 
 /// A fresh connection that dies under a request is a failure: it may have been served.
 #[test]
 fn a_fresh_connection_that_dies_is_not_tried_again() {
-    use std::sync::atomic::{AtomicU32, Ordering};
     static TAKEN: AtomicU32 = AtomicU32::new(0);
     let h = with_upstream(upstream(|mut socket| {
         if take(&mut socket).is_some() {
@@ -88,6 +86,7 @@ fn a_fresh_connection_that_dies_is_not_tried_again() {
 /// Bytes after an answer are nobody's answer: the next request on that connection must not get them.
 #[test]
 fn an_answer_nobody_asked_for_reaches_nobody() {
+    static WRITTEN: AtomicU32 = AtomicU32::new(0);
     let h = with_upstream(upstream(|mut socket| {
         while let Some(request) = take(&mut socket) {
             let forged =
@@ -98,14 +97,18 @@ fn an_answer_nobody_asked_for_reaches_nobody() {
                 thread::sleep(Duration::from_millis(100));
                 let _ = socket.write_all(forged.as_bytes());
             }
+            WRITTEN.fetch_add(1, Ordering::SeqCst);
         }
     }));
     let key = h.key();
-    for text in ["at once", "late", "at once", "late"] {
+    for (text, written) in ["at once", "late", "at once", "late"].into_iter().zip(1..) {
         let answer = h.chat(&key, &with(chat(text), "model", "odd"));
         assert_eq!(answer.status(), 200, "{}", answer.text());
         assert!(!answer.text().contains("forged"), "{text}: {}", answer.text());
-        thread::sleep(Duration::from_millis(200));
+        wait_for("the bytes to be written", || (WRITTEN.load(Ordering::SeqCst) == written).then_some(()));
+        wait_for("the connection to be given up", || {
+            (gauge(&h, "tollgate_upstream_idle_connections") == 0).then_some(())
+        });
     }
 }
 

@@ -108,7 +108,7 @@ fn section_8_2_tokens_per_window_and_requests_at_once_are_limits_too() {
 
     let key = h.key_with(&["--plan", "single"]);
     let mut busy = h.client();
-    busy.send(&super::harness::chat_request(&key, &streamed(chat("x\n#sim tokens=20 pace=20"))));
+    busy.send(&super::harness::chat_request(&key, &streamed(chat("x\n#sim tokens=60 pace=10"))));
     assert_eq!(busy.head().unwrap().status, 200);
     assert!(is_refused(&h.chat(&key, &chat("x"))), "one at a time");
     while busy.chunk().unwrap().is_some() {}
@@ -120,11 +120,17 @@ fn section_8_2_a_window_that_ends_admits_again() {
     let more = "[[plans]]\nname = \"short\"\nrequests = 1\nwindow = \"2s\"\n".to_owned();
     let h = Harness::start(&Setup { more, ..Setup::default() });
     let key = h.key_with(&["--plan", "short"]);
-    let refused = super::process::wait_for("a refusal", || Some(h.chat(&key, &chat("x"))).filter(is_refused));
-    assert!(header(&refused, "retry-after") <= 2);
-    let start = Instant::now();
-    super::process::wait_for("the next window", || (h.chat(&key, &chat("x")).status() == 200).then_some(()));
-    assert!(start.elapsed() < Duration::from_millis(2500), "{:?}", start.elapsed());
+    let waited = || {
+        let refused = super::process::wait_for("a refusal", || Some(h.chat(&key, &chat("x"))).filter(is_refused));
+        assert!(header(&refused, "retry-after") <= 2);
+        let start = Instant::now();
+        super::process::wait_for("the next window", || (h.chat(&key, &chat("x")).status() == 200).then_some(()));
+        start.elapsed()
+    };
+    // From a refusal to the end of its window, and what a busy machine adds: that it does not add every time.
+    let mut times = [(); 5].map(|()| waited());
+    times.sort();
+    assert!(times[2] < Duration::from_millis(2500), "{times:?}");
 }
 
 #[test]
@@ -143,7 +149,8 @@ fn section_8_4_a_request_that_exceeds_the_request_timeout_is_a_504() {
     let h = Harness::usual();
     let key = h.key();
     let start = Instant::now();
-    let answer = h.chat(&key, &with(chat("x\n#sim tokens=50 pace=10"), "model", "hasty"));
+    let answer = h.chat(&key, &with(chat("x\n#sim tokens=400 pace=10"), "model", "hasty"));
     assert_eq!(answer.status(), 504);
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    // Its answer would have taken 40 s.
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a process may take to do what a test waits for.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The binary under test.
 pub fn binary() -> PathBuf {
@@ -22,6 +22,7 @@ impl Folder {
     /// A fresh one.
     pub fn new() -> Folder {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
+        super::room::make_room();
         let name = format!("e2e-{}-{}", std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed));
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&path).unwrap();

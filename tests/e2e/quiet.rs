@@ -21,8 +21,13 @@ fn ticks(h: &Harness) -> u64 {
 
 #[track_caller]
 fn is_quiet(h: &Harness, when: &str) {
-    let used = ticks(h);
-    assert!(used <= 15, "{when}: {used} ticks of 10 ms in a second");
+    // A loop that turns does so every second; what else the machine charges a process with it does not.
+    let mut seen = Vec::new();
+    let quiet = (0..5).any(|_| {
+        seen.push(ticks(h));
+        seen[seen.len() - 1] <= 15
+    });
+    assert!(quiet, "{when}: {seen:?} ticks of 10 ms in a second");
 }
 
 #[test]
@@ -89,8 +94,6 @@ fn memory_that_large_bodies_needed_is_given_back() {
             });
         }
     });
-    std::thread::sleep(Duration::from_millis(300));
     // The allocator itself may keep some; a hundred megabytes have passed through.
-    let resident = h.gateway.resident();
-    assert!(resident < 48 << 20, "{resident} bytes are still held");
+    wait_for("the memory to be given back", || (h.gateway.resident() < 48 << 20).then_some(()));
 }

@@ -1,6 +1,6 @@
 //! A gateway of one test: the real binary, a simulated provider, a configuration, a ledger and a key.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tollgate::provider::Settings;
 
 /// How long anything that is to happen may take.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A folder of its own, removed with the rig.
 pub struct Rig {
@@ -29,6 +29,7 @@ impl Rig {
     /// `server` goes into the table `[server]`; the ports are free ones.
     pub fn new(name: &str, server: &str) -> Rig {
         let folder = std::env::temp_dir().join(format!("tollgate-edge-{}-{name}", std::process::id()));
+        super::room::make_room();
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         let mut rig = Rig { folder, provider: provider(), key: String::new() };
@@ -99,6 +100,8 @@ const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4A
 pub fn provider() -> SocketAddr {
     let listener = tollgate::io::listen::bind(([127, 0, 0, 1], 0).into(), false).unwrap();
     let addr = listener.local_addr().unwrap();
+    // Left to itself the kernel takes megabytes from a provider whose reader stands still, for each connection.
+    socket2::SockRef::from(&listener).set_send_buffer_size(64 * 1024).unwrap();
     std::thread::spawn(move || tollgate::cli::provider::reactor(listener, Settings::default()).unwrap().run());
     addr
 }
@@ -118,9 +121,13 @@ pub struct Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        // A successor is nobody's child here.
+        // A successor is nobody's child here. The number of one that has ended may be somebody else's by now.
+        let folder = self.log.parent().unwrap().to_string_lossy().into_owned();
         for pid in self.pids() {
-            let _ = Command::new("kill").args(["-KILL", &pid]).stderr(Stdio::null()).status();
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            if String::from_utf8_lossy(&line).contains(&folder) {
+                let _ = Command::new("kill").args(["-KILL", &pid]).stderr(Stdio::null()).status();
+            }
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -204,10 +211,8 @@ pub fn connect(to: SocketAddr) -> TcpStream {
 
 /// Everything that still comes, until the end or a reset.
 pub fn rest(stream: &mut impl Read) -> String {
-    let (mut all, mut block) = (Vec::new(), [0; 4096]);
-    while let Ok(count @ 1..) = stream.read(&mut block) {
-        all.extend_from_slice(&block[..count]);
-    }
+    let mut all = Vec::new();
+    let _ = stream.read_to_end(&mut all);
     String::from_utf8_lossy(&all).into_owned()
 }
 
@@ -215,7 +220,11 @@ pub fn rest(stream: &mut impl Read) -> String {
 pub fn read_until(stream: &mut impl Read, end: &str) -> String {
     let (mut all, mut block) = (Vec::new(), [0; 4096]);
     while !String::from_utf8_lossy(&all).contains(end) {
-        let count = stream.read(&mut block).unwrap();
+        let count = match stream.read(&mut block) {
+            // A read with a timeout is not begun again by itself when the process has been stopped for a while.
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            read => read.unwrap(),
+        };
         assert!(count > 0, "ended after {:?}", String::from_utf8_lossy(&all));
         all.extend_from_slice(&block[..count]);
     }

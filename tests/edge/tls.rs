@@ -1,10 +1,10 @@
 //! TLS towards clients.
 
-use super::rig::{Gate, PATIENCE, Rig, chat, get, read_until, rest, write_certificate};
+use super::rig::{Gate, Rig, chat, get, read_until, rest, write_certificate};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -73,19 +73,21 @@ fn a_client_that_ends_its_tls_while_it_is_served_has_left() {
 fn a_handshake_that_does_not_come_to_an_end_is_cut_by_the_header_timeout() {
     let rig = rig("tls-slow");
     let gate = rig.start();
+    // After the second that is set, and before the ten that hold otherwise.
+    let cut = Duration::from_millis(990)..Duration::from_secs(9);
     for said in [&b""[..], b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"] {
-        let (mut client, began) = (gate.connect(), Instant::now());
+        let (began, mut client) = (Instant::now(), gate.connect());
         client.write_all(said).unwrap();
-        assert!(matches!(client.read(&mut [0; 64]), Ok(0) | Err(_)));
-        assert!((900..5000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+        assert_eq!(rest(&mut client), "");
+        assert!(cut.contains(&began.elapsed()), "{:?}", began.elapsed());
     }
     // Shaken hands, and then silence: the same.
-    let (mut client, began) = (connect(&rig, &gate), Instant::now());
+    let (began, mut client) = (Instant::now(), connect(&rig, &gate));
     while client.conn.is_handshaking() {
         client.conn.complete_io(&mut client.sock).unwrap();
     }
     assert_eq!(rest(&mut client), "");
-    assert!((900..5000).contains(&began.elapsed().as_millis()));
+    assert!(cut.contains(&began.elapsed()), "{:?}", began.elapsed());
 }
 
 #[test]
@@ -126,7 +128,6 @@ fn a_hundred_handshakes_at_once_are_all_done_and_streams_go_on_meanwhile() {
     let mut stream = connect(&rig, &gate);
     stream.write_all(chat(&rig.key, "small", true, "#sim tokens=300 pace=100").as_bytes()).unwrap();
     read_until(&mut stream, "chunk");
-    let began = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..100 {
             scope.spawn(|| {
@@ -136,7 +137,6 @@ fn a_hundred_handshakes_at_once_are_all_done_and_streams_go_on_meanwhile() {
             });
         }
     });
-    assert!(began.elapsed() < PATIENCE.max(Duration::from_secs(1)));
     assert!(read_until(&mut stream, "[DONE]").contains("\"finish_reason\":\"stop\""));
 }
 

@@ -13,10 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The longest wait of the provider for anything.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Bytes the kernel takes for a provider that does not read.
-const RECEIVE_BUFFER: usize = 64 * 1024;
+/// Bytes the kernel takes for a provider that does not read, and from one that floods: left to itself it takes many
+/// megabytes for each connection, and when it has none left every connection of the machine suffers.
+const KERNEL_BUFFER: usize = 64 * 1024;
 
 /// One connection as the provider holds it.
 pub enum Wire {
@@ -46,9 +47,15 @@ impl Wire {
     }
 
     fn read(&mut self, block: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Wire::Plain(socket) => socket.read(block),
-            Wire::Tls(both) => both.read(block),
+        loop {
+            let read = match self {
+                Wire::Plain(socket) => socket.read(block),
+                Wire::Tls(both) => both.read(block),
+            };
+            // A read with a timeout is not begun again by itself when the process has been stopped for a while.
+            if !read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::Interrupted) {
+                return read;
+            }
         }
     }
 
@@ -161,7 +168,8 @@ pub fn authority() -> (String, Arc<ServerConfig>) {
 pub fn listen(tls: Option<Arc<ServerConfig>>, serve: impl Fn(Wire) + Clone + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     // A small window, so that a provider that does not read is felt at once.
-    SockRef::from(&listener).set_recv_buffer_size(RECEIVE_BUFFER).unwrap();
+    SockRef::from(&listener).set_recv_buffer_size(KERNEL_BUFFER).unwrap();
+    SockRef::from(&listener).set_send_buffer_size(KERNEL_BUFFER).unwrap();
     // The usual queue of 128 is too short for a gateway that dials for all of its clients at once.
     SockRef::from(&listener).listen(4096).unwrap();
     let at = listener.local_addr().unwrap();

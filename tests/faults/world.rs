@@ -21,10 +21,10 @@ admin_listen = "{admin}"
 url = "sqlite:tollgate.db"
 
 [upstream]
-connect_timeout = "1s"
-first_byte_timeout = "1s"
-idle_timeout = "1s"
-request_timeout = "3s"
+connect_timeout = "4s"
+first_byte_timeout = "4s"
+idle_timeout = "4s"
+request_timeout = "12s"
 breaker_failures = 0
 pool_idle_timeout = "30s"
 
@@ -137,14 +137,14 @@ impl World {
 
     /// Waits until everything in use, and the number of descriptors, is what it was; tells what is not.
     pub fn back_to(&self, start: &Use, descriptors: usize) {
-        self.back_to_within(start, descriptors, Duration::from_secs(20));
+        self.back_to_within(start, descriptors, Duration::from_secs(60));
     }
 
     /// The same, for so long.
     pub fn back_to_within(&self, start: &Use, descriptors: usize, patience: Duration) {
         let begun = Instant::now();
         loop {
-            let (now, open) = (self.at_rest(Duration::from_secs(10)), self.gateway.descriptors());
+            let (now, open) = (self.at_rest(patience), self.gateway.descriptors());
             if now == *start && open <= descriptors {
                 return;
             }

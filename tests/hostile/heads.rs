@@ -114,11 +114,14 @@ fn hoard(rig: &Rig, gate: &mut Gate) -> String {
     assert_eq!(status(&answer), 200, "{answer}");
     let most = gate.metric("tollgate_buffered_bytes");
     assert!(most <= (64 << 20) / 4 + (8 << 20), "{most}");
+    // Those that are not refused hear nothing: who has been told is told by the log.
+    gate.until("all others are refused", |gate| gate.log().matches("\"status\":503").count() >= 36);
     let mut refused = 0;
     for mut client in clients {
         client.set_read_timeout(Some(std::time::Duration::from_millis(20))).unwrap();
         refused += usize::from(status(&rest(&mut client)) == 503);
     }
     assert!(refused >= 36, "{refused}");
+    gate.until("all are gone", |gate| gate.metric("tollgate_client_connections") == 0);
     format!("{refused} told 503, {} MiB buffered, the other key served", most >> 20)
 }

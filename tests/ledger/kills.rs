@@ -3,10 +3,11 @@
 
 use crate::client::Client;
 use crate::harness::{Harness, Setup, chat, chat_request, message, messages_request, streamed};
+use crate::process::wait_for;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tollgate::base::rng::Rng;
 
@@ -26,8 +27,8 @@ pub fn kills() -> u64 {
     std::env::var("LEDGER_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(5)
 }
 
-/// Asks one request after the other until the gateway is gone; what was seen completed.
-fn hammer(to: SocketAddr, requests: &[Vec<u8>], from: usize, stop: &AtomicBool) -> Vec<Seen> {
+/// Asks one request after the other until the gateway is gone; what was seen completed, which is counted, too.
+fn hammer(to: SocketAddr, requests: &[Vec<u8>], from: usize, stop: &AtomicBool, count: &AtomicUsize) -> Vec<Seen> {
     let (mut seen, mut client) = (Vec::new(), Client::connect(to));
     for request in requests.iter().cycle().skip(from) {
         let sent = std::io::Write::write_all(&mut client.socket, request);
@@ -50,6 +51,7 @@ fn hammer(to: SocketAddr, requests: &[Vec<u8>], from: usize, stop: &AtomicBool) 
         }
         if complete {
             seen.push(Seen { id, at: Instant::now() });
+            count.fetch_add(1, Ordering::Relaxed);
         }
     }
     seen
@@ -86,17 +88,18 @@ fn kill_again_and_again(durability: &str) -> Vec<(usize, usize, usize, Duration)
     let mut table = Vec::new();
     let mut known: HashSet<String> = HashSet::new();
     for _ in 0..kills() {
-        let stop = AtomicBool::new(false);
+        let (stop, count) = (AtomicBool::new(false), AtomicUsize::new(0));
         let (seen, killed) = std::thread::scope(|scope| {
             let clients: Vec<_> = (0..CLIENTS)
                 .map(|n| {
                     scope.spawn({
-                        let (stop, requests) = (&stop, &requests);
+                        let (stop, count, requests) = (&stop, &count, &requests);
                         let to = h.at;
-                        move || hammer(to, requests, n, stop)
+                        move || hammer(to, requests, n, stop, count)
                     })
                 })
                 .collect();
+            wait_for("some load", || (count.load(Ordering::Relaxed) > 10).then_some(()));
             std::thread::sleep(Duration::from_millis(150 + rng.below(500)));
             let killed = Instant::now();
             h.gateway.stop("KILL");

@@ -249,7 +249,7 @@ fn started(place: &Place) -> (StoreHandle, Receiver<StoreNotice>) {
 }
 
 fn next(told: &Receiver<StoreNotice>) -> StoreNotice {
-    told.recv_timeout(Duration::from_secs(10)).unwrap()
+    told.recv_timeout(Duration::from_secs(60)).unwrap()
 }
 
 #[test]
@@ -278,18 +278,23 @@ fn a_key_changed_by_another_process_is_told_within_a_second_and_own_rows_tell_no
     let place = Place::new("poll");
     let (handle, told) = started(&place);
     assert_eq!(next(&told), StoreNotice::Keys(vec![]));
-    let cli = place.shared();
-    for change in 0..2 {
-        let began = Instant::now();
-        match change {
-            0 => cli.insert_key(&record(A, 1)).unwrap(),
-            _ => assert!(cli.revoke(&key(A), Unix(5)).unwrap()),
+    let (cli, mut expected, mut times) = (place.shared(), Vec::new(), Vec::new());
+    for change in 0..6 {
+        let (number, began) = (change / 2, Instant::now());
+        let id = [A, B, "CCCCCCCCCCCC"][number];
+        if change % 2 == 0 {
+            cli.insert_key(&record(id, number as u64)).unwrap();
+            expected.push(record(id, number as u64));
+        } else {
+            assert!(cli.revoke(&key(id), Unix(5)).unwrap());
+            expected[number].revoked = Some(Unix(5));
         }
-        let mut expected = record(A, 1);
-        expected.revoked = (change == 1).then_some(Unix(5));
-        assert_eq!(next(&told), StoreNotice::Keys(vec![expected]));
-        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        assert_eq!(next(&told), StoreNotice::Keys(expected.clone()));
+        times.push(began.elapsed());
     }
+    // A busy machine may hold up a look now and then; a thread that looks too seldom is late more often than not.
+    times.sort();
+    assert!(times[times.len() / 2] < Duration::from_secs(1), "{times:?}");
     handle.write(vec![row(A, 1, "m", 1)]);
     assert_eq!(next(&told), StoreNotice::Committed { rows: 1 });
     assert!(told.recv_timeout(Duration::from_millis(600)).is_err());
@@ -303,7 +308,8 @@ fn rows_that_cannot_be_committed_are_kept_until_they_can() {
     let other = rusqlite::Connection::open(place.file()).unwrap();
     other.execute_batch("ALTER TABLE groups RENAME TO hidden").unwrap();
     handle.write(vec![row(A, 1, "m", 1)]);
-    assert_eq!(next(&told), StoreNotice::Failed);
+    let StoreNotice::Failed(why) = next(&told) else { panic!("it failed") };
+    assert!(why.contains("ledger.db") && why.contains("no such table"), "{why}");
     assert!(told.recv_timeout(Duration::from_millis(600)).is_err(), "said once");
     other.execute_batch("ALTER TABLE hidden RENAME TO groups").unwrap();
     assert_eq!(next(&told), StoreNotice::Recovered);
@@ -534,19 +540,18 @@ impl Book for Slow {
 }
 
 #[test]
-fn a_commit_that_takes_half_a_second_does_not_hold_up_whoever_hands_over() {
+fn a_commit_that_takes_a_second_does_not_hold_up_whoever_hands_over() {
     let place = Place::new("slow");
     let (tell, told) = channel();
-    let book = Slow { db: place.owner(), pause: Duration::from_millis(500), failures: 1 };
+    let book = Slow { db: place.owner(), pause: Duration::from_secs(1), failures: 1 };
     let duties = Duties { urgent: true, ..Duties::default() };
     let handle = spawn(book, duties, move |notice| drop(tell.send(notice))).unwrap();
     assert_eq!(next(&told), StoreNotice::Keys(vec![]));
-    let began = Instant::now();
     for n in 0..100 {
         handle.write(vec![row(A, n, "m", 1)]);
     }
-    assert!(began.elapsed() < Duration::from_millis(250), "{:?}", began.elapsed());
-    assert_eq!((next(&told), next(&told)), (StoreNotice::Failed, StoreNotice::Recovered));
+    assert!(told.try_recv().is_err(), "all are handed over before the first commit has come to its end");
+    assert!(matches!((next(&told), next(&told)), (StoreNotice::Failed(_), StoreNotice::Recovered)));
     assert_eq!(handle.finish(), 0);
     assert_eq!(place.shared().count_rows().unwrap(), 100);
 }
@@ -583,7 +588,7 @@ fn the_thread_folds_rows_older_than_the_retention() {
     let handle = spawn(db, duties, |_| {}).unwrap();
     let began = Instant::now();
     while place.shared().count_rows().unwrap() > 1 {
-        assert!(began.elapsed() < Duration::from_secs(10));
+        assert!(began.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(10));
     }
     drop(handle);

@@ -142,10 +142,11 @@ pub(super) fn read_server(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Rea
 /// The keys of `[server]` that say who may come in, and where.
 fn read_listeners(reader: &mut Reader<'_>, s: &mut Section<'_>, server: &mut Server) {
     if let Some(field) = s.take("listen") {
+        let at = field.start();
         let fields = if field.is_array() { reader.items(field, LISTENERS_MAX) } else { vec![field] };
         let listen: Vec<SocketAddr> = fields.iter().filter_map(|field| address(reader, field)).collect();
         if fields.is_empty() {
-            reader.report(s.start(), s.path_of("listen"), "expected at least one address");
+            reader.report(at, s.path_of("listen"), "expected at least one address");
         }
         for (index, field) in fields.iter().enumerate().skip(1) {
             if listen.get(index).is_some_and(|at| at.port() != 0 && listen[..index].contains(at)) {
@@ -340,13 +341,28 @@ pub(super) fn read_store(
     store
 }
 
+/// Whether this follows the scheme of a shared store's URL: `//USER:PASSWORD@HOST:PORT/DB?OPTIONS`. All but the host
+/// may be left out; a fragment, by which some clients leave out the check of certificates, may not be there.
+fn is_shared(rest: &str) -> bool {
+    let Some(rest) = rest.strip_prefix("//") else { return false };
+    let (rest, _) = rest.split_once('?').unwrap_or((rest, ""));
+    let (authority, db) = rest.split_once('/').unwrap_or((rest, ""));
+    let (_, place) = authority.rsplit_once('@').unwrap_or(("", authority));
+    let after_brackets = place.rfind(']').map_or(0, |end| end + 1);
+    let colon = place[after_brackets..].find(':').map(|colon| after_brackets + colon);
+    let (host, port) = colon.map_or((place, None), |colon| (&place[..colon], Some(&place[colon + 1..])));
+    let named = !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._[]:".contains(&b));
+    let reachable = port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port != 0));
+    named && reachable && (db.is_empty() || db.parse::<u16>().is_ok())
+}
+
 fn store_url(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<StoreUrl> {
     let text = reader.string(field)?;
     let known = match text.split_once(':') {
         Some(("sqlite", path)) if !path.is_empty() && path != ":memory:" => {
             Some(StoreUrl::Sqlite(reader.resolve(path)))
         }
-        Some(("redis" | "rediss", rest)) if rest.len() > 2 && rest.starts_with("//") => Some(StoreUrl::Redis(text)),
+        Some(("redis" | "rediss", rest)) if is_shared(rest) => Some(StoreUrl::Redis(text)),
         _ => None,
     };
     if known.is_none() {

@@ -49,7 +49,7 @@ export class OpenAi {
 
   constructor(gateway) {
     const baseURL = `${gateway.url}/v1`;
-    this.completions = new OpenAI({ apiKey: gateway.key, baseURL, maxRetries: 0, timeout: 20_000 }).chat.completions;
+    this.completions = new OpenAI({ apiKey: gateway.key, baseURL, maxRetries: 0, timeout: 60_000 }).chat.completions;
   }
 
   request(row, model) {
@@ -153,7 +153,7 @@ export class AnthropicAi {
   static refused = Anthropic.InternalServerError;
 
   constructor(gateway) {
-    const options = { apiKey: gateway.key, baseURL: gateway.url, maxRetries: 0, timeout: 20_000 };
+    const options = { apiKey: gateway.key, baseURL: gateway.url, maxRetries: 0, timeout: 60_000 };
     this.messages = new Anthropic(options).messages;
   }
 

@@ -9,7 +9,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-const PATIENCE_MS = 20_000;
+const PATIENCE_MS = 60_000;
 
 /** Loads a package from the folder given, wherever this file lies. */
 export const load = createRequire(join(process.env.TOLLGATE_NODE_MODULES, 'x.js'));

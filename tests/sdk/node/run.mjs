@@ -17,7 +17,7 @@ function count(kind) {
   };
 }
 
-const stream = run({ files, concurrency: 2, timeout: 240_000 });
+const stream = run({ files, concurrency: 2, timeout: 600_000 });
 stream.on('test:pass', count('passed'));
 stream.on('test:fail', count('failed'));
 stream.on('end', () => {

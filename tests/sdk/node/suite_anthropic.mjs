@@ -22,7 +22,7 @@ after(async () => {
 });
 
 const client = (key, options = {}) =>
-  new Anthropic({ apiKey: key ?? gateway.key, baseURL: gateway.url, maxRetries: 0, timeout: 20_000, ...options });
+  new Anthropic({ apiKey: key ?? gateway.key, baseURL: gateway.url, maxRetries: 0, timeout: 60_000, ...options });
 const user = (content) => [{ role: 'user', content }];
 
 for (const [model, hasty] of [['large', 'hasty-large'], ['small', 'hasty']]) {
@@ -208,7 +208,7 @@ for (const [model, hasty] of [['large', 'hasty-large'], ['small', 'hasty']]) {
       for (const [how, type] of Object.entries(rows)) {
         const seen = [];
         const error = await (async () => {
-          const more = { model: hasty, stream: true };
+          const more = { model: how === 'stall_after' ? hasty : model, stream: true };
           for await (const event of await create(`x\n#sim tokens=9 ${how}=3`, more)) seen.push(event);
         })().then(() => assert.fail('no error'), (error) => error);
         assert.ok(error instanceof Anthropic.APIError, String(error));

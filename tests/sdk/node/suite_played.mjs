@@ -31,7 +31,7 @@ const known = (id) => (MADE_ID.test(id) ? 'made' : id);
 const chat = {
   error: OpenAI.OpenAIError,
   least: { messages },
-  client: (place, apiKey) => new OpenAI({ apiKey, baseURL: `http://${place}/v1`, maxRetries: 0, timeout: 20_000 }),
+  client: (place, apiKey) => new OpenAI({ apiKey, baseURL: `http://${place}/v1`, maxRetries: 0, timeout: 60_000 }),
   async reply(client, asked) {
     return this.told(await client.chat.completions.create(asked));
   },
@@ -55,7 +55,7 @@ const chat = {
 const anthropic = {
   error: Anthropic.AnthropicError,
   least: { messages, max_tokens: 100 },
-  client: (place, apiKey) => new Anthropic({ apiKey, baseURL: `http://${place}`, maxRetries: 0, timeout: 20_000 }),
+  client: (place, apiKey) => new Anthropic({ apiKey, baseURL: `http://${place}`, maxRetries: 0, timeout: 60_000 }),
   async reply(client, asked) {
     return this.told(await client.messages.create(asked));
   },

@@ -99,7 +99,7 @@ class OpenAi:
 
     def __init__(self, gateway):
         self.client = openai.OpenAI(
-            api_key=gateway.key, base_url=f"http://{gateway.gateway}/v1", max_retries=0, timeout=20
+            api_key=gateway.key, base_url=f"http://{gateway.gateway}/v1", max_retries=0, timeout=60
         )
 
     def request(self, case, model):
@@ -208,7 +208,7 @@ class Anthropic:
 
     def __init__(self, gateway):
         self.client = anthropic.Anthropic(
-            api_key=gateway.key, base_url=f"http://{gateway.gateway}", max_retries=0, timeout=20
+            api_key=gateway.key, base_url=f"http://{gateway.gateway}", max_retries=0, timeout=60
         )
 
     def request(self, case, model):

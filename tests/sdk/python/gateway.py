@@ -14,7 +14,7 @@ import time
 import urllib.request
 
 CONFIG = pathlib.Path(__file__).parent.parent / "config.toml"
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 def free_port():
@@ -40,7 +40,7 @@ free_port.given = set()
 def fetch(url, headers=None):
     """Status and body of a GET; a status of 0 if nobody answers."""
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers or {}), timeout=5) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers or {}), timeout=PATIENCE) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()

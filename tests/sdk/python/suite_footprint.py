@@ -23,7 +23,7 @@ TRACED_REQUESTS = 3000
 def work(count, stream):
     """So many requests on one connection, each sent in one piece."""
     host, port = GATEWAY.gateway.split(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         reader = connection.makefile("rb")
         for number in range(count):
@@ -69,7 +69,7 @@ def traced(run):
         time.sleep(0.01)
     run()
     tracer.send_signal(signal.SIGINT)
-    table = tracer.communicate(timeout=20)[1]
+    table = tracer.communicate(timeout=60)[1]
     rows = re.findall(r"^\s*(\d+)\s+([a-z_0-9]+)\s*$", table, re.MULTILINE)
     return {name: int(count) for count, name in rows if name != "total"}
 

@@ -39,7 +39,7 @@ class Chat:
     least = {"messages": [{"role": "user", "content": "go"}]}
 
     def __init__(self, place, key):
-        self.completions = openai.OpenAI(api_key=key, base_url=f"http://{place}/v1", max_retries=0, timeout=20).chat.completions
+        self.completions = openai.OpenAI(api_key=key, base_url=f"http://{place}/v1", max_retries=0, timeout=60).chat.completions
 
     def ask(self, call, asked, **more):
         rest = {name: value for name, value in asked.items() if name not in ("model", "messages")}
@@ -80,7 +80,7 @@ class Messages:
     least = {"max_tokens": 100, "messages": [{"role": "user", "content": "go"}]}
 
     def __init__(self, place, key):
-        self.messages = anthropic.Anthropic(api_key=key, base_url=f"http://{place}", max_retries=0, timeout=20).messages
+        self.messages = anthropic.Anthropic(api_key=key, base_url=f"http://{place}", max_retries=0, timeout=60).messages
 
     def ask(self, call, asked, **more):
         known = ("model", "messages", "max_tokens")

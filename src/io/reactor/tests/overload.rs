@@ -1,0 +1,65 @@
+//! A loop that has more to do than one turn holds, and one whose process has no descriptor left.
+
+use super::*;
+use socket2::{Domain, Type};
+
+/// The time for a dial runs meanwhile: it must not fail for what others have sent.
+#[test]
+fn a_connection_that_stands_is_told_before_what_else_waits_for_its_turn() {
+    let world = World::new();
+    let mut clients: Vec<_> = (0..20).map(|_| world.client()).collect();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (stand, until) = channel();
+    world.order(Order::Stand(until));
+    clients.iter_mut().for_each(|(socket, _)| socket.write_all(b"x").unwrap());
+    world.order(Order::Dwell(limits::TURN_TIME));
+    let conn = Conn { side: Side::Upstream, slot: 0, generation: 0 };
+    world.order(Order::Act(Action::Dial { conn, addr: listener.local_addr().unwrap(), authority: None }));
+    drop(stand);
+    let mut before = 0;
+    loop {
+        match world.next() {
+            Heard::Bytes(..) => before += 1,
+            heard => break assert_eq!(heard, Heard::Reply(Reply::Dialed(conn))),
+        }
+    }
+    // One in the turn that dials, one in the turn that finds it done, and one more should the kernel take its time.
+    assert!(before <= 3, "{before} of 20 came first");
+    (before..20).for_each(|_| assert!(matches!(world.next(), Heard::Bytes(..))));
+}
+
+/// The whole process runs out of descriptors here, so it has to be one of its own.
+#[test]
+fn a_loop_without_descriptors_rests_and_recovers() {
+    let name = "io::reactor::tests::overload::without_descriptors";
+    let me = std::env::current_exe().unwrap();
+    let run = std::process::Command::new(me).args(["--exact", name, "--ignored", "--nocapture"]).output().unwrap();
+    let said = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&run.stderr));
+}
+
+#[test]
+#[ignore = "run in a process of its own by the test above"]
+fn without_descriptors() {
+    let world = World::new();
+    let addr = world.addr.into();
+    let sockets: Vec<_> = (0..16).map(|_| socket2::Socket::new(Domain::IPV4, Type::STREAM, None).unwrap()).collect();
+    let (_, hard) = rlimit::Resource::NOFILE.get().unwrap();
+    rlimit::setrlimit(rlimit::Resource::NOFILE, 64, hard).unwrap();
+    // The connections have their descriptors already; every other one is taken before they are made.
+    let taken: Vec<_> = std::iter::from_fn(|| sockets[0].try_clone().ok()).collect();
+    for socket in &sockets {
+        socket.connect(&addr).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(world.heard.try_iter().count(), 0, "a connection found a descriptor");
+    let (before, began) = (world.turns.load(Ordering::Relaxed), Clock::new());
+    std::thread::sleep(Duration::from_millis(1000));
+    let turns = world.turns.load(Ordering::Relaxed) - before;
+    let tenths = began.mono().0 / 100_000;
+    assert!((1..=2 * tenths).contains(&turns), "{turns} turns in {tenths} tenths of a second");
+    drop(taken);
+    for _ in &sockets {
+        assert!(matches!(world.next(), Heard::Accepted(_)));
+    }
+}
