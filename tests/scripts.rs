@@ -45,8 +45,8 @@
 //! contract; `[provider up]`, `[model small]`, `[plan team]`, or new ones). Before the first case of a file, settings,
 //! keys and lets hold for all of it.
 //!
-//! **Events.** `+500ms`, `+15s` (time passes, deadlines fire) · `fin`, `reset`, `closed`, `open` (of `c1`, or `c2 fin`,
-//! `u1 closed`) · `stall`, `read` (the client stops reading, or goes on) · `refuse-dial`, `tls-fail`, `hang-dial`, `stall-dial`
+//! **Events.** `+500ms`, `+15s` (time passes, deadlines fire) · `fin`, `reset`, `closed`, `finished` (the gateway has
+//! said that it writes nothing more, and still reads), `open` (of `c1`, or `c2 fin`, `u1 closed`) · `stall`, `read` (the client stops reading, or goes on) · `refuse-dial`, `tls-fail`, `hang-dial`, `stall-dial`
 //! (the next dial; a stalled one comes up and takes no byte) · `dials 2` (so far) · `buffered 262144` (bytes at
 //! most) · `resolve HOST [ADDRESS…]` (the resolver answers) · `row status=200 in=9 …` (the
 //! next ledger row has these) · `log TEXT` (the newest log line has this) · `hold-rows`, `commit`, `store-fails`,

@@ -57,6 +57,8 @@ pub enum Action {
         /// Index into the table of TLS peers, `None` for plain TCP.
         authority: Option<u32>,
     },
+    /// Everything written to `conn` has left, and nothing follows: say so (close_notify, FIN), and go on reading.
+    Finish(Conn),
     /// Close the socket of `conn`. The core has forgotten it already.
     Close {
         /// Which one.
@@ -74,8 +76,8 @@ pub enum Action {
     /// Start the program anew with the listening sockets inherited, beside this process. Whoever does so answers by a
     /// notice.
     StartSuccessor,
-    /// Close the listening sockets: draining has begun.
-    StopAccepting,
+    /// Close the first so many listening sockets: draining has begun.
+    StopAccepting(usize),
     /// Nothing is left to do: leave the loop.
     Exit,
 }

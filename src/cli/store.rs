@@ -23,8 +23,19 @@ pub fn open(high: &High) -> Result<Ledger, Failure> {
 }
 
 /// Said where a configuration asks for what this binary was built without.
-#[cfg(not(feature = "redis"))]
 pub(super) const NO_SHARED: &str = "store.url: this binary was built without shared ledgers (the feature `redis`)";
+
+/// Whether this binary can use a ledger of that kind, without opening it.
+pub fn supported(url: &StoreUrl) -> Result<(), Failure> {
+    kind_supported(url, cfg!(feature = "redis"))
+}
+
+fn kind_supported(url: &StoreUrl, shared: bool) -> Result<(), Failure> {
+    match url {
+        StoreUrl::Redis(_) if !shared => Err(Failure::failed(NO_SHARED)),
+        _ => Ok(()),
+    }
+}
 
 /// Opens the ledger if there is one: a command that only reads leaves no file behind.
 pub fn open_existing(high: &High) -> Result<Option<Ledger>, Failure> {
@@ -44,4 +55,17 @@ pub(super) fn remote(high: &High) -> Result<Remote, StoreError> {
     let mut remote = Remote::new(url, high.store.ca_file.as_deref(), name)?;
     remote.connect()?;
     Ok(remote)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_binary_without_shared_ledgers_says_so_before_it_serves() {
+        let (file, shared) = (StoreUrl::Sqlite("a.db".into()), StoreUrl::Redis("redis://h".to_string()));
+        assert_eq!((kind_supported(&file, false), kind_supported(&shared, true)), (Ok(()), Ok(())));
+        assert_eq!(kind_supported(&shared, false), Err(Failure::failed(NO_SHARED)));
+        assert_eq!(supported(&shared).is_ok(), cfg!(feature = "redis"));
+    }
 }

@@ -3,14 +3,14 @@
 //! Owns the bodies. Must never decide a status or a type, nor mask a message: that is `policy::refusal`'s and the
 //! gateway's. Called by `gateway`.
 
-use crate::base::limits::ERROR_MESSAGE_MAX;
+use crate::base::limits::ERROR_BODY_MAX;
 use crate::wire::Shape;
 use crate::wire::json::{self, Raw, write_string};
 
 /// What an upstream says went wrong.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ErrorText {
-    /// Its words, at most [`ERROR_MESSAGE_MAX`] characters; empty if it gave none.
+    /// Its words as they came, at most [`ERROR_BODY_MAX`] characters; empty if it gave none.
     pub message: String,
     /// Its machine-readable type, if it gave one.
     pub kind: Option<String>,
@@ -18,7 +18,7 @@ pub struct ErrorText {
 
 impl ErrorText {
     fn new(message: Option<Raw<'_>>, kind: Option<Raw<'_>>) -> ErrorText {
-        let cut = |text: Raw<'_>| text.text().map(|text| text.chars().take(ERROR_MESSAGE_MAX).collect::<String>());
+        let cut = |text: Raw<'_>| text.text().map(|text| text.chars().take(ERROR_BODY_MAX).collect::<String>());
         ErrorText { message: message.and_then(cut).unwrap_or_default(), kind: kind.and_then(cut) }
     }
 
@@ -133,8 +133,8 @@ mod tests {
 
     #[test]
     fn a_long_message_is_cut_at_a_character() {
-        let body = format!("{{\"error\":\"{}\"}}", "ä".repeat(ERROR_MESSAGE_MAX + 5));
-        assert_eq!(read(&body).map(|(message, _)| message.chars().count()), Some(ERROR_MESSAGE_MAX));
+        let body = format!("{{\"error\":\"{}\"}}", "ä".repeat(ERROR_BODY_MAX + 5));
+        assert_eq!(read(&body).map(|(message, _)| message.chars().count()), Some(ERROR_BODY_MAX));
     }
 
     #[test]

@@ -61,7 +61,8 @@ pub fn rewrite(
 ) -> u64 {
     text.clear();
     pieces.clear();
-    let ask = with.ask_usage && shape == Shape::Chat && fields.stream;
+    let takes_it = !with.drop_params.iter().any(|name| name == "stream_options");
+    let ask = with.ask_usage && takes_it && shape == Shape::Chat && fields.stream;
     let mut writer = Writer { body, cuts: &fields.cuts, text, pieces, total: 0 };
     let Some((first, last)) = fields.members.first().zip(fields.members.last()) else {
         return writer.total;

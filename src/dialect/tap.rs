@@ -84,6 +84,8 @@ struct Relay {
     reported: Reported,
     relayed: Estimator,
     mould: Mould,
+    /// Part of an answer has come.
+    begun: bool,
     finish_seen: bool,
     finished: bool,
 }
@@ -92,7 +94,7 @@ impl Relay {
     fn new(shape: Shape, show_usage: bool) -> Relay {
         let (reported, relayed) = (Reported::default(), Estimator::new());
         let mould = Mould::default();
-        Relay { shape, show_usage, reported, relayed, mould, finish_seen: false, finished: false }
+        Relay { shape, show_usage, reported, relayed, mould, begun: false, finish_seen: false, finished: false }
     }
 }
 

@@ -126,10 +126,11 @@ pub(crate) fn judge_head(
     if matches!(endpoint, Endpoint::Generate(_) | Endpoint::CountTokens) {
         content_fits(head, bytes, endpoint, court.config.server.max_body)?;
     }
-    if let Endpoint::Generate(_) = endpoint {
+    if let Endpoint::Generate(_) | Endpoint::CountTokens = endpoint {
         let plan = court.config.plan(&court.keys.record(key).plan).ok_or_else(Refusal::no_plan)?;
-        let spent = match court.shared {
-            true => court.meter.spent_for_all(key, plan, court.now),
+        // A count takes no place and reserves nothing: what is settled alone can stand against it.
+        let spent = match court.shared || endpoint == Endpoint::CountTokens {
+            true => court.meter.spent_settled(key, plan, court.now),
             false => court.meter.spent(key, plan, court.now),
         };
         spent.map_err(|limit| Refusal::limit(&limit))?;
@@ -169,8 +170,9 @@ fn method_allowed(head: &RequestHead, endpoint: Endpoint) -> Result<Endpoint, Re
     if fits { Ok(endpoint) } else { Err(Refusal::method(endpoint.allowed())) }
 }
 
-/// The key by bearer, or on the endpoints that Anthropic's SDKs use, also by `x-api-key`. An empty header counts as
-/// absent; of two, the one with our prefix decides, the bearer if both have it.
+/// The key by bearer, or but for the two endpoints that are not for Anthropic's SDKs, also by `x-api-key`: whoever
+/// asks there for a path that does not exist is told so. An empty header counts as absent; of two, the one with our
+/// prefix decides, the bearer if both have it.
 fn authenticate(
     head: &RequestHead,
     bytes: &[u8],
@@ -178,10 +180,7 @@ fn authenticate(
     court: &mut Court<'_>,
 ) -> Result<KeyIx, Refusal> {
     let bearer = bearer_token(head.field(Field::Authorization).of(bytes));
-    let takes_api_key = matches!(
-        endpoint,
-        Some(Endpoint::Generate(Shape::Messages) | Endpoint::CountTokens | Endpoint::Models | Endpoint::Model(_))
-    );
+    let takes_api_key = !matches!(endpoint, Some(Endpoint::Generate(Shape::Chat) | Endpoint::Quota));
     let api_key = if takes_api_key { head.field(Field::XApiKey).of(bytes).trim_ascii() } else { b"" };
     let prefix = court.config.server.key_prefix.as_str();
     let ours = |token: &[u8]| token.starts_with(prefix.as_bytes());
@@ -195,7 +194,8 @@ fn authenticate(
     court.keys.identify(presented, prefix, court.now).ok_or_else(Refusal::bad_key)
 }
 
-fn bearer_token(value: &[u8]) -> &[u8] {
+/// The token of an `authorization` header; empty if it has none.
+pub(crate) fn bearer_token(value: &[u8]) -> &[u8] {
     match value.split_first_chunk::<7>() {
         Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"bearer ") => token.trim_ascii(),
         _ => b"",

@@ -53,7 +53,7 @@ pub(crate) struct Breakers {
 
 impl Breakers {
     /// The target for the next attempt; `tried` is the set of those tried already, as bits. The first attempt always
-    /// finds one: where all of them rest, none does.
+    /// finds one: where all of them rest, it is the one that was available last (contract section 4).
     pub(crate) fn choose(&mut self, targets: &[Target], tried: u64, now: Mono) -> Option<usize> {
         let untried = |index: usize| index < u64::BITS as usize && tried & (1 << index) == 0;
         let free: u64 = (0..targets.len()).filter(|index| untried(*index)).fold(0, |free, index| {
@@ -62,13 +62,25 @@ impl Breakers {
         });
         let is_free = |index: &usize| free & (1 << *index) != 0;
         let Some(best) = (0..targets.len().min(u64::BITS as usize)).find(is_free) else {
-            return (tried == 0 && !targets.is_empty()).then_some(0);
+            return (tried == 0).then(|| self.last_available(targets)).flatten();
         };
         let equal = |index: &usize| is_free(index) && targets[*index].priority == targets[best].priority;
         let chosen = self.by_weight(targets, best, equal);
         let entry = self.entry(&targets[chosen].label);
         entry.trial = entry.rests_until.is_some();
         Some(chosen)
+    }
+
+    /// Of targets that all rest, the one that came to rest last.
+    fn last_available(&mut self, targets: &[Target]) -> Option<usize> {
+        let mut last: Option<(usize, Option<Mono>)> = None;
+        for (index, target) in targets.iter().enumerate() {
+            let until = self.entry(&target.label).rests_until;
+            if last.is_none_or(|(_, latest)| until > latest) {
+                last = Some((index, until));
+            }
+        }
+        last.map(|(index, _)| index)
     }
 
     /// Smooth weighted round-robin, as nginx does it: everyone earns its weight, the richest pays the whole round.
@@ -222,6 +234,17 @@ mod tests {
         breakers.succeeded(&targets[0].label);
         fail(&mut breakers, &targets[0], &[2], true, Mono(0));
         assert_eq!(breakers.choose(&targets, 0, Mono(1)), Some(0));
+    }
+
+    #[test]
+    fn the_last_available_target_does_not_rest() {
+        let (targets, mut breakers) = ([target("a", 1, 1), target("b", 2, 1)], Breakers::default());
+        fail(&mut breakers, &targets[0], &[1, 2], true, Mono(0));
+        fail(&mut breakers, &targets[1], &[1, 2], true, Mono(10));
+        assert_eq!(breakers.choose(&targets, 0, Mono(20)), Some(1), "a rests, b was there last");
+        fail(&mut breakers, &targets[1], &[1], true, Mono(20));
+        assert_eq!(breakers.choose(&targets, 0, Mono(99)), Some(1));
+        assert_eq!(breakers.choose(&targets, 0, Mono(100)), Some(0), "a has rested: one request tries it");
     }
 
     #[test]

@@ -27,12 +27,25 @@ pub(crate) enum Phase {
     /// An answer has been given without its request's body; that body is read and dropped.
     Discard,
     /// The same, but the connection ends with it: read and drop for a while, so that the answer is not reset.
-    Linger {
-        /// Bytes that may still be dropped.
-        left: u32,
-    },
+    Linger(Rest),
     /// Nothing more is read; the connection closes when everything is written.
     Closing,
+}
+
+/// What is still read of a connection that ends.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Rest {
+    /// The rest of a body, so many bytes; with the last of them it closes.
+    Body(u32),
+    /// Who knows what; beyond so many bytes it is cut.
+    Unknown(u32),
+}
+
+impl Rest {
+    fn take(&mut self, bytes: usize) {
+        let (Rest::Body(left) | Rest::Unknown(left)) = self;
+        *left = left.saturating_sub(u32::try_from(bytes).unwrap_or(u32::MAX));
+    }
 }
 
 /// What becomes of a connection after an answer.
@@ -45,7 +58,7 @@ pub(crate) enum Next {
     /// It closes.
     Close,
     /// It closes after what still comes has been dropped for a while.
-    Linger,
+    Linger(Rest),
 }
 
 impl Next {
@@ -116,10 +129,12 @@ impl Gateway {
         let Some(client) = self.clients.get_mut(id) else { return };
         match &mut client.phase {
             Phase::Closing => {}
-            Phase::Linger { left } => {
-                *left = left.saturating_sub(data.len() as u32);
-                if *left == 0 {
-                    self.close_client(id, Shut::Abort);
+            Phase::Linger(rest) => {
+                rest.take(data.len());
+                match rest {
+                    Rest::Body(0) => self.close_when_written(id),
+                    Rest::Unknown(0) => self.close_client(id, Shut::Abort),
+                    _ => {}
                 }
             }
             _ => match client.inbound.push(&mut self.pool, data) {
@@ -154,7 +169,7 @@ impl Gateway {
                     }
                     self.await_head(id, now);
                 }
-                Phase::Busy | Phase::Linger { .. } | Phase::Closing => return,
+                Phase::Busy | Phase::Linger(_) | Phase::Closing => return,
             }
         }
     }
@@ -205,12 +220,22 @@ impl Gateway {
             Phase::Body => !client.inbound.body_progress().1,
             _ => false,
         };
-        let short = matches!(head.framing, Framing::Length(n) if n <= DRAIN_BODY_MAX) && head.expect == Expect::None;
-        match (keep, unread) {
-            (true, false) => Next::KeepAlive,
-            (true, true) if short => Next::Discard,
-            (false, false) => Next::Close,
-            (_, true) => Next::Linger,
+        if !unread {
+            return if keep { Next::KeepAlive } else { Next::Close };
+        }
+        let missing = match head.framing {
+            Framing::Length(n) if n <= DRAIN_BODY_MAX && head.expect == Expect::None => {
+                let (payload, _) = client.inbound.body_progress();
+                let here = if client.phase == Phase::Head { client.inbound.backlog() } else { payload };
+                Some((n as usize).saturating_sub(here) as u32)
+            }
+            _ => None,
+        };
+        match (keep, missing) {
+            (true, Some(_)) => Next::Discard,
+            (false, Some(0)) => Next::Close,
+            (false, Some(missing)) => Next::Linger(Rest::Body(missing)),
+            (_, None) => Next::Linger(Rest::Unknown(LINGER_BYTES_MAX)),
         }
     }
 
@@ -229,9 +254,9 @@ impl Gateway {
                 self.arm_client(id);
             }
             Next::Close => self.close_when_written(id),
-            Next::Linger => {
+            Next::Linger(rest) => {
                 client.inbound.clear(&mut self.pool);
-                client.phase = Phase::Linger { left: LINGER_BYTES_MAX };
+                client.phase = Phase::Linger(rest);
                 client.wait = now.mono.after(LINGER);
                 self.arm_client(id);
             }
@@ -286,8 +311,12 @@ impl Gateway {
             false => now.mono.after(self.config.server.write_stall),
         };
         let emptied_below = before > HIGH_WATER && client.tx.len() <= HIGH_WATER;
-        if client.phase == Phase::Closing && client.tx.is_empty() {
+        let emptied = client.tx.is_empty();
+        if client.phase == Phase::Closing && emptied {
             self.close_client(id, Shut::Clean);
+        } else if matches!(client.phase, Phase::Linger(_)) && emptied {
+            // Whoever reads to the end need not wait for the close (RFC 9112 section 9.6).
+            self.actions.push(Action::Finish(conn(id)));
         } else if emptied_below {
             self.resume_source(id, now);
             self.advance(id, now);
@@ -373,7 +402,7 @@ impl Gateway {
             Phase::Head if !client.tx.is_empty() => client.wait = now.mono.after(self.config.server.keepalive_timeout),
             Phase::Head => self.close_client(id, Shut::Clean),
             Phase::Body => self.refuse_slow_body(id, now),
-            Phase::Discard | Phase::Linger { .. } => self.close_when_written(id),
+            Phase::Discard | Phase::Linger(_) => self.close_when_written(id),
             Phase::Busy | Phase::Closing => {}
         }
     }
@@ -385,13 +414,22 @@ impl Gateway {
             Phase::Head => client.tx.len() <= HIGH_WATER,
             Phase::Busy => client.inbound.backlog() < PIPELINE_BYTES_MAX,
             Phase::Closing => false,
-            Phase::Body | Phase::Discard | Phase::Linger { .. } => true,
+            Phase::Body | Phase::Discard | Phase::Linger(_) => true,
         }
     }
 
     /// Draining: what is idle is closed, once what was on its way has had a moment to arrive.
     pub(crate) fn close_idle_clients(&mut self) {
-        let ids: Vec<Id<Client>> = self.clients.iter().filter(|(_, c)| c.is_idle()).map(|(id, _)| id).collect();
+        let idle = self.clients.iter().filter(|(_, client)| client.is_idle() && !client.admin);
+        let ids: Vec<Id<Client>> = idle.map(|(id, _)| id).collect();
+        for id in ids {
+            self.close_client(id, Shut::Clean);
+        }
+    }
+
+    /// Nobody is left but who asks for our health: that one need not be waited for.
+    pub(crate) fn close_all_clients(&mut self) {
+        let ids: Vec<Id<Client>> = self.clients.iter().map(|(id, _)| id).collect();
         for id in ids {
             self.close_client(id, Shut::Clean);
         }

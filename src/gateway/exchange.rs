@@ -80,6 +80,15 @@ pub(crate) enum Commit {
     Relayed,
 }
 
+/// A failed attempt.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    /// What it failed of.
+    pub(crate) fault: Fault,
+    /// At which target: an index into the model's.
+    pub(crate) target: usize,
+}
+
 /// Moments of an exchange, for the log and the metrics; `NEVER` where it has not come.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Times {
@@ -106,6 +115,8 @@ pub(crate) struct Exchange {
     pub(crate) tried: u64,
     /// The breaker waits for the verdict on the present attempt.
     pub(crate) on_trial: bool,
+    /// The last attempt, while the body for the next target is made elsewhere.
+    pub(crate) failed: Option<Box<Failed>>,
     pub(crate) attempts: u32,
     /// Index into the addresses of the target's host.
     pub(crate) address: usize,
@@ -175,6 +186,7 @@ impl Exchange {
             target: 0,
             tried: 0,
             on_trial: false,
+            failed: None,
             attempts: 0,
             address: 0,
             fresh_only: false,
@@ -347,7 +359,13 @@ impl Gateway {
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
         ex.times.body = now.mono;
         if ex.finding.endpoint == Some(Endpoint::CountTokens) {
-            return self.answer_count(xid, now);
+            // A count is of the prompt alone; but a model that is named must be there, and be the key's.
+            let named = ex.draft.as_ref().is_some_and(|draft| draft.scan.fields().model.is_some());
+            let chosen = if named { self.choose_model(xid) } else { Ok(()) };
+            return match chosen {
+                Ok(()) => self.answer_count(xid, now),
+                Err(refusal) => self.refuse_open(xid, &refusal, now),
+            };
         }
         // The model before the body for its provider before admission: what cannot be sent is not charged.
         let drafted = self.choose_model(xid).and_then(|()| {

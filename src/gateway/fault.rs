@@ -5,7 +5,6 @@ use crate::base::limits::ERROR_MESSAGE_MAX;
 use crate::base::seam::DialError;
 use crate::policy::config::UpstreamLimits;
 use crate::policy::refusal::Refusal;
-use std::borrow::Cow;
 
 /// The ways in which an attempt at a target fails.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -129,20 +128,30 @@ pub(crate) fn mask(message: &str, upstream_model: &str, our_model: &str, credent
     if !upstream_model.is_empty() {
         text = text.replace(upstream_model, our_model);
     }
-    let masked: Vec<Cow<'_, str>> = text
-        .split(' ')
-        .map(|word| if looks_secret(word) { Cow::Borrowed("***") } else { Cow::Borrowed(word) })
-        .collect();
-    let mut text = masked.join(" ");
+    let mut text = without_keys(&text);
     if let Some((cut, _)) = text.char_indices().nth(ERROR_MESSAGE_MAX) {
         text.truncate(cut);
     }
     text
 }
 
-/// Providers quote the key they were sent, partly starred: `sk-proj-****abcd`, `Incorrect API key provided: sk-ant…`.
+/// Providers quote the key they were sent, partly starred: `sk-proj-****abcd`, `"api_key":"sk-ant…"`.
+fn without_keys(text: &str) -> String {
+    let is_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '*' | '.' | '…');
+    let mut out = String::with_capacity(text.len());
+    for piece in text.split_inclusive(|c| !is_key(c)) {
+        let word = piece.trim_end_matches(|c| !is_key(c));
+        if looks_secret(word) {
+            out.push_str("***");
+            out.push_str(&piece[word.len()..]);
+        } else {
+            out.push_str(piece);
+        }
+    }
+    out
+}
+
 fn looks_secret(word: &str) -> bool {
-    let word = word.trim_start_matches(['\'', '"', '`', '(']);
     ["sk-", "sk_", "xai-", "gsk_", "AIza", "Bearer"].iter().any(|prefix| word.starts_with(prefix)) && word.len() > 8
 }
 
@@ -160,6 +169,29 @@ mod tests {
             Some("Bearer secretsecret"),
         );
         assert_eq!(text, "prompt is too long for small with key *** (***)");
+    }
+
+    #[test]
+    fn keys_are_found_wherever_they_stand() {
+        let masked = |text: &str| mask(text, "", "m", None);
+        let cases = [
+            ("{\"api_key\":\"sk-ant-abcdef\"}", "{\"api_key\":\"***\"}"),
+            ("key=sk-proj-****abcd\nnext", "key=***\nnext"),
+            ("(gsk_0123456789): no", "(***): no"),
+            ("sk-abcdef123456.", "***"),
+            ("a task-force, ask-me-anything, sk-short", "a task-force, ask-me-anything, sk-short"),
+            ("größe ä sk-é", "größe ä sk-é"),
+        ];
+        for (text, want) in cases {
+            assert_eq!(masked(text), want);
+        }
+    }
+
+    #[test]
+    fn a_key_that_the_cut_would_part_is_masked_before_it() {
+        let text = format!("{}secretsecret", "x ".repeat(ERROR_MESSAGE_MAX / 2 - 2));
+        let text = mask(&text, "", "m", Some("Bearer secretsecret"));
+        assert!(text.ends_with("x ***") && !text.contains("secr"), "{}", &text[text.len() - 20..]);
     }
 
     #[test]

@@ -11,10 +11,11 @@ use super::upstream::Upstream;
 use crate::base::buf::Buf;
 use crate::base::limits::{BODY_STEP_MAX, DONE_GRACE, ERROR_BODY_MAX, EXTENDED_MIN, HIGH_WATER};
 use crate::base::slots::Id;
-use crate::base::time::{Mono, Now};
+use crate::base::time::{Mono, Now, Unix};
 use crate::dialect::errors;
 use crate::dialect::{ErrorText, Heard, Me, Progress, StreamFault, StreamTranslator};
 use crate::policy::usage::{Usage, UsageSource};
+use crate::policy::window;
 use crate::wire::Shape;
 use crate::wire::body::{LAST_CHUNK, write_chunk, write_chunk_size};
 use crate::wire::head::{Framing, ResponseHead};
@@ -24,6 +25,8 @@ const NOT_A_STREAM: &str = "the provider answered a streamed request with someth
 const ENCODED: &str = "the provider's answer is compressed, although compression was refused";
 /// Bytes around a chunk, at most.
 const CHUNK_FRAME: usize = 24;
+/// Longest wait of a provider's that is passed on, in seconds: a year.
+const WAIT_MAX: f64 = 366.0 * 86_400.0;
 pub(super) const NOT_JSON: &str = "the provider's answer was not valid";
 
 /// How the body of the present answer is treated.
@@ -77,12 +80,17 @@ pub(super) fn me<'a>(ex: &'a Exchange, now: Now) -> Me<'a> {
 
 impl Gateway {
     /// A head has come: decides what is done with the body.
-    pub(crate) fn open_relay(&mut self, xid: Id<Exchange>, head: &ResponseHead, bytes: &[u8]) -> Result<(), Fault> {
+    pub(crate) fn open_relay(
+        &mut self,
+        xid: Id<Exchange>,
+        head: &ResponseHead,
+        bytes: &[u8],
+        now: Now,
+    ) -> Result<(), Fault> {
         let Some(ex) = self.exchanges.get_mut(xid) else { return Ok(()) };
         if head.status != 200 {
-            let retry_after =
-                std::str::from_utf8(head.retry_after.of(bytes)).ok().and_then(|text| text.trim().parse().ok());
-            ex.relay = Relay::Error { status: head.status, retry_after };
+            let retry_after = std::str::from_utf8(head.retry_after.of(bytes)).unwrap_or_default();
+            ex.relay = Relay::Error { status: head.status, retry_after: wait_asked(retry_after, now.unix) };
             return Ok(());
         }
         let encoding = head.content_encoding.of(bytes).trim_ascii();
@@ -450,6 +458,15 @@ impl Gateway {
     }
 }
 
+/// Seconds that a `retry-after` asks for, rounded up: a number of them, some servers' fractions too, or a moment.
+fn wait_asked(value: &str, now: Unix) -> Option<u64> {
+    if let Some(until) = window::parse_http_date(value) {
+        return Some(until.0.saturating_sub(now.0).div_ceil(1000));
+    }
+    let seconds: f64 = value.parse().ok()?;
+    (0.0..=WAIT_MAX).contains(&seconds).then(|| seconds.ceil() as u64)
+}
+
 /// How far the storage of an answer grows ahead when it has to. Growing a large block again and again can cost a copy
 /// of all of it: so once a step's worth has come, all that was announced is taken at once, or where nothing was, so
 /// much that the system extends it without copying. What is not written to takes no memory.
@@ -483,18 +500,46 @@ fn stream_fault(fault: StreamFault, ex: Option<&Exchange>) -> Fault {
 }
 
 pub(super) fn error_fault(text: ErrorText, ex: Option<&Exchange>) -> Fault {
-    let message = ex.map(|ex| masked(ex, &text.message));
+    let message = ex.and_then(|ex| masked(ex, &text.message));
     Fault { kind: FaultKind::InStream, message, retry_after: None }
 }
 
 fn status_fault(ex: &Exchange, status: u16, retry_after: Option<u64>) -> Fault {
-    let message = errors::read_error(ex.held.bytes()).map(|text| masked(ex, &text.message));
+    let message = errors::read_error(ex.held.bytes()).and_then(|text| masked(ex, &text.message));
     Fault { kind: FaultKind::Status(status), message, retry_after }
 }
 
-fn masked(ex: &Exchange, message: &str) -> String {
-    let (Some(model), Some(target)) = (ex.model(), ex.target()) else { return String::new() };
+/// A provider's words as a client may see them; `None` where it gave none.
+fn masked(ex: &Exchange, message: &str) -> Option<String> {
+    let (model, target) = (ex.model()?, ex.target()?);
+    if message.trim().is_empty() {
+        return None;
+    }
     let provider = ex.config.providers.get(target.provider);
     let credential = provider.and_then(|provider| provider.credential.as_ref()).map(|(_, secret)| secret.expose());
-    mask(message, &target.model, &model.id, credential)
+    Some(mask(message, &target.model, &model.id, credential))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_asked_for_in_seconds_or_until_a_moment() {
+        let now = Unix(784_111_700_000);
+        for (value, seconds) in [
+            ("17", Some(17)),
+            ("0", Some(0)),
+            ("1.2", Some(2)),
+            ("Sun, 06 Nov 1994 08:49:37 GMT", Some(77)),
+            ("Sun, 06 Nov 1994 08:00:00 GMT", Some(0)),
+            ("", None),
+            ("-1", None),
+            ("soon", None),
+            ("NaN", None),
+            ("1e300", None),
+        ] {
+            assert_eq!(wait_asked(value, now), seconds, "{value}");
+        }
+    }
 }

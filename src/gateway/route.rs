@@ -2,7 +2,8 @@
 //! once part of an answer has been relayed there is no other attempt.
 
 use super::Gateway;
-use super::exchange::{Commit, Exchange, Phase};
+use super::breaker::Breakers;
+use super::exchange::{Commit, Exchange, Failed, Phase};
 use super::fault::{Fault, FaultKind};
 use super::outgoing::Draft;
 use super::relay::Relay;
@@ -55,13 +56,9 @@ impl Gateway {
         }
     }
 
-    /// An exchange ends: if its attempt brought no verdict, the next request may try.
+    /// An exchange ends, perhaps in the middle of an attempt.
     pub(crate) fn undecided(&mut self, ex: &mut Exchange) {
-        if std::mem::take(&mut ex.on_trial)
-            && let Some(target) = ex.target()
-        {
-            self.breakers.undecided(&target.label);
-        }
+        no_verdict(&mut self.breakers, ex);
     }
 
     /// Begins an attempt at the exchange's present target, whose body has been drafted.
@@ -270,14 +267,46 @@ impl Gateway {
         let limit = ex.target().map_or(1, |target| target.limits.attempts);
         let may_go_on = fault.may_try_next() && ex.attempts < limit;
         self.target_failed(xid, &fault, now);
-        if may_go_on && self.choose_target(xid, now) {
-            return match self.draft_body(xid, now) {
-                Ok(true) => self.attempt(xid, now),
-                Ok(false) => {}
-                Err(refusal) => self.refuse_open(xid, &refusal, now),
-            };
+        match may_go_on {
+            true => self.try_next(xid, fault, now),
+            false => self.end_with_fault(xid, fault, now),
         }
-        self.end_with_fault(xid, fault, now);
+    }
+
+    /// Begins an attempt at the next target after `fault`. One that the request cannot be written for is passed over:
+    /// the client has asked for nothing wrong, since an earlier target took it.
+    fn try_next(&mut self, xid: Id<Exchange>, fault: Fault, now: Now) {
+        let Some(ex) = self.exchanges.get(xid) else { return };
+        let failed = Failed { fault, target: ex.target };
+        if !self.choose_target(xid, now) {
+            return self.end_with_fault(xid, failed.fault, now);
+        }
+        match self.draft_body(xid, now) {
+            Ok(true) => self.attempt(xid, now),
+            Ok(false) => {
+                if let Some(ex) = self.exchanges.get_mut(xid) {
+                    ex.failed = Some(Box::new(failed));
+                }
+            }
+            Err(_) => self.pass_over(xid, failed, now),
+        }
+    }
+
+    /// The request cannot be written for the target that was chosen after `failed`.
+    pub(crate) fn pass_over(&mut self, xid: Id<Exchange>, failed: Failed, now: Now) {
+        let Some(ex) = self.exchanges.get_mut(xid) else { return };
+        no_verdict(&mut self.breakers, ex);
+        ex.target = failed.target;
+        self.try_next(xid, failed.fault, now);
+    }
+}
+
+/// The present attempt ends without a verdict on its target: the next request may try.
+fn no_verdict(breakers: &mut Breakers, ex: &mut Exchange) {
+    if std::mem::take(&mut ex.on_trial)
+        && let Some(target) = ex.target()
+    {
+        breakers.undecided(&target.label);
     }
 }
 

@@ -161,7 +161,7 @@ impl Gateway {
             ex.phase = ExchangePhase::Relaying;
             ex.times.sent = ex.times.sent.min(now.mono);
         }
-        match self.open_relay(xid, &head, rx.bytes()) {
+        match self.open_relay(xid, &head, rx.bytes(), now) {
             Ok(()) => {
                 let body = rx.bytes().get(head.len as usize..).unwrap_or_default();
                 self.body_bytes(xid, uid, body, now);
@@ -196,9 +196,6 @@ impl Gateway {
                 Ok(piece) => piece,
                 Err(_) => return self.attempt_failed(xid, Fault::from(FaultKind::BadBody(BAD_CHUNKS)), now),
             };
-            if piece.consumed == 0 && !piece.done {
-                return;
-            }
             if !piece.data.is_empty() {
                 match self.relay(xid, &data[piece.data.clone()], now) {
                     Step::More => {}
@@ -208,6 +205,9 @@ impl Gateway {
                 }
             }
             data = &data[piece.consumed..];
+            if data.is_empty() && !piece.done {
+                return;
+            }
         }
     }
 

@@ -313,9 +313,11 @@ impl Gateway {
             Some(client) => client.inbound.put_back(&mut self.pool, body),
             None => body.release(&mut self.pool),
         }
-        match built {
-            Ok(()) => self.drafted(xid, now),
-            Err(Invalid(message)) => self.refuse_open(xid, &Refusal::invalid_body(message), now),
+        let failed = self.exchanges.get_mut(xid).and_then(|ex| ex.failed.take());
+        match (built, failed) {
+            (Ok(()), _) => self.drafted(xid, now),
+            (Err(_), Some(failed)) => self.pass_over(xid, *failed, now),
+            (Err(Invalid(message)), None) => self.refuse_open(xid, &Refusal::invalid_body(message), now),
         }
     }
 }

@@ -38,6 +38,8 @@ impl Flags {
     pub const ENDED: Flags = Flags(256);
     /// The core has forgotten the connection; the last encrypted bytes are on their way.
     pub const PARTING: Flags = Flags(512);
+    /// Our half has ended: the core has said that it writes nothing more.
+    pub const FINISHED: Flags = Flags(1024);
 
     /// True for a connection that is still being dialed.
     pub fn is_dialing(self) -> bool {
@@ -90,8 +92,8 @@ impl Link {
         if event.is_read_closed() {
             self.set(Flags::READ.and(Flags::HINT));
         }
-        // We never end our own half before closing, so a hang-up is the work of a reset.
-        if event.is_error() || event.is_write_closed() {
+        // Where our own half has not ended, a hang-up is the work of a reset.
+        if event.is_error() || (event.is_write_closed() && !self.has(Flags::FINISHED)) {
             self.set(Flags::READ.and(Flags::WRITE).and(Flags::HINT).and(Flags::ERROR));
         }
     }

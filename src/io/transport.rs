@@ -150,17 +150,25 @@ impl Transport {
     /// call again after a writable edge. `unread` says that bytes may lie in the socket: closing over them would send
     /// a reset that can overtake our last answer, so one slice of them is taken and dropped.
     pub fn part(&mut self, scratch: &mut Scratch, unread: bool) -> bool {
+        if !self.finish() {
+            return false;
+        }
+        if unread {
+            let _ = receive(self.socket(), &mut scratch.raw);
+        }
+        true
+    }
+
+    /// Says that nothing more is written: over TLS a close_notify, then FIN. False if encrypted bytes are still to be
+    /// written first. Said twice it is said once.
+    pub fn finish(&mut self) -> bool {
         if let Transport::Tls(both) = self {
             let (socket, session) = &mut **both;
             if !session.part(socket).unwrap_or(true) {
                 return false;
             }
         }
-        let socket = self.socket();
-        let _ = socket.shutdown(Shutdown::Write);
-        if unread {
-            let _ = receive(socket, &mut scratch.raw);
-        }
+        let _ = self.socket().shutdown(Shutdown::Write);
         true
     }
 

@@ -69,10 +69,20 @@ pub fn start(mut command: Command, listeners: Vec<OwnedFd>, admin: bool) -> io::
     Ok((command.spawn()?, ours))
 }
 
-/// Tells the service manager (sd_notify(3)) that this process is the service now, and ready. Without one, nothing.
+/// Tells the service manager that this process is ready. Without a manager, nothing.
 pub fn notify_ready() {
+    notify("READY=1\n");
+}
+
+/// Tells the service manager that the process `pid` is the service from now on. It has to hear so from us, and before
+/// we end: with its main process a manager ends the service, and the successor with it.
+pub fn notify_successor(pid: u32) {
+    notify(&format!("MAINPID={pid}\n"));
+}
+
+/// sd_notify(3).
+fn notify(text: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    let text = format!("READY=1\nMAINPID={}\n", std::process::id());
     let sent = UnixDatagram::unbound().and_then(|socket| {
         use std::os::linux::net::SocketAddrExt;
         use std::os::unix::ffi::OsStrExt;

@@ -173,9 +173,8 @@ impl Meter {
         check(&Counts::own(account), account, plan, now)
     }
 
-    /// The same where a shared ledger admits: only by what can no longer become less, for what is reserved or runs
-    /// elsewhere may be given back at any moment.
-    pub fn spent_for_all(&mut self, key: KeyIx, plan: &Plan, now: Unix) -> Result<(), Limit> {
+    /// The same by what can no longer become less: what is reserved or runs may be given back at any moment.
+    pub fn spent_settled(&mut self, key: KeyIx, plan: &Plan, now: Unix) -> Result<(), Limit> {
         let account = self.at(key, plan, now);
         check(&Counts::settled(account), account, plan, now)
     }

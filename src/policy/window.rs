@@ -124,6 +124,15 @@ pub fn parse_moment(text: &str) -> Option<Unix> {
     u64::try_from(moment.as_millisecond()).ok().map(Unix)
 }
 
+/// Reads the value of a `date` header as [`write_http_date`] writes it. `None` for anything else.
+pub fn parse_http_date(text: &str) -> Option<Unix> {
+    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let words: Vec<&str> = text.split(' ').collect();
+    let [_, day, month, year, time, "GMT"] = words[..] else { return None };
+    let month = 1 + MONTHS.iter().position(|name| *name == month)?;
+    parse_moment(&format!("{year}-{month:02}-{day}T{time}Z"))
+}
+
 /// The UTC date that `at` lies on.
 fn date_of(at: Unix) -> Date {
     let secs = i64::try_from(at.0.min(LAST_MS) / SECOND_MS).unwrap_or(0);
@@ -224,6 +233,20 @@ mod tests {
         assert_eq!(parse_moment("2026-11-20T01:00:00+01:00"), parse_moment("2026-11-20"));
         for wrong in ["", "2026-11-31", "20.11.2026", "1969-12-31", "2026-11-20T00:00:00", "yesterday"] {
             assert_eq!(parse_moment(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn dates_of_http_are_read_as_they_are_written() {
+        for moment in ["1994-11-06T08:49:37Z", "2026-02-28T00:00:00Z", "2027-12-31T23:59:59Z"] {
+            let mut text = Vec::new();
+            write_http_date(at(moment), &mut text);
+            assert_eq!(parse_http_date(std::str::from_utf8(&text).unwrap()), Some(at(moment)));
+        }
+        for wrong in
+            ["", "17", "Sun, 06 Nov 1994 08:49:37 CET", "Sunday, 06-Nov-94 08:49:37 GMT", "a 31 Nov 1994 8 GMT"]
+        {
+            assert_eq!(parse_http_date(wrong), None, "{wrong}");
         }
     }
 

@@ -156,6 +156,12 @@ impl Splitter {
 
     fn field(&mut self, buf: &[u8], end: usize) {
         let line = &buf[self.line..end];
+        // The one line of nearly every event.
+        if self.lines == 0 && line.starts_with(b"data: ") {
+            self.data = Span::new(self.line + 6, end);
+            self.lines = 1;
+            return;
+        }
         let colon = line.iter().take(8).position(|&byte| byte == b':');
         let name = &line[..colon.unwrap_or(line.len())];
         let mut start = colon.map_or(end, |colon| self.line + colon + 1);

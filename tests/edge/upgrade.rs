@@ -4,6 +4,7 @@ use super::rig::{Gate, Rig, chat, connect, get, read_until};
 use command_fds::{CommandFdExt, FdMapping};
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -161,6 +162,28 @@ fn who_has_handed_over_leaves_with_0_and_the_new_one_obeys_term() {
     gate.signal("-TERM");
     read_until(&mut stream, "[DONE]");
     gate.until("the row is there", |_| rows(&rig) == 1);
+}
+
+/// systemd ends a service with its main process: so the old process, which is that one, names the new one in time.
+#[test]
+fn the_service_manager_hears_of_the_successor_from_the_predecessor_and_then_that_it_is_ready() {
+    let rig = rig("upgrade-notify", "");
+    let manager = UnixDatagram::bind(rig.path("notify")).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let said = || {
+        let mut text = [0; 256];
+        let length = manager.recv(&mut text).unwrap();
+        String::from_utf8_lossy(&text[..length]).into_owned()
+    };
+    let mut gate = rig.start_with(|command: &mut Command| {
+        command.env("NOTIFY_SOCKET", rig.path("notify"));
+    });
+    assert_eq!(said(), "READY=1\n");
+    upgrade(&gate);
+    assert!(gate.child.wait().unwrap().success());
+    let pids = gate.pids();
+    assert_eq!(said(), format!("MAINPID={}\n", pids.last().unwrap()), "{pids:?}");
+    assert_eq!(said(), "READY=1\n");
 }
 
 #[test]

@@ -330,7 +330,7 @@ impl World {
                 self.uncommitted -= count;
                 Notice::Committed(count)
             }
-            4 => Notice::StoreFailed,
+            4 => Notice::StoreFailed(String::new()),
             5 => Notice::StoreRecovered,
             6 if self.reloading => {
                 self.reloading = false;
@@ -414,7 +414,7 @@ impl World {
             Action::Dial { conn, .. } => self.dialing.push(conn),
             Action::Resolve { host, port } => self.asked.push((host, port)),
             Action::StartSuccessor => self.succeeding = true,
-            Action::StopAccepting => {}
+            Action::StopAccepting(_) | Action::Finish(_) => {}
             Action::Exit => self.exit = true,
             Action::Close { conn, .. } => {
                 let before = self.clients.len() + self.providers.len() + self.dialing.len();

@@ -151,6 +151,10 @@ impl Player<'_> {
                 Some(_) => world.end(label).map(|end| end.close_seen = true),
                 None => Err(format!("{label} is still open")),
             },
+            ["finished"] => match world.end(label)? {
+                end if end.finished && end.closed.is_none() => Ok(()),
+                _ => Err(format!("{label} is not half closed")),
+            },
             ["open"] => match world.end(label)?.closed {
                 Some(how) => Err(format!("{label} was closed ({how:?})")),
                 None => Ok(()),
@@ -187,7 +191,7 @@ impl Player<'_> {
                 world.hold_rows = false;
                 return world.settle();
             }
-            ["store-fails"] => return world.notice(Notice::StoreFailed),
+            ["store-fails"] => return world.notice(Notice::StoreFailed("no room".to_string())),
             ["store-recovers"] => return world.notice(Notice::StoreRecovered),
             ["drain"] => return world.signal(),
             ["exit"] if world.exit => {}

@@ -63,6 +63,8 @@ pub struct End {
     pub waiting: VecDeque<u8>,
     /// How to end it after that.
     pub ending: Option<Ending>,
+    /// The gateway has said that it writes nothing more.
+    pub finished: bool,
     /// The gateway has closed it.
     pub closed: Option<Shut>,
     /// A step has seen that, or this end had ended before.
@@ -119,6 +121,7 @@ impl World {
             all: Vec::new(),
             waiting: VecDeque::new(),
             ending: None,
+            finished: false,
             closed: None,
             close_seen: false,
             reads: true,
@@ -231,6 +234,12 @@ impl World {
         for action in actions {
             match action {
                 Action::Dial { conn, .. } => self.dial(conn),
+                Action::Finish(conn) => {
+                    let label = self.labels.get(&conn).cloned().ok_or("it finished what was not open")?;
+                    if std::mem::replace(&mut self.end(&label)?.finished, true) {
+                        return Err(format!("it finished {label} twice"));
+                    }
+                }
                 Action::Close { conn, shut } => {
                     let label = self.labels.remove(&conn).ok_or("it closed what was not open")?;
                     let end = self.end(&label)?;
@@ -238,7 +247,7 @@ impl World {
                     end.waiting.clear();
                 }
                 Action::Resolve { host, port } => self.asked.push((host, port)),
-                Action::StopAccepting => self.accepting = false,
+                Action::StopAccepting(_) => self.accepting = false,
                 Action::Exit => self.exit = true,
                 Action::StartSuccessor => return Err("a script cannot start a successor".to_string()),
             }
@@ -304,6 +313,9 @@ impl World {
         let unsent = self.gateway.unsent(end.conn);
         if unsent.is_empty() {
             return Ok(false);
+        }
+        if end.finished {
+            return Err(format!("it wrote to {label} after it had said that nothing follows"));
         }
         let count = self.cut.piece(unsent.len());
         let bytes = unsent[..count].to_vec();

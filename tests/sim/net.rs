@@ -14,6 +14,8 @@ pub struct Pipe {
     pub ending: Option<Ending>,
     /// That has been told to the gateway.
     pub told: bool,
+    /// The gateway has said that it writes nothing more.
+    pub finished: bool,
     /// The gateway has closed it.
     pub closed: Option<Shut>,
     /// When bytes were last taken from the gateway.
@@ -22,7 +24,7 @@ pub struct Pipe {
 
 impl Pipe {
     pub fn new(conn: Conn, now: Now) -> Pipe {
-        Pipe { conn, wire: Vec::new(), ending: None, told: false, closed: None, read_at: now.mono.0 }
+        Pipe { conn, wire: Vec::new(), ending: None, told: false, finished: false, closed: None, read_at: now.mono.0 }
     }
 
     /// Neither side has ended it.
@@ -62,6 +64,7 @@ impl Pipe {
         }
         let unsent = gateway.unsent(self.conn);
         let bytes = unsent[..unsent.len().min(most)].to_vec();
+        assert!(bytes.is_empty() || !self.finished, "it wrote after it had said that nothing follows");
         if !bytes.is_empty() {
             self.read_at = now.mono.0;
             gateway.wrote(self.conn, bytes.len(), now);

@@ -352,9 +352,15 @@ impl World {
         match action {
             Action::Dial { conn, addr, .. } => self.dialing.push((conn, addr.ip().to_string() == "10.0.0.2")),
             Action::Resolve { host, port } => self.asked.push((host, port)),
-            Action::StopAccepting => self.draining = true,
+            Action::StopAccepting(_) => self.draining = true,
             Action::StartSuccessor => return Err("nobody has asked for a successor".to_string()),
             Action::Exit => self.exit = true,
+            Action::Finish(conn) => {
+                let client = self.clients.iter_mut().find(|client| client.pipe.conn == conn);
+                if client.is_some_and(|client| std::mem::replace(&mut client.pipe.finished, true)) {
+                    return Err("it finished a connection twice".to_string());
+                }
+            }
             Action::Close { conn, shut } => {
                 if let Some(index) = self.clients.iter().position(|client| client.pipe.conn == conn) {
                     return self.client_closed(index, shut);

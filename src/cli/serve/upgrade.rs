@@ -113,7 +113,7 @@ impl Elder {
         self.tell(Notice::SuccessorReady);
         self.listen_for_safe(&channel);
         // An error means that the successor has died; its own log says why. What it did not get is lost with it.
-        if let Err(error) = pass_on(&channel, parcels) {
+        if let Err(error) = pass_on(&channel, child.id(), parcels) {
             self.tell(Notice::SuccessorFailed(format!("the successor has died: {error}")));
         }
         let _ = channel.shutdown(Shutdown::Write);
@@ -149,7 +149,7 @@ fn await_ready(mut child: Child, channel: UnixStream) -> io::Result<(Child, Unix
     Err(io::Error::other(format!("the successor was not ready ({status}); its log says why")))
 }
 
-fn pass_on(channel: &UnixStream, parcels: &Receiver<Parcel>) -> io::Result<()> {
+fn pass_on(channel: &UnixStream, successor: u32, parcels: &Receiver<Parcel>) -> io::Result<()> {
     let mut out = Vec::new();
     let mut channel = channel;
     while let Ok(parcel) = parcels.recv() {
@@ -158,6 +158,7 @@ fn pass_on(channel: &UnixStream, parcels: &Receiver<Parcel>) -> io::Result<()> {
             Parcel::Ledger(ledger, running) => {
                 // Waits for the last commit and drops the lock.
                 ledger.map(StoreHandle::finish);
+                upgrade::notify_successor(successor);
                 for one in running {
                     out.extend_from_slice(b"running ");
                     one.write_line(&mut out);

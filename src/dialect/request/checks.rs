@@ -54,6 +54,24 @@ enum Part {
     Another,
 }
 
+/// The block of the system prompt under way. Of a repeated member the last one counts.
+#[derive(Copy, Clone, Debug)]
+struct SystemBlock {
+    /// Which member of the block a value belongs to.
+    member: BlockPart,
+    is_text: bool,
+    has_text: bool,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum BlockPart {
+    Type,
+    Text,
+    Another,
+}
+
+const NO_BLOCK: SystemBlock = SystemBlock { member: BlockPart::Another, is_text: false, has_text: false };
+
 /// What the string under way is, for the estimate.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Text {
@@ -79,6 +97,7 @@ pub(super) struct Checks {
     /// Items seen in the top-level array under way.
     items: u32,
     message: Message,
+    block: SystemBlock,
     unsigned: Unsigned,
     text: Text,
     plain_max: Option<u64>,
@@ -111,6 +130,7 @@ impl Checks {
             value_token: Token::Null,
             items: 0,
             message: NO_MESSAGE,
+            block: NO_BLOCK,
             unsigned: Unsigned::default(),
             text: Text::Words,
             plain_max: None,
@@ -254,6 +274,7 @@ impl Checks {
         }
         match self.name {
             Name::Messages if in_array => self.in_messages(buf, token, depth, span)?,
+            Name::System if in_array => self.in_system(buf, token, depth, span)?,
             Name::System | Name::Tools => {}
             _ => return Ok(()),
         }
@@ -288,6 +309,37 @@ impl Checks {
             }
             _ => Ok(()),
         }
+    }
+
+    /// A block of the system prompt: its type is `text`, and it has one.
+    fn in_system(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
+        match (depth, token) {
+            (2, Token::ObjectOpen) => self.block = NO_BLOCK,
+            (2, Token::ObjectClose)
+                if self.shape == Shape::Messages && !(self.block.is_text && self.block.has_text) =>
+            {
+                return self.refuse(format_args!("system[{}]", self.items - 1), "a text block");
+            }
+            (3, Token::Key) => {
+                let is = |name| eq_unescaped(span.of(buf), name);
+                self.block.member = if is("type") {
+                    BlockPart::Type
+                } else if is("text") {
+                    BlockPart::Text
+                } else {
+                    BlockPart::Another
+                };
+            }
+            (3, _) => match self.block.member {
+                BlockPart::Type => {
+                    self.block.is_text = token == Token::String && eq_unescaped(span.of(buf), "text");
+                }
+                BlockPart::Text => self.block.has_text = token == Token::String,
+                BlockPart::Another => {}
+            },
+            _ => {}
+        }
+        Ok(())
     }
 
     fn in_messages(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {

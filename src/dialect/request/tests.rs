@@ -190,12 +190,16 @@ fn messages_requests_are_accepted_and_refused_by_their_paths() {
     ] {
         assert_eq!(refused(all(bad)), message, "{bad}");
     }
-    for good in ["", r#""system":"s","#, r#""system":[{"type":"text","text":"s"}],"#, r#""stream":true,"#] {
+    let blocks = r#""system":[{"cache_control":{"type":"ephemeral"},"t\u0065xt":"","type":"text","citations":null}],"#;
+    for good in ["", r#""system":"s","#, blocks, r#""system":[],"#, r#""stream":true,"#] {
         assert!(messages(good).is_ok(), "{good}");
     }
     for (bad, message) in [
         (r#""system":7,"#, "system: expected a string or an array of text blocks"),
         (r#""system":["s"],"#, "system[0]: expected a text block"),
+        (r#""system":[{"type":"text","text":"s"},{"type":"image","text":"s"}],"#, "system[1]: expected a text block"),
+        (r#""system":[{"text":"s"}],"#, "system[0]: expected a text block"),
+        (r#""system":[{"type":"text","text":["s"]}],"#, "system[0]: expected a text block"),
         (r#""stream":"x","#, "stream: expected true or false"),
         (r#""model":[],"#, "model: expected a string"),
     ] {

@@ -26,6 +26,7 @@ enum Block {
 pub(super) struct MessagesReader {
     open: Vec<(u64, Block)>,
     tools: usize,
+    started: bool,
     stopped: bool,
     scratch: Vec<u8>,
 }
@@ -44,6 +45,7 @@ impl MessagesReader {
         match kind {
             b"message_start" => {
                 let usage = event.get("message").and_then(|message| message.get("usage")).unwrap_or(Raw::NULL);
+                self.started = true;
                 sink.take(Delta::Usage(Reported::from_messages(usage)))?;
                 sink.take(Delta::Start)?;
             }
@@ -51,6 +53,7 @@ impl MessagesReader {
             b"content_block_delta" => self.delta(event, sink)?,
             b"content_block_stop" => self.stop(event, sink)?,
             b"message_delta" => self.message_delta(event, sink)?,
+            b"message_stop" if !self.started => return Err(StreamFault::Incomplete),
             b"message_stop" => sink.take(Delta::End)?,
             b"ping" => {
                 sink.take(Delta::Ping)?;

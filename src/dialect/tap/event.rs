@@ -155,6 +155,9 @@ impl Inner for Relay {
 impl Relay {
     fn chat(&mut self, name: &[u8], data: &[u8], me: &Me<'_>, out: &mut Vec<u8>) -> Result<bool, StreamFault> {
         if data.trim_ascii() == b"[DONE]" {
+            if !self.begun {
+                return Err(StreamFault::Incomplete);
+            }
             out.extend_from_slice(b"data: [DONE]\n\n");
             self.finished = true;
             return Ok(true);
@@ -175,6 +178,7 @@ impl Relay {
         let reported = seen.value(seen.usage, data).map(Reported::from_chat);
         self.reported.merge(reported.unwrap_or_default());
         let empty = seen.value(seen.choices, data).is_none_or(|choices| choices.items().next().is_none());
+        self.begun |= !empty;
         if empty && seen.usage.is_some() && !self.show_usage {
             return Ok(true);
         }
@@ -208,7 +212,11 @@ impl Relay {
         let reported = seen.value(seen.usage, data).map(Reported::from_messages);
         self.reported.merge(reported.unwrap_or_default());
         self.finish_seen |= seen.finish;
+        if kind.is("message_stop") && !self.begun {
+            return Err(StreamFault::Incomplete);
+        }
         if kind.is("message_start") && !seen.object.is_empty() {
+            self.begun = true;
             out.extend_from_slice(b"event: message_start\ndata: ");
             let from = out.len();
             seen.write(data, me, out);

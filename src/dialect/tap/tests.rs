@@ -344,9 +344,15 @@ fn a_tap_can_be_used_again() {
     tap.reset(Shape::Messages, false, 1000);
     assert!(!tap.finish_seen());
     out.clear();
+    let start = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{}}\n\n";
     let stop = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
-    assert!(tap.feed(stop.as_bytes(), &mut held, &mut pool, &ME, &mut out).unwrap().finished);
-    assert_eq!(out, stop.as_bytes());
+    let text = format!("{start}{stop}");
+    assert!(tap.feed(text.as_bytes(), &mut held, &mut pool, &ME, &mut out).unwrap().finished);
+    assert!(out.ends_with(stop.as_bytes()));
+    held.release(&mut pool);
+    tap.reset(Shape::Messages, false, 1000);
+    let fault = tap.feed(stop.as_bytes(), &mut held, &mut pool, &ME, &mut out);
+    assert_eq!(fault, Err(StreamFault::Incomplete), "what has begun in one stream has not in the next");
 }
 
 fn whole_text(shape: Shape, body: &str) -> (String, Heard) {

@@ -81,6 +81,15 @@ impl<C: Core + 'static> Reactor<C> {
         }
     }
 
+    /// Where encrypted bytes are still to be written, or the peer has gone, the end is told by the close alone.
+    pub(super) fn finish(&mut self, conn: Conn) {
+        if let Some(link) = self.links.find(conn).and_then(|id| self.links.get_mut(id))
+            && link.transport.finish()
+        {
+            link.set(Flags::FINISHED);
+        }
+    }
+
     pub(super) fn close(&mut self, conn: Conn, shut: Shut) {
         let Some(id) = self.links.find(conn) else { return };
         let Some(link) = self.links.get_mut(id) else { return };

@@ -314,6 +314,23 @@ fn an_echo_comes_back_and_the_goodbye_is_a_fin() {
 }
 
 #[test]
+fn an_end_of_writing_is_a_fin_and_what_comes_is_still_read() {
+    let world = World::new();
+    let (mut socket, conn) = world.client();
+    world.order(Order::Send(conn, b"the last word".to_vec()));
+    assert_eq!(world.next(), Heard::Drained(conn));
+    world.order(Order::Act(Action::Finish(conn)));
+    let mut got = Vec::new();
+    socket.read_to_end(&mut got).unwrap();
+    assert_eq!(got, b"the last word");
+    socket.write_all(b"more").unwrap();
+    assert_eq!(world.next(), Heard::Bytes(conn, b"more".to_vec()));
+    drop(socket);
+    assert_eq!(world.next(), Heard::Closed(conn, Ending::Fin));
+    world.close(conn, Shut::Clean);
+}
+
+#[test]
 fn an_abort_reaches_the_peer_as_a_reset() {
     let world = World::new();
     let (mut socket, conn) = world.client();
@@ -550,7 +567,7 @@ fn many_guests_at_once_are_all_let_in() {
 fn listeners_close_when_draining_begins_and_open_connections_live_on() {
     let world = World::new();
     let (mut socket, conn) = world.client();
-    world.order(Order::Act(Action::StopAccepting));
+    world.order(Order::Act(Action::StopAccepting(1)));
     // Actions are performed in order, so the answer to the second says that the first is done.
     world.order(Order::Act(Action::Resolve { host: "127.0.0.1".into(), port: 1 }));
     assert!(matches!(world.next(), Heard::Reply(Reply::Named { .. })));

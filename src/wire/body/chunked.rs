@@ -54,11 +54,15 @@ impl Chunked {
             let Some(byte) = input.get(at) else { break };
             if self.state == State::Data {
                 let take = usize::try_from(self.left).unwrap_or(usize::MAX).min(input.len() - at);
+                let end = at + take;
                 self.left -= take as u64;
-                if self.left == 0 {
-                    self.state = State::DataCr;
+                if self.left > 0 {
+                    return Ok(Piece { consumed: end, data: at..end, done: false });
                 }
-                return Ok(Piece { consumed: at + take, data: at..at + take, done: false });
+                // Nearly always the end of the line has come along.
+                let whole = input[end..].starts_with(b"\r\n");
+                self.state = if whole { State::SizeStart } else { State::DataCr };
+                return Ok(Piece { consumed: end + 2 * usize::from(whole), data: at..end, done: false });
             }
             self.state = self.step(*byte)?;
             at += 1;

@@ -103,6 +103,22 @@ fn a_dial_is_told_after_the_handshake_and_speaks_http11() {
 }
 
 #[test]
+fn an_end_of_writing_is_a_close_notify_and_what_comes_is_still_read() {
+    let pki = pki("finish");
+    let world = World::with(pki.authority("provider.test"));
+    let (mut server, conn) = pki.connect(&world, 0);
+    world.order(Order::Send(conn, b"the last word".to_vec()));
+    assert_eq!(world.next(), Heard::Drained(conn));
+    world.order(Order::Act(Action::Finish(conn)));
+    let mut got = Vec::new();
+    server.read_to_end(&mut got).unwrap();
+    assert_eq!(got, b"the last word");
+    server.write_all(b"more").unwrap();
+    assert_eq!(bytes(&world, 4), b"more");
+    world.close(conn, Shut::Clean);
+}
+
+#[test]
 fn a_megabyte_each_way_arrives_whole() {
     let pki = pki("large");
     let world = World::with(pki.authority("127.0.0.1"));
