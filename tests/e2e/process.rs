@@ -7,9 +7,6 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-#[path = "../support/room.rs"]
-mod room;
-
 /// How long a process may take to do what a test waits for.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -25,7 +22,7 @@ impl Folder {
     /// A fresh one.
     pub fn new() -> Folder {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
-        room::make_room();
+        super::room::make_room();
         let name = format!("e2e-{}-{}", std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed));
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&path).unwrap();

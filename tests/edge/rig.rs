@@ -7,9 +7,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tollgate::provider::Settings;
 
-#[path = "../support/room.rs"]
-mod room;
-
 /// How long anything that is to happen may take.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -32,7 +29,7 @@ impl Rig {
     /// `server` goes into the table `[server]`; the ports are free ones.
     pub fn new(name: &str, server: &str) -> Rig {
         let folder = std::env::temp_dir().join(format!("tollgate-edge-{}-{name}", std::process::id()));
-        room::make_room();
+        super::room::make_room();
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         let mut rig = Rig { folder, provider: provider(), key: String::new() };
