@@ -6,7 +6,7 @@ use super::exchange::{Exchange, Phase as ExchangePhase};
 use super::fault::{Fault, FaultKind};
 use super::relay::{Relay, Step};
 use crate::base::buf::Buf;
-use crate::base::limits::{DONE_GRACE, HIGH_WATER, RELAY_SLICE};
+use crate::base::limits::{HIGH_WATER, RELAY_SLICE};
 use crate::base::seam::{Action, Conn, Shut, Side};
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
@@ -360,11 +360,12 @@ impl Gateway {
         let (Some(xid), Phase::Dialing | Phase::Busy) = (upstream.exchange, upstream.phase) else {
             return self.close_upstream(uid);
         };
-        if upstream.holds_back() {
+        let phase = upstream.phase;
+        if phase == Phase::Busy && !self.upstream_wants_read(uid) {
             // The provider is not late: its client is. That one's own deadlines go on.
-            return self.wait_upstream(uid, now.mono.after(DONE_GRACE));
+            return self.wait_for_events(uid, now);
         }
-        let kind = match upstream.phase {
+        let kind = match phase {
             Phase::Dialing => FaultKind::ConnectTimeout,
             _ => match self.relay_waited(xid, now) {
                 None => return self.close_upstream(uid),
@@ -372,6 +373,15 @@ impl Gateway {
             },
         };
         self.attempt_failed(xid, Fault::from(kind), now);
+    }
+
+    /// A stream's provider has all its time again, from now on: its client has not read until now.
+    pub(crate) fn wait_for_events(&mut self, uid: Id<Upstream>, now: Now) {
+        let exchange = self.upstreams.get(uid).and_then(|upstream| upstream.exchange);
+        let due = exchange.and_then(|xid| self.exchanges.get(xid)).and_then(|ex| ex.events_due(now));
+        if let Some(due) = due {
+            self.wait_upstream(uid, due);
+        }
     }
 
     /// Whether the gateway takes bytes from this upstream: not while its client is slow to read.
