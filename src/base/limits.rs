@@ -59,6 +59,8 @@ pub const MAILBOX_MAX: usize = 64 * 1024;
 pub const PARTING: Duration = Duration::from_secs(5);
 /// Bytes of log lines waiting for a slow stderr; lines beyond it are dropped and counted.
 pub const LOG_BYTES_MAX: usize = 4 << 20;
+/// How long the end of the program waits for a stderr that takes no more lines.
+pub const LOG_PARTING: Duration = Duration::from_secs(1);
 /// Connections of either side for which the tables have room from the start; beyond it they are copied as they grow.
 pub const ROOM_MAX: usize = 16 * 1024;
 /// Bytes of log lines for which the lane of the log thread has room from the start.

@@ -14,7 +14,9 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     setup::security(&high, None).map_err(Failure::failed)?;
     store::supported(&high.store.url)?;
     if args.print {
-        return print(&effective(&high));
+        // With whole paths it means the same wherever it is kept.
+        let whole = std::path::absolute(&path).map_err(Failure::failed)?;
+        return print(&effective(&load::read(&whole, Secrets::Needed).map_err(Failure::Config)?));
     }
     let count = |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
     let (providers, models) = (count(high.providers.len(), "provider"), count(high.catalog.models().len(), "model"));

@@ -13,6 +13,7 @@ use crate::policy::keys::{self, KeyRecord, Scope};
 use crate::provider::Settings;
 use ring::rand::{SecureRandom, SystemRandom};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -27,9 +28,13 @@ pub fn run(args: &DemoArgs) -> ExitCode {
 struct Folder(PathBuf);
 
 impl Folder {
+    /// Its name cannot be guessed and it must be new: others may write where temporary files are.
     fn new() -> Result<Folder, String> {
-        let path = std::env::temp_dir().join(format!("tollgate-demo-{}", std::process::id()));
-        std::fs::create_dir_all(&path).map_err(|error| format!("cannot create {}: {error}", path.display()))?;
+        let mut random = [0u8; 8];
+        SystemRandom::new().fill(&mut random).map_err(|_| "no entropy is available".to_string())?;
+        let path = std::env::temp_dir().join(format!("tollgate-demo-{:016x}", u64::from_ne_bytes(random)));
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(|error| format!("cannot create {}: {error}", path.display()))?;
         Ok(Folder(path))
     }
 }

@@ -165,8 +165,8 @@ fn banner(config: &High, listeners: &Listeners, now: Unix) -> Vec<u8> {
 
 /// A log line for something that an operator should know.
 fn warning(text: &str, now: Unix) -> Vec<u8> {
-    let line = serde_json::json!({"time": window::iso(now), "event": "warning", "message": text});
-    format!("{line}\n").into_bytes()
+    let text = serde_json::Value::from(text);
+    format!("{{\"time\":\"{}\",\"event\":\"warning\",\"message\":{text}}}\n", window::iso(now)).into_bytes()
 }
 
 /// The most memory that the configuration allows, in bytes: what the program needs by itself, its connections, and

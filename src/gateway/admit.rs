@@ -198,7 +198,8 @@ fn authenticate(
     court.keys.identify(presented, prefix, court.now).ok_or_else(Refusal::bad_key)
 }
 
-fn bearer_token(value: &[u8]) -> &[u8] {
+/// The token of an `authorization` header; empty if it has none.
+pub(crate) fn bearer_token(value: &[u8]) -> &[u8] {
     match value.split_first_chunk::<7>() {
         Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"bearer ") => token.trim_ascii(),
         _ => b"",

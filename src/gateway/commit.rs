@@ -9,6 +9,7 @@ use super::relay::Relay;
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
 use crate::policy::config::Durability;
+use crate::wire::json::write_string;
 
 impl Gateway {
     /// Whether answers wait for their rows.
@@ -76,11 +77,21 @@ impl Gateway {
     }
 
     /// The ledger cannot be written: admission stops, and no answer that waits can be said to be complete.
-    pub(crate) fn store_failed(&mut self, now: Now) {
+    pub(crate) fn store_failed(&mut self, why: &str, now: Now) {
         self.ledger.failed(true);
+        self.log_event(now, |out| {
+            out.extend_from_slice(b",\"event\":\"ledger\",\"outcome\":\"failed\",\"error\":");
+            write_string(out, why);
+        });
         for (_, xid) in self.ledger.all_held() {
             self.commit_failed(xid, now);
         }
+    }
+
+    /// The ledger can be written again: so is what was kept meanwhile, and requests are admitted.
+    pub(crate) fn store_recovered(&mut self, now: Now) {
+        self.ledger.failed(false);
+        self.log_event(now, |out| out.extend_from_slice(b",\"event\":\"ledger\",\"outcome\":\"recovered\""));
     }
 
     /// The row of a complete answer has not been committed in time. It may still be: then the key has paid for an

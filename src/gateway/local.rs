@@ -2,7 +2,7 @@
 //! metrics.
 
 use super::Gateway;
-use super::admit::Endpoint;
+use super::admit::{Endpoint, bearer_token};
 use super::answers::{self, Extent, JSON, TEXT};
 use super::client::Client;
 use super::exchange::Exchange;
@@ -84,7 +84,12 @@ impl Gateway {
         let (status, content_type) = self.admin_body(cid, &ex.head, now, &mut body);
         let next = self.next_after(cid, &ex.head, false);
         let extent = Extent::Length(body.len());
-        self.write_head(&ex.face(), &Opening { status, extent, content_type, refusal: None, next }, now);
+        let more: &[u8] = match status {
+            401 => b"\r\nwww-authenticate: Bearer",
+            405 => b"\r\nallow: GET, HEAD",
+            _ => b"",
+        };
+        self.write_head_with(&ex.face(), &Opening { status, extent, content_type, refusal: None, next }, more, now);
         if ex.head.method != Method::Head {
             self.push_client(cid, now, |out| out.extend_from_slice(&body));
         }
@@ -128,8 +133,7 @@ impl Gateway {
 
     fn admin_token_shown(&self, head: &RequestHead, bytes: &[u8]) -> bool {
         let Some(token) = &self.config.server.admin_token else { return true };
-        let shown = head.field(Field::Authorization).of(bytes);
-        let shown = shown.strip_prefix(b"Bearer ").unwrap_or_default();
+        let shown = bearer_token(head.field(Field::Authorization).of(bytes));
         // Compared as digests, so that the time taken tells nothing of the token.
         crate::base::digest::sha256(shown) == crate::base::digest::sha256(token.expose().as_bytes())
     }

@@ -51,8 +51,8 @@ pub enum Notice {
     Committed(u64),
     /// A shared ledger has answered.
     Answered(Answer),
-    /// The ledger cannot be written; admission stops.
-    StoreFailed,
+    /// The ledger cannot be written, and why; admission stops.
+    StoreFailed(String),
     /// The ledger can be written again.
     StoreRecovered,
     /// Work is done.

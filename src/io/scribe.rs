@@ -1,31 +1,38 @@
-//! Owns the log thread, the only writer of the program's log. A slow or dead stderr never blocks the loop: lines
-//! that find no room are dropped and counted.
+//! Owns the log thread, the only writer of the program's log. A slow or dead stderr never blocks the loop, nor the end
+//! of the program: lines that find no room are dropped, and a line says how many when there is room again.
 //!
-//! Called by the outbox of the loop with whole lines; never formats and never filters.
+//! Called by the outbox of the loop with whole lines; never filters.
 
+use super::clock;
 use super::lane::{Lane, Look, Patience};
 use crate::base::limits;
+use crate::policy::window;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// The writing end. Dropping it writes what is left and waits for the thread.
+/// The writing end. Dropping it waits until the thread has written what is left, but not for ever.
 pub struct Scribe {
     lane: Lane<Vec<u8>>,
     dropped: Arc<AtomicU64>,
-    thread: Option<JoinHandle<()>>,
+    /// Closed when the thread ends.
+    ended: Receiver<()>,
 }
 
 impl Scribe {
     /// Starts the thread that writes to `sink`.
     pub fn start(sink: Box<dyn Write + Send>) -> io::Result<Scribe> {
         let (lane, dropped) = (Lane::new(Vec::with_capacity(limits::LOG_ROOM)), Arc::new(AtomicU64::new(0)));
-        let theirs = lane.clone();
+        let (theirs, lost) = (lane.clone(), dropped.clone());
+        let (alive, ended) = channel();
         let thread = std::thread::Builder::new().name("scribe".into()).stack_size(256 * 1024);
-        let thread = thread.spawn(move || serve(&theirs, sink))?;
-        Ok(Scribe { lane, dropped, thread: Some(thread) })
+        thread.spawn(move || {
+            serve(&theirs, &lost, sink);
+            drop(alive);
+        })?;
+        Ok(Scribe { lane, dropped, ended })
     }
 
     /// Hands over `batch`, whole lines each with its line feed, and returns it empty for reuse. While the thread is
@@ -47,29 +54,29 @@ impl Scribe {
         batch.clear();
         batch
     }
-
-    /// Lines dropped so far because the sink was too slow.
-    pub fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
-    }
 }
 
 impl Drop for Scribe {
     fn drop(&mut self) {
         self.lane.close();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        // Where nobody reads, the thread hangs in a write that nothing ends but the end of the process.
+        let _ = self.ended.recv_timeout(limits::LOG_PARTING);
     }
 }
 
-fn serve(lane: &Lane<Vec<u8>>, mut sink: Box<dyn Write + Send>) {
+fn serve(lane: &Lane<Vec<u8>>, dropped: &AtomicU64, mut sink: Box<dyn Write + Send>) {
     let mut patience = Patience::new(limits::LOG_TICK);
     let mut lines = Vec::with_capacity(limits::LOG_ROOM);
     loop {
         match lane.look(&mut lines, &mut patience, Duration::from_secs(3600), Vec::is_empty) {
             // There is nobody to tell that the log cannot be written.
-            Look::Found => drop(sink.write_all(&lines).and_then(|()| sink.flush())),
+            Look::Found => {
+                drop(sink.write_all(&lines).and_then(|()| sink.flush()));
+                let dropped = dropped.swap(0, Ordering::Relaxed);
+                if dropped > 0 {
+                    drop(sink.write_all(gap(dropped).as_bytes()).and_then(|()| sink.flush()));
+                }
+            }
             Look::Nothing => {}
             Look::Closed => return,
         }
@@ -77,10 +84,16 @@ fn serve(lane: &Lane<Vec<u8>>, mut sink: Box<dyn Write + Send>) {
     }
 }
 
+/// What stands in the place of lines that were dropped.
+fn gap(lines: u64) -> String {
+    format!("{{\"time\":\"{}\",\"event\":\"log\",\"lines_dropped\":{lines}}}\n", window::iso(clock::unix()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::sync::mpsc::Sender;
+    use std::time::Instant;
 
     struct Page(Sender<Vec<u8>>);
     impl Write for Page {
@@ -104,6 +117,18 @@ mod tests {
         }
     }
 
+    /// Waits for the first, writes to the second.
+    struct Both(Stuck, Page);
+    impl Write for Both {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.0.write(bytes)?;
+            self.1.write(bytes)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
     #[test]
     fn lines_come_out_in_order_and_the_last_ones_before_the_end() {
         let (page, written) = channel();
@@ -115,15 +140,40 @@ mod tests {
         assert_eq!(written.iter().flatten().collect::<Vec<u8>>(), b"one\ntwo\nthree\n");
     }
 
-    #[test]
-    fn a_stuck_sink_costs_lines_and_no_waiting() {
-        let (release, stuck) = channel();
-        let scribe = Scribe::start(Box::new(Stuck(stuck))).unwrap();
+    /// Hands over eight batches of one line, of which at most two have room at a time.
+    fn overwhelm(scribe: &Scribe) {
         let line = [vec![b'x'; limits::LOG_BYTES_MAX / 2 - 1], b"\n".to_vec()].concat();
         for _ in 0..8 {
             assert!(scribe.write(line.clone()).is_empty());
         }
-        assert!(scribe.dropped() >= 4 && scribe.dropped() < 8, "{}", scribe.dropped());
+    }
+
+    #[test]
+    fn a_stuck_sink_costs_lines_and_no_waiting() {
+        let (release, stuck) = channel();
+        let scribe = Scribe::start(Box::new(Stuck(stuck))).unwrap();
+        overwhelm(&scribe);
+        let began = Instant::now();
+        drop(scribe);
+        assert!(began.elapsed() >= limits::LOG_PARTING, "what is left is waited for");
+        // The sink was stuck until now, and the end did not depend on it.
         drop(release);
+    }
+
+    #[test]
+    fn lines_that_found_no_room_are_counted_where_they_would_have_stood() {
+        let (release, stuck) = channel();
+        let (page, written) = channel();
+        let scribe = Scribe::start(Box::new(Both(Stuck(stuck), Page(page)))).unwrap();
+        overwhelm(&scribe);
+        drop(release);
+        drop(scribe);
+        let written = written.iter().flatten().collect::<Vec<u8>>();
+        let lines: Vec<&[u8]> = written.split_inclusive(|byte| *byte == b'\n').collect();
+        let is_gap = |line: &&&[u8]| line.starts_with(b"{\"time\":\"");
+        let gap: serde_json::Value = serde_json::from_slice(lines.iter().find(is_gap).unwrap()).unwrap();
+        let kept = lines.iter().filter(|line| line.starts_with(b"x")).count();
+        assert_eq!((gap["event"].as_str(), gap["lines_dropped"].as_u64()), (Some("log"), Some(8 - kept as u64)));
+        assert!(kept < 8);
     }
 }

@@ -75,7 +75,7 @@ pub struct Source<'a> {
 pub enum Origin {
     /// An environment variable of this name.
     Env(String),
-    /// A file, as written.
+    /// A file; where it was written relative, with the folder of the configuration.
     File(String),
 }
 

@@ -41,8 +41,34 @@ fn errors_of_the_configuration_name_file_line_and_field() {
             assert!(done.err.contains(&start), "expected {start}, got {}", done.err);
         }
     }
+    fs::write(folder.path().join("tollgate.toml"), [good.as_bytes(), b"# caf\xe9\n"].concat()).unwrap();
+    let latin = run(folder.path(), &["check"], &[]);
+    assert_eq!((latin.code, latin.err.as_str()), (1, "tollgate.toml:9: not UTF-8\n"));
     let absent = run(folder.path(), &["check", "--config", "no-such-file.toml"], &[]);
     assert!(absent.code != 0 && absent.err.contains("no-such-file.toml"), "{}", absent.err);
+}
+
+#[test]
+fn what_check_prints_means_the_same_wherever_it_is_kept() {
+    let folder = Folder::new();
+    let [here, there] = ["here", "there"].map(|name| folder.path().join(name));
+    fs::create_dir(&here).unwrap();
+    fs::create_dir(&there).unwrap();
+    fs::write(here.join("key"), "sk-in-a-file").unwrap();
+    let text = "[store]\nurl = \"sqlite:data/t.db\"\n[[providers]]\nname = \"p\"\nshape = \"chat\"\n\
+                base_url = \"http://127.0.0.1:1/v1\"\napi_key = { file = \"key\" }\n\
+                [[models]]\nid = \"m\"\ncontext = \"1M\"\ntargets = [{ provider = \"p\" }]\n";
+    fs::write(here.join("t.toml"), text).unwrap();
+    let printed = run(folder.path(), &["check", "--print", "--config", "here/t.toml"], &[]);
+    assert_eq!(printed.code, 0, "{}", printed.err);
+    for path in [format!("\"sqlite:{}/data/t.db\"", here.display()), format!("\"{}/key\"", here.display())] {
+        assert!(printed.out.contains(&path), "{path}:\n{}", printed.out);
+    }
+    fs::write(there.join("copy.toml"), &printed.out).unwrap();
+    let again = run(folder.path(), &["check", "--print", "--config", "there/copy.toml"], &[]);
+    assert_eq!((again.code, again.out), (0, printed.out));
+    let wrong = run(folder.path(), &["check", "--print", "--config", "here/key"], &[]);
+    assert!(wrong.code == 1 && wrong.err.starts_with("here/key:1: "), "as the file was named: {}", wrong.err);
 }
 
 #[test]

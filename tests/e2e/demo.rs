@@ -2,6 +2,9 @@
 
 use super::process::{Folder, Process, free_port, wait_for};
 use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 
 /// Runs one printed line in a shell; the status is asked for in addition.
@@ -18,7 +21,9 @@ fn the_demo_comes_up_its_lines_answer_and_ctrl_c_ends_it_with_code_0() {
     let folder = Folder::new();
     let [listen, admin] = [(); 2].map(|()| format!("127.0.0.1:{}", free_port()));
     let args = ["demo", "--listen", &listen, "--admin-listen", &admin, "--pace", "500"];
-    let mut demo = Process::start(folder.path(), "demo", &args, &[]);
+    let temporary = folder.path().join("temporary");
+    fs::create_dir(&temporary).unwrap();
+    let mut demo = Process::start(folder.path(), "demo", &args, &[("TMPDIR", temporary.to_str().unwrap())]);
     let printed = wait_for("the demo's text", || {
         assert!(!demo.has_ended(), "{}", demo.written());
         Some(demo.written()).filter(|text| text.contains("ANTHROPIC_BASE_URL") && text.ends_with('\n'))
@@ -52,7 +57,11 @@ fn the_demo_comes_up_its_lines_answer_and_ctrl_c_ends_it_with_code_0() {
     assert!(sizes.iter().all(|size| matches!(size, 1_000_000 | 256_000)), "1M and 256K: {sizes:?}");
     assert!(sizes.contains(&1_000_000) && sizes.contains(&256_000), "{sizes:?}");
 
+    let own = |folder: &Path| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
+    let [kept] = &own(&temporary)[..] else { panic!("one folder: {:?}", own(&temporary)) };
+    assert_eq!(fs::metadata(kept).unwrap().permissions().mode() & 0o777, 0o700);
     assert_eq!(demo.stop("INT").code(), Some(0));
+    assert!(own(&temporary).is_empty(), "it leaves nothing behind");
 }
 
 /// Who runs it twice, or has something else on the port, gets one that works all the same.

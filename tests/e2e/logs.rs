@@ -2,7 +2,9 @@
 
 use super::client::{get, post, request};
 use super::harness::{CREDENTIAL, Harness, bearer, chat, message, streamed, with};
+use super::process::{binary, wait_for};
 use serde_json::Value;
+use std::process::{Command, Stdio};
 
 /// A word of the prompts that must not be found anywhere.
 const MARKER: &str = "marker-of-private-content";
@@ -76,4 +78,27 @@ fn nothing_that_is_written_holds_content_or_secrets() {
     for line in text.lines() {
         assert!(serde_json::from_str::<Value>(line).is_ok_and(|line| line.is_object()), "not one JSON object: {line}");
     }
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_up_neither_answers_nor_the_end() {
+    let mut h = Harness::usual();
+    let key = h.key();
+    h.gateway.stop("TERM");
+    let mut command = Command::new(binary());
+    command.arg("serve").current_dir(h.folder.path()).env(CREDENTIAL.0, CREDENTIAL.1);
+    // A pipe holds 64 KiB; its other end stays open, and nothing is taken out.
+    let mut gateway = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for("the gateway to be ready", || get(h.admin, "/readyz").ok().filter(|answer| answer.status() == 200));
+    let mut client = h.client();
+    for _ in 0..1000 {
+        let answer = client.ask(&request("GET", "/v1/models", &[("authorization", &bearer(&key))]));
+        assert_eq!(answer.status(), 200);
+    }
+    assert_eq!(h.chat(&key, &chat("one\n#sim tokens=5")).status(), 200);
+    let term = format!("kill -TERM {}", gateway.id());
+    assert!(Command::new("sh").args(["-c", &term]).status().unwrap().success());
+    let ended = wait_for("the gateway to end", || gateway.try_wait().unwrap());
+    assert_eq!(ended.code(), Some(0));
+    assert_eq!(h.ledger(1).output, 5);
 }

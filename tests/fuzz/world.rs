@@ -330,7 +330,7 @@ impl World {
                 self.uncommitted -= count;
                 Notice::Committed(count)
             }
-            4 => Notice::StoreFailed,
+            4 => Notice::StoreFailed(String::new()),
             5 => Notice::StoreRecovered,
             6 if self.reloading => {
                 self.reloading = false;

@@ -4,7 +4,7 @@
 use crate::client::Answer;
 use crate::harness::{Harness, Setup, chat, chat_request, streamed, with};
 use crate::kills::kills;
-use crate::process::{Folder, free_port, wait_at_most, wait_for};
+use crate::process::{Folder, free_port, run, wait_at_most, wait_for};
 use crate::races::{CONNECTIONS, EACH, PLANS, admitted, race, race_for_places};
 use serde_json::Value;
 use std::fs::File;
@@ -399,6 +399,19 @@ fn a_server_without_an_append_only_file_is_warned_of_and_a_password_is_neither_n
     let failed = gone.command(&["keys", "list", "--config", "wrong.toml"]);
     assert_eq!(failed.code, 1);
     assert!(!failed.err.contains("another"), "{}", failed.err);
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_said_not_to_answer() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (folder, url) = (Folder::new(), format!("redis://{}/0", silent.local_addr().unwrap()));
+    let text = format!(
+        "[store]\nurl = \"{url}\"\n[[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://h/v1\"\n\
+         [[models]]\nid = \"m\"\ncontext = 1\ntargets = [{{ provider = \"p\" }}]\n"
+    );
+    std::fs::write(folder.path().join("tollgate.toml"), text).unwrap();
+    let failed = run(folder.path(), &["keys", "list"], &[]);
+    assert_eq!((failed.code, failed.err), (1, format!("tollgate: {url}: no answer in time\n")));
 }
 
 /// Certificate and key of a server, and the authority that vouches for it.

@@ -191,7 +191,7 @@ impl Player<'_> {
                 world.hold_rows = false;
                 return world.settle();
             }
-            ["store-fails"] => return world.notice(Notice::StoreFailed),
+            ["store-fails"] => return world.notice(Notice::StoreFailed("no room".to_string())),
             ["store-recovers"] => return world.notice(Notice::StoreRecovered),
             ["drain"] => return world.signal(),
             ["exit"] if world.exit => {}

@@ -27,6 +27,10 @@ pub enum Way {
 /// Hosts that a shared ledger is configured for.
 pub const HOSTS: u64 = 2;
 
+fn failed() -> Notice {
+    Notice::StoreFailed("it is broken".to_string())
+}
+
 /// Whose lease, and which.
 type Loan = (KeyId, Lease);
 
@@ -143,7 +147,7 @@ impl Ledger {
             return false;
         }
         self.failed = !self.failed;
-        gateway.notice(if self.failed { Notice::StoreFailed } else { Notice::StoreRecovered }, now);
+        gateway.notice(if self.failed { failed() } else { Notice::StoreRecovered }, now);
         self.failed
     }
 
@@ -182,7 +186,7 @@ impl Ledger {
             2 if rng.below(300) == 0 => {
                 self.story.deaths += 1;
                 self.shared.dead = true;
-                gateway.notice(Notice::StoreFailed, now);
+                gateway.notice(failed(), now);
             }
             3 => self.shared.away = true,
             4 => self.shared.slow = true,
@@ -206,7 +210,7 @@ impl Ledger {
         let asks = std::mem::take(&mut self.shared.asks);
         self.answer_none(asks, gateway, now);
         if !std::mem::replace(&mut self.failed, true) {
-            gateway.notice(Notice::StoreFailed, now);
+            gateway.notice(failed(), now);
         }
     }
 

@@ -124,7 +124,7 @@ fn plain(notice: StoreNotice) -> Notice {
     match notice {
         StoreNotice::Keys(keys) => Notice::Keys(keys),
         StoreNotice::Committed { rows } => Notice::Committed(rows),
-        StoreNotice::Failed => Notice::StoreFailed,
+        StoreNotice::Failed(why) => Notice::StoreFailed(why),
         StoreNotice::Recovered => Notice::StoreRecovered,
     }
 }

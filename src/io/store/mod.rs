@@ -38,11 +38,15 @@ pub enum StoreNotice {
         /// How many.
         rows: u64,
     },
-    /// Rows cannot be committed at the moment, or the thread has died. Said once until [`StoreNotice::Recovered`].
-    Failed,
+    /// Rows cannot be committed at the moment, or the thread has died: why. Said once until
+    /// [`StoreNotice::Recovered`].
+    Failed(String),
     /// Committing works again.
     Recovered,
 }
+
+/// What is said of a thread that a bug has ended.
+const DIED: &str = "the thread of the ledger has died";
 
 /// The handing-over end. Dropping it commits what is left and waits for the thread.
 pub struct StoreHandle {
@@ -119,7 +123,7 @@ impl<B: Book, F: Fn(StoreNotice)> Drop for Keeper<B, F> {
     /// A thread that dies is not silent: admission must stop.
     fn drop(&mut self) {
         if std::thread::panicking() {
-            (self.tell)(StoreNotice::Failed);
+            (self.tell)(StoreNotice::Failed(DIED.to_string()));
         }
     }
 }
@@ -168,13 +172,13 @@ impl<B: Book, F: Fn(StoreNotice)> Keeper<B, F> {
         let (mut rest, mut tries) = (rows, 0);
         while !rest.is_empty() {
             let (group, later) = rest.split_at(rest.len().min(limits::ROWS_PER_COMMIT));
-            if self.db.append(group).is_ok() {
+            let Err(error) = self.db.append(group) else {
                 rest = later;
                 self.worked();
                 (self.tell)(StoreNotice::Committed { rows: group.len() as u64 });
                 continue;
-            }
-            self.did_not_work();
+            };
+            self.did_not_work(&error);
             tries += u32::from(lane.is_closed());
             if tries > limits::LAST_COMMITS {
                 break;
@@ -191,9 +195,9 @@ impl<B: Book, F: Fn(StoreNotice)> Keeper<B, F> {
         }
     }
 
-    fn did_not_work(&mut self) {
+    fn did_not_work(&mut self, error: &StoreError) {
         if !std::mem::replace(&mut self.failed, true) {
-            (self.tell)(StoreNotice::Failed);
+            (self.tell)(StoreNotice::Failed(error.to_string()));
         }
     }
 

@@ -144,7 +144,9 @@ impl Remote {
     }
 
     fn failed(&self, error: &redis::RedisError) -> StoreError {
-        StoreError::Shared(self.name.clone(), error.to_string())
+        // The system's own words for it are "resource temporarily unavailable".
+        let why = if error.is_timeout() { "no answer in time".to_string() } else { error.to_string() };
+        StoreError::Shared(self.name.clone(), why)
     }
 
     /// Runs `call` on the connection. After an error nothing is known of the connection, and it is given up.

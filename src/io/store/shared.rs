@@ -11,7 +11,7 @@ use super::super::lane::{Lane, Look, Patience};
 use super::book::StoreError;
 use super::keyform::hex;
 use super::remote::{Command, Done, Holds, Remote, Speaker};
-use super::{Duties, StoreNotice};
+use super::{DIED, Duties, StoreNotice};
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
 use crate::policy::ask::{Answer, Ask, Release, Ruling};
@@ -162,7 +162,7 @@ impl<F: Fn(SharedNotice)> Drop for Keeper<F> {
     /// A thread that dies is not silent: admission must stop.
     fn drop(&mut self) {
         if std::thread::panicking() {
-            (self.tell)(SharedNotice::Store(StoreNotice::Failed));
+            (self.tell)(SharedNotice::Store(StoreNotice::Failed(DIED.to_string())));
         }
     }
 }
@@ -210,7 +210,7 @@ impl<F: Fn(SharedNotice)> Keeper<F> {
             Ok(true) => self.worked(),
             // Resting between two tries; what was asked meanwhile has been answered.
             Ok(false) => {}
-            Err(_) => self.did_not_work(),
+            Err(error) => self.did_not_work(&error),
         }
     }
 
@@ -386,12 +386,12 @@ impl<F: Fn(SharedNotice)> Keeper<F> {
         }
     }
 
-    fn did_not_work(&mut self) {
+    fn did_not_work(&mut self, error: &StoreError) {
         self.announced = false;
         // The ledger may come back without what it had.
         self.seen_version = None;
         if !std::mem::replace(&mut self.failed, true) {
-            (self.tell)(SharedNotice::Store(StoreNotice::Failed));
+            (self.tell)(SharedNotice::Store(StoreNotice::Failed(error.to_string())));
         }
     }
 

@@ -416,7 +416,7 @@ impl<'a> Reader<'a> {
                 let written = self.string(&file)?;
                 let resolved = self.resolve(&written);
                 match (self.source.read)(&resolved.to_string_lossy()) {
-                    Ok(value) => (value, Origin::File(written)),
+                    Ok(value) => (value, Origin::File(resolved.to_string_lossy().into_owned())),
                     Err(error) => {
                         self.error(&file, format!("cannot read `{}`: {error}", resolved.display()));
                         return None;

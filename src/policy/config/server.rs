@@ -340,13 +340,28 @@ pub(super) fn read_store(
     store
 }
 
+/// Whether this follows the scheme of a shared store's URL: `//USER:PASSWORD@HOST:PORT/DB?OPTIONS`. All but the host
+/// may be left out; a fragment, by which some clients leave out the check of certificates, may not be there.
+fn is_shared(rest: &str) -> bool {
+    let Some(rest) = rest.strip_prefix("//") else { return false };
+    let (rest, _) = rest.split_once('?').unwrap_or((rest, ""));
+    let (authority, db) = rest.split_once('/').unwrap_or((rest, ""));
+    let (_, place) = authority.rsplit_once('@').unwrap_or(("", authority));
+    let after_brackets = place.rfind(']').map_or(0, |end| end + 1);
+    let colon = place[after_brackets..].find(':').map(|colon| after_brackets + colon);
+    let (host, port) = colon.map_or((place, None), |colon| (&place[..colon], Some(&place[colon + 1..])));
+    let named = !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._[]:".contains(&b));
+    let reachable = port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port != 0));
+    named && reachable && (db.is_empty() || db.parse::<u16>().is_ok())
+}
+
 fn store_url(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<StoreUrl> {
     let text = reader.string(field)?;
     let known = match text.split_once(':') {
         Some(("sqlite", path)) if !path.is_empty() && path != ":memory:" => {
             Some(StoreUrl::Sqlite(reader.resolve(path)))
         }
-        Some(("redis" | "rediss", rest)) if rest.len() > 2 && rest.starts_with("//") => Some(StoreUrl::Redis(text)),
+        Some(("redis" | "rediss", rest)) if is_shared(rest) => Some(StoreUrl::Redis(text)),
         _ => None,
     };
     if known.is_none() {

@@ -276,7 +276,13 @@ fn the_store_is_sqlite_or_redis_and_paths_are_relative_to_the_file() {
     assert_eq!(url("/etc/tollgate/tollgate.toml", "sqlite:t.db"), StoreUrl::Sqlite("/etc/tollgate/t.db".into()));
     assert_eq!(url("/etc/tollgate/tollgate.toml", "sqlite:/var/t.db"), StoreUrl::Sqlite("/var/t.db".into()));
     assert_eq!(url("t.toml", "rediss://h:6379/0"), StoreUrl::Redis("rediss://h:6379/0".to_string()));
-    for wrong in ["t.db", "sqlite:", "sqlite::memory:", "postgres://h/d", "redis:h", "redis://"] {
+    for right in ["redis://h", "redis://[::1]:6379/0", "redis://u:p@w@h.test/1?protocol=resp3", "redis://:p@127.0.0.1/"]
+    {
+        assert_eq!(url("t.toml", right), StoreUrl::Redis(right.to_string()));
+    }
+    let wrong = ["t.db", "sqlite:", "sqlite::memory:", "postgres://h/d", "redis:h", "redis://", "redis://h/x"];
+    let shared = ["redis://h:port/0", "redis://h:0/0", "redis://:p/w@h/0", "redis://u@/0", "rediss://h/0#insecure"];
+    for wrong in wrong.into_iter().chain(shared) {
         one_error(&with(&format!("[store]\nurl = \"{wrong}\"")), 2, "store.url", "expected \"sqlite:PATH\"");
     }
 }
@@ -658,10 +664,12 @@ fn the_effective_configuration_parses_to_itself_and_shows_no_secret() {
 
 #[test]
 fn a_password_in_a_store_url_is_masked() {
-    for url in ["redis://user:hunter2@h:6379/0", "rediss://:hunter2@h/0", "redis://:hunter2/@h/0"] {
+    for url in ["redis://user:hunter2@h:6379/0", "rediss://:hunter2@h/0", "redis://:hunter@hunter2@h/0"] {
         let printed = effective(&parse(&with(&format!("[store]\nurl = \"{url}\""))).unwrap());
         assert!(!printed.contains("hunter2") && printed.contains("***"), "{url}");
     }
+    let broken = errors(&with("[store]\nurl = \"redis://:hunter2/@h/0\""));
+    assert!(broken.len() == 1 && !broken[0].contains("hunter2"), "{broken:?}");
     let printed = effective(&parse(&with("[store]\nurl = \"redis://h:6379/0\"")).unwrap());
     assert!(printed.contains("redis://h:6379/0"));
 }
