@@ -6,7 +6,7 @@ use super::exchange::{Exchange, Phase as ExchangePhase};
 use super::fault::{Fault, FaultKind};
 use super::relay::{Relay, Step};
 use crate::base::buf::Buf;
-use crate::base::limits::{HIGH_WATER, RELAY_SLICE};
+use crate::base::limits::{ERROR_BODY_WAIT, HIGH_WATER, RELAY_SLICE};
 use crate::base::seam::{Action, Conn, Shut, Side};
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
@@ -163,6 +163,9 @@ impl Gateway {
         }
         match self.open_relay(xid, &head, rx.bytes(), now) {
             Ok(()) => {
+                if self.is_error(xid) {
+                    self.wait_upstream(uid, now.mono.after(ERROR_BODY_WAIT));
+                }
                 let body = rx.bytes().get(head.len as usize..).unwrap_or_default();
                 self.body_bytes(xid, uid, body, now);
             }
@@ -194,6 +197,7 @@ impl Gateway {
             let slice = if slices { &data[..data.len().min(RELAY_SLICE)] } else { data };
             let piece = match upstream.reader.next(slice) {
                 Ok(piece) => piece,
+                Err(_) if self.is_error(xid) => return self.body_ended(xid, uid, now),
                 Err(_) => return self.attempt_failed(xid, Fault::from(FaultKind::BadBody(BAD_CHUNKS)), now),
             };
             if !piece.data.is_empty() {
@@ -216,6 +220,11 @@ impl Gateway {
         if let Some(upstream) = self.upstreams.get_mut(uid) {
             upstream.rx.push(&mut self.pool, rest);
         }
+    }
+
+    /// The answer is an error, known by its status: what becomes of its body changes nothing but its words.
+    fn is_error(&self, xid: Id<Exchange>) -> bool {
+        self.exchanges.get(xid).is_some_and(|ex| matches!(ex.relay, Relay::Error { .. }))
     }
 
     fn body_ended(&mut self, xid: Id<Exchange>, uid: Id<Upstream>, now: Now) {
@@ -293,10 +302,11 @@ impl Gateway {
         // A body that runs to the end of its connection has no proof of its own of being whole, whatever kind of end
         // it is (servers forget close_notify). Its content has: a JSON object, a stream's finish reason.
         let complete = upstream.reader.end().is_ok();
-        let kind = match (head, complete) {
+        let silent = upstream.rx.is_empty() && upstream.interim == 0;
+        let kind = match (head, complete || self.is_error(xid)) {
             (Some(_), true) => return self.body_ended(xid, uid, now),
             (Some(_), false) => FaultKind::Incomplete,
-            (None, _) if upstream.rx.is_empty() && upstream.interim == 0 => FaultKind::Closed,
+            (None, _) if silent => FaultKind::Closed,
             (None, _) => FaultKind::BadHead,
         };
         self.attempt_failed(xid, Fault::from(kind), now);
@@ -367,6 +377,7 @@ impl Gateway {
         }
         let kind = match phase {
             Phase::Dialing => FaultKind::ConnectTimeout,
+            _ if self.is_error(xid) => return self.body_ended(xid, uid, now),
             _ => match self.relay_waited(xid, now) {
                 None => return self.close_upstream(uid),
                 Some(kind) => kind,
