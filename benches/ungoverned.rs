@@ -14,6 +14,7 @@ use tollgate::io::clock::Clock;
 use tollgate::io::listen;
 use tollgate::io::reactor::{Authority, Note, Reactor, Security, Setup};
 use tollgate::io::scribe::Scribe;
+use tollgate::io::signals::Signals;
 use tollgate::io::store::sqlite::{Mode, Sqlite};
 use tollgate::policy::config::{High, StoreUrl};
 
@@ -51,6 +52,7 @@ fn setup(config: &High) -> Setup {
 }
 
 fn main() -> std::io::Result<()> {
+    let signals = Signals::catch()?;
     let path = std::env::args().skip_while(|arg| arg != "--config").nth(1).expect("--config FILE");
     let config = Arc::new(read(Path::new(&path), Secrets::Needed).unwrap());
     listen::raise_descriptor_limit()?;
@@ -79,6 +81,6 @@ fn main() -> std::io::Result<()> {
             }
         }
     });
-    reactor.watch_signals()?;
+    reactor.watch(signals)?;
     reactor.run().map(drop)
 }

@@ -2,7 +2,7 @@
 //! `scripts/release`:
 //!
 //!     cargo run --example generate -- shell FOLDER
-//!     cargo metadata --format-version 1 --filter-platform TARGET | cargo run --example generate -- sbom FILE
+//!     cargo metadata --format-version 1 --features LIST --filter-platform TARGET | cargo run --example generate -- sbom FILE
 
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,21 +37,26 @@ fn shell(folder: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// CycloneDX 1.5: the crates that are linked into the binary, no build or test dependencies.
-fn bill_of_materials(metadata: &Value) -> Result<Value, Box<dyn Error>> {
+/// CycloneDX 1.5: the crates that are linked into the binary, not those that build or test it.
+pub fn bill_of_materials(metadata: &Value) -> Result<Value, Box<dyn Error>> {
     let packages = by_id(&metadata["packages"], "id");
     let nodes = by_id(&metadata["resolve"]["nodes"], "id");
+    let linked_by = |id: &str| linked_by(nodes.get(id).copied(), &packages);
     let root = metadata["resolve"]["root"].as_str().ok_or("no root package")?;
     let (mut linked, mut next) = (BTreeSet::new(), vec![root]);
     while let Some(id) = next.pop() {
         if linked.insert(id) {
-            next.extend(linked_by(nodes.get(id).ok_or("a package that is not resolved")?));
+            next.extend(linked_by(id));
         }
     }
     linked.remove(root);
     let describe = |id: &&str| component(packages[*id]);
     let components: Vec<Value> = linked.iter().map(describe).collect();
-    let depends = |id: &&str| json!({ "ref": id, "dependsOn": linked_by(nodes[*id]) });
+    let name = |id: &str| purl(packages[id]);
+    let depends = |id: &&str| {
+        let on: Vec<String> = linked_by(id).into_iter().map(name).collect();
+        json!({ "ref": name(id), "dependsOn": on })
+    };
     let dependencies: Vec<Value> = linked.iter().chain([&root]).map(depends).collect();
     let mut subject = component(packages[root]);
     subject["type"] = "application".into();
@@ -70,23 +75,29 @@ fn by_id<'a>(list: &'a Value, key: &str) -> BTreeMap<&'a str, &'a Value> {
     entries.filter_map(|entry| Some((entry[key].as_str()?, entry))).collect()
 }
 
-/// The packages that a package links: its ordinary dependencies.
-fn linked_by(node: &Value) -> Vec<&str> {
+/// The packages that a package links: its ordinary dependencies, without those that only the compiler runs.
+fn linked_by<'a>(node: Option<&'a Value>, packages: &BTreeMap<&str, &Value>) -> Vec<&'a str> {
     let ordinary = |dep: &&Value| dep["dep_kinds"].as_array().into_iter().flatten().any(|kind| kind["kind"].is_null());
-    let deps = node["deps"].as_array().into_iter().flatten();
-    deps.filter(ordinary).filter_map(|dep| dep["pkg"].as_str()).collect()
+    let is_macro = |id: &&str| packages.get(id).is_some_and(|package| is_macro(package));
+    let deps = node.and_then(|node| node["deps"].as_array()).into_iter().flatten();
+    deps.filter(ordinary).filter_map(|dep| dep["pkg"].as_str()).filter(|id| !is_macro(id)).collect()
+}
+
+fn is_macro(package: &Value) -> bool {
+    let targets = package["targets"].as_array().into_iter().flatten();
+    let kinds = targets.flat_map(|target| target["kind"].as_array().into_iter().flatten());
+    kinds.filter_map(Value::as_str).any(|kind| kind == "proc-macro")
+}
+
+/// The name of a package everywhere: cargo's own would tell where the sources lay.
+fn purl(package: &Value) -> String {
+    let text = |field: &str| package[field].as_str().unwrap_or_default();
+    format!("pkg:cargo/{}@{}", text("name"), text("version"))
 }
 
 fn component(package: &Value) -> Value {
-    let (name, version) = (&package["name"], &package["version"]);
-    let purl = format!("pkg:cargo/{}@{}", name.as_str().unwrap_or_default(), version.as_str().unwrap_or_default());
-    let mut component = json!({
-        "type": "library",
-        "bom-ref": package["id"],
-        "name": name,
-        "version": version,
-        "purl": purl,
-    });
+    let (name, version, purl) = (&package["name"], &package["version"], purl(package));
+    let mut component = json!({ "type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl });
     if let Some(license) = package["license"].as_str() {
         component["licenses"] = json!([{ "expression": license.replace('/', " OR ") }]);
     }

@@ -3,9 +3,10 @@
 use super::DemoArgs;
 use super::demo_config::demo_text;
 use super::output::Failure;
-use super::serve::{Listeners, serve};
+use super::serve::{Listeners, catch_signals, serve};
 use crate::io::clock;
 use crate::io::listen;
+use crate::io::signals::Signals;
 use crate::io::store::sqlite::{Mode, Sqlite};
 use crate::policy::catalog::Model;
 use crate::policy::config::{High, Source};
@@ -20,7 +21,7 @@ use std::process::ExitCode;
 /// Runs the demo in the foreground until a signal; exit code 0.
 pub fn run(args: &DemoArgs) -> ExitCode {
     let folder = Folder::new().map_err(Failure::failed);
-    let ended = folder.and_then(|folder| demo(args, &folder.0));
+    let ended = catch_signals().and_then(|signals| demo(args, &folder?.0, signals));
     ended.map_or_else(Failure::report, |()| ExitCode::SUCCESS)
 }
 
@@ -46,7 +47,7 @@ impl Drop for Folder {
     }
 }
 
-fn demo(args: &DemoArgs, folder: &Path) -> Result<(), Failure> {
+fn demo(args: &DemoArgs, folder: &Path, signals: Signals) -> Result<(), Failure> {
     let provider = start_provider(args).map_err(Failure::failed)?;
     let (listen, admin) = (free_port(args.listen), free_port(args.admin_listen));
     let (listen, admin) = (listen.map_err(Failure::failed)?, admin.map_err(Failure::failed)?);
@@ -58,7 +59,7 @@ fn demo(args: &DemoArgs, folder: &Path) -> Result<(), Failure> {
     let listeners = Listeners::bind(&config).map_err(Failure::failed)?;
     print_help(listen, &key, &config);
     // The demo is for looking at answers; its log would only stand between them.
-    serve(config, None, listeners, Box::new(std::io::sink())).map_err(Failure::failed)
+    serve(config, None, listeners, signals, Box::new(std::io::sink())).map_err(Failure::failed)
 }
 
 /// The simulated provider, on a thread and a loop of its own; it ends with the process.

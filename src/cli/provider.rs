@@ -3,6 +3,7 @@
 
 use crate::io::listen;
 use crate::io::reactor::{Reactor, Setup};
+use crate::io::signals::Signals;
 use crate::provider::{Provider, Settings};
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -39,7 +40,7 @@ fn serve(args: &ProviderArgs) -> io::Result<()> {
     let listener = listen::bind(args.listen, false)?;
     let addr = listener.local_addr()?;
     let mut reactor = reactor(listener, Settings { pace: args.pace, key: args.key.clone() })?;
-    reactor.watch_signals()?;
+    reactor.watch(Signals::catch()?)?;
     println!("simulated provider on http://{addr} (stats at /stats, last request at /last)");
     io::stdout().flush()?;
     reactor.run().map(drop)

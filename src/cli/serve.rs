@@ -11,6 +11,7 @@ use crate::io::clock::Clock;
 use crate::io::listen;
 use crate::io::reactor::{Note, Reactor};
 use crate::io::scribe::Scribe;
+use crate::io::signals::Signals;
 use crate::io::worker::Worker;
 use crate::policy::config::High;
 use crate::policy::row::Running;
@@ -33,12 +34,19 @@ mod upgrade;
 
 /// Runs the gateway in the foreground. Exit code 0 after a drain, 1 if it could not start.
 pub fn run(args: &ServeArgs) -> ExitCode {
-    let ended = load::find(&args.config).and_then(|path| {
+    let start = || {
+        let signals = catch_signals()?;
+        let path = load::find(&args.config)?;
         let config = load::read(&path, Secrets::Needed).map_err(Failure::Config)?;
         let listeners = Listeners::open(&config).map_err(Failure::failed)?;
-        serve(config, Some(path), listeners, Box::new(std::io::stderr())).map_err(Failure::failed)
-    });
-    ended.map_or_else(Failure::report, |()| ExitCode::SUCCESS)
+        serve(config, Some(path), listeners, signals, Box::new(std::io::stderr())).map_err(Failure::failed)
+    };
+    start().map_or_else(Failure::report, |()| ExitCode::SUCCESS)
+}
+
+/// To be called first: a signal that comes from here on waits for the loop.
+pub(super) fn catch_signals() -> Result<Signals, Failure> {
+    Signals::catch().map_err(|error| Failure::failed(format!("cannot catch signals: {error}")))
 }
 
 /// The sockets a gateway listens on.
@@ -89,6 +97,7 @@ pub(super) fn serve(
     config: High,
     path: Option<PathBuf>,
     mut listeners: Listeners,
+    signals: Signals,
     log: Box<dyn std::io::Write + Send>,
 ) -> Result<(), String> {
     listen::raise_descriptor_limit().map_err(|error| format!("cannot raise the descriptor limit: {error}"))?;
@@ -128,7 +137,7 @@ pub(super) fn serve(
         let safe = younger.follow(reactor.mailbox()).map_err(|error| format!("cannot follow: {error}"))?;
         let _ = helpers.safe.set(safe);
     }
-    reactor.watch_signals().map_err(|error| format!("cannot watch signals: {error}"))?;
+    reactor.watch(signals).map_err(|error| format!("cannot watch signals: {error}"))?;
     crate::io::upgrade::notify_ready();
     let ended = reactor.run().map(drop).map_err(|error| format!("the loop failed: {error}"));
     helpers.finish();

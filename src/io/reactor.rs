@@ -175,10 +175,10 @@ impl<C: Core + 'static> Reactor<C> {
         self.successor = Some(successor);
     }
 
-    /// From now on TERM, INT, HUP and USR2 reach the core as [`Reply::Signal`]. Without this call the process keeps the
-    /// usual behaviour.
-    pub fn watch_signals(&mut self) -> io::Result<()> {
-        self.signals = Some(Signals::watch(self.poll.registry(), SIGNALS)?);
+    /// From now on TERM, INT, HUP and USR2 reach the core as [`Reply::Signal`], those first that came before.
+    pub fn watch(&mut self, mut signals: Signals) -> io::Result<()> {
+        signals.watch(self.poll.registry(), SIGNALS)?;
+        self.signals = Some(signals);
         Ok(())
     }
 

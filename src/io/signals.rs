@@ -1,6 +1,8 @@
 //! Owns the way from a signal to the loop: the handler writes one byte into a socket pair that the poll watches.
+//! Signals are caught before there is a loop, and wait: a process that is starting must not be ended by a request to
+//! reload.
 //!
-//! Called by the reactor. Never acts on a signal itself.
+//! Called by the command line, and by the reactor. Never acts on a signal itself.
 
 use crate::base::seam::Signal;
 use mio::net::UnixStream;
@@ -17,18 +19,18 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Catches TERM, INT, HUP and USR2 for the rest of the process's life. Events carry `tokens` in the order of
-    /// [`Signals::read`]'s `which`.
-    pub fn watch(registry: &Registry, tokens: [Token; KINDS]) -> io::Result<Signals> {
+    /// Catches TERM, INT, HUP and USR2 for the rest of the process's life. They are kept until they are read.
+    pub fn catch() -> io::Result<Signals> {
         let meanings: [(&[i32], Signal); KINDS] =
             [(&[SIGTERM, SIGINT], Signal::Terminate), (&[SIGHUP], Signal::Reload), (&[SIGUSR2], Signal::Upgrade)];
-        let mut pipes = Vec::with_capacity(KINDS);
-        for ((signals, meaning), token) in meanings.into_iter().zip(tokens) {
-            let mut pipe = caught(signals)?;
-            registry.register(&mut pipe, token, Interest::READABLE)?;
-            pipes.push((pipe, meaning));
-        }
-        Ok(Signals { pipes })
+        let pipes = meanings.into_iter().map(|(signals, meaning)| Ok((caught(signals)?, meaning)));
+        Ok(Signals { pipes: pipes.collect::<io::Result<_>>()? })
+    }
+
+    /// Has a poll watch for them. Events carry `tokens` in the order of [`Signals::read`]'s `which`.
+    pub fn watch(&mut self, registry: &Registry, tokens: [Token; KINDS]) -> io::Result<()> {
+        let mut pipes = self.pipes.iter_mut().zip(tokens);
+        pipes.try_for_each(|((pipe, _), token)| registry.register(pipe, token, Interest::READABLE))
     }
 
     /// Empties pipe number `which`; the signal if one has come. Several of a kind count as one.
@@ -65,12 +67,11 @@ mod tests {
         let pipes =
             vec![(caught(&[SIGUSR1]).unwrap(), Signal::Terminate), (caught(&[SIGUSR2]).unwrap(), Signal::Reload)];
         let mut signals = Signals { pipes };
-        for (number, (pipe, _)) in signals.pipes.iter_mut().enumerate() {
-            poll.registry().register(pipe, Token(number), Interest::READABLE).unwrap();
-        }
+        // Before the poll watches: what came then is not lost.
         for _ in 0..3 {
             signal_hook::low_level::raise(SIGUSR2).unwrap();
         }
+        signals.watch(poll.registry(), [Token(0), Token(1), Token(2)]).unwrap();
         let mut events = mio::Events::with_capacity(8);
         poll.poll(&mut events, Some(Duration::from_secs(5))).unwrap();
         assert_eq!(events.iter().map(|event| event.token()).collect::<Vec<_>>(), [Token(1)]);

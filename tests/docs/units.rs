@@ -1,6 +1,11 @@
 //! What a release carries besides the binary.
 
+use serde_json::Value;
 use std::process::Command;
+
+#[allow(dead_code)] // its way of being called
+#[path = "../../scripts/generate.rs"]
+mod generate;
 
 /// systemd's own check, with a program that exists in the place of the installed one.
 #[test]
@@ -40,4 +45,31 @@ fn completions_and_man_pages_come_from_the_definitions() {
         assert!(page.contains(&format!("tollgate\\-{name}(1)")), "{name}: {page}");
         assert!(completion.contains(name));
     }
+}
+
+#[test]
+fn the_bill_of_materials_is_that_of_the_binary_that_is_released() {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let script = std::fs::read_to_string(format!("{root}/scripts/release")).unwrap();
+    let features: Vec<&str> = script
+        .lines()
+        .filter(|line| line.starts_with("cargo build --release") || line.starts_with("cargo metadata"))
+        .map(|line| line.split("--features ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or(""))
+        .collect();
+    assert_eq!(features, ["redis"; 3], "two binaries and the bill");
+    let cargo = std::env::var("CARGO").unwrap_or("cargo".to_string());
+    let args = ["metadata", "--format-version", "1", "--locked", "--offline", "--features", "redis"];
+    let output = Command::new(cargo).current_dir(root).args(args).output().unwrap();
+    let bill = generate::bill_of_materials(&serde_json::from_slice(&output.stdout).unwrap()).unwrap();
+    let names: Vec<&str> = bill["components"].as_array().unwrap().iter().filter_map(|c| c["name"].as_str()).collect();
+    for (name, linked) in [("rustls", true), ("redis", true), ("serde_derive", false), ("tiktoken-rs", false)] {
+        assert_eq!(names.contains(&name), linked, "{name}: {names:?}");
+    }
+    let refs: Vec<&Value> = bill["components"].as_array().unwrap().iter().map(|c| &c["bom-ref"]).collect();
+    for dependency in bill["dependencies"].as_array().unwrap() {
+        for on in dependency["dependsOn"].as_array().unwrap() {
+            assert!(refs.contains(&on), "{on} is no component");
+        }
+    }
+    assert!(!bill.to_string().contains(root), "where it was built is nobody's business");
 }

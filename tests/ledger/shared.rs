@@ -10,9 +10,15 @@ use serde_json::Value;
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{self, Child, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use tollgate::base::time::Unix;
+use tollgate::io::store::remote::{Command, Done, Holds, Remote, Speaker};
+use tollgate::policy::ask::{Ask, Limits, Ruling};
+use tollgate::policy::keys::KeyId;
+use tollgate::policy::meter::{Lease, LimitKind};
+use tollgate::policy::window::window;
 
 /// A server of the test's own.
 pub struct Server {
@@ -30,7 +36,8 @@ impl Server {
     }
 
     fn with(args: &[&str]) -> Option<Server> {
-        let exists = |program: &&&str| Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok();
+        let exists =
+            |program: &&&str| process::Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok();
         let Some(program) = ["redis-server", "valkey-server"].iter().find(exists) else {
             eprintln!("skipped: neither redis-server nor valkey-server is installed");
             return None;
@@ -44,7 +51,7 @@ impl Server {
 
     /// Starts the process, again after [`Server::kill`].
     pub fn run(&mut self) {
-        let mut command = Command::new(self.program);
+        let mut command = process::Command::new(self.program);
         command.args(["--bind", "127.0.0.1", "--save", "", "--port", &self.port.to_string(), "--dir"]);
         command.arg(self.folder.path()).args(&self.args).stdin(Stdio::null());
         let log = File::options().create(true).append(true).open(self.folder.path().join("server.log")).unwrap();
@@ -59,7 +66,7 @@ impl Server {
 
     fn signal(&self, name: &str) {
         let id = self.child.as_ref().unwrap().id();
-        assert!(Command::new("sh").args(["-c", &format!("kill -{name} {id}")]).status().unwrap().success());
+        assert!(process::Command::new("sh").args(["-c", &format!("kill -{name} {id}")]).status().unwrap().success());
     }
 
     /// kill -9.
@@ -399,6 +406,32 @@ fn a_server_without_an_append_only_file_is_warned_of_and_a_password_is_neither_n
     let failed = gone.command(&["keys", "list", "--config", "wrong.toml"]);
     assert_eq!(failed.code, 1);
     assert!(!failed.err.contains("another"), "{}", failed.err);
+}
+
+/// Clocks two hours apart either way: windows are a host's own, but how long they are kept is not.
+#[test]
+fn a_host_whose_clock_is_not_the_servers_is_held_to_its_limits() {
+    let Some(server) = Server::start() else { return };
+    let mut remote = Remote::new(&server.url(), None, "the server".to_owned()).unwrap();
+    remote.connect().unwrap();
+    let speaker = Speaker { host: "host".to_owned(), writer: "writer".to_owned() };
+    remote.announce(&speaker, "", &Holds::new()).unwrap();
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64;
+    let key = KeyId::parse("0123456789ab").unwrap();
+    for moment in [now - 7_200_000, now, now + 7_200_000].map(Unix) {
+        let bounds = |length| window(moment, Duration::from_secs(length));
+        let lease = Lease { window: bounds(60), period: bounds(86_400), reserved: 1, shared: false };
+        let limits = Some(Limits { requests: 3, ..Limits::default() });
+        let ask = Ask { number: (0, 0), key, lease, limits };
+        let mut rulings = Vec::new();
+        for _ in 0..5 {
+            let done = remote.send(&speaker, &[Command::Ask(&ask)]).unwrap();
+            let [Done::Answer(answer)] = &done[..] else { panic!("{done:?}") };
+            rulings.push(answer.ruling);
+        }
+        let refused = Ruling::Refused(LimitKind::Requests);
+        assert_eq!(rulings, [Ruling::Admitted, Ruling::Admitted, Ruling::Admitted, refused, refused]);
+    }
 }
 
 #[test]

@@ -251,7 +251,7 @@ impl Remote {
         let mut cmd = self.script(ANNOUNCE, &[named("wins")]);
         cmd.arg(PREFIX).arg(&speaker.host).arg(old).arg(limits::LEASE.as_millis() as u64);
         for ((key, window, period), (reserved, count)) in holds {
-            cmd.arg(key.as_str()).arg(window_part(*window)).arg(forgotten(*window)).arg(period.0.0);
+            cmd.arg(key.as_str()).arg(window_part(*window)).arg(kept(*window)).arg(period.0.0);
             cmd.arg(*reserved).arg(*count);
         }
         self.run(|connection| cmd.query(connection))
@@ -272,13 +272,13 @@ impl Remote {
 
     /// Sends commands in one go and gives what became of each. After an error nothing is known of any of them: rows
     /// are sent again under the same number, everything else was held under a name that is given up.
-    pub fn send(&mut self, speaker: &Speaker, now: Unix, commands: &[Command<'_>]) -> Result<Vec<Done>, StoreError> {
+    pub fn send(&mut self, speaker: &Speaker, commands: &[Command<'_>]) -> Result<Vec<Done>, StoreError> {
         let mut pipe = Pipeline::with_capacity(commands.len());
         for command in commands {
             pipe.add_command(match command {
                 Command::Ask(ask) => self.ask_command(speaker, ask),
                 Command::Release(releases) => self.release_command(speaker, releases),
-                Command::Rows(number, rows) => self.rows_command(speaker, now, *number, rows),
+                Command::Rows(number, rows) => self.rows_command(speaker, *number, rows),
             });
         }
         let answers: Vec<Value> = self.run(|connection| pipe.query(connection))?;
@@ -307,7 +307,7 @@ impl Remote {
         let first = lease.period.0.0 / DAY_MS;
         cmd.arg(&speaker.host).arg(format!("{PREFIX}host:")).arg(lease.reserved);
         cmd.arg(limits.tokens).arg(limits.requests).arg(limits.tokens_per_window).arg(limits.concurrency);
-        cmd.arg(forgotten(lease.window)).arg(lease.period.0.0).arg(first);
+        cmd.arg(kept(lease.window)).arg(lease.period.0.0).arg(first);
         cmd.arg((lease.period.1.0 / DAY_MS).saturating_sub(first).clamp(1, 31)).arg(u8::from(ask.limits.is_some()));
         cmd
     }
@@ -321,14 +321,14 @@ impl Remote {
         cmd
     }
 
-    fn rows_command(&self, speaker: &Speaker, now: Unix, number: u64, rows: &[Row]) -> Cmd {
+    fn rows_command(&self, speaker: &Speaker, number: u64, rows: &[Row]) -> Cmd {
         let keys = [format!("{PREFIX}seq:{}", speaker.writer), named("rows"), named("days"), named("wins")];
         let mut cmd = self.script(APPEND, &keys);
-        cmd.arg(PREFIX).arg(number).arg(&speaker.host).arg(now.0);
+        cmd.arg(PREFIX).arg(number).arg(&speaker.host);
         for row in rows {
             let (sums, Lease { window, period, reserved, shared }) = (sums_of(row), row.lease);
             cmd.arg(row_text(row)).arg(row.key.as_str()).arg(row.admitted.0 / DAY_MS).arg(place_text(row));
-            cmd.arg(&sums[..]).arg(sums[1..5].iter().sum::<u64>()).arg(window_part(window)).arg(forgotten(window));
+            cmd.arg(&sums[..]).arg(sums[1..5].iter().sum::<u64>()).arg(window_part(window)).arg(kept(window));
             cmd.arg(period.0.0).arg(reserved).arg(u8::from(shared));
         }
         cmd
@@ -383,9 +383,10 @@ fn window_part((start, end): (Unix, Unix)) -> String {
     format!("{}:{}", start.0, end.0)
 }
 
-/// When the counts of a window may be forgotten: nothing that was admitted in it runs any more, or hardly.
-fn forgotten((_, end): (Unix, Unix)) -> u64 {
-    end.0.saturating_add(limits::WINDOW_KEPT.as_millis() as u64)
+/// How long the counts of a window are kept once they are written, in milliseconds: until nothing that was admitted in
+/// it runs any more, or hardly.
+fn kept((start, end): (Unix, Unix)) -> u64 {
+    end.0.saturating_sub(start.0).saturating_add(limits::WINDOW_KEPT.as_millis() as u64)
 }
 
 fn integer(value: &Value) -> Option<u64> {

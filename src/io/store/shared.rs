@@ -269,7 +269,7 @@ impl<F: Fn(SharedNotice)> Keeper<F> {
                 return Ok(());
             }
             let sent = commands.iter().filter(|command| matches!(command, Command::Rows(..))).count();
-            match self.remote.send(&self.speaker, clock::unix(), &commands) {
+            match self.remote.send(&self.speaker, &commands) {
                 Ok(done) => {
                     rest = later;
                     releases.iter().for_each(|release| self.give_back(&release.key, &release.lease));

@@ -142,10 +142,11 @@ pub(super) fn read_server(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Rea
 /// The keys of `[server]` that say who may come in, and where.
 fn read_listeners(reader: &mut Reader<'_>, s: &mut Section<'_>, server: &mut Server) {
     if let Some(field) = s.take("listen") {
+        let at = field.start();
         let fields = if field.is_array() { reader.items(field, LISTENERS_MAX) } else { vec![field] };
         let listen: Vec<SocketAddr> = fields.iter().filter_map(|field| address(reader, field)).collect();
         if fields.is_empty() {
-            reader.report(s.start(), s.path_of("listen"), "expected at least one address");
+            reader.report(at, s.path_of("listen"), "expected at least one address");
         }
         for (index, field) in fields.iter().enumerate().skip(1) {
             if listen.get(index).is_some_and(|at| at.port() != 0 && listen[..index].contains(at)) {

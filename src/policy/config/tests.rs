@@ -210,7 +210,7 @@ fn unknown_keys_are_errors_everywhere_with_a_hint_where_one_is_near() {
 fn listeners_are_an_address_or_a_list() {
     let high = parse(&with("[server]\nlisten = [\"127.0.0.1:1\", \"[::]:2\"]")).unwrap();
     assert_eq!(high.server.listen.len(), 2);
-    one_error(&with("[server]\nlisten = []"), 1, "server.listen", "at least one");
+    one_error(&with("[server]\nlisten = []"), 2, "server.listen", "at least one");
     one_error(&with("[server]\nlisten = [\"[::1]:1\", \"here\"]"), 2, "server.listen[1]", "address with a port");
     one_error(&with("[server]\nlisten = 8080"), 2, "server.listen", "expected a string, found integer");
     one_error(&with("[server]\nlisten = [\"[::1]:1\", \"[::1]:1\"]"), 2, "server.listen[1]", "twice");

@@ -1,7 +1,7 @@
 -- Admits one request or says which limit stands against it; atomic, like every script.
 -- KEYS: 1 what hosts hold of this key, 2 its tokens by day, 3 its window, 4 all windows by expiry
 -- ARGV: 1 host, 2 prefix of host leases, 3 tokens to reserve, 4 tokens per period, 5 requests per window,
---       6 tokens per window, 7 requests at once, 8 when the window's counts may be forgotten (ms),
+--       6 tokens per window, 7 requests at once, 8 how long the window's counts are kept from now on (ms),
 --       9 start of the period (ms), 10 its first day, 11 its days, 12 "1" to admit, "0" to look
 -- Returns: ruling (0 admitted, 1 period, 2 requests, 3 window, 4 at once, 5 looked, 9 the host's lease has ended),
 --          requests in the window, tokens in the window, tokens in the period
@@ -75,8 +75,10 @@ else
     requests = redis.call('HINCRBY', KEYS[3], 'q', 1)
     redis.call('HINCRBY', KEYS[3], 'r:' .. host, ARGV[3])
     if requests == 1 then
-        redis.call('PEXPIREAT', KEYS[3], ARGV[8])
-        redis.call('ZADD', KEYS[4], ARGV[8], KEYS[3])
+        -- By this server's clock alone: one that a host has set differently must not make it forget.
+        local clock = redis.call('TIME')
+        redis.call('PEXPIRE', KEYS[3], ARGV[8])
+        redis.call('ZADD', KEYS[4], clock[1] * 1000 + ARGV[8], KEYS[3])
     end
 end
 return { ruling, requests, used, spent }

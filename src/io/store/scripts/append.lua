@@ -1,15 +1,16 @@
 -- Appends a batch of rows, adds them to every sum and gives their leases back: all of it once, however often it is
 -- sent, for a batch has a number.
 -- KEYS: 1 number of the writer's last batch, 2 rows, 3 days, 4 all windows by expiry
--- ARGV: 1 prefix, 2 number of the batch, 3 host, 4 now (ms), then for each row: the row as JSON, key, day, key, model
---       and target as JSON, six sums, tokens, "<start>:<end>" of the window, when its counts may be forgotten (ms),
---       start of the period (ms), tokens reserved, "1" if a lease was lent and "0" if the host admitted it alone
+-- ARGV: 1 prefix, 2 number of the batch, 3 host, then for each row: the row as JSON, key, day, key, model and target
+--       as JSON, six sums, tokens, "<start>:<end>" of the window, how long its counts are kept from now on (ms), start
+--       of the period (ms), tokens reserved, "1" if a lease was lent and "0" if the host admitted it alone
 -- Returns: 1 done, 0 done but the host's lease has ended, 2 was done before
 local prefix, number, host = ARGV[1], ARGV[2], ARGV[3]
 if tonumber(redis.call('GET', KEYS[1]) or '0') >= tonumber(number) then
     return 2
 end
 local lives = redis.call('EXISTS', prefix .. 'host:' .. host)
+local now = redis.call('TIME')[1] * 1000
 
 local function less(hash, field, amount)
     if amount ~= '0' and redis.call('HINCRBY', hash, field, '-' .. amount) <= 0 then
@@ -17,7 +18,7 @@ local function less(hash, field, amount)
     end
 end
 
-for at = 5, #ARGV, 16 do
+for at = 4, #ARGV, 16 do
     local key, day, place, tokens = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 10]
     redis.call('XADD', KEYS[2], '*', 'row', ARGV[at])
     for n = 0, 5 do
@@ -32,8 +33,8 @@ for at = 5, #ARGV, 16 do
     if ARGV[at + 15] == '0' then
         redis.call('HINCRBY', window, 'q', 1)
         redis.call('HINCRBY', window, 't', tokens)
-        redis.call('ZADD', KEYS[4], ARGV[at + 12], window)
-        redis.call('PEXPIREAT', window, ARGV[at + 12])
+        redis.call('ZADD', KEYS[4], now + ARGV[at + 12], window)
+        redis.call('PEXPIRE', window, ARGV[at + 12])
     else
         local open = redis.call('EXISTS', window) == 1
         if open then
@@ -49,6 +50,6 @@ for at = 5, #ARGV, 16 do
         end
     end
 end
-redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', ARGV[4])
+redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', now)
 redis.call('SET', KEYS[1], number, 'EX', 604800)
 return lives
