@@ -173,9 +173,8 @@ fn show_once(record: &KeyRecord, text: String, json: bool, high: &High, now: Uni
         true => print_json(&Fresh { key: text, record: Line::new(record, high, now) }),
         false => print(&format!("{text}\n")),
     };
-    shown.map_err(|failure| {
+    shown.inspect_err(|_| {
         remark(&format!("the secret of key {} is lost, though it is valid: rotate it, or revoke the key", record.id));
-        failure
     })
 }
 
