@@ -14,6 +14,7 @@ use tollgate::io::clock::Clock;
 use tollgate::io::listen;
 use tollgate::io::reactor::{Authority, Note, Reactor, Security, Setup};
 use tollgate::io::scribe::Scribe;
+use tollgate::io::signals::Signals;
 use tollgate::io::store::sqlite::{Mode, Sqlite};
 use tollgate::policy::config::{High, StoreUrl};
 
@@ -79,6 +80,6 @@ fn main() -> std::io::Result<()> {
             }
         }
     });
-    reactor.watch_signals()?;
+    reactor.watch(Signals::catch()?)?;
     reactor.run().map(drop)
 }
