@@ -52,6 +52,7 @@ fn setup(config: &High) -> Setup {
 }
 
 fn main() -> std::io::Result<()> {
+    let signals = Signals::catch()?;
     let path = std::env::args().skip_while(|arg| arg != "--config").nth(1).expect("--config FILE");
     let config = Arc::new(read(Path::new(&path), Secrets::Needed).unwrap());
     listen::raise_descriptor_limit()?;
@@ -80,6 +81,6 @@ fn main() -> std::io::Result<()> {
             }
         }
     });
-    reactor.watch(Signals::catch()?)?;
+    reactor.watch(signals)?;
     reactor.run().map(drop)
 }

@@ -11,6 +11,8 @@ mod docs {
     #[path = "../edge/rig.rs"]
     #[allow(dead_code)]
     mod rig;
+    #[path = "../support/room.rs"]
+    mod room;
     mod units;
     mod walk;
 }

@@ -76,8 +76,8 @@ pub enum Action {
     /// Start the program anew with the listening sockets inherited, beside this process. Whoever does so answers by a
     /// notice.
     StartSuccessor,
-    /// Close the listening sockets: draining has begun.
-    StopAccepting,
+    /// Close the first so many listening sockets: draining has begun.
+    StopAccepting(usize),
     /// Nothing is left to do: leave the loop.
     Exit,
 }

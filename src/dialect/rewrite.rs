@@ -12,7 +12,7 @@ use crate::wire::{Shape, Span};
 pub struct Rewrite<'a> {
     /// The model's name at the upstream.
     pub model: &'a str,
-    /// Ask a chat stream for its usage.
+    /// Ask a chat stream for its usage. Where that is not understood, a client's own demand is left out too.
     pub ask_usage: bool,
     /// Forward members outside the tables too (but for the deny list).
     pub forward_unknown: bool,
@@ -124,6 +124,7 @@ fn fate(shape: Shape, body: &[u8], member: &Member, with: &Rewrite<'_>, ask: boo
         Name::Model => Fate::Model,
         _ if with.drop_params.iter().any(|name| eq_unescaped(key, name)) => Fate::Drop,
         Name::N if shape == Shape::Chat && !value.is_null() && value.bytes() != b"1" => Fate::One,
+        Name::StreamOptions if !with.ask_usage && shape == Shape::Chat => Fate::Drop,
         Name::StreamOptions if ask => {
             let mut asking = value.members().filter(|(key, _)| eq_unescaped(key, "include_usage"));
             let plain = asking.next().is_some_and(|(_, value)| value.bool() == Some(true)) && asking.next().is_none();

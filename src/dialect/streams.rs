@@ -9,7 +9,7 @@ mod chat_writer;
 mod messages_reader;
 mod messages_writer;
 
-pub(super) use chat_writer::write_usage as write_chat_usage;
+pub(super) use chat_writer::{write_usage as write_chat_usage, write_usage_chunk};
 pub(super) use messages_writer::write_usage as write_messages_usage;
 
 use super::delta::{Delta, Sink, StopReason};

@@ -86,6 +86,8 @@ struct Relay {
     mould: Mould,
     /// Part of an answer has come.
     begun: bool,
+    /// What a chat stream's chunks say of when they were made.
+    created: Option<u64>,
     finish_seen: bool,
     finished: bool,
 }
@@ -94,7 +96,17 @@ impl Relay {
     fn new(shape: Shape, show_usage: bool) -> Relay {
         let (reported, relayed) = (Reported::default(), Estimator::new());
         let mould = Mould::default();
-        Relay { shape, show_usage, reported, relayed, mould, begun: false, finish_seen: false, finished: false }
+        Relay {
+            shape,
+            show_usage,
+            reported,
+            relayed,
+            mould,
+            begun: false,
+            created: None,
+            finish_seen: false,
+            finished: false,
+        }
     }
 }
 

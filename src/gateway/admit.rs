@@ -81,6 +81,8 @@ pub(crate) struct Court<'a> {
 pub(crate) struct Finding {
     /// The endpoint, once known; its shape is the shape of an error.
     pub(crate) endpoint: Option<Endpoint>,
+    /// Nothing is there, but it would lie below `/v1/messages`: whoever asks speaks that shape.
+    below_messages: bool,
     /// The caller, once known.
     pub(crate) key: Option<KeyIx>,
 }
@@ -91,6 +93,7 @@ impl Finding {
         match self.endpoint {
             Some(Endpoint::Generate(shape)) => Some(shape),
             Some(Endpoint::CountTokens) => Some(Shape::Messages),
+            None if self.below_messages => Some(Shape::Messages),
             _ => None,
         }
     }
@@ -117,6 +120,7 @@ pub(crate) fn judge_head(
     };
     let found = endpoint_of(inside, head, bytes);
     finding.endpoint = found;
+    finding.below_messages = found.is_none() && inside.starts_with(b"/messages/");
     let key = authenticate(head, bytes, found, court)?;
     finding.key = Some(key);
     let endpoint = found.ok_or_else(Refusal::no_path)?;

@@ -220,6 +220,9 @@ impl Gateway {
             Phase::Body => !client.inbound.body_progress().1,
             _ => false,
         };
+        if !unread {
+            return if keep { Next::KeepAlive } else { Next::Close };
+        }
         let missing = match head.framing {
             Framing::Length(n) if n <= DRAIN_BODY_MAX && head.expect == Expect::None => {
                 let (payload, _) = client.inbound.body_progress();
@@ -228,12 +231,11 @@ impl Gateway {
             }
             _ => None,
         };
-        match (keep, unread, missing) {
-            (true, false, _) => Next::KeepAlive,
-            (true, true, Some(_)) => Next::Discard,
-            (false, false, _) | (false, true, Some(0)) => Next::Close,
-            (false, true, Some(missing)) => Next::Linger(Rest::Body(missing)),
-            (_, true, None) => Next::Linger(Rest::Unknown(LINGER_BYTES_MAX)),
+        match (keep, missing) {
+            (true, Some(_)) => Next::Discard,
+            (false, Some(0)) => Next::Close,
+            (false, Some(missing)) => Next::Linger(Rest::Body(missing)),
+            (_, None) => Next::Linger(Rest::Unknown(LINGER_BYTES_MAX)),
         }
     }
 
@@ -418,7 +420,16 @@ impl Gateway {
 
     /// Draining: what is idle is closed, once what was on its way has had a moment to arrive.
     pub(crate) fn close_idle_clients(&mut self) {
-        let ids: Vec<Id<Client>> = self.clients.iter().filter(|(_, c)| c.is_idle()).map(|(id, _)| id).collect();
+        let idle = self.clients.iter().filter(|(_, client)| client.is_idle() && !client.admin);
+        let ids: Vec<Id<Client>> = idle.map(|(id, _)| id).collect();
+        for id in ids {
+            self.close_client(id, Shut::Clean);
+        }
+    }
+
+    /// Nobody is left but who asks for our health: that one need not be waited for.
+    pub(crate) fn close_all_clients(&mut self) {
+        let ids: Vec<Id<Client>> = self.clients.iter().map(|(id, _)| id).collect();
         for id in ids {
             self.close_client(id, Shut::Clean);
         }

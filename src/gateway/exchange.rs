@@ -552,7 +552,7 @@ impl Gateway {
         } else if ex.deadline <= now.mono {
             self.attempt_failed(xid, Fault::from(FaultKind::RequestTimeout), now);
         } else if ex.naming <= now.mono {
-            self.attempt_failed(xid, Fault::from(FaultKind::Name), now);
+            self.attempt_failed(xid, Fault::from(FaultKind::ConnectTimeout), now);
         } else if ex.beat <= now.mono {
             self.heartbeat(xid, now);
         }

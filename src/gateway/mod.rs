@@ -221,7 +221,11 @@ impl Gateway {
     fn begin_drain(&mut self, now: Now) {
         let until = now.mono.after(self.config.server.drain_timeout);
         match &mut self.draining {
-            None => self.drain_until(now.mono.after(DRAIN_IDLE_GRACE).min(until), until, now),
+            None => {
+                // Who asks for our health shall hear that we are leaving, as long as we are here.
+                self.actions.push(Action::StopAccepting(self.client_listeners));
+                self.drain_until(now.mono.after(DRAIN_IDLE_GRACE).min(until), until, now);
+            }
             // A process that hands over has no bound of its own.
             Some(drain) => drain.until = drain.until.min(until),
         }
@@ -229,7 +233,6 @@ impl Gateway {
 
     fn drain_until(&mut self, idle_after: Mono, until: Mono, now: Now) {
         self.draining = Some(Drain { idle_after, until, over: false });
-        self.actions.push(Action::StopAccepting);
         for upstream in self.idle.drain() {
             self.close_upstream(upstream);
         }
@@ -247,7 +250,8 @@ impl Gateway {
             self.close_idle_clients();
         }
         let is_over = self.draining.is_some_and(|drain| drain.over);
-        if self.clients.is_empty() && (is_over || !self.is_needed()) {
+        if self.doors.clients() == 0 && (is_over || !self.is_needed()) {
+            self.close_all_clients();
             self.actions.push(Action::Exit);
         }
     }
@@ -268,7 +272,7 @@ impl Gateway {
     /// When stopping goes on by itself. Once everything has been told to end, the connections' own deadlines do.
     fn drain_deadline(&self) -> Option<Mono> {
         let drain = self.draining.filter(|drain| !drain.over)?;
-        let idle = self.clients.iter().any(|(_, client)| client.is_idle());
+        let idle = self.clients.iter().any(|(_, client)| client.is_idle() && !client.admin);
         Some(if idle { drain.idle_after } else { drain.until })
     }
 }

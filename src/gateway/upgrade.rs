@@ -80,6 +80,8 @@ impl Gateway {
             return;
         }
         self.handover = Handover::Quieting { after: now.mono, until: now.mono.after(QUIET_WAIT) };
+        // All of them: the successor answers for our health from here on.
+        self.actions.push(Action::StopAccepting(usize::MAX));
         // Streams end in their own time; TERM still bounds it.
         self.drain_until(now.mono.after(DRAIN_IDLE_GRACE), Mono::NEVER, now);
     }

@@ -37,7 +37,8 @@ struct Door {
 
 /// The listening sockets of one reactor.
 pub struct Listeners {
-    doors: Vec<Door>,
+    /// By number; those that have been closed are gone.
+    doors: Vec<Option<Door>>,
     /// Until then no door is tried. Passed moments mean that all is well.
     rest_until: Mono,
 }
@@ -60,24 +61,24 @@ impl Listeners {
             SockRef::from(&socket).set_tcp_nodelay(true)?;
             let mut listener = mio::net::TcpListener::from_std(socket);
             registry.register(&mut listener, token(number), Interest::READABLE)?;
-            doors.push(Door { listener, ready: false });
+            doors.push(Some(Door { listener, ready: false }));
         }
         Ok(Listeners { doors, rest_until: Mono(0) })
     }
 
     /// An event came for listener `number`.
     pub fn mark(&mut self, number: usize) {
-        if let Some(door) = self.doors.get_mut(number) {
+        if let Some(Some(door)) = self.doors.get_mut(number) {
             door.ready = true;
         }
     }
 
-    /// Number of listening sockets.
+    /// Number of listening sockets, those that have been closed included.
     pub fn len(&self) -> usize {
         self.doors.len()
     }
 
-    /// True when none is open, for instance after draining has begun.
+    /// True when there never was one.
     pub fn is_empty(&self) -> bool {
         self.doors.is_empty()
     }
@@ -85,7 +86,7 @@ impl Listeners {
     /// The next connection of listener `number`. An error that belongs to one connection skips it; any other error
     /// (above all EMFILE) sends all doors to rest for `limits::ACCEPT_PAUSE`, because it would come again at once.
     pub fn accept(&mut self, number: usize, now: Mono) -> Arrival {
-        let Some(door) = self.doors.get_mut(number) else { return Arrival::Nobody };
+        let Some(Some(door)) = self.doors.get_mut(number) else { return Arrival::Nobody };
         if !door.ready || now < self.rest_until {
             return Arrival::Nobody;
         }
@@ -110,22 +111,22 @@ impl Listeners {
 
     /// When a door has to be tried again although no event will say so; `open` says which ones may be.
     pub fn due(&self, open: impl Fn(usize) -> bool) -> Option<Mono> {
-        self.doors.iter().enumerate().any(|(number, door)| door.ready && open(number)).then_some(self.rest_until)
+        let waits = |door: &Option<Door>| door.as_ref().is_some_and(|door| door.ready);
+        self.doors.iter().enumerate().any(|(number, door)| waits(door) && open(number)).then_some(self.rest_until)
     }
 
-    /// Closes all of them. A successor may hold the same sockets open, so the poll has to be told: it would go on
-    /// raising events for them.
-    pub fn close(&mut self, registry: &Registry) {
-        for door in &mut self.doors {
+    /// Closes the `first` of them. A successor may hold the same sockets open, so the poll has to be told: it would go
+    /// on raising events for them.
+    pub fn close(&mut self, first: usize, registry: &Registry) {
+        for mut door in self.doors.iter_mut().take(first).filter_map(Option::take) {
             // It was registered when it was opened, and is gone from here on in any case.
             let _ = registry.deregister(&mut door.listener);
         }
-        self.doors.clear();
     }
 
     /// The same sockets once more, for another process, in their order.
     pub fn duplicates(&self) -> io::Result<Vec<OwnedFd>> {
-        self.doors.iter().map(|door| door.listener.as_fd().try_clone_to_owned()).collect()
+        self.doors.iter().flatten().map(|door| door.listener.as_fd().try_clone_to_owned()).collect()
     }
 }
 

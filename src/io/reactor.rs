@@ -4,13 +4,13 @@
 //! connection at most `limits::IO_SLICE` bytes in) → deadlines → rounds of {write what is unsent, perform actions,
 //! tell their answers} → hand the orders over. No work is done inside an event.
 //!
-//! **Ends.** A core hears `closed(Fin)` at most once for a connection, and may still write to it; it ends its own half
-//! with [`Action::Finish`] if it likes, and the connection with [`Action::Close`]. It hears `closed(Broken)` at most
-//! once, also after a Fin; the socket is gone then, and a later `Close` for it does no harm. When the peer has ended
-//! while `wants_read` is false, bytes may lie before the end. If there are none the core is told. If there are, an
-//! upstream's are an answer: they wait until they are wanted, and the end after them. A client's are not worth waiting
-//! for: whoever ends its half while a request is in flight has left (contract section 4), so the core is told at once
-//! and those bytes are never read.
+//! **Ends.** A core hears `closed(Fin)` at most once for a connection, and may still write to it; it ends its own
+//! half with [`Action::Finish`] if it likes, and the connection with [`Action::Close`]. It hears `closed(Broken)` at
+//! most once, also after a Fin; the socket is gone then, and a later `Close` for it does no harm. When the peer has
+//! ended while `wants_read` is false, bytes may lie before the end. If there are none the core is told. If there are,
+//! an upstream's are an answer: they wait until they are wanted, and the end after them. A client's are not worth
+//! waiting for: whoever ends its half while a request is in flight has left (contract section 4), so the core is told
+//! at once and those bytes are never read.
 //!
 //! **A write that fails** does not end the connection by itself: a server that refuses a request early answers,
 //! closes and thereby resets us, and its answer lies before the reset. What is there is read first.
@@ -524,7 +524,7 @@ impl<C: Core + 'static> Reactor<C> {
                 Action::Finish(conn) => self.finish(conn),
                 Action::Close { conn, shut } => self.close(conn, shut),
                 Action::Resolve { host, port } => self.resolve(host, port),
-                Action::StopAccepting => self.listeners.close(self.poll.registry()),
+                Action::StopAccepting(first) => self.listeners.close(first, self.poll.registry()),
                 Action::StartSuccessor => self.start_successor(),
                 Action::Exit => self.leaving = true,
             }

@@ -175,7 +175,7 @@ impl Core for Provider {
 
     fn reply(&mut self, reply: Reply, _: Now) {
         if reply == Reply::Signal(Signal::Terminate) {
-            self.actions.extend([Action::StopAccepting, Action::Exit]);
+            self.actions.extend([Action::StopAccepting(usize::MAX), Action::Exit]);
         }
     }
 

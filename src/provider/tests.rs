@@ -483,5 +483,5 @@ fn an_old_client_gets_a_body_that_ends_with_the_connection() {
 fn terminate_leaves() {
     let mut provider = Provider::new(Settings::default());
     provider.reply(Reply::Signal(Signal::Terminate), Now::default());
-    assert_eq!(provider.actions(), &[Action::StopAccepting, Action::Exit]);
+    assert_eq!(provider.actions(), &[Action::StopAccepting(usize::MAX), Action::Exit]);
 }

@@ -414,7 +414,7 @@ impl World {
             Action::Dial { conn, .. } => self.dialing.push(conn),
             Action::Resolve { host, port } => self.asked.push((host, port)),
             Action::StartSuccessor => self.succeeding = true,
-            Action::StopAccepting | Action::Finish(_) => {}
+            Action::StopAccepting(_) | Action::Finish(_) => {}
             Action::Exit => self.exit = true,
             Action::Close { conn, .. } => {
                 let before = self.clients.len() + self.providers.len() + self.dialing.len();

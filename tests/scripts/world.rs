@@ -247,7 +247,7 @@ impl World {
                     end.waiting.clear();
                 }
                 Action::Resolve { host, port } => self.asked.push((host, port)),
-                Action::StopAccepting => self.accepting = false,
+                Action::StopAccepting(_) => self.accepting = false,
                 Action::Exit => self.exit = true,
                 Action::StartSuccessor => return Err("a script cannot start a successor".to_string()),
             }

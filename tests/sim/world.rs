@@ -352,7 +352,7 @@ impl World {
         match action {
             Action::Dial { conn, addr, .. } => self.dialing.push((conn, addr.ip().to_string() == "10.0.0.2")),
             Action::Resolve { host, port } => self.asked.push((host, port)),
-            Action::StopAccepting => self.draining = true,
+            Action::StopAccepting(_) => self.draining = true,
             Action::StartSuccessor => return Err("nobody has asked for a successor".to_string()),
             Action::Exit => self.exit = true,
             Action::Finish(conn) => {

@@ -131,6 +131,8 @@ fn usage_is_asked_of_every_chat_stream_and_other_options_are_kept() {
     let with = Rewrite { ask_usage: false, ..PLAIN };
     let stream = format!("{{\"model\":\"gpt-x\",\"stream\":true,{MESSAGES}}}");
     assert_eq!(Case { shape: Shape::Chat, with }.run(&stream), stream);
+    let asking = stream.replacen('{', "{\"stream_options\":{\"include_usage\":true},", 1);
+    assert_eq!(Case { shape: Shape::Chat, with }.run(&asking), stream, "nor by a client");
     let body = format!("{{\"model\":\"gpt-x\",\"stream\":true,\"max_tokens\":1,{MESSAGES}}}");
     assert_eq!(messages(&body), body);
 }

@@ -113,27 +113,13 @@ impl ChatWriter {
     fn end(&mut self, heard: &Heard, me: &Me<'_>, out: &mut Vec<u8>) {
         self.stop(StopReason::Unknown, me, out);
         if self.show_usage {
-            self.head(me, out);
-            out.extend_from_slice(b"\"choices\":[]");
-            key(out, "usage");
-            write_usage(heard, me, out);
-            out.extend_from_slice(b"}\n\n");
+            write_usage_chunk(heard, &Me { created: self.created, ..*me }, out);
         }
         out.extend_from_slice(b"data: [DONE]\n\n");
     }
 
-    fn head(&self, me: &Me<'_>, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"data: {\"id\":");
-        write_string(out, me.id);
-        out.extend_from_slice(b",\"object\":\"chat.completion.chunk\",\"created\":");
-        write_count(out, self.created);
-        key(out, "model");
-        write_string(out, me.model);
-        out.push(b',');
-    }
-
     fn chunk(&self, me: &Me<'_>, finish: Option<&str>, out: &mut Vec<u8>, delta: impl FnOnce(&mut Vec<u8>)) {
-        self.head(me, out);
+        write_head(self.created, me, out);
         out.extend_from_slice(b"\"choices\":[{\"index\":0,\"delta\":{");
         delta(out);
         out.extend_from_slice(b"},\"logprobs\":null,\"finish_reason\":");
@@ -144,6 +130,26 @@ impl ChatWriter {
         let tail: &[u8] = if self.show_usage { b"}],\"usage\":null}\n\n" } else { b"}]}\n\n" };
         out.extend_from_slice(tail);
     }
+}
+
+/// Appends the beginning of a chunk, up to its choices.
+fn write_head(created: u64, me: &Me<'_>, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"data: {\"id\":");
+    write_string(out, me.id);
+    out.extend_from_slice(b",\"object\":\"chat.completion.chunk\",\"created\":");
+    write_count(out, created);
+    key(out, "model");
+    write_string(out, me.model);
+    out.push(b',');
+}
+
+/// Appends the chunk that tells a stream's usage.
+pub(in crate::dialect) fn write_usage_chunk(heard: &Heard, me: &Me<'_>, out: &mut Vec<u8>) {
+    write_head(me.created, me, out);
+    out.extend_from_slice(b"\"choices\":[]");
+    key(out, "usage");
+    write_usage(heard, me, out);
+    out.extend_from_slice(b"}\n\n");
 }
 
 /// Appends a chat `usage` object: what the upstream reported, estimates where it did not.

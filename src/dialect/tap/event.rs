@@ -3,8 +3,9 @@
 use super::super::errors::{ErrorText, is_error};
 use super::super::framed::{Frame, Inner};
 use super::super::keys::{K, Walk};
+use super::super::streams::write_usage_chunk;
 use super::super::usage::Reported;
-use super::{Me, Relay, StreamFault};
+use super::{Heard, Me, Relay, StreamFault};
 use crate::wire::json::{Raw, Scanner, Token, write_string};
 use crate::wire::{Shape, Span};
 
@@ -47,6 +48,7 @@ struct Seen {
     usage: Option<Span>,
     error: Option<Span>,
     choices: Option<Span>,
+    created: Option<Span>,
     finish: bool,
     /// Texts that count as relayed, and the last of them, without its quotes.
     texts: u32,
@@ -138,15 +140,14 @@ impl Inner for Relay {
         self.finish_seen
     }
 
-    fn close(&mut self, _: &Me<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+    fn close(&mut self, me: &Me<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
         if !self.finish_seen {
             return Err(StreamFault::Incomplete);
         }
-        let missing: &[u8] = match self.shape {
-            Shape::Chat => b"data: [DONE]\n\n",
-            Shape::Messages => b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
-        };
-        out.extend_from_slice(missing);
+        match self.shape {
+            Shape::Chat => self.done(me, out),
+            Shape::Messages => out.extend_from_slice(b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"),
+        }
         self.finished = true;
         Ok(())
     }
@@ -158,7 +159,7 @@ impl Relay {
             if !self.begun {
                 return Err(StreamFault::Incomplete);
             }
-            out.extend_from_slice(b"data: [DONE]\n\n");
+            self.done(me, out);
             self.finished = true;
             return Ok(true);
         }
@@ -179,6 +180,7 @@ impl Relay {
         self.reported.merge(reported.unwrap_or_default());
         let empty = seen.value(seen.choices, data).is_none_or(|choices| choices.items().next().is_none());
         self.begun |= !empty;
+        self.created = self.created.or_else(|| seen.value(seen.created, data).and_then(Raw::count));
         if empty && seen.usage.is_some() && !self.show_usage {
             return Ok(true);
         }
@@ -193,6 +195,15 @@ impl Relay {
             self.mould.cast(data, seen.text, &out[begin..], seen.text_at - begin);
         }
         Ok(true)
+    }
+
+    /// The end of a chat stream. A client that has asked for the usage gets it, if only as an estimate.
+    fn done(&mut self, me: &Me<'_>, out: &mut Vec<u8>) {
+        if self.show_usage && self.reported == Reported::default() {
+            let heard = Heard { reported: self.reported, relayed_tokens: self.relayed.tokens() };
+            write_usage_chunk(&heard, &Me { created: self.created.unwrap_or(me.created), ..*me }, out);
+        }
+        out.extend_from_slice(b"data: [DONE]\n\n");
     }
 
     fn messages(&mut self, frame: &Frame<'_>, me: &Me<'_>, out: &mut Vec<u8>) -> Result<bool, StreamFault> {
@@ -300,6 +311,7 @@ fn chat_value(path: &[K], token: Token, whole: Span, seen: &mut Seen) -> bool {
         // Some servers say so in the place of an `error` member.
         [K::Object] => seen.kind = Some(whole),
         [K::Choices] => seen.choices = Some(whole),
+        [K::Created] => seen.created = Some(whole),
         [K::Choices, K::Item, K::FinishReason] => seen.finish |= token == Token::String,
         [K::Choices, K::Item, K::Delta, K::Content | K::ReasoningContent | K::Reasoning | K::Refusal] => return true,
         [K::Choices, K::Item, K::Delta, K::ToolCalls, K::Item, K::Function, K::Name | K::Arguments] => return true,

@@ -567,7 +567,7 @@ fn many_guests_at_once_are_all_let_in() {
 fn listeners_close_when_draining_begins_and_open_connections_live_on() {
     let world = World::new();
     let (mut socket, conn) = world.client();
-    world.order(Order::Act(Action::StopAccepting));
+    world.order(Order::Act(Action::StopAccepting(1)));
     // Actions are performed in order, so the answer to the second says that the first is done.
     world.order(Order::Act(Action::Resolve { host: "127.0.0.1".into(), port: 1 }));
     assert!(matches!(world.next(), Heard::Reply(Reply::Named { .. })));
