@@ -440,6 +440,8 @@ impl Gateway {
     /// Closes the hold with what was really used, once.
     pub(crate) fn settle(&mut self, ex: &mut Exchange, usage: Usage) {
         if let Some(hold) = ex.hold.take() {
+            // As the ledger will keep it, so that what is counted now is what is counted after a restart.
+            let usage = usage.bounded();
             match usage.total() {
                 0 => self.meter.refund(hold),
                 tokens => self.meter.settle(hold, tokens),
