@@ -37,6 +37,8 @@ pub const DONE_GRACE: Duration = Duration::from_secs(2);
 pub const CHUNK_LINE_MAX: usize = 1024;
 /// Bytes of a failed upstream answer that are read for its message.
 pub const ERROR_BODY_MAX: usize = 64 * 1024;
+/// How long that body is waited for: its status has been told, and another target may be tried.
+pub const ERROR_BODY_WAIT: Duration = Duration::from_secs(5);
 /// Characters of a provider's message passed on to a client.
 pub const ERROR_MESSAGE_MAX: usize = 2048;
 /// Poll events taken in one turn of the loop; the kernel keeps the rest for the next.

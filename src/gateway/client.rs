@@ -14,6 +14,7 @@ use crate::base::time::{Mono, Now};
 use crate::base::timers::Alarm;
 use crate::wire::head::{Expect, Field, Framing, Method, RequestHead};
 use crate::wire::inbound::{Inbound, PushError};
+use std::num::NonZeroU32;
 
 /// Where the reading side of a client connection stands.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -76,9 +77,8 @@ pub(crate) struct Brief {
     pub(crate) keep_alive: bool,
     /// No byte of a body follows.
     pub(crate) bodiless: bool,
-    /// Length of a body so short that reading and dropping it, where it is not wanted, costs less than another
-    /// connection.
-    pub(crate) short: Option<u32>,
+    /// Bytes of a body so short that, unwanted, it costs less to read and drop it than another connection.
+    pub(crate) short: Option<NonZeroU32>,
     /// The client speaks as Anthropic's do.
     pub(crate) anthropic: bool,
 }
@@ -86,15 +86,18 @@ pub(crate) struct Brief {
 impl Brief {
     /// Of a request's head.
     pub(crate) fn of(head: &RequestHead) -> Brief {
+        let short = match head.framing {
+            Framing::Length(length) if length <= DRAIN_BODY_MAX && head.expect == Expect::None => {
+                NonZeroU32::new(length as u32)
+            }
+            _ => None,
+        };
         Brief {
             method: head.method,
             http11: head.http11,
             keep_alive: head.keep_alive,
             bodiless: matches!(head.framing, Framing::None | Framing::Length(0)),
-            short: match head.framing {
-                Framing::Length(n) if n <= DRAIN_BODY_MAX && head.expect == Expect::None => Some(n as u32),
-                _ => None,
-            },
+            short,
             anthropic: !head.field(Field::AnthropicVersion).is_empty(),
         }
     }
@@ -267,7 +270,7 @@ impl Gateway {
         let missing = head.short.map(|length| {
             let (payload, _) = client.inbound.body_progress();
             let here = if client.phase == Phase::Head { client.inbound.backlog() } else { payload };
-            length.saturating_sub(here as u32)
+            (length.get() as usize).saturating_sub(here) as u32
         });
         match (keep, missing) {
             (true, Some(_)) => Next::Discard,
@@ -366,6 +369,7 @@ impl Gateway {
         let exchange = self.clients.get(id).and_then(|client| client.exchange);
         let upstream = exchange.and_then(|ex| self.exchanges.get(ex)).and_then(|ex| ex.upstream);
         if let Some(upstream) = upstream {
+            self.wait_for_events(upstream, now);
             match self.upstreams.get(upstream).is_some_and(Upstream::holds_back) {
                 true => self.resume_upstream(upstream, now),
                 false => self.dirty.push(super::upstream::conn(upstream)),

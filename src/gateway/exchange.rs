@@ -81,15 +81,6 @@ pub(crate) enum Commit {
     Relayed,
 }
 
-/// A failed attempt.
-#[derive(Debug)]
-pub(crate) struct Failed {
-    /// What it failed of.
-    pub(crate) fault: Fault,
-    /// At which target: an index into the model's.
-    pub(crate) target: u32,
-}
-
 /// Moments of an exchange, for the log and the metrics; `NEVER` where it has not come.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Times {
@@ -117,8 +108,6 @@ pub(crate) struct Exchange {
     pub(crate) tried: u64,
     /// The breaker waits for the verdict on the present attempt.
     pub(crate) on_trial: bool,
-    /// The last attempt, while the body for the next target is made elsewhere.
-    pub(crate) failed: Option<Box<Failed>>,
     pub(crate) attempts: u32,
     /// Index into the addresses of the target's host.
     pub(crate) address: u32,
@@ -182,7 +171,6 @@ impl Exchange {
             target: 0,
             tried: 0,
             on_trial: false,
-            failed: None,
             attempts: 0,
             address: 0,
             fresh_only: false,
@@ -452,6 +440,8 @@ impl Gateway {
     /// Closes the hold with what was really used, once.
     pub(crate) fn settle(&mut self, ex: &mut Exchange, usage: Usage) {
         if let Some(hold) = ex.hold.take() {
+            // As the ledger will keep it, so that what is counted now is what is counted after a restart.
+            let usage = usage.bounded();
             match usage.total() {
                 0 => self.meter.refund(hold),
                 tokens => self.meter.settle(hold, tokens),

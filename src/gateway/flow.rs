@@ -7,6 +7,7 @@ use crate::wire::Shape;
 
 /// One upstream stream on its way to a client.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // a relay keeps the whole in a box
 pub(crate) enum Flow {
     /// Of the client's shape.
     Same(StreamTap),

@@ -3,9 +3,9 @@
 
 use super::Gateway;
 use super::breaker::Breakers;
-use super::exchange::{Commit, Exchange, Failed, Phase};
+use super::exchange::{Commit, Exchange, Phase};
 use super::fault::{Fault, FaultKind};
-use super::outgoing::Draft;
+use super::outgoing::{Draft, Failed};
 use super::relay::Relay;
 use super::upstream::{Phase as UpstreamPhase, Upstream, conn};
 use crate::base::buf::Pool;
@@ -112,8 +112,11 @@ impl Gateway {
             false => &provider.addresses,
             true => self.names.look_up(&provider.host, provider.port, now.mono, &mut self.actions),
         };
-        let addr = match known.get(ex.address as usize % known.len().max(1)) {
-            Some(addr) => *addr,
+        let addr = match known.get(ex.address as usize % known.len().max(1)).copied() {
+            Some(addr) => addr,
+            None if !self.names.is_asked(&provider.host, provider.port) => {
+                return self.attempt_failed(xid, Fault::from(FaultKind::Name), now);
+            }
             None => {
                 ex.phase = Phase::Naming;
                 ex.naming = now.mono.after(timeout);
@@ -275,20 +278,29 @@ impl Gateway {
     /// Begins an attempt at the next target after `fault`. One that the request cannot be written for is passed over:
     /// the client has asked for nothing wrong, since an earlier target took it.
     fn try_next(&mut self, xid: Id<Exchange>, fault: Fault, now: Now) {
-        let Some(ex) = self.exchanges.get(xid) else { return };
-        let failed = Failed { fault, target: ex.target };
+        let Some(target) = self.exchanges.get(xid).map(|ex| ex.target) else { return };
         if !self.choose_target(xid, now) {
-            return self.end_with_fault(xid, failed.fault, now);
+            return self.end_with_fault(xid, fault, now);
         }
+        self.note_failed(xid, Some(Failed { fault, target }));
         match self.draft_body(xid, now) {
-            Ok(true) => self.attempt(xid, now),
-            Ok(false) => {
-                if let Some(ex) = self.exchanges.get_mut(xid) {
-                    ex.failed = Some(Box::new(failed));
+            Ok(true) => {
+                self.note_failed(xid, None);
+                self.attempt(xid, now);
+            }
+            Ok(false) => {}
+            Err(_) => {
+                if let Some(failed) = self.note_failed(xid, None) {
+                    self.pass_over(xid, failed, now);
                 }
             }
-            Err(_) => self.pass_over(xid, failed, now),
         }
+    }
+
+    /// Keeps the attempt before with the draft, wherever that is worked on; returns the one kept until now.
+    fn note_failed(&mut self, xid: Id<Exchange>, failed: Option<Failed>) -> Option<Failed> {
+        let draft = self.exchanges.get_mut(xid)?.draft.as_mut()?;
+        std::mem::replace(&mut draft.failed, failed)
     }
 
     /// The request cannot be written for the target that was chosen after `failed`.

@@ -305,20 +305,20 @@ impl Gateway {
         &mut self,
         xid: Id<Exchange>,
         body: Lent,
-        draft: Box<Draft>,
+        mut draft: Box<Draft>,
         built: Result<(), Invalid>,
         now: Now,
     ) {
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
+        let failed = draft.failed.take();
         ex.draft = Some(draft);
         match self.clients.get_mut(ex.client) {
             Some(client) => client.inbound.put_back(&mut self.pool, body),
             None => body.release(&mut self.pool),
         }
-        let failed = self.exchanges.get_mut(xid).and_then(|ex| ex.failed.take());
         match (built, failed) {
             (Ok(()), _) => self.drafted(xid, now),
-            (Err(_), Some(failed)) => self.pass_over(xid, *failed, now),
+            (Err(_), Some(failed)) => self.pass_over(xid, failed, now),
             (Err(Invalid(message)), None) => self.refuse_open(xid, &Refusal::invalid_body(message), now),
         }
     }
