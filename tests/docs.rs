@@ -11,8 +11,6 @@ mod docs {
     #[path = "../edge/rig.rs"]
     #[allow(dead_code)]
     mod rig;
-    #[path = "../support/room.rs"]
-    mod room;
     mod units;
     mod walk;
 }

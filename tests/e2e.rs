@@ -22,8 +22,6 @@ mod e2e {
     mod many;
     mod process;
     mod quiet;
-    #[path = "../support/room.rs"]
-    mod room;
     mod streams;
     mod tls;
 }

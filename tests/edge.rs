@@ -4,8 +4,6 @@ mod edge {
     mod browsers;
     mod reload;
     mod rig;
-    #[path = "../support/room.rs"]
-    mod room;
     mod tls;
     mod upgrade;
 }

@@ -13,8 +13,6 @@ mod faults {
     #[allow(dead_code)] // as above
     #[path = "../e2e/process.rs"]
     mod process;
-    #[path = "../support/room.rs"]
-    mod room;
     mod run;
     mod soak;
     mod stalls;

@@ -8,8 +8,6 @@ mod hostile {
     #[path = "../edge/rig.rs"]
     #[allow(dead_code)]
     mod rig;
-    #[path = "../support/room.rs"]
-    mod room;
     mod slow;
     mod smuggling;
     mod table;

@@ -22,8 +22,6 @@ mod outage;
 mod process;
 #[path = "ledger/races.rs"]
 mod races;
-#[path = "support/room.rs"]
-mod room;
 #[path = "ledger/shared.rs"]
 mod shared;
 mod support;

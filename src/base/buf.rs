@@ -6,6 +6,9 @@ pub struct Pool {
     // Boxed as a buffer holds them: lending moves a pointer.
     #[allow(clippy::vec_box)]
     free: Vec<Box<Store>>,
+    /// The same of `SMALL` bytes.
+    #[allow(clippy::vec_box)]
+    small: Vec<Box<Store>>,
     /// Large blocks that are done with, to be given back to the system where that holds nobody up.
     heavy: Vec<Vec<u8>>,
     lent: usize,
@@ -21,6 +24,8 @@ struct Store {
 
 /// Capacity of a pooled block in bytes: an ordinary request, head and body, fits one.
 pub const BLOCK: usize = 2048;
+/// Capacity in bytes of the storage that [`Buf::edit_small`] begins with: the words spliced into a request fit it.
+const SMALL: usize = 256;
 /// Storage above this many bytes is given back when no more than a block of it is in use.
 const LARGE: usize = 8 * BLOCK;
 /// Capacity in bytes from which on a block is not dropped on the spot.
@@ -31,7 +36,7 @@ const FREE_MAX: usize = 256;
 impl Pool {
     /// A pool that wants to lend no more than `budget` bytes in all.
     pub fn new(budget: usize) -> Pool {
-        Pool { free: Vec::new(), heavy: Vec::new(), lent: 0, budget }
+        Pool { free: Vec::new(), small: Vec::new(), heavy: Vec::new(), lent: 0, budget }
     }
 
     /// Bytes lent at this moment.
@@ -57,7 +62,7 @@ impl Pool {
     /// A pool for buffers that leave together with storage of `lent` bytes. It stays counted here until
     /// [`Pool::reunite`].
     pub fn part(&self, lent: usize) -> Pool {
-        Pool { free: Vec::new(), heavy: Vec::new(), lent, budget: usize::MAX }
+        Pool { free: Vec::new(), small: Vec::new(), heavy: Vec::new(), lent, budget: usize::MAX }
     }
 
     /// What left with `lent` bytes is back with what `part` has lent by now.
@@ -85,10 +90,21 @@ impl Pool {
         store
     }
 
+    fn lend_small(&mut self) -> Box<Store> {
+        let store = self.small.pop();
+        let store = store.unwrap_or_else(|| Box::new(Store { data: Vec::with_capacity(SMALL), front: 0 }));
+        self.lent += store.data.capacity();
+        store
+    }
+
     fn take_back(&mut self, mut store: Box<Store>) {
         let capacity = store.data.capacity();
         self.lent -= capacity;
         store.front = 0;
+        if capacity == SMALL && self.small.len() < FREE_MAX {
+            store.data.clear();
+            return self.small.push(store);
+        }
         if capacity == BLOCK {
             store.data.clear();
         } else {
@@ -165,6 +181,12 @@ impl Buf {
         let result = write(data);
         pool.lent += data.capacity() - before;
         result
+    }
+
+    /// The same for a buffer that stays small as a rule.
+    pub fn edit_small<R>(&mut self, pool: &mut Pool, write: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+        self.0.get_or_insert_with(|| pool.lend_small());
+        self.edit(pool, write)
     }
 
     /// Appends to a buffer that becomes large: when it has to grow, by `ahead` bytes more than what is needed now.
@@ -250,6 +272,29 @@ mod tests {
         assert_eq!(pool.lent(), 0);
         buf.push(&mut pool, b"cd");
         assert_eq!(buf.bytes().as_ptr(), first);
+        buf.release(&mut pool);
+    }
+
+    #[test]
+    fn a_small_storage_comes_back_as_such_unless_it_has_grown() {
+        let mut pool = Pool::new(1 << 20);
+        let mut buf = Buf::default();
+        buf.edit_small(&mut pool, |out| out.extend_from_slice(b"ab"));
+        let first = buf.bytes().as_ptr();
+        assert_eq!((pool.lent(), buf.bytes()), (SMALL, b"ab".as_slice()));
+        buf.release(&mut pool);
+        let mut other = Buf::default();
+        other.push(&mut pool, b"cd");
+        buf.edit_small(&mut pool, |out| out.extend_from_slice(b"ef"));
+        assert_eq!(pool.lent(), SMALL + BLOCK);
+        assert_eq!(buf.bytes().as_ptr(), first);
+        buf.edit_small(&mut pool, |out| out.extend_from_slice(&[0; SMALL]));
+        assert_eq!(buf.len(), SMALL + 2);
+        buf.release(&mut pool);
+        other.release(&mut pool);
+        assert_eq!(pool.lent(), 0);
+        buf.edit_small(&mut pool, |out| out.push(1));
+        assert_eq!(buf.capacity(), SMALL);
         buf.release(&mut pool);
     }
 

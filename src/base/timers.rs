@@ -6,25 +6,19 @@ use super::time::Mono;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// When the owner wants to be woken, and when the heap will. Kept inside the connection it belongs to.
+/// When the heap will wake its owner; inside the connection it belongs to, which knows when it wants to be woken.
 #[derive(Copy, Clone, Debug)]
 pub struct Alarm {
-    due: Mono,
     entry: Mono,
 }
 
 impl Default for Alarm {
     fn default() -> Self {
-        Alarm { due: Mono::NEVER, entry: Mono::NEVER }
+        Alarm { entry: Mono::NEVER }
     }
 }
 
 impl Alarm {
-    /// The moment asked for; [`Mono::NEVER`] if none.
-    pub fn due(&self) -> Mono {
-        self.due
-    }
-
     /// Whether the heap's entry at `at` is the live one.
     pub fn is_at(&self, at: Mono) -> bool {
         self.entry == at
@@ -47,9 +41,8 @@ impl Timers {
         Timers { heap: BinaryHeap::with_capacity(connections), sequence: 0 }
     }
 
-    /// Wakes `conn` at `due`, in place of whatever its alarm said before.
+    /// Wakes `conn` at `due` or before; an entry that comes too early arms it again, see [`Timers::fired`].
     pub fn arm(&mut self, alarm: &mut Alarm, conn: Conn, due: Mono) {
-        alarm.due = due;
         if due < alarm.entry {
             alarm.entry = due;
             self.sequence = self.sequence.wrapping_add(1);
@@ -67,23 +60,18 @@ impl Timers {
         self.heap.pop().map(|Reverse((at, _, conn))| (at, conn))
     }
 
-    /// Says whether a popped entry means that `conn` is due. A superseded entry is forgotten; one that was pushed
-    /// back is armed again where it belongs. The stale entries of one connection stay few, since a new one is only
-    /// pushed when it lies before the live one.
-    pub fn fired(&mut self, alarm: &mut Alarm, conn: Conn, at: Mono, now: Mono) -> bool {
+    /// Says whether a popped entry means that `conn`, which wants to be woken at `due`, is due. A superseded entry is
+    /// forgotten; one that was pushed back is armed again where it belongs. The stale entries of one connection stay
+    /// few, since a new one is only pushed when it lies before the live one.
+    pub fn fired(&mut self, alarm: &mut Alarm, conn: Conn, at: Mono, due: Mono, now: Mono) -> bool {
         if alarm.entry != at {
             return false;
         }
         alarm.entry = Mono::NEVER;
-        if alarm.due <= now {
-            alarm.due = Mono::NEVER;
-            return true;
-        }
-        if alarm.due != Mono::NEVER {
-            let due = alarm.due;
+        if due > now && due != Mono::NEVER {
             self.arm(alarm, conn, due);
         }
-        false
+        due <= now
     }
 
     /// Takes stale entries out once there are far more than `connections` have: each connection that ended early leaves
@@ -123,10 +111,10 @@ mod tests {
         }
         assert_eq!(timers.len(), 1);
         let (at, who) = timers.pop().unwrap();
-        assert!(!timers.fired(&mut alarm, who, at, Mono(100)));
+        assert!(!timers.fired(&mut alarm, who, at, Mono(199), Mono(100)));
         let (at, who) = timers.pop().unwrap();
         assert_eq!(at, Mono(199));
-        assert!(timers.fired(&mut alarm, who, at, Mono(200)));
+        assert!(timers.fired(&mut alarm, who, at, Mono(199), Mono(200)));
         assert!(timers.is_empty());
     }
 
@@ -137,10 +125,21 @@ mod tests {
         timers.arm(&mut alarm, conn(1), Mono(50));
         let (at, who) = timers.pop().unwrap();
         assert_eq!(at, Mono(50));
-        assert!(timers.fired(&mut alarm, who, at, Mono(50)));
+        assert!(timers.fired(&mut alarm, who, at, Mono(50), Mono(50)));
         let (at, who) = timers.pop().unwrap();
-        assert!(!timers.fired(&mut alarm, who, at, Mono(100)));
+        assert!(!timers.fired(&mut alarm, who, at, Mono(50), Mono(100)));
         assert!(timers.is_empty());
+    }
+
+    #[test]
+    fn who_wants_to_be_woken_no_more_is_not() {
+        let (mut timers, mut alarm) = (Timers::default(), Alarm::default());
+        timers.arm(&mut alarm, conn(1), Mono(100));
+        let (at, who) = timers.pop().unwrap();
+        assert!(!timers.fired(&mut alarm, who, at, Mono::NEVER, Mono(100)));
+        assert!(timers.is_empty());
+        timers.arm(&mut alarm, conn(1), Mono(120));
+        assert_eq!(timers.next(), Some((Mono(120), conn(1))));
     }
 
     #[test]

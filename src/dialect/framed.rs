@@ -38,7 +38,7 @@ pub(super) struct Framed<I> {
     splitter: Splitter,
     max_event: usize,
     /// Where, in what the last call appended, the end of the stream begins; see [`Framed::end_at`].
-    end_at: Option<usize>,
+    end_at: Option<u32>,
     /// Part of the answer has been written.
     begun: bool,
     pub(super) inner: I,
@@ -60,7 +60,7 @@ impl<I: Inner> Framed<I> {
     /// Where the end of the stream begins, in bytes of `out` as of the last call: at the event with the finish reason,
     /// or at the one that ends the stream without any. `None`: it has not come yet.
     pub(super) fn end_at(&self) -> Option<usize> {
-        self.end_at
+        self.end_at.map(|at| at as usize)
     }
 
     pub(super) fn feed(
@@ -72,7 +72,7 @@ impl<I: Inner> Framed<I> {
         out: &mut Vec<u8>,
     ) -> Result<Progress, StreamFault> {
         let mut events = 0;
-        self.end_at = self.end_at.map(|_| out.len());
+        self.end_at = self.end_at.map(|_| out.len() as u32);
         if held.is_empty() {
             let used = self.cut(data, me, out, &mut events)?;
             if !self.inner.finished() {
@@ -141,7 +141,7 @@ impl<I: Inner> Framed<I> {
             self.opens(life, before, out);
             *events += u32::from(life);
             if self.end_at.is_none() && (self.inner.finish_seen() || self.inner.finished()) {
-                self.end_at = Some(before);
+                self.end_at = Some(before as u32);
             }
             used += event.len;
         }

@@ -86,8 +86,8 @@ struct Relay {
     mould: Mould,
     /// Part of an answer has come.
     begun: bool,
-    /// What a chat stream's chunks say of when they were made.
-    created: Option<u64>,
+    /// What a chat stream's chunks say of when they were made; 0 as long as none does.
+    created: u64,
     finish_seen: bool,
     finished: bool,
 }
@@ -103,7 +103,7 @@ impl Relay {
             relayed,
             mould,
             begun: false,
-            created: None,
+            created: 0,
             finish_seen: false,
             finished: false,
         }

@@ -283,16 +283,18 @@ impl DateCache {
 }
 
 /// A log-safe rendering of raw bytes from a client: printable ASCII, at most `max` bytes, the rest as `%xx`.
-pub(crate) fn printable(raw: &[u8], max: usize, out: &mut Vec<u8>) {
+pub(crate) fn printable(raw: &[u8], max: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(raw.len().min(max));
     for byte in raw.iter().take(max) {
         match byte {
             b'"' | b'\\' | b'%' | 0..=0x1f | 0x7f..=0xff => {
                 out.push(b'%');
-                hex_into(&[*byte], out);
+                hex_into(&[*byte], &mut out);
             }
             other => out.push(*other),
         }
     }
+    out
 }
 
 #[cfg(test)]
@@ -314,8 +316,6 @@ mod tests {
 
     #[test]
     fn hostile_bytes_cannot_break_out_of_a_log_line() {
-        let mut out = Vec::new();
-        printable(b"a\"b\n\xff%", 100, &mut out);
-        assert_eq!(out, b"a%22b%0a%ff%25");
+        assert_eq!(printable(b"a\"b\n\xff%", 100), b"a%22b%0a%ff%25");
     }
 }

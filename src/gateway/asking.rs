@@ -15,7 +15,6 @@ use crate::policy::keys::KeyIx;
 use crate::policy::meter::Lease;
 use crate::policy::plan::Plan;
 use crate::policy::refusal::Refusal;
-use crate::wire::head::Framing;
 
 impl Gateway {
     /// Whether several hosts share the ledger.
@@ -56,8 +55,7 @@ impl Gateway {
     /// How a key stands is asked of the ledger too, since other hosts have a part in it. A request with a body, which
     /// nobody sends, is answered from what is known.
     pub(crate) fn look(&mut self, mut ex: Exchange, now: Now) {
-        let bodiless = matches!(ex.head.framing, Framing::None | Framing::Length(0));
-        let key = ex.finding.key.filter(|_| bodiless && self.asks_ledger());
+        let key = ex.finding.key.filter(|_| ex.head.bodiless && self.asks_ledger());
         let plan = key.and_then(|key| self.config.plan(&self.keys.record(key).plan));
         let (Some(key), Some(plan)) = (key, plan) else { return self.answer_local(ex, Endpoint::Quota, now) };
         ex.lease = self.meter.lease_for(key, plan, now.unix, 0);

@@ -9,11 +9,12 @@ use super::upstream::Upstream;
 use crate::base::buf::Buf;
 use crate::base::limits::{DRAIN_BODY_MAX, HIGH_WATER, LINGER, LINGER_BYTES_MAX, PIPELINE_BYTES_MAX};
 use crate::base::seam::{Action, Conn, Ending, Shut, Side};
-use crate::base::slots::Id;
+use crate::base::slots::{Id, Slots};
 use crate::base::time::{Mono, Now};
 use crate::base::timers::Alarm;
-use crate::wire::head::{Expect, Framing, RequestHead};
+use crate::wire::head::{Expect, Field, Framing, Method, RequestHead};
 use crate::wire::inbound::{Inbound, PushError};
+use std::num::NonZeroU32;
 
 /// Where the reading side of a client connection stands.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -68,6 +69,40 @@ impl Next {
     }
 }
 
+/// What a head says that is still asked for when its answer is given; its names and values lie in the draft until then.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Brief {
+    pub(crate) method: Method,
+    pub(crate) http11: bool,
+    pub(crate) keep_alive: bool,
+    /// No byte of a body follows.
+    pub(crate) bodiless: bool,
+    /// Bytes of a body so short that, unwanted, it costs less to read and drop it than another connection.
+    pub(crate) short: Option<NonZeroU32>,
+    /// The client speaks as Anthropic's do.
+    pub(crate) anthropic: bool,
+}
+
+impl Brief {
+    /// Of a request's head.
+    pub(crate) fn of(head: &RequestHead) -> Brief {
+        let short = match head.framing {
+            Framing::Length(length) if length <= DRAIN_BODY_MAX && head.expect == Expect::None => {
+                NonZeroU32::new(length as u32)
+            }
+            _ => None,
+        };
+        Brief {
+            method: head.method,
+            http11: head.http11,
+            keep_alive: head.keep_alive,
+            bodiless: matches!(head.framing, Framing::None | Framing::Length(0)),
+            short,
+            anthropic: !head.field(Field::AnthropicVersion).is_empty(),
+        }
+    }
+}
+
 /// A client connection. Idle, it holds no storage.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -112,6 +147,15 @@ impl Client {
 }
 
 impl Client {
+    /// Its earliest deadline, those of its exchange included.
+    pub(crate) fn due(&self, exchanges: &Slots<Exchange>) -> Mono {
+        let due = self.wait.min(self.stall);
+        match self.exchange.and_then(|exchange| exchanges.get(exchange)) {
+            Some(exchange) => due.min(exchange.deadline).min(exchange.beat).min(exchange.naming),
+            None => due,
+        }
+    }
+
     /// Between two messages, with nothing received and nothing to be sent.
     pub(crate) fn is_idle(&self) -> bool {
         self.phase == Phase::Head && !self.reading && self.tx.is_empty()
@@ -212,25 +256,22 @@ impl Gateway {
     }
 
     /// What becomes of the connection once the message with `head` has been answered.
-    pub(crate) fn next_after(&self, id: Id<Client>, head: &RequestHead, close: bool) -> Next {
+    pub(crate) fn next_after(&self, id: Id<Client>, head: Brief, close: bool) -> Next {
         let Some(client) = self.clients.get(id) else { return Next::Close };
         let keep = head.keep_alive && !close && !client.last && !client.crowded && self.draining.is_none();
         let unread = match client.phase {
-            Phase::Head => head.framing != Framing::None && head.framing != Framing::Length(0),
+            Phase::Head => !head.bodiless,
             Phase::Body => !client.inbound.body_progress().1,
             _ => false,
         };
         if !unread {
             return if keep { Next::KeepAlive } else { Next::Close };
         }
-        let missing = match head.framing {
-            Framing::Length(n) if n <= DRAIN_BODY_MAX && head.expect == Expect::None => {
-                let (payload, _) = client.inbound.body_progress();
-                let here = if client.phase == Phase::Head { client.inbound.backlog() } else { payload };
-                Some((n as usize).saturating_sub(here) as u32)
-            }
-            _ => None,
-        };
+        let missing = head.short.map(|length| {
+            let (payload, _) = client.inbound.body_progress();
+            let here = if client.phase == Phase::Head { client.inbound.backlog() } else { payload };
+            (length.get() as usize).saturating_sub(here) as u32
+        });
         match (keep, missing) {
             (true, Some(_)) => Next::Discard,
             (false, Some(0)) => Next::Close,
@@ -372,10 +413,7 @@ impl Gateway {
     /// Sets the client's one timer to its earliest deadline, those of its exchange included.
     pub(crate) fn arm_client(&mut self, id: Id<Client>) {
         let Some(client) = self.clients.get_mut(id) else { return };
-        let mut due = client.wait.min(client.stall);
-        if let Some(exchange) = client.exchange.and_then(|ex| self.exchanges.get(ex)) {
-            due = due.min(exchange.deadline).min(exchange.beat).min(exchange.naming);
-        }
+        let due = client.due(&self.exchanges);
         self.timers.arm(&mut client.alarm, conn(id), due);
     }
 

@@ -41,7 +41,7 @@ impl Gateway {
         }
         self.arm_client(cid);
         match row {
-            Some(row) => self.ledger.hold_back(row, xid),
+            Some(row) => self.ledger.hold_back(row.get(), xid),
             // Nothing was admitted, so nothing has to be kept.
             None => self.commit_done(xid, now),
         }
@@ -59,7 +59,7 @@ impl Gateway {
     fn commit_done(&mut self, xid: Id<Exchange>, now: Now) {
         let Some(ex) = self.exchanges.get_mut(xid).filter(|ex| ex.phase == Phase::Committing) else { return };
         let mut last = std::mem::take(&mut ex.last);
-        if let Relay::Whole(_) = ex.relay {
+        if let Relay::Whole { .. } = ex.relay {
             match self.take_exchange(xid) {
                 Some(ex) if ex.bulk => self.send_bulk(ex, std::mem::take(&mut last), now),
                 Some(ex) => self.send_whole(ex, last.bytes(), now),

@@ -99,7 +99,7 @@ impl Gateway {
         if let Some(client) = self.clients.get(cid).filter(|_| ex.grant != Grant::Refused) {
             write_permission(client.inbound.message().0, &mut more);
         }
-        let next = self.next_after(cid, &ex.head, false);
+        let next = self.next_after(cid, ex.head, false);
         let opening = Opening { status: 204, extent: Extent::None, content_type: "", refusal: None, next };
         self.write_head_with(&ex.face(), &opening, &more, now);
         self.scratch = more;

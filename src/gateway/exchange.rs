@@ -17,7 +17,7 @@
 use super::Gateway;
 use super::admit::{self, Court, Endpoint, Finding};
 use super::answers::{self, RequestId};
-use super::client::{Client, Phase as ClientPhase};
+use super::client::{Brief, Client, Phase as ClientPhase};
 use super::cors::Grant;
 use super::fault::{Fault, FaultKind};
 use super::outgoing::{Draft, Outgoing};
@@ -39,6 +39,7 @@ use crate::policy::refusal::Refusal;
 use crate::policy::usage::{Usage, UsageSource};
 use crate::wire::Shape;
 use crate::wire::head::{Expect, Field, Framing, RequestHead};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 /// The status under which a request whose client left is logged and counted.
@@ -80,15 +81,6 @@ pub(crate) enum Commit {
     Relayed,
 }
 
-/// A failed attempt.
-#[derive(Debug)]
-pub(crate) struct Failed {
-    /// What it failed of.
-    pub(crate) fault: Fault,
-    /// At which target: an index into the model's.
-    pub(crate) target: usize,
-}
-
 /// Moments of an exchange, for the log and the metrics; `NEVER` where it has not come.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Times {
@@ -104,35 +96,30 @@ pub(crate) struct Exchange {
     pub(crate) client: Id<Client>,
     pub(crate) id: RequestId,
     pub(crate) phase: Phase,
-    pub(crate) head: RequestHead,
+    pub(crate) head: Brief,
     pub(crate) finding: Finding,
     pub(crate) config: Arc<High>,
     pub(crate) outgoing: Arc<Outgoing>,
-    pub(crate) model: Option<usize>,
+    /// Index into the catalog.
+    pub(crate) model: Option<u32>,
     /// Index into the model's targets.
-    pub(crate) target: usize,
+    pub(crate) target: u32,
     /// Targets tried so far, as bits.
     pub(crate) tried: u64,
     /// The breaker waits for the verdict on the present attempt.
     pub(crate) on_trial: bool,
-    /// The last attempt, while the body for the next target is made elsewhere.
-    pub(crate) failed: Option<Box<Failed>>,
     pub(crate) attempts: u32,
     /// Index into the addresses of the target's host.
-    pub(crate) address: usize,
+    pub(crate) address: u32,
     /// A kept connection turned out to be closed: the free attempt is spent, and only a fresh one will do.
     pub(crate) fresh_only: bool,
     pub(crate) upstream: Option<Id<Upstream>>,
     /// The number of the work it waits for; see `work`.
-    pub(crate) working: Option<u64>,
+    pub(crate) working: Option<NonZeroU64>,
     pub(crate) draft: Option<Box<Draft>>,
-    /// The present target speaks the other shape; this is what its answer's translation needs.
-    pub(crate) carry: Option<Carry>,
     pub(crate) relay: Relay,
     /// `last` is a whole answer that is sent from where it lies.
     pub(crate) bulk: bool,
-    /// Bytes of a whole answer as far as they are announced.
-    pub(crate) announced: Option<u64>,
     /// A whole answer as it is collected, or the partial event of a stream.
     pub(crate) held: Buf,
     /// Bytes of the answer's end that wait until its row is committed.
@@ -140,7 +127,7 @@ pub(crate) struct Exchange {
     /// What a shared ledger has lent to it, to go back with its row.
     pub(crate) lease: Lease,
     /// The number of its row, once that has been given to the ledger.
-    pub(crate) row: Option<u64>,
+    pub(crate) row: Option<NonZeroU64>,
     pub(crate) hold: Option<Hold>,
     pub(crate) usage: Option<Usage>,
     pub(crate) stream: bool,
@@ -161,9 +148,7 @@ pub(crate) struct Exchange {
     /// What browsers are told.
     pub(crate) grant: Grant,
     /// The client's own request id, in printable form.
-    pub(crate) foreign_id: Vec<u8>,
-    /// What is wrong in the body, found before all of it had come.
-    pub(crate) invalid: Option<String>,
+    pub(crate) foreign_id: Box<[u8]>,
     /// Type of the error that was told, if one was.
     pub(crate) error: Option<&'static str>,
 }
@@ -172,7 +157,7 @@ pub(crate) struct Exchange {
 pub(crate) type Plans = (Arc<High>, Arc<Outgoing>);
 
 impl Exchange {
-    pub(crate) fn new(client: Id<Client>, id: RequestId, head: RequestHead, plans: Plans, now: Now) -> Exchange {
+    pub(crate) fn new(client: Id<Client>, id: RequestId, head: Brief, plans: Plans, now: Now) -> Exchange {
         let never = Mono::NEVER;
         Exchange {
             client,
@@ -186,17 +171,14 @@ impl Exchange {
             target: 0,
             tried: 0,
             on_trial: false,
-            failed: None,
             attempts: 0,
             address: 0,
             fresh_only: false,
             upstream: None,
             working: None,
             draft: None,
-            carry: None,
             relay: Relay::None,
             bulk: false,
-            announced: None,
             held: Buf::default(),
             last: Buf::default(),
             lease: Lease::default(),
@@ -214,8 +196,7 @@ impl Exchange {
             charged: 0,
             times: Times { head: now.mono, body: never, sent: never, first: never },
             grant: Grant::Off,
-            foreign_id: Vec::new(),
-            invalid: None,
+            foreign_id: Box::default(),
             error: None,
         }
     }
@@ -243,12 +224,17 @@ impl Exchange {
 
     /// The model asked for, once known.
     pub(crate) fn model(&self) -> Option<&Model> {
-        self.model.and_then(|index| self.config.catalog.get(index))
+        self.model.and_then(|index| self.config.catalog.get(index as usize))
+    }
+
+    /// What the translation of the answer needs; `None` where the present target speaks the client's shape.
+    pub(crate) fn carry(&self) -> Option<&Carry> {
+        self.draft.as_ref().and_then(|draft| draft.carry.as_ref())
     }
 
     /// The target of the present attempt.
     pub(crate) fn target(&self) -> Option<&Target> {
-        self.model().and_then(|model| model.targets.get(self.target))
+        self.model().and_then(|model| model.targets.get(self.target as usize))
     }
 }
 
@@ -260,23 +246,26 @@ impl Gateway {
     /// A head has arrived: judge it, then answer at once or read the body.
     pub(crate) fn begin(&mut self, cid: Id<Client>, head: RequestHead, now: Now) {
         let id = RequestId::fresh(&mut self.rng);
-        let mut ex = Exchange::new(cid, id, head, self.plans(), now);
+        let mut ex = Exchange::new(cid, id, Brief::of(&head), self.plans(), now);
         let Some(client) = self.clients.get_mut(cid) else { return };
         client.wait = Mono::NEVER;
         if client.admin {
-            return self.answer_admin(cid, &ex, now);
+            return self.answer_admin(&ex, &head, now);
         }
         let ready = self.readiness(cid, now);
         let Some(client) = self.clients.get(cid) else { return };
         let (bytes, _) = client.inbound.message();
-        answers::printable(head.field(Field::XRequestId).of(bytes), FOREIGN_ID_MAX, &mut ex.foreign_id);
+        let foreign_id = head.field(Field::XRequestId).of(bytes);
+        if !foreign_id.is_empty() {
+            ex.foreign_id = answers::printable(foreign_id, FOREIGN_ID_MAX).into();
+        }
         ex.grant = Grant::of(&self.config.server.cors_origins, head.field(Field::Origin).of(bytes));
         let shared = self.is_shared();
         let (keys, meter, now_unix) = (&mut self.keys, &mut self.meter, now.unix);
         let mut court = Court { config: &self.config, keys, meter, shared, ready, now: now_unix };
         match admit::judge_head(&head, bytes, &mut court, &mut ex.finding) {
-            Ok(Endpoint::Generate(shape)) => self.read_body(ex, shape, now),
-            Ok(Endpoint::CountTokens) => self.read_body(ex, Shape::Messages, now),
+            Ok(Endpoint::Generate(shape)) => self.read_body(ex, &head, shape, now),
+            Ok(Endpoint::CountTokens) => self.read_body(ex, &head, Shape::Messages, now),
             Ok(Endpoint::Preflight) => self.answer_preflight(ex, now),
             Ok(Endpoint::Quota) => self.look(ex, now),
             Ok(endpoint) => self.answer_local(ex, endpoint, now),
@@ -284,8 +273,8 @@ impl Gateway {
         }
     }
 
-    fn read_body(&mut self, mut ex: Exchange, shape: Shape, now: Now) {
-        let declared = match ex.head.framing {
+    fn read_body(&mut self, mut ex: Exchange, head: &RequestHead, shape: Shape, now: Now) {
+        let declared = match head.framing {
             Framing::Length(length) => length,
             _ => 0,
         };
@@ -294,16 +283,17 @@ impl Gateway {
         }
         let mut draft = self.drafts.take();
         draft.scan.reset(shape);
+        draft.head = *head;
         if ex.finding.endpoint == Some(Endpoint::CountTokens) {
             draft.scan.reset_count();
         }
         ex.draft = Some(draft);
-        let (cid, head, max_body) = (ex.client, ex.head, ex.config.server.max_body);
+        let (cid, max_body) = (ex.client, ex.config.server.max_body);
         let id = self.exchanges.insert(ex);
         let Some(client) = self.clients.get_mut(cid) else { return };
         client.exchange = Some(id);
         client.phase = ClientPhase::Body;
-        let begun = client.inbound.begin_body(&head, max_body);
+        let begun = client.inbound.begin_body(head, max_body);
         let complete = match begun {
             Ok(complete) => complete,
             Err(refusal) => return self.refuse_body(cid, refusal, now),
@@ -329,15 +319,16 @@ impl Gateway {
         let slow = !complete && elapsed > config.body_timeout.as_micros() as u64 && (length as u64) < needed;
         let Some(draft) = ex.draft.as_mut() else { return };
         let (_, body) = client.inbound.message();
-        let scanned = match (&ex.invalid, complete) {
+        let scanned = match (&draft.invalid, complete) {
             (Some(_), _) => Ok(()),
             (None, true) => draft.scan.finish(body),
             (None, false) => draft.scan.feed(body),
         };
         // Told when the body is complete: the answer must not depend on how its bytes happened to arrive.
         if let Err(Invalid(message)) = scanned {
-            ex.invalid = Some(message);
+            draft.invalid = Some(message);
         }
+        let invalid = if complete { draft.invalid.take() } else { None };
         if slow {
             return self.refuse_slow_body(cid, now);
         }
@@ -345,7 +336,7 @@ impl Gateway {
             return self.refuse_open(xid, &refusal, now);
         }
         if complete {
-            if let Some(message) = ex.invalid.take() {
+            if let Some(message) = invalid {
                 return self.refuse_open(xid, &Refusal::invalid_body(message), now);
             }
             let Some(client) = self.clients.get_mut(cid) else { return };
@@ -415,7 +406,7 @@ impl Gateway {
         ex.stream = fields.stream;
         ex.show_usage = fields.include_usage;
         ex.estimate = fields.prompt_estimate;
-        ex.model = Some(index);
+        ex.model = u32::try_from(index).ok();
         Ok(())
     }
 
@@ -449,6 +440,8 @@ impl Gateway {
     /// Closes the hold with what was really used, once.
     pub(crate) fn settle(&mut self, ex: &mut Exchange, usage: Usage) {
         if let Some(hold) = ex.hold.take() {
+            // As the ledger will keep it, so that what is counted now is what is counted after a restart.
+            let usage = usage.bounded();
             match usage.total() {
                 0 => self.meter.refund(hold),
                 tokens => self.meter.settle(hold, tokens),
@@ -556,5 +549,20 @@ impl Gateway {
         } else if ex.beat <= now.mono {
             self.heartbeat(xid, now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gateway::flow::Flow;
+
+    /// What every stream under way costs; a client beside it costs what it costs idle.
+    #[test]
+    fn what_a_stream_under_way_holds_is_small() {
+        assert!(size_of::<Exchange>() <= 464, "{}", size_of::<Exchange>());
+        assert!(size_of::<Upstream>() <= 104, "{}", size_of::<Upstream>());
+        assert!(size_of::<Flow>() <= 256, "{}", size_of::<Flow>());
+        assert!(size_of::<Client>() <= 128, "{}", size_of::<Client>());
     }
 }

@@ -12,7 +12,7 @@ pub(crate) enum Flow {
     /// Of the client's shape.
     Same(StreamTap),
     /// Of the other shape.
-    Cross(StreamTranslator),
+    Cross(Box<StreamTranslator>),
 }
 
 impl Flow {

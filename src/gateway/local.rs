@@ -39,7 +39,7 @@ impl Gateway {
     fn local_body(&mut self, ex: &Exchange, endpoint: Endpoint, now: Now, out: &mut Vec<u8>) -> Result<(), Refusal> {
         let Some(client) = self.clients.get(ex.client) else { return Ok(()) };
         let (head, _) = client.inbound.message();
-        let anthropic = !ex.head.field(Field::AnthropicVersion).of(head).is_empty();
+        let anthropic = ex.head.anthropic;
         let (Some(key), catalog) = (ex.finding.key, &ex.config.catalog) else {
             out.extend_from_slice(b"{\"name\":\"tollgate\"}");
             return Ok(());
@@ -79,10 +79,10 @@ impl Gateway {
     }
 
     /// A request on the admin listener.
-    pub(crate) fn answer_admin(&mut self, cid: Id<Client>, ex: &Exchange, now: Now) {
-        let mut body = Vec::new();
-        let (status, content_type) = self.admin_body(cid, &ex.head, now, &mut body);
-        let next = self.next_after(cid, &ex.head, false);
+    pub(crate) fn answer_admin(&mut self, ex: &Exchange, head: &RequestHead, now: Now) {
+        let (mut body, cid) = (Vec::new(), ex.client);
+        let (status, content_type) = self.admin_body(cid, head, now, &mut body);
+        let next = self.next_after(cid, ex.head, false);
         let extent = Extent::Length(body.len());
         let more: &[u8] = match status {
             401 => b"\r\nwww-authenticate: Bearer",

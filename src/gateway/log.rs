@@ -11,6 +11,7 @@ use crate::policy::row::Row;
 use crate::policy::usage::Usage;
 use crate::policy::window;
 use crate::wire::json::write_string;
+use std::num::NonZeroU64;
 
 impl Gateway {
     /// One row for an admitted request, unless it has been given already.
@@ -35,7 +36,7 @@ impl Gateway {
             micros: now.mono.micros_since(ex.times.head),
             lease: ex.lease,
         };
-        ex.row = Some(self.give_row(row, now));
+        ex.row = NonZeroU64::new(self.give_row(row, now));
     }
 
     /// Hands a row to the ledger; its number.

@@ -405,14 +405,17 @@ impl Core for Gateway {
             Side::Client => {
                 let id = Id::new(conn.slot, conn.generation);
                 let Some(client) = self.clients.get_mut(id) else { return true };
-                if self.timers.fired(&mut client.alarm, conn, at, now.mono) {
+                let due = client.due(&self.exchanges);
+                if self.timers.fired(&mut client.alarm, conn, at, due, now.mono) {
                     self.client_expired(id, now);
                 }
             }
             Side::Upstream => {
                 let id = Id::new(conn.slot, conn.generation);
                 let Some(upstream) = self.upstreams.get_mut(id) else { return true };
-                if self.timers.fired(&mut upstream.alarm, conn, at, now.mono) {
+                let due = upstream.wait;
+                if self.timers.fired(&mut upstream.alarm, conn, at, due, now.mono) {
+                    upstream.wait = Mono::NEVER;
                     self.upstream_expired(id, now);
                 }
             }

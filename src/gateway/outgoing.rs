@@ -1,6 +1,7 @@
 //! The request as it goes upstream: a head rendered when the configuration is loaded, and a body given as pieces of
 //! the client's own bytes with our words spliced in; so that a large body is never copied as a whole.
 
+use super::fault::Fault;
 use crate::base::buf::{Buf, Pool};
 use crate::base::text::push_number;
 use crate::dialect::{self, Abilities, Carry, Invalid, Piece, RequestScan, Structured};
@@ -133,21 +134,53 @@ fn line(out: &mut Vec<u8>, parts: &[&[u8]]) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// A failed attempt.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    /// What it failed of.
+    pub(crate) fault: Fault,
+    /// At which target: an index into the model's.
+    pub(crate) target: u32,
+}
+
 /// What is needed of a request until its answer is committed: the scan of its body and the body to be sent. Drafts are
 /// reused, so that an exchange in its steady state allocates nothing.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Draft {
+    /// The client's head, as spans into its message.
+    pub(crate) head: RequestHead,
     /// The scan of the client's body.
     pub(crate) scan: RequestScan,
+    /// What is wrong in the body, found before all of it had come.
+    pub(crate) invalid: Option<String>,
     /// Words of ours between the pieces, or a translated body: all of it counts as buffered.
     pub(crate) text: Buf,
     /// The outgoing body.
     pub(crate) pieces: Vec<Piece>,
     /// What the translation of the request left for that of its answer; `None` where nothing is translated.
     pub(crate) carry: Option<Carry>,
+    /// The attempt before, while the body for the next target is made.
+    pub(crate) failed: Option<Failed>,
     length: u64,
     next: usize,
     offset: usize,
+}
+
+impl Default for Draft {
+    fn default() -> Draft {
+        Draft {
+            head: RequestHead::unparsed(),
+            scan: RequestScan::default(),
+            invalid: None,
+            text: Buf::default(),
+            pieces: Vec::new(),
+            carry: None,
+            failed: None,
+            length: 0,
+            next: 0,
+            offset: 0,
+        }
+    }
 }
 
 impl Draft {
@@ -245,6 +278,7 @@ impl Drafts {
     /// Gives a draft back.
     pub(crate) fn put(&mut self, mut draft: Box<Draft>, pool: &mut Pool) {
         draft.rewind(pool);
+        (draft.invalid, draft.failed) = (None, None);
         if self.spare.len() < SPARE_MAX {
             self.spare.push(draft);
         }

@@ -35,11 +35,14 @@ pub(crate) enum Relay {
     /// No answer yet.
     None,
     /// A whole answer, collected.
-    Whole(Heard),
+    Whole {
+        /// Its bytes as far as they are announced.
+        announced: Option<u64>,
+    },
     /// A stream, in the client's own shape or translated.
     Stream(Box<Flow>),
     /// A stream whose event under way is read elsewhere; what had been overheard before.
-    Away(Heard),
+    Away(Box<Heard>),
     /// A failed answer, collected for its message.
     Error {
         /// Its status.
@@ -54,8 +57,8 @@ impl Relay {
     pub(crate) fn heard(&self) -> Heard {
         match self {
             Relay::Stream(flow) => flow.heard(),
-            Relay::Whole(heard) | Relay::Away(heard) => *heard,
-            Relay::None | Relay::Error { .. } => Heard::default(),
+            Relay::Away(heard) => **heard,
+            Relay::None | Relay::Whole { .. } | Relay::Error { .. } => Heard::default(),
         }
     }
 }
@@ -90,7 +93,7 @@ impl Exchange {
         let finish_seen = match &self.relay {
             Relay::Stream(flow) => flow.finish_seen(),
             Relay::Away(_) => false,
-            Relay::None | Relay::Whole(_) | Relay::Error { .. } => return None,
+            Relay::None | Relay::Whole { .. } | Relay::Error { .. } => return None,
         };
         Some(self.due_after(finish_seen, now))
     }
@@ -116,11 +119,11 @@ impl Gateway {
             return Err(Fault::from(FaultKind::BadBody(ENCODED)));
         }
         if !ex.stream {
-            ex.announced = match head.framing {
+            let announced = match head.framing {
                 Framing::Length(length) => Some(length),
                 _ => None,
             };
-            ex.relay = Relay::Whole(Heard::default());
+            ex.relay = Relay::Whole { announced };
             return Ok(());
         }
         let content_type = head.content_type.of(bytes).trim_ascii();
@@ -130,9 +133,12 @@ impl Gateway {
             return Err(Fault::from(FaultKind::BadBody(NOT_A_STREAM)));
         };
         let (usage, max_event) = (ex.show_usage, target.limits.max_event);
-        let flow = match ex.carry.take() {
+        let flow = match ex.draft.as_mut().and_then(|draft| draft.carry.take()) {
             None => self.flows.same(shape, usage, max_event),
-            Some(carry) => Box::new(Flow::Cross(StreamTranslator::new(shape.other(), carry, usage, max_event))),
+            Some(carry) => {
+                let translator = StreamTranslator::new(shape.other(), carry, usage, max_event);
+                Box::new(Flow::Cross(Box::new(translator)))
+            }
         };
         ex.relay = Relay::Stream(flow);
         Ok(())
@@ -141,19 +147,19 @@ impl Gateway {
     /// A piece of the body.
     pub(crate) fn relay(&mut self, xid: Id<Exchange>, data: &[u8], now: Now) -> Step {
         let Some(ex) = self.exchanges.get_mut(xid) else { return Step::Ended };
-        let limit = match &ex.relay {
+        let (limit, announced, whole) = match ex.relay {
             Relay::Stream(_) => return self.relay_stream(xid, data, now),
             Relay::None | Relay::Away(_) => return Step::More,
-            Relay::Error { .. } => ERROR_BODY_MAX,
-            Relay::Whole(_) => ex.target().map_or(0, |target| target.limits.max_response),
+            Relay::Error { .. } => (ERROR_BODY_MAX, None, false),
+            Relay::Whole { announced } => (ex.target().map_or(0, |target| target.limits.max_response), announced, true),
         };
         let fits = ex.held.len() + data.len() <= limit;
-        match &ex.relay {
-            Relay::Whole(_) if !fits || !self.pool.has_room(data.len()) => {
+        match whole {
+            true if !fits || !self.pool.has_room(data.len()) => {
                 Step::Failed(Fault::from(FaultKind::TooLarge("max_response")))
             }
             _ if fits => {
-                let ahead = ahead_of(ex.held.len(), ex.announced, limit);
+                let ahead = ahead_of(ex.held.len(), announced, limit);
                 ex.held.push_ahead(&mut self.pool, data, ahead);
                 Step::More
             }
@@ -318,7 +324,7 @@ impl Gateway {
         ex.commit = Commit::Status;
         let (face, head) = (ex.face(), ex.head);
         let extent = if head.http11 { Extent::Chunked } else { Extent::ToEnd };
-        let next = self.next_after(face.client, &head, extent == Extent::ToEnd);
+        let next = self.next_after(face.client, head, extent == Extent::ToEnd);
         self.write_head(&face, &Opening { status: 200, extent, content_type: EVENTS, refusal: None, next }, now);
     }
 
@@ -342,7 +348,7 @@ impl Gateway {
         if head.http11 {
             self.push_client(cid, now, |out| out.extend_from_slice(LAST_CHUNK));
         }
-        let next = self.next_after(cid, &head, !head.http11);
+        let next = self.next_after(cid, head, !head.http11);
         self.conclude(ex, 200, now);
         self.move_on(cid, next, now);
         self.advance(cid, now);
@@ -357,7 +363,7 @@ impl Gateway {
                 let (status, retry_after) = (*status, *retry_after);
                 Step::Failed(status_fault(ex, status, retry_after))
             }
-            Relay::Whole(_) => self.end_whole(xid, now),
+            Relay::Whole { .. } => self.end_whole(xid, now),
             Relay::Stream(_) => self.stream_body_ended(xid, now),
             Relay::Away(_) => Step::Paused,
         }

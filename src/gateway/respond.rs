@@ -3,7 +3,7 @@
 
 use super::Gateway;
 use super::answers::{self, Extent, Head, RequestId};
-use super::client::{Client, Next};
+use super::client::{Brief, Client, Next};
 use super::cors::Grant;
 use super::exchange::Exchange;
 use crate::base::slots::Id;
@@ -82,7 +82,7 @@ impl Gateway {
 
     fn refuse_headless(&mut self, cid: Id<Client>, refusal: &Refusal, now: Now) {
         let id = RequestId::fresh(&mut self.rng);
-        let ex = Exchange::new(cid, id, RequestHead::unparsed(), self.plans(), now);
+        let ex = Exchange::new(cid, id, Brief::of(&RequestHead::unparsed()), self.plans(), now);
         if let Some(client) = self.clients.get_mut(cid) {
             client.last = true;
         }
@@ -102,7 +102,7 @@ impl Gateway {
         let cid = ex.client;
         self.settle(&mut ex, Usage::default());
         let close = refusal.is_some_and(|refusal| refusal.close);
-        let next = self.next_after(cid, &ex.head, close);
+        let next = self.next_after(cid, ex.head, close);
         let opening = Opening { status, extent: Extent::Length(body.len()), content_type, refusal, next };
         self.write_head(&ex.face(), &opening, now);
         if ex.head.method != Method::Head {

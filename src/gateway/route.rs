@@ -3,9 +3,9 @@
 
 use super::Gateway;
 use super::breaker::Breakers;
-use super::exchange::{Commit, Exchange, Failed, Phase};
+use super::exchange::{Commit, Exchange, Phase};
 use super::fault::{Fault, FaultKind};
-use super::outgoing::Draft;
+use super::outgoing::{Draft, Failed};
 use super::relay::Relay;
 use super::upstream::{Phase as UpstreamPhase, Upstream, conn};
 use crate::base::buf::Pool;
@@ -25,9 +25,9 @@ impl Gateway {
     /// Chooses the target of the next attempt; false when none is left.
     pub(crate) fn choose_target(&mut self, xid: Id<Exchange>, now: Now) -> bool {
         let Some(ex) = self.exchanges.get_mut(xid) else { return false };
-        let Some(model) = ex.model.and_then(|index| ex.config.catalog.get(index)) else { return false };
+        let Some(model) = ex.model() else { return false };
         let Some(chosen) = self.breakers.choose(&model.targets, ex.tried, now.mono) else { return false };
-        ex.target = chosen;
+        ex.target = chosen as u32;
         ex.tried |= 1u64.checked_shl(chosen as u32).unwrap_or(0);
         ex.fresh_only = false;
         ex.on_trial = true;
@@ -98,7 +98,6 @@ impl Gateway {
         let Some(mut draft) = ex.draft.take() else { return Ok(false) };
         draft.rewind(&mut self.pool);
         let built = build_body(ex, &mut draft, body, &mut self.pool);
-        ex.carry = draft.carry.take();
         ex.draft = Some(draft);
         built.map(|()| true)
     }
@@ -113,7 +112,7 @@ impl Gateway {
             false => &provider.addresses,
             true => self.names.look_up(&provider.host, provider.port, now.mono, &mut self.actions),
         };
-        let addr = match known.get(ex.address % known.len().max(1)).copied() {
+        let addr = match known.get(ex.address as usize % known.len().max(1)).copied() {
             Some(addr) => addr,
             None if !self.names.is_asked(&provider.host, provider.port) => {
                 return self.attempt_failed(xid, Fault::from(FaultKind::Name), now);
@@ -172,7 +171,7 @@ impl Gateway {
         ex.address += 1;
         let known = self.addresses_of(xid, now);
         let Some(ex) = self.exchanges.get(xid) else { return };
-        if why == DialError::Connect && ex.address < known.min(ADDRESSES_TRIED_MAX) {
+        if why == DialError::Connect && (ex.address as usize) < known.min(ADDRESSES_TRIED_MAX) {
             self.dial(xid, now);
         } else {
             self.attempt_failed(xid, Fault::from(FaultKind::Dial(why)), now);
@@ -200,9 +199,9 @@ impl Gateway {
         upstream.begin(xid);
         let (head, body) = client.inbound.message();
         let length = draft.length();
-        let same_shape = ex.carry.is_none().then_some((&ex.head, head));
         let Some(template) = ex.outgoing.template(upstream.provider) else { return };
         let all = upstream.tx.edit(&mut self.pool, |out| {
+            let same_shape = draft.carry.is_none().then_some((&draft.head, head));
             template.write(length, same_shape, out);
             draft.write_some(body, SEND_SLICE, out)
         });
@@ -279,20 +278,29 @@ impl Gateway {
     /// Begins an attempt at the next target after `fault`. One that the request cannot be written for is passed over:
     /// the client has asked for nothing wrong, since an earlier target took it.
     fn try_next(&mut self, xid: Id<Exchange>, fault: Fault, now: Now) {
-        let Some(ex) = self.exchanges.get(xid) else { return };
-        let failed = Failed { fault, target: ex.target };
+        let Some(target) = self.exchanges.get(xid).map(|ex| ex.target) else { return };
         if !self.choose_target(xid, now) {
-            return self.end_with_fault(xid, failed.fault, now);
+            return self.end_with_fault(xid, fault, now);
         }
+        self.note_failed(xid, Some(Failed { fault, target }));
         match self.draft_body(xid, now) {
-            Ok(true) => self.attempt(xid, now),
-            Ok(false) => {
-                if let Some(ex) = self.exchanges.get_mut(xid) {
-                    ex.failed = Some(Box::new(failed));
+            Ok(true) => {
+                self.note_failed(xid, None);
+                self.attempt(xid, now);
+            }
+            Ok(false) => {}
+            Err(_) => {
+                if let Some(failed) = self.note_failed(xid, None) {
+                    self.pass_over(xid, failed, now);
                 }
             }
-            Err(_) => self.pass_over(xid, failed, now),
         }
+    }
+
+    /// Keeps the attempt before with the draft, wherever that is worked on; returns the one kept until now.
+    fn note_failed(&mut self, xid: Id<Exchange>, failed: Option<Failed>) -> Option<Failed> {
+        let draft = self.exchanges.get_mut(xid)?.draft.as_mut()?;
+        std::mem::replace(&mut draft.failed, failed)
     }
 
     /// The request cannot be written for the target that was chosen after `failed`.
@@ -330,11 +338,11 @@ fn build_body(ex: &Exchange, draft: &mut Draft, body: &[u8], pool: &mut Pool) ->
             drop_params: &model.drop_params,
         };
         let (fields, pieces) = (draft.scan.fields(), &mut draft.pieces);
-        let length = draft.text.edit(pool, |out| rewrite(shape, body, fields, &with, out, pieces));
+        let length = draft.text.edit_small(pool, |out| rewrite(shape, body, fields, &with, out, pieces));
         draft.set_length(length);
         return Ok(());
     }
-    let abilities = ex.model.and_then(|index| ex.outgoing.abilities(index, ex.target));
+    let abilities = ex.model.and_then(|index| ex.outgoing.abilities(index as usize, ex.target as usize));
     let Some(abilities) = abilities else { return Ok(()) };
     let to = dialect::Target { model: &target.model, abilities };
     draft.translate(shape, body, &to, pool).map_err(|Invalid(message)| Refusal::invalid_body(message))

@@ -58,7 +58,8 @@ pub(crate) struct Upstream {
     tail: usize,
     /// The provider has ended it, while its exchange was waiting for work done elsewhere.
     ended: bool,
-    head: Option<ResponseHead>,
+    /// Whether the connection may be used again after the present answer; `None` until that has begun.
+    reusable: Option<bool>,
     reader: Reader,
 }
 
@@ -80,7 +81,7 @@ impl Upstream {
             interim: 0,
             tail: 0,
             ended: false,
-            head: None,
+            reusable: None,
             reader: Reader::Done,
         }
     }
@@ -94,18 +95,21 @@ impl Upstream {
         self.scanned = 0;
         self.interim = 0;
         self.tail = 0;
-        self.head = None;
+        self.reusable = None;
         self.reader = Reader::Done;
     }
 
     /// Part of an answer's body lies here until it can be relayed.
     pub(crate) fn holds_back(&self) -> bool {
-        self.head.is_some() && !self.rx.is_empty()
+        self.reusable.is_some() && !self.rx.is_empty()
     }
 
     fn may_be_kept(&self) -> bool {
-        let keep = self.head.is_some_and(|head| head.keep_alive);
-        keep && self.reader.is_done() && self.sent_all && self.tx.is_empty() && self.rx.is_empty()
+        self.reusable == Some(true)
+            && self.reader.is_done()
+            && self.sent_all
+            && self.tx.is_empty()
+            && self.rx.is_empty()
     }
 }
 
@@ -119,7 +123,7 @@ impl Gateway {
     pub(crate) fn upstream_bytes(&mut self, uid: Id<Upstream>, data: &[u8], now: Now) {
         let Some(upstream) = self.upstreams.get_mut(uid) else { return };
         match (upstream.phase, upstream.exchange) {
-            (Phase::Busy, Some(xid)) => match upstream.head {
+            (Phase::Busy, Some(xid)) => match upstream.reusable {
                 None => self.head_bytes(xid, uid, data, now),
                 Some(_) => self.body_bytes(xid, uid, data, now),
             },
@@ -154,7 +158,7 @@ impl Gateway {
 
     fn head_complete(&mut self, xid: Id<Exchange>, uid: Id<Upstream>, head: ResponseHead, now: Now) {
         let Some(upstream) = self.upstreams.get_mut(uid) else { return };
-        upstream.head = Some(head);
+        upstream.reusable = Some(head.keep_alive);
         upstream.reader = Reader::new(head.framing);
         let mut rx = std::mem::take(&mut upstream.rx);
         if let Some(ex) = self.exchanges.get_mut(xid) {
@@ -186,10 +190,8 @@ impl Gateway {
             }
             if upstream.reader.is_done() {
                 // Bytes after the end of the body: not ours, and the connection cannot be kept.
-                if !data.is_empty()
-                    && let Some(head) = &mut upstream.head
-                {
-                    head.keep_alive = false;
+                if !data.is_empty() {
+                    upstream.reusable = Some(false);
                 }
                 return self.body_ended(xid, uid, now);
             }
@@ -290,24 +292,22 @@ impl Gateway {
     /// The provider has ended the connection.
     pub(crate) fn upstream_closed(&mut self, uid: Id<Upstream>, now: Now) {
         let Some(upstream) = self.upstreams.get_mut(uid) else { return };
-        let (phase, exchange, head) = (upstream.phase, upstream.exchange, upstream.head);
+        let (phase, exchange, answered) = (upstream.phase, upstream.exchange, upstream.reusable.is_some());
         let (Phase::Busy, Some(xid)) = (phase, exchange) else { return self.close_upstream(uid) };
         if upstream.holds_back() || self.exchanges.get(xid).is_some_and(|ex| ex.working.is_some()) {
             upstream.ended = true;
             return;
         }
-        if let Some(head) = &mut upstream.head {
-            head.keep_alive = false;
-        }
+        upstream.reusable = upstream.reusable.map(|_| false);
         // A body that runs to the end of its connection has no proof of its own of being whole, whatever kind of end
         // it is (servers forget close_notify). Its content has: a JSON object, a stream's finish reason.
         let complete = upstream.reader.end().is_ok();
         let silent = upstream.rx.is_empty() && upstream.interim == 0;
-        let kind = match (head, complete || self.is_error(xid)) {
-            (Some(_), true) => return self.body_ended(xid, uid, now),
-            (Some(_), false) => FaultKind::Incomplete,
-            (None, _) if silent => FaultKind::Closed,
-            (None, _) => FaultKind::BadHead,
+        let kind = match (answered, complete || self.is_error(xid)) {
+            (true, true) => return self.body_ended(xid, uid, now),
+            (true, false) => FaultKind::Incomplete,
+            (false, _) if silent => FaultKind::Closed,
+            (false, _) => FaultKind::BadHead,
         };
         self.attempt_failed(xid, Fault::from(kind), now);
     }

@@ -4,7 +4,7 @@ use super::Gateway;
 use super::answers::{Extent, JSON};
 use super::exchange::Exchange;
 use super::fault::{Fault, FaultKind};
-use super::relay::{NOT_JSON, Relay, Step, charged, error_fault, me};
+use super::relay::{NOT_JSON, Step, charged, error_fault, me};
 use super::respond::Opening;
 use super::work::LAST_OF_ONE;
 use crate::base::buf::Buf;
@@ -34,7 +34,7 @@ impl Gateway {
         }
         let Some(ex) = self.exchanges.get_mut(xid) else { return Step::Ended };
         self.scratch.clear();
-        let read = match &ex.carry {
+        let read = match ex.carry() {
             None => tap::whole(shape, ex.held.bytes(), &me(ex, now), &mut self.scratch),
             Some(carry) => dialect::reply(shape.other(), ex.held.bytes(), carry, &me(ex, now), &mut self.scratch),
         };
@@ -63,7 +63,6 @@ impl Gateway {
             Err(Broken::Error(text)) => return Err(error_fault(text, Some(ex))),
         };
         ex.held.release(&mut self.pool);
-        ex.relay = Relay::Whole(heard);
         ex.upstream = None;
         self.target_succeeded(xid);
         let Some(mut ex) = self.take_exchange(xid) else { return Ok(None) };
@@ -92,7 +91,7 @@ impl Gateway {
     pub(crate) fn send_bulk(&mut self, ex: Exchange, body: Buf, now: Now) {
         let (cid, head) = (ex.client, ex.head);
         let extent = if head.http11 { Extent::Chunked } else { Extent::ToEnd };
-        let next = self.next_after(cid, &head, extent == Extent::ToEnd);
+        let next = self.next_after(cid, head, extent == Extent::ToEnd);
         self.write_head(&ex.face(), &Opening { status: 200, extent, content_type: JSON, refusal: None, next }, now);
         if head.http11 {
             let length = body.len().saturating_sub(LAST_OF_ONE.len());
@@ -112,7 +111,7 @@ impl Gateway {
             (false, true) => Extent::Chunked,
             (false, false) => Extent::ToEnd,
         };
-        let next = self.next_after(cid, &head, extent == Extent::ToEnd);
+        let next = self.next_after(cid, head, extent == Extent::ToEnd);
         self.write_head(&ex.face(), &Opening { status: 200, extent, content_type: JSON, refusal: None, next }, now);
         if head.method != Method::Head {
             self.push_client(cid, now, |out| match extent {

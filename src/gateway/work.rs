@@ -19,6 +19,7 @@ use crate::dialect::{self, Abilities, Broken, Carry, Heard, Invalid, Me, Progres
 use crate::policy::refusal::Refusal;
 use crate::wire::Shape;
 use crate::wire::inbound::Lent;
+use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -181,7 +182,7 @@ impl Gateway {
     fn give(&mut self, xid: Id<Exchange>, lent: usize, task: Task, now: Now) {
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
         self.works += 1;
-        ex.working = Some(self.works);
+        ex.working = NonZeroU64::new(self.works);
         let me = Own {
             id: ex.id.as_str().to_owned(),
             model: ex.model().map_or_else(|| Arc::from(""), |model| model.id.clone()),
@@ -209,7 +210,7 @@ impl Gateway {
     pub(crate) fn work_on_reply(&mut self, xid: Id<Exchange>, now: Now) {
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
         let Some(to) = ex.shape() else { return };
-        let (from, carry) = match &ex.carry {
+        let (from, carry) = match ex.carry() {
             None => (to, Carry::default()),
             Some(carry) => (to.other(), carry.clone()),
         };
@@ -222,7 +223,8 @@ impl Gateway {
     pub(crate) fn work_on_request(&mut self, xid: Id<Exchange>, now: Now) {
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
         let (Some(from), Some(model), Some(index)) = (ex.shape(), ex.target(), ex.model) else { return };
-        let (model, abilities) = (model.model.clone(), ex.outgoing.abilities(index, ex.target).cloned());
+        let (model, abilities) =
+            (model.model.clone(), ex.outgoing.abilities(index as usize, ex.target as usize).cloned());
         // Nothing else watches over an exchange that has not been admitted.
         ex.deadline = ex.deadline.min(ex.target().map_or(Mono::NEVER, |t| now.mono.after(t.limits.request_timeout)));
         let cid = ex.client;
@@ -241,7 +243,7 @@ impl Gateway {
     pub(crate) fn work_on_events(&mut self, xid: Id<Exchange>, data: &[u8], now: Now) {
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
         let heard = ex.relay.heard();
-        let Relay::Stream(flow) = std::mem::replace(&mut ex.relay, Relay::Away(heard)) else { return };
+        let Relay::Stream(flow) = std::mem::replace(&mut ex.relay, Relay::Away(Box::new(heard))) else { return };
         let held = std::mem::take(&mut ex.held);
         let lent = held.capacity();
         self.give(xid, lent, Task::Events { flow, held, data: data.to_vec() }, now);
@@ -251,7 +253,7 @@ impl Gateway {
     pub(crate) fn work_on_last_event(&mut self, xid: Id<Exchange>, now: Now) {
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
         let heard = ex.relay.heard();
-        let Relay::Stream(flow) = std::mem::replace(&mut ex.relay, Relay::Away(heard)) else { return };
+        let Relay::Stream(flow) = std::mem::replace(&mut ex.relay, Relay::Away(Box::new(heard))) else { return };
         let held = std::mem::take(&mut ex.held);
         self.give(xid, held.capacity(), Task::LastEvent { flow, held }, now);
     }
@@ -260,7 +262,8 @@ impl Gateway {
     pub(crate) fn worked(&mut self, done: Done, now: Now) {
         let Done { ticket, product } = done;
         let (xid, mut pool) = (ticket.exchange, ticket.pool);
-        let waiting = self.exchanges.get_mut(xid).filter(|ex| ex.working == Some(ticket.serial));
+        let waiting =
+            self.exchanges.get_mut(xid).filter(|ex| ex.working.is_some_and(|work| work.get() == ticket.serial));
         let Some(ex) = waiting else {
             if let Some(product) = product {
                 product.release(&mut pool);
@@ -307,16 +310,15 @@ impl Gateway {
         now: Now,
     ) {
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
-        ex.carry = draft.carry.take();
+        let failed = draft.failed.take();
         ex.draft = Some(draft);
         match self.clients.get_mut(ex.client) {
             Some(client) => client.inbound.put_back(&mut self.pool, body),
             None => body.release(&mut self.pool),
         }
-        let failed = self.exchanges.get_mut(xid).and_then(|ex| ex.failed.take());
         match (built, failed) {
             (Ok(()), _) => self.drafted(xid, now),
-            (Err(_), Some(failed)) => self.pass_over(xid, *failed, now),
+            (Err(_), Some(failed)) => self.pass_over(xid, failed, now),
             (Err(Invalid(message)), None) => self.refuse_open(xid, &Refusal::invalid_body(message), now),
         }
     }

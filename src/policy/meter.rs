@@ -355,7 +355,7 @@ impl Counts {
             requests: account.window.requests,
             window_tokens: account.window.used.saturating_add(account.window.reserved),
             period_tokens: account.period.used.saturating_add(account.period.reserved),
-            running: account.running,
+            running: u64::from(account.running),
         }
     }
 

@@ -193,7 +193,8 @@ impl Core for Provider {
         }
         let Some((at, conn)) = self.timers.pop() else { return false };
         let Some(link) = self.links.get_mut(id(conn)) else { return true };
-        if self.timers.fired(&mut link.alarm, conn, at, now.mono) {
+        let due = link.due();
+        if self.timers.fired(&mut link.alarm, conn, at, due, now.mono) {
             self.step(conn, |link, shared| link.expired(shared, now));
         }
         true

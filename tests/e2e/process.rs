@@ -22,7 +22,8 @@ impl Folder {
     /// A fresh one.
     pub fn new() -> Folder {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
-        super::room::make_room();
+        // Tests hold a thousand connections and more, some of them both ends.
+        tollgate::io::listen::raise_descriptor_limit().unwrap();
         let name = format!("e2e-{}-{}", std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed));
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::create_dir_all(&path).unwrap();

@@ -29,7 +29,8 @@ impl Rig {
     /// `server` goes into the table `[server]`; the ports are free ones.
     pub fn new(name: &str, server: &str) -> Rig {
         let folder = std::env::temp_dir().join(format!("tollgate-edge-{}-{name}", std::process::id()));
-        super::room::make_room();
+        // Tests hold a thousand connections and more, some of them both ends.
+        tollgate::io::listen::raise_descriptor_limit().unwrap();
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         let mut rig = Rig { folder, provider: provider(), key: String::new() };

@@ -18,13 +18,13 @@ pub const ATTACKS: fn() -> Vec<Attack> = || {
         Attack {
             name: "300 connections where max_connections is 100",
             bound: "100 served, 32 told 503, the rest closed at once; health is answered",
-            server: "max_connections = 100\n",
+            server: "header_timeout = \"1h\"\nmax_connections = 100\n",
             run: too_many,
         },
         Attack {
             name: "200 connections from one host where max_connections_per_ip is 10",
             bound: "10 served, 4 told 503, the rest closed at once",
-            server: "max_connections_per_ip = 10\n",
+            server: "header_timeout = \"1h\"\nmax_connections_per_ip = 10\n",
             run: one_host,
         },
         Attack {

@@ -180,7 +180,9 @@ impl Relay {
         self.reported.merge(reported.unwrap_or_default());
         let empty = seen.value(seen.choices, data).is_none_or(|choices| choices.items().next().is_none());
         self.begun |= !empty;
-        self.created = self.created.or_else(|| seen.value(seen.created, data).and_then(Raw::count));
+        if self.created == 0 {
+            self.created = seen.value(seen.created, data).and_then(Raw::count).unwrap_or_default();
+        }
         if empty && seen.usage.is_some() && !self.show_usage {
             return Ok(true);
         }
@@ -201,7 +203,8 @@ impl Relay {
     fn done(&mut self, me: &Me<'_>, out: &mut Vec<u8>) {
         if self.show_usage && self.reported == Reported::default() {
             let heard = Heard { reported: self.reported, relayed_tokens: self.relayed.tokens() };
-            write_usage_chunk(&heard, &Me { created: self.created.unwrap_or(me.created), ..*me }, out);
+            let created = if self.created == 0 { me.created } else { self.created };
+            write_usage_chunk(&heard, &Me { created, ..*me }, out);
         }
         out.extend_from_slice(b"data: [DONE]\n\n");
     }

@@ -42,6 +42,8 @@ impl Mould {
             return;
         }
         self.misses += 1;
+        // Exactly what is needed: every stream under way holds one.
+        self.bytes.reserve_exact(data.len() + sent.len() - 2 * text.len());
         for part in [&data[..start], &data[end..], &sent[..at], &sent[at + text.len()..]] {
             self.bytes.extend_from_slice(part);
         }

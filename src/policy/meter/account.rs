@@ -20,8 +20,8 @@ pub const DAYS_KEPT: u64 = 70;
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Window {
     pub(super) bounds: Bounds,
-    /// A window whose counts were carried over into this one.
-    also: Option<Bounds>,
+    /// A window whose counts were carried over into this one; without an end, where there is none.
+    also: Bounds,
     pub(super) requests: u64,
     pub(super) used: u64,
     pub(super) reserved: u64,
@@ -29,7 +29,7 @@ pub(super) struct Window {
 
 impl Window {
     fn counts(&self, open: &Open) -> bool {
-        open.window == self.bounds || self.also == Some(open.window)
+        open.window == self.bounds || (self.also.1 > Unix(0) && self.also == open.window)
     }
 }
 
@@ -37,7 +37,6 @@ impl Window {
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Allowance {
     pub(super) bounds: Bounds,
-    calendar: Period,
     pub(super) used: u64,
     pub(super) reserved: u64,
 }
@@ -48,11 +47,12 @@ pub(super) struct Account {
     pub(super) window: Window,
     /// Windows that were left, the furthest ahead and the latest, at most [`LEFT_MAX`]: a clock that goes back and
     /// forth finds them again.
-    left: Vec<Window>,
+    left: Box<[Window]>,
     pub(super) period: Allowance,
+    calendar: Period,
     /// Days since the epoch with the tokens of requests admitted on them, in order.
-    days: Vec<(u64, u64)>,
-    pub(super) running: u64,
+    days: Box<[(u64, u64)]>,
+    pub(super) running: u32,
     /// What a shared ledger said last; nothing where there is none.
     pub(super) told: Option<Box<Told>>,
 }
@@ -74,7 +74,7 @@ impl Account {
         let has_jumped = known().any(|(start, _)| start > bounds.0);
         self.window = match is_later {
             true => Window { bounds, ..Window::default() },
-            false => Window { bounds, also: Some(present.bounds), ..present },
+            false => Window { bounds, also: present.bounds, ..present },
         };
         // In a window that is entered for the first time, as all are unless the clock jumps, nothing is reserved yet.
         if has_jumped || !is_later {
@@ -84,8 +84,7 @@ impl Account {
             return;
         }
         if self.left.len() < LEFT_MAX {
-            self.left.reserve_exact(LEFT_MAX - self.left.len());
-            self.left.push(present);
+            self.left = self.left.iter().copied().chain([present]).collect();
         } else if let Some(oldest) = self.left.iter_mut().min_by_key(|left| left.bounds.1)
             && oldest.bounds.1 < present.bounds.1
         {
@@ -100,13 +99,14 @@ impl Account {
         let days = self.days.iter().filter(|(day, _)| inside(Unix(day.saturating_mul(DAY_MS))));
         let used = sum(days.map(|(_, tokens)| *tokens));
         let reserved = sum(open.filter(|open| inside(open.admitted)).map(|open| open.reserved));
-        self.period = Allowance { bounds, calendar, used, reserved };
+        self.period = Allowance { bounds, used, reserved };
+        self.calendar = calendar;
     }
 
     /// Whether the present period is not the one that `now` lies in.
     pub(super) fn is_past_period(&self, calendar: Period, now: Unix) -> bool {
         let (start, end) = self.period.bounds;
-        self.period.calendar != calendar || now < start || now >= end
+        self.calendar != calendar || now < start || now >= end
     }
 
     /// One request more in the present window and period.
@@ -152,14 +152,17 @@ impl Account {
             Ok(place) => self.days[place].1 = self.days[place].1.saturating_add(tokens),
             Err(place) => {
                 // One a day, and for many keys one in all.
-                self.days.reserve_exact(1);
-                self.days.insert(place, (day, tokens));
+                let mut days = std::mem::take(&mut self.days).into_vec();
+                days.reserve_exact(1);
+                days.insert(place, (day, tokens));
+                self.days = days.into();
             }
         }
         // A day far ahead, from a clock gone wrong, must not push out those around the present one.
         if self.days.len() as u64 > 2 * DAYS_KEPT {
             let present = self.period.bounds.0.0 / DAY_MS;
-            self.days.retain(|(day, _)| day.abs_diff(present) <= DAYS_KEPT);
+            let kept = self.days.iter().filter(|(day, _)| day.abs_diff(present) <= DAYS_KEPT);
+            self.days = kept.copied().collect();
         }
         if self.period.bounds.0 <= at && at < self.period.bounds.1 {
             self.period.used = self.period.used.saturating_add(tokens);
