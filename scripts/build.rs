@@ -14,7 +14,7 @@ const ORDER: &str = "scripts/order.txt";
 fn main() {
     println!("cargo::rerun-if-changed={ORDER}");
     let is = |name: &str, value: &str| env::var(name).is_ok_and(|found| found == value);
-    if !is("CARGO_CFG_TARGET_OS", "linux") || !is("PROFILE", "release") {
+    if !is("CARGO_CFG_TARGET_OS", "linux") || !is("PROFILE", "release") || has_chosen_a_linker() {
         return;
     }
     let names = fs::read_to_string(ORDER).expect("the list of functions lies beside the build script");
@@ -24,6 +24,12 @@ fn main() {
     if is("CARGO_CFG_TARGET_ENV", "gnu") && knows_packed_relocations() {
         println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
     }
+}
+
+/// Whether whoever builds has named a linker: not every one reads scripts such as ours.
+fn has_chosen_a_linker() -> bool {
+    let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
+    env::var_os("RUSTC_LINKER").is_some() || flags.contains("fuse-ld") || flags.contains("linker=")
 }
 
 /// A linker script that adds to the linker's own: code in the order of `names`, then all other code.

@@ -465,7 +465,7 @@ impl Gateway {
             self.refuse(ex, &refusal, now);
             return self.advance(cid, now);
         }
-        ex.error = Some(refusal.kind.as_str());
+        ex.error = Some(refusal.kind);
         self.scratch.clear();
         let shape = ex.shape().unwrap_or(Shape::Chat);
         let kind = refusal.kind.as_str();
