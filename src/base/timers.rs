@@ -61,8 +61,8 @@ impl Timers {
     }
 
     /// Says whether a popped entry means that `conn`, which wants to be woken at `due`, is due. A superseded entry is
-    /// forgotten; one that was pushed back is armed again where it belongs. The stale entries of one connection stay few, since a new one is only
-    /// pushed when it lies before the live one.
+    /// forgotten; one that was pushed back is armed again where it belongs. The stale entries of one connection stay
+    /// few, since a new one is only pushed when it lies before the live one.
     pub fn fired(&mut self, alarm: &mut Alarm, conn: Conn, at: Mono, due: Mono, now: Mono) -> bool {
         if alarm.entry != at {
             return false;

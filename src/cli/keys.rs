@@ -169,10 +169,13 @@ fn issue_key(args: &IssueArgs) -> Result<(), Failure> {
 
 /// Prints a key that nobody can show again.
 fn show_once(record: &KeyRecord, text: String, json: bool, high: &High, now: Unix) -> Result<(), Failure> {
-    if !json {
-        return print(&format!("{text}\n"));
-    }
-    print_json(&Fresh { key: text, record: Line::new(record, high, now) })
+    let shown = match json {
+        true => print_json(&Fresh { key: text, record: Line::new(record, high, now) }),
+        false => print(&format!("{text}\n")),
+    };
+    shown.inspect_err(|_| {
+        remark(&format!("the secret of key {} is lost, though it is valid: rotate it, or revoke the key", record.id));
+    })
 }
 
 /// Makes a key and stores its record: the record, and the key that nobody can show again.

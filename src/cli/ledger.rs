@@ -63,6 +63,7 @@ fn verify(args: &VerifyArgs) -> Result<(), Failure> {
     }
     match verdict.differences.len() {
         0 => Ok(()),
+        1 => Err(Failure::failed("1 counter is not what the rows say")),
         count => Err(Failure::failed(format!("{count} counters are not what the rows say"))),
     }
 }

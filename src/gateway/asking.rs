@@ -45,21 +45,22 @@ impl Gateway {
         let record = self.keys.record(key);
         let plan = self.config.plan(&record.plan).ok_or_else(Refusal::no_plan)?;
         let estimate = estimate.min(ROW_TOKENS_MAX);
-        ex.lease = self.meter.lease_for(key, plan, now.unix, estimate);
+        let lease = self.meter.lease_for(key, plan, now.unix, estimate);
+        ex.lease = Some(Box::new(lease));
         let limits = limits_of(plan);
-        let ask = Ask { number: (xid.slot, xid.generation), key: record.id, lease: ex.lease, limits: Some(limits) };
+        let ask = Ask { number: (xid.slot, xid.generation), key: record.id, lease, limits: Some(limits) };
         self.put_question(xid, ask, now);
         Ok(())
     }
 
     /// How a key stands is asked of the ledger too, since other hosts have a part in it. A request with a body, which
     /// nobody sends, is answered from what is known.
-    pub(crate) fn look(&mut self, mut ex: Exchange, now: Now) {
+    pub(crate) fn look(&mut self, ex: Exchange, now: Now) {
         let key = ex.finding.key.filter(|_| ex.head.bodiless && self.asks_ledger());
         let plan = key.and_then(|key| self.config.plan(&self.keys.record(key).plan));
         let (Some(key), Some(plan)) = (key, plan) else { return self.answer_local(ex, Endpoint::Quota, now) };
-        ex.lease = self.meter.lease_for(key, plan, now.unix, 0);
-        let (cid, lease, id) = (ex.client, ex.lease, self.keys.record(key).id);
+        let lease = self.meter.lease_for(key, plan, now.unix, 0);
+        let (cid, id) = (ex.client, self.keys.record(key).id);
         let xid = self.exchanges.insert(ex);
         if let Some(client) = self.clients.get_mut(cid) {
             client.exchange = Some(xid);
@@ -125,8 +126,9 @@ impl Gateway {
             return self.refuse_open(xid, &Refusal::no_plan(), now);
         };
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
-        ex.lease = Lease { shared: true, ..ask.lease };
-        ex.hold = Some(self.meter.grant(key, &plan, ex.admitted, ex.lease));
+        let lease = Lease { shared: true, ..ask.lease };
+        ex.lease = Some(Box::new(lease));
+        ex.hold = Some(self.meter.grant(key, &plan, ex.admitted, lease));
         self.serve(xid, now);
     }
 
@@ -145,7 +147,7 @@ impl Gateway {
         if !self.goes_on_alone() {
             return self.refuse_open(xid, &Refusal::store(), now);
         }
-        let estimate = ex.lease.reserved;
+        let estimate = ex.lease.as_ref().map_or(0, |lease| lease.reserved);
         match self.admit_alone(xid, estimate, now) {
             Ok(()) => self.serve(xid, now),
             Err(refusal) => self.refuse_open(xid, &refusal, now),
@@ -156,14 +158,15 @@ impl Gateway {
     /// the shared one cannot be reached.
     pub(crate) fn admit_alone(&mut self, xid: Id<Exchange>, estimate: u64, now: Now) -> Result<(), Refusal> {
         let (key, plan) = self.plan_of(xid).ok_or_else(Refusal::no_plan)?;
-        let hosts = if self.is_shared() { self.config.store.hosts } else { 1 };
+        let shared = self.is_shared();
+        let hosts = if shared { self.config.store.hosts } else { 1 };
         let Some(ex) = self.exchanges.get_mut(xid) else { return Ok(()) };
         let admitted = match hosts {
             1 => self.meter.admit(key, &plan, now.unix, estimate),
             hosts => self.meter.admit(key, &plan.share(hosts), now.unix, estimate),
         };
         let hold = admitted.map_err(|limit| Refusal::limit(&limit))?;
-        ex.lease = self.meter.lease(&hold);
+        ex.lease = shared.then(|| Box::new(self.meter.lease(&hold)));
         ex.hold = Some(hold);
         ex.admitted = now.unix;
         Ok(())

@@ -369,6 +369,7 @@ impl Gateway {
         let exchange = self.clients.get(id).and_then(|client| client.exchange);
         let upstream = exchange.and_then(|ex| self.exchanges.get(ex)).and_then(|ex| ex.upstream);
         if let Some(upstream) = upstream {
+            self.wait_for_events(upstream, now);
             match self.upstreams.get(upstream).is_some_and(Upstream::holds_back) {
                 true => self.resume_upstream(upstream, now),
                 false => self.dirty.push(super::upstream::conn(upstream)),

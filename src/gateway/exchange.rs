@@ -35,7 +35,7 @@ use crate::dialect::usage::Reported;
 use crate::policy::catalog::{Model, Target};
 use crate::policy::config::High;
 use crate::policy::meter::{Hold, Lease};
-use crate::policy::refusal::Refusal;
+use crate::policy::refusal::{Refusal, RefusalKind};
 use crate::policy::usage::{Usage, UsageSource};
 use crate::wire::Shape;
 use crate::wire::head::{Expect, Field, Framing, RequestHead};
@@ -124,8 +124,8 @@ pub(crate) struct Exchange {
     pub(crate) held: Buf,
     /// Bytes of the answer's end that wait until its row is committed.
     pub(crate) last: Buf,
-    /// What a shared ledger has lent to it, to go back with its row.
-    pub(crate) lease: Lease,
+    /// What a shared ledger has lent to it or is asked for, to go back with its row.
+    pub(crate) lease: Option<Box<Lease>>,
     /// The number of its row, once that has been given to the ledger.
     pub(crate) row: Option<NonZeroU64>,
     pub(crate) hold: Option<Hold>,
@@ -150,7 +150,7 @@ pub(crate) struct Exchange {
     /// The client's own request id, in printable form.
     pub(crate) foreign_id: Box<[u8]>,
     /// Type of the error that was told, if one was.
-    pub(crate) error: Option<&'static str>,
+    pub(crate) error: Option<RefusalKind>,
 }
 
 /// What an exchange keeps of the configuration it begins with.
@@ -181,7 +181,7 @@ impl Exchange {
             bulk: false,
             held: Buf::default(),
             last: Buf::default(),
-            lease: Lease::default(),
+            lease: None,
             row: None,
             hold: None,
             usage: None,
@@ -440,6 +440,8 @@ impl Gateway {
     /// Closes the hold with what was really used, once.
     pub(crate) fn settle(&mut self, ex: &mut Exchange, usage: Usage) {
         if let Some(hold) = ex.hold.take() {
+            // As the ledger will keep it, so that what is counted now is what is counted after a restart.
+            let usage = usage.bounded();
             match usage.total() {
                 0 => self.meter.refund(hold),
                 tokens => self.meter.settle(hold, tokens),

@@ -34,7 +34,7 @@ impl Gateway {
             cost_nano: usage.cost_nano(&model.prices),
             attempts: ex.attempts,
             micros: now.mono.micros_since(ex.times.head),
-            lease: ex.lease,
+            lease: ex.lease.take(),
         };
         ex.row = NonZeroU64::new(self.give_row(row, now));
     }
@@ -99,7 +99,7 @@ impl Gateway {
         }
         number(out, ",\"status\":", u64::from(status));
         if let Some(error) = ex.error {
-            word(out, ",\"error\":\"", error);
+            word(out, ",\"error\":\"", error.as_str());
             out.push(b'"');
         }
         if let Some(usage) = &ex.usage {

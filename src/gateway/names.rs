@@ -20,6 +20,8 @@ struct Entry {
     port: u16,
     addrs: Vec<SocketAddr>,
     ask_after: Mono,
+    /// The resolver is at it.
+    asked: bool,
 }
 
 /// One entry per host and port of the configuration; few, so a linear search will do.
@@ -41,6 +43,7 @@ impl Names {
         let entry = &mut self.entries[index];
         if now >= entry.ask_after {
             entry.ask_after = now.after(if entry.addrs.is_empty() { RETRY } else { REFRESH });
+            entry.asked = true;
             actions.push(Action::Resolve { host: host.clone(), port });
         }
         &entry.addrs
@@ -50,6 +53,7 @@ impl Names {
     pub(crate) fn learned(&mut self, host: &Arc<str>, port: u16, mut addrs: Vec<SocketAddr>, now: Mono) {
         let index = self.index_of(host, port);
         let entry = &mut self.entries[index];
+        entry.asked = false;
         if addrs.is_empty() {
             entry.ask_after = now.after(RETRY);
         } else {
@@ -69,8 +73,14 @@ impl Names {
             Ok(ip) => (vec![SocketAddr::new(ip, port)], Mono::NEVER),
             Err(_) => (Vec::new(), Mono(0)),
         };
-        self.entries.push(Entry { host: host.clone(), port, addrs, ask_after });
+        self.entries.push(Entry { host: host.clone(), port, addrs, ask_after, asked: false });
         self.entries.len() - 1
+    }
+
+    /// Whether an answer is to come: where none is, it is no use to wait for addresses.
+    pub(crate) fn is_asked(&mut self, host: &Arc<str>, port: u16) -> bool {
+        let index = self.index_of(host, port);
+        self.entries[index].asked
     }
 }
 
@@ -93,6 +103,11 @@ mod tests {
         assert!(names.look_up(&host, 443, Mono(0), &mut actions).is_empty());
         assert!(names.look_up(&host, 443, Mono(1), &mut actions).is_empty());
         assert_eq!(actions.len(), 1, "asked once, not at every request");
+        assert!(names.is_asked(&host, 443));
+        names.learned(&host, 443, Vec::new(), Mono(1));
+        assert!(names.look_up(&host, 443, Mono(2), &mut actions).is_empty());
+        assert!(!names.is_asked(&host, 443), "there was no answer, and it is too early to ask again");
+        actions.truncate(1);
         let addr: SocketAddr = "10.0.0.1:443".parse().unwrap();
         names.learned(&host, 443, vec![addr], Mono(2));
         let later = Mono(2).after(REFRESH);

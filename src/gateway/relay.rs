@@ -81,6 +81,24 @@ pub(super) fn me<'a>(ex: &'a Exchange, now: Now) -> Me<'a> {
     Me { id: ex.id.as_str(), model, created: now.unix.secs(), prompt_estimate: ex.estimate }
 }
 
+impl Exchange {
+    /// When a stream's next event is late, after a finish reason what is missing then.
+    fn due_after(&self, finish_seen: bool, now: Now) -> Mono {
+        let idle = self.target().map_or(DONE_GRACE, |target| target.limits.idle_timeout);
+        now.mono.after(if finish_seen { DONE_GRACE.min(idle) } else { idle })
+    }
+
+    /// The same for a stream that has begun; for one that is read elsewhere as if it went on.
+    pub(crate) fn events_due(&self, now: Now) -> Option<Mono> {
+        let finish_seen = match &self.relay {
+            Relay::Stream(flow) => flow.finish_seen(),
+            Relay::Away(_) => false,
+            Relay::None | Relay::Whole { .. } | Relay::Error { .. } => return None,
+        };
+        Some(self.due_after(finish_seen, now))
+    }
+}
+
 impl Gateway {
     /// A head has come: decides what is done with the body.
     pub(crate) fn open_relay(
@@ -217,8 +235,7 @@ impl Gateway {
     /// the stream, and wait for its row where that is asked for.
     fn relayed(&mut self, xid: Id<Exchange>, finish_seen: bool, end_at: Option<usize>, now: Now) {
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
-        let idle = ex.target().map_or(DONE_GRACE, |target| target.limits.idle_timeout);
-        let due = now.mono.after(if finish_seen { DONE_GRACE.min(idle) } else { idle });
+        let due = ex.due_after(finish_seen, now);
         ex.deadline = Mono::NEVER;
         ex.beat = now.mono.after(ex.config.server.commit_after);
         let upstream = ex.upstream;
@@ -448,7 +465,7 @@ impl Gateway {
             self.refuse(ex, &refusal, now);
             return self.advance(cid, now);
         }
-        ex.error = Some(refusal.kind.as_str());
+        ex.error = Some(refusal.kind);
         self.scratch.clear();
         let shape = ex.shape().unwrap_or(Shape::Chat);
         let kind = refusal.kind.as_str();

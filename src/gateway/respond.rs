@@ -36,7 +36,7 @@ pub(crate) struct Opening<'a> {
 impl Gateway {
     /// Ends an exchange that has not been given a slot, or was taken out of it, with an error.
     pub(crate) fn refuse(&mut self, mut ex: Exchange, refusal: &Refusal, now: Now) {
-        ex.error = Some(refusal.kind.as_str());
+        ex.error = Some(refusal.kind);
         self.scratch.clear();
         answers::error_body(ex.shape(), refusal, &ex.id, &mut self.scratch);
         let body = std::mem::take(&mut self.scratch);

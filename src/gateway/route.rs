@@ -112,8 +112,11 @@ impl Gateway {
             false => &provider.addresses,
             true => self.names.look_up(&provider.host, provider.port, now.mono, &mut self.actions),
         };
-        let addr = match known.get(ex.address as usize % known.len().max(1)) {
-            Some(addr) => *addr,
+        let addr = match known.get(ex.address as usize % known.len().max(1)).copied() {
+            Some(addr) => addr,
+            None if !self.names.is_asked(&provider.host, provider.port) => {
+                return self.attempt_failed(xid, Fault::from(FaultKind::Name), now);
+            }
             None => {
                 ex.phase = Phase::Naming;
                 ex.naming = now.mono.after(timeout);

@@ -6,7 +6,7 @@ use super::exchange::{Exchange, Phase as ExchangePhase};
 use super::fault::{Fault, FaultKind};
 use super::relay::{Relay, Step};
 use crate::base::buf::Buf;
-use crate::base::limits::{DONE_GRACE, HIGH_WATER, RELAY_SLICE};
+use crate::base::limits::{ERROR_BODY_WAIT, HIGH_WATER, RELAY_SLICE};
 use crate::base::seam::{Action, Conn, Shut, Side};
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
@@ -167,6 +167,9 @@ impl Gateway {
         }
         match self.open_relay(xid, &head, rx.bytes(), now) {
             Ok(()) => {
+                if self.is_error(xid) {
+                    self.wait_upstream(uid, now.mono.after(ERROR_BODY_WAIT));
+                }
                 let body = rx.bytes().get(head.len as usize..).unwrap_or_default();
                 self.body_bytes(xid, uid, body, now);
             }
@@ -196,6 +199,7 @@ impl Gateway {
             let slice = if slices { &data[..data.len().min(RELAY_SLICE)] } else { data };
             let piece = match upstream.reader.next(slice) {
                 Ok(piece) => piece,
+                Err(_) if self.is_error(xid) => return self.body_ended(xid, uid, now),
                 Err(_) => return self.attempt_failed(xid, Fault::from(FaultKind::BadBody(BAD_CHUNKS)), now),
             };
             if !piece.data.is_empty() {
@@ -218,6 +222,11 @@ impl Gateway {
         if let Some(upstream) = self.upstreams.get_mut(uid) {
             upstream.rx.push(&mut self.pool, rest);
         }
+    }
+
+    /// The answer is an error, known by its status: what becomes of its body changes nothing but its words.
+    fn is_error(&self, xid: Id<Exchange>) -> bool {
+        self.exchanges.get(xid).is_some_and(|ex| matches!(ex.relay, Relay::Error { .. }))
     }
 
     fn body_ended(&mut self, xid: Id<Exchange>, uid: Id<Upstream>, now: Now) {
@@ -293,10 +302,11 @@ impl Gateway {
         // A body that runs to the end of its connection has no proof of its own of being whole, whatever kind of end
         // it is (servers forget close_notify). Its content has: a JSON object, a stream's finish reason.
         let complete = upstream.reader.end().is_ok();
-        let kind = match (answered, complete) {
+        let silent = upstream.rx.is_empty() && upstream.interim == 0;
+        let kind = match (answered, complete || self.is_error(xid)) {
             (true, true) => return self.body_ended(xid, uid, now),
             (true, false) => FaultKind::Incomplete,
-            (false, _) if upstream.rx.is_empty() && upstream.interim == 0 => FaultKind::Closed,
+            (false, _) if silent => FaultKind::Closed,
             (false, _) => FaultKind::BadHead,
         };
         self.attempt_failed(xid, Fault::from(kind), now);
@@ -360,18 +370,29 @@ impl Gateway {
         let (Some(xid), Phase::Dialing | Phase::Busy) = (upstream.exchange, upstream.phase) else {
             return self.close_upstream(uid);
         };
-        if upstream.holds_back() {
+        let phase = upstream.phase;
+        if phase == Phase::Busy && !self.upstream_wants_read(uid) {
             // The provider is not late: its client is. That one's own deadlines go on.
-            return self.wait_upstream(uid, now.mono.after(DONE_GRACE));
+            return self.wait_for_events(uid, now);
         }
-        let kind = match upstream.phase {
+        let kind = match phase {
             Phase::Dialing => FaultKind::ConnectTimeout,
+            _ if self.is_error(xid) => return self.body_ended(xid, uid, now),
             _ => match self.relay_waited(xid, now) {
                 None => return self.close_upstream(uid),
                 Some(kind) => kind,
             },
         };
         self.attempt_failed(xid, Fault::from(kind), now);
+    }
+
+    /// A stream's provider has all its time again, from now on: its client has not read until now.
+    pub(crate) fn wait_for_events(&mut self, uid: Id<Upstream>, now: Now) {
+        let exchange = self.upstreams.get(uid).and_then(|upstream| upstream.exchange);
+        let due = exchange.and_then(|xid| self.exchanges.get(xid)).and_then(|ex| ex.events_due(now));
+        if let Some(due) = due {
+            self.wait_upstream(uid, due);
+        }
     }
 
     /// Whether the gateway takes bytes from this upstream: not while its client is slow to read.

@@ -40,6 +40,8 @@ impl Flags {
     pub const PARTING: Flags = Flags(512);
     /// Our half has ended: the core has said that it writes nothing more.
     pub const FINISHED: Flags = Flags(1024);
+    /// The connection is a provider's.
+    const UPSTREAM: Flags = Flags(2048);
 
     /// True for a connection that is still being dialed.
     pub fn is_dialing(self) -> bool {
@@ -54,18 +56,29 @@ impl Flags {
 
 /// One socket.
 pub struct Link {
-    /// The core's name for it.
-    pub conn: Conn,
     /// The socket itself.
     pub transport: Transport,
+    /// The slot of the core's connection.
+    slot: u32,
+    /// Its generation.
+    generation: u32,
     flags: Flags,
     /// Number of the turn `spent` belongs to.
-    turn: u32,
-    /// Bytes written in that turn.
-    spent: u32,
+    turn: u16,
+    /// Bytes written in that turn, in units of [`SPENT`] begun.
+    spent: u16,
 }
 
+/// Bytes for which a turn's count of what a link has written goes up by one.
+const SPENT: usize = 16;
+
 impl Link {
+    /// The core's name for it.
+    pub fn conn(&self) -> Conn {
+        let side = if self.has(Flags::UPSTREAM) { Side::Upstream } else { Side::Client };
+        Conn { side, slot: self.slot, generation: self.generation }
+    }
+
     /// True if any of `flags` is set.
     pub fn has(&self, flags: Flags) -> bool {
         self.flags.0 & flags.0 != 0
@@ -104,16 +117,16 @@ impl Link {
     }
 
     /// Bytes that may still be written in turn number `turn`.
-    pub fn room(&mut self, turn: u32) -> usize {
+    pub fn room(&mut self, turn: u16) -> usize {
         if self.turn != turn {
             (self.turn, self.spent) = (turn, 0);
         }
-        limits::IO_SLICE.saturating_sub(self.spent as usize)
+        limits::IO_SLICE.saturating_sub(self.spent as usize * SPENT)
     }
 
     /// Counts `bytes` against the room of the turn.
     pub fn spend(&mut self, bytes: usize) {
-        self.spent = self.spent.saturating_add(bytes as u32);
+        self.spent = self.spent.saturating_add(bytes.div_ceil(SPENT).min(u16::MAX as usize) as u16);
     }
 }
 
@@ -143,7 +156,9 @@ impl Links {
         if let Some(stale) = self.links.named(stale) {
             self.links.remove(stale);
         }
-        let id = self.links.insert(Link { conn, transport, flags, turn: 0, spent: 0 });
+        let flags = if conn.side == Side::Upstream { flags.and(Flags::UPSTREAM) } else { flags };
+        let Conn { slot, generation, .. } = conn;
+        let id = self.links.insert(Link { transport, slot, generation, flags, turn: 0, spent: 0 });
         *self.place(conn) = id.slot;
         id
     }
@@ -160,7 +175,7 @@ impl Links {
     /// The link of `conn`, unless that name is stale.
     pub fn find(&self, conn: Conn) -> Option<Id<Link>> {
         let id = self.links.named(*self.by_conn[conn.side as usize].get(conn.slot as usize)?)?;
-        (self.links.get(id)?.conn == conn).then_some(id)
+        (self.links.get(id)?.conn() == conn).then_some(id)
     }
 
     /// The link called `id`, unless it is gone.
@@ -171,7 +186,7 @@ impl Links {
     /// Takes the link out; its socket closes when the link is dropped.
     pub fn remove(&mut self, id: Id<Link>) -> Option<Link> {
         let link = self.links.remove(id)?;
-        self.forget(link.conn, id);
+        self.forget(link.conn(), id);
         Some(link)
     }
 
@@ -219,7 +234,7 @@ mod tests {
 
     #[test]
     fn an_idle_link_is_small() {
-        assert!(size_of::<Link>() <= 40, "{}", size_of::<Link>());
+        assert!(size_of::<Link>() <= 32, "{}", size_of::<Link>());
     }
 
     #[test]

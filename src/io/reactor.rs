@@ -103,7 +103,7 @@ pub struct Reactor<C: Core> {
     resolver: Option<Resolver>,
     signals: Option<Signals>,
     now: Now,
-    turn: u32,
+    turn: u16,
     leaving: bool,
 }
 
@@ -213,9 +213,13 @@ impl<C: Core + 'static> Reactor<C> {
         }
         self.accept();
         let enough = self.now.mono.after(limits::TURN_TIME);
-        for _ in 0..self.run_queue.len() {
+        for count in 1..=self.run_queue.len() {
             let Some(id) = self.run_queue.pop_front() else { break };
             self.run_link(id);
+            // What many have brought leaves before more is read: its storage serves them too.
+            if count % limits::RUNS_PER_FLUSH == 0 {
+                self.flush_dirty();
+            }
             // A look at the clock costs as much as a short event: none where nobody waits.
             if !self.run_queue.is_empty() && self.clock.mono() >= enough {
                 break;
@@ -278,7 +282,7 @@ impl<C: Core + 'static> Reactor<C> {
         link.mark(event);
         if link.has(Flags::BLOCKED) && link.has(Flags::WRITE) {
             link.clear(Flags::BLOCKED);
-            self.touched.push(link.conn);
+            self.touched.push(link.conn());
         }
         if link.has(Flags::READ.and(Flags::DIALING).and(Flags::SHAKING).and(Flags::PARTING)) {
             self.enqueue(id);
@@ -379,7 +383,7 @@ impl<C: Core + 'static> Reactor<C> {
         while let Some(link) = self.links.get_mut(id)
             && link.may_read()
         {
-            let conn = link.conn;
+            let conn = link.conn();
             if !self.core.wants_read(conn) {
                 return self.look_for_end(id);
             }
@@ -415,7 +419,7 @@ impl<C: Core + 'static> Reactor<C> {
         }
         match link.transport.peek() {
             Peek::Ended(how) => self.ended(id, how),
-            Peek::Bytes(how) if links::has_left(link.conn) => self.ended(id, how),
+            Peek::Bytes(how) if links::has_left(link.conn()) => self.ended(id, how),
             Peek::Nothing if link.has(Flags::ERROR) => self.ended(id, Ending::Broken),
             Peek::Bytes(_) | Peek::Nothing => {}
         }
@@ -423,7 +427,7 @@ impl<C: Core + 'static> Reactor<C> {
 
     fn ended(&mut self, id: Id<Link>, how: Ending) {
         let Some(link) = self.links.get_mut(id) else { return };
-        let (conn, now) = (link.conn, self.now);
+        let (conn, now) = (link.conn(), self.now);
         let how = if link.has(Flags::ERROR) { Ending::Broken } else { how };
         match how {
             Ending::Fin => link.set(Flags::ENDED),
@@ -442,11 +446,7 @@ impl<C: Core + 'static> Reactor<C> {
             }
             // Those whose room is used up have been added behind; they wait for the next turn.
             self.touched.drain(..due);
-            std::mem::swap(&mut self.dirty, self.core.dirty());
-            for index in 0..self.dirty.len() {
-                self.flush(self.dirty[index]);
-            }
-            self.dirty.clear();
+            self.flush_dirty();
             self.perform_actions();
             if self.replies.is_empty() && self.core.dirty().is_empty() && self.core.actions().is_empty() {
                 break;
@@ -456,6 +456,15 @@ impl<C: Core + 'static> Reactor<C> {
             let orders = std::mem::take(self.core.orders());
             *self.core.orders() = (self.outbox)(orders);
         }
+    }
+
+    /// Writes what the core has put together since the last time.
+    fn flush_dirty(&mut self) {
+        std::mem::swap(&mut self.dirty, self.core.dirty());
+        for index in 0..self.dirty.len() {
+            self.flush(self.dirty[index]);
+        }
+        self.dirty.clear();
     }
 
     fn tell_replies(&mut self) {

@@ -38,8 +38,9 @@ pub struct Row {
     pub attempts: u32,
     /// Microseconds from the first byte of the request to the end of the answer.
     pub micros: u64,
-    /// What a shared ledger has lent to the request, to be given back with this row. Not kept.
-    pub lease: Lease,
+    /// What a shared ledger has lent to the request, to be given back with this row; `None` where none is shared. Not
+    /// kept.
+    pub lease: Option<Box<Lease>>,
 }
 
 /// Reads the endpoint's shape as ledgers keep it, by [`Shape::name`].
@@ -122,7 +123,7 @@ impl Row {
         let (model, target) = (names.next()?.ok()?.into(), names.next()?.ok()?.into());
         Some(Row {
             // Rows are passed on only where the ledger is a file, which lends nothing.
-            lease: Lease::default(),
+            lease: None,
             request,
             key,
             admitted,
@@ -153,7 +154,7 @@ mod tests {
         let key = KeyId::parse("abcdefABCDEF").unwrap();
         let usage = Usage { uncached_in: 1, cache_read: 2, cache_write: 3, out: 4, source: UsageSource::Partial };
         let row = Row {
-            lease: Lease::default(),
+            lease: None,
             request: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255],
             key,
             admitted: Unix(1_800_000_000_123),

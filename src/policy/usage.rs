@@ -2,6 +2,7 @@
 //! It never guesses: whoever builds a value says where its numbers come from.
 
 use super::catalog::Prices;
+use crate::base::limits;
 
 /// Where the numbers of a [`Usage`] come from (contract section 3).
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Hash)]
@@ -51,6 +52,14 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// The same, cut where an upstream's report is absurd.
+    pub fn bounded(self) -> Usage {
+        let cut = |tokens: u64| tokens.min(limits::ROW_TOKENS_MAX);
+        let Usage { uncached_in, cache_read, cache_write, out, source } = self;
+        let [uncached_in, cache_read, cache_write, out] = [uncached_in, cache_read, cache_write, out].map(cut);
+        Usage { uncached_in, cache_read, cache_write, out, source }
+    }
+
     /// All prompt tokens, cached ones included: `prompt_tokens` of the chat shape.
     pub fn prompt(&self) -> u64 {
         self.uncached_in.saturating_add(self.cache_read).saturating_add(self.cache_write)

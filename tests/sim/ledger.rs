@@ -34,6 +34,10 @@ fn failed() -> Notice {
 /// Whose lease, and which.
 type Loan = (KeyId, Lease);
 
+fn lease(row: &Row) -> Lease {
+    row.lease.as_deref().copied().unwrap_or_default()
+}
+
 fn loan(key: KeyId, lease: Lease) -> Loan {
     // What was asked for and what the row gives back differ in this alone.
     (key, Lease { shared: false, ..lease })
@@ -106,8 +110,8 @@ impl Ledger {
                 if self.way != Way::File {
                     for row in &rows {
                         self.shared.returned(row)?;
-                        self.story.alone += u64::from(!row.lease.shared);
-                        if self.way == Way::Refuse && !row.lease.shared {
+                        self.story.alone += u64::from(!lease(row).shared);
+                        if self.way == Way::Refuse && !lease(row).shared {
                             return Err(format!("nobody has admitted {row:?}"));
                         }
                     }
@@ -264,7 +268,7 @@ impl Ledger {
         }
         let mut committed = 0;
         for (row, _) in shared.pending.drain(..) {
-            remove(&mut shared.known, &loan(row.key, row.lease));
+            remove(&mut shared.known, &loan(row.key, lease(&row)));
             committed += 1;
         }
         if committed > 0 {
@@ -339,7 +343,7 @@ struct Shared {
 impl Shared {
     /// The gateway has settled a request; what it was lent comes with its row, once.
     fn returned(&mut self, row: &Row) -> Result<(), String> {
-        if row.lease.shared && !remove(&mut self.lent, &loan(row.key, row.lease)) {
+        if lease(row).shared && !remove(&mut self.lent, &loan(row.key, lease(row))) {
             return Err(format!("settled and never lent, or twice: {row:?}"));
         }
         Ok(())
@@ -412,10 +416,10 @@ impl Server {
 
     /// Counts a row unless that was `done` before; its lease goes back in any case.
     fn append(&mut self, row: &Row, done: bool) {
-        remove(&mut self.held, &loan(row.key, row.lease));
+        remove(&mut self.held, &loan(row.key, lease(row)));
         if !done {
-            let window = self.windows.entry((row.key, row.lease.window.0.0)).or_default();
-            window.0 += u64::from(!row.lease.shared);
+            let window = self.windows.entry((row.key, lease(row).window.0.0)).or_default();
+            window.0 += u64::from(!lease(row).shared);
             window.1 += row.usage.total();
             *self.spent.entry(row.key).or_default() += row.usage.total();
         }

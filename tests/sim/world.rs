@@ -549,7 +549,7 @@ impl World {
             }
             if Some(row.key) == tight {
                 // Alone is who admits without the shared ledger: up to its share.
-                let alone = self.ledger.way == Way::Local && !row.lease.shared;
+                let alone = self.ledger.way == Way::Local && !row.lease.as_ref().is_some_and(|lease| lease.shared);
                 *per_window.entry((alone, row.admitted.0 / 60_000)).or_default() += 1;
             }
             self.tally.rows += 1;

@@ -85,6 +85,8 @@ impl Opened {
         let version = db.version().map_err(failed)?;
         let keys = db.list_keys().map_err(failed)?;
         *known = Some((version, store::fingerprint(&keys)));
+        let recent = db.rows_since(window).map_err(failed)?;
+        db.rest().map_err(failed)?;
         Ok(Start {
             seed,
             client_listeners: 0,
@@ -92,7 +94,7 @@ impl Opened {
             days: days.into_iter().map(|sum| (sum.key, sum.day, sum.tokens)).collect(),
             running: None,
             work_min: None,
-            recent: db.rows_since(window).map_err(failed)?,
+            recent,
         })
     }
 

@@ -40,9 +40,9 @@ impl<C: Core + 'static> Reactor<C> {
             Shake::Going if !link.has(Flags::HINT) => link.clear(Flags::READ),
             Shake::Going => {}
             Shake::More => self.enqueue(id),
-            Shake::Failed if link.conn.side == Side::Client => self.ended(id, Ending::Broken),
+            Shake::Failed if link.conn().side == Side::Client => self.ended(id, Ending::Broken),
             Shake::Failed => self.dial_failed(id, DialError::Tls),
-            Shake::Done if link.conn.side == Side::Client => {
+            Shake::Done if link.conn().side == Side::Client => {
                 // Its first request may have come in the same segment as the last words of its handshake.
                 link.clear(Flags::SHAKING);
                 link.set(Flags::READ);
@@ -50,7 +50,7 @@ impl<C: Core + 'static> Reactor<C> {
             }
             Shake::Done => {
                 link.clear(Flags::SHAKING);
-                let (conn, reads) = (link.conn, link.has(Flags::READ));
+                let (conn, reads) = (link.conn(), link.has(Flags::READ));
                 self.replies.push(Reply::Dialed(conn));
                 if reads {
                     self.enqueue(id);
@@ -61,7 +61,7 @@ impl<C: Core + 'static> Reactor<C> {
 
     fn dial_failed(&mut self, id: Id<Link>, why: DialError) {
         if let Some(link) = self.links.remove(id) {
-            self.replies.push(Reply::DialFailed(link.conn, why));
+            self.replies.push(Reply::DialFailed(link.conn(), why));
         }
     }
 

@@ -186,14 +186,5 @@ pub type Taker<'a> = &'a mut dyn FnMut(Entry) -> bool;
 
 /// The row's numbers, cut where an upstream's report is absurd.
 pub fn bounded(row: &Row) -> (Usage, u64) {
-    let cut = |tokens: u64| tokens.min(limits::ROW_TOKENS_MAX);
-    let Usage { uncached_in, cache_read, cache_write, out, source } = row.usage;
-    let usage = Usage {
-        uncached_in: cut(uncached_in),
-        cache_read: cut(cache_read),
-        cache_write: cut(cache_write),
-        out: cut(out),
-        source,
-    };
-    (usage, row.cost_nano.min(limits::ROW_COST_MAX))
+    (row.usage.bounded(), row.cost_nano.min(limits::ROW_COST_MAX))
 }

@@ -326,7 +326,8 @@ impl Remote {
         let mut cmd = self.script(APPEND, &keys);
         cmd.arg(PREFIX).arg(number).arg(&speaker.host);
         for row in rows {
-            let (sums, Lease { window, period, reserved, shared }) = (sums_of(row), row.lease);
+            let (sums, Lease { window, period, reserved, shared }) =
+                (sums_of(row), row.lease.as_deref().copied().unwrap_or_default());
             cmd.arg(row_text(row)).arg(row.key.as_str()).arg(row.admitted.0 / DAY_MS).arg(place_text(row));
             cmd.arg(&sums[..]).arg(sums[1..5].iter().sum::<u64>()).arg(window_part(window)).arg(kept(window));
             cmd.arg(period.0.0).arg(reserved).arg(u8::from(shared));

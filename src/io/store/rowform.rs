@@ -4,7 +4,6 @@ use super::book::{DayKey, Sums, bounded};
 use super::keyform::{hex, unhex};
 use crate::base::time::Unix;
 use crate::policy::keys::KeyId;
-use crate::policy::meter::Lease;
 use crate::policy::row::{Row, endpoint_from};
 use crate::policy::usage::{Usage, UsageSource};
 use crate::policy::window::DAY_MS;
@@ -82,7 +81,7 @@ pub fn row_from(text: &str) -> Option<Row> {
         cost_nano: stored.n,
         attempts: stored.x,
         micros: stored.d,
-        lease: Lease::default(),
+        lease: None,
     })
 }
 

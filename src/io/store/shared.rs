@@ -291,8 +291,9 @@ impl<F: Fn(SharedNotice)> Keeper<F> {
         let batches: Vec<Batch> = self.batches.drain(..sent).collect();
         for (batch, done) in batches.iter().zip(&done[from..]) {
             committed += batch.rows.len() as u64;
-            for row in batch.rows.iter().filter(|row| row.lease.shared) {
-                let release = Release { key: row.key, lease: row.lease };
+            let lent = |row: &'_ Row| row.lease.as_deref().copied().filter(|lease| lease.shared);
+            for (row, lease) in batch.rows.iter().filter_map(|row| Some((row, lent(row)?))) {
+                let release = Release { key: row.key, lease };
                 match done {
                     // Lent under a name that this host no longer has, and announced again under the present one.
                     Done::Before => self.releases.push(release),

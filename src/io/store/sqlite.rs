@@ -17,7 +17,6 @@ use super::keyform;
 use crate::base::limits;
 use crate::base::time::Unix;
 use crate::policy::keys::{KeyId, KeyRecord, Scope};
-use crate::policy::meter::Lease;
 use crate::policy::row::{Row, endpoint_from};
 use crate::policy::usage::{Usage, UsageSource};
 use crate::policy::window::DAY_MS;
@@ -124,6 +123,11 @@ impl Sqlite {
             store.settle()?;
         }
         Ok(store)
+    }
+
+    /// Gives back the memory that reading at the start has taken.
+    pub fn rest(&self) -> Result<(), StoreError> {
+        self.connection.execute_batch("PRAGMA shrink_memory").map_err(|error| self.tell(error))
     }
 
     /// Brings the sums of the days up to date with all rows.
@@ -454,7 +458,7 @@ fn read_row(row: &rusqlite::Row<'_>) -> Fallible<Row> {
         cost_nano: uint(row, 13)?,
         attempts: row.get(14)?,
         micros: uint(row, 15)?,
-        lease: Lease::default(),
+        lease: None,
     })
 }
 

@@ -5,7 +5,6 @@ use super::sqlite::{Mode, Sqlite};
 use super::*;
 use crate::base::time::Unix;
 use crate::policy::keys::{KeyId, Scope};
-use crate::policy::meter::Lease;
 use crate::policy::usage::{Usage, UsageSource};
 use crate::wire::Shape;
 use std::os::unix::fs::PermissionsExt;
@@ -80,7 +79,7 @@ fn row(id: &str, admitted: u64, model: &str, out: u64) -> Row {
         cost_nano: out * 1000,
         attempts: 1,
         micros: 1234,
-        lease: Lease::default(),
+        lease: None,
     }
 }
 

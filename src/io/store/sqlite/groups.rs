@@ -9,7 +9,6 @@ use crate::base::digest;
 use crate::base::text::push_number;
 use crate::base::time::Unix;
 use crate::policy::keys::KeyId;
-use crate::policy::meter::Lease;
 use crate::policy::row::{Row, endpoint_from};
 use crate::policy::usage::{Usage, UsageSource};
 use rusqlite::types::Type;
@@ -173,7 +172,7 @@ fn unpack(oldest: u64, names: &str, rows: &str) -> Fallible<Vec<Row>> {
             cost_nano,
             attempts,
             micros,
-            lease: Lease::default(),
+            lease: None,
         })
     };
     let rows: Option<Vec<Row>> = rows.into_iter().map(read).collect();
