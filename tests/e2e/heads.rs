@@ -200,7 +200,7 @@ fn what_is_not_http_is_refused_with_a_json_error_and_the_connection_closed() {
 
 #[test]
 fn slow_heads_bodies_and_idle_connections_end() {
-    let server = "header_timeout = \"300ms\"\nbody_timeout = \"300ms\"\nkeepalive_timeout = \"300ms\"";
+    let server = "header_timeout = \"1500ms\"\nbody_timeout = \"1500ms\"\nkeepalive_timeout = \"1500ms\"";
     let h = Harness::start(&Setup { server, ..Setup::default() });
     let key = h.key();
     let mut client = h.client();
