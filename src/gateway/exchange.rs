@@ -560,9 +560,9 @@ mod tests {
     /// What every stream under way costs; a client beside it costs what it costs idle.
     #[test]
     fn what_a_stream_under_way_holds_is_small() {
-        assert!(size_of::<Exchange>() <= 464, "{}", size_of::<Exchange>());
+        assert!(size_of::<Exchange>() <= 416, "{}", size_of::<Exchange>());
         assert!(size_of::<Upstream>() <= 104, "{}", size_of::<Upstream>());
-        assert!(size_of::<Flow>() <= 256, "{}", size_of::<Flow>());
+        assert!(size_of::<Flow>() <= 272, "{}", size_of::<Flow>());
         assert!(size_of::<Client>() <= 128, "{}", size_of::<Client>());
     }
 }

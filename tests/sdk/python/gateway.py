@@ -78,6 +78,8 @@ class Gateway:
         # Ready, and nobody has asked for anything yet.
         self.idle_kb = self.status("VmRSS")
         self.key = self.issue()
+        # The key has been let in, and has been told its quota.
+        self.used_kb = self.status("VmRSS")
 
     def _start(self, args, probe):
         with open(pathlib.Path(self.folder.name) / f"{args[0]}.log", "wb") as log:
