@@ -25,7 +25,7 @@ admin_listen = "{admin}"
 {store}
 
 [upstream]
-connect_timeout = "2s"
+connect_timeout = "20s"
 breaker_failures = 0
 {upstream}
 

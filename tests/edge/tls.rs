@@ -10,13 +10,17 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const TLS: &str = "tls = { cert = \"cert.pem\", key = \"key.pem\" }\nheader_timeout = \"1s\"\n";
-
-fn rig(name: &str) -> Rig {
+/// A gateway that gives a head, a handshake before it included, so much time.
+fn impatient(name: &str, header_timeout: &str) -> Rig {
     let rig = Rig::new(name, "");
     write_certificate(&rig.folder);
-    rig.configure(TLS, &rig.models("small"), "");
+    let tls = "tls = { cert = \"cert.pem\", key = \"key.pem\" }";
+    rig.configure(&format!("{tls}\nheader_timeout = \"{header_timeout}\"\n"), &rig.models("small"), "");
     rig
+}
+
+fn rig(name: &str) -> Rig {
+    impatient(name, "60s")
 }
 
 fn connect(rig: &Rig, gate: &Gate) -> StreamOwned<ClientConnection, TcpStream> {
@@ -71,7 +75,7 @@ fn a_client_that_ends_its_tls_while_it_is_served_has_left() {
 
 #[test]
 fn a_handshake_that_does_not_come_to_an_end_is_cut_by_the_header_timeout() {
-    let rig = rig("tls-slow");
+    let rig = impatient("tls-slow", "1s");
     let gate = rig.start();
     // After the second that is set, and before the ten that hold otherwise.
     let cut = Duration::from_millis(990)..Duration::from_secs(9);
