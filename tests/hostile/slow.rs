@@ -39,7 +39,7 @@ pub const ATTACKS: fn() -> Vec<Attack> = || {
         Attack {
             name: "100 streams of 4 MiB that nobody reads",
             bound: "256 KiB each, cut by write_stall (here 1 s), settled",
-            server: HASTY,
+            server: "write_stall = \"1s\"\n",
             run: slow_readers,
         },
         Attack {
