@@ -136,9 +136,11 @@ impl Drop for Gate {
 }
 
 impl Gate {
-    /// Everything logged so far.
+    /// Every line logged so far; one that is just being written is none yet.
     pub fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap()
+        let mut text = std::fs::read_to_string(&self.log).unwrap();
+        text.truncate(text.rfind('\n').map_or(0, |end| end + 1));
+        text
     }
 
     fn last_lines(&self) -> String {
