@@ -118,9 +118,8 @@ fn refuses() {
         during.iter().all(|heard| (heard.status, heard.retry_after) == (503, true)),
         "refused, and told when to come"
     );
-    // A busy machine may hold up one or the other.
-    let late: Vec<Duration> = during.iter().map(|heard| heard.after).filter(|after| *after >= NOTICED).collect();
-    assert!(late.len() * 50 <= during.len(), "late refusals: {late:?}");
+    let slowest = during.iter().map(|heard| heard.after).max();
+    assert!(slowest.is_some_and(|after| after < NOTICED), "a refusal after {slowest:?}");
     assert!(rest.iter().all(|heard| [200, 503].contains(&heard.status)), "nothing else is ever said");
     agree(&all, &[&key]);
 }
