@@ -6,11 +6,15 @@ mod common;
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
 use tollgate::base::buf::{Buf, Pool};
-use tollgate::dialect::{Carry, Me, StreamTap, StreamTranslator};
-use tollgate::wire::Shape;
+use tollgate::dialect::{ResponseIdentity, StreamTap, StreamTranslator, TranslationState};
+use tollgate::wire::Dialect;
 
-const ME: Me<'static> =
-    Me { id: "req_0123456789abcdef0123456789abcdef", model: "bench", created: 1_790_000_000, prompt_estimate: 9 };
+const ME: ResponseIdentity<'static> = ResponseIdentity {
+    id: "req_0123456789abcdef0123456789abcdef",
+    model: "bench",
+    created: 1_790_000_000,
+    prompt_estimate: 9,
+};
 const EVENT_MAX: usize = 1 << 20;
 
 /// How a messages stream begins.
@@ -24,7 +28,7 @@ const DELTA: &str = "event: content_block_delta\ndata: {\"type\":\"content_block
 fn stream(c: &mut Criterion) {
     let chat = common::event("{\"content\":\" patient\"}", "null");
     let (mut held, mut pool, mut out) = (Buf::default(), Pool::new(1 << 24), Vec::new());
-    let mut tap = StreamTap::new(Shape::Chat, true, EVENT_MAX);
+    let mut tap = StreamTap::new(Dialect::Chat, true, EVENT_MAX);
     c.bench_function("stream: one event, same shape", |b| {
         b.iter(|| {
             out.clear();
@@ -32,10 +36,12 @@ fn stream(c: &mut Criterion) {
             out.len()
         });
     });
-    let ways =
-        [("chat to messages", Shape::Chat, "", chat.as_str()), ("messages to chat", Shape::Messages, OPENING, DELTA)];
+    let ways = [
+        ("chat to messages", Dialect::Chat, "", chat.as_str()),
+        ("messages to chat", Dialect::Messages, OPENING, DELTA),
+    ];
     for (way, upstream, opening, event) in ways {
-        let mut translator = StreamTranslator::new(upstream, Carry::default(), true, EVENT_MAX);
+        let mut translator = StreamTranslator::new(upstream, TranslationState::default(), true, EVENT_MAX);
         translator.feed(opening.as_bytes(), &mut held, &mut pool, &ME, &mut out).expect("the opening is sound");
         c.bench_function(&format!("stream: one event, {way}"), |b| {
             b.iter(|| {

@@ -16,13 +16,13 @@ use tollgate::io::reactor::{Authority, Note, Reactor, Security, Setup};
 use tollgate::io::scribe::Scribe;
 use tollgate::io::signals::Signals;
 use tollgate::io::store::sqlite::{Mode, Sqlite};
-use tollgate::policy::config::{High, StoreUrl};
+use tollgate::policy::config::{Config, StoreUrl};
 
 /// How often the loop is told that its rows are safe: seldom, since each time wakes it, and well within the lag that
 /// admission bears.
 const ACKNOWLEDGE: Duration = Duration::from_secs(1);
 
-fn start(config: &High) -> Start {
+fn start(config: &Config) -> Start {
     let StoreUrl::Sqlite(path) = &config.store.url else { panic!("the keys are read from a file") };
     let keys = Sqlite::open(path, Mode::Shared).unwrap().list_keys().unwrap();
     for plan in &config.plans {
@@ -34,7 +34,7 @@ fn start(config: &High) -> Start {
     Start { seed, keys, client_listeners: config.server.listen.len(), ..Start::default() }
 }
 
-fn setup(config: &High) -> Setup {
+fn setup(config: &Config) -> Setup {
     let own = &config.server;
     let bind = |addr| listen::bind(addr, own.reuse_port).unwrap();
     let authorities: Vec<Authority> = (config.authorities.iter())

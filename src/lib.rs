@@ -17,7 +17,7 @@
 //! | [`gateway`] | the sans-I/O core; the only place where the others meet | all above |
 //! | [`io`] | sockets, TLS, clocks, signals, the helper threads for names, ledger and log | the seam, policy's data |
 //!
-//! [`provider`] is the simulated provider, a second core on the same seam; [`cli`] puts everything together. The
+//! [`simulator`] is the simulated provider, a second core on the same seam; [`cli`] puts everything together. The
 //! manuals (API, configuration, operations, threats) are in [`docs`].
 //!
 //! # One thread that matters
@@ -77,5 +77,5 @@ pub mod docs;
 pub mod gateway;
 pub mod io;
 pub mod policy;
-pub mod provider;
+pub mod simulator;
 pub mod wire;

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 use tollgate::cli::provider::reactor;
-use tollgate::provider::Settings;
+use tollgate::simulator::Settings;
 
 fn start(settings: Settings) -> SocketAddr {
     let listener = tollgate::io::listen::bind(([127, 0, 0, 1], 0).into(), false).unwrap();

@@ -88,7 +88,7 @@ fn a_forbidden_import_is_found() {
     complains("src/io/a.rs", "use crate::gateway::Gateway;", "io must not import gateway");
     complains("src/wire/head/a.rs", "use super::super::super::policy::Plan;", "wire must not import policy");
     complains("src/wire/mod.rs", "use super::{base::limits, gateway};", "wire must not import gateway");
-    complains("src/provider/a.rs", "use crate::gateway::Gateway;", "provider must not import gateway");
+    complains("src/simulator/a.rs", "use crate::gateway::Gateway;", "simulator must not import gateway");
     passes("src/wire/head/a.rs", "use super::super::Span;\nuse crate::base::{limits, buf::{Buf, Pool}};");
     passes("src/gateway/a.rs", "use crate::{base, wire, dialect, policy};");
     passes("src/base/a.rs", "#[cfg(test)]\nmod tests {\n    use crate::wire::Span;\n}");

@@ -9,7 +9,7 @@ use tollgate::base::seam::{Action, Conn, Core, Reply, Side};
 use tollgate::base::time::{Mono, Now, Unix};
 use tollgate::gateway::orders::{Notice, Order};
 use tollgate::gateway::{Gateway, Start};
-use tollgate::policy::config::{High, Source};
+use tollgate::policy::config::{Config, Source};
 use tollgate::policy::keys::{KeyRecord, Scope, issue};
 
 const CONFIG: &str = r#"
@@ -59,10 +59,10 @@ pub struct World {
 }
 
 /// A configuration as the benches use it.
-pub fn config() -> High {
+pub fn config() -> Config {
     let (env, read) = (|_: &str| None, |_: &str| Err(std::io::ErrorKind::NotFound.into()));
     let source = Source { file: "bench.toml", text: CONFIG, env: &env, read: &read };
-    High::parse(&source).unwrap_or_else(|errors| panic!("{errors:?}"))
+    Config::parse(&source).unwrap_or_else(|errors| panic!("{errors:?}"))
 }
 
 /// So many keys on the plan `team`, and the text of the last.

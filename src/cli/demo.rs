@@ -9,9 +9,9 @@ use crate::io::listen;
 use crate::io::signals::Signals;
 use crate::io::store::sqlite::{Mode, Sqlite};
 use crate::policy::catalog::Model;
-use crate::policy::config::{High, Source};
+use crate::policy::config::{Config, Source};
 use crate::policy::keys::{self, KeyRecord, Scope};
-use crate::provider::Settings;
+use crate::simulator::Settings;
 use ring::rand::{SecureRandom, SystemRandom};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::DirBuilderExt;
@@ -54,7 +54,7 @@ fn demo(args: &DemoArgs, folder: &Path, signals: Signals) -> Result<(), Failure>
     let text = demo_text(provider, listen, admin, &folder.join("demo.db").to_string_lossy());
     let source =
         Source { file: "demo.toml", text: &text, env: &|_| None, read: &|_| Err(std::io::ErrorKind::NotFound.into()) };
-    let config = High::parse(&source).map_err(Failure::Config)?;
+    let config = Config::parse(&source).map_err(Failure::Config)?;
     let key = issue_key(&folder.join("demo.db"), &config).map_err(Failure::failed)?;
     let listeners = Listeners::bind(&config).map_err(Failure::failed)?;
     print_help(listen, &key, &config);
@@ -80,7 +80,7 @@ fn free_port(asked: SocketAddr) -> Result<SocketAddr, String> {
     listener.and_then(|listener| listener.local_addr()).map_err(|error| format!("cannot listen on {asked}: {error}"))
 }
 
-fn issue_key(db: &Path, config: &High) -> Result<String, String> {
+fn issue_key(db: &Path, config: &Config) -> Result<String, String> {
     let random = SystemRandom::new();
     let mut entropy = true;
     let issued = keys::issue(&config.server.key_prefix, |bytes| entropy &= random.fill(bytes).is_ok());
@@ -104,7 +104,7 @@ fn issue_key(db: &Path, config: &High) -> Result<String, String> {
 }
 
 /// The catalog id of the first model whose provider speaks `shape`.
-fn model_of<'a>(config: &'a High, shape: &str) -> &'a str {
+fn model_of<'a>(config: &'a Config, shape: &str) -> &'a str {
     let speaks = |model: &&Model| {
         let provider = model.targets.first().and_then(|target| config.provider(target.provider));
         provider.is_some_and(|provider| provider.shape.name() == shape)
@@ -112,7 +112,7 @@ fn model_of<'a>(config: &'a High, shape: &str) -> &'a str {
     config.catalog.models().iter().find(speaks).map_or("", |model| &*model.id)
 }
 
-fn print_help(listen: SocketAddr, key: &str, config: &High) {
+fn print_help(listen: SocketAddr, key: &str, config: &Config) {
     let models: Vec<&str> = config.catalog.models().iter().map(|model| &*model.id).collect();
     let (chat, messages) = (model_of(config, "chat"), model_of(config, "messages"));
     let (base, models) = (format!("http://{listen}"), models.join(", "));

@@ -63,11 +63,11 @@ fn toml_string(text: &str) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::policy::config::{High, Source, StoreUrl};
-    use crate::wire::Shape;
+    use crate::policy::config::{Config, Source, StoreUrl};
+    use crate::wire::Dialect;
 
     /// The demo's configuration, with addresses that nobody listens on.
-    pub(in crate::cli) fn parsed() -> High {
+    pub(in crate::cli) fn parsed() -> Config {
         parse(&text("/tmp/demo.db"))
     }
 
@@ -76,11 +76,11 @@ pub(super) mod tests {
         demo_text(address(4001), address(8080), address(9090), db)
     }
 
-    fn parse(text: &str) -> High {
+    fn parse(text: &str) -> Config {
         let none = |_: &str| None;
         let read = |_: &str| Err(std::io::Error::from(std::io::ErrorKind::NotFound));
         let source = Source { file: "demo.toml", text, env: &none, read: &read };
-        High::parse(&source).unwrap_or_else(|errors| panic!("{errors:?}"))
+        Config::parse(&source).unwrap_or_else(|errors| panic!("{errors:?}"))
     }
 
     #[test]
@@ -91,7 +91,7 @@ pub(super) mod tests {
         assert_eq!(models.len(), 6);
         assert!(models.iter().all(|model| [1_000_000, 256_000].contains(&model.context)));
         assert!(models.iter().any(|model| model.context == 256_000));
-        let chat = models.iter().filter(|model| high.providers[model.targets[0].provider].shape == Shape::Chat);
+        let chat = models.iter().filter(|model| high.providers[model.targets[0].provider].shape == Dialect::Chat);
         assert_eq!(chat.count(), 3);
         assert!(models.iter().all(|model| model.prices.input > 0 && model.prices.output > model.prices.input));
         assert!(high.plan(PLAN).is_some());

@@ -7,7 +7,7 @@ use super::output::{Align, Failure, Table, print, print_json, remark};
 use super::store;
 use crate::base::time::Unix;
 use crate::io::clock::unix;
-use crate::policy::config::{High, units};
+use crate::policy::config::{Config, units};
 use crate::policy::keys::{Issued, KeyId, KeyRecord, Scope, issue, reissue};
 use crate::policy::window::{iso, parse_moment};
 use clap::{Args, Subcommand};
@@ -168,7 +168,7 @@ fn issue_key(args: &IssueArgs) -> Result<(), Failure> {
 }
 
 /// Prints a key that nobody can show again.
-fn show_once(record: &KeyRecord, text: String, json: bool, high: &High, now: Unix) -> Result<(), Failure> {
+fn show_once(record: &KeyRecord, text: String, json: bool, high: &Config, now: Unix) -> Result<(), Failure> {
     let shown = match json {
         true => print_json(&Fresh { key: text, record: Line::new(record, high, now) }),
         false => print(&format!("{text}\n")),
@@ -179,7 +179,7 @@ fn show_once(record: &KeyRecord, text: String, json: bool, high: &High, now: Uni
 }
 
 /// Makes a key and stores its record: the record, and the key that nobody can show again.
-fn make(args: &IssueArgs, high: &High, now: Unix) -> Result<(KeyRecord, String), Failure> {
+fn make(args: &IssueArgs, high: &Config, now: Unix) -> Result<(KeyRecord, String), Failure> {
     let key = prepare(args, high, now)?;
     let issued = with_entropy(|fill| issue(&high.server.key_prefix, fill))?;
     let record = KeyRecord { id: issued.id, digest: issued.digest, ..key };
@@ -207,7 +207,7 @@ fn rotate(args: &RotateArgs) -> Result<(), Failure> {
 }
 
 /// Gives a key a new secret: its record, and the key that nobody can show again.
-fn rotate_in(high: &High, id: &KeyId, grace: Duration, now: Unix) -> Result<(KeyRecord, String), Failure> {
+fn rotate_in(high: &Config, id: &KeyId, grace: Duration, now: Unix) -> Result<(KeyRecord, String), Failure> {
     let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(id))?;
     let issued = with_entropy(|fill| reissue(&high.server.key_prefix, *id, fill))?;
     let until = Unix(now.0.saturating_add(u64::try_from(grace.as_millis()).unwrap_or(u64::MAX)));
@@ -224,7 +224,7 @@ fn rotate_in(high: &High, id: &KeyId, grace: Duration, now: Unix) -> Result<(Key
 }
 
 /// The record of a key that is about to be issued; id and digest are still blank.
-fn prepare(args: &IssueArgs, high: &High, now: Unix) -> Result<KeyRecord, Failure> {
+fn prepare(args: &IssueArgs, high: &Config, now: Unix) -> Result<KeyRecord, Failure> {
     let plan = match (&args.plan, high.plans.first()) {
         (Some(name), _) if high.plan(name).is_none() => {
             let names: Vec<&str> = high.plans.iter().map(|plan| &*plan.name).collect();
@@ -282,7 +282,7 @@ struct Line {
 }
 
 impl Line {
-    fn new(key: &KeyRecord, high: &High, now: Unix) -> Line {
+    fn new(key: &KeyRecord, high: &Config, now: Unix) -> Line {
         let status = match key {
             key if key.revoked.is_some() => "revoked",
             key if !key.is_live(now) => "expired",
@@ -310,7 +310,7 @@ impl Line {
     }
 }
 
-fn records_in(high: &High) -> Result<Vec<KeyRecord>, Failure> {
+fn records_in(high: &Config) -> Result<Vec<KeyRecord>, Failure> {
     match store::open_existing(high)? {
         Some(mut ledger) => ledger.list_keys().map_err(Failure::failed),
         None => Ok(Vec::new()),
@@ -380,7 +380,7 @@ fn revoke(args: &RevokeArgs) -> Result<(), Failure> {
 }
 
 /// True if the key was not revoked before; an unknown one is a failure.
-fn revoke_in(high: &High, id: &KeyId, now: Unix) -> Result<bool, Failure> {
+fn revoke_in(high: &Config, id: &KeyId, now: Unix) -> Result<bool, Failure> {
     let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(id))?;
     if ledger.revoke(id, now).map_err(Failure::failed)? {
         return Ok(true);
@@ -447,7 +447,7 @@ mod tests {
     }
 
     /// The demo's configuration with a ledger in a fresh folder, which is removed with the guard.
-    fn with_ledger(test: &str) -> (High, impl Drop) {
+    fn with_ledger(test: &str) -> (Config, impl Drop) {
         struct Folder(PathBuf);
         impl Drop for Folder {
             fn drop(&mut self) {

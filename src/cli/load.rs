@@ -2,7 +2,7 @@
 
 use super::ConfigArg;
 use super::output::Failure;
-use crate::policy::config::{ConfigError, High, Source};
+use crate::policy::config::{Config, ConfigError, Source};
 use std::path::{Path, PathBuf};
 
 /// Names the configuration if no argument does.
@@ -44,7 +44,7 @@ fn choose(
 }
 
 /// Reads and checks the file at `path`.
-pub fn read(path: &Path, secrets: Secrets) -> Result<High, Vec<ConfigError>> {
+pub fn read(path: &Path, secrets: Secrets) -> Result<Config, Vec<ConfigError>> {
     let file = path.to_string_lossy();
     let unreadable = |error: std::io::Error| {
         let message = error.to_string();
@@ -58,11 +58,11 @@ pub fn read(path: &Path, secrets: Secrets) -> Result<High, Vec<ConfigError>> {
     let stand_in = || (secrets == Secrets::Optional).then(|| PLACEHOLDER.to_string());
     let env = |name: &str| std::env::var(name).ok().or_else(stand_in);
     let read = |path: &str| std::fs::read_to_string(path).or_else(|error| stand_in().ok_or(error));
-    High::parse(&Source { file: &file, text: &text, env: &env, read: &read })
+    Config::parse(&Source { file: &file, text: &text, env: &env, read: &read })
 }
 
 /// Finds, reads and checks.
-pub fn load(arg: &ConfigArg, secrets: Secrets) -> Result<High, Failure> {
+pub fn load(arg: &ConfigArg, secrets: Secrets) -> Result<Config, Failure> {
     read(&find(arg)?, secrets).map_err(Failure::Config)
 }
 

@@ -4,7 +4,7 @@
 use crate::io::listen;
 use crate::io::reactor::{Reactor, Setup};
 use crate::io::signals::Signals;
-use crate::provider::{Provider, Settings};
+use crate::simulator::{Settings, Simulator};
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
@@ -47,7 +47,7 @@ fn serve(args: &ProviderArgs) -> io::Result<()> {
 }
 
 /// A loop with a provider on `listener`, ready to run on a thread of its own; for `demo` and tests.
-pub fn reactor(listener: TcpListener, settings: Settings) -> io::Result<Reactor<Provider>> {
+pub fn reactor(listener: TcpListener, settings: Settings) -> io::Result<Reactor<Simulator>> {
     let setup = Setup { listeners: vec![listener], ..Setup::default() };
-    Reactor::new(Provider::new(settings), setup, |orders| orders)
+    Reactor::new(Simulator::new(settings), setup, |orders| orders)
 }

@@ -13,7 +13,7 @@ use crate::io::reactor::{Note, Reactor};
 use crate::io::scribe::Scribe;
 use crate::io::signals::Signals;
 use crate::io::worker::Worker;
-use crate::policy::config::High;
+use crate::policy::config::Config;
 use crate::policy::row::Running;
 use crate::policy::window;
 use ledger::Opened;
@@ -59,7 +59,7 @@ pub(super) struct Listeners {
 
 impl Listeners {
     /// Takes the sockets that were inherited, from systemd or from a predecessor, and binds the others.
-    fn open(config: &High) -> Result<Listeners, String> {
+    fn open(config: &Config) -> Result<Listeners, String> {
         let inherited = crate::io::upgrade::inherited();
         let inherited = inherited.map_err(|error| format!("cannot use the inherited sockets: {error}"))?;
         let Some(inherited) = inherited else { return Listeners::bind(config) };
@@ -79,7 +79,7 @@ impl Listeners {
     }
 
     /// Binds what the configuration names.
-    pub(super) fn bind(config: &High) -> Result<Listeners, String> {
+    pub(super) fn bind(config: &Config) -> Result<Listeners, String> {
         let bind = |addr: &SocketAddr| {
             listen::bind(*addr, config.server.reuse_port).map_err(|error| format!("cannot listen on {addr}: {error}"))
         };
@@ -94,7 +94,7 @@ impl Listeners {
 /// Runs a gateway on `listeners` until it has drained. `path` is where `config` was read, and will be read again on
 /// HUP; `log` takes its log lines.
 pub(super) fn serve(
-    config: High,
+    config: Config,
     path: Option<PathBuf>,
     mut listeners: Listeners,
     signals: Signals,
@@ -152,7 +152,7 @@ fn await_turn(channel: Option<UnixStream>) -> Result<(Option<Younger>, Option<Ve
 }
 
 /// The first log line: where it listens, and the worst case of memory.
-fn banner(config: &High, listeners: &Listeners, now: Unix) -> Vec<u8> {
+fn banner(config: &Config, listeners: &Listeners, now: Unix) -> Vec<u8> {
     let addrs = |listeners: &[TcpListener]| {
         let texts = listeners.iter().filter_map(|l| l.local_addr().ok()).map(|addr| format!("\"{addr}\""));
         texts.collect::<Vec<_>>().join(",")
@@ -181,7 +181,7 @@ fn warning(text: &str, now: Unix) -> Vec<u8> {
 /// The most memory that the configuration allows, in bytes: what the program needs by itself, its connections, and
 /// every buffer full; and what the thread for long work makes of the largest answer before that takes the answer's
 /// place.
-fn worst_case(config: &High) -> u64 {
+fn worst_case(config: &Config) -> u64 {
     let connections = 2 * (config.server.max_connections + limits::RESERVE_CONNECTIONS) as u64;
     let targets = config.catalog.models().iter().flat_map(|model| &model.targets);
     let in_hand = targets.map(|target| target.limits.max_response.max(target.limits.max_event)).max().unwrap_or(0);

@@ -7,10 +7,10 @@ use crate::io::store::ledger::Ledger;
 #[cfg(feature = "redis")]
 use crate::io::store::remote::Remote;
 use crate::io::store::sqlite::{Mode, Sqlite};
-use crate::policy::config::{High, StoreUrl};
+use crate::policy::config::{Config, StoreUrl};
 
 /// Opens the ledger, and makes one where there is none.
-pub fn open(high: &High) -> Result<Ledger, Failure> {
+pub fn open(high: &Config) -> Result<Ledger, Failure> {
     match &high.store.url {
         StoreUrl::Sqlite(path) => {
             Sqlite::open(path, Mode::Shared).map(|db| Ledger::Sqlite(Box::new(db))).map_err(Failure::failed)
@@ -38,7 +38,7 @@ fn kind_supported(url: &StoreUrl, shared: bool) -> Result<(), Failure> {
 }
 
 /// Opens the ledger if there is one: a command that only reads leaves no file behind.
-pub fn open_existing(high: &High) -> Result<Option<Ledger>, Failure> {
+pub fn open_existing(high: &Config) -> Result<Option<Ledger>, Failure> {
     match &high.store.url {
         StoreUrl::Sqlite(path) if !path.exists() => Ok(None),
         _ => open(high).map(Some),
@@ -47,7 +47,7 @@ pub fn open_existing(high: &High) -> Result<Option<Ledger>, Failure> {
 
 /// Connects to a shared ledger.
 #[cfg(feature = "redis")]
-pub(super) fn remote(high: &High) -> Result<Remote, StoreError> {
+pub(super) fn remote(high: &Config) -> Result<Remote, StoreError> {
     let name = high.store.url.to_string();
     let StoreUrl::Redis(url) = &high.store.url else {
         return Err(StoreError::Shared(name, "not a shared ledger".to_string()));

@@ -4,7 +4,7 @@
 //! gateway's. Called by `gateway`.
 
 use crate::base::limits::ERROR_BODY_MAX;
-use crate::wire::Shape;
+use crate::wire::Dialect;
 use crate::wire::json::{self, Raw, write_string};
 
 /// What an upstream says went wrong.
@@ -68,11 +68,11 @@ fn error_object(kind: &str, status: u16, message: &str, details: Option<&str>, r
     out.push(b'}');
 }
 
-/// Appends the error body of specification section 7; for [`Shape::Messages`] with the top-level `"type":"error"`
+/// Appends the error body of specification section 7; for [`Dialect::Messages`] with the top-level `"type":"error"`
 /// that contract section 1 adds. `None` where no shape is known: the plain body. `details` is a JSON object for
 /// programs.
 pub fn error_body(
-    shape: Option<Shape>,
+    shape: Option<Dialect>,
     kind: &str,
     status: u16,
     message: &str,
@@ -80,7 +80,7 @@ pub fn error_body(
     request_id: &str,
     out: &mut Vec<u8>,
 ) {
-    let head: &[u8] = if shape == Some(Shape::Messages) { b"{\"type\":\"error\",\"error\":" } else { b"{\"error\":" };
+    let head: &[u8] = if shape == Some(Dialect::Messages) { b"{\"type\":\"error\",\"error\":" } else { b"{\"error\":" };
     out.extend_from_slice(head);
     error_object(kind, status, message, details, request_id, out);
     out.push(b'}');
@@ -88,10 +88,10 @@ pub fn error_body(
 
 /// Appends the event that ends a broken stream (contract section 4): chat without `[DONE]` after it, messages as
 /// `event: error`.
-pub fn error_event(shape: Shape, kind: &str, status: u16, message: &str, request_id: &str, out: &mut Vec<u8>) {
+pub fn error_event(shape: Dialect, kind: &str, status: u16, message: &str, request_id: &str, out: &mut Vec<u8>) {
     let head: &[u8] = match shape {
-        Shape::Chat => b"data: ",
-        Shape::Messages => b"event: error\ndata: ",
+        Dialect::Chat => b"data: ",
+        Dialect::Messages => b"event: error\ndata: ",
     };
     out.extend_from_slice(head);
     error_body(Some(shape), kind, status, message, None, request_id, out);
@@ -144,7 +144,7 @@ mod tests {
         let plain = r#"{"error":{"type":"not_found_error","code":404,"message":"no \"x\"","request_id":"req_1"}}"#;
         assert_eq!(String::from_utf8_lossy(&out), plain);
         out.clear();
-        error_body(Some(Shape::Messages), "not_found_error", 404, "no \"x\"", None, "req_1", &mut out);
+        error_body(Some(Dialect::Messages), "not_found_error", 404, "no \"x\"", None, "req_1", &mut out);
         assert_eq!(String::from_utf8_lossy(&out), plain.replacen('{', "{\"type\":\"error\",", 1));
         out.clear();
         error_body(None, "not_found_error", 404, "no \"x\"", Some("{\"a\":1}"), "req_1", &mut out);
@@ -153,8 +153,8 @@ mod tests {
             plain.replace(",\"request_id", ",\"details\":{\"a\":1},\"request_id")
         );
         out.clear();
-        error_event(Shape::Chat, "timeout_error", 504, "late", "req_1", &mut out);
-        error_event(Shape::Messages, "timeout_error", 504, "late", "req_1", &mut out);
+        error_event(Dialect::Chat, "timeout_error", 504, "late", "req_1", &mut out);
+        error_event(Dialect::Messages, "timeout_error", 504, "late", "req_1", &mut out);
         let object = r#""error":{"type":"timeout_error","code":504,"message":"late","request_id":"req_1"}}"#;
         let want = format!("data: {{{object}\n\nevent: error\ndata: {{\"type\":\"error\",{object}\n\n");
         assert_eq!(String::from_utf8_lossy(&out), want);

@@ -3,7 +3,7 @@
 //! Owns the splitting and the bound on one event. Must never know a shape: what an event means is its inner's business.
 //! Used by [`super::tap`] and [`super::streams`].
 
-use super::tap::{Me, Progress, StreamFault};
+use super::tap::{Progress, ResponseIdentity, StreamFault};
 use crate::base::buf::{Buf, Pool};
 use crate::wire::sse::{Event, Splitter};
 
@@ -23,13 +23,13 @@ pub(super) struct Frame<'a> {
 /// What is done with the events.
 pub(super) trait Inner {
     /// One event; true if it counts as life.
-    fn frame(&mut self, frame: Frame<'_>, me: &Me<'_>, out: &mut Vec<u8>) -> Result<bool, StreamFault>;
+    fn frame(&mut self, frame: Frame<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<bool, StreamFault>;
     /// The event that ends the stream has been dealt with.
     fn finished(&self) -> bool;
     /// A finish reason has come: only the formal end may be missing.
     fn finish_seen(&self) -> bool;
     /// The stream has ended without that event: writes it if nothing else is missing.
-    fn close(&mut self, me: &Me<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault>;
+    fn close(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault>;
 }
 
 /// A stream cut into events for its inner.
@@ -68,7 +68,7 @@ impl<I: Inner> Framed<I> {
         data: &[u8],
         held: &mut Buf,
         pool: &mut Pool,
-        me: &Me<'_>,
+        me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Progress, StreamFault> {
         let mut events = 0;
@@ -98,7 +98,7 @@ impl<I: Inner> Framed<I> {
         &mut self,
         held: &mut Buf,
         pool: &mut Pool,
-        me: &Me<'_>,
+        me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), StreamFault> {
         if !self.inner.finished()
@@ -128,7 +128,13 @@ impl<I: Inner> Framed<I> {
     }
 
     /// Hands on every complete event at the front of `buf`; how many bytes that was.
-    fn cut(&mut self, buf: &[u8], me: &Me<'_>, out: &mut Vec<u8>, events: &mut u32) -> Result<usize, StreamFault> {
+    fn cut(
+        &mut self,
+        buf: &[u8],
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+        events: &mut u32,
+    ) -> Result<usize, StreamFault> {
         let mut used = 0;
         while !self.inner.finished()
             && let Some(event) = self.splitter.next(&buf[used..])

@@ -1,7 +1,7 @@
 //! The two API shapes: what a request says, what an answer says, and one written as the other. Pure: bytes in, bytes
 //! out; no policy, no sockets, no clock. Called by `gateway` alone.
 
-pub mod abilities;
+pub mod capabilities;
 mod delta;
 pub mod errors;
 mod framed;
@@ -16,15 +16,15 @@ pub mod tap;
 pub mod tokens;
 pub mod usage;
 
-pub use abilities::{Abilities, Structured};
+pub use capabilities::{Capabilities, Structured};
 pub use errors::{ErrorText, error_body, error_event, read_error};
-pub use naming::Carry;
+pub use naming::TranslationState;
 pub use replies::reply;
 pub use request::{Fields, Invalid, RequestScan};
 pub use requests::{Target, request as translate};
 pub use rewrite::{Piece, Rewrite, rewrite};
 pub use streams::StreamTranslator;
-pub use tap::{Broken, Heard, Me, Progress, StreamFault, StreamTap, whole};
+pub use tap::{Broken, ObservedUsage, Progress, ResponseIdentity, StreamFault, StreamTap, whole};
 pub use tokens::Estimator;
 pub use usage::Reported;
 

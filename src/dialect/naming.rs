@@ -13,7 +13,7 @@ const CHAT_ID_MAX: usize = 40;
 const CHAT_NAME_MAX: usize = 64;
 /// Characters kept of a longer one, before `_` and eight digits of its hash.
 const CHAT_NAME_KEPT: usize = 55;
-/// The tool that stands for a demand for JSON; see [`super::abilities::Structured::Tool`].
+/// The tool that stands for a demand for JSON; see [`super::capabilities::Structured::Tool`].
 pub(super) const JSON_TOOL: &str = "json_response";
 
 fn hashed(bytes: &[u8], out: &mut Vec<u8>) {
@@ -77,14 +77,14 @@ pub(super) fn short_name(name: &[u8]) -> Option<Vec<u8>> {
 
 /// What an answer's translation must know of its request. The request's bytes may be gone by then.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Carry {
+pub struct TranslationState {
     /// Shortened tool names and what they stand for.
     pub(super) names: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The answer is the input of [`JSON_TOOL`]: it becomes text.
     pub(super) json_tool: bool,
 }
 
-impl Carry {
+impl TranslationState {
     /// The name for a chat upstream; a shortened one is noted, to be mapped back.
     pub(super) fn shorten(&mut self, name: &[u8], out: &mut Vec<u8>) {
         match short_name(name) {
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn a_long_name_is_shortened_to_64_and_found_again() {
         let long = format!("mcp__{}__tool", "server".repeat(12));
-        let mut carry = Carry::default();
+        let mut carry = TranslationState::default();
         let short = done(|out| carry.shorten(long.as_bytes(), out));
         assert_eq!((short.len(), &short[..55]), (64, &long[..55]));
         assert_eq!(carry.restore(short.as_bytes()), long.as_bytes());

@@ -5,30 +5,36 @@
 
 use super::delta::StopReason;
 use super::errors::{ErrorText, is_error, read_error};
-use super::naming::{Carry, JSON_TOOL, made_id, messages_id};
+use super::naming::{JSON_TOOL, TranslationState, made_id, messages_id};
 use super::requests::{write_arguments, write_input};
 use super::streams::{write_chat_usage, write_messages_usage};
-use super::tap::{Broken, Heard, Me};
+use super::tap::{Broken, ObservedUsage, ResponseIdentity};
 use super::tokens::Estimator;
 use super::usage::Reported;
-use crate::wire::Shape;
+use crate::wire::Dialect;
 use crate::wire::json::{self, Kind, Raw, item, key, write_count, write_inside, write_string};
 
 /// Writes an upstream's whole answer of shape `from` for a client of the other shape. `carry` is what the request's
 /// translation left. [`Broken`] as for [`super::whole`].
-pub fn reply(from: Shape, body: &[u8], carry: &Carry, me: &Me<'_>, out: &mut Vec<u8>) -> Result<Heard, Broken> {
+pub fn reply(
+    from: Dialect,
+    body: &[u8],
+    carry: &TranslationState,
+    me: &ResponseIdentity<'_>,
+    out: &mut Vec<u8>,
+) -> Result<ObservedUsage, Broken> {
     json::check(body).map_err(|_| Broken::NotJson)?;
     let answer = Raw::new(body);
     if let Some(error) = answer.get("error").filter(|error| is_error(*error)) {
         return Err(Broken::Error(ErrorText::from_value(error)));
     }
-    let list = if from == Shape::Chat { "choices" } else { "content" };
+    let list = if from == Dialect::Chat { "choices" } else { "content" };
     if answer.get(list).map(Raw::kind) != Some(Kind::Array) {
         return Err(read_error(body).map_or(Broken::NotJson, Broken::Error));
     }
     match from {
-        Shape::Chat => to_messages(answer, carry, me, out),
-        Shape::Messages => Ok(to_chat(answer, carry, me, out)),
+        Dialect::Chat => to_messages(answer, carry, me, out),
+        Dialect::Messages => Ok(to_chat(answer, carry, me, out)),
     }
 }
 
@@ -46,7 +52,7 @@ fn write_joined<'a>(texts: impl Iterator<Item = &'a [u8]>, relayed: &mut Estimat
     out.push(b'"');
 }
 
-fn to_chat(answer: Raw<'_>, carry: &Carry, me: &Me<'_>, out: &mut Vec<u8>) -> Heard {
+fn to_chat(answer: Raw<'_>, carry: &TranslationState, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> ObservedUsage {
     let mut relayed = Estimator::new();
     let blocks = || answer.get("content").unwrap_or(Raw::NULL).items();
     let is_json = |block: &Raw<'_>| carry.json_tool && block.get("name").is_some_and(|name| name.is(JSON_TOOL));
@@ -97,13 +103,13 @@ fn to_chat(answer: Raw<'_>, carry: &Carry, me: &Me<'_>, out: &mut Vec<u8>) -> He
     write_string(out, reason.to_chat(any_call));
     out.extend_from_slice(b"}],\"usage\":");
     let reported = Reported::from_messages(answer.get("usage").unwrap_or(Raw::NULL));
-    let heard = Heard { reported, relayed_tokens: relayed.tokens() };
+    let heard = ObservedUsage { reported, relayed_tokens: relayed.tokens() };
     write_chat_usage(&heard, me, out);
     out.push(b'}');
     heard
 }
 
-fn write_chat_call(call: Raw<'_>, at: usize, me: &Me<'_>, relayed: &mut Estimator, out: &mut Vec<u8>) {
+fn write_chat_call(call: Raw<'_>, at: usize, me: &ResponseIdentity<'_>, relayed: &mut Estimator, out: &mut Vec<u8>) {
     item(out);
     out.extend_from_slice(b"{\"id\":\"");
     match call.get("id").and_then(Raw::string).filter(|id| !id.is_empty()) {
@@ -140,7 +146,12 @@ fn write_block(kind: &str, text: Raw<'_>, relayed: &mut Estimator, out: &mut Vec
     out.push(b'}');
 }
 
-fn to_messages(answer: Raw<'_>, carry: &Carry, me: &Me<'_>, out: &mut Vec<u8>) -> Result<Heard, Broken> {
+fn to_messages(
+    answer: Raw<'_>,
+    carry: &TranslationState,
+    me: &ResponseIdentity<'_>,
+    out: &mut Vec<u8>,
+) -> Result<ObservedUsage, Broken> {
     let mut relayed = Estimator::new();
     let choice = answer.get("choices").unwrap_or(Raw::NULL).items().next().ok_or(Broken::NotJson)?;
     let message = choice.get("message").unwrap_or(Raw::NULL);
@@ -181,7 +192,7 @@ fn to_messages(answer: Raw<'_>, carry: &Carry, me: &Me<'_>, out: &mut Vec<u8>) -
         None => out.extend_from_slice(b"null"),
     }
     let reported = Reported::from_chat(answer.get("usage").unwrap_or(Raw::NULL));
-    let heard = Heard { reported, relayed_tokens: relayed.tokens() };
+    let heard = ObservedUsage { reported, relayed_tokens: relayed.tokens() };
     key(out, "usage");
     write_messages_usage(&heard, me, out);
     out.push(b'}');
@@ -191,8 +202,8 @@ fn to_messages(answer: Raw<'_>, carry: &Carry, me: &Me<'_>, out: &mut Vec<u8>) -
 fn write_messages_call(
     call: Raw<'_>,
     at: usize,
-    carry: &Carry,
-    me: &Me<'_>,
+    carry: &TranslationState,
+    me: &ResponseIdentity<'_>,
     relayed: &mut Estimator,
     out: &mut Vec<u8>,
 ) {

@@ -13,7 +13,7 @@ pub(in crate::dialect) use table::{Class, Name};
 use super::tokens::Estimator;
 use crate::base::limits::MEMBERS_MAX;
 use crate::wire::json::{ScanError, Scanner, unescape};
-use crate::wire::{Shape, Span};
+use crate::wire::{Dialect, Span};
 use checks::Checks;
 
 /// Why a body is refused, in the client's words: names the field by its path and says what was expected.
@@ -99,11 +99,11 @@ impl Default for RequestScan {
 impl RequestScan {
     /// A scan that has yet to be [`RequestScan::reset`]; until then it expects a chat request.
     pub fn new() -> RequestScan {
-        RequestScan { scanner: Scanner::new(), checks: Checks::new(Shape::Chat) }
+        RequestScan { scanner: Scanner::new(), checks: Checks::new(Dialect::Chat) }
     }
 
     /// Begins another body; storage is kept.
-    pub fn reset(&mut self, shape: Shape) {
+    pub fn reset(&mut self, shape: Dialect) {
         self.scanner = Scanner::new();
         self.checks.reset(shape, true);
     }
@@ -111,7 +111,7 @@ impl RequestScan {
     /// Begins a body of `POST /v1/messages/count_tokens`: messages-shaped, `max_tokens` not required.
     pub fn reset_count(&mut self) {
         self.scanner = Scanner::new();
-        self.checks.reset(Shape::Messages, false);
+        self.checks.reset(Dialect::Messages, false);
     }
 
     /// Looks at what has come: `body` is everything so far, from its first byte on.

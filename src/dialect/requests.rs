@@ -13,11 +13,11 @@ mod to_messages;
 pub(super) use to_chat::write_arguments;
 pub(super) use to_messages::write_input;
 
-use super::abilities::Abilities;
-use super::naming::Carry;
+use super::capabilities::Capabilities;
+use super::naming::TranslationState;
 use super::request::{Fields, Invalid, Name};
 use crate::base::digest::{hex_into, sha256};
-use crate::wire::Shape;
+use crate::wire::Dialect;
 use crate::wire::json::{Raw, Run, eq_unescaped, runs, write_inside};
 use std::fmt::Display;
 
@@ -27,22 +27,22 @@ pub struct Target<'a> {
     /// The model's name at the upstream.
     pub model: &'a str,
     /// What it takes.
-    pub abilities: &'a Abilities,
+    pub capabilities: &'a Capabilities,
 }
 
-/// Writes the request in the shape that is not `from`. The [`Carry`] is needed to translate the answer back.
+/// Writes the request in the shape that is not `from`. The [`TranslationState`] is needed to translate the answer back.
 /// [`Invalid`] where a specified field cannot be expressed there; `out` then holds nothing of use.
 pub fn request(
-    from: Shape,
+    from: Dialect,
     body: &[u8],
     fields: &Fields,
     target: &Target<'_>,
     out: &mut Vec<u8>,
-) -> Result<Carry, Invalid> {
+) -> Result<TranslationState, Invalid> {
     let ask = Ask { body, fields, shape: from, target };
     match from {
-        Shape::Chat => to_messages::write(&ask, out),
-        Shape::Messages => to_chat::write(&ask, out),
+        Dialect::Chat => to_messages::write(&ask, out),
+        Dialect::Messages => to_chat::write(&ask, out),
     }
 }
 
@@ -50,7 +50,7 @@ pub fn request(
 struct Ask<'a> {
     body: &'a [u8],
     fields: &'a Fields,
-    shape: Shape,
+    shape: Dialect,
     target: &'a Target<'a>,
 }
 
@@ -66,7 +66,7 @@ impl<'a> Ask<'a> {
 
     /// True if the configuration says that the model does not take the parameter `text`.
     fn drops(&self, text: &str) -> bool {
-        self.target.abilities.drop_params.iter().any(|param| param == text)
+        self.target.capabilities.drop_params.iter().any(|param| param == text)
     }
 
     /// The messages in order.
@@ -77,7 +77,7 @@ impl<'a> Ask<'a> {
 
     /// The bound on completion tokens, no higher than the model's ceiling.
     fn max_tokens(&self) -> Option<u64> {
-        let ceiling = self.target.abilities.max_output_tokens.unwrap_or(u64::MAX);
+        let ceiling = self.target.capabilities.max_output_tokens.unwrap_or(u64::MAX);
         self.fields.max_tokens.map(|max| max.min(ceiling))
     }
 }

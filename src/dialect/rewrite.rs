@@ -5,7 +5,7 @@
 
 use super::request::{Class, Fields, Member, Name};
 use crate::wire::json::{Raw, eq_unescaped, write_string};
-use crate::wire::{Shape, Span};
+use crate::wire::{Dialect, Span};
 
 /// What the target wants.
 #[derive(Copy, Clone, Debug)]
@@ -52,7 +52,7 @@ struct Writer<'a> {
 /// and reasoning without a signature left out, `model` replaced (or added), `n` made 1, `stream_options.include_usage`
 /// asked for. Fills `text` and `pieces` anew; returns the length of all pieces together.
 pub fn rewrite(
-    shape: Shape,
+    shape: Dialect,
     body: &[u8],
     fields: &Fields,
     with: &Rewrite<'_>,
@@ -62,7 +62,7 @@ pub fn rewrite(
     text.clear();
     pieces.clear();
     let takes_it = !with.drop_params.iter().any(|name| name == "stream_options");
-    let ask = with.ask_usage && takes_it && shape == Shape::Chat && fields.stream;
+    let ask = with.ask_usage && takes_it && shape == Dialect::Chat && fields.stream;
     let mut writer = Writer { body, cuts: &fields.cuts, text, pieces, total: 0 };
     let Some((first, last)) = fields.members.first().zip(fields.members.last()) else {
         return writer.total;
@@ -112,7 +112,7 @@ pub fn rewrite(
     writer.total
 }
 
-fn fate(shape: Shape, body: &[u8], member: &Member, with: &Rewrite<'_>, ask: bool) -> Fate {
+fn fate(shape: Dialect, body: &[u8], member: &Member, with: &Rewrite<'_>, ask: bool) -> Fate {
     let key = member.key.of(body);
     match member.name.class(shape) {
         Class::Denied => return Fate::Drop,
@@ -123,8 +123,8 @@ fn fate(shape: Shape, body: &[u8], member: &Member, with: &Rewrite<'_>, ask: boo
     match member.name {
         Name::Model => Fate::Model,
         _ if with.drop_params.iter().any(|name| eq_unescaped(key, name)) => Fate::Drop,
-        Name::N if shape == Shape::Chat && !value.is_null() && value.bytes() != b"1" => Fate::One,
-        Name::StreamOptions if !with.ask_usage && shape == Shape::Chat => Fate::Drop,
+        Name::N if shape == Dialect::Chat && !value.is_null() && value.bytes() != b"1" => Fate::One,
+        Name::StreamOptions if !with.ask_usage && shape == Dialect::Chat => Fate::Drop,
         Name::StreamOptions if ask => {
             let mut asking = value.members().filter(|(key, _)| eq_unescaped(key, "include_usage"));
             let plain = asking.next().is_some_and(|(_, value)| value.bool() == Some(true)) && asking.next().is_none();

@@ -14,12 +14,12 @@ pub(super) use messages_writer::write_usage as write_messages_usage;
 
 use super::delta::{Delta, Sink, StopReason};
 use super::framed::{Frame, Framed, Inner};
-use super::naming::{Carry, JSON_TOOL};
-use super::tap::{Heard, Me, Progress, StreamFault};
+use super::naming::{JSON_TOOL, TranslationState};
+use super::tap::{ObservedUsage, Progress, ResponseIdentity, StreamFault};
 use super::tokens::Estimator;
 use super::usage::Reported;
 use crate::base::buf::{Buf, Pool};
-use crate::wire::Shape;
+use crate::wire::Dialect;
 use crate::wire::json::eq_unescaped;
 use chat_reader::ChatReader;
 use chat_writer::ChatWriter;
@@ -52,7 +52,7 @@ struct Convert {
 #[derive(Debug)]
 struct Between {
     writer: Writer,
-    carry: Carry,
+    carry: TranslationState,
     heard: Reported,
     relayed: Estimator,
     /// The call whose arguments are the answer's text.
@@ -64,10 +64,12 @@ struct Between {
 impl StreamTranslator {
     /// At the start of an upstream's stream of shape `from`, for a client of the other. `carry` is what the request's
     /// translation left; `show_usage`: a chat client has asked for the usage chunk; `max_event` in bytes.
-    pub fn new(from: Shape, carry: Carry, show_usage: bool, max_event: usize) -> StreamTranslator {
+    pub fn new(from: Dialect, carry: TranslationState, show_usage: bool, max_event: usize) -> StreamTranslator {
         let (reader, writer) = match from {
-            Shape::Chat => (Reader::Chat(ChatReader::default()), Writer::Messages(MessagesWriter::default())),
-            Shape::Messages => (Reader::Messages(MessagesReader::default()), Writer::Chat(ChatWriter::new(show_usage))),
+            Dialect::Chat => (Reader::Chat(ChatReader::default()), Writer::Messages(MessagesWriter::default())),
+            Dialect::Messages => {
+                (Reader::Messages(MessagesReader::default()), Writer::Chat(ChatWriter::new(show_usage)))
+            }
         };
         let between = Between {
             writer,
@@ -87,21 +89,27 @@ impl StreamTranslator {
         data: &[u8],
         held: &mut Buf,
         pool: &mut Pool,
-        me: &Me<'_>,
+        me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Progress, StreamFault> {
         self.0.feed(data, held, pool, me, out)
     }
 
     /// The body has ended, or the wait for a missing end is over; see [`super::StreamTap::end`].
-    pub fn end(&mut self, held: &mut Buf, pool: &mut Pool, me: &Me<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+    pub fn end(
+        &mut self,
+        held: &mut Buf,
+        pool: &mut Pool,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StreamFault> {
         self.0.end(held, pool, me, out)
     }
 
     /// What has been overheard so far.
-    pub fn heard(&self) -> Heard {
+    pub fn heard(&self) -> ObservedUsage {
         let between = &self.0.inner.between;
-        Heard { reported: between.heard, relayed_tokens: between.relayed.tokens() }
+        ObservedUsage { reported: between.heard, relayed_tokens: between.relayed.tokens() }
     }
 
     /// True once the upstream has given a finish reason: only the formal end may be missing.
@@ -123,7 +131,7 @@ impl StreamTranslator {
 }
 
 impl Inner for Convert {
-    fn frame(&mut self, frame: Frame<'_>, me: &Me<'_>, out: &mut Vec<u8>) -> Result<bool, StreamFault> {
+    fn frame(&mut self, frame: Frame<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<bool, StreamFault> {
         let mut sink = Outlet { between: &mut self.between, me, out };
         if frame.data.is_empty() {
             if frame.comment || frame.name == b"ping" {
@@ -145,7 +153,7 @@ impl Inner for Convert {
         self.between.stopped
     }
 
-    fn close(&mut self, me: &Me<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+    fn close(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
         if !self.between.stopped {
             return Err(StreamFault::Incomplete);
         }
@@ -160,7 +168,7 @@ impl Inner for Convert {
 /// The way from a reader to the writer, for the time of one event.
 struct Outlet<'a> {
     between: &'a mut Between,
-    me: &'a Me<'a>,
+    me: &'a ResponseIdentity<'a>,
     out: &'a mut Vec<u8>,
 }
 
@@ -181,7 +189,7 @@ impl Sink for Outlet<'_> {
             Delta::End => between.finished = true,
             Delta::Start | Delta::ToolClose { .. } | Delta::Ping => {}
         }
-        let heard = Heard { reported: between.heard, relayed_tokens: between.relayed.tokens() };
+        let heard = ObservedUsage { reported: between.heard, relayed_tokens: between.relayed.tokens() };
         match &mut between.writer {
             Writer::Chat(writer) => writer.take(delta, &heard, self.me, self.out),
             Writer::Messages(writer) => writer.take(delta, &heard, &between.carry, self.me, self.out),

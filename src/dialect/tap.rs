@@ -4,8 +4,8 @@
 //! Called by the gateway's relay.
 
 mod event;
-mod mould;
 mod reply;
+mod template;
 
 pub use reply::whole;
 
@@ -14,12 +14,12 @@ use super::framed::Framed;
 use super::tokens::Estimator;
 use super::usage::Reported;
 use crate::base::buf::{Buf, Pool};
-use crate::wire::Shape;
-use mould::Mould;
+use crate::wire::Dialect;
+use template::EventTemplate;
 
 /// What an answer is to say of itself.
 #[derive(Copy, Clone, Debug)]
-pub struct Me<'a> {
+pub struct ResponseIdentity<'a> {
     /// The request id.
     pub id: &'a str,
     /// The catalog's model id.
@@ -32,7 +32,7 @@ pub struct Me<'a> {
 
 /// What was overheard.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub struct Heard {
+pub struct ObservedUsage {
     /// What the upstream has reported so far. Of a stream cut short `output` may be the small number that opens a
     /// messages stream; `relayed_tokens` is then the better one.
     pub reported: Reported,
@@ -79,11 +79,11 @@ pub struct StreamTap(Framed<Relay>);
 /// What the tap does with each event; see `event`.
 #[derive(Debug)]
 struct Relay {
-    shape: Shape,
+    shape: Dialect,
     show_usage: bool,
     reported: Reported,
     relayed: Estimator,
-    mould: Mould,
+    template: EventTemplate,
     /// Part of an answer has come.
     begun: bool,
     /// What a chat stream's chunks say of when they were made; 0 as long as none does.
@@ -93,15 +93,15 @@ struct Relay {
 }
 
 impl Relay {
-    fn new(shape: Shape, show_usage: bool) -> Relay {
+    fn new(shape: Dialect, show_usage: bool) -> Relay {
         let (reported, relayed) = (Reported::default(), Estimator::new());
-        let mould = Mould::default();
+        let template = EventTemplate::default();
         Relay {
             shape,
             show_usage,
             reported,
             relayed,
-            mould,
+            template,
             begun: false,
             created: 0,
             finish_seen: false,
@@ -113,16 +113,16 @@ impl Relay {
 impl StreamTap {
     /// At the start of a stream of `shape`. `show_usage`: the client has asked for the usage chunk (chat only).
     /// `max_event` in bytes.
-    pub fn new(shape: Shape, show_usage: bool, max_event: usize) -> StreamTap {
+    pub fn new(shape: Dialect, show_usage: bool, max_event: usize) -> StreamTap {
         StreamTap(Framed::new(max_event, Relay::new(shape, show_usage)))
     }
 
     /// Back to the start of another stream; storage is kept.
-    pub fn reset(&mut self, shape: Shape, show_usage: bool, max_event: usize) {
+    pub fn reset(&mut self, shape: Dialect, show_usage: bool, max_event: usize) {
         self.0.reset(max_event);
-        let mut mould = std::mem::take(&mut self.0.inner.mould);
-        mould.reset();
-        self.0.inner = Relay { mould, ..Relay::new(shape, show_usage) };
+        let mut template = std::mem::take(&mut self.0.inner.template);
+        template.reset();
+        self.0.inner = Relay { template, ..Relay::new(shape, show_usage) };
     }
 
     /// Takes decoded body bytes. `held` carries the event under way from call to call; complete events are appended
@@ -132,7 +132,7 @@ impl StreamTap {
         data: &[u8],
         held: &mut Buf,
         pool: &mut Pool,
-        me: &Me<'_>,
+        me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Progress, StreamFault> {
         self.0.feed(data, held, pool, me, out)
@@ -140,13 +140,19 @@ impl StreamTap {
 
     /// The body has ended as HTTP has it, or the wait for a missing end is over. Writes the end that is missing after
     /// a finish reason; [`StreamFault::Incomplete`] if the answer itself is cut short.
-    pub fn end(&mut self, held: &mut Buf, pool: &mut Pool, me: &Me<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+    pub fn end(
+        &mut self,
+        held: &mut Buf,
+        pool: &mut Pool,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StreamFault> {
         self.0.end(held, pool, me, out)
     }
 
     /// What has been overheard so far.
-    pub fn heard(&self) -> Heard {
-        Heard { reported: self.0.inner.reported, relayed_tokens: self.0.inner.relayed.tokens() }
+    pub fn heard(&self) -> ObservedUsage {
+        ObservedUsage { reported: self.0.inner.reported, relayed_tokens: self.0.inner.relayed.tokens() }
     }
 
     /// True once a finish reason has been relayed: only the formal end may be missing.

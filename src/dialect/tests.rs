@@ -7,24 +7,29 @@ mod rows;
 
 use super::*;
 use crate::base::buf::{Buf, Pool};
-use crate::wire::Shape;
+use crate::wire::Dialect;
 use serde_json::Value;
 use std::path::PathBuf;
 
-pub(super) const ME: Me<'static> =
-    Me { id: "req_5f1c9a7e3b2d4c60", model: "team-fast", created: 1795158000, prompt_estimate: 7 };
+pub(super) const ME: ResponseIdentity<'static> =
+    ResponseIdentity { id: "req_5f1c9a7e3b2d4c60", model: "team-fast", created: 1795158000, prompt_estimate: 7 };
 
 pub(super) fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/cross")
 }
 
 /// A request as the gateway would translate it.
-pub(super) fn request(from: Shape, body: &str, model: &str, abilities: &Abilities) -> Result<(Value, Carry), String> {
+pub(super) fn request(
+    from: Dialect,
+    body: &str,
+    model: &str,
+    capabilities: &Capabilities,
+) -> Result<(Value, TranslationState), String> {
     let mut scan = RequestScan::new();
     scan.reset(from);
     scan.finish(body.as_bytes()).unwrap_or_else(|invalid| panic!("refused by the scan: {}: {body}", invalid.0));
     let mut out = Vec::new();
-    let target = Target { model, abilities };
+    let target = Target { model, capabilities };
     let carry = translate(from, body.as_bytes(), scan.fields(), &target, &mut out).map_err(|invalid| invalid.0)?;
     crate::wire::json::check(&out).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&out)));
     Ok((serde_json::from_slice(&out).unwrap(), carry))
@@ -34,11 +39,17 @@ pub(super) fn request(from: Shape, body: &str, model: &str, abilities: &Abilitie
 #[derive(PartialEq, Debug, Clone)]
 pub(super) struct Outcome {
     pub(super) out: String,
-    pub(super) heard: Heard,
+    pub(super) heard: ObservedUsage,
     pub(super) result: Result<(), StreamFault>,
 }
 
-pub(super) fn stream(from: Shape, carry: &Carry, show_usage: bool, me: &Me<'_>, chunks: &[&[u8]]) -> Outcome {
+pub(super) fn stream(
+    from: Dialect,
+    carry: &TranslationState,
+    show_usage: bool,
+    me: &ResponseIdentity<'_>,
+    chunks: &[&[u8]],
+) -> Outcome {
     let mut translator = StreamTranslator::new(from, carry.clone(), show_usage, 1 << 20);
     let (mut held, mut pool, mut out) = (Buf::default(), Pool::new(1 << 20), Vec::new());
     let mut result = Ok(());
@@ -58,7 +69,13 @@ pub(super) fn stream(from: Shape, carry: &Carry, show_usage: bool, me: &Me<'_>, 
 }
 
 /// Whole, split at every byte, and byte by byte: one and the same.
-pub(super) fn stream_every_way(from: Shape, carry: &Carry, show_usage: bool, me: &Me<'_>, text: &str) -> Outcome {
+pub(super) fn stream_every_way(
+    from: Dialect,
+    carry: &TranslationState,
+    show_usage: bool,
+    me: &ResponseIdentity<'_>,
+    text: &str,
+) -> Outcome {
     let text = text.as_bytes();
     let whole = stream(from, carry, show_usage, me, &[text]);
     for at in 0..=text.len() {

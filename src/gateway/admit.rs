@@ -3,11 +3,11 @@
 
 use super::cors::is_preflight;
 use crate::base::time::Unix;
-use crate::policy::config::High;
+use crate::policy::config::Config;
 use crate::policy::keys::{KeyIx, Keys};
 use crate::policy::meter::Meter;
 use crate::policy::refusal::Refusal;
-use crate::wire::Shape;
+use crate::wire::Dialect;
 use crate::wire::Span;
 use crate::wire::head::{Expect, Field, Framing, Method, RequestHead};
 
@@ -17,7 +17,7 @@ pub(crate) enum Endpoint {
     /// `GET /`: agents probe it; 200 without a key.
     Root,
     /// One of the two generation endpoints.
-    Generate(Shape),
+    Generate(Dialect),
     /// `POST /v1/messages/count_tokens`.
     CountTokens,
     /// `GET /v1/models`.
@@ -35,8 +35,8 @@ impl Endpoint {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Endpoint::Root => "root",
-            Endpoint::Generate(Shape::Chat) => "chat",
-            Endpoint::Generate(Shape::Messages) => "messages",
+            Endpoint::Generate(Dialect::Chat) => "chat",
+            Endpoint::Generate(Dialect::Messages) => "messages",
             Endpoint::CountTokens => "count_tokens",
             Endpoint::Models | Endpoint::Model(_) => "models",
             Endpoint::Quota => "quota",
@@ -67,7 +67,7 @@ pub(crate) struct Readiness {
 
 /// What the judges may look at.
 pub(crate) struct Court<'a> {
-    pub(crate) config: &'a High,
+    pub(crate) config: &'a Config,
     pub(crate) keys: &'a mut Keys,
     pub(crate) meter: &'a mut Meter,
     /// A shared ledger admits: what others may give back at any moment refuses nothing here.
@@ -89,11 +89,11 @@ pub(crate) struct Finding {
 
 impl Finding {
     /// The shape in which an error is told.
-    pub(crate) fn shape(&self) -> Option<Shape> {
+    pub(crate) fn shape(&self) -> Option<Dialect> {
         match self.endpoint {
             Some(Endpoint::Generate(shape)) => Some(shape),
-            Some(Endpoint::CountTokens) => Some(Shape::Messages),
-            None if self.below_messages => Some(Shape::Messages),
+            Some(Endpoint::CountTokens) => Some(Dialect::Messages),
+            None if self.below_messages => Some(Dialect::Messages),
             _ => None,
         }
     }
@@ -151,8 +151,8 @@ fn trim_slash(path: &[u8]) -> &[u8] {
 
 fn endpoint_of(inside: &[u8], head: &RequestHead, bytes: &[u8]) -> Option<Endpoint> {
     match inside {
-        b"/chat/completions" => Some(Endpoint::Generate(Shape::Chat)),
-        b"/messages" => Some(Endpoint::Generate(Shape::Messages)),
+        b"/chat/completions" => Some(Endpoint::Generate(Dialect::Chat)),
+        b"/messages" => Some(Endpoint::Generate(Dialect::Messages)),
         b"/messages/count_tokens" => Some(Endpoint::CountTokens),
         b"/models" => Some(Endpoint::Models),
         b"/quota" => Some(Endpoint::Quota),
@@ -184,7 +184,7 @@ fn authenticate(
     court: &mut Court<'_>,
 ) -> Result<KeyIx, Refusal> {
     let bearer = bearer_token(head.field(Field::Authorization).of(bytes));
-    let takes_api_key = !matches!(endpoint, Some(Endpoint::Generate(Shape::Chat) | Endpoint::Quota));
+    let takes_api_key = !matches!(endpoint, Some(Endpoint::Generate(Dialect::Chat) | Endpoint::Quota));
     let api_key = if takes_api_key { head.field(Field::XApiKey).of(bytes).trim_ascii() } else { b"" };
     let prefix = court.config.server.key_prefix.as_str();
     let ours = |token: &[u8]| token.starts_with(prefix.as_bytes());
@@ -210,8 +210,8 @@ fn scope_allows(endpoint: Endpoint, key: KeyIx, court: &Court<'_>) -> Result<(),
     let scope = &court.keys.record(key).scope;
     let allowed = match endpoint {
         Endpoint::Root | Endpoint::Preflight => true,
-        Endpoint::Generate(Shape::Chat) => scope.chat,
-        Endpoint::Generate(Shape::Messages) | Endpoint::CountTokens => scope.messages,
+        Endpoint::Generate(Dialect::Chat) => scope.chat,
+        Endpoint::Generate(Dialect::Messages) | Endpoint::CountTokens => scope.messages,
         Endpoint::Models | Endpoint::Model(_) => scope.models,
         Endpoint::Quota => scope.quota,
     };
@@ -248,7 +248,7 @@ fn content_fits(head: &RequestHead, bytes: &[u8], endpoint: Endpoint, max_body: 
         return Err(Refusal::expectation());
     }
     let version = head.field(Field::AnthropicVersion).of(bytes).trim_ascii();
-    if endpoint != Endpoint::Generate(Shape::Chat) && !version.is_empty() && !is_date(version) {
+    if endpoint != Endpoint::Generate(Dialect::Chat) && !version.is_empty() && !is_date(version) {
         return Err(Refusal::version_header());
     }
     match head.framing {

@@ -8,10 +8,10 @@ use crate::base::text;
 use crate::base::time::Unix;
 use crate::dialect::errors;
 use crate::policy::catalog::Model;
-use crate::policy::meter::Standing;
+use crate::policy::meter::QuotaStatus;
 use crate::policy::refusal::Refusal;
 use crate::policy::window;
-use crate::wire::Shape;
+use crate::wire::Dialect;
 use crate::wire::json::write_string;
 
 /// `req_` and 32 hexadecimal digits: the name of one HTTP request (contract section 1).
@@ -76,7 +76,7 @@ pub(crate) struct Head<'a> {
     pub(crate) keep_alive: bool,
     pub(crate) extent: Extent,
     pub(crate) content_type: &'static str,
-    pub(crate) standing: Option<Standing>,
+    pub(crate) standing: Option<QuotaStatus>,
     pub(crate) refusal: Option<&'a Refusal>,
     /// What browsers are told.
     pub(crate) grant: &'a Grant,
@@ -123,7 +123,7 @@ impl Head<'_> {
         out.extend_from_slice(b"\r\n\r\n");
     }
 
-    fn write_limits(&self, standing: &Standing, out: &mut Vec<u8>) {
+    fn write_limits(&self, standing: &QuotaStatus, out: &mut Vec<u8>) {
         number(out, "x-ratelimit-remaining-requests", standing.remaining_requests);
         number(out, "x-ratelimit-remaining-tokens", standing.remaining_tokens);
         out.extend_from_slice(b"\r\nx-ratelimit-reset: ");
@@ -188,7 +188,7 @@ fn reason(status: u16) -> &'static str {
 }
 
 /// The body of an error, in the shape of the endpoint it happened on (contract section 1).
-pub(crate) fn error_body(shape: Option<Shape>, refusal: &Refusal, id: &RequestId, out: &mut Vec<u8>) {
+pub(crate) fn error_body(shape: Option<Dialect>, refusal: &Refusal, id: &RequestId, out: &mut Vec<u8>) {
     let (kind, details) = (refusal.kind.as_str(), refusal.details);
     errors::error_body(shape, kind, refusal.status, &refusal.message, details, id.as_str(), out);
 }
@@ -243,7 +243,7 @@ pub(crate) fn model(model: &Model, anthropic: bool, out: &mut Vec<u8>) {
 }
 
 /// `GET /v1/quota`: specification section 2.3.
-pub(crate) fn quota(plan: &str, standing: &Standing, out: &mut Vec<u8>) {
+pub(crate) fn quota(plan: &str, standing: &QuotaStatus, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"object\":\"quota\",\"plan\":");
     write_string(out, plan);
     out.extend_from_slice(b",\"period\":{\"start\":\"");

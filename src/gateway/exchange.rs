@@ -29,15 +29,15 @@ use crate::base::buf::Buf;
 use crate::base::limits::BODY_RATE_MIN;
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now, Unix};
-use crate::dialect::Carry;
+use crate::dialect::TranslationState;
 use crate::dialect::request::Invalid;
 use crate::dialect::usage::Reported;
 use crate::policy::catalog::{Model, Target};
-use crate::policy::config::High;
+use crate::policy::config::Config;
 use crate::policy::meter::{Hold, Lease};
 use crate::policy::refusal::{Refusal, RefusalKind};
 use crate::policy::usage::{Usage, UsageSource};
-use crate::wire::Shape;
+use crate::wire::Dialect;
 use crate::wire::head::{Expect, Field, Framing, RequestHead};
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -98,7 +98,7 @@ pub(crate) struct Exchange {
     pub(crate) phase: Phase,
     pub(crate) head: Brief,
     pub(crate) finding: Finding,
-    pub(crate) config: Arc<High>,
+    pub(crate) config: Arc<Config>,
     pub(crate) outgoing: Arc<Outgoing>,
     /// Index into the catalog.
     pub(crate) model: Option<u32>,
@@ -154,7 +154,7 @@ pub(crate) struct Exchange {
 }
 
 /// What an exchange keeps of the configuration it begins with.
-pub(crate) type Plans = (Arc<High>, Arc<Outgoing>);
+pub(crate) type Plans = (Arc<Config>, Arc<Outgoing>);
 
 impl Exchange {
     pub(crate) fn new(client: Id<Client>, id: RequestId, head: Brief, plans: Plans, now: Now) -> Exchange {
@@ -218,7 +218,7 @@ impl Exchange {
     }
 
     /// The shape of the endpoint, for generation requests.
-    pub(crate) fn shape(&self) -> Option<Shape> {
+    pub(crate) fn shape(&self) -> Option<Dialect> {
         self.finding.shape()
     }
 
@@ -228,7 +228,7 @@ impl Exchange {
     }
 
     /// What the translation of the answer needs; `None` where the present target speaks the client's shape.
-    pub(crate) fn carry(&self) -> Option<&Carry> {
+    pub(crate) fn carry(&self) -> Option<&TranslationState> {
         self.draft.as_ref().and_then(|draft| draft.carry.as_ref())
     }
 
@@ -265,7 +265,7 @@ impl Gateway {
         let mut court = Court { config: &self.config, keys, meter, shared, ready, now: now_unix };
         match admit::judge_head(&head, bytes, &mut court, &mut ex.finding) {
             Ok(Endpoint::Generate(shape)) => self.read_body(ex, &head, shape, now),
-            Ok(Endpoint::CountTokens) => self.read_body(ex, &head, Shape::Messages, now),
+            Ok(Endpoint::CountTokens) => self.read_body(ex, &head, Dialect::Messages, now),
             Ok(Endpoint::Preflight) => self.answer_preflight(ex, now),
             Ok(Endpoint::Quota) => self.look(ex, now),
             Ok(endpoint) => self.answer_local(ex, endpoint, now),
@@ -273,7 +273,7 @@ impl Gateway {
         }
     }
 
-    fn read_body(&mut self, mut ex: Exchange, head: &RequestHead, shape: Shape, now: Now) {
+    fn read_body(&mut self, mut ex: Exchange, head: &RequestHead, shape: Dialect, now: Now) {
         let declared = match head.framing {
             Framing::Length(length) => length,
             _ => 0,
@@ -324,7 +324,7 @@ impl Gateway {
             (None, true) => draft.scan.finish(body),
             (None, false) => draft.scan.feed(body),
         };
-        // Told when the body is complete: the answer must not depend on how its bytes happened to arrive.
+        // SharedCounts when the body is complete: the answer must not depend on how its bytes happened to arrive.
         if let Err(Invalid(message)) = scanned {
             draft.invalid = Some(message);
         }

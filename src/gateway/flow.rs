@@ -2,8 +2,8 @@
 //! `relay` knows no difference.
 
 use crate::base::buf::{Buf, Pool};
-use crate::dialect::{Heard, Me, Progress, StreamFault, StreamTap, StreamTranslator};
-use crate::wire::Shape;
+use crate::dialect::{ObservedUsage, Progress, ResponseIdentity, StreamFault, StreamTap, StreamTranslator};
+use crate::wire::Dialect;
 
 /// One upstream stream on its way to a client.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl Flow {
         data: &[u8],
         held: &mut Buf,
         pool: &mut Pool,
-        me: &Me<'_>,
+        me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Progress, StreamFault> {
         match self {
@@ -36,7 +36,7 @@ impl Flow {
         &mut self,
         held: &mut Buf,
         pool: &mut Pool,
-        me: &Me<'_>,
+        me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), StreamFault> {
         match self {
@@ -46,7 +46,7 @@ impl Flow {
     }
 
     /// What has been overheard so far.
-    pub(crate) fn heard(&self) -> Heard {
+    pub(crate) fn heard(&self) -> ObservedUsage {
         match self {
             Flow::Same(tap) => tap.heard(),
             Flow::Cross(translator) => translator.heard(),
@@ -83,7 +83,7 @@ pub(crate) struct Flows {
 
 impl Flows {
     /// A flow at the start of a stream that keeps its shape; see [`StreamTap::new`].
-    pub(crate) fn same(&mut self, shape: Shape, show_usage: bool, max_event: usize) -> Box<Flow> {
+    pub(crate) fn same(&mut self, shape: Dialect, show_usage: bool, max_event: usize) -> Box<Flow> {
         match self.spare.pop() {
             Some(mut flow) => {
                 if let Flow::Same(tap) = flow.as_mut() {

@@ -44,7 +44,7 @@ use crate::base::slots::{Id, Slots};
 use crate::base::time::{Mono, Now, Unix};
 use crate::base::timers::Timers;
 use crate::policy::ask::Release;
-use crate::policy::config::High;
+use crate::policy::config::Config;
 use crate::policy::keys::{KeyId, KeyRecord, Keys};
 use crate::policy::meter::{Hold, Meter};
 use crate::policy::row::Running;
@@ -102,7 +102,7 @@ struct Drain {
 /// The gateway. See the module's documentation.
 #[derive(Debug)]
 pub struct Gateway {
-    config: Arc<High>,
+    config: Arc<Config>,
     outgoing: Arc<Outgoing>,
     /// Number of the present configuration.
     epoch: u32,
@@ -142,7 +142,7 @@ pub struct Gateway {
 
 impl Gateway {
     /// A gateway that continues where the ledger stands.
-    pub fn new(config: Arc<High>, start: Start, now: Now) -> Gateway {
+    pub fn new(config: Arc<Config>, start: Start, now: Now) -> Gateway {
         let mut rng = Rng::new(start.seed);
         let mut keys = Keys::new(rng.next_u64());
         keys.load(start.keys);

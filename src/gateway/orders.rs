@@ -2,7 +2,7 @@
 
 pub use super::work::{Done, Work};
 use crate::policy::ask::{Answer, Ask, Release};
-use crate::policy::config::High;
+use crate::policy::config::Config;
 use crate::policy::keys::KeyRecord;
 use crate::policy::row::{Row, Running};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub enum Order {
     /// Something too long for the loop: to be [run](Work::run) elsewhere and answered by [`Notice::Worked`].
     Work(Box<Work>),
     /// Read the configuration again; this is the one in use. Answered by [`Notice::Reloaded`].
-    Reload(Arc<High>),
+    Reload(Arc<Config>),
     /// Give ledger and admission to the successor, with what is still served here; rows go to it from here on.
     HandOver(Vec<Running>),
     /// Tell the predecessor that so many more of its rows are safe.
@@ -34,7 +34,7 @@ pub enum Reloaded {
     /// A configuration without errors, certificates included.
     Fresh {
         /// It, with the settings that cannot change at run time as they were.
-        config: Arc<High>,
+        config: Arc<Config>,
         /// The names of those among them that the file wants different.
         unchanged: Vec<String>,
     },

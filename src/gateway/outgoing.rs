@@ -4,11 +4,11 @@
 use super::fault::Fault;
 use crate::base::buf::{Buf, Pool};
 use crate::base::text::push_number;
-use crate::dialect::{self, Abilities, Carry, Invalid, Piece, RequestScan, Structured};
+use crate::dialect::{self, Capabilities, Invalid, Piece, RequestScan, Structured, TranslationState};
 use crate::policy::catalog::{Model, StructuredOutput, Target};
-use crate::policy::config::{High, Provider};
+use crate::policy::config::{Config, Provider};
 use crate::wire::head::{Field, RequestHead, values};
-use crate::wire::{Shape, Span};
+use crate::wire::{Dialect, Span};
 
 /// The version sent to a messages-shaped provider when the client named none (wire-formats, decision Q6).
 const ANTHROPIC_VERSION: &[u8] = b"2023-06-01";
@@ -19,16 +19,16 @@ pub(crate) struct Outgoing {
     /// By provider.
     templates: Vec<Template>,
     /// What a translation must know, by model and target.
-    abilities: Vec<Vec<Abilities>>,
+    capabilities: Vec<Vec<Capabilities>>,
 }
 
 impl Outgoing {
     /// For all providers and targets of `config`.
-    pub(crate) fn new(config: &High) -> Outgoing {
-        let of_model = |model: &Model| model.targets.iter().map(|target| abilities(config, model, target)).collect();
+    pub(crate) fn new(config: &Config) -> Outgoing {
+        let of_model = |model: &Model| model.targets.iter().map(|target| capabilities(config, model, target)).collect();
         Outgoing {
             templates: config.providers.iter().map(Template::new).collect(),
-            abilities: config.catalog.models().iter().map(of_model).collect(),
+            capabilities: config.catalog.models().iter().map(of_model).collect(),
         }
     }
 
@@ -38,14 +38,14 @@ impl Outgoing {
     }
 
     /// What one target of a model takes.
-    pub(crate) fn abilities(&self, model: usize, target: usize) -> Option<&Abilities> {
-        self.abilities.get(model)?.get(target)
+    pub(crate) fn capabilities(&self, model: usize, target: usize) -> Option<&Capabilities> {
+        self.capabilities.get(model)?.get(target)
     }
 }
 
-fn abilities(config: &High, model: &Model, target: &Target) -> Abilities {
+fn capabilities(config: &Config, model: &Model, target: &Target) -> Capabilities {
     let known = &model.capabilities;
-    Abilities {
+    Capabilities {
         sampling: known.sampling,
         mid_conversation_system: known.mid_conversation_system,
         replay_reasoning: known.replay_reasoning,
@@ -68,7 +68,7 @@ fn abilities(config: &High, model: &Model, target: &Target) -> Abilities {
 #[derive(Debug)]
 pub(crate) struct Template {
     head: Vec<u8>,
-    shape: Shape,
+    shape: Dialect,
     betas: Option<Vec<String>>,
 }
 
@@ -96,7 +96,7 @@ impl Template {
         out.extend_from_slice(&self.head);
         push_number(out, length);
         out.extend_from_slice(b"\r\n");
-        if self.shape == Shape::Messages {
+        if self.shape == Dialect::Messages {
             let field = |name| client.map_or(&b""[..], |(head, bytes)| head.field(name).of(bytes));
             let version = field(Field::AnthropicVersion);
             let version = if version.is_empty() { ANTHROPIC_VERSION } else { version };
@@ -158,7 +158,7 @@ pub(crate) struct Draft {
     /// The outgoing body.
     pub(crate) pieces: Vec<Piece>,
     /// What the translation of the request left for that of its answer; `None` where nothing is translated.
-    pub(crate) carry: Option<Carry>,
+    pub(crate) carry: Option<TranslationState>,
     /// The attempt before, while the body for the next target is made.
     pub(crate) failed: Option<Failed>,
     length: u64,
@@ -196,7 +196,7 @@ impl Draft {
     /// Makes the outgoing body by translating `body`, a request of shape `from` that has been scanned.
     pub(crate) fn translate(
         &mut self,
-        from: Shape,
+        from: Dialect,
         body: &[u8],
         target: &dialect::Target<'_>,
         pool: &mut Pool,

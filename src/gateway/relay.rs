@@ -13,10 +13,10 @@ use crate::base::limits::{BODY_STEP_MAX, DONE_GRACE, ERROR_BODY_MAX, EXTENDED_MI
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now, Unix};
 use crate::dialect::errors;
-use crate::dialect::{ErrorText, Heard, Me, Progress, StreamFault, StreamTranslator};
+use crate::dialect::{ErrorText, ObservedUsage, Progress, ResponseIdentity, StreamFault, StreamTranslator};
 use crate::policy::usage::{Usage, UsageSource};
 use crate::policy::window;
-use crate::wire::Shape;
+use crate::wire::Dialect;
 use crate::wire::body::{LAST_CHUNK, write_chunk, write_chunk_size};
 use crate::wire::head::{Framing, ResponseHead};
 
@@ -42,7 +42,7 @@ pub(crate) enum Relay {
     /// A stream, in the client's own shape or translated.
     Stream(Box<Flow>),
     /// A stream whose event under way is read elsewhere; what had been overheard before.
-    Away(Box<Heard>),
+    Away(Box<ObservedUsage>),
     /// A failed answer, collected for its message.
     Error {
         /// Its status.
@@ -54,11 +54,11 @@ pub(crate) enum Relay {
 
 impl Relay {
     /// What has been overheard so far.
-    pub(crate) fn heard(&self) -> Heard {
+    pub(crate) fn heard(&self) -> ObservedUsage {
         match self {
             Relay::Stream(flow) => flow.heard(),
             Relay::Away(heard) => **heard,
-            Relay::None | Relay::Whole { .. } | Relay::Error { .. } => Heard::default(),
+            Relay::None | Relay::Whole { .. } | Relay::Error { .. } => ObservedUsage::default(),
         }
     }
 }
@@ -76,9 +76,9 @@ pub(crate) enum Step {
     Failed(Fault),
 }
 
-pub(super) fn me<'a>(ex: &'a Exchange, now: Now) -> Me<'a> {
+pub(super) fn me<'a>(ex: &'a Exchange, now: Now) -> ResponseIdentity<'a> {
     let model = ex.model().map_or("", |model| &model.id);
-    Me { id: ex.id.as_str(), model, created: now.unix.secs(), prompt_estimate: ex.estimate }
+    ResponseIdentity { id: ex.id.as_str(), model, created: now.unix.secs(), prompt_estimate: ex.estimate }
 }
 
 impl Exchange {
@@ -443,7 +443,7 @@ impl Gateway {
         ex.beat = now.mono.after(ex.config.server.commit_after);
         let cid = ex.client;
         let beat: &[u8] = match ex.shape() {
-            Some(Shape::Messages) => b"event: ping\ndata: {\"type\":\"ping\"}\n\n",
+            Some(Dialect::Messages) => b"event: ping\ndata: {\"type\":\"ping\"}\n\n",
             _ => b": ping\n\n",
         };
         // A client that does not read what it has needs no sign of life.
@@ -467,7 +467,7 @@ impl Gateway {
         }
         ex.error = Some(refusal.kind);
         self.scratch.clear();
-        let shape = ex.shape().unwrap_or(Shape::Chat);
+        let shape = ex.shape().unwrap_or(Dialect::Chat);
         let kind = refusal.kind.as_str();
         errors::error_event(shape, kind, refusal.status, &refusal.message, ex.id.as_str(), &mut self.scratch);
         let bytes = std::mem::take(&mut self.scratch);
@@ -502,7 +502,7 @@ fn ahead_of(length: usize, announced: Option<u64>, limit: usize) -> usize {
 }
 
 /// What a complete answer is charged: as reported, estimated where nothing was.
-pub(super) fn charged(heard: Heard, estimate: u64) -> Usage {
+pub(super) fn charged(heard: ObservedUsage, estimate: u64) -> Usage {
     let known = heard.reported;
     Usage {
         uncached_in: known.input.unwrap_or(estimate),

@@ -58,7 +58,7 @@ impl Gateway {
         }
     }
 
-    fn swap(&mut self, config: Arc<crate::policy::config::High>, now: Now) {
+    fn swap(&mut self, config: Arc<crate::policy::config::Config>, now: Now) {
         self.outgoing = Arc::new(Outgoing::new(&config));
         self.pool.set_budget(config.server.max_buffered);
         self.config = config;

@@ -342,8 +342,8 @@ fn build_body(ex: &Exchange, draft: &mut Draft, body: &[u8], pool: &mut Pool) ->
         draft.set_length(length);
         return Ok(());
     }
-    let abilities = ex.model.and_then(|index| ex.outgoing.abilities(index as usize, ex.target as usize));
-    let Some(abilities) = abilities else { return Ok(()) };
-    let to = dialect::Target { model: &target.model, abilities };
+    let capabilities = ex.model.and_then(|index| ex.outgoing.capabilities(index as usize, ex.target as usize));
+    let Some(capabilities) = capabilities else { return Ok(()) };
+    let to = dialect::Target { model: &target.model, capabilities };
     draft.translate(shape, body, &to, pool).map_err(|Invalid(message)| Refusal::invalid_body(message))
 }

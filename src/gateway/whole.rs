@@ -11,7 +11,7 @@ use crate::base::buf::Buf;
 use crate::base::limits::HIGH_WATER;
 use crate::base::slots::Id;
 use crate::base::time::Now;
-use crate::dialect::{self, Broken, Heard, tap};
+use crate::dialect::{self, Broken, ObservedUsage, tap};
 use crate::wire::body::{LAST_CHUNK, write_chunk, write_chunk_size};
 use crate::wire::head::Method;
 
@@ -55,7 +55,11 @@ impl Gateway {
     }
 
     /// A whole answer has been read: takes its exchange and settles it.
-    fn whole_read(&mut self, xid: Id<Exchange>, read: Result<Heard, Broken>) -> Result<Option<Exchange>, Fault> {
+    fn whole_read(
+        &mut self,
+        xid: Id<Exchange>,
+        read: Result<ObservedUsage, Broken>,
+    ) -> Result<Option<Exchange>, Fault> {
         let Some(ex) = self.exchanges.get_mut(xid) else { return Ok(None) };
         let heard = match read {
             Ok(heard) => heard,
@@ -72,7 +76,13 @@ impl Gateway {
     }
 
     /// The same of one that was read elsewhere: `out` is what the client gets.
-    pub(crate) fn reply_read(&mut self, xid: Id<Exchange>, read: Result<Heard, Broken>, mut out: Buf, now: Now) {
+    pub(crate) fn reply_read(
+        &mut self,
+        xid: Id<Exchange>,
+        read: Result<ObservedUsage, Broken>,
+        mut out: Buf,
+        now: Now,
+    ) {
         match self.whole_read(xid, read) {
             Ok(Some(mut ex)) if self.waits_for_rows() => {
                 (ex.last, ex.bulk) = (out, true);

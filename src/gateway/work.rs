@@ -15,9 +15,11 @@ use super::relay::Relay;
 use crate::base::buf::{Buf, Pool};
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
-use crate::dialect::{self, Abilities, Broken, Carry, Heard, Invalid, Me, Progress, StreamFault, tap};
+use crate::dialect::{
+    self, Broken, Capabilities, Invalid, ObservedUsage, Progress, ResponseIdentity, StreamFault, TranslationState, tap,
+};
 use crate::policy::refusal::Refusal;
-use crate::wire::Shape;
+use crate::wire::Dialect;
 use crate::wire::inbound::Lent;
 use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -52,7 +54,7 @@ struct Ticket {
     lent: usize,
 }
 
-/// [`Me`] with its own words.
+/// [`ResponseIdentity`] with its own words.
 #[derive(Debug)]
 struct Own {
     id: String,
@@ -62,8 +64,13 @@ struct Own {
 }
 
 impl Own {
-    fn me(&self) -> Me<'_> {
-        Me { id: &self.id, model: &self.model, created: self.created, prompt_estimate: self.prompt_estimate }
+    fn me(&self) -> ResponseIdentity<'_> {
+        ResponseIdentity {
+            id: &self.id,
+            model: &self.model,
+            created: self.created,
+            prompt_estimate: self.prompt_estimate,
+        }
     }
 }
 
@@ -72,9 +79,9 @@ enum Task {
     /// Large blocks of memory, to be given back to the system.
     Discard(Vec<Vec<u8>>),
     /// A whole answer of a provider of shape `from`, for a client of shape `to`.
-    Reply { body: Buf, from: Shape, to: Shape, carry: Carry, chunked: bool },
+    Reply { body: Buf, from: Dialect, to: Dialect, carry: TranslationState, chunked: bool },
     /// A request of shape `from`, for a provider of the other one.
-    Request { body: Lent, draft: Box<Draft>, from: Shape, model: String, abilities: Box<Abilities> },
+    Request { body: Lent, draft: Box<Draft>, from: Dialect, model: String, capabilities: Box<Capabilities> },
     /// A piece of a stream whose event under way is large.
     Events { flow: Box<Flow>, held: Buf, data: Vec<u8> },
     /// The end of a stream that leaves a large event without its empty line.
@@ -85,7 +92,7 @@ enum Task {
 enum Product {
     /// The answer as it is sent, with the end of its one chunk if it is chunked.
     Reply {
-        read: Result<Heard, Broken>,
+        read: Result<ObservedUsage, Broken>,
         out: Buf,
     },
     Request {
@@ -124,7 +131,7 @@ impl Work {
     }
 }
 
-fn run(task: Task, me: &Me<'_>, pool: &mut Pool) -> Option<Product> {
+fn run(task: Task, me: &ResponseIdentity<'_>, pool: &mut Pool) -> Option<Product> {
     Some(match task {
         Task::Discard(blocks) => {
             drop(blocks);
@@ -142,8 +149,8 @@ fn run(task: Task, me: &Me<'_>, pool: &mut Pool) -> Option<Product> {
             }
             Product::Reply { read, out: Buf::adopt(pool, out) }
         }
-        Task::Request { body, mut draft, from, model, abilities } => {
-            let target = dialect::Target { model: &model, abilities: &abilities };
+        Task::Request { body, mut draft, from, model, capabilities } => {
+            let target = dialect::Target { model: &model, capabilities: &capabilities };
             let built = draft.translate(from, body.payload(), &target, pool);
             Product::Request { body, draft, built }
         }
@@ -211,7 +218,7 @@ impl Gateway {
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
         let Some(to) = ex.shape() else { return };
         let (from, carry) = match ex.carry() {
-            None => (to, Carry::default()),
+            None => (to, TranslationState::default()),
             Some(carry) => (to.other(), carry.clone()),
         };
         let body = std::mem::take(&mut ex.held);
@@ -223,12 +230,12 @@ impl Gateway {
     pub(crate) fn work_on_request(&mut self, xid: Id<Exchange>, now: Now) {
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
         let (Some(from), Some(model), Some(index)) = (ex.shape(), ex.target(), ex.model) else { return };
-        let (model, abilities) =
-            (model.model.clone(), ex.outgoing.abilities(index as usize, ex.target as usize).cloned());
+        let (model, capabilities) =
+            (model.model.clone(), ex.outgoing.capabilities(index as usize, ex.target as usize).cloned());
         // Nothing else watches over an exchange that has not been admitted.
         ex.deadline = ex.deadline.min(ex.target().map_or(Mono::NEVER, |t| now.mono.after(t.limits.request_timeout)));
         let cid = ex.client;
-        let (Some(abilities), Some(client)) = (abilities, self.clients.get_mut(cid)) else { return };
+        let (Some(capabilities), Some(client)) = (capabilities, self.clients.get_mut(cid)) else { return };
         let Some(mut draft) = ex.draft.take() else { return };
         draft.rewind(&mut self.pool);
         let body = client.inbound.lend(&mut self.pool);
@@ -236,7 +243,7 @@ impl Gateway {
         draft.make_room(body.payload().len(), &mut self.pool);
         let lent = body.capacity() + draft.text.capacity();
         self.arm_client(cid);
-        self.give(xid, lent, Task::Request { body, draft, from, model, abilities: Box::new(abilities) }, now);
+        self.give(xid, lent, Task::Request { body, draft, from, model, capabilities: Box::new(capabilities) }, now);
     }
 
     /// Has a piece of a stream read whose event under way is large.

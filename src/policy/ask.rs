@@ -2,7 +2,7 @@
 //! `gateway` and `io::store`; whether a request passes is decided by the ledger, for all hosts at once.
 
 use super::keys::KeyId;
-use super::meter::{Lease, LimitKind, Told};
+use super::meter::{Lease, LimitKind, SharedCounts};
 
 /// Limits of a plan, 0 for none.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -51,7 +51,7 @@ pub struct Answer {
     /// The decision.
     pub ruling: Ruling,
     /// How the key stands now, over all hosts.
-    pub told: Told,
+    pub told: SharedCounts,
 }
 
 /// A lease that is given back without a row: its request has gone before it was answered.

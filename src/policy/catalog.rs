@@ -83,7 +83,7 @@ pub struct Model {
 pub struct Target {
     /// The provider's name.
     ///
-    /// An index into `High.providers`.
+    /// An index into `Config.providers`.
     pub provider: usize,
     /// Its name of the model, never told to a client. Default: the id.
     pub model: String,

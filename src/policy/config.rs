@@ -1,5 +1,5 @@
 //! The configuration: from TOML as written to values that are checked, indexed and `Send`. It reads no file and no
-//! variable itself: the caller passes both in. `cli` parses, `gateway` and `io` read the result as an `Arc<High>`.
+//! variable itself: the caller passes both in. `cli` parses, `gateway` and `io` read the result as an `Arc<Config>`.
 //!
 //! The document is walked with its spans instead of being deserialized, so that every error names file, line and
 //! field, and all errors are found in one pass. Keys are those of the contract's section 7.
@@ -22,7 +22,7 @@ pub use upstream::{Timeouts, UpstreamLimits};
 
 use super::catalog::Catalog;
 use super::plan::Plan;
-use crate::wire::Shape;
+use crate::wire::Dialect;
 use reader::{Reader, Section};
 use std::fmt;
 use std::net::SocketAddr;
@@ -115,9 +115,9 @@ impl fmt::Display for Secret {
     }
 }
 
-/// The checked configuration. Share it as `Arc<High>`; nothing in it changes.
+/// The checked configuration. Share it as `Arc<Config>`; nothing in it changes.
 #[derive(Clone, Debug)]
-pub struct High {
+pub struct Config {
     /// Listeners and their bounds.
     pub server: Server,
     /// The ledger.
@@ -160,7 +160,7 @@ pub struct Provider {
     /// Its name in targets, logs and the ledger.
     pub name: Arc<str>,
     /// The API it speaks: `"chat"` (OpenAI) or `"messages"` (Anthropic).
-    pub shape: Shape,
+    pub shape: Dialect,
     /// What its own SDK would be given: with `/v1` for `chat`, without for `messages`.
     ///
     /// Without a trailing slash.
@@ -196,7 +196,7 @@ pub struct Provider {
     pub betas: Option<Vec<String>>,
     /// Authorities in PEM that are trusted for it, besides the public ones.
     pub ca_file: Option<PathBuf>,
-    /// Index into [`High::authorities`]; `None` for plain TCP.
+    /// Index into [`Config::authorities`]; `None` for plain TCP.
     pub authority: Option<u32>,
     /// What becomes of request fields that neither API documents: `"drop"` or `"forward"`.
     #[doc(alias = "unknown_fields")]
@@ -207,9 +207,9 @@ pub struct Provider {
     pub limits: UpstreamLimits,
 }
 
-impl High {
+impl Config {
     /// Reads and checks a configuration. `Err` has everything that is wrong with it, in the order of the lines.
-    pub fn parse(source: &Source<'_>) -> Result<High, Vec<ConfigError>> {
+    pub fn parse(source: &Source<'_>) -> Result<Config, Vec<ConfigError>> {
         let mut reader = Reader::new(source);
         let Some(mut top) = reader.document() else { return Err(reader.into_errors()) };
         let high = read_document(&mut reader, &mut top);
@@ -229,7 +229,7 @@ impl High {
     }
 }
 
-fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> High {
+fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
     let default_model = top.take("default_model");
     let server = server::read_server(reader, top);
     let store = server::read_store(reader, top, server.reuse_port.as_ref());
@@ -252,7 +252,7 @@ fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> High {
     let mut providers: Vec<Provider> = declared.into_iter().filter_map(|declared| declared.provider).collect();
     let authorities = providers::authorities(&mut providers);
     let server = server.value;
-    High { server, store, upstream: limits, providers, authorities, catalog: Catalog::new(models, default), plans }
+    Config { server, store, upstream: limits, providers, authorities, catalog: Catalog::new(models, default), plans }
 }
 
 #[cfg(test)]

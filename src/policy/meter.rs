@@ -89,7 +89,7 @@ pub struct Lease {
 
 /// What a shared ledger says of a key: everything that all hosts have used.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub struct Told {
+pub struct SharedCounts {
     /// The window it speaks of.
     pub window: (Unix, Unix),
     /// Requests in it.
@@ -102,7 +102,7 @@ pub struct Told {
     pub period_used: u64,
 }
 
-impl Told {
+impl SharedCounts {
     /// What this process has settled since.
     fn add(&mut self, open: &Open, tokens: u64) {
         if self.window == open.window {
@@ -129,7 +129,7 @@ impl Hold {
 
 /// How a key stands against its plan, by what is settled. Unlimited is 9007199254740991.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Standing {
+pub struct QuotaStatus {
     /// Requests per window.
     pub limit: u64,
     /// Requests left in the window.
@@ -208,7 +208,7 @@ impl Meter {
     }
 
     /// Takes note of what a shared ledger says. Within a window and a period its counts only grow.
-    pub fn learn(&mut self, key: KeyIx, plan: &Plan, now: Unix, news: &Told) {
+    pub fn learn(&mut self, key: KeyIx, plan: &Plan, now: Unix, news: &SharedCounts) {
         let told = self.at(key, plan, now).told.get_or_insert_default();
         let (mut requests, mut window_used, mut period_used) = (news.requests, news.window_used, news.period_used);
         if told.window == news.window {
@@ -217,7 +217,7 @@ impl Meter {
         if told.period == news.period {
             period_used = period_used.max(told.period_used);
         }
-        **told = Told { requests, window_used, period_used, ..*news };
+        **told = SharedCounts { requests, window_used, period_used, ..*news };
     }
 
     /// The limit of `kind` as it stands against a key that a shared ledger has refused.
@@ -284,11 +284,11 @@ impl Meter {
     }
 
     /// How the key stands.
-    pub fn standing(&mut self, key: KeyIx, plan: &Plan, now: Unix) -> Standing {
+    pub fn standing(&mut self, key: KeyIx, plan: &Plan, now: Unix) -> QuotaStatus {
         let account = self.at(key, plan, now);
         let (requests, _) = account.window_known();
         let limit = shown(plan.requests);
-        Standing {
+        QuotaStatus {
             limit,
             remaining_requests: if plan.requests == 0 { limit } else { limit.saturating_sub(requests) },
             remaining_tokens: account.tokens_left(plan),

@@ -6,7 +6,7 @@ use super::meter::Lease;
 use super::usage::{Usage, UsageSource};
 use crate::base::digest;
 use crate::base::time::Unix;
-use crate::wire::Shape;
+use crate::wire::Dialect;
 use crate::wire::json::write_string;
 use std::io::Write;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub struct Row {
     /// `provider/model` of the target that served, empty if none was reached.
     pub target: Arc<str>,
     /// The endpoint's shape.
-    pub endpoint: Shape,
+    pub endpoint: Dialect,
     /// Whether the answer was streamed.
     pub stream: bool,
     /// The status the client saw; 499 for a client that left before one.
@@ -43,9 +43,9 @@ pub struct Row {
     pub lease: Option<Box<Lease>>,
 }
 
-/// Reads the endpoint's shape as ledgers keep it, by [`Shape::name`].
-pub fn endpoint_from(text: &str) -> Shape {
-    if text == Shape::Messages.name() { Shape::Messages } else { Shape::Chat }
+/// Reads the endpoint's shape as ledgers keep it, by [`Dialect::name`].
+pub fn endpoint_from(text: &str) -> Dialect {
+    if text == Dialect::Messages.name() { Dialect::Messages } else { Dialect::Chat }
 }
 
 /// A request that has been admitted and still runs, as one process tells another.
@@ -160,7 +160,7 @@ mod tests {
             admitted: Unix(1_800_000_000_123),
             model: "a \"quoted\"\nname".into(),
             target: "ü/x y".into(),
-            endpoint: Shape::Messages,
+            endpoint: Dialect::Messages,
             stream: true,
             status: 499,
             usage,

@@ -48,27 +48,27 @@ impl Span {
 /// The two API shapes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Shape {
+pub enum Dialect {
     /// OpenAI chat completions.
     Chat,
     /// Anthropic messages.
     Messages,
 }
 
-impl Shape {
+impl Dialect {
     /// The one that this is not.
-    pub fn other(self) -> Shape {
+    pub fn other(self) -> Dialect {
         match self {
-            Shape::Chat => Shape::Messages,
-            Shape::Messages => Shape::Chat,
+            Dialect::Chat => Dialect::Messages,
+            Dialect::Messages => Dialect::Chat,
         }
     }
 
     /// As written in the configuration.
     pub fn name(self) -> &'static str {
         match self {
-            Shape::Chat => "chat",
-            Shape::Messages => "messages",
+            Dialect::Chat => "chat",
+            Dialect::Messages => "messages",
         }
     }
 }

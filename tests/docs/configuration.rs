@@ -2,12 +2,12 @@
 //! as they are made. `BLESS=1 cargo test --test docs` writes them; headings and prose stay as they are.
 //!
 //! Keys are those that the reader knows, by its own word. Defaults are what the effective configuration shows of a
-//! configuration that sets nothing but what is required. Whether a key is live is what `High::follow` says. The meaning
+//! configuration that sets nothing but what is required. Whether a key is live is what `Config::follow` says. The meaning
 //! is the comment of the field that holds the value; a field of another name than its key bears it as an alias.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-use tollgate::policy::config::{High, Source, effective};
+use tollgate::policy::config::{Config, Source, effective};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/configuration.md");
 
@@ -61,11 +61,11 @@ fn text(path: &str, more: &str, lacking: &str) -> String {
     if path == "models[0]" { text.replace("[[models]]", &format!("[[models]]\n{more}")) } else { text }
 }
 
-fn parse(text: &str) -> Result<High, Vec<String>> {
+fn parse(text: &str) -> Result<Config, Vec<String>> {
     let read = |_: &str| Ok("-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n".to_string());
     let env = |_: &str| Some("a-token-that-is-long-enough".to_string());
     let source = Source { file: "tollgate.toml", text, env: &env, read: &read };
-    High::parse(&source).map_err(|errors| errors.iter().map(ToString::to_string).collect())
+    Config::parse(&source).map_err(|errors| errors.iter().map(ToString::to_string).collect())
 }
 
 /// The keys of the table at `path`, as the reader tells them to somebody who wrote one that it does not know.
@@ -77,7 +77,7 @@ fn known(path: &str) -> Vec<String> {
 }
 
 /// Key to value of one table of the effective configuration, in its order; values that are none are words.
-fn shown(high: &High, path: &str) -> Vec<(String, String)> {
+fn shown(high: &Config, path: &str) -> Vec<(String, String)> {
     let (heading, inline) = match path {
         "models[0].targets[0]" => ("[[models]]", Some("targets = [{ ")),
         "models[0].capabilities" => ("[[models]]", Some("capabilities = { ")),

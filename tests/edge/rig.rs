@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use tollgate::provider::Settings;
+use tollgate::simulator::Settings;
 
 /// How long anything that is to happen may take.
 pub const PATIENCE: Duration = Duration::from_secs(60);

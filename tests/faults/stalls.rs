@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tollgate::cli::provider::reactor;
-use tollgate::provider::Settings;
+use tollgate::simulator::Settings;
 
 /// Streams that are watched.
 const STREAMS: usize = 100;

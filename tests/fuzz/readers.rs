@@ -12,11 +12,11 @@ mod world;
 use std::fmt::Debug;
 use tollgate::base::buf::{Buf, Pool};
 use tollgate::dialect::{
-    Abilities, Carry, Fields, Heard, Me, Piece, RequestScan, Rewrite, StreamFault, StreamTap, StreamTranslator,
-    Structured, Target, error_event, read_error, reply, rewrite, translate, whole,
+    Capabilities, Fields, ObservedUsage, Piece, RequestScan, ResponseIdentity, Rewrite, StreamFault, StreamTap,
+    StreamTranslator, Structured, Target, TranslationState, error_event, read_error, reply, rewrite, translate, whole,
 };
-use tollgate::policy::config::{High, Source, effective};
-use tollgate::wire::Shape;
+use tollgate::policy::config::{Config, Source, effective};
+use tollgate::wire::Dialect;
 use tollgate::wire::body::{BodyError, Reader};
 use tollgate::wire::head::{Framing, parse_request, parse_response};
 use tollgate::wire::json::{self, Scanner, Valid};
@@ -31,20 +31,24 @@ pub const READERS: [(&str, Door); 12] = [
     ("chunked_body", chunked_body),
     ("json", json_text),
     ("sse", sse),
-    ("chat_request", |data| request(Shape::Chat, data)),
-    ("messages_request", |data| request(Shape::Messages, data)),
-    ("chat_reply", |data| answer(Shape::Chat, data)),
-    ("messages_reply", |data| answer(Shape::Messages, data)),
-    ("chat_stream", |data| stream(Shape::Chat, data)),
-    ("messages_stream", |data| stream(Shape::Messages, data)),
+    ("chat_request", |data| request(Dialect::Chat, data)),
+    ("messages_request", |data| request(Dialect::Messages, data)),
+    ("chat_reply", |data| answer(Dialect::Chat, data)),
+    ("messages_reply", |data| answer(Dialect::Messages, data)),
+    ("chat_stream", |data| stream(Dialect::Chat, data)),
+    ("messages_stream", |data| stream(Dialect::Messages, data)),
     ("configuration", configuration),
     ("gateway", world::run),
 ];
 
 const HEADER_MAX: usize = 16 * 1024;
 const EVENT_MAX: usize = 1 << 20;
-const ME: Me<'static> =
-    Me { id: "req_00000000000000000000000000000000", model: "small", created: 1_795_158_000, prompt_estimate: 7 };
+const ME: ResponseIdentity<'static> = ResponseIdentity {
+    id: "req_00000000000000000000000000000000",
+    model: "small",
+    created: 1_795_158_000,
+    prompt_estimate: 7,
+};
 
 /// The first byte is a choice; the rest is read in steps of 1 to 16 bytes.
 fn choice(data: &[u8]) -> Option<(u8, usize, &[u8])> {
@@ -183,7 +187,7 @@ fn sse(data: &[u8]) {
     assert_eq!(split(data, data.len().max(1)), split(data, step));
 }
 
-fn scan(shape: Shape, body: &[u8], step: usize) -> Result<Fields, String> {
+fn scan(shape: Dialect, body: &[u8], step: usize) -> Result<Fields, String> {
     let mut scan = RequestScan::new();
     scan.reset(shape);
     for end in (0..body.len()).step_by(step) {
@@ -193,20 +197,20 @@ fn scan(shape: Shape, body: &[u8], step: usize) -> Result<Fields, String> {
     Ok(scan.fields().clone())
 }
 
-fn accepted(shape: Shape, body: &[u8], what: &str) {
+fn accepted(shape: Dialect, body: &[u8], what: &str) {
     if let Err(error) = scan(shape, body, body.len().max(1)) {
         panic!("{what} is refused: {error}: {}", String::from_utf8_lossy(body));
     }
 }
 
-fn abilities(flags: u8) -> Abilities {
+fn capabilities(flags: u8) -> Capabilities {
     let structured_output = match flags >> 6 {
         0 | 3 => Structured::Native,
         1 => Structured::Tool,
         _ => Structured::Instruction,
     };
     let (one, other) = (flags & 16 != 0, flags & 32 != 0);
-    Abilities {
+    Capabilities {
         structured_output,
         sampling: !one,
         mid_conversation_system: one,
@@ -214,11 +218,11 @@ fn abilities(flags: u8) -> Abilities {
         effort: other,
         strict_tools: other,
         max_completion_tokens: other,
-        ..Abilities::default()
+        ..Capabilities::default()
     }
 }
 
-fn request(shape: Shape, data: &[u8]) {
+fn request(shape: Dialect, data: &[u8]) {
     let Some((flags, step, body)) = choice(data) else { return };
     let at_once = scan(shape, body, body.len().max(1));
     let in_parts = scan(shape, body, step);
@@ -234,19 +238,19 @@ fn request(shape: Shape, data: &[u8]) {
     let rewritten: Vec<u8> = pieces.iter().flat_map(piece).collect();
     assert_eq!(rewritten.len() as u64, total);
     accepted(shape, &rewritten, "what is forwarded");
-    let (abilities, mut out) = (abilities(flags), Vec::new());
-    if translate(shape, body, &fields, &Target { model: "up", abilities: &abilities }, &mut out).is_ok() {
+    let (capabilities, mut out) = (capabilities(flags), Vec::new());
+    if translate(shape, body, &fields, &Target { model: "up", capabilities: &capabilities }, &mut out).is_ok() {
         accepted(shape.other(), &out, "what is translated");
     }
 }
 
-fn answer(shape: Shape, body: &[u8]) {
+fn answer(shape: Dialect, body: &[u8]) {
     let mut out = Vec::new();
     if whole(shape, body, &ME, &mut out).is_ok() {
         json::check(&out).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&out)));
     }
     out.clear();
-    if reply(shape, body, &Carry::default(), &ME, &mut out).is_ok() {
+    if reply(shape, body, &TranslationState::default(), &ME, &mut out).is_ok() {
         json::check(&out).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&out)));
         let mut again = Vec::new();
         assert!(whole(shape.other(), &out, &ME, &mut again).is_ok(), "{}", String::from_utf8_lossy(&out));
@@ -256,9 +260,9 @@ fn answer(shape: Shape, body: &[u8]) {
     }
 }
 
-type Outcome = (Vec<u8>, Result<(), StreamFault>, Heard);
+type Outcome = (Vec<u8>, Result<(), StreamFault>, ObservedUsage);
 
-fn tapped(shape: Shape, show_usage: bool, data: &[u8], step: usize) -> Outcome {
+fn tapped(shape: Dialect, show_usage: bool, data: &[u8], step: usize) -> Outcome {
     let mut tap = StreamTap::new(shape, show_usage, EVENT_MAX);
     let (mut held, mut pool, mut out) = (Buf::default(), Pool::new(EVENT_MAX), Vec::new());
     let fed = data.chunks(step).try_for_each(|part| tap.feed(part, &mut held, &mut pool, &ME, &mut out).map(|_| ()));
@@ -266,8 +270,8 @@ fn tapped(shape: Shape, show_usage: bool, data: &[u8], step: usize) -> Outcome {
     (out, result, tap.heard())
 }
 
-fn translated(shape: Shape, show_usage: bool, data: &[u8], step: usize) -> Outcome {
-    let mut translator = StreamTranslator::new(shape, Carry::default(), show_usage, EVENT_MAX);
+fn translated(shape: Dialect, show_usage: bool, data: &[u8], step: usize) -> Outcome {
+    let mut translator = StreamTranslator::new(shape, TranslationState::default(), show_usage, EVENT_MAX);
     let (mut held, mut pool, mut out) = (Buf::default(), Pool::new(EVENT_MAX), Vec::new());
     let mut result = Ok(());
     for part in data.chunks(step) {
@@ -285,7 +289,7 @@ fn translated(shape: Shape, show_usage: bool, data: &[u8], step: usize) -> Outco
     (out, result, translator.heard())
 }
 
-fn stream(shape: Shape, data: &[u8]) {
+fn stream(shape: Dialect, data: &[u8]) {
     let Some((flags, step, data)) = choice(data) else { return };
     let show_usage = flags & 16 != 0;
     let passed = tapped(shape, show_usage, data, data.len().max(1));
@@ -300,7 +304,7 @@ fn stream(shape: Shape, data: &[u8]) {
     }
     // A chat stream may hold what no messages stream can, pieces of one call after the next has begun; so it is read
     // as it is.
-    let read = if shape == Shape::Chat { translated } else { tapped };
+    let read = if shape == Dialect::Chat { translated } else { tapped };
     let (_, again, _) = read(shape.other(), true, &out, out.len().max(1));
     match result {
         Ok(()) => assert_eq!(again, Ok(()), "{}", String::from_utf8_lossy(&out)),
@@ -318,7 +322,7 @@ fn configuration(data: &[u8]) {
     let parse = |text: &str| {
         let read = |_: &str| Ok(format!("-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n{SECRET}"));
         let env = |name: &str| (!name.starts_with("NO")).then(|| SECRET.to_owned());
-        High::parse(&Source { file: "/folder/tollgate.toml", text, env: &env, read: &read })
+        Config::parse(&Source { file: "/folder/tollgate.toml", text, env: &env, read: &read })
     };
     let high = match parse(text) {
         Ok(high) => high,

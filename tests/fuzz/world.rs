@@ -12,7 +12,7 @@ use tollgate::base::seam::{Action, Conn, Core, DialError, Ending, Reply, Side, S
 use tollgate::base::time::{Mono, Now};
 use tollgate::gateway::orders::{Notice, Order, Reloaded, Work};
 use tollgate::gateway::{Gateway, Start};
-use tollgate::policy::config::High;
+use tollgate::policy::config::Config;
 
 const CONNECTIONS_MAX: usize = 8;
 /// What `max_buffered` is set to, and what a single read may pass it by.
@@ -21,7 +21,7 @@ const BUDGET: usize = (1 << 20) + (128 << 10);
 const ROUNDS_MAX: usize = 10_000;
 
 struct Fixed {
-    configs: [Arc<High>; 2],
+    configs: [Arc<Config>; 2],
     keys: KeyRing,
     /// What clients and what providers say.
     says: [Vec<Vec<u8>>; 2],

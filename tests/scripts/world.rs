@@ -11,7 +11,7 @@ use tollgate::base::seam::{Action, Conn, Core, DialError, Ending, Reply, Shut, S
 use tollgate::base::time::Now;
 use tollgate::gateway::orders::{Notice, Order};
 use tollgate::gateway::{Gateway, Start};
-use tollgate::policy::config::High;
+use tollgate::policy::config::Config;
 use tollgate::policy::row::Row;
 
 /// Rounds of one settling; beyond it something spins.
@@ -93,7 +93,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(config: High, keys: &KeyRing, cut: Cut) -> World {
+    pub fn new(config: Config, keys: &KeyRing, cut: Cut) -> World {
         let now = begin();
         let start = Start { seed: [9; 32], client_listeners: 1, keys: keys.records.clone(), ..Start::default() };
         World {

@@ -10,7 +10,7 @@ use tollgate::gateway::Gateway;
 use tollgate::gateway::orders::{Notice, Order};
 use tollgate::policy::ask::{Answer, Ask, Release, Ruling};
 use tollgate::policy::keys::KeyId;
-use tollgate::policy::meter::{Lease, LimitKind, Told};
+use tollgate::policy::meter::{Lease, LimitKind, SharedCounts};
 use tollgate::policy::row::Row;
 
 /// Which ledger a world has.
@@ -221,7 +221,7 @@ impl Ledger {
     fn answer_none(&mut self, asks: Vec<Ask>, gateway: &mut Gateway, now: Now) {
         for ask in asks {
             self.story.unavailable += 1;
-            let answer = Answer { ask, ruling: Ruling::Unavailable, told: Told::default() };
+            let answer = Answer { ask, ruling: Ruling::Unavailable, told: SharedCounts::default() };
             gateway.notice(Notice::Answered(answer), now);
         }
     }
@@ -410,7 +410,7 @@ impl Server {
             self.windows.entry(name).or_default().0 += 1;
         }
         let requests = requests + u64::from(ruling == Ruling::Admitted);
-        let told = Told { window: lease.window, requests, window_used, period: lease.period, period_used };
+        let told = SharedCounts { window: lease.window, requests, window_used, period: lease.period, period_used };
         Answer { ask: *ask, ruling, told }
     }
 

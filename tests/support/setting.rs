@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use tollgate::base::rng::Rng;
 use tollgate::base::time::{Mono, Now, Unix};
-use tollgate::policy::config::{High, Source};
+use tollgate::policy::config::{Config, Source};
 use tollgate::policy::keys::{KeyRecord, Scope, issue};
 use tollgate::policy::window::parse_moment;
 
@@ -107,7 +107,7 @@ impl Setting {
     }
 
     /// The configuration; panics with all errors if it is wrong.
-    pub fn high(&self) -> High {
+    pub fn high(&self) -> Config {
         let text = self.text();
         let env = |name: &str| match name {
             "CHAT_KEY" => Some(SECRETS[0].to_string()),
@@ -117,7 +117,7 @@ impl Setting {
         };
         let read = |_: &str| Ok("-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n".to_string());
         let source = Source { file: "test.toml", text: &text, env: &env, read: &read };
-        match High::parse(&source) {
+        match Config::parse(&source) {
             Ok(high) => high,
             Err(errors) => {
                 let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();

@@ -26,7 +26,7 @@ const LAYERS: [Layer; 8] = [
         crates: &["ahash", "crc32fast", "jiff", "serde", "serde_json", "toml"],
     },
     Layer { name: "gateway", layers: &["base", "wire", "dialect", "policy"], crates: &["ahash", "slab"] },
-    Layer { name: "provider", layers: &["base", "wire", "dialect", "policy"], crates: &["serde", "serde_json"] },
+    Layer { name: "simulator", layers: &["base", "wire", "dialect", "policy"], crates: &["serde", "serde_json"] },
     Layer {
         name: "io",
         layers: &["base", "policy"],
@@ -48,7 +48,7 @@ const LAYERS: [Layer; 8] = [
     },
     Layer {
         name: "cli",
-        layers: &["base", "policy", "gateway", "provider", "io"],
+        layers: &["base", "policy", "gateway", "simulator", "io"],
         crates: &["clap", "jiff", "ring", "serde", "serde_json", "toml"],
     },
 ];

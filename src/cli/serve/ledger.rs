@@ -15,7 +15,7 @@ use crate::io::store::shared::{self, SharedHandle, SharedNotice};
 use crate::io::store::sqlite::Sqlite;
 use crate::io::store::{self, Duties, StoreHandle, StoreNotice};
 use crate::policy::ask::{Ask, Release};
-use crate::policy::config::{Durability, High, StoreUrl};
+use crate::policy::config::{Config, Durability, StoreUrl};
 use crate::policy::meter::DAYS_KEPT;
 use crate::policy::row::Row;
 use crate::policy::window;
@@ -42,7 +42,7 @@ fn failed(error: StoreError) -> String {
 
 impl Opened {
     /// Opens what the configuration names.
-    pub(super) fn open(config: &High) -> Result<Opened, String> {
+    pub(super) fn open(config: &Config) -> Result<Opened, String> {
         match &config.store.url {
             StoreUrl::Sqlite(path) => {
                 let durable = config.store.durability == Durability::BeforeReply;
@@ -65,7 +65,7 @@ impl Opened {
     }
 
     /// Everything the ledger says about keys, periods and windows. A shared one is asked for the latter each time.
-    pub(super) fn start(&mut self, config: &High, now: Now) -> Result<Start, String> {
+    pub(super) fn start(&mut self, config: &Config, now: Now) -> Result<Start, String> {
         let mut seed = [0u8; 32];
         ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut seed)
             .map_err(|_| "no entropy is available".to_string())?;
@@ -99,7 +99,7 @@ impl Opened {
     }
 
     /// Starts its thread, which tells the loop by `mailbox`.
-    pub(super) fn keep(self, config: &High, mailbox: Mailbox<Note<Gateway>>) -> Result<Keeper, String> {
+    pub(super) fn keep(self, config: &Config, mailbox: Mailbox<Note<Gateway>>) -> Result<Keeper, String> {
         let urgent = config.store.durability == Durability::BeforeReply;
         let duties = Duties { urgent, retention: config.store.retention, known: None };
         // A letter that cannot be delivered finds the loop gone.

@@ -7,7 +7,7 @@ use crate::gateway::Gateway;
 use crate::gateway::orders::{Notice, Reloaded};
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::{Note, Security};
-use crate::policy::config::High;
+use crate::policy::config::Config;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -27,7 +27,7 @@ impl Reloader {
     }
 
     /// Begins to read. The gateway asks for one reading at a time.
-    pub(super) fn start(&self, before: Arc<High>) {
+    pub(super) fn start(&self, before: Arc<Config>) {
         let theirs = self.clone();
         let thread = std::thread::Builder::new().name("reload".into());
         if let Err(error) = thread.spawn(move || theirs.serve(&before)) {
@@ -35,7 +35,7 @@ impl Reloader {
         }
     }
 
-    fn serve(&self, before: &High) {
+    fn serve(&self, before: &Config) {
         let news = match self.read(before) {
             Ok((config, unchanged, security)) => {
                 // The loop has the certificates before the core has what refers to them; both read one box in order.
@@ -53,7 +53,7 @@ impl Reloader {
         let _ = self.mailbox.send(Note::Notice(Notice::Reloaded(news)));
     }
 
-    fn read(&self, before: &High) -> Result<(High, Vec<String>, Security), Vec<String>> {
+    fn read(&self, before: &Config) -> Result<(Config, Vec<String>, Security), Vec<String>> {
         let path = self.path.as_ref().ok_or_else(|| vec!["there is no configuration file to read".to_string()])?;
         let read = load::read(path, Secrets::Needed);
         let mut config = read.map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())?;

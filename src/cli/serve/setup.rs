@@ -3,10 +3,10 @@
 
 use super::Listeners;
 use crate::io::reactor::{Authority, Security, Setup};
-use crate::policy::config::{AuthoritySpec, High};
+use crate::policy::config::{AuthoritySpec, Config};
 
 /// Reads every certificate that `config` names. `before` is what a running process uses until now.
-pub(crate) fn security(config: &High, before: Option<&Security>) -> Result<Security, String> {
+pub(crate) fn security(config: &Config, before: Option<&Security>) -> Result<Security, String> {
     let authority = |spec: &AuthoritySpec| Authority {
         server_name: spec.server_name.clone(),
         ca_file: spec.ca_file.clone(),

@@ -6,7 +6,7 @@ use super::unsigned::Unsigned;
 use super::{Estimator, Fields, Invalid, Member, too_many};
 use crate::base::limits::MEMBERS_MAX;
 use crate::wire::json::{Raw, Stop, Token, Visitor, eq_unescaped, unescape};
-use crate::wire::{Shape, Span};
+use crate::wire::{Dialect, Span};
 use std::fmt::Write;
 
 /// Bytes of one document for each token it counts for; a page of a PDF costs some thousand tokens.
@@ -83,7 +83,7 @@ enum Text {
 /// The state of one request's checks.
 #[derive(Debug)]
 pub(super) struct Checks {
-    shape: Shape,
+    shape: Dialect,
     needs_max_tokens: bool,
     pub(super) fields: Fields,
     refusal: String,
@@ -116,7 +116,7 @@ const NO_MESSAGE: Message = Message {
 const _: () = assert!((Name::Other as u32) < 64, "one bit each in `seen`");
 
 impl Checks {
-    pub(super) fn new(shape: Shape) -> Checks {
+    pub(super) fn new(shape: Dialect) -> Checks {
         Checks {
             shape,
             needs_max_tokens: true,
@@ -138,7 +138,7 @@ impl Checks {
         }
     }
 
-    pub(super) fn reset(&mut self, shape: Shape, needs_max_tokens: bool) {
+    pub(super) fn reset(&mut self, shape: Dialect, needs_max_tokens: bool) {
         let mut fields = std::mem::take(&mut self.fields);
         fields.reset();
         *self = Checks { fields, needs_max_tokens, ..Checks::new(shape) };
@@ -153,7 +153,7 @@ impl Checks {
         if !self.has_messages {
             return Err(Invalid("messages: required, expected an array of at least one object".to_owned()));
         }
-        if self.shape == Shape::Messages && self.needs_max_tokens && self.plain_max.is_none() {
+        if self.shape == Dialect::Messages && self.needs_max_tokens && self.plain_max.is_none() {
             return Err(Invalid("max_tokens: required, expected an integer of at least 1".to_owned()));
         }
         self.fields.max_tokens = self.fields.max_tokens.or(self.plain_max);
@@ -195,11 +195,11 @@ impl Checks {
             return if token == Token::Null { Ok(()) } else { self.specified(token, raw, value) };
         }
         match self.name {
-            Name::StreamOptions if self.shape == Shape::Chat => {
+            Name::StreamOptions if self.shape == Dialect::Chat => {
                 self.fields.include_usage = raw.get("include_usage").and_then(Raw::bool).unwrap_or(false);
             }
-            Name::MaxCompletionTokens if self.shape == Shape::Chat => self.fields.max_tokens = whole_number(raw),
-            Name::Thread if self.shape == Shape::Messages => self.fields.thread |= token == Token::ObjectClose,
+            Name::MaxCompletionTokens if self.shape == Dialect::Chat => self.fields.max_tokens = whole_number(raw),
+            Name::Thread if self.shape == Dialect::Messages => self.fields.thread |= token == Token::ObjectClose,
             _ => {}
         }
         Ok(())
@@ -298,13 +298,13 @@ impl Checks {
                 self.tokens.add(MESSAGE_TOKENS);
                 Ok(())
             }
-            Name::Tools if !is_object && self.shape == Shape::Chat => {
+            Name::Tools if !is_object && self.shape == Dialect::Chat => {
                 self.refuse(format_args!("tools[{index}]"), "an object")
             }
-            Name::System if !is_object && self.shape == Shape::Messages => {
+            Name::System if !is_object && self.shape == Dialect::Messages => {
                 self.refuse(format_args!("system[{index}]"), "a text block")
             }
-            Name::Stop if token != Token::String && self.shape == Shape::Chat => {
+            Name::Stop if token != Token::String && self.shape == Dialect::Chat => {
                 self.refuse(format_args!("stop[{index}]"), "a string")
             }
             _ => Ok(()),
@@ -316,7 +316,7 @@ impl Checks {
         match (depth, token) {
             (2, Token::ObjectOpen) => self.block = NO_BLOCK,
             (2, Token::ObjectClose)
-                if self.shape == Shape::Messages && !(self.block.is_text && self.block.has_text) =>
+                if self.shape == Dialect::Messages && !(self.block.is_text && self.block.has_text) =>
             {
                 return self.refuse(format_args!("system[{}]", self.items - 1), "a text block");
             }
@@ -352,7 +352,7 @@ impl Checks {
                 self.message.member =
                     part.iter().find(|(name, _)| eq_unescaped(key, name)).map_or(Part::Another, |(_, part)| *part);
             }
-            (3, Token::ArrayClose) if self.message.member == Part::Content && self.shape == Shape::Messages => {
+            (3, Token::ArrayClose) if self.message.member == Part::Content && self.shape == Dialect::Messages => {
                 self.unsigned.close_list(&mut self.fields.cuts);
             }
             (3, _) if !closes => self.message_value(buf, token, span),
@@ -361,10 +361,10 @@ impl Checks {
                 self.unsigned.open(span.start);
             }
             (4, Token::ObjectClose) if self.message.member == Part::Content => {
-                if self.shape == Shape::Messages {
+                if self.shape == Dialect::Messages {
                     self.unsigned.close(span.end, &mut self.fields.cuts);
                 }
-                if self.shape == Shape::Messages && !self.message.typed {
+                if self.shape == Dialect::Messages && !self.message.typed {
                     let (index, block) = (self.items - 1, self.message.block);
                     return self.refuse(format_args!("messages[{index}].content[{block}].type"), "a string");
                 }
@@ -391,12 +391,12 @@ impl Checks {
             Part::Role => {
                 let is = |text: &str| token == Token::String && eq_unescaped(span.of(buf), text);
                 let others: &[&str] = match self.shape {
-                    Shape::Chat => &["system", "developer", "user", "function"],
-                    Shape::Messages => &["user", "system"],
+                    Dialect::Chat => &["system", "developer", "user", "function"],
+                    Dialect::Messages => &["user", "system"],
                 };
                 self.message.role = if is("assistant") {
                     Role::Assistant
-                } else if self.shape == Shape::Chat && is("tool") {
+                } else if self.shape == Dialect::Chat && is("tool") {
                     Role::Tool
                 } else if others.iter().any(|role| is(role)) {
                     Role::Another
@@ -422,14 +422,14 @@ impl Checks {
         let index = self.items - 1;
         let message = self.message;
         if matches!(message.role, Role::Missing | Role::Wrong) {
-            let roles = if self.shape == Shape::Chat { CHAT_ROLES } else { MESSAGES_ROLES };
+            let roles = if self.shape == Dialect::Chat { CHAT_ROLES } else { MESSAGES_ROLES };
             return self.refuse(format_args!("messages[{index}].role"), &format!("one of {roles}"));
         }
-        let may_lack = message.role == Role::Assistant && self.shape == Shape::Chat;
+        let may_lack = message.role == Role::Assistant && self.shape == Dialect::Chat;
         if message.content == Content::Wrong || (message.content == Content::Missing && !may_lack) {
             let expected = match self.shape {
-                Shape::Chat => "a string or an array of objects",
-                Shape::Messages => "a string or an array of content blocks",
+                Dialect::Chat => "a string or an array of objects",
+                Dialect::Messages => "a string or an array of content blocks",
             };
             return self.refuse(format_args!("messages[{index}].content"), expected);
         }

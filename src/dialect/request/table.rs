@@ -1,6 +1,6 @@
 //! Which members a request of either shape may have: specification 4.1 and 4.2, `wire-formats` 1.1 and 2.1.
 
-use crate::wire::Shape;
+use crate::wire::Dialect;
 use crate::wire::json::eq_unescaped;
 
 /// How a member is treated.
@@ -100,33 +100,33 @@ impl Name {
     }
 
     /// How a request of `shape` treats it.
-    pub(in crate::dialect) fn class(self, shape: Shape) -> Class {
+    pub(in crate::dialect) fn class(self, shape: Dialect) -> Class {
         use Name::*;
         match (self, shape) {
             (Models | Fallbacks | ApiBase | Container | McpServers | Store, _) => Class::Denied,
-            (Diagnostics | Thread, Shape::Messages) => Class::Denied,
-            (Model | Messages | Stream | MaxTokens, _) | (System, Shape::Messages) => Class::Specified,
-            (Temperature | TopP | Tools | ToolChoice, Shape::Chat) => Class::Specified,
-            (ResponseFormat | Stop | User, Shape::Chat) => Class::Specified,
+            (Diagnostics | Thread, Dialect::Messages) => Class::Denied,
+            (Model | Messages | Stream | MaxTokens, _) | (System, Dialect::Messages) => Class::Specified,
+            (Temperature | TopP | Tools | ToolChoice, Dialect::Chat) => Class::Specified,
+            (ResponseFormat | Stop | User, Dialect::Chat) => Class::Specified,
             (Temperature | TopP | Tools | ToolChoice | Metadata | ServiceTier, _) => Class::Documented,
-            (StreamOptions | MaxCompletionTokens | ParallelToolCalls | ReasoningEffort | N, Shape::Chat) => {
+            (StreamOptions | MaxCompletionTokens | ParallelToolCalls | ReasoningEffort | N, Dialect::Chat) => {
                 Class::Documented
             }
-            (Verbosity | Seed | Logprobs | TopLogprobs | LogitBias | FrequencyPenalty, Shape::Chat) => {
+            (Verbosity | Seed | Logprobs | TopLogprobs | LogitBias | FrequencyPenalty, Dialect::Chat) => {
                 Class::Documented
             }
-            (PresencePenalty | Prediction | Modalities | Audio | WebSearchOptions, Shape::Chat) => Class::Documented,
-            (PromptCacheKey | PromptCacheOptions | PromptCacheRetention, Shape::Chat) => Class::Documented,
-            (SafetyIdentifier | Moderation | Functions | FunctionCall, Shape::Chat) => Class::Documented,
-            (TopK | StopSequences | Thinking | OutputConfig | OutputFormat, Shape::Messages) => Class::Documented,
-            (CacheControl | Speed | InferenceGeo | UserProfileId, Shape::Messages) => Class::Documented,
-            (ContextManagement | Compaction, Shape::Messages) => Class::Documented,
+            (PresencePenalty | Prediction | Modalities | Audio | WebSearchOptions, Dialect::Chat) => Class::Documented,
+            (PromptCacheKey | PromptCacheOptions | PromptCacheRetention, Dialect::Chat) => Class::Documented,
+            (SafetyIdentifier | Moderation | Functions | FunctionCall, Dialect::Chat) => Class::Documented,
+            (TopK | StopSequences | Thinking | OutputConfig | OutputFormat, Dialect::Messages) => Class::Documented,
+            (CacheControl | Speed | InferenceGeo | UserProfileId, Dialect::Messages) => Class::Documented,
+            (ContextManagement | Compaction, Dialect::Messages) => Class::Documented,
             _ => Class::Unknown,
         }
     }
 
     /// True if the gateway reads or rewrites it, on some route: such a member may stand in a body but once.
-    pub(in crate::dialect) fn is_read(self, shape: Shape) -> bool {
+    pub(in crate::dialect) fn is_read(self, shape: Dialect) -> bool {
         use Name::*;
         match self.class(shape) {
             Class::Specified => true,
@@ -134,8 +134,8 @@ impl Name {
             Class::Documented => matches!(
                 (self, shape),
                 (Temperature | TopP | Tools | ToolChoice, _)
-                    | (StreamOptions | MaxCompletionTokens | ParallelToolCalls | ReasoningEffort | N, Shape::Chat)
-                    | (StopSequences | Thinking | OutputConfig | OutputFormat | Metadata, Shape::Messages)
+                    | (StreamOptions | MaxCompletionTokens | ParallelToolCalls | ReasoningEffort | N, Dialect::Chat)
+                    | (StopSequences | Thinking | OutputConfig | OutputFormat | Metadata, Dialect::Messages)
             ),
         }
     }

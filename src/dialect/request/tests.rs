@@ -1,6 +1,6 @@
 use super::*;
 
-fn check(shape: Shape, body: &str) -> Result<Fields, String> {
+fn check(shape: Dialect, body: &str) -> Result<Fields, String> {
     let mut whole = RequestScan::new();
     whole.reset(shape);
     let result = whole.finish(body.as_bytes()).map(|()| whole.fields().clone());
@@ -26,11 +26,11 @@ fn check(shape: Shape, body: &str) -> Result<Fields, String> {
 
 /// A chat request with `rest` in front of its messages.
 fn chat(rest: &str) -> Result<Fields, String> {
-    check(Shape::Chat, &format!(r#"{{{rest}"messages":[{{"role":"user","content":"hi"}}]}}"#))
+    check(Dialect::Chat, &format!(r#"{{{rest}"messages":[{{"role":"user","content":"hi"}}]}}"#))
 }
 
 fn messages(rest: &str) -> Result<Fields, String> {
-    check(Shape::Messages, &format!(r#"{{{rest}"max_tokens":5,"messages":[{{"role":"user","content":"hi"}}]}}"#))
+    check(Dialect::Messages, &format!(r#"{{{rest}"max_tokens":5,"messages":[{{"role":"user","content":"hi"}}]}}"#))
 }
 
 fn refused(result: Result<Fields, String>) -> String {
@@ -117,7 +117,7 @@ fn null_for_an_optional_field_means_absent() {
 
 #[test]
 fn chat_messages_are_accepted_and_refused_by_their_paths() {
-    let list = |list: &str| check(Shape::Chat, &format!("{{\"messages\":{list}}}"));
+    let list = |list: &str| check(Dialect::Chat, &format!("{{\"messages\":{list}}}"));
     for good in [
         r#"[{"role":"system","content":"a"},{"role":"developer","content":[{"type":"text","text":"b"}]}]"#,
         r#"[{"content":"role last","role":"user","name":"n"}]"#,
@@ -164,12 +164,12 @@ fn chat_messages_are_accepted_and_refused_by_their_paths() {
     ] {
         assert_eq!(refused(list(bad)), message, "{bad}");
     }
-    assert_eq!(refused(check(Shape::Chat, "{}")), format!("messages: required, {some}"));
+    assert_eq!(refused(check(Dialect::Chat, "{}")), format!("messages: required, {some}"));
 }
 
 #[test]
 fn messages_requests_are_accepted_and_refused_by_their_paths() {
-    let all = |list: &str| check(Shape::Messages, &format!("{{\"max_tokens\":9,\"messages\":{list}}}"));
+    let all = |list: &str| check(Dialect::Messages, &format!("{{\"max_tokens\":9,\"messages\":{list}}}"));
     for good in [
         r#"[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"text","text":"b"}]}]"#,
         r#"[{"role":"system","content":"late"}]"#,
@@ -206,9 +206,9 @@ fn messages_requests_are_accepted_and_refused_by_their_paths() {
         assert_eq!(refused(messages(bad)), message, "{bad}");
     }
     let without = r#"{"messages":[{"role":"user","content":"a"}]}"#;
-    assert_eq!(refused(check(Shape::Messages, without)), "max_tokens: required, expected an integer of at least 1");
+    assert_eq!(refused(check(Dialect::Messages, without)), "max_tokens: required, expected an integer of at least 1");
     let zero = r#"{"max_tokens":0,"messages":[{"role":"user","content":"a"}]}"#;
-    assert_eq!(refused(check(Shape::Messages, zero)), "max_tokens: expected an integer of at least 1");
+    assert_eq!(refused(check(Dialect::Messages, zero)), "max_tokens: expected an integer of at least 1");
     let mut scan = RequestScan::new();
     scan.reset_count();
     assert_eq!(scan.finish(without.as_bytes()), Ok(()));
@@ -269,10 +269,10 @@ fn a_repeated_key_that_is_read_is_refused_also_when_it_is_escaped() {
 #[test]
 fn the_model_is_found_also_when_it_is_written_with_escapes() {
     let body = r#"{"mod\u0065l":"org\/sm\u0061ll","messages":[{"role":"user","content":"x"}]}"#;
-    let fields = check(Shape::Chat, body).unwrap();
+    let fields = check(Dialect::Chat, body).unwrap();
     assert_eq!(fields.model_name(body.as_bytes(), &mut Vec::new()), Some("org/small"));
     let body = r#"{"model":"small","messages":[{"role":"user","content":"x"}]}"#;
-    assert_eq!(check(Shape::Chat, body).unwrap().model_name(body.as_bytes(), &mut Vec::new()), Some("small"));
+    assert_eq!(check(Dialect::Chat, body).unwrap().model_name(body.as_bytes(), &mut Vec::new()), Some("small"));
     assert_eq!(chat("").unwrap().model_name(b"", &mut Vec::new()), None);
 }
 
@@ -308,11 +308,11 @@ fn what_is_not_a_json_object_is_refused() {
         ("{\"a\":1} x", "invalid JSON at byte 8: trailing bytes"),
         ("{\"a\":1,}", "invalid JSON at byte 7: expected a string as key"),
     ] {
-        assert_eq!(refused(check(Shape::Chat, body)), message, "{body}");
-        assert_eq!(refused(check(Shape::Messages, body)), message, "{body}");
+        assert_eq!(refused(check(Dialect::Chat, body)), message, "{body}");
+        assert_eq!(refused(check(Dialect::Messages, body)), message, "{body}");
     }
     let deep = format!("{{\"x\":{}{}}}", "[".repeat(128), "]".repeat(128));
-    assert_eq!(refused(check(Shape::Chat, &deep)), "invalid JSON at byte 132: nested deeper than 128 levels");
+    assert_eq!(refused(check(Dialect::Chat, &deep)), "invalid JSON at byte 132: nested deeper than 128 levels");
     let many = format!("{{{}\"z\":0}}", "\"x\":1,".repeat(MEMBERS_MAX));
     let mut scan = RequestScan::new();
     assert_eq!(scan.finish(many.as_bytes()).unwrap_err().0, "the body: expected at most 4096 members");
@@ -321,12 +321,12 @@ fn what_is_not_a_json_object_is_refused() {
 #[test]
 fn a_scan_can_be_used_again_and_forgets_what_it_saw() {
     let mut scan = RequestScan::new();
-    scan.reset(Shape::Chat);
+    scan.reset(Dialect::Chat);
     assert!(scan.finish(br#"{"model":7}"#).is_err());
-    scan.reset(Shape::Messages);
+    scan.reset(Dialect::Messages);
     let body = r#"{"model":"m","stream":true,"max_tokens":3,"messages":[{"role":"user","content":"x"}]}"#;
     assert_eq!(scan.finish(body.as_bytes()), Ok(()));
-    scan.reset(Shape::Chat);
+    scan.reset(Dialect::Chat);
     assert_eq!(scan.finish(br#"{"messages":[{"role":"user","content":"x"}]}"#), Ok(()));
     let fields = scan.fields();
     assert_eq!((fields.model, fields.stream, fields.max_tokens, fields.members.len()), (None, false, None, 1));
@@ -348,7 +348,7 @@ fn the_prompt_is_estimated_over_system_messages_and_tools_but_not_over_base64() 
         r#"{{"messages":[{{"role":"user","content":[
             {{"type":"image_url","image_url":{{"url":"data:image/png;base64,{data}"}}}}]}}]}}"#
     );
-    let estimate = check(Shape::Chat, &image).unwrap().prompt_estimate;
+    let estimate = check(Dialect::Chat, &image).unwrap().prompt_estimate;
     assert!((1000..1030).contains(&estimate), "{estimate}");
 }
 

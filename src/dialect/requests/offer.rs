@@ -111,7 +111,7 @@ impl<'a> Tools<'a> {
         key(out, "tools");
         out.push(b'[');
         for function in &self.functions {
-            write_tool(*function, ask.target.abilities.strict_tools, out);
+            write_tool(*function, ask.target.capabilities.strict_tools, out);
         }
         for name in &self.synthetic {
             item(out);

@@ -3,8 +3,8 @@
 //! Consecutive messages of one role are one turn, as the messages shape has it; of a user's turn the tool results come
 //! first, each a message of its own, then one message with the rest.
 
-use super::super::abilities::Structured;
-use super::super::naming::{Carry, JSON_TOOL, chat_id};
+use super::super::capabilities::Structured;
+use super::super::naming::{JSON_TOOL, TranslationState, chat_id};
 use super::super::request::{Invalid, Name};
 use super::media::{write_document_parts, write_image_part, write_search_result, write_text_part};
 use super::schema::{is_strict, write_parameters};
@@ -25,11 +25,11 @@ const FAILED: &str = "[tool_error] ";
 const MOVED: &str = "[see the attachment in the next user message]";
 
 /// Writes the request; see [`super::request`].
-pub(super) fn write(ask: &Ask<'_>, out: &mut Vec<u8>) -> Result<Carry, Invalid> {
-    let mut carry = Carry::default();
+pub(super) fn write(ask: &Ask<'_>, out: &mut Vec<u8>) -> Result<TranslationState, Invalid> {
+    let mut carry = TranslationState::default();
     let tools = Tools::read(ask)?;
     let schema = schema(ask);
-    let how = ask.target.abilities.structured_output;
+    let how = ask.target.capabilities.structured_output;
     carry.json_tool = schema.is_some() && how == Structured::Tool && tools.list.is_empty();
     let by_words = schema.filter(|_| how != Structured::Native && !carry.json_tool);
     out.push(b'{');
@@ -133,7 +133,7 @@ fn blocks<'a>(at: usize, content: Raw<'a>, out: &mut Vec<Block<'a>>) {
     out.extend(content.items().enumerate().map(|(index, raw)| Block::read((at, index), raw)));
 }
 
-fn write_messages(ask: &Ask<'_>, carry: &mut Carry, out: &mut Vec<u8>) -> Result<(), Invalid> {
+fn write_messages(ask: &Ask<'_>, carry: &mut TranslationState, out: &mut Vec<u8>) -> Result<(), Invalid> {
     let mut turn: Vec<Block<'_>> = Vec::new();
     let mut speaker = Raw::NULL;
     for message in ask.messages() {
@@ -151,7 +151,7 @@ fn write_turn(
     ask: &Ask<'_>,
     role: Raw<'_>,
     turn: &[Block<'_>],
-    carry: &mut Carry,
+    carry: &mut TranslationState,
     out: &mut Vec<u8>,
 ) -> Result<(), Invalid> {
     if role.is("user") {
@@ -292,7 +292,7 @@ fn write_moved(result: &Block<'_>, parts: &mut Vec<u8>) -> Result<(), Invalid> {
     Ok(())
 }
 
-fn write_assistant(ask: &Ask<'_>, turn: &[Block<'_>], carry: &mut Carry, out: &mut Vec<u8>) {
+fn write_assistant(ask: &Ask<'_>, turn: &[Block<'_>], carry: &mut TranslationState, out: &mut Vec<u8>) {
     let calls = || turn.iter().filter(|block| block.is("tool_use")).map(|block| block.raw);
     let texts = || texts(turn);
     open_message("assistant", out);
@@ -304,7 +304,7 @@ fn write_assistant(ask: &Ask<'_>, turn: &[Block<'_>], carry: &mut Carry, out: &m
         out.push(b'"');
     }
     let thoughts = || turn.iter().filter(|block| block.is("thinking")).filter_map(|block| block.raw.get("thinking"));
-    if ask.target.abilities.replay_reasoning && thoughts().next().is_some() {
+    if ask.target.capabilities.replay_reasoning && thoughts().next().is_some() {
         key(out, "reasoning_content");
         out.push(b'"');
         thoughts().filter_map(Raw::string).for_each(|text| out.extend_from_slice(text));
@@ -339,8 +339,8 @@ pub(in crate::dialect) fn write_arguments(input: Raw<'_>, out: &mut Vec<u8>) {
 
 /// The bound on tokens, sampling, stop sequences, the end user and the effort.
 fn write_limits(ask: &Ask<'_>, out: &mut Vec<u8>) {
-    let abilities = ask.target.abilities;
-    let bound = if abilities.max_completion_tokens { "max_completion_tokens" } else { "max_tokens" };
+    let capabilities = ask.target.capabilities;
+    let bound = if capabilities.max_completion_tokens { "max_completion_tokens" } else { "max_tokens" };
     if let Some(max) = ask.max_tokens().filter(|_| !ask.drops(bound)) {
         key(out, bound);
         write_count(out, max);
@@ -348,7 +348,7 @@ fn write_limits(ask: &Ask<'_>, out: &mut Vec<u8>) {
     // The messages shape only documents these two, so a value that the chat shape does not have counts as absent.
     for (name, text, most) in [(Name::Temperature, "temperature", 2.0), (Name::TopP, "top_p", 1.0)] {
         let fits = |value: &Raw<'_>| value.number().is_some_and(|number| (0.0..=most).contains(&number));
-        if let Some(value) = ask.get(name, text).filter(fits).filter(|_| abilities.sampling) {
+        if let Some(value) = ask.get(name, text).filter(fits).filter(|_| capabilities.sampling) {
             key(out, text);
             out.extend_from_slice(value.bytes());
         }
@@ -392,7 +392,7 @@ fn write_user_id(ask: &Ask<'_>, out: &mut Vec<u8>) {
 /// The effort asked for: by its own word, else by the budget for thinking. Only for models that take one.
 fn effort(ask: &Ask<'_>) -> Option<&'static str> {
     const WORDS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
-    if !ask.target.abilities.effort {
+    if !ask.target.capabilities.effort {
         return None;
     }
     let config = ask.get(Name::OutputConfig, "output_config").and_then(|config| config.get("effort"));
@@ -439,20 +439,20 @@ impl<'a> Tools<'a> {
         Ok(Tools { list, choice })
     }
 
-    fn write(&self, ask: &Ask<'_>, carry: &mut Carry, out: &mut Vec<u8>) {
+    fn write(&self, ask: &Ask<'_>, carry: &mut TranslationState, out: &mut Vec<u8>) {
         if self.list.is_empty() {
             return;
         }
         key(out, "tools");
         out.push(b'[');
         for tool in &self.list {
-            write_tool(*tool, ask.target.abilities.strict_tools, carry, out);
+            write_tool(*tool, ask.target.capabilities.strict_tools, carry, out);
         }
         out.push(b']');
         self.write_choice(ask, carry, out);
     }
 
-    fn write_choice(&self, ask: &Ask<'_>, carry: &mut Carry, out: &mut Vec<u8>) {
+    fn write_choice(&self, ask: &Ask<'_>, carry: &mut TranslationState, out: &mut Vec<u8>) {
         let choice = self.choice;
         let name = choice.get("name").and_then(Raw::string);
         let words = [("auto", "auto"), ("none", "none"), ("any", "required")];
@@ -473,7 +473,7 @@ impl<'a> Tools<'a> {
     }
 }
 
-fn write_tool(tool: Raw<'_>, strict: bool, carry: &mut Carry, out: &mut Vec<u8>) {
+fn write_tool(tool: Raw<'_>, strict: bool, carry: &mut TranslationState, out: &mut Vec<u8>) {
     item(out);
     out.extend_from_slice(b"{\"type\":\"function\",\"function\":{\"name\":\"");
     carry.shorten(tool.get("name").and_then(Raw::string).unwrap_or_default(), out);
@@ -523,7 +523,7 @@ fn write_stream(ask: &Ask<'_>, out: &mut Vec<u8>) {
     }
     key(out, "stream");
     out.extend_from_slice(b"true");
-    if ask.target.abilities.stream_usage && !ask.drops("stream_options") {
+    if ask.target.capabilities.stream_usage && !ask.drops("stream_options") {
         key(out, "stream_options");
         out.extend_from_slice(b"{\"include_usage\":true}");
     }

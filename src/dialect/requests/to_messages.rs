@@ -3,8 +3,8 @@
 //! The conversation is first laid out as turns (who speaks, which blocks), so that merging, ordering and dropping have
 //! one place; then it is written.
 
-use super::super::abilities::Structured;
-use super::super::naming::{Carry, messages_id};
+use super::super::capabilities::Structured;
+use super::super::naming::{TranslationState, messages_id};
 use super::super::request::{Invalid, Name};
 use super::media::{Media, chat_file, chat_image};
 use super::offer::Tools;
@@ -58,18 +58,18 @@ struct Plan<'a> {
 }
 
 /// Writes the request; see [`super::request`].
-pub(super) fn write(ask: &Ask<'_>, out: &mut Vec<u8>) -> Result<Carry, Invalid> {
+pub(super) fn write(ask: &Ask<'_>, out: &mut Vec<u8>) -> Result<TranslationState, Invalid> {
     let mut plan = Plan::default();
     plan.read(ask)?;
     let demand = Demand::read(ask)?;
     let tools = Tools::read(ask, &plan.called)?;
-    let carry = Carry { json_tool: demand.by_tool(ask, &tools), ..Carry::default() };
+    let carry = TranslationState { json_tool: demand.by_tool(ask, &tools), ..TranslationState::default() };
     out.push(b'{');
     key(out, "model");
     write_string(out, ask.target.model);
     key(out, "max_tokens");
-    let ceiling = ask.target.abilities.max_output_tokens.unwrap_or(u64::MAX);
-    write_count(out, ask.max_tokens().unwrap_or(ask.target.abilities.default_max_tokens.min(ceiling)));
+    let ceiling = ask.target.capabilities.max_output_tokens.unwrap_or(u64::MAX);
+    write_count(out, ask.max_tokens().unwrap_or(ask.target.capabilities.default_max_tokens.min(ceiling)));
     plan.write_system(demand.instruction(ask, &tools), out);
     plan.write_turns(out);
     tools.write(ask, demand.schema.filter(|_| carry.json_tool), out);
@@ -130,7 +130,7 @@ impl<'a> Plan<'a> {
     fn system(&mut self, ask: &Ask<'a>, content: Raw<'a>, before_assistant: bool) {
         let texts: Vec<&[u8]> = texts(content).filter(|text| !is_blank(text)).collect();
         let last = self.turns.last().map(|turn| turn.role);
-        let in_place = ask.target.abilities.mid_conversation_system
+        let in_place = ask.target.capabilities.mid_conversation_system
             && matches!(last, Some(Role::User | Role::System))
             && before_assistant;
         if in_place && !texts.is_empty() {
@@ -369,7 +369,7 @@ impl<'a> Demand<'a> {
 
     /// The tool trick: only where the client has no tools of its own.
     fn by_tool(&self, ask: &Ask<'_>, tools: &Tools<'_>) -> bool {
-        self.schema.is_some() && ask.target.abilities.structured_output == Structured::Tool && tools.is_empty()
+        self.schema.is_some() && ask.target.capabilities.structured_output == Structured::Tool && tools.is_empty()
     }
 
     fn instruction(&self, ask: &Ask<'_>, tools: &Tools<'_>) -> Option<String> {
@@ -377,7 +377,7 @@ impl<'a> Demand<'a> {
             return Some("Answer with one JSON object and nothing else.".to_owned());
         }
         let schema = self.schema?;
-        if ask.target.abilities.structured_output == Structured::Native || self.by_tool(ask, tools) {
+        if ask.target.capabilities.structured_output == Structured::Native || self.by_tool(ask, tools) {
             return None;
         }
         let schema = String::from_utf8_lossy(schema.bytes());
@@ -386,9 +386,9 @@ impl<'a> Demand<'a> {
 
     /// `output_config` and `thinking`: the format where it is native, and the effort.
     fn write_config(&self, ask: &Ask<'_>, out: &mut Vec<u8>) {
-        let abilities = ask.target.abilities;
-        let schema = self.schema.filter(|_| abilities.structured_output == Structured::Native);
-        let asked = ask.get(Name::ReasoningEffort, "reasoning_effort").filter(|_| abilities.effort);
+        let capabilities = ask.target.capabilities;
+        let schema = self.schema.filter(|_| capabilities.structured_output == Structured::Native);
+        let asked = ask.get(Name::ReasoningEffort, "reasoning_effort").filter(|_| capabilities.effort);
         let word = |word: &&&str| asked.is_some_and(|asked| asked.is(word));
         let effort = ["minimal", "low", "medium", "high", "xhigh", "max"].iter().find(word);
         if asked.is_some_and(|asked| asked.is("none")) && !ask.drops("thinking") {
@@ -416,7 +416,7 @@ impl<'a> Demand<'a> {
 
 /// Sampling, stop sequences and the end user.
 fn write_parameters(ask: &Ask<'_>, out: &mut Vec<u8>) {
-    let sampling = ask.target.abilities.sampling;
+    let sampling = ask.target.capabilities.sampling;
     if let Some(temperature) = ask.get(Name::Temperature, "temperature").filter(|_| sampling) {
         key(out, "temperature");
         let too_high = temperature.number().is_some_and(|number| number > 1.0);

@@ -2,7 +2,7 @@ use super::super::request::RequestScan;
 use super::*;
 
 struct Case<'a> {
-    shape: Shape,
+    shape: Dialect,
     with: Rewrite<'a>,
 }
 
@@ -32,11 +32,11 @@ impl Case<'_> {
 }
 
 fn chat(body: &str) -> String {
-    Case { shape: Shape::Chat, with: PLAIN }.run(body)
+    Case { shape: Dialect::Chat, with: PLAIN }.run(body)
 }
 
 fn messages(body: &str) -> String {
-    Case { shape: Shape::Messages, with: PLAIN }.run(body)
+    Case { shape: Dialect::Messages, with: PLAIN }.run(body)
 }
 
 const MESSAGES: &str = r#""messages":[{"role":"user","content":"model"}]"#;
@@ -63,7 +63,7 @@ fn a_model_that_is_absent_or_null_is_named() {
 #[test]
 fn a_model_name_is_escaped() {
     let with = Rewrite { model: "a\"b\\c", ..PLAIN };
-    let out = Case { shape: Shape::Chat, with }.run(&format!("{{\"model\":\"s\",{MESSAGES}}}"));
+    let out = Case { shape: Dialect::Chat, with }.run(&format!("{{\"model\":\"s\",{MESSAGES}}}"));
     assert_eq!(out, format!("{{\"model\":\"a\\\"b\\\\c\",{MESSAGES}}}"));
 }
 
@@ -74,7 +74,7 @@ fn the_deny_list_is_never_forwarded_and_unknown_members_only_where_allowed() {
     let body = format!("{{{denied},\"model\":\"s\",\"future\":{{\"a\":1}},{MESSAGES}, \"x\" : 1,\"store\":1}}");
     assert_eq!(chat(&body), format!("{{\"model\":\"gpt-x\",{MESSAGES}}}"));
     let with = Rewrite { forward_unknown: true, ..PLAIN };
-    let out = Case { shape: Shape::Chat, with }.run(&body);
+    let out = Case { shape: Dialect::Chat, with }.run(&body);
     assert_eq!(out, format!("{{\"model\":\"gpt-x\",\"future\":{{\"a\":1}},{MESSAGES}, \"x\" : 1}}"));
     let body = format!("{{\"max_tokens\":1,{denied},\"diagnostics\":{{\"previous_message_id\":\"m\"}},{MESSAGES}}}");
     assert_eq!(messages(&body), format!("{{\"max_tokens\":1,{MESSAGES},\"model\":\"gpt-x\"}}"));
@@ -104,7 +104,7 @@ fn n_is_sent_on_as_one() {
 fn what_a_model_does_not_take_is_left_out() {
     let drop = ["temperature".to_owned(), "stop".to_owned()];
     let with = Rewrite { drop_params: &drop, ..PLAIN };
-    let case = Case { shape: Shape::Chat, with };
+    let case = Case { shape: Dialect::Chat, with };
     let body = format!("{{\"temp\\u0065rature\":1,\"model\":\"s\",\"stop\":\"x\",{MESSAGES},\"stop_\":1,\"top_p\":1}}");
     assert_eq!(case.run(&body), format!("{{\"model\":\"gpt-x\",{MESSAGES},\"top_p\":1}}"));
 }
@@ -130,9 +130,9 @@ fn usage_is_asked_of_every_chat_stream_and_other_options_are_kept() {
     assert_eq!(chat(&whole), whole);
     let with = Rewrite { ask_usage: false, ..PLAIN };
     let stream = format!("{{\"model\":\"gpt-x\",\"stream\":true,{MESSAGES}}}");
-    assert_eq!(Case { shape: Shape::Chat, with }.run(&stream), stream);
+    assert_eq!(Case { shape: Dialect::Chat, with }.run(&stream), stream);
     let asking = stream.replacen('{', "{\"stream_options\":{\"include_usage\":true},", 1);
-    assert_eq!(Case { shape: Shape::Chat, with }.run(&asking), stream, "nor by a client");
+    assert_eq!(Case { shape: Dialect::Chat, with }.run(&asking), stream, "nor by a client");
     let body = format!("{{\"model\":\"gpt-x\",\"stream\":true,\"max_tokens\":1,{MESSAGES}}}");
     assert_eq!(messages(&body), body);
 }
@@ -142,10 +142,10 @@ fn a_large_body_is_three_pieces_and_none_of_it_is_copied() {
     let body =
         format!("{{\"model\":\"s\",\"messages\":[{{\"role\":\"user\",\"content\":\"{}\"}}]}}", "x".repeat(100_000));
     let mut scan = RequestScan::new();
-    scan.reset(Shape::Chat);
+    scan.reset(Dialect::Chat);
     scan.finish(body.as_bytes()).unwrap();
     let (mut text, mut pieces) = (Vec::new(), Vec::new());
-    rewrite(Shape::Chat, body.as_bytes(), scan.fields(), &PLAIN, &mut text, &mut pieces);
+    rewrite(Dialect::Chat, body.as_bytes(), scan.fields(), &PLAIN, &mut text, &mut pieces);
     assert_eq!((pieces.len(), text.as_slice()), (3, b"\"gpt-x\"".as_slice()));
 }
 

@@ -2,7 +2,7 @@
 
 use super::super::delta::{Delta, StopReason};
 use super::super::naming::made_id;
-use super::super::tap::{Heard, Me, StreamFault};
+use super::super::tap::{ObservedUsage, ResponseIdentity, StreamFault};
 use crate::wire::json::{key, write_count, write_inside, write_string};
 
 /// The writer's state.
@@ -26,8 +26,8 @@ impl ChatWriter {
     pub(super) fn take(
         &mut self,
         delta: Delta<'_>,
-        heard: &Heard,
-        me: &Me<'_>,
+        heard: &ObservedUsage,
+        me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), StreamFault> {
         match delta {
@@ -53,7 +53,7 @@ impl ChatWriter {
         Ok(())
     }
 
-    fn start(&mut self, me: &Me<'_>, out: &mut Vec<u8>) {
+    fn start(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         if !self.started {
             self.started = true;
             self.created = me.created;
@@ -63,7 +63,7 @@ impl ChatWriter {
         }
     }
 
-    fn text(&mut self, name: &str, text: &[u8], me: &Me<'_>, out: &mut Vec<u8>) {
+    fn text(&mut self, name: &str, text: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         self.start(me, out);
         self.chunk(me, None, out, |out| {
             key(out, name);
@@ -71,7 +71,7 @@ impl ChatWriter {
         });
     }
 
-    fn open(&mut self, slot: usize, id: &[u8], name: &[u8], me: &Me<'_>, out: &mut Vec<u8>) {
+    fn open(&mut self, slot: usize, id: &[u8], name: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         self.start(me, out);
         self.calls.resize(self.calls.len().max(slot + 1), false);
         self.chunk(me, None, out, |out| {
@@ -89,7 +89,7 @@ impl ChatWriter {
         });
     }
 
-    fn arguments(&mut self, slot: usize, json: &[u8], me: &Me<'_>, out: &mut Vec<u8>) {
+    fn arguments(&mut self, slot: usize, json: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         if let Some(written) = self.calls.get_mut(slot) {
             *written = true;
         }
@@ -102,7 +102,7 @@ impl ChatWriter {
         });
     }
 
-    fn stop(&mut self, reason: StopReason, me: &Me<'_>, out: &mut Vec<u8>) {
+    fn stop(&mut self, reason: StopReason, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         self.start(me, out);
         if !self.stopped {
             self.stopped = true;
@@ -110,15 +110,21 @@ impl ChatWriter {
         }
     }
 
-    fn end(&mut self, heard: &Heard, me: &Me<'_>, out: &mut Vec<u8>) {
+    fn end(&mut self, heard: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         self.stop(StopReason::Unknown, me, out);
         if self.show_usage {
-            write_usage_chunk(heard, &Me { created: self.created, ..*me }, out);
+            write_usage_chunk(heard, &ResponseIdentity { created: self.created, ..*me }, out);
         }
         out.extend_from_slice(b"data: [DONE]\n\n");
     }
 
-    fn chunk(&self, me: &Me<'_>, finish: Option<&str>, out: &mut Vec<u8>, delta: impl FnOnce(&mut Vec<u8>)) {
+    fn chunk(
+        &self,
+        me: &ResponseIdentity<'_>,
+        finish: Option<&str>,
+        out: &mut Vec<u8>,
+        delta: impl FnOnce(&mut Vec<u8>),
+    ) {
         write_head(self.created, me, out);
         out.extend_from_slice(b"\"choices\":[{\"index\":0,\"delta\":{");
         delta(out);
@@ -133,7 +139,7 @@ impl ChatWriter {
 }
 
 /// Appends the beginning of a chunk, up to its choices.
-fn write_head(created: u64, me: &Me<'_>, out: &mut Vec<u8>) {
+fn write_head(created: u64, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"data: {\"id\":");
     write_string(out, me.id);
     out.extend_from_slice(b",\"object\":\"chat.completion.chunk\",\"created\":");
@@ -144,7 +150,7 @@ fn write_head(created: u64, me: &Me<'_>, out: &mut Vec<u8>) {
 }
 
 /// Appends the chunk that tells a stream's usage.
-pub(in crate::dialect) fn write_usage_chunk(heard: &Heard, me: &Me<'_>, out: &mut Vec<u8>) {
+pub(in crate::dialect) fn write_usage_chunk(heard: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
     write_head(me.created, me, out);
     out.extend_from_slice(b"\"choices\":[]");
     key(out, "usage");
@@ -153,7 +159,7 @@ pub(in crate::dialect) fn write_usage_chunk(heard: &Heard, me: &Me<'_>, out: &mu
 }
 
 /// Appends a chat `usage` object: what the upstream reported, estimates where it did not.
-pub(in crate::dialect) fn write_usage(heard: &Heard, me: &Me<'_>, out: &mut Vec<u8>) {
+pub(in crate::dialect) fn write_usage(heard: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
     let reported = heard.reported;
     let prompt = reported.prompt().unwrap_or(me.prompt_estimate);
     let completion = reported.output.unwrap_or(heard.relayed_tokens);

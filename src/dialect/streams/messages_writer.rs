@@ -5,8 +5,8 @@
 //! other calls wait, within [`TOOL_HELD_MAX`].
 
 use super::super::delta::{Delta, StopReason, TOOL_HELD_MAX};
-use super::super::naming::{Carry, made_id, messages_id};
-use super::super::tap::{Heard, Me, StreamFault};
+use super::super::naming::{TranslationState, made_id, messages_id};
+use super::super::tap::{ObservedUsage, ResponseIdentity, StreamFault};
 use crate::wire::json::{Run, key, runs, write_count, write_inside, write_string};
 
 /// The block under way.
@@ -55,9 +55,9 @@ impl MessagesWriter {
     pub(super) fn take(
         &mut self,
         delta: Delta<'_>,
-        heard: &Heard,
-        carry: &Carry,
-        me: &Me<'_>,
+        heard: &ObservedUsage,
+        carry: &TranslationState,
+        me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), StreamFault> {
         match delta {
@@ -92,7 +92,7 @@ impl MessagesWriter {
         Ok(())
     }
 
-    fn start(&mut self, me: &Me<'_>, out: &mut Vec<u8>) {
+    fn start(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         if self.started {
             return;
         }
@@ -109,7 +109,7 @@ impl MessagesWriter {
         );
     }
 
-    fn text(&mut self, kind: Open, text: &[u8], me: &Me<'_>, out: &mut Vec<u8>) {
+    fn text(&mut self, kind: Open, text: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         self.start(me, out);
         let thinks = kind == Open::Think;
         if self.open != kind {
@@ -133,7 +133,7 @@ impl MessagesWriter {
     }
 
     /// A call begins; it waits while another one is open.
-    fn call(&mut self, slot: usize, id: Vec<u8>, name: &[u8], me: &Me<'_>, out: &mut Vec<u8>) {
+    fn call(&mut self, slot: usize, id: Vec<u8>, name: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         self.start(me, out);
         while self.calls.len() <= slot {
             self.calls.push(Call::Closed);
@@ -228,7 +228,7 @@ impl MessagesWriter {
         self.waiting = 0;
     }
 
-    fn end(&mut self, heard: &Heard, me: &Me<'_>, out: &mut Vec<u8>) {
+    fn end(&mut self, heard: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         self.start(me, out);
         self.flush(out);
         out.extend_from_slice(b"event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":");
@@ -254,7 +254,7 @@ fn is_blank(raw: &[u8]) -> bool {
 
 /// Appends a messages `usage` object: what the upstream reported, estimates where it did not. Never left out: clients
 /// crash without it.
-pub(in crate::dialect) fn write_usage(heard: &Heard, me: &Me<'_>, out: &mut Vec<u8>) {
+pub(in crate::dialect) fn write_usage(heard: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
     let reported = heard.reported;
     out.push(b'{');
     for (name, count) in [

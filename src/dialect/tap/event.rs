@@ -5,9 +5,9 @@ use super::super::framed::{Frame, Inner};
 use super::super::keys::{K, Walk};
 use super::super::streams::write_usage_chunk;
 use super::super::usage::Reported;
-use super::{Heard, Me, Relay, StreamFault};
+use super::{ObservedUsage, Relay, ResponseIdentity, StreamFault};
 use crate::wire::json::{Raw, Scanner, Token, write_string};
-use crate::wire::{Shape, Span};
+use crate::wire::{Dialect, Span};
 
 /// Values to replace that one event may hold; more of them (a name repeated again and again) is no sane event.
 const SPLICES_MAX: usize = 8;
@@ -30,7 +30,7 @@ impl Own {
         }
     }
 
-    fn of<'a>(self, me: &Me<'a>) -> &'a str {
+    fn of<'a>(self, me: &ResponseIdentity<'a>) -> &'a str {
         match self {
             Own::Id => me.id,
             Own::Model => me.model,
@@ -76,7 +76,7 @@ impl Seen {
 
     /// Appends `data` with id and model in place, added where they are missing. Of a repeated object the last one
     /// counts, as its readers have it; in those before it they are ours, too.
-    fn write(&mut self, data: &[u8], me: &Me<'_>, out: &mut Vec<u8>) {
+    fn write(&mut self, data: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         let inside = self.object.start as usize + 1;
         let splices = self.splices;
         let is_former = |span: &Span| (span.start as usize) < inside;
@@ -121,14 +121,14 @@ impl Seen {
 }
 
 impl Inner for Relay {
-    fn frame(&mut self, frame: Frame<'_>, me: &Me<'_>, out: &mut Vec<u8>) -> Result<bool, StreamFault> {
+    fn frame(&mut self, frame: Frame<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<bool, StreamFault> {
         if frame.data.is_empty() {
             idle(self.shape, &frame, out);
             return Ok(false);
         }
         match self.shape {
-            Shape::Chat => self.chat(frame.name, frame.data, me, out),
-            Shape::Messages => self.messages(&frame, me, out),
+            Dialect::Chat => self.chat(frame.name, frame.data, me, out),
+            Dialect::Messages => self.messages(&frame, me, out),
         }
     }
 
@@ -140,13 +140,13 @@ impl Inner for Relay {
         self.finish_seen
     }
 
-    fn close(&mut self, me: &Me<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+    fn close(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
         if !self.finish_seen {
             return Err(StreamFault::Incomplete);
         }
         match self.shape {
-            Shape::Chat => self.done(me, out),
-            Shape::Messages => out.extend_from_slice(b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"),
+            Dialect::Chat => self.done(me, out),
+            Dialect::Messages => out.extend_from_slice(b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"),
         }
         self.finished = true;
         Ok(())
@@ -154,7 +154,13 @@ impl Inner for Relay {
 }
 
 impl Relay {
-    fn chat(&mut self, name: &[u8], data: &[u8], me: &Me<'_>, out: &mut Vec<u8>) -> Result<bool, StreamFault> {
+    fn chat(
+        &mut self,
+        name: &[u8],
+        data: &[u8],
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, StreamFault> {
         if data.trim_ascii() == b"[DONE]" {
             if !self.begun {
                 return Err(StreamFault::Incomplete);
@@ -168,10 +174,10 @@ impl Relay {
             return Ok(false);
         }
         if name.is_empty()
-            && let Some(text) = self.mould.text(data)
+            && let Some(text) = self.template.text(data)
         {
             self.relayed.feed_json(text);
-            self.mould.fill(text, out);
+            self.template.fill(text, out);
             return Ok(true);
         }
         let mut seen = self.look(data, chat_value)?;
@@ -194,28 +200,33 @@ impl Relay {
         join_lines(&mut out[from..]);
         out.extend_from_slice(b"\n\n");
         if name.is_empty() && seen.is_text_alone() {
-            self.mould.cast(data, seen.text, &out[begin..], seen.text_at - begin);
+            self.template.cast(data, seen.text, &out[begin..], seen.text_at - begin);
         }
         Ok(true)
     }
 
     /// The end of a chat stream. A client that has asked for the usage gets it, if only as an estimate.
-    fn done(&mut self, me: &Me<'_>, out: &mut Vec<u8>) {
+    fn done(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         if self.show_usage && self.reported == Reported::default() {
-            let heard = Heard { reported: self.reported, relayed_tokens: self.relayed.tokens() };
+            let heard = ObservedUsage { reported: self.reported, relayed_tokens: self.relayed.tokens() };
             let created = if self.created == 0 { me.created } else { self.created };
-            write_usage_chunk(&heard, &Me { created, ..*me }, out);
+            write_usage_chunk(&heard, &ResponseIdentity { created, ..*me }, out);
         }
         out.extend_from_slice(b"data: [DONE]\n\n");
     }
 
-    fn messages(&mut self, frame: &Frame<'_>, me: &Me<'_>, out: &mut Vec<u8>) -> Result<bool, StreamFault> {
+    fn messages(
+        &mut self,
+        frame: &Frame<'_>,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, StreamFault> {
         let (name, data) = (frame.name, frame.data);
         if data.trim_ascii() == b"[DONE]" {
             return Ok(false);
         }
         let is_delta = name == DELTA;
-        if is_delta && let Some(text) = self.mould.text(data) {
+        if is_delta && let Some(text) = self.template.text(data) {
             self.relayed.feed_json(text);
             out.extend_from_slice(frame.raw);
             return Ok(true);
@@ -246,7 +257,7 @@ impl Relay {
         }
         out.extend_from_slice(frame.raw);
         if is_delta && seen.is_text_alone() && kind.is("content_block_delta") {
-            self.mould.cast(data, seen.text, data, seen.text.start as usize);
+            self.template.cast(data, seen.text, data, seen.text.start as usize);
         }
         self.finished = kind.is("message_stop");
         Ok(name != b"ping" && !kind.is("ping"))
@@ -273,7 +284,7 @@ impl Relay {
         let error = seen.value(seen.error, data).filter(|error| is_error(*error));
         let kind = seen.value(seen.kind, data).unwrap_or(Raw::NULL);
         let named = name == b"error";
-        let other_type = self.shape == Shape::Messages && !named && !kind.is_null() && !kind.is("error");
+        let other_type = self.shape == Dialect::Messages && !named && !kind.is_null() && !kind.is("error");
         match error {
             Some(error) if !other_type => Err(StreamFault::Error(ErrorText::from_value(error))),
             None if named || kind.is("error") => {
@@ -286,8 +297,8 @@ impl Relay {
 
 /// An event without data: comments and pings keep the line alive, anything else would kill a client's parser.
 /// A comment's text is not passed on: it may name the provider.
-fn idle(shape: Shape, frame: &Frame<'_>, out: &mut Vec<u8>) {
-    if shape == Shape::Messages && frame.name == b"ping" {
+fn idle(shape: Dialect, frame: &Frame<'_>, out: &mut Vec<u8>) {
+    if shape == Dialect::Messages && frame.name == b"ping" {
         out.extend_from_slice(b"event: ping\ndata: {\"type\":\"ping\"}\n\n");
     } else if frame.comment || frame.name == b"ping" {
         out.extend_from_slice(b":\n\n");

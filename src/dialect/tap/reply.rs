@@ -4,9 +4,9 @@ use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::keys::{K, Walk};
 use super::super::tokens::Estimator;
 use super::super::usage::Reported;
-use super::{Broken, Heard, Me};
+use super::{Broken, ObservedUsage, ResponseIdentity};
 use crate::wire::json::{Raw, Scanner, Token, write_count, write_string};
-use crate::wire::{Shape, Span};
+use crate::wire::{Dialect, Span};
 
 /// Values that one answer may need replaced; more of them (a name repeated again and again) is no sane answer.
 const EDITS_MAX: usize = 16;
@@ -69,9 +69,14 @@ impl Seen {
 
 /// Passes on a whole answer: `id` and `model` are ours; what specification 2.2 promises and a chat upstream left out
 /// (`object`, `created`, `usage`) is added, `total_tokens` made the sum; everything else stays byte for byte.
-pub fn whole(shape: Shape, body: &[u8], me: &Me<'_>, out: &mut Vec<u8>) -> Result<Heard, Broken> {
+pub fn whole(
+    shape: Dialect,
+    body: &[u8],
+    me: &ResponseIdentity<'_>,
+    out: &mut Vec<u8>,
+) -> Result<ObservedUsage, Broken> {
     let mut seen = Seen::default();
-    let value: Value = if shape == Shape::Chat { chat_value } else { messages_value };
+    let value: Value = if shape == Dialect::Chat { chat_value } else { messages_value };
     let mut walk = Walk::new(|buf: &[u8], path: &[K], token, whole: Span| {
         value(buf, path, token, whole, &mut seen);
     })
@@ -90,12 +95,12 @@ pub fn whole(shape: Shape, body: &[u8], me: &Me<'_>, out: &mut Vec<u8>) -> Resul
     }
     let usage = seen.usage.map_or(Raw::EMPTY, |span| Raw::new(span.of(body)));
     let reported = match shape {
-        Shape::Chat => Reported::from_chat(usage),
-        Shape::Messages => Reported::from_messages(usage),
+        Dialect::Chat => Reported::from_chat(usage),
+        Dialect::Messages => Reported::from_messages(usage),
     };
     // An estimate that nobody asks for is not made: nearly every answer says what it used.
     let relayed_tokens = if reported.output.is_some() { 0 } else { estimated(body, value) };
-    let heard = Heard { reported, relayed_tokens };
+    let heard = ObservedUsage { reported, relayed_tokens };
     Writer { body, me, seen: &seen, counts: Counts::new(body, &seen, me, &heard), out }.write(shape);
     Ok(heard)
 }
@@ -124,7 +129,7 @@ struct Counts {
 
 impl Counts {
     /// Each with a mark that says whether the upstream's own is already right.
-    fn new(body: &[u8], seen: &Seen, me: &Me<'_>, heard: &Heard) -> Counts {
+    fn new(body: &[u8], seen: &Seen, me: &ResponseIdentity<'_>, heard: &ObservedUsage) -> Counts {
         let (mut prompt, mut completion, mut total) = (None, None, None);
         let usage = seen.usage.unwrap_or_default();
         // Of a repeated member the last one counts.
@@ -147,17 +152,17 @@ impl Counts {
 
 struct Writer<'a> {
     body: &'a [u8],
-    me: &'a Me<'a>,
+    me: &'a ResponseIdentity<'a>,
     seen: &'a Seen,
     counts: Counts,
     out: &'a mut Vec<u8>,
 }
 
 impl Writer<'_> {
-    fn write(&mut self, shape: Shape) {
+    fn write(&mut self, shape: Dialect) {
         let top: &[Edit] = match shape {
-            Shape::Chat => &[Edit::Id, Edit::Object, Edit::Created, Edit::Model, Edit::Usage],
-            Shape::Messages => &[Edit::Id, Edit::Model],
+            Dialect::Chat => &[Edit::Id, Edit::Object, Edit::Created, Edit::Model, Edit::Usage],
+            Dialect::Messages => &[Edit::Id, Edit::Model],
         };
         let mut from = self.open(0, self.seen.body, top);
         for index in 0..EDITS_MAX {

@@ -2,7 +2,8 @@ use super::*;
 use serde_json::Value;
 use std::path::PathBuf;
 
-const ME: Me<'static> = Me { id: "req_5f1c9a7e3b2d4c60", model: "team-fast", created: 1795158000, prompt_estimate: 7 };
+const ME: ResponseIdentity<'static> =
+    ResponseIdentity { id: "req_5f1c9a7e3b2d4c60", model: "team-fast", created: 1795158000, prompt_estimate: 7 };
 
 fn fixture(name: &str) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/cross").join(name);
@@ -22,12 +23,12 @@ fn fixtures(ending: &str) -> Vec<(String, Vec<u8>)> {
 #[derive(PartialEq, Debug)]
 struct Outcome {
     out: String,
-    heard: Heard,
+    heard: ObservedUsage,
     events: u32,
     result: Result<(), StreamFault>,
 }
 
-fn run(shape: Shape, show_usage: bool, max_event: usize, chunks: &[&[u8]]) -> Outcome {
+fn run(shape: Dialect, show_usage: bool, max_event: usize, chunks: &[&[u8]]) -> Outcome {
     let mut tap = StreamTap::new(shape, show_usage, max_event);
     let (mut held, mut pool, mut out) = (Buf::default(), Pool::new(1 << 20), Vec::new());
     let (mut events, mut result) = (0, Ok(()));
@@ -49,7 +50,7 @@ fn run(shape: Shape, show_usage: bool, max_event: usize, chunks: &[&[u8]]) -> Ou
 }
 
 /// Whole, split at every byte, and byte by byte: one and the same.
-fn run_every_way(shape: Shape, show_usage: bool, text: &[u8]) -> Outcome {
+fn run_every_way(shape: Dialect, show_usage: bool, text: &[u8]) -> Outcome {
     let whole = run(shape, show_usage, 1 << 20, &[text]);
     for at in 0..=text.len() {
         let split = run(shape, show_usage, 1 << 20, &[&text[..at], &text[at..]]);
@@ -66,11 +67,11 @@ fn run_every_way(shape: Shape, show_usage: bool, text: &[u8]) -> Outcome {
 }
 
 fn chat(text: &str) -> Outcome {
-    run_every_way(Shape::Chat, false, text.as_bytes())
+    run_every_way(Dialect::Chat, false, text.as_bytes())
 }
 
 fn messages(text: &str) -> Outcome {
-    run_every_way(Shape::Messages, false, text.as_bytes())
+    run_every_way(Dialect::Messages, false, text.as_bytes())
 }
 
 /// What a chat fixture must become: our id and model, LF framing, comments bare.
@@ -104,7 +105,7 @@ fn without_estimate(stream: &str) -> String {
 fn every_chat_stream_passes_byte_for_byte_but_for_id_and_model() {
     for (name, text) in fixtures(".upstream.chat.stream.sse") {
         for show_usage in [false, true] {
-            let outcome = run_every_way(Shape::Chat, show_usage, &text);
+            let outcome = run_every_way(Dialect::Chat, show_usage, &text);
             let mut want = expected_chat(std::str::from_utf8(&text).unwrap(), show_usage);
             if name.starts_with("09-error") {
                 want.truncate(want.find("data: {\"error\"").unwrap());
@@ -127,7 +128,7 @@ fn every_chat_stream_passes_byte_for_byte_but_for_id_and_model() {
 #[test]
 fn every_messages_stream_passes_byte_for_byte_but_for_the_start() {
     for (name, text) in fixtures(".upstream.messages.stream.sse") {
-        let outcome = run_every_way(Shape::Messages, false, &text);
+        let outcome = run_every_way(Dialect::Messages, false, &text);
         let text = String::from_utf8(text).unwrap();
         let mut want = text.replace("\"msg_01Up\"", "\"req_5f1c9a7e3b2d4c60\"");
         want = want.replace("\"claude-sonnet-4-6\"", "\"team-fast\"").replace(": keepalive\r\n\r\n", "");
@@ -150,11 +151,11 @@ fn every_messages_stream_passes_byte_for_byte_but_for_the_start() {
 
 #[test]
 fn usage_is_overheard_in_both_shapes() {
-    let seen = run_every_way(Shape::Chat, false, &fixture("02-tools-call.upstream.chat.stream.sse")).heard;
+    let seen = run_every_way(Dialect::Chat, false, &fixture("02-tools-call.upstream.chat.stream.sse")).heard;
     let want = Reported { input: Some(150), cache_read: Some(0), output: Some(60), ..Reported::default() };
     assert_eq!(seen.reported, want);
     assert!((15..60).contains(&seen.relayed_tokens), "{}", seen.relayed_tokens);
-    let seen = run_every_way(Shape::Messages, false, &fixture("05-thinking.upstream.messages.stream.sse")).heard;
+    let seen = run_every_way(Dialect::Messages, false, &fixture("05-thinking.upstream.messages.stream.sse")).heard;
     let want =
         Reported { input: Some(15), cache_read: Some(0), cache_write: Some(0), output: Some(48), reasoning: Some(41) };
     assert_eq!(seen.reported, want);
@@ -335,22 +336,22 @@ fn an_event_over_the_bound_is_refused_and_one_below_passes() {
     let event = |len: usize| chunk(&format!("\"x\":\"{}\",{FINISH}", "a".repeat(len)));
     let small = event(300);
     let bytes: Vec<&[u8]> = small.as_bytes().chunks(7).collect();
-    assert_eq!(run(Shape::Chat, false, 1000, &bytes).result, Ok(()));
+    assert_eq!(run(Dialect::Chat, false, 1000, &bytes).result, Ok(()));
     let large = event(2000);
-    assert_eq!(run(Shape::Chat, false, 1000, &[large.as_bytes()]).result, Err(StreamFault::TooLarge));
+    assert_eq!(run(Dialect::Chat, false, 1000, &[large.as_bytes()]).result, Err(StreamFault::TooLarge));
     let bytes: Vec<&[u8]> = large.as_bytes().chunks(7).collect();
-    assert_eq!(run(Shape::Chat, false, 1000, &bytes).result, Err(StreamFault::TooLarge));
+    assert_eq!(run(Dialect::Chat, false, 1000, &bytes).result, Err(StreamFault::TooLarge));
 }
 
 #[test]
 fn a_tap_can_be_used_again() {
     let (mut held, mut pool, mut out) = (Buf::default(), Pool::new(1 << 20), Vec::new());
-    let mut tap = StreamTap::new(Shape::Chat, true, 1000);
+    let mut tap = StreamTap::new(Dialect::Chat, true, 1000);
     let text = chunk(FINISH) + "data: [DO";
     tap.feed(text.as_bytes(), &mut held, &mut pool, &ME, &mut out).unwrap();
     assert!(tap.finish_seen());
     held.release(&mut pool);
-    tap.reset(Shape::Messages, false, 1000);
+    tap.reset(Dialect::Messages, false, 1000);
     assert!(!tap.finish_seen());
     out.clear();
     let start = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{}}\n\n";
@@ -359,12 +360,12 @@ fn a_tap_can_be_used_again() {
     assert!(tap.feed(text.as_bytes(), &mut held, &mut pool, &ME, &mut out).unwrap().finished);
     assert!(out.ends_with(stop.as_bytes()));
     held.release(&mut pool);
-    tap.reset(Shape::Messages, false, 1000);
+    tap.reset(Dialect::Messages, false, 1000);
     let fault = tap.feed(stop.as_bytes(), &mut held, &mut pool, &ME, &mut out);
     assert_eq!(fault, Err(StreamFault::Incomplete), "what has begun in one stream has not in the next");
 }
 
-fn whole_text(shape: Shape, body: &str) -> (String, Heard) {
+fn whole_text(shape: Dialect, body: &str) -> (String, ObservedUsage) {
     let mut out = Vec::new();
     let heard = whole(shape, body.as_bytes(), &ME, &mut out).unwrap();
     serde_json::from_slice::<Value>(&out).unwrap();
@@ -373,7 +374,7 @@ fn whole_text(shape: Shape, body: &str) -> (String, Heard) {
 
 #[test]
 fn whole_answers_pass_byte_for_byte_but_for_id_and_model() {
-    for (shape, ending) in [(Shape::Chat, "upstream.chat"), (Shape::Messages, "upstream.messages")] {
+    for (shape, ending) in [(Dialect::Chat, "upstream.chat"), (Dialect::Messages, "upstream.messages")] {
         for (name, text) in fixtures(&format!(".{ending}.response.json")) {
             let text = String::from_utf8(text).unwrap();
             let mut want = text.replace("\"chatcmpl-Up1\"", "\"req_5f1c9a7e3b2d4c60\"");
@@ -387,7 +388,7 @@ fn whole_answers_pass_byte_for_byte_but_for_id_and_model() {
 #[test]
 fn what_a_chat_answer_promises_and_lacks_is_added() {
     let body = r#"{"choices":[{"message":{"content":"hello there"}}]}"#;
-    let (out, heard) = whole_text(Shape::Chat, body);
+    let (out, heard) = whole_text(Dialect::Chat, body);
     let want = concat!(
         r#"{"id":"req_5f1c9a7e3b2d4c60","object":"chat.completion","created":1795158000,"model":"team-fast","#,
         r#""usage":{"prompt_tokens":7,"completion_tokens":2,"total_tokens":9},"#,
@@ -401,7 +402,7 @@ fn what_a_chat_answer_promises_and_lacks_is_added() {
 fn counters_are_completed_and_their_sum_corrected() {
     let usage = |text: &str| {
         let body = format!(r#"{{"id":1,"object":"o","created":0,"model":null,"usage":{text},"choices":[]}}"#);
-        let out = whole_text(Shape::Chat, &body).0;
+        let out = whole_text(Dialect::Chat, &body).0;
         let from = out.find("\"usage\":").unwrap() + 8;
         out[from..out.find(",\"choices\"").unwrap()].to_owned()
     };
@@ -424,7 +425,7 @@ fn counters_are_completed_and_their_sum_corrected() {
 #[test]
 fn what_is_no_answer_is_told_from_an_error() {
     let broken = |shape, body: &str| whole(shape, body.as_bytes(), &ME, &mut Vec::new()).unwrap_err();
-    for shape in [Shape::Chat, Shape::Messages] {
+    for shape in [Dialect::Chat, Dialect::Messages] {
         for body in ["", "<html>", "[]", "{}", "null", "{\"choices\":{}}", "{\"content\":\"x\"}", "{\"choices\":[]"] {
             assert_eq!(broken(shape, body), Broken::NotJson, "{body}");
         }
@@ -436,14 +437,14 @@ fn what_is_no_answer_is_told_from_an_error() {
 }
 
 /// One event through a tap that has seen nothing, or with `warm` through one that has just seen that event.
-fn one(shape: Shape, warm: Option<&str>, event: &str) -> (Vec<u8>, Heard, Result<Progress, StreamFault>) {
+fn one(shape: Dialect, warm: Option<&str>, event: &str) -> (Vec<u8>, ObservedUsage, Result<Progress, StreamFault>) {
     let mut tap = StreamTap::new(shape, true, 1 << 20);
     let (mut held, mut pool, mut out) = (Buf::default(), Pool::new(1 << 20), Vec::new());
-    let mut before = Heard::default();
+    let mut before = ObservedUsage::default();
     if let Some(warm) = warm {
         tap.feed(warm.as_bytes(), &mut held, &mut pool, &ME, &mut out).unwrap();
         before = tap.heard();
-        // Whether an event opens the stream is no business of the mould's: both begin alike.
+        // Whether an event opens the stream is no business of the template's: both begin alike.
         out.clear();
     }
     let result = tap.feed(event.as_bytes(), &mut held, &mut pool, &ME, &mut out);
@@ -489,7 +490,7 @@ fn an_event_like_the_one_before_is_treated_as_if_it_came_first() {
         "\\q",
         "null",
     ];
-    for (shape, event) in [(Shape::Chat, &chat as &dyn Fn(&str) -> String), (Shape::Messages, &messages)] {
+    for (shape, event) in [(Dialect::Chat, &chat as &dyn Fn(&str) -> String), (Dialect::Messages, &messages)] {
         let mut sound = 0;
         for text in texts {
             let (first, fitted) = (one(shape, None, &event(text)), one(shape, Some(&event(" words")), &event(text)));
@@ -501,7 +502,7 @@ fn an_event_like_the_one_before_is_treated_as_if_it_came_first() {
         assert!(sound > 8 && sound < texts.len(), "{sound} of {} are sound", texts.len());
     }
     let error = "data: {\"error\":{\"message\":\"overloaded\"}}\n\n";
-    assert_eq!(one(Shape::Chat, Some(&chat(" words")), error), one(Shape::Chat, None, error));
+    assert_eq!(one(Dialect::Chat, Some(&chat(" words")), error), one(Dialect::Chat, None, error));
 }
 
 #[test]
@@ -512,24 +513,24 @@ fn the_mould_is_used_and_a_stream_that_never_fits_gives_it_up() {
         let at = event.find(text).unwrap();
         crate::wire::Span::new(at, at + text.len())
     };
-    let mut mould = mould::Mould::default();
+    let mut template = template::EventTemplate::default();
     let first = event(1, "one");
-    mould.cast(first.as_bytes(), span(&first, "one"), first.as_bytes(), span(&first, "one").start as usize);
-    assert_eq!(mould.text(event(1, "two").as_bytes()), Some(&b"two"[..]));
-    assert_eq!(mould.text(event(2, "two").as_bytes()), None);
+    template.cast(first.as_bytes(), span(&first, "one"), first.as_bytes(), span(&first, "one").start as usize);
+    assert_eq!(template.text(event(1, "two").as_bytes()), Some(&b"two"[..]));
+    assert_eq!(template.text(event(2, "two").as_bytes()), None);
     for pad in 0..100 {
         let next = event(pad + 10, "one");
-        assert_eq!(mould.text(next.as_bytes()), None);
-        mould.cast(next.as_bytes(), span(&next, "one"), next.as_bytes(), span(&next, "one").start as usize);
+        assert_eq!(template.text(next.as_bytes()), None);
+        template.cast(next.as_bytes(), span(&next, "one"), next.as_bytes(), span(&next, "one").start as usize);
     }
-    assert_eq!(mould.text(event(109, "two").as_bytes()), None, "it is still cast");
+    assert_eq!(template.text(event(109, "two").as_bytes()), None, "it is still cast");
 }
 
 #[test]
 fn of_a_repeated_message_all_are_ours_and_the_last_one_is_completed() {
     let start = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"a\",\"model\":\"theirs\"},\
                  \"message\":{\"content\":[]},\"message\":{\"model\":\"theirs\",\"content\":[]}}\n\n";
-    let (out, _, _) = one(Shape::Messages, None, start);
+    let (out, _, _) = one(Dialect::Messages, None, start);
     let (id, model) = (ME.id, ME.model);
     let expected = format!(
         "event: message_start\ndata: {{\"type\":\"message_start\",\"message\":{{\"id\":\"{id}\",\"model\":\"{model}\"}},\

@@ -22,13 +22,13 @@ fn without_estimates(text: &str) -> String {
 fn requests_are_translated_as_the_examples_say() {
     let mut seen = 0;
     for (from, client, upstream, model) in [
-        (Shape::Chat, "client.chat", "upstream.messages", "claude-sonnet-4-6"),
-        (Shape::Messages, "client.messages", "upstream.chat", "gpt-4o-mini"),
+        (Dialect::Chat, "client.chat", "upstream.messages", "claude-sonnet-4-6"),
+        (Dialect::Messages, "client.messages", "upstream.chat", "gpt-4o-mini"),
     ] {
         for scenario in scenarios(&format!(".{client}.request.json")) {
             let body = read(&format!("{scenario}.{client}.request.json")).unwrap();
             let Some(want) = read(&format!("{scenario}.{upstream}.request.json")) else { continue };
-            let (out, _) = request(from, &body, model, &Abilities::default()).unwrap();
+            let (out, _) = request(from, &body, model, &Capabilities::default()).unwrap();
             assert_eq!(out, serde_json::from_str::<Value>(&want).unwrap(), "{scenario} {client}");
             seen += 1;
         }
@@ -40,13 +40,13 @@ fn requests_are_translated_as_the_examples_say() {
 fn whole_answers_are_translated_as_the_examples_say() {
     let mut seen = 0;
     for (from, client, upstream) in
-        [(Shape::Chat, "client.messages", "upstream.chat"), (Shape::Messages, "client.chat", "upstream.messages")]
+        [(Dialect::Chat, "client.messages", "upstream.chat"), (Dialect::Messages, "client.chat", "upstream.messages")]
     {
         for scenario in scenarios(&format!(".{upstream}.response.json")) {
             let body = read(&format!("{scenario}.{upstream}.response.json")).unwrap();
             let Some(want) = read(&format!("{scenario}.{client}.response.json")) else { continue };
             let mut out = Vec::new();
-            reply(from, body.as_bytes(), &Carry::default(), &ME, &mut out).unwrap();
+            reply(from, body.as_bytes(), &TranslationState::default(), &ME, &mut out).unwrap();
             let out: Value = serde_json::from_slice(&out).unwrap();
             assert_eq!(out, serde_json::from_str::<Value>(&want).unwrap(), "{scenario} {client}");
             seen += 1;
@@ -59,15 +59,15 @@ fn whole_answers_are_translated_as_the_examples_say() {
 fn streams_are_translated_as_the_examples_say() {
     let mut seen = 0;
     for (from, client, upstream) in
-        [(Shape::Chat, "client.messages", "upstream.chat"), (Shape::Messages, "client.chat", "upstream.messages")]
+        [(Dialect::Chat, "client.messages", "upstream.chat"), (Dialect::Messages, "client.chat", "upstream.messages")]
     {
         for scenario in scenarios(&format!(".{upstream}.stream.sse")) {
             let text = read(&format!("{scenario}.{upstream}.stream.sse")).unwrap();
             let Some(want) = read(&format!("{scenario}.{client}.stream.sse")) else { continue };
             // The examples' estimate of the prompt is the true count, where there is one.
             let estimate = want.split("\"input_tokens\":").nth(1).and_then(|rest| rest.split(',').next());
-            let me = Me { prompt_estimate: estimate.and_then(|n| n.parse().ok()).unwrap_or(7), ..ME };
-            let outcome = stream_every_way(from, &Carry::default(), true, &me, &text);
+            let me = ResponseIdentity { prompt_estimate: estimate.and_then(|n| n.parse().ok()).unwrap_or(7), ..ME };
+            let outcome = stream_every_way(from, &TranslationState::default(), true, &me, &text);
             assert_eq!(outcome.result, Ok(()), "{scenario}");
             let pings = ["event: ping\ndata: {\"type\":\"ping\"}\n\n", ":\n\n"];
             let out = pings.iter().fold(outcome.out, |out, ping| out.replace(ping, ""));
@@ -86,9 +86,9 @@ fn streams_are_translated_as_the_examples_say() {
 
 #[test]
 fn an_error_in_the_middle_ends_a_translated_stream_without_any_end() {
-    for (from, name) in [(Shape::Chat, "upstream.chat"), (Shape::Messages, "upstream.messages")] {
+    for (from, name) in [(Dialect::Chat, "upstream.chat"), (Dialect::Messages, "upstream.messages")] {
         let text = read(&format!("09-error-midstream.{name}.stream.sse")).unwrap();
-        let outcome = stream_every_way(from, &Carry::default(), true, &ME, &text);
+        let outcome = stream_every_way(from, &TranslationState::default(), true, &ME, &text);
         assert!(matches!(outcome.result, Err(StreamFault::Error(_))), "{:?}", outcome.result);
         assert!(outcome.out.contains("will "));
         for end in ["[DONE]", "message_stop", "message_delta", "\"finish_reason\":\"", "content_block_stop"] {
@@ -100,13 +100,13 @@ fn an_error_in_the_middle_ends_a_translated_stream_without_any_end() {
 #[test]
 fn other_framings_are_read_alike() {
     for (from, name) in [
-        (Shape::Chat, "11-framing-crlf-comments-nospace.upstream.chat.stream.sse"),
-        (Shape::Messages, "11-framing-crlf-comments.upstream.messages.stream.sse"),
+        (Dialect::Chat, "11-framing-crlf-comments-nospace.upstream.chat.stream.sse"),
+        (Dialect::Messages, "11-framing-crlf-comments.upstream.messages.stream.sse"),
     ] {
-        let upstream = if from == Shape::Chat { "upstream.chat" } else { "upstream.messages" };
+        let upstream = if from == Dialect::Chat { "upstream.chat" } else { "upstream.messages" };
         let plain = read(&format!("01-basic.{upstream}.stream.sse")).unwrap();
         let clean = |text: &str| {
-            let out = stream_every_way(from, &Carry::default(), true, &ME, text).out;
+            let out = stream_every_way(from, &TranslationState::default(), true, &ME, text).out;
             out.replace(":\n\n", "").replace("event: ping\ndata: {\"type\":\"ping\"}\n\n", "")
         };
         assert_eq!(clean(&read(name).unwrap()), clean(&plain));
@@ -127,8 +127,8 @@ fn a_call_without_a_name_is_half_an_answer_in_either_direction() {
         "data: {{\"choices\":[{{\"delta\":{{\"tool_calls\":[{call}]}},\"finish_reason\":\"tool_calls\"}}]}}\n\n\
          data: [DONE]\n\n"
     );
-    for (from, text) in [(Shape::Messages, messages), (Shape::Chat, chat)] {
-        let outcome = stream_every_way(from, &Carry::default(), true, &ME, &text);
+    for (from, text) in [(Dialect::Messages, messages), (Dialect::Chat, chat)] {
+        let outcome = stream_every_way(from, &TranslationState::default(), true, &ME, &text);
         assert_eq!(outcome.result, Err(StreamFault::Malformed), "{}", outcome.out);
     }
 }

@@ -41,7 +41,7 @@ fn mutate(rng: &mut Rng, text: &str) -> Vec<u8> {
     bytes
 }
 
-fn tapped(shape: Shape, chunks: &[&[u8]]) -> Outcome {
+fn tapped(shape: Dialect, chunks: &[&[u8]]) -> Outcome {
     let mut tap = StreamTap::new(shape, false, 1 << 20);
     let (mut held, mut pool, mut out) = (Buf::default(), Pool::new(1 << 20), Vec::new());
     let fed = chunks.iter().try_for_each(|chunk| tap.feed(chunk, &mut held, &mut pool, &ME, &mut out).map(drop));
@@ -63,7 +63,7 @@ fn assert_well_formed(out: &str, seed: u64) {
 #[test]
 fn a_spoilt_stream_reads_alike_however_it_is_cut() {
     for (shape, ending) in
-        [(Shape::Chat, ".upstream.chat.stream.sse"), (Shape::Messages, ".upstream.messages.stream.sse")]
+        [(Dialect::Chat, ".upstream.chat.stream.sse"), (Dialect::Messages, ".upstream.messages.stream.sse")]
     {
         let texts = files(ending);
         let mut whole = 0;
@@ -72,7 +72,7 @@ fn a_spoilt_stream_reads_alike_however_it_is_cut() {
             let pick = rng.below(texts.len() as u64) as usize;
             let text = mutate(&mut rng, &texts[pick]);
             let bytes: Vec<&[u8]> = text.chunks(1 + seed as usize % 7).collect();
-            let carry = Carry { json_tool: seed % 5 == 0, ..Carry::default() };
+            let carry = TranslationState { json_tool: seed % 5 == 0, ..TranslationState::default() };
             let outcome = stream_bytes(shape, &carry, &[&text]);
             assert_eq!(stream_bytes(shape, &carry, &bytes), outcome, "seed {seed}");
             assert_well_formed(&outcome.out, seed);
@@ -84,7 +84,7 @@ fn a_spoilt_stream_reads_alike_however_it_is_cut() {
     }
 }
 
-fn stream_bytes(from: Shape, carry: &Carry, chunks: &[&[u8]]) -> Outcome {
+fn stream_bytes(from: Dialect, carry: &TranslationState, chunks: &[&[u8]]) -> Outcome {
     stream(from, carry, true, &ME, chunks)
 }
 
@@ -130,7 +130,7 @@ fn a_spoilt_request_is_refused_or_translated_into_json() {
     let (mut refused, mut translated, mut scanned_out) = (0, 0, 0);
     for text in files(".txt") {
         for case in text.split("=== request ").skip(1) {
-            let shape = if case.starts_with("chat") { Shape::Chat } else { Shape::Messages };
+            let shape = if case.starts_with("chat") { Dialect::Chat } else { Dialect::Messages };
             let input = case.split("--- in\n").nth(1).unwrap().split("--- out").next().unwrap();
             let document: Value = serde_json::from_str(input).unwrap();
             for seed in 0..40 {
@@ -144,8 +144,8 @@ fn a_spoilt_request_is_refused_or_translated_into_json() {
                     continue;
                 }
                 let how = [Structured::Native, Structured::Tool, Structured::Instruction][seed as usize % 3];
-                let abilities = Abilities { effort: true, structured_output: how, ..Abilities::default() };
-                let target = Target { model: "m", abilities: &abilities };
+                let capabilities = Capabilities { effort: true, structured_output: how, ..Capabilities::default() };
+                let target = Target { model: "m", capabilities: &capabilities };
                 let mut out = Vec::new();
                 match translate(shape, body.as_bytes(), scan.fields(), &target, &mut out) {
                     Err(_) => refused += 1,
@@ -167,7 +167,7 @@ fn a_spoilt_request_is_refused_or_translated_into_json() {
 fn a_spoilt_answer_is_broken_or_translated_into_json() {
     let (mut broken, mut translated) = (0, 0);
     for (shape, ending) in
-        [(Shape::Chat, ".upstream.chat.response.json"), (Shape::Messages, ".upstream.messages.response.json")]
+        [(Dialect::Chat, ".upstream.chat.response.json"), (Dialect::Messages, ".upstream.messages.response.json")]
     {
         for text in files(ending) {
             let document: Value = serde_json::from_str(&text).unwrap();
@@ -175,7 +175,7 @@ fn a_spoilt_answer_is_broken_or_translated_into_json() {
                 let (mut rng, mut body) = (Rng::from_u64(seed), document.clone());
                 (0..=seed % 3).for_each(|_| spoil(&mut rng, &mut body));
                 let body = body.to_string();
-                let carry = Carry { json_tool: seed % 4 == 0, ..Carry::default() };
+                let carry = TranslationState { json_tool: seed % 4 == 0, ..TranslationState::default() };
                 for same in [false, true] {
                     let mut out = Vec::new();
                     let done = match same {

@@ -294,25 +294,30 @@ fn a_translated_stream_put_together_is_the_translated_whole() {
     for seed in 0..400 {
         let mut rng = Rng::from_u64(seed);
         let answer = answer(&mut rng);
-        let carry = Carry::default();
-        let whole = |from: Shape, body: String| {
+        let carry = TranslationState::default();
+        let whole = |from: Dialect, body: String| {
             let mut out = Vec::new();
             let heard = reply(from, body.as_bytes(), &carry, &ME, &mut out).unwrap();
             (serde_json::from_slice::<Value>(&out).unwrap(), heard)
         };
         let text = answer.messages_stream(&mut rng);
-        let outcome =
-            stream(Shape::Messages, &carry, true, &ME, &text.as_bytes().chunks(1 + seed as usize).collect::<Vec<_>>());
+        let outcome = stream(
+            Dialect::Messages,
+            &carry,
+            true,
+            &ME,
+            &text.as_bytes().chunks(1 + seed as usize).collect::<Vec<_>>(),
+        );
         assert_eq!(outcome.result, Ok(()), "seed {seed}");
-        let (want, heard) = whole(Shape::Messages, answer.messages_whole());
+        let (want, heard) = whole(Dialect::Messages, answer.messages_whole());
         assert_eq!(accumulate_chat(&outcome.out), want, "seed {seed}: {answer:?}");
         assert_eq!(outcome.heard.reported, heard.reported, "seed {seed}");
 
         let text = answer.chat_stream(&mut rng);
         let outcome =
-            stream(Shape::Chat, &carry, false, &ME, &text.as_bytes().chunks(1 + seed as usize).collect::<Vec<_>>());
+            stream(Dialect::Chat, &carry, false, &ME, &text.as_bytes().chunks(1 + seed as usize).collect::<Vec<_>>());
         assert_eq!(outcome.result, Ok(()), "seed {seed}");
-        let (want, heard) = whole(Shape::Chat, answer.chat_whole());
+        let (want, heard) = whole(Dialect::Chat, answer.chat_whole());
         assert_eq!(accumulate_messages(&outcome.out), want, "seed {seed}: {answer:?}");
         assert_eq!(outcome.heard.reported, heard.reported, "seed {seed}");
     }
@@ -364,9 +369,9 @@ fn a_request_there_and_back_keeps_what_both_shapes_can_express() {
     for seed in 0..400 {
         let mut rng = Rng::from_u64(seed);
         let body = conversation(&mut rng);
-        let abilities = Abilities::default();
-        let (there, _) = request(Shape::Messages, &body.to_string(), "m", &abilities).unwrap();
-        let (back, _) = request(Shape::Chat, &there.to_string(), "m", &abilities).unwrap();
+        let capabilities = Capabilities::default();
+        let (there, _) = request(Dialect::Messages, &body.to_string(), "m", &capabilities).unwrap();
+        let (back, _) = request(Dialect::Chat, &there.to_string(), "m", &capabilities).unwrap();
         assert_eq!(back, body, "seed {seed}: by way of {there}");
     }
 }
@@ -375,12 +380,12 @@ fn a_request_there_and_back_keeps_what_both_shapes_can_express() {
 fn numbers_and_the_order_of_members_survive_to_the_byte() {
     let arguments = r#"{"z": 12345678901234567890123, "a": 1.0, "m": {"y": -0e10, "b": "\u00e9\/"}}"#;
     let compact = r#"{"z":12345678901234567890123,"a":1.0,"m":{"y":-0e10,"b":"\u00e9\/"}}"#;
-    let translated = |from: Shape, body: &str| {
+    let translated = |from: Dialect, body: &str| {
         let mut scan = RequestScan::new();
         scan.reset(from);
         scan.finish(body.as_bytes()).unwrap();
-        let (mut out, abilities) = (Vec::new(), Abilities::default());
-        let target = Target { model: "m", abilities: &abilities };
+        let (mut out, capabilities) = (Vec::new(), Capabilities::default());
+        let target = Target { model: "m", capabilities: &capabilities };
         translate(from, body.as_bytes(), scan.fields(), &target, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     };
@@ -389,14 +394,14 @@ fn numbers_and_the_order_of_members_survive_to_the_byte() {
             "tools":[{{"function":{{"name":"f","parameters":{arguments}}}}}]}}"#,
         Value::String(arguments.to_owned())
     );
-    let out = translated(Shape::Chat, &body);
+    let out = translated(Dialect::Chat, &body);
     assert!(out.contains(&format!("\"input\":{compact}")), "{out}");
     assert!(out.contains(&format!("\"input_schema\":{{\"type\":\"object\",{}", &compact[1..])), "{out}");
     let body = format!(
         r#"{{"max_tokens":1,"messages":[{{"role":"assistant","content":[
             {{"type":"tool_use","id":"a","name":"f","input":{arguments}}}]}}]}}"#
     );
-    let out = translated(Shape::Messages, &body);
+    let out = translated(Dialect::Messages, &body);
     let escaped = Value::String(compact.to_owned()).to_string();
     assert!(out.contains(&format!("\"arguments\":{escaped}")), "{out}");
 }
@@ -404,7 +409,13 @@ fn numbers_and_the_order_of_members_survive_to_the_byte() {
 #[test]
 fn what_waits_for_its_turn_is_bounded_and_told() {
     let run = |text: &str| {
-        stream(Shape::Chat, &Carry::default(), false, &ME, &text.as_bytes().chunks(60_000).collect::<Vec<_>>())
+        stream(
+            Dialect::Chat,
+            &TranslationState::default(),
+            false,
+            &ME,
+            &text.as_bytes().chunks(60_000).collect::<Vec<_>>(),
+        )
     };
     let entry = |index: usize, id: &str, name: &str, args: &str| {
         let entry = json!({"index": index, "id": id, "function": {"name": name, "arguments": args}});

@@ -51,30 +51,30 @@ fn cases(text: &str) -> (String, Vec<Case>) {
     (comment, parts.map(case).collect())
 }
 
-fn abilities(head: &str) -> Abilities {
-    let mut abilities = Abilities::default();
+fn capabilities(head: &str) -> Capabilities {
+    let mut capabilities = Capabilities::default();
     for word in head.split_whitespace().skip(2) {
         match word.split_once('=').unwrap_or((word, "")) {
-            ("sampling", _) => abilities.sampling = false,
-            ("mid_system", _) => abilities.mid_conversation_system = true,
-            ("replay", _) => abilities.replay_reasoning = true,
-            ("max_completion_tokens", _) => abilities.max_completion_tokens = true,
-            ("ceiling", n) => abilities.max_output_tokens = Some(n.parse().unwrap()),
-            ("default_max", n) => abilities.default_max_tokens = n.parse().unwrap(),
-            ("tool", _) => abilities.structured_output = Structured::Tool,
-            ("words", _) => abilities.structured_output = Structured::Instruction,
-            ("effort", _) => abilities.effort = true,
-            ("strict", _) => abilities.strict_tools = true,
-            ("drop", list) => abilities.drop_params = list.split(',').map(str::to_owned).collect(),
+            ("sampling", _) => capabilities.sampling = false,
+            ("mid_system", _) => capabilities.mid_conversation_system = true,
+            ("replay", _) => capabilities.replay_reasoning = true,
+            ("max_completion_tokens", _) => capabilities.max_completion_tokens = true,
+            ("ceiling", n) => capabilities.max_output_tokens = Some(n.parse().unwrap()),
+            ("default_max", n) => capabilities.default_max_tokens = n.parse().unwrap(),
+            ("tool", _) => capabilities.structured_output = Structured::Tool,
+            ("words", _) => capabilities.structured_output = Structured::Instruction,
+            ("effort", _) => capabilities.effort = true,
+            ("strict", _) => capabilities.strict_tools = true,
+            ("drop", list) => capabilities.drop_params = list.split(',').map(str::to_owned).collect(),
             ("show_usage", _) => {}
             other => panic!("unknown option {other:?}"),
         }
     }
-    abilities
+    capabilities
 }
 
 /// Short lines to a stream's bytes. `ours`: written by the gateway, else by an upstream.
-fn expand(shape: Shape, ours: bool, show_usage: bool, text: &str) -> String {
+fn expand(shape: Dialect, ours: bool, show_usage: bool, text: &str) -> String {
     let mut out = String::new();
     let (id, model) = if ours { (ME.id, ME.model) } else { ("c1", "upstream-model") };
     let head = format!(
@@ -92,15 +92,15 @@ fn expand(shape: Shape, ours: bool, show_usage: bool, text: &str) -> String {
         match (shape, word) {
             (_, "raw") => write!(out, "{}\n\n", rest.replace("\\n", "\n")).unwrap(),
             (_, "fault") => {}
-            (Shape::Chat, "ping") => out.push_str(":\n\n"),
-            (Shape::Chat, "role") => out.push_str(&choice(ROLE, "null")),
-            (Shape::Chat, "delta") => out.push_str(&choice(rest, "null")),
-            (Shape::Chat, "finish") => out.push_str(&choice("{}", rest)),
-            (Shape::Chat, "usage") => write!(out, "{head}\"choices\":[],\"usage\":{rest}}}\n\n").unwrap(),
-            (Shape::Chat, "chunk") => write!(out, "{head}{}\n\n", &rest[1..]).unwrap(),
-            (Shape::Chat, "done") => out.push_str("data: [DONE]\n\n"),
-            (Shape::Messages, "ping") => out.push_str("event: ping\ndata: {\"type\":\"ping\"}\n\n"),
-            (Shape::Messages, "start") => write!(
+            (Dialect::Chat, "ping") => out.push_str(":\n\n"),
+            (Dialect::Chat, "role") => out.push_str(&choice(ROLE, "null")),
+            (Dialect::Chat, "delta") => out.push_str(&choice(rest, "null")),
+            (Dialect::Chat, "finish") => out.push_str(&choice("{}", rest)),
+            (Dialect::Chat, "usage") => write!(out, "{head}\"choices\":[],\"usage\":{rest}}}\n\n").unwrap(),
+            (Dialect::Chat, "chunk") => write!(out, "{head}{}\n\n", &rest[1..]).unwrap(),
+            (Dialect::Chat, "done") => out.push_str("data: [DONE]\n\n"),
+            (Dialect::Messages, "ping") => out.push_str("event: ping\ndata: {\"type\":\"ping\"}\n\n"),
+            (Dialect::Messages, "start") => write!(
                 out,
                 "event: message_start\ndata: {{\"type\":\"message_start\",\"message\":{{\"id\":\"{id}\",\
                  \"type\":\"message\",\"role\":\"assistant\",\"model\":\"{model}\",\"content\":[],\
@@ -109,7 +109,7 @@ fn expand(shape: Shape, ours: bool, show_usage: bool, text: &str) -> String {
                  \"output_tokens\":0}}}}}}\n\n"
             )
             .unwrap(),
-            (Shape::Messages, _) => {
+            (Dialect::Messages, _) => {
                 let kind = line.split("\"type\":\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
                 write!(out, "event: {kind}\ndata: {line}\n\n").unwrap();
             }
@@ -120,15 +120,15 @@ fn expand(shape: Shape, ours: bool, show_usage: bool, text: &str) -> String {
 }
 
 /// The other way round, for blessing: bytes we wrote to short lines.
-fn shorten(shape: Shape, show_usage: bool, outcome: &Outcome) -> String {
+fn shorten(shape: Dialect, show_usage: bool, outcome: &Outcome) -> String {
     let mut short = String::new();
     for event in outcome.out.split("\n\n").filter(|event| !event.is_empty()) {
         let data = event.split("data: ").nth(1).unwrap_or("");
         let line = match (shape, data) {
-            (Shape::Chat, "") | (Shape::Messages, "{\"type\":\"ping\"}") => "ping".to_owned(),
-            (Shape::Chat, "[DONE]") => "done".to_owned(),
-            (Shape::Messages, _) if data.contains("message_start") => "start".to_owned(),
-            (Shape::Messages, _) => data.to_owned(),
+            (Dialect::Chat, "") | (Dialect::Messages, "{\"type\":\"ping\"}") => "ping".to_owned(),
+            (Dialect::Chat, "[DONE]") => "done".to_owned(),
+            (Dialect::Messages, _) if data.contains("message_start") => "start".to_owned(),
+            (Dialect::Messages, _) => data.to_owned(),
             _ => {
                 let between = |from: &str, to: &str| {
                     let rest = &data[data.find(from)? + from.len()..];
@@ -161,14 +161,14 @@ fn fault_text(result: &Result<(), StreamFault>) -> String {
 }
 
 /// What comes out of a case, in the fixture's own words; `carry` goes from a request to what follows it.
-fn run(case: &Case, carry: &mut Carry) -> String {
+fn run(case: &Case, carry: &mut TranslationState) -> String {
     let mut words = case.head.split_whitespace();
     let kind = words.next().unwrap();
-    let from = if words.next() == Some("chat") { Shape::Chat } else { Shape::Messages };
-    let to = if from == Shape::Chat { Shape::Messages } else { Shape::Chat };
+    let from = if words.next() == Some("chat") { Dialect::Chat } else { Dialect::Messages };
+    let to = if from == Dialect::Chat { Dialect::Messages } else { Dialect::Chat };
     let show_usage = case.head.contains("show_usage");
     match kind {
-        "request" => match request(from, &case.input, "upstream-model", &abilities(&case.head)) {
+        "request" => match request(from, &case.input, "upstream-model", &capabilities(&case.head)) {
             Ok((value, left)) => {
                 *carry = left;
                 value.to_string()
@@ -222,7 +222,7 @@ fn every_row_that_concerns_us_behaves_as_its_fixture_says() {
             path.display()
         );
         assert!(!cases.is_empty(), "{}", path.display());
-        let (mut carry, mut blessed) = (Carry::default(), comment);
+        let (mut carry, mut blessed) = (TranslationState::default(), comment);
         for case in &cases {
             let got = run(case, &mut carry);
             if std::env::var_os("BLESS").is_some() {

@@ -20,7 +20,7 @@ use crate::base::limits;
 use crate::base::time::Unix;
 use crate::policy::ask::{Answer, Ask, Release, Ruling};
 use crate::policy::keys::{KeyId, KeyRecord};
-use crate::policy::meter::{Lease, LimitKind, Told};
+use crate::policy::meter::{Lease, LimitKind, SharedCounts};
 use crate::policy::row::Row;
 use crate::policy::window::{self, DAY_MS};
 use redis::{Cmd, Connection, Pipeline, RedisResult, TlsCertificates, Value};
@@ -413,5 +413,5 @@ fn read_ruling(ask: &Ask, value: &Value) -> Option<Answer> {
         _ => return None,
     };
     let (window, period) = (ask.lease.window, ask.lease.period);
-    Some(Answer { ask: *ask, ruling, told: Told { window, requests, window_used, period, period_used } })
+    Some(Answer { ask: *ask, ruling, told: SharedCounts { window, requests, window_used, period, period_used } })
 }

@@ -16,7 +16,7 @@ use crate::base::limits;
 use crate::base::time::{Mono, Unix};
 use crate::policy::ask::{Answer, Ask, Release, Ruling};
 use crate::policy::keys::{KeyId, KeyRecord};
-use crate::policy::meter::{Lease, Told};
+use crate::policy::meter::{Lease, SharedCounts};
 use crate::policy::row::Row;
 use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::VecDeque;
@@ -339,7 +339,7 @@ impl<F: Fn(SharedNotice)> Keeper<F> {
 
     fn answer_none(&self, asks: &[Ask]) {
         for ask in asks {
-            let answer = Answer { ask: *ask, ruling: Ruling::Unavailable, told: Told::default() };
+            let answer = Answer { ask: *ask, ruling: Ruling::Unavailable, told: SharedCounts::default() };
             (self.tell)(SharedNotice::Answered(answer));
         }
     }

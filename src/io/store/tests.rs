@@ -6,7 +6,7 @@ use super::*;
 use crate::base::time::Unix;
 use crate::policy::keys::{KeyId, Scope};
 use crate::policy::usage::{Usage, UsageSource};
-use crate::wire::Shape;
+use crate::wire::Dialect;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
@@ -72,7 +72,7 @@ fn row(id: &str, admitted: u64, model: &str, out: u64) -> Row {
         admitted: Unix(admitted),
         model: model.into(),
         target: format!("provider/{model}").into(),
-        endpoint: Shape::Chat,
+        endpoint: Dialect::Chat,
         stream: true,
         status: 200,
         usage: Usage { uncached_in: 10, cache_read: 3, cache_write: 2, out, source: UsageSource::Provider },
@@ -429,7 +429,7 @@ fn rows_of_one_commit_lie_together_and_each_is_seen_with_its_own_columns() {
     let mut db = place.owner();
     let mut rows: Vec<Row> = (0..600).map(|n| row(if n % 3 == 0 { A } else { B }, 2 * DAY - n, "small", n)).collect();
     rows[7].model = "with \"quotes\" and \u{e9}".into();
-    rows[8] = Row { endpoint: Shape::Messages, stream: !rows[8].stream, status: 499, ..rows[8].clone() };
+    rows[8] = Row { endpoint: Dialect::Messages, stream: !rows[8].stream, status: 499, ..rows[8].clone() };
     rows[9].micros = u64::MAX;
     db.append(&rows).unwrap();
     rows[9].micros = i64::MAX as u64;

@@ -1,15 +1,15 @@
 //! One configuration after another in a running process: what cannot change at run time stays as it was, and what is
 //! named by number keeps its number where it matters.
 
-use super::{AuthoritySpec, ENTRIES_MAX, High};
+use super::{AuthoritySpec, Config, ENTRIES_MAX};
 
-impl High {
+impl Config {
     /// Makes this the configuration that follows `before`. Answers the names of the settings that cannot change
     /// without a restart and were to; they are left as they were.
     ///
     /// TLS peers keep the number they had, since exchanges that began under `before` still dial by it; new ones come
     /// behind. It is an error when that table would grow beyond [`ENTRIES_MAX`], so that it cannot grow for ever.
-    pub fn follow(&mut self, before: &High) -> Result<Vec<String>, String> {
+    pub fn follow(&mut self, before: &Config) -> Result<Vec<String>, String> {
         self.follow_peers(before);
         if self.authorities.len() > ENTRIES_MAX {
             return Err("too many TLS peers since the start: a restart forgets the old ones".to_string());
@@ -39,7 +39,7 @@ impl High {
         Ok(fixed)
     }
 
-    fn follow_peers(&mut self, before: &High) {
+    fn follow_peers(&mut self, before: &Config) {
         let mut table: Vec<AuthoritySpec> = before.authorities.clone();
         table.iter_mut().for_each(|spec| spec.retired = true);
         let mut places = Vec::with_capacity(self.authorities.len());
@@ -64,7 +64,7 @@ mod tests {
     use super::super::Source;
     use super::*;
 
-    fn parse(server: &str, hosts: &[&str]) -> High {
+    fn parse(server: &str, hosts: &[&str]) -> Config {
         let providers = hosts.iter().enumerate().map(|(n, host)| {
             format!("[[providers]]\nname = \"p{n}\"\nshape = \"chat\"\nbase_url = \"https://{host}/v1\"\n")
         });
@@ -73,10 +73,10 @@ mod tests {
             providers.collect::<String>()
         );
         let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
-        High::parse(&Source { file: "t.toml", text: &text, env: &|_| None, read: &read }).unwrap()
+        Config::parse(&Source { file: "t.toml", text: &text, env: &|_| None, read: &read }).unwrap()
     }
 
-    fn peer_of(high: &High, provider: usize) -> &str {
+    fn peer_of(high: &Config, provider: usize) -> &str {
         let index = high.providers[provider].authority.unwrap();
         &high.authorities[index as usize].server_name
     }

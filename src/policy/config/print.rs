@@ -3,7 +3,7 @@
 
 use super::server::{Durability, OnOutage};
 use super::units::{duration_text, size_text};
-use super::{Auth, High, Origin, Provider, Secret, UpstreamLimits};
+use super::{Auth, Config, Origin, Provider, Secret, UpstreamLimits};
 use crate::policy::catalog::{Model, price_text};
 use crate::policy::plan::Plan;
 use crate::policy::window::iso;
@@ -76,7 +76,7 @@ fn secret_text(secret: &Secret) -> String {
 }
 
 /// The effective configuration, ready for standard output.
-pub fn effective(high: &High) -> String {
+pub fn effective(high: &Config) -> String {
     let mut page = Page { text: String::new() };
     if let Some(model) = high.catalog.default_model().and_then(|index| high.catalog.get(index)) {
         page.string("default_model", &model.id);
@@ -97,7 +97,7 @@ pub fn effective(high: &High) -> String {
     page.text
 }
 
-fn server(page: &mut Page, high: &High) {
+fn server(page: &mut Page, high: &Config) {
     let server = &high.server;
     page.table("[server]");
     let listen: Vec<String> = server.listen.iter().map(ToString::to_string).collect();
@@ -133,7 +133,7 @@ fn server(page: &mut Page, high: &High) {
     page.duration("commit_after", server.commit_after);
 }
 
-fn store(page: &mut Page, high: &High) {
+fn store(page: &mut Page, high: &Config) {
     let store = &high.store;
     page.table("[store]");
     page.string("url", &store.url.to_string());
@@ -209,7 +209,7 @@ fn provider(page: &mut Page, provider: &Provider) {
     limits(page, &provider.limits);
 }
 
-fn model(page: &mut Page, high: &High, model: &Model) {
+fn model(page: &mut Page, high: &Config, model: &Model) {
     page.table("[[models]]");
     page.string("id", &model.id);
     page.string("name", &model.name);

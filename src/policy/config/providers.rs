@@ -3,7 +3,7 @@
 use super::reader::{Field, Reader, Section};
 use super::upstream::UpstreamLimits;
 use super::{Auth, AuthoritySpec, ENTRIES_MAX, Origin, Provider, Secret};
-use crate::wire::Shape;
+use crate::wire::Dialect;
 use std::net::{IpAddr, SocketAddr};
 
 /// Further headers of one provider.
@@ -93,9 +93,9 @@ fn read_one(
 ) -> Option<Provider> {
     let shape = reader
         .required(s, "shape")
-        .and_then(|field| reader.choice(&field, &[("chat", Shape::Chat), ("messages", Shape::Messages)]));
+        .and_then(|field| reader.choice(&field, &[("chat", Dialect::Chat), ("messages", Dialect::Messages)]));
     let base = reader.required(s, "base_url").and_then(|field| read_base(reader, &field));
-    let auth = read_auth(reader, s, shape.unwrap_or(Shape::Chat));
+    let auth = read_auth(reader, s, shape.unwrap_or(Dialect::Chat));
     let credential = reader.secret(s, "api_key").map(|key| credential(&auth, key));
     let headers = read_headers(reader, s, &auth);
     let betas = reader.strings(s, "betas").map(|betas| betas.into_iter().map(|(_, beta)| beta).collect());
@@ -201,19 +201,19 @@ fn parse_base(text: &str) -> Result<Base, &'static str> {
 
 /// The normal form of `base_url` and the path of a generation request. `base_url` is what the provider's own SDK is
 /// given: with `/v1` for the chat shape, without for the messages shape, where a trailing `/v1` is understood.
-fn paths(shape: Shape, base: &Base) -> (String, String) {
+fn paths(shape: Dialect, base: &Base) -> (String, String) {
     let scheme = if base.tls { "https" } else { "http" };
     let (path, suffix) = match shape {
-        Shape::Chat => (base.path.as_str(), "/chat/completions"),
-        Shape::Messages => (base.path.strip_suffix("/v1").unwrap_or(&base.path), "/v1/messages"),
+        Dialect::Chat => (base.path.as_str(), "/chat/completions"),
+        Dialect::Messages => (base.path.strip_suffix("/v1").unwrap_or(&base.path), "/v1/messages"),
     };
     (format!("{scheme}://{}{path}", base.authority), format!("{path}{suffix}"))
 }
 
-fn read_auth(reader: &mut Reader<'_>, s: &mut Section<'_>, shape: Shape) -> Auth {
+fn read_auth(reader: &mut Reader<'_>, s: &mut Section<'_>, shape: Dialect) -> Auth {
     let usual = match shape {
-        Shape::Chat => Auth::Bearer,
-        Shape::Messages => Auth::Header("x-api-key".to_string()),
+        Dialect::Chat => Auth::Bearer,
+        Dialect::Messages => Auth::Header("x-api-key".to_string()),
     };
     let Some(field) = s.take("auth") else { return usual };
     let Some(text) = reader.string(&field) else { return usual };

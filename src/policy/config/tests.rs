@@ -25,11 +25,11 @@ fn read(path: &str) -> std::io::Result<String> {
     }
 }
 
-fn parse_as(file: &str, text: &str) -> Result<High, Vec<ConfigError>> {
-    High::parse(&Source { file, text, env: &env, read: &read })
+fn parse_as(file: &str, text: &str) -> Result<Config, Vec<ConfigError>> {
+    Config::parse(&Source { file, text, env: &env, read: &read })
 }
 
-fn parse(text: &str) -> Result<High, Vec<ConfigError>> {
+fn parse(text: &str) -> Result<Config, Vec<ConfigError>> {
     parse_as("tollgate.toml", text)
 }
 

@@ -4,7 +4,7 @@
 
 use super::super::plan::{Plan, shown};
 use super::super::window::{DAY_MS, Period};
-use super::{Open, Told};
+use super::{Open, SharedCounts};
 use crate::base::time::Unix;
 
 /// First moment, and first moment after.
@@ -54,7 +54,7 @@ pub(super) struct Account {
     days: Box<[(u64, u64)]>,
     pub(super) running: u32,
     /// What a shared ledger said last; nothing where there is none.
-    pub(super) told: Option<Box<Told>>,
+    pub(super) told: Option<Box<SharedCounts>>,
 }
 
 impl Account {

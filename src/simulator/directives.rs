@@ -1,7 +1,7 @@
 //! The `#sim` line of a request: what the answer shall be and which fault it shall have. Pure; called by
 //! `provider::ask`. A word that is not known is an error, so that a test with a typo in it fails.
 
-/// What one request asks of the simulated provider; the table stands in the documentation of [`crate::provider`].
+/// What one request asks of the simulated provider; the table stands in the documentation of [`crate::simulator`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[allow(missing_docs)] // the names are the words of the table
 pub struct Directives {

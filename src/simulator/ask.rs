@@ -4,7 +4,7 @@
 use super::directives::Directives;
 use super::order;
 use super::script::{Call, Finish, Part, Script, Text, pieces_of};
-use crate::wire::Shape;
+use crate::wire::Dialect;
 use serde_json::{Map, Value, json};
 
 /// Tokens of an answer that asks for nothing else.
@@ -26,7 +26,7 @@ const SCHEMA_DEPTH_MAX: u32 = 8;
 #[derive(Clone, Debug)]
 pub struct Ask {
     /// Its shape.
-    pub shape: Shape,
+    pub shape: Dialect,
     /// The model's name as sent.
     pub model: String,
     /// A stream is wanted.
@@ -60,7 +60,7 @@ pub fn count(text: &str) -> u64 {
 }
 
 /// Reads the body of a request of `shape`.
-pub fn read(shape: Shape, body: &[u8]) -> Result<Ask, Complaint> {
+pub fn read(shape: Dialect, body: &[u8]) -> Result<Ask, Complaint> {
     let root: Value =
         serde_json::from_slice(body).map_err(|error| complain(format!("the body is not JSON: {error}")))?;
     let model = root["model"].as_str().ok_or_else(|| complain("you must provide a model parameter"))?.to_owned();
@@ -68,10 +68,10 @@ pub fn read(shape: Shape, body: &[u8]) -> Result<Ask, Complaint> {
     let messages = messages.ok_or_else(|| complain("messages: at least one message is required"))?;
     order::check(shape, &root, messages).map_err(complain)?;
     let stream = root["stream"].as_bool().unwrap_or(false);
-    if shape == Shape::Messages && root["max_tokens"].as_u64().is_none_or(|count| count == 0) {
+    if shape == Dialect::Messages && root["max_tokens"].as_u64().is_none_or(|count| count == 0) {
         return Err(complain("max_tokens: Field required"));
     }
-    if shape == Shape::Chat && !stream && root.get("stream_options").is_some_and(|options| !options.is_null()) {
+    if shape == Dialect::Chat && !stream && root.get("stream_options").is_some_and(|options| !options.is_null()) {
         return Err(complain("The 'stream_options' parameter is only allowed when 'stream' is enabled."));
     }
     let asked = last_user_text(messages);
@@ -89,7 +89,7 @@ pub fn read(shape: Shape, body: &[u8]) -> Result<Ask, Complaint> {
 }
 
 fn script(
-    shape: Shape,
+    shape: Dialect,
     root: &Value,
     messages: &[Value],
     asked: &str,
@@ -234,7 +234,7 @@ fn named(tool: &Value) -> Option<(&str, &Value)> {
 
 /// A tool is called when the request forces one, when `#sim tool` says so, or when the last user text names one; when
 /// the last message brings a tool's result, only as long as `#sim turns` says, so that an agent's loop ends.
-fn calls(shape: Shape, root: &Value, messages: &[Value], asked: &str, directives: &Directives) -> Vec<Call> {
+fn calls(shape: Dialect, root: &Value, messages: &[Value], asked: &str, directives: &Directives) -> Vec<Call> {
     let tools = tools(root);
     let choice = &root["tool_choice"];
     let kind = choice.as_str().or(choice["type"].as_str()).unwrap_or("auto");
@@ -258,8 +258,8 @@ fn calls(shape: Shape, root: &Value, messages: &[Value], asked: &str, directives
     let wanted = forced.filter(|name| !name.is_empty()).or(told.filter(|name| !name.is_empty()));
     let Some(wanted) = wanted.or(mentioned).or(forced).or(told) else { return Vec::new() };
     let single = match shape {
-        Shape::Chat => root["parallel_tool_calls"] == false,
-        Shape::Messages => choice["disable_parallel_tool_use"] == true,
+        Dialect::Chat => root["parallel_tool_calls"] == false,
+        Dialect::Messages => choice["disable_parallel_tool_use"] == true,
     };
     let count = if single { 1 } else { directives.calls.unwrap_or(1).clamp(1, CALLS_MAX) };
     let before = turns.min(TURNS_MAX) * count;

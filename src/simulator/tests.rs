@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// A provider and what has come out of one connection.
 struct World {
-    provider: Provider,
+    provider: Simulator,
     conn: Conn,
     now: Now,
     received: Vec<u8>,
@@ -18,7 +18,7 @@ struct World {
 
 impl World {
     fn new(settings: Settings) -> World {
-        let mut provider = Provider::new(settings);
+        let mut provider = Simulator::new(settings);
         let now = Now { mono: Mono(1_000_000), unix: Unix(1_795_158_000_000) };
         let conn = provider.accepted(0, ([127, 0, 0, 1], 1).into(), now).unwrap();
         World { provider, conn, now, received: Vec::new(), shut: None }
@@ -481,7 +481,7 @@ fn an_old_client_gets_a_body_that_ends_with_the_connection() {
 
 #[test]
 fn terminate_leaves() {
-    let mut provider = Provider::new(Settings::default());
+    let mut provider = Simulator::new(Settings::default());
     provider.reply(Reply::Signal(Signal::Terminate), Now::default());
     assert_eq!(provider.actions(), &[Action::StopAccepting(usize::MAX), Action::Exit]);
 }

@@ -1,14 +1,14 @@
 //! What a request is understood to ask, in both shapes.
 
 use super::*;
-use crate::provider::script::Finish;
+use crate::simulator::script::Finish;
 
 fn chat(body: Value) -> Ask {
-    read(Shape::Chat, body.to_string().as_bytes()).unwrap()
+    read(Dialect::Chat, body.to_string().as_bytes()).unwrap()
 }
 
 fn messages(body: Value) -> Ask {
-    read(Shape::Messages, body.to_string().as_bytes()).unwrap()
+    read(Dialect::Messages, body.to_string().as_bytes()).unwrap()
 }
 
 fn user(text: &str) -> Value {
@@ -66,14 +66,14 @@ fn the_tokens_of_a_prompt_are_its_words() {
 #[test]
 fn what_the_real_providers_refuse_is_refused() {
     let bodies = [
-        (Shape::Chat, "{"),
-        (Shape::Chat, "[]"),
-        (Shape::Chat, r#"{"messages":[{"role":"user","content":"a"}]}"#),
-        (Shape::Chat, r#"{"model":"m","messages":[]}"#),
-        (Shape::Chat, r#"{"model":"m","messages":[{}],"stream_options":{"include_usage":true}}"#),
-        (Shape::Chat, r##"{"model":"m","messages":[{"role":"user","content":"#sim wrong"}]}"##),
-        (Shape::Messages, r#"{"model":"m","messages":[{"role":"user","content":"a"}]}"#),
-        (Shape::Messages, r#"{"model":"m","max_tokens":0,"messages":[{"role":"user","content":"a"}]}"#),
+        (Dialect::Chat, "{"),
+        (Dialect::Chat, "[]"),
+        (Dialect::Chat, r#"{"messages":[{"role":"user","content":"a"}]}"#),
+        (Dialect::Chat, r#"{"model":"m","messages":[]}"#),
+        (Dialect::Chat, r#"{"model":"m","messages":[{}],"stream_options":{"include_usage":true}}"#),
+        (Dialect::Chat, r##"{"model":"m","messages":[{"role":"user","content":"#sim wrong"}]}"##),
+        (Dialect::Messages, r#"{"model":"m","messages":[{"role":"user","content":"a"}]}"#),
+        (Dialect::Messages, r#"{"model":"m","max_tokens":0,"messages":[{"role":"user","content":"a"}]}"#),
     ];
     for (shape, body) in bodies {
         assert_eq!(

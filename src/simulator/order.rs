@@ -2,7 +2,7 @@
 //! that say something, names and ids as they take them. Pure; called by `provider::ask`. What is wrong is told in
 //! words like theirs.
 
-use crate::wire::Shape;
+use crate::wire::Dialect;
 use serde_json::Value;
 
 /// Longest id of a call in the chat shape.
@@ -11,11 +11,11 @@ const CHAT_ID_MAX: usize = 40;
 const NAME_MAX: [usize; 2] = [64, 128];
 
 /// Why the conversation is refused, if it is.
-pub(super) fn check(shape: Shape, root: &Value, messages: &[Value]) -> Result<(), String> {
+pub(super) fn check(shape: Dialect, root: &Value, messages: &[Value]) -> Result<(), String> {
     names(shape, root)?;
     match shape {
-        Shape::Chat => chat(messages),
-        Shape::Messages => turns(messages, root["tools"].as_array().is_some_and(|tools| !tools.is_empty())),
+        Dialect::Chat => chat(messages),
+        Dialect::Messages => turns(messages, root["tools"].as_array().is_some_and(|tools| !tools.is_empty())),
     }
 }
 
@@ -31,13 +31,13 @@ fn is_plain(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
 }
 
-fn names(shape: Shape, root: &Value) -> Result<(), String> {
-    let most = NAME_MAX[usize::from(shape == Shape::Messages)];
+fn names(shape: Dialect, root: &Value) -> Result<(), String> {
+    let most = NAME_MAX[usize::from(shape == Dialect::Messages)];
     for (at, tool) in list(&root["tools"]).iter().enumerate() {
         let name = match (shape, tool.get("function")) {
-            (Shape::Chat, None) => continue,
-            (Shape::Chat, Some(function)) => text(function, "name"),
-            (Shape::Messages, _) => text(tool, "name"),
+            (Dialect::Chat, None) => continue,
+            (Dialect::Chat, Some(function)) => text(function, "name"),
+            (Dialect::Messages, _) => text(tool, "name"),
         };
         if !is_plain(name) || name.len() > most {
             return Err(format!("tools[{at}].name: should match '^[a-zA-Z0-9_-]{{1,{most}}}$'"));
@@ -154,11 +154,11 @@ mod tests {
     use serde_json::json;
 
     fn chat(messages: Value) -> Result<(), String> {
-        check(Shape::Chat, &json!({}), list(&messages))
+        check(Dialect::Chat, &json!({}), list(&messages))
     }
 
     fn messages(messages: Value) -> Result<(), String> {
-        check(Shape::Messages, &json!({ "tools": [{ "name": "f" }] }), list(&messages))
+        check(Dialect::Messages, &json!({ "tools": [{ "name": "f" }] }), list(&messages))
     }
 
     fn call(id: &str) -> Value {
@@ -212,13 +212,13 @@ mod tests {
             assert!(messages(wrong.clone()).is_err(), "{wrong}");
         }
         let tools = json!([asked, user(json!([result("b"), result("a")]))]);
-        assert!(check(Shape::Messages, &json!({}), list(&tools)).is_err());
+        assert!(check(Dialect::Messages, &json!({}), list(&tools)).is_err());
     }
 
     #[test]
     fn names_are_as_long_as_the_shape_takes() {
-        let chat = |name: &str| check(Shape::Chat, &json!({ "tools": [{ "function": { "name": name } }] }), &[]);
-        let messages = |name: &str| check(Shape::Messages, &json!({ "tools": [{ "name": name }] }), &[]);
+        let chat = |name: &str| check(Dialect::Chat, &json!({ "tools": [{ "function": { "name": name } }] }), &[]);
+        let messages = |name: &str| check(Dialect::Messages, &json!({ "tools": [{ "name": name }] }), &[]);
         assert!(chat(&"n".repeat(64)).is_ok() && messages(&"n".repeat(128)).is_ok());
         assert!(chat(&"n".repeat(65)).is_err() && messages(&"n".repeat(129)).is_err());
         assert!(chat("a b").is_err() && messages("").is_err());

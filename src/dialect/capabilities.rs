@@ -16,7 +16,7 @@ pub enum Structured {
 
 /// What the target takes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Abilities {
+pub struct Capabilities {
     /// `temperature` and `top_p` are accepted.
     pub sampling: bool,
     /// System messages are accepted after the first user message (messages shape).
@@ -41,9 +41,9 @@ pub struct Abilities {
     pub stream_usage: bool,
 }
 
-impl Default for Abilities {
-    fn default() -> Abilities {
-        Abilities {
+impl Default for Capabilities {
+    fn default() -> Capabilities {
+        Capabilities {
             sampling: true,
             mid_conversation_system: false,
             replay_reasoning: false,

@@ -10,7 +10,7 @@ use crate::base::limits::{HIGH_WATER, PIPELINE_BYTES_MAX};
 use crate::base::seam::Shut;
 use crate::base::time::{Mono, Now};
 use crate::base::timers::Alarm;
-use crate::wire::Shape;
+use crate::wire::Dialect;
 use crate::wire::head::{Expect, Field, Method, RequestHead};
 use crate::wire::inbound::{BodyRefusal, Inbound, PushError};
 use std::time::Duration;
@@ -51,7 +51,7 @@ pub(super) struct Link {
 
 /// Where a request goes.
 enum Place {
-    Generate(Shape),
+    Generate(Dialect),
     Stats,
     Last,
     Health,
@@ -175,7 +175,7 @@ impl Link {
         if let Err(complaint) = self.check_head(shared, &head) {
             shared.stats.failed += 1;
             let shape = shape_of(head.path.of(self.inbound.message().0));
-            self.complain(shared, shape.unwrap_or(Shape::Chat), &complaint);
+            self.complain(shared, shape.unwrap_or(Dialect::Chat), &complaint);
             if self.inbound.begin_discard(&mut shared.pool).is_err() || !head.keep_alive {
                 self.ending = Some(Shut::Clean);
             }
@@ -196,7 +196,7 @@ impl Link {
     fn refuse_body(&mut self, shared: &mut Shared, refusal: BodyRefusal) {
         shared.stats.failed += 1;
         let status = if refusal == BodyRefusal::TooLarge { 413 } else { 400 };
-        self.complain(shared, Shape::Chat, &Complaint { status, message: "the body is refused".to_owned() });
+        self.complain(shared, Dialect::Chat, &Complaint { status, message: "the body is refused".to_owned() });
         self.ending = Some(Shut::Clean);
     }
 
@@ -215,7 +215,7 @@ impl Link {
         if expected.is_some_and(|key| key.as_bytes() != credential(head, bytes)) {
             return complaint(401, "the key is not the expected one");
         }
-        let messages = shape_of(head.path.of(bytes)) == Some(Shape::Messages);
+        let messages = shape_of(head.path.of(bytes)) == Some(Dialect::Messages);
         if messages && head.field(Field::AnthropicVersion).is_empty() {
             return complaint(400, "anthropic-version: header is required");
         }
@@ -294,7 +294,7 @@ impl Link {
         self.respond(shared, status, "application/json", &extra, &body);
     }
 
-    fn complain(&mut self, shared: &mut Shared, shape: Shape, complaint: &Complaint) {
+    fn complain(&mut self, shared: &mut Shared, shape: Dialect, complaint: &Complaint) {
         let body = error_body(shape, complaint.status, &complaint.message, shared.serial);
         self.respond(shared, complaint.status, "application/json", "", &body);
     }
@@ -310,10 +310,10 @@ impl Link {
     }
 }
 
-fn error_body(shape: Shape, status: u16, message: &str, serial: u64) -> String {
+fn error_body(shape: Dialect, status: u16, message: &str, serial: u64) -> String {
     match shape {
-        Shape::Chat => chat::error_body(status, message),
-        Shape::Messages => messages::error_body(status, message, serial),
+        Dialect::Chat => chat::error_body(status, message),
+        Dialect::Messages => messages::error_body(status, message, serial),
     }
 }
 
@@ -327,11 +327,11 @@ fn place(path: &[u8]) -> Option<Place> {
     }
 }
 
-fn shape_of(path: &[u8]) -> Option<Shape> {
+fn shape_of(path: &[u8]) -> Option<Dialect> {
     if path.ends_with(b"/chat/completions") {
-        Some(Shape::Chat)
+        Some(Dialect::Chat)
     } else if path.ends_with(b"/messages") {
-        Some(Shape::Messages)
+        Some(Dialect::Messages)
     } else {
         None
     }

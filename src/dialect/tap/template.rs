@@ -1,5 +1,5 @@
 //! The last event that carried one piece of text and nothing else of interest, cut around that text. Most events of a
-//! stream differ from the one before in their text alone; such a one is compared byte for byte with the mould, and
+//! stream differ from the one before in their text alone; such a one is compared byte for byte with the template, and
 //! only its text is looked at. That is a tenth of the work of reading it as JSON.
 //!
 //! Owns the comparison. Must never pass an event that reading would treat otherwise: prefix and suffix are equal to
@@ -9,14 +9,14 @@
 use crate::wire::Span;
 use crate::wire::json::is_string_inside;
 
-/// Bytes of an event that is kept as a mould.
+/// Bytes of an event that is kept as a template.
 const EVENT_MAX: usize = 2048;
 /// Moulds in a row that no event fitted, after which a stream is not cast any more: its events differ elsewhere too.
 const MISSES_MAX: u8 = 8;
 
 /// See the head of this file.
 #[derive(Debug, Default)]
-pub(super) struct Mould {
+pub(super) struct EventTemplate {
     /// Prefix and suffix of the event's data, then prefix and suffix of what the client was sent for it.
     bytes: Vec<u8>,
     prefix: u32,
@@ -26,7 +26,7 @@ pub(super) struct Mould {
     misses: u8,
 }
 
-impl Mould {
+impl EventTemplate {
     /// Back to the start of another stream; storage is kept.
     pub(super) fn reset(&mut self) {
         self.bytes.clear();
@@ -50,7 +50,7 @@ impl Mould {
         (self.prefix, self.suffix, self.sent_prefix) = (text.start, (data.len() - end) as u32, at as u32);
     }
 
-    /// The text of an event that fits: all but its text is equal to the mould's.
+    /// The text of an event that fits: all but its text is equal to the template's.
     pub(super) fn text<'a>(&mut self, data: &'a [u8]) -> Option<&'a [u8]> {
         if self.bytes.is_empty() {
             return None;

@@ -93,7 +93,7 @@ pub struct Settings {
 
 /// The provider.
 #[derive(Debug)]
-pub struct Provider {
+pub struct Simulator {
     links: Slots<Link>,
     shared: Shared,
     timers: Timers,
@@ -102,11 +102,11 @@ pub struct Provider {
     orders: Vec<Infallible>,
 }
 
-impl Provider {
+impl Simulator {
     /// A provider without connections.
-    pub fn new(settings: Settings) -> Provider {
+    pub fn new(settings: Settings) -> Simulator {
         let (stats, last) = (Stats::default(), Last::default());
-        Provider {
+        Simulator {
             links: Slots::default(),
             shared: Shared { settings, pool: Pool::new(usize::MAX), stats, last, serial: 0 },
             timers: Timers::default(),
@@ -145,7 +145,7 @@ fn id(conn: Conn) -> Id<Link> {
     Id::new(conn.slot, conn.generation)
 }
 
-impl Core for Provider {
+impl Core for Simulator {
     type Order = Infallible;
     type Notice = Infallible;
 

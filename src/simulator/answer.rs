@@ -9,7 +9,7 @@ use super::{chat, messages};
 use crate::base::limits::HIGH_WATER;
 use crate::base::seam::Shut;
 use crate::base::time::{Mono, Now};
-use crate::wire::Shape;
+use crate::wire::Dialect;
 use crate::wire::body::{LAST_CHUNK, write_chunk};
 use std::time::Duration;
 
@@ -210,8 +210,8 @@ impl Answer {
         stats.tokens(self.emitted);
         let usage = self.usage();
         let mut body = match self.ask.shape {
-            Shape::Chat => chat::whole(&self.id, &self.ask.script, usage),
-            Shape::Messages => messages::whole(&self.id, &self.ask.script, usage),
+            Dialect::Chat => chat::whole(&self.id, &self.ask.script, usage),
+            Dialect::Messages => messages::whole(&self.id, &self.ask.script, usage),
         };
         if self.ask.directives.garbage {
             body.truncate(body.find(':').unwrap_or(0));
@@ -343,8 +343,8 @@ impl Answer {
     fn put(&mut self, out: &mut Vec<u8>, event: &Event<'_>) {
         self.event.clear();
         match self.ask.shape {
-            Shape::Chat => chat::event(&self.id, event, &mut self.event),
-            Shape::Messages => messages::event(&self.id, event, &mut self.event),
+            Dialect::Chat => chat::event(&self.id, event, &mut self.event),
+            Dialect::Messages => messages::event(&self.id, event, &mut self.event),
         }
         if self.framed == Framed::Chunked {
             write_chunk(out, &self.event);
