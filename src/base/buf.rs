@@ -12,6 +12,8 @@ pub struct Pool {
     /// Large blocks that are done with, to be given back to the system where that holds nobody up.
     heavy: Vec<Vec<u8>>,
     lent: usize,
+    /// Bytes that somebody has been promised and has not taken yet.
+    promised: usize,
     budget: usize,
 }
 
@@ -36,7 +38,7 @@ const FREE_MAX: usize = 256;
 impl Pool {
     /// A pool that wants to lend no more than `budget` bytes in all.
     pub fn new(budget: usize) -> Pool {
-        Pool { free: Vec::new(), small: Vec::new(), heavy: Vec::new(), lent: 0, budget }
+        Pool { free: Vec::new(), small: Vec::new(), heavy: Vec::new(), lent: 0, promised: 0, budget }
     }
 
     /// Bytes lent at this moment.
@@ -54,15 +56,36 @@ impl Pool {
         self.budget = budget;
     }
 
-    /// True if `more` bytes would still fit the budget.
+    /// True if `more` bytes would still fit the budget, beside what is lent and what is promised.
     pub fn has_room(&self, more: usize) -> bool {
-        self.lent.saturating_add(more) <= self.budget
+        self.room() >= more
+    }
+
+    /// Bytes that are neither lent nor promised.
+    pub fn room(&self) -> usize {
+        self.budget.saturating_sub(self.lent).saturating_sub(self.promised)
+    }
+
+    /// Keeps `bytes` free for whoever has been promised them, until [`Pool::redeem`].
+    pub fn promise(&mut self, bytes: usize) {
+        self.promised += bytes;
+    }
+
+    /// So much of a promise is not kept free any more: it has been lent, or will not be asked for.
+    pub fn redeem(&mut self, bytes: usize) {
+        debug_assert!(bytes <= self.promised);
+        self.promised = self.promised.saturating_sub(bytes);
+    }
+
+    /// Bytes promised and not lent yet.
+    pub fn promised(&self) -> usize {
+        self.promised
     }
 
     /// A pool for buffers that leave together with storage of `lent` bytes. It stays counted here until
     /// [`Pool::reunite`].
     pub fn part(&self, lent: usize) -> Pool {
-        Pool { free: Vec::new(), small: Vec::new(), heavy: Vec::new(), lent, budget: usize::MAX }
+        Pool { lent, ..Pool::new(usize::MAX) }
     }
 
     /// What left with `lent` bytes is back with what `part` has lent by now.

@@ -129,6 +129,8 @@ pub const BODY_RATE_MIN: u64 = 16 * 1024;
 pub const SEND_SLICE: usize = 32 * 1024;
 /// How long a process that hands over waits for requests that have begun to arrive; new ones wait in the kernel.
 pub const QUIET_WAIT: Duration = Duration::from_secs(2);
+/// Rest between two looks whether such requests are still arriving: each look is at every connection.
+pub const QUIET_LOOK: Duration = Duration::from_millis(5);
 /// How long a successor may take to say that it is ready.
 pub const SUCCESSOR_WAIT: Duration = Duration::from_secs(30);
 /// How long idle connections are left open when draining begins, for requests that are on their way.

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-/// The name of a `T` in a [`Slots<T>`]. A freed slot's names never match its next tenant.
+/// The name of a tenant in a [`Slots`]. A freed slot's names never match its next tenant. `T` is the tenant's type or,
+/// where names are passed to those that must not know the tenant, a type that stands for it.
 pub struct Id<T> {
     /// Index into the slab.
     pub slot: u32,
@@ -37,28 +38,33 @@ impl<T> fmt::Debug for Id<T> {
     }
 }
 
-/// A slab whose keys are [`Id`]s: stale names answer `None` instead of another tenant.
+/// A slab whose keys are [`Id`]s: stale names answer `None` instead of another tenant. `N` is what its names are of.
 #[derive(Debug)]
-pub struct Slots<T> {
+pub struct Slots<T, N = T> {
     slab: slab::Slab<T>,
     generations: Vec<u32>,
+    names: PhantomData<fn() -> N>,
 }
 
-impl<T> Default for Slots<T> {
+impl<T, N> Default for Slots<T, N> {
     fn default() -> Self {
-        Slots { slab: slab::Slab::new(), generations: Vec::new() }
+        Slots { slab: slab::Slab::new(), generations: Vec::new(), names: PhantomData }
     }
 }
 
-impl<T> Slots<T> {
+impl<T, N> Slots<T, N> {
     /// Room for so many tenants at once. It costs memory only as it is used, and up to there growing costs no copy
     /// and leaves no storage behind.
     pub fn with_room(tenants: usize) -> Slots<T> {
-        Slots { slab: slab::Slab::with_capacity(tenants), generations: Vec::with_capacity(tenants) }
+        Slots {
+            slab: slab::Slab::with_capacity(tenants),
+            generations: Vec::with_capacity(tenants),
+            names: PhantomData,
+        }
     }
 
     /// Stores `value` and names it.
-    pub fn insert(&mut self, value: T) -> Id<T> {
+    pub fn insert(&mut self, value: T) -> Id<N> {
         let slot = self.slab.insert(value);
         if self.generations.len() <= slot {
             self.generations.resize(slot + 1, 0);
@@ -67,22 +73,22 @@ impl<T> Slots<T> {
     }
 
     /// The tenant of `id`, unless it has left.
-    pub fn get(&self, id: Id<T>) -> Option<&T> {
+    pub fn get(&self, id: Id<N>) -> Option<&T> {
         self.holds(id).then(|| self.slab.get(id.slot as usize)).flatten()
     }
 
     /// The tenant of `id`, unless it has left.
-    pub fn get_mut(&mut self, id: Id<T>) -> Option<&mut T> {
+    pub fn get_mut(&mut self, id: Id<N>) -> Option<&mut T> {
         if self.holds(id) { self.slab.get_mut(id.slot as usize) } else { None }
     }
 
     /// The name of the present tenant of `slot`; of the next one where it is free.
-    pub fn named(&self, slot: u32) -> Option<Id<T>> {
+    pub fn named(&self, slot: u32) -> Option<Id<N>> {
         self.generations.get(slot as usize).map(|generation| Id::new(slot, *generation))
     }
 
     /// Takes the tenant of `id` out; its name is stale from here on.
-    pub fn remove(&mut self, id: Id<T>) -> Option<T> {
+    pub fn remove(&mut self, id: Id<N>) -> Option<T> {
         if !self.holds(id) {
             return None;
         }
@@ -103,11 +109,11 @@ impl<T> Slots<T> {
     }
 
     /// All tenants with their names, in slot order.
-    pub fn iter(&self) -> impl Iterator<Item = (Id<T>, &T)> {
+    pub fn iter(&self) -> impl Iterator<Item = (Id<N>, &T)> {
         self.slab.iter().map(|(slot, value)| (Id::new(slot as u32, self.generations[slot]), value))
     }
 
-    fn holds(&self, id: Id<T>) -> bool {
+    fn holds(&self, id: Id<N>) -> bool {
         self.generations.get(id.slot as usize) == Some(&id.generation)
     }
 }
@@ -118,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_stale_name_never_reaches_the_next_tenant() {
-        let mut slots = Slots::default();
+        let mut slots: Slots<&str> = Slots::default();
         let a = slots.insert("a");
         assert_eq!(slots.remove(a), Some("a"));
         let b = slots.insert("b");

@@ -1,9 +1,11 @@
 //! What the gateway knows of its ledger: rows on their way, how long the oldest has waited, whether rows are taken at
 //! all. The ledger itself lives with the store thread.
 
-use super::exchange::Exchange;
-use crate::base::slots::Id;
+use super::cx::Cx;
+use super::ids::ExchangeId;
+use crate::base::limits::ROWS_WAITING_MAX;
 use crate::base::time::Mono;
+use crate::policy::row::Row;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -18,7 +20,7 @@ pub(crate) struct Ledger {
     /// (rows given up to and with this batch, when its first row was given), oldest first.
     waiting: VecDeque<(u64, Mono)>,
     /// Exchanges whose answer's end waits for the row of this number, in the order of these numbers.
-    held: VecDeque<(u64, Id<Exchange>)>,
+    held: VecDeque<(u64, ExchangeId)>,
     failed: bool,
 }
 
@@ -35,7 +37,7 @@ impl Ledger {
     }
 
     /// The answer of `xid` is not to end before the row of this number is safe.
-    pub(crate) fn hold_back(&mut self, row: u64, xid: Id<Exchange>) {
+    pub(crate) fn hold_back(&mut self, row: u64, xid: ExchangeId) {
         debug_assert!(self.held.back().is_none_or(|(last, _)| *last < row));
         self.held.push_back((row, xid));
     }
@@ -46,13 +48,13 @@ impl Ledger {
     }
 
     /// Takes the next exchange whose row is safe.
-    pub(crate) fn next_safe(&mut self) -> Option<Id<Exchange>> {
+    pub(crate) fn next_safe(&mut self) -> Option<ExchangeId> {
         let (row, _) = self.held.front()?;
         if *row <= self.committed { self.held.pop_front().map(|(_, xid)| xid) } else { None }
     }
 
     /// Takes all exchanges that are held back, whether safe or not.
-    pub(crate) fn all_held(&mut self) -> VecDeque<(u64, Id<Exchange>)> {
+    pub(crate) fn all_held(&mut self) -> VecDeque<(u64, ExchangeId)> {
         std::mem::take(&mut self.held)
     }
 
@@ -85,13 +87,36 @@ impl Ledger {
     }
 }
 
+impl Cx {
+    /// Hands a row to the ledger; its number.
+    pub(crate) fn give_row(&mut self, row: Row) -> u64 {
+        // A row given in the very turn that hands over reaches the ledger before that is given away.
+        if self.lifecycle.has_handed_over() {
+            self.orders.not_running(&row.request);
+        }
+        self.orders.row(row);
+        self.ledger.gave(self.now.mono)
+    }
+
+    /// Whether another request may be admitted: nothing is let through unmetered (contract section 5).
+    pub(crate) fn takes_requests(&self) -> bool {
+        let caught_up = self.ledger.takes_rows(self.now.mono, self.setup.config.store.max_commit_lag);
+        caught_up || (self.goes_on_alone() && self.ledger.uncommitted() < ROWS_WAITING_MAX)
+    }
+
+    /// Whether the shared ledger is to be asked for a request: not where that is known to be in vain.
+    pub(crate) fn asks_ledger(&self) -> bool {
+        self.is_shared() && !(self.ledger.is_failed() && self.goes_on_alone())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn an_answer_is_let_go_when_its_row_and_all_before_it_are_safe() {
-        let (mut ledger, ids) = (Ledger::default(), [1, 2, 3].map(|slot| Id::new(slot, 0)));
+        let (mut ledger, ids) = (Ledger::default(), [1, 2, 3].map(|slot| ExchangeId::new(slot, 0)));
         let rows = ids.map(|_| ledger.gave(Mono(1)));
         ledger.hold_back(rows[0], ids[0]);
         ledger.hold_back(rows[2], ids[2]);

@@ -1,6 +1,6 @@
 //! What the gateway hands to helper threads and what they tell it. Data only.
 
-pub use super::work::{Done, Work};
+pub use super::offload::{Done, Work};
 use crate::policy::ask::{Answer, Ask, Release};
 use crate::policy::config::Config;
 use crate::policy::keys::KeyRecord;
@@ -26,6 +26,63 @@ pub enum Order {
     HandOver(Vec<Running>),
     /// Tell the predecessor that so many more of its rows are safe.
     Acknowledge(u64),
+}
+
+/// The orders of one hand-over: of each kind that is given often there is one, with everything in it.
+#[derive(Debug, Default)]
+pub(crate) struct OrderSink(pub(crate) Vec<Order>);
+
+impl OrderSink {
+    /// One row more for the ledger.
+    pub(crate) fn row(&mut self, row: Row) {
+        for order in &mut self.0 {
+            if let Order::Rows(rows) = order {
+                return rows.push(row);
+            }
+        }
+        self.0.push(Order::Rows(vec![row]));
+    }
+
+    /// One question more for a shared ledger.
+    pub(crate) fn ask(&mut self, ask: Ask) {
+        for order in &mut self.0 {
+            if let Order::Asks(asks) = order {
+                return asks.push(ask);
+            }
+        }
+        self.0.push(Order::Asks(vec![ask]));
+    }
+
+    /// Gives a lease back that no row will.
+    pub(crate) fn give_back(&mut self, release: Release) {
+        for order in &mut self.0 {
+            if let Order::Releases(releases) = order {
+                return releases.push(release);
+            }
+        }
+        self.0.push(Order::Releases(vec![release]));
+    }
+
+    /// One piece more of the log.
+    pub(crate) fn log(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        for order in &mut self.0 {
+            if let Order::Log(lines) = order {
+                return write(lines);
+            }
+        }
+        let mut lines = Vec::new();
+        write(&mut lines);
+        self.0.push(Order::Log(lines));
+    }
+
+    /// A request whose row has been given in the very turn that hands over is not running any more.
+    pub(crate) fn not_running(&mut self, request: &[u8; 16]) {
+        for order in &mut self.0 {
+            if let Order::HandOver(running) = order {
+                running.retain(|one| one.request != *request);
+            }
+        }
+    }
 }
 
 /// What reading the configuration again has brought.

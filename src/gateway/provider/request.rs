@@ -1,7 +1,7 @@
 //! The request as it goes upstream: a head rendered when the configuration is loaded, and a body given as pieces of
 //! the client's own bytes with our words spliced in; so that a large body is never copied as a whole.
 
-use super::fault::Fault;
+use crate::gateway::budget::{BodyBudget, Promise};
 use crate::base::buf::{Buf, Pool};
 use crate::base::text::push_number;
 use crate::dialect::{self, Capabilities, Invalid, Piece, RequestScan, Structured, TranslationState};
@@ -15,18 +15,18 @@ const ANTHROPIC_VERSION: &[u8] = b"2023-06-01";
 
 /// What is worked out once per configuration for every request that goes out.
 #[derive(Debug)]
-pub(crate) struct Outgoing {
+pub(crate) struct RequestTemplates {
     /// By provider.
     templates: Vec<Template>,
     /// What a translation must know, by model and target.
     capabilities: Vec<Vec<Capabilities>>,
 }
 
-impl Outgoing {
+impl RequestTemplates {
     /// For all providers and targets of `config`.
-    pub(crate) fn new(config: &Config) -> Outgoing {
+    pub(crate) fn new(config: &Config) -> RequestTemplates {
         let of_model = |model: &Model| model.targets.iter().map(|target| capabilities(config, model, target)).collect();
-        Outgoing {
+        RequestTemplates {
             templates: config.providers.iter().map(Template::new).collect(),
             capabilities: config.catalog.models().iter().map(of_model).collect(),
         }
@@ -134,19 +134,10 @@ fn line(out: &mut Vec<u8>, parts: &[&[u8]]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// A failed attempt.
-#[derive(Debug)]
-pub(crate) struct Failed {
-    /// What it failed of.
-    pub(crate) fault: Fault,
-    /// At which target: an index into the model's.
-    pub(crate) target: u32,
-}
-
-/// What is needed of a request until its answer is committed: the scan of its body and the body to be sent. Drafts are
+/// What is needed of a request until its answer is committed: the scan of its body and the body to be sent. Spare are
 /// reused, so that an exchange in its steady state allocates nothing.
 #[derive(Debug)]
-pub(crate) struct Draft {
+pub(crate) struct OutgoingRequest {
     /// The client's head, as spans into its message.
     pub(crate) head: RequestHead,
     /// The scan of the client's body.
@@ -158,24 +149,24 @@ pub(crate) struct Draft {
     /// The outgoing body.
     pub(crate) pieces: Vec<Piece>,
     /// What the translation of the request left for that of its answer; `None` where nothing is translated.
-    pub(crate) carry: Option<TranslationState>,
-    /// The attempt before, while the body for the next target is made.
-    pub(crate) failed: Option<Failed>,
+    pub(crate) state: Option<TranslationState>,
+    /// What the client's body may take of the buffers.
+    pub(crate) promise: Promise,
     length: u64,
     next: usize,
     offset: usize,
 }
 
-impl Default for Draft {
-    fn default() -> Draft {
-        Draft {
+impl Default for OutgoingRequest {
+    fn default() -> OutgoingRequest {
+        OutgoingRequest {
             head: RequestHead::unparsed(),
             scan: RequestScan::default(),
             invalid: None,
             text: Buf::default(),
             pieces: Vec::new(),
-            carry: None,
-            failed: None,
+            state: None,
+            promise: Promise::default(),
             length: 0,
             next: 0,
             offset: 0,
@@ -183,12 +174,12 @@ impl Default for Draft {
     }
 }
 
-impl Draft {
+impl OutgoingRequest {
     /// Forgets the outgoing body, before another attempt builds it anew.
     pub(crate) fn rewind(&mut self, pool: &mut Pool) {
         self.text.release(pool);
         self.pieces.clear();
-        self.carry = None;
+        self.state = None;
         self.length = 0;
         self.restart();
     }
@@ -203,8 +194,8 @@ impl Draft {
     ) -> Result<(), Invalid> {
         self.make_room(body.len(), pool);
         let fields = self.scan.fields();
-        let carry = self.text.edit(pool, |out| dialect::translate(from, body, fields, target, out))?;
-        self.carry = Some(carry);
+        let state = self.text.edit(pool, |out| dialect::translate(from, body, fields, target, out))?;
+        self.state = Some(state);
         self.pieces.push(Piece::Text(Span::new(0, self.text.len())));
         self.length = self.text.len() as u64;
         Ok(())
@@ -221,6 +212,11 @@ impl Draft {
     pub(crate) fn restart(&mut self) {
         self.next = 0;
         self.offset = 0;
+    }
+
+    /// All of the outgoing body has been taken.
+    pub(crate) fn is_written(&self) -> bool {
+        self.next >= self.pieces.len()
     }
 
     /// Length of the outgoing body in bytes.
@@ -258,27 +254,28 @@ fn rest(span: Span, source: &[u8], offset: usize) -> &[u8] {
     span.of(source).get(offset..).unwrap_or_default()
 }
 
-/// Drafts kept for reuse.
+/// Spare kept for reuse.
 const SPARE_MAX: usize = 64;
 
-/// The spare drafts.
+/// Those that are not in use.
 #[derive(Debug, Default)]
-pub(crate) struct Drafts {
-    // Boxed as an exchange holds them: moving a draft moves a pointer.
+pub(crate) struct OutgoingRequests {
+    // Boxed as an exchange holds them: moving one moves a pointer.
     #[allow(clippy::vec_box)]
-    spare: Vec<Box<Draft>>,
+    spare: Vec<Box<OutgoingRequest>>,
 }
 
-impl Drafts {
-    /// A draft to work with.
-    pub(crate) fn take(&mut self) -> Box<Draft> {
+impl OutgoingRequests {
+    /// One to work with.
+    pub(crate) fn take(&mut self) -> Box<OutgoingRequest> {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Gives a draft back.
-    pub(crate) fn put(&mut self, mut draft: Box<Draft>, pool: &mut Pool) {
+    /// Gives one back, and with it what its body was promised.
+    pub(crate) fn put(&mut self, mut draft: Box<OutgoingRequest>, budget: &mut BodyBudget, pool: &mut Pool) {
         draft.rewind(pool);
-        (draft.invalid, draft.failed) = (None, None);
+        budget.release(&mut draft.promise, pool);
+        draft.invalid = None;
         if self.spare.len() < SPARE_MAX {
             self.spare.push(draft);
         }
@@ -293,7 +290,7 @@ mod tests {
     fn a_body_in_pieces_comes_out_whole_however_small_the_room() {
         let (body, mut pool) = (b"0123456789", Pool::new(1 << 20));
         for room in 1..20 {
-            let mut draft = Draft::default();
+            let mut draft = OutgoingRequest::default();
             draft.text.push(&mut pool, b"abc");
             draft.pieces.extend([
                 Piece::Body(Span::new(0, 4)),

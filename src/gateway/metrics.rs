@@ -1,7 +1,7 @@
 //! Counters and histograms, written out as Prometheus text (exposition format 0.0.4). Counting costs no allocation
 //! once a combination of labels has been seen.
 
-use super::breaker::TargetState;
+use super::provider::breaker::TargetState;
 use crate::policy::usage::Usage;
 use std::io::Write;
 use std::sync::Arc;
@@ -87,6 +87,13 @@ pub(crate) enum Timed {
 }
 
 const PHASES: [&str; 5] = ["body", "send", "wait", "relay", "total"];
+
+impl Timed {
+    /// As metrics and log lines call it.
+    pub(crate) fn name(self) -> &'static str {
+        PHASES[self as usize]
+    }
+}
 
 /// Values that are read off rather than counted.
 #[derive(Debug, Default)]

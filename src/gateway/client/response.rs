@@ -1,63 +1,43 @@
-//! What the gateway answers itself: heads of every response, error bodies in the caller's shape, the model list, the
-//! quota. Writes bytes; decides nothing.
+//! The head of every answer that a client gets, and what it is made of: the request's id, the date. Writes bytes;
+//! decides nothing. Called by `drive`.
 
-use super::cors::Grant;
+use super::cors::CorsPolicy;
 use crate::base::digest::hex_into;
 use crate::base::rng::Rng;
 use crate::base::text;
 use crate::base::time::Unix;
-use crate::dialect::errors;
-use crate::policy::catalog::Model;
 use crate::policy::meter::QuotaStatus;
 use crate::policy::refusal::Refusal;
 use crate::policy::window;
-use crate::wire::Dialect;
-use crate::wire::json::write_string;
+use crate::wire::head::Framing;
 
 /// `req_` and 32 hexadecimal digits: the name of one HTTP request (contract section 1).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) struct RequestId {
-    raw: [u8; 16],
-    text: [u8; 36],
-}
+pub(crate) struct RequestId([u8; 36]);
 
 impl RequestId {
     /// A fresh one.
     pub(crate) fn fresh(rng: &mut Rng) -> RequestId {
-        let mut raw = [0u8; 16];
-        raw[..8].copy_from_slice(&rng.next_u64().to_be_bytes());
-        raw[8..].copy_from_slice(&rng.next_u64().to_be_bytes());
-        let mut text = *b"req_00000000000000000000000000000000";
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        for (pair, byte) in text[4..].chunks_exact_mut(2).zip(raw) {
+        let raw = [rng.next_u64().to_be_bytes(), rng.next_u64().to_be_bytes()];
+        let mut text = *b"req_00000000000000000000000000000000";
+        for (pair, byte) in text[4..].chunks_exact_mut(2).zip(raw.as_flattened()) {
             pair[0] = DIGITS[usize::from(byte >> 4)];
             pair[1] = DIGITS[usize::from(byte & 15)];
         }
-        RequestId { raw, text }
+        RequestId(text)
     }
 
     /// The 16 bytes that the ledger keeps.
     pub(crate) fn raw(&self) -> [u8; 16] {
-        self.raw
+        let digit = |byte: u8| if byte < b'a' { byte - b'0' } else { byte - b'a' + 10 };
+        std::array::from_fn(|at| digit(self.0[4 + 2 * at]) << 4 | digit(self.0[5 + 2 * at]))
     }
 
     /// As clients see it.
     pub(crate) fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.text).unwrap_or_default()
+        std::str::from_utf8(&self.0).unwrap_or_default()
     }
-}
-
-/// How long the body of an answer is.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Extent {
-    /// `content-length`.
-    Length(usize),
-    /// `transfer-encoding: chunked`.
-    Chunked,
-    /// To the end of the connection (HTTP/1.0).
-    ToEnd,
-    /// No body at all (204).
-    None,
 }
 
 /// Content types that we send.
@@ -67,28 +47,33 @@ pub(crate) const EVENTS: &str = "text/event-stream; charset=utf-8";
 /// Content type of metrics.
 pub(crate) const TEXT: &str = "text/plain; version=0.0.4";
 
-/// Everything that decides a response head.
-pub(crate) struct Head<'a> {
+/// Everything that decides the head of an answer.
+#[derive(Debug)]
+pub(crate) struct ResponseHead<'a> {
     pub(crate) status: u16,
     pub(crate) id: &'a RequestId,
     pub(crate) date: &'a [u8],
+    /// The request was HTTP/1.1.
     pub(crate) http11: bool,
     pub(crate) keep_alive: bool,
-    pub(crate) extent: Extent,
+    /// How long the body is; `None` for a 204.
+    pub(crate) framing: Framing,
+    /// Empty for an answer without one.
     pub(crate) content_type: &'static str,
-    pub(crate) standing: Option<QuotaStatus>,
+    /// How the caller stands, where it is known.
+    pub(crate) quota: Option<QuotaStatus>,
     pub(crate) refusal: Option<&'a Refusal>,
     /// What browsers are told.
-    pub(crate) grant: &'a Grant,
+    pub(crate) cors: &'a CorsPolicy,
     /// Further fields, each with its line break before it.
     pub(crate) more: &'a [u8],
 }
 
-impl Head<'_> {
+impl ResponseHead<'_> {
     /// Appends the head with its blank line.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"HTTP/1.1 ");
-        push_number(u64::from(self.status), out);
+        text::push_number(out, u64::from(self.status));
         out.extend_from_slice(b" ");
         out.extend_from_slice(reason(self.status).as_bytes());
         out.extend_from_slice(b"\r\ndate: ");
@@ -97,10 +82,10 @@ impl Head<'_> {
             field(out, "content-type", self.content_type.as_bytes());
         }
         for name in ["x-gateway-request-id", "request-id", "x-request-id"] {
-            field(out, name, &self.id.text);
+            field(out, name, &self.id.0);
         }
-        if let Some(standing) = &self.standing {
-            self.write_limits(standing, out);
+        if let Some(quota) = &self.quota {
+            self.write_limits(quota, out);
         }
         if let Some(refusal) = self.refusal {
             write_refusal_fields(refusal, out);
@@ -108,12 +93,12 @@ impl Head<'_> {
         if self.content_type == EVENTS {
             out.extend_from_slice(b"\r\ncache-control: no-cache\r\nx-accel-buffering: no");
         }
-        self.grant.write(out);
+        self.cors.write(out);
         out.extend_from_slice(self.more);
-        match self.extent {
-            Extent::Length(length) => number(out, "content-length", length as u64),
-            Extent::Chunked => field(out, "transfer-encoding", b"chunked"),
-            Extent::ToEnd | Extent::None => {}
+        match self.framing {
+            Framing::Length(length) => number(out, "content-length", length),
+            Framing::Chunked => field(out, "transfer-encoding", b"chunked"),
+            Framing::ToEnd | Framing::None => {}
         }
         if !self.keep_alive {
             field(out, "connection", b"close");
@@ -123,11 +108,11 @@ impl Head<'_> {
         out.extend_from_slice(b"\r\n\r\n");
     }
 
-    fn write_limits(&self, standing: &QuotaStatus, out: &mut Vec<u8>) {
-        number(out, "x-ratelimit-remaining-requests", standing.remaining_requests);
-        number(out, "x-ratelimit-remaining-tokens", standing.remaining_tokens);
+    fn write_limits(&self, quota: &QuotaStatus, out: &mut Vec<u8>) {
+        number(out, "x-ratelimit-remaining-requests", quota.remaining_requests);
+        number(out, "x-ratelimit-remaining-tokens", quota.remaining_tokens);
         out.extend_from_slice(b"\r\nx-ratelimit-reset: ");
-        let reset = self.refusal.and_then(|refusal| refusal.reset).unwrap_or(standing.reset_at);
+        let reset = self.refusal.and_then(|refusal| refusal.reset).unwrap_or(quota.reset_at);
         window::write_iso(reset, out);
     }
 }
@@ -156,10 +141,6 @@ fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
 
 fn number(out: &mut Vec<u8>, name: &str, value: u64) {
     field(out, name, b"");
-    push_number(value, out);
-}
-
-fn push_number(value: u64, out: &mut Vec<u8>) {
     text::push_number(out, value);
 }
 
@@ -185,82 +166,6 @@ fn reason(status: u16) -> &'static str {
         505 => "HTTP Version Not Supported",
         _ => "Unknown",
     }
-}
-
-/// The body of an error, in the shape of the endpoint it happened on (contract section 1).
-pub(crate) fn error_body(shape: Option<Dialect>, refusal: &Refusal, id: &RequestId, out: &mut Vec<u8>) {
-    let (kind, details) = (refusal.kind.as_str(), refusal.details);
-    errors::error_body(shape, kind, refusal.status, &refusal.message, details, id.as_str(), out);
-}
-
-/// `GET /v1/models`: specification section 2.1; with `anthropic`, the union with the Anthropic list, which parses in
-/// both families of SDK (wire-formats section 5.4).
-pub(crate) fn models<'a>(models: impl Iterator<Item = &'a Model>, anthropic: bool, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"{\"object\":\"list\",\"data\":[");
-    let (mut first, mut last) = (None, None);
-    for entry in models {
-        if last.is_some() {
-            out.push(b',');
-        }
-        first = first.or(Some(entry));
-        last = Some(entry);
-        model(entry, anthropic, out);
-    }
-    out.push(b']');
-    if anthropic {
-        out.extend_from_slice(b",\"has_more\":false,\"first_id\":");
-        id_or_null(first, out);
-        out.extend_from_slice(b",\"last_id\":");
-        id_or_null(last, out);
-    }
-    out.push(b'}');
-}
-
-fn id_or_null(model: Option<&Model>, out: &mut Vec<u8>) {
-    match model {
-        Some(model) => write_string(out, &model.id),
-        None => out.extend_from_slice(b"null"),
-    }
-}
-
-/// One Model of specification section 2.1.
-pub(crate) fn model(model: &Model, anthropic: bool, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"{\"id\":");
-    write_string(out, &model.id);
-    out.extend_from_slice(b",\"object\":\"model\",\"owned_by\":");
-    write_string(out, &model.owned_by);
-    out.extend_from_slice(b",\"context_window\":");
-    push_number(model.context, out);
-    if anthropic {
-        out.extend_from_slice(b",\"type\":\"model\",\"display_name\":");
-        write_string(out, &model.name);
-        out.extend_from_slice(b",\"created_at\":\"");
-        window::write_iso(model.created, out);
-        out.extend_from_slice(b"\",\"lifecycle\":\"active\",\"max_input_tokens\":");
-        push_number(model.context, out);
-    }
-    out.push(b'}');
-}
-
-/// `GET /v1/quota`: specification section 2.3.
-pub(crate) fn quota(plan: &str, standing: &QuotaStatus, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"{\"object\":\"quota\",\"plan\":");
-    write_string(out, plan);
-    out.extend_from_slice(b",\"period\":{\"start\":\"");
-    window::write_date(standing.period_start, out);
-    out.extend_from_slice(b"\",\"renews\":\"");
-    window::write_date(standing.renews, out);
-    out.extend_from_slice(b"\"},\"tokens\":{\"used\":");
-    push_number(standing.used, out);
-    out.extend_from_slice(b",\"total\":");
-    push_number(standing.total, out);
-    out.extend_from_slice(b"},\"rate_limit\":{\"limit\":");
-    push_number(standing.limit, out);
-    out.extend_from_slice(b",\"remaining\":");
-    push_number(standing.remaining_requests, out);
-    out.extend_from_slice(b",\"reset_at\":\"");
-    window::write_iso(standing.reset_at, out);
-    out.extend_from_slice(b"\"}}");
 }
 
 /// The `date` header's value (RFC 9110 section 5.6.7), rendered once a second.

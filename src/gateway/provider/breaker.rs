@@ -4,8 +4,8 @@
 //! | state | event → next |
 //! |---|---|
 //! | closed | `breaker_failures` in a row, of more than one key where there are several → open |
-//! | open | `breaker_cooldown` passed, and a request chooses it → trial |
-//! | trial | success → closed; failure → open; no verdict → open, and the next request tries |
+//! | open | `breaker_cooldown` passed, and an attempt begins → trial |
+//! | trial | part of an answer → closed; failure → open; no verdict → open, and the next request tries |
 
 use crate::base::time::Mono;
 use crate::policy::catalog::Target;
@@ -45,6 +45,17 @@ pub(crate) struct TargetState<'a> {
     pub(crate) resting: bool,
 }
 
+/// Whose attempt has failed.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Failure {
+    /// The caller.
+    pub(crate) key: Option<KeyIx>,
+    /// There is more than one key that could have called.
+    pub(crate) many_keys: bool,
+    /// It was the attempt that tried a target after its rest.
+    pub(crate) trial: bool,
+}
+
 /// The state of every target that has been used.
 #[derive(Debug, Default)]
 pub(crate) struct Breakers {
@@ -65,10 +76,29 @@ impl Breakers {
             return (tried == 0).then(|| self.last_available(targets)).flatten();
         };
         let equal = |index: &usize| is_free(index) && targets[*index].priority == targets[best].priority;
-        let chosen = self.by_weight(targets, best, equal);
-        let entry = self.entry(&targets[chosen].label);
-        entry.trial = entry.rests_until.is_some();
-        Some(chosen)
+        Some(self.by_weight(targets, best, equal))
+    }
+
+    /// An attempt at a target begins. True if it is the one that tries a target that has rested: its owner says how it
+    /// went by [`Breakers::answered`], [`Breakers::succeeded`], [`Breakers::failed`] or [`Breakers::no_verdict`].
+    pub(crate) fn begin(&mut self, label: &Arc<str>, now: Mono) -> bool {
+        let entry = self.entry(label);
+        let tries = entry.rests_until.is_some_and(|until| until <= now) && !entry.trial;
+        entry.trial |= tries;
+        tries
+    }
+
+    /// Part of an answer has come from a target on trial: it is there for others again. Its failures are forgiven only
+    /// when the answer is whole.
+    pub(crate) fn answered(&mut self, label: &Arc<str>) {
+        let entry = self.entry(label);
+        entry.rests_until = None;
+        entry.trial = false;
+    }
+
+    /// Whether a target may be asked: it does not rest, and no other attempt tries it.
+    pub(crate) fn is_available(&mut self, label: &Arc<str>, now: Mono) -> bool {
+        self.entry(label).available(now)
     }
 
     /// Of targets that all rest, the one that came to rest last.
@@ -99,7 +129,7 @@ impl Breakers {
         chosen
     }
 
-    /// The target has answered, if only to say that the client was wrong.
+    /// The target has given a whole answer, if only to say that the client was wrong.
     pub(crate) fn succeeded(&mut self, label: &Arc<str>) {
         let entry = self.entry(label);
         entry.failures = 0;
@@ -109,28 +139,23 @@ impl Breakers {
         entry.trial = false;
     }
 
-    /// The target has failed by its own fault. `many_keys`: there is more than one key that could.
-    pub(crate) fn failed(
-        &mut self,
-        label: &Arc<str>,
-        key: Option<KeyIx>,
-        many_keys: bool,
-        limits: &UpstreamLimits,
-        now: Mono,
-    ) {
+    /// The target has failed by its own fault.
+    pub(crate) fn failed(&mut self, label: &Arc<str>, failure: Failure, limits: &UpstreamLimits, now: Mono) {
+        let Failure { key, many_keys, trial } = failure;
         let entry = self.entry(label);
+        entry.trial &= !trial;
         entry.total += 1;
         entry.failures = entry.failures.saturating_add(1);
         entry.several_keys |= entry.first_key.is_some() && entry.first_key != key;
         entry.first_key = entry.first_key.or(key);
         let enough = limits.breaker_failures > 0 && entry.failures >= limits.breaker_failures;
-        if std::mem::take(&mut entry.trial) || (enough && (entry.several_keys || !many_keys)) {
+        if trial || (enough && (entry.several_keys || !many_keys)) {
             entry.rests_until = Some(now.after(limits.breaker_cooldown));
         }
     }
 
-    /// An attempt ended without a verdict, since the client left: the next request may try.
-    pub(crate) fn undecided(&mut self, label: &Arc<str>) {
+    /// The attempt on trial ended without a verdict, since the client left: the next request may try.
+    pub(crate) fn no_verdict(&mut self, label: &Arc<str>) {
         self.entry(label).trial = false;
     }
 
@@ -183,7 +208,8 @@ mod tests {
 
     fn fail(breakers: &mut Breakers, target: &Target, keys: &[u32], many_keys: bool, now: Mono) {
         for key in keys {
-            breakers.failed(&target.label, Some(KeyIx(*key)), many_keys, &target.limits, now);
+            let failure = Failure { key: Some(KeyIx(*key)), many_keys, trial: false };
+            breakers.failed(&target.label, failure, &target.limits, now);
         }
     }
 
@@ -207,15 +233,23 @@ mod tests {
         let (targets, mut breakers) = ([target("a", 1, 1), target("b", 2, 1)], Breakers::default());
         fail(&mut breakers, &targets[0], &[1, 2], true, Mono(0));
         assert_eq!(breakers.choose(&targets, 0, Mono(99)), Some(1));
-        assert_eq!(breakers.choose(&targets, 0, Mono(100)), Some(0), "half-open: one tries");
+        let label = &targets[0].label;
+        assert_eq!(breakers.choose(&targets, 0, Mono(100)), Some(0), "half-open");
+        assert_eq!(breakers.choose(&targets, 0, Mono(100)), Some(0), "a request that is refused has tried nothing");
+        assert!(breakers.begin(label, Mono(100)), "one tries");
+        assert!(!breakers.begin(label, Mono(100)), "and no other at the same time");
         assert_eq!(breakers.choose(&targets, 0, Mono(100)), Some(1), "the others wait for its verdict");
-        breakers.failed(&targets[0].label, Some(KeyIx(1)), true, &targets[0].limits, Mono(101));
+        let failure = Failure { key: Some(KeyIx(1)), many_keys: true, trial: true };
+        breakers.failed(label, failure, &targets[0].limits, Mono(101));
         assert_eq!(breakers.choose(&targets, 0, Mono(200)), Some(1), "it rests again");
-        assert_eq!(breakers.choose(&targets, 0, Mono(201)), Some(0));
-        breakers.undecided(&targets[0].label);
+        assert!(breakers.begin(label, Mono(201)));
+        breakers.no_verdict(label);
         assert_eq!(breakers.choose(&targets, 0, Mono(202)), Some(0), "a trial without a verdict is made again");
-        breakers.succeeded(&targets[0].label);
-        assert_eq!(breakers.choose(&targets, 0, Mono(203)), Some(0));
+        assert!(breakers.begin(label, Mono(202)));
+        breakers.answered(label);
+        assert_eq!(breakers.choose(&targets, 0, Mono(203)), Some(0), "an answer that has begun is enough for others");
+        fail(&mut breakers, &targets[0], &[1], true, Mono(204));
+        assert_eq!(breakers.choose(&targets, 0, Mono(205)), Some(1), "an answer that breaks off has forgiven nothing");
     }
 
     #[test]
@@ -244,7 +278,7 @@ mod tests {
         assert_eq!(breakers.choose(&targets, 0, Mono(20)), Some(1), "a rests, b was there last");
         fail(&mut breakers, &targets[1], &[1], true, Mono(20));
         assert_eq!(breakers.choose(&targets, 0, Mono(99)), Some(1));
-        assert_eq!(breakers.choose(&targets, 0, Mono(100)), Some(0), "a has rested: one request tries it");
+        assert_eq!(breakers.choose(&targets, 0, Mono(100)), Some(0), "a has rested");
     }
 
     #[test]

@@ -1,48 +1,48 @@
 //! What is to be sent to one client: bytes as they are appended, and behind them, at times, one large buffer that is
-//! sent from where it lies, so that an answer of any size costs no copy. Called by `client` and `relay`.
+//! sent from where it lies, so that an answer of any size costs no copy. Called by `connection`.
 
 use crate::base::buf::{Buf, Pool};
 
 /// Unsent bytes, in order.
 #[derive(Debug, Default)]
-pub(crate) struct Outbox {
+pub(super) struct SendQueue {
     tx: Buf,
     /// Follows `tx`.
     bulk: Buf,
 }
 
-impl Outbox {
+impl SendQueue {
     /// The bytes to be written next; all of them, unless a large buffer follows.
-    pub(crate) fn bytes(&self) -> &[u8] {
+    pub(super) fn bytes(&self) -> &[u8] {
         if self.tx.is_empty() { self.bulk.bytes() } else { self.tx.bytes() }
     }
 
     /// Number of unsent bytes.
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.tx.len() + self.bulk.len()
     }
 
     /// True when everything has left.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.tx.is_empty() && self.bulk.is_empty()
     }
 
     /// Lets `write` append.
-    pub(crate) fn edit(&mut self, pool: &mut Pool, write: impl FnOnce(&mut Vec<u8>)) {
+    pub(super) fn edit(&mut self, pool: &mut Pool, write: impl FnOnce(&mut Vec<u8>)) {
         let last = if self.bulk.is_empty() { &mut self.tx } else { &mut self.bulk };
         last.edit(pool, write);
     }
 
     /// Appends a large buffer without a copy of it.
-    pub(crate) fn follow(&mut self, pool: &mut Pool, bulk: Buf) {
+    pub(super) fn follow(&mut self, pool: &mut Pool, bulk: Buf) {
         // What is left of an earlier one is little: more is appended only below the high-water mark.
         let mut earlier = std::mem::replace(&mut self.bulk, bulk);
         self.tx.push(pool, earlier.bytes());
         earlier.release(pool);
     }
 
-    /// The first `count` of [`Outbox::bytes`] have left.
-    pub(crate) fn consume(&mut self, pool: &mut Pool, count: usize) {
+    /// The first `count` of [`SendQueue::bytes`] have left.
+    pub(super) fn consume(&mut self, pool: &mut Pool, count: usize) {
         if self.tx.is_empty() {
             self.bulk.consume(pool, count);
         } else {
@@ -51,7 +51,7 @@ impl Outbox {
     }
 
     /// Drops everything and returns all storage.
-    pub(crate) fn release(&mut self, pool: &mut Pool) {
+    pub(super) fn release(&mut self, pool: &mut Pool) {
         self.tx.release(pool);
         self.bulk.release(pool);
     }
@@ -61,12 +61,12 @@ impl Outbox {
 mod tests {
     use super::*;
 
-    fn sent(outbox: &mut Outbox, pool: &mut Pool, most: usize) -> Vec<u8> {
+    fn sent(queue: &mut SendQueue, pool: &mut Pool, most: usize) -> Vec<u8> {
         let mut all = Vec::new();
-        while !outbox.is_empty() {
-            let count = outbox.bytes().len().min(most);
-            all.extend_from_slice(&outbox.bytes()[..count]);
-            outbox.consume(pool, count);
+        while !queue.is_empty() {
+            let count = queue.bytes().len().min(most);
+            all.extend_from_slice(&queue.bytes()[..count]);
+            queue.consume(pool, count);
         }
         all
     }
@@ -75,16 +75,16 @@ mod tests {
     fn bytes_leave_in_the_order_in_which_they_came_whatever_is_large() {
         let mut pool = Pool::new(1 << 20);
         for most in 1..20 {
-            let mut outbox = Outbox::default();
-            outbox.edit(&mut pool, |out| out.extend_from_slice(b"head "));
+            let mut queue = SendQueue::default();
+            queue.edit(&mut pool, |out| out.extend_from_slice(b"head "));
             for text in ["bulk one ", "bulk two "] {
                 let mut bulk = Buf::default();
                 bulk.push(&mut pool, text.as_bytes());
-                outbox.follow(&mut pool, bulk);
-                outbox.edit(&mut pool, |out| out.extend_from_slice(b"tail "));
+                queue.follow(&mut pool, bulk);
+                queue.edit(&mut pool, |out| out.extend_from_slice(b"tail "));
             }
-            assert_eq!(outbox.len(), 33);
-            assert_eq!(sent(&mut outbox, &mut pool, most), b"head bulk one tail bulk two tail ");
+            assert_eq!(queue.len(), 33);
+            assert_eq!(sent(&mut queue, &mut pool, most), b"head bulk one tail bulk two tail ");
             assert_eq!(pool.lent(), 0);
         }
     }

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 /// What a new connection meets.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Welcome {
+pub(crate) enum Verdict {
     /// It is let in.
     In,
     /// It is let in only to be told 503.
@@ -20,34 +20,34 @@ pub(crate) enum Welcome {
 /// The name of a peer's host: an IPv4 address, or the 64 bits of an IPv6 address that name its network, since whoever
 /// has one address there has them all.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Host(u64);
+pub(crate) struct PeerKey(u64);
 
-impl Host {
+impl PeerKey {
     /// The host of `ip`.
-    pub(crate) fn of(ip: IpAddr) -> Host {
+    pub(crate) fn of(ip: IpAddr) -> PeerKey {
         match ip.to_canonical() {
-            IpAddr::V4(ip) => Host(u64::from(u32::from(ip))),
-            IpAddr::V6(ip) => Host((u128::from(ip) >> 64) as u64),
+            IpAddr::V4(ip) => PeerKey(u64::from(u32::from(ip))),
+            IpAddr::V6(ip) => PeerKey((u128::from(ip) >> 64) as u64),
         }
     }
 }
 
 /// Connections open at the moment.
 #[derive(Debug)]
-pub(crate) struct Doors {
+pub(crate) struct ConnectionLimits {
     clients: usize,
     admin: usize,
     /// Clients by host.
-    hosts: HashMap<Host, usize, ahash::RandomState>,
+    hosts: HashMap<PeerKey, usize, ahash::RandomState>,
     /// Connections refused or told 503 since the start.
     pub(crate) turned_away: u64,
 }
 
-impl Doors {
+impl ConnectionLimits {
     /// None open. `seed` keeps strangers from choosing hosts that collide.
-    pub(crate) fn new(seed: u64) -> Doors {
+    pub(crate) fn new(seed: u64) -> ConnectionLimits {
         let hasher = ahash::RandomState::with_seeds(seed, !seed, seed.rotate_left(32), 0x646f_6f72);
-        Doors { clients: 0, admin: 0, hosts: HashMap::with_hasher(hasher), turned_away: 0 }
+        ConnectionLimits { clients: 0, admin: 0, hosts: HashMap::with_hasher(hasher), turned_away: 0 }
     }
 
     /// Open client connections, without those to the admin listener.
@@ -56,11 +56,11 @@ impl Doors {
     }
 
     /// Counts a new connection in, unless it is to stay out.
-    pub(crate) fn enter(&mut self, host: Host, admin: bool, bounds: &Server) -> Welcome {
+    pub(crate) fn enter(&mut self, host: PeerKey, admin: bool, bounds: &Server) -> Verdict {
         if admin {
             let room = self.admin < ADMIN_CONNECTIONS;
             self.admin += usize::from(room);
-            return if room { Welcome::In } else { self.away(Welcome::Out) };
+            return if room { Verdict::In } else { self.away(Verdict::Out) };
         }
         let held = self.hosts.get(&host).copied().unwrap_or(0);
         let share = match bounds.max_connections_per_ip {
@@ -68,23 +68,23 @@ impl Doors {
             share => share,
         };
         if self.clients >= bounds.max_connections + RESERVE_CONNECTIONS || held >= share + RESERVE_PER_HOST {
-            return self.away(Welcome::Out);
+            return self.away(Verdict::Out);
         }
         self.clients += 1;
         *self.hosts.entry(host).or_insert(0) += 1;
         if self.clients > bounds.max_connections || held >= share {
-            return self.away(Welcome::Crowded);
+            return self.away(Verdict::Crowded);
         }
-        Welcome::In
+        Verdict::In
     }
 
-    fn away(&mut self, welcome: Welcome) -> Welcome {
+    fn away(&mut self, welcome: Verdict) -> Verdict {
         self.turned_away += 1;
         welcome
     }
 
     /// Counts a connection out that was let in, crowded or not.
-    pub(crate) fn leave(&mut self, host: Host, admin: bool) {
+    pub(crate) fn leave(&mut self, host: PeerKey, admin: bool) {
         if admin {
             self.admin -= 1;
             return;
@@ -103,8 +103,8 @@ impl Doors {
 mod tests {
     use super::*;
 
-    fn host(text: &str) -> Host {
-        Host::of(text.parse().unwrap())
+    fn host(text: &str) -> PeerKey {
+        PeerKey::of(text.parse().unwrap())
     }
 
     #[test]
@@ -117,26 +117,26 @@ mod tests {
     #[test]
     fn one_host_gets_its_share_then_a_few_words_then_nothing_and_others_do_not_feel_it() {
         let bounds = Server { max_connections: 100, max_connections_per_ip: 2, ..Server::default() };
-        let (mut doors, a, b) = (Doors::new(1), host("10.0.0.1"), host("10.0.0.2"));
-        let met: Vec<Welcome> = (0..2 + RESERVE_PER_HOST).map(|_| doors.enter(a, false, &bounds)).collect();
-        assert!(met[..2].iter().all(|welcome| *welcome == Welcome::In));
-        assert!(met[2..].iter().all(|welcome| *welcome == Welcome::Crowded));
-        assert_eq!(doors.enter(a, false, &bounds), Welcome::Out);
-        assert_eq!(doors.enter(b, false, &bounds), Welcome::In);
-        met.iter().for_each(|_| doors.leave(a, false));
-        assert_eq!(doors.enter(a, false, &bounds), Welcome::In);
-        doors.leave(a, false);
-        doors.leave(b, false);
-        assert!(doors.hosts.is_empty());
+        let (mut limits, a, b) = (ConnectionLimits::new(1), host("10.0.0.1"), host("10.0.0.2"));
+        let met: Vec<Verdict> = (0..2 + RESERVE_PER_HOST).map(|_| limits.enter(a, false, &bounds)).collect();
+        assert!(met[..2].iter().all(|welcome| *welcome == Verdict::In));
+        assert!(met[2..].iter().all(|welcome| *welcome == Verdict::Crowded));
+        assert_eq!(limits.enter(a, false, &bounds), Verdict::Out);
+        assert_eq!(limits.enter(b, false, &bounds), Verdict::In);
+        met.iter().for_each(|_| limits.leave(a, false));
+        assert_eq!(limits.enter(a, false, &bounds), Verdict::In);
+        limits.leave(a, false);
+        limits.leave(b, false);
+        assert!(limits.hosts.is_empty());
     }
 
     #[test]
     fn a_full_house_still_answers_about_its_health() {
         let bounds = Server { max_connections: 1, ..Server::default() };
-        let (mut doors, a) = (Doors::new(1), host("10.0.0.1"));
-        let met: Vec<Welcome> = (0..RESERVE_CONNECTIONS + 2).map(|_| doors.enter(a, false, &bounds)).collect();
-        assert_eq!((met[0], met[1], met[met.len() - 1]), (Welcome::In, Welcome::Crowded, Welcome::Out));
-        assert_eq!(doors.enter(a, true, &bounds), Welcome::In);
-        assert_eq!(doors.turned_away, RESERVE_CONNECTIONS as u64 + 1);
+        let (mut limits, a) = (ConnectionLimits::new(1), host("10.0.0.1"));
+        let met: Vec<Verdict> = (0..RESERVE_CONNECTIONS + 2).map(|_| limits.enter(a, false, &bounds)).collect();
+        assert_eq!((met[0], met[1], met[met.len() - 1]), (Verdict::In, Verdict::Crowded, Verdict::Out));
+        assert_eq!(limits.enter(a, true, &bounds), Verdict::In);
+        assert_eq!(limits.turned_away, RESERVE_CONNECTIONS as u64 + 1);
     }
 }

@@ -2,12 +2,6 @@
 //! answer, and what it may send. Off unless `cors_origins` names someone. A preflight is answered before
 //! authentication, since browsers send none with it, and tells nothing that a page could not know.
 
-use super::Gateway;
-use super::answers::Extent;
-use super::exchange::Exchange;
-use super::respond::Opening;
-use crate::base::time::Now;
-use crate::policy::usage::Usage;
 use crate::wire::head::{Field, Method, RequestHead, values};
 use std::sync::Arc;
 
@@ -19,7 +13,7 @@ x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, x-ratelimit-reset"
 
 /// What the answer to one request says to a browser.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Grant {
+pub(crate) enum CorsPolicy {
     /// CORS is off.
     #[default]
     Off,
@@ -31,28 +25,28 @@ pub(crate) enum Grant {
     Origin(Arc<str>),
 }
 
-impl Grant {
+impl CorsPolicy {
     /// What is granted to a request whose `origin` header has this value (empty: it has none).
-    pub(crate) fn of(origins: &[Arc<str>], origin: &[u8]) -> Grant {
+    pub(crate) fn of(origins: &[Arc<str>], origin: &[u8]) -> CorsPolicy {
         if origins.is_empty() {
-            return Grant::Off;
+            return CorsPolicy::Off;
         }
         if origins.iter().any(|known| &**known == "*") {
-            return Grant::Everyone;
+            return CorsPolicy::Everyone;
         }
         // Browsers send origins in lower case without a default port; a byte comparison is the standard's own.
         let known = origins.iter().find(|known| known.as_bytes() == origin);
-        known.map_or(Grant::Refused, |known| Grant::Origin(known.clone()))
+        known.map_or(CorsPolicy::Refused, |known| CorsPolicy::Origin(known.clone()))
     }
 
     /// Appends the fields of an ordinary answer.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         match self {
-            Grant::Off => return,
+            CorsPolicy::Off => return,
             // What is answered depends on the origin, also where none was sent: caches must know.
-            Grant::Refused => return out.extend_from_slice(b"\r\nvary: origin"),
-            Grant::Everyone => out.extend_from_slice(b"\r\naccess-control-allow-origin: *"),
-            Grant::Origin(origin) => {
+            CorsPolicy::Refused => return out.extend_from_slice(b"\r\nvary: origin"),
+            CorsPolicy::Everyone => out.extend_from_slice(b"\r\naccess-control-allow-origin: *"),
+            CorsPolicy::Origin(origin) => {
                 out.extend_from_slice(b"\r\nvary: origin\r\naccess-control-allow-origin: ");
                 out.extend_from_slice(origin.as_bytes());
             }
@@ -70,7 +64,7 @@ pub(crate) fn is_preflight(head: &RequestHead, origins: &[Arc<str>]) -> bool {
 
 /// Appends what a page may send: our methods, and the headers that were asked for, whatever they are. A fixed list
 /// would break on the headers that SDKs invent.
-fn write_permission(client_head: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn write_permission(client_head: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\naccess-control-allow-methods: GET, POST, OPTIONS\r\naccess-control-max-age: ");
     out.extend_from_slice(MAX_AGE);
     let mut first = true;
@@ -89,52 +83,33 @@ fn is_name(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(tchar)
 }
 
-impl Gateway {
-    /// Answers a preflight: 204, whether or not the origin is known; a browser goes by the fields.
-    pub(crate) fn answer_preflight(&mut self, mut ex: Exchange, now: Now) {
-        let cid = ex.client;
-        self.settle(&mut ex, Usage::default());
-        let mut more = std::mem::take(&mut self.scratch);
-        more.clear();
-        if let Some(client) = self.clients.get(cid).filter(|_| ex.grant != Grant::Refused) {
-            write_permission(client.inbound.message().0, &mut more);
-        }
-        let next = self.next_after(cid, ex.head, false);
-        let opening = Opening { status: 204, extent: Extent::None, content_type: "", refusal: None, next };
-        self.write_head_with(&ex.face(), &opening, &more, now);
-        self.scratch = more;
-        self.conclude(ex, 204, now);
-        self.move_on(cid, next, now);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn written(grant: &Grant) -> String {
+    fn written(policy: &CorsPolicy) -> String {
         let mut out = Vec::new();
-        grant.write(&mut out);
+        policy.write(&mut out);
         String::from_utf8(out).unwrap()
     }
 
     #[test]
     fn only_the_origins_that_are_named_may_read() {
         let named: Vec<Arc<str>> = vec!["https://a.example".into(), "https://b.example".into()];
-        assert_eq!(Grant::of(&[], b"https://a.example"), Grant::Off);
-        assert_eq!(Grant::of(&named, b"https://b.example"), Grant::Origin(named[1].clone()));
+        assert_eq!(CorsPolicy::of(&[], b"https://a.example"), CorsPolicy::Off);
+        assert_eq!(CorsPolicy::of(&named, b"https://b.example"), CorsPolicy::Origin(named[1].clone()));
         for other in [&b"https://c.example"[..], b"https://a.example.evil", b"http://a.example", b"null", b""] {
-            assert_eq!(Grant::of(&named, other), Grant::Refused);
+            assert_eq!(CorsPolicy::of(&named, other), CorsPolicy::Refused);
         }
-        assert_eq!(Grant::of(&["*".into()], b"https://c.example"), Grant::Everyone);
+        assert_eq!(CorsPolicy::of(&["*".into()], b"https://c.example"), CorsPolicy::Everyone);
     }
 
     #[test]
     fn an_answer_that_depends_on_the_origin_says_so() {
-        assert_eq!(written(&Grant::Off), "");
-        assert_eq!(written(&Grant::Refused), "\r\nvary: origin");
-        assert!(!written(&Grant::Everyone).contains("vary"));
-        let named = written(&Grant::Origin("https://a.example".into()));
+        assert_eq!(written(&CorsPolicy::Off), "");
+        assert_eq!(written(&CorsPolicy::Refused), "\r\nvary: origin");
+        assert!(!written(&CorsPolicy::Everyone).contains("vary"));
+        let named = written(&CorsPolicy::Origin("https://a.example".into()));
         assert!(named.contains("\r\nvary: origin\r\naccess-control-allow-origin: https://a.example\r\n"));
     }
 

@@ -1,9 +1,9 @@
-//! Whether a request may pass: first on its head alone, then on its body. A straight line of checks in the order of
-//! contract section 1; the first that fails answers. Looks and says; the caller acts.
+//! Whether a request may pass on its head alone: a straight line of checks in the order of contract section 1; the
+//! first that fails answers. Looks and says; the caller acts.
 
-use super::cors::is_preflight;
+use crate::gateway::client::cors::is_preflight;
+use crate::gateway::cx::{KeyPlans, Setup};
 use crate::base::time::Unix;
-use crate::policy::config::Config;
 use crate::policy::keys::{KeyIx, Keys};
 use crate::policy::meter::Meter;
 use crate::policy::refusal::Refusal;
@@ -65,9 +65,10 @@ pub(crate) struct Readiness {
     pub(crate) store: bool,
 }
 
-/// What the judges may look at.
-pub(crate) struct Court<'a> {
-    pub(crate) config: &'a Config,
+/// What may be looked at to authorize a request.
+pub(crate) struct AuthContext<'a> {
+    pub(crate) setup: &'a Setup,
+    pub(crate) plans: &'a KeyPlans,
     pub(crate) keys: &'a mut Keys,
     pub(crate) meter: &'a mut Meter,
     /// A shared ledger admits: what others may give back at any moment refuses nothing here.
@@ -78,7 +79,7 @@ pub(crate) struct Court<'a> {
 
 /// What a head was found to be, as far as the checks came.
 #[derive(Debug, Default)]
-pub(crate) struct Finding {
+pub(crate) struct Identified {
     /// The endpoint, once known; its shape is the shape of an error.
     pub(crate) endpoint: Option<Endpoint>,
     /// Nothing is there, but it would lie below `/v1/messages`: whoever asks speaks that shape.
@@ -87,7 +88,7 @@ pub(crate) struct Finding {
     pub(crate) key: Option<KeyIx>,
 }
 
-impl Finding {
+impl Identified {
     /// The shape in which an error is told.
     pub(crate) fn shape(&self) -> Option<Dialect> {
         match self.endpoint {
@@ -99,43 +100,43 @@ impl Finding {
     }
 }
 
-/// Judges a head. `finding` says, also on refusal, what is known of the request by then.
-pub(crate) fn judge_head(
+/// Whether a request may pass on its head alone. `found` says, also on refusal, what is known of it by then.
+pub(crate) fn authorize(
     head: &RequestHead,
     bytes: &[u8],
-    court: &mut Court<'_>,
-    finding: &mut Finding,
+    context: &mut AuthContext<'_>,
+    found: &mut Identified,
 ) -> Result<Endpoint, Refusal> {
-    if is_preflight(head, &court.config.server.cors_origins) {
-        finding.endpoint = Some(Endpoint::Preflight);
+    if is_preflight(head, &context.setup.config.server.cors_origins) {
+        found.endpoint = Some(Endpoint::Preflight);
         return Ok(Endpoint::Preflight);
     }
     let path = trim_slash(head.path.of(bytes));
     if path == b"/" || path.is_empty() {
-        finding.endpoint = Some(Endpoint::Root);
+        found.endpoint = Some(Endpoint::Root);
         return method_allowed(head, Endpoint::Root);
     }
     let Some(inside) = path.strip_prefix(b"/v1").filter(|rest| rest.is_empty() || rest[0] == b'/') else {
         return Err(Refusal::no_path());
     };
-    let found = endpoint_of(inside, head, bytes);
-    finding.endpoint = found;
-    finding.below_messages = found.is_none() && inside.starts_with(b"/messages/");
-    let key = authenticate(head, bytes, found, court)?;
-    finding.key = Some(key);
-    let endpoint = found.ok_or_else(Refusal::no_path)?;
+    let asked = endpoint_of(inside, head, bytes);
+    found.endpoint = asked;
+    found.below_messages = asked.is_none() && inside.starts_with(b"/messages/");
+    let key = authenticate(head, bytes, asked, context)?;
+    found.key = Some(key);
+    let endpoint = asked.ok_or_else(Refusal::no_path)?;
     method_allowed(head, endpoint)?;
-    scope_allows(endpoint, key, court)?;
-    ready(court)?;
+    scope_allows(endpoint, key, context)?;
+    ready(context)?;
     if matches!(endpoint, Endpoint::Generate(_) | Endpoint::CountTokens) {
-        content_fits(head, bytes, endpoint, court.config.server.max_body)?;
+        content_fits(head, bytes, endpoint, context.setup.config.server.max_body)?;
     }
     if let Endpoint::Generate(_) | Endpoint::CountTokens = endpoint {
-        let plan = court.config.plan(&court.keys.record(key).plan).ok_or_else(Refusal::no_plan)?;
+        let plan = context.plans.of(key, context.setup).ok_or_else(Refusal::no_plan)?;
         // A count takes no place and reserves nothing: what is settled alone can stand against it.
-        let spent = match court.shared || endpoint == Endpoint::CountTokens {
-            true => court.meter.spent_settled(key, plan, court.now),
-            false => court.meter.spent(key, plan, court.now),
+        let spent = match context.shared || endpoint == Endpoint::CountTokens {
+            true => context.meter.spent_settled(key, plan, context.now),
+            false => context.meter.spent(key, plan, context.now),
         };
         spent.map_err(|limit| Refusal::limit(&limit))?;
     }
@@ -181,12 +182,12 @@ fn authenticate(
     head: &RequestHead,
     bytes: &[u8],
     endpoint: Option<Endpoint>,
-    court: &mut Court<'_>,
+    context: &mut AuthContext<'_>,
 ) -> Result<KeyIx, Refusal> {
     let bearer = bearer_token(head.field(Field::Authorization).of(bytes));
     let takes_api_key = !matches!(endpoint, Some(Endpoint::Generate(Dialect::Chat) | Endpoint::Quota));
     let api_key = if takes_api_key { head.field(Field::XApiKey).of(bytes).trim_ascii() } else { b"" };
-    let prefix = court.config.server.key_prefix.as_str();
+    let prefix = context.setup.config.server.key_prefix.as_str();
     let ours = |token: &[u8]| token.starts_with(prefix.as_bytes());
     let presented = match (bearer.is_empty(), api_key.is_empty()) {
         (true, true) => return Err(Refusal::no_key()),
@@ -195,7 +196,7 @@ fn authenticate(
         (false, false) if !ours(bearer) && ours(api_key) => api_key,
         (false, false) => bearer,
     };
-    court.keys.identify(presented, prefix, court.now).ok_or_else(Refusal::bad_key)
+    context.keys.identify(presented, prefix, context.now).ok_or_else(Refusal::bad_key)
 }
 
 /// The token of an `authorization` header; empty if it has none.
@@ -206,8 +207,8 @@ pub(crate) fn bearer_token(value: &[u8]) -> &[u8] {
     }
 }
 
-fn scope_allows(endpoint: Endpoint, key: KeyIx, court: &Court<'_>) -> Result<(), Refusal> {
-    let scope = &court.keys.record(key).scope;
+fn scope_allows(endpoint: Endpoint, key: KeyIx, context: &AuthContext<'_>) -> Result<(), Refusal> {
+    let scope = &context.keys.record(key).scope;
     let allowed = match endpoint {
         Endpoint::Root | Endpoint::Preflight => true,
         Endpoint::Generate(Dialect::Chat) => scope.chat,
@@ -218,17 +219,17 @@ fn scope_allows(endpoint: Endpoint, key: KeyIx, court: &Court<'_>) -> Result<(),
     if allowed { Ok(()) } else { Err(Refusal::endpoint_scope(endpoint.name())) }
 }
 
-fn ready(court: &Court<'_>) -> Result<(), Refusal> {
-    if court.ready.drained {
+fn ready(context: &AuthContext<'_>) -> Result<(), Refusal> {
+    if context.ready.drained {
         return Err(Refusal::draining());
     }
-    if court.ready.crowded {
+    if context.ready.crowded {
         return Err(Refusal::no_connections());
     }
-    if !court.ready.buffers {
+    if !context.ready.buffers {
         return Err(Refusal::no_buffers());
     }
-    if !court.ready.store {
+    if !context.ready.store {
         return Err(Refusal::store());
     }
     Ok(())

@@ -1,22 +1,21 @@
-//! Idle upstream connections, per provider. Last in, first out: the warmest one is taken, the others age out.
+//! Idle connections, per provider. Last in, first out: the warmest one is taken, the others age out.
 
-use super::upstream::Upstream;
-use crate::base::slots::Id;
+use crate::gateway::ids::ProviderId;
 
 /// Idle connections by provider index.
 #[derive(Debug, Default)]
 pub(crate) struct Idle {
-    by_provider: Vec<Vec<Id<Upstream>>>,
+    by_provider: Vec<Vec<ProviderId>>,
 }
 
 impl Idle {
     /// The connection used last, if there is one.
-    pub(crate) fn take(&mut self, provider: usize) -> Option<Id<Upstream>> {
+    pub(crate) fn take(&mut self, provider: usize) -> Option<ProviderId> {
         self.by_provider.get_mut(provider)?.pop()
     }
 
     /// Keeps a connection. Answers the oldest one, to be closed, when that makes more than `max`.
-    pub(crate) fn put(&mut self, provider: usize, id: Id<Upstream>, max: usize) -> Option<Id<Upstream>> {
+    pub(crate) fn put(&mut self, provider: usize, id: ProviderId, max: usize) -> Option<ProviderId> {
         if self.by_provider.len() <= provider {
             self.by_provider.resize_with(provider + 1, Vec::new);
         }
@@ -26,14 +25,14 @@ impl Idle {
     }
 
     /// Forgets a connection that has closed.
-    pub(crate) fn forget(&mut self, provider: usize, id: Id<Upstream>) {
+    pub(crate) fn forget(&mut self, provider: usize, id: ProviderId) {
         if let Some(list) = self.by_provider.get_mut(provider) {
             list.retain(|other| *other != id);
         }
     }
 
     /// All idle connections, taken out.
-    pub(crate) fn drain(&mut self) -> Vec<Id<Upstream>> {
+    pub(crate) fn drain(&mut self) -> Vec<ProviderId> {
         self.by_provider.iter_mut().flat_map(std::mem::take).collect()
     }
 
@@ -50,7 +49,7 @@ mod tests {
     #[test]
     fn the_last_one_in_is_the_first_out_and_the_oldest_makes_room() {
         let mut idle = Idle::default();
-        let id = |slot| Id::new(slot, 0);
+        let id = |slot| ProviderId::new(slot, 0);
         assert_eq!(idle.put(1, id(1), 2), None);
         assert_eq!(idle.put(1, id(2), 2), None);
         assert_eq!(idle.put(1, id(3), 2), Some(id(1)));

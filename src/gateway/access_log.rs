@@ -1,0 +1,127 @@
+//! The log: one JSON line per request and one for everything that happens to the gateway itself. Never content, never a
+//! secret: a line holds ids, names of our own configuration, numbers, and the client's own request id in printable form.
+
+use super::cx::Cx;
+use super::metrics::Timed;
+use crate::base::text::push_number;
+use crate::base::time::{Mono, Unix};
+use crate::policy::keys::KeyId;
+use crate::policy::refusal::RefusalKind;
+use crate::policy::usage::Usage;
+use crate::policy::window;
+use crate::wire::json::write_string;
+
+/// What is said of a request.
+pub(crate) struct Line<'a> {
+    pub(crate) id: &'a str,
+    pub(crate) endpoint: &'static str,
+    pub(crate) key: Option<KeyId>,
+    pub(crate) model: Option<&'a str>,
+    /// The last target tried, and how many were.
+    pub(crate) target: Option<(&'a str, u32)>,
+    pub(crate) stream: bool,
+    pub(crate) status: u16,
+    /// Type of the error that was told.
+    pub(crate) error: Option<RefusalKind>,
+    /// What was charged.
+    pub(crate) usage: Option<Usage>,
+    /// The phases: from when to when, `NEVER` where that has not come.
+    pub(crate) times: [(Timed, Mono, Mono); 5],
+    pub(crate) client_request_id: &'a [u8],
+}
+
+impl Line<'_> {
+    /// Appends the line.
+    pub(crate) fn write(&self, now: Unix, out: &mut Vec<u8>) {
+        open(now, out);
+        word(out, ",\"id\":\"", self.id);
+        word(out, "\",\"endpoint\":\"", self.endpoint);
+        out.push(b'"');
+        if let Some(key) = &self.key {
+            word(out, ",\"key\":\"", key.as_str());
+            out.push(b'"');
+        }
+        if let Some(model) = self.model {
+            out.extend_from_slice(b",\"model\":");
+            write_string(out, model);
+        }
+        if let Some((target, attempts)) = self.target {
+            out.extend_from_slice(b",\"target\":");
+            write_string(out, target);
+            number(out, ",\"attempts\":", u64::from(attempts));
+            word(out, ",\"stream\":", if self.stream { "true" } else { "false" });
+        }
+        number(out, ",\"status\":", u64::from(self.status));
+        if let Some(error) = self.error {
+            word(out, ",\"error\":\"", error.as_str());
+            out.push(b'"');
+        }
+        if let Some(usage) = &self.usage {
+            write_usage(usage, out);
+        }
+        self.write_times(out);
+        if !self.client_request_id.is_empty() {
+            out.extend_from_slice(b",\"client_request_id\":\"");
+            out.extend_from_slice(self.client_request_id);
+            out.push(b'"');
+        }
+        out.extend_from_slice(b"}\n");
+    }
+
+    /// Microseconds per phase, the whole first; a phase that was not reached is left out.
+    fn write_times(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b",\"us\":{");
+        let mut first = true;
+        let [rest @ .., total] = &self.times;
+        for (timed, from, to) in [total].into_iter().chain(rest) {
+            if *from == Mono::NEVER || *to == Mono::NEVER {
+                continue;
+            }
+            out.extend_from_slice(if first { b"\"" } else { b",\"" });
+            out.extend_from_slice(timed.name().as_bytes());
+            number(out, "\":", to.micros_since(*from));
+            first = false;
+        }
+        out.push(b'}');
+    }
+}
+
+/// Begins a line.
+fn open(now: Unix, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"time\":\"");
+    window::write_iso(now, out);
+    out.push(b'"');
+}
+
+/// Appends `name` and a text of ours that needs no escapes.
+fn word(out: &mut Vec<u8>, name: &str, value: &str) {
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(value.as_bytes());
+}
+
+/// Appends `name` and a number.
+fn number(out: &mut Vec<u8>, name: &str, value: u64) {
+    out.extend_from_slice(name.as_bytes());
+    push_number(out, value);
+}
+
+fn write_usage(usage: &Usage, out: &mut Vec<u8>) {
+    number(out, ",\"input\":", usage.uncached_in);
+    number(out, ",\"cache_read\":", usage.cache_read);
+    number(out, ",\"cache_write\":", usage.cache_write);
+    number(out, ",\"output\":", usage.out);
+    word(out, ",\"source\":\"", usage.source.as_str());
+    out.push(b'"');
+}
+
+impl Cx {
+    /// One line about the gateway itself. `write` appends members, each with a comma before it.
+    pub(crate) fn log_event(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let now = self.now.unix;
+        self.orders.log(|out| {
+            open(now, out);
+            write(out);
+            out.extend_from_slice(b"}\n");
+        });
+    }
+}

@@ -1,0 +1,496 @@
+//! One client connection: its reading side (head, body, what is dropped), its unsent bytes, its deadlines. Decides when
+//! a message begins and ends; it is told things by `drive` and says what follows. Must never know what a request means.
+//!
+//! | phase | event → next |
+//! |---|---|
+//! | Head | complete → Body or, answered at once, Head, Discard, Linger or Closing; idle, late or broken → Closing |
+//! | Body | complete → Busy; refused → Head, Discard, Linger or Closing; late → refused |
+//! | Busy | answered → Head, Linger or Closing |
+//! | Discard | all of the body dropped → Head; late → Closing |
+//! | Linger | all dropped, late or the client's end → Closing |
+//! | Closing | everything written → gone |
+
+use super::limits::PeerKey;
+use super::send_queue::SendQueue;
+use crate::base::buf::{Buf, Pool};
+use crate::base::limits::{DRAIN_BODY_MAX, HIGH_WATER, LINGER, LINGER_BYTES_MAX, PIPELINE_BYTES_MAX};
+use crate::base::seam::{Ending, Shut};
+use crate::base::time::Mono;
+use crate::base::timers::Alarm;
+use crate::gateway::ids::ExchangeId;
+use crate::policy::config::Server;
+use crate::wire::head::{Expect, Field, Framing, HeadError, Method, RequestHead};
+use crate::wire::inbound::{BodyRefusal, Inbound, Lent, PushError};
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+/// What bytes, a deadline or the end of an answer have led to.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// The head of the next request is complete.
+    Head(RequestHead),
+    /// What came is no head.
+    BadHead(HeadError),
+    /// A head has been begun and does not come.
+    SlowHead,
+    /// More of a body has come.
+    Body {
+        /// The last of it.
+        complete: bool,
+    },
+    /// The body cannot be taken.
+    BadBody(BodyRefusal),
+    /// A body does not come.
+    SlowBody,
+    /// The connection is of no further use, whatever hangs on it.
+    Lost,
+    /// Nothing is left to be written or read.
+    Done(Shut),
+    /// Everything has been written, and the rest of what comes is dropped: the client may be told that nothing follows.
+    Finished,
+    /// So much has been written that its source may go on.
+    Drained,
+}
+
+/// Where the reading side of a client connection stands.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Phase {
+    /// Between messages, or inside a head.
+    Head,
+    /// A head has passed; its body is arriving.
+    Body,
+    /// A whole request is being answered.
+    Busy,
+    /// An answer has been given without its request's body; that body is read and dropped.
+    Discard,
+    /// As `Discard`, but the connection ends with it: read and drop for a while, so that the answer is not reset.
+    Linger(Remainder),
+    /// Nothing more is read; the connection closes when everything is written.
+    Closing,
+}
+
+/// What is still read of a connection that ends.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Remainder {
+    /// The rest of a body, so many bytes; with the last of them it closes.
+    Body(u32),
+    /// Bytes of any kind; beyond so many it is cut.
+    Unknown(u32),
+}
+
+impl Remainder {
+    fn take(&mut self, bytes: usize) {
+        let (Remainder::Body(left) | Remainder::Unknown(left)) = self;
+        *left = left.saturating_sub(u32::try_from(bytes).unwrap_or(u32::MAX));
+    }
+}
+
+/// What becomes of a connection after an answer.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum AfterResponse {
+    /// Another message may come.
+    KeepAlive,
+    /// Another message may come after the rest of this one's body has been dropped.
+    Discard,
+    /// It closes.
+    Close,
+    /// It closes after what still comes has been dropped for a while.
+    Linger(Remainder),
+}
+
+impl AfterResponse {
+    /// Whether the answer may say that the connection lives on.
+    pub(crate) fn keeps_alive(self) -> bool {
+        matches!(self, AfterResponse::KeepAlive | AfterResponse::Discard)
+    }
+}
+
+/// What a head says that is still asked for when its answer is given.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct RequestMeta {
+    pub(crate) method: Method,
+    pub(crate) http11: bool,
+    pub(crate) keep_alive: bool,
+    /// No byte of a body follows.
+    pub(crate) bodiless: bool,
+    /// Bytes of a body so short that, unwanted, it costs less to read and drop it than another connection.
+    pub(crate) short: Option<NonZeroU32>,
+    /// The client speaks as Anthropic's do.
+    pub(crate) anthropic: bool,
+}
+
+impl RequestMeta {
+    /// Of a request's head.
+    pub(crate) fn of(head: &RequestHead) -> RequestMeta {
+        let short = match head.framing {
+            Framing::Length(length) if length <= DRAIN_BODY_MAX && head.expect == Expect::None => {
+                NonZeroU32::new(length as u32)
+            }
+            _ => None,
+        };
+        RequestMeta {
+            method: head.method,
+            http11: head.http11,
+            keep_alive: head.keep_alive,
+            bodiless: matches!(head.framing, Framing::None | Framing::Length(0)),
+            short,
+            anthropic: !head.field(Field::AnthropicVersion).is_empty(),
+        }
+    }
+}
+
+/// A client connection. Idle, it holds no storage.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    inbound: Inbound,
+    queue: SendQueue,
+    phase: Phase,
+    /// The request in hand.
+    pub(crate) exchange: Option<ExchangeId>,
+    pub(crate) alarm: Alarm,
+    /// When the reading side is late.
+    wait: Mono,
+    /// When the client has read nothing for too long.
+    stall: Mono,
+    /// Part of a head has come.
+    reading: bool,
+    /// It came by the admin listener.
+    pub(crate) admin: bool,
+    pub(crate) peer: PeerKey,
+    /// It lies beyond a bound on connections, and is there to be told so.
+    pub(crate) crowded: bool,
+    /// The next answer is the last.
+    last: bool,
+}
+
+impl Connection {
+    /// A connection that was just accepted; its first head is due at `by`.
+    pub(crate) fn new(peer: PeerKey, admin: bool, crowded: bool, by: Mono) -> Connection {
+        Connection {
+            inbound: Inbound::default(),
+            queue: SendQueue::default(),
+            phase: Phase::Head,
+            exchange: None,
+            alarm: Alarm::default(),
+            wait: by,
+            stall: Mono::NEVER,
+            reading: false,
+            admin,
+            peer,
+            crowded,
+            last: false,
+        }
+    }
+
+    /// Its earliest deadline, without those of its exchange.
+    pub(crate) fn due(&self) -> Mono {
+        self.wait.min(self.stall)
+    }
+
+    /// Between two messages, with nothing received and nothing to be sent.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.phase == Phase::Head && !self.reading && self.queue.is_empty()
+    }
+
+    /// A request may still be on its way to being admitted: its head or body is arriving, or may.
+    pub(crate) fn is_arriving(&self) -> bool {
+        matches!(self.phase, Phase::Head | Phase::Body | Phase::Discard)
+    }
+
+    /// Its unsent bytes are so many that their source has to wait.
+    pub(crate) fn is_full(&self) -> bool {
+        self.queue.len() > HIGH_WATER
+    }
+
+    /// Everything has been written.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Bytes to be written next.
+    pub(crate) fn unsent(&self) -> &[u8] {
+        self.queue.bytes()
+    }
+
+    /// Head and payload of the message in hand.
+    pub(crate) fn message(&self) -> (&[u8], &[u8]) {
+        self.inbound.message()
+    }
+
+    /// Bytes of storage behind the head of the message in hand.
+    pub(crate) fn payload_storage(&self) -> usize {
+        self.inbound.payload_storage()
+    }
+
+    /// Takes bytes as they came; [`Connection::next`] says what they have led to.
+    pub(crate) fn push(&mut self, data: &[u8], pool: &mut Pool) -> Option<Event> {
+        match &mut self.phase {
+            Phase::Closing => None,
+            Phase::Linger(remainder) => {
+                remainder.take(data.len());
+                match remainder {
+                    Remainder::Body(0) => self.close_when_written(pool),
+                    Remainder::Unknown(0) => Some(Event::Done(Shut::Abort)),
+                    _ => None,
+                }
+            }
+            _ => match self.inbound.push(pool, data) {
+                Ok(()) => None,
+                Err(PushError::Body(refusal)) => Some(Event::BadBody(refusal)),
+                Err(PushError::Overflow) => Some(Event::Lost),
+            },
+        }
+    }
+
+    /// What is to be done next with what has come. To be called until it says nothing, but after a body that is not
+    /// complete: nothing more can be said before more has come.
+    pub(crate) fn next(&mut self, server: &Server, pool: &mut Pool, now: Mono) -> Option<Event> {
+        if self.phase == Phase::Discard {
+            self.wait = now.after(server.body_timeout);
+            if !self.inbound.discarded() {
+                return None;
+            }
+            self.await_head(server.keepalive_timeout, pool, now);
+        }
+        match self.phase {
+            Phase::Head if self.is_full() => None,
+            Phase::Head => match self.inbound.head(pool, server.max_header) {
+                Ok(Some(head)) => {
+                    self.wait = Mono::NEVER;
+                    Some(Event::Head(head))
+                }
+                Ok(None) => {
+                    if !self.reading && self.inbound.has_pending() {
+                        self.reading = true;
+                        self.wait = now.after(server.header_timeout);
+                    }
+                    None
+                }
+                Err(error) => Some(Event::BadHead(error)),
+            },
+            Phase::Body => {
+                let (_, complete) = self.inbound.body_progress();
+                self.wait = now.after(server.body_timeout);
+                Some(Event::Body { complete })
+            }
+            Phase::Busy | Phase::Discard | Phase::Linger(_) | Phase::Closing => None,
+        }
+    }
+
+    /// The head has passed, and `exchange` waits for the body.
+    pub(crate) fn begin_body(
+        &mut self,
+        exchange: ExchangeId,
+        head: &RequestHead,
+        max_body: u64,
+    ) -> Result<(), BodyRefusal> {
+        self.exchange = Some(exchange);
+        self.phase = Phase::Body;
+        self.inbound.begin_body(head, max_body).map(|_| ())
+    }
+
+    /// Whether the client waits to be told that it may send its body.
+    pub(crate) fn awaits_continue(&self, head: &RequestHead) -> bool {
+        head.expect == Expect::Continue && self.inbound.body_progress() == (0, false)
+    }
+
+    /// The whole request is there: `exchange` answers it, and nothing is read meanwhile.
+    pub(crate) fn begin_answer(&mut self, exchange: ExchangeId) {
+        self.exchange = Some(exchange);
+        self.phase = Phase::Busy;
+        self.wait = Mono::NEVER;
+    }
+
+    /// The request's bytes are not needed any more.
+    pub(crate) fn release_message(&mut self, pool: &mut Pool) {
+        self.inbound.release(pool);
+    }
+
+    /// Hands the message out, to be worked on by a helper thread.
+    pub(crate) fn lend_message(&mut self, pool: &mut Pool) -> Lent {
+        self.inbound.lend(pool)
+    }
+
+    /// Takes the message back.
+    pub(crate) fn put_back(&mut self, message: Lent, pool: &mut Pool) {
+        self.inbound.put_back(pool, message);
+    }
+
+    /// What becomes of the connection once the message with this head has been answered. `close`: the answer or the
+    /// process asks for its end.
+    pub(crate) fn after_response(&self, meta: RequestMeta, close: bool) -> AfterResponse {
+        let keep = meta.keep_alive && !close && !self.last && !self.crowded;
+        let unread = match self.phase {
+            Phase::Head => !meta.bodiless,
+            Phase::Body => !self.inbound.body_progress().1,
+            _ => false,
+        };
+        if !unread {
+            return if keep { AfterResponse::KeepAlive } else { AfterResponse::Close };
+        }
+        let missing = meta.short.map(|length| {
+            let (payload, _) = self.inbound.body_progress();
+            let here = if self.phase == Phase::Head { self.inbound.backlog() } else { payload };
+            (length.get() as usize).saturating_sub(here) as u32
+        });
+        match (keep, missing) {
+            (true, Some(_)) => AfterResponse::Discard,
+            (false, Some(0)) => AfterResponse::Close,
+            (false, Some(missing)) => AfterResponse::Linger(Remainder::Body(missing)),
+            (_, None) => AfterResponse::Linger(Remainder::Unknown(LINGER_BYTES_MAX)),
+        }
+    }
+
+    /// The answer lies in the queue: goes on to what follows it. `idle`: how long the next message may be awaited.
+    pub(crate) fn answered(
+        &mut self,
+        after: AfterResponse,
+        server: &Server,
+        idle: Duration,
+        pool: &mut Pool,
+        now: Mono,
+    ) -> Option<Event> {
+        self.exchange = None;
+        match after {
+            AfterResponse::KeepAlive => self.await_head(idle, pool, now),
+            AfterResponse::Discard => {
+                if self.inbound.begin_discard(pool).is_err() {
+                    return self.close_when_written(pool);
+                }
+                self.phase = Phase::Discard;
+                self.wait = now.after(server.body_timeout);
+            }
+            AfterResponse::Close => return self.close_when_written(pool),
+            AfterResponse::Linger(remainder) => {
+                self.inbound.clear(pool);
+                self.phase = Phase::Linger(remainder);
+                self.wait = now.after(LINGER);
+            }
+        }
+        None
+    }
+
+    /// The next answer is to be the last: what the client says has no sense any more.
+    pub(crate) fn end_after_answer(&mut self) {
+        self.last = true;
+    }
+
+    /// The connection waits for its next message.
+    fn await_head(&mut self, idle: Duration, pool: &mut Pool, now: Mono) {
+        // A message without a body, or with all of it read, cannot be broken any more.
+        let _ = self.inbound.begin_discard(pool);
+        self.phase = Phase::Head;
+        self.reading = false;
+        self.wait = now.after(idle);
+    }
+
+    /// Reads nothing more; at once at its end if nothing is to be written.
+    pub(crate) fn close_when_written(&mut self, pool: &mut Pool) -> Option<Event> {
+        self.inbound.clear(pool);
+        self.phase = Phase::Closing;
+        self.wait = Mono::NEVER;
+        self.queue.is_empty().then_some(Event::Done(Shut::Clean))
+    }
+
+    /// Appends to the unsent bytes. True if they had been none, so that the client's reading has to be watched.
+    pub(crate) fn send(
+        &mut self,
+        server: &Server,
+        pool: &mut Pool,
+        now: Mono,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> bool {
+        self.queue.edit(pool, write);
+        self.watch(server, now)
+    }
+
+    /// Appends a large buffer to the unsent bytes, without a copy.
+    pub(crate) fn send_bulk(&mut self, server: &Server, pool: &mut Pool, now: Mono, bulk: Buf) -> bool {
+        self.queue.follow(pool, bulk);
+        self.watch(server, now)
+    }
+
+    fn watch(&mut self, server: &Server, now: Mono) -> bool {
+        let begins = self.stall == Mono::NEVER && !self.queue.is_empty();
+        if begins {
+            self.stall = now.after(server.write_stall);
+        }
+        begins
+    }
+
+    /// The world has written `count` bytes.
+    pub(crate) fn wrote(&mut self, count: usize, server: &Server, pool: &mut Pool, now: Mono) -> Option<Event> {
+        let was_full = self.is_full();
+        self.queue.consume(pool, count);
+        let emptied = self.queue.is_empty();
+        self.stall = if emptied { Mono::NEVER } else { now.after(server.write_stall) };
+        match self.phase {
+            Phase::Closing if emptied => Some(Event::Done(Shut::Clean)),
+            // A client that reads to the end need not wait for the close (RFC 9112 section 9.6).
+            Phase::Linger(_) if emptied => Some(Event::Finished),
+            _ if was_full && !self.is_full() => Some(Event::Drained),
+            _ => None,
+        }
+    }
+
+    /// The client's side of the connection has ended. With a request in hand that means that it has left (contract
+    /// section 4); an answer that is already complete is still delivered after a FIN.
+    pub(crate) fn ended(&mut self, how: Ending, pool: &mut Pool) -> Option<Event> {
+        if self.exchange.is_some() {
+            return Some(Event::Lost);
+        }
+        if how == Ending::Fin && !self.queue.is_empty() {
+            self.last = true;
+            return self.close_when_written(pool);
+        }
+        Some(Event::Done(if how == Ending::Fin { Shut::Clean } else { Shut::Abort }))
+    }
+
+    /// One of its own deadlines may have come.
+    pub(crate) fn expired(&mut self, idle: Duration, pool: &mut Pool, now: Mono) -> Option<Event> {
+        if self.stall <= now {
+            return Some(Event::Lost);
+        }
+        if self.wait > now {
+            return None;
+        }
+        self.wait = Mono::NEVER;
+        match self.phase {
+            Phase::Head if self.reading => Some(Event::SlowHead),
+            Phase::Head if !self.queue.is_empty() => {
+                // It is still reading its last answer; `write_stall` watches over that.
+                self.wait = now.after(idle);
+                None
+            }
+            Phase::Head => Some(Event::Done(Shut::Clean)),
+            Phase::Body => Some(Event::SlowBody),
+            Phase::Discard | Phase::Linger(_) => self.close_when_written(pool),
+            Phase::Busy | Phase::Closing => None,
+        }
+    }
+
+    /// The process stops: a connection that waits for its next message does not do so for long. True if that is news.
+    pub(crate) fn hasten(&mut self, by: Mono) -> bool {
+        let hastens = self.phase == Phase::Head && !self.reading && by < self.wait;
+        if hastens {
+            self.wait = by;
+        }
+        hastens
+    }
+
+    /// Whether bytes are taken from this client at the moment.
+    pub(crate) fn wants_read(&self) -> bool {
+        match self.phase {
+            Phase::Head => !self.is_full(),
+            Phase::Busy => self.inbound.backlog() < PIPELINE_BYTES_MAX,
+            Phase::Closing => false,
+            Phase::Body | Phase::Discard | Phase::Linger(_) => true,
+        }
+    }
+
+    /// Gives all storage back.
+    pub(crate) fn release(&mut self, pool: &mut Pool) {
+        self.inbound.clear(pool);
+        self.queue.release(pool);
+    }
+}

@@ -1,0 +1,239 @@
+//! Everything of the gateway that is not a connection or an exchange: what every machine may look at and count in.
+//! Owns the counters, tables and buffers; decides nothing by itself.
+
+use super::budget::BodyBudget;
+use super::client::limits::ConnectionLimits;
+use super::client::response::DateCache;
+use super::exchange::Streams;
+use super::ids::{ExchangeId, ProviderId};
+use super::ledger::Ledger;
+use super::lifecycle::Lifecycle;
+use super::metrics::Stats;
+use super::orders::OrderSink;
+use super::provider::breaker::Breakers;
+use super::provider::names::Names;
+use super::provider::pool::Idle;
+use super::provider::request::{OutgoingRequests, RequestTemplates};
+use crate::base::buf::Pool;
+use crate::base::rng::Rng;
+use crate::base::seam::Action;
+use crate::base::time::Now;
+use crate::policy::config::{Config, Durability, OnOutage, StoreUrl};
+use crate::policy::keys::{KeyId, KeyIx, KeyRecord, Keys};
+use crate::policy::meter::{Meter, QuotaStatus};
+use crate::policy::plan::Plan;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// One configuration and what is worked out of it. An exchange keeps the one that it began with.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) config: Arc<Config>,
+    pub(crate) requests: RequestTemplates,
+}
+
+impl Setup {
+    /// For `config`.
+    pub(crate) fn new(config: Arc<Config>) -> Arc<Setup> {
+        Arc::new(Setup { requests: RequestTemplates::new(&config), config })
+    }
+}
+
+/// Which plan each key has, looked up by name once: when the keys or the configuration are loaded.
+#[derive(Debug, Default)]
+pub(crate) struct KeyPlans {
+    /// Indexes into the configuration's plans, by key.
+    by_key: Vec<Option<u32>>,
+}
+
+impl KeyPlans {
+    /// Looks all of them up.
+    pub(crate) fn load(&mut self, keys: &Keys, config: &Config) {
+        let index = |key: u32| {
+            let name = &keys.record(KeyIx(key)).plan;
+            config.plans.iter().position(|plan| *plan.name == **name).map(|index| index as u32)
+        };
+        self.by_key.clear();
+        self.by_key.extend((0..keys.len() as u32).map(index));
+    }
+
+    /// The plan of a key; `None` if the configuration has none of its name.
+    pub(crate) fn of<'a>(&self, key: KeyIx, setup: &'a Setup) -> Option<&'a Plan> {
+        let index = self.by_key.get(key.0 as usize).copied().flatten()?;
+        setup.config.plans.get(index as usize)
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Cx {
+    /// The moment of the present verb.
+    pub(crate) now: Now,
+    /// The present configuration.
+    pub(crate) setup: Arc<Setup>,
+    /// Its number. Connections to providers carry the number of the configuration that they were dialed under.
+    pub(crate) epoch: u32,
+    pub(crate) pool: Pool,
+    pub(crate) budget: BodyBudget,
+    pub(crate) limits: ConnectionLimits,
+    pub(crate) idle: Idle,
+    pub(crate) names: Names,
+    pub(crate) breakers: Breakers,
+    pub(crate) requests: OutgoingRequests,
+    pub(crate) streams: Streams,
+    pub(crate) keys: Keys,
+    pub(crate) plans: KeyPlans,
+    pub(crate) meter: Meter,
+    pub(crate) ledger: Ledger,
+    pub(crate) stats: Stats,
+    pub(crate) lifecycle: Lifecycle,
+    pub(crate) date: DateCache,
+    pub(crate) rng: Rng,
+    /// Bytes of one piece that are looked at on the loop itself.
+    pub(crate) offload_min: usize,
+    /// Pieces of work given away so far.
+    pub(crate) offloads: u64,
+    /// Where an answer is put together before it is framed into a client's unsent bytes; never kept across a verb.
+    pub(crate) out: Vec<u8>,
+    /// The one exchange that may take what the budget has no room for, so that there is always one that gets on.
+    beyond: Option<ExchangeId>,
+    /// Exchanges whose providers are not read until there is room, in the order in which they began to wait.
+    pub(crate) waiting: VecDeque<ExchangeId>,
+    /// The connection that the exchange just told has let go of, and whether it has got all it wants of its answer.
+    let_go: Option<(ProviderId, bool)>,
+    pub(crate) actions: Vec<Action>,
+    pub(crate) orders: OrderSink,
+}
+
+/// What a [`Cx`] starts from.
+pub(crate) struct CxStart {
+    pub(crate) setup: Arc<Setup>,
+    pub(crate) seed: [u8; 32],
+    pub(crate) keys: Vec<KeyRecord>,
+    pub(crate) offload_min: usize,
+    pub(crate) now: Now,
+}
+
+impl Cx {
+    /// Nothing counted yet.
+    pub(crate) fn new(start: CxStart) -> Cx {
+        let mut rng = Rng::new(start.seed);
+        let mut keys = Keys::new(rng.next_u64());
+        let limits = ConnectionLimits::new(rng.next_u64());
+        keys.load(start.keys);
+        let (mut plans, config) = (KeyPlans::default(), &start.setup.config);
+        plans.load(&keys, config);
+        Cx {
+            now: start.now,
+            epoch: 0,
+            pool: Pool::new(config.server.max_buffered),
+            budget: BodyBudget::default(),
+            limits,
+            idle: Idle::default(),
+            names: Names::default(),
+            breakers: Breakers::default(),
+            requests: OutgoingRequests::default(),
+            streams: Streams::default(),
+            meter: Meter::with_room(keys.len()),
+            keys,
+            plans,
+            ledger: Ledger::default(),
+            stats: Stats::default(),
+            lifecycle: Lifecycle::default(),
+            date: DateCache::default(),
+            rng,
+            offload_min: start.offload_min,
+            offloads: 0,
+            out: Vec::new(),
+            beyond: None,
+            waiting: VecDeque::new(),
+            let_go: None,
+            actions: Vec::new(),
+            orders: OrderSink::default(),
+            setup: start.setup,
+        }
+    }
+
+    /// Takes over another set of keys.
+    pub(crate) fn load_keys(&mut self, records: Vec<KeyRecord>) {
+        self.keys.load(records);
+        self.plans.load(&self.keys, &self.setup.config);
+    }
+
+    /// Takes over another configuration.
+    pub(crate) fn load_config(&mut self, config: Arc<Config>) {
+        self.pool.set_budget(config.server.max_buffered);
+        self.plans.load(&self.keys, &config);
+        self.setup = Setup::new(config);
+        self.epoch = self.epoch.wrapping_add(1);
+        self.look_up_all();
+    }
+
+    /// Every host is looked up before the first request needs it.
+    pub(crate) fn look_up_all(&mut self) {
+        for provider in self.setup.config.providers.iter().filter(|provider| provider.addresses.is_empty()) {
+            self.names.look_up(&provider.host, provider.port, self.now.mono, &mut self.actions);
+        }
+    }
+
+    /// The index of a key and its plan. Counting goes on for a key whose plan the configuration has not, or no longer:
+    /// its plan may come back.
+    pub(crate) fn counted_key(&self, id: &KeyId) -> Option<(KeyIx, Plan)> {
+        let key = self.keys.index_of(id)?;
+        let plan = self.plans.of(key, &self.setup).cloned();
+        Some((key, plan.unwrap_or_else(|| Plan::unlimited(&self.keys.record(key).plan))))
+    }
+
+    /// How a key stands.
+    pub(crate) fn quota(&mut self, key: KeyIx) -> Option<QuotaStatus> {
+        let plan = self.plans.of(key, &self.setup)?;
+        Some(self.meter.standing(key, plan, self.now.unix))
+    }
+
+    /// Whether answers wait for their rows.
+    pub(crate) fn waits_for_rows(&self) -> bool {
+        self.setup.config.store.durability == Durability::BeforeReply
+    }
+
+    /// Whether several hosts share the ledger.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self.setup.config.store.url, StoreUrl::Redis(_))
+    }
+
+    /// Whether this host goes on alone while the shared ledger cannot be reached.
+    pub(crate) fn goes_on_alone(&self) -> bool {
+        self.is_shared() && self.setup.config.store.on_outage == OnOutage::Local
+    }
+
+    /// Whether so many bytes are too many to be looked at in one turn.
+    pub(crate) fn is_long(&self, bytes: usize) -> bool {
+        bytes > self.offload_min
+    }
+
+    /// An exchange lets go of its connection to a provider. `complete`: it has got all it wants of the answer.
+    pub(crate) fn let_go(&mut self, provider: ProviderId, complete: bool) {
+        debug_assert!(self.let_go.is_none());
+        self.let_go = Some((provider, complete));
+    }
+
+    /// What [`Cx::let_go`] has noted.
+    pub(crate) fn take_let_go(&mut self) -> Option<(ProviderId, bool)> {
+        self.let_go.take()
+    }
+
+    /// Whether an answer may take so many bytes more of the buffers. What is lent and promised to others never makes
+    /// it fail: where there is no room it waits, all but one.
+    pub(crate) fn has_room_for(&mut self, exchange: ExchangeId, bytes: usize) -> bool {
+        self.pool.has_room(bytes) || *self.beyond.get_or_insert(exchange) == exchange
+    }
+
+    /// The exchange that may take what there is no room for.
+    pub(crate) fn beyond(&self) -> Option<ExchangeId> {
+        self.beyond
+    }
+
+    /// It has ended: the next may.
+    pub(crate) fn end_beyond(&mut self) {
+        self.beyond = None;
+    }
+}

@@ -1,0 +1,565 @@
+//! Which target an attempt goes to, on which connection; and what follows a failed one. There is another attempt as
+//! long as the draft is kept: once part of an answer has been relayed it is gone.
+
+use super::fault::{Fault, FaultKind};
+use super::{Answering, Attempting, Dial, Draft, Effect, Exchange, Half, Message, Outcome, State, Translating};
+use crate::base::buf::Pool;
+use crate::base::limits::SEND_SLICE;
+use crate::base::seam::DialError;
+use crate::base::time::Mono;
+use crate::dialect::{self, Invalid, Rewrite, errors, rewrite};
+use crate::gateway::cx::Cx;
+use crate::gateway::ids::ProviderId;
+use crate::gateway::provider::breaker::{Breakers, Failure};
+use crate::gateway::provider::request::OutgoingRequest;
+use crate::policy::catalog::Target;
+use crate::policy::config::Provider;
+use crate::policy::refusal::Refusal;
+use crate::wire::Dialect;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Addresses of one host that are tried before its target counts as unreachable.
+const ADDRESSES_TRIED_MAX: usize = 3;
+
+/// How the attempts at a model's targets stand.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Attempt {
+    /// Index into the model's targets.
+    pub(crate) target: u32,
+    /// Attempts so far, a free one on a fresh connection not counted.
+    pub(crate) attempts: u32,
+    /// Targets tried so far, as bits.
+    tried: u64,
+    /// Addresses of the target's host tried so far.
+    addresses: u16,
+    /// A kept connection turned out to be closed: the free attempt is spent, and only a fresh one will do.
+    fresh_only: bool,
+    /// It is the one that tries a target after its rest.
+    trial: bool,
+    /// When the request had left; `NEVER` before.
+    pub(crate) sent: Mono,
+    /// When the first answer began; `NEVER` before.
+    pub(crate) first: Mono,
+}
+
+impl Default for Attempt {
+    fn default() -> Attempt {
+        Attempt {
+            target: 0,
+            attempts: 0,
+            tried: 0,
+            addresses: 0,
+            fresh_only: false,
+            trial: false,
+            sent: Mono::NEVER,
+            first: Mono::NEVER,
+        }
+    }
+}
+
+impl Attempt {
+    /// Chooses the next target; false when none is left.
+    pub(super) fn choose(&mut self, targets: &[Target], breakers: &mut Breakers, now: Mono) -> bool {
+        let Some(chosen) = breakers.choose(targets, self.tried, now) else { return false };
+        self.target = chosen as u32;
+        self.tried |= 1u64.checked_shl(chosen as u32).unwrap_or(0);
+        self.fresh_only = false;
+        true
+    }
+}
+
+/// How the writing of an outgoing body went.
+pub(super) enum Built {
+    /// All of it is there.
+    Whole,
+    /// It is too long to be translated on the loop.
+    TooLong,
+}
+
+/// Where a connection comes from.
+enum Connect {
+    Kept(ProviderId),
+    Dial(Dial),
+    /// When the host's addresses are there.
+    Resolved,
+}
+
+impl Exchange {
+    /// Writes the body for the target of `at` from the client's own.
+    pub(super) fn build(
+        &self,
+        draft: &mut OutgoingRequest,
+        at: &Attempt,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Result<Built, Refusal> {
+        let Some((dialect, target, provider)) = self.route(at) else { return Err(Refusal::internal()) };
+        let translated = provider.shape != dialect;
+        // A later attempt has let go of what the first had taken.
+        if translated && self.admitted.is_none() && !cx.pool.has_room(message.body.len()) {
+            return Err(Refusal::no_buffers());
+        }
+        if translated && cx.is_long(message.body.len()) {
+            return Ok(Built::TooLong);
+        }
+        draft.rewind(&mut cx.pool);
+        if translated {
+            let asked = self.asked.map_or(0, |asked| asked.model as usize);
+            let capabilities = self.request.setup.requests.capabilities(asked, at.target as usize);
+            let capabilities = capabilities.ok_or_else(Refusal::internal)?;
+            let to = dialect::Target { model: &target.model, capabilities };
+            draft
+                .translate(dialect, message.body, &to, &mut cx.pool)
+                .map_err(|Invalid(why)| Refusal::invalid_body(why))?;
+        } else {
+            let drop_params = self.model().map_or(&[][..], |model| &model.drop_params);
+            splice(draft, dialect, target, provider, drop_params, message.body, &mut cx.pool);
+        }
+        Ok(Built::Whole)
+    }
+
+    fn route(&self, at: &Attempt) -> Option<(Dialect, &Target, &Provider)> {
+        let target = self.model()?.targets.get(at.target as usize)?;
+        Some((self.dialect()?, target, self.request.setup.config.providers.get(target.provider)?))
+    }
+
+    /// The first attempt, after admission. That may have taken a while: a target that rests by now is not asked where
+    /// another can be.
+    pub(super) fn first_attempt(
+        &mut self,
+        mut draft: Box<OutgoingRequest>,
+        mut at: Attempt,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        let now = cx.now.mono;
+        let Some(model) = self.model() else { return self.refuse(Refusal::internal()) };
+        let label = model.targets.get(at.target as usize).map(|target| &target.label);
+        if label.is_some_and(|label| !cx.breakers.is_available(label, now)) {
+            let mut other = Attempt::default();
+            if other.choose(&model.targets, &mut cx.breakers, now) && other.target != at.target {
+                at = other;
+                match self.build(&mut draft, &at, message, cx) {
+                    Ok(Built::Whole) => {}
+                    Ok(Built::TooLong) => return self.translate(draft, at, None, cx),
+                    Err(_) => return self.next_attempt(draft, at, Fault::from(FaultKind::Internal), message, cx),
+                }
+            }
+        }
+        self.begin_attempt(draft, at, message, cx)
+    }
+
+    /// Begins an attempt at the target of `at`, whose body has been written; where that fails at once, at the next.
+    pub(super) fn begin_attempt(
+        &mut self,
+        draft: Box<OutgoingRequest>,
+        at: Attempt,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        let (mut draft, mut at) = (draft, at);
+        loop {
+            at.attempts += 1;
+            at.addresses = 0;
+            if let Some((_, target, _)) = self.route(&at) {
+                at.trial = cx.breakers.begin(&target.label, cx.now.mono);
+            }
+            match self.connect(&at, cx) {
+                Ok(way) => return self.connecting(way, draft, at, cx),
+                Err(fault) => match self.after_failure(draft, at, fault, message, cx) {
+                    Ok(next) => (draft, at) = next,
+                    Err(effect) => return *effect,
+                },
+            }
+        }
+    }
+
+    /// Where the connection for the present target comes from.
+    fn connect(&self, at: &Attempt, cx: &mut Cx) -> Result<Connect, Fault> {
+        let Some((_, target, provider)) = self.route(at) else { return Err(Fault::from(FaultKind::Internal)) };
+        // What is kept was dialed under the present configuration; another one's providers have other numbers.
+        let present = Arc::ptr_eq(&self.request.setup, &cx.setup);
+        if present
+            && !at.fresh_only
+            && at.addresses == 0
+            && let Some(kept) = cx.idle.take(target.provider)
+        {
+            return Ok(Connect::Kept(kept));
+        }
+        let known = addresses(provider, cx);
+        match known.get(at.addresses as usize % known.len().max(1)).copied() {
+            Some(addr) => {
+                let authority = provider.authority;
+                Ok(Connect::Dial(Dial { provider: target.provider, addr, authority, present }))
+            }
+            None if cx.names.is_asked(&provider.host, provider.port) => Ok(Connect::Resolved),
+            None => Err(Fault::from(FaultKind::Name)),
+        }
+    }
+
+    fn connecting(&mut self, way: Connect, draft: Box<OutgoingRequest>, at: Attempt, cx: &Cx) -> Effect {
+        let timeout = self.route(&at).map_or_else(Default::default, |(_, target, _)| target.limits.connect_timeout);
+        let late = cx.now.mono.after(timeout);
+        let (half, by, effect) = match way {
+            Connect::Kept(kept) => (Half::Open(kept), Mono::NEVER, Effect::Send(kept)),
+            // The name of the connection comes with `dialing`.
+            Connect::Dial(dial) => (Half::Resolving, late, Effect::Dial(dial)),
+            Connect::Resolved => (Half::Resolving, late, Effect::Wait),
+        };
+        self.state = State::Attempting(Attempting { draft, at, half, by });
+        effect
+    }
+
+    /// The connection that [`Effect::Dial`] asked for has this name.
+    pub(crate) fn dialing(&mut self, provider: ProviderId) {
+        if let State::Attempting(attempting) = &mut self.state {
+            attempting.half = Half::Dialing(provider);
+        }
+    }
+
+    /// Its connection stands.
+    pub(super) fn dialed(&mut self) -> Effect {
+        let State::Attempting(attempting) = &mut self.state else { return Effect::Nothing };
+        let Half::Dialing(provider) = attempting.half else { return Effect::Nothing };
+        attempting.half = Half::Open(provider);
+        attempting.by = Mono::NEVER;
+        Effect::Begin
+    }
+
+    /// A dial has failed: the next address of the host, then whatever follows a failed attempt.
+    pub(super) fn dial_failed(&mut self, why: DialError, message: &Message<'_>, cx: &mut Cx) -> Effect {
+        let State::Attempting(attempting) = &mut self.state else { return Effect::Nothing };
+        // The world has given the connection up already.
+        attempting.half = Half::Resolving;
+        attempting.at.addresses += 1;
+        let tried = attempting.at.addresses as usize;
+        let known = self.target_provider().map_or(0, |provider| addresses(provider, cx).len());
+        if why == DialError::Connect && tried < known.min(ADDRESSES_TRIED_MAX) {
+            return self.dial_again(message, cx);
+        }
+        self.attempt_failed(Fault::from(FaultKind::Dial(why)), false, message, cx)
+    }
+
+    /// A host's addresses have come, or will not.
+    pub(super) fn named(
+        &mut self,
+        host: &str,
+        port: u16,
+        failed: bool,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        if !self.awaits_name(host, port) {
+            return Effect::Nothing;
+        }
+        match failed {
+            true => self.attempt_failed(Fault::from(FaultKind::Name), false, message, cx),
+            false => self.dial_again(message, cx),
+        }
+    }
+
+    fn dial_again(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+        let State::Attempting(Attempting { draft, at, .. }) = std::mem::replace(&mut self.state, State::Ended) else {
+            return Effect::Nothing;
+        };
+        match self.connect(&Attempt { fresh_only: true, ..at }, cx) {
+            Ok(way) => self.connecting(way, draft, at, cx),
+            Err(fault) => match self.after_failure(draft, at, fault, message, cx) {
+                Ok((draft, at)) => self.begin_attempt(draft, at, message, cx),
+                Err(effect) => *effect,
+            },
+        }
+    }
+
+    /// Appends what fits of the outgoing request to `out`, its head first where `begins`; true when all of it is out.
+    pub(crate) fn write_request(&mut self, begins: bool, message: &Message<'_>, out: &mut Vec<u8>) -> bool {
+        let provider = self.target().map(|target| target.provider);
+        let draft = match &mut self.state {
+            State::Attempting(Attempting { draft, .. })
+            | State::Answering(Answering { draft: Draft::Kept(draft) | Draft::Leaving(draft), .. }) => draft,
+            _ => return true,
+        };
+        if begins && let Some(template) = provider.and_then(|index| self.request.setup.requests.template(index)) {
+            let same_shape = draft.state.is_none().then_some((&draft.head, message.head));
+            template.write(draft.length(), same_shape, out);
+        }
+        draft.write_some(message.body, SEND_SLICE, out)
+    }
+
+    /// All of the request has left: the wait for an answer begins, or where that has begun, the rest is let go.
+    pub(super) fn sent(&mut self, cx: &mut Cx) -> Effect {
+        let now = cx.now.mono;
+        let first_byte = match (self.asked.is_some_and(|asked| asked.stream), self.target()) {
+            (true, Some(target)) => now.after(target.limits.first_byte_timeout),
+            _ => Mono::NEVER,
+        };
+        match &mut self.state {
+            State::Attempting(attempting) => {
+                attempting.at.sent = now;
+                attempting.by = first_byte;
+                Effect::Wait
+            }
+            State::Answering(answering) => match std::mem::replace(&mut answering.draft, Draft::Gone) {
+                Draft::Leaving(draft) => {
+                    cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
+                    Effect::Release
+                }
+                other => {
+                    answering.draft = other;
+                    Effect::Nothing
+                }
+            },
+            _ => Effect::Nothing,
+        }
+    }
+
+    /// An attempt has failed: a free one on a fresh connection, the next target, or the end.
+    pub(super) fn attempt_failed(&mut self, fault: Fault, reused: bool, message: &Message<'_>, cx: &mut Cx) -> Effect {
+        let (draft, mut at) = match std::mem::replace(&mut self.state, State::Ended) {
+            State::Attempting(Attempting { draft, at, half, .. }) => {
+                if let Half::Dialing(provider) | Half::Open(provider) = half {
+                    cx.let_go(provider, false);
+                }
+                (draft, at)
+            }
+            State::Answering(answering) => match self.answer_failed(answering, &fault, cx) {
+                Ok(kept) => kept,
+                Err(answering) => {
+                    self.state = State::Answering(*answering);
+                    return self.end(fault, cx);
+                }
+            },
+            other => {
+                self.state = other;
+                return self.end(fault, cx);
+            }
+        };
+        if fault.is_stale_connection() && reused && !at.fresh_only {
+            at.fresh_only = true;
+            at.attempts -= 1;
+            self.no_verdict(&mut at, cx);
+            let mut draft = draft;
+            draft.restart();
+            cx.stats.stale_retries += 1;
+            return self.begin_attempt(draft, at, message, cx);
+        }
+        match self.after_failure(draft, at, fault, message, cx) {
+            Ok((draft, at)) => self.begin_attempt(draft, at, message, cx),
+            Err(effect) => *effect,
+        }
+    }
+
+    /// An answer under way has failed: gives back what it held. With part of it relayed there is no other attempt.
+    fn answer_failed(
+        &mut self,
+        mut answering: Answering,
+        fault: &Fault,
+        cx: &mut Cx,
+    ) -> Result<(Box<OutgoingRequest>, Attempt), Box<Answering>> {
+        if let Some(provider) = answering.provider.take() {
+            cx.let_go(provider, false);
+        }
+        if !matches!(answering.draft, Draft::Kept(_)) {
+            self.target_failed(&mut answering.at, fault, cx);
+            return Err(Box::new(answering));
+        }
+        answering.last.release(&mut cx.pool);
+        answering.body.release(cx);
+        match answering.draft {
+            Draft::Kept(draft) => Ok((draft, answering.at)),
+            draft => Err(Box::new(Answering { draft, ..answering })),
+        }
+    }
+
+    /// What follows the failure of an attempt: the next target and the body for it, or an effect that says otherwise.
+    fn after_failure(
+        &mut self,
+        draft: Box<OutgoingRequest>,
+        mut at: Attempt,
+        fault: Fault,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Result<(Box<OutgoingRequest>, Attempt), Box<Effect>> {
+        let limit = self.route(&at).map_or(1, |(_, target, _)| target.limits.attempts);
+        self.target_failed(&mut at, &fault, cx);
+        if fault.may_try_next() && at.attempts < limit {
+            return self.next_target(draft, at, fault, message, cx);
+        }
+        Err(Box::new(self.give_up(draft, at, fault, cx)))
+    }
+
+    /// The next target that the request can be written for. One that it cannot be written for is skipped: the client
+    /// has asked for nothing wrong, since an earlier target took it.
+    fn next_target(
+        &mut self,
+        mut draft: Box<OutgoingRequest>,
+        mut at: Attempt,
+        fault: Fault,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Result<(Box<OutgoingRequest>, Attempt), Box<Effect>> {
+        let failed = at.target;
+        loop {
+            let chosen = self.model().is_some_and(|model| at.choose(&model.targets, &mut cx.breakers, cx.now.mono));
+            if !chosen {
+                at.target = failed;
+                return Err(Box::new(self.give_up(draft, at, fault, cx)));
+            }
+            match self.build(&mut draft, &at, message, cx) {
+                Ok(Built::Whole) => return Ok((draft, at)),
+                Ok(Built::TooLong) => {
+                    let failed = Some(Box::new((fault, failed)));
+                    return Err(Box::new(self.translate(draft, at, failed, cx)));
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// The next target after `fault`, and an attempt at it.
+    fn next_attempt(
+        &mut self,
+        draft: Box<OutgoingRequest>,
+        at: Attempt,
+        fault: Fault,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        match self.next_target(draft, at, fault, message, cx) {
+            Ok((draft, at)) => self.begin_attempt(draft, at, message, cx),
+            Err(effect) => *effect,
+        }
+    }
+
+    /// A helper thread could not write the request for the target that was chosen after `failed`.
+    pub(super) fn skip_target(
+        &mut self,
+        draft: Box<OutgoingRequest>,
+        at: Attempt,
+        failed: (Fault, u32),
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        let (fault, target) = failed;
+        self.next_attempt(draft, Attempt { target, ..at }, fault, message, cx)
+    }
+
+    fn give_up(&mut self, draft: Box<OutgoingRequest>, at: Attempt, fault: Fault, cx: &mut Cx) -> Effect {
+        self.state = State::Attempting(Attempting { draft, at, half: Half::Resolving, by: Mono::NEVER });
+        self.end(fault, cx)
+    }
+
+    /// No attempt is left: an error with its own status, or, where one has gone out already, an error event.
+    pub(super) fn end(&mut self, fault: Fault, cx: &mut Cx) -> Effect {
+        if let Some(provider) = self.provider() {
+            self.forget_provider();
+            cx.let_go(provider, false);
+        }
+        let usage = self.partial_usage(false);
+        let limits = self.target().map_or(&self.request.setup.config.upstream, |target| &target.limits);
+        let refusal = fault.refusal(limits);
+        let error = Some(refusal.kind);
+        if !self.admitted.as_ref().is_some_and(|admitted| admitted.opened) {
+            let status = refusal.status;
+            return Effect::Refuse(refusal, Outcome { status, error, usage });
+        }
+        let dialect = self.dialect().unwrap_or(Dialect::Chat);
+        let (kind, id) = (refusal.kind.as_str(), self.request.id.as_str());
+        cx.out.clear();
+        errors::error_event(dialect, kind, refusal.status, &refusal.message, id, &mut cx.out);
+        Effect::End(Default::default(), Outcome { status: 200, error, usage })
+    }
+
+    /// Its connection is not its own any more.
+    fn forget_provider(&mut self) {
+        match &mut self.state {
+            State::Attempting(attempting) => attempting.half = Half::Resolving,
+            State::Answering(answering) => answering.provider = None,
+            _ => {}
+        }
+    }
+
+    /// A deadline of the exchange has come.
+    pub(super) fn due_now(&mut self, full: bool, drained: bool, message: &Message<'_>, cx: &mut Cx) -> Effect {
+        let now = cx.now.mono;
+        if self.admitted.as_ref().is_some_and(|admitted| admitted.until <= now) {
+            return self.attempt_failed(Fault::from(FaultKind::RequestTimeout), false, message, cx);
+        }
+        let late = match &self.state {
+            State::Translating(Translating { by, .. }) if *by <= now => Some(FaultKind::RequestTimeout),
+            State::Attempting(Attempting { by, half: Half::Open(_), .. }) if *by <= now => {
+                Some(FaultKind::FirstByteTimeout)
+            }
+            State::Attempting(Attempting { by, .. }) if *by <= now => Some(FaultKind::ConnectTimeout),
+            State::Answering(Answering { by, .. }) if *by <= now => return self.answer_late(full, message, cx),
+            _ => None,
+        };
+        if let Some(kind) = late {
+            return self.attempt_failed(Fault::from(kind), false, message, cx);
+        }
+        if self.admitted.as_ref().is_some_and(|admitted| admitted.beat <= now) {
+            return self.heartbeat(drained, cx);
+        }
+        Effect::Wait
+    }
+
+    /// The target of the present attempt has given its whole answer.
+    pub(super) fn target_succeeded(&mut self, cx: &mut Cx) {
+        if let Some(target) = self.target() {
+            cx.breakers.succeeded(&target.label);
+        }
+        if let State::Answering(answering) = &mut self.state {
+            answering.at.trial = false;
+        }
+    }
+
+    fn target_failed(&self, at: &mut Attempt, fault: &Fault, cx: &mut Cx) {
+        let Some((_, target, _)) = self.route(at) else { return };
+        let trial = std::mem::take(&mut at.trial);
+        if fault.is_targets_own() {
+            let failure = Failure { key: self.request.found.key, many_keys: cx.keys.len() > 1, trial };
+            cx.breakers.failed(&target.label, failure, &target.limits, cx.now.mono);
+        } else {
+            cx.breakers.succeeded(&target.label);
+        }
+    }
+
+    /// An attempt ends without a verdict on its target.
+    pub(super) fn no_verdict(&self, at: &mut Attempt, cx: &mut Cx) {
+        if std::mem::take(&mut at.trial)
+            && let Some((_, target, _)) = self.route(at)
+        {
+            cx.breakers.no_verdict(&target.label);
+        }
+    }
+}
+
+/// The addresses of a provider's host, as far as they are known; asks for them when it is time to.
+fn addresses<'a>(provider: &'a Provider, cx: &'a mut Cx) -> &'a [SocketAddr] {
+    match provider.addresses.is_empty() {
+        false => &provider.addresses,
+        true => cx.names.look_up(&provider.host, provider.port, cx.now.mono, &mut cx.actions),
+    }
+}
+
+/// The client's own body with our words spliced in.
+fn splice(
+    draft: &mut OutgoingRequest,
+    dialect: Dialect,
+    target: &Target,
+    provider: &Provider,
+    drop_params: &[String],
+    body: &[u8],
+    pool: &mut Pool,
+) {
+    let with = Rewrite {
+        model: &target.model,
+        ask_usage: provider.stream_usage,
+        forward_unknown: provider.forward_unknown,
+        drop_params,
+    };
+    let (fields, pieces) = (draft.scan.fields(), &mut draft.pieces);
+    let length = draft.text.edit_small(pool, |out| rewrite(dialect, body, fields, &with, out, pieces));
+    draft.set_length(length);
+}

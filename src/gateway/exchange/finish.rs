@@ -1,0 +1,253 @@
+//! The one end of every exchange: the hold is settled, the row given, the log line written, everything it held goes
+//! back. With `durability = "before-reply"` the row comes first: everything from a stream's finishing event on, or a
+//! whole answer, waits until it is in the ledger, so that a kill loses nothing a client saw completed. No stream waits
+//! for another's commit but at its own end.
+
+use super::{Answering, Attempting, Committing, Draft, Effect, Exchange, Last, Message, Request, Reserving, State};
+use crate::base::time::Mono;
+use crate::dialect::ObservedUsage;
+use crate::dialect::usage::Reported;
+use crate::gateway::access_log;
+use crate::gateway::cx::Cx;
+use crate::gateway::metrics::Timed;
+use crate::policy::refusal::{Refusal, RefusalKind};
+use crate::policy::row::Row;
+use crate::policy::usage::{Usage, UsageSource};
+use std::num::NonZeroU64;
+
+/// The status under which a request whose client left is logged and counted.
+pub(super) const CLIENT_LEFT: u16 = 499;
+
+/// How an exchange has gone.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Outcome {
+    /// The status that the client saw, or would have seen.
+    pub(crate) status: u16,
+    /// Type of the error that was told, if one was.
+    pub(crate) error: Option<RefusalKind>,
+    /// What an admitted request is charged.
+    pub(crate) usage: Usage,
+}
+
+impl Outcome {
+    /// An answer that costs nothing.
+    pub(crate) fn ok() -> Outcome {
+        Outcome { status: 200, error: None, usage: Usage::default() }
+    }
+
+    /// An error of ours that costs nothing.
+    pub(crate) fn refused(refusal: &Refusal) -> Outcome {
+        Outcome { status: refusal.status, error: Some(refusal.kind), usage: Usage::default() }
+    }
+}
+
+impl Exchange {
+    /// What a complete answer is charged: as reported, estimated where nothing was.
+    pub(super) fn charged(&self, observed: ObservedUsage) -> Usage {
+        let known = observed.reported;
+        Usage {
+            uncached_in: known.input.unwrap_or(self.asked.map_or(0, |asked| asked.estimate)),
+            cache_read: known.cache_read.unwrap_or(0),
+            cache_write: known.cache_write.unwrap_or(0),
+            out: known.output.unwrap_or(observed.relayed_tokens),
+            source: if known.is_complete() { UsageSource::Provider } else { UsageSource::Estimated },
+        }
+    }
+
+    /// The same of the stream under way.
+    pub(super) fn complete_usage(&self) -> Usage {
+        self.charged(self.observed())
+    }
+
+    fn observed(&self) -> ObservedUsage {
+        match &self.state {
+            State::Answering(answering) => answering.body.observed(),
+            _ => ObservedUsage::default(),
+        }
+    }
+
+    /// What an exchange that ends before its answer was complete is charged (contract section 3).
+    pub(super) fn partial_usage(&self, client_left: bool) -> Usage {
+        let observed = self.observed();
+        let sent = self.attempt().is_some_and(|at| at.sent != Mono::NEVER);
+        let nothing_came = observed.relayed_tokens == 0 && observed.reported == Reported::default();
+        if (client_left && !sent) || (!client_left && nothing_came) {
+            return Usage::default();
+        }
+        let known = observed.reported;
+        let source = if known == Reported::default() { UsageSource::Estimated } else { UsageSource::Partial };
+        Usage {
+            uncached_in: known.input.unwrap_or(self.asked.map_or(0, |asked| asked.estimate)),
+            cache_read: known.cache_read.unwrap_or(0),
+            cache_write: known.cache_write.unwrap_or(0),
+            out: known.output.unwrap_or(0).max(observed.relayed_tokens),
+            source,
+        }
+    }
+
+    /// A complete answer: gives its row to the ledger and waits. At most `max_commit_lag`, for beyond it the ledger is
+    /// late by our own word. An effect where nothing has to be waited for.
+    pub(super) fn await_row(
+        &mut self,
+        last: Last,
+        usage: Usage,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Option<Effect> {
+        let row = self.settle(usage, 200, cx);
+        let State::Answering(answering) = std::mem::replace(&mut self.state, State::Ended) else { return None };
+        let Answering { at, body, draft, last: mut held, .. } = answering;
+        body.release(cx);
+        held.release(&mut cx.pool);
+        release_draft(draft, cx);
+        let by = cx.now.mono.after(self.request.setup.config.store.max_commit_lag);
+        self.state = State::Committing(Committing { at, last, usage, by });
+        match row {
+            Some(row) => {
+                cx.ledger.hold_back(row.get(), message.exchange);
+                None
+            }
+            // Nothing was admitted, so nothing has to be kept.
+            None => Some(self.committed(cx)),
+        }
+    }
+
+    /// Its row is safe: what was kept goes out.
+    pub(super) fn committed(&mut self, cx: &mut Cx) -> Effect {
+        let State::Committing(Committing { last, usage, .. }) = &mut self.state else { return Effect::Nothing };
+        let outcome = Outcome { status: 200, error: None, usage: *usage };
+        let (Last::Events(buf) | Last::Whole(buf) | Last::Bulk(buf)) = last;
+        let mut buf = std::mem::take(buf);
+        if let Last::Bulk(_) = last {
+            return Effect::AnswerBulk(outcome, buf);
+        }
+        cx.out.clear();
+        cx.out.extend_from_slice(buf.bytes());
+        buf.release(&mut cx.pool);
+        match last {
+            Last::Events(_) => Effect::End(Default::default(), outcome),
+            _ => Effect::Answer(outcome),
+        }
+    }
+
+    /// Closes the hold with what was really used, once, and gives the row; its number.
+    fn settle(&mut self, usage: Usage, status: u16, cx: &mut Cx) -> Option<NonZeroU64> {
+        let admitted = self.admitted.take()?;
+        // As the ledger will keep it, so that what is counted now is what is counted after a restart.
+        let usage = usage.bounded();
+        match usage.total() {
+            0 => cx.meter.refund(admitted.hold),
+            tokens => cx.meter.settle(admitted.hold, tokens),
+        }
+        let (Some(model), Some(dialect), Some(target)) = (self.model(), self.dialect(), self.target()) else {
+            return None;
+        };
+        let row = Row {
+            request: self.request.id.raw(),
+            key: cx.keys.record(self.request.found.key?).id,
+            admitted: admitted.at,
+            model: model.id.clone(),
+            target: target.label.clone(),
+            endpoint: dialect,
+            stream: self.asked.is_some_and(|asked| asked.stream),
+            status,
+            usage,
+            cost_nano: usage.cost_nano(&model.prices),
+            attempts: self.attempt().map_or(0, |at| at.attempts),
+            micros: cx.now.mono.micros_since(self.request.received),
+            lease: admitted.lease,
+        };
+        NonZeroU64::new(cx.give_row(row))
+    }
+
+    /// The end. What is left is what the head of its answer needs.
+    pub(crate) fn finish(mut self, outcome: Outcome, cx: &mut Cx) -> Request {
+        let charged = match &self.state {
+            State::Committing(committing) => Some(committing.usage.bounded()),
+            _ => self.admitted.is_some().then(|| outcome.usage.bounded()),
+        };
+        self.settle(outcome.usage, outcome.status, cx);
+        self.count(outcome.status, charged, cx);
+        self.log(&outcome, charged, cx);
+        self.release(cx);
+        self.request
+    }
+
+    /// Gives everything back that it holds.
+    fn release(&mut self, cx: &mut Cx) {
+        match std::mem::replace(&mut self.state, State::Ended) {
+            State::Reading { draft } | State::Reserving(Reserving { draft: Some(draft), .. }) => {
+                cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
+            }
+            State::Attempting(Attempting { draft, mut at, .. }) => {
+                self.no_verdict(&mut at, cx);
+                cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
+            }
+            State::Answering(Answering { mut at, body, draft, mut last, .. }) => {
+                self.no_verdict(&mut at, cx);
+                body.release(cx);
+                last.release(&mut cx.pool);
+                release_draft(draft, cx);
+            }
+            State::Committing(Committing { last, .. }) => {
+                let (Last::Events(mut buf) | Last::Whole(mut buf) | Last::Bulk(mut buf)) = last;
+                buf.release(&mut cx.pool);
+            }
+            State::Translating(mut translating) => {
+                self.no_verdict(&mut translating.at, cx);
+                cx.budget.release(&mut translating.promise, &mut cx.pool);
+            }
+            State::Reserving(_) | State::Ended => {}
+        }
+    }
+
+    fn count(&self, status: u16, charged: Option<Usage>, cx: &mut Cx) {
+        cx.stats.request(self.request.endpoint_name(), self.model().map(|model| &model.id), status);
+        if let (Some(usage), Some(model)) = (&charged, self.model()) {
+            cx.stats.usage(&model.id, usage);
+        }
+        for (timed, from, to) in self.times(cx.now.mono) {
+            if from != Mono::NEVER && to != Mono::NEVER {
+                cx.stats.phase(timed, to.micros_since(from));
+            }
+        }
+    }
+
+    /// The phases of the request: from when to when, `NEVER` where it has not come.
+    fn times(&self, now: Mono) -> [(Timed, Mono, Mono); 5] {
+        let (sent, first) = self.attempt().map_or((Mono::NEVER, Mono::NEVER), |at| (at.sent, at.first));
+        let (received, read) = (self.request.received, self.request.read);
+        [
+            (Timed::Body, received, read),
+            (Timed::Send, read, sent),
+            (Timed::Wait, sent, first),
+            (Timed::Relay, first, now),
+            (Timed::Total, received, now),
+        ]
+    }
+
+    fn log(&self, outcome: &Outcome, charged: Option<Usage>, cx: &mut Cx) {
+        let request = &self.request;
+        let attempt = self.attempt().zip(self.target()).filter(|(at, _)| at.attempts > 0);
+        let line = access_log::Line {
+            id: request.id.as_str(),
+            endpoint: request.endpoint_name(),
+            key: request.found.key.map(|key| cx.keys.record(key).id),
+            model: self.model().map(|model| &*model.id),
+            target: attempt.map(|(at, target)| (&*target.label, at.attempts)),
+            stream: self.asked.is_some_and(|asked| asked.stream),
+            status: outcome.status,
+            error: outcome.error,
+            usage: charged,
+            times: self.times(cx.now.mono),
+            client_request_id: &request.client_request_id,
+        };
+        cx.orders.log(|out| line.write(cx.now.unix, out));
+    }
+}
+
+fn release_draft(draft: Draft, cx: &mut Cx) {
+    if let Draft::Kept(draft) | Draft::Leaving(draft) = draft {
+        cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
+    }
+}

@@ -1,0 +1,135 @@
+//! Whole answers: collected, read here or by a helper thread, and passed on as one.
+
+use super::fault::{Fault, FaultKind};
+use super::stream::NOT_JSON;
+use super::{Body, Draft, Effect, Exchange, Last, Message, Outcome, State};
+use crate::base::buf::Buf;
+use crate::base::limits::{BODY_STEP_MAX, EXTENDED_MIN};
+use crate::dialect::{self, Broken, ObservedUsage, TranslationState, tap};
+use crate::gateway::cx::Cx;
+use crate::gateway::offload::Task;
+use crate::policy::usage::Usage;
+
+impl Exchange {
+    /// A piece of a whole answer: kept until all of it is there.
+    pub(super) fn collect(&mut self, data: &[u8], message: &Message<'_>, cx: &mut Cx) -> Effect {
+        let limit = self.target().map_or(0, |target| target.limits.max_response);
+        let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
+        let Body::Collect { buf, announced, .. } = &mut answering.body else { return Effect::Nothing };
+        if buf.len() + data.len() > limit {
+            let fault = Fault::from(FaultKind::TooLarge("max_response"));
+            return self.attempt_failed(fault, false, message, cx);
+        }
+        let ahead = ahead_of(buf.len(), announced.map(|length| length.get() as usize), limit);
+        buf.push_ahead(&mut cx.pool, data, ahead);
+        Effect::Nothing
+    }
+
+    /// All of a whole answer is there: reads it.
+    pub(super) fn whole(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+        let (Some(asked), Some(to)) = (self.asked, self.dialect()) else { return Effect::Nothing };
+        let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
+        let Body::Collect { buf, .. } = &mut answering.body else { return Effect::Nothing };
+        let length = buf.len();
+        if cx.is_long(length) {
+            if !cx.has_room_for(message.exchange, length) {
+                answering.paused = true;
+                return Effect::Pause;
+            }
+            return self.offload_reply(message, cx);
+        }
+        cx.out.clear();
+        let identity = self.request.identity(&asked, cx.now.unix);
+        let read = match answering.draft.translation() {
+            None => tap::whole(to, buf.bytes(), &identity, &mut cx.out),
+            Some(state) => dialect::reply(to.other(), buf.bytes(), state, &identity, &mut cx.out),
+        };
+        let usage = match self.whole_accepted(read, cx) {
+            Ok(usage) => usage,
+            Err(fault) => return self.attempt_failed(fault, false, message, cx),
+        };
+        let outcome = Outcome { status: 200, error: None, usage };
+        if !cx.waits_for_rows() {
+            return Effect::Answer(outcome);
+        }
+        let mut last = Buf::default();
+        last.push(&mut cx.pool, &cx.out);
+        self.await_row(Last::Whole(last), usage, message, cx).unwrap_or(Effect::Wait)
+    }
+
+    /// Has a large answer read by a helper thread. Its connection has given all it had to give.
+    fn offload_reply(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+        self.let_go_complete(cx);
+        let serial = cx.next_offload();
+        let (Some(asked), Some(to)) = (self.asked, self.dialect()) else { return Effect::Nothing };
+        let identity = self.request.identity(&asked, cx.now.unix).into();
+        let chunked = self.request.meta.http11;
+        let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
+        let (from, state) = match answering.draft.translation() {
+            None => (to, TranslationState::default()),
+            Some(state) => (to.other(), state.clone()),
+        };
+        let observed = Box::default();
+        let body = std::mem::replace(&mut answering.body, Body::Offloaded { serial, observed });
+        let Body::Collect { buf, .. } = body else { return Effect::Nothing };
+        let lent = buf.capacity();
+        cx.offload(message.exchange, serial, lent, identity, Task::Reply { body: buf, from, to, state, chunked });
+        Effect::Wait
+    }
+
+    /// A helper thread has read a whole answer; `out` is what the client gets.
+    pub(super) fn whole_read(
+        &mut self,
+        read: Result<ObservedUsage, Broken>,
+        mut out: Buf,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        match self.whole_accepted(read, cx) {
+            Ok(usage) if cx.waits_for_rows() => {
+                self.await_row(Last::Bulk(out), usage, message, cx).unwrap_or(Effect::Wait)
+            }
+            Ok(usage) => Effect::AnswerBulk(Outcome { status: 200, error: None, usage }, out),
+            Err(fault) => {
+                out.release(&mut cx.pool);
+                self.attempt_failed(fault, false, message, cx)
+            }
+        }
+    }
+
+    /// A whole answer has been read: what it costs, or what is wrong with it.
+    fn whole_accepted(
+        &mut self,
+        read: Result<ObservedUsage, Broken>,
+        cx: &mut Cx,
+    ) -> Result<Usage, Fault> {
+        let observed = match read {
+            Ok(observed) => observed,
+            Err(Broken::NotJson) => return Err(Fault::from(FaultKind::BadBody(NOT_JSON))),
+            Err(Broken::Error(text)) => return Err(self.error_fault(text)),
+        };
+        self.let_go_complete(cx);
+        self.target_succeeded(cx);
+        Ok(self.charged(observed))
+    }
+}
+
+impl Draft {
+    /// What the translation of the answer needs; `None` where the target speaks the client's shape.
+    fn translation(&self) -> Option<&TranslationState> {
+        match self {
+            Draft::Kept(draft) | Draft::Leaving(draft) => draft.state.as_ref(),
+            Draft::Gone => None,
+        }
+    }
+}
+
+/// How far the storage of an answer grows ahead when it has to. Growing a large block again and again can cost a copy
+/// of all of it: so once a step's worth has come, all that was announced is taken at once, or where nothing was, so
+/// much that the system extends it without copying. What is not written to takes no memory.
+fn ahead_of(length: usize, announced: Option<usize>, limit: usize) -> usize {
+    if length < BODY_STEP_MAX {
+        return length;
+    }
+    announced.unwrap_or(EXTENDED_MIN.max(length + length / 4)).min(limit).saturating_sub(length)
+}

@@ -1,0 +1,332 @@
+//! From a complete body to an admitted request: the model, the body for its first target, and a hold in the meter. With
+//! a shared ledger it is the ledger that admits, for all hosts at once; here the question is put, the answer taken, and
+//! done what the configuration says if there is none (`on_outage`).
+
+use super::attempt::{Attempt, Built};
+use super::fault::Fault;
+use super::{
+    Admitted, Asked, Effect, Endpoint, Exchange, Message, Outcome, Reserving, State, Translate, Translating,
+};
+use crate::base::limits::{ASK_PATIENCE, ROW_TOKENS_MAX};
+use crate::base::time::{Mono, Unix};
+use crate::dialect::Invalid;
+use crate::gateway::cx::Cx;
+use crate::gateway::provider::request::OutgoingRequest;
+use crate::policy::ask::{Ask, Limits, Release, Ruling};
+use crate::policy::meter::{Hold, Lease};
+use crate::policy::plan::Plan;
+use crate::policy::refusal::Refusal;
+use std::io::Write;
+
+impl Exchange {
+    /// The whole body is there and is what it should be.
+    pub(super) fn body_complete(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+        let counts = self.request.found.endpoint == Some(Endpoint::CountTokens);
+        if let Err(refusal) = self.still_welcome(cx) {
+            return self.refuse(refusal);
+        }
+        let State::Reading { draft } = std::mem::replace(&mut self.state, State::Ended) else { return Effect::Nothing };
+        // A count is of the prompt alone; but a model that is named must be there, and be the key's.
+        let named = !counts || draft.scan.fields().model.is_some();
+        let chosen = if named { self.choose_model(&draft, message, cx) } else { Ok(()) };
+        if let Err(refusal) = chosen {
+            cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
+            return self.refuse(refusal);
+        }
+        if counts {
+            cx.out.clear();
+            // Writing to a Vec cannot fail.
+            let _ = write!(cx.out, "{{\"input_tokens\":{}}}", draft.scan.fields().prompt_estimate);
+            cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
+            return Effect::Answer(Outcome::ok());
+        }
+        let mut at = Attempt::default();
+        let Some(model) = self.model() else { return self.refuse(Refusal::no_model()) };
+        at.choose(&model.targets, &mut cx.breakers, cx.now.mono);
+        // The body for its provider before admission: what cannot be sent is not charged.
+        self.write_first(draft, at, message, cx)
+    }
+
+    /// Minutes may lie between a head and the end of its body: the key may have been revoked meanwhile, and admission
+    /// may have gone to another process.
+    fn still_welcome(&self, cx: &Cx) -> Result<(), Refusal> {
+        let Some(key) = self.request.found.key else { return Ok(()) };
+        if !cx.keys.record(key).is_live(cx.now.unix) {
+            return Err(Refusal::bad_key());
+        }
+        if cx.lifecycle.has_handed_over() {
+            return Err(Refusal::draining());
+        }
+        Ok(())
+    }
+
+    /// The model that the body names, or the default one, if the key may use it.
+    fn choose_model(&mut self, draft: &OutgoingRequest, message: &Message<'_>, cx: &mut Cx) -> Result<(), Refusal> {
+        let Some(key) = self.request.found.key else { return Ok(()) };
+        let fields = draft.scan.fields();
+        if fields.thread {
+            return Err(Refusal::no_threads());
+        }
+        cx.out.clear();
+        let catalog = &self.request.setup.config.catalog;
+        let index = match fields.model_name(message.body, &mut cx.out) {
+            Some(name) => catalog.find(name).ok_or_else(|| Refusal::unknown_model(name))?,
+            None => catalog.default_model().ok_or_else(Refusal::no_model)?,
+        };
+        let Some(model) = catalog.get(index) else { return Ok(()) };
+        if !cx.keys.record(key).scope.allows_model(&model.id) {
+            return Err(Refusal::model_scope(&model.id));
+        }
+        self.asked = Some(Asked {
+            model: index as u32,
+            stream: fields.stream,
+            show_usage: fields.include_usage,
+            estimate: fields.prompt_estimate,
+        });
+        Ok(())
+    }
+
+    /// Writes the body for the first target, here or, where it is long, on a helper thread.
+    fn write_first(
+        &mut self,
+        mut draft: Box<OutgoingRequest>,
+        at: Attempt,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        match self.build(&mut draft, &at, message, cx) {
+            Ok(Built::Whole) => self.reserve(draft, at, message, cx),
+            Ok(Built::TooLong) => self.translate(draft, at, None, cx),
+            Err(refusal) => {
+                cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
+                self.refuse(refusal)
+            }
+        }
+    }
+
+    /// Has a large request translated by a helper thread.
+    pub(super) fn translate(
+        &mut self,
+        mut draft: Box<OutgoingRequest>,
+        at: Attempt,
+        failed: Option<Box<(Fault, u32)>>,
+        cx: &mut Cx,
+    ) -> Effect {
+        let target = self.model().and_then(|model| model.targets.get(at.target as usize));
+        let (Some(asked), Some(target), Some(from)) = (self.asked, target, self.dialect()) else {
+            cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
+            return self.refuse(Refusal::internal());
+        };
+        let capabilities =
+            self.request.setup.requests.capabilities(asked.model as usize, at.target as usize).cloned().unwrap_or_default();
+        let by = cx.now.mono.after(target.limits.request_timeout);
+        let model = target.model.clone();
+        let (serial, promise) = (cx.next_offload(), std::mem::take(&mut draft.promise));
+        self.state = State::Translating(Translating { at, serial, promise, failed, by });
+        Effect::Translate(Box::new(Translate { draft, from, model, capabilities, serial }))
+    }
+
+    /// A helper thread has translated the request.
+    pub(super) fn translated(
+        &mut self,
+        mut draft: Box<OutgoingRequest>,
+        built: Result<(), Invalid>,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        let State::Translating(translating) = std::mem::replace(&mut self.state, State::Ended) else {
+            return Effect::Nothing;
+        };
+        let Translating { at, promise, failed, .. } = translating;
+        draft.promise = promise;
+        match (built, failed) {
+            (Ok(()), _) if self.admitted.is_some() => self.begin_attempt(draft, at, message, cx),
+            (Ok(()), _) => match self.still_welcome(cx) {
+                Ok(()) => self.reserve(draft, at, message, cx),
+                Err(refusal) => {
+                    cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
+                    self.refuse(refusal)
+                }
+            },
+            (Err(_), Some(failed)) => self.skip_target(draft, at, *failed, message, cx),
+            (Err(Invalid(why)), None) => {
+                cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
+                self.refuse(Refusal::invalid_body(why))
+            }
+        }
+    }
+
+    /// Charges the request to its window and reserves what it may use, or asks a shared ledger to.
+    fn reserve(
+        &mut self,
+        draft: Box<OutgoingRequest>,
+        at: Attempt,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        let asked = self.asked.map_or(0, |asked| asked.estimate);
+        let most = self.model().map_or(0, |model| model.reserve_tokens);
+        let answer = draft.scan.fields().max_tokens.map_or(most, |max| max.min(most));
+        let estimate = asked.saturating_add(answer);
+        let admitted = match cx.asks_ledger() {
+            true => return self.ask(draft, at, estimate, message, cx),
+            false => self.admit_alone(estimate, cx),
+        };
+        match admitted {
+            Ok(()) => self.serve(draft, at, message, cx),
+            Err(refusal) => {
+                cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
+                self.refuse(refusal)
+            }
+        }
+    }
+
+    /// Puts the question to the shared ledger; the exchange waits for the answer.
+    fn ask(
+        &mut self,
+        draft: Box<OutgoingRequest>,
+        at: Attempt,
+        estimate: u64,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        let Some((key, plan)) = self.key_plan(cx) else {
+            cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
+            return self.refuse(Refusal::no_plan());
+        };
+        let lease = cx.meter.lease_for(key, &plan, cx.now.unix, estimate.min(ROW_TOKENS_MAX));
+        self.put_question(Some(draft), at, lease, Some(limits_of(&plan)), message, cx)
+    }
+
+    /// How a key stands is asked of the shared ledger too, since other hosts have a part in it. False where it is
+    /// answered from what is known: a request with a body, which no client sends, is.
+    pub(crate) fn look(&mut self, message: &Message<'_>, cx: &mut Cx) -> bool {
+        let asks = self.request.meta.bodiless && cx.asks_ledger();
+        let Some((key, plan)) = self.key_plan(cx).filter(|_| asks) else { return false };
+        let lease = cx.meter.lease_for(key, &plan, cx.now.unix, 0);
+        self.put_question(None, Attempt::default(), lease, None, message, cx);
+        true
+    }
+
+    fn put_question(
+        &mut self,
+        draft: Option<Box<OutgoingRequest>>,
+        at: Attempt,
+        lease: Lease,
+        limits: Option<Limits>,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        let Some(key) = self.request.found.key else { return self.refuse(Refusal::internal()) };
+        let number = (message.exchange.slot, message.exchange.generation);
+        cx.orders.ask(Ask { number, key: cx.keys.record(key).id, lease, limits });
+        let by = cx.now.mono.after(ASK_PATIENCE);
+        self.state = State::Reserving(Reserving { draft, at, lease: Box::new(lease), asked: cx.now.unix, by });
+        Effect::Wait
+    }
+
+    /// The shared ledger has answered.
+    pub(super) fn ruled(&mut self, ask: &Ask, ruling: Ruling, message: &Message<'_>, cx: &mut Cx) -> Effect {
+        if ruling == Ruling::Unavailable {
+            return self.not_ruled(message, cx);
+        }
+        let State::Reserving(reserving) = std::mem::replace(&mut self.state, State::Ended) else {
+            return Effect::Nothing;
+        };
+        let Reserving { draft, at, asked, .. } = reserving;
+        let (Some(draft), false) = (draft, ruling == Ruling::Looked) else { return Effect::Quota };
+        let refusal = match (ruling, self.key_plan(cx), self.still_welcome(cx)) {
+            (Ruling::Admitted, Some((key, plan)), Ok(())) => {
+                let lease = Lease { shared: true, ..ask.lease };
+                let hold = cx.meter.grant(key, &plan, asked, lease);
+                self.admitted(hold, Some(lease), asked);
+                return self.serve(draft, at, message, cx);
+            }
+            (Ruling::Refused(kind), Some((key, plan)), _) => {
+                Refusal::limit(&cx.meter.limit(key, &plan, cx.now.unix, kind))
+            }
+            (_, Some(_), Err(refusal)) => refusal,
+            _ => Refusal::no_plan(),
+        };
+        if ruling == Ruling::Admitted {
+            cx.orders.give_back(Release { key: ask.key, lease: ask.lease });
+        }
+        cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
+        self.refuse(refusal)
+    }
+
+    /// The shared ledger has not decided: what the configuration says for that.
+    pub(super) fn not_ruled(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+        let State::Reserving(reserving) = std::mem::replace(&mut self.state, State::Ended) else {
+            return Effect::Nothing;
+        };
+        let Reserving { draft, at, lease, .. } = reserving;
+        let alone = cx.goes_on_alone();
+        let Some(draft) = draft else {
+            return if alone { Effect::Quota } else { self.refuse(Refusal::store()) };
+        };
+        let admitted = match alone {
+            true => self.still_welcome(cx).and_then(|()| self.admit_alone(lease.reserved, cx)),
+            false => Err(Refusal::store()),
+        };
+        match admitted {
+            Ok(()) => self.serve(draft, at, message, cx),
+            Err(refusal) => {
+                cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
+                self.refuse(refusal)
+            }
+        }
+    }
+
+    /// Admits by this process's own counters: where no ledger is shared, or by the host's share of every limit while
+    /// the shared one cannot be reached.
+    fn admit_alone(&mut self, estimate: u64, cx: &mut Cx) -> Result<(), Refusal> {
+        let key = self.request.found.key.ok_or_else(Refusal::internal)?;
+        let plan = cx.plans.of(key, &cx.setup).ok_or_else(Refusal::no_plan)?;
+        let shared = cx.is_shared();
+        let hosts = if shared { cx.setup.config.store.hosts } else { 1 };
+        let admitted = match hosts {
+            1 => cx.meter.admit(key, plan, cx.now.unix, estimate),
+            hosts => cx.meter.admit(key, &plan.share(hosts), cx.now.unix, estimate),
+        };
+        let hold = admitted.map_err(|limit| Refusal::limit(&limit))?;
+        let lease = shared.then(|| cx.meter.lease(&hold));
+        self.admitted(hold, lease, cx.now.unix);
+        Ok(())
+    }
+
+    fn admitted(&mut self, hold: Hold, lease: Option<Lease>, at: Unix) {
+        let lease = lease.map(Box::new);
+        let never = Mono::NEVER;
+        self.admitted = Some(Admitted { hold, lease, at, until: never, beat: never, opened: false });
+    }
+
+    /// An admitted request is served: its clocks start, and the first attempt.
+    fn serve(&mut self, draft: Box<OutgoingRequest>, at: Attempt, message: &Message<'_>, cx: &mut Cx) -> Effect {
+        let target = self.model().and_then(|model| model.targets.get(at.target as usize));
+        let timeout = target.map(|target| target.limits.request_timeout);
+        let stream = self.asked.is_some_and(|asked| asked.stream);
+        if let (Some(admitted), Some(timeout)) = (&mut self.admitted, timeout) {
+            admitted.until = cx.now.mono.after(timeout);
+            if stream {
+                admitted.beat = cx.now.mono.after(self.request.setup.config.server.commit_after);
+            }
+        }
+        self.first_attempt(draft, at, message, cx)
+    }
+
+    /// The caller and its plan. Limits are those of the present configuration: counters know no other.
+    fn key_plan(&self, cx: &Cx) -> Option<(crate::policy::keys::KeyIx, Plan)> {
+        let key = self.request.found.key?;
+        Some((key, cx.plans.of(key, &cx.setup)?.clone()))
+    }
+}
+
+fn limits_of(plan: &Plan) -> Limits {
+    Limits {
+        tokens: plan.tokens,
+        requests: plan.requests,
+        tokens_per_window: plan.tokens_per_window,
+        concurrency: plan.concurrency,
+    }
+}

@@ -1,0 +1,527 @@
+//! An answer as it comes: what its head says is done with its body, and the events of a stream on their way. Usage is
+//! observed as they pass.
+
+use super::fault::{Fault, FaultKind, mask};
+use super::{
+    Answering, Attempting, Body, Draft, Effect, Exchange, Forward, Half, Last, Message, Outcome, State,
+};
+use crate::base::buf::Buf;
+use crate::base::limits::{DONE_GRACE, ERROR_BODY_MAX, ERROR_BODY_WAIT};
+use crate::base::time::{Mono, Unix};
+use crate::dialect::{ErrorText, Fed, ObservedUsage, SseStream, StreamFault};
+use crate::gateway::cx::Cx;
+use crate::gateway::offload::{Product, Task};
+use crate::policy::catalog::Target;
+use crate::policy::window;
+use crate::wire::Dialect;
+use crate::wire::head::{Framing, ResponseHead};
+use std::num::NonZeroU32;
+
+/// Words for an answer that is not what was asked for.
+const NOT_A_STREAM: &str = "the provider answered a streamed request with something that is not a stream";
+const ENCODED: &str = "the provider's answer is compressed, although compression was refused";
+pub(super) const NOT_JSON: &str = "the provider's answer was not valid";
+/// Longest wait of a provider's that is passed on, in seconds: a year.
+const WAIT_MAX: f64 = 366.0 * 86_400.0;
+
+/// Streams kept for reuse.
+const SPARE_MAX: usize = 64;
+
+/// The streams that are not in use, of those that keep their shape: so a stream in the steady state allocates nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    // Boxed as an exchange holds them: moving one moves a pointer.
+    #[allow(clippy::vec_box)]
+    spare: Vec<Box<SseStream>>,
+}
+
+impl Streams {
+    /// One at the start of a stream that keeps its shape.
+    fn same(&mut self, dialect: Dialect, show_usage: bool, max_event: usize) -> Box<SseStream> {
+        match self.spare.pop() {
+            Some(mut stream) => {
+                stream.restart(dialect, show_usage, max_event);
+                stream
+            }
+            None => Box::new(SseStream::same(dialect, show_usage, max_event)),
+        }
+    }
+
+    /// Gives one back, without storage; one that translates is not kept, since its state belongs to its request.
+    fn put(&mut self, stream: Box<SseStream>) {
+        if stream.keeps_shape() && self.spare.len() < SPARE_MAX {
+            self.spare.push(stream);
+        }
+    }
+}
+
+impl Body {
+    /// What has been observed so far.
+    pub(super) fn observed(&self) -> ObservedUsage {
+        match self {
+            Body::Stream(stream) => stream.observed(),
+            Body::Offloaded { observed, .. } => **observed,
+            Body::Collect { .. } | Body::Error { .. } => ObservedUsage::default(),
+        }
+    }
+
+    /// Gives its storage back.
+    pub(super) fn release(self, cx: &mut Cx) {
+        match self {
+            Body::Stream(mut stream) => {
+                stream.release(&mut cx.pool);
+                cx.streams.put(stream);
+            }
+            Body::Collect { mut buf, .. } | Body::Error { mut buf, .. } => buf.release(&mut cx.pool),
+            Body::Offloaded { .. } => {}
+        }
+    }
+}
+
+impl Exchange {
+    /// The head of an answer has come: decides what is done with its body.
+    pub(super) fn answer_begins(
+        &mut self,
+        head: &ResponseHead,
+        bytes: &[u8],
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        let now = cx.now.mono;
+        let first_byte = self.target().map_or(Mono::NEVER, |target| now.after(target.limits.first_byte_timeout));
+        let body = match self.body_for(head, bytes, cx) {
+            Ok(body) => body,
+            Err(kind) => return self.attempt_failed(Fault::from(kind), false, message, cx),
+        };
+        let State::Attempting(attempting) = std::mem::replace(&mut self.state, State::Ended) else {
+            return Effect::Nothing;
+        };
+        let Attempting { draft, mut at, half, by } = attempting;
+        at.first = at.first.min(now);
+        at.sent = at.sent.min(now);
+        let by = match &body {
+            Body::Error { .. } => now.after(ERROR_BODY_WAIT),
+            Body::Stream(_) => by.min(first_byte),
+            Body::Collect { .. } | Body::Offloaded { .. } => Mono::NEVER,
+        };
+        let provider = if let Half::Open(provider) = half { Some(provider) } else { None };
+        let (draft, last) = (Draft::Kept(draft), Buf::default());
+        self.state = State::Answering(Answering { at, provider, body, draft, last, by, paused: false });
+        Effect::Wait
+    }
+
+    fn body_for(&mut self, head: &ResponseHead, bytes: &[u8], cx: &mut Cx) -> Result<Body, FaultKind> {
+        if head.status != 200 {
+            let asked = std::str::from_utf8(head.retry_after.of(bytes)).unwrap_or_default();
+            let retry_after = wait_asked(asked, cx.now.unix);
+            return Ok(Body::Error { buf: Buf::default(), status: head.status, retry_after });
+        }
+        let encoding = head.content_encoding.of(bytes).trim_ascii();
+        if !encoding.is_empty() && !encoding.eq_ignore_ascii_case(b"identity") {
+            return Err(FaultKind::BadBody(ENCODED));
+        }
+        let Some(asked) = self.asked.filter(|asked| asked.stream) else {
+            let announced = match head.framing {
+                Framing::Length(length) => NonZeroU32::new(u32::try_from(length).unwrap_or(u32::MAX)),
+                _ => None,
+            };
+            return Ok(Body::Collect { buf: Buf::default(), announced, ended: false });
+        };
+        let content_type = head.content_type.of(bytes).trim_ascii();
+        let is_events = content_type.is_empty()
+            || content_type.get(..17).is_some_and(|start| start.eq_ignore_ascii_case(b"text/event-stream"));
+        let (Some(dialect), Some(target), true) = (self.dialect(), self.target(), is_events) else {
+            return Err(FaultKind::BadBody(NOT_A_STREAM));
+        };
+        let max_event = target.limits.max_event;
+        let State::Attempting(Attempting { draft, .. }) = &mut self.state else {
+            return Err(FaultKind::Internal);
+        };
+        Ok(Body::Stream(match draft.state.take() {
+            None => cx.streams.same(dialect, asked.show_usage, max_event),
+            Some(state) => {
+                Box::new(SseStream::translated(dialect.other(), state, asked.show_usage, max_event))
+            }
+        }))
+    }
+
+    /// A piece of the answer's body.
+    pub(super) fn data(&mut self, data: &[u8], message: &Message<'_>, cx: &mut Cx) -> Effect {
+        let (Some(asked), State::Answering(answering)) = (&self.asked, &mut self.state) else { return Effect::Nothing };
+        let stream = match &mut answering.body {
+            Body::Stream(stream) => stream,
+            Body::Collect { .. } => return self.collect(data, message, cx),
+            Body::Error { buf, .. } => {
+                if buf.len() + data.len() <= ERROR_BODY_MAX {
+                    buf.push(&mut cx.pool, data);
+                }
+                return Effect::Nothing;
+            }
+            Body::Offloaded { .. } => return Effect::Nothing,
+        };
+        if cx.is_long(stream.held() + data.len()) {
+            return self.offload_events(Some(data), message, cx);
+        }
+        cx.out.clear();
+        let identity = self.request.identity(asked, cx.now.unix);
+        let fed = stream.feed(data, &mut cx.pool, &identity, &mut cx.out);
+        self.fed(fed, message, cx)
+    }
+
+    /// A piece of a stream has been read, its events lie in `cx.out`.
+    fn fed(&mut self, fed: Result<Fed, StreamFault>, message: &Message<'_>, cx: &mut Cx) -> Effect {
+        let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
+        let Body::Stream(stream) = &answering.body else { return Effect::Nothing };
+        let (finish_seen, end_at) = (stream.finish_seen(), stream.end_at());
+        let came = match &fed {
+            Ok(fed) => fed.events > 0,
+            // What came before the fault is still the client's.
+            Err(_) => !cx.out.is_empty(),
+        };
+        let mut forward = Forward::default();
+        match came {
+            true => forward = self.relayed(finish_seen, cx),
+            // Comments and pings alone open no stream and keep no deadline away (contract section 4); passed on in an
+            // open one, they let no proxy cut the line.
+            false if !self.admitted.as_ref().is_some_and(|admitted| admitted.opened) => cx.out.clear(),
+            false => {}
+        }
+        match fed {
+            Err(fault) => {
+                let fault = self.stream_fault(fault);
+                self.stream_failed(fault, forward, message, cx)
+            }
+            Ok(Fed { finished: true, .. }) => {
+                self.hold_back(end_at, cx);
+                self.stream_ends(forward, message, cx)
+            }
+            Ok(_) => {
+                self.hold_back(end_at, cx);
+                self.forward(forward, cx)
+            }
+        }
+    }
+
+    /// Passes on what lies in `cx.out`.
+    fn forward(&mut self, forward: Forward, cx: &mut Cx) -> Effect {
+        if cx.out.is_empty() {
+            return if forward.waits { Effect::Wait } else { Effect::Nothing };
+        }
+        if cx.is_long(cx.out.len()) {
+            return Effect::ForwardBulk(forward, std::mem::take(&mut cx.out));
+        }
+        Effect::Forward(forward)
+    }
+
+    /// Events of an answer are on their way: the commit point. From here on there is no other attempt, so the request
+    /// is let go as soon as all of it has been sent.
+    fn relayed(&mut self, finish_seen: bool, cx: &mut Cx) -> Forward {
+        let target = self.target();
+        let idle = target.map_or(DONE_GRACE, |target| target.limits.idle_timeout);
+        let (Some(admitted), State::Answering(answering)) = (&mut self.admitted, &mut self.state) else {
+            return Forward::default();
+        };
+        let now = cx.now.mono;
+        let by = now.after(if finish_seen { DONE_GRACE.min(idle) } else { idle });
+        let beat = now.after(self.request.setup.config.server.commit_after);
+        let waits = by < answering.by || beat < admitted.beat;
+        answering.by = by;
+        admitted.beat = beat;
+        let opens = !std::mem::replace(&mut admitted.opened, true);
+        let mut commits = false;
+        if let Draft::Kept(_) = answering.draft {
+            admitted.until = Mono::NEVER;
+            commits = self.commit(cx);
+        }
+        Forward { opens, commits, waits }
+    }
+
+    /// Part of an answer has been relayed; true if the request's bytes are not needed any more.
+    fn commit(&mut self, cx: &mut Cx) -> bool {
+        let State::Answering(answering) = &mut self.state else { return false };
+        let trial = std::mem::take(&mut answering.at.trial);
+        let mut gone = true;
+        answering.draft = match std::mem::replace(&mut answering.draft, Draft::Gone) {
+            Draft::Kept(draft) if draft.is_written() => {
+                cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
+                Draft::Gone
+            }
+            Draft::Kept(draft) => {
+                gone = false;
+                Draft::Leaving(draft)
+            }
+            other => other,
+        };
+        if trial && let Some(target) = self.target() {
+            cx.breakers.answered(&target.label);
+        }
+        gone
+    }
+
+    /// With `durability = "before-reply"` the end of a stream waits for its row: keeps it, from `end_at` on.
+    fn hold_back(&mut self, end_at: Option<usize>, cx: &mut Cx) {
+        let State::Answering(answering) = &mut self.state else { return };
+        if let Some(end_at) = end_at.filter(|_| cx.waits_for_rows()) {
+            let end_at = end_at.min(cx.out.len());
+            answering.last.push(&mut cx.pool, &cx.out[end_at..]);
+            cx.out.truncate(end_at);
+        }
+    }
+
+    /// The stream is broken. What of it is good has been put in `cx.out`.
+    fn stream_failed(&mut self, fault: Fault, forward: Forward, message: &Message<'_>, cx: &mut Cx) -> Effect {
+        let State::Answering(Answering { draft, .. }) = &self.state else { return Effect::Nothing };
+        if let Draft::Kept(_) = draft {
+            return self.attempt_failed(fault, false, message, cx);
+        }
+        let good = std::mem::take(&mut cx.out);
+        let effect = self.attempt_failed(fault, false, message, cx);
+        let error = std::mem::replace(&mut cx.out, good);
+        cx.out.extend_from_slice(&error);
+        match effect {
+            Effect::End(_, outcome) => Effect::End(forward, outcome),
+            other => other,
+        }
+    }
+
+    /// The stream has come to its proper end.
+    fn stream_ends(&mut self, forward: Forward, message: &Message<'_>, cx: &mut Cx) -> Effect {
+        self.let_go_complete(cx);
+        self.target_succeeded(cx);
+        let usage = self.complete_usage();
+        if !cx.waits_for_rows() {
+            return Effect::End(forward, Outcome { status: 200, error: None, usage });
+        }
+        let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
+        let last = Last::Events(std::mem::take(&mut answering.last));
+        let waits = Forward { waits: true, ..forward };
+        match self.await_row(last, usage, message, cx) {
+            Some(effect) => effect,
+            None => self.forward(waits, cx),
+        }
+    }
+
+    /// The connection has given all that is needed of it.
+    pub(super) fn let_go_complete(&mut self, cx: &mut Cx) {
+        if let State::Answering(answering) = &mut self.state
+            && let Some(provider) = answering.provider.take()
+        {
+            cx.let_go(provider, true);
+        }
+    }
+
+    /// The answer's body has ended as its framing promised.
+    pub(super) fn body_end(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+        let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
+        match &mut answering.body {
+            Body::Error { .. } => {
+                self.let_go_complete(cx);
+                let fault = self.status_fault();
+                self.attempt_failed(fault, false, message, cx)
+            }
+            Body::Collect { ended, .. } => {
+                *ended = true;
+                self.whole(message, cx)
+            }
+            Body::Stream(_) => self.stream_body_ended(message, cx),
+            Body::Offloaded { .. } => Effect::Nothing,
+        }
+    }
+
+    fn stream_body_ended(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+        let (Some(asked), State::Answering(answering)) = (&self.asked, &mut self.state) else { return Effect::Nothing };
+        let Body::Stream(stream) = &mut answering.body else { return Effect::Nothing };
+        if cx.is_long(stream.held()) {
+            // Nothing more is awaited from the provider.
+            answering.by = Mono::NEVER;
+            return self.offload_events(None, message, cx);
+        }
+        cx.out.clear();
+        let identity = self.request.identity(asked, cx.now.unix);
+        let ended = stream.end(&mut cx.pool, &identity, &mut cx.out);
+        self.ended(ended, message, cx)
+    }
+
+    /// The end of a stream has been read, what it came to lies in `cx.out`.
+    fn ended(&mut self, ended: Result<(), StreamFault>, message: &Message<'_>, cx: &mut Cx) -> Effect {
+        let forward = if cx.out.is_empty() { Forward::default() } else { self.relayed(true, cx) };
+        match ended {
+            Ok(()) => {
+                self.hold_back(Some(0), cx);
+                self.stream_ends(forward, message, cx)
+            }
+            Err(fault) => {
+                let fault = self.stream_fault(fault);
+                self.stream_failed(fault, forward, message, cx)
+            }
+        }
+    }
+
+    /// Has a large event read by a helper thread: what has come of it is `data`, or its stream has ended with it.
+    fn offload_events(&mut self, data: Option<&[u8]>, message: &Message<'_>, cx: &mut Cx) -> Effect {
+        let serial = cx.next_offload();
+        let Some(asked) = self.asked else { return Effect::Nothing };
+        let identity = self.request.identity(&asked, cx.now.unix).into();
+        let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
+        let observed = Box::new(answering.body.observed());
+        let body = std::mem::replace(&mut answering.body, Body::Offloaded { serial, observed });
+        let Body::Stream(stream) = body else { return Effect::Nothing };
+        let lent = stream.capacity();
+        let task = match data {
+            Some(data) => Task::Events { stream, data: data.to_vec() },
+            None => Task::LastEvent { stream },
+        };
+        cx.offload(message.exchange, serial, lent, identity, task);
+        Effect::Wait
+    }
+
+    /// What a helper thread has made of a piece of the answer.
+    pub(super) fn offloaded(&mut self, product: Option<Product>, message: &Message<'_>, cx: &mut Cx) -> Effect {
+        let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
+        match product {
+            Some(Product::Reply { read, out }) => self.whole_read(read, out, message, cx),
+            Some(Product::Events { stream, out, fed }) => {
+                answering.body = Body::Stream(stream);
+                cx.out = out;
+                self.fed(fed, message, cx)
+            }
+            Some(Product::LastEvent { stream, out, ended }) => {
+                answering.body = Body::Stream(stream);
+                cx.out = out;
+                self.ended(ended, message, cx)
+            }
+            Some(Product::Request { .. }) | None => {
+                cx.stats.panics += 1;
+                self.attempt_failed(Fault::from(FaultKind::Internal), false, message, cx)
+            }
+        }
+    }
+
+    /// The provider is late with its answer. It is not where it has not been read: that is its client's doing.
+    pub(super) fn answer_late(&mut self, full: bool, message: &Message<'_>, cx: &mut Cx) -> Effect {
+        if full || self.is_paused() {
+            return self.drained(cx);
+        }
+        let State::Answering(answering) = &self.state else { return Effect::Nothing };
+        let kind = match &answering.body {
+            Body::Error { .. } => return self.body_end(message, cx),
+            // It lacks nothing but its terminator.
+            Body::Stream(stream) if stream.finish_seen() => return self.stream_body_ended(message, cx),
+            Body::Stream(_) if !matches!(answering.draft, Draft::Kept(_)) => FaultKind::IdleTimeout,
+            _ => FaultKind::FirstByteTimeout,
+        };
+        self.attempt_failed(Fault::from(kind), false, message, cx)
+    }
+
+    /// The client reads again: the provider of a stream has all its time again, from now on.
+    pub(super) fn drained(&mut self, cx: &mut Cx) -> Effect {
+        let idle = self.target().map_or(DONE_GRACE, |target| target.limits.idle_timeout);
+        let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
+        let wait = match &answering.body {
+            Body::Stream(stream) if stream.finish_seen() => DONE_GRACE.min(idle),
+            Body::Stream(_) | Body::Offloaded { .. } => idle,
+            Body::Collect { .. } | Body::Error { .. } => return Effect::Nothing,
+        };
+        answering.by = cx.now.mono.after(wait);
+        Effect::Wait
+    }
+
+    /// There is room again.
+    pub(super) fn room(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+        let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
+        answering.paused = false;
+        match answering.body {
+            Body::Collect { ended: true, .. } => self.whole(message, cx),
+            _ => self.drained(cx),
+        }
+    }
+
+    /// Nothing has come for a while: the status goes out, and a sign of life, so that no proxy cuts the line.
+    pub(super) fn heartbeat(&mut self, drained: bool, cx: &mut Cx) -> Effect {
+        let beat: &[u8] = match self.dialect() {
+            Some(Dialect::Messages) => b"event: ping\ndata: {\"type\":\"ping\"}\n\n",
+            _ => b": ping\n\n",
+        };
+        let Some(admitted) = &mut self.admitted else { return Effect::Nothing };
+        admitted.beat = cx.now.mono.after(self.request.setup.config.server.commit_after);
+        // A client that does not read what it has needs no sign of life.
+        if !drained {
+            return Effect::Wait;
+        }
+        cx.out.clear();
+        cx.out.extend_from_slice(beat);
+        let opens = !std::mem::replace(&mut admitted.opened, true);
+        Effect::Forward(Forward { opens, commits: false, waits: true })
+    }
+
+    fn stream_fault(&self, fault: StreamFault) -> Fault {
+        match fault {
+            StreamFault::Error(text) => self.error_fault(text),
+            StreamFault::TooLarge => Fault::from(FaultKind::TooLarge("max_event")),
+            StreamFault::Malformed => Fault::from(FaultKind::BadBody(NOT_JSON)),
+            StreamFault::Incomplete => Fault::from(FaultKind::Incomplete),
+        }
+    }
+
+    pub(super) fn error_fault(&self, text: ErrorText) -> Fault {
+        let message = self.masked(&text.message);
+        Fault { kind: FaultKind::InStream, message, retry_after: None }
+    }
+
+    fn status_fault(&self) -> Fault {
+        let State::Answering(Answering { body: Body::Error { buf, status, retry_after }, .. }) = &self.state else {
+            return Fault::from(FaultKind::Internal);
+        };
+        let message = crate::dialect::errors::read_error(buf.bytes()).and_then(|text| self.masked(&text.message));
+        let retry_after = retry_after.map(|seconds| u64::from(seconds.get() - 1));
+        Fault { kind: FaultKind::Status(*status), message, retry_after }
+    }
+
+    /// A provider's words as a client may see them; `None` where it gave none.
+    fn masked(&self, message: &str) -> Option<String> {
+        let (model, target) = (self.model()?, self.target()?);
+        if message.trim().is_empty() {
+            return None;
+        }
+        let provider = self.request.setup.config.providers.get(target.provider);
+        let credential = provider.and_then(|provider| provider.credential.as_ref()).map(|(_, secret)| secret.expose());
+        Some(mask(message, &target.model, &model.id, credential))
+    }
+}
+
+/// Seconds that a `retry-after` asks for, rounded up, and 1 more so that none is not 0: a number of them, some servers'
+/// fractions too, or a moment.
+fn wait_asked(value: &str, now: Unix) -> Option<NonZeroU32> {
+    let seconds = match window::parse_http_date(value) {
+        Some(until) => until.0.saturating_sub(now.0).div_ceil(1000),
+        None => {
+            let seconds: f64 = value.parse().ok()?;
+            (0.0..=WAIT_MAX).contains(&seconds).then(|| seconds.ceil() as u64)?
+        }
+    };
+    NonZeroU32::new(u32::try_from(seconds).unwrap_or(u32::MAX - 1) + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_asked_for_in_seconds_or_until_a_moment() {
+        let now = Unix(784_111_700_000);
+        for (value, seconds) in [
+            ("17", Some(17)),
+            ("0", Some(0)),
+            ("1.2", Some(2)),
+            ("Sun, 06 Nov 1994 08:49:37 GMT", Some(77)),
+            ("Sun, 06 Nov 1994 08:00:00 GMT", Some(0)),
+            ("", None),
+            ("-1", None),
+            ("soon", None),
+            ("NaN", None),
+            ("1e300", None),
+        ] {
+            assert_eq!(wait_asked(value, now).map(|more| more.get() - 1), seconds, "{value}");
+        }
+    }
+}

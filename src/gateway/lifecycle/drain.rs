@@ -1,0 +1,76 @@
+//! Stopping: what is idle is closed once what was on its way has had a moment to arrive, what runs too long is ended, and
+//! when nothing is left the process leaves. Each of these is done once; a connection that becomes idle later closes by
+//! its own deadline, so that stopping costs those nothing that still run.
+
+use crate::base::time::Mono;
+
+/// How far stopping has come.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Drain {
+    /// Idle connections are closed from here on.
+    idle_after: Mono,
+    /// What still runs is ended here.
+    until: Mono,
+    done: Option<Step>,
+}
+
+/// What stopping asks for.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// Close the connections that are idle.
+    CloseIdle,
+    /// End what still runs.
+    EndAll,
+}
+
+impl Drain {
+    /// Stopping has begun.
+    pub(crate) fn new(idle_after: Mono, until: Mono) -> Drain {
+        Drain { idle_after, until, done: None }
+    }
+
+    /// What still runs is ended at `until` at the latest.
+    pub(crate) fn bound(&mut self, until: Mono) {
+        self.until = self.until.min(until);
+    }
+
+    /// What is to be done now, each step once.
+    pub(crate) fn step(&mut self, now: Mono) -> Option<Step> {
+        let step = match self.done {
+            None | Some(Step::CloseIdle) if now >= self.until => Step::EndAll,
+            None if now >= self.idle_after => Step::CloseIdle,
+            _ => return None,
+        };
+        self.done = Some(step);
+        Some(step)
+    }
+
+    /// When the next step is due.
+    pub(crate) fn due(&self) -> Option<Mono> {
+        match self.done {
+            None => Some(self.idle_after.min(self.until)),
+            Some(Step::CloseIdle) => Some(self.until),
+            Some(Step::EndAll) => None,
+        }
+    }
+
+    /// What ran has been told to end.
+    pub(crate) fn is_over(&self) -> bool {
+        self.done == Some(Step::EndAll)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_step_is_taken_once_and_in_its_time() {
+        let mut drain = Drain::new(Mono(10), Mono(100));
+        assert_eq!((drain.due(), drain.step(Mono(9))), (Some(Mono(10)), None));
+        assert_eq!((drain.step(Mono(10)), drain.step(Mono(11))), (Some(Step::CloseIdle), None));
+        drain.bound(Mono(50));
+        assert_eq!((drain.due(), drain.step(Mono(50)), drain.step(Mono(51))), (Some(Mono(50)), Some(Step::EndAll), None));
+        assert!(drain.is_over() && drain.due().is_none());
+    }
+}

@@ -1,0 +1,41 @@
+//! What happens to the process rather than to a connection: stopping, another configuration, a successor. Says what is
+//! to be done; `drive` does it to the connections.
+
+pub(crate) mod drain;
+pub(crate) mod reload;
+pub(crate) mod upgrade;
+
+use drain::Drain;
+use reload::Reading;
+use upgrade::{Handover, Inheritance};
+
+/// Where the process stands.
+#[derive(Debug, Default)]
+pub(crate) struct Lifecycle {
+    pub(crate) drain: Option<Drain>,
+    pub(crate) handover: Handover,
+    pub(crate) inheritance: Inheritance,
+    pub(crate) reading: Reading,
+}
+
+impl Lifecycle {
+    /// The process stops or hands over: no connection is kept for later requests.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.drain.is_some()
+    }
+
+    /// The time for what still runs is over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.drain.is_some_and(|drain| drain.is_over())
+    }
+
+    /// Another process admits.
+    pub(crate) fn has_handed_over(&self) -> bool {
+        self.handover == Handover::Given
+    }
+
+    /// Whether leaving now would lose rows that a predecessor is still to bring, or end before handing over.
+    pub(crate) fn is_needed(&self) -> bool {
+        self.inheritance.is_present() || matches!(self.handover, Handover::Quieting { .. })
+    }
+}

@@ -1,0 +1,222 @@
+//! Work that would hold the loop too long: reading or translating what is larger than `limits::WORK_MIN` in one piece.
+//! It leaves as an [`Order::Work`], with everything it needs; a helper thread (or a test) runs it; it comes back as a
+//! `Notice::Worked`. Meanwhile its exchange waits, its provider is not read, and every other exchange goes on.
+//!
+//! Storage goes along and stays counted: the work's own pool starts from what was lent to it, and is taken into account
+//! again when it returns, whether its exchange still waits for it or not.
+
+use super::cx::Cx;
+use super::ids::ExchangeId;
+use super::orders::Order;
+use super::provider::request::OutgoingRequest;
+use crate::base::buf::{Buf, Pool};
+use crate::dialect::{
+    self, Broken, Capabilities, Fed, Invalid, ObservedUsage, ResponseIdentity, SseStream, StreamFault,
+    TranslationState, tap,
+};
+use crate::wire::Dialect;
+use crate::wire::inbound::Lent;
+use std::num::NonZeroU64;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// The end of a chunk that is at the same time the last one.
+pub(crate) const LAST_OF_ONE: &[u8] = b"\r\n0\r\n\r\n";
+
+/// Something to be done by a helper thread.
+#[derive(Debug)]
+pub struct Work {
+    ticket: Ticket,
+    identity: OwnedIdentity,
+    task: Task,
+}
+
+/// Something that a helper thread has done.
+#[derive(Debug)]
+pub struct Done {
+    ticket: Ticket,
+    /// `None`: it was lost to a bug.
+    product: Option<Product>,
+}
+
+/// Which exchange waits for it, and the storage that went along.
+#[derive(Debug)]
+struct Ticket {
+    exchange: ExchangeId,
+    serial: u64,
+    pool: Pool,
+    /// What `pool` started from.
+    lent: usize,
+}
+
+/// [`ResponseIdentity`] with its own words.
+#[derive(Debug, Default)]
+pub(crate) struct OwnedIdentity {
+    id: String,
+    model: String,
+    created: u64,
+    prompt_estimate: u64,
+}
+
+impl From<ResponseIdentity<'_>> for OwnedIdentity {
+    fn from(identity: ResponseIdentity<'_>) -> OwnedIdentity {
+        let ResponseIdentity { id, model, created, prompt_estimate } = identity;
+        OwnedIdentity { id: id.to_owned(), model: model.to_owned(), created, prompt_estimate }
+    }
+}
+
+impl OwnedIdentity {
+    fn borrowed(&self) -> ResponseIdentity<'_> {
+        let OwnedIdentity { id, model, created, prompt_estimate } = self;
+        ResponseIdentity { id, model, created: *created, prompt_estimate: *prompt_estimate }
+    }
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub(crate) enum Task {
+    /// Large blocks of memory, to be given back to the system.
+    Discard(Vec<Vec<u8>>),
+    /// A whole answer of a provider of shape `from`, for a client of shape `to`.
+    Reply { body: Buf, from: Dialect, to: Dialect, state: TranslationState, chunked: bool },
+    /// A request of shape `from`, for a provider of the other one.
+    Request {
+        body: Lent,
+        draft: Box<OutgoingRequest>,
+        from: Dialect,
+        model: String,
+        capabilities: Box<Capabilities>,
+    },
+    /// A piece of a stream whose event under way is large.
+    Events { stream: Box<SseStream>, data: Vec<u8> },
+    /// The end of a stream that leaves a large event without its empty line.
+    LastEvent { stream: Box<SseStream> },
+}
+
+/// What has come of it.
+#[derive(Debug)]
+pub(crate) enum Product {
+    /// The answer as it is sent, with the end of its one chunk if it is chunked.
+    Reply { read: Result<ObservedUsage, Broken>, out: Buf },
+    /// The message that was lent, and the request for the provider.
+    Request { body: Lent, draft: Box<OutgoingRequest>, built: Result<(), Invalid> },
+    /// The events that have come of a piece.
+    Events { stream: Box<SseStream>, out: Vec<u8>, fed: Result<Fed, StreamFault> },
+    /// The events that have come of the end.
+    LastEvent { stream: Box<SseStream>, out: Vec<u8>, ended: Result<(), StreamFault> },
+}
+
+impl Work {
+    /// Does it. Takes some milliseconds per megabyte.
+    pub fn run(self) -> Done {
+        let Work { mut ticket, identity, task } = self;
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            let mut pool = std::mem::replace(&mut ticket.pool, Pool::new(usize::MAX));
+            let product = run(task, &identity.borrowed(), &mut pool);
+            (product, pool)
+        }));
+        let product = done.ok().and_then(|(product, mut pool)| {
+            drop(pool.heavy());
+            ticket.pool = pool;
+            product
+        });
+        Done { ticket, product }
+    }
+}
+
+fn run(task: Task, identity: &ResponseIdentity<'_>, pool: &mut Pool) -> Option<Product> {
+    Some(match task {
+        Task::Discard(blocks) => {
+            drop(blocks);
+            return None;
+        }
+        Task::Reply { mut body, from, to, state, chunked } => {
+            let mut out = Vec::with_capacity(body.len() + REPLY_MORE);
+            let read = match from == to {
+                true => tap::whole(to, body.bytes(), identity, &mut out),
+                false => dialect::reply(from, body.bytes(), &state, identity, &mut out),
+            };
+            body.release(pool);
+            if chunked {
+                out.extend_from_slice(LAST_OF_ONE);
+            }
+            Product::Reply { read, out: Buf::adopt(pool, out) }
+        }
+        Task::Request { body, mut draft, from, model, capabilities } => {
+            let target = dialect::Target { model: &model, capabilities: &capabilities };
+            let built = draft.translate(from, body.payload(), &target, pool);
+            Product::Request { body, draft, built }
+        }
+        Task::Events { mut stream, data } => {
+            let mut out = Vec::new();
+            let fed = stream.feed(&data, pool, identity, &mut out);
+            Product::Events { stream, out, fed }
+        }
+        Task::LastEvent { mut stream } => {
+            let mut out = Vec::new();
+            let ended = stream.end(pool, identity, &mut out);
+            stream.release(pool);
+            Product::LastEvent { stream, out, ended }
+        }
+    })
+}
+
+/// Bytes that an answer may grow by without its storage having to: an id, a name, a usage.
+const REPLY_MORE: usize = 4096;
+
+impl Done {
+    /// The exchange that gave it away, and the number under which it waits.
+    pub(crate) fn owner(&self) -> (ExchangeId, u64) {
+        (self.ticket.exchange, self.ticket.serial)
+    }
+
+    /// Takes the storage that went along into account again, and what has come of the task out of it.
+    pub(crate) fn take(self, cx: &mut Cx) -> Option<Product> {
+        let Done { mut ticket, product } = self;
+        cx.pool.reunite(&mut ticket.pool, ticket.lent);
+        product
+    }
+
+    /// The same where the exchange has ended meanwhile, or begun another attempt: only the storage counts.
+    pub(crate) fn discard(self, cx: &mut Cx) {
+        let Done { mut ticket, product } = self;
+        let pool = &mut ticket.pool;
+        match product {
+            Some(Product::Reply { mut out, .. }) => out.release(pool),
+            Some(Product::Request { body, mut draft, .. }) => {
+                body.release(pool);
+                draft.rewind(pool);
+            }
+            Some(Product::Events { mut stream, .. } | Product::LastEvent { mut stream, .. }) => stream.release(pool),
+            None => {}
+        }
+        cx.pool.reunite(pool, ticket.lent);
+    }
+}
+
+impl Cx {
+    /// The number of the next piece of work that is given away.
+    pub(crate) fn next_offload(&mut self) -> NonZeroU64 {
+        self.offloads += 1;
+        NonZeroU64::new(self.offloads).unwrap_or(NonZeroU64::MIN)
+    }
+
+    /// Gives a task to a helper thread, with storage of `lent` bytes.
+    pub(crate) fn offload(
+        &mut self,
+        exchange: ExchangeId,
+        serial: NonZeroU64,
+        lent: usize,
+        identity: OwnedIdentity,
+        task: Task,
+    ) {
+        let ticket = Ticket { exchange, serial: serial.get(), pool: self.pool.part(lent), lent };
+        self.orders.0.push(Order::Work(Box::new(Work { ticket, identity, task })));
+    }
+
+    /// Has large blocks that are done with given back to the system by a helper thread. Nothing waits for that.
+    pub(crate) fn discard_heavy(&mut self) {
+        let task = Task::Discard(self.pool.heavy());
+        let none = ExchangeId::new(u32::MAX, 0);
+        self.offload(none, NonZeroU64::MIN, 0, OwnedIdentity::default(), task);
+    }
+}

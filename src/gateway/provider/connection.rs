@@ -1,0 +1,333 @@
+//! One connection to a provider, in two halves that know nothing of each other: the request that is written and the
+//! answer that is read. A provider may answer before it has read the request to its end (RFC 9112 section 9.3), and go
+//! on reading it.
+//!
+//! | request half | event → next |
+//! |---|---|
+//! | Writing | the last of it is in the queue → Handed |
+//! | Handed | the queue is empty → Written |
+//!
+//! | response half | event → next |
+//! |---|---|
+//! | Dialing | connected → None |
+//! | None | a request begins → Head; bytes → closed |
+//! | Head | complete → Body; interim → Head; broken → failed |
+//! | Body | all of it read → Body with nothing left; its exchange has all it wants → Tail |
+//! | Tail | the end of the body → None; too long or too late → closed |
+
+use crate::base::buf::{Buf, Pool};
+use crate::base::time::Mono;
+use crate::base::timers::Alarm;
+use crate::gateway::ids::ExchangeId;
+use crate::wire::body::{BodyError, Piece, Reader};
+use crate::wire::head::{self, ResponseHead};
+use std::time::Duration;
+
+/// Bytes of the head of a provider's answer.
+const HEAD_MAX: usize = 32 * 1024;
+/// Interim (1xx) answers that are skipped before the final one.
+const INTERIM_MAX: u8 = 16;
+/// Bytes of a body's end that are awaited after a stream's last event, so that the connection can be kept.
+const TAIL_BYTES_MAX: usize = 4096;
+/// How long that end is awaited.
+pub(crate) const TAIL_WAIT: Duration = Duration::from_secs(1);
+
+/// What bytes have led to.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// The head of an answer; its body begins in what [`Connection::take_received`] gives, behind the head.
+    Head(ResponseHead),
+    /// What came is no head, or one that cannot be taken.
+    BadHead,
+    /// Bytes that nothing asked for: the connection cannot be trusted.
+    Unasked,
+    /// Bytes of the answer's body: they are for [`Connection::read`].
+    Body,
+    /// Bytes of an end that is awaited only to keep the connection; they are for [`Connection::read_tail`].
+    Tail,
+}
+
+/// How a connection ended on the provider's side.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Ended {
+    /// Nothing hung on it.
+    Unused,
+    /// Later: its exchange has not taken all that came.
+    Held,
+    /// Before the first byte of an answer.
+    Silent,
+    /// Inside the head of an answer.
+    InHead,
+    /// Inside the body of an answer.
+    InBody,
+    /// At the end of the body of an answer.
+    AtEnd,
+}
+
+/// What becomes of a connection that its exchange has let go of.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Parting {
+    /// It may carry another request.
+    Keep,
+    /// It may, once the end of its answer has been read.
+    AwaitTail,
+    /// It is of no further use.
+    Close,
+}
+
+/// How far the request has been written.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum RequestHalf {
+    /// More of it is to be put into the queue as that empties.
+    Writing,
+    /// All of it lies in the queue or has left.
+    Handed,
+    /// All of it has left, or none is under way.
+    Written,
+}
+
+/// How far the answer has been read.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum ResponseHalf {
+    /// TCP, and TLS where spoken, are coming up.
+    Dialing,
+    /// No answer is due.
+    None,
+    /// `scanned` bytes of a head hold no end of it.
+    Head { scanned: u32, interim: u8 },
+    /// A body, and whether the connection may be used again after it.
+    Body { reader: Reader, reusable: bool },
+    /// The end of a body that nobody needs any more; `seen` bytes of it have come.
+    Tail { reader: Reader, reusable: bool, seen: u32 },
+}
+
+/// A connection to a provider.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    /// Index into the providers of the configuration numbered `epoch`.
+    pub(crate) provider: u32,
+    pub(crate) epoch: u32,
+    /// The exchange whose request it carries.
+    pub(crate) exchange: Option<ExchangeId>,
+    request: RequestHalf,
+    response: ResponseHalf,
+    queue: Buf,
+    received: Buf,
+    /// Requests this connection has carried.
+    used: u32,
+    pub(crate) alarm: Alarm,
+    /// Its own deadline: how long it is kept idle, or its tail awaited. Its exchange has deadlines of its own.
+    pub(crate) wait: Mono,
+    /// The provider has ended it, while its exchange did not take what came.
+    ended: bool,
+}
+
+impl Connection {
+    /// A connection about to be dialed for an exchange.
+    pub(crate) fn dialing(provider: usize, epoch: u32, exchange: ExchangeId) -> Connection {
+        Connection {
+            provider: provider as u32,
+            epoch,
+            exchange: Some(exchange),
+            request: RequestHalf::Written,
+            response: ResponseHalf::Dialing,
+            queue: Buf::default(),
+            received: Buf::default(),
+            used: 0,
+            alarm: Alarm::default(),
+            wait: Mono::NEVER,
+            ended: false,
+        }
+    }
+
+    /// A request begins. `write` appends its head and what fits of its body; true if that is all of it.
+    pub(crate) fn begin(&mut self, exchange: ExchangeId, pool: &mut Pool, write: impl FnOnce(&mut Vec<u8>) -> bool) {
+        self.exchange = Some(exchange);
+        self.used = self.used.saturating_add(1);
+        self.wait = Mono::NEVER;
+        self.response = ResponseHalf::Head { scanned: 0, interim: 0 };
+        self.refill(pool, write);
+    }
+
+    /// Puts more of the request into the queue, as [`Connection::begin`].
+    pub(crate) fn refill(&mut self, pool: &mut Pool, write: impl FnOnce(&mut Vec<u8>) -> bool) {
+        let all = self.queue.edit(pool, write);
+        self.request = if all { RequestHalf::Handed } else { RequestHalf::Writing };
+    }
+
+    /// The world has written `count` bytes. `Some(true)`: the whole request has left; `Some(false)`: the queue is
+    /// empty and more of the request is wanted.
+    pub(crate) fn wrote(&mut self, count: usize, pool: &mut Pool) -> Option<bool> {
+        self.queue.consume(pool, count);
+        match self.request {
+            _ if !self.queue.is_empty() => None,
+            RequestHalf::Writing => Some(false),
+            RequestHalf::Handed => {
+                self.request = RequestHalf::Written;
+                Some(true)
+            }
+            RequestHalf::Written => None,
+        }
+    }
+
+    /// The rest of the request is not written: its answer, an error, needs none of it.
+    pub(crate) fn stop_writing(&mut self, pool: &mut Pool) {
+        if self.request != RequestHalf::Written {
+            self.queue.release(pool);
+        }
+    }
+
+    /// Bytes to be written next.
+    pub(crate) fn unsent(&self) -> &[u8] {
+        self.queue.bytes()
+    }
+
+    /// It had carried a request before the present one.
+    pub(crate) fn is_reused(&self) -> bool {
+        self.used > 1
+    }
+
+    /// It is kept for a later request.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.exchange.is_none() && self.response == ResponseHalf::None
+    }
+
+    /// TCP or TLS are still coming up.
+    pub(crate) fn is_dialing(&self) -> bool {
+        self.response == ResponseHalf::Dialing
+    }
+
+    /// Bytes came. Those of a head are kept; for those of a body the caller asks [`Connection::read`].
+    pub(crate) fn push(&mut self, data: &[u8], pool: &mut Pool) -> Option<Event> {
+        let ResponseHalf::Head { scanned, interim } = &mut self.response else {
+            return Some(match self.response {
+                ResponseHalf::Body { .. } => Event::Body,
+                ResponseHalf::Tail { .. } => Event::Tail,
+                _ => Event::Unasked,
+            });
+        };
+        self.received.push(pool, data);
+        loop {
+            match head::parse_response(self.received.bytes(), scanned, HEAD_MAX, false) {
+                Ok(None) => return None,
+                Ok(Some(head)) if head.status < 200 && head.status != 101 && *interim < INTERIM_MAX => {
+                    *interim += 1;
+                    *scanned = 0;
+                    self.received.consume(pool, head.len as usize);
+                }
+                Ok(Some(head)) if head.status >= 200 => {
+                    let reader = Reader::new(head.framing);
+                    self.response = ResponseHalf::Body { reader, reusable: head.keep_alive };
+                    return Some(Event::Head(head));
+                }
+                Ok(Some(_)) | Err(_) => return Some(Event::BadHead),
+            }
+        }
+    }
+
+    /// Looks at the front of the body's bytes; see [`Reader::next`]. Bytes after the end of the body are not the
+    /// provider's to send: the connection cannot be kept.
+    pub(crate) fn read(&mut self, data: &[u8]) -> Result<Piece, BodyError> {
+        let ResponseHalf::Body { reader, reusable } = &mut self.response else {
+            return Ok(Piece { consumed: 0, data: 0..0, done: true });
+        };
+        if reader.is_done() && !data.is_empty() {
+            *reusable = false;
+        }
+        reader.next(data)
+    }
+
+    /// Keeps bytes that its exchange does not take at the moment.
+    pub(crate) fn hold(&mut self, data: &[u8], pool: &mut Pool) {
+        self.received.push(pool, data);
+    }
+
+    /// Takes out what has been kept.
+    pub(crate) fn take_received(&mut self) -> Buf {
+        std::mem::take(&mut self.received)
+    }
+
+    /// The head of an answer has been read.
+    pub(crate) fn has_answer(&self) -> bool {
+        matches!(self.response, ResponseHalf::Body { .. })
+    }
+
+    /// Part of an answer's body lies here until its exchange takes it.
+    pub(crate) fn holds_back(&self) -> bool {
+        matches!(self.response, ResponseHalf::Body { .. }) && !self.received.is_empty()
+    }
+
+    /// The provider has ended the connection.
+    pub(crate) fn ended(&mut self, paused: bool) -> Ended {
+        if self.exchange.is_none() || self.response == ResponseHalf::Dialing {
+            return Ended::Unused;
+        }
+        if self.holds_back() || paused {
+            self.ended = true;
+            return Ended::Held;
+        }
+        match &mut self.response {
+            // A body that runs to the end of its connection has no proof of its own of being whole, whatever kind of
+            // end it is (servers forget close_notify). Its content has: a JSON object, a stream's finish reason.
+            ResponseHalf::Body { reader, reusable } => {
+                *reusable = false;
+                if reader.end().is_ok() { Ended::AtEnd } else { Ended::InBody }
+            }
+            ResponseHalf::Head { interim: 0, .. } if self.received.is_empty() => Ended::Silent,
+            _ => Ended::InHead,
+        }
+    }
+
+    /// The provider had ended it while its exchange did not take what came; says so once.
+    pub(crate) fn has_ended_meanwhile(&mut self) -> bool {
+        self.received.is_empty() && std::mem::take(&mut self.ended)
+    }
+
+    /// A dial has succeeded.
+    pub(crate) fn dialed(&mut self) {
+        self.response = ResponseHalf::None;
+    }
+
+    /// Its exchange has let go of it. `complete`: the exchange has got all it wants of the answer.
+    pub(crate) fn let_go(&mut self, complete: bool) -> Parting {
+        self.exchange = None;
+        let ResponseHalf::Body { reader, reusable } = self.response else { return Parting::Close };
+        if !complete || !reusable || self.ended {
+            return Parting::Close;
+        }
+        if reader.is_done() && self.received.is_empty() {
+            return if self.keep() { Parting::Keep } else { Parting::Close };
+        }
+        self.response = ResponseHalf::Tail { reader, reusable, seen: 0 };
+        Parting::AwaitTail
+    }
+
+    /// Nothing of an answer is left to be read.
+    fn keep(&mut self) -> bool {
+        self.response = ResponseHalf::None;
+        self.request == RequestHalf::Written && self.received.is_empty()
+    }
+
+    /// Bytes of the end of an answer.
+    pub(crate) fn read_tail(&mut self, mut data: &[u8]) -> Parting {
+        let ResponseHalf::Tail { reader, seen, .. } = &mut self.response else { return Parting::Close };
+        *seen = seen.saturating_add(data.len() as u32);
+        while !reader.is_done() && (*seen as usize) <= TAIL_BYTES_MAX {
+            match reader.next(data) {
+                Ok(piece) if piece.consumed > 0 || piece.done => data = &data[piece.consumed..],
+                Ok(_) => return Parting::AwaitTail,
+                Err(_) => return Parting::Close,
+            }
+        }
+        match reader.is_done() && data.is_empty() && self.keep() {
+            true => Parting::Keep,
+            false => Parting::Close,
+        }
+    }
+
+    /// Gives all storage back.
+    pub(crate) fn release(&mut self, pool: &mut Pool) {
+        self.queue.release(pool);
+        self.received.release(pool);
+    }
+}
