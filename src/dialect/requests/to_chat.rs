@@ -6,9 +6,9 @@
 use super::super::capabilities::Structured;
 use super::super::naming::{JSON_TOOL, TranslationState, chat_id};
 use super::super::request::{Invalid, Name};
+use super::ask::{Ask, is_blank, refuse, write_user};
 use super::media::{write_document_parts, write_image_part, write_search_result, write_text_part};
 use super::schema::{is_strict, write_parameters};
-use super::{Ask, is_blank, refuse, write_user};
 use crate::wire::json::{
     self, Kind, Raw, compact, eq_unescaped, item, key, write_count, write_escaped, write_inside, write_string,
 };

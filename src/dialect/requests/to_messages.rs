@@ -6,10 +6,10 @@
 use super::super::capabilities::Structured;
 use super::super::naming::{TranslationState, messages_id};
 use super::super::request::{Invalid, Name};
+use super::ask::{Ask, Message, is_blank, refuse, write_user};
 use super::media::{Media, chat_file, chat_image};
 use super::offer::Tools;
 use super::schema::{SCHEMA_MAX, write_closed};
-use super::{Ask, Message, is_blank, refuse, write_user};
 use crate::wire::json::{self, Kind, Raw, compact, eq_unescaped, item, key, write_count, write_inside, write_string};
 use std::collections::BTreeSet;
 
