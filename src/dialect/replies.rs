@@ -3,14 +3,14 @@
 //! Owns the mapping. Must say what the translated stream of the same answer says once it is put together. Called by
 //! the gateway when it has collected an upstream's whole answer.
 
+use super::answer::{Broken, ResponseIdentity};
+use super::convert::{write_chat_usage, write_messages_usage};
 use super::delta::StopReason;
 use super::errors::{ErrorText, is_error, read_error};
 use super::naming::{JSON_TOOL, TranslationState, made_id, messages_id};
 use super::requests::{write_arguments, write_input};
-use super::streams::{write_chat_usage, write_messages_usage};
-use super::tap::{Broken, ObservedUsage, ResponseIdentity};
 use super::tokens::Estimator;
-use super::usage::Reported;
+use super::usage::{ObservedUsage, Reported};
 use crate::wire::Dialect;
 use crate::wire::json::{self, Kind, Raw, item, key, write_count, write_inside, write_string};
 
@@ -103,10 +103,10 @@ fn to_chat(answer: Raw<'_>, carry: &TranslationState, me: &ResponseIdentity<'_>,
     write_string(out, reason.to_chat(any_call));
     out.extend_from_slice(b"}],\"usage\":");
     let reported = Reported::from_messages(answer.get("usage").unwrap_or(Raw::NULL));
-    let heard = ObservedUsage { reported, relayed_tokens: relayed.tokens() };
-    write_chat_usage(&heard, me, out);
+    let observed = ObservedUsage { reported, relayed_tokens: relayed.tokens() };
+    write_chat_usage(&observed, me, out);
     out.push(b'}');
-    heard
+    observed
 }
 
 fn write_chat_call(call: Raw<'_>, at: usize, me: &ResponseIdentity<'_>, relayed: &mut Estimator, out: &mut Vec<u8>) {
@@ -192,11 +192,11 @@ fn to_messages(
         None => out.extend_from_slice(b"null"),
     }
     let reported = Reported::from_chat(answer.get("usage").unwrap_or(Raw::NULL));
-    let heard = ObservedUsage { reported, relayed_tokens: relayed.tokens() };
+    let observed = ObservedUsage { reported, relayed_tokens: relayed.tokens() };
     key(out, "usage");
-    write_messages_usage(&heard, me, out);
+    write_messages_usage(&observed, me, out);
     out.push(b'}');
-    Ok(heard)
+    Ok(observed)
 }
 
 fn write_messages_call(

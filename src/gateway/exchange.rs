@@ -452,19 +452,19 @@ impl Gateway {
 
     /// What an exchange that ended before its answer was complete is charged (contract section 3).
     pub(crate) fn partial_usage(ex: &Exchange, client_left: bool) -> Usage {
-        let heard = ex.relay.heard();
+        let observed = ex.relay.observed();
         let sent = matches!(ex.phase, Phase::Waiting | Phase::Relaying) || ex.times.sent != Mono::NEVER;
-        let nothing_came = heard.relayed_tokens == 0 && heard.reported == Reported::default();
+        let nothing_came = observed.relayed_tokens == 0 && observed.reported == Reported::default();
         if (client_left && !sent) || (!client_left && nothing_came) {
             return Usage::default();
         }
-        let known = heard.reported;
+        let known = observed.reported;
         let source = if known == Reported::default() { UsageSource::Estimated } else { UsageSource::Partial };
         Usage {
             uncached_in: known.input.unwrap_or(ex.estimate),
             cache_read: known.cache_read.unwrap_or(0),
             cache_write: known.cache_write.unwrap_or(0),
-            out: known.output.unwrap_or(0).max(heard.relayed_tokens),
+            out: known.output.unwrap_or(0).max(observed.relayed_tokens),
             source,
         }
     }
@@ -505,7 +505,7 @@ impl Gateway {
             self.drafts.put(draft, &mut self.pool);
         }
         if let Relay::Stream(flow) = std::mem::replace(&mut ex.relay, Relay::None) {
-            self.flows.put(flow);
+            self.flows.put(flow, &mut self.pool);
         }
         self.count(&ex, status, now);
         self.record(&mut ex, status, now);
@@ -555,14 +555,14 @@ impl Gateway {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gateway::flow::Flow;
+    use crate::dialect::SseStream;
 
     /// What every stream under way costs; a client beside it costs what it costs idle.
     #[test]
     fn what_a_stream_under_way_holds_is_small() {
         assert!(size_of::<Exchange>() <= 416, "{}", size_of::<Exchange>());
         assert!(size_of::<Upstream>() <= 104, "{}", size_of::<Upstream>());
-        assert!(size_of::<Flow>() <= 272, "{}", size_of::<Flow>());
+        assert!(size_of::<SseStream>() <= 288, "{}", size_of::<SseStream>());
         assert!(size_of::<Client>() <= 128, "{}", size_of::<Client>());
     }
 }

@@ -5,7 +5,6 @@ use super::Gateway;
 use super::answers::{EVENTS, Extent};
 use super::exchange::{Commit, Exchange};
 use super::fault::{Fault, FaultKind, mask};
-use super::flow::Flow;
 use super::respond::Opening;
 use super::upstream::Upstream;
 use crate::base::buf::Buf;
@@ -13,7 +12,7 @@ use crate::base::limits::{BODY_STEP_MAX, DONE_GRACE, ERROR_BODY_MAX, EXTENDED_MI
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now, Unix};
 use crate::dialect::errors;
-use crate::dialect::{ErrorText, ObservedUsage, Progress, ResponseIdentity, StreamFault, StreamTranslator};
+use crate::dialect::{ErrorText, Fed, ObservedUsage, ResponseIdentity, SseStream, StreamFault};
 use crate::policy::usage::{Usage, UsageSource};
 use crate::policy::window;
 use crate::wire::Dialect;
@@ -40,7 +39,7 @@ pub(crate) enum Relay {
         announced: Option<u64>,
     },
     /// A stream, in the client's own shape or translated.
-    Stream(Box<Flow>),
+    Stream(Box<SseStream>),
     /// A stream whose event under way is read elsewhere; what had been overheard before.
     Away(Box<ObservedUsage>),
     /// A failed answer, collected for its message.
@@ -54,10 +53,10 @@ pub(crate) enum Relay {
 
 impl Relay {
     /// What has been overheard so far.
-    pub(crate) fn heard(&self) -> ObservedUsage {
+    pub(crate) fn observed(&self) -> ObservedUsage {
         match self {
-            Relay::Stream(flow) => flow.heard(),
-            Relay::Away(heard) => **heard,
+            Relay::Stream(flow) => flow.observed(),
+            Relay::Away(observed) => **observed,
             Relay::None | Relay::Whole { .. } | Relay::Error { .. } => ObservedUsage::default(),
         }
     }
@@ -135,10 +134,7 @@ impl Gateway {
         let (usage, max_event) = (ex.show_usage, target.limits.max_event);
         let flow = match ex.draft.as_mut().and_then(|draft| draft.carry.take()) {
             None => self.flows.same(shape, usage, max_event),
-            Some(carry) => {
-                let translator = StreamTranslator::new(shape.other(), carry, usage, max_event);
-                Box::new(Flow::Cross(Box::new(translator)))
-            }
+            Some(carry) => Box::new(SseStream::translated(shape.other(), carry, usage, max_event)),
         };
         ex.relay = Relay::Stream(flow);
         Ok(())
@@ -173,21 +169,19 @@ impl Gateway {
         }
         let work_min = self.work_min;
         let Some(ex) = self.exchanges.get_mut(xid) else { return Step::Ended };
-        if ex.held.len() + data.len() > work_min {
+        if matches!(&ex.relay, Relay::Stream(flow) if flow.held() + data.len() > work_min) {
             self.work_on_events(xid, data, now);
             return Step::Paused;
         }
         let Relay::Stream(mut flow) = std::mem::replace(&mut ex.relay, Relay::None) else { return Step::More };
-        let mut held = std::mem::take(&mut ex.held);
         self.scratch.clear();
-        let fed = flow.feed(data, &mut held, &mut self.pool, &me(ex, now), &mut self.scratch);
+        let fed = flow.feed(data, &mut self.pool, &me(ex, now), &mut self.scratch);
         ex.relay = Relay::Stream(flow);
-        ex.held = held;
         self.events_fed(xid, fed, now)
     }
 
     /// A piece of a stream has been read, its events lie in `scratch`: sends them.
-    fn events_fed(&mut self, xid: Id<Exchange>, fed: Result<Progress, StreamFault>, now: Now) -> Step {
+    fn events_fed(&mut self, xid: Id<Exchange>, fed: Result<Fed, StreamFault>, now: Now) -> Step {
         let Some(ex) = self.exchanges.get(xid) else { return Step::Ended };
         let (finish_seen, end_at) = match &ex.relay {
             Relay::Stream(flow) => (flow.finish_seen(), flow.end_at()),
@@ -218,7 +212,7 @@ impl Gateway {
         xid: Id<Exchange>,
         upstream: Option<Id<Upstream>>,
         out: Vec<u8>,
-        fed: Result<Progress, StreamFault>,
+        fed: Result<Fed, StreamFault>,
         now: Now,
     ) {
         let spare = std::mem::replace(&mut self.scratch, out);
@@ -335,7 +329,7 @@ impl Gateway {
         ex.upstream = None;
         self.target_succeeded(xid);
         let Some(mut ex) = self.take_exchange(xid) else { return };
-        let usage = charged(ex.relay.heard(), ex.estimate);
+        let usage = charged(ex.relay.observed(), ex.estimate);
         self.settle(&mut ex, usage);
         match self.waits_for_rows() {
             true => self.await_commit(ex, now),
@@ -372,7 +366,7 @@ impl Gateway {
     fn stream_body_ended(&mut self, xid: Id<Exchange>, now: Now) -> Step {
         let work_min = self.work_min;
         let Some(ex) = self.exchanges.get_mut(xid) else { return Step::Ended };
-        if ex.held.len() > work_min {
+        if matches!(&ex.relay, Relay::Stream(flow) if flow.held() > work_min) {
             // Nothing more is awaited from the provider.
             if let Some(uid) = ex.upstream {
                 self.wait_upstream(uid, Mono::NEVER);
@@ -381,11 +375,9 @@ impl Gateway {
             return Step::Paused;
         }
         let Relay::Stream(mut flow) = std::mem::replace(&mut ex.relay, Relay::None) else { return Step::More };
-        let mut held = std::mem::take(&mut ex.held);
         self.scratch.clear();
-        let ended = flow.end(&mut held, &mut self.pool, &me(ex, now), &mut self.scratch);
+        let ended = flow.end(&mut self.pool, &me(ex, now), &mut self.scratch);
         ex.relay = Relay::Stream(flow);
-        ex.held = held;
         self.last_events_fed(xid, ended, now)
     }
 
@@ -502,13 +494,13 @@ fn ahead_of(length: usize, announced: Option<u64>, limit: usize) -> usize {
 }
 
 /// What a complete answer is charged: as reported, estimated where nothing was.
-pub(super) fn charged(heard: ObservedUsage, estimate: u64) -> Usage {
-    let known = heard.reported;
+pub(super) fn charged(observed: ObservedUsage, estimate: u64) -> Usage {
+    let known = observed.reported;
     Usage {
         uncached_in: known.input.unwrap_or(estimate),
         cache_read: known.cache_read.unwrap_or(0),
         cache_write: known.cache_write.unwrap_or(0),
-        out: known.output.unwrap_or(heard.relayed_tokens),
+        out: known.output.unwrap_or(observed.relayed_tokens),
         source: if known.is_complete() { UsageSource::Provider } else { UsageSource::Estimated },
     }
 }

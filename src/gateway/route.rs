@@ -252,6 +252,9 @@ impl Gateway {
         ex.naming = Mono::NEVER;
         ex.working = None;
         ex.held.release(&mut self.pool);
+        if let Relay::Stream(flow) = &mut ex.relay {
+            flow.release(&mut self.pool);
+        }
         ex.last.release(&mut self.pool);
         if ex.commit == Commit::Relayed {
             self.target_failed(xid, &fault, now);

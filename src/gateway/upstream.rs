@@ -184,7 +184,7 @@ impl Gateway {
             let Some(ex) = self.exchanges.get(xid) else { return };
             let full = self.clients.get(ex.client).is_some_and(|client| client.tx.len() > HIGH_WATER);
             // What is long leaves for elsewhere as it comes, so that it does not leave too often.
-            let slices = matches!(ex.relay, Relay::Stream(_)) && ex.held.len() + RELAY_SLICE <= self.work_min;
+            let slices = matches!(&ex.relay, Relay::Stream(flow) if flow.held() + RELAY_SLICE <= self.work_min);
             if ex.working.is_some() || (full && slices && !data.is_empty()) {
                 return upstream.rx.push(&mut self.pool, data);
             }

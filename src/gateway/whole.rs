@@ -11,7 +11,7 @@ use crate::base::buf::Buf;
 use crate::base::limits::HIGH_WATER;
 use crate::base::slots::Id;
 use crate::base::time::Now;
-use crate::dialect::{self, Broken, ObservedUsage, tap};
+use crate::dialect::{self, Broken, ObservedUsage};
 use crate::wire::body::{LAST_CHUNK, write_chunk, write_chunk_size};
 use crate::wire::head::Method;
 
@@ -35,7 +35,7 @@ impl Gateway {
         let Some(ex) = self.exchanges.get_mut(xid) else { return Step::Ended };
         self.scratch.clear();
         let read = match ex.carry() {
-            None => tap::whole(shape, ex.held.bytes(), &me(ex, now), &mut self.scratch),
+            None => dialect::whole(shape, ex.held.bytes(), &me(ex, now), &mut self.scratch),
             Some(carry) => dialect::reply(shape.other(), ex.held.bytes(), carry, &me(ex, now), &mut self.scratch),
         };
         let mut ex = match self.whole_read(xid, read) {
@@ -61,8 +61,8 @@ impl Gateway {
         read: Result<ObservedUsage, Broken>,
     ) -> Result<Option<Exchange>, Fault> {
         let Some(ex) = self.exchanges.get_mut(xid) else { return Ok(None) };
-        let heard = match read {
-            Ok(heard) => heard,
+        let observed = match read {
+            Ok(observed) => observed,
             Err(Broken::NotJson) => return Err(Fault::from(FaultKind::BadBody(NOT_JSON))),
             Err(Broken::Error(text)) => return Err(error_fault(text, Some(ex))),
         };
@@ -70,7 +70,7 @@ impl Gateway {
         ex.upstream = None;
         self.target_succeeded(xid);
         let Some(mut ex) = self.take_exchange(xid) else { return Ok(None) };
-        let usage = charged(heard, ex.estimate);
+        let usage = charged(observed, ex.estimate);
         self.settle(&mut ex, usage);
         Ok(Some(ex))
     }

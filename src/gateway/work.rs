@@ -8,7 +8,6 @@
 use super::Gateway;
 use super::exchange::Exchange;
 use super::fault::{Fault, FaultKind};
-use super::flow::Flow;
 use super::orders::Order;
 use super::outgoing::Draft;
 use super::relay::Relay;
@@ -16,7 +15,7 @@ use crate::base::buf::{Buf, Pool};
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
 use crate::dialect::{
-    self, Broken, Capabilities, Invalid, ObservedUsage, Progress, ResponseIdentity, StreamFault, TranslationState, tap,
+    self, Broken, Capabilities, Fed, Invalid, ObservedUsage, ResponseIdentity, SseStream, StreamFault, TranslationState,
 };
 use crate::policy::refusal::Refusal;
 use crate::wire::Dialect;
@@ -83,9 +82,9 @@ enum Task {
     /// A request of shape `from`, for a provider of the other one.
     Request { body: Lent, draft: Box<Draft>, from: Dialect, model: String, capabilities: Box<Capabilities> },
     /// A piece of a stream whose event under way is large.
-    Events { flow: Box<Flow>, held: Buf, data: Vec<u8> },
+    Events { flow: Box<SseStream>, data: Vec<u8> },
     /// The end of a stream that leaves a large event without its empty line.
-    LastEvent { flow: Box<Flow>, held: Buf },
+    LastEvent { flow: Box<SseStream> },
 }
 
 #[derive(Debug)]
@@ -101,13 +100,12 @@ enum Product {
         built: Result<(), Invalid>,
     },
     Events {
-        flow: Box<Flow>,
-        held: Buf,
+        flow: Box<SseStream>,
         out: Vec<u8>,
-        fed: Result<Progress, StreamFault>,
+        fed: Result<Fed, StreamFault>,
     },
     LastEvent {
-        flow: Box<Flow>,
+        flow: Box<SseStream>,
         out: Vec<u8>,
         ended: Result<(), StreamFault>,
     },
@@ -140,7 +138,7 @@ fn run(task: Task, me: &ResponseIdentity<'_>, pool: &mut Pool) -> Option<Product
         Task::Reply { mut body, from, to, carry, chunked } => {
             let mut out = Vec::with_capacity(body.len() + REPLY_MORE);
             let read = match from == to {
-                true => tap::whole(to, body.bytes(), me, &mut out),
+                true => dialect::whole(to, body.bytes(), me, &mut out),
                 false => dialect::reply(from, body.bytes(), &carry, me, &mut out),
             };
             body.release(pool);
@@ -154,15 +152,14 @@ fn run(task: Task, me: &ResponseIdentity<'_>, pool: &mut Pool) -> Option<Product
             let built = draft.translate(from, body.payload(), &target, pool);
             Product::Request { body, draft, built }
         }
-        Task::Events { mut flow, mut held, data } => {
+        Task::Events { mut flow, data } => {
             let mut out = Vec::new();
-            let fed = flow.feed(&data, &mut held, pool, me, &mut out);
-            Product::Events { flow, held, out, fed }
+            let fed = flow.feed(&data, pool, me, &mut out);
+            Product::Events { flow, out, fed }
         }
-        Task::LastEvent { mut flow, mut held } => {
+        Task::LastEvent { mut flow } => {
             let mut out = Vec::new();
-            let ended = flow.end(&mut held, pool, me, &mut out);
-            held.release(pool);
+            let ended = flow.end(pool, me, &mut out);
             Product::LastEvent { flow, out, ended }
         }
     })
@@ -179,8 +176,7 @@ impl Product {
                 body.release(pool);
                 draft.rewind(pool);
             }
-            Product::Events { mut held, .. } => held.release(pool),
-            Product::LastEvent { .. } => {}
+            Product::Events { mut flow, .. } | Product::LastEvent { mut flow, .. } => flow.release(pool),
         }
     }
 }
@@ -249,20 +245,17 @@ impl Gateway {
     /// Has a piece of a stream read whose event under way is large.
     pub(crate) fn work_on_events(&mut self, xid: Id<Exchange>, data: &[u8], now: Now) {
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
-        let heard = ex.relay.heard();
-        let Relay::Stream(flow) = std::mem::replace(&mut ex.relay, Relay::Away(Box::new(heard))) else { return };
-        let held = std::mem::take(&mut ex.held);
-        let lent = held.capacity();
-        self.give(xid, lent, Task::Events { flow, held, data: data.to_vec() }, now);
+        let observed = ex.relay.observed();
+        let Relay::Stream(flow) = std::mem::replace(&mut ex.relay, Relay::Away(Box::new(observed))) else { return };
+        self.give(xid, flow.capacity(), Task::Events { flow, data: data.to_vec() }, now);
     }
 
     /// Has the large event read that a stream has ended with.
     pub(crate) fn work_on_last_event(&mut self, xid: Id<Exchange>, now: Now) {
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
-        let heard = ex.relay.heard();
-        let Relay::Stream(flow) = std::mem::replace(&mut ex.relay, Relay::Away(Box::new(heard))) else { return };
-        let held = std::mem::take(&mut ex.held);
-        self.give(xid, held.capacity(), Task::LastEvent { flow, held }, now);
+        let observed = ex.relay.observed();
+        let Relay::Stream(flow) = std::mem::replace(&mut ex.relay, Relay::Away(Box::new(observed))) else { return };
+        self.give(xid, flow.capacity(), Task::LastEvent { flow }, now);
     }
 
     /// Work has come back. Of an exchange that has ended meanwhile, or begun another attempt, only the storage counts.
@@ -287,10 +280,9 @@ impl Gateway {
             }
             Some(Product::Reply { read, out }) => self.reply_read(xid, read, out, now),
             Some(Product::Request { body, draft, built }) => self.request_translated(xid, body, draft, built, now),
-            Some(Product::Events { flow, held, out, fed }) => {
+            Some(Product::Events { flow, out, fed }) => {
                 if let Some(ex) = self.exchanges.get_mut(xid) {
                     ex.relay = Relay::Stream(flow);
-                    ex.held = held;
                 }
                 self.events_read(xid, upstream, out, fed, now);
             }

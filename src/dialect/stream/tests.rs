@@ -1,40 +1,24 @@
 use super::*;
-use serde_json::Value;
-use std::path::PathBuf;
-
-const ME: ResponseIdentity<'static> =
-    ResponseIdentity { id: "req_5f1c9a7e3b2d4c60", model: "team-fast", created: 1795158000, prompt_estimate: 7 };
-
-fn fixture(name: &str) -> Vec<u8> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/cross").join(name);
-    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-fn fixtures(ending: &str) -> Vec<(String, Vec<u8>)> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/cross");
-    let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut names: Vec<String> = names.filter(|name| name.ends_with(ending)).collect();
-    names.sort();
-    assert!(!names.is_empty(), "no fixture ends in {ending}");
-    names.into_iter().map(|name| (name.clone(), fixture(&name))).collect()
-}
+use crate::dialect::Reported;
+use crate::dialect::errors::ErrorText;
+use crate::dialect::tests::{ME, fixture, fixtures};
 
 /// What became of a stream.
 #[derive(PartialEq, Debug)]
 struct Outcome {
     out: String,
-    heard: ObservedUsage,
+    observed: ObservedUsage,
     events: u32,
     result: Result<(), StreamFault>,
 }
 
 fn run(shape: Dialect, show_usage: bool, max_event: usize, chunks: &[&[u8]]) -> Outcome {
-    let mut tap = StreamTap::new(shape, show_usage, max_event);
-    let (mut held, mut pool, mut out) = (Buf::default(), Pool::new(1 << 20), Vec::new());
+    let mut stream = SseStream::same(shape, show_usage, max_event);
+    let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
     let (mut events, mut result) = (0, Ok(()));
     for chunk in chunks {
-        match tap.feed(chunk, &mut held, &mut pool, &ME, &mut out) {
-            Ok(progress) => events += progress.events,
+        match stream.feed(chunk, &mut pool, &ME, &mut out) {
+            Ok(fed) => events += fed.events,
             Err(fault) => result = Err(fault),
         }
         if result.is_err() {
@@ -42,11 +26,11 @@ fn run(shape: Dialect, show_usage: bool, max_event: usize, chunks: &[&[u8]]) -> 
         }
     }
     if result.is_ok() {
-        result = tap.end(&mut held, &mut pool, &ME, &mut out);
+        result = stream.end(&mut pool, &ME, &mut out);
     }
-    held.release(&mut pool);
+    stream.release(&mut pool);
     assert_eq!(pool.lent(), 0);
-    Outcome { out: String::from_utf8(out).unwrap(), heard: tap.heard(), events, result }
+    Outcome { out: String::from_utf8(out).unwrap(), observed: stream.observed(), events, result }
 }
 
 /// Whole, split at every byte, and byte by byte: one and the same.
@@ -57,12 +41,16 @@ fn run_every_way(shape: Dialect, show_usage: bool, text: &[u8]) -> Outcome {
         if whole.result.is_ok() {
             assert_eq!(split, whole, "split at {at}");
         } else {
-            assert_eq!((&split.out, &split.heard, &split.result), (&whole.out, &whole.heard, &whole.result), "at {at}");
+            assert_eq!(
+                (&split.out, &split.observed, &split.result),
+                (&whole.out, &whole.observed, &whole.result),
+                "at {at}"
+            );
         }
     }
     let bytes: Vec<&[u8]> = text.chunks(1).collect();
     let dripped = run(shape, show_usage, 1 << 20, &bytes);
-    assert_eq!((&dripped.out, &dripped.heard, &dripped.result), (&whole.out, &whole.heard, &whole.result));
+    assert_eq!((&dripped.out, &dripped.observed, &dripped.result), (&whole.out, &whole.observed, &whole.result));
     whole
 }
 
@@ -151,11 +139,11 @@ fn every_messages_stream_passes_byte_for_byte_but_for_the_start() {
 
 #[test]
 fn usage_is_overheard_in_both_shapes() {
-    let seen = run_every_way(Dialect::Chat, false, &fixture("02-tools-call.upstream.chat.stream.sse")).heard;
+    let seen = run_every_way(Dialect::Chat, false, &fixture("02-tools-call.upstream.chat.stream.sse")).observed;
     let want = Reported { input: Some(150), cache_read: Some(0), output: Some(60), ..Reported::default() };
     assert_eq!(seen.reported, want);
     assert!((15..60).contains(&seen.relayed_tokens), "{}", seen.relayed_tokens);
-    let seen = run_every_way(Dialect::Messages, false, &fixture("05-thinking.upstream.messages.stream.sse")).heard;
+    let seen = run_every_way(Dialect::Messages, false, &fixture("05-thinking.upstream.messages.stream.sse")).observed;
     let want =
         Reported { input: Some(15), cache_read: Some(0), cache_write: Some(0), output: Some(48), reasoning: Some(41) };
     assert_eq!(seen.reported, want);
@@ -175,7 +163,7 @@ fn usage_is_found_wherever_a_chat_server_puts_it() {
     let reported = |stream: String| {
         let outcome = chat(&(stream + "data: [DONE]\n\n"));
         assert_eq!(outcome.result, Ok(()));
-        let seen = outcome.heard.reported;
+        let seen = outcome.observed.reported;
         (seen.input, seen.output, outcome.out.matches("\"usage\"").count())
     };
     // On the finish chunk: it stays, as it came.
@@ -212,7 +200,7 @@ fn a_messages_stream_merges_its_start_and_its_delta() {
     let reported = |usage: &str| {
         let outcome = messages(&(start.clone() + &delta(usage) + stop));
         assert_eq!(outcome.result, Ok(()));
-        let seen = outcome.heard.reported;
+        let seen = outcome.observed.reported;
         (seen.input, seen.cache_read, seen.cache_write, seen.output)
     };
     assert_eq!(reported(r#"{"output_tokens":12}"#), (Some(21), Some(5), None, Some(12)));
@@ -344,114 +332,96 @@ fn an_event_over_the_bound_is_refused_and_one_below_passes() {
 }
 
 #[test]
-fn a_tap_can_be_used_again() {
-    let (mut held, mut pool, mut out) = (Buf::default(), Pool::new(1 << 20), Vec::new());
-    let mut tap = StreamTap::new(Dialect::Chat, true, 1000);
+fn a_stream_can_be_used_again() {
+    let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
+    let mut stream = SseStream::same(Dialect::Chat, true, 1000);
     let text = chunk(FINISH) + "data: [DO";
-    tap.feed(text.as_bytes(), &mut held, &mut pool, &ME, &mut out).unwrap();
-    assert!(tap.finish_seen());
-    held.release(&mut pool);
-    tap.reset(Dialect::Messages, false, 1000);
-    assert!(!tap.finish_seen());
+    stream.feed(text.as_bytes(), &mut pool, &ME, &mut out).unwrap();
+    assert!(stream.finish_seen());
+    stream.release(&mut pool);
+    stream.restart(Dialect::Messages, false, 1000);
+    assert!(!stream.finish_seen());
+    assert_eq!((stream.end_at(), stream.observed()), (None, ObservedUsage::default()));
     out.clear();
     let start = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{}}\n\n";
     let stop = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
     let text = format!("{start}{stop}");
-    assert!(tap.feed(text.as_bytes(), &mut held, &mut pool, &ME, &mut out).unwrap().finished);
+    assert!(stream.feed(text.as_bytes(), &mut pool, &ME, &mut out).unwrap().finished);
     assert!(out.ends_with(stop.as_bytes()));
-    held.release(&mut pool);
-    tap.reset(Dialect::Messages, false, 1000);
-    let fault = tap.feed(stop.as_bytes(), &mut held, &mut pool, &ME, &mut out);
+    stream.release(&mut pool);
+    stream.restart(Dialect::Messages, false, 1000);
+    let fault = stream.feed(stop.as_bytes(), &mut pool, &ME, &mut out);
     assert_eq!(fault, Err(StreamFault::Incomplete), "what has begun in one stream has not in the next");
 }
 
-fn whole_text(shape: Dialect, body: &str) -> (String, ObservedUsage) {
-    let mut out = Vec::new();
-    let heard = whole(shape, body.as_bytes(), &ME, &mut out).unwrap();
-    serde_json::from_slice::<Value>(&out).unwrap();
-    (String::from_utf8(out).unwrap(), heard)
+#[test]
+fn a_translated_stream_becomes_one_that_keeps_its_shape() {
+    let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
+    let mut stream = SseStream::translated(Dialect::Chat, TranslationState::default(), false, 1000);
+    assert!(!stream.keeps_shape());
+    stream.feed(chunk(FINISH).as_bytes(), &mut pool, &ME, &mut out).unwrap();
+    assert!(out.starts_with(b"event: message_start"), "{}", String::from_utf8_lossy(&out));
+    stream.restart(Dialect::Chat, false, 1000);
+    out.clear();
+    stream.feed(chunk(FINISH).as_bytes(), &mut pool, &ME, &mut out).unwrap();
+    assert!(stream.keeps_shape() && out.starts_with(b"data: "), "{}", String::from_utf8_lossy(&out));
 }
 
 #[test]
-fn whole_answers_pass_byte_for_byte_but_for_id_and_model() {
-    for (shape, ending) in [(Dialect::Chat, "upstream.chat"), (Dialect::Messages, "upstream.messages")] {
-        for (name, text) in fixtures(&format!(".{ending}.response.json")) {
-            let text = String::from_utf8(text).unwrap();
-            let mut want = text.replace("\"chatcmpl-Up1\"", "\"req_5f1c9a7e3b2d4c60\"");
-            want = want.replace("\"msg_01Up\"", "\"req_5f1c9a7e3b2d4c60\"");
-            want = want.replace("\"gpt-4o-mini\"", "\"team-fast\"").replace("\"claude-sonnet-4-6\"", "\"team-fast\"");
-            assert_eq!(whole_text(shape, &text).0, want, "{name}");
-        }
+fn storage_is_lent_for_the_event_under_way_alone_and_comes_back() {
+    let translated = |from| SseStream::translated(from, TranslationState::default(), false, 1000);
+    for mut stream in [SseStream::same(Dialect::Chat, false, 1000), translated(Dialect::Chat)] {
+        let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
+        let text = chunk(FINISH);
+        let (half, rest) = text.as_bytes().split_at(9);
+        stream.feed(text.as_bytes(), &mut pool, &ME, &mut out).unwrap();
+        assert_eq!((stream.held(), stream.capacity(), pool.lent()), (0, 0, 0));
+        stream.feed(half, &mut pool, &ME, &mut out).unwrap();
+        assert_eq!((stream.held(), stream.capacity()), (9, pool.lent()));
+        assert!(pool.lent() >= 9);
+        stream.feed(rest, &mut pool, &ME, &mut out).unwrap();
+        assert_eq!((stream.held(), pool.lent()), (0, 0));
+        // A fault leaves the event where it is, to be let go with the stream.
+        let fault = stream.feed(&[b'x'; 2000], &mut pool, &ME, &mut out);
+        assert_eq!((fault, stream.held()), (Err(StreamFault::TooLarge), 2000));
+        stream.release(&mut pool);
+        assert_eq!((stream.held(), stream.capacity(), pool.lent()), (0, 0, 0));
     }
 }
 
 #[test]
-fn what_a_chat_answer_promises_and_lacks_is_added() {
-    let body = r#"{"choices":[{"message":{"content":"hello there"}}]}"#;
-    let (out, heard) = whole_text(Dialect::Chat, body);
-    let want = concat!(
-        r#"{"id":"req_5f1c9a7e3b2d4c60","object":"chat.completion","created":1795158000,"model":"team-fast","#,
-        r#""usage":{"prompt_tokens":7,"completion_tokens":2,"total_tokens":9},"#,
-        r#""choices":[{"message":{"content":"hello there"}}]}"#
-    );
-    assert_eq!(out, want);
-    assert_eq!((heard.reported, heard.relayed_tokens), (Reported::default(), 2));
-}
-
-#[test]
-fn counters_are_completed_and_their_sum_corrected() {
-    let usage = |text: &str| {
-        let body = format!(r#"{{"id":1,"object":"o","created":0,"model":null,"usage":{text},"choices":[]}}"#);
-        let out = whole_text(Dialect::Chat, &body).0;
-        let from = out.find("\"usage\":").unwrap() + 8;
-        out[from..out.find(",\"choices\"").unwrap()].to_owned()
-    };
-    let right = r#"{ "prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7 , "x":{"total_tokens":1}}"#;
-    assert_eq!(usage(right), right);
-    assert_eq!(
-        usage(r#"{"total_tokens":99,"prompt_tokens":3,"completion_tokens":4}"#),
-        r#"{"total_tokens":7,"prompt_tokens":3,"completion_tokens":4}"#
-    );
-    assert_eq!(
-        usage(r#"{"prompt_tokens":3,"completion_tokens":null}"#),
-        r#"{"total_tokens":3,"prompt_tokens":3,"completion_tokens":0}"#
-    );
-    let estimated = r#"{"prompt_tokens":7,"completion_tokens":0,"total_tokens":7}"#;
-    for text in ["null", "{}", "[]", "3"] {
-        assert_eq!(usage(text), estimated, "{text}");
+fn the_end_gives_the_storage_back_whatever_it_comes_to() {
+    let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
+    for (text, result) in [("data: {\"choi", Err(StreamFault::Incomplete)), ("data: [DONE]\n", Ok(()))] {
+        let mut stream = SseStream::same(Dialect::Chat, false, 1000);
+        stream.feed((chunk(FINISH) + text).as_bytes(), &mut pool, &ME, &mut out).unwrap();
+        assert!(pool.lent() > 0);
+        assert_eq!((stream.end(&mut pool, &ME, &mut out), pool.lent()), (result, 0));
     }
 }
 
+/// Every stream under way holds one of these.
 #[test]
-fn what_is_no_answer_is_told_from_an_error() {
-    let broken = |shape, body: &str| whole(shape, body.as_bytes(), &ME, &mut Vec::new()).unwrap_err();
-    for shape in [Dialect::Chat, Dialect::Messages] {
-        for body in ["", "<html>", "[]", "{}", "null", "{\"choices\":{}}", "{\"content\":\"x\"}", "{\"choices\":[]"] {
-            assert_eq!(broken(shape, body), Broken::NotJson, "{body}");
-        }
-        let error =
-            |message: &str| Broken::Error(ErrorText { message: message.to_owned(), kind: Some("t".to_owned()) });
-        assert_eq!(broken(shape, r#"{"error":{"message":"m","type":"t"},"choices":[],"content":[]}"#), error("m"));
-        assert_eq!(broken(shape, r#"{"object":"error","message":"m","type":"t"}"#), error("m"));
-    }
+fn what_a_stream_holds_is_small() {
+    assert!(size_of::<SseStream>() <= 288, "{}", size_of::<SseStream>());
 }
 
-/// One event through a tap that has seen nothing, or with `warm` through one that has just seen that event.
-fn one(shape: Dialect, warm: Option<&str>, event: &str) -> (Vec<u8>, ObservedUsage, Result<Progress, StreamFault>) {
-    let mut tap = StreamTap::new(shape, true, 1 << 20);
-    let (mut held, mut pool, mut out) = (Buf::default(), Pool::new(1 << 20), Vec::new());
+/// One event through a stream that has seen nothing, or with `warm` through one that has just seen that event.
+fn one(shape: Dialect, warm: Option<&str>, event: &str) -> (Vec<u8>, ObservedUsage, Result<Fed, StreamFault>) {
+    let mut stream = SseStream::same(shape, true, 1 << 20);
+    let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
     let mut before = ObservedUsage::default();
     if let Some(warm) = warm {
-        tap.feed(warm.as_bytes(), &mut held, &mut pool, &ME, &mut out).unwrap();
-        before = tap.heard();
+        stream.feed(warm.as_bytes(), &mut pool, &ME, &mut out).unwrap();
+        before = stream.observed();
         // Whether an event opens the stream is no business of the template's: both begin alike.
         out.clear();
     }
-    let result = tap.feed(event.as_bytes(), &mut held, &mut pool, &ME, &mut out);
-    let mut heard = tap.heard();
-    heard.relayed_tokens -= before.relayed_tokens;
-    held.release(&mut pool);
-    (out, heard, result)
+    let result = stream.feed(event.as_bytes(), &mut pool, &ME, &mut out);
+    let mut observed = stream.observed();
+    observed.relayed_tokens -= before.relayed_tokens;
+    stream.release(&mut pool);
+    (out, observed, result)
 }
 
 #[test]
@@ -503,27 +473,6 @@ fn an_event_like_the_one_before_is_treated_as_if_it_came_first() {
     }
     let error = "data: {\"error\":{\"message\":\"overloaded\"}}\n\n";
     assert_eq!(one(Dialect::Chat, Some(&chat(" words")), error), one(Dialect::Chat, None, error));
-}
-
-#[test]
-fn the_mould_is_used_and_a_stream_that_never_fits_gives_it_up() {
-    let event =
-        |pad: usize, text: &str| format!("{{\"pad\":{pad},\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}]}}");
-    let span = |event: &str, text: &str| {
-        let at = event.find(text).unwrap();
-        crate::wire::Span::new(at, at + text.len())
-    };
-    let mut template = template::EventTemplate::default();
-    let first = event(1, "one");
-    template.cast(first.as_bytes(), span(&first, "one"), first.as_bytes(), span(&first, "one").start as usize);
-    assert_eq!(template.text(event(1, "two").as_bytes()), Some(&b"two"[..]));
-    assert_eq!(template.text(event(2, "two").as_bytes()), None);
-    for pad in 0..100 {
-        let next = event(pad + 10, "one");
-        assert_eq!(template.text(next.as_bytes()), None);
-        template.cast(next.as_bytes(), span(&next, "one"), next.as_bytes(), span(&next, "one").start as usize);
-    }
-    assert_eq!(template.text(event(109, "two").as_bytes()), None, "it is still cast");
 }
 
 #[test]

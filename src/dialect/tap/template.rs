@@ -11,7 +11,7 @@ use crate::wire::json::is_string_inside;
 
 /// Bytes of an event that is kept as a template.
 const EVENT_MAX: usize = 2048;
-/// Moulds in a row that no event fitted, after which a stream is not cast any more: its events differ elsewhere too.
+/// Templates in a row that no event fitted, after which no more are learned: the events differ in more than a text.
 const MISSES_MAX: u8 = 8;
 
 /// See the head of this file.
@@ -22,7 +22,7 @@ pub(super) struct EventTemplate {
     prefix: u32,
     suffix: u32,
     sent_prefix: u32,
-    /// Moulds cast since the last one that an event fitted.
+    /// Templates learned since the last one that an event fitted.
     misses: u8,
 }
 
@@ -34,7 +34,7 @@ impl EventTemplate {
     }
 
     /// Keeps an event: `text` is its text within `data`, which the client was sent at offset `at` of `sent`.
-    pub(super) fn cast(&mut self, data: &[u8], text: Span, sent: &[u8], at: usize) {
+    pub(super) fn learn(&mut self, data: &[u8], text: Span, sent: &[u8], at: usize) {
         self.bytes.clear();
         let (start, end) = (text.start as usize, text.end as usize);
         let worth = self.misses < MISSES_MAX && data.len() <= EVENT_MAX;
@@ -65,7 +65,7 @@ impl EventTemplate {
     }
 
     /// Appends what the client is sent for an event with this text.
-    pub(super) fn fill(&self, text: &[u8], out: &mut Vec<u8>) {
+    pub(super) fn render(&self, text: &[u8], out: &mut Vec<u8>) {
         let sent = &self.bytes[(self.prefix + self.suffix) as usize..];
         let (before, after) = sent.split_at(self.sent_prefix as usize);
         out.reserve(sent.len() + text.len());

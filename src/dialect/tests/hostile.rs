@@ -42,12 +42,12 @@ fn mutate(rng: &mut Rng, text: &str) -> Vec<u8> {
 }
 
 fn tapped(shape: Dialect, chunks: &[&[u8]]) -> Outcome {
-    let mut tap = StreamTap::new(shape, false, 1 << 20);
-    let (mut held, mut pool, mut out) = (Buf::default(), Pool::new(1 << 20), Vec::new());
-    let fed = chunks.iter().try_for_each(|chunk| tap.feed(chunk, &mut held, &mut pool, &ME, &mut out).map(drop));
-    let result = fed.and_then(|()| tap.end(&mut held, &mut pool, &ME, &mut out));
-    held.release(&mut pool);
-    Outcome { out: String::from_utf8_lossy(&out).into_owned(), heard: tap.heard(), result }
+    let mut stream = SseStream::same(shape, false, 1 << 20);
+    let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
+    let fed = chunks.iter().try_for_each(|chunk| stream.feed(chunk, &mut pool, &ME, &mut out).map(drop));
+    let result = fed.and_then(|()| stream.end(&mut pool, &ME, &mut out));
+    stream.release(&mut pool);
+    Outcome { out: String::from_utf8_lossy(&out).into_owned(), observed: stream.observed(), result }
 }
 
 fn assert_well_formed(out: &str, seed: u64) {

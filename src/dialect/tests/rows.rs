@@ -19,7 +19,7 @@ const ELSEWHERE: &[(u32, &str)] = &[
     (60, "same shape: tap tests `a_stream_that_ends_before_its_end_is_incomplete`; cross shape: row 57's last case"),
     (72, "the gateway asks upstreams for identity encoding and writes its own heads; no body is decoded here"),
     (73, "sizes are the gateway's: `max_body`, checked before a byte is read"),
-    (75, "heartbeats and idle deadlines are the gateway's; pings are told apart from events in `Progress`"),
+    (75, "heartbeats and idle deadlines are the gateway's; pings are told apart from events in `Fed`"),
     (76, "count_tokens is answered locally and never metered by the gateway; here it is only an estimate"),
     (77, "`the_prompt_is_estimated_over_system_messages_and_tools_but_not_over_base64` in the request tests"),
     (78, "the model list is the gateway's"),
