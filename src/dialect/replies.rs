@@ -14,12 +14,12 @@ use super::usage::{ObservedUsage, Reported};
 use crate::wire::Dialect;
 use crate::wire::json::{self, Kind, Raw, item, key, write_count, write_inside, write_string};
 
-/// Writes an upstream's whole answer of shape `from` for a client of the other shape. `carry` is what the request's
+/// Writes an upstream's whole answer of shape `from` for a client of the other shape. `state` is what the request's
 /// translation left. [`Broken`] as for [`super::whole`].
 pub fn reply(
     from: Dialect,
     body: &[u8],
-    carry: &TranslationState,
+    state: &TranslationState,
     me: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
 ) -> Result<ObservedUsage, Broken> {
@@ -33,8 +33,8 @@ pub fn reply(
         return Err(read_error(body).map_or(Broken::NotJson, Broken::Error));
     }
     match from {
-        Dialect::Chat => to_messages(answer, carry, me, out),
-        Dialect::Messages => Ok(to_chat(answer, carry, me, out)),
+        Dialect::Chat => to_messages(answer, state, me, out),
+        Dialect::Messages => Ok(to_chat(answer, state, me, out)),
     }
 }
 
@@ -52,10 +52,10 @@ fn write_joined<'a>(texts: impl Iterator<Item = &'a [u8]>, relayed: &mut Estimat
     out.push(b'"');
 }
 
-fn to_chat(answer: Raw<'_>, carry: &TranslationState, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> ObservedUsage {
+fn to_chat(answer: Raw<'_>, state: &TranslationState, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> ObservedUsage {
     let mut relayed = Estimator::new();
     let blocks = || answer.get("content").unwrap_or(Raw::NULL).items();
-    let is_json = |block: &Raw<'_>| carry.json_tool && block.get("name").is_some_and(|name| name.is(JSON_TOOL));
+    let is_json = |block: &Raw<'_>| state.json_tool && block.get("name").is_some_and(|name| name.is(JSON_TOOL));
     let calls = || blocks().filter(|block| kind_is(*block, "tool_use")).filter(|block| !is_json(block));
     let strings = |kind: &'static str, name: &'static str| {
         blocks().filter(move |block| kind_is(*block, kind)).filter_map(move |block| block.get(name)?.string())
@@ -148,7 +148,7 @@ fn write_block(kind: &str, text: Raw<'_>, relayed: &mut Estimator, out: &mut Vec
 
 fn to_messages(
     answer: Raw<'_>,
-    carry: &TranslationState,
+    state: &TranslationState,
     me: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
 ) -> Result<ObservedUsage, Broken> {
@@ -168,12 +168,12 @@ fn to_messages(
     let (mut tools, mut unwrapped) = (false, false);
     for (at, call) in message.get("tool_calls").unwrap_or(Raw::NULL).items().enumerate() {
         let function = call.get("function").unwrap_or(Raw::NULL);
-        if carry.json_tool && !unwrapped && function.get("name").is_some_and(|name| name.is(JSON_TOOL)) {
+        if state.json_tool && !unwrapped && function.get("name").is_some_and(|name| name.is(JSON_TOOL)) {
             unwrapped = true;
             write_block("text", function.get("arguments").unwrap_or(Raw::NULL), &mut relayed, out);
         } else {
             tools = true;
-            write_messages_call(call, at, carry, me, &mut relayed, out);
+            write_messages_call(call, at, state, me, &mut relayed, out);
         }
     }
     let reason = StopReason::from_chat(choice.get("finish_reason").and_then(Raw::string).unwrap_or_default());
@@ -202,7 +202,7 @@ fn to_messages(
 fn write_messages_call(
     call: Raw<'_>,
     at: usize,
-    carry: &TranslationState,
+    state: &TranslationState,
     me: &ResponseIdentity<'_>,
     relayed: &mut Estimator,
     out: &mut Vec<u8>,
@@ -219,7 +219,7 @@ fn write_messages_call(
     }
     out.push(b'"');
     key(out, "name");
-    write_inside(out, carry.restore(name));
+    write_inside(out, state.restore(name));
     key(out, "input");
     match function.get("arguments") {
         Some(object) if object.kind() == Kind::Object => json::compact(object.bytes(), out),

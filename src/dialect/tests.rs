@@ -43,9 +43,9 @@ pub(super) fn request(
     scan.finish(body.as_bytes()).unwrap_or_else(|invalid| panic!("refused by the scan: {}: {body}", invalid.0));
     let mut out = Vec::new();
     let target = Target { model, capabilities };
-    let carry = translate(from, body.as_bytes(), scan.fields(), &target, &mut out).map_err(|invalid| invalid.0)?;
+    let state = translate(from, body.as_bytes(), scan.fields(), &target, &mut out).map_err(|invalid| invalid.0)?;
     crate::wire::json::check(&out).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&out)));
-    Ok((serde_json::from_slice(&out).unwrap(), carry))
+    Ok((serde_json::from_slice(&out).unwrap(), state))
 }
 
 /// What became of a stream.
@@ -58,12 +58,12 @@ pub(super) struct Outcome {
 
 pub(super) fn stream(
     from: Dialect,
-    carry: &TranslationState,
+    state: &TranslationState,
     show_usage: bool,
     me: &ResponseIdentity<'_>,
     chunks: &[&[u8]],
 ) -> Outcome {
-    let mut stream = SseStream::translated(from, carry.clone(), show_usage, 1 << 20);
+    let mut stream = SseStream::translated(from, state.clone(), show_usage, 1 << 20);
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
     let mut result = Ok(());
     for chunk in chunks {
@@ -84,17 +84,17 @@ pub(super) fn stream(
 /// Whole, split at every byte, and byte by byte: one and the same.
 pub(super) fn stream_every_way(
     from: Dialect,
-    carry: &TranslationState,
+    state: &TranslationState,
     show_usage: bool,
     me: &ResponseIdentity<'_>,
     text: &str,
 ) -> Outcome {
     let text = text.as_bytes();
-    let whole = stream(from, carry, show_usage, me, &[text]);
+    let whole = stream(from, state, show_usage, me, &[text]);
     for at in 0..=text.len() {
-        assert_eq!(stream(from, carry, show_usage, me, &[&text[..at], &text[at..]]), whole, "split at {at}");
+        assert_eq!(stream(from, state, show_usage, me, &[&text[..at], &text[at..]]), whole, "split at {at}");
     }
     let bytes: Vec<&[u8]> = text.chunks(1).collect();
-    assert_eq!(stream(from, carry, show_usage, me, &bytes), whole, "byte by byte");
+    assert_eq!(stream(from, state, show_usage, me, &bytes), whole, "byte by byte");
     whole
 }

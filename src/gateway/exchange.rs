@@ -562,7 +562,7 @@ mod tests {
     fn what_a_stream_under_way_holds_is_small() {
         assert!(size_of::<Exchange>() <= 416, "{}", size_of::<Exchange>());
         assert!(size_of::<Upstream>() <= 104, "{}", size_of::<Upstream>());
-        assert!(size_of::<SseStream>() <= 288, "{}", size_of::<SseStream>());
+        assert!(size_of::<SseStream>() <= 224, "{}", size_of::<SseStream>());
         assert!(size_of::<Client>() <= 128, "{}", size_of::<Client>());
     }
 }

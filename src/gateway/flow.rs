@@ -1,7 +1,7 @@
 //! Streams kept for reuse, so that one that keeps its shape allocates nothing in the steady state.
 //!
-//! Owns the spare ones. Must never keep storage of the pool's, nor what belongs to one stream. Called by `relay`, and by
-//! `exchange` when a stream is done with.
+//! Owns the spare ones. Must never keep storage of the pool's, nor what belongs to one stream. Called by `relay`, and
+//! by `exchange` when a stream is done with.
 
 use crate::base::buf::Pool;
 use crate::dialect::SseStream;

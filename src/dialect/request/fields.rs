@@ -1,7 +1,7 @@
 //! What a scan finds in a request body, as places in it, and the words of a refusal.
 //!
-//! Owns these types alone. Must never hold a byte of the body. Filled in by `checks`, read by `rewrite`, the translation
-//! and the gateway.
+//! Owns these types alone. Must never hold a byte of the body. Filled in by `checks`, read by `rewrite`, by the
+//! translation and by the gateway.
 
 use super::table::Name;
 use crate::wire::Span;

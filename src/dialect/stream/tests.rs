@@ -403,7 +403,7 @@ fn the_end_gives_the_storage_back_whatever_it_comes_to() {
 /// Every stream under way holds one of these.
 #[test]
 fn what_a_stream_holds_is_small() {
-    assert!(size_of::<SseStream>() <= 288, "{}", size_of::<SseStream>());
+    assert!(size_of::<SseStream>() <= 224, "{}", size_of::<SseStream>());
 }
 
 /// One event through a stream that has seen nothing, or with `warm` through one that has just seen that event.

@@ -303,7 +303,7 @@ impl Tap {
         }
         out.extend_from_slice(frame.raw);
         if is_delta && seen.is_text_alone() && kind.is("content_block_delta") {
-            self.template.learn(data, seen.text, data, seen.text.start as usize);
+            self.template.learn(data, seen.text, seen.text.of(data), 0);
         }
         self.finished = kind.is("message_stop");
         Ok(name != b"ping" && !kind.is("ping"))
