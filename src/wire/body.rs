@@ -62,7 +62,8 @@ impl Reader {
         *self == Reader::Done
     }
 
-    /// Payload bytes that are certain to come: the rest of a declared length, or of a chunk whose size line is complete.
+    /// Payload bytes that are announced and have not come: the rest of a declared length, or of a chunk whose size line
+    /// is complete.
     pub fn promised(&self) -> u64 {
         match self {
             Reader::Done | Reader::ToEnd => 0,

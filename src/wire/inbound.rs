@@ -29,8 +29,9 @@ pub enum PushError {
 /// Why a body is refused.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum BodyRefusal {
-    /// Declared or grown beyond the bound, or about to by the size of a chunk that has begun: 413. From here on the rest of it is dropped as it arrives; head and what
-    /// was stored stay readable until [`Inbound::begin_discard`] or [`Inbound::release`].
+    /// Declared or grown beyond the bound, or a chunk has begun that will be: 413. From here on the rest of it is
+    /// dropped as it arrives; head and what was stored stay readable until [`Inbound::begin_discard`] or
+    /// [`Inbound::release`].
     TooLarge,
     /// Its framing is broken: 400, and the connection is of no further use.
     Bad(BodyError),
@@ -131,7 +132,8 @@ impl Inbound {
     }
 
     /// The head of the next message, once: when it is complete. Up to `limits::EMPTY_LINES_MAX` empty lines before it
-    /// are skipped (RFC 9112 section 2.2). `Ok(None)` while bytes are missing, and while an earlier message is not released.
+    /// are skipped (RFC 9112 section 2.2). `Ok(None)` while bytes are missing, and while an earlier message is not
+    /// released.
     pub fn head(&mut self, pool: &mut Pool, max_header: usize) -> Result<Option<RequestHead>, HeadError> {
         if self.phase != Phase::Head {
             return Ok(None);
@@ -322,7 +324,7 @@ impl Inbound {
         refusal.map_or(Ok(rest), |refusal| Err((rest, refusal)))
     }
 
-    /// Payload bytes stored, and those that are certain to come.
+    /// Payload bytes stored, and those announced.
     fn expected(&self) -> u64 {
         u64::from(self.payload).saturating_add(self.reader.promised())
     }
