@@ -5,8 +5,8 @@ mod common;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
-use tollgate::base::buf::{Buf, Pool};
-use tollgate::dialect::{ResponseIdentity, StreamTap, StreamTranslator, TranslationState};
+use tollgate::base::buf::Pool;
+use tollgate::dialect::{ResponseIdentity, SseStream, TranslationState};
 use tollgate::wire::Dialect;
 
 const ME: ResponseIdentity<'static> = ResponseIdentity {
@@ -27,12 +27,12 @@ const DELTA: &str = "event: content_block_delta\ndata: {\"type\":\"content_block
 
 fn stream(c: &mut Criterion) {
     let chat = common::event("{\"content\":\" patient\"}", "null");
-    let (mut held, mut pool, mut out) = (Buf::default(), Pool::new(1 << 24), Vec::new());
-    let mut tap = StreamTap::new(Dialect::Chat, true, EVENT_MAX);
+    let (mut pool, mut out) = (Pool::new(1 << 24), Vec::new());
+    let mut same = SseStream::same(Dialect::Chat, true, EVENT_MAX);
     c.bench_function("stream: one event, same shape", |b| {
         b.iter(|| {
             out.clear();
-            tap.feed(black_box(chat.as_bytes()), &mut held, &mut pool, &ME, &mut out).expect("the event is sound");
+            same.feed(black_box(chat.as_bytes()), &mut pool, &ME, &mut out).expect("the event is sound");
             out.len()
         });
     });
@@ -41,12 +41,12 @@ fn stream(c: &mut Criterion) {
         ("messages to chat", Dialect::Messages, OPENING, DELTA),
     ];
     for (way, upstream, opening, event) in ways {
-        let mut translator = StreamTranslator::new(upstream, TranslationState::default(), true, EVENT_MAX);
-        translator.feed(opening.as_bytes(), &mut held, &mut pool, &ME, &mut out).expect("the opening is sound");
+        let mut translated = SseStream::translated(upstream, TranslationState::default(), true, EVENT_MAX);
+        translated.feed(opening.as_bytes(), &mut pool, &ME, &mut out).expect("the opening is sound");
         c.bench_function(&format!("stream: one event, {way}"), |b| {
             b.iter(|| {
                 out.clear();
-                translator.feed(black_box(event.as_bytes()), &mut held, &mut pool, &ME, &mut out).expect("it is sound");
+                translated.feed(black_box(event.as_bytes()), &mut pool, &ME, &mut out).expect("it is sound");
                 out.len()
             });
         });

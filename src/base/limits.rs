@@ -33,6 +33,8 @@ pub const HIGH_WATER: usize = 64 * 1024;
 pub const RELAY_SLICE: usize = 8 * 1024;
 /// How long after a finish reason a missing `[DONE]` is waited for (contract section 4).
 pub const DONE_GRACE: Duration = Duration::from_secs(2);
+/// Empty lines before a request that are forgiven (RFC 9112 section 2.2 wants one at least).
+pub const EMPTY_LINES_MAX: u8 = 4;
 /// Bytes of one chunk-size line or trailer section, extensions included.
 pub const CHUNK_LINE_MAX: usize = 1024;
 /// Bytes of a failed upstream answer that are read for its message.

@@ -3,7 +3,7 @@
 //! Owns the words and the mapping of stop reasons. Must never name a shape's event. Texts are the insides of JSON
 //! strings, escapes and all: they pass from one shape to the other without being unescaped.
 
-use super::tap::StreamFault;
+use super::answer::StreamFault;
 use super::usage::Reported;
 
 /// Tool calls that one answer may hold. A model asks for a handful; beyond this the stream is refused.
@@ -126,7 +126,7 @@ pub(super) enum Delta<'a> {
 }
 
 /// Where deltas go.
-pub(super) trait Sink {
+pub(super) trait Take {
     /// Takes one delta.
     fn take(&mut self, delta: Delta<'_>) -> Result<(), StreamFault>;
 }

@@ -3,7 +3,7 @@
 //! Owns the names. Must never copy a value. Called by the taps, which look at every event once.
 
 use crate::wire::Span;
-use crate::wire::json::{Stop, Token, Visitor, eq_unescaped};
+use crate::wire::json::{Stop, Token, Visitor};
 
 macro_rules! names {
     ($($name:ident = $text:literal,)*) => {
@@ -34,7 +34,7 @@ macro_rules! names {
 
 #[allow(non_upper_case_globals)]
 mod table {
-    use super::eq_unescaped;
+    use crate::wire::json::eq_unescaped;
 
     names! {
         Arguments = "arguments",

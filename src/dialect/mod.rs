@@ -1,21 +1,23 @@
 //! The two API shapes: what a request says, what an answer says, and one written as the other. Pure: bytes in, bytes
 //! out; no policy, no sockets, no clock. Called by `gateway` alone.
 
+mod answer;
 pub mod capabilities;
+mod convert;
 mod delta;
 pub mod errors;
-mod framed;
 mod keys;
 mod naming;
 pub mod replies;
 pub mod request;
 pub mod requests;
 pub mod rewrite;
-pub mod streams;
+pub mod stream;
 pub mod tap;
 pub mod tokens;
 pub mod usage;
 
+pub use answer::{Broken, ResponseIdentity, StreamFault};
 pub use capabilities::{Capabilities, Structured};
 pub use errors::{ErrorText, error_body, error_event, read_error};
 pub use naming::TranslationState;
@@ -23,10 +25,10 @@ pub use replies::reply;
 pub use request::{Fields, Invalid, RequestScan};
 pub use requests::{Target, request as translate};
 pub use rewrite::{Piece, Rewrite, rewrite};
-pub use streams::StreamTranslator;
-pub use tap::{Broken, ObservedUsage, Progress, ResponseIdentity, StreamFault, StreamTap, whole};
+pub use stream::{Fed, SseStream};
+pub use tap::whole;
 pub use tokens::Estimator;
-pub use usage::Reported;
+pub use usage::{ObservedUsage, Reported};
 
 #[cfg(test)]
 mod tests;

@@ -134,14 +134,14 @@ mod tests {
     #[test]
     fn a_long_name_is_shortened_to_64_and_found_again() {
         let long = format!("mcp__{}__tool", "server".repeat(12));
-        let mut carry = TranslationState::default();
-        let short = done(|out| carry.shorten(long.as_bytes(), out));
+        let mut state = TranslationState::default();
+        let short = done(|out| state.shorten(long.as_bytes(), out));
         assert_eq!((short.len(), &short[..55]), (64, &long[..55]));
-        assert_eq!(carry.restore(short.as_bytes()), long.as_bytes());
+        assert_eq!(state.restore(short.as_bytes()), long.as_bytes());
         let exact = "n".repeat(64);
-        assert_eq!(done(|out| carry.shorten(exact.as_bytes(), out)), exact);
-        assert_eq!(carry.restore(b"other"), b"other");
+        assert_eq!(done(|out| state.shorten(exact.as_bytes(), out)), exact);
+        assert_eq!(state.restore(b"other"), b"other");
         let twin = format!("{}x", &long[..long.len() - 1]);
-        assert_ne!(done(|out| carry.shorten(twin.as_bytes(), out)), short);
+        assert_ne!(done(|out| state.shorten(twin.as_bytes(), out)), short);
     }
 }

@@ -3,23 +3,23 @@
 //! Owns the mapping. Must say what the translated stream of the same answer says once it is put together. Called by
 //! the gateway when it has collected an upstream's whole answer.
 
+use super::answer::{Broken, ResponseIdentity};
+use super::convert::{write_chat_usage, write_messages_usage};
 use super::delta::StopReason;
 use super::errors::{ErrorText, is_error, read_error};
 use super::naming::{JSON_TOOL, TranslationState, made_id, messages_id};
 use super::requests::{write_arguments, write_input};
-use super::streams::{write_chat_usage, write_messages_usage};
-use super::tap::{Broken, ObservedUsage, ResponseIdentity};
 use super::tokens::Estimator;
-use super::usage::Reported;
+use super::usage::{ObservedUsage, Reported};
 use crate::wire::Dialect;
 use crate::wire::json::{self, Kind, Raw, item, key, write_count, write_inside, write_string};
 
-/// Writes an upstream's whole answer of shape `from` for a client of the other shape. `carry` is what the request's
+/// Writes an upstream's whole answer of shape `from` for a client of the other shape. `state` is what the request's
 /// translation left. [`Broken`] as for [`super::whole`].
 pub fn reply(
     from: Dialect,
     body: &[u8],
-    carry: &TranslationState,
+    state: &TranslationState,
     me: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
 ) -> Result<ObservedUsage, Broken> {
@@ -33,8 +33,8 @@ pub fn reply(
         return Err(read_error(body).map_or(Broken::NotJson, Broken::Error));
     }
     match from {
-        Dialect::Chat => to_messages(answer, carry, me, out),
-        Dialect::Messages => Ok(to_chat(answer, carry, me, out)),
+        Dialect::Chat => to_messages(answer, state, me, out),
+        Dialect::Messages => Ok(to_chat(answer, state, me, out)),
     }
 }
 
@@ -52,10 +52,10 @@ fn write_joined<'a>(texts: impl Iterator<Item = &'a [u8]>, relayed: &mut Estimat
     out.push(b'"');
 }
 
-fn to_chat(answer: Raw<'_>, carry: &TranslationState, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> ObservedUsage {
+fn to_chat(answer: Raw<'_>, state: &TranslationState, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> ObservedUsage {
     let mut relayed = Estimator::new();
     let blocks = || answer.get("content").unwrap_or(Raw::NULL).items();
-    let is_json = |block: &Raw<'_>| carry.json_tool && block.get("name").is_some_and(|name| name.is(JSON_TOOL));
+    let is_json = |block: &Raw<'_>| state.json_tool && block.get("name").is_some_and(|name| name.is(JSON_TOOL));
     let calls = || blocks().filter(|block| kind_is(*block, "tool_use")).filter(|block| !is_json(block));
     let strings = |kind: &'static str, name: &'static str| {
         blocks().filter(move |block| kind_is(*block, kind)).filter_map(move |block| block.get(name)?.string())
@@ -103,10 +103,10 @@ fn to_chat(answer: Raw<'_>, carry: &TranslationState, me: &ResponseIdentity<'_>,
     write_string(out, reason.to_chat(any_call));
     out.extend_from_slice(b"}],\"usage\":");
     let reported = Reported::from_messages(answer.get("usage").unwrap_or(Raw::NULL));
-    let heard = ObservedUsage { reported, relayed_tokens: relayed.tokens() };
-    write_chat_usage(&heard, me, out);
+    let observed = ObservedUsage { reported, relayed_tokens: relayed.tokens() };
+    write_chat_usage(&observed, me, out);
     out.push(b'}');
-    heard
+    observed
 }
 
 fn write_chat_call(call: Raw<'_>, at: usize, me: &ResponseIdentity<'_>, relayed: &mut Estimator, out: &mut Vec<u8>) {
@@ -148,7 +148,7 @@ fn write_block(kind: &str, text: Raw<'_>, relayed: &mut Estimator, out: &mut Vec
 
 fn to_messages(
     answer: Raw<'_>,
-    carry: &TranslationState,
+    state: &TranslationState,
     me: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
 ) -> Result<ObservedUsage, Broken> {
@@ -168,12 +168,12 @@ fn to_messages(
     let (mut tools, mut unwrapped) = (false, false);
     for (at, call) in message.get("tool_calls").unwrap_or(Raw::NULL).items().enumerate() {
         let function = call.get("function").unwrap_or(Raw::NULL);
-        if carry.json_tool && !unwrapped && function.get("name").is_some_and(|name| name.is(JSON_TOOL)) {
+        if state.json_tool && !unwrapped && function.get("name").is_some_and(|name| name.is(JSON_TOOL)) {
             unwrapped = true;
             write_block("text", function.get("arguments").unwrap_or(Raw::NULL), &mut relayed, out);
         } else {
             tools = true;
-            write_messages_call(call, at, carry, me, &mut relayed, out);
+            write_messages_call(call, at, state, me, &mut relayed, out);
         }
     }
     let reason = StopReason::from_chat(choice.get("finish_reason").and_then(Raw::string).unwrap_or_default());
@@ -192,17 +192,17 @@ fn to_messages(
         None => out.extend_from_slice(b"null"),
     }
     let reported = Reported::from_chat(answer.get("usage").unwrap_or(Raw::NULL));
-    let heard = ObservedUsage { reported, relayed_tokens: relayed.tokens() };
+    let observed = ObservedUsage { reported, relayed_tokens: relayed.tokens() };
     key(out, "usage");
-    write_messages_usage(&heard, me, out);
+    write_messages_usage(&observed, me, out);
     out.push(b'}');
-    Ok(heard)
+    Ok(observed)
 }
 
 fn write_messages_call(
     call: Raw<'_>,
     at: usize,
-    carry: &TranslationState,
+    state: &TranslationState,
     me: &ResponseIdentity<'_>,
     relayed: &mut Estimator,
     out: &mut Vec<u8>,
@@ -219,7 +219,7 @@ fn write_messages_call(
     }
     out.push(b'"');
     key(out, "name");
-    write_inside(out, carry.restore(name));
+    write_inside(out, state.restore(name));
     key(out, "input");
     match function.get("arguments") {
         Some(object) if object.kind() == Kind::Object => json::compact(object.bytes(), out),

@@ -6,13 +6,26 @@ mod property;
 mod rows;
 
 use super::*;
-use crate::base::buf::{Buf, Pool};
+use crate::base::buf::Pool;
 use crate::wire::Dialect;
 use serde_json::Value;
 use std::path::PathBuf;
 
 pub(super) const ME: ResponseIdentity<'static> =
     ResponseIdentity { id: "req_5f1c9a7e3b2d4c60", model: "team-fast", created: 1795158000, prompt_estimate: 7 };
+
+pub(super) fn fixture(name: &str) -> Vec<u8> {
+    let path = folder().join(name);
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+pub(super) fn fixtures(ending: &str) -> Vec<(String, Vec<u8>)> {
+    let names = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.filter(|name| name.ends_with(ending)).collect();
+    names.sort();
+    assert!(!names.is_empty(), "no fixture ends in {ending}");
+    names.into_iter().map(|name| (name.clone(), fixture(&name))).collect()
+}
 
 pub(super) fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/cross")
@@ -30,58 +43,58 @@ pub(super) fn request(
     scan.finish(body.as_bytes()).unwrap_or_else(|invalid| panic!("refused by the scan: {}: {body}", invalid.0));
     let mut out = Vec::new();
     let target = Target { model, capabilities };
-    let carry = translate(from, body.as_bytes(), scan.fields(), &target, &mut out).map_err(|invalid| invalid.0)?;
+    let state = translate(from, body.as_bytes(), scan.fields(), &target, &mut out).map_err(|invalid| invalid.0)?;
     crate::wire::json::check(&out).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&out)));
-    Ok((serde_json::from_slice(&out).unwrap(), carry))
+    Ok((serde_json::from_slice(&out).unwrap(), state))
 }
 
 /// What became of a stream.
 #[derive(PartialEq, Debug, Clone)]
 pub(super) struct Outcome {
     pub(super) out: String,
-    pub(super) heard: ObservedUsage,
+    pub(super) observed: ObservedUsage,
     pub(super) result: Result<(), StreamFault>,
 }
 
 pub(super) fn stream(
     from: Dialect,
-    carry: &TranslationState,
+    state: &TranslationState,
     show_usage: bool,
     me: &ResponseIdentity<'_>,
     chunks: &[&[u8]],
 ) -> Outcome {
-    let mut translator = StreamTranslator::new(from, carry.clone(), show_usage, 1 << 20);
-    let (mut held, mut pool, mut out) = (Buf::default(), Pool::new(1 << 20), Vec::new());
+    let mut stream = SseStream::translated(from, state.clone(), show_usage, 1 << 20);
+    let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
     let mut result = Ok(());
     for chunk in chunks {
-        let fed = translator.feed(chunk, &mut held, &mut pool, me, &mut out);
+        let fed = stream.feed(chunk, &mut pool, me, &mut out);
         if let Err(fault) = fed {
             result = Err(fault);
             break;
         }
     }
     if result.is_ok() {
-        result = translator.end(&mut held, &mut pool, me, &mut out);
+        result = stream.end(&mut pool, me, &mut out);
     }
-    held.release(&mut pool);
+    stream.release(&mut pool);
     assert_eq!(pool.lent(), 0);
-    Outcome { out: String::from_utf8(out).unwrap(), heard: translator.heard(), result }
+    Outcome { out: String::from_utf8(out).unwrap(), observed: stream.observed(), result }
 }
 
 /// Whole, split at every byte, and byte by byte: one and the same.
 pub(super) fn stream_every_way(
     from: Dialect,
-    carry: &TranslationState,
+    state: &TranslationState,
     show_usage: bool,
     me: &ResponseIdentity<'_>,
     text: &str,
 ) -> Outcome {
     let text = text.as_bytes();
-    let whole = stream(from, carry, show_usage, me, &[text]);
+    let whole = stream(from, state, show_usage, me, &[text]);
     for at in 0..=text.len() {
-        assert_eq!(stream(from, carry, show_usage, me, &[&text[..at], &text[at..]]), whole, "split at {at}");
+        assert_eq!(stream(from, state, show_usage, me, &[&text[..at], &text[at..]]), whole, "split at {at}");
     }
     let bytes: Vec<&[u8]> = text.chunks(1).collect();
-    assert_eq!(stream(from, carry, show_usage, me, &bytes), whole, "byte by byte");
+    assert_eq!(stream(from, state, show_usage, me, &bytes), whole, "byte by byte");
     whole
 }

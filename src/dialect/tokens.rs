@@ -39,8 +39,8 @@ const HEX_EXCESS: u64 = 110;
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Estimator {
     parts: u64,
-    /// Escapes with hexadecimal digits.
-    hex: u64,
+    /// Escapes with hexadecimal digits; four thousand million are as many as are counted.
+    hex: u32,
     /// The byte before; 0 where a text begins.
     last: u8,
 }
@@ -79,8 +79,9 @@ impl Estimator {
             }
         }
         if escapes {
-            let first = u64::from(before == b'\\' && raw[0] == b'u');
-            self.hex += first + raw.windows(2).filter(|pair| *pair == b"\\u").count() as u64;
+            let first = usize::from(before == b'\\' && raw[0] == b'u');
+            let found = first + raw.windows(2).filter(|pair| *pair == b"\\u").count();
+            self.hex = self.hex.saturating_add(found as u32);
         }
     }
 
@@ -132,7 +133,7 @@ impl Estimator {
     }
 
     fn net_parts(&self) -> u64 {
-        self.parts.saturating_sub(self.hex * HEX_EXCESS)
+        self.parts.saturating_sub(u64::from(self.hex) * HEX_EXCESS)
     }
 }
 

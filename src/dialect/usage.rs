@@ -1,7 +1,7 @@
 //! What an upstream reports of tokens, in one vocabulary for both shapes (contract section 3, "Usage").
 //!
-//! Owns the reading of counters. Must never add two reports up: both shapes report totals so far. Called by the taps
-//! and translators, which hand the result to `gateway` for settling.
+//! Owns the reading of counters. Must never add two reports up: both shapes report totals so far. Called by
+//! [`super::tap`], [`super::convert`] and [`super::replies`], which hand the result to `gateway` for settling.
 
 use crate::wire::json::{Raw, eq_unescaped};
 
@@ -18,6 +18,17 @@ pub struct Reported {
     pub output: Option<u64>,
     /// Of these, tokens of reasoning. Only translated, never charged apart.
     pub reasoning: Option<u64>,
+}
+
+/// What was overheard of an answer.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct ObservedUsage {
+    /// What the upstream has reported so far. Of a stream cut short `output` may be the small number that opens a
+    /// messages stream; `relayed_tokens` is then the better one.
+    pub reported: Reported,
+    /// Estimated tokens of what was relayed: text, reasoning, tool names and arguments. 0 for a whole answer that
+    /// reports its output: no estimate is made then.
+    pub relayed_tokens: u64,
 }
 
 impl Reported {

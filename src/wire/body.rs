@@ -62,6 +62,16 @@ impl Reader {
         *self == Reader::Done
     }
 
+    /// Payload bytes that are announced and have not come: the rest of a declared length, or of a chunk whose size line
+    /// is complete.
+    pub fn promised(&self) -> u64 {
+        match self {
+            Reader::Done | Reader::ToEnd => 0,
+            Reader::Length(left) => *left,
+            Reader::Chunked(chunked) => chunked.promised(),
+        }
+    }
+
     /// Looks at the front of `input` and advances. Called again with what was not consumed until it consumes
     /// nothing or is done; every call yields at most one run of payload.
     pub fn next(&mut self, input: &[u8]) -> Result<Piece, BodyError> {

@@ -13,7 +13,7 @@ mod tests;
 use super::body::{BodyError, Reader};
 use super::head::{HeadError, RequestHead, parse_request};
 use crate::base::buf::{BLOCK, Buf, Pool};
-use crate::base::limits::{BODY_STEP_MAX, IO_SLICE, PIPELINE_BYTES_MAX};
+use crate::base::limits::{BODY_STEP_MAX, EMPTY_LINES_MAX, IO_SLICE, PIPELINE_BYTES_MAX};
 use crate::wire::head::Framing;
 
 /// Why bytes were not taken.
@@ -29,8 +29,9 @@ pub enum PushError {
 /// Why a body is refused.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum BodyRefusal {
-    /// Declared or grown beyond the bound: 413. From here on the rest of it is dropped as it arrives; head and what
-    /// was stored stay readable until [`Inbound::begin_discard`] or [`Inbound::release`].
+    /// Declared or grown beyond the bound, or a chunk has begun that will be: 413. From here on the rest of it is
+    /// dropped as it arrives; head and what was stored stay readable until [`Inbound::begin_discard`] or
+    /// [`Inbound::release`].
     TooLarge,
     /// Its framing is broken: 400, and the connection is of no further use.
     Bad(BodyError),
@@ -61,8 +62,8 @@ pub struct Inbound {
     payload: u32,
     dropped: u32,
     phase: Phase,
-    /// An empty line before the request line has been skipped.
-    skipped: bool,
+    /// Empty lines before the request line that have been skipped.
+    skipped: u8,
 }
 
 impl Default for Inbound {
@@ -107,7 +108,7 @@ impl Inbound {
             payload: 0,
             dropped: 0,
             phase: Phase::Head,
-            skipped: false,
+            skipped: 0,
         }
     }
 
@@ -130,20 +131,21 @@ impl Inbound {
         refusal.map_or(Ok(()), |refusal| Err(PushError::Body(refusal)))
     }
 
-    /// The head of the next message, once: when it is complete. An empty line before it is skipped (RFC 9112
-    /// section 2.2). `Ok(None)` while bytes are missing, and while an earlier message is not released.
+    /// The head of the next message, once: when it is complete. Up to `limits::EMPTY_LINES_MAX` empty lines before it
+    /// are skipped (RFC 9112 section 2.2). `Ok(None)` while bytes are missing, and while an earlier message is not
+    /// released.
     pub fn head(&mut self, pool: &mut Pool, max_header: usize) -> Result<Option<RequestHead>, HeadError> {
         if self.phase != Phase::Head {
             return Ok(None);
         }
-        if !self.skipped && self.rx.bytes().starts_with(b"\r") {
+        while self.skipped < EMPTY_LINES_MAX && self.rx.bytes().starts_with(b"\r") {
             match self.rx.bytes().get(1) {
                 None => return Ok(None),
                 Some(b'\n') => {
-                    self.skipped = true;
+                    self.skipped += 1;
                     self.rx.consume(pool, 2);
                 }
-                Some(_) => {}
+                Some(_) => break,
             }
         }
         let head = parse_request(self.rx.bytes(), &mut self.scanned, max_header)?;
@@ -167,7 +169,7 @@ impl Inbound {
             self.phase = Phase::Drop;
         }
         self.decode_in_place().map_err(|error| BodyRefusal::Bad(self.give_up(error)))?;
-        if !fits || self.payload > self.max_body {
+        if !fits || self.expected() > u64::from(self.max_body) {
             self.phase = Phase::Drop;
             return Err(BodyRefusal::TooLarge);
         }
@@ -288,7 +290,7 @@ impl Inbound {
             self.phase = Phase::Head;
             self.scanned = 0;
             self.dropped = 0;
-            self.skipped = false;
+            self.skipped = 0;
         }
     }
 
@@ -310,7 +312,8 @@ impl Inbound {
                 Err(error) => return Err((&[], BodyRefusal::Bad(self.give_up(error)))),
             };
             let run = &rest[piece.data];
-            if self.phase == Phase::Body && run.len() > (self.max_body - self.payload) as usize {
+            if self.phase == Phase::Body && self.expected().saturating_add(run.len() as u64) > u64::from(self.max_body)
+            {
                 self.phase = Phase::Drop;
                 refusal = Some(BodyRefusal::TooLarge);
             }
@@ -324,6 +327,11 @@ impl Inbound {
             }
         }
         refusal.map_or(Ok(rest), |refusal| Err((rest, refusal)))
+    }
+
+    /// Payload bytes stored, and those announced.
+    fn expected(&self) -> u64 {
+        u64::from(self.payload).saturating_add(self.reader.promised())
     }
 
     /// Appends payload. Grows in proportion to what has come and never beyond the declared length, to all of it once a

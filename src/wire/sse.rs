@@ -1,7 +1,7 @@
 //! Server-sent events (WHATWG HTML, section 9.2.6): bytes cut into events, wherever they were split.
 //!
 //! Owns the framing: CR, LF and CRLF, a byte order mark at the start, comments, `data:` with and without a space, data
-//! of several lines. Must never look into the data. Called by `dialect::tap` and `dialect::streams`.
+//! of several lines. Must never look into the data. Called by `dialect::stream`.
 
 use super::Span;
 use super::skip::to_either;
@@ -44,16 +44,19 @@ const JOINED_KEPT: usize = 64 * 1024;
 /// Cuts a stream into events. Remembers how far it has looked, so that nothing is looked at twice.
 #[derive(Debug)]
 pub struct Splitter {
-    bom_passed: bool,
-    begin: usize,
-    line: usize,
-    at: usize,
-    ended: LineEnd,
+    joined: Vec<u8>,
     name: Span,
     data: Span,
+    /// Where the line under way begins.
+    line: u32,
+    /// Where to look on.
+    at: u32,
     lines: u32,
+    /// Where the event begins: behind a byte order mark, or at 0.
+    begin: u8,
+    bom_passed: bool,
+    ended: LineEnd,
     comment: bool,
-    joined: Vec<u8>,
 }
 
 const BOM: &[u8] = b"\xEF\xBB\xBF";
@@ -89,20 +92,23 @@ impl Splitter {
             return None;
         }
         loop {
-            let end = to_either(buf, self.at.max(self.line), b'\n', b'\r');
-            let blank = end == self.line;
+            let line = self.line as usize;
+            let end = to_either(buf, line.max(self.at as usize), b'\n', b'\r');
+            let blank = end == line;
             let (next, ended) = match (buf.get(end), buf.get(end + 1)) {
                 (None, _) => {
-                    self.at = end;
+                    self.at = end as u32;
                     return None;
                 }
                 (Some(b'\n'), _) => (end + 1, LineEnd::Lf),
                 // After a line that ended in CR alone a second CR is the blank line, whatever follows: no waiting.
-                (Some(_), _) if blank && self.ended == LineEnd::Cr && self.line > self.begin => (end + 1, LineEnd::Cr),
+                (Some(_), _) if blank && self.ended == LineEnd::Cr && self.line > u32::from(self.begin) => {
+                    (end + 1, LineEnd::Cr)
+                }
                 (Some(_), Some(b'\n')) => (end + 2, LineEnd::CrLf),
                 (Some(_), Some(_)) => (end + 1, LineEnd::Cr),
                 (Some(_), None) => {
-                    self.at = end;
+                    self.at = end as u32;
                     return None;
                 }
             };
@@ -110,19 +116,18 @@ impl Splitter {
                 return Some(self.dispatch(next));
             }
             self.field(buf, end);
-            self.line = next;
-            self.at = next;
+            self.line = next as u32;
             self.ended = ended;
         }
     }
 
     /// The stream has ended: what is left, as if a blank line followed. `None` if nothing is left.
     pub fn last(&mut self, buf: &[u8]) -> Option<Event> {
-        if buf.len() <= self.begin {
+        if buf.len() <= usize::from(self.begin) {
             return None;
         }
         let line = buf.strip_suffix(b"\r").map_or(buf.len(), <[u8]>::len);
-        if line > self.line {
+        if line > self.line as usize {
             self.field(buf, line);
         }
         Some(self.dispatch(buf.len()))
@@ -135,8 +140,8 @@ impl Splitter {
 
     fn pass_bom(&mut self, buf: &[u8]) -> bool {
         if buf.starts_with(BOM) {
-            self.begin = BOM.len();
-            self.line = BOM.len();
+            self.begin = BOM.len() as u8;
+            self.line = BOM.len() as u32;
         } else if BOM.starts_with(buf) {
             return false;
         }
@@ -145,7 +150,7 @@ impl Splitter {
     }
 
     fn dispatch(&mut self, len: usize) -> Event {
-        let raw = Span::new(self.begin, len);
+        let raw = Span::new(usize::from(self.begin), len);
         let event = Event { raw, len, name: self.name, lines: self.lines, comment: self.comment, data: self.data };
         (self.begin, self.line, self.at) = (0, 0, 0);
         self.ended = LineEnd::Lf;
@@ -155,16 +160,17 @@ impl Splitter {
     }
 
     fn field(&mut self, buf: &[u8], end: usize) {
-        let line = &buf[self.line..end];
+        let begin = self.line as usize;
+        let line = &buf[begin..end];
         // The one line of nearly every event.
         if self.lines == 0 && line.starts_with(b"data: ") {
-            self.data = Span::new(self.line + 6, end);
+            self.data = Span::new(begin + 6, end);
             self.lines = 1;
             return;
         }
         let colon = line.iter().take(8).position(|&byte| byte == b':');
         let name = &line[..colon.unwrap_or(line.len())];
-        let mut start = colon.map_or(end, |colon| self.line + colon + 1);
+        let mut start = colon.map_or(end, |colon| begin + colon + 1);
         if buf.get(start) == Some(&b' ') && start < end {
             start += 1;
         }

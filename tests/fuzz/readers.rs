@@ -10,10 +10,10 @@ pub mod support;
 mod world;
 
 use std::fmt::Debug;
-use tollgate::base::buf::{Buf, Pool};
+use tollgate::base::buf::Pool;
 use tollgate::dialect::{
-    Capabilities, Fields, ObservedUsage, Piece, RequestScan, ResponseIdentity, Rewrite, StreamFault, StreamTap,
-    StreamTranslator, Structured, Target, TranslationState, error_event, read_error, reply, rewrite, translate, whole,
+    Capabilities, Fields, ObservedUsage, Piece, RequestScan, ResponseIdentity, Rewrite, SseStream, StreamFault,
+    Structured, Target, TranslationState, error_event, read_error, reply, rewrite, translate, whole,
 };
 use tollgate::policy::config::{Config, Source, effective};
 use tollgate::wire::Dialect;
@@ -262,38 +262,37 @@ fn answer(shape: Dialect, body: &[u8]) {
 
 type Outcome = (Vec<u8>, Result<(), StreamFault>, ObservedUsage);
 
-fn tapped(shape: Dialect, show_usage: bool, data: &[u8], step: usize) -> Outcome {
-    let mut tap = StreamTap::new(shape, show_usage, EVENT_MAX);
-    let (mut held, mut pool, mut out) = (Buf::default(), Pool::new(EVENT_MAX), Vec::new());
-    let fed = data.chunks(step).try_for_each(|part| tap.feed(part, &mut held, &mut pool, &ME, &mut out).map(|_| ()));
-    let result = fed.and_then(|()| tap.end(&mut held, &mut pool, &ME, &mut out));
-    (out, result, tap.heard())
+fn passed_on(dialect: Dialect, show_usage: bool, data: &[u8], step: usize) -> Outcome {
+    fed(SseStream::same(dialect, show_usage, EVENT_MAX), data, step)
 }
 
-fn translated(shape: Dialect, show_usage: bool, data: &[u8], step: usize) -> Outcome {
-    let mut translator = StreamTranslator::new(shape, TranslationState::default(), show_usage, EVENT_MAX);
-    let (mut held, mut pool, mut out) = (Buf::default(), Pool::new(EVENT_MAX), Vec::new());
+fn translated(dialect: Dialect, show_usage: bool, data: &[u8], step: usize) -> Outcome {
+    fed(SseStream::translated(dialect, TranslationState::default(), show_usage, EVENT_MAX), data, step)
+}
+
+fn fed(mut stream: SseStream, data: &[u8], step: usize) -> Outcome {
+    let (mut pool, mut out) = (Pool::new(EVENT_MAX), Vec::new());
     let mut result = Ok(());
     for part in data.chunks(step) {
-        result = translator.feed(part, &mut held, &mut pool, &ME, &mut out).map(|_| ());
-        assert!(held.len() + translator.waiting() <= data.len());
+        result = stream.feed(part, &mut pool, &ME, &mut out).map(|_| ());
+        assert!(stream.held() + stream.waiting() <= data.len());
         if result.is_err() {
             break;
         }
     }
     if result.is_ok() {
-        result = translator.end(&mut held, &mut pool, &ME, &mut out);
+        result = stream.end(&mut pool, &ME, &mut out);
     }
-    held.release(&mut pool);
+    stream.release(&mut pool);
     assert_eq!(pool.lent(), 0);
-    (out, result, translator.heard())
+    (out, result, stream.observed())
 }
 
 fn stream(shape: Dialect, data: &[u8]) {
     let Some((flags, step, data)) = choice(data) else { return };
     let show_usage = flags & 16 != 0;
-    let passed = tapped(shape, show_usage, data, data.len().max(1));
-    assert_eq!(passed, tapped(shape, show_usage, data, step));
+    let passed = passed_on(shape, show_usage, data, data.len().max(1));
+    assert_eq!(passed, passed_on(shape, show_usage, data, step));
     let at_once = translated(shape, show_usage, data, data.len().max(1));
     assert_eq!(at_once, translated(shape, show_usage, data, step));
     let (out, result, _) = at_once;
@@ -304,7 +303,7 @@ fn stream(shape: Dialect, data: &[u8]) {
     }
     // A chat stream may hold what no messages stream can, pieces of one call after the next has begun; so it is read
     // as it is.
-    let read = if shape == Dialect::Chat { translated } else { tapped };
+    let read = if shape == Dialect::Chat { translated } else { passed_on };
     let (_, again, _) = read(shape.other(), true, &out, out.len().max(1));
     match result {
         Ok(()) => assert_eq!(again, Ok(()), "{}", String::from_utf8_lossy(&out)),

@@ -1,9 +1,9 @@
 //! The visitor behind [`super::RequestScan`]: one small state, no copies.
 
-use super::super::tokens::{IMAGE_TOKENS, MESSAGE_TOKENS};
+use super::super::tokens::{Estimator, IMAGE_TOKENS, MESSAGE_TOKENS};
+use super::fields::{Fields, Invalid, Member};
 use super::table::{Class, Name};
 use super::unsigned::Unsigned;
-use super::{Estimator, Fields, Invalid, Member, too_many};
 use crate::base::limits::MEMBERS_MAX;
 use crate::wire::json::{Raw, Stop, Token, Visitor, eq_unescaped, unescape};
 use crate::wire::{Dialect, Span};
@@ -173,7 +173,7 @@ impl Checks {
         self.name = Name::of(key.of(buf));
         self.items = 0;
         if self.fields.members.len() >= MEMBERS_MAX {
-            self.refusal = too_many();
+            self.refusal = format!("the body: expected at most {MEMBERS_MAX} members");
             return Err(Stop);
         }
         let bit = 1u64 << self.name as u32;

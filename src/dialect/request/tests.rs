@@ -1,4 +1,5 @@
 use super::*;
+use crate::base::limits::MEMBERS_MAX;
 
 fn check(shape: Dialect, body: &str) -> Result<Fields, String> {
     let mut whole = RequestScan::new();

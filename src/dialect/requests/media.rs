@@ -3,7 +3,7 @@
 //! Owns the mapping. Must never fetch anything: a URL is passed on, never opened.
 
 use super::super::request::Invalid;
-use super::refuse;
+use super::ask::refuse;
 use crate::wire::json::{Raw, item, key, write_escaped, write_inside, write_string};
 use std::borrow::Cow;
 use std::fmt::Display;

@@ -5,8 +5,8 @@
 
 use super::super::naming::JSON_TOOL;
 use super::super::request::{Invalid, Name};
+use super::ask::{Ask, refuse};
 use super::schema::write_input_schema;
-use super::{Ask, refuse};
 use crate::wire::json::{Raw, item, key, write_inside, write_string};
 use std::collections::BTreeSet;
 

@@ -6,9 +6,9 @@
 use super::super::capabilities::Structured;
 use super::super::naming::{JSON_TOOL, TranslationState, chat_id};
 use super::super::request::{Invalid, Name};
+use super::ask::{Ask, is_blank, refuse, write_user};
 use super::media::{write_document_parts, write_image_part, write_search_result, write_text_part};
 use super::schema::{is_strict, write_parameters};
-use super::{Ask, is_blank, refuse, write_user};
 use crate::wire::json::{
     self, Kind, Raw, compact, eq_unescaped, item, key, write_count, write_escaped, write_inside, write_string,
 };
@@ -26,35 +26,35 @@ const MOVED: &str = "[see the attachment in the next user message]";
 
 /// Writes the request; see [`super::request`].
 pub(super) fn write(ask: &Ask<'_>, out: &mut Vec<u8>) -> Result<TranslationState, Invalid> {
-    let mut carry = TranslationState::default();
+    let mut state = TranslationState::default();
     let tools = Tools::read(ask)?;
     let schema = schema(ask);
     let how = ask.target.capabilities.structured_output;
-    carry.json_tool = schema.is_some() && how == Structured::Tool && tools.list.is_empty();
-    let by_words = schema.filter(|_| how != Structured::Native && !carry.json_tool);
+    state.json_tool = schema.is_some() && how == Structured::Tool && tools.list.is_empty();
+    let by_words = schema.filter(|_| how != Structured::Native && !state.json_tool);
     out.push(b'{');
     key(out, "model");
     write_string(out, ask.target.model);
     key(out, "messages");
     out.push(b'[');
     write_system(ask, by_words, out);
-    write_messages(ask, &mut carry, out)?;
+    write_messages(ask, &mut state, out)?;
     if out.ends_with(b"[") {
         return refuse("messages", "at least one message with content");
     }
     out.push(b']');
     write_limits(ask, out);
-    if let Some(schema) = schema.filter(|_| carry.json_tool) {
+    if let Some(schema) = schema.filter(|_| state.json_tool) {
         write_json_tool(schema, out);
     } else {
-        tools.write(ask, &mut carry, out);
+        tools.write(ask, &mut state, out);
     }
     if let Some(schema) = schema.filter(|_| how == Structured::Native && !ask.drops("response_format")) {
         write_format(schema, out);
     }
     write_stream(ask, out);
     out.push(b'}');
-    Ok(carry)
+    Ok(state)
 }
 
 /// The schema of the JSON asked for, in the newer or the older spelling.
@@ -133,25 +133,25 @@ fn blocks<'a>(at: usize, content: Raw<'a>, out: &mut Vec<Block<'a>>) {
     out.extend(content.items().enumerate().map(|(index, raw)| Block::read((at, index), raw)));
 }
 
-fn write_messages(ask: &Ask<'_>, carry: &mut TranslationState, out: &mut Vec<u8>) -> Result<(), Invalid> {
+fn write_messages(ask: &Ask<'_>, state: &mut TranslationState, out: &mut Vec<u8>) -> Result<(), Invalid> {
     let mut turn: Vec<Block<'_>> = Vec::new();
     let mut speaker = Raw::NULL;
     for message in ask.messages() {
         if !speaker.is_null() && message.role.string() != speaker.string() {
-            write_turn(ask, speaker, &turn, carry, out)?;
+            write_turn(ask, speaker, &turn, state, out)?;
             turn.clear();
         }
         speaker = message.role;
         blocks(message.at, message.content, &mut turn);
     }
-    write_turn(ask, speaker, &turn, carry, out)
+    write_turn(ask, speaker, &turn, state, out)
 }
 
 fn write_turn(
     ask: &Ask<'_>,
     role: Raw<'_>,
     turn: &[Block<'_>],
-    carry: &mut TranslationState,
+    state: &mut TranslationState,
     out: &mut Vec<u8>,
 ) -> Result<(), Invalid> {
     if role.is("user") {
@@ -159,7 +159,7 @@ fn write_turn(
         return write_user_turn(turn, out);
     }
     if role.is("assistant") {
-        write_assistant(ask, turn, carry, out);
+        write_assistant(ask, turn, state, out);
         return Ok(());
     }
     let texts: Vec<&[u8]> = texts(turn).filter(|text| !is_blank(text)).collect();
@@ -292,7 +292,7 @@ fn write_moved(result: &Block<'_>, parts: &mut Vec<u8>) -> Result<(), Invalid> {
     Ok(())
 }
 
-fn write_assistant(ask: &Ask<'_>, turn: &[Block<'_>], carry: &mut TranslationState, out: &mut Vec<u8>) {
+fn write_assistant(ask: &Ask<'_>, turn: &[Block<'_>], state: &mut TranslationState, out: &mut Vec<u8>) {
     let calls = || turn.iter().filter(|block| block.is("tool_use")).map(|block| block.raw);
     let texts = || texts(turn);
     open_message("assistant", out);
@@ -319,7 +319,7 @@ fn write_assistant(ask: &Ask<'_>, turn: &[Block<'_>], carry: &mut TranslationSta
         out.extend_from_slice(b"{\"id\":\"");
         chat_id(call.get("id").and_then(Raw::string).unwrap_or_default(), out);
         out.extend_from_slice(b"\",\"type\":\"function\",\"function\":{\"name\":\"");
-        carry.shorten(call.get("name").and_then(Raw::string).unwrap_or_default(), out);
+        state.shorten(call.get("name").and_then(Raw::string).unwrap_or_default(), out);
         out.extend_from_slice(b"\",\"arguments\":\"");
         write_arguments(call.get("input").unwrap_or(Raw::EMPTY), out);
         out.extend_from_slice(b"\"}}");
@@ -439,20 +439,20 @@ impl<'a> Tools<'a> {
         Ok(Tools { list, choice })
     }
 
-    fn write(&self, ask: &Ask<'_>, carry: &mut TranslationState, out: &mut Vec<u8>) {
+    fn write(&self, ask: &Ask<'_>, state: &mut TranslationState, out: &mut Vec<u8>) {
         if self.list.is_empty() {
             return;
         }
         key(out, "tools");
         out.push(b'[');
         for tool in &self.list {
-            write_tool(*tool, ask.target.capabilities.strict_tools, carry, out);
+            write_tool(*tool, ask.target.capabilities.strict_tools, state, out);
         }
         out.push(b']');
-        self.write_choice(ask, carry, out);
+        self.write_choice(ask, state, out);
     }
 
-    fn write_choice(&self, ask: &Ask<'_>, carry: &mut TranslationState, out: &mut Vec<u8>) {
+    fn write_choice(&self, ask: &Ask<'_>, state: &mut TranslationState, out: &mut Vec<u8>) {
         let choice = self.choice;
         let name = choice.get("name").and_then(Raw::string);
         let words = [("auto", "auto"), ("none", "none"), ("any", "required")];
@@ -462,7 +462,7 @@ impl<'a> Tools<'a> {
         } else if let Some(name) = name.filter(|_| is_a(choice, "tool")) {
             key(out, "tool_choice");
             out.extend_from_slice(b"{\"type\":\"function\",\"function\":{\"name\":\"");
-            carry.shorten(name, out);
+            state.shorten(name, out);
             out.extend_from_slice(b"\"}}");
         }
         let one = choice.get("disable_parallel_tool_use").and_then(Raw::bool) == Some(true);
@@ -473,10 +473,10 @@ impl<'a> Tools<'a> {
     }
 }
 
-fn write_tool(tool: Raw<'_>, strict: bool, carry: &mut TranslationState, out: &mut Vec<u8>) {
+fn write_tool(tool: Raw<'_>, strict: bool, state: &mut TranslationState, out: &mut Vec<u8>) {
     item(out);
     out.extend_from_slice(b"{\"type\":\"function\",\"function\":{\"name\":\"");
-    carry.shorten(tool.get("name").and_then(Raw::string).unwrap_or_default(), out);
+    state.shorten(tool.get("name").and_then(Raw::string).unwrap_or_default(), out);
     out.push(b'"');
     if let Some(description) = tool.get("description").and_then(Raw::string) {
         key(out, "description");

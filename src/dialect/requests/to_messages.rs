@@ -6,10 +6,10 @@
 use super::super::capabilities::Structured;
 use super::super::naming::{TranslationState, messages_id};
 use super::super::request::{Invalid, Name};
+use super::ask::{Ask, Message, is_blank, refuse, write_user};
 use super::media::{Media, chat_file, chat_image};
 use super::offer::Tools;
 use super::schema::{SCHEMA_MAX, write_closed};
-use super::{Ask, Message, is_blank, refuse, write_user};
 use crate::wire::json::{self, Kind, Raw, compact, eq_unescaped, item, key, write_count, write_inside, write_string};
 use std::collections::BTreeSet;
 
@@ -63,7 +63,7 @@ pub(super) fn write(ask: &Ask<'_>, out: &mut Vec<u8>) -> Result<TranslationState
     plan.read(ask)?;
     let demand = Demand::read(ask)?;
     let tools = Tools::read(ask, &plan.called)?;
-    let carry = TranslationState { json_tool: demand.by_tool(ask, &tools), ..TranslationState::default() };
+    let state = TranslationState { json_tool: demand.by_tool(ask, &tools), ..TranslationState::default() };
     out.push(b'{');
     key(out, "model");
     write_string(out, ask.target.model);
@@ -72,7 +72,7 @@ pub(super) fn write(ask: &Ask<'_>, out: &mut Vec<u8>) -> Result<TranslationState
     write_count(out, ask.max_tokens().unwrap_or(ask.target.capabilities.default_max_tokens.min(ceiling)));
     plan.write_system(demand.instruction(ask, &tools), out);
     plan.write_turns(out);
-    tools.write(ask, demand.schema.filter(|_| carry.json_tool), out);
+    tools.write(ask, demand.schema.filter(|_| state.json_tool), out);
     write_parameters(ask, out);
     demand.write_config(ask, out);
     if ask.fields.stream {
@@ -80,7 +80,7 @@ pub(super) fn write(ask: &Ask<'_>, out: &mut Vec<u8>) -> Result<TranslationState
         out.extend_from_slice(b"true");
     }
     out.push(b'}');
-    Ok(carry)
+    Ok(state)
 }
 
 impl<'a> Plan<'a> {

@@ -1,11 +1,12 @@
 //! One event of a stream that keeps its shape.
 
-use super::super::errors::{ErrorText, is_error};
-use super::super::framed::{Frame, Inner};
+use super::super::answer::{Frame, ResponseIdentity, StreamFault};
+use super::super::convert::write_usage_chunk;
+use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::keys::{K, Walk};
-use super::super::streams::write_usage_chunk;
-use super::super::usage::Reported;
-use super::{ObservedUsage, Relay, ResponseIdentity, StreamFault};
+use super::super::tokens::Estimator;
+use super::super::usage::{ObservedUsage, Reported};
+use super::template::EventTemplate;
 use crate::wire::json::{Raw, Scanner, Token, write_string};
 use crate::wire::{Dialect, Span};
 
@@ -120,40 +121,86 @@ impl Seen {
     }
 }
 
-impl Inner for Relay {
-    fn frame(&mut self, frame: Frame<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<bool, StreamFault> {
+/// What is done with each event of a stream that keeps its shape.
+#[derive(Debug)]
+pub(in crate::dialect) struct Tap {
+    reported: Reported,
+    relayed: Estimator,
+    template: EventTemplate,
+    /// What a chat stream's chunks say of when they were made; 0 as long as none does.
+    created: u64,
+    dialect: Dialect,
+    show_usage: bool,
+    /// Part of an answer has come.
+    begun: bool,
+    finish_seen: bool,
+    finished: bool,
+}
+
+impl Tap {
+    /// At the start of a stream. `show_usage`: the client has asked for the usage chunk (chat only).
+    pub(in crate::dialect) fn new(dialect: Dialect, show_usage: bool) -> Tap {
+        let (reported, relayed, template) = (Reported::default(), Estimator::new(), EventTemplate::default());
+        let (begun, finish_seen, finished) = (false, false, false);
+        Tap { reported, relayed, template, created: 0, dialect, show_usage, begun, finish_seen, finished }
+    }
+
+    /// Back to the start of another stream; storage is kept.
+    pub(in crate::dialect) fn restart(&mut self, dialect: Dialect, show_usage: bool) {
+        let mut template = std::mem::take(&mut self.template);
+        template.reset();
+        *self = Tap { template, ..Tap::new(dialect, show_usage) };
+    }
+
+    /// One event; true if it counts as life.
+    pub(in crate::dialect) fn event(
+        &mut self,
+        frame: &Frame<'_>,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, StreamFault> {
         if frame.data.is_empty() {
-            idle(self.shape, &frame, out);
+            idle(self.dialect, frame, out);
             return Ok(false);
         }
-        match self.shape {
+        match self.dialect {
             Dialect::Chat => self.chat(frame.name, frame.data, me, out),
-            Dialect::Messages => self.messages(&frame, me, out),
+            Dialect::Messages => self.messages(frame, me, out),
         }
     }
 
-    fn finished(&self) -> bool {
+    /// The event that ends the stream has been relayed.
+    pub(in crate::dialect) fn finished(&self) -> bool {
         self.finished
     }
 
-    fn finish_seen(&self) -> bool {
+    /// A finish reason has been relayed: only the formal end may be missing.
+    pub(in crate::dialect) fn finish_seen(&self) -> bool {
         self.finish_seen
     }
 
-    fn close(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+    /// The stream has ended without its formal end: writes it if nothing else is missing.
+    pub(in crate::dialect) fn close(
+        &mut self,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StreamFault> {
         if !self.finish_seen {
             return Err(StreamFault::Incomplete);
         }
-        match self.shape {
+        match self.dialect {
             Dialect::Chat => self.done(me, out),
             Dialect::Messages => out.extend_from_slice(b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"),
         }
         self.finished = true;
         Ok(())
     }
-}
 
-impl Relay {
+    /// What has been overheard so far.
+    pub(in crate::dialect) fn observed(&self) -> ObservedUsage {
+        ObservedUsage { reported: self.reported, relayed_tokens: self.relayed.tokens() }
+    }
+
     fn chat(
         &mut self,
         name: &[u8],
@@ -177,7 +224,7 @@ impl Relay {
             && let Some(text) = self.template.text(data)
         {
             self.relayed.feed_json(text);
-            self.template.fill(text, out);
+            self.template.render(text, out);
             return Ok(true);
         }
         let mut seen = self.look(data, chat_value)?;
@@ -200,7 +247,7 @@ impl Relay {
         join_lines(&mut out[from..]);
         out.extend_from_slice(b"\n\n");
         if name.is_empty() && seen.is_text_alone() {
-            self.template.cast(data, seen.text, &out[begin..], seen.text_at - begin);
+            self.template.learn(data, seen.text, &out[begin..], seen.text_at - begin);
         }
         Ok(true)
     }
@@ -208,9 +255,8 @@ impl Relay {
     /// The end of a chat stream. A client that has asked for the usage gets it, if only as an estimate.
     fn done(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         if self.show_usage && self.reported == Reported::default() {
-            let heard = ObservedUsage { reported: self.reported, relayed_tokens: self.relayed.tokens() };
             let created = if self.created == 0 { me.created } else { self.created };
-            write_usage_chunk(&heard, &ResponseIdentity { created, ..*me }, out);
+            write_usage_chunk(&self.observed(), &ResponseIdentity { created, ..*me }, out);
         }
         out.extend_from_slice(b"data: [DONE]\n\n");
     }
@@ -257,7 +303,7 @@ impl Relay {
         }
         out.extend_from_slice(frame.raw);
         if is_delta && seen.is_text_alone() && kind.is("content_block_delta") {
-            self.template.cast(data, seen.text, data, seen.text.start as usize);
+            self.template.learn(data, seen.text, seen.text.of(data), 0);
         }
         self.finished = kind.is("message_stop");
         Ok(name != b"ping" && !kind.is("ping"))
@@ -284,12 +330,10 @@ impl Relay {
         let error = seen.value(seen.error, data).filter(|error| is_error(*error));
         let kind = seen.value(seen.kind, data).unwrap_or(Raw::NULL);
         let named = name == b"error";
-        let other_type = self.shape == Dialect::Messages && !named && !kind.is_null() && !kind.is("error");
+        let other_type = self.dialect == Dialect::Messages && !named && !kind.is_null() && !kind.is("error");
         match error {
             Some(error) if !other_type => Err(StreamFault::Error(ErrorText::from_value(error))),
-            None if named || kind.is("error") => {
-                Err(StreamFault::Error(super::super::errors::read_error(data).unwrap_or_default()))
-            }
+            None if named || kind.is("error") => Err(StreamFault::Error(read_error(data).unwrap_or_default())),
             _ => Ok(()),
         }
     }
@@ -297,8 +341,8 @@ impl Relay {
 
 /// An event without data: comments and pings keep the line alive, anything else would kill a client's parser.
 /// A comment's text is not passed on: it may name the provider.
-fn idle(shape: Dialect, frame: &Frame<'_>, out: &mut Vec<u8>) {
-    if shape == Dialect::Messages && frame.name == b"ping" {
+fn idle(dialect: Dialect, frame: &Frame<'_>, out: &mut Vec<u8>) {
+    if dialect == Dialect::Messages && frame.name == b"ping" {
         out.extend_from_slice(b"event: ping\ndata: {\"type\":\"ping\"}\n\n");
     } else if frame.comment || frame.name == b"ping" {
         out.extend_from_slice(b":\n\n");

@@ -1,10 +1,10 @@
 //! One whole answer that keeps its shape.
 
+use super::super::answer::{Broken, ResponseIdentity};
 use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::keys::{K, Walk};
 use super::super::tokens::Estimator;
-use super::super::usage::Reported;
-use super::{Broken, ObservedUsage, ResponseIdentity};
+use super::super::usage::{ObservedUsage, Reported};
 use crate::wire::json::{Raw, Scanner, Token, write_count, write_string};
 use crate::wire::{Dialect, Span};
 
@@ -100,9 +100,9 @@ pub fn whole(
     };
     // An estimate that nobody asks for is not made: nearly every answer says what it used.
     let relayed_tokens = if reported.output.is_some() { 0 } else { estimated(body, value) };
-    let heard = ObservedUsage { reported, relayed_tokens };
-    Writer { body, me, seen: &seen, counts: Counts::new(body, &seen, me, &heard), out }.write(shape);
-    Ok(heard)
+    let observed = ObservedUsage { reported, relayed_tokens };
+    Writer { body, me, seen: &seen, counts: Counts::new(body, &seen, me, &observed), out }.write(shape);
+    Ok(observed)
 }
 
 type Value = fn(&[u8], &[K], Token, Span, &mut Seen) -> bool;
@@ -129,7 +129,7 @@ struct Counts {
 
 impl Counts {
     /// Each with a mark that says whether the upstream's own is already right.
-    fn new(body: &[u8], seen: &Seen, me: &ResponseIdentity<'_>, heard: &ObservedUsage) -> Counts {
+    fn new(body: &[u8], seen: &Seen, me: &ResponseIdentity<'_>, observed: &ObservedUsage) -> Counts {
         let (mut prompt, mut completion, mut total) = (None, None, None);
         let usage = seen.usage.unwrap_or_default();
         // Of a repeated member the last one counts.
@@ -144,7 +144,7 @@ impl Counts {
         }
         let or = |there: Option<u64>, estimate| (there.unwrap_or(estimate), there.is_some());
         let prompt = or(prompt, me.prompt_estimate);
-        let completion = or(completion, heard.relayed_tokens);
+        let completion = or(completion, observed.relayed_tokens);
         let sum = prompt.0.saturating_add(completion.0);
         Counts { prompt, completion, total: (sum, total == Some(sum)) }
     }

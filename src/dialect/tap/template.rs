@@ -9,9 +9,11 @@
 use crate::wire::Span;
 use crate::wire::json::is_string_inside;
 
-/// Bytes of an event that is kept as a template.
+/// Bytes of an event's data that is kept as a template.
 const EVENT_MAX: usize = 2048;
-/// Moulds in a row that no event fitted, after which a stream is not cast any more: its events differ elsewhere too.
+/// Bytes of what the client was sent for it: so much larger is no identity.
+const SENT_MAX: usize = 2 * EVENT_MAX;
+/// Templates in a row that no event fitted, after which no more are learned: the events differ in more than a text.
 const MISSES_MAX: u8 = 8;
 
 /// See the head of this file.
@@ -19,10 +21,10 @@ const MISSES_MAX: u8 = 8;
 pub(super) struct EventTemplate {
     /// Prefix and suffix of the event's data, then prefix and suffix of what the client was sent for it.
     bytes: Vec<u8>,
-    prefix: u32,
-    suffix: u32,
-    sent_prefix: u32,
-    /// Moulds cast since the last one that an event fitted.
+    prefix: u16,
+    suffix: u16,
+    sent_prefix: u16,
+    /// Templates learned since the last one that an event fitted.
     misses: u8,
 }
 
@@ -33,11 +35,12 @@ impl EventTemplate {
         self.misses = 0;
     }
 
-    /// Keeps an event: `text` is its text within `data`, which the client was sent at offset `at` of `sent`.
-    pub(super) fn cast(&mut self, data: &[u8], text: Span, sent: &[u8], at: usize) {
+    /// Keeps an event: `text` is its text within `data`, which the client was sent at offset `at` of `sent`. Of an
+    /// event that is passed on as it came, `sent` is the text alone: nothing is rendered.
+    pub(super) fn learn(&mut self, data: &[u8], text: Span, sent: &[u8], at: usize) {
         self.bytes.clear();
         let (start, end) = (text.start as usize, text.end as usize);
-        let worth = self.misses < MISSES_MAX && data.len() <= EVENT_MAX;
+        let worth = self.misses < MISSES_MAX && data.len() <= EVENT_MAX && sent.len() <= SENT_MAX;
         if !worth || sent.get(at..at + text.len()) != data.get(start..end) {
             return;
         }
@@ -47,7 +50,7 @@ impl EventTemplate {
         for part in [&data[..start], &data[end..], &sent[..at], &sent[at + text.len()..]] {
             self.bytes.extend_from_slice(part);
         }
-        (self.prefix, self.suffix, self.sent_prefix) = (text.start, (data.len() - end) as u32, at as u32);
+        (self.prefix, self.suffix, self.sent_prefix) = (start as u16, (data.len() - end) as u16, at as u16);
     }
 
     /// The text of an event that fits: all but its text is equal to the template's.
@@ -55,8 +58,8 @@ impl EventTemplate {
         if self.bytes.is_empty() {
             return None;
         }
-        let (prefix, rest) = self.bytes.split_at(self.prefix as usize);
-        let text = data.strip_prefix(prefix)?.strip_suffix(&rest[..self.suffix as usize])?;
+        let (prefix, rest) = self.bytes.split_at(usize::from(self.prefix));
+        let text = data.strip_prefix(prefix)?.strip_suffix(&rest[..usize::from(self.suffix)])?;
         if !is_string_inside(text) {
             return None;
         }
@@ -65,9 +68,9 @@ impl EventTemplate {
     }
 
     /// Appends what the client is sent for an event with this text.
-    pub(super) fn fill(&self, text: &[u8], out: &mut Vec<u8>) {
-        let sent = &self.bytes[(self.prefix + self.suffix) as usize..];
-        let (before, after) = sent.split_at(self.sent_prefix as usize);
+    pub(super) fn render(&self, text: &[u8], out: &mut Vec<u8>) {
+        let sent = &self.bytes[usize::from(self.prefix) + usize::from(self.suffix)..];
+        let (before, after) = sent.split_at(usize::from(self.sent_prefix));
         out.reserve(sent.len() + text.len());
         out.extend_from_slice(before);
         out.extend_from_slice(text);

@@ -74,7 +74,7 @@ fn streams_are_translated_as_the_examples_say() {
             if text.contains("\"usage\":{") {
                 assert_eq!(out, want, "{scenario} {client}");
             } else {
-                let relayed = format!("\"output_tokens\":{}", outcome.heard.relayed_tokens);
+                let relayed = format!("\"output_tokens\":{}", outcome.observed.relayed_tokens);
                 let out = without_estimates(&out).replace(&relayed, "\"output_tokens\":0");
                 assert_eq!(out, without_estimates(&want), "{scenario} {client}");
             }

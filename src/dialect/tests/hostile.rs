@@ -42,12 +42,12 @@ fn mutate(rng: &mut Rng, text: &str) -> Vec<u8> {
 }
 
 fn tapped(shape: Dialect, chunks: &[&[u8]]) -> Outcome {
-    let mut tap = StreamTap::new(shape, false, 1 << 20);
-    let (mut held, mut pool, mut out) = (Buf::default(), Pool::new(1 << 20), Vec::new());
-    let fed = chunks.iter().try_for_each(|chunk| tap.feed(chunk, &mut held, &mut pool, &ME, &mut out).map(drop));
-    let result = fed.and_then(|()| tap.end(&mut held, &mut pool, &ME, &mut out));
-    held.release(&mut pool);
-    Outcome { out: String::from_utf8_lossy(&out).into_owned(), heard: tap.heard(), result }
+    let mut stream = SseStream::same(shape, false, 1 << 20);
+    let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
+    let fed = chunks.iter().try_for_each(|chunk| stream.feed(chunk, &mut pool, &ME, &mut out).map(drop));
+    let result = fed.and_then(|()| stream.end(&mut pool, &ME, &mut out));
+    stream.release(&mut pool);
+    Outcome { out: String::from_utf8_lossy(&out).into_owned(), observed: stream.observed(), result }
 }
 
 fn assert_well_formed(out: &str, seed: u64) {
@@ -72,9 +72,9 @@ fn a_spoilt_stream_reads_alike_however_it_is_cut() {
             let pick = rng.below(texts.len() as u64) as usize;
             let text = mutate(&mut rng, &texts[pick]);
             let bytes: Vec<&[u8]> = text.chunks(1 + seed as usize % 7).collect();
-            let carry = TranslationState { json_tool: seed % 5 == 0, ..TranslationState::default() };
-            let outcome = stream_bytes(shape, &carry, &[&text]);
-            assert_eq!(stream_bytes(shape, &carry, &bytes), outcome, "seed {seed}");
+            let state = TranslationState { json_tool: seed % 5 == 0, ..TranslationState::default() };
+            let outcome = stream_bytes(shape, &state, &[&text]);
+            assert_eq!(stream_bytes(shape, &state, &bytes), outcome, "seed {seed}");
             assert_well_formed(&outcome.out, seed);
             let passed = tapped(shape, &[&text]);
             assert_eq!(tapped(shape, &bytes), passed, "seed {seed}");
@@ -84,8 +84,8 @@ fn a_spoilt_stream_reads_alike_however_it_is_cut() {
     }
 }
 
-fn stream_bytes(from: Dialect, carry: &TranslationState, chunks: &[&[u8]]) -> Outcome {
-    stream(from, carry, true, &ME, chunks)
+fn stream_bytes(from: Dialect, state: &TranslationState, chunks: &[&[u8]]) -> Outcome {
+    stream(from, state, true, &ME, chunks)
 }
 
 /// Replaces values anywhere in a document.
@@ -175,12 +175,12 @@ fn a_spoilt_answer_is_broken_or_translated_into_json() {
                 let (mut rng, mut body) = (Rng::from_u64(seed), document.clone());
                 (0..=seed % 3).for_each(|_| spoil(&mut rng, &mut body));
                 let body = body.to_string();
-                let carry = TranslationState { json_tool: seed % 4 == 0, ..TranslationState::default() };
+                let state = TranslationState { json_tool: seed % 4 == 0, ..TranslationState::default() };
                 for same in [false, true] {
                     let mut out = Vec::new();
                     let done = match same {
                         true => whole(shape, body.as_bytes(), &ME, &mut out),
-                        false => reply(shape, body.as_bytes(), &carry, &ME, &mut out),
+                        false => reply(shape, body.as_bytes(), &state, &ME, &mut out),
                     };
                     if done.is_err() {
                         broken += 1;

@@ -294,32 +294,32 @@ fn a_translated_stream_put_together_is_the_translated_whole() {
     for seed in 0..400 {
         let mut rng = Rng::from_u64(seed);
         let answer = answer(&mut rng);
-        let carry = TranslationState::default();
+        let state = TranslationState::default();
         let whole = |from: Dialect, body: String| {
             let mut out = Vec::new();
-            let heard = reply(from, body.as_bytes(), &carry, &ME, &mut out).unwrap();
-            (serde_json::from_slice::<Value>(&out).unwrap(), heard)
+            let observed = reply(from, body.as_bytes(), &state, &ME, &mut out).unwrap();
+            (serde_json::from_slice::<Value>(&out).unwrap(), observed)
         };
         let text = answer.messages_stream(&mut rng);
         let outcome = stream(
             Dialect::Messages,
-            &carry,
+            &state,
             true,
             &ME,
             &text.as_bytes().chunks(1 + seed as usize).collect::<Vec<_>>(),
         );
         assert_eq!(outcome.result, Ok(()), "seed {seed}");
-        let (want, heard) = whole(Dialect::Messages, answer.messages_whole());
+        let (want, observed) = whole(Dialect::Messages, answer.messages_whole());
         assert_eq!(accumulate_chat(&outcome.out), want, "seed {seed}: {answer:?}");
-        assert_eq!(outcome.heard.reported, heard.reported, "seed {seed}");
+        assert_eq!(outcome.observed.reported, observed.reported, "seed {seed}");
 
         let text = answer.chat_stream(&mut rng);
         let outcome =
-            stream(Dialect::Chat, &carry, false, &ME, &text.as_bytes().chunks(1 + seed as usize).collect::<Vec<_>>());
+            stream(Dialect::Chat, &state, false, &ME, &text.as_bytes().chunks(1 + seed as usize).collect::<Vec<_>>());
         assert_eq!(outcome.result, Ok(()), "seed {seed}");
-        let (want, heard) = whole(Dialect::Chat, answer.chat_whole());
+        let (want, observed) = whole(Dialect::Chat, answer.chat_whole());
         assert_eq!(accumulate_messages(&outcome.out), want, "seed {seed}: {answer:?}");
-        assert_eq!(outcome.heard.reported, heard.reported, "seed {seed}");
+        assert_eq!(outcome.observed.reported, observed.reported, "seed {seed}");
     }
 }
 

@@ -19,7 +19,7 @@ const ELSEWHERE: &[(u32, &str)] = &[
     (60, "same shape: tap tests `a_stream_that_ends_before_its_end_is_incomplete`; cross shape: row 57's last case"),
     (72, "the gateway asks upstreams for identity encoding and writes its own heads; no body is decoded here"),
     (73, "sizes are the gateway's: `max_body`, checked before a byte is read"),
-    (75, "heartbeats and idle deadlines are the gateway's; pings are told apart from events in `Progress`"),
+    (75, "heartbeats and idle deadlines are the gateway's; pings are told apart from events in `Fed`"),
     (76, "count_tokens is answered locally and never metered by the gateway; here it is only an estimate"),
     (77, "`the_prompt_is_estimated_over_system_messages_and_tools_but_not_over_base64` in the request tests"),
     (78, "the model list is the gateway's"),
@@ -160,8 +160,8 @@ fn fault_text(result: &Result<(), StreamFault>) -> String {
     }
 }
 
-/// What comes out of a case, in the fixture's own words; `carry` goes from a request to what follows it.
-fn run(case: &Case, carry: &mut TranslationState) -> String {
+/// What comes out of a case, in the fixture's own words; `state` goes from a request to what follows it.
+fn run(case: &Case, state: &mut TranslationState) -> String {
     let mut words = case.head.split_whitespace();
     let kind = words.next().unwrap();
     let from = if words.next() == Some("chat") { Dialect::Chat } else { Dialect::Messages };
@@ -170,21 +170,21 @@ fn run(case: &Case, carry: &mut TranslationState) -> String {
     match kind {
         "request" => match request(from, &case.input, "upstream-model", &capabilities(&case.head)) {
             Ok((value, left)) => {
-                *carry = left;
+                *state = left;
                 value.to_string()
             }
             Err(message) => format!("400 {message}"),
         },
         "reply" => {
             let mut out = Vec::new();
-            match reply(from, case.input.as_bytes(), carry, &ME, &mut out) {
+            match reply(from, case.input.as_bytes(), state, &ME, &mut out) {
                 Ok(_) => serde_json::from_slice::<Value>(&out).unwrap().to_string(),
                 Err(broken) => format!("broken {broken:?}"),
             }
         }
         "stream" => {
             let input = expand(from, false, false, &case.input);
-            let outcome = stream_every_way(from, carry, show_usage, &ME, &input);
+            let outcome = stream_every_way(from, state, show_usage, &ME, &input);
             shorten(to, show_usage, &outcome) + &fault_text(&outcome.result)
         }
         other => panic!("unknown kind {other}"),
@@ -222,9 +222,9 @@ fn every_row_that_concerns_us_behaves_as_its_fixture_says() {
             path.display()
         );
         assert!(!cases.is_empty(), "{}", path.display());
-        let (mut carry, mut blessed) = (TranslationState::default(), comment);
+        let (mut state, mut blessed) = (TranslationState::default(), comment);
         for case in &cases {
-            let got = run(case, &mut carry);
+            let got = run(case, &mut state);
             if std::env::var_os("BLESS").is_some() {
                 write!(blessed, "=== {}\n--- in\n{}\n--- out\n{}\n\n", case.head, case.input, got.trim()).unwrap();
             } else {

@@ -48,6 +48,11 @@ impl Chunked {
         Chunked { left: 0, line: 0, state: State::SizeStart }
     }
 
+    /// Payload bytes of the present chunk that are still to come; 0 until its size line is complete.
+    pub(super) fn promised(&self) -> u64 {
+        if self.state == State::Data { self.left } else { 0 }
+    }
+
     pub(super) fn next(&mut self, input: &[u8]) -> Result<Piece, BodyError> {
         let mut at = 0;
         while self.state != State::Done {

@@ -128,8 +128,46 @@ fn a_body_over_the_bound_is_refused_declared_or_not_and_the_next_request_is_read
 }
 
 #[test]
+fn a_chunk_that_cannot_fit_is_refused_when_its_size_is_known() {
+    let head = b"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let half = format!("1f4\r\n{}\r\n", "x".repeat(500));
+    for (before, line, refused) in [
+        ("", "3e8;x\r\n", false),
+        ("", "3e9\r\n", true),
+        ("", "ffffffffffffffff\r\n", true),
+        (&half, "1f4\r\n", false),
+        (&half, "1f5\r\n", true),
+    ] {
+        let said = all_ways(&[head, before.as_bytes(), line.as_bytes()].concat());
+        assert_eq!(said, ["413"; 1][..usize::from(refused)], "{line}");
+    }
+    let (mut pool, mut inbound) = (pool(), Inbound::new());
+    inbound.push(&mut pool, head).unwrap();
+    let parsed = inbound.head(&mut pool, HEADER).unwrap().unwrap();
+    assert_eq!(inbound.begin_body(&parsed, BODY), Ok(false));
+    assert_eq!(inbound.push(&mut pool, b"3e8\r\nxx"), Ok(()));
+    assert_eq!(inbound.body_progress(), (2, false));
+    assert_eq!(inbound.push(&mut pool, &[b'x'; 998]), Ok(()));
+    assert_eq!(inbound.push(&mut pool, b"\r\n1\r"), Ok(()));
+    assert_eq!(inbound.push(&mut pool, b"\n"), Err(PushError::Body(BodyRefusal::TooLarge)));
+    // What follows is dropped, and told apart from the next message.
+    inbound.begin_discard(&mut pool).unwrap();
+    inbound.push(&mut pool, b"y\r\n0\r\n\r\nGET /b HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+    assert!(inbound.discarded() && inbound.head(&mut pool, HEADER).unwrap().is_some());
+}
+
+#[test]
+fn empty_lines_before_a_request_are_skipped_up_to_their_bound() {
+    let next = b"GET /b HTTP/1.1\r\nHost: h\r\n\r\n";
+    let most = b"\r\n".repeat(usize::from(EMPTY_LINES_MAX));
+    assert_eq!(all_ways(&[&most, &next[..], &most, &next[..]].concat()), ["Get /b ", "Get /b "]);
+    assert_eq!(all_ways(&[b"\r\n", &most[..], &next[..]].concat()), ["400"]);
+    assert_eq!(all_ways(&[&b"\r\n\rX"[..], next].concat()), ["400"]);
+    assert_eq!(all_ways(&most), [""; 0]);
+}
+
+#[test]
 fn broken_messages_end_the_connection() {
-    assert_eq!(all_ways(b"\r\n\r\nGET / HTTP/1.1\r\nHost: h\r\n\r\n"), ["400"]);
     assert_eq!(all_ways(b"GET / HTTP/1.1\r\n\r\n"), ["400"]);
     let bad = "Body(Bad(BadChunk))";
     let chunked = "HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n1\r\naXGET / HTTP/1.1\r\nHost: h\r\n\r\n";

@@ -112,7 +112,7 @@ fn an_event_that_came_in_a_thousand_pieces_is_looked_at_once() {
     let text = format!("data: {}\n\n", "x".repeat(100_000));
     for end in (0..text.len()).step_by(100) {
         assert_eq!(splitter.next(&text.as_bytes()[..end]), None);
-        assert!(splitter.at + 4 >= end, "looked up to {} of {end}", splitter.at);
+        assert!(splitter.at as usize + 4 >= end, "looked up to {} of {end}", splitter.at);
     }
     let event = splitter.next(text.as_bytes()).unwrap();
     assert_eq!(splitter.data(&event, text.as_bytes()).len(), 100_000);

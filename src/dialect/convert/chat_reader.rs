@@ -2,11 +2,10 @@
 //!
 //! Servers differ in how they number and repeat tool calls; all of that ends here.
 
-use super::super::delta::{Delta, Sink, StopReason, TOOL_CALLS_MAX, TOOL_HELD_MAX};
+use super::super::answer::{Frame, StreamFault};
+use super::super::delta::{Delta, StopReason, TOOL_CALLS_MAX, TOOL_HELD_MAX, Take};
 use super::super::errors::{ErrorText, is_error, read_error};
-use super::super::framed::Frame;
 use super::super::requests::write_arguments;
-use super::super::tap::StreamFault;
 use super::super::usage::Reported;
 use crate::wire::json::{self, Kind, Raw, eq_unescaped};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -40,7 +39,7 @@ impl ChatReader {
     }
 
     /// One event with data; true if it counts as life.
-    pub(super) fn event(&mut self, frame: &Frame<'_>, sink: &mut impl Sink) -> Result<bool, StreamFault> {
+    pub(super) fn event(&mut self, frame: &Frame<'_>, sink: &mut impl Take) -> Result<bool, StreamFault> {
         if frame.data.trim_ascii() == b"[DONE]" {
             if !self.started {
                 return Err(StreamFault::Incomplete);
@@ -81,14 +80,14 @@ impl ChatReader {
     }
 
     /// The upstream is done. A call whose name never came is half an answer.
-    pub(super) fn finish(&mut self, sink: &mut impl Sink) -> Result<(), StreamFault> {
+    pub(super) fn finish(&mut self, sink: &mut impl Take) -> Result<(), StreamFault> {
         if self.calls.iter().any(|call| !call.opened) {
             return Err(StreamFault::Malformed);
         }
         sink.take(Delta::End)
     }
 
-    fn choice(&mut self, choice: Raw<'_>, sink: &mut impl Sink) -> Result<(), StreamFault> {
+    fn choice(&mut self, choice: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
         if !self.started {
             self.started = true;
             sink.take(Delta::Start)?;
@@ -129,7 +128,7 @@ impl ChatReader {
         Ok(())
     }
 
-    fn entry(&mut self, entry: Raw<'_>, sink: &mut impl Sink) -> Result<(), StreamFault> {
+    fn entry(&mut self, entry: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
         let function = entry.get("function").unwrap_or(Raw::NULL);
         let given = |value: Option<Raw<'_>>| value.is_some_and(|value| value.string().is_some_and(|s| !s.is_empty()));
         let id = entry.get("id").filter(|id| given(Some(*id))).and_then(Raw::string);

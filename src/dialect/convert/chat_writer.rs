@@ -1,8 +1,9 @@
 //! Writes a chat stream: deltas to chunks.
 
+use super::super::answer::{ResponseIdentity, StreamFault};
 use super::super::delta::{Delta, StopReason};
 use super::super::naming::made_id;
-use super::super::tap::{ObservedUsage, ResponseIdentity, StreamFault};
+use super::super::usage::ObservedUsage;
 use crate::wire::json::{key, write_count, write_inside, write_string};
 
 /// The writer's state.
@@ -26,7 +27,7 @@ impl ChatWriter {
     pub(super) fn take(
         &mut self,
         delta: Delta<'_>,
-        heard: &ObservedUsage,
+        observed: &ObservedUsage,
         me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), StreamFault> {
@@ -48,7 +49,7 @@ impl ChatWriter {
                 }
                 self.stop(reason, me, out);
             }
-            Delta::End => self.end(heard, me, out),
+            Delta::End => self.end(observed, me, out),
         }
         Ok(())
     }
@@ -110,10 +111,10 @@ impl ChatWriter {
         }
     }
 
-    fn end(&mut self, heard: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+    fn end(&mut self, observed: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         self.stop(StopReason::Unknown, me, out);
         if self.show_usage {
-            write_usage_chunk(heard, &ResponseIdentity { created: self.created, ..*me }, out);
+            write_usage_chunk(observed, &ResponseIdentity { created: self.created, ..*me }, out);
         }
         out.extend_from_slice(b"data: [DONE]\n\n");
     }
@@ -150,19 +151,19 @@ fn write_head(created: u64, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
 }
 
 /// Appends the chunk that tells a stream's usage.
-pub(in crate::dialect) fn write_usage_chunk(heard: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+pub(in crate::dialect) fn write_usage_chunk(observed: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
     write_head(me.created, me, out);
     out.extend_from_slice(b"\"choices\":[]");
     key(out, "usage");
-    write_usage(heard, me, out);
+    write_usage(observed, me, out);
     out.extend_from_slice(b"}\n\n");
 }
 
 /// Appends a chat `usage` object: what the upstream reported, estimates where it did not.
-pub(in crate::dialect) fn write_usage(heard: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
-    let reported = heard.reported;
+pub(in crate::dialect) fn write_usage(observed: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+    let reported = observed.reported;
     let prompt = reported.prompt().unwrap_or(me.prompt_estimate);
-    let completion = reported.output.unwrap_or(heard.relayed_tokens);
+    let completion = reported.output.unwrap_or(observed.relayed_tokens);
     out.push(b'{');
     for (name, count) in [
         ("prompt_tokens", prompt),

@@ -4,9 +4,10 @@
 //! stopped block cannot be opened again and a client may run a tool at its stop; so while one call is open, pieces of
 //! other calls wait, within [`TOOL_HELD_MAX`].
 
+use super::super::answer::{ResponseIdentity, StreamFault};
 use super::super::delta::{Delta, StopReason, TOOL_HELD_MAX};
 use super::super::naming::{TranslationState, made_id, messages_id};
-use super::super::tap::{ObservedUsage, ResponseIdentity, StreamFault};
+use super::super::usage::ObservedUsage;
 use crate::wire::json::{Run, key, runs, write_count, write_inside, write_string};
 
 /// The block under way.
@@ -55,8 +56,8 @@ impl MessagesWriter {
     pub(super) fn take(
         &mut self,
         delta: Delta<'_>,
-        heard: &ObservedUsage,
-        carry: &TranslationState,
+        observed: &ObservedUsage,
+        state: &TranslationState,
         me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), StreamFault> {
@@ -75,7 +76,7 @@ impl MessagesWriter {
                 } else {
                     messages_id(id, &mut safe)
                 }
-                self.call(slot, safe, carry.restore(name), me, out);
+                self.call(slot, safe, state.restore(name), me, out);
                 if self.waiting > TOOL_HELD_MAX {
                     return Err(StreamFault::TooLarge);
                 }
@@ -87,7 +88,7 @@ impl MessagesWriter {
                 self.reason = reason;
                 self.sequence = sequence.map(<[u8]>::to_vec);
             }
-            Delta::End => self.end(heard, me, out),
+            Delta::End => self.end(observed, me, out),
         }
         Ok(())
     }
@@ -228,7 +229,7 @@ impl MessagesWriter {
         self.waiting = 0;
     }
 
-    fn end(&mut self, heard: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+    fn end(&mut self, observed: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         self.start(me, out);
         self.flush(out);
         out.extend_from_slice(b"event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":");
@@ -240,7 +241,7 @@ impl MessagesWriter {
             None => out.extend_from_slice(b"null"),
         }
         out.extend_from_slice(b"},\"usage\":");
-        write_usage(heard, me, out);
+        write_usage(observed, me, out);
         out.extend_from_slice(b"}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
     }
 }
@@ -254,14 +255,14 @@ fn is_blank(raw: &[u8]) -> bool {
 
 /// Appends a messages `usage` object: what the upstream reported, estimates where it did not. Never left out: clients
 /// crash without it.
-pub(in crate::dialect) fn write_usage(heard: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
-    let reported = heard.reported;
+pub(in crate::dialect) fn write_usage(observed: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+    let reported = observed.reported;
     out.push(b'{');
     for (name, count) in [
         ("input_tokens", reported.input.unwrap_or(me.prompt_estimate)),
         ("cache_creation_input_tokens", reported.cache_write.unwrap_or(0)),
         ("cache_read_input_tokens", reported.cache_read.unwrap_or(0)),
-        ("output_tokens", reported.output.unwrap_or(heard.relayed_tokens)),
+        ("output_tokens", reported.output.unwrap_or(observed.relayed_tokens)),
     ] {
         key(out, name);
         write_count(out, count);

@@ -1,10 +1,9 @@
 //! Reads a messages stream: events to deltas.
 
-use super::super::delta::{Delta, Sink, StopReason, TOOL_CALLS_MAX};
+use super::super::answer::{Frame, StreamFault};
+use super::super::delta::{Delta, StopReason, TOOL_CALLS_MAX, Take};
 use super::super::errors::{ErrorText, is_error, read_error};
-use super::super::framed::Frame;
 use super::super::requests::write_arguments;
-use super::super::tap::StreamFault;
 use super::super::usage::Reported;
 use crate::wire::json::{self, Kind, Raw};
 
@@ -33,7 +32,7 @@ pub(super) struct MessagesReader {
 
 impl MessagesReader {
     /// One event with data; true if it counts as life.
-    pub(super) fn event(&mut self, frame: &Frame<'_>, sink: &mut impl Sink) -> Result<bool, StreamFault> {
+    pub(super) fn event(&mut self, frame: &Frame<'_>, sink: &mut impl Take) -> Result<bool, StreamFault> {
         if frame.data.trim_ascii() == b"[DONE]" {
             return Ok(false);
         }
@@ -70,7 +69,7 @@ impl MessagesReader {
         Ok(true)
     }
 
-    fn start(&mut self, event: Raw<'_>, sink: &mut impl Sink) -> Result<(), StreamFault> {
+    fn start(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
         let index = event.get("index").and_then(Raw::count).unwrap_or(0);
         let block = event.get("content_block").unwrap_or(Raw::NULL);
         let text = |name: &str| block.get(name).and_then(Raw::string).filter(|text| !text.is_empty());
@@ -103,7 +102,7 @@ impl MessagesReader {
         }
     }
 
-    fn delta(&mut self, event: Raw<'_>, sink: &mut impl Sink) -> Result<(), StreamFault> {
+    fn delta(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
         let index = event.get("index").and_then(Raw::count).unwrap_or(0);
         let delta = event.get("delta").unwrap_or(Raw::NULL);
         let text = |name: &str| delta.get(name).and_then(Raw::string).filter(|text| !text.is_empty());
@@ -119,7 +118,7 @@ impl MessagesReader {
         }
     }
 
-    fn stop(&mut self, event: Raw<'_>, sink: &mut impl Sink) -> Result<(), StreamFault> {
+    fn stop(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
         let index = event.get("index").and_then(Raw::count).unwrap_or(0);
         let Some(at) = self.open.iter().rposition(|(open, _)| *open == index) else { return Ok(()) };
         match self.open.remove(at).1 {
@@ -128,7 +127,7 @@ impl MessagesReader {
         }
     }
 
-    fn message_delta(&mut self, event: Raw<'_>, sink: &mut impl Sink) -> Result<(), StreamFault> {
+    fn message_delta(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
         if let Some(usage) = event.get("usage") {
             sink.take(Delta::Usage(Reported::from_messages(usage)))?;
         }

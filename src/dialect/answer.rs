@@ -1,0 +1,54 @@
+//! What is said of an answer on its way, whole or streamed: its identity, an event of it, and why it cannot go on.
+//!
+//! Owns these words alone. Must never import a file that works with them: the ways through this folder all begin here.
+//! Used by [`super::tap`], [`super::convert`], [`super::replies`] and [`super::stream`].
+
+use super::errors::ErrorText;
+
+/// What an answer is to say of itself.
+#[derive(Copy, Clone, Debug)]
+pub struct ResponseIdentity<'a> {
+    /// The request id.
+    pub id: &'a str,
+    /// The catalog's model id.
+    pub model: &'a str,
+    /// Now, in seconds since the epoch.
+    pub created: u64,
+    /// Estimated tokens of the prompt, for answers whose upstream reports none.
+    pub prompt_estimate: u64,
+}
+
+/// Why a whole answer cannot be passed on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Broken {
+    /// Not JSON, or not an answer of its shape.
+    NotJson,
+    /// An error in the place of an answer.
+    Error(ErrorText),
+}
+
+/// Why a stream is broken. What was appended to `out` before it is to be sent, then an error event.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StreamFault {
+    /// The upstream said so in the stream.
+    Error(ErrorText),
+    /// One event is larger than `max_event`, or more is waiting than a named bound allows.
+    TooLarge,
+    /// An event's data is not JSON of its shape.
+    Malformed,
+    /// The stream ended before its end.
+    Incomplete,
+}
+
+/// One event with its parts in hand.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Frame<'a> {
+    /// Value of its `event:` line; empty if there is none.
+    pub(super) name: &'a [u8],
+    /// Its data, lines joined; empty if there is none.
+    pub(super) data: &'a [u8],
+    /// All of it as it came.
+    pub(super) raw: &'a [u8],
+    /// It has a comment line.
+    pub(super) comment: bool,
+}

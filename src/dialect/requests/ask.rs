@@ -1,0 +1,102 @@
+//! The request as a translation asks it: its members by name, its messages, and small words that both directions share.
+//!
+//! Owns the looking up. Must never write a member: that is the business of `to_chat` and `to_messages`. Used by every
+//! file of this folder.
+
+use super::super::capabilities::Capabilities;
+use super::super::request::{Class, Fields, Invalid, Name};
+use crate::base::digest::{hex_into, sha256};
+use crate::wire::Dialect;
+use crate::wire::json::{Raw, Run, eq_unescaped, runs, write_inside};
+use std::fmt::Display;
+
+/// What the request is written for.
+#[derive(Copy, Clone, Debug)]
+pub struct Target<'a> {
+    /// The model's name at the upstream.
+    pub model: &'a str,
+    /// What it takes.
+    pub capabilities: &'a Capabilities,
+}
+
+/// The request as it is asked.
+pub(super) struct Ask<'a> {
+    pub(super) body: &'a [u8],
+    pub(super) fields: &'a Fields,
+    pub(super) dialect: Dialect,
+    pub(super) target: &'a Target<'a>,
+}
+
+impl<'a> Ask<'a> {
+    /// A top-level member; `null`, and whatever the model does not take, counts as absent.
+    pub(super) fn get(&self, name: Name, text: &str) -> Option<Raw<'a>> {
+        let member = self.fields.members.iter().find(|member| member.name == name)?;
+        if name.class(self.dialect) == Class::Unknown || self.drops(text) {
+            return None;
+        }
+        Some(Raw::new(member.value.of(self.body))).filter(|value| !value.is_null())
+    }
+
+    /// True if the configuration says that the model does not take the parameter `text`.
+    pub(super) fn drops(&self, text: &str) -> bool {
+        self.target.capabilities.drop_params.iter().any(|param| param == text)
+    }
+
+    /// The messages in order.
+    pub(super) fn messages(&self) -> impl Iterator<Item = Message<'a>> {
+        let list = self.get(Name::Messages, "messages").unwrap_or(Raw::NULL);
+        list.items().enumerate().map(|(at, raw)| Message::read(at, raw))
+    }
+
+    /// The bound on completion tokens, no higher than the model's ceiling.
+    pub(super) fn max_tokens(&self) -> Option<u64> {
+        let ceiling = self.target.capabilities.max_output_tokens.unwrap_or(u64::MAX);
+        self.fields.max_tokens.map(|max| max.min(ceiling))
+    }
+}
+
+/// A message with what is asked of every one, found in one walk.
+#[derive(Copy, Clone)]
+pub(super) struct Message<'a> {
+    pub(super) at: usize,
+    pub(super) raw: Raw<'a>,
+    pub(super) role: Raw<'a>,
+    pub(super) content: Raw<'a>,
+}
+
+impl<'a> Message<'a> {
+    fn read(at: usize, raw: Raw<'a>) -> Message<'a> {
+        let mut message = Message { at, raw, role: Raw::NULL, content: Raw::NULL };
+        for (name, value) in raw.members() {
+            if eq_unescaped(name, "role") {
+                message.role = value;
+            } else if eq_unescaped(name, "content") {
+                message.content = value;
+            }
+        }
+        message
+    }
+}
+
+pub(super) fn refuse<T>(path: impl Display, expected: &str) -> Result<T, Invalid> {
+    Err(Invalid(format!("{path}: expected {expected}")))
+}
+
+/// True if the inside of a string is nothing but white space.
+pub(super) fn is_blank(raw: &[u8]) -> bool {
+    runs(raw).all(|run| match run {
+        Run::Plain(bytes) => std::str::from_utf8(bytes).is_ok_and(|text| text.trim().is_empty()),
+        Run::Char(c) => c.is_whitespace(),
+    })
+}
+
+/// Appends the string `raw` if it has at most `most` characters, else its SHA-256 in hexadecimal.
+pub(super) fn write_user(raw: &[u8], most: usize, out: &mut Vec<u8>) {
+    let text = Raw::text_of(raw);
+    if text.chars().count() <= most {
+        return write_inside(out, raw);
+    }
+    let mut hex = Vec::with_capacity(64);
+    hex_into(&sha256(text.as_bytes()), &mut hex);
+    write_inside(out, &hex);
+}

@@ -1,0 +1,283 @@
+//! One upstream stream on its way to a client: bytes cut into events, the event under way held back, the end seen to.
+//!
+//! Owns the splitting, the bound on one event and the storage of the one under way. Must never know what an event
+//! means: that is the business of the tap (a stream that keeps its shape) and of the conversion (one that changes it).
+//! Called by the gateway's relay, which knows no difference between the two.
+
+use super::answer::{Frame, ResponseIdentity, StreamFault};
+use super::convert::Convert;
+use super::naming::TranslationState;
+use super::tap::Tap;
+use super::usage::ObservedUsage;
+use crate::base::buf::{Buf, Pool};
+use crate::wire::Dialect;
+use crate::wire::sse::{Event, Splitter};
+
+/// What one [`SseStream::feed`] has done.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Fed {
+    /// Data events seen; comments and pings are not counted.
+    pub events: u32,
+    /// The event that ends the stream has been relayed: nothing more will come.
+    pub finished: bool,
+}
+
+/// One upstream stream on its way to a client. Memory is O(1) but for the event under way and, where the shape changes,
+/// tool arguments that wait within a named bound.
+#[derive(Debug)]
+pub struct SseStream {
+    splitter: Splitter,
+    /// The event under way; empty while events arrive whole.
+    held: Buf,
+    /// Bytes that one event may have.
+    max_event: u32,
+    /// Where, in what the last call appended, the end of the stream begins; see [`SseStream::end_at`].
+    end_at: Option<u32>,
+    /// Part of the answer has been written.
+    begun: bool,
+    inner: Inner,
+}
+
+/// What is done with the events.
+#[derive(Debug)]
+enum Inner {
+    /// The client speaks the upstream's shape.
+    Same(Tap),
+    /// It speaks the other one.
+    Translated(Box<Convert>),
+}
+
+impl SseStream {
+    /// At the start of a stream for a client of the upstream's shape. `show_usage`: the client has asked for the usage
+    /// chunk (chat only). `max_event` in bytes.
+    pub fn same(dialect: Dialect, show_usage: bool, max_event: usize) -> SseStream {
+        SseStream::new(max_event, Inner::Same(Tap::new(dialect, show_usage)))
+    }
+
+    /// At the start of an upstream's stream of shape `from`, for a client of the other. `state` is what the request's
+    /// translation left; `show_usage`: a chat client has asked for the usage chunk; `max_event` in bytes.
+    pub fn translated(from: Dialect, state: TranslationState, show_usage: bool, max_event: usize) -> SseStream {
+        SseStream::new(max_event, Inner::Translated(Box::new(Convert::new(from, state, show_usage))))
+    }
+
+    fn new(max_event: usize, inner: Inner) -> SseStream {
+        let (splitter, held) = (Splitter::new(), Buf::default());
+        SseStream { splitter, held, max_event: bound(max_event), end_at: None, begun: false, inner }
+    }
+
+    /// Back to the start of another stream that keeps its shape; see [`SseStream::same`]. Storage is kept, but for that
+    /// of a translation, which belongs to its stream. The pool's must have gone back: [`SseStream::release`].
+    pub fn restart(&mut self, dialect: Dialect, show_usage: bool, max_event: usize) {
+        debug_assert_eq!(self.held.capacity(), 0);
+        self.splitter.reset();
+        (self.max_event, self.end_at, self.begun) = (bound(max_event), None, false);
+        match &mut self.inner {
+            Inner::Same(tap) => tap.restart(dialect, show_usage),
+            Inner::Translated(_) => self.inner = Inner::Same(Tap::new(dialect, show_usage)),
+        }
+    }
+
+    /// True if upstream and client speak the same shape.
+    pub fn keeps_shape(&self) -> bool {
+        matches!(self.inner, Inner::Same(_))
+    }
+
+    /// Takes decoded body bytes; complete events are appended to `out`. Bytes after the end of the stream are ignored.
+    pub fn feed(
+        &mut self,
+        data: &[u8],
+        pool: &mut Pool,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Fed, StreamFault> {
+        let mut events = 0;
+        self.end_at = self.end_at.map(|_| out.len() as u32);
+        if self.held.is_empty() {
+            let used = self.cut(data, me, out, &mut events)?;
+            if !self.inner.finished() {
+                self.held.push(pool, &data[used..]);
+            }
+        } else if !self.inner.finished() {
+            self.held.push(pool, data);
+            let mut held = std::mem::take(&mut self.held);
+            let cut = self.cut(held.bytes(), me, out, &mut events);
+            if let Ok(used @ 1..) = cut {
+                held.consume(pool, used);
+            }
+            self.held = held;
+            cut?;
+        }
+        let finished = self.inner.finished();
+        if finished {
+            self.held.release(pool);
+        }
+        if self.held.len() > self.max_event as usize {
+            return Err(StreamFault::TooLarge);
+        }
+        Ok(Fed { events, finished })
+    }
+
+    /// The body has ended as HTTP has it, or the wait for a missing end is over. Writes the end that is missing after
+    /// a finish reason; [`StreamFault::Incomplete`] if the answer itself is cut short.
+    pub fn end(&mut self, pool: &mut Pool, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+        let mut held = std::mem::take(&mut self.held);
+        let last = self.last(held.bytes(), me, out);
+        held.release(pool);
+        last?;
+        if self.inner.finished() { Ok(()) } else { self.inner.close(me, out) }
+    }
+
+    /// What has been overheard so far.
+    pub fn observed(&self) -> ObservedUsage {
+        match &self.inner {
+            Inner::Same(tap) => tap.observed(),
+            Inner::Translated(convert) => convert.observed(),
+        }
+    }
+
+    /// True once a finish reason has come: only the formal end may be missing.
+    pub fn finish_seen(&self) -> bool {
+        self.inner.finish_seen()
+    }
+
+    /// Where the end of the stream begins, in bytes of `out` as of the last [`SseStream::feed`]: at the event with the
+    /// finish reason, or at the one that ends the stream without any. `None`: it has not come yet.
+    pub fn end_at(&self) -> Option<usize> {
+        self.end_at.map(|at| at as usize)
+    }
+
+    /// Bytes of the event under way.
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Bytes that wait beyond the event under way: tool arguments whose turn has not come.
+    pub fn waiting(&self) -> usize {
+        match &self.inner {
+            Inner::Same(_) => 0,
+            Inner::Translated(convert) => convert.waiting(),
+        }
+    }
+
+    /// Bytes of storage that the pool has lent for the event under way.
+    pub fn capacity(&self) -> usize {
+        self.held.capacity()
+    }
+
+    /// Drops the event under way and gives its storage back.
+    pub fn release(&mut self, pool: &mut Pool) {
+        self.held.release(pool);
+    }
+
+    /// Hands on every complete event at the front of `buf`; how many bytes that was.
+    fn cut(
+        &mut self,
+        buf: &[u8],
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+        events: &mut u32,
+    ) -> Result<usize, StreamFault> {
+        let mut used = 0;
+        while !self.inner.finished()
+            && let Some(event) = self.splitter.next(&buf[used..])
+        {
+            if event.len > self.max_event as usize {
+                return Err(StreamFault::TooLarge);
+            }
+            let (frame, before) = (frame(&self.splitter, &event, &buf[used..]), out.len());
+            let life = self.inner.event(&frame, me, out)?;
+            self.opens(life, before, out);
+            *events += u32::from(life);
+            if self.end_at.is_none() && (self.inner.finish_seen() || self.inner.finished()) {
+                self.end_at = Some(before as u32);
+            }
+            used += event.len;
+        }
+        Ok(used)
+    }
+
+    /// Hands on the event that the stream has ended in the middle of, if there is one.
+    fn last(&mut self, buf: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+        if self.inner.finished() {
+            return Ok(());
+        }
+        let Some(event) = self.splitter.last(buf) else { return Ok(()) };
+        let before = out.len();
+        match self.inner.event(&frame(&self.splitter, &event, buf), me, out) {
+            // Half an event: the stream was cut.
+            Err(StreamFault::Malformed) => return Err(StreamFault::Incomplete),
+            other => self.opens(other?, before, out),
+        }
+        if out.len() > before {
+            finish_event(out);
+        }
+        Ok(())
+    }
+
+    /// Nothing opens a stream but an event; so what a client gets cannot depend on whether a sign of life arrived
+    /// together with the first one.
+    fn opens(&mut self, life: bool, before: usize, out: &mut Vec<u8>) {
+        self.begun |= life && out.len() > before;
+        if !self.begun {
+            out.truncate(before);
+        }
+    }
+}
+
+impl Inner {
+    /// One event; true if it counts as life.
+    #[inline]
+    fn event(&mut self, frame: &Frame<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<bool, StreamFault> {
+        match self {
+            Inner::Same(tap) => tap.event(frame, me, out),
+            Inner::Translated(convert) => convert.event(frame, me, out),
+        }
+    }
+
+    /// The event that ends the stream has been dealt with.
+    fn finished(&self) -> bool {
+        match self {
+            Inner::Same(tap) => tap.finished(),
+            Inner::Translated(convert) => convert.finished(),
+        }
+    }
+
+    /// A finish reason has come: only the formal end may be missing.
+    fn finish_seen(&self) -> bool {
+        match self {
+            Inner::Same(tap) => tap.finish_seen(),
+            Inner::Translated(convert) => convert.finish_seen(),
+        }
+    }
+
+    /// The stream has ended without the event that ends it: writes that if nothing else is missing.
+    fn close(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+        match self {
+            Inner::Same(tap) => tap.close(me, out),
+            Inner::Translated(convert) => convert.close(me, out),
+        }
+    }
+}
+
+/// A bound on one event as it is kept; offsets into one have 32 bits.
+fn bound(max_event: usize) -> u32 {
+    u32::try_from(max_event).unwrap_or(u32::MAX)
+}
+
+/// Gives an event that its stream ended with the empty line that it lacks: without it a client would drop it.
+fn finish_event(out: &mut Vec<u8>) {
+    let missing: &[u8] = match out.as_slice() {
+        [.., b'\n', b'\n'] | [.., b'\n', b'\r', b'\n'] => b"",
+        [.., b'\n'] => b"\n",
+        _ => b"\n\n",
+    };
+    out.extend_from_slice(missing);
+}
+
+fn frame<'a>(splitter: &'a Splitter, event: &Event, buf: &'a [u8]) -> Frame<'a> {
+    let (name, raw) = (event.name.of(buf), event.raw.of(buf));
+    Frame { name, data: splitter.data(event, buf), raw, comment: event.comment }
+}
+
+#[cfg(test)]
+mod tests;
