@@ -55,12 +55,8 @@ impl<T, N> Default for Slots<T, N> {
 impl<T, N> Slots<T, N> {
     /// Room for so many tenants at once. It costs memory only as it is used, and up to there growing costs no copy
     /// and leaves no storage behind.
-    pub fn with_room(tenants: usize) -> Slots<T> {
-        Slots {
-            slab: slab::Slab::with_capacity(tenants),
-            generations: Vec::with_capacity(tenants),
-            names: PhantomData,
-        }
+    pub fn with_room(tenants: usize) -> Slots<T, N> {
+        Slots { slab: slab::Slab::with_capacity(tenants), generations: Vec::with_capacity(tenants), names: PhantomData }
     }
 
     /// Stores `value` and names it.

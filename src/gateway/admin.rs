@@ -1,5 +1,6 @@
 //! What the admin listener answers: health, metrics, and the description of what clients are offered. Never a key.
 
+use super::client::response::{JSON, TEXT};
 use super::cx::Cx;
 use super::exchange::authorize::bearer_token;
 use super::metrics::Gauges;
@@ -9,11 +10,6 @@ use crate::wire::head::{Field, Method, RequestHead};
 /// The description of what clients are offered (OpenAPI 3.1), and our version in quotes for it.
 const OPENAPI: &str = include_str!("openapi.json");
 const VERSION: &str = concat!("\"", env!("CARGO_PKG_VERSION"), "\"");
-
-/// Content type of JSON.
-const JSON: &str = "application/json";
-/// Content type of metrics and of words.
-const TEXT: &str = "text/plain; version=0.0.4";
 
 /// An answer to a request on the admin listener.
 pub(crate) struct Answer {

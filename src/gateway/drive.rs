@@ -2,8 +2,8 @@
 //! it; it decides nothing that a machine could. Borrows the three tables apart, so that an exchange and its two
 //! connections can be at hand at the same time.
 //!
-//! No machine calls another, so nothing recurses: a client whose answer is complete is noted in `ready`, and its next
-//! request is looked at when the present one is done with ([`Gateway::settle_down`]).
+//! No machine calls another, and what follows later in the same verb is noted in a worklist
+//! ([`Gateway::settle_down`]): so nothing recurses, however many requests lie behind one another.
 
 use super::client::connection::RequestMeta;
 use super::client::{AfterResponse, Event as ClientEvent, cors, response};
@@ -34,6 +34,15 @@ use super::exchange::fault::FaultKind;
 const BAD_CHUNKS: &str = "the provider's answer was badly framed";
 /// Bytes around a chunk, at most.
 const CHUNK_FRAME: usize = 24;
+
+/// What is still to be done in the present verb.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// Look at what lies behind the answer that a client has got.
+    Advance(ClientId),
+    /// Tell an exchange this.
+    Tell(ExchangeId, Event<'static>),
+}
 
 /// How an answer of one piece begins.
 struct Reply<'a> {
@@ -109,7 +118,7 @@ impl Gateway {
                     self.tell(exchange, Event::Drained);
                     self.resume(exchange);
                 }
-                self.advance(id);
+                self.queue.push_back(Next::Advance(id));
             }
         }
     }
@@ -363,6 +372,7 @@ impl Gateway {
                     client.release_message(&mut self.cx.pool);
                 }
             }
+            Effect::Again => self.queue.push_back(Next::Tell(id, Event::BodyEnd)),
             Effect::Pause => self.cx.waiting.push_back(id),
             Effect::Forward(forward) => self.forward(id, forward),
             Effect::ForwardBulk(forward, bytes) => self.forward_bulk(id, forward, bytes),
@@ -388,7 +398,7 @@ impl Gateway {
             }
             _ => debug_assert!(false, "this effect ends nothing"),
         }
-        self.ready.push_back(cid);
+        self.queue.push_back(Next::Advance(cid));
     }
 
     /// Sends the events in `cx.out`.
@@ -439,8 +449,7 @@ impl Gateway {
                 // What the head says holds at the stream's end, whatever happens to the process meanwhile.
                 client.end_after_answer();
             }
-            let reply =
-                Reply { status: 200, framing, content_type: response::EVENTS, refusal: None, more: b"" };
+            let reply = Reply { status: 200, framing, content_type: response::EVENTS, refusal: None, more: b"" };
             let (server, now) = (&self.cx.setup.config.server, self.cx.now);
             let quota = request.found.key.and_then(|key| {
                 let plan = self.cx.plans.of(key, &self.cx.setup)?;
@@ -471,9 +480,9 @@ impl Gateway {
         });
         self.cx.out = bytes;
         let Some(client) = self.clients.get_mut(cid) else { return };
-        let after = client.after_response(request.meta, !http11);
+        let after = client.after_response(request.meta, !http11 || self.cx.lifecycle.is_over());
         self.answered(cid, after);
-        self.ready.push_back(cid);
+        self.queue.push_back(Next::Advance(cid));
     }
 
     /// The whole answer in `cx.out`: with its length where it fits one buffer, else in chunks (contract section 1).
@@ -541,10 +550,10 @@ impl Gateway {
         let (server, now) = (&self.cx.setup.config.server, self.cx.now.mono);
         let event = client.answered(after, server, idle, &mut self.cx.pool, now);
         self.dirty.push(client_conn(id));
-        if let Some(event) = event {
-            self.client_event(id, event);
+        match event {
+            Some(shut) => self.close_client(id, shut),
+            None => self.arm(id),
         }
-        self.arm(id);
     }
 
     /// How long a connection may be idle: not long any more where the process stops.
@@ -650,7 +659,9 @@ impl Gateway {
     }
 
     fn write_request(&mut self, id: ExchangeId, pid: ProviderId, begins: bool) {
-        let (Some(exchange), Some(provider)) = (self.exchanges.get_mut(id), self.providers.get_mut(pid)) else { return };
+        let (Some(exchange), Some(provider)) = (self.exchanges.get_mut(id), self.providers.get_mut(pid)) else {
+            return;
+        };
         let Some(client) = self.clients.get(exchange.request.client) else { return };
         let (head, body) = client.message();
         let message = Message { exchange: id, head, body, storage: 0 };
@@ -936,8 +947,11 @@ impl Gateway {
 
     /// Goes on with what a verb has left to do: requests that lie behind an answer, answers that wait for room, stopping.
     pub(super) fn settle_down(&mut self) {
-        while let Some(id) = self.ready.pop_front() {
-            self.advance(id);
+        while let Some(next) = self.queue.pop_front() {
+            match next {
+                Next::Advance(id) => self.advance(id),
+                Next::Tell(id, event) => self.tell(id, event),
+            }
         }
         if self.cx.beyond().is_some() || !self.cx.waiting.is_empty() {
             self.go_on_waiting();
@@ -1018,8 +1032,8 @@ impl Gateway {
             match client.exchange {
                 Some(exchange) => self.tell(exchange, Event::Stopped),
                 None => {
-                    if let Some(event) = client.close_when_written(&mut self.cx.pool) {
-                        self.client_event(id, event);
+                    if let Some(shut) = client.close_when_written(&mut self.cx.pool) {
+                        self.close_client(id, shut);
                     }
                 }
             }

@@ -78,8 +78,8 @@ pub struct Gateway {
     /// Number of listeners that serve clients; those after them serve the admin endpoints.
     client_listeners: usize,
     timers: Timers,
-    /// Clients whose answer is complete: their next request may lie there already.
-    ready: VecDeque<ClientId>,
+    /// The worklist of the present verb.
+    queue: VecDeque<drive::Next>,
     dirty: Vec<Conn>,
 }
 
@@ -88,7 +88,8 @@ impl Gateway {
     pub fn new(config: Arc<Config>, start: Start, now: Now) -> Gateway {
         let room = config.server.max_connections.min(ROOM_MAX);
         let offload_min = start.work_min.unwrap_or(WORK_MIN);
-        let mut cx = Cx::new(CxStart { setup: Setup::new(config), seed: start.seed, keys: start.keys, offload_min, now });
+        let mut cx =
+            Cx::new(CxStart { setup: Setup::new(config), seed: start.seed, keys: start.keys, offload_min, now });
         for (id, day, tokens) in &start.days {
             let Some((key, plan)) = cx.counted_key(id) else { continue };
             cx.meter.restore_day(key, &plan, now.unix, *day, *tokens);
@@ -106,7 +107,7 @@ impl Gateway {
             cx,
             client_listeners: start.client_listeners,
             timers: Timers::with_room(2 * room),
-            ready: VecDeque::new(),
+            queue: VecDeque::new(),
             dirty: Vec::new(),
         }
     }

@@ -11,8 +11,7 @@ use super::orders::Order;
 use super::provider::request::OutgoingRequest;
 use crate::base::buf::{Buf, Pool};
 use crate::dialect::{
-    self, Broken, Capabilities, Fed, Invalid, ObservedUsage, ResponseIdentity, SseStream, StreamFault,
-    TranslationState, tap,
+    self, Broken, Capabilities, Fed, Invalid, ObservedUsage, ResponseIdentity, SseStream, StreamFault, TranslationState,
 };
 use crate::wire::Dialect;
 use crate::wire::inbound::Lent;
@@ -79,13 +78,7 @@ pub(crate) enum Task {
     /// A whole answer of a provider of shape `from`, for a client of shape `to`.
     Reply { body: Buf, from: Dialect, to: Dialect, state: TranslationState, chunked: bool },
     /// A request of shape `from`, for a provider of the other one.
-    Request {
-        body: Lent,
-        draft: Box<OutgoingRequest>,
-        from: Dialect,
-        model: String,
-        capabilities: Box<Capabilities>,
-    },
+    Request { body: Lent, draft: Box<OutgoingRequest>, from: Dialect, model: String, capabilities: Box<Capabilities> },
     /// A piece of a stream whose event under way is large.
     Events { stream: Box<SseStream>, data: Vec<u8> },
     /// The end of a stream that leaves a large event without its empty line.
@@ -132,7 +125,7 @@ fn run(task: Task, identity: &ResponseIdentity<'_>, pool: &mut Pool) -> Option<P
         Task::Reply { mut body, from, to, state, chunked } => {
             let mut out = Vec::with_capacity(body.len() + REPLY_MORE);
             let read = match from == to {
-                true => tap::whole(to, body.bytes(), identity, &mut out),
+                true => dialect::whole(to, body.bytes(), identity, &mut out),
                 false => dialect::reply(from, body.bytes(), &state, identity, &mut out),
             };
             body.release(pool);

@@ -145,7 +145,7 @@ const NONE: u32 = u32::MAX;
 impl Default for Links {
     fn default() -> Self {
         let table = || Vec::with_capacity(limits::ROOM_MAX);
-        Links { links: Slots::with_room(2 * limits::ROOM_MAX), by_conn: [table(), table()] }
+        Links { links: Slots::<Link>::with_room(2 * limits::ROOM_MAX), by_conn: [table(), table()] }
     }
 }
 

@@ -229,7 +229,7 @@ impl Connection {
             Phase::Linger(remainder) => {
                 remainder.take(data.len());
                 match remainder {
-                    Remainder::Body(0) => self.close_when_written(pool),
+                    Remainder::Body(0) => self.close_when_written(pool).map(Event::Done),
                     Remainder::Unknown(0) => Some(Event::Done(Shut::Abort)),
                     _ => None,
                 }
@@ -349,7 +349,7 @@ impl Connection {
         idle: Duration,
         pool: &mut Pool,
         now: Mono,
-    ) -> Option<Event> {
+    ) -> Option<Shut> {
         self.exchange = None;
         match after {
             AfterResponse::KeepAlive => self.await_head(idle, pool, now),
@@ -385,11 +385,11 @@ impl Connection {
     }
 
     /// Reads nothing more; at once at its end if nothing is to be written.
-    pub(crate) fn close_when_written(&mut self, pool: &mut Pool) -> Option<Event> {
+    pub(crate) fn close_when_written(&mut self, pool: &mut Pool) -> Option<Shut> {
         self.inbound.clear(pool);
         self.phase = Phase::Closing;
         self.wait = Mono::NEVER;
-        self.queue.is_empty().then_some(Event::Done(Shut::Clean))
+        self.queue.is_empty().then_some(Shut::Clean)
     }
 
     /// Appends to the unsent bytes. True if they had been none, so that the client's reading has to be watched.
@@ -441,7 +441,7 @@ impl Connection {
         }
         if how == Ending::Fin && !self.queue.is_empty() {
             self.last = true;
-            return self.close_when_written(pool);
+            return self.close_when_written(pool).map(Event::Done);
         }
         Some(Event::Done(if how == Ending::Fin { Shut::Clean } else { Shut::Abort }))
     }
@@ -464,7 +464,7 @@ impl Connection {
             }
             Phase::Head => Some(Event::Done(Shut::Clean)),
             Phase::Body => Some(Event::SlowBody),
-            Phase::Discard | Phase::Linger(_) => self.close_when_written(pool),
+            Phase::Discard | Phase::Linger(_) => self.close_when_written(pool).map(Event::Done),
             Phase::Busy | Phase::Closing => None,
         }
     }

@@ -7,4 +7,4 @@ pub(crate) mod limits;
 pub(crate) mod response;
 mod send_queue;
 
-pub(crate) use connection::{AfterResponse, Connection, Event, RequestMeta};
+pub(crate) use connection::{AfterResponse, Connection, Event};

@@ -36,7 +36,7 @@ pub(crate) struct Attempt {
     /// A kept connection turned out to be closed: the free attempt is spent, and only a fresh one will do.
     fresh_only: bool,
     /// It is the one that tries a target after its rest.
-    trial: bool,
+    pub(super) trial: bool,
     /// When the request had left; `NEVER` before.
     pub(crate) sent: Mono,
     /// When the first answer began; `NEVER` before.
@@ -242,14 +242,7 @@ impl Exchange {
     }
 
     /// A host's addresses have come, or will not.
-    pub(super) fn named(
-        &mut self,
-        host: &str,
-        port: u16,
-        failed: bool,
-        message: &Message<'_>,
-        cx: &mut Cx,
-    ) -> Effect {
+    pub(super) fn named(&mut self, host: &str, port: u16, failed: bool, message: &Message<'_>, cx: &mut Cx) -> Effect {
         if !self.awaits_name(host, port) {
             return Effect::Nothing;
         }
@@ -360,15 +353,16 @@ impl Exchange {
         if let Some(provider) = answering.provider.take() {
             cx.let_go(provider, false);
         }
-        if !matches!(answering.draft, Draft::Kept(_)) {
-            self.target_failed(&mut answering.at, fault, cx);
-            return Err(Box::new(answering));
-        }
-        answering.last.release(&mut cx.pool);
-        answering.body.release(cx);
         match answering.draft {
-            Draft::Kept(draft) => Ok((draft, answering.at)),
-            draft => Err(Box::new(Answering { draft, ..answering })),
+            Draft::Kept(draft) => {
+                answering.last.release(&mut cx.pool);
+                answering.body.release(cx);
+                Ok((draft, answering.at))
+            }
+            Draft::Leaving(_) | Draft::Gone => {
+                self.target_failed(&mut answering.at, fault, cx);
+                Err(Box::new(answering))
+            }
         }
     }
 
@@ -452,10 +446,7 @@ impl Exchange {
 
     /// No attempt is left: an error with its own status, or, where one has gone out already, an error event.
     pub(super) fn end(&mut self, fault: Fault, cx: &mut Cx) -> Effect {
-        if let Some(provider) = self.provider() {
-            self.forget_provider();
-            cx.let_go(provider, false);
-        }
+        self.drop_provider(cx);
         let usage = self.partial_usage(false);
         let limits = self.target().map_or(&self.request.setup.config.upstream, |target| &target.limits);
         let refusal = fault.refusal(limits);
@@ -471,8 +462,11 @@ impl Exchange {
         Effect::End(Default::default(), Outcome { status: 200, error, usage })
     }
 
-    /// Its connection is not its own any more.
-    fn forget_provider(&mut self) {
+    /// Lets go of its connection in the middle of whatever that does.
+    pub(super) fn drop_provider(&mut self, cx: &mut Cx) {
+        if let Some(provider) = self.provider() {
+            cx.let_go(provider, false);
+        }
         match &mut self.state {
             State::Attempting(attempting) => attempting.half = Half::Resolving,
             State::Answering(answering) => answering.provider = None,

@@ -1,9 +1,9 @@
 //! Whether a request may pass on its head alone: a straight line of checks in the order of contract section 1; the
 //! first that fails answers. Looks and says; the caller acts.
 
+use crate::base::time::Unix;
 use crate::gateway::client::cors::is_preflight;
 use crate::gateway::cx::{KeyPlans, Setup};
-use crate::base::time::Unix;
 use crate::policy::keys::{KeyIx, Keys};
 use crate::policy::meter::Meter;
 use crate::policy::refusal::Refusal;

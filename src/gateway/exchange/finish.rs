@@ -87,13 +87,7 @@ impl Exchange {
 
     /// A complete answer: gives its row to the ledger and waits. At most `max_commit_lag`, for beyond it the ledger is
     /// late by our own word. An effect where nothing has to be waited for.
-    pub(super) fn await_row(
-        &mut self,
-        last: Last,
-        usage: Usage,
-        message: &Message<'_>,
-        cx: &mut Cx,
-    ) -> Option<Effect> {
+    pub(super) fn await_row(&mut self, last: Last, usage: Usage, message: &Message<'_>, cx: &mut Cx) -> Option<Effect> {
         let row = self.settle(usage, 200, cx);
         let State::Answering(answering) = std::mem::replace(&mut self.state, State::Ended) else { return None };
         let Answering { at, body, draft, last: mut held, .. } = answering;

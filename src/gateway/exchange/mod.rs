@@ -21,8 +21,6 @@ mod finish;
 mod reply;
 mod reserve;
 mod stream;
-#[cfg(test)]
-mod tests;
 
 pub(crate) use attempt::Attempt;
 pub(crate) use authorize::{Endpoint, Readiness};
@@ -71,18 +69,11 @@ pub(crate) enum Event<'a> {
     /// The body cannot be taken, or does not come.
     Refused(Refusal),
     /// A large request has been translated by a helper thread.
-    Translated {
-        draft: Box<OutgoingRequest>,
-        built: Result<(), Invalid>,
-    },
+    Translated { draft: Box<OutgoingRequest>, built: Result<(), Invalid> },
     /// A shared ledger has answered.
     Ruled(&'a Ask, Ruling),
     /// The addresses of some host have come, or will not.
-    Named {
-        host: &'a str,
-        port: u16,
-        failed: bool,
-    },
+    Named { host: &'a str, port: u16, failed: bool },
     /// The dialed connection stands.
     Dialed,
     /// It does not.
@@ -96,10 +87,7 @@ pub(crate) enum Event<'a> {
     /// The body has ended as its framing promised.
     BodyEnd,
     /// The connection has ended too early, or says what cannot be understood. `reused`: it had served before.
-    Failed {
-        kind: FaultKind,
-        reused: bool,
-    },
+    Failed { kind: FaultKind, reused: bool },
     /// There is room again for what the provider has to say.
     Room,
     /// The client reads again.
@@ -112,10 +100,7 @@ pub(crate) enum Event<'a> {
     NotCommitted,
     /// A deadline of its own may have come. `full`: the client has not read what it was sent; `drained`: it has read
     /// all of it.
-    Due {
-        full: bool,
-        drained: bool,
-    },
+    Due { full: bool, drained: bool },
     /// The client has left.
     Left,
     /// The time for what still runs is over.
@@ -139,6 +124,8 @@ pub(crate) enum Effect {
     Begin,
     /// The request's bytes are not needed any more.
     Release,
+    /// Its connection has been let go of and may serve again: tell it of the end of the body once more.
+    Again,
     /// The provider is not to be read until there is room.
     Pause,
     /// Send the events in `cx.out`.
@@ -252,7 +239,9 @@ struct Admitted {
 /// Where an exchange stands; the table is in the module's documentation.
 #[derive(Debug)]
 enum State {
-    Reading { draft: Box<OutgoingRequest> },
+    Reading {
+        draft: Box<OutgoingRequest>,
+    },
     Translating(Translating),
     Reserving(Reserving),
     Attempting(Attempting),
@@ -475,7 +464,7 @@ impl Exchange {
             (State::Reading { .. }, Event::Due { .. }) => Effect::Nothing,
             (State::Committing(_), Event::Drained | Event::Sent) => Effect::Nothing,
             (State::Attempting(_) | State::Reserving(_) | State::Translating(_), Event::Drained) => Effect::Nothing,
-            (_, Event::Left) => self.left(),
+            (_, Event::Left) => self.left(cx),
             (_, Event::Stopped) => self.end(Fault::from(FaultKind::Draining), cx),
             (state, event) => {
                 debug_assert!(false, "{event:?} while {state:?}");
@@ -660,7 +649,8 @@ impl Exchange {
     }
 
     /// The client has left.
-    fn left(&mut self) -> Effect {
+    fn left(&mut self, cx: &mut Cx) -> Effect {
+        self.drop_provider(cx);
         Effect::Gone(Outcome { status: finish::CLIENT_LEFT, error: None, usage: self.partial_usage(true) })
     }
 }

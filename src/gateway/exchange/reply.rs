@@ -5,7 +5,7 @@ use super::stream::NOT_JSON;
 use super::{Body, Draft, Effect, Exchange, Last, Message, Outcome, State};
 use crate::base::buf::Buf;
 use crate::base::limits::{BODY_STEP_MAX, EXTENDED_MIN};
-use crate::dialect::{self, Broken, ObservedUsage, TranslationState, tap};
+use crate::dialect::{self, Broken, ObservedUsage, TranslationState};
 use crate::gateway::cx::Cx;
 use crate::gateway::offload::Task;
 use crate::policy::usage::Usage;
@@ -41,7 +41,7 @@ impl Exchange {
         cx.out.clear();
         let identity = self.request.identity(&asked, cx.now.unix);
         let read = match answering.draft.translation() {
-            None => tap::whole(to, buf.bytes(), &identity, &mut cx.out),
+            None => dialect::whole(to, buf.bytes(), &identity, &mut cx.out),
             Some(state) => dialect::reply(to.other(), buf.bytes(), state, &identity, &mut cx.out),
         };
         let usage = match self.whole_accepted(read, cx) {
@@ -98,11 +98,7 @@ impl Exchange {
     }
 
     /// A whole answer has been read: what it costs, or what is wrong with it.
-    fn whole_accepted(
-        &mut self,
-        read: Result<ObservedUsage, Broken>,
-        cx: &mut Cx,
-    ) -> Result<Usage, Fault> {
+    fn whole_accepted(&mut self, read: Result<ObservedUsage, Broken>, cx: &mut Cx) -> Result<Usage, Fault> {
         let observed = match read {
             Ok(observed) => observed,
             Err(Broken::NotJson) => return Err(Fault::from(FaultKind::BadBody(NOT_JSON))),

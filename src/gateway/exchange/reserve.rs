@@ -4,9 +4,7 @@
 
 use super::attempt::{Attempt, Built};
 use super::fault::Fault;
-use super::{
-    Admitted, Asked, Effect, Endpoint, Exchange, Message, Outcome, Reserving, State, Translate, Translating,
-};
+use super::{Admitted, Asked, Effect, Endpoint, Exchange, Message, Outcome, Reserving, State, Translate, Translating};
 use crate::base::limits::{ASK_PATIENCE, ROW_TOKENS_MAX};
 use crate::base::time::{Mono, Unix};
 use crate::dialect::Invalid;
@@ -117,8 +115,13 @@ impl Exchange {
             cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
             return self.refuse(Refusal::internal());
         };
-        let capabilities =
-            self.request.setup.requests.capabilities(asked.model as usize, at.target as usize).cloned().unwrap_or_default();
+        let capabilities = self
+            .request
+            .setup
+            .requests
+            .capabilities(asked.model as usize, at.target as usize)
+            .cloned()
+            .unwrap_or_default();
         let by = cx.now.mono.after(target.limits.request_timeout);
         let model = target.model.clone();
         let (serial, promise) = (cx.next_offload(), std::mem::take(&mut draft.promise));
@@ -157,13 +160,7 @@ impl Exchange {
     }
 
     /// Charges the request to its window and reserves what it may use, or asks a shared ledger to.
-    fn reserve(
-        &mut self,
-        draft: Box<OutgoingRequest>,
-        at: Attempt,
-        message: &Message<'_>,
-        cx: &mut Cx,
-    ) -> Effect {
+    fn reserve(&mut self, draft: Box<OutgoingRequest>, at: Attempt, message: &Message<'_>, cx: &mut Cx) -> Effect {
         let asked = self.asked.map_or(0, |asked| asked.estimate);
         let most = self.model().map_or(0, |model| model.reserve_tokens);
         let answer = draft.scan.fields().max_tokens.map_or(most, |max| max.min(most));

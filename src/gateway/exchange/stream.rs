@@ -2,16 +2,13 @@
 //! observed as they pass.
 
 use super::fault::{Fault, FaultKind, mask};
-use super::{
-    Answering, Attempting, Body, Draft, Effect, Exchange, Forward, Half, Last, Message, Outcome, State,
-};
+use super::{Answering, Attempting, Body, Draft, Effect, Exchange, Forward, Half, Last, Message, Outcome, State};
 use crate::base::buf::Buf;
 use crate::base::limits::{DONE_GRACE, ERROR_BODY_MAX, ERROR_BODY_WAIT};
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{ErrorText, Fed, ObservedUsage, SseStream, StreamFault};
 use crate::gateway::cx::Cx;
 use crate::gateway::offload::{Product, Task};
-use crate::policy::catalog::Target;
 use crate::policy::window;
 use crate::wire::Dialect;
 use crate::wire::head::{Framing, ResponseHead};
@@ -139,9 +136,7 @@ impl Exchange {
         };
         Ok(Body::Stream(match draft.state.take() {
             None => cx.streams.same(dialect, asked.show_usage, max_event),
-            Some(state) => {
-                Box::new(SseStream::translated(dialect.other(), state, asked.show_usage, max_event))
-            }
+            Some(state) => Box::new(SseStream::translated(dialect.other(), state, asked.show_usage, max_event)),
         }))
     }
 
@@ -314,8 +309,12 @@ impl Exchange {
     pub(super) fn body_end(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
         match &mut answering.body {
-            Body::Error { .. } => {
+            // Another attempt may need the very connection.
+            Body::Error { .. } if answering.provider.is_some() => {
                 self.let_go_complete(cx);
+                Effect::Again
+            }
+            Body::Error { .. } => {
                 let fault = self.status_fault();
                 self.attempt_failed(fault, false, message, cx)
             }
@@ -404,9 +403,15 @@ impl Exchange {
         }
         let State::Answering(answering) = &self.state else { return Effect::Nothing };
         let kind = match &answering.body {
-            Body::Error { .. } => return self.body_end(message, cx),
+            Body::Error { .. } => {
+                self.drop_provider(cx);
+                return self.body_end(message, cx);
+            }
             // It lacks nothing but its terminator.
-            Body::Stream(stream) if stream.finish_seen() => return self.stream_body_ended(message, cx),
+            Body::Stream(stream) if stream.finish_seen() => {
+                self.drop_provider(cx);
+                return self.stream_body_ended(message, cx);
+            }
             Body::Stream(_) if !matches!(answering.draft, Draft::Kept(_)) => FaultKind::IdleTimeout,
             _ => FaultKind::FirstByteTimeout,
         };

@@ -70,7 +70,10 @@ mod tests {
         assert_eq!((drain.due(), drain.step(Mono(9))), (Some(Mono(10)), None));
         assert_eq!((drain.step(Mono(10)), drain.step(Mono(11))), (Some(Step::CloseIdle), None));
         drain.bound(Mono(50));
-        assert_eq!((drain.due(), drain.step(Mono(50)), drain.step(Mono(51))), (Some(Mono(50)), Some(Step::EndAll), None));
+        assert_eq!(
+            (drain.due(), drain.step(Mono(50)), drain.step(Mono(51))),
+            (Some(Mono(50)), Some(Step::EndAll), None)
+        );
         assert!(drain.is_over() && drain.due().is_none());
     }
 }

@@ -231,10 +231,12 @@ impl Connection {
         let ResponseHalf::Body { reader, reusable } = &mut self.response else {
             return Ok(Piece { consumed: 0, data: 0..0, done: true });
         };
-        if reader.is_done() && !data.is_empty() {
+        let has_more = reader.is_done() && !data.is_empty();
+        let read = reader.next(data);
+        if has_more || read.is_err() {
             *reusable = false;
         }
-        reader.next(data)
+        read
     }
 
     /// Keeps bytes that its exchange does not take at the moment.

@@ -1,10 +1,10 @@
 //! The request as it goes upstream: a head rendered when the configuration is loaded, and a body given as pieces of
 //! the client's own bytes with our words spliced in; so that a large body is never copied as a whole.
 
-use crate::gateway::budget::{BodyBudget, Promise};
 use crate::base::buf::{Buf, Pool};
 use crate::base::text::push_number;
 use crate::dialect::{self, Capabilities, Invalid, Piece, RequestScan, Structured, TranslationState};
+use crate::gateway::budget::{BodyBudget, Promise};
 use crate::policy::catalog::{Model, StructuredOutput, Target};
 use crate::policy::config::{Config, Provider};
 use crate::wire::head::{Field, RequestHead, values};
