@@ -33,13 +33,13 @@
 //! **Placeholders**, sent: `{key}` or another key's name, `{length}` (of the rest of the block after the head),
 //! `{a*70000}` (repeated), and whatever `let NAME = text` defines. Expected, besides: `{id}` `{id2}` … (request ids:
 //! the same name is the same id, another name another), `{date}`, `{n}` (digits), `{iso}`, `{any}` (the rest of the
-//! line, or up to the character that stands after it),
+//! line, or up to the character that stands after it), `{head}` (the lines of a head up to its end),
 //! `{length}` (must be the length of the rest of the block).
 //!
 //! **Shorthands** for the lines that are always alike (in `scripts/text.rs`): `@chat [KEY]`, `@messages [KEY]`,
 //! `@get PATH [KEY]` for clients; `@up-chat`, `@up-messages [VERSION]` for what a provider receives; `@ok`, `@stream`,
 //! `@status N` for what it sends; `@401 [ID]`, `@limits [REQUESTS TOKENS [RESET]]`, `@length`, `@events [ID]`,
-//! `@error [close] TYPE MESSAGE` and `@error-messages …` for what a client receives.
+//! `@answer N` (whatever its head has), `@error [close] TYPE MESSAGE` and `@error-messages …` for what a client receives.
 //!
 //! **Settings.** `[server] max_header = "1KiB"` sets one line of the configuration (sections: the tables of the
 //! contract; `[provider up]`, `[model small]`, `[plan team]`, or new ones). Before the first case of a file, settings,
@@ -50,7 +50,14 @@
 //! (the next dial; a stalled one comes up and takes no byte) · `dials 2` (so far) · `buffered 262144` (bytes at
 //! most) · `resolve HOST [ADDRESS…]` (the resolver answers) · `row status=200 in=9 …` (the
 //! next ledger row has these) · `log TEXT` (the newest log line has this) · `hold-rows`, `commit`, `store-fails`,
-//! `store-recovers` · `revoke KEY` · `drain` (SIGTERM) · `exit` (the gateway has asked to leave).
+//! `store-recovers` · `revoke KEY` · `drain` (SIGTERM) · `exit` (the gateway has asked to leave) · `reload [server]
+//! max_header = "1KiB"` · `hold-work`, `work` (the helper thread stands still, or does what it was given).
+//!
+//! **Other processes.** `upgrade` (SIGUSR2), `successor-ready`, `admits` (it has not handed over yet), `handed-over 2`
+//! (it has, with so many requests running) · `inherits KEY TOKENS` (a predecessor's row that was not announced),
+//! `predecessor-left` · of a ledger that is shared: `asks 2` (questions without an answer), `ask 1 admitted`, `ask 1
+//! refused`, `released 1` (leases given back without a row). What the gateway starts from stands before the steps:
+//! `start work-min 100`, `start predecessor`, `start row KEY TOKENS` (admitted five seconds ago).
 //!
 //! Each case runs as written, with every byte on its own in both directions, and in random pieces: client bytes,
 //! upstream bytes and ledger rows must be the same. `SCRIPT=words` runs the cases whose file or title has the words.

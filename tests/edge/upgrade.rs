@@ -1,6 +1,6 @@
 //! A new process in the place of the old one.
 
-use super::rig::{Gate, Rig, chat, connect, get, read_until};
+use super::rig::{Gate, Rig, chat, connect, get, read_until, rest};
 use command_fds::{CommandFdExt, FdMapping};
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -111,6 +111,49 @@ fn what_the_old_process_still_serves_counts_in_the_new_one() {
     gate.until("the place is free", |gate| gate.ask(&second).starts_with("HTTP/1.1 200"));
     gate.until("both rows are there", |_| rows(&rig) == 2);
     assert!(gate.ask(&get(&one, "/v1/quota")).contains("\"used\":"));
+}
+
+#[test]
+fn a_body_that_is_half_there_when_the_old_process_hands_over_passes_no_limit() {
+    let rig = rig("upgrade-half", "");
+    let plans = "[[plans]]\nname = \"open\"\n[[plans]]\nname = \"once\"\nrequests = 1\nwindow = \"7d\"\n";
+    rig.configure("", &rig.models("small"), plans);
+    let gate = rig.start();
+    let once = rig.issue("--plan once");
+    gate.until("the key is known", |gate| gate.ask(&get(&once, "/v1/models")).starts_with("HTTP/1.1 200"));
+    let request = chat(&once, "small", false, "hello").replacen("host: h", "connection: close\r\nhost: h", 1);
+    let (begun, rest_of_it) = request.split_at(request.len() - 10);
+    let mut half = gate.connect();
+    half.write_all(begun.as_bytes()).unwrap();
+    gate.until("the head has been read", |gate| gate.metric("tollgate_buffered_bytes") > 0);
+    upgrade(&gate);
+    let fresh = gate.ask(&request);
+    assert!(fresh.starts_with("HTTP/1.1 200"), "{fresh}");
+    half.write_all(rest_of_it.as_bytes()).unwrap();
+    let late = rest(&mut half);
+    assert!(late.starts_with("HTTP/1.1 503") || late.starts_with("HTTP/1.1 429"), "{late}");
+    gate.until("the predecessor has left", |gate| gate.log().contains("predecessor left\",\"unsettled\":0"));
+    assert_eq!(rows(&rig), 1);
+    assert!(gate.ask(&request).starts_with("HTTP/1.1 429"));
+}
+
+#[test]
+fn a_request_sent_at_the_end_of_a_stream_that_spans_an_upgrade_is_answered() {
+    let rig = rig("upgrade-next", "");
+    let gate = rig.start();
+    let mut kept: Vec<_> = (0..10).map(|_| gate.connect()).collect();
+    for stream in &mut kept {
+        stream.write_all(chat(&rig.key, "small", true, "#sim tokens=150 pace=20").as_bytes()).unwrap();
+        read_until(stream, "chunk");
+    }
+    upgrade(&gate);
+    for stream in &mut kept {
+        let all = read_until(stream, "0\r\n\r\n");
+        assert!(all.contains("\"finish_reason\":\"stop\""), "{all}");
+        let _ = stream.write_all(get(&rig.key, "/v1/models").as_bytes());
+        let answer = rest(stream);
+        assert!(answer.starts_with("HTTP/1.1 ") && answer.contains("connection: close"), "{answer:?}");
+    }
 }
 
 #[test]

@@ -51,6 +51,8 @@ pub struct Preamble {
     pub keys: Vec<Vec<String>>,
     /// (name, text)
     pub lets: Vec<(String, String)>,
+    /// What the gateway starts from, besides.
+    pub starts: Vec<Vec<String>>,
 }
 
 /// One case.
@@ -106,6 +108,8 @@ fn before(line: &str, preamble: &mut Preamble) -> bool {
         preamble.settings.push((section.to_string(), rest.trim().to_string()));
     } else if let Some(rest) = line.strip_prefix("key ") {
         preamble.keys.push(rest.split_whitespace().map(String::from).collect());
+    } else if let Some(rest) = line.strip_prefix("start ") {
+        preamble.starts.push(rest.split_whitespace().map(String::from).collect());
     } else if let Some((name, text)) = line.strip_prefix("let ").and_then(|rest| rest.split_once(" = ")) {
         preamble.lets.push((name.trim().to_string(), text.to_string()));
     } else {

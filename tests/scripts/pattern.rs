@@ -3,9 +3,6 @@
 use super::text::Token;
 use std::collections::BTreeMap;
 
-/// What `<.` expects, and what the end of a chunked answer is shown as.
-pub const END_OF_CHUNKS: &[u8] = b"\x01[the last chunk]\n";
-
 /// Values of request ids, by placeholder.
 pub type Bindings = BTreeMap<String, String>;
 
@@ -81,6 +78,7 @@ fn hole(name: &str, got: &[u8], next: Option<u8>) -> usize {
     match name {
         "n" | "length" => got.iter().take_while(|byte| byte.is_ascii_digit()).count(),
         "any" => got.iter().take_while(|byte| **byte != b'\r' && **byte != b'\n' && Some(**byte) != next).count(),
+        "head" => got.windows(4).position(|window| window == b"\r\n\r\n").unwrap_or(0),
         "iso" => fits(20, &|at, byte| byte == b"0000-00-00T00:00:00Z"[at] || (byte.is_ascii_digit() && digit_at(at))),
         "date" => fits(29, &|at, byte| match b"Fri, 00 Nov 0000 00:00:00 GMT"[at] {
             b'0' => byte.is_ascii_digit(),

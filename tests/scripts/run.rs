@@ -1,15 +1,21 @@
 //! Plays a case in its three ways and compares them.
 
 use super::case::{Act, Case, Framed, Step, Way};
-use super::pattern::{Bindings, END_OF_CHUNKS, compare, shown};
+use super::pattern::{Bindings, compare, shown};
 use super::text::{Names, Token, bytes, tokens};
-use super::world::{Cut, DialPlan, World};
-use crate::support::setting::{KeyRing, Setting};
+use super::world::{Cut, DialPlan, END_OF_CHUNKS, World};
+use crate::support::setting::{KeyRing, Setting, begin};
 use tollgate::base::rng::Rng;
-use tollgate::base::seam::{Ending, Shut};
+use tollgate::base::seam::{Ending, Shut, Signal};
 use tollgate::base::time::Unix;
+use tollgate::gateway::Start;
 use tollgate::gateway::orders::Notice;
+use tollgate::policy::ask::Ruling;
+use tollgate::policy::keys::KeyId;
+use tollgate::policy::meter::LimitKind;
 use tollgate::policy::row::Row;
+use tollgate::policy::usage::{Usage, UsageSource};
+use tollgate::wire::Dialect;
 
 /// Random ways of cutting, beside whole and byte by byte.
 const RANDOM_RUNS: u64 = 3;
@@ -40,6 +46,7 @@ struct Player<'a> {
     case: &'a Case,
     names: Names,
     keys: KeyRing,
+    setting: Setting,
     world: World,
     bound: Bindings,
     seen_rows: Vec<String>,
@@ -59,8 +66,10 @@ impl Player<'_> {
             keys.issue(&key[0], &words);
         }
         let names = Names { lets: case.preamble.lets.iter().cloned().collect(), keys: keys.texts.clone() };
-        let world = World::new(setting.high(), &keys, cut);
-        let mut player = Player { case, names, keys, world, bound: Bindings::new(), seen_rows: Vec::new() };
+        let start = start(&case.preamble.starts, &keys)?;
+        let world = World::new(setting.high(), start, cut);
+        let (bound, seen_rows) = (Bindings::new(), Vec::new());
+        let mut player = Player { case, names, keys, setting, world, bound, seen_rows };
         for (index, step) in case.steps.iter().enumerate() {
             player
                 .step(index, step)
@@ -193,7 +202,10 @@ impl Player<'_> {
             }
             ["store-fails"] => return world.notice(Notice::StoreFailed("no room".to_string())),
             ["store-recovers"] => return world.notice(Notice::StoreRecovered),
-            ["drain"] => return world.signal(),
+            ["drain"] => return world.signal(Signal::Terminate),
+            ["hold-work"] => world.hold_work = true,
+            ["work"] => return world.work(),
+            ["reload", change @ ..] => return self.reload(&change.join(" ")),
             ["exit"] if world.exit => {}
             ["exit"] => return Err("the gateway has not asked to leave".to_string()),
             ["revoke", name] => {
@@ -207,9 +219,51 @@ impl Player<'_> {
                 let records = self.keys.records.clone();
                 return world.notice(Notice::Keys(records));
             }
+            other => return self.among_processes(other),
+        }
+        Ok(())
+    }
+
+    /// What a predecessor, a successor and a ledger that is shared have to say.
+    fn among_processes(&mut self, words: &[&str]) -> Result<(), String> {
+        let world = &mut self.world;
+        match words {
+            ["upgrade"] => {
+                world.signal(Signal::Upgrade)?;
+                world.successor.then_some(()).ok_or("no successor was started")?;
+            }
+            ["successor-ready"] => return world.notice(Notice::SuccessorReady),
+            ["admits"] if world.handed_over.is_none() => {}
+            ["admits"] => return Err("it has handed over".to_string()),
+            ["handed-over", running] => match world.handed_over {
+                Some(count) if count.to_string() == **running => {}
+                other => return Err(format!("handed over with {other:?} requests running")),
+            },
+            ["inherits", name, tokens] => {
+                let key = self.keys.records.iter().find(|record| record.name == **name).ok_or("no such key")?;
+                let row = foreign_row(key.id, world.now.unix, tokens.parse().map_err(|_| "tokens")?);
+                return world.notice(Notice::Inherited(row));
+            }
+            ["predecessor-left"] => return world.notice(Notice::PredecessorLeft),
+            ["ask", number, "admitted"] => return world.rule(number.parse().unwrap_or(0), Ruling::Admitted),
+            ["ask", number, "refused"] => {
+                return world.rule(number.parse().unwrap_or(0), Ruling::Refused(LimitKind::Requests));
+            }
+            ["asks", count] if world.asks.len().to_string() == **count => {}
+            ["asks", count] => return Err(format!("{} questions instead of {count}", world.asks.len())),
+            ["released", count] if world.released.to_string() == **count => {}
+            ["released", count] => return Err(format!("{} leases went back instead of {count}", world.released)),
             other => return Err(format!("what is this? {}", other.join(" "))),
         }
         Ok(())
+    }
+
+    /// The configuration is read again, with one line of it changed: `[section] key = value`.
+    fn reload(&mut self, change: &str) -> Result<(), String> {
+        let change = change.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+        let (section, line) = change.ok_or("reload what?")?;
+        self.setting.set(section, line.trim());
+        self.world.reload(self.setting.high())
     }
 
     fn row(&mut self, expected: &[&str]) -> Result<(), String> {
@@ -285,5 +339,44 @@ impl Player<'_> {
             return Err(format!("after everybody has left: {vitals:?}"));
         }
         Ok(())
+    }
+}
+
+/// What the gateway starts from: `work-min BYTES`, `predecessor`, `row KEY TOKENS` (of five seconds before).
+fn start(lines: &[Vec<String>], keys: &KeyRing) -> Result<Start, String> {
+    let mut start = Start { keys: keys.records.clone(), ..Start::default() };
+    for line in lines {
+        match &line.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+            ["work-min", bytes] => start.work_min = bytes.parse().ok(),
+            ["predecessor"] => start.running = Some(Vec::new()),
+            ["row", name, tokens] => {
+                let key = keys.records.iter().find(|record| record.name == **name).ok_or("no such key")?.id;
+                let (tokens, at) = (tokens.parse().map_err(|_| "tokens")?, begin().unix.0 - 5000);
+                start.recent.push((key, Unix(at), tokens));
+                start.days.push((key, Unix(at / 86_400_000 * 86_400_000), tokens));
+            }
+            other => return Err(format!("nothing starts from {}", other.join(" "))),
+        }
+    }
+    Ok(start)
+}
+
+/// The row of a request that another process has admitted and settled, and of which nothing was heard before.
+fn foreign_row(key: KeyId, admitted: Unix, tokens: u64) -> Row {
+    let usage = Usage { uncached_in: tokens, cache_read: 0, cache_write: 0, out: 0, source: UsageSource::Provider };
+    Row {
+        request: [tokens as u8; 16],
+        key,
+        admitted,
+        model: "small".into(),
+        target: "up/up-small".into(),
+        endpoint: Dialect::Chat,
+        stream: false,
+        status: 200,
+        usage,
+        cost_nano: 0,
+        attempts: 1,
+        micros: 1000,
+        lease: None,
     }
 }

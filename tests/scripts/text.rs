@@ -141,7 +141,7 @@ fn placeholder<'a>(text: &'a str, names: &Names, depth: usize, out: &mut Vec<Tok
         let count: usize = count.parse().map_err(|_| format!("{{{word}}} has no count"))?;
         let unit = if unit == "sp" { " " } else { unit };
         push(out, unit.repeat(count).as_bytes());
-    } else if ["length", "date", "n", "iso", "any"].contains(&word) || word.starts_with("id") {
+    } else if ["length", "date", "n", "iso", "any", "head"].contains(&word) || word.starts_with("id") {
         out.push(Token::Hole(word.to_string()));
     } else {
         return Err(format!("nothing is called {{{word}}}"));
@@ -216,6 +216,10 @@ fn shorthand(text: &str, status: &mut Status) -> Result<Vec<String>, String> {
             "content-type: text/event-stream".into(),
             "transfer-encoding: chunked".into(),
         ],
+        "answer" => {
+            let code = word(0, "200");
+            vec![format!("HTTP/1.1 {code} {}", reason(&code)), "{head}".into()]
+        }
         "length" => vec!["content-length: {length}".into()],
         "limits" => limits(&words),
         "events" => {

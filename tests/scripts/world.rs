@@ -1,19 +1,22 @@
 //! The world around one gateway: pipes in memory, a clock that stands still until told to go on. Performs actions at
 //! once, delivers bytes in pieces as its [`Cut`] says, and notices when the gateway would make a loop spin.
 
-use super::pattern::END_OF_CHUNKS;
 use crate::support::answers::{Answers, Piece};
-use crate::support::setting::{KeyRing, SECRETS, begin, later};
+use crate::support::setting::{SECRETS, begin, later};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::{Action, Conn, Core, DialError, Ending, Reply, Shut, Signal};
 use tollgate::base::time::Now;
-use tollgate::gateway::orders::{Notice, Order};
+use tollgate::gateway::orders::{Notice, Order, Reloaded, Work};
 use tollgate::gateway::{Gateway, Start};
+use tollgate::policy::ask::{Answer, Ask, Ruling};
 use tollgate::policy::config::Config;
+use tollgate::policy::meter::SharedCounts;
 use tollgate::policy::row::Row;
 
+/// What the end of a chunked answer is shown as.
+pub const END_OF_CHUNKS: &[u8] = b"\x01[the last chunk]\n";
 /// Rounds of one settling; beyond it something spins.
 const ROUNDS_MAX: usize = 10_000_000;
 
@@ -89,13 +92,24 @@ pub struct World {
     pub exit: bool,
     pub accepting: bool,
     pub asked: Vec<(Arc<str>, u16)>,
+    /// The helper thread is busy with something else.
+    pub hold_work: bool,
+    pub works: Vec<Work>,
+    /// Questions to a shared ledger without an answer yet, oldest first.
+    pub asks: Vec<Ask>,
+    /// Leases that went back without a row.
+    pub released: usize,
+    /// A successor has been started.
+    pub successor: bool,
+    /// How many requests still ran when the ledger was handed over.
+    pub handed_over: Option<usize>,
     labels: BTreeMap<Conn, String>,
 }
 
 impl World {
-    pub fn new(config: Config, keys: &KeyRing, cut: Cut) -> World {
+    pub fn new(config: Config, start: Start, cut: Cut) -> World {
         let now = begin();
-        let start = Start { seed: [9; 32], client_listeners: 1, keys: keys.records.clone(), ..Start::default() };
+        let start = Start { seed: [9; 32], client_listeners: 1, ..start };
         World {
             gateway: Gateway::new(Arc::new(config), start, now),
             now,
@@ -110,6 +124,12 @@ impl World {
             exit: false,
             accepting: true,
             asked: Vec::new(),
+            hold_work: false,
+            works: Vec::new(),
+            asks: Vec::new(),
+            released: 0,
+            successor: false,
+            handed_over: None,
             labels: BTreeMap::new(),
         }
     }
@@ -161,9 +181,31 @@ impl World {
         self.settle()
     }
 
-    pub fn signal(&mut self) -> Result<(), String> {
-        self.gateway.reply(Reply::Signal(Signal::Terminate), self.now);
+    pub fn signal(&mut self, signal: Signal) -> Result<(), String> {
+        self.gateway.reply(Reply::Signal(signal), self.now);
         self.settle()
+    }
+
+    /// The configuration has been read again.
+    pub fn reload(&mut self, config: Config) -> Result<(), String> {
+        self.notice(Notice::Reloaded(Reloaded::Fresh { config: Arc::new(config), unchanged: Vec::new() }))
+    }
+
+    /// The helper thread does what it has been given.
+    pub fn work(&mut self) -> Result<(), String> {
+        self.hold_work = false;
+        for work in std::mem::take(&mut self.works) {
+            self.gateway.notice(Notice::Worked(work.run()), self.now);
+        }
+        self.settle()
+    }
+
+    /// The shared ledger answers one of its questions, from 1; it knows of no other host.
+    pub fn rule(&mut self, number: usize, ruling: Ruling) -> Result<(), String> {
+        let at = number.checked_sub(1).filter(|at| *at < self.asks.len()).ok_or("so many were not asked")?;
+        let ask = self.asks.remove(at);
+        let told = SharedCounts { window: ask.lease.window, period: ask.lease.period, ..SharedCounts::default() };
+        self.notice(Notice::Answered(Answer { ask, ruling, told }))
     }
 
     pub fn notice(&mut self, notice: Notice) -> Result<(), String> {
@@ -249,7 +291,7 @@ impl World {
                 Action::Resolve { host, port } => self.asked.push((host, port)),
                 Action::StopAccepting(_) => self.accepting = false,
                 Action::Exit => self.exit = true,
-                Action::StartSuccessor => return Err("a script cannot start a successor".to_string()),
+                Action::StartSuccessor => self.successor = true,
             }
         }
         Ok(busy)
@@ -279,11 +321,17 @@ impl World {
                     self.rows.extend(rows);
                 }
                 Order::Log(lines) => self.take_log(lines)?,
+                Order::Work(work) if self.hold_work => self.works.push(*work),
                 Order::Work(work) => self.gateway.notice(Notice::Worked(work.run()), self.now),
-                Order::Reload(_) => return Err("a script cannot read its configuration again".to_string()),
-                Order::HandOver(_) | Order::Acknowledge(_) | Order::Asks(_) | Order::Releases(_) => {
-                    return Err("a script has one process".to_string());
+                Order::Reload(_) => return Err("a script reads its configuration again by itself".to_string()),
+                Order::Asks(asks) => self.asks.extend(asks),
+                Order::Releases(releases) => self.released += releases.len(),
+                Order::HandOver(running) => {
+                    if self.handed_over.replace(running.len()).is_some() {
+                        return Err("it handed over twice".to_string());
+                    }
                 }
+                Order::Acknowledge(_) => {}
             }
         }
         if self.uncommitted > 0 && !self.hold_rows {

@@ -272,6 +272,11 @@ fn whole_holds(text: &str, status: u16, id: &str, ask: &Ask, book: &Book) -> Res
     let value: Value = serde_json::from_str(text).map_err(|error| format!("no JSON: {error}"))?;
     if status != 200 {
         let error = &value["error"];
+        let bound =
+            error["message"].as_str().is_some_and(|text| text.contains("max_response") || text.contains("max_buf"));
+        if bound && !is_hostile(ask, book) {
+            return Err("a provider was asked and its answer, which is within its bound, thrown away".to_string());
+        }
         if error["request_id"] != id || error["code"] != status || !error["message"].is_string() {
             return Err("an error that is none".to_string());
         }

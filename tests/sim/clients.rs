@@ -3,6 +3,7 @@
 use super::check::Reading;
 use super::net::Pipe;
 use super::tally::Faults;
+use super::wider::Wider;
 use std::collections::VecDeque;
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::Ending;
@@ -60,6 +61,14 @@ pub struct Ask {
 /// How a client behaves.
 #[derive(Copy, Clone, Debug)]
 pub struct Temper {
+    /// It sends all that it pipelines in one piece.
+    pub bursts: bool,
+    /// One body in so many is large.
+    pub large: u64,
+    /// Bytes of such a one, at most.
+    pub most: u64,
+    /// Whoever reads the beginning of a body knows what kind of answer is wanted.
+    pub tells: bool,
     pub pipelines: bool,
     pub drips: bool,
     /// One in so many chances to read is taken.
@@ -87,17 +96,25 @@ pub struct Supply<'a> {
     pub next_marker: &'a mut u64,
     pub requests: &'a mut u64,
     pub faults: &'a mut Faults,
+    pub wider: Wider,
 }
 
 impl Client {
     pub fn new(pipe: Pipe, rng: &mut Rng, supply: &mut Supply<'_>) -> Client {
+        let wider = supply.wider;
         let temper = Temper {
+            bursts: wider.nameless,
+            most: if wider.tight { 240_000 } else { 150_000 },
+            large: if wider.tight || wider.early { 2 } else { 6 },
+            tells: wider.early,
             pipelines: rng.below(3) == 0,
             drips: rng.below(4) == 0,
             slowness: [1, 1, 2, 6][rng.below(4) as usize],
             leaves: [0, 0, 0, 40, 200][rng.below(5) as usize],
         };
-        let count = 1 + rng.below(5);
+        let temper = Temper { pipelines: temper.pipelines || wider.nameless, ..temper };
+        let temper = Temper { drips: temper.drips || (wider.upgrade.is_some() && rng.below(2) == 0), ..temper };
+        let count = if wider.nameless { 1 + rng.below(40) } else { 1 + rng.below(5) };
         let mut plan = VecDeque::new();
         for _ in 0..count {
             *supply.next_marker += 1;
@@ -138,7 +155,22 @@ impl Client {
         if self.temper.leaves > 0 && rng.below(self.temper.leaves) == 0 {
             return self.leave(rng, supply.faults);
         }
-        if self.outbox.is_empty() && (self.awaiting.is_empty() || self.temper.pipelines) {
+        let most = if self.temper.bursts { 1 + rng.below(40) } else { 1 };
+        for _ in 0..most {
+            self.begin_next(rng, supply);
+        }
+        if !self.outbox.is_empty() {
+            let most = if self.temper.drips { 4 } else { 60_000 };
+            let count = self.outbox.len().min(1 + rng.below(most) as usize);
+            self.pipe.wire.extend(self.outbox.drain(..count));
+        }
+    }
+
+    fn begin_next(&mut self, rng: &mut Rng, supply: &mut Supply<'_>) {
+        if !self.pipe.is_open() {
+            return;
+        }
+        if (self.outbox.is_empty() || self.temper.bursts) && (self.awaiting.is_empty() || self.temper.pipelines) {
             let held = self.awaiting.back().is_some_and(|ask| ask.held_body.is_some() || ask.last || ask.old);
             match self.plan.pop_front() {
                 _ if held => {}
@@ -146,11 +178,6 @@ impl Client {
                 None if self.awaiting.is_empty() && rng.below(30) == 0 => self.leave(rng, supply.faults),
                 None => {}
             }
-        }
-        if !self.outbox.is_empty() {
-            let most = if self.temper.drips { 4 } else { 60_000 };
-            let count = self.outbox.len().min(1 + rng.below(most) as usize);
-            self.pipe.wire.extend(self.outbox.drain(..count));
         }
     }
 
@@ -215,7 +242,7 @@ impl Client {
             Kind::Generate { messages, stream, .. } => (messages, stream),
             _ => (rng.below(2) == 0, false),
         };
-        let body = body(ask, messages, stream, rng);
+        let body = body(ask, messages, stream, self.temper, rng);
         let path = if messages { "/v1/messages" } else { "/v1/chat/completions" };
         let version = if ask.old { "1.0" } else { "1.1" };
         let mut head = format!("POST {path} HTTP/{version}\r\nhost: g\r\nauthorization: Bearer {key}\r\n{close}");
@@ -290,15 +317,25 @@ fn kind(rng: &mut Rng) -> Kind {
     }
 }
 
-fn body(ask: &Ask, messages: bool, stream: bool, rng: &mut Rng) -> String {
+fn body(ask: &Ask, messages: bool, stream: bool, temper: Temper, rng: &mut Rng) -> String {
     let model = match ask.kind {
         Kind::UnknownModel => "nobody",
         Kind::Generate { messages, cross, .. } if messages != cross => "large",
         _ => "small",
     };
-    let pad = "z".repeat(if rng.below(6) == 0 { rng.below(150_000) as usize } else { rng.below(200) as usize });
+    let pad = "z".repeat(if rng.below(temper.large) == 0 {
+        rng.below(temper.most) as usize
+    } else {
+        rng.below(200) as usize
+    });
     let marker = ask.marker;
-    let mut body = format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"marker={marker};{pad}\"}}]");
+    let wanted = match (temper.tells, stream) {
+        (false, _) => "",
+        (true, true) => "stream;",
+        (true, false) => "whole;",
+    };
+    let text = format!("marker={marker};{wanted}{pad}");
+    let mut body = format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"{text}\"}}]");
     if messages {
         body.push_str(",\"max_tokens\":100");
     }

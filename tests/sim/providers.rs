@@ -6,7 +6,8 @@ use super::net::Pipe;
 use super::tally::Faults;
 use std::collections::BTreeMap;
 use tollgate::base::rng::Rng;
-use tollgate::base::seam::Ending;
+use tollgate::base::seam::{Core, Ending};
+use tollgate::gateway::Gateway;
 
 /// What one attempt at one request was answered.
 #[derive(Clone, Debug, Default)]
@@ -49,6 +50,10 @@ pub struct Provider {
     /// The answer under way and what follows it.
     answer: Option<(Vec<u8>, After)>,
     silent: bool,
+    /// Bytes of a request that has been answered already, with 200, and that are still to come.
+    rest: usize,
+    /// It answers before it has read.
+    early: bool,
     /// Marker and attempt that were answered last.
     last: (u64, u64),
 }
@@ -63,13 +68,22 @@ struct Asked {
 }
 
 impl Provider {
-    pub fn new(pipe: Pipe, messages: bool) -> Provider {
-        Provider { pipe, requests: 0, messages, got: Vec::new(), answer: None, silent: false, last: (0, 0) }
+    pub fn new(pipe: Pipe, messages: bool, early: bool) -> Provider {
+        let (got, last) = (Vec::new(), (0, 0));
+        Provider { pipe, requests: 0, messages, got, answer: None, silent: false, rest: 0, early, last }
+    }
+
+    /// It waits for the rest of a request that it has begun to answer well, and the gateway has nothing for it.
+    pub fn is_starved(&self, gateway: &Gateway) -> bool {
+        let begun = self.pipe.is_open() && self.pipe.wire.is_empty() && self.rest > 0;
+        begun && gateway.unsent(self.pipe.conn).is_empty()
     }
 
     /// Takes bytes of a request; perhaps begins to answer.
     pub fn read(&mut self, bytes: &[u8], rng: &mut Rng, book: &mut Book) -> Result<(), String> {
-        self.got.extend_from_slice(bytes);
+        let late = bytes.len().min(self.rest);
+        self.rest -= late;
+        self.got.extend_from_slice(&bytes[late..]);
         let text = String::from_utf8_lossy(&self.got).into_owned();
         let Some((head, body)) = text.split_once("\r\n\r\n") else { return Ok(()) };
         for secret in ["tg_live_", "cookie", "x-forwarded"] {
@@ -80,6 +94,11 @@ impl Provider {
         let length = head.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next()?.parse().ok());
         let length: usize = length.ok_or_else(|| format!("a request without length: {head}"))?;
         let known = body.contains("marker=") && body.contains("\"up-");
+        let marked =
+            body.contains("marker=") && body.split("marker=").nth(1).is_some_and(|rest| rest.matches(';').count() > 1);
+        if self.early && body.len() < length && marked && self.answer.is_none() && !self.silent && rng.below(3) == 0 {
+            return self.answer_early(body.to_string(), length, rng, book);
+        }
         let early = body.len() < length && known && rng.below(400) == 0;
         if (body.len() < length && !early) || self.answer.is_some() || self.silent {
             return Ok(());
@@ -102,6 +121,26 @@ impl Provider {
             after = After::Reset;
             book.served.insert((asked.marker, asked.attempt), Served::default());
         }
+        self.answer = Some((bytes, after));
+        Ok(())
+    }
+
+    /// Answers what it has read of a request, and reads on.
+    fn answer_early(&mut self, body: String, length: usize, rng: &mut Rng, book: &mut Book) -> Result<(), String> {
+        let asked = Asked { stream: body.contains(";stream;"), ..self.asked(&body, true, book)? };
+        self.got.clear();
+        self.requests += 1;
+        self.last = (asked.marker, asked.attempt);
+        let (bytes, after) = answer(&asked, rng, book);
+        let hostile = book.served.get(&self.last).is_none_or(|served| served.hostile);
+        let good = bytes.starts_with(b"HTTP/1.1 200 OK\r\n") && bytes.len() > 200 && !hostile;
+        if !good || after == After::Silence {
+            // The rest of the request would be taken for another one.
+            self.answer = Some((bytes, After::Reset));
+            return Ok(());
+        }
+        book.faults.note("provider answers well before it has read the request");
+        self.rest = length - body.len();
         self.answer = Some((bytes, after));
         Ok(())
     }
@@ -153,7 +192,9 @@ impl Provider {
             return;
         }
         let most = if rng.below(3) == 0 { 8 } else { 8000 };
-        let count = bytes.len().min(1 + rng.below(most) as usize);
+        // The end of an answer waits for the end of its request.
+        let ready = if self.rest > 0 { bytes.len().saturating_sub(100) } else { bytes.len() };
+        let count = ready.min(1 + rng.below(most) as usize);
         self.pipe.wire.extend(bytes.drain(..count));
         if bytes.is_empty() {
             match after {

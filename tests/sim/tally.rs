@@ -27,7 +27,7 @@ impl Faults {
 }
 
 /// Kinds of faults there are.
-const FAULTS: usize = 28;
+const FAULTS: usize = 29;
 
 /// What came about in a run.
 #[derive(Clone, Default, PartialEq, Debug)]
@@ -49,6 +49,7 @@ pub struct Tally {
     pub reused: u64,
     pub crossed: u64,
     pub reloads: u64,
+    pub handovers: u64,
     /// Only where the ledger is shared.
     pub story: Story,
 }
@@ -66,7 +67,7 @@ impl Tally {
         }
     }
 
-    fn fields(&mut self) -> [&mut u64; 16] {
+    fn fields(&mut self) -> [&mut u64; 17] {
         [
             &mut self.requests,
             &mut self.answers,
@@ -84,6 +85,7 @@ impl Tally {
             &mut self.reused,
             &mut self.crossed,
             &mut self.reloads,
+            &mut self.handovers,
         ]
     }
 
@@ -120,7 +122,7 @@ impl fmt::Display for Tally {
 }
 
 /// The configuration: short deadlines, small bounds, two providers of one shape and one of the other.
-pub fn setting(before_reply: bool, way: Way) -> Setting {
+pub fn setting(before_reply: bool, way: Way, budget_mib: usize) -> Setting {
     let mut setting = Setting::default();
     if way != Way::File {
         setting.set("store", "url = \"redis://10.0.0.9/0\"");
@@ -134,7 +136,7 @@ pub fn setting(before_reply: bool, way: Way) -> Setting {
     }
     for (section, line) in [
         ("server", "max_body = \"256KiB\""),
-        ("server", "max_buffered = \"2MiB\""),
+        ("server", &format!("max_buffered = \"{budget_mib}MiB\"")),
         ("server", "write_stall = \"30s\""),
         ("upstream", "first_byte_timeout = \"20s\""),
         ("upstream", "idle_timeout = \"20s\""),

@@ -6,6 +6,7 @@ use super::ledger::{HOSTS, Ledger, Way};
 use super::net::Pipe;
 use super::providers::{Book, Provider};
 use super::tally::{Tally, setting};
+use super::wider::Wider;
 use crate::support::setting::{KeyRing, begin, later};
 use crate::support::vitals::{nothing_is_held, vitals_hold};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,15 +14,13 @@ use std::sync::Arc;
 use tollgate::base::digest::hex_into;
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::{Action, Conn, Core, DialError, Ending, Reply, Shut, Signal};
-use tollgate::base::time::{Now, Unix};
+use tollgate::base::time::{Mono, Now, Unix};
 use tollgate::gateway::orders::{Notice, Order, Reloaded, Work};
 use tollgate::gateway::{Gateway, Start};
-use tollgate::policy::row::Row;
+use tollgate::policy::row::{Row, Running};
 
 /// Client connections at a time.
 const CLIENTS_MAX: usize = 12;
-/// What `max_buffered` is set to; a single read may overshoot it.
-const BUDGET: usize = 2 << 20;
 /// Verbs of one settling; beyond it something spins.
 const ROUNDS_MAX: usize = 100_000;
 /// Seconds in which everything must have come to its end, well beyond every deadline towards a provider.
@@ -56,12 +55,18 @@ struct World {
     draining: bool,
     /// No client begins anything new.
     winding_up: bool,
+    wider: Wider,
+    steps: u64,
+    /// A successor is there, and has not been heard of yet.
+    successor: bool,
+    /// The requests that ran when the ledger was given away.
+    handed_over: Option<BTreeSet<[u8; 16]>>,
     tally: Tally,
 }
 
 /// Runs one seed.
-pub fn run(seed: u64, steps: u64, way: Way) -> Result<Tally, String> {
-    let mut world = World::new(seed, way);
+pub fn run(seed: u64, steps: u64, way: Way, wider: Wider) -> Result<Tally, String> {
+    let mut world = World::new(seed, way, wider);
     for step in 0..steps {
         world.step().map_err(|error| format!("step {step}: {error}"))?;
     }
@@ -72,13 +77,14 @@ pub fn run(seed: u64, steps: u64, way: Way) -> Result<Tally, String> {
 }
 
 impl World {
-    fn new(seed: u64, way: Way) -> World {
+    fn new(seed: u64, way: Way, wider: Wider) -> World {
         let mut keys = KeyRing::default();
         keys.issue("wide", &[]);
         keys.issue("fickle", &[]);
         keys.issue("tight", &["plan=tight"]);
         keys.issue("one", &["plan=one"]);
-        let key_texts = ["wide", "fickle", "tight", "one"].map(|name| keys.texts[name].clone()).to_vec();
+        (4..if wider.tight { 10 } else { 4 }).for_each(|number| keys.issue(&format!("wide{number}"), &[]));
+        let key_texts = keys.records.iter().map(|record| keys.texts[&record.name].clone()).collect();
         let now = begin();
         let mut seed_bytes = [0u8; 32];
         seed_bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -88,7 +94,7 @@ impl World {
         let start = Start { seed: seed_bytes, client_listeners: 1, keys: keys_known, work_min, ..Start::default() };
         let before_reply = seed.is_multiple_of(3) && way != Way::Local;
         World {
-            gateway: Gateway::new(Arc::new(setting(before_reply, way).high()), start, now),
+            gateway: Gateway::new(Arc::new(setting(before_reply, way, wider.budget()).high()), start, now),
             rng: Rng::from_u64(seed),
             now,
             clients: Vec::new(),
@@ -107,11 +113,19 @@ impl World {
             exit: false,
             draining: false,
             winding_up: false,
+            wider,
+            steps: 0,
+            successor: false,
+            handed_over: None,
             tally: Tally::default(),
         }
     }
 
     fn step(&mut self) -> Result<(), String> {
+        self.steps += 1;
+        if self.wider.upgrade.is_some() {
+            self.upgrade()?;
+        }
         if self.ledger.way != Way::File && self.rng.below(3) > 0 {
             self.ledger.act(&mut self.rng, &mut self.gateway, self.now);
             self.settle()?;
@@ -124,7 +138,43 @@ impl World {
             _ => self.move_provider()?,
         }
         self.settle()?;
-        vitals_hold(&self.gateway.vitals(), BUDGET + (512 << 10))
+        vitals_hold(&self.gateway.vitals(), self.wider.budget() << 20)
+    }
+
+    /// A successor starts, and is ready later.
+    fn upgrade(&mut self) -> Result<(), String> {
+        let Some((at, ready)) = self.wider.upgrade else { return Ok(()) };
+        if self.steps == at && !self.draining {
+            self.gateway.reply(Reply::Signal(Signal::Upgrade), self.now);
+        } else if self.steps >= ready && std::mem::take(&mut self.successor) {
+            self.gateway.notice(Notice::SuccessorReady, self.now);
+        }
+        self.settle()
+    }
+
+    /// The ledger is given away with a list of what still runs; from here on nothing may be admitted.
+    fn hand_over(&mut self, running: Vec<Running>) -> Result<(), String> {
+        self.tally.handovers += 1;
+        let running = running.into_iter().map(|one| one.request).collect();
+        match self.handed_over.replace(running) {
+            None => Ok(()),
+            Some(_) => Err("it handed over twice".to_string()),
+        }
+    }
+
+    /// Takes what the gateway hands to its ledger, or to its successor's.
+    fn take_order(&mut self, order: Order) -> Result<(), String> {
+        if let Some(running) = &self.handed_over {
+            let strange = match &order {
+                Order::Rows(rows) => rows.iter().any(|row| !running.contains(&row.request)),
+                Order::Asks(asks) => asks.iter().any(|ask| ask.limits.is_some()),
+                _ => false,
+            };
+            if strange {
+                return Err(format!("admitted after the ledger was given away: {order:?}"));
+            }
+        }
+        self.ledger.take(order)
     }
 
     fn pass_time(&mut self) -> Result<(), String> {
@@ -158,7 +208,7 @@ impl World {
     }
 
     fn connect(&mut self) -> Result<(), String> {
-        if self.winding_up || self.clients.len() >= CLIENTS_MAX {
+        if self.winding_up || self.draining || self.clients.len() >= CLIENTS_MAX {
             return Ok(());
         }
         let peer = "192.0.2.7:999".parse().map_err(|_| "address")?;
@@ -169,6 +219,7 @@ impl World {
             next_marker: &mut self.next_marker,
             requests: &mut self.tally.requests,
             faults: &mut self.book.faults,
+            wider: self.wider,
         };
         self.clients.push(Client::new(pipe, &mut self.rng, &mut supply));
         Ok(())
@@ -208,7 +259,7 @@ impl World {
                 self.gateway.reply(Reply::DialFailed(conn, error), self.now);
             }
             _ => {
-                self.providers.push(Provider::new(Pipe::new(conn, self.now), messages));
+                self.providers.push(Provider::new(Pipe::new(conn, self.now), messages, self.wider.early));
                 self.gateway.reply(Reply::Dialed(conn), self.now);
             }
         }
@@ -217,7 +268,7 @@ impl World {
     fn answer_name(&mut self) {
         if let Some((host, port)) = self.asked.pop() {
             let addr = std::net::SocketAddr::from(([10, 0, 0, 2], port));
-            let addrs = if self.rng.below(4) == 0 { Vec::new() } else { vec![addr] };
+            let addrs = if self.rng.below(4) == 0 || self.wider.nameless { Vec::new() } else { vec![addr] };
             if addrs.is_empty() {
                 self.book.faults.note("name that nobody knows");
             }
@@ -251,7 +302,7 @@ impl World {
 
     /// The configuration has been read: with a provider less, with its models the other way round, or wrong.
     fn reload(&mut self) {
-        let mut fresh = setting(self.before_reply, self.ledger.way);
+        let mut fresh = setting(self.before_reply, self.ledger.way, self.wider.budget());
         let second = "{ provider = \"second\", model = \"up-small\" }";
         match self.rng.below(3) {
             0 => fresh.set("model small", &format!("targets = [{second}]")),
@@ -283,6 +334,7 @@ impl World {
                 next_marker: &mut self.next_marker,
                 requests: &mut self.tally.requests,
                 faults: &mut self.book.faults,
+                wider: self.wider,
             };
             client.act(&mut self.rng, &mut supply);
         }
@@ -322,20 +374,32 @@ impl World {
         provider.write(&mut self.rng, &mut self.book);
         let most = if self.rng.below(4) == 0 { 3 } else { 65_536 };
         provider.pipe.deliver(&mut self.gateway, 1 + self.rng.below(most) as usize, self.now);
-        Ok(())
+        let conn = provider.pipe.conn;
+        self.settle()?;
+        let provider = self.providers.iter().find(|provider| provider.pipe.conn == conn);
+        match provider.is_some_and(|provider| provider.is_starved(&self.gateway)) {
+            true => Err("a request is not written to its end, since its answer came early".to_string()),
+            false => Ok(()),
+        }
     }
 
     /// Performs what the gateway asked for.
     fn settle(&mut self) -> Result<(), String> {
         for _ in 0..ROUNDS_MAX {
             self.gateway.dirty().clear();
+            // What is given in the turn that hands over belongs to what came before.
+            let mut handed_over = None;
             for order in std::mem::take(self.gateway.orders()) {
                 match order {
+                    Order::HandOver(running) => handed_over = Some(running),
                     Order::Work(work) => self.works.push(*work),
                     Order::Reload(_) => self.reloading = true,
                     Order::Log(_) => {}
-                    other => self.ledger.take(other)?,
+                    other => self.take_order(other)?,
                 }
+            }
+            if let Some(running) = handed_over {
+                self.hand_over(running)?;
             }
             let actions = std::mem::take(self.gateway.actions());
             if actions.is_empty() {
@@ -353,6 +417,7 @@ impl World {
             Action::Dial { conn, addr, .. } => self.dialing.push((conn, addr.ip().to_string() == "10.0.0.2")),
             Action::Resolve { host, port } => self.asked.push((host, port)),
             Action::StopAccepting(_) => self.draining = true,
+            Action::StartSuccessor if self.wider.upgrade.is_some() => self.successor = true,
             Action::StartSuccessor => return Err("nobody has asked for a successor".to_string()),
             Action::Exit => self.exit = true,
             Action::Finish(conn) => {
@@ -426,6 +491,13 @@ impl World {
             if !self.exit || !self.clients.is_empty() {
                 return Err(format!("drained and not gone: {:?}", self.gateway.vitals()));
             }
+        } else if self.draining {
+            self.let_finish()?;
+            self.settle()?;
+            if self.handed_over.is_none() || !self.exit || !self.clients.is_empty() {
+                let vitals = self.gateway.vitals();
+                return Err(format!("handed over {} and not gone: {vitals:?}", self.handed_over.is_some()));
+            }
         } else {
             self.let_finish()?;
             self.ask_quota()?;
@@ -438,7 +510,7 @@ impl World {
         self.finish_works()?;
         // Whatever is left runs into its deadline.
         self.advance(3_600_000_000)?;
-        if self.gateway.next_deadline().is_some() {
+        if self.gateway.next_deadline().is_some_and(|due| due != Mono::NEVER) {
             return Err("a deadline is left after everybody has left".to_string());
         }
         nothing_is_held(&self.gateway.vitals())
@@ -565,6 +637,10 @@ impl World {
         self.ledger.catch_up(&mut self.gateway, self.now);
         self.ledger.at_rest()?;
         self.tally.story = self.ledger.story.clone();
+        let running = self.handed_over.iter().flatten();
+        if let Some(lost) = running.map(request_name).find(|id| !ids.contains(id)) {
+            return Err(format!("{lost} ran when the ledger was given away, and its row was never given"));
+        }
         for (id, seen) in &self.seen {
             if seen.whole && !ids.contains(id) {
                 return Err(format!("answered and not in the ledger: {seen:?}"));
@@ -584,7 +660,11 @@ impl World {
 }
 
 fn request_id(row: &Row) -> String {
+    request_name(&row.request)
+}
+
+fn request_name(request: &[u8; 16]) -> String {
     let mut id = b"req_".to_vec();
-    hex_into(&row.request, &mut id);
+    hex_into(request, &mut id);
     String::from_utf8_lossy(&id).into_owned()
 }
