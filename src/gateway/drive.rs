@@ -702,7 +702,7 @@ impl Gateway {
         let mut received = provider.take_received();
         if head.status != 200 {
             // An error needs none of the rest of its request.
-            provider.stop_writing(&mut self.cx.pool);
+            provider.stop_writing();
         }
         self.tell(exchange, Event::Head(head, received.bytes()));
         self.provider_body(id, received.bytes().get(head.len as usize..).unwrap_or_default());

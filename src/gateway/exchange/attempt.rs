@@ -35,6 +35,8 @@ pub(crate) struct Attempt {
     addresses: u16,
     /// A kept connection turned out to be closed: the free attempt is spent, and only a fresh one will do.
     fresh_only: bool,
+    /// The head of a stream has been sent, with the first event or a heartbeat.
+    pub(super) opened: bool,
     /// It is the one that tries a target after its rest.
     pub(super) trial: bool,
     /// When the request had left; `NEVER` before.
@@ -51,6 +53,7 @@ impl Default for Attempt {
             tried: 0,
             addresses: 0,
             fresh_only: false,
+            opened: false,
             trial: false,
             sent: Mono::NEVER,
             first: Mono::NEVER,
@@ -162,8 +165,10 @@ impl Exchange {
         loop {
             at.attempts += 1;
             at.addresses = 0;
-            if let Some((_, target, _)) = self.route(&at) {
-                at.trial = cx.breakers.begin(&target.label, cx.now.mono);
+            if let Some(model) = self.model() {
+                let chosen = at.target as usize;
+                let before = at.tried & !1u64.checked_shl(at.target).unwrap_or(0);
+                at.trial = cx.breakers.begin(&model.targets, chosen, before, cx.now.mono);
             }
             match self.connect(&at, cx) {
                 Ok(way) => return self.connecting(way, draft, at, cx),
@@ -451,7 +456,7 @@ impl Exchange {
         let limits = self.target().map_or(&self.request.setup.config.upstream, |target| &target.limits);
         let refusal = fault.refusal(limits);
         let error = Some(refusal.kind);
-        if !self.admitted.as_ref().is_some_and(|admitted| admitted.opened) {
+        if !self.is_open() {
             let status = refusal.status;
             return Effect::Refuse(refusal, Outcome { status, error, usage });
         }

@@ -3,7 +3,7 @@
 //! whole answer, waits until it is in the ledger, so that a kill loses nothing a client saw completed. No stream waits
 //! for another's commit but at its own end.
 
-use super::{Answering, Attempting, Committing, Draft, Effect, Exchange, Last, Message, Request, Reserving, State};
+use super::{Answering, Attempting, Committing, Draft, Effect, Exchange, Forward, Last, Message, Request, Reserving, State};
 use crate::base::time::Mono;
 use crate::dialect::ObservedUsage;
 use crate::dialect::usage::Reported;
@@ -119,7 +119,7 @@ impl Exchange {
         cx.out.extend_from_slice(buf.bytes());
         buf.release(&mut cx.pool);
         match last {
-            Last::Events(_) => Effect::End(Default::default(), outcome),
+            Last::Events(_) => Effect::End(Forward { opens: self.open(), ..Forward::default() }, outcome),
             _ => Effect::Answer(outcome),
         }
     }

@@ -232,8 +232,6 @@ struct Admitted {
     until: Mono,
     /// When the next heartbeat is due.
     beat: Mono,
-    /// The head of a stream has been sent.
-    opened: bool,
 }
 
 /// Where an exchange stands; the table is in the module's documentation.
@@ -595,6 +593,22 @@ impl Exchange {
             | State::Answering(Answering { at, .. })
             | State::Committing(Committing { at, .. }) => Some(at),
             State::Reading { .. } | State::Ended => None,
+        }
+    }
+
+    /// The head of a stream has been sent.
+    fn is_open(&self) -> bool {
+        self.attempt().is_some_and(|at| at.opened)
+    }
+
+    /// Something of a stream is sent: true if its head goes before it.
+    fn open(&mut self) -> bool {
+        match &mut self.state {
+            State::Attempting(Attempting { at, .. })
+            | State::Answering(Answering { at, .. })
+            | State::Translating(Translating { at, .. })
+            | State::Committing(Committing { at, .. }) => !std::mem::replace(&mut at.opened, true),
+            State::Reading { .. } | State::Reserving(_) | State::Ended => false,
         }
     }
 

@@ -295,7 +295,7 @@ impl Exchange {
     fn admitted(&mut self, hold: Hold, lease: Option<Lease>, at: Unix) {
         let lease = lease.map(Box::new);
         let never = Mono::NEVER;
-        self.admitted = Some(Admitted { hold, lease, at, until: never, beat: never, opened: false });
+        self.admitted = Some(Admitted { hold, lease, at, until: never, beat: never });
     }
 
     /// An admitted request is served: its clocks start, and the first attempt.

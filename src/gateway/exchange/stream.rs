@@ -178,12 +178,13 @@ impl Exchange {
             true => forward = self.relayed(finish_seen, cx),
             // Comments and pings alone open no stream and keep no deadline away (contract section 4); passed on in an
             // open one, they let no proxy cut the line.
-            false if !self.admitted.as_ref().is_some_and(|admitted| admitted.opened) => cx.out.clear(),
+            false if !self.is_open() => cx.out.clear(),
             false => {}
         }
         match fed {
             Err(fault) => {
                 let fault = self.stream_fault(fault);
+                self.hold_back(end_at, cx);
                 self.stream_failed(fault, forward, message, cx)
             }
             Ok(Fed { finished: true, .. }) => {
@@ -202,6 +203,7 @@ impl Exchange {
         if cx.out.is_empty() {
             return if forward.waits { Effect::Wait } else { Effect::Nothing };
         }
+        let forward = Forward { opens: self.open(), ..forward };
         if cx.is_long(cx.out.len()) {
             return Effect::ForwardBulk(forward, std::mem::take(&mut cx.out));
         }
@@ -222,13 +224,12 @@ impl Exchange {
         let waits = by < answering.by || beat < admitted.beat;
         answering.by = by;
         admitted.beat = beat;
-        let opens = !std::mem::replace(&mut admitted.opened, true);
         let mut commits = false;
         if let Draft::Kept(_) = answering.draft {
             admitted.until = Mono::NEVER;
             commits = self.commit(cx);
         }
-        Forward { opens, commits, waits }
+        Forward { opens: false, commits, waits }
     }
 
     /// Part of an answer has been relayed; true if the request's bytes are not needed any more.
@@ -266,9 +267,10 @@ impl Exchange {
     /// The stream is broken. What of it is good has been put in `cx.out`.
     fn stream_failed(&mut self, fault: Fault, forward: Forward, message: &Message<'_>, cx: &mut Cx) -> Effect {
         let State::Answering(Answering { draft, .. }) = &self.state else { return Effect::Nothing };
-        if let Draft::Kept(_) = draft {
+        if matches!(draft, Draft::Kept(_)) || cx.out.is_empty() {
             return self.attempt_failed(fault, false, message, cx);
         }
+        let forward = Forward { opens: self.open(), ..forward };
         let good = std::mem::take(&mut cx.out);
         let effect = self.attempt_failed(fault, false, message, cx);
         let error = std::mem::replace(&mut cx.out, good);
@@ -285,6 +287,7 @@ impl Exchange {
         self.target_succeeded(cx);
         let usage = self.complete_usage();
         if !cx.waits_for_rows() {
+            let forward = Forward { opens: self.open(), ..forward };
             return Effect::End(forward, Outcome { status: 200, error: None, usage });
         }
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
@@ -455,8 +458,7 @@ impl Exchange {
         }
         cx.out.clear();
         cx.out.extend_from_slice(beat);
-        let opens = !std::mem::replace(&mut admitted.opened, true);
-        Effect::Forward(Forward { opens, commits: false, waits: true })
+        Effect::Forward(Forward { opens: self.open(), commits: false, waits: true })
     }
 
     fn stream_fault(&self, fault: StreamFault) -> Fault {

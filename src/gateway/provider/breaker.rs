@@ -45,6 +45,11 @@ pub(crate) struct TargetState<'a> {
     pub(crate) resting: bool,
 }
 
+/// The numbers of the bits that are set.
+fn members(bits: u64) -> impl Iterator<Item = usize> {
+    (0..u64::BITS as usize).filter(move |index| bits & (1 << index) != 0)
+}
+
 /// Whose attempt has failed.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Failure {
@@ -64,28 +69,66 @@ pub(crate) struct Breakers {
 
 impl Breakers {
     /// The target for the next attempt; `tried` is the set of those tried already, as bits. The first attempt always
-    /// finds one: where all of them rest, it is the one that was available last (contract section 4).
+    /// finds one: where all of them rest, it is the one that was available last (contract section 4). Nothing is
+    /// counted: a request that is refused after this has taken nobody's turn.
     pub(crate) fn choose(&mut self, targets: &[Target], tried: u64, now: Mono) -> Option<usize> {
-        let untried = |index: usize| index < u64::BITS as usize && tried & (1 << index) == 0;
-        let free: u64 = (0..targets.len()).filter(|index| untried(*index)).fold(0, |free, index| {
-            let available = self.entry(&targets[index].label).available(now);
-            free | (u64::from(available) << index)
-        });
-        let is_free = |index: &usize| free & (1 << *index) != 0;
-        let Some(best) = (0..targets.len().min(u64::BITS as usize)).find(is_free) else {
-            return (tried == 0).then(|| self.last_available(targets)).flatten();
-        };
-        let equal = |index: &usize| is_free(index) && targets[*index].priority == targets[best].priority;
-        Some(self.by_weight(targets, best, equal))
+        let equals = self.equals(targets, tried, now);
+        match equals.count_ones() {
+            0 if tried == 0 => self.last_available(targets),
+            0 => None,
+            1 => Some(equals.trailing_zeros() as usize),
+            _ => members(equals).max_by_key(|index| (self.earned(&targets[*index]), std::cmp::Reverse(*index))),
+        }
     }
 
-    /// An attempt at a target begins. True if it is the one that tries a target that has rested: its owner says how it
-    /// went by [`Breakers::answered`], [`Breakers::succeeded`], [`Breakers::failed`] or [`Breakers::no_verdict`].
-    pub(crate) fn begin(&mut self, label: &Arc<str>, now: Mono) -> bool {
-        let entry = self.entry(label);
+    /// Those among which a turn is taken, as bits: of the targets that are available and not `tried`, the ones that
+    /// stand as high in the list as the first of them.
+    fn equals(&mut self, targets: &[Target], tried: u64, now: Mono) -> u64 {
+        let all = (0..targets.len().min(u64::BITS as usize)).filter(|index| tried & (1 << index) == 0);
+        let mut equals = 0;
+        let mut best = None;
+        for index in all {
+            let target = &targets[index];
+            let first = best.is_none_or(|priority| priority == target.priority);
+            if first && self.entry(&target.label).available(now) {
+                best = Some(target.priority);
+                equals |= 1 << index;
+            }
+        }
+        equals
+    }
+
+    /// What a target would have if it earned its weight now.
+    fn earned(&mut self, target: &Target) -> i64 {
+        self.entry(&target.label).credit + i64::from(target.weight)
+    }
+
+    /// An attempt at the target `chosen` begins, those of `before` having been tried. True if it is the one that tries
+    /// a target that has rested: its owner says how it went by [`Breakers::answered`], [`Breakers::succeeded`],
+    /// [`Breakers::failed`] or [`Breakers::no_verdict`].
+    pub(crate) fn begin(&mut self, targets: &[Target], chosen: usize, before: u64, now: Mono) -> bool {
+        if targets.len() > 1 {
+            self.take_turn(targets, chosen, before, now);
+        }
+        let Some(target) = targets.get(chosen) else { return false };
+        let entry = self.entry(&target.label);
         let tries = entry.rests_until.is_some_and(|until| until <= now) && !entry.trial;
         entry.trial |= tries;
         tries
+    }
+
+    /// Smooth weighted round-robin, as nginx does it: everyone earns its weight, the chosen one pays the whole round.
+    fn take_turn(&mut self, targets: &[Target], chosen: usize, before: u64, now: Mono) {
+        let equals = self.equals(targets, before, now);
+        let mut round = 0;
+        for index in members(equals) {
+            round += i64::from(targets[index].weight);
+            let earned = self.earned(&targets[index]);
+            self.entry(&targets[index].label).credit = earned;
+        }
+        if equals & (1 << chosen) != 0 {
+            self.entry(&targets[chosen].label).credit -= round;
+        }
     }
 
     /// Part of an answer has come from a target on trial: it is there for others again. Its failures are forgiven only
@@ -111,22 +154,6 @@ impl Breakers {
             }
         }
         last.map(|(index, _)| index)
-    }
-
-    /// Smooth weighted round-robin, as nginx does it: everyone earns its weight, the richest pays the whole round.
-    fn by_weight(&mut self, targets: &[Target], best: usize, equal: impl Fn(&usize) -> bool) -> usize {
-        let (mut chosen, mut richest, mut round) = (best, i64::MIN, 0);
-        for index in (0..targets.len()).filter(|index| equal(index)) {
-            let weight = i64::from(targets[index].weight);
-            let entry = self.entry(&targets[index].label);
-            entry.credit += weight;
-            round += weight;
-            if entry.credit > richest {
-                (chosen, richest) = (index, entry.credit);
-            }
-        }
-        self.entry(&targets[chosen].label).credit -= round;
-        chosen
     }
 
     /// The target has given a whole answer, if only to say that the client was wrong.
@@ -224,7 +251,13 @@ mod tests {
     #[test]
     fn equals_share_by_weight_smoothly() {
         let (targets, mut breakers) = ([target("a", 1, 5), target("b", 1, 1), target("c", 1, 1)], Breakers::default());
-        let picks: Vec<usize> = (0..7).filter_map(|_| breakers.choose(&targets, 0, Mono(0))).collect();
+        let mut pick = || {
+            let chosen = breakers.choose(&targets, 0, Mono(0)).unwrap();
+            assert_eq!(breakers.choose(&targets, 0, Mono(0)), Some(chosen), "a choice alone takes no turn");
+            breakers.begin(&targets, chosen, 0, Mono(0));
+            chosen
+        };
+        let picks: Vec<usize> = (0..7).map(|_| pick()).collect();
         assert_eq!(picks, [0, 0, 1, 0, 2, 0, 0]);
     }
 
@@ -236,16 +269,16 @@ mod tests {
         let label = &targets[0].label;
         assert_eq!(breakers.choose(&targets, 0, Mono(100)), Some(0), "half-open");
         assert_eq!(breakers.choose(&targets, 0, Mono(100)), Some(0), "a request that is refused has tried nothing");
-        assert!(breakers.begin(label, Mono(100)), "one tries");
-        assert!(!breakers.begin(label, Mono(100)), "and no other at the same time");
+        assert!(breakers.begin(&targets, 0, 0, Mono(100)), "one tries");
+        assert!(!breakers.begin(&targets, 0, 0, Mono(100)), "and no other at the same time");
         assert_eq!(breakers.choose(&targets, 0, Mono(100)), Some(1), "the others wait for its verdict");
         let failure = Failure { key: Some(KeyIx(1)), many_keys: true, trial: true };
         breakers.failed(label, failure, &targets[0].limits, Mono(101));
         assert_eq!(breakers.choose(&targets, 0, Mono(200)), Some(1), "it rests again");
-        assert!(breakers.begin(label, Mono(201)));
+        assert!(breakers.begin(&targets, 0, 0, Mono(201)));
         breakers.no_verdict(label);
         assert_eq!(breakers.choose(&targets, 0, Mono(202)), Some(0), "a trial without a verdict is made again");
-        assert!(breakers.begin(label, Mono(202)));
+        assert!(breakers.begin(&targets, 0, 0, Mono(202)));
         breakers.answered(label);
         assert_eq!(breakers.choose(&targets, 0, Mono(203)), Some(0), "an answer that has begun is enough for others");
         fail(&mut breakers, &targets[0], &[1], true, Mono(204));

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | Writing | the last of it is in the queue → Handed |
 //! | Handed | the queue is empty → Written |
+//! | Writing, Handed | the answer is an error → Stopped |
 //!
 //! | response half | event → next |
 //! |---|---|
@@ -84,6 +85,8 @@ enum RequestHalf {
     Handed,
     /// All of it has left, or none is under way.
     Written,
+    /// What lies in the queue is the last of it that leaves: its answer needs no more.
+    Stopped,
 }
 
 /// How far the answer has been read.
@@ -166,14 +169,14 @@ impl Connection {
                 self.request = RequestHalf::Written;
                 Some(true)
             }
-            RequestHalf::Written => None,
+            RequestHalf::Written | RequestHalf::Stopped => None,
         }
     }
 
-    /// The rest of the request is not written: its answer, an error, needs none of it.
-    pub(crate) fn stop_writing(&mut self, pool: &mut Pool) {
+    /// The rest of the request is not written: its answer, an error, needs none of it. The connection cannot be kept.
+    pub(crate) fn stop_writing(&mut self) {
         if self.request != RequestHalf::Written {
-            self.queue.release(pool);
+            self.request = RequestHalf::Stopped;
         }
     }
 
