@@ -12,6 +12,7 @@ use crate::base::slots::Id;
 use crate::base::time::Now;
 use crate::policy::refusal::Refusal;
 use crate::wire::head::{Field, Method, RequestHead};
+use crate::wire::percent;
 use std::io::Write;
 
 /// The description of what clients are offered (OpenAPI 3.1), and our version in quotes for it.
@@ -51,7 +52,8 @@ impl Gateway {
                 answers::models(visible, anthropic, out);
             }
             Endpoint::Model(id) => {
-                let id = percent_decoded(id.of(head));
+                let id = id.of(head);
+                let id = percent::decoded(&id[..id.len().min(PATH_ID_MAX)]);
                 let found = catalog.find(&id).and_then(|index| catalog.get(index));
                 // A model that the key may not use is not told from one that does not exist.
                 let model = found.filter(|model| record.scope.allows_model(&model.id));
@@ -148,37 +150,5 @@ impl Gateway {
             uncommitted: self.ledger.uncommitted(),
             turned_away: self.doors.turned_away,
         }
-    }
-}
-
-fn percent_decoded(raw: &[u8]) -> String {
-    let raw = &raw[..raw.len().min(PATH_ID_MAX)];
-    let mut out = Vec::with_capacity(raw.len());
-    let mut at = 0;
-    while at < raw.len() {
-        let hex = raw.get(at + 1..at + 3).and_then(|digits| std::str::from_utf8(digits).ok());
-        match (raw[at], hex.and_then(|digits| u8::from_str_radix(digits, 16).ok())) {
-            (b'%', Some(byte)) => {
-                out.push(byte);
-                at += 3;
-            }
-            (byte, _) => {
-                out.push(byte);
-                at += 1;
-            }
-        }
-    }
-    String::from_utf8_lossy(&out).into_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn model_ids_in_paths_are_percent_decoded() {
-        assert_eq!(percent_decoded(b"org%2Fname"), "org/name");
-        assert_eq!(percent_decoded(b"100%"), "100%");
-        assert_eq!(percent_decoded(b"a%zz"), "a%zz");
     }
 }
