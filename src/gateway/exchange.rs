@@ -430,7 +430,7 @@ impl Gateway {
             ex.deadline = now.mono.after(target.limits.request_timeout);
         }
         if ex.stream {
-            ex.beat = now.mono.after(ex.config.server.commit_after);
+            ex.beat = now.mono.after(ex.config.server.heartbeat_after);
         }
         let cid = ex.client;
         self.arm_client(cid);

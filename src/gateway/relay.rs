@@ -237,7 +237,7 @@ impl Gateway {
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
         let due = ex.due_after(finish_seen, now);
         ex.deadline = Mono::NEVER;
-        ex.beat = now.mono.after(ex.config.server.commit_after);
+        ex.beat = now.mono.after(ex.config.server.heartbeat_after);
         let upstream = ex.upstream;
         if let Some(upstream) = upstream {
             self.wait_upstream(upstream, due);
@@ -437,10 +437,10 @@ impl Gateway {
         }
     }
 
-    /// Nothing has come for `commit_after`: the status goes out, and a sign of life, so that no proxy cuts the line.
+    /// Nothing has come for `heartbeat_after`: the status goes out, and a sign of life, so that no proxy cuts the line.
     pub(crate) fn heartbeat(&mut self, xid: Id<Exchange>, now: Now) {
         let Some(ex) = self.exchanges.get_mut(xid) else { return };
-        ex.beat = now.mono.after(ex.config.server.commit_after);
+        ex.beat = now.mono.after(ex.config.server.heartbeat_after);
         let cid = ex.client;
         let beat: &[u8] = match ex.shape() {
             Some(Dialect::Messages) => b"event: ping\ndata: {\"type\":\"ping\"}\n\n",

@@ -1,7 +1,12 @@
 //! One configuration after another in a running process: what cannot change at run time stays as it was, and what is
 //! named by number keeps its number where it matters.
 
-use super::{AuthoritySpec, Config, ENTRIES_MAX};
+use super::document::Config;
+use super::providers::AuthoritySpec;
+use super::server::Server;
+use super::store::StoreConfig;
+use crate::policy::settings::reader::ENTRIES_MAX;
+use crate::policy::settings::{Reload, Setting, Settings};
 
 impl Config {
     /// Makes this the configuration that follows `before`. Answers the names of the settings that cannot change
@@ -14,29 +19,11 @@ impl Config {
         if self.authorities.len() > ENTRIES_MAX {
             return Err("too many TLS peers since the start: a restart forgets the old ones".to_string());
         }
-        let mut fixed = Vec::new();
-        let mut keep = |name: &str, same: bool| {
-            if !same {
-                fixed.push(name.to_string());
-            }
-        };
-        let (new, old) = (&mut self.server, &before.server);
-        keep("server.listen", new.listen == old.listen);
-        keep("server.admin_listen", new.admin_listen == old.admin_listen);
-        keep("server.reuse_port", new.reuse_port == old.reuse_port);
-        new.listen.clone_from(&old.listen);
-        (new.admin_listen, new.reuse_port) = (old.admin_listen, old.reuse_port);
-        let (new, old) = (&mut self.store, &before.store);
-        keep("store.url", new.url == old.url);
-        keep("store.ca_file", new.ca_file == old.ca_file);
-        keep("store.durability", new.durability == old.durability);
-        keep("store.on_outage", new.on_outage == old.on_outage);
-        keep("store.hosts", new.hosts == old.hosts);
-        keep("store.retention", new.retention == old.retention);
-        let max_commit_lag = new.max_commit_lag;
-        new.clone_from(old);
-        new.max_commit_lag = max_commit_lag;
-        Ok(fixed)
+        let named =
+            |section: &str, keys: Vec<&str>| keys.iter().map(|key| format!("{section}.{key}")).collect::<Vec<_>>();
+        let server = self.server.keep(&before.server);
+        let store = self.store.keep(&before.store);
+        Ok([named("server", server), named("store", store)].concat())
     }
 
     fn follow_peers(&mut self, before: &Config) {
@@ -59,10 +46,20 @@ impl Config {
     }
 }
 
+/// The paths of all settings that cannot change without a restart. Other sections have none: every value of them holds
+/// for requests that come after a reload.
+pub fn fixed() -> Vec<String> {
+    fn of<T>(section: &str, rows: &[Setting<T>]) -> Vec<String> {
+        let fixed = rows.iter().filter(|row| row.reload == Reload::Restart);
+        fixed.map(|row| format!("{section}.{}", row.key)).collect()
+    }
+    [of("server", Server::ROWS), of("store", StoreConfig::ROWS)].concat()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::Source;
     use super::*;
+    use crate::policy::settings::reader::Source;
 
     fn parse(server: &str, hosts: &[&str]) -> Config {
         let providers = hosts.iter().enumerate().map(|(n, host)| {

@@ -1,8 +1,10 @@
 use super::*;
 use crate::base::time::Unix;
 use crate::policy::catalog::{Prices, StructuredOutput};
-use crate::policy::plan::UNLIMITED;
+use crate::policy::limits::UpstreamLimits;
+use crate::policy::plan::{Plan, UNLIMITED};
 use crate::policy::window::Period;
+use std::sync::Arc;
 use std::time::Duration;
 
 const PEM: &str = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n";
@@ -121,7 +123,7 @@ fn every_default_of_the_contract_is_filled_in() {
     let server = &high.server;
     assert_eq!(server.listen, ["127.0.0.1:8080".parse().unwrap()]);
     assert_eq!((server.key_prefix.as_str(), server.max_header, server.max_body), ("tg_", 16 << 10, 32 << 20));
-    let seconds = [server.header_timeout, server.body_timeout, server.keepalive_timeout, server.commit_after];
+    let seconds = [server.header_timeout, server.body_timeout, server.keepalive_timeout, server.heartbeat_after];
     assert_eq!(seconds.map(|wait| wait.as_secs()), [10, 30, 75, 15]);
     assert_eq!((server.max_connections, server.reuse_port, server.cors_origins.len()), (10_000, false, 0));
     let upstream = &high.upstream;
@@ -227,7 +229,7 @@ fn every_key_of_the_server_table_is_read() {
          cors_origins = [\"https://a.example\"]\nreuse_port = true\nmax_connections = 5\nmax_connections_per_ip = 2\n\
          max_header = \"8KiB\"\nmax_body = \"1MiB\"\nmax_buffered = \"4MiB\"\nheader_timeout = \"1s\"\n\
          body_timeout = \"2s\"\nkeepalive_timeout = \"3s\"\nwrite_stall = \"4s\"\ndrain_timeout = \"0s\"\n\
-         commit_after = \"6s\"\n[store]\nurl = \"redis://h:6379/0\"\n",
+         heartbeat_after = \"6s\"\n[store]\nurl = \"redis://h:6379/0\"\n",
     ))
     .unwrap();
     let s = &high.server;
@@ -235,7 +237,8 @@ fn every_key_of_the_server_table_is_read() {
     assert_eq!((s.key_prefix.as_str(), s.reuse_port, s.cors_origins.len()), ("acme-", true, 1));
     assert_eq!((s.max_connections, s.max_connections_per_ip), (5, 2));
     assert_eq!((s.max_header, s.max_body, s.max_buffered), (8 << 10, 1 << 20, 4 << 20));
-    let waits = [s.header_timeout, s.body_timeout, s.keepalive_timeout, s.write_stall, s.drain_timeout, s.commit_after];
+    let waits =
+        [s.header_timeout, s.body_timeout, s.keepalive_timeout, s.write_stall, s.drain_timeout, s.heartbeat_after];
     assert_eq!(waits.map(|wait| wait.as_secs()), [1, 2, 3, 4, 0, 6]);
     assert_eq!(s.tls, Some(TlsFiles { cert: "cert.pem".into(), key: "key.pem".into() }));
 }
@@ -324,6 +327,38 @@ fn limits_are_set_again_in_a_provider_and_timeouts_in_a_model() {
     assert_eq!((limits(1).idle_timeout, limits(1).attempts), (Duration::from_secs(3), 4));
     assert_eq!((limits(1).pool_max_idle, limits(1).max_event, limits(1).max_response), (1, 1 << 20, 2 << 20));
     one_error(&with("[upstream]\nattempts = 0"), 2, "upstream.attempts", "from 1 to 10");
+}
+
+#[test]
+fn each_of_the_four_timeouts_of_a_model_stands_for_its_own() {
+    let set = |key: &str| {
+        let text = model(&format!("id = \"m\"\ncontext = 1\ntargets = [{{ provider = \"p\" }}]\n{key} = \"7s\""));
+        parse(&text).unwrap().catalog.models()[0].targets[0].limits
+    };
+    let (seven, usual) = (Duration::from_secs(7), UpstreamLimits::default());
+    let cases = [
+        ("connect_timeout", UpstreamLimits { connect_timeout: seven, ..usual }),
+        ("first_byte_timeout", UpstreamLimits { first_byte_timeout: seven, ..usual }),
+        ("idle_timeout", UpstreamLimits { idle_timeout: seven, ..usual }),
+        ("request_timeout", UpstreamLimits { request_timeout: seven, ..usual }),
+    ];
+    for (key, limits) in cases {
+        assert_eq!(set(key), limits, "{key}");
+    }
+}
+
+#[test]
+fn the_old_name_of_a_setting_is_understood_with_a_warning() {
+    let config = parse(&with("[server]\ncommit_after = \"6s\"")).unwrap();
+    assert_eq!(config.server.heartbeat_after, Duration::from_secs(6));
+    let warnings: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
+    let expected = "tollgate.toml:2: server.commit_after: an old name that will go: write `heartbeat_after`";
+    assert_eq!(warnings, [expected]);
+    assert_eq!(parse(&with("[server]\nheartbeat_after = \"6s\"")).unwrap().warnings, []);
+    one_error(&with("[server]\ncommit_after = 6"), 2, "server.commit_after", "expected a duration");
+    let both = with("[server]\ncommit_after = \"6s\"\nheartbeat_after = \"6s\"");
+    one_error(&both, 2, "server.commit_after", "`heartbeat_after`, which is set as well");
+    one_error(&with("[server]\ncommit_afer = \"6s\""), 2, "server.commit_afer", "unknown key; known are listen");
 }
 
 fn base(shape: &str, url: &str) -> Provider {
