@@ -2,7 +2,7 @@
 
 use super::CheckArgs;
 use super::load::{self, Secrets};
-use super::output::{Failure, print};
+use super::output::{Failure, print, remark};
 use super::serve::setup;
 use super::store;
 use crate::policy::config::effective;
@@ -13,6 +13,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     let high = load::read(&path, Secrets::Needed).map_err(Failure::Config)?;
     setup::security(&high, None).map_err(Failure::failed)?;
     store::supported(&high.store.url)?;
+    high.warnings.iter().for_each(|warning| remark(&warning.to_string()));
     if args.print {
         // With whole paths it means the same wherever it is kept.
         let whole = std::path::absolute(&path).map_err(Failure::failed)?;

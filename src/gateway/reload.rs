@@ -51,6 +51,12 @@ impl Gateway {
                     out.extend_from_slice(b",\"event\":\"reload\",\"outcome\":\"done\",\"needs_restart\":");
                     write_list(unchanged, out);
                 });
+                for warning in &config.warnings {
+                    self.log_event(now, |out| {
+                        out.extend_from_slice(b",\"event\":\"warning\",\"message\":");
+                        write_string(out, &warning.to_string());
+                    });
+                }
             }
         }
         if again {
