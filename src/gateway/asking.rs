@@ -92,7 +92,7 @@ impl Gateway {
             && let Some(plan) = self.config.plan(&self.keys.record(key).plan)
             && answer.ruling != Ruling::Unavailable
         {
-            self.meter.learn(key, plan, now.unix, &answer.told);
+            self.meter.learn(key, plan, now.unix, &answer.counts);
         }
         let xid = Id::new(ask.number.0, ask.number.1);
         let Some(ex) = self.exchanges.get(xid).filter(|ex| ex.phase == Phase::Asking) else {

@@ -1,5 +1,5 @@
 //! The catalog: which models there are, what they cost and where they are served. Built by `config`, read by
-//! everybody; it never changes after that.
+//! `gateway` and `cli`; it never changes after that.
 
 use super::limits::{Timeouts, UpstreamLimits};
 use super::settings::kinds::{Flag, OneOf, Or, Whole};

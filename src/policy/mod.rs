@@ -1,4 +1,4 @@
-//! Who may do what, and how much. Pure: no sockets, no clocks, no HTTP. Imports `base`, and of `wire` only the
+//! Which key may do what, and how much. Pure: no sockets, no clocks, no HTTP. Imports `base`, and of `wire` only the
 //! names of the two shapes. `gateway` asks the questions; `cli` and `io` carry these values to people and disks.
 
 pub mod ask;

@@ -1,5 +1,5 @@
 //! Settings as tables. One row for each is its field with its meaning, its type, its default, how it is written and
-//! what it may be, and whether a running process takes a change over: see [`section!`]. Reading, printing, following
+//! what it may be, and whether a running process takes a change over: see `section!`. Reading, printing, following
 //! and the manual are loops over the rows. It knows no setting; the types that hold them and `config` use it.
 
 pub mod kinds;
@@ -111,7 +111,8 @@ macro_rules! section {
                     former: &[$($former)?],
                     reload: $crate::policy::settings::Reload::$reload,
                     set: |reader, field, section| {
-                        if let Some(value) = $crate::policy::settings::kinds::Kind::<$type>::read(&$kind, reader, field) {
+                        let read = $crate::policy::settings::kinds::Kind::<$type>::read(&$kind, reader, field);
+                        if let Some(value) = read {
                             section.$key = value;
                         }
                     },

@@ -79,13 +79,13 @@ fn known(path: &str) -> Vec<String> {
 }
 
 /// Key to value of one table of the effective configuration, in its order; values that are none are words.
-fn shown(high: &Config, path: &str) -> Vec<(String, String)> {
+fn shown(config: &Config, path: &str) -> Vec<(String, String)> {
     let (heading, inline) = match path {
         "models[0].targets[0]" => ("[[models]]", Some("targets = [{ ")),
         "models[0].capabilities" => ("[[models]]", Some("capabilities = { ")),
         _ => (TABLES.iter().find(|(_, other, _)| *other == path).unwrap().0, None),
     };
-    let page = effective(high);
+    let page = effective(config);
     let lines = page.lines().skip_while(|line| *line != heading).skip(1).take_while(|line| !line.starts_with('['));
     let code = |(key, value): (&str, &str)| (key.to_string(), format!("`{value}`"));
     let words = |line: &str| {

@@ -73,9 +73,9 @@ mod tests {
         Config::parse(&Source { file: "t.toml", text: &text, env: &|_| None, read: &read }).unwrap()
     }
 
-    fn peer_of(high: &Config, provider: usize) -> &str {
-        let index = high.providers[provider].authority.unwrap();
-        &high.authorities[index as usize].server_name
+    fn peer_of(config: &Config, provider: usize) -> &str {
+        let index = config.providers[provider].authority.unwrap();
+        &config.authorities[index as usize].server_name
     }
 
     #[test]
@@ -95,14 +95,14 @@ mod tests {
 
     #[test]
     fn a_table_that_would_grow_for_ever_is_refused() {
-        let mut high = parse("", &["a.test"]);
+        let mut config = parse("", &["a.test"]);
         for n in 0..ENTRIES_MAX - 1 {
             let mut next = parse("", &[&format!("host{n}.test")]);
-            next.follow(&high).unwrap();
-            high = next;
+            next.follow(&config).unwrap();
+            config = next;
         }
-        assert!(parse("", &["one-more.test"]).follow(&high).is_err());
-        assert!(parse("", &["a.test"]).follow(&high).is_ok());
+        assert!(parse("", &["one-more.test"]).follow(&config).is_err());
+        assert!(parse("", &["a.test"]).follow(&config).is_ok());
     }
 
     #[test]

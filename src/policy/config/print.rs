@@ -52,24 +52,24 @@ impl Page {
 }
 
 /// The effective configuration, ready for standard output.
-pub fn effective(high: &Config) -> String {
+pub fn effective(config: &Config) -> String {
     let mut page = Page { text: String::new() };
-    if let Some(model) = high.catalog.default_model().and_then(|index| high.catalog.get(index)) {
+    if let Some(model) = config.catalog.default_model().and_then(|index| config.catalog.get(index)) {
         page.string("default_model", &model.id);
     }
     page.table("[server]");
-    page.rows(&high.server);
+    page.rows(&config.server);
     page.table("[store]");
-    page.rows(&high.store);
+    page.rows(&config.store);
     page.table("[upstream]");
-    page.rows(&high.upstream);
-    for provider in &high.providers {
+    page.rows(&config.upstream);
+    for provider in &config.providers {
         self::provider(&mut page, provider);
     }
-    for model in high.catalog.models() {
-        self::model(&mut page, high, model);
+    for model in config.catalog.models() {
+        self::model(&mut page, config, model);
     }
-    for plan in &high.plans {
+    for plan in &config.plans {
         page.table("[[plans]]");
         page.string("name", &plan.name);
         page.rows(plan);
@@ -113,7 +113,7 @@ fn provider(page: &mut Page, provider: &Provider) {
     page.rows(&provider.limits);
 }
 
-fn model(page: &mut Page, high: &Config, model: &Model) {
+fn model(page: &mut Page, config: &Config, model: &Model) {
     page.table("[[models]]");
     page.string("id", &model.id);
     page.string("name", &model.name);
@@ -128,7 +128,7 @@ fn model(page: &mut Page, high: &Config, model: &Model) {
         .targets
         .iter()
         .map(|target| {
-            let provider = high.provider(target.provider).map_or("", |provider| &provider.name);
+            let provider = config.provider(target.provider).map_or("", |provider| &provider.name);
             let (model, priority, weight) = (quoted(&target.model), target.priority, target.weight);
             format!("{{ provider = {}, model = {model}, priority = {priority}, weight = {weight} }}", quoted(provider))
         })
