@@ -6,7 +6,7 @@ use super::providers::AuthoritySpec;
 use super::server::Server;
 use super::store::StoreConfig;
 use crate::policy::settings::reader::ENTRIES_MAX;
-use crate::policy::settings::{Reload, Setting, Settings};
+use crate::policy::settings::{Reload, Settings};
 
 impl Config {
     /// Makes this the configuration that follows `before`. Answers the names of the settings that cannot change
@@ -19,11 +19,9 @@ impl Config {
         if self.authorities.len() > ENTRIES_MAX {
             return Err("too many TLS peers since the start: a restart forgets the old ones".to_string());
         }
-        let named =
-            |section: &str, keys: Vec<&str>| keys.iter().map(|key| format!("{section}.{key}")).collect::<Vec<_>>();
-        let server = self.server.keep(&before.server);
-        let store = self.store.keep(&before.store);
-        Ok([named("server", server), named("store", store)].concat())
+        let server = self.server.keep(&before.server).into_iter().map(|key| format!("server.{key}"));
+        let store = self.store.keep(&before.store).into_iter().map(|key| format!("store.{key}"));
+        Ok(server.chain(store).collect())
     }
 
     fn follow_peers(&mut self, before: &Config) {
@@ -46,19 +44,24 @@ impl Config {
     }
 }
 
-/// The paths of all settings that cannot change without a restart. Other sections have none: every value of them holds
-/// for requests that come after a reload.
+/// The paths of all settings that cannot change without a restart; the manual is made with it. Other sections have
+/// none: every value of them holds for requests that come after a reload.
 pub fn fixed() -> Vec<String> {
-    fn of<T>(section: &str, rows: &[Setting<T>]) -> Vec<String> {
-        let fixed = rows.iter().filter(|row| row.reload == Reload::Restart);
-        fixed.map(|row| format!("{section}.{}", row.key)).collect()
-    }
-    [of("server", Server::ROWS), of("store", StoreConfig::ROWS)].concat()
+    let server = fixed_in::<Server>().map(|key| format!("server.{key}"));
+    let store = fixed_in::<StoreConfig>().map(|key| format!("store.{key}"));
+    server.chain(store).collect()
+}
+
+fn fixed_in<T: Settings>() -> impl Iterator<Item = &'static str> {
+    T::ROWS.iter().filter(|row| row.reload == Reload::Restart).map(|row| row.key)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::catalog::Capabilities;
+    use crate::policy::limits::UpstreamLimits;
+    use crate::policy::plan::Plan;
     use crate::policy::settings::reader::Source;
 
     fn parse(server: &str, hosts: &[&str]) -> Config {
@@ -103,6 +106,13 @@ mod tests {
         }
         assert!(parse("", &["one-more.test"]).follow(&config).is_err());
         assert!(parse("", &["a.test"]).follow(&config).is_ok());
+    }
+
+    #[test]
+    fn no_other_section_has_a_setting_that_needs_a_restart() {
+        assert!(fixed().len() >= 9, "{:?}", fixed());
+        let others = fixed_in::<UpstreamLimits>().chain(fixed_in::<Plan>()).chain(fixed_in::<Capabilities>());
+        assert_eq!(others.collect::<Vec<_>>(), [""; 0]);
     }
 
     #[test]
