@@ -46,11 +46,11 @@
 //! |---|---|
 //! | a header sent to providers | `gateway::outgoing::Template` |
 //! | a header of our answers | `gateway::answers::Head` |
-//! | a plan limit | [`policy::plan`], `config`, `meter`, `LimitKind`; on shared ledgers `ask`, `remote`, `admit.lua` |
+//! | a plan limit | its row in [`policy::plan`], `meter`, `LimitKind`; on shared ledgers `ask`, `remote`, `admit.lua` |
 //! | a metric | `gateway::stats`, and its row in [`docs::operations`] |
 //! | a field of the log line | `gateway::log`, and its row in [`docs::operations`] |
 //! | a request field that is validated | [`dialect::request`] |
-//! | a setting | [`policy::config`]; its field's comment becomes its row in [`docs::configuration`] |
+//! | a setting | its row in the table of its section ([`policy::settings`]); `BLESS=1 cargo test --test docs` |
 //! | an error | [`policy::refusal`] (one constructor), and where it is raised |
 //! | an endpoint | `gateway::admit::Endpoint`, `gateway::local`, `gateway/openapi.json`, [`docs::api`] |
 //! | a ledger column | [`policy::row`], [`io::store`], both kinds of it |

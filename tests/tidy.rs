@@ -1,6 +1,8 @@
 //! The style of the house as a test: layers, lengths, words. Reads the sources as text; the second half checks that
 //! each rule can fail.
 
+#[path = "tidy/circles.rs"]
+mod circles;
 #[path = "tidy/lexer.rs"]
 mod lexer;
 #[path = "tidy/rules.rs"]
@@ -53,6 +55,8 @@ fn every_source_keeps_the_rules_of_the_house() {
     assert!(files.len() > 20, "the sources were not found");
     let mut wrong: Vec<String> = files.iter().flat_map(|(path, text)| rules::check(path, text)).collect();
     wrong.extend(rules::orphans(&files));
+    wrong.extend(rules::strangers().iter().map(|name| format!("{name}: a layer may use it, but it is no dependency")));
+    wrong.extend(rules::STRAIGHT.iter().filter_map(|layer| circles::circle(layer, &files)));
     assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
 }
 
@@ -101,6 +105,57 @@ fn a_forbidden_crate_is_found() {
     complains("src/dialect/a.rs", "fn a() { let _ = toml::from_str(b); }", "dialect must not use the crate toml");
     passes("src/io/a.rs", "use mio::Poll;");
     passes("src/gateway/a.rs", "fn a() { base::ring::b(); ringing::c(); }");
+    complains("src/policy/a.rs", "use wide::u8x16;", "policy must not use the crate wide");
+    complains("src/policy/a.rs", "use webpki_roots::A;", "policy must not use the crate webpki_roots");
+}
+
+#[test]
+fn no_crate_is_forgotten() {
+    let crates = rules::crates();
+    for name in ["mio", "wide", "webpki_roots", "httpdate", "redis"] {
+        assert!(crates.iter().any(|known| known == name), "{name}: {crates:?}");
+    }
+    assert!(!crates.iter().any(|name| ["criterion", "default", "rcgen"].contains(&name.as_str())), "{crates:?}");
+}
+
+#[test]
+fn a_circle_of_imports_is_found() {
+    let circle = |files: &[(&str, &str)]| {
+        let files: Vec<_> = files.iter().map(|(path, text)| (format!("src/a/{path}"), (*text).to_string())).collect();
+        circles::circle("a", &files)
+    };
+    let top = ("mod.rs", "pub mod b;\npub mod c;");
+    let straight =
+        [("b.rs", "use super::c::{C, d::{self, D as E}};"), ("c.rs", "mod d;"), ("c/d.rs", "use crate::b::B;")];
+    assert_eq!(circle(&[&[top], &straight[..]].concat()), None);
+    for (other, way) in [
+        ("use super::b::B;", "a::b -> a::c -> a::b"),
+        ("fn c() { crate::a::b::b(); }", "a::b -> a::c -> a::b"),
+        ("mod d;\nuse d::D;\nuse super::{e, b::*};", "a::b -> a::c -> a::b"),
+    ] {
+        assert_eq!(circle(&[top, ("b.rs", "use super::{c::{C}};"), ("c.rs", other)]).as_deref(), Some(way), "{other}");
+    }
+    let parent = [top, ("c.rs", "mod d;\nuse d::D;\nstruct C;"), ("c/d.rs", "use super::C;")];
+    assert_eq!(circle(&parent).as_deref(), Some("a::c -> a::c::d -> a::c"));
+    let own = [top, ("b.rs", "use super::c::C;"), ("c.rs", "#[cfg(test)]\nmod tests {\n    use crate::a::b::B;\n}")];
+    assert_eq!(circle(&own), None);
+    assert_eq!(circle(&[top, ("b.rs", "use self::b::B;"), ("c/tests.rs", "use super::*;")]), None);
+}
+
+#[test]
+fn a_map_that_takes_the_systems_entropy_is_found() {
+    for body in [
+        "use std::collections::hash_map::RandomState;",
+        "use std::hash::{BuildHasher, RandomState};",
+        "fn a() { std::hash::RandomState::new(); }",
+    ] {
+        complains("src/policy/a.rs", body, "ahash::RandomState");
+        complains("src/cli/a.rs", body, "ahash::RandomState");
+        passes("src/io/a.rs", body);
+        passes("src/policy/tests.rs", body);
+    }
+    complains("src/policy/a.rs", "fn a() { HashMap::new(); }", "HashMap::new");
+    passes("src/policy/a.rs", "fn a() { HashMap::with_hasher(ahash::RandomState::with_seeds(1, 2, 3, 4)); }");
 }
 
 #[test]

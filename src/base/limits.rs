@@ -1,4 +1,4 @@
-//! Every fixed bound that is not a setting, with its unit. Settings and their defaults stand in `policy::config`.
+//! Every fixed bound that is not a setting, with its unit. Settings and their defaults stand in `policy`.
 
 use std::time::Duration;
 

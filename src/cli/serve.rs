@@ -114,7 +114,8 @@ pub(super) fn serve(
     let scribe = Scribe::start(log).map_err(|error| format!("cannot start the log thread: {error}"))?;
     scribe.write(banner(&config, &listeners, now.unix));
 
-    ledger.warnings()?.iter().for_each(|text| drop(scribe.write(warning(text, now.unix))));
+    let warnings = config.warnings.iter().map(ToString::to_string).chain(ledger.warnings()?);
+    warnings.for_each(|text| drop(scribe.write(warning(&text, now.unix))));
 
     let (helpers, has_admin) = (Arc::<Helpers>::default(), listeners.admin.is_some());
     let setup = setup::setup(listeners, security.clone());

@@ -896,7 +896,7 @@ impl Gateway {
         if answer.ruling != Ruling::Unavailable
             && let Some((key, plan)) = self.cx.counted_key(&ask.key)
         {
-            self.cx.meter.learn(key, &plan, self.cx.now.unix, &answer.told);
+            self.cx.meter.learn(key, &plan, self.cx.now.unix, &answer.counts);
         }
         let id = ExchangeId::new(ask.number.0, ask.number.1);
         if self.exchanges.get(id).is_some_and(Exchange::is_reserving) {

@@ -9,8 +9,8 @@ use crate::policy::catalog::Model;
 use crate::policy::meter::QuotaStatus;
 use crate::policy::refusal::Refusal;
 use crate::policy::window;
-use crate::wire::Dialect;
 use crate::wire::json::write_string;
+use crate::wire::{Dialect, percent};
 
 /// Bytes of a model id in a path, percent-encoded.
 const PATH_ID_MAX: usize = 1024;
@@ -35,7 +35,8 @@ pub(crate) fn body(
             write_models(visible, anthropic, out);
         }
         Endpoint::Model(id) => {
-            let id = percent_decoded(id.of(head));
+            let id = id.of(head);
+            let id = percent::decoded(&id[..id.len().min(PATH_ID_MAX)]);
             let found = catalog.find(&id).and_then(|index| catalog.get(index));
             // A model that the key may not use is not told from one that does not exist.
             let model = found.filter(|model| record.scope.allows_model(&model.id));
@@ -124,36 +125,4 @@ fn write_quota(plan: &str, quota: &QuotaStatus, out: &mut Vec<u8>) {
     out.extend_from_slice(b",\"reset_at\":\"");
     window::write_iso(quota.reset_at, out);
     out.extend_from_slice(b"\"}}");
-}
-
-fn percent_decoded(raw: &[u8]) -> String {
-    let raw = &raw[..raw.len().min(PATH_ID_MAX)];
-    let mut out = Vec::with_capacity(raw.len());
-    let mut at = 0;
-    while at < raw.len() {
-        let hex = raw.get(at + 1..at + 3).and_then(|digits| std::str::from_utf8(digits).ok());
-        match (raw[at], hex.and_then(|digits| u8::from_str_radix(digits, 16).ok())) {
-            (b'%', Some(byte)) => {
-                out.push(byte);
-                at += 3;
-            }
-            (byte, _) => {
-                out.push(byte);
-                at += 1;
-            }
-        }
-    }
-    String::from_utf8_lossy(&out).into_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn model_ids_in_paths_are_percent_decoded() {
-        assert_eq!(percent_decoded(b"org%2Fname"), "org/name");
-        assert_eq!(percent_decoded(b"100%"), "100%");
-        assert_eq!(percent_decoded(b"a%zz"), "a%zz");
-    }
 }

@@ -24,7 +24,7 @@ const BOUNDS: [u64; 15] = [
     100_000_000,
     600_000_000,
 ];
-/// Combinations of endpoint, model and status that are told apart; beyond it requests are counted as `other`.
+/// Combinations of endpoint, model and status that have a series of their own; what does not fit counts in `other`.
 const SERIES_MAX: usize = 4096;
 
 /// A cumulative histogram of microseconds.
@@ -118,6 +118,8 @@ pub(crate) struct Gauges {
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
     requests: Vec<Requests>,
+    /// Requests of all combinations beyond [`SERIES_MAX`].
+    other: u64,
     tokens: Vec<Tokens>,
     phases: [Histogram; PHASES.len()],
     turns: Histogram,
@@ -138,8 +140,8 @@ impl Stats {
             }
         } else if self.requests.len() < SERIES_MAX {
             self.requests.push(Requests { endpoint, model: model.cloned(), status, count: 1 });
-        } else if let Some(last) = self.requests.last_mut() {
-            *last = Requests { endpoint: "other", model: None, status: 0, count: last.count + 1 };
+        } else {
+            self.other += 1;
         }
     }
 
@@ -178,6 +180,7 @@ impl Stats {
             label_value(r.model.as_deref().unwrap_or(""), out);
             let _ = writeln!(out, "\",status=\"{}\"}} {}", r.status, r.count);
         }
+        let _ = writeln!(out, "tollgate_requests_total{{endpoint=\"other\",model=\"\",status=\"0\"}} {}", self.other);
         head(out, "tollgate_tokens_total", "counter", "Tokens charged.");
         for t in &self.tokens {
             for (kind, count) in ["input", "cache_read", "cache_write", "output"].iter().zip(t.usage) {
@@ -269,5 +272,27 @@ mod tests {
         assert!(text.contains("tollgate_phase_seconds_bucket{phase=\"total\",le=\"600\"} 0\n"));
         assert!(text.contains("tollgate_phase_seconds_bucket{phase=\"total\",le=\"+Inf\"} 1\n"));
         assert!(text.contains("tollgate_client_connections 3\n"));
+    }
+
+    #[test]
+    fn no_counter_shrinks_when_there_are_more_combinations_than_series() {
+        let counts = |stats: &Stats| {
+            let mut out = Vec::new();
+            stats.write(&Gauges::default(), &[], &mut out);
+            let text = String::from_utf8(out).unwrap();
+            let series = text.lines().filter(|line| line.starts_with("tollgate_requests_total{"));
+            let pairs = series.filter_map(|line| line.rsplit_once(' '));
+            pairs.map(|(name, count)| (name.to_string(), count.parse().unwrap())).collect()
+        };
+        let mut stats = Stats::default();
+        let mut before: std::collections::BTreeMap<String, u64> = counts(&stats);
+        assert_eq!(before.into_values().collect::<Vec<_>>(), [0]);
+        let models: Vec<Arc<str>> = (0..SERIES_MAX + 2).map(|n| format!("m{n}").into()).collect();
+        models.iter().for_each(|model| stats.request("chat", Some(model), 200));
+        before = counts(&stats);
+        models.iter().rev().for_each(|model| stats.request("chat", Some(model), 200));
+        let after = counts(&stats);
+        assert!(before.iter().all(|(name, count)| after.get(name) == Some(&(count * 2))));
+        assert_eq!((after.len(), after.values().sum::<u64>()), (SERIES_MAX + 1, 2 * (SERIES_MAX as u64 + 2)));
     }
 }

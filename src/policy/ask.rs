@@ -1,4 +1,4 @@
-//! What the gateway asks of a shared ledger before it admits a request, and what it is told. Plain data between
+//! What the gateway asks of a shared ledger before it admits a request, and the answer. Plain data between
 //! `gateway` and `io::store`; whether a request passes is decided by the ledger, for all hosts at once.
 
 use super::keys::KeyId;
@@ -51,7 +51,7 @@ pub struct Answer {
     /// The decision.
     pub ruling: Ruling,
     /// How the key stands now, over all hosts.
-    pub told: SharedCounts,
+    pub counts: SharedCounts,
 }
 
 /// A lease that is given back without a row: its request has gone before it was answered.

@@ -1,11 +1,16 @@
 //! The catalog: which models there are, what they cost and where they are served. Built by `config`, read by
-//! everybody; it never changes after that.
+//! `gateway` and `cli`; it never changes after that.
 
-use super::config::{Timeouts, UpstreamLimits};
+use super::limits::{Timeouts, UpstreamLimits};
+use super::settings::kinds::{Flag, OneOf, Or, Whole};
+use super::settings::section;
 use crate::base::time::Unix;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
+
+/// Tokens a context, a reservation or an answer may have; far above any model.
+pub const TOKENS_MAX: u64 = 1 << 40;
 
 /// All models in the order of the configuration.
 #[derive(Clone, Debug)]
@@ -127,6 +132,9 @@ pub enum StructuredOutput {
 }
 
 impl StructuredOutput {
+    const ALL: [StructuredOutput; 3] =
+        [StructuredOutput::Native, StructuredOutput::Tool, StructuredOutput::Instruction];
+
     /// As written in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -137,40 +145,28 @@ impl StructuredOutput {
     }
 }
 
-/// What a translation must know about a model (contract section 7). A same-shape route ignores it.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Capabilities {
-    /// `temperature` and `top_p` are accepted.
-    pub sampling: bool,
-    /// System messages are accepted after the first user message.
-    pub mid_conversation_system: bool,
-    /// Reasoning of earlier turns is sent back.
-    pub replay_reasoning: bool,
-    /// The upper bound is called `max_completion_tokens`.
-    pub max_completion_tokens: bool,
-    /// The most completion tokens it can give; larger demands are lowered to it.
-    pub max_output_tokens: Option<u64>,
-    /// How JSON of a schema is demanded: `"native"`, by a field of its own; `"tool"`, by a tool that it must call;
-    /// `"instruction"`, in the prompt.
-    pub structured_output: StructuredOutput,
-    /// A reasoning effort is accepted.
-    pub effort: bool,
-    /// `strict` in a tool's definition is accepted.
-    pub strict_tools: bool,
-}
-
-impl Default for Capabilities {
-    fn default() -> Capabilities {
-        Capabilities {
-            sampling: true,
-            mid_conversation_system: false,
-            replay_reasoning: false,
-            max_completion_tokens: false,
-            max_output_tokens: None,
-            structured_output: StructuredOutput::Native,
-            effort: false,
-            strict_tools: false,
-        }
+section! {
+    /// What a translation must know about a model (contract section 7). A same-shape route ignores it.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    pub struct Capabilities {
+        /// `temperature` and `top_p` are accepted.
+        pub sampling: bool = true, Flag, Live;
+        /// System messages are accepted after the first user message.
+        pub mid_conversation_system: bool = false, Flag, Live;
+        /// Reasoning of earlier turns is sent back.
+        pub replay_reasoning: bool = false, Flag, Live;
+        /// The upper bound is called `max_completion_tokens`.
+        pub max_completion_tokens: bool = false, Flag, Live;
+        /// How JSON of a schema is demanded: `"native"`, by a field of its own; `"tool"`, by a tool that it must call;
+        /// `"instruction"`, in the prompt.
+        pub structured_output: StructuredOutput = StructuredOutput::Native,
+            OneOf(&StructuredOutput::ALL, StructuredOutput::as_str), Live;
+        /// A reasoning effort is accepted.
+        pub effort: bool = false, Flag, Live;
+        /// `strict` in a tool's definition is accepted.
+        pub strict_tools: bool = false, Flag, Live;
+        /// The most completion tokens it can give; larger demands are lowered to it.
+        pub max_output_tokens: Option<u64> = None, Or(Whole(1..=TOKENS_MAX), "none"), Live;
     }
 }
 

@@ -2,10 +2,10 @@
 //! a key. `gateway` identifies with it, `cli` issues with it, `io::store` keeps its records.
 
 use crate::base::digest::sha256;
+use crate::base::rng::Rng;
 use crate::base::time::Unix;
 use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 /// Follows the service's prefix in every key (specification section 5).
@@ -194,8 +194,8 @@ impl KeyRecord {
     }
 
     /// Gives the key a new secret. The present one stays valid until `until`; those of earlier rotations for their own
-    /// time, but no longer than that. So a rotation that is repeated, because nobody knows whether it was done, cuts
-    /// nobody off; and one without grace ends everything but the new secret.
+    /// time, but no longer than that. So a rotation that is repeated, since it is not known whether it was done, cuts
+    /// no client off; and one without grace ends everything but the new secret.
     pub fn rotate(&mut self, digest: [u8; 32], until: Unix, now: Unix) {
         self.former.push(Former { digest: self.digest, until });
         self.former.iter_mut().for_each(|former| former.until = former.until.min(until));
@@ -300,7 +300,8 @@ fn claimed(presented: &[u8], prefix: &str) -> Option<KeyId> {
 pub struct KeyIx(pub u32);
 
 /// What a key's text is known by once its digest has been found: SHA-256 of one key takes longer than all else that is
-/// done to identify it. 128 bits of SipHash under a key of this process, which nobody outside can compute.
+/// done to identify it. 128 bits under two keys of this process: a guess passes for a key only if both halves agree
+/// with those of a text that the guesser does not know.
 type Tag = [u64; 2];
 
 /// All keys known, by digest and by id.
@@ -309,19 +310,24 @@ pub struct Keys {
     records: Vec<KeyRecord>,
     /// For each record the text that opened it last, and that text's digest.
     proofs: Vec<Option<(Tag, [u8; 32])>>,
-    tagging: RandomState,
+    tagging: [ahash::RandomState; 2],
     by_digest: HashMap<[u8; 32], KeyIx, ahash::RandomState>,
     by_id: HashMap<KeyId, KeyIx, ahash::RandomState>,
 }
 
 impl Keys {
-    /// An empty table; `seed` makes its maps alike from run to run.
+    /// An empty table; `seed` makes its maps and tags alike from run to run.
     pub fn new(seed: u64) -> Keys {
-        let hasher = ahash::RandomState::with_seeds(seed, !seed, seed.rotate_left(32), 0x746f_6c6c);
+        let mut rng = Rng::from_u64(seed);
+        let mut seeded = || {
+            let [a, b, c, d] = std::array::from_fn(|_| rng.next_u64());
+            ahash::RandomState::with_seeds(a, b, c, d)
+        };
+        let hasher = seeded();
         Keys {
             records: Vec::new(),
             proofs: Vec::new(),
-            tagging: RandomState::new(),
+            tagging: [seeded(), seeded()],
             by_digest: HashMap::with_hasher(hasher.clone()),
             by_id: HashMap::with_hasher(hasher),
         }
@@ -357,7 +363,7 @@ impl Keys {
     /// checksum, before any hashing. The look-up is by digest, so its timing tells nothing about a secret.
     pub fn identify(&mut self, presented: &[u8], prefix: &str, now: Unix) -> Option<KeyIx> {
         let claimed = self.index_of(&claimed(presented, prefix)?)?;
-        let tag = [0u8, 1].map(|half| self.tagging.hash_one((half, presented)));
+        let tag = self.tagging.each_ref().map(|half| half.hash_one(presented));
         let proof = &mut self.proofs[claimed.0 as usize];
         let digest = match proof {
             Some((known, digest)) if *known == tag => *digest,

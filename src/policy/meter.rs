@@ -2,18 +2,18 @@
 //! and stores nothing: `gateway` owns one, feeds it from the ledger at start and writes its rows.
 //!
 //! With a shared ledger it is that which admits; the meter then keeps this process's part ([`Meter::grant`]) beside
-//! what it was told of the whole ([`Meter::learn`]).
+//! what that says of the whole ([`Meter::learn`]).
 
 mod account;
 
-pub use account::DAYS_KEPT;
+pub use account::{DAYS_KEPT, Open, SharedCounts};
 
 use super::keys::KeyIx;
 use super::plan::{Plan, shown};
 use super::window::{iso, window};
 use crate::base::slots::{Id, Slots};
 use crate::base::time::Unix;
-use account::{Account, Bounds};
+use account::Account;
 use std::time::Duration;
 
 /// Which limit of a plan was reached.
@@ -63,17 +63,6 @@ impl Limit {
     }
 }
 
-/// What an open hold stands for; lives in the meter's own table, so that an exchange lost to a bug loses none.
-#[derive(Copy, Clone, Debug)]
-pub struct Open {
-    key: KeyIx,
-    window: Bounds,
-    period: Bounds,
-    admitted: Unix,
-    reserved: u64,
-    shared: bool,
-}
-
 /// What a shared ledger has lent to a request for the time it runs, so that it can be given back with its row.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Lease {
@@ -85,33 +74,6 @@ pub struct Lease {
     pub reserved: u64,
     /// False if the shared ledger knows nothing of it: there is none, or it could not be reached.
     pub shared: bool,
-}
-
-/// What a shared ledger says of a key: everything that all hosts have used.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub struct SharedCounts {
-    /// The window it speaks of.
-    pub window: (Unix, Unix),
-    /// Requests in it.
-    pub requests: u64,
-    /// Tokens settled in it.
-    pub window_used: u64,
-    /// The period it speaks of.
-    pub period: (Unix, Unix),
-    /// Tokens settled in it.
-    pub period_used: u64,
-}
-
-impl SharedCounts {
-    /// What this process has settled since.
-    fn add(&mut self, open: &Open, tokens: u64) {
-        if self.window == open.window {
-            self.window_used = self.window_used.saturating_add(tokens);
-        }
-        if self.period == open.period {
-            self.period_used = self.period_used.saturating_add(tokens);
-        }
-    }
 }
 
 /// The right of one admitted request to its reservation. It must be given back to [`Meter::settle`] or
@@ -209,15 +171,15 @@ impl Meter {
 
     /// Takes note of what a shared ledger says. Within a window and a period its counts only grow.
     pub fn learn(&mut self, key: KeyIx, plan: &Plan, now: Unix, news: &SharedCounts) {
-        let told = self.at(key, plan, now).told.get_or_insert_default();
+        let known = self.at(key, plan, now).shared.get_or_insert_default();
         let (mut requests, mut window_used, mut period_used) = (news.requests, news.window_used, news.period_used);
-        if told.window == news.window {
-            (requests, window_used) = (requests.max(told.requests), window_used.max(told.window_used));
+        if known.window == news.window {
+            (requests, window_used) = (requests.max(known.requests), window_used.max(known.window_used));
         }
-        if told.period == news.period {
-            period_used = period_used.max(told.period_used);
+        if known.period == news.period {
+            period_used = period_used.max(known.period_used);
         }
-        **told = SharedCounts { requests, window_used, period_used, ..*news };
+        **known = SharedCounts { requests, window_used, period_used, ..*news };
     }
 
     /// The limit of `kind` as it stands against a key that a shared ledger has refused.
@@ -259,8 +221,8 @@ impl Meter {
         self.close(hold.0, tokens);
     }
 
-    /// Ends the holds that nobody has any more: `is_live` says which are still out. Returns whose they were and what
-    /// they were lent. For use after a panic; in ordinary service there are none.
+    /// Ends the holds that no exchange has any more: `is_live` says which are still out. Returns whose they were and
+    /// what they were lent. For use after a panic; in ordinary service there are none.
     pub fn reclaim(&mut self, is_live: impl Fn(Id<Open>) -> bool) -> Vec<(KeyIx, Lease)> {
         let lost: Vec<Id<Open>> = self.open.iter().map(|(id, _)| id).filter(|id| !is_live(*id)).collect();
         let reclaim = |id: Id<Open>| {
@@ -366,8 +328,8 @@ impl Counts {
     }
 }
 
-/// The first limit that stands against one more request. The period comes first: whoever has spent it gains nothing
-/// by waiting for a window.
+/// The first limit that stands against one more request. The period comes first: a key that has spent it gains
+/// nothing by waiting for a window.
 fn check(counts: &Counts, account: &Account, plan: &Plan, now: Unix) -> Result<(), Limit> {
     let is_reached = |limit: u64, count: u64| limit > 0 && count >= limit;
     let kind = if is_reached(plan.tokens, counts.period_tokens) {

@@ -1,13 +1,15 @@
-//! Who may do what, and how much. Pure: no sockets, no clocks, no HTTP. Imports `base`, and of `wire` only the
+//! Which key may do what, and how much. Pure: no sockets, no clocks, no HTTP. Imports `base`, and of `wire` only the
 //! names of the two shapes. `gateway` asks the questions; `cli` and `io` carry these values to people and disks.
 
 pub mod ask;
 pub mod catalog;
 pub mod config;
 pub mod keys;
+pub mod limits;
 pub mod meter;
 pub mod plan;
 pub mod refusal;
 pub mod row;
+pub mod settings;
 pub mod usage;
 pub mod window;

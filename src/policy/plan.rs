@@ -1,47 +1,64 @@
 //! A plan: what keys of it may use, as configured. Counting is `meter`'s, calendars are `window`'s.
 
+use super::settings::kinds::{Kind, OneOf, Shown, Time, Whole};
+use super::settings::reader::{Field, Reader};
+use super::settings::section;
 use super::window::Period;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Shown in place of "unlimited": the largest integer every JSON parser keeps exactly (contract section 3).
 pub const UNLIMITED: u64 = 9_007_199_254_740_991;
 
-/// Limits of one plan; a limit of 0 is none.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Plan {
-    /// Its name in keys and in `GET /v1/quota`.
-    pub name: Arc<str>,
-    /// Tokens per period.
-    pub tokens: u64,
-    /// Calendar period in UTC: `"month"`, `"week"`, `"day"`.
-    pub period: Period,
-    /// Requests per window.
-    pub requests: u64,
-    /// Length of the window in whole seconds; windows begin at multiples of it, so that all hosts agree.
-    pub window: Duration,
-    /// Tokens per window.
-    pub tokens_per_window: u64,
-    /// Requests at once.
-    pub concurrency: u64,
+/// Windows that a plan may have.
+const WINDOWS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(31 * 86_400);
+
+section! {
+    /// Limits of one plan; a limit of 0 is none.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct Plan {
+        /// Its name in keys and in `GET /v1/quota`.
+        pub name: Arc<str> = "default".into();
+        /// Tokens per period.
+        pub tokens: u64 = 0, Whole(0..=UNLIMITED), Live;
+        /// Calendar period in UTC: `"month"`, `"week"`, `"day"`.
+        pub period: Period = Period::Month, OneOf(&Period::ALL, Period::as_str), Live;
+        /// Requests per window.
+        pub requests: u64 = 0, Whole(0..=UNLIMITED), Live;
+        /// Length of the window in whole seconds; windows begin at multiples of it, so that all hosts agree.
+        pub window: Duration = Duration::from_secs(60), Seconds(Time(WINDOWS)), Live;
+        /// Tokens per window.
+        pub tokens_per_window: u64 = 0, Whole(0..=UNLIMITED), Live;
+        /// Requests at once.
+        pub concurrency: u64 = 0, Whole(0..=UNLIMITED), Live;
+    }
 }
 
-impl Plan {
-    /// The plan of a configuration that names none.
-    pub fn unlimited(name: &str) -> Plan {
-        Plan {
-            name: name.into(),
-            tokens: 0,
-            period: Period::Month,
-            requests: 0,
-            window: Duration::from_secs(60),
-            tokens_per_window: 0,
-            concurrency: 0,
+/// A duration in whole seconds.
+struct Seconds(Time);
+
+impl Kind<Duration> for Seconds {
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Duration> {
+        let (at, path) = (field.start(), field.path.clone());
+        let length = self.0.read(reader, field)?;
+        if length.subsec_millis() != 0 {
+            reader.report(at, path, "expected whole seconds: x-ratelimit-reset has no finer ones");
         }
+        Some(length)
+    }
+
+    fn shown(&self, value: &Duration) -> Shown {
+        self.0.shown(value)
     }
 }
 
 impl Plan {
+    /// A plan of this name without limits.
+    pub fn unlimited(name: &str) -> Plan {
+        Plan { name: name.into(), ..Plan::default() }
+    }
+
     /// One host's share of every limit while the ledger that `hosts` of them share cannot be reached: at least 1 of
     /// each, so that a share is not "no limit".
     pub fn share(&self, hosts: u32) -> Plan {

@@ -1,4 +1,4 @@
-//! What a client may be told when it is refused: status, type, words and the headers that go with them. One
+//! What a client learns when it is refused: status, type, words and the headers that go with them. One
 //! constructor per error of the specification's section 7 and the contract's section 1. It renders nothing: `gateway`
 //! writes it in the shape of the endpoint. Never a provider's key, an upstream model's name or a path of the host.
 

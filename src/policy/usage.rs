@@ -1,5 +1,5 @@
 //! The one usage value of the house, and what it costs. Written by `gateway`, stored by `io`, printed by `cli`.
-//! It never guesses: whoever builds a value says where its numbers come from.
+//! It never guesses: a value says where its numbers come from.
 
 use super::catalog::Prices;
 use crate::base::limits;

@@ -3,13 +3,16 @@
 
 use crate::base::time::Unix;
 use jiff::civil::Date;
-use std::time::Duration;
+use std::io::Write;
+use std::time::{Duration, UNIX_EPOCH};
 
 const SECOND_MS: u64 = 1000;
 /// Milliseconds of a UTC day; Unix time knows no leap seconds.
 pub const DAY_MS: u64 = 86_400 * SECOND_MS;
-/// 9999-12-30T00:00:00Z, the last moment that is told apart; later ones count as this one.
-const LAST_MS: u64 = 253_402_128_000 * SECOND_MS;
+/// 9999-12-31T23:59:59Z, the last moment that has a date; later ones count as this one.
+const LAST_MS: u64 = 253_402_300_799 * SECOND_MS;
+/// Day 0.
+const EPOCH: Date = Date::constant(1970, 1, 1);
 
 /// The calendar period of an allowance, UTC.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Hash)]
@@ -79,8 +82,9 @@ pub fn write_iso(at: Unix, out: &mut Vec<u8>) {
 
 /// The value of a `date` header: `Fri, 20 Nov 2026 09:00:00 GMT` (RFC 9110 section 5.6.7), appended to `out`.
 pub fn write_http_date(at: Unix, out: &mut Vec<u8>) {
-    let stamp = jiff::Timestamp::from_second(at.secs() as i64).unwrap_or_default();
-    out.extend_from_slice(stamp.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string().as_bytes());
+    let date = httpdate::HttpDate::from(UNIX_EPOCH + Duration::from_millis(at.0.min(LAST_MS)));
+    // Writing to a Vec cannot fail.
+    let _ = write!(out, "{date}");
 }
 
 /// Appends `at` as `2026-11-20`.
@@ -124,27 +128,22 @@ pub fn parse_moment(text: &str) -> Option<Unix> {
     u64::try_from(moment.as_millisecond()).ok().map(Unix)
 }
 
-/// Reads the value of a `date` header as [`write_http_date`] writes it. `None` for anything else.
+/// Reads a date of HTTP in any of its three forms (RFC 9110 section 5.6.7): the one that [`write_http_date`] writes,
+/// RFC 850's and that of C's `asctime`. `None` for anything else.
 pub fn parse_http_date(text: &str) -> Option<Unix> {
-    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let words: Vec<&str> = text.split(' ').collect();
-    let [_, day, month, year, time, "GMT"] = words[..] else { return None };
-    let month = 1 + MONTHS.iter().position(|name| *name == month)?;
-    parse_moment(&format!("{year}-{month:02}-{day}T{time}Z"))
+    let since = httpdate::parse_http_date(text).ok()?.duration_since(UNIX_EPOCH).ok()?;
+    u64::try_from(since.as_millis()).ok().map(Unix)
 }
 
 /// The UTC date that `at` lies on.
 fn date_of(at: Unix) -> Date {
-    let secs = i64::try_from(at.0.min(LAST_MS) / SECOND_MS).unwrap_or(0);
-    let moment = jiff::Timestamp::from_second(secs).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
-    jiff::tz::Offset::UTC.to_datetime(moment).date()
+    let days = i64::try_from(at.0.min(LAST_MS) / DAY_MS).unwrap_or(0);
+    EPOCH.saturating_add(jiff::SignedDuration::from_hours(days * 24))
 }
 
 /// Days from the epoch to `date`, 0 for earlier dates.
 fn day_number(date: Date) -> u64 {
-    let midnight = jiff::tz::Offset::UTC.to_timestamp(date.to_datetime(jiff::civil::Time::midnight()));
-    let secs = midnight.map(|moment| moment.as_second()).unwrap_or(0);
-    u64::try_from(secs).unwrap_or(0) / 86_400
+    u64::try_from(date.duration_since(EPOCH).as_hours() / 24).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -231,28 +230,35 @@ mod tests {
     fn moments_are_read_as_dates_or_date_times() {
         assert_eq!(parse_moment("2026-11-20"), parse_moment("2026-11-20T00:00:00Z"));
         assert_eq!(parse_moment("2026-11-20T01:00:00+01:00"), parse_moment("2026-11-20"));
+        assert_eq!(parse_moment("1970-01-01"), Some(Unix(0)));
+        assert_eq!(parse_moment("9999-12-31").map(iso).as_deref(), Some("9999-12-31T00:00:00Z"));
         for wrong in ["", "2026-11-31", "20.11.2026", "1969-12-31", "2026-11-20T00:00:00", "yesterday"] {
             assert_eq!(parse_moment(wrong), None, "{wrong}");
         }
     }
 
     #[test]
-    fn dates_of_http_are_read_as_they_are_written() {
+    fn dates_of_http_are_read_in_all_three_forms() {
+        let asked = at("1994-11-06T08:49:37Z");
+        for text in ["Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994"] {
+            assert_eq!(parse_http_date(text), Some(asked), "{text}");
+        }
         for moment in ["1994-11-06T08:49:37Z", "2026-02-28T00:00:00Z", "2027-12-31T23:59:59Z"] {
             let mut text = Vec::new();
             write_http_date(at(moment), &mut text);
             assert_eq!(parse_http_date(std::str::from_utf8(&text).unwrap()), Some(at(moment)));
         }
-        for wrong in
-            ["", "17", "Sun, 06 Nov 1994 08:49:37 CET", "Sunday, 06-Nov-94 08:49:37 GMT", "a 31 Nov 1994 8 GMT"]
-        {
+        for wrong in ["", "17", "Sun, 06 Nov 1994 08:49:37 CET", "Sun Nov 31 08:49:37 1994", "a 31 Nov 1994 8 GMT"] {
             assert_eq!(parse_http_date(wrong), None, "{wrong}");
         }
     }
 
     #[test]
     fn a_clock_gone_mad_is_written_as_some_date_and_breaks_nothing() {
-        assert_eq!(iso(Unix(u64::MAX)), "9999-12-30T00:00:00Z");
+        assert_eq!(iso(Unix(u64::MAX)), "9999-12-31T23:59:59Z");
+        let mut text = Vec::new();
+        write_http_date(Unix(u64::MAX), &mut text);
+        assert_eq!(text, b"Fri, 31 Dec 9999 23:59:59 GMT");
         for period in [Period::Month, Period::Week, Period::Day] {
             let (start, renews) = period.bounds(Unix(u64::MAX));
             assert!(start < renews);

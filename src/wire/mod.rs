@@ -4,6 +4,7 @@ pub mod body;
 pub mod head;
 pub mod inbound;
 pub mod json;
+pub mod percent;
 mod skip;
 pub mod sse;
 

@@ -99,10 +99,10 @@ fn the_first_event_arrives_while_the_rest_is_still_being_made() {
     assert!(rest > 0 && start.elapsed() > Duration::from_millis(1700), "40 tokens at 20 a second");
 }
 
-/// Contract section 4: after `commit_after` of silence the status and a heartbeat go out.
+/// Contract section 4: after `heartbeat_after` of silence the status and a heartbeat go out.
 #[test]
 fn a_long_silence_is_bridged_by_heartbeats() {
-    let h = Harness::start(&Setup { server: "commit_after = \"300ms\"", ..Setup::default() });
+    let h = Harness::start(&Setup { server: "heartbeat_after = \"300ms\"", ..Setup::default() });
     let key = h.key();
     for (shape, beat) in [("chat", ":"), ("messages", "event: ping\n")] {
         let answer = h.generate(shape, &key, &streamed(body(shape, "go\n#sim tokens=3 delay=3000")));

@@ -204,8 +204,8 @@ impl World {
     pub fn rule(&mut self, number: usize, ruling: Ruling) -> Result<(), String> {
         let at = number.checked_sub(1).filter(|at| *at < self.asks.len()).ok_or("so many were not asked")?;
         let ask = self.asks.remove(at);
-        let told = SharedCounts { window: ask.lease.window, period: ask.lease.period, ..SharedCounts::default() };
-        self.notice(Notice::Answered(Answer { ask, ruling, told }))
+        let counts = SharedCounts { window: ask.lease.window, period: ask.lease.period, ..SharedCounts::default() };
+        self.notice(Notice::Answered(Answer { ask, ruling, counts }))
     }
 
     pub fn notice(&mut self, notice: Notice) -> Result<(), String> {

@@ -221,7 +221,7 @@ impl Ledger {
     fn answer_none(&mut self, asks: Vec<Ask>, gateway: &mut Gateway, now: Now) {
         for ask in asks {
             self.story.unavailable += 1;
-            let answer = Answer { ask, ruling: Ruling::Unavailable, told: SharedCounts::default() };
+            let answer = Answer { ask, ruling: Ruling::Unavailable, counts: SharedCounts::default() };
             gateway.notice(Notice::Answered(answer), now);
         }
     }
@@ -410,8 +410,8 @@ impl Server {
             self.windows.entry(name).or_default().0 += 1;
         }
         let requests = requests + u64::from(ruling == Ruling::Admitted);
-        let told = SharedCounts { window: lease.window, requests, window_used, period: lease.period, period_used };
-        Answer { ask: *ask, ruling, told }
+        let counts = SharedCounts { window: lease.window, requests, window_used, period: lease.period, period_used };
+        Answer { ask: *ask, ruling, counts }
     }
 
     /// Counts a row unless that was `done` before; its lease goes back in any case.

@@ -18,12 +18,12 @@ struct Layer {
 
 const LAYERS: [Layer; 8] = [
     Layer { name: "base", layers: &[], crates: &["slab", "ahash", "ring"] },
-    Layer { name: "wire", layers: &["base"], crates: &["httparse", "serde", "serde_json"] },
-    Layer { name: "dialect", layers: &["base", "wire"], crates: &["serde", "serde_json"] },
+    Layer { name: "wire", layers: &["base"], crates: &["httparse", "serde", "serde_json", "wide"] },
+    Layer { name: "dialect", layers: &["base", "wire"], crates: &["serde", "serde_json", "wide"] },
     Layer {
         name: "policy",
         layers: &["base", "wire"],
-        crates: &["ahash", "crc32fast", "jiff", "serde", "serde_json", "toml"],
+        crates: &["ahash", "crc32fast", "httpdate", "jiff", "serde", "serde_json", "toml"],
     },
     Layer { name: "gateway", layers: &["base", "wire", "dialect", "policy"], crates: &["ahash", "slab"] },
     Layer { name: "simulator", layers: &["base", "wire", "dialect", "policy"], crates: &["serde", "serde_json"] },
@@ -53,29 +53,23 @@ const LAYERS: [Layer; 8] = [
     },
 ];
 
-/// Every crate of `Cargo.toml`; those a layer does not list are forbidden to it.
-const CRATES: [&str; 20] = [
-    "ahash",
-    "clap",
-    "command_fds",
-    "crc32fast",
-    "httparse",
-    "jiff",
-    "listenfd",
-    "mio",
-    "redis",
-    "ring",
-    "rlimit",
-    "rusqlite",
-    "rustls",
-    "serde",
-    "serde_json",
-    "signal_hook",
-    "slab",
-    "socket2",
-    "toml",
-    "webpki_roots",
-];
+/// Every crate of `Cargo.toml` that the product is made of, as code names it; those a layer does not list are forbidden
+/// to it.
+pub fn crates() -> Vec<String> {
+    let lines = include_str!("../../Cargo.toml").lines().skip_while(|line| *line != "[dependencies]").skip(1);
+    let names = lines.take_while(|line| !line.starts_with('[')).filter_map(|line| line.split_once(" = "));
+    names.map(|(name, _)| name.replace('-', "_")).collect()
+}
+
+/// Crates that layers list and `Cargo.toml` does not.
+pub fn strangers() -> Vec<&'static str> {
+    let known = crates();
+    let listed = LAYERS.iter().flat_map(|layer| layer.crates);
+    listed.copied().filter(|name| !known.iter().any(|known| known == name)).collect()
+}
+
+/// Layers whose files import each other in one direction only.
+pub const STRAIGHT: [&str; 2] = ["base", "policy"];
 
 /// A word that may stand only in files whose path begins with one of `but_in`.
 struct Banned {
@@ -88,11 +82,14 @@ const SPEAKERS: &[&str] = &["src/cli/", "src/main.rs"];
 /// Those who may look at, or start, processes: a successor is started with what the environment hands down.
 const STARTERS: &[&str] = &["src/cli/", "src/main.rs", "src/io/upgrade.rs"];
 
-const BANNED: [Banned; 24] = [
+const BANNED: [Banned; 26] = [
     Banned { word: "Instant::now", but_in: &["src/io/clock.rs"] },
     Banned { word: "SystemTime", but_in: &["src/io/clock.rs"] },
     Banned { word: "Timestamp::now", but_in: &[] },
     Banned { word: "Zoned::now", but_in: &[] },
+    // Maps whose order is drawn from the system's entropy; those of the core are seeded.
+    Banned { word: "HashMap::new", but_in: WORLD },
+    Banned { word: "HashSet::new", but_in: WORLD },
     Banned { word: "thread::", but_in: WORLD },
     Banned { word: "std::fs", but_in: WORLD },
     Banned { word: "std::env", but_in: STARTERS },
@@ -143,6 +140,7 @@ pub fn check(path: &str, text: &str) -> Vec<String> {
     }
     functions(path, &product, &mut found);
     banned(path, &product, &mut found);
+    entropy(path, &product, &mut found);
     imports(path, &product, &mut found);
     found
 }
@@ -206,6 +204,16 @@ fn banned(path: &str, product: &str, found: &mut Vec<String>) {
     }
 }
 
+/// `RandomState` of the standard library, by whatever path, takes the system's entropy; only `ahash`'s can be seeded.
+fn entropy(path: &str, product: &str, found: &mut Vec<String>) {
+    if path.starts_with("src/io/") {
+        return;
+    }
+    for at in find_word(product, "RandomState").filter(|at| !product[..*at].ends_with("ahash::")) {
+        found.push(format!("{path}:{}: a RandomState that is not `ahash::RandomState`", line_of(product, at)));
+    }
+}
+
 fn imports(path: &str, product: &str, found: &mut Vec<String>) {
     let Some(layer) = LAYERS.iter().find(|layer| path.starts_with(&format!("src/{}/", layer.name))) else { return };
     let mut edge = |at: usize, name: &str| {
@@ -222,7 +230,7 @@ fn imports(path: &str, product: &str, found: &mut Vec<String>) {
     for (at, name) in escapes(path, product) {
         edge(at, &name);
     }
-    for name in CRATES.iter().filter(|name| !layer.crates.contains(name)) {
+    for name in crates().iter().filter(|name| !layer.crates.contains(&name.as_str())) {
         for at in find_word(product, name) {
             let before = product[..at].trim_end();
             let path_root = product[at + name.len()..].starts_with("::") && !before.ends_with("::");

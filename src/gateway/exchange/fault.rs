@@ -3,7 +3,7 @@
 
 use crate::base::limits::ERROR_MESSAGE_MAX;
 use crate::base::seam::DialError;
-use crate::policy::config::UpstreamLimits;
+use crate::policy::limits::UpstreamLimits;
 use crate::policy::refusal::Refusal;
 
 /// The ways in which an attempt at a target fails.

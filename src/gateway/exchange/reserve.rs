@@ -306,7 +306,7 @@ impl Exchange {
         if let (Some(admitted), Some(timeout)) = (&mut self.admitted, timeout) {
             admitted.until = cx.now.mono.after(timeout);
             if stream {
-                admitted.beat = cx.now.mono.after(self.request.setup.config.server.commit_after);
+                admitted.beat = cx.now.mono.after(self.request.setup.config.server.heartbeat_after);
             }
         }
         self.first_attempt(draft, at, message, cx)

@@ -220,7 +220,7 @@ impl Exchange {
         };
         let now = cx.now.mono;
         let by = now.after(if finish_seen { DONE_GRACE.min(idle) } else { idle });
-        let beat = now.after(self.request.setup.config.server.commit_after);
+        let beat = now.after(self.request.setup.config.server.heartbeat_after);
         let waits = by < answering.by || beat < admitted.beat;
         answering.by = by;
         admitted.beat = beat;
@@ -451,7 +451,7 @@ impl Exchange {
             _ => b": ping\n\n",
         };
         let Some(admitted) = &mut self.admitted else { return Effect::Nothing };
-        admitted.beat = cx.now.mono.after(self.request.setup.config.server.commit_after);
+        admitted.beat = cx.now.mono.after(self.request.setup.config.server.heartbeat_after);
         // A client that does not read what it has needs no sign of life.
         if !drained {
             return Effect::Wait;

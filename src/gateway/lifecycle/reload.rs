@@ -50,6 +50,12 @@ pub(crate) fn finish(news: Reloaded, cx: &mut Cx) -> bool {
                 out.extend_from_slice(b",\"event\":\"reload\",\"outcome\":\"done\",\"needs_restart\":");
                 write_list(&unchanged, out);
             });
+            for warning in &cx.setup.clone().config.warnings {
+                cx.log_event(|out| {
+                    out.extend_from_slice(b",\"event\":\"warning\",\"message\":");
+                    write_string(out, &warning.to_string());
+                });
+            }
             true
         }
     };

@@ -9,8 +9,8 @@
 
 use crate::base::time::Mono;
 use crate::policy::catalog::Target;
-use crate::policy::config::UpstreamLimits;
 use crate::policy::keys::KeyIx;
+use crate::policy::limits::UpstreamLimits;
 use std::sync::Arc;
 
 #[derive(Debug)]

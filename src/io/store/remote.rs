@@ -413,5 +413,5 @@ fn read_ruling(ask: &Ask, value: &Value) -> Option<Answer> {
         _ => return None,
     };
     let (window, period) = (ask.lease.window, ask.lease.period);
-    Some(Answer { ask: *ask, ruling, told: SharedCounts { window, requests, window_used, period, period_used } })
+    Some(Answer { ask: *ask, ruling, counts: SharedCounts { window, requests, window_used, period, period_used } })
 }

@@ -339,7 +339,7 @@ impl<F: Fn(SharedNotice)> Keeper<F> {
 
     fn answer_none(&self, asks: &[Ask]) {
         for ask in asks {
-            let answer = Answer { ask: *ask, ruling: Ruling::Unavailable, told: SharedCounts::default() };
+            let answer = Answer { ask: *ask, ruling: Ruling::Unavailable, counts: SharedCounts::default() };
             (self.tell)(SharedNotice::Answered(answer));
         }
     }

@@ -1,7 +1,12 @@
 //! One configuration after another in a running process: what cannot change at run time stays as it was, and what is
 //! named by number keeps its number where it matters.
 
-use super::{AuthoritySpec, Config, ENTRIES_MAX};
+use super::document::Config;
+use super::providers::AuthoritySpec;
+use super::server::Server;
+use super::store::StoreConfig;
+use crate::policy::settings::reader::ENTRIES_MAX;
+use crate::policy::settings::{Reload, Settings};
 
 impl Config {
     /// Makes this the configuration that follows `before`. Answers the names of the settings that cannot change
@@ -14,29 +19,9 @@ impl Config {
         if self.authorities.len() > ENTRIES_MAX {
             return Err("too many TLS peers since the start: a restart forgets the old ones".to_string());
         }
-        let mut fixed = Vec::new();
-        let mut keep = |name: &str, same: bool| {
-            if !same {
-                fixed.push(name.to_string());
-            }
-        };
-        let (new, old) = (&mut self.server, &before.server);
-        keep("server.listen", new.listen == old.listen);
-        keep("server.admin_listen", new.admin_listen == old.admin_listen);
-        keep("server.reuse_port", new.reuse_port == old.reuse_port);
-        new.listen.clone_from(&old.listen);
-        (new.admin_listen, new.reuse_port) = (old.admin_listen, old.reuse_port);
-        let (new, old) = (&mut self.store, &before.store);
-        keep("store.url", new.url == old.url);
-        keep("store.ca_file", new.ca_file == old.ca_file);
-        keep("store.durability", new.durability == old.durability);
-        keep("store.on_outage", new.on_outage == old.on_outage);
-        keep("store.hosts", new.hosts == old.hosts);
-        keep("store.retention", new.retention == old.retention);
-        let max_commit_lag = new.max_commit_lag;
-        new.clone_from(old);
-        new.max_commit_lag = max_commit_lag;
-        Ok(fixed)
+        let server = self.server.keep(&before.server).into_iter().map(|key| format!("server.{key}"));
+        let store = self.store.keep(&before.store).into_iter().map(|key| format!("store.{key}"));
+        Ok(server.chain(store).collect())
     }
 
     fn follow_peers(&mut self, before: &Config) {
@@ -59,10 +44,25 @@ impl Config {
     }
 }
 
+/// The paths of all settings that cannot change without a restart; the manual is made with it. Other sections have
+/// none: every value of them holds for requests that come after a reload.
+pub fn fixed() -> Vec<String> {
+    let server = fixed_in::<Server>().map(|key| format!("server.{key}"));
+    let store = fixed_in::<StoreConfig>().map(|key| format!("store.{key}"));
+    server.chain(store).collect()
+}
+
+fn fixed_in<T: Settings>() -> impl Iterator<Item = &'static str> {
+    T::ROWS.iter().filter(|row| row.reload == Reload::Restart).map(|row| row.key)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::Source;
     use super::*;
+    use crate::policy::catalog::Capabilities;
+    use crate::policy::limits::UpstreamLimits;
+    use crate::policy::plan::Plan;
+    use crate::policy::settings::reader::Source;
 
     fn parse(server: &str, hosts: &[&str]) -> Config {
         let providers = hosts.iter().enumerate().map(|(n, host)| {
@@ -76,9 +76,9 @@ mod tests {
         Config::parse(&Source { file: "t.toml", text: &text, env: &|_| None, read: &read }).unwrap()
     }
 
-    fn peer_of(high: &Config, provider: usize) -> &str {
-        let index = high.providers[provider].authority.unwrap();
-        &high.authorities[index as usize].server_name
+    fn peer_of(config: &Config, provider: usize) -> &str {
+        let index = config.providers[provider].authority.unwrap();
+        &config.authorities[index as usize].server_name
     }
 
     #[test]
@@ -98,14 +98,21 @@ mod tests {
 
     #[test]
     fn a_table_that_would_grow_for_ever_is_refused() {
-        let mut high = parse("", &["a.test"]);
+        let mut config = parse("", &["a.test"]);
         for n in 0..ENTRIES_MAX - 1 {
             let mut next = parse("", &[&format!("host{n}.test")]);
-            next.follow(&high).unwrap();
-            high = next;
+            next.follow(&config).unwrap();
+            config = next;
         }
-        assert!(parse("", &["one-more.test"]).follow(&high).is_err());
-        assert!(parse("", &["a.test"]).follow(&high).is_ok());
+        assert!(parse("", &["one-more.test"]).follow(&config).is_err());
+        assert!(parse("", &["a.test"]).follow(&config).is_ok());
+    }
+
+    #[test]
+    fn no_other_section_has_a_setting_that_needs_a_restart() {
+        assert!(fixed().len() >= 9, "{:?}", fixed());
+        let others = fixed_in::<UpstreamLimits>().chain(fixed_in::<Plan>()).chain(fixed_in::<Capabilities>());
+        assert_eq!(others.collect::<Vec<_>>(), [""; 0]);
     }
 
     #[test]

@@ -1,24 +1,19 @@
-//! `[[models]]` and `[[plans]]`.
+//! `[[models]]`.
 
-use super::ENTRIES_MAX;
 use super::providers::Declared;
-use super::reader::{Field, Reader, Section};
-use super::units;
-use super::upstream::{Timeouts, UpstreamLimits};
 use crate::base::time::Unix;
-use crate::policy::catalog::{Capabilities, Model, Prices, StructuredOutput, Target, context_text};
-use crate::policy::plan::{Plan, UNLIMITED};
-use crate::policy::window::{Period, parse_moment};
-use std::time::Duration;
+use crate::policy::catalog::{Capabilities, Model, Prices, TOKENS_MAX, Target, context_text};
+use crate::policy::limits::{Timeouts, UpstreamLimits};
+use crate::policy::settings::Settings;
+use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
+use crate::policy::settings::units;
+use crate::policy::window::parse_moment;
+use std::ops::RangeInclusive;
 
 /// Targets of one model.
 const TARGETS_MAX: usize = 32;
-/// Tokens a context, a reservation or an answer may have; far above any model.
-const TOKENS_MAX: u64 = 1 << 40;
 /// Request fields that no model can do without.
 const NEEDED: [&str; 3] = ["model", "messages", "stream"];
-/// Windows that a plan may have.
-const WINDOW: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(31 * 86_400);
 
 /// Reads `[[models]]`; at least one is needed.
 pub(super) fn read(
@@ -77,19 +72,20 @@ fn read_one(
     let cache_read = reader.price(s, "cache_read_price").unwrap_or(input);
     let cache_write = reader.price(s, "cache_write_price").unwrap_or(input);
     let timeouts = Timeouts::read(reader, s);
-    let default_max_tokens = reader.integer(s, "default_max_tokens", 4096, 1..=TOKENS_MAX);
-    let reserve_tokens = reader.integer(s, "reserve_tokens", 4096, 0..=TOKENS_MAX);
+    let default_max_tokens = integer(reader, s, "default_max_tokens", 4096, 1..=TOKENS_MAX);
+    let reserve_tokens = integer(reader, s, "reserve_tokens", 4096, 0..=TOKENS_MAX);
     let mut drop_params = Vec::new();
-    for (field, param) in reader.strings(s, "drop_params").unwrap_or_default() {
+    for (field, param) in s.take("drop_params").map(|field| reader.strings(field)).unwrap_or_default() {
         if NEEDED.contains(&param.as_str()) {
             reader.error(&field, format!("`{param}` cannot be dropped"));
         }
         drop_params.push(param);
     }
-    let capabilities = match reader.table(s, "capabilities") {
-        Some(mut table) => read_capabilities(reader, &mut table),
-        None => Capabilities::default(),
-    };
+    let mut capabilities = Capabilities::default();
+    if let Some(mut table) = reader.table(s, "capabilities") {
+        capabilities.read_rows(reader, &mut table);
+        table.finish(reader);
+    }
     let targets = read_targets(reader, s, id.as_deref(), providers, &timeouts, limits);
     let (id, (context, context_text)) = (id?, context?);
     let first = targets.first().and_then(|target| providers.get(target.provider)?.name.clone());
@@ -110,6 +106,17 @@ fn read_one(
     })
 }
 
+/// The integer called `key`, or what holds without it.
+fn integer(
+    reader: &mut Reader<'_>,
+    s: &mut Section<'_>,
+    key: &'static str,
+    default: u64,
+    range: RangeInclusive<u64>,
+) -> u64 {
+    s.take(key).and_then(|field| reader.integer(&field, &range)).unwrap_or(default)
+}
+
 fn read_created(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<Unix> {
     let moment = field.moment_text().and_then(|text| parse_moment(&text));
     if moment.is_none() {
@@ -120,7 +127,7 @@ fn read_created(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<Unix> {
 
 fn read_context(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<(u64, String)> {
     if field.is_integer() {
-        let tokens = reader.as_integer(field, 1..=TOKENS_MAX)?;
+        let tokens = reader.integer(field, &(1..=TOKENS_MAX))?;
         return Some((tokens, context_text(tokens)));
     }
     let text = reader.string(field)?;
@@ -129,26 +136,6 @@ fn read_context(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<(u64, Stri
         reader.error(field, "expected a number of tokens such as \"1M\", \"256K\" or \"128Ki\"");
     }
     tokens.map(|tokens| (tokens, context_text(tokens)))
-}
-
-fn read_capabilities(reader: &mut Reader<'_>, s: &mut Section<'_>) -> Capabilities {
-    let usual = Capabilities::default();
-    let choices = [StructuredOutput::Native, StructuredOutput::Tool, StructuredOutput::Instruction];
-    let capabilities = Capabilities {
-        sampling: reader.boolean(s, "sampling", usual.sampling),
-        mid_conversation_system: reader.boolean(s, "mid_conversation_system", usual.mid_conversation_system),
-        replay_reasoning: reader.boolean(s, "replay_reasoning", usual.replay_reasoning),
-        max_completion_tokens: reader.boolean(s, "max_completion_tokens", usual.max_completion_tokens),
-        max_output_tokens: s.take("max_output_tokens").and_then(|field| reader.as_integer(&field, 1..=TOKENS_MAX)),
-        structured_output: s
-            .take("structured_output")
-            .and_then(|field| reader.choice(&field, &choices.map(|choice| (choice.as_str(), choice))))
-            .unwrap_or_default(),
-        effort: reader.boolean(s, "effort", usual.effort),
-        strict_tools: reader.boolean(s, "strict_tools", usual.strict_tools),
-    };
-    s.finish(reader);
-    capabilities
 }
 
 /// Targets sorted by priority. Without one a target's priority is its place, so that "ordered" is what is written.
@@ -180,8 +167,8 @@ fn read_targets(
             found
         });
         let model = t.take("model").and_then(|field| reader.word(&field, 256));
-        let priority = reader.integer(t, "priority", index as u64 + 1, 0..=1000) as u32;
-        let weight = reader.integer(t, "weight", 1, 1..=1000) as u32;
+        let priority = integer(reader, t, "priority", index as u64 + 1, 0..=1000) as u32;
+        let weight = integer(reader, t, "weight", 1, 1..=1000) as u32;
         table.finish(reader);
         let (Some(provider), Some(model)) = (provider, model.or_else(|| id.map(str::to_string))) else { continue };
         let Some(Declared { name: Some(name), provider: known }) = providers.get(provider) else { continue };
@@ -191,43 +178,4 @@ fn read_targets(
     }
     targets.sort_by_key(|target| target.priority);
     targets
-}
-
-/// Reads `[[plans]]`; without any there is one, unlimited, called `default` (contract section 6).
-pub(super) fn read_plans(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Vec<Plan> {
-    let mut plans: Vec<Plan> = Vec::new();
-    for mut section in reader.tables(top, "plans", ENTRIES_MAX) {
-        let s = &mut section;
-        let name = reader.required(s, "name").and_then(|field| {
-            let name = reader.word(&field, 64)?;
-            if plans.iter().any(|plan| *plan.name == *name) {
-                reader.error(&field, format!("a second plan is named `{name}`"));
-            }
-            Some(name)
-        });
-        let mut plan = Plan::unlimited(&name.unwrap_or_default());
-        plan.tokens = reader.integer(s, "tokens", 0, 0..=UNLIMITED);
-        if let Some(field) = s.take("period") {
-            let periods = [Period::Month, Period::Week, Period::Day];
-            let choices = periods.map(|period| (period.as_str(), period));
-            plan.period = reader.choice(&field, &choices).unwrap_or_default();
-        }
-        plan.requests = reader.integer(s, "requests", 0, 0..=UNLIMITED);
-        let window = s.peek_start("window");
-        if let Some(length) = reader.duration(s, "window", WINDOW) {
-            plan.window = length;
-            if length.subsec_millis() != 0 {
-                let at = window.unwrap_or(s.start());
-                reader.report(at, s.path_of("window"), "expected whole seconds: x-ratelimit-reset has no finer ones");
-            }
-        }
-        plan.tokens_per_window = reader.integer(s, "tokens_per_window", 0, 0..=UNLIMITED);
-        plan.concurrency = reader.integer(s, "concurrency", 0, 0..=UNLIMITED);
-        section.finish(reader);
-        plans.push(plan);
-    }
-    if plans.is_empty() {
-        plans.push(Plan::unlimited("default"));
-    }
-    plans
 }

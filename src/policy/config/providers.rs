@@ -1,10 +1,13 @@
 //! `[[providers]]`: where upstreams are, how they are called and trusted.
 
-use super::reader::{Field, Reader, Section};
-use super::upstream::UpstreamLimits;
-use super::{Auth, AuthoritySpec, ENTRIES_MAX, Origin, Provider, Secret};
+use crate::policy::limits::UpstreamLimits;
+use crate::policy::settings::Settings;
+use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
+use crate::policy::settings::secret::Secret;
 use crate::wire::Dialect;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Further headers of one provider.
 const HEADERS_MAX: usize = 32;
@@ -33,6 +36,79 @@ const RESERVED: [&str; 20] = [
     "x-goog-api-key",
     "http2-settings",
 ];
+
+/// A TLS peer: what its certificate must say, and whose signature it must bear.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AuthoritySpec {
+    /// Name or address that the certificate must carry.
+    pub server_name: String,
+    /// Authorities in PEM that are trusted besides the public ones.
+    pub ca_file: Option<PathBuf>,
+    /// No provider of this configuration uses it: it keeps the place it had in an earlier one.
+    pub retired: bool,
+}
+
+/// How the secret reaches a provider.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Auth {
+    /// `authorization: Bearer …`.
+    Bearer,
+    /// The key alone in a header of this name, lower case.
+    Header(String),
+}
+
+/// One upstream server.
+#[derive(Clone, Debug)]
+pub struct Provider {
+    /// Its name in targets, logs and the ledger.
+    pub name: Arc<str>,
+    /// The API it speaks: `"chat"` (OpenAI) or `"messages"` (Anthropic).
+    pub shape: Dialect,
+    /// What its own SDK would be given: with `/v1` for `chat`, without for `messages`.
+    ///
+    /// Without a trailing slash.
+    pub base_url: String,
+    /// Whether it is reached over TLS.
+    pub tls: bool,
+    /// Host to look up, without brackets; also the TLS server name.
+    pub host: Arc<str>,
+    /// Port to connect to.
+    pub port: u16,
+    /// Value of `host`: with brackets for IPv6, with the port unless it is the scheme's own.
+    pub host_header: String,
+    /// Path of a generation request: `/v1/chat/completions`, `/v1/messages`.
+    pub path: String,
+    /// Addresses to connect to instead of looking its name up.
+    ///
+    /// Empty means look `host` up; filled if `host` is an address.
+    pub addresses: Vec<SocketAddr>,
+    /// How the secret is sent: `"bearer"`, `"x-api-key"` (the default of `messages`), or another header's name.
+    pub auth: Auth,
+    /// Secret that it is sent.
+    ///
+    /// Header name, lower case, and whole value; `None` sends none.
+    #[doc(alias = "api_key")]
+    pub credential: Option<(String, Secret)>,
+    /// Further headers for every request.
+    ///
+    /// Names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// The only `anthropic-beta` values passed on.
+    ///
+    /// `None` passes all.
+    pub betas: Option<Vec<String>>,
+    /// Authorities in PEM that are trusted for it, besides the public ones.
+    pub ca_file: Option<PathBuf>,
+    /// Index into `Config.authorities`; `None` for plain TCP.
+    pub authority: Option<u32>,
+    /// What becomes of request fields that neither API documents: `"drop"` or `"forward"`.
+    #[doc(alias = "unknown_fields")]
+    pub forward_unknown: bool,
+    /// It understands a request for usage in a stream.
+    pub stream_usage: bool,
+    /// Deadlines and bounds of this provider.
+    pub limits: UpstreamLimits,
+}
 
 /// A provider as far as it could be read; its name alone already serves the models' references.
 pub(super) struct Declared {
@@ -96,12 +172,11 @@ fn read_one(
         .and_then(|field| reader.choice(&field, &[("chat", Dialect::Chat), ("messages", Dialect::Messages)]));
     let base = reader.required(s, "base_url").and_then(|field| read_base(reader, &field));
     let auth = read_auth(reader, s, shape.unwrap_or(Dialect::Chat));
-    let credential = reader.secret(s, "api_key").map(|key| credential(&auth, key));
+    let credential = s.take("api_key").and_then(|field| reader.secret(field)).map(|key| credential(&auth, key));
     let headers = read_headers(reader, s, &auth);
-    let betas = reader.strings(s, "betas").map(|betas| betas.into_iter().map(|(_, beta)| beta).collect());
-    let ca_field = s.peek_start("ca_file");
-    let ca_file = reader.pem_file(s, "ca_file", "-----BEGIN CERTIFICATE-----");
-    if let (Some(at), Some(false)) = (ca_field, base.as_ref().map(|base| base.tls)) {
+    let betas = s.take("betas").map(|field| reader.strings(field).into_iter().map(|(_, beta)| beta).collect());
+    let ca_file = s.take("ca_file").and_then(|field| reader.pem_file(&field, "-----BEGIN CERTIFICATE-----"));
+    if let (Some(at), Some(false)) = (s.place("ca_file"), base.as_ref().map(|base| base.tls)) {
         reader.report(at, s.path_of("ca_file"), "has no effect on an http:// base_url");
     }
     let addresses = read_addresses(reader, s, base.as_ref());
@@ -109,9 +184,9 @@ fn read_one(
         Some(field) => reader.choice(&field, &[("drop", false), ("forward", true)]).unwrap_or(false),
         None => false,
     };
-    let stream_usage = reader.boolean(s, "stream_usage", true);
+    let stream_usage = s.take("stream_usage").and_then(|field| reader.boolean(&field)).unwrap_or(true);
     let mut limits = *limits;
-    limits.overlay(reader, s);
+    limits.read_rows(reader, s);
     let (name, shape, base) = (name?, shape?, base?);
     let (base_url, path) = paths(shape, &base);
     Some(Provider {
@@ -233,13 +308,9 @@ fn credential(auth: &Auth, key: Secret) -> (String, Secret) {
         Auth::Header(name) => (name.clone(), key),
         Auth::Bearer => {
             let value = format!("Bearer {}", key.expose());
-            ("authorization".to_string(), Secret::new(value, origin(&key)))
+            ("authorization".to_string(), Secret::new(value, key.origin().clone()))
         }
     }
-}
-
-fn origin(key: &Secret) -> Origin {
-    key.origin().clone()
 }
 
 fn read_headers(reader: &mut Reader<'_>, s: &mut Section<'_>, auth: &Auth) -> Vec<(String, String)> {
@@ -275,7 +346,7 @@ fn is_token(name: &str) -> bool {
 /// `addresses`, each with or without a port; for a host that is an address, that one.
 fn read_addresses(reader: &mut Reader<'_>, s: &mut Section<'_>, base: Option<&Base>) -> Vec<SocketAddr> {
     let port = base.map_or(443, |base| base.port);
-    let Some(written) = reader.strings(s, "addresses") else {
+    let Some(written) = s.take("addresses").map(|field| reader.strings(field)) else {
         let literal = base.and_then(|base| base.host.parse::<IpAddr>().ok());
         return literal.map(|ip| SocketAddr::new(ip, port)).into_iter().collect();
     };

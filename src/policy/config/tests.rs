@@ -1,8 +1,10 @@
 use super::*;
 use crate::base::time::Unix;
 use crate::policy::catalog::{Prices, StructuredOutput};
-use crate::policy::plan::UNLIMITED;
+use crate::policy::limits::UpstreamLimits;
+use crate::policy::plan::{Plan, UNLIMITED};
 use crate::policy::window::Period;
+use std::sync::Arc;
 use std::time::Duration;
 
 const PEM: &str = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n";
@@ -98,9 +100,9 @@ name = "team"
 tokens = 10_000_000
 requests = 600
 "#;
-    let high = parse(text).unwrap();
-    assert_eq!(high.catalog.default_model(), Some(0));
-    let (small, openai) = (&high.catalog.models()[0], &high.providers[0]);
+    let config = parse(text).unwrap();
+    assert_eq!(config.catalog.default_model(), Some(0));
+    let (small, openai) = (&config.catalog.models()[0], &config.providers[0]);
     assert_eq!((small.context, small.context_text.as_str()), (256_000, "256K"));
     let prices = Prices { input: 250_000, output: 2_000_000, cache_read: 250_000, cache_write: 250_000 };
     assert_eq!((small.prices, small.reserve_tokens), (prices, 4096));
@@ -109,22 +111,22 @@ requests = 600
     assert_eq!((openai.host_header.as_str(), openai.path.as_str()), ("api.openai.com", "/v1/chat/completions"));
     let (name, key) = openai.credential.as_ref().unwrap();
     assert_eq!((name.as_str(), key.expose()), ("authorization", "Bearer sk-good"));
-    assert_eq!(high.server.admin_listen, Some("127.0.0.1:9090".parse().unwrap()));
-    let team = high.plan("team").unwrap();
+    assert_eq!(config.server.admin_listen, Some("127.0.0.1:9090".parse().unwrap()));
+    let team = config.plan("team").unwrap();
     assert_eq!((team.tokens, team.requests, team.period), (10_000_000, 600, Period::Month));
     assert_eq!((team.window, team.concurrency), (Duration::from_secs(60), 0));
 }
 
 #[test]
 fn every_default_of_the_contract_is_filled_in() {
-    let high = parse(&with("")).unwrap();
-    let server = &high.server;
+    let config = parse(&with("")).unwrap();
+    let server = &config.server;
     assert_eq!(server.listen, ["127.0.0.1:8080".parse().unwrap()]);
     assert_eq!((server.key_prefix.as_str(), server.max_header, server.max_body), ("tg_", 16 << 10, 32 << 20));
-    let seconds = [server.header_timeout, server.body_timeout, server.keepalive_timeout, server.commit_after];
+    let seconds = [server.header_timeout, server.body_timeout, server.keepalive_timeout, server.heartbeat_after];
     assert_eq!(seconds.map(|wait| wait.as_secs()), [10, 30, 75, 15]);
     assert_eq!((server.max_connections, server.reuse_port, server.cors_origins.len()), (10_000, false, 0));
-    let upstream = &high.upstream;
+    let upstream = &config.upstream;
     let waits = [
         upstream.connect_timeout,
         upstream.first_byte_timeout,
@@ -135,16 +137,16 @@ fn every_default_of_the_contract_is_filled_in() {
     assert_eq!(waits.map(|wait| wait.as_secs()), [5, 300, 600, 590, 30]);
     assert_eq!((upstream.attempts, upstream.breaker_failures), (2, 5));
     assert_eq!((upstream.max_event, upstream.max_response), (8 << 20, 64 << 20));
-    assert_eq!(high.store.url, StoreUrl::Sqlite("tollgate.db".into()));
-    assert_eq!((high.store.durability, high.store.on_outage), (Durability::WriteBehind, OnOutage::Refuse));
-    assert_eq!((high.store.max_commit_lag, high.store.hosts), (Duration::from_secs(5), 1));
-    let model = &high.catalog.models()[0];
+    assert_eq!(config.store.url, StoreUrl::Sqlite("tollgate.db".into()));
+    assert_eq!((config.store.durability, config.store.on_outage), (Durability::WriteBehind, OnOutage::Refuse));
+    assert_eq!((config.store.max_commit_lag, config.store.hosts), (Duration::from_secs(5), 1));
+    let model = &config.catalog.models()[0];
     assert_eq!((model.name.as_str(), model.owned_by.as_str(), model.created), ("m", "p", Unix(0)));
     assert_eq!((model.default_max_tokens, model.reserve_tokens), (4096, 4096));
     assert_eq!(model.targets[0].model, "m");
-    assert_eq!(high.catalog.default_model(), None);
+    assert_eq!(config.catalog.default_model(), None);
     // Contract section 6: where no plan is configured, an unlimited one named default.
-    assert_eq!(high.plans, [Plan::unlimited("default")]);
+    assert_eq!(config.plans, [Plan::unlimited("default")]);
 }
 
 #[test]
@@ -208,8 +210,8 @@ fn unknown_keys_are_errors_everywhere_with_a_hint_where_one_is_near() {
 
 #[test]
 fn listeners_are_an_address_or_a_list() {
-    let high = parse(&with("[server]\nlisten = [\"127.0.0.1:1\", \"[::]:2\"]")).unwrap();
-    assert_eq!(high.server.listen.len(), 2);
+    let config = parse(&with("[server]\nlisten = [\"127.0.0.1:1\", \"[::]:2\"]")).unwrap();
+    assert_eq!(config.server.listen.len(), 2);
     one_error(&with("[server]\nlisten = []"), 2, "server.listen", "at least one");
     one_error(&with("[server]\nlisten = [\"[::1]:1\", \"here\"]"), 2, "server.listen[1]", "address with a port");
     one_error(&with("[server]\nlisten = 8080"), 2, "server.listen", "expected a string, found integer");
@@ -221,21 +223,22 @@ fn listeners_are_an_address_or_a_list() {
 
 #[test]
 fn every_key_of_the_server_table_is_read() {
-    let high = parse(&with(
+    let config = parse(&with(
         "[server]\nlisten = \"0.0.0.0:80\"\nadmin_listen = \"127.0.0.1:81\"\nadmin_token = { env = \"GOOD_KEY\" }\n\
          key_prefix = \"acme-\"\ntls = { cert = \"cert.pem\", key = \"key.pem\" }\n\
          cors_origins = [\"https://a.example\"]\nreuse_port = true\nmax_connections = 5\nmax_connections_per_ip = 2\n\
          max_header = \"8KiB\"\nmax_body = \"1MiB\"\nmax_buffered = \"4MiB\"\nheader_timeout = \"1s\"\n\
          body_timeout = \"2s\"\nkeepalive_timeout = \"3s\"\nwrite_stall = \"4s\"\ndrain_timeout = \"0s\"\n\
-         commit_after = \"6s\"\n[store]\nurl = \"redis://h:6379/0\"\n",
+         heartbeat_after = \"6s\"\n[store]\nurl = \"redis://h:6379/0\"\n",
     ))
     .unwrap();
-    let s = &high.server;
+    let s = &config.server;
     assert_eq!(s.admin_token.as_ref().map(Secret::expose), Some("sk-good"));
     assert_eq!((s.key_prefix.as_str(), s.reuse_port, s.cors_origins.len()), ("acme-", true, 1));
     assert_eq!((s.max_connections, s.max_connections_per_ip), (5, 2));
     assert_eq!((s.max_header, s.max_body, s.max_buffered), (8 << 10, 1 << 20, 4 << 20));
-    let waits = [s.header_timeout, s.body_timeout, s.keepalive_timeout, s.write_stall, s.drain_timeout, s.commit_after];
+    let waits =
+        [s.header_timeout, s.body_timeout, s.keepalive_timeout, s.write_stall, s.drain_timeout, s.heartbeat_after];
     assert_eq!(waits.map(|wait| wait.as_secs()), [1, 2, 3, 4, 0, 6]);
     assert_eq!(s.tls, Some(TlsFiles { cert: "cert.pem".into(), key: "key.pem".into() }));
 }
@@ -317,13 +320,45 @@ fn limits_are_set_again_in_a_provider_and_timeouts_in_a_model() {
         idle_timeout = \"3s\"\nattempts = 4\n\
         [[models]]\nid = \"a\"\ncontext = 1\ntargets = [{ provider = \"p\" }]\nidle_timeout = \"4s\"\n\
         [[models]]\nid = \"b\"\ncontext = 1\ntargets = [{ provider = \"p\" }]\n";
-    let high = parse(text).unwrap();
-    let limits = |index: usize| high.catalog.models()[index].targets[0].limits;
-    assert_eq!((high.upstream.attempts, high.upstream.breaker_failures), (3, 0));
+    let config = parse(text).unwrap();
+    let limits = |index: usize| config.catalog.models()[index].targets[0].limits;
+    assert_eq!((config.upstream.attempts, config.upstream.breaker_failures), (3, 0));
     assert_eq!((limits(0).connect_timeout, limits(0).idle_timeout), (Duration::from_secs(1), Duration::from_secs(4)));
     assert_eq!((limits(1).idle_timeout, limits(1).attempts), (Duration::from_secs(3), 4));
     assert_eq!((limits(1).pool_max_idle, limits(1).max_event, limits(1).max_response), (1, 1 << 20, 2 << 20));
     one_error(&with("[upstream]\nattempts = 0"), 2, "upstream.attempts", "from 1 to 10");
+}
+
+#[test]
+fn each_of_the_four_timeouts_of_a_model_stands_for_its_own() {
+    let set = |key: &str| {
+        let text = model(&format!("id = \"m\"\ncontext = 1\ntargets = [{{ provider = \"p\" }}]\n{key} = \"7s\""));
+        parse(&text).unwrap().catalog.models()[0].targets[0].limits
+    };
+    let (seven, usual) = (Duration::from_secs(7), UpstreamLimits::default());
+    let cases = [
+        ("connect_timeout", UpstreamLimits { connect_timeout: seven, ..usual }),
+        ("first_byte_timeout", UpstreamLimits { first_byte_timeout: seven, ..usual }),
+        ("idle_timeout", UpstreamLimits { idle_timeout: seven, ..usual }),
+        ("request_timeout", UpstreamLimits { request_timeout: seven, ..usual }),
+    ];
+    for (key, limits) in cases {
+        assert_eq!(set(key), limits, "{key}");
+    }
+}
+
+#[test]
+fn the_old_name_of_a_setting_is_understood_with_a_warning() {
+    let config = parse(&with("[server]\ncommit_after = \"6s\"")).unwrap();
+    assert_eq!(config.server.heartbeat_after, Duration::from_secs(6));
+    let warnings: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
+    let expected = "tollgate.toml:2: server.commit_after: an old name that will go: write `heartbeat_after`";
+    assert_eq!(warnings, [expected]);
+    assert_eq!(parse(&with("[server]\nheartbeat_after = \"6s\"")).unwrap().warnings, []);
+    one_error(&with("[server]\ncommit_after = 6"), 2, "server.commit_after", "expected a duration");
+    let both = with("[server]\ncommit_after = \"6s\"\nheartbeat_after = \"6s\"");
+    one_error(&both, 2, "server.commit_after", "`heartbeat_after`, which is set as well");
+    one_error(&with("[server]\ncommit_afer = \"6s\""), 2, "server.commit_afer", "unknown key; known are listen");
 }
 
 fn base(shape: &str, url: &str) -> Provider {
@@ -512,11 +547,11 @@ fn tls_peers_are_listed_once_each() {
         MODEL.replace("\"p\"", "\"a\""),
     ]
     .concat();
-    let high = parse(&text).unwrap();
-    let indexes: Vec<Option<u32>> = high.providers.iter().map(|provider| provider.authority).collect();
+    let config = parse(&text).unwrap();
+    let indexes: Vec<Option<u32>> = config.providers.iter().map(|provider| provider.authority).collect();
     assert_eq!(indexes, [Some(0), Some(0), None, Some(1), Some(2)]);
-    assert_eq!(high.authorities[1].ca_file, Some("ca.pem".into()));
-    assert_eq!(high.authorities[2].server_name, "i");
+    assert_eq!(config.authorities[1].ca_file, Some("ca.pem".into()));
+    assert_eq!(config.authorities[2].server_name, "i");
 }
 
 #[test]
@@ -559,8 +594,8 @@ fn ids_and_contexts_of_models_are_checked() {
     }
     let sizes = [("\"1M\"", 1_000_000, "1M"), ("\"256K\"", 256_000, "256K"), ("131072", 131_072, "128Ki")];
     for (context, tokens, shown) in sizes {
-        let high = parse(&text("\"m\"", context)).unwrap();
-        let model = &high.catalog.models()[0];
+        let config = parse(&text("\"m\"", context)).unwrap();
+        let model = &config.catalog.models()[0];
         assert_eq!((model.context, model.context_text.as_str()), (tokens, shown));
     }
     one_error(&model(&format!("context = 1\n{targets}")), 5, "models[0].id", "missing");
@@ -598,7 +633,7 @@ fn one_wrong_provider_does_not_make_its_models_wrong_too() {
 
 #[test]
 fn every_key_of_a_model_is_read() {
-    let high = parse(&model(
+    let config = parse(&model(
         "id = \"m\"\nname = \"M\"\nowned_by = \"o\"\ncreated = 2026-11-20\ncontext = \"128Ki\"\ninput_price = 1\n\
          output_price = 2.5\ncache_read_price = 0.1\ncache_write_price = 1.25\ntargets = [{ provider = \"p\" }]\n\
          default_max_tokens = 100\nreserve_tokens = 50\ndrop_params = [\"temperature\"]\n\
@@ -607,7 +642,7 @@ fn every_key_of_a_model_is_read() {
          strict_tools = true }",
     ))
     .unwrap();
-    let m = &high.catalog.models()[0];
+    let m = &config.catalog.models()[0];
     assert_eq!((m.name.as_str(), m.owned_by.as_str(), m.context), ("M", "o", 131_072));
     assert_eq!(m.created, Unix(1_795_132_800_000));
     let prices = Prices { input: 1_000_000, output: 2_500_000, cache_read: 100_000, cache_write: 1_250_000 };
@@ -636,12 +671,12 @@ fn plans_are_checked_and_read() {
     one_error(&with("[[plans]]\nname = \"a\"\n[[plans]]\nname = \"a\""), 4, "plans[1].name", "a second plan");
     let text = "[[plans]]\nname = \"a\"\ntokens = 5\nperiod = \"week\"\nrequests = 6\nwindow = \"1h\"\n\
                 tokens_per_window = 7\nconcurrency = 8\n[[plans]]\nname = \"b\"\ntokens = 9007199254740991";
-    let high = parse(&with(text)).unwrap();
-    let a = high.plan("a").unwrap();
+    let config = parse(&with(text)).unwrap();
+    let a = config.plan("a").unwrap();
     assert_eq!((a.tokens, a.period, a.requests, a.window), (5, Period::Week, 6, Duration::from_secs(3600)));
     assert_eq!((a.tokens_per_window, a.concurrency), (7, 8));
-    assert_eq!((&*high.plans[0].name, high.plan("b").unwrap().tokens), ("a", UNLIMITED));
-    assert!(high.plan("c").is_none());
+    assert_eq!((&*config.plans[0].name, config.plan("b").unwrap().tokens), ("a", UNLIMITED));
+    assert!(config.plan("c").is_none());
 }
 
 #[test]
@@ -678,12 +713,12 @@ fn a_password_in_a_store_url_is_masked() {
 fn a_secret_prints_as_stars() {
     let secret = Secret::new("sk-1".to_string(), Origin::Env("A".to_string()));
     assert_eq!(format!("{secret} {secret:?}"), "*** ***");
-    let high = parse(&provider(&format!("{RIGHT}api_key = {{ env = \"GOOD_KEY\" }}"))).unwrap();
-    assert!(!format!("{high:?}").contains("sk-good"));
+    let config = parse(&provider(&format!("{RIGHT}api_key = {{ env = \"GOOD_KEY\" }}"))).unwrap();
+    assert!(!format!("{config:?}").contains("sk-good"));
 }
 
 #[test]
 fn debug_output_of_a_store_shows_no_password() {
-    let high = parse(&with("[store]\nurl = \"redis://:hunter2@h/0\"")).unwrap();
-    assert!(!format!("{:?}", high.store).contains("hunter2"));
+    let config = parse(&with("[store]\nurl = \"redis://:hunter2@h/0\"")).unwrap();
+    assert!(!format!("{:?}", config.store).contains("hunter2"));
 }

@@ -139,6 +139,20 @@ fn a_key_with_the_right_id_and_another_secret_is_refused() {
 }
 
 #[test]
+fn tags_follow_from_the_seed_alone_and_their_halves_differ() {
+    let tag = |seed: u64| {
+        let issued = issue("tg_", filler(7));
+        let mut keys = Keys::new(seed);
+        keys.load(vec![record(&issued)]);
+        assert!(keys.identify(issued.text.as_bytes(), "tg_", NOW).is_some());
+        keys.proofs[0].map(|(tag, _)| tag).unwrap()
+    };
+    assert_eq!(tag(1), tag(1));
+    assert_ne!(tag(1), tag(2));
+    assert_ne!(tag(1)[0], tag(1)[1]);
+}
+
+#[test]
 fn what_was_proven_once_is_not_believed_for_longer_than_it_holds() {
     let issued = issue("tg_", filler(7));
     let renewed = reissue("tg_", issued.id, filler(8));

@@ -2,9 +2,9 @@
 //! clock's, which an operator or NTP may set: no jump may hand an allowance out twice, nor lock a key out for longer
 //! than the window that the clock says it is in.
 
+use super::super::keys::KeyIx;
 use super::super::plan::{Plan, shown};
 use super::super::window::{DAY_MS, Period};
-use super::{Open, SharedCounts};
 use crate::base::time::Unix;
 
 /// First moment, and first moment after.
@@ -15,6 +15,44 @@ const LEFT_MAX: usize = 2;
 /// UTC days whose tokens are remembered: two of the longest periods, so that a clock set back into the last one finds
 /// what was used there.
 pub const DAYS_KEPT: u64 = 70;
+
+/// What an open hold stands for; lives in the meter's own table, so that an exchange lost to a bug loses none.
+#[derive(Copy, Clone, Debug)]
+pub struct Open {
+    pub(super) key: KeyIx,
+    pub(super) window: Bounds,
+    pub(super) period: Bounds,
+    pub(super) admitted: Unix,
+    pub(super) reserved: u64,
+    pub(super) shared: bool,
+}
+
+/// What a shared ledger says of a key: everything that all hosts have used.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct SharedCounts {
+    /// The window it speaks of.
+    pub window: (Unix, Unix),
+    /// Requests in it.
+    pub requests: u64,
+    /// Tokens settled in it.
+    pub window_used: u64,
+    /// The period it speaks of.
+    pub period: (Unix, Unix),
+    /// Tokens settled in it.
+    pub period_used: u64,
+}
+
+impl SharedCounts {
+    /// What this process has settled since.
+    fn add(&mut self, open: &Open, tokens: u64) {
+        if self.window == open.window {
+            self.window_used = self.window_used.saturating_add(tokens);
+        }
+        if self.period == open.period {
+            self.period_used = self.period_used.saturating_add(tokens);
+        }
+    }
+}
 
 /// What was counted within one window.
 #[derive(Copy, Clone, Debug, Default)]
@@ -54,7 +92,7 @@ pub(super) struct Account {
     days: Box<[(u64, u64)]>,
     pub(super) running: u32,
     /// What a shared ledger said last; nothing where there is none.
-    pub(super) told: Option<Box<SharedCounts>>,
+    pub(super) shared: Option<Box<SharedCounts>>,
 }
 
 impl Account {
@@ -117,7 +155,7 @@ impl Account {
         self.period.reserved = self.period.reserved.saturating_add(estimate);
     }
 
-    /// One request more that was admitted elsewhere, wherever its admission counts.
+    /// One request more that another process admitted, wherever its admission counts.
     pub(super) fn adopt(&mut self, open: &Open) {
         self.running += 1;
         if self.window.counts(open) {
@@ -140,8 +178,8 @@ impl Account {
             self.period.reserved = self.period.reserved.saturating_sub(open.reserved);
         }
         self.add_day(open.admitted, tokens);
-        if let Some(told) = &mut self.told {
-            told.add(open, tokens);
+        if let Some(shared) = &mut self.shared {
+            shared.add(open, tokens);
         }
     }
 
@@ -169,18 +207,18 @@ impl Account {
         }
     }
 
-    /// The larger of what this process has counted and what the shared ledger has told for the present window:
-    /// requests and tokens.
+    /// The larger of what this process has counted and what the shared ledger says of the present window: requests
+    /// and tokens.
     pub(super) fn window_known(&self) -> (u64, u64) {
-        let told = self.told.as_ref().filter(|told| told.window == self.window.bounds);
-        let (requests, used) = told.map_or((0, 0), |told| (told.requests, told.window_used));
+        let shared = self.shared.as_ref().filter(|shared| shared.window == self.window.bounds);
+        let (requests, used) = shared.map_or((0, 0), |shared| (shared.requests, shared.window_used));
         (self.window.requests.max(requests), self.window.used.max(used))
     }
 
     /// The same for tokens of the period.
     pub(super) fn period_known(&self) -> u64 {
-        let told = self.told.as_ref().filter(|told| told.period == self.period.bounds);
-        self.period.used.max(told.map_or(0, |told| told.period_used))
+        let shared = self.shared.as_ref().filter(|shared| shared.period == self.period.bounds);
+        self.period.used.max(shared.map_or(0, |shared| shared.period_used))
     }
 
     /// Tokens left: the smaller of the period's and the window's remainder, by what is settled.

@@ -417,7 +417,7 @@ fn counters_equal_a_recount_of_the_rows_at_every_moment() {
 }
 
 #[test]
-fn holds_that_nobody_has_any_more_are_taken_back() {
+fn holds_that_no_exchange_has_any_more_are_taken_back() {
     let plan = Plan { tokens: 1_000, concurrency: 2, ..plan() };
     let (mut meter, now) = (Meter::new(), at("2026-11-20"));
     let kept = meter.admit(KEY, &plan, now, 10).unwrap();

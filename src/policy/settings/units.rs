@@ -1,6 +1,7 @@
-//! The units of the configuration and the command line: durations, sizes in bytes, context sizes, prices. Each is
-//! read and written back; what is written reads as the same value.
+//! The units of the configuration and the command line: durations, sizes in bytes, context sizes, prices, text. Each
+//! is read and written back, but for text, which TOML's own reader reads; what is written reads as the same value.
 
+use std::fmt::Write;
 use std::time::Duration;
 
 const DURATIONS: [(&str, u64); 5] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
@@ -84,6 +85,33 @@ pub fn price(dollars: f64) -> Option<u64> {
     let whole = micro.round();
     let exact = (micro - whole).abs() <= 1e-3;
     (dollars.is_finite() && (0.0..=1e6).contains(&dollars) && exact).then_some(whole as u64)
+}
+
+/// A TOML basic string.
+pub fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => {
+                out.push('\\');
+                out.push(c);
+            }
+            c if c.is_control() => {
+                // Writing to a String cannot fail.
+                let _ = write!(out, "\\u{:04X}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// A TOML array of basic strings.
+pub fn quoted_list<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> String {
+    let quoted: Vec<String> = texts.into_iter().map(|text| quoted(text.as_ref())).collect();
+    format!("[{}]", quoted.join(", "))
 }
 
 #[cfg(test)]

@@ -1,34 +1,78 @@
-//! Walks a parsed TOML document with its spans: takes fields, checks their types and ranges, collects what is wrong.
-//! It knows no key of the configuration. A reader never stops at the first error: a field that is wrong is reported
-//! and counts as absent.
+//! Walks a parsed TOML document with its spans: takes fields, checks their types and ranges, collects what is wrong
+//! and what is out of date. It knows no key of the configuration. A reader never stops at the first error: a field
+//! that is wrong is reported and counts as absent.
 
+use super::secret::{Origin, Secret};
 use super::units;
-use super::{ConfigError, Origin, Secret, Source};
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::de::{DeTable, DeValue};
 
+/// Models, providers or plans in one configuration, and entries of one list.
+pub const ENTRIES_MAX: usize = 1000;
+
 /// Bytes of a secret's file that are looked at; a key is never longer.
 const SECRET_MAX: usize = 16 * 1024;
 
-/// Collects errors and reaches what a document refers to.
-pub(super) struct Reader<'a> {
+/// One thing wrong with a configuration, or out of date in it. Shown as `tollgate.toml:12: models[0].context: expected
+/// …`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConfigError {
+    /// The file as the caller named it.
+    pub file: String,
+    /// Line, from 1; `None` where the error belongs to no line.
+    pub line: Option<u32>,
+    /// Path of the field, empty for the document itself.
+    pub field: String,
+    /// What is wrong and what was expected. Never contains a secret.
+    pub message: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.file)?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        if !self.field.is_empty() {
+            write!(f, ": {}", self.field)?;
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+/// A configuration text and the ways to what it refers to.
+pub struct Source<'a> {
+    /// Its file name: for errors, and relative paths in it are relative to its folder.
+    pub file: &'a str,
+    /// Its content.
+    pub text: &'a str,
+    /// The value of an environment variable.
+    pub env: &'a dyn Fn(&str) -> Option<String>,
+    /// The content of a file, for secrets and certificates.
+    pub read: &'a dyn Fn(&str) -> std::io::Result<String>,
+}
+
+/// Collects errors and warnings, each with its byte of the document, and reaches what a document refers to.
+pub struct Reader<'a> {
     source: &'a Source<'a>,
     errors: Vec<(usize, ConfigError)>,
+    warnings: Vec<(usize, ConfigError)>,
 }
 
 /// A table that is being taken apart; what is left at the end is unknown.
-pub(super) struct Section<'d> {
+pub struct Section<'d> {
     path: String,
     span: Range<usize>,
     entries: DeTable<'d>,
-    asked: Vec<&'static str>,
+    /// What was asked for, and where it was found.
+    asked: Vec<(&'static str, Option<usize>)>,
 }
 
 /// One value with its path and place.
-pub(super) struct Field<'d> {
+pub struct Field<'d> {
     /// For instance `models[0].targets[1].weight`.
     pub path: String,
     span: Range<usize>,
@@ -38,7 +82,12 @@ pub(super) struct Field<'d> {
 impl<'d> Section<'d> {
     /// Takes the field called `key`, if there.
     pub fn take(&mut self, key: &'static str) -> Option<Field<'d>> {
-        self.asked.push(key);
+        let field = self.remove(key);
+        self.asked.push((key, field.as_ref().map(Field::start)));
+        field
+    }
+
+    fn remove(&mut self, key: &str) -> Option<Field<'d>> {
         let value = self.entries.remove(key)?;
         Some(Field { path: self.path_of(key), span: value.span(), value: value.into_inner() })
     }
@@ -54,14 +103,15 @@ impl<'d> Section<'d> {
         rest
     }
 
-    /// Reports what nobody took, with what would have been.
+    /// Reports what was not asked for, with what was.
     pub fn finish(&mut self, reader: &mut Reader<'_>) {
         for (key, _) in std::mem::take(&mut self.entries) {
             let name = key.get_ref();
-            let near = self.asked.iter().find(|asked| is_near(asked, name));
+            let known: Vec<&str> = self.asked.iter().map(|(asked, _)| *asked).collect();
+            let near = known.iter().find(|asked| is_near(asked, name));
             let hint = match near {
                 Some(near) => format!("did you mean `{near}`?"),
-                None => format!("known are {}", self.asked.join(", ")),
+                None => format!("known are {}", known.join(", ")),
             };
             reader.report(key.span().start, self.path_of(name), format!("unknown key; {hint}"));
         }
@@ -75,6 +125,11 @@ impl<'d> Section<'d> {
     /// Where the value of `key` begins, if it is there and not taken yet.
     pub fn peek_start(&self, key: &str) -> Option<usize> {
         self.entries.get(key).map(|value| value.span().start)
+    }
+
+    /// Where the value of `key` began, if it was asked for and there.
+    pub fn place(&self, key: &str) -> Option<usize> {
+        self.asked.iter().find(|(asked, _)| *asked == key).and_then(|(_, place)| *place)
     }
 
     /// Where the table begins, for errors about what it lacks.
@@ -131,7 +186,7 @@ fn is_near(known: &str, written: &str) -> bool {
 impl<'a> Reader<'a> {
     /// Nothing read, nothing wrong.
     pub fn new(source: &'a Source<'a>) -> Reader<'a> {
-        Reader { source, errors: Vec::new() }
+        Reader { source, errors: Vec::new(), warnings: Vec::new() }
     }
 
     /// The document's top table; `None` after a syntax error, which is reported.
@@ -146,24 +201,26 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// All errors in the order of their places.
-    pub fn into_errors(self) -> Vec<ConfigError> {
-        let mut errors = self.errors;
-        errors.sort_by_key(|(at, _)| *at);
-        errors.into_iter().map(|(_, error)| error).collect()
+    /// All errors and all warnings, each in the order of their places.
+    pub fn finish(self) -> (Vec<ConfigError>, Vec<ConfigError>) {
+        let sorted = |mut list: Vec<(usize, ConfigError)>| {
+            list.sort_by_key(|(at, _)| *at);
+            list.into_iter().map(|(_, error)| error).collect()
+        };
+        (sorted(self.errors), sorted(self.warnings))
     }
 
     /// Reports an error at a byte of the document.
     pub fn report(&mut self, at: usize, field: String, message: impl Display) {
+        let error = self.error_at(at, field, message);
+        self.errors.push((at, error));
+    }
+
+    fn error_at(&self, at: usize, field: String, message: impl Display) -> ConfigError {
         let before = self.source.text.as_bytes().get(..at).unwrap_or_default();
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
-        let error = ConfigError {
-            file: self.source.file.to_string(),
-            line: u32::try_from(line).ok(),
-            field,
-            message: message.to_string(),
-        };
-        self.errors.push((at, error));
+        let (file, line) = (self.source.file.to_string(), u32::try_from(line).ok());
+        ConfigError { file, line, field, message: message.to_string() }
     }
 
     /// Reports that `field` is wrong.
@@ -176,6 +233,27 @@ impl<'a> Reader<'a> {
         let field = section.take(key);
         if field.is_none() {
             self.report(section.start(), section.path_of(key), "missing");
+        }
+        field
+    }
+
+    /// Takes `key`, or what is there under one of its `former` names, with a warning.
+    pub fn take_renamed<'d>(
+        &mut self,
+        section: &mut Section<'d>,
+        key: &'static str,
+        former: &[&str],
+    ) -> Option<Field<'d>> {
+        let mut field = section.take(key);
+        for old in former.iter().filter_map(|name| section.remove(name)) {
+            if field.is_some() {
+                self.error(&old, format!("the old name of `{key}`, which is set as well"));
+                continue;
+            }
+            let (at, path) = (old.start(), old.path.clone());
+            let warning = self.error_at(at, path, format!("an old name that will go: write `{key}`"));
+            self.warnings.push((at, warning));
+            field = Some(old);
         }
         field
     }
@@ -245,45 +323,30 @@ impl<'a> Reader<'a> {
         Some(text)
     }
 
-    /// Takes `key` as an array of strings; each element is passed with its field.
-    pub fn strings<'d>(&mut self, section: &mut Section<'d>, key: &'static str) -> Option<Vec<(Field<'d>, String)>> {
-        let field = section.take(key)?;
-        let items = self.items(field, super::ENTRIES_MAX);
+    /// The strings in the array that `field` must be, each with its own field.
+    pub fn strings<'d>(&mut self, field: Field<'d>) -> Vec<(Field<'d>, String)> {
         let mut strings = Vec::new();
-        for item in items {
+        for item in self.items(field, ENTRIES_MAX) {
             if let Some(text) = self.string(&item) {
                 strings.push((item, text));
             }
         }
-        Some(strings)
+        strings
     }
 
-    /// Takes `key` as true or false.
-    pub fn boolean(&mut self, section: &mut Section<'_>, key: &'static str, default: bool) -> bool {
-        let Some(field) = section.take(key) else { return default };
+    /// The truth that `field` must be.
+    pub fn boolean(&mut self, field: &Field<'_>) -> Option<bool> {
         match &field.value {
-            DeValue::Boolean(value) => *value,
+            DeValue::Boolean(value) => Some(*value),
             other => {
-                self.error(&field, expected("true or false", other));
-                default
+                self.error(field, expected("true or false", other));
+                None
             }
         }
     }
 
-    /// Takes `key` as an integer within `range`.
-    pub fn integer(
-        &mut self,
-        section: &mut Section<'_>,
-        key: &'static str,
-        default: u64,
-        range: RangeInclusive<u64>,
-    ) -> u64 {
-        let Some(field) = section.take(key) else { return default };
-        self.as_integer(&field, range).unwrap_or(default)
-    }
-
     /// The integer within `range` that `field` must be.
-    pub fn as_integer(&mut self, field: &Field<'_>, range: RangeInclusive<u64>) -> Option<u64> {
+    pub fn integer(&mut self, field: &Field<'_>, range: &RangeInclusive<u64>) -> Option<u64> {
         let DeValue::Integer(number) = &field.value else {
             self.error(field, expected("an integer", &field.value));
             return None;
@@ -295,45 +358,24 @@ impl<'a> Reader<'a> {
         value
     }
 
-    /// Takes `key` as a duration within `range`.
-    pub fn duration(
-        &mut self,
-        section: &mut Section<'_>,
-        key: &'static str,
-        range: RangeInclusive<Duration>,
-    ) -> Option<Duration> {
-        let field = section.take(key)?;
+    /// The duration within `range` that `field` must be.
+    pub fn duration(&mut self, field: &Field<'_>, range: &RangeInclusive<Duration>) -> Option<Duration> {
         let value = match &field.value {
             DeValue::String(text) => units::duration(text).filter(|value| range.contains(value)),
             _ => None,
         };
         if value.is_none() {
             let (least, most) = (units::duration_text(*range.start()), units::duration_text(*range.end()));
-            self.error(
-                &field,
-                format!("expected a duration from \"{least}\" to \"{most}\" with its unit (ms s m h d)"),
-            );
+            self.error(field, format!("expected a duration from \"{least}\" to \"{most}\" with its unit (ms s m h d)"));
         }
         value
     }
 
-    /// Takes `key` as a size in bytes within `range`.
-    pub fn size(
-        &mut self,
-        section: &mut Section<'_>,
-        key: &'static str,
-        default: u64,
-        range: RangeInclusive<u64>,
-    ) -> u64 {
-        let Some(field) = section.take(key) else { return default };
-        self.as_size(&field, range).unwrap_or(default)
-    }
-
     /// The size in bytes within `range` that `field` must be.
-    pub fn as_size(&mut self, field: &Field<'_>, range: RangeInclusive<u64>) -> Option<u64> {
+    pub fn size(&mut self, field: &Field<'_>, range: &RangeInclusive<u64>) -> Option<u64> {
         let value = match &field.value {
             DeValue::String(text) => units::size(text).filter(|value| range.contains(value)),
-            DeValue::Integer(_) => return self.as_integer(field, range),
+            DeValue::Integer(_) => return self.integer(field, range),
             _ => None,
         };
         if value.is_none() {
@@ -369,28 +411,27 @@ impl<'a> Reader<'a> {
         found
     }
 
-    /// Takes `key` as the path of a readable file, relative to the configuration, whose text contains `marker`.
-    pub fn pem_file(&mut self, section: &mut Section<'_>, key: &'static str, marker: &str) -> Option<PathBuf> {
-        let field = section.take(key)?;
-        let written = self.string(&field)?;
+    /// The readable file, relative to the configuration, that `field` must name; its text contains `marker`.
+    pub fn pem_file(&mut self, field: &Field<'_>, marker: &str) -> Option<PathBuf> {
+        let written = self.string(field)?;
         let path = self.resolve(&written);
         match (self.source.read)(&path.to_string_lossy()) {
             Ok(text) if text.contains(marker) => return Some(path),
-            Ok(_) => self.error(&field, format!("`{}` has no PEM block of the kind expected here", path.display())),
-            Err(error) => self.error(&field, format!("cannot read `{}`: {error}", path.display())),
+            Ok(_) => self.error(field, format!("`{}` has no PEM block of the kind expected here", path.display())),
+            Err(error) => self.error(field, format!("cannot read `{}`: {error}", path.display())),
         }
         None
     }
 
     /// `written`, relative to the folder of the configuration.
-    pub fn resolve(&self, written: &str) -> PathBuf {
+    pub fn resolve(&self, written: impl AsRef<Path>) -> PathBuf {
         let folder = Path::new(self.source.file).parent().unwrap_or(Path::new(""));
         folder.join(written)
     }
 
-    /// Takes `key` as a secret: `{ env = "NAME" }` or `{ file = "path" }`. A literal is refused and never repeated.
-    pub fn secret(&mut self, section: &mut Section<'_>, key: &'static str) -> Option<Secret> {
-        let field = section.take(key)?;
+    /// The secret that `field` must refer to: `{ env = "NAME" }` or `{ file = "path" }`. A literal is refused and never
+    /// repeated.
+    pub fn secret(&mut self, field: Field<'_>) -> Option<Secret> {
         if matches!(field.value, DeValue::String(_)) {
             let text = "a secret is never written here; use { env = \"NAME\" } or { file = \"path\" }";
             self.error(&field, text);

@@ -1,0 +1,89 @@
+//! The whole configuration, and its document read from the top: every section in turn, and what one says about
+//! another.
+
+use super::providers::{self, AuthoritySpec, Provider};
+use super::server::Server;
+use super::store::{StoreConfig, StoreUrl};
+use super::{models, plans};
+use crate::policy::catalog::Catalog;
+use crate::policy::limits::UpstreamLimits;
+use crate::policy::plan::Plan;
+use crate::policy::settings::Settings;
+use crate::policy::settings::reader::{ConfigError, Reader, Section, Source};
+
+/// The checked configuration. Share it as `Arc<Config>`; nothing in it changes.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Listeners and their bounds.
+    pub server: Server,
+    /// The ledger.
+    pub store: StoreConfig,
+    /// Deadlines and bounds towards upstreams, before a provider or a model sets its own.
+    pub upstream: UpstreamLimits,
+    /// Upstream servers, in the order written; `Target.provider` is an index into them.
+    pub providers: Vec<Provider>,
+    /// TLS peers without duplicates; `Provider.authority` is an index into them.
+    pub authorities: Vec<AuthoritySpec>,
+    /// The models.
+    pub catalog: Catalog,
+    /// The plans, at least one; the first is for keys that name none.
+    pub plans: Vec<Plan>,
+    /// What works and ought to be written in another way, in the order of the lines. To be shown to the operator.
+    pub warnings: Vec<ConfigError>,
+}
+
+impl Config {
+    /// Reads and checks a configuration. `Err` has everything that is wrong with it, in the order of the lines.
+    pub fn parse(source: &Source<'_>) -> Result<Config, Vec<ConfigError>> {
+        let mut reader = Reader::new(source);
+        let read = reader.document().map(|mut top| {
+            let config = read_document(&mut reader, &mut top);
+            top.finish(&mut reader);
+            config
+        });
+        let (errors, warnings) = reader.finish();
+        match read {
+            Some(config) if errors.is_empty() => Ok(Config { warnings, ..config }),
+            _ => Err(errors),
+        }
+    }
+
+    /// The plan called `name`.
+    pub fn plan(&self, name: &str) -> Option<&Plan> {
+        self.plans.iter().find(|plan| &*plan.name == name)
+    }
+
+    /// The provider of a target, by `Target.provider`.
+    pub fn provider(&self, index: usize) -> Option<&Provider> {
+        self.providers.get(index)
+    }
+}
+
+fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
+    let default_model = top.take("default_model");
+    let (server, reuse_port) = Server::read(reader, top);
+    let store = StoreConfig::read(reader, top);
+    if let (Some((at, path)), StoreUrl::Sqlite(_)) = (reuse_port, &store.url) {
+        reader.report(at, path, "needs a shared store (redis://…): one gateway at a time owns a SQLite ledger");
+    }
+    let mut upstream = UpstreamLimits::default();
+    if let Some(mut section) = reader.table(top, "upstream") {
+        upstream.read_rows(reader, &mut section);
+        section.finish(reader);
+    }
+    let declared = providers::read(reader, top, &upstream);
+    let models = models::read(reader, top, &declared, &upstream);
+    let plans = plans::read(reader, top);
+    let default = default_model.and_then(|field| {
+        let id = reader.string(&field)?;
+        let found = models.iter().position(|model| *model.id == *id);
+        if found.is_none() {
+            reader.error(&field, format!("no model has the id `{id}`"));
+        }
+        found
+    });
+    let mut providers: Vec<Provider> = declared.into_iter().filter_map(|declared| declared.provider).collect();
+    let authorities = providers::authorities(&mut providers);
+    let catalog = Catalog::new(models, default);
+    Config { server, store, upstream, providers, authorities, catalog, plans, warnings: Vec::new() }
+}

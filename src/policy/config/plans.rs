@@ -1,0 +1,27 @@
+//! `[[plans]]`.
+
+use crate::policy::plan::Plan;
+use crate::policy::settings::Settings;
+use crate::policy::settings::reader::{ENTRIES_MAX, Reader, Section};
+
+/// Reads `[[plans]]`; without any there is one, unlimited, called `default` (contract section 6).
+pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Vec<Plan> {
+    let mut plans: Vec<Plan> = Vec::new();
+    for mut section in reader.tables(top, "plans", ENTRIES_MAX) {
+        let name = reader.required(&mut section, "name").and_then(|field| {
+            let name = reader.word(&field, 64)?;
+            if plans.iter().any(|plan| *plan.name == *name) {
+                reader.error(&field, format!("a second plan is named `{name}`"));
+            }
+            Some(name)
+        });
+        let mut plan = Plan::unlimited(&name.unwrap_or_default());
+        plan.read_rows(reader, &mut section);
+        section.finish(reader);
+        plans.push(plan);
+    }
+    if plans.is_empty() {
+        plans.push(Plan::default());
+    }
+    plans
+}

@@ -1,0 +1,179 @@
+//! `[store]`: where keys and ledger are, and what is promised about them.
+
+use crate::policy::limits::TIMEOUTS;
+use crate::policy::settings::kinds::{Kind, OneOf, Or, Pem, Shown, Time, Whole};
+use crate::policy::settings::reader::{Field, Reader, Section};
+use crate::policy::settings::units::quoted;
+use crate::policy::settings::{Settings, section};
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Rows younger than this are needed to rebuild the longest period.
+const RETENTION: RangeInclusive<Duration> = Duration::from_secs(32 * 86_400)..=Duration::from_secs(36_500 * 86_400);
+
+section! {
+    /// `[store]` (contract section 5).
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct StoreConfig {
+        /// Where keys and ledger are: `sqlite:PATH`, or `redis://…` and `rediss://…` for several hosts.
+        pub url: StoreUrl = StoreUrl::Sqlite("tollgate.db".into()), Url, Restart;
+        /// Authorities in PEM for `rediss://`, instead of the public ones.
+        pub ca_file: Option<PathBuf> = None, Or(Pem("-----BEGIN CERTIFICATE-----"), "none, the public authorities"),
+            Restart;
+        /// When an answer may be seen as complete: at once, its row following within 50 ms, or `"before-reply"`, after
+        /// its row's commit.
+        pub durability: Durability = Durability::WriteBehind, OneOf(&Durability::ALL, Durability::as_str), Restart;
+        /// Age of the oldest uncommitted row at which admission answers 503.
+        pub max_commit_lag: Duration = Duration::from_secs(5), Time(TIMEOUTS), Live;
+        /// While a shared store cannot be reached: 503, or `"local"`, each host its share of every limit.
+        pub on_outage: OnOutage = OnOutage::Refuse, OneOf(&OnOutage::ALL, OnOutage::as_str), Restart;
+        /// Hosts that share the store.
+        pub hosts: u32 = 1, Whole(1..=10_000), Restart;
+        /// How long rows are kept, at least 32 days; their sums by day stay.
+        ///
+        /// `None` keeps them for ever.
+        pub retention: Option<Duration> = None, Or(Time(RETENTION), "for ever"), Restart;
+    }
+}
+
+impl StoreConfig {
+    /// Reads `[store]`.
+    pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> StoreConfig {
+        let mut store = StoreConfig::default();
+        if let StoreUrl::Sqlite(path) = &mut store.url {
+            *path = reader.resolve(&*path);
+        }
+        if let Some(mut section) = reader.table(top, "store") {
+            store.read_rows(reader, &mut section);
+            let apart = store.on_outage == OnOutage::Local && store.durability == Durability::BeforeReply;
+            if let Some(at) = section.place("on_outage").filter(|_| apart) {
+                let text = "`local` cannot be had with durability = \"before-reply\"";
+                reader.report(at, section.path_of("on_outage"), text);
+            }
+            section.finish(reader);
+        }
+        store
+    }
+}
+
+/// When a client may see an answer as complete (contract section 5).
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum Durability {
+    /// At once; the row follows within milliseconds.
+    #[default]
+    WriteBehind,
+    /// After the commit of its row.
+    BeforeReply,
+}
+
+impl Durability {
+    const ALL: [Durability; 2] = [Durability::WriteBehind, Durability::BeforeReply];
+
+    /// As written in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Durability::WriteBehind => "write-behind",
+            Durability::BeforeReply => "before-reply",
+        }
+    }
+}
+
+/// What happens while a shared store cannot be reached.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum OnOutage {
+    /// 503.
+    #[default]
+    Refuse,
+    /// Each host admits its share of every limit.
+    Local,
+}
+
+impl OnOutage {
+    const ALL: [OnOutage; 2] = [OnOutage::Refuse, OnOutage::Local];
+
+    /// As written in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            OnOutage::Refuse => "refuse",
+            OnOutage::Local => "local",
+        }
+    }
+}
+
+/// Where the ledger is.
+#[derive(Clone, PartialEq, Eq)]
+pub enum StoreUrl {
+    /// A file, resolved against the configuration's folder.
+    Sqlite(PathBuf),
+    /// A Redis or Valkey server; may contain a password, so it is never printed whole.
+    Redis(String),
+}
+
+impl fmt::Display for StoreUrl {
+    /// Without user and password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreUrl::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            StoreUrl::Redis(url) => f.write_str(&masked(url)),
+        }
+    }
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A URL with its user and password, if any, replaced.
+fn masked(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("//") else { return "***".to_string() };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    match rest[..end].rfind('@') {
+        Some(at) => format!("{scheme}//***{}", &rest[at..]),
+        // Whatever is malformed may still hide a password before an `@` further on.
+        None if rest.contains('@') => format!("{scheme}//***"),
+        None => url.to_string(),
+    }
+}
+
+/// The place of a store, by its URL.
+struct Url;
+
+impl Kind<StoreUrl> for Url {
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<StoreUrl> {
+        let text = reader.string(&field)?;
+        let known = match text.split_once(':') {
+            Some(("sqlite", path)) if !path.is_empty() && path != ":memory:" => {
+                Some(StoreUrl::Sqlite(reader.resolve(path)))
+            }
+            Some(("redis" | "rediss", rest)) if is_shared(rest) => Some(StoreUrl::Redis(text)),
+            _ => None,
+        };
+        if known.is_none() {
+            reader.error(&field, "expected \"sqlite:PATH\", \"redis://HOST:PORT/DB\" or \"rediss://HOST:PORT/DB\"");
+        }
+        known
+    }
+
+    fn shown(&self, value: &StoreUrl) -> Shown {
+        Shown::Value(quoted(&value.to_string()))
+    }
+}
+
+/// Whether this follows the scheme of a shared store's URL: `//USER:PASSWORD@HOST:PORT/DB?OPTIONS`. All but the host
+/// may be left out; a fragment, by which some clients leave out the check of certificates, may not be there.
+fn is_shared(rest: &str) -> bool {
+    let Some(rest) = rest.strip_prefix("//") else { return false };
+    let (rest, _) = rest.split_once('?').unwrap_or((rest, ""));
+    let (authority, db) = rest.split_once('/').unwrap_or((rest, ""));
+    let (_, place) = authority.rsplit_once('@').unwrap_or(("", authority));
+    let after_brackets = place.rfind(']').map_or(0, |end| end + 1);
+    let colon = place[after_brackets..].find(':').map(|colon| after_brackets + colon);
+    let (host, port) = colon.map_or((place, None), |colon| (&place[..colon], Some(&place[colon + 1..])));
+    let named = !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._[]:".contains(&b));
+    let reachable = port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port != 0));
+    named && reachable && (db.is_empty() || db.parse::<u16>().is_ok())
+}

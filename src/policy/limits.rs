@@ -1,0 +1,87 @@
+//! Deadlines and bounds towards upstreams: `[upstream]`, set again in a provider, the timeouts in a model too. The
+//! catalog holds them for every target, `config` reads and prints them, `gateway` keeps to them.
+
+use super::settings::kinds::{Bytes, Time, Whole};
+use super::settings::reader::{Reader, Section};
+use super::settings::{Setting, Settings, section};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// No deadline is shorter or longer than this.
+pub const TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(86_400);
+/// Bytes of an answer, or of a part of one.
+const ANSWERS: RangeInclusive<u64> = 1 << 10..=1 << 30;
+
+section! {
+    /// Deadlines and bounds of one provider, or of one model at one provider (contract section 4).
+    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    pub struct UpstreamLimits {
+        /// For name, TCP and TLS of one attempt.
+        pub connect_timeout: Duration = Duration::from_secs(5), Time(TIMEOUTS), Live;
+        /// To a stream's first event.
+        pub first_byte_timeout: Duration = Duration::from_secs(300), Time(TIMEOUTS), Live;
+        /// Between two data events of a stream; comments and pings do not count.
+        pub idle_timeout: Duration = Duration::from_secs(600), Time(TIMEOUTS), Live;
+        /// For a whole answer over all attempts, and for all waiting before a stream's first event.
+        pub request_timeout: Duration = Duration::from_secs(590), Time(TIMEOUTS), Live;
+        /// Targets tried for one request, the first included.
+        pub attempts: u32 = 2, Whole(1..=10), Live;
+        /// Failures in a row after which a target rests. 0: never.
+        pub breaker_failures: u32 = 5, Whole(0..=1000), Live;
+        /// How long it rests.
+        pub breaker_cooldown: Duration = Duration::from_secs(30), Time(TIMEOUTS), Live;
+        /// Idle connections kept per provider.
+        pub pool_max_idle: usize = 64, Whole(0..=100_000), Live;
+        /// How long each is kept.
+        pub pool_idle_timeout: Duration = Duration::from_secs(60), Time(TIMEOUTS), Live;
+        /// Bytes of one event of a stream.
+        pub max_event: usize = 8 << 20, Bytes(ANSWERS), Live;
+        /// Bytes of a whole answer.
+        pub max_response: usize = 64 << 20, Bytes(ANSWERS), Live;
+    }
+}
+
+/// The first rows of [`UpstreamLimits`] that a model may set, too: its timeouts.
+const IN_MODELS: usize = 4;
+
+/// The timeouts that a model sets for itself.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Timeouts {
+    /// Those that are set; others mean nothing.
+    values: UpstreamLimits,
+    set: Vec<&'static str>,
+}
+
+impl Timeouts {
+    /// What may be set.
+    pub fn rows() -> &'static [Setting<UpstreamLimits>] {
+        &UpstreamLimits::ROWS[..IN_MODELS]
+    }
+
+    /// What `section` sets.
+    pub fn read(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Timeouts {
+        let mut own = Timeouts::default();
+        for row in Timeouts::rows() {
+            if row.read(reader, section, &mut own.values) {
+                own.set.push(row.key);
+            }
+        }
+        own
+    }
+
+    /// The values, if the one of `row` is among those that are set.
+    pub fn own(&self, row: &Setting<UpstreamLimits>) -> Option<&UpstreamLimits> {
+        self.set.contains(&row.key).then_some(&self.values)
+    }
+
+    /// `limits` with these in place of its own.
+    pub fn over(&self, limits: &UpstreamLimits) -> UpstreamLimits {
+        let mut limits = *limits;
+        for row in Timeouts::rows() {
+            if let Some(own) = self.own(row) {
+                (row.copy)(&mut limits, own);
+            }
+        }
+        limits
+    }
+}

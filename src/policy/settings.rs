@@ -1,0 +1,202 @@
+//! Settings as tables. One row for each is its field with its meaning, its type, its default, how it is written and
+//! what it may be, and whether a running process takes a change over: see `section!`. Reading, printing, following
+//! and the manual are loops over the rows. It knows no setting; the types that hold them and `config` use it.
+
+pub mod kinds;
+pub mod reader;
+pub mod secret;
+pub mod units;
+
+use kinds::Shown;
+use reader::{Field, Reader, Section};
+
+/// Whether SIGHUP changes a setting in a running process.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Reload {
+    /// Yes.
+    Live,
+    /// No: it stays as it was, and the log names it.
+    Restart,
+}
+
+/// One setting of the section that `T` holds.
+pub struct Setting<T: 'static> {
+    /// As it is written in the configuration.
+    pub key: &'static str,
+    /// Names it had before; they are understood, with a warning.
+    pub former: &'static [&'static str],
+    /// Whether it can change at run time.
+    pub reload: Reload,
+    /// Takes a value over if it is right, and reports it if it is wrong.
+    pub set: fn(&mut Reader<'_>, Field<'_>, &mut T),
+    /// The value as the effective configuration shows it.
+    pub get: fn(&T) -> Shown,
+    /// Whether two sections have the same value.
+    pub is_same: fn(&T, &T) -> bool,
+    /// Gives the first section the value of the second.
+    pub copy: fn(&mut T, &T),
+}
+
+impl<T> Setting<T> {
+    /// Reads the setting if `section` has it, and says whether it has.
+    pub fn read(&self, reader: &mut Reader<'_>, section: &mut Section<'_>, value: &mut T) -> bool {
+        let field = reader.take_renamed(section, self.key, self.former);
+        let is_there = field.is_some();
+        if let Some(field) = field {
+            (self.set)(reader, field, value);
+        }
+        is_there
+    }
+}
+
+/// A type whose fields are the settings of one section.
+pub trait Settings: Sized + 'static {
+    /// One row for each setting, in the order in which they are printed.
+    const ROWS: &'static [Setting<Self>];
+
+    /// Replaces what `section` sets.
+    fn read_rows(&mut self, reader: &mut Reader<'_>, section: &mut Section<'_>) {
+        for row in Self::ROWS {
+            row.read(reader, section, self);
+        }
+    }
+
+    /// Leaves as it was `before` what cannot change at run time, and names what was to.
+    fn keep(&mut self, before: &Self) -> Vec<&'static str> {
+        let mut kept = Vec::new();
+        for row in Self::ROWS.iter().filter(|row| row.reload == Reload::Restart) {
+            if !(row.is_same)(self, before) {
+                (row.copy)(self, before);
+                kept.push(row.key);
+            }
+        }
+        kept
+    }
+}
+
+/// Declares the type of one section: its fields, `Default`, and [`Settings`]. A row is
+///
+/// ```text
+/// /// The meaning, as it stands in the manual.
+/// pub key: Type = default, kind, Live;
+/// ```
+///
+/// where the kind is a [`kinds::Kind`] of that type, `Live` or `Restart` is a [`Reload`], and `, was "name"` may follow
+/// for a setting that was renamed. A row that ends behind its default is a field alone: a reader of its own fills it.
+macro_rules! section {
+    (
+        $(#[$about:meta])*
+        pub struct $name:ident {
+            $(
+                $(#[$meaning:meta])*
+                pub $key:ident: $type:ty = $default:expr $(, $kind:expr, $reload:ident $(, was $former:literal)?)?;
+            )*
+        }
+    ) => {
+        $(#[$about])*
+        pub struct $name {
+            $( $(#[$meaning])* pub $key: $type, )*
+        }
+
+        impl Default for $name {
+            fn default() -> $name {
+                $name { $( $key: $default, )* }
+            }
+        }
+
+        impl $crate::policy::settings::Settings for $name {
+            const ROWS: &'static [$crate::policy::settings::Setting<$name>] = &[$($(
+                $crate::policy::settings::Setting {
+                    key: stringify!($key),
+                    former: &[$($former)?],
+                    reload: $crate::policy::settings::Reload::$reload,
+                    set: |reader, field, section| {
+                        let read = $crate::policy::settings::kinds::Kind::<$type>::read(&$kind, reader, field);
+                        if let Some(value) = read {
+                            section.$key = value;
+                        }
+                    },
+                    get: |section| $crate::policy::settings::kinds::Kind::<$type>::shown(&$kind, &section.$key),
+                    is_same: |one, other| one.$key == other.$key,
+                    copy: |section, from| section.$key.clone_from(&from.$key),
+                },
+            )?)*];
+        }
+    };
+}
+pub(crate) use section;
+
+#[cfg(test)]
+mod tests {
+    use super::kinds::{Flag, Or, Time, Whole};
+    use super::reader::Source;
+    use super::*;
+    use std::time::Duration;
+
+    const SECONDS: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(9);
+
+    section! {
+        /// Three settings.
+        #[derive(PartialEq, Debug)]
+        pub struct Lamp {
+            /// Read by hand.
+            pub place: &'static str = "desk";
+            /// Whether it shines.
+            pub on: bool = false, Flag, Live;
+            /// How brightly.
+            pub level: u32 = 5, Whole(1..=10), Restart, was "brightness";
+            /// How long.
+            pub rest: Option<Duration> = None, Or(Time(SECONDS), "for ever"), Restart;
+        }
+    }
+
+    /// What `text` makes of a lamp; what is wrong, and what is out of date.
+    fn read(text: &str) -> (Lamp, Vec<String>, Vec<String>) {
+        let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+        let source = Source { file: "t", text, env: &|_| None, read: &read };
+        let (mut reader, mut lamp) = (Reader::new(&source), Lamp::default());
+        let mut section = reader.document().unwrap();
+        lamp.read_rows(&mut reader, &mut section);
+        section.finish(&mut reader);
+        let (errors, warnings) = reader.finish();
+        let text = |list: Vec<reader::ConfigError>| list.iter().map(ToString::to_string).collect();
+        (lamp, text(errors), text(warnings))
+    }
+
+    #[test]
+    fn a_section_has_its_defaults_and_what_is_written() {
+        let default = Lamp { place: "desk", on: false, level: 5, rest: None };
+        assert_eq!(read(""), (default, vec![], vec![]));
+        let (lamp, errors, _) = read("on = true\nlevel = 7\nrest = \"2s\"");
+        let written = Lamp { place: "desk", on: true, level: 7, rest: Some(Duration::from_secs(2)) };
+        assert_eq!((lamp, errors), (written, vec![]));
+    }
+
+    #[test]
+    fn every_mistake_is_found_at_once() {
+        let (_, errors, _) = read("on = 1\nlevel = 11\nrest = \"1h\"\nplace = \"floor\"");
+        let lines: Vec<&str> = errors.iter().filter_map(|error| error.split(": ").next()).collect();
+        assert_eq!(lines, ["t:1", "t:2", "t:3", "t:4"], "{errors:?}");
+        assert!(errors[3].ends_with("known are on, level, rest"), "{errors:?}");
+    }
+
+    #[test]
+    fn what_needs_a_restart_is_kept_and_named() {
+        let (mut lamp, ..) = read("on = true\nlevel = 7");
+        assert_eq!(lamp.keep(&Lamp { rest: Some(Duration::from_secs(3)), ..Lamp::default() }), ["level", "rest"]);
+        assert_eq!((lamp.on, lamp.level, lamp.rest), (true, 5, Some(Duration::from_secs(3))));
+        assert_eq!(lamp.keep(&Lamp { on: false, rest: lamp.rest, ..Lamp::default() }), [""; 0]);
+    }
+
+    #[test]
+    fn a_former_name_is_understood_with_a_warning_but_not_beside_the_new_one() {
+        let (lamp, errors, warnings) = read("on = true\nbrightness = 7");
+        assert_eq!((lamp.level, errors), (7, vec![]));
+        assert_eq!(warnings, ["t:2: brightness: an old name that will go: write `level`"]);
+        let (_, errors, _) = read("brightness = 11");
+        assert_eq!(errors, ["t:1: brightness: expected an integer from 1 to 10"]);
+        let (lamp, errors, warnings) = read("level = 6\nbrightness = 7");
+        assert_eq!((lamp.level, errors.len(), warnings), (6, 1, vec![]));
+        assert_eq!(errors, ["t:2: brightness: the old name of `level`, which is set as well"]);
+    }
+}

@@ -1,0 +1,143 @@
+//! How the value of a setting is written, and what it may be: read from a field of the document, and shown as TOML
+//! that reads as the same value. The kinds here are of plain values; a section has those of its own beside it.
+
+use super::reader::{Field, Reader};
+use super::secret::Secret;
+use super::units::{duration_text, quoted, size_text};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A value as the effective configuration shows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Shown {
+    /// TOML.
+    Value(String),
+    /// There is none; what that means, in words.
+    Words(&'static str),
+}
+
+/// A way to write values of type `V`.
+pub trait Kind<V> {
+    /// The value that `field` has; `None` if it is wrong, which is reported.
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<V>;
+    /// The value as it would be written.
+    fn shown(&self, value: &V) -> Shown;
+}
+
+/// `true` or `false`.
+pub struct Flag;
+
+impl Kind<bool> for Flag {
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<bool> {
+        reader.boolean(&field)
+    }
+
+    fn shown(&self, value: &bool) -> Shown {
+        Shown::Value(value.to_string())
+    }
+}
+
+/// An integer within a range.
+pub struct Whole(pub RangeInclusive<u64>);
+
+impl<V: Copy + ToString + TryFrom<u64>> Kind<V> for Whole {
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<V> {
+        let number = reader.integer(&field, &self.0)?;
+        fitting(reader, &field, number)
+    }
+
+    fn shown(&self, value: &V) -> Shown {
+        Shown::Value(value.to_string())
+    }
+}
+
+/// A number of bytes within a range: `"32MiB"`, or an integer.
+pub struct Bytes(pub RangeInclusive<u64>);
+
+impl<V: Copy + TryFrom<u64> + TryInto<u64>> Kind<V> for Bytes {
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<V> {
+        let number = reader.size(&field, &self.0)?;
+        fitting(reader, &field, number)
+    }
+
+    fn shown(&self, value: &V) -> Shown {
+        let bytes = (*value).try_into().unwrap_or(u64::MAX);
+        Shown::Value(quoted(&size_text(bytes)))
+    }
+}
+
+/// `number` as the type that holds it. On a small machine a range can reach beyond what its memory could hold.
+fn fitting<V: TryFrom<u64>>(reader: &mut Reader<'_>, field: &Field<'_>, number: u64) -> Option<V> {
+    let value = V::try_from(number).ok();
+    if value.is_none() {
+        reader.error(field, "more than this machine can count");
+    }
+    value
+}
+
+/// A duration within a range: `"1h30m"`.
+pub struct Time(pub RangeInclusive<Duration>);
+
+impl Kind<Duration> for Time {
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Duration> {
+        reader.duration(&field, &self.0)
+    }
+
+    fn shown(&self, value: &Duration) -> Shown {
+        Shown::Value(quoted(&duration_text(*value)))
+    }
+}
+
+/// One of some values, each with its name.
+pub struct OneOf<V: 'static>(pub &'static [V], pub fn(V) -> &'static str);
+
+impl<V: Copy> Kind<V> for OneOf<V> {
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<V> {
+        let choices: Vec<(&str, V)> = self.0.iter().map(|value| ((self.1)(*value), *value)).collect();
+        reader.choice(&field, &choices)
+    }
+
+    fn shown(&self, value: &V) -> Shown {
+        Shown::Value(quoted((self.1)(*value)))
+    }
+}
+
+/// A readable file whose text contains a mark of PEM.
+pub struct Pem(pub &'static str);
+
+impl Kind<PathBuf> for Pem {
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<PathBuf> {
+        reader.pem_file(&field, self.0)
+    }
+
+    fn shown(&self, value: &PathBuf) -> Shown {
+        Shown::Value(quoted(&value.to_string_lossy()))
+    }
+}
+
+/// A secret, which is never written itself: `{ env = "NAME" }` or `{ file = "path" }`.
+pub struct Reference;
+
+impl Kind<Secret> for Reference {
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Secret> {
+        reader.secret(field)
+    }
+
+    fn shown(&self, value: &Secret) -> Shown {
+        Shown::Value(value.origin().to_string())
+    }
+}
+
+/// Another kind, or nothing, which means what the words say.
+pub struct Or<K>(pub K, pub &'static str);
+
+impl<V, K: Kind<V>> Kind<Option<V>> for Or<K> {
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Option<V>> {
+        self.0.read(reader, field).map(Some)
+    }
+
+    fn shown(&self, value: &Option<V>) -> Shown {
+        value.as_ref().map_or(Shown::Words(self.1), |value| self.0.shown(value))
+    }
+}
