@@ -3,7 +3,9 @@
 //! whole answer, waits until it is in the ledger, so that a kill loses nothing a client saw completed. No stream waits
 //! for another's commit but at its own end.
 
-use super::{Answering, Attempting, Committing, Draft, Effect, Exchange, Forward, Last, Message, Request, Reserving, State};
+use super::{
+    Answering, Attempting, Committing, Draft, Effect, Exchange, Forward, Last, Message, Request, Reserving, State,
+};
 use crate::base::time::Mono;
 use crate::dialect::ObservedUsage;
 use crate::dialect::usage::Reported;

@@ -1,0 +1,224 @@
+//! What goes to clients: events, whole answers, errors, each with its head.
+
+use super::{Next, Reply};
+use crate::base::buf::Buf;
+use crate::base::limits::{DRAIN_IDLE_GRACE, HIGH_WATER};
+use crate::gateway::Gateway;
+use crate::gateway::client::{AfterResponse, response};
+use crate::gateway::exchange::{Exchange, Forward, Outcome, Request};
+use crate::gateway::ids::{ClientId, ExchangeId, client_conn};
+use crate::gateway::offload::LAST_OF_ONE;
+use crate::policy::meter::QuotaStatus;
+use crate::wire::body::{LAST_CHUNK, write_chunk, write_chunk_size};
+use crate::wire::head::{Framing, Method};
+use std::time::Duration;
+
+/// Bytes around a chunk, at most.
+const CHUNK_FRAME: usize = 24;
+
+impl Gateway {
+    /// Sends the events in `cx.out`.
+    pub(crate) fn forward(&mut self, id: ExchangeId, forward: Forward) {
+        let cid = self.open_stream(id, forward);
+        let Some(http11) = self.exchanges.get(id).map(|exchange| exchange.request.meta.http11) else { return };
+        let bytes = std::mem::take(&mut self.cx.out);
+        self.send(cid, |out| {
+            // What waits for a slow client grows by what is needed, not by half as much again.
+            if out.len() >= HIGH_WATER / 4 {
+                out.reserve_exact(bytes.len() + CHUNK_FRAME);
+            }
+            match http11 {
+                true => write_chunk(out, &bytes),
+                false => out.extend_from_slice(&bytes),
+            }
+        });
+        self.cx.out = bytes;
+        if forward.waits {
+            self.arm(cid);
+        }
+    }
+
+    /// Sends one large event without a copy.
+    pub(crate) fn forward_bulk(&mut self, id: ExchangeId, forward: Forward, mut bytes: Vec<u8>) {
+        let cid = self.open_stream(id, forward);
+        let Some(http11) = self.exchanges.get(id).map(|exchange| exchange.request.meta.http11) else { return };
+        if http11 {
+            self.send(cid, |out| write_chunk_size(out, bytes.len()));
+            bytes.reserve_exact(2);
+            bytes.extend_from_slice(b"\r\n");
+        }
+        let bulk = Buf::adopt(&mut self.cx.pool, bytes);
+        self.send_bulk(cid, bulk);
+        self.arm(cid);
+    }
+
+    /// Writes the head of a stream and lets its request go, where that is due.
+    fn open_stream(&mut self, id: ExchangeId, forward: Forward) -> ClientId {
+        let Some(exchange) = self.exchanges.get(id) else { return ClientId::new(u32::MAX, 0) };
+        let request = &exchange.request;
+        let cid = request.client;
+        let Some(client) = self.clients.get_mut(cid) else { return cid };
+        if forward.opens {
+            let framing = if request.meta.http11 { Framing::Chunked } else { Framing::ToEnd };
+            let after = client.after_response(request.meta, !request.meta.http11 || self.cx.lifecycle.is_stopping());
+            if !after.keeps_alive() {
+                // What the head says holds at the stream's end, whatever happens to the process meanwhile.
+                client.end_after_answer();
+            }
+            let reply = Reply { status: 200, framing, content_type: response::EVENTS, refusal: None, more: b"" };
+            let (server, now) = (&self.cx.setup.config.server, self.cx.now);
+            let quota = request.found.key.and_then(|key| {
+                let plan = self.cx.plans.of(key, &self.cx.setup)?;
+                Some(self.cx.meter.standing(key, plan, now.unix))
+            });
+            let head = head_of(request, &reply, after, self.cx.date.at(now.unix), quota);
+            client.send(server, &mut self.cx.pool, now.mono, |out| head.write(out));
+        }
+        if forward.commits {
+            client.release_message(&mut self.cx.pool);
+        }
+        cid
+    }
+
+    /// Sends the last events, which lie in `cx.out`, and ends the stream.
+    pub(crate) fn end_stream(&mut self, id: ExchangeId, forward: Forward, outcome: Outcome) {
+        self.open_stream(id, forward);
+        let Some(exchange) = self.exchanges.remove(id) else { return };
+        let request = exchange.finish(outcome, &mut self.cx);
+        let (cid, http11) = (request.client, request.meta.http11);
+        let bytes = std::mem::take(&mut self.cx.out);
+        self.send(cid, |out| match http11 {
+            true => {
+                write_chunk(out, &bytes);
+                out.extend_from_slice(LAST_CHUNK);
+            }
+            false => out.extend_from_slice(&bytes),
+        });
+        self.cx.out = bytes;
+        let Some(client) = self.clients.get_mut(cid) else { return };
+        let after = client.after_response(request.meta, !http11 || self.cx.lifecycle.is_over());
+        self.answered(cid, after);
+        self.queue.push_back(Next::Advance(cid));
+    }
+
+    /// The whole answer in `cx.out`: with its length where it fits one buffer, else in chunks (contract section 1).
+    pub(crate) fn answer(&mut self, exchange: Exchange, outcome: Outcome) {
+        let request = exchange.finish(outcome, &mut self.cx);
+        let framing = match (self.cx.out.len() <= HIGH_WATER, request.meta.http11) {
+            (true, _) => Framing::Length(self.cx.out.len() as u64),
+            (false, true) => Framing::Chunked,
+            (false, false) => Framing::ToEnd,
+        };
+        let (status, content_type) = (outcome.status, response::JSON);
+        self.reply(&request, &Reply { status, framing, content_type, refusal: None, more: b"" });
+    }
+
+    /// A large whole answer, from where it lies: one chunk, whose end it has with it, or to the end of the connection.
+    pub(crate) fn answer_bulk(&mut self, exchange: Exchange, outcome: Outcome, body: Buf) {
+        let request = exchange.finish(outcome, &mut self.cx);
+        let (cid, http11) = (request.client, request.meta.http11);
+        let framing = if http11 { Framing::Chunked } else { Framing::ToEnd };
+        let (status, content_type) = (outcome.status, response::JSON);
+        let after = self.write_head(&request, &Reply { status, framing, content_type, refusal: None, more: b"" });
+        if http11 {
+            let length = body.len().saturating_sub(LAST_OF_ONE.len());
+            self.send(cid, |out| write_chunk_size(out, length));
+        }
+        self.send_bulk(cid, body);
+        self.answered(cid, after);
+    }
+
+    /// Answers a request with what lies in `cx.out`.
+    pub(crate) fn reply(&mut self, request: &Request, reply: &Reply<'_>) {
+        let after = self.write_head(request, reply);
+        if request.meta.method != Method::Head && !self.cx.out.is_empty() {
+            let body = std::mem::take(&mut self.cx.out);
+            self.send(request.client, |out| match reply.framing {
+                Framing::Chunked => {
+                    for piece in body.chunks(HIGH_WATER) {
+                        write_chunk(out, piece);
+                    }
+                    out.extend_from_slice(LAST_CHUNK);
+                }
+                _ => out.extend_from_slice(&body),
+            });
+            self.cx.out = body;
+        }
+        self.answered(request.client, after);
+    }
+
+    fn write_head(&mut self, request: &Request, reply: &Reply<'_>) -> AfterResponse {
+        let asks_close = reply.framing == Framing::ToEnd || reply.refusal.is_some_and(|refusal| refusal.close);
+        let close = asks_close || self.cx.lifecycle.is_stopping();
+        let Some(client) = self.clients.get_mut(request.client) else { return AfterResponse::Close };
+        let after = client.after_response(request.meta, close);
+        let quota = request.found.key.and_then(|key| self.cx.quota(key));
+        let (server, now) = (&self.cx.setup.config.server, self.cx.now);
+        let head = head_of(request, reply, after, self.cx.date.at(now.unix), quota);
+        client.send(server, &mut self.cx.pool, now.mono, |out| head.write(out));
+        after
+    }
+
+    /// An answer lies in a client's queue: goes on to what follows it.
+    fn answered(&mut self, id: ClientId, after: AfterResponse) {
+        let idle = self.idle_timeout();
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let (server, now) = (&self.cx.setup.config.server, self.cx.now.mono);
+        let event = client.answered(after, server, idle, &mut self.cx.pool, now);
+        self.dirty.push(client_conn(id));
+        match event {
+            Some(shut) => self.close_client(id, shut),
+            None => self.arm(id),
+        }
+    }
+
+    /// How long a connection may be idle: not long any more where the process stops.
+    pub(crate) fn idle_timeout(&self) -> Duration {
+        match self.cx.lifecycle.is_stopping() {
+            true => DRAIN_IDLE_GRACE,
+            false => self.cx.setup.config.server.keepalive_timeout,
+        }
+    }
+
+    /// Appends to a client's unsent bytes.
+    pub(crate) fn send(&mut self, id: ClientId, write: impl FnOnce(&mut Vec<u8>)) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let server = &self.cx.setup.config.server;
+        if client.send(server, &mut self.cx.pool, self.cx.now.mono, write) {
+            self.arm(id);
+        }
+        self.dirty.push(client_conn(id));
+    }
+
+    fn send_bulk(&mut self, id: ClientId, mut bulk: Buf) {
+        let Some(client) = self.clients.get_mut(id) else { return bulk.release(&mut self.cx.pool) };
+        let server = &self.cx.setup.config.server;
+        if client.send_bulk(server, &mut self.cx.pool, self.cx.now.mono, bulk) {
+            self.arm(id);
+        }
+        self.dirty.push(client_conn(id));
+    }
+}
+
+/// The head of an answer to `request`.
+fn head_of<'a>(
+    request: &'a Request,
+    reply: &Reply<'a>,
+    after: AfterResponse,
+    date: &'a [u8],
+    quota: Option<QuotaStatus>,
+) -> response::ResponseHead<'a> {
+    response::ResponseHead {
+        status: reply.status,
+        id: &request.id,
+        date,
+        http11: request.meta.http11,
+        keep_alive: after.keeps_alive(),
+        framing: reply.framing,
+        content_type: reply.content_type,
+        quota,
+        refusal: reply.refusal,
+        cors: &request.cors,
+        more: reply.more,
+    }
+}

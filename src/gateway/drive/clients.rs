@@ -1,0 +1,281 @@
+//! What comes of clients: bytes, deadlines, ends; from a head to an answer of ours or an exchange.
+
+use super::{Next, Reply};
+use crate::base::buf::BLOCK;
+use crate::base::seam::{Action, Ending, Shut};
+use crate::base::time::Mono;
+use crate::gateway::client::connection::RequestMeta;
+use crate::gateway::client::{Event as ClientEvent, cors, response};
+use crate::gateway::exchange::{Endpoint, Event, Exchange, Message, Outcome, Readiness};
+use crate::gateway::ids::{ClientId, client_conn};
+use crate::gateway::metrics::Gauges;
+use crate::gateway::{Gateway, admin, local};
+use crate::policy::refusal::Refusal;
+use crate::wire::head::{Framing, RequestHead};
+use crate::wire::inbound::BodyRefusal;
+
+impl Gateway {
+    /// Bytes came from a client.
+    pub(crate) fn client_bytes(&mut self, id: ClientId, data: &[u8]) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        if let Some(event) = client.push(data, &mut self.cx.pool) {
+            self.client_event(id, event);
+        }
+        self.advance(id);
+    }
+
+    /// Takes as many messages from a connection as can be begun now. Each round consumes a message or stops.
+    pub(crate) fn advance(&mut self, id: ClientId) {
+        loop {
+            let Some(client) = self.clients.get_mut(id) else { return };
+            let server = &self.cx.setup.config.server;
+            let Some(event) = client.next(server, &mut self.cx.pool, self.cx.now.mono) else { break };
+            let is_part = matches!(event, ClientEvent::Body { complete: false });
+            self.client_event(id, event);
+            if is_part && self.clients.get(id).is_some_and(|client| client.exchange.is_some()) {
+                break;
+            }
+        }
+        self.arm(id);
+    }
+
+    fn client_event(&mut self, id: ClientId, event: ClientEvent) {
+        let exchange = self.clients.get(id).and_then(|client| client.exchange);
+        let server = &self.cx.setup.config.server;
+        match event {
+            ClientEvent::Head(head) => self.begin(id, &head),
+            ClientEvent::BadHead(error) => self.refuse_headless(id, &Refusal::bad_http(error.status, error.reason)),
+            ClientEvent::SlowHead => self.refuse_headless(id, &Refusal::head_too_slow(server.header_timeout)),
+            ClientEvent::Body { complete } => {
+                let Some((exchange, client)) = exchange.zip(self.clients.get_mut(id)) else { return };
+                if complete {
+                    client.begin_answer(exchange);
+                }
+                self.tell(exchange, Event::Body { complete });
+            }
+            ClientEvent::BadBody(refusal) => {
+                let refusal = match refusal {
+                    BodyRefusal::TooLarge => Refusal::too_large(server.max_body),
+                    BodyRefusal::Bad(_) => Refusal::bad_framing(),
+                };
+                match exchange {
+                    Some(exchange) => self.tell(exchange, Event::Refused(refusal)),
+                    None => self.drop_client(id),
+                }
+            }
+            ClientEvent::SlowBody => {
+                let refusal = Refusal::body_too_slow(server.body_timeout);
+                if let Some(exchange) = exchange {
+                    self.tell(exchange, Event::Refused(refusal));
+                }
+            }
+            ClientEvent::Lost => self.drop_client(id),
+            ClientEvent::Done(shut) => self.close_client(id, shut),
+            ClientEvent::Finished => self.cx.actions.push(Action::Finish(client_conn(id))),
+            ClientEvent::Drained => {
+                if let Some(exchange) = exchange {
+                    self.tell(exchange, Event::Drained);
+                    self.resume(exchange);
+                }
+                self.queue.push_back(Next::Advance(id));
+            }
+        }
+    }
+
+    /// The world has written `count` bytes to a client.
+    pub(crate) fn client_wrote(&mut self, id: ClientId, count: usize) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let server = &self.cx.setup.config.server;
+        if let Some(event) = client.wrote(count, server, &mut self.cx.pool, self.cx.now.mono) {
+            self.client_event(id, event);
+        }
+    }
+
+    /// A client's side of the connection has ended.
+    pub(crate) fn client_ended(&mut self, id: ClientId, how: Ending) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        if let Some(event) = client.ended(how, &mut self.cx.pool) {
+            self.client_event(id, event);
+        }
+        self.arm(id);
+    }
+
+    /// The earliest deadline of a client or its exchange has come.
+    pub(crate) fn client_expired(&mut self, id: ClientId) {
+        let (idle, now) = (self.idle_timeout(), self.cx.now.mono);
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let (full, drained, exchange) = (client.is_full(), client.is_drained(), client.exchange);
+        let event = client.expired(idle, &mut self.cx.pool, now);
+        match (event, exchange) {
+            (Some(event), _) => self.client_event(id, event),
+            (None, Some(exchange)) if self.exchanges.get(exchange).is_some_and(|ex| ex.due() <= now) => {
+                self.tell(exchange, Event::Due { full, drained });
+                self.resume(exchange);
+            }
+            (None, _) => {}
+        }
+        self.arm(id);
+    }
+
+    /// Ends a connection that is of no further use, and the exchange that hangs on it.
+    pub(crate) fn drop_client(&mut self, id: ClientId) {
+        if let Some(exchange) = self.clients.get(id).and_then(|client| client.exchange) {
+            self.tell(exchange, Event::Left);
+        }
+        self.close_client(id, Shut::Abort);
+    }
+
+    /// Forgets a client. Its exchange, if it had one, has been ended before.
+    pub(crate) fn close_client(&mut self, id: ClientId, shut: Shut) {
+        let Some(mut client) = self.clients.remove(id) else { return };
+        debug_assert!(client.exchange.is_none_or(|exchange| self.exchanges.get(exchange).is_none()));
+        self.cx.limits.leave(client.peer, client.admin);
+        client.release(&mut self.cx.pool);
+        self.cx.actions.push(Action::Close { conn: client_conn(id), shut });
+    }
+
+    /// Sets a client's one timer to its earliest deadline, those of its exchange included.
+    pub(crate) fn arm(&mut self, id: ClientId) {
+        let due = self.due(id);
+        if let Some(client) = self.clients.get_mut(id) {
+            self.timers.arm(&mut client.alarm, client_conn(id), due);
+        }
+    }
+
+    /// The earliest deadline of a client, those of its exchange included.
+    pub(crate) fn due(&self, id: ClientId) -> Mono {
+        let Some(client) = self.clients.get(id) else { return Mono::NEVER };
+        let exchange = client.exchange.and_then(|exchange| self.exchanges.get(exchange));
+        exchange.map_or(client.due(), |exchange| client.due().min(exchange.due()))
+    }
+}
+
+impl Gateway {
+    /// A head has arrived: answers at once, or reads the body.
+    fn begin(&mut self, id: ClientId, head: &RequestHead) {
+        let Some(client) = self.clients.get(id) else { return };
+        let meta = RequestMeta::of(head);
+        if client.admin {
+            return self.answer_admin(id, meta, head);
+        }
+        let ready = Readiness {
+            drained: self.cx.lifecycle.is_over() || self.cx.lifecycle.has_handed_over(),
+            crowded: client.crowded,
+            buffers: self.cx.pool.has_room(BLOCK),
+            store: self.cx.takes_requests(),
+        };
+        let mut exchange = Exchange::new(id, meta, &mut self.cx);
+        let (bytes, _) = client.message();
+        match exchange.authorize(head, bytes, ready, &mut self.cx) {
+            Ok(Endpoint::Generate(_) | Endpoint::CountTokens) => self.read_body(exchange, head),
+            Ok(Endpoint::Preflight) => self.answer_preflight(exchange),
+            Ok(Endpoint::Quota) => self.look(exchange),
+            Ok(endpoint) => self.answer_local(exchange, endpoint),
+            Err(refusal) => self.refuse(exchange, &refusal, Outcome::refused(&refusal)),
+        }
+    }
+
+    fn read_body(&mut self, mut exchange: Exchange, head: &RequestHead) {
+        let declared = if let Framing::Length(length) = head.framing { length } else { 0 };
+        if let Err(refusal) = exchange.read_body(head, declared, &mut self.cx) {
+            return self.refuse(exchange, &refusal, Outcome::refused(&refusal));
+        }
+        let (cid, server) = (exchange.request.client, exchange.request.setup.config.clone());
+        let id = self.exchanges.insert(exchange);
+        let Some(client) = self.clients.get_mut(cid) else { return };
+        let begun = client.begin_body(id, head, server.server.max_body);
+        let awaits_continue = client.awaits_continue(head);
+        match begun {
+            Err(refusal) => self.client_event(cid, ClientEvent::BadBody(refusal)),
+            Ok(()) if awaits_continue => {
+                self.send(cid, |out| out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n"));
+            }
+            Ok(()) => {}
+        }
+    }
+
+    /// How the caller stands; asked of a shared ledger where there is one.
+    fn look(&mut self, exchange: Exchange) {
+        let cid = exchange.request.client;
+        let id = self.exchanges.insert(exchange);
+        let (Some(exchange), Some(client)) = (self.exchanges.get_mut(id), self.clients.get_mut(cid)) else { return };
+        let (head, body) = client.message();
+        let message = Message { exchange: id, head, body, storage: 0 };
+        if exchange.look(&message, &mut self.cx) {
+            client.begin_answer(id);
+        } else if let Some(exchange) = self.exchanges.remove(id) {
+            self.answer_local(exchange, Endpoint::Quota);
+        }
+    }
+
+    /// A head that is not HTTP, too large or too late.
+    fn refuse_headless(&mut self, id: ClientId, refusal: &Refusal) {
+        let exchange = Exchange::new(id, RequestMeta::of(&RequestHead::unparsed()), &mut self.cx);
+        if let Some(client) = self.clients.get_mut(id) {
+            client.end_after_answer();
+        }
+        self.refuse(exchange, refusal, Outcome::refused(refusal));
+    }
+
+    pub(crate) fn refuse(&mut self, exchange: Exchange, refusal: &Refusal, outcome: Outcome) {
+        let dialect = exchange.dialect();
+        let request = exchange.finish(outcome, &mut self.cx);
+        self.cx.out.clear();
+        local::error_body(dialect, refusal, request.id.as_str(), &mut self.cx.out);
+        let framing = Framing::Length(self.cx.out.len() as u64);
+        let (status, content_type) = (refusal.status, response::JSON);
+        self.reply(&request, &Reply { status, framing, content_type, refusal: Some(refusal), more: b"" });
+    }
+
+    pub(crate) fn answer_local(&mut self, exchange: Exchange, endpoint: Endpoint) {
+        let mut out = std::mem::take(&mut self.cx.out);
+        out.clear();
+        let Some(client) = self.clients.get(exchange.request.client) else { return };
+        let (head, _) = client.message();
+        let answered = local::body(&exchange.request, endpoint, head, &mut self.cx, &mut out);
+        self.cx.out = out;
+        match answered {
+            Ok(()) => self.answer(exchange, Outcome::ok()),
+            Err(refusal) => self.refuse(exchange, &refusal, Outcome::refused(&refusal)),
+        }
+    }
+
+    /// A preflight: 204, whether or not the origin is known; a browser goes by the fields.
+    fn answer_preflight(&mut self, exchange: Exchange) {
+        let Some(client) = self.clients.get(exchange.request.client) else { return };
+        let mut more = Vec::new();
+        if exchange.request.cors != cors::CorsPolicy::Refused {
+            cors::write_permission(client.message().0, &mut more);
+        }
+        self.cx.out.clear();
+        let request = exchange.finish(Outcome { status: 204, ..Outcome::ok() }, &mut self.cx);
+        let (framing, content_type) = (Framing::None, "");
+        self.reply(&request, &Reply { status: 204, framing, content_type, refusal: None, more: &more });
+    }
+
+    fn answer_admin(&mut self, id: ClientId, meta: RequestMeta, head: &RequestHead) {
+        let ready = self.cx.takes_requests() && !self.cx.lifecycle.is_stopping();
+        let gauges = self.gauges();
+        let exchange = Exchange::new(id, meta, &mut self.cx);
+        let Some(client) = self.clients.get(id) else { return };
+        let mut out = std::mem::take(&mut self.cx.out);
+        out.clear();
+        let answer = admin::answer(head, client.message().0, ready, &gauges, &self.cx, &mut out);
+        let framing = Framing::Length(out.len() as u64);
+        self.cx.out = out;
+        let admin::Answer { status, content_type, more } = answer;
+        self.reply(&exchange.request, &Reply { status, framing, content_type, refusal: None, more });
+    }
+
+    fn gauges(&self) -> Gauges {
+        Gauges {
+            clients: self.cx.limits.clients(),
+            upstreams: self.providers.len(),
+            idle: self.cx.idle.len(),
+            holds: self.cx.meter.open_holds(),
+            buffered: self.cx.pool.lent(),
+            uncommitted: self.cx.ledger.uncommitted(),
+            turned_away: self.cx.limits.turned_away,
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The driver: the only room that knows two machines. It tells a machine what has happened and does what follows from
+//! it; it decides nothing that a machine could. Borrows the three tables apart, so that an exchange and its two
+//! connections can be at hand at the same time.
+//!
+//! No machine calls another, and what follows later in the same verb is noted in a worklist
+//! ([`Gateway::settle_down`]): so nothing recurses, however many requests lie behind one another.
+
+mod answers;
+mod clients;
+mod process;
+mod providers;
+
+use super::Gateway;
+use super::exchange::{Effect, Endpoint, Event, Message};
+use super::ids::{ClientId, ExchangeId};
+use super::offload::Task;
+use crate::policy::refusal::Refusal;
+use crate::wire::head::Framing;
+
+/// What is still to be done in the present verb.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// Look at what lies behind the answer that a client has got.
+    Advance(ClientId),
+    /// Tell an exchange this.
+    Tell(ExchangeId, Event<'static>),
+}
+
+/// How an answer of one piece begins.
+pub(crate) struct Reply<'a> {
+    status: u16,
+    framing: Framing,
+    content_type: &'static str,
+    refusal: Option<&'a Refusal>,
+    /// Further header fields.
+    more: &'a [u8],
+}
+
+impl Gateway {
+    /// Tells an exchange something and does what follows.
+    fn tell(&mut self, id: ExchangeId, event: Event<'_>) {
+        let Some(exchange) = self.exchanges.get_mut(id) else { return };
+        let Some(client) = self.clients.get(exchange.request.client) else { return };
+        let (head, body) = client.message();
+        let message = Message { exchange: id, head, body, storage: client.payload_storage() };
+        let effect = exchange.on(event, &message, &mut self.cx);
+        if let Some((provider, complete)) = self.cx.take_let_go() {
+            self.part(provider, complete);
+        }
+        match effect {
+            Effect::Nothing => {}
+            Effect::Forward(forward) => self.forward(id, forward),
+            other => self.follow(id, other),
+        }
+    }
+
+    fn follow(&mut self, id: ExchangeId, effect: Effect) {
+        let Some(exchange) = self.exchanges.get_mut(id) else { return };
+        let cid = exchange.request.client;
+        match effect {
+            Effect::Nothing => {}
+            Effect::Wait => self.arm(cid),
+            Effect::Translate(translate) => {
+                let Some(client) = self.clients.get_mut(cid) else { return };
+                let (mut draft, pool) = (translate.draft, &mut self.cx.pool);
+                draft.rewind(pool);
+                let body = client.lend_message(pool);
+                // Taken before the work begins, so that it is not found missing in the middle.
+                draft.make_room(body.payload().len(), pool);
+                let lent = body.capacity() + draft.text.capacity();
+                let (from, model, capabilities) = (translate.from, translate.model, Box::new(translate.capabilities));
+                let task = Task::Request { body, draft, from, model, capabilities };
+                self.cx.offload(id, translate.serial, lent, Default::default(), task);
+                self.arm(cid);
+            }
+            Effect::Send(provider) => self.send_request(id, provider),
+            Effect::Begin => {
+                if let Some(provider) = exchange.provider() {
+                    self.send_request(id, provider);
+                }
+            }
+            Effect::Dial(dial) => self.dial(id, dial),
+            Effect::Release => {
+                if let Some(client) = self.clients.get_mut(cid) {
+                    client.release_message(&mut self.cx.pool);
+                }
+            }
+            Effect::Again => self.queue.push_back(Next::Tell(id, Event::BodyEnd)),
+            Effect::Pause => self.cx.waiting.push_back(id),
+            Effect::Forward(forward) => self.forward(id, forward),
+            Effect::ForwardBulk(forward, bytes) => self.forward_bulk(id, forward, bytes),
+            Effect::End(forward, outcome) => self.end_stream(id, forward, outcome),
+            effect => self.conclude(id, effect),
+        }
+    }
+
+    /// The effects with which an exchange ends.
+    fn conclude(&mut self, id: ExchangeId, effect: Effect) {
+        let Some(exchange) = self.exchanges.remove(id) else { return };
+        let cid = exchange.request.client;
+        if let Some(client) = self.clients.get_mut(cid) {
+            client.exchange = None;
+        }
+        match effect {
+            Effect::Answer(outcome) => self.answer(exchange, outcome),
+            Effect::AnswerBulk(outcome, body) => self.answer_bulk(exchange, outcome, body),
+            Effect::Refuse(refusal, outcome) => self.refuse(exchange, &refusal, outcome),
+            Effect::Quota => self.answer_local(exchange, Endpoint::Quota),
+            Effect::Gone(outcome) => {
+                exchange.finish(outcome, &mut self.cx);
+            }
+            _ => debug_assert!(false, "this effect ends nothing"),
+        }
+        self.queue.push_back(Next::Advance(cid));
+    }
+
+    /// Goes on with what a verb has left to do: requests that lie behind an answer, answers that wait for room, stopping.
+    pub(crate) fn settle_down(&mut self) {
+        while let Some(next) = self.queue.pop_front() {
+            match next {
+                Next::Advance(id) => self.advance(id),
+                Next::Tell(id, event) => self.tell(id, event),
+            }
+        }
+        if self.cx.beyond().is_some() || !self.cx.waiting.is_empty() {
+            self.go_on_waiting();
+        }
+        if self.cx.lifecycle.is_stopping() {
+            self.go_on_stopping();
+        }
+    }
+}

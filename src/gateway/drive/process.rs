@@ -1,0 +1,169 @@
+//! What helper threads bring, and what happens to the process: commits, rulings, stopping, handing over.
+
+use crate::base::limits::{DRAIN_IDLE_GRACE, IO_SLICE};
+use crate::base::seam::{Action, Shut};
+use crate::base::time::Mono;
+use crate::gateway::Gateway;
+use crate::gateway::exchange::{Event, Exchange};
+use crate::gateway::ids::{ClientId, ExchangeId};
+use crate::gateway::lifecycle::{drain, upgrade};
+use crate::gateway::offload::{Done, Product};
+use crate::policy::ask::{Answer, Release, Ruling};
+use crate::policy::row::Running;
+
+impl Gateway {
+    /// Work has come back.
+    pub(crate) fn offloaded(&mut self, done: Done) {
+        let (id, serial) = done.owner();
+        let Some(exchange) = self.exchanges.get_mut(id).filter(|exchange| exchange.awaits(serial)) else {
+            return done.discard(&mut self.cx);
+        };
+        let cid = exchange.request.client;
+        match done.take(&mut self.cx) {
+            Some(Product::Request { body, draft, built }) => {
+                if let Some(client) = self.clients.get_mut(cid) {
+                    client.put_back(body, &mut self.cx.pool);
+                }
+                self.tell(id, Event::Translated { draft, built });
+            }
+            product => {
+                self.tell(id, Event::Offloaded(product));
+                self.resume(id);
+            }
+        }
+    }
+
+    /// A shared ledger has answered.
+    pub(crate) fn ruled(&mut self, answer: &Answer) {
+        let ask = &answer.ask;
+        if answer.ruling != Ruling::Unavailable
+            && let Some((key, plan)) = self.cx.counted_key(&ask.key)
+        {
+            self.cx.meter.learn(key, &plan, self.cx.now.unix, &answer.counts);
+        }
+        let id = ExchangeId::new(ask.number.0, ask.number.1);
+        if self.exchanges.get(id).is_some_and(Exchange::is_reserving) {
+            self.tell(id, Event::Ruled(ask, answer.ruling));
+        } else if answer.ruling == Ruling::Admitted {
+            // The one who asked has left, or has waited too long; what was lent goes back.
+            self.cx.orders.give_back(Release { key: ask.key, lease: ask.lease });
+        }
+    }
+
+    /// So many more rows are safe: the answers that waited for them go out.
+    pub(crate) fn committed(&mut self, rows: u64) {
+        self.cx.ledger.committed(rows);
+        while let Some(id) = self.cx.ledger.next_safe() {
+            self.tell(id, Event::Committed);
+        }
+        upgrade::acknowledge(&mut self.cx);
+    }
+
+    /// The ledger cannot be written: admission stops, and no answer that waits can be said to be complete.
+    pub(crate) fn store_failed(&mut self) {
+        self.cx.ledger.failed(true);
+        for (_, id) in self.cx.ledger.all_held() {
+            self.tell(id, Event::NotCommitted);
+        }
+    }
+
+    /// TERM, or the end of a hand-over: stops taking requests.
+    pub(crate) fn begin_drain(&mut self, until: Mono) {
+        let now = self.cx.now.mono;
+        match &mut self.cx.lifecycle.drain {
+            // A process that hands over has no bound of its own.
+            Some(drain) => drain.bound(until),
+            None => {
+                let idle_after = now.after(DRAIN_IDLE_GRACE).min(until);
+                self.cx.lifecycle.drain = Some(drain::Drain::new(idle_after, until));
+                self.close_idle_providers();
+            }
+        }
+    }
+
+    /// Connections to providers that are kept for later requests are of no use any more.
+    pub(crate) fn close_idle_providers(&mut self) {
+        for id in self.cx.idle.drain() {
+            self.close_provider(id);
+        }
+    }
+
+    /// Answers that wait for room go on when there is some, and one of them in any case.
+    pub(crate) fn go_on_waiting(&mut self) {
+        let has_room = self.cx.pool.has_room(IO_SLICE);
+        if has_room || self.cx.beyond().is_some_and(|id| self.exchanges.get(id).is_none()) {
+            self.cx.end_beyond();
+        }
+        for _ in 0..self.cx.waiting.len() {
+            if self.cx.beyond().is_some() && !self.cx.pool.has_room(IO_SLICE) {
+                return;
+            }
+            let Some(id) = self.cx.waiting.pop_front() else { return };
+            self.tell_room(id);
+        }
+    }
+
+    fn tell_room(&mut self, id: ExchangeId) {
+        if self.exchanges.get(id).is_some_and(Exchange::waits_for_room) {
+            self.tell(id, Event::Room);
+            self.resume(id);
+        }
+    }
+
+    /// Goes on with stopping: closes what is idle, ends what runs too long, leaves when nothing is left.
+    pub(crate) fn go_on_stopping(&mut self) {
+        let now = self.cx.now.mono;
+        if self.cx.lifecycle.handover.looks(now) {
+            let quiet = !self.clients.iter().any(|(_, client)| !client.admin && client.is_arriving())
+                && !self.exchanges.iter().any(|(_, exchange)| exchange.may_be_admitted());
+            let (exchanges, meter, keys) = (&self.exchanges, &self.cx.meter, &self.cx.keys);
+            let running: Vec<Running> = exchanges.iter().filter_map(|(_, ex)| ex.running(meter, keys)).collect();
+            upgrade::hand_over(quiet, || running, &mut self.cx);
+        }
+        match self.cx.lifecycle.drain.as_mut().and_then(|drain| drain.step(now)) {
+            Some(drain::Step::CloseIdle) => self.close_idle_clients(),
+            Some(drain::Step::EndAll) => self.end_all_clients(),
+            None => {}
+        }
+        let is_over = self.cx.lifecycle.is_over();
+        if self.cx.limits.clients() == 0 && (is_over || !self.cx.lifecycle.is_needed()) {
+            // Those who ask for our health need not be waited for.
+            for id in self.client_ids() {
+                self.close_client(id, Shut::Clean);
+            }
+            self.cx.actions.push(Action::Exit);
+        }
+    }
+
+    fn client_ids(&self) -> Vec<ClientId> {
+        self.clients.iter().map(|(id, _)| id).collect()
+    }
+
+    /// Idle connections are closed; those that still read their last answer are when they have.
+    fn close_idle_clients(&mut self) {
+        let by = self.cx.now.mono.after(DRAIN_IDLE_GRACE);
+        for id in self.client_ids() {
+            let Some(client) = self.clients.get_mut(id).filter(|client| !client.admin) else { continue };
+            if client.is_idle() {
+                self.close_client(id, Shut::Clean);
+            } else if client.hasten(by) {
+                self.arm(id);
+            }
+        }
+    }
+
+    /// The drain time is over: every exchange is told so, every connection closes.
+    fn end_all_clients(&mut self) {
+        for id in self.client_ids() {
+            let Some(client) = self.clients.get_mut(id) else { continue };
+            match client.exchange {
+                Some(exchange) => self.tell(exchange, Event::Stopped),
+                None => {
+                    if let Some(shut) = client.close_when_written(&mut self.cx.pool) {
+                        self.close_client(id, shut);
+                    }
+                }
+            }
+        }
+    }
+}

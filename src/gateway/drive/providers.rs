@@ -1,0 +1,275 @@
+//! What comes of providers and goes to them: connections, requests, the heads and bodies of answers.
+
+use crate::base::seam::{Action, DialError, Shut};
+use crate::base::time::Mono;
+use crate::gateway::Gateway;
+use crate::gateway::exchange::fault::FaultKind;
+use crate::gateway::exchange::{Dial, Event, Exchange, Message};
+use crate::gateway::ids::{ExchangeId, ProviderId, provider_conn};
+use crate::gateway::provider::connection::{Ended, TAIL_WAIT};
+use crate::gateway::provider::{Connection, Event as ProviderEvent, Parting};
+use crate::wire::head::ResponseHead;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Words for an answer whose body cannot be cut into pieces.
+const BAD_CHUNKS: &str = "the provider's answer was badly framed";
+
+impl Gateway {
+    pub(crate) fn dial(&mut self, id: ExchangeId, dial: Dial) {
+        let Dial { provider, addr, authority, present } = dial;
+        let epoch = if present { self.cx.epoch } else { self.cx.epoch.wrapping_sub(1) };
+        let pid = self.providers.insert(Connection::dialing(provider, epoch, id));
+        if let Some(exchange) = self.exchanges.get_mut(id) {
+            exchange.dialing(pid);
+            let cid = exchange.request.client;
+            self.arm(cid);
+        }
+        self.cx.actions.push(Action::Dial { conn: provider_conn(pid), addr, authority });
+        self.forget_stale_timers();
+    }
+
+    /// A dial has succeeded.
+    pub(crate) fn dialed(&mut self, id: ProviderId) {
+        let Some(provider) = self.providers.get_mut(id) else { return };
+        provider.dialed();
+        match provider.exchange {
+            Some(exchange) => self.tell(exchange, Event::Dialed),
+            None => self.close_provider(id),
+        }
+    }
+
+    /// A dial has failed; the world has given the connection up already.
+    pub(crate) fn dial_failed(&mut self, id: ProviderId, why: DialError) {
+        let Some(mut provider) = self.providers.remove(id) else { return };
+        provider.release(&mut self.cx.pool);
+        if let Some(exchange) = provider.exchange {
+            self.tell(exchange, Event::DialFailed(why));
+        }
+    }
+
+    /// A host's addresses have come, or will not.
+    pub(crate) fn named(&mut self, host: &Arc<str>, port: u16, addrs: Vec<SocketAddr>) {
+        let failed = addrs.is_empty();
+        self.cx.names.learned(host, port, addrs, self.cx.now.mono);
+        let waiting = self.exchanges.iter().filter(|(_, exchange)| exchange.awaits_name(host, port));
+        let waiting: Vec<ExchangeId> = waiting.map(|(id, _)| id).collect();
+        for id in waiting {
+            self.tell(id, Event::Named { host, port, failed });
+        }
+    }
+
+    /// Writes the request of an exchange on an open connection.
+    pub(crate) fn send_request(&mut self, id: ExchangeId, pid: ProviderId) {
+        self.write_request(id, pid, true);
+        self.arm_provider(pid, Mono::NEVER);
+    }
+
+    fn write_request(&mut self, id: ExchangeId, pid: ProviderId, begins: bool) {
+        let (Some(exchange), Some(provider)) = (self.exchanges.get_mut(id), self.providers.get_mut(pid)) else {
+            return;
+        };
+        let Some(client) = self.clients.get(exchange.request.client) else { return };
+        let (head, body) = client.message();
+        let message = Message { exchange: id, head, body, storage: 0 };
+        match begins {
+            true => provider.begin(id, &mut self.cx.pool, |out| exchange.write_request(true, &message, out)),
+            false => provider.refill(&mut self.cx.pool, |out| exchange.write_request(false, &message, out)),
+        }
+        self.dirty.push(provider_conn(pid));
+    }
+
+    /// The world has written to a provider: gives it more of the request, or the wait for the answer begins.
+    pub(crate) fn provider_wrote(&mut self, id: ProviderId, count: usize) {
+        let Some(provider) = self.providers.get_mut(id) else { return };
+        let wrote = provider.wrote(count, &mut self.cx.pool);
+        match (wrote, provider.exchange) {
+            (Some(true), Some(exchange)) => self.tell(exchange, Event::Sent),
+            (Some(false), Some(exchange)) => self.write_request(exchange, id, false),
+            _ => {}
+        }
+    }
+
+    /// Bytes came from a provider.
+    pub(crate) fn provider_bytes(&mut self, id: ProviderId, data: &[u8]) {
+        let Some(provider) = self.providers.get_mut(id) else { return };
+        match provider.push(data, &mut self.cx.pool) {
+            None => {}
+            Some(ProviderEvent::Body) => self.provider_body(id, data),
+            Some(ProviderEvent::Head(head)) => self.provider_head(id, &head),
+            Some(ProviderEvent::Tail) => self.provider_tail(id, data),
+            Some(ProviderEvent::BadHead) => self.provider_failed(id, FaultKind::BadHead),
+            Some(ProviderEvent::Unasked) => self.close_provider(id),
+        }
+    }
+
+    fn provider_head(&mut self, id: ProviderId, head: &ResponseHead) {
+        let Some(provider) = self.providers.get_mut(id) else { return };
+        let Some(exchange) = provider.exchange else { return };
+        let mut received = provider.take_received();
+        if head.status != 200 {
+            // An error needs none of the rest of its request.
+            provider.stop_writing();
+        }
+        self.tell(exchange, Event::Head(head, received.bytes()));
+        self.provider_body(id, received.bytes().get(head.len as usize..).unwrap_or_default());
+        received.release(&mut self.cx.pool);
+    }
+
+    /// Passes on what came of an answer's body, as far as it is taken at the moment.
+    fn provider_body(&mut self, id: ProviderId, mut data: &[u8]) {
+        loop {
+            let Some(provider) = self.providers.get_mut(id) else { return };
+            let Some(xid) = provider.exchange else { return self.provider_tail(id, data) };
+            let Some(exchange) = self.exchanges.get_mut(xid) else { return };
+            let full = self.clients.get(exchange.request.client).is_some_and(|client| client.is_full());
+            let Some(slice) = exchange.intake(xid, data.len(), full, &mut self.cx) else {
+                if exchange.waits_for_room() {
+                    self.cx.waiting.push_back(xid);
+                }
+                return provider.hold(data, &mut self.cx.pool);
+            };
+            let Ok(piece) = provider.read(&data[..slice]) else {
+                return match exchange.reads_error() {
+                    true => self.tell(xid, Event::BodyEnd),
+                    false => self.provider_failed(id, FaultKind::BadBody(BAD_CHUNKS)),
+                };
+            };
+            let (payload, rest) = (&data[piece.data], &data[piece.consumed..]);
+            if !payload.is_empty() {
+                self.tell(xid, Event::Data(payload));
+            }
+            data = rest;
+            if piece.done {
+                return self.provider_body_done(id, xid, data);
+            }
+            if data.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// The body of an answer has been read to its end. `rest` came behind it.
+    fn provider_body_done(&mut self, id: ProviderId, xid: ExchangeId, rest: &[u8]) {
+        let Some(provider) = self.providers.get_mut(id) else { return };
+        if provider.exchange != Some(xid) {
+            return self.provider_tail(id, rest);
+        }
+        if !rest.is_empty() {
+            // Not ours, so that the connection cannot be kept.
+            let _ = provider.read(rest);
+        }
+        self.tell(xid, Event::BodyEnd);
+    }
+
+    fn provider_tail(&mut self, id: ProviderId, data: &[u8]) {
+        let Some(provider) = self.providers.get_mut(id) else { return };
+        match provider.read_tail(data) {
+            Parting::Keep => self.keep_provider(id),
+            Parting::AwaitTail => {}
+            Parting::Close => self.close_provider(id),
+        }
+    }
+
+    fn provider_failed(&mut self, id: ProviderId, kind: FaultKind) {
+        let Some(provider) = self.providers.get(id) else { return };
+        let reused = provider.is_reused();
+        match provider.exchange {
+            Some(exchange) => self.tell(exchange, Event::Failed { kind, reused }),
+            None => self.close_provider(id),
+        }
+    }
+
+    /// A provider has ended its connection.
+    pub(crate) fn provider_ended(&mut self, id: ProviderId) {
+        let Some(provider) = self.providers.get_mut(id) else { return };
+        let exchange = provider.exchange.and_then(|exchange| Some((exchange, self.exchanges.get(exchange)?)));
+        let (paused, reads_error) =
+            exchange.map_or((false, false), |(_, exchange)| (exchange.is_paused(), exchange.reads_error()));
+        let xid = exchange.map(|(xid, _)| xid);
+        match (provider.ended(paused), xid) {
+            (Ended::Held, _) => {}
+            (Ended::AtEnd, Some(xid)) => self.tell(xid, Event::BodyEnd),
+            (Ended::InBody, Some(xid)) if reads_error => self.tell(xid, Event::BodyEnd),
+            (Ended::InBody, _) => self.provider_failed(id, FaultKind::Incomplete),
+            (Ended::Silent, _) => self.provider_failed(id, FaultKind::Closed),
+            (Ended::InHead, _) => self.provider_failed(id, FaultKind::BadHead),
+            (Ended::Unused | Ended::AtEnd, _) => self.close_provider(id),
+        }
+    }
+
+    /// What an answer has waited for is there: goes on with what has come meanwhile.
+    pub(crate) fn resume(&mut self, id: ExchangeId) {
+        let Some(pid) = self.exchanges.get(id).and_then(Exchange::provider) else { return };
+        let Some(provider) = self.providers.get_mut(pid).filter(|provider| !provider.is_dialing()) else { return };
+        if provider.has_answer() {
+            let mut received = provider.take_received();
+            self.provider_body(pid, received.bytes());
+            received.release(&mut self.cx.pool);
+        }
+        if self.providers.get_mut(pid).is_some_and(Connection::has_ended_meanwhile) {
+            self.provider_ended(pid);
+        }
+        self.dirty.push(provider_conn(pid));
+    }
+
+    /// An exchange has let go of its connection.
+    pub(crate) fn part(&mut self, id: ProviderId, complete: bool) {
+        let Some(provider) = self.providers.get_mut(id) else { return };
+        match provider.let_go(complete) {
+            Parting::Keep => self.keep_provider(id),
+            Parting::Close => self.close_provider(id),
+            Parting::AwaitTail => {
+                let mut received = provider.take_received();
+                self.arm_provider(id, self.cx.now.mono.after(TAIL_WAIT));
+                if !received.is_empty() {
+                    self.provider_tail(id, received.bytes());
+                }
+                received.release(&mut self.cx.pool);
+            }
+        }
+    }
+
+    /// An answer has been read to its end: keeps the connection if it may be kept.
+    fn keep_provider(&mut self, id: ProviderId) {
+        let Some(provider) = self.providers.get(id) else { return };
+        let index = provider.provider as usize;
+        let fits = provider.epoch == self.cx.epoch && !self.cx.lifecycle.is_stopping();
+        let limits = self.cx.setup.config.providers.get(index).map(|provider| &provider.limits);
+        let Some(limits) = limits.filter(|_| fits) else { return self.close_provider(id) };
+        let due = self.cx.now.mono.after(limits.pool_idle_timeout);
+        let oldest = self.cx.idle.put(index, id, limits.pool_max_idle);
+        self.arm_provider(id, due);
+        if let Some(oldest) = oldest {
+            self.close_provider(oldest);
+        }
+    }
+
+    /// Closes a connection to a provider, whatever it was doing.
+    pub(crate) fn close_provider(&mut self, id: ProviderId) {
+        let Some(mut provider) = self.providers.remove(id) else { return };
+        let idle = provider.is_idle();
+        if idle {
+            self.cx.idle.forget(provider.provider as usize, id);
+        }
+        provider.release(&mut self.cx.pool);
+        let shut = if idle { Shut::Clean } else { Shut::Abort };
+        self.cx.actions.push(Action::Close { conn: provider_conn(id), shut });
+    }
+
+    /// Sets the one deadline of a connection to a provider.
+    fn arm_provider(&mut self, id: ProviderId, due: Mono) {
+        if let Some(provider) = self.providers.get_mut(id) {
+            provider.wait = due;
+            self.timers.arm(&mut provider.alarm, provider_conn(id), due);
+        }
+    }
+
+    /// Whether bytes are taken from a provider at the moment: not while its client is slow to read.
+    pub(crate) fn provider_wants_read(&self, id: ProviderId) -> bool {
+        let Some(provider) = self.providers.get(id) else { return false };
+        let Some(exchange) = provider.exchange.and_then(|id| self.exchanges.get(id)) else { return true };
+        let full = self.clients.get(exchange.request.client).is_some_and(|client| client.is_full());
+        !provider.holds_back() && !full && !exchange.is_paused()
+    }
+}
