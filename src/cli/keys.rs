@@ -1,7 +1,7 @@
 //! `tollgate keys`: issue, list, show, rotate, revoke. A running gateway sees a change within a second (contract
 //! section 3). A key is printed once, alone on standard output; only its digest is stored.
 
-use super::ConfigArg;
+use super::args::ConfigArg;
 use super::load::{self, Secrets};
 use super::output::{Align, Failure, Table, print, print_json, remark};
 use super::store;

@@ -1,11 +1,11 @@
 //! `tollgate ledger`: verify that every counter is what the rows say, and export everything as JSON Lines.
 
-use super::ConfigArg;
+use super::args::ConfigArg;
 use super::load::{self, Secrets};
 use super::output::{Align, Failure, Table, grouped, print, print_json};
 use super::store;
 use crate::base::time::Unix;
-use crate::io::store::book::{DayKey, Entry, Sums, Verdict};
+use crate::io::store::api::{DayKey, Entry, Sums, Verdict};
 use crate::io::store::keyform::hex;
 use crate::policy::row::Row;
 use crate::policy::window::{self, DAY_MS};
@@ -209,7 +209,7 @@ impl FoldedLine<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::store::book::Difference;
+    use crate::io::store::api::Difference;
 
     #[test]
     fn an_agreement_is_one_line_and_a_difference_a_table() {

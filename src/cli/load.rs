@@ -1,6 +1,6 @@
 //! Finds and reads the configuration. Called by every command that needs one, and by `serve` again on reload.
 
-use super::ConfigArg;
+use super::args::ConfigArg;
 use super::output::Failure;
 use crate::policy::config::{Config, ConfigError, Source};
 use std::path::{Path, PathBuf};

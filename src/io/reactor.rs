@@ -16,17 +16,18 @@
 //! closes and thereby resets us, and its answer lies before the reset. What is there is read first.
 //!
 //! **Orders** go to the outbox at the end of the turn that gave them, the whole vector at once; the outbox is meant
-//! to lay them into lanes (`io::lane`), which costs no system call while the helper threads are busy. So no row or
+//! to put them into queues (`io::batch_queue`), which costs no system call while the helper threads are busy. So no row or
 //! line waits inside the loop, and the loop needs no clock of its own for them.
 
 use super::clock::Clock;
 use super::links::{self, Flags, Link, Links, SPECIAL};
 use super::listen::{Arrival, Listeners};
 use super::mailbox::{Inbox, Mailbox, inbox};
+use super::outcome::{Fill, Peek};
 use super::resolver::Resolver;
 use super::signals::{KINDS, Signals};
 use super::tls::Identity;
-use super::transport::{Fill, Peek, Scratch, Transport};
+use super::transport::{Scratch, Transport};
 use crate::base::limits;
 use crate::base::seam::{Action, Conn, Core, Ending, Reply};
 use crate::base::slots::Id;
@@ -59,7 +60,7 @@ pub struct Setup {
 /// Takes the listening sockets, in their order, for a new process. It must not block: it begins a thread.
 pub type Successor = Box<dyn FnMut(Vec<OwnedFd>)>;
 
-/// A letter to the loop.
+/// A message to the loop.
 pub enum Note<C: Core> {
     /// An answer to an action, from the resolver.
     Reply(Reply),

@@ -4,7 +4,7 @@
 //! rustls is named here alone. Called by the reactor (the table of peers) and by `io::transport`. Uses the buffered
 //! interface; all plaintext leaves the session at once, since plaintext inside it raises no event.
 
-use super::transport::{Fill, Sent};
+use super::outcome::{Fill, Sent, Shake};
 use crate::base::limits;
 use crate::base::seam::Ending;
 use mio::net::TcpStream;
@@ -172,19 +172,6 @@ fn client_config(ca_file: Option<&Path>) -> io::Result<ClientConfig> {
     let mut config = builder.with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
-}
-
-/// How a handshake stands.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Shake {
-    /// Bytes of the peer are missing, or room to write.
-    Going,
-    /// More bytes of the peer may lie ready than one turn takes.
-    More,
-    /// Done; the name and the certificate are right.
-    Done,
-    /// It failed; an alert was sent where there was one to send.
-    Failed,
 }
 
 /// One connection's TLS state. Boxed by its owner: it weighs more than a kilobyte.

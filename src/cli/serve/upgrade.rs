@@ -29,52 +29,50 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-type Letters = Mailbox<Note<Gateway>>;
-
 /// What the thread that hands over is given.
-pub(super) enum Parcel {
+pub(super) enum Message {
     /// The ledger, to be closed (none if it is shared), and what is still served.
     Ledger(Option<StoreHandle>, Vec<Running>),
     /// Rows that ended after that.
     Rows(Vec<Row>),
 }
 
-/// The way of parcels to the thread that passes them on, and the thread.
-type Courier = (Sender<Parcel>, JoinHandle<()>);
+/// The way of messages to the thread that passes them on, and that thread.
+type Channel = (Sender<Message>, JoinHandle<()>);
 
 /// The old process's end: starts successors, and passes rows on to the one that took over.
 #[derive(Clone)]
-pub(super) struct Elder {
+pub(super) struct HandoverSender {
     program: Option<PathBuf>,
     admin: bool,
-    mailbox: Letters,
-    present: Arc<Mutex<Option<Courier>>>,
+    mailbox: Mailbox<Note<Gateway>>,
+    present: Arc<Mutex<Option<Channel>>>,
 }
 
-impl Elder {
+impl HandoverSender {
     /// `program` is what to start, `None` for the demo, whose ledger ends with it; `admin` says whether the last
     /// listener is the admin one.
-    pub(super) fn new(program: Option<PathBuf>, admin: bool, mailbox: Letters) -> Elder {
-        Elder { program, admin, mailbox, present: Arc::default() }
+    pub(super) fn new(program: Option<PathBuf>, admin: bool, mailbox: Mailbox<Note<Gateway>>) -> HandoverSender {
+        HandoverSender { program, admin, mailbox, present: Arc::default() }
     }
 
     /// What the loop calls to have a successor started.
     pub(super) fn successor(&self) -> Successor {
-        let elder = self.clone();
-        Box::new(move |listeners| elder.begin(listeners))
+        let handover = self.clone();
+        Box::new(move |listeners| handover.begin(listeners))
     }
 
     fn begin(&self, listeners: Vec<OwnedFd>) {
-        let (give, parcels) = channel();
+        let (give, messages) = channel();
         let theirs = self.clone();
         let thread = std::thread::Builder::new().name("successor".into());
-        match thread.spawn(move || theirs.accompany(listeners, &parcels)) {
+        match thread.spawn(move || theirs.accompany(listeners, &messages)) {
             Ok(thread) => *self.lock() = Some((give, thread)),
             Err(error) => self.tell(Notice::SuccessorFailed(format!("failed: no thread: {error}"))),
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<(Sender<Parcel>, JoinHandle<()>)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Channel>> {
         self.present.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -83,10 +81,10 @@ impl Elder {
         let _ = self.mailbox.send(Note::Notice(notice));
     }
 
-    /// Hands a parcel to the thread. It is given back where there is none, which the gateway does not let happen.
-    pub(super) fn give(&self, parcel: Parcel) {
+    /// Hands a message to the thread. It is given back where there is none, which the gateway does not let happen.
+    pub(super) fn give(&self, message: Message) {
         if let Some((give, _)) = &*self.lock() {
-            let _ = give.send(parcel);
+            let _ = give.send(message);
         }
     }
 
@@ -99,7 +97,7 @@ impl Elder {
         }
     }
 
-    fn accompany(&self, listeners: Vec<OwnedFd>, parcels: &Receiver<Parcel>) {
+    fn accompany(&self, listeners: Vec<OwnedFd>, messages: &Receiver<Message>) {
         let Some(program) = &self.program else {
             return self.tell(Notice::SuccessorFailed("refused: the demo has no successor".to_string()));
         };
@@ -113,7 +111,7 @@ impl Elder {
         self.tell(Notice::SuccessorReady);
         self.listen_for_safe(&channel);
         // An error means that the successor has died; its own log says why. What it did not get is lost with it.
-        if let Err(error) = pass_on(&channel, child.id(), parcels) {
+        if let Err(error) = pass_on(&channel, child.id(), messages) {
             self.tell(Notice::SuccessorFailed(format!("the successor has died: {error}")));
         }
         let _ = channel.shutdown(Shutdown::Write);
@@ -149,13 +147,13 @@ fn await_ready(mut child: Child, channel: UnixStream) -> io::Result<(Child, Unix
     Err(io::Error::other(format!("the successor was not ready ({status}); its log says why")))
 }
 
-fn pass_on(channel: &UnixStream, successor: u32, parcels: &Receiver<Parcel>) -> io::Result<()> {
+fn pass_on(channel: &UnixStream, successor: u32, messages: &Receiver<Message>) -> io::Result<()> {
     let mut out = Vec::new();
     let mut channel = channel;
-    while let Ok(parcel) = parcels.recv() {
+    while let Ok(message) = messages.recv() {
         out.clear();
-        match parcel {
-            Parcel::Ledger(ledger, running) => {
+        match message {
+            Message::Ledger(ledger, running) => {
                 // Waits for the last commit and drops the lock.
                 ledger.map(StoreHandle::finish);
                 upgrade::notify_successor(successor);
@@ -166,7 +164,7 @@ fn pass_on(channel: &UnixStream, successor: u32, parcels: &Receiver<Parcel>) -> 
                 }
                 out.extend_from_slice(b"go\n");
             }
-            Parcel::Rows(rows) => {
+            Message::Rows(rows) => {
                 for row in rows {
                     out.extend_from_slice(b"row ");
                     row.write_line(&mut out);
@@ -180,30 +178,30 @@ fn pass_on(channel: &UnixStream, successor: u32, parcels: &Receiver<Parcel>) -> 
 }
 
 /// The new process's end.
-pub(super) struct Younger {
+pub(super) struct HandoverReceiver {
     lines: BufReader<UnixStream>,
     channel: UnixStream,
 }
 
-impl Younger {
+impl HandoverReceiver {
     /// Says that everything is ready, and waits until the ledger is ours; returns what the predecessor still serves. A
     /// predecessor that dies meanwhile leaves everything to us, too.
-    pub(super) fn await_turn(channel: UnixStream) -> io::Result<(Younger, Vec<Running>)> {
+    pub(super) fn await_turn(channel: UnixStream) -> io::Result<(HandoverReceiver, Vec<Running>)> {
         (&channel).write_all(b"ready\n")?;
-        let mut younger = Younger { lines: BufReader::new(channel.try_clone()?), channel };
+        let mut receiver = HandoverReceiver { lines: BufReader::new(channel.try_clone()?), channel };
         let (mut running, mut line) = (Vec::new(), String::new());
-        while younger.lines.read_line(&mut line)? > 0 && line != "go\n" {
+        while receiver.lines.read_line(&mut line)? > 0 && line != "go\n" {
             let one = line.trim_end().strip_prefix("running ").and_then(Running::read_line);
             running.push(one.ok_or_else(|| io::Error::other("the predecessor speaks another version"))?);
             line.clear();
         }
-        Ok((younger, running))
+        Ok((receiver, running))
     }
 
     /// Takes the predecessor's rows from here on, on a thread; returns the way to tell it that they are safe.
-    pub(super) fn follow(self, mailbox: Letters) -> io::Result<Sender<u64>> {
+    pub(super) fn follow(self, mailbox: Mailbox<Note<Gateway>>) -> io::Result<Sender<u64>> {
         let (tell, safe) = channel::<u64>();
-        let Younger { lines, channel } = self;
+        let HandoverReceiver { lines, channel } = self;
         let follow = move || {
             for line in lines.lines().map_while(Result::ok) {
                 if let Some(row) = line.strip_prefix("row ").and_then(Row::read_line) {

@@ -1,6 +1,6 @@
 //! A ledger of either kind, for commands: the SQLite file or the shared store, behind one set of verbs.
 
-use super::book::{By, StoreError, Taker, UsageLine, Verdict};
+use super::api::{By, StoreError, Taker, UsageLine, Verdict};
 #[cfg(feature = "redis")]
 use super::remote::Remote;
 use super::sqlite::Sqlite;

@@ -13,9 +13,9 @@
 
 mod audit;
 
-use super::book::{By, DaySums, StoreError, UsageLine};
+use super::api::{By, DaySums, StoreError, UsageLine};
+use super::counters::{add_day, place_text, row_text, sums_of};
 use super::keyform::{record_from, record_text};
-use super::rowform::{place_text, row_text, sums_of};
 use crate::base::limits;
 use crate::base::time::Unix;
 use crate::policy::ask::{Answer, Ask, Release, Ruling};
@@ -345,7 +345,7 @@ impl Remote {
         for day in days.into_iter().filter(|day| (first..beyond).contains(day)) {
             let hash: Vec<(String, u64)> =
                 self.run(|connection| redis::cmd("HGETALL").arg(format!("{PREFIX}day:{day}")).query(connection))?;
-            audit::add_day(&mut sums, day, hash);
+            add_day(&mut sums, day, hash);
         }
         Ok(report(by, &sums))
     }

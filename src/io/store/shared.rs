@@ -6,9 +6,9 @@
 //! ledger cannot be reached. After every failure the host comes under a new name with what it still holds; so nothing
 //! stays held that was lent in an answer nobody heard.
 
+use super::super::batch_queue::{BatchQueue, IdlePolicy, Polled};
 use super::super::clock::{self, Clock};
-use super::super::lane::{Lane, Look, Patience};
-use super::book::StoreError;
+use super::api::StoreError;
 use super::keyform::hex;
 use super::remote::{Command, Done, Holds, Remote, Speaker};
 use super::{DIED, Duties, StoreNotice};
@@ -42,7 +42,7 @@ pub enum SharedNotice {
 
 /// The handing-over end. Dropping it sends what is left and waits for the thread.
 pub struct SharedHandle {
-    lane: Lane<Vec<Task>>,
+    queue: BatchQueue<Vec<Task>>,
     urgent: bool,
     thread: Option<JoinHandle<u64>>,
 }
@@ -66,7 +66,7 @@ impl SharedHandle {
 
     fn put<T>(&self, urgent: bool, items: &mut Vec<T>, task: impl Fn(T) -> Task) {
         if !items.is_empty() {
-            self.lane.put(urgent, |tasks| tasks.extend(items.drain(..).map(task)));
+            self.queue.put(urgent, |tasks| tasks.extend(items.drain(..).map(task)));
         }
     }
 
@@ -76,7 +76,7 @@ impl SharedHandle {
     }
 
     fn end(&mut self) -> u64 {
-        self.lane.close();
+        self.queue.close();
         self.thread.take().map_or(0, |thread| thread.join().unwrap_or(u64::MAX))
     }
 }
@@ -89,12 +89,12 @@ impl Drop for SharedHandle {
 
 /// Starts the thread on `remote`; `tell` puts its notices into the loop's mailbox.
 pub fn spawn(remote: Remote, duties: Duties, tell: impl Fn(SharedNotice) + Send + 'static) -> io::Result<SharedHandle> {
-    let lane = Lane::<Vec<Task>>::default();
-    let theirs = lane.clone();
+    let queue = BatchQueue::<Vec<Task>>::default();
+    let theirs = queue.clone();
     let speaker = Speaker { host: fresh_name()?, writer: fresh_name()? };
     let thread = std::thread::Builder::new().name("store".into());
     let thread = thread.spawn(move || {
-        let mut keeper = Keeper {
+        let mut thread = SharedThread {
             remote,
             tell,
             speaker,
@@ -110,9 +110,9 @@ pub fn spawn(remote: Remote, duties: Duties, tell: impl Fn(SharedNotice) + Send 
             seen_version: None,
             next: Due::default(),
         };
-        keeper.serve(&theirs)
+        thread.serve(&theirs)
     })?;
-    Ok(SharedHandle { lane, urgent: duties.urgent, thread: Some(thread) })
+    Ok(SharedHandle { queue, urgent: duties.urgent, thread: Some(thread) })
 }
 
 /// A name that no other process has.
@@ -137,7 +137,7 @@ struct Due {
     fold: Mono,
 }
 
-struct Keeper<F: Fn(SharedNotice)> {
+struct SharedThread<F: Fn(SharedNotice)> {
     remote: Remote,
     tell: F,
     speaker: Speaker,
@@ -158,7 +158,7 @@ struct Keeper<F: Fn(SharedNotice)> {
     next: Due,
 }
 
-impl<F: Fn(SharedNotice)> Drop for Keeper<F> {
+impl<F: Fn(SharedNotice)> Drop for SharedThread<F> {
     /// A thread that dies is not silent: admission must stop.
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -167,14 +167,14 @@ impl<F: Fn(SharedNotice)> Drop for Keeper<F> {
     }
 }
 
-impl<F: Fn(SharedNotice)> Keeper<F> {
-    fn serve(&mut self, lane: &Lane<Vec<Task>>) -> u64 {
-        let (mut tasks, mut patience) = (Vec::new(), Patience::new(limits::COMMIT_TICK));
+impl<F: Fn(SharedNotice)> SharedThread<F> {
+    fn serve(&mut self, queue: &BatchQueue<Vec<Task>>) -> u64 {
+        let (mut tasks, mut idle) = (Vec::new(), IdlePolicy::new(limits::COMMIT_TICK));
         loop {
-            let look = lane.look(&mut tasks, &mut patience, limits::KEYS_LOOK, Vec::is_empty);
+            let look = queue.poll(&mut tasks, &mut idle, limits::KEYS_LOOK, Vec::is_empty);
             let asks = self.take(&mut tasks);
             self.work(&asks);
-            if look == Look::Closed {
+            if look == Polled::Closed {
                 return self.leave();
             }
         }
@@ -207,10 +207,10 @@ impl<F: Fn(SharedNotice)> Keeper<F> {
         }
         let done = back.and_then(|()| self.exchange(asks)).and_then(|()| self.look_after());
         match done {
-            Ok(true) => self.worked(),
+            Ok(true) => self.succeeded(),
             // Resting between two tries; what was asked meanwhile has been answered.
             Ok(false) => {}
-            Err(error) => self.did_not_work(&error),
+            Err(error) => self.failed_with(&error),
         }
     }
 
@@ -381,13 +381,13 @@ impl<F: Fn(SharedNotice)> Keeper<F> {
         Ok(())
     }
 
-    fn worked(&mut self) {
+    fn succeeded(&mut self) {
         if std::mem::take(&mut self.failed) {
             (self.tell)(SharedNotice::Store(StoreNotice::Recovered));
         }
     }
 
-    fn did_not_work(&mut self, error: &StoreError) {
+    fn failed_with(&mut self, error: &StoreError) {
         self.announced = false;
         // The ledger may come back without what it had.
         self.seen_version = None;

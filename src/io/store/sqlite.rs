@@ -11,8 +11,9 @@
 mod audit;
 mod groups;
 mod tally;
+mod value;
 
-use super::book::{Book, By, DaySum, StoreError, UsageLine};
+use super::api::{By, DaySum, Store, StoreError, UsageLine};
 use super::keyform;
 use crate::base::limits;
 use crate::base::time::Unix;
@@ -28,6 +29,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use tally::Tally;
+use value::{Fallible, int, key_id, uint};
 
 /// Written into the file (`application_id`): "Toll".
 const APPLICATION: i32 = 0x546f_6c6c;
@@ -90,8 +92,6 @@ pub struct Sqlite {
     /// Held, not used: the lock goes with it, also when the process is killed.
     _lock: Option<File>,
 }
-
-type Fallible<T> = rusqlite::Result<T>;
 
 impl Sqlite {
     /// Opens the file, makes it (mode 0600, in a folder of mode 0700) where there is none, and brings its tables up to
@@ -319,7 +319,7 @@ impl Drop for Sqlite {
     }
 }
 
-impl Book for Sqlite {
+impl Store for Sqlite {
     fn append(&mut self, rows: &[Row]) -> Result<(), StoreError> {
         Sqlite::append(self, rows)
     }
@@ -500,19 +500,4 @@ fn read_key(row: &rusqlite::Row<'_>) -> Fallible<KeyRecord> {
         revoked: moment(8)?,
         former: keyform::former_from(row.get_ref(9)?.as_str()?),
     })
-}
-
-fn key_id(row: &rusqlite::Row<'_>, column: usize) -> Fallible<KeyId> {
-    let text = row.get_ref(column)?.as_str()?;
-    KeyId::parse(text).ok_or_else(|| rusqlite::Error::InvalidColumnName(format!("`{text}` is not the id of a key")))
-}
-
-/// SQLite's integers are signed; ours stay far below their end.
-fn int(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
-}
-
-fn uint(row: &rusqlite::Row<'_>, column: usize) -> Fallible<u64> {
-    let value: i64 = row.get(column)?;
-    Ok(u64::try_from(value).unwrap_or(0))
 }

@@ -1,6 +1,6 @@
 //! The ledger in a real file, and the thread that writes it.
 
-use super::book::{By, DaySum, Entry, UsageLine};
+use super::api::{By, DaySum, Entry, UsageLine};
 use super::sqlite::{Mode, Sqlite};
 use super::*;
 use crate::base::time::Unix;
@@ -519,7 +519,7 @@ struct Slow {
     failures: u32,
 }
 
-impl Book for Slow {
+impl Store for Slow {
     fn append(&mut self, rows: &[Row]) -> Result<(), StoreError> {
         std::thread::sleep(self.pause);
         if self.failures > 0 {
@@ -543,9 +543,9 @@ impl Book for Slow {
 fn a_commit_that_takes_a_second_does_not_hold_up_whoever_hands_over() {
     let place = Place::new("slow");
     let (tell, told) = channel();
-    let book = Slow { db: place.owner(), pause: Duration::from_secs(1), failures: 1 };
+    let store = Slow { db: place.owner(), pause: Duration::from_secs(1), failures: 1 };
     let duties = Duties { urgent: true, ..Duties::default() };
-    let handle = spawn(book, duties, move |notice| drop(tell.send(notice))).unwrap();
+    let handle = spawn(store, duties, move |notice| drop(tell.send(notice))).unwrap();
     assert_eq!(next(&told), StoreNotice::Keys(vec![]));
     for n in 0..100 {
         handle.write(vec![row(A, n, "m", 1)]);

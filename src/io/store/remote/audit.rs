@@ -1,8 +1,8 @@
 //! What keeps a shared ledger honest and small: recomputing its counters from its rows, writing all of it out, and
 //! folding old rows into the sums of their days.
 
-use super::super::book::{DayKey, DaySums, Entry, StoreError, Sums, Taker, Verdict};
-use super::super::rowform::{day_key, place_from, row_from, sums_of};
+use super::super::api::{DayKey, DaySums, Entry, StoreError, Sums, Taker, Verdict};
+use super::super::counters::{add_day, day_key, row_from, sums_of};
 use super::{FOLD, PREFIX, Remote, SNAPSHOT, named};
 use crate::base::limits;
 use crate::base::time::Unix;
@@ -32,15 +32,6 @@ impl Recount {
     fn add(&mut self, place: DayKey, sums: &Sums) {
         *self.used.entry((place.key.clone(), place.day)).or_default() += sums[1..5].iter().sum::<u64>();
         self.days.entry(place).or_default().iter_mut().zip(sums).for_each(|(sum, part)| *sum += part);
-    }
-}
-
-/// Adds the counters of one day, by their names.
-pub(super) fn add_day(sums: &mut DaySums, day: u64, hash: Vec<(String, u64)>) {
-    for (name, value) in hash {
-        if let Some((number, key)) = place_from(day, &name) {
-            sums.entry(key).or_default()[number] += value;
-        }
     }
 }
 

@@ -2,9 +2,9 @@
 //! times the arithmetic, in the thread that shares its core with the loop. The view `rows` shows each of them to
 //! whoever looks with SQL; what the program reads itself is decoded here, which is faster.
 
-use super::super::book::bounded;
+use super::super::api::bounded;
 use super::super::keyform::unhex;
-use super::{Fallible, int, uint};
+use super::value::{Fallible, int, uint};
 use crate::base::digest;
 use crate::base::text::push_number;
 use crate::base::time::Unix;

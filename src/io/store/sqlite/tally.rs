@@ -4,8 +4,9 @@
 //! Which rows the table `days` holds is written down beside it (`counted.upto`), in the same transaction. The view
 //! `sums` adds those behind it, so that every reader, of any process and after any death, sees each row exactly once.
 
-use super::super::book::{DayKey, DaySums, Sums, bounded};
-use super::{Fallible, groups, int};
+use super::super::api::{DayKey, DaySums, Sums, bounded};
+use super::groups;
+use super::value::{Fallible, int};
 use crate::policy::keys::KeyId;
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;

@@ -42,7 +42,7 @@ impl fmt::Display for StoreError {
 impl std::error::Error for StoreError {}
 
 /// What the store thread asks of a ledger.
-pub trait Book: Send + 'static {
+pub trait Store: Send + 'static {
     /// Appends rows and adds them to every sum, all of it or none.
     fn append(&mut self, rows: &[Row]) -> Result<(), StoreError>;
     /// All keys, also expired and revoked ones.

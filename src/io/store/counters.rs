@@ -1,6 +1,6 @@
 //! How a row is written in a shared ledger: one JSON object with short names, read by the scripts there too.
 
-use super::book::{DayKey, Sums, bounded};
+use super::api::{DayKey, DaySums, Sums, bounded};
 use super::keyform::{hex, unhex};
 use crate::base::time::Unix;
 use crate::policy::keys::KeyId;
@@ -101,6 +101,15 @@ pub fn place_from(day: u64, name: &str) -> Option<(usize, DayKey)> {
     let number = usize::from(name.bytes().next()?.checked_sub(b'0')?);
     let [key, model, target]: [String; 3] = serde_json::from_str(name.get(1..)?).ok()?;
     (number < 6).then_some((number, DayKey { day, key, model, target }))
+}
+
+/// Adds the counters of one day, by their names.
+pub fn add_day(sums: &mut DaySums, day: u64, hash: Vec<(String, u64)>) {
+    for (name, value) in hash {
+        if let Some((number, key)) = place_from(day, &name) {
+            sums.entry(key).or_default()[number] += value;
+        }
+    }
 }
 
 /// The day and place that a row counts in.
