@@ -1,11 +1,9 @@
 //! What a ledger is to those who use it, whatever keeps it: the reports and errors they get, and the verbs that the
 //! store thread needs. Data and one trait; decides nothing.
 
-use crate::base::limits;
 use crate::base::time::Unix;
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::row::Row;
-use crate::policy::usage::Usage;
 use crate::policy::window::{self, DAY_MS};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -183,8 +181,3 @@ pub enum Entry {
 
 /// Takes the entries of an export one by one; false ends it.
 pub type Taker<'a> = &'a mut dyn FnMut(Entry) -> bool;
-
-/// The row's numbers, cut where an upstream's report is absurd.
-pub fn bounded(row: &Row) -> (Usage, u64) {
-    (row.usage.bounded(), row.cost_nano.min(limits::ROW_COST_MAX))
-}

@@ -14,7 +14,7 @@
 mod audit;
 
 use super::api::{By, DaySums, StoreError, UsageLine};
-use super::counters::{add_day, place_text, row_text, sums_of};
+use super::counters::{add_day, place_text, sums_of};
 use super::keyform::{record_from, record_text};
 use crate::base::limits;
 use crate::base::time::Unix;
@@ -328,7 +328,11 @@ impl Remote {
         for row in rows {
             let (sums, Lease { window, period, reserved, shared }) =
                 (sums_of(row), row.lease.as_deref().copied().unwrap_or_default());
-            cmd.arg(row_text(row)).arg(row.key.as_str()).arg(row.admitted.0 / DAY_MS).arg(place_text(row));
+            // Text and numbers alone: this cannot fail.
+            cmd.arg(serde_json::to_string(row).unwrap_or_default())
+                .arg(row.key.as_str())
+                .arg(row.admitted.0 / DAY_MS)
+                .arg(place_text(row));
             cmd.arg(&sums[..]).arg(sums[1..5].iter().sum::<u64>()).arg(window_part(window)).arg(kept(window));
             cmd.arg(period.0.0).arg(reserved).arg(u8::from(shared));
         }

@@ -9,9 +9,9 @@
 use super::super::batch_queue::{BatchQueue, IdlePolicy, Polled};
 use super::super::clock::{self, Clock};
 use super::api::StoreError;
-use super::keyform::hex;
 use super::remote::{Command, Done, Holds, Remote, Speaker};
 use super::{DIED, Duties, StoreNotice};
+use crate::base::digest::hex;
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
 use crate::policy::ask::{Answer, Ask, Release, Ruling};

@@ -458,7 +458,7 @@ fn rows_of_one_commit_lie_together_and_each_is_seen_with_its_own_columns() {
         Ok(((number(0)?, text(1)?, text(2)?, number(3)?), [text(4)?, text(5)?, text(6)?, text(13)?], usage, others))
     });
     for ((seen, row), number) in seen.unwrap().map(Result::unwrap).zip(&rows).zip(1..) {
-        let request = super::keyform::hex(&row.request);
+        let request = crate::base::digest::hex(&row.request);
         assert_eq!(seen.0, (number, request, row.key.to_string(), row.admitted.0));
         assert_eq!(seen.1, [&*row.model, &*row.target, row.endpoint.name(), row.usage.source.as_str()]);
         assert_eq!(seen.2, [row.usage.uncached_in, row.usage.cache_read, row.usage.cache_write, row.usage.out]);

@@ -2,7 +2,7 @@
 //! folding old rows into the sums of their days.
 
 use super::super::api::{DayKey, DaySums, Entry, StoreError, Sums, Taker, Verdict};
-use super::super::counters::{add_day, day_key, row_from, sums_of};
+use super::super::counters::{add_day, day_key, sums_of};
 use super::{FOLD, PREFIX, Remote, SNAPSHOT, named};
 use crate::base::limits;
 use crate::base::time::Unix;
@@ -87,7 +87,8 @@ impl Remote {
                 cmd.arg(named("rows")).arg(&from).arg(last).arg("COUNT").arg(limits::ROWS_PER_READ).query(connection)
             })?;
             for (_, fields) in &page {
-                let row = fields.iter().find(|(name, _)| name == "row").and_then(|(_, text)| row_from(text));
+                let row: Option<Row> =
+                    fields.iter().find(|(name, _)| name == "row").and_then(|(_, text)| serde_json::from_str(text).ok());
                 if row.is_some_and(|row| !take(row)) {
                     return Ok(());
                 }
