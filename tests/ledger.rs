@@ -8,6 +8,8 @@ mod client;
 mod clock;
 #[path = "ledger/commit.rs"]
 mod commit;
+#[path = "ledger/files.rs"]
+mod files;
 #[path = "ledger/handover.rs"]
 mod handover;
 #[path = "e2e/harness.rs"]

@@ -17,6 +17,7 @@ pub mod serve;
 pub mod store;
 pub mod usage;
 
+use crate::io::signals;
 use args::{CheckArgs, DemoArgs, ModelsArgs, ServeArgs};
 use clap::{CommandFactory, Parser, Subcommand};
 use output::Failure;
@@ -69,6 +70,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(code);
         }
     };
+    if let Err(error) = signals::outlive_file_limit() {
+        return Failure::failed(format!("cannot catch signals: {error}")).report();
+    }
     let done = match &cli.command {
         Command::Serve(args) => return serve::run(args),
         Command::Demo(args) => return demo::run(args),

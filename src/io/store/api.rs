@@ -17,6 +17,8 @@ pub enum StoreError {
     Locked(PathBuf),
     /// The file, or the one with the lock, cannot be opened.
     File(PathBuf, io::Error),
+    /// The path no longer leads to the file that is open: what is written there would be lost with it.
+    Moved(PathBuf),
     /// Not a ledger, or one of a newer version.
     Foreign(PathBuf, &'static str),
     /// SQLite says so.
@@ -30,6 +32,9 @@ impl fmt::Display for StoreError {
         match self {
             StoreError::Locked(path) => write!(f, "{}: another gateway has this ledger open", path.display()),
             StoreError::File(path, error) => write!(f, "{}: {error}", path.display()),
+            StoreError::Moved(path) => {
+                write!(f, "{}: the ledger's file was moved, deleted or replaced; put it back", path.display())
+            }
             StoreError::Foreign(path, why) => write!(f, "{}: {why}", path.display()),
             StoreError::Sqlite(path, error) => write!(f, "{}: {error}", path.display()),
             StoreError::Shared(server, why) => write!(f, "{server}: {why}"),
@@ -43,6 +48,8 @@ impl std::error::Error for StoreError {}
 pub trait Store: Send + 'static {
     /// Appends rows and adds them to every sum, all of it or none.
     fn append(&mut self, rows: &[Row]) -> Result<(), StoreError>;
+    /// Fails if what is open is no longer what a restart would open.
+    fn check(&self) -> Result<(), StoreError>;
     /// All keys, also expired and revoked ones.
     fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError>;
     /// Changes whenever another process has changed the keys; compare with an earlier value.

@@ -9,6 +9,7 @@ pub mod api;
 pub mod counters;
 pub mod keyform;
 pub mod ledger;
+pub mod lock;
 #[cfg(feature = "redis")]
 pub mod remote;
 #[cfg(feature = "redis")]
@@ -133,7 +134,7 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
         let mut idle = IdlePolicy::new(limits::COMMIT_TICK);
         let mut rows = Vec::with_capacity(limits::ROWS_PER_COMMIT);
         let (clock, mut lost) = (Clock::new(), 0);
-        self.look_at_keys();
+        self.look();
         let mut next_look = clock.mono().after(limits::KEYS_LOOK);
         let mut next_fold = clock.mono();
         loop {
@@ -144,7 +145,7 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
             }
             rows.clear();
             if clock.mono() >= next_look {
-                self.look_at_keys();
+                self.look();
                 next_look = clock.mono().after(limits::KEYS_LOOK);
             }
             if clock.mono() >= next_fold {
@@ -198,6 +199,18 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
     fn failed_with(&mut self, error: &StoreError) {
         if !std::mem::replace(&mut self.failed, true) {
             (self.tell)(StoreNotice::Failed(error.to_string()));
+        }
+    }
+
+    /// Looks whether the ledger is still in its place, and at its keys. To be called while nothing waits to be
+    /// committed: then its being there is all that working means.
+    fn look(&mut self) {
+        match self.db.check() {
+            Ok(()) => {
+                self.succeeded();
+                self.look_at_keys();
+            }
+            Err(error) => self.failed_with(&error),
         }
     }
 
