@@ -17,6 +17,8 @@ mod handover;
 mod harness;
 #[path = "ledger/kills.rs"]
 mod kills;
+#[path = "ledger/odd.rs"]
+mod odd;
 #[path = "ledger/outage.rs"]
 mod outage;
 #[path = "e2e/process.rs"]

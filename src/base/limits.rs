@@ -99,6 +99,8 @@ pub const COMMANDS_PER_PIPELINE: usize = 256;
 pub const ROWS_WAITING_MAX: u64 = 500_000;
 /// How long the counts of a window are kept in a shared ledger after its end, for requests that still run.
 pub const WINDOW_KEPT: Duration = Duration::from_secs(3600);
+/// Entries of a shared ledger that are not what they should be and are named one by one; what is beyond is not told.
+pub const ODD_ENTRIES_MAX: usize = 1000;
 /// Rows read from a shared ledger at a time.
 pub const ROWS_PER_READ: usize = 1000;
 /// How often a change in a shared ledger is tried again when somebody else came in between.

@@ -7,7 +7,7 @@ use crate::base::limits;
 use crate::base::time::Unix;
 use crate::gateway::Gateway;
 use crate::gateway::orders::{Notice, Work};
-use crate::io::clock::Clock;
+use crate::io::clock::{Clock, unix};
 use crate::io::listen;
 use crate::io::log_writer::LogWriter;
 use crate::io::reactor::{Note, Reactor};
@@ -78,9 +78,11 @@ pub(super) fn serve(
 
     let (helpers, has_admin) = (Arc::<Helpers>::default(), listeners.admin.is_some());
     let setup = setup::setup(listeners, security.clone());
+    let lines = log.lines();
     let mut reactor = Reactor::new(gateway, setup, outbox(log, helpers.clone()))
         .map_err(|error| format!("cannot start the loop: {error}"))?;
-    let store = ledger.keep(&config, reactor.mailbox())?;
+    let warn = move |text: String| drop(lines.write(warning(&text, unix())));
+    let store = ledger.keep(&config, reactor.mailbox(), warn)?;
     *helpers.store.lock().unwrap_or_else(PoisonError::into_inner) = Some(store);
     let mailbox = reactor.mailbox();
     let done = move |done| drop(mailbox.send(Note::Notice(Notice::Worked(done))));

@@ -13,28 +13,46 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// The writing end. Dropping it waits until the thread has written what is left, but not for ever.
+/// The writing end for the loop. Dropping it waits until the thread has written what is left, but not for ever.
 pub struct LogWriter {
-    queue: BatchQueue<Vec<u8>>,
-    dropped: Arc<AtomicU64>,
+    lines: LogLines,
     /// Closed when the thread ends.
     ended: Receiver<()>,
+}
+
+/// A writing end for a helper thread; what it writes after the [`LogWriter`] is gone is lost.
+#[derive(Clone)]
+pub struct LogLines {
+    queue: BatchQueue<Vec<u8>>,
+    dropped: Arc<AtomicU64>,
 }
 
 impl LogWriter {
     /// Starts the thread that writes to `sink`.
     pub fn start(sink: Box<dyn Write + Send>) -> io::Result<LogWriter> {
-        let (queue, dropped) = (BatchQueue::new(Vec::with_capacity(limits::LOG_ROOM)), Arc::new(AtomicU64::new(0)));
-        let (theirs, lost) = (queue.clone(), dropped.clone());
-        let (alive, ended) = channel();
+        let queue = BatchQueue::new(Vec::with_capacity(limits::LOG_ROOM));
+        let lines = LogLines { queue, dropped: Arc::default() };
+        let (theirs, (alive, ended)) = (lines.clone(), channel());
         let thread = std::thread::Builder::new().name("log".into()).stack_size(256 * 1024);
         thread.spawn(move || {
-            serve(&theirs, &lost, sink);
+            serve(&theirs.queue, &theirs.dropped, sink);
             drop(alive);
         })?;
-        Ok(LogWriter { queue, dropped, ended })
+        Ok(LogWriter { lines, ended })
     }
 
+    /// Hands over `batch`, see [`LogLines::write`].
+    pub fn write(&self, batch: Vec<u8>) -> Vec<u8> {
+        self.lines.write(batch)
+    }
+
+    /// An end for another thread.
+    pub fn lines(&self) -> LogLines {
+        self.lines.clone()
+    }
+}
+
+impl LogLines {
     /// Hands over `batch`, whole lines each with its line feed, and returns it empty for reuse. While the thread is
     /// busy this is a copy under a lock, without a system call.
     pub fn write(&self, mut batch: Vec<u8>) -> Vec<u8> {
@@ -58,8 +76,8 @@ impl LogWriter {
 
 impl Drop for LogWriter {
     fn drop(&mut self) {
-        self.queue.close();
-        // Where nobody reads, the thread hangs in a write that nothing ends but the end of the process.
+        self.lines.queue.close();
+        // Where stderr is not read, the thread hangs in a write that nothing ends but the end of the process.
         let _ = self.ended.recv_timeout(limits::LOG_PARTING);
     }
 }
@@ -69,7 +87,7 @@ fn serve(queue: &BatchQueue<Vec<u8>>, dropped: &AtomicU64, mut sink: Box<dyn Wri
     let mut lines = Vec::with_capacity(limits::LOG_ROOM);
     loop {
         match queue.poll(&mut lines, &mut idle, Duration::from_secs(3600), Vec::is_empty) {
-            // There is nobody to tell that the log cannot be written.
+            // That the log cannot be written could only be said in the log.
             Polled::Found => {
                 drop(sink.write_all(&lines).and_then(|()| sink.flush()));
                 let dropped = dropped.swap(0, Ordering::Relaxed);

@@ -98,36 +98,42 @@ impl Opened {
         })
     }
 
-    /// Starts its thread, which tells the loop by `mailbox`.
-    pub(super) fn keep(self, config: &Config, mailbox: Mailbox<Note<Gateway>>) -> Result<LedgerHandle, String> {
+    /// Starts its thread, which tells the loop by `mailbox`, and the operator by `warn`.
+    pub(super) fn keep(
+        self,
+        config: &Config,
+        mailbox: Mailbox<Note<Gateway>>,
+        warn: impl Fn(String) + Send + 'static,
+    ) -> Result<LedgerHandle, String> {
         let urgent = config.store.durability == Durability::BeforeReply;
         let duties = Duties { urgent, retention: config.store.retention, known: None };
         // A message that cannot be delivered finds the loop gone.
-        let tell = move |notice| drop(mailbox.send(Note::Notice(notice)));
+        #[cfg(feature = "redis")]
+        let answers = mailbox.clone();
+        let say = move |notice| drop(mailbox.send(Note::Notice(notice)));
+        let tell = move |notice| match notice {
+            StoreNotice::Keys(keys) => say(Notice::Keys(keys)),
+            StoreNotice::Committed { rows } => say(Notice::Committed(rows)),
+            StoreNotice::Failed(why) => say(Notice::StoreFailed(why)),
+            StoreNotice::Recovered => say(Notice::StoreRecovered),
+            StoreNotice::Warning(text) => warn(text),
+        };
         let kept = match self {
             Opened::File(db, known) => {
                 let duties = Duties { known, ..duties };
-                store::spawn(*db, duties, move |notice| tell(plain(notice))).map(LedgerHandle::File)
+                store::spawn(*db, duties, tell).map(LedgerHandle::File)
             }
             #[cfg(feature = "redis")]
             Opened::Shared(remote) => {
+                let answered = move |answer| drop(answers.send(Note::Notice(Notice::Answered(answer))));
                 let tell = move |notice| match notice {
-                    SharedNotice::Store(notice) => tell(plain(notice)),
-                    SharedNotice::Answered(answer) => tell(Notice::Answered(answer)),
+                    SharedNotice::Store(notice) => tell(notice),
+                    SharedNotice::Answered(answer) => answered(answer),
                 };
                 shared::spawn(*remote, duties, tell).map(LedgerHandle::Shared)
             }
         };
         kept.map_err(|error| format!("cannot start the ledger's thread: {error}"))
-    }
-}
-
-fn plain(notice: StoreNotice) -> Notice {
-    match notice {
-        StoreNotice::Keys(keys) => Notice::Keys(keys),
-        StoreNotice::Committed { rows } => Notice::Committed(rows),
-        StoreNotice::Failed(why) => Notice::StoreFailed(why),
-        StoreNotice::Recovered => Notice::StoreRecovered,
     }
 }
 

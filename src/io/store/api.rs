@@ -25,6 +25,9 @@ pub enum StoreError {
     Sqlite(PathBuf, rusqlite::Error),
     /// The shared store, named without its password, and what went wrong there.
     Shared(String, String),
+    /// The shared store's answer was interrupted: this process was stopped and continued. What was sent may have been
+    /// done.
+    Interrupted(String),
 }
 
 impl fmt::Display for StoreError {
@@ -38,6 +41,7 @@ impl fmt::Display for StoreError {
             StoreError::Foreign(path, why) => write!(f, "{}: {why}", path.display()),
             StoreError::Sqlite(path, error) => write!(f, "{}: {error}", path.display()),
             StoreError::Shared(server, why) => write!(f, "{server}: {why}"),
+            StoreError::Interrupted(server) => write!(f, "{server}: interrupted"),
         }
     }
 }

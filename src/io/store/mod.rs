@@ -44,6 +44,8 @@ pub enum StoreNotice {
     Failed(String),
     /// Committing works again.
     Recovered,
+    /// Something that an operator should know, and that stops nothing.
+    Warning(String),
 }
 
 /// What is said of a thread that a bug has ended.

@@ -19,7 +19,7 @@ use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::meter::{Lease, SharedCounts};
 use crate::policy::row::Row;
 use ring::rand::{SecureRandom, SystemRandom};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -108,6 +108,7 @@ pub fn spawn(remote: Remote, duties: Duties, tell: impl Fn(SharedNotice) + Send 
             failed: false,
             known: None,
             seen_version: None,
+            warned: HashSet::new(),
             next: Due::default(),
         };
         thread.serve(&theirs)
@@ -155,6 +156,8 @@ struct SharedThread<F: Fn(SharedNotice)> {
     failed: bool,
     known: Option<Vec<KeyRecord>>,
     seen_version: Option<i64>,
+    /// What has been said already of entries that are not what they should be.
+    warned: HashSet<String>,
     next: Due,
 }
 
@@ -206,6 +209,11 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
             self.answer_none(asks);
         }
         let done = back.and_then(|()| self.exchange(asks)).and_then(|()| self.look_after());
+        for text in self.remote.take_odd() {
+            if self.warned.len() < limits::ODD_ENTRIES_MAX && self.warned.insert(text.clone()) {
+                (self.tell)(SharedNotice::Store(StoreNotice::Warning(text)));
+            }
+        }
         match done {
             Ok(true) => self.succeeded(),
             // Resting between two tries; what was asked meanwhile has been answered.
@@ -224,7 +232,12 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
             return Ok(());
         }
         self.next.connect = now.after(limits::COMMIT_RETRY);
-        self.remote.connect()?;
+        self.come_back_at_once()
+    }
+
+    /// Connects, and announces this host under a new name.
+    fn come_back_at_once(&mut self) -> Result<(), StoreError> {
+        self.announced = false;
         let old = self.speaker.host.clone();
         if let Ok(name) = fresh_name() {
             self.speaker.host = name;
@@ -233,7 +246,7 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
         self.announced = true;
         // What was given back while nobody listened has not been announced any more.
         self.releases.clear();
-        self.next.renew = now.after(limits::LEASE / 3);
+        self.next.renew = self.clock.mono().after(limits::LEASE / 3);
         Ok(())
     }
 
@@ -252,7 +265,8 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
             }
             return Ok(());
         }
-        let (mut rest, mut first) = (asks, true);
+        let (mut rest, mut first, mut interrupted) = (asks, true, false);
+        let until = self.clock.mono().after(limits::SHARED_ANSWER);
         while first || !rest.is_empty() || !self.batches.is_empty() || !self.releases.is_empty() {
             first = false;
             let releases = std::mem::take(&mut self.releases);
@@ -277,8 +291,14 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
                 }
                 Err(error) => {
                     releases.iter().for_each(|release| self.give_back(&release.key, &release.lease));
-                    self.answer_none(rest);
-                    return Err(error);
+                    // What was interrupted may have been done: so all of it is sent again under a new name.
+                    let again =
+                        matches!(error, StoreError::Interrupted(_)) && (!interrupted || self.clock.mono() < until);
+                    if !again || self.come_back_at_once().is_err() {
+                        self.answer_none(rest);
+                        return Err(error);
+                    }
+                    interrupted = true;
                 }
             }
         }
@@ -308,6 +328,7 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
             match done {
                 Done::Answer(answer) => self.heard(answer),
                 Done::Ended => self.announced = false,
+                Done::Unanswered(ask) => self.answer_none(std::slice::from_ref(ask)),
                 Done::Done | Done::Before => {}
             }
         }
