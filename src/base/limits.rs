@@ -78,6 +78,8 @@ pub const COMMIT_TICK: Duration = Duration::from_millis(25);
 pub const QUEUE_IDLE_POLLS: u32 = 100;
 /// Cache of the ledger's pages in KiB: what is written lies at the end of its tables.
 pub const LEDGER_CACHE_KIB: i64 = 256;
+/// Bytes of one file of the configuration: itself, a secret, certificates.
+pub const SETTINGS_FILE_MAX: usize = 4 << 20;
 /// How often the store thread looks whether another process has changed the keys; contract section 3 allows 1 s.
 pub const KEYS_LOOK: Duration = Duration::from_millis(250);
 /// Rows of one commit; the rest goes into the next.

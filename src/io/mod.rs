@@ -6,6 +6,7 @@
 
 pub mod batch_queue;
 pub mod clock;
+pub mod files;
 pub mod links;
 pub mod listen;
 pub mod log_writer;

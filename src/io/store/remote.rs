@@ -19,6 +19,7 @@ use super::keyform::{record_from, record_text};
 use crate::base::limits;
 use crate::base::time::Unix;
 use crate::io::clock::Clock;
+use crate::io::files;
 use crate::policy::ask::{Answer, Ask, Release, Ruling};
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::meter::{Lease, LimitKind, SharedCounts};
@@ -111,7 +112,7 @@ impl Remote {
         let client = match ca_file {
             None => redis::Client::open(url),
             Some(path) => {
-                let pem = std::fs::read(path).map_err(|error| StoreError::File(path.to_path_buf(), error))?;
+                let pem = files::read(path).map_err(|error| StoreError::File(path.to_path_buf(), error))?;
                 redis::Client::build_with_tls(url, TlsCertificates { client_tls: None, root_cert: Some(pem) })
             }
         };
