@@ -192,7 +192,7 @@ fn show_once(record: &KeyRecord, text: String, json: bool, high: &Config, now: U
     }
 }
 
-/// Makes a key and stores its record: the record, and the key that nobody can show again.
+/// Makes a key and stores its record: the record, and the key, which cannot be shown again.
 fn make(args: &IssueArgs, high: &Config, now: Unix) -> Result<(KeyRecord, String), Failure> {
     let key = prepare(args, high, now)?;
     let issued = with_entropy(|fill| issue(&high.server.key_prefix, fill))?;
@@ -248,8 +248,8 @@ fn rotate_in(high: &Config, id: &KeyId, grace: Duration, now: Unix) -> Result<Ro
     Ok(Rotated { before: before.ok_or_else(|| unknown(id))?, record, text: issued.text })
 }
 
-/// Takes back a rotation whose secret could not be shown, unless the key has been rotated again meanwhile; what is to be
-/// said of it.
+/// Takes back a rotation whose secret could not be shown, unless the key has been rotated again meanwhile. Returns what
+/// is to be said of it.
 fn undo(high: &Config, before: &KeyRecord, record: &KeyRecord, unseen: &Failure) -> Failure {
     let take_back = || -> Result<(), Failure> {
         let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(&record.id))?;

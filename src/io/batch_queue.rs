@@ -130,8 +130,8 @@ mod tests {
 
     fn take(queue: &BatchQueue<Vec<u32>>, idle: &mut IdlePolicy, wait: Duration) -> (Polled, Vec<u32>) {
         let mut got = Vec::new();
-        let look = queue.poll(&mut got, idle, wait, Vec::is_empty);
-        (look, got)
+        let polled = queue.poll(&mut got, idle, wait, Vec::is_empty);
+        (polled, got)
     }
 
     #[test]

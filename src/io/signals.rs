@@ -46,8 +46,8 @@ impl Signals {
     }
 }
 
-/// Lets a write beyond the limit on a file's size fail like any other write (EFBIG): the kernel's signal for it would end
-/// the process. The flag that the handler sets is read by nothing.
+/// Lets a write beyond the limit on a file's size fail like any other write (EFBIG): the kernel's signal for it would
+/// end the process. The flag that the handler sets is not read.
 pub fn outlive_file_limit() -> io::Result<()> {
     signal_hook::flag::register(SIGXFSZ, Arc::<AtomicBool>::default()).map(drop)
 }

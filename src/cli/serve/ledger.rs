@@ -22,7 +22,7 @@ use crate::policy::window;
 
 /// An open ledger.
 pub(super) enum Opened {
-    /// A file that nobody else serves from, and the keys it was found to have, see [`Duties::known`].
+    /// A file that no other gateway serves from, and the keys it was found to have, see [`Duties::known`].
     File(Box<Sqlite>, Option<(i64, u64)>),
     /// One that other hosts use too.
     #[cfg(feature = "redis")]

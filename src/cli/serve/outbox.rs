@@ -1,4 +1,4 @@
-//! The way of the loop's orders to their threads: copies under locks that nobody holds for long, without a system
+//! The way of the loop's orders to their threads: copies under locks that no thread holds for long, without a system
 //! call in the steady state. Decides nothing.
 
 use super::ledger::LedgerHandle;

@@ -174,8 +174,10 @@ fn await_ready(mut child: Child, channel: UnixStream) -> io::Result<(Child, Unix
     let status = child.wait()?;
     // Before these lines had versions, the first was one word.
     let another = matches!(said, Some(Line::Ready(_))) || line == "ready\n";
-    let why = if another { "speaks another version of handing over" } else { "was not ready" };
-    Err(io::Error::other(format!("the successor {why} ({status}); its log says why")))
+    Err(io::Error::other(match another {
+        true => "the successor speaks another version of handing over".to_string(),
+        false => format!("the successor was not ready ({status}); its log says why"),
+    }))
 }
 
 fn pass_on(channel: &UnixStream, successor: u32, messages: &Receiver<Message>) -> io::Result<()> {

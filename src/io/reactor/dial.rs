@@ -146,7 +146,7 @@ impl<C: Core + 'static> Reactor<C> {
         if self.resolver.is_none() {
             let mailbox = self.inbox.mailbox();
             let tell = move |(host, port, addrs)| {
-                // A full box means that the loop is gone; nobody waits for the answer then.
+                // A full box means that the loop is gone; the answer is not waited for then.
                 let _ = mailbox.send(Note::Reply(Reply::Named { host, port, addrs }));
             };
             self.resolver = Resolver::start(tell).ok();

@@ -1,4 +1,4 @@
-//! What a ledger is to those who use it, whatever keeps it: the reports and errors they get, and the verbs that the
+//! What a ledger is to its callers, in a file or shared: the reports and errors they get, and the verbs that the
 //! store thread needs. Data and one trait; decides nothing.
 
 use crate::base::time::Unix;

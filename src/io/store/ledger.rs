@@ -44,8 +44,8 @@ impl Ledger {
         }
     }
 
-    /// Lets `change` edit the record of a key, with nobody in between. `None` if there is no such key; the answer of
-    /// `change` otherwise. Nothing is stored unless it is `Ok`.
+    /// Lets `change` edit the record of a key, with no other process in between. `None` if there is no such key; the
+    /// answer of `change` otherwise. Nothing is stored unless it is `Ok`.
     pub fn edit_key<E>(
         &mut self,
         id: &KeyId,

@@ -285,7 +285,7 @@ impl Remote {
         Ok(found.as_deref() == Some(new))
     }
 
-    /// Lets `change` edit the record of a key, again if somebody else came in between. See `Ledger::edit_key`.
+    /// Lets `change` edit the record of a key, again if another process came in between. See `Ledger::edit_key`.
     pub fn edit_key<E>(
         &mut self,
         id: &KeyId,

@@ -4,7 +4,7 @@
 //! No row is dropped while the thread lives: what cannot be sent is kept and sent again under the same number, so that
 //! it counts once however often it arrives. A question is answered in any case, with [`Ruling::Unavailable`] where the
 //! ledger cannot be reached. After every failure the host comes under a new name with what it still holds; so nothing
-//! stays held that was lent in an answer nobody heard.
+//! stays held that was lent in an answer that never arrived.
 
 use super::super::batch_queue::{BatchQueue, IdlePolicy, Polled};
 use super::super::clock::{self, Clock};
@@ -174,10 +174,10 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
     fn serve(&mut self, queue: &BatchQueue<Vec<Task>>) -> u64 {
         let (mut tasks, mut idle) = (Vec::new(), IdlePolicy::new(limits::COMMIT_TICK));
         loop {
-            let look = queue.poll(&mut tasks, &mut idle, limits::KEYS_LOOK, Vec::is_empty);
+            let polled = queue.poll(&mut tasks, &mut idle, limits::KEYS_LOOK, Vec::is_empty);
             let asks = self.take(&mut tasks);
             self.work(&asks);
-            if look == Polled::Closed {
+            if polled == Polled::Closed {
                 return self.leave();
             }
         }
@@ -244,7 +244,7 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
         }
         self.remote.announce(&self.speaker, &old, &self.holds)?;
         self.announced = true;
-        // What was given back while nobody listened has not been announced any more.
+        // What was given back while the ledger was unreachable is not among the holds announced.
         self.releases.clear();
         self.next.renew = self.clock.mono().after(limits::LEASE / 3);
         Ok(())

@@ -198,8 +198,8 @@ impl Sqlite {
         changed.map(|count| count > 0).map_err(|error| self.tell(error))
     }
 
-    /// Lets `change` edit the secrets of a key within one transaction, so that nobody comes in between. `None` if
-    /// there is no such key; nothing is stored unless `change` is content.
+    /// Lets `change` edit the secrets of a key within one transaction, so that no other process comes in between. `None`
+    /// if there is no such key; nothing is stored unless `change` is content.
     pub fn edit_key<E>(
         &mut self,
         id: &KeyId,
@@ -317,7 +317,7 @@ impl Sqlite {
 impl Drop for Sqlite {
     fn drop(&mut self) {
         if !self.tally.is_empty() {
-            // Nothing depends on it: whoever opens the file next does what is left.
+            // Nothing depends on it: the next process that opens the file does what is left.
             let _ = self.settle();
         }
     }

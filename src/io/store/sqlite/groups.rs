@@ -1,6 +1,6 @@
 //! How rows lie in the file: the rows of one commit together, as JSON. A row of its own for each would cost twenty
-//! times the arithmetic, in the thread that shares its core with the loop. The view `rows` shows each of them to
-//! whoever looks with SQL; what the program reads itself is decoded here, which is faster.
+//! times the arithmetic, in the thread that shares its core with the loop. The view `rows` shows each of them in
+//! SQL; what the program reads itself is decoded here, which is faster.
 
 use super::value::{Fallible, int, uint};
 use crate::base::digest::{hex_into, unhex};
