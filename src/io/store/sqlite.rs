@@ -198,7 +198,7 @@ impl Sqlite {
         changed.map(|count| count > 0).map_err(|error| self.tell(error))
     }
 
-    /// Lets `change` edit the secrets of a key within one transaction, so that no other process comes in between. `None`
+    /// Lets `change` edit the secrets of a key within one transaction, with no other process in between. `None`
     /// if there is no such key; nothing is stored unless `change` is content.
     pub fn edit_key<E>(
         &mut self,
