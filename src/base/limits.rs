@@ -139,6 +139,13 @@ pub const QUIET_WAIT: Duration = Duration::from_secs(2);
 pub const QUIET_LOOK: Duration = Duration::from_millis(5);
 /// How long a successor may take to say that it is ready.
 pub const SUCCESSOR_WAIT: Duration = Duration::from_secs(30);
+/// How long it may take, once it is given the ledger, to say that it has it; nothing is admitted meanwhile. Longer than
+/// a ledger is waited for that another process is writing to ([`STORE_BUSY`]), at its opening and once more.
+pub const TAKE_WAIT: Duration = Duration::from_secs(15);
+/// How long a process that has handed over waits at its end for its last rows to be safe with the successor.
+pub const LAST_ROWS_WAIT: Duration = Duration::from_secs(10);
+/// How long a write to the other process of a hand-over may stand still.
+pub const HANDOVER_STALL: Duration = Duration::from_secs(5);
 /// How long idle connections are left open when draining begins, for requests that are on their way.
 pub const DRAIN_IDLE_GRACE: Duration = Duration::from_millis(500);
 /// Blocks from this size on are surely extended by moving pages, not by copying (glibc: above the largest

@@ -10,31 +10,32 @@ use crate::gateway::orders::{Notice, Work};
 use crate::io::clock::{Clock, unix};
 use crate::io::listen;
 use crate::io::log_writer::LogWriter;
-use crate::io::reactor::{Note, Reactor};
+use crate::io::reactor::{Note, Reactor, Security};
 use crate::io::signals::Signals;
+use crate::io::store::api::Leftover;
+use crate::io::store::spill::Place;
 use crate::io::worker::Worker;
 use crate::policy::config::Config;
-use crate::policy::row::Running;
 use crate::policy::window;
 use ledger::Opened;
 pub(super) use listeners::Listeners;
 use outbox::{Helpers, outbox};
 use reload::Reloader;
 use std::net::TcpListener;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::{Arc, PoisonError};
-use upgrade::{HandoverReceiver, HandoverSender};
+use std::sync::Arc;
+use upgrade::{HandoverReceiver, HandoverSender, Listening, Turn};
 
 mod ledger;
 mod listeners;
 mod outbox;
+mod program;
 mod reload;
 pub(super) mod setup;
 mod upgrade;
 
-/// Runs the gateway in the foreground. Exit code 0 after a drain, 1 if it could not start.
+/// Runs the gateway in the foreground. Exit code 0 after a drain, 1 if it could not start or not write every row.
 pub fn run(args: &ServeArgs) -> ExitCode {
     let start = || {
         let signals = catch_signals()?;
@@ -60,58 +61,144 @@ pub(super) fn serve(
     signals: Signals,
     log: Box<dyn std::io::Write + Send>,
 ) -> Result<(), String> {
+    // The demo has no successor: its ledger ends with it.
+    let program = path.as_ref().and_then(|_| program::called());
     listen::raise_descriptor_limit().map_err(|error| format!("cannot raise the descriptor limit: {error}"))?;
     silence_panics();
     let security = setup::security(&config, None)?;
-    let config = Arc::new(config);
-    // Everything that can be wrong is known by now; from here on a predecessor stands aside for us.
-    let (predecessor, running) = await_turn(listeners.channel.take())?;
-    let now = Clock::new().now();
-    let mut ledger = Opened::open(&config)?;
-    let mut start = ledger.start(&config, now)?;
-    (start.client_listeners, start.running) = (listeners.clients.len(), running);
-    let gateway = Gateway::new(config.clone(), start, now);
     let log = LogWriter::start(log).map_err(|error| format!("cannot start the log thread: {error}"))?;
-    log.write(banner(&config, &listeners, now.unix));
-
-    let warnings = config.warnings.iter().map(ToString::to_string).chain(ledger.warnings()?);
-    warnings.for_each(|text| drop(log.write(warning(&text, now.unix))));
-
-    let (helpers, has_admin) = (Arc::<Helpers>::default(), listeners.admin.is_some());
-    let setup = setup::setup(listeners, security.clone());
-    let lines = log.lines();
-    let mut reactor = Reactor::new(gateway, setup, outbox(log, helpers.clone()))
-        .map_err(|error| format!("cannot start the loop: {error}"))?;
-    let warn = move |text: String| drop(lines.write(warning(&text, unix())));
-    let store = ledger.keep(&config, reactor.mailbox(), warn)?;
-    *helpers.store.lock().unwrap_or_else(PoisonError::into_inner) = Some(store);
-    let mailbox = reactor.mailbox();
-    let done = move |done| drop(mailbox.send(Note::Notice(Notice::Worked(done))));
-    let worker = Worker::start(|work: Box<Work>| work.run(), done)
-        .map_err(|error| format!("cannot start the thread for long work: {error}"))?;
-    // The cells are empty: this is their only writer.
-    let _ = helpers.worker.set(worker);
-    let program = path.as_ref().and_then(|_| std::env::current_exe().ok());
-    let handover = HandoverSender::new(program, has_admin, reactor.mailbox());
-    reactor.on_upgrade(handover.successor());
-    let _ = helpers.handover.set(handover);
-    let _ = helpers.reloader.set(Reloader::new(path, security, reactor.mailbox()));
-    if let Some(predecessor) = predecessor {
-        let safe = predecessor.follow(reactor.mailbox()).map_err(|error| format!("cannot follow: {error}"))?;
-        let _ = helpers.safe.set(safe);
+    let predecessor = listeners.channel.take().map(HandoverReceiver::new).transpose().map_err(cannot_take_over)?;
+    let spills = ledger::spill_place(&config, path.as_deref());
+    let plan = Plan { config: Arc::new(config), path, program, security, spills, log: Arc::new(log) };
+    let service = match predecessor {
+        None => Service::prepare(&plan, listeners, signals, Turn::default(), false)?,
+        Some(predecessor) => take_over(&plan, listeners, signals, predecessor)?,
+    };
+    plan.log.write(service.banner);
+    for text in service.warnings {
+        plan.log.write(warning(&text, unix()));
     }
-    reactor.watch(signals).map_err(|error| format!("cannot watch signals: {error}"))?;
     crate::io::upgrade::notify_ready();
-    let ended = reactor.run().map(drop).map_err(|error| format!("the loop failed: {error}"));
-    helpers.finish();
-    ended
+    let ended = service.reactor.run().map(drop).map_err(|error| format!("the loop failed: {error}"));
+    let kept = keep_left(&service.helpers.finish(), &plan);
+    ended.and(kept)
 }
 
-/// Waits for a predecessor, if there is one, to stand aside.
-fn await_turn(channel: Option<UnixStream>) -> Result<(Option<HandoverReceiver>, Option<Vec<Running>>), String> {
-    let Some(channel) = channel else { return Ok((None, None)) };
-    let turn = HandoverReceiver::await_turn(channel).map_err(|error| format!("cannot take over: {error}"))?;
-    Ok((Some(turn.0), Some(turn.1)))
+fn cannot_take_over(error: std::io::Error) -> String {
+    format!("cannot take over: {error}")
+}
+
+/// Becomes a successor: everything that can be wrong is found before the predecessor stands aside, or before it has let
+/// us serve.
+fn take_over(
+    plan: &Plan,
+    listeners: Listeners,
+    signals: Signals,
+    mut predecessor: HandoverReceiver,
+) -> Result<Service, String> {
+    let prepared = ledger::look(&plan.config).and_then(|()| {
+        let turn = predecessor.await_turn().map_err(cannot_take_over)?;
+        Service::prepare(plan, listeners, signals, turn, true)
+    });
+    let service = prepared.inspect_err(|why| predecessor.fail(why))?;
+    predecessor.await_serve().map_err(cannot_take_over)?;
+    let safe = predecessor.follow(service.reactor.mailbox()).map_err(|error| format!("cannot follow: {error}"))?;
+    // The cell is empty: this is its only writer.
+    let _ = service.helpers.safe.set(safe);
+    Ok(service)
+}
+
+/// What a service is made from.
+struct Plan {
+    config: Arc<Config>,
+    path: Option<PathBuf>,
+    program: Option<PathBuf>,
+    security: Security,
+    spills: Place,
+    log: Arc<LogWriter>,
+}
+
+/// A gateway that could serve at once.
+struct Service {
+    reactor: Reactor<Gateway>,
+    helpers: Arc<Helpers>,
+    /// The first line of its log.
+    banner: Vec<u8>,
+    /// What an operator should know.
+    warnings: Vec<String>,
+}
+
+impl Service {
+    /// Takes the ledger and starts the threads. `inherits`: there is a predecessor, which still serves what `turn` says.
+    fn prepare(
+        plan: &Plan,
+        listeners: Listeners,
+        signals: Signals,
+        turn: Turn,
+        inherits: bool,
+    ) -> Result<Service, String> {
+        let (config, now) = (&plan.config, Clock::new().now());
+        let mut ledger = Opened::open(config, &plan.spills)?;
+        let listening = Listening::of(config);
+        let mut warnings: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
+        warnings.append(&mut ledger.warnings);
+        warnings.extend(turn.listening.iter().flat_map(|before| listening.warnings(before)));
+        let mut start = ledger.start(config, now)?;
+        start.client_listeners = listeners.clients.len();
+        start.running = inherits.then_some(turn.running);
+        let gateway = Gateway::new(config.clone(), start, now);
+        let (banner, has_admin) = (banner(config, &listeners, now.unix), listeners.admin.is_some());
+
+        let helpers = Arc::<Helpers>::default();
+        let setup = setup::setup(listeners, plan.security.clone());
+        let mut reactor = Reactor::new(gateway, setup, outbox(plan.log.clone(), helpers.clone()))
+            .map_err(|error| format!("cannot start the loop: {error}"))?;
+        let lines = plan.log.lines();
+        let warn = move |text: String| drop(lines.write(warning(&text, unix())));
+        helpers.store().ledger = Some(ledger.keep(config, reactor.mailbox(), warn)?);
+        let mailbox = reactor.mailbox();
+        let done = move |done| drop(mailbox.send(Note::Notice(Notice::Worked(done))));
+        let worker = Worker::start(|work: Box<Work>| work.run(), done)
+            .map_err(|error| format!("cannot start the thread for long work: {error}"))?;
+        // The cells are empty: this is their only writer.
+        let _ = helpers.worker.set(worker);
+        let handover = HandoverSender::new(plan.program.clone(), has_admin, listening, reactor.mailbox());
+        reactor.on_upgrade(handover.successor());
+        let _ = helpers.handover.set(handover);
+        let _ = helpers.reloader.set(Reloader::new(plan.path.clone(), plan.security.clone(), reactor.mailbox()));
+        reactor.watch(signals).map_err(|error| format!("cannot watch signals: {error}"))?;
+        Ok(Service { reactor, helpers, banner, warnings })
+    }
+}
+
+/// Rows that could not be written are put where the next start finds them. Whatever cannot be kept is said, in the log
+/// and by the exit code.
+fn keep_left(left: &Leftover, plan: &Plan) -> Result<(), String> {
+    let rows = left.rows();
+    let say = |outcome: &str, member: &str, text: &str| {
+        let (time, text) = (window::iso(unix()), serde_json::Value::from(text));
+        let line = format!(
+            "{{\"time\":\"{time}\",\"event\":\"ledger\",\"outcome\":\"{outcome}\",\"rows\":{rows},\"{member}\":{text}}}\n"
+        );
+        plan.log.write(line.into_bytes());
+    };
+    let kept = match rows {
+        0 => Ok(()),
+        _ => match plan.spills.write(left, unix()) {
+            Ok(path) => {
+                say("spilled", "file", &path.to_string_lossy());
+                Err(format!("{rows} rows are not in the ledger; {} has them", path.display()))
+            }
+            Err(error) => {
+                say("lost", "error", &error.to_string());
+                Err(format!("{rows} rows are lost: {error}"))
+            }
+        },
+    };
+    match left.died {
+        true => kept.and(Err("the thread of the ledger has died, and rows with it".to_string())),
+        false => kept,
+    }
 }
 
 /// The first log line: where it listens, and the worst case of memory.

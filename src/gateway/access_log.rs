@@ -124,4 +124,12 @@ impl Cx {
             out.extend_from_slice(b"}\n");
         });
     }
+
+    /// One line about handing over.
+    pub(crate) fn log_upgrade(&mut self, outcome: &str) {
+        self.log_event(|out| {
+            out.extend_from_slice(b",\"event\":\"upgrade\",\"outcome\":");
+            write_string(out, outcome);
+        });
+    }
 }

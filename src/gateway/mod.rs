@@ -42,7 +42,7 @@ use client::limits::{PeerKey, Verdict};
 use cx::{Cx, CxStart, Setup};
 use exchange::Exchange;
 use ids::{ClientId, ClientName, ExchangeName, ProviderId, ProviderName, client_conn};
-use lifecycle::{reload, upgrade};
+use lifecycle::{inheritance, reload, upgrade};
 use orders::{Notice, Order};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -98,7 +98,7 @@ impl Gateway {
             let Some((key, plan)) = cx.counted_key(id) else { continue };
             cx.meter.restore_row(key, &plan, now.unix, *admitted, *tokens);
         }
-        upgrade::adopt(start.running, &mut cx);
+        inheritance::adopt(start.running, &mut cx);
         cx.look_up_all();
         Gateway {
             clients: Slots::with_room(room),
@@ -190,11 +190,11 @@ impl Core for Gateway {
         Some(client_conn(id))
     }
 
-    /// Beyond four fifths of the buffers nobody new is let in: what is left is for those who are. The admin listener
-    /// is always open.
+    /// Beyond four fifths of the buffers nobody new is let in: what is left is for those who are. While a successor
+    /// takes over, new clients wait for what comes of it. The admin listener is always open.
     fn wants_clients(&self, listener: usize) -> bool {
-        let pool = &self.cx.pool;
-        listener >= self.client_listeners || pool.lent() <= pool.budget() / 5 * 4
+        let (pool, handover) = (&self.cx.pool, &self.cx.lifecycle.handover);
+        listener >= self.client_listeners || (pool.lent() <= pool.budget() / 5 * 4 && !handover.holds_clients_back())
     }
 
     fn bytes(&mut self, conn: Conn, data: &[u8], now: Now) {
@@ -230,15 +230,9 @@ impl Core for Gateway {
             Reply::Dialed(conn) => self.dialed(provider_id(conn)),
             Reply::DialFailed(conn, why) => self.dial_failed(provider_id(conn), why),
             Reply::Named { host, port, addrs } => self.named(&host, port, addrs),
-            Reply::Signal(Signal::Terminate) => {
-                if !self.cx.lifecycle.is_stopping() {
-                    // Those who ask for our health shall hear that we are leaving, as long as we are here.
-                    self.cx.actions.push(Action::StopAccepting(self.client_listeners));
-                }
-                self.begin_drain(now.mono.after(self.cx.setup.config.server.drain_timeout));
-            }
+            Reply::Signal(Signal::Terminate) => self.terminate(),
             Reply::Signal(Signal::Reload) => reload::begin(&mut self.cx),
-            Reply::Signal(Signal::Upgrade) => upgrade::begin(&mut self.cx),
+            Reply::Signal(Signal::Upgrade) => self.begin_handover(),
         }
         self.settle_down();
     }
@@ -266,17 +260,12 @@ impl Core for Gateway {
                     self.close_idle_providers();
                 }
             }
-            Notice::SuccessorReady => {
-                if upgrade::successor_ready(&mut self.cx) {
-                    // All of them: the successor answers for our health from here on.
-                    self.cx.actions.push(Action::StopAccepting(usize::MAX));
-                    // Streams end in their own time; TERM still bounds it.
-                    self.begin_drain(Mono::NEVER);
-                }
-            }
-            Notice::SuccessorFailed(why) => upgrade::successor_failed(&why, &mut self.cx),
-            Notice::Inherited(row) => upgrade::inherited(row, &mut self.cx),
-            Notice::PredecessorLeft => upgrade::predecessor_left(&mut self.cx),
+            Notice::SuccessorReady => self.hand_over(upgrade::Event::Ready),
+            Notice::SuccessorTaken => self.hand_over(upgrade::Event::Taken),
+            Notice::SuccessorFailed(why) => self.successor_failed(&why),
+            Notice::SuccessorGone => self.hand_over(upgrade::Event::Gone),
+            Notice::Inherited(row) => inheritance::inherited(row, &mut self.cx),
+            Notice::PredecessorLeft => inheritance::predecessor_left(&mut self.cx),
         }
         self.settle_down();
     }

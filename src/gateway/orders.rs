@@ -22,8 +22,14 @@ pub enum Order {
     Work(Box<Work>),
     /// Read the configuration again; this is the one in use. Answered by [`Notice::Reloaded`].
     Reload(Arc<Config>),
-    /// Give ledger and admission to the successor, with what is still served here; rows go to it from here on.
+    /// Give the ledger to the successor, with what is still served here; rows are kept for it from here on. Answered by
+    /// [`Notice::SuccessorTaken`] or [`Notice::SuccessorFailed`].
     HandOver(Vec<Running>),
+    /// Let the successor serve, and pass rows on to it.
+    LetServe,
+    /// End the successor, unless it serves, and take back the ledger if it was given; rows go there from here on.
+    /// Answered by [`Notice::SuccessorGone`].
+    TakeBack,
     /// Tell the predecessor that so many more of its rows are safe.
     Acknowledge(u64),
 }
@@ -118,8 +124,12 @@ pub enum Notice {
     Reloaded(Reloaded),
     /// The successor is ready to take over.
     SuccessorReady,
-    /// There is no successor; why, for the log.
+    /// The successor has the ledger, and waits for [`Order::LetServe`].
+    SuccessorTaken,
+    /// There is no successor any more, or it cannot go on; why, for the log.
     SuccessorFailed(String),
+    /// The successor has ended, and what it was given is back.
+    SuccessorGone,
     /// The predecessor has settled a request.
     Inherited(Row),
     /// The predecessor has ended.

@@ -1,5 +1,7 @@
-//! The ledger of a running gateway, of either kind: opened, read at the start, and kept by its thread.
+//! The ledger of a running gateway, of either kind: looked at, opened, read at the start, kept by its thread, and where
+//! its last rows go if it does not take them.
 
+use crate::base::digest::{hex, sha256};
 use crate::base::time::{Now, Unix};
 #[cfg(feature = "redis")]
 use crate::cli::store::remote;
@@ -7,21 +9,29 @@ use crate::gateway::orders::Notice;
 use crate::gateway::{Gateway, Start};
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::Note;
-use crate::io::store::api::StoreError;
+use crate::io::store::api::{Leftover, StoreError};
 #[cfg(feature = "redis")]
 use crate::io::store::remote::Remote;
 #[cfg(feature = "redis")]
 use crate::io::store::shared::{self, SharedHandle, SharedNotice};
+use crate::io::store::spill::Place;
 use crate::io::store::sqlite::Sqlite;
-use crate::io::store::{self, Duties, StoreHandle, StoreNotice};
+use crate::io::store::{self, Duties, StoreHandle, StoreNotice, StoreTurn};
 use crate::policy::ask::{Ask, Release};
 use crate::policy::config::{Config, Durability, StoreUrl};
 use crate::policy::meter::DAYS_KEPT;
 use crate::policy::row::Row;
 use crate::policy::window;
+use std::path::Path;
 
 /// An open ledger.
-pub(super) enum Opened {
+pub(super) struct Opened {
+    kind: Kind,
+    /// What an operator should know.
+    pub(super) warnings: Vec<String>,
+}
+
+enum Kind {
     /// A file that no other gateway serves from, and the keys it was found to have, see [`Duties::known`].
     File(Box<Sqlite>, Option<(i64, u64)>),
     /// One that other hosts use too.
@@ -40,28 +50,57 @@ fn failed(error: StoreError) -> String {
     format!("cannot use the ledger: {error}")
 }
 
+/// Where rows are put that the ledger does not take before the end. `path` is the configuration's file.
+pub(super) fn spill_place(config: &Config, path: Option<&Path>) -> Place {
+    let parent = |path: &Path| path.parent().map(Path::to_path_buf).unwrap_or_default();
+    let (beside, stem) = match &config.store.url {
+        StoreUrl::Sqlite(file) => {
+            // The same file by another name has the same spills. One that is not there yet has none.
+            let file = file.canonicalize().unwrap_or_else(|_| file.clone());
+            (parent(&file), file.file_name().unwrap_or_default().to_string_lossy().into_owned())
+        }
+        url @ StoreUrl::Redis(_) => {
+            let name = hex(&sha256(url.to_string().as_bytes())[..4]);
+            (path.map(parent).unwrap_or_default(), format!("tollgate-{name}"))
+        }
+    };
+    let folder = config.store.spill.clone().unwrap_or(beside);
+    // A relative name without a folder lies in the working directory.
+    Place::new(if folder.as_os_str().is_empty() { ".".into() } else { folder }, stem)
+}
+
+/// Whether the ledger could be served from, as far as that can be told while another process does so.
+pub(super) fn look(config: &Config) -> Result<(), String> {
+    match &config.store.url {
+        StoreUrl::Sqlite(path) => Sqlite::look(path).map_err(failed),
+        #[cfg(not(feature = "redis"))]
+        StoreUrl::Redis(_) => Err(crate::cli::store::NO_SHARED.to_string()),
+        #[cfg(feature = "redis")]
+        StoreUrl::Redis(_) => remote(config).map(drop).map_err(failed),
+    }
+}
+
 impl Opened {
-    /// Opens what the configuration names.
-    pub(super) fn open(config: &Config) -> Result<Opened, String> {
-        match &config.store.url {
+    /// Opens what the configuration names, and takes in what an earlier process has left in `spills`.
+    pub(super) fn open(config: &Config, spills: &Place) -> Result<Opened, String> {
+        let opened = match &config.store.url {
             StoreUrl::Sqlite(path) => {
                 let durable = config.store.durability == Durability::BeforeReply;
-                store::open_owner(path, durable).map(|db| Opened::File(Box::new(db), None)).map_err(failed)
+                store::open_owner(path, durable).and_then(|mut db| {
+                    let warnings = spills.read(|batch| db.append_missing(&batch.rows).map(drop))?;
+                    Ok(Opened { kind: Kind::File(Box::new(db), None), warnings })
+                })
             }
             #[cfg(not(feature = "redis"))]
-            StoreUrl::Redis(_) => Err(crate::cli::store::NO_SHARED.to_string()),
+            StoreUrl::Redis(_) => return Err(crate::cli::store::NO_SHARED.to_string()),
             #[cfg(feature = "redis")]
-            StoreUrl::Redis(_) => remote(config).map(|remote| Opened::Shared(Box::new(remote))).map_err(failed),
-        }
-    }
-
-    /// What an operator should know.
-    pub(super) fn warnings(&mut self) -> Result<Vec<String>, String> {
-        match self {
-            Opened::File(..) => Ok(Vec::new()),
-            #[cfg(feature = "redis")]
-            Opened::Shared(remote) => remote.warnings().map_err(failed),
-        }
+            StoreUrl::Redis(_) => remote(config).and_then(|mut remote| {
+                let mut warnings = remote.warnings()?;
+                warnings.extend(spills.read(|batch| shared::append_again(&mut remote, batch))?);
+                Ok(Opened { kind: Kind::Shared(Box::new(remote)), warnings })
+            }),
+        };
+        opened.map_err(failed)
     }
 
     /// Everything the ledger says about keys, periods and windows. A shared one is asked for the latter each time.
@@ -69,10 +108,10 @@ impl Opened {
         let mut seed = [0u8; 32];
         ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut seed)
             .map_err(|_| "no entropy is available".to_string())?;
-        let (db, known) = match self {
-            Opened::File(db, known) => (db, known),
+        let (db, known) = match &mut self.kind {
+            Kind::File(db, known) => (db, known),
             #[cfg(feature = "redis")]
-            Opened::Shared(remote) => {
+            Kind::Shared(remote) => {
                 return Ok(Start { seed, keys: remote.list_keys().map_err(failed)?, ..Start::default() });
             }
         };
@@ -118,13 +157,13 @@ impl Opened {
             StoreNotice::Recovered => say(Notice::StoreRecovered),
             StoreNotice::Warning(text) => warn(text),
         };
-        let kept = match self {
-            Opened::File(db, known) => {
+        let kept = match self.kind {
+            Kind::File(db, known) => {
                 let duties = Duties { known, ..duties };
                 store::spawn(*db, duties, tell).map(LedgerHandle::File)
             }
             #[cfg(feature = "redis")]
-            Opened::Shared(remote) => {
+            Kind::Shared(remote) => {
                 let answered = move |answer| drop(answers.send(Note::Notice(Notice::Answered(answer))));
                 let tell = move |notice| match notice {
                     SharedNotice::Store(notice) => tell(notice),
@@ -138,6 +177,24 @@ impl Opened {
 }
 
 impl LedgerHandle {
+    /// The way to give the ledger to another process; `None` for one that several processes use at once.
+    pub(super) fn turn(&self) -> Option<StoreTurn> {
+        match self {
+            LedgerHandle::File(handle) => Some(handle.turn()),
+            #[cfg(feature = "redis")]
+            LedgerHandle::Shared(_) => None,
+        }
+    }
+
+    /// Writes what is left and ends the thread; returns what could not be written.
+    pub(super) fn finish(self) -> Leftover {
+        match self {
+            LedgerHandle::File(handle) => handle.finish(),
+            #[cfg(feature = "redis")]
+            LedgerHandle::Shared(handle) => handle.finish(),
+        }
+    }
+
     /// Hands over rows and gives the vector back empty: a copy under a lock, without a system call while the thread is
     /// busy.
     pub(super) fn write(&self, rows: Vec<Row>) -> Vec<Row> {

@@ -3,19 +3,19 @@
 
 use super::ledger::LedgerHandle;
 use super::reload::Reloader;
-use super::upgrade::{HandoverSender, Message};
+use super::upgrade::HandoverSender;
 use crate::gateway::orders::{Order, Work};
 use crate::io::log_writer::LogWriter;
+use crate::io::store::api::Leftover;
 use crate::io::worker::Worker;
 use crate::policy::row::{Row, Running};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The threads' near ends. They need the loop's mailbox, so they come after it.
 #[derive(Default)]
 pub(super) struct Helpers {
-    /// The ledger; `None` before it is opened, and after it was given to a successor.
-    pub(super) store: Mutex<Option<LedgerHandle>>,
+    pub(super) store: Mutex<StoreEnd>,
     pub(super) reloader: OnceLock<Reloader>,
     /// Does what is too long for the loop.
     pub(super) worker: OnceLock<Worker<Box<Work>>>,
@@ -24,8 +24,18 @@ pub(super) struct Helpers {
     pub(super) safe: OnceLock<Sender<u64>>,
 }
 
+/// Where rows go.
+#[derive(Default)]
+pub(super) struct StoreEnd {
+    /// `None` before there is a thread.
+    pub(super) ledger: Option<LedgerHandle>,
+    /// Another process has the ledger, or is to have it: rows go to whoever deals with that one.
+    away: bool,
+}
+
 impl Helpers {
-    fn store(&self) -> std::sync::MutexGuard<'_, Option<LedgerHandle>> {
+    /// The end of the ledger's thread, or the place for it.
+    pub(super) fn store(&self) -> MutexGuard<'_, StoreEnd> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -36,11 +46,11 @@ impl Helpers {
             Order::Log(lines) => return Some(Order::Log(log.write(lines))),
             Order::Rows(rows) => return Some(Order::Rows(self.keep(rows))),
             Order::Asks(mut asks) => {
-                self.store().iter().for_each(|store| store.ask(&mut asks));
+                self.store().ledger.iter().for_each(|store| store.ask(&mut asks));
                 return Some(Order::Asks(asks));
             }
             Order::Releases(mut releases) => {
-                self.store().iter().for_each(|store| store.release(&mut releases));
+                self.store().ledger.iter().for_each(|store| store.release(&mut releases));
                 return Some(Order::Releases(releases));
             }
             Order::Work(work) => {
@@ -54,6 +64,11 @@ impl Helpers {
                 }
             }
             Order::HandOver(running) => self.hand_over(running),
+            Order::LetServe => self.handover.get().into_iter().for_each(HandoverSender::let_serve),
+            Order::TakeBack => {
+                self.store().away = false;
+                self.handover.get().into_iter().for_each(HandoverSender::take_back);
+            }
             Order::Acknowledge(rows) => {
                 if let Some(safe) = self.safe.get() {
                     // A predecessor that has ended need not be told.
@@ -65,11 +80,12 @@ impl Helpers {
     }
 
     fn keep(&self, mut rows: Vec<Row>) -> Vec<Row> {
-        match (&*self.store(), self.handover.get()) {
+        let store = self.store();
+        match (&store.ledger, self.handover.get()) {
             _ if rows.is_empty() => {}
-            (Some(store), _) => return store.write(rows),
-            (None, Some(handover)) => handover.give(Message::Rows(std::mem::take(&mut rows))),
-            (None, None) => rows.clear(),
+            (_, Some(handover)) if store.away => handover.rows(std::mem::take(&mut rows)),
+            (Some(ledger), _) => return ledger.write(rows),
+            (None, _) => rows.clear(),
         }
         rows
     }
@@ -79,25 +95,24 @@ impl Helpers {
     fn hand_over(&self, running: Vec<Running>) {
         let Some(handover) = self.handover.get() else { return };
         let mut store = self.store();
-        match store.take() {
-            Some(LedgerHandle::File(file)) => handover.give(Message::Ledger(Some(file), running)),
-            shared => {
-                *store = shared;
-                handover.give(Message::Ledger(None, Vec::new()));
-            }
-        }
+        let turn = store.ledger.as_ref().and_then(LedgerHandle::turn);
+        store.away = turn.is_some();
+        let running = if store.away { running } else { Vec::new() };
+        handover.hand_over(turn, running);
     }
 
-    /// Ends what is not the ledger's: the last rows reach a successor.
-    pub(super) fn finish(&self) {
+    /// Ends the threads that rows go to, in the order in which rows go; what could not be written anywhere.
+    pub(super) fn finish(&self) -> Leftover {
         if let Some(handover) = self.handover.get() {
             handover.finish();
         }
+        let ledger = self.store().ledger.take();
+        ledger.map(LedgerHandle::finish).unwrap_or_default()
     }
 }
 
 /// What the loop calls once in every turn that has orders.
-pub(super) fn outbox(log: LogWriter, helpers: Arc<Helpers>) -> impl FnMut(Vec<Order>) -> Vec<Order> {
+pub(super) fn outbox(log: Arc<LogWriter>, helpers: Arc<Helpers>) -> impl FnMut(Vec<Order>) -> Vec<Order> {
     move |mut orders| {
         // Rows before questions: what has ended makes room for what would begin.
         orders.sort_by_key(|order| matches!(order, Order::Asks(_)));

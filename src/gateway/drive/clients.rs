@@ -254,7 +254,8 @@ impl Gateway {
     }
 
     fn answer_admin(&mut self, id: ClientId, meta: RequestMeta, head: &RequestHead) {
-        let ready = self.cx.takes_requests() && !self.cx.lifecycle.is_stopping();
+        let lifecycle = &self.cx.lifecycle;
+        let ready = self.cx.takes_requests() && !lifecycle.is_leaving() && !lifecycle.has_handed_over();
         let gauges = self.gauges();
         let exchange = Exchange::new(id, meta, &mut self.cx);
         let Some(client) = self.clients.get(id) else { return };

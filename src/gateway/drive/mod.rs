@@ -125,6 +125,9 @@ impl Gateway {
         if self.cx.beyond().is_some() || !self.cx.waiting.is_empty() {
             self.go_on_waiting();
         }
+        if self.cx.lifecycle.handover.is_under_way() {
+            self.go_on_handing_over();
+        }
         if self.cx.lifecycle.is_stopping() {
             self.go_on_stopping();
         }

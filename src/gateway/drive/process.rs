@@ -6,8 +6,10 @@ use crate::base::time::Mono;
 use crate::gateway::Gateway;
 use crate::gateway::exchange::{Event, Exchange};
 use crate::gateway::ids::{ClientId, ExchangeId};
-use crate::gateway::lifecycle::{drain, upgrade};
+use crate::gateway::lifecycle::upgrade::Handover;
+use crate::gateway::lifecycle::{drain, inheritance, upgrade};
 use crate::gateway::offload::{Done, Product};
+use crate::gateway::orders::Order;
 use crate::policy::ask::{Answer, Release, Ruling};
 use crate::policy::row::Running;
 
@@ -56,7 +58,7 @@ impl Gateway {
         while let Some(id) = self.cx.ledger.next_safe() {
             self.tell(id, Event::Committed);
         }
-        upgrade::acknowledge(&mut self.cx);
+        inheritance::acknowledge(&mut self.cx);
     }
 
     /// The ledger cannot be written: admission stops, and no answer that waits can be said to be complete.
@@ -65,9 +67,11 @@ impl Gateway {
         for (_, id) in self.cx.ledger.all_held() {
             self.tell(id, Event::NotCommitted);
         }
+        // What cannot be written cannot be given away.
+        self.call_off("failed: the ledger is not available");
     }
 
-    /// TERM, or the end of a hand-over: stops taking requests.
+    /// TERM, or the beginning of a hand-over: stops taking requests.
     pub(crate) fn begin_drain(&mut self, until: Mono) {
         let now = self.cx.now.mono;
         match &mut self.cx.lifecycle.drain {
@@ -79,6 +83,95 @@ impl Gateway {
                 self.close_idle_providers();
             }
         }
+    }
+
+    /// TERM: takes no requests any more, ends what runs too long, leaves.
+    pub(crate) fn terminate(&mut self) {
+        if !self.cx.lifecycle.handover.is_final() {
+            // Those who ask for our health shall hear that we are leaving, as long as we are here.
+            self.cx.actions.push(Action::StopAccepting(self.client_listeners));
+        }
+        self.call_off("called off: the process is to stop");
+        self.begin_drain(self.cx.now.mono.after(self.cx.setup.config.server.drain_timeout));
+    }
+
+    /// USR2: has a successor started.
+    pub(crate) fn begin_handover(&mut self) {
+        let (now, lag) = (self.cx.now.mono, self.cx.setup.config.store.max_commit_lag);
+        if self.cx.lifecycle.handover != Handover::None || self.cx.lifecycle.is_stopping() {
+            self.cx.log_upgrade("refused: already stopping or handing over");
+        } else if !self.cx.ledger.takes_rows(now, lag) {
+            self.cx.log_upgrade("refused: the ledger is not available");
+        } else {
+            self.cx.log_upgrade("starting");
+            self.hand_over(upgrade::Event::Asked);
+        }
+    }
+
+    /// A hand-over that may still be called off is.
+    pub(crate) fn call_off(&mut self, why: &str) {
+        if self.cx.lifecycle.handover.may_be_called_off() {
+            self.cx.log_upgrade(why);
+            self.hand_over(upgrade::Event::CalledOff);
+        }
+    }
+
+    /// The successor cannot go on, or has died.
+    pub(crate) fn successor_failed(&mut self, why: &str) {
+        self.cx.log_upgrade(why);
+        self.hand_over(upgrade::Event::Failed);
+    }
+
+    /// Goes on with a hand-over whose time has come.
+    pub(crate) fn go_on_handing_over(&mut self) {
+        let (handover, now) = (self.cx.lifecycle.handover, self.cx.now.mono);
+        if !handover.is_due(now) {
+            return;
+        }
+        if handover.is_quieting() {
+            let quiet = !self.clients.iter().any(|(_, client)| !client.admin && client.is_arriving())
+                && !self.exchanges.iter().any(|(_, exchange)| exchange.may_be_admitted());
+            self.hand_over(upgrade::Event::Looked { quiet });
+        } else {
+            self.call_off("failed: the successor is late");
+        }
+    }
+
+    /// Something has happened to a hand-over: does what follows.
+    pub(crate) fn hand_over(&mut self, event: upgrade::Event) {
+        let (next, step) = self.cx.lifecycle.handover.on(event, self.cx.now.mono);
+        self.cx.lifecycle.handover = next;
+        match step {
+            upgrade::Step::Nothing => {}
+            upgrade::Step::Start => self.cx.actions.push(Action::StartSuccessor),
+            // Streams end in their own time; TERM still bounds it.
+            upgrade::Step::Quiet => self.begin_drain(Mono::NEVER),
+            upgrade::Step::GiveAway => {
+                let running = self.running();
+                self.cx.orders.0.push(Order::HandOver(running));
+            }
+            upgrade::Step::LetServe => {
+                self.cx.log_upgrade("handed over");
+                // All of them: the successor answers for our health from here on.
+                self.cx.actions.push(Action::StopAccepting(usize::MAX));
+                self.cx.orders.0.push(Order::LetServe);
+            }
+            upgrade::Step::TakeBack => self.cx.orders.0.push(Order::TakeBack),
+            upgrade::Step::Resume => {
+                self.cx.lifecycle.drain.take_if(|drain| !drain.is_bounded());
+                self.cx.log_upgrade(match self.cx.lifecycle.is_stopping() {
+                    true => "the successor has been ended",
+                    false => "serving on without a successor",
+                });
+            }
+        }
+    }
+
+    /// What is still served here, and by a predecessor whose rows come by us.
+    fn running(&self) -> Vec<Running> {
+        let (meter, keys) = (&self.cx.meter, &self.cx.keys);
+        let own = self.exchanges.iter().filter_map(|(_, exchange)| exchange.running(meter, keys));
+        own.chain(self.cx.lifecycle.inheritance.running()).collect()
     }
 
     /// Connections to providers that are kept for later requests are of no use any more.
@@ -113,13 +206,6 @@ impl Gateway {
     /// Goes on with stopping: closes what is idle, ends what runs too long, leaves when nothing is left.
     pub(crate) fn go_on_stopping(&mut self) {
         let now = self.cx.now.mono;
-        if self.cx.lifecycle.handover.looks(now) {
-            let quiet = !self.clients.iter().any(|(_, client)| !client.admin && client.is_arriving())
-                && !self.exchanges.iter().any(|(_, exchange)| exchange.may_be_admitted());
-            let (exchanges, meter, keys) = (&self.exchanges, &self.cx.meter, &self.cx.keys);
-            let running: Vec<Running> = exchanges.iter().filter_map(|(_, ex)| ex.running(meter, keys)).collect();
-            upgrade::hand_over(quiet, || running, &mut self.cx);
-        }
         match self.cx.lifecycle.drain.as_mut().and_then(|drain| drain.step(now)) {
             Some(drain::Step::CloseIdle) => self.close_idle_clients(),
             Some(drain::Step::EndAll) => self.end_all_clients(),

@@ -29,6 +29,11 @@ impl Drain {
         Drain { idle_after, until, done: None }
     }
 
+    /// What still runs is ended one day. A process that hands over ends nothing.
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.until != Mono::NEVER
+    }
+
     /// What still runs is ended at `until` at the latest.
     pub(crate) fn bound(&mut self, until: Mono) {
         self.until = self.until.min(until);

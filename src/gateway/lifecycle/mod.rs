@@ -2,12 +2,14 @@
 //! to be done; `drive` does it to the connections.
 
 pub(crate) mod drain;
+pub(crate) mod inheritance;
 pub(crate) mod reload;
 pub(crate) mod upgrade;
 
 use drain::Drain;
+use inheritance::Inheritance;
 use reload::Reading;
-use upgrade::{Handover, Inheritance};
+use upgrade::Handover;
 
 /// Where the process stands.
 #[derive(Debug, Default)]
@@ -29,13 +31,18 @@ impl Lifecycle {
         self.drain.is_some_and(|drain| drain.is_over())
     }
 
-    /// Another process admits.
-    pub(crate) fn has_handed_over(&self) -> bool {
-        self.handover == Handover::Given
+    /// The process will end: what runs now is the last that it serves, as far as is known.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.handover.is_final() || self.drain.is_some_and(|drain| drain.is_bounded())
     }
 
-    /// Whether leaving now would lose rows that a predecessor is still to bring, or end before handing over.
+    /// Another process admits, or none.
+    pub(crate) fn has_handed_over(&self) -> bool {
+        self.handover.is_given()
+    }
+
+    /// Whether leaving now would lose rows that a predecessor is still to bring, or end amid a hand-over.
     pub(crate) fn is_needed(&self) -> bool {
-        self.inheritance.is_present() || matches!(self.handover, Handover::Quieting { .. })
+        self.inheritance.is_present() || self.handover.is_under_way()
     }
 }

@@ -1,175 +1,242 @@
-//! Handing over to a successor, and taking over from a predecessor, without a dropped stream. One process at a time
-//! admits.
+//! Handing over to a successor, with a way back until the successor serves. At each moment one process admits, or none:
+//! a request that comes then is told 503, and a new connection waits in the kernel's queue.
 //!
-//! The old one has its successor started, goes on serving until that says that it is ready, then stops accepting (the
-//! sockets stay open in the successor, and new clients wait in the kernel's queue), lets what has begun to arrive be
-//! admitted for [`QUIET_WAIT`] at most, and gives away the ledger together with a list of what it still serves. From
-//! there on it admits nothing; its running requests end as they would, and their rows go to the successor.
+//! | state here | what the successor does | who admits | whose are ledger and counters | whose are the listeners |
+//! |---|---|---|---|---|
+//! | `None` | is not there | old | old | old |
+//! | `Starting` | reads its configuration and certificates, looks at the ledger, says `ready` | old | old | old |
+//! | `Quieting` | waits | old, what has begun to arrive | old | old, which does not accept |
+//! | `Given` | takes ledger and counters, says `taken` | none | on their way | old, which does not accept |
+//! | `Returning` | is being ended | old again once it is gone | old | old, which does not accept |
+//! | `Served` | serves | new | new | new |
+//! | `Outlived` | has died after it served | none here | old, for the rows of its last streams | new's, gone with it |
 //!
-//! The new one counts the requests on that list as its own, and closes their holds as their rows arrive.
+//! What leads from state to state, and what follows ([`Step`]), is one match in [`Handover::on`]:
+//!
+//! - USR2 starts a successor, unless rows are late or cannot be written: what is given away must be written first.
+//! - `ready` begins to quiet: no connection is accepted, and what has begun to arrive is admitted, for
+//!   [`QUIET_WAIT`] at most. After that the ledger is given away with a list of what still runs.
+//! - `taken` is the point of no return: the successor has the ledger and could serve, and waits to be told so.
+//! - Before that point everything leads back: a successor that says why it cannot, dies, or is late
+//!   ([`SUCCESSOR_WAIT`] for `ready`, [`TAKE_WAIT`] for `taken`), a ledger that fails, TERM. The successor is killed
+//!   unless it is dead, the ledger comes back, listeners are accepted from again, and the log says why.
+//! - After it the successor is on its own. The old process serves what it has; the rows go to the successor and are kept
+//!   here until it says that they are safe. If it dies they go into the ledger from here; see `cli::serve::upgrade`.
+//!
+//! A death of the old process leaves everything to the successor, from `ready` on; before that the successor ends, too.
 
-use crate::base::limits::{QUIET_LOOK, QUIET_WAIT};
-use crate::base::seam::Action;
+use crate::base::limits::{QUIET_LOOK, QUIET_WAIT, SUCCESSOR_WAIT, TAKE_WAIT};
 use crate::base::time::Mono;
-use crate::gateway::cx::Cx;
-use crate::gateway::orders::Order;
-use crate::policy::meter::Hold;
-use crate::policy::row::{Row, Running};
-use crate::wire::json::write_string;
-use std::collections::VecDeque;
 
-/// How far handing over has come.
+/// How far handing over has come; see the table above.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Handover {
-    /// Nobody has asked for it.
+    /// No successor.
     #[default]
     None,
-    /// The successor is starting.
-    Starting,
+    /// The successor starts.
+    Starting {
+        /// Not longer than this.
+        until: Mono,
+    },
     /// It is ready. What has begun to arrive may still be admitted.
     Quieting {
-        /// When it is looked next whether anything still arrives: not in the turn in which the listeners are open.
+        /// When it is looked next whether anything still arrives: not in the turn that stopped accepting.
         look: Mono,
         /// Not longer than this.
         until: Mono,
     },
-    /// It owns admission and the ledger.
-    Given,
+    /// It is given the ledger.
+    Given {
+        /// It must have taken it by then.
+        until: Mono,
+    },
+    /// It is ended, and what it was given comes back.
+    Returning {
+        /// The ledger had been given away.
+        given: bool,
+    },
+    /// It serves.
+    Served,
+    /// It has served, and died before this process has ended.
+    Outlived,
 }
 
-/// What a predecessor still serves.
-#[derive(Debug, Default)]
-pub(crate) struct Inheritance {
-    /// A predecessor is there.
-    present: bool,
-    holds: Vec<(Running, Hold)>,
-    /// Numbers of its rows in our ledger that it has not been told to be safe yet.
-    rows: VecDeque<u64>,
+/// What happens to a hand-over.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Event {
+    /// USR2, where nothing stands against it.
+    Asked,
+    /// The successor has checked everything that it can without the ledger.
+    Ready,
+    /// It is time to look; whether nothing arrives any more.
+    Looked { quiet: bool },
+    /// The successor has the ledger.
+    Taken,
+    /// The successor cannot go on, or has died.
+    Failed,
+    /// A bound has passed, the ledger has failed, or the process is to stop.
+    CalledOff,
+    /// The successor has ended, and what it was given is back.
+    Gone,
+}
+
+/// What follows.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// Nothing.
+    Nothing,
+    /// Start a successor.
+    Start,
+    /// Stop accepting, and let no connection be kept for later requests.
+    Quiet,
+    /// Give the ledger away, with a list of what runs.
+    GiveAway,
+    /// Close the listeners and let the successor serve.
+    LetServe,
+    /// End the successor, if it does not serve, and take back what it was given.
+    TakeBack,
+    /// Serve as before.
+    Resume,
 }
 
 impl Handover {
+    /// The next state, and what follows.
+    pub(crate) fn on(self, event: Event, now: Mono) -> (Handover, Step) {
+        use Handover::{Given, None, Outlived, Quieting, Returning, Served, Starting};
+        match (self, event) {
+            (None, Event::Asked) => (Starting { until: now.after(SUCCESSOR_WAIT) }, Step::Start),
+            (Starting { .. }, Event::Ready) => {
+                (Quieting { look: Mono(now.0 + 1), until: now.after(QUIET_WAIT) }, Step::Quiet)
+            }
+            (Quieting { until, .. }, Event::Looked { quiet }) if !quiet && now < until => {
+                (Quieting { look: now.after(QUIET_LOOK), until }, Step::Nothing)
+            }
+            (Quieting { .. }, Event::Looked { .. }) => (Given { until: now.after(TAKE_WAIT) }, Step::GiveAway),
+            (Given { .. }, Event::Taken) => (Served, Step::LetServe),
+            (Starting { .. } | Quieting { .. }, Event::Failed | Event::CalledOff) => {
+                (Returning { given: false }, Step::TakeBack)
+            }
+            (Given { .. }, Event::Failed | Event::CalledOff) => (Returning { given: true }, Step::TakeBack),
+            (Returning { .. }, Event::Gone) => (None, Step::Resume),
+            (Served, Event::Failed) => (Outlived, Step::TakeBack),
+            // Said before it was killed, or of its being killed.
+            (Returning { .. }, Event::Ready | Event::Taken | Event::Failed) => (self, Step::Nothing),
+            (Outlived, Event::Gone) => (self, Step::Nothing),
+            _ => {
+                debug_assert!(false, "{event:?} in {self:?}");
+                (self, Step::Nothing)
+            }
+        }
+    }
+
     /// When it goes on by itself.
     pub(crate) fn due(&self) -> Option<Mono> {
         match self {
             Handover::Quieting { look, until } => Some((*look).min(*until)),
-            Handover::None | Handover::Starting | Handover::Given => None,
+            Handover::Starting { until } | Handover::Given { until } => Some(*until),
+            _ => None,
         }
     }
 
-    /// Whether it is time to look if anything still arrives.
-    pub(crate) fn looks(&self, now: Mono) -> bool {
+    /// It is to be told when it is time: [`Event::Looked`] while it quiets, else [`Event::CalledOff`].
+    pub(crate) fn is_due(&self, now: Mono) -> bool {
         self.due().is_some_and(|due| due <= now)
     }
-}
 
-impl Inheritance {
-    /// A predecessor is there.
-    pub(crate) fn is_present(&self) -> bool {
-        self.present
+    /// What has begun to arrive may still be admitted, and it is looked whether there is any.
+    pub(crate) fn is_quieting(&self) -> bool {
+        matches!(self, Handover::Quieting { .. })
     }
 
-    /// The holds that the predecessor's requests stand for.
-    pub(crate) fn holds(&self) -> impl Iterator<Item = &Hold> {
-        self.holds.iter().map(|(_, hold)| hold)
+    /// A hand-over is under way, or what is left of one that was called off.
+    pub(crate) fn is_under_way(&self) -> bool {
+        use Handover::{Given, Quieting, Returning, Starting};
+        matches!(self, Starting { .. } | Quieting { .. } | Given { .. } | Returning { .. })
     }
-}
 
-/// USR2: have a successor started.
-pub(crate) fn begin(cx: &mut Cx) {
-    if cx.lifecycle.handover != Handover::None || cx.lifecycle.is_stopping() {
-        return log(cx, "refused: already stopping or handing over");
+    /// Nothing stands against calling it off, and it is not being called off already.
+    pub(crate) fn may_be_called_off(&self) -> bool {
+        matches!(self, Handover::Starting { .. } | Handover::Quieting { .. } | Handover::Given { .. })
     }
-    cx.lifecycle.handover = Handover::Starting;
-    log(cx, "starting");
-    cx.actions.push(Action::StartSuccessor);
-}
 
-fn log(cx: &mut Cx, outcome: &str) {
-    cx.log_event(|out| {
-        out.extend_from_slice(b",\"event\":\"upgrade\",\"outcome\":");
-        write_string(out, outcome);
-    });
-}
-
-/// The successor could not be started, or has ended before it was ready: everything stays as it was.
-pub(crate) fn successor_failed(why: &str, cx: &mut Cx) {
-    if cx.lifecycle.handover == Handover::Starting {
-        cx.lifecycle.handover = Handover::None;
+    /// New connections wait in the kernel's queue: for the successor, or for what comes of it.
+    pub(crate) fn holds_clients_back(&self) -> bool {
+        matches!(self, Handover::Quieting { .. } | Handover::Given { .. } | Handover::Returning { .. })
     }
-    log(cx, why);
-}
 
-/// The successor has read its configuration and waits. True if it is to have the listeners.
-pub(crate) fn successor_ready(cx: &mut Cx) -> bool {
-    if cx.lifecycle.handover != Handover::Starting || cx.lifecycle.is_stopping() {
-        return false;
+    /// Nothing is admitted here.
+    pub(crate) fn is_given(&self) -> bool {
+        use Handover::{Given, Outlived, Returning, Served};
+        matches!(self, Given { .. } | Returning { given: true } | Served | Outlived)
     }
-    let now = cx.now.mono;
-    cx.lifecycle.handover = Handover::Quieting { look: Mono(now.0 + 1), until: now.after(QUIET_WAIT) };
-    true
-}
 
-/// Gives the ledger away as soon as nothing may still have to be admitted. `quiet`: nothing arrives. `running`: what
-/// is still served.
-pub(crate) fn hand_over(quiet: bool, running: impl FnOnce() -> Vec<Running>, cx: &mut Cx) {
-    let now = cx.now.mono;
-    let Handover::Quieting { until, .. } = cx.lifecycle.handover else { return };
-    if !quiet && now < until {
-        cx.lifecycle.handover = Handover::Quieting { look: now.after(QUIET_LOOK), until };
-        return;
-    }
-    cx.lifecycle.handover = Handover::Given;
-    // Our own predecessor may still be there: its rows come by us, and go on to our successor.
-    let inherited = cx.lifecycle.inheritance.holds.iter().map(|(running, _)| running.clone());
-    let running: Vec<Running> = running().into_iter().chain(inherited).collect();
-    log(cx, "handed over");
-    cx.orders.0.push(Order::HandOver(running));
-}
-
-/// At the start: what the predecessor, if there is one, still serves counts as ours.
-pub(crate) fn adopt(running: Option<Vec<Running>>, cx: &mut Cx) {
-    cx.lifecycle.inheritance.present = running.is_some();
-    for one in running.unwrap_or_default() {
-        let Some((key, plan)) = cx.counted_key(&one.key) else { continue };
-        let hold = cx.meter.adopt(key, &plan, cx.now.unix, one.admitted, one.reserved);
-        cx.lifecycle.inheritance.holds.push((one, hold));
+    /// The successor has served.
+    pub(crate) fn is_final(&self) -> bool {
+        matches!(self, Handover::Served | Handover::Outlived)
     }
 }
 
-/// The predecessor has settled a request. It goes into our ledger, and its hold is closed. One that was not on its list
-/// counts all the same.
-pub(crate) fn inherited(row: Row, cx: &mut Cx) {
-    let holds = &mut cx.lifecycle.inheritance.holds;
-    if let Some(index) = holds.iter().position(|(running, _)| running.request == row.request) {
-        let (_, hold) = holds.swap_remove(index);
-        cx.meter.settle(hold, row.usage.total());
-    } else if let Some((key, plan)) = cx.counted_key(&row.key) {
-        let hold = cx.meter.adopt(key, &plan, cx.now.unix, row.admitted, 0);
-        cx.meter.settle(hold, row.usage.total());
-    }
-    let number = cx.give_row(row);
-    cx.lifecycle.inheritance.rows.push_back(number);
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The predecessor has left. What it has not settled by now it never will.
-pub(crate) fn predecessor_left(cx: &mut Cx) {
-    cx.lifecycle.inheritance.present = false;
-    let lost = std::mem::take(&mut cx.lifecycle.inheritance.holds);
-    cx.log_event(|out| {
-        out.extend_from_slice(b",\"event\":\"upgrade\",\"outcome\":\"predecessor left\",\"unsettled\":");
-        out.extend_from_slice(lost.len().to_string().as_bytes());
-    });
-    for (_, hold) in lost {
-        cx.meter.refund(hold);
-    }
-}
+    const NOW: Mono = Mono(1_000_000);
 
-/// Rows are safe: tells the predecessor about those of its own.
-pub(crate) fn acknowledge(cx: &mut Cx) {
-    let rows = &mut cx.lifecycle.inheritance.rows;
-    let safe = rows.iter().take_while(|number| cx.ledger.is_safe(**number)).count();
-    if safe > 0 {
-        rows.drain(..safe);
-        cx.orders.0.push(Order::Acknowledge(safe as u64));
+    fn run(events: &[Event]) -> (Handover, Vec<Step>) {
+        let (mut handover, mut steps) = (Handover::default(), Vec::new());
+        for event in events {
+            let (next, step) = handover.on(*event, NOW);
+            handover = next;
+            steps.push(step);
+        }
+        (handover, steps)
+    }
+
+    const TO_READY: [Event; 2] = [Event::Asked, Event::Ready];
+    const TO_GIVEN: [Event; 3] = [Event::Asked, Event::Ready, Event::Looked { quiet: true }];
+
+    #[test]
+    fn a_hand_over_goes_its_way() {
+        let (end, steps) = run(&[&TO_GIVEN[..], &[Event::Taken]].concat());
+        assert_eq!((end, steps), (Handover::Served, vec![Step::Start, Step::Quiet, Step::GiveAway, Step::LetServe]));
+        assert!(end.is_given() && end.is_final() && !end.is_under_way() && end.due().is_none());
+    }
+
+    #[test]
+    fn everything_before_the_successor_has_the_ledger_leads_back() {
+        for begun in [&TO_READY[..1], &TO_READY[..], &TO_GIVEN[..]] {
+            for why in [Event::Failed, Event::CalledOff] {
+                let (returning, steps) = run(&[begun, &[why]].concat());
+                assert_eq!(steps.last(), Some(&Step::TakeBack), "{begun:?} {why:?}");
+                assert_eq!(returning, Handover::Returning { given: begun.len() == 3 });
+                // Until it is gone nothing else counts, whatever it has still said.
+                for late in [Event::Ready, Event::Taken, Event::Failed] {
+                    assert_eq!(returning.on(late, NOW), (returning, Step::Nothing));
+                }
+                assert_eq!(returning.on(Event::Gone, NOW), (Handover::None, Step::Resume));
+            }
+        }
+    }
+
+    #[test]
+    fn arrivals_are_waited_for_within_a_bound() {
+        let (quieting, _) = run(&TO_READY);
+        assert!(quieting.is_quieting() && !quieting.is_given() && !quieting.is_due(NOW));
+        let (later, step) = quieting.on(Event::Looked { quiet: false }, NOW.after(QUIET_LOOK));
+        assert!(later.is_quieting() && step == Step::Nothing);
+        let end = NOW.after(QUIET_WAIT);
+        assert!(later.is_due(end));
+        let (given, step) = later.on(Event::Looked { quiet: false }, end);
+        assert_eq!((given, step), (Handover::Given { until: end.after(TAKE_WAIT) }, Step::GiveAway));
+    }
+
+    #[test]
+    fn who_has_served_and_died_gives_nothing_back_but_rows() {
+        let (served, _) = run(&[&TO_GIVEN[..], &[Event::Taken]].concat());
+        let (outlived, step) = served.on(Event::Failed, NOW);
+        assert_eq!((outlived, step), (Handover::Outlived, Step::TakeBack));
+        assert_eq!(outlived.on(Event::Gone, NOW), (outlived, Step::Nothing));
+        assert!(outlived.is_given());
     }
 }

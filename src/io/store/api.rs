@@ -60,6 +60,38 @@ pub trait Store: Send + 'static {
     fn version(&mut self) -> Result<i64, StoreError>;
     /// Folds at most `max` rows admitted before `before` into the sums of their days; how many that were.
     fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError>;
+    /// Lets another gateway have the ledger. Nothing is asked of it from here on but [`Store::retake`].
+    fn release(&mut self) -> Result<(), StoreError>;
+    /// Takes the ledger back from wherever it is; nothing happens where it was not released.
+    fn retake(&mut self) -> Result<(), StoreError>;
+    /// Appends those rows that the ledger does not have yet, by the ids of their requests; how many that were.
+    fn append_missing(&mut self, rows: &[Row]) -> Result<u64, StoreError>;
+}
+
+/// Rows that the ledger did not take before the process ended. Those of a shared ledger have been sent under a number,
+/// by which the ledger knows whether it has them.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Batch {
+    /// The writer's lasting name and the number; `None` for a file.
+    pub sent: Option<(String, u64)>,
+    /// The rows, in the order in which they were given.
+    pub rows: Vec<Row>,
+}
+
+/// What is left when the thread of a ledger has ended.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Leftover {
+    /// Rows that are not in the ledger, or not known to be.
+    pub batches: Vec<Batch>,
+    /// A bug has ended the thread: what it had in hand is lost, and not among the batches.
+    pub died: bool,
+}
+
+impl Leftover {
+    /// Number of rows.
+    pub fn rows(&self) -> u64 {
+        self.batches.iter().map(|batch| batch.rows.len() as u64).sum()
+    }
 }
 
 /// Requests and tokens of one key on one day.

@@ -34,6 +34,7 @@ fn id_of(found: &Metadata) -> FileId {
 pub struct FileLock {
     path: PathBuf,
     id: FileId,
+    held: bool,
 }
 
 impl FileLock {
@@ -49,20 +50,48 @@ impl FileLock {
             opened.push(Opened { id, file, locked: false });
         }
         let id = id_of(&std::fs::metadata(path).map_err(failed)?);
-        if opened.iter().any(|opened| opened.id == id && opened.locked) {
-            return Err(StoreError::Locked(path.to_path_buf()));
-        }
-        let place = opened.iter_mut().find(|opened| opened.id == id);
-        let place = place.ok_or_else(|| StoreError::Moved(path.to_path_buf()))?;
-        match place.file.try_lock() {
-            Ok(()) => place.locked = true,
-            Err(TryLockError::WouldBlock) => return Err(StoreError::Locked(path.to_path_buf())),
-            Err(TryLockError::Error(error)) => return Err(failed(error)),
-        }
-        Ok(FileLock { path: path.to_path_buf(), id })
+        drop(opened);
+        let mut lock = FileLock { path: path.to_path_buf(), id, held: false };
+        lock.retake()?;
+        Ok(lock)
     }
 
-    /// Fails unless the path still leads to the file that is locked.
+    /// Locks the file again after [`FileLock::release`].
+    pub fn retake(&mut self) -> Result<(), StoreError> {
+        self.check()?;
+        let mut opened = opened();
+        if opened.iter().any(|opened| opened.id == self.id && opened.locked) {
+            return Err(StoreError::Locked(self.path.clone()));
+        }
+        let place = opened.iter_mut().find(|opened| opened.id == self.id);
+        let place = place.ok_or_else(|| StoreError::Moved(self.path.clone()))?;
+        match place.file.try_lock() {
+            Ok(()) => place.locked = true,
+            Err(TryLockError::WouldBlock) => return Err(StoreError::Locked(self.path.clone())),
+            Err(TryLockError::Error(error)) => return Err(StoreError::File(self.path.clone(), error)),
+        }
+        self.held = true;
+        Ok(())
+    }
+
+    /// Lets others lock the file.
+    pub fn release(&mut self) {
+        if !std::mem::take(&mut self.held) {
+            return;
+        }
+        for opened in opened().iter_mut().filter(|opened| opened.id == self.id && opened.locked) {
+            opened.locked = false;
+            // What cannot be unlocked stays locked until the process ends.
+            let _ = opened.file.unlock();
+        }
+    }
+
+    /// Whether the file is locked by this.
+    pub fn is_held(&self) -> bool {
+        self.held
+    }
+
+    /// Fails unless the path still leads to the file that this is about.
     pub fn check(&self) -> Result<(), StoreError> {
         match std::fs::metadata(&self.path) {
             Ok(found) if id_of(&found) == self.id => Ok(()),
@@ -76,10 +105,6 @@ impl FileLock {
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        for opened in opened().iter_mut().filter(|opened| opened.id == self.id && opened.locked) {
-            opened.locked = false;
-            // What cannot be unlocked stays locked until the process ends.
-            let _ = opened.file.unlock();
-        }
+        self.release();
     }
 }

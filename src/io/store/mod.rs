@@ -14,6 +14,7 @@ pub mod lock;
 pub mod remote;
 #[cfg(feature = "redis")]
 pub mod shared;
+pub mod spill;
 pub mod sqlite;
 
 use super::batch_queue::{BatchQueue, IdlePolicy, Polled};
@@ -22,10 +23,11 @@ use crate::base::limits;
 use crate::base::time::{Mono, Unix};
 use crate::policy::keys::KeyRecord;
 use crate::policy::row::Row;
-use api::{Store, StoreError};
+use api::{Batch, Leftover, Store, StoreError};
 use sqlite::Sqlite;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -51,11 +53,67 @@ pub enum StoreNotice {
 /// What is said of a thread that a bug has ended.
 const DIED: &str = "the thread of the ledger has died";
 
+/// What waits for the thread.
+#[derive(Default)]
+struct Tasks {
+    rows: Vec<Row>,
+    /// Behind the rows.
+    turn: Option<Turn>,
+}
+
+/// The ledger goes to another process, or comes back.
+enum Turn {
+    /// Commit what there is and let another process have the ledger; where that cannot be done, keep it and say why. In
+    /// any case rows wait from here on.
+    Release(SyncSender<Result<(), String>>),
+    /// Take the ledger back, with rows that may be in it already; told after the first try, whatever came of it.
+    Retake(Vec<Row>, SyncSender<()>),
+}
+
+impl Tasks {
+    fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.turn.is_none()
+    }
+
+    /// A hand-over does not wait for a ledger that fails. True if one was refused.
+    fn refuse_release(&mut self, error: &StoreError) -> bool {
+        match self.turn.take_if(|turn| matches!(turn, Turn::Release(_))) {
+            Some(Turn::Release(told)) => told.send(Err(error.to_string())).is_ok(),
+            _ => false,
+        }
+    }
+}
+
 /// The handing-over end. Dropping it commits what is left and waits for the thread.
 pub struct StoreHandle {
-    queue: BatchQueue<Vec<Row>>,
+    queue: BatchQueue<Tasks>,
     urgent: bool,
-    thread: Option<JoinHandle<u64>>,
+    thread: Option<JoinHandle<Vec<Row>>>,
+}
+
+/// Gives the ledger to another process and takes it back, from a thread that may wait.
+#[derive(Clone)]
+pub struct StoreTurn {
+    queue: BatchQueue<Tasks>,
+}
+
+impl StoreTurn {
+    /// Waits until every row handed over so far is committed and the ledger is free for another process. An error says
+    /// why it could not be given away; it stays ours. After either, rows wait until [`StoreTurn::retake`].
+    pub fn release(&self) -> Result<(), String> {
+        let (told, answer) = sync_channel(1);
+        self.queue.put(true, |tasks| tasks.turn = Some(Turn::Release(told)));
+        answer.recv().unwrap_or_else(|_| Err(DIED.to_string()))
+    }
+
+    /// Takes the ledger back, with `rows` that come before all others and may be in it already. Where it cannot be had
+    /// at once the thread goes on trying, and says that the ledger has failed.
+    pub fn retake(&self, rows: Vec<Row>) {
+        let (told, answer) = sync_channel(1);
+        self.queue.put(true, |tasks| tasks.turn = Some(Turn::Retake(rows, told)));
+        // A thread that has died has said so.
+        let _ = answer.recv();
+    }
 }
 
 impl StoreHandle {
@@ -63,19 +121,30 @@ impl StoreHandle {
     /// without a system call.
     pub fn write(&self, mut rows: Vec<Row>) -> Vec<Row> {
         if !rows.is_empty() {
-            self.queue.put(self.urgent, |waiting| waiting.append(&mut rows));
+            self.queue.put(self.urgent, |waiting| waiting.rows.append(&mut rows));
         }
         rows
     }
 
-    /// Commits what is left and ends the thread; returns how many rows could not be committed.
-    pub fn finish(mut self) -> u64 {
+    /// The way to give the ledger to another process.
+    pub fn turn(&self) -> StoreTurn {
+        StoreTurn { queue: self.queue.clone() }
+    }
+
+    /// Commits what is left and ends the thread; returns what could not be committed.
+    pub fn finish(mut self) -> Leftover {
         self.end()
     }
 
-    fn end(&mut self) -> u64 {
+    fn end(&mut self) -> Leftover {
         self.queue.close();
-        self.thread.take().map_or(0, |thread| thread.join().unwrap_or(u64::MAX))
+        let Some(thread) = self.thread.take() else { return Leftover::default() };
+        let (rows, died) = match thread.join() {
+            Ok(rows) => (rows, false),
+            Err(_) => (self.queue.put(false, |tasks| std::mem::take(&mut tasks.rows)), true),
+        };
+        let batches = if rows.is_empty() { Vec::new() } else { vec![Batch { sent: None, rows }] };
+        Leftover { batches, died }
     }
 }
 
@@ -99,13 +168,14 @@ pub struct Duties {
 
 /// Starts the thread on `db`; `tell` puts its notices into the loop's mailbox.
 pub fn spawn(db: impl Store, duties: Duties, tell: impl Fn(StoreNotice) + Send + 'static) -> io::Result<StoreHandle> {
-    let queue = BatchQueue::new(Vec::with_capacity(limits::ROWS_PER_COMMIT));
+    let queue = BatchQueue::new(Tasks { rows: Vec::with_capacity(limits::ROWS_PER_COMMIT), turn: None });
     let theirs = queue.clone();
     let thread = std::thread::Builder::new().name("store".into());
     let thread = thread.spawn(move || {
         let retention = duties.retention;
         let (seen_version, known) = duties.known.unzip();
-        let mut thread = StoreThread { db, tell, known, seen_version, failed: false, retention };
+        let mut thread =
+            StoreThread { db, tell, known, seen_version, failed: false, refused: false, retention };
         thread.serve(&theirs)
     })?;
     Ok(StoreHandle { queue, urgent: duties.urgent, thread: Some(thread) })
@@ -119,6 +189,8 @@ struct StoreThread<B: Store, F: Fn(StoreNotice)> {
     /// The ledger's version when they were read.
     seen_version: Option<i64>,
     failed: bool,
+    /// The ledger was to be given away while it failed.
+    refused: bool,
     retention: Option<Duration>,
 }
 
@@ -132,20 +204,21 @@ impl<B: Store, F: Fn(StoreNotice)> Drop for StoreThread<B, F> {
 }
 
 impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
-    fn serve(&mut self, queue: &BatchQueue<Vec<Row>>) -> u64 {
+    /// Works until the end; what is left then.
+    fn serve(&mut self, queue: &BatchQueue<Tasks>) -> Vec<Row> {
         let mut idle = IdlePolicy::new(limits::COMMIT_TICK);
-        let mut rows = Vec::with_capacity(limits::ROWS_PER_COMMIT);
-        let (clock, mut lost) = (Clock::new(), 0);
+        let mut tasks = Tasks { rows: Vec::with_capacity(limits::ROWS_PER_COMMIT), turn: None };
+        let clock = Clock::new();
         self.look();
         let mut next_look = clock.mono().after(limits::KEYS_LOOK);
         let mut next_fold = clock.mono();
         loop {
-            match queue.poll(&mut rows, &mut idle, limits::KEYS_LOOK, Vec::is_empty) {
-                Polled::Found => lost += self.commit_all(&rows, queue),
-                Polled::Nothing => {}
-                Polled::Closed => return lost,
+            if queue.poll(&mut tasks, &mut idle, limits::KEYS_LOOK, Tasks::is_empty) == Polled::Closed {
+                return Vec::new();
             }
-            rows.clear();
+            if let Err(rest) = self.work(&mut tasks, queue) {
+                return rest;
+            }
             if clock.mono() >= next_look {
                 self.look();
                 next_look = clock.mono().after(limits::KEYS_LOOK);
@@ -154,6 +227,67 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
                 next_fold = self.fold(clock.mono());
             }
         }
+    }
+
+    /// Does what was found; an error is what was left when the end came.
+    fn work(&mut self, tasks: &mut Tasks, queue: &BatchQueue<Tasks>) -> Result<(), Vec<Row>> {
+        let rest = self.commit_all(&tasks.rows, queue);
+        if rest > 0 {
+            return Err(tasks.rows.split_off(tasks.rows.len() - rest));
+        }
+        tasks.rows.clear();
+        if std::mem::take(&mut self.refused) {
+            return self.wait(queue);
+        }
+        match tasks.turn.take() {
+            None => Ok(()),
+            Some(Turn::Retake(rows, told)) => self.retake(rows, &told, queue),
+            Some(Turn::Release(told)) => {
+                let _ = told.send(self.db.release().map_err(|error| error.to_string()));
+                self.wait(queue)
+            }
+        }
+    }
+
+    /// Another process has the ledger, or was to have it: nothing of it is touched until it comes back, and rows wait,
+    /// so that they stay behind those that come back with it.
+    fn wait(&mut self, queue: &BatchQueue<Tasks>) -> Result<(), Vec<Row>> {
+        let (mut idle, mut tasks, mut waiting) = (IdlePolicy::new(limits::KEYS_LOOK), Tasks::default(), Vec::new());
+        loop {
+            let polled = queue.poll(&mut tasks, &mut idle, limits::KEYS_LOOK, Tasks::is_empty);
+            waiting.append(&mut tasks.rows);
+            match tasks.turn.take() {
+                Some(Turn::Retake(mut rows, told)) => {
+                    rows.append(&mut waiting);
+                    return self.retake(rows, &told, queue);
+                }
+                Some(Turn::Release(told)) => drop(told.send(Ok(()))),
+                None if polled == Polled::Closed => return Err(waiting),
+                None => {}
+            }
+        }
+    }
+
+    /// Takes the ledger back and appends what it does not have of `rows`: again and again until it succeeds, or until
+    /// the tries of the end are used up.
+    fn retake(&mut self, rows: Vec<Row>, told: &SyncSender<()>, queue: &BatchQueue<Tasks>) -> Result<(), Vec<Row>> {
+        let mut tries = 0;
+        loop {
+            let Err(error) = self.db.retake().and_then(|()| self.db.append_missing(&rows)) else { break };
+            self.failed_with(&error);
+            let _ = told.try_send(());
+            tries += u32::from(queue.is_closed());
+            if tries > limits::LAST_COMMITS {
+                return Err(rows);
+            }
+            std::thread::sleep(limits::COMMIT_RETRY);
+        }
+        self.succeeded();
+        if !rows.is_empty() {
+            (self.tell)(StoreNotice::Committed { rows: rows.len() as u64 });
+        }
+        let _ = told.try_send(());
+        Ok(())
     }
 
     /// Folds a batch of rows whose time is over. Returns when to go on: after a pause, so that folding much does not
@@ -170,8 +304,8 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
     }
 
     /// Commits `rows` in groups, again and again until it succeeds; only when the end has come are the tries counted.
-    /// Returns how many rows were given up.
-    fn commit_all(&mut self, rows: &[Row], queue: &BatchQueue<Vec<Row>>) -> u64 {
+    /// Returns how many rows, the last ones, were given up.
+    fn commit_all(&mut self, rows: &[Row], queue: &BatchQueue<Tasks>) -> usize {
         let (mut rest, mut tries) = (rows, 0);
         while !rest.is_empty() {
             let (group, later) = rest.split_at(rest.len().min(limits::ROWS_PER_COMMIT));
@@ -182,6 +316,7 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
                 continue;
             };
             self.failed_with(&error);
+            self.refused |= queue.put(false, |tasks| tasks.refuse_release(&error));
             tries += u32::from(queue.is_closed());
             if tries > limits::LAST_COMMITS {
                 break;
@@ -189,7 +324,7 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
             std::thread::sleep(limits::COMMIT_RETRY);
             self.look_at_keys();
         }
-        rest.len() as u64
+        rest.len()
     }
 
     fn succeeded(&mut self) {

@@ -8,7 +8,7 @@
 
 use super::super::batch_queue::{BatchQueue, IdlePolicy, Polled};
 use super::super::clock::{self, Clock};
-use super::api::StoreError;
+use super::api::{Batch, Leftover, StoreError};
 use super::remote::{Command, Done, Holds, Remote, Speaker};
 use super::{DIED, Duties, StoreNotice};
 use crate::base::digest::hex;
@@ -44,7 +44,7 @@ pub enum SharedNotice {
 pub struct SharedHandle {
     queue: BatchQueue<Vec<Task>>,
     urgent: bool,
-    thread: Option<JoinHandle<u64>>,
+    thread: Option<JoinHandle<Vec<Batch>>>,
 }
 
 impl SharedHandle {
@@ -70,14 +70,24 @@ impl SharedHandle {
         }
     }
 
-    /// Sends what is left and ends the thread; returns how many rows could not be sent.
-    pub fn finish(mut self) -> u64 {
+    /// Sends what is left and ends the thread; returns what is not known to have arrived.
+    pub fn finish(mut self) -> Leftover {
         self.end()
     }
 
-    fn end(&mut self) -> u64 {
+    fn end(&mut self) -> Leftover {
         self.queue.close();
-        self.thread.take().map_or(0, |thread| thread.join().unwrap_or(u64::MAX))
+        match self.thread.take().map(JoinHandle::join) {
+            None => Leftover::default(),
+            Some(Ok(batches)) => Leftover { batches, died: false },
+            // What it had in hand has gone with it; what it had not taken yet has never been sent.
+            Some(Err(_)) => {
+                let tasks = self.queue.put(false, std::mem::take);
+                let rows = tasks.into_iter().filter_map(|task| if let Task::Row(row) = task { Some(row) } else { None });
+                let batches = fresh_name().map(|writer| batches_of(rows.collect(), &writer, &mut 0));
+                Leftover { batches: batches.unwrap_or_default(), died: true }
+            }
+        }
     }
 }
 
@@ -123,10 +133,24 @@ fn fresh_name() -> io::Result<String> {
     Ok(hex(&random))
 }
 
-/// Rows with a number that stays theirs until they are in the ledger.
-struct Batch {
-    number: u64,
-    rows: Vec<Row>,
+/// Gives rows numbers that stay theirs until they are in the ledger, after the one given last.
+fn batches_of(mut rows: Vec<Row>, writer: &str, numbered: &mut u64) -> Vec<Batch> {
+    let mut batches = Vec::new();
+    while !rows.is_empty() {
+        let later = rows.split_off(rows.len().min(limits::ROWS_PER_SCRIPT));
+        *numbered += 1;
+        batches.push(Batch { sent: Some((writer.to_string(), *numbered)), rows });
+        rows = later;
+    }
+    batches
+}
+
+/// Appends what an earlier process has left, once, however often it is sent.
+pub fn append_again(remote: &mut Remote, batch: &Batch) -> Result<(), StoreError> {
+    let Some((writer, number)) = batch.sent.clone() else { return Ok(()) };
+    // What it held has ended with its lease.
+    let speaker = Speaker { host: "gone".to_string(), writer };
+    remote.send(&speaker, &[Command::Rows(number, &batch.rows)]).map(drop)
 }
 
 /// When something is to be done again.
@@ -171,7 +195,7 @@ impl<F: Fn(SharedNotice)> Drop for SharedThread<F> {
 }
 
 impl<F: Fn(SharedNotice)> SharedThread<F> {
-    fn serve(&mut self, queue: &BatchQueue<Vec<Task>>) -> u64 {
+    fn serve(&mut self, queue: &BatchQueue<Vec<Task>>) -> Vec<Batch> {
         let (mut tasks, mut idle) = (Vec::new(), IdlePolicy::new(limits::COMMIT_TICK));
         loop {
             let polled = queue.poll(&mut tasks, &mut idle, limits::KEYS_LOOK, Vec::is_empty);
@@ -193,12 +217,7 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
                 Task::Release(release) => self.releases.push(release),
             }
         }
-        while !rows.is_empty() {
-            let later = rows.split_off(rows.len().min(limits::ROWS_PER_SCRIPT));
-            self.numbered += 1;
-            self.batches.push_back(Batch { number: self.numbered, rows });
-            rows = later;
-        }
+        self.batches.extend(batches_of(rows, &self.speaker.writer, &mut self.numbered));
         asks
     }
 
@@ -275,7 +294,7 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
                 commands.push(Command::Release(&releases));
             }
             let batches = self.batches.iter().take(limits::COMMANDS_PER_PIPELINE / 8);
-            commands.extend(batches.map(|batch| Command::Rows(batch.number, &batch.rows)));
+            commands.extend(batches.filter_map(|batch| Some(Command::Rows(batch.sent.as_ref()?.1, &batch.rows))));
             let room = limits::COMMANDS_PER_PIPELINE.saturating_sub(commands.len()).max(1);
             let (now, later) = rest.split_at(rest.len().min(room));
             commands.extend(now.iter().map(Command::Ask));
@@ -418,7 +437,7 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
     }
 
     /// The end: what is left is sent, tried as often as `limits::LAST_COMMITS` says, and the host's lease ends.
-    fn leave(&mut self) -> u64 {
+    fn leave(&mut self) -> Vec<Batch> {
         for _ in 0..limits::LAST_COMMITS {
             if self.batches.is_empty() {
                 break;
@@ -430,6 +449,6 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
             // What it still holds ends with the lease in any case.
             let _ = self.remote.leave(&self.speaker);
         }
-        self.batches.iter().map(|batch| batch.rows.len() as u64).sum()
+        self.batches.drain(..).collect()
     }
 }

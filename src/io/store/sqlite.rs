@@ -10,6 +10,7 @@
 
 mod audit;
 mod groups;
+mod handover;
 mod tally;
 mod value;
 
@@ -344,6 +345,18 @@ impl Store for Sqlite {
         self.check()?;
         Sqlite::fold(self, before, max)
     }
+
+    fn release(&mut self) -> Result<(), StoreError> {
+        Sqlite::release(self)
+    }
+
+    fn retake(&mut self) -> Result<(), StoreError> {
+        Sqlite::retake(self)
+    }
+
+    fn append_missing(&mut self, rows: &[Row]) -> Result<u64, StoreError> {
+        Sqlite::append_missing(self, rows)
+    }
 }
 
 /// Makes the folder of the file, for its owner's eyes, where there is none.
@@ -378,12 +391,14 @@ fn create_private(path: &Path) -> io::Result<()> {
     }
 }
 
+/// What says whose file it is, and which version its tables have.
+fn marks(connection: &Connection) -> Fallible<(i32, i64)> {
+    let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    Ok((i32::try_from(number("application_id")?).unwrap_or(0), number("user_version")?))
+}
+
 /// Makes the tables where there are none, and turns the log on. Says what is wrong with a file that is not ours.
 fn tables(connection: &mut Connection) -> Fallible<Option<&'static str>> {
-    let marks = |connection: &Connection| -> Fallible<(i32, i64)> {
-        let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
-        Ok((i32::try_from(number("application_id")?).unwrap_or(0), number("user_version")?))
-    };
     if marks(connection)? != (APPLICATION, SCHEMA) {
         // Two processes may meet here: what counts is what is found once the others are kept out.
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -391,7 +406,7 @@ fn tables(connection: &mut Connection) -> Fallible<Option<&'static str>> {
         match (marks(&transaction)?, tables) {
             ((APPLICATION, SCHEMA), _) => {}
             ((APPLICATION, newer), _) if newer > SCHEMA => {
-                return Ok(Some("this ledger was written by a newer version"));
+                return Ok(Some(handover::NEWER));
             }
             ((APPLICATION, 1..), _) | ((0, 0), 0) => {
                 let done = usize::try_from(marks(&transaction)?.1).unwrap_or(0);
@@ -400,7 +415,7 @@ fn tables(connection: &mut Connection) -> Fallible<Option<&'static str>> {
                 transaction.pragma_update(None, "application_id", APPLICATION)?;
                 transaction.pragma_update(None, "user_version", SCHEMA)?;
             }
-            _ => return Ok(Some("this database is not a ledger")),
+            _ => return Ok(Some(handover::STRANGE)),
         }
         transaction.commit()?;
     }

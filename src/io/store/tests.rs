@@ -316,7 +316,7 @@ fn the_thread_commits_what_it_is_given_and_the_rest_at_the_end() {
     assert!(batch.is_empty());
     assert_eq!(next(&told), StoreNotice::Committed { rows: 2 });
     handle.write((0..10_000).map(|n| row(A, n, "m", 1)).collect());
-    assert_eq!(handle.finish(), 0);
+    assert_eq!(handle.finish(), Leftover::default());
     let committed: u64 = told
         .iter()
         .map(|notice| match notice {
@@ -598,6 +598,15 @@ impl Store for Slow {
     fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError> {
         self.db.fold(before, max)
     }
+    fn release(&mut self) -> Result<(), StoreError> {
+        self.db.release()
+    }
+    fn retake(&mut self) -> Result<(), StoreError> {
+        self.db.retake()
+    }
+    fn append_missing(&mut self, rows: &[Row]) -> Result<u64, StoreError> {
+        self.db.append_missing(rows)
+    }
 }
 
 #[test]
@@ -613,7 +622,7 @@ fn a_commit_that_takes_a_second_does_not_hold_up_whoever_hands_over() {
     }
     assert!(told.try_recv().is_err(), "all are handed over before the first commit has come to its end");
     assert!(matches!((next(&told), next(&told)), (StoreNotice::Failed(_), StoreNotice::Recovered)));
-    assert_eq!(handle.finish(), 0);
+    assert_eq!(handle.finish(), Leftover::default());
     assert_eq!(place.shared().count_rows().unwrap(), 100);
 }
 

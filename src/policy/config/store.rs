@@ -1,7 +1,7 @@
 //! `[store]`: where keys and ledger are, and what is promised about them.
 
 use crate::policy::limits::TIMEOUTS;
-use crate::policy::settings::kinds::{Kind, OneOf, Or, Pem, Shown, Time, Whole};
+use crate::policy::settings::kinds::{Folder, Kind, OneOf, Or, Pem, Shown, Time, Whole};
 use crate::policy::settings::reader::{Field, Reader, Section};
 use crate::policy::settings::units::quoted;
 use crate::policy::settings::{Settings, section};
@@ -35,6 +35,9 @@ section! {
         ///
         /// `None` keeps them for ever.
         pub retention: Option<Duration> = None, Or(Time(RETENTION), "for ever"), Restart;
+        /// Folder for rows that the store does not take before the process ends; the next start reads them in.
+        pub spill: Option<PathBuf> = None,
+            Or(Folder, "beside the ledger's file; beside the configuration if the store is shared"), Restart;
     }
 }
 

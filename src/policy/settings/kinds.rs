@@ -116,6 +116,24 @@ impl Kind<PathBuf> for Pem {
     }
 }
 
+/// A folder, which is not looked at here.
+pub struct Folder;
+
+impl Kind<PathBuf> for Folder {
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<PathBuf> {
+        let text = reader.string(&field)?;
+        if text.is_empty() {
+            reader.error(&field, "expected a folder");
+            return None;
+        }
+        Some(reader.resolve(text))
+    }
+
+    fn shown(&self, value: &PathBuf) -> Shown {
+        Shown::Value(quoted(&value.to_string_lossy()))
+    }
+}
+
 /// A secret, which is never written itself: `{ env = "NAME" }` or `{ file = "path" }`.
 pub struct Reference;
 

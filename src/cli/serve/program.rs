@@ -1,0 +1,54 @@
+//! The program to start as a successor: the path by which this one was called, links and all, so that a link that has
+//! been turned to another version since is followed. The kernel's own answer (`/proc/self/exe`) names the file that the
+//! link led to when we were started.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+/// To be called at the start, before the working directory or the file can change. `None` where the program cannot be
+/// found again.
+pub(super) fn called() -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?;
+    let name = std::env::args_os().next().unwrap_or_default();
+    let search = std::env::var_os("PATH").unwrap_or_default();
+    Some(by_name(&name, &search, &own).unwrap_or(own))
+}
+
+/// The absolute path that `name` stands for as a shell reads it, if it leads to `own`.
+fn by_name(name: &OsStr, search: &OsStr, own: &Path) -> Option<PathBuf> {
+    let path = Path::new(name);
+    let places: Vec<PathBuf> = match path.components().count() {
+        0 => Vec::new(),
+        1 if path.is_relative() && !name.as_encoded_bytes().contains(&b'/') => {
+            std::env::split_paths(search).map(|folder| folder.join(path)).collect()
+        }
+        _ => vec![path.to_path_buf()],
+    };
+    let own = own.canonicalize().ok()?;
+    let found = places.into_iter().find(|place| place.canonicalize().is_ok_and(|place| place == own))?;
+    std::path::absolute(found).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_kept_whether_named_by_its_path_or_found_in_the_search_path() {
+        let folder = std::env::temp_dir().join(format!("tollgate-called-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let (own, link, other) = (folder.join("own"), folder.join("link"), folder.join("other"));
+        std::fs::write(&own, "").unwrap();
+        std::fs::write(&other, "").unwrap();
+        std::os::unix::fs::symlink("own", &link).unwrap();
+        let find = |name: &OsStr| by_name(name, folder.as_os_str(), &own);
+        assert_eq!(find(link.as_os_str()), Some(link.clone()));
+        assert_eq!(find(OsStr::new("link")), Some(link));
+        // Whoever starts a program may call it what he likes.
+        assert_eq!(find(OsStr::new("other")), None);
+        assert_eq!(find(other.as_os_str()), None);
+        assert_eq!(find(OsStr::new("")), None);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,145 @@
+//! The new process's end: says how far it has come, waits for its turn, and takes the rows of the predecessor's last
+//! streams.
+
+use super::{Line, Listening, VERSION};
+use crate::gateway::Gateway;
+use crate::gateway::orders::Notice;
+use crate::io::mailbox::Mailbox;
+use crate::io::reactor::Note;
+use crate::policy::row::Running;
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Sender, channel};
+
+/// The channel to the predecessor.
+pub(in crate::cli::serve) struct HandoverReceiver {
+    lines: BufReader<UnixStream>,
+    channel: UnixStream,
+}
+
+/// What comes with the ledger.
+#[derive(Default)]
+pub(in crate::cli::serve) struct Turn {
+    /// What the predecessor still serves.
+    pub(in crate::cli::serve) running: Vec<Running>,
+    /// What its configuration said of listeners.
+    pub(in crate::cli::serve) listening: Option<Listening>,
+}
+
+fn another_version() -> io::Error {
+    io::Error::other("the predecessor speaks another version")
+}
+
+impl HandoverReceiver {
+    pub(in crate::cli::serve) fn new(channel: UnixStream) -> io::Result<HandoverReceiver> {
+        Ok(HandoverReceiver { lines: BufReader::new(channel.try_clone()?), channel })
+    }
+
+    /// The predecessor's next line; `None` if it has died, which leaves everything to us.
+    fn next(&mut self) -> io::Result<Option<Line>> {
+        let mut text = String::new();
+        match self.lines.read_line(&mut text)? {
+            0 => Ok(None),
+            _ => Line::read(&text).map(Some).ok_or_else(another_version),
+        }
+    }
+
+    /// Says that everything is ready, and waits until the ledger is free for us.
+    pub(in crate::cli::serve) fn await_turn(&mut self) -> io::Result<Turn> {
+        Line::Ready(VERSION).write(&self.channel)?;
+        let mut turn = Turn::default();
+        loop {
+            match self.next()? {
+                Some(Line::Listening(listening)) => turn.listening = Some(listening),
+                Some(Line::Running(one)) => turn.running.push(one),
+                Some(Line::Go) | None => return Ok(turn),
+                Some(_) => return Err(another_version()),
+            }
+        }
+    }
+
+    /// Says that the ledger is ours, and waits to be told to serve.
+    pub(in crate::cli::serve) fn await_serve(&mut self) -> io::Result<()> {
+        // A predecessor that has died need not be told, and is found to have died next.
+        let _ = Line::Taken.write(&self.channel);
+        match self.next()? {
+            Some(Line::Serve) | None => Ok(()),
+            Some(_) => Err(another_version()),
+        }
+    }
+
+    /// Says why it cannot go on.
+    pub(in crate::cli::serve) fn fail(&self, why: &str) {
+        // A predecessor that has died need not be told.
+        let _ = Line::Failed(why.to_string()).write(&self.channel);
+    }
+
+    /// Takes the predecessor's rows from here on, on a thread; returns the way to tell it that they are safe.
+    pub(in crate::cli::serve) fn follow(self, mailbox: Mailbox<Note<Gateway>>) -> io::Result<Sender<u64>> {
+        let (tell, safe) = channel::<u64>();
+        let HandoverReceiver { lines, channel } = self;
+        let follow = move || {
+            for line in lines.lines().map_while(Result::ok) {
+                if let Some(Line::Row(row)) = Line::read(&line) {
+                    let _ = mailbox.send(Note::Notice(Notice::Inherited(row)));
+                }
+            }
+            let _ = mailbox.send(Note::Notice(Notice::PredecessorLeft));
+        };
+        std::thread::Builder::new().name("predecessor".into()).spawn(follow)?;
+        let answer = move || {
+            let mut out = BufWriter::new(channel);
+            while let Ok(rows) = safe.recv() {
+                if Line::Safe(rows).write(&mut out).and_then(|()| out.flush()).is_err() {
+                    return;
+                }
+            }
+        };
+        std::thread::Builder::new().name("answer".into()).spawn(answer)?;
+        Ok(tell)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::net::Shutdown;
+
+    fn receiver() -> (HandoverReceiver, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (HandoverReceiver::new(ours).unwrap(), theirs)
+    }
+
+    /// Any version understands the first word of any other, as far as it must.
+    #[test]
+    fn the_first_line_names_the_version() {
+        let (mut receiver, mut theirs) = receiver();
+        theirs.shutdown(Shutdown::Write).unwrap();
+        assert!(receiver.await_turn().unwrap().running.is_empty());
+        drop(receiver);
+        let mut said = String::new();
+        theirs.read_to_string(&mut said).unwrap();
+        assert_eq!(said, format!("{{\"ready\":{VERSION}}}\n"));
+    }
+
+    #[test]
+    fn lines_of_another_version_are_not_misread() {
+        for line in ["go\n", "running 00 x 1 2\n", "{\"running\":{}}\n", "{\"row\":{\"r\":\"00\"}}\n", "\"serve\"\n"] {
+            let (mut receiver, mut theirs) = receiver();
+            theirs.write_all(line.as_bytes()).unwrap();
+            theirs.shutdown(Shutdown::Write).unwrap();
+            assert!(receiver.await_turn().is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn who_waits_to_serve_does_so_when_told_or_when_the_predecessor_has_died() {
+        for (line, serves) in [("\"serve\"\n", true), ("", true), ("\"go\"\n", false), ("{\"nonsense\":1}\n", false)] {
+            let (mut receiver, mut theirs) = receiver();
+            theirs.write_all(line.as_bytes()).unwrap();
+            theirs.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(receiver.await_serve().is_ok(), serves, "{line}");
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! The old process's end: starts a successor, gives it the ledger, passes rows on to it, and takes everything back from
+//! one that does not serve. The thread does as it is told by the loop and says what it hears; when what is to be done
+//! `gateway::lifecycle::upgrade` decides, and no time-out but those of the last rows is kept here.
+
+use super::{Line, Listening, VERSION};
+use crate::base::limits::{HANDOVER_STALL, LAST_ROWS_WAIT};
+use crate::gateway::Gateway;
+use crate::gateway::orders::Notice;
+use crate::io::mailbox::Mailbox;
+use crate::io::reactor::{Note, Successor};
+use crate::io::store::StoreTurn;
+use crate::io::upgrade;
+use crate::policy::row::{Row, Running};
+use std::collections::VecDeque;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// What the thread that hands over is told.
+pub(in crate::cli::serve) enum Message {
+    /// Give the ledger away (none if it is shared), and say what is still served.
+    HandOver(Option<StoreTurn>, Vec<Running>),
+    /// Rows that ended after that.
+    Rows(Vec<Row>),
+    /// The successor serves from here on.
+    LetServe,
+    /// It does not: end it, and take the ledger back. One that serves already is left alone.
+    TakeBack,
+    /// The loop has ended: see to it that the last rows are safe.
+    End,
+    /// The successor speaks.
+    Heard(Heard),
+}
+
+/// What comes from the successor.
+pub(in crate::cli::serve) enum Heard {
+    Line(Line),
+    /// What no line is.
+    Nonsense,
+    /// Its end of the channel is closed.
+    End,
+}
+
+/// The way of messages to the thread, and that thread.
+type Channel = (Sender<Message>, JoinHandle<()>);
+
+/// Starts successors, and holds the way to the thread that deals with the present one.
+#[derive(Clone)]
+pub(in crate::cli::serve) struct HandoverSender {
+    program: Option<PathBuf>,
+    admin: bool,
+    listening: Listening,
+    mailbox: Mailbox<Note<Gateway>>,
+    present: Arc<Mutex<Option<Channel>>>,
+}
+
+impl HandoverSender {
+    /// `program` is what to start, `None` for the demo, whose ledger ends with it; `admin` says whether the last
+    /// listener is the admin one; `listening` is what the configuration said of listeners.
+    pub(in crate::cli::serve) fn new(
+        program: Option<PathBuf>,
+        admin: bool,
+        listening: Listening,
+        mailbox: Mailbox<Note<Gateway>>,
+    ) -> HandoverSender {
+        HandoverSender { program, admin, listening, mailbox, present: Arc::default() }
+    }
+
+    /// What the loop calls to have a successor started.
+    pub(in crate::cli::serve) fn successor(&self) -> Successor {
+        let handover = self.clone();
+        Box::new(move |listeners| handover.begin(listeners))
+    }
+
+    fn begin(&self, listeners: Vec<OwnedFd>) {
+        let (give, messages) = channel();
+        let (theirs, heard) = (self.clone(), give.clone());
+        let thread = std::thread::Builder::new().name("successor".into());
+        match thread.spawn(move || Session::start(theirs, listeners, heard).serve(&messages)) {
+            Ok(thread) => *self.lock() = Some((give, thread)),
+            Err(error) => self.tell(Notice::SuccessorFailed(format!("failed: no thread: {error}"))),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Channel>> {
+        self.present.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, notice: Notice) {
+        // A full box means that the loop is gone.
+        let _ = self.mailbox.send(Note::Notice(notice));
+    }
+
+    /// Hands a message to the thread; false where there is none.
+    fn give(&self, message: Message) -> bool {
+        self.lock().as_ref().is_some_and(|(give, _)| give.send(message).is_ok())
+    }
+
+    /// Gives the ledger away; see [`Message::HandOver`].
+    pub(in crate::cli::serve) fn hand_over(&self, ledger: Option<StoreTurn>, running: Vec<Running>) {
+        self.give(Message::HandOver(ledger, running));
+    }
+
+    /// Passes rows on.
+    pub(in crate::cli::serve) fn rows(&self, rows: Vec<Row>) {
+        self.give(Message::Rows(rows));
+    }
+
+    /// Lets the successor serve.
+    pub(in crate::cli::serve) fn let_serve(&self) {
+        self.give(Message::LetServe);
+    }
+
+    /// Ends the successor; see [`Message::TakeBack`].
+    pub(in crate::cli::serve) fn take_back(&self) {
+        if !self.give(Message::TakeBack) {
+            // The thread could not be started, or has ended with its successor.
+            self.tell(Notice::SuccessorGone);
+        }
+    }
+
+    /// At the end: waits until the last row is safe with the successor, or back with the ledger's thread.
+    pub(in crate::cli::serve) fn finish(&self) {
+        let present = self.lock().take();
+        if let Some((give, thread)) = present {
+            let _ = give.send(Message::End);
+            let _ = thread.join();
+        }
+    }
+}
+
+/// One successor.
+struct Session {
+    sender: HandoverSender,
+    successor: Option<(Child, UnixStream)>,
+    ledger: Option<StoreTurn>,
+    /// Rows that the successor has not said to be safe, oldest first.
+    rows: VecDeque<Row>,
+    is_ready: bool,
+    serves: bool,
+    /// It has failed or ended, and the loop has been told.
+    failed: bool,
+    /// The loop has ended; until then the last rows are waited for.
+    until: Option<Instant>,
+}
+
+impl Session {
+    fn start(sender: HandoverSender, listeners: Vec<OwnedFd>, heard: Sender<Message>) -> Session {
+        let mut session = Session {
+            sender,
+            successor: None,
+            ledger: None,
+            rows: VecDeque::new(),
+            is_ready: false,
+            serves: false,
+            failed: false,
+            until: None,
+        };
+        match session.sender.program.as_ref().map(|program| session.spawn(program, listeners, heard)) {
+            Some(Ok(successor)) => session.successor = Some(successor),
+            Some(Err(error)) => session.fail(&error.to_string()),
+            None => {
+                session.failed = true;
+                session.sender.tell(Notice::SuccessorFailed("refused: the demo has no successor".to_string()));
+            }
+        }
+        session
+    }
+
+    fn spawn(
+        &self,
+        program: &Path,
+        listeners: Vec<OwnedFd>,
+        heard: Sender<Message>,
+    ) -> io::Result<(Child, UnixStream)> {
+        let mut command = Command::new(program);
+        command.args(std::env::args_os().skip(1));
+        let (mut child, channel) = upgrade::start(command, listeners, self.sender.admin)?;
+        match listen(&channel, heard) {
+            Ok(()) => Ok((child, channel)),
+            Err(error) => {
+                let _ = child.kill();
+                child.wait().and(Err(error))
+            }
+        }
+    }
+
+    fn serve(mut self, messages: &Receiver<Message>) {
+        loop {
+            let message = match self.until {
+                None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(until) => messages.recv_timeout(until.saturating_duration_since(Instant::now())),
+            };
+            match message {
+                Ok(Message::HandOver(ledger, running)) => self.hand_over(ledger, running),
+                Ok(Message::Rows(rows)) => self.pass_on(rows),
+                Ok(Message::LetServe) => self.let_serve(),
+                Ok(Message::TakeBack) => return self.take_back(),
+                Ok(Message::End) => self.until = Some(Instant::now() + LAST_ROWS_WAIT),
+                Ok(Message::Heard(heard)) => self.hear(heard),
+                Err(_) => return self.take_back(),
+            }
+            if self.until.is_some() && (!self.serves || self.failed || self.rows.is_empty()) {
+                return self.take_back();
+            }
+        }
+    }
+
+    fn hear(&mut self, heard: Heard) {
+        match heard {
+            Heard::Line(Line::Ready(VERSION)) if !self.is_ready => {
+                self.is_ready = true;
+                self.sender.tell(Notice::SuccessorReady);
+            }
+            Heard::Line(Line::Taken) if !self.failed => self.sender.tell(Notice::SuccessorTaken),
+            Heard::Line(Line::Failed(why)) => self.fail(&why),
+            Heard::Line(Line::Safe(rows)) => {
+                let safe = self.rows.len().min(usize::try_from(rows).unwrap_or(usize::MAX));
+                self.rows.drain(..safe);
+                self.sender.tell(Notice::Committed(safe as u64));
+            }
+            Heard::Line(_) | Heard::Nonsense => self.fail("the successor speaks another version of handing over"),
+            Heard::End if self.serves => self.fail("the successor has died"),
+            Heard::End => {
+                let status = self.successor.as_mut().map(|(child, _)| {
+                    // It has closed its end: whatever it may still do, it cannot be talked to.
+                    let _ = child.kill();
+                    child.wait()
+                });
+                let status = status.and_then(Result::ok).map(|status| status.to_string()).unwrap_or_default();
+                self.fail(&match self.is_ready {
+                    false => format!("the successor was not ready ({status}); its log says why"),
+                    true => format!("the successor has died ({status})"),
+                });
+            }
+        }
+    }
+
+    /// Tells the loop, once, that this successor cannot go on.
+    fn fail(&mut self, why: &str) {
+        if !std::mem::replace(&mut self.failed, true) {
+            let before = if self.serves { "" } else { "failed: " };
+            self.sender.tell(Notice::SuccessorFailed(format!("{before}{why}")));
+        }
+    }
+
+    fn hand_over(&mut self, ledger: Option<StoreTurn>, running: Vec<Running>) {
+        let released = ledger.as_ref().map_or(Ok(()), StoreTurn::release);
+        self.ledger = ledger;
+        if let Err(error) = released {
+            return self.fail(&format!("the ledger cannot be given away: {error}"));
+        }
+        let listening = Line::Listening(self.sender.listening.clone());
+        let running = running.into_iter().map(Line::Running);
+        self.write([listening].into_iter().chain(running).chain([Line::Go]));
+    }
+
+    fn let_serve(&mut self) {
+        if let Some((child, _)) = &self.successor {
+            upgrade::notify_successor(child.id());
+        }
+        self.serves = true;
+        let rows: Vec<Line> = self.rows.iter().cloned().map(Line::Row).collect();
+        self.write([Line::Serve].into_iter().chain(rows));
+    }
+
+    /// Rows that end before the successor serves wait: it may never serve.
+    fn pass_on(&mut self, rows: Vec<Row>) {
+        self.rows.extend(rows.iter().cloned());
+        if self.serves {
+            self.write(rows.into_iter().map(Line::Row));
+        }
+    }
+
+    /// What cannot be written ends the channel: a part of a line may have left. That is heard like any other end.
+    fn write(&mut self, lines: impl IntoIterator<Item = Line>) {
+        let Some((_, channel)) = &self.successor else { return };
+        let mut out = Vec::new();
+        let written = lines.into_iter().try_for_each(|line| line.write(&mut out));
+        if written.and_then(|()| (&*channel).write_all(&out)).is_err() {
+            let _ = channel.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// The end of this successor, but for one that serves: that one is left alone, and only what it has not said to be
+    /// safe comes back.
+    fn take_back(mut self) {
+        if let Some((mut child, channel)) = self.successor.take() {
+            match self.serves {
+                true => drop(channel.shutdown(Shutdown::Write)),
+                false => drop((child.kill(), child.wait())),
+            }
+        }
+        // At the end nothing comes after the last row.
+        let is_done = self.until.is_some() && self.serves && self.rows.is_empty();
+        if let Some(ledger) = self.ledger.take().filter(|_| !is_done) {
+            ledger.retake(self.rows.into());
+        }
+        self.sender.tell(Notice::SuccessorGone);
+    }
+}
+
+/// Has a thread listen to the successor.
+fn listen(channel: &UnixStream, heard: Sender<Message>) -> io::Result<()> {
+    channel.set_write_timeout(Some(HANDOVER_STALL))?;
+    let channel = BufReader::new(channel.try_clone()?);
+    let listen = move || {
+        for line in channel.lines().map_while(Result::ok) {
+            let line = Line::read(&line).map_or(Heard::Nonsense, Heard::Line);
+            if heard.send(Message::Heard(line)).is_err() {
+                return;
+            }
+        }
+        // Nobody listens where the session is over.
+        let _ = heard.send(Message::Heard(Heard::End));
+    };
+    std::thread::Builder::new().name("heard".into()).spawn(listen).map(drop)
+}

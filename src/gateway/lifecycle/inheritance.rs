@@ -1,0 +1,83 @@
+//! Taking over from a predecessor: the requests that it still serves count as ours, their holds are closed as its rows
+//! arrive, and it is told when these rows are safe.
+
+use crate::gateway::cx::Cx;
+use crate::gateway::orders::Order;
+use crate::policy::meter::Hold;
+use crate::policy::row::{Row, Running};
+use std::collections::VecDeque;
+
+/// What a predecessor still serves.
+#[derive(Debug, Default)]
+pub(crate) struct Inheritance {
+    /// A predecessor is there.
+    present: bool,
+    holds: Vec<(Running, Hold)>,
+    /// Numbers of its rows in our ledger that it has not been told to be safe yet.
+    rows: VecDeque<u64>,
+}
+
+impl Inheritance {
+    /// A predecessor is there.
+    pub(crate) fn is_present(&self) -> bool {
+        self.present
+    }
+
+    /// The holds that the predecessor's requests stand for.
+    pub(crate) fn holds(&self) -> impl Iterator<Item = &Hold> {
+        self.holds.iter().map(|(_, hold)| hold)
+    }
+
+    /// The requests that the predecessor still serves, for a successor of our own.
+    pub(crate) fn running(&self) -> impl Iterator<Item = Running> {
+        self.holds.iter().map(|(running, _)| running.clone())
+    }
+}
+
+/// At the start: what the predecessor, if there is one, still serves counts as ours.
+pub(crate) fn adopt(running: Option<Vec<Running>>, cx: &mut Cx) {
+    cx.lifecycle.inheritance.present = running.is_some();
+    for one in running.unwrap_or_default() {
+        let Some((key, plan)) = cx.counted_key(&one.key) else { continue };
+        let hold = cx.meter.adopt(key, &plan, cx.now.unix, one.admitted, one.reserved);
+        cx.lifecycle.inheritance.holds.push((one, hold));
+    }
+}
+
+/// The predecessor has settled a request. It goes into our ledger, and its hold is closed. One that was not on its list
+/// counts all the same.
+pub(crate) fn inherited(row: Row, cx: &mut Cx) {
+    let holds = &mut cx.lifecycle.inheritance.holds;
+    if let Some(index) = holds.iter().position(|(running, _)| running.request == row.request) {
+        let (_, hold) = holds.swap_remove(index);
+        cx.meter.settle(hold, row.usage.total());
+    } else if let Some((key, plan)) = cx.counted_key(&row.key) {
+        let hold = cx.meter.adopt(key, &plan, cx.now.unix, row.admitted, 0);
+        cx.meter.settle(hold, row.usage.total());
+    }
+    let number = cx.give_row(row);
+    cx.lifecycle.inheritance.rows.push_back(number);
+}
+
+/// The predecessor has left. What it has not settled by now it never will.
+pub(crate) fn predecessor_left(cx: &mut Cx) {
+    cx.lifecycle.inheritance.present = false;
+    let lost = std::mem::take(&mut cx.lifecycle.inheritance.holds);
+    cx.log_event(|out| {
+        out.extend_from_slice(b",\"event\":\"upgrade\",\"outcome\":\"predecessor left\",\"unsettled\":");
+        out.extend_from_slice(lost.len().to_string().as_bytes());
+    });
+    for (_, hold) in lost {
+        cx.meter.refund(hold);
+    }
+}
+
+/// Rows are safe: tells the predecessor about those of its own.
+pub(crate) fn acknowledge(cx: &mut Cx) {
+    let rows = &mut cx.lifecycle.inheritance.rows;
+    let safe = rows.iter().take_while(|number| cx.ledger.is_safe(**number)).count();
+    if safe > 0 {
+        rows.drain(..safe);
+        cx.orders.0.push(Order::Acknowledge(safe as u64));
+    }
+}

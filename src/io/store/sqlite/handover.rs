@@ -1,0 +1,103 @@
+//! One file, several gateways one after another: what a successor may look at while the file is still another's, how an
+//! owner lets go of the file and takes it back, and rows that may be in the file already. Called by the store thread and
+//! at the start of a gateway.
+
+use super::super::api::StoreError;
+use super::{APPLICATION, SCHEMA, Sqlite, groups, marks};
+use crate::base::limits;
+use crate::policy::row::Row;
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+use std::collections::HashSet;
+use std::path::Path;
+
+/// Said of a file that a later version has written.
+pub(super) const NEWER: &str = "this ledger was written by a newer version";
+/// Said of a file that no version has written.
+pub(super) const STRANGE: &str = "this database is not a ledger";
+
+impl Sqlite {
+    /// Whether a gateway of this version could serve from the file, as far as that can be told without taking it:
+    /// nothing is changed, no lock is waited for but SQLite's own. A file that is not there yet is no failure.
+    pub fn look(path: &Path) -> Result<(), StoreError> {
+        if !path.try_exists().map_err(|error| StoreError::File(path.to_path_buf(), error))? {
+            return Ok(());
+        }
+        let look = || -> rusqlite::Result<Option<&'static str>> {
+            let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+            connection.busy_timeout(limits::STORE_BUSY)?;
+            let tables: i64 = connection.query_row("SELECT COUNT(*) FROM sqlite_schema", [], |row| row.get(0))?;
+            Ok(match (marks(&connection)?, tables) {
+                ((APPLICATION, newer), _) if newer > SCHEMA => Some(NEWER),
+                ((APPLICATION, 1..), _) | ((0, 0), 0) => None,
+                _ => Some(STRANGE),
+            })
+        };
+        match look() {
+            Ok(None) => Ok(()),
+            Ok(Some(why)) => Err(StoreError::Foreign(path.to_path_buf(), why)),
+            Err(error) => Err(StoreError::Sqlite(path.to_path_buf(), error)),
+        }
+    }
+
+    /// Lets another gateway have the file: brings the sums up to date and drops the lock. The connection stays open and
+    /// does not touch the file until [`Sqlite::retake`].
+    pub fn release(&mut self) -> Result<(), StoreError> {
+        self.check()?;
+        if !self.tally.is_empty() {
+            self.settle()?;
+        }
+        if let Some(lock) = &mut self.lock {
+            lock.release();
+        }
+        Ok(())
+    }
+
+    /// Takes the file back after [`Sqlite::release`]; without one nothing happens. Fails where another gateway has the
+    /// file, where it is another file by now, and where a newer version has changed its tables.
+    pub fn retake(&mut self) -> Result<(), StoreError> {
+        let Some(lock) = self.lock.as_mut().filter(|lock| !lock.is_held()) else { return Ok(()) };
+        lock.retake()?;
+        let fits = match marks(&self.connection) {
+            Ok((APPLICATION, SCHEMA)) => Ok(()),
+            Ok(_) => Err(StoreError::Foreign(self.path.clone(), NEWER)),
+            Err(error) => Err(self.tell(error)),
+        };
+        // Rows of another gateway may lie behind the sums.
+        self.tally.spoil();
+        let taken = fits.and_then(|()| self.settle());
+        if taken.is_err()
+            && let Some(lock) = &mut self.lock
+        {
+            lock.release();
+        }
+        taken
+    }
+
+    /// Appends those of `rows` that the file does not have yet, all of them in one transaction or none. They are told
+    /// apart by the ids of their requests; rows that were folded away are not known any more. How many were new.
+    pub fn append_missing(&mut self, rows: &[Row]) -> Result<u64, StoreError> {
+        self.check()?;
+        let mut write = || -> rusqlite::Result<u64> {
+            let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let mut wanted: HashSet<[u8; 16]> = rows.iter().map(|row| row.request).collect();
+            let oldest = rows.iter().map(|row| row.admitted.0).min().unwrap_or(0);
+            let which = "INDEXED BY groups_newest WHERE newest >= ?1";
+            groups::each(&transaction, which, [super::value::int(oldest)], |_, known| {
+                wanted.retain(|request| known.iter().all(|row| row.request != *request));
+                !wanted.is_empty()
+            })?;
+            let missing: Vec<Row> = rows.iter().filter(|row| wanted.remove(&row.request)).cloned().collect();
+            if !missing.is_empty() {
+                self.packer.append(&transaction, &missing)?;
+                self.tally.add(&missing);
+                transaction.commit()?;
+            }
+            Ok(missing.len() as u64)
+        };
+        let written = write();
+        written.map_err(|error| {
+            self.tally.spoil();
+            self.tell(error)
+        })
+    }
+}
