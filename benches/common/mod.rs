@@ -188,7 +188,7 @@ impl World {
                     all.clear();
                 }
                 Order::Log(lines) => lines.clear(),
-                Order::Reload(_) | Order::HandOver(_) | Order::Acknowledge(_) => {}
+                Order::Reload(_) | Order::HandOver(_) | Order::LetServe | Order::TakeBack | Order::Acknowledge(_) => {}
                 Order::Asks(_) | Order::Releases(_) | Order::Work(_) => {}
             }
         }

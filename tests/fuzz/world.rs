@@ -171,8 +171,16 @@ struct World {
     uncommitted: u64,
     settled: BTreeSet<String>,
     reloading: bool,
-    succeeding: bool,
+    /// How far a successor has come: it starts, it is given the ledger, it is taken back.
+    succeeding: Option<Succeeding>,
     exit: bool,
+}
+
+/// What is to be heard of a successor next.
+enum Succeeding {
+    Starts,
+    Takes,
+    Ends,
 }
 
 /// Runs one programme.
@@ -194,7 +202,7 @@ pub fn run(data: &[u8]) {
         uncommitted: 0,
         settled: BTreeSet::new(),
         reloading: false,
-        succeeding: false,
+        succeeding: None,
         exit: false,
     };
     let mut programme = Programme(rest);
@@ -339,10 +347,12 @@ impl World {
                 let fresh = Reloaded::Fresh { config, unchanged: Vec::new() };
                 Notice::Reloaded(if what & 8 == 0 { fresh } else { wrong })
             }
-            7 if self.succeeding => {
-                self.succeeding = false;
-                if what & 8 == 0 { Notice::SuccessorReady } else { Notice::SuccessorFailed("it ended".to_string()) }
-            }
+            7 if self.succeeding.is_some() => match (self.succeeding.take(), what & 8 == 0) {
+                (Some(Succeeding::Starts), true) => Notice::SuccessorReady,
+                (Some(Succeeding::Takes), true) => Notice::SuccessorTaken,
+                (Some(Succeeding::Ends), _) => Notice::SuccessorGone,
+                _ => Notice::SuccessorFailed("it ended".to_string()),
+            },
             _ => Notice::Keys(FIXED.keys.records[usize::from(what >> 3 & 1)..].to_vec()),
         };
         self.gateway.notice(notice, self.now);
@@ -397,7 +407,9 @@ impl World {
                     Order::Work(work) => self.works.push(*work),
                     Order::Reload(_) => self.reloading = true,
                     Order::Log(lines) => assert!(lines.ends_with(b"\n")),
-                    Order::HandOver(_) | Order::Acknowledge(_) | Order::Asks(_) | Order::Releases(_) => {}
+                    Order::HandOver(_) => self.succeeding = Some(Succeeding::Takes),
+                    Order::TakeBack => self.succeeding = Some(Succeeding::Ends),
+                    Order::LetServe | Order::Acknowledge(_) | Order::Asks(_) | Order::Releases(_) => {}
                 }
             }
             let actions = std::mem::take(self.gateway.actions());
@@ -413,7 +425,7 @@ impl World {
         match action {
             Action::Dial { conn, .. } => self.dialing.push(conn),
             Action::Resolve { host, port } => self.asked.push((host, port)),
-            Action::StartSuccessor => self.succeeding = true,
+            Action::StartSuccessor => self.succeeding = Some(Succeeding::Starts),
             Action::StopAccepting(_) | Action::Finish(_) => {}
             Action::Exit => self.exit = true,
             Action::Close { conn, .. } => {

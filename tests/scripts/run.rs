@@ -232,7 +232,23 @@ impl Player<'_> {
                 world.signal(Signal::Upgrade)?;
                 world.successor.then_some(()).ok_or("no successor was started")?;
             }
+            ["upgrade-refused"] => {
+                world.signal(Signal::Upgrade)?;
+                (!world.successor).then_some(()).ok_or("a successor was started")?;
+            }
             ["successor-ready"] => return world.notice(Notice::SuccessorReady),
+            ["successor-taken"] => return world.notice(Notice::SuccessorTaken),
+            ["successor-failed"] => return world.notice(Notice::SuccessorFailed("failed: it died".to_string())),
+            ["successor-gone"] => return world.notice(Notice::SuccessorGone),
+            ["hold-successor"] => world.hold_successor = true,
+            ["taken-back"] if !world.successor => {}
+            ["taken-back"] => return Err("the successor has not been taken back".to_string()),
+            ["served"] if world.served => {}
+            ["served"] => return Err("the successor has not been told to serve".to_string()),
+            ["waits"] if !world.wants_clients() => {}
+            ["waits"] => return Err("it accepts".to_string()),
+            ["accepts"] if world.wants_clients() => {}
+            ["accepts"] => return Err("it does not accept".to_string()),
             ["admits"] if world.handed_over.is_none() => {}
             ["admits"] => return Err("it has handed over".to_string()),
             ["handed-over", running] => match world.handed_over {

@@ -99,8 +99,12 @@ pub struct World {
     pub asks: Vec<Ask>,
     /// Leases that went back without a row.
     pub released: usize,
-    /// A successor has been started.
+    /// A successor has been started, and has not been taken back.
     pub successor: bool,
+    /// The successor does nothing by itself once it is given the ledger.
+    pub hold_successor: bool,
+    /// The successor has been told to serve.
+    pub served: bool,
     /// How many requests still ran when the ledger was handed over.
     pub handed_over: Option<usize>,
     labels: BTreeMap<Conn, String>,
@@ -129,6 +133,8 @@ impl World {
             asks: Vec::new(),
             released: 0,
             successor: false,
+            hold_successor: false,
+            served: false,
             handed_over: None,
             labels: BTreeMap::new(),
         }
@@ -179,6 +185,11 @@ impl World {
             end.waiting.clear();
         }
         self.settle()
+    }
+
+    /// Whether clients are accepted at present.
+    pub fn wants_clients(&self) -> bool {
+        self.accepting && self.gateway.wants_clients(0)
     }
 
     pub fn signal(&mut self, signal: Signal) -> Result<(), String> {
@@ -329,6 +340,16 @@ impl World {
                 Order::HandOver(running) => {
                     if self.handed_over.replace(running.len()).is_some() {
                         return Err("it handed over twice".to_string());
+                    }
+                    if !self.hold_successor {
+                        self.gateway.notice(Notice::SuccessorTaken, self.now);
+                    }
+                }
+                Order::LetServe => self.served = true,
+                Order::TakeBack => {
+                    (self.handed_over, self.successor) = (None, false);
+                    if !self.hold_successor {
+                        self.gateway.notice(Notice::SuccessorGone, self.now);
                     }
                 }
                 Order::Acknowledge(_) => {}

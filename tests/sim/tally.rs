@@ -50,6 +50,8 @@ pub struct Tally {
     pub crossed: u64,
     pub reloads: u64,
     pub handovers: u64,
+    /// Successors that did not serve.
+    pub taken_back: u64,
     /// Only where the ledger is shared.
     pub story: Story,
 }
@@ -67,7 +69,7 @@ impl Tally {
         }
     }
 
-    fn fields(&mut self) -> [&mut u64; 17] {
+    fn fields(&mut self) -> [&mut u64; 18] {
         [
             &mut self.requests,
             &mut self.answers,
@@ -86,6 +88,7 @@ impl Tally {
             &mut self.crossed,
             &mut self.reloads,
             &mut self.handovers,
+            &mut self.taken_back,
         ]
     }
 

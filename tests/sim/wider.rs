@@ -4,13 +4,43 @@
 
 use tollgate::base::rng::Rng;
 
+/// When what becomes of a successor.
+#[derive(Copy, Clone, Debug)]
+pub struct Upgrade {
+    /// It starts at this step,
+    pub at: u64,
+    /// is ready at this one,
+    pub ready: u64,
+    /// and has the ledger so many steps after it was given it.
+    pub takes: u64,
+    /// Unless something becomes of it.
+    pub fate: Fate,
+}
+
+/// What becomes of a successor.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// It serves.
+    Serves,
+    /// It dies instead of being ready.
+    DiesEarly,
+    /// It dies instead of taking the ledger.
+    DiesWithLedger,
+    /// It dies as soon as it serves.
+    DiesServing,
+    /// It says nothing more once it is started.
+    StallsEarly,
+    /// It says nothing more once it is given the ledger.
+    StallsWithLedger,
+}
+
 /// What one world has.
 #[derive(Copy, Clone, Default, Debug)]
 pub struct Wider {
     /// Half the buffers, ten keys, and more bodies that are large.
     pub tight: bool,
-    /// From this step on a successor starts, and at the second it is ready.
-    pub upgrade: Option<(u64, u64)>,
+    /// A successor.
+    pub upgrade: Option<Upgrade>,
     /// Providers answer before they have read the whole request, and read on.
     pub early: bool,
     /// The host of the provider of messages has no address, and clients send many requests in one piece.
@@ -24,9 +54,13 @@ impl Wider {
         let (tight, upgrade, early, nameless) = (rng.below(4), rng.below(4), rng.below(4), rng.below(6));
         let at = steps / 4 + rng.below(steps / 2 + 1);
         let ready = at + 1 + rng.below(steps / 8 + 1);
+        let takes = rng.below(20);
+        let fates = [Fate::DiesEarly, Fate::DiesWithLedger, Fate::DiesServing, Fate::StallsEarly];
+        let fate = *fates.get(rng.below(9) as usize).unwrap_or(&Fate::Serves);
+        let fate = if rng.below(9) == 0 { Fate::StallsWithLedger } else { fate };
         Wider {
             tight: tight == 0,
-            upgrade: (upgrade == 0).then_some((at, ready)),
+            upgrade: (upgrade == 0).then_some(Upgrade { at, ready, takes, fate }),
             early: early == 0,
             nameless: nameless == 0,
         }

@@ -6,7 +6,7 @@ use super::ledger::{HOSTS, Ledger, Way};
 use super::net::Pipe;
 use super::providers::{Book, Provider};
 use super::tally::{Tally, setting};
-use super::wider::Wider;
+use super::wider::{Fate, Upgrade, Wider};
 use crate::support::setting::{KeyRing, begin, later};
 use crate::support::vitals::{nothing_is_held, vitals_hold};
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,11 +57,26 @@ struct World {
     winding_up: bool,
     wider: Wider,
     steps: u64,
-    /// A successor is there, and has not been heard of yet.
-    successor: bool,
+    successor: Successor,
+    has_served: bool,
     /// The requests that ran when the ledger was given away.
     handed_over: Option<BTreeSet<[u8; 16]>>,
     tally: Tally,
+}
+
+/// How far a successor has come.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Successor {
+    None,
+    Starts,
+    Waits,
+    /// It has been given the ledger at this step.
+    Given(u64),
+    Serves,
+    Dead,
+    /// It is ended.
+    Ends,
+    Gone,
 }
 
 /// Runs one seed.
@@ -115,7 +130,8 @@ impl World {
             winding_up: false,
             wider,
             steps: 0,
-            successor: false,
+            successor: Successor::None,
+            has_served: false,
             handed_over: None,
             tally: Tally::default(),
         }
@@ -141,25 +157,68 @@ impl World {
         vitals_hold(&self.gateway.vitals(), self.wider.budget() << 20)
     }
 
-    /// A successor starts, and is ready later.
+    /// A successor starts, is ready later, takes the ledger later; or does not.
     fn upgrade(&mut self) -> Result<(), String> {
-        let Some((at, ready)) = self.wider.upgrade else { return Ok(()) };
-        if self.steps == at && !self.draining {
-            self.gateway.reply(Reply::Signal(Signal::Upgrade), self.now);
-        } else if self.steps >= ready && std::mem::take(&mut self.successor) {
-            self.gateway.notice(Notice::SuccessorReady, self.now);
+        let Some(Upgrade { at, ready, takes, fate }) = self.wider.upgrade else { return Ok(()) };
+        let notice = match self.successor {
+            Successor::None if self.steps == at && !self.draining => {
+                self.gateway.reply(Reply::Signal(Signal::Upgrade), self.now);
+                None
+            }
+            Successor::Starts if self.steps >= ready => match fate {
+                Fate::StallsEarly => None,
+                Fate::DiesEarly => Some((Notice::SuccessorFailed("failed: dead".to_string()), Successor::Dead)),
+                _ => Some((Notice::SuccessorReady, Successor::Waits)),
+            },
+            Successor::Given(since) if self.steps >= since + takes => match fate {
+                Fate::StallsWithLedger => None,
+                Fate::DiesWithLedger => Some((Notice::SuccessorFailed("failed: dead".to_string()), Successor::Dead)),
+                _ => Some((Notice::SuccessorTaken, Successor::Waits)),
+            },
+            Successor::Serves if fate == Fate::DiesServing => {
+                Some((Notice::SuccessorFailed("the successor has died".to_string()), Successor::Dead))
+            }
+            Successor::Ends if self.rng.below(3) == 0 => Some((Notice::SuccessorGone, Successor::Gone)),
+            _ => None,
+        };
+        if let Some((notice, next)) = notice {
+            self.successor = next;
+            self.gateway.notice(notice, self.now);
         }
         self.settle()
     }
 
-    /// The ledger is given away with a list of what still runs; from here on nothing may be admitted.
+    /// A hand-over that is under way comes to its end, whatever that is.
+    fn finish_upgrade(&mut self) -> Result<(), String> {
+        for _ in 0..PATIENCE {
+            if matches!(self.successor, Successor::None | Successor::Serves | Successor::Gone) {
+                return Ok(());
+            }
+            self.steps += 1000;
+            self.upgrade()?;
+            self.advance(1_000_000)?;
+        }
+        Err(format!("a hand-over without end: {:?}", self.successor))
+    }
+
+    /// The ledger is given away with a list of what still runs; until it comes back nothing may be admitted.
     fn hand_over(&mut self, running: Vec<Running>) -> Result<(), String> {
-        self.tally.handovers += 1;
         let running = running.into_iter().map(|one| one.request).collect();
+        self.successor = Successor::Given(self.steps);
         match self.handed_over.replace(running) {
             None => Ok(()),
             Some(_) => Err("it handed over twice".to_string()),
         }
+    }
+
+    /// The successor does not serve, or does not any more: what was given comes back. What it served is its own.
+    fn take_back(&mut self) -> Result<(), String> {
+        if !self.has_served {
+            self.tally.taken_back += 1;
+            self.handed_over = None;
+        }
+        self.successor = Successor::Ends;
+        Ok(())
     }
 
     /// Takes what the gateway hands to its ledger, or to its successor's.
@@ -208,7 +267,8 @@ impl World {
     }
 
     fn connect(&mut self) -> Result<(), String> {
-        if self.winding_up || self.draining || self.clients.len() >= CLIENTS_MAX {
+        let waits = !self.gateway.wants_clients(0) && self.wider.upgrade.is_some();
+        if self.winding_up || self.draining || waits || self.clients.len() >= CLIENTS_MAX {
             return Ok(());
         }
         let peer = "192.0.2.7:999".parse().map_err(|_| "address")?;
@@ -392,6 +452,11 @@ impl World {
             for order in std::mem::take(self.gateway.orders()) {
                 match order {
                     Order::HandOver(running) => handed_over = Some(running),
+                    Order::LetServe => {
+                        self.tally.handovers += 1;
+                        (self.successor, self.has_served) = (Successor::Serves, true);
+                    }
+                    Order::TakeBack => self.take_back()?,
                     Order::Work(work) => self.works.push(*work),
                     Order::Reload(_) => self.reloading = true,
                     Order::Log(_) => {}
@@ -417,7 +482,7 @@ impl World {
             Action::Dial { conn, addr, .. } => self.dialing.push((conn, addr.ip().to_string() == "10.0.0.2")),
             Action::Resolve { host, port } => self.asked.push((host, port)),
             Action::StopAccepting(_) => self.draining = true,
-            Action::StartSuccessor if self.wider.upgrade.is_some() => self.successor = true,
+            Action::StartSuccessor if self.wider.upgrade.is_some() => self.successor = Successor::Starts,
             Action::StartSuccessor => return Err("nobody has asked for a successor".to_string()),
             Action::Exit => self.exit = true,
             Action::Finish(conn) => {
@@ -485,6 +550,7 @@ impl World {
         for _ in 0..steps / 2 {
             self.step()?;
         }
+        self.finish_upgrade()?;
         if drain {
             // drain_timeout, then write_stall for those that do not read.
             self.advance(30_000_000 + WRITE_STALL + 5_000_000)?;

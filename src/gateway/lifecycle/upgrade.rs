@@ -160,9 +160,10 @@ impl Handover {
         matches!(self, Handover::Starting { .. } | Handover::Quieting { .. } | Handover::Given { .. })
     }
 
-    /// New connections wait in the kernel's queue: for the successor, or for what comes of it.
+    /// New connections wait in the kernel's queue: for the successor, or for what comes of it. The listeners of one that
+    /// has served are closed later in the turn in which that became known.
     pub(crate) fn holds_clients_back(&self) -> bool {
-        matches!(self, Handover::Quieting { .. } | Handover::Given { .. } | Handover::Returning { .. })
+        !matches!(self, Handover::None | Handover::Starting { .. })
     }
 
     /// Nothing is admitted here.
