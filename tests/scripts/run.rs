@@ -243,8 +243,10 @@ impl Player<'_> {
             ["hold-successor"] => world.hold_successor = true,
             ["taken-back"] if !world.successor => {}
             ["taken-back"] => return Err("the successor has not been taken back".to_string()),
-            ["served"] if world.served => {}
-            ["served"] => return Err("the successor has not been told to serve".to_string()),
+            ["served"] => {
+                world.settle()?;
+                world.served.then_some(()).ok_or("the successor has not been told to serve")?;
+            }
             ["waits"] if !world.wants_clients() => {}
             ["waits"] => return Err("it accepts".to_string()),
             ["accepts"] if world.wants_clients() => {}

@@ -132,6 +132,8 @@ impl Gateway {
             let quiet = !self.clients.iter().any(|(_, client)| !client.admin && client.is_arriving())
                 && !self.exchanges.iter().any(|(_, exchange)| exchange.may_be_admitted());
             self.hand_over(upgrade::Event::Looked { quiet });
+        } else if handover.is_impatient(now) {
+            self.hand_over(upgrade::Event::Impatient);
         } else {
             self.call_off("failed: the successor is late");
         }

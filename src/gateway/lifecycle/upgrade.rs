@@ -6,8 +6,8 @@
 //! | `None` | is not there | old | old | old |
 //! | `Starting` | reads its configuration and certificates, looks at the ledger, says `ready` | old | old | old |
 //! | `Quieting` | waits | old, what has begun to arrive | old | old, which does not accept |
-//! | `Given` | takes ledger and counters, says `taken` | none | on their way | old, which does not accept |
-//! | `Returning` | is being ended | old again once it is gone | old | old, which does not accept |
+//! | `Given` | takes ledger and counters, says `taken` | none | on their way | old, which does not accept at first |
+//! | `Returning` | is being ended | old again once it is gone | old | old, as before |
 //! | `Served` | serves | new | new | new |
 //! | `Outlived` | has died after it served | none here | old, for the rows of its last streams | new's, gone with it |
 //!
@@ -48,6 +48,8 @@ pub(crate) enum Handover {
     },
     /// It is given the ledger.
     Given {
+        /// New clients wait until then; those who come later are told to come again.
+        patience: Mono,
         /// It must have taken it by then.
         until: Mono,
     },
@@ -55,6 +57,8 @@ pub(crate) enum Handover {
     Returning {
         /// The ledger had been given away.
         given: bool,
+        /// As in `Given`.
+        patience: Mono,
     },
     /// It serves.
     Served,
@@ -71,6 +75,8 @@ pub(crate) enum Event {
     Ready,
     /// It is time to look; whether nothing arrives any more.
     Looked { quiet: bool },
+    /// New clients have waited long enough.
+    Impatient,
     /// The successor has the ledger.
     Taken,
     /// The successor cannot go on, or has died.
@@ -112,12 +118,20 @@ impl Handover {
             (Quieting { until, .. }, Event::Looked { quiet }) if !quiet && now < until => {
                 (Quieting { look: now.after(QUIET_LOOK), until }, Step::Nothing)
             }
-            (Quieting { .. }, Event::Looked { .. }) => (Given { until: now.after(TAKE_WAIT) }, Step::GiveAway),
+            (Quieting { .. }, Event::Looked { .. }) => {
+                (Given { patience: now.after(QUIET_WAIT), until: now.after(TAKE_WAIT) }, Step::GiveAway)
+            }
+            (Given { until, .. }, Event::Impatient) => (Given { patience: Mono::NEVER, until }, Step::Nothing),
+            (Returning { given, .. }, Event::Impatient) => {
+                (Returning { given, patience: Mono::NEVER }, Step::Nothing)
+            }
             (Given { .. }, Event::Taken) => (Served, Step::LetServe),
             (Starting { .. } | Quieting { .. }, Event::Failed | Event::CalledOff) => {
-                (Returning { given: false }, Step::TakeBack)
+                (Returning { given: false, patience: now.after(QUIET_WAIT) }, Step::TakeBack)
             }
-            (Given { .. }, Event::Failed | Event::CalledOff) => (Returning { given: true }, Step::TakeBack),
+            (Given { patience, .. }, Event::Failed | Event::CalledOff) => {
+                (Returning { given: true, patience }, Step::TakeBack)
+            }
             (Returning { .. }, Event::Gone) => (None, Step::Resume),
             (Served, Event::Failed) => (Outlived, Step::TakeBack),
             // Said before it was killed, or of its being killed.
@@ -134,12 +148,20 @@ impl Handover {
     pub(crate) fn due(&self) -> Option<Mono> {
         match self {
             Handover::Quieting { look, until } => Some((*look).min(*until)),
-            Handover::Starting { until } | Handover::Given { until } => Some(*until),
-            _ => None,
+            Handover::Starting { until } => Some(*until),
+            Handover::Given { patience, until } => Some((*patience).min(*until)),
+            Handover::Returning { patience, .. } => Some(*patience).filter(|patience| *patience != Mono::NEVER),
+            Handover::None | Handover::Served | Handover::Outlived => None,
         }
     }
 
-    /// It is to be told when it is time: [`Event::Looked`] while it quiets, else [`Event::CalledOff`].
+    /// New clients have waited long enough.
+    pub(crate) fn is_impatient(&self, now: Mono) -> bool {
+        matches!(self, Handover::Given { patience, .. } | Handover::Returning { patience, .. } if *patience <= now)
+    }
+
+    /// It is to be told when it is time: [`Event::Looked`] while it quiets, [`Event::Impatient`], else
+    /// [`Event::CalledOff`].
     pub(crate) fn is_due(&self, now: Mono) -> bool {
         self.due().is_some_and(|due| due <= now)
     }
@@ -163,13 +185,17 @@ impl Handover {
     /// New connections wait in the kernel's queue: for the successor, or for what comes of it. The listeners of one that
     /// has served are closed later in the turn in which that became known.
     pub(crate) fn holds_clients_back(&self) -> bool {
-        !matches!(self, Handover::None | Handover::Starting { .. })
+        match self {
+            Handover::None | Handover::Starting { .. } => false,
+            Handover::Given { patience, .. } | Handover::Returning { patience, .. } => *patience != Mono::NEVER,
+            Handover::Quieting { .. } | Handover::Served | Handover::Outlived => true,
+        }
     }
 
     /// Nothing is admitted here.
     pub(crate) fn is_given(&self) -> bool {
         use Handover::{Given, Outlived, Returning, Served};
-        matches!(self, Given { .. } | Returning { given: true } | Served | Outlived)
+        matches!(self, Given { .. } | Returning { given: true, .. } | Served | Outlived)
     }
 
     /// The successor has served.
@@ -210,7 +236,8 @@ mod tests {
             for why in [Event::Failed, Event::CalledOff] {
                 let (returning, steps) = run(&[begun, &[why]].concat());
                 assert_eq!(steps.last(), Some(&Step::TakeBack), "{begun:?} {why:?}");
-                assert_eq!(returning, Handover::Returning { given: begun.len() == 3 });
+                let patience = NOW.after(QUIET_WAIT);
+                assert_eq!(returning, Handover::Returning { given: begun.len() == 3, patience });
                 // Until it is gone nothing else counts, whatever it has still said.
                 for late in [Event::Ready, Event::Taken, Event::Failed] {
                     assert_eq!(returning.on(late, NOW), (returning, Step::Nothing));
@@ -229,7 +256,14 @@ mod tests {
         let end = NOW.after(QUIET_WAIT);
         assert!(later.is_due(end));
         let (given, step) = later.on(Event::Looked { quiet: false }, end);
-        assert_eq!((given, step), (Handover::Given { until: end.after(TAKE_WAIT) }, Step::GiveAway));
+        let (patience, until) = (end.after(QUIET_WAIT), end.after(TAKE_WAIT));
+        assert_eq!((given, step), (Handover::Given { patience, until }, Step::GiveAway));
+        // New clients wait for a while as well, and then are told to come again.
+        assert!(given.holds_clients_back() && !given.is_impatient(end) && given.is_impatient(patience));
+        let (given, _) = given.on(Event::Impatient, patience);
+        assert!(!given.holds_clients_back() && given.is_given() && given.due() == Some(until));
+        let (returning, _) = given.on(Event::CalledOff, until);
+        assert!(!returning.holds_clients_back() && returning.is_given() && returning.due().is_none());
     }
 
     #[test]

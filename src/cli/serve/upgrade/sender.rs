@@ -17,11 +17,14 @@ use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long a successor that has closed its end is given to end by itself, so that its exit status can be told.
+const PARTING: Duration = Duration::from_millis(500);
 
 /// What the thread that hands over is told.
 pub(in crate::cli::serve) enum Message {
@@ -136,6 +139,16 @@ impl HandoverSender {
     }
 }
 
+/// How far a successor has come. Whatever it says out of its turn is nonsense.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Stage {
+    Starts,
+    Ready,
+    Given,
+    Taken,
+    Serves,
+}
+
 /// One successor.
 struct Session {
     sender: HandoverSender,
@@ -143,8 +156,7 @@ struct Session {
     ledger: Option<StoreTurn>,
     /// Rows that the successor has not said to be safe, oldest first.
     rows: VecDeque<Row>,
-    is_ready: bool,
-    serves: bool,
+    stage: Stage,
     /// It has failed or ended, and the loop has been told.
     failed: bool,
     /// The loop has ended; until then the last rows are waited for.
@@ -158,8 +170,7 @@ impl Session {
             successor: None,
             ledger: None,
             rows: VecDeque::new(),
-            is_ready: false,
-            serves: false,
+            stage: Stage::Starts,
             failed: false,
             until: None,
         };
@@ -207,7 +218,7 @@ impl Session {
                 Ok(Message::Heard(heard)) => self.hear(heard),
                 Err(_) => return self.take_back(),
             }
-            if self.until.is_some() && (!self.serves || self.failed || self.rows.is_empty()) {
+            if self.until.is_some() && (!self.serves() || self.failed || self.rows.is_empty()) {
                 return self.take_back();
             }
         }
@@ -215,38 +226,42 @@ impl Session {
 
     fn hear(&mut self, heard: Heard) {
         match heard {
-            Heard::Line(Line::Ready(VERSION)) if !self.is_ready => {
-                self.is_ready = true;
+            _ if self.failed => {}
+            Heard::Line(Line::Ready(VERSION)) if self.stage == Stage::Starts => {
+                self.stage = Stage::Ready;
                 self.sender.tell(Notice::SuccessorReady);
             }
-            Heard::Line(Line::Taken) if !self.failed => self.sender.tell(Notice::SuccessorTaken),
+            Heard::Line(Line::Taken) if self.stage == Stage::Given => {
+                self.stage = Stage::Taken;
+                self.sender.tell(Notice::SuccessorTaken);
+            }
             Heard::Line(Line::Failed(why)) => self.fail(&why),
-            Heard::Line(Line::Safe(rows)) => {
+            Heard::Line(Line::Safe(rows)) if self.serves() => {
                 let safe = self.rows.len().min(usize::try_from(rows).unwrap_or(usize::MAX));
                 self.rows.drain(..safe);
                 self.sender.tell(Notice::Committed(safe as u64));
             }
             Heard::Line(_) | Heard::Nonsense => self.fail("the successor speaks another version of handing over"),
-            Heard::End if self.serves => self.fail("the successor has died"),
+            Heard::End if self.serves() => self.fail("the successor has died"),
             Heard::End => {
-                let status = self.successor.as_mut().map(|(child, _)| {
-                    // It has closed its end: whatever it may still do, it cannot be talked to.
-                    let _ = child.kill();
-                    child.wait()
-                });
-                let status = status.and_then(Result::ok).map(|status| status.to_string()).unwrap_or_default();
-                self.fail(&match self.is_ready {
-                    false => format!("the successor was not ready ({status}); its log says why"),
-                    true => format!("the successor has died ({status})"),
+                let status = self.successor.as_mut().and_then(|(child, _)| ended(child).ok());
+                let status = status.map(|status| status.to_string()).unwrap_or_default();
+                self.fail(&match self.stage == Stage::Starts {
+                    true => format!("the successor was not ready ({status}); its log says why"),
+                    false => format!("the successor has died ({status})"),
                 });
             }
         }
     }
 
+    fn serves(&self) -> bool {
+        self.stage == Stage::Serves
+    }
+
     /// Tells the loop, once, that this successor cannot go on.
     fn fail(&mut self, why: &str) {
         if !std::mem::replace(&mut self.failed, true) {
-            let before = if self.serves { "" } else { "failed: " };
+            let before = if self.serves() { "" } else { "failed: " };
             self.sender.tell(Notice::SuccessorFailed(format!("{before}{why}")));
         }
     }
@@ -257,16 +272,17 @@ impl Session {
         if let Err(error) = released {
             return self.fail(&format!("the ledger cannot be given away: {error}"));
         }
+        self.stage = Stage::Given;
         let listening = Line::Listening(self.sender.listening.clone());
         let running = running.into_iter().map(Line::Running);
         self.write([listening].into_iter().chain(running).chain([Line::Go]));
     }
 
     fn let_serve(&mut self) {
-        if let Some((child, _)) = &self.successor {
+        if let Some((child, _)) = self.successor.as_ref().filter(|_| !self.failed) {
             upgrade::notify_successor(child.id());
         }
-        self.serves = true;
+        self.stage = Stage::Serves;
         let rows: Vec<Line> = self.rows.iter().cloned().map(Line::Row).collect();
         self.write([Line::Serve].into_iter().chain(rows));
     }
@@ -274,7 +290,7 @@ impl Session {
     /// Rows that end before the successor serves wait: it may never serve.
     fn pass_on(&mut self, rows: Vec<Row>) {
         self.rows.extend(rows.iter().cloned());
-        if self.serves {
+        if self.serves() {
             self.write(rows.into_iter().map(Line::Row));
         }
     }
@@ -293,18 +309,31 @@ impl Session {
     /// safe comes back.
     fn take_back(mut self) {
         if let Some((mut child, channel)) = self.successor.take() {
-            match self.serves {
+            match self.serves() {
                 true => drop(channel.shutdown(Shutdown::Write)),
                 false => drop((child.kill(), child.wait())),
             }
         }
         // At the end nothing comes after the last row.
-        let is_done = self.until.is_some() && self.serves && self.rows.is_empty();
+        let is_done = self.until.is_some() && self.serves() && self.rows.is_empty();
         if let Some(ledger) = self.ledger.take().filter(|_| !is_done) {
             ledger.retake(self.rows.into());
         }
         self.sender.tell(Notice::SuccessorGone);
     }
+}
+
+/// Waits for a process that has closed its end of the channel, which a process does that ends; not for long, for
+/// whatever it may still do, it cannot be talked to.
+fn ended(child: &mut Child) -> io::Result<ExitStatus> {
+    for _ in 0..20 {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        std::thread::sleep(PARTING / 20);
+    }
+    child.kill()?;
+    child.wait()
 }
 
 /// Has a thread listen to the successor.
