@@ -1,6 +1,7 @@
 //! The gateway at its edges, with the real binary: TLS towards clients, browsers, change at run time, hostile clients.
 
 mod edge {
+    mod back;
     mod browsers;
     mod reload;
     mod rig;

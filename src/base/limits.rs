@@ -119,8 +119,9 @@ pub const FOLD_PAUSE: Duration = Duration::from_millis(200);
 pub const FOLD_REST: Duration = Duration::from_secs(600);
 /// Rest of the store thread after a failed commit.
 pub const COMMIT_RETRY: Duration = Duration::from_millis(250);
-/// At the end, how often rows that cannot be committed are tried again before they are given up.
-pub const LAST_COMMITS: u32 = 20;
+/// At the end, how long rows that cannot be committed are tried again before they are spilled. A try that is under way
+/// then comes to its end.
+pub const LAST_COMMITS: Duration = Duration::from_secs(5);
 /// How long a ledger that another process is writing to is waited for.
 pub const STORE_BUSY: Duration = Duration::from_secs(5);
 /// Tokens of one kind in one row; larger reports are absurd and would overflow sums for ever after.

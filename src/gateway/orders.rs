@@ -27,7 +27,7 @@ pub enum Order {
     HandOver(Vec<Running>),
     /// Let the successor serve, and pass rows on to it.
     LetServe,
-    /// End the successor, unless it serves, and take back the ledger if it was given; rows go there from here on.
+    /// End the successor, and take back the ledger if it was given; rows go there from here on.
     /// Answered by [`Notice::SuccessorGone`].
     TakeBack,
     /// Tell the predecessor that so many more of its rows are safe.

@@ -81,10 +81,20 @@ impl Rig {
     }
 
     pub fn start_with(&self, prepare: impl FnOnce(&mut Command)) -> Gate {
+        self.run(self.command(&["serve"]), prepare)
+    }
+
+    /// Starts the gateway by another path.
+    pub fn start_by(&self, program: PathBuf) -> Gate {
+        let mut command = Command::new(program);
+        command.arg("serve").arg("--config").arg(self.path("tollgate.toml")).stdin(Stdio::null());
+        self.run(command, |_| {})
+    }
+
+    fn run(&self, mut command: Command, prepare: impl FnOnce(&mut Command)) -> Gate {
         // Every gateway of a rig writes a log of its own.
         let number = (0..).find(|number| !self.path(&format!("log-{number}")).exists()).unwrap_or(0);
         let log = self.path(&format!("log-{number}"));
-        let mut command = self.command(&["serve"]);
         command.stderr(std::fs::File::create(&log).unwrap());
         prepare(&mut command);
         let mut gate = Gate { child: command.spawn().unwrap(), log, clients: NOWHERE, admin: NOWHERE };

@@ -25,7 +25,7 @@ fn upgrade(gate: &Gate) {
 }
 
 /// Requests in the ledger, by `tollgate usage`.
-fn rows(rig: &Rig) -> u64 {
+pub fn rows(rig: &Rig) -> u64 {
     let output = rig.command(&["usage", "--json"]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {output:?}"));

@@ -176,7 +176,7 @@ impl World {
                 _ => Some((Notice::SuccessorTaken, Successor::Waits)),
             },
             Successor::Serves if fate == Fate::DiesServing => {
-                Some((Notice::SuccessorFailed("the successor has died".to_string()), Successor::Dead))
+                Some((Notice::SuccessorFailed("the successor has died".to_string()), Successor::Gone))
             }
             Successor::Ends if self.rng.below(3) == 0 => Some((Notice::SuccessorGone, Successor::Gone)),
             _ => None,
@@ -211,14 +211,12 @@ impl World {
         }
     }
 
-    /// The successor does not serve, or does not any more: what was given comes back. What it served is its own.
+    /// The successor does not serve: what was given comes back.
     fn take_back(&mut self) -> Result<(), String> {
-        if !self.has_served {
-            self.tally.taken_back += 1;
-            self.handed_over = None;
-        }
+        self.tally.taken_back += 1;
+        self.handed_over = None;
         self.successor = Successor::Ends;
-        Ok(())
+        if self.has_served { Err("it takes back what a successor serves from".to_string()) } else { Ok(()) }
     }
 
     /// Takes what the gateway hands to its ledger, or to its successor's.

@@ -16,9 +16,9 @@
 //! The end of the channel says that the other process has ended. A successor that does not serve is killed (SIGKILL)
 //! before anything is taken back, so that two never serve.
 //!
-//! **Rows.** The old one keeps every row until `safe`. Where the successor ends before, the rows go to the old one's own
-//! ledger thread, which takes the ledger and appends those that are not in it yet. Where the ledger cannot be had (the
-//! successor lives and does not answer, or another gateway has been started) they are spilled (`io::store::spill`).
+//! **Rows.** The old one keeps every row until `safe`. Where the successor ends before, the old one writes those that the
+//! ledger does not have yet whenever no other process has the ledger, and lets go of it each time: a gateway that is
+//! started meanwhile must not find it taken for long. What is left at the end is spilled (`io::store::spill`).
 
 mod receiver;
 mod sender;

@@ -9,7 +9,7 @@
 //! | `Given` | takes ledger and counters, says `taken` | none | on their way | old, which does not accept at first |
 //! | `Returning` | is being ended | old again once it is gone | old | old, as before |
 //! | `Served` | serves | new | new | new |
-//! | `Outlived` | has died after it served | none here | old, for the rows of its last streams | new's, gone with it |
+//! | `Outlived` | has died after it served | none | free; old, while it writes rows of its last streams | gone |
 //!
 //! What leads from state to state, and what follows ([`Step`]), is one match in [`Handover::on`]:
 //!
@@ -21,7 +21,8 @@
 //!   ([`SUCCESSOR_WAIT`] for `ready`, [`TAKE_WAIT`] for `taken`), a ledger that fails, TERM. The successor is killed
 //!   unless it is dead, the ledger comes back, listeners are accepted from again, and the log says why.
 //! - After it the successor is on its own. The old process serves what it has; the rows go to the successor and are kept
-//!   here until it says that they are safe. If it dies they go into the ledger from here; see `cli::serve::upgrade`.
+//!   here until it says that they are safe. If it dies they are written from here, whenever no other process has the
+//!   ledger, which a supervisor may start at any moment; see `cli::serve::upgrade`.
 //!
 //! A death of the old process leaves everything to the successor, from `ready` on; before that the successor ends, too.
 
@@ -100,7 +101,7 @@ pub(crate) enum Step {
     GiveAway,
     /// Close the listeners and let the successor serve.
     LetServe,
-    /// End the successor, if it does not serve, and take back what it was given.
+    /// End the successor, and take back what it was given.
     TakeBack,
     /// Serve as before.
     Resume,
@@ -122,9 +123,7 @@ impl Handover {
                 (Given { patience: now.after(QUIET_WAIT), until: now.after(TAKE_WAIT) }, Step::GiveAway)
             }
             (Given { until, .. }, Event::Impatient) => (Given { patience: Mono::NEVER, until }, Step::Nothing),
-            (Returning { given, .. }, Event::Impatient) => {
-                (Returning { given, patience: Mono::NEVER }, Step::Nothing)
-            }
+            (Returning { given, .. }, Event::Impatient) => (Returning { given, patience: Mono::NEVER }, Step::Nothing),
             (Given { .. }, Event::Taken) => (Served, Step::LetServe),
             (Starting { .. } | Quieting { .. }, Event::Failed | Event::CalledOff) => {
                 (Returning { given: false, patience: now.after(QUIET_WAIT) }, Step::TakeBack)
@@ -133,10 +132,9 @@ impl Handover {
                 (Returning { given: true, patience }, Step::TakeBack)
             }
             (Returning { .. }, Event::Gone) => (None, Step::Resume),
-            (Served, Event::Failed) => (Outlived, Step::TakeBack),
+            (Served, Event::Failed) => (Outlived, Step::Nothing),
             // Said before it was killed, or of its being killed.
             (Returning { .. }, Event::Ready | Event::Taken | Event::Failed) => (self, Step::Nothing),
-            (Outlived, Event::Gone) => (self, Step::Nothing),
             _ => {
                 debug_assert!(false, "{event:?} in {self:?}");
                 (self, Step::Nothing)
@@ -267,11 +265,10 @@ mod tests {
     }
 
     #[test]
-    fn who_has_served_and_died_gives_nothing_back_but_rows() {
+    fn who_has_served_and_died_gives_nothing_back() {
         let (served, _) = run(&[&TO_GIVEN[..], &[Event::Taken]].concat());
         let (outlived, step) = served.on(Event::Failed, NOW);
-        assert_eq!((outlived, step), (Handover::Outlived, Step::TakeBack));
-        assert_eq!(outlived.on(Event::Gone, NOW), (outlived, Step::Nothing));
-        assert!(outlived.is_given());
+        assert_eq!((outlived, step), (Handover::Outlived, Step::Nothing));
+        assert!(outlived.is_given() && outlived.is_final());
     }
 }

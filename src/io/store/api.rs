@@ -60,7 +60,8 @@ pub trait Store: Send + 'static {
     fn version(&mut self) -> Result<i64, StoreError>;
     /// Folds at most `max` rows admitted before `before` into the sums of their days; how many that were.
     fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError>;
-    /// Lets another gateway have the ledger. Nothing is asked of it from here on but [`Store::retake`].
+    /// Lets another gateway have the ledger, even where this fails: then not everything is as it should be there.
+    /// Nothing is asked of it from here on but [`Store::retake`].
     fn release(&mut self) -> Result<(), StoreError>;
     /// Takes the ledger back from wherever it is; nothing happens where it was not released.
     fn retake(&mut self) -> Result<(), StoreError>;

@@ -29,7 +29,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What the store thread says.
 #[derive(Clone, PartialEq, Debug)]
@@ -66,6 +66,8 @@ enum Turn {
     /// Commit what there is and let another process have the ledger; where that cannot be done, keep it and say why. In
     /// any case rows wait from here on.
     Release(SyncSender<Result<(), String>>),
+    /// Write rows that may be there already, if nothing else has the ledger, and let go of it again; else they come back.
+    Offer(Vec<Row>, SyncSender<Result<(), Vec<Row>>>),
     /// Take the ledger back, with rows that may be in it already; told after the first try, whatever came of it.
     Retake(Vec<Row>, SyncSender<()>),
 }
@@ -104,6 +106,15 @@ impl StoreTurn {
         let (told, answer) = sync_channel(1);
         self.queue.put(true, |tasks| tasks.turn = Some(Turn::Release(told)));
         answer.recv().unwrap_or_else(|_| Err(DIED.to_string()))
+    }
+
+    /// While the ledger is away: writes `rows` that may be in it already, if no other process has it, and leaves it free.
+    /// Else they come back.
+    pub fn offer(&self, rows: Vec<Row>) -> Result<(), Vec<Row>> {
+        let (told, answer) = sync_channel(1);
+        self.queue.put(true, |tasks| tasks.turn = Some(Turn::Offer(rows, told)));
+        // A thread that has died has said so, and has had the rows in hand.
+        answer.recv().unwrap_or(Ok(()))
     }
 
     /// Takes the ledger back, with `rows` that come before all others and may be in it already. Where it cannot be had
@@ -174,8 +185,7 @@ pub fn spawn(db: impl Store, duties: Duties, tell: impl Fn(StoreNotice) + Send +
     let thread = thread.spawn(move || {
         let retention = duties.retention;
         let (seen_version, known) = duties.known.unzip();
-        let mut thread =
-            StoreThread { db, tell, known, seen_version, failed: false, refused: false, retention };
+        let mut thread = StoreThread { db, tell, known, seen_version, failed: false, refused: false, retention };
         thread.serve(&theirs)
     })?;
     Ok(StoreHandle { queue, urgent: duties.urgent, thread: Some(thread) })
@@ -242,6 +252,11 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
         match tasks.turn.take() {
             None => Ok(()),
             Some(Turn::Retake(rows, told)) => self.retake(rows, &told, queue),
+            // The ledger is not away.
+            Some(Turn::Offer(rows, told)) => {
+                let _ = told.send(Err(rows));
+                Ok(())
+            }
             Some(Turn::Release(told)) => {
                 let _ = told.send(self.db.release().map_err(|error| error.to_string()));
                 self.wait(queue)
@@ -262,22 +277,34 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
                     return self.retake(rows, &told, queue);
                 }
                 Some(Turn::Release(told)) => drop(told.send(Ok(()))),
+                Some(Turn::Offer(rows, told)) => drop(told.send(self.offer(rows))),
                 None if polled == Polled::Closed => return Err(waiting),
                 None => {}
             }
         }
     }
 
+    /// Writes rows while the ledger is away, if nothing else has it; else gives them back.
+    fn offer(&mut self, rows: Vec<Row>) -> Result<(), Vec<Row>> {
+        let written = self.db.retake().and_then(|()| self.db.append_missing(&rows));
+        // Sums that lag behind are brought up to date by whoever has the ledger next.
+        let _ = self.db.release();
+        match written {
+            Ok(_) => (self.tell)(StoreNotice::Committed { rows: rows.len() as u64 }),
+            Err(_) => return Err(rows),
+        }
+        Ok(())
+    }
+
     /// Takes the ledger back and appends what it does not have of `rows`: again and again until it succeeds, or until
-    /// the tries of the end are used up.
+    /// the end has come.
     fn retake(&mut self, rows: Vec<Row>, told: &SyncSender<()>, queue: &BatchQueue<Tasks>) -> Result<(), Vec<Row>> {
-        let mut tries = 0;
+        let mut end = End::default();
         loop {
             let Err(error) = self.db.retake().and_then(|()| self.db.append_missing(&rows)) else { break };
             self.failed_with(&error);
             let _ = told.try_send(());
-            tries += u32::from(queue.is_closed());
-            if tries > limits::LAST_COMMITS {
+            if end.has_come(queue.is_closed()) {
                 return Err(rows);
             }
             std::thread::sleep(limits::COMMIT_RETRY);
@@ -303,10 +330,10 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
         }
     }
 
-    /// Commits `rows` in groups, again and again until it succeeds; only when the end has come are the tries counted.
+    /// Commits `rows` in groups, again and again until it succeeds, or until the end has come.
     /// Returns how many rows, the last ones, were given up.
     fn commit_all(&mut self, rows: &[Row], queue: &BatchQueue<Tasks>) -> usize {
-        let (mut rest, mut tries) = (rows, 0);
+        let (mut rest, mut end) = (rows, End::default());
         while !rest.is_empty() {
             let (group, later) = rest.split_at(rest.len().min(limits::ROWS_PER_COMMIT));
             let Err(error) = self.db.append(group) else {
@@ -317,8 +344,7 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
             };
             self.failed_with(&error);
             self.refused |= queue.put(false, |tasks| tasks.refuse_release(&error));
-            tries += u32::from(queue.is_closed());
-            if tries > limits::LAST_COMMITS {
+            if end.has_come(queue.is_closed()) {
                 break;
             }
             std::thread::sleep(limits::COMMIT_RETRY);
@@ -365,6 +391,18 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
             self.known = known;
             (self.tell)(StoreNotice::Keys(keys));
         }
+    }
+}
+
+/// How long what fails is tried again: for ever, but not when the process is to end.
+#[derive(Default)]
+struct End(Option<Instant>);
+
+impl End {
+    /// Something has failed; whether that was the last time. `closed`: nothing more will come.
+    fn has_come(&mut self, closed: bool) -> bool {
+        let now = Instant::now();
+        closed && now >= *self.0.get_or_insert(now + limits::LAST_COMMITS)
     }
 }
 

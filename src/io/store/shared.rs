@@ -10,7 +10,7 @@ use super::super::batch_queue::{BatchQueue, IdlePolicy, Polled};
 use super::super::clock::{self, Clock};
 use super::api::{Batch, Leftover, StoreError};
 use super::remote::{Command, Done, Holds, Remote, Speaker};
-use super::{DIED, Duties, StoreNotice};
+use super::{DIED, Duties, End, StoreNotice};
 use crate::base::digest::hex;
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
@@ -83,7 +83,8 @@ impl SharedHandle {
             // What it had in hand has gone with it; what it had not taken yet has never been sent.
             Some(Err(_)) => {
                 let tasks = self.queue.put(false, std::mem::take);
-                let rows = tasks.into_iter().filter_map(|task| if let Task::Row(row) = task { Some(row) } else { None });
+                let rows =
+                    tasks.into_iter().filter_map(|task| if let Task::Row(row) = task { Some(row) } else { None });
                 let batches = fresh_name().map(|writer| batches_of(rows.collect(), &writer, &mut 0));
                 Leftover { batches: batches.unwrap_or_default(), died: true }
             }
@@ -436,12 +437,10 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
         }
     }
 
-    /// The end: what is left is sent, tried as often as `limits::LAST_COMMITS` says, and the host's lease ends.
+    /// The end: what is left is sent, tried as long as `limits::LAST_COMMITS` says, and the host's lease ends.
     fn leave(&mut self) -> Vec<Batch> {
-        for _ in 0..limits::LAST_COMMITS {
-            if self.batches.is_empty() {
-                break;
-            }
+        let mut end = End::default();
+        while !self.batches.is_empty() && !end.has_come(true) {
             std::thread::sleep(limits::COMMIT_RETRY);
             self.work(&[]);
         }

@@ -125,10 +125,7 @@ fn write_lines(path: &Path, left: &Leftover) -> io::Result<()> {
 }
 
 /// How many rows were taken, and how many lines are no rows.
-fn read_lines(
-    path: &Path,
-    take: &mut impl FnMut(&Batch) -> Result<(), StoreError>,
-) -> Result<(u64, u64), StoreError> {
+fn read_lines(path: &Path, take: &mut impl FnMut(&Batch) -> Result<(), StoreError>) -> Result<(u64, u64), StoreError> {
     let failed = |error| StoreError::File(path.to_path_buf(), error);
     let (mut batch, mut taken, mut strange) = (Batch::default(), 0, 0);
     for line in BufReader::new(File::open(path).map_err(failed)?).split(b'\n') {

@@ -26,6 +26,9 @@ use std::time::{Duration, Instant};
 /// How long a successor that has closed its end is given to end by itself, so that its exit status can be told.
 const PARTING: Duration = Duration::from_millis(500);
 
+/// Rest between two looks whether the ledger is free for rows that no successor takes any more.
+const OFFER_REST: Duration = Duration::from_millis(500);
+
 /// What the thread that hands over is told.
 pub(in crate::cli::serve) enum Message {
     /// Give the ledger away (none if it is shared), and say what is still served.
@@ -34,7 +37,7 @@ pub(in crate::cli::serve) enum Message {
     Rows(Vec<Row>),
     /// The successor serves from here on.
     LetServe,
-    /// It does not: end it, and take the ledger back. One that serves already is left alone.
+    /// It does not: end it, and take the ledger back.
     TakeBack,
     /// The loop has ended: see to it that the last rows are safe.
     End,
@@ -205,7 +208,9 @@ impl Session {
 
     fn serve(mut self, messages: &Receiver<Message>) {
         loop {
+            let rests = self.serves() && self.failed && !self.rows.is_empty();
             let message = match self.until {
+                None if rests => messages.recv_timeout(OFFER_REST),
                 None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(until) => messages.recv_timeout(until.saturating_duration_since(Instant::now())),
             };
@@ -216,6 +221,7 @@ impl Session {
                 Ok(Message::TakeBack) => return self.take_back(),
                 Ok(Message::End) => self.until = Some(Instant::now() + LAST_ROWS_WAIT),
                 Ok(Message::Heard(heard)) => self.hear(heard),
+                Err(RecvTimeoutError::Timeout) if rests => self.offer(),
                 Err(_) => return self.take_back(),
             }
             if self.until.is_some() && (!self.serves() || self.failed || self.rows.is_empty()) {
@@ -290,8 +296,16 @@ impl Session {
     /// Rows that end before the successor serves wait: it may never serve.
     fn pass_on(&mut self, rows: Vec<Row>) {
         self.rows.extend(rows.iter().cloned());
-        if self.serves() {
+        if self.serves() && !self.failed {
             self.write(rows.into_iter().map(Line::Row));
+        }
+    }
+
+    /// The successor has died: writes its rows where that can be done without keeping anything from being started.
+    fn offer(&mut self) {
+        let rows = std::mem::take(&mut self.rows).into();
+        if let Some(Err(rows)) = self.ledger.as_ref().map(|ledger| ledger.offer(rows)) {
+            self.rows = rows.into();
         }
     }
 
@@ -310,7 +324,7 @@ impl Session {
     fn take_back(mut self) {
         if let Some((mut child, channel)) = self.successor.take() {
             match self.serves() {
-                true => drop(channel.shutdown(Shutdown::Write)),
+                true => drop((channel.shutdown(Shutdown::Write), child.try_wait())),
                 false => drop((child.kill(), child.wait())),
             }
         }

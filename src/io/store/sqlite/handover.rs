@@ -39,17 +39,17 @@ impl Sqlite {
         }
     }
 
-    /// Lets another gateway have the file: brings the sums up to date and drops the lock. The connection stays open and
-    /// does not touch the file until [`Sqlite::retake`].
+    /// Lets another gateway have the file: brings the sums up to date and drops the lock, this in any case. The
+    /// connection stays open and does not touch the file until [`Sqlite::retake`].
     pub fn release(&mut self) -> Result<(), StoreError> {
-        self.check()?;
-        if !self.tally.is_empty() {
-            self.settle()?;
-        }
+        let settled = match self.check() {
+            Ok(()) if !self.tally.is_empty() => self.settle(),
+            checked => checked,
+        };
         if let Some(lock) = &mut self.lock {
             lock.release();
         }
-        Ok(())
+        settled
     }
 
     /// Takes the file back after [`Sqlite::release`]; without one nothing happens. Fails where another gateway has the
