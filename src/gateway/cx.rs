@@ -1,20 +1,23 @@
 //! Everything of the gateway that is not a connection or an exchange: what every machine may look at and count in.
 //! Owns the counters, tables and buffers; decides nothing by itself.
 
+use super::access_log;
 use super::budget::BodyBudget;
 use super::client::limits::ConnectionLimits;
 use super::client::response::DateCache;
-use super::exchange::Streams;
+use super::exchange::streams::Streams;
 use super::ids::{ExchangeId, ProviderId};
 use super::ledger::Ledger;
 use super::lifecycle::Lifecycle;
 use super::metrics::Stats;
-use super::orders::OrderSink;
+use super::offload::{OwnedIdentity, Task, Work};
+use super::orders::{Order, OrderSink};
 use super::provider::breaker::Breakers;
 use super::provider::names::Names;
 use super::provider::pool::Idle;
 use super::provider::request::{OutgoingRequests, RequestTemplates};
 use crate::base::buf::Pool;
+use crate::base::limits::ROWS_WAITING_MAX;
 use crate::base::rng::Rng;
 use crate::base::seam::Action;
 use crate::base::time::Now;
@@ -22,7 +25,9 @@ use crate::policy::config::{Config, Durability, OnOutage, StoreUrl};
 use crate::policy::keys::{KeyId, KeyIx, KeyRecord, Keys};
 use crate::policy::meter::{Meter, QuotaStatus};
 use crate::policy::plan::Plan;
+use crate::policy::row::Row;
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 /// One configuration and what is worked out of it. An exchange keeps the one that it began with.
@@ -235,5 +240,62 @@ impl Cx {
     /// It has ended: the next may.
     pub(crate) fn end_beyond(&mut self) {
         self.beyond = None;
+    }
+
+    /// Hands a row to the ledger; its number.
+    pub(crate) fn give_row(&mut self, row: Row) -> u64 {
+        // A row given in the very turn that hands over reaches the ledger before that is given away.
+        if self.lifecycle.has_handed_over() {
+            self.orders.not_running(&row.request);
+        }
+        self.orders.row(row);
+        self.ledger.gave(self.now.mono)
+    }
+
+    /// Whether another request may be admitted: nothing is let through unmetered (contract section 5).
+    pub(crate) fn takes_requests(&self) -> bool {
+        let caught_up = self.ledger.takes_rows(self.now.mono, self.setup.config.store.max_commit_lag);
+        caught_up || (self.goes_on_alone() && self.ledger.uncommitted() < ROWS_WAITING_MAX)
+    }
+
+    /// Whether the shared ledger is to be asked for a request: not where that is known to be in vain.
+    pub(crate) fn asks_ledger(&self) -> bool {
+        self.is_shared() && !(self.ledger.is_failed() && self.goes_on_alone())
+    }
+
+    /// The number of the next piece of work that is given away.
+    pub(crate) fn next_offload(&mut self) -> NonZeroU64 {
+        self.offloads += 1;
+        NonZeroU64::new(self.offloads).unwrap_or(NonZeroU64::MIN)
+    }
+
+    /// Gives a task to a helper thread, with storage of `lent` bytes.
+    pub(crate) fn offload(
+        &mut self,
+        exchange: ExchangeId,
+        serial: NonZeroU64,
+        lent: usize,
+        identity: OwnedIdentity,
+        task: Task,
+    ) {
+        let work = Work::new((exchange, serial), (&self.pool, lent), identity, task);
+        self.orders.0.push(Order::Work(Box::new(work)));
+    }
+
+    /// Has large blocks that are done with given back to the system by a helper thread. Nothing waits for that.
+    pub(crate) fn discard_heavy(&mut self) {
+        let task = Task::Discard(self.pool.heavy());
+        let none = ExchangeId::new(u32::MAX, 0);
+        self.offload(none, NonZeroU64::MIN, 0, OwnedIdentity::default(), task);
+    }
+
+    /// One line about the gateway itself. `write` appends members, each with a comma before it.
+    pub(crate) fn log_event(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let now = self.now.unix;
+        self.orders.log(|out| {
+            access_log::open(now, out);
+            write(out);
+            out.extend_from_slice(b"}\n");
+        });
     }
 }

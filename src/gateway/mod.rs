@@ -7,9 +7,9 @@
 //! two of them. What is none of the three, from the configuration to the counters, is in `cx`.
 //!
 //! The one way of a request: a head and a body from `client` → `exchange::authorize` (may it pass) →
-//! `exchange::reserve` (model, hold) → `exchange::attempt` (which target, which connection) → `provider` (the request
-//! out, the answer in) → `exchange::stream` or `exchange::reply` (the answer's way back) → `exchange::finish` (its one
-//! end).
+//! `exchange::reserve` (model, hold) → `exchange::attempt` (which target, which connection) → `provider` (the
+//! request out, the answer in) → `exchange::stream` or `exchange::reply` (the answer's way back) →
+//! `exchange::finish` (its one end).
 
 mod access_log;
 mod admin;
@@ -40,8 +40,8 @@ use crate::policy::row::Running;
 use crate::wire::json::write_string;
 use client::limits::{PeerKey, Verdict};
 use cx::{Cx, CxStart, Setup};
-use exchange::Exchange;
-use ids::{ClientId, ClientName, ExchangeName, ProviderId, ProviderName, client_conn};
+use exchange::{Event, Exchange};
+use ids::{ClientId, ClientName, ExchangeId, ExchangeName, ProviderId, ProviderName, client_conn};
 use lifecycle::{reload, upgrade};
 use orders::{Notice, Order};
 use std::collections::VecDeque;
@@ -68,6 +68,15 @@ pub struct Start {
     pub work_min: Option<usize>,
 }
 
+/// What is still to be done in the present verb.
+#[derive(Debug)]
+enum Next {
+    /// Look at what lies behind the answer that a client has got.
+    Advance(ClientId),
+    /// Tell an exchange this.
+    Tell(ExchangeId, Event<'static>),
+}
+
 /// The gateway. See the module's documentation.
 #[derive(Debug)]
 pub struct Gateway {
@@ -79,7 +88,7 @@ pub struct Gateway {
     client_listeners: usize,
     timers: Timers,
     /// The worklist of the present verb.
-    queue: VecDeque<drive::Next>,
+    queue: VecDeque<Next>,
     dirty: Vec<Conn>,
 }
 

@@ -1,13 +1,13 @@
 //! What goes to clients: events, whole answers, errors, each with its head.
 
-use super::{Next, Reply};
+use super::Reply;
 use crate::base::buf::Buf;
 use crate::base::limits::{DRAIN_IDLE_GRACE, HIGH_WATER};
-use crate::gateway::Gateway;
 use crate::gateway::client::{AfterResponse, response};
 use crate::gateway::exchange::{Exchange, Forward, Outcome, Request};
 use crate::gateway::ids::{ClientId, ExchangeId, client_conn};
 use crate::gateway::offload::LAST_OF_ONE;
+use crate::gateway::{Gateway, Next};
 use crate::policy::meter::QuotaStatus;
 use crate::wire::body::{LAST_CHUNK, write_chunk, write_chunk_size};
 use crate::wire::head::{Framing, Method};

@@ -1,6 +1,6 @@
 //! What comes of clients: bytes, deadlines, ends; from a head to an answer of ours or an exchange.
 
-use super::{Next, Reply};
+use super::Reply;
 use crate::base::buf::BLOCK;
 use crate::base::seam::{Action, Ending, Shut};
 use crate::base::time::Mono;
@@ -9,7 +9,7 @@ use crate::gateway::client::{Event as ClientEvent, cors, response};
 use crate::gateway::exchange::{Endpoint, Event, Exchange, Message, Outcome, Readiness};
 use crate::gateway::ids::{ClientId, client_conn};
 use crate::gateway::metrics::Gauges;
-use crate::gateway::{Gateway, admin, local};
+use crate::gateway::{Gateway, Next, admin, local};
 use crate::policy::refusal::Refusal;
 use crate::wire::head::{Framing, RequestHead};
 use crate::wire::inbound::BodyRefusal;

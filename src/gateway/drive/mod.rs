@@ -10,21 +10,12 @@ mod clients;
 mod process;
 mod providers;
 
-use super::Gateway;
 use super::exchange::{Effect, Endpoint, Event, Message};
-use super::ids::{ClientId, ExchangeId};
+use super::ids::ExchangeId;
 use super::offload::Task;
+use super::{Gateway, Next};
 use crate::policy::refusal::Refusal;
 use crate::wire::head::Framing;
-
-/// What is still to be done in the present verb.
-#[derive(Debug)]
-pub(super) enum Next {
-    /// Look at what lies behind the answer that a client has got.
-    Advance(ClientId),
-    /// Tell an exchange this.
-    Tell(ExchangeId, Event<'static>),
-}
 
 /// How an answer of one piece begins.
 pub(crate) struct Reply<'a> {
@@ -114,7 +105,8 @@ impl Gateway {
         self.queue.push_back(Next::Advance(cid));
     }
 
-    /// Goes on with what a verb has left to do: requests that lie behind an answer, answers that wait for room, stopping.
+    /// Goes on with what a verb has left to do: requests that lie behind an answer, answers that wait for room, and
+    /// stopping.
     pub(crate) fn settle_down(&mut self) {
         while let Some(next) = self.queue.pop_front() {
             match next {

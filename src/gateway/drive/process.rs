@@ -16,10 +16,10 @@ impl Gateway {
     pub(crate) fn offloaded(&mut self, done: Done) {
         let (id, serial) = done.owner();
         let Some(exchange) = self.exchanges.get_mut(id).filter(|exchange| exchange.awaits(serial)) else {
-            return done.discard(&mut self.cx);
+            return done.discard(&mut self.cx.pool);
         };
         let cid = exchange.request.client;
-        match done.take(&mut self.cx) {
+        match done.take(&mut self.cx.pool) {
             Some(Product::Request { body, draft, built }) => {
                 if let Some(client) = self.clients.get_mut(cid) {
                     client.put_back(body, &mut self.cx.pool);

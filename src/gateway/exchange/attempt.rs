@@ -1,8 +1,9 @@
 //! Which target an attempt goes to, on which connection; and what follows a failed one. There is another attempt as
 //! long as the draft is kept: once part of an answer has been relayed it is gone.
 
+use super::event::{Dial, Effect, Message, Outcome};
 use super::fault::{Fault, FaultKind};
-use super::{Answering, Attempting, Dial, Draft, Effect, Exchange, Half, Message, Outcome, State, Translating};
+use super::state::{Answering, Attempt, Attempting, Draft, Exchange, Half, State, Translating};
 use crate::base::buf::Pool;
 use crate::base::limits::SEND_SLICE;
 use crate::base::seam::DialError;
@@ -21,45 +22,6 @@ use std::sync::Arc;
 
 /// Addresses of one host that are tried before its target counts as unreachable.
 const ADDRESSES_TRIED_MAX: usize = 3;
-
-/// How the attempts at a model's targets stand.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct Attempt {
-    /// Index into the model's targets.
-    pub(crate) target: u32,
-    /// Attempts so far, a free one on a fresh connection not counted.
-    pub(crate) attempts: u32,
-    /// Targets tried so far, as bits.
-    tried: u64,
-    /// Addresses of the target's host tried so far.
-    addresses: u16,
-    /// A kept connection turned out to be closed: the free attempt is spent, and only a fresh one will do.
-    fresh_only: bool,
-    /// The head of a stream has been sent, with the first event or a heartbeat.
-    pub(super) opened: bool,
-    /// It is the one that tries a target after its rest.
-    pub(super) trial: bool,
-    /// When the request had left; `NEVER` before.
-    pub(crate) sent: Mono,
-    /// When the first answer began; `NEVER` before.
-    pub(crate) first: Mono,
-}
-
-impl Default for Attempt {
-    fn default() -> Attempt {
-        Attempt {
-            target: 0,
-            attempts: 0,
-            tried: 0,
-            addresses: 0,
-            fresh_only: false,
-            opened: false,
-            trial: false,
-            sent: Mono::NEVER,
-            first: Mono::NEVER,
-        }
-    }
-}
 
 impl Attempt {
     /// Chooses the next target; false when none is left.

@@ -1,8 +1,9 @@
 //! Whole answers: collected, read here or by a helper thread, and passed on as one.
 
+use super::event::{Effect, Message, Outcome};
 use super::fault::{Fault, FaultKind};
+use super::state::{Body, Draft, Exchange, Last, State};
 use super::stream::NOT_JSON;
-use super::{Body, Draft, Effect, Exchange, Last, Message, Outcome, State};
 use crate::base::buf::Buf;
 use crate::base::limits::{BODY_STEP_MAX, EXTENDED_MIN};
 use crate::dialect::{self, Broken, ObservedUsage, TranslationState};

@@ -1,8 +1,9 @@
 //! An answer as it comes: what its head says is done with its body, and the events of a stream on their way. Usage is
 //! observed as they pass.
 
+use super::event::{Effect, Forward, Message, Outcome};
 use super::fault::{Fault, FaultKind, mask};
-use super::{Answering, Attempting, Body, Draft, Effect, Exchange, Forward, Half, Last, Message, Outcome, State};
+use super::state::{Answering, Attempting, Body, Draft, Exchange, Half, Last, State};
 use crate::base::buf::Buf;
 use crate::base::limits::{DONE_GRACE, ERROR_BODY_MAX, ERROR_BODY_WAIT};
 use crate::base::time::{Mono, Unix};
@@ -20,37 +21,6 @@ const ENCODED: &str = "the provider's answer is compressed, although compression
 pub(super) const NOT_JSON: &str = "the provider's answer was not valid";
 /// Longest wait of a provider's that is passed on, in seconds: a year.
 const WAIT_MAX: f64 = 366.0 * 86_400.0;
-
-/// Streams kept for reuse.
-const SPARE_MAX: usize = 64;
-
-/// The streams that are not in use, of those that keep their shape: so a stream in the steady state allocates nothing.
-#[derive(Debug, Default)]
-pub(crate) struct Streams {
-    // Boxed as an exchange holds them: moving one moves a pointer.
-    #[allow(clippy::vec_box)]
-    spare: Vec<Box<SseStream>>,
-}
-
-impl Streams {
-    /// One at the start of a stream that keeps its shape.
-    fn same(&mut self, dialect: Dialect, show_usage: bool, max_event: usize) -> Box<SseStream> {
-        match self.spare.pop() {
-            Some(mut stream) => {
-                stream.restart(dialect, show_usage, max_event);
-                stream
-            }
-            None => Box::new(SseStream::same(dialect, show_usage, max_event)),
-        }
-    }
-
-    /// Gives one back, without storage; one that translates is not kept, since its state belongs to its request.
-    fn put(&mut self, stream: Box<SseStream>) {
-        if stream.keeps_shape() && self.spare.len() < SPARE_MAX {
-            self.spare.push(stream);
-        }
-    }
-}
 
 impl Body {
     /// What has been observed so far.
