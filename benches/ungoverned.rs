@@ -12,8 +12,8 @@ use tollgate::gateway::orders::{Notice, Order};
 use tollgate::gateway::{Gateway, Start};
 use tollgate::io::clock::Clock;
 use tollgate::io::listen;
+use tollgate::io::log_writer::LogWriter;
 use tollgate::io::reactor::{Authority, Note, Reactor, Security, Setup};
-use tollgate::io::scribe::Scribe;
 use tollgate::io::signals::Signals;
 use tollgate::io::store::sqlite::{Mode, Sqlite};
 use tollgate::policy::config::{Config, StoreUrl};
@@ -57,11 +57,11 @@ fn main() -> std::io::Result<()> {
     let config = Arc::new(read(Path::new(&path), Secrets::Needed).unwrap());
     listen::raise_descriptor_limit()?;
     let gateway = Gateway::new(config.clone(), start(&config), Clock::new().now());
-    let scribe = Scribe::start(Box::new(std::io::stderr()))?;
+    let log = LogWriter::start(Box::new(std::io::stderr()))?;
     let rows = Arc::new(AtomicU64::new(0));
     let dropped = rows.clone();
     let perform = move |order| match order {
-        Order::Log(lines) => Order::Log(scribe.write(lines)),
+        Order::Log(lines) => Order::Log(log.write(lines)),
         Order::Rows(mut kept) => {
             dropped.fetch_add(kept.len() as u64, Ordering::Relaxed);
             kept.clear();

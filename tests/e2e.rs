@@ -24,4 +24,5 @@ mod e2e {
     mod quiet;
     mod streams;
     mod tls;
+    mod unseen;
 }

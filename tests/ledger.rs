@@ -8,6 +8,8 @@ mod client;
 mod clock;
 #[path = "ledger/commit.rs"]
 mod commit;
+#[path = "ledger/files.rs"]
+mod files;
 #[path = "ledger/handover.rs"]
 mod handover;
 #[path = "e2e/harness.rs"]
@@ -15,6 +17,8 @@ mod handover;
 mod harness;
 #[path = "ledger/kills.rs"]
 mod kills;
+#[path = "ledger/odd.rs"]
+mod odd;
 #[path = "ledger/outage.rs"]
 mod outage;
 #[path = "e2e/process.rs"]

@@ -16,6 +16,25 @@ pub fn hex_into(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// Lower-case hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    let mut out = Vec::with_capacity(bytes.len() * 2);
+    hex_into(bytes, &mut out);
+    String::from_utf8(out).unwrap_or_default()
+}
+
+/// Reads hexadecimal of exactly `N` bytes.
+pub fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let mut out = [0u8; N];
+    if text.len() != 2 * N {
+        return None;
+    }
+    for (byte, place) in out.iter_mut().zip((0..text.len()).step_by(2)) {
+        *byte = u8::from_str_radix(text.get(place..place + 2)?, 16).ok()?;
+    }
+    Some(out)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -57,7 +57,7 @@ pub const BACKLOG: i32 = 1024;
 pub const EXPIRED_PER_TURN: usize = 1024;
 /// Rounds of flush, actions and replies in one turn; what is still to do then waits for the next turn.
 pub const ROUNDS_PER_TURN: usize = 16;
-/// Letters in the loop's mailbox. Senders have few outstanding each, so a full box means that the loop is dead.
+/// Messages in the loop's mailbox. Senders have few outstanding each, so a full box means that the loop is dead.
 pub const MAILBOX_MAX: usize = 64 * 1024;
 /// How long a closed TLS connection may take to send its last bytes before the socket is dropped.
 pub const PARTING: Duration = Duration::from_secs(5);
@@ -70,16 +70,18 @@ pub const LOG_BYTES_MAX: usize = 4 << 20;
 pub const LOG_PARTING: Duration = Duration::from_secs(1);
 /// Connections of either side for which the tables have room from the start; beyond it they are copied as they grow.
 pub const ROOM_MAX: usize = 16 * 1024;
-/// Bytes of log lines for which the lane of the log thread has room from the start.
+/// Bytes of log lines for which the queue of the log thread has room from the start.
 pub const LOG_ROOM: usize = 256 * 1024;
-/// Rest of the busy log thread between two looks at its lane, so that the loop never has to wake it.
+/// Rest of the busy log thread between two polls of its queue, so that the loop never has to wake it.
 pub const LOG_TICK: Duration = Duration::from_millis(10);
 /// The same for the store thread: rows gather for one commit. Contract section 5 allows a kill to lose 50 ms.
 pub const COMMIT_TICK: Duration = Duration::from_millis(25);
-/// Looks at an empty lane before its thread lies down to be woken.
-pub const LANE_IDLE_LOOKS: u32 = 100;
+/// Polls of an empty queue before its thread waits to be woken.
+pub const QUEUE_IDLE_POLLS: u32 = 100;
 /// Cache of the ledger's pages in KiB: what is written lies at the end of its tables.
 pub const LEDGER_CACHE_KIB: i64 = 256;
+/// Bytes of one file of the configuration: itself, a secret, certificates.
+pub const SETTINGS_FILE_MAX: usize = 4 << 20;
 /// How often the store thread looks whether another process has changed the keys; contract section 3 allows 1 s.
 pub const KEYS_LOOK: Duration = Duration::from_millis(250);
 /// Rows of one commit; the rest goes into the next.
@@ -101,6 +103,8 @@ pub const COMMANDS_PER_PIPELINE: usize = 256;
 pub const ROWS_WAITING_MAX: u64 = 500_000;
 /// How long the counts of a window are kept in a shared ledger after its end, for requests that still run.
 pub const WINDOW_KEPT: Duration = Duration::from_secs(3600);
+/// Entries of a shared ledger that are not what they should be and are named one by one; what is beyond is not told.
+pub const ODD_ENTRIES_MAX: usize = 1000;
 /// Rows read from a shared ledger at a time.
 pub const ROWS_PER_READ: usize = 1000;
 /// How often a change in a shared ledger is tried again when somebody else came in between.

@@ -1,6 +1,6 @@
 //! `tollgate check`: says whether a configuration is right, and what it comes to.
 
-use super::CheckArgs;
+use super::args::CheckArgs;
 use super::load::{self, Secrets};
 use super::output::{Failure, print, remark};
 use super::serve::setup;

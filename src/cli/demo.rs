@@ -1,6 +1,6 @@
 //! `tollgate demo`: the gateway on a simulated provider, with a fresh key, nothing to set up. Prints lines to paste.
 
-use super::DemoArgs;
+use super::args::DemoArgs;
 use super::demo_config::demo_text;
 use super::output::Failure;
 use super::serve::{Listeners, catch_signals, serve};

@@ -1,9 +1,11 @@
 //! `tollgate keys`: issue, list, show, rotate, revoke. A running gateway sees a change within a second (contract
 //! section 3). A key is printed once, alone on standard output; only its digest is stored.
 
-use super::ConfigArg;
+use super::args::ConfigArg;
 use super::load::{self, Secrets};
-use super::output::{Align, Failure, Table, print, print_json, remark};
+use super::output::{
+    Align, Failure, Table, clean, is_control, json_text, leads_somewhere, print, print_json, print_secret, remark,
+};
 use super::store;
 use crate::base::time::Unix;
 use crate::io::clock::unix;
@@ -135,7 +137,7 @@ fn parse_grace(text: &str) -> Result<Duration, String> {
 }
 
 fn parse_name(text: &str) -> Result<String, String> {
-    let good = (1..=NAME_MAX).contains(&text.chars().count()) && !text.chars().any(char::is_control);
+    let good = (1..=NAME_MAX).contains(&text.chars().count()) && !text.chars().any(is_control);
     let expected = || format!("expected 1 to {NAME_MAX} characters, none of them a control character");
     good.then(|| text.to_string()).ok_or_else(expected)
 }
@@ -160,25 +162,37 @@ pub fn run(command: &KeysCommand) -> Result<(), Failure> {
 fn issue_key(args: &IssueArgs) -> Result<(), Failure> {
     let high = load::load(&args.config, Secrets::Optional)?;
     let now = unix();
+    somewhere_to_show()?;
     let (record, text) = make(args, &high, now)?;
-    show_once(&record, text, args.json, &high, now)?;
-    let expiry = record.expires.map_or("never".to_string(), iso);
-    remark(&format!("key {} for {}: plan {}, expires {expiry}; shown only now", record.id, record.name, record.plan));
+    show_once(&record, text, args.json, &high, now).map_err(|unseen| withdraw(&high, &record.id, &unseen))?;
+    let (name, expiry) = (clean(&record.name), record.expires.map_or("never".to_string(), iso));
+    remark(&format!("key {} for {name}: plan {}, expires {expiry}; shown only now", record.id, record.plan));
     Ok(())
 }
 
-/// Prints a key that nobody can show again.
-fn show_once(record: &KeyRecord, text: String, json: bool, high: &Config, now: Unix) -> Result<(), Failure> {
-    let shown = match json {
-        true => print_json(&Fresh { key: text, record: Line::new(record, high, now) }),
-        false => print(&format!("{text}\n")),
-    };
-    shown.inspect_err(|_| {
-        remark(&format!("the secret of key {} is lost, though it is valid: rotate it, or revoke the key", record.id));
-    })
+/// To be asked before anything is changed: what cannot be shown is not made.
+fn somewhere_to_show() -> Result<(), Failure> {
+    leads_somewhere().map_err(|failure| Failure::failed(format!("{}; nothing was changed", failure.text())))
 }
 
-/// Makes a key and stores its record: the record, and the key that nobody can show again.
+/// Revokes a key that was stored and could not be shown; what is to be said of it.
+fn withdraw(high: &Config, id: &KeyId, unseen: &Failure) -> Failure {
+    let outcome = match revoke_in(high, id, unix()) {
+        Ok(_) => "it is revoked again".to_string(),
+        Err(failure) => format!("it could not be revoked either ({}): revoke it", failure.text()),
+    };
+    Failure::failed(format!("{}: key {id} was issued and could not be shown; {outcome}", unseen.text()))
+}
+
+/// Prints a key that cannot be shown again.
+fn show_once(record: &KeyRecord, text: String, json: bool, high: &Config, now: Unix) -> Result<(), Failure> {
+    match json {
+        true => print_secret(&json_text(&Fresh { key: text, record: Line::new(record, high, now) })?),
+        false => print_secret(&format!("{text}\n")),
+    }
+}
+
+/// Makes a key and stores its record: the record, and the key, which cannot be shown again.
 fn make(args: &IssueArgs, high: &Config, now: Unix) -> Result<(KeyRecord, String), Failure> {
     let key = prepare(args, high, now)?;
     let issued = with_entropy(|fill| issue(&high.server.key_prefix, fill))?;
@@ -198,29 +212,60 @@ fn with_entropy(make: impl FnOnce(&mut dyn FnMut(&mut [u8])) -> Issued) -> Resul
 fn rotate(args: &RotateArgs) -> Result<(), Failure> {
     let high = load::load(&args.config, Secrets::Optional)?;
     let now = unix();
-    let (record, text) = rotate_in(&high, &args.id, args.grace, now)?;
-    show_once(&record, text, args.json, &high, now)?;
+    somewhere_to_show()?;
+    let Rotated { before, record, text } = rotate_in(&high, &args.id, args.grace, now)?;
+    show_once(&record, text, args.json, &high, now).map_err(|unseen| undo(&high, &before, &record, &unseen))?;
     let end = record.former.first().map(|former| format!("former secrets end by {}", iso(former.until)));
     let end = end.unwrap_or_else(|| "the former secret has ended".to_string());
-    remark(&format!("key {} for {} has a new secret; {end}; shown only now", record.id, record.name));
+    remark(&format!("key {} for {} has a new secret; {end}; shown only now", record.id, clean(&record.name)));
     Ok(())
 }
 
-/// Gives a key a new secret: its record, and the key that nobody can show again.
-fn rotate_in(high: &Config, id: &KeyId, grace: Duration, now: Unix) -> Result<(KeyRecord, String), Failure> {
+/// A key that was given a new secret.
+struct Rotated {
+    before: KeyRecord,
+    record: KeyRecord,
+    /// The key that cannot be shown again.
+    text: String,
+}
+
+/// Gives a key a new secret.
+fn rotate_in(high: &Config, id: &KeyId, grace: Duration, now: Unix) -> Result<Rotated, Failure> {
     let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(id))?;
     let issued = with_entropy(|fill| reissue(&high.server.key_prefix, *id, fill))?;
     let until = Unix(now.0.saturating_add(u64::try_from(grace.as_millis()).unwrap_or(u64::MAX)));
+    let mut before = None;
     let edited = ledger.edit_key(id, |key| {
         if !key.is_live(now) {
             let why = if key.revoked.is_some() { "is revoked" } else { "has expired" };
             return Err(Failure::failed(format!("key {id} {why}; issue a new one")));
         }
+        before = Some(key.clone());
         key.rotate(issued.digest, until, now);
         Ok(())
     });
     let record = edited.map_err(Failure::failed)?.ok_or_else(|| unknown(id))??;
-    Ok((record, issued.text))
+    Ok(Rotated { before: before.ok_or_else(|| unknown(id))?, record, text: issued.text })
+}
+
+/// Takes back a rotation whose secret could not be shown, unless the key has been rotated again meanwhile. Returns what
+/// is to be said of it.
+fn undo(high: &Config, before: &KeyRecord, record: &KeyRecord, unseen: &Failure) -> Failure {
+    let take_back = || -> Result<(), Failure> {
+        let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(&record.id))?;
+        let edited = ledger.edit_key(&record.id, |key| {
+            if key.digest == record.digest {
+                (key.digest, key.former) = (before.digest, before.former.clone());
+            }
+            Ok::<(), Failure>(())
+        });
+        edited.map(drop).map_err(Failure::failed)
+    };
+    let outcome = match take_back() {
+        Ok(()) => "the former one stays valid".to_string(),
+        Err(failure) => format!("the rotation could not be undone ({}): rotate the key again", failure.text()),
+    };
+    Failure::failed(format!("{}: the new secret of key {} could not be shown; {outcome}", unseen.text(), record.id))
 }
 
 /// The record of a key that is about to be issued; id and digest are still blank.
@@ -495,8 +540,8 @@ mod tests {
         let (high, _folder) = with_ledger("rotate");
         let (record, first) = make(&args(), &high, NOW).unwrap();
         let minute = Duration::from_secs(60);
-        let (_, second) = rotate_in(&high, &record.id, minute, NOW).unwrap();
-        let (_, third) = rotate_in(&high, &record.id, minute, Unix(NOW.0 + 10_000)).unwrap();
+        let second = rotate_in(&high, &record.id, minute, NOW).unwrap().text;
+        let third = rotate_in(&high, &record.id, minute, Unix(NOW.0 + 10_000)).unwrap().text;
         let mut keys = Keys::new(1);
         keys.load(records_in(&high).unwrap());
         let mut opens = |text: &String, seconds: u64| {
@@ -507,7 +552,7 @@ mod tests {
         }
         assert_eq!((opens(&first, 60), opens(&second, 69)), (None, Some(record.id)));
         assert_eq!((opens(&second, 70), opens(&third, 10_000)), (None, Some(record.id)));
-        let (_, fourth) = rotate_in(&high, &record.id, Duration::ZERO, NOW).unwrap();
+        let fourth = rotate_in(&high, &record.id, Duration::ZERO, NOW).unwrap().text;
         keys.load(records_in(&high).unwrap());
         let mut opens = |text: &String| keys.identify(text.as_bytes(), "tg_", NOW).is_some();
         assert_eq!((opens(&third), opens(&fourth), opens(&second)), (false, true, false));
@@ -517,9 +562,9 @@ mod tests {
     fn a_revoked_or_unknown_key_is_not_rotated() {
         let (high, _folder) = with_ledger("rotate-revoked");
         let stranger = KeyId::parse("0123456789ab").unwrap();
-        assert_eq!(rotate_in(&high, &stranger, Duration::ZERO, NOW), Err(unknown(&stranger)));
+        assert_eq!(rotate_in(&high, &stranger, Duration::ZERO, NOW).err(), Some(unknown(&stranger)));
         let (record, _) = make(&args(), &high, NOW).unwrap();
-        assert_eq!(rotate_in(&high, &stranger, Duration::ZERO, NOW), Err(unknown(&stranger)));
+        assert_eq!(rotate_in(&high, &stranger, Duration::ZERO, NOW).err(), Some(unknown(&stranger)));
         revoke_in(&high, &record.id, NOW).unwrap();
         assert!(matches!(rotate_in(&high, &record.id, Duration::ZERO, NOW), Err(Failure::Failed(_))));
         assert_eq!(records_in(&high).unwrap()[0].digest, record.digest);

@@ -1,18 +1,21 @@
 //! `tollgate ledger`: verify that every counter is what the rows say, and export everything as JSON Lines.
 
-use super::ConfigArg;
+use super::args::ConfigArg;
 use super::load::{self, Secrets};
 use super::output::{Align, Failure, Table, grouped, print, print_json};
 use super::store;
+use crate::base::digest::hex;
 use crate::base::time::Unix;
-use crate::io::store::book::{DayKey, Entry, Sums, Verdict};
-use crate::io::store::keyform::hex;
+use crate::io::store::api::{DayKey, Entry, Sums, Verdict};
+use crate::policy::keys::KeyId;
 use crate::policy::row::Row;
+use crate::policy::usage::{Usage, UsageSource};
 use crate::policy::window::{self, DAY_MS};
 use clap::{Args, Subcommand};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::json;
 use std::io::{ErrorKind, Write};
+use std::sync::Arc;
 
 /// What can be done with the ledger.
 #[derive(Subcommand, Debug)]
@@ -116,58 +119,66 @@ fn export(args: &ExportArgs) -> Result<(), Failure> {
 
 fn write_entry(entry: &Entry, out: &mut impl Write) -> std::io::Result<()> {
     match entry {
-        Entry::Request(row) => serde_json::to_writer(&mut *out, &RequestLine::new(row))?,
+        Entry::Request(row) => RequestLine::serialize(row, &mut serde_json::Serializer::new(&mut *out))?,
         Entry::Folded(key, sums) => serde_json::to_writer(&mut *out, &FoldedLine::new(key, *sums))?,
     }
     out.write_all(b"\n")
 }
 
-/// A request as JSON.
+/// A row with names for people: the type is [`Row`] itself, this says what its fields are called in an export.
 #[derive(Serialize)]
-struct RequestLine<'a> {
-    entry: &'static str,
-    request_id: String,
-    key: &'a str,
-    admitted: String,
-    admitted_unix_ms: u64,
-    model: &'a str,
-    target: &'a str,
+#[serde(remote = "Row", tag = "entry", rename = "request")]
+struct RequestLine {
+    #[serde(rename = "request_id", serialize_with = "request_id")]
+    request: [u8; 16],
+    key: KeyId,
+    #[serde(rename = "admitted", getter = "admitted")]
+    admitted_text: String,
+    #[serde(rename = "admitted_unix_ms", serialize_with = "millis")]
+    admitted: Unix,
+    model: Arc<str>,
+    target: Arc<str>,
+    #[serde(getter = "endpoint")]
     endpoint: &'static str,
     stream: bool,
     status: u16,
-    uncached_input_tokens: u64,
-    cache_read_tokens: u64,
-    cache_write_tokens: u64,
-    output_tokens: u64,
-    source: &'static str,
-    cost_nano_usd: u64,
+    #[serde(flatten, with = "UsagePart")]
+    usage: Usage,
+    #[serde(rename = "cost_nano_usd")]
+    cost_nano: u64,
     attempts: u32,
     micros: u64,
 }
 
-impl RequestLine<'_> {
-    fn new(row: &Row) -> RequestLine<'_> {
-        RequestLine {
-            entry: "request",
-            request_id: format!("req_{}", hex(&row.request)),
-            key: row.key.as_str(),
-            admitted: window::iso(row.admitted),
-            admitted_unix_ms: row.admitted.0,
-            model: &row.model,
-            target: &row.target,
-            endpoint: row.endpoint.name(),
-            stream: row.stream,
-            status: row.status,
-            uncached_input_tokens: row.usage.uncached_in,
-            cache_read_tokens: row.usage.cache_read,
-            cache_write_tokens: row.usage.cache_write,
-            output_tokens: row.usage.out,
-            source: row.usage.source.as_str(),
-            cost_nano_usd: row.cost_nano,
-            attempts: row.attempts,
-            micros: row.micros,
-        }
-    }
+/// The same for the part of it that is a [`Usage`].
+#[derive(Serialize)]
+#[serde(remote = "Usage")]
+struct UsagePart {
+    #[serde(rename = "uncached_input_tokens")]
+    uncached_in: u64,
+    #[serde(rename = "cache_read_tokens")]
+    cache_read: u64,
+    #[serde(rename = "cache_write_tokens")]
+    cache_write: u64,
+    #[serde(rename = "output_tokens")]
+    out: u64,
+    source: UsageSource,
+}
+
+fn request_id<S: Serializer>(id: &[u8; 16], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&format_args!("req_{}", hex(id)))
+}
+
+fn admitted(row: &Row) -> String {
+    window::iso(row.admitted)
+}
+
+fn endpoint(row: &Row) -> &'static str {
+    row.endpoint.name()
+}
+
+fn millis<S: Serializer>(at: &Unix, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_u64(at.0)
 }
 
 /// What is left of a day's requests that were folded away, as JSON.
@@ -209,7 +220,7 @@ impl FoldedLine<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::store::book::Difference;
+    use crate::io::store::api::Difference;
 
     #[test]
     fn an_agreement_is_one_line_and_a_difference_a_table() {
@@ -219,6 +230,25 @@ mod tests {
         verdict.differences.push(Difference { counter: "requests of a".to_string(), stored: 5, counted: 6 });
         assert!(verdict_text(&verdict).lines().nth(1).is_some_and(|line| line.ends_with("5        6")));
         assert_eq!(verdict_json(&verdict)["differences"][0]["counted"], 6);
+    }
+
+    #[test]
+    fn a_request_is_exported_as_ever() {
+        let row: Row = serde_json::from_str(
+            r#"{"r":"000102030405060708090a0b0c0d0eff","k":"abcdefABCDEF","a":1800000000123,"m":"a \"b\"","t":"p/x",
+            "e":"messages","s":true,"c":499,"u":[1,2,3,4],"f":"partial","n":5,"x":6,"d":7}"#,
+        )
+        .unwrap();
+        let mut out = Vec::new();
+        write_entry(&Entry::Request(row), &mut out).unwrap();
+        let expected = concat!(
+            r#"{"entry":"request","request_id":"req_000102030405060708090a0b0c0d0eff","key":"abcdefABCDEF","#,
+            r#""admitted":"2027-01-15T08:00:00Z","admitted_unix_ms":1800000000123,"model":"a \"b\"","target":"p/x","#,
+            r#""endpoint":"messages","stream":true,"status":499,"uncached_input_tokens":1,"cache_read_tokens":2,"#,
+            r#""cache_write_tokens":3,"output_tokens":4,"source":"partial","cost_nano_usd":5,"attempts":6,"micros":7}"#,
+            "\n"
+        );
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Finds and reads the configuration. Called by every command that needs one, and by `serve` again on reload.
 
-use super::ConfigArg;
+use super::args::ConfigArg;
 use super::output::Failure;
+use crate::io::files;
 use crate::policy::config::{Config, ConfigError, Source};
 use std::path::{Path, PathBuf};
 
@@ -50,14 +51,14 @@ pub fn read(path: &Path, secrets: Secrets) -> Result<Config, Vec<ConfigError>> {
         let message = error.to_string();
         vec![ConfigError { file: file.to_string(), line: None, field: String::new(), message }]
     };
-    let text = String::from_utf8(std::fs::read(path).map_err(unreadable)?).map_err(|error| {
+    let text = String::from_utf8(files::read(path).map_err(unreadable)?).map_err(|error| {
         let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = u32::try_from(1 + before.iter().filter(|byte| **byte == b'\n').count()).ok();
         vec![ConfigError { file: file.to_string(), line, field: String::new(), message: "not UTF-8".to_string() }]
     })?;
     let stand_in = || (secrets == Secrets::Optional).then(|| PLACEHOLDER.to_string());
     let env = |name: &str| std::env::var(name).ok().or_else(stand_in);
-    let read = |path: &str| std::fs::read_to_string(path).or_else(|error| stand_in().ok_or(error));
+    let read = |path: &str| files::read_text(Path::new(path)).or_else(|error| stand_in().ok_or(error));
     Config::parse(&Source { file: &file, text: &text, env: &env, read: &read })
 }
 

@@ -3,6 +3,7 @@
 //!
 //! Exit codes: 0 done, 1 failed, 2 misused (contract section 6).
 
+pub mod args;
 pub mod check;
 pub mod demo;
 pub mod demo_config;
@@ -16,11 +17,11 @@ pub mod serve;
 pub mod store;
 pub mod usage;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use crate::io::signals;
+use args::{CheckArgs, DemoArgs, ModelsArgs, ServeArgs};
+use clap::{CommandFactory, Parser, Subcommand};
 use output::Failure;
 use std::ffi::OsString;
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// A model gateway: keys, limits, routing and exact usage for OpenAI- and Anthropic-shaped APIs
@@ -53,58 +54,6 @@ enum Command {
     Ledger(ledger::LedgerCommand),
 }
 
-/// Which configuration.
-#[derive(Args, Debug, Clone, Default)]
-pub struct ConfigArg {
-    /// Configuration file [default: $TOLLGATE_CONFIG, then ./tollgate.toml, then /etc/tollgate/tollgate.toml]
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-}
-
-/// `tollgate serve`.
-#[derive(Args, Debug)]
-pub struct ServeArgs {
-    /// Which configuration.
-    #[command(flatten)]
-    pub config: ConfigArg,
-}
-
-/// `tollgate demo`.
-#[derive(Args, Debug)]
-pub struct DemoArgs {
-    /// Address to serve on
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
-    pub listen: SocketAddr,
-    /// Address for health and metrics
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9090")]
-    pub admin_listen: SocketAddr,
-    /// Tokens per second of every answer; 0 for at once
-    #[arg(long, value_name = "N", default_value_t = 50)]
-    pub pace: u64,
-}
-
-/// `tollgate check`.
-#[derive(Args, Debug)]
-pub struct CheckArgs {
-    /// Which configuration.
-    #[command(flatten)]
-    pub config: ConfigArg,
-    /// Print the effective configuration: every default filled in, secrets masked
-    #[arg(long)]
-    pub print: bool,
-}
-
-/// `tollgate models`.
-#[derive(Args, Debug)]
-pub struct ModelsArgs {
-    /// Which configuration.
-    #[command(flatten)]
-    pub config: ConfigArg,
-    /// Print JSON instead of a table
-    #[arg(long)]
-    pub json: bool,
-}
-
 /// What can be typed, for completions and the man page.
 pub fn definition() -> clap::Command {
     Cli::command()
@@ -121,6 +70,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(code);
         }
     };
+    if let Err(error) = signals::outlive_file_limit() {
+        return Failure::failed(format!("cannot catch signals: {error}")).report();
+    }
     let done = match &cli.command {
         Command::Serve(args) => return serve::run(args),
         Command::Demo(args) => return demo::run(args),

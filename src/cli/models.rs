@@ -1,6 +1,6 @@
 //! `tollgate models`: the catalog in human form (specification section 2.1).
 
-use super::ModelsArgs;
+use super::args::ModelsArgs;
 use super::load::{self, Secrets};
 use super::output::{Align, Failure, Table, print, print_json};
 use crate::policy::catalog::{Catalog, price_text};

@@ -4,7 +4,10 @@
 use crate::policy::config::ConfigError;
 use serde::Serialize;
 use std::fmt::Write as _;
+use std::fs::File;
 use std::io::{ErrorKind, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::process::ExitCode;
 
 /// Exit code of a command that failed.
@@ -42,26 +45,55 @@ impl Failure {
         }
     }
 
+    /// What is wrong.
+    pub fn text(&self) -> String {
+        match self {
+            Failure::Failed(text) | Failure::Misused(text) => text.clone(),
+            Failure::Config(errors) => errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
+        }
+    }
+
     /// Says so on standard error; the exit code.
     pub fn report(self) -> ExitCode {
-        let code = self.code();
-        let text = match self {
-            Failure::Failed(text) | Failure::Misused(text) => format!("tollgate: {text}"),
-            // Nothing before the file's name, so that an editor can jump to it.
-            Failure::Config(errors) => errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
-        };
-        remark(&text);
-        ExitCode::from(code)
+        // Nothing before the name of a configuration's file, so that an editor can jump to it.
+        let before = if matches!(self, Failure::Config(_)) { "" } else { "tollgate: " };
+        remark(&format!("{before}{}", self.text()));
+        ExitCode::from(self.code())
     }
 }
 
 /// Writes `text` to standard output. A reader that has gone away (`| head`) is no failure.
 pub fn print(text: &str) -> Result<(), Failure> {
+    match write_out(text) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::failed(lost(&error))),
+        _ => Ok(()),
+    }
+}
+
+/// Writes a secret to standard output: here a reader that has gone away is a failure, too.
+pub fn print_secret(secret: &str) -> Result<(), Failure> {
+    write_out(secret).map_err(|error| Failure::failed(lost(&error)))
+}
+
+fn write_out(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Failure::failed(format!("standard output: {error}")))
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())
+}
+
+fn lost(error: &std::io::Error) -> String {
+    format!("standard output: {error}")
+}
+
+/// Fails if standard output leads nowhere, which writing to it would not tell: it is the null device, which Rust's
+/// runtime also puts in the place of one that is closed.
+pub fn leads_somewhere() -> Result<(), Failure> {
+    let own = std::io::stdout().as_fd().try_clone_to_owned().and_then(|out| File::from(out).metadata());
+    let null = std::fs::metadata("/dev/null");
+    match (own, null) {
+        (Ok(own), Ok(null)) if own.file_type().is_char_device() && own.rdev() == null.rdev() => {
+            Err(Failure::failed("standard output is closed or the null device, so a secret cannot be shown there"))
         }
+        // Where that cannot be found out, writing will tell.
         _ => Ok(()),
     }
 }
@@ -73,9 +105,25 @@ pub fn remark(line: &str) {
 
 /// Prints `value` as indented JSON.
 pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    print(&json_text(value)?)
+}
+
+/// `value` as indented JSON with a line feed.
+pub fn json_text(value: &impl Serialize) -> Result<String, Failure> {
     let mut text = serde_json::to_string_pretty(value).map_err(Failure::failed)?;
     text.push('\n');
-    print(&text)
+    Ok(text)
+}
+
+/// Whether a character could play with a terminal: a control character, or one that turns the direction of the text.
+pub fn is_control(c: char) -> bool {
+    let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    turns || c.is_control()
+}
+
+/// `text` with `?` for each control character.
+pub fn clean(text: &str) -> String {
+    text.chars().map(|c| if is_control(c) { '?' } else { c }).collect()
 }
 
 /// On which side of its column a value stands.
@@ -103,8 +151,7 @@ impl Table {
     /// Adds a row with one value per column. Control characters are shown as `?`, so that no stored name can play
     /// with a terminal.
     pub fn row(&mut self, values: Vec<String>) {
-        let clean = |value: String| value.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-        self.rows.push(values.into_iter().map(clean).collect());
+        self.rows.push(values.iter().map(|value| clean(value)).collect());
     }
 
     /// The whole as text.
@@ -168,7 +215,13 @@ mod tests {
     fn control_characters_do_not_reach_the_terminal() {
         let mut table = Table::new(&[("NAME", Align::Left)]);
         table.row(vec!["a\x1b[2Jb\nc".to_string()]);
-        assert_eq!(table.text(), "NAME\na?[2Jb?c\n");
+        for turn in
+            "\u{61c}\u{200e}\u{200f}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\u{2067}\u{2068}\u{2069}".chars()
+        {
+            table.row(vec![format!("a{turn}b")]);
+        }
+        table.row(vec!["\u{5d0}\u{5d1} \u{fc}".to_string()]);
+        assert_eq!(table.text(), format!("NAME\na?[2Jb?c\n{}\u{5d0}\u{5d1} \u{fc}\n", "a?b\n".repeat(12)));
     }
 
     #[test]

@@ -1,32 +1,34 @@
 //! `tollgate serve`: puts the gateway core, the loop and the helper threads together, and runs them until a signal.
 
-use super::ServeArgs;
+use super::args::ServeArgs;
 use super::load::{self, Secrets};
 use super::output::Failure;
 use crate::base::limits;
 use crate::base::time::Unix;
 use crate::gateway::Gateway;
 use crate::gateway::orders::{Notice, Work};
-use crate::io::clock::Clock;
+use crate::io::clock::{Clock, unix};
 use crate::io::listen;
+use crate::io::log_writer::LogWriter;
 use crate::io::reactor::{Note, Reactor};
-use crate::io::scribe::Scribe;
 use crate::io::signals::Signals;
 use crate::io::worker::Worker;
 use crate::policy::config::Config;
 use crate::policy::row::Running;
 use crate::policy::window;
 use ledger::Opened;
+pub(super) use listeners::Listeners;
 use outbox::{Helpers, outbox};
 use reload::Reloader;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, PoisonError};
-use upgrade::{Elder, Younger};
+use upgrade::{HandoverReceiver, HandoverSender};
 
 mod ledger;
+mod listeners;
 mod outbox;
 mod reload;
 pub(super) mod setup;
@@ -49,48 +51,6 @@ pub(super) fn catch_signals() -> Result<Signals, Failure> {
     Signals::catch().map_err(|error| Failure::failed(format!("cannot catch signals: {error}")))
 }
 
-/// The sockets a gateway listens on.
-pub(super) struct Listeners {
-    clients: Vec<TcpListener>,
-    admin: Option<TcpListener>,
-    /// To the process before us, which still serves.
-    channel: Option<UnixStream>,
-}
-
-impl Listeners {
-    /// Takes the sockets that were inherited, from systemd or from a predecessor, and binds the others.
-    fn open(config: &Config) -> Result<Listeners, String> {
-        let inherited = crate::io::upgrade::inherited();
-        let inherited = inherited.map_err(|error| format!("cannot use the inherited sockets: {error}"))?;
-        let Some(inherited) = inherited else { return Listeners::bind(config) };
-        let mut rest = config.clone();
-        if !inherited.clients.is_empty() {
-            rest.server.listen.clear();
-        }
-        if inherited.admin.is_some() {
-            rest.server.admin_listen = None;
-        }
-        let bound = Listeners::bind(&rest)?;
-        Ok(Listeners {
-            clients: inherited.clients.into_iter().chain(bound.clients).collect(),
-            admin: inherited.admin.or(bound.admin),
-            channel: inherited.channel,
-        })
-    }
-
-    /// Binds what the configuration names.
-    pub(super) fn bind(config: &Config) -> Result<Listeners, String> {
-        let bind = |addr: &SocketAddr| {
-            listen::bind(*addr, config.server.reuse_port).map_err(|error| format!("cannot listen on {addr}: {error}"))
-        };
-        Ok(Listeners {
-            clients: config.server.listen.iter().map(bind).collect::<Result<_, _>>()?,
-            admin: config.server.admin_listen.as_ref().map(bind).transpose()?,
-            channel: None,
-        })
-    }
-}
-
 /// Runs a gateway on `listeners` until it has drained. `path` is where `config` was read, and will be read again on
 /// HUP; `log` takes its log lines.
 pub(super) fn serve(
@@ -105,24 +65,26 @@ pub(super) fn serve(
     let security = setup::security(&config, None)?;
     let config = Arc::new(config);
     // Everything that can be wrong is known by now; from here on a predecessor stands aside for us.
-    let (younger, running) = await_turn(listeners.channel.take())?;
+    let (predecessor, running) = await_turn(listeners.channel.take())?;
     let now = Clock::new().now();
     let mut ledger = Opened::open(&config)?;
     let mut start = ledger.start(&config, now)?;
     (start.client_listeners, start.running) = (listeners.clients.len(), running);
     let gateway = Gateway::new(config.clone(), start, now);
-    let scribe = Scribe::start(log).map_err(|error| format!("cannot start the log thread: {error}"))?;
-    scribe.write(banner(&config, &listeners, now.unix));
+    let log = LogWriter::start(log).map_err(|error| format!("cannot start the log thread: {error}"))?;
+    log.write(banner(&config, &listeners, now.unix));
 
     let warnings = config.warnings.iter().map(ToString::to_string).chain(ledger.warnings()?);
-    warnings.for_each(|text| drop(scribe.write(warning(&text, now.unix))));
+    warnings.for_each(|text| drop(log.write(warning(&text, now.unix))));
 
     let (helpers, has_admin) = (Arc::<Helpers>::default(), listeners.admin.is_some());
     let setup = setup::setup(listeners, security.clone());
-    let mut reactor = Reactor::new(gateway, setup, outbox(scribe, helpers.clone()))
+    let lines = log.lines();
+    let mut reactor = Reactor::new(gateway, setup, outbox(log, helpers.clone()))
         .map_err(|error| format!("cannot start the loop: {error}"))?;
-    let keeper = ledger.keep(&config, reactor.mailbox())?;
-    *helpers.store.lock().unwrap_or_else(PoisonError::into_inner) = Some(keeper);
+    let warn = move |text: String| drop(lines.write(warning(&text, unix())));
+    let store = ledger.keep(&config, reactor.mailbox(), warn)?;
+    *helpers.store.lock().unwrap_or_else(PoisonError::into_inner) = Some(store);
     let mailbox = reactor.mailbox();
     let done = move |done| drop(mailbox.send(Note::Notice(Notice::Worked(done))));
     let worker = Worker::start(|work: Box<Work>| work.run(), done)
@@ -130,12 +92,12 @@ pub(super) fn serve(
     // The cells are empty: this is their only writer.
     let _ = helpers.worker.set(worker);
     let program = path.as_ref().and_then(|_| std::env::current_exe().ok());
-    let elder = Elder::new(program, has_admin, reactor.mailbox());
-    reactor.on_upgrade(elder.successor());
-    let _ = helpers.elder.set(elder);
+    let handover = HandoverSender::new(program, has_admin, reactor.mailbox());
+    reactor.on_upgrade(handover.successor());
+    let _ = helpers.handover.set(handover);
     let _ = helpers.reloader.set(Reloader::new(path, security, reactor.mailbox()));
-    if let Some(younger) = younger {
-        let safe = younger.follow(reactor.mailbox()).map_err(|error| format!("cannot follow: {error}"))?;
+    if let Some(predecessor) = predecessor {
+        let safe = predecessor.follow(reactor.mailbox()).map_err(|error| format!("cannot follow: {error}"))?;
         let _ = helpers.safe.set(safe);
     }
     reactor.watch(signals).map_err(|error| format!("cannot watch signals: {error}"))?;
@@ -146,9 +108,9 @@ pub(super) fn serve(
 }
 
 /// Waits for a predecessor, if there is one, to stand aside.
-fn await_turn(channel: Option<UnixStream>) -> Result<(Option<Younger>, Option<Vec<Running>>), String> {
+fn await_turn(channel: Option<UnixStream>) -> Result<(Option<HandoverReceiver>, Option<Vec<Running>>), String> {
     let Some(channel) = channel else { return Ok((None, None)) };
-    let turn = Younger::await_turn(channel).map_err(|error| format!("cannot take over: {error}"))?;
+    let turn = HandoverReceiver::await_turn(channel).map_err(|error| format!("cannot take over: {error}"))?;
     Ok((Some(turn.0), Some(turn.1)))
 }
 

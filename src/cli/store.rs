@@ -2,7 +2,7 @@
 
 use super::output::Failure;
 #[cfg(feature = "redis")]
-use crate::io::store::book::StoreError;
+use crate::io::store::api::StoreError;
 use crate::io::store::ledger::Ledger;
 #[cfg(feature = "redis")]
 use crate::io::store::remote::Remote;

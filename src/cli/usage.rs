@@ -1,11 +1,11 @@
 //! `tollgate usage`: requests, tokens and cost out of the ledger, over whole UTC days.
 
-use super::ConfigArg;
+use super::args::ConfigArg;
 use super::load::{self, Secrets};
 use super::output::{Align, Failure, Table, dollars, grouped, print, print_json};
 use super::store;
 use crate::base::time::Unix;
-use crate::io::store::book::{By, UsageLine};
+use crate::io::store::api::{By, UsageLine};
 use crate::policy::keys::KeyRecord;
 use crate::policy::window::parse_moment;
 use clap::{Args, ValueEnum};

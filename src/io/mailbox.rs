@@ -19,16 +19,16 @@ impl<T> Clone for Mailbox<T> {
 }
 
 impl<T> Mailbox<T> {
-    /// Puts `letter` into the box and wakes the loop if the box was empty. Gives the letter back when
+    /// Puts `message` into the box and wakes the loop if the box was empty. Gives the message back when
     /// `limits::MAILBOX_MAX` of them wait already.
-    pub fn send(&self, letter: T) -> Result<(), T> {
-        let (letters, waker) = &*self.0;
+    pub fn send(&self, message: T) -> Result<(), T> {
+        let (messages, waker) = &*self.0;
         let was_empty = {
-            let mut waiting = letters.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut waiting = messages.lock().unwrap_or_else(PoisonError::into_inner);
             if waiting.len() >= limits::MAILBOX_MAX {
-                return Err(letter);
+                return Err(message);
             }
-            waiting.push(letter);
+            waiting.push(message);
             waiting.len() == 1
         };
         // Outside the lock: the loop that this wakes would run straight into it.
@@ -44,7 +44,7 @@ impl<T> Mailbox<T> {
 pub struct Inbox<T>(Shared<T>);
 
 impl<T> Inbox<T> {
-    /// Takes all letters, in the order of sending; `into` must be empty and lends its capacity for the next ones.
+    /// Takes all messages, in the order of sending; `into` must be empty and lends its capacity for the next ones.
     pub fn take(&self, into: &mut Vec<T>) {
         debug_assert!(into.is_empty());
         std::mem::swap(&mut *self.0.0.lock().unwrap_or_else(PoisonError::into_inner), into);
@@ -67,7 +67,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn letters_arrive_in_order_and_wake_the_poll_once() {
+    fn messages_arrive_in_order_and_wake_the_poll_once() {
         let mut poll = mio::Poll::new().unwrap();
         let inbox = inbox(poll.registry(), mio::Token(7)).unwrap();
         let mailbox = inbox.mailbox();
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_box_gives_the_letter_back() {
+    fn a_full_box_gives_the_message_back() {
         let poll = mio::Poll::new().unwrap();
         let inbox = inbox(poll.registry(), mio::Token(7)).unwrap();
         let mailbox = inbox.mailbox();

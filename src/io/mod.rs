@@ -4,14 +4,16 @@
 //! system calls in the steady state are `recv`, `send` and `epoll_wait`; whatever can block (names, the ledger,
 //! stderr) has a thread of its own.
 
+pub mod batch_queue;
 pub mod clock;
-pub mod lane;
+pub mod files;
 pub mod links;
 pub mod listen;
+pub mod log_writer;
 pub mod mailbox;
+pub mod outcome;
 pub mod reactor;
 pub mod resolver;
-pub mod scribe;
 pub mod signals;
 pub mod store;
 pub mod tls;

@@ -9,24 +9,25 @@
 //! most once, also after a Fin; the socket is gone then, and a later `Close` for it does no harm. When the peer has
 //! ended while `wants_read` is false, bytes may lie before the end. If there are none the core is told. If there are,
 //! an upstream's are an answer: they wait until they are wanted, and the end after them. A client's are not worth
-//! waiting for: whoever ends its half while a request is in flight has left (contract section 4), so the core is told
-//! at once and those bytes are never read.
+//! waiting for: a client that ends its half while a request is in flight has left (contract section 4), so the core is
+//! told at once and those bytes are never read.
 //!
 //! **A write that fails** does not end the connection by itself: a server that refuses a request early answers,
 //! closes and thereby resets us, and its answer lies before the reset. What is there is read first.
 //!
 //! **Orders** go to the outbox at the end of the turn that gave them, the whole vector at once; the outbox is meant
-//! to lay them into lanes (`io::lane`), which costs no system call while the helper threads are busy. So no row or
-//! line waits inside the loop, and the loop needs no clock of its own for them.
+//! to put them into queues (`io::batch_queue`), which costs no system call while the helper threads are busy. So no row
+//! or line waits inside the loop, and the loop needs no clock of its own for them.
 
 use super::clock::Clock;
 use super::links::{self, Flags, Link, Links, SPECIAL};
 use super::listen::{Arrival, Listeners};
 use super::mailbox::{Inbox, Mailbox, inbox};
+use super::outcome::{Fill, Peek};
 use super::resolver::Resolver;
 use super::signals::{KINDS, Signals};
 use super::tls::Identity;
-use super::transport::{Fill, Peek, Scratch, Transport};
+use super::transport::{Scratch, Transport};
 use crate::base::limits;
 use crate::base::seam::{Action, Conn, Core, Ending, Reply};
 use crate::base::slots::Id;
@@ -59,7 +60,7 @@ pub struct Setup {
 /// Takes the listening sockets, in their order, for a new process. It must not block: it begins a thread.
 pub type Successor = Box<dyn FnMut(Vec<OwnedFd>)>;
 
-/// A letter to the loop.
+/// A message to the loop.
 pub enum Note<C: Core> {
     /// An answer to an action, from the resolver.
     Reply(Reply),
@@ -220,7 +221,7 @@ impl<C: Core + 'static> Reactor<C> {
             if count % limits::RUNS_PER_FLUSH == 0 {
                 self.flush_dirty();
             }
-            // A look at the clock costs as much as a short event: none where nobody waits.
+            // A look at the clock costs as much as a short event: none where no other connection waits.
             if !self.run_queue.is_empty() && self.clock.mono() >= enough {
                 break;
             }

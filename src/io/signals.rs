@@ -7,8 +7,10 @@
 use crate::base::seam::Signal;
 use mio::net::UnixStream;
 use mio::{Interest, Registry, Token};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2, SIGXFSZ};
 use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Meanings that are told apart.
 pub const KINDS: usize = 3;
@@ -42,6 +44,12 @@ impl Signals {
         }
         came.then_some(*signal)
     }
+}
+
+/// Lets a write beyond the limit on a file's size fail like any other write (EFBIG): the kernel's signal for it would
+/// end the process. The flag that the handler sets is not read.
+pub fn outlive_file_limit() -> io::Result<()> {
+    signal_hook::flag::register(SIGXFSZ, Arc::<AtomicBool>::default()).map(drop)
 }
 
 fn caught(signals: &[i32]) -> io::Result<UnixStream> {

@@ -4,7 +4,8 @@
 //! rustls is named here alone. Called by the reactor (the table of peers) and by `io::transport`. Uses the buffered
 //! interface; all plaintext leaves the session at once, since plaintext inside it raises no event.
 
-use super::transport::{Fill, Sent};
+use super::files;
+use super::outcome::{Fill, Sent, Shake};
 use crate::base::limits;
 use crate::base::seam::Ending;
 use mio::net::TcpStream;
@@ -110,13 +111,13 @@ impl Identity {
     /// costs no client a full handshake.
     pub fn load(cert: &Path, key: &Path, before: Option<&Identity>) -> io::Result<Identity> {
         let named = |path: &Path, error: &dyn std::fmt::Display| invalid(format!("{}: {error}", path.display()));
-        let pem = std::fs::read(cert).map_err(|error| named(cert, &error))?;
+        let pem = files::read(cert).map_err(|error| named(cert, &error))?;
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
         let chain = chain.map_err(|error| named(cert, &error))?;
         if chain.is_empty() {
             return Err(named(cert, &"no certificate in it"));
         }
-        let pem = std::fs::read(key).map_err(|error| named(key, &error))?;
+        let pem = files::read(key).map_err(|error| named(key, &error))?;
         let secret = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| named(key, &error))?;
         let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
         let builder = builder.map_err(|error| invalid(error.to_string()))?;
@@ -156,7 +157,7 @@ fn client_config(ca_file: Option<&Path>) -> io::Result<ClientConfig> {
     let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     if let Some(path) = ca_file {
         let bad = |error: &dyn std::fmt::Display| invalid(format!("{}: {error}", path.display()));
-        let pem = std::fs::read(path).map_err(|error| bad(&error))?;
+        let pem = files::read(path).map_err(|error| bad(&error))?;
         let mut count = 0;
         for certificate in CertificateDer::pem_slice_iter(&pem) {
             let certificate = certificate.map_err(|error| bad(&error))?;
@@ -172,19 +173,6 @@ fn client_config(ca_file: Option<&Path>) -> io::Result<ClientConfig> {
     let mut config = builder.with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
-}
-
-/// How a handshake stands.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Shake {
-    /// Bytes of the peer are missing, or room to write.
-    Going,
-    /// More bytes of the peer may lie ready than one turn takes.
-    More,
-    /// Done; the name and the certificate are right.
-    Done,
-    /// It failed; an alert was sent where there was one to send.
-    Failed,
 }
 
 /// One connection's TLS state. Boxed by its owner: it weighs more than a kilobyte.

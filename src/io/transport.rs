@@ -2,7 +2,8 @@
 //!
 //! Called by the reactor alone.
 
-use super::tls::{Session, Shake, receive};
+use super::outcome::{Fill, Peek, Sent, Shake};
+use super::tls::{Session, receive};
 use crate::base::limits;
 use crate::base::seam::Ending;
 use mio::net::TcpStream;
@@ -38,44 +39,6 @@ impl Default for Scratch {
     fn default() -> Self {
         Scratch::new()
     }
-}
-
-/// What one reading brought.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Fill {
-    /// `len` bytes, see [`Scratch::data`]; 0 when only part of an encrypted record came.
-    Data {
-        /// Bytes for the core.
-        len: usize,
-        /// Bytes taken off the socket, at least 1.
-        cost: usize,
-        /// Fewer bytes came than were asked for: on an edge-triggered poll the socket is empty.
-        drained: bool,
-    },
-    /// Nothing there.
-    Blocked,
-    /// No more bytes will come.
-    Ended(Ending),
-}
-
-/// What lies at the front of a socket.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Peek {
-    /// Bytes; should the peer have ended behind them, this is how.
-    Bytes(Ending),
-    /// The end.
-    Ended(Ending),
-    /// Neither.
-    Nothing,
-}
-
-/// What one writing achieved.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Sent {
-    /// Bytes of the core's that have left its hands.
-    pub taken: usize,
-    /// The socket takes no more; an edge will say when it does again.
-    pub blocked: bool,
 }
 
 /// A socket and, if encrypted, its session.

@@ -20,7 +20,7 @@ impl<T: Send + 'static> Worker<T> {
         Ok(Worker { jobs: Some(jobs), thread: Some(thread) })
     }
 
-    /// Hands a job over; never waits. How many are under way is bounded by who gives them: one per request.
+    /// Hands a job over; never waits. How many are under way is bounded by the caller: one per request.
     pub fn give(&self, job: T) {
         if let Some(jobs) = &self.jobs {
             // The thread ends only after this sender does.

@@ -4,6 +4,8 @@
 use crate::base::digest::sha256;
 use crate::base::rng::Rng;
 use crate::base::time::Unix;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 
@@ -41,6 +43,19 @@ impl KeyId {
 impl fmt::Display for KeyId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+impl Serialize for KeyId {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for KeyId {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<KeyId, D::Error> {
+        let text = Cow::<str>::deserialize(from)?;
+        KeyId::parse(&text).ok_or_else(|| D::Error::custom("not the id of a key"))
     }
 }
 

@@ -1,46 +1,68 @@
 //! One row of the ledger: plain data between `gateway`, which writes it, and `io::store`, which keeps it.
 //! It decides nothing and never holds content of a request or an answer.
+//!
+//! A row is one serde type. Its short names are those of a shared ledger, whose scripts read them; a process that hands
+//! over passes rows on in the same form, and `tollgate ledger export` gives the fields names for people.
 
 use super::keys::KeyId;
 use super::meter::Lease;
-use super::usage::{Usage, UsageSource};
-use crate::base::digest;
+use super::usage::Usage;
+use crate::base::limits;
 use crate::base::time::Unix;
 use crate::wire::Dialect;
-use crate::wire::json::write_string;
-use std::io::Write;
+use serde::{Deserialize, Serialize, Serializer};
 use std::sync::Arc;
 
 /// What is remembered of one admitted request (contract sections 3 and 5).
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Row {
     /// The 16 bytes behind the hexadecimal of the request id.
+    #[serde(rename = "r", with = "hex")]
     pub request: [u8; 16],
     /// Whose key.
+    #[serde(rename = "k")]
     pub key: KeyId,
     /// When it was admitted; window and period follow from it.
+    #[serde(rename = "a", with = "millis")]
     pub admitted: Unix,
     /// Catalog id of the model.
+    #[serde(rename = "m")]
     pub model: Arc<str>,
     /// `provider/model` of the target that served, empty if none was reached.
+    #[serde(rename = "t")]
     pub target: Arc<str>,
     /// The endpoint's shape.
+    #[serde(rename = "e")]
     pub endpoint: Dialect,
     /// Whether the answer was streamed.
+    #[serde(rename = "s")]
     pub stream: bool,
     /// The status the client saw; 499 for a client that left before one.
+    #[serde(rename = "c")]
     pub status: u16,
-    /// Tokens and where their counts come from.
+    /// Tokens and where their counts come from; written cut, see [`Row::bounded`].
+    #[serde(flatten, with = "counts")]
     pub usage: Usage,
-    /// Cost in nano-dollars.
+    /// Cost in nano-dollars; written cut likewise.
+    #[serde(rename = "n", serialize_with = "cut_cost")]
     pub cost_nano: u64,
     /// Targets tried.
+    #[serde(rename = "x")]
     pub attempts: u32,
     /// Microseconds from the first byte of the request to the end of the answer.
+    #[serde(rename = "d")]
     pub micros: u64,
     /// What a shared ledger has lent to the request, to be given back with this row; `None` where none is shared. Not
     /// kept.
+    #[serde(skip)]
     pub lease: Option<Box<Lease>>,
+}
+
+impl Row {
+    /// The row's numbers, cut where an upstream's report is absurd.
+    pub fn bounded(&self) -> (Usage, u64) {
+        (self.usage.bounded(), self.cost_nano.min(limits::ROW_COST_MAX))
+    }
 }
 
 /// Reads the endpoint's shape as ledgers keep it, by [`Dialect::name`].
@@ -49,117 +71,90 @@ pub fn endpoint_from(text: &str) -> Dialect {
 }
 
 /// A request that has been admitted and still runs, as one process tells another.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Running {
     /// As in [`Row::request`].
+    #[serde(with = "hex")]
     pub request: [u8; 16],
     /// Whose key.
     pub key: KeyId,
     /// When it was admitted.
+    #[serde(with = "millis")]
     pub admitted: Unix,
     /// Tokens reserved for it.
     pub reserved: u64,
 }
 
-impl Running {
-    /// One line of text without its line feed.
-    pub fn write_line(&self, out: &mut Vec<u8>) {
-        digest::hex_into(&self.request, out);
-        // Writing to a Vec cannot fail.
-        let _ = write!(out, " {} {} {}", self.key, self.admitted.0, self.reserved);
+fn cut_cost<S: Serializer>(cost_nano: &u64, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_u64((*cost_nano).min(limits::ROW_COST_MAX))
+}
+
+/// Moments as milliseconds.
+mod millis {
+    use crate::base::time::Unix;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(at: &Unix, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(at.0)
     }
 
-    /// Reads what [`Running::write_line`] wrote.
-    pub fn read_line(line: &str) -> Option<Running> {
-        let mut words = line.split(' ');
-        let request = request_from(words.next()?)?;
-        let key = KeyId::parse(words.next()?)?;
-        let admitted = Unix(words.next()?.parse().ok()?);
-        let reserved = words.next()?.parse().ok()?;
-        words.next().is_none().then_some(Running { request, key, admitted, reserved })
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Unix, D::Error> {
+        u64::deserialize(from).map(Unix)
     }
 }
 
-impl Row {
-    /// One line of text without its line feed: numbers and words, then the model and the target as JSON strings.
-    pub fn write_line(&self, out: &mut Vec<u8>) {
-        digest::hex_into(&self.request, out);
-        let (usage, shape) = (&self.usage, self.endpoint.name());
-        // Writing to a Vec cannot fail.
-        let _ = write!(
-            out,
-            " {} {} {shape} {} {} {} {} {} {} {} {} {} {} ",
-            self.key,
-            self.admitted.0,
-            u8::from(self.stream),
-            self.status,
-            usage.uncached_in,
-            usage.cache_read,
-            usage.cache_write,
-            usage.out,
-            usage.source.as_str(),
-            self.cost_nano,
-            self.attempts,
-            self.micros
-        );
-        write_string(out, &self.model);
-        out.push(b' ');
-        write_string(out, &self.target);
+/// The id of a request as 32 hexadecimal digits.
+mod hex {
+    use crate::base::digest::{hex, unhex};
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use std::borrow::Cow;
+
+    pub(super) fn serialize<S: Serializer>(id: &[u8; 16], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&hex(id))
     }
 
-    /// Reads what [`Row::write_line`] wrote.
-    pub fn read_line(line: &str) -> Option<Row> {
-        let mut words = line.splitn(15, ' ');
-        let mut next = || words.next();
-        let (request, key) = (request_from(next()?)?, KeyId::parse(next()?)?);
-        let (admitted, endpoint) = (Unix(next()?.parse().ok()?), endpoint_from(next()?));
-        let (stream, status) = (next()? == "1", next()?.parse().ok()?);
-        let mut number = || next()?.parse::<u64>().ok();
-        let (uncached_in, cache_read, cache_write, out) = (number()?, number()?, number()?, number()?);
-        let source = UsageSource::from_text(next()?)?;
-        let usage = Usage { uncached_in, cache_read, cache_write, out, source };
-        let (cost_nano, attempts, micros) = (next()?.parse().ok()?, next()?.parse().ok()?, next()?.parse().ok()?);
-        let mut names = serde_json::Deserializer::from_str(next()?).into_iter::<String>();
-        let (model, target) = (names.next()?.ok()?.into(), names.next()?.ok()?.into());
-        Some(Row {
-            // Rows are passed on only where the ledger is a file, which lends nothing.
-            lease: None,
-            request,
-            key,
-            admitted,
-            model,
-            target,
-            endpoint,
-            stream,
-            status,
-            usage,
-            cost_nano,
-            attempts,
-            micros,
-        })
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<[u8; 16], D::Error> {
+        let text = Cow::<str>::deserialize(from)?;
+        unhex(&text).ok_or_else(|| D::Error::custom("not the id of a request"))
     }
 }
 
-fn request_from(hex: &str) -> Option<[u8; 16]> {
-    let value = u128::from_str_radix(hex, 16).ok().filter(|_| hex.len() == 32)?;
-    Some(value.to_be_bytes())
+/// Tokens as the list `u` (uncached, read from a cache, written to a cache, out), and where they come from as `f`.
+mod counts {
+    use crate::policy::usage::{Usage, UsageSource};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    struct Counts {
+        u: [u64; 4],
+        f: UsageSource,
+    }
+
+    pub(super) fn serialize<S: Serializer>(usage: &Usage, to: S) -> Result<S::Ok, S::Error> {
+        let Usage { uncached_in, cache_read, cache_write, out, source } = usage.bounded();
+        Counts { u: [uncached_in, cache_read, cache_write, out], f: source }.serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Usage, D::Error> {
+        let Counts { u: [uncached_in, cache_read, cache_write, out], f: source } = Counts::deserialize(from)?;
+        Ok(Usage { uncached_in, cache_read, cache_write, out, source })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::usage::UsageSource;
 
-    #[test]
-    fn a_row_and_a_running_request_come_back_from_their_lines() {
-        let key = KeyId::parse("abcdefABCDEF").unwrap();
+    fn row() -> Row {
         let usage = Usage { uncached_in: 1, cache_read: 2, cache_write: 3, out: 4, source: UsageSource::Partial };
-        let row = Row {
+        Row {
             lease: None,
             request: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255],
-            key,
+            key: KeyId::parse("abcdefABCDEF").unwrap(),
             admitted: Unix(1_800_000_000_123),
             model: "a \"quoted\"\nname".into(),
-            target: "ü/x y".into(),
+            target: "\u{fc}/x y".into(),
             endpoint: Dialect::Messages,
             stream: true,
             status: 499,
@@ -167,19 +162,42 @@ mod tests {
             cost_nano: 5,
             attempts: 6,
             micros: 7,
-        };
-        let mut line = Vec::new();
-        row.write_line(&mut line);
-        let text = String::from_utf8(line).unwrap();
-        assert!(!text.contains('\n'));
-        assert_eq!(Row::read_line(&text), Some(row.clone()));
-        let running = Running { request: row.request, key, admitted: row.admitted, reserved: 8 };
-        let mut line = Vec::new();
-        running.write_line(&mut line);
-        assert_eq!(Running::read_line(std::str::from_utf8(&line).unwrap()), Some(running));
-        for cut in 0..text.len() - 1 {
-            let Some(part) = text.get(..cut) else { continue };
-            assert_eq!(Row::read_line(part), None, "{part}");
         }
+    }
+
+    /// As ledgers hold it that exist already.
+    const STORED: &str = concat!(
+        r#"{"r":"000102030405060708090a0b0c0d0eff","k":"abcdefABCDEF","a":1800000000123,"m":"a \"quoted\"\nname","#,
+        r#""t":"ü/x y","e":"messages","s":true,"c":499,"u":[1,2,3,4],"f":"partial","n":5,"x":6,"d":7}"#
+    );
+
+    #[test]
+    fn a_row_is_written_as_shared_ledgers_hold_it_and_comes_back_as_it_was() {
+        assert_eq!(serde_json::to_string(&row()).unwrap(), STORED);
+        assert_eq!(serde_json::from_str::<Row>(STORED).unwrap(), row());
+        for cut in (0..STORED.len()).filter(|cut| STORED.is_char_boundary(*cut)) {
+            assert!(serde_json::from_str::<Row>(&STORED[..cut]).is_err(), "{cut}");
+        }
+    }
+
+    #[test]
+    fn absurd_numbers_are_cut_when_they_are_written() {
+        let mut absurd = row();
+        absurd.usage.out = u64::MAX;
+        absurd.cost_nano = u64::MAX;
+        let text = serde_json::to_string(&absurd).unwrap();
+        let read: Row = serde_json::from_str(&text).unwrap();
+        assert_eq!((read.usage, read.cost_nano), absurd.bounded());
+        assert_eq!((read.usage.out, read.cost_nano), (limits::ROW_TOKENS_MAX, limits::ROW_COST_MAX));
+    }
+
+    #[test]
+    fn a_running_request_comes_back_as_it_was() {
+        let row = row();
+        let running = Running { request: row.request, key: row.key, admitted: row.admitted, reserved: 8 };
+        let text = serde_json::to_string(&running).unwrap();
+        assert_eq!(serde_json::from_str::<Running>(&text).unwrap(), running);
+        assert!(serde_json::from_str::<Running>(&text.replace("0b0c", "0b0x")).is_err());
+        assert!(serde_json::from_str::<Running>(&text.replace("abcdef", "abc-ef")).is_err());
     }
 }

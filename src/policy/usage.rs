@@ -3,9 +3,11 @@
 
 use super::catalog::Prices;
 use crate::base::limits;
+use serde::{Deserialize, Serialize};
 
 /// Where the numbers of a [`Usage`] come from (contract section 3).
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Hash)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum UsageSource {
     /// The upstream reported all of it.
     Provider,

@@ -3,8 +3,9 @@
 
 use super::answer::{Answer, Wait};
 use super::ask::{self, Complaint};
+use super::settings::Settings;
 use super::stats::{Last, Stats, credential};
-use super::{Settings, chat, messages};
+use super::{chat, messages};
 use crate::base::buf::{Buf, Pool};
 use crate::base::limits::{HIGH_WATER, PIPELINE_BYTES_MAX};
 use crate::base::seam::Shut;

@@ -65,6 +65,7 @@ mod link;
 pub mod messages;
 mod order;
 pub mod script;
+mod settings;
 pub mod stats;
 #[cfg(test)]
 mod tests;
@@ -75,21 +76,13 @@ use crate::base::slots::{Id, Slots};
 use crate::base::time::{Mono, Now};
 use crate::base::timers::Timers;
 use link::{Link, Shared};
+pub use settings::Settings;
 use stats::{Last, Stats};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 
 /// Connections taken at a time.
 const CONNECTIONS_MAX: usize = 20_000;
-
-/// How a provider behaves where a request does not say.
-#[derive(Clone, Debug, Default)]
-pub struct Settings {
-    /// Tokens per second of every answer; 0 for at once.
-    pub pace: u64,
-    /// The key that requests must carry, by bearer or `x-api-key`; any or none if absent.
-    pub key: Option<String>,
-}
 
 /// The provider.
 #[derive(Debug)]

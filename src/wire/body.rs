@@ -1,15 +1,16 @@
 //! Message bodies: by length, chunked, or to the end of the connection (RFC 9112 sections 6 and 7).
-//! A reader holds no bytes and may be fed in pieces of any size. Must never accept what another reader could end
-//! elsewhere. Called by `wire::inbound` for requests and `gateway::upstream` for responses.
+//! A reader holds no bytes and may be fed in pieces of any size. Must never accept what another reader would
+//! end at another byte. Called by `wire::inbound` for requests and `gateway::upstream` for responses.
 
 mod chunked;
+mod piece;
 #[cfg(test)]
 mod tests;
 
 use super::head::Framing;
-use std::ops::Range;
 
 pub use chunked::Chunked;
+pub use piece::{BodyError, Piece};
 
 /// Where the reading of one body stands.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -22,28 +23,6 @@ pub enum Reader {
     Chunked(Chunked),
     /// Everything until the connection ends.
     ToEnd,
-}
-
-/// What [`Reader::next`] found at the front of its input.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Piece {
-    /// Bytes of the input that are dealt with.
-    pub consumed: usize,
-    /// Payload among them, possibly empty.
-    pub data: Range<usize>,
-    /// The body is complete; bytes after `consumed` belong to the next message.
-    pub done: bool,
-}
-
-/// Why a body cannot be read on. The connection is of no further use.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum BodyError {
-    /// A chunk's framing is malformed.
-    BadChunk,
-    /// A chunk-size line or the trailer section is longer than `limits::CHUNK_LINE_MAX`.
-    TooLong,
-    /// The connection ended before the body did.
-    Truncated,
 }
 
 impl Reader {

@@ -3,102 +3,15 @@
 //! read differently is refused. Called by `wire::inbound` (requests) and `gateway::upstream` (responses).
 
 mod fields;
+mod parts;
 mod request;
 mod response;
 #[cfg(test)]
 mod tests;
 
+pub use parts::{COUNT, Expect, Field, Framing, HeadError, Method};
 pub use request::{RequestHead, parse_request};
 pub use response::{ResponseHead, parse_response};
-
-use super::skip::to_control;
-
-/// Methods this program tells apart (RFC 9110 section 9). Method names are case-sensitive.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Method {
-    /// `GET`
-    Get,
-    /// `HEAD`
-    Head,
-    /// `POST`
-    Post,
-    /// `OPTIONS`
-    Options,
-    /// Any other token.
-    Other,
-}
-
-/// How the length of a message's body is known (RFC 9112 section 6.3).
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Framing {
-    /// There is no body.
-    None,
-    /// `content-length`, in bytes.
-    Length(u64),
-    /// `transfer-encoding: chunked`.
-    Chunked,
-    /// Until the connection ends; in responses only.
-    ToEnd,
-}
-
-/// What the `expect` header asks (RFC 9110 section 10.1.1).
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Expect {
-    /// Nothing; also on HTTP/1.0, where the field is ignored.
-    None,
-    /// `100-continue`: the client waits for leave to send its body.
-    Continue,
-    /// Anything else: 417.
-    Other,
-}
-
-/// Request headers kept as spans; all others are dropped while parsing. Values are trimmed of blanks.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-#[repr(usize)]
-pub enum Field {
-    /// `host`; required on HTTP/1.1, never repeated.
-    Host,
-    /// `authorization`; never repeated.
-    Authorization,
-    /// `x-api-key`; never repeated.
-    XApiKey,
-    /// `content-type`; never repeated.
-    ContentType,
-    /// `content-encoding`; never repeated.
-    ContentEncoding,
-    /// `x-request-id`; the first one counts.
-    XRequestId,
-    /// `user-agent`; the first one counts.
-    UserAgent,
-    /// `anthropic-version`; never repeated.
-    AnthropicVersion,
-    /// `anthropic-beta`, a list; the first one counts here, [`values`] gives all.
-    AnthropicBeta,
-    /// `origin`; never repeated.
-    Origin,
-    /// `access-control-request-method`; the first one counts.
-    AcRequestMethod,
-    /// `access-control-request-headers`; the first one counts.
-    AcRequestHeaders,
-}
-
-/// Number of [`Field`]s.
-pub const COUNT: usize = Field::AcRequestHeaders as usize + 1;
-
-/// Why a head was refused. The connection is closed after it, since the next message's start is not known.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct HeadError {
-    /// Status for the client: 400, 414, 431, 501 or 505; 502 stands for a broken response.
-    pub status: u16,
-    /// What was wrong, in words fit for the client.
-    pub reason: &'static str,
-}
-
-impl HeadError {
-    const fn new(status: u16, reason: &'static str) -> HeadError {
-        HeadError { status, reason }
-    }
-}
 
 /// All values of one header in a head that has been parsed, in order and trimmed; for lists that may be repeated.
 pub fn values<'a>(head: &'a [u8], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
@@ -106,42 +19,4 @@ pub fn values<'a>(head: &'a [u8], name: &'a str) -> impl Iterator<Item = &'a [u8
         let colon = line.iter().position(|byte| *byte == b':')?;
         line[..colon].eq_ignore_ascii_case(name.as_bytes()).then(|| line[colon + 1..].trim_ascii())
     })
-}
-
-/// What the search for the blank line found.
-enum Lines {
-    /// It ends after this many bytes.
-    End(usize),
-    /// Not there yet.
-    More,
-}
-
-/// Looks for the end of the head from `scanned` on and checks every line end on the way, so that a bare LF or CR is
-/// refused when it arrives and not when a blank line follows, which may be never.
-fn find_end(buf: &[u8], scanned: &mut u32) -> Result<Lines, &'static str> {
-    let mut at = *scanned as usize;
-    loop {
-        let found = to_control(buf, at);
-        let Some(byte) = buf.get(found) else { break };
-        match byte {
-            b'\t' => at = found + 1,
-            b'\r' => match buf.get(found + 1) {
-                Some(b'\n') if buf[..found].ends_with(b"\r\n") => {
-                    *scanned = (found + 2) as u32;
-                    return Ok(Lines::End(found + 2));
-                }
-                Some(b'\n') => at = found + 2,
-                Some(_) => return Err("a carriage return stands without its line feed"),
-                None => {
-                    // Looked at again when its line feed has come.
-                    *scanned = found as u32;
-                    return Ok(Lines::More);
-                }
-            },
-            b'\n' => return Err("a line feed stands without its carriage return"),
-            _ => return Err("the head contains a control character"),
-        }
-    }
-    *scanned = buf.len() as u32;
-    Ok(Lines::More)
 }

@@ -72,7 +72,7 @@ impl Default for Inbound {
     }
 }
 
-/// Head and payload of one message while they are away from their connection; see [`Inbound::lend`].
+/// Head and payload of one message while they are offloaded to a helper thread; see [`Inbound::lend`].
 #[derive(Debug)]
 pub struct Lent {
     rx: Buf,
@@ -85,7 +85,7 @@ impl Lent {
         self.rx.bytes().get(self.head_len as usize..).unwrap_or_default()
     }
 
-    /// Bytes of storage that are away.
+    /// Bytes of storage that are lent.
     pub fn capacity(&self) -> usize {
         self.rx.capacity()
     }
@@ -210,7 +210,7 @@ impl Inbound {
         (head, &rest[..self.payload as usize])
     }
 
-    /// Hands head and payload of the message in hand out, to be worked on elsewhere. Until [`Inbound::put_back`] the
+    /// Hands out head and payload of the message in hand, to be offloaded. Until [`Inbound::put_back`] the
     /// message is empty here; it may be released meanwhile. Bytes behind it stay.
     pub fn lend(&mut self, pool: &mut Pool) -> Lent {
         let gone = self.head_len as usize + self.payload as usize;

@@ -15,6 +15,7 @@ use super::Span;
 use super::skip::to_special;
 use crate::base::limits::JSON_DEPTH_MAX;
 use std::fmt;
+use unescape::hex4;
 
 /// What the scanner has met.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -415,15 +416,6 @@ pub fn is_string_inside(raw: &[u8]) -> bool {
             _ => return false,
         }
     }
-}
-
-fn hex4(digits: &[u8]) -> Result<u32, &'static str> {
-    let mut code = 0;
-    for &digit in digits {
-        let Some(value) = char::from(digit).to_digit(16) else { return Err("expected four hexadecimal digits") };
-        code = code << 4 | value;
-    }
-    Ok(code)
 }
 
 /// Length of the escape at the front, 0 if it is not all there. A lone surrogate is refused, as serde_json does:

@@ -3,11 +3,7 @@
 use super::client::{Client, get, request};
 use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat, chat_request, gauge, message, streamed, with};
 use super::process::{Process, wait_for};
-use std::fs::File;
-use std::io::Write;
 use std::net::TcpStream;
-use std::os::unix::fs::OpenOptionsExt;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -61,17 +57,16 @@ fn two_gateways_do_not_share_a_ledger() {
 fn signals_that_come_while_it_starts_wait_for_it_to_run() {
     let mut h = Harness::usual();
     assert_eq!(h.gateway.stop("TERM").code(), Some(0));
-    let slow = h.folder.path().join("slow.toml");
-    assert!(Command::new("mkfifo").arg(&slow).status().unwrap().success());
-    let mut starting = Process::start(h.folder.path(), "slow", &["serve", "--config", "slow.toml"], &[CREDENTIAL]);
-    // A pipe without a reader is not opened so (O_NONBLOCK): whoever opens it knows that the program has begun.
-    let open = || File::options().write(true).custom_flags(0o4000).open(&slow).ok();
-    let mut pipe = wait_for("the configuration to be read", open);
+    // Opening the ledger waits for another process that writes to it; the signals are caught, and the port is bound, before.
+    let writer = rusqlite::Connection::open(h.folder.path().join("tollgate.db")).unwrap();
+    writer.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let mut starting = Process::start(h.folder.path(), "slow", &["serve"], &[CREDENTIAL]);
+    wait_for("the port to be bound", || TcpStream::connect(h.at).ok());
     for signal in ["HUP", "USR2", "TERM"] {
         starting.signal(signal);
     }
-    pipe.write_all(&std::fs::read(h.folder.path().join("tollgate.toml")).unwrap()).unwrap();
-    drop(pipe);
+    assert!(!starting.written().contains("\"event\":\"listening\""), "{}", starting.written());
+    writer.execute_batch("ROLLBACK").unwrap();
     assert_eq!(starting.wait().code(), Some(0), "{}", starting.written());
     assert!(starting.written().contains("\"event\":\"listening\""), "{}", starting.written());
 }

@@ -59,6 +59,40 @@ fn models_providers_and_plans_change_and_running_streams_do_not_notice() {
 }
 
 #[test]
+fn files_that_cannot_be_read_to_their_end_are_refused_and_the_next_reload_works() {
+    let rig = rig("reload-pipes");
+    let gate = rig.start();
+    let good = std::fs::read_to_string(rig.path("tollgate.toml")).unwrap();
+    let pipe = |name: &str| {
+        let made = std::process::Command::new("mkfifo").arg(rig.path(name)).status().unwrap();
+        assert!(made.success());
+    };
+    std::fs::remove_file(rig.path("tollgate.toml")).unwrap();
+    pipe("tollgate.toml");
+    let line = reload(&gate);
+    assert!(line.contains("\"outcome\":\"refused\"") && line.contains("not a regular file"), "{line}");
+    std::fs::remove_file(rig.path("tollgate.toml")).unwrap();
+    pipe("secret");
+    std::fs::File::create(rig.path("endless")).unwrap().set_len(1 << 40).unwrap();
+    for (name, why) in
+        [("secret", "not a regular file"), ("/dev/zero", "not a regular file"), ("endless", "larger than")]
+    {
+        let models =
+            rig.models("small").replacen("base_url", &format!("api_key = {{ file = \"{name}\" }}\nbase_url"), 1);
+        rig.configure("", &models, PLAN);
+        let line = reload(&gate);
+        assert!(line.contains("\"outcome\":\"refused\"") && line.contains(why), "{name}: {line}");
+    }
+    write_certificate(&rig.path(""));
+    for (cert, key) in [("secret", "key.pem"), ("cert.pem", "endless")] {
+        rig.configure(&format!("tls = {{ cert = \"{cert}\", key = \"{key}\" }}"), &rig.models("small"), PLAN);
+        assert!(reload(&gate).contains("\"outcome\":\"refused\""));
+    }
+    std::fs::write(rig.path("tollgate.toml"), good).unwrap();
+    assert!(reload(&gate).contains("\"outcome\":\"done\""));
+}
+
+#[test]
 fn a_bad_file_is_refused_with_all_its_errors_and_the_old_one_stays() {
     let rig = rig("reload-bad");
     let gate = rig.start();

@@ -35,7 +35,7 @@ impl Server {
         Server::with(&["--appendonly", "yes"])
     }
 
-    fn with(args: &[&str]) -> Option<Server> {
+    pub fn with(args: &[&str]) -> Option<Server> {
         let exists =
             |program: &&&str| process::Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok();
         let Some(program) = ["redis-server", "valkey-server"].iter().find(exists) else {
@@ -64,7 +64,23 @@ impl Server {
         format!("redis://127.0.0.1:{}/0", self.port)
     }
 
-    fn signal(&self, name: &str) {
+    /// Sends one command as it is, and reads what comes first of the answer.
+    pub fn say(&self, words: &[&[u8]]) {
+        let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+        for word in words {
+            bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            bytes.extend_from_slice(word);
+            bytes.extend_from_slice(b"\r\n");
+        }
+        let mut socket = std::net::TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        std::io::Write::write_all(&mut socket, &bytes).unwrap();
+        let mut first = [0];
+        std::io::Read::read_exact(&mut socket, &mut first).unwrap();
+        assert_ne!(first[0], b'-', "{words:?}");
+    }
+
+    /// Sends a signal by name.
+    pub fn signal(&self, name: &str) {
         let id = self.child.as_ref().unwrap().id();
         assert!(process::Command::new("sh").args(["-c", &format!("kill -{name} {id}")]).status().unwrap().success());
     }

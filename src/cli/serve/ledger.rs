@@ -7,7 +7,7 @@ use crate::gateway::orders::Notice;
 use crate::gateway::{Gateway, Start};
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::Note;
-use crate::io::store::book::StoreError;
+use crate::io::store::api::StoreError;
 #[cfg(feature = "redis")]
 use crate::io::store::remote::Remote;
 #[cfg(feature = "redis")]
@@ -22,7 +22,7 @@ use crate::policy::window;
 
 /// An open ledger.
 pub(super) enum Opened {
-    /// A file that nobody else serves from, and the keys it was found to have, see [`Duties::known`].
+    /// A file that no other gateway serves from, and the keys it was found to have, see [`Duties::known`].
     File(Box<Sqlite>, Option<(i64, u64)>),
     /// One that other hosts use too.
     #[cfg(feature = "redis")]
@@ -30,7 +30,7 @@ pub(super) enum Opened {
 }
 
 /// The thread of a ledger.
-pub(super) enum Keeper {
+pub(super) enum LedgerHandle {
     File(StoreHandle),
     #[cfg(feature = "redis")]
     Shared(SharedHandle),
@@ -98,65 +98,71 @@ impl Opened {
         })
     }
 
-    /// Starts its thread, which tells the loop by `mailbox`.
-    pub(super) fn keep(self, config: &Config, mailbox: Mailbox<Note<Gateway>>) -> Result<Keeper, String> {
+    /// Starts its thread, which tells the loop by `mailbox`, and the operator by `warn`.
+    pub(super) fn keep(
+        self,
+        config: &Config,
+        mailbox: Mailbox<Note<Gateway>>,
+        warn: impl Fn(String) + Send + 'static,
+    ) -> Result<LedgerHandle, String> {
         let urgent = config.store.durability == Durability::BeforeReply;
         let duties = Duties { urgent, retention: config.store.retention, known: None };
-        // A letter that cannot be delivered finds the loop gone.
-        let tell = move |notice| drop(mailbox.send(Note::Notice(notice)));
+        // A message that cannot be delivered finds the loop gone.
+        #[cfg(feature = "redis")]
+        let answers = mailbox.clone();
+        let say = move |notice| drop(mailbox.send(Note::Notice(notice)));
+        let tell = move |notice| match notice {
+            StoreNotice::Keys(keys) => say(Notice::Keys(keys)),
+            StoreNotice::Committed { rows } => say(Notice::Committed(rows)),
+            StoreNotice::Failed(why) => say(Notice::StoreFailed(why)),
+            StoreNotice::Recovered => say(Notice::StoreRecovered),
+            StoreNotice::Warning(text) => warn(text),
+        };
         let kept = match self {
             Opened::File(db, known) => {
                 let duties = Duties { known, ..duties };
-                store::spawn(*db, duties, move |notice| tell(plain(notice))).map(Keeper::File)
+                store::spawn(*db, duties, tell).map(LedgerHandle::File)
             }
             #[cfg(feature = "redis")]
             Opened::Shared(remote) => {
+                let answered = move |answer| drop(answers.send(Note::Notice(Notice::Answered(answer))));
                 let tell = move |notice| match notice {
-                    SharedNotice::Store(notice) => tell(plain(notice)),
-                    SharedNotice::Answered(answer) => tell(Notice::Answered(answer)),
+                    SharedNotice::Store(notice) => tell(notice),
+                    SharedNotice::Answered(answer) => answered(answer),
                 };
-                shared::spawn(*remote, duties, tell).map(Keeper::Shared)
+                shared::spawn(*remote, duties, tell).map(LedgerHandle::Shared)
             }
         };
         kept.map_err(|error| format!("cannot start the ledger's thread: {error}"))
     }
 }
 
-fn plain(notice: StoreNotice) -> Notice {
-    match notice {
-        StoreNotice::Keys(keys) => Notice::Keys(keys),
-        StoreNotice::Committed { rows } => Notice::Committed(rows),
-        StoreNotice::Failed(why) => Notice::StoreFailed(why),
-        StoreNotice::Recovered => Notice::StoreRecovered,
-    }
-}
-
-impl Keeper {
+impl LedgerHandle {
     /// Hands over rows and gives the vector back empty: a copy under a lock, without a system call while the thread is
     /// busy.
     pub(super) fn write(&self, rows: Vec<Row>) -> Vec<Row> {
         match self {
-            Keeper::File(handle) => handle.write(rows),
+            LedgerHandle::File(handle) => handle.write(rows),
             #[cfg(feature = "redis")]
-            Keeper::Shared(handle) => handle.write(rows),
+            LedgerHandle::Shared(handle) => handle.write(rows),
         }
     }
 
     /// Hands over questions, and leaves the vector empty. A file is never asked.
     pub(super) fn ask(&self, asks: &mut Vec<Ask>) {
         match self {
-            Keeper::File(_) => asks.clear(),
+            LedgerHandle::File(_) => asks.clear(),
             #[cfg(feature = "redis")]
-            Keeper::Shared(handle) => handle.ask(asks),
+            LedgerHandle::Shared(handle) => handle.ask(asks),
         }
     }
 
     /// Hands over leases that are given back, and leaves the vector empty.
     pub(super) fn release(&self, releases: &mut Vec<Release>) {
         match self {
-            Keeper::File(_) => releases.clear(),
+            LedgerHandle::File(_) => releases.clear(),
             #[cfg(feature = "redis")]
-            Keeper::Shared(handle) => handle.release(releases),
+            LedgerHandle::Shared(handle) => handle.release(releases),
         }
     }
 }

@@ -1,11 +1,11 @@
-//! The way of the loop's orders to their threads: copies under locks that nobody holds for long, without a system
+//! The way of the loop's orders to their threads: copies under locks that no thread holds for long, without a system
 //! call in the steady state. Decides nothing.
 
-use super::ledger::Keeper;
+use super::ledger::LedgerHandle;
 use super::reload::Reloader;
-use super::upgrade::{Elder, Parcel};
+use super::upgrade::{HandoverSender, Message};
 use crate::gateway::orders::{Order, Work};
-use crate::io::scribe::Scribe;
+use crate::io::log_writer::LogWriter;
 use crate::io::worker::Worker;
 use crate::policy::row::{Row, Running};
 use std::sync::mpsc::Sender;
@@ -15,25 +15,25 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 #[derive(Default)]
 pub(super) struct Helpers {
     /// The ledger; `None` before it is opened, and after it was given to a successor.
-    pub(super) store: Mutex<Option<Keeper>>,
+    pub(super) store: Mutex<Option<LedgerHandle>>,
     pub(super) reloader: OnceLock<Reloader>,
     /// Does what is too long for the loop.
     pub(super) worker: OnceLock<Worker<Box<Work>>>,
-    pub(super) elder: OnceLock<Elder>,
+    pub(super) handover: OnceLock<HandoverSender>,
     /// Tells a predecessor how many of its rows are safe.
     pub(super) safe: OnceLock<Sender<u64>>,
 }
 
 impl Helpers {
-    fn store(&self) -> std::sync::MutexGuard<'_, Option<Keeper>> {
+    fn store(&self) -> std::sync::MutexGuard<'_, Option<LedgerHandle>> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Carries out an order. Rows, lines, questions and leases come back as empty vectors with their storage, so that
     /// the next turn's cost no allocation.
-    fn perform(&self, order: Order, scribe: &Scribe) -> Option<Order> {
+    fn perform(&self, order: Order, log: &LogWriter) -> Option<Order> {
         match order {
-            Order::Log(lines) => return Some(Order::Log(scribe.write(lines))),
+            Order::Log(lines) => return Some(Order::Log(log.write(lines))),
             Order::Rows(rows) => return Some(Order::Rows(self.keep(rows))),
             Order::Asks(mut asks) => {
                 self.store().iter().for_each(|store| store.ask(&mut asks));
@@ -65,10 +65,10 @@ impl Helpers {
     }
 
     fn keep(&self, mut rows: Vec<Row>) -> Vec<Row> {
-        match (&*self.store(), self.elder.get()) {
+        match (&*self.store(), self.handover.get()) {
             _ if rows.is_empty() => {}
             (Some(store), _) => return store.write(rows),
-            (None, Some(elder)) => elder.give(Parcel::Rows(std::mem::take(&mut rows))),
+            (None, Some(handover)) => handover.give(Message::Rows(std::mem::take(&mut rows))),
             (None, None) => rows.clear(),
         }
         rows
@@ -77,31 +77,31 @@ impl Helpers {
     /// A file goes to the successor, and with it what is still served. A shared ledger serves both, so each settles
     /// what it has admitted.
     fn hand_over(&self, running: Vec<Running>) {
-        let Some(elder) = self.elder.get() else { return };
+        let Some(handover) = self.handover.get() else { return };
         let mut store = self.store();
         match store.take() {
-            Some(Keeper::File(file)) => elder.give(Parcel::Ledger(Some(file), running)),
+            Some(LedgerHandle::File(file)) => handover.give(Message::Ledger(Some(file), running)),
             shared => {
                 *store = shared;
-                elder.give(Parcel::Ledger(None, Vec::new()));
+                handover.give(Message::Ledger(None, Vec::new()));
             }
         }
     }
 
     /// Ends what is not the ledger's: the last rows reach a successor.
     pub(super) fn finish(&self) {
-        if let Some(elder) = self.elder.get() {
-            elder.finish();
+        if let Some(handover) = self.handover.get() {
+            handover.finish();
         }
     }
 }
 
 /// What the loop calls once in every turn that has orders.
-pub(super) fn outbox(scribe: Scribe, helpers: Arc<Helpers>) -> impl FnMut(Vec<Order>) -> Vec<Order> {
+pub(super) fn outbox(log: LogWriter, helpers: Arc<Helpers>) -> impl FnMut(Vec<Order>) -> Vec<Order> {
     move |mut orders| {
         // Rows before questions: what has ended makes room for what would begin.
         orders.sort_by_key(|order| matches!(order, Order::Asks(_)));
         // Collected in place: the vector's own storage is kept, too.
-        orders.into_iter().filter_map(|order| helpers.perform(order, &scribe)).collect()
+        orders.into_iter().filter_map(|order| helpers.perform(order, &log)).collect()
     }
 }

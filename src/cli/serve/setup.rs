@@ -1,7 +1,7 @@
 //! What the loop starts with: listeners, and the certificates of both sides. Reads certificate files; decides nothing.
 //! Called at the start, on reload, and by `check`.
 
-use super::Listeners;
+use super::listeners::Listeners;
 use crate::io::reactor::{Authority, Security, Setup};
 use crate::policy::config::{AuthoritySpec, Config};
 

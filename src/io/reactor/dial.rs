@@ -5,8 +5,8 @@ use crate::base::limits;
 use crate::base::seam::{Conn, Core, DialError, Ending, Reply, Shut, Side};
 use crate::base::slots::Id;
 use crate::io::links::{Flags, Link};
+use crate::io::outcome::Shake;
 use crate::io::resolver::Resolver;
-use crate::io::tls::Shake;
 use crate::io::transport::Transport;
 use mio::net::TcpStream;
 use std::io::{self, ErrorKind};
@@ -146,7 +146,7 @@ impl<C: Core + 'static> Reactor<C> {
         if self.resolver.is_none() {
             let mailbox = self.inbox.mailbox();
             let tell = move |(host, port, addrs)| {
-                // A full box means that the loop is gone; nobody waits for the answer then.
+                // A full box means that the loop is gone; the answer is not waited for then.
                 let _ = mailbox.send(Note::Reply(Reply::Named { host, port, addrs }));
             };
             self.resolver = Resolver::start(tell).ok();

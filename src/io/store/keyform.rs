@@ -1,7 +1,7 @@
 //! How the record of a key is written where a ledger keeps text: the secrets that rotations have replaced, and in the
 //! shared store the whole record. Called by both kinds of ledger.
 
-use crate::base::digest::hex_into;
+use crate::base::digest::{hex, unhex};
 use crate::base::time::Unix;
 use crate::policy::keys::{Former, KeyId, KeyRecord, Scope};
 use serde::{Deserialize, Serialize};
@@ -74,25 +74,6 @@ pub fn record_from(text: &str) -> Option<KeyRecord> {
         revoked: stored.revoked.map(Unix),
         former: stored.former.into_iter().filter_map(former).collect(),
     })
-}
-
-/// Lower-case hexadecimal.
-pub fn hex(bytes: &[u8]) -> String {
-    let mut out = Vec::with_capacity(bytes.len() * 2);
-    hex_into(bytes, &mut out);
-    String::from_utf8(out).unwrap_or_default()
-}
-
-/// Reads hexadecimal of exactly `N` bytes.
-pub fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let mut out = [0u8; N];
-    if text.len() != 2 * N {
-        return None;
-    }
-    for (byte, place) in out.iter_mut().zip((0..text.len()).step_by(2)) {
-        *byte = u8::from_str_radix(text.get(place..place + 2)?, 16).ok()?;
-    }
-    Some(out)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! A ledger of either kind, for commands: the SQLite file or the shared store, behind one set of verbs.
 
-use super::book::{By, StoreError, Taker, UsageLine, Verdict};
+use super::api::{By, StoreError, Taker, UsageLine, Verdict};
 #[cfg(feature = "redis")]
 use super::remote::Remote;
 use super::sqlite::Sqlite;
@@ -44,8 +44,8 @@ impl Ledger {
         }
     }
 
-    /// Lets `change` edit the record of a key, with nobody in between. `None` if there is no such key; the answer of
-    /// `change` otherwise. Nothing is stored unless it is `Ok`.
+    /// Lets `change` edit the record of a key, with no other process in between. `None` if there is no such key; the
+    /// answer of `change` otherwise. Nothing is stored unless it is `Ok`.
     pub fn edit_key<E>(
         &mut self,
         id: &KeyId,

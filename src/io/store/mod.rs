@@ -4,24 +4,25 @@
 //! ledger touches the loop; and no row is ever dropped while the thread lives: what cannot be committed is kept and
 //! tried again, and the core stops admitting meanwhile.
 
-pub mod book;
+pub mod api;
+#[cfg(feature = "redis")]
+pub mod counters;
 pub mod keyform;
 pub mod ledger;
+pub mod lock;
 #[cfg(feature = "redis")]
 pub mod remote;
-#[cfg(feature = "redis")]
-pub mod rowform;
 #[cfg(feature = "redis")]
 pub mod shared;
 pub mod sqlite;
 
+use super::batch_queue::{BatchQueue, IdlePolicy, Polled};
 use super::clock::{self, Clock};
-use super::lane::{Lane, Look, Patience};
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
 use crate::policy::keys::KeyRecord;
 use crate::policy::row::Row;
-use book::{Book, StoreError};
+use api::{Store, StoreError};
 use sqlite::Sqlite;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -43,6 +44,8 @@ pub enum StoreNotice {
     Failed(String),
     /// Committing works again.
     Recovered,
+    /// Something that an operator should know, and that stops nothing.
+    Warning(String),
 }
 
 /// What is said of a thread that a bug has ended.
@@ -50,7 +53,7 @@ const DIED: &str = "the thread of the ledger has died";
 
 /// The handing-over end. Dropping it commits what is left and waits for the thread.
 pub struct StoreHandle {
-    lane: Lane<Vec<Row>>,
+    queue: BatchQueue<Vec<Row>>,
     urgent: bool,
     thread: Option<JoinHandle<u64>>,
 }
@@ -60,7 +63,7 @@ impl StoreHandle {
     /// without a system call.
     pub fn write(&self, mut rows: Vec<Row>) -> Vec<Row> {
         if !rows.is_empty() {
-            self.lane.put(self.urgent, |waiting| waiting.append(&mut rows));
+            self.queue.put(self.urgent, |waiting| waiting.append(&mut rows));
         }
         rows
     }
@@ -71,7 +74,7 @@ impl StoreHandle {
     }
 
     fn end(&mut self) -> u64 {
-        self.lane.close();
+        self.queue.close();
         self.thread.take().map_or(0, |thread| thread.join().unwrap_or(u64::MAX))
     }
 }
@@ -95,20 +98,20 @@ pub struct Duties {
 }
 
 /// Starts the thread on `db`; `tell` puts its notices into the loop's mailbox.
-pub fn spawn(db: impl Book, duties: Duties, tell: impl Fn(StoreNotice) + Send + 'static) -> io::Result<StoreHandle> {
-    let lane = Lane::new(Vec::with_capacity(limits::ROWS_PER_COMMIT));
-    let theirs = lane.clone();
+pub fn spawn(db: impl Store, duties: Duties, tell: impl Fn(StoreNotice) + Send + 'static) -> io::Result<StoreHandle> {
+    let queue = BatchQueue::new(Vec::with_capacity(limits::ROWS_PER_COMMIT));
+    let theirs = queue.clone();
     let thread = std::thread::Builder::new().name("store".into());
     let thread = thread.spawn(move || {
         let retention = duties.retention;
         let (seen_version, known) = duties.known.unzip();
-        let mut keeper = Keeper { db, tell, known, seen_version, failed: false, retention };
-        keeper.serve(&theirs)
+        let mut thread = StoreThread { db, tell, known, seen_version, failed: false, retention };
+        thread.serve(&theirs)
     })?;
-    Ok(StoreHandle { lane, urgent: duties.urgent, thread: Some(thread) })
+    Ok(StoreHandle { queue, urgent: duties.urgent, thread: Some(thread) })
 }
 
-struct Keeper<B: Book, F: Fn(StoreNotice)> {
+struct StoreThread<B: Store, F: Fn(StoreNotice)> {
     db: B,
     tell: F,
     /// The keys as last told, see [`fingerprint`].
@@ -119,7 +122,7 @@ struct Keeper<B: Book, F: Fn(StoreNotice)> {
     retention: Option<Duration>,
 }
 
-impl<B: Book, F: Fn(StoreNotice)> Drop for Keeper<B, F> {
+impl<B: Store, F: Fn(StoreNotice)> Drop for StoreThread<B, F> {
     /// A thread that dies is not silent: admission must stop.
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -128,23 +131,23 @@ impl<B: Book, F: Fn(StoreNotice)> Drop for Keeper<B, F> {
     }
 }
 
-impl<B: Book, F: Fn(StoreNotice)> Keeper<B, F> {
-    fn serve(&mut self, lane: &Lane<Vec<Row>>) -> u64 {
-        let mut patience = Patience::new(limits::COMMIT_TICK);
+impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
+    fn serve(&mut self, queue: &BatchQueue<Vec<Row>>) -> u64 {
+        let mut idle = IdlePolicy::new(limits::COMMIT_TICK);
         let mut rows = Vec::with_capacity(limits::ROWS_PER_COMMIT);
         let (clock, mut lost) = (Clock::new(), 0);
-        self.look_at_keys();
+        self.look();
         let mut next_look = clock.mono().after(limits::KEYS_LOOK);
         let mut next_fold = clock.mono();
         loop {
-            match lane.look(&mut rows, &mut patience, limits::KEYS_LOOK, Vec::is_empty) {
-                Look::Found => lost += self.commit_all(&rows, lane),
-                Look::Nothing => {}
-                Look::Closed => return lost,
+            match queue.poll(&mut rows, &mut idle, limits::KEYS_LOOK, Vec::is_empty) {
+                Polled::Found => lost += self.commit_all(&rows, queue),
+                Polled::Nothing => {}
+                Polled::Closed => return lost,
             }
             rows.clear();
             if clock.mono() >= next_look {
-                self.look_at_keys();
+                self.look();
                 next_look = clock.mono().after(limits::KEYS_LOOK);
             }
             if clock.mono() >= next_fold {
@@ -168,18 +171,18 @@ impl<B: Book, F: Fn(StoreNotice)> Keeper<B, F> {
 
     /// Commits `rows` in groups, again and again until it succeeds; only when the end has come are the tries counted.
     /// Returns how many rows were given up.
-    fn commit_all(&mut self, rows: &[Row], lane: &Lane<Vec<Row>>) -> u64 {
+    fn commit_all(&mut self, rows: &[Row], queue: &BatchQueue<Vec<Row>>) -> u64 {
         let (mut rest, mut tries) = (rows, 0);
         while !rest.is_empty() {
             let (group, later) = rest.split_at(rest.len().min(limits::ROWS_PER_COMMIT));
             let Err(error) = self.db.append(group) else {
                 rest = later;
-                self.worked();
+                self.succeeded();
                 (self.tell)(StoreNotice::Committed { rows: group.len() as u64 });
                 continue;
             };
-            self.did_not_work(&error);
-            tries += u32::from(lane.is_closed());
+            self.failed_with(&error);
+            tries += u32::from(queue.is_closed());
             if tries > limits::LAST_COMMITS {
                 break;
             }
@@ -189,15 +192,27 @@ impl<B: Book, F: Fn(StoreNotice)> Keeper<B, F> {
         rest.len() as u64
     }
 
-    fn worked(&mut self) {
+    fn succeeded(&mut self) {
         if std::mem::take(&mut self.failed) {
             (self.tell)(StoreNotice::Recovered);
         }
     }
 
-    fn did_not_work(&mut self, error: &StoreError) {
+    fn failed_with(&mut self, error: &StoreError) {
         if !std::mem::replace(&mut self.failed, true) {
             (self.tell)(StoreNotice::Failed(error.to_string()));
+        }
+    }
+
+    /// Looks whether the ledger is still in its place, and at its keys. To be called while nothing waits to be
+    /// committed: then its being there is all that working means.
+    fn look(&mut self) {
+        match self.db.check() {
+            Ok(()) => {
+                self.succeeded();
+                self.look_at_keys();
+            }
+            Err(error) => self.failed_with(&error),
         }
     }
 

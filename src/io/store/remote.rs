@@ -13,19 +13,24 @@
 
 mod audit;
 
-use super::book::{By, DaySums, StoreError, UsageLine};
+use super::api::{By, DaySums, StoreError, UsageLine};
+use super::counters::{add_day, place_text, sums_of};
 use super::keyform::{record_from, record_text};
-use super::rowform::{place_text, row_text, sums_of};
 use crate::base::limits;
 use crate::base::time::Unix;
+use crate::io::clock::Clock;
+use crate::io::files;
 use crate::policy::ask::{Answer, Ask, Release, Ruling};
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::meter::{Lease, LimitKind, SharedCounts};
 use crate::policy::row::Row;
 use crate::policy::window::{self, DAY_MS};
-use redis::{Cmd, Connection, Pipeline, RedisResult, TlsCertificates, Value};
+use redis::{Cmd, Connection, ConnectionLike, Pipeline, RedisError, RedisResult, ServerError, TlsCertificates, Value};
 use std::collections::BTreeMap;
+use std::error::Error;
+use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 /// What every name begins with.
 const PREFIX: &str = "tollgate:";
@@ -57,6 +62,9 @@ pub struct Remote {
     name: String,
     /// SHA-1 of the scripts, by which the server knows them.
     hashes: [String; SCRIPTS.len()],
+    /// What was passed over because it is not what it should be, as texts for an operator; see [`Remote::take_odd`].
+    odd: Vec<String>,
+    clock: Clock,
 }
 
 /// One thing of many that are sent in one go.
@@ -78,6 +86,8 @@ pub enum Done {
     Done,
     /// Done, but the host's lease has ended: it must announce itself again.
     Ended,
+    /// The ledger has counts of this key that cannot be read, so there is no answer; others are not held up by it.
+    Unanswered(Ask),
     /// These rows were there already, from an earlier try; what they were lent has not been given back now.
     Before,
 }
@@ -102,13 +112,13 @@ impl Remote {
         let client = match ca_file {
             None => redis::Client::open(url),
             Some(path) => {
-                let pem = std::fs::read(path).map_err(|error| StoreError::File(path.to_path_buf(), error))?;
+                let pem = files::read(path).map_err(|error| StoreError::File(path.to_path_buf(), error))?;
                 redis::Client::build_with_tls(url, TlsCertificates { client_tls: None, root_cert: Some(pem) })
             }
         };
         let client = client.map_err(|error| failed(error.to_string()))?;
         let hashes = SCRIPTS.map(|code| redis::Script::new(code).get_hash().to_string());
-        Ok(Remote { client, connection: None, name, hashes })
+        Ok(Remote { client, connection: None, name, hashes, odd: Vec::new(), clock: Clock::new() })
     }
 
     /// Whether there is a connection, as far as is known.
@@ -143,14 +153,32 @@ impl Remote {
         Ok(())
     }
 
-    fn failed(&self, error: &redis::RedisError) -> StoreError {
+    fn failed(&self, error: &RedisError) -> StoreError {
+        if is_interrupted(error) {
+            return StoreError::Interrupted(self.name.clone());
+        }
         // The system's own words for it are "resource temporarily unavailable".
         let why = if error.is_timeout() { "no answer in time".to_string() } else { error.to_string() };
         StoreError::Shared(self.name.clone(), why)
     }
 
+    /// Runs `call`, which does no harm when it is done twice, and again where it was interrupted: within the time that
+    /// the ledger is given to answer, but once in any case, for a process may have been stopped for longer.
+    fn run<T>(&mut self, mut call: impl FnMut(&mut Connection) -> RedisResult<T>) -> Result<T, StoreError> {
+        let until = self.clock.mono().after(limits::SHARED_ANSWER);
+        let mut done = self.run_once(&mut call);
+        while matches!(done, Err(StoreError::Interrupted(_))) {
+            let late = self.clock.mono() >= until;
+            done = self.run_once(&mut call);
+            if late {
+                break;
+            }
+        }
+        done
+    }
+
     /// Runs `call` on the connection. After an error nothing is known of the connection, and it is given up.
-    fn run<T>(&mut self, call: impl FnOnce(&mut Connection) -> RedisResult<T>) -> Result<T, StoreError> {
+    fn run_once<T>(&mut self, call: impl FnOnce(&mut Connection) -> RedisResult<T>) -> Result<T, StoreError> {
         self.connect()?;
         let Some(connection) = &mut self.connection else { return Err(self.lost()) };
         let done = call(connection);
@@ -158,6 +186,29 @@ impl Remote {
             self.connection = None;
             self.failed(&error)
         })
+    }
+
+    /// What was passed over since this was called last. Each text names an entry of the ledger.
+    pub fn take_odd(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.odd)
+    }
+
+    fn pass_over(&mut self, entry: impl std::fmt::Display, why: impl std::fmt::Display) {
+        if self.odd.len() < limits::ODD_ENTRIES_MAX {
+            self.odd.push(format!("{}: {entry} is passed over: {why}", self.name));
+        }
+    }
+
+    /// The first number of what a script returns; what is behind it are names of counters that were passed over.
+    fn read_done(&mut self, value: &Value) -> Option<u64> {
+        let Value::Array(parts) = value else { return None };
+        let (code, names) = parts.split_first()?;
+        for name in names {
+            if let Value::BulkString(name) = name {
+                self.pass_over(String::from_utf8_lossy(name), "it is of the wrong type");
+            }
+        }
+        integer(code)
     }
 
     fn lost(&self) -> StoreError {
@@ -176,16 +227,33 @@ impl Remote {
         self.connect()?;
         let Some(connection) = &mut self.connection else { return Err(self.lost()) };
         // A server that does not let us look is not warned of.
-        let look: RedisResult<Vec<String>> = redis::cmd("CONFIG").arg("GET").arg("appendonly").query(connection);
-        let off = look.is_ok_and(|pair| pair.get(1).is_some_and(|value| value == "no"));
-        let text = "the shared ledger has no append-only file (appendonly no): a restart of Redis loses it";
-        Ok(if off { vec![format!("{}: {text}", self.name)] } else { Vec::new() })
+        let mut setting = |name: &str| -> Option<String> {
+            let look: RedisResult<Vec<String>> = redis::cmd("CONFIG").arg("GET").arg(name).query(connection);
+            look.ok()?.into_iter().nth(1)
+        };
+        let mut texts = Vec::new();
+        if setting("appendonly").is_some_and(|value| value == "no") {
+            let text = "the shared ledger has no append-only file (appendonly no): a restart of Redis loses it";
+            texts.push(format!("{}: {text}", self.name));
+        }
+        if let Some(policy) = setting("maxmemory-policy").filter(|policy| policy != "noeviction") {
+            let text = "the shared ledger may be evicted where memory is short";
+            texts.push(format!("{}: {text} (maxmemory-policy {policy}): set noeviction", self.name));
+        }
+        Ok(texts)
     }
 
     /// All keys, also expired and revoked ones, in the order of their creation.
     pub fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError> {
-        let all: Vec<String> = self.run(|connection| redis::cmd("HVALS").arg(named("keys")).query(connection))?;
-        let mut keys: Vec<KeyRecord> = all.iter().filter_map(|text| record_from(text)).collect();
+        let all: Vec<(Vec<u8>, Vec<u8>)> =
+            self.run(|connection| redis::cmd("HGETALL").arg(named("keys")).query(connection))?;
+        let mut keys = Vec::with_capacity(all.len());
+        for (id, text) in all {
+            match std::str::from_utf8(&text).ok().and_then(record_from) {
+                Some(record) => keys.push(record),
+                None => self.pass_over(format!("key {:?}", String::from_utf8_lossy(&id)), "its record cannot be read"),
+            }
+        }
         keys.sort_by_key(|key| (key.created, key.id));
         Ok(keys)
     }
@@ -208,10 +276,16 @@ impl Remote {
     fn replace_key(&mut self, id: &KeyId, old: &str, new: &str) -> Result<bool, StoreError> {
         let mut cmd = self.script(EDIT, &[named("keys"), named("keys:version")]);
         cmd.arg(id.as_str()).arg(old).arg(new);
-        self.run(|connection| cmd.query(connection))
+        if self.run(|connection| cmd.query(connection))? {
+            return Ok(true);
+        }
+        // An interrupted try may have stored it.
+        let found: Option<String> =
+            self.run(|connection| redis::cmd("HGET").arg(named("keys")).arg(id.as_str()).query(connection))?;
+        Ok(found.as_deref() == Some(new))
     }
 
-    /// Lets `change` edit the record of a key, again if somebody else came in between. See `Ledger::edit_key`.
+    /// Lets `change` edit the record of a key, again if another process came in between. See `Ledger::edit_key`.
     pub fn edit_key<E>(
         &mut self,
         id: &KeyId,
@@ -254,20 +328,22 @@ impl Remote {
             cmd.arg(key.as_str()).arg(window_part(*window)).arg(kept(*window)).arg(period.0.0);
             cmd.arg(*reserved).arg(*count);
         }
-        self.run(|connection| cmd.query(connection))
+        let done: Value = self.run(|connection| cmd.query(connection))?;
+        self.read_done(&done);
+        Ok(())
     }
 
     /// Makes the host's lease last from now on. False if it has ended.
     pub fn renew(&mut self, speaker: &Speaker) -> Result<bool, StoreError> {
         let name = format!("{PREFIX}host:{}", speaker.host);
         let length = limits::LEASE.as_millis() as u64;
-        self.run(|connection| redis::cmd("PEXPIRE").arg(name).arg(length).query(connection))
+        self.run(|connection| redis::cmd("PEXPIRE").arg(&name).arg(length).query(connection))
     }
 
     /// Ends the host's lease, and with it all that it holds.
     pub fn leave(&mut self, speaker: &Speaker) -> Result<(), StoreError> {
         let name = format!("{PREFIX}host:{}", speaker.host);
-        self.run(|connection| redis::cmd("DEL").arg(name).query(connection))
+        self.run(|connection| redis::cmd("DEL").arg(&name).query(connection))
     }
 
     /// Sends commands in one go and gives what became of each. After an error nothing is known of any of them: rows
@@ -281,21 +357,38 @@ impl Remote {
                 Command::Rows(number, rows) => self.rows_command(speaker, *number, rows),
             });
         }
-        let answers: Vec<Value> = self.run(|connection| pipe.query(connection))?;
-        let done = commands.iter().zip(&answers).map(|(command, answer)| match command {
-            Command::Ask(ask) => Some(Done::Answer(read_ruling(ask, answer)?)),
-            _ => match integer(answer)? {
-                0 => Some(Done::Ended),
-                1 => Some(Done::Done),
-                2 => Some(Done::Before),
-                _ => None,
-            },
-        });
-        let done: Option<Vec<Done>> = done.collect();
-        done.filter(|done| done.len() == commands.len()).ok_or_else(|| {
+        let (bytes, count) = (pipe.get_packed_pipeline(), commands.len());
+        let answers = self.run_once(|connection| connection.req_packed_commands(&bytes, 0, count))?;
+        let mut done = Vec::with_capacity(count);
+        for (command, answer) in commands.iter().zip(answers) {
+            done.push(self.read_answer(command, answer).inspect_err(|_| self.connection = None)?);
+        }
+        if done.len() < count {
             self.connection = None;
-            StoreError::Shared(self.name.clone(), "an answer that makes no sense".to_string())
-        })
+            return Err(self.nonsense());
+        }
+        Ok(done)
+    }
+
+    fn read_answer(&mut self, command: &Command<'_>, answer: Value) -> Result<Done, StoreError> {
+        match (command, answer) {
+            (Command::Ask(ask), Value::ServerError(error)) if is_wrong_type(&error) => {
+                self.pass_over(format_args!("what is counted for key {}", ask.key), error);
+                Ok(Done::Unanswered(**ask))
+            }
+            (_, Value::ServerError(error)) => Err(self.failed(&error.into())),
+            (Command::Ask(ask), answer) => read_ruling(ask, &answer).map(Done::Answer).ok_or_else(|| self.nonsense()),
+            (_, answer) => match self.read_done(&answer) {
+                Some(0) => Ok(Done::Ended),
+                Some(1) => Ok(Done::Done),
+                Some(2) => Ok(Done::Before),
+                _ => Err(self.nonsense()),
+            },
+        }
+    }
+
+    fn nonsense(&self) -> StoreError {
+        StoreError::Shared(self.name.clone(), "an answer that makes no sense".to_string())
     }
 
     fn ask_command(&self, speaker: &Speaker, ask: &Ask) -> Cmd {
@@ -328,7 +421,11 @@ impl Remote {
         for row in rows {
             let (sums, Lease { window, period, reserved, shared }) =
                 (sums_of(row), row.lease.as_deref().copied().unwrap_or_default());
-            cmd.arg(row_text(row)).arg(row.key.as_str()).arg(row.admitted.0 / DAY_MS).arg(place_text(row));
+            // Text and numbers alone: this cannot fail.
+            cmd.arg(serde_json::to_string(row).unwrap_or_default())
+                .arg(row.key.as_str())
+                .arg(row.admitted.0 / DAY_MS)
+                .arg(place_text(row));
             cmd.arg(&sums[..]).arg(sums[1..5].iter().sum::<u64>()).arg(window_part(window)).arg(kept(window));
             cmd.arg(period.0.0).arg(reserved).arg(u8::from(shared));
         }
@@ -345,7 +442,7 @@ impl Remote {
         for day in days.into_iter().filter(|day| (first..beyond).contains(day)) {
             let hash: Vec<(String, u64)> =
                 self.run(|connection| redis::cmd("HGETALL").arg(format!("{PREFIX}day:{day}")).query(connection))?;
-            audit::add_day(&mut sums, day, hash);
+            add_day(&mut sums, day, hash);
         }
         Ok(report(by, &sums))
     }
@@ -388,6 +485,21 @@ fn window_part((start, end): (Unix, Unix)) -> String {
 /// it runs any more, or hardly.
 fn kept((start, end): (Unix, Unix)) -> u64 {
     end.0.saturating_sub(start.0).saturating_add(limits::WINDOW_KEPT.as_millis() as u64)
+}
+
+/// Whether this process was stopped and continued while it waited.
+fn is_interrupted(error: &RedisError) -> bool {
+    type Shared = Arc<dyn Error + Send + Sync>;
+    let source = error.source().and_then(|source| source.downcast_ref::<Shared>());
+    let inner = source.and_then(|source| source.downcast_ref::<io::Error>());
+    inner.is_some_and(|error| error.kind() == io::ErrorKind::Interrupted)
+}
+
+/// Whether a script has met an entry that holds something else than it should.
+fn is_wrong_type(error: &ServerError) -> bool {
+    let text = error.to_string();
+    // The type of an entry, the text in a field of it, and what arithmetic makes of that text.
+    ["WRONGTYPE", "is not an integer", "attempt to "].iter().any(|part| text.contains(part))
 }
 
 fn integer(value: &Value) -> Option<u64> {

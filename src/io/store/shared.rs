@@ -4,14 +4,14 @@
 //! No row is dropped while the thread lives: what cannot be sent is kept and sent again under the same number, so that
 //! it counts once however often it arrives. A question is answered in any case, with [`Ruling::Unavailable`] where the
 //! ledger cannot be reached. After every failure the host comes under a new name with what it still holds; so nothing
-//! stays held that was lent in an answer nobody heard.
+//! stays held that was lent in an answer that never arrived.
 
+use super::super::batch_queue::{BatchQueue, IdlePolicy, Polled};
 use super::super::clock::{self, Clock};
-use super::super::lane::{Lane, Look, Patience};
-use super::book::StoreError;
-use super::keyform::hex;
+use super::api::StoreError;
 use super::remote::{Command, Done, Holds, Remote, Speaker};
 use super::{DIED, Duties, StoreNotice};
+use crate::base::digest::hex;
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
 use crate::policy::ask::{Answer, Ask, Release, Ruling};
@@ -19,7 +19,7 @@ use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::meter::{Lease, SharedCounts};
 use crate::policy::row::Row;
 use ring::rand::{SecureRandom, SystemRandom};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub enum SharedNotice {
 
 /// The handing-over end. Dropping it sends what is left and waits for the thread.
 pub struct SharedHandle {
-    lane: Lane<Vec<Task>>,
+    queue: BatchQueue<Vec<Task>>,
     urgent: bool,
     thread: Option<JoinHandle<u64>>,
 }
@@ -66,7 +66,7 @@ impl SharedHandle {
 
     fn put<T>(&self, urgent: bool, items: &mut Vec<T>, task: impl Fn(T) -> Task) {
         if !items.is_empty() {
-            self.lane.put(urgent, |tasks| tasks.extend(items.drain(..).map(task)));
+            self.queue.put(urgent, |tasks| tasks.extend(items.drain(..).map(task)));
         }
     }
 
@@ -76,7 +76,7 @@ impl SharedHandle {
     }
 
     fn end(&mut self) -> u64 {
-        self.lane.close();
+        self.queue.close();
         self.thread.take().map_or(0, |thread| thread.join().unwrap_or(u64::MAX))
     }
 }
@@ -89,12 +89,12 @@ impl Drop for SharedHandle {
 
 /// Starts the thread on `remote`; `tell` puts its notices into the loop's mailbox.
 pub fn spawn(remote: Remote, duties: Duties, tell: impl Fn(SharedNotice) + Send + 'static) -> io::Result<SharedHandle> {
-    let lane = Lane::<Vec<Task>>::default();
-    let theirs = lane.clone();
+    let queue = BatchQueue::<Vec<Task>>::default();
+    let theirs = queue.clone();
     let speaker = Speaker { host: fresh_name()?, writer: fresh_name()? };
     let thread = std::thread::Builder::new().name("store".into());
     let thread = thread.spawn(move || {
-        let mut keeper = Keeper {
+        let mut thread = SharedThread {
             remote,
             tell,
             speaker,
@@ -108,11 +108,12 @@ pub fn spawn(remote: Remote, duties: Duties, tell: impl Fn(SharedNotice) + Send 
             failed: false,
             known: None,
             seen_version: None,
+            warned: HashSet::new(),
             next: Due::default(),
         };
-        keeper.serve(&theirs)
+        thread.serve(&theirs)
     })?;
-    Ok(SharedHandle { lane, urgent: duties.urgent, thread: Some(thread) })
+    Ok(SharedHandle { queue, urgent: duties.urgent, thread: Some(thread) })
 }
 
 /// A name that no other process has.
@@ -137,7 +138,7 @@ struct Due {
     fold: Mono,
 }
 
-struct Keeper<F: Fn(SharedNotice)> {
+struct SharedThread<F: Fn(SharedNotice)> {
     remote: Remote,
     tell: F,
     speaker: Speaker,
@@ -155,10 +156,12 @@ struct Keeper<F: Fn(SharedNotice)> {
     failed: bool,
     known: Option<Vec<KeyRecord>>,
     seen_version: Option<i64>,
+    /// What has been said already of entries that are not what they should be.
+    warned: HashSet<String>,
     next: Due,
 }
 
-impl<F: Fn(SharedNotice)> Drop for Keeper<F> {
+impl<F: Fn(SharedNotice)> Drop for SharedThread<F> {
     /// A thread that dies is not silent: admission must stop.
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -167,14 +170,14 @@ impl<F: Fn(SharedNotice)> Drop for Keeper<F> {
     }
 }
 
-impl<F: Fn(SharedNotice)> Keeper<F> {
-    fn serve(&mut self, lane: &Lane<Vec<Task>>) -> u64 {
-        let (mut tasks, mut patience) = (Vec::new(), Patience::new(limits::COMMIT_TICK));
+impl<F: Fn(SharedNotice)> SharedThread<F> {
+    fn serve(&mut self, queue: &BatchQueue<Vec<Task>>) -> u64 {
+        let (mut tasks, mut idle) = (Vec::new(), IdlePolicy::new(limits::COMMIT_TICK));
         loop {
-            let look = lane.look(&mut tasks, &mut patience, limits::KEYS_LOOK, Vec::is_empty);
+            let polled = queue.poll(&mut tasks, &mut idle, limits::KEYS_LOOK, Vec::is_empty);
             let asks = self.take(&mut tasks);
             self.work(&asks);
-            if look == Look::Closed {
+            if polled == Polled::Closed {
                 return self.leave();
             }
         }
@@ -206,11 +209,16 @@ impl<F: Fn(SharedNotice)> Keeper<F> {
             self.answer_none(asks);
         }
         let done = back.and_then(|()| self.exchange(asks)).and_then(|()| self.look_after());
+        for text in self.remote.take_odd() {
+            if self.warned.len() < limits::ODD_ENTRIES_MAX && self.warned.insert(text.clone()) {
+                (self.tell)(SharedNotice::Store(StoreNotice::Warning(text)));
+            }
+        }
         match done {
-            Ok(true) => self.worked(),
+            Ok(true) => self.succeeded(),
             // Resting between two tries; what was asked meanwhile has been answered.
             Ok(false) => {}
-            Err(error) => self.did_not_work(&error),
+            Err(error) => self.failed_with(&error),
         }
     }
 
@@ -224,16 +232,21 @@ impl<F: Fn(SharedNotice)> Keeper<F> {
             return Ok(());
         }
         self.next.connect = now.after(limits::COMMIT_RETRY);
-        self.remote.connect()?;
+        self.come_back_at_once()
+    }
+
+    /// Connects, and announces this host under a new name.
+    fn come_back_at_once(&mut self) -> Result<(), StoreError> {
+        self.announced = false;
         let old = self.speaker.host.clone();
         if let Ok(name) = fresh_name() {
             self.speaker.host = name;
         }
         self.remote.announce(&self.speaker, &old, &self.holds)?;
         self.announced = true;
-        // What was given back while nobody listened has not been announced any more.
+        // What was given back while the ledger was unreachable is not among the holds announced.
         self.releases.clear();
-        self.next.renew = now.after(limits::LEASE / 3);
+        self.next.renew = self.clock.mono().after(limits::LEASE / 3);
         Ok(())
     }
 
@@ -252,7 +265,8 @@ impl<F: Fn(SharedNotice)> Keeper<F> {
             }
             return Ok(());
         }
-        let (mut rest, mut first) = (asks, true);
+        let (mut rest, mut first, mut interrupted) = (asks, true, false);
+        let until = self.clock.mono().after(limits::SHARED_ANSWER);
         while first || !rest.is_empty() || !self.batches.is_empty() || !self.releases.is_empty() {
             first = false;
             let releases = std::mem::take(&mut self.releases);
@@ -277,8 +291,14 @@ impl<F: Fn(SharedNotice)> Keeper<F> {
                 }
                 Err(error) => {
                     releases.iter().for_each(|release| self.give_back(&release.key, &release.lease));
-                    self.answer_none(rest);
-                    return Err(error);
+                    // What was interrupted may have been done: so all of it is sent again under a new name.
+                    let again =
+                        matches!(error, StoreError::Interrupted(_)) && (!interrupted || self.clock.mono() < until);
+                    if !again || self.come_back_at_once().is_err() {
+                        self.answer_none(rest);
+                        return Err(error);
+                    }
+                    interrupted = true;
                 }
             }
         }
@@ -308,6 +328,7 @@ impl<F: Fn(SharedNotice)> Keeper<F> {
             match done {
                 Done::Answer(answer) => self.heard(answer),
                 Done::Ended => self.announced = false,
+                Done::Unanswered(ask) => self.answer_none(std::slice::from_ref(ask)),
                 Done::Done | Done::Before => {}
             }
         }
@@ -381,13 +402,13 @@ impl<F: Fn(SharedNotice)> Keeper<F> {
         Ok(())
     }
 
-    fn worked(&mut self) {
+    fn succeeded(&mut self) {
         if std::mem::take(&mut self.failed) {
             (self.tell)(SharedNotice::Store(StoreNotice::Recovered));
         }
     }
 
-    fn did_not_work(&mut self, error: &StoreError) {
+    fn failed_with(&mut self, error: &StoreError) {
         self.announced = false;
         // The ledger may come back without what it had.
         self.seen_version = None;

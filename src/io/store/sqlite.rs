@@ -11,9 +11,11 @@
 mod audit;
 mod groups;
 mod tally;
+mod value;
 
-use super::book::{Book, By, DaySum, StoreError, UsageLine};
+use super::api::{By, DaySum, Store, StoreError, UsageLine};
 use super::keyform;
+use super::lock::FileLock;
 use crate::base::limits;
 use crate::base::time::Unix;
 use crate::policy::keys::{KeyId, KeyRecord, Scope};
@@ -23,11 +25,12 @@ use crate::policy::window::DAY_MS;
 use groups::Packer;
 use ring::rand::{SecureRandom, SystemRandom};
 use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use tally::Tally;
+use value::{Fallible, int, key_id, uint};
 
 /// Written into the file (`application_id`): "Toll".
 const APPLICATION: i32 = 0x546f_6c6c;
@@ -87,22 +90,20 @@ pub struct Sqlite {
     path: PathBuf,
     packer: Packer,
     tally: Tally,
-    /// Held, not used: the lock goes with it, also when the process is killed.
-    _lock: Option<File>,
+    /// An owner's. Behind the connection, which is to be closed first.
+    lock: Option<FileLock>,
 }
-
-type Fallible<T> = rusqlite::Result<T>;
 
 impl Sqlite {
     /// Opens the file, makes it (mode 0600, in a folder of mode 0700) where there is none, and brings its tables up to
-    /// date. An owner takes the lock beside it (`<file>.lock`) first. Starts with `synchronous = FULL`.
+    /// date. An owner locks the file first. Starts with `synchronous = FULL`.
     pub fn open(path: &Path, mode: Mode) -> Result<Sqlite, StoreError> {
         create_folder(path).map_err(|error| StoreError::File(path.to_path_buf(), error))?;
+        create_private(path).map_err(|error| StoreError::File(path.to_path_buf(), error))?;
         let lock = match mode {
-            Mode::Owner => Some(take_lock(path)?),
+            Mode::Owner => Some(FileLock::take(path)?),
             Mode::Shared => None,
         };
-        create_private(path).map_err(|error| StoreError::File(path.to_path_buf(), error))?;
         let failed = |error| StoreError::Sqlite(path.to_path_buf(), error);
         let mut connection = Connection::open(path).map_err(failed)?;
         connection.busy_timeout(limits::STORE_BUSY).map_err(failed)?;
@@ -111,13 +112,10 @@ impl Sqlite {
             None => {}
             Some(why) => return Err(StoreError::Foreign(path.to_path_buf(), why)),
         }
-        let mut store = Sqlite {
-            connection,
-            path: path.to_path_buf(),
-            packer: Packer::default(),
-            tally: Tally::default(),
-            _lock: lock,
-        };
+        let mut store =
+            Sqlite { connection, path: path.to_path_buf(), packer: Packer::default(), tally: Tally::default(), lock };
+        // What SQLite has opened by name is what is locked.
+        store.check()?;
         store.set_durable(true)?;
         if mode == Mode::Owner {
             store.settle()?;
@@ -128,6 +126,11 @@ impl Sqlite {
     /// Gives back the memory that reading at the start has taken.
     pub fn rest(&self) -> Result<(), StoreError> {
         self.connection.execute_batch("PRAGMA shrink_memory").map_err(|error| self.tell(error))
+    }
+
+    /// Fails if the path no longer leads to the file that an owner has open.
+    pub fn check(&self) -> Result<(), StoreError> {
+        self.lock.as_ref().map_or(Ok(()), FileLock::check)
     }
 
     /// Brings the sums of the days up to date with all rows.
@@ -195,8 +198,8 @@ impl Sqlite {
         changed.map(|count| count > 0).map_err(|error| self.tell(error))
     }
 
-    /// Lets `change` edit the secrets of a key within one transaction, so that nobody comes in between. `None` if
-    /// there is no such key; nothing is stored unless `change` is content.
+    /// Lets `change` edit the secrets of a key within one transaction, with no other process in between. `None`
+    /// if there is no such key; nothing is stored unless `change` is content.
     pub fn edit_key<E>(
         &mut self,
         id: &KeyId,
@@ -225,6 +228,7 @@ impl Sqlite {
     /// Appends rows, all of them in one transaction or none. The sums of their days follow at once, or when there are
     /// enough of them.
     pub fn append(&mut self, rows: &[Row]) -> Result<(), StoreError> {
+        self.check()?;
         let mut write = || -> Fallible<()> {
             let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             self.packer.append(&transaction, rows)?;
@@ -313,15 +317,19 @@ impl Sqlite {
 impl Drop for Sqlite {
     fn drop(&mut self) {
         if !self.tally.is_empty() {
-            // Nothing depends on it: whoever opens the file next does what is left.
+            // Nothing depends on it: the next process that opens the file does what is left.
             let _ = self.settle();
         }
     }
 }
 
-impl Book for Sqlite {
+impl Store for Sqlite {
     fn append(&mut self, rows: &[Row]) -> Result<(), StoreError> {
         Sqlite::append(self, rows)
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        Sqlite::check(self)
     }
 
     fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError> {
@@ -333,20 +341,8 @@ impl Book for Sqlite {
     }
 
     fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError> {
+        self.check()?;
         Sqlite::fold(self, before, max)
-    }
-}
-
-fn take_lock(path: &Path) -> Result<File, StoreError> {
-    let mut name = path.as_os_str().to_os_string();
-    name.push(".lock");
-    let lock_path = PathBuf::from(name);
-    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&lock_path);
-    let file = open.map_err(|error| StoreError::File(lock_path.clone(), error))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(StoreError::Locked(path.to_path_buf())),
-        Err(TryLockError::Error(error)) => Err(StoreError::File(lock_path, error)),
     }
 }
 
@@ -363,7 +359,7 @@ fn create_folder(path: &Path) -> io::Result<()> {
 /// Makes an empty file for its owner's eyes where there is none; SQLite gives the files of its log the same mode.
 ///
 /// It is made under another name and then linked: closing a descriptor of the file itself would drop every lock that
-/// SQLite holds on it elsewhere in this process (POSIX record locks).
+/// another connection of this process holds on it (POSIX record locks).
 fn create_private(path: &Path) -> io::Result<()> {
     if path.try_exists()? {
         return Ok(());
@@ -500,19 +496,4 @@ fn read_key(row: &rusqlite::Row<'_>) -> Fallible<KeyRecord> {
         revoked: moment(8)?,
         former: keyform::former_from(row.get_ref(9)?.as_str()?),
     })
-}
-
-fn key_id(row: &rusqlite::Row<'_>, column: usize) -> Fallible<KeyId> {
-    let text = row.get_ref(column)?.as_str()?;
-    KeyId::parse(text).ok_or_else(|| rusqlite::Error::InvalidColumnName(format!("`{text}` is not the id of a key")))
-}
-
-/// SQLite's integers are signed; ours stay far below their end.
-fn int(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
-}
-
-fn uint(row: &rusqlite::Row<'_>, column: usize) -> Fallible<u64> {
-    let value: i64 = row.get(column)?;
-    Ok(u64::try_from(value).unwrap_or(0))
 }

@@ -1,6 +1,6 @@
 //! The ledger in a real file, and the thread that writes it.
 
-use super::book::{By, DaySum, Entry, UsageLine};
+use super::api::{By, DaySum, Entry, UsageLine};
 use super::sqlite::{Mode, Sqlite};
 use super::*;
 use crate::base::time::Unix;
@@ -183,6 +183,61 @@ fn one_gateway_at_a_time_and_commands_beside_it() {
     assert_eq!(place.owner().list_keys().unwrap().len(), 1);
 }
 
+/// Record locks of this process on a file (proc(5)): type and range of each.
+fn record_locks(path: &std::path::Path) -> Vec<String> {
+    use std::os::unix::fs::MetadataExt;
+    let (inode, pid) = (std::fs::metadata(path).unwrap().ino(), std::process::id().to_string());
+    let text = std::fs::read_to_string("/proc/locks").unwrap();
+    let words = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let ours = words.filter(|w| w[1] == "POSIX" && w[4] == pid && w[5].ends_with(&format!(":{inode}")));
+    ours.map(|words| words[3..].join(" ")).collect()
+}
+
+#[test]
+fn the_lock_is_on_the_file_whatever_its_name_and_leaves_sqlites_own_locks_alone() {
+    let place = Place::new("names");
+    let owner = place.owner();
+    let [soft, hard, dangling] = ["soft.db", "hard.db", "dangling.db"].map(|name| place.0.join(name));
+    std::os::unix::fs::symlink("ledger.db", &soft).unwrap();
+    std::fs::hard_link(place.file(), &hard).unwrap();
+    let before = record_locks(&place.file());
+    assert!(!before.is_empty(), "SQLite holds its file in use");
+    for name in [&place.file(), &soft, &hard] {
+        assert!(matches!(Sqlite::open(name, Mode::Owner), Err(StoreError::Locked(path)) if path == *name));
+        assert_eq!(record_locks(&place.file()), before);
+    }
+    drop(owner);
+    drop(Sqlite::open(&soft, Mode::Owner).unwrap());
+    assert_eq!(record_locks(&place.file()), Vec::<String>::new());
+    std::os::unix::fs::symlink("fresh.db", &dangling).unwrap();
+    let _first = Sqlite::open(&dangling, Mode::Owner).unwrap();
+    assert!(matches!(Sqlite::open(&place.0.join("fresh.db"), Mode::Owner), Err(StoreError::Locked(_))));
+    assert_eq!(std::fs::metadata(place.0.join("fresh.db")).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn nothing_is_committed_to_a_file_that_is_not_in_its_place() {
+    let place = Place::new("moved");
+    let aside = place.0.join("aside.db");
+    let (handle, told) = started(&place);
+    assert_eq!(next(&told), StoreNotice::Keys(vec![]));
+    for replaced in [false, true] {
+        std::fs::rename(place.file(), &aside).unwrap();
+        if replaced {
+            std::fs::write(place.file(), "another file").unwrap();
+        }
+        let StoreNotice::Failed(why) = next(&told) else { panic!("it failed") };
+        assert!(why.contains("ledger.db: the ledger's file was moved, deleted or replaced"), "{why}");
+        handle.write(vec![row(A, 1, "m", 1)]);
+        assert!(told.recv_timeout(Duration::from_millis(600)).is_err(), "said once");
+        std::fs::rename(&aside, place.file()).unwrap();
+        assert_eq!(next(&told), StoreNotice::Recovered);
+        assert_eq!(next(&told), StoreNotice::Committed { rows: 1 });
+    }
+    drop(handle);
+    assert_eq!(place.shared().count_rows().unwrap(), 2);
+}
+
 #[test]
 fn many_may_meet_at_a_file_that_is_not_there_yet() {
     for round in 0..10 {
@@ -215,7 +270,7 @@ fn the_files_are_for_their_owners_eyes() {
         assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{:?}", entry.path());
         seen += 1;
     }
-    assert!(seen >= 3, "database, log and lock");
+    assert!(seen >= 3, "database, log and its index");
 }
 
 #[test]
@@ -458,7 +513,7 @@ fn rows_of_one_commit_lie_together_and_each_is_seen_with_its_own_columns() {
         Ok(((number(0)?, text(1)?, text(2)?, number(3)?), [text(4)?, text(5)?, text(6)?, text(13)?], usage, others))
     });
     for ((seen, row), number) in seen.unwrap().map(Result::unwrap).zip(&rows).zip(1..) {
-        let request = super::keyform::hex(&row.request);
+        let request = crate::base::digest::hex(&row.request);
         assert_eq!(seen.0, (number, request, row.key.to_string(), row.admitted.0));
         assert_eq!(seen.1, [&*row.model, &*row.target, row.endpoint.name(), row.usage.source.as_str()]);
         assert_eq!(seen.2, [row.usage.uncached_in, row.usage.cache_read, row.usage.cache_write, row.usage.out]);
@@ -483,9 +538,12 @@ fn sums_that_lag_behind_count_every_row_once_for_every_reader_and_after_a_kill()
     db.settle().unwrap();
     assert_eq!((settled(&place), all(&db)), (5, 5));
     db.append(&[row(A, DAY, "small", 32)]).unwrap();
-    // A kill leaves no time for the sums.
-    std::mem::forget(db);
-    std::fs::remove_file(place.file().with_extension("db.lock")).unwrap();
+    // A kill leaves no time for the sums: what is found after it is what lies there now.
+    let killed = Place::new("tally-killed");
+    for name in ["ledger.db", "ledger.db-wal"] {
+        std::fs::copy(place.0.join(name), killed.0.join(name)).unwrap();
+    }
+    let place = killed;
     assert_eq!(settled(&place), 5);
     let mut db = place.owner();
     assert_eq!((settled(&place), all(&db)), (6, 6));
@@ -519,7 +577,7 @@ struct Slow {
     failures: u32,
 }
 
-impl Book for Slow {
+impl Store for Slow {
     fn append(&mut self, rows: &[Row]) -> Result<(), StoreError> {
         std::thread::sleep(self.pause);
         if self.failures > 0 {
@@ -527,6 +585,9 @@ impl Book for Slow {
             return Err(StoreError::Shared("disk".into(), "full".into()));
         }
         self.db.append(rows)
+    }
+    fn check(&self) -> Result<(), StoreError> {
+        self.db.check()
     }
     fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError> {
         self.db.list_keys()
@@ -543,9 +604,9 @@ impl Book for Slow {
 fn a_commit_that_takes_a_second_does_not_hold_up_whoever_hands_over() {
     let place = Place::new("slow");
     let (tell, told) = channel();
-    let book = Slow { db: place.owner(), pause: Duration::from_secs(1), failures: 1 };
+    let store = Slow { db: place.owner(), pause: Duration::from_secs(1), failures: 1 };
     let duties = Duties { urgent: true, ..Duties::default() };
-    let handle = spawn(book, duties, move |notice| drop(tell.send(notice))).unwrap();
+    let handle = spawn(store, duties, move |notice| drop(tell.send(notice))).unwrap();
     assert_eq!(next(&told), StoreNotice::Keys(vec![]));
     for n in 0..100 {
         handle.write(vec![row(A, n, "m", 1)]);

@@ -2,7 +2,7 @@
 //! or CR; every line ends in CRLF. Extensions and trailers are checked for length and control characters, and
 //! dropped.
 
-use super::{BodyError, Piece};
+use super::piece::{BodyError, Piece};
 use crate::base::limits::CHUNK_LINE_MAX;
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

@@ -1,7 +1,7 @@
 //! What the two kinds of head have in common: the fields that decide framing and the life of the connection.
 //! Never decides a status; its callers do.
 
-use super::Framing;
+use super::parts::Framing;
 use crate::wire::Span;
 
 /// The framing fields of one head, collected line by line.

@@ -2,7 +2,7 @@
 //! about paths, keys or sizes of bodies.
 
 use super::fields::{FramingError, FramingFields, span_of};
-use super::{COUNT, Expect, Field, Framing, HeadError, Lines, Method, find_end};
+use super::parts::{COUNT, Expect, Field, Framing, HeadError, Lines, Method, find_end};
 use crate::base::limits::HEADERS_MAX;
 use crate::wire::Span;
 use std::mem::MaybeUninit;

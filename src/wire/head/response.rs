@@ -2,7 +2,7 @@
 //! a wrong end of one answer would become the start of another client's.
 
 use super::fields::{FramingError, FramingFields, span_of};
-use super::{Framing, HeadError, Lines, find_end};
+use super::parts::{Framing, HeadError, Lines, find_end};
 use crate::base::limits::HEADERS_MAX;
 use crate::wire::Span;
 use std::mem::MaybeUninit;

@@ -2,7 +2,6 @@
 //!
 //! Owns the reading of escapes that the scanner has checked. Must never be given what has not been scanned.
 
-use super::hex4;
 use crate::wire::skip::to_either;
 
 /// The character an escape stands for, and the escape's length. The escape must be valid.
@@ -98,4 +97,13 @@ pub fn eq_unescaped(raw: &[u8], text: &str) -> bool {
         left = rest;
     }
     left.is_empty()
+}
+
+pub(super) fn hex4(digits: &[u8]) -> Result<u32, &'static str> {
+    let mut code = 0;
+    for &digit in digits {
+        let Some(value) = char::from(digit).to_digit(16) else { return Err("expected four hexadecimal digits") };
+        code = code << 4 | value;
+    }
+    Ok(code)
 }

@@ -3,7 +3,7 @@
 //! Owns the walking. Must never be handed bytes that no scanner has passed: on such it stays safe, but answers
 //! nothing useful. Called by `dialect` where a value is read rather than merely passed on.
 
-use super::{eq_unescaped, unescape};
+use super::unescape::{eq_unescaped, unescape};
 use crate::wire::skip::to_either;
 use std::borrow::Cow;
 

@@ -78,7 +78,7 @@ else
         -- By this server's clock alone: one that a host has set differently must not make it forget.
         local clock = redis.call('TIME')
         redis.call('PEXPIRE', KEYS[3], ARGV[8])
-        redis.call('ZADD', KEYS[4], clock[1] * 1000 + ARGV[8], KEYS[3])
+        redis.pcall('ZADD', KEYS[4], clock[1] * 1000 + ARGV[8], KEYS[3])
     end
 end
 return { ruling, requests, used, spent }

@@ -3,7 +3,24 @@
 -- ARGV: 1 prefix, 2 new name, 3 old name or "", 4 length of its lease (ms), then for each group of holds: key,
 --       "<start>:<end>" of the window, how long its counts are kept from now on (ms), start of the period (ms), tokens
 --       reserved, how many
+-- Returns: 1 done, 2 was done before; with it the names of what was passed over
 local prefix, host = ARGV[1], ARGV[2]
+if redis.call('EXISTS', prefix .. 'host:' .. host) == 1 then
+    return { 2 }
+end
+-- A counter that is of the wrong type is passed over and named, so that it keeps nothing else from being written.
+local odd = {}
+local function try(command, name, ...)
+    local done = redis.pcall(command, name, ...)
+    if type(done) == 'table' and done.err then
+        if not odd[name] then
+            odd[name] = true
+            odd[#odd + 1] = name
+        end
+        return nil
+    end
+    return done
+end
 if ARGV[3] ~= '' then
     redis.call('DEL', prefix .. 'host:' .. ARGV[3])
 end
@@ -11,10 +28,10 @@ redis.call('SET', prefix .. 'host:' .. host, '1', 'PX', ARGV[4])
 local now = redis.call('TIME')[1] * 1000
 for at = 5, #ARGV, 6 do
     local live, window = prefix .. 'live:' .. ARGV[at], prefix .. 'win:' .. ARGV[at] .. ':' .. ARGV[at + 1]
-    redis.call('HINCRBY', live, 'n:' .. host, ARGV[at + 5])
-    redis.call('HINCRBY', live, 'r:' .. host .. ':' .. ARGV[at + 3], ARGV[at + 4])
-    redis.call('HINCRBY', window, 'r:' .. host, ARGV[at + 4])
-    redis.call('ZADD', KEYS[1], now + ARGV[at + 2], window)
-    redis.call('PEXPIRE', window, ARGV[at + 2])
+    try('HINCRBY', live, 'n:' .. host, ARGV[at + 5])
+    try('HINCRBY', live, 'r:' .. host .. ':' .. ARGV[at + 3], ARGV[at + 4])
+    try('HINCRBY', window, 'r:' .. host, ARGV[at + 4])
+    try('ZADD', KEYS[1], now + ARGV[at + 2], window)
+    try('PEXPIRE', window, ARGV[at + 2])
 end
-return 1
+return { 1, unpack(odd) }

@@ -4,41 +4,55 @@
 -- ARGV: 1 prefix, 2 number of the batch, 3 host, then for each row: the row as JSON, key, day, key, model and target
 --       as JSON, six sums, tokens, "<start>:<end>" of the window, how long its counts are kept from now on (ms), start
 --       of the period (ms), tokens reserved, "1" if a lease was lent and "0" if the host admitted it alone
--- Returns: 1 done, 0 done but the host's lease has ended, 2 was done before
+-- Returns: 1 done, 0 done but the host's lease has ended, 2 was done before; with it the names of what was passed over
 local prefix, number, host = ARGV[1], ARGV[2], ARGV[3]
 if tonumber(redis.call('GET', KEYS[1]) or '0') >= tonumber(number) then
-    return 2
+    return { 2 }
 end
 local lives = redis.call('EXISTS', prefix .. 'host:' .. host)
 local now = redis.call('TIME')[1] * 1000
 
+-- A counter that is of the wrong type is passed over and named, so that it keeps nothing else from being written.
+local odd = {}
+local function try(command, name, ...)
+    local done = redis.pcall(command, name, ...)
+    if type(done) == 'table' and done.err then
+        if not odd[name] then
+            odd[name] = true
+            odd[#odd + 1] = name
+        end
+        return nil
+    end
+    return done
+end
 local function less(hash, field, amount)
-    if amount ~= '0' and redis.call('HINCRBY', hash, field, '-' .. amount) <= 0 then
+    if amount ~= '0' and (try('HINCRBY', hash, field, '-' .. amount) or 1) <= 0 then
         redis.call('HDEL', hash, field)
     end
 end
 
 for at = 4, #ARGV, 16 do
     local key, day, place, tokens = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 10]
+    -- The first write: where the rows themselves are not what they should be, nothing has been done.
     redis.call('XADD', KEYS[2], '*', 'row', ARGV[at])
     for n = 0, 5 do
         local value = ARGV[at + 4 + n]
         if value ~= '0' then
-            redis.call('HINCRBY', prefix .. 'day:' .. day, n .. place, value)
+            try('HINCRBY', prefix .. 'day:' .. day, n .. place, value)
         end
     end
-    redis.call('ZADD', KEYS[3], day, day)
-    redis.call('HINCRBY', prefix .. 'use:' .. key, day, tokens)
+    try('ZADD', KEYS[3], day, day)
+    try('HINCRBY', prefix .. 'use:' .. key, day, tokens)
     local window = prefix .. 'win:' .. key .. ':' .. ARGV[at + 11]
     if ARGV[at + 15] == '0' then
-        redis.call('HINCRBY', window, 'q', 1)
-        redis.call('HINCRBY', window, 't', tokens)
-        redis.call('ZADD', KEYS[4], now + ARGV[at + 12], window)
-        redis.call('PEXPIRE', window, ARGV[at + 12])
+        try('HINCRBY', window, 'q', 1)
+        try('HINCRBY', window, 't', tokens)
+        try('ZADD', KEYS[4], now + ARGV[at + 12], window)
+        try('PEXPIRE', window, ARGV[at + 12])
     else
         local open = redis.call('EXISTS', window) == 1
         if open then
-            redis.call('HINCRBY', window, 't', tokens)
+            try('HINCRBY', window, 't', tokens)
         end
         if lives == 1 then
             local reserved = ARGV[at + 14]
@@ -50,6 +64,6 @@ for at = 4, #ARGV, 16 do
         end
     end
 end
-redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', now)
+try('ZREMRANGEBYSCORE', KEYS[4], '-inf', now)
 redis.call('SET', KEYS[1], number, 'EX', 604800)
-return lives
+return { lives, unpack(odd) }

@@ -7,12 +7,13 @@ for _, entry in ipairs(entries) do
     local day = string.format('%d', math.floor(row.a / 86400000))
     local place = cjson.encode({ row.k, row.m, row.t })
     local sums = { 1, row.u[1], row.u[2], row.u[3], row.u[4], row.n }
+    -- What is not what it should be stops this here, before anything of the row is changed.
+    redis.call('ZADD', KEYS[2], day, day)
     for n = 1, 6 do
         if sums[n] > 0 then
             redis.call('HINCRBY', ARGV[1] .. 'folded:' .. day, (n - 1) .. place, string.format('%.0f', sums[n]))
         end
     end
-    redis.call('ZADD', KEYS[2], day, day)
     redis.call('XDEL', KEYS[1], entry[1])
 end
 if #entries > 0 then

@@ -1,11 +1,26 @@
 -- Gives leases back that have no row.
 -- ARGV: 1 prefix, 2 host, then for each: key, "<start>:<end>" of the window, start of the period (ms), tokens reserved
+-- Returns: 1 done, 0 the host's lease has ended; with it the names of what was passed over
 local prefix, host = ARGV[1], ARGV[2]
 if redis.call('EXISTS', prefix .. 'host:' .. host) == 0 then
-    return 0
+    return { 0 }
 end
+-- A counter that is of the wrong type is passed over and named, so that it keeps nothing else from being written.
+local odd = {}
+local function try(command, name, ...)
+    local done = redis.pcall(command, name, ...)
+    if type(done) == 'table' and done.err then
+        if not odd[name] then
+            odd[name] = true
+            odd[#odd + 1] = name
+        end
+        return nil
+    end
+    return done
+end
+
 local function less(hash, field, amount)
-    if amount ~= '0' and redis.call('HINCRBY', hash, field, '-' .. amount) <= 0 then
+    if amount ~= '0' and (try('HINCRBY', hash, field, '-' .. amount) or 1) <= 0 then
         redis.call('HDEL', hash, field)
     end
 end
@@ -17,4 +32,4 @@ for at = 3, #ARGV, 4 do
         less(window, 'r:' .. host, ARGV[at + 3])
     end
 end
-return 1
+return { 1, unpack(odd) }

@@ -1,9 +1,10 @@
 //! What keeps the ledger honest and small: recomputing its sums from its rows, writing all of it out, and folding old
 //! rows into the sums of their days. Called by `tollgate ledger` and, for folding, by the store thread.
 
-use super::super::book::{DayKey, DaySums, Entry, StoreError, Sums, Taker, Verdict};
+use super::super::api::{DayKey, DaySums, Entry, StoreError, Sums, Taker, Verdict};
 use super::tally::{self, Tally};
-use super::{Fallible, Sqlite, groups, int, uint};
+use super::value::{Fallible, int, uint};
+use super::{Sqlite, groups};
 use crate::base::time::Unix;
 use rusqlite::{Connection, TransactionBehavior};
 

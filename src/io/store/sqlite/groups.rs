@@ -1,11 +1,9 @@
 //! How rows lie in the file: the rows of one commit together, as JSON. A row of its own for each would cost twenty
-//! times the arithmetic, in the thread that shares its core with the loop. The view `rows` shows each of them to
-//! whoever looks with SQL; what the program reads itself is decoded here, which is faster.
+//! times the arithmetic, in the thread that shares its core with the loop. The view `rows` shows each of them in
+//! SQL; what the program reads itself is decoded here, which is faster.
 
-use super::super::book::bounded;
-use super::super::keyform::unhex;
-use super::{Fallible, int, uint};
-use crate::base::digest;
+use super::value::{Fallible, int, uint};
+use crate::base::digest::{hex_into, unhex};
 use crate::base::text::push_number;
 use crate::base::time::Unix;
 use crate::policy::keys::KeyId;
@@ -72,10 +70,10 @@ impl Packer {
         }
         for row in group {
             let name = self.name(row);
-            let (usage, cost) = bounded(row);
+            let (usage, cost) = row.bounded();
             let out = &mut self.text;
             out.extend_from_slice(b"[\"");
-            digest::hex_into(&row.request, out);
+            hex_into(&row.request, out);
             out.extend_from_slice(b"\",\"");
             out.extend_from_slice(row.key.as_str().as_bytes());
             out.push(b'"');

@@ -4,8 +4,9 @@
 //! Which rows the table `days` holds is written down beside it (`counted.upto`), in the same transaction. The view
 //! `sums` adds those behind it, so that every reader, of any process and after any death, sees each row exactly once.
 
-use super::super::book::{DayKey, DaySums, Sums, bounded};
-use super::{Fallible, groups, int};
+use super::super::api::{DayKey, DaySums, Sums};
+use super::groups;
+use super::value::{Fallible, int};
 use crate::policy::keys::KeyId;
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
@@ -42,7 +43,7 @@ impl Tally {
     pub(super) fn add(&mut self, rows: &[Row]) {
         self.rows = self.rows.saturating_add(rows.len() as u64);
         for row in rows {
-            let (usage, cost) = bounded(row);
+            let (usage, cost) = row.bounded();
             let values = [1, usage.uncached_in, usage.cache_read, usage.cache_write, usage.out, cost];
             let place = (row.admitted.0 / DAY_MS, row.key, row.model.clone(), row.target.clone());
             let sums = self.sums.entry(place).or_default();

@@ -3,8 +3,8 @@
 //!
 //! Called by the outbox of the loop with whole lines; never filters.
 
+use super::batch_queue::{BatchQueue, IdlePolicy, Polled};
 use super::clock;
-use super::lane::{Lane, Look, Patience};
 use crate::base::limits;
 use crate::policy::window;
 use std::io::{self, Write};
@@ -13,33 +13,51 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// The writing end. Dropping it waits until the thread has written what is left, but not for ever.
-pub struct Scribe {
-    lane: Lane<Vec<u8>>,
-    dropped: Arc<AtomicU64>,
+/// The writing end for the loop. Dropping it waits until the thread has written what is left, but not for ever.
+pub struct LogWriter {
+    lines: LogLines,
     /// Closed when the thread ends.
     ended: Receiver<()>,
 }
 
-impl Scribe {
+/// A writing end for a helper thread; what it writes after the [`LogWriter`] is gone is lost.
+#[derive(Clone)]
+pub struct LogLines {
+    queue: BatchQueue<Vec<u8>>,
+    dropped: Arc<AtomicU64>,
+}
+
+impl LogWriter {
     /// Starts the thread that writes to `sink`.
-    pub fn start(sink: Box<dyn Write + Send>) -> io::Result<Scribe> {
-        let (lane, dropped) = (Lane::new(Vec::with_capacity(limits::LOG_ROOM)), Arc::new(AtomicU64::new(0)));
-        let (theirs, lost) = (lane.clone(), dropped.clone());
-        let (alive, ended) = channel();
-        let thread = std::thread::Builder::new().name("scribe".into()).stack_size(256 * 1024);
+    pub fn start(sink: Box<dyn Write + Send>) -> io::Result<LogWriter> {
+        let queue = BatchQueue::new(Vec::with_capacity(limits::LOG_ROOM));
+        let lines = LogLines { queue, dropped: Arc::default() };
+        let (theirs, (alive, ended)) = (lines.clone(), channel());
+        let thread = std::thread::Builder::new().name("log".into()).stack_size(256 * 1024);
         thread.spawn(move || {
-            serve(&theirs, &lost, sink);
+            serve(&theirs.queue, &theirs.dropped, sink);
             drop(alive);
         })?;
-        Ok(Scribe { lane, dropped, ended })
+        Ok(LogWriter { lines, ended })
     }
 
+    /// Hands over `batch`, see [`LogLines::write`].
+    pub fn write(&self, batch: Vec<u8>) -> Vec<u8> {
+        self.lines.write(batch)
+    }
+
+    /// An end for another thread.
+    pub fn lines(&self) -> LogLines {
+        self.lines.clone()
+    }
+}
+
+impl LogLines {
     /// Hands over `batch`, whole lines each with its line feed, and returns it empty for reuse. While the thread is
     /// busy this is a copy under a lock, without a system call.
     pub fn write(&self, mut batch: Vec<u8>) -> Vec<u8> {
         if !batch.is_empty() {
-            let fits = self.lane.put(false, |waiting| {
+            let fits = self.queue.put(false, |waiting| {
                 let fits = waiting.len() + batch.len() <= limits::LOG_BYTES_MAX;
                 if fits {
                     waiting.extend_from_slice(&batch);
@@ -56,29 +74,29 @@ impl Scribe {
     }
 }
 
-impl Drop for Scribe {
+impl Drop for LogWriter {
     fn drop(&mut self) {
-        self.lane.close();
-        // Where nobody reads, the thread hangs in a write that nothing ends but the end of the process.
+        self.lines.queue.close();
+        // Where stderr is not read, the thread hangs in a write that nothing ends but the end of the process.
         let _ = self.ended.recv_timeout(limits::LOG_PARTING);
     }
 }
 
-fn serve(lane: &Lane<Vec<u8>>, dropped: &AtomicU64, mut sink: Box<dyn Write + Send>) {
-    let mut patience = Patience::new(limits::LOG_TICK);
+fn serve(queue: &BatchQueue<Vec<u8>>, dropped: &AtomicU64, mut sink: Box<dyn Write + Send>) {
+    let mut idle = IdlePolicy::new(limits::LOG_TICK);
     let mut lines = Vec::with_capacity(limits::LOG_ROOM);
     loop {
-        match lane.look(&mut lines, &mut patience, Duration::from_secs(3600), Vec::is_empty) {
-            // There is nobody to tell that the log cannot be written.
-            Look::Found => {
+        match queue.poll(&mut lines, &mut idle, Duration::from_secs(3600), Vec::is_empty) {
+            // That the log cannot be written could only be said in the log.
+            Polled::Found => {
                 drop(sink.write_all(&lines).and_then(|()| sink.flush()));
                 let dropped = dropped.swap(0, Ordering::Relaxed);
                 if dropped > 0 {
                     drop(sink.write_all(gap(dropped).as_bytes()).and_then(|()| sink.flush()));
                 }
             }
-            Look::Nothing => {}
-            Look::Closed => return,
+            Polled::Nothing => {}
+            Polled::Closed => return,
         }
         lines.clear();
     }
@@ -132,29 +150,29 @@ mod tests {
     #[test]
     fn lines_come_out_in_order_and_the_last_ones_before_the_end() {
         let (page, written) = channel();
-        let scribe = Scribe::start(Box::new(Page(page))).unwrap();
-        let mut batch = scribe.write(b"one\n".to_vec());
+        let log = LogWriter::start(Box::new(Page(page))).unwrap();
+        let mut batch = log.write(b"one\n".to_vec());
         batch.extend_from_slice(b"two\nthree\n");
-        assert!(scribe.write(batch).is_empty());
-        drop(scribe);
+        assert!(log.write(batch).is_empty());
+        drop(log);
         assert_eq!(written.iter().flatten().collect::<Vec<u8>>(), b"one\ntwo\nthree\n");
     }
 
     /// Hands over eight batches of one line, of which at most two have room at a time.
-    fn overwhelm(scribe: &Scribe) {
+    fn overwhelm(log: &LogWriter) {
         let line = [vec![b'x'; limits::LOG_BYTES_MAX / 2 - 1], b"\n".to_vec()].concat();
         for _ in 0..8 {
-            assert!(scribe.write(line.clone()).is_empty());
+            assert!(log.write(line.clone()).is_empty());
         }
     }
 
     #[test]
     fn a_stuck_sink_costs_lines_and_no_waiting() {
         let (release, stuck) = channel();
-        let scribe = Scribe::start(Box::new(Stuck(stuck))).unwrap();
-        overwhelm(&scribe);
+        let log = LogWriter::start(Box::new(Stuck(stuck))).unwrap();
+        overwhelm(&log);
         let began = Instant::now();
-        drop(scribe);
+        drop(log);
         assert!(began.elapsed() >= limits::LOG_PARTING, "what is left is waited for");
         // The sink was stuck until now, and the end did not depend on it.
         drop(release);
@@ -164,10 +182,10 @@ mod tests {
     fn lines_that_found_no_room_are_counted_where_they_would_have_stood() {
         let (release, stuck) = channel();
         let (page, written) = channel();
-        let scribe = Scribe::start(Box::new(Both(Stuck(stuck), Page(page)))).unwrap();
-        overwhelm(&scribe);
+        let log = LogWriter::start(Box::new(Both(Stuck(stuck), Page(page)))).unwrap();
+        overwhelm(&log);
         drop(release);
-        drop(scribe);
+        drop(log);
         let written = written.iter().flatten().collect::<Vec<u8>>();
         let lines: Vec<&[u8]> = written.split_inclusive(|byte| *byte == b'\n').collect();
         let is_gap = |line: &&&[u8]| line.starts_with(b"{\"time\":\"");

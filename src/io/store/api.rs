@@ -1,11 +1,9 @@
-//! What a ledger is to those who use it, whatever keeps it: the reports and errors they get, and the verbs that the
+//! What a ledger is to its callers, in a file or shared: the reports and errors they get, and the verbs that the
 //! store thread needs. Data and one trait; decides nothing.
 
-use crate::base::limits;
 use crate::base::time::Unix;
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::row::Row;
-use crate::policy::usage::Usage;
 use crate::policy::window::{self, DAY_MS};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,12 +17,17 @@ pub enum StoreError {
     Locked(PathBuf),
     /// The file, or the one with the lock, cannot be opened.
     File(PathBuf, io::Error),
+    /// The path no longer leads to the file that is open: what is written there would be lost with it.
+    Moved(PathBuf),
     /// Not a ledger, or one of a newer version.
     Foreign(PathBuf, &'static str),
     /// SQLite says so.
     Sqlite(PathBuf, rusqlite::Error),
     /// The shared store, named without its password, and what went wrong there.
     Shared(String, String),
+    /// The shared store's answer was interrupted: this process was stopped and continued. What was sent may have been
+    /// done.
+    Interrupted(String),
 }
 
 impl fmt::Display for StoreError {
@@ -32,9 +35,13 @@ impl fmt::Display for StoreError {
         match self {
             StoreError::Locked(path) => write!(f, "{}: another gateway has this ledger open", path.display()),
             StoreError::File(path, error) => write!(f, "{}: {error}", path.display()),
+            StoreError::Moved(path) => {
+                write!(f, "{}: the ledger's file was moved, deleted or replaced; put it back", path.display())
+            }
             StoreError::Foreign(path, why) => write!(f, "{}: {why}", path.display()),
             StoreError::Sqlite(path, error) => write!(f, "{}: {error}", path.display()),
             StoreError::Shared(server, why) => write!(f, "{server}: {why}"),
+            StoreError::Interrupted(server) => write!(f, "{server}: interrupted"),
         }
     }
 }
@@ -42,9 +49,11 @@ impl fmt::Display for StoreError {
 impl std::error::Error for StoreError {}
 
 /// What the store thread asks of a ledger.
-pub trait Book: Send + 'static {
+pub trait Store: Send + 'static {
     /// Appends rows and adds them to every sum, all of it or none.
     fn append(&mut self, rows: &[Row]) -> Result<(), StoreError>;
+    /// Fails if what is open is no longer what a restart would open.
+    fn check(&self) -> Result<(), StoreError>;
     /// All keys, also expired and revoked ones.
     fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError>;
     /// Changes whenever another process has changed the keys; compare with an earlier value.
@@ -183,8 +192,3 @@ pub enum Entry {
 
 /// Takes the entries of an export one by one; false ends it.
 pub type Taker<'a> = &'a mut dyn FnMut(Entry) -> bool;
-
-/// The row's numbers, cut where an upstream's report is absurd.
-pub fn bounded(row: &Row) -> (Usage, u64) {
-    (row.usage.bounded(), row.cost_nano.min(limits::ROW_COST_MAX))
-}

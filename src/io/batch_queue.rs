@@ -1,0 +1,184 @@
+//! Owns the way from the loop out to one helper thread: a queue that the loop can fill without a system call.
+//!
+//! A condition variable would cost the loop a futex call per hand-over. So a busy thread is never woken: it polls its
+//! queue every few milliseconds by itself. Only when the queue has stayed empty for `limits::QUEUE_IDLE_POLLS` polls
+//! does the thread wait to be woken, and the first item put into the queue then wakes it, at the price of one call.
+
+use crate::base::limits;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+struct State<T> {
+    items: T,
+    asleep: bool,
+    hurry: bool,
+    closed: bool,
+}
+
+/// A queue of batches; both ends hold one. `T` is a vector of rows or of bytes.
+pub struct BatchQueue<T>(Arc<(Mutex<State<T>>, Condvar)>);
+
+impl<T> Clone for BatchQueue<T> {
+    fn clone(&self) -> Self {
+        BatchQueue(self.0.clone())
+    }
+}
+
+/// What a poll of the helper thread found.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Polled {
+    /// Items were taken.
+    Found,
+    /// Nothing came while waiting.
+    Nothing,
+    /// The queue is empty and closed: the thread is to end.
+    Closed,
+}
+
+/// When the helper thread waits to be woken: counts its polls of an empty queue.
+#[derive(Debug)]
+pub struct IdlePolicy {
+    tick: Duration,
+    empty_polls: u32,
+}
+
+impl IdlePolicy {
+    /// For a thread that, while busy, polls every `tick`.
+    pub fn new(tick: Duration) -> IdlePolicy {
+        IdlePolicy { tick, empty_polls: 0 }
+    }
+}
+
+impl<T: Default> Default for BatchQueue<T> {
+    fn default() -> Self {
+        BatchQueue::new(T::default())
+    }
+}
+
+impl<T> BatchQueue<T> {
+    /// A queue that begins with `items`: empty, but with storage of its own.
+    pub fn new(items: T) -> BatchQueue<T> {
+        let state = State { items, asleep: false, hurry: false, closed: false };
+        BatchQueue(Arc::new((Mutex::new(state), Condvar::new())))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets `add` put something into the queue and returns what it says. Wakes the thread only if it waits to be
+    /// woken, or if the matter is `urgent`.
+    pub fn put<R>(&self, urgent: bool, add: impl FnOnce(&mut T) -> R) -> R {
+        let mut state = self.lock();
+        let result = add(&mut state.items);
+        let wakes = state.asleep || urgent;
+        if wakes {
+            (state.asleep, state.hurry) = (false, true);
+        }
+        drop(state);
+        // Outside the lock: the thread that this wakes would run straight into it.
+        if wakes {
+            self.0.1.notify_one();
+        }
+        result
+    }
+
+    /// Nothing more will come; the thread ends after it has taken what is there.
+    pub fn close(&self) {
+        self.lock().closed = true;
+        self.0.1.notify_one();
+    }
+
+    /// Whether [`BatchQueue::close`] was called.
+    pub fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
+    /// For the helper thread: waits for items, at most about `wait`, and swaps them with the empty `into`. `empty`
+    /// says whether there are none. A busy thread sleeps its tick out although items lie there: so they gather, and
+    /// the loop is not disturbed by a thread that is always awake.
+    pub fn poll(&self, into: &mut T, idle: &mut IdlePolicy, wait: Duration, empty: impl Fn(&T) -> bool) -> Polled {
+        let mut state = self.lock();
+        let rests = idle.empty_polls >= limits::QUEUE_IDLE_POLLS;
+        let at_once = state.closed || state.hurry || (rests && !empty(&state.items));
+        if !at_once {
+            state.asleep = rests;
+            let tick = if rests { wait } else { wait.min(idle.tick) };
+            state = self.0.1.wait_timeout(state, tick).unwrap_or_else(PoisonError::into_inner).0;
+            state.asleep = false;
+        }
+        state.hurry = false;
+        match (empty(&state.items), state.closed) {
+            (false, _) => {
+                idle.empty_polls = 0;
+                std::mem::swap(&mut state.items, into);
+                Polled::Found
+            }
+            (true, true) => Polled::Closed,
+            (true, false) => {
+                idle.empty_polls = idle.empty_polls.saturating_add(1);
+                Polled::Nothing
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    fn take(queue: &BatchQueue<Vec<u32>>, idle: &mut IdlePolicy, wait: Duration) -> (Polled, Vec<u32>) {
+        let mut got = Vec::new();
+        let polled = queue.poll(&mut got, idle, wait, Vec::is_empty);
+        (polled, got)
+    }
+
+    #[test]
+    fn items_come_in_order_and_the_end_comes_after_them() {
+        let (queue, mut idle) = (BatchQueue::<Vec<u32>>::default(), IdlePolicy::new(Duration::from_millis(1)));
+        queue.put(false, |items| items.extend([1, 2]));
+        queue.put(false, |items| items.push(3));
+        queue.close();
+        assert_eq!(take(&queue, &mut idle, Duration::ZERO), (Polled::Found, vec![1, 2, 3]));
+        assert_eq!(take(&queue, &mut idle, Duration::from_secs(9)), (Polled::Closed, vec![]));
+    }
+
+    #[test]
+    fn a_thread_that_waits_is_woken_by_the_first_item() {
+        let queue = BatchQueue::<Vec<u32>>::default();
+        let other = queue.clone();
+        let helper = std::thread::spawn(move || {
+            let mut idle = IdlePolicy { tick: Duration::ZERO, empty_polls: limits::QUEUE_IDLE_POLLS };
+            take(&other, &mut idle, Duration::from_secs(30))
+        });
+        let began = Instant::now();
+        while !queue.lock().asleep {
+            std::thread::yield_now();
+        }
+        queue.put(false, |items| items.push(5));
+        assert_eq!(helper.join().unwrap(), (Polled::Found, vec![5]));
+        assert!(began.elapsed() < Duration::from_secs(20));
+    }
+
+    #[test]
+    fn a_busy_thread_lets_items_gather_unless_they_are_urgent() {
+        let queue = BatchQueue::<Vec<u32>>::default();
+        let tick = Duration::from_secs(1);
+        let mut idle = IdlePolicy::new(tick);
+        let began = Instant::now();
+        queue.put(false, |items| items.push(1));
+        let other = queue.clone();
+        let helper = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            other.put(false, |items| items.push(2));
+        });
+        assert_eq!(take(&queue, &mut idle, Duration::from_secs(9)), (Polled::Found, vec![1, 2]));
+        assert!(began.elapsed() >= tick);
+        helper.join().unwrap();
+        idle.tick = Duration::from_secs(60);
+        queue.put(true, |items| items.push(3));
+        assert_eq!(take(&queue, &mut idle, Duration::from_secs(60)), (Polled::Found, vec![3]));
+        assert!(began.elapsed() < Duration::from_secs(30));
+    }
+}

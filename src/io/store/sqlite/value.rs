@@ -1,0 +1,20 @@
+//! Values of SQLite's columns as ours, and back.
+
+use crate::policy::keys::KeyId;
+
+pub(super) type Fallible<T> = rusqlite::Result<T>;
+
+pub(super) fn key_id(row: &rusqlite::Row<'_>, column: usize) -> Fallible<KeyId> {
+    let text = row.get_ref(column)?.as_str()?;
+    KeyId::parse(text).ok_or_else(|| rusqlite::Error::InvalidColumnName(format!("`{text}` is not the id of a key")))
+}
+
+/// SQLite's integers are signed; ours stay far below their end.
+pub(super) fn int(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+pub(super) fn uint(row: &rusqlite::Row<'_>, column: usize) -> Fallible<u64> {
+    let value: i64 = row.get(column)?;
+    Ok(u64::try_from(value).unwrap_or(0))
+}
