@@ -1,4 +1,4 @@
-//! The manuals, kept beside the code and checked by `tests/docs.rs` where they repeat what the code says. No code.
+//! The manuals, kept beside the code and checked by `tests/it/docs/` where they repeat what the code says. No code.
 
 #[doc = include_str!("api.md")]
 pub mod api {}

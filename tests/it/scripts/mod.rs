@@ -36,7 +36,7 @@
 //! line, or up to the character that stands after it),
 //! `{length}` (must be the length of the rest of the block).
 //!
-//! **Shorthands** for the lines that are always alike (in `scripts/text.rs`): `@chat [KEY]`, `@messages [KEY]`,
+//! **Shorthands** for the lines that are always alike (in `text.rs`): `@chat [KEY]`, `@messages [KEY]`,
 //! `@get PATH [KEY]` for clients; `@up-chat`, `@up-messages [VERSION]` for what a provider receives; `@ok`, `@stream`,
 //! `@status N` for what it sends; `@401 [ID]`, `@limits [REQUESTS TOKENS [RESET]]`, `@length`, `@events [ID]`,
 //! `@error [close] TYPE MESSAGE` and `@error-messages …` for what a client receives.
@@ -55,17 +55,10 @@
 //! Each case runs as written, with every byte on its own in both directions, and in random pieces: client bytes,
 //! upstream bytes and ledger rows must be the same. `SCRIPT=words` runs the cases whose file or title has the words.
 
-mod support;
-
-#[path = "scripts/case.rs"]
 mod case;
-#[path = "scripts/pattern.rs"]
 mod pattern;
-#[path = "scripts/run.rs"]
 mod run;
-#[path = "scripts/text.rs"]
 mod text;
-#[path = "scripts/world.rs"]
 mod world;
 
 use std::fs;

@@ -4,29 +4,21 @@
 //! begins a request or leaves; a provider takes part of a request or sends part of its answer, breaks off or falls
 //! silent; a dial comes up or fails; the ledger commits, fails, recovers; time passes and deadlines fire. So every
 //! split, delay, reset, half-close and stall comes about, and comes about again with the same seed. After each step
-//! the invariants in `sim/check.rs` must hold; in the end everybody leaves (or the gateway is drained), and then
+//! the invariants in `check.rs` must hold; in the end everybody leaves (or the gateway is drained), and then
 //! nothing may be held: no connection, no reservation, no byte of buffer, no timer.
 //!
-//! `SIM_SEED=7 cargo test --test sim` replays one seed, `SIM_STEPS=100` shortens or lengthens runs, `SIM_SEEDS=5000`
-//! runs at least that many, `SIM_REQUESTS=1000000` as many as it takes for so many requests. A seed that failed goes into `tests/regressions/`, with a line that says what it found; those are
-//! replayed first. (A pinned seed reproduces its bug only as long as the simulator makes the same choices; a bug worth
-//! keeping for ever also gets a transcript.)
+//! `SIM_SEED=7 cargo test --test it sim::` replays one seed, `SIM_STEPS=100` shortens or lengthens runs,
+//! `SIM_SEEDS=5000` runs at least that many, `SIM_REQUESTS=1000000` as many as it takes for so many requests. A seed
+//! that failed goes into `tests/regressions/`, with a line that says what it found; those are replayed first. (A pinned
+//! seed reproduces its bug only as long as the simulator makes the same choices; a bug worth keeping for ever also gets
+//! a transcript.)
 
-mod support;
-
-#[path = "sim/check.rs"]
 mod check;
-#[path = "sim/clients.rs"]
 mod clients;
-#[path = "sim/ledger.rs"]
 mod ledger;
-#[path = "sim/net.rs"]
 mod net;
-#[path = "sim/providers.rs"]
 mod providers;
-#[path = "sim/tally.rs"]
 mod tally;
-#[path = "sim/world.rs"]
 mod world;
 
 use ledger::Way;

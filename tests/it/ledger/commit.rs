@@ -1,8 +1,8 @@
 //! `durability = "before-reply"`, and a ledger that is slow or cannot be written, in both modes.
 
-use crate::client::Client;
-use crate::harness::{Harness, Setup, chat, chat_request, message, messages_request, streamed};
-use crate::process::wait_for;
+use super::client::Client;
+use super::harness::{Harness, Setup, chat, chat_request, message, messages_request, streamed};
+use super::process::wait_for;
 use std::time::{Duration, Instant};
 
 const SLOW: &str = "hello\n#sim tokens=12 pace=40";

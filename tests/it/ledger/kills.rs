@@ -1,9 +1,9 @@
 //! kill -9 at random moments under load, against the provider's own count of what it served and the clients' log of what
 //! they saw completed. `LEDGER_KILLS` says how often, 5 times unless it is set; the table is printed.
 
-use crate::client::Client;
-use crate::harness::{Harness, Setup, chat, chat_request, message, messages_request, streamed};
-use crate::process::wait_for;
+use super::client::Client;
+use super::harness::{Harness, Setup, chat, chat_request, message, messages_request, streamed};
+use super::process::wait_for;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;

@@ -5,8 +5,8 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-const OPERATIONS: &str = include_str!("../../src/docs/operations.md");
-const README: &str = include_str!("../../README.md");
+const OPERATIONS: &str = include_str!("../../../src/docs/operations.md");
+const README: &str = include_str!("../../../README.md");
 
 /// All sources of the program.
 fn sources(folder: &Path) -> String {

@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tollgate::simulator::Settings;
 
@@ -28,7 +29,9 @@ impl Drop for Rig {
 impl Rig {
     /// `server` goes into the table `[server]`; the ports are free ones.
     pub fn new(name: &str, server: &str) -> Rig {
-        let folder = std::env::temp_dir().join(format!("tollgate-edge-{}-{name}", std::process::id()));
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let (id, serial) = (std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed));
+        let folder = std::env::temp_dir().join(format!("tollgate-edge-{id}-{serial}-{name}"));
         // Tests hold a thousand connections and more, some of them both ends.
         tollgate::io::listen::raise_descriptor_limit().unwrap();
         let _ = std::fs::remove_dir_all(&folder);

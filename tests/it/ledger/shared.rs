@@ -1,11 +1,11 @@
 //! Several gateways on one ledger in a real Redis or Valkey, which each test starts and stops itself. Without such a
 //! server on the machine these tests say so and pass.
 
-use crate::client::Answer;
-use crate::harness::{Harness, Setup, chat, chat_request, streamed, with};
-use crate::kills::kills;
-use crate::process::{Folder, free_port, run, wait_at_most, wait_for};
-use crate::races::{CONNECTIONS, EACH, PLANS, admitted, race, race_for_places};
+use super::client::Answer;
+use super::harness::{Harness, Setup, chat, chat_request, streamed, with};
+use super::kills::kills;
+use super::process::{Folder, free_port, run, wait_at_most, wait_for};
+use super::races::{CONNECTIONS, EACH, PLANS, admitted, race, race_for_places};
 use serde_json::Value;
 use std::fs::File;
 use std::net::SocketAddr;
@@ -340,7 +340,7 @@ fn a_kill_loses_nothing_that_a_client_saw_completed() {
                 .map(|_| {
                     let (at, request) = (h.at, chat_request(&key, &chat("x\n#sim tokens=3")));
                     scope.spawn(move || {
-                        let (mut seen, mut client) = (Vec::new(), crate::client::Client::connect(at));
+                        let (mut seen, mut client) = (Vec::new(), super::client::Client::connect(at));
                         while std::io::Write::write_all(&mut client.socket, &request).is_ok() {
                             let Ok(answer) = client.answer() else { break };
                             assert_eq!(answer.status(), 200);
@@ -486,8 +486,8 @@ fn several_processes_serve_one_port() {
     let second = text.replace(&format!("admin_listen = \"{}\"", h.admin), &format!("admin_listen = \"{admin}\""));
     std::fs::write(h.folder.path().join("second.toml"), second).unwrap();
     let args = ["serve", "--config", "second.toml"];
-    let other = crate::process::Process::start(h.folder.path(), "second", &args, &[crate::harness::CREDENTIAL]);
-    wait_for("the second process", || crate::client::get(admin, "/readyz").ok().filter(|a| a.status() == 200));
+    let other = super::process::Process::start(h.folder.path(), "second", &args, &[super::harness::CREDENTIAL]);
+    wait_for("the second process", || super::client::get(admin, "/readyz").ok().filter(|a| a.status() == 200));
     let answers = race(&[h.at], CONNECTIONS, EACH, &chat_request(&key, &chat("x\n#sim tokens=1")));
     assert_eq!(admitted(&answers), 137);
     let lines = |path: &Path| std::fs::read_to_string(path).unwrap().matches("\"endpoint\":\"chat\"").count();

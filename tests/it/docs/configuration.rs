@@ -1,5 +1,5 @@
 //! The configuration reference: its tables are made here, from the code, and must stand in `src/docs/configuration.md`
-//! as they are made. `BLESS=1 cargo test --test docs` writes them; headings and prose stay as they are.
+//! as they are made. `BLESS=1 cargo test --test it docs::` writes them; headings and prose stay as they are.
 //!
 //! Keys are those that the reader knows, by its own word. Defaults are what the effective configuration shows of a
 //! configuration that sets nothing but what is required. Whether a key is live is what `Config::follow` says. The meaning
@@ -24,11 +24,11 @@ const TABLES: [(&str, &str, &[&str]); 8] = [
 ];
 
 const SOURCES: [&str; 5] = [
-    include_str!("../../src/policy/config.rs"),
-    include_str!("../../src/policy/config/server.rs"),
-    include_str!("../../src/policy/config/upstream.rs"),
-    include_str!("../../src/policy/catalog.rs"),
-    include_str!("../../src/policy/plan.rs"),
+    include_str!("../../../src/policy/config.rs"),
+    include_str!("../../../src/policy/config/server.rs"),
+    include_str!("../../../src/policy/config/upstream.rs"),
+    include_str!("../../../src/policy/catalog.rs"),
+    include_str!("../../../src/policy/plan.rs"),
 ];
 
 /// What is required, line by line, each with the key it is about; braces mark where further keys of a table go.
@@ -233,7 +233,7 @@ fn the_configuration_reference_is_what_the_code_says() {
         std::fs::write(PAGE, &made).unwrap();
     } else {
         let different = page.lines().zip(made.lines()).find(|(is, should)| is != should);
-        assert!(page == made, "BLESS=1 cargo test --test docs writes it; the first difference: {different:#?}");
+        assert!(page == made, "BLESS=1 cargo test --test it docs:: writes it; the first difference: {different:#?}");
     }
 }
 

@@ -4,7 +4,7 @@ use serde_json::Value;
 use std::process::Command;
 
 #[allow(dead_code)] // its way of being called
-#[path = "../../scripts/generate.rs"]
+#[path = "../../../scripts/generate.rs"]
 mod generate;
 
 /// systemd's own check, with a program that exists in the place of the installed one.

@@ -1,9 +1,9 @@
 //! However many race, exactly as many are admitted as the plan says; tokens stay within the bound that is stated. The
 //! figures are printed.
 
-use crate::client::{Answer, Client};
-use crate::harness::{Harness, Setup, chat, chat_request, streamed, with};
-use crate::process::wait_for;
+use super::client::{Answer, Client};
+use super::harness::{Harness, Setup, chat, chat_request, streamed, with};
+use super::process::wait_for;
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::sync::Barrier;

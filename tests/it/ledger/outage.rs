@@ -1,11 +1,11 @@
 //! The shared ledger gone for ten seconds under load: what each `on_outage` says happens meanwhile, and afterwards every
 //! counter agrees with the rows, of which none is missing (contract section 5).
 
-use crate::client::Client;
-use crate::harness::{CREDENTIAL, Harness, chat, chat_request, start_provider, streamed, with};
-use crate::process::{Folder, free_port, wait_for};
-use crate::races::admitted;
-use crate::shared::{Server, agree, key_of};
+use super::client::Client;
+use super::harness::{CREDENTIAL, Harness, chat, chat_request, start_provider, streamed, with};
+use super::process::{Folder, free_port, wait_for};
+use super::races::admitted;
+use super::shared::{Server, agree, key_of};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -1,10 +1,10 @@
 //! A new process in the place of the old one, where both are hosts of a shared ledger: no stream is cut, no row is lost,
 //! no limit is passed.
 
-use crate::harness::{Harness, chat, chat_request, streamed};
-use crate::process::wait_for;
-use crate::races::admitted;
-use crate::shared::{Server, agree, key_of, sums};
+use super::harness::{Harness, chat, chat_request, streamed};
+use super::process::wait_for;
+use super::races::admitted;
+use super::shared::{Server, agree, key_of, sums};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 
-const GUIDE: &str = include_str!("../../src/docs/operations.md");
+const GUIDE: &str = include_str!("../../../src/docs/operations.md");
 
 /// Blocks of the guide in one language, in their order.
 fn blocks(language: &str) -> Vec<&'static str> {
