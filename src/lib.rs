@@ -54,6 +54,7 @@
 //! | an error | [`policy::refusal`] (one constructor), and where it is raised |
 //! | an endpoint | `gateway::admit::Endpoint`, `gateway::local`, `gateway/openapi.json`, [`docs::api`] |
 //! | a ledger column | [`policy::row`], [`io::store`], both kinds of it |
+//! | a test of behaviour | [`docs::testing`]: mostly a transcript in `tests/fixtures/` |
 //!
 //! # Where the guarantees stand
 //!

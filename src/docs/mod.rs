@@ -14,3 +14,6 @@ pub mod threats {}
 
 #[doc = include_str!("past.md")]
 pub mod past {}
+
+#[doc = include_str!("testing.md")]
+pub mod testing {}
