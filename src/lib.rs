@@ -50,10 +50,11 @@
 //! | a metric | `gateway::stats`, and its row in [`docs::operations`] |
 //! | a field of the log line | `gateway::log`, and its row in [`docs::operations`] |
 //! | a request field that is validated | [`dialect::request`] |
-//! | a setting | its row in the table of its section ([`policy::settings`]); `BLESS=1 cargo test --test docs` |
+//! | a setting | its row in the table of its section ([`policy::settings`]); `BLESS=1 cargo test --test it docs::` |
 //! | an error | [`policy::refusal`] (one constructor), and where it is raised |
 //! | an endpoint | `gateway::admit::Endpoint`, `gateway::local`, `gateway/openapi.json`, [`docs::api`] |
 //! | a ledger column | [`policy::row`], [`io::store`], both kinds of it |
+//! | a test of behaviour | [`docs::testing`]: mostly a transcript in `tests/fixtures/` |
 //!
 //! # Where the guarantees stand
 //!

@@ -11,17 +11,17 @@
 //! | Closing | everything written → gone |
 
 use super::limits::PeerKey;
+use super::response::RequestMeta;
 use super::send_queue::SendQueue;
 use crate::base::buf::{Buf, Pool};
-use crate::base::limits::{DRAIN_BODY_MAX, HIGH_WATER, LINGER, LINGER_BYTES_MAX, PIPELINE_BYTES_MAX};
+use crate::base::limits::{HIGH_WATER, LINGER, LINGER_BYTES_MAX, PIPELINE_BYTES_MAX};
 use crate::base::seam::{Ending, Shut};
 use crate::base::time::Mono;
 use crate::base::timers::Alarm;
 use crate::gateway::ids::ExchangeId;
 use crate::policy::config::Server;
-use crate::wire::head::{Expect, Field, Framing, HeadError, Method, RequestHead};
+use crate::wire::head::{Expect, HeadError, RequestHead};
 use crate::wire::inbound::{BodyRefusal, Inbound, Lent, PushError};
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 /// What bytes, a deadline or the end of an answer have led to.
@@ -102,40 +102,6 @@ impl AfterResponse {
     /// Whether the answer may say that the connection lives on.
     pub(crate) fn keeps_alive(self) -> bool {
         matches!(self, AfterResponse::KeepAlive | AfterResponse::Discard)
-    }
-}
-
-/// What a head says that is still asked for when its answer is given.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) struct RequestMeta {
-    pub(crate) method: Method,
-    pub(crate) http11: bool,
-    pub(crate) keep_alive: bool,
-    /// No byte of a body follows.
-    pub(crate) bodiless: bool,
-    /// Bytes of a body so short that, unwanted, it costs less to read and drop it than another connection.
-    pub(crate) short: Option<NonZeroU32>,
-    /// The client speaks as Anthropic's do.
-    pub(crate) anthropic: bool,
-}
-
-impl RequestMeta {
-    /// Of a request's head.
-    pub(crate) fn of(head: &RequestHead) -> RequestMeta {
-        let short = match head.framing {
-            Framing::Length(length) if length <= DRAIN_BODY_MAX && head.expect == Expect::None => {
-                NonZeroU32::new(length as u32)
-            }
-            _ => None,
-        };
-        RequestMeta {
-            method: head.method,
-            http11: head.http11,
-            keep_alive: head.keep_alive,
-            bodiless: matches!(head.framing, Framing::None | Framing::Length(0)),
-            short,
-            anthropic: !head.field(Field::AnthropicVersion).is_empty(),
-        }
     }
 }
 

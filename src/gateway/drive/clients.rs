@@ -4,7 +4,7 @@ use super::Reply;
 use crate::base::buf::BLOCK;
 use crate::base::seam::{Action, Ending, Shut};
 use crate::base::time::Mono;
-use crate::gateway::client::connection::RequestMeta;
+use crate::gateway::client::response::RequestMeta;
 use crate::gateway::client::{Event as ClientEvent, cors, response};
 use crate::gateway::exchange::{Endpoint, Event, Exchange, Message, Outcome, Readiness};
 use crate::gateway::ids::{ClientId, client_conn};

@@ -30,8 +30,8 @@ pub(crate) use authorize::{Endpoint, Readiness};
 pub(crate) use event::{Dial, Effect, Event, Forward, Message, Outcome};
 pub(crate) use state::{Exchange, Request};
 
-use super::client::connection::RequestMeta;
 use super::client::cors::CorsPolicy;
+use super::client::response::RequestMeta;
 use super::client::response::{RequestId, printable};
 use super::cx::Cx;
 use super::ids::{ClientId, ExchangeId, ProviderId};

@@ -8,71 +8,14 @@
 //!
 //! The new one counts the requests on that list as its own, and closes their holds as their rows arrive.
 
+use super::Handover;
 use crate::base::limits::{QUIET_LOOK, QUIET_WAIT};
 use crate::base::seam::Action;
 use crate::base::time::Mono;
 use crate::gateway::cx::Cx;
 use crate::gateway::orders::Order;
-use crate::policy::meter::Hold;
 use crate::policy::row::{Row, Running};
 use crate::wire::json::write_string;
-use std::collections::VecDeque;
-
-/// How far handing over has come.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Handover {
-    /// Nobody has asked for it.
-    #[default]
-    None,
-    /// The successor is starting.
-    Starting,
-    /// It is ready. What has begun to arrive may still be admitted.
-    Quieting {
-        /// When it is looked next whether anything still arrives: not in the turn in which the listeners are open.
-        look: Mono,
-        /// Not longer than this.
-        until: Mono,
-    },
-    /// It owns admission and the ledger.
-    Given,
-}
-
-/// What a predecessor still serves.
-#[derive(Debug, Default)]
-pub(crate) struct Inheritance {
-    /// A predecessor is there.
-    present: bool,
-    holds: Vec<(Running, Hold)>,
-    /// Numbers of its rows in our ledger that it has not been told to be safe yet.
-    rows: VecDeque<u64>,
-}
-
-impl Handover {
-    /// When it goes on by itself.
-    pub(crate) fn due(&self) -> Option<Mono> {
-        match self {
-            Handover::Quieting { look, until } => Some((*look).min(*until)),
-            Handover::None | Handover::Starting | Handover::Given => None,
-        }
-    }
-
-    /// Whether it is time to look if anything still arrives.
-    pub(crate) fn looks(&self, now: Mono) -> bool {
-        self.due().is_some_and(|due| due <= now)
-    }
-}
-
-impl Inheritance {
-    /// A predecessor is there.
-    pub(crate) fn is_present(&self) -> bool {
-        self.present
-    }
-
-    /// The holds that the predecessor's requests stand for.
-    pub(crate) fn holds(&self) -> impl Iterator<Item = &Hold> {
-        self.holds.iter().map(|(_, hold)| hold)
-    }
-}
 
 /// USR2: have a successor started.
 pub(crate) fn begin(cx: &mut Cx) {
