@@ -19,8 +19,11 @@ const CHUNK_FRAME: usize = 24;
 impl Gateway {
     /// Sends the events in `cx.out`.
     pub(crate) fn forward(&mut self, id: ExchangeId, forward: Forward) {
-        let cid = self.open_stream(id, forward);
-        let Some(http11) = self.exchanges.get(id).map(|exchange| exchange.request.meta.http11) else { return };
+        if forward.opens || forward.commits {
+            self.open_stream(id, forward);
+        }
+        let Some(exchange) = self.exchanges.get(id) else { return };
+        let (cid, http11) = (exchange.request.client, exchange.request.meta.http11);
         let bytes = std::mem::take(&mut self.cx.out);
         self.send(cid, |out| {
             // What waits for a slow client grows by what is needed, not by half as much again.
@@ -40,8 +43,9 @@ impl Gateway {
 
     /// Sends one large event without a copy.
     pub(crate) fn forward_bulk(&mut self, id: ExchangeId, forward: Forward, mut bytes: Vec<u8>) {
-        let cid = self.open_stream(id, forward);
-        let Some(http11) = self.exchanges.get(id).map(|exchange| exchange.request.meta.http11) else { return };
+        self.open_stream(id, forward);
+        let Some(exchange) = self.exchanges.get(id) else { return };
+        let (cid, http11) = (exchange.request.client, exchange.request.meta.http11);
         if http11 {
             self.send(cid, |out| write_chunk_size(out, bytes.len()));
             bytes.reserve_exact(2);
@@ -53,11 +57,10 @@ impl Gateway {
     }
 
     /// Writes the head of a stream and lets its request go, where that is due.
-    fn open_stream(&mut self, id: ExchangeId, forward: Forward) -> ClientId {
-        let Some(exchange) = self.exchanges.get(id) else { return ClientId::new(u32::MAX, 0) };
+    fn open_stream(&mut self, id: ExchangeId, forward: Forward) {
+        let Some(exchange) = self.exchanges.get(id) else { return };
         let request = &exchange.request;
-        let cid = request.client;
-        let Some(client) = self.clients.get_mut(cid) else { return cid };
+        let Some(client) = self.clients.get_mut(request.client) else { return };
         if forward.opens {
             let framing = if request.meta.http11 { Framing::Chunked } else { Framing::ToEnd };
             let after = client.after_response(request.meta, !request.meta.http11 || self.cx.lifecycle.is_stopping());
@@ -77,7 +80,6 @@ impl Gateway {
         if forward.commits {
             client.release_message(&mut self.cx.pool);
         }
-        cid
     }
 
     /// Sends the last events, which lie in `cx.out`, and ends the stream.
