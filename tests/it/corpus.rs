@@ -1,8 +1,6 @@
 //! Replays the committed fuzz corpus through the same doors the fuzz targets use, on stable and without a fuzzer.
 
-#[path = "../fuzz/readers.rs"]
-mod readers;
-
+use super::readers;
 use std::fs;
 use std::path::{Path, PathBuf};
 

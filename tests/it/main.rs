@@ -13,7 +13,11 @@ mod faults;
 mod hostile;
 mod ledger;
 mod provider;
+#[path = "../fuzz/readers.rs"]
+mod readers;
 mod scripts;
 mod seam;
 mod sim;
-mod support;
+
+// What is beside us belongs to the readers, too: the fuzz targets are crates of their own and bring it along.
+use readers::support;
