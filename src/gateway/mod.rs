@@ -28,7 +28,7 @@ pub mod orders;
 mod provider;
 
 use crate::base::limits::{ROOM_MAX, WORK_MIN};
-use crate::base::seam::{Action, Conn, Core, Ending, Reply, Side, Signal};
+use crate::base::seam::{Action, Conn, Core, Ending, Reply, Shut, Side, Signal};
 use crate::base::slots::Slots;
 use crate::base::time::{Mono, Now, Unix};
 use crate::base::timers::Timers;
@@ -38,6 +38,7 @@ use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::meter::Hold;
 use crate::policy::row::Running;
 use crate::wire::json::write_string;
+use budget::{Budget, Gate};
 use client::limits::{PeerKey, Verdict};
 use cx::{Cx, CxStart, Setup};
 use exchange::Exchange;
@@ -179,12 +180,15 @@ impl Core for Gateway {
         self.cx.now = now;
         let (admin, peer) = (listener >= self.client_listeners, PeerKey::of(peer.ip()));
         let server = &self.cx.setup.config.server;
-        let verdict = self.cx.limits.enter(peer, admin, server);
+        let verdict = if admin { Verdict::In } else { self.cx.limits.enter(peer, server) };
         if verdict == Verdict::Out {
             return None;
         }
         let by = now.mono.after(server.header_timeout);
         let id = self.clients.insert(client::Connection::new(peer, admin, verdict == Verdict::Crowded, by));
+        if admin && let Some(oldest) = self.cx.limits.admin_lives(id) {
+            self.close_client(oldest, Shut::Abort);
+        }
         self.arm(id);
         self.forget_stale_timers();
         Some(client_conn(id))
@@ -322,7 +326,10 @@ impl Core for Gateway {
 
     fn wants_read(&self, conn: Conn) -> bool {
         match conn.side {
-            Side::Client => self.clients.get(client_id(conn)).is_some_and(|client| client.wants_read()),
+            Side::Client => {
+                let room = self.cx.gate == Gate::Open;
+                self.clients.get(client_id(conn)).is_some_and(|client| client.wants_read(room || client.admin))
+            }
             Side::Upstream => self.provider_wants_read(provider_id(conn)),
         }
     }
@@ -364,6 +371,12 @@ impl Core for Gateway {
                 self.cx.orders.give_back(Release { key: self.cx.keys.record(key).id, lease });
             }
         }
+        self.cx.turns.served = None;
+        // So is what it was promised.
+        let promised = self.exchanges.iter().flat_map(|(_, exchange)| exchange.promises());
+        let unread = self.clients.iter().map(|(_, client)| &client.unread);
+        self.cx.budget.recount(promised.chain(unread), &mut self.cx.pool);
+        self.cx.gate = Budget::gate(&self.cx.pool, self.cx.gate);
     }
 
     fn turned(&mut self, micros: u64) {

@@ -86,7 +86,6 @@ impl Gateway {
                 }
             }
             Effect::Again => self.queue.push_back(Next::Tell(id, Event::BodyEnd)),
-            Effect::Pause => self.cx.waiting.push_back(id),
             Effect::Forward(forward) => self.forward(id, forward),
             Effect::ForwardBulk(forward, bytes) => self.forward_bulk(id, forward, bytes),
             Effect::End(forward, outcome) => self.end_stream(id, forward, outcome),
@@ -122,9 +121,7 @@ impl Gateway {
                 Next::Tell(id, event) => self.tell(id, event),
             }
         }
-        if self.cx.beyond().is_some() || !self.cx.waiting.is_empty() {
-            self.go_on_waiting();
-        }
+        self.look_at_room();
         if self.cx.lifecycle.is_stopping() {
             self.go_on_stopping();
         }

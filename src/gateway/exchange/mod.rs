@@ -27,7 +27,7 @@ pub(crate) use authorize::{Endpoint, Readiness};
 pub(crate) use finish::Outcome;
 pub(crate) use stream::Streams;
 
-use super::budget::Promise;
+use super::budget::{Promise, Verdict};
 use super::client::connection::RequestMeta;
 use super::client::cors::CorsPolicy;
 use super::client::response::{RequestId, printable};
@@ -126,8 +126,6 @@ pub(crate) enum Effect {
     Release,
     /// Its connection has been let go of and may serve again: tell it of the end of the body once more.
     Again,
-    /// The provider is not to be read until there is room.
-    Pause,
     /// Send the events in `cx.out`.
     Forward(Forward),
     /// Send this event, which is too large to be copied.
@@ -330,8 +328,8 @@ enum Body {
         buf: Buf,
         /// Its length as far as it is announced.
         announced: Option<NonZeroU32>,
-        /// All of it has come.
-        ended: bool,
+        /// What it and what is made of it may take of the buffers.
+        promise: Promise,
     },
     /// A failed answer, collected for its message.
     Error { buf: Buf, status: u16, retry_after: Option<NonZeroU32> },
@@ -416,7 +414,7 @@ impl Exchange {
     pub(crate) fn read_body(&mut self, head: &RequestHead, declared: u64, cx: &mut Cx) -> Result<(), Refusal> {
         let (Some(key), Some(dialect)) = (self.request.found.key, self.dialect()) else { return Ok(()) };
         let mut draft = cx.requests.take();
-        if let Err(refusal) = cx.budget.promise(&mut draft.promise, key, declared, &mut cx.pool) {
+        if let Err(refusal) = cx.budget.body(&mut draft.promise, key, declared, &mut cx.pool) {
             cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
             return Err(refusal);
         }
@@ -444,7 +442,7 @@ impl Exchange {
             (State::Attempting(_) | State::Answering(_), Event::Sent) => self.sent(cx),
             (State::Attempting(_), Event::Head(head, bytes)) => self.answer_begins(head, bytes, message, cx),
             (State::Answering(_), Event::BodyEnd) => self.body_end(message, cx),
-            (State::Answering(_), Event::Room) => self.room(message, cx),
+            (State::Answering(_), Event::Room) => self.room(cx),
             (State::Answering(_), Event::Drained) => self.drained(cx),
             (State::Answering(_), Event::Offloaded(product)) => self.offloaded(product, message, cx),
             (State::Attempting(_) | State::Answering(_), Event::Failed { kind, reused }) => {
@@ -507,11 +505,14 @@ impl Exchange {
     /// How many of the next `bytes` of the answer are taken at once; `None` where the provider is not read for now.
     /// `full`: the client has not read what it was sent.
     pub(crate) fn intake(&mut self, own: ExchangeId, bytes: usize, full: bool, cx: &mut Cx) -> Option<usize> {
+        if let State::Answering(Answering { paused: false, body: Body::Collect { .. }, .. }) = &self.state {
+            return self.intake_whole(own, bytes, cx);
+        }
         let State::Answering(answering) = &mut self.state else { return Some(bytes) };
         if answering.paused {
             return None;
         }
-        let slice = match &answering.body {
+        let (slice, more) = match &answering.body {
             Body::Offloaded { .. } => return None,
             // Events may grow on their way, so that not too many of them are relayed before the client is looked at.
             // What is long leaves for a helper thread as it comes, so that it does not leave too often.
@@ -519,12 +520,55 @@ impl Exchange {
                 if full && bytes > 0 {
                     return None;
                 }
-                bytes.min(RELAY_SLICE)
+                (bytes.min(RELAY_SLICE), stream.growth(bytes.min(RELAY_SLICE)))
             }
-            _ => bytes,
+            Body::Stream(stream) => (bytes, stream.growth(bytes)),
+            _ => (bytes, bytes),
         };
-        answering.paused = !cx.has_room_for(own, slice);
+        let verdict = cx.room_for_events(own, more);
+        answering.paused = verdict != Verdict::Now;
+        if answering.paused {
+            cx.wait_for(own, None, more, verdict);
+        }
         (!answering.paused).then_some(slice)
+    }
+
+    /// What waits for it may be read without a look at how much is free: it has been promised its room, or it is the
+    /// one that gets on.
+    pub(crate) fn has_own_room(&self, own: ExchangeId, cx: &Cx) -> bool {
+        let promised = match &self.state {
+            State::Answering(Answering { body: Body::Collect { promise, .. }, .. }) => promise.open() > 0,
+            _ => false,
+        };
+        promised || cx.turns.alone == Some(own)
+    }
+
+    /// Part of an event lies here, so that it must not be left without room for the rest.
+    pub(crate) fn holds_part(&self) -> bool {
+        match &self.state {
+            State::Answering(Answering { body: Body::Stream(stream), .. }) => stream.held() > 0,
+            State::Answering(_) => true,
+            _ => false,
+        }
+    }
+
+    /// All that it has been promised.
+    pub(crate) fn promises(&self) -> impl Iterator<Item = &Promise> {
+        let (body, answer) = match &self.state {
+            State::Reading { draft }
+            | State::Reserving(Reserving { draft: Some(draft), .. })
+            | State::Attempting(Attempting { draft, .. }) => (Some(&draft.promise), None),
+            State::Translating(translating) => (Some(&translating.promise), None),
+            State::Answering(Answering { draft, body, .. }) => {
+                let body = if let Body::Collect { promise, .. } = body { Some(promise) } else { None };
+                match draft {
+                    Draft::Kept(draft) | Draft::Leaving(draft) => (Some(&draft.promise), body),
+                    Draft::Gone => (None, body),
+                }
+            }
+            State::Reserving(_) | State::Committing(_) | State::Ended => (None, None),
+        };
+        body.into_iter().chain(answer)
     }
 
     /// Its provider is not read until there is room.
@@ -641,7 +685,7 @@ impl Exchange {
             return self.refuse(Refusal::body_too_slow(body_timeout));
         }
         if let Some(key) = self.request.found.key
-            && let Err(refusal) = cx.budget.promise(&mut draft.promise, key, length, &mut cx.pool)
+            && let Err(refusal) = cx.budget.body(&mut draft.promise, key, length, &mut cx.pool)
         {
             return self.refuse(refusal);
         }

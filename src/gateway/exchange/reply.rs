@@ -3,26 +3,59 @@
 use super::fault::{Fault, FaultKind};
 use super::stream::NOT_JSON;
 use super::{Body, Draft, Effect, Exchange, Last, Message, Outcome, State};
-use crate::base::buf::Buf;
+use crate::base::buf::{BLOCK, Buf};
 use crate::base::limits::{BODY_STEP_MAX, EXTENDED_MIN};
 use crate::dialect::{self, Broken, ObservedUsage, TranslationState};
+use crate::gateway::budget::Verdict;
 use crate::gateway::cx::Cx;
+use crate::gateway::ids::ExchangeId;
 use crate::gateway::offload::Task;
 use crate::policy::usage::Usage;
 
 impl Exchange {
+    /// How much is taken of a whole answer, of which `bytes` have come: all of it or nothing. Its room is promised
+    /// before, all that is announced of it.
+    pub(super) fn intake_whole(&mut self, own: ExchangeId, bytes: usize, cx: &mut Cx) -> Option<usize> {
+        let limit = self.target().map_or(0, |target| target.limits.max_response);
+        let key = self.request.found.key;
+        let State::Answering(answering) = &mut self.state else { return Some(bytes) };
+        let is_translated = answering.draft.translation().is_some();
+        let Body::Collect { buf, announced, promise } = &mut answering.body else { return Some(bytes) };
+        let Some(key) = key else { return Some(bytes) };
+        let wanted = wanted(buf.len() + bytes, announced.map(|length| length.get() as usize), limit);
+        // What is sent takes the place of what has come; a translation may be longer.
+        let total = if is_translated { 2 * wanted } else { wanted } + ANSWER_MORE;
+        let verdict = cx.room_for_answer(own, key, promise, total);
+        if verdict != Verdict::Now {
+            let more = total - promise.total();
+            answering.paused = true;
+            cx.wait_for(own, Some(key), more, verdict);
+            return None;
+        }
+        if promise.total() > 0 && buf.capacity() < wanted {
+            let missing = wanted - buf.len();
+            buf.reserve(&mut cx.pool, missing);
+            cx.budget.came(promise, buf.capacity(), &mut cx.pool);
+        }
+        Some(bytes)
+    }
+
     /// A piece of a whole answer: kept until all of it is there.
     pub(super) fn collect(&mut self, data: &[u8], message: &Message<'_>, cx: &mut Cx) -> Effect {
         let limit = self.target().map_or(0, |target| target.limits.max_response);
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
-        let Body::Collect { buf, announced, .. } = &mut answering.body else { return Effect::Nothing };
-        if buf.len() + data.len() > limit {
-            let fault = Fault::from(FaultKind::TooLarge("max_response"));
-            return self.attempt_failed(fault, false, message, cx);
-        }
-        let ahead = ahead_of(buf.len(), announced.map(|length| length.get() as usize), limit);
-        buf.push_ahead(&mut cx.pool, data, ahead);
-        Effect::Nothing
+        let Body::Collect { buf, .. } = &mut answering.body else { return Effect::Nothing };
+        let length = buf.len() + data.len();
+        let bound = match length {
+            _ if length > limit => "max_response",
+            // It has been promised its room, or there never is so much.
+            _ if length > buf.capacity() => "max_buffered",
+            _ => {
+                buf.push(&mut cx.pool, data);
+                return Effect::Nothing;
+            }
+        };
+        self.attempt_failed(Fault::from(FaultKind::TooLarge(bound)), false, message, cx)
     }
 
     /// All of a whole answer is there: reads it.
@@ -32,10 +65,6 @@ impl Exchange {
         let Body::Collect { buf, .. } = &mut answering.body else { return Effect::Nothing };
         let length = buf.len();
         if cx.is_long(length) {
-            if !cx.has_room_for(message.exchange, length) {
-                answering.paused = true;
-                return Effect::Pause;
-            }
             return self.offload_reply(message, cx);
         }
         cx.out.clear();
@@ -44,6 +73,8 @@ impl Exchange {
             None => dialect::whole(to, buf.bytes(), &identity, &mut cx.out),
             Some(state) => dialect::reply(to.other(), buf.bytes(), state, &identity, &mut cx.out),
         };
+        // What is sent of it takes its place.
+        buf.release(&mut cx.pool);
         let usage = match self.whole_accepted(read, cx) {
             Ok(usage) => usage,
             Err(fault) => return self.attempt_failed(fault, false, message, cx),
@@ -120,12 +151,18 @@ impl Draft {
     }
 }
 
-/// How far the storage of an answer grows ahead when it has to. Growing a large block again and again can cost a copy
-/// of all of it: so once a step's worth has come, all that was announced is taken at once, or where nothing was, so
-/// much that the system extends it without copying. What is not written to takes no memory.
-fn ahead_of(length: usize, announced: Option<usize>, limit: usize) -> usize {
-    if length < BODY_STEP_MAX {
-        return length;
-    }
-    announced.unwrap_or(EXTENDED_MIN.max(length + length / 4)).min(limit).saturating_sub(length)
+/// Bytes that an answer takes beside its own: a name, an id, a usage, the frame of its chunk; and a small storage that is
+/// left for a larger one.
+const ANSWER_MORE: usize = 4 * BLOCK;
+
+/// How much storage an answer is given of which `length` bytes have come: all that was announced, or where nothing was,
+/// twice as much again and again. Growing a large block can cost a copy of all of it: so once a step's worth has come
+/// it is so much that the system extends it without copying. What is not written to takes no memory.
+fn wanted(length: usize, announced: Option<usize>, limit: usize) -> usize {
+    let ahead = match announced {
+        Some(announced) => announced,
+        None if length < BODY_STEP_MAX => length.next_power_of_two().max(BLOCK),
+        None => EXTENDED_MIN.max(length + length / 4),
+    };
+    ahead.min(limit).max(length)
 }
