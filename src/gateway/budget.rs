@@ -268,6 +268,11 @@ impl Budget {
         self.account(key).waiting -= 1;
     }
 
+    /// Whether an answer waits for the share of this key.
+    pub(crate) fn is_waited_for(&self, key: KeyIx) -> bool {
+        self.keys.get(key.0 as usize).is_some_and(|account| account.waiting > 0)
+    }
+
     /// Whether a key holds more than its share.
     #[inline]
     pub(crate) fn is_over(&self, key: KeyIx) -> bool {

@@ -274,12 +274,18 @@ impl Gateway {
         let full = client.is_some_and(|client| client.is_full());
         let takes = !provider.holds_back() && !full && !exchange.is_paused();
         let drained = || client.is_none_or(|client| client.is_drained());
-        let is_over = || exchange.request.found.key.is_some_and(|key| self.cx.budget.is_over(key));
-        takes
-            && match self.cx.gate {
-                Gate::Open => drained() || !is_over(),
-                Gate::Narrow if self.cx.turns.is_empty() && drained() => true,
-                Gate::Narrow | Gate::Shut => exchange.has_own_room(id, &self.cx),
-            }
+        let key = exchange.request.found.key;
+        let share = || match key {
+            Some(key) if exchange.is_answering() => drained() || !self.cx.budget.is_over(key),
+            // One answer of its key waits already, and has been read in part.
+            Some(key) => !self.cx.budget.is_waited_for(key),
+            None => true,
+        };
+        let reads = match self.cx.gate {
+            Gate::Open => share(),
+            Gate::Narrow => self.cx.turns.is_empty() && drained() && share(),
+            Gate::Shut => false,
+        };
+        takes && (reads || exchange.has_own_room(id, &self.cx))
     }
 }

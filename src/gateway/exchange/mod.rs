@@ -571,6 +571,11 @@ impl Exchange {
         body.into_iter().chain(answer)
     }
 
+    /// An answer has begun.
+    pub(crate) fn is_answering(&self) -> bool {
+        matches!(self.state, State::Answering(_))
+    }
+
     /// Its provider is not read until there is room.
     pub(crate) fn waits_for_room(&self) -> bool {
         matches!(&self.state, State::Answering(Answering { paused: true, .. }))
