@@ -6,6 +6,8 @@
 mod admin;
 #[path = "seam/budget.rs"]
 mod budget;
+#[path = "seam/pressure.rs"]
+mod pressure;
 #[path = "seam/readers.rs"]
 mod readers;
 #[path = "seam/rig.rs"]

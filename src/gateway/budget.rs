@@ -16,7 +16,8 @@
 //! answer has to wait for its key's share, further requests of that key are refused; nobody else feels it.
 
 use crate::base::buf::{BLOCK, Pool};
-use crate::base::limits::IO_SLICE;
+use crate::base::limits::{IO_SLICE, RESERVE_CONNECTIONS};
+use crate::policy::config::Config;
 use crate::policy::keys::KeyIx;
 use crate::policy::refusal::Refusal;
 
@@ -28,6 +29,23 @@ const RESERVE_SHARE: usize = 8;
 const WORK: usize = 2 * IO_SLICE;
 /// Bytes that a request takes beside its body: storage for its head, and for what is being sent of it.
 const REQUEST: u64 = 2 * BLOCK as u64;
+
+/// The most memory that a configuration allows, in bytes: what the program needs by itself, its connections, every
+/// buffer full, and what the thread for long work makes of the largest piece before that takes the piece's place.
+pub fn worst_case_bytes(config: &Config) -> u64 {
+    let connections = 2 * (config.server.max_connections + RESERVE_CONNECTIONS) as u64;
+    let targets = config.catalog.models().iter().flat_map(|model| &model.targets);
+    let answers = targets.map(|target| target.limits.max_response.max(target.limits.max_event)).max().unwrap_or(0);
+    let in_hand = IN_HAND * config.server.max_body.max(answers as u64);
+    OWN_BYTES + connections * CONNECTION_BYTES + config.server.max_buffered as u64 + in_hand
+}
+
+/// Resident without a connection: code, ledger cache, stacks, and a keep of free blocks.
+const OWN_BYTES: u64 = 48 << 20;
+/// What one connection takes beside its buffers: state, a reused exchange, and over TLS its session.
+const CONNECTION_BYTES: u64 = 24 << 10;
+/// As many times as long as a piece what is made of it may be, with the storage that it grows in.
+const IN_HAND: u64 = 2;
 
 /// What all keys hold.
 #[derive(Debug)]

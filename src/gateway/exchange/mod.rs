@@ -36,7 +36,7 @@ use super::ids::{ClientId, ExchangeId, ProviderId};
 use super::offload::Product;
 use super::provider::request::OutgoingRequest;
 use crate::base::buf::Buf;
-use crate::base::limits::{BODY_RATE_MIN, RELAY_SLICE};
+use crate::base::limits::{BODY_RATE_MIN, IO_SLICE, RELAY_SLICE};
 use crate::base::seam::DialError;
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{Invalid, ObservedUsage, ResponseIdentity, SseStream};
@@ -537,7 +537,9 @@ impl Exchange {
     /// one that gets on.
     pub(crate) fn has_own_room(&self, own: ExchangeId, cx: &Cx) -> bool {
         let promised = match &self.state {
-            State::Answering(Answering { body: Body::Collect { promise, .. }, .. }) => promise.open() > 0,
+            State::Answering(Answering { body: Body::Collect { buf, announced, promise }, .. }) => {
+                promise.total() > 0 && (announced.is_some() || buf.capacity() >= buf.len() + IO_SLICE)
+            }
             _ => false,
         };
         promised || cx.turns.alone == Some(own)
