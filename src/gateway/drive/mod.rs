@@ -68,6 +68,7 @@ impl Gateway {
                 // Taken before the work begins, so that it is not found missing in the middle.
                 draft.make_room(body.payload().len(), pool);
                 let lent = body.capacity() + draft.text.capacity();
+                exchange.lent(lent, &mut self.cx);
                 let (from, model, capabilities) = (translate.from, translate.model, Box::new(translate.capabilities));
                 let task = Task::Request { body, draft, from, model, capabilities };
                 self.cx.offload(id, translate.serial, lent, Default::default(), task);
@@ -113,7 +114,8 @@ impl Gateway {
         self.queue.push_back(Next::Advance(cid));
     }
 
-    /// Goes on with what a verb has left to do: requests that lie behind an answer, answers that wait for room, stopping.
+    /// Goes on with what a verb has left to do: requests that lie behind an answer, answers that wait for room, and
+    /// stopping.
     pub(crate) fn settle_down(&mut self) {
         while let Some(next) = self.queue.pop_front() {
             match next {

@@ -264,8 +264,8 @@ impl Gateway {
         }
     }
 
-    /// Whether bytes are taken from a provider at the moment: not while its client is slow to read, nor where there is no
-    /// room for them.
+    /// Whether bytes are taken from a provider at the moment: not while its client is slow to read, nor where there is
+    /// no room for them.
     pub(crate) fn provider_wants_read(&self, id: ProviderId) -> bool {
         let Some(provider) = self.providers.get(id) else { return false };
         let Some(id) = provider.exchange else { return true };

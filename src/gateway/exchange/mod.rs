@@ -18,6 +18,7 @@ mod attempt;
 pub(crate) mod authorize;
 pub(crate) mod fault;
 mod finish;
+mod intake;
 mod reply;
 mod reserve;
 mod stream;
@@ -27,7 +28,7 @@ pub(crate) use authorize::{Endpoint, Readiness};
 pub(crate) use finish::Outcome;
 pub(crate) use stream::Streams;
 
-use super::budget::{Promise, Verdict};
+use super::budget::Promise;
 use super::client::connection::RequestMeta;
 use super::client::cors::CorsPolicy;
 use super::client::response::{RequestId, printable};
@@ -36,7 +37,7 @@ use super::ids::{ClientId, ExchangeId, ProviderId};
 use super::offload::Product;
 use super::provider::request::OutgoingRequest;
 use crate::base::buf::Buf;
-use crate::base::limits::{BODY_RATE_MIN, IO_SLICE, RELAY_SLICE};
+use crate::base::limits::BODY_RATE_MIN;
 use crate::base::seam::DialError;
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{Invalid, ObservedUsage, ResponseIdentity, SseStream};
@@ -492,95 +493,6 @@ impl Exchange {
             State::Answering(answering) => answering.provider,
             _ => None,
         }
-    }
-
-    /// Nothing more of the answer is taken for now.
-    pub(crate) fn is_paused(&self) -> bool {
-        match &self.state {
-            State::Answering(answering) => answering.paused || matches!(answering.body, Body::Offloaded { .. }),
-            _ => false,
-        }
-    }
-
-    /// How many of the next `bytes` of the answer are taken at once; `None` where the provider is not read for now.
-    /// `full`: the client has not read what it was sent.
-    pub(crate) fn intake(&mut self, own: ExchangeId, bytes: usize, full: bool, cx: &mut Cx) -> Option<usize> {
-        if let State::Answering(Answering { paused: false, body: Body::Collect { .. }, .. }) = &self.state {
-            return self.intake_whole(own, bytes, cx);
-        }
-        let State::Answering(answering) = &mut self.state else { return Some(bytes) };
-        if answering.paused {
-            return None;
-        }
-        let (slice, more) = match &answering.body {
-            Body::Offloaded { .. } => return None,
-            // Events may grow on their way, so that not too many of them are relayed before the client is looked at.
-            // What is long leaves for a helper thread as it comes, so that it does not leave too often.
-            Body::Stream(stream) if !cx.is_long(stream.held() + RELAY_SLICE) => {
-                if full && bytes > 0 {
-                    return None;
-                }
-                (bytes.min(RELAY_SLICE), stream.growth(bytes.min(RELAY_SLICE)))
-            }
-            Body::Stream(stream) => (bytes, stream.growth(bytes)),
-            _ => (bytes, bytes),
-        };
-        let verdict = cx.room_for_events(own, more);
-        answering.paused = verdict != Verdict::Now;
-        if answering.paused {
-            cx.wait_for(own, None, more, verdict);
-        }
-        (!answering.paused).then_some(slice)
-    }
-
-    /// What waits for it may be read without a look at how much is free: it has been promised its room, or it is the
-    /// one that gets on.
-    pub(crate) fn has_own_room(&self, own: ExchangeId, cx: &Cx) -> bool {
-        let promised = match &self.state {
-            State::Answering(Answering { body: Body::Collect { buf, announced, promise }, .. }) => {
-                promise.total() > 0 && (announced.is_some() || buf.capacity() >= buf.len() + IO_SLICE)
-            }
-            _ => false,
-        };
-        promised || cx.turns.alone == Some(own)
-    }
-
-    /// Part of an event lies here, so that it must not be left without room for the rest.
-    pub(crate) fn holds_part(&self) -> bool {
-        match &self.state {
-            State::Answering(Answering { body: Body::Stream(stream), .. }) => stream.held() > 0,
-            State::Answering(_) => true,
-            _ => false,
-        }
-    }
-
-    /// All that it has been promised.
-    pub(crate) fn promises(&self) -> impl Iterator<Item = &Promise> {
-        let (body, answer) = match &self.state {
-            State::Reading { draft }
-            | State::Reserving(Reserving { draft: Some(draft), .. })
-            | State::Attempting(Attempting { draft, .. }) => (Some(&draft.promise), None),
-            State::Translating(translating) => (Some(&translating.promise), None),
-            State::Answering(Answering { draft, body, .. }) => {
-                let body = if let Body::Collect { promise, .. } = body { Some(promise) } else { None };
-                match draft {
-                    Draft::Kept(draft) | Draft::Leaving(draft) => (Some(&draft.promise), body),
-                    Draft::Gone => (None, body),
-                }
-            }
-            State::Reserving(_) | State::Committing(_) | State::Ended => (None, None),
-        };
-        body.into_iter().chain(answer)
-    }
-
-    /// An answer has begun.
-    pub(crate) fn is_answering(&self) -> bool {
-        matches!(self.state, State::Answering(_))
-    }
-
-    /// Its provider is not read until there is room.
-    pub(crate) fn waits_for_room(&self) -> bool {
-        matches!(&self.state, State::Answering(Answering { paused: true, .. }))
     }
 
     /// The answer is an error, known by its status: what becomes of its body changes nothing but its words.

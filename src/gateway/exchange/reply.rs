@@ -3,43 +3,13 @@
 use super::fault::{Fault, FaultKind};
 use super::stream::NOT_JSON;
 use super::{Body, Draft, Effect, Exchange, Last, Message, Outcome, State};
-use crate::base::buf::{BLOCK, Buf};
-use crate::base::limits::{BODY_STEP_MAX, EXTENDED_MIN};
+use crate::base::buf::Buf;
 use crate::dialect::{self, Broken, ObservedUsage, TranslationState};
-use crate::gateway::budget::Verdict;
 use crate::gateway::cx::Cx;
-use crate::gateway::ids::ExchangeId;
 use crate::gateway::offload::Task;
 use crate::policy::usage::Usage;
 
 impl Exchange {
-    /// How much is taken of a whole answer, of which `bytes` have come: all of it or nothing. Its room is promised
-    /// before, all that is announced of it.
-    pub(super) fn intake_whole(&mut self, own: ExchangeId, bytes: usize, cx: &mut Cx) -> Option<usize> {
-        let limit = self.target().map_or(0, |target| target.limits.max_response);
-        let key = self.request.found.key;
-        let State::Answering(answering) = &mut self.state else { return Some(bytes) };
-        let is_translated = answering.draft.translation().is_some();
-        let Body::Collect { buf, announced, promise } = &mut answering.body else { return Some(bytes) };
-        let Some(key) = key else { return Some(bytes) };
-        let wanted = wanted(buf.len() + bytes, announced.map(|length| length.get() as usize), limit);
-        // What is sent takes the place of what has come; a translation may be longer.
-        let total = if is_translated { 2 * wanted } else { wanted } + ANSWER_MORE;
-        let verdict = cx.room_for_answer(own, key, promise, total);
-        if verdict != Verdict::Now {
-            let more = total - promise.total();
-            answering.paused = true;
-            cx.wait_for(own, Some(key), more, verdict);
-            return None;
-        }
-        if promise.total() > 0 && buf.capacity() < wanted {
-            let missing = wanted - buf.len();
-            buf.reserve(&mut cx.pool, missing);
-            cx.budget.came(promise, buf.capacity(), &mut cx.pool);
-        }
-        Some(bytes)
-    }
-
     /// A piece of a whole answer: kept until all of it is there.
     pub(super) fn collect(&mut self, data: &[u8], message: &Message<'_>, cx: &mut Cx) -> Effect {
         let limit = self.target().map_or(0, |target| target.limits.max_response);
@@ -143,26 +113,10 @@ impl Exchange {
 
 impl Draft {
     /// What the translation of the answer needs; `None` where the target speaks the client's shape.
-    fn translation(&self) -> Option<&TranslationState> {
+    pub(super) fn translation(&self) -> Option<&TranslationState> {
         match self {
             Draft::Kept(draft) | Draft::Leaving(draft) => draft.state.as_ref(),
             Draft::Gone => None,
         }
     }
-}
-
-/// Bytes that an answer takes beside its own: a name, an id, a usage, the frame of its chunk; and a small storage that is
-/// left for a larger one.
-const ANSWER_MORE: usize = 4 * BLOCK;
-
-/// How much storage an answer is given of which `length` bytes have come: all that was announced, or where nothing was,
-/// twice as much again and again. Growing a large block can cost a copy of all of it: so once a step's worth has come
-/// it is so much that the system extends it without copying. What is not written to takes no memory.
-fn wanted(length: usize, announced: Option<usize>, limit: usize) -> usize {
-    let ahead = match announced {
-        Some(announced) => announced,
-        None if length < BODY_STEP_MAX => length.next_power_of_two().max(BLOCK),
-        None => EXTENDED_MIN.max(length + length / 4),
-    };
-    ahead.min(limit).max(length)
 }
