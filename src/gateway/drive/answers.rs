@@ -137,6 +137,7 @@ impl Gateway {
             let body = std::mem::take(&mut self.cx.out);
             self.send(request.client, |out| match reply.framing {
                 Framing::Chunked => {
+                    out.reserve_exact(body.len() + (body.len() / HIGH_WATER + 2) * CHUNK_FRAME);
                     for piece in body.chunks(HIGH_WATER) {
                         write_chunk(out, piece);
                     }
@@ -186,7 +187,11 @@ impl Gateway {
     pub(crate) fn send(&mut self, id: ClientId, write: impl FnOnce(&mut Vec<u8>)) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let server = &self.cx.setup.config.server;
-        if client.send(server, &mut self.cx.pool, self.cx.now.mono, write) {
+        let begins = client.send(server, &mut self.cx.pool, self.cx.now.mono, write);
+        if let Some((key, due)) = client.unread() {
+            self.cx.budget.unread(&mut client.unread, key, due);
+        }
+        if begins {
             self.arm(id);
         }
         self.dirty.push(client_conn(id));
@@ -195,7 +200,11 @@ impl Gateway {
     fn send_bulk(&mut self, id: ClientId, mut bulk: Buf) {
         let Some(client) = self.clients.get_mut(id) else { return bulk.release(&mut self.cx.pool) };
         let server = &self.cx.setup.config.server;
-        if client.send_bulk(server, &mut self.cx.pool, self.cx.now.mono, bulk) {
+        let begins = client.send_bulk(server, &mut self.cx.pool, self.cx.now.mono, bulk);
+        if let Some((key, due)) = client.unread() {
+            self.cx.budget.unread(&mut client.unread, key, due);
+        }
+        if begins {
             self.arm(id);
         }
         self.dirty.push(client_conn(id));

@@ -59,6 +59,7 @@ impl Gateway {
                 // Taken before the work begins, so that it is not found missing in the middle.
                 draft.make_room(body.payload().len(), pool);
                 let lent = body.capacity() + draft.text.capacity();
+                exchange.lent(lent, &mut self.cx);
                 let (from, model, capabilities) = (translate.from, translate.model, Box::new(translate.capabilities));
                 let task = Task::Request { body, draft, from, model, capabilities };
                 self.cx.offload(id, translate.serial, lent, Default::default(), task);
@@ -77,7 +78,6 @@ impl Gateway {
                 }
             }
             Effect::Again => self.queue.push_back(Next::Tell(id, Event::BodyEnd)),
-            Effect::Pause => self.cx.waiting.push_back(id),
             Effect::Forward(forward) => self.forward(id, forward),
             Effect::ForwardBulk(forward, bytes) => self.forward_bulk(id, forward, bytes),
             Effect::End(forward, outcome) => self.end_stream(id, forward, outcome),
@@ -114,9 +114,7 @@ impl Gateway {
                 Next::Tell(id, event) => self.tell(id, event),
             }
         }
-        if self.cx.beyond().is_some() || !self.cx.waiting.is_empty() {
-            self.go_on_waiting();
-        }
+        self.look_at_room();
         if self.cx.lifecycle.is_stopping() {
             self.go_on_stopping();
         }

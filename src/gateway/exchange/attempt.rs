@@ -5,7 +5,7 @@ use super::event::{Dial, Effect, Message, Outcome};
 use super::fault::{Fault, FaultKind};
 use super::state::{Answering, Attempt, Attempting, Draft, Exchange, Half, State, Translating};
 use crate::base::buf::Pool;
-use crate::base::limits::SEND_SLICE;
+use crate::base::limits::{SEND_SLICE, SEND_SLICE_MIN};
 use crate::base::seam::DialError;
 use crate::base::time::Mono;
 use crate::dialect::{self, Invalid, Rewrite, errors, rewrite};
@@ -34,6 +34,9 @@ impl Attempt {
     }
 }
 
+/// The part of what is free that one slice of a request may take, as a divisor.
+const SEND_SHARE: usize = 16;
+
 /// How the writing of an outgoing body went.
 pub(super) enum Built {
     /// All of it is there.
@@ -61,14 +64,16 @@ impl Exchange {
     ) -> Result<Built, Refusal> {
         let Some((dialect, target, provider)) = self.route(at) else { return Err(Refusal::internal()) };
         let translated = provider.shape != dialect;
-        // A later attempt has let go of what the first had taken.
-        if translated && self.admitted.is_none() && !cx.pool.has_room(message.body.len()) {
-            return Err(Refusal::no_buffers());
+        draft.rewind(&mut cx.pool);
+        if translated && let Some(key) = self.request.found.key {
+            // What an earlier attempt was promised for its translation serves for this one.
+            let wanted = message.body.len() + OutgoingRequest::room_for(message.body.len());
+            let more = wanted.saturating_sub(draft.promise.total());
+            cx.budget.translation(&mut draft.promise, key, more, &mut cx.pool)?;
         }
         if translated && cx.is_long(message.body.len()) {
             return Ok(Built::TooLong);
         }
-        draft.rewind(&mut cx.pool);
         if translated {
             let asked = self.asked.map_or(0, |asked| asked.model as usize);
             let capabilities = self.request.setup.requests.capabilities(asked, at.target as usize);
@@ -77,6 +82,8 @@ impl Exchange {
             draft
                 .translate(dialect, message.body, &to, &mut cx.pool)
                 .map_err(|Invalid(why)| Refusal::invalid_body(why))?;
+            let storage = message.storage + draft.text.capacity();
+            cx.budget.came(&mut draft.promise, storage, &mut cx.pool);
         } else {
             let drop_params = self.model().map_or(&[][..], |model| &model.drop_params);
             splice(draft, dialect, target, provider, drop_params, message.body, &mut cx.pool);
@@ -233,7 +240,14 @@ impl Exchange {
     }
 
     /// Appends what fits of the outgoing request to `out`, its head first where `begins`; true when all of it is out.
-    pub(crate) fn write_request(&mut self, begins: bool, message: &Message<'_>, out: &mut Vec<u8>) -> bool {
+    /// `room`: bytes that are free of the buffers.
+    pub(crate) fn write_request(
+        &mut self,
+        begins: bool,
+        message: &Message<'_>,
+        room: usize,
+        out: &mut Vec<u8>,
+    ) -> bool {
         let provider = self.target().map(|target| target.provider);
         let draft = match &mut self.state {
             State::Attempting(Attempting { draft, .. })
@@ -244,7 +258,9 @@ impl Exchange {
             let same_shape = draft.state.is_none().then_some((&draft.head, message.head));
             template.write(draft.length(), same_shape, out);
         }
-        draft.write_some(message.body, SEND_SLICE, out)
+        // Where little is free a request leaves in small slices.
+        let slice = (room / SEND_SHARE).clamp(SEND_SLICE_MIN, SEND_SLICE);
+        draft.write_some(message.body, slice, out)
     }
 
     /// All of the request has left: the wait for an answer begins, or where that has begun, the rest is let go.

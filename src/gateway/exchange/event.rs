@@ -83,8 +83,6 @@ pub(crate) enum Effect {
     Release,
     /// Its connection has been let go of and may serve again: tell it of the end of the body once more.
     Again,
-    /// The provider is not to be read until there is room.
-    Pause,
     /// Send the events in `cx.out`.
     Forward(Forward),
     /// Send this event, which is too large to be copied.

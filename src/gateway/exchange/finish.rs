@@ -154,7 +154,10 @@ impl Exchange {
                 self.no_verdict(&mut at, cx);
                 cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
             }
-            State::Answering(Answering { mut at, body, draft, mut last, .. }) => {
+            State::Answering(Answering { mut at, body, draft, mut last, paused, .. }) => {
+                if paused {
+                    cx.budget.ease();
+                }
                 self.no_verdict(&mut at, cx);
                 body.release(cx);
                 last.release(&mut cx.pool);

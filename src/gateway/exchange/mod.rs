@@ -20,6 +20,7 @@ pub(crate) mod authorize;
 mod event;
 pub(crate) mod fault;
 mod finish;
+mod intake;
 mod reply;
 mod reserve;
 mod state;
@@ -34,8 +35,8 @@ use super::client::cors::CorsPolicy;
 use super::client::response::RequestMeta;
 use super::client::response::{RequestId, printable};
 use super::cx::Cx;
-use super::ids::{ClientId, ExchangeId, ProviderId};
-use crate::base::limits::{BODY_RATE_MIN, RELAY_SLICE};
+use super::ids::{ClientId, ProviderId};
+use crate::base::limits::BODY_RATE_MIN;
 use crate::base::time::Mono;
 use crate::dialect::Invalid;
 use crate::policy::catalog::{Model, Target};
@@ -101,7 +102,7 @@ impl Exchange {
     pub(crate) fn read_body(&mut self, head: &RequestHead, declared: u64, cx: &mut Cx) -> Result<(), Refusal> {
         let (Some(key), Some(dialect)) = (self.request.found.key, self.dialect()) else { return Ok(()) };
         let mut draft = cx.requests.take();
-        if let Err(refusal) = cx.budget.promise(&mut draft.promise, key, declared, &mut cx.pool) {
+        if let Err(refusal) = cx.budget.body(&mut draft.promise, key, declared, &mut cx.pool) {
             cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
             return Err(refusal);
         }
@@ -129,7 +130,7 @@ impl Exchange {
             (State::Attempting(_) | State::Answering(_), Event::Sent) => self.sent(cx),
             (State::Attempting(_), Event::Head(head, bytes)) => self.answer_begins(head, bytes, message, cx),
             (State::Answering(_), Event::BodyEnd) => self.body_end(message, cx),
-            (State::Answering(_), Event::Room) => self.room(message, cx),
+            (State::Answering(_), Event::Room) => self.room(cx),
             (State::Answering(_), Event::Drained) => self.drained(cx),
             (State::Answering(_), Event::Offloaded(product)) => self.offloaded(product, message, cx),
             (State::Attempting(_) | State::Answering(_), Event::Failed { kind, reused }) => {
@@ -179,42 +180,6 @@ impl Exchange {
             State::Answering(answering) => answering.provider,
             _ => None,
         }
-    }
-
-    /// Nothing more of the answer is taken for now.
-    pub(crate) fn is_paused(&self) -> bool {
-        match &self.state {
-            State::Answering(answering) => answering.paused || matches!(answering.body, Body::Offloaded { .. }),
-            _ => false,
-        }
-    }
-
-    /// How many of the next `bytes` of the answer are taken at once; `None` where the provider is not read for now.
-    /// `full`: the client has not read what it was sent.
-    pub(crate) fn intake(&mut self, own: ExchangeId, bytes: usize, full: bool, cx: &mut Cx) -> Option<usize> {
-        let State::Answering(answering) = &mut self.state else { return Some(bytes) };
-        if answering.paused {
-            return None;
-        }
-        let slice = match &answering.body {
-            Body::Offloaded { .. } => return None,
-            // Events may grow on their way, so that not too many of them are relayed before the client is looked at.
-            // What is long leaves for a helper thread as it comes, so that it does not leave too often.
-            Body::Stream(stream) if !cx.is_long(stream.held() + RELAY_SLICE) => {
-                if full && bytes > 0 {
-                    return None;
-                }
-                bytes.min(RELAY_SLICE)
-            }
-            _ => bytes,
-        };
-        answering.paused = !cx.has_room_for(own, slice);
-        (!answering.paused).then_some(slice)
-    }
-
-    /// Its provider is not read until there is room.
-    pub(crate) fn waits_for_room(&self) -> bool {
-        matches!(&self.state, State::Answering(Answering { paused: true, .. }))
     }
 
     /// The answer is an error, known by its status: what becomes of its body changes nothing but its words.
@@ -326,7 +291,7 @@ impl Exchange {
             return self.refuse(Refusal::body_too_slow(body_timeout));
         }
         if let Some(key) = self.request.found.key
-            && let Err(refusal) = cx.budget.promise(&mut draft.promise, key, length, &mut cx.pool)
+            && let Err(refusal) = cx.budget.body(&mut draft.promise, key, length, &mut cx.pool)
         {
             return self.refuse(refusal);
         }

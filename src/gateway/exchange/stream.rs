@@ -8,6 +8,7 @@ use crate::base::buf::Buf;
 use crate::base::limits::{DONE_GRACE, ERROR_BODY_MAX, ERROR_BODY_WAIT};
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{ErrorText, Fed, ObservedUsage, SseStream, StreamFault};
+use crate::gateway::budget::Promise;
 use crate::gateway::cx::Cx;
 use crate::gateway::offload::{Product, Task};
 use crate::policy::window;
@@ -39,7 +40,11 @@ impl Body {
                 stream.release(&mut cx.pool);
                 cx.streams.put(stream);
             }
-            Body::Collect { mut buf, .. } | Body::Error { mut buf, .. } => buf.release(&mut cx.pool),
+            Body::Collect { mut buf, mut promise, .. } => {
+                buf.release(&mut cx.pool);
+                cx.budget.release(&mut promise, &mut cx.pool);
+            }
+            Body::Error { mut buf, .. } => buf.release(&mut cx.pool),
             Body::Offloaded { .. } => {}
         }
     }
@@ -92,7 +97,7 @@ impl Exchange {
                 Framing::Length(length) => NonZeroU32::new(u32::try_from(length).unwrap_or(u32::MAX)),
                 _ => None,
             };
-            return Ok(Body::Collect { buf: Buf::default(), announced, ended: false });
+            return Ok(Body::Collect { buf: Buf::default(), announced, promise: Promise::default() });
         };
         let content_type = head.content_type.of(bytes).trim_ascii();
         let is_events = content_type.is_empty()
@@ -291,10 +296,7 @@ impl Exchange {
                 let fault = self.status_fault();
                 self.attempt_failed(fault, false, message, cx)
             }
-            Body::Collect { ended, .. } => {
-                *ended = true;
-                self.whole(message, cx)
-            }
+            Body::Collect { .. } => self.whole(message, cx),
             Body::Stream(_) => self.stream_body_ended(message, cx),
             Body::Offloaded { .. } => Effect::Nothing,
         }
@@ -405,13 +407,10 @@ impl Exchange {
     }
 
     /// There is room again.
-    pub(super) fn room(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    pub(super) fn room(&mut self, cx: &mut Cx) -> Effect {
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
         answering.paused = false;
-        match answering.body {
-            Body::Collect { ended: true, .. } => self.whole(message, cx),
-            _ => self.drained(cx),
-        }
+        self.drained(cx)
     }
 
     /// Nothing has come for a while: the status goes out, and a sign of life, so that no proxy cuts the line.

@@ -1,10 +1,10 @@
 //! The request as it goes upstream: a head rendered when the configuration is loaded, and a body given as pieces of
 //! the client's own bytes with our words spliced in; so that a large body is never copied as a whole.
 
-use crate::base::buf::{Buf, Pool};
+use crate::base::buf::{BLOCK, Buf, Pool};
 use crate::base::text::push_number;
 use crate::dialect::{self, Capabilities, Invalid, Piece, RequestScan, Structured, TranslationState};
-use crate::gateway::budget::{BodyBudget, Promise};
+use crate::gateway::budget::{Budget, Promise};
 use crate::policy::catalog::{Model, StructuredOutput, Target};
 use crate::policy::config::{Config, Provider};
 use crate::wire::head::{Field, RequestHead, values};
@@ -184,6 +184,11 @@ impl OutgoingRequest {
         self.restart();
     }
 
+    /// Bytes of storage that the translation of a body of `length` bytes is given.
+    pub(crate) fn room_for(length: usize) -> usize {
+        length + length / 16 + BLOCK
+    }
+
     /// Makes the outgoing body by translating `body`, a request of shape `from` that has been scanned.
     pub(crate) fn translate(
         &mut self,
@@ -272,7 +277,7 @@ impl OutgoingRequests {
     }
 
     /// Gives one back, and with it what its body was promised.
-    pub(crate) fn put(&mut self, mut draft: Box<OutgoingRequest>, budget: &mut BodyBudget, pool: &mut Pool) {
+    pub(crate) fn put(&mut self, mut draft: Box<OutgoingRequest>, budget: &mut Budget, pool: &mut Pool) {
         draft.rewind(pool);
         budget.release(&mut draft.promise, pool);
         draft.invalid = None;

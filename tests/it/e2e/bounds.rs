@@ -69,8 +69,8 @@ fn one_key_holds_at_most_a_quarter_of_the_buffers() {
 
 #[test]
 fn beyond_four_fifths_of_the_buffers_new_connections_wait_until_there_is_room() {
-    let h = Harness::start(&Setup { server: "max_body = \"1MiB\"\nmax_buffered = \"4MiB\"", ..Setup::default() });
-    let keys: Vec<String> = (0..4).map(|_| h.key()).collect();
+    let h = Harness::start(&Setup { server: "max_body = \"1MiB\"\nmax_buffered = \"8MiB\"", ..Setup::default() });
+    let keys: Vec<String> = (0..7).map(|_| h.key()).collect();
     let text = chat(&"x".repeat(1_000_000)).to_string();
     let (most, last) = text.split_at(text.len() - 10);
     let length = text.len().to_string();
@@ -83,7 +83,7 @@ fn beyond_four_fifths_of_the_buffers_new_connections_wait_until_there_is_room() 
         let head = request("POST", "/v1/chat/completions", &[("authorization", &auth), ("content-length", &length)]);
         client.send(&[&head, most.as_bytes()].concat());
     }
-    wait_for("the buffers to fill", || (gauge(&h, "tollgate_buffered_bytes") > (4 << 20) / 5 * 4).then_some(()));
+    wait_for("the buffers to fill", || (gauge(&h, "tollgate_buffered_bytes") > (8 << 20) / 5 * 4).then_some(()));
     let mut waiting = h.client();
     waiting.send(&quota);
     waiting.socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();

@@ -4,6 +4,7 @@
 
 mod admin;
 mod budget;
+mod pressure;
 mod readers;
 mod rig;
 mod stack;

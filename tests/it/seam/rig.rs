@@ -5,6 +5,7 @@ use crate::scripts::world::{Cut, World};
 use crate::support::setting::{KeyRing, Setting};
 use tollgate::base::seam::Core;
 use tollgate::gateway::Start;
+use tollgate::policy::config::Config;
 
 /// What `max_buffered` is set to. One key may hold a quarter.
 pub const BUDGET: usize = 1 << 20;
@@ -15,6 +16,9 @@ pub const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n
 pub struct Rig {
     pub world: World,
     pub keys: KeyRing,
+    pub config: Config,
+    /// Most bytes seen buffered.
+    pub most: usize,
 }
 
 impl Rig {
@@ -36,7 +40,7 @@ impl Rig {
         own.iter().chain(lines).for_each(|(section, line)| setting.set(section, line));
         (0..keys).for_each(|number| ring.issue(&format!("k{number}"), &[]));
         let start = Start { keys: ring.records.clone(), ..Start::default() };
-        Rig { world: World::new(setting.high(), start, Cut::Whole), keys: ring }
+        Rig { world: World::new(setting.high(), start, Cut::Whole), keys: ring, config: setting.high(), most: 0 }
     }
 
     /// A client connects and sends.
@@ -69,8 +73,9 @@ impl Rig {
     }
 
     /// What must hold at every moment.
-    pub fn holds(&self) {
+    pub fn holds(&mut self) {
         let buffered = self.world.gateway.vitals().buffered;
+        self.most = self.most.max(buffered);
         assert!(buffered <= BUDGET, "{buffered} bytes are buffered, of {BUDGET}");
     }
 
