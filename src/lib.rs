@@ -30,12 +30,12 @@
 //!
 //! # Three machines and a driver
 //!
-//! **A machine is told things and returns what follows; only the driver knows two machines.** `gateway::client` lives as
-//! long as a client's TCP connection and knows no exchange; `gateway::exchange` lives as long as a request and knows no
-//! socket; `gateway::provider` lives as long as a connection to a provider and knows no exchange. `gateway::drive` owns
-//! the tables of all three, tells them what the world or another of them has done, and does what they say. Everything
-//! that is none of them (configuration, keys, meter, ledger, buffers, counters) is in `gateway::cx`. The states of an
-//! exchange stand in one table, `gateway::exchange`, that is checked against its one match; those of the connections in
+//! **A machine is told things and returns what follows; only the driver knows two machines.** `gateway::client` lives
+//! as long as a client's TCP connection and knows no exchange; `gateway::exchange` lives as long as a request and knows
+//! no socket; `gateway::provider` lives as long as a connection to a provider and knows no exchange. `gateway::drive`
+//! owns the tables of all three, tells them what the world or another of them has done, and does what they say. What is
+//! none of them (configuration, keys, meter, ledger, buffers, counters) is in `gateway::cx`. The states of an exchange
+//! stand in one table, in `gateway::exchange`, that is checked against its one match; those of the connections in
 //! `client::connection` and `provider::connection`.
 //!
 //! # The one way of a request
