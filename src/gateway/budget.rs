@@ -71,13 +71,20 @@ struct Account {
 }
 
 /// What has been promised to one body or answer, or is charged for one. It goes back by [`Budget::release`].
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Promise {
-    key: Option<KeyIx>,
+    /// Says nothing while nothing is promised.
+    key: KeyIx,
     total: u32,
     /// How much of it is still kept free: it has not come.
     open: u32,
     is_answer: bool,
+}
+
+impl Default for Promise {
+    fn default() -> Promise {
+        Promise { key: KeyIx(0), total: 0, open: 0, is_answer: false }
+    }
 }
 
 impl Promise {
@@ -224,7 +231,7 @@ impl Budget {
     fn grow(&mut self, promise: &mut Promise, key: KeyIx, total: u64, pool: &mut Pool) {
         let total = u32::try_from(total).unwrap_or(u32::MAX);
         let more = total.saturating_sub(promise.total);
-        promise.key = Some(key);
+        promise.key = key;
         promise.total += more;
         promise.open += more;
         self.add(key, more, promise.is_answer);
@@ -245,7 +252,7 @@ impl Budget {
     pub(crate) fn unread(&mut self, charge: &mut Promise, key: KeyIx, bytes: usize) {
         let total = u32::try_from(bytes).unwrap_or(u32::MAX);
         self.forget(charge);
-        *charge = Promise { key: Some(key), total, open: 0, is_answer: true };
+        *charge = Promise { key, total, open: 0, is_answer: true };
         self.add(key, total, true);
     }
 
@@ -265,9 +272,11 @@ impl Budget {
     }
 
     fn forget(&mut self, promise: &Promise) {
-        let Some(key) = promise.key.filter(|_| promise.total > 0) else { return };
+        if promise.total == 0 {
+            return;
+        }
         let total = u64::from(promise.total);
-        let (share, account) = (self.share, self.account(key));
+        let (share, account) = (self.share, self.account(promise.key));
         let was_over = account.held > share;
         account.held -= total;
         account.answers -= if promise.is_answer { total } else { 0 };
@@ -320,9 +329,8 @@ impl Budget {
         self.over = 0;
         let mut open = 0;
         for promise in live {
-            let Some(key) = promise.key else { continue };
             open += promise.open();
-            self.add(key, promise.total, promise.is_answer);
+            self.add(promise.key, promise.total, promise.is_answer);
         }
         pool.redeem(pool.promised());
         pool.promise(open);

@@ -401,7 +401,7 @@ mod tests {
     use crate::policy::keys::{Scope, issue};
 
     const CONFIG: &str = "[[providers]]\nname = \"up\"\nshape = \"chat\"\nbase_url = \"http://10.0.0.1/v1\"\n\
-                          [[models]]\nid = \"small\"\ntargets = [{ provider = \"up\", model = \"m\" }]\n\
+                          [[models]]\nid = \"small\"\ncontext = \"1M\"\ntargets = [{ provider = \"up\", model = \"m\" }]\n\
                           [[plans]]\nname = \"team\"\n";
 
     fn now() -> Now {

@@ -337,7 +337,8 @@ impl Exchange {
             cx.let_go(provider, false);
         }
         match answering.draft {
-            Draft::Kept(draft) => {
+            Draft::Kept(mut draft) => {
+                cx.budget.release(&mut draft.answer, &mut cx.pool);
                 answering.last.release(&mut cx.pool);
                 answering.body.release(cx);
                 Ok((draft, answering.at))

@@ -52,8 +52,9 @@ impl Exchange {
     /// one that gets on.
     pub(crate) fn has_own_room(&self, own: ExchangeId, cx: &Cx) -> bool {
         let promised = match &self.state {
-            State::Answering(Answering { body: Body::Collect { buf, announced, promise }, .. }) => {
-                promise.total() > 0 && (announced.is_some() || buf.capacity() >= buf.len() + IO_SLICE)
+            State::Answering(Answering { body: Body::Collect { buf, announced }, draft, .. }) => {
+                draft.answer().is_some_and(|answer| answer.total() > 0)
+                    && (announced.is_some() || buf.capacity() >= buf.len() + IO_SLICE)
             }
             _ => false,
         };
@@ -76,14 +77,10 @@ impl Exchange {
             | State::Reserving(Reserving { draft: Some(draft), .. })
             | State::Attempting(Attempting { draft, .. }) => (Some(&draft.promise), None),
             State::Translating(translating) => (Some(&translating.promise), None),
-            State::Answering(Answering { draft, body, .. }) => {
-                let body = if let Body::Collect { promise, .. } = body { Some(promise) } else { None };
-                match draft {
-                    Draft::Kept(draft) | Draft::Leaving(draft) => (Some(&draft.promise), body),
-                    Draft::Gone => (None, body),
-                }
+            State::Answering(Answering { draft: Draft::Kept(draft) | Draft::Leaving(draft), .. }) => {
+                (Some(&draft.promise), Some(&draft.answer))
             }
-            State::Reserving(_) | State::Committing(_) | State::Ended => (None, None),
+            State::Answering(_) | State::Reserving(_) | State::Committing(_) | State::Ended => (None, None),
         };
         body.into_iter().chain(answer)
     }
@@ -111,8 +108,10 @@ impl Exchange {
         let limit = self.target().map_or(0, |target| target.limits.max_response);
         let key = self.request.found.key;
         let State::Answering(answering) = &mut self.state else { return Some(bytes) };
-        let is_translated = answering.draft.translation().is_some();
-        let Body::Collect { buf, announced, promise } = &mut answering.body else { return Some(bytes) };
+        let (Draft::Kept(draft) | Draft::Leaving(draft)) = &mut answering.draft else { return Some(bytes) };
+        let is_translated = draft.state.is_some();
+        let promise = &mut draft.answer;
+        let Body::Collect { buf, announced } = &mut answering.body else { return Some(bytes) };
         let Some(key) = key else { return Some(bytes) };
         let wanted = wanted(buf.len() + bytes, announced.map(|length| length.get() as usize), limit);
         // What is sent takes the place of what has come; a translation may be longer.
@@ -147,4 +146,14 @@ fn wanted(length: usize, announced: Option<usize>, limit: usize) -> usize {
         None => EXTENDED_MIN.max(length + length / 4),
     };
     ahead.min(limit).max(length)
+}
+
+impl Draft {
+    /// What a whole answer has been promised.
+    fn answer(&self) -> Option<&Promise> {
+        match self {
+            Draft::Kept(draft) | Draft::Leaving(draft) => Some(&draft.answer),
+            Draft::Gone => None,
+        }
+    }
 }

@@ -157,8 +157,6 @@ pub(super) enum Body {
         buf: Buf,
         /// Its length as far as it is announced.
         announced: Option<NonZeroU32>,
-        /// What it and what is made of it may take of the buffers.
-        promise: Promise,
     },
     /// A failed answer, collected for its message.
     Error { buf: Buf, status: u16, retry_after: Option<NonZeroU32> },

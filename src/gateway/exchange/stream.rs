@@ -2,13 +2,13 @@
 //! observed as they pass.
 
 use super::event::{Effect, Forward, Message, Outcome};
-use super::fault::{Fault, FaultKind, mask};
+use super::fault::{Fault, FaultKind};
+use super::mask::mask;
 use super::state::{Answering, Attempting, Body, Draft, Exchange, Half, Last, State};
 use crate::base::buf::Buf;
 use crate::base::limits::{DONE_GRACE, ERROR_BODY_MAX, ERROR_BODY_WAIT};
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{ErrorText, Fed, ObservedUsage, SseStream, StreamFault};
-use crate::gateway::budget::Promise;
 use crate::gateway::cx::Cx;
 use crate::gateway::offload::{Product, Task};
 use crate::policy::window;
@@ -40,11 +40,7 @@ impl Body {
                 stream.release(&mut cx.pool);
                 cx.streams.put(stream);
             }
-            Body::Collect { mut buf, mut promise, .. } => {
-                buf.release(&mut cx.pool);
-                cx.budget.release(&mut promise, &mut cx.pool);
-            }
-            Body::Error { mut buf, .. } => buf.release(&mut cx.pool),
+            Body::Collect { mut buf, .. } | Body::Error { mut buf, .. } => buf.release(&mut cx.pool),
             Body::Offloaded { .. } => {}
         }
     }
@@ -97,7 +93,7 @@ impl Exchange {
                 Framing::Length(length) => NonZeroU32::new(u32::try_from(length).unwrap_or(u32::MAX)),
                 _ => None,
             };
-            return Ok(Body::Collect { buf: Buf::default(), announced, promise: Promise::default() });
+            return Ok(Body::Collect { buf: Buf::default(), announced });
         };
         let content_type = head.content_type.of(bytes).trim_ascii();
         let is_events = content_type.is_empty()
@@ -459,9 +455,10 @@ impl Exchange {
         if message.trim().is_empty() {
             return None;
         }
-        let provider = self.request.setup.config.providers.get(target.provider);
-        let credential = provider.and_then(|provider| provider.credential.as_ref()).map(|(_, secret)| secret.expose());
-        Some(mask(message, &target.model, &model.id, credential))
+        let provider = self.request.setup.config.providers.get(target.provider)?;
+        let credential = provider.credential.iter().map(|(_, secret)| secret.expose());
+        let told = credential.chain(provider.headers.iter().map(|(_, value)| value.as_str()));
+        Some(mask(message, &target.model, &model.id, told))
     }
 }
 

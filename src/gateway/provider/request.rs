@@ -152,6 +152,8 @@ pub(crate) struct OutgoingRequest {
     pub(crate) state: Option<TranslationState>,
     /// What the client's body may take of the buffers.
     pub(crate) promise: Promise,
+    /// What a whole answer, and what is made of it, may take of them.
+    pub(crate) answer: Promise,
     length: u64,
     next: usize,
     offset: usize,
@@ -167,6 +169,7 @@ impl Default for OutgoingRequest {
             pieces: Vec::new(),
             state: None,
             promise: Promise::default(),
+            answer: Promise::default(),
             length: 0,
             next: 0,
             offset: 0,
@@ -280,6 +283,7 @@ impl OutgoingRequests {
     pub(crate) fn put(&mut self, mut draft: Box<OutgoingRequest>, budget: &mut Budget, pool: &mut Pool) {
         draft.rewind(pool);
         budget.release(&mut draft.promise, pool);
+        budget.release(&mut draft.answer, pool);
         draft.invalid = None;
         if self.spare.len() < SPARE_MAX {
             self.spare.push(draft);
