@@ -59,6 +59,9 @@ fn every_source_keeps_the_rules_of_the_house() {
     assert!(files.len() > 20, "the sources were not found");
     let mut wrong: Vec<String> = files.iter().flat_map(|(path, text)| rules::check(path, text)).collect();
     wrong.extend(rules::orphans(&files));
+    wrong.extend(rooms::circles(&files));
+    wrong.extend(rooms::extensions(&files));
+    wrong.extend(rooms::machines(&files));
     assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
 }
 
