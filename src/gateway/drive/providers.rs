@@ -163,6 +163,9 @@ impl Gateway {
 
     fn provider_tail(&mut self, id: ProviderId, data: &[u8]) {
         let Some(provider) = self.providers.get_mut(id) else { return };
+        if provider.is_idle() && data.is_empty() {
+            return;
+        }
         match provider.read_tail(data) {
             Parting::Keep => self.keep_provider(id),
             Parting::AwaitTail => {}

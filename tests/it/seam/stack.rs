@@ -16,7 +16,7 @@ fn survives(name: &str, run: fn()) {
         return std::thread::Builder::new().stack_size(STACK).spawn(run).unwrap().join().unwrap();
     }
     let me = std::env::current_exe().unwrap();
-    let test = format!("stack::{name}");
+    let test = format!("seam::stack::{name}");
     let output = Command::new(me).args(["--exact", &test, "--test-threads", "1"]).env(RUN, name).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{:?}\n{text}{}", output.status, String::from_utf8_lossy(&output.stderr));
