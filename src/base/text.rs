@@ -1,5 +1,5 @@
-//! Words that look like credentials; and numbers as text, without the machinery of `std::fmt`: a request writes some twenty of them, and a formatter costs a
-//! hundred and more instructions for each.
+//! Words that look like credentials; and numbers as text, without the machinery of `std::fmt`: a request writes some
+//! twenty of them, and a formatter costs a hundred and more instructions for each.
 
 /// Appends a number in decimal digits.
 pub fn push_number(out: &mut Vec<u8>, mut value: u64) {

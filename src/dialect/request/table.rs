@@ -162,9 +162,9 @@ impl Name {
         BY_NAME.iter().find(|(text, _)| is(text)).map_or(Name::Other, |(_, name)| *name)
     }
 
-    /// Whether a member outside both tables reaches beyond the key, however it is spelt: it names another place, another
-    /// credential or another tenant to a provider that is itself a gateway. Asked only where unknown members are
-    /// forwarded.
+    /// Whether a member outside both tables reaches beyond the key, however it is spelt: it names another place,
+    /// another credential or another tenant to a provider that is itself a gateway. Asked only where unknown members
+    /// are forwarded.
     pub(in crate::dialect) fn leads_elsewhere(raw: &[u8]) -> bool {
         let mut plain = Vec::new();
         unescape(raw, &mut plain);
