@@ -410,7 +410,6 @@ mod tests {
         assert!(budget.body(&mut kept, KeyIx(0), 1000, &mut pool).is_ok());
         assert!(budget.body(&mut lost, KeyIx(0), MIB as u64 / 2, &mut pool).is_ok());
         budget.unread(&mut unread, KeyIx(1), 5000);
-        drop(lost);
         budget.recount([&kept, &unread].into_iter(), &mut pool);
         assert_eq!((pool.promised(), budget.keys[0].held), (kept.open(), kept.total() as u64));
         assert_eq!((budget.keys[1].held, budget.keys[1].answers), (5000, 5000));

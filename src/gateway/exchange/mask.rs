@@ -37,8 +37,8 @@ pub(super) fn mask<'a>(
     text
 }
 
-/// A secret as it may stand in a text: as it is, in a URL, in base64 of either alphabet, alone or behind other
-/// bytes. In base64 a character or two at its ends depend on what stands beside it.
+/// A secret as it may stand in a text: as it is, in a URL, in base64 of either alphabet, alone or behind other bytes.
+/// In base64 a character or two at its ends depend on what stands beside it.
 fn forms(part: &str) -> Vec<String> {
     let upper: String = part.bytes().map(|byte| percent(byte, char::to_ascii_uppercase)).collect();
     let lower: String = part.bytes().map(|byte| percent(byte, char::to_ascii_lowercase)).collect();

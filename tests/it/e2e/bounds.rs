@@ -71,7 +71,7 @@ fn one_key_holds_at_most_a_quarter_of_the_buffers() {
 fn beyond_four_fifths_of_the_buffers_new_connections_wait_until_there_is_room() {
     let h = Harness::start(&Setup { server: "max_body = \"1MiB\"\nmax_buffered = \"8MiB\"", ..Setup::default() });
     let keys: Vec<String> = (0..7).map(|_| h.key()).collect();
-    let text = chat(&"x".repeat(970_000)).to_string();
+    let text = chat(&"x".repeat(980_000)).to_string();
     let (most, last) = text.split_at(text.len() - 10);
     let length = text.len().to_string();
     let auth = bearer(&keys[0]);

@@ -12,6 +12,9 @@ const BODY: usize = 200_000;
 /// Bytes of a large answer.
 const ANSWER: usize = 100_000;
 
+/// What brings one kind of pressure about.
+type Press = fn(&mut Rig);
+
 fn clients() -> impl Iterator<Item = (String, String)> {
     (0..CROWD).map(|number| (format!("c{number:02}"), format!("k{number}")))
 }
@@ -128,7 +131,7 @@ fn errors_and_heads(rig: &mut Rig) {
 
 #[test]
 fn no_kind_of_pressure_makes_it_hold_more_than_it_has_announced() {
-    let kinds: [(&str, fn(&mut Rig)); 10] = [
+    let kinds: [(&str, Press); 10] = [
         ("declared bodies", declared),
         ("undeclared bodies", undeclared),
         ("translated bodies", translated),
