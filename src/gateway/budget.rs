@@ -316,6 +316,11 @@ impl Budget {
         self.eased = true;
     }
 
+    /// What [`Budget::take_eased`] will say.
+    pub(crate) fn is_eased(&self) -> bool {
+        self.eased
+    }
+
     /// Says once that answers that wait for their keys' shares should be looked at.
     pub(crate) fn take_eased(&mut self) -> bool {
         std::mem::take(&mut self.eased)

@@ -258,6 +258,15 @@ impl Cx {
         }
     }
 
+    /// Whether there may be more room than there was, or less, or an answer that waits for it.
+    pub(crate) fn may_have_room(&self) -> bool {
+        self.turns.alone.is_some()
+            || !self.turns.is_empty()
+            || self.budget.is_eased()
+            || self.gate != Gate::Open
+            || Budget::gate(&self.pool, self.gate) != Gate::Open
+    }
+
     /// An answer that wants `more` bytes waits.
     pub(crate) fn wait_for(&mut self, own: ExchangeId, key: Option<KeyIx>, more: usize, what: Verdict) {
         match (what, key) {

@@ -309,8 +309,8 @@ impl Core for Gateway {
         let Some((at, conn)) = due.and_then(|_| self.timers.pop()) else { return false };
         match conn.side {
             Side::Client => {
-                let due = self.due(client_id(conn));
                 let Some(client) = self.clients.get_mut(client_id(conn)) else { return true };
+                let due = drive::clients::earliest(client, &self.exchanges);
                 if self.timers.fired(&mut client.alarm, conn, at, due, now.mono) {
                     self.client_expired(client_id(conn));
                 }

@@ -3,12 +3,13 @@
 use super::Reply;
 use crate::base::buf::BLOCK;
 use crate::base::seam::{Action, Ending, Shut};
+use crate::base::slots::Slots;
 use crate::base::time::Mono;
 use crate::gateway::budget::Gate;
 use crate::gateway::client::response::RequestMeta;
-use crate::gateway::client::{Event as ClientEvent, cors, response};
+use crate::gateway::client::{Connection, Event as ClientEvent, cors, response};
 use crate::gateway::exchange::{Endpoint, Event, Exchange, Message, Outcome, Readiness};
-use crate::gateway::ids::{ClientId, client_conn, provider_conn};
+use crate::gateway::ids::{ClientId, ExchangeName, client_conn, provider_conn};
 use crate::gateway::metrics::Gauges;
 use crate::gateway::{Gateway, Next, admin, local};
 use crate::policy::refusal::Refusal;
@@ -159,18 +160,16 @@ impl Gateway {
 
     /// Sets a client's one timer to its earliest deadline, those of its exchange included.
     pub(crate) fn arm(&mut self, id: ClientId) {
-        let due = self.due(id);
-        if let Some(client) = self.clients.get_mut(id) {
-            self.timers.arm(&mut client.alarm, client_conn(id), due);
-        }
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let due = earliest(client, &self.exchanges);
+        self.timers.arm(&mut client.alarm, client_conn(id), due);
     }
+}
 
-    /// The earliest deadline of a client, those of its exchange included.
-    pub(crate) fn due(&self, id: ClientId) -> Mono {
-        let Some(client) = self.clients.get(id) else { return Mono::NEVER };
-        let exchange = client.exchange.and_then(|exchange| self.exchanges.get(exchange));
-        exchange.map_or(client.due(), |exchange| client.due().min(exchange.due()))
-    }
+/// The earliest deadline of a client, those of its exchange included.
+pub(crate) fn earliest(client: &Connection, exchanges: &Slots<Exchange, ExchangeName>) -> Mono {
+    let exchange = client.exchange.and_then(|exchange| exchanges.get(exchange));
+    exchange.map_or(client.due(), |exchange| client.due().min(exchange.due()))
 }
 
 impl Gateway {

@@ -6,7 +6,7 @@
 //! ([`Gateway::settle_down`]): so nothing recurses, however many requests lie behind one another.
 
 mod answers;
-mod clients;
+pub(super) mod clients;
 mod process;
 mod providers;
 
@@ -65,10 +65,10 @@ impl Gateway {
                 self.cx.offload(id, translate.serial, lent, Default::default(), task);
                 self.arm(cid);
             }
-            Effect::Send(provider) => self.send_request(id, provider),
+            Effect::Send(provider) => self.write_request(id, provider, true),
             Effect::Begin => {
                 if let Some(provider) = exchange.provider() {
-                    self.send_request(id, provider);
+                    self.write_request(id, provider, true);
                 }
             }
             Effect::Dial(dial) => self.dial(id, dial),
@@ -114,7 +114,9 @@ impl Gateway {
                 Next::Tell(id, event) => self.tell(id, event),
             }
         }
-        self.look_at_room();
+        if self.cx.may_have_room() {
+            self.look_at_room();
+        }
         if self.cx.lifecycle.is_stopping() {
             self.go_on_stopping();
         }

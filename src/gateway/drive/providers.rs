@@ -60,13 +60,8 @@ impl Gateway {
         }
     }
 
-    /// Writes the request of an exchange on an open connection.
-    pub(crate) fn send_request(&mut self, id: ExchangeId, pid: ProviderId) {
-        self.write_request(id, pid, true);
-        self.arm_provider(pid, Mono::NEVER);
-    }
-
-    fn write_request(&mut self, id: ExchangeId, pid: ProviderId, begins: bool) {
+    /// Writes the request of an exchange on an open connection, from its head on where it `begins`.
+    pub(crate) fn write_request(&mut self, id: ExchangeId, pid: ProviderId, begins: bool) {
         let (Some(exchange), Some(provider)) = (self.exchanges.get_mut(id), self.providers.get_mut(pid)) else {
             return;
         };
