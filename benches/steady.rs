@@ -1,9 +1,10 @@
 //! Turns of the core in memory, a given number of them and nothing else: for callgrind and perf.
-//! `steady [whole|event] [count]`
+//! `steady [whole|event|kept] [count]`: whole requests, events of one stream; or a stream to its end and, with a count,
+//! another on the connection that it has left, up to its first event.
 
 mod common;
 
-use common::{STREAM_HEAD, World, answer, chunk, event};
+use common::{STREAM_HEAD, World, answer, chunk, event, stream_end};
 
 fn main() {
     let mut args = std::env::args().skip(1);
@@ -14,6 +15,15 @@ fn main() {
         let (request, answer) = (world.request("bench", 1200, false), answer());
         for _ in 0..count {
             world.turn(&request, &answer);
+        }
+    } else if what == "kept" {
+        let (request, event) =
+            (world.request("bench", 1200, true), chunk(&event("{\"content\":\" patient\"}", "null")));
+        world.client_sends(&request);
+        [STREAM_HEAD, &event, &stream_end()].iter().for_each(|bytes| world.upstream_sends(bytes));
+        if count > 0 {
+            world.client_sends(&request);
+            [STREAM_HEAD, &event].iter().for_each(|bytes| world.upstream_sends(bytes));
         }
     } else {
         world.client_sends(&world.request("bench", 1200, true));

@@ -26,49 +26,65 @@
 //! by the verbs of [`base::seam::Core`]. It takes `now` as an argument and a seed at its start, so that a simulator can
 //! drive the whole product without a socket. [`io::reactor`] is the one loop that drives it for real. Helper
 //! threads exist only because looking up names, committing rows and writing to stderr can block, and because reading
-//! tens of megabytes in one piece takes long (`gateway::work`).
+//! tens of megabytes in one piece takes long (`gateway::offload`).
+//!
+//! # Three machines and a driver
+//!
+//! **A machine is told things and returns what follows; only the driver knows two machines.** `gateway::client` lives
+//! as long as a client's TCP connection and knows no exchange; `gateway::exchange` lives as long as a request and knows
+//! no socket; `gateway::provider` lives as long as a connection to a provider and knows no exchange. `gateway::drive`
+//! owns the tables of all three, tells them what the world or another of them has done, and does what they say. What is
+//! none of them (configuration, keys, meter, ledger, buffers, counters) is in `gateway::cx`. The states of an exchange
+//! stand in one table, in `gateway::exchange`, that is checked against its one match; those of the connections in
+//! `client::connection` and `provider::connection`.
 //!
 //! # The one way of a request
 //!
 //! 1. `gateway::client` takes bytes; [`wire::inbound`] finds a head.
-//! 2. `gateway::admit` judges the head before a byte of the body is read: path, key, method, scope, readiness, size,
-//!    a limit that is already spent.
+//! 2. `exchange::authorize` looks at the head before a byte of the body is read: path, key, method, scope, readiness,
+//!    size, a limit that is already spent.
 //! 3. The body is scanned by [`dialect::request`] as it arrives: strict JSON, fields, roles, an estimate of tokens.
-//! 4. `gateway::exchange` admits it: model, scope, and a hold in the [`policy::meter`].
-//! 5. `gateway::route` picks a target and a connection; `gateway::outgoing` cuts the new body from the old one.
-//! 6. `gateway::upstream` frames the answer, `gateway::relay` (events) or `gateway::whole` passes it on and overhears
-//!    usage.
-//! 7. `gateway::exchange::conclude` is the one end: settle the hold, hand a row to the ledger, write a log line.
+//! 4. `exchange::reserve` finds the model, writes the body for its first target and takes a hold in the
+//!    [`policy::meter`].
+//! 5. `exchange::attempt` picks a target and a connection; `provider::request` cuts the new body from the old one.
+//! 6. `provider::connection` frames the answer; `exchange::stream` (events) or `exchange::reply` (whole answers) passes
+//!    it on and observes usage.
+//! 7. `exchange::finish` is the one end: settle the hold, hand a row to the ledger, write a log line.
+//!
 //!
 //! # How to change
 //!
 //! | to add | touch |
 //! |---|---|
-//! | a header sent to providers | `gateway::outgoing::Template` |
-//! | a header of our answers | `gateway::answers::Head` |
+//! | a header sent to providers | `gateway::provider::request::Template` |
+//! | a header of our answers | `gateway::client::response::ResponseHead` |
 //! | a plan limit | its row in [`policy::plan`], `meter`, `LimitKind`; on shared ledgers `ask`, `remote`, `admit.lua` |
-//! | a metric | `gateway::stats`, and its row in [`docs::operations`] |
-//! | a field of the log line | `gateway::log`, and its row in [`docs::operations`] |
+//! | a metric | `gateway::metrics`, and its row in [`docs::operations`] |
+//! | a field of the log line | `gateway::access_log::Line`, where `exchange::finish` makes one, and its row in [`docs::operations`] |
+//! | a way to fail over | `exchange::fault` (what may be tried again), `exchange::attempt::next_target` (where) |
+//! | an event of a stream | `dialect::delta::Delta`, a reader that makes it and a writer that takes it (`dialect::convert`) |
+//! | a state of a request | `exchange::state`, its arms in `exchange::on`, and its row in the table above them |
 //! | a request field that is validated | [`dialect::request`] |
-//! | a setting | its row in the table of its section ([`policy::settings`]); `BLESS=1 cargo test --test docs` |
+//! | a setting | its row in the table of its section ([`policy::settings`]); `BLESS=1 cargo test --test it docs::` |
 //! | an error | [`policy::refusal`] (one constructor), and where it is raised |
-//! | an endpoint | `gateway::admit::Endpoint`, `gateway::local`, `gateway/openapi.json`, [`docs::api`] |
+//! | an endpoint | `exchange::authorize::Endpoint`, `gateway::local`, `gateway/openapi.json`, [`docs::api`] |
 //! | a ledger column | [`policy::row`], [`io::store`], both kinds of it |
+//! | a test of behaviour | [`docs::testing`]: mostly a transcript in `tests/fixtures/` |
 //!
 //! # Where the guarantees stand
 //!
 //! | guarantee | place |
 //! |---|---|
-//! | every admitted request is settled once | `gateway::exchange::conclude`, [`policy::meter::Hold`] |
-//! | no retry after the first relayed byte | `gateway::route::attempt_failed` |
-//! | no memory before its bound is checked | `gateway::charges`, [`wire::inbound`] |
+//! | every admitted request is settled once | `exchange::finish`, [`policy::meter::Hold`] |
+//! | no retry after the first relayed byte | `exchange::stream::commit`: the draft is gone |
+//! | no memory before its bound is checked | `gateway::budget`, [`wire::inbound`] |
 //! | stale names reach nobody | [`base::slots`] |
-//! | a slow client slows its provider | `gateway::upstream::upstream_wants_read` |
-//! | nothing is let through unmetered | `gateway::ledger`, `gateway::asking` |
-//! | no answer is complete before its row is safe (`before-reply`) | `gateway::commit` |
+//! | a slow client slows its provider | `drive::providers::provider_wants_read`, `Exchange::intake` |
+//! | nothing is let through unmetered | `gateway::ledger`, `exchange::reserve` |
+//! | no answer is complete before its row is safe (`before-reply`) | `exchange::finish::await_row` |
 //! | a jump of the clock neither frees nor blocks a key | [`policy::meter`], its accounts |
 //! | several hosts admit no more than one would | `io::store::remote`, its scripts |
-//! | no body or answer holds the loop | `gateway::work`, `limits::{WORK_MIN, TURN_TIME}` |
+//! | no body or answer holds the loop | `gateway::offload`, `limits::{WORK_MIN, TURN_TIME}` |
 
 pub mod base;
 pub mod cli;

@@ -134,6 +134,8 @@ pub const LOOKUPS_MAX: usize = 1024;
 pub const BODY_RATE_MIN: u64 = 16 * 1024;
 /// Bytes of a request written to an upstream at a time; the rest is cut from the client's own bytes as these leave.
 pub const SEND_SLICE: usize = 32 * 1024;
+/// The same where buffers are short.
+pub const SEND_SLICE_MIN: usize = 1024;
 /// How long a process that hands over waits for requests that have begun to arrive; new ones wait in the kernel. These
 /// wait as long again for the successor to take the ledger, and are told to come again if they come later.
 pub const QUIET_WAIT: Duration = Duration::from_secs(2);

@@ -1,5 +1,5 @@
-//! Numbers as text, without the machinery of `std::fmt`: a request writes some twenty of them, and a formatter costs a
-//! hundred and more instructions for each.
+//! Words that look like credentials; and numbers as text, without the machinery of `std::fmt`: a request writes some
+//! twenty of them, and a formatter costs a hundred and more instructions for each.
 
 /// Appends a number in decimal digits.
 pub fn push_number(out: &mut Vec<u8>, mut value: u64) {
@@ -25,6 +25,14 @@ pub fn push_number(out: &mut Vec<u8>, mut value: u64) {
         at += 1;
     }
     out.extend_from_slice(&digits[at..]);
+}
+
+/// What keys of well-known services, and headers that carry one, begin with.
+const KEY_STARTS: [&str; 10] = ["sk-", "sk_", "pk-", "rk-", "xai-", "gsk_", "hf_", "AIza", "ghp_", "Bearer"];
+
+/// Whether a word looks like a credential by its beginning.
+pub fn looks_secret(word: &str) -> bool {
+    word.len() > 8 && KEY_STARTS.iter().any(|start| word.starts_with(start))
 }
 
 #[cfg(test)]

@@ -3,10 +3,9 @@
 use super::args::ServeArgs;
 use super::load::{self, Secrets};
 use super::output::Failure;
-use crate::base::limits;
 use crate::base::time::Unix;
-use crate::gateway::Gateway;
 use crate::gateway::orders::{Notice, Work};
+use crate::gateway::{self, Gateway};
 use crate::io::clock::{Clock, unix};
 use crate::io::listen;
 use crate::io::log_writer::LogWriter;
@@ -217,7 +216,7 @@ fn banner(config: &Config, listeners: &Listeners, now: Unix) -> Vec<u8> {
         std::process::id(),
         config.server.max_connections,
         config.server.max_buffered,
-        worst_case(config),
+        gateway::worst_case_bytes(config),
     )
     .into_bytes()
 }
@@ -227,21 +226,6 @@ fn warning(text: &str, now: Unix) -> Vec<u8> {
     let text = serde_json::Value::from(text);
     format!("{{\"time\":\"{}\",\"event\":\"warning\",\"message\":{text}}}\n", window::iso(now)).into_bytes()
 }
-
-/// The most memory that the configuration allows, in bytes: what the program needs by itself, its connections, and
-/// every buffer full; and what the thread for long work makes of the largest answer before that takes the answer's
-/// place.
-fn worst_case(config: &Config) -> u64 {
-    let connections = 2 * (config.server.max_connections + limits::RESERVE_CONNECTIONS) as u64;
-    let targets = config.catalog.models().iter().flat_map(|model| &model.targets);
-    let in_hand = targets.map(|target| target.limits.max_response.max(target.limits.max_event)).max().unwrap_or(0);
-    OWN_BYTES + connections * CONNECTION_BYTES + config.server.max_buffered as u64 + in_hand as u64
-}
-
-/// Resident without a connection: code, ledger cache, stacks, and a keep of free blocks.
-const OWN_BYTES: u64 = 48 << 20;
-/// What one connection takes beside its buffers: state, a reused exchange, and over TLS its session.
-const CONNECTION_BYTES: u64 = 24 << 10;
 
 /// A panic tells its place and nothing else: its message could carry a client's words.
 fn silence_panics() {

@@ -116,7 +116,7 @@ fn fate(shape: Dialect, body: &[u8], member: &Member, with: &Rewrite<'_>, ask: b
     let key = member.key.of(body);
     match member.name.class(shape) {
         Class::Denied => return Fate::Drop,
-        Class::Unknown if !with.forward_unknown => return Fate::Drop,
+        Class::Unknown if !with.forward_unknown || Name::leads_elsewhere(key) => return Fate::Drop,
         _ => {}
     }
     let value = Raw::new(member.value.of(body));

@@ -164,6 +164,12 @@ impl SseStream {
         self.held.capacity()
     }
 
+    /// Bytes that [`SseStream::feed`] with `bytes` may add to what is held, and to what it has given out.
+    pub fn growth(&self, bytes: usize) -> usize {
+        let (held, storage) = (self.held.len(), self.held.capacity());
+        bytes + if held + bytes <= storage { 0 } else { storage.max(bytes) }
+    }
+
     /// Drops the event under way and gives its storage back.
     pub fn release(&mut self, pool: &mut Pool) {
         self.held.release(pool);

@@ -1,4 +1,4 @@
-//! The manuals, kept beside the code and checked by `tests/docs.rs` where they repeat what the code says. No code.
+//! The manuals, kept beside the code and checked by `tests/it/docs/` where they repeat what the code says. No code.
 
 #[doc = include_str!("api.md")]
 pub mod api {}
@@ -14,3 +14,6 @@ pub mod threats {}
 
 #[doc = include_str!("past.md")]
 pub mod past {}
+
+#[doc = include_str!("testing.md")]
+pub mod testing {}

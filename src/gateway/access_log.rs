@@ -1,7 +1,7 @@
-//! The log: one JSON line per request and one for everything that happens to the gateway itself. Never content, never a
-//! secret: a line holds ids, names of our own configuration, numbers, and the client's own request id in printable form.
+//! The log: one JSON line per request and one for everything that happens to the gateway itself. Never content, never
+//! a secret: a line holds ids, names of our own configuration, numbers, and the client's own request id in printable
+//! form.
 
-use super::cx::Cx;
 use super::metrics::Timed;
 use crate::base::text::push_number;
 use crate::base::time::{Mono, Unix};
@@ -87,7 +87,7 @@ impl Line<'_> {
 }
 
 /// Begins a line.
-fn open(now: Unix, out: &mut Vec<u8>) {
+pub(crate) fn open(now: Unix, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"time\":\"");
     window::write_iso(now, out);
     out.push(b'"');
@@ -112,24 +112,4 @@ fn write_usage(usage: &Usage, out: &mut Vec<u8>) {
     number(out, ",\"output\":", usage.out);
     word(out, ",\"source\":\"", usage.source.as_str());
     out.push(b'"');
-}
-
-impl Cx {
-    /// One line about the gateway itself. `write` appends members, each with a comma before it.
-    pub(crate) fn log_event(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        let now = self.now.unix;
-        self.orders.log(|out| {
-            open(now, out);
-            write(out);
-            out.extend_from_slice(b"}\n");
-        });
-    }
-
-    /// One line about handing over.
-    pub(crate) fn log_upgrade(&mut self, outcome: &str) {
-        self.log_event(|out| {
-            out.extend_from_slice(b",\"event\":\"upgrade\",\"outcome\":");
-            write_string(out, outcome);
-        });
-    }
 }

@@ -1,82 +1,353 @@
-//! Who holds how much of the buffers. A request's body is promised its bytes when its head passes, before any memory is
-//! taken: at most a quarter of `max_buffered` to one key (contract section 1), and nothing that is not free. So what
-//! lies in buffers and what may still come never add up to more than the budget.
+//! The account of all that peers can make the process hold: `max_buffered` bytes, lent by [`Pool`] or promised here.
+//! Owns what each key holds of it; reads, refuses and pauses nothing itself. Called by exchanges and by `drive`.
 //!
-//! The last eighth of the budget is not for bodies: the answers of those who are admitted pass through it.
+//! One question: may this key have so many bytes for this purpose? A body is answered now or 503; an answer now or
+//! later, and never no. What is promised is kept free, so what is lent never passes the budget. From the top down:
+//!
+//! | free bytes | who may take them |
+//! |---|---|
+//! | above [`Budget::narrow`] and one slice | bodies, and what their translation takes |
+//! | above [`Budget::narrow`] | heads, streams, whole answers that know their room |
+//! | [`Budget::reserve`], an eighth and one slice | one answer at a time: there is always one that gets on |
+//! | the last [`WORK`] bytes | nobody for long: what one read can add, and refusals |
+//!
+//! A key holds at most a quarter ([`KEY_SHARE`]): bodies, answers under way, answers that its clients do not read. One
+//! request may have its translation, and one answer its room, beyond that: else they could never be served. Where an
+//! answer has to wait for its key's share, further requests of that key are refused; nobody else feels it.
 
-use crate::base::buf::Pool;
+use crate::base::buf::{BLOCK, Pool};
+use crate::base::limits::{IO_SLICE, RESERVE_CONNECTIONS};
+use crate::policy::config::Config;
 use crate::policy::keys::KeyIx;
 use crate::policy::refusal::Refusal;
 
 /// The part of the budget that one key may hold, as a divisor.
 const KEY_SHARE: u64 = 4;
-/// The part of the budget that bodies leave to answers, as a divisor.
-const ANSWER_SHARE: usize = 8;
+/// The part of the budget that is kept for one answer, as a divisor.
+const RESERVE_SHARE: usize = 8;
+/// Bytes that are never promised: one read can add so many, twice a slice where storage doubles.
+const WORK: usize = 2 * IO_SLICE;
+/// Bytes that a request takes beside its body: storage for its head, and for what is being sent of it.
+const REQUEST: u64 = 2 * BLOCK as u64;
 
-/// Bytes of request bodies promised, by key.
-#[derive(Debug, Default)]
-pub(crate) struct BodyBudget {
-    by_key: Vec<u64>,
+/// The most memory that a configuration allows, in bytes: what the program needs by itself, its connections, every
+/// buffer full, and what the thread for long work makes of the largest piece before that takes the piece's place.
+pub fn worst_case_bytes(config: &Config) -> u64 {
+    let connections = 2 * (config.server.max_connections + RESERVE_CONNECTIONS) as u64;
+    let targets = config.catalog.models().iter().flat_map(|model| &model.targets);
+    let answers = targets.map(|target| target.limits.max_response.max(target.limits.max_event)).max().unwrap_or(0);
+    let in_hand = IN_HAND * config.server.max_body.max(answers as u64);
+    OWN_BYTES + connections * CONNECTION_BYTES + config.server.max_buffered as u64 + in_hand
 }
 
-/// What one request has been promised. It goes back by [`BodyBudget::release`].
-#[derive(Debug, Default)]
+/// Resident without a connection: code, ledger cache, stacks, and a keep of free blocks.
+const OWN_BYTES: u64 = 48 << 20;
+/// What one connection takes beside its buffers: state, a reused exchange, and over TLS its session.
+const CONNECTION_BYTES: u64 = 24 << 10;
+/// As many times as long as a piece what is made of it may be, with the storage that it grows in.
+const IN_HAND: u64 = 2;
+
+/// What all keys hold.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    keys: Vec<Account>,
+    /// Bytes that one key may hold.
+    share: u64,
+    /// Keys that hold more.
+    over: u32,
+    /// A key for whose share an answer waits holds less than before, or one has come back below its share.
+    eased: bool,
+}
+
+/// What one key holds, in bytes.
+#[derive(Clone, Debug, Default)]
+struct Account {
+    /// All of it.
+    held: u64,
+    /// Answers among it: promised, or not read by the client.
+    answers: u64,
+    /// Answers that wait for this key's share.
+    waiting: u32,
+}
+
+/// What has been promised to one body or answer, or is charged for one. It goes back by [`Budget::release`].
+#[derive(Debug)]
 pub(crate) struct Promise {
-    key: Option<KeyIx>,
-    total: u64,
+    /// Says nothing while nothing is promised.
+    key: KeyIx,
+    total: u32,
     /// How much of it is still kept free: it has not come.
-    open: usize,
+    open: u32,
+    is_answer: bool,
 }
 
-impl BodyBudget {
-    /// Promises a body `total` bytes in all, if it has not been promised that much already. Called with the declared
+impl Default for Promise {
+    fn default() -> Promise {
+        Promise { key: KeyIx(0), total: 0, open: 0, is_answer: false }
+    }
+}
+
+impl Promise {
+    /// Bytes promised in all.
+    pub(crate) fn total(&self) -> usize {
+        self.total as usize
+    }
+
+    /// Bytes promised that have not come.
+    pub(crate) fn open(&self) -> usize {
+        self.open as usize
+    }
+}
+
+/// Whether an answer may have its bytes.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    /// It has them.
+    Now,
+    /// When so much is free.
+    Room,
+    /// When its key holds less.
+    Share,
+}
+
+/// How much is free, as far as it decides what is read.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Gate {
+    /// Everything is read.
+    #[default]
+    Open,
+    /// Nothing is begun; answers are read one at a time.
+    Narrow,
+    /// Only what has been promised its room is read.
+    Shut,
+}
+
+impl Budget {
+    /// For a pool with this budget in bytes.
+    pub(crate) fn new(budget: usize) -> Budget {
+        Budget { keys: Vec::new(), share: budget as u64 / KEY_SHARE, over: 0, eased: false }
+    }
+
+    /// The same with another budget: what is held stays held.
+    pub(crate) fn set_budget(&mut self, budget: usize) {
+        self.share = budget as u64 / KEY_SHARE;
+        self.over = self.keys.iter().filter(|account| account.held > self.share).count() as u32;
+        self.eased = true;
+    }
+
+    /// Bytes kept for the one answer that gets on although nothing else is free.
+    fn reserve(pool: &Pool) -> usize {
+        pool.budget() / RESERVE_SHARE + IO_SLICE
+    }
+
+    /// Free bytes below which nothing is begun.
+    pub(crate) fn narrow(pool: &Pool) -> usize {
+        WORK + Budget::reserve(pool)
+    }
+
+    /// What is read with so much free. A gate opens again a slice above where it closed.
+    pub(crate) fn gate(pool: &Pool, before: Gate) -> Gate {
+        let free = pool.room();
+        let more = |closed: bool| if closed { IO_SLICE / 2 } else { 0 };
+        if free < WORK + more(before == Gate::Shut) {
+            Gate::Shut
+        } else if free < Budget::narrow(pool) + more(before != Gate::Open) {
+            Gate::Narrow
+        } else {
+            Gate::Open
+        }
+    }
+
+    /// Promises a body `total` bytes in all, if it has not been promised that much already. Asked with the declared
     /// length before memory is taken, and again as an undeclared body grows.
-    pub(crate) fn promise(
+    pub(crate) fn body(
         &mut self,
         promise: &mut Promise,
         key: KeyIx,
         total: u64,
         pool: &mut Pool,
     ) -> Result<(), Refusal> {
-        let more = total.saturating_sub(promise.total);
-        if more == 0 {
-            return Ok(());
-        }
-        let index = key.0 as usize;
-        if self.by_key.len() <= index {
-            self.by_key.resize(index + 1, 0);
-        }
-        let bytes = usize::try_from(more).unwrap_or(usize::MAX);
-        if pool.room().saturating_sub(pool.budget() / ANSWER_SHARE) < bytes {
-            return Err(Refusal::no_buffers());
-        }
-        if self.by_key[index] + more > pool.budget() as u64 / KEY_SHARE {
+        let total = total.saturating_add(REQUEST);
+        let (share, account) = (self.share, self.account(key));
+        let others = account.held - u64::from(promise.total);
+        let waits = account.waiting > 0 && promise.total == 0;
+        if waits || others + total > share + REQUEST {
             return Err(Refusal::key_buffers());
         }
-        self.by_key[index] += more;
-        promise.key = Some(key);
-        promise.total = total;
-        promise.open += bytes;
-        pool.promise(bytes);
+        self.request(promise, key, total, pool)
+    }
+
+    /// Promises a request `more` bytes for its translation.
+    pub(crate) fn translation(
+        &mut self,
+        promise: &mut Promise,
+        key: KeyIx,
+        more: usize,
+        pool: &mut Pool,
+    ) -> Result<(), Refusal> {
+        let total = u64::from(promise.total).saturating_add(more as u64);
+        let others = self.account(key).held - u64::from(promise.total);
+        if others > 0 && others + total > self.share {
+            return Err(Refusal::key_buffers());
+        }
+        self.request(promise, key, total, pool)
+    }
+
+    fn request(&mut self, promise: &mut Promise, key: KeyIx, total: u64, pool: &mut Pool) -> Result<(), Refusal> {
+        let more = total.saturating_sub(u64::from(promise.total));
+        let left = pool.room().saturating_sub(Budget::narrow(pool) + IO_SLICE);
+        if more > left as u64 {
+            return Err(Refusal::no_buffers());
+        }
+        self.grow(promise, key, total, pool);
         Ok(())
     }
 
-    /// The body takes `storage` bytes by now: so much of its promise need not be kept free any more.
+    /// Whether the share of `key` has room for an answer that grows from its promise to `total` bytes: for the one
+    /// answer of a key it always has.
+    pub(crate) fn share_allows(&mut self, promise: &Promise, key: KeyIx, total: usize) -> bool {
+        let (share, account) = (self.share, self.account(key));
+        let own = u64::from(promise.total);
+        account.answers == own || account.held - own + total as u64 <= share
+    }
+
+    /// Whether `more` bytes are free for an answer. `alone`: it may have the reserve.
+    pub(crate) fn has_room(more: usize, alone: bool, pool: &Pool) -> bool {
+        let below = if alone { WORK } else { Budget::narrow(pool) };
+        pool.room() >= more.saturating_add(below)
+    }
+
+    /// Whether an answer of `total` bytes could ever be promised its room, with everything else gone.
+    pub(crate) fn can_ever_hold(total: usize, pool: &Pool) -> bool {
+        total.saturating_add(WORK + IO_SLICE) <= pool.budget() / 2
+    }
+
+    /// Promises an answer `total` bytes in all. That there is room has been asked.
+    pub(crate) fn answer(&mut self, promise: &mut Promise, key: KeyIx, total: usize, pool: &mut Pool) {
+        promise.is_answer = true;
+        self.grow(promise, key, total as u64, pool);
+    }
+
+    fn grow(&mut self, promise: &mut Promise, key: KeyIx, total: u64, pool: &mut Pool) {
+        let total = u32::try_from(total).unwrap_or(u32::MAX);
+        let more = total.saturating_sub(promise.total);
+        promise.key = key;
+        promise.total += more;
+        promise.open += more;
+        self.add(key, more, promise.is_answer);
+        pool.promise(more as usize);
+    }
+
+    /// What was promised takes `storage` bytes by now: so much need not be kept free any more.
     pub(crate) fn came(&self, promise: &mut Promise, storage: usize, pool: &mut Pool) {
-        let open = usize::try_from(promise.total).unwrap_or(usize::MAX).saturating_sub(storage);
+        let storage = u32::try_from(storage).unwrap_or(u32::MAX);
+        let open = promise.total.saturating_sub(storage);
         if open < promise.open {
-            pool.redeem(promise.open - open);
+            pool.redeem((promise.open - open) as usize);
             promise.open = open;
         }
     }
 
-    /// Takes a promise back: the body is gone.
+    /// A client of `key` has `bytes` in storage that it has not read.
+    pub(crate) fn unread(&mut self, charge: &mut Promise, key: KeyIx, bytes: usize) {
+        let total = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.forget(charge);
+        *charge = Promise { key, total, open: 0, is_answer: true };
+        self.add(key, total, true);
+    }
+
+    fn add(&mut self, key: KeyIx, bytes: u32, is_answer: bool) {
+        let (share, account) = (self.share, self.account(key));
+        let was_over = account.held > share;
+        account.held += u64::from(bytes);
+        account.answers += if is_answer { u64::from(bytes) } else { 0 };
+        self.over += u32::from(account.held > share && !was_over);
+    }
+
+    /// Takes a promise back: the body or the answer is gone.
     pub(crate) fn release(&mut self, promise: &mut Promise, pool: &mut Pool) {
-        let promise = std::mem::take(promise);
-        pool.redeem(promise.open);
-        if let Some(held) = promise.key.and_then(|key| self.by_key.get_mut(key.0 as usize)) {
-            *held -= promise.total;
+        pool.redeem(promise.open());
+        self.forget(promise);
+        *promise = Promise::default();
+    }
+
+    fn forget(&mut self, promise: &Promise) {
+        if promise.total == 0 {
+            return;
         }
+        let total = u64::from(promise.total);
+        let (share, account) = (self.share, self.account(promise.key));
+        let was_over = account.held > share;
+        account.held -= total;
+        account.answers -= if promise.is_answer { total } else { 0 };
+        let (is_back, waits) = (was_over && account.held <= share, account.waiting > 0);
+        self.over -= u32::from(is_back);
+        self.eased |= is_back || waits;
+    }
+
+    /// An answer waits for the share of its key.
+    pub(crate) fn waits(&mut self, key: KeyIx) {
+        self.account(key).waiting += 1;
+    }
+
+    /// It does not any more.
+    pub(crate) fn waits_no_more(&mut self, key: KeyIx) {
+        self.account(key).waiting -= 1;
+    }
+
+    /// Whether an answer waits for the share of this key.
+    pub(crate) fn is_waited_for(&self, key: KeyIx) -> bool {
+        self.keys.get(key.0 as usize).is_some_and(|account| account.waiting > 0)
+    }
+
+    /// Whether a key holds more than its share.
+    #[inline]
+    pub(crate) fn is_over(&self, key: KeyIx) -> bool {
+        self.over > 0 && self.keys.get(key.0 as usize).is_some_and(|account| account.held > self.share)
+    }
+
+    /// Whether any key does.
+    pub(crate) fn is_any_over(&self) -> bool {
+        self.over > 0
+    }
+
+    /// An answer that waits for the share of its key may be gone, or go on.
+    pub(crate) fn ease(&mut self) {
+        self.eased = true;
+    }
+
+    /// What [`Budget::take_eased`] will say.
+    pub(crate) fn is_eased(&self) -> bool {
+        self.eased
+    }
+
+    /// Says once that answers that wait for their keys' shares should be looked at.
+    pub(crate) fn take_eased(&mut self) -> bool {
+        std::mem::take(&mut self.eased)
+    }
+
+    /// Counts anew: these are all promises that are left after a panic. Answers that wait do so as before.
+    pub(crate) fn recount<'a>(&mut self, live: impl Iterator<Item = &'a Promise>, pool: &mut Pool) {
+        for account in &mut self.keys {
+            (account.held, account.answers) = (0, 0);
+        }
+        self.over = 0;
+        let mut open = 0;
+        for promise in live {
+            open += promise.open();
+            self.add(promise.key, promise.total, promise.is_answer);
+        }
+        pool.redeem(pool.promised());
+        pool.promise(open);
+        self.eased = true;
+    }
+
+    fn account(&mut self, key: KeyIx) -> &mut Account {
+        let index = key.0 as usize;
+        if self.keys.len() <= index {
+            self.keys.resize(index + 1, Account::default());
+        }
+        &mut self.keys[index]
     }
 }
 
@@ -85,37 +356,67 @@ mod tests {
     use super::*;
     use crate::base::buf::Buf;
 
+    const MIB: usize = 1 << 20;
+
     #[test]
     fn what_is_promised_is_not_promised_again_although_nothing_of_it_has_come() {
-        let (mut budget, mut pool) = (BodyBudget::default(), Pool::new(8_000));
+        let (mut budget, mut pool) = (Budget::new(4 * MIB), Pool::new(4 * MIB));
         let mut promises: Vec<Promise> = Vec::new();
         let mut refused = 0;
         for key in 0..10 {
             let mut promise = Promise::default();
-            match budget.promise(&mut promise, KeyIx(key), 2_000, &mut pool) {
+            match budget.body(&mut promise, KeyIx(key), MIB as u64, &mut pool) {
                 Ok(()) => promises.push(promise),
                 Err(_) => refused += 1,
             }
         }
-        assert_eq!((promises.len(), refused, pool.promised()), (3, 7, 6_000), "an eighth is left to answers");
+        assert_eq!((promises.len(), refused), (3, 7), "an eighth and some work is left");
+        assert_eq!(pool.promised(), 3 * (MIB + REQUEST as usize));
         let mut body = Buf::default();
-        body.push(&mut pool, &[0; 1_500]);
-        budget.came(&mut promises[0], 1_500, &mut pool);
-        assert_eq!(pool.promised(), 4_500);
+        body.push(&mut pool, &[0; MIB / 2]);
+        budget.came(&mut promises[0], MIB / 2, &mut pool);
+        assert_eq!(pool.promised(), 3 * (MIB + REQUEST as usize) - MIB / 2);
         for promise in &mut promises {
             budget.release(promise, &mut pool);
         }
         body.release(&mut pool);
-        assert_eq!((pool.promised(), pool.room()), (0, 8_000));
-        assert_eq!(budget.by_key, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..budget.by_key.len()]);
+        assert_eq!((pool.promised(), pool.room()), (0, 4 * MIB));
+        assert!(budget.keys.iter().all(|account| account.held == 0 && account.answers == 0));
     }
 
     #[test]
     fn one_key_holds_at_most_a_quarter_however_its_body_grows() {
-        let (mut budget, mut pool, mut promise) = (BodyBudget::default(), Pool::new(8_000), Promise::default());
-        assert!(budget.promise(&mut promise, KeyIx(0), 1_000, &mut pool).is_ok());
-        assert!(budget.promise(&mut promise, KeyIx(0), 2_000, &mut pool).is_ok());
-        assert!(budget.promise(&mut promise, KeyIx(0), 2_001, &mut pool).is_err());
-        assert!(budget.promise(&mut Promise::default(), KeyIx(1), 2_000, &mut pool).is_ok());
+        let (mut budget, mut pool, mut promise) = (Budget::new(4 * MIB), Pool::new(4 * MIB), Promise::default());
+        assert!(budget.body(&mut promise, KeyIx(0), MIB as u64 / 2, &mut pool).is_ok());
+        assert!(budget.body(&mut promise, KeyIx(0), MIB as u64, &mut pool).is_ok());
+        assert!(budget.body(&mut promise, KeyIx(0), MIB as u64 + 1, &mut pool).is_err());
+        assert!(budget.body(&mut Promise::default(), KeyIx(1), MIB as u64, &mut pool).is_ok());
+    }
+
+    #[test]
+    fn answers_count_against_the_share_but_for_the_one_of_its_key() {
+        let (mut budget, mut pool) = (Budget::new(4 * MIB), Pool::new(4 * MIB));
+        let (mut body, mut first, second) = (Promise::default(), Promise::default(), Promise::default());
+        assert!(budget.body(&mut body, KeyIx(0), MIB as u64, &mut pool).is_ok());
+        assert!(budget.share_allows(&first, KeyIx(0), MIB));
+        budget.answer(&mut first, KeyIx(0), MIB, &mut pool);
+        assert!(!budget.share_allows(&second, KeyIx(0), 1) && budget.is_over(KeyIx(0)));
+        budget.waits(KeyIx(0));
+        assert!(budget.body(&mut Promise::default(), KeyIx(0), 1, &mut pool).is_err());
+        assert!(budget.share_allows(&second, KeyIx(1), MIB), "another key feels nothing of it");
+        budget.release(&mut first, &mut pool);
+        assert!(budget.take_eased() && budget.share_allows(&second, KeyIx(0), 1));
+    }
+
+    #[test]
+    fn promises_that_were_lost_are_not_counted_any_more() {
+        let (mut budget, mut pool) = (Budget::new(4 * MIB), Pool::new(4 * MIB));
+        let (mut kept, mut lost, mut unread) = (Promise::default(), Promise::default(), Promise::default());
+        assert!(budget.body(&mut kept, KeyIx(0), 1000, &mut pool).is_ok());
+        assert!(budget.body(&mut lost, KeyIx(0), MIB as u64 / 2, &mut pool).is_ok());
+        budget.unread(&mut unread, KeyIx(1), 5000);
+        budget.recount([&kept, &unread].into_iter(), &mut pool);
+        assert_eq!((pool.promised(), budget.keys[0].held), (kept.open(), kept.total() as u64));
+        assert_eq!((budget.keys[1].held, budget.keys[1].answers), (5000, 5000));
     }
 }

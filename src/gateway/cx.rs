@@ -1,20 +1,23 @@
 //! Everything of the gateway that is not a connection or an exchange: what every machine may look at and count in.
 //! Owns the counters, tables and buffers; decides nothing by itself.
 
-use super::budget::BodyBudget;
+use super::access_log;
+use super::budget::{Budget, Gate, Promise, Verdict};
 use super::client::limits::ConnectionLimits;
 use super::client::response::DateCache;
-use super::exchange::Streams;
+use super::exchange::streams::Streams;
 use super::ids::{ExchangeId, ProviderId};
 use super::ledger::Ledger;
 use super::lifecycle::Lifecycle;
 use super::metrics::Stats;
-use super::orders::OrderSink;
+use super::offload::{OwnedIdentity, Task, Work};
+use super::orders::{Order, OrderSink};
 use super::provider::breaker::Breakers;
 use super::provider::names::Names;
 use super::provider::pool::Idle;
 use super::provider::request::{OutgoingRequests, RequestTemplates};
 use crate::base::buf::Pool;
+use crate::base::limits::ROWS_WAITING_MAX;
 use crate::base::rng::Rng;
 use crate::base::seam::Action;
 use crate::base::time::Now;
@@ -22,7 +25,10 @@ use crate::policy::config::{Config, Durability, OnOutage, StoreUrl};
 use crate::policy::keys::{KeyId, KeyIx, KeyRecord, Keys};
 use crate::policy::meter::{Meter, QuotaStatus};
 use crate::policy::plan::Plan;
+use crate::policy::row::Row;
+use crate::wire::json::write_string;
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 /// One configuration and what is worked out of it. An exchange keeps the one that it began with.
@@ -74,7 +80,9 @@ pub(crate) struct Cx {
     /// Its number. Connections to providers carry the number of the configuration that they were dialed under.
     pub(crate) epoch: u32,
     pub(crate) pool: Pool,
-    pub(crate) budget: BodyBudget,
+    pub(crate) budget: Budget,
+    /// What is read with what is free of the buffers, as of the end of the last verb.
+    pub(crate) gate: Gate,
     pub(crate) limits: ConnectionLimits,
     pub(crate) idle: Idle,
     pub(crate) names: Names,
@@ -95,10 +103,8 @@ pub(crate) struct Cx {
     pub(crate) offloads: u64,
     /// Where an answer is put together before it is framed into a client's unsent bytes; never kept across a verb.
     pub(crate) out: Vec<u8>,
-    /// The one exchange that may take what the budget has no room for, so that there is always one that gets on.
-    beyond: Option<ExchangeId>,
-    /// Exchanges whose providers are not read until there is room, in the order in which they began to wait.
-    pub(crate) waiting: VecDeque<ExchangeId>,
+    /// The answers that wait for room, and the one that has the reserve.
+    pub(crate) turns: Turns,
     /// The connection that the exchange just told has let go of, and whether it has got all it wants of its answer.
     let_go: Option<(ProviderId, bool)>,
     pub(crate) actions: Vec<Action>,
@@ -127,7 +133,8 @@ impl Cx {
             now: start.now,
             epoch: 0,
             pool: Pool::new(config.server.max_buffered),
-            budget: BodyBudget::default(),
+            budget: Budget::new(config.server.max_buffered),
+            gate: Gate::Open,
             limits,
             idle: Idle::default(),
             names: Names::default(),
@@ -145,8 +152,7 @@ impl Cx {
             offload_min: start.offload_min,
             offloads: 0,
             out: Vec::new(),
-            beyond: None,
-            waiting: VecDeque::new(),
+            turns: Turns::default(),
             let_go: None,
             actions: Vec::new(),
             orders: OrderSink::default(),
@@ -163,6 +169,7 @@ impl Cx {
     /// Takes over another configuration.
     pub(crate) fn load_config(&mut self, config: Arc<Config>) {
         self.pool.set_budget(config.server.max_buffered);
+        self.budget.set_budget(config.server.max_buffered);
         self.plans.load(&self.keys, &config);
         self.setup = Setup::new(config);
         self.epoch = self.epoch.wrapping_add(1);
@@ -221,19 +228,184 @@ impl Cx {
         self.let_go.take()
     }
 
-    /// Whether an answer may take so many bytes more of the buffers. What is lent and promised to others never makes
-    /// it fail: where there is no room it waits, all but one.
-    pub(crate) fn has_room_for(&mut self, exchange: ExchangeId, bytes: usize) -> bool {
-        self.pool.has_room(bytes) || *self.beyond.get_or_insert(exchange) == exchange
+    /// Whether an answer of `key` may have `total` bytes in all; where it may it has been promised them. Never asked
+    /// in vain for others' bytes: where there is no room for it now there will be.
+    pub(crate) fn room_for_answer(
+        &mut self,
+        own: ExchangeId,
+        key: KeyIx,
+        promise: &mut Promise,
+        total: usize,
+    ) -> Verdict {
+        let more = total.saturating_sub(promise.total());
+        if more == 0 || !Budget::can_ever_hold(total, &self.pool) {
+            return Verdict::Now;
+        }
+        if !self.budget.share_allows(promise, key, total) {
+            return Verdict::Share;
+        }
+        if !self.turns.grants(own, more, &self.pool) {
+            return Verdict::Room;
+        }
+        self.budget.answer(promise, key, total, &mut self.pool);
+        Verdict::Now
     }
 
-    /// The exchange that may take what there is no room for.
-    pub(crate) fn beyond(&self) -> Option<ExchangeId> {
-        self.beyond
+    /// Whether `more` bytes of an answer that is passed on as it comes may be taken.
+    pub(crate) fn room_for_events(&mut self, own: ExchangeId, more: usize) -> Verdict {
+        match self.turns.grants(own, more, &self.pool) {
+            true => Verdict::Now,
+            false => Verdict::Room,
+        }
     }
 
-    /// It has ended: the next may.
-    pub(crate) fn end_beyond(&mut self) {
-        self.beyond = None;
+    /// Whether there may be more room than there was, or less, or an answer that waits for it.
+    pub(crate) fn may_have_room(&self) -> bool {
+        self.turns.alone.is_some()
+            || !self.turns.is_empty()
+            || self.budget.is_eased()
+            || self.gate != Gate::Open
+            || Budget::gate(&self.pool, self.gate) != Gate::Open
+    }
+
+    /// An answer that wants `more` bytes waits.
+    pub(crate) fn wait_for(&mut self, own: ExchangeId, key: Option<KeyIx>, more: usize, what: Verdict) {
+        match (what, key) {
+            (Verdict::Share, Some(key)) => {
+                // The others need not wait for what this key's clients do not read.
+                self.turns.alone = self.turns.alone.filter(|alone| *alone != own);
+                self.budget.waits(key);
+                self.turns.by_key.push_back((own, key));
+            }
+            _ => self.turns.wait(own, more),
+        }
+    }
+}
+
+/// Answers whose providers are not read until there is room, in the order in which they came.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    /// With the bytes that each wants.
+    queue: VecDeque<(ExchangeId, usize)>,
+    /// Those that wait for the share of their keys.
+    pub(crate) by_key: VecDeque<(ExchangeId, KeyIx)>,
+    /// The one that may have the reserve.
+    pub(crate) alone: Option<ExchangeId>,
+    /// The one whose turn it is.
+    pub(crate) served: Option<ExchangeId>,
+    /// Some waited, and none does any more.
+    emptied: bool,
+}
+
+impl Turns {
+    /// Says once that nobody waits any more.
+    pub(crate) fn take_emptied(&mut self) -> bool {
+        self.queue.is_empty() && std::mem::take(&mut self.emptied)
+    }
+
+    /// Whether nobody waits for room.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Whether `own` may have `more` bytes now, from the reserve if it must.
+    #[inline]
+    fn grants(&mut self, own: ExchangeId, more: usize, pool: &Pool) -> bool {
+        let may_pass = self.queue.is_empty() || self.served == Some(own) || self.alone == Some(own);
+        if may_pass && Budget::has_room(more, false, pool) {
+            return true;
+        }
+        if !may_pass || self.alone.is_some_and(|alone| alone != own) || !Budget::has_room(more, true, pool) {
+            return false;
+        }
+        self.alone = Some(own);
+        true
+    }
+
+    /// `own` waits: behind all others, but for the one whose turn it was.
+    fn wait(&mut self, own: ExchangeId, more: usize) {
+        self.emptied = true;
+        match self.served == Some(own) {
+            true => self.queue.push_front((own, more)),
+            false => self.queue.push_back((own, more)),
+        }
+    }
+
+    /// Takes out the first that can go on with what is free, and before it those that `is_waiting` does not know.
+    pub(crate) fn next(&mut self, pool: &Pool, is_waiting: impl Fn(ExchangeId) -> bool) -> Option<ExchangeId> {
+        self.queue.retain(|(id, _)| is_waiting(*id));
+        let alone = self.alone;
+        let fits =
+            |(id, more): &(ExchangeId, usize)| Budget::has_room(*more, alone.is_none_or(|alone| alone == *id), pool);
+        // Who wants more than the reserve must not stand in the way of those for whom it is enough.
+        let at = self.queue.iter().position(fits)?;
+        self.queue.remove(at).map(|(id, _)| id)
+    }
+}
+
+impl Cx {
+    /// Hands a row to the ledger; its number.
+    pub(crate) fn give_row(&mut self, row: Row) -> u64 {
+        // A row given in the very turn that hands over reaches the ledger before that is given away.
+        if self.lifecycle.has_handed_over() {
+            self.orders.not_running(&row.request);
+        }
+        self.orders.row(row);
+        self.ledger.gave(self.now.mono)
+    }
+
+    /// Whether another request may be admitted: nothing is let through unmetered (contract section 5).
+    pub(crate) fn takes_requests(&self) -> bool {
+        let caught_up = self.ledger.takes_rows(self.now.mono, self.setup.config.store.max_commit_lag);
+        caught_up || (self.goes_on_alone() && self.ledger.uncommitted() < ROWS_WAITING_MAX)
+    }
+
+    /// Whether the shared ledger is to be asked for a request: not where that is known to be in vain.
+    pub(crate) fn asks_ledger(&self) -> bool {
+        self.is_shared() && !(self.ledger.is_failed() && self.goes_on_alone())
+    }
+
+    /// The number of the next piece of work that is given away.
+    pub(crate) fn next_offload(&mut self) -> NonZeroU64 {
+        self.offloads += 1;
+        NonZeroU64::new(self.offloads).unwrap_or(NonZeroU64::MIN)
+    }
+
+    /// Gives a task to a helper thread, with storage of `lent` bytes.
+    pub(crate) fn offload(
+        &mut self,
+        exchange: ExchangeId,
+        serial: NonZeroU64,
+        lent: usize,
+        identity: OwnedIdentity,
+        task: Task,
+    ) {
+        let work = Work::new((exchange, serial), (&self.pool, lent), identity, task);
+        self.orders.0.push(Order::Work(Box::new(work)));
+    }
+
+    /// Has large blocks that are done with given back to the system by a helper thread. Nothing waits for that.
+    pub(crate) fn discard_heavy(&mut self) {
+        let task = Task::Discard(self.pool.heavy());
+        let none = ExchangeId::new(u32::MAX, 0);
+        self.offload(none, NonZeroU64::MIN, 0, OwnedIdentity::default(), task);
+    }
+
+    /// One line about the gateway itself. `write` appends members, each with a comma before it.
+    pub(crate) fn log_event(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let now = self.now.unix;
+        self.orders.log(|out| {
+            access_log::open(now, out);
+            write(out);
+            out.extend_from_slice(b"}\n");
+        });
+    }
+
+    /// One line about handing over.
+    pub(crate) fn log_upgrade(&mut self, outcome: &str) {
+        self.log_event(|out| {
+            out.extend_from_slice(b",\"event\":\"upgrade\",\"outcome\":");
+            write_string(out, outcome);
+        });
     }
 }

@@ -1,11 +1,8 @@
 //! What the gateway knows of its ledger: rows on their way, how long the oldest has waited, whether rows are taken at
 //! all. The ledger itself lives with the store thread.
 
-use super::cx::Cx;
 use super::ids::ExchangeId;
-use crate::base::limits::ROWS_WAITING_MAX;
 use crate::base::time::Mono;
-use crate::policy::row::Row;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -84,29 +81,6 @@ impl Ledger {
     /// Rows not yet known to be safe.
     pub(crate) fn uncommitted(&self) -> u64 {
         self.given - self.committed
-    }
-}
-
-impl Cx {
-    /// Hands a row to the ledger; its number.
-    pub(crate) fn give_row(&mut self, row: Row) -> u64 {
-        // A row given in the very turn that hands over reaches the ledger before that is given away.
-        if self.lifecycle.has_handed_over() {
-            self.orders.not_running(&row.request);
-        }
-        self.orders.row(row);
-        self.ledger.gave(self.now.mono)
-    }
-
-    /// Whether another request may be admitted: nothing is let through unmetered (contract section 5).
-    pub(crate) fn takes_requests(&self) -> bool {
-        let caught_up = self.ledger.takes_rows(self.now.mono, self.setup.config.store.max_commit_lag);
-        caught_up || (self.goes_on_alone() && self.ledger.uncommitted() < ROWS_WAITING_MAX)
-    }
-
-    /// Whether the shared ledger is to be asked for a request: not where that is known to be in vain.
-    pub(crate) fn asks_ledger(&self) -> bool {
-        self.is_shared() && !(self.ledger.is_failed() && self.goes_on_alone())
     }
 }
 

@@ -7,9 +7,9 @@
 //! two of them. What is none of the three, from the configuration to the counters, is in `cx`.
 //!
 //! The one way of a request: a head and a body from `client` → `exchange::authorize` (may it pass) →
-//! `exchange::reserve` (model, hold) → `exchange::attempt` (which target, which connection) → `provider` (the request
-//! out, the answer in) → `exchange::stream` or `exchange::reply` (the answer's way back) → `exchange::finish` (its one
-//! end).
+//! `exchange::reserve` (model, hold) → `exchange::attempt` (which target, which connection) → `provider` (the
+//! request out, the answer in) → `exchange::stream` or `exchange::reply` (the answer's way back) →
+//! `exchange::finish` (its one end).
 
 mod access_log;
 mod admin;
@@ -28,7 +28,7 @@ pub mod orders;
 mod provider;
 
 use crate::base::limits::{ROOM_MAX, WORK_MIN};
-use crate::base::seam::{Action, Conn, Core, Ending, Reply, Side, Signal};
+use crate::base::seam::{Action, Conn, Core, Ending, Reply, Shut, Side, Signal};
 use crate::base::slots::Slots;
 use crate::base::time::{Mono, Now, Unix};
 use crate::base::timers::Timers;
@@ -38,10 +38,12 @@ use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::meter::Hold;
 use crate::policy::row::Running;
 use crate::wire::json::write_string;
+pub use budget::worst_case_bytes;
+use budget::{Budget, Gate};
 use client::limits::{PeerKey, Verdict};
 use cx::{Cx, CxStart, Setup};
-use exchange::Exchange;
-use ids::{ClientId, ClientName, ExchangeName, ProviderId, ProviderName, client_conn};
+use exchange::{Event, Exchange};
+use ids::{ClientId, ClientName, ExchangeId, ExchangeName, ProviderId, ProviderName, client_conn};
 use lifecycle::{inheritance, reload, upgrade};
 use orders::{Notice, Order};
 use std::collections::VecDeque;
@@ -68,6 +70,15 @@ pub struct Start {
     pub work_min: Option<usize>,
 }
 
+/// What is still to be done in the present verb.
+#[derive(Debug)]
+enum Next {
+    /// Look at what lies behind the answer that a client has got.
+    Advance(ClientId),
+    /// Tell an exchange this.
+    Tell(ExchangeId, Event<'static>),
+}
+
 /// The gateway. See the module's documentation.
 #[derive(Debug)]
 pub struct Gateway {
@@ -79,7 +90,7 @@ pub struct Gateway {
     client_listeners: usize,
     timers: Timers,
     /// The worklist of the present verb.
-    queue: VecDeque<drive::Next>,
+    queue: VecDeque<Next>,
     dirty: Vec<Conn>,
 }
 
@@ -179,12 +190,15 @@ impl Core for Gateway {
         self.cx.now = now;
         let (admin, peer) = (listener >= self.client_listeners, PeerKey::of(peer.ip()));
         let server = &self.cx.setup.config.server;
-        let verdict = self.cx.limits.enter(peer, admin, server);
+        let verdict = if admin { Verdict::In } else { self.cx.limits.enter(peer, server) };
         if verdict == Verdict::Out {
             return None;
         }
         let by = now.mono.after(server.header_timeout);
         let id = self.clients.insert(client::Connection::new(peer, admin, verdict == Verdict::Crowded, by));
+        if admin && let Some(oldest) = self.cx.limits.admin_lives(id) {
+            self.close_client(oldest, Shut::Abort);
+        }
         self.arm(id);
         self.forget_stale_timers();
         Some(client_conn(id))
@@ -284,8 +298,8 @@ impl Core for Gateway {
         let Some((at, conn)) = due.and_then(|_| self.timers.pop()) else { return false };
         match conn.side {
             Side::Client => {
-                let due = self.due(client_id(conn));
                 let Some(client) = self.clients.get_mut(client_id(conn)) else { return true };
+                let due = drive::clients::earliest(client, &self.exchanges);
                 if self.timers.fired(&mut client.alarm, conn, at, due, now.mono) {
                     self.client_expired(client_id(conn));
                 }
@@ -311,7 +325,10 @@ impl Core for Gateway {
 
     fn wants_read(&self, conn: Conn) -> bool {
         match conn.side {
-            Side::Client => self.clients.get(client_id(conn)).is_some_and(|client| client.wants_read()),
+            Side::Client => {
+                let room = self.cx.gate == Gate::Open;
+                self.clients.get(client_id(conn)).is_some_and(|client| client.wants_read(room || client.admin))
+            }
             Side::Upstream => self.provider_wants_read(provider_id(conn)),
         }
     }
@@ -353,9 +370,87 @@ impl Core for Gateway {
                 self.cx.orders.give_back(Release { key: self.cx.keys.record(key).id, lease });
             }
         }
+        self.cx.turns.served = None;
+        // So is what it was promised.
+        let promised = self.exchanges.iter().flat_map(|(_, exchange)| exchange.promises());
+        let unread = self.clients.iter().map(|(_, client)| &client.unread);
+        self.cx.budget.recount(promised.chain(unread), &mut self.cx.pool);
+        self.cx.gate = Budget::gate(&self.cx.pool, self.cx.gate);
     }
 
     fn turned(&mut self, micros: u64) {
         self.cx.stats.turn(micros);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::config::Source;
+    use crate::policy::keys::{Scope, issue};
+
+    const CONFIG: &str = "[[providers]]\nname = \"up\"\nshape = \"chat\"\nbase_url = \"http://10.0.0.1/v1\"\n\
+                          [[models]]\nid = \"small\"\ncontext = \"1M\"\ntargets = [{ provider = \"up\", model = \"m\" }]\n\
+                          [[plans]]\nname = \"team\"\n";
+
+    fn now() -> Now {
+        Now { mono: Mono(1_000_000), unix: Unix(1_700_000_000_000) }
+    }
+
+    /// A gateway with one key, and that key.
+    fn gateway() -> (Gateway, String) {
+        let issued = issue("tg_", |out| out.fill(7));
+        let scope = Scope { chat: true, messages: true, models: true, quota: true, models_allowed: None };
+        let record = KeyRecord {
+            id: issued.id,
+            digest: issued.digest,
+            name: "k".to_string(),
+            plan: "team".to_string(),
+            scope,
+            created: Unix(0),
+            expires: None,
+            revoked: None,
+            former: Vec::new(),
+        };
+        let source = Source { file: "t", text: CONFIG, env: &|_| None, read: &|_| Ok(String::new()) };
+        let config = Config::parse(&source).unwrap();
+        let start = Start { client_listeners: 1, keys: vec![record], ..Start::default() };
+        (Gateway::new(Arc::new(config), start, now()), issued.text)
+    }
+
+    #[test]
+    fn an_exchange_that_a_panic_has_lost_leaves_no_promise_and_no_charge_behind() {
+        let (mut gateway, key) = gateway();
+        let conns: Vec<Conn> = (0..2)
+            .map(|_| {
+                let conn = gateway.accepted(0, "192.0.2.1:9".parse().unwrap(), now()).unwrap();
+                let head = format!(
+                    "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer {key}\r\n\
+                     content-length: 1000000\r\n\r\n{{"
+                );
+                gateway.bytes(conn, head.as_bytes(), now());
+                conn
+            })
+            .collect();
+        let both = gateway.vitals().promised;
+        assert!(both > 1_900_000, "{both}");
+        // As if the panic had come while the exchange was on its way from one state to the next.
+        let lost = gateway.clients.get(client_id(conns[0])).and_then(|client| client.exchange).unwrap();
+        drop(gateway.exchanges.remove(lost));
+        gateway.panicked(Some(conns[0]), now());
+        let one = gateway.vitals().promised;
+        assert!(one > 900_000 && one < both / 2 + 10_000, "{one} of {both}");
+        gateway.closed(conns[1], Ending::Broken, now());
+        assert_eq!((gateway.vitals().promised, gateway.vitals().exchanges), (0, 0));
+        let share = gateway.cx.pool.budget() as u64 / 4;
+        let (key, pool) = (crate::policy::keys::KeyIx(0), &mut gateway.cx.pool);
+        let all = gateway.cx.budget.body(&mut budget::Promise::default(), key, share, pool);
+        assert!(all.is_ok(), "nothing of its share is missing");
+    }
+
+    #[test]
+    fn an_exchange_stays_small() {
+        let size = std::mem::size_of::<Exchange>();
+        assert!(size <= 320, "{size}");
     }
 }

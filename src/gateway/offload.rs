@@ -1,13 +1,11 @@
 //! Work that would hold the loop too long: reading or translating what is larger than `limits::WORK_MIN` in one piece.
-//! It leaves as an [`Order::Work`], with everything it needs; a helper thread (or a test) runs it; it comes back as a
+//! It leaves as an order, with everything it needs; a helper thread (or a test) runs it; it comes back as a
 //! `Notice::Worked`. Meanwhile its exchange waits, its provider is not read, and every other exchange goes on.
 //!
 //! Storage goes along and stays counted: the work's own pool starts from what was lent to it, and is taken into account
 //! again when it returns, whether its exchange still waits for it or not.
 
-use super::cx::Cx;
 use super::ids::ExchangeId;
-use super::orders::Order;
 use super::provider::request::OutgoingRequest;
 use crate::base::buf::{Buf, Pool};
 use crate::dialect::{
@@ -99,6 +97,16 @@ pub(crate) enum Product {
 }
 
 impl Work {
+    /// A task for a helper thread, which goes along with a part of `pool`: storage of `lent` bytes.
+    pub(crate) fn new(
+        (exchange, serial): (ExchangeId, NonZeroU64),
+        (pool, lent): (&Pool, usize),
+        identity: OwnedIdentity,
+        task: Task,
+    ) -> Work {
+        Work { ticket: Ticket { exchange, serial: serial.get(), pool: pool.part(lent), lent }, identity, task }
+    }
+
     /// Does it. Takes some milliseconds per megabyte.
     pub fn run(self) -> Done {
         let Work { mut ticket, identity, task } = self;
@@ -163,14 +171,14 @@ impl Done {
     }
 
     /// Takes the storage that went along into account again, and what has come of the task out of it.
-    pub(crate) fn take(self, cx: &mut Cx) -> Option<Product> {
+    pub(crate) fn take(self, into: &mut Pool) -> Option<Product> {
         let Done { mut ticket, product } = self;
-        cx.pool.reunite(&mut ticket.pool, ticket.lent);
+        into.reunite(&mut ticket.pool, ticket.lent);
         product
     }
 
     /// The same where the exchange has ended meanwhile, or begun another attempt: only the storage counts.
-    pub(crate) fn discard(self, cx: &mut Cx) {
+    pub(crate) fn discard(self, into: &mut Pool) {
         let Done { mut ticket, product } = self;
         let pool = &mut ticket.pool;
         match product {
@@ -182,34 +190,6 @@ impl Done {
             Some(Product::Events { mut stream, .. } | Product::LastEvent { mut stream, .. }) => stream.release(pool),
             None => {}
         }
-        cx.pool.reunite(pool, ticket.lent);
-    }
-}
-
-impl Cx {
-    /// The number of the next piece of work that is given away.
-    pub(crate) fn next_offload(&mut self) -> NonZeroU64 {
-        self.offloads += 1;
-        NonZeroU64::new(self.offloads).unwrap_or(NonZeroU64::MIN)
-    }
-
-    /// Gives a task to a helper thread, with storage of `lent` bytes.
-    pub(crate) fn offload(
-        &mut self,
-        exchange: ExchangeId,
-        serial: NonZeroU64,
-        lent: usize,
-        identity: OwnedIdentity,
-        task: Task,
-    ) {
-        let ticket = Ticket { exchange, serial: serial.get(), pool: self.pool.part(lent), lent };
-        self.orders.0.push(Order::Work(Box::new(Work { ticket, identity, task })));
-    }
-
-    /// Has large blocks that are done with given back to the system by a helper thread. Nothing waits for that.
-    pub(crate) fn discard_heavy(&mut self) {
-        let task = Task::Discard(self.pool.heavy());
-        let none = ExchangeId::new(u32::MAX, 0);
-        self.offload(none, NonZeroU64::MIN, 0, OwnedIdentity::default(), task);
+        into.reunite(pool, ticket.lent);
     }
 }

@@ -1,6 +1,6 @@
 //! Message bodies: by length, chunked, or to the end of the connection (RFC 9112 sections 6 and 7).
 //! A reader holds no bytes and may be fed in pieces of any size. Must never accept what another reader would
-//! end at another byte. Called by `wire::inbound` for requests and `gateway::upstream` for responses.
+//! end at another byte. Called by `wire::inbound` for requests and `gateway::provider` for responses.
 
 mod chunked;
 mod piece;

@@ -1,6 +1,6 @@
 //! Request and response heads: httparse for the grammar, and on top of it every rule of RFC 9112 that httparse
 //! leaves open. Owns no bytes: a head is spans into the caller's buffer. Must never guess: what two parsers could
-//! read differently is refused. Called by `wire::inbound` (requests) and `gateway::upstream` (responses).
+//! read differently is refused. Called by `wire::inbound` (requests) and `gateway::provider` (responses).
 
 mod fields;
 mod parts;

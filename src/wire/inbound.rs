@@ -16,6 +16,9 @@ use crate::base::buf::{BLOCK, Buf, Pool};
 use crate::base::limits::{BODY_STEP_MAX, EMPTY_LINES_MAX, IO_SLICE, PIPELINE_BYTES_MAX};
 use crate::wire::head::Framing;
 
+/// So many times as much must be free of the buffers as the storage of an undeclared body grows ahead.
+const AHEAD_SHARE: usize = 4;
+
 /// Why bytes were not taken.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum PushError {
@@ -274,6 +277,11 @@ impl Inbound {
         self.rx.capacity().saturating_sub(self.head_len as usize)
     }
 
+    /// Bytes of the body in hand that have not come, where its length was declared.
+    pub fn declared_rest(&self) -> u64 {
+        if let Reader::Length(left) = self.reader { left } else { 0 }
+    }
+
     /// Bytes of a further message are waiting.
     pub fn has_pending(&self) -> bool {
         self.backlog() > 0
@@ -347,6 +355,12 @@ impl Inbound {
             Reader::Length(left) => usize::try_from(left).unwrap_or(usize::MAX).min(known),
             Reader::Done => 0,
             Reader::Chunked(_) | Reader::ToEnd => known.min(BODY_STEP_MAX),
+        };
+        // What was not promised its room grows by what it needs where little is left.
+        let ahead = if matches!(self.reader, Reader::Length(_) | Reader::Done) || pool.has_room(AHEAD_SHARE * ahead) {
+            ahead
+        } else {
+            0
         };
         self.rx.edit(pool, |out| {
             if out.capacity() - out.len() < run.len() {

@@ -1,10 +1,10 @@
 //! Every reader of bytes from outside, behind one door each: `fn(&[u8])` that panics when the reader breaks a promise.
-//! Shared by the fuzz targets (`tests/fuzz/targets`) and by `tests/corpus.rs`, which replays the corpus on stable.
+//! Shared by the fuzz targets (`tests/fuzz/targets`) and by `tests/it/corpus.rs`, which replays the corpus on stable.
 //!
 //! The promises: no panic; the same outcome however the bytes were split; what is written is what its reader accepts;
 //! a broken stream has no end.
 
-#[path = "../support/mod.rs"]
+#[path = "../it/support/mod.rs"]
 pub mod support;
 #[path = "world.rs"]
 mod world;

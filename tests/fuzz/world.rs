@@ -3,9 +3,9 @@
 //! fail, time passes, helper threads answer late. What must hold: no panic, every client reads a sequence of valid
 //! HTTP answers, no bound is passed, every row is settled once, and in the end nothing is held.
 
-use crate::readers::support::answers::{Answers, Piece};
-use crate::readers::support::setting::{KeyRing, Setting, begin, later};
-use crate::readers::support::vitals::{nothing_is_held, vitals_hold};
+use super::support::answers::{Answers, Piece};
+use super::support::setting::{KeyRing, Setting, begin, later};
+use super::support::vitals::{nothing_is_held, vitals_hold};
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 use tollgate::base::seam::{Action, Conn, Core, DialError, Ending, Reply, Side, Signal};

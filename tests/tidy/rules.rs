@@ -68,9 +68,6 @@ pub fn strangers() -> Vec<&'static str> {
     listed.copied().filter(|name| !known.iter().any(|known| known == name)).collect()
 }
 
-/// Layers whose files import each other in one direction only.
-pub const STRAIGHT: [&str; 2] = ["base", "policy"];
-
 /// A word that may stand only in files whose path begins with one of `but_in`.
 struct Banned {
     word: &'static str,

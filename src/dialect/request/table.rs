@@ -1,7 +1,7 @@
 //! Which members a request of either shape may have: specification 4.1 and 4.2, `wire-formats` 1.1 and 2.1.
 
 use crate::wire::Dialect;
-use crate::wire::json::eq_unescaped;
+use crate::wire::json::{eq_unescaped, unescape};
 
 /// How a member is treated.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -90,6 +90,69 @@ names! {
     Store = "store",
 }
 
+/// Names that lead elsewhere, in small letters and digits alone.
+const ELSEWHERE: &[&str] = &[
+    "apibase",
+    "apihost",
+    "apikey",
+    "apikeys",
+    "apitoken",
+    "apitype",
+    "apiurl",
+    "apiversion",
+    "auth",
+    "authorization",
+    "awsaccesskeyid",
+    "awsregionname",
+    "awssecretaccesskey",
+    "awssessiontoken",
+    "azureadtoken",
+    "baseuri",
+    "baseurl",
+    "container",
+    "credential",
+    "credentials",
+    "customllmprovider",
+    "defaultheaders",
+    "deployment",
+    "deploymentid",
+    "diagnostics",
+    "endpoint",
+    "extrabody",
+    "extraheaders",
+    "extraquery",
+    "fallback",
+    "fallbacks",
+    "headers",
+    "host",
+    "httpproxy",
+    "litellmparams",
+    "mcpservers",
+    "mocks",
+    "mockresponse",
+    "modellist",
+    "models",
+    "organization",
+    "organizationid",
+    "project",
+    "projectid",
+    "provider",
+    "providers",
+    "proxy",
+    "proxyurl",
+    "route",
+    "router",
+    "secret",
+    "store",
+    "thread",
+    "token",
+    "url",
+    "vertexcredentials",
+    "vertexproject",
+    "webhook",
+    "webhookurl",
+];
+
 impl Name {
     /// Which member the inside of a key is; `None` for those outside both tables.
     pub(in crate::dialect) fn of(raw: &[u8]) -> Name {
@@ -97,6 +160,17 @@ impl Name {
         let escaped = raw.contains(&b'\\');
         let is = |text: &str| if escaped { eq_unescaped(raw, text) } else { raw == text.as_bytes() };
         BY_NAME.iter().find(|(text, _)| is(text)).map_or(Name::Other, |(_, name)| *name)
+    }
+
+    /// Whether a member outside both tables reaches beyond the key, however it is spelt: it names another place,
+    /// another credential or another tenant to a provider that is itself a gateway. Asked only where unknown members
+    /// are forwarded.
+    pub(in crate::dialect) fn leads_elsewhere(raw: &[u8]) -> bool {
+        let mut plain = Vec::new();
+        unescape(raw, &mut plain);
+        plain.retain(u8::is_ascii_alphanumeric);
+        plain.make_ascii_lowercase();
+        ELSEWHERE.contains(&&*String::from_utf8_lossy(&plain))
     }
 
     /// How a request of `shape` treats it.

@@ -81,6 +81,42 @@ fn the_deny_list_is_never_forwarded_and_unknown_members_only_where_allowed() {
 }
 
 #[test]
+fn members_that_lead_elsewhere_are_never_forwarded_however_they_are_spelt() {
+    let with = Rewrite { forward_unknown: true, ..PLAIN };
+    for shape in [Dialect::Chat, Dialect::Messages] {
+        for name in [
+            "api_base",
+            "apiBase",
+            "API-BASE",
+            "base_url",
+            "baseURL",
+            "base\\u005furl",
+            "api_key",
+            "apiKey",
+            "extra_body",
+            "extra-headers",
+            "extra_query",
+            "headers",
+            "custom_llm_provider",
+            "organization",
+            "api_version",
+            "Store",
+            "Models",
+            "fall_backs",
+            "mcpServers",
+            "litellm_params",
+            "proxy",
+            "credentials",
+            "authorization",
+        ] {
+            let body = format!("{{\"model\":\"s\",\"max_tokens\":1,\"{name}\":\"x\",\"future\":1,{MESSAGES}}}");
+            let want = format!("{{\"model\":\"gpt-x\",\"max_tokens\":1,\"future\":1,{MESSAGES}}}");
+            assert_eq!(Case { shape, with }.run(&body), want, "{name}");
+        }
+    }
+}
+
+#[test]
 fn what_belongs_to_the_other_shape_counts_as_unknown() {
     let body = format!("{{\"model\":\"s\",\"top_k\":5,\"system\":7,{MESSAGES}}}");
     assert_eq!(chat(&body), format!("{{\"model\":\"gpt-x\",{MESSAGES}}}"));

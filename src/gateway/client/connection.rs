@@ -11,17 +11,19 @@
 //! | Closing | everything written → gone |
 
 use super::limits::PeerKey;
+use super::response::RequestMeta;
 use super::send_queue::SendQueue;
 use crate::base::buf::{Buf, Pool};
-use crate::base::limits::{DRAIN_BODY_MAX, HIGH_WATER, LINGER, LINGER_BYTES_MAX, PIPELINE_BYTES_MAX};
+use crate::base::limits::{HIGH_WATER, LINGER, LINGER_BYTES_MAX, PIPELINE_BYTES_MAX};
 use crate::base::seam::{Ending, Shut};
 use crate::base::time::Mono;
 use crate::base::timers::Alarm;
+use crate::gateway::budget::Promise;
 use crate::gateway::ids::ExchangeId;
 use crate::policy::config::Server;
-use crate::wire::head::{Expect, Field, Framing, HeadError, Method, RequestHead};
+use crate::policy::keys::KeyIx;
+use crate::wire::head::{Expect, HeadError, RequestHead};
 use crate::wire::inbound::{BodyRefusal, Inbound, Lent, PushError};
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 /// What bytes, a deadline or the end of an answer have led to.
@@ -105,40 +107,6 @@ impl AfterResponse {
     }
 }
 
-/// What a head says that is still asked for when its answer is given.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) struct RequestMeta {
-    pub(crate) method: Method,
-    pub(crate) http11: bool,
-    pub(crate) keep_alive: bool,
-    /// No byte of a body follows.
-    pub(crate) bodiless: bool,
-    /// Bytes of a body so short that, unwanted, it costs less to read and drop it than another connection.
-    pub(crate) short: Option<NonZeroU32>,
-    /// The client speaks as Anthropic's do.
-    pub(crate) anthropic: bool,
-}
-
-impl RequestMeta {
-    /// Of a request's head.
-    pub(crate) fn of(head: &RequestHead) -> RequestMeta {
-        let short = match head.framing {
-            Framing::Length(length) if length <= DRAIN_BODY_MAX && head.expect == Expect::None => {
-                NonZeroU32::new(length as u32)
-            }
-            _ => None,
-        };
-        RequestMeta {
-            method: head.method,
-            http11: head.http11,
-            keep_alive: head.keep_alive,
-            bodiless: matches!(head.framing, Framing::None | Framing::Length(0)),
-            short,
-            anthropic: !head.field(Field::AnthropicVersion).is_empty(),
-        }
-    }
-}
-
 /// A client connection. Idle, it holds no storage.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -161,7 +129,14 @@ pub(crate) struct Connection {
     pub(crate) crowded: bool,
     /// The next answer is the last.
     last: bool,
+    /// The key whose answers it gets.
+    key: Option<KeyIx>,
+    /// What that key is charged for those that are not read.
+    pub(crate) unread: Promise,
 }
+
+/// Bytes of storage for unsent answers above which they are charged to their key.
+const UNREAD_MIN: usize = 16 * 1024;
 
 impl Connection {
     /// A connection that was just accepted; its first head is due at `by`.
@@ -179,6 +154,8 @@ impl Connection {
             peer,
             crowded,
             last: false,
+            key: None,
+            unread: Promise::default(),
         }
     }
 
@@ -200,6 +177,18 @@ impl Connection {
     /// Its unsent bytes are so many that their source has to wait.
     pub(crate) fn is_full(&self) -> bool {
         self.queue.len() > HIGH_WATER
+    }
+
+    /// The key that is to be charged for unsent bytes, and how many; `None` where that has been done.
+    #[inline]
+    pub(crate) fn unread(&self) -> Option<(KeyIx, usize)> {
+        let (charged, storage) = (self.unread.total(), self.queue.storage());
+        let is_less = storage * 2 < charged;
+        if !is_less && storage <= charged.max(UNREAD_MIN) {
+            return None;
+        }
+        let due = if storage > UNREAD_MIN { storage } else { 0 };
+        self.key.map(|key| (key, due))
     }
 
     /// Everything has been written.
@@ -281,10 +270,12 @@ impl Connection {
     pub(crate) fn begin_body(
         &mut self,
         exchange: ExchangeId,
+        key: Option<KeyIx>,
         head: &RequestHead,
         max_body: u64,
     ) -> Result<(), BodyRefusal> {
         self.exchange = Some(exchange);
+        self.key = key;
         self.phase = Phase::Body;
         self.inbound.begin_body(head, max_body).map(|_| ())
     }
@@ -478,13 +469,24 @@ impl Connection {
         hastens
     }
 
-    /// Whether bytes are taken from this client at the moment.
-    pub(crate) fn wants_read(&self) -> bool {
+    /// Whether bytes are taken from this client at the moment. `room`: there is some for what nobody was promised.
+    pub(crate) fn wants_read(&self, room: bool) -> bool {
         match self.phase {
-            Phase::Head => !self.is_full(),
-            Phase::Busy => self.inbound.backlog() < PIPELINE_BYTES_MAX,
+            Phase::Head => room && !self.is_full(),
+            Phase::Busy => room && self.inbound.backlog() < PIPELINE_BYTES_MAX,
             Phase::Closing => false,
-            Phase::Body | Phase::Discard | Phase::Linger(_) => true,
+            Phase::Body => room || self.inbound.declared_rest() > 0,
+            Phase::Discard | Phase::Linger(_) => true,
+        }
+    }
+
+    /// How many of the next bytes have their room although nothing is free: those of a body whose length was declared,
+    /// and what is dropped.
+    pub(crate) fn takes_without_room(&self) -> u64 {
+        match self.phase {
+            Phase::Body | Phase::Discard => self.inbound.declared_rest(),
+            Phase::Linger(_) | Phase::Closing => u64::MAX,
+            Phase::Head | Phase::Busy => 0,
         }
     }
 

@@ -1,9 +1,11 @@
 //! Who may hold how many connections: all clients together, each host, and the admin listener apart from them, so that
-//! a flood of clients never hides the gateway's health. Counts; closes nothing itself.
+//! a flood of clients never hides the gateway's health. Where the admin listener has no room left the connection that
+//! was idle longest goes. Counts; closes nothing itself.
 
 use crate::base::limits::{ADMIN_CONNECTIONS, RESERVE_CONNECTIONS, RESERVE_PER_HOST};
+use crate::gateway::ids::ClientId;
 use crate::policy::config::Server;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
 /// What a new connection meets.
@@ -36,7 +38,8 @@ impl PeerKey {
 #[derive(Debug)]
 pub(crate) struct ConnectionLimits {
     clients: usize,
-    admin: usize,
+    /// Connections to the admin listener, the one that has been idle longest first.
+    admins: VecDeque<ClientId>,
     /// Clients by host.
     hosts: HashMap<PeerKey, usize, ahash::RandomState>,
     /// Connections refused or told 503 since the start.
@@ -47,7 +50,7 @@ impl ConnectionLimits {
     /// None open. `seed` keeps strangers from choosing hosts that collide.
     pub(crate) fn new(seed: u64) -> ConnectionLimits {
         let hasher = ahash::RandomState::with_seeds(seed, !seed, seed.rotate_left(32), 0x646f_6f72);
-        ConnectionLimits { clients: 0, admin: 0, hosts: HashMap::with_hasher(hasher), turned_away: 0 }
+        ConnectionLimits { clients: 0, admins: VecDeque::new(), hosts: HashMap::with_hasher(hasher), turned_away: 0 }
     }
 
     /// Open client connections, without those to the admin listener.
@@ -55,13 +58,30 @@ impl ConnectionLimits {
         self.clients
     }
 
-    /// Counts a new connection in, unless it is to stay out.
-    pub(crate) fn enter(&mut self, host: PeerKey, admin: bool, bounds: &Server) -> Verdict {
-        if admin {
-            let room = self.admin < ADMIN_CONNECTIONS;
-            self.admin += usize::from(room);
-            return if room { Verdict::In } else { self.away(Verdict::Out) };
+    /// An admin connection has been opened or has asked something. Returns the one that makes room for it: there is
+    /// always some for whoever asks next.
+    pub(crate) fn admin_lives(&mut self, id: ClientId) -> Option<ClientId> {
+        self.admins.retain(|other| *other != id);
+        self.admins.push_back(id);
+        if self.admins.len() <= ADMIN_CONNECTIONS {
+            return None;
         }
+        self.turned_away += 1;
+        self.admins.pop_front()
+    }
+
+    /// An admin connection is gone.
+    pub(crate) fn admin_gone(&mut self, id: ClientId) {
+        self.admins.retain(|other| *other != id);
+    }
+
+    /// Whether an admin connection may be kept after an answer: half of them never are.
+    pub(crate) fn keeps_admin(&self) -> bool {
+        self.admins.len() <= ADMIN_CONNECTIONS / 2
+    }
+
+    /// Counts a new client connection in, unless it is to stay out.
+    pub(crate) fn enter(&mut self, host: PeerKey, bounds: &Server) -> Verdict {
         let held = self.hosts.get(&host).copied().unwrap_or(0);
         let share = match bounds.max_connections_per_ip {
             0 => usize::MAX - RESERVE_PER_HOST,
@@ -83,12 +103,8 @@ impl ConnectionLimits {
         welcome
     }
 
-    /// Counts a connection out that was let in, crowded or not.
-    pub(crate) fn leave(&mut self, host: PeerKey, admin: bool) {
-        if admin {
-            self.admin -= 1;
-            return;
-        }
+    /// Counts a client connection out that was let in, crowded or not.
+    pub(crate) fn leave(&mut self, host: PeerKey) {
         self.clients -= 1;
         if let Some(held) = self.hosts.get_mut(&host) {
             *held -= 1;
@@ -118,15 +134,15 @@ mod tests {
     fn one_host_gets_its_share_then_a_few_words_then_nothing_and_others_do_not_feel_it() {
         let bounds = Server { max_connections: 100, max_connections_per_ip: 2, ..Server::default() };
         let (mut limits, a, b) = (ConnectionLimits::new(1), host("10.0.0.1"), host("10.0.0.2"));
-        let met: Vec<Verdict> = (0..2 + RESERVE_PER_HOST).map(|_| limits.enter(a, false, &bounds)).collect();
+        let met: Vec<Verdict> = (0..2 + RESERVE_PER_HOST).map(|_| limits.enter(a, &bounds)).collect();
         assert!(met[..2].iter().all(|welcome| *welcome == Verdict::In));
         assert!(met[2..].iter().all(|welcome| *welcome == Verdict::Crowded));
-        assert_eq!(limits.enter(a, false, &bounds), Verdict::Out);
-        assert_eq!(limits.enter(b, false, &bounds), Verdict::In);
-        met.iter().for_each(|_| limits.leave(a, false));
-        assert_eq!(limits.enter(a, false, &bounds), Verdict::In);
-        limits.leave(a, false);
-        limits.leave(b, false);
+        assert_eq!(limits.enter(a, &bounds), Verdict::Out);
+        assert_eq!(limits.enter(b, &bounds), Verdict::In);
+        met.iter().for_each(|_| limits.leave(a));
+        assert_eq!(limits.enter(a, &bounds), Verdict::In);
+        limits.leave(a);
+        limits.leave(b);
         assert!(limits.hosts.is_empty());
     }
 
@@ -134,9 +150,9 @@ mod tests {
     fn a_full_house_still_answers_about_its_health() {
         let bounds = Server { max_connections: 1, ..Server::default() };
         let (mut limits, a) = (ConnectionLimits::new(1), host("10.0.0.1"));
-        let met: Vec<Verdict> = (0..RESERVE_CONNECTIONS + 2).map(|_| limits.enter(a, false, &bounds)).collect();
+        let met: Vec<Verdict> = (0..RESERVE_CONNECTIONS + 2).map(|_| limits.enter(a, &bounds)).collect();
         assert_eq!((met[0], met[1], met[met.len() - 1]), (Verdict::In, Verdict::Crowded, Verdict::Out));
-        assert_eq!(limits.enter(a, true, &bounds), Verdict::In);
+        assert_eq!(limits.admin_lives(ClientId::new(0, 0)), None);
         assert_eq!(limits.turned_away, RESERVE_CONNECTIONS as u64 + 1);
     }
 }

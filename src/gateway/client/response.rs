@@ -3,13 +3,15 @@
 
 use super::cors::CorsPolicy;
 use crate::base::digest::hex_into;
+use crate::base::limits::DRAIN_BODY_MAX;
 use crate::base::rng::Rng;
 use crate::base::text;
 use crate::base::time::Unix;
 use crate::policy::meter::QuotaStatus;
 use crate::policy::refusal::Refusal;
 use crate::policy::window;
-use crate::wire::head::Framing;
+use crate::wire::head::{Expect, Field, Framing, Method, RequestHead};
+use std::num::NonZeroU32;
 
 /// `req_` and 32 hexadecimal digits: the name of one HTTP request (contract section 1).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -37,6 +39,40 @@ impl RequestId {
     /// As clients see it.
     pub(crate) fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).unwrap_or_default()
+    }
+}
+
+/// What a head says that is still asked for when its answer is given.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct RequestMeta {
+    pub(crate) method: Method,
+    pub(crate) http11: bool,
+    pub(crate) keep_alive: bool,
+    /// No byte of a body follows.
+    pub(crate) bodiless: bool,
+    /// Bytes of a body so short that, unwanted, it costs less to read and drop it than another connection.
+    pub(crate) short: Option<NonZeroU32>,
+    /// The client speaks as Anthropic's do.
+    pub(crate) anthropic: bool,
+}
+
+impl RequestMeta {
+    /// Of a request's head.
+    pub(crate) fn of(head: &RequestHead) -> RequestMeta {
+        let short = match head.framing {
+            Framing::Length(length) if length <= DRAIN_BODY_MAX && head.expect == Expect::None => {
+                NonZeroU32::new(length as u32)
+            }
+            _ => None,
+        };
+        RequestMeta {
+            method: head.method,
+            http11: head.http11,
+            keep_alive: head.keep_alive,
+            bodiless: matches!(head.framing, Framing::None | Framing::Length(0)),
+            short,
+            anthropic: !head.field(Field::AnthropicVersion).is_empty(),
+        }
     }
 }
 

@@ -22,6 +22,11 @@ impl SendQueue {
         self.tx.len() + self.bulk.len()
     }
 
+    /// Bytes of storage.
+    pub(super) fn storage(&self) -> usize {
+        self.tx.capacity() + self.bulk.capacity()
+    }
+
     /// True when everything has left.
     pub(super) fn is_empty(&self) -> bool {
         self.tx.is_empty() && self.bulk.is_empty()

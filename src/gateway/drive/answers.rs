@@ -1,13 +1,13 @@
 //! What goes to clients: events, whole answers, errors, each with its head.
 
-use super::{Next, Reply};
+use super::Reply;
 use crate::base::buf::Buf;
 use crate::base::limits::{DRAIN_IDLE_GRACE, HIGH_WATER};
-use crate::gateway::Gateway;
 use crate::gateway::client::{AfterResponse, response};
 use crate::gateway::exchange::{Exchange, Forward, Outcome, Request};
 use crate::gateway::ids::{ClientId, ExchangeId, client_conn};
 use crate::gateway::offload::LAST_OF_ONE;
+use crate::gateway::{Gateway, Next};
 use crate::policy::meter::QuotaStatus;
 use crate::wire::body::{LAST_CHUNK, write_chunk, write_chunk_size};
 use crate::wire::head::{Framing, Method};
@@ -19,8 +19,11 @@ const CHUNK_FRAME: usize = 24;
 impl Gateway {
     /// Sends the events in `cx.out`.
     pub(crate) fn forward(&mut self, id: ExchangeId, forward: Forward) {
-        let cid = self.open_stream(id, forward);
-        let Some(http11) = self.exchanges.get(id).map(|exchange| exchange.request.meta.http11) else { return };
+        if forward.opens || forward.commits {
+            self.open_stream(id, forward);
+        }
+        let Some(exchange) = self.exchanges.get(id) else { return };
+        let (cid, http11) = (exchange.request.client, exchange.request.meta.http11);
         let bytes = std::mem::take(&mut self.cx.out);
         self.send(cid, |out| {
             // What waits for a slow client grows by what is needed, not by half as much again.
@@ -40,8 +43,9 @@ impl Gateway {
 
     /// Sends one large event without a copy.
     pub(crate) fn forward_bulk(&mut self, id: ExchangeId, forward: Forward, mut bytes: Vec<u8>) {
-        let cid = self.open_stream(id, forward);
-        let Some(http11) = self.exchanges.get(id).map(|exchange| exchange.request.meta.http11) else { return };
+        self.open_stream(id, forward);
+        let Some(exchange) = self.exchanges.get(id) else { return };
+        let (cid, http11) = (exchange.request.client, exchange.request.meta.http11);
         if http11 {
             self.send(cid, |out| write_chunk_size(out, bytes.len()));
             bytes.reserve_exact(2);
@@ -53,11 +57,10 @@ impl Gateway {
     }
 
     /// Writes the head of a stream and lets its request go, where that is due.
-    fn open_stream(&mut self, id: ExchangeId, forward: Forward) -> ClientId {
-        let Some(exchange) = self.exchanges.get(id) else { return ClientId::new(u32::MAX, 0) };
+    fn open_stream(&mut self, id: ExchangeId, forward: Forward) {
+        let Some(exchange) = self.exchanges.get(id) else { return };
         let request = &exchange.request;
-        let cid = request.client;
-        let Some(client) = self.clients.get_mut(cid) else { return cid };
+        let Some(client) = self.clients.get_mut(request.client) else { return };
         if forward.opens {
             let framing = if request.meta.http11 { Framing::Chunked } else { Framing::ToEnd };
             let after = client.after_response(request.meta, !request.meta.http11 || self.cx.lifecycle.is_stopping());
@@ -77,7 +80,6 @@ impl Gateway {
         if forward.commits {
             client.release_message(&mut self.cx.pool);
         }
-        cid
     }
 
     /// Sends the last events, which lie in `cx.out`, and ends the stream.
@@ -135,6 +137,7 @@ impl Gateway {
             let body = std::mem::take(&mut self.cx.out);
             self.send(request.client, |out| match reply.framing {
                 Framing::Chunked => {
+                    out.reserve_exact(body.len() + (body.len() / HIGH_WATER + 2) * CHUNK_FRAME);
                     for piece in body.chunks(HIGH_WATER) {
                         write_chunk(out, piece);
                     }
@@ -184,7 +187,11 @@ impl Gateway {
     pub(crate) fn send(&mut self, id: ClientId, write: impl FnOnce(&mut Vec<u8>)) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let server = &self.cx.setup.config.server;
-        if client.send(server, &mut self.cx.pool, self.cx.now.mono, write) {
+        let begins = client.send(server, &mut self.cx.pool, self.cx.now.mono, write);
+        if let Some((key, due)) = client.unread() {
+            self.cx.budget.unread(&mut client.unread, key, due);
+        }
+        if begins {
             self.arm(id);
         }
         self.dirty.push(client_conn(id));
@@ -193,7 +200,11 @@ impl Gateway {
     fn send_bulk(&mut self, id: ClientId, mut bulk: Buf) {
         let Some(client) = self.clients.get_mut(id) else { return bulk.release(&mut self.cx.pool) };
         let server = &self.cx.setup.config.server;
-        if client.send_bulk(server, &mut self.cx.pool, self.cx.now.mono, bulk) {
+        let begins = client.send_bulk(server, &mut self.cx.pool, self.cx.now.mono, bulk);
+        if let Some((key, due)) = client.unread() {
+            self.cx.budget.unread(&mut client.unread, key, due);
+        }
+        if begins {
             self.arm(id);
         }
         self.dirty.push(client_conn(id));

@@ -1,15 +1,17 @@
 //! What comes of clients: bytes, deadlines, ends; from a head to an answer of ours or an exchange.
 
-use super::{Next, Reply};
+use super::Reply;
 use crate::base::buf::BLOCK;
 use crate::base::seam::{Action, Ending, Shut};
+use crate::base::slots::Slots;
 use crate::base::time::Mono;
-use crate::gateway::client::connection::RequestMeta;
-use crate::gateway::client::{Event as ClientEvent, cors, response};
+use crate::gateway::budget::Gate;
+use crate::gateway::client::response::RequestMeta;
+use crate::gateway::client::{Connection, Event as ClientEvent, cors, response};
 use crate::gateway::exchange::{Endpoint, Event, Exchange, Message, Outcome, Readiness};
-use crate::gateway::ids::{ClientId, client_conn};
+use crate::gateway::ids::{ClientId, ExchangeName, client_conn, provider_conn};
 use crate::gateway::metrics::Gauges;
-use crate::gateway::{Gateway, admin, local};
+use crate::gateway::{Gateway, Next, admin, local};
 use crate::policy::refusal::Refusal;
 use crate::wire::head::{Framing, RequestHead};
 use crate::wire::inbound::BodyRefusal;
@@ -18,6 +20,13 @@ impl Gateway {
     /// Bytes came from a client.
     pub(crate) fn client_bytes(&mut self, id: ClientId, data: &[u8]) {
         let Some(client) = self.clients.get_mut(id) else { return };
+        // It was not to be read, or says more than it has announced.
+        if self.cx.gate != Gate::Open
+            && data.len() as u64 > client.takes_without_room()
+            && !self.cx.pool.has_room(2 * data.len())
+        {
+            return self.drop_client(id);
+        }
         if let Some(event) = client.push(data, &mut self.cx.pool) {
             self.client_event(id, event);
         }
@@ -86,8 +95,19 @@ impl Gateway {
     pub(crate) fn client_wrote(&mut self, id: ClientId, count: usize) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let server = &self.cx.setup.config.server;
-        if let Some(event) = client.wrote(count, server, &mut self.cx.pool, self.cx.now.mono) {
+        let event = client.wrote(count, server, &mut self.cx.pool, self.cx.now.mono);
+        if let Some((key, due)) = client.unread() {
+            self.cx.budget.unread(&mut client.unread, key, due);
+        }
+        let (drained, exchange) = (client.is_drained(), client.exchange);
+        if let Some(event) = event {
             self.client_event(id, event);
+        } else if drained
+            && (self.cx.gate != Gate::Open || self.cx.budget.is_any_over())
+            && let Some(provider) = exchange.and_then(|id| self.exchanges.get(id)).and_then(Exchange::provider)
+        {
+            // It may have waited for that.
+            self.dirty.push(provider_conn(provider));
         }
     }
 
@@ -129,25 +149,27 @@ impl Gateway {
     pub(crate) fn close_client(&mut self, id: ClientId, shut: Shut) {
         let Some(mut client) = self.clients.remove(id) else { return };
         debug_assert!(client.exchange.is_none_or(|exchange| self.exchanges.get(exchange).is_none()));
-        self.cx.limits.leave(client.peer, client.admin);
+        match client.admin {
+            true => self.cx.limits.admin_gone(id),
+            false => self.cx.limits.leave(client.peer),
+        }
         client.release(&mut self.cx.pool);
+        self.cx.budget.release(&mut client.unread, &mut self.cx.pool);
         self.cx.actions.push(Action::Close { conn: client_conn(id), shut });
     }
 
     /// Sets a client's one timer to its earliest deadline, those of its exchange included.
     pub(crate) fn arm(&mut self, id: ClientId) {
-        let due = self.due(id);
-        if let Some(client) = self.clients.get_mut(id) {
-            self.timers.arm(&mut client.alarm, client_conn(id), due);
-        }
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let due = earliest(client, &self.exchanges);
+        self.timers.arm(&mut client.alarm, client_conn(id), due);
     }
+}
 
-    /// The earliest deadline of a client, those of its exchange included.
-    pub(crate) fn due(&self, id: ClientId) -> Mono {
-        let Some(client) = self.clients.get(id) else { return Mono::NEVER };
-        let exchange = client.exchange.and_then(|exchange| self.exchanges.get(exchange));
-        exchange.map_or(client.due(), |exchange| client.due().min(exchange.due()))
-    }
+/// The earliest deadline of a client, those of its exchange included.
+pub(crate) fn earliest(client: &Connection, exchanges: &Slots<Exchange, ExchangeName>) -> Mono {
+    let exchange = client.exchange.and_then(|exchange| exchanges.get(exchange));
+    exchange.map_or(client.due(), |exchange| client.due().min(exchange.due()))
 }
 
 impl Gateway {
@@ -180,10 +202,11 @@ impl Gateway {
         if let Err(refusal) = exchange.read_body(head, declared, &mut self.cx) {
             return self.refuse(exchange, &refusal, Outcome::refused(&refusal));
         }
-        let (cid, server) = (exchange.request.client, exchange.request.setup.config.clone());
+        let (cid, key) = (exchange.request.client, exchange.request.found.key);
+        let server = exchange.request.setup.config.clone();
         let id = self.exchanges.insert(exchange);
         let Some(client) = self.clients.get_mut(cid) else { return };
-        let begun = client.begin_body(id, head, server.server.max_body);
+        let begun = client.begin_body(id, key, head, server.server.max_body);
         let awaits_continue = client.awaits_continue(head);
         match begun {
             Err(refusal) => self.client_event(cid, ClientEvent::BadBody(refusal)),
@@ -258,7 +281,12 @@ impl Gateway {
         let ready = self.cx.takes_requests() && !lifecycle.is_leaving() && !lifecycle.has_handed_over();
         let gauges = self.gauges();
         let exchange = Exchange::new(id, meta, &mut self.cx);
-        let Some(client) = self.clients.get(id) else { return };
+        let keep = self.cx.limits.keeps_admin();
+        self.cx.limits.admin_lives(id);
+        let Some(client) = self.clients.get_mut(id) else { return };
+        if !keep {
+            client.end_after_answer();
+        }
         let mut out = std::mem::take(&mut self.cx.out);
         out.clear();
         let answer = admin::answer(head, client.message().0, ready, &gauges, &self.cx, &mut out);

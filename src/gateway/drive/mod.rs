@@ -6,25 +6,16 @@
 //! ([`Gateway::settle_down`]): so nothing recurses, however many requests lie behind one another.
 
 mod answers;
-mod clients;
+pub(super) mod clients;
 mod process;
 mod providers;
 
-use super::Gateway;
 use super::exchange::{Effect, Endpoint, Event, Message};
-use super::ids::{ClientId, ExchangeId};
+use super::ids::ExchangeId;
 use super::offload::Task;
+use super::{Gateway, Next};
 use crate::policy::refusal::Refusal;
 use crate::wire::head::Framing;
-
-/// What is still to be done in the present verb.
-#[derive(Debug)]
-pub(super) enum Next {
-    /// Look at what lies behind the answer that a client has got.
-    Advance(ClientId),
-    /// Tell an exchange this.
-    Tell(ExchangeId, Event<'static>),
-}
 
 /// How an answer of one piece begins.
 pub(crate) struct Reply<'a> {
@@ -68,15 +59,16 @@ impl Gateway {
                 // Taken before the work begins, so that it is not found missing in the middle.
                 draft.make_room(body.payload().len(), pool);
                 let lent = body.capacity() + draft.text.capacity();
+                exchange.lent(lent, &mut self.cx);
                 let (from, model, capabilities) = (translate.from, translate.model, Box::new(translate.capabilities));
                 let task = Task::Request { body, draft, from, model, capabilities };
                 self.cx.offload(id, translate.serial, lent, Default::default(), task);
                 self.arm(cid);
             }
-            Effect::Send(provider) => self.send_request(id, provider),
+            Effect::Send(provider) => self.write_request(id, provider, true),
             Effect::Begin => {
                 if let Some(provider) = exchange.provider() {
-                    self.send_request(id, provider);
+                    self.write_request(id, provider, true);
                 }
             }
             Effect::Dial(dial) => self.dial(id, dial),
@@ -86,7 +78,6 @@ impl Gateway {
                 }
             }
             Effect::Again => self.queue.push_back(Next::Tell(id, Event::BodyEnd)),
-            Effect::Pause => self.cx.waiting.push_back(id),
             Effect::Forward(forward) => self.forward(id, forward),
             Effect::ForwardBulk(forward, bytes) => self.forward_bulk(id, forward, bytes),
             Effect::End(forward, outcome) => self.end_stream(id, forward, outcome),
@@ -114,7 +105,8 @@ impl Gateway {
         self.queue.push_back(Next::Advance(cid));
     }
 
-    /// Goes on with what a verb has left to do: requests that lie behind an answer, answers that wait for room, stopping.
+    /// Goes on with what a verb has left to do: requests that lie behind an answer, answers that wait for room, and
+    /// stopping.
     pub(crate) fn settle_down(&mut self) {
         while let Some(next) = self.queue.pop_front() {
             match next {
@@ -122,8 +114,8 @@ impl Gateway {
                 Next::Tell(id, event) => self.tell(id, event),
             }
         }
-        if self.cx.beyond().is_some() || !self.cx.waiting.is_empty() {
-            self.go_on_waiting();
+        if self.cx.may_have_room() {
+            self.look_at_room();
         }
         if self.cx.lifecycle.handover.is_under_way() {
             self.go_on_handing_over();

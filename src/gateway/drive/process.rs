@@ -1,11 +1,12 @@
 //! What helper threads bring, and what happens to the process: commits, rulings, stopping, handing over.
 
-use crate::base::limits::{DRAIN_IDLE_GRACE, IO_SLICE};
+use crate::base::limits::DRAIN_IDLE_GRACE;
 use crate::base::seam::{Action, Shut};
 use crate::base::time::Mono;
 use crate::gateway::Gateway;
+use crate::gateway::budget::{Budget, Gate};
 use crate::gateway::exchange::{Event, Exchange};
-use crate::gateway::ids::{ClientId, ExchangeId};
+use crate::gateway::ids::{ClientId, ExchangeId, client_conn, provider_conn};
 use crate::gateway::lifecycle::upgrade::Handover;
 use crate::gateway::lifecycle::{drain, inheritance, upgrade};
 use crate::gateway::offload::{Done, Product};
@@ -13,15 +14,18 @@ use crate::gateway::orders::Order;
 use crate::policy::ask::{Answer, Release, Ruling};
 use crate::policy::row::Running;
 
+/// Answers that go on in one verb; what is free beyond that goes to the next.
+const TURNS_MAX: usize = 64;
+
 impl Gateway {
     /// Work has come back.
     pub(crate) fn offloaded(&mut self, done: Done) {
         let (id, serial) = done.owner();
         let Some(exchange) = self.exchanges.get_mut(id).filter(|exchange| exchange.awaits(serial)) else {
-            return done.discard(&mut self.cx);
+            return done.discard(&mut self.cx.pool);
         };
         let cid = exchange.request.client;
-        match done.take(&mut self.cx) {
+        match done.take(&mut self.cx.pool) {
             Some(Product::Request { body, draft, built }) => {
                 if let Some(client) = self.clients.get_mut(cid) {
                     client.put_back(body, &mut self.cx.pool);
@@ -183,25 +187,56 @@ impl Gateway {
         }
     }
 
-    /// Answers that wait for room go on when there is some, and one of them in any case.
-    pub(crate) fn go_on_waiting(&mut self) {
-        let has_room = self.cx.pool.has_room(IO_SLICE);
-        if has_room || self.cx.beyond().is_some_and(|id| self.exchanges.get(id).is_none()) {
-            self.cx.end_beyond();
+    /// Answers that wait for room go on when there is some, and one of them in any case; and where more is read or less
+    /// than before, connections are looked at again.
+    pub(crate) fn look_at_room(&mut self) {
+        if self.cx.turns.alone.is_some() || !self.cx.turns.is_empty() {
+            self.go_on_waiting();
         }
-        for _ in 0..self.cx.waiting.len() {
-            if self.cx.beyond().is_some() && !self.cx.pool.has_room(IO_SLICE) {
-                return;
+        let eased = self.cx.budget.take_eased();
+        if eased {
+            self.go_on_by_key();
+        }
+        let gate = Budget::gate(&self.cx.pool, self.cx.gate);
+        if gate != self.cx.gate || eased || (self.cx.gate == Gate::Narrow && self.cx.turns.take_emptied()) {
+            self.cx.gate = gate;
+            if gate != Gate::Shut {
+                self.dirty.extend(self.providers.iter().map(|(id, _)| provider_conn(id)));
             }
-            let Some(id) = self.cx.waiting.pop_front() else { return };
+            if gate == Gate::Open {
+                self.dirty.extend(self.clients.iter().map(|(id, _)| client_conn(id)));
+            }
+        }
+    }
+
+    fn go_on_waiting(&mut self) {
+        let is_free = Budget::has_room(0, false, &self.cx.pool);
+        let has_part = |id| self.exchanges.get(id).is_some_and(Exchange::holds_part);
+        if self.cx.turns.alone.is_some_and(|id| is_free || !has_part(id)) {
+            self.cx.turns.alone = None;
+        }
+        for _ in 0..TURNS_MAX {
+            let waits = |id| self.exchanges.get(id).is_some_and(Exchange::waits_for_room);
+            let Some(id) = self.cx.turns.next(&self.cx.pool, waits) else { return };
+            self.tell_room(id);
+        }
+    }
+
+    /// Those that wait for their keys' shares ask again.
+    fn go_on_by_key(&mut self) {
+        for _ in 0..self.cx.turns.by_key.len() {
+            let Some((id, key)) = self.cx.turns.by_key.pop_front() else { return };
+            self.cx.budget.waits_no_more(key);
             self.tell_room(id);
         }
     }
 
     fn tell_room(&mut self, id: ExchangeId) {
         if self.exchanges.get(id).is_some_and(Exchange::waits_for_room) {
+            self.cx.turns.served = Some(id);
             self.tell(id, Event::Room);
             self.resume(id);
+            self.cx.turns.served = None;
         }
     }
 

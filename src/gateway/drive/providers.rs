@@ -3,6 +3,7 @@
 use crate::base::seam::{Action, DialError, Shut};
 use crate::base::time::Mono;
 use crate::gateway::Gateway;
+use crate::gateway::budget::Gate;
 use crate::gateway::exchange::fault::FaultKind;
 use crate::gateway::exchange::{Dial, Event, Exchange, Message};
 use crate::gateway::ids::{ExchangeId, ProviderId, provider_conn};
@@ -59,22 +60,18 @@ impl Gateway {
         }
     }
 
-    /// Writes the request of an exchange on an open connection.
-    pub(crate) fn send_request(&mut self, id: ExchangeId, pid: ProviderId) {
-        self.write_request(id, pid, true);
-        self.arm_provider(pid, Mono::NEVER);
-    }
-
-    fn write_request(&mut self, id: ExchangeId, pid: ProviderId, begins: bool) {
+    /// Writes the request of an exchange on an open connection, from its head on where it `begins`.
+    pub(crate) fn write_request(&mut self, id: ExchangeId, pid: ProviderId, begins: bool) {
         let (Some(exchange), Some(provider)) = (self.exchanges.get_mut(id), self.providers.get_mut(pid)) else {
             return;
         };
         let Some(client) = self.clients.get(exchange.request.client) else { return };
         let (head, body) = client.message();
         let message = Message { exchange: id, head, body, storage: 0 };
+        let room = self.cx.pool.room();
         match begins {
-            true => provider.begin(id, &mut self.cx.pool, |out| exchange.write_request(true, &message, out)),
-            false => provider.refill(&mut self.cx.pool, |out| exchange.write_request(false, &message, out)),
+            true => provider.begin(id, &mut self.cx.pool, |out| exchange.write_request(true, &message, room, out)),
+            false => provider.refill(&mut self.cx.pool, |out| exchange.write_request(false, &message, room, out)),
         }
         self.dirty.push(provider_conn(pid));
     }
@@ -124,9 +121,6 @@ impl Gateway {
             let Some(exchange) = self.exchanges.get_mut(xid) else { return };
             let full = self.clients.get(exchange.request.client).is_some_and(|client| client.is_full());
             let Some(slice) = exchange.intake(xid, data.len(), full, &mut self.cx) else {
-                if exchange.waits_for_room() {
-                    self.cx.waiting.push_back(xid);
-                }
                 return provider.hold(data, &mut self.cx.pool);
             };
             let Ok(piece) = provider.read(&data[..slice]) else {
@@ -164,6 +158,9 @@ impl Gateway {
 
     fn provider_tail(&mut self, id: ProviderId, data: &[u8]) {
         let Some(provider) = self.providers.get_mut(id) else { return };
+        if provider.is_idle() && data.is_empty() {
+            return;
+        }
         match provider.read_tail(data) {
             Parting::Keep => self.keep_provider(id),
             Parting::AwaitTail => {}
@@ -265,11 +262,28 @@ impl Gateway {
         }
     }
 
-    /// Whether bytes are taken from a provider at the moment: not while its client is slow to read.
+    /// Whether bytes are taken from a provider at the moment: not while its client is slow to read, nor where there is
+    /// no room for them.
     pub(crate) fn provider_wants_read(&self, id: ProviderId) -> bool {
         let Some(provider) = self.providers.get(id) else { return false };
-        let Some(exchange) = provider.exchange.and_then(|id| self.exchanges.get(id)) else { return true };
-        let full = self.clients.get(exchange.request.client).is_some_and(|client| client.is_full());
-        !provider.holds_back() && !full && !exchange.is_paused()
+        let Some(id) = provider.exchange else { return true };
+        let Some(exchange) = self.exchanges.get(id) else { return true };
+        let client = self.clients.get(exchange.request.client);
+        let full = client.is_some_and(|client| client.is_full());
+        let takes = !provider.holds_back() && !full && !exchange.is_paused();
+        let drained = || client.is_none_or(|client| client.is_drained());
+        let key = exchange.request.found.key;
+        let share = || match key {
+            Some(key) if exchange.is_answering() => drained() || !self.cx.budget.is_over(key),
+            // One answer of its key waits already, and has been read in part.
+            Some(key) => !self.cx.budget.is_waited_for(key),
+            None => true,
+        };
+        let reads = match self.cx.gate {
+            Gate::Open => share(),
+            Gate::Narrow => self.cx.turns.is_empty() && drained() && share(),
+            Gate::Shut => false,
+        };
+        takes && (reads || exchange.has_own_room(id, &self.cx))
     }
 }

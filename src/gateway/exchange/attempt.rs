@@ -1,10 +1,11 @@
 //! Which target an attempt goes to, on which connection; and what follows a failed one. There is another attempt as
 //! long as the draft is kept: once part of an answer has been relayed it is gone.
 
+use super::event::{Dial, Effect, Message, Outcome};
 use super::fault::{Fault, FaultKind};
-use super::{Answering, Attempting, Dial, Draft, Effect, Exchange, Half, Message, Outcome, State, Translating};
+use super::state::{Answering, Attempt, Attempting, Draft, Exchange, Half, State, Translating};
 use crate::base::buf::Pool;
-use crate::base::limits::SEND_SLICE;
+use crate::base::limits::{SEND_SLICE, SEND_SLICE_MIN};
 use crate::base::seam::DialError;
 use crate::base::time::Mono;
 use crate::dialect::{self, Invalid, Rewrite, errors, rewrite};
@@ -22,45 +23,6 @@ use std::sync::Arc;
 /// Addresses of one host that are tried before its target counts as unreachable.
 const ADDRESSES_TRIED_MAX: usize = 3;
 
-/// How the attempts at a model's targets stand.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct Attempt {
-    /// Index into the model's targets.
-    pub(crate) target: u32,
-    /// Attempts so far, a free one on a fresh connection not counted.
-    pub(crate) attempts: u32,
-    /// Targets tried so far, as bits.
-    tried: u64,
-    /// Addresses of the target's host tried so far.
-    addresses: u16,
-    /// A kept connection turned out to be closed: the free attempt is spent, and only a fresh one will do.
-    fresh_only: bool,
-    /// The head of a stream has been sent, with the first event or a heartbeat.
-    pub(super) opened: bool,
-    /// It is the one that tries a target after its rest.
-    pub(super) trial: bool,
-    /// When the request had left; `NEVER` before.
-    pub(crate) sent: Mono,
-    /// When the first answer began; `NEVER` before.
-    pub(crate) first: Mono,
-}
-
-impl Default for Attempt {
-    fn default() -> Attempt {
-        Attempt {
-            target: 0,
-            attempts: 0,
-            tried: 0,
-            addresses: 0,
-            fresh_only: false,
-            opened: false,
-            trial: false,
-            sent: Mono::NEVER,
-            first: Mono::NEVER,
-        }
-    }
-}
-
 impl Attempt {
     /// Chooses the next target; false when none is left.
     pub(super) fn choose(&mut self, targets: &[Target], breakers: &mut Breakers, now: Mono) -> bool {
@@ -71,6 +33,9 @@ impl Attempt {
         true
     }
 }
+
+/// The part of what is free that one slice of a request may take, as a divisor.
+const SEND_SHARE: usize = 16;
 
 /// How the writing of an outgoing body went.
 pub(super) enum Built {
@@ -99,14 +64,16 @@ impl Exchange {
     ) -> Result<Built, Refusal> {
         let Some((dialect, target, provider)) = self.route(at) else { return Err(Refusal::internal()) };
         let translated = provider.shape != dialect;
-        // A later attempt has let go of what the first had taken.
-        if translated && self.admitted.is_none() && !cx.pool.has_room(message.body.len()) {
-            return Err(Refusal::no_buffers());
+        draft.rewind(&mut cx.pool);
+        if translated && let Some(key) = self.request.found.key {
+            // What an earlier attempt was promised for its translation serves for this one.
+            let wanted = message.body.len() + OutgoingRequest::room_for(message.body.len());
+            let more = wanted.saturating_sub(draft.promise.total());
+            cx.budget.translation(&mut draft.promise, key, more, &mut cx.pool)?;
         }
         if translated && cx.is_long(message.body.len()) {
             return Ok(Built::TooLong);
         }
-        draft.rewind(&mut cx.pool);
         if translated {
             let asked = self.asked.map_or(0, |asked| asked.model as usize);
             let capabilities = self.request.setup.requests.capabilities(asked, at.target as usize);
@@ -115,6 +82,8 @@ impl Exchange {
             draft
                 .translate(dialect, message.body, &to, &mut cx.pool)
                 .map_err(|Invalid(why)| Refusal::invalid_body(why))?;
+            let storage = message.storage + draft.text.capacity();
+            cx.budget.came(&mut draft.promise, storage, &mut cx.pool);
         } else {
             let drop_params = self.model().map_or(&[][..], |model| &model.drop_params);
             splice(draft, dialect, target, provider, drop_params, message.body, &mut cx.pool);
@@ -271,7 +240,14 @@ impl Exchange {
     }
 
     /// Appends what fits of the outgoing request to `out`, its head first where `begins`; true when all of it is out.
-    pub(crate) fn write_request(&mut self, begins: bool, message: &Message<'_>, out: &mut Vec<u8>) -> bool {
+    /// `room`: bytes that are free of the buffers.
+    pub(crate) fn write_request(
+        &mut self,
+        begins: bool,
+        message: &Message<'_>,
+        room: usize,
+        out: &mut Vec<u8>,
+    ) -> bool {
         let provider = self.target().map(|target| target.provider);
         let draft = match &mut self.state {
             State::Attempting(Attempting { draft, .. })
@@ -282,7 +258,9 @@ impl Exchange {
             let same_shape = draft.state.is_none().then_some((&draft.head, message.head));
             template.write(draft.length(), same_shape, out);
         }
-        draft.write_some(message.body, SEND_SLICE, out)
+        // Where little is free a request leaves in small slices.
+        let slice = (room / SEND_SHARE).clamp(SEND_SLICE_MIN, SEND_SLICE);
+        draft.write_some(message.body, slice, out)
     }
 
     /// All of the request has left: the wait for an answer begins, or where that has begun, the rest is let go.
@@ -359,7 +337,8 @@ impl Exchange {
             cx.let_go(provider, false);
         }
         match answering.draft {
-            Draft::Kept(draft) => {
+            Draft::Kept(mut draft) => {
+                cx.budget.release(&mut draft.answer, &mut cx.pool);
                 answering.last.release(&mut cx.pool);
                 answering.body.release(cx);
                 Ok((draft, answering.at))

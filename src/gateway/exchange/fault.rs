@@ -1,7 +1,6 @@
 //! What went wrong on the provider's side: kind, whose fault, and whether another attempt may help. Pure; made in
 //! `upstream` and `relay`, read by `route` (retry) and turned into what a client may be told.
 
-use crate::base::limits::ERROR_MESSAGE_MAX;
 use crate::base::seam::DialError;
 use crate::policy::limits::UpstreamLimits;
 use crate::policy::refusal::Refusal;
@@ -116,83 +115,10 @@ impl Fault {
     }
 }
 
-/// A provider's message as a client may see it: its name for the model replaced by ours, the credential and anything
-/// that looks like one taken out, cut to [`ERROR_MESSAGE_MAX`] characters.
-pub(crate) fn mask(message: &str, upstream_model: &str, our_model: &str, credential: Option<&str>) -> String {
-    let mut text = message.to_owned();
-    if let Some(secret) = credential {
-        for part in secret.split_whitespace().filter(|part| part.len() >= 8) {
-            text = text.replace(part, "***");
-        }
-    }
-    if !upstream_model.is_empty() {
-        text = text.replace(upstream_model, our_model);
-    }
-    let mut text = without_keys(&text);
-    if let Some((cut, _)) = text.char_indices().nth(ERROR_MESSAGE_MAX) {
-        text.truncate(cut);
-    }
-    text
-}
-
-/// Providers quote the key they were sent, partly starred: `sk-proj-****abcd`, `"api_key":"sk-ant…"`.
-fn without_keys(text: &str) -> String {
-    let is_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '*' | '.' | '…');
-    let mut out = String::with_capacity(text.len());
-    for piece in text.split_inclusive(|c| !is_key(c)) {
-        let word = piece.trim_end_matches(|c| !is_key(c));
-        if looks_secret(word) {
-            out.push_str("***");
-            out.push_str(&piece[word.len()..]);
-        } else {
-            out.push_str(piece);
-        }
-    }
-    out
-}
-
-fn looks_secret(word: &str) -> bool {
-    ["sk-", "sk_", "xai-", "gsk_", "AIza", "Bearer"].iter().any(|prefix| word.starts_with(prefix)) && word.len() > 8
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::policy::refusal::RefusalKind;
-
-    #[test]
-    fn a_masked_message_keeps_its_words_and_loses_names_and_keys() {
-        let text = mask(
-            "prompt is too long for gpt-x-1 with key sk-abcdef123456 (secretsecret)",
-            "gpt-x-1",
-            "small",
-            Some("Bearer secretsecret"),
-        );
-        assert_eq!(text, "prompt is too long for small with key *** (***)");
-    }
-
-    #[test]
-    fn keys_are_found_wherever_they_stand() {
-        let masked = |text: &str| mask(text, "", "m", None);
-        let cases = [
-            ("{\"api_key\":\"sk-ant-abcdef\"}", "{\"api_key\":\"***\"}"),
-            ("key=sk-proj-****abcd\nnext", "key=***\nnext"),
-            ("(gsk_0123456789): no", "(***): no"),
-            ("sk-abcdef123456.", "***"),
-            ("a task-force, ask-me-anything, sk-short", "a task-force, ask-me-anything, sk-short"),
-            ("größe ä sk-é", "größe ä sk-é"),
-        ];
-        for (text, want) in cases {
-            assert_eq!(masked(text), want);
-        }
-    }
-
-    #[test]
-    fn a_key_that_the_cut_would_part_is_masked_before_it() {
-        let text = format!("{}secretsecret", "x ".repeat(ERROR_MESSAGE_MAX / 2 - 2));
-        let text = mask(&text, "", "m", Some("Bearer secretsecret"));
-        assert!(text.ends_with("x ***") && !text.contains("secr"), "{}", &text[text.len() - 20..]);
-    }
 
     #[test]
     fn statuses_map_as_the_contract_says() {

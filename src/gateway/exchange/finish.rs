@@ -3,45 +3,20 @@
 //! whole answer, waits until it is in the ledger, so that a kill loses nothing a client saw completed. No stream waits
 //! for another's commit but at its own end.
 
-use super::{
-    Answering, Attempting, Committing, Draft, Effect, Exchange, Forward, Last, Message, Request, Reserving, State,
-};
+use super::event::{Effect, Forward, Message, Outcome};
+use super::state::{Answering, Attempting, Committing, Draft, Exchange, Last, Request, Reserving, State};
 use crate::base::time::Mono;
 use crate::dialect::ObservedUsage;
 use crate::dialect::usage::Reported;
 use crate::gateway::access_log;
 use crate::gateway::cx::Cx;
 use crate::gateway::metrics::Timed;
-use crate::policy::refusal::{Refusal, RefusalKind};
 use crate::policy::row::Row;
 use crate::policy::usage::{Usage, UsageSource};
 use std::num::NonZeroU64;
 
 /// The status under which a request whose client left is logged and counted.
 pub(super) const CLIENT_LEFT: u16 = 499;
-
-/// How an exchange has gone.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Outcome {
-    /// The status that the client saw, or would have seen.
-    pub(crate) status: u16,
-    /// Type of the error that was told, if one was.
-    pub(crate) error: Option<RefusalKind>,
-    /// What an admitted request is charged.
-    pub(crate) usage: Usage,
-}
-
-impl Outcome {
-    /// An answer that costs nothing.
-    pub(crate) fn ok() -> Outcome {
-        Outcome { status: 200, error: None, usage: Usage::default() }
-    }
-
-    /// An error of ours that costs nothing.
-    pub(crate) fn refused(refusal: &Refusal) -> Outcome {
-        Outcome { status: refusal.status, error: Some(refusal.kind), usage: Usage::default() }
-    }
-}
 
 impl Exchange {
     /// What a complete answer is charged: as reported, estimated where nothing was.
@@ -179,7 +154,10 @@ impl Exchange {
                 self.no_verdict(&mut at, cx);
                 cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
             }
-            State::Answering(Answering { mut at, body, draft, mut last, .. }) => {
+            State::Answering(Answering { mut at, body, draft, mut last, paused, .. }) => {
+                if paused {
+                    cx.budget.ease();
+                }
                 self.no_verdict(&mut at, cx);
                 body.release(cx);
                 last.release(&mut cx.pool);

@@ -1,372 +1,70 @@
-//! One request's life, from its head to its one end. A machine: it is told [`Event`]s and returns an [`Effect`]; it knows
-//! neither sockets nor connections. Every way out passes [`Exchange::finish`]: the hold is settled, the row and the log
-//! line are written exactly once.
+//! One request's life, from its head to its one end. A machine: it is told [`Event`]s and returns an [`Effect`]; it
+//! knows neither sockets nor connections. Every way out passes [`Exchange::finish`]: the hold is settled, the row and
+//! the log line are written exactly once.
 //!
-//! What each state owns is gone when the state is: a draft that is gone is the commit point.
+//! What each state owns is gone when the state is: a draft that is gone is the commit point. This table is checked
+//! against the match of [`Exchange::on`] by a test; what it does not have is a bug.
 //!
 //! | state | event → next |
 //! |---|---|
-//! | Reading | Body → Reading, Translating, Reserving or Attempting; Refused → end; Due → end |
-//! | Translating | Translated → Reserving or Attempting; Due → end |
-//! | Reserving | Ruled → Attempting; Due → Attempting or end |
-//! | Attempting | Named, Dialed, DialFailed, Sent, Failed, Due → Attempting; Head → Answering; Failed, Due → end |
-//! | Answering | Sent, Head, Data, Room, Drained, Offloaded → Answering; BodyEnd, Data, Offloaded → Committing or end; Failed, Due → Attempting or end |
-//! | Committing | Committed → end; Due → end |
-//! | any | Left → end; Stopped → end |
+//! | Reading | Body → Reading, Translating, Reserving, Attempting or end; Refused → end; Due → Reading |
+//! | Translating | Translated → Reserving, Attempting or end; Offloaded → end; Drained → Translating; Due → Translating or end |
+//! | Reserving | Ruled → Attempting, Translating or end; Drained → Reserving; Due → Attempting or end |
+//! | Attempting | Named, Dialed, DialFailed, Sent, Drained, Due, Failed → Attempting; Head → Answering; Named, DialFailed, Failed, Due → Translating or end |
+//! | Answering | Data, Sent, Room, Drained, Offloaded, Due → Answering; Data, BodyEnd, Offloaded, Room, Due → Committing or end; BodyEnd, Data, Offloaded, Failed, Due → Attempting, Translating or end |
+//! | Committing | Committed, NotCommitted, Due → end; Drained, Sent → Committing |
+//! | any | Left, Stopped → end |
 
 mod attempt;
 pub(crate) mod authorize;
+mod event;
 pub(crate) mod fault;
 mod finish;
+mod intake;
+mod mask;
 mod reply;
 mod reserve;
+mod state;
 mod stream;
+pub(crate) mod streams;
 
-pub(crate) use attempt::Attempt;
 pub(crate) use authorize::{Endpoint, Readiness};
-pub(crate) use finish::Outcome;
-pub(crate) use stream::Streams;
+pub(crate) use event::{Dial, Effect, Event, Forward, Message, Outcome};
+pub(crate) use state::{Exchange, Request};
 
-use super::budget::Promise;
-use super::client::connection::RequestMeta;
 use super::client::cors::CorsPolicy;
+use super::client::response::RequestMeta;
 use super::client::response::{RequestId, printable};
-use super::cx::{Cx, Setup};
-use super::ids::{ClientId, ExchangeId, ProviderId};
-use super::offload::Product;
-use super::provider::request::OutgoingRequest;
-use crate::base::buf::Buf;
-use crate::base::limits::{BODY_RATE_MIN, RELAY_SLICE};
-use crate::base::seam::DialError;
-use crate::base::time::{Mono, Unix};
-use crate::dialect::{Invalid, ObservedUsage, ResponseIdentity, SseStream};
-use crate::policy::ask::{Ask, Ruling};
+use super::cx::Cx;
+use super::ids::{ClientId, ProviderId};
+use crate::base::limits::BODY_RATE_MIN;
+use crate::base::text::looks_secret;
+use crate::base::time::Mono;
+use crate::dialect::Invalid;
 use crate::policy::catalog::{Model, Target};
+use crate::policy::config::Provider;
 use crate::policy::keys::Keys;
-use crate::policy::meter::{Hold, Lease, Meter};
+use crate::policy::meter::{Hold, Meter};
 use crate::policy::refusal::Refusal;
 use crate::policy::row::Running;
-use crate::policy::usage::Usage;
 use crate::wire::Dialect;
-use crate::wire::head::{Field, RequestHead, ResponseHead};
+use crate::wire::head::{Field, RequestHead};
 use authorize::{AuthContext, Identified};
 use fault::{Fault, FaultKind};
-use std::net::SocketAddr;
-use std::num::{NonZeroU32, NonZeroU64};
-use std::sync::Arc;
+use state::{Answering, Attempt, Attempting, Body, Committing, Half, Reserving, State, Translating};
 
 /// Bytes of a client's own `x-request-id` that are logged.
 const CLIENT_REQUEST_ID_MAX: usize = 128;
 
-/// What an exchange is told.
-#[derive(Debug)]
-pub(crate) enum Event<'a> {
-    /// More of the body has come.
-    Body {
-        /// The last of it.
-        complete: bool,
-    },
-    /// The body cannot be taken, or does not come.
-    Refused(Refusal),
-    /// A large request has been translated by a helper thread.
-    Translated { draft: Box<OutgoingRequest>, built: Result<(), Invalid> },
-    /// A shared ledger has answered.
-    Ruled(&'a Ask, Ruling),
-    /// The addresses of some host have come, or will not.
-    Named { host: &'a str, port: u16, failed: bool },
-    /// The dialed connection stands.
-    Dialed,
-    /// It does not.
-    DialFailed(DialError),
-    /// All of the request has left.
-    Sent,
-    /// The head of the answer, and the bytes that it points into.
-    Head(&'a ResponseHead, &'a [u8]),
-    /// A piece of the answer's body.
-    Data(&'a [u8]),
-    /// The body has ended as its framing promised.
-    BodyEnd,
-    /// The connection has ended too early, or says what cannot be understood. `reused`: it had served before.
-    Failed { kind: FaultKind, reused: bool },
-    /// There is room again for what the provider has to say.
-    Room,
-    /// The client reads again.
-    Drained,
-    /// What was given to a helper thread is done; `None` if it was lost to a bug.
-    Offloaded(Option<Product>),
-    /// Its row is safe.
-    Committed,
-    /// Its row is not safe, and will not be in time.
-    NotCommitted,
-    /// A deadline of its own may have come. `full`: the client has not read what it was sent; `drained`: it has read
-    /// all of it.
-    Due { full: bool, drained: bool },
-    /// The client has left.
-    Left,
-    /// The time for what still runs is over.
-    Stopped,
+/// Whether a client's request id is or holds a key: ours or another service's, in the wrong place. It is not logged.
+fn names_key(id: &[u8], prefix: &str) -> bool {
+    let text = String::from_utf8_lossy(id);
+    let mut words = text.split(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_'));
+    words.any(|word| looks_secret(word) || word.strip_prefix(prefix).is_some_and(|rest| rest.len() >= KEY_MIN))
 }
 
-/// What follows.
-#[derive(Debug)]
-pub(crate) enum Effect {
-    /// Nothing, and no deadline has become earlier.
-    Nothing,
-    /// Nothing but other deadlines.
-    Wait,
-    /// Lend the client's message out to be translated, with this draft.
-    Translate(Box<Translate>),
-    /// Write the request on this kept connection.
-    Send(ProviderId),
-    /// Dial a connection for it.
-    Dial(Dial),
-    /// Write the request on the connection that was dialed.
-    Begin,
-    /// The request's bytes are not needed any more.
-    Release,
-    /// Its connection has been let go of and may serve again: tell it of the end of the body once more.
-    Again,
-    /// The provider is not to be read until there is room.
-    Pause,
-    /// Send the events in `cx.out`.
-    Forward(Forward),
-    /// Send this event, which is too large to be copied.
-    ForwardBulk(Forward, Vec<u8>),
-    /// Send the events in `cx.out` and end the stream.
-    End(Forward, Outcome),
-    /// Send the whole answer in `cx.out`.
-    Answer(Outcome),
-    /// Send this whole answer, which is too large to be copied; it has the end of its one chunk with it.
-    AnswerBulk(Outcome, Buf),
-    /// Answer with an error of ours.
-    Refuse(Refusal, Outcome),
-    /// Say how the key stands.
-    Quota,
-    /// Nobody is there to be answered.
-    Gone(Outcome),
-}
-
-/// How events are sent.
-#[derive(Copy, Clone, Debug, Default)]
-pub(crate) struct Forward {
-    /// The head of the answer goes before them.
-    pub(crate) opens: bool,
-    /// The request's bytes are not needed any more.
-    pub(crate) commits: bool,
-    /// A deadline has become earlier.
-    pub(crate) waits: bool,
-}
-
-/// A connection to be dialed.
-#[derive(Debug)]
-pub(crate) struct Dial {
-    /// Index into the providers of the exchange's configuration.
-    pub(crate) provider: usize,
-    pub(crate) addr: SocketAddr,
-    pub(crate) authority: Option<u32>,
-    /// The exchange's configuration is the present one.
-    pub(crate) present: bool,
-}
-
-/// A request to be translated.
-#[derive(Debug)]
-pub(crate) struct Translate {
-    pub(crate) draft: Box<OutgoingRequest>,
-    pub(crate) from: Dialect,
-    pub(crate) model: String,
-    pub(crate) capabilities: crate::dialect::Capabilities,
-    pub(crate) serial: NonZeroU64,
-}
-
-/// What an exchange may look at of its client while it is told something.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct Message<'a> {
-    /// The name of the exchange, for those who answer it.
-    pub(crate) exchange: ExchangeId,
-    /// The request's head.
-    pub(crate) head: &'a [u8],
-    /// Its body, as far as it has come.
-    pub(crate) body: &'a [u8],
-    /// Bytes of storage that the body takes.
-    pub(crate) storage: usize,
-}
-
-/// What is known from the head on.
-#[derive(Debug)]
-pub(crate) struct Request {
-    pub(crate) client: ClientId,
-    pub(crate) id: RequestId,
-    pub(crate) meta: RequestMeta,
-    pub(crate) found: Identified,
-    /// What browsers are told.
-    pub(crate) cors: CorsPolicy,
-    /// The client's own request id, in printable form.
-    pub(crate) client_request_id: Box<[u8]>,
-    /// The configuration that the request began with.
-    pub(crate) setup: Arc<Setup>,
-    /// When the head was complete.
-    pub(crate) received: Mono,
-    /// When the body was; `NEVER` before.
-    pub(crate) read: Mono,
-}
-
-/// What the body asks for.
-#[derive(Copy, Clone, Debug)]
-struct Asked {
-    /// Index into the catalog.
-    model: u32,
-    stream: bool,
-    show_usage: bool,
-    /// Locally estimated prompt tokens.
-    estimate: u64,
-}
-
-/// The right to be served, and its clocks.
-#[derive(Debug)]
-struct Admitted {
-    hold: Hold,
-    /// What a shared ledger has lent, to go back with the row.
-    lease: Option<Box<Lease>>,
-    at: Unix,
-    /// `request_timeout` over all attempts, until a whole answer or a stream's first event has come.
-    until: Mono,
-    /// When the next heartbeat is due.
-    beat: Mono,
-}
-
-/// Where an exchange stands; the table is in the module's documentation.
-#[derive(Debug)]
-enum State {
-    Reading {
-        draft: Box<OutgoingRequest>,
-    },
-    Translating(Translating),
-    Reserving(Reserving),
-    Attempting(Attempting),
-    Answering(Answering),
-    Committing(Committing),
-    /// It has ended, or is on its way from one state to another.
-    Ended,
-}
-
-/// A helper thread writes the body for the present target.
-#[derive(Debug)]
-struct Translating {
-    at: Attempt,
-    serial: NonZeroU64,
-    /// What the client's body was promised, while its draft is away.
-    promise: Promise,
-    /// The attempt before, and its target; `None` before the first.
-    failed: Option<Box<(Fault, u32)>>,
-    by: Mono,
-}
-
-/// A shared ledger is asked: for admission, or how the key stands.
-#[derive(Debug)]
-struct Reserving {
-    /// `None`: it is asked only how the key stands.
-    draft: Option<Box<OutgoingRequest>>,
-    at: Attempt,
-    lease: Box<Lease>,
-    /// When: an admission counts from there.
-    asked: Unix,
-    by: Mono,
-}
-
-/// An attempt at a target is under way, and nothing has come of it.
-#[derive(Debug)]
-struct Attempting {
-    draft: Box<OutgoingRequest>,
-    at: Attempt,
-    half: Half,
-    by: Mono,
-}
-
-/// How far an attempt has come.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Half {
-    /// The host's addresses are awaited.
-    Resolving,
-    /// A connection is dialed.
-    Dialing(ProviderId),
-    /// The request is written, or its answer awaited.
-    Open(ProviderId),
-}
-
-/// An answer comes.
-#[derive(Debug)]
-struct Answering {
-    at: Attempt,
-    /// `None`: it has given all that is needed.
-    provider: Option<ProviderId>,
-    body: Body,
-    draft: Draft,
-    /// The end of a stream, which waits for its row.
-    last: Buf,
-    /// When the provider is late.
-    by: Mono,
-    /// The provider is not read until there is room.
-    paused: bool,
-}
-
-/// The request that an answer is given to.
-#[derive(Debug)]
-enum Draft {
-    /// Another attempt may follow.
-    Kept(Box<OutgoingRequest>),
-    /// None may follow, but the rest of it is still being written.
-    Leaving(Box<OutgoingRequest>),
-    /// It is gone: part of the answer has been given.
-    Gone,
-}
-
-/// The body of an answer as it comes.
-#[derive(Debug)]
-enum Body {
-    /// A stream.
-    Stream(Box<SseStream>),
-    /// A whole answer, collected.
-    Collect {
-        buf: Buf,
-        /// Its length as far as it is announced.
-        announced: Option<NonZeroU32>,
-        /// All of it has come.
-        ended: bool,
-    },
-    /// A failed answer, collected for its message.
-    Error { buf: Buf, status: u16, retry_after: Option<NonZeroU32> },
-    /// A helper thread has it; what had been observed before.
-    Offloaded { serial: NonZeroU64, observed: Box<ObservedUsage> },
-}
-
-/// A complete answer that waits until its row is in the ledger.
-#[derive(Debug)]
-struct Committing {
-    at: Attempt,
-    last: Last,
-    usage: Usage,
-    by: Mono,
-}
-
-/// What goes out when the row is safe.
-#[derive(Debug)]
-enum Last {
-    /// The end of a stream.
-    Events(Buf),
-    /// A whole answer.
-    Whole(Buf),
-    /// A whole answer that is sent from where it lies.
-    Bulk(Buf),
-}
-
-/// One request and all that belongs to it.
-#[derive(Debug)]
-pub(crate) struct Exchange {
-    pub(crate) request: Request,
-    asked: Option<Asked>,
-    admitted: Option<Admitted>,
-    state: State,
-}
+/// Characters behind the prefix of our keys from which on a word looks like one.
+const KEY_MIN: usize = 16;
 
 impl Exchange {
     /// The exchange of a request whose head has come, or cannot.
@@ -395,7 +93,7 @@ impl Exchange {
     ) -> Result<Endpoint, Refusal> {
         let request = &mut self.request;
         let client_request_id = head.field(Field::XRequestId).of(bytes);
-        if !client_request_id.is_empty() {
+        if !client_request_id.is_empty() && !names_key(client_request_id, &cx.setup.config.server.key_prefix) {
             request.client_request_id = printable(client_request_id, CLIENT_REQUEST_ID_MAX).into();
         }
         request.cors = CorsPolicy::of(&request.setup.config.server.cors_origins, head.field(Field::Origin).of(bytes));
@@ -416,7 +114,7 @@ impl Exchange {
     pub(crate) fn read_body(&mut self, head: &RequestHead, declared: u64, cx: &mut Cx) -> Result<(), Refusal> {
         let (Some(key), Some(dialect)) = (self.request.found.key, self.dialect()) else { return Ok(()) };
         let mut draft = cx.requests.take();
-        if let Err(refusal) = cx.budget.promise(&mut draft.promise, key, declared, &mut cx.pool) {
+        if let Err(refusal) = cx.budget.body(&mut draft.promise, key, declared, &mut cx.pool) {
             cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
             return Err(refusal);
         }
@@ -444,7 +142,7 @@ impl Exchange {
             (State::Attempting(_) | State::Answering(_), Event::Sent) => self.sent(cx),
             (State::Attempting(_), Event::Head(head, bytes)) => self.answer_begins(head, bytes, message, cx),
             (State::Answering(_), Event::BodyEnd) => self.body_end(message, cx),
-            (State::Answering(_), Event::Room) => self.room(message, cx),
+            (State::Answering(_), Event::Room) => self.room(cx),
             (State::Answering(_), Event::Drained) => self.drained(cx),
             (State::Answering(_), Event::Offloaded(product)) => self.offloaded(product, message, cx),
             (State::Attempting(_) | State::Answering(_), Event::Failed { kind, reused }) => {
@@ -494,42 +192,6 @@ impl Exchange {
             State::Answering(answering) => answering.provider,
             _ => None,
         }
-    }
-
-    /// Nothing more of the answer is taken for now.
-    pub(crate) fn is_paused(&self) -> bool {
-        match &self.state {
-            State::Answering(answering) => answering.paused || matches!(answering.body, Body::Offloaded { .. }),
-            _ => false,
-        }
-    }
-
-    /// How many of the next `bytes` of the answer are taken at once; `None` where the provider is not read for now.
-    /// `full`: the client has not read what it was sent.
-    pub(crate) fn intake(&mut self, own: ExchangeId, bytes: usize, full: bool, cx: &mut Cx) -> Option<usize> {
-        let State::Answering(answering) = &mut self.state else { return Some(bytes) };
-        if answering.paused {
-            return None;
-        }
-        let slice = match &answering.body {
-            Body::Offloaded { .. } => return None,
-            // Events may grow on their way, so that not too many of them are relayed before the client is looked at.
-            // What is long leaves for a helper thread as it comes, so that it does not leave too often.
-            Body::Stream(stream) if !cx.is_long(stream.held() + RELAY_SLICE) => {
-                if full && bytes > 0 {
-                    return None;
-                }
-                bytes.min(RELAY_SLICE)
-            }
-            _ => bytes,
-        };
-        answering.paused = !cx.has_room_for(own, slice);
-        (!answering.paused).then_some(slice)
-    }
-
-    /// Its provider is not read until there is room.
-    pub(crate) fn waits_for_room(&self) -> bool {
-        matches!(&self.state, State::Answering(Answering { paused: true, .. }))
     }
 
     /// The answer is an error, known by its status: what becomes of its body changes nothing but its words.
@@ -617,7 +279,7 @@ impl Exchange {
         self.model()?.targets.get(self.attempt()?.target as usize)
     }
 
-    fn target_provider(&self) -> Option<&crate::policy::config::Provider> {
+    fn target_provider(&self) -> Option<&Provider> {
         self.request.setup.config.providers.get(self.target()?.provider)
     }
 
@@ -641,7 +303,7 @@ impl Exchange {
             return self.refuse(Refusal::body_too_slow(body_timeout));
         }
         if let Some(key) = self.request.found.key
-            && let Err(refusal) = cx.budget.promise(&mut draft.promise, key, length, &mut cx.pool)
+            && let Err(refusal) = cx.budget.body(&mut draft.promise, key, length, &mut cx.pool)
         {
             return self.refuse(refusal);
         }
@@ -669,20 +331,75 @@ impl Exchange {
     }
 }
 
-impl Request {
-    /// The endpoint as metrics and log lines call it.
-    fn endpoint_name(&self) -> &'static str {
-        self.found.endpoint.map_or("none", Endpoint::name)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dialect::SseStream;
+    use crate::gateway::{client, provider};
+    use std::collections::{BTreeMap, BTreeSet};
+
+    /// What every stream under way costs; a client beside it costs what it costs idle.
+    #[test]
+    fn what_a_stream_under_way_holds_is_small() {
+        assert!(size_of::<Exchange>() <= 320, "{}", size_of::<Exchange>());
+        assert!(size_of::<provider::Connection>() <= 104, "{}", size_of::<provider::Connection>());
+        assert!(size_of::<SseStream>() <= 224, "{}", size_of::<SseStream>());
+        assert!(size_of::<client::Connection>() <= 128, "{}", size_of::<client::Connection>());
     }
 
-    /// The model that `asked` names.
-    fn model(&self, asked: &Asked) -> Option<&Model> {
-        self.setup.config.catalog.get(asked.model as usize)
+    type Table<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
+
+    /// The words of `text` that follow `prefix`.
+    fn words<'a>(text: &'a str, prefix: &'static str) -> impl Iterator<Item = &'a str> {
+        let word = |rest: &'a str| rest.split(|c: char| !c.is_ascii_alphanumeric()).next();
+        text.split(prefix).skip(1).filter_map(word)
     }
 
-    /// What an answer is to say of itself.
-    fn identity<'a>(&'a self, asked: &Asked, now: Unix) -> ResponseIdentity<'a> {
-        let model = self.model(asked).map_or("", |model| &model.id);
-        ResponseIdentity { id: self.id.as_str(), model, created: now.secs(), prompt_estimate: asked.estimate }
+    /// The pairs of the match: every state of an arm with every event of it.
+    fn matched(source: &str) -> Table<'_> {
+        let body = source.split("match (&mut self.state, event) {").nth(1).expect("the match is there");
+        let body = body.split("(state, event) =>").next().expect("its last arm is, too");
+        let mut table = Table::new();
+        for arm in body.split("=>").map(|arm| arm.rsplit_once("\n            (").map_or(arm, |(_, pattern)| pattern)) {
+            let states: Vec<&str> = match arm.trim_start().starts_with('_') {
+                true => vec!["any"],
+                false => words(arm, "State::").collect(),
+            };
+            for state in states {
+                table.entry(state).or_default().extend(words(arm, "Event::"));
+            }
+        }
+        table.retain(|_, events| !events.is_empty());
+        table
+    }
+
+    fn documented(source: &str) -> Table<'_> {
+        let rows =
+            source.lines().filter_map(|line| line.strip_prefix("//! | ")).filter(|row| !row.starts_with("state"));
+        let cells = rows.filter_map(|row| row.split_once(" | "));
+        let events = |steps: &'static str| -> BTreeSet<&str> {
+            let before = |step: &'static str| step.split('→').next().unwrap_or_default().split(',').map(str::trim);
+            steps.trim_end_matches(" |").split(';').flat_map(before).collect()
+        };
+        cells.map(|(state, steps)| (state, events(Box::leak(steps.to_owned().into_boxed_str())))).collect()
+    }
+
+    #[test]
+    fn the_table_of_states_is_that_of_the_match() {
+        let source = include_str!("mod.rs");
+        let (matched, documented) = (matched(source), documented(source));
+        assert!(matched.len() > 5, "{matched:?}");
+        assert_eq!(matched, documented);
+    }
+
+    #[test]
+    fn a_request_id_that_is_or_holds_a_key_is_known_as_such() {
+        for id in ["sk-proj-0123456789", "req/tg_0123456789abcdefghij", "Bearer0123456789", "id=tg_0123456789abcdef;1"]
+        {
+            assert!(names_key(id.as_bytes(), "tg_"), "{id}");
+        }
+        for id in ["req_0123456789abcdef0123", "3f2c-77aa-task-sk-1", "tg_7", "", "my-trace:42"] {
+            assert!(!names_key(id.as_bytes(), "tg_"), "{id}");
+        }
     }
 }

@@ -1,10 +1,10 @@
 //! Whole answers: collected, read here or by a helper thread, and passed on as one.
 
+use super::event::{Effect, Message, Outcome};
 use super::fault::{Fault, FaultKind};
+use super::state::{Body, Draft, Exchange, Last, State};
 use super::stream::NOT_JSON;
-use super::{Body, Draft, Effect, Exchange, Last, Message, Outcome, State};
 use crate::base::buf::Buf;
-use crate::base::limits::{BODY_STEP_MAX, EXTENDED_MIN};
 use crate::dialect::{self, Broken, ObservedUsage, TranslationState};
 use crate::gateway::cx::Cx;
 use crate::gateway::offload::Task;
@@ -15,14 +15,18 @@ impl Exchange {
     pub(super) fn collect(&mut self, data: &[u8], message: &Message<'_>, cx: &mut Cx) -> Effect {
         let limit = self.target().map_or(0, |target| target.limits.max_response);
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
-        let Body::Collect { buf, announced, .. } = &mut answering.body else { return Effect::Nothing };
-        if buf.len() + data.len() > limit {
-            let fault = Fault::from(FaultKind::TooLarge("max_response"));
-            return self.attempt_failed(fault, false, message, cx);
-        }
-        let ahead = ahead_of(buf.len(), announced.map(|length| length.get() as usize), limit);
-        buf.push_ahead(&mut cx.pool, data, ahead);
-        Effect::Nothing
+        let Body::Collect { buf, .. } = &mut answering.body else { return Effect::Nothing };
+        let length = buf.len() + data.len();
+        let bound = match length {
+            _ if length > limit => "max_response",
+            // It has been promised its room, or there never is so much.
+            _ if length > buf.capacity() => "max_buffered",
+            _ => {
+                buf.push(&mut cx.pool, data);
+                return Effect::Nothing;
+            }
+        };
+        self.attempt_failed(Fault::from(FaultKind::TooLarge(bound)), false, message, cx)
     }
 
     /// All of a whole answer is there: reads it.
@@ -32,10 +36,6 @@ impl Exchange {
         let Body::Collect { buf, .. } = &mut answering.body else { return Effect::Nothing };
         let length = buf.len();
         if cx.is_long(length) {
-            if !cx.has_room_for(message.exchange, length) {
-                answering.paused = true;
-                return Effect::Pause;
-            }
             return self.offload_reply(message, cx);
         }
         cx.out.clear();
@@ -44,6 +44,8 @@ impl Exchange {
             None => dialect::whole(to, buf.bytes(), &identity, &mut cx.out),
             Some(state) => dialect::reply(to.other(), buf.bytes(), state, &identity, &mut cx.out),
         };
+        // What is sent of it takes its place.
+        buf.release(&mut cx.pool);
         let usage = match self.whole_accepted(read, cx) {
             Ok(usage) => usage,
             Err(fault) => return self.attempt_failed(fault, false, message, cx),
@@ -112,20 +114,10 @@ impl Exchange {
 
 impl Draft {
     /// What the translation of the answer needs; `None` where the target speaks the client's shape.
-    fn translation(&self) -> Option<&TranslationState> {
+    pub(super) fn translation(&self) -> Option<&TranslationState> {
         match self {
             Draft::Kept(draft) | Draft::Leaving(draft) => draft.state.as_ref(),
             Draft::Gone => None,
         }
     }
-}
-
-/// How far the storage of an answer grows ahead when it has to. Growing a large block again and again can cost a copy
-/// of all of it: so once a step's worth has come, all that was announced is taken at once, or where nothing was, so
-/// much that the system extends it without copying. What is not written to takes no memory.
-fn ahead_of(length: usize, announced: Option<usize>, limit: usize) -> usize {
-    if length < BODY_STEP_MAX {
-        return length;
-    }
-    announced.unwrap_or(EXTENDED_MIN.max(length + length / 4)).min(limit).saturating_sub(length)
 }

@@ -2,9 +2,11 @@
 //! a shared ledger it is the ledger that admits, for all hosts at once; here the question is put, the answer taken, and
 //! done what the configuration says if there is none (`on_outage`).
 
-use super::attempt::{Attempt, Built};
+use super::attempt::Built;
+use super::authorize::Endpoint;
+use super::event::{Effect, Message, Outcome, Translate};
 use super::fault::Fault;
-use super::{Admitted, Asked, Effect, Endpoint, Exchange, Message, Outcome, Reserving, State, Translate, Translating};
+use super::state::{Admitted, Asked, Attempt, Exchange, Reserving, State, Translating};
 use crate::base::limits::{ASK_PATIENCE, ROW_TOKENS_MAX};
 use crate::base::time::{Mono, Unix};
 use crate::dialect::Invalid;

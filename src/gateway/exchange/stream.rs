@@ -1,8 +1,10 @@
 //! An answer as it comes: what its head says is done with its body, and the events of a stream on their way. Usage is
 //! observed as they pass.
 
-use super::fault::{Fault, FaultKind, mask};
-use super::{Answering, Attempting, Body, Draft, Effect, Exchange, Forward, Half, Last, Message, Outcome, State};
+use super::event::{Effect, Forward, Message, Outcome};
+use super::fault::{Fault, FaultKind};
+use super::mask::mask;
+use super::state::{Answering, Attempting, Body, Draft, Exchange, Half, Last, State};
 use crate::base::buf::Buf;
 use crate::base::limits::{DONE_GRACE, ERROR_BODY_MAX, ERROR_BODY_WAIT};
 use crate::base::time::{Mono, Unix};
@@ -20,37 +22,6 @@ const ENCODED: &str = "the provider's answer is compressed, although compression
 pub(super) const NOT_JSON: &str = "the provider's answer was not valid";
 /// Longest wait of a provider's that is passed on, in seconds: a year.
 const WAIT_MAX: f64 = 366.0 * 86_400.0;
-
-/// Streams kept for reuse.
-const SPARE_MAX: usize = 64;
-
-/// The streams that are not in use, of those that keep their shape: so a stream in the steady state allocates nothing.
-#[derive(Debug, Default)]
-pub(crate) struct Streams {
-    // Boxed as an exchange holds them: moving one moves a pointer.
-    #[allow(clippy::vec_box)]
-    spare: Vec<Box<SseStream>>,
-}
-
-impl Streams {
-    /// One at the start of a stream that keeps its shape.
-    fn same(&mut self, dialect: Dialect, show_usage: bool, max_event: usize) -> Box<SseStream> {
-        match self.spare.pop() {
-            Some(mut stream) => {
-                stream.restart(dialect, show_usage, max_event);
-                stream
-            }
-            None => Box::new(SseStream::same(dialect, show_usage, max_event)),
-        }
-    }
-
-    /// Gives one back, without storage; one that translates is not kept, since its state belongs to its request.
-    fn put(&mut self, stream: Box<SseStream>) {
-        if stream.keeps_shape() && self.spare.len() < SPARE_MAX {
-            self.spare.push(stream);
-        }
-    }
-}
 
 impl Body {
     /// What has been observed so far.
@@ -122,7 +93,7 @@ impl Exchange {
                 Framing::Length(length) => NonZeroU32::new(u32::try_from(length).unwrap_or(u32::MAX)),
                 _ => None,
             };
-            return Ok(Body::Collect { buf: Buf::default(), announced, ended: false });
+            return Ok(Body::Collect { buf: Buf::default(), announced });
         };
         let content_type = head.content_type.of(bytes).trim_ascii();
         let is_events = content_type.is_empty()
@@ -321,10 +292,7 @@ impl Exchange {
                 let fault = self.status_fault();
                 self.attempt_failed(fault, false, message, cx)
             }
-            Body::Collect { ended, .. } => {
-                *ended = true;
-                self.whole(message, cx)
-            }
+            Body::Collect { .. } => self.whole(message, cx),
             Body::Stream(_) => self.stream_body_ended(message, cx),
             Body::Offloaded { .. } => Effect::Nothing,
         }
@@ -435,13 +403,10 @@ impl Exchange {
     }
 
     /// There is room again.
-    pub(super) fn room(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    pub(super) fn room(&mut self, cx: &mut Cx) -> Effect {
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
         answering.paused = false;
-        match answering.body {
-            Body::Collect { ended: true, .. } => self.whole(message, cx),
-            _ => self.drained(cx),
-        }
+        self.drained(cx)
     }
 
     /// Nothing has come for a while: the status goes out, and a sign of life, so that no proxy cuts the line.
@@ -490,9 +455,10 @@ impl Exchange {
         if message.trim().is_empty() {
             return None;
         }
-        let provider = self.request.setup.config.providers.get(target.provider);
-        let credential = provider.and_then(|provider| provider.credential.as_ref()).map(|(_, secret)| secret.expose());
-        Some(mask(message, &target.model, &model.id, credential))
+        let provider = self.request.setup.config.providers.get(target.provider)?;
+        let credential = provider.credential.iter().map(|(_, secret)| secret.expose());
+        let told = credential.chain(provider.headers.iter().map(|(_, value)| value.as_str()));
+        Some(mask(message, &target.model, &model.id, told))
     }
 }
 

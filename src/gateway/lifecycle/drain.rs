@@ -1,6 +1,6 @@
-//! Stopping: what is idle is closed once what was on its way has had a moment to arrive, what runs too long is ended, and
-//! when nothing is left the process leaves. Each of these is done once; a connection that becomes idle later closes by
-//! its own deadline, so that stopping costs those nothing that still run.
+//! Stopping: what is idle is closed once what was on its way has had a moment to arrive, what runs too long is ended,
+//! and when nothing is left the process leaves. Each of these is done once; a connection that becomes idle later
+//! closes by its own deadline, so that stopping costs those nothing that still run.
 
 use crate::base::time::Mono;
 

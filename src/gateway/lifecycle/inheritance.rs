@@ -3,36 +3,7 @@
 
 use crate::gateway::cx::Cx;
 use crate::gateway::orders::Order;
-use crate::policy::meter::Hold;
 use crate::policy::row::{Row, Running};
-use std::collections::VecDeque;
-
-/// What a predecessor still serves.
-#[derive(Debug, Default)]
-pub(crate) struct Inheritance {
-    /// A predecessor is there.
-    present: bool,
-    holds: Vec<(Running, Hold)>,
-    /// Numbers of its rows in our ledger that it has not been told to be safe yet.
-    rows: VecDeque<u64>,
-}
-
-impl Inheritance {
-    /// A predecessor is there.
-    pub(crate) fn is_present(&self) -> bool {
-        self.present
-    }
-
-    /// The holds that the predecessor's requests stand for.
-    pub(crate) fn holds(&self) -> impl Iterator<Item = &Hold> {
-        self.holds.iter().map(|(_, hold)| hold)
-    }
-
-    /// The requests that the predecessor still serves, for a successor of our own.
-    pub(crate) fn running(&self) -> impl Iterator<Item = Running> {
-        self.holds.iter().map(|(running, _)| running.clone())
-    }
-}
 
 /// At the start: what the predecessor, if there is one, still serves counts as ours.
 pub(crate) fn adopt(running: Option<Vec<Running>>, cx: &mut Cx) {

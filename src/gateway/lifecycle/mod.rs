@@ -6,9 +6,10 @@ pub(crate) mod inheritance;
 pub(crate) mod reload;
 pub(crate) mod upgrade;
 
+use crate::policy::meter::Hold;
+use crate::policy::row::Running;
 use drain::Drain;
-use inheritance::Inheritance;
-use reload::Reading;
+use std::collections::VecDeque;
 use upgrade::Handover;
 
 /// Where the process stands.
@@ -44,5 +45,44 @@ impl Lifecycle {
     /// Whether leaving now would lose rows that a predecessor is still to bring, or end amid a hand-over.
     pub(crate) fn is_needed(&self) -> bool {
         self.inheritance.is_present() || self.handover.is_under_way()
+    }
+}
+
+/// Whether a helper thread is reading.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Reading {
+    /// No.
+    #[default]
+    No,
+    /// Yes.
+    Running,
+    /// Yes, and it has been asked for again since: what is being read may be old already.
+    Again,
+}
+
+/// What a predecessor still serves.
+#[derive(Debug, Default)]
+pub(crate) struct Inheritance {
+    /// A predecessor is there.
+    pub(super) present: bool,
+    pub(super) holds: Vec<(Running, Hold)>,
+    /// Numbers of its rows in our ledger that it has not been told to be safe yet.
+    pub(super) rows: VecDeque<u64>,
+}
+
+impl Inheritance {
+    /// A predecessor is there.
+    pub(crate) fn is_present(&self) -> bool {
+        self.present
+    }
+
+    /// The holds that the predecessor's requests stand for.
+    pub(crate) fn holds(&self) -> impl Iterator<Item = &Hold> {
+        self.holds.iter().map(|(_, hold)| hold)
+    }
+
+    /// The requests that the predecessor still serves, for a successor of our own.
+    pub(crate) fn running(&self) -> impl Iterator<Item = Running> {
+        self.holds.iter().map(|(running, _)| running.clone())
     }
 }

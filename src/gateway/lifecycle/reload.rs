@@ -5,21 +5,10 @@
 //! Provider numbers mean something only within one configuration: connections carry the number of the configuration
 //! (`epoch`) they were dialed under, and only those of the present one are kept for later requests.
 
+use super::Reading;
 use crate::gateway::cx::Cx;
 use crate::gateway::orders::{Order, Reloaded};
 use crate::wire::json::write_string;
-
-/// Whether a helper thread is reading.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Reading {
-    /// No.
-    #[default]
-    No,
-    /// Yes.
-    Running,
-    /// Yes, and it has been asked for again since: what is being read may be old already.
-    Again,
-}
 
 /// HUP: have the configuration read again.
 pub(crate) fn begin(cx: &mut Cx) {

@@ -1,10 +1,10 @@
 //! The request as it goes upstream: a head rendered when the configuration is loaded, and a body given as pieces of
 //! the client's own bytes with our words spliced in; so that a large body is never copied as a whole.
 
-use crate::base::buf::{Buf, Pool};
+use crate::base::buf::{BLOCK, Buf, Pool};
 use crate::base::text::push_number;
 use crate::dialect::{self, Capabilities, Invalid, Piece, RequestScan, Structured, TranslationState};
-use crate::gateway::budget::{BodyBudget, Promise};
+use crate::gateway::budget::{Budget, Promise};
 use crate::policy::catalog::{Model, StructuredOutput, Target};
 use crate::policy::config::{Config, Provider};
 use crate::wire::head::{Field, RequestHead, values};
@@ -152,6 +152,8 @@ pub(crate) struct OutgoingRequest {
     pub(crate) state: Option<TranslationState>,
     /// What the client's body may take of the buffers.
     pub(crate) promise: Promise,
+    /// What a whole answer, and what is made of it, may take of them.
+    pub(crate) answer: Promise,
     length: u64,
     next: usize,
     offset: usize,
@@ -167,6 +169,7 @@ impl Default for OutgoingRequest {
             pieces: Vec::new(),
             state: None,
             promise: Promise::default(),
+            answer: Promise::default(),
             length: 0,
             next: 0,
             offset: 0,
@@ -182,6 +185,11 @@ impl OutgoingRequest {
         self.state = None;
         self.length = 0;
         self.restart();
+    }
+
+    /// Bytes of storage that the translation of a body of `length` bytes is given.
+    pub(crate) fn room_for(length: usize) -> usize {
+        length + length / 16 + BLOCK
     }
 
     /// Makes the outgoing body by translating `body`, a request of shape `from` that has been scanned.
@@ -272,9 +280,10 @@ impl OutgoingRequests {
     }
 
     /// Gives one back, and with it what its body was promised.
-    pub(crate) fn put(&mut self, mut draft: Box<OutgoingRequest>, budget: &mut BodyBudget, pool: &mut Pool) {
+    pub(crate) fn put(&mut self, mut draft: Box<OutgoingRequest>, budget: &mut Budget, pool: &mut Pool) {
         draft.rewind(pool);
         budget.release(&mut draft.promise, pool);
+        budget.release(&mut draft.answer, pool);
         draft.invalid = None;
         if self.spare.len() < SPARE_MAX {
             self.spare.push(draft);

@@ -130,8 +130,13 @@ impl fmt::Debug for StoreUrl {
     }
 }
 
-/// A URL with its user and password, if any, replaced.
+/// A URL with its user and password, if any, replaced, and all its options: one may be a password.
 fn masked(url: &str) -> String {
+    let (url, options) = url.split_once('?').map_or((url, ""), |(url, _)| (url, "?***"));
+    masked_place(url) + options
+}
+
+fn masked_place(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("//") else { return "***".to_string() };
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     match rest[..end].rfind('@') {

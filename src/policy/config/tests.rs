@@ -458,6 +458,20 @@ fn secrets_come_from_a_variable_or_a_file_and_never_from_the_text() {
 }
 
 #[test]
+fn a_secret_in_the_place_of_its_name_is_not_repeated() {
+    for secret in ["sk-proj-abcdef0123456789", "gsk_abcdef0123456789", "AIzaSyabcdef0123456789", "a1b2c3d4e5f60718"] {
+        for reference in [format!("{{ env = \"{secret}\" }}"), format!("{{ file = \"{secret}\" }}")] {
+            let text = provider(&format!("{RIGHT}api_key = {reference}"));
+            let found = errors(&text);
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(!found[0].contains(secret) && found[0].contains("providers[0].api_key"), "{found:?}");
+        }
+    }
+    let named = provider(&format!("{RIGHT}api_key = {{ file = \"conf/my-secret.txt\" }}"));
+    assert!(errors(&named)[0].contains("my-secret.txt"), "a path is");
+}
+
+#[test]
 fn a_credential_goes_where_the_shape_or_the_operator_wants_it() {
     let header = |shape: &str, more: &str| {
         let lines =
@@ -699,7 +713,14 @@ fn the_effective_configuration_parses_to_itself_and_shows_no_secret() {
 
 #[test]
 fn a_password_in_a_store_url_is_masked() {
-    for url in ["redis://user:hunter2@h:6379/0", "rediss://:hunter2@h/0", "redis://:hunter@hunter2@h/0"] {
+    for url in [
+        "redis://user:hunter2@h:6379/0",
+        "rediss://:hunter2@h/0",
+        "redis://:hunter@hunter2@h/0",
+        "redis://h:6379/0?password=hunter2",
+        "redis://h?protocol=resp3&password=hunter2",
+        "redis://u:p@h/0?PASSWORD=hunter2",
+    ] {
         let printed = effective(&parse(&with(&format!("[store]\nurl = \"{url}\""))).unwrap());
         assert!(!printed.contains("hunter2") && printed.contains("***"), "{url}");
     }

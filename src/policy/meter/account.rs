@@ -10,8 +10,10 @@ use crate::base::time::Unix;
 /// First moment, and first moment after.
 pub(super) type Bounds = (Unix, Unix);
 
-/// Windows that are remembered besides the present one.
-const LEFT_MAX: usize = 2;
+/// Windows that are remembered besides the present one; beyond it those that lie in the same block of time are merged.
+const LEFT_MAX: usize = 12;
+/// Lengths of such blocks in milliseconds: what windows of other lengths begin and end with.
+const BLOCKS_MS: [u64; 4] = [60_000, 600_000, 3_600_000, DAY_MS];
 /// UTC days whose tokens are remembered: two of the longest periods, so that a clock set back into the last one finds
 /// what was used there.
 pub const DAYS_KEPT: u64 = 70;
@@ -63,11 +65,35 @@ pub(super) struct Window {
     pub(super) requests: u64,
     pub(super) used: u64,
     pub(super) reserved: u64,
+    /// How much of `requests` and `used` was counted in other windows.
+    others: (u64, u64),
 }
 
 impl Window {
     fn counts(&self, open: &Open) -> bool {
-        open.window == self.bounds || (self.also.1 > Unix(0) && self.also == open.window)
+        self.contains(open.window) || (self.also.1 > Unix(0) && self.also == open.window)
+    }
+
+    fn contains(&self, other: Bounds) -> bool {
+        self.bounds.0 <= other.0 && other.1 <= self.bounds.1
+    }
+
+    /// The length of the shortest block that this and `other` lie in; `None` if there is none.
+    fn block_with(&self, other: &Window) -> Option<u64> {
+        let (start, end) = (self.bounds.0.min(other.bounds.0), self.bounds.1.max(other.bounds.1));
+        BLOCKS_MS.into_iter().find(|block| start.0 / block == end.0.saturating_sub(1) / block)
+    }
+
+    /// One that stands for this and `other`.
+    fn merged(&self, other: &Window) -> Window {
+        let sum = |one: u64, two: u64| one.saturating_add(two);
+        Window {
+            bounds: (self.bounds.0.min(other.bounds.0), self.bounds.1.max(other.bounds.1)),
+            requests: sum(self.requests, other.requests),
+            used: sum(self.used, other.used),
+            others: (sum(self.others.0, other.others.0), sum(self.others.1, other.others.1)),
+            ..Window::default()
+        }
     }
 }
 
@@ -83,8 +109,8 @@ pub(super) struct Allowance {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Account {
     pub(super) window: Window,
-    /// Windows that were left, the furthest ahead and the latest, at most [`LEFT_MAX`]: a clock that goes back and
-    /// forth finds them again.
+    /// Windows that were left, at most [`LEFT_MAX`]: a clock that goes back and forth finds them again, and a window of
+    /// another length counts those that lie in it.
     left: Box<[Window]>,
     pub(super) period: Allowance,
     calendar: Period,
@@ -100,34 +126,64 @@ impl Account {
     ///
     /// A window that is remembered goes on where it stood; a later one begins anew. One before all that are
     /// remembered, or across them, takes over what the present one has counted: the clock was set back, or the length
-    /// of windows was changed, and what was spent stays spent until this window ends.
+    /// of windows was changed, and what was spent stays spent until this window ends. In any case all counts that was
+    /// counted within its bounds.
     pub(super) fn enter_window<'a>(&mut self, bounds: Bounds, open: impl Iterator<Item = &'a Open>) {
         let present = self.window;
-        if let Some(known) = self.left.iter_mut().find(|left| left.bounds == bounds) {
-            std::mem::swap(known, &mut self.window);
-            return;
-        }
         let known = || self.left.iter().chain([&present]).map(|window| window.bounds).filter(|(_, end)| *end > Unix(0));
         let is_later = known().any(|(_, end)| end <= bounds.0) || known().next().is_none();
-        let has_jumped = known().any(|(start, _)| start > bounds.0);
-        self.window = match is_later {
-            true => Window { bounds, ..Window::default() },
-            false => Window { bounds, also: present.bounds, ..present },
-        };
-        // In a window that is entered for the first time, as all are unless the clock jumps, nothing is reserved yet.
+        let has_jumped = known().any(|(start, _)| start >= bounds.0);
+        let found = self.left.iter().find(|left| left.bounds == bounds).copied();
+        let mut next = found.unwrap_or(Window { bounds, ..Window::default() });
         if has_jumped || !is_later {
-            self.window.reserved = sum(open.filter(|open| self.window.counts(open)).map(|open| open.reserved));
+            let own = (next.requests - next.others.0, next.used - next.others.1);
+            let inside = self.left.iter().chain([&present]);
+            let inside = inside.filter(|other| other.bounds != bounds && next.contains(other.bounds));
+            let (mut requests, mut used) = next.others;
+            let counted = inside.fold((0u64, 0u64), |(requests, used), other| {
+                let (own_requests, own_used) = (other.requests - other.others.0, other.used - other.others.1);
+                (requests.saturating_add(own_requests), used.saturating_add(own_used))
+            });
+            (requests, used) = (requests.max(counted.0), used.max(counted.1));
+            if found.is_none() && !is_later {
+                (requests, used) = (requests.max(present.requests), used.max(present.used));
+                next.also = present.bounds;
+            }
+            next.others = (requests, used);
+            (next.requests, next.used) = (own.0.saturating_add(requests), own.1.saturating_add(used));
+            // In a window that is entered for the first time, as all are unless the clock jumps, nothing is reserved.
+            next.reserved = sum(open.filter(|open| next.counts(open)).map(|open| open.reserved));
         }
-        if present.bounds.1 == Unix(0) {
+        self.window = next;
+        self.leave(present, bounds);
+    }
+
+    /// Remembers `window`, which was left for the one at `entered`.
+    fn leave(&mut self, window: Window, entered: Bounds) {
+        if window.bounds.1 == Unix(0) {
             return;
         }
         if self.left.len() < LEFT_MAX {
-            self.left = self.left.iter().copied().chain([present]).collect();
-        } else if let Some(oldest) = self.left.iter_mut().min_by_key(|left| left.bounds.1)
-            && oldest.bounds.1 < present.bounds.1
-        {
-            *oldest = present;
+            let others = self.left.iter().copied().filter(|left| left.bounds != entered);
+            self.left = others.chain([window]).collect();
+            return;
         }
+        let mut left = std::mem::take(&mut self.left).into_vec();
+        left.retain(|left| left.bounds != entered);
+        left.push(window);
+        left.sort_unstable_by_key(|window| window.bounds);
+        if left.len() > LEFT_MAX {
+            // The two neighbours that lie closest together, the earliest of such, become one.
+            let blocks = left.windows(2).enumerate().filter_map(|(at, two)| Some((two[0].block_with(&two[1])?, at)));
+            match blocks.min() {
+                Some((_, at)) => {
+                    let later = left.remove(at + 1);
+                    left[at] = left[at].merged(&later);
+                }
+                None => drop(left.remove(0)),
+            }
+        }
+        self.left = left.into();
     }
 
     /// Moves to the period of `calendar` that `now` lies in. `open` are the key's holds.
@@ -170,9 +226,21 @@ impl Account {
     /// A request has ended with `tokens`: they count wherever its admission does.
     pub(super) fn end(&mut self, open: &Open, tokens: u64) {
         self.running = self.running.saturating_sub(1);
-        for window in self.left.iter_mut().chain([&mut self.window]).filter(|window| window.counts(open)) {
+        let window = &mut self.window;
+        if window.counts(open) {
             window.reserved = window.reserved.saturating_sub(open.reserved);
             window.used = window.used.saturating_add(tokens);
+        }
+        if window.bounds != open.window {
+            if window.counts(open) {
+                window.others.1 = window.others.1.saturating_add(tokens);
+            }
+            // Where it was counted, for whoever goes back there.
+            let own = self.left.iter().position(|left| left.bounds == open.window);
+            let own = own.or_else(|| self.left.iter().position(|left| left.contains(open.window)));
+            if let Some(left) = own.and_then(|at| self.left.get_mut(at)) {
+                left.used = left.used.saturating_add(tokens);
+            }
         }
         if self.period.bounds.0 <= open.admitted && open.admitted < self.period.bounds.1 {
             self.period.reserved = self.period.reserved.saturating_sub(open.reserved);

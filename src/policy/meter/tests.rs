@@ -319,6 +319,55 @@ fn a_changed_plan_takes_effect_at_once_and_old_holds_do_no_harm() {
     assert_eq!(meter.standing(KEY, &monthly, now).used, 100);
 }
 
+/// Admits and settles one request.
+fn use_one(meter: &mut Meter, plan: &Plan, now: Unix) -> Option<LimitKind> {
+    match meter.admit(KEY, plan, now, 5) {
+        Ok(hold) => {
+            meter.settle(hold, 5);
+            None
+        }
+        Err(limit) => Some(limit.kind),
+    }
+}
+
+#[test]
+fn a_window_of_another_length_counts_all_that_was_admitted_within_its_span() {
+    let of = |seconds: u64| Plan { requests: 4, window: Duration::from_secs(seconds), ..plan() };
+    let (mut meter, start) = (Meter::new(), at("2026-11-20T09:00:00Z"));
+    let after = |seconds: u64| Unix(start.0 + seconds * 1000);
+    // Two in each of four short windows, then a look at a fifth.
+    for second in [1, 2, 11, 12, 21, 22, 31, 32] {
+        assert_eq!(use_one(&mut meter, &of(10), after(second)), None);
+    }
+    meter.standing(KEY, &of(10), after(41));
+    assert_eq!(use_one(&mut meter, &of(60), after(42)), Some(LimitKind::Requests), "eight are in this minute");
+    assert_eq!(use_one(&mut meter, &of(60), after(61)), None, "and none in the next");
+    // There and back again: what the short ones counted meanwhile counts too.
+    let mut meter = Meter::new();
+    for second in [1, 2] {
+        assert_eq!(use_one(&mut meter, &of(60), after(second)), None);
+    }
+    for second in [11, 21] {
+        assert_eq!(use_one(&mut meter, &of(10), after(second)), None);
+    }
+    assert_eq!(use_one(&mut meter, &of(60), after(25)), Some(LimitKind::Requests), "four in this minute");
+    assert_eq!(meter.standing(KEY, &of(60), after(25)).remaining_requests, 0);
+}
+
+#[test]
+fn a_clock_that_jumps_among_many_windows_hands_out_nothing_twice() {
+    let plan = Plan { requests: 3, ..plan() };
+    let (mut meter, start) = (Meter::new(), at("2026-11-20T09:00:10Z"));
+    let mut admitted = [0; 5];
+    for _ in 0..10 {
+        for minute in [0, 3, 1, 4, 2] {
+            let now = Unix(start.0 + minute * 60_000);
+            admitted[minute as usize] += u32::from(use_one(&mut meter, &plan, now).is_none());
+        }
+    }
+    assert!(admitted.iter().all(|count| *count <= 3), "{admitted:?}");
+}
+
 #[test]
 fn after_a_restart_counters_stand_where_they_stood() {
     let plan = Plan { tokens: 1_000, requests: 10, tokens_per_window: 500, ..plan() };

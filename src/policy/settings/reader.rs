@@ -4,6 +4,7 @@
 
 use super::secret::{Origin, Secret};
 use super::units;
+use crate::base::text::looks_secret;
 use std::fmt::{self, Display};
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
@@ -13,6 +14,8 @@ use toml::de::{DeTable, DeValue};
 /// Models, providers or plans in one configuration, and entries of one list.
 pub const ENTRIES_MAX: usize = 1000;
 
+/// A word of so many bytes may be a secret.
+const SECRET_MIN: usize = 16;
 /// Bytes of a secret's file that are looked at; a key is never longer.
 const SECRET_MAX: usize = 16 * 1024;
 
@@ -448,7 +451,8 @@ impl<'a> Reader<'a> {
                 match (self.source.env)(&name) {
                     Some(value) => (value, Origin::Env(name)),
                     None => {
-                        self.error(&env, format!("the environment variable `{name}` is not set"));
+                        let shown = if is_variable(&name) { format!(" `{name}`") } else { String::new() };
+                        self.error(&env, format!("the environment variable{shown} is not set"));
                         return None;
                     }
                 }
@@ -459,7 +463,8 @@ impl<'a> Reader<'a> {
                 match (self.source.read)(&resolved.to_string_lossy()) {
                     Ok(value) => (value, Origin::File(resolved.to_string_lossy().into_owned())),
                     Err(error) => {
-                        self.error(&file, format!("cannot read `{}`: {error}", resolved.display()));
+                        let shown = if is_path(&written) { format!("`{}`", resolved.display()) } else { "it".into() };
+                        self.error(&file, format!("cannot read {shown}: {error}"));
                         return None;
                     }
                 }
@@ -476,6 +481,19 @@ impl<'a> Reader<'a> {
         }
         Some(Secret::new(value.to_string(), origin))
     }
+}
+
+/// Whether this is what variables are called. Anything else may be the secret itself, in the place of its name, and is
+/// not repeated.
+fn is_variable(name: &str) -> bool {
+    let digits = name.bytes().filter(u8::is_ascii_digit).count();
+    let plain = name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_');
+    plain && digits <= name.len() / 4
+}
+
+/// Whether this is what files are called: it has a folder or an ending, or is a short word.
+fn is_path(written: &str) -> bool {
+    !looks_secret(written) && (written.contains(['/', '.']) || written.len() < SECRET_MIN)
 }
 
 /// One table, nothing taken yet.

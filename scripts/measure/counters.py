@@ -1,0 +1,137 @@
+"""Measurements of one subject: time on a core, system calls, instructions, memory, a cold start."""
+import re, signal, socket, subprocess, time
+
+from .rig import FIRST, GATEWAY, PORTS, WORK, Run, children, cpu, rss, start, stop
+from .setup import fresh_ledger
+from .subjects import Subject
+
+
+def measure_cpu(subject, kind, connections, requests, **more):
+    run = Run(subject.port(), connections=connections, requests=requests, **subject.way(kind), **more)
+    time.sleep(0.05)
+    before = cpu(subject.pid)
+    result = run.go()
+    # What helper threads still owe for these requests belongs to them.
+    time.sleep(0.05)
+    after = cpu(subject.pid)
+    run.end()
+    units = result["events"] if more.get("stream") else requests
+    result["cpu_us"] = (after[0] - before[0]) / units / 1000
+    result["loop_us"] = (after[1] - before[1]) / units / 1000
+    result["rss"] = rss(subject.pid)
+    return result
+
+
+def count_syscalls(subject, kind, connections, requests, **more):
+    """System calls of the first thread per request (per event of a stream), by name."""
+    run = Run(subject.port(), connections=connections, requests=requests, **subject.way(kind), **more)
+    result, calls = traced(subject, run.go)
+    run.end()
+    units = result["events"] if more.get("stream") else requests
+    return {name: count / units for name, count in calls.items()}
+
+
+def count_connections(subject, connections, **more):
+    """System calls by name, and bytes on the wire, of a connection from its beginning to its end, with one request."""
+    def work():
+        run = Run(subject.port(), connections=connections, requests=0, warm=1, **subject.way("whole"), **more)
+        result = run.go()
+        run.end()
+        time.sleep(0.2)
+        return result
+
+    result, calls = traced(subject, work)
+    return {name: count / connections for name, count in calls.items()}, result["wire_bytes"] / connections
+
+
+def traced(subject, work):
+    """What `work` answers, and the system calls that the subject's first thread makes meanwhile, by name."""
+    out = WORK / "strace"
+    out.unlink(missing_ok=True)
+    tracer = subprocess.Popen(["strace", "-c", "-o", out, "-p", str(subject.pid)], stderr=subprocess.PIPE, text=True)
+    children.append(tracer)
+    tracer.stderr.readline()  # "attached"
+    result = work()
+    tracer.send_signal(signal.SIGINT)
+    tracer.wait()
+    children.remove(tracer)
+    calls = {}
+    for line in out.read_text().splitlines():
+        fields = line.split()
+        if len(fields) >= 5 and re.fullmatch(r"[\d.]+", fields[0]) and fields[-1] != "total":
+            calls[fields[-1]] = int(fields[3])
+    return result, calls
+
+
+def instructions(name, kind, lengths, stream=False, connections=1):
+    """User instructions per request (per event): the difference of two run lengths under callgrind, by thread."""
+    totals, units = [], []
+    for length in lengths:
+        for old in WORK.glob("callgrind.out*"):
+            old.unlink()
+        subject = Subject(name).start(["valgrind", "--tool=callgrind", "--separate-threads=yes",
+                                       f"--callgrind-out-file={WORK}/callgrind.out"])
+        more = {"stream": True} if stream else {}
+        run = Run(subject.port(), connections=connections, requests=length, warm=20, **subject.way(kind), **more)
+        result = run.go()
+        run.end()
+        subject.stop()
+        units.append(result["events"] if stream else length)
+        threads = {}
+        for out in sorted(WORK.glob("callgrind.out-*")):
+            found = re.search(r"^(?:totals|summary): (\d+)", out.read_text(), re.M)
+            threads[int(out.name.rsplit("-", 1)[1])] = int(found[1]) if found else 0
+        totals.append(threads)
+    per = {thread: (totals[1][thread] - totals[0].get(thread, 0)) / (units[1] - units[0]) for thread in totals[1]}
+    return per[1], sum(count for thread, count in per.items() if thread != 1)
+
+
+def cold_start():
+    fresh_ledger()
+    began = time.perf_counter()
+    process = start([GATEWAY, "serve", "--config", WORK / "tollgate.toml"], FIRST)
+    while True:
+        try:
+            with socket.create_connection(("127.0.0.1", PORTS["gateway"]), 1) as link:
+                link.sendall(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+                if link.recv(64).startswith(b"HTTP/1.1 200"):
+                    break
+        except OSError:
+            pass
+        time.sleep(0.0005)
+    took = (time.perf_counter() - began) * 1000
+    stop(process)
+    return took
+
+
+def idle_memory(subject, connections, **more):
+    """Bytes per connection that has had a request and rests."""
+    # The ledger's page cache and every pool have their size before memory is looked at.
+    warm = Run(subject.port(), connections=64, requests=20000, **subject.way("whole"), **more)
+    warm.go()
+    warm.end()
+    before = rss(subject.pid)
+    run = Run(subject.port(), connections=connections, requests=connections, warm=0, at_once=8, hold=True,
+              **subject.way("whole"), **more)
+    run.go()
+    time.sleep(0.2)
+    grown = rss(subject.pid) - before
+    run.end()
+    time.sleep(0.2)
+    return grown / connections
+
+
+def stream_memory(subject, streams):
+    """Bytes per stream under way, its two connections included."""
+    warm = Run(subject.port(), connections=64, requests=20000, **subject.way("whole"))
+    warm.go()
+    warm.end()
+    before = rss(subject.pid)
+    run = Run(subject.port(), connections=streams, requests=streams, warm=0, gap_us=3000, stream=True,
+              **subject.way("slow"))
+    run.go(wait=False)
+    time.sleep(streams * 0.003 + 3)
+    grown = rss(subject.pid) - before
+    run.result()
+    run.end()
+    return grown / streams

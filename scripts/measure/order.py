@@ -1,0 +1,70 @@
+"""The order of functions in the release binary."""
+import bisect, re, shutil, subprocess, time
+
+from .rig import GATEWAY, ROOT, WORK, Run, say
+from .subjects import Subject
+
+ORDER = ROOT / "scripts" / "order.txt"
+ORDER_HEAD = """# The functions that a start and ordinary requests run, by their sections' names; scripts/release has them put
+# side by side. Written by `scripts/bench order`.
+"""
+
+
+def functions(binary):
+    """Address and name of every function, by address."""
+    lines = subprocess.run(["nm", binary], capture_output=True, text=True, check=True).stdout.splitlines()
+    found = (line.split(maxsplit=2) for line in lines)
+    return sorted((int(fields[0], 16), fields[2]) for fields in found if len(fields) == 3 and fields[1] in "tTwW")
+
+
+def executed(profile, binary):
+    """Addresses of what has run of one binary, by a callgrind profile with `--dump-instr=yes`."""
+    names, inside, at, found = {}, False, 0, set()
+    for line in profile.read_text().splitlines():
+        if named := re.match(r"c?ob=\((\d+)\)(?: (.*))?", line):
+            names.setdefault(named[1], named[2])
+            inside = names[named[1]] == str(binary) if line.startswith("ob") else inside
+        elif step := re.match(r"(?:0x([0-9a-f]+)|([+-]\d+)|\*) ", line):
+            at = int(step[1], 16) if step[1] else at + int(step[2] or 0)
+            if inside:
+                found.add(at)
+    return found
+
+
+def section(name):
+    """A function's section, without what changes from build to build: hashes of versions and types."""
+    name = re.sub(r"\.llvm\.\d+$", "", name)
+    if name.startswith("_ZN"):
+        return re.sub(r"17h[0-9a-f]{16}E$", "17h*", name)
+    return re.sub(r"Cs[0-9A-Za-z]+_(?=\d)", "Cs*_", name) + "*" if name.startswith("_R") else name
+
+
+def order():
+    """Which functions a start runs, and which ones whole answers and streams, plain, over TLS and translated."""
+    say("building with names ...")
+    subprocess.run(["cargo", "rustc", "--release", "--bin", "tollgate", "--quiet", "--", "-C", "strip=none"], cwd=ROOT,
+                   check=True)
+    binary = WORK / "named"
+    shutil.copy(GATEWAY, binary)
+    known = functions(binary)
+    addresses = [address for address, _ in known]
+    runs = []
+    # Of whole answers so many that the ledger settles its sums and takes its log in.
+    for scenes in ((), (("whole", 10000, {}), ("tls", 200, {}), ("crossed", 200, {}), ("stream", 8, {"stream": True}),
+                        ("crossed", 8, {"stream": True}))):
+        profile = WORK / "order.out"
+        subject = Subject("gateway")
+        subject.start(["valgrind", "--tool=callgrind", "--dump-instr=yes", f"--callgrind-out-file={profile}"], binary)
+        for kind, count, more in scenes:
+            run = Run(subject.port(), connections=min(count, 64), requests=count, warm=1, **subject.way(kind), **more)
+            run.go()
+            run.end()
+        # Under valgrind the helper threads take their time, too.
+        time.sleep(5)
+        subject.stop()
+        runs.append({section(known[bisect.bisect_right(addresses, at) - 1][1]) for at in executed(profile, binary)})
+    start, served = runs
+    groups = (sorted(start - served), sorted(start & served), sorted(served - start))
+    ORDER.write_text(ORDER_HEAD + "".join(f"{name}\n" for group in groups for name in group))
+    say(f"order: {len(start)} functions of a start, {len(served - start)} more of requests")
+    return 0

@@ -1,0 +1,94 @@
+"""The table that is printed, and what is gathered for it round by round."""
+import re, statistics
+
+from .rig import say
+
+
+def spread(values, digits=2):
+    if not values:
+        return "-"
+    middle, low, high = statistics.median(values), min(values), max(values)
+    return f"{middle:.{digits}f} [{low:.{digits}f} {high:.{digits}f}]" if len(values) > 1 else f"{middle:.{digits}f}"
+
+
+class Table:
+    def __init__(self):
+        self.rows = []
+
+    def add(self, number, what, goal, gateway, nginx="", haproxy="", value=None, limit=None):
+        met = "" if value is None or limit is None else ("yes" if value <= limit else "NO")
+        self.rows.append((str(number), what, goal, gateway, nginx, haproxy, met))
+        say(f"  {number}: {what}: {gateway} | {nginx} | {haproxy} | {goal} {met}")
+
+    def text(self):
+        head = ("#", "what", "goal", "gateway", "nginx", "haproxy", "met")
+        rows = sorted(self.rows, key=lambda row: float(re.match(r"\d+", row[0])[0]))
+        return "\n".join(["| " + " | ".join(head) + " |", "|" + "---|" * len(head),
+                          *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+class Rounds:
+    """Values by what was measured and by subject, round by round; ratios are of the same round."""
+
+    def __init__(self):
+        self.found = {}
+
+    def add(self, what, subject, value):
+        self.found.setdefault((what, subject), []).append(value)
+
+    def get(self, what, subject):
+        return self.found.get((what, subject), [])
+
+    def ratios(self, what, subject, other="nginx"):
+        return [a / b for a, b in zip(self.get(what, subject), self.get(what, other))]
+
+
+def report(rounds, fresh, wanted, table):
+    median = statistics.median
+
+    def ratio_row(number, what, goal, scene, limit):
+        own = rounds.ratios(scene, "gateway")
+        cell = lambda name: (f"{spread(rounds.ratios(scene, name))}; {median(rounds.get(scene, name)):.1f} us"
+                             if rounds.get(scene, name) else "-")
+        table.add(number, what, goal, cell("gateway"), f"1; {spread(rounds.get(scene, 'nginx'), 1)} us",
+                  cell("haproxy"), median(own), limit)
+
+    def bare_row(number, scene):
+        found = f"{spread(rounds.ratios(scene, 'bare'))}; {median(rounds.get(scene, 'bare')):.1f} us"
+        table.add(number, "a bare relay in the gateway's place, ratio to nginx", "", found)
+
+    if 1 in wanted:
+        ratio_row("1", "CPU per request, 32 connections, ratio to nginx", "<= 0.75", "cpu32", 0.75)
+        loop = [a / b for a, b in zip(rounds.get("cpu32-loop", "gateway"), rounds.get("cpu32", "nginx"))]
+        table.add("1b", "the same, loop thread alone", "", spread(loop))
+        bare_row("1c", "cpu32")
+    if 2 in wanted:
+        ratio_row("2", "CPU per request, 256 connections, ratio to nginx", "<= 0.78", "cpu256", 0.78)
+        bare_row("2c", "cpu256")
+    if 3 in wanted:
+        ratio_row("3", "CPU per request, TLS upstream, ratio to nginx", "<= 0.92", "tls", 0.92)
+    if 6 in wanted:
+        ratio_row("6", "CPU per stream event, 200 streams, ratio to nginx unbuffered", "<= 0.85", "sse", 0.85)
+    if 8 in wanted:
+        names = ("gateway", "nginx", "haproxy")
+        for part, goal in (("one-p50", "<= 18"), ("one-p99", "<= nginx's")):
+            added = {name: [a - b for a, b in zip(rounds.get(part, name), rounds.get(part, "direct"))]
+                     for name in names}
+            limit = 18 if part == "one-p50" else median(added["nginx"])
+            table.add("8", f"added latency, one connection, one core, {part[4:]}, us", goal,
+                      *(spread(added[name], 1) for name in names), value=median(added["gateway"]), limit=limit)
+        p99 = {name: rounds.get("cpu256-p99", name) for name in names}
+        table.add("8", "p99 at 256 connections, ms", "<= nginx's",
+                  *(spread([value / 1000 for value in p99[name]]) for name in names),
+                  value=median(p99["gateway"]), limit=median(p99["nginx"]))
+    if 9 in wanted:
+        firsts = {name: rounds.get("first", name) for name in ("gateway", "nginx", "haproxy")}
+        table.add("9", "SSE first byte p50, one core, us", "<= nginx's", *(spread(v, 1) for v in firsts.values()),
+                  value=median(firsts["gateway"]), limit=median(firsts["nginx"]))
+    if 11 in wanted:
+        mb = lambda value: f"{value / 1e6:.1f}"
+        loaded = {name: max(rounds.get("cpu256-rss", name)) for name in fresh}
+        table.add("11", "RSS fresh, 1,000 keys, MB", "<= 5", *(mb(v) for v in fresh.values()),
+                  value=fresh["gateway"], limit=5e6)
+        table.add("11", "RSS under load of 256 connections, MB", "<= 8", *(mb(v) for v in loaded.values()),
+                  value=loaded["gateway"], limit=8e6)

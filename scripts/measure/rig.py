@@ -1,0 +1,106 @@
+"""The rig: folders, cores and ports; processes that are begun and ended by their id; the load generator."""
+import json, os, re, signal, socket, subprocess, sys, time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
+WORK = TARGET / "bench"
+GATEWAY = TARGET / "release" / "tollgate"
+# The programs around the gateway, by name, once they are built.
+PROGRAMS = {}
+CORES = sorted(os.sched_getaffinity(0))
+FIRST, SECOND = CORES[0], CORES[-1]
+PORTS = {"up": 19000, "slow": 19001, "near": 19002, "tls": 19443, "gateway": 18080, "admin": 18081, "ungoverned": 18082,
+         "ungoverned_admin": 18083, "nginx": 18090, "nginx_tls": 18091, "haproxy": 18095, "bare": 18096}
+KEYS = 1000
+children = []
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def start(command, core, **kwargs):
+    kwargs.setdefault("stdout", subprocess.DEVNULL)
+    kwargs.setdefault("stderr", subprocess.DEVNULL)
+    process = subprocess.Popen(["taskset", "-c", str(core), *map(str, command)], cwd=WORK, **kwargs)
+    children.append(process)
+    return process
+
+
+def stop(process):
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    if process in children:
+        children.remove(process)
+
+
+def wait_for(port, seconds=60):
+    until = time.time() + seconds
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            if time.time() > until:
+                sys.exit(f"nothing listens on port {port}")
+            time.sleep(0.002)
+
+
+def child_of(pid):
+    """The worker of a master process; the process itself if it has none."""
+    until = time.time() + 5
+    while time.time() < until:
+        kids = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        if kids:
+            return int(kids[0])
+        time.sleep(0.01)
+    return pid
+
+
+def cpu(pid):
+    """Nanoseconds on a core: of all threads, and of the first."""
+    threads = {int(task.name): int((task / "schedstat").read_text().split()[0])
+               for task in Path(f"/proc/{pid}/task").iterdir()}
+    return sum(threads.values()), threads[pid]
+
+
+def rss(pid):
+    return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) * 1024
+
+
+class Run:
+    """One run of the load generator; what stands in its block happens between warming up and the requests."""
+
+    def __init__(self, port, core=None, **options):
+        command = [PROGRAMS["load"], "--addr", f"127.0.0.1:{port}", "--keys", WORK / "keys"]
+        for name, value in options.items():
+            command += [f"--{name.replace('_', '-')}"] + ([] if value is True else [value])
+        self.process = start(command, SECOND if core is None else core, stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, text=True)
+        if self.process.stdout.readline() != "ready\n":
+            sys.exit(f"the load generator has failed on port {port}")
+
+    def go(self, wait=True):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return self.result() if wait else None
+
+    def result(self):
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit("the load generator has failed")
+        found = json.loads(line)
+        if found["failed"]:
+            sys.exit(f"{found['failed']} requests have failed")
+        return found
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait()
+        children.remove(self.process)

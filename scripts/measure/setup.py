@@ -1,0 +1,114 @@
+"""What a run begins with: configurations of all that is compared, certificates, and a ledger with its keys."""
+import shutil, subprocess
+
+from .rig import GATEWAY, KEYS, PORTS, WORK, say
+
+
+def configure():
+    local = lambda name: f"127.0.0.1:{PORTS[name]}"
+    provider = lambda name, shape, base, more="": (
+        f'[[providers]]\nname = "{name}"\nshape = "{shape}"\nbase_url = "{base}"\n{more}\n')
+    model = lambda name, target: (
+        f'[[models]]\nid = "{name}"\ncontext = "1M"\ninput_price = 2.5\noutput_price = 10.0\n'
+        f'targets = [{{ provider = "{target}", model = "upstream-model-2026-11-01" }}]\n\n')
+    tls = f'ca_file = "{WORK}/ca.pem"\naddresses = ["{local("tls")}"]\n'
+    limits = ('tokens = 1_000_000_000_000\nrequests = 1_000_000_000\ntokens_per_window = 1_000_000_000_000\n'
+              'concurrency = 100_000\n')
+    config = lambda listen, admin, limits: (
+        f'default_model = "bench"\n[server]\nlisten = "{local(listen)}"\nadmin_listen = "{local(admin)}"\n'
+        f'[store]\nurl = "sqlite:{WORK}/ledger.db"\n[upstream]\npool_max_idle = 4096\n\n'
+        + provider("plain", "chat", f"http://{local('up')}/v1")
+        + provider("slow", "chat", f"http://{local('slow')}/v1")
+        + provider("near", "chat", f"http://{local('near')}/v1")
+        + provider("crossed", "messages", f"http://{local('up')}")
+        + provider("secure", "chat", f"https://localhost:{PORTS['tls']}/v1", tls)
+        + model("bench", "plain") + model("slow", "slow") + model("near", "near") + model("crossed", "crossed")
+        + model("secure", "secure") + f'[[plans]]\nname = "team"\n{limits}')
+    text = config("gateway", "admin", limits)
+    (WORK / "tollgate.toml").write_text(text)
+    (WORK / "ungoverned.toml").write_text(config("ungoverned", "ungoverned_admin", ""))
+    secured = f'[server]\ntls = {{ cert = "{WORK}/cert.pem", key = "{WORK}/key.pem" }}\n'
+    (WORK / "secured.toml").write_text(text.replace("[server]\n", secured))
+    # nginx as a plain relay with keep-alive on both sides. Every location has its own headers, since one header of
+    # its own makes a location forget all that it would inherit.
+    location = "proxy_http_version 1.1; proxy_set_header Connection \"\"; proxy_set_header Host $host;"
+    pools = "".join(f"upstream {name} {{ server {local(name)}; keepalive 4096; keepalive_requests 100000000; }}\n"
+                    for name in ("up", "slow", "near", "tls"))
+    # The upstream is chosen by the model's name at the end of the path: nginx reads no bodies.
+    servers = f"""
+  server {{ listen {local('nginx')} backlog=4096;
+    location /v1/ {{ proxy_pass http://up; {location} }}
+    location /stream/v1/ {{ proxy_pass http://up/v1/; proxy_buffering off; {location} }}
+    location /slow/v1/ {{ proxy_pass http://slow/v1/; proxy_buffering off; {location} }}
+    location /near/v1/ {{ proxy_pass http://near/v1/; {location} }}
+    location /near-stream/v1/ {{ proxy_pass http://near/v1/; proxy_buffering off; {location} }}
+    location /tls/v1/ {{ proxy_pass https://tls/v1/; proxy_ssl_name localhost; proxy_ssl_server_name on;
+      proxy_ssl_protocols TLSv1.2 TLSv1.3; proxy_ssl_verify on; proxy_ssl_trusted_certificate {WORK}/ca.pem;
+      {location} }} }}"""
+    paths = "".join(f"{part}_temp_path {WORK}/nginx/{part};\n" for part in
+                    ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+    common = (f"worker_processes 1; pid {{pid}}; error_log {WORK}/nginx/error.log crit; daemon off;\n"
+              f"events {{{{ worker_connections 9000; }}}}\nhttp {{{{ access_log off; keepalive_requests 100000000;\n"
+              f"keepalive_timeout 600s; client_body_buffer_size 64k; {paths}")
+    (WORK / "nginx").mkdir(exist_ok=True)
+    (WORK / "nginx.conf").write_text(common.format(pid=f"{WORK}/nginx/pid") + pools + servers + "\n}\n")
+    text = "The heron stands in the shallow water and waits; it is patient, grey and exact. " * 8
+    frame = ('{"id":"chatcmpl-0123456789abcdef","object":"chat.completion","created":1790000000,'
+             '"model":"upstream-model-2026-11-01","choices":[{"index":0,"message":{"role":"assistant","content":"%s"},'
+             '"logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":271,"completion_tokens":83,'
+             '"total_tokens":354}}')
+    answer = frame % text[:622 - len(frame) + 2]
+    (WORK / "tls.conf").write_text(
+        common.format(pid=f"{WORK}/nginx/tls.pid")
+        + f"server {{ listen {local('tls')} ssl backlog=4096; ssl_certificate {WORK}/cert.pem;\n"
+          f"ssl_certificate_key {WORK}/key.pem; location / {{ default_type application/json;\n"
+          f"return 200 '{answer}'; }} }}\n}}\n")
+    (WORK / "haproxy.cfg").write_text(
+        "global\n  maxconn 9000\n  nbthread 1\ndefaults\n  mode http\n  timeout connect 5s\n  timeout client 600s\n"
+        "  timeout server 600s\n  option http-keep-alive\n  option http-no-delay\n  http-reuse always\n"
+        f"frontend in\n  bind {local('haproxy')} backlog 4096\n  use_backend slow if {{ path_beg /slow/ }}\n"
+        "  use_backend near if { path_beg /near }\n  default_backend up\n"
+        + "".join(f"backend {name}\n  http-request replace-path ^/[a-z-]+/v1/(.*) /v1/\\1 if !{{ path_beg /v1/ }}\n"
+                  f"  server s1 {local(name)} pool-max-conn -1\n" for name in ("up", "slow", "near")))
+
+
+def certificates():
+    if (WORK / "cert.pem").exists():
+        return
+    ssl = lambda *args: subprocess.run(["openssl", *args], cwd=WORK, check=True, capture_output=True)
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    ssl("req", "-x509", *curve, "-keyout", "ca.key", "-out", "ca.pem", "-days", "3650", "-subj", "/CN=bench authority",
+        "-addext", "basicConstraints=critical,CA:TRUE")
+    ssl("req", *curve, "-keyout", "key.pem", "-out", "cert.csr", "-subj", "/CN=localhost")
+    (WORK / "cert.ext").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\nbasicConstraints=CA:FALSE\n")
+    ssl("x509", "-req", "-in", "cert.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-out", "cert.pem",
+        "-days", "3650", "-extfile", "cert.ext")
+
+
+def issue_keys():
+    """A ledger with 1,000 keys, made once; each run begins with a copy."""
+    seed = WORK / "seed"
+    ready = seed / "keys"
+    if ready.exists() and len(ready.read_text().split()) == KEYS:
+        shutil.copy(ready, WORK / "keys")
+        return
+    shutil.rmtree(seed, ignore_errors=True)
+    seed.mkdir()
+    say(f"issuing {KEYS} keys ...")
+    for ledger in WORK.glob("ledger.db*"):
+        ledger.unlink()
+    keys = []
+    for number in range(KEYS):
+        command = [GATEWAY, "keys", "issue", "--config", WORK / "tollgate.toml", "--name", f"k{number}"]
+        keys.append(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    for ledger in WORK.glob("ledger.db*"):
+        shutil.copy(ledger, seed)
+    ready.write_text("".join(keys))
+    shutil.copy(ready, WORK / "keys")
+
+
+def fresh_ledger():
+    for ledger in WORK.glob("ledger.db*"):
+        ledger.unlink()
+    for ledger in (WORK / "seed").glob("ledger.db*"):
+        shutil.copy(ledger, WORK)

@@ -1,0 +1,63 @@
+"""What is compared, and the upstreams behind it."""
+from .rig import FIRST, GATEWAY, PORTS, PROGRAMS, SECOND, WORK, child_of, start, stop, wait_for
+from .setup import fresh_ledger
+
+
+class Subject:
+    """A process between load and upstream: how it is started, and where its ways lead."""
+
+    def __init__(self, name, config="tollgate.toml"):
+        self.name, self.config, self.process, self.pid = name, config, None, None
+
+    def start(self, wrap=(), gateway=None):
+        if self.name == "gateway":
+            fresh_ledger()
+            command = [gateway or GATEWAY, "serve", "--config", WORK / self.config]
+            # The log goes to a file, as a service's does.
+            self.process = start([*wrap, *command], FIRST, stderr=open(WORK / "log", "wb"))
+        elif self.name == "ungoverned":
+            command = [PROGRAMS["ungoverned"], "--config", WORK / "ungoverned.toml"]
+            self.process = start([*wrap, *command], FIRST, stderr=open(WORK / "log-ungoverned", "wb"))
+        elif self.name == "nginx":
+            # Under a tool there is no master, so that the tool sees the worker alone.
+            single = ["-g", "master_process off;"] if wrap else []
+            self.process = start([*wrap, "nginx", "-c", WORK / "nginx.conf", "-e", WORK / "nginx" / "e", *single], FIRST)
+        elif self.name == "bare":
+            ways = ["--listen", f"127.0.0.1:{PORTS['bare']}", "--upstream", f"127.0.0.1:{PORTS['up']}"]
+            self.process = start([*wrap, PROGRAMS["bare"], *ways], FIRST)
+        else:
+            self.process = start([*wrap, "haproxy", "-db", "-f", WORK / "haproxy.cfg"], FIRST)
+        wait_for(self.port())
+        self.pid = self.process.pid
+        if self.name == "nginx" and not wrap:
+            self.pid = child_of(self.pid)
+        return self
+
+    def port(self):
+        return PORTS[self.name]
+
+    def way(self, kind):
+        """Options of the load generator that lead a request over this subject to the upstream of a kind."""
+        if self.name in ("gateway", "ungoverned"):
+            model = {"whole": "bench", "stream": "bench", "slow": "slow", "near": "near", "near-stream": "near",
+                     "tls": "secure", "crossed": "crossed"}[kind]
+            return {"model": model}
+        prefix = "" if kind in ("whole", "crossed") else f"/{kind}"
+        return {"path": f"{prefix}/v1/chat/completions", "model": "bench"}
+
+    def stop(self):
+        stop(self.process)
+
+
+def upstream():
+    start([PROGRAMS["upstream"], "--listen", f"127.0.0.1:{PORTS['up']}"], SECOND)
+    wait_for(PORTS["up"])
+
+
+def upstreams():
+    upstream()
+    start([PROGRAMS["upstream"], "--listen", f"127.0.0.1:{PORTS['slow']}", "--events", 12, "--pace-ms", 1000], SECOND)
+    start([PROGRAMS["upstream"], "--listen", f"127.0.0.1:{PORTS['near']}", "--events", 3, "--pace-ms", 2], FIRST)
+    start(["nginx", "-c", WORK / "tls.conf", "-e", WORK / "nginx" / "e"], SECOND)
+    for name in ("slow", "near", "tls"):
+        wait_for(PORTS[name])

@@ -1,0 +1,170 @@
+//! What an exchange is told, and what follows: the boundary between the machine and the driver.
+
+use super::fault::FaultKind;
+use crate::base::buf::Buf;
+use crate::base::seam::DialError;
+use crate::dialect::{Capabilities, Invalid};
+use crate::gateway::ids::{ExchangeId, ProviderId};
+use crate::gateway::offload::Product;
+use crate::gateway::provider::request::OutgoingRequest;
+use crate::policy::ask::{Ask, Ruling};
+use crate::policy::refusal::{Refusal, RefusalKind};
+use crate::policy::usage::Usage;
+use crate::wire::Dialect;
+use crate::wire::head::ResponseHead;
+use std::net::SocketAddr;
+use std::num::NonZeroU64;
+
+/// What an exchange is told.
+#[derive(Debug)]
+pub(crate) enum Event<'a> {
+    /// More of the body has come.
+    Body {
+        /// The last of it.
+        complete: bool,
+    },
+    /// The body cannot be taken, or does not come.
+    Refused(Refusal),
+    /// A large request has been translated by a helper thread.
+    Translated { draft: Box<OutgoingRequest>, built: Result<(), Invalid> },
+    /// A shared ledger has answered.
+    Ruled(&'a Ask, Ruling),
+    /// The addresses of some host have come, or will not.
+    Named { host: &'a str, port: u16, failed: bool },
+    /// The dialed connection stands.
+    Dialed,
+    /// It does not.
+    DialFailed(DialError),
+    /// All of the request has left.
+    Sent,
+    /// The head of the answer, and the bytes that it points into.
+    Head(&'a ResponseHead, &'a [u8]),
+    /// A piece of the answer's body.
+    Data(&'a [u8]),
+    /// The body has ended as its framing promised.
+    BodyEnd,
+    /// The connection has ended too early, or says what cannot be understood. `reused`: it had served before.
+    Failed { kind: FaultKind, reused: bool },
+    /// There is room again for what the provider has to say.
+    Room,
+    /// The client reads again.
+    Drained,
+    /// What was given to a helper thread is done; `None` if it was lost to a bug.
+    Offloaded(Option<Product>),
+    /// Its row is safe.
+    Committed,
+    /// Its row is not safe, and will not be in time.
+    NotCommitted,
+    /// A deadline of its own may have come. `full`: the client has not read what it was sent; `drained`: it has read
+    /// all of it.
+    Due { full: bool, drained: bool },
+    /// The client has left.
+    Left,
+    /// The time for what still runs is over.
+    Stopped,
+}
+
+/// What follows.
+#[derive(Debug)]
+pub(crate) enum Effect {
+    /// Nothing, and no deadline has become earlier.
+    Nothing,
+    /// Nothing but other deadlines.
+    Wait,
+    /// Lend the client's message out to be translated, with this draft.
+    Translate(Box<Translate>),
+    /// Write the request on this kept connection.
+    Send(ProviderId),
+    /// Dial a connection for it.
+    Dial(Dial),
+    /// Write the request on the connection that was dialed.
+    Begin,
+    /// The request's bytes are not needed any more.
+    Release,
+    /// Its connection has been let go of and may serve again: tell it of the end of the body once more.
+    Again,
+    /// Send the events in `cx.out`.
+    Forward(Forward),
+    /// Send this event, which is too large to be copied.
+    ForwardBulk(Forward, Vec<u8>),
+    /// Send the events in `cx.out` and end the stream.
+    End(Forward, Outcome),
+    /// Send the whole answer in `cx.out`.
+    Answer(Outcome),
+    /// Send this whole answer, which is too large to be copied; it has the end of its one chunk with it.
+    AnswerBulk(Outcome, Buf),
+    /// Answer with an error of ours.
+    Refuse(Refusal, Outcome),
+    /// Say how the key stands.
+    Quota,
+    /// Nobody is there to be answered.
+    Gone(Outcome),
+}
+
+/// How events are sent.
+#[derive(Copy, Clone, Debug, Default)]
+pub(crate) struct Forward {
+    /// The head of the answer goes before them.
+    pub(crate) opens: bool,
+    /// The request's bytes are not needed any more.
+    pub(crate) commits: bool,
+    /// A deadline has become earlier.
+    pub(crate) waits: bool,
+}
+
+/// A connection to be dialed.
+#[derive(Debug)]
+pub(crate) struct Dial {
+    /// Index into the providers of the exchange's configuration.
+    pub(crate) provider: usize,
+    pub(crate) addr: SocketAddr,
+    pub(crate) authority: Option<u32>,
+    /// The exchange's configuration is the present one.
+    pub(crate) present: bool,
+}
+
+/// A request to be translated.
+#[derive(Debug)]
+pub(crate) struct Translate {
+    pub(crate) draft: Box<OutgoingRequest>,
+    pub(crate) from: Dialect,
+    pub(crate) model: String,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) serial: NonZeroU64,
+}
+
+/// What an exchange may look at of its client while it is told something.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Message<'a> {
+    /// The name of the exchange, for those who answer it.
+    pub(crate) exchange: ExchangeId,
+    /// The request's head.
+    pub(crate) head: &'a [u8],
+    /// Its body, as far as it has come.
+    pub(crate) body: &'a [u8],
+    /// Bytes of storage that the body takes.
+    pub(crate) storage: usize,
+}
+
+/// How an exchange has gone.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Outcome {
+    /// The status that the client saw, or would have seen.
+    pub(crate) status: u16,
+    /// Type of the error that was told, if one was.
+    pub(crate) error: Option<RefusalKind>,
+    /// What an admitted request is charged.
+    pub(crate) usage: Usage,
+}
+
+impl Outcome {
+    /// An answer that costs nothing.
+    pub(crate) fn ok() -> Outcome {
+        Outcome { status: 200, error: None, usage: Usage::default() }
+    }
+
+    /// An error of ours that costs nothing.
+    pub(crate) fn refused(refusal: &Refusal) -> Outcome {
+        Outcome { status: refusal.status, error: Some(refusal.kind), usage: Usage::default() }
+    }
+}

@@ -1,0 +1,159 @@
+//! How much of an answer is taken at the moment: not while its client is slow to read, nor where the account of buffers
+//! has no room for it. Asks [`super::super::budget`]; waits there for its turn, and for the share of its key.
+
+use super::state::{Answering, Attempting, Body, Draft, Exchange, Reserving, State};
+use crate::base::buf::BLOCK;
+use crate::base::limits::{BODY_STEP_MAX, EXTENDED_MIN, IO_SLICE, RELAY_SLICE};
+use crate::gateway::budget::{Promise, Verdict};
+use crate::gateway::cx::Cx;
+use crate::gateway::ids::ExchangeId;
+
+impl Exchange {
+    /// Nothing more of the answer is taken for now.
+    pub(crate) fn is_paused(&self) -> bool {
+        match &self.state {
+            State::Answering(answering) => answering.paused || matches!(answering.body, Body::Offloaded { .. }),
+            _ => false,
+        }
+    }
+
+    /// How many of the next `bytes` of the answer are taken at once; `None` where the provider is not read for now.
+    /// `full`: the client has not read what it was sent.
+    pub(crate) fn intake(&mut self, own: ExchangeId, bytes: usize, full: bool, cx: &mut Cx) -> Option<usize> {
+        if let State::Answering(Answering { paused: false, body: Body::Collect { .. }, .. }) = &self.state {
+            return self.intake_whole(own, bytes, cx);
+        }
+        let State::Answering(answering) = &mut self.state else { return Some(bytes) };
+        if answering.paused {
+            return None;
+        }
+        let (slice, more) = match &answering.body {
+            Body::Offloaded { .. } => return None,
+            // Events may grow on their way, so that not too many of them are relayed before the client is looked at.
+            // What is long leaves for a helper thread as it comes, so that it does not leave too often.
+            Body::Stream(stream) if !cx.is_long(stream.held() + RELAY_SLICE) => {
+                if full && bytes > 0 {
+                    return None;
+                }
+                (bytes.min(RELAY_SLICE), stream.growth(bytes.min(RELAY_SLICE)))
+            }
+            Body::Stream(stream) => (bytes, stream.growth(bytes)),
+            _ => (bytes, bytes),
+        };
+        let verdict = cx.room_for_events(own, more);
+        answering.paused = verdict != Verdict::Now;
+        if answering.paused {
+            cx.wait_for(own, None, more, verdict);
+        }
+        (!answering.paused).then_some(slice)
+    }
+
+    /// What waits for it may be read without a look at how much is free: it has been promised its room, or it is the
+    /// one that gets on.
+    pub(crate) fn has_own_room(&self, own: ExchangeId, cx: &Cx) -> bool {
+        let promised = match &self.state {
+            State::Answering(Answering { body: Body::Collect { buf, announced }, draft, .. }) => {
+                draft.answer().is_some_and(|answer| answer.total() > 0)
+                    && (announced.is_some() || buf.capacity() >= buf.len() + IO_SLICE)
+            }
+            _ => false,
+        };
+        promised || cx.turns.alone == Some(own)
+    }
+
+    /// Part of an event lies here, so that it must not be left without room for the rest.
+    pub(crate) fn holds_part(&self) -> bool {
+        match &self.state {
+            State::Answering(Answering { body: Body::Stream(stream), .. }) => stream.held() > 0,
+            State::Answering(_) => true,
+            _ => false,
+        }
+    }
+
+    /// All that it has been promised.
+    pub(crate) fn promises(&self) -> impl Iterator<Item = &Promise> {
+        let (body, answer) = match &self.state {
+            State::Reading { draft }
+            | State::Reserving(Reserving { draft: Some(draft), .. })
+            | State::Attempting(Attempting { draft, .. }) => (Some(&draft.promise), None),
+            State::Translating(translating) => (Some(&translating.promise), None),
+            State::Answering(Answering { draft: Draft::Kept(draft) | Draft::Leaving(draft), .. }) => {
+                (Some(&draft.promise), Some(&draft.answer))
+            }
+            State::Answering(_) | State::Reserving(_) | State::Committing(_) | State::Ended => (None, None),
+        };
+        body.into_iter().chain(answer)
+    }
+
+    /// An answer has begun.
+    pub(crate) fn is_answering(&self) -> bool {
+        matches!(self.state, State::Answering(_))
+    }
+
+    /// Its provider is not read until there is room.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        matches!(&self.state, State::Answering(Answering { paused: true, .. }))
+    }
+
+    /// Its message and its draft are away with so many bytes of storage.
+    pub(crate) fn lent(&mut self, storage: usize, cx: &mut Cx) {
+        if let State::Translating(translating) = &mut self.state {
+            cx.budget.came(&mut translating.promise, storage, &mut cx.pool);
+        }
+    }
+
+    /// How much is taken of a whole answer, of which `bytes` have come: all of it or nothing. Its room is promised
+    /// before, all that is announced of it.
+    fn intake_whole(&mut self, own: ExchangeId, bytes: usize, cx: &mut Cx) -> Option<usize> {
+        let limit = self.target().map_or(0, |target| target.limits.max_response);
+        let key = self.request.found.key;
+        let State::Answering(answering) = &mut self.state else { return Some(bytes) };
+        let (Draft::Kept(draft) | Draft::Leaving(draft)) = &mut answering.draft else { return Some(bytes) };
+        let is_translated = draft.state.is_some();
+        let promise = &mut draft.answer;
+        let Body::Collect { buf, announced } = &mut answering.body else { return Some(bytes) };
+        let Some(key) = key else { return Some(bytes) };
+        let wanted = wanted(buf.len() + bytes, announced.map(|length| length.get() as usize), limit);
+        // What is sent takes the place of what has come; a translation may be longer.
+        let total = if is_translated { 2 * wanted } else { wanted } + ANSWER_MORE;
+        let verdict = cx.room_for_answer(own, key, promise, total);
+        if verdict != Verdict::Now {
+            let more = total - promise.total();
+            answering.paused = true;
+            cx.wait_for(own, Some(key), more, verdict);
+            return None;
+        }
+        if promise.total() > 0 && buf.capacity() < wanted {
+            let missing = wanted - buf.len();
+            buf.reserve(&mut cx.pool, missing);
+            cx.budget.came(promise, buf.capacity(), &mut cx.pool);
+        }
+        Some(bytes)
+    }
+}
+
+/// Bytes that an answer takes beside its own: a name, an id, a usage, the frame of its chunk; and a small storage that
+/// is left for a larger one.
+const ANSWER_MORE: usize = 4 * BLOCK;
+
+/// How much storage an answer is given of which `length` bytes have come: all that was announced, or where nothing was,
+/// twice as much again and again. Growing a large block can cost a copy of all of it: so once a step's worth has come
+/// it is so much that the system extends it without copying. What is not written to takes no memory.
+fn wanted(length: usize, announced: Option<usize>, limit: usize) -> usize {
+    let ahead = match announced {
+        Some(announced) => announced,
+        None if length < BODY_STEP_MAX => length.next_power_of_two().max(BLOCK),
+        None => EXTENDED_MIN.max(length + length / 4),
+    };
+    ahead.min(limit).max(length)
+}
+
+impl Draft {
+    /// What a whole answer has been promised.
+    fn answer(&self) -> Option<&Promise> {
+        match self {
+            Draft::Kept(draft) | Draft::Leaving(draft) => Some(&draft.answer),
+            Draft::Gone => None,
+        }
+    }
+}

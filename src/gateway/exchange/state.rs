@@ -1,0 +1,251 @@
+//! Where an exchange stands. What a state owns is gone when the state is; what outlives states has a place of its own.
+
+use super::authorize::{Endpoint, Identified};
+use super::fault::Fault;
+use crate::base::buf::Buf;
+use crate::base::time::{Mono, Unix};
+use crate::dialect::{ObservedUsage, ResponseIdentity, SseStream};
+use crate::gateway::budget::Promise;
+use crate::gateway::client::cors::CorsPolicy;
+use crate::gateway::client::response::RequestId;
+use crate::gateway::client::response::RequestMeta;
+use crate::gateway::cx::Setup;
+use crate::gateway::ids::{ClientId, ProviderId};
+use crate::gateway::provider::request::OutgoingRequest;
+use crate::policy::catalog::Model;
+use crate::policy::meter::{Hold, Lease};
+use crate::policy::usage::Usage;
+use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::Arc;
+
+/// What is known from the head on.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) client: ClientId,
+    pub(crate) id: RequestId,
+    pub(crate) meta: RequestMeta,
+    pub(crate) found: Identified,
+    /// What browsers are told.
+    pub(crate) cors: CorsPolicy,
+    /// The client's own request id, in printable form.
+    pub(crate) client_request_id: Box<[u8]>,
+    /// The configuration that the request began with.
+    pub(crate) setup: Arc<Setup>,
+    /// When the head was complete.
+    pub(crate) received: Mono,
+    /// When the body was; `NEVER` before.
+    pub(crate) read: Mono,
+}
+
+/// What the body asks for.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Asked {
+    /// Index into the catalog.
+    pub(super) model: u32,
+    pub(super) stream: bool,
+    pub(super) show_usage: bool,
+    /// Locally estimated prompt tokens.
+    pub(super) estimate: u64,
+}
+
+/// The right to be served, and its clocks.
+#[derive(Debug)]
+pub(super) struct Admitted {
+    pub(super) hold: Hold,
+    /// What a shared ledger has lent, to go back with the row.
+    pub(super) lease: Option<Box<Lease>>,
+    pub(super) at: Unix,
+    /// `request_timeout` over all attempts, until a whole answer or a stream's first event has come.
+    pub(super) until: Mono,
+    /// When the next heartbeat is due.
+    pub(super) beat: Mono,
+}
+
+/// Where an exchange stands; the table is in the module's documentation.
+#[derive(Debug)]
+pub(super) enum State {
+    Reading {
+        draft: Box<OutgoingRequest>,
+    },
+    Translating(Translating),
+    Reserving(Reserving),
+    Attempting(Attempting),
+    Answering(Answering),
+    Committing(Committing),
+    /// It has ended, or is on its way from one state to another.
+    Ended,
+}
+
+/// A helper thread writes the body for the present target.
+#[derive(Debug)]
+pub(super) struct Translating {
+    pub(super) at: Attempt,
+    pub(super) serial: NonZeroU64,
+    /// What the client's body was promised, while its draft is away.
+    pub(super) promise: Promise,
+    /// The attempt before, and its target; `None` before the first.
+    pub(super) failed: Option<Box<(Fault, u32)>>,
+    pub(super) by: Mono,
+}
+
+/// A shared ledger is asked: for admission, or how the key stands.
+#[derive(Debug)]
+pub(super) struct Reserving {
+    /// `None`: it is asked only how the key stands.
+    pub(super) draft: Option<Box<OutgoingRequest>>,
+    pub(super) at: Attempt,
+    pub(super) lease: Box<Lease>,
+    /// When: an admission counts from there.
+    pub(super) asked: Unix,
+    pub(super) by: Mono,
+}
+
+/// An attempt at a target is under way, and nothing has come of it.
+#[derive(Debug)]
+pub(super) struct Attempting {
+    pub(super) draft: Box<OutgoingRequest>,
+    pub(super) at: Attempt,
+    pub(super) half: Half,
+    pub(super) by: Mono,
+}
+
+/// How far an attempt has come.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum Half {
+    /// The host's addresses are awaited.
+    Resolving,
+    /// A connection is dialed.
+    Dialing(ProviderId),
+    /// The request is written, or its answer awaited.
+    Open(ProviderId),
+}
+
+/// An answer comes.
+#[derive(Debug)]
+pub(super) struct Answering {
+    pub(super) at: Attempt,
+    /// `None`: it has given all that is needed.
+    pub(super) provider: Option<ProviderId>,
+    pub(super) body: Body,
+    pub(super) draft: Draft,
+    /// The end of a stream, which waits for its row.
+    pub(super) last: Buf,
+    /// When the provider is late.
+    pub(super) by: Mono,
+    /// The provider is not read until there is room.
+    pub(super) paused: bool,
+}
+
+/// The request that an answer is given to.
+#[derive(Debug)]
+pub(super) enum Draft {
+    /// Another attempt may follow.
+    Kept(Box<OutgoingRequest>),
+    /// None may follow, but the rest of it is still being written.
+    Leaving(Box<OutgoingRequest>),
+    /// It is gone: part of the answer has been given.
+    Gone,
+}
+
+/// The body of an answer as it comes.
+#[derive(Debug)]
+pub(super) enum Body {
+    /// A stream.
+    Stream(Box<SseStream>),
+    /// A whole answer, collected.
+    Collect {
+        buf: Buf,
+        /// Its length as far as it is announced.
+        announced: Option<NonZeroU32>,
+    },
+    /// A failed answer, collected for its message.
+    Error { buf: Buf, status: u16, retry_after: Option<NonZeroU32> },
+    /// A helper thread has it; what had been observed before.
+    Offloaded { serial: NonZeroU64, observed: Box<ObservedUsage> },
+}
+
+/// A complete answer that waits until its row is in the ledger.
+#[derive(Debug)]
+pub(super) struct Committing {
+    pub(super) at: Attempt,
+    pub(super) last: Last,
+    pub(super) usage: Usage,
+    pub(super) by: Mono,
+}
+
+/// What goes out when the row is safe.
+#[derive(Debug)]
+pub(super) enum Last {
+    /// The end of a stream.
+    Events(Buf),
+    /// A whole answer.
+    Whole(Buf),
+    /// A whole answer that is sent from where it lies.
+    Bulk(Buf),
+}
+
+/// One request and all that belongs to it.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    pub(crate) request: Request,
+    pub(super) asked: Option<Asked>,
+    pub(super) admitted: Option<Admitted>,
+    pub(super) state: State,
+}
+
+/// How the attempts at a model's targets stand.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Attempt {
+    /// Index into the model's targets.
+    pub(super) target: u32,
+    /// Attempts so far, a free one on a fresh connection not counted.
+    pub(super) attempts: u32,
+    /// Targets tried so far, as bits.
+    pub(super) tried: u64,
+    /// Addresses of the target's host tried so far.
+    pub(super) addresses: u16,
+    /// A kept connection turned out to be closed: the free attempt is spent, and only a fresh one will do.
+    pub(super) fresh_only: bool,
+    /// The head of a stream has been sent, with the first event or a heartbeat.
+    pub(super) opened: bool,
+    /// It is the one that tries a target after its rest.
+    pub(super) trial: bool,
+    /// When the request had left; `NEVER` before.
+    pub(super) sent: Mono,
+    /// When the first answer began; `NEVER` before.
+    pub(super) first: Mono,
+}
+
+impl Default for Attempt {
+    fn default() -> Attempt {
+        Attempt {
+            target: 0,
+            attempts: 0,
+            tried: 0,
+            addresses: 0,
+            fresh_only: false,
+            opened: false,
+            trial: false,
+            sent: Mono::NEVER,
+            first: Mono::NEVER,
+        }
+    }
+}
+
+impl Request {
+    /// The endpoint as metrics and log lines call it.
+    pub(super) fn endpoint_name(&self) -> &'static str {
+        self.found.endpoint.map_or("none", Endpoint::name)
+    }
+
+    /// The model that `asked` names.
+    pub(super) fn model(&self, asked: &Asked) -> Option<&Model> {
+        self.setup.config.catalog.get(asked.model as usize)
+    }
+
+    /// What an answer is to say of itself.
+    pub(super) fn identity<'a>(&'a self, asked: &Asked, now: Unix) -> ResponseIdentity<'a> {
+        let model = self.model(asked).map_or("", |model| &model.id);
+        ResponseIdentity { id: self.id.as_str(), model, created: now.secs(), prompt_estimate: asked.estimate }
+    }
+}

@@ -1,0 +1,35 @@
+//! The streams that are not in use, so that one that begins allocates nothing.
+
+use crate::dialect::SseStream;
+use crate::wire::Dialect;
+
+/// Streams kept for reuse.
+const SPARE_MAX: usize = 64;
+
+/// The streams that are not in use, of those that keep their shape: so a stream in the steady state allocates nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    // Boxed as an exchange holds them: moving one moves a pointer.
+    #[allow(clippy::vec_box)]
+    spare: Vec<Box<SseStream>>,
+}
+
+impl Streams {
+    /// One at the start of a stream that keeps its shape.
+    pub(super) fn same(&mut self, dialect: Dialect, show_usage: bool, max_event: usize) -> Box<SseStream> {
+        match self.spare.pop() {
+            Some(mut stream) => {
+                stream.restart(dialect, show_usage, max_event);
+                stream
+            }
+            None => Box::new(SseStream::same(dialect, show_usage, max_event)),
+        }
+    }
+
+    /// Gives one back, without storage; one that translates is not kept, since its state belongs to its request.
+    pub(super) fn put(&mut self, stream: Box<SseStream>) {
+        if stream.keeps_shape() && self.spare.len() < SPARE_MAX {
+            self.spare.push(stream);
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! What is written for people, held against what the program does: the OpenAPI document, the configuration reference,
+//! the operations guide's tables, the systemd units, completions and man pages.
+
+mod configuration;
+mod openapi;
+mod reference;
+mod units;
+mod walk;
+
+use super::{e2e::process, edge::rig};

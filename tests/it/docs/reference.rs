@@ -1,0 +1,84 @@
+//! The operations guide and the README against the program.
+
+use super::rig::Rig;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+const OPERATIONS: &str = include_str!("../../../src/docs/operations.md");
+const README: &str = include_str!("../../../README.md");
+
+/// All sources of the program.
+fn sources(folder: &Path) -> String {
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let text = paths.map(|path| match path.is_dir() {
+        true => sources(&path),
+        false => fs::read_to_string(path).unwrap(),
+    });
+    text.collect()
+}
+
+#[test]
+fn the_operations_guide_lists_every_metric_and_every_field_of_the_log() {
+    let rig = Rig::new("guide", "");
+    let gate = rig.start();
+    let request = super::rig::chat(&rig.key, "small", true, "hello");
+    gate.ask(&request.replacen("host: h", "connection: close\r\nx-request-id: mine\r\nhost: h", 1));
+    gate.ask(&super::rig::get("nothing", "/v1/models"));
+    let mut stream = super::rig::connect(gate.admin);
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n").unwrap();
+    let metrics = super::rig::rest(&mut stream);
+    let known = |name: &str| OPERATIONS.contains(&format!("`{name}`")) || OPERATIONS.contains(&format!("`{name}{{"));
+    for line in metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        let name = line.split(' ').next().unwrap();
+        assert!(known(name) || name == "tollgate_build_info", "{name} is not in the operations guide");
+    }
+    for name in OPERATIONS.split('`').filter(|word| word.starts_with("tollgate_")) {
+        let name = name.split('{').next().unwrap();
+        assert!(metrics.contains(&format!("# TYPE {name} ")), "{name} is no metric");
+    }
+    gate.until("two requests are logged", |gate| gate.log().lines().count() >= 3);
+    for line in gate.log().lines().filter(|line| !line.contains("\"event\"")) {
+        let value: serde_json::Value = serde_json::from_str(line).unwrap();
+        for field in value.as_object().unwrap().keys() {
+            assert!(OPERATIONS.contains(&format!("`{field}`")), "{field} of the log is not in the operations guide");
+        }
+    }
+}
+
+#[test]
+fn the_operations_guide_lists_every_event_of_the_log_and_quotes_what_is_really_said() {
+    let sources = sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+    let sources = sources.replace(OPERATIONS, "");
+    let (_, log) = OPERATIONS.split_once("## The log\n").unwrap();
+    let events: Vec<&str> =
+        sources.split("\\\"event\\\":\\\"").skip(1).filter_map(|rest| rest.split('\\').next()).collect();
+    assert!(events.len() >= 7, "{events:?}");
+    for event in events {
+        assert!(log.contains(&format!("`{event}`")), "the event {event} is not in the operations guide");
+    }
+    let (_, advice) = OPERATIONS.split_once("## What to do when\n").unwrap();
+    let seen: Vec<&str> = advice.lines().filter_map(|line| line.strip_prefix("| ")?.split(" |").next()).collect();
+    let quotes: Vec<&str> = seen.iter().filter_map(|cell| cell.split('"').nth(1)).collect();
+    assert!(quotes.len() >= 3, "{quotes:?}");
+    for quote in quotes {
+        assert!(sources.contains(quote), "{quote} is said nowhere");
+    }
+}
+
+#[test]
+fn the_readme_has_a_configuration_that_is_right_and_asks_for_models_that_it_has() {
+    let rig = Rig::new("readme", "");
+    let (_, rest) = README.split_once("\n```toml\n").unwrap();
+    let (configuration, _) = rest.split_once("\n```\n").unwrap();
+    fs::write(rig.path("tollgate.toml"), configuration).unwrap();
+    let output = rig.command(&["check"]).env("OPENAI_API_KEY", "sk-test").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = rig.command(&["keys", "issue", "--name", "ci", "--plan", "team"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let asked: Vec<&str> = README.split("model=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert!(asked.len() >= 2, "{asked:?}");
+    for model in asked {
+        assert!(configuration.contains(&format!("id = \"{model}\"")), "{model} is not in the README's configuration");
+    }
+}

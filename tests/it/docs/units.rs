@@ -1,0 +1,75 @@
+//! What a release carries besides the binary.
+
+use serde_json::Value;
+use std::process::Command;
+
+#[allow(dead_code)] // its way of being called
+#[path = "../../../scripts/generate.rs"]
+mod generate;
+
+/// systemd's own check, with a program that exists in the place of the installed one.
+#[test]
+fn the_units_are_valid_and_the_service_is_confined() {
+    let folder = std::env::temp_dir().join(format!("tollgate-units-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts");
+    for unit in ["tollgate.service", "tollgate.socket"] {
+        let text = std::fs::read_to_string(format!("{scripts}/{unit}")).unwrap();
+        std::fs::write(folder.join(unit), text.replace("/usr/bin/tollgate", env!("CARGO_BIN_EXE_tollgate"))).unwrap();
+    }
+    let analyze = |args: &[&str]| {
+        let output = Command::new("systemd-analyze").current_dir(&folder).args(args).output().unwrap();
+        (
+            output.status.success(),
+            format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr)),
+        )
+    };
+    let (good, said) = analyze(&["verify", "./tollgate.service", "./tollgate.socket"]);
+    assert!(good && said.is_empty(), "{said}");
+    // Exposure 0 is best, 10 worst; `--threshold` counts in tenths.
+    let (good, said) = analyze(&["security", "--offline=yes", "--threshold=20", "./tollgate.service"]);
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(good, "{said}");
+}
+
+#[test]
+fn completions_and_man_pages_come_from_the_definitions() {
+    let command = tollgate::cli::definition();
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command.clone()).render(&mut page).unwrap();
+    let page = String::from_utf8(page).unwrap();
+    let mut completion = Vec::new();
+    clap_complete::generate(clap_complete::Shell::Bash, &mut command.clone(), "tollgate", &mut completion);
+    let completion = String::from_utf8(completion).unwrap();
+    for name in command.get_subcommands().map(clap::Command::get_name) {
+        assert!(page.contains(&format!("tollgate\\-{name}(1)")), "{name}: {page}");
+        assert!(completion.contains(name));
+    }
+}
+
+#[test]
+fn the_bill_of_materials_is_that_of_the_binary_that_is_released() {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let script = std::fs::read_to_string(format!("{root}/scripts/release")).unwrap();
+    let is_built = |line: &&str| line.starts_with("cargo rustc --release") || line.starts_with("cargo metadata");
+    let built: Vec<&str> = script.lines().map(str::trim).filter(is_built).collect();
+    assert_eq!(built.len(), 4, "the binary alone, two binaries and the bill: {built:?}");
+    assert!(built.iter().all(|line| !line.contains("features")), "all with the usual features: {built:?}");
+    // For this machine alone, as the script asks: crates for others need not have been fetched.
+    let ask = "host=$(rustc -vV | sed -n 's/^host: //p'); \
+               cargo metadata --format-version 1 --locked --filter-platform \"$host\"";
+    let output = Command::new("sh").args(["-c", ask]).current_dir(root).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let bill = generate::bill_of_materials(&serde_json::from_slice(&output.stdout).unwrap()).unwrap();
+    let names: Vec<&str> = bill["components"].as_array().unwrap().iter().filter_map(|c| c["name"].as_str()).collect();
+    for (name, linked) in [("rustls", true), ("redis", true), ("serde_derive", false), ("tiktoken-rs", false)] {
+        assert_eq!(names.contains(&name), linked, "{name}: {names:?}");
+    }
+    let refs: Vec<&Value> = bill["components"].as_array().unwrap().iter().map(|c| &c["bom-ref"]).collect();
+    for dependency in bill["dependencies"].as_array().unwrap() {
+        for on in dependency["dependsOn"].as_array().unwrap() {
+            assert!(refs.contains(&on), "{on} is no component");
+        }
+    }
+    assert!(!bill.to_string().contains(root), "where it was built is nobody's business");
+}

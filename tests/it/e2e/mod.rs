@@ -1,0 +1,26 @@
+//! End to end: the real binary, started as a user starts it, spoken to over real sockets. Every test brings its own
+//! simulated provider, gateway, ledger and keys, and ends the processes it began. `TOLLGATE_BIN` names another binary
+//! than the one just built.
+
+mod auth;
+mod bounds;
+pub mod client;
+mod commands;
+mod demo;
+mod drip;
+mod endpoints;
+mod errors;
+mod fields;
+pub mod harness;
+mod heads;
+mod leaving;
+mod life;
+mod limits;
+mod logs;
+mod many;
+pub mod process;
+mod quiet;
+mod streams;
+mod tls;
+mod unseen;
+mod upstreams;

@@ -1,0 +1,8 @@
+//! The gateway at its edges, with the real binary: TLS towards clients, browsers, change at run time, hostile clients.
+
+mod back;
+mod browsers;
+mod reload;
+pub mod rig;
+mod tls;
+mod upgrade;

@@ -1,0 +1,215 @@
+//! What counts as buffered, to the byte: translated requests, streams whose client stands still; and what follows when
+//! little is left.
+
+use super::answers::{Shape, stream, whole};
+use super::client::post;
+use super::support::setting::{KeyRing, Setting, begin, later};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tollgate::base::limits::IO_SLICE;
+use tollgate::base::seam::{Action, Conn, Core, Reply, Side};
+use tollgate::base::time::Now;
+use tollgate::gateway::orders::{Notice, Order};
+use tollgate::gateway::{Gateway, Start};
+
+/// What the contract allows a stream whose client does not read (section 4).
+const STREAM_BYTES: usize = 256 << 10;
+/// `max_buffered` where little is to be left.
+const BUDGET: usize = 8 << 20;
+const CHAT: &str = "/v1/chat/completions";
+const MESSAGES: &str = "/v1/messages";
+
+struct Desk {
+    gateway: Gateway,
+    now: Now,
+    dialed: Vec<Conn>,
+    keys: Vec<String>,
+}
+
+impl Desk {
+    fn new(lines: &[&str]) -> Desk {
+        let (mut ring, mut setting) = (KeyRing::default(), Setting::default());
+        (0..5).for_each(|n| ring.issue(&format!("key-{n}"), &["plan=team"]));
+        lines.iter().for_each(|line| setting.set("server", line));
+        setting.set("plan team", "tokens = 0");
+        let start = Start { seed: [7; 32], client_listeners: 1, keys: ring.records.clone(), ..Start::default() };
+        let now = begin();
+        let gateway = Gateway::new(Arc::new(setting.high()), start, now);
+        Desk { gateway, now, dialed: Vec::new(), keys: ring.texts.into_values().collect() }
+    }
+
+    fn small() -> Desk {
+        Desk::new(&["max_body = \"1MiB\"", "max_buffered = \"8MiB\""])
+    }
+
+    fn connect(&mut self) -> Conn {
+        let peer = SocketAddr::from(([192, 0, 2, 1], 999));
+        self.gateway.accepted(0, peer, self.now).unwrap()
+    }
+
+    /// Does what the core asks of the world: long work, dials. Answers nothing by itself.
+    fn perform(&mut self) {
+        loop {
+            self.gateway.dirty().clear();
+            let orders = std::mem::take(self.gateway.orders());
+            let actions = std::mem::take(self.gateway.actions());
+            if orders.is_empty() && actions.is_empty() {
+                return;
+            }
+            for order in orders {
+                if let Order::Work(work) = order {
+                    self.gateway.notice(Notice::Worked(work.run()), self.now);
+                }
+            }
+            for action in actions {
+                if let Action::Dial { conn, .. } = action {
+                    self.dialed.push(conn);
+                    self.gateway.reply(Reply::Dialed(conn), self.now);
+                }
+            }
+        }
+    }
+
+    /// Gives as much as is wanted, as the loop would; how much that was.
+    fn give(&mut self, conn: Conn, bytes: &[u8]) -> usize {
+        let mut given = 0;
+        while given < bytes.len() && self.gateway.wants_read(conn) {
+            let slice = &bytes[given..bytes.len().min(given + IO_SLICE)];
+            self.gateway.bytes(conn, slice, self.now);
+            given += slice.len();
+            self.now = later(self.now, 50);
+            self.perform();
+        }
+        given
+    }
+
+    fn take(&mut self, conn: Conn, most: usize) -> Vec<u8> {
+        let mut all = Vec::new();
+        loop {
+            let unsent = self.gateway.unsent(conn);
+            let count = unsent.len().min(most - all.len()).min(IO_SLICE);
+            if count == 0 {
+                return all;
+            }
+            all.extend_from_slice(&unsent[..count]);
+            self.gateway.wrote(conn, count, self.now);
+            self.perform();
+        }
+    }
+
+    /// A request on a connection of its own.
+    fn ask(&mut self, key: usize, path: &str, model: &str, stream: bool, text: &str) -> Conn {
+        let conn = self.connect();
+        let body = format!(
+            "{{\"model\":\"{model}\",\"stream\":{stream},\"max_tokens\":99,\
+             \"messages\":[{{\"role\":\"user\",\"content\":\"{text}\"}}]}}"
+        );
+        let bearer = format!("Bearer {}", self.keys[key]);
+        let request = post(path, &[("authorization", &bearer)], &body);
+        assert_eq!(self.give(conn, &request), request.len());
+        conn
+    }
+
+    fn buffered(&self) -> usize {
+        self.gateway.vitals().buffered
+    }
+
+    fn answer(&mut self, upstream: Conn) {
+        self.take(upstream, usize::MAX);
+        let body = whole(Shape::Messages, "one");
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: ";
+        let answer = format!("{head}{}\r\n\r\n{body}", body.len());
+        assert_eq!(self.give(upstream, answer.as_bytes()), answer.len());
+    }
+}
+
+#[test]
+fn a_translated_request_counts_twice_until_it_is_answered_and_is_refused_where_that_is_too_much() {
+    let mut core = Desk::small();
+    let long = "lorem ipsum ".repeat(820_000 / 12);
+    let first = core.ask(0, CHAT, "large", false, &long);
+    let one = core.buffered();
+    assert!((1_650_000..1_900_000).contains(&one), "{one}: the body and its translation");
+    (1..4).for_each(|key| _ = core.ask(key, CHAT, "large", false, &long));
+    assert!(core.buffered() > BUDGET / 5 * 4);
+    // Its own bytes have room, their translation has not.
+    let last = "lorem ipsum ".repeat(250_000 / 12);
+    let refused = core.ask(4, CHAT, "large", false, &last);
+    let said = String::from_utf8(core.take(refused, usize::MAX)).unwrap();
+    assert!(said.starts_with("HTTP/1.1 503 ") && said.contains("retry-after: "), "{said}");
+    assert_eq!((core.dialed.len(), core.gateway.vitals().holds), (4, 4), "it was never admitted");
+    let upstream = core.dialed[0];
+    core.answer(upstream);
+    assert!(core.take(first, usize::MAX).starts_with(b"HTTP/1.1 200 "));
+    assert_eq!(core.gateway.vitals().holds, 3);
+    core.ask(4, CHAT, "large", false, &last);
+    assert_eq!(core.gateway.vitals().holds, 4, "there is room again");
+}
+
+#[test]
+fn nobody_new_is_let_in_beyond_four_fifths_of_the_buffers_but_at_the_admin_listener() {
+    let mut core = Desk::small();
+    let long = "lorem ipsum ".repeat(820_000 / 12);
+    let first = core.ask(0, CHAT, "large", false, &long);
+    assert!(core.gateway.wants_clients(0));
+    (1..4).for_each(|key| _ = core.ask(key, CHAT, "large", false, &long));
+    assert_eq!((core.gateway.wants_clients(0), core.gateway.wants_clients(1)), (false, true));
+    let upstream = core.dialed[0];
+    core.answer(upstream);
+    core.take(first, usize::MAX);
+    assert!(core.gateway.wants_clients(0));
+}
+
+/// A stream of `from` for a client at `path` that reads nothing, and then 1 KB at a time: what it costs at most.
+fn flood(path: &str, model: &str, from: Shape, event: &str) -> (usize, usize) {
+    let mut core = Desk::new(&[]);
+    let client = core.ask(0, path, model, true, "hello");
+    let upstream = core.dialed[0];
+    core.take(upstream, usize::MAX);
+    core.give(upstream, b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n");
+    core.give(upstream, stream(from, "lorem ").part(1).as_bytes());
+    let events = event.repeat((1 << 20) / event.len());
+    let before = core.buffered();
+    let (mut most, mut given, mut got) = (0, 0, 0);
+    for _ in 0..500 {
+        given += core.give(upstream, &events.as_bytes()[given..]);
+        most = most.max(core.buffered());
+        got += core.take(client, 1024).len();
+    }
+    assert!(before < 16 << 10 && given >= IO_SLICE && given < events.len(), "{before} {given}");
+    assert_eq!((upstream.side, got), (Side::Upstream, 500 * 1024));
+    (most, given)
+}
+
+#[test]
+fn a_stream_whose_client_stands_still_keeps_within_its_bound_whatever_floods_it() {
+    let small_chat = "data:{\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
+    let small_message = "data:{\"type\":\"content_block_delta\",\"index\":0,\
+                         \"delta\":{\"type\":\"text_delta\",\"text\":\"a\"}}\n\n";
+    let (comment, chat, message) =
+        (":\n\n", &stream(Shape::Chat, "lorem ").tokens[0], &stream(Shape::Messages, "x").tokens[0]);
+    // A larger event is no way round the bound for what follows it.
+    let after_large = stream(Shape::Chat, &"a".repeat(20_000)).tokens[0].clone() + &comment.repeat(12_000);
+    let mut too_much = Vec::new();
+    for (path, model, from, event) in [
+        (CHAT, "small", Shape::Chat, small_chat),
+        (CHAT, "small", Shape::Chat, chat),
+        (CHAT, "small", Shape::Chat, comment),
+        (MESSAGES, "large", Shape::Messages, small_message),
+        (MESSAGES, "large", Shape::Messages, message),
+        (CHAT, "large", Shape::Messages, small_message),
+        (CHAT, "large", Shape::Messages, message),
+        (CHAT, "large", Shape::Messages, comment),
+        (MESSAGES, "small", Shape::Chat, small_chat),
+        (MESSAGES, "small", Shape::Chat, chat),
+        (MESSAGES, "small", Shape::Chat, comment),
+        (MESSAGES, "small", Shape::Chat, &after_large),
+    ] {
+        let (most, given) = flood(path, model, from, event);
+        println!("{path:<22} {model} {:>4} bytes an event: {most:>6} buffered, {given} taken", event.len());
+        if most > STREAM_BYTES {
+            too_much.push((path, model, event.len(), most));
+        }
+    }
+    assert!(too_much.is_empty(), "{too_much:?}");
+}

@@ -1,0 +1,94 @@
+//! What becomes of a gateway whose ledger's file is taken away, is reached by another name, or may not grow.
+
+use super::client::get;
+use super::harness::{CREDENTIAL, Harness, chat};
+use super::process::{Process, free_port, wait_at_most, wait_for};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+fn path(h: &Harness, name: &str) -> PathBuf {
+    h.folder.path().join(name)
+}
+
+fn wait_until_ready(h: &Harness, status: u16) {
+    let ready = || get(h.admin, "/readyz").ok().filter(|answer| answer.status() == status).map(drop);
+    wait_for(&format!("/readyz to say {status}"), ready);
+}
+
+/// Why the ledger failed, by the log.
+fn failures(h: &Harness) -> Vec<String> {
+    let log = h.log();
+    let failed = log.iter().filter(|line| line["event"] == "ledger" && line.get("error").is_some());
+    failed.map(|line| line["error"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_ledger_that_was_moved_away_or_replaced_has_failed_until_it_is_back() {
+    let h = Harness::usual();
+    let (key, body) = (h.key(), chat("x\n#sim tokens=1"));
+    assert_eq!(h.chat(&key, &body).status(), 200);
+    let (db, aside) = (path(&h, "tollgate.db"), path(&h, "aside.db"));
+    for (turn, replaced) in [false, true].into_iter().enumerate() {
+        fs::rename(&db, &aside).unwrap();
+        if replaced {
+            fs::copy(&aside, &db).unwrap();
+        }
+        wait_until_ready(&h, 503);
+        assert_eq!(h.chat(&key, &body).status(), 503);
+        let why = wait_for("the log to say why", || Some(failures(&h)).filter(|why| why.len() > turn));
+        assert_eq!(why.len(), turn + 1, "{why:?}");
+        assert!(why[turn].contains("tollgate.db") && why[turn].contains("moved, deleted or replaced"), "{why:?}");
+        fs::rename(&aside, &db).unwrap();
+        wait_until_ready(&h, 200);
+        assert_eq!(h.chat(&key, &body).status(), 200);
+    }
+    assert_eq!(h.ledger(3).requests, 3);
+    assert!(h.done(&["ledger", "verify"]).starts_with("ok:"));
+}
+
+#[test]
+fn a_second_gateway_on_the_same_file_is_refused_by_whatever_name_it_reaches_it() {
+    let h = Harness::usual();
+    let (key, body) = (h.key(), chat("x\n#sim tokens=1"));
+    std::os::unix::fs::symlink("tollgate.db", path(&h, "soft.db")).unwrap();
+    fs::hard_link(path(&h, "tollgate.db"), path(&h, "hard.db")).unwrap();
+    let config = fs::read_to_string(path(&h, "tollgate.toml")).unwrap();
+    for name in ["tollgate.db", "soft.db", "hard.db"] {
+        let other = |port: u16| format!("127.0.0.1:{port}");
+        let config = config.replace("sqlite:tollgate.db", &format!("sqlite:{name}"));
+        let config = config.replace(&h.at.to_string(), &other(free_port()));
+        fs::write(path(&h, "second.toml"), config.replace(&h.admin.to_string(), &other(free_port()))).unwrap();
+        let mut second = Process::start(h.folder.path(), name, &["serve", "--config", "second.toml"], &[CREDENTIAL]);
+        wait_at_most(Duration::from_secs(20), "the second gateway to be refused", || second.has_ended().then_some(()));
+        assert_eq!(second.wait().code(), Some(1));
+        let said = second.written();
+        assert!(said.contains(name) && said.contains("another gateway has this ledger open"), "{said}");
+        assert_eq!(h.chat(&key, &body).status(), 200);
+    }
+    assert_eq!(h.ledger(3).requests, 3);
+}
+
+#[test]
+fn a_ledger_that_may_not_grow_refuses_and_does_not_end_the_gateway() {
+    let mut h = Harness::usual();
+    let (key, body) = (h.key(), chat("x\n#sim tokens=1"));
+    let limit = |h: &Harness, bytes: &str| {
+        let (pid, limit) = (h.gateway.id().to_string(), format!("--fsize={bytes}:unlimited"));
+        assert!(Command::new("prlimit").args(["--pid", &pid, &limit]).status().unwrap().success());
+    };
+    limit(&h, "98304");
+    let mut served = 0;
+    wait_for("the ledger to be full", || {
+        assert!(!h.gateway.has_ended(), "{:?}", h.gateway.wait());
+        let answer = h.chat(&key, &body);
+        served += u64::from(answer.status() == 200);
+        (answer.status() == 503).then_some(())
+    });
+    let why = wait_for("the log to say why", || failures(&h).into_iter().next());
+    assert!(why.contains("tollgate.db"), "{why}");
+    limit(&h, "unlimited");
+    wait_until_ready(&h, 200);
+    assert_eq!(h.ledger(served).requests, served);
+}

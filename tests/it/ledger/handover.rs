@@ -1,0 +1,109 @@
+//! A new process in the place of the old one, where both are hosts of a shared ledger: no stream is cut, no row is lost,
+//! no limit is passed.
+
+use super::harness::{Harness, chat, chat_request, streamed};
+use super::process::wait_for;
+use super::races::admitted;
+use super::shared::{Server, agree, key_of, sums};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Requests that the plan admits.
+const LIMIT: usize = 137;
+
+/// The processes that have listened, oldest first. Those after the first are nobody's child here.
+fn pids(h: &Harness) -> Vec<u64> {
+    h.log().iter().filter(|line| line["event"] == "listening").map(|line| line["pid"].as_u64().unwrap()).collect()
+}
+
+/// Ends successors with the test.
+struct Successors<'a>(&'a Harness);
+
+impl Drop for Successors<'_> {
+    fn drop(&mut self) {
+        for pid in pids(self.0).iter().skip(1) {
+            // The number of one that has ended may be somebody else's by now.
+            if std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|folder| folder == self.0.folder.path()) {
+                let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+            }
+        }
+    }
+}
+
+fn upgrade(h: &Harness) {
+    let before = pids(h);
+    let newest = before.last().unwrap().to_string();
+    assert!(Command::new("kill").args(["-USR2", &newest]).status().unwrap().success());
+    wait_for("the successor", || (pids(h).len() > before.len()).then_some(()));
+}
+
+/// Asks until it is over; how many were admitted. Every request has a connection of its own, so that none is lost to the
+/// end of an idle one.
+fn flow(h: &Harness, key: &str, over: &AtomicBool) -> usize {
+    let (request, mut all) = (chat_request(key, &chat("x\n#sim tokens=2")), Vec::new());
+    while !over.load(Ordering::Relaxed) {
+        all.push(h.client().ask(&request));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    admitted(&all)
+}
+
+fn hand_over_twice(durability: &str) {
+    let Some(server) = Server::start() else { return };
+    let store = format!("durability = \"{durability}\"");
+    let all = [server.gateway(&store), server.gateway(&store)];
+    let _successors = Successors(&all[0]);
+    let keys = [key_of(&all, &[]), key_of(&all, &["--plan", "requests"]), key_of(&all, &["--plan", "at-once"])];
+    let [open, limited, crowded] = &keys;
+    let long = streamed(chat("x\n#sim tokens=400 pace=25"));
+    let begin = |key: &str| {
+        let mut client = all[0].client();
+        client.send(&chat_request(key, &long));
+        assert_eq!(client.head().unwrap().status, 200);
+        client
+    };
+    let mut streams: Vec<_> = (0..40).map(|_| begin(open)).chain((0..50).map(|_| begin(crowded))).collect();
+    let over = AtomicBool::new(false);
+    let (asked, passed) = std::thread::scope(|scope| {
+        let (all, over) = (&all, &over);
+        let ask = |key| all.iter().map(move |h| scope.spawn(move || flow(h, key, over))).collect::<Vec<_>>();
+        let flows = [ask(open), ask(limited)];
+        std::thread::sleep(Duration::from_millis(200));
+        for _ in 0..2 {
+            upgrade(&all[0]);
+            // The places are taken by streams of a process that admits no more.
+            for h in all {
+                assert_eq!(h.chat(crowded, &chat("x")).status(), 429);
+            }
+        }
+        wait_for("the limit", || (sums(&all[1], limited).0 >= LIMIT as u64).then_some(()));
+        std::thread::sleep(Duration::from_millis(300));
+        over.store(true, Ordering::Relaxed);
+        let [asked, passed] = flows.map(|all| all.into_iter().map(|one| one.join().unwrap()).sum::<usize>());
+        (asked, passed)
+    });
+    assert_eq!(passed, LIMIT, "{durability}: admitted across two upgrades");
+    for client in &mut streams {
+        let mut text = String::new();
+        while let Some(chunk) = client.chunk().unwrap() {
+            text += &String::from_utf8(chunk).unwrap();
+        }
+        assert!(text.contains("\"finish_reason\":\"stop\"") && text.trim_end().ends_with("[DONE]"), "{text}");
+    }
+    let expected = [asked as u64 + 40, LIMIT as u64, 50];
+    println!("{durability}: two upgrades on a shared ledger, rows {expected:?}");
+    let left = || all[0].log().iter().filter(|line| line["outcome"] == "predecessor left").count();
+    wait_for("both predecessors to leave", || (left() == 2).then_some(()));
+    wait_for("every row", || (keys.each_ref().map(|key| sums(&all[1], key).0) == expected).then_some(()));
+    agree(&all, &keys.each_ref());
+    assert_eq!(all[0].chat(crowded, &chat("x")).status(), 200, "all places are free again");
+}
+
+#[test]
+fn an_upgrade_on_a_shared_ledger_cuts_no_stream_loses_no_row_and_passes_no_limit() {
+    std::thread::scope(|scope| {
+        let ways = ["write-behind", "before-reply"].map(|way| scope.spawn(move || hand_over_twice(way)));
+        ways.into_iter().for_each(|way| way.join().unwrap());
+    });
+}

@@ -1,0 +1,14 @@
+//! The ledger end to end, on the real binary: limits under races, durability under kill -9, a ledger that is slow, full
+//! or gone, and several gateways on one. Contract sections 3 and 5.
+
+mod clock;
+mod commit;
+mod files;
+mod handover;
+mod kills;
+mod odd;
+mod outage;
+mod races;
+mod shared;
+
+use super::e2e::{client, harness, process};

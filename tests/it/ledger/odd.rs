@@ -1,0 +1,140 @@
+//! A shared ledger with values that nothing of ours has written, settings that lose it, and reads that are interrupted.
+
+use super::client::get;
+use super::harness::{Harness, chat, chat_request, streamed};
+use super::process::wait_for;
+use super::shared::{Server, key_of, sums};
+use std::time::Duration;
+
+fn id_of(key: &str) -> &str {
+    &key[8..20]
+}
+
+fn status(h: &Harness, key: &str) -> u16 {
+    h.chat(key, &chat("x\n#sim tokens=1")).status()
+}
+
+fn warnings(h: &Harness) -> Vec<String> {
+    let log = h.log();
+    let warnings = log.iter().filter(|line| line["event"] == "warning");
+    warnings.map(|line| line["message"].as_str().unwrap().to_owned()).collect()
+}
+
+fn warned_of(h: &Harness, what: &str) {
+    wait_for(what, || warnings(h).iter().any(|warning| warning.contains(what)).then_some(()));
+}
+
+#[test]
+fn the_record_of_a_key_that_cannot_be_read_is_named_and_keeps_no_other_key_out() {
+    let Some(server) = Server::start() else { return };
+    let h = server.gateway("");
+    let first = key_of(std::slice::from_ref(&h), &[]);
+    for (id, record) in [("AAAAAAAAAAAA", &b"\xff\xfe"[..]), ("BBBBBBBBBBBB", b"{}"), ("CC\r\n", b"1")] {
+        server.say(&[b"HSET", b"tollgate:keys", id.as_bytes(), record]);
+    }
+    server.say(&[b"INCR", b"tollgate:keys:version"]);
+    let second = key_of(std::slice::from_ref(&h), &[]);
+    assert_eq!((status(&h, &first), status(&h, &second)), (200, 200));
+    for id in ["AAAAAAAAAAAA", "BBBBBBBBBBBB", "CC"] {
+        warned_of(&h, id);
+    }
+    assert_eq!(warnings(&h).iter().filter(|warning| warning.contains("AAAAAAAAAAAA")).count(), 1, "said once");
+    assert_eq!(h.done(&["keys", "list"]).lines().count(), 3);
+    h.done(&["keys", "revoke", id_of(&first)]);
+    wait_for("the revocation", || (h.status_of(&first) == 401).then_some(()));
+}
+
+#[test]
+fn a_counter_of_the_wrong_type_blocks_its_own_key_alone_and_costs_no_row() {
+    let Some(server) = Server::start() else { return };
+    let h = server.gateway("");
+    let all = std::slice::from_ref(&h);
+    let (odd, other) = (key_of(all, &[]), key_of(all, &[]));
+    assert_eq!((status(&h, &odd), status(&h, &other)), (200, 200));
+    let counter = format!("tollgate:use:{}", id_of(&odd));
+    let mut running = h.client();
+    running.send(&chat_request(&odd, &streamed(chat("x\n#sim tokens=30 pace=20"))));
+    assert_eq!(running.head().unwrap().status, 200);
+    server.say(&[b"DEL", counter.as_bytes()]);
+    server.say(&[b"SET", counter.as_bytes(), b"not a hash"]);
+    for _ in 0..5 {
+        assert_eq!((status(&h, &odd), status(&h, &other)), (503, 200));
+    }
+    while running.chunk().unwrap().is_some() {}
+    // The row of the stream is there, and those of the other key that were sent with it and after it.
+    wait_for("the rows", || ((sums(&h, &odd).0, sums(&h, &other).0) == (2, 6)).then_some(()));
+    assert_eq!(status(&h, &other), 200);
+    assert_eq!(get(h.admin, "/readyz").unwrap().status(), 200);
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!(h.done(&["ledger", "export"]).lines().count() as u64, sums(&h, &odd).0 + sums(&h, &other).0);
+    warned_of(&h, &counter);
+    warned_of(&h, id_of(&odd));
+    server.say(&[b"DEL", counter.as_bytes()]);
+    assert_eq!((status(&h, &odd), status(&h, &other)), (200, 200));
+}
+
+#[test]
+fn a_window_of_the_wrong_type_blocks_no_other_key_after_an_outage_either() {
+    let Some(mut server) = Server::start() else { return };
+    let h = server.gateway("");
+    let all = std::slice::from_ref(&h);
+    let (odd, other) = (key_of(all, &["--plan", "at-once"]), key_of(all, &[]));
+    // Held all the time: a host that comes back says what it holds.
+    let mut running = h.client();
+    running.send(&chat_request(&odd, &streamed(chat("x\n#sim tokens=3000 pace=100"))));
+    assert_eq!(running.head().unwrap().status, 200);
+    let live = format!("tollgate:live:{}", id_of(&odd));
+    server.say(&[b"DEL", live.as_bytes()]);
+    server.say(&[b"SET", live.as_bytes(), b"not a hash"]);
+    assert_eq!(status(&h, &other), 200);
+    server.kill();
+    wait_for("the outage", || (status(&h, &other) == 503).then_some(()));
+    server.run();
+    wait_for("service", || (status(&h, &other) == 200).then_some(()));
+    assert_eq!(status(&h, &odd), 503);
+    // Given back, which the wrong type does not hold up.
+    drop(running);
+    warned_of(&h, &live);
+    for _ in 0..5 {
+        assert_eq!(status(&h, &other), 200);
+    }
+}
+
+#[test]
+fn a_server_that_may_evict_the_ledger_is_warned_of() {
+    let policy = ["--appendonly", "yes", "--maxmemory-policy", "allkeys-lru"];
+    let Some(server) = Server::with(&policy) else { return };
+    let h = server.gateway("");
+    warned_of(&h, "maxmemory-policy allkeys-lru");
+    let Some(server) = Server::start() else { return };
+    let h = server.gateway("");
+    assert_eq!(status(&h, &key_of(std::slice::from_ref(&h), &[])), 200);
+    assert_eq!(warnings(&h), Vec::<String>::new());
+}
+
+#[test]
+fn a_gateway_that_is_stopped_and_continued_while_it_reads_asks_again() {
+    let Some(server) = Server::start() else { return };
+    let h = server.gateway("");
+    let key = key_of(std::slice::from_ref(&h), &[]);
+    for _ in 0..3 {
+        // The ledger stands still, so that the gateway is stopped in the middle of a read.
+        server.signal("STOP");
+        let mut client = h.client();
+        client.send(&chat_request(&key, &chat("x\n#sim tokens=1")));
+        std::thread::sleep(Duration::from_millis(200));
+        h.gateway.signal("STOP");
+        std::thread::sleep(Duration::from_millis(50));
+        h.gateway.signal("CONT");
+        std::thread::sleep(Duration::from_millis(100));
+        server.signal("CONT");
+        assert_eq!(client.answer().unwrap().status(), 200);
+    }
+    let failed = h.log().into_iter().filter(|line| line["event"] == "ledger").collect::<Vec<_>>();
+    assert!(failed.is_empty(), "{failed:?}");
+    assert_eq!(h.ledger(3).requests, 3);
+    assert!(h.done(&["ledger", "verify"]).starts_with("ok:"));
+    // A lease that was lent and never used would take one of the places.
+    let requests = h.get("/v1/quota", &key).json();
+    assert_eq!(h.count("requests"), 3, "{requests}");
+}

@@ -1,0 +1,159 @@
+//! The shared ledger gone for ten seconds under load: what each `on_outage` says happens meanwhile, and afterwards every
+//! counter agrees with the rows, of which none is missing (contract section 5).
+
+use super::client::Client;
+use super::harness::{CREDENTIAL, Harness, chat, chat_request, start_provider, streamed, with};
+use super::process::{Folder, free_port, wait_for};
+use super::races::admitted;
+use super::shared::{Server, agree, key_of};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long the ledger is gone.
+const OUTAGE: Duration = Duration::from_secs(10);
+/// What is on its way when the ledger goes is found out within this time.
+const NOTICED: Duration = Duration::from_secs(1);
+/// Clients of each gateway that ask without end.
+const CLIENTS: usize = 2;
+/// What a stream is asked for that begins before the outage and ends after it.
+const LONG: &str = "x\n#sim tokens=1400 pace=100";
+
+/// One answer of the load: when it was asked for, when it came, and its status.
+struct Heard {
+    asked: Instant,
+    after: Duration,
+    status: u16,
+    retry_after: bool,
+}
+
+fn load(h: &Harness, key: &str, over: &AtomicBool) -> Vec<Heard> {
+    let (request, mut heard) = (chat_request(key, &chat("x\n#sim tokens=2")), Vec::new());
+    while !over.load(Ordering::Relaxed) {
+        let asked = Instant::now();
+        let answer = h.client().ask(&request);
+        let retry_after = answer.head.get("retry-after").is_some();
+        heard.push(Heard { asked, after: asked.elapsed(), status: answer.status(), retry_after });
+        std::thread::sleep(Duration::from_millis(15));
+    }
+    heard
+}
+
+/// A stream that begins before the outage and ends after it; the longest pause between two of its pieces.
+fn long_stream(mut client: Client) -> Duration {
+    let (mut last, mut longest, mut text) = (Instant::now(), Duration::ZERO, String::new());
+    while let Some(chunk) = client.chunk().unwrap() {
+        longest = longest.max(last.elapsed());
+        last = Instant::now();
+        text += &String::from_utf8(chunk).unwrap();
+    }
+    assert!(text.contains("\"finish_reason\":\"stop\"") && text.trim_end().ends_with("[DONE]"), "{text}");
+    longest
+}
+
+/// The same stream from a provider without a gateway: what pauses the machine makes by itself.
+fn stream_without_gateway() -> Duration {
+    let (folder, at) = (Folder::new(), SocketAddr::from(([127, 0, 0, 1], free_port())));
+    let _provider = start_provider(folder.path(), at, "control");
+    let mut client = Client::connect(at);
+    client.send(&chat_request(CREDENTIAL.1, &with(streamed(chat(LONG)), "model", "control")));
+    assert_eq!(client.head().unwrap().status, 200);
+    long_stream(client)
+}
+
+/// What was heard: of requests that began while the ledger was certainly gone, and of all. `meanwhile` runs in the
+/// middle of the outage.
+fn ten_seconds_without(
+    server: &mut Server,
+    all: &[Harness],
+    key: &str,
+    meanwhile: impl FnOnce(),
+) -> (Vec<Heard>, Vec<Heard>) {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let streams: Vec<_> = (all.iter())
+            .map(|h| {
+                let mut client = h.client();
+                client.send(&chat_request(key, &streamed(chat(LONG))));
+                assert_eq!(client.head().unwrap().status, 200);
+                scope.spawn(move || long_stream(client))
+            })
+            .collect();
+        let control = scope.spawn(stream_without_gateway);
+        let over = &over;
+        let clients = all.iter().flat_map(|h| (0..CLIENTS).map(move |_| h));
+        let clients: Vec<_> = clients.map(|h| scope.spawn(move || load(h, key, over))).collect();
+        std::thread::sleep(Duration::from_secs(1));
+        let gone = Instant::now();
+        server.kill();
+        meanwhile();
+        std::thread::sleep(OUTAGE.saturating_sub(gone.elapsed()));
+        let back = Instant::now();
+        server.run();
+        for h in all {
+            let served = || (h.chat(key, &chat("x\n#sim tokens=1")).status() == 200).then_some(());
+            wait_for("service", served);
+        }
+        println!("served again by all {:?} after the ledger came back", back.elapsed());
+        std::thread::sleep(Duration::from_secs(1));
+        over.store(true, Ordering::Relaxed);
+        let heard = clients.into_iter().flat_map(|client| client.join().unwrap());
+        let longest = streams.into_iter().map(|stream| stream.join().unwrap()).max().unwrap();
+        let usual = control.join().unwrap();
+        assert!(longest < usual + Duration::from_secs(1), "a stream has stalled: {longest:?}, without us {usual:?}");
+        let during = |heard: &Heard| heard.asked > gone + NOTICED && heard.asked + heard.after < back;
+        heard.partition(during)
+    })
+}
+
+fn refuses() {
+    let Some(mut server) = Server::start() else { return };
+    let all = server.three();
+    let key = key_of(&all, &[]);
+    let (during, rest) = ten_seconds_without(&mut server, &all, &key, || {});
+    let served = rest.iter().filter(|heard| heard.status == 200).count();
+    println!("refuse: {} refused while the ledger was gone, {served} served before and after", during.len());
+    assert!(during.len() > 100 && served > 50, "{} {served}", during.len());
+    assert!(
+        during.iter().all(|heard| (heard.status, heard.retry_after) == (503, true)),
+        "refused, and told when to come"
+    );
+    let slowest = during.iter().map(|heard| heard.after).max();
+    assert!(slowest.is_some_and(|after| after < NOTICED), "a refusal after {slowest:?}");
+    assert!(rest.iter().all(|heard| [200, 503].contains(&heard.status)), "nothing else is ever said");
+    agree(&all, &[&key]);
+}
+
+fn goes_on_alone() {
+    let Some(mut server) = Server::start() else { return };
+    let all: Vec<Harness> = (0..3).map(|_| server.gateway("on_outage = \"local\"\nhosts = 3")).collect();
+    let (key, limited) = (key_of(&all, &[]), key_of(&all, &["--plan", "requests"]));
+    let mut alone = Vec::new();
+    let (during, rest) = ten_seconds_without(&mut server, &all, &key, || {
+        std::thread::sleep(NOTICED);
+        for h in &all {
+            let answers: Vec<_> = (0..60).map(|_| h.chat(&limited, &chat("x\n#sim tokens=1"))).collect();
+            alone.push(admitted(&answers));
+        }
+    });
+    println!("local: {} served while the ledger was gone, and {alone:?} of a limit of 137", during.len());
+    assert_eq!(alone, [137 / 3; 3], "each host its share");
+    assert!(during.len() > 100);
+    let refused = during.iter().chain(&rest).filter(|heard| heard.status != 200).count();
+    assert_eq!(refused, 0, "nobody was refused, neither during the outage nor at its ends");
+    agree(&all, &[&key, &limited]);
+    for h in &all {
+        let left = || (h.get("/v1/quota", &limited).json()["rate_limit"]["remaining"] == 137 - 3 * 45).then_some(());
+        wait_for("what was admitted alone to be settled", left);
+    }
+    assert_eq!(admitted(&[0; 4].map(|_| all[0].chat(&limited, &chat("x\n#sim tokens=1")))), 2, "and no more");
+}
+
+#[test]
+fn ten_seconds_without_the_shared_ledger_under_load() {
+    // Side by side, since each waits most of its time.
+    std::thread::scope(|scope| {
+        let ways = [scope.spawn(refuses), scope.spawn(goes_on_alone)];
+        ways.into_iter().for_each(|way| way.join().unwrap());
+    });
+}

@@ -1,0 +1,150 @@
+//! However many race, exactly as many are admitted as the plan says; tokens stay within the bound that is stated. The
+//! figures are printed.
+
+use super::client::{Answer, Client};
+use super::harness::{Harness, Setup, chat, chat_request, streamed, with};
+use super::process::wait_for;
+use serde_json::Value;
+use std::net::SocketAddr;
+use std::sync::Barrier;
+
+/// Connections that race.
+pub const CONNECTIONS: usize = 500;
+/// Requests on each.
+pub const EACH: usize = 4;
+
+/// Plans with windows that do not end in the middle.
+pub const PLANS: &str = r#"
+[[plans]]
+name = "requests"
+requests = 137
+window = "31d"
+
+[[plans]]
+name = "at-once"
+concurrency = 50
+
+[[plans]]
+name = "period"
+tokens = 1000
+
+[[plans]]
+name = "window"
+tokens_per_window = 1000
+window = "31d"
+"#;
+
+pub fn setup() -> Setup {
+    Setup { more: PLANS.to_owned(), ..Setup::default() }
+}
+
+/// Sends the same request over many connections at once, `each` times on every one, and gives all answers.
+pub fn race(to: &[SocketAddr], connections: usize, each: usize, request: &[u8]) -> Vec<Answer> {
+    let run = |mut client: Client| {
+        client.send(&request.repeat(each));
+        (0..each).map(|_| client.answer().unwrap()).collect::<Vec<_>>()
+    };
+    at_once(to, connections, run).into_iter().flatten().collect()
+}
+
+/// How many of many connections get a place, each trying `each` times, where those who have one keep it until all have
+/// tried. The request is one for a stream that does not end.
+pub fn race_for_places(to: &[SocketAddr], connections: usize, each: usize, request: &[u8]) -> usize {
+    let run = |mut client: Client| {
+        for _ in 0..each {
+            client.send(request);
+            let head = client.head().unwrap();
+            if head.status == 200 {
+                return Some(client);
+            }
+            assert_eq!(head.status, 429);
+            client.body(&head).unwrap();
+        }
+        None
+    };
+    at_once(to, connections, run).into_iter().flatten().count()
+}
+
+/// Lets each of many connections do the same, all beginning at once.
+fn at_once<T: Send>(to: &[SocketAddr], connections: usize, run: impl Fn(Client) -> T + Sync) -> Vec<T> {
+    let start = Barrier::new(connections);
+    std::thread::scope(|scope| {
+        let threads = (0..connections).map(|index| {
+            let (run, start) = (&run, &start);
+            let work = move || {
+                let client = Client::connect(to[index % to.len()]);
+                start.wait();
+                run(client)
+            };
+            std::thread::Builder::new().stack_size(256 << 10).spawn_scoped(scope, work).unwrap()
+        });
+        let threads: Vec<_> = threads.collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// How many answers are 200; all others must be 429.
+pub fn admitted(answers: &[Answer]) -> usize {
+    let count = |status| answers.iter().filter(|answer| answer.status() == status).count();
+    let (ok, refused) = (count(200), count(429));
+    assert_eq!(ok + refused, answers.len(), "something else than 200 and 429");
+    ok
+}
+
+/// Usage of a streamed answer that was asked for its usage.
+fn total_tokens(answer: &Answer) -> u64 {
+    let usage = answer.events().iter().rev().find_map(|event| {
+        let event: Value = serde_json::from_str(event).ok()?;
+        event["usage"]["total_tokens"].as_u64()
+    });
+    usage.unwrap_or_else(|| panic!("no usage in {}", answer.text()))
+}
+
+#[test]
+fn a_limit_of_n_requests_admits_exactly_n_of_two_thousand() {
+    let h = Harness::start(&setup());
+    let key = h.key_with(&["--plan", "requests"]);
+    let answers = race(&[h.at], CONNECTIONS, EACH, &chat_request(&key, &chat("x\n#sim tokens=2")));
+    let ok = admitted(&answers);
+    println!("requests per window: {ok} of {} admitted at a limit of 137", answers.len());
+    assert_eq!((ok, answers.len()), (137, CONNECTIONS * EACH));
+    assert_eq!(h.count("requests"), 137);
+    assert_eq!(h.ledger(137).requests, 137);
+    let quota = h.get("/v1/quota", &key).json();
+    assert_eq!(quota["rate_limit"]["remaining"], 0);
+    assert!(h.done(&["ledger", "verify"]).starts_with("ok:"));
+}
+
+#[test]
+fn a_limit_of_n_at_once_admits_exactly_n_of_two_thousand() {
+    let h = Harness::start(&setup());
+    let key = h.key_with(&["--plan", "at-once"]);
+    let request = chat_request(&key, &streamed(chat("x\n#sim stall_after=1")));
+    let ok = race_for_places(&[h.at], CONNECTIONS, EACH, &request);
+    println!("requests at once: {ok} of {CONNECTIONS} admitted at a limit of 50, each trying {EACH} times");
+    assert_eq!(ok, 50);
+    assert_eq!(h.count("requests"), 50);
+    let again = || (race_for_places(&[h.at], 60, 1, &request) == 50).then_some(());
+    wait_for("all places to be free again", again);
+}
+
+#[test]
+fn tokens_of_a_period_and_of_a_window_stay_within_the_stated_bound() {
+    let h = Harness::start(&setup());
+    for plan in ["period", "window"] {
+        let key = h.key_with(&["--plan", plan]);
+        let asked = with(chat("one two three\n#sim tokens=100 delay=300"), "max_tokens", 100);
+        let asked = with(streamed(asked), "stream_options", serde_json::json!({"include_usage": true}));
+        let answers = race(&[h.at], 200, 1, &chat_request(&key, &asked));
+        let ok: Vec<&Answer> = answers.iter().filter(|answer| answer.status() == 200).collect();
+        let used: u64 = ok.iter().map(|answer| total_tokens(answer)).sum();
+        let each = total_tokens(ok[0]);
+        println!("tokens per {plan}: {} of 200 admitted, {used} used of 1000, {each} each", admitted(&answers));
+        // Contract section 3: used is at most total - 1, one reservation, and what exceeded the reservations. An
+        // answer reserves its 100 tokens and an estimate of its prompt, which is off by a few at most.
+        let excess = 20 * ok.len() as u64;
+        assert!(used < 1000 + 100 + 50 + excess, "{used}");
+        assert!((5..=11).contains(&ok.len()), "{}", ok.len());
+        assert_eq!(h.used(&key), used);
+    }
+}

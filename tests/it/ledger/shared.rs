@@ -1,0 +1,514 @@
+//! Several gateways on one ledger in a real Redis or Valkey, which each test starts and stops itself. Without such a
+//! server on the machine these tests say so and pass.
+
+use super::client::Answer;
+use super::harness::{Harness, Setup, chat, chat_request, streamed, with};
+use super::kills::kills;
+use super::process::{Folder, free_port, run, wait_at_most, wait_for};
+use super::races::{CONNECTIONS, EACH, PLANS, admitted, race, race_for_places};
+use serde_json::Value;
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{self, Child, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tollgate::base::time::Unix;
+use tollgate::io::store::remote::{Command, Done, Holds, Remote, Speaker};
+use tollgate::policy::ask::{Ask, Limits, Ruling};
+use tollgate::policy::keys::KeyId;
+use tollgate::policy::meter::{Lease, LimitKind};
+use tollgate::policy::window::window;
+
+/// A server of the test's own.
+pub struct Server {
+    child: Option<Child>,
+    program: &'static str,
+    port: u16,
+    folder: Folder,
+    args: Vec<String>,
+}
+
+impl Server {
+    /// One with an append-only file; `None` if there is none on this machine.
+    pub fn start() -> Option<Server> {
+        Server::with(&["--appendonly", "yes"])
+    }
+
+    pub fn with(args: &[&str]) -> Option<Server> {
+        let exists =
+            |program: &&&str| process::Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok();
+        let Some(program) = ["redis-server", "valkey-server"].iter().find(exists) else {
+            eprintln!("skipped: neither redis-server nor valkey-server is installed");
+            return None;
+        };
+        let (folder, port) = (Folder::new(), free_port());
+        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        let mut server = Server { child: None, program, port, folder, args };
+        server.run();
+        Some(server)
+    }
+
+    /// Starts the process, again after [`Server::kill`].
+    pub fn run(&mut self) {
+        let mut command = process::Command::new(self.program);
+        command.args(["--bind", "127.0.0.1", "--save", "", "--port", &self.port.to_string(), "--dir"]);
+        command.arg(self.folder.path()).args(&self.args).stdin(Stdio::null());
+        let log = File::options().create(true).append(true).open(self.folder.path().join("server.log")).unwrap();
+        self.child = Some(command.stdout(log).spawn().unwrap());
+        let at = SocketAddr::from(([127, 0, 0, 1], self.port));
+        wait_for("the server", || std::net::TcpStream::connect(at).ok());
+    }
+
+    fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/0", self.port)
+    }
+
+    /// Sends one command as it is, and reads what comes first of the answer.
+    pub fn say(&self, words: &[&[u8]]) {
+        let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+        for word in words {
+            bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            bytes.extend_from_slice(word);
+            bytes.extend_from_slice(b"\r\n");
+        }
+        let mut socket = std::net::TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        std::io::Write::write_all(&mut socket, &bytes).unwrap();
+        let mut first = [0];
+        std::io::Read::read_exact(&mut socket, &mut first).unwrap();
+        assert_ne!(first[0], b'-', "{words:?}");
+    }
+
+    /// Sends a signal by name.
+    pub fn signal(&self, name: &str) {
+        let id = self.child.as_ref().unwrap().id();
+        assert!(process::Command::new("sh").args(["-c", &format!("kill -{name} {id}")]).status().unwrap().success());
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        let mut child = self.child.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// A gateway on this server; `more` are further lines of `[store]`.
+    pub fn gateway(&self, more: &str) -> Harness {
+        gateway(&self.url(), more)
+    }
+
+    /// Three of them.
+    pub fn three(&self) -> Vec<Harness> {
+        (0..3).map(|_| self.gateway("")).collect()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn gateway(url: &str, more: &str) -> Harness {
+    let store = format!("url = \"{url}\"\n{more}");
+    Harness::start(&Setup { store, more: PLANS.to_owned(), ..Setup::default() })
+}
+
+/// A key that all of them know.
+pub fn key_of(all: &[Harness], args: &[&str]) -> String {
+    let key = all[0].issue(args);
+    for h in all {
+        wait_for("every gateway to know the key", || (h.status_of(&key) == 200).then_some(()));
+    }
+    key
+}
+
+pub fn served(all: &[Harness]) -> u64 {
+    all.iter().map(|h| h.count("requests")).sum()
+}
+
+pub fn used(h: &Harness, key: &str) -> u64 {
+    h.get("/v1/quota", key).json()["tokens"]["used"].as_u64().unwrap()
+}
+
+/// Requests and tokens of one key in the ledger.
+pub fn sums(h: &Harness, key: &str) -> (u64, u64) {
+    let of = |line: &Value, name: &str| line[name].as_u64().unwrap();
+    let parts = ["uncached_input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens"];
+    let lines = h.usage("key");
+    let found = lines.iter().find(|line| line["name"] == key[8..20]);
+    found.map_or((0, 0), |line| (of(line, "requests"), parts.iter().map(|part| of(line, part)).sum()))
+}
+
+/// Every counter agrees with the rows, of which there is one per request served. `keys` are all that were used.
+pub fn agree(all: &[Harness], keys: &[&String]) {
+    let served = served(all);
+    let ledger = all[0].ledger(served);
+    assert_eq!(ledger.requests, served);
+    for key in keys {
+        let (_, tokens) = sums(&all[0], key);
+        for h in all {
+            assert_eq!(used(h, key), tokens, "all hosts show the same");
+        }
+    }
+    assert_eq!(keys.iter().map(|key| sums(&all[0], key).0).sum::<u64>(), served);
+    let said = all[0].done(&["ledger", "verify"]);
+    assert!(said.starts_with("ok:"), "{said}");
+    assert_eq!(all[0].done(&["ledger", "export"]).lines().count() as u64, served);
+}
+
+#[test]
+fn three_gateways_admit_exactly_n_requests_and_n_at_once_together() {
+    let Some(server) = Server::start() else { return };
+    let all = server.three();
+    let at: Vec<SocketAddr> = all.iter().map(|h| h.at).collect();
+
+    let key = key_of(&all, &["--plan", "requests"]);
+    let body = chat("x\n#sim tokens=2");
+    // One on each first: two busy hosts may well admit everything before the third is given a processor.
+    let mut answers: Vec<Answer> = all.iter().map(|h| h.chat(&key, &body)).collect();
+    answers.extend(race(&at, CONNECTIONS, EACH, &chat_request(&key, &body)));
+    let ok = admitted(&answers);
+    println!("three gateways: {ok} of {} admitted at a limit of 137 requests", answers.len());
+    assert_eq!((ok, served(&all)), (137, 137));
+    assert!(all.iter().all(|h| h.count("requests") > 0), "all took part");
+    agree(&all, &[&key]);
+
+    let key = key_of(&all, &["--plan", "at-once"]);
+    let request = chat_request(&key, &streamed(chat("x\n#sim stall_after=1")));
+    let ok = race_for_places(&at, CONNECTIONS, EACH, &request);
+    println!("three gateways: {ok} of {CONNECTIONS} admitted at a limit of 50 at once, each trying {EACH} times");
+    assert_eq!(ok, 50);
+    wait_for("free places", || (all[1].chat(&key, &chat("x")).status() == 200).then_some(()));
+}
+
+#[test]
+fn tokens_of_three_gateways_stay_within_the_stated_bound() {
+    let Some(server) = Server::start() else { return };
+    let all = server.three();
+    let at: Vec<SocketAddr> = all.iter().map(|h| h.at).collect();
+    for plan in ["period", "window"] {
+        let key = key_of(&all, &["--plan", plan]);
+        let asked = with(chat("one two three\n#sim tokens=100 delay=300"), "max_tokens", 100);
+        let answers = race(&at, 200, 1, &chat_request(&key, &streamed(asked)));
+        let ok = admitted(&answers);
+        // What other hosts have written behind is there when their rows are.
+        all[0].ledger(served(&all));
+        let used = used(&all[0], &key);
+        println!("three gateways, tokens per {plan}: {ok} of 200 admitted, {used} used of 1000");
+        assert!(used < 1000 + 100 + 50 + 20 * ok as u64, "{used}");
+        assert!((5..=11).contains(&ok), "{ok}");
+    }
+}
+
+#[test]
+fn keys_and_reports_are_the_same_on_every_host() {
+    let Some(server) = Server::start() else { return };
+    let all = [server.gateway(""), server.gateway("")];
+    let key = key_of(&all, &[]);
+    let id = &key[8..20].to_owned();
+    assert_eq!(all[0].chat(&key, &chat("x\n#sim tokens=4")).status(), 200);
+    assert_eq!(all[1].chat(&key, &streamed(chat("x\n#sim tokens=6"))).status(), 200);
+    agree(&all, &[&key]);
+    let (mut rotated, mut times) = (key, Vec::new());
+    for _ in 0..5 {
+        let old = rotated;
+        rotated = all[1].done(&["keys", "rotate", id, "--grace", "0s"]).trim().to_owned();
+        let began = Instant::now();
+        for h in &all {
+            wait_for("the rotation", || (h.status_of(&old) == 401 && h.status_of(&rotated) == 200).then_some(()));
+        }
+        times.push(began.elapsed());
+    }
+    // What a busy machine adds now and then is not the gateway's; one that looks too seldom is late more often than not.
+    times.sort();
+    assert!(times[times.len() / 2] < Duration::from_secs(1), "{times:?}");
+    let used: Vec<Value> = all.iter().map(|h| h.get("/v1/quota", &rotated).json()["tokens"].clone()).collect();
+    assert_eq!(used[0], used[1], "id and history stay");
+    for by in ["key", "model", "day", "target"] {
+        assert_eq!(all[0].usage(by), all[1].usage(by));
+        assert_eq!(all[0].usage(by)[0]["requests"], 2);
+    }
+    all[0].done(&["keys", "revoke", id]);
+    for h in &all {
+        wait_for("the revocation", || (h.status_of(&rotated) == 401).then_some(()));
+    }
+    assert!(all[1].done(&["keys", "show", id]).contains("revoked"));
+    let twice = all[0].command(&["keys", "revoke", id]);
+    assert_eq!(twice.code, 0, "{}", twice.err);
+}
+
+#[test]
+fn an_outage_of_the_ledger_refuses_until_it_is_back_and_loses_nothing() {
+    let Some(mut server) = Server::start() else { return };
+    let all = server.three();
+    let key = key_of(&all, &[]);
+    let mut running = all[2].client();
+    running.send(&chat_request(&key, &streamed(chat("x\n#sim tokens=60 pace=20"))));
+    assert_eq!(running.head().unwrap().status, 200);
+    server.kill();
+    for h in &all {
+        wait_for("the refusal", || (h.chat(&key, &chat("x")).status() == 503).then_some(()));
+        let refused = h.chat(&key, &chat("x"));
+        assert_eq!((refused.status(), refused.head.get("retry-after").is_some()), (503, true));
+    }
+    let mut events = 0;
+    while let Some(chunk) = running.chunk().unwrap() {
+        events += String::from_utf8(chunk).unwrap().matches("data: ").count();
+    }
+    assert!(events > 60, "a stream comes to its end without the ledger: {events}");
+    server.run();
+    for h in &all {
+        wait_for("service", || (h.chat(&key, &chat("x")).status() == 200).then_some(()));
+    }
+    agree(&all, &[&key]);
+}
+
+#[test]
+fn a_ledger_that_stands_still_stalls_no_stream() {
+    let Some(server) = Server::start() else { return };
+    let h = server.gateway("");
+    let key = key_of(std::slice::from_ref(&h), &[]);
+    let mut running = h.client();
+    running.send(&chat_request(&key, &streamed(chat("x\n#sim tokens=100 pace=25"))));
+    assert_eq!(running.head().unwrap().status, 200);
+    running.chunk().unwrap();
+    server.signal("STOP");
+    let refused = h.chat(&key, &chat("x"));
+    assert_eq!(refused.status(), 503);
+    // The ledger stands still until the stream has come to its end.
+    while running.chunk().unwrap().is_some() {}
+    server.signal("CONT");
+    wait_for("service", || (h.chat(&key, &chat("x")).status() == 200).then_some(()));
+    agree(&[h], &[&key]);
+}
+
+#[test]
+fn a_host_goes_on_alone_with_its_share_where_that_is_configured() {
+    let Some(mut server) = Server::start() else { return };
+    let h = server.gateway("on_outage = \"local\"\nhosts = 3");
+    let key = key_of(std::slice::from_ref(&h), &["--plan", "requests"]);
+    assert_eq!(h.chat(&key, &chat("x")).status(), 200);
+    server.kill();
+    let statuses: Vec<u16> = (0..60).map(|_| h.chat(&key, &chat("x\n#sim tokens=1")).status()).collect();
+    assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{statuses:?}");
+    let alone = statuses.iter().filter(|status| **status == 200).count();
+    // A third of 137, less the one it has had already.
+    assert_eq!(alone, 137 / 3 - 1);
+    server.run();
+    wait_for("the shared limit", || (h.chat(&key, &chat("x")).status() == 200).then_some(()));
+    agree(std::slice::from_ref(&h), &[&key]);
+    let remaining = || h.get("/v1/quota", &key).json()["rate_limit"]["remaining"].as_u64().unwrap();
+    let settled = || (remaining() == 137 - h.count("requests")).then_some(());
+    wait_for("what was admitted alone to be settled", settled);
+}
+
+#[test]
+fn a_gateway_that_dies_with_places_taken_blocks_nobody_beyond_its_lease() {
+    let Some(server) = Server::start() else { return };
+    let mut all = [server.gateway(""), server.gateway("")];
+    let key = key_of(&all, &["--plan", "at-once"]);
+    let request = chat_request(&key, &streamed(chat("x\n#sim tokens=3000 pace=20")));
+    let mut open: Vec<_> = (0..50).map(|_| all[0].client()).collect();
+    open.iter_mut().for_each(|client| client.send(&request));
+    wait_for("all places to be taken", || (all[0].count("requests") == 50).then_some(()));
+    assert_eq!(all[1].chat(&key, &chat("x")).status(), 429);
+    all[0].gateway.stop("KILL");
+    let began = Instant::now();
+    assert_eq!(all[1].chat(&key, &chat("x")).status(), 429, "a lease lasts a while");
+    let patience = Duration::from_secs(20);
+    wait_at_most(patience, "the places", || (all[1].chat(&key, &chat("x")).status() == 200).then_some(()));
+    println!("places of a dead host were free after {:?}", began.elapsed());
+    assert!(all[1].done(&["ledger", "verify"]).starts_with("ok:"));
+}
+
+#[test]
+fn places_and_reservations_are_given_back_however_a_request_ends() {
+    let Some(server) = Server::start() else { return };
+    let h = server.gateway("");
+    let key = key_of(std::slice::from_ref(&h), &["--plan", "at-once"]);
+    let ways = ["tokens=2", "status=500", "cut_after=1", "delay=5000", "tokens=50 pace=20"];
+    for way in ways {
+        let request = chat_request(&key, &streamed(chat(&format!("x\n#sim {way}"))));
+        let mut clients: Vec<_> = (0..50).map(|_| h.client()).collect();
+        clients.iter_mut().for_each(|client| client.send(&request));
+        std::thread::sleep(Duration::from_millis(300));
+        drop(clients);
+    }
+    let request = chat_request(&key, &streamed(chat("x\n#sim stall_after=1")));
+    wait_for("exactly fifty places", || (race_for_places(&[h.at], 60, 1, &request) == 50).then_some(()));
+}
+
+#[test]
+fn a_kill_loses_nothing_that_a_client_saw_completed() {
+    let Some(server) = Server::start() else { return };
+    let mut h = server.gateway("durability = \"before-reply\"");
+    let key = key_of(std::slice::from_ref(&h), &[]);
+    // Every round reads all rows again, over the network: fewer than with a file.
+    for round in 0..kills().div_ceil(2).min(20) {
+        let count = AtomicUsize::new(0);
+        let completed: Vec<String> = std::thread::scope(|scope| {
+            let count = &count;
+            let clients: Vec<_> = (0..6)
+                .map(|_| {
+                    let (at, request) = (h.at, chat_request(&key, &chat("x\n#sim tokens=3")));
+                    scope.spawn(move || {
+                        let (mut seen, mut client) = (Vec::new(), super::client::Client::connect(at));
+                        while std::io::Write::write_all(&mut client.socket, &request).is_ok() {
+                            let Ok(answer) = client.answer() else { break };
+                            assert_eq!(answer.status(), 200);
+                            seen.push(answer.id());
+                            count.fetch_add(1, Ordering::Relaxed);
+                        }
+                        seen
+                    })
+                })
+                .collect();
+            wait_for("some load", || (count.load(Ordering::Relaxed) > 20).then_some(()));
+            std::thread::sleep(Duration::from_millis(300 + 150 * (round % 4)));
+            h.gateway.stop("KILL");
+            clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+        });
+        let rows = h.done(&["ledger", "export"]);
+        let lost = completed.iter().filter(|id| !rows.contains(id.as_str())).count();
+        println!("before-reply on a shared ledger: {} completed, {lost} lost", completed.len());
+        assert!(lost == 0 && completed.len() > 20, "{lost} of {}", completed.len());
+        h.start_again();
+        assert!(h.done(&["ledger", "verify"]).starts_with("ok:"));
+        assert_eq!(used(&h, &key), h.ledger(0).tokens());
+    }
+}
+
+#[test]
+fn what_an_admission_through_the_shared_ledger_costs() {
+    let Some(server) = Server::start() else { return };
+    let (shared, alone) = (server.gateway(""), Harness::usual());
+    let each = |h: &Harness| {
+        let key = h.key();
+        let (mut client, request) = (h.client(), chat_request(&key, &chat("x\n#sim tokens=1")));
+        let mut times: Vec<Duration> = (0..300)
+            .map(|_| {
+                let began = Instant::now();
+                assert_eq!(client.ask(&request).status(), 200);
+                began.elapsed()
+            })
+            .collect();
+        times.sort();
+        times[times.len() / 2]
+    };
+    let (with, without) = (each(&shared), each(&alone));
+    println!("median of a request: {with:?} with a shared ledger, {without:?} with a file");
+    assert!(with < without + Duration::from_millis(50));
+}
+
+#[test]
+fn a_server_without_an_append_only_file_is_warned_of_and_a_password_is_neither_needed_nor_shown() {
+    let Some(server) = Server::with(&["--appendonly", "no", "--requirepass", "s3cret-word"]) else { return };
+    let url = server.url().replace("redis://", "redis://:s3cret-word@");
+    let h = gateway(&url, "");
+    let key = key_of(std::slice::from_ref(&h), &[]);
+    assert_eq!(h.chat(&key, &chat("x")).status(), 200);
+    let warned = h.log().into_iter().find(|line| line["event"] == "warning").expect("a warning");
+    assert!(warned["message"].as_str().unwrap().contains("append-only"), "{warned}");
+    assert!(!h.gateway.written().contains("s3cret-word"));
+    let gone = Harness::start(&Setup { more: PLANS.to_owned(), ..Setup::default() });
+    let wrong = server.url().replace("redis://", "redis://:another@");
+    let text = std::fs::read_to_string(gone.folder.path().join("tollgate.toml")).unwrap();
+    let text = text.replace("sqlite:tollgate.db", &wrong);
+    std::fs::write(gone.folder.path().join("wrong.toml"), text).unwrap();
+    let failed = gone.command(&["keys", "list", "--config", "wrong.toml"]);
+    assert_eq!(failed.code, 1);
+    assert!(!failed.err.contains("another"), "{}", failed.err);
+}
+
+/// Clocks two hours apart either way: windows are a host's own, but how long they are kept is not.
+#[test]
+fn a_host_whose_clock_is_not_the_servers_is_held_to_its_limits() {
+    let Some(server) = Server::start() else { return };
+    let mut remote = Remote::new(&server.url(), None, "the server".to_owned()).unwrap();
+    remote.connect().unwrap();
+    let speaker = Speaker { host: "host".to_owned(), writer: "writer".to_owned() };
+    remote.announce(&speaker, "", &Holds::new()).unwrap();
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64;
+    let key = KeyId::parse("0123456789ab").unwrap();
+    for moment in [now - 7_200_000, now, now + 7_200_000].map(Unix) {
+        let bounds = |length| window(moment, Duration::from_secs(length));
+        let lease = Lease { window: bounds(60), period: bounds(86_400), reserved: 1, shared: false };
+        let limits = Some(Limits { requests: 3, ..Limits::default() });
+        let ask = Ask { number: (0, 0), key, lease, limits };
+        let mut rulings = Vec::new();
+        for _ in 0..5 {
+            let done = remote.send(&speaker, &[Command::Ask(&ask)]).unwrap();
+            let [Done::Answer(answer)] = &done[..] else { panic!("{done:?}") };
+            rulings.push(answer.ruling);
+        }
+        let refused = Ruling::Refused(LimitKind::Requests);
+        assert_eq!(rulings, [Ruling::Admitted, Ruling::Admitted, Ruling::Admitted, refused, refused]);
+    }
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_said_not_to_answer() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (folder, url) = (Folder::new(), format!("redis://{}/0", silent.local_addr().unwrap()));
+    let text = format!(
+        "[store]\nurl = \"{url}\"\n[[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://h/v1\"\n\
+         [[models]]\nid = \"m\"\ncontext = 1\ntargets = [{{ provider = \"p\" }}]\n"
+    );
+    std::fs::write(folder.path().join("tollgate.toml"), text).unwrap();
+    let failed = run(folder.path(), &["keys", "list"], &[]);
+    assert_eq!((failed.code, failed.err), (1, format!("tollgate: {url}: no answer in time\n")));
+}
+
+/// Certificate and key of a server, and the authority that vouches for it.
+fn certificates(folder: &Path) -> [String; 3] {
+    let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+    let made = rcgen::generate_simple_self_signed(names).unwrap();
+    let write = |name: &str, text: String| {
+        let path = folder.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_string_lossy().into_owned()
+    };
+    let cert = write("cert.pem", made.cert.pem());
+    [cert.clone(), write("key.pem", made.signing_key.serialize_pem()), cert]
+}
+
+#[test]
+fn the_ledger_may_be_reached_over_tls() {
+    let (folder, port) = (Folder::new(), free_port().to_string());
+    let [cert, key, ca] = certificates(folder.path());
+    let tls = ["--tls-port", &port, "--tls-cert-file", &cert, "--tls-key-file", &key, "--tls-auth-clients", "no"];
+    let Some(server) = Server::with(&[&tls[..], &["--appendonly", "yes"]].concat()) else { return };
+    let url = format!("rediss://localhost:{port}/0");
+    let h = gateway(&url, &format!("ca_file = \"{ca}\""));
+    let key = key_of(std::slice::from_ref(&h), &[]);
+    assert_eq!(h.chat(&key, &chat("x")).status(), 200);
+    agree(&[h], &[&key]);
+    drop(server);
+}
+
+#[test]
+fn several_processes_serve_one_port() {
+    let Some(server) = Server::start() else { return };
+    let store = format!("url = \"{}\"", server.url());
+    let setup = Setup { server: "reuse_port = true", store, more: PLANS.to_owned(), ..Setup::default() };
+    let h = Harness::start(&setup);
+    let key = key_of(std::slice::from_ref(&h), &["--plan", "requests"]);
+    let text = std::fs::read_to_string(h.folder.path().join("tollgate.toml")).unwrap();
+    let admin = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let second = text.replace(&format!("admin_listen = \"{}\"", h.admin), &format!("admin_listen = \"{admin}\""));
+    std::fs::write(h.folder.path().join("second.toml"), second).unwrap();
+    let args = ["serve", "--config", "second.toml"];
+    let other = super::process::Process::start(h.folder.path(), "second", &args, &[super::harness::CREDENTIAL]);
+    wait_for("the second process", || super::client::get(admin, "/readyz").ok().filter(|a| a.status() == 200));
+    let answers = race(&[h.at], CONNECTIONS, EACH, &chat_request(&key, &chat("x\n#sim tokens=1")));
+    assert_eq!(admitted(&answers), 137);
+    let lines = |path: &Path| std::fs::read_to_string(path).unwrap().matches("\"endpoint\":\"chat\"").count();
+    wait_for("the logs", || {
+        let (first, second) = (lines(&h.gateway.stderr), lines(&other.stderr));
+        (first + second >= CONNECTIONS * EACH).then_some(()).inspect(|()| assert!(first > 100 && second > 100))
+    });
+}

@@ -1,0 +1,156 @@
+//! Many clients of one gateway in memory: keys `k0`, `k1`, …, a client named after each connection, and after every
+//! step the bound on buffered bytes.
+
+use crate::scripts::world::{Cut, World};
+use crate::support::setting::{KeyRing, Setting};
+use tollgate::base::seam::Core;
+use tollgate::gateway::Start;
+use tollgate::policy::config::Config;
+
+/// What `max_buffered` is set to. One key may hold a quarter.
+pub const BUDGET: usize = 1 << 20;
+/// The head of a provider's stream.
+pub const STREAM: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+
+/// See the module's documentation.
+pub struct Rig {
+    pub world: World,
+    pub keys: KeyRing,
+    pub config: Config,
+    /// Most bytes seen buffered.
+    pub most: usize,
+}
+
+impl Rig {
+    /// With so many keys; buffers of [`BUDGET`], bodies up to a quarter of that, answers up to 128 KiB.
+    pub fn new(keys: usize) -> Rig {
+        Rig::with(keys, &[])
+    }
+
+    /// The same with some lines of the configuration changed.
+    pub fn with(keys: usize, lines: &[(&str, &str)]) -> Rig {
+        let (mut setting, mut ring) = (Setting::default(), KeyRing::default());
+        let own = [
+            ("server", "max_body = \"256KiB\""),
+            ("server", "max_buffered = \"1MiB\""),
+            ("upstream", "max_response = \"128KiB\""),
+            ("plan team", "tokens = 0"),
+            ("plan team", "requests = 0"),
+        ];
+        own.iter().chain(lines).for_each(|(section, line)| setting.set(section, line));
+        (0..keys).for_each(|number| ring.issue(&format!("k{number}"), &[]));
+        let start = Start { keys: ring.records.clone(), ..Start::default() };
+        Rig { world: World::new(setting.high(), start, Cut::Whole), keys: ring, config: setting.high(), most: 0 }
+    }
+
+    /// A client connects and sends.
+    pub fn send(&mut self, client: &str, bytes: impl AsRef<[u8]>) {
+        if !self.world.ends.contains_key(client) {
+            self.world.connect(client, false).unwrap();
+        }
+        self.give(client, bytes);
+    }
+
+    /// Bytes go to the gateway over a connection that is there; lost if it has been closed.
+    pub fn give(&mut self, label: &str, bytes: impl AsRef<[u8]>) {
+        if self.world.end(label).unwrap().closed.is_none() {
+            self.world.send(label, bytes.as_ref()).unwrap();
+        }
+        self.holds();
+    }
+
+    /// Time passes.
+    pub fn wait(&mut self, millis: u64) {
+        self.world.wait(millis * 1000).unwrap();
+        self.holds();
+    }
+
+    /// The client reads again.
+    pub fn read(&mut self, client: &str) {
+        self.world.end(client).unwrap().reads = true;
+        self.world.settle().unwrap();
+        self.holds();
+    }
+
+    /// What must hold at every moment.
+    pub fn holds(&mut self) {
+        let buffered = self.world.gateway.vitals().buffered;
+        self.most = self.most.max(buffered);
+        assert!(buffered <= BUDGET, "{buffered} bytes are buffered, of {BUDGET}");
+    }
+
+    /// Whether new clients are let in.
+    pub fn is_open(&self) -> bool {
+        self.world.gateway.wants_clients(0)
+    }
+
+    /// All that a client has got.
+    pub fn got(&self, client: &str) -> String {
+        String::from_utf8_lossy(&self.world.ends[client].all).into_owned()
+    }
+
+    /// The status that a client was answered with; 0 for none yet.
+    pub fn status(&self, client: &str) -> u16 {
+        self.got(client).get(9..12).map_or(0, |status| status.parse().unwrap())
+    }
+
+    /// Provider connections that have been asked something and not been answered, by [`Rig::answer`].
+    pub fn asked(&self) -> Vec<String> {
+        let asked = self.world.ends.iter().filter(|(label, end)| {
+            let whole = || body_is_whole(&end.got);
+            label.starts_with('u') && end.closed.is_none() && whole()
+        });
+        asked.map(|(label, _)| label.clone()).collect()
+    }
+
+    /// The provider answers what was asked on a connection.
+    pub fn answer(&mut self, label: &str, bytes: &str) {
+        self.world.end(label).unwrap().got.clear();
+        self.give(label, bytes);
+    }
+}
+
+/// A request is there to its end.
+fn body_is_whole(bytes: &[u8]) -> bool {
+    let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else { return false };
+    let head = String::from_utf8_lossy(&bytes[..end]);
+    let length = head.split("content-length: ").nth(1).and_then(|rest| rest.split("\r\n").next()?.parse().ok());
+    bytes.len() - end - 4 >= length.unwrap_or(0)
+}
+
+/// A chat request whose body has exactly `length` bytes: head and body.
+pub fn request(key: &str, length: usize, stream: bool) -> (String, String) {
+    let start = format!("{{\"model\":\"small\",\"stream\":{stream},\"messages\":[{{\"role\":\"user\",\"content\":\"");
+    let end = "\"}]}";
+    let body = format!("{start}{}{end}", "a".repeat(length - start.len() - end.len()));
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer {key}\r\ncontent-length: {length}\r\n\r\n"
+    );
+    (head, body)
+}
+
+/// A whole answer of a provider as it goes over the wire, `size` bytes and some more.
+pub fn large_answer(size: usize) -> String {
+    let body = format!(
+        "{{\"id\":\"x\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"up-small\",\"choices\":[],\"usage\":\
+         {{\"prompt_tokens\":60,\"completion_tokens\":40,\"total_tokens\":100}},\"pad\":\"{}\"}}",
+        "b".repeat(size)
+    );
+    format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+}
+
+/// One chunk with this event.
+pub fn event(text: &str) -> String {
+    let event = format!(
+        "data: {{\"id\":\"x\",\"object\":\"chat.completion.chunk\",\"model\":\"up-small\",\"choices\":[{{\"index\":0,\
+         \"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n"
+    );
+    format!("{:x}\r\n{event}\r\n", event.len())
+}
+
+/// The end of a stream.
+pub fn stream_end() -> String {
+    let event = "data: {\"id\":\"x\",\"object\":\"chat.completion.chunk\",\"model\":\"up-small\",\"choices\":[{\"index\":0,\
+                 \"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+    format!("{:x}\r\n{event}\r\n0\r\n\r\n", event.len())
+}

@@ -1,0 +1,154 @@
+//! The rules about who may know whom inside a layer: no circle of files, one owner of the gateway's methods, three
+//! machines that do not know each other.
+
+use crate::lexer::{find_word, is_word, line_of};
+use crate::paths::{Place, Tree, paths_in};
+use std::collections::BTreeSet;
+
+/// Folders of the gateway that have a machine each: no file of one names the machine of another.
+const MACHINES: [&str; 3] = ["client", "exchange", "provider"];
+/// The files that may extend the gateway.
+const OWNERS: [&str; 2] = ["src/gateway/mod.rs", "src/gateway/drive/"];
+
+/// Files of one layer that need each other: a file needs another if it names something that the other defines, however
+/// the way there is written. What is only passed on (`pub use child::X`) is no need of the one that passes it on.
+pub fn circles(files: &[(String, String)]) -> Vec<String> {
+    let tree = Tree::new(files);
+    let edges: Vec<BTreeSet<usize>> = (0..tree.modules.len()).map(|from| needs(&tree, from)).collect();
+    let mut found = Vec::new();
+    for group in groups(&edges) {
+        let names: Vec<&str> = group.iter().map(|at| tree.modules[*at].path.as_str()).collect();
+        let mut ways = Vec::new();
+        for from in &group {
+            for to in edges[*from].iter().filter(|to| group.contains(to)) {
+                ways.push(format!("    {} -> {}", tree.modules[*from].path, tree.modules[*to].path));
+            }
+        }
+        found.push(format!("{}: a circle of {} files:\n{}", names[0], names.len(), ways.join("\n")));
+    }
+    found
+}
+
+/// The files of the same layer that a file needs.
+fn needs(tree: &Tree, from: usize) -> BTreeSet<usize> {
+    let module = &tree.modules[from];
+    let mut found = BTreeSet::new();
+    let mut edge = |place| {
+        if let Some(Place::Item(to)) = place {
+            let (here, there) = (&module.name, &tree.modules[to].name);
+            if to != from && !here.is_empty() && here.first() == there.first() {
+                found.insert(to);
+            }
+        }
+    };
+    for import in &module.imports {
+        let used = || find_word(&module.code, &import.name).next().is_some();
+        if import.passed_on && (import.name == "*" || !used()) {
+            continue;
+        }
+        match import.name.as_str() {
+            // Everything of a module: at least what its own file defines.
+            "*" => edge(tree.resolve(from, &import.path).map(|place| Place::Item(place.file()))),
+            _ => edge(tree.resolve(from, &import.path)),
+        }
+    }
+    for (_, path) in paths_in(&module.code) {
+        edge(tree.resolve(from, &path));
+    }
+    found
+}
+
+/// Strongly connected groups of more than one, in order.
+fn groups(edges: &[BTreeSet<usize>]) -> Vec<Vec<usize>> {
+    let reach: Vec<BTreeSet<usize>> = (0..edges.len()).map(|from| reachable(edges, from)).collect();
+    let mut found: Vec<Vec<usize>> = Vec::new();
+    for at in 0..edges.len() {
+        let group: Vec<usize> = reach[at].iter().copied().filter(|other| reach[*other].contains(&at)).collect();
+        if group.len() > 1 && group.first() == Some(&at) {
+            found.push(group);
+        }
+    }
+    found
+}
+
+/// Everything that can be reached from `from` in one step or more.
+fn reachable(edges: &[BTreeSet<usize>], from: usize) -> BTreeSet<usize> {
+    let (mut found, mut next) = (BTreeSet::new(), vec![from]);
+    while let Some(at) = next.pop() {
+        next.extend(edges[at].iter().copied().filter(|to| found.insert(*to)));
+    }
+    found
+}
+
+/// Methods of `Gateway` in files that do not own it.
+pub fn extensions(files: &[(String, String)]) -> Vec<String> {
+    let tree = Tree::new(files);
+    let mut found = Vec::new();
+    for module in tree.modules.iter().filter(|module| !OWNERS.iter().any(|owner| module.path.starts_with(owner))) {
+        if module.name.first().is_none_or(|layer| layer != "gateway") {
+            continue;
+        }
+        for at in find_word(&module.code, "impl") {
+            let head = module.code[at + "impl".len()..].split('{').next().unwrap_or_default();
+            if implementor(head) == "Gateway" {
+                let line = line_of(&module.code, at);
+                found.push(format!("{}:{line}: only {} extend `Gateway`", module.path, OWNERS.join(" and ")));
+            }
+        }
+    }
+    found
+}
+
+/// The name of the type in the head of an `impl`, without its path and its parameters.
+fn implementor(head: &str) -> &str {
+    // What is a parameter of the `impl` itself.
+    let mut rest = head.trim_start();
+    if rest.starts_with('<') {
+        let mut depth = 0;
+        let close = rest.bytes().position(|byte| {
+            depth += i32::from(byte == b'<') - i32::from(byte == b'>');
+            depth == 0
+        });
+        rest = &rest[close.map_or(rest.len(), |at| at + 1)..];
+    }
+    let rest = find_word(rest, "for").last().map_or(rest, |at| &rest[at + "for".len()..]);
+    let rest = rest.split(" where").next().unwrap_or_default().trim();
+    let path = rest.split('<').next().unwrap_or_default().trim_end();
+    let start = path.bytes().rposition(|byte| !is_word(byte)).map_or(0, |at| at + 1);
+    &path[start..]
+}
+
+/// A machine of the gateway that names another.
+pub fn machines(files: &[(String, String)]) -> Vec<String> {
+    let tree = Tree::new(files);
+    let mut found = Vec::new();
+    for (from, module) in tree.modules.iter().enumerate() {
+        let Some(own) = machine(&module.name) else { continue };
+        let imports = module.imports.iter().map(|import| (import.at, import.path.clone()));
+        for (at, path) in imports.chain(paths_in(&module.code)) {
+            let written = tree.absolute(from, &path);
+            let meant = tree.resolve(from, &path).map(|place| &tree.modules[place.file()].name);
+            let other = [written.as_ref(), meant].into_iter().flatten().find_map(|name| machine_of(name));
+            if let Some(other) = other.filter(|other| *other != own) {
+                let line = line_of(&module.code, at);
+                found.push(format!("{}:{line}: {own} must not know {other}", module.path));
+            }
+        }
+    }
+    found.dedup();
+    found
+}
+
+/// The machine that a module belongs to.
+fn machine(name: &[String]) -> Option<&'static str> {
+    let folder = name.get(1).filter(|_| name[0] == "gateway")?;
+    MACHINES.into_iter().find(|machine| machine == folder)
+}
+
+/// The machine that a module is part of. A connection stands in one file; beside it, in its folder, lie what it is made
+/// of and what others may share with it. All of an exchange's folder is the exchange.
+fn machine_of(name: &[String]) -> Option<&'static str> {
+    let folder = machine(name)?;
+    let inside = name.get(2).map(String::as_str);
+    (folder == "exchange" || matches!(inside, Some("connection" | "Connection"))).then_some(folder)
+}
