@@ -71,8 +71,6 @@ impl Gateway {
         for (_, id) in self.cx.ledger.all_held() {
             self.tell(id, Event::NotCommitted);
         }
-        // What cannot be written cannot be given away.
-        self.call_off("failed: the ledger is not available");
     }
 
     /// TERM, or the beginning of a hand-over: stops taking requests.
@@ -101,15 +99,19 @@ impl Gateway {
 
     /// USR2: has a successor started.
     pub(crate) fn begin_handover(&mut self) {
-        let (now, lag) = (self.cx.now.mono, self.cx.setup.config.store.max_commit_lag);
         if self.cx.lifecycle.handover != Handover::None || self.cx.lifecycle.is_stopping() {
             self.cx.log_upgrade("refused: already stopping or handing over");
-        } else if !self.cx.ledger.takes_rows(now, lag) {
+        } else if !self.can_give_ledger() {
             self.cx.log_upgrade("refused: the ledger is not available");
         } else {
             self.cx.log_upgrade("starting");
             self.hand_over(upgrade::Event::Asked);
         }
+    }
+
+    /// What cannot be written cannot be given away.
+    fn can_give_ledger(&self) -> bool {
+        self.cx.ledger.takes_rows(self.cx.now.mono, self.cx.setup.config.store.max_commit_lag)
     }
 
     /// A hand-over that may still be called off is.
@@ -135,7 +137,10 @@ impl Gateway {
         if handover.is_quieting() {
             let quiet = !self.clients.iter().any(|(_, client)| !client.admin && client.is_arriving())
                 && !self.exchanges.iter().any(|(_, exchange)| exchange.may_be_admitted());
-            self.hand_over(upgrade::Event::Looked { quiet });
+            match self.can_give_ledger() {
+                true => self.hand_over(upgrade::Event::Looked { quiet }),
+                false => self.call_off("failed: the ledger is not available"),
+            }
         } else if handover.is_impatient(now) {
             self.hand_over(upgrade::Event::Impatient);
         } else {

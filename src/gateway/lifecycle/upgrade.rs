@@ -24,7 +24,7 @@
 //!   here until it says that they are safe. If it dies they are written from here, whenever no other process has the
 //!   ledger, which a supervisor may start at any moment; see `cli::serve::upgrade`.
 //!
-//! A death of the old process leaves everything to the successor, from `ready` on; before that the successor ends, too.
+//! A death of the old process leaves everything to the successor, however far that has come.
 
 use crate::base::limits::{QUIET_LOOK, QUIET_WAIT, SUCCESSOR_WAIT, TAKE_WAIT};
 use crate::base::time::Mono;

@@ -17,6 +17,7 @@ mod check;
 mod clients;
 mod ledger;
 mod net;
+mod pair;
 mod providers;
 mod tally;
 mod wider;
@@ -126,4 +127,22 @@ fn the_same_seed_makes_the_same_run() {
         let one = || run(3, 600, way, Wider::default()).unwrap();
         assert_eq!(one(), one());
     }
+}
+
+#[test]
+fn every_upgrade_holds_whatever_becomes_of_the_successor_and_its_predecessor() {
+    let (mut sum, mut failures) = (pair::Tally::default(), Vec::new());
+    let seeds = number("SIM_SEED").map_or(0..5 * number("SIM_SEEDS").unwrap_or(SEEDS), |seed| seed..seed + 1);
+    for seed in seeds.clone() {
+        let outcome = catch_unwind(AssertUnwindSafe(|| pair::run(seed, &mut sum)));
+        match outcome {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => failures.push(format!("seed {seed}: {error}")),
+            Err(_) => failures.push(format!("seed {seed}: a panic")),
+        }
+    }
+    println!("upgrades: {} seeds, {} violations, {sum:?}", seeds.clone().count(), failures.len());
+    assert!(failures.is_empty(), "{} seeds failed:\n{}", failures.len(), failures[..failures.len().min(5)].join("\n"));
+    let rich = seeds.count() == 1 || sum.fields().into_iter().all(|count| *count > 0);
+    assert!(rich, "something never happened: {sum:?}");
 }

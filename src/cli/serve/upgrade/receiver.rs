@@ -46,7 +46,8 @@ impl HandoverReceiver {
 
     /// Says that everything is ready, and waits until the ledger is free for us.
     pub(in crate::cli::serve) fn await_turn(&mut self) -> io::Result<Turn> {
-        Line::Ready(VERSION).write(&self.channel)?;
+        // A predecessor that has died need not be told, and is found to have died next.
+        let _ = Line::Ready(VERSION).write(&self.channel);
         let mut turn = Turn::default();
         loop {
             match self.next()? {
@@ -60,7 +61,7 @@ impl HandoverReceiver {
 
     /// Says that the ledger is ours, and waits to be told to serve.
     pub(in crate::cli::serve) fn await_serve(&mut self) -> io::Result<()> {
-        // A predecessor that has died need not be told, and is found to have died next.
+        // As before.
         let _ = Line::Taken.write(&self.channel);
         match self.next()? {
             Some(Line::Serve) | None => Ok(()),

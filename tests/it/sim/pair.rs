@@ -1,0 +1,771 @@
+//! Two gateways and one ledger: an upgrade with everything that may go wrong at every step of it. What the threads and
+//! the channel of `cli::serve::upgrade` do is modelled here in few words, with a delay of its own for every message.
+//!
+//! What must hold: nothing is admitted by a process whose turn it is not, so never by two; limits hold across both;
+//! each request that was admitted has its row in the ledger once, or spilled, unless its process was killed; and in the
+//! end a process serves, or the ledger is free for one.
+
+use super::ledger::Way;
+use super::tally::setting;
+use crate::support::setting::{KeyRing, begin, later};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use tollgate::base::rng::Rng;
+use tollgate::base::seam::{Action, Conn, Core, Reply, Signal};
+use tollgate::base::time::Now;
+use tollgate::gateway::orders::{Notice, Order};
+use tollgate::gateway::{Gateway, Start};
+use tollgate::policy::row::{Row, Running};
+
+/// Requests that the tight plan admits, ever.
+const TIGHT: usize = 4;
+/// Steps of one seed.
+const STEPS: u64 = 1000;
+const BODY: &str = "{\"model\":\"small\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}";
+const ANSWER: &str = "{\"id\":\"x\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":[],\
+                      \"usage\":{\"prompt_tokens\":6,\"completion_tokens\":4,\"total_tokens\":10}}";
+
+/// What came about.
+#[derive(Default, Debug)]
+pub struct Tally {
+    pub served: u64,
+    pub taken_back: u64,
+    pub offered: u64,
+    pub spilled: u64,
+    pub orphaned: u64,
+    pub stopped: u64,
+    pub refused: u64,
+    pub crossed: u64,
+}
+
+impl Tally {
+    pub fn fields(&mut self) -> [&mut u64; 8] {
+        let Tally { served, taken_back, offered, spilled, orphaned, stopped, refused, crossed } = self;
+        [served, taken_back, offered, spilled, orphaned, stopped, refused, crossed]
+    }
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Who {
+    Old,
+    New,
+}
+
+/// The ledger, and files beside it.
+struct Disk {
+    owner: Option<Who>,
+    rows: Vec<Row>,
+    spilled: Vec<Row>,
+}
+
+impl Disk {
+    fn append_missing(&mut self, rows: Vec<Row>) {
+        for row in rows {
+            if self.rows.iter().all(|known| known.request != row.request) {
+                self.rows.push(row);
+            }
+        }
+    }
+}
+
+/// A client with one request.
+struct Caller {
+    conn: Conn,
+    request: Vec<u8>,
+    answer: Vec<u8>,
+}
+
+/// A connection to the provider.
+struct Call {
+    conn: Conn,
+    heard: Vec<u8>,
+    answer: Vec<u8>,
+}
+
+/// A gateway, its clients and providers, and the thread of its ledger.
+struct Process {
+    gateway: Gateway,
+    callers: Vec<Caller>,
+    calls: Vec<Call>,
+    accepts: bool,
+    exit: bool,
+    /// Rows that the thread has not committed.
+    queue: Vec<Row>,
+    /// The ledger is away, or was to be: the queue waits.
+    waits: bool,
+    fails: bool,
+    /// What clients have heard whose connections have been closed.
+    heard: Vec<Vec<u8>>,
+    starts_successor: bool,
+    orders: Vec<Order>,
+    /// Requests that have begun to reach the provider since this was looked at last.
+    admitted: usize,
+}
+
+impl Process {
+    fn new(gateway: Gateway) -> Process {
+        Process {
+            gateway,
+            callers: Vec::new(),
+            calls: Vec::new(),
+            accepts: true,
+            exit: false,
+            queue: Vec::new(),
+            waits: false,
+            fails: false,
+            heard: Vec::new(),
+            starts_successor: false,
+            orders: Vec::new(),
+            admitted: 0,
+        }
+    }
+
+    /// Performs everything that the gateway asks for; orders are left to be looked at.
+    fn settle(&mut self, now: Now) -> Result<(), String> {
+        for _ in 0..200 {
+            self.gateway.dirty().clear();
+            let mut busy = self.exchange(now);
+            for order in std::mem::take(self.gateway.orders()) {
+                busy = true;
+                match order {
+                    Order::Work(work) => self.gateway.notice(Notice::Worked(work.run()), now),
+                    Order::Log(_) => {}
+                    other => self.orders.push(other),
+                }
+            }
+            for action in std::mem::take(self.gateway.actions()) {
+                busy = true;
+                self.perform(action, now);
+            }
+            if !busy {
+                return Ok(());
+            }
+        }
+        Err("actions without end".to_string())
+    }
+
+    fn perform(&mut self, action: Action, now: Now) {
+        match action {
+            Action::Dial { conn, .. } => {
+                self.calls.push(Call { conn, heard: Vec::new(), answer: Vec::new() });
+                self.gateway.reply(Reply::Dialed(conn), now);
+            }
+            Action::StopAccepting(_) => self.accepts = false,
+            Action::StartSuccessor => self.starts_successor = true,
+            Action::Exit => self.exit = true,
+            Action::Finish(_) | Action::Resolve { .. } => {}
+            Action::Close { conn, .. } => {
+                self.calls.retain(|call| call.conn != conn);
+                if let Some(at) = self.callers.iter().position(|caller| caller.conn == conn) {
+                    let caller = self.callers.swap_remove(at);
+                    // One that has not said everything need not be answered.
+                    if caller.request.is_empty() || !caller.answer.is_empty() {
+                        self.heard.push(caller.answer);
+                    }
+                }
+            }
+        }
+    }
+
+    fn exchange(&mut self, now: Now) -> bool {
+        let mut busy = false;
+        for caller in &mut self.callers {
+            let bytes = self.gateway.unsent(caller.conn).to_vec();
+            if !bytes.is_empty() {
+                busy = true;
+                self.gateway.wrote(caller.conn, bytes.len(), now);
+                caller.answer.extend_from_slice(&bytes);
+            }
+        }
+        for call in &mut self.calls {
+            let bytes = self.gateway.unsent(call.conn).to_vec();
+            if bytes.is_empty() {
+                continue;
+            }
+            busy = true;
+            self.gateway.wrote(call.conn, bytes.len(), now);
+            if call.heard.is_empty() {
+                self.admitted += 1;
+            }
+            call.heard.extend_from_slice(&bytes);
+            if call.heard.ends_with(b"}") {
+                let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: ";
+                call.answer = format!("{head}{}\r\n\r\n{ANSWER}", ANSWER.len()).into_bytes();
+            }
+        }
+        busy
+    }
+
+    /// A new client, if one is let in.
+    fn call(&mut self, key: &str, now: Now) {
+        if self.exit || self.callers.len() > 6 || !self.accepts || !self.gateway.wants_clients(0) {
+            return;
+        }
+        let Some(conn) = self.gateway.accepted(0, "192.0.2.7:9".parse().unwrap(), now) else { return };
+        let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer";
+        let request = format!("{head} {key}\r\ncontent-length: {}\r\n\r\n{BODY}", BODY.len()).into_bytes();
+        self.callers.push(Caller { conn, request, answer: Vec::new() });
+    }
+
+    /// A client says a part of its request, or all of it.
+    fn say(&mut self, which: u64, all: bool, now: Now) {
+        if self.callers.is_empty() {
+            return;
+        }
+        let index = (which % self.callers.len() as u64) as usize;
+        let caller = &mut self.callers[index];
+        let count = if all { caller.request.len() } else { caller.request.len().min(60) };
+        let bytes: Vec<u8> = caller.request.drain(..count).collect();
+        if !bytes.is_empty() {
+            self.gateway.bytes(caller.conn, &bytes, now);
+        }
+    }
+
+    /// The provider says a part of an answer.
+    fn provide(&mut self, which: u64, now: Now) {
+        if self.calls.is_empty() {
+            return;
+        }
+        let index = (which % self.calls.len() as u64) as usize;
+        let call = &mut self.calls[index];
+        let count = call.answer.len().min(100);
+        let bytes: Vec<u8> = call.answer.drain(..count).collect();
+        if !bytes.is_empty() {
+            call.heard.clear();
+            self.gateway.bytes(call.conn, &bytes, now);
+        }
+    }
+}
+
+/// What the helper of the old process is told, in order.
+enum Message {
+    HandOver,
+    Rows(Vec<Row>),
+    LetServe,
+    TakeBack,
+    Ready,
+    Taken,
+    Safe(u64),
+    Died,
+}
+
+/// How far the successor is.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Stage {
+    None,
+    Starts,
+    /// It has said that it is ready.
+    Waits,
+    /// The ledger is free for it.
+    Goes,
+    /// It has said that it has the ledger.
+    Has,
+    Serves,
+    Dead,
+}
+
+struct World {
+    rng: Rng,
+    now: Now,
+    keys: KeyRing,
+    disk: Disk,
+    old: Option<Process>,
+    new: Option<Process>,
+    stage: Stage,
+    /// The successor dies or stalls when it is so far.
+    fate: Option<(Stage, bool)>,
+    running: Vec<Running>,
+    messages: VecDeque<Message>,
+    /// Rows on their way to the successor.
+    passed: VecDeque<Row>,
+    /// Rows that the helper keeps.
+    unsafe_rows: Vec<Row>,
+    /// What the gateways have ordered and the helper has done.
+    given: bool,
+    away: bool,
+    released: bool,
+    told_to_serve: bool,
+    failed: bool,
+    /// The successor may go on once it hears so.
+    go: bool,
+    stopped: bool,
+    /// The old process is at its end.
+    leaving: bool,
+    /// Requests that were lost with a process that was killed.
+    lost: usize,
+    old_was_killed: bool,
+    rows_given: Vec<(Who, Row)>,
+    tally: Tally,
+}
+
+/// Runs one seed and adds what came about.
+pub fn run(seed: u64, sum: &mut Tally) -> Result<(), String> {
+    let mut world = World::new(seed);
+    let done = world.run(seed);
+    sum.fields().into_iter().zip(world.tally.fields()).for_each(|(sum, one)| *sum += *one);
+    done
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let mut keys = KeyRing::default();
+        keys.issue("wide", &[]);
+        keys.issue("tight", &["plan=tight"]);
+        let mut world = World {
+            rng: Rng::from_u64(seed),
+            now: begin(),
+            keys,
+            disk: Disk { owner: Some(Who::Old), rows: Vec::new(), spilled: Vec::new() },
+            old: None,
+            new: None,
+            stage: Stage::None,
+            fate: None,
+            running: Vec::new(),
+            messages: VecDeque::new(),
+            passed: VecDeque::new(),
+            unsafe_rows: Vec::new(),
+            given: false,
+            away: false,
+            released: false,
+            told_to_serve: false,
+            failed: false,
+            go: false,
+            stopped: false,
+            leaving: false,
+            lost: 0,
+            old_was_killed: false,
+            rows_given: Vec::new(),
+            tally: Tally::default(),
+        };
+        world.old = Some(Process::new(world.gateway(seed, None)));
+        world
+    }
+
+    fn gateway(&self, seed: u64, running: Option<Vec<Running>>) -> Gateway {
+        let mut bytes = [0u8; 32];
+        bytes[..8].copy_from_slice(&seed.to_le_bytes());
+        let mut setting = setting(false, Way::File, 2);
+        setting.set("plan tight", "window = \"7d\"");
+        let recent = self.disk.rows.iter().map(|row| (row.key, row.admitted, row.usage.total())).collect();
+        let keys = self.keys.records.clone();
+        let start = Start { seed: bytes, client_listeners: 1, keys, recent, running, ..Start::default() };
+        Gateway::new(Arc::new(setting.high()), start, self.now)
+    }
+
+    fn run(&mut self, seed: u64) -> Result<(), String> {
+        let upgrade = 100 + self.rng.below(150);
+        let stages = [Stage::Starts, Stage::Waits, Stage::Goes, Stage::Has, Stage::Serves];
+        if self.rng.below(4) > 0 {
+            self.fate = Some((stages[self.rng.below(5) as usize], self.rng.below(3) == 0));
+        }
+        let soon = upgrade + self.rng.below(150);
+        let (stop, kill) = match self.rng.below(6) {
+            0 => (soon, 0),
+            1 => (0, soon),
+            _ => (0, 0),
+        };
+        for step in 1..=STEPS {
+            if step == upgrade {
+                self.signal(Signal::Upgrade)?;
+            }
+            if step == stop && self.old.is_some() {
+                (self.stopped, self.tally.stopped) = (true, 1);
+                self.signal(Signal::Terminate)?;
+            }
+            if step == kill {
+                self.kill_old();
+            }
+            self.step(seed).map_err(|error| format!("step {step}: {error}"))?;
+        }
+        self.finish(seed)
+    }
+
+    fn process(&mut self, who: Who) -> Option<&mut Process> {
+        match who {
+            Who::Old => self.old.as_mut(),
+            Who::New => self.new.as_mut().filter(|_| self.stage == Stage::Serves),
+        }
+    }
+
+    fn signal(&mut self, signal: Signal) -> Result<(), String> {
+        let now = self.now;
+        if let Some(old) = &mut self.old {
+            old.gateway.reply(Reply::Signal(signal), now);
+        }
+        self.settle(Who::Old)
+    }
+
+    fn step(&mut self, seed: u64) -> Result<(), String> {
+        let (now, which, what) = (self.now, self.rng.next_u64(), self.rng.below(16));
+        let who = if self.rng.below(2) == 0 { Who::Old } else { Who::New };
+        match what {
+            0 => {
+                let micros = [500, 5_000, 100_000, 2_500_000][(which % 4) as usize];
+                return self.pass_time(micros);
+            }
+            1..=3 => {
+                let key = self.keys.texts[if which % 4 == 0 { "tight" } else { "wide" }].clone();
+                self.process(who).into_iter().for_each(|own| own.call(&key, now));
+            }
+            4..=6 => self.process(who).into_iter().for_each(|own| own.say(which >> 8, which % 3 > 0, now)),
+            7 | 8 => self.process(who).into_iter().for_each(|own| own.provide(which, now)),
+            9 | 10 => self.commit(who),
+            11 | 12 => return self.help(),
+            13 | 14 => return self.succeed(seed),
+            _ if which % 10 == 0 => {
+                if let Some(own) = self.process(who) {
+                    own.fails = !own.fails;
+                    let broken = Notice::StoreFailed("full".to_string());
+                    own.gateway.notice(if own.fails { broken } else { Notice::StoreRecovered }, now);
+                }
+            }
+            _ => {}
+        }
+        self.settle(who)
+    }
+
+    fn pass_time(&mut self, micros: u64) -> Result<(), String> {
+        let target = later(self.now, micros);
+        for who in [Who::Old, Who::New] {
+            for _ in 0..1000 {
+                let Some(own) = self.process(who) else { break };
+                let Some(due) = own.gateway.next_deadline().filter(|due| *due <= target.mono) else { break };
+                let at = later(begin(), due.0.saturating_sub(begin().mono.0));
+                let Some(own) = self.process(who) else { break };
+                own.gateway.expire(at);
+                self.settle(who)?;
+            }
+        }
+        self.now = target;
+        Ok(())
+    }
+
+    /// The thread of a ledger commits what it has.
+    fn commit(&mut self, who: Who) {
+        let (now, owns) = (self.now, self.disk.owner == Some(who));
+        let Some(own) = self.process(who).filter(|own| owns && !own.fails && !own.waits) else { return };
+        let rows = std::mem::take(&mut own.queue);
+        if !rows.is_empty() {
+            own.gateway.notice(Notice::Committed(rows.len() as u64), now);
+            self.disk.rows.extend(rows);
+        }
+    }
+
+    /// Performs what a process asks for, and looks whether it may.
+    fn settle(&mut self, who: Who) -> Result<(), String> {
+        let now = self.now;
+        loop {
+            let Some(own) = self.process(who) else { return Ok(()) };
+            own.settle(now)?;
+            let (orders, heard) = (std::mem::take(&mut own.orders), std::mem::take(&mut own.heard));
+            let admitted = std::mem::take(&mut own.admitted);
+            let has_turn = who == Who::New || !self.given;
+            if admitted > 0 && !has_turn {
+                return Err(format!("{who:?} asks the provider out of its turn"));
+            }
+            let Some(own) = self.process(who) else { return Ok(()) };
+            if std::mem::take(&mut own.starts_successor) {
+                self.stage = Stage::Starts;
+                self.failed = false;
+            }
+            heard.iter().try_for_each(|answer| self.judge(answer))?;
+            if orders.is_empty() {
+                break;
+            }
+            orders.into_iter().try_for_each(|order| self.order(who, order))?;
+        }
+        if who == Who::Old && !self.leaving && self.old.as_ref().is_some_and(|own| own.exit) {
+            self.leave(0)?;
+        }
+        Ok(())
+    }
+
+    fn judge(&mut self, answer: &[u8]) -> Result<(), String> {
+        let text = String::from_utf8_lossy(answer);
+        match text.get(9..12) {
+            Some("200" | "408" | "429" | "504") => Ok(()),
+            Some("503") if text.contains("retry-after: ") => {
+                self.tally.refused += 1;
+                Ok(())
+            }
+            None if self.stopped => Ok(()),
+            _ => Err(format!("a client heard {text:?}")),
+        }
+    }
+
+    fn order(&mut self, who: Who, order: Order) -> Result<(), String> {
+        match (order, who) {
+            (Order::Rows(rows), Who::Old) if self.away => {
+                let known = |row: &Row| self.running.iter().any(|one| one.request == row.request);
+                if !rows.iter().all(known) {
+                    return Err(format!("admitted after the ledger was given away: {rows:?}"));
+                }
+                self.tally.crossed += rows.len() as u64;
+                self.rows_given.extend(rows.iter().map(|row| (who, row.clone())));
+                self.messages.push_back(Message::Rows(rows));
+            }
+            (Order::Rows(rows), who) => {
+                self.rows_given.extend(rows.iter().map(|row| (who, row.clone())));
+                self.process(who).into_iter().for_each(|own| own.queue.extend(rows.iter().cloned()));
+            }
+            (Order::HandOver(running), Who::Old) => {
+                (self.given, self.away, self.running) = (true, true, running);
+                self.messages.push_back(Message::HandOver);
+            }
+            (Order::LetServe, Who::Old) => self.messages.push_back(Message::LetServe),
+            (Order::TakeBack, Who::Old) => {
+                self.tally.taken_back += 1;
+                self.away = false;
+                self.messages.push_back(Message::TakeBack);
+            }
+            (Order::Acknowledge(rows), Who::New) => self.messages.push_back(Message::Safe(rows)),
+            (other, who) => return Err(format!("{who:?} orders {other:?}")),
+        }
+        Ok(())
+    }
+
+    /// The helper does what it was told next, or writes rows that a dead successor has left.
+    fn help(&mut self) -> Result<(), String> {
+        let now = self.now;
+        let Some(message) = self.messages.pop_front() else { return self.offer() };
+        let Some(old) = &mut self.old else { return Ok(()) };
+        match message {
+            Message::HandOver => {
+                old.waits = true;
+                if old.fails {
+                    self.messages.push_front(Message::Died);
+                    return Ok(());
+                }
+                let rows = std::mem::take(&mut old.queue);
+                old.gateway.notice(Notice::Committed(rows.len() as u64), now);
+                self.disk.rows.extend(rows);
+                (self.disk.owner, self.released, self.go) = (None, true, true);
+            }
+            Message::Rows(rows) => {
+                self.unsafe_rows.extend(rows.iter().cloned());
+                if self.told_to_serve && self.stage != Stage::Dead {
+                    self.passed.extend(rows);
+                }
+            }
+            Message::LetServe => {
+                self.told_to_serve = true;
+                self.passed = self.unsafe_rows.iter().cloned().collect();
+            }
+            Message::TakeBack => self.take_back()?,
+            Message::Ready if !self.failed => old.gateway.notice(Notice::SuccessorReady, now),
+            Message::Taken if !self.failed => old.gateway.notice(Notice::SuccessorTaken, now),
+            Message::Ready | Message::Taken => {}
+            Message::Safe(rows) => {
+                self.unsafe_rows.drain(..rows as usize);
+                old.gateway.notice(Notice::Committed(rows), now);
+            }
+            Message::Died => {
+                if !std::mem::replace(&mut self.failed, true) {
+                    self.tally.orphaned += u64::from(self.told_to_serve);
+                    old.gateway.notice(Notice::SuccessorFailed("it has died".to_string()), now);
+                }
+            }
+        }
+        self.settle(Who::Old)
+    }
+
+    /// Rows of the old process that no successor takes any more.
+    fn offer(&mut self) -> Result<(), String> {
+        let Some(old) = &mut self.old else { return Ok(()) };
+        if !self.told_to_serve || !self.failed || self.unsafe_rows.is_empty() || self.disk.owner.is_some() {
+            return Ok(());
+        }
+        let rows = std::mem::take(&mut self.unsafe_rows);
+        self.tally.offered += 1;
+        old.gateway.notice(Notice::Committed(rows.len() as u64), self.now);
+        self.disk.append_missing(rows);
+        self.settle(Who::Old)
+    }
+
+    /// The successor is killed, and what it was given comes back.
+    fn take_back(&mut self) -> Result<(), String> {
+        if self.told_to_serve {
+            return Err("it takes back what a successor serves from".to_string());
+        }
+        self.kill_new();
+        if self.disk.owner.is_some_and(|owner| owner == Who::New) || (self.released && self.disk.owner.is_some()) {
+            return Err(format!("the ledger is not free: {:?}", self.disk.owner));
+        }
+        self.disk.owner = Some(Who::Old);
+        let rows = std::mem::take(&mut self.unsafe_rows);
+        self.messages.clear();
+        (self.stage, self.go, self.released, self.given) = (Stage::None, false, false, false);
+        let Some(old) = &mut self.old else { return Ok(()) };
+        old.waits = false;
+        old.gateway.notice(Notice::Committed(rows.len() as u64), self.now);
+        old.gateway.notice(Notice::SuccessorGone, self.now);
+        self.disk.append_missing(rows);
+        Ok(())
+    }
+
+    /// kill -9, whatever it is doing.
+    fn kill_new(&mut self) {
+        if let Some(new) = self.new.take().filter(|_| self.stage == Stage::Serves) {
+            self.lost += new.queue.len() + new.gateway.vitals().holds;
+        }
+        self.rows_given.retain(|(who, _)| *who == Who::Old);
+        if self.disk.owner == Some(Who::New) {
+            self.disk.owner = None;
+        }
+        self.stage = Stage::Dead;
+        self.passed.clear();
+    }
+
+    fn kill_old(&mut self) {
+        let Some(old) = self.old.take() else { return };
+        self.lost += old.queue.len() + self.unsafe_rows.len() + old.gateway.vitals().holds;
+        self.lost += self
+            .messages
+            .iter()
+            .map(|message| if let Message::Rows(rows) = message { rows.len() } else { 0 })
+            .sum::<usize>();
+        self.rows_given.retain(|(who, _)| *who == Who::New);
+        self.old_was_killed = true;
+        if self.disk.owner == Some(Who::Old) {
+            self.disk.owner = None;
+        }
+        self.messages.clear();
+    }
+
+    /// The successor goes a step further, dies, or stands still.
+    fn succeed(&mut self, seed: u64) -> Result<(), String> {
+        match self.fate {
+            Some((stage, true)) if stage == self.stage => return Ok(()),
+            Some((stage, false)) if stage == self.stage && self.rng.below(3) == 0 => {
+                self.kill_new();
+                self.messages.push_back(Message::Died);
+                return Ok(());
+            }
+            _ => {}
+        }
+        match self.stage {
+            Stage::Starts => {
+                self.messages.push_back(Message::Ready);
+                self.stage = Stage::Waits;
+            }
+            Stage::Waits if self.go || self.old.is_none() => self.stage = Stage::Goes,
+            Stage::Goes => {
+                if let Some(owner) = self.disk.owner.replace(Who::New) {
+                    return Err(format!("the ledger is {owner:?}'s when the successor takes it"));
+                }
+                let gateway = self.gateway(seed + 1, Some(self.running.clone()));
+                self.new = Some(Process::new(gateway));
+                self.messages.push_back(Message::Taken);
+                self.stage = Stage::Has;
+            }
+            Stage::Has if self.told_to_serve || self.old.is_none() => {
+                self.tally.served += 1;
+                self.stage = Stage::Serves;
+            }
+            Stage::Serves => {
+                let (now, row) = (self.now, self.passed.pop_front());
+                if let (Some(row), Some(new)) = (row, self.new.as_mut()) {
+                    new.gateway.notice(Notice::Inherited(row), now);
+                }
+                return self.settle(Who::New);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The loop of the old process has ended: its threads see to the last rows.
+    fn leave(&mut self, seed: u64) -> Result<(), String> {
+        self.leaving = true;
+        for _ in 0..200 {
+            self.help()?;
+            if self.told_to_serve && !self.unsafe_rows.is_empty() {
+                self.succeed(seed)?;
+                self.commit(Who::New);
+                self.settle(Who::New)?;
+            }
+        }
+        if !self.told_to_serve && self.stage != Stage::None {
+            self.kill_new();
+        }
+        let Some(mut old) = self.old.take() else { return Ok(()) };
+        let mut left = std::mem::take(&mut self.unsafe_rows);
+        left.append(&mut old.queue);
+        if old.fails || !matches!(self.disk.owner, None | Some(Who::Old)) {
+            self.tally.spilled += left.len() as u64;
+            self.disk.spilled.append(&mut left);
+        }
+        self.disk.append_missing(left);
+        if self.disk.owner == Some(Who::Old) {
+            self.disk.owner = None;
+        }
+        Ok(())
+    }
+
+    /// Everything comes to its end; then what must hold is looked at.
+    fn finish(&mut self, seed: u64) -> Result<(), String> {
+        for round in 0..400 {
+            let now = self.now;
+            for who in [Who::Old, Who::New] {
+                if let Some(own) = self.process(who) {
+                    if std::mem::take(&mut own.fails) {
+                        own.gateway.notice(Notice::StoreRecovered, now);
+                    }
+                    (0..8).for_each(|which| own.say(which, true, now));
+                    (0..8).for_each(|which| own.provide(which, now));
+                }
+                self.settle(who)?;
+                self.commit(who);
+                self.settle(who)?;
+            }
+            self.help()?;
+            self.succeed(seed)?;
+            if round % 4 == 0 {
+                self.pass_time(1_000_000)?;
+            }
+        }
+        self.look_for_a_server()?;
+        let spilled = std::mem::take(&mut self.disk.spilled);
+        self.disk.append_missing(spilled);
+        let known: BTreeSet<[u8; 16]> = self.disk.rows.iter().map(|row| row.request).collect();
+        if known.len() < self.disk.rows.len() {
+            return Err("a row is in the ledger twice".to_string());
+        }
+        if let Some((who, row)) = self.rows_given.iter().find(|(_, row)| !known.contains(&row.request)) {
+            return Err(format!("a row of {who:?} is nowhere: {row:?}"));
+        }
+        let tight = self.keys.records.iter().find(|record| record.name == "tight").map(|record| record.id);
+        let count = self.disk.rows.iter().filter(|row| Some(row.key) == tight).count();
+        if count > TIGHT + self.lost {
+            return Err(format!("{count} requests of {TIGHT} were admitted, {} were lost", self.lost));
+        }
+        Ok(())
+    }
+
+    /// A process serves, or one can be started.
+    fn look_for_a_server(&mut self) -> Result<(), String> {
+        let who = match (self.stage, &self.old) {
+            (Stage::Serves, _) => Who::New,
+            (_, Some(_)) if !self.told_to_serve => Who::Old,
+            (stage, _) if self.old.is_none() && !self.stopped && !self.old_was_killed && !self.told_to_serve => {
+                return Err(format!("the service has ended, with a successor that {stage:?}"));
+            }
+            _ if self.disk.owner.is_none() => return Ok(()),
+            // A predecessor died, and its successor stands still.
+            _ if self.fate.is_some_and(|(at, stalls)| stalls && at == self.stage) => return Ok(()),
+            _ => return Err(format!("{:?} has the ledger, and nothing serves", self.disk.owner)),
+        };
+        if who == Who::Old && self.stopped {
+            return Ok(());
+        }
+        let (key, now) = (self.keys.texts["wide"].clone(), self.now);
+        let Some(own) = self.process(who) else { return Err("nothing serves".to_string()) };
+        own.call(&key, now);
+        (0..8).for_each(|which| own.say(which, true, now));
+        own.settle(now)?;
+        (0..32).for_each(|which| own.provide(which, now));
+        own.settle(now)?;
+        let is_served = own.callers.iter().any(|caller| caller.answer.starts_with(b"HTTP/1.1 200"));
+        if is_served { Ok(()) } else { Err(format!("{who:?} does not serve")) }
+    }
+}
