@@ -23,6 +23,7 @@ use reload::Reloader;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::sync::Arc;
 use upgrade::{HandoverReceiver, HandoverSender, Listening, Turn};
 
@@ -68,7 +69,7 @@ pub(super) fn serve(
     let log = LogWriter::start(log).map_err(|error| format!("cannot start the log thread: {error}"))?;
     let predecessor = listeners.channel.take().map(HandoverReceiver::new).transpose().map_err(cannot_take_over)?;
     let spills = ledger::spill_place(&config, path.as_deref());
-    let plan = Plan { config: Arc::new(config), path, program, security, spills, log: Arc::new(log) };
+    let plan = Plan { config: Arc::new(config), path, program, security, spills, log: Rc::new(log) };
     let service = match predecessor {
         None => Service::prepare(&plan, listeners, signals, Turn::default(), false)?,
         Some(predecessor) => take_over(&plan, listeners, signals, predecessor)?,
@@ -114,7 +115,7 @@ struct Plan {
     program: Option<PathBuf>,
     security: Security,
     spills: Place,
-    log: Arc<LogWriter>,
+    log: Rc<LogWriter>,
 }
 
 /// A gateway that could serve at once.

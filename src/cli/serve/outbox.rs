@@ -9,6 +9,7 @@ use crate::io::log_writer::LogWriter;
 use crate::io::store::api::Leftover;
 use crate::io::worker::Worker;
 use crate::policy::row::{Row, Running};
+use std::rc::Rc;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -112,7 +113,7 @@ impl Helpers {
 }
 
 /// What the loop calls once in every turn that has orders.
-pub(super) fn outbox(log: Arc<LogWriter>, helpers: Arc<Helpers>) -> impl FnMut(Vec<Order>) -> Vec<Order> {
+pub(super) fn outbox(log: Rc<LogWriter>, helpers: Arc<Helpers>) -> impl FnMut(Vec<Order>) -> Vec<Order> {
     move |mut orders| {
         // Rows before questions: what has ended makes room for what would begin.
         orders.sort_by_key(|order| matches!(order, Order::Asks(_)));

@@ -59,6 +59,8 @@ struct Tasks {
     rows: Vec<Row>,
     /// Behind the rows.
     turn: Option<Turn>,
+    /// The thread has ended, and takes nothing any more.
+    ended: bool,
 }
 
 /// The ledger goes to another process, or comes back.
@@ -77,12 +79,20 @@ impl Tasks {
         self.rows.is_empty() && self.turn.is_none()
     }
 
-    /// A hand-over does not wait for a ledger that fails. True if one was refused.
-    fn refuse_release(&mut self, error: &StoreError) -> bool {
-        match self.turn.take_if(|turn| matches!(turn, Turn::Release(_))) {
-            Some(Turn::Release(told)) => told.send(Err(error.to_string())).is_ok(),
-            _ => false,
+    /// Whoever waits for an answer hears that there is none; rows are left for [`StoreHandle::finish`].
+    fn end(&mut self) {
+        self.ended = true;
+        if let Some(Turn::Retake(mut rows, _) | Turn::Offer(mut rows, _)) = self.turn.take() {
+            self.rows.append(&mut rows);
         }
+    }
+}
+
+/// A hand-over does not wait for a ledger that fails. True if one was refused.
+fn refuse_release(turn: &mut Option<Turn>, error: &StoreError) -> bool {
+    match turn.take_if(|turn| matches!(turn, Turn::Release(_))) {
+        Some(Turn::Release(told)) => told.send(Err(error.to_string())).is_ok(),
+        _ => false,
     }
 }
 
@@ -99,12 +109,30 @@ pub struct StoreTurn {
     queue: BatchQueue<Tasks>,
 }
 
+/// Says that the thread has ended, however it did.
+struct Ending(BatchQueue<Tasks>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.put(false, Tasks::end);
+    }
+}
+
 impl StoreTurn {
+    fn give(&self, turn: Turn) {
+        self.queue.put(true, |tasks| {
+            tasks.turn = Some(turn);
+            if tasks.ended {
+                tasks.end();
+            }
+        });
+    }
+
     /// Waits until every row handed over so far is committed and the ledger is free for another process. An error says
     /// why it could not be given away; it stays ours. After either, rows wait until [`StoreTurn::retake`].
     pub fn release(&self) -> Result<(), String> {
         let (told, answer) = sync_channel(1);
-        self.queue.put(true, |tasks| tasks.turn = Some(Turn::Release(told)));
+        self.give(Turn::Release(told));
         answer.recv().unwrap_or_else(|_| Err(DIED.to_string()))
     }
 
@@ -112,8 +140,8 @@ impl StoreTurn {
     /// Else they come back.
     pub fn offer(&self, rows: Vec<Row>) -> Result<(), Vec<Row>> {
         let (told, answer) = sync_channel(1);
-        self.queue.put(true, |tasks| tasks.turn = Some(Turn::Offer(rows, told)));
-        // A thread that has died has said so, and has had the rows in hand.
+        self.give(Turn::Offer(rows, told));
+        // A thread that has died has said so.
         answer.recv().unwrap_or(Ok(()))
     }
 
@@ -121,7 +149,7 @@ impl StoreTurn {
     /// at once the thread goes on trying, and says that the ledger has failed.
     pub fn retake(&self, rows: Vec<Row>) {
         let (told, answer) = sync_channel(1);
-        self.queue.put(true, |tasks| tasks.turn = Some(Turn::Retake(rows, told)));
+        self.give(Turn::Retake(rows, told));
         // A thread that has died has said so.
         let _ = answer.recv();
     }
@@ -150,10 +178,9 @@ impl StoreHandle {
     fn end(&mut self) -> Leftover {
         self.queue.close();
         let Some(thread) = self.thread.take() else { return Leftover::default() };
-        let (rows, died) = match thread.join() {
-            Ok(rows) => (rows, false),
-            Err(_) => (self.queue.put(false, |tasks| std::mem::take(&mut tasks.rows)), true),
-        };
+        let (mut rows, died) = thread.join().map_or((Vec::new(), true), |rows| (rows, false));
+        // What it had not taken yet when it gave up.
+        self.queue.put(false, |tasks| rows.append(&mut tasks.rows));
         let batches = if rows.is_empty() { Vec::new() } else { vec![Batch { sent: None, rows }] };
         Leftover { batches, died }
     }
@@ -179,10 +206,11 @@ pub struct Duties {
 
 /// Starts the thread on `db`; `tell` puts its notices into the loop's mailbox.
 pub fn spawn(db: impl Store, duties: Duties, tell: impl Fn(StoreNotice) + Send + 'static) -> io::Result<StoreHandle> {
-    let queue = BatchQueue::new(Tasks { rows: Vec::with_capacity(limits::ROWS_PER_COMMIT), turn: None });
+    let queue = BatchQueue::new(Tasks { rows: Vec::with_capacity(limits::ROWS_PER_COMMIT), ..Tasks::default() });
     let theirs = queue.clone();
     let thread = std::thread::Builder::new().name("store".into());
     let thread = thread.spawn(move || {
+        let _ending = Ending(theirs.clone());
         let retention = duties.retention;
         let (seen_version, known) = duties.known.unzip();
         let mut thread = StoreThread { db, tell, known, seen_version, failed: false, refused: false, retention };
@@ -217,7 +245,7 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
     /// Works until the end; what is left then.
     fn serve(&mut self, queue: &BatchQueue<Tasks>) -> Vec<Row> {
         let mut idle = IdlePolicy::new(limits::COMMIT_TICK);
-        let mut tasks = Tasks { rows: Vec::with_capacity(limits::ROWS_PER_COMMIT), turn: None };
+        let mut tasks = Tasks { rows: Vec::with_capacity(limits::ROWS_PER_COMMIT), ..Tasks::default() };
         let clock = Clock::new();
         self.look();
         let mut next_look = clock.mono().after(limits::KEYS_LOOK);
@@ -241,7 +269,7 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
 
     /// Does what was found; an error is what was left when the end came.
     fn work(&mut self, tasks: &mut Tasks, queue: &BatchQueue<Tasks>) -> Result<(), Vec<Row>> {
-        let rest = self.commit_all(&tasks.rows, queue);
+        let rest = self.commit_all(&tasks.rows, &mut tasks.turn, queue);
         if rest > 0 {
             return Err(tasks.rows.split_off(tasks.rows.len() - rest));
         }
@@ -332,7 +360,7 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
 
     /// Commits `rows` in groups, again and again until it succeeds, or until the end has come.
     /// Returns how many rows, the last ones, were given up.
-    fn commit_all(&mut self, rows: &[Row], queue: &BatchQueue<Tasks>) -> usize {
+    fn commit_all(&mut self, rows: &[Row], turn: &mut Option<Turn>, queue: &BatchQueue<Tasks>) -> usize {
         let (mut rest, mut end) = (rows, End::default());
         while !rest.is_empty() {
             let (group, later) = rest.split_at(rest.len().min(limits::ROWS_PER_COMMIT));
@@ -343,7 +371,8 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
                 continue;
             };
             self.failed_with(&error);
-            self.refused |= queue.put(false, |tasks| tasks.refuse_release(&error));
+            self.refused |= refuse_release(turn, &error);
+            self.refused |= queue.put(false, |tasks| refuse_release(&mut tasks.turn, &error));
             if end.has_come(queue.is_closed()) {
                 break;
             }

@@ -77,18 +77,15 @@ impl SharedHandle {
 
     fn end(&mut self) -> Leftover {
         self.queue.close();
-        match self.thread.take().map(JoinHandle::join) {
-            None => Leftover::default(),
-            Some(Ok(batches)) => Leftover { batches, died: false },
-            // What it had in hand has gone with it; what it had not taken yet has never been sent.
-            Some(Err(_)) => {
-                let tasks = self.queue.put(false, std::mem::take);
-                let rows =
-                    tasks.into_iter().filter_map(|task| if let Task::Row(row) = task { Some(row) } else { None });
-                let batches = fresh_name().map(|writer| batches_of(rows.collect(), &writer, &mut 0));
-                Leftover { batches: batches.unwrap_or_default(), died: true }
-            }
+        let Some(thread) = self.thread.take() else { return Leftover::default() };
+        let (mut batches, died) = thread.join().map_or((Vec::new(), true), |batches| (batches, false));
+        // What a thread that has died had not taken yet has never been sent.
+        let tasks = self.queue.put(false, std::mem::take);
+        let rows = tasks.into_iter().filter_map(|task| if let Task::Row(row) = task { Some(row) } else { None });
+        if let Ok(writer) = fresh_name() {
+            batches.extend(batches_of(rows.collect(), &writer, &mut 0));
         }
+        Leftover { batches, died }
     }
 }
 

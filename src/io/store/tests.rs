@@ -665,3 +665,195 @@ fn the_thread_folds_rows_older_than_the_retention() {
     let verdict = place.shared().verify().unwrap();
     assert_eq!((verdict.rows, verdict.folded, verdict.differences), (1, 1, vec![]));
 }
+
+/// Rows with ids of their own.
+fn rows_of(ids: std::ops::Range<u8>) -> Vec<Row> {
+    ids.map(|id| Row { request: [id; 16], ..row(A, u64::from(id), "small", 1) }).collect()
+}
+
+fn ids(db: &mut Sqlite) -> Vec<u8> {
+    let mut found = Vec::new();
+    db.export(&mut |entry| {
+        found.extend(match entry {
+            Entry::Request(row) => Some(row.request[0]),
+            Entry::Folded(..) => None,
+        });
+        true
+    })
+    .unwrap();
+    found
+}
+
+#[test]
+fn rows_that_may_be_there_already_are_appended_once() {
+    let place = Place::new("missing");
+    let mut db = place.owner();
+    db.append(&rows_of(0..3)).unwrap();
+    db.append(&rows_of(5..6)).unwrap();
+    let twice = [rows_of(1..7), rows_of(6..8)].concat();
+    assert_eq!(db.append_missing(&twice).unwrap(), 4);
+    assert_eq!(db.append_missing(&twice).unwrap(), 0);
+    assert_eq!(ids(&mut db), [0, 1, 2, 5, 3, 4, 6, 7]);
+    assert_eq!(db.verify().unwrap().differences, []);
+    db.settle().unwrap();
+    assert_eq!(db.verify().unwrap().differences, []);
+}
+
+#[test]
+fn a_ledger_is_given_away_and_taken_back_with_what_was_written_meanwhile() {
+    let place = Place::new("turns");
+    let mut db = place.owner();
+    db.append(&rows_of(0..2)).unwrap();
+    db.release().unwrap();
+    let mut other = place.owner();
+    assert!(matches!(db.retake(), Err(StoreError::Locked(_))));
+    other.append(&rows_of(2..4)).unwrap();
+    drop(other);
+    db.retake().unwrap();
+    assert!(matches!(Sqlite::open(&place.file(), Mode::Owner), Err(StoreError::Locked(_))));
+    db.append(&rows_of(4..5)).unwrap();
+    assert_eq!((ids(&mut db), settled(&place)), (vec![0, 1, 2, 3, 4], 4));
+    assert_eq!(db.verify().unwrap().differences, []);
+    db.release().unwrap();
+    let newer = rusqlite::Connection::open(place.file()).unwrap();
+    newer.pragma_update(None, "user_version", 99).unwrap();
+    assert!(matches!(db.retake(), Err(StoreError::Foreign(..))));
+    assert!(matches!(Sqlite::look(&place.file()), Err(StoreError::Foreign(..))));
+    newer.pragma_update(None, "user_version", 3).unwrap();
+    Sqlite::look(&place.file()).unwrap();
+    assert_eq!(place.owner().count_rows().unwrap(), 5, "what could not be taken back is free");
+}
+
+#[test]
+fn looking_at_a_ledger_changes_nothing() {
+    let place = Place::new("look");
+    Sqlite::look(&place.file()).unwrap();
+    assert!(!place.file().exists());
+    let _owner = place.owner();
+    Sqlite::look(&place.file()).unwrap();
+    std::fs::write(place.0.join("other"), "no database, but long enough to be read as the head of one").unwrap();
+    assert!(Sqlite::look(&place.0.join("other")).is_err());
+}
+
+#[test]
+fn the_thread_gives_its_ledger_away_and_keeps_rows_for_the_time_it_comes_back() {
+    let place = Place::new("away");
+    let (handle, told) = started(&place);
+    handle.write(rows_of(0..2));
+    let turn = handle.turn();
+    turn.release().unwrap();
+    let mut other = place.owner();
+    assert_eq!(other.count_rows().unwrap(), 2);
+    // Rows of a successor's predecessor, one of which the successor has written.
+    other.append(&rows_of(2..3)).unwrap();
+    assert_eq!(turn.offer(rows_of(2..4)), Err(rows_of(2..4)), "the other one has it");
+    drop(other);
+    turn.offer(rows_of(2..4)).unwrap();
+    let mut other = place.owner();
+    assert_eq!(ids(&mut other), [0, 1, 2, 3]);
+    drop(other);
+    handle.write(rows_of(5..6));
+    turn.retake(rows_of(4..5));
+    assert_eq!(handle.finish(), Leftover::default());
+    assert_eq!(ids(&mut place.owner()), [0, 1, 2, 3, 4, 5]);
+    let committed: u64 =
+        told.iter().map(|notice| if let StoreNotice::Committed { rows } = notice { rows } else { 0 }).sum();
+    assert_eq!(committed, 2 + 2 + 2);
+}
+
+#[test]
+fn what_the_thread_cannot_write_before_the_end_comes_back() {
+    let place = Place::new("leftover");
+    let (handle, told) = started(&place);
+    handle.write(rows_of(0..2));
+    let turn = handle.turn();
+    turn.release().unwrap();
+    let other = place.owner();
+    turn.retake(rows_of(2..4));
+    let failed = told.iter().find(|notice| matches!(notice, StoreNotice::Failed(_)));
+    assert!(failed.is_some_and(|notice| format!("{notice:?}").contains("another gateway")));
+    handle.write(rows_of(4..5));
+    let left = handle.finish();
+    let mut rows: Vec<u8> = left.batches.iter().flat_map(|batch| &batch.rows).map(|row| row.request[0]).collect();
+    rows.sort_unstable();
+    assert_eq!((rows, left.died), (vec![2, 3, 4], false));
+    drop(other);
+}
+
+#[test]
+fn a_ledger_that_fails_is_not_given_away_and_that_is_said_at_once() {
+    let place = Place::new("stays");
+    let store = Slow { db: place.owner(), pause: Duration::ZERO, failures: 3 };
+    let handle = spawn(store, Duties { urgent: true, ..Duties::default() }, |_| {}).unwrap();
+    handle.write(rows_of(0..1));
+    let refused = handle.turn().release();
+    assert!(refused.is_err(), "{refused:?}");
+    // Rows wait until the hand-over has been called off, which it is.
+    handle.write(rows_of(2..3));
+    handle.turn().retake(rows_of(1..2));
+    assert_eq!(handle.finish(), Leftover::default());
+    assert_eq!(ids(&mut place.owner()), [0, 1, 2]);
+}
+
+#[test]
+fn spilled_rows_come_back_as_they_were_and_a_file_with_anything_else_is_kept() {
+    use super::spill::Place as Spills;
+    let place = Place::new("spill");
+    let spills = Spills::new(place.0.clone(), "ledger.db".to_string());
+    let lease = crate::policy::meter::Lease {
+        window: (Unix(1), Unix(2)),
+        period: (Unix(3), Unix(4)),
+        reserved: 5,
+        shared: true,
+    };
+    let lent = rows_of(3..4).into_iter().map(|row| Row { lease: Some(Box::new(lease)), ..row }).collect();
+    let file = Batch { sent: None, rows: rows_of(0..3) };
+    let shared = Batch { sent: Some(("writer".to_string(), 7)), rows: lent };
+    let left = Leftover { batches: vec![file.clone(), shared.clone()], died: false };
+    let path = spills.write(&left, Unix(99)).unwrap();
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(spills.write(&left, Unix(99)).is_ok(), "the same moment is no obstacle");
+    let mut read = Vec::new();
+    let refused = spills.read(|_| Err(StoreError::Locked(place.file())));
+    assert!(refused.is_err() && path.exists(), "what was not taken stays");
+    let mut take = |batch: &Batch| {
+        read.push(batch.clone());
+        Ok(())
+    };
+    assert_eq!(spills.read(&mut take).unwrap().len(), 1);
+    assert_eq!(read, [file, shared]);
+    assert!(!path.exists());
+    // Of another ledger, or not whole.
+    let others = ["other.db.spill-1-1.jsonl", "ledger.db.spill-1-1.part"].map(|name| place.0.join(name));
+    others.iter().for_each(|path| std::fs::write(path, "{}").unwrap());
+    let text = serde_json::to_string(&rows_of(9..10)[0]).unwrap();
+    std::fs::write(place.0.join("ledger.db.spill-2-2.jsonl"), format!("{text}\n{{\"half\"")).unwrap();
+    let mut taken = 0;
+    let notes = spills.read(|batch| {
+        taken += batch.rows.len();
+        Ok(())
+    });
+    assert!(notes.unwrap()[0].contains("1 lines could not be read"));
+    assert_eq!(taken, 1);
+    assert!(place.0.join("ledger.db.spill-2-2.unread").exists() && others.iter().all(|path| path.exists()));
+}
+
+#[test]
+fn whoever_waits_for_a_thread_that_has_died_does_not_wait_for_ever_and_rows_are_left() {
+    let place = Place::new("dead");
+    let store = Slow { db: place.owner(), pause: Duration::ZERO, failures: 0 };
+    let handle = spawn(store, Duties { urgent: true, ..Duties::default() }, |notice| {
+        assert!(!matches!(notice, StoreNotice::Committed { .. }), "so dies the thread");
+    })
+    .unwrap();
+    handle.write(rows_of(0..1));
+    let turn = handle.turn();
+    while turn.release().is_ok() {
+        turn.retake(Vec::new());
+    }
+    assert_eq!(turn.offer(rows_of(1..2)), Ok(()));
+    turn.retake(rows_of(2..3));
+    handle.write(rows_of(3..4));
+    let left = handle.finish();
+    assert_eq!((left.rows(), left.died), (3, true));
+}

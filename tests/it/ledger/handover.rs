@@ -107,3 +107,65 @@ fn an_upgrade_on_a_shared_ledger_cuts_no_stream_loses_no_row_and_passes_no_limit
         ways.into_iter().for_each(|way| way.join().unwrap());
     });
 }
+
+fn spills(h: &Harness) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(h.folder.path()).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.to_string_lossy().contains(".spill-")).collect()
+}
+
+#[test]
+fn an_upgrade_is_refused_while_the_shared_ledger_is_gone_and_rows_that_it_never_took_are_spilled() {
+    let Some(mut server) = Server::start() else { return };
+    let mut h = server.gateway("on_outage = \"local\"\nhosts = 1");
+    let key = key_of(std::slice::from_ref(&h), &[]);
+    assert_eq!(h.chat(&key, &chat("x")).status(), 200);
+    wait_for("the first row", || (sums(&h, &key).0 == 1).then_some(()));
+    server.kill();
+    let failed = || h.log().iter().any(|line| line["event"] == "ledger" && line["outcome"] == "failed");
+    wait_for("the ledger to be missed", || failed().then_some(()));
+    let served = (0..23).filter(|_| h.chat(&key, &chat("x")).status() == 200).count();
+    assert_eq!(served, 23);
+    h.gateway.signal("USR2");
+    let refused = || h.log().iter().any(|line| line["outcome"] == "refused: the ledger is not available");
+    wait_for("the upgrade to be refused", || refused().then_some(()));
+    assert_eq!(h.chat(&key, &chat("x")).status(), 200);
+    assert_eq!(h.gateway.stop("TERM").code(), Some(1));
+    let found = spills(&h);
+    assert_eq!(found.len(), 1, "{found:?}");
+    let text = std::fs::read(&found[0]).unwrap();
+    server.run();
+    // Read in once, however often it is found.
+    for _ in 0..2 {
+        h.start_again();
+        assert_eq!((sums(&h, &key).0, spills(&h).len()), (25, 0));
+        assert!(h.done(&["ledger", "verify"]).starts_with("ok:"));
+        assert_eq!(h.gateway.stop("TERM").code(), Some(0));
+        std::fs::write(&found[0], &text).unwrap();
+    }
+}
+
+#[test]
+fn a_successor_that_finds_no_shared_ledger_leaves_the_old_process_serving() {
+    let Some(mut server) = Server::start() else { return };
+    let h = server.gateway("on_outage = \"local\"\nhosts = 1");
+    let key = key_of(std::slice::from_ref(&h), &[]);
+    // The server is gone by the time that the successor looks, and the old process does not know yet.
+    let config = h.folder.path().join("tollgate.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let nowhere = format!("redis://127.0.0.1:{}/", super::process::free_port());
+    let other = text.lines().map(|line| match line.strip_prefix("url = \"redis://") {
+        Some(_) => format!("url = \"{nowhere}0\""),
+        None => line.to_string(),
+    });
+    std::fs::write(&config, other.collect::<Vec<_>>().join("\n")).unwrap();
+    h.gateway.signal("USR2");
+    let said = |word: &str| h.log().iter().any(|line| line["outcome"].as_str().is_some_and(|text| text.contains(word)));
+    wait_for("the failure", || (said("failed: ") && said("serving on without a successor")).then_some(()));
+    assert_eq!(h.chat(&key, &chat("x")).status(), 200);
+    std::fs::write(&config, text).unwrap();
+    let _successors = Successors(&h);
+    upgrade(&h);
+    assert_eq!(h.chat(&key, &chat("x")).status(), 200);
+    wait_for("both rows", || (sums(&h, &key).0 == 2).then_some(()));
+    server.kill();
+}
