@@ -6,7 +6,7 @@
 //! ([`Gateway::settle_down`]): so nothing recurses, however many requests lie behind one another.
 
 mod answers;
-pub(super) mod clients;
+mod clients;
 mod process;
 mod providers;
 
