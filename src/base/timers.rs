@@ -19,6 +19,11 @@ impl Default for Alarm {
 }
 
 impl Alarm {
+    /// Whether it would wake its owner too late for a deadline at `at`.
+    pub fn is_after(&self, at: Mono) -> bool {
+        self.entry > at
+    }
+
     /// Whether the heap's entry at `at` is the live one.
     pub fn is_at(&self, at: Mono) -> bool {
         self.entry == at

@@ -1,7 +1,7 @@
 //! What an upstream reports of tokens, in one vocabulary for both shapes (contract section 3, "Usage").
 //!
 //! Owns the reading of counters. Must never add two reports up: both shapes report totals so far. Called by
-//! [`super::tap`], [`super::convert`] and [`super::replies`], which hand the result to `gateway` for settling.
+//! [`super::tap`], `super::convert` and [`super::replies`], which hand the result to `gateway` for settling.
 
 use crate::wire::json::{Raw, eq_unescaped};
 

@@ -161,6 +161,12 @@ fn provider_id(conn: Conn) -> ProviderId {
     ProviderId::new(conn.slot, conn.generation)
 }
 
+/// The earliest deadline of a client, those of its exchange included.
+fn earliest(client: &client::Connection, exchanges: &Slots<Exchange, ExchangeName>) -> Mono {
+    let exchange = client.exchange.and_then(|exchange| exchanges.get(exchange));
+    exchange.map_or(client.due(), |exchange| client.due().min(exchange.due()))
+}
+
 /// How much of everything is in use: what the simulator checks, and what must be back to nothing at rest.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Vitals {
@@ -299,7 +305,7 @@ impl Core for Gateway {
         match conn.side {
             Side::Client => {
                 let Some(client) = self.clients.get_mut(client_id(conn)) else { return true };
-                let due = drive::clients::earliest(client, &self.exchanges);
+                let due = earliest(client, &self.exchanges);
                 if self.timers.fired(&mut client.alarm, conn, at, due, now.mono) {
                     self.client_expired(client_id(conn));
                 }

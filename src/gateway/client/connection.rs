@@ -383,7 +383,7 @@ impl Connection {
         self.queue.is_empty().then_some(Shut::Clean)
     }
 
-    /// Appends to the unsent bytes. True if they had been none, so that the client's reading has to be watched.
+    /// Appends to the unsent bytes. True if they had been none and its timer would not notice that it reads nothing.
     pub(crate) fn send(
         &mut self,
         server: &Server,
@@ -406,7 +406,7 @@ impl Connection {
         if begins {
             self.stall = now.after(server.write_stall);
         }
-        begins
+        begins && self.alarm.is_after(self.stall)
     }
 
     /// The world has written `count` bytes.

@@ -187,11 +187,11 @@ impl Gateway {
     pub(crate) fn send(&mut self, id: ClientId, write: impl FnOnce(&mut Vec<u8>)) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let server = &self.cx.setup.config.server;
-        let begins = client.send(server, &mut self.cx.pool, self.cx.now.mono, write);
+        let arms = client.send(server, &mut self.cx.pool, self.cx.now.mono, write);
         if let Some((key, due)) = client.unread() {
             self.cx.budget.unread(&mut client.unread, key, due);
         }
-        if begins {
+        if arms {
             self.arm(id);
         }
         self.dirty.push(client_conn(id));
@@ -200,11 +200,11 @@ impl Gateway {
     fn send_bulk(&mut self, id: ClientId, mut bulk: Buf) {
         let Some(client) = self.clients.get_mut(id) else { return bulk.release(&mut self.cx.pool) };
         let server = &self.cx.setup.config.server;
-        let begins = client.send_bulk(server, &mut self.cx.pool, self.cx.now.mono, bulk);
+        let arms = client.send_bulk(server, &mut self.cx.pool, self.cx.now.mono, bulk);
         if let Some((key, due)) = client.unread() {
             self.cx.budget.unread(&mut client.unread, key, due);
         }
-        if begins {
+        if arms {
             self.arm(id);
         }
         self.dirty.push(client_conn(id));

@@ -3,15 +3,13 @@
 use super::Reply;
 use crate::base::buf::BLOCK;
 use crate::base::seam::{Action, Ending, Shut};
-use crate::base::slots::Slots;
-use crate::base::time::Mono;
 use crate::gateway::budget::Gate;
 use crate::gateway::client::response::RequestMeta;
-use crate::gateway::client::{Connection, Event as ClientEvent, cors, response};
+use crate::gateway::client::{Event as ClientEvent, cors, response};
 use crate::gateway::exchange::{Endpoint, Event, Exchange, Message, Outcome, Readiness};
-use crate::gateway::ids::{ClientId, ExchangeName, client_conn, provider_conn};
+use crate::gateway::ids::{ClientId, client_conn, provider_conn};
 use crate::gateway::metrics::Gauges;
-use crate::gateway::{Gateway, Next, admin, local};
+use crate::gateway::{Gateway, Next, admin, earliest, local};
 use crate::policy::refusal::Refusal;
 use crate::wire::head::{Framing, RequestHead};
 use crate::wire::inbound::BodyRefusal;
@@ -164,12 +162,6 @@ impl Gateway {
         let due = earliest(client, &self.exchanges);
         self.timers.arm(&mut client.alarm, client_conn(id), due);
     }
-}
-
-/// The earliest deadline of a client, those of its exchange included.
-pub(crate) fn earliest(client: &Connection, exchanges: &Slots<Exchange, ExchangeName>) -> Mono {
-    let exchange = client.exchange.and_then(|exchange| exchanges.get(exchange));
-    exchange.map_or(client.due(), |exchange| client.due().min(exchange.due()))
 }
 
 impl Gateway {

@@ -6,7 +6,7 @@
 //! ([`Gateway::settle_down`]): so nothing recurses, however many requests lie behind one another.
 
 mod answers;
-pub(super) mod clients;
+mod clients;
 mod process;
 mod providers;
 
@@ -33,7 +33,9 @@ impl Gateway {
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
         let Some(client) = self.clients.get(exchange.request.client) else { return };
         let (head, body) = client.message();
-        let message = Message { exchange: id, head, body, storage: client.payload_storage() };
+        // What the body takes is asked for while it comes.
+        let storage = if matches!(event, Event::Body { .. }) { client.payload_storage() } else { 0 };
+        let message = Message { exchange: id, head, body, storage };
         let effect = exchange.on(event, &message, &mut self.cx);
         if let Some((provider, complete)) = self.cx.take_let_go() {
             self.part(provider, complete);
