@@ -129,7 +129,8 @@ struct Service {
 }
 
 impl Service {
-    /// Takes the ledger and starts the threads. `inherits`: there is a predecessor, which still serves what `turn` says.
+    /// Takes the ledger and starts the threads. `inherits`: there is a predecessor, which still serves what `turn`
+    /// says.
     fn prepare(
         plan: &Plan,
         listeners: Listeners,
@@ -142,6 +143,12 @@ impl Service {
         let listening = Listening::of(config);
         let mut warnings: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
         warnings.append(&mut ledger.warnings);
+        if let Err(error) = plan.spills.check() {
+            let folder = plan.spills.folder().display();
+            warnings.push(format!(
+                "{folder}: rows that the ledger does not take cannot be kept here ({error}): set store.spill"
+            ));
+        }
         warnings.extend(turn.listening.iter().flat_map(|before| listening.warnings(before)));
         let mut start = ledger.start(config, now)?;
         start.client_listeners = listeners.clients.len();
@@ -178,13 +185,14 @@ fn keep_left(left: &Leftover, plan: &Plan) -> Result<(), String> {
     let say = |outcome: &str, member: &str, text: &str| {
         let (time, text) = (window::iso(unix()), serde_json::Value::from(text));
         let line = format!(
-            "{{\"time\":\"{time}\",\"event\":\"ledger\",\"outcome\":\"{outcome}\",\"rows\":{rows},\"{member}\":{text}}}\n"
+            "{{\"time\":\"{time}\",\"event\":\"ledger\",\"outcome\":\"{outcome}\",\"rows\":{rows},\
+             \"{member}\":{text}}}\n"
         );
         plan.log.write(line.into_bytes());
     };
     let kept = match rows {
         0 => Ok(()),
-        _ => match plan.spills.write(left, unix()) {
+        _ => match plan.spills.write(left, unix(), std::process::id()) {
             Ok(path) => {
                 say("spilled", "file", &path.to_string_lossy());
                 Err(format!("{rows} rows are not in the ledger; {} has them", path.display()))

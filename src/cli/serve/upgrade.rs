@@ -1,23 +1,29 @@
 //! Both ends of handing over, as threads around the channel of `io::upgrade`; what it means, and when what is done,
 //! stands in `gateway::lifecycle::upgrade`. What is said, one [`Line`] of JSON each:
 //!
-//! | process | line | when | a death before the next line |
+//! | process | line | when |
+//! |---|---|---|
+//! | new | `ready` | configuration, certificates, listeners are right, the ledger can be read; names its [`VERSION`] |
+//! | old | `listening` | what its configuration says of listeners |
+//! | old | `running` | for every request that it still serves |
+//! | old | `go` | the ledger is released, with every row committed |
+//! | new | `taken` | the ledger is its own, counters are read, threads run: nothing can fail any more |
+//! | new | `failed` | instead of any of its lines: it cannot go on, and why; it ends |
+//! | old | `serve` | its listeners are closed: the new one serves |
+//! | old | `row` | one of its requests has ended |
+//! | new | `safe` | so many more of those rows are in the ledger |
+//!
+//! The end of the channel says that the other process has ended:
+//!
+//! | dies | before `go` | before `serve` | after it |
 //! |---|---|---|---|
-//! | new | `ready` | its configuration, certificates and listeners are right, and the ledger can be read; says which [`VERSION`] of these lines it speaks | new: the old one goes on. Old: the new one serves |
-//! | old | `listening` | what its configuration says of listeners | |
-//! | old | `running` | for every request that it still serves | |
-//! | old | `go` | the ledger is released, with every row committed | new: the old one takes the ledger back and goes on. Old: the new one serves |
-//! | new | `taken` | the ledger is its own, counters are read, threads run: nothing can fail any more | as before |
-//! | new | `failed` | it cannot go on, and why; it ends | the old one takes the ledger back and goes on |
-//! | old | `serve` | its listeners are closed: the new one serves | new: the old one writes its rows itself and ends. Old: the new one goes on |
-//! | old | `row` | one of its requests has ended | as before |
-//! | new | `safe` | so many more of those rows are in the ledger | as before |
+//! | new | the old one goes on | the old one takes the ledger back and goes on | the old one writes its rows and ends |
+//! | old | the new one serves | the new one serves | the new one goes on |
 //!
-//! The end of the channel says that the other process has ended. A successor that does not serve is killed (SIGKILL)
-//! before anything is taken back, so that two never serve.
+//! A successor that does not serve is killed (SIGKILL) before anything is taken back, so that two never serve.
 //!
-//! **Rows.** The old one keeps every row until `safe`. Where the successor ends before, the old one writes those that the
-//! ledger does not have yet whenever no other process has the ledger, and lets go of it each time: a gateway that is
+//! **Rows.** The old one keeps every row until `safe`. Where the successor ends before, the old one writes those that
+//! the ledger does not have yet whenever no other process has it, and lets go of it each time: a gateway that is
 //! started meanwhile must not find it taken for long. What is left at the end is spilled (`io::store::spill`).
 
 mod receiver;

@@ -20,9 +20,9 @@
 //! - Before that point everything leads back: a successor that says why it cannot, dies, or is late
 //!   ([`SUCCESSOR_WAIT`] for `ready`, [`TAKE_WAIT`] for `taken`), a ledger that fails, TERM. The successor is killed
 //!   unless it is dead, the ledger comes back, listeners are accepted from again, and the log says why.
-//! - After it the successor is on its own. The old process serves what it has; the rows go to the successor and are kept
-//!   here until it says that they are safe. If it dies they are written from here, whenever no other process has the
-//!   ledger, which a supervisor may start at any moment; see `cli::serve::upgrade`.
+//! - After it the successor is on its own. The old process serves what it has; the rows go to the successor and are
+//!   kept here until it says that they are safe. If it dies they are written from here, whenever no other process has
+//!   the ledger, which a supervisor may start at any moment; see `cli::serve::upgrade`.
 //!
 //! A death of the old process leaves everything to the successor, however far that has come.
 
@@ -180,8 +180,8 @@ impl Handover {
         matches!(self, Handover::Starting { .. } | Handover::Quieting { .. } | Handover::Given { .. })
     }
 
-    /// New connections wait in the kernel's queue: for the successor, or for what comes of it. The listeners of one that
-    /// has served are closed later in the turn in which that became known.
+    /// New connections wait in the kernel's queue: for the successor, or for what comes of it. Where it serves, our
+    /// listeners are closed later in the turn in which that becomes known.
     pub(crate) fn holds_clients_back(&self) -> bool {
         match self {
             Handover::None | Handover::Starting { .. } => false,

@@ -29,7 +29,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What the store thread says.
 #[derive(Clone, PartialEq, Debug)]
@@ -68,7 +68,8 @@ enum Turn {
     /// Commit what there is and let another process have the ledger; where that cannot be done, keep it and say why. In
     /// any case rows wait from here on.
     Release(SyncSender<Result<(), String>>),
-    /// Write rows that may be there already, if nothing else has the ledger, and let go of it again; else they come back.
+    /// Write rows that may be there already, if nothing else has the ledger, and let go of it again; else they come
+    /// back.
     Offer(Vec<Row>, SyncSender<Result<(), Vec<Row>>>),
     /// Take the ledger back, with rows that may be in it already; told after the first try, whatever came of it.
     Retake(Vec<Row>, SyncSender<()>),
@@ -136,8 +137,8 @@ impl StoreTurn {
         answer.recv().unwrap_or_else(|_| Err(DIED.to_string()))
     }
 
-    /// While the ledger is away: writes `rows` that may be in it already, if no other process has it, and leaves it free.
-    /// Else they come back.
+    /// While the ledger is away: writes `rows` that may be in it already, if no other process has it, and leaves it
+    /// free. Else they come back.
     pub fn offer(&self, rows: Vec<Row>) -> Result<(), Vec<Row>> {
         let (told, answer) = sync_channel(1);
         self.give(Turn::Offer(rows, told));
@@ -425,13 +426,16 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
 
 /// How long what fails is tried again: for ever, but not when the process is to end.
 #[derive(Default)]
-struct End(Option<Instant>);
+struct End {
+    clock: Clock,
+    until: Option<Mono>,
+}
 
 impl End {
     /// Something has failed; whether that was the last time. `closed`: nothing more will come.
     fn has_come(&mut self, closed: bool) -> bool {
-        let now = Instant::now();
-        closed && now >= *self.0.get_or_insert(now + limits::LAST_COMMITS)
+        let now = self.clock.mono();
+        closed && now >= *self.until.get_or_insert(now.after(limits::LAST_COMMITS))
     }
 }
 

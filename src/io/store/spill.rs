@@ -59,13 +59,28 @@ impl Place {
         Place { folder, stem }
     }
 
+    /// Whether a file could be written there.
+    pub fn check(&self) -> io::Result<()> {
+        let probe = self.folder.join(format!("{}probe", self.prefix()));
+        // One that a killed process has left is in nobody's way.
+        let _ = std::fs::remove_file(&probe);
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&probe)?;
+        std::fs::remove_file(probe)
+    }
+
+    /// Where that is.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     fn prefix(&self) -> String {
         format!("{}.spill-", self.stem)
     }
 
-    /// Writes a file of all the rows that are left; its path. Nothing is there where it fails.
-    pub fn write(&self, left: &Leftover, now: Unix) -> io::Result<PathBuf> {
-        let path = self.folder.join(format!("{}{}-{}.jsonl", self.prefix(), now.0, std::process::id()));
+    /// Writes a file of all the rows that are left, named by the moment and the process; its path. Nothing is there
+    /// where it fails.
+    pub fn write(&self, left: &Leftover, now: Unix, pid: u32) -> io::Result<PathBuf> {
+        let path = self.folder.join(format!("{}{}-{pid}.jsonl", self.prefix(), now.0));
         let draft = path.with_extension("part");
         let written = write_lines(&draft, left).and_then(|()| std::fs::rename(&draft, &path));
         if let Err(error) = written {

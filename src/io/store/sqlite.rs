@@ -76,6 +76,11 @@ const STEPS: [&str; 2] = [TABLES, SECOND];
 const SELECT_KEYS: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former
     FROM keys ORDER BY created, id";
 
+/// Said of a file that a later version has written.
+const NEWER: &str = "this ledger was written by a newer version";
+/// Said of a file that no version has written.
+const STRANGE: &str = "this database is not a ledger";
+
 /// Who opens the file.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Mode {
@@ -406,7 +411,7 @@ fn tables(connection: &mut Connection) -> Fallible<Option<&'static str>> {
         match (marks(&transaction)?, tables) {
             ((APPLICATION, SCHEMA), _) => {}
             ((APPLICATION, newer), _) if newer > SCHEMA => {
-                return Ok(Some(handover::NEWER));
+                return Ok(Some(NEWER));
             }
             ((APPLICATION, 1..), _) | ((0, 0), 0) => {
                 let done = usize::try_from(marks(&transaction)?.1).unwrap_or(0);
@@ -415,7 +420,7 @@ fn tables(connection: &mut Connection) -> Fallible<Option<&'static str>> {
                 transaction.pragma_update(None, "application_id", APPLICATION)?;
                 transaction.pragma_update(None, "user_version", SCHEMA)?;
             }
-            _ => return Ok(Some(handover::STRANGE)),
+            _ => return Ok(Some(STRANGE)),
         }
         transaction.commit()?;
     }

@@ -810,9 +810,9 @@ fn spilled_rows_come_back_as_they_were_and_a_file_with_anything_else_is_kept() {
     let file = Batch { sent: None, rows: rows_of(0..3) };
     let shared = Batch { sent: Some(("writer".to_string(), 7)), rows: lent };
     let left = Leftover { batches: vec![file.clone(), shared.clone()], died: false };
-    let path = spills.write(&left, Unix(99)).unwrap();
+    let path = spills.write(&left, Unix(99), 7).unwrap();
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    assert!(spills.write(&left, Unix(99)).is_ok(), "the same moment is no obstacle");
+    assert!(spills.write(&left, Unix(99), 7).is_ok(), "the same moment is no obstacle");
     let mut read = Vec::new();
     let refused = spills.read(|_| Err(StoreError::Locked(place.file())));
     assert!(refused.is_err() && path.exists(), "what was not taken stays");

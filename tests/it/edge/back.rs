@@ -305,6 +305,7 @@ fn rows_that_can_be_kept_nowhere_are_counted_in_the_log_and_by_the_exit_code() {
         std::fs::write(rig.path("tollgate.toml"), text).unwrap();
     };
     let mut linked = Linked::with("back-lost", nowhere);
+    linked.gate.logged("rows that the ledger does not take cannot be kept here");
     let _other = stand_in_the_way(&linked);
     linked.gate.signal("-TERM");
     assert_eq!(linked.gate.child.wait().unwrap().code(), Some(1));

@@ -4,8 +4,10 @@
 
 use super::{Line, Listening, VERSION};
 use crate::base::limits::{HANDOVER_STALL, LAST_ROWS_WAIT};
+use crate::base::time::Mono;
 use crate::gateway::Gateway;
 use crate::gateway::orders::Notice;
+use crate::io::clock::Clock;
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::{Note, Successor};
 use crate::io::store::StoreTurn;
@@ -21,7 +23,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a successor that has closed its end is given to end by itself, so that its exit status can be told.
 const PARTING: Duration = Duration::from_millis(500);
@@ -163,7 +165,8 @@ struct Session {
     /// It has failed or ended, and the loop has been told.
     failed: bool,
     /// The loop has ended; until then the last rows are waited for.
-    until: Option<Instant>,
+    until: Option<Mono>,
+    clock: Clock,
 }
 
 impl Session {
@@ -176,6 +179,7 @@ impl Session {
             stage: Stage::Starts,
             failed: false,
             until: None,
+            clock: Clock::new(),
         };
         match session.sender.program.as_ref().map(|program| session.spawn(program, listeners, heard)) {
             Some(Ok(successor)) => session.successor = Some(successor),
@@ -212,14 +216,17 @@ impl Session {
             let message = match self.until {
                 None if rests => messages.recv_timeout(OFFER_REST),
                 None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(until) => messages.recv_timeout(until.saturating_duration_since(Instant::now())),
+                Some(until) => {
+                    let micros = until.micros_since(self.clock.mono());
+                    messages.recv_timeout(Duration::from_micros(micros))
+                }
             };
             match message {
                 Ok(Message::HandOver(ledger, running)) => self.hand_over(ledger, running),
                 Ok(Message::Rows(rows)) => self.pass_on(rows),
                 Ok(Message::LetServe) => self.let_serve(),
                 Ok(Message::TakeBack) => return self.take_back(),
-                Ok(Message::End) => self.until = Some(Instant::now() + LAST_ROWS_WAIT),
+                Ok(Message::End) => self.until = Some(self.clock.mono().after(LAST_ROWS_WAIT)),
                 Ok(Message::Heard(heard)) => self.hear(heard),
                 Err(RecvTimeoutError::Timeout) if rests => self.offer(),
                 Err(_) => return self.take_back(),

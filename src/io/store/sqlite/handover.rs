@@ -1,19 +1,14 @@
-//! One file, several gateways one after another: what a successor may look at while the file is still another's, how an
-//! owner lets go of the file and takes it back, and rows that may be in the file already. Called by the store thread and
-//! at the start of a gateway.
+//! One file, several gateways one after another: what a successor may look at while the file is still another's, how
+//! an owner lets go of the file and takes it back, and rows that may be in the file already. Called by the store thread
+//! and at the start of a gateway.
 
 use super::super::api::StoreError;
-use super::{APPLICATION, SCHEMA, Sqlite, groups, marks};
+use super::{APPLICATION, NEWER, SCHEMA, STRANGE, Sqlite, groups, marks};
 use crate::base::limits;
 use crate::policy::row::Row;
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 use std::collections::HashSet;
 use std::path::Path;
-
-/// Said of a file that a later version has written.
-pub(super) const NEWER: &str = "this ledger was written by a newer version";
-/// Said of a file that no version has written.
-pub(super) const STRANGE: &str = "this database is not a ledger";
 
 impl Sqlite {
     /// Whether a gateway of this version could serve from the file, as far as that can be told without taking it:
