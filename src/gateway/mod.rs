@@ -377,7 +377,11 @@ impl Core for Gateway {
             }
         }
         self.cx.turns.served = None;
-        // So is what it was promised.
+        // So are its buffers, and what it was promised.
+        let clients: usize = self.clients.iter().map(|(_, client)| client.storage()).sum();
+        let exchanges: usize = self.exchanges.iter().map(|(_, exchange)| exchange.storage()).sum();
+        let providers: usize = self.providers.iter().map(|(_, provider)| provider.storage()).sum();
+        self.cx.pool.recount(clients + exchanges + providers);
         let promised = self.exchanges.iter().flat_map(|(_, exchange)| exchange.promises());
         let unread = self.clients.iter().map(|(_, client)| &client.unread);
         self.cx.budget.recount(promised.chain(unread), &mut self.cx.pool);
@@ -440,7 +444,10 @@ mod tests {
             .collect();
         let both = gateway.vitals().promised;
         assert!(both > 1_900_000, "{both}");
-        // As if the panic had come while the exchange was on its way from one state to the next.
+        // As if the panic had come while the exchange and a buffer were on their way from one place to the next.
+        let mut on_its_way = crate::base::buf::Buf::default();
+        on_its_way.push(&mut gateway.cx.pool, &[7; 10_000]);
+        drop(on_its_way);
         let lost = gateway.clients.get(client_id(conns[0])).and_then(|client| client.exchange).unwrap();
         drop(gateway.exchanges.remove(lost));
         gateway.panicked(Some(conns[0]), now());
@@ -448,6 +455,7 @@ mod tests {
         assert!(one > 900_000 && one < both / 2 + 10_000, "{one} of {both}");
         gateway.closed(conns[1], Ending::Broken, now());
         assert_eq!((gateway.vitals().promised, gateway.vitals().exchanges), (0, 0));
+        assert_eq!(gateway.vitals().buffered, 0);
         let share = gateway.cx.pool.budget() as u64 / 4;
         let (key, pool) = (crate::policy::keys::KeyIx(0), &mut gateway.cx.pool);
         let all = gateway.cx.budget.body(&mut budget::Promise::default(), key, share, pool);

@@ -285,6 +285,10 @@ impl OutgoingRequests {
         budget.release(&mut draft.promise, pool);
         budget.release(&mut draft.answer, pool);
         draft.invalid = None;
+        if draft.scan.fields().storage() > 0 {
+            // One request of thousands of members must not cost memory for ever.
+            (draft.scan, draft.pieces) = Default::default();
+        }
         if self.spare.len() < SPARE_MAX {
             self.spare.push(draft);
         }
