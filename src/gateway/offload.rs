@@ -186,7 +186,7 @@ impl Done {
             Some(Product::Reply { mut out, .. }) => out.release(pool),
             Some(Product::Request { body, mut draft, .. }) => {
                 body.release(pool);
-                draft.rewind(pool);
+                draft.release(pool);
             }
             Some(Product::Events { mut stream, .. } | Product::LastEvent { mut stream, .. }) => stream.release(pool),
             None => {}

@@ -84,7 +84,7 @@ impl Exchange {
                 .translate(dialect, message.body, &to, &mut cx.pool)
                 .map_err(|Invalid(why)| Refusal::invalid_body(why))?;
             self.promise_names(draft, cx)?;
-            let storage = message.storage + draft.text.capacity();
+            let storage = message.storage + draft.storage();
             cx.budget.came(&mut draft.promise, storage, &mut cx.pool);
         } else {
             let drop_params = self.model().map_or(&[][..], |model| &model.drop_params);

@@ -95,10 +95,10 @@ impl Exchange {
         match &self.state {
             State::Reading { draft }
             | State::Reserving(Reserving { draft: Some(draft), .. })
-            | State::Attempting(Attempting { draft, .. }) => draft.text.capacity(),
+            | State::Attempting(Attempting { draft, .. }) => draft.storage(),
             State::Answering(answering) => {
                 let text = match &answering.draft {
-                    Draft::Kept(draft) | Draft::Leaving(draft) => draft.text.capacity(),
+                    Draft::Kept(draft) | Draft::Leaving(draft) => draft.storage(),
                     Draft::Gone => 0,
                 };
                 text + answering.last.capacity() + body(&answering.body)

@@ -309,7 +309,8 @@ impl Exchange {
         {
             return self.refuse(refusal);
         }
-        cx.budget.came(&mut draft.promise, message.storage, &mut cx.pool);
+        let storage = message.storage + draft.storage();
+        cx.budget.came(&mut draft.promise, storage, &mut cx.pool);
         match (complete, draft.invalid.take_if(|_| complete)) {
             (false, _) => Effect::Nothing,
             (true, Some(why)) => self.refuse(Refusal::invalid_body(why)),
@@ -341,7 +342,9 @@ fn promise_body(draft: &mut OutgoingRequest, key: KeyIx, length: u64, cx: &mut C
         tables => {
             let wanted = length as usize + tables + REQUEST_BYTES;
             let more = wanted.saturating_sub(draft.promise.total());
-            cx.budget.beyond_body(&mut draft.promise, key, more, &mut cx.pool)
+            cx.budget.beyond_body(&mut draft.promise, key, more, &mut cx.pool)?;
+            draft.charge(&mut cx.pool);
+            Ok(())
         }
     }
 }
