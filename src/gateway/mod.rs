@@ -138,6 +138,11 @@ impl Gateway {
         [drain, self.cx.lifecycle.handover.due()].into_iter().flatten().min()
     }
 
+    /// It has ended because a newer version must be started in its place.
+    pub fn is_outgrown(&self) -> bool {
+        self.cx.lifecycle.outgrown
+    }
+
     /// What is in use at the moment.
     pub fn vitals(&self) -> Vitals {
         Vitals {
@@ -269,6 +274,11 @@ impl Core for Gateway {
                     write_string(out, &why);
                 });
                 self.store_failed();
+            }
+            Notice::StoreOutgrown(why) => {
+                self.cx.log_upgrade(&format!("ending, since a newer version has changed the ledger: {why}"));
+                self.cx.lifecycle.outgrown = true;
+                self.terminate();
             }
             Notice::StoreRecovered => {
                 self.cx.ledger.failed(false);
