@@ -751,7 +751,7 @@ fn an_answer_that_the_buffers_could_never_hold_is_no_setting() {
     let config = parse(&with(small)).unwrap();
     assert_eq!((config.upstream.max_response, config.upstream.max_event), (most, most));
     assert!(config.providers.iter().all(|provider| provider.limits.max_response == most));
-    let fits = parse(&with(&format!("{small}[upstream]\nmax_response = \"{most}\"\nmax_event = \"1MiB\""))).unwrap();
+    let fits = parse(&with(&format!("{small}[upstream]\nmax_response = \"3968KiB\"\nmax_event = \"1MiB\""))).unwrap();
     assert_eq!((fits.upstream.max_response, fits.upstream.max_event), (most, 1 << 20));
     for key in ["max_response", "max_event"] {
         let text = with(&format!("{small}[upstream]\n{key} = \"4MiB\""));
