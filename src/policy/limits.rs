@@ -66,8 +66,8 @@ impl UpstreamLimits {
     }
 }
 
-/// Bytes of the largest answer, or event, that always finds room in buffers of `max_buffered` bytes once those of others
-/// are empty: half of them hold it, twice where it is translated.
+/// Bytes of the largest answer, or event, that always finds room in buffers of `max_buffered` bytes once others have
+/// left them: half of them hold it, twice where it is translated.
 fn largest(max_buffered: usize) -> usize {
     (max_buffered / 4).saturating_sub(BESIDE)
 }

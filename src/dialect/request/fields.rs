@@ -4,14 +4,8 @@
 //! translation and by the gateway.
 
 use super::table::Name;
-use crate::dialect::rewrite::Piece;
 use crate::wire::Span;
 use crate::wire::json::unescape;
-
-/// Members, and cuts, up to which a request is ordinary.
-const ORDINARY: usize = 64;
-/// Pieces that one member may become: a comma, what stands before its value, and the value.
-const PIECES_EACH: usize = 3;
 
 /// Why a body is refused, in the client's words: names the field by its path and says what was expected.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -70,18 +64,6 @@ impl Fields {
         scratch.clear();
         unescape(raw, scratch);
         std::str::from_utf8(scratch).ok()
-    }
-
-    /// Bytes of storage that the tables of members and cuts take, with that of the pieces which a body is sent in; 0 for
-    /// an ordinary request.
-    pub fn storage(&self) -> usize {
-        let (members, cuts) = (self.members.capacity(), self.cuts.capacity());
-        if members <= ORDINARY && cuts <= ORDINARY {
-            return 0;
-        }
-        // Vectors that grow have room for twice what is in them.
-        let pieces = 2 * (PIECES_EACH * members + cuts);
-        members * size_of::<Member>() + cuts * size_of::<Span>() + pieces * size_of::<Piece>()
     }
 
     pub(super) fn reset(&mut self) {

@@ -208,6 +208,9 @@ fn held_calls(key: &str) -> Vec<u8> {
     post(Shape::Messages.path(), &[("x-api-key", key)], body)
 }
 
+/// What the client of a key says.
+type Side = fn(&str) -> Vec<u8>;
+
 /// The settings of a gateway whose memory is bounded closely.
 fn config(more: &str) -> String {
     let own = format!(
@@ -326,7 +329,7 @@ fn no_side_takes_more_memory_than_was_announced() {
     wait_for("the keys", || (Client::connect(world.at).ask(&known).status() == 200).then_some(()));
     let announced = world.announced();
     // Name, what a client says, and connections of each key: those of streams are few, since kernels are filled first.
-    let sides: [(&str, fn(&str) -> Vec<u8>, usize); 11] = [
+    let sides: [(&str, Side, usize); 11] = [
         ("declared bodies", declared_bodies, EACH),
         ("undeclared bodies", undeclared_bodies, EACH),
         ("translated bodies", translated_bodies, EACH),
