@@ -354,6 +354,10 @@ impl Core for Gateway {
         &mut self.cx.orders.0
     }
 
+    fn has_orders(&mut self) -> bool {
+        self.cx.pool.has_heavy() || self.cx.orders.0.iter().any(|order| !order.is_empty())
+    }
+
     fn panicked(&mut self, conn: Option<Conn>, now: Now) {
         self.cx.now = now;
         self.cx.stats.panics += 1;
