@@ -92,6 +92,8 @@ pub struct Gateway {
     /// The worklist of the present verb.
     queue: VecDeque<Next>,
     dirty: Vec<Conn>,
+    /// Walks over all clients, for [`Vitals`]: what each event costs must not grow with their number.
+    walks: u64,
 }
 
 impl Gateway {
@@ -120,6 +122,7 @@ impl Gateway {
             timers: Timers::with_room(2 * room),
             queue: VecDeque::new(),
             dirty: Vec::new(),
+            walks: 0,
         }
     }
 
@@ -149,6 +152,7 @@ impl Gateway {
             buffered: self.cx.pool.lent(),
             promised: self.cx.pool.promised(),
             timers: self.timers.len(),
+            walks: self.walks,
         }
     }
 }
@@ -186,6 +190,8 @@ pub struct Vitals {
     pub promised: usize,
     /// Entries of the timer heap, stale ones included.
     pub timers: usize,
+    /// Walks over all clients so far.
+    pub walks: u64,
 }
 
 impl Core for Gateway {
