@@ -151,6 +151,16 @@ mod tests {
     }
 
     #[test]
+    fn no_more_names_are_kept_than_have_room() {
+        let mut state = TranslationState::default();
+        let name = |number: usize| format!("{number}{}", "n".repeat(100));
+        (0..100).for_each(|number| drop(done(|out| state.shorten(name(number).as_bytes(), out))));
+        assert!(!state.is_full() && state.storage() > 100 * 160, "{}", state.storage());
+        (0..3000).for_each(|number| drop(done(|out| state.shorten(name(number).as_bytes(), out))));
+        assert!(state.is_full() && state.storage() <= NAMES_MAX + 1000 && state.names.len() < 1100);
+    }
+
+    #[test]
     fn a_long_name_is_shortened_to_64_and_found_again() {
         let long = format!("mcp__{}__tool", "server".repeat(12));
         let mut state = TranslationState::default();

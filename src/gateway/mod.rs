@@ -483,6 +483,17 @@ mod tests {
     }
 
     #[test]
+    fn no_more_rows_wait_for_a_ledger_than_have_been_announced() {
+        let (mut gateway, _) = gateway();
+        (1..crate::base::limits::ROWS_WAITING_MAX).for_each(|_| _ = gateway.cx.ledger.gave(now().mono));
+        assert!(gateway.cx.takes_requests());
+        gateway.cx.ledger.gave(now().mono);
+        assert!(!gateway.cx.takes_requests());
+        gateway.cx.ledger.committed(1);
+        assert!(gateway.cx.takes_requests());
+    }
+
+    #[test]
     fn an_exchange_stays_small() {
         let size = std::mem::size_of::<Exchange>();
         assert!(size <= 320, "{size}");
