@@ -2,7 +2,7 @@
 //! asks of the world. The gateway and the simulated provider are both a [`Core`]; the reactor and the test
 //! simulator both drive one.
 
-use super::time::{Mono, Now};
+use super::time::{Mono, Now, Unix};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -82,15 +82,15 @@ pub enum Action {
     Exit,
 }
 
-/// Why a dial failed; each has its own words in errors and logs.
+/// Why a dial failed: what kind of failure, and what exactly in words for the log.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum DialError {
     /// Refused, unreachable or reset by the peer or the network.
-    Connect,
+    Connect(&'static str),
     /// The TLS handshake failed: protocol, certificate or name.
-    Tls,
+    Tls(&'static str),
     /// No descriptor or other local means left.
-    Local,
+    Local(&'static str),
 }
 
 /// What a signal asks for.
@@ -104,6 +104,19 @@ pub enum Signal {
     Upgrade,
 }
 
+/// What the system says of the process that a core runs in.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct ProcessVitals {
+    /// Memory that is really there, in bytes.
+    pub resident_bytes: u64,
+    /// Time of processors that it has taken, in microseconds.
+    pub cpu_micros: u64,
+    /// Open descriptors.
+    pub open_fds: u64,
+    /// When it began.
+    pub started: Unix,
+}
+
 /// What the world answers.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Reply {
@@ -111,14 +124,14 @@ pub enum Reply {
     Dialed(Conn),
     /// A dial failed; the core frees the slot itself.
     DialFailed(Conn, DialError),
-    /// The addresses of a host; an empty list means that the look-up failed.
+    /// The addresses of a host, or that there are none.
     Named {
         /// As asked.
         host: Arc<str>,
         /// As asked.
         port: u16,
-        /// In the resolver's order.
-        addrs: Vec<SocketAddr>,
+        /// At least one, in the resolver's order; else what went wrong, in words for the log.
+        addrs: Result<Vec<SocketAddr>, &'static str>,
     },
     /// A signal arrived.
     Signal(Signal),

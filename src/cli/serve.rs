@@ -9,6 +9,7 @@ use crate::gateway::{self, Gateway};
 use crate::io::clock::{Clock, unix};
 use crate::io::listen;
 use crate::io::log_writer::LogWriter;
+use crate::io::process;
 use crate::io::reactor::{Note, Reactor, Security};
 use crate::io::signals::Signals;
 use crate::io::store::api::Leftover;
@@ -61,6 +62,7 @@ pub(super) fn serve(
     signals: Signals,
     log: Box<dyn std::io::Write + Send>,
 ) -> Result<(), String> {
+    process::started();
     // The demo has no successor: its ledger ends with it.
     let program = path.as_ref().and_then(|_| program::called());
     listen::raise_descriptor_limit().map_err(|error| format!("cannot raise the descriptor limit: {error}"))?;
@@ -100,8 +102,9 @@ fn take_over(
         let turn = predecessor.await_turn().map_err(cannot_take_over)?;
         Service::prepare(plan, listeners, signals, turn, true)
     });
-    let service = prepared.inspect_err(|why| predecessor.fail(why))?;
-    predecessor.await_serve().map_err(cannot_take_over)?;
+    let mut service = prepared.inspect_err(|why| predecessor.fail(why))?;
+    let counters = predecessor.await_serve().map_err(cannot_take_over)?;
+    service.reactor.core().0.count_on(&counters);
     let safe = predecessor.follow(service.reactor.mailbox()).map_err(|error| format!("cannot follow: {error}"))?;
     // The cell is empty: this is its only writer.
     let _ = service.helpers.safe.set(safe);
@@ -153,6 +156,7 @@ impl Service {
         let mut start = ledger.start(config, now)?;
         start.client_listeners = listeners.clients.len();
         start.running = inherits.then_some(turn.running);
+        start.process = Some(process::vitals);
         let gateway = Gateway::new(config.clone(), start, now);
         let (banner, has_admin) = (banner(config, &listeners, now.unix), listeners.admin.is_some());
 

@@ -2,20 +2,23 @@
 //! a secret: a line holds ids, names of our own configuration, numbers, and the client's own request id in printable
 //! form.
 
+use super::exchange::Diagnosis;
 use super::metrics::Timed;
-use crate::base::text::push_number;
+use crate::base::text::{push_ip, push_number};
 use crate::base::time::{Mono, Unix};
-use crate::policy::keys::KeyId;
+use crate::policy::keys::KeyRecord;
 use crate::policy::refusal::RefusalKind;
 use crate::policy::usage::Usage;
 use crate::policy::window;
 use crate::wire::json::write_string;
+use std::net::IpAddr;
 
 /// What is said of a request.
 pub(crate) struct Line<'a> {
     pub(crate) id: &'a str,
     pub(crate) endpoint: &'static str,
-    pub(crate) key: Option<KeyId>,
+    pub(crate) peer: IpAddr,
+    pub(crate) key: Option<&'a KeyRecord>,
     pub(crate) model: Option<&'a str>,
     /// The last target tried, and how many were.
     pub(crate) target: Option<(&'a str, u32)>,
@@ -23,6 +26,8 @@ pub(crate) struct Line<'a> {
     pub(crate) status: u16,
     /// Type of the error that was told.
     pub(crate) error: Option<RefusalKind>,
+    /// What else the operator is told.
+    pub(crate) diagnosis: Option<&'a Diagnosis>,
     /// What was charged.
     pub(crate) usage: Option<Usage>,
     /// The phases: from when to when, `NEVER` where that has not come.
@@ -36,10 +41,13 @@ impl Line<'_> {
         open(now, out);
         word(out, ",\"id\":\"", self.id);
         word(out, "\",\"endpoint\":\"", self.endpoint);
+        out.extend_from_slice(b"\",\"peer\":\"");
+        push_ip(out, self.peer);
         out.push(b'"');
-        if let Some(key) = &self.key {
-            word(out, ",\"key\":\"", key.as_str());
-            out.push(b'"');
+        if let Some(key) = self.key {
+            word(out, ",\"key\":\"", key.id.as_str());
+            out.extend_from_slice(b"\",\"name\":");
+            write_string(out, &key.name);
         }
         if let Some(model) = self.model {
             out.extend_from_slice(b",\"model\":");
@@ -55,6 +63,9 @@ impl Line<'_> {
         if let Some(error) = self.error {
             word(out, ",\"error\":\"", error.as_str());
             out.push(b'"');
+        }
+        if let Some(diagnosis) = self.diagnosis {
+            diagnosis.write(out);
         }
         if let Some(usage) = &self.usage {
             write_usage(usage, out);

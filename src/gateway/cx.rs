@@ -9,7 +9,7 @@ use super::exchange::streams::Streams;
 use super::ids::{ExchangeId, ProviderId};
 use super::ledger::Ledger;
 use super::lifecycle::Lifecycle;
-use super::metrics::Stats;
+use super::metrics::{Counters, Stats};
 use super::offload::{OwnedIdentity, Task, Work};
 use super::orders::{Order, OrderSink};
 use super::provider::breaker::Breakers;
@@ -399,6 +399,22 @@ impl Cx {
             write(out);
             out.extend_from_slice(b"}\n");
         });
+    }
+
+    /// All that has been counted since the last time, for a successor.
+    pub(crate) fn take_counters(&mut self) -> Counters {
+        Counters {
+            stats: std::mem::take(&mut self.stats),
+            targets: self.breakers.take_counts(),
+            turned_away: std::mem::take(&mut self.limits.turned_away),
+        }
+    }
+
+    /// Adds what another process has counted.
+    pub(crate) fn add_counters(&mut self, counters: &Counters) {
+        self.stats.add(&counters.stats);
+        counters.targets.iter().for_each(|counts| self.breakers.add(counts));
+        self.limits.turned_away += counters.turned_away;
     }
 
     /// One line about handing over.

@@ -49,6 +49,6 @@ pub enum Shake {
     More,
     /// Done; the name and the certificate are right.
     Done,
-    /// It failed; an alert was sent where there was one to send.
-    Failed,
+    /// It failed, and why in words for the log; an alert was sent where there was one to send.
+    Failed(&'static str),
 }

@@ -3,6 +3,7 @@
 
 pub mod ask;
 pub mod catalog;
+pub mod cause;
 pub mod config;
 pub mod keys;
 pub mod limits;

@@ -2,6 +2,7 @@
 //! constructor per error of the specification's section 7 and the contract's section 1. It renders nothing: `gateway`
 //! writes it in the shape of the endpoint. Never a provider's key, an upstream model's name or a path of the host.
 
+use super::cause::Cause;
 use super::meter::{Limit, LimitKind};
 use crate::base::time::Unix;
 use std::borrow::Cow;
@@ -67,6 +68,10 @@ pub struct Refusal {
     pub close: bool,
     /// For `x-ratelimit-reset` where a limit refused; else the window's end is shown.
     pub reset: Option<Unix>,
+    /// For the operator alone: why, where the status and the type do not say it.
+    pub cause: Option<Cause>,
+    /// For the operator alone: the limit that refused.
+    pub limit: Option<LimitKind>,
 }
 
 impl Refusal {
@@ -82,7 +87,13 @@ impl Refusal {
             allow: None,
             close: false,
             reset: None,
+            cause: None,
+            limit: None,
         }
+    }
+
+    fn because(self, kind: &'static str, what: &'static str) -> Refusal {
+        Refusal { cause: Some(Cause::new(kind, what)), ..self }
     }
 
     fn invalid(status: u16, message: impl Into<Cow<'static, str>>) -> Refusal {
@@ -103,31 +114,32 @@ impl Refusal {
     /// An HTTP syntax error: 400, 414, 431, 501 or 505 with the parser's words. Closes: where the next message
     /// begins is not known any more.
     pub fn bad_http(status: u16, reason: &'static str) -> Refusal {
-        Refusal::invalid(status, reason).closing()
+        Refusal::invalid(status, reason).closing().because("http", reason)
     }
 
     /// 408: the head did not arrive in time.
     pub fn head_too_slow(limit: Duration) -> Refusal {
         let text = format!("the request's head did not arrive within header_timeout ({} s)", limit.as_secs());
-        Refusal::invalid(408, text).closing()
+        Refusal::invalid(408, text).closing().because("timeout", "head")
     }
 
     /// 408: the body made no progress, or too little.
     pub fn body_too_slow(limit: Duration) -> Refusal {
         let text = format!("the request's body came too slowly for body_timeout ({} s)", limit.as_secs());
-        Refusal::invalid(408, text).closing()
+        Refusal::invalid(408, text).closing().because("timeout", "body")
     }
 
     /// 401: no key was presented.
     pub fn no_key() -> Refusal {
         let text = "no API key: send `authorization: Bearer <key>`";
-        Refusal::new(RefusalKind::Authentication, 401, text)
+        Refusal::new(RefusalKind::Authentication, 401, text).because("key", "none")
     }
 
-    /// 401: a key was presented that opens nothing. One text for all cases: none tells whether a key exists.
-    pub fn bad_key() -> Refusal {
+    /// 401: a key was presented that opens nothing, `why` in words for the operator. One text for all cases: none tells
+    /// whether a key exists.
+    pub fn bad_key(why: &'static str) -> Refusal {
         let text = "the API key is malformed, unknown, expired or revoked";
-        Refusal::new(RefusalKind::Authentication, 401, text)
+        Refusal::new(RefusalKind::Authentication, 401, text).because("key", why)
     }
 
     /// 404: no such path.
@@ -144,37 +156,39 @@ impl Refusal {
     /// 403: the key's scope lacks the endpoint; `endpoint` as in a scope.
     pub fn endpoint_scope(endpoint: &'static str) -> Refusal {
         let text = format!("this key's scope does not include the endpoint `{endpoint}`");
-        Refusal::new(RefusalKind::Permission, 403, text)
+        Refusal::new(RefusalKind::Permission, 403, text).because("scope", "endpoint")
     }
 
     /// 403: the key's plan is not configured any more; such a key must not count as unlimited.
     pub fn no_plan() -> Refusal {
-        Refusal::new(RefusalKind::Permission, 403, "this key's plan is not configured; ask whoever issued the key")
+        let text = "this key's plan is not configured; ask whoever issued the key";
+        Refusal::new(RefusalKind::Permission, 403, text).because("plan", "not configured")
     }
 
     /// 503: the gateway is shutting down.
     pub fn draining() -> Refusal {
-        Refusal::unavailable("the gateway is shutting down", RETRY_AFTER_DRAIN).closing()
+        Refusal::unavailable("the gateway is shutting down", RETRY_AFTER_DRAIN).closing().because("stopping", "")
     }
 
     /// 503: all connections are taken.
     pub fn no_connections() -> Refusal {
-        Refusal::unavailable("too many connections", RETRY_SOON).closing()
+        Refusal::unavailable("too many connections", RETRY_SOON).closing().because("connections", "")
     }
 
     /// 503: the budget of buffered bytes is used up.
     pub fn no_buffers() -> Refusal {
-        Refusal::unavailable("out of buffers, try again shortly", RETRY_SOON)
+        Refusal::unavailable("out of buffers, try again shortly", RETRY_SOON).because("buffers", "all")
     }
 
     /// 503: this key alone buffers a quarter of the budget.
     pub fn key_buffers() -> Refusal {
-        Refusal::unavailable("this key has too many bytes of requests in flight, try again shortly", RETRY_SOON)
+        let text = "this key has too many bytes of requests in flight, try again shortly";
+        Refusal::unavailable(text, RETRY_SOON).because("buffers", "of this key")
     }
 
     /// 503: the ledger cannot be written, so nothing could be metered.
     pub fn store() -> Refusal {
-        Refusal::unavailable("the usage ledger is not available, try again shortly", RETRY_SOON)
+        Refusal::unavailable("the usage ledger is not available, try again shortly", RETRY_SOON).because("ledger", "")
     }
 
     /// 400: not JSON by its own word.
@@ -236,14 +250,16 @@ impl Refusal {
     /// 403: the key's scope lacks the model.
     pub fn model_scope(id: &str) -> Refusal {
         let text = format!("model: this key's scope does not include `{}`", shortened(id));
-        Refusal::new(RefusalKind::Permission, 403, text)
+        Refusal::new(RefusalKind::Permission, 403, text).because("scope", "model")
     }
+
     /// 429 for a limit of the key. A spent period tells the SDKs not to try again.
     pub fn limit(limit: &Limit) -> Refusal {
         Refusal {
             retry_after: Some(limit.retry_after.max(1)),
             should_retry: (limit.kind == LimitKind::TokensPerPeriod).then_some(false),
             reset: Some(limit.reset),
+            limit: Some(limit.kind),
             ..Refusal::new(RefusalKind::RateLimit, 429, limit.message())
         }
     }
@@ -321,7 +337,7 @@ mod tests {
         };
         let rows = [
             (Refusal::invalid_body("x"), 400, "invalid_request_error"),
-            (Refusal::bad_key(), 401, "authentication_error"),
+            (Refusal::bad_key("unknown"), 401, "authentication_error"),
             (Refusal::no_key(), 401, "authentication_error"),
             (Refusal::model_scope("m"), 403, "permission_error"),
             (Refusal::endpoint_scope("chat"), 403, "permission_error"),
@@ -363,7 +379,7 @@ mod tests {
     #[test]
     fn syntax_errors_and_slow_requests_close_the_connection_and_others_keep_it() {
         assert!(Refusal::bad_http(400, "x").close && Refusal::head_too_slow(Duration::ZERO).close);
-        assert!(!Refusal::bad_key().close && !Refusal::invalid_body("x").close && !Refusal::no_path().close);
+        assert!(!Refusal::bad_key("unknown").close && !Refusal::invalid_body("x").close && !Refusal::no_path().close);
     }
 
     #[test]

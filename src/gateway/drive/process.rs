@@ -165,7 +165,8 @@ impl Gateway {
                 self.cx.log_upgrade("handed over");
                 // All of them: the successor answers for our health from here on.
                 self.cx.actions.push(Action::StopAccepting(usize::MAX));
-                self.cx.orders.0.push(Order::LetServe);
+                let counters = Box::new(self.cx.take_counters());
+                self.cx.orders.0.push(Order::LetServe(counters));
             }
             upgrade::Step::TakeBack => self.cx.orders.0.push(Order::TakeBack),
             upgrade::Step::Resume => {

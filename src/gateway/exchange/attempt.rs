@@ -11,7 +11,7 @@ use crate::base::time::Mono;
 use crate::dialect::{self, Invalid, Rewrite, errors, rewrite};
 use crate::gateway::cx::Cx;
 use crate::gateway::ids::ProviderId;
-use crate::gateway::provider::breaker::{Breakers, Failure};
+use crate::gateway::provider::breaker::{AttemptEnd, Breakers, Failure};
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::Target;
 use crate::policy::config::Provider;
@@ -20,6 +20,8 @@ use crate::wire::Dialect;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+/// Names of members not passed on that are told of one request.
+const DROPPED_MAX: usize = 16;
 /// Addresses of one host that are tried before its target counts as unreachable.
 const ADDRESSES_TRIED_MAX: usize = 3;
 
@@ -54,8 +56,27 @@ enum Connect {
 }
 
 impl Exchange {
-    /// Writes the body for the target of `at` from the client's own.
+    /// Writes the body for the target of `at` from the client's own, and notes what of that the target is not sent.
     pub(super) fn build(
+        &mut self,
+        draft: &mut OutgoingRequest,
+        at: &Attempt,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Result<Built, Refusal> {
+        let built = self.lay_out(draft, at, message, cx)?;
+        let Some((dialect, target, provider)) = self.route(at) else { return Ok(built) };
+        let drop_params = self.model().map_or(&[][..], |model| &model.drop_params);
+        let (translated, with) = (provider.shape != dialect, rewrite_for(target, provider, drop_params));
+        let mut names = dialect::dropped(dialect, translated, message.body, draft.scan.fields(), &with).peekable();
+        if names.peek().is_some() || self.diagnosis.is_some() {
+            let names = names.take(DROPPED_MAX).map(|name| self.told(name)).collect();
+            self.note_dropped(names);
+        }
+        Ok(built)
+    }
+
+    fn lay_out(
         &self,
         draft: &mut OutgoingRequest,
         at: &Attempt,
@@ -134,6 +155,7 @@ impl Exchange {
         loop {
             at.attempts += 1;
             at.addresses = 0;
+            at.begun = cx.now.mono;
             if let Some(model) = self.model() {
                 let chosen = at.target as usize;
                 let before = at.tried & !1u64.checked_shl(at.target).unwrap_or(0);
@@ -167,8 +189,10 @@ impl Exchange {
                 let authority = provider.authority;
                 Ok(Connect::Dial(Dial { provider: target.provider, addr, authority, present }))
             }
-            None if cx.names.is_asked(&provider.host, provider.port) => Ok(Connect::Resolved),
-            None => Err(Fault::from(FaultKind::Name)),
+            None => match cx.names.is_asked(&provider.host, provider.port) {
+                Ok(()) => Ok(Connect::Resolved),
+                Err(why) => Err(Fault::from(FaultKind::Name(why))),
+            },
         }
     }
 
@@ -209,20 +233,27 @@ impl Exchange {
         attempting.at.addresses += 1;
         let tried = attempting.at.addresses as usize;
         let known = self.target_provider().map_or(0, |provider| addresses(provider, cx).len());
-        if why == DialError::Connect && tried < known.min(ADDRESSES_TRIED_MAX) {
+        if matches!(why, DialError::Connect(_)) && tried < known.min(ADDRESSES_TRIED_MAX) {
             return self.dial_again(message, cx);
         }
         self.attempt_failed(Fault::from(FaultKind::Dial(why)), false, message, cx)
     }
 
     /// A host's addresses have come, or will not.
-    pub(super) fn named(&mut self, host: &str, port: u16, failed: bool, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    pub(super) fn named(
+        &mut self,
+        host: &str,
+        port: u16,
+        failed: Option<&'static str>,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
         if !self.awaits_name(host, port) {
             return Effect::Nothing;
         }
         match failed {
-            true => self.attempt_failed(Fault::from(FaultKind::Name), false, message, cx),
-            false => self.dial_again(message, cx),
+            Some(why) => self.attempt_failed(Fault::from(FaultKind::Name(why)), false, message, cx),
+            None => self.dial_again(message, cx),
         }
     }
 
@@ -291,7 +322,15 @@ impl Exchange {
     }
 
     /// An attempt has failed: a free one on a fresh connection, the next target, or the end.
-    pub(super) fn attempt_failed(&mut self, fault: Fault, reused: bool, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    pub(super) fn attempt_failed(
+        &mut self,
+        mut fault: Fault,
+        reused: bool,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        fault.answered = matches!(self.state, State::Answering(_));
+        fault.came = self.came();
         let (draft, mut at) = match std::mem::replace(&mut self.state, State::Ended) {
             State::Attempting(Attempting { draft, at, half, .. }) => {
                 if let Half::Dialing(provider) | Half::Open(provider) = half {
@@ -431,6 +470,7 @@ impl Exchange {
     /// No attempt is left: an error with its own status, or, where one has gone out already, an error event.
     pub(super) fn end(&mut self, fault: Fault, cx: &mut Cx) -> Effect {
         self.drop_provider(cx);
+        self.note_end(&fault);
         let usage = self.partial_usage(false);
         let limits = self.target().map_or(&self.request.setup.config.upstream, |target| &target.limits);
         let refusal = fault.refusal(limits);
@@ -485,21 +525,31 @@ impl Exchange {
     /// The target of the present attempt has given its whole answer.
     pub(super) fn target_succeeded(&mut self, cx: &mut Cx) {
         if let Some(target) = self.target() {
-            cx.breakers.succeeded(&target.label);
+            cx.breakers.served(&target.label);
         }
         if let State::Answering(answering) = &mut self.state {
             answering.at.trial = false;
         }
     }
 
-    fn target_failed(&self, at: &mut Attempt, fault: &Fault, cx: &mut Cx) {
+    fn target_failed(&mut self, at: &mut Attempt, fault: &Fault, cx: &mut Cx) {
+        self.note_failed(at, fault, cx.now.mono);
         let Some((_, target, _)) = self.route(at) else { return };
         let trial = std::mem::take(&mut at.trial);
+        cx.breakers.ended(&target.label, fault.end());
         if fault.is_targets_own() {
             let failure = Failure { key: self.request.found.key, many_keys: cx.keys.len() > 1, trial };
             cx.breakers.failed(&target.label, failure, &target.limits, cx.now.mono);
         } else {
             cx.breakers.succeeded(&target.label);
+        }
+    }
+
+    /// The attempt under way is given up, by no fault of its target's.
+    pub(super) fn abandon(&self, cx: &mut Cx) {
+        let is_under_way = matches!(self.state, State::Attempting(_) | State::Answering(_));
+        if let Some(target) = self.target().filter(|_| is_under_way) {
+            cx.breakers.ended(&target.label, AttemptEnd::Abandoned);
         }
     }
 
@@ -521,6 +571,16 @@ fn addresses<'a>(provider: &'a Provider, cx: &'a mut Cx) -> &'a [SocketAddr] {
     }
 }
 
+/// What a target of the client's shape wants.
+fn rewrite_for<'a>(target: &'a Target, provider: &Provider, drop_params: &'a [String]) -> Rewrite<'a> {
+    Rewrite {
+        model: &target.model,
+        ask_usage: provider.stream_usage,
+        forward_unknown: provider.forward_unknown,
+        drop_params,
+    }
+}
+
 /// The client's own body with our words spliced in.
 fn splice(
     draft: &mut OutgoingRequest,
@@ -531,12 +591,7 @@ fn splice(
     body: &[u8],
     pool: &mut Pool,
 ) {
-    let with = Rewrite {
-        model: &target.model,
-        ask_usage: provider.stream_usage,
-        forward_unknown: provider.forward_unknown,
-        drop_params,
-    };
+    let with = rewrite_for(target, provider, drop_params);
     let (fields, pieces) = (draft.scan.fields(), &mut draft.pieces);
     let length = draft.text.edit_small(pool, |out| rewrite(dialect, body, fields, &with, out, pieces));
     draft.set_length(length);

@@ -10,7 +10,8 @@ use crate::dialect::ObservedUsage;
 use crate::dialect::usage::Reported;
 use crate::gateway::access_log;
 use crate::gateway::cx::Cx;
-use crate::gateway::metrics::Timed;
+use crate::gateway::metrics::{Taken, Timed};
+use crate::gateway::orders::Order;
 use crate::policy::row::Row;
 use crate::policy::usage::{Usage, UsageSource};
 use std::num::NonZeroU64;
@@ -141,6 +142,11 @@ impl Exchange {
         self.count(outcome.status, charged, cx);
         self.log(&outcome, charged, cx);
         self.release(cx);
+        if cx.lifecycle.handover.is_final() {
+            // It is the successor that is asked how much has been served.
+            let counters = Box::new(cx.take_counters());
+            cx.orders.0.push(Order::Counted(counters));
+        }
         self.request
     }
 
@@ -177,8 +183,16 @@ impl Exchange {
 
     fn count(&self, status: u16, charged: Option<Usage>, cx: &mut Cx) {
         cx.stats.request(self.request.endpoint_name(), self.model().map(|model| &model.id), status);
-        if let (Some(usage), Some(model)) = (&charged, self.model()) {
-            cx.stats.usage(&model.id, usage);
+        if let (Some(usage), Some(model)) = (charged, self.model()) {
+            let now = cx.now.mono;
+            let first = self.attempt().filter(|at| at.has_events).map(|at| at.begun);
+            let taken = Taken {
+                usage,
+                cost_nano: usage.cost_nano(&model.prices),
+                micros: now.micros_since(self.request.received),
+                events: first.map(|first| (first.micros_since(self.request.read), now.micros_since(first))),
+            };
+            cx.stats.taken(&model.id, &taken);
         }
         for (timed, from, to) in self.times(cx.now.mono) {
             if from != Mono::NEVER && to != Mono::NEVER {
@@ -206,12 +220,14 @@ impl Exchange {
         let line = access_log::Line {
             id: request.id.as_str(),
             endpoint: request.endpoint_name(),
-            key: request.found.key.map(|key| cx.keys.record(key).id),
+            peer: request.peer.into(),
+            key: request.found.key.map(|key| cx.keys.record(key)),
             model: self.model().map(|model| &*model.id),
             target: attempt.map(|(at, target)| (&*target.label, at.attempts)),
             stream: self.asked.is_some_and(|asked| asked.stream),
             status: outcome.status,
             error: outcome.error,
+            diagnosis: self.diagnosis.as_deref(),
             usage: charged,
             times: self.times(cx.now.mono),
             client_request_id: &request.client_request_id,

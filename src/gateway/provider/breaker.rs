@@ -11,6 +11,8 @@ use crate::base::time::Mono;
 use crate::policy::catalog::Target;
 use crate::policy::keys::KeyIx;
 use crate::policy::limits::UpstreamLimits;
+use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::sync::Arc;
 
 #[derive(Debug)]
@@ -18,8 +20,8 @@ struct Entry {
     label: Arc<str>,
     /// Failures in a row.
     failures: u32,
-    /// Failures ever, for the metrics.
-    total: u64,
+    /// What has become of attempts, for the metrics.
+    counts: TargetCounts,
     /// Whose request failed first, and whether another key's did since.
     first_key: Option<KeyIx>,
     several_keys: bool,
@@ -37,12 +39,73 @@ impl Entry {
     }
 }
 
-/// How one target stands, for the metrics.
-#[derive(Debug)]
-pub(crate) struct TargetState<'a> {
-    pub(crate) label: &'a str,
+/// How an attempt at a target has ended.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum AttemptEnd {
+    /// By an answer with this status.
+    Status(u16),
+    /// No connection.
+    Connect,
+    /// No TLS.
+    Tls,
+    /// Too late.
+    Timeout,
+    /// What began well did not end so.
+    Broken,
+    /// Its client has left, or we stop.
+    Abandoned,
+    /// Any, where there are too many different ones.
+    Other,
+}
+
+impl fmt::Display for AttemptEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = match self {
+            AttemptEnd::Status(status) => return write!(f, "{status}"),
+            AttemptEnd::Connect => "connect",
+            AttemptEnd::Tls => "tls",
+            AttemptEnd::Timeout => "timeout",
+            AttemptEnd::Broken => "broken",
+            AttemptEnd::Abandoned => "abandoned",
+            AttemptEnd::Other => "other",
+        };
+        f.write_str(word)
+    }
+}
+
+/// Ends of one target that are counted apart.
+const ENDS_MAX: usize = 32;
+
+/// What has become of attempts at one target.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct TargetCounts {
+    pub(crate) label: Arc<str>,
+    /// Failures by its own fault.
     pub(crate) failures: u64,
-    pub(crate) resting: bool,
+    /// Whole answers with status 200.
+    served: u64,
+    /// Attempts that ended otherwise.
+    others: Vec<(AttemptEnd, u64)>,
+}
+
+impl TargetCounts {
+    /// How attempts have ended, each with how often.
+    pub(crate) fn ends(&self) -> impl Iterator<Item = (AttemptEnd, u64)> {
+        let served = (AttemptEnd::Status(200), self.served);
+        [served].into_iter().filter(|(_, count)| *count > 0).chain(self.others.iter().copied())
+    }
+
+    fn new(label: Arc<str>) -> TargetCounts {
+        TargetCounts { label, failures: 0, served: 0, others: Vec::new() }
+    }
+
+    fn count(&mut self, end: AttemptEnd, count: u64) {
+        match self.others.iter().position(|(known, _)| *known == end) {
+            Some(index) => self.others[index].1 += count,
+            None if self.others.len() < ENDS_MAX || end == AttemptEnd::Other => self.others.push((end, count)),
+            None => self.count(AttemptEnd::Other, count),
+        }
+    }
 }
 
 /// The numbers of the bits that are set.
@@ -171,7 +234,7 @@ impl Breakers {
         let Failure { key, many_keys, trial } = failure;
         let entry = self.entry(label);
         entry.trial &= !trial;
-        entry.total += 1;
+        entry.counts.failures += 1;
         entry.failures = entry.failures.saturating_add(1);
         entry.several_keys |= entry.first_key.is_some() && entry.first_key != key;
         entry.first_key = entry.first_key.or(key);
@@ -186,13 +249,34 @@ impl Breakers {
         self.entry(label).trial = false;
     }
 
-    /// How every target stands.
-    pub(crate) fn states(&self, now: Mono) -> impl Iterator<Item = TargetState<'_>> {
-        self.entries.iter().map(move |entry| TargetState {
-            label: &entry.label,
-            failures: entry.total,
-            resting: !entry.available(now),
-        })
+    /// The target has given a whole answer.
+    pub(crate) fn served(&mut self, label: &Arc<str>) {
+        self.entry(label).counts.served += 1;
+        self.succeeded(label);
+    }
+
+    /// An attempt at the target has ended, and not well.
+    pub(crate) fn ended(&mut self, label: &Arc<str>, end: AttemptEnd) {
+        self.entry(label).counts.count(end, 1);
+    }
+
+    /// What every target has come to, and whether it rests.
+    pub(crate) fn states(&self, now: Mono) -> impl Iterator<Item = (TargetCounts, bool)> {
+        self.entries.iter().map(move |entry| (entry.counts.clone(), !entry.available(now)))
+    }
+
+    /// What every target has come to since the last time; its state stays.
+    pub(crate) fn take_counts(&mut self) -> Vec<TargetCounts> {
+        let fresh = |entry: &mut Entry| std::mem::replace(&mut entry.counts, TargetCounts::new(entry.label.clone()));
+        self.entries.iter_mut().map(fresh).collect()
+    }
+
+    /// Adds what another process has counted.
+    pub(crate) fn add(&mut self, other: &TargetCounts) {
+        let counts = &mut self.entry(&other.label).counts;
+        counts.failures += other.failures;
+        counts.served += other.served;
+        other.others.iter().for_each(|(end, count)| counts.count(*end, *count));
     }
 
     /// Few targets, found by their labels' addresses almost always.
@@ -202,7 +286,7 @@ impl Breakers {
             self.entries.push(Entry {
                 label: label.clone(),
                 failures: 0,
-                total: 0,
+                counts: TargetCounts::new(label.clone()),
                 first_key: None,
                 several_keys: false,
                 rests_until: None,
@@ -315,10 +399,27 @@ mod tests {
     }
 
     #[test]
+    fn ends_are_counted_within_a_bound_and_added_to_a_successors() {
+        let (label, mut breakers): (Arc<str>, _) = ("a".into(), Breakers::default());
+        breakers.served(&label);
+        (500..600).for_each(|status| breakers.ended(&label, AttemptEnd::Status(status)));
+        breakers.ended(&label, AttemptEnd::Status(500));
+        let counts = breakers.take_counts();
+        let sum = |counts: &TargetCounts| counts.ends().map(|(_, count)| count).sum::<u64>();
+        assert_eq!((counts[0].ends().count(), sum(&counts[0])), (ENDS_MAX + 2, 102));
+        breakers.served(&label);
+        breakers.add(&counts[0]);
+        let (counts, _) = breakers.states(Mono(0)).next().unwrap();
+        assert_eq!((counts.served, sum(&counts)), (2, 103));
+        let words: Vec<String> = counts.ends().take(2).map(|(end, count)| format!("{end} {count}")).collect();
+        assert_eq!(words, ["200 2", "500 2"]);
+    }
+
+    #[test]
     fn where_all_rest_none_does() {
         let (targets, mut breakers) = ([target("a", 1, 1)], Breakers::default());
         fail(&mut breakers, &targets[0], &[1, 2], true, Mono(0));
         assert_eq!(breakers.choose(&targets, 0, Mono(1)), Some(0));
-        assert_eq!(breakers.states(Mono(1)).filter(|state| state.resting).count(), 1);
+        assert_eq!(breakers.states(Mono(1)).filter(|(_, resting)| *resting).count(), 1);
     }
 }

@@ -21,7 +21,9 @@ impl<C: Core + 'static> Reactor<C> {
         match (socket.take_error(), socket.peer_addr()) {
             (Ok(None), Ok(_)) => {}
             (Ok(None), Err(error)) if error.kind() == ErrorKind::NotConnected => return,
-            _ => return self.dial_failed(id, DialError::Connect),
+            (Ok(Some(error)) | Err(error), _) | (Ok(None), Err(error)) => {
+                return self.dial_failed(id, DialError::Connect(unreachable(&error)));
+            }
         }
         link.clear(Flags::DIALING);
         link.set(Flags::WRITE.and(Flags::SHAKING));
@@ -40,8 +42,8 @@ impl<C: Core + 'static> Reactor<C> {
             Shake::Going if !link.has(Flags::HINT) => link.clear(Flags::READ),
             Shake::Going => {}
             Shake::More => self.enqueue(id),
-            Shake::Failed if link.conn().side == Side::Client => self.ended(id, Ending::Broken),
-            Shake::Failed => self.dial_failed(id, DialError::Tls),
+            Shake::Failed(_) if link.conn().side == Side::Client => self.ended(id, Ending::Broken),
+            Shake::Failed(why) => self.dial_failed(id, DialError::Tls(why)),
             Shake::Done if link.conn().side == Side::Client => {
                 // Its first request may have come in the same segment as the last words of its handshake.
                 link.clear(Flags::SHAKING);
@@ -74,10 +76,10 @@ impl<C: Core + 'static> Reactor<C> {
         let transport = match authority.map(|index| self.security.peers.session(index)) {
             None => Transport::Plain(socket),
             Some(Some(session)) => Transport::Tls(Box::new((socket, session))),
-            Some(None) => return self.replies.push(Reply::DialFailed(conn, DialError::Tls)),
+            Some(None) => return self.replies.push(Reply::DialFailed(conn, DialError::Tls("no configuration"))),
         };
         if !self.add(conn, transport, Flags::DIALING) {
-            self.replies.push(Reply::DialFailed(conn, DialError::Local));
+            self.replies.push(Reply::DialFailed(conn, DialError::Local("the poll takes no more")));
         }
     }
 
@@ -140,7 +142,7 @@ impl<C: Core + 'static> Reactor<C> {
     pub(super) fn resolve(&mut self, host: Arc<str>, port: u16) {
         let literal = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
         if let Ok(ip) = literal {
-            let addrs = vec![SocketAddr::new(ip, port)];
+            let addrs = Ok(vec![SocketAddr::new(ip, port)]);
             return self.replies.push(Reply::Named { host, port, addrs });
         }
         if self.resolver.is_none() {
@@ -153,7 +155,7 @@ impl<C: Core + 'static> Reactor<C> {
         }
         let asked = self.resolver.as_ref().is_some_and(|resolver| resolver.ask(host.clone(), port));
         if !asked {
-            self.replies.push(Reply::Named { host, port, addrs: Vec::new() });
+            self.replies.push(Reply::Named { host, port, addrs: Err("too many look-ups") });
         }
     }
 }
@@ -165,7 +167,19 @@ fn blame(error: &io::Error) -> DialError {
         | ErrorKind::ConnectionReset
         | ErrorKind::HostUnreachable
         | ErrorKind::NetworkUnreachable
-        | ErrorKind::TimedOut => DialError::Connect,
-        _ => DialError::Local,
+        | ErrorKind::TimedOut => DialError::Connect(unreachable(error)),
+        _ => DialError::Local("no descriptor or port left"),
+    }
+}
+
+/// What the network says of a peer that cannot be reached.
+fn unreachable(error: &io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::ConnectionRefused => "refused",
+        ErrorKind::ConnectionReset => "reset",
+        ErrorKind::HostUnreachable => "host unreachable",
+        ErrorKind::NetworkUnreachable => "network unreachable",
+        ErrorKind::TimedOut => "no answer",
+        _ => "failed",
     }
 }
