@@ -3,7 +3,7 @@
 //! simulator both drive one.
 
 use super::time::{Mono, Now, Unix};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Which end of the program a connection is on.
@@ -42,6 +42,15 @@ pub enum Shut {
     Clean,
     /// At once, whatever is unsent.
     Abort,
+}
+
+/// What the first bytes of a connection are, where its listener wants others.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Stray {
+    /// Plain HTTP where TLS is spoken. It is read, and answered, as such.
+    PlainHttp,
+    /// Something else than the PROXY header that a trusted proxy owes. The connection is closed by the core.
+    NoProxyHeader,
 }
 
 /// What a core asks of the world.
@@ -154,6 +163,15 @@ pub trait Core {
     fn wants_clients(&self, _listener: usize) -> bool {
         true
     }
+    /// Whether a connection that has just been accepted begins with a PROXY header. The world takes that off, and says
+    /// what it holds by [`Core::proxied`].
+    fn begins_with_proxy(&self, _conn: Conn) -> bool {
+        false
+    }
+    /// The PROXY header has come: who really called, `None` where the proxy speaks for itself.
+    fn proxied(&mut self, _conn: Conn, _from: Option<IpAddr>, _now: Now) {}
+    /// The first bytes of a connection are not what its listener wants; the world goes on as `how` says.
+    fn strayed(&mut self, _conn: Conn, _how: Stray, _now: Now) {}
     /// Bytes arrived. The core takes all of them.
     fn bytes(&mut self, conn: Conn, data: &[u8], now: Now);
     /// The other side has ended. Bytes that came before it have been delivered, unless `wants_read` was false.

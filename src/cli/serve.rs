@@ -81,8 +81,11 @@ pub(super) fn serve(
         plan.log.write(warning(&text, unix()));
     }
     crate::io::upgrade::notify_ready();
-    let ended = service.reactor.run().map(drop).map_err(|error| format!("the loop failed: {error}"));
-    let kept = keep_left(&service.helpers.finish(), &plan);
+    let ended = service.reactor.run().map(|core| core.vitals()).map_err(|error| format!("the loop failed: {error}"));
+    let left = service.helpers.finish();
+    let kept = keep_left(&left, &plan);
+    let unsettled = ended.as_ref().map_or(0, |vitals| vitals.holds);
+    plan.log.write(stopped(unsettled, left.rows(), unix()));
     ended.and(kept)
 }
 
@@ -220,11 +223,12 @@ fn banner(config: &Config, listeners: &Listeners, now: Unix) -> Vec<u8> {
         texts.collect::<Vec<_>>().join(",")
     };
     format!(
-        "{{\"time\":\"{}\",\"event\":\"listening\",\"clients\":[{}],\"admin\":[{}],\"version\":\"{}\",\"pid\":{},\
+        "{{\"time\":\"{}\",\"event\":\"listening\",\"clients\":[{}],\"admin\":[{}],\"tls\":{},\"version\":\"{}\",\"pid\":{},\
          \"max_connections\":{},\"max_buffered\":{},\"worst_case_bytes\":{}}}\n",
         window::iso(now),
         addrs(&listeners.clients),
         addrs(listeners.admin.as_slice()),
+        config.server.tls.is_some(),
         env!("CARGO_PKG_VERSION"),
         std::process::id(),
         config.server.max_connections,
@@ -232,6 +236,13 @@ fn banner(config: &Config, listeners: &Listeners, now: Unix) -> Vec<u8> {
         gateway::worst_case_bytes(config),
     )
     .into_bytes()
+}
+
+/// The last log line: requests that were admitted and not settled, and rows that the ledger has not.
+fn stopped(unsettled: usize, rows: u64, now: Unix) -> Vec<u8> {
+    let time = window::iso(now);
+    format!("{{\"time\":\"{time}\",\"event\":\"stopped\",\"unsettled\":{unsettled},\"rows_left\":{rows}}}\n")
+        .into_bytes()
 }
 
 /// A log line for something that an operator should know.

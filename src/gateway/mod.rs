@@ -28,7 +28,7 @@ pub mod orders;
 mod provider;
 
 use crate::base::limits::{ROOM_MAX, WORK_MIN};
-use crate::base::seam::{Action, Conn, Core, Ending, ProcessVitals, Reply, Shut, Side, Signal};
+use crate::base::seam::{Action, Conn, Core, Ending, ProcessVitals, Reply, Shut, Side, Signal, Stray};
 use crate::base::slots::Slots;
 use crate::base::time::{Mono, Now, Unix};
 use crate::base::timers::Timers;
@@ -41,13 +41,14 @@ use crate::wire::json::write_string;
 pub use budget::worst_case_bytes;
 use budget::{Budget, Gate};
 use client::limits::{PeerKey, Verdict};
+use client::peer::mapped;
 use cx::{Cx, CxStart, Setup};
 use exchange::{Event, Exchange};
 use ids::{ClientId, ClientName, ExchangeId, ExchangeName, ProviderId, ProviderName, client_conn};
 use lifecycle::{inheritance, reload, upgrade};
 use orders::{Counters, Notice, Order};
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// What the gateway starts from besides its configuration.
@@ -163,14 +164,6 @@ impl Gateway {
     }
 }
 
-/// An address in the form of the wider family.
-fn mapped(ip: IpAddr) -> Ipv6Addr {
-    match ip {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-        IpAddr::V6(ip) => ip,
-    }
-}
-
 fn client_id(conn: Conn) -> ClientId {
     ClientId::new(conn.slot, conn.generation)
 }
@@ -233,6 +226,26 @@ impl Core for Gateway {
     fn wants_clients(&self, listener: usize) -> bool {
         let (pool, handover) = (&self.cx.pool, &self.cx.lifecycle.handover);
         listener >= self.client_listeners || (pool.lent() <= pool.budget() / 5 * 4 && !handover.holds_clients_back())
+    }
+
+    fn begins_with_proxy(&self, conn: Conn) -> bool {
+        let server = &self.cx.setup.config.server;
+        let client = || self.clients.get(client_id(conn)).filter(|client| !client.admin);
+        server.proxy_protocol
+            && client().is_some_and(|client| server.trusted_proxies.iter().any(|net| net.contains(client.socket)))
+    }
+
+    fn proxied(&mut self, conn: Conn, from: Option<IpAddr>, now: Now) {
+        self.cx.now = now;
+        if let (Some(from), Some(client)) = (from, self.clients.get_mut(client_id(conn))) {
+            client.peer = mapped(from);
+        }
+    }
+
+    fn strayed(&mut self, conn: Conn, how: Stray, now: Now) {
+        self.cx.now = now;
+        self.client_strayed(client_id(conn), how);
+        self.settle_down();
     }
 
     fn bytes(&mut self, conn: Conn, data: &[u8], now: Now) {

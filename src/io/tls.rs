@@ -97,7 +97,7 @@ impl Peers {
     pub fn session(&self, index: u32) -> Option<Session> {
         let peer = self.0.get(index as usize)?;
         let session = ClientConnection::new(peer.config.clone(), peer.name.clone()).ok()?;
-        Some(Session { tls: session.into(), over: None, early: Vec::new(), why: "" })
+        Some(Session { tls: session.into(), over: None, early: Vec::new(), fresh: false, why: "" })
     }
 }
 
@@ -136,7 +136,7 @@ impl Identity {
     /// A session for a client that has just connected.
     pub fn session(&self) -> Option<Session> {
         let session = ServerConnection::new(self.0.clone()).ok()?;
-        Some(Session { tls: session.into(), over: None, early: Vec::new(), why: "" })
+        Some(Session { tls: session.into(), over: None, early: Vec::new(), fresh: true, why: "" })
     }
 }
 
@@ -182,6 +182,8 @@ pub struct Session {
     over: Option<Ending>,
     /// A client's first bytes, where they came together with the end of its handshake.
     early: Vec<u8>,
+    /// A client has said nothing yet.
+    fresh: bool,
     /// What broke it, in words for the log; empty as long as nothing has.
     why: &'static str,
 }
@@ -209,6 +211,9 @@ impl Session {
                 Ok(Some(0)) => return Shake::Failed(CUT),
                 Err(_) => return Shake::Failed(RESET),
                 Ok(None) => return Shake::Going,
+                Ok(Some(count)) if std::mem::take(&mut self.fresh) && cipher[0].is_ascii_uppercase() => {
+                    return Shake::Plain(count);
+                }
                 Ok(Some(count)) => {
                     room -= count;
                     let mut early = std::mem::take(&mut self.early);

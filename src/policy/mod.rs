@@ -8,6 +8,7 @@ pub mod config;
 pub mod keys;
 pub mod limits;
 pub mod meter;
+pub mod network;
 pub mod plan;
 pub mod refusal;
 pub mod row;

@@ -117,6 +117,18 @@ impl Refusal {
         Refusal::invalid(status, reason).closing().because("http", reason)
     }
 
+    /// 400: plain HTTP on a port that speaks TLS.
+    pub fn plain_http() -> Refusal {
+        let text = "this port speaks TLS: use https://";
+        Refusal::invalid(400, text).closing().because("http", "plain HTTP on a TLS port")
+    }
+
+    /// 400, which is logged but not told: a trusted proxy's connection without the header that it owes.
+    pub fn no_proxy_header() -> Refusal {
+        let text = "a PROXY protocol header was expected";
+        Refusal::invalid(400, text).closing().because("proxy", "no PROXY header from a trusted proxy")
+    }
+
     /// 408: the head did not arrive in time.
     pub fn head_too_slow(limit: Duration) -> Refusal {
         let text = format!("the request's head did not arrive within header_timeout ({} s)", limit.as_secs());

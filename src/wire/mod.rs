@@ -5,6 +5,7 @@ pub mod head;
 pub mod inbound;
 pub mod json;
 pub mod percent;
+pub mod proxy;
 mod skip;
 pub mod sse;
 

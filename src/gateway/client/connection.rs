@@ -125,8 +125,12 @@ pub(crate) struct Connection {
     reading: bool,
     /// It came by the admin listener.
     pub(crate) admin: bool,
-    /// Who calls: the socket's peer.
+    /// The socket's peer.
+    pub(crate) socket: Ipv6Addr,
+    /// Who calls, by the word of a trusted proxy.
     pub(crate) peer: Ipv6Addr,
+    /// It speaks plain HTTP where TLS is spoken, and is there to be told so.
+    pub(crate) strayed: bool,
     /// It lies beyond a bound on connections, and is there to be told so.
     pub(crate) crowded: bool,
     /// The next answer is the last.
@@ -153,7 +157,9 @@ impl Connection {
             stall: Mono::NEVER,
             reading: false,
             admin,
+            socket: peer,
             peer,
+            strayed: false,
             crowded,
             last: false,
             key: None,
@@ -163,7 +169,7 @@ impl Connection {
 
     /// The host whose connections it counts among.
     pub(crate) fn host(&self) -> PeerKey {
-        PeerKey::of(self.peer.into())
+        PeerKey::of(self.socket.into())
     }
 
     /// Its earliest deadline, without those of its exchange.

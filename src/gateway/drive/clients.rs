@@ -2,7 +2,7 @@
 
 use super::Reply;
 use crate::base::buf::BLOCK;
-use crate::base::seam::{Action, Ending, Shut};
+use crate::base::seam::{Action, Ending, Shut, Stray};
 use crate::gateway::budget::Gate;
 use crate::gateway::client::response::RequestMeta;
 use crate::gateway::client::{Event as ClientEvent, cors, response};
@@ -109,6 +109,23 @@ impl Gateway {
         }
     }
 
+    /// A client's first bytes are not what its listener wants. One that owes a PROXY header is not answered: what it
+    /// would read as an answer is not known.
+    pub(crate) fn client_strayed(&mut self, id: ClientId, how: Stray) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        match how {
+            Stray::PlainHttp => client.strayed = true,
+            Stray::NoProxyHeader => {
+                let meta = RequestMeta::of(&RequestHead::unparsed());
+                let mut exchange = Exchange::new((id, client.peer), meta, &mut self.cx);
+                let refusal = Refusal::no_proxy_header();
+                exchange.explain(&refusal, &mut self.cx);
+                exchange.finish(Outcome::refused(&refusal), &mut self.cx);
+                self.close_client(id, Shut::Abort);
+            }
+        }
+    }
+
     /// A client's side of the connection has ended.
     pub(crate) fn client_ended(&mut self, id: ClientId, how: Ending) {
         let Some(client) = self.clients.get_mut(id) else { return };
@@ -178,7 +195,13 @@ impl Gateway {
             buffers: self.cx.pool.has_room(BLOCK),
             store: self.cx.takes_requests(),
         };
-        let mut exchange = Exchange::new((id, client.peer), meta, &mut self.cx);
+        let (strayed, peer) = (client.strayed, client.peer);
+        let mut exchange = Exchange::new((id, peer), meta, &mut self.cx);
+        if strayed {
+            let refusal = Refusal::plain_http();
+            return self.refuse(exchange, &refusal, Outcome::refused(&refusal));
+        }
+        let Some(client) = self.clients.get(id) else { return };
         let (bytes, _) = client.message();
         match exchange.authorize(head, bytes, ready, &mut self.cx) {
             Ok(Endpoint::Generate(_) | Endpoint::CountTokens) => self.read_body(exchange, head),

@@ -525,7 +525,10 @@ impl Exchange {
     /// The target of the present attempt has given its whole answer.
     pub(super) fn target_succeeded(&mut self, cx: &mut Cx) {
         if let Some(target) = self.target() {
-            cx.breakers.served(&target.label);
+            let label = &target.label;
+            if cx.breakers.served(label) {
+                cx.log_target(label, None);
+            }
         }
         if let State::Answering(answering) = &mut self.state {
             answering.at.trial = false;
@@ -539,9 +542,11 @@ impl Exchange {
         cx.breakers.ended(&target.label, fault.end());
         if fault.is_targets_own() {
             let failure = Failure { key: self.request.found.key, many_keys: cx.keys.len() > 1, trial };
-            cx.breakers.failed(&target.label, failure, &target.limits, cx.now.mono);
-        } else {
-            cx.breakers.succeeded(&target.label);
+            if cx.breakers.failed(&target.label, failure, &target.limits, cx.now.mono) {
+                cx.log_target(&target.label, Some((fault.cause(), target.limits.breaker_cooldown)));
+            }
+        } else if cx.breakers.succeeded(&target.label) {
+            cx.log_target(&target.label, None);
         }
     }
 

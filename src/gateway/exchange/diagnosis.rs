@@ -147,6 +147,11 @@ impl Exchange {
 }
 
 impl Diagnosis {
+    /// An attempt has failed, even where the request has not.
+    pub(crate) fn has_failures(&self) -> bool {
+        !self.failed.is_empty()
+    }
+
     /// Appends the members of the log line, each with a comma before it.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         if let Some(key) = &self.key {

@@ -12,6 +12,7 @@ use crate::gateway::access_log;
 use crate::gateway::cx::Cx;
 use crate::gateway::metrics::{Taken, Timed};
 use crate::gateway::orders::Order;
+use crate::policy::config::RequestLog;
 use crate::policy::row::Row;
 use crate::policy::usage::{Usage, UsageSource};
 use std::num::NonZeroU64;
@@ -216,6 +217,14 @@ impl Exchange {
 
     fn log(&self, outcome: &Outcome, charged: Option<Usage>, cx: &mut Cx) {
         let request = &self.request;
+        let logged = cx.setup.config.server.log;
+        let went_well = || {
+            let failed = self.diagnosis.as_ref().is_some_and(|diagnosis| diagnosis.has_failures());
+            outcome.error.is_none() && outcome.status < 400 && !failed
+        };
+        if logged != RequestLog::All && went_well() && !logged.keeps(&request.id.raw()) {
+            return;
+        }
         let attempt = self.attempt().zip(self.target()).filter(|(at, _)| at.attempts > 0);
         let line = access_log::Line {
             id: request.id.as_str(),

@@ -35,6 +35,7 @@ pub(crate) use event::{Dial, Effect, Event, Forward, Message, Outcome};
 pub(crate) use state::{Exchange, Request};
 
 use super::client::cors::CorsPolicy;
+use super::client::peer::caller;
 use super::client::response::RequestMeta;
 use super::client::response::{RequestId, printable};
 use super::cx::Cx;
@@ -99,6 +100,10 @@ impl Exchange {
         let client_request_id = head.field(Field::XRequestId).of(bytes);
         if !client_request_id.is_empty() && !names_key(client_request_id, &cx.setup.config.server.key_prefix) {
             request.client_request_id = printable(client_request_id, CLIENT_REQUEST_ID_MAX).into();
+        }
+        let trusted = &request.setup.config.server.trusted_proxies;
+        if !trusted.is_empty() {
+            request.peer = caller(request.peer, &bytes[..head.len as usize], trusted);
         }
         request.cors = CorsPolicy::of(&request.setup.config.server.cors_origins, head.field(Field::Origin).of(bytes));
         let shared = cx.is_shared();

@@ -221,8 +221,11 @@ impl Exchange {
             }
             other => other,
         };
-        if trial && let Some(target) = self.target() {
-            cx.breakers.answered(&target.label);
+        if trial
+            && let Some(target) = self.target()
+            && cx.breakers.answered(&target.label)
+        {
+            cx.log_target(&target.label, None);
         }
         gone
     }

@@ -195,11 +195,11 @@ impl Breakers {
     }
 
     /// Part of an answer has come from a target on trial: it is there for others again. Its failures are forgiven only
-    /// when the answer is whole.
-    pub(crate) fn answered(&mut self, label: &Arc<str>) {
+    /// when the answer is whole. True if it had rested.
+    pub(crate) fn answered(&mut self, label: &Arc<str>) -> bool {
         let entry = self.entry(label);
-        entry.rests_until = None;
         entry.trial = false;
+        entry.rests_until.take().is_some()
     }
 
     /// Whether a target may be asked: it does not rest, and no other attempt tries it.
@@ -219,18 +219,18 @@ impl Breakers {
         last.map(|(index, _)| index)
     }
 
-    /// The target has given a whole answer, if only to say that the client was wrong.
-    pub(crate) fn succeeded(&mut self, label: &Arc<str>) {
+    /// The target has given a whole answer, if only to say that the client was wrong. True if it had rested.
+    pub(crate) fn succeeded(&mut self, label: &Arc<str>) -> bool {
         let entry = self.entry(label);
         entry.failures = 0;
         entry.first_key = None;
         entry.several_keys = false;
-        entry.rests_until = None;
         entry.trial = false;
+        entry.rests_until.take().is_some()
     }
 
-    /// The target has failed by its own fault.
-    pub(crate) fn failed(&mut self, label: &Arc<str>, failure: Failure, limits: &UpstreamLimits, now: Mono) {
+    /// The target has failed by its own fault. True if it comes to rest with that.
+    pub(crate) fn failed(&mut self, label: &Arc<str>, failure: Failure, limits: &UpstreamLimits, now: Mono) -> bool {
         let Failure { key, many_keys, trial } = failure;
         let entry = self.entry(label);
         entry.trial &= !trial;
@@ -239,9 +239,12 @@ impl Breakers {
         entry.several_keys |= entry.first_key.is_some() && entry.first_key != key;
         entry.first_key = entry.first_key.or(key);
         let enough = limits.breaker_failures > 0 && entry.failures >= limits.breaker_failures;
-        if trial || (enough && (entry.several_keys || !many_keys)) {
+        let rests = trial || (enough && (entry.several_keys || !many_keys));
+        let rested = entry.rests_until.is_some_and(|until| until > now);
+        if rests {
             entry.rests_until = Some(now.after(limits.breaker_cooldown));
         }
+        rests && !rested
     }
 
     /// The attempt on trial ended without a verdict, since the client left: the next request may try.
@@ -249,10 +252,10 @@ impl Breakers {
         self.entry(label).trial = false;
     }
 
-    /// The target has given a whole answer.
-    pub(crate) fn served(&mut self, label: &Arc<str>) {
+    /// The target has given a whole answer. True if it had rested.
+    pub(crate) fn served(&mut self, label: &Arc<str>) -> bool {
         self.entry(label).counts.served += 1;
-        self.succeeded(label);
+        self.succeeded(label)
     }
 
     /// An attempt at the target has ended, and not well.

@@ -1,13 +1,14 @@
 //! The beginning and the end of a connection: look-up, dial, TLS handshake, goodbye. The middle is the parent's.
 
-use super::{Note, Reactor};
+use super::{Note, Reactor, verb};
 use crate::base::limits;
-use crate::base::seam::{Conn, Core, DialError, Ending, Reply, Shut, Side};
+use crate::base::seam::{Conn, Core, DialError, Ending, Reply, Shut, Side, Stray};
 use crate::base::slots::Id;
 use crate::io::links::{Flags, Link};
 use crate::io::outcome::Shake;
 use crate::io::resolver::Resolver;
 use crate::io::transport::Transport;
+use crate::wire::proxy;
 use mio::net::TcpStream;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
@@ -44,6 +45,7 @@ impl<C: Core + 'static> Reactor<C> {
             Shake::More => self.enqueue(id),
             Shake::Failed(_) if link.conn().side == Side::Client => self.ended(id, Ending::Broken),
             Shake::Failed(why) => self.dial_failed(id, DialError::Tls(why)),
+            Shake::Plain(count) => self.strayed(id, count),
             Shake::Done if link.conn().side == Side::Client => {
                 // Its first request may have come in the same segment as the last words of its handshake.
                 link.clear(Flags::SHAKING);
@@ -57,6 +59,45 @@ impl<C: Core + 'static> Reactor<C> {
                 if reads {
                     self.enqueue(id);
                 }
+            }
+        }
+    }
+
+    /// A client speaks plain HTTP where TLS is spoken: its socket is taken out of the session, so that it can be told.
+    fn strayed(&mut self, id: Id<Link>, count: usize) {
+        let Some(link) = self.links.remove(id) else { return };
+        let (conn, now) = (link.conn(), self.now);
+        let Transport::Tls(both) = link.transport else { return };
+        let (mut socket, _) = *both;
+        // It was registered when it was accepted; under its new name it is registered again.
+        let _ = self.poll.registry().deregister(&mut socket);
+        if self.add(conn, Transport::Plain(socket), Flags::WRITE.and(Flags::READ)) {
+            verb(&mut self.core, Some(conn), now, |core| core.strayed(conn, Stray::PlainHttp, now));
+            let data = self.scratch.raw(count);
+            verb(&mut self.core, Some(conn), now, |core| core.bytes(conn, data, now));
+        }
+    }
+
+    /// A trusted proxy's connection begins with a line that says who called: takes it off, and no byte more.
+    pub(super) fn preface(&mut self, id: Id<Link>) {
+        let Some(link) = self.links.get_mut(id) else { return };
+        let (conn, now) = (link.conn(), self.now);
+        let header = match link.transport.peek_into(&mut self.scratch) {
+            Ok(0) => return self.ended(id, Ending::Fin),
+            Ok(count) => proxy::header(self.scratch.raw(count)),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+            Err(_) => return self.ended(id, Ending::Broken),
+        };
+        match header {
+            Ok(None) => link.clear(Flags::READ),
+            Ok(Some(header)) => {
+                link.clear(Flags::PREFACE);
+                link.transport.skip(header.len, &mut self.scratch);
+                verb(&mut self.core, Some(conn), now, |core| core.proxied(conn, header.from, now));
+                self.enqueue(id);
+            }
+            Err(_) => {
+                verb(&mut self.core, Some(conn), now, |core| core.strayed(conn, Stray::NoProxyHeader, now));
             }
         }
     }
