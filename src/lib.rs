@@ -63,6 +63,7 @@
 //! | a plan limit | its row in [`policy::plan`], `meter`, `LimitKind`; on shared ledgers `ask`, `remote`, `admit.lua` |
 //! | a metric | `gateway::metrics`, and its row in [`docs::operations`] |
 //! | a field of the log line | `gateway::access_log::Line`, where `exchange::finish` makes one, and its row in [`docs::operations`] |
+//! | a cause that the operator is told | `exchange::fault`, [`policy::refusal`], and its row in [`docs::operations`]; `e2e::causes` |
 //! | a way to fail over | `exchange::fault` (what may be tried again), `exchange::attempt::next_target` (where) |
 //! | an event of a stream | `dialect::delta::Delta`, a reader that makes it and a writer that takes it (`dialect::convert`) |
 //! | a state of a request | `exchange::state`, its arms in `exchange::on`, and its row in the table above them |

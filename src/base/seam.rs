@@ -47,7 +47,7 @@ pub enum Shut {
 /// What the first bytes of a connection are, where its listener wants others.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Stray {
-    /// Plain HTTP where TLS is spoken. It is read, and answered, as such.
+    /// Plain HTTP where TLS is spoken. It is read, and answered, as such; the core must serve nothing on it.
     PlainHttp,
     /// Something else than the PROXY header that a trusted proxy owes. The connection is closed by the core.
     NoProxyHeader,
@@ -170,8 +170,11 @@ pub trait Core {
     }
     /// The PROXY header has come: who really called, `None` where the proxy speaks for itself.
     fn proxied(&mut self, _conn: Conn, _from: Option<IpAddr>, _now: Now) {}
-    /// The first bytes of a connection are not what its listener wants; the world goes on as `how` says.
-    fn strayed(&mut self, _conn: Conn, _how: Stray, _now: Now) {}
+    /// The first bytes of a connection are not what its listener wants. True: the core deals with it, as `how` says;
+    /// else the world breaks it off.
+    fn strayed(&mut self, _conn: Conn, _how: Stray, _now: Now) -> bool {
+        false
+    }
     /// Bytes arrived. The core takes all of them.
     fn bytes(&mut self, conn: Conn, data: &[u8], now: Now);
     /// The other side has ended. Bytes that came before it have been delivered, unless `wants_read` was false.

@@ -232,7 +232,7 @@ impl Core for Gateway {
         let server = &self.cx.setup.config.server;
         let client = || self.clients.get(client_id(conn)).filter(|client| !client.admin);
         server.proxy_protocol
-            && client().is_some_and(|client| server.trusted_proxies.iter().any(|net| net.contains(client.socket)))
+            && client().is_some_and(|client| server.trusted_proxies.iter().any(|net| net.contains(client.peer)))
     }
 
     fn proxied(&mut self, conn: Conn, from: Option<IpAddr>, now: Now) {
@@ -242,10 +242,11 @@ impl Core for Gateway {
         }
     }
 
-    fn strayed(&mut self, conn: Conn, how: Stray, now: Now) {
+    fn strayed(&mut self, conn: Conn, how: Stray, now: Now) -> bool {
         self.cx.now = now;
         self.client_strayed(client_id(conn), how);
         self.settle_down();
+        true
     }
 
     fn bytes(&mut self, conn: Conn, data: &[u8], now: Now) {

@@ -125,9 +125,9 @@ pub(crate) struct Connection {
     reading: bool,
     /// It came by the admin listener.
     pub(crate) admin: bool,
-    /// The socket's peer.
-    pub(crate) socket: Ipv6Addr,
-    /// Who calls, by the word of a trusted proxy.
+    /// The host whose connections it counts among: that of the socket's peer.
+    pub(crate) host: PeerKey,
+    /// Who calls: the socket's peer, or by the word of a trusted proxy another.
     pub(crate) peer: Ipv6Addr,
     /// It speaks plain HTTP where TLS is spoken, and is there to be told so.
     pub(crate) strayed: bool,
@@ -157,7 +157,7 @@ impl Connection {
             stall: Mono::NEVER,
             reading: false,
             admin,
-            socket: peer,
+            host: PeerKey::of(peer.into()),
             peer,
             strayed: false,
             crowded,
@@ -165,11 +165,6 @@ impl Connection {
             key: None,
             unread: Promise::default(),
         }
-    }
-
-    /// The host whose connections it counts among.
-    pub(crate) fn host(&self) -> PeerKey {
-        PeerKey::of(self.socket.into())
     }
 
     /// Its earliest deadline, without those of its exchange.

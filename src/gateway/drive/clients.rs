@@ -166,7 +166,7 @@ impl Gateway {
         debug_assert!(client.exchange.is_none_or(|exchange| self.exchanges.get(exchange).is_none()));
         match client.admin {
             true => self.cx.limits.admin_gone(id),
-            false => self.cx.limits.leave(client.host()),
+            false => self.cx.limits.leave(client.host),
         }
         client.release(&mut self.cx.pool);
         self.cx.budget.release(&mut client.unread, &mut self.cx.pool);

@@ -65,14 +65,17 @@ impl<C: Core + 'static> Reactor<C> {
 
     /// A client speaks plain HTTP where TLS is spoken: its socket is taken out of the session, so that it can be told.
     fn strayed(&mut self, id: Id<Link>, count: usize) {
-        let Some(link) = self.links.remove(id) else { return };
+        let Some(link) = self.links.get_mut(id) else { return };
         let (conn, now) = (link.conn(), self.now);
+        if !verb(&mut self.core, Some(conn), now, |core| core.strayed(conn, Stray::PlainHttp, now)) {
+            return self.ended(id, Ending::Broken);
+        }
+        let Some(link) = self.links.remove(id) else { return };
         let Transport::Tls(both) = link.transport else { return };
         let (mut socket, _) = *both;
         // It was registered when it was accepted; under its new name it is registered again.
         let _ = self.poll.registry().deregister(&mut socket);
         if self.add(conn, Transport::Plain(socket), Flags::WRITE.and(Flags::READ)) {
-            verb(&mut self.core, Some(conn), now, |core| core.strayed(conn, Stray::PlainHttp, now));
             let data = self.scratch.raw(count);
             verb(&mut self.core, Some(conn), now, |core| core.bytes(conn, data, now));
         }
@@ -97,7 +100,9 @@ impl<C: Core + 'static> Reactor<C> {
                 self.enqueue(id);
             }
             Err(_) => {
-                verb(&mut self.core, Some(conn), now, |core| core.strayed(conn, Stray::NoProxyHeader, now));
+                if !verb(&mut self.core, Some(conn), now, |core| core.strayed(conn, Stray::NoProxyHeader, now)) {
+                    self.ended(id, Ending::Broken);
+                }
             }
         }
     }

@@ -137,7 +137,8 @@ impl RequestLog {
             RequestLog::Failures => false,
             RequestLog::Share(share) => {
                 let [a, b, c, d, ..] = *id;
-                f64::from(u32::from_be_bytes([a, b, c, d])) < share * f64::from(u32::MAX)
+                // Less than one, so that a share of one is all.
+                f64::from(u32::from_be_bytes([a, b, c, d])) / (f64::from(u32::MAX) + 1.0) < share
             }
         }
     }
@@ -297,5 +298,24 @@ impl Kind<Vec<Arc<str>>> for Origins {
 
     fn shown(&self, value: &Vec<Arc<str>>) -> Shown {
         Shown::Value(quoted_list(value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_of_the_successes_is_logged_by_their_ids() {
+        let ids = (0..10_000u32).map(|n| {
+            let mut id = [0; 16];
+            id[..4].copy_from_slice(&n.wrapping_mul(0x9e37_79b9).to_be_bytes());
+            id
+        });
+        let kept = |log: RequestLog| ids.clone().filter(|id| log.keeps(id)).count();
+        assert_eq!((kept(RequestLog::All), kept(RequestLog::Failures)), (10_000, 0));
+        assert_eq!((kept(RequestLog::Share(0.0)), kept(RequestLog::Share(1.0))), (0, 10_000));
+        assert!((900..1100).contains(&kept(RequestLog::Share(0.1))));
+        assert!(RequestLog::Share(1.0).keeps(&[255; 16]) && !RequestLog::Share(0.0).keeps(&[0; 16]));
     }
 }

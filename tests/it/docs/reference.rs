@@ -67,6 +67,31 @@ fn the_operations_guide_lists_every_event_of_the_log_and_quotes_what_is_really_s
 }
 
 #[test]
+fn the_operations_guide_has_every_column_of_the_ledgers_views() {
+    let rig = Rig::new("columns", "");
+    let (_, table) = OPERATIONS.split_once("| column | in | meaning |\n").unwrap();
+    let (table, _) = table.split_once("\n\n").unwrap();
+    let mut told = Vec::new();
+    for row in table.lines().skip(1) {
+        let cells: Vec<&str> = row.split('|').collect();
+        let views: &[&str] =
+            if cells[2].contains("both") { &["rows", "sums"] } else { &[cells[2].trim().trim_matches('`')] };
+        for column in cells[1].split('`').skip(1).step_by(2) {
+            told.extend(views.iter().map(|view| format!("{view}.{column}")));
+        }
+    }
+    let ledger = rusqlite::Connection::open(rig.path("ledger.db")).unwrap();
+    let mut real = Vec::new();
+    for view in ["rows", "sums"] {
+        let query = ledger.prepare(&format!("SELECT * FROM {view}")).unwrap();
+        real.extend(query.column_names().iter().map(|column| format!("{view}.{column}")));
+    }
+    told.sort();
+    real.sort();
+    assert_eq!(told, real);
+}
+
+#[test]
 fn the_readme_has_a_configuration_that_is_right_and_asks_for_models_that_it_has() {
     let rig = Rig::new("readme", "");
     let (_, rest) = README.split_once("\n```toml\n").unwrap();

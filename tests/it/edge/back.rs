@@ -191,7 +191,7 @@ fn a_successor_that_cannot_use_the_ledger_says_why_and_the_old_one_serves_on() {
     version(99);
     linked.fails_to_upgrade("this ledger was written by a newer version");
     assert!(linked.serves());
-    version(3);
+    version(4);
     // What stands in the way once the ledger was given away.
     linked.turn_to_script(&format!(
         "sleep 1; exec {} serve --config {}",
