@@ -69,28 +69,33 @@ pub fn rewrite(
     };
     writer.body(0, first.start());
     let (mut wrote, mut has_model, mut asked) = (false, false, !ask);
-    let mut kept_before: Option<&Member> = None;
+    // What of the body stays and is not written yet: members that are kept, with what lies between them.
+    let mut run: Option<(usize, usize)> = None;
     for member in &fields.members {
         let fate = fate(shape, body, member, with, ask);
         asked |= member.name == Name::StreamOptions;
         if fate == Fate::Drop {
-            kept_before = None;
+            if let Some((from, to)) = run.take() {
+                writer.body(from, to);
+            }
             continue;
         }
-        match kept_before {
-            Some(before) => writer.body(before.end(), member.start()),
-            None if wrote => writer.text(|text| text.push(b',')),
-            None => {}
+        if run.is_none() && wrote {
+            writer.text(|text| text.push(b','));
         }
+        let (from, _) = run.unwrap_or((member.start(), member.start()));
         if fate == Fate::Keep {
-            writer.body(member.start(), member.end());
+            run = Some((from, member.end()));
         } else {
-            writer.body(member.start(), member.value.start as usize);
+            writer.body(from, member.value.start as usize);
             writer.replace(fate, member, with);
+            run = Some((member.end(), member.end()));
         }
         has_model |= member.name == Name::Model;
         wrote = true;
-        kept_before = Some(member);
+    }
+    if let Some((from, to)) = run {
+        writer.body(from, to);
     }
     let mut add = |write: &dyn Fn(&mut Vec<u8>)| {
         writer.text(|text| {
@@ -134,15 +139,20 @@ pub fn dropped<'a>(
 }
 
 fn fate(shape: Dialect, body: &[u8], member: &Member, with: &Rewrite<'_>, ask: bool) -> Fate {
+    if member.name == Name::Model {
+        return Fate::Model;
+    }
     let key = member.key.of(body);
     match member.name.class(shape) {
         Class::Denied => return Fate::Drop,
         Class::Unknown if !with.forward_unknown || Name::leads_elsewhere(key) => return Fate::Drop,
         _ => {}
     }
+    if with.drop_params.is_empty() && !matches!(member.name, Name::N | Name::StreamOptions) {
+        return Fate::Keep;
+    }
     let value = Raw::new(member.value.of(body));
     match member.name {
-        Name::Model => Fate::Model,
         _ if with.drop_params.iter().any(|name| eq_unescaped(key, name)) => Fate::Drop,
         Name::N if shape == Dialect::Chat && !value.is_null() && value.bytes() != b"1" => Fate::One,
         Name::StreamOptions if !with.ask_usage && shape == Dialect::Chat => Fate::Drop,

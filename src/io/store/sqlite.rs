@@ -70,7 +70,7 @@ CREATE TABLE folded (
 ) STRICT, WITHOUT ROWID;
 ";
 
-/// What makes the first two versions of the tables, each out of the one before; see [`third`] and [`fourth`] for the next.
+/// What makes the first two versions of the tables, each out of the one before; see [`third`] for the next.
 const STEPS: [&str; 2] = [TABLES, SECOND];
 
 const SELECT_KEYS: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former
@@ -419,7 +419,7 @@ fn tables(connection: &mut Connection) -> Fallible<Option<&'static str>> {
                 if done < 3 {
                     third(&transaction)?;
                 }
-                fourth(&transaction)?;
+                views(&transaction)?;
                 transaction.pragma_update(None, "application_id", APPLICATION)?;
                 transaction.pragma_update(None, "user_version", SCHEMA)?;
             }
@@ -455,9 +455,10 @@ fn third(transaction: &Connection) -> Fallible<()> {
     tally::mark_all(transaction)
 }
 
-/// From version 3 to 4: the views are for people, and what the program reads has one of its own.
-fn fourth(transaction: &Connection) -> Fallible<()> {
-    transaction.execute_batch("DROP VIEW IF EXISTS rows; DROP VIEW IF EXISTS sums")?;
+/// The views, made anew for every version: two for people, and one for what the program reads itself.
+fn views(transaction: &Connection) -> Fallible<()> {
+    let old = "DROP VIEW IF EXISTS rows; DROP VIEW IF EXISTS sums; DROP VIEW IF EXISTS parts";
+    transaction.execute_batch(old)?;
     transaction.execute_batch(groups::VIEW)?;
     transaction.execute_batch(tally::VIEWS)
 }
