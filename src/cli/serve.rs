@@ -223,8 +223,8 @@ fn banner(config: &Config, listeners: &Listeners, now: Unix) -> Vec<u8> {
         texts.collect::<Vec<_>>().join(",")
     };
     format!(
-        "{{\"time\":\"{}\",\"event\":\"listening\",\"clients\":[{}],\"admin\":[{}],\"tls\":{},\"version\":\"{}\",\"pid\":{},\
-         \"max_connections\":{},\"max_buffered\":{},\"worst_case_bytes\":{}}}\n",
+        "{{\"time\":\"{}\",\"event\":\"listening\",\"clients\":[{}],\"admin\":[{}],\"tls\":{},\"version\":\"{}\",\
+         \"pid\":{},\"max_connections\":{},\"max_buffered\":{},\"worst_case_bytes\":{}}}\n",
         window::iso(now),
         addrs(&listeners.clients),
         addrs(listeners.admin.as_slice()),

@@ -3,14 +3,11 @@
 
 mod histogram;
 
-use super::exchange::Endpoint;
-use super::provider::breaker::TargetCounts;
 use crate::base::seam::ProcessVitals;
+use crate::policy::counters::{Histogram, ModelCounts, PHASES as PHASES_COUNT, RequestCount, Stats, TargetCounts};
 use crate::policy::meter::LimitKind;
 use crate::policy::usage::Usage;
-use histogram::{ANSWERS, Histogram, RATES};
-use serde::{Deserialize, Deserializer, Serialize, de::Error};
-use std::borrow::Cow;
+use histogram::{ANSWERS, RATES};
 use std::io::Write;
 use std::sync::Arc;
 
@@ -20,45 +17,13 @@ const SERIES_MAX: usize = 4096;
 const MODELS_MAX: usize = 1024;
 const OTHER: &str = "other";
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Requests {
-    endpoint: EndpointName,
-    model: Option<Arc<str>>,
-    status: u16,
-    count: u64,
-}
-
-/// One of our own names for an endpoint.
-#[derive(Debug, Copy, Clone, PartialEq, Serialize)]
-struct EndpointName(&'static str);
-
-impl<'de> Deserialize<'de> for EndpointName {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<EndpointName, D::Error> {
-        let text = Cow::<str>::deserialize(from)?;
-        let known = Endpoint::NAMES.into_iter().find(|name| *name == text);
-        known.map(EndpointName).ok_or_else(|| D::Error::custom("not an endpoint"))
-    }
-}
-
-/// What the requests for one model come to.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Model {
-    model: Arc<str>,
-    /// Uncached input, read from a cache, written to a cache, output.
-    tokens: [u64; 4],
-    cost_nano: u64,
-    first_event: Histogram,
-    request: Histogram,
-    rate: Histogram,
-}
-
-impl Model {
-    fn new(model: Arc<str>) -> Model {
+impl ModelCounts {
+    fn new(model: Arc<str>) -> ModelCounts {
         let [first_event, request, rate] = [(); 3].map(|()| Histogram::default());
-        Model { model, tokens: [0; 4], cost_nano: 0, first_event, request, rate }
+        ModelCounts { model, tokens: [0; 4], cost_nano: 0, first_event, request, rate }
     }
 
-    fn add(&mut self, other: &Model) {
+    fn add(&mut self, other: &ModelCounts) {
         self.tokens.iter_mut().zip(other.tokens).for_each(|(sum, more)| *sum += more);
         self.cost_nano = self.cost_nano.saturating_add(other.cost_nano);
         self.first_event.add(&other.first_event);
@@ -94,7 +59,7 @@ pub(crate) enum Timed {
     Total,
 }
 
-const PHASES: [&str; 5] = ["body", "send", "wait", "relay", "total"];
+const PHASES: [&str; PHASES_COUNT] = ["body", "send", "wait", "relay", "total"];
 
 impl Timed {
     /// As metrics and log lines call it.
@@ -127,38 +92,14 @@ pub(crate) struct Gauges {
     pub(crate) process: ProcessVitals,
 }
 
-/// All that one process has counted, as it is handed over to another.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Counters {
-    pub(crate) stats: Stats,
-    pub(crate) targets: Vec<TargetCounts>,
-    pub(crate) turned_away: u64,
-}
-
-/// All counters of one gateway, but for those of its connections and targets.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Stats {
-    requests: Vec<Requests>,
-    /// Requests of all combinations beyond [`SERIES_MAX`].
-    other: u64,
-    models: Vec<Model>,
-    phases: [Histogram; PHASES.len()],
-    turns: Histogram,
-    /// By [`LimitKind`].
-    refused: [u64; LimitKind::ALL.len()],
-    pub(crate) stale_retries: u64,
-    pub(crate) panics: u64,
-    pub(crate) reloads: u64,
-}
-
 impl Stats {
     /// Counts one answered request.
     pub(crate) fn request(&mut self, endpoint: &'static str, model: Option<&Arc<str>>, status: u16) {
-        self.count(EndpointName(endpoint), model, status, 1);
+        self.count(endpoint, model, status, 1);
     }
 
-    fn count(&mut self, endpoint: EndpointName, model: Option<&Arc<str>>, status: u16, count: u64) {
-        let same = |r: &Requests| r.endpoint == endpoint && r.status == status && r.model.as_ref() == model;
+    fn count(&mut self, endpoint: &str, model: Option<&Arc<str>>, status: u16, count: u64) {
+        let same = |r: &RequestCount| *r.endpoint == *endpoint && r.status == status && r.model.as_ref() == model;
         if let Some(index) = self.requests.iter().position(same) {
             self.requests[index].count += count;
             // The commonest series come first, so that the search stays short.
@@ -166,7 +107,7 @@ impl Stats {
                 self.requests.swap(index, index - 1);
             }
         } else if self.requests.len() < SERIES_MAX {
-            self.requests.push(Requests { endpoint, model: model.cloned(), status, count });
+            self.requests.push(RequestCount { endpoint: endpoint.into(), model: model.cloned(), status, count });
         } else {
             self.other += count;
         }
@@ -189,16 +130,16 @@ impl Stats {
         }
     }
 
-    fn model(&mut self, model: &Arc<str>) -> &mut Model {
-        let find = |models: &[Model], name: &str| models.iter().position(|entry| *entry.model == *name);
+    fn model(&mut self, model: &Arc<str>) -> &mut ModelCounts {
+        let find = |models: &[ModelCounts], name: &str| models.iter().position(|entry| *entry.model == *name);
         let index = match find(&self.models, model) {
             Some(index) => index,
             None if self.models.len() < MODELS_MAX => {
-                self.models.push(Model::new(model.clone()));
+                self.models.push(ModelCounts::new(model.clone()));
                 self.models.len() - 1
             }
             None => find(&self.models, OTHER).unwrap_or_else(|| {
-                self.models.push(Model::new(OTHER.into()));
+                self.models.push(ModelCounts::new(OTHER.into()));
                 self.models.len() - 1
             }),
         };
@@ -208,7 +149,7 @@ impl Stats {
     /// Adds what another process has counted.
     pub(crate) fn add(&mut self, other: &Stats) {
         for r in &other.requests {
-            self.count(r.endpoint, r.model.as_ref(), r.status, r.count);
+            self.count(&r.endpoint, r.model.as_ref(), r.status, r.count);
         }
         self.other += other.other;
         for model in &other.models {
@@ -243,7 +184,7 @@ impl Stats {
         let _ = writeln!(out, "tollgate_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION"));
         head(out, "tollgate_requests_total", "counter", "Answered requests; status 499: the client left.");
         for r in &self.requests {
-            let _ = write!(out, "tollgate_requests_total{{endpoint=\"{}\",model=\"", r.endpoint.0);
+            let _ = write!(out, "tollgate_requests_total{{endpoint=\"{}\",model=\"", r.endpoint);
             label_value(r.model.as_deref().unwrap_or(""), out);
             let _ = writeln!(out, "\",status=\"{}\"}} {}", r.status, r.count);
         }
@@ -280,7 +221,7 @@ impl Stats {
             label_value(&model.model, out);
             let _ = writeln!(out, "\"}} {}", model.cost_nano as f64 / 1e9);
         }
-        type Pick = fn(&Model) -> &Histogram;
+        type Pick = fn(&ModelCounts) -> &Histogram;
         let first = "Time from the end of a request to the first event of its stream.";
         let rate = "Tokens of a stream by the time from its first event to its end.";
         let histograms: [(&str, &str, &histogram::Scale, Pick); 3] = [
@@ -440,7 +381,6 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} is not in {text}");
         }
-        assert!(serde_json::from_str::<Stats>(&serde_json::to_string(&old).unwrap().replace("chat", "chad")).is_err());
     }
 
     #[test]

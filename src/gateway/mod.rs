@@ -34,6 +34,7 @@ use crate::base::time::{Mono, Now, Unix};
 use crate::base::timers::Timers;
 use crate::policy::ask::Release;
 use crate::policy::config::Config;
+use crate::policy::counters::Counters;
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::meter::Hold;
 use crate::policy::row::Running;
@@ -46,7 +47,7 @@ use cx::{Cx, CxStart, Setup};
 use exchange::{Event, Exchange};
 use ids::{ClientId, ClientName, ExchangeId, ExchangeName, ProviderId, ProviderName, client_conn};
 use lifecycle::{inheritance, reload, upgrade};
-use orders::{Counters, Notice, Order};
+use orders::{Notice, Order};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -67,7 +68,7 @@ pub struct Start {
     pub recent: Vec<(KeyId, Unix, u64)>,
     /// What a predecessor still serves; `None` if there is none.
     pub running: Option<Vec<Running>>,
-    /// What the system says of this process, asked for every look at the metrics; it must not block. `None` says nothing.
+    /// What the system says of this process, asked for at every look at the metrics; must not block. `None`: nothing.
     pub process: Option<fn() -> ProcessVitals>,
     /// Bytes in one piece above which work is given away as an order; `None` for `limits::WORK_MIN`.
     pub work_min: Option<usize>,

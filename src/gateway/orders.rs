@@ -1,9 +1,9 @@
 //! What the gateway hands to helper threads and what they tell it. Data only.
 
-pub use super::metrics::Counters;
 pub use super::offload::{Done, Work};
 use crate::policy::ask::{Answer, Ask, Release};
 use crate::policy::config::Config;
+use crate::policy::counters::Counters;
 use crate::policy::keys::KeyRecord;
 use crate::policy::row::{Row, Running};
 use std::sync::Arc;

@@ -13,6 +13,7 @@ pub mod log_writer;
 pub mod mailbox;
 pub mod outcome;
 pub mod process;
+pub mod proxy;
 pub mod reactor;
 pub mod resolver;
 pub mod signals;

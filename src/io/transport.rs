@@ -3,10 +3,10 @@
 //! Called by the reactor alone.
 
 use super::outcome::{Fill, Peek, Sent, Shake};
+use super::proxy;
 use super::tls::{Session, receive};
 use crate::base::limits;
 use crate::base::seam::Ending;
-use crate::wire::proxy;
 use mio::net::TcpStream;
 use socket2::SockRef;
 use std::io::{self, ErrorKind, Write};

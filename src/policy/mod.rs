@@ -5,6 +5,7 @@ pub mod ask;
 pub mod catalog;
 pub mod cause;
 pub mod config;
+pub mod counters;
 pub mod keys;
 pub mod limits;
 pub mod meter;

@@ -33,8 +33,8 @@ mod sender;
 pub(super) use receiver::{HandoverReceiver, Turn};
 pub(super) use sender::HandoverSender;
 
-use crate::gateway::orders::Counters;
 use crate::policy::config::Config;
+use crate::policy::counters::Counters;
 use crate::policy::row::{Row, Running};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};

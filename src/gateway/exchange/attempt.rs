@@ -11,7 +11,7 @@ use crate::base::time::Mono;
 use crate::dialect::{self, Invalid, Rewrite, errors, rewrite};
 use crate::gateway::cx::Cx;
 use crate::gateway::ids::ProviderId;
-use crate::gateway::provider::breaker::{AttemptEnd, Breakers, Failure};
+use crate::gateway::provider::breaker::{Breakers, Failure};
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::Target;
 use crate::policy::config::Provider;
@@ -547,14 +547,6 @@ impl Exchange {
             }
         } else if cx.breakers.succeeded(&target.label) {
             cx.log_target(&target.label, None);
-        }
-    }
-
-    /// The attempt under way is given up, by no fault of its target's.
-    pub(super) fn abandon(&self, cx: &mut Cx) {
-        let is_under_way = matches!(self.state, State::Attempting(_) | State::Answering(_));
-        if let Some(target) = self.target().filter(|_| is_under_way) {
-            cx.breakers.ended(&target.label, AttemptEnd::Abandoned);
         }
     }
 

@@ -31,10 +31,6 @@ pub(crate) enum Endpoint {
 }
 
 impl Endpoint {
-    /// All that [`Endpoint::name`] can say, and what a request without an endpoint is called.
-    pub(crate) const NAMES: [&str; 8] =
-        ["none", "root", "chat", "messages", "count_tokens", "models", "quota", "preflight"];
-
     /// As metrics and log lines call it.
     pub(crate) fn name(self) -> &'static str {
         match self {

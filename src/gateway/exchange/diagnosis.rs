@@ -142,7 +142,7 @@ impl Exchange {
         let diagnosis = self.diagnosis();
         diagnosis.field = field.as_bytes().into();
         diagnosis.limit = refusal.limit;
-        diagnosis.cause = refusal.cause;
+        diagnosis.cause = refusal.cause();
     }
 }
 

@@ -2,8 +2,8 @@
 //! `upstream` and `relay`, read by `route` (retry) and turned into what a client may be told.
 
 use crate::base::seam::{DialError, Ending};
-use crate::gateway::provider::breaker::AttemptEnd;
 use crate::policy::cause::Cause;
+use crate::policy::counters::AttemptEnd;
 use crate::policy::limits::UpstreamLimits;
 use crate::policy::refusal::Refusal;
 

@@ -13,6 +13,7 @@ use crate::gateway::cx::Cx;
 use crate::gateway::metrics::{Taken, Timed};
 use crate::gateway::orders::Order;
 use crate::policy::config::RequestLog;
+use crate::policy::counters::AttemptEnd;
 use crate::policy::row::Row;
 use crate::policy::usage::{Usage, UsageSource};
 use std::num::NonZeroU64;
@@ -131,6 +132,14 @@ impl Exchange {
             lease: admitted.lease,
         };
         NonZeroU64::new(cx.give_row(row))
+    }
+
+    /// The attempt under way is given up, by no fault of its target's.
+    pub(super) fn abandon(&self, cx: &mut Cx) {
+        let is_under_way = matches!(self.state, State::Attempting(_) | State::Answering(_));
+        if let Some(target) = self.target().filter(|_| is_under_way) {
+            cx.breakers.ended(&target.label, AttemptEnd::Abandoned);
+        }
     }
 
     /// The end. What is left is what the head of its answer needs.

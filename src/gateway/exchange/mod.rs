@@ -365,7 +365,7 @@ mod tests {
         assert!(size_of::<Exchange>() <= 352, "{}", size_of::<Exchange>());
         assert!(size_of::<provider::Connection>() <= 104, "{}", size_of::<provider::Connection>());
         assert!(size_of::<SseStream>() <= 224, "{}", size_of::<SseStream>());
-        assert!(size_of::<client::Connection>() <= 160, "{}", size_of::<client::Connection>());
+        assert!(size_of::<client::Connection>() <= 168, "{}", size_of::<client::Connection>());
     }
 
     type Table<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;

@@ -1,7 +1,7 @@
 //! Histograms: how often a value fell into which bucket. Counting costs no allocation and, for small values, a few
 //! comparisons.
 
-use serde::{Deserialize, Serialize};
+use crate::policy::counters::Histogram;
 use std::io::Write;
 
 /// The buckets of a histogram.
@@ -62,14 +62,6 @@ pub(super) const RATES: Scale = Scale {
     ],
     unit: 1e3,
 };
-
-/// A cumulative histogram. Which scale it has its owner knows.
-#[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Histogram {
-    /// By bucket; none before the first value.
-    buckets: Vec<u64>,
-    sum: u64,
-}
 
 impl Histogram {
     /// Counts one value.

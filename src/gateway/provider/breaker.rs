@@ -9,10 +9,9 @@
 
 use crate::base::time::Mono;
 use crate::policy::catalog::Target;
+use crate::policy::counters::{AttemptEnd, TargetCounts};
 use crate::policy::keys::KeyIx;
 use crate::policy::limits::UpstreamLimits;
-use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::sync::Arc;
 
 #[derive(Debug)]
@@ -39,54 +38,8 @@ impl Entry {
     }
 }
 
-/// How an attempt at a target has ended.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum AttemptEnd {
-    /// By an answer with this status.
-    Status(u16),
-    /// No connection.
-    Connect,
-    /// No TLS.
-    Tls,
-    /// Too late.
-    Timeout,
-    /// What began well did not end so.
-    Broken,
-    /// Its client has left, or we stop.
-    Abandoned,
-    /// Any, where there are too many different ones.
-    Other,
-}
-
-impl fmt::Display for AttemptEnd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let word = match self {
-            AttemptEnd::Status(status) => return write!(f, "{status}"),
-            AttemptEnd::Connect => "connect",
-            AttemptEnd::Tls => "tls",
-            AttemptEnd::Timeout => "timeout",
-            AttemptEnd::Broken => "broken",
-            AttemptEnd::Abandoned => "abandoned",
-            AttemptEnd::Other => "other",
-        };
-        f.write_str(word)
-    }
-}
-
 /// Ends of one target that are counted apart.
 const ENDS_MAX: usize = 32;
-
-/// What has become of attempts at one target.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct TargetCounts {
-    pub(crate) label: Arc<str>,
-    /// Failures by its own fault.
-    pub(crate) failures: u64,
-    /// Whole answers with status 200.
-    served: u64,
-    /// Attempts that ended otherwise.
-    others: Vec<(AttemptEnd, u64)>,
-}
 
 impl TargetCounts {
     /// How attempts have ended, each with how often.

@@ -6,9 +6,9 @@ use crate::base::seam::{Conn, Core, DialError, Ending, Reply, Shut, Side, Stray}
 use crate::base::slots::Id;
 use crate::io::links::{Flags, Link};
 use crate::io::outcome::Shake;
+use crate::io::proxy;
 use crate::io::resolver::Resolver;
 use crate::io::transport::Transport;
-use crate::wire::proxy;
 use mio::net::TcpStream;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};

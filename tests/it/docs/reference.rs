@@ -84,7 +84,7 @@ fn the_operations_guide_has_every_column_of_the_ledgers_views() {
     let mut real = Vec::new();
     for view in ["rows", "sums"] {
         let query = ledger.prepare(&format!("SELECT * FROM {view}")).unwrap();
-        real.extend(query.column_names().iter().map(|column| format!("{view}.{column}")));
+        real.extend(query.column_names().map(|column| format!("{view}.{column}")));
     }
     told.sort();
     real.sort();

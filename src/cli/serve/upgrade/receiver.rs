@@ -3,9 +3,10 @@
 
 use super::{Line, Listening, VERSION};
 use crate::gateway::Gateway;
-use crate::gateway::orders::{Counters, Notice};
+use crate::gateway::orders::Notice;
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::Note;
+use crate::policy::counters::Counters;
 use crate::policy::row::Running;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::unix::net::UnixStream;
