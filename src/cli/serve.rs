@@ -81,11 +81,15 @@ pub(super) fn serve(
         plan.log.write(warning(&text, unix()));
     }
     crate::io::upgrade::notify_ready();
-    let ended = service.reactor.run().map(|core| core.vitals()).map_err(|error| format!("the loop failed: {error}"));
+    let ended = service.reactor.run().map_err(|error| format!("the loop failed: {error}"));
     let left = service.helpers.finish();
     let kept = keep_left(&left, &plan);
-    let unsettled = ended.as_ref().map_or(0, |vitals| vitals.holds);
+    let unsettled = ended.as_ref().map_or(0, |gateway| gateway.vitals().holds);
     plan.log.write(stopped(unsettled, left.rows(), unix()));
+    let ended = ended.and_then(|gateway| match gateway.is_outgrown() {
+        true => Err("a newer version has changed the ledger: start that".to_string()),
+        false => Ok(()),
+    });
     ended.and(kept)
 }
 

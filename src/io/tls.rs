@@ -97,7 +97,7 @@ impl Peers {
     pub fn session(&self, index: u32) -> Option<Session> {
         let peer = self.0.get(index as usize)?;
         let session = ClientConnection::new(peer.config.clone(), peer.name.clone()).ok()?;
-        Some(Session { tls: session.into(), over: None, early: Vec::new(), fresh: false, why: "" })
+        Some(Session::new(session.into(), false))
     }
 }
 
@@ -136,7 +136,7 @@ impl Identity {
     /// A session for a client that has just connected.
     pub fn session(&self) -> Option<Session> {
         let session = ServerConnection::new(self.0.clone()).ok()?;
-        Some(Session { tls: session.into(), over: None, early: Vec::new(), fresh: true, why: "" })
+        Some(Session::new(session.into(), true))
     }
 }
 
@@ -189,7 +189,14 @@ pub struct Session {
 }
 
 impl Session {
-    /// Goes on with the handshake as far as the socket allows; reads at most about `limits::IO_SLICE` bytes.
+    /// `fresh`: a client's, which has said nothing yet.
+    fn new(mut tls: Connection, fresh: bool) -> Session {
+        tls.set_buffer_limit(Some(limits::TLS_UNSENT_MAX));
+        Session { tls, over: None, early: Vec::new(), fresh, why: "" }
+    }
+
+    /// Goes on with the handshake as far as the socket allows; reads at most about `limits::IO_SLICE` bytes. What comes
+    /// behind the handshake is not read with it, but for a little.
     pub fn shake(&mut self, socket: &mut TcpStream, cipher: &mut [u8]) -> Shake {
         let mut room = limits::IO_SLICE;
         loop {
@@ -206,7 +213,7 @@ impl Session {
             if room == 0 {
                 return Shake::More;
             }
-            let len = cipher.len().min(room);
+            let len = cipher.len().min(room).min(limits::TLS_SHAKE_SLICE);
             match receive(socket, &mut cipher[..len]) {
                 Ok(Some(0)) => return Shake::Failed(CUT),
                 Err(_) => return Shake::Failed(RESET),

@@ -155,6 +155,7 @@ impl Opened {
             StoreNotice::Keys(keys) => say(Notice::Keys(keys)),
             StoreNotice::Committed { rows } => say(Notice::Committed(rows)),
             StoreNotice::Failed(why) => say(Notice::StoreFailed(why)),
+            StoreNotice::Outgrown(why) => say(Notice::StoreOutgrown(why)),
             StoreNotice::Recovered => say(Notice::StoreRecovered),
             StoreNotice::Warning(text) => warn(text),
         };

@@ -1,5 +1,6 @@
-//! What went wrong on the provider's side: kind, whose fault, and whether another attempt may help. Pure; made in
-//! `upstream` and `relay`, read by `route` (retry) and turned into what a client may be told.
+//! What went wrong on the provider's side: kind, whose fault, and whether another attempt may help. Pure; made by
+//! `stream` (statuses, broken streams), `reply` (whole answers) and the driver (connections), read by `attempt`, and
+//! turned into what a client may be told.
 
 use crate::base::seam::{DialError, Ending};
 use crate::policy::cause::Cause;
@@ -22,6 +23,8 @@ pub(crate) enum FaultKind {
     IdleTimeout,
     /// `request_timeout` passed before a whole answer, or a stream's first event, had come.
     RequestTimeout,
+    /// The same, while the provider was not read: its client did not read, or nothing was free of the buffers.
+    NotRead,
     /// The connection ended before the first byte of an answer.
     Closed(Ending),
     /// The connection ended, or the stream stopped, in the middle of an answer.
@@ -72,24 +75,29 @@ impl Fault {
     pub(crate) fn may_try_next(&self) -> bool {
         match self.kind {
             FaultKind::Status(status) => matches!(status, 401..=404 | 408 | 429 | 500..=599),
-            FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::RequestTimeout => false,
-            _ => true,
+            FaultKind::Draining | FaultKind::Store | FaultKind::Internal => false,
+            FaultKind::RequestTimeout | FaultKind::NotRead => false,
+            FaultKind::Name(_) | FaultKind::Dial(_) | FaultKind::ConnectTimeout => true,
+            FaultKind::FirstByteTimeout | FaultKind::IdleTimeout | FaultKind::Closed(_) | FaultKind::Incomplete(_) => {
+                true
+            }
+            FaultKind::BadHead(_) | FaultKind::BadBody(_) | FaultKind::TooLarge(_) | FaultKind::InStream => true,
         }
     }
 
     /// True when the target itself is to blame, so that it may come to rest; a client's mistake, our own lack of
     /// means and our stopping never count.
     pub(crate) fn is_targets_own(&self) -> bool {
-        let others = matches!(
-            self.kind,
-            FaultKind::Status(400 | 413 | 422)
-                | FaultKind::Dial(DialError::Local(_))
-                | FaultKind::TooLarge(_)
-                | FaultKind::Draining
-                | FaultKind::Store
-                | FaultKind::Internal
-        );
-        !others
+        match self.kind {
+            FaultKind::Status(status) => !matches!(status, 400 | 413 | 422),
+            FaultKind::Dial(DialError::Local(_)) | FaultKind::TooLarge(_) | FaultKind::NotRead => false,
+            FaultKind::Draining | FaultKind::Store | FaultKind::Internal => false,
+            FaultKind::Name(_) | FaultKind::Dial(_) | FaultKind::ConnectTimeout | FaultKind::RequestTimeout => true,
+            FaultKind::FirstByteTimeout | FaultKind::IdleTimeout | FaultKind::Closed(_) | FaultKind::Incomplete(_) => {
+                true
+            }
+            FaultKind::BadHead(_) | FaultKind::BadBody(_) | FaultKind::InStream => true,
+        }
     }
 
     /// How the attempt has ended, as the metrics count it.
@@ -102,7 +110,7 @@ impl Fault {
             | FaultKind::FirstByteTimeout
             | FaultKind::IdleTimeout
             | FaultKind::RequestTimeout => AttemptEnd::Timeout,
-            FaultKind::Draining | FaultKind::Store | FaultKind::Internal => AttemptEnd::Abandoned,
+            FaultKind::NotRead | FaultKind::Draining | FaultKind::Store | FaultKind::Internal => AttemptEnd::Abandoned,
             _ => AttemptEnd::Broken,
         }
     }
@@ -132,6 +140,7 @@ impl Fault {
             FaultKind::FirstByteTimeout => Cause::new("timeout", "first_byte"),
             FaultKind::IdleTimeout => Cause::new("timeout", "idle"),
             FaultKind::RequestTimeout => Cause::new("timeout", "request"),
+            FaultKind::NotRead => Cause::new("not read", "no room for the answer, or its client does not read"),
             FaultKind::Closed(Ending::Fin) => Cause::new("closed", "before an answer"),
             FaultKind::Closed(Ending::Broken) => Cause::new("reset", "before an answer"),
             FaultKind::Incomplete(Ending::Fin) => Cause::new("ended", ""),
@@ -162,6 +171,7 @@ impl Fault {
             FaultKind::FirstByteTimeout => Refusal::timeout("first_byte_timeout", limits.first_byte_timeout),
             FaultKind::IdleTimeout => Refusal::timeout("idle_timeout", limits.idle_timeout),
             FaultKind::RequestTimeout => Refusal::timeout("request_timeout", limits.request_timeout),
+            FaultKind::NotRead => Refusal::no_room(limits.request_timeout),
             FaultKind::Name(_) | FaultKind::Dial(_) => Refusal::upstream_unreachable(),
             FaultKind::Closed(_) | FaultKind::Incomplete(_) | FaultKind::BadHead(_) => Refusal::upstream_broken(),
             FaultKind::BadBody(what) => Refusal::upstream_failed(Some((*what).to_string()), None),

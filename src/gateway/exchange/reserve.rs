@@ -55,7 +55,7 @@ impl Exchange {
             return Err(Refusal::bad_key("ended while its request arrived"));
         }
         if cx.lifecycle.has_handed_over() {
-            return Err(Refusal::draining());
+            return Err(Refusal::upgrading());
         }
         Ok(())
     }
@@ -152,7 +152,8 @@ impl Exchange {
         };
         let Translating { at, promise, failed, .. } = translating;
         draft.promise = promise;
-        match (built, failed) {
+        let built = built.map_err(|Invalid(why)| Refusal::invalid_body(why));
+        match (built.and_then(|()| self.promise_names(&mut draft, cx)), failed) {
             (Ok(()), _) if self.admitted.is_some() => self.begin_attempt(draft, at, message, cx),
             (Ok(()), _) => match self.still_welcome(cx) {
                 Ok(()) => self.reserve(draft, at, message, cx),
@@ -162,9 +163,9 @@ impl Exchange {
                 }
             },
             (Err(_), Some(failed)) => self.skip_target(draft, at, *failed, message, cx),
-            (Err(Invalid(why)), None) => {
+            (Err(refusal), None) => {
                 cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
-                self.refuse(Refusal::invalid_body(why))
+                self.refuse(refusal)
             }
         }
     }
@@ -330,10 +331,7 @@ impl Exchange {
 }
 
 fn limits_of(plan: &Plan) -> Limits {
-    Limits {
-        tokens: plan.tokens,
-        requests: plan.requests,
-        tokens_per_window: plan.tokens_per_window,
-        concurrency: plan.concurrency,
-    }
+    // Every field by name: a limit that the question leaves out would not be kept on a shared ledger.
+    let Plan { tokens, requests, tokens_per_window, concurrency, name: _, period: _, window: _ } = *plan;
+    Limits { tokens, requests, tokens_per_window, concurrency }
 }

@@ -1,7 +1,7 @@
 //! The request as it goes upstream: a head rendered when the configuration is loaded, and a body given as pieces of
 //! the client's own bytes with our words spliced in; so that a large body is never copied as a whole.
 
-use crate::base::buf::{BLOCK, Buf, Pool};
+use crate::base::buf::{BLOCK, Buf, Charge, Pool};
 use crate::base::text::push_number;
 use crate::dialect::{self, Capabilities, Invalid, Piece, RequestScan, Structured, TranslationState};
 use crate::gateway::budget::{Budget, Promise};
@@ -69,6 +69,8 @@ fn capabilities(config: &Config, model: &Model, target: &Target) -> Capabilities
 pub(crate) struct Template {
     head: Vec<u8>,
     shape: Dialect,
+    /// The configuration says which version of its API a messages-shaped provider is to speak.
+    has_version: bool,
     betas: Option<Vec<String>>,
 }
 
@@ -83,11 +85,15 @@ impl Template {
         for (name, value) in &provider.headers {
             line(&mut head, &[name.as_bytes(), b": ", value.as_bytes()]);
         }
-        line(&mut head, &[b"user-agent: tollgate/", env!("CARGO_PKG_VERSION").as_bytes()]);
+        // What the configuration says in their place goes, and goes once.
+        let says = |header: &str| provider.headers.iter().any(|(name, _)| name == header);
+        if !says("user-agent") {
+            line(&mut head, &[b"user-agent: tollgate/", env!("CARGO_PKG_VERSION").as_bytes()]);
+        }
         line(&mut head, &[b"content-type: application/json"]);
         line(&mut head, &[b"accept-encoding: identity"]);
         head.extend_from_slice(b"content-length: ");
-        Template { head, shape: provider.shape, betas: provider.betas.clone() }
+        Template { head, shape: provider.shape, has_version: says("anthropic-version"), betas: provider.betas.clone() }
     }
 
     /// Writes the head for a body of `length` bytes. `client`: head and bytes of the client's request of the same
@@ -98,9 +104,11 @@ impl Template {
         out.extend_from_slice(b"\r\n");
         if self.shape == Dialect::Messages {
             let field = |name| client.map_or(&b""[..], |(head, bytes)| head.field(name).of(bytes));
-            let version = field(Field::AnthropicVersion);
-            let version = if version.is_empty() { ANTHROPIC_VERSION } else { version };
-            line(out, &[b"anthropic-version: ", version]);
+            if !self.has_version {
+                let version = field(Field::AnthropicVersion);
+                let version = if version.is_empty() { ANTHROPIC_VERSION } else { version };
+                line(out, &[b"anthropic-version: ", version]);
+            }
             if let (Some((_, bytes)), false) = (client, field(Field::AnthropicBeta).is_empty()) {
                 self.write_betas(bytes, out);
             }
@@ -148,6 +156,8 @@ pub(crate) struct OutgoingRequest {
     pub(crate) text: Buf,
     /// The outgoing body.
     pub(crate) pieces: Vec<Piece>,
+    /// What was found in the body, and what is left of its translation.
+    beside: Charge,
     /// What the translation of the request left for that of its answer; `None` where nothing is translated.
     pub(crate) state: Option<TranslationState>,
     /// What the client's body may take of the buffers.
@@ -167,6 +177,7 @@ impl Default for OutgoingRequest {
             invalid: None,
             text: Buf::default(),
             pieces: Vec::new(),
+            beside: Charge::default(),
             state: None,
             promise: Promise::default(),
             answer: Promise::default(),
@@ -182,9 +193,32 @@ impl OutgoingRequest {
     pub(crate) fn rewind(&mut self, pool: &mut Pool) {
         self.text.release(pool);
         self.pieces.clear();
-        self.state = None;
+        if self.state.take().is_some() {
+            self.charge(pool);
+        }
         self.length = 0;
         self.restart();
+    }
+
+    /// Has what was found in the body, and what is left of its translation, count as lent.
+    pub(crate) fn charge(&mut self, pool: &mut Pool) {
+        let names = self.state.as_ref().map_or(0, TranslationState::storage);
+        self.beside.set(pool, self.scan.fields().storage() + names);
+    }
+
+    /// Bytes of storage that count as lent.
+    pub(crate) fn storage(&self) -> usize {
+        self.text.capacity() + self.beside.bytes()
+    }
+
+    /// Gives all storage back.
+    pub(crate) fn release(&mut self, pool: &mut Pool) {
+        self.rewind(pool);
+        if self.beside.bytes() > 0 {
+            self.beside.set(pool, 0);
+            // One request of thousands of members must not cost memory for ever.
+            (self.scan, self.pieces) = Default::default();
+        }
     }
 
     /// Bytes of storage that the translation of a body of `length` bytes is given.
@@ -204,6 +238,7 @@ impl OutgoingRequest {
         let fields = self.scan.fields();
         let state = self.text.edit(pool, |out| dialect::translate(from, body, fields, target, out))?;
         self.state = Some(state);
+        self.charge(pool);
         self.pieces.push(Piece::Text(Span::new(0, self.text.len())));
         self.length = self.text.len() as u64;
         Ok(())
@@ -281,7 +316,7 @@ impl OutgoingRequests {
 
     /// Gives one back, and with it what its body was promised.
     pub(crate) fn put(&mut self, mut draft: Box<OutgoingRequest>, budget: &mut Budget, pool: &mut Pool) {
-        draft.rewind(pool);
+        draft.release(pool);
         budget.release(&mut draft.promise, pool);
         budget.release(&mut draft.answer, pool);
         draft.invalid = None;

@@ -1,7 +1,6 @@
 //! `[[providers]]`: where upstreams are, how they are called and trusted.
 
 use crate::policy::limits::UpstreamLimits;
-use crate::policy::settings::Settings;
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
 use crate::policy::settings::secret::Secret;
 use crate::wire::Dialect;
@@ -119,7 +118,12 @@ pub(super) struct Declared {
 }
 
 /// Reads `[[providers]]`.
-pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>, limits: &UpstreamLimits) -> Vec<Declared> {
+pub(super) fn read(
+    reader: &mut Reader<'_>,
+    top: &mut Section<'_>,
+    limits: &UpstreamLimits,
+    max_buffered: usize,
+) -> Vec<Declared> {
     let mut declared: Vec<Declared> = Vec::new();
     for mut section in reader.tables(top, "providers", ENTRIES_MAX) {
         let name = reader.required(&mut section, "name").and_then(|field| {
@@ -129,7 +133,7 @@ pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>, limits: &Upst
             }
             Some(name)
         });
-        let provider = read_one(reader, &mut section, name.as_deref(), limits);
+        let provider = read_one(reader, &mut section, name.as_deref(), (limits, max_buffered));
         section.finish(reader);
         declared.push(Declared { name, provider });
     }
@@ -165,7 +169,7 @@ fn read_one(
     reader: &mut Reader<'_>,
     s: &mut Section<'_>,
     name: Option<&str>,
-    limits: &UpstreamLimits,
+    (limits, max_buffered): (&UpstreamLimits, usize),
 ) -> Option<Provider> {
     let shape = reader
         .required(s, "shape")
@@ -186,7 +190,7 @@ fn read_one(
     };
     let stream_usage = s.take("stream_usage").and_then(|field| reader.boolean(&field)).unwrap_or(true);
     let mut limits = *limits;
-    limits.read_rows(reader, s);
+    limits.read(reader, s, max_buffered);
     let (name, shape, base) = (name?, shape?, base?);
     let (base_url, path) = paths(shape, &base);
     Some(Provider {
