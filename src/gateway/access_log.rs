@@ -3,7 +3,7 @@
 //! form.
 
 use super::client::response::{ISO_LEN, RequestId};
-use super::exchange::Diagnosis;
+use super::diagnosis::Diagnosis;
 use super::metrics::Timed;
 use crate::base::text::{push_ip, push_number};
 use crate::base::time::Mono;

@@ -16,6 +16,7 @@ mod admin;
 mod budget;
 mod client;
 mod cx;
+mod diagnosis;
 mod drive;
 mod exchange;
 mod ids;

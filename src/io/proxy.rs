@@ -1,5 +1,5 @@
-//! The PROXY protocol, versions 1 and 2: what a proxy that passes on TCP says at the beginning of a connection about who
-//! called it. Pure: bytes to a value. Called by `io::reactor`, for connections of trusted proxies alone.
+//! The PROXY protocol, versions 1 and 2: what a proxy that passes on TCP says at the beginning of a connection about
+//! who called it. Pure: bytes to a value. Called by `io::reactor`, for connections of trusted proxies alone.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,5 +1,5 @@
-//! What a process has counted for its metrics: plain data between `gateway`, which counts and writes it out, and another
-//! process that goes on from there. It decides nothing; the arithmetic is in `gateway::metrics`.
+//! What a process has counted for its metrics: plain data between `gateway`, which counts and writes it out, and
+//! another process that goes on from there. It decides nothing; the arithmetic is in `gateway::metrics`.
 
 use super::meter::LimitKind;
 use serde::{Deserialize, Serialize};

@@ -404,8 +404,8 @@ impl Keys {
         }
     }
 
-    /// Why [`Keys::identify`] refuses `presented`, in words for the operator; and whose key it is or was, where it shows a
-    /// secret of that key's.
+    /// Why [`Keys::identify`] refuses `presented`, in words for the operator; and whose key it is or was, where it
+    /// shows a secret of that key's.
     pub fn why_not(&self, presented: &[u8], prefix: &str, now: Unix) -> (&'static str, Option<KeyId>) {
         let Some(claimed) = claimed(presented, prefix) else { return ("not of our form", None) };
         if well_formed(presented, prefix).is_none() {

@@ -17,6 +17,7 @@
 
 mod attempt;
 pub(crate) mod authorize;
+mod build;
 mod diagnosis;
 mod event;
 pub(crate) mod fault;
@@ -30,7 +31,6 @@ mod stream;
 pub(crate) mod streams;
 
 pub(crate) use authorize::{Endpoint, Readiness};
-pub(crate) use diagnosis::Diagnosis;
 pub(crate) use event::{Dial, Effect, Event, Forward, Message, Outcome};
 pub(crate) use state::{Exchange, Request};
 

@@ -2,8 +2,8 @@
 //! a shared ledger it is the ledger that admits, for all hosts at once; here the question is put, the answer taken, and
 //! done what the configuration says if there is none (`on_outage`).
 
-use super::attempt::Built;
 use super::authorize::Endpoint;
+use super::build::Built;
 use super::event::{Effect, Message, Outcome, Translate};
 use super::fault::Fault;
 use super::state::{Admitted, Asked, Attempt, Exchange, Reserving, State, Translating};

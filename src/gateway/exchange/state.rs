@@ -1,7 +1,6 @@
 //! Where an exchange stands. What a state owns is gone when the state is; what outlives states has a place of its own.
 
 use super::authorize::{Endpoint, Identified};
-use super::diagnosis::Diagnosis;
 use super::fault::Fault;
 use crate::base::buf::Buf;
 use crate::base::time::{Mono, Unix};
@@ -11,6 +10,7 @@ use crate::gateway::client::cors::CorsPolicy;
 use crate::gateway::client::response::RequestId;
 use crate::gateway::client::response::RequestMeta;
 use crate::gateway::cx::Setup;
+use crate::gateway::diagnosis::Diagnosis;
 use crate::gateway::ids::{ClientId, ProviderId};
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::Model;
