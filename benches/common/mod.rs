@@ -188,8 +188,8 @@ impl World {
                     all.clear();
                 }
                 Order::Log(lines) => lines.clear(),
-                Order::Reload(_) | Order::HandOver(_) | Order::LetServe | Order::TakeBack | Order::Acknowledge(_) => {}
-                Order::Asks(_) | Order::Releases(_) | Order::Work(_) => {}
+                Order::Reload(_) | Order::HandOver(_) | Order::TakeBack | Order::Acknowledge(_) => {}
+                Order::LetServe(_) | Order::Counted(_) | Order::Asks(_) | Order::Releases(_) | Order::Work(_) => {}
             }
         }
         if rows > 0 {

@@ -43,6 +43,10 @@ pub const ERROR_BODY_MAX: usize = 64 * 1024;
 pub const ERROR_BODY_WAIT: Duration = Duration::from_secs(5);
 /// Characters of a provider's message passed on to a client.
 pub const ERROR_MESSAGE_MAX: usize = 2048;
+/// Bytes of a word that a client or a provider chose, in the log.
+pub const TOLD_BYTES_MAX: usize = 64;
+/// Keys of one change in the ledger that are told one by one in the log.
+pub const KEYS_TOLD_MAX: usize = 100;
 /// Poll events taken in one turn of the loop; the kernel keeps the rest for the next.
 pub const EVENTS_PER_TURN: usize = 1024;
 /// Connections accepted from one listener in one turn, so that a flood of them stalls no stream.

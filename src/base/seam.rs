@@ -2,8 +2,8 @@
 //! asks of the world. The gateway and the simulated provider are both a [`Core`]; the reactor and the test
 //! simulator both drive one.
 
-use super::time::{Mono, Now};
-use std::net::SocketAddr;
+use super::time::{Mono, Now, Unix};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Which end of the program a connection is on.
@@ -44,6 +44,15 @@ pub enum Shut {
     Abort,
 }
 
+/// What the first bytes of a connection are, where its listener wants others.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Stray {
+    /// Plain HTTP where TLS is spoken. It is read, and answered, as such; the core must serve nothing on it.
+    PlainHttp,
+    /// Something else than the PROXY header that a trusted proxy owes. The connection is closed by the core.
+    NoProxyHeader,
+}
+
 /// What a core asks of the world.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Action {
@@ -82,15 +91,15 @@ pub enum Action {
     Exit,
 }
 
-/// Why a dial failed; each has its own words in errors and logs.
+/// Why a dial failed: what kind of failure, and what exactly in words for the log.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum DialError {
     /// Refused, unreachable or reset by the peer or the network.
-    Connect,
+    Connect(&'static str),
     /// The TLS handshake failed: protocol, certificate or name.
-    Tls,
+    Tls(&'static str),
     /// No descriptor or other local means left.
-    Local,
+    Local(&'static str),
 }
 
 /// What a signal asks for.
@@ -104,6 +113,19 @@ pub enum Signal {
     Upgrade,
 }
 
+/// What the system says of the process that a core runs in.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct ProcessVitals {
+    /// Memory that is really there, in bytes.
+    pub resident_bytes: u64,
+    /// Time of processors that it has taken, in microseconds.
+    pub cpu_micros: u64,
+    /// Open descriptors.
+    pub open_fds: u64,
+    /// When it began.
+    pub started: Unix,
+}
+
 /// What the world answers.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Reply {
@@ -111,14 +133,14 @@ pub enum Reply {
     Dialed(Conn),
     /// A dial failed; the core frees the slot itself.
     DialFailed(Conn, DialError),
-    /// The addresses of a host; an empty list means that the look-up failed.
+    /// The addresses of a host, or that there are none.
     Named {
         /// As asked.
         host: Arc<str>,
         /// As asked.
         port: u16,
-        /// In the resolver's order.
-        addrs: Vec<SocketAddr>,
+        /// At least one, in the resolver's order; else what went wrong, in words for the log.
+        addrs: Result<Vec<SocketAddr>, &'static str>,
     },
     /// A signal arrived.
     Signal(Signal),
@@ -140,6 +162,18 @@ pub trait Core {
     /// kernel; the world asks again after every turn.
     fn wants_clients(&self, _listener: usize) -> bool {
         true
+    }
+    /// Whether a connection that has just been accepted begins with a PROXY header. The world takes that off, and says
+    /// what it holds by [`Core::proxied`].
+    fn begins_with_proxy(&self, _conn: Conn) -> bool {
+        false
+    }
+    /// The PROXY header has come: who really called, `None` where the proxy speaks for itself.
+    fn proxied(&mut self, _conn: Conn, _from: Option<IpAddr>, _now: Now) {}
+    /// The first bytes of a connection are not what its listener wants. True: the core deals with it, as `how` says;
+    /// else the world breaks it off.
+    fn strayed(&mut self, _conn: Conn, _how: Stray, _now: Now) -> bool {
+        false
     }
     /// Bytes arrived. The core takes all of them.
     fn bytes(&mut self, conn: Conn, data: &[u8], now: Now);

@@ -1,6 +1,9 @@
 //! Words that look like credentials; and numbers as text, without the machinery of `std::fmt`: a request writes some
 //! twenty of them, and a formatter costs a hundred and more instructions for each.
 
+use std::io::Write;
+use std::net::IpAddr;
+
 /// Appends a number in decimal digits.
 pub fn push_number(out: &mut Vec<u8>, mut value: u64) {
     const PAIRS: &[u8; 200] =
@@ -39,6 +42,22 @@ pub fn push_number(out: &mut Vec<u8>, mut value: u64) {
     out.extend_from_slice(&digits[at..]);
 }
 
+/// Appends an IP address as people write it; an IPv4 address that is mapped into IPv6 as what it is.
+pub fn push_ip(out: &mut Vec<u8>, ip: IpAddr) {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => {
+            for (at, octet) in ip.octets().into_iter().enumerate() {
+                if at > 0 {
+                    out.push(b'.');
+                }
+                push_number(out, u64::from(octet));
+            }
+        }
+        // Writing to a Vec cannot fail.
+        IpAddr::V6(ip) => drop(write!(out, "{ip}")),
+    }
+}
+
 /// What keys of well-known services, and headers that carry one, begin with.
 const KEY_STARTS: [&str; 10] = ["sk-", "sk_", "pk-", "rk-", "xai-", "gsk_", "hf_", "AIza", "ghp_", "Bearer"];
 
@@ -50,6 +69,20 @@ pub fn looks_secret(word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_come_out_as_people_write_them() {
+        for (text, shown) in [
+            ("127.0.0.1", "127.0.0.1"),
+            ("255.10.0.255", "255.10.0.255"),
+            ("::ffff:10.0.0.1", "10.0.0.1"),
+            ("2001:db8::1", "2001:db8::1"),
+        ] {
+            let mut out = Vec::new();
+            push_ip(&mut out, text.parse().unwrap());
+            assert_eq!(String::from_utf8_lossy(&out), shown);
+        }
+    }
 
     #[test]
     fn numbers_come_out_as_the_formatter_writes_them() {

@@ -9,6 +9,7 @@ use crate::gateway::{self, Gateway};
 use crate::io::clock::{Clock, unix};
 use crate::io::listen;
 use crate::io::log_writer::LogWriter;
+use crate::io::process;
 use crate::io::reactor::{Note, Reactor, Security};
 use crate::io::signals::Signals;
 use crate::io::store::api::Leftover;
@@ -61,6 +62,7 @@ pub(super) fn serve(
     signals: Signals,
     log: Box<dyn std::io::Write + Send>,
 ) -> Result<(), String> {
+    process::started();
     // The demo has no successor: its ledger ends with it.
     let program = path.as_ref().and_then(|_| program::called());
     listen::raise_descriptor_limit().map_err(|error| format!("cannot raise the descriptor limit: {error}"))?;
@@ -79,12 +81,15 @@ pub(super) fn serve(
         plan.log.write(warning(&text, unix()));
     }
     crate::io::upgrade::notify_ready();
-    let ended = match service.reactor.run() {
-        Ok(gateway) if gateway.is_outgrown() => Err("a newer version has changed the ledger: start that".to_string()),
-        Ok(_) => Ok(()),
-        Err(error) => Err(format!("the loop failed: {error}")),
-    };
-    let kept = keep_left(&service.helpers.finish(), &plan);
+    let ended = service.reactor.run().map_err(|error| format!("the loop failed: {error}"));
+    let left = service.helpers.finish();
+    let kept = keep_left(&left, &plan);
+    let unsettled = ended.as_ref().map_or(0, |gateway| gateway.vitals().holds);
+    plan.log.write(stopped(unsettled, left.rows(), unix()));
+    let ended = ended.and_then(|gateway| match gateway.is_outgrown() {
+        true => Err("a newer version has changed the ledger: start that".to_string()),
+        false => Ok(()),
+    });
     ended.and(kept)
 }
 
@@ -104,8 +109,9 @@ fn take_over(
         let turn = predecessor.await_turn().map_err(cannot_take_over)?;
         Service::prepare(plan, listeners, signals, turn, true)
     });
-    let service = prepared.inspect_err(|why| predecessor.fail(why))?;
-    predecessor.await_serve().map_err(cannot_take_over)?;
+    let mut service = prepared.inspect_err(|why| predecessor.fail(why))?;
+    let counters = predecessor.await_serve().map_err(cannot_take_over)?;
+    service.reactor.core().0.count_on(&counters);
     let safe = predecessor.follow(service.reactor.mailbox()).map_err(|error| format!("cannot follow: {error}"))?;
     // The cell is empty: this is its only writer.
     let _ = service.helpers.safe.set(safe);
@@ -157,6 +163,7 @@ impl Service {
         let mut start = ledger.start(config, now)?;
         start.client_listeners = listeners.clients.len();
         start.running = inherits.then_some(turn.running);
+        start.process = Some(process::vitals);
         let gateway = Gateway::new(config.clone(), start, now);
         let (banner, has_admin) = (banner(config, &listeners, now.unix), listeners.admin.is_some());
 
@@ -220,11 +227,12 @@ fn banner(config: &Config, listeners: &Listeners, now: Unix) -> Vec<u8> {
         texts.collect::<Vec<_>>().join(",")
     };
     format!(
-        "{{\"time\":\"{}\",\"event\":\"listening\",\"clients\":[{}],\"admin\":[{}],\"version\":\"{}\",\"pid\":{},\
-         \"max_connections\":{},\"max_buffered\":{},\"worst_case_bytes\":{}}}\n",
+        "{{\"time\":\"{}\",\"event\":\"listening\",\"clients\":[{}],\"admin\":[{}],\"tls\":{},\"version\":\"{}\",\
+         \"pid\":{},\"max_connections\":{},\"max_buffered\":{},\"worst_case_bytes\":{}}}\n",
         window::iso(now),
         addrs(&listeners.clients),
         addrs(listeners.admin.as_slice()),
+        config.server.tls.is_some(),
         env!("CARGO_PKG_VERSION"),
         std::process::id(),
         config.server.max_connections,
@@ -232,6 +240,13 @@ fn banner(config: &Config, listeners: &Listeners, now: Unix) -> Vec<u8> {
         gateway::worst_case_bytes(config),
     )
     .into_bytes()
+}
+
+/// The last log line: requests that were admitted and not settled, and rows that the ledger has not.
+fn stopped(unsettled: usize, rows: u64, now: Unix) -> Vec<u8> {
+    let time = window::iso(now);
+    format!("{{\"time\":\"{time}\",\"event\":\"stopped\",\"unsettled\":{unsettled},\"rows_left\":{rows}}}\n")
+        .into_bytes()
 }
 
 /// A log line for something that an operator should know.

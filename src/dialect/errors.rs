@@ -14,19 +14,30 @@ pub struct ErrorText {
     pub message: String,
     /// Its machine-readable type, if it gave one.
     pub kind: Option<String>,
+    /// Its machine-readable code, if it gave one: a word, or a number in digits.
+    pub code: Option<String>,
 }
 
 impl ErrorText {
-    fn new(message: Option<Raw<'_>>, kind: Option<Raw<'_>>) -> ErrorText {
+    fn new(message: Option<Raw<'_>>, object: Option<Raw<'_>>) -> ErrorText {
         let cut = |text: Raw<'_>| text.text().map(|text| text.chars().take(ERROR_BODY_MAX).collect::<String>());
-        ErrorText { message: message.and_then(cut).unwrap_or_default(), kind: kind.and_then(cut) }
+        let member = |name| object.and_then(|object| object.get(name));
+        let number = |value: Raw<'_>| match value.kind() {
+            json::Kind::Number => Some(String::from_utf8_lossy(value.bytes()).into_owned()),
+            _ => cut(value),
+        };
+        ErrorText {
+            message: message.and_then(cut).unwrap_or_default(),
+            kind: member("type").and_then(cut),
+            code: member("code").and_then(number),
+        }
     }
 
     /// Reads the value of an `error` member: an object with `message` and `type`, or the message itself.
     pub fn from_value(error: Raw<'_>) -> ErrorText {
         match error.string() {
             Some(_) => ErrorText::new(Some(error), None),
-            None => ErrorText::new(error.get("message"), error.get("type")),
+            None => ErrorText::new(error.get("message"), Some(error)),
         }
     }
 }
@@ -49,7 +60,7 @@ pub fn read_error(body: &[u8]) -> Option<ErrorText> {
         return Some(ErrorText::from_value(error));
     }
     let message = body.get("message").or_else(|| body.get("detail")).filter(|message| message.string().is_some())?;
-    Some(ErrorText::new(Some(message), body.get("type")))
+    Some(ErrorText::new(Some(message), Some(body)))
 }
 
 fn error_object(kind: &str, status: u16, message: &str, details: Option<&str>, request_id: &str, out: &mut Vec<u8>) {
@@ -122,6 +133,20 @@ mod tests {
         );
         assert_eq!(read(r#"{"detail":"Not Found"}"#), some("Not Found", None));
         assert_eq!(read(r#"{"error":{"code":7}}"#), some("", None));
+    }
+
+    #[test]
+    fn the_code_is_a_word_or_a_number() {
+        let code = |text: &str| read_error(text.as_bytes()).and_then(|error| error.code);
+        for (text, want) in [
+            (r#"{"error":{"message":"m","code":"invalid_api_key"}}"#, Some("invalid_api_key")),
+            (r#"{"error":{"message":"m","code":429}}"#, Some("429")),
+            (r#"{"message":"m","code":"x"}"#, Some("x")),
+            (r#"{"error":{"message":"m","code":null}}"#, None),
+            (r#"{"error":{"message":"m","code":{"a":1}}}"#, None),
+        ] {
+            assert_eq!(code(text).as_deref(), want, "{text}");
+        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub use naming::TranslationState;
 pub use replies::reply;
 pub use request::{Fields, Invalid, RequestScan};
 pub use requests::{Target, request as translate};
-pub use rewrite::{Piece, Rewrite, rewrite};
+pub use rewrite::{Piece, Rewrite, dropped, rewrite};
 pub use stream::{Fed, SseStream};
 pub use tap::whole;
 pub use tokens::Estimator;

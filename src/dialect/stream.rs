@@ -12,6 +12,7 @@ use super::usage::ObservedUsage;
 use crate::base::buf::{Buf, Pool};
 use crate::wire::Dialect;
 use crate::wire::sse::{Event, Splitter};
+use std::num::NonZeroU32;
 
 /// What one [`SseStream::feed`] has done.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -32,10 +33,17 @@ pub struct SseStream {
     /// Bytes that one event may have.
     max_event: u32,
     /// Where, in what the last call appended, the end of the stream begins; see [`SseStream::end_at`].
-    end_at: Option<u32>,
+    end_at: Option<NonZeroU32>,
+    /// Data events so far.
+    seen: u32,
     /// Part of the answer has been written.
     begun: bool,
     inner: Inner,
+}
+
+/// A place in what is written, counted from 1 so that none takes no room.
+fn place(at: usize) -> Option<NonZeroU32> {
+    NonZeroU32::new(at as u32 + 1)
 }
 
 /// What is done with the events.
@@ -62,7 +70,7 @@ impl SseStream {
 
     fn new(max_event: usize, inner: Inner) -> SseStream {
         let (splitter, held) = (Splitter::new(), Buf::default());
-        SseStream { splitter, held, max_event: bound(max_event), end_at: None, begun: false, inner }
+        SseStream { splitter, held, max_event: bound(max_event), end_at: None, seen: 0, begun: false, inner }
     }
 
     /// Back to the start of another stream that keeps its shape; see [`SseStream::same`]. Storage is kept, but for that
@@ -70,7 +78,7 @@ impl SseStream {
     pub fn restart(&mut self, dialect: Dialect, show_usage: bool, max_event: usize) {
         debug_assert_eq!(self.capacity(), 0);
         self.splitter.reset();
-        (self.max_event, self.end_at, self.begun) = (bound(max_event), None, false);
+        (self.max_event, self.end_at, self.seen, self.begun) = (bound(max_event), None, 0, false);
         match &mut self.inner {
             Inner::Same(tap) => tap.restart(dialect, show_usage),
             Inner::Translated(_) => self.inner = Inner::Same(Tap::new(dialect, show_usage)),
@@ -105,7 +113,7 @@ impl SseStream {
         out: &mut Vec<u8>,
     ) -> Result<Fed, StreamFault> {
         let mut events = 0;
-        self.end_at = self.end_at.map(|_| out.len() as u32);
+        self.end_at = self.end_at.and_then(|_| place(out.len()));
         if self.held.is_empty() {
             let used = self.cut(data, me, out, &mut events)?;
             if !self.inner.finished() {
@@ -157,7 +165,12 @@ impl SseStream {
     /// Where the end of the stream begins, in bytes of `out` as of the last [`SseStream::feed`]: at the event with the
     /// finish reason, or at the one that ends the stream without any. `None`: it has not come yet.
     pub fn end_at(&self) -> Option<usize> {
-        self.end_at.map(|at| at as usize)
+        self.end_at.map(|at| at.get() as usize - 1)
+    }
+
+    /// Data events so far.
+    pub fn seen(&self) -> u32 {
+        self.seen
     }
 
     /// Bytes of the event under way.
@@ -213,8 +226,9 @@ impl SseStream {
             let life = self.inner.event(&frame, me, out)?;
             self.opens(life, before, out);
             *events += u32::from(life);
+            self.seen += u32::from(life);
             if self.end_at.is_none() && (self.inner.finish_seen() || self.inner.finished()) {
-                self.end_at = Some(before as u32);
+                self.end_at = place(before);
             }
             used += event.len;
             self.splitter.done(&event);

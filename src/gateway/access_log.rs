@@ -3,13 +3,15 @@
 //! form.
 
 use super::client::response::{ISO_LEN, RequestId};
+use super::diagnosis::Diagnosis;
 use super::metrics::Timed;
-use crate::base::text::push_number;
+use crate::base::text::{push_ip, push_number};
 use crate::base::time::Mono;
-use crate::policy::keys::KeyId;
+use crate::policy::keys::KeyRecord;
 use crate::policy::refusal::RefusalKind;
 use crate::policy::usage::Usage;
 use crate::wire::json::write_string;
+use std::net::IpAddr;
 
 /// Room for an ordinary line, so that it does not grow piece by piece.
 const LINE_ROOM: usize = 512;
@@ -18,7 +20,8 @@ const LINE_ROOM: usize = 512;
 pub(crate) struct Line<'a> {
     pub(crate) id: &'a RequestId,
     pub(crate) endpoint: &'static str,
-    pub(crate) key: Option<KeyId>,
+    pub(crate) peer: IpAddr,
+    pub(crate) key: Option<&'a KeyRecord>,
     pub(crate) model: Option<&'a str>,
     /// The last target tried, and how many were.
     pub(crate) target: Option<(&'a str, u32)>,
@@ -26,6 +29,8 @@ pub(crate) struct Line<'a> {
     pub(crate) status: u16,
     /// Type of the error that was told.
     pub(crate) error: Option<RefusalKind>,
+    /// What else the operator is told.
+    pub(crate) diagnosis: Option<&'a Diagnosis>,
     /// What was charged.
     pub(crate) usage: Option<Usage>,
     /// The phases: from when to when, `NEVER` where that has not come.
@@ -40,10 +45,13 @@ impl Line<'_> {
         out.extend_from_slice(b",\"id\":\"");
         out.extend_from_slice(self.id.text());
         word(out, "\",\"endpoint\":\"", self.endpoint);
+        out.extend_from_slice(b"\",\"peer\":\"");
+        push_ip(out, self.peer);
         out.push(b'"');
-        if let Some(key) = &self.key {
-            word(out, ",\"key\":\"", key.as_str());
-            out.push(b'"');
+        if let Some(key) = self.key {
+            word(out, ",\"key\":\"", key.id.as_str());
+            out.extend_from_slice(b"\",\"name\":");
+            write_string(out, &key.name);
         }
         if let Some(model) = self.model {
             out.extend_from_slice(b",\"model\":");
@@ -59,6 +67,9 @@ impl Line<'_> {
         if let Some(error) = self.error {
             word(out, ",\"error\":\"", error.as_str());
             out.push(b'"');
+        }
+        if let Some(diagnosis) = self.diagnosis {
+            diagnosis.write(out);
         }
         if let Some(usage) = &self.usage {
             write_usage(usage, out);

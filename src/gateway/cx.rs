@@ -9,7 +9,6 @@ use super::exchange::streams::Streams;
 use super::ids::{ExchangeId, ProviderId};
 use super::ledger::Ledger;
 use super::lifecycle::Lifecycle;
-use super::metrics::Stats;
 use super::offload::{OwnedIdentity, Task, Work};
 use super::orders::{Order, OrderSink};
 use super::provider::breaker::Breakers;
@@ -17,19 +16,24 @@ use super::provider::names::Names;
 use super::provider::pool::Idle;
 use super::provider::request::{OutgoingRequests, RequestTemplates};
 use crate::base::buf::Pool;
-use crate::base::limits::{ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX};
+use crate::base::limits::{KEYS_TOLD_MAX, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX};
 use crate::base::rng::Rng;
 use crate::base::seam::Action;
-use crate::base::time::Now;
+use crate::base::text::push_number;
+use crate::base::time::{Now, Unix};
+use crate::policy::cause::Cause;
 use crate::policy::config::{Config, Durability, OnOutage, StoreUrl};
+use crate::policy::counters::{Counters, Stats};
 use crate::policy::keys::{KeyId, KeyIx, KeyRecord, Keys};
 use crate::policy::meter::{Meter, QuotaStatus};
 use crate::policy::plan::Plan;
 use crate::policy::row::Row;
+use crate::policy::window;
 use crate::wire::json::write_string;
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// One configuration and what is worked out of it. An exchange keeps the one that it began with.
 #[derive(Debug)]
@@ -160,8 +164,27 @@ impl Cx {
         }
     }
 
-    /// Takes over another set of keys.
+    /// Takes over another set of keys, and says what is new.
     pub(crate) fn load_keys(&mut self, records: Vec<KeyRecord>) {
+        let news = records.iter().filter_map(|record| Some((self.keys.news(record)?, record.id, record.name.clone())));
+        let news: Vec<_> = news.collect();
+        for (outcome, id, name) in news.iter().take(KEYS_TOLD_MAX) {
+            self.log_event(|out| {
+                for (before, value) in [(",\"event\":\"key\",\"outcome\":\"", *outcome), ("\",\"key\":\"", id.as_str())]
+                {
+                    out.extend_from_slice(before.as_bytes());
+                    out.extend_from_slice(value.as_bytes());
+                }
+                out.extend_from_slice(b"\",\"name\":");
+                write_string(out, name);
+            });
+        }
+        if let Some(more) = news.len().checked_sub(KEYS_TOLD_MAX).filter(|more| *more > 0) {
+            self.log_event(|out| {
+                out.extend_from_slice(b",\"event\":\"key\",\"outcome\":\"more\",\"keys\":");
+                push_number(out, more as u64);
+            });
+        }
         self.keys.load(records);
         self.plans.load(&self.keys, &self.setup.config);
     }
@@ -399,6 +422,40 @@ impl Cx {
             access_log::open(time, out);
             write(out);
             out.extend_from_slice(b"}\n");
+        });
+    }
+
+    /// All that has been counted since the last time, for a successor.
+    pub(crate) fn take_counters(&mut self) -> Counters {
+        Counters {
+            stats: std::mem::take(&mut self.stats),
+            targets: self.breakers.take_counts(),
+            turned_away: std::mem::take(&mut self.limits.turned_away),
+        }
+    }
+
+    /// Adds what another process has counted.
+    pub(crate) fn add_counters(&mut self, counters: &Counters) {
+        self.stats.add(&counters.stats);
+        counters.targets.iter().for_each(|counts| self.breakers.add(counts));
+        self.limits.turned_away += counters.turned_away;
+    }
+
+    /// One line about a target: it rests, and why and for how long, or (`None`) has recovered.
+    pub(crate) fn log_target(&mut self, label: &str, rests: Option<(Cause, Duration)>) {
+        let now = self.now.unix;
+        self.log_event(|out| {
+            out.extend_from_slice(b",\"event\":\"target\",\"outcome\":\"");
+            out.extend_from_slice(if rests.is_some() { b"resting" } else { b"recovered" });
+            out.extend_from_slice(b"\",\"target\":");
+            write_string(out, label);
+            if let Some((cause, cooldown)) = rests {
+                out.extend_from_slice(b",\"cause\":\"");
+                cause.write(out);
+                out.extend_from_slice(b"\",\"until\":\"");
+                window::write_iso(Unix(now.0.saturating_add(cooldown.as_millis() as u64)), out);
+                out.push(b'"');
+            }
         });
     }
 

@@ -1,74 +1,47 @@
 //! Counters and histograms, written out as Prometheus text (exposition format 0.0.4). Counting costs no allocation
 //! once a combination of labels has been seen.
 
-use super::provider::breaker::TargetState;
+mod histogram;
+
+use crate::base::seam::ProcessVitals;
+use crate::policy::counters::{Histogram, ModelCounts, PHASES as PHASES_COUNT, RequestCount, Stats, TargetCounts};
+use crate::policy::meter::LimitKind;
 use crate::policy::usage::Usage;
+use histogram::{ANSWERS, RATES};
 use std::io::Write;
 use std::sync::Arc;
 
-/// Upper bounds of the time buckets in microseconds; the last bucket is open.
-const BOUNDS: [u64; 15] = [
-    100,
-    250,
-    1_000,
-    2_500,
-    5_000,
-    10_000,
-    25_000,
-    100_000,
-    250_000,
-    1_000_000,
-    2_500_000,
-    10_000_000,
-    30_000_000,
-    100_000_000,
-    600_000_000,
-];
 /// Combinations of endpoint, model and status that have a series of their own; what does not fit counts in `other`.
 const SERIES_MAX: usize = 4096;
+/// Models that have series of their own; what does not fit counts for the model `other`.
+const MODELS_MAX: usize = 1024;
+const OTHER: &str = "other";
 
-/// A cumulative histogram of microseconds.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct Histogram {
-    buckets: [u64; BOUNDS.len() + 1],
-    sum: u64,
-}
-
-impl Histogram {
-    /// Counts one duration.
-    pub(crate) fn observe(&mut self, micros: u64) {
-        let index = BOUNDS.iter().position(|bound| micros <= *bound).unwrap_or(BOUNDS.len());
-        self.buckets[index] += 1;
-        self.sum += micros;
+impl ModelCounts {
+    fn new(model: Arc<str>) -> ModelCounts {
+        let [first_event, request, rate] = [(); 3].map(|()| Histogram::default());
+        ModelCounts { model, tokens: [0; 4], cost_nano: 0, first_event, request, rate }
     }
 
-    fn write(&self, name: &str, label: &str, out: &mut Vec<u8>) {
-        let mut total = 0;
-        let comma = if label.is_empty() { "" } else { "," };
-        for (count, bound) in self.buckets.iter().zip(BOUNDS) {
-            total += count;
-            let _ = writeln!(out, "{name}_bucket{{{label}{comma}le=\"{}\"}} {total}", bound as f64 / 1e6);
-        }
-        total += self.buckets[BOUNDS.len()];
-        let _ = writeln!(out, "{name}_bucket{{{label}{comma}le=\"+Inf\"}} {total}");
-        let braces = if label.is_empty() { String::new() } else { format!("{{{label}}}") };
-        let _ = writeln!(out, "{name}_sum{braces} {}", self.sum as f64 / 1e6);
-        let _ = writeln!(out, "{name}_count{braces} {total}");
+    fn add(&mut self, other: &ModelCounts) {
+        self.tokens.iter_mut().zip(other.tokens).for_each(|(sum, more)| *sum += more);
+        self.cost_nano = self.cost_nano.saturating_add(other.cost_nano);
+        self.first_event.add(&other.first_event);
+        self.request.add(&other.request);
+        self.rate.add(&other.rate);
     }
 }
 
-#[derive(Debug)]
-struct Requests {
-    endpoint: &'static str,
-    model: Option<Arc<str>>,
-    status: u16,
-    count: u64,
-}
-
-#[derive(Debug)]
-struct Tokens {
-    model: Arc<str>,
-    usage: [u64; 4],
+/// What one admitted request has taken.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Taken {
+    pub(crate) usage: Usage,
+    /// What it costs.
+    pub(crate) cost_nano: u64,
+    /// From the end of its head to the end of its answer.
+    pub(crate) micros: u64,
+    /// Of a stream: from the end of its body to the first event, and from there to the end.
+    pub(crate) events: Option<(u64, u64)>,
 }
 
 /// The phases of a request whose time is measured.
@@ -86,7 +59,7 @@ pub(crate) enum Timed {
     Total,
 }
 
-const PHASES: [&str; 5] = ["body", "send", "wait", "relay", "total"];
+const PHASES: [&str; PHASES_COUNT] = ["body", "send", "wait", "relay", "total"];
 
 impl Timed {
     /// As metrics and log lines call it.
@@ -94,6 +67,9 @@ impl Timed {
         PHASES[self as usize]
     }
 }
+
+/// Streams that took less from their first event to their end tell nothing about a model's speed.
+const RATE_MICROS_MIN: u64 = 1_000;
 
 /// Values that are read off rather than counted.
 #[derive(Debug, Default)]
@@ -112,66 +88,98 @@ pub(crate) struct Gauges {
     pub(crate) uncommitted: u64,
     /// Connections refused, or told 503, because there were too many.
     pub(crate) turned_away: u64,
-}
-
-/// All counters of one gateway.
-#[derive(Debug, Default)]
-pub(crate) struct Stats {
-    requests: Vec<Requests>,
-    /// Requests of all combinations beyond [`SERIES_MAX`].
-    other: u64,
-    tokens: Vec<Tokens>,
-    phases: [Histogram; PHASES.len()],
-    turns: Histogram,
-    pub(crate) stale_retries: u64,
-    pub(crate) panics: u64,
-    pub(crate) reloads: u64,
+    /// What the system says of the process.
+    pub(crate) process: ProcessVitals,
 }
 
 impl Stats {
     /// Counts one answered request.
     pub(crate) fn request(&mut self, endpoint: &'static str, model: Option<&Arc<str>>, status: u16) {
-        let same = |r: &Requests| r.endpoint == endpoint && r.status == status && r.model.as_ref() == model;
+        self.count(endpoint, model, status, 1);
+    }
+
+    fn count(&mut self, endpoint: &str, model: Option<&Arc<str>>, status: u16, count: u64) {
+        let same = |r: &RequestCount| *r.endpoint == *endpoint && r.status == status && r.model.as_ref() == model;
         if let Some(index) = self.requests.iter().position(same) {
-            self.requests[index].count += 1;
+            self.requests[index].count += count;
             // The commonest series come first, so that the search stays short.
             if index > 0 && self.requests[index].count > self.requests[index - 1].count {
                 self.requests.swap(index, index - 1);
             }
         } else if self.requests.len() < SERIES_MAX {
-            self.requests.push(Requests { endpoint, model: model.cloned(), status, count: 1 });
+            self.requests.push(RequestCount { endpoint: endpoint.into(), model: model.cloned(), status, count });
         } else {
-            self.other += 1;
+            self.other += count;
         }
     }
 
-    /// Counts what was charged to one request.
-    pub(crate) fn usage(&mut self, model: &Arc<str>, usage: &Usage) {
-        let index = match self.tokens.iter().position(|t| t.model == *model) {
-            Some(index) => index,
-            None => {
-                self.tokens.push(Tokens { model: model.clone(), usage: [0; 4] });
-                self.tokens.len() - 1
-            }
-        };
+    /// Counts what one admitted request has taken.
+    pub(crate) fn taken(&mut self, model: &Arc<str>, taken: &Taken) {
+        let entry = self.model(model);
+        let usage = &taken.usage;
         let parts = [usage.uncached_in, usage.cache_read, usage.cache_write, usage.out];
-        for (sum, part) in self.tokens[index].usage.iter_mut().zip(parts) {
-            *sum += part;
+        entry.tokens.iter_mut().zip(parts).for_each(|(sum, part)| *sum += part);
+        entry.cost_nano = entry.cost_nano.saturating_add(taken.cost_nano);
+        entry.request.observe(&ANSWERS, taken.micros);
+        if let Some((first, rest)) = taken.events {
+            entry.first_event.observe(&ANSWERS, first);
+            // What came at once has no rate.
+            if rest >= RATE_MICROS_MIN && usage.out > 0 {
+                entry.rate.observe(&RATES, usage.out.saturating_mul(1_000_000_000) / rest);
+            }
         }
+    }
+
+    fn model(&mut self, model: &Arc<str>) -> &mut ModelCounts {
+        let find = |models: &[ModelCounts], name: &str| models.iter().position(|entry| *entry.model == *name);
+        let index = match find(&self.models, model) {
+            Some(index) => index,
+            None if self.models.len() < MODELS_MAX => {
+                self.models.push(ModelCounts::new(model.clone()));
+                self.models.len() - 1
+            }
+            None => find(&self.models, OTHER).unwrap_or_else(|| {
+                self.models.push(ModelCounts::new(OTHER.into()));
+                self.models.len() - 1
+            }),
+        };
+        &mut self.models[index]
+    }
+
+    /// Adds what another process has counted.
+    pub(crate) fn add(&mut self, other: &Stats) {
+        for r in &other.requests {
+            self.count(&r.endpoint, r.model.as_ref(), r.status, r.count);
+        }
+        self.other += other.other;
+        for model in &other.models {
+            self.model(&model.model).add(model);
+        }
+        self.phases.iter_mut().zip(&other.phases).for_each(|(sum, more)| sum.add(more));
+        self.turns.add(&other.turns);
+        self.refused.iter_mut().zip(other.refused).for_each(|(sum, more)| *sum += more);
+        self.stale_retries += other.stale_retries;
+        self.panics += other.panics;
+        self.reloads += other.reloads;
+    }
+
+    /// Counts a request that a limit has refused.
+    pub(crate) fn refused(&mut self, limit: LimitKind) {
+        self.refused[limit as usize] += 1;
     }
 
     /// Counts the time one phase took.
     pub(crate) fn phase(&mut self, phase: Timed, micros: u64) {
-        self.phases[phase as usize].observe(micros);
+        self.phases[phase as usize].observe(&histogram::PHASES, micros);
     }
 
     /// Counts the time one turn of the loop took.
     pub(crate) fn turn(&mut self, micros: u64) {
-        self.turns.observe(micros);
+        self.turns.observe(&histogram::PHASES, micros);
     }
 
     /// Appends everything in Prometheus' text format.
-    pub(crate) fn write(&self, gauges: &Gauges, targets: &[TargetState<'_>], out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, gauges: &Gauges, targets: &[(TargetCounts, bool)], out: &mut Vec<u8>) {
         head(out, "tollgate_build_info", "gauge", "The running version.");
         let _ = writeln!(out, "tollgate_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION"));
         head(out, "tollgate_requests_total", "counter", "Answered requests; status 499: the client left.");
@@ -181,21 +189,59 @@ impl Stats {
             let _ = writeln!(out, "\",status=\"{}\"}} {}", r.status, r.count);
         }
         let _ = writeln!(out, "tollgate_requests_total{{endpoint=\"other\",model=\"\",status=\"0\"}} {}", self.other);
+        head(out, "tollgate_refused_total", "counter", "Requests that a limit has refused (429).");
+        for (limit, count) in LimitKind::ALL.into_iter().zip(self.refused) {
+            let _ = writeln!(out, "tollgate_refused_total{{limit=\"{}\"}} {count}", limit.name());
+        }
+        self.write_models(out);
+        head(out, "tollgate_phase_seconds", "histogram", "Time per phase of a request.");
+        for (name, histogram) in PHASES.iter().zip(&self.phases) {
+            let label = format!("phase=\"{name}\"");
+            histogram.write(&histogram::PHASES, "tollgate_phase_seconds", &label, out);
+        }
+        head(out, "tollgate_turn_seconds", "histogram", "Loop lag: the time the loop took for one turn.");
+        self.turns.write(&histogram::PHASES, "tollgate_turn_seconds", "", out);
+        write_targets(targets, out);
+        self.write_plain(gauges, out);
+        write_process(&gauges.process, out);
+    }
+
+    fn write_models(&self, out: &mut Vec<u8>) {
         head(out, "tollgate_tokens_total", "counter", "Tokens charged.");
-        for t in &self.tokens {
-            for (kind, count) in ["input", "cache_read", "cache_write", "output"].iter().zip(t.usage) {
+        for model in &self.models {
+            for (kind, count) in ["input", "cache_read", "cache_write", "output"].iter().zip(model.tokens) {
                 out.extend_from_slice(b"tollgate_tokens_total{model=\"");
-                label_value(&t.model, out);
+                label_value(&model.model, out);
                 let _ = writeln!(out, "\",kind=\"{kind}\"}} {count}");
             }
         }
-        head(out, "tollgate_phase_seconds", "histogram", "Time per phase of a request.");
-        for (name, histogram) in PHASES.iter().zip(&self.phases) {
-            histogram.write("tollgate_phase_seconds", &format!("phase=\"{name}\""), out);
+        head(out, "tollgate_cost_dollars_total", "counter", "What the tokens charged cost, by the prices configured.");
+        for model in &self.models {
+            out.extend_from_slice(b"tollgate_cost_dollars_total{model=\"");
+            label_value(&model.model, out);
+            let _ = writeln!(out, "\"}} {}", model.cost_nano as f64 / 1e9);
         }
-        head(out, "tollgate_turn_seconds", "histogram", "Loop lag: the time the loop took for one turn.");
-        self.turns.write("tollgate_turn_seconds", "", out);
-        write_targets(targets, out);
+        type Pick = fn(&ModelCounts) -> &Histogram;
+        let first = "Time from the end of a request to the first event of its stream.";
+        let rate = "Tokens of a stream by the time from its first event to its end.";
+        let histograms: [(&str, &str, &histogram::Scale, Pick); 3] = [
+            ("tollgate_first_event_seconds", first, &ANSWERS, |model| &model.first_event),
+            ("tollgate_request_seconds", "Time of admitted requests, as `total`.", &ANSWERS, |model| &model.request),
+            ("tollgate_tokens_per_second", rate, &RATES, |model| &model.rate),
+        ];
+        for (name, what, scale, pick) in histograms {
+            head(out, name, "histogram", what);
+            for model in &self.models {
+                let mut label = b"model=\"".to_vec();
+                label_value(&model.model, &mut label);
+                label.push(b'"');
+                pick(model).write(scale, name, &String::from_utf8_lossy(&label), out);
+            }
+        }
+    }
+
+    /// Those without labels.
+    fn write_plain(&self, gauges: &Gauges, out: &mut Vec<u8>) {
         for (name, what, value) in [
             (
                 "tollgate_client_connections",
@@ -223,19 +269,43 @@ impl Stats {
     }
 }
 
-fn write_targets(targets: &[TargetState<'_>], out: &mut Vec<u8>) {
-    let mut series = |name: &str, kind: &str, what: &str, value: &dyn Fn(&TargetState<'_>) -> u64| {
+/// The names are those that every program has.
+fn write_process(process: &ProcessVitals, out: &mut Vec<u8>) {
+    let cpu = process.cpu_micros as f64 / 1e6;
+    let started = process.started.0 as f64 / 1e3;
+    for (name, kind, what, value) in [
+        ("process_cpu_seconds_total", "counter", "Time of processors that the process has taken.", cpu),
+        ("process_resident_memory_bytes", "gauge", "Memory that is really there.", process.resident_bytes as f64),
+        ("process_open_fds", "gauge", "Open descriptors.", process.open_fds as f64),
+        ("process_start_time_seconds", "gauge", "When the process began, since 1970.", started),
+    ] {
+        head(out, name, kind, what);
+        let _ = writeln!(out, "{name} {value}");
+    }
+}
+
+fn write_targets(targets: &[(TargetCounts, bool)], out: &mut Vec<u8>) {
+    let ended = "tollgate_upstream_responses_total";
+    head(out, ended, "counter", "Attempts by how they ended: a status, connect, tls, timeout, broken or abandoned.");
+    for (target, _) in targets {
+        for (end, count) in target.ends() {
+            let _ = write!(out, "{ended}{{target=\"");
+            label_value(&target.label, out);
+            let _ = writeln!(out, "\",status=\"{end}\"}} {count}");
+        }
+    }
+    let mut series = |name: &str, kind: &str, what: &str, value: &dyn Fn(&(TargetCounts, bool)) -> u64| {
         head(out, name, kind, what);
         for target in targets {
             let _ = write!(out, "{name}{{target=\"");
-            label_value(target.label, out);
+            label_value(&target.0.label, out);
             let _ = writeln!(out, "\"}} {}", value(target));
         }
     };
     let failures = "Failures of a target by its own fault.";
-    series("tollgate_target_failures_total", "counter", failures, &|target| target.failures);
+    series("tollgate_target_failures_total", "counter", failures, &|(target, _)| target.failures);
     let resting = "1 while a target rests after failures, or is on trial after its rest.";
-    series("tollgate_target_resting", "gauge", resting, &|target| u64::from(target.resting));
+    series("tollgate_target_resting", "gauge", resting, &|(_, resting)| u64::from(*resting));
 }
 
 fn head(out: &mut Vec<u8>, name: &str, kind: &str, what: &str) {
@@ -272,6 +342,56 @@ mod tests {
         assert!(text.contains("tollgate_phase_seconds_bucket{phase=\"total\",le=\"600\"} 0\n"));
         assert!(text.contains("tollgate_phase_seconds_bucket{phase=\"total\",le=\"+Inf\"} 1\n"));
         assert!(text.contains("tollgate_client_connections 3\n"));
+    }
+
+    #[test]
+    fn what_a_predecessor_has_counted_is_added() {
+        let (mut old, mut new) = (Stats::default(), Stats::default());
+        let model: Arc<str> = Arc::from("m");
+        let usage = Usage { uncached_in: 1, out: 10, ..Usage::default() };
+        let taken = Taken { usage, cost_nano: 7, micros: 60_000, events: Some((20_000, 100_000)) };
+        for stats in [&mut old, &mut new] {
+            stats.request("chat", Some(&model), 200);
+            stats.taken(&model, &taken);
+            stats.phase(Timed::Wait, 5);
+            stats.turn(3);
+            stats.refused(LimitKind::Concurrency);
+            stats.stale_retries += 1;
+        }
+        old.request("none", None, 404);
+        let told: Stats = serde_json::from_str(&serde_json::to_string(&old).unwrap()).unwrap();
+        assert_eq!(told, old);
+        new.add(&told);
+        let mut out = Vec::new();
+        new.write(&Gauges::default(), &[], &mut out);
+        let text = String::from_utf8(out).unwrap();
+        for line in [
+            "tollgate_requests_total{endpoint=\"chat\",model=\"m\",status=\"200\"} 2\n",
+            "tollgate_requests_total{endpoint=\"none\",model=\"\",status=\"404\"} 1\n",
+            "tollgate_tokens_total{model=\"m\",kind=\"output\"} 20\n",
+            "tollgate_cost_dollars_total{model=\"m\"} 0.000000014\n",
+            "tollgate_first_event_seconds_count{model=\"m\"} 2\n",
+            "tollgate_request_seconds_bucket{model=\"m\",le=\"0.1\"} 2\n",
+            "tollgate_tokens_per_second_bucket{model=\"m\",le=\"75\"} 0\n",
+            "tollgate_tokens_per_second_bucket{model=\"m\",le=\"100\"} 2\n",
+            "tollgate_phase_seconds_count{phase=\"wait\"} 2\n",
+            "tollgate_turn_seconds_count 2\n",
+            "tollgate_refused_total{limit=\"concurrency\"} 2\n",
+            "tollgate_stale_retries_total 2\n",
+        ] {
+            assert!(text.contains(line), "{line} is not in {text}");
+        }
+    }
+
+    #[test]
+    fn models_beyond_the_bound_share_a_series() {
+        let mut stats = Stats::default();
+        let taken = Taken { usage: Usage { out: 1, ..Usage::default() }, cost_nano: 0, micros: 1, events: None };
+        for n in 0..MODELS_MAX + 3 {
+            stats.taken(&format!("m{n}").into(), &taken);
+        }
+        let other = stats.models.last().unwrap();
+        assert_eq!((stats.models.len(), &*other.model, other.tokens), (MODELS_MAX + 1, OTHER, [0, 0, 0, 3]));
     }
 
     #[test]

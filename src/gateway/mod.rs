@@ -16,6 +16,7 @@ mod admin;
 mod budget;
 mod client;
 mod cx;
+mod diagnosis;
 mod drive;
 mod exchange;
 mod ids;
@@ -28,12 +29,13 @@ pub mod orders;
 mod provider;
 
 use crate::base::limits::{ROOM_MAX, WORK_MIN};
-use crate::base::seam::{Action, Conn, Core, Ending, Reply, Shut, Side, Signal};
+use crate::base::seam::{Action, Conn, Core, Ending, ProcessVitals, Reply, Shut, Side, Signal, Stray};
 use crate::base::slots::Slots;
 use crate::base::time::{Mono, Now, Unix};
 use crate::base::timers::Timers;
 use crate::policy::ask::Release;
 use crate::policy::config::Config;
+use crate::policy::counters::Counters;
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::meter::Hold;
 use crate::policy::row::Running;
@@ -41,13 +43,14 @@ use crate::wire::json::write_string;
 pub use budget::worst_case_bytes;
 use budget::{Budget, Gate};
 use client::limits::{PeerKey, Verdict};
+use client::peer::mapped;
 use cx::{Cx, CxStart, Setup};
 use exchange::{Event, Exchange};
 use ids::{ClientId, ClientName, ExchangeId, ExchangeName, ProviderId, ProviderName, client_conn};
 use lifecycle::{inheritance, reload, upgrade};
 use orders::{Notice, Order};
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// What the gateway starts from besides its configuration.
@@ -66,6 +69,8 @@ pub struct Start {
     pub recent: Vec<(KeyId, Unix, u64)>,
     /// What a predecessor still serves; `None` if there is none.
     pub running: Option<Vec<Running>>,
+    /// What the system says of this process, asked for at every look at the metrics; must not block. `None`: nothing.
+    pub process: Option<fn() -> ProcessVitals>,
     /// Bytes in one piece above which work is given away as an order; `None` for `limits::WORK_MIN`.
     pub work_min: Option<usize>,
 }
@@ -88,6 +93,8 @@ pub struct Gateway {
     cx: Cx,
     /// Number of listeners that serve clients; those after them serve the admin endpoints.
     client_listeners: usize,
+    /// See [`Start::process`].
+    process: Option<fn() -> ProcessVitals>,
     timers: Timers,
     /// The worklist of the present verb.
     queue: VecDeque<Next>,
@@ -119,11 +126,17 @@ impl Gateway {
             providers: Slots::with_room(room),
             cx,
             client_listeners: start.client_listeners,
+            process: start.process,
             timers: Timers::with_room(2 * room),
             queue: VecDeque::new(),
             dirty: Vec::new(),
             walks: 0,
         }
+    }
+
+    /// Counts on from where a predecessor has come.
+    pub fn count_on(&mut self, counters: &Counters) {
+        self.cx.add_counters(counters);
     }
 
     /// For every connection that begins: those that have ended may have left alarms that are due much later.
@@ -205,14 +218,14 @@ impl Core for Gateway {
 
     fn accepted(&mut self, listener: usize, peer: SocketAddr, now: Now) -> Option<Conn> {
         self.cx.now = now;
-        let (admin, peer) = (listener >= self.client_listeners, PeerKey::of(peer.ip()));
+        let (admin, peer) = (listener >= self.client_listeners, peer.ip());
         let server = &self.cx.setup.config.server;
-        let verdict = if admin { Verdict::In } else { self.cx.limits.enter(peer, server) };
+        let verdict = if admin { Verdict::In } else { self.cx.limits.enter(PeerKey::of(peer), server) };
         if verdict == Verdict::Out {
             return None;
         }
         let by = now.mono.after(server.header_timeout);
-        let id = self.clients.insert(client::Connection::new(peer, admin, verdict == Verdict::Crowded, by));
+        let id = self.clients.insert(client::Connection::new(mapped(peer), admin, verdict == Verdict::Crowded, by));
         if admin && let Some(oldest) = self.cx.limits.admin_lives(id) {
             self.close_client(oldest, Shut::Abort);
         }
@@ -228,6 +241,27 @@ impl Core for Gateway {
         listener >= self.client_listeners || (pool.lent() <= pool.budget() / 5 * 4 && !handover.holds_clients_back())
     }
 
+    fn begins_with_proxy(&self, conn: Conn) -> bool {
+        let server = &self.cx.setup.config.server;
+        let client = || self.clients.get(client_id(conn)).filter(|client| !client.admin);
+        server.proxy_protocol
+            && client().is_some_and(|client| server.trusted_proxies.iter().any(|net| net.contains(client.peer)))
+    }
+
+    fn proxied(&mut self, conn: Conn, from: Option<IpAddr>, now: Now) {
+        self.cx.now = now;
+        if let (Some(from), Some(client)) = (from, self.clients.get_mut(client_id(conn))) {
+            client.peer = mapped(from);
+        }
+    }
+
+    fn strayed(&mut self, conn: Conn, how: Stray, now: Now) -> bool {
+        self.cx.now = now;
+        self.client_strayed(client_id(conn), how);
+        self.settle_down();
+        true
+    }
+
     fn bytes(&mut self, conn: Conn, data: &[u8], now: Now) {
         self.cx.now = now;
         match conn.side {
@@ -241,7 +275,7 @@ impl Core for Gateway {
         self.cx.now = now;
         match conn.side {
             Side::Client => self.client_ended(client_id(conn), how),
-            Side::Upstream => self.provider_ended(provider_id(conn)),
+            Side::Upstream => self.provider_ended(provider_id(conn), how),
         }
         self.settle_down();
     }
@@ -300,6 +334,7 @@ impl Core for Gateway {
             Notice::SuccessorTaken => self.hand_over(upgrade::Event::Taken),
             Notice::SuccessorFailed(why) => self.successor_failed(&why),
             Notice::SuccessorGone => self.hand_over(upgrade::Event::Gone),
+            Notice::Counted(counters) => self.cx.add_counters(&counters),
             Notice::Inherited(row) => inheritance::inherited(row, &mut self.cx),
             Notice::PredecessorLeft => inheritance::predecessor_left(&mut self.cx),
         }
@@ -496,6 +531,6 @@ mod tests {
     #[test]
     fn an_exchange_stays_small() {
         let size = std::mem::size_of::<Exchange>();
-        assert!(size <= 320, "{size}");
+        assert!(size <= 352, "{size}");
     }
 }

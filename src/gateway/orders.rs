@@ -3,6 +3,7 @@
 pub use super::offload::{Done, Work};
 use crate::policy::ask::{Answer, Ask, Release};
 use crate::policy::config::Config;
+use crate::policy::counters::Counters;
 use crate::policy::keys::KeyRecord;
 use crate::policy::row::{Row, Running};
 use std::sync::Arc;
@@ -25,8 +26,10 @@ pub enum Order {
     /// Give the ledger to the successor, with what is still served here; rows are kept for it from here on. Answered by
     /// [`Notice::SuccessorTaken`] or [`Notice::SuccessorFailed`].
     HandOver(Vec<Running>),
-    /// Let the successor serve, and pass rows on to it.
-    LetServe,
+    /// Let the successor serve, which counts on from here, and pass rows on to it.
+    LetServe(Box<Counters>),
+    /// Pass on to it what has been counted since.
+    Counted(Box<Counters>),
     /// End the successor, and take back the ledger if it was given; rows go there from here on.
     /// Answered by [`Notice::SuccessorGone`].
     TakeBack,
@@ -147,6 +150,8 @@ pub enum Notice {
     SuccessorGone,
     /// The predecessor has settled a request.
     Inherited(Row),
+    /// What the predecessor has counted since it let us serve.
+    Counted(Box<Counters>),
     /// The predecessor has ended.
     PredecessorLeft,
 }

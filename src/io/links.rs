@@ -40,6 +40,8 @@ impl Flags {
     pub const PARTING: Flags = Flags(512);
     /// Our half has ended: the core has said that it writes nothing more.
     pub const FINISHED: Flags = Flags(1024);
+    /// A PROXY header is awaited before anything else.
+    pub const PREFACE: Flags = Flags(4096);
     /// The connection is a provider's.
     const UPSTREAM: Flags = Flags(2048);
 
@@ -130,7 +132,8 @@ impl Link {
     }
 }
 
-const CLOSED_TO_READ: Flags = Flags::DIALING.and(Flags::SHAKING).and(Flags::ENDED).and(Flags::PARTING);
+const CLOSED_TO_READ: Flags =
+    Flags::DIALING.and(Flags::SHAKING).and(Flags::ENDED).and(Flags::PARTING).and(Flags::PREFACE);
 
 /// All links, by their own names and by the core's.
 pub struct Links {

@@ -12,6 +12,8 @@ pub mod listen;
 pub mod log_writer;
 pub mod mailbox;
 pub mod outcome;
+pub mod process;
+pub mod proxy;
 pub mod reactor;
 pub mod resolver;
 pub mod signals;

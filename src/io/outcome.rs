@@ -47,8 +47,10 @@ pub enum Shake {
     Going,
     /// More bytes of the peer may lie ready than one turn takes.
     More,
+    /// So many bytes have come, and they are plain HTTP.
+    Plain(usize),
     /// Done; the name and the certificate are right.
     Done,
-    /// It failed; an alert was sent where there was one to send.
-    Failed,
+    /// It failed, and why in words for the log; an alert was sent where there was one to send.
+    Failed(&'static str),
 }

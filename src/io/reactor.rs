@@ -341,6 +341,7 @@ impl<C: Core + 'static> Reactor<C> {
             // rustls makes a session of every configuration it has accepted; were it not so, the client is sent away.
             Some(None) => return verb(&mut self.core, Some(conn), now, |core| core.closed(conn, Ending::Broken, now)),
         };
+        let flags = if self.core.begins_with_proxy(conn) { flags.and(Flags::PREFACE) } else { flags };
         self.add(conn, transport, flags);
     }
 
@@ -367,6 +368,8 @@ impl<C: Core + 'static> Reactor<C> {
             self.part(id);
         } else if link.has(Flags::DIALING) {
             self.connected(id);
+        } else if link.has(Flags::PREFACE) {
+            self.preface(id);
         } else if link.has(Flags::SHAKING) {
             self.shake(id);
         } else if link.has(Flags::ENDED) {

@@ -8,8 +8,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// The answer to one look-up: host and port as asked, and the addresses, none if it failed.
-pub type Answer = (Arc<str>, u16, Vec<SocketAddr>);
+/// The answer to one look-up: host and port as asked, and the addresses, or why there are none.
+pub type Answer = (Arc<str>, u16, Result<Vec<SocketAddr>, &'static str>);
 
 /// The asking end. The thread ends when it is dropped, after the look-up under way.
 pub struct Resolver {
@@ -32,9 +32,21 @@ impl Resolver {
 
 fn serve(asked: &Receiver<(Arc<str>, u16)>, tell: impl Fn(Answer)) {
     while let Ok((host, port)) = asked.recv() {
-        let addrs = (&*host, port).to_socket_addrs().map(Iterator::collect).unwrap_or_default();
+        let addrs = match (&*host, port).to_socket_addrs().map(Iterator::collect::<Vec<_>>) {
+            Ok(addrs) if !addrs.is_empty() => Ok(addrs),
+            Ok(_) => Err(UNKNOWN),
+            Err(error) => Err(explain(&error.to_string())),
+        };
         tell((host, port, addrs));
     }
+}
+
+const UNKNOWN: &str = "no such name";
+
+/// The C library has but words for what went wrong: a server that does not answer is for now, no such name is not.
+fn explain(words: &str) -> &'static str {
+    let passes = ["emporary failure", "ry again"].iter().any(|part| words.contains(part));
+    if passes { "no answer from the name server" } else { UNKNOWN }
 }
 
 #[cfg(test)]
@@ -49,7 +61,18 @@ mod tests {
         assert!(resolver.ask("no such name.invalid".into(), 81));
         let (host, port, addrs) = told.recv().unwrap();
         assert_eq!((&*host, port), ("localhost", 80));
+        let addrs = addrs.unwrap();
         assert!(addrs.iter().all(|addr| addr.ip().is_loopback() && addr.port() == 80) && !addrs.is_empty());
-        assert_eq!(told.recv().unwrap(), ("no such name.invalid".into(), 81, vec![]));
+        let (host, port, addrs) = told.recv().unwrap();
+        assert_eq!((&*host, port), ("no such name.invalid", 81));
+        assert!(addrs.is_err());
+    }
+
+    #[test]
+    fn a_name_that_is_not_there_is_told_from_a_server_that_does_not_answer() {
+        assert_eq!(explain("failed to lookup address information: Name or service not known"), UNKNOWN);
+        for words in ["Temporary failure in name resolution", "Try again"] {
+            assert_ne!(explain(words), UNKNOWN, "{words}");
+        }
     }
 }

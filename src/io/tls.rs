@@ -97,7 +97,7 @@ impl Peers {
     pub fn session(&self, index: u32) -> Option<Session> {
         let peer = self.0.get(index as usize)?;
         let session = ClientConnection::new(peer.config.clone(), peer.name.clone()).ok()?;
-        Some(Session::new(session.into()))
+        Some(Session::new(session.into(), false))
     }
 }
 
@@ -136,7 +136,7 @@ impl Identity {
     /// A session for a client that has just connected.
     pub fn session(&self) -> Option<Session> {
         let session = ServerConnection::new(self.0.clone()).ok()?;
-        Some(Session::new(session.into()))
+        Some(Session::new(session.into(), true))
     }
 }
 
@@ -182,12 +182,17 @@ pub struct Session {
     over: Option<Ending>,
     /// A client's first bytes, where they came together with the end of its handshake.
     early: Vec<u8>,
+    /// A client has said nothing yet.
+    fresh: bool,
+    /// What broke it, in words for the log; empty as long as nothing has.
+    why: &'static str,
 }
 
 impl Session {
-    fn new(mut tls: Connection) -> Session {
+    /// `fresh`: a client's, which has said nothing yet.
+    fn new(mut tls: Connection, fresh: bool) -> Session {
         tls.set_buffer_limit(Some(limits::TLS_UNSENT_MAX));
-        Session { tls, over: None, early: Vec::new() }
+        Session { tls, over: None, early: Vec::new(), fresh, why: "" }
     }
 
     /// Goes on with the handshake as far as the socket allows; reads at most about `limits::IO_SLICE` bytes. What comes
@@ -199,16 +204,23 @@ impl Session {
             if written && !self.tls.is_handshaking() {
                 return Shake::Done;
             }
-            if !written || self.over.is_some() {
-                return Shake::Failed;
+            if self.over.is_some() {
+                return Shake::Failed(if self.why.is_empty() { CUT } else { self.why });
+            }
+            if !written {
+                return Shake::Failed(RESET);
             }
             if room == 0 {
                 return Shake::More;
             }
             let len = cipher.len().min(room).min(limits::TLS_SHAKE_SLICE);
             match receive(socket, &mut cipher[..len]) {
-                Ok(Some(0)) | Err(_) => return Shake::Failed,
+                Ok(Some(0)) => return Shake::Failed(CUT),
+                Err(_) => return Shake::Failed(RESET),
                 Ok(None) => return Shake::Going,
+                Ok(Some(count)) if std::mem::take(&mut self.fresh) && cipher[0].is_ascii_uppercase() => {
+                    return Shake::Plain(count);
+                }
                 Ok(Some(count)) => {
                     room -= count;
                     let mut early = std::mem::take(&mut self.early);
@@ -264,7 +276,10 @@ impl Session {
             match (taken, state) {
                 (Ok(_), Ok(state)) if state.peer_has_closed() => self.over = Some(Ending::Fin),
                 (Ok(count), Ok(_)) if count > 0 => {}
-                _ => self.over = Some(Ending::Broken),
+                (_, state) => {
+                    self.why = state.err().map_or("", |error| words(&error));
+                    self.over = Some(Ending::Broken);
+                }
             }
         }
     }
@@ -313,6 +328,48 @@ impl Session {
     /// How a bare FIN of the socket is to be told.
     pub fn ending_at_fin(&self) -> Ending {
         self.over.unwrap_or(Ending::Broken)
+    }
+}
+
+/// A handshake that the peer has ended.
+const CUT: &str = "closed in the handshake";
+const RESET: &str = "reset in the handshake";
+
+/// What is wrong, by the name that rustls has for it where an operator can look that up.
+fn words(error: &rustls::Error) -> &'static str {
+    use rustls::{CertificateError, Error};
+    match error {
+        Error::InvalidCertificate(error) => match error {
+            CertificateError::UnknownIssuer => "UnknownIssuer",
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => "Expired",
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => "NotValidYet",
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => "NotValidForName",
+            CertificateError::Revoked => "Revoked",
+            CertificateError::BadSignature => "BadSignature",
+            CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => "InvalidPurpose",
+            CertificateError::BadEncoding => "BadEncoding",
+            _ => "InvalidCertificate",
+        },
+        Error::InvalidMessage(_) => "the peer does not speak TLS",
+        Error::AlertReceived(alert) => alert_words(*alert),
+        Error::PeerIncompatible(_) => "no version or cipher in common",
+        Error::NoApplicationProtocol => "no http/1.1",
+        Error::PeerMisbehaved(_) | Error::InappropriateMessage { .. } => "a broken handshake",
+        _ => "failed",
+    }
+}
+
+fn alert_words(alert: rustls::AlertDescription) -> &'static str {
+    use rustls::AlertDescription as Alert;
+    match alert {
+        Alert::HandshakeFailure => "alert HandshakeFailure",
+        Alert::ProtocolVersion => "alert ProtocolVersion",
+        Alert::UnrecognisedName => "alert UnrecognisedName",
+        Alert::InternalError => "alert InternalError",
+        Alert::AccessDenied => "alert AccessDenied",
+        Alert::CertificateRequired => "alert CertificateRequired",
+        Alert::NoApplicationProtocol => "alert NoApplicationProtocol",
+        _ => "an alert",
     }
 }
 

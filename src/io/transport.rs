@@ -3,6 +3,7 @@
 //! Called by the reactor alone.
 
 use super::outcome::{Fill, Peek, Sent, Shake};
+use super::proxy;
 use super::tls::{Session, receive};
 use crate::base::limits;
 use crate::base::seam::Ending;
@@ -26,6 +27,11 @@ impl Scratch {
     /// Room for one slice.
     pub fn new() -> Scratch {
         Scratch { raw: vec![0; limits::IO_SLICE], clear: Vec::new(), decrypted: false }
+    }
+
+    /// The first `len` bytes as they came from the socket.
+    pub fn raw(&self, len: usize) -> &[u8] {
+        self.raw.get(..len).unwrap_or_default()
     }
 
     /// The first `len` bytes of the last reading.
@@ -107,6 +113,17 @@ impl Transport {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Peek::Nothing,
             Err(_) => Peek::Ended(Ending::Broken),
         }
+    }
+
+    /// Looks at the first bytes of a connection, without taking any; how many there are.
+    pub fn peek_into(&mut self, scratch: &mut Scratch) -> io::Result<usize> {
+        self.socket().peek(&mut scratch.raw[..proxy::HEADER_MAX])
+    }
+
+    /// Takes `len` bytes, which have been seen, off the socket.
+    pub fn skip(&mut self, len: usize, scratch: &mut Scratch) {
+        // They lie there: neither an error nor fewer bytes can come of it.
+        let _ = receive(self.socket(), &mut scratch.raw[..len]);
     }
 
     /// Says goodbye: over TLS a close_notify, then FIN. False if encrypted bytes are still to be written first; then

@@ -25,7 +25,7 @@ pub use document::Config;
 pub use follow::fixed;
 pub use print::effective;
 pub use providers::{Auth, AuthoritySpec, Provider};
-pub use server::{Server, TlsFiles};
+pub use server::{RequestLog, Server, TlsFiles};
 pub use store::{Durability, OnOutage, StoreConfig, StoreUrl};
 
 #[cfg(test)]

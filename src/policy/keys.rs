@@ -392,6 +392,36 @@ impl Keys {
         self.record(ix).opens(&digest, now).then_some(ix)
     }
 
+    /// What is new of a key as the ledger has it now, in a word for the operator; `None` if nothing is.
+    pub fn news(&self, record: &KeyRecord) -> Option<&'static str> {
+        let Some(known) = self.index_of(&record.id) else { return Some("issued") };
+        let known = self.record(known);
+        match record {
+            _ if record == known => None,
+            _ if record.revoked.is_some() && known.revoked.is_none() => Some("revoked"),
+            _ if record.digest != known.digest => Some("rotated"),
+            _ => Some("edited"),
+        }
+    }
+
+    /// Why [`Keys::identify`] refuses `presented`, in words for the operator; and whose key it is or was, where it
+    /// shows a secret of that key's.
+    pub fn why_not(&self, presented: &[u8], prefix: &str, now: Unix) -> (&'static str, Option<KeyId>) {
+        let Some(claimed) = claimed(presented, prefix) else { return ("not of our form", None) };
+        if well_formed(presented, prefix).is_none() {
+            return ("mistyped", None);
+        }
+        let Some(known) = self.index_of(&claimed) else { return ("unknown", None) };
+        let (record, digest) = (self.record(known), sha256(presented));
+        let had = || record.former.iter().any(|former| former.digest == digest);
+        match record {
+            _ if record.digest != digest && !had() => ("wrong secret", None),
+            KeyRecord { revoked: Some(_), .. } => ("revoked", Some(claimed)),
+            _ if !record.is_live(now) => ("expired", Some(claimed)),
+            _ => ("replaced by a rotation", Some(claimed)),
+        }
+    }
+
     /// The record at `ix`, which must come from this table.
     pub fn record(&self, ix: KeyIx) -> &KeyRecord {
         &self.records[ix.0 as usize]

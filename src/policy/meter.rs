@@ -29,6 +29,22 @@ pub enum LimitKind {
     Concurrency,
 }
 
+impl LimitKind {
+    /// All of them.
+    pub const ALL: [LimitKind; 4] =
+        [LimitKind::Requests, LimitKind::TokensPerWindow, LimitKind::TokensPerPeriod, LimitKind::Concurrency];
+
+    /// As a plan's setting, log lines and metrics call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            LimitKind::Requests => "requests",
+            LimitKind::TokensPerWindow => "tokens_per_window",
+            LimitKind::TokensPerPeriod => "tokens",
+            LimitKind::Concurrency => "concurrency",
+        }
+    }
+}
+
 /// A limit that refuses a request: what a 429 is made of.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Limit {

@@ -3,10 +3,13 @@
 
 pub mod ask;
 pub mod catalog;
+pub mod cause;
 pub mod config;
+pub mod counters;
 pub mod keys;
 pub mod limits;
 pub mod meter;
+pub mod network;
 pub mod plan;
 pub mod refusal;
 pub mod row;

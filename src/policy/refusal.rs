@@ -2,6 +2,7 @@
 //! constructor per error of the specification's section 7 and the contract's section 1. It renders nothing: `gateway`
 //! writes it in the shape of the endpoint. Never a provider's key, an upstream model's name or a path of the host.
 
+use super::cause::Cause;
 use super::meter::{Limit, LimitKind};
 use crate::base::time::Unix;
 use std::borrow::Cow;
@@ -46,6 +47,38 @@ const RETRY_SOON: u64 = 1;
 /// Seconds a client is asked to wait while the gateway drains: another one is taking over.
 const RETRY_AFTER_DRAIN: u64 = 5;
 
+/// What a refusal is about, as the operator is told.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum About {
+    Http,
+    Proxy,
+    Timeout,
+    Key,
+    Scope,
+    Plan,
+    Buffers,
+    Connections,
+    Ledger,
+    Stopping,
+}
+
+impl About {
+    fn name(self) -> &'static str {
+        match self {
+            About::Http => "http",
+            About::Proxy => "proxy",
+            About::Timeout => "timeout",
+            About::Key => "key",
+            About::Scope => "scope",
+            About::Plan => "plan",
+            About::Buffers => "buffers",
+            About::Connections => "connections",
+            About::Ledger => "ledger",
+            About::Stopping => "stopping",
+        }
+    }
+}
+
 /// One refusal, ready to be rendered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
@@ -67,6 +100,11 @@ pub struct Refusal {
     pub close: bool,
     /// For `x-ratelimit-reset` where a limit refused; else the window's end is shown.
     pub reset: Option<Unix>,
+    /// For the operator alone, where the status and the type do not say it: what it is about, and what of that.
+    about: Option<About>,
+    what: &'static str,
+    /// For the operator alone: the limit that refused.
+    pub limit: Option<LimitKind>,
 }
 
 impl Refusal {
@@ -82,7 +120,19 @@ impl Refusal {
             allow: None,
             close: false,
             reset: None,
+            about: None,
+            what: "",
+            limit: None,
         }
+    }
+
+    fn because(self, about: About, what: &'static str) -> Refusal {
+        Refusal { about: Some(about), what, ..self }
+    }
+
+    /// For the operator alone: why, where the status and the type do not say it.
+    pub fn cause(&self) -> Option<Cause> {
+        self.about.map(|about| Cause::new(about.name(), self.what))
     }
 
     fn invalid(status: u16, message: impl Into<Cow<'static, str>>) -> Refusal {
@@ -103,31 +153,44 @@ impl Refusal {
     /// An HTTP syntax error: 400, 414, 431, 501 or 505 with the parser's words. Closes: where the next message
     /// begins is not known any more.
     pub fn bad_http(status: u16, reason: &'static str) -> Refusal {
-        Refusal::invalid(status, reason).closing()
+        Refusal::invalid(status, reason).closing().because(About::Http, reason)
+    }
+
+    /// 400: plain HTTP on a port that speaks TLS.
+    pub fn plain_http() -> Refusal {
+        let text = "this port speaks TLS: use https://";
+        Refusal::invalid(400, text).closing().because(About::Http, "plain HTTP on a TLS port")
+    }
+
+    /// 400, which is logged but not told: a trusted proxy's connection without the header that it owes.
+    pub fn no_proxy_header() -> Refusal {
+        let text = "a PROXY protocol header was expected";
+        Refusal::invalid(400, text).closing().because(About::Proxy, "no PROXY header from a trusted proxy")
     }
 
     /// 408: the head did not arrive in time.
     pub fn head_too_slow(limit: Duration) -> Refusal {
         let text = format!("the request's head did not arrive within header_timeout ({} s)", limit.as_secs());
-        Refusal::invalid(408, text).closing()
+        Refusal::invalid(408, text).closing().because(About::Timeout, "head")
     }
 
     /// 408: the body made no progress, or too little.
     pub fn body_too_slow(limit: Duration) -> Refusal {
         let text = format!("the request's body came too slowly for body_timeout ({} s)", limit.as_secs());
-        Refusal::invalid(408, text).closing()
+        Refusal::invalid(408, text).closing().because(About::Timeout, "body")
     }
 
     /// 401: no key was presented.
     pub fn no_key() -> Refusal {
         let text = "no API key: send `authorization: Bearer <key>`";
-        Refusal::new(RefusalKind::Authentication, 401, text)
+        Refusal::new(RefusalKind::Authentication, 401, text).because(About::Key, "none")
     }
 
-    /// 401: a key was presented that opens nothing. One text for all cases: none tells whether a key exists.
-    pub fn bad_key() -> Refusal {
+    /// 401: a key was presented that opens nothing, `why` in words for the operator. One text for all cases: none tells
+    /// whether a key exists.
+    pub fn bad_key(why: &'static str) -> Refusal {
         let text = "the API key is malformed, unknown, expired or revoked";
-        Refusal::new(RefusalKind::Authentication, 401, text)
+        Refusal::new(RefusalKind::Authentication, 401, text).because(About::Key, why)
     }
 
     /// 404: no such path.
@@ -144,17 +207,18 @@ impl Refusal {
     /// 403: the key's scope lacks the endpoint; `endpoint` as in a scope.
     pub fn endpoint_scope(endpoint: &'static str) -> Refusal {
         let text = format!("this key's scope does not include the endpoint `{endpoint}`");
-        Refusal::new(RefusalKind::Permission, 403, text)
+        Refusal::new(RefusalKind::Permission, 403, text).because(About::Scope, "endpoint")
     }
 
     /// 403: the key's plan is not configured any more; such a key must not count as unlimited.
     pub fn no_plan() -> Refusal {
-        Refusal::new(RefusalKind::Permission, 403, "this key's plan is not configured; ask whoever issued the key")
+        let text = "this key's plan is not configured; ask whoever issued the key";
+        Refusal::new(RefusalKind::Permission, 403, text).because(About::Plan, "not configured")
     }
 
     /// 503: the gateway is shutting down.
     pub fn draining() -> Refusal {
-        Refusal::unavailable("the gateway is shutting down", RETRY_AFTER_DRAIN).closing()
+        Refusal::unavailable("the gateway is shutting down", RETRY_AFTER_DRAIN).closing().because(About::Stopping, "")
     }
 
     /// 503: an upgrade is under way, and another process admits, or soon this one again. A new connection finds it.
@@ -164,17 +228,18 @@ impl Refusal {
 
     /// 503: all connections are taken.
     pub fn no_connections() -> Refusal {
-        Refusal::unavailable("too many connections", RETRY_SOON).closing()
+        Refusal::unavailable("too many connections", RETRY_SOON).closing().because(About::Connections, "")
     }
 
     /// 503: the budget of buffered bytes is used up.
     pub fn no_buffers() -> Refusal {
-        Refusal::unavailable("out of buffers, try again shortly", RETRY_SOON)
+        Refusal::unavailable("out of buffers, try again shortly", RETRY_SOON).because(About::Buffers, "all")
     }
 
     /// 503: this key alone buffers a quarter of the budget.
     pub fn key_buffers() -> Refusal {
-        Refusal::unavailable("this key has too many bytes of requests in flight, try again shortly", RETRY_SOON)
+        let text = "this key has too many bytes of requests in flight, try again shortly";
+        Refusal::unavailable(text, RETRY_SOON).because(About::Buffers, "of this key")
     }
 
     /// 503: an answer has found no room, or no reader, within `request_timeout`.
@@ -186,6 +251,7 @@ impl Refusal {
     /// 503: the ledger cannot be written, so nothing could be metered.
     pub fn store() -> Refusal {
         Refusal::unavailable("the usage ledger is not available, try again shortly", RETRY_SOON)
+            .because(About::Ledger, "")
     }
 
     /// 400: not JSON by its own word.
@@ -247,14 +313,16 @@ impl Refusal {
     /// 403: the key's scope lacks the model.
     pub fn model_scope(id: &str) -> Refusal {
         let text = format!("model: this key's scope does not include `{}`", shortened(id));
-        Refusal::new(RefusalKind::Permission, 403, text)
+        Refusal::new(RefusalKind::Permission, 403, text).because(About::Scope, "model")
     }
+
     /// 429 for a limit of the key. A spent period tells the SDKs not to try again.
     pub fn limit(limit: &Limit) -> Refusal {
         Refusal {
             retry_after: Some(limit.retry_after.max(1)),
             should_retry: (limit.kind == LimitKind::TokensPerPeriod).then_some(false),
             reset: Some(limit.reset),
+            limit: Some(limit.kind),
             ..Refusal::new(RefusalKind::RateLimit, 429, limit.message())
         }
     }
@@ -335,7 +403,7 @@ mod tests {
         };
         let rows = [
             (Refusal::invalid_body("x"), 400, "invalid_request_error"),
-            (Refusal::bad_key(), 401, "authentication_error"),
+            (Refusal::bad_key("unknown"), 401, "authentication_error"),
             (Refusal::no_key(), 401, "authentication_error"),
             (Refusal::model_scope("m"), 403, "permission_error"),
             (Refusal::endpoint_scope("chat"), 403, "permission_error"),
@@ -348,6 +416,7 @@ mod tests {
         for (refusal, status, kind) in rows {
             assert_eq!((refusal.status, refusal.kind.as_str()), (status, kind), "{}", refusal.message);
         }
+        assert!(size_of::<Refusal>() < 128, "it is handed up through many functions: {}", size_of::<Refusal>());
     }
 
     #[test]
@@ -383,7 +452,7 @@ mod tests {
     #[test]
     fn syntax_errors_and_slow_requests_close_the_connection_and_others_keep_it() {
         assert!(Refusal::bad_http(400, "x").close && Refusal::head_too_slow(Duration::ZERO).close);
-        assert!(!Refusal::bad_key().close && !Refusal::invalid_body("x").close && !Refusal::no_path().close);
+        assert!(!Refusal::bad_key("unknown").close && !Refusal::invalid_body("x").close && !Refusal::no_path().close);
     }
 
     #[test]

@@ -311,13 +311,13 @@ impl World {
     fn dialed(&mut self, how: u8) {
         let Some(conn) = self.dialing.pop() else {
             let Some((host, port)) = self.asked.pop() else { return };
-            let addrs = if how & 3 == 3 { Vec::new() } else { vec![([10, 0, 0, 2], port).into()] };
+            let addrs = if how & 3 == 3 { Err("no such name") } else { Ok(vec![([10, 0, 0, 2], port).into()]) };
             return self.gateway.reply(Reply::Named { host, port, addrs }, self.now);
         };
         let reply = match how & 7 {
-            5 => Reply::DialFailed(conn, DialError::Connect),
-            6 => Reply::DialFailed(conn, DialError::Tls),
-            7 => Reply::DialFailed(conn, DialError::Local),
+            5 => Reply::DialFailed(conn, DialError::Connect("refused")),
+            6 => Reply::DialFailed(conn, DialError::Tls("UnknownIssuer")),
+            7 => Reply::DialFailed(conn, DialError::Local("no descriptor or port left")),
             _ => {
                 self.providers.push(Peer::new(conn));
                 Reply::Dialed(conn)
@@ -409,7 +409,11 @@ impl World {
                     Order::Log(lines) => assert!(lines.ends_with(b"\n")),
                     Order::HandOver(_) => self.succeeding = Some(Succeeding::Takes),
                     Order::TakeBack => self.succeeding = Some(Succeeding::Ends),
-                    Order::LetServe | Order::Acknowledge(_) | Order::Asks(_) | Order::Releases(_) => {}
+                    Order::LetServe(_)
+                    | Order::Counted(_)
+                    | Order::Acknowledge(_)
+                    | Order::Asks(_)
+                    | Order::Releases(_) => {}
                 }
             }
             let actions = std::mem::take(self.gateway.actions());

@@ -133,6 +133,7 @@ impl Opened {
             days: days.into_iter().map(|sum| (sum.key, sum.day, sum.tokens)).collect(),
             running: None,
             work_min: None,
+            process: None,
             recent,
         })
     }

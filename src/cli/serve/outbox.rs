@@ -65,7 +65,16 @@ impl Helpers {
                 }
             }
             Order::HandOver(running) => self.hand_over(running),
-            Order::LetServe => self.handover.get().into_iter().for_each(HandoverSender::let_serve),
+            Order::LetServe(counters) => {
+                if let Some(handover) = self.handover.get() {
+                    handover.let_serve(counters);
+                }
+            }
+            Order::Counted(counters) => {
+                if let Some(handover) = self.handover.get() {
+                    handover.counted(counters);
+                }
+            }
             Order::TakeBack => {
                 self.store().away = false;
                 self.handover.get().into_iter().for_each(HandoverSender::take_back);

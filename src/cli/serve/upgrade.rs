@@ -9,6 +9,7 @@
 //! | old | `go` | the ledger is released, with every row committed |
 //! | new | `taken` | the ledger is its own, counters are read, threads run: nothing can fail any more |
 //! | new | `failed` | instead of any of its lines: it cannot go on, and why; it ends |
+//! | old | `counted` | what the metrics have counted so far; and again whenever one of its last requests has ended |
 //! | old | `serve` | its listeners are closed: the new one serves |
 //! | old | `row` | one of its requests has ended |
 //! | new | `safe` | so many more of those rows are in the ledger |
@@ -33,13 +34,14 @@ pub(super) use receiver::{HandoverReceiver, Turn};
 pub(super) use sender::HandoverSender;
 
 use crate::policy::config::Config;
+use crate::policy::counters::Counters;
 use crate::policy::row::{Row, Running};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 
 /// Of the lines below. Processes that speak different ones do not hand over to each other: the old one stays.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// What one process says to the other.
 #[derive(Serialize, Deserialize, PartialEq, Debug)]
@@ -51,6 +53,7 @@ enum Line {
     Go,
     Taken,
     Failed(String),
+    Counted(Box<Counters>),
     Serve,
     Row(Row),
     Safe(u64),
@@ -106,7 +109,9 @@ mod tests {
     fn every_line_comes_back_as_it_was_and_is_one_line() {
         let at: SocketAddr = ([127, 0, 0, 1], 80).into();
         let listening = Listening { clients: vec![at], admin: None };
-        let lines = [Line::Ready(3), Line::Listening(listening), Line::Go, Line::Taken, Line::Serve, Line::Safe(7)];
+        let counted = Line::Counted(Box::default());
+        let lines =
+            [counted, Line::Ready(3), Line::Listening(listening), Line::Go, Line::Taken, Line::Serve, Line::Safe(7)];
         for line in lines.into_iter().chain([Line::Failed("two\nlines".to_string())]) {
             let mut text = Vec::new();
             line.write(&mut text).unwrap();

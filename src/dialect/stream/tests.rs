@@ -97,8 +97,11 @@ fn every_chat_stream_passes_byte_for_byte_but_for_id_and_model() {
             let mut want = expected_chat(std::str::from_utf8(&text).unwrap(), show_usage);
             if name.starts_with("09-error") {
                 want.truncate(want.find("data: {\"error\"").unwrap());
-                let error =
-                    ErrorText { message: "The server had an error".to_owned(), kind: Some("server_error".to_owned()) };
+                let error = ErrorText {
+                    message: "The server had an error".to_owned(),
+                    kind: Some("server_error".to_owned()),
+                    code: None,
+                };
                 assert_eq!(outcome.result, Err(StreamFault::Error(error)));
             } else {
                 assert_eq!(outcome.result, Ok(()), "{name}");
@@ -128,7 +131,8 @@ fn every_messages_stream_passes_byte_for_byte_but_for_the_start() {
         }
         if name.starts_with("09-error") {
             want.truncate(want.find("event: error").unwrap());
-            let error = ErrorText { message: "Overloaded".to_owned(), kind: Some("overloaded_error".to_owned()) };
+            let error =
+                ErrorText { message: "Overloaded".to_owned(), kind: Some("overloaded_error".to_owned()), code: None };
             assert_eq!(outcome.result, Err(StreamFault::Error(error)));
         } else {
             assert_eq!(outcome.result, Ok(()), "{name}");

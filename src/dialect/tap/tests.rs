@@ -69,7 +69,7 @@ fn what_is_no_answer_is_told_from_an_error() {
             assert_eq!(broken(shape, body), Broken::NotJson, "{body}");
         }
         let error =
-            |message: &str| Broken::Error(ErrorText { message: message.to_owned(), kind: Some("t".to_owned()) });
+            |message: &str| Broken::Error(ErrorText { message: message.into(), kind: Some("t".into()), code: None });
         assert_eq!(broken(shape, r#"{"error":{"message":"m","type":"t"},"choices":[],"content":[]}"#), error("m"));
         assert_eq!(broken(shape, r#"{"object":"error","message":"m","type":"t"}"#), error("m"));
     }

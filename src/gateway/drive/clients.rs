@@ -2,7 +2,7 @@
 
 use super::Reply;
 use crate::base::buf::BLOCK;
-use crate::base::seam::{Action, Ending, Shut};
+use crate::base::seam::{Action, Ending, Shut, Stray};
 use crate::gateway::budget::Gate;
 use crate::gateway::client::response::RequestMeta;
 use crate::gateway::client::{Event as ClientEvent, cors, response};
@@ -109,6 +109,23 @@ impl Gateway {
         }
     }
 
+    /// A client's first bytes are not what its listener wants. One that owes a PROXY header is not answered: what it
+    /// would read as an answer is not known.
+    pub(crate) fn client_strayed(&mut self, id: ClientId, how: Stray) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        match how {
+            Stray::PlainHttp => client.strayed = true,
+            Stray::NoProxyHeader => {
+                let meta = RequestMeta::of(&RequestHead::unparsed());
+                let mut exchange = Exchange::new((id, client.peer), meta, &mut self.cx);
+                let refusal = Refusal::no_proxy_header();
+                exchange.explain(&refusal, &mut self.cx);
+                exchange.finish(Outcome::refused(&refusal), &mut self.cx);
+                self.close_client(id, Shut::Abort);
+            }
+        }
+    }
+
     /// A client's side of the connection has ended.
     pub(crate) fn client_ended(&mut self, id: ClientId, how: Ending) {
         let Some(client) = self.clients.get_mut(id) else { return };
@@ -151,7 +168,7 @@ impl Gateway {
         debug_assert!(client.exchange.is_none_or(|exchange| self.exchanges.get(exchange).is_none()));
         match client.admin {
             true => self.cx.limits.admin_gone(id),
-            false => self.cx.limits.leave(client.peer),
+            false => self.cx.limits.leave(client.host),
         }
         client.release(&mut self.cx.pool);
         self.cx.budget.release(&mut client.unread, &mut self.cx.pool);
@@ -181,7 +198,13 @@ impl Gateway {
             buffers: self.cx.pool.has_room(BLOCK),
             store: self.cx.takes_requests(),
         };
-        let mut exchange = Exchange::new(id, meta, &mut self.cx);
+        let (strayed, peer) = (client.strayed, client.peer);
+        let mut exchange = Exchange::new((id, peer), meta, &mut self.cx);
+        if strayed {
+            let refusal = Refusal::plain_http();
+            return self.refuse(exchange, &refusal, Outcome::refused(&refusal));
+        }
+        let Some(client) = self.clients.get(id) else { return };
         let (bytes, _) = client.message();
         match exchange.authorize(head, bytes, ready, &mut self.cx) {
             Ok(Endpoint::Generate(_) | Endpoint::CountTokens) => self.read_body(exchange, head),
@@ -228,14 +251,15 @@ impl Gateway {
 
     /// A head that is not HTTP, too large or too late.
     fn refuse_headless(&mut self, id: ClientId, refusal: &Refusal) {
-        let exchange = Exchange::new(id, RequestMeta::of(&RequestHead::unparsed()), &mut self.cx);
-        if let Some(client) = self.clients.get_mut(id) {
-            client.end_after_answer();
-        }
+        let Some(client) = self.clients.get_mut(id) else { return };
+        client.end_after_answer();
+        let meta = RequestMeta::of(&RequestHead::unparsed());
+        let exchange = Exchange::new((id, client.peer), meta, &mut self.cx);
         self.refuse(exchange, refusal, Outcome::refused(refusal));
     }
 
-    pub(crate) fn refuse(&mut self, exchange: Exchange, refusal: &Refusal, outcome: Outcome) {
+    pub(crate) fn refuse(&mut self, mut exchange: Exchange, refusal: &Refusal, outcome: Outcome) {
+        exchange.explain(refusal, &mut self.cx);
         let dialect = exchange.dialect();
         let request = exchange.finish(outcome, &mut self.cx);
         self.cx.out.clear();
@@ -275,10 +299,10 @@ impl Gateway {
         let lifecycle = &self.cx.lifecycle;
         let ready = self.cx.takes_requests() && !lifecycle.is_leaving() && !lifecycle.has_handed_over();
         let gauges = self.gauges();
-        let exchange = Exchange::new(id, meta, &mut self.cx);
         let keep = self.cx.limits.keeps_admin();
         self.cx.limits.admin_lives(id);
         let Some(client) = self.clients.get_mut(id) else { return };
+        let exchange = Exchange::new((id, client.peer), meta, &mut self.cx);
         if !keep {
             client.end_after_answer();
         }
@@ -300,6 +324,7 @@ impl Gateway {
             buffered: self.cx.pool.lent(),
             uncommitted: self.cx.ledger.uncommitted(),
             turned_away: self.cx.limits.turned_away,
+            process: self.process.map(|look| look()).unwrap_or_default(),
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::base::limits::DRAIN_IDLE_GRACE;
 use crate::base::seam::{Action, Shut};
-use crate::base::time::Mono;
+use crate::base::text::push_number;
+use crate::base::time::{Mono, Unix};
 use crate::gateway::Gateway;
 use crate::gateway::budget::{Budget, Gate};
 use crate::gateway::exchange::{Event, Exchange};
@@ -13,6 +14,7 @@ use crate::gateway::offload::{Done, Product};
 use crate::gateway::orders::Order;
 use crate::policy::ask::{Answer, Release, Ruling};
 use crate::policy::row::Running;
+use crate::policy::window;
 
 /// Answers that go on in one verb; what is free beyond that goes to the next.
 const TURNS_MAX: usize = 64;
@@ -89,12 +91,23 @@ impl Gateway {
 
     /// TERM: takes no requests any more, ends what runs too long, leaves.
     pub(crate) fn terminate(&mut self) {
+        let (requests, timeout) = (self.exchanges.len() as u64, self.cx.setup.config.server.drain_timeout);
+        if !self.cx.lifecycle.is_terminated() {
+            let until = Unix(self.cx.now.unix.0.saturating_add(timeout.as_millis() as u64));
+            self.cx.log_event(|out| {
+                out.extend_from_slice(b",\"event\":\"stopping\",\"requests\":");
+                push_number(out, requests);
+                out.extend_from_slice(b",\"until\":\"");
+                window::write_iso(until, out);
+                out.push(b'"');
+            });
+        }
         if !self.cx.lifecycle.handover.is_final() {
             // Those who ask for our health shall hear that we are leaving, as long as we are here.
             self.cx.actions.push(Action::StopAccepting(self.client_listeners));
         }
         self.call_off("called off: the process is to stop");
-        self.begin_drain(self.cx.now.mono.after(self.cx.setup.config.server.drain_timeout));
+        self.begin_drain(self.cx.now.mono.after(timeout));
     }
 
     /// USR2: has a successor started.
@@ -166,7 +179,8 @@ impl Gateway {
                 self.cx.log_upgrade("handed over");
                 // All of them: the successor answers for our health from here on.
                 self.cx.actions.push(Action::StopAccepting(usize::MAX));
-                self.cx.orders.0.push(Order::LetServe);
+                let counters = Box::new(self.cx.take_counters());
+                self.cx.orders.0.push(Order::LetServe(counters));
             }
             upgrade::Step::TakeBack => self.cx.orders.0.push(Order::TakeBack),
             upgrade::Step::Resume => {

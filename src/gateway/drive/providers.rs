@@ -1,6 +1,6 @@
 //! What comes of providers and goes to them: connections, requests, the heads and bodies of answers.
 
-use crate::base::seam::{Action, DialError, Shut};
+use crate::base::seam::{Action, DialError, Ending, Shut};
 use crate::base::time::Mono;
 use crate::gateway::Gateway;
 use crate::gateway::budget::Gate;
@@ -50,8 +50,8 @@ impl Gateway {
     }
 
     /// A host's addresses have come, or will not.
-    pub(crate) fn named(&mut self, host: &Arc<str>, port: u16, addrs: Vec<SocketAddr>) {
-        let failed = addrs.is_empty();
+    pub(crate) fn named(&mut self, host: &Arc<str>, port: u16, addrs: Result<Vec<SocketAddr>, &'static str>) {
+        let failed = addrs.as_ref().err().copied();
         self.cx.names.learned(host, port, addrs, self.cx.now.mono);
         let waiting = self.exchanges.iter().filter(|(_, exchange)| exchange.awaits_name(host, port));
         let waiting: Vec<ExchangeId> = waiting.map(|(id, _)| id).collect();
@@ -96,7 +96,7 @@ impl Gateway {
                 Some(ProviderEvent::Body) => {}
                 Some(ProviderEvent::Head(head)) => return self.provider_head(id, &head),
                 Some(ProviderEvent::Tail) => return self.provider_tail(id, data),
-                Some(ProviderEvent::BadHead) => return self.provider_failed(id, FaultKind::BadHead),
+                Some(ProviderEvent::BadHead(why)) => return self.provider_failed(id, FaultKind::BadHead(why)),
                 Some(ProviderEvent::Unasked) if data.is_empty() => return,
                 Some(ProviderEvent::Unasked) => return self.close_provider(id),
             }
@@ -174,19 +174,19 @@ impl Gateway {
     }
 
     /// A provider has ended its connection.
-    pub(crate) fn provider_ended(&mut self, id: ProviderId) {
+    pub(crate) fn provider_ended(&mut self, id: ProviderId, how: Ending) {
         let Some(provider) = self.providers.get_mut(id) else { return };
         let exchange = provider.exchange.and_then(|exchange| Some((exchange, self.exchanges.get(exchange)?)));
         let (paused, reads_error) =
             exchange.map_or((false, false), |(_, exchange)| (exchange.is_paused(), exchange.reads_error()));
         let xid = exchange.map(|(xid, _)| xid);
-        match (provider.ended(paused), xid) {
+        match (provider.ended(how, paused), xid) {
             (Ended::Held, _) => {}
             (Ended::AtEnd, Some(xid)) => self.tell(xid, Event::BodyEnd),
             (Ended::InBody, Some(xid)) if reads_error => self.tell(xid, Event::BodyEnd),
-            (Ended::InBody, _) => self.provider_failed(id, FaultKind::Incomplete),
-            (Ended::Silent, _) => self.provider_failed(id, FaultKind::Closed),
-            (Ended::InHead, _) => self.provider_failed(id, FaultKind::BadHead),
+            (Ended::InBody, _) => self.provider_failed(id, FaultKind::Incomplete(how)),
+            (Ended::Silent, _) => self.provider_failed(id, FaultKind::Closed(how)),
+            (Ended::InHead(why), _) => self.provider_failed(id, FaultKind::BadHead(why)),
             (Ended::Unused | Ended::AtEnd, _) => self.close_provider(id),
         }
     }
@@ -200,8 +200,8 @@ impl Gateway {
             self.provider_bytes(pid, received.bytes());
             received.release(&mut self.cx.pool);
         }
-        if self.providers.get_mut(pid).is_some_and(Connection::has_ended_meanwhile) {
-            self.provider_ended(pid);
+        if let Some(how) = self.providers.get_mut(pid).and_then(Connection::ended_meanwhile) {
+            self.provider_ended(pid, how);
         }
         self.dirty.push(provider_conn(pid));
     }

@@ -1,14 +1,14 @@
 //! Which target an attempt goes to, on which connection; and what follows a failed one. There is another attempt as
 //! long as the draft is kept: once part of an answer has been relayed it is gone.
 
+use super::build::Built;
 use super::event::{Dial, Effect, Message, Outcome};
 use super::fault::{Fault, FaultKind};
 use super::state::{Answering, Attempt, Attempting, Draft, Exchange, Half, State, Translating};
-use crate::base::buf::Pool;
 use crate::base::limits::{SEND_SLICE, SEND_SLICE_MIN};
 use crate::base::seam::DialError;
 use crate::base::time::Mono;
-use crate::dialect::{self, Invalid, Rewrite, TranslationState, errors, rewrite};
+use crate::dialect::errors;
 use crate::gateway::cx::Cx;
 use crate::gateway::ids::ProviderId;
 use crate::gateway::provider::breaker::{Breakers, Failure};
@@ -37,14 +37,6 @@ impl Attempt {
 /// The part of what is free that one slice of a request may take, as a divisor.
 const SEND_SHARE: usize = 16;
 
-/// How the writing of an outgoing body went.
-pub(super) enum Built {
-    /// All of it is there.
-    Whole,
-    /// It is too long to be translated on the loop.
-    TooLong,
-}
-
 /// Where a connection comes from.
 enum Connect {
     Kept(ProviderId),
@@ -54,55 +46,7 @@ enum Connect {
 }
 
 impl Exchange {
-    /// Writes the body for the target of `at` from the client's own.
-    pub(super) fn build(
-        &self,
-        draft: &mut OutgoingRequest,
-        at: &Attempt,
-        message: &Message<'_>,
-        cx: &mut Cx,
-    ) -> Result<Built, Refusal> {
-        let Some((dialect, target, provider)) = self.route(at) else { return Err(Refusal::internal()) };
-        let translated = provider.shape != dialect;
-        draft.rewind(&mut cx.pool);
-        if translated && let Some(key) = self.request.found.key {
-            // What an earlier attempt was promised for its translation serves for this one.
-            let length = message.body.len();
-            let wanted = length + OutgoingRequest::room_for(length) + draft.scan.fields().storage();
-            let more = wanted.saturating_sub(draft.promise.total());
-            cx.budget.beyond_body(&mut draft.promise, key, more, &mut cx.pool)?;
-        }
-        if translated && cx.is_long(message.body.len()) {
-            return Ok(Built::TooLong);
-        }
-        if translated {
-            let asked = self.asked.map_or(0, |asked| asked.model as usize);
-            let capabilities = self.request.setup.requests.capabilities(asked, at.target as usize);
-            let capabilities = capabilities.ok_or_else(Refusal::internal)?;
-            let to = dialect::Target { model: &target.model, capabilities };
-            draft
-                .translate(dialect, message.body, &to, &mut cx.pool)
-                .map_err(|Invalid(why)| Refusal::invalid_body(why))?;
-            self.promise_names(draft, cx)?;
-            let storage = message.storage + draft.storage();
-            cx.budget.came(&mut draft.promise, storage, &mut cx.pool);
-        } else {
-            let drop_params = self.model().map_or(&[][..], |model| &model.drop_params);
-            splice(draft, dialect, target, provider, drop_params, message.body, &mut cx.pool);
-        }
-        Ok(Built::Whole)
-    }
-
-    /// What the translation of the answer must know stays when the body has gone.
-    pub(super) fn promise_names(&self, draft: &mut OutgoingRequest, cx: &mut Cx) -> Result<(), Refusal> {
-        let names = draft.state.as_ref().map_or(0, TranslationState::storage);
-        match self.request.found.key {
-            Some(key) if names > 0 => cx.budget.beyond_body(&mut draft.promise, key, names, &mut cx.pool),
-            _ => Ok(()),
-        }
-    }
-
-    fn route(&self, at: &Attempt) -> Option<(Dialect, &Target, &Provider)> {
+    pub(super) fn route(&self, at: &Attempt) -> Option<(Dialect, &Target, &Provider)> {
         let target = self.model()?.targets.get(at.target as usize)?;
         Some((self.dialect()?, target, self.request.setup.config.providers.get(target.provider)?))
     }
@@ -145,6 +89,7 @@ impl Exchange {
         loop {
             at.attempts += 1;
             at.addresses = 0;
+            at.begun = cx.now.mono;
             if let Some(model) = self.model() {
                 let chosen = at.target as usize;
                 let before = at.tried & !1u64.checked_shl(at.target).unwrap_or(0);
@@ -178,8 +123,10 @@ impl Exchange {
                 let authority = provider.authority;
                 Ok(Connect::Dial(Dial { provider: target.provider, addr, authority, present }))
             }
-            None if cx.names.is_asked(&provider.host, provider.port) => Ok(Connect::Resolved),
-            None => Err(Fault::from(FaultKind::Name)),
+            None => match cx.names.is_asked(&provider.host, provider.port) {
+                Ok(()) => Ok(Connect::Resolved),
+                Err(why) => Err(Fault::from(FaultKind::Name(why))),
+            },
         }
     }
 
@@ -220,20 +167,27 @@ impl Exchange {
         attempting.at.addresses += 1;
         let tried = attempting.at.addresses as usize;
         let known = self.target_provider().map_or(0, |provider| addresses(provider, cx).len());
-        if why == DialError::Connect && tried < known.min(ADDRESSES_TRIED_MAX) {
+        if matches!(why, DialError::Connect(_)) && tried < known.min(ADDRESSES_TRIED_MAX) {
             return self.dial_again(message, cx);
         }
         self.attempt_failed(Fault::from(FaultKind::Dial(why)), false, message, cx)
     }
 
     /// A host's addresses have come, or will not.
-    pub(super) fn named(&mut self, host: &str, port: u16, failed: bool, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    pub(super) fn named(
+        &mut self,
+        host: &str,
+        port: u16,
+        failed: Option<&'static str>,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
         if !self.awaits_name(host, port) {
             return Effect::Nothing;
         }
         match failed {
-            true => self.attempt_failed(Fault::from(FaultKind::Name), false, message, cx),
-            false => self.dial_again(message, cx),
+            Some(why) => self.attempt_failed(Fault::from(FaultKind::Name(why)), false, message, cx),
+            None => self.dial_again(message, cx),
         }
     }
 
@@ -302,7 +256,15 @@ impl Exchange {
     }
 
     /// An attempt has failed: a free one on a fresh connection, the next target, or the end.
-    pub(super) fn attempt_failed(&mut self, fault: Fault, reused: bool, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    pub(super) fn attempt_failed(
+        &mut self,
+        mut fault: Fault,
+        reused: bool,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        fault.answered = matches!(self.state, State::Answering(_));
+        fault.came = self.came();
         let (draft, mut at) = match std::mem::replace(&mut self.state, State::Ended) {
             State::Attempting(Attempting { draft, at, half, .. }) => {
                 if let Half::Dialing(provider) | Half::Open(provider) = half {
@@ -442,6 +404,7 @@ impl Exchange {
     /// No attempt is left: an error with its own status, or, where one has gone out already, an error event.
     pub(super) fn end(&mut self, fault: Fault, cx: &mut Cx) -> Effect {
         self.drop_provider(cx);
+        self.note_end(&fault);
         let usage = self.partial_usage(false);
         let limits = self.target().map_or(&self.request.setup.config.upstream, |target| &target.limits);
         let refusal = fault.refusal(limits);
@@ -503,21 +466,28 @@ impl Exchange {
     /// The target of the present attempt has given its whole answer.
     pub(super) fn target_succeeded(&mut self, cx: &mut Cx) {
         if let Some(target) = self.target() {
-            cx.breakers.succeeded(&target.label);
+            let label = &target.label;
+            if cx.breakers.served(label) {
+                cx.log_target(label, None);
+            }
         }
         if let State::Answering(answering) = &mut self.state {
             answering.at.trial = false;
         }
     }
 
-    fn target_failed(&self, at: &mut Attempt, fault: &Fault, cx: &mut Cx) {
+    fn target_failed(&mut self, at: &mut Attempt, fault: &Fault, cx: &mut Cx) {
+        self.note_failed(at, fault, cx.now.mono);
         let Some((_, target, _)) = self.route(at) else { return };
         let trial = std::mem::take(&mut at.trial);
+        cx.breakers.ended(&target.label, fault.end());
         if fault.is_targets_own() {
             let failure = Failure { key: self.request.found.key, many_keys: cx.keys.len() > 1, trial };
-            cx.breakers.failed(&target.label, failure, &target.limits, cx.now.mono);
-        } else {
-            cx.breakers.succeeded(&target.label);
+            if cx.breakers.failed(&target.label, failure, &target.limits, cx.now.mono) {
+                cx.log_target(&target.label, Some((fault.cause(), target.limits.breaker_cooldown)));
+            }
+        } else if cx.breakers.succeeded(&target.label) {
+            cx.log_target(&target.label, None);
         }
     }
 
@@ -537,25 +507,4 @@ fn addresses<'a>(provider: &'a Provider, cx: &'a mut Cx) -> &'a [SocketAddr] {
         false => &provider.addresses,
         true => cx.names.look_up(&provider.host, provider.port, cx.now.mono, &mut cx.actions),
     }
-}
-
-/// The client's own body with our words spliced in.
-fn splice(
-    draft: &mut OutgoingRequest,
-    dialect: Dialect,
-    target: &Target,
-    provider: &Provider,
-    drop_params: &[String],
-    body: &[u8],
-    pool: &mut Pool,
-) {
-    let with = Rewrite {
-        model: &target.model,
-        ask_usage: provider.stream_usage,
-        forward_unknown: provider.forward_unknown,
-        drop_params,
-    };
-    let (fields, pieces) = (draft.scan.fields(), &mut draft.pieces);
-    let length = draft.text.edit_small(pool, |out| rewrite(dialect, body, fields, &with, out, pieces));
-    draft.set_length(length);
 }

@@ -186,19 +186,26 @@ fn authenticate(
     endpoint: Option<Endpoint>,
     context: &mut AuthContext<'_>,
 ) -> Result<KeyIx, Refusal> {
+    let prefix = context.setup.config.server.key_prefix.as_str();
+    let presented = presented(head, bytes, endpoint, prefix);
+    if presented.is_empty() {
+        return Err(Refusal::no_key());
+    }
+    let found = context.keys.identify(presented, prefix, context.now);
+    found.ok_or_else(|| Refusal::bad_key(context.keys.why_not(presented, prefix, context.now).0))
+}
+
+/// The key that a request shows; empty if it shows none.
+pub(super) fn presented<'a>(head: &RequestHead, bytes: &'a [u8], endpoint: Option<Endpoint>, prefix: &str) -> &'a [u8] {
     let bearer = bearer_token(head.field(Field::Authorization).of(bytes));
     let takes_api_key = !matches!(endpoint, Some(Endpoint::Generate(Dialect::Chat) | Endpoint::Quota));
     let api_key = if takes_api_key { head.field(Field::XApiKey).of(bytes).trim_ascii() } else { b"" };
-    let prefix = context.setup.config.server.key_prefix.as_str();
     let ours = |token: &[u8]| token.starts_with(prefix.as_bytes());
-    let presented = match (bearer.is_empty(), api_key.is_empty()) {
-        (true, true) => return Err(Refusal::no_key()),
-        (false, true) => bearer,
+    match (bearer.is_empty(), api_key.is_empty()) {
         (true, false) => api_key,
         (false, false) if !ours(bearer) && ours(api_key) => api_key,
-        (false, false) => bearer,
-    };
-    context.keys.identify(presented, prefix, context.now).ok_or_else(Refusal::bad_key)
+        _ => bearer,
+    }
 }
 
 /// The token of an `authorization` header; empty if it has none.

@@ -29,8 +29,8 @@ pub(crate) enum Event<'a> {
     Translated { draft: Box<OutgoingRequest>, built: Result<(), Invalid> },
     /// A shared ledger has answered.
     Ruled(&'a Ask, Ruling),
-    /// The addresses of some host have come, or will not.
-    Named { host: &'a str, port: u16, failed: bool },
+    /// The addresses of some host have come, or will not, and why.
+    Named { host: &'a str, port: u16, failed: Option<&'static str> },
     /// The dialed connection stands.
     Dialed,
     /// It does not.

@@ -2,15 +2,17 @@
 //! `stream` (statuses, broken streams), `reply` (whole answers) and the driver (connections), read by `attempt`, and
 //! turned into what a client may be told.
 
-use crate::base::seam::DialError;
+use crate::base::seam::{DialError, Ending};
+use crate::policy::cause::Cause;
+use crate::policy::counters::AttemptEnd;
 use crate::policy::limits::UpstreamLimits;
 use crate::policy::refusal::Refusal;
 
 /// The ways in which an attempt at a target fails.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum FaultKind {
-    /// The host's name has no address.
-    Name,
+    /// The host's name has no address; why, in words for the log.
+    Name(&'static str),
     /// TCP or TLS did not come up, or this host has no means left.
     Dial(DialError),
     /// `connect_timeout` passed, look-up included.
@@ -24,11 +26,11 @@ pub(crate) enum FaultKind {
     /// The same, while the provider was not read: its client did not read, or nothing was free of the buffers.
     NotRead,
     /// The connection ended before the first byte of an answer.
-    Closed,
+    Closed(Ending),
     /// The connection ended, or the stream stopped, in the middle of an answer.
-    Incomplete,
-    /// A head that is not HTTP, or one that we cannot take.
-    BadHead,
+    Incomplete(Ending),
+    /// A head that is not HTTP, or one that we cannot take; why, in words for the log.
+    BadHead(&'static str),
     /// A body that is not what the shape promises, in words for the log and the client.
     BadBody(&'static str),
     /// An answer, or an event, larger than the setting of this name allows.
@@ -54,11 +56,17 @@ pub(crate) struct Fault {
     pub(crate) message: Option<String>,
     /// Seconds the provider asked to wait.
     pub(crate) retry_after: Option<u64>,
+    /// The provider's own name for it (`error.code`, else `error.type`), already masked.
+    pub(crate) code: Option<String>,
+    /// An answer with status 200 had begun.
+    pub(crate) answered: bool,
+    /// How much of it had come, with its unit.
+    pub(crate) came: Option<(u64, &'static str)>,
 }
 
 impl From<FaultKind> for Fault {
     fn from(kind: FaultKind) -> Fault {
-        Fault { kind, message: None, retry_after: None }
+        Fault { kind, message: None, retry_after: None, code: None, answered: false, came: None }
     }
 }
 
@@ -69,9 +77,11 @@ impl Fault {
             FaultKind::Status(status) => matches!(status, 401..=404 | 408 | 429 | 500..=599),
             FaultKind::Draining | FaultKind::Store | FaultKind::Internal => false,
             FaultKind::RequestTimeout | FaultKind::NotRead => false,
-            FaultKind::Name | FaultKind::Dial(_) | FaultKind::ConnectTimeout => true,
-            FaultKind::FirstByteTimeout | FaultKind::IdleTimeout | FaultKind::Closed | FaultKind::Incomplete => true,
-            FaultKind::BadHead | FaultKind::BadBody(_) | FaultKind::TooLarge(_) | FaultKind::InStream => true,
+            FaultKind::Name(_) | FaultKind::Dial(_) | FaultKind::ConnectTimeout => true,
+            FaultKind::FirstByteTimeout | FaultKind::IdleTimeout | FaultKind::Closed(_) | FaultKind::Incomplete(_) => {
+                true
+            }
+            FaultKind::BadHead(_) | FaultKind::BadBody(_) | FaultKind::TooLarge(_) | FaultKind::InStream => true,
         }
     }
 
@@ -80,18 +90,71 @@ impl Fault {
     pub(crate) fn is_targets_own(&self) -> bool {
         match self.kind {
             FaultKind::Status(status) => !matches!(status, 400 | 413 | 422),
-            FaultKind::Dial(DialError::Local) | FaultKind::TooLarge(_) | FaultKind::NotRead => false,
+            FaultKind::Dial(DialError::Local(_)) | FaultKind::TooLarge(_) | FaultKind::NotRead => false,
             FaultKind::Draining | FaultKind::Store | FaultKind::Internal => false,
-            FaultKind::Name | FaultKind::Dial(_) | FaultKind::ConnectTimeout | FaultKind::RequestTimeout => true,
-            FaultKind::FirstByteTimeout | FaultKind::IdleTimeout | FaultKind::Closed | FaultKind::Incomplete => true,
-            FaultKind::BadHead | FaultKind::BadBody(_) | FaultKind::InStream => true,
+            FaultKind::Name(_) | FaultKind::Dial(_) | FaultKind::ConnectTimeout | FaultKind::RequestTimeout => true,
+            FaultKind::FirstByteTimeout | FaultKind::IdleTimeout | FaultKind::Closed(_) | FaultKind::Incomplete(_) => {
+                true
+            }
+            FaultKind::BadHead(_) | FaultKind::BadBody(_) | FaultKind::InStream => true,
+        }
+    }
+
+    /// How the attempt has ended, as the metrics count it.
+    pub(crate) fn end(&self) -> AttemptEnd {
+        match &self.kind {
+            FaultKind::Status(status) => AttemptEnd::Status(*status),
+            FaultKind::Name(_) | FaultKind::Dial(DialError::Connect(_) | DialError::Local(_)) => AttemptEnd::Connect,
+            FaultKind::Dial(DialError::Tls(_)) => AttemptEnd::Tls,
+            FaultKind::ConnectTimeout
+            | FaultKind::FirstByteTimeout
+            | FaultKind::IdleTimeout
+            | FaultKind::RequestTimeout => AttemptEnd::Timeout,
+            FaultKind::NotRead | FaultKind::Draining | FaultKind::Store | FaultKind::Internal => AttemptEnd::Abandoned,
+            _ => AttemptEnd::Broken,
         }
     }
 
     /// True for what a kept connection does when the provider closed it while our request was on its way: the
     /// request was not served, and one attempt on a fresh connection is free (the stale-connection rule).
     pub(crate) fn is_stale_connection(&self) -> bool {
-        self.kind == FaultKind::Closed
+        matches!(self.kind, FaultKind::Closed(_))
+    }
+
+    /// The status of the provider's answer, where one had begun.
+    pub(crate) fn upstream_status(&self) -> Option<u16> {
+        match self.kind {
+            FaultKind::Status(status) => Some(status),
+            _ => self.answered.then_some(200),
+        }
+    }
+
+    /// What the operator is told.
+    pub(crate) fn cause(&self) -> Cause {
+        let cause = match &self.kind {
+            FaultKind::Name(why) => Cause::new("dns", why),
+            FaultKind::Dial(DialError::Connect(why)) => Cause::new("connect", why),
+            FaultKind::Dial(DialError::Tls(why)) => Cause::new("tls", why),
+            FaultKind::Dial(DialError::Local(why)) => Cause::new("local", why),
+            FaultKind::ConnectTimeout => Cause::new("timeout", "connect"),
+            FaultKind::FirstByteTimeout => Cause::new("timeout", "first_byte"),
+            FaultKind::IdleTimeout => Cause::new("timeout", "idle"),
+            FaultKind::RequestTimeout => Cause::new("timeout", "request"),
+            FaultKind::NotRead => Cause::new("not read", "no room for the answer, or its client does not read"),
+            FaultKind::Closed(Ending::Fin) => Cause::new("closed", "before an answer"),
+            FaultKind::Closed(Ending::Broken) => Cause::new("reset", "before an answer"),
+            FaultKind::Incomplete(Ending::Fin) => Cause::new("ended", ""),
+            FaultKind::Incomplete(Ending::Broken) => Cause::new("reset", ""),
+            FaultKind::BadHead(why) => Cause::new("not HTTP", why),
+            FaultKind::BadBody(what) => Cause::new("bad answer", what),
+            FaultKind::TooLarge(setting) => Cause::new("too large", setting),
+            FaultKind::Status(status) => return Cause::status(*status),
+            FaultKind::InStream => Cause::new("error in the answer", ""),
+            FaultKind::Store => Cause::new("ledger", ""),
+            FaultKind::Draining => Cause::new("stopping", ""),
+            FaultKind::Internal => Cause::new("internal", ""),
+        };
+        self.came.map_or(cause, |(count, unit)| cause.after(count, unit))
     }
 
     /// What the client is told when no attempt is left (contract section 4). `limits` are those of the last target.
@@ -109,8 +172,8 @@ impl Fault {
             FaultKind::IdleTimeout => Refusal::timeout("idle_timeout", limits.idle_timeout),
             FaultKind::RequestTimeout => Refusal::timeout("request_timeout", limits.request_timeout),
             FaultKind::NotRead => Refusal::no_room(limits.request_timeout),
-            FaultKind::Name | FaultKind::Dial(_) => Refusal::upstream_unreachable(),
-            FaultKind::Closed | FaultKind::Incomplete | FaultKind::BadHead => Refusal::upstream_broken(),
+            FaultKind::Name(_) | FaultKind::Dial(_) => Refusal::upstream_unreachable(),
+            FaultKind::Closed(_) | FaultKind::Incomplete(_) | FaultKind::BadHead(_) => Refusal::upstream_broken(),
             FaultKind::BadBody(what) => Refusal::upstream_failed(Some((*what).to_string()), None),
             FaultKind::TooLarge(setting) => Refusal::upstream_too_large(setting),
             FaultKind::Store => Refusal::store(),

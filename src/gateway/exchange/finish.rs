@@ -10,7 +10,10 @@ use crate::dialect::ObservedUsage;
 use crate::dialect::usage::Reported;
 use crate::gateway::access_log;
 use crate::gateway::cx::Cx;
-use crate::gateway::metrics::Timed;
+use crate::gateway::metrics::{Taken, Timed};
+use crate::gateway::orders::Order;
+use crate::policy::config::RequestLog;
+use crate::policy::counters::AttemptEnd;
 use crate::policy::row::Row;
 use crate::policy::usage::{Usage, UsageSource};
 use std::num::NonZeroU64;
@@ -131,6 +134,14 @@ impl Exchange {
         NonZeroU64::new(cx.give_row(row))
     }
 
+    /// The attempt under way is given up, by no fault of its target's.
+    pub(super) fn abandon(&self, cx: &mut Cx) {
+        let is_under_way = matches!(self.state, State::Attempting(_) | State::Answering(_));
+        if let Some(target) = self.target().filter(|_| is_under_way) {
+            cx.breakers.ended(&target.label, AttemptEnd::Abandoned);
+        }
+    }
+
     /// The end. What is left is what the head of its answer needs.
     pub(crate) fn finish(mut self, outcome: Outcome, cx: &mut Cx) -> Request {
         let charged = match &self.state {
@@ -141,6 +152,11 @@ impl Exchange {
         self.count(outcome.status, charged, cx);
         self.log(&outcome, charged, cx);
         self.release(cx);
+        if cx.lifecycle.handover.is_final() {
+            // It is the successor that is asked how much has been served.
+            let counters = Box::new(cx.take_counters());
+            cx.orders.0.push(Order::Counted(counters));
+        }
         self.request
     }
 
@@ -177,8 +193,16 @@ impl Exchange {
 
     fn count(&self, status: u16, charged: Option<Usage>, cx: &mut Cx) {
         cx.stats.request(self.request.endpoint_name(), self.model().map(|model| &model.id), status);
-        if let (Some(usage), Some(model)) = (&charged, self.model()) {
-            cx.stats.usage(&model.id, usage);
+        if let (Some(usage), Some(model)) = (charged, self.model()) {
+            let now = cx.now.mono;
+            let first = self.attempt().filter(|at| at.has_events).map(|at| at.begun);
+            let taken = Taken {
+                usage,
+                cost_nano: usage.cost_nano(&model.prices),
+                micros: now.micros_since(self.request.received),
+                events: first.map(|first| (first.micros_since(self.request.read), now.micros_since(first))),
+            };
+            cx.stats.taken(&model.id, &taken);
         }
         for (timed, from, to) in self.times(cx.now.mono) {
             if from != Mono::NEVER && to != Mono::NEVER {
@@ -202,16 +226,26 @@ impl Exchange {
 
     fn log(&self, outcome: &Outcome, charged: Option<Usage>, cx: &mut Cx) {
         let request = &self.request;
+        let logged = cx.setup.config.server.log;
+        let went_well = || {
+            let failed = self.diagnosis.as_ref().is_some_and(|diagnosis| diagnosis.has_failures());
+            outcome.error.is_none() && outcome.status < 400 && !failed
+        };
+        if logged != RequestLog::All && went_well() && !logged.keeps(&request.id.raw()) {
+            return;
+        }
         let attempt = self.attempt().zip(self.target()).filter(|(at, _)| at.attempts > 0);
         let line = access_log::Line {
             id: &request.id,
             endpoint: request.endpoint_name(),
-            key: request.found.key.map(|key| cx.keys.record(key).id),
+            peer: request.peer.into(),
+            key: request.found.key.map(|key| cx.keys.record(key)),
             model: self.model().map(|model| &*model.id),
             target: attempt.map(|(at, target)| (&*target.label, at.attempts)),
             stream: self.asked.is_some_and(|asked| asked.stream),
             status: outcome.status,
             error: outcome.error,
+            diagnosis: self.diagnosis.as_deref(),
             usage: charged,
             times: self.times(cx.now.mono),
             client_request_id: &request.client_request_id,

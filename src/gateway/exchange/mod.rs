@@ -17,6 +17,8 @@
 
 mod attempt;
 pub(crate) mod authorize;
+mod build;
+mod diagnosis;
 mod event;
 pub(crate) mod fault;
 mod finish;
@@ -34,6 +36,7 @@ pub(crate) use state::{Exchange, Request};
 
 use super::budget::REQUEST_BYTES;
 use super::client::cors::CorsPolicy;
+use super::client::peer::caller;
 use super::client::response::RequestMeta;
 use super::client::response::{RequestId, printable};
 use super::cx::Cx;
@@ -51,9 +54,10 @@ use crate::policy::refusal::Refusal;
 use crate::policy::row::Running;
 use crate::wire::Dialect;
 use crate::wire::head::{Field, RequestHead};
-use authorize::{AuthContext, Identified};
+use authorize::{AuthContext, Identified, presented};
 use fault::{Fault, FaultKind};
 use state::{Answering, Attempt, Attempting, Body, Committing, Half, Reserving, State, Translating};
+use std::net::Ipv6Addr;
 
 /// Bytes of a client's own `x-request-id` that are logged.
 const CLIENT_REQUEST_ID_MAX: usize = 128;
@@ -70,7 +74,7 @@ const KEY_MIN: usize = 16;
 
 impl Exchange {
     /// The exchange of a request whose head has come, or cannot.
-    pub(crate) fn new(client: ClientId, meta: RequestMeta, cx: &mut Cx) -> Exchange {
+    pub(crate) fn new((client, peer): (ClientId, Ipv6Addr), meta: RequestMeta, cx: &mut Cx) -> Exchange {
         let request = Request {
             client,
             id: RequestId::fresh(&mut cx.rng),
@@ -79,10 +83,11 @@ impl Exchange {
             cors: CorsPolicy::Off,
             client_request_id: Box::default(),
             setup: cx.setup.clone(),
+            peer,
             received: cx.now.mono,
             read: Mono::NEVER,
         };
-        Exchange { request, asked: None, admitted: None, state: State::Ended }
+        Exchange { request, asked: None, admitted: None, state: State::Ended, diagnosis: None }
     }
 
     /// Looks at the head: what is asked for, and whether it may pass.
@@ -98,6 +103,10 @@ impl Exchange {
         if !client_request_id.is_empty() && !names_key(client_request_id, &cx.setup.config.server.key_prefix) {
             request.client_request_id = printable(client_request_id, CLIENT_REQUEST_ID_MAX).into();
         }
+        let trusted = &request.setup.config.server.trusted_proxies;
+        if !trusted.is_empty() {
+            request.peer = caller(request.peer, &bytes[..head.len as usize], trusted);
+        }
         request.cors = CorsPolicy::of(&request.setup.config.server.cors_origins, head.field(Field::Origin).of(bytes));
         let shared = cx.is_shared();
         let mut context = AuthContext {
@@ -109,7 +118,14 @@ impl Exchange {
             ready,
             now: cx.now.unix,
         };
-        authorize::authorize(head, bytes, &mut context, &mut request.found)
+        let passed = authorize::authorize(head, bytes, &mut context, &mut request.found);
+        if let Err(refusal) = &passed {
+            let prefix = &cx.setup.config.server.key_prefix;
+            let shown = (refusal.status == 401).then(|| presented(head, bytes, self.request.found.endpoint, prefix));
+            let spent = shown.and_then(|shown| cx.keys.why_not(shown, prefix, cx.now.unix).1);
+            self.note_head(refusal, head, bytes, spent);
+        }
+        passed
     }
 
     /// The head has passed: the body is promised its room, and read.
@@ -163,7 +179,10 @@ impl Exchange {
             (State::Committing(_), Event::Drained | Event::Sent) => Effect::Nothing,
             (State::Attempting(_) | State::Reserving(_) | State::Translating(_), Event::Drained) => Effect::Nothing,
             (_, Event::Left) => self.left(cx),
-            (_, Event::Stopped) => self.end(Fault::from(FaultKind::Draining), cx),
+            (_, Event::Stopped) => {
+                self.abandon(cx);
+                self.end(Fault::from(FaultKind::Draining), cx)
+            }
             (state, event) => {
                 debug_assert!(false, "{event:?} while {state:?}");
                 self.end(Fault::from(FaultKind::Internal), cx)
@@ -329,6 +348,7 @@ impl Exchange {
 
     /// The client has left.
     fn left(&mut self, cx: &mut Cx) -> Effect {
+        self.abandon(cx);
         self.drop_provider(cx);
         Effect::Gone(Outcome { status: finish::CLIENT_LEFT, error: None, usage: self.partial_usage(true) })
     }
@@ -360,10 +380,10 @@ mod tests {
     /// read included.
     #[test]
     fn what_a_stream_under_way_holds_is_small() {
-        assert!(size_of::<Exchange>() <= 320, "{}", size_of::<Exchange>());
+        assert!(size_of::<Exchange>() <= 352, "{}", size_of::<Exchange>());
         assert!(size_of::<provider::Connection>() <= 104, "{}", size_of::<provider::Connection>());
         assert!(size_of::<SseStream>() <= 224, "{}", size_of::<SseStream>());
-        assert!(size_of::<client::Connection>() <= 144, "{}", size_of::<client::Connection>());
+        assert!(size_of::<client::Connection>() <= 168, "{}", size_of::<client::Connection>());
     }
 
     type Table<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;

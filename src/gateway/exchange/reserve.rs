@@ -2,8 +2,8 @@
 //! a shared ledger it is the ledger that admits, for all hosts at once; here the question is put, the answer taken, and
 //! done what the configuration says if there is none (`on_outage`).
 
-use super::attempt::Built;
 use super::authorize::Endpoint;
+use super::build::Built;
 use super::event::{Effect, Message, Outcome, Translate};
 use super::fault::Fault;
 use super::state::{Admitted, Asked, Attempt, Exchange, Reserving, State, Translating};
@@ -52,7 +52,7 @@ impl Exchange {
     fn still_welcome(&self, cx: &Cx) -> Result<(), Refusal> {
         let Some(key) = self.request.found.key else { return Ok(()) };
         if !cx.keys.record(key).is_live(cx.now.unix) {
-            return Err(Refusal::bad_key());
+            return Err(Refusal::bad_key("ended while its request arrived"));
         }
         if cx.lifecycle.has_handed_over() {
             return Err(Refusal::upgrading());
@@ -70,7 +70,15 @@ impl Exchange {
         cx.out.clear();
         let catalog = &self.request.setup.config.catalog;
         let index = match fields.model_name(message.body, &mut cx.out) {
-            Some(name) => catalog.find(name).ok_or_else(|| Refusal::unknown_model(name))?,
+            Some(name) => match catalog.find(name) {
+                Some(index) => index,
+                None => {
+                    let refusal = Refusal::unknown_model(name);
+                    let name = name.to_owned();
+                    self.note_asked(&name);
+                    return Err(refusal);
+                }
+            },
             None => catalog.default_model().ok_or_else(Refusal::no_model)?,
         };
         let Some(model) = catalog.get(index) else { return Ok(()) };

@@ -10,11 +10,13 @@ use crate::gateway::client::cors::CorsPolicy;
 use crate::gateway::client::response::RequestId;
 use crate::gateway::client::response::RequestMeta;
 use crate::gateway::cx::Setup;
+use crate::gateway::diagnosis::Diagnosis;
 use crate::gateway::ids::{ClientId, ProviderId};
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::Model;
 use crate::policy::meter::{Hold, Lease};
 use crate::policy::usage::Usage;
+use std::net::Ipv6Addr;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
@@ -31,6 +33,8 @@ pub(crate) struct Request {
     pub(crate) client_request_id: Box<[u8]>,
     /// The configuration that the request began with.
     pub(crate) setup: Arc<Setup>,
+    /// Who calls; an IPv4 address is mapped into IPv6, which takes less room than both.
+    pub(crate) peer: Ipv6Addr,
     /// When the head was complete.
     pub(crate) received: Mono,
     /// When the body was; `NEVER` before.
@@ -191,6 +195,8 @@ pub(crate) struct Exchange {
     pub(super) asked: Option<Asked>,
     pub(super) admitted: Option<Admitted>,
     pub(super) state: State,
+    /// What the operator is told, where it did not go as usual.
+    pub(super) diagnosis: Option<Box<Diagnosis>>,
 }
 
 /// How the attempts at a model's targets stand.
@@ -210,10 +216,14 @@ pub(crate) struct Attempt {
     pub(super) opened: bool,
     /// It is the one that tries a target after its rest.
     pub(super) trial: bool,
+    /// When the present one began; once the first event of its stream has come, when that did.
+    pub(super) begun: Mono,
     /// When the request had left; `NEVER` before.
     pub(super) sent: Mono,
     /// When the first answer began; `NEVER` before.
     pub(super) first: Mono,
+    /// The first event of a stream has come.
+    pub(super) has_events: bool,
 }
 
 impl Default for Attempt {
@@ -226,8 +236,10 @@ impl Default for Attempt {
             fresh_only: false,
             opened: false,
             trial: false,
+            begun: Mono::NEVER,
             sent: Mono::NEVER,
             first: Mono::NEVER,
+            has_events: false,
         }
     }
 }

@@ -7,6 +7,7 @@ use super::mask::mask;
 use super::state::{Answering, Attempting, Body, Draft, Exchange, Half, Last, State};
 use crate::base::buf::Buf;
 use crate::base::limits::{DONE_GRACE, ERROR_BODY_MAX, ERROR_BODY_WAIT};
+use crate::base::seam::Ending;
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{ErrorText, Fed, ObservedUsage, SseStream, StreamFault};
 use crate::gateway::cx::Cx;
@@ -207,6 +208,7 @@ impl Exchange {
     fn commit(&mut self, cx: &mut Cx) -> bool {
         let State::Answering(answering) = &mut self.state else { return false };
         let trial = std::mem::take(&mut answering.at.trial);
+        (answering.at.begun, answering.at.has_events) = (cx.now.mono, true);
         let mut gone = true;
         answering.draft = match std::mem::replace(&mut answering.draft, Draft::Gone) {
             Draft::Kept(draft) if draft.is_written() => {
@@ -219,8 +221,11 @@ impl Exchange {
             }
             other => other,
         };
-        if trial && let Some(target) = self.target() {
-            cx.breakers.answered(&target.label);
+        if trial
+            && let Some(target) = self.target()
+            && cx.breakers.answered(&target.label)
+        {
+            cx.log_target(&target.label, None);
         }
         gone
     }
@@ -434,22 +439,28 @@ impl Exchange {
             StreamFault::Error(text) => self.error_fault(text),
             StreamFault::TooLarge => Fault::from(FaultKind::TooLarge("max_event")),
             StreamFault::Malformed => Fault::from(FaultKind::BadBody(NOT_JSON)),
-            StreamFault::Incomplete => Fault::from(FaultKind::Incomplete),
+            StreamFault::Incomplete => Fault::from(FaultKind::Incomplete(Ending::Fin)),
         }
     }
 
     pub(super) fn error_fault(&self, text: ErrorText) -> Fault {
-        let message = self.masked(&text.message);
-        Fault { kind: FaultKind::InStream, message, retry_after: None }
+        let (message, code) = (self.masked(&text.message), self.code_of(&text));
+        Fault { message, code, ..Fault::from(FaultKind::InStream) }
     }
 
     fn status_fault(&self) -> Fault {
         let State::Answering(Answering { body: Body::Error { buf, status, retry_after }, .. }) = &self.state else {
             return Fault::from(FaultKind::Internal);
         };
-        let message = crate::dialect::errors::read_error(buf.bytes()).and_then(|text| self.masked(&text.message));
+        let text = crate::dialect::errors::read_error(buf.bytes()).unwrap_or_default();
+        let (message, code) = (self.masked(&text.message), self.code_of(&text));
         let retry_after = retry_after.map(|seconds| u64::from(seconds.get() - 1));
-        Fault { kind: FaultKind::Status(*status), message, retry_after }
+        Fault { message, retry_after, code, ..Fault::from(FaultKind::Status(*status)) }
+    }
+
+    fn code_of(&self, text: &ErrorText) -> Option<String> {
+        let code = text.code.as_ref().or(text.kind.as_ref())?;
+        self.masked(code)
     }
 
     /// A provider's words as a client may see them; `None` where it gave none.

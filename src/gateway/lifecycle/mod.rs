@@ -34,6 +34,11 @@ impl Lifecycle {
         self.drain.is_some_and(|drain| drain.is_over())
     }
 
+    /// It has been told to stop.
+    pub(crate) fn is_terminated(&self) -> bool {
+        self.drain.is_some_and(|drain| drain.is_bounded())
+    }
+
     /// The process will end: what runs now is the last that it serves, as far as is known.
     pub(crate) fn is_leaving(&self) -> bool {
         self.handover.is_final() || self.drain.is_some_and(|drain| drain.is_bounded())

@@ -9,6 +9,7 @@
 
 use crate::base::time::Mono;
 use crate::policy::catalog::Target;
+use crate::policy::counters::{AttemptEnd, TargetCounts};
 use crate::policy::keys::KeyIx;
 use crate::policy::limits::UpstreamLimits;
 use std::sync::Arc;
@@ -18,8 +19,8 @@ struct Entry {
     label: Arc<str>,
     /// Failures in a row.
     failures: u32,
-    /// Failures ever, for the metrics.
-    total: u64,
+    /// What has become of attempts, for the metrics.
+    counts: TargetCounts,
     /// Whose request failed first, and whether another key's did since.
     first_key: Option<KeyIx>,
     several_keys: bool,
@@ -37,12 +38,27 @@ impl Entry {
     }
 }
 
-/// How one target stands, for the metrics.
-#[derive(Debug)]
-pub(crate) struct TargetState<'a> {
-    pub(crate) label: &'a str,
-    pub(crate) failures: u64,
-    pub(crate) resting: bool,
+/// Ends of one target that are counted apart.
+const ENDS_MAX: usize = 32;
+
+impl TargetCounts {
+    /// How attempts have ended, each with how often.
+    pub(crate) fn ends(&self) -> impl Iterator<Item = (AttemptEnd, u64)> {
+        let served = (AttemptEnd::Status(200), self.served);
+        [served].into_iter().filter(|(_, count)| *count > 0).chain(self.others.iter().copied())
+    }
+
+    fn new(label: Arc<str>) -> TargetCounts {
+        TargetCounts { label, failures: 0, served: 0, others: Vec::new() }
+    }
+
+    fn count(&mut self, end: AttemptEnd, count: u64) {
+        match self.others.iter().position(|(known, _)| *known == end) {
+            Some(index) => self.others[index].1 += count,
+            None if self.others.len() < ENDS_MAX || end == AttemptEnd::Other => self.others.push((end, count)),
+            None => self.count(AttemptEnd::Other, count),
+        }
+    }
 }
 
 /// The numbers of the bits that are set.
@@ -132,11 +148,11 @@ impl Breakers {
     }
 
     /// Part of an answer has come from a target on trial: it is there for others again. Its failures are forgiven only
-    /// when the answer is whole.
-    pub(crate) fn answered(&mut self, label: &Arc<str>) {
+    /// when the answer is whole. True if it had rested.
+    pub(crate) fn answered(&mut self, label: &Arc<str>) -> bool {
         let entry = self.entry(label);
-        entry.rests_until = None;
         entry.trial = false;
+        entry.rests_until.take().is_some()
     }
 
     /// Whether a target may be asked: it does not rest, and no other attempt tries it.
@@ -156,29 +172,32 @@ impl Breakers {
         last.map(|(index, _)| index)
     }
 
-    /// The target has given a whole answer, if only to say that the client was wrong.
-    pub(crate) fn succeeded(&mut self, label: &Arc<str>) {
+    /// The target has given a whole answer, if only to say that the client was wrong. True if it had rested.
+    pub(crate) fn succeeded(&mut self, label: &Arc<str>) -> bool {
         let entry = self.entry(label);
         entry.failures = 0;
         entry.first_key = None;
         entry.several_keys = false;
-        entry.rests_until = None;
         entry.trial = false;
+        entry.rests_until.take().is_some()
     }
 
-    /// The target has failed by its own fault.
-    pub(crate) fn failed(&mut self, label: &Arc<str>, failure: Failure, limits: &UpstreamLimits, now: Mono) {
+    /// The target has failed by its own fault. True if it comes to rest with that.
+    pub(crate) fn failed(&mut self, label: &Arc<str>, failure: Failure, limits: &UpstreamLimits, now: Mono) -> bool {
         let Failure { key, many_keys, trial } = failure;
         let entry = self.entry(label);
         entry.trial &= !trial;
-        entry.total += 1;
+        entry.counts.failures += 1;
         entry.failures = entry.failures.saturating_add(1);
         entry.several_keys |= entry.first_key.is_some() && entry.first_key != key;
         entry.first_key = entry.first_key.or(key);
         let enough = limits.breaker_failures > 0 && entry.failures >= limits.breaker_failures;
-        if trial || (enough && (entry.several_keys || !many_keys)) {
+        let rests = trial || (enough && (entry.several_keys || !many_keys));
+        let rested = entry.rests_until.is_some_and(|until| until > now);
+        if rests {
             entry.rests_until = Some(now.after(limits.breaker_cooldown));
         }
+        rests && !rested
     }
 
     /// The attempt on trial ended without a verdict, since the client left: the next request may try.
@@ -186,13 +205,34 @@ impl Breakers {
         self.entry(label).trial = false;
     }
 
-    /// How every target stands.
-    pub(crate) fn states(&self, now: Mono) -> impl Iterator<Item = TargetState<'_>> {
-        self.entries.iter().map(move |entry| TargetState {
-            label: &entry.label,
-            failures: entry.total,
-            resting: !entry.available(now),
-        })
+    /// The target has given a whole answer. True if it had rested.
+    pub(crate) fn served(&mut self, label: &Arc<str>) -> bool {
+        self.entry(label).counts.served += 1;
+        self.succeeded(label)
+    }
+
+    /// An attempt at the target has ended, and not well.
+    pub(crate) fn ended(&mut self, label: &Arc<str>, end: AttemptEnd) {
+        self.entry(label).counts.count(end, 1);
+    }
+
+    /// What every target has come to, and whether it rests.
+    pub(crate) fn states(&self, now: Mono) -> impl Iterator<Item = (TargetCounts, bool)> {
+        self.entries.iter().map(move |entry| (entry.counts.clone(), !entry.available(now)))
+    }
+
+    /// What every target has come to since the last time; its state stays.
+    pub(crate) fn take_counts(&mut self) -> Vec<TargetCounts> {
+        let fresh = |entry: &mut Entry| std::mem::replace(&mut entry.counts, TargetCounts::new(entry.label.clone()));
+        self.entries.iter_mut().map(fresh).collect()
+    }
+
+    /// Adds what another process has counted.
+    pub(crate) fn add(&mut self, other: &TargetCounts) {
+        let counts = &mut self.entry(&other.label).counts;
+        counts.failures += other.failures;
+        counts.served += other.served;
+        other.others.iter().for_each(|(end, count)| counts.count(*end, *count));
     }
 
     /// Few targets, found by their labels' addresses almost always.
@@ -202,7 +242,7 @@ impl Breakers {
             self.entries.push(Entry {
                 label: label.clone(),
                 failures: 0,
-                total: 0,
+                counts: TargetCounts::new(label.clone()),
                 first_key: None,
                 several_keys: false,
                 rests_until: None,
@@ -315,10 +355,27 @@ mod tests {
     }
 
     #[test]
+    fn ends_are_counted_within_a_bound_and_added_to_a_successors() {
+        let (label, mut breakers): (Arc<str>, _) = ("a".into(), Breakers::default());
+        breakers.served(&label);
+        (500..600).for_each(|status| breakers.ended(&label, AttemptEnd::Status(status)));
+        breakers.ended(&label, AttemptEnd::Status(500));
+        let counts = breakers.take_counts();
+        let sum = |counts: &TargetCounts| counts.ends().map(|(_, count)| count).sum::<u64>();
+        assert_eq!((counts[0].ends().count(), sum(&counts[0])), (ENDS_MAX + 2, 102));
+        breakers.served(&label);
+        breakers.add(&counts[0]);
+        let (counts, _) = breakers.states(Mono(0)).next().unwrap();
+        assert_eq!((counts.served, sum(&counts)), (2, 103));
+        let words: Vec<String> = counts.ends().take(2).map(|(end, count)| format!("{end} {count}")).collect();
+        assert_eq!(words, ["200 2", "500 2"]);
+    }
+
+    #[test]
     fn where_all_rest_none_does() {
         let (targets, mut breakers) = ([target("a", 1, 1)], Breakers::default());
         fail(&mut breakers, &targets[0], &[1, 2], true, Mono(0));
         assert_eq!(breakers.choose(&targets, 0, Mono(1)), Some(0));
-        assert_eq!(breakers.states(Mono(1)).filter(|state| state.resting).count(), 1);
+        assert_eq!(breakers.states(Mono(1)).filter(|(_, resting)| *resting).count(), 1);
     }
 }

@@ -17,6 +17,7 @@
 //! | Tail | the end of the body → None; too long or too late → closed |
 
 use crate::base::buf::{Buf, Pool};
+use crate::base::seam::Ending;
 use crate::base::time::Mono;
 use crate::base::timers::Alarm;
 use crate::gateway::ids::ExchangeId;
@@ -33,13 +34,17 @@ const TAIL_BYTES_MAX: usize = 4096;
 /// How long that end is awaited.
 pub(crate) const TAIL_WAIT: Duration = Duration::from_secs(1);
 
+/// How records of TLS begin that a server may say first.
+const ALERT: u8 = 21;
+const HANDSHAKE: u8 = 22;
+
 /// What bytes have led to.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// The head of an answer; its body begins in what [`Connection::take_received`] gives, behind the head.
     Head(ResponseHead),
-    /// What came is no head, or one that cannot be taken.
-    BadHead,
+    /// What came is no head, or one that cannot be taken; why, in words for the log.
+    BadHead(&'static str),
     /// Bytes that nothing asked for: the connection cannot be trusted.
     Unasked,
     /// Bytes of the answer's body: they are for [`Connection::read`].
@@ -57,8 +62,8 @@ pub(crate) enum Ended {
     Held,
     /// Before the first byte of an answer.
     Silent,
-    /// Inside the head of an answer.
-    InHead,
+    /// Inside the head of an answer, and what came of it in words for the log.
+    InHead(&'static str),
     /// Inside the body of an answer.
     InBody,
     /// At the end of the body of an answer.
@@ -121,8 +126,8 @@ pub(crate) struct Connection {
     pub(crate) alarm: Alarm,
     /// Its own deadline: how long it is kept idle, or its tail awaited. Its exchange has deadlines of its own.
     pub(crate) wait: Mono,
-    /// The provider has ended it, while its exchange did not take what came.
-    ended: bool,
+    /// How the provider has ended it, while its exchange did not take what came.
+    ended: Option<Ending>,
 }
 
 impl Connection {
@@ -139,7 +144,7 @@ impl Connection {
             used: 0,
             alarm: Alarm::default(),
             wait: Mono::NEVER,
-            ended: false,
+            ended: None,
         }
     }
 
@@ -223,9 +228,16 @@ impl Connection {
                     self.response = ResponseHalf::Body { reader, reusable: head.keep_alive };
                     return Some(Event::Head(head));
                 }
-                Ok(Some(_)) | Err(_) => return Some(Event::BadHead),
+                Ok(Some(_)) => return Some(Event::BadHead("too many interim answers")),
+                Err(error) => return Some(Event::BadHead(self.odd_head(error.reason))),
             }
         }
+    }
+
+    /// What came instead of a head: `reason`, unless it is known better.
+    fn odd_head(&self, reason: &'static str) -> &'static str {
+        let is_tls = matches!(self.received.bytes(), [ALERT | HANDSHAKE, 3, ..]);
+        if is_tls { "the provider speaks TLS here" } else { reason }
     }
 
     /// Looks at the front of the body's bytes; see [`Reader::next`]. Bytes after the end of the body are not the
@@ -263,12 +275,12 @@ impl Connection {
     }
 
     /// The provider has ended the connection.
-    pub(crate) fn ended(&mut self, paused: bool) -> Ended {
+    pub(crate) fn ended(&mut self, how: Ending, paused: bool) -> Ended {
         if self.exchange.is_none() || self.response == ResponseHalf::Dialing {
             return Ended::Unused;
         }
         if self.holds_back() || paused {
-            self.ended = true;
+            self.ended = Some(how);
             return Ended::Held;
         }
         match &mut self.response {
@@ -279,13 +291,13 @@ impl Connection {
                 if reader.end().is_ok() { Ended::AtEnd } else { Ended::InBody }
             }
             ResponseHalf::Head { interim: 0, .. } if self.received.is_empty() => Ended::Silent,
-            _ => Ended::InHead,
+            _ => Ended::InHead(self.odd_head("ended in the head")),
         }
     }
 
-    /// The provider had ended it while its exchange did not take what came; says so once.
-    pub(crate) fn has_ended_meanwhile(&mut self) -> bool {
-        self.received.is_empty() && std::mem::take(&mut self.ended)
+    /// How the provider had ended it while its exchange did not take what came; says so once.
+    pub(crate) fn ended_meanwhile(&mut self) -> Option<Ending> {
+        self.ended.take_if(|_| self.received.is_empty())
     }
 
     /// A dial has succeeded.
@@ -297,7 +309,7 @@ impl Connection {
     pub(crate) fn let_go(&mut self, complete: bool) -> Parting {
         self.exchange = None;
         let ResponseHalf::Body { reader, reusable } = self.response else { return Parting::Close };
-        if !complete || !reusable || self.ended {
+        if !complete || !reusable || self.ended.is_some() {
             return Parting::Close;
         }
         if reader.is_done() && self.received.is_empty() {

@@ -22,6 +22,8 @@ struct Entry {
     ask_after: Mono,
     /// The resolver is at it.
     asked: bool,
+    /// What the last look-up that failed had to say.
+    why: &'static str,
 }
 
 /// One entry per host and port of the configuration; few, so a linear search will do.
@@ -50,16 +52,26 @@ impl Names {
     }
 
     /// Takes a resolver's answer; a failed look-up keeps what was known.
-    pub(crate) fn learned(&mut self, host: &Arc<str>, port: u16, mut addrs: Vec<SocketAddr>, now: Mono) {
+    pub(crate) fn learned(
+        &mut self,
+        host: &Arc<str>,
+        port: u16,
+        addrs: Result<Vec<SocketAddr>, &'static str>,
+        now: Mono,
+    ) {
         let index = self.index_of(host, port);
         let entry = &mut self.entries[index];
         entry.asked = false;
-        if addrs.is_empty() {
-            entry.ask_after = now.after(RETRY);
-        } else {
-            addrs.truncate(ADDRESSES_MAX);
-            entry.addrs = addrs;
-            entry.ask_after = now.after(REFRESH);
+        match addrs {
+            Ok(mut addrs) => {
+                addrs.truncate(ADDRESSES_MAX);
+                entry.addrs = addrs;
+                entry.ask_after = now.after(REFRESH);
+            }
+            Err(why) => {
+                entry.why = why;
+                entry.ask_after = now.after(RETRY);
+            }
         }
     }
 
@@ -73,14 +85,16 @@ impl Names {
             Ok(ip) => (vec![SocketAddr::new(ip, port)], Mono::NEVER),
             Err(_) => (Vec::new(), Mono(0)),
         };
-        self.entries.push(Entry { host: host.clone(), port, addrs, ask_after, asked: false });
+        self.entries.push(Entry { host: host.clone(), port, addrs, ask_after, asked: false, why: "" });
         self.entries.len() - 1
     }
 
-    /// Whether an answer is to come: where none is, it is no use to wait for addresses.
-    pub(crate) fn is_asked(&mut self, host: &Arc<str>, port: u16) -> bool {
+    /// Whether an answer is to come. Where none is, it is no use to wait for addresses: why the last look-up failed, in
+    /// words for the log.
+    pub(crate) fn is_asked(&mut self, host: &Arc<str>, port: u16) -> Result<(), &'static str> {
         let index = self.index_of(host, port);
-        self.entries[index].asked
+        let entry = &self.entries[index];
+        if entry.asked { Ok(()) } else { Err(entry.why) }
     }
 }
 
@@ -103,17 +117,17 @@ mod tests {
         assert!(names.look_up(&host, 443, Mono(0), &mut actions).is_empty());
         assert!(names.look_up(&host, 443, Mono(1), &mut actions).is_empty());
         assert_eq!(actions.len(), 1, "asked once, not at every request");
-        assert!(names.is_asked(&host, 443));
-        names.learned(&host, 443, Vec::new(), Mono(1));
+        assert!(names.is_asked(&host, 443).is_ok());
+        names.learned(&host, 443, Err("no such name"), Mono(1));
         assert!(names.look_up(&host, 443, Mono(2), &mut actions).is_empty());
-        assert!(!names.is_asked(&host, 443), "there was no answer, and it is too early to ask again");
+        assert_eq!(names.is_asked(&host, 443), Err("no such name"), "it is too early to ask again");
         actions.truncate(1);
         let addr: SocketAddr = "10.0.0.1:443".parse().unwrap();
-        names.learned(&host, 443, vec![addr], Mono(2));
+        names.learned(&host, 443, Ok(vec![addr]), Mono(2));
         let later = Mono(2).after(REFRESH);
         assert_eq!(names.look_up(&host, 443, later, &mut actions), [addr]);
         assert_eq!(actions.len(), 2);
-        names.learned(&host, 443, Vec::new(), later);
+        names.learned(&host, 443, Err("no such name"), later);
         assert_eq!(names.look_up(&host, 443, later, &mut actions), [addr]);
     }
 }

@@ -1,11 +1,12 @@
 //! The beginning and the end of a connection: look-up, dial, TLS handshake, goodbye. The middle is the parent's.
 
-use super::{Note, Reactor};
+use super::{Note, Reactor, verb};
 use crate::base::limits;
-use crate::base::seam::{Conn, Core, DialError, Ending, Reply, Shut, Side};
+use crate::base::seam::{Conn, Core, DialError, Ending, Reply, Shut, Side, Stray};
 use crate::base::slots::Id;
 use crate::io::links::{Flags, Link};
 use crate::io::outcome::Shake;
+use crate::io::proxy;
 use crate::io::resolver::Resolver;
 use crate::io::transport::Transport;
 use mio::net::TcpStream;
@@ -21,7 +22,9 @@ impl<C: Core + 'static> Reactor<C> {
         match (socket.take_error(), socket.peer_addr()) {
             (Ok(None), Ok(_)) => {}
             (Ok(None), Err(error)) if error.kind() == ErrorKind::NotConnected => return,
-            _ => return self.dial_failed(id, DialError::Connect),
+            (Ok(Some(error)) | Err(error), _) | (Ok(None), Err(error)) => {
+                return self.dial_failed(id, DialError::Connect(unreachable(&error)));
+            }
         }
         link.clear(Flags::DIALING);
         link.set(Flags::WRITE.and(Flags::SHAKING));
@@ -40,8 +43,9 @@ impl<C: Core + 'static> Reactor<C> {
             Shake::Going if !link.has(Flags::HINT) => link.clear(Flags::READ),
             Shake::Going => {}
             Shake::More => self.enqueue(id),
-            Shake::Failed if link.conn().side == Side::Client => self.ended(id, Ending::Broken),
-            Shake::Failed => self.dial_failed(id, DialError::Tls),
+            Shake::Failed(_) if link.conn().side == Side::Client => self.ended(id, Ending::Broken),
+            Shake::Failed(why) => self.dial_failed(id, DialError::Tls(why)),
+            Shake::Plain(count) => self.strayed(id, count),
             Shake::Done if link.conn().side == Side::Client => {
                 // Its first request may have come in the same segment as the last words of its handshake.
                 link.clear(Flags::SHAKING);
@@ -54,6 +58,50 @@ impl<C: Core + 'static> Reactor<C> {
                 self.replies.push(Reply::Dialed(conn));
                 if reads {
                     self.enqueue(id);
+                }
+            }
+        }
+    }
+
+    /// A client speaks plain HTTP where TLS is spoken: its socket is taken out of the session, so that it can be told.
+    fn strayed(&mut self, id: Id<Link>, count: usize) {
+        let Some(link) = self.links.get_mut(id) else { return };
+        let (conn, now) = (link.conn(), self.now);
+        if !verb(&mut self.core, Some(conn), now, |core| core.strayed(conn, Stray::PlainHttp, now)) {
+            return self.ended(id, Ending::Broken);
+        }
+        let Some(link) = self.links.remove(id) else { return };
+        let Transport::Tls(both) = link.transport else { return };
+        let (mut socket, _) = *both;
+        // It was registered when it was accepted; under its new name it is registered again.
+        let _ = self.poll.registry().deregister(&mut socket);
+        if self.add(conn, Transport::Plain(socket), Flags::WRITE.and(Flags::READ)) {
+            let data = self.scratch.raw(count);
+            verb(&mut self.core, Some(conn), now, |core| core.bytes(conn, data, now));
+        }
+    }
+
+    /// A trusted proxy's connection begins with a line that says who called: takes it off, and no byte more.
+    pub(super) fn preface(&mut self, id: Id<Link>) {
+        let Some(link) = self.links.get_mut(id) else { return };
+        let (conn, now) = (link.conn(), self.now);
+        let header = match link.transport.peek_into(&mut self.scratch) {
+            Ok(0) => return self.ended(id, Ending::Fin),
+            Ok(count) => proxy::header(self.scratch.raw(count)),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+            Err(_) => return self.ended(id, Ending::Broken),
+        };
+        match header {
+            Ok(None) => link.clear(Flags::READ),
+            Ok(Some(header)) => {
+                link.clear(Flags::PREFACE);
+                link.transport.skip(header.len, &mut self.scratch);
+                verb(&mut self.core, Some(conn), now, |core| core.proxied(conn, header.from, now));
+                self.enqueue(id);
+            }
+            Err(_) => {
+                if !verb(&mut self.core, Some(conn), now, |core| core.strayed(conn, Stray::NoProxyHeader, now)) {
+                    self.ended(id, Ending::Broken);
                 }
             }
         }
@@ -74,10 +122,10 @@ impl<C: Core + 'static> Reactor<C> {
         let transport = match authority.map(|index| self.security.peers.session(index)) {
             None => Transport::Plain(socket),
             Some(Some(session)) => Transport::Tls(Box::new((socket, session))),
-            Some(None) => return self.replies.push(Reply::DialFailed(conn, DialError::Tls)),
+            Some(None) => return self.replies.push(Reply::DialFailed(conn, DialError::Tls("no configuration"))),
         };
         if !self.add(conn, transport, Flags::DIALING) {
-            self.replies.push(Reply::DialFailed(conn, DialError::Local));
+            self.replies.push(Reply::DialFailed(conn, DialError::Local("the poll takes no more")));
         }
     }
 
@@ -140,7 +188,7 @@ impl<C: Core + 'static> Reactor<C> {
     pub(super) fn resolve(&mut self, host: Arc<str>, port: u16) {
         let literal = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
         if let Ok(ip) = literal {
-            let addrs = vec![SocketAddr::new(ip, port)];
+            let addrs = Ok(vec![SocketAddr::new(ip, port)]);
             return self.replies.push(Reply::Named { host, port, addrs });
         }
         if self.resolver.is_none() {
@@ -153,7 +201,7 @@ impl<C: Core + 'static> Reactor<C> {
         }
         let asked = self.resolver.as_ref().is_some_and(|resolver| resolver.ask(host.clone(), port));
         if !asked {
-            self.replies.push(Reply::Named { host, port, addrs: Vec::new() });
+            self.replies.push(Reply::Named { host, port, addrs: Err("too many look-ups") });
         }
     }
 }
@@ -165,7 +213,19 @@ fn blame(error: &io::Error) -> DialError {
         | ErrorKind::ConnectionReset
         | ErrorKind::HostUnreachable
         | ErrorKind::NetworkUnreachable
-        | ErrorKind::TimedOut => DialError::Connect,
-        _ => DialError::Local,
+        | ErrorKind::TimedOut => DialError::Connect(unreachable(error)),
+        _ => DialError::Local("no descriptor or port left"),
+    }
+}
+
+/// What the network says of a peer that cannot be reached.
+fn unreachable(error: &io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::ConnectionRefused => "refused",
+        ErrorKind::ConnectionReset => "reset",
+        ErrorKind::HostUnreachable => "host unreachable",
+        ErrorKind::NetworkUnreachable => "network unreachable",
+        ErrorKind::TimedOut => "no answer",
+        _ => "failed",
     }
 }

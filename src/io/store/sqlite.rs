@@ -36,7 +36,7 @@ use value::{Fallible, int, key_id, uint};
 /// Written into the file (`application_id`): "Toll".
 const APPLICATION: i32 = 0x546f_6c6c;
 /// Version of the tables below (`user_version`).
-const SCHEMA: i64 = 3;
+const SCHEMA: i64 = 4;
 
 const TABLES: &str = "
 CREATE TABLE keys (
@@ -256,7 +256,7 @@ impl Sqlite {
         let list = || -> Fallible<Vec<DaySum>> {
             let mut query = self.connection.prepare_cached(
                 "SELECT key, day, SUM(requests), SUM(uncached_in + cache_read + cache_write + out)
-                 FROM sums WHERE day >= ?1 GROUP BY key, day ORDER BY day, key",
+                 FROM parts WHERE day >= ?1 GROUP BY key, day ORDER BY day, key",
             )?;
             let sums = query.query_map([int(since.0 / DAY_MS)], |row| {
                 let day = Unix(uint(row, 1)? * DAY_MS);
@@ -290,7 +290,7 @@ impl Sqlite {
         };
         let sql = format!(
             "SELECT {name}, SUM(requests), SUM(uncached_in), SUM(cache_read), SUM(cache_write), SUM(out),
-             SUM(cost_nano) FROM sums WHERE day >= ?1 AND day < ?2 GROUP BY 1 ORDER BY {order}"
+             SUM(cost_nano) FROM parts WHERE day >= ?1 AND day < ?2 GROUP BY 1 ORDER BY {order}"
         );
         let first = since.map_or(0, |at| int(at.0 / DAY_MS));
         let beyond = until.map_or(i64::MAX, |at| int(at.0.div_ceil(DAY_MS)));
@@ -416,7 +416,10 @@ fn tables(connection: &mut Connection) -> Fallible<Option<&'static str>> {
             ((APPLICATION, 1..), _) | ((0, 0), 0) => {
                 let done = usize::try_from(marks(&transaction)?.1).unwrap_or(0);
                 STEPS.iter().skip(done).try_for_each(|step| transaction.execute_batch(step))?;
-                third(&transaction)?;
+                if done < 3 {
+                    third(&transaction)?;
+                }
+                views(&transaction)?;
                 transaction.pragma_update(None, "application_id", APPLICATION)?;
                 transaction.pragma_update(None, "user_version", SCHEMA)?;
             }
@@ -448,9 +451,16 @@ fn third(transaction: &Connection) -> Fallible<()> {
     drop(old);
     drop(query);
     transaction.execute_batch("DROP TABLE rows")?;
-    transaction.execute_batch(groups::VIEW)?;
     transaction.execute_batch(tally::TABLE)?;
     tally::mark_all(transaction)
+}
+
+/// The views, made anew for every version: two for people, and one for what the program reads itself.
+fn views(transaction: &Connection) -> Fallible<()> {
+    let old = "DROP VIEW IF EXISTS rows; DROP VIEW IF EXISTS sums; DROP VIEW IF EXISTS parts";
+    transaction.execute_batch(old)?;
+    transaction.execute_batch(groups::VIEW)?;
+    transaction.execute_batch(tally::VIEWS)
 }
 
 fn read_row(row: &rusqlite::Row<'_>) -> Fallible<Row> {

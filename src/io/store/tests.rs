@@ -6,6 +6,7 @@ use super::*;
 use crate::base::time::Unix;
 use crate::policy::keys::{KeyId, Scope};
 use crate::policy::usage::{Usage, UsageSource};
+use crate::policy::window;
 use crate::wire::Dialect;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -448,9 +449,10 @@ fn a_counter_that_is_not_what_the_rows_say_is_found() {
 }
 
 /// From the present version of the tables to the first.
-const BACKWARDS: &str = "ALTER TABLE keys DROP COLUMN former; DROP TABLE folded; DROP VIEW sums; DROP TABLE counted;
-    CREATE TABLE old AS SELECT number, unhex(request) AS request, key, admitted, model, target, endpoint, stream,
-    status, uncached_in, cache_read, cache_write, out, source, cost_nano, attempts, micros FROM rows;
+const BACKWARDS: &str = "ALTER TABLE keys DROP COLUMN former; DROP TABLE folded; DROP VIEW sums; DROP VIEW parts;
+    DROP TABLE counted; CREATE TABLE old AS SELECT number, unhex(substr(id, 5)) AS request, key,
+    unixepoch(admitted) * 1000 AS admitted, model, target, endpoint, stream, status, input AS uncached_in, cache_read,
+    cache_write, output AS out, source, cost_nano, attempts, micros FROM rows;
     DROP VIEW rows; DROP TABLE groups; ALTER TABLE old RENAME TO rows; PRAGMA user_version = 1";
 
 const OUTPUT_OF_A: &str = "output of AAAAAAAAAAAA on 1970-01-01, small at provider/small";
@@ -469,6 +471,25 @@ fn a_ledger_of_the_first_version_is_brought_up_to_date() {
     assert_eq!((verdict.rows, verdict.differences), (1, vec![]));
     db.append(&[row(A, 5, "small", 1)]).unwrap();
     assert_eq!(db.usage(By::Key, None, None).unwrap()[0].requests, 2);
+}
+
+#[test]
+fn a_ledger_of_the_third_version_gets_the_views_for_people() {
+    let place = Place::new("views-anew");
+    place.owner().append(&[row(A, 5, "small", 1)]).unwrap();
+    let old = rusqlite::Connection::open(place.file()).unwrap();
+    let sql = "DROP VIEW rows; DROP VIEW sums; DROP VIEW parts; PRAGMA user_version = 3;
+        CREATE VIEW rows AS SELECT first AS number FROM groups; CREATE VIEW sums AS SELECT * FROM days;";
+    old.execute_batch(sql).unwrap();
+    drop(old);
+    let db = place.owner();
+    assert_eq!(db.usage(By::Day, None, None).unwrap()[0].name, "1970-01-01");
+    let other = rusqlite::Connection::open(place.file()).unwrap();
+    let line = |sql: &str| other.query_row(sql, [], |line| line.get::<_, String>(0)).unwrap();
+    assert_eq!(
+        (line("SELECT admitted FROM rows"), line("SELECT day FROM sums")),
+        ("1970-01-01T00:00:00.005Z".to_string(), "1970-01-01".to_string())
+    );
 }
 
 /// Requests per day as the table holds them, whatever lies behind it.
@@ -506,20 +527,45 @@ fn rows_of_one_commit_lie_together_and_each_is_seen_with_its_own_columns() {
     assert_eq!(groups, 3);
     let mut query = other.prepare("SELECT * FROM rows ORDER BY number").unwrap();
     let seen = query.query_map([], |seen| {
-        let text = |column: usize| seen.get::<_, String>(column);
-        let number = |column: usize| seen.get::<_, i64>(column).map(|number| number as u64);
-        let usage = [number(9)?, number(10)?, number(11)?, number(12)?];
-        let others = [number(7)?, number(8)?, number(14)?, number(15)?, number(16)?];
-        Ok(((number(0)?, text(1)?, text(2)?, number(3)?), [text(4)?, text(5)?, text(6)?, text(13)?], usage, others))
+        let text = |column: &str| seen.get::<_, String>(column);
+        let number = |column: &str| seen.get::<_, i64>(column).map(|number| number as u64);
+        let usage = [number("input")?, number("cache_read")?, number("cache_write")?, number("output")?];
+        let others = ["stream", "status", "cost_nano", "attempts", "micros"].map(|column| number(column).unwrap());
+        let names = ["model", "target", "endpoint", "source"].map(|column| text(column).unwrap());
+        Ok(((number("number")?, text("id")?, text("key")?, text("admitted")?), names, usage, others))
     });
     for ((seen, row), number) in seen.unwrap().map(Result::unwrap).zip(&rows).zip(1..) {
-        let request = crate::base::digest::hex(&row.request);
-        assert_eq!(seen.0, (number, request, row.key.to_string(), row.admitted.0));
+        let id = format!("req_{}", crate::base::digest::hex(&row.request));
+        let at = format!("{}.{:03}Z", window::iso(row.admitted).trim_end_matches('Z'), row.admitted.0 % 1000);
+        assert_eq!(seen.0, (number, id, row.key.to_string(), at));
         assert_eq!(seen.1, [&*row.model, &*row.target, row.endpoint.name(), row.usage.source.as_str()]);
         assert_eq!(seen.2, [row.usage.uncached_in, row.usage.cache_read, row.usage.cache_write, row.usage.out]);
         assert_eq!(seen.3[..2], [u64::from(row.stream), u64::from(row.status)]);
         assert_eq!(seen.3[2..], [row.cost_nano, u64::from(row.attempts), row.micros]);
     }
+}
+
+#[test]
+fn the_views_for_people_have_names_dates_and_one_sum_of_a_kind() {
+    let place = Place::new("views");
+    place.shared().insert_key(&record(A, 5)).unwrap();
+    let mut db = place.owner();
+    db.append(&[row(A, DAY + 7, "small", 1)]).unwrap();
+    db.settle().unwrap();
+    db.append(&[row(A, DAY + 8, "small", 2), row(B, DAY + 9, "small", 4)]).unwrap();
+    let other = rusqlite::Connection::open(place.file()).unwrap();
+    let sql = "SELECT day, key, name, requests, output, cost_nano, cost FROM sums ORDER BY key";
+    let mut query = other.prepare(sql).unwrap();
+    let lines = query.query_map([], |line| {
+        let (cost_nano, cost): (i64, f64) = (line.get(5)?, line.get(6)?);
+        assert!((cost - cost_nano as f64 / 1e9).abs() < 1e-12);
+        Ok((line.get(0)?, line.get(1)?, line.get::<_, Option<String>>(2)?, line.get(3)?, line.get(4)?))
+    });
+    let lines: Vec<(String, String, Option<String>, i64, i64)> = lines.unwrap().map(Result::unwrap).collect();
+    let output = |n| row(A, DAY, "small", n).usage.out as i64;
+    let (day, name) = ("1970-01-02".to_string(), record(A, 5).name);
+    assert_eq!(lines[0], (day.clone(), A.to_string(), Some(name), 2, output(1) + output(2)));
+    assert_eq!(lines[1], (day, B.to_string(), None, 1, output(4)));
 }
 
 #[test]
@@ -719,7 +765,7 @@ fn a_ledger_is_given_away_and_taken_back_with_what_was_written_meanwhile() {
     newer.pragma_update(None, "user_version", 99).unwrap();
     assert!(matches!(db.retake(), Err(StoreError::Foreign(..))));
     assert!(matches!(Sqlite::look(&place.file()), Err(StoreError::Foreign(..))));
-    newer.pragma_update(None, "user_version", 3).unwrap();
+    newer.pragma_update(None, "user_version", 4).unwrap();
     Sqlite::look(&place.file()).unwrap();
     assert_eq!(place.owner().count_rows().unwrap(), 5, "what could not be taken back is free");
 }

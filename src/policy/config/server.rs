@@ -1,6 +1,7 @@
 //! `[server]`: listeners, and the bounds on what clients may ask.
 
 use crate::policy::limits::TIMEOUTS;
+use crate::policy::network::Network;
 use crate::policy::settings::kinds::{Bytes, Flag, Kind, Or, Reference, Shown, Time, Whole};
 use crate::policy::settings::reader::{Field, Reader, Section};
 use crate::policy::settings::secret::Secret;
@@ -59,6 +60,14 @@ section! {
         pub write_stall: Duration = Duration::from_secs(60), Time(TIMEOUTS), Live;
         /// For what runs when the process is told to stop.
         pub drain_timeout: Duration = Duration::from_secs(30), Time(WAITS), Live;
+        /// Networks and addresses of proxies before us (`"10.0.0.0/8"`), whose word on who calls is taken: the last
+        /// address in `x-forwarded-for` that is not one of theirs is the `peer` of the log.
+        pub trusted_proxies: Vec<Network> = Vec::new(), Networks, Live;
+        /// Connections of `trusted_proxies` begin with a PROXY protocol header (version 1 or 2), before TLS.
+        pub proxy_protocol: bool = false, Flag, Live;
+        /// Which requests are logged: `"all"`, `"failures"`, or a share of the successes from 0 to 1. Failures always
+        /// are, and what got over a failed attempt.
+        pub log: RequestLog = RequestLog::All, Logged, Live;
         /// Before a silent stream's status goes out, and between its heartbeats.
         pub heartbeat_after: Duration = Duration::from_secs(15), Time(TIMEOUTS), Live, was "commit_after";
     }
@@ -85,6 +94,12 @@ impl Server {
             let text = "must be at least four times max_body, since one key may hold a quarter of it";
             reader.report(at, section.path_of("max_buffered"), text);
         }
+        if let Some(at) = section.place("proxy_protocol").filter(|_| server.proxy_protocol)
+            && server.trusted_proxies.is_empty()
+        {
+            let text = "needs `trusted_proxies`: nobody else may say who calls";
+            reader.report(at, section.path_of("proxy_protocol"), text);
+        }
         section.finish(reader);
         let reuse_port = section.place("reuse_port").filter(|_| server.reuse_port);
         (server, reuse_port.map(|at| (at, section.path_of("reuse_port"))))
@@ -100,6 +115,80 @@ impl Server {
             let text = format!("{} can be reached from other hosts: set an `admin_token`", admin.ip());
             reader.report(place, path, text);
         }
+    }
+}
+
+/// Which requests are logged.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub enum RequestLog {
+    /// Every one.
+    All,
+    /// Those that failed.
+    Failures,
+    /// Those too, and this share of the others.
+    Share(f64),
+}
+
+impl RequestLog {
+    /// Whether a request that went well is logged. `id`: random bytes of its own.
+    pub fn keeps(self, id: &[u8; 16]) -> bool {
+        match self {
+            RequestLog::All => true,
+            RequestLog::Failures => false,
+            RequestLog::Share(share) => {
+                let [a, b, c, d, ..] = *id;
+                // Less than one, so that a share of one is all.
+                f64::from(u32::from_be_bytes([a, b, c, d])) / (f64::from(u32::MAX) + 1.0) < share
+            }
+        }
+    }
+}
+
+/// `"all"`, `"failures"` or a number from 0 to 1.
+struct Logged;
+
+impl Kind<RequestLog> for Logged {
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<RequestLog> {
+        let read = match field.number() {
+            Some(share) => (0.0..=1.0).contains(&share).then_some(RequestLog::Share(share)),
+            None => match field.text() {
+                Some("all") => Some(RequestLog::All),
+                Some("failures") => Some(RequestLog::Failures),
+                _ => None,
+            },
+        };
+        if read.is_none() {
+            reader.error(&field, "expected \"all\", \"failures\" or a number from 0 to 1");
+        }
+        read
+    }
+
+    fn shown(&self, value: &RequestLog) -> Shown {
+        Shown::Value(match value {
+            RequestLog::All => quoted("all"),
+            RequestLog::Failures => quoted("failures"),
+            RequestLog::Share(share) => format!("{share:?}"),
+        })
+    }
+}
+
+/// Networks, by address and length of prefix.
+struct Networks;
+
+impl Kind<Vec<Network>> for Networks {
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Vec<Network>> {
+        let mut networks = Vec::new();
+        for (field, text) in reader.strings(field) {
+            match Network::parse(&text) {
+                Some(network) => networks.push(network),
+                None => reader.error(&field, "expected an address or a network such as \"10.0.0.0/8\""),
+            }
+        }
+        Some(networks)
+    }
+
+    fn shown(&self, value: &Vec<Network>) -> Shown {
+        Shown::Value(quoted_list(value.iter().map(ToString::to_string)))
     }
 }
 
@@ -209,5 +298,24 @@ impl Kind<Vec<Arc<str>>> for Origins {
 
     fn shown(&self, value: &Vec<Arc<str>>) -> Shown {
         Shown::Value(quoted_list(value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_of_the_successes_is_logged_by_their_ids() {
+        let ids = (0..10_000u32).map(|n| {
+            let mut id = [0; 16];
+            id[..4].copy_from_slice(&n.wrapping_mul(0x9e37_79b9).to_be_bytes());
+            id
+        });
+        let kept = |log: RequestLog| ids.clone().filter(|id| log.keeps(id)).count();
+        assert_eq!((kept(RequestLog::All), kept(RequestLog::Failures)), (10_000, 0));
+        assert_eq!((kept(RequestLog::Share(0.0)), kept(RequestLog::Share(1.0))), (0, 10_000));
+        assert!((900..1100).contains(&kept(RequestLog::Share(0.1))));
+        assert!(RequestLog::Share(1.0).keeps(&[255; 16]) && !RequestLog::Share(0.0).keeps(&[0; 16]));
     }
 }

@@ -229,12 +229,14 @@ fn every_key_of_the_server_table_is_read() {
          cors_origins = [\"https://a.example\"]\nreuse_port = true\nmax_connections = 5\nmax_connections_per_ip = 2\n\
          max_header = \"8KiB\"\nmax_body = \"1MiB\"\nmax_buffered = \"4MiB\"\nheader_timeout = \"1s\"\n\
          body_timeout = \"2s\"\nkeepalive_timeout = \"3s\"\nwrite_stall = \"4s\"\ndrain_timeout = \"0s\"\n\
-         heartbeat_after = \"6s\"\n[store]\nurl = \"redis://h:6379/0\"\n",
+         heartbeat_after = \"6s\"\ntrusted_proxies = [\"10.0.0.0/8\", \"::1\"]\nproxy_protocol = true\nlog = 0.25\n\
+         [store]\nurl = \"redis://h:6379/0\"\n",
     ))
     .unwrap();
     let s = &config.server;
     assert_eq!(s.admin_token.as_ref().map(Secret::expose), Some("sk-good"));
     assert_eq!((s.key_prefix.as_str(), s.reuse_port, s.cors_origins.len()), ("acme-", true, 1));
+    assert_eq!((s.trusted_proxies.len(), s.proxy_protocol, s.log), (2, true, RequestLog::Share(0.25)));
     assert_eq!((s.max_connections, s.max_connections_per_ip), (5, 2));
     assert_eq!((s.max_header, s.max_body, s.max_buffered), (8 << 10, 1 << 20, 4 << 20));
     let waits =
@@ -255,6 +257,13 @@ fn values_of_the_server_table_are_checked() {
         ("admin_listen = \"0.0.0.0:81\"", "server.admin_listen", "set an `admin_token`"),
         ("cors_origins = [\"a.example\"]", "server.cors_origins[0]", "expected an origin"),
         ("cors_origins = [\"https://a.example/path\"]", "server.cors_origins[0]", "expected an origin"),
+        ("proxy_protocol = true", "server.proxy_protocol", "needs `trusted_proxies`"),
+        ("trusted_proxies = [\"10.0.0.1/8\"]", "server.trusted_proxies[0]", "a network such as"),
+        ("trusted_proxies = [\"lb.internal\"]", "server.trusted_proxies[0]", "a network such as"),
+        ("log = \"some\"", "server.log", "\"all\", \"failures\" or a number from 0 to 1"),
+        ("log = 1.5", "server.log", "from 0 to 1"),
+        ("log = -1", "server.log", "from 0 to 1"),
+        ("log = true", "server.log", "from 0 to 1"),
         ("reuse_port = 1", "server.reuse_port", "true or false"),
         ("reuse_port = true", "server.reuse_port", "shared store"),
         ("max_connections = \"5\"", "server.max_connections", "expected an integer"),

@@ -152,6 +152,23 @@ impl Field<'_> {
         matches!(self.value, DeValue::Array(_))
     }
 
+    /// The number, if it is one, of either kind.
+    pub fn number(&self) -> Option<f64> {
+        match &self.value {
+            DeValue::Integer(number) => number.as_str().parse().ok(),
+            DeValue::Float(number) => number.as_str().replace('_', "").parse().ok(),
+            _ => None,
+        }
+    }
+
+    /// The text, if it is one.
+    pub fn text(&self) -> Option<&str> {
+        match &self.value {
+            DeValue::String(text) => Some(text),
+            _ => None,
+        }
+    }
+
     /// Whether it is an integer.
     pub fn is_integer(&self) -> bool {
         matches!(self.value, DeValue::Integer(_))

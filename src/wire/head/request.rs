@@ -39,13 +39,19 @@ pub fn parse_request(buf: &[u8], scanned: &mut u32, max_bytes: usize) -> Result<
     if matches!(window.first(), Some(b'\r' | b'\n')) {
         return Err(HeadError::new(400, "the request line is empty"));
     }
-    let len = match find_end(window, scanned).map_err(bad)? {
+    let len = match find_end(window, scanned).map_err(|reason| bad(better_known(window, reason)))? {
         Lines::End(len) => len,
         Lines::More if buf.len() < max_bytes => return Ok(None),
         Lines::More if !window.contains(&b'\n') => return Err(HeadError::new(414, "the request line is too long")),
         Lines::More => return Err(HeadError::new(431, "the request head is too large")),
     };
     parse_whole(&buf[..len]).map(Some)
+}
+
+/// Why the first bytes are no head: `reason`, unless they are known for something else.
+fn better_known(window: &[u8], reason: &'static str) -> &'static str {
+    // A record of TLS that carries a handshake.
+    if window.starts_with(&[22, 3]) { "TLS on a port that speaks plain HTTP: use http://" } else { reason }
 }
 
 fn bad(reason: &'static str) -> HeadError {

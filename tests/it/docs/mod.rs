@@ -6,5 +6,6 @@ mod openapi;
 mod reference;
 mod units;
 mod walk;
+mod watching;
 
 use super::{e2e::process, edge::rig};

@@ -60,7 +60,6 @@ fn nothing_that_is_written_holds_content_or_secrets() {
     h.chat(&key, &chat(&format!("{MARKER}\n#sim status=400 message={MARKER}_{}", CREDENTIAL.1)));
     h.chat(&key, &with(chat(MARKER), "messages", MARKER));
     h.chat(&key, &with(chat("x"), "user", MARKER));
-    h.chat(&key, &with(chat("x"), "model", MARKER));
     let fields =
         [("authorization", bearer(&key)), ("x-request-id", "mine\"}{".to_owned()), ("cookie", MARKER.to_owned())];
     let fields: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();

@@ -4,6 +4,7 @@
 
 mod auth;
 mod bounds;
+mod causes;
 pub mod client;
 mod commands;
 mod demo;

@@ -105,7 +105,7 @@ fn a_successor_that_dies_at_any_step_leaves_everything_as_it_was() {
     let once = linked.rig.issue("--plan once");
     linked.gate.until("the key is known", |gate| gate.ask(&get(&once, "/v1/models")).starts_with("HTTP/1.1 200"));
     assert!(linked.ask(&once).starts_with("HTTP/1.1 200"));
-    let ready = "say '{\"ready\":3}'";
+    let ready = "say '{\"ready\":4}'";
     let mut served = 1;
     for (script, why) in [
         ("exit 7".to_string(), "was not ready (exit status: 7)"),
@@ -142,7 +142,7 @@ fn a_successor_that_dies_at_any_step_leaves_everything_as_it_was() {
 #[test]
 fn a_successor_that_says_nothing_is_called_off_and_rows_of_streams_that_end_meanwhile_are_kept() {
     let linked = Linked::new("back-stalls");
-    linked.turn_to_script("say '{\"ready\":3}'; until_hears '\"go\"'; exec sleep 600");
+    linked.turn_to_script("say '{\"ready\":4}'; until_hears '\"go\"'; exec sleep 600");
     let mut stream = linked.stream(40);
     linked.gate.signal("-USR2");
     assert!(read_until(&mut stream, "[DONE]").contains("\"finish_reason\":\"stop\""));
@@ -166,7 +166,7 @@ fn a_successor_that_says_nothing_is_called_off_and_rows_of_streams_that_end_mean
 #[test]
 fn a_stop_before_the_successor_serves_ends_both() {
     let mut linked = Linked::new("back-term");
-    linked.turn_to_script("echo $$ >pid; say '{\"ready\":3}'; until_hears '\"go\"'; exec sleep 600");
+    linked.turn_to_script("echo $$ >pid; say '{\"ready\":4}'; until_hears '\"go\"'; exec sleep 600");
     let script = std::fs::read_to_string(linked.rig.path("script")).unwrap();
     let pid = linked.rig.path("pid");
     std::fs::write(linked.rig.path("script"), script.replace(">pid", &format!(">{}", pid.display()))).unwrap();
@@ -191,7 +191,7 @@ fn a_successor_that_cannot_use_the_ledger_says_why_and_the_old_one_serves_on() {
     version(99);
     linked.fails_to_upgrade("this ledger was written by a newer version");
     assert!(linked.serves());
-    version(3);
+    version(4);
     // What stands in the way once the ledger was given away.
     linked.turn_to_script(&format!(
         "sleep 1; exec {} serve --config {}",

@@ -2,6 +2,7 @@
 
 mod back;
 mod browsers;
+mod peers;
 mod reload;
 pub mod rig;
 mod tls;

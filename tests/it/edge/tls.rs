@@ -19,18 +19,23 @@ fn impatient(name: &str, header_timeout: &str) -> Rig {
     rig
 }
 
-fn rig(name: &str) -> Rig {
+pub fn rig(name: &str) -> Rig {
     impatient(name, "60s")
 }
 
 fn connect(rig: &Rig, gate: &Gate) -> StreamOwned<ClientConnection, TcpStream> {
+    over(rig, gate.connect())
+}
+
+/// TLS over a connection that stands.
+pub fn over(rig: &Rig, stream: TcpStream) -> StreamOwned<ClientConnection, TcpStream> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(rig.path("cert.pem")).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
     let config = builder.with_root_certificates(roots).with_no_client_auth();
     let session = ClientConnection::new(Arc::new(config), ServerName::try_from("gate.test").unwrap()).unwrap();
-    StreamOwned::new(session, gate.connect())
+    StreamOwned::new(session, stream)
 }
 
 #[test]

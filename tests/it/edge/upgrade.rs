@@ -43,6 +43,42 @@ fn count(value: &serde_json::Value) -> u64 {
     }
 }
 
+/// What a series of `/metrics` says; 0 where it is not there.
+fn counter(gate: &Gate, series: &str) -> f64 {
+    let mut stream = connect(gate.admin);
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n").unwrap();
+    let text = rest(&mut stream);
+    let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    line.map_or(0.0, |count| count.parse().unwrap())
+}
+
+#[test]
+fn counters_go_on_and_the_last_streams_of_the_old_process_are_counted_by_the_new_one() {
+    let rig = rig("upgrade-counters", "");
+    let gate = rig.start();
+    let served = "tollgate_requests_total{endpoint=\"chat\",model=\"small\",status=\"200\"}";
+    let attempts = "tollgate_upstream_responses_total{target=\"sim/upstream-x\",status=\"200\"}";
+    let output = "tollgate_tokens_total{model=\"small\",kind=\"output\"}";
+    let took = "tollgate_request_seconds_count{model=\"small\"}";
+    for _ in 0..3 {
+        let closing =
+            chat(&rig.key, "small", false, "#sim tokens=5").replacen("host: h", "connection: close\r\nhost: h", 1);
+        assert!(gate.ask(&closing).starts_with("HTTP/1.1 200"));
+    }
+    let mut stream = gate.connect();
+    stream.write_all(chat(&rig.key, "small", true, "#sim tokens=40 pace=20").as_bytes()).unwrap();
+    read_until(&mut stream, "chunk");
+    assert_eq!([served, attempts, output, took].map(|series| counter(&gate, series)), [3.0, 3.0, 15.0, 3.0]);
+    let turns = counter(&gate, "tollgate_turn_seconds_count");
+    upgrade(&gate);
+    assert_eq!([served, attempts, output, took].map(|series| counter(&gate, series)), [3.0, 3.0, 15.0, 3.0]);
+    assert!(counter(&gate, "tollgate_turn_seconds_count") >= turns);
+    read_until(&mut stream, "[DONE]");
+    gate.until("the stream is counted", |gate| counter(gate, served) == 4.0);
+    assert_eq!([attempts, output, took].map(|series| counter(&gate, series)), [4.0, 55.0, 4.0]);
+    assert!(counter(&gate, "process_resident_memory_bytes") > 1e6 && counter(&gate, "process_open_fds") > 5.0);
+}
+
 #[test]
 fn five_hundred_streams_and_a_flow_of_new_connections_notice_nothing() {
     let rig = rig("upgrade-streams", "");

@@ -82,7 +82,7 @@ fn check_rows(world: &World, requests: u64) {
     let begun = Instant::now();
     loop {
         // In one look: rows are still being written.
-        let counts = "SELECT count(*), count(DISTINCT request) FROM rows";
+        let counts = "SELECT count(*), count(DISTINCT id) FROM rows";
         let (rows, different): (i64, i64) = db.query_row(counts, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
         assert_eq!(rows, different, "a request has two rows");
         if rows as u64 == requests {

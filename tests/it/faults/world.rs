@@ -226,11 +226,10 @@ impl World {
     /// The row of a request, as a JSON object with its columns; waits until it is committed.
     pub fn row(&self, id: &str) -> Value {
         let db = rusqlite::Connection::open(self.folder.path().join("tollgate.db")).unwrap();
-        let hex = id.trim_start_matches("req_");
         let sql = "SELECT json_object('target', target, 'attempts', attempts, 'status', status, 'stream', stream, \
-                   'in', uncached_in, 'out', out, 'source', source), count(*) FROM rows WHERE request = ?1";
+                   'in', input, 'out', output, 'source', source), count(*) FROM rows WHERE id = ?1";
         wait_for("the row", || {
-            let (text, count): (String, i64) = db.query_row(sql, [hex], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+            let (text, count): (String, i64) = db.query_row(sql, [id], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
             assert!(count < 2, "{count} rows of {id}");
             (count == 1).then(|| serde_json::from_str(&text).unwrap())
         })

@@ -155,7 +155,8 @@ fn secrets(rig: &Rig, _: &mut Gate) -> String {
             seen += &gate.ask(&request.replacen("host: h", "connection: close\r\nhost: h", 1));
         }
     }
-    seen += &gate.ask(&chat(&key, CONTENT, false, "x").replacen("host: h", "connection: close\r\nhost: h", 1));
+    seen +=
+        &gate.ask(&chat(&key, "no-such-model", false, CONTENT).replacen("host: h", "connection: close\r\nhost: h", 1));
     seen += &gate.ask(&get(&format!("{key}x"), "/v1/models"));
     gate.signal("-HUP");
     gate.until("the reload is logged", |gate| gate.log().contains("\"event\":\"reload\""));

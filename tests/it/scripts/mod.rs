@@ -49,7 +49,7 @@
 //! said that it writes nothing more, and still reads), `open` (of `c1`, or `c2 fin`, `u1 closed`) · `stall`, `read` (the client stops reading, or goes on) · `refuse-dial`, `tls-fail`, `hang-dial`, `stall-dial`
 //! (the next dial; a stalled one comes up and takes no byte) · `dials 2` (so far) · `buffered 262144` (bytes at
 //! most) · `resolve HOST [ADDRESS…]` (the resolver answers) · `row status=200 in=9 …` (the
-//! next ledger row has these) · `log TEXT` (the newest log line has this) · `hold-rows`, `commit`, `store-fails`,
+//! next ledger row has these) · `log TEXT` (the newest log line has this) · `logged TEXT` (some log line has) · `hold-rows`, `commit`, `store-fails`,
 //! `store-recovers` · `revoke KEY` · `drain` (SIGTERM) · `exit` (the gateway has asked to leave) · `reload [server]
 //! max_header = "1KiB"` · `hold-work`, `work` (the helper thread stands still, or does what it was given).
 //!

@@ -195,6 +195,11 @@ impl Player<'_> {
                 let (expected, newest) = (expected.join(" "), world.log.last().cloned().unwrap_or_default());
                 return if newest.contains(&expected) { Ok(()) } else { Err(format!("the log says {newest}")) };
             }
+            ["logged", expected @ ..] => {
+                let expected = expected.join(" ");
+                let found = world.log.iter().any(|line| line.contains(&expected));
+                return if found { Ok(()) } else { Err(format!("not in the log: {:#?}", world.log)) };
+            }
             ["hold-rows"] => world.hold_rows = true,
             ["commit"] => {
                 world.hold_rows = false;

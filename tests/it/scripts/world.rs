@@ -227,7 +227,9 @@ impl World {
     pub fn resolve(&mut self, host: &str, addrs: &[&str]) -> Result<(), String> {
         let at = self.asked.iter().position(|(asked, _)| **asked == *host).ok_or("nobody asked for that name")?;
         let (host, port) = self.asked.remove(at);
-        let addrs = addrs.iter().filter_map(|addr| Some(std::net::SocketAddr::new(addr.parse().ok()?, port))).collect();
+        let socket = |addr: &&str| Some(std::net::SocketAddr::new(addr.parse().ok()?, port));
+        let addrs = Some(addrs.iter().filter_map(socket).collect()).filter(|addrs: &Vec<_>| !addrs.is_empty());
+        let addrs = addrs.ok_or("no such name");
         self.gateway.reply(Reply::Named { host, port, addrs }, self.now);
         self.settle()
     }
@@ -312,8 +314,8 @@ impl World {
         self.dials += 1;
         let label = format!("u{}", self.dials);
         let why = match self.plans.pop_front() {
-            Some(DialPlan::Refuse) => DialError::Connect,
-            Some(DialPlan::TlsFail) => DialError::Tls,
+            Some(DialPlan::Refuse) => DialError::Connect("refused"),
+            Some(DialPlan::TlsFail) => DialError::Tls("UnknownIssuer"),
             Some(DialPlan::Hang) => return self.open(&label, conn, false),
             other => {
                 self.open(&label, conn, false);
@@ -345,14 +347,14 @@ impl World {
                         self.gateway.notice(Notice::SuccessorTaken, self.now);
                     }
                 }
-                Order::LetServe => self.served = true,
+                Order::LetServe(_) => self.served = true,
                 Order::TakeBack => {
                     (self.handed_over, self.successor) = (None, false);
                     if !self.hold_successor {
                         self.gateway.notice(Notice::SuccessorGone, self.now);
                     }
                 }
-                Order::Acknowledge(_) => {}
+                Order::Acknowledge(_) | Order::Counted(_) => {}
             }
         }
         if self.uncommitted > 0 && !self.hold_rows {

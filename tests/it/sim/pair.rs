@@ -569,7 +569,8 @@ impl World {
                 (self.given, self.away, self.running) = (true, true, running);
                 self.messages.push_back(Message::HandOver);
             }
-            (Order::LetServe, Who::Old) => self.messages.push_back(Message::LetServe),
+            (Order::LetServe(_), Who::Old) => self.messages.push_back(Message::LetServe),
+            (Order::Counted(_), Who::Old) => {}
             (Order::TakeBack, Who::Old) => {
                 self.tally.taken_back += 1;
                 self.away = false;

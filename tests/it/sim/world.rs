@@ -312,7 +312,7 @@ impl World {
         let (conn, messages) = self.dialing.swap_remove(index);
         match self.rng.below(12) {
             kind @ (0 | 1) => {
-                let error = if kind == 0 { DialError::Connect } else { DialError::Tls };
+                let error = if kind == 0 { DialError::Connect("refused") } else { DialError::Tls("UnknownIssuer") };
                 self.book.faults.note(if kind == 0 { "connection refused" } else { "TLS to a provider fails" });
                 self.gateway.reply(Reply::DialFailed(conn, error), self.now);
             }
@@ -326,8 +326,9 @@ impl World {
     fn answer_name(&mut self) {
         if let Some((host, port)) = self.asked.pop() {
             let addr = std::net::SocketAddr::from(([10, 0, 0, 2], port));
-            let addrs = if self.rng.below(4) == 0 || self.wider.nameless { Vec::new() } else { vec![addr] };
-            if addrs.is_empty() {
+            let addrs =
+                if self.rng.below(4) == 0 || self.wider.nameless { Err("no such name") } else { Ok(vec![addr]) };
+            if addrs.is_err() {
                 self.book.faults.note("name that nobody knows");
             }
             self.gateway.reply(Reply::Named { host, port, addrs }, self.now);
@@ -450,14 +451,14 @@ impl World {
             for order in std::mem::take(self.gateway.orders()) {
                 match order {
                     Order::HandOver(running) => handed_over = Some(running),
-                    Order::LetServe => {
+                    Order::LetServe(_) => {
                         self.tally.handovers += 1;
                         (self.successor, self.has_served) = (Successor::Serves, true);
                     }
                     Order::TakeBack => self.take_back()?,
                     Order::Work(work) => self.works.push(*work),
                     Order::Reload(_) => self.reloading = true,
-                    Order::Log(_) => {}
+                    Order::Log(_) | Order::Counted(_) => {}
                     other => self.take_order(other)?,
                 }
             }

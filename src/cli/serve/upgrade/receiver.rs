@@ -6,6 +6,7 @@ use crate::gateway::Gateway;
 use crate::gateway::orders::Notice;
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::Note;
+use crate::policy::counters::Counters;
 use crate::policy::row::Running;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::unix::net::UnixStream;
@@ -59,13 +60,18 @@ impl HandoverReceiver {
         }
     }
 
-    /// Says that the ledger is ours, and waits to be told to serve.
-    pub(in crate::cli::serve) fn await_serve(&mut self) -> io::Result<()> {
+    /// Says that the ledger is ours, and waits to be told to serve. What the predecessor has counted so far, unless it
+    /// has died before.
+    pub(in crate::cli::serve) fn await_serve(&mut self) -> io::Result<Counters> {
         // As before.
         let _ = Line::Taken.write(&self.channel);
-        match self.next()? {
-            Some(Line::Serve) | None => Ok(()),
-            Some(_) => Err(another_version()),
+        let mut counters = Counters::default();
+        loop {
+            match self.next()? {
+                Some(Line::Counted(counted)) => counters = *counted,
+                Some(Line::Serve) | None => return Ok(counters),
+                Some(_) => return Err(another_version()),
+            }
         }
     }
 
@@ -81,9 +87,12 @@ impl HandoverReceiver {
         let HandoverReceiver { lines, channel } = self;
         let follow = move || {
             for line in lines.lines().map_while(Result::ok) {
-                if let Some(Line::Row(row)) = Line::read(&line) {
-                    let _ = mailbox.send(Note::Notice(Notice::Inherited(row)));
-                }
+                let notice = match Line::read(&line) {
+                    Some(Line::Row(row)) => Notice::Inherited(row),
+                    Some(Line::Counted(counters)) => Notice::Counted(counters),
+                    _ => continue,
+                };
+                let _ = mailbox.send(Note::Notice(notice));
             }
             let _ = mailbox.send(Note::Notice(Notice::PredecessorLeft));
         };

@@ -12,6 +12,7 @@ use crate::io::mailbox::Mailbox;
 use crate::io::reactor::{Note, Successor};
 use crate::io::store::StoreTurn;
 use crate::io::upgrade;
+use crate::policy::counters::Counters;
 use crate::policy::row::{Row, Running};
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Write};
@@ -37,8 +38,10 @@ pub(in crate::cli::serve) enum Message {
     HandOver(Option<StoreTurn>, Vec<Running>),
     /// Rows that ended after that.
     Rows(Vec<Row>),
-    /// The successor serves from here on.
-    LetServe,
+    /// The successor serves from here on; what has been counted so far.
+    LetServe(Box<Counters>),
+    /// What has been counted since.
+    Counted(Box<Counters>),
     /// It does not: end it, and take the ledger back.
     TakeBack,
     /// The loop has ended: see to it that the last rows are safe.
@@ -121,9 +124,14 @@ impl HandoverSender {
         self.give(Message::Rows(rows));
     }
 
-    /// Lets the successor serve.
-    pub(in crate::cli::serve) fn let_serve(&self) {
-        self.give(Message::LetServe);
+    /// Lets the successor serve, which counts on from `counters`.
+    pub(in crate::cli::serve) fn let_serve(&self, counters: Box<Counters>) {
+        self.give(Message::LetServe(counters));
+    }
+
+    /// Tells the successor what has been counted since.
+    pub(in crate::cli::serve) fn counted(&self, counters: Box<Counters>) {
+        self.give(Message::Counted(counters));
     }
 
     /// Ends the successor; see [`Message::TakeBack`].
@@ -224,7 +232,8 @@ impl Session {
             match message {
                 Ok(Message::HandOver(ledger, running)) => self.hand_over(ledger, running),
                 Ok(Message::Rows(rows)) => self.pass_on(rows),
-                Ok(Message::LetServe) => self.let_serve(),
+                Ok(Message::LetServe(counters)) => self.let_serve(counters),
+                Ok(Message::Counted(counters)) => self.counted(counters),
                 Ok(Message::TakeBack) => return self.take_back(),
                 Ok(Message::End) => self.until = Some(self.clock.mono().after(LAST_ROWS_WAIT)),
                 Ok(Message::Heard(heard)) => self.hear(heard),
@@ -291,13 +300,20 @@ impl Session {
         self.write([listening].into_iter().chain(running).chain([Line::Go]));
     }
 
-    fn let_serve(&mut self) {
+    /// A successor that has died counts no more.
+    fn counted(&mut self, counters: Box<Counters>) {
+        if !self.failed {
+            self.write([Line::Counted(counters)]);
+        }
+    }
+
+    fn let_serve(&mut self, counters: Box<Counters>) {
         if let Some((child, _)) = self.successor.as_ref().filter(|_| !self.failed) {
             upgrade::notify_successor(child.id());
         }
         self.stage = Stage::Serves;
         let rows: Vec<Line> = self.rows.iter().cloned().map(Line::Row).collect();
-        self.write([Line::Serve].into_iter().chain(rows));
+        self.write([Line::Counted(counters), Line::Serve].into_iter().chain(rows));
     }
 
     /// Rows that end before the successor serves wait: it may never serve.

@@ -203,20 +203,26 @@ fn a_clean_close_waits_for_a_slow_reader_before_it_says_goodbye() {
 #[test]
 fn a_wrong_name_an_unknown_authority_and_a_plain_server_fail_the_handshake() {
     let (pki, other) = (pki("right"), super::tls::pki("other"));
-    for authority in [pki.authority("elsewhere.test"), other.authority("provider.test")] {
+    // Both authorities have the same name, so that it is the signature that is wrong.
+    for (authority, why) in
+        [(pki.authority("elsewhere.test"), "NotValidForName"), (other.authority("provider.test"), "BadSignature")]
+    {
         let world = World::with(authority);
         let (secured, conn) = pki.dial(&world, 0);
-        assert_eq!(world.next(), Heard::Reply(Reply::DialFailed(conn, DialError::Tls)));
+        assert_eq!(world.next(), Heard::Reply(Reply::DialFailed(conn, DialError::Tls(why))));
         let failed = secured.and_then(|mut server| server.read(&mut [0; 1]));
         assert!(failed.is_err(), "the server should hear an alert");
     }
     let world = World::with(pki.authority("provider.test"));
-    for (slot, answer) in [(0, &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..]), (1, b"")] {
-        let (mut plain, conn) = dial(&world, slot);
-        plain.write_all(answer).unwrap();
-        drop(plain);
-        assert_eq!(world.next(), Heard::Reply(Reply::DialFailed(conn, DialError::Tls)));
-    }
+    let (mut plain, conn) = dial(&world, 0);
+    plain.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+    let why = DialError::Tls("the peer does not speak TLS");
+    assert_eq!(world.next(), Heard::Reply(Reply::DialFailed(conn, why)));
+    // Closed or reset, as the first bytes fall.
+    let (plain, conn) = dial(&world, 1);
+    drop(plain);
+    let Heard::Reply(Reply::DialFailed(told, DialError::Tls(why))) = world.next() else { panic!() };
+    assert!(told == conn && why.ends_with("in the handshake"), "{why}");
 }
 
 #[test]

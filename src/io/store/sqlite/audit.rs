@@ -10,7 +10,7 @@ use rusqlite::{Connection, TransactionBehavior};
 
 const OF_FOLDED: &str = "SELECT * FROM folded";
 const OF_DAYS: &str = "SELECT day, key, model, target, SUM(requests), SUM(uncached_in), SUM(cache_read),
-    SUM(cache_write), SUM(out), SUM(cost_nano) FROM sums GROUP BY 1, 2, 3, 4";
+    SUM(cache_write), SUM(out), SUM(cost_nano) FROM parts GROUP BY 1, 2, 3, 4";
 
 /// Groups whose time is over, the oldest first.
 const OLD: &str = "WHERE newest < ?1 ORDER BY newest LIMIT ?2";

@@ -13,7 +13,7 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Params, params};
 use std::sync::Arc;
 
-/// The table and the view over it. `names` holds what the rows share: model, target, endpoint, source of the counts.
+/// The table. `names` holds what the rows share: model, target, endpoint, source of the counts.
 /// A row is an array: request, key, milliseconds from `oldest` to its admission, place in `names`, streamed, status,
 /// four kinds of tokens, cost, attempts, microseconds.
 pub(super) const TABLE: &str = "
@@ -23,13 +23,18 @@ CREATE TABLE groups (
 ) STRICT;
 CREATE INDEX groups_newest ON groups (newest);
 ";
+
+/// Each row for people: named as in the log, with dates as text.
 pub(super) const VIEW: &str = "
-CREATE VIEW rows AS SELECT first + r.key AS number, r.value ->> 0 AS request, r.value ->> 1 AS key,
-    oldest + (r.value ->> 2) AS admitted, names -> (r.value ->> 3) ->> 0 AS model,
-    names -> (r.value ->> 3) ->> 1 AS target, names -> (r.value ->> 3) ->> 2 AS endpoint, r.value ->> 4 AS stream,
-    r.value ->> 5 AS status, r.value ->> 6 AS uncached_in, r.value ->> 7 AS cache_read, r.value ->> 8 AS cache_write,
-    r.value ->> 9 AS out, names -> (r.value ->> 3) ->> 3 AS source, r.value ->> 10 AS cost_nano,
-    r.value ->> 11 AS attempts, r.value ->> 12 AS micros FROM groups, json_each(groups.rows) AS r;
+CREATE VIEW rows AS SELECT first + r.key AS number, 'req_' || (r.value ->> 0) AS id,
+    strftime('%Y-%m-%dT%H:%M:%S', (oldest + (r.value ->> 2)) / 1000, 'unixepoch')
+    || printf('.%03dZ', (oldest + (r.value ->> 2)) % 1000) AS admitted,
+    r.value ->> 1 AS key, keys.name AS name, names -> (r.value ->> 3) ->> 2 AS endpoint,
+    names -> (r.value ->> 3) ->> 0 AS model, names -> (r.value ->> 3) ->> 1 AS target, r.value ->> 11 AS attempts,
+    r.value ->> 4 AS stream, r.value ->> 5 AS status, r.value ->> 6 AS input, r.value ->> 7 AS cache_read,
+    r.value ->> 8 AS cache_write, r.value ->> 9 AS output, names -> (r.value ->> 3) ->> 3 AS source,
+    r.value ->> 10 AS cost_nano, (r.value ->> 10) / 1e9 AS cost, r.value ->> 12 AS micros
+    FROM groups, json_each(groups.rows) AS r LEFT JOIN keys ON keys.id = r.value ->> 1;
 ";
 
 /// Rows of one group: a commit of more makes several, so that no buffer grows large.

@@ -2,7 +2,7 @@
 //! an update of each sum at every commit would cost more than the rows themselves.
 //!
 //! Which rows the table `days` holds is written down beside it (`counted.upto`), in the same transaction. The view
-//! `sums` adds those behind it, so that every reader, of any process and after any death, sees each row exactly once.
+//! `parts` adds those behind it, so that every reader, of any process and after any death, sees each row exactly once.
 
 use super::super::api::{DayKey, DaySums, Sums};
 use super::groups;
@@ -14,15 +14,24 @@ use rusqlite::{Connection, params};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Which rows the sums hold, and all sums as they are at this moment. Rows are counted by whole groups.
+/// Which rows the sums hold. Rows are counted by whole groups.
 pub(super) const TABLE: &str = "
 CREATE TABLE counted (upto INTEGER NOT NULL) STRICT;
 INSERT INTO counted VALUES (0);
-CREATE VIEW sums AS SELECT day, key, model, target, requests, uncached_in, cache_read, cache_write, out, cost_nano
+";
+
+/// All that the sums are made of at this moment, those of days and rows behind them; and the sums for people, one line
+/// for each day, key, model and target, with dates as text.
+pub(super) const VIEWS: &str = "
+CREATE VIEW parts AS SELECT day, key, model, target, requests, uncached_in, cache_read, cache_write, out, cost_nano
     FROM days UNION ALL
     SELECT (oldest + (r.value ->> 2)) / 86400000, r.value ->> 1, names -> (r.value ->> 3) ->> 0,
     names -> (r.value ->> 3) ->> 1, 1, r.value ->> 6, r.value ->> 7, r.value ->> 8, r.value ->> 9, r.value ->> 10
     FROM groups, json_each(groups.rows) AS r WHERE first > (SELECT upto FROM counted);
+CREATE VIEW sums AS SELECT date(day * 86400, 'unixepoch') AS day, key, keys.name AS name, model, target,
+    SUM(requests) AS requests, SUM(uncached_in) AS input, SUM(cache_read) AS cache_read,
+    SUM(cache_write) AS cache_write, SUM(out) AS output, SUM(cost_nano) AS cost_nano, SUM(cost_nano) / 1e9 AS cost
+    FROM parts LEFT JOIN keys ON keys.id = key GROUP BY parts.day, key, model, target;
 ";
 
 /// Rows that may lie behind the sums: a reader adds them up each time, so they are kept few.

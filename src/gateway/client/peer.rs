@@ -1,0 +1,92 @@
+//! Who calls, where trusted proxies stand in between: the last address of `x-forwarded-for` that is not one of theirs.
+//! Pure. What a client itself writes into that field stands before what the proxies add, and is never looked at.
+
+use crate::policy::network::Network;
+use crate::wire::head::values;
+use std::net::{IpAddr, Ipv6Addr};
+
+/// Addresses of one request that are looked at, from the last one on.
+const HOPS_MAX: usize = 32;
+
+/// An address in the form of the wider family.
+pub(crate) fn mapped(ip: IpAddr) -> Ipv6Addr {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    }
+}
+
+/// Who calls by a request with this head, on a connection of `peer`'s.
+pub(crate) fn caller(peer: Ipv6Addr, head: &[u8], trusted: &[Network]) -> Ipv6Addr {
+    let is_trusted = |address: Ipv6Addr| trusted.iter().any(|network| network.contains(address));
+    if !is_trusted(peer) {
+        return peer;
+    }
+    let fields: Vec<&[u8]> = values(head, "x-forwarded-for").collect();
+    let hops = fields.into_iter().rev().flat_map(|field| field.rsplit(|byte| *byte == b',')).take(HOPS_MAX);
+    let mut caller = peer;
+    for hop in hops {
+        // What cannot be read was not written by a proxy that can be trusted: the last that was read called.
+        let Some(address) = address(hop.trim_ascii()) else { break };
+        caller = address;
+        if !is_trusted(address) {
+            break;
+        }
+    }
+    caller
+}
+
+/// An address, with or without a port.
+fn address(text: &[u8]) -> Option<Ipv6Addr> {
+    let text = std::str::from_utf8(text).ok()?;
+    let bare = match text.strip_prefix('[') {
+        Some(rest) => rest.split_once(']')?.0,
+        None if text.matches(':').count() == 1 => text.split_once(':')?.0,
+        None => text,
+    };
+    bare.parse().ok().map(mapped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(peer: &str, fields: &str) -> String {
+        let trusted = ["10.0.0.0/8", "2001:db8::/32"].map(|text| Network::parse(text).unwrap());
+        let head = format!("GET / HTTP/1.1\r\nhost: h\r\n{fields}\r\n\r\n");
+        IpAddr::V6(caller(mapped(peer.parse().unwrap()), head.as_bytes(), &trusted)).to_canonical().to_string()
+    }
+
+    #[test]
+    fn the_last_address_that_is_no_trusted_proxys_called() {
+        for (peer, fields, caller) in [
+            ("10.0.0.1", "x-forwarded-for: 203.0.113.9", "203.0.113.9"),
+            ("10.0.0.1", "x-forwarded-for: 198.51.100.1, 203.0.113.9, 10.0.0.7", "203.0.113.9"),
+            ("10.0.0.1", "x-forwarded-for: 198.51.100.1\r\nX-Forwarded-For:203.0.113.9 ,10.0.0.7", "203.0.113.9"),
+            ("2001:db8::1", "x-forwarded-for: 203.0.113.9:4711", "203.0.113.9"),
+            ("10.0.0.1", "x-forwarded-for: [2001:db9::7]:4711", "2001:db9::7"),
+            ("10.0.0.1", "x-forwarded-for: 2001:db9::7", "2001:db9::7"),
+            ("10.0.0.1", "x-forwarded-for: 10.0.0.2, 10.0.0.3", "10.0.0.2"),
+            ("10.0.0.1", "", "10.0.0.1"),
+        ] {
+            assert_eq!(of(peer, fields), caller, "{fields}");
+        }
+    }
+
+    #[test]
+    fn nobody_else_can_say_who_called() {
+        assert_eq!(of("192.0.2.1", "x-forwarded-for: 203.0.113.9"), "192.0.2.1", "not a trusted proxy");
+        for (fields, caller) in [
+            ("x-forwarded-for: 203.0.113.9, unknown", "10.0.0.1"),
+            ("x-forwarded-for: 203.0.113.9,", "10.0.0.1"),
+            ("x-forwarded-for: 203.0.113.9, \"x\", 10.0.0.3", "10.0.0.3"),
+            ("x-forwarded-for: 999.1.1.1", "10.0.0.1"),
+            ("x-forwarded-for: [::1", "10.0.0.1"),
+            ("x-forwarded-for: \u{fc}", "10.0.0.1"),
+        ] {
+            assert_eq!(of("10.0.0.1", fields), caller, "{fields}");
+        }
+        let many = format!("x-forwarded-for: 203.0.113.9{}", ", 10.0.0.2".repeat(HOPS_MAX));
+        assert_eq!(of("10.0.0.1", &many), "10.0.0.2", "looked at within a bound");
+    }
+}

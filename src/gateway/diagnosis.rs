@@ -1,0 +1,109 @@
+//! What the operator is told of a request that did not go as usual, beyond what its client was told (contract section
+//! 18): why it failed, which attempts before the last one did, which word of the client's was not understood. Data,
+//! and how the log line has it; filled in by `exchange::diagnosis`. Words that a client or a provider chose are in
+//! printable form here, and cut.
+
+use crate::base::text::push_number;
+use crate::policy::cause::Cause;
+use crate::policy::keys::KeyId;
+use crate::policy::meter::LimitKind;
+use crate::wire::json::write_string;
+use std::sync::Arc;
+
+/// See the module's documentation. Words are in printable form.
+#[derive(Debug, Default)]
+pub(crate) struct Diagnosis {
+    /// Attempts that failed, but for the one that the request failed with.
+    pub(crate) failed: Vec<Failed>,
+    pub(crate) cause: Option<Cause>,
+    pub(crate) upstream_status: Option<u16>,
+    pub(crate) upstream_code: Box<[u8]>,
+    /// The model as it was asked for, where that is not known.
+    pub(crate) asked: Box<[u8]>,
+    /// The path, where there is nothing.
+    pub(crate) path: Box<[u8]>,
+    /// The field that a 400 is about.
+    pub(crate) field: Box<[u8]>,
+    pub(crate) limit: Option<LimitKind>,
+    /// Members of the body that were not passed on.
+    pub(crate) dropped: Vec<Box<[u8]>>,
+    /// The key that was shown, where it opens nothing any more.
+    pub(crate) key: Option<KeyId>,
+}
+
+/// One attempt that failed.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    /// Counted from 1.
+    pub(crate) number: u32,
+    pub(crate) target: Arc<str>,
+    pub(crate) cause: Cause,
+    pub(crate) micros: u64,
+}
+
+impl Diagnosis {
+    /// An attempt has failed, even where the request has not.
+    pub(crate) fn has_failures(&self) -> bool {
+        !self.failed.is_empty()
+    }
+
+    /// Appends the members of the log line, each with a comma before it.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        if let Some(key) = &self.key {
+            word("key", key.as_str().as_bytes(), out);
+        }
+        if let Some(cause) = &self.cause {
+            out.extend_from_slice(b",\"cause\":\"");
+            cause.write(out);
+            out.push(b'"');
+        }
+        if let Some(status) = self.upstream_status {
+            out.extend_from_slice(b",\"upstream_status\":");
+            push_number(out, u64::from(status));
+        }
+        word("upstream_code", &self.upstream_code, out);
+        word("field", &self.field, out);
+        word("limit", self.limit.map_or("", LimitKind::name).as_bytes(), out);
+        word("asked", &self.asked, out);
+        word("path", &self.path, out);
+        if !self.failed.is_empty() {
+            out.extend_from_slice(b",\"failed\":");
+            list(out, &self.failed, |failed, out| {
+                out.extend_from_slice(b"{\"target\":");
+                write_string(out, &failed.target);
+                out.extend_from_slice(b",\"cause\":\"");
+                failed.cause.write(out);
+                out.extend_from_slice(b"\",\"us\":");
+                push_number(out, failed.micros);
+                out.push(b'}');
+            });
+        }
+        if !self.dropped.is_empty() {
+            out.extend_from_slice(b",\"dropped\":");
+            list(out, &self.dropped, |name, out| {
+                out.push(b'"');
+                out.extend_from_slice(name);
+                out.push(b'"');
+            });
+        }
+    }
+}
+
+/// A member whose value needs no escapes; nothing where that is empty.
+fn word(name: &str, value: &[u8], out: &mut Vec<u8>) {
+    if !value.is_empty() {
+        out.extend_from_slice(b",\"");
+        out.extend_from_slice(name.as_bytes());
+        out.extend_from_slice(b"\":\"");
+        out.extend_from_slice(value);
+        out.push(b'"');
+    }
+}
+
+fn list<T>(out: &mut Vec<u8>, items: &[T], write: impl Fn(&T, &mut Vec<u8>)) {
+    for (index, item) in items.iter().enumerate() {
+        out.push(if index == 0 { b'[' } else { b',' });
+        write(item, out);
+    }
+    out.push(b']');
+}

@@ -1,0 +1,119 @@
+//! The body for a target: written from the client's own, spliced where the target speaks its shape, translated where it
+//! does not; and what of it the target is not sent.
+
+use super::event::Message;
+use super::state::{Attempt, Exchange};
+use crate::base::buf::Pool;
+use crate::dialect::{self, Invalid, Rewrite, TranslationState, rewrite};
+use crate::gateway::cx::Cx;
+use crate::gateway::provider::request::OutgoingRequest;
+use crate::policy::catalog::Target;
+use crate::policy::config::Provider;
+use crate::policy::refusal::Refusal;
+use crate::wire::Dialect;
+
+/// Names of members not passed on that are told of one request.
+const DROPPED_MAX: usize = 16;
+
+/// How the writing of an outgoing body went.
+pub(super) enum Built {
+    /// All of it is there.
+    Whole,
+    /// It is too long to be translated on the loop.
+    TooLong,
+}
+
+impl Exchange {
+    /// Writes the body for the target of `at` from the client's own, and notes what of that the target is not sent.
+    pub(super) fn build(
+        &mut self,
+        draft: &mut OutgoingRequest,
+        at: &Attempt,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Result<Built, Refusal> {
+        let built = self.lay_out(draft, at, message, cx)?;
+        let Some((dialect, target, provider)) = self.route(at) else { return Ok(built) };
+        let drop_params = self.model().map_or(&[][..], |model| &model.drop_params);
+        let (translated, with) = (provider.shape != dialect, rewrite_for(target, provider, drop_params));
+        let mut names = dialect::dropped(dialect, translated, message.body, draft.scan.fields(), &with).peekable();
+        if names.peek().is_some() || self.diagnosis.is_some() {
+            let names = names.take(DROPPED_MAX).map(|name| self.told(name)).collect();
+            self.note_dropped(names);
+        }
+        Ok(built)
+    }
+
+    fn lay_out(
+        &self,
+        draft: &mut OutgoingRequest,
+        at: &Attempt,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Result<Built, Refusal> {
+        let Some((dialect, target, provider)) = self.route(at) else { return Err(Refusal::internal()) };
+        let translated = provider.shape != dialect;
+        draft.rewind(&mut cx.pool);
+        if translated && let Some(key) = self.request.found.key {
+            // What an earlier attempt was promised for its translation serves for this one.
+            let length = message.body.len();
+            let wanted = length + OutgoingRequest::room_for(length) + draft.scan.fields().storage();
+            let more = wanted.saturating_sub(draft.promise.total());
+            cx.budget.beyond_body(&mut draft.promise, key, more, &mut cx.pool)?;
+        }
+        if translated && cx.is_long(message.body.len()) {
+            return Ok(Built::TooLong);
+        }
+        if translated {
+            let asked = self.asked.map_or(0, |asked| asked.model as usize);
+            let capabilities = self.request.setup.requests.capabilities(asked, at.target as usize);
+            let capabilities = capabilities.ok_or_else(Refusal::internal)?;
+            let to = dialect::Target { model: &target.model, capabilities };
+            draft
+                .translate(dialect, message.body, &to, &mut cx.pool)
+                .map_err(|Invalid(why)| Refusal::invalid_body(why))?;
+            self.promise_names(draft, cx)?;
+            let storage = message.storage + draft.storage();
+            cx.budget.came(&mut draft.promise, storage, &mut cx.pool);
+        } else {
+            let drop_params = self.model().map_or(&[][..], |model| &model.drop_params);
+            splice(draft, dialect, target, provider, drop_params, message.body, &mut cx.pool);
+        }
+        Ok(Built::Whole)
+    }
+
+    /// What the translation of the answer must know stays when the body has gone.
+    pub(super) fn promise_names(&self, draft: &mut OutgoingRequest, cx: &mut Cx) -> Result<(), Refusal> {
+        let names = draft.state.as_ref().map_or(0, TranslationState::storage);
+        match self.request.found.key {
+            Some(key) if names > 0 => cx.budget.beyond_body(&mut draft.promise, key, names, &mut cx.pool),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a target of the client's shape wants.
+fn rewrite_for<'a>(target: &'a Target, provider: &Provider, drop_params: &'a [String]) -> Rewrite<'a> {
+    Rewrite {
+        model: &target.model,
+        ask_usage: provider.stream_usage,
+        forward_unknown: provider.forward_unknown,
+        drop_params,
+    }
+}
+
+/// The client's own body with our words spliced in.
+fn splice(
+    draft: &mut OutgoingRequest,
+    dialect: Dialect,
+    target: &Target,
+    provider: &Provider,
+    drop_params: &[String],
+    body: &[u8],
+    pool: &mut Pool,
+) {
+    let with = rewrite_for(target, provider, drop_params);
+    let (fields, pieces) = (draft.scan.fields(), &mut draft.pieces);
+    let length = draft.text.edit_small(pool, |out| rewrite(dialect, body, fields, &with, out, pieces));
+    draft.set_length(length);
+}

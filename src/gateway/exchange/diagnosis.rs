@@ -1,0 +1,137 @@
+//! What the operator is told of a request that did not go as usual: noted while it runs, written with its log line.
+//! Most requests have none. Never holds content or a secret: words that a client or a provider chose are escaped and
+//! cut, and what looks like a key is not kept.
+
+use super::fault::Fault;
+use super::state::{Answering, Attempt, Body, Exchange, State};
+use crate::base::limits::TOLD_BYTES_MAX;
+use crate::base::time::Mono;
+use crate::gateway::client::response::printable;
+use crate::gateway::cx::Cx;
+use crate::gateway::diagnosis::{Diagnosis, Failed};
+use crate::policy::keys::KeyId;
+use crate::policy::refusal::{Refusal, RefusalKind};
+use crate::wire::head::RequestHead;
+
+/// What stands for a word that looks like a key.
+const STARS: &[u8] = b"***";
+
+/// A word of a client's or a provider's as it is told. `prefix`: what our own keys begin with.
+fn told(word: &[u8], prefix: &str) -> Box<[u8]> {
+    match super::names_key(word, prefix) {
+        true => STARS.into(),
+        false => printable(word, TOLD_BYTES_MAX).into(),
+    }
+}
+
+/// The field that a message of ours names: `messages[2].role: expected …`.
+fn field_of(message: &str) -> &str {
+    let (name, _) = message.split_once(": ").unwrap_or_default();
+    let is_path = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.[]".contains(&byte));
+    if is_path { name } else { "" }
+}
+
+impl Exchange {
+    fn diagnosis(&mut self) -> &mut Diagnosis {
+        self.diagnosis.get_or_insert_default()
+    }
+
+    /// A word of a client's or a provider's as it is told.
+    pub(super) fn told(&self, word: &[u8]) -> Box<[u8]> {
+        told(word, &self.request.setup.config.server.key_prefix)
+    }
+
+    /// How much of an answer has come: nothing where none has begun, or all of it.
+    pub(super) fn came(&self) -> Option<(u64, &'static str)> {
+        match &self.state {
+            State::Answering(Answering { body: Body::Stream(stream), .. }) => Some((stream.seen().into(), "events")),
+            State::Answering(Answering { body: Body::Collect { buf, .. }, .. }) if !buf.is_empty() => {
+                Some((buf.len() as u64, "bytes"))
+            }
+            _ => None,
+        }
+    }
+
+    /// The attempt `at` has failed. Whether it is the last one is not known yet.
+    pub(super) fn note_failed(&mut self, at: &Attempt, fault: &Fault, now: Mono) {
+        let target = self.model().and_then(|model| model.targets.get(at.target as usize));
+        let Some(target) = target.map(|target| target.label.clone()) else { return };
+        let (number, cause, micros) = (at.attempts, fault.cause(), now.micros_since(at.begun));
+        self.diagnosis().failed.push(Failed { number, target, cause, micros });
+    }
+
+    /// The request fails with `fault`.
+    pub(super) fn note_end(&mut self, fault: &Fault) {
+        let last = self.attempt().map_or(0, |at| at.attempts);
+        let code = self.told(fault.code.as_deref().unwrap_or_default().as_bytes());
+        let diagnosis = self.diagnosis();
+        diagnosis.failed.pop_if(|failed| failed.number == last);
+        diagnosis.cause = Some(fault.cause());
+        diagnosis.upstream_status = fault.upstream_status();
+        diagnosis.upstream_code = code;
+    }
+
+    /// A head that may not pass: what of it the operator is told. `spent`: the key that it showed, where that is known.
+    pub(super) fn note_head(&mut self, refusal: &Refusal, head: &RequestHead, bytes: &[u8], spent: Option<KeyId>) {
+        if refusal.kind == RefusalKind::NotFound {
+            let path = self.told(head.path.of(bytes));
+            self.diagnosis().path = path;
+        }
+        if spent.is_some() {
+            self.diagnosis().key = spent;
+        }
+    }
+
+    /// No model has the name that was asked for.
+    pub(super) fn note_asked(&mut self, name: &str) {
+        let asked = self.told(name.as_bytes());
+        self.diagnosis().asked = asked;
+    }
+
+    /// Members of the body that the present target is not sent.
+    pub(super) fn note_dropped(&mut self, names: Vec<Box<[u8]>>) {
+        self.diagnosis().dropped = names;
+    }
+
+    /// The client is told `refusal`: what that means for the operator.
+    pub(crate) fn explain(&mut self, refusal: &Refusal, cx: &mut Cx) {
+        if let Some(limit) = refusal.limit {
+            cx.stats.refused(limit);
+        }
+        let fails_upstream = self.diagnosis.as_ref().is_some_and(|diagnosis| diagnosis.cause.is_some());
+        if fails_upstream {
+            return;
+        }
+        let field = if refusal.kind == RefusalKind::InvalidRequest { field_of(&refusal.message) } else { "" };
+        let diagnosis = self.diagnosis();
+        diagnosis.field = field.as_bytes().into();
+        diagnosis.limit = refusal.limit;
+        diagnosis.cause = refusal.cause();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_what_stands_before_the_colon_if_it_is_a_path() {
+        for (message, field) in [
+            ("messages[2].role: expected one of system", "messages[2].role"),
+            ("content-type: expected application/json", "content-type"),
+            ("invalid JSON at byte 7: expected a value", ""),
+            ("no colon", ""),
+        ] {
+            assert_eq!(field_of(message), field);
+        }
+    }
+
+    #[test]
+    fn a_strangers_word_is_cut_and_escaped_and_a_key_is_not_told() {
+        assert_eq!(&*told(b"a\"b\n", "tg_"), b"a%22b%0a");
+        assert_eq!(told(&[b'x'; 5000], "tg_").len(), TOLD_BYTES_MAX);
+        for key in ["sk-proj-0123456789", "/v1/tg_0123456789abcdefghij"] {
+            assert_eq!(&*told(key.as_bytes(), "tg_"), STARS);
+        }
+    }
+}

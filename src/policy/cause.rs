@@ -1,0 +1,70 @@
+//! Why a request or an attempt at a provider failed, in a few words of our own: what the operator is told and a client
+//! is not. Pure; made where something fails, written by the log and the metrics. It never holds a word that a client or
+//! a provider chose.
+
+use crate::base::text::push_number;
+
+/// A kind, what exactly, and how far it had come: `connect: refused`, `reset after 3 events`, `status 401`.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Cause {
+    kind: &'static str,
+    what: &'static str,
+    status: Option<u16>,
+    after: Option<(u64, &'static str)>,
+}
+
+impl Cause {
+    /// `kind: what`, or `kind` alone where `what` is empty.
+    pub const fn new(kind: &'static str, what: &'static str) -> Cause {
+        Cause { kind, what, status: None, after: None }
+    }
+
+    /// `status 401`.
+    pub const fn status(status: u16) -> Cause {
+        Cause { status: Some(status), ..Cause::new("status", "") }
+    }
+
+    /// The same after so many events or bytes.
+    pub const fn after(self, count: u64, unit: &'static str) -> Cause {
+        Cause { after: Some((count, unit)), ..self }
+    }
+
+    /// Appends the words; they need no escapes in JSON.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.kind.as_bytes());
+        if !self.what.is_empty() {
+            out.extend_from_slice(b": ");
+            out.extend_from_slice(self.what.as_bytes());
+        }
+        if let Some(status) = self.status {
+            out.push(b' ');
+            push_number(out, u64::from(status));
+        }
+        if let Some((count, unit)) = self.after {
+            out.extend_from_slice(b" after ");
+            push_number(out, count);
+            out.push(b' ');
+            // Units are told in the plural.
+            out.extend_from_slice(if count == 1 { &unit.as_bytes()[..unit.len() - 1] } else { unit.as_bytes() });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_a_few_words() {
+        for (cause, words) in [
+            (Cause::new("connect", "refused"), "connect: refused"),
+            (Cause::new("reset", "").after(3, "events"), "reset after 3 events"),
+            (Cause::new("timeout", "idle").after(1, "events"), "timeout: idle after 1 event"),
+            (Cause::status(401), "status 401"),
+        ] {
+            let mut out = Vec::new();
+            cause.write(&mut out);
+            assert_eq!(String::from_utf8_lossy(&out), words);
+        }
+    }
+}

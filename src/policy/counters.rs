@@ -1,0 +1,130 @@
+//! What a process has counted for its metrics: plain data between `gateway`, which counts and writes it out, and
+//! another process that goes on from there. It decides nothing; the arithmetic is in `gateway::metrics`.
+
+use super::meter::LimitKind;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::sync::Arc;
+
+/// All that one process has counted, as it is handed over to another.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Of requests.
+    pub stats: Stats,
+    /// Of targets.
+    pub targets: Vec<TargetCounts>,
+    /// Of connections beyond a bound.
+    pub turned_away: u64,
+}
+
+/// Phases of a request that are measured.
+pub const PHASES: usize = 5;
+
+/// All counters of one gateway, but for those of its connections and targets.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Stats {
+    /// By endpoint, model and status.
+    pub requests: Vec<RequestCount>,
+    /// Requests of all combinations that have no series of their own.
+    pub other: u64,
+    /// By model.
+    pub models: Vec<ModelCounts>,
+    /// Time by phase.
+    pub phases: [Histogram; PHASES],
+    /// Time of one turn of the loop.
+    pub turns: Histogram,
+    /// Requests that a limit has refused, by [`LimitKind`].
+    pub refused: [u64; LimitKind::ALL.len()],
+    /// Kept connections found closed and replaced.
+    pub stale_retries: u64,
+    /// Exchanges lost to a bug.
+    pub panics: u64,
+    /// Configurations taken over while running.
+    pub reloads: u64,
+}
+
+/// Answered requests of one kind.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RequestCount {
+    /// The endpoint, as metrics call it.
+    pub endpoint: Arc<str>,
+    /// The model, where it is known.
+    pub model: Option<Arc<str>>,
+    /// The status that was answered.
+    pub status: u16,
+    /// How many.
+    pub count: u64,
+}
+
+/// What the requests for one model come to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelCounts {
+    /// Its id.
+    pub model: Arc<str>,
+    /// Uncached input, read from a cache, written to a cache, output.
+    pub tokens: [u64; 4],
+    /// What they cost, in nano-dollars.
+    pub cost_nano: u64,
+    /// Time to the first event of streams.
+    pub first_event: Histogram,
+    /// Time of requests.
+    pub request: Histogram,
+    /// Tokens a second of streams.
+    pub rate: Histogram,
+}
+
+/// What has become of attempts at one target.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TargetCounts {
+    /// Its name.
+    pub label: Arc<str>,
+    /// Failures by its own fault.
+    pub failures: u64,
+    /// Whole answers with status 200.
+    pub served: u64,
+    /// Attempts that ended otherwise.
+    pub others: Vec<(AttemptEnd, u64)>,
+}
+
+/// How an attempt at a target has ended.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum AttemptEnd {
+    /// By an answer with this status.
+    Status(u16),
+    /// No connection.
+    Connect,
+    /// No TLS.
+    Tls,
+    /// Too late.
+    Timeout,
+    /// What began well did not end so.
+    Broken,
+    /// Its client has left, or we stop.
+    Abandoned,
+    /// Any, where there are too many different ones.
+    Other,
+}
+
+impl fmt::Display for AttemptEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = match self {
+            AttemptEnd::Status(status) => return write!(f, "{status}"),
+            AttemptEnd::Connect => "connect",
+            AttemptEnd::Tls => "tls",
+            AttemptEnd::Timeout => "timeout",
+            AttemptEnd::Broken => "broken",
+            AttemptEnd::Abandoned => "abandoned",
+            AttemptEnd::Other => "other",
+        };
+        f.write_str(word)
+    }
+}
+
+/// A cumulative histogram. Which scale it has its owner knows.
+#[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Histogram {
+    /// By bucket; none before the first value.
+    pub buckets: Vec<u64>,
+    /// Of all values.
+    pub sum: u64,
+}
