@@ -8,7 +8,7 @@ use crate::base::buf::Pool;
 use crate::base::limits::{SEND_SLICE, SEND_SLICE_MIN};
 use crate::base::seam::DialError;
 use crate::base::time::Mono;
-use crate::dialect::{self, Invalid, Rewrite, errors, rewrite};
+use crate::dialect::{self, Invalid, errors, rewrite};
 use crate::gateway::cx::Cx;
 use crate::gateway::ids::ProviderId;
 use crate::gateway::provider::breaker::{Breakers, Failure};
@@ -74,19 +74,17 @@ impl Exchange {
         if translated && cx.is_long(message.body.len()) {
             return Ok(Built::TooLong);
         }
+        let asked = self.asked.map_or(0, |asked| asked.model as usize);
+        let capabilities = self.request.setup.requests.capabilities(asked, at.target as usize);
+        let to = dialect::Target { model: &target.model, capabilities: capabilities.ok_or_else(Refusal::internal)? };
         if translated {
-            let asked = self.asked.map_or(0, |asked| asked.model as usize);
-            let capabilities = self.request.setup.requests.capabilities(asked, at.target as usize);
-            let capabilities = capabilities.ok_or_else(Refusal::internal)?;
-            let to = dialect::Target { model: &target.model, capabilities };
             draft
                 .translate(dialect, message.body, &to, &mut cx.pool)
                 .map_err(|Invalid(why)| Refusal::invalid_body(why))?;
             let storage = message.storage + draft.text.capacity();
             cx.budget.came(&mut draft.promise, storage, &mut cx.pool);
         } else {
-            let drop_params = self.model().map_or(&[][..], |model| &model.drop_params);
-            splice(draft, dialect, target, provider, drop_params, message.body, &mut cx.pool);
+            splice(draft, dialect, &to, message.body, &mut cx.pool);
         }
         Ok(Built::Whole)
     }
@@ -522,22 +520,8 @@ fn addresses<'a>(provider: &'a Provider, cx: &'a mut Cx) -> &'a [SocketAddr] {
 }
 
 /// The client's own body with our words spliced in.
-fn splice(
-    draft: &mut OutgoingRequest,
-    dialect: Dialect,
-    target: &Target,
-    provider: &Provider,
-    drop_params: &[String],
-    body: &[u8],
-    pool: &mut Pool,
-) {
-    let with = Rewrite {
-        model: &target.model,
-        ask_usage: provider.stream_usage,
-        forward_unknown: provider.forward_unknown,
-        drop_params,
-    };
+fn splice(draft: &mut OutgoingRequest, dialect: Dialect, to: &dialect::Target<'_>, body: &[u8], pool: &mut Pool) {
     let (fields, pieces) = (draft.scan.fields(), &mut draft.pieces);
-    let length = draft.text.edit_small(pool, |out| rewrite(dialect, body, fields, &with, out, pieces));
+    let length = draft.text.edit_small(pool, |out| rewrite(dialect, body, fields, to, out, pieces));
     draft.set_length(length);
 }

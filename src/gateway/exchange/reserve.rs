@@ -70,7 +70,7 @@ impl Exchange {
         cx.out.clear();
         let catalog = &self.request.setup.config.catalog;
         let index = match fields.model_name(message.body, &mut cx.out) {
-            Some(name) => catalog.find(name).ok_or_else(|| Refusal::unknown_model(name))?,
+            Some(name) => catalog.asked(name).ok_or_else(|| Refusal::unknown_model(name))?,
             None => catalog.default_model().ok_or_else(Refusal::no_model)?,
         };
         let Some(model) = catalog.get(index) else { return Ok(()) };
