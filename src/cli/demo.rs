@@ -11,6 +11,7 @@ use crate::io::store::sqlite::{Mode, Sqlite};
 use crate::policy::catalog::Model;
 use crate::policy::config::{Config, Source};
 use crate::policy::keys::{self, KeyRecord, Scope};
+use crate::policy::plan::LimitOverrides;
 use crate::simulator::Settings;
 use ring::rand::{SecureRandom, SystemRandom};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -96,6 +97,8 @@ fn issue_key(db: &Path, config: &Config) -> Result<String, String> {
         created: clock::unix(),
         expires: None,
         revoked: None,
+        disabled: false,
+        limits: LimitOverrides::default(),
         former: Vec::new(),
     };
     let failed = |error| format!("cannot issue a key: {error}");

@@ -22,6 +22,7 @@ mod ids;
 mod ledger;
 mod lifecycle;
 mod local;
+mod lookups;
 mod metrics;
 mod offload;
 pub mod orders;
@@ -111,6 +112,7 @@ impl Gateway {
         }
         inheritance::adopt(start.running, &mut cx);
         cx.look_up_all();
+        cx.warn_of_missing_plans();
         Gateway {
             clients: Slots::with_room(room),
             exchanges: Slots::with_room(room),
@@ -263,6 +265,7 @@ impl Core for Gateway {
             Notice::Keys(records) => self.cx.load_keys(records),
             Notice::Committed(rows) => self.committed(rows),
             Notice::Answered(answer) => self.ruled(&answer),
+            Notice::LookedUp(key, answer) => self.looked_up(key, answer),
             Notice::StoreFailed(why) => {
                 self.cx.log_event(|out| {
                     out.extend_from_slice(b",\"event\":\"ledger\",\"outcome\":\"failed\",\"error\":");
@@ -416,6 +419,8 @@ mod tests {
             created: Unix(0),
             expires: None,
             revoked: None,
+            disabled: false,
+            limits: crate::policy::plan::LimitOverrides::default(),
             former: Vec::new(),
         };
         let source = Source { file: "t", text: CONFIG, env: &|_| None, read: &|_| Ok(String::new()) };

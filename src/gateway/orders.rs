@@ -3,7 +3,7 @@
 pub use super::offload::{Done, Work};
 use crate::policy::ask::{Answer, Ask, Release};
 use crate::policy::config::Config;
-use crate::policy::keys::KeyRecord;
+use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
 use crate::policy::row::{Row, Running};
 use std::sync::Arc;
 
@@ -18,6 +18,8 @@ pub enum Order {
     Asks(Vec<Ask>),
     /// Leases of a shared ledger that are given back without a row.
     Releases(Vec<Release>),
+    /// A key that is not known is looked up in the ledger; answered by [`Notice::LookedUp`].
+    LookUp(KeyId),
     /// Something too long for the loop: to be [run](Work::run) elsewhere and answered by [`Notice::Worked`].
     Work(Box<Work>),
     /// Read the configuration again; this is the one in use. Answered by [`Notice::Reloaded`].
@@ -114,6 +116,8 @@ pub enum Notice {
     Committed(u64),
     /// A shared ledger has answered.
     Answered(Answer),
+    /// What the ledger says of a key that was looked up.
+    LookedUp(KeyId, KeyAnswer),
     /// The ledger cannot be written, and why; admission stops.
     StoreFailed(String),
     /// The ledger can be written again.

@@ -4,7 +4,7 @@
 use crate::base::time::Unix;
 use crate::gateway::client::cors::is_preflight;
 use crate::gateway::cx::{KeyPlans, Setup};
-use crate::policy::keys::{KeyIx, Keys};
+use crate::policy::keys::{KeyId, KeyIx, Keys};
 use crate::policy::meter::Meter;
 use crate::policy::refusal::Refusal;
 use crate::wire::Dialect;
@@ -70,6 +70,8 @@ pub(crate) struct AuthContext<'a> {
     pub(crate) setup: &'a Setup,
     pub(crate) plans: &'a KeyPlans,
     pub(crate) keys: &'a mut Keys,
+    /// The id of a key that is not known, though its checksum is right.
+    pub(crate) unknown: &'a mut Option<KeyId>,
     pub(crate) meter: &'a mut Meter,
     /// A shared ledger admits: what others may give back at any moment refuses nothing here.
     pub(crate) shared: bool,
@@ -196,7 +198,10 @@ fn authenticate(
         (false, false) if !ours(bearer) && ours(api_key) => api_key,
         (false, false) => bearer,
     };
-    context.keys.identify(presented, prefix, context.now).ok_or_else(Refusal::bad_key)
+    context.keys.identify(presented, prefix, context.now).ok_or_else(|| {
+        *context.unknown = context.keys.unknown(presented, prefix);
+        Refusal::bad_key()
+    })
 }
 
 /// The token of an `authorization` header; empty if it has none.

@@ -80,7 +80,8 @@ impl Exchange {
             State::Answering(Answering { draft: Draft::Kept(draft) | Draft::Leaving(draft), .. }) => {
                 (Some(&draft.promise), Some(&draft.answer))
             }
-            State::Answering(_) | State::Reserving(_) | State::Committing(_) | State::Ended => (None, None),
+            State::Identifying { .. } | State::Answering(_) | State::Reserving(_) => (None, None),
+            State::Committing(_) | State::Ended => (None, None),
         };
         body.into_iter().chain(answer)
     }
