@@ -1,6 +1,6 @@
-//! `tollgate keys`: issue, list, show, change, rotate, revoke. A key that was issued works at once; of every other change
-//! a running gateway hears within a second (contract sections 3 and 8). A key is printed once, alone on standard output;
-//! only its digest is stored.
+//! `tollgate keys`: issue, list, show, change, rotate, revoke. A key that was issued works at once; of every other
+//! change a running gateway hears within a second (contract sections 3 and 8). A key is printed once, alone on standard
+//! output; only its digest is stored.
 
 mod listing;
 mod names;
@@ -42,6 +42,20 @@ pub enum KeysCommand {
     Rotate(RotateArgs),
     /// Revoke a key; a running gateway refuses it within a second
     Revoke(RevokeArgs),
+}
+
+impl KeysCommand {
+    /// Where the command takes the name of a configuration.
+    pub fn config(&mut self) -> &mut ConfigArg {
+        match self {
+            KeysCommand::Issue(args) => &mut args.config,
+            KeysCommand::List(args) => &mut args.config,
+            KeysCommand::Show(args) => &mut args.config,
+            KeysCommand::Set(args) => &mut args.config,
+            KeysCommand::Rotate(args) => &mut args.config,
+            KeysCommand::Revoke(args) => &mut args.config,
+        }
+    }
 }
 
 /// `tollgate keys issue`.

@@ -26,6 +26,16 @@ pub enum LedgerCommand {
     Export(ExportArgs),
 }
 
+impl LedgerCommand {
+    /// Where the command takes the name of a configuration.
+    pub fn config(&mut self) -> &mut ConfigArg {
+        match self {
+            LedgerCommand::Verify(args) => &mut args.config,
+            LedgerCommand::Export(args) => &mut args.config,
+        }
+    }
+}
+
 /// `tollgate ledger verify`.
 #[derive(Args, Debug)]
 pub struct VerifyArgs {

@@ -55,9 +55,11 @@ impl Failure {
 
     /// Says so on standard error; the exit code.
     pub fn report(self) -> ExitCode {
-        // Nothing before the name of a configuration's file, so that an editor can jump to it.
-        let before = if matches!(self, Failure::Config(_)) { "" } else { "tollgate: " };
-        remark(&format!("{before}{}", self.text()));
+        match &self {
+            // As compilers say it, so that an editor can jump there.
+            Failure::Config(errors) => errors.iter().for_each(|error| remark(&format!("tollgate: {error}"))),
+            other => remark(&format!("tollgate: {}", other.text())),
+        }
         ExitCode::from(self.code())
     }
 }

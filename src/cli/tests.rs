@@ -69,7 +69,7 @@ fn misuse_has_code_2_and_help_has_0() {
 
 #[test]
 fn lists_are_split_at_commas() {
-    let Ok(Cli { command: Command::Keys(keys::KeysCommand::Issue(args)) }) =
+    let Ok(Cli { command: Command::Keys(keys::KeysCommand::Issue(args)), .. }) =
         parse("keys issue --name n --models a,b --endpoints chat,quota")
     else {
         panic!("not understood");

@@ -41,7 +41,8 @@ struct Writer<'a> {
 
 /// Lays out `body` for an upstream of the same shape: members outside the tables, on the deny list or in `drop_params`
 /// and reasoning without a signature left out, `model` replaced (or added), `n` made 1, `stream_options.include_usage`
-/// asked for where the target reports it, and the bound on completion tokens under the name it goes by there. Fills `text` and `pieces` anew; returns the length of all pieces together.
+/// asked for where the target reports it, and the bound on completion tokens under the name it goes by there. Fills
+/// `text` and `pieces` anew; returns the length of all pieces together.
 pub fn rewrite(
     shape: Dialect,
     body: &[u8],

@@ -137,7 +137,7 @@ impl Gateway {
     /// When stopping or handing over goes on by itself.
     fn stopping_due(&self) -> Option<Mono> {
         let drain = self.cx.lifecycle.drain.as_ref().and_then(|drain| drain.due());
-        [drain, self.cx.lifecycle.handover.due()].into_iter().flatten().min()
+        [drain, self.cx.lifecycle.handover.due(), self.cx.lifecycle.lead].into_iter().flatten().min()
     }
 
     /// What is in use at the moment.
@@ -252,7 +252,7 @@ impl Core for Gateway {
             Reply::Dialed(conn) => self.dialed(provider_id(conn)),
             Reply::DialFailed(conn, why) => self.dial_failed(provider_id(conn), why),
             Reply::Named { host, port, addrs } => self.named(&host, port, addrs),
-            Reply::Signal(Signal::Terminate) => self.terminate(),
+            Reply::Signal(Signal::Terminate) => self.told_to_stop(),
             Reply::Signal(Signal::Reload) => reload::begin(&mut self.cx),
             Reply::Signal(Signal::Upgrade) => self.begin_handover(),
         }
@@ -301,6 +301,9 @@ impl Core for Gateway {
     fn expire(&mut self, now: Now) -> bool {
         self.cx.now = now;
         if self.stopping_due().is_some_and(|due| due <= now.mono) {
+            if self.cx.lifecycle.lead.is_some_and(|lead| lead <= now.mono) {
+                self.terminate();
+            }
             self.settle_down();
         }
         let due = self.timers.next().filter(|(at, _)| *at <= now.mono);

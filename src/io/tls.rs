@@ -4,6 +4,8 @@
 //! rustls is named here alone. Called by the reactor (the table of peers) and by `io::transport`. Uses the buffered
 //! interface; all plaintext leaves the session at once, since plaintext inside it raises no event.
 
+pub mod blocking;
+
 use super::files;
 use super::outcome::{Fill, Sent, Shake};
 use crate::base::limits;

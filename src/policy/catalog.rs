@@ -45,8 +45,8 @@ impl Catalog {
         Catalog { models, by_id, by_alias, by_start, default }
     }
 
-    /// The index of the model that a client asks for as `name`: its id, one of its aliases, or what such a one that ends
-    /// in `*` stands for; the longer one first.
+    /// The index of the model that a client asks for as `name`: its id, one of its aliases, or what such a one that
+    /// ends in `*` stands for; the longer one first.
     pub fn asked(&self, name: &str) -> Option<usize> {
         self.find(name)
             .or_else(|| self.by_alias.get(name).copied())
@@ -79,7 +79,8 @@ impl Catalog {
 pub struct Model {
     /// What clients ask for.
     pub id: Arc<str>,
-    /// Other names that clients may ask for; one may end in `*`. Keys' models and rows go by the id, and so does the answer.
+    /// Other names that clients may ask for; one may end in `*`. Keys' models and rows go by the id, and so does the
+    /// answer.
     pub aliases: Vec<String>,
     /// For people. Default: the id.
     pub name: String,
@@ -170,8 +171,8 @@ impl StructuredOutput {
 }
 
 section! {
-    /// What a translation must know about a model (contract section 7). A same-shape route asks for the name of the bound
-    /// alone.
+    /// What a translation must know about a model (contract section 7). A same-shape route asks for the name of the
+    /// bound alone.
     #[derive(Copy, Clone, PartialEq, Eq, Debug)]
     pub struct Capabilities {
         /// `temperature` and `top_p` are accepted.

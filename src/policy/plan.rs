@@ -1,6 +1,6 @@
 //! A plan: what keys of it may use, as configured. Counting is `meter`'s, calendars are `window`'s.
 
-use super::settings::kinds::{Kind, OneOf, Shown, Time, Whole};
+use super::settings::kinds::{Count, Kind, OneOf, Shown, Time};
 use super::settings::reader::{Field, Reader};
 use super::settings::section;
 use super::window::Period;
@@ -21,18 +21,18 @@ section! {
     pub struct Plan {
         /// Its name in keys and in `GET /v1/quota`.
         pub name: Arc<str> = "default".into();
-        /// Tokens per period.
-        pub tokens: u64 = 0, Whole(0..=UNLIMITED), Live;
+        /// Tokens per period: `10_000_000`, or `"10M"`.
+        pub tokens: u64 = 0, Count(0..=UNLIMITED), Live;
         /// Calendar period in UTC: `"month"`, `"week"`, `"day"`.
         pub period: Period = Period::Month, OneOf(&Period::ALL, Period::as_str), Live;
         /// Requests per window.
-        pub requests: u64 = 0, Whole(0..=UNLIMITED), Live;
+        pub requests: u64 = 0, Count(0..=UNLIMITED), Live;
         /// Length of the window in whole seconds; windows begin at multiples of it, so that all hosts agree.
         pub window: Duration = Duration::from_secs(60), Seconds(Time(WINDOWS)), Live;
         /// Tokens per window.
-        pub tokens_per_window: u64 = 0, Whole(0..=UNLIMITED), Live;
+        pub tokens_per_window: u64 = 0, Count(0..=UNLIMITED), Live;
         /// Requests at once.
-        pub concurrency: u64 = 0, Whole(0..=UNLIMITED), Live;
+        pub concurrency: u64 = 0, Count(0..=UNLIMITED), Live;
     }
 }
 

@@ -141,7 +141,8 @@ impl Refusal {
 
     /// 404: no such path.
     pub fn no_path() -> Refusal {
-        let text = "there is nothing at this path: the base URL ends with /v1 for OpenAI's SDKs, with the host for Anthropic's";
+        let text = "there is nothing at this path: the base URL ends with /v1 for OpenAI's SDKs, with the host for \
+                    Anthropic's";
         Refusal::new(RefusalKind::NotFound, 404, text)
     }
 
@@ -190,6 +191,13 @@ impl Refusal {
     /// 400: not JSON by its own word.
     pub fn content_type() -> Refusal {
         Refusal::invalid(400, "content-type: expected application/json")
+    }
+
+    /// 400: a form, which is what curl calls a body unless it is told otherwise.
+    pub fn form() -> Refusal {
+        let text = "content-type: expected application/json; curl sends -d as a form: add -H 'content-type: \
+                    application/json', or use --json in its place";
+        Refusal::invalid(400, text)
     }
 
     /// 400: a compressed body.

@@ -102,7 +102,8 @@ fn reasons(model: &str) -> bool {
 fn takes_no_sampling(root: &Value) -> Result<(), Complaint> {
     if !root["max_tokens"].is_null() {
         return Err(complain(
-            "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
+            "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' \
+             instead.",
         ));
     }
     match root["temperature"].as_f64() {

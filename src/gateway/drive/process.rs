@@ -87,8 +87,19 @@ impl Gateway {
         }
     }
 
-    /// TERM: takes no requests any more, ends what runs too long, leaves.
+    /// TERM: stops, at once or when a balancer has had time to notice. A second one does not wait for that.
+    pub(crate) fn told_to_stop(&mut self) {
+        let lead = self.cx.setup.config.server.drain_lead;
+        if lead.is_zero() || self.cx.lifecycle.is_leaving() || self.cx.lifecycle.has_handed_over() {
+            return self.terminate();
+        }
+        self.call_off("called off: the process is to stop");
+        self.cx.lifecycle.lead = Some(self.cx.now.mono.after(lead));
+    }
+
+    /// Takes no requests any more, ends what runs too long, leaves.
     pub(crate) fn terminate(&mut self) {
+        self.cx.lifecycle.lead = None;
         if !self.cx.lifecycle.handover.is_final() {
             // Those who ask for our health shall hear that we are leaving, as long as we are here.
             self.cx.actions.push(Action::StopAccepting(self.client_listeners));
@@ -99,7 +110,8 @@ impl Gateway {
 
     /// USR2: has a successor started.
     pub(crate) fn begin_handover(&mut self) {
-        if self.cx.lifecycle.handover != Handover::None || self.cx.lifecycle.is_stopping() {
+        let stopping = self.cx.lifecycle.is_stopping() || self.cx.lifecycle.lead.is_some();
+        if self.cx.lifecycle.handover != Handover::None || stopping {
             self.cx.log_upgrade("refused: already stopping or handing over");
         } else if !self.can_give_ledger() {
             self.cx.log_upgrade("refused: the ledger is not available");

@@ -244,7 +244,8 @@ fn content_fits(head: &RequestHead, bytes: &[u8], endpoint: Endpoint, max_body: 
     let content_type = head.field(Field::ContentType).of(bytes).trim_ascii();
     let essence = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     if !essence.is_empty() && !essence.eq_ignore_ascii_case(b"application/json") {
-        return Err(Refusal::content_type());
+        let is_form = essence.eq_ignore_ascii_case(b"application/x-www-form-urlencoded");
+        return Err(if is_form { Refusal::form() } else { Refusal::content_type() });
     }
     let encoding = head.field(Field::ContentEncoding).of(bytes).trim_ascii();
     if !encoding.is_empty() && !encoding.eq_ignore_ascii_case(b"identity") {

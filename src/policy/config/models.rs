@@ -17,13 +17,13 @@ const ID_MAX: usize = 128;
 /// Request fields that no model can do without.
 const NEEDED: [&str; 3] = ["model", "messages", "stream"];
 
-/// Reads `[[models]]`; at least one is needed.
+/// Reads `[[models]]`; at least one is needed. Also the ids of all that were written, right or wrong.
 pub(super) fn read(
     reader: &mut Reader<'_>,
     top: &mut Section<'_>,
     providers: &[Declared],
     limits: &UpstreamLimits,
-) -> Vec<Model> {
+) -> (Vec<Model>, Vec<String>) {
     let mut models: Vec<Model> = Vec::new();
     let mut ids: Vec<String> = Vec::new();
     let mut aliases: Vec<(Field<'_>, String)> = Vec::new();
@@ -49,7 +49,7 @@ pub(super) fn read(
         models.extend(model);
     }
     check_aliases(reader, &ids, &aliases);
-    models
+    (models, ids)
 }
 
 /// An alias is one name, of one model alone.

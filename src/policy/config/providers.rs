@@ -145,8 +145,8 @@ pub struct Provider {
     pub ca_file: Option<PathBuf>,
     /// Index into `Config.authorities`; `None` for plain TCP.
     pub authority: Option<u32>,
-    /// What becomes of request fields that neither API documents: `"drop"`, `"forward"`, or `"auto"`: servers on the own
-    /// network get those that local servers document for their chat endpoint.
+    /// What becomes of request fields that neither API documents: `"drop"`, `"forward"`, or `"auto"`: servers on the
+    /// own network get those that local servers document for their chat endpoint.
     pub unknown_fields: UnknownFields,
     /// It understands a request for usage in a stream.
     pub stream_usage: bool,
@@ -161,8 +161,8 @@ impl Provider {
         host == "api.openai.com" || host.ends_with(".api.openai.com") || AZURE.iter().any(|end| host.ends_with(end))
     }
 
-    /// Whether it stands on the own network, by the host of its `base_url`: a loopback, private or link-local address, a
-    /// name without a dot, or one that only the own network knows.
+    /// Whether it stands on the own network, by the host of its `base_url`: a loopback, private or link-local address,
+    /// a name without a dot, or one that only the own network knows.
     pub fn is_near(&self) -> bool {
         let host = self.host.trim_end_matches('.').to_ascii_lowercase();
         match host.parse::<IpAddr>() {

@@ -4,7 +4,7 @@ use crate::policy::limits::TIMEOUTS;
 use crate::policy::settings::kinds::{Bytes, Flag, Kind, Or, Reference, Shown, Time, Whole};
 use crate::policy::settings::reader::{Field, Reader, Section};
 use crate::policy::settings::secret::Secret;
-use crate::policy::settings::units::{quoted, quoted_list};
+use crate::policy::settings::units::{self, quoted, quoted_list};
 use crate::policy::settings::{Settings, section};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -59,6 +59,9 @@ section! {
         pub write_stall: Duration = Duration::from_secs(60), Time(TIMEOUTS), Live;
         /// For what runs when the process is told to stop.
         pub drain_timeout: Duration = Duration::from_secs(30), Time(WAITS), Live;
+        /// After SIGTERM `/readyz` says 503 at once, and clients are served as before for so long: a balancer has time
+        /// to notice. Then it stops.
+        pub drain_lead: Duration = Duration::ZERO, Time(WAITS), Live;
         /// Before a silent stream's status goes out, and between its heartbeats.
         pub heartbeat_after: Duration = Duration::from_secs(15), Time(TIMEOUTS), Live, was "commit_after";
     }
@@ -109,9 +112,12 @@ struct Address;
 impl Kind<SocketAddr> for Address {
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<SocketAddr> {
         let text = reader.string(&field)?;
-        let address = text.parse().ok();
+        let address = units::address(&text);
         if address.is_none() {
-            reader.error(&field, "expected an address with a port, such as \"127.0.0.1:8080\" or \"[::]:8080\"");
+            reader.error(
+                &field,
+                "expected an address with a port, such as \"127.0.0.1:8080\", \"[::]:8080\" or \":8080\"",
+            );
         }
         address
     }

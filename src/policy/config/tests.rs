@@ -12,6 +12,7 @@ const PEM: &str = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\
 fn env(name: &str) -> Option<String> {
     match name {
         "GOOD_KEY" => Some("sk-good".to_string()),
+        "ODD_KEY" => Some("p@ss/:w%".to_string()),
         "EMPTY_KEY" => Some(" \n".to_string()),
         "SPLIT_KEY" => Some("sk\r\nhost: evil".to_string()),
         _ => None,
@@ -673,7 +674,7 @@ fn plans_are_checked_and_read() {
         ("tokens = -1", "plans[0].tokens", "from 0"),
         ("tokens = 1.5", "plans[0].tokens", "expected an integer"),
         ("period = \"year\"", "plans[0].period", "one of month, week, day"),
-        ("requests = \"many\"", "plans[0].requests", "expected an integer"),
+        ("requests = \"many\"", "plans[0].requests", "expected a number such as 600"),
         ("window = \"0s\"", "plans[0].window", "duration"),
         ("window = \"1500ms\"", "plans[0].window", "whole seconds"),
         ("tokens_per_window = -1", "plans[0].tokens_per_window", "from 0"),
@@ -821,4 +822,19 @@ fn an_alias_is_one_name_of_one_model_with_a_star_at_its_end_alone() {
         assert_eq!(found.map(|model| &*model.id), Some(id), "{name}");
     }
     assert_eq!(config.catalog.find("gpt-4o"), None, "an alias is no id");
+}
+
+#[test]
+fn a_secret_of_the_stores_url_comes_from_a_variable_or_a_file_and_is_encoded() {
+    let url = |written: &str| format!("[store]\nurl = {written}\n{PROVIDER}{MODEL}");
+    let read = |written: &str| parse(&url(written)).unwrap_or_else(|errors| panic!("{errors:?}")).store.url;
+    let meant = StoreUrl::Redis("redis://:sk-good@cache:6379/0".to_string());
+    assert_eq!(read("[\"redis://:\", { env = \"GOOD_KEY\" }, \"@cache:6379/0\"]"), meant);
+    assert_eq!(meant.to_string(), "redis://***@cache:6379/0");
+    let odd = StoreUrl::Redis("rediss://u:p%40ss%2F%3Aw%25@cache".to_string());
+    assert_eq!(read("[\"rediss://u:\", { env = \"ODD_KEY\" }, \"@cache\"]"), odd);
+    let file = StoreUrl::Redis("redis://:sk-from-file@cache".to_string());
+    assert_eq!(read("[\"redis://:\", { file = \"/run/secrets/key\" }, \"@cache\"]"), file);
+    one_error(&url("[\"redis://:\", { env = \"NOT_SET\" }, \"@cache\"]"), 2, "store.url[1].env", "is not set");
+    one_error(&url("[\"redis://:\", { env = \"GOOD_KEY\" }]"), 2, "store.url[0]", "expected \"sqlite:PATH\"");
 }
