@@ -14,11 +14,12 @@ use std::fs;
 use std::path::Path;
 
 /// What may stand in the repository's root beside files that begin with a dot.
-const ROOT: [&str; 12] = [
+const ROOT: [&str; 13] = [
     "Cargo.lock",
     "Cargo.toml",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "Dockerfile",
     "LICENSE",
     "README.md",
     "SECURITY.md",

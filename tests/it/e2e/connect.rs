@@ -157,7 +157,8 @@ fn each_of_the_usual_mistakes_is_found_and_its_mend_is_said() {
     fs::write(folder.path().join("tollgate.toml"), text).unwrap();
     let done = run(folder.path(), &["check", "--connect"], &[CREDENTIAL]);
     let of = |name: &str| {
-        let start = done.out.find(&format!("{name}  http")).unwrap_or_else(|| panic!("{name}:\n{}", done.out));
+        let start = format!("\n{}", done.out).find(&format!("\n{name}  http"));
+        let start = start.unwrap_or_else(|| panic!("{name}:\n{}", done.out));
         done.out[start..]
             .split_once('\n')
             .unwrap()
