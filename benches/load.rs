@@ -26,6 +26,8 @@ struct Args {
     body_bytes: usize,
     stream: bool,
     keys: Vec<String>,
+    /// Further header fields, each with its line end.
+    headers: String,
     /// Requests under way at once; 0 for as many as there are connections.
     at_once: usize,
     /// Least time between the beginnings of two requests.
@@ -47,6 +49,7 @@ fn args() -> Args {
         body_bytes: 1200,
         stream: false,
         keys: vec!["none".into()],
+        headers: String::new(),
         at_once: 0,
         gap: Duration::ZERO,
         hold: false,
@@ -64,6 +67,7 @@ fn args() -> Args {
             "--model" => all.model = value(),
             "--body-bytes" => all.body_bytes = value().parse().unwrap(),
             "--keys" => all.keys = std::fs::read_to_string(value()).unwrap().lines().map(str::to_owned).collect(),
+            "--header" => all.headers += &(value() + "\r\n"),
             "--at-once" => all.at_once = value().parse().unwrap(),
             "--gap-us" => all.gap = Duration::from_micros(value().parse().unwrap()),
             "--stream" => all.stream = true,
@@ -110,9 +114,10 @@ fn requests(args: &Args, stream: bool) -> Vec<Vec<u8>> {
     let request = |key: &String| {
         format!(
             "POST {} HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {key}\r\ncontent-type: application/json\r\n\
-             accept: application/json\r\nuser-agent: load/1\r\ncontent-length: {}\r\n\r\n{body}",
+             accept: application/json\r\nuser-agent: load/1\r\n{}content-length: {}\r\n\r\n{body}",
             args.path,
             args.addr,
+            args.headers,
             body.len()
         )
         .into_bytes()

@@ -51,8 +51,9 @@
 //!    it on and observes usage.
 //! 7. `exchange::finish` is the one end: settle the hold, hand a row to the ledger, write a log line.
 //!
-//! A streamed request passes 20 functions of the driver from its first byte to its first event, and 9 for each further
-//! event, the writing to its client included: `scripts/bench path` prints them.
+//! A streamed request passes 16 functions of the driver from its first byte to its first event in the client's queue,
+//! and 5 for each further event; what is done when it lies there (writing, settling down) is not counted.
+//! `scripts/bench path` prints them all.
 //!
 //! # How to change
 //!

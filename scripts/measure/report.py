@@ -20,9 +20,14 @@ class Table:
         self.rows.append((str(number), what, goal, gateway, nginx, haproxy, met))
         say(f"  {number}: {what}: {gateway} | {nginx} | {haproxy} | {goal} {met}")
 
-    def text(self):
+    def text(self, only=None):
+        """The rows, or the first of each number in `only`."""
         head = ("#", "what", "goal", "gateway", "nginx", "haproxy", "met")
         rows = sorted(self.rows, key=lambda row: float(re.match(r"\d+", row[0])[0]))
+        if only:
+            first = {}
+            [first.setdefault(row[0], row) for row in rows]
+            rows = [first[number] for number in only if number in first]
         return "\n".join(["| " + " | ".join(head) + " |", "|" + "---|" * len(head),
                           *("| " + " | ".join(row) + " |" for row in rows)])
 

@@ -78,9 +78,10 @@ class Run:
     """One run of the load generator; what stands in its block happens between warming up and the requests."""
 
     def __init__(self, port, core=None, **options):
-        command = [PROGRAMS["load"], "--addr", f"127.0.0.1:{port}", "--keys", WORK / "keys"]
-        for name, value in options.items():
-            command += [f"--{name.replace('_', '-')}"] + ([] if value is True else [value])
+        command = [PROGRAMS["load"], "--addr", f"127.0.0.1:{port}"]
+        for name, value in {"keys": WORK / "keys", **options}.items():
+            for one in value if isinstance(value, list) else [value]:
+                command += [f"--{name.replace('_', '-')}"] + ([] if one is True else [one])
         self.process = start(command, SECOND if core is None else core, stdin=subprocess.PIPE,
                              stdout=subprocess.PIPE, text=True)
         if self.process.stdout.readline() != "ready\n":

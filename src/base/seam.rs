@@ -165,6 +165,10 @@ pub trait Core {
     fn actions(&mut self) -> &mut Vec<Action>;
     /// Orders given since the world last drained them.
     fn orders(&mut self) -> &mut Vec<Self::Order>;
+    /// Whether an order has been given. Those the vector holds may be there for their storage alone.
+    fn has_orders(&mut self) -> bool {
+        !self.orders().is_empty()
+    }
     /// The verb that just ran for `conn` panicked (`None`: it ran for no connection). The core fails what hung on it
     /// and stays usable.
     fn panicked(&mut self, conn: Option<Conn>, now: Now);

@@ -7,6 +7,18 @@ pub fn push_number(out: &mut Vec<u8>, mut value: u64) {
         b"0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243\
         44454647484950515253545556575859606162636465666768697071727374757677787980818283848586878889909192939495969798\
         99";
+    // Most numbers are short; what is copied has a length that the compiler knows, and costs two moves.
+    if value < 1000 {
+        let low = (value % 100) as usize * 2;
+        let (text, count) = match value {
+            100.. => ([b'0' + (value / 100) as u8, PAIRS[low], PAIRS[low + 1]], 3),
+            10.. => ([PAIRS[low], PAIRS[low + 1], 0], 2),
+            _ => ([PAIRS[low + 1], 0, 0], 1),
+        };
+        let end = out.len() + count;
+        out.extend_from_slice(&text);
+        return out.truncate(end);
+    }
     let mut digits = [0u8; 20];
     let mut at = digits.len();
     while value >= 10 {

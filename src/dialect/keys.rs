@@ -40,6 +40,7 @@ mod table {
         Arguments = "arguments",
         Choices = "choices",
         CompletionTokens = "completion_tokens",
+        CompletionTokensDetails = "completion_tokens_details",
         Content = "content",
         ContentBlock = "content_block",
         Created = "created",
@@ -55,6 +56,7 @@ mod table {
         Object = "object",
         PartialJson = "partial_json",
         PromptTokens = "prompt_tokens",
+        PromptTokensDetails = "prompt_tokens_details",
         Reasoning = "reasoning",
         ReasoningContent = "reasoning_content",
         Refusal = "refusal",
@@ -75,7 +77,6 @@ const LEVELS: usize = 8;
 
 /// Calls `each` with (buffer, path, last token, whole value with quotes or brackets) for every value.
 pub(super) struct Walk<F> {
-    levels: usize,
     keys: [K; LEVELS + 2],
     starts: [u32; LEVELS + 2],
     each: F,
@@ -84,18 +85,14 @@ pub(super) struct Walk<F> {
 impl<F: FnMut(&[u8], &[K], Token, Span)> Walk<F> {
     /// A walk from the top of a document.
     pub(super) fn new(each: F) -> Walk<F> {
-        Walk { levels: LEVELS, keys: [K::Other; LEVELS + 2], starts: [0; LEVELS + 2], each }
-    }
-
-    /// Tells of the first `levels` levels alone.
-    pub(super) fn within(self, levels: usize) -> Walk<F> {
-        Walk { levels: levels.min(LEVELS), ..self }
+        Walk { keys: [K::Other; LEVELS + 2], starts: [0; LEVELS + 2], each }
     }
 }
 
 impl<F: FnMut(&[u8], &[K], Token, Span)> Visitor for Walk<F> {
+    #[inline(always)]
     fn token(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
-        if depth > self.levels {
+        if depth > LEVELS {
             return Ok(());
         }
         let whole = match token {

@@ -61,35 +61,41 @@ pub fn rewrite(
     };
     writer.body(0, first.start());
     let (mut wrote, mut has_model, mut asked) = (false, false, !ask);
-    let mut kept_before: Option<&Member> = None;
+    // What of the body stays and is not written yet: members that are kept, with what lies between them.
+    let mut run: Option<(usize, usize)> = None;
     for member in &fields.members {
         let fate = fate(shape, body, fields, member, with, ask);
         asked |= member.name == Name::StreamOptions;
         if fate == Fate::Drop {
-            kept_before = None;
+            if let Some((from, to)) = run.take() {
+                writer.body(from, to);
+            }
             continue;
         }
-        match kept_before {
-            Some(before) => writer.body(before.end(), member.start()),
-            None if wrote => writer.text(|text| text.push(b',')),
-            None => {}
+        if run.is_none() && wrote {
+            writer.text(|text| text.push(b','));
         }
+        let (from, _) = run.unwrap_or((member.start(), member.start()));
         if fate == Fate::Keep {
-            writer.body(member.start(), member.end());
+            run = Some((from, member.end()));
         } else if fate == Fate::Bound {
+            writer.body(from, member.start());
             writer.text(|text| {
                 text.push(b'"');
                 text.extend_from_slice(with.capabilities.bound().as_bytes());
                 text.extend_from_slice(b"\":");
             });
-            writer.body(member.value.start as usize, member.end());
+            run = Some((member.value.start as usize, member.end()));
         } else {
-            writer.body(member.start(), member.value.start as usize);
+            writer.body(from, member.value.start as usize);
             writer.replace(fate, member, with);
+            run = Some((member.end(), member.end()));
         }
         has_model |= member.name == Name::Model;
         wrote = true;
-        kept_before = Some(member);
+    }
+    if let Some((from, to)) = run {
+        writer.body(from, to);
     }
     let mut add = |write: &dyn Fn(&mut Vec<u8>)| {
         writer.text(|text| {
@@ -112,15 +118,21 @@ pub fn rewrite(
 }
 
 fn fate(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, with: &Target<'_>, ask: bool) -> Fate {
+    if member.name == Name::Model {
+        return Fate::Model;
+    }
     let (key, takes) = (member.key.of(body), with.capabilities);
     match member.name.class(shape) {
         Class::Denied => return Fate::Drop,
         Class::Unknown if !goes_on(shape, key, takes.unknown) => return Fate::Drop,
         _ => {}
     }
+    let is_plain = !matches!(member.name, Name::N | Name::StreamOptions | Name::MaxTokens | Name::MaxCompletionTokens);
+    if takes.drop_params.is_empty() && is_plain {
+        return Fate::Keep;
+    }
     let value = Raw::new(member.value.of(body));
     match member.name {
-        Name::Model => Fate::Model,
         Name::MaxTokens | Name::MaxCompletionTokens if shape == Dialect::Chat && fields.max_tokens.is_some() => {
             bound_fate(body, fields, member, with)
         }

@@ -3,7 +3,8 @@
 //! Owns the reading of counters. Must never add two reports up: both shapes report totals so far. Called by
 //! [`super::tap`], `super::convert` and [`super::replies`], which hand the result to `gateway` for settling.
 
-use crate::wire::json::{Raw, eq_unescaped};
+use super::keys::K;
+use crate::wire::json::Raw;
 
 /// Counters as an upstream has reported them; `None` where it said nothing.
 #[derive(Copy, Clone, Default, PartialEq, Eq, Debug)]
@@ -18,6 +19,36 @@ pub struct Reported {
     pub output: Option<u64>,
     /// Of these, tokens of reasoning. Only translated, never charged apart.
     pub reasoning: Option<u64>,
+}
+
+/// The members of a chat answer's `usage` as they are met; of a repeated one the last counts.
+#[derive(Copy, Clone, Default, Debug)]
+pub(super) struct ChatUsage {
+    prompt: Option<u64>,
+    seen: Reported,
+}
+
+impl ChatUsage {
+    /// One member.
+    #[inline]
+    pub(super) fn member(&mut self, key: K, value: Raw<'_>) {
+        match key {
+            K::PromptTokens => self.prompt = value.count(),
+            K::CompletionTokens => self.seen.output = value.count(),
+            K::PromptTokensDetails => {
+                self.seen.cache_read = value.get("cached_tokens").and_then(Raw::count);
+                self.seen.cache_write = value.get("cache_write_tokens").and_then(Raw::count);
+            }
+            K::CompletionTokensDetails => self.seen.reasoning = value.get("reasoning_tokens").and_then(Raw::count),
+            _ => {}
+        }
+    }
+
+    /// What they say together.
+    pub(super) fn reported(self) -> Reported {
+        let cached = self.seen.cache_read.unwrap_or(0).saturating_add(self.seen.cache_write.unwrap_or(0));
+        Reported { input: self.prompt.map(|prompt| prompt.checked_sub(cached).unwrap_or(prompt)), ..self.seen }
+    }
 }
 
 /// What was overheard of an answer.
@@ -55,23 +86,11 @@ impl Reported {
     /// Reads the `usage` object of a chat answer or chunk. `prompt_tokens` includes what is cached and is split here;
     /// an upstream whose counters say otherwise (cached > prompt) has excluded it already.
     pub fn from_chat(usage: Raw<'_>) -> Reported {
-        let (mut seen, mut prompt) = (Reported::default(), None);
-        // One walk over the members instead of one for each: of a repeated member the last one counts, as in `get`.
+        let mut seen = ChatUsage::default();
         for (key, value) in usage.members() {
-            if eq_unescaped(key, "prompt_tokens") {
-                prompt = value.count();
-            } else if eq_unescaped(key, "completion_tokens") {
-                seen.output = value.count();
-            } else if eq_unescaped(key, "prompt_tokens_details") {
-                seen.cache_read = value.get("cached_tokens").and_then(Raw::count);
-                seen.cache_write = value.get("cache_write_tokens").and_then(Raw::count);
-            } else if eq_unescaped(key, "completion_tokens_details") {
-                seen.reasoning = value.get("reasoning_tokens").and_then(Raw::count);
-            }
+            seen.member(K::of(key), value);
         }
-        let cached = seen.cache_read.unwrap_or(0).saturating_add(seen.cache_write.unwrap_or(0));
-        seen.input = prompt.map(|prompt| prompt.checked_sub(cached).unwrap_or(prompt));
-        seen
+        seen.reported()
     }
 
     /// Reads the `usage` object of a messages answer, `message_start` or `message_delta`.

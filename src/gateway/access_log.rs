@@ -2,18 +2,21 @@
 //! a secret: a line holds ids, names of our own configuration, numbers, and the client's own request id in printable
 //! form.
 
+use super::client::response::{ISO_LEN, RequestId};
 use super::metrics::Timed;
 use crate::base::text::push_number;
-use crate::base::time::{Mono, Unix};
+use crate::base::time::Mono;
 use crate::policy::keys::KeyId;
 use crate::policy::refusal::RefusalKind;
 use crate::policy::usage::Usage;
-use crate::policy::window;
 use crate::wire::json::write_string;
+
+/// Room for an ordinary line, so that it does not grow piece by piece.
+const LINE_ROOM: usize = 512;
 
 /// What is said of a request.
 pub(crate) struct Line<'a> {
-    pub(crate) id: &'a str,
+    pub(crate) id: &'a RequestId,
     pub(crate) endpoint: &'static str,
     pub(crate) key: Option<KeyId>,
     pub(crate) model: Option<&'a str>,
@@ -32,9 +35,10 @@ pub(crate) struct Line<'a> {
 
 impl Line<'_> {
     /// Appends the line.
-    pub(crate) fn write(&self, now: Unix, out: &mut Vec<u8>) {
-        open(now, out);
-        word(out, ",\"id\":\"", self.id);
+    pub(crate) fn write(&self, time: &[u8; ISO_LEN], out: &mut Vec<u8>) {
+        open(time, out);
+        out.extend_from_slice(b",\"id\":\"");
+        out.extend_from_slice(self.id.text());
         word(out, "\",\"endpoint\":\"", self.endpoint);
         out.push(b'"');
         if let Some(key) = &self.key {
@@ -86,20 +90,23 @@ impl Line<'_> {
     }
 }
 
-/// Begins a line.
-pub(crate) fn open(now: Unix, out: &mut Vec<u8>) {
+/// Begins a line that is written at `time`.
+pub(crate) fn open(time: &[u8; ISO_LEN], out: &mut Vec<u8>) {
+    out.reserve(LINE_ROOM);
     out.extend_from_slice(b"{\"time\":\"");
-    window::write_iso(now, out);
+    out.extend_from_slice(time);
     out.push(b'"');
 }
 
 /// Appends `name` and a text of ours that needs no escapes.
+#[inline(always)]
 fn word(out: &mut Vec<u8>, name: &str, value: &str) {
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(value.as_bytes());
 }
 
 /// Appends `name` and a number.
+#[inline(always)]
 fn number(out: &mut Vec<u8>, name: &str, value: u64) {
     out.extend_from_slice(name.as_bytes());
     push_number(out, value);

@@ -445,9 +445,9 @@ impl Cx {
 
     /// One line about the gateway itself. `write` appends members, each with a comma before it.
     pub(crate) fn log_event(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        let now = self.now.unix;
+        let time = self.date.iso(self.now.unix);
         self.orders.log(|out| {
-            access_log::open(now, out);
+            access_log::open(time, out);
             write(out);
             out.extend_from_slice(b"}\n");
         });

@@ -93,6 +93,8 @@ pub struct Gateway {
     /// The worklist of the present verb.
     queue: VecDeque<Next>,
     dirty: Vec<Conn>,
+    /// Walks over all clients, for [`Vitals`]: what each event costs must not grow with their number.
+    walks: u64,
 }
 
 impl Gateway {
@@ -122,6 +124,7 @@ impl Gateway {
             timers: Timers::with_room(2 * room),
             queue: VecDeque::new(),
             dirty: Vec::new(),
+            walks: 0,
         }
     }
 
@@ -151,6 +154,7 @@ impl Gateway {
             buffered: self.cx.pool.lent(),
             promised: self.cx.pool.promised(),
             timers: self.timers.len(),
+            walks: self.walks,
         }
     }
 }
@@ -188,6 +192,8 @@ pub struct Vitals {
     pub promised: usize,
     /// Entries of the timer heap, stale ones included.
     pub timers: usize,
+    /// Walks over all clients so far.
+    pub walks: u64,
 }
 
 impl Core for Gateway {
@@ -358,6 +364,10 @@ impl Core for Gateway {
             self.cx.discard_heavy();
         }
         &mut self.cx.orders.0
+    }
+
+    fn has_orders(&mut self) -> bool {
+        self.cx.pool.has_heavy() || self.cx.orders.0.iter().any(|order| !order.is_empty())
     }
 
     fn panicked(&mut self, conn: Option<Conn>, now: Now) {

@@ -36,6 +36,19 @@ pub enum Order {
     Acknowledge(u64),
 }
 
+impl Order {
+    /// It asks for nothing, and is there for its storage alone.
+    pub(crate) fn is_empty(&self) -> bool {
+        match self {
+            Order::Rows(rows) => rows.is_empty(),
+            Order::Log(lines) => lines.is_empty(),
+            Order::Asks(asks) => asks.is_empty(),
+            Order::Releases(releases) => releases.is_empty(),
+            _ => false,
+        }
+    }
+}
+
 /// The orders of one hand-over: of each kind that is given often there is one, with everything in it.
 #[derive(Debug, Default)]
 pub(crate) struct OrderSink(pub(crate) Vec<Order>);

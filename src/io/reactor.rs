@@ -453,7 +453,7 @@ impl<C: Core + 'static> Reactor<C> {
                 break;
             }
         }
-        if !self.core.orders().is_empty() {
+        if self.core.has_orders() {
             let orders = std::mem::take(self.core.orders());
             *self.core.orders() = (self.outbox)(orders);
         }
@@ -469,6 +469,9 @@ impl<C: Core + 'static> Reactor<C> {
     }
 
     fn tell_replies(&mut self) {
+        if self.replies.is_empty() {
+            return;
+        }
         let mut replies = std::mem::take(&mut self.replies);
         let now = self.now;
         for reply in replies.drain(..) {
@@ -526,6 +529,9 @@ impl<C: Core + 'static> Reactor<C> {
     }
 
     fn perform_actions(&mut self) {
+        if self.core.actions().is_empty() {
+            return;
+        }
         let mut actions = std::mem::take(&mut self.actions);
         std::mem::swap(&mut actions, self.core.actions());
         for action in actions.drain(..) {

@@ -4,6 +4,7 @@
 
 mod fields;
 mod parts;
+mod plain;
 mod request;
 mod response;
 #[cfg(test)]

@@ -3,10 +3,12 @@
 //! Owns the grammar (RFC 8259), the UTF-8 check and the bound on nesting. Must never interpret a member: what a key
 //! means is its caller's business. Called by `dialect` (requests, answers, stream events).
 
+mod run;
 mod unescape;
 mod view;
 mod write;
 
+pub use run::string_end;
 pub use unescape::{Run, Runs, eq_unescaped, runs, unescape};
 pub use view::{Items, Kind, Members, Raw};
 pub use write::{compact, item, key, write_count, write_escaped, write_inside, write_string};
@@ -51,6 +53,13 @@ pub trait Visitor {
     /// One token. `depth` is the number of containers around it: 0 for the document itself, the same number for a
     /// container's opening and its closing, 1 for the members of the outermost object.
     fn token(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop>;
+
+    /// An object begins at `at`. A visitor that knows it by its form alone may take it whole and answer where it ends;
+    /// it must be valid, and the visitor hears of none of its tokens then.
+    #[inline(always)]
+    fn object(&mut self, _buf: &[u8], _at: usize, _depth: usize) -> Option<usize> {
+        None
+    }
 }
 
 /// A visitor that only wants to know whether the document is valid.
@@ -153,12 +162,47 @@ impl Digits {
 pub struct Scanner {
     at: usize,
     start: usize,
-    depth: usize,
-    /// One bit per open container: 1 for an object. Its width is the bound on nesting.
-    objects: u128,
-    /// Its bit for the innermost container, which is asked for at every comma.
-    object: bool,
+    nest: Nest,
     expect: Expect,
+}
+
+/// The containers that are open.
+#[derive(Copy, Clone, Debug)]
+struct Nest {
+    depth: usize,
+    /// One bit for each container around the innermost, the lowest for the nearest: 1 for an object. Its width is the
+    /// bound on nesting.
+    around: u128,
+    /// The innermost is an object.
+    object: bool,
+}
+
+impl Nest {
+    const NONE: Nest = Nest { depth: 0, around: 0, object: false };
+
+    fn is_full(&self) -> bool {
+        self.depth == JSON_DEPTH_MAX
+    }
+
+    #[inline(always)]
+    fn enter(&mut self, object: bool) {
+        self.around = self.around << 1 | u128::from(self.object);
+        self.object = object;
+        self.depth += 1;
+    }
+
+    #[inline(always)]
+    fn leave(&mut self) {
+        self.object = self.around & 1 == 1;
+        self.around >>= 1;
+        self.depth -= 1;
+    }
+
+    /// The byte that closes the innermost.
+    #[inline(always)]
+    fn closing(&self) -> u8 {
+        if self.object { b'}' } else { b']' }
+    }
 }
 
 impl Default for Scanner {
@@ -172,18 +216,29 @@ const _: () = assert!(JSON_DEPTH_MAX <= 128);
 impl Scanner {
     /// A scanner at the start of a document.
     pub fn new() -> Scanner {
-        Scanner { at: 0, start: 0, depth: 0, objects: 0, object: false, expect: Expect::Value }
+        Scanner { at: 0, start: 0, nest: Nest::NONE, expect: Expect::Value }
     }
 
     /// Scans what is there, as far as it goes. `buf` is the document from its first byte on.
     pub fn scan<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<(), ScanError> {
-        while self.step(buf, visitor)? {}
-        Ok(())
+        loop {
+            if matches!(self.expect, Expect::Value | Expect::Key) {
+                self.run(buf, visitor)?;
+            }
+            if !self.step(buf, visitor)? {
+                return Ok(());
+            }
+        }
     }
 
     /// Scans the rest: the document must end where `buf` ends.
     pub fn finish<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<(), ScanError> {
         self.scan(buf, visitor)?;
+        self.end(buf, visitor)
+    }
+
+    /// Nothing comes behind what has been scanned.
+    fn end<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<(), ScanError> {
         if let Expect::InNumber(digits) = self.expect
             && self.at == buf.len()
             && digits.is_whole_number()
@@ -238,7 +293,7 @@ impl Scanner {
     }
 
     fn in_object(&self) -> bool {
-        self.object
+        self.nest.object
     }
 
     fn pass(&mut self, next: Expect) {
@@ -254,11 +309,11 @@ impl Scanner {
     /// What may come after a value. A comma right behind it is taken at once, as is the quote of a name behind that:
     /// they nearly always stand there.
     fn after_value(&mut self, buf: &[u8]) {
-        if self.depth == 0 {
+        if self.nest.depth == 0 {
             self.expect = Expect::End;
         } else if buf.get(self.at) != Some(&b',') {
             self.expect = Expect::CommaOrEnd;
-        } else if !self.object {
+        } else if !self.nest.object {
             self.pass(Expect::Value);
         } else {
             self.pass(Expect::Key);
@@ -270,7 +325,7 @@ impl Scanner {
 
     fn scalar<V: Visitor>(&mut self, buf: &[u8], v: &mut V, token: Token, span: Span) -> Result<(), ScanError> {
         self.after_value(buf);
-        Ok(v.token(buf, token, self.depth, span)?)
+        Ok(v.token(buf, token, self.nest.depth, span)?)
     }
 
     fn value<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V, byte: u8) -> Result<bool, ScanError> {
@@ -290,22 +345,18 @@ impl Scanner {
     }
 
     fn open<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V, token: Token) -> Result<(), ScanError> {
-        if self.depth == JSON_DEPTH_MAX {
+        if self.nest.is_full() {
             return Err(Syntax { at: self.at, what: "nested deeper than 128 levels" }.into());
         }
-        let bit = 1u128 << self.depth;
         let object = token == Token::ObjectOpen;
-        self.objects = if object { self.objects | bit } else { self.objects & !bit };
-        visitor.token(buf, token, self.depth, Span::new(self.at, self.at + 1))?;
-        self.depth += 1;
-        self.object = object;
+        visitor.token(buf, token, self.nest.depth, Span::new(self.at, self.at + 1))?;
+        self.nest.enter(object);
         self.pass(if object { Expect::KeyOrEnd } else { Expect::ValueOrEnd });
         Ok(())
     }
 
     fn close<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V, token: Token) -> Result<(), ScanError> {
-        self.depth -= 1;
-        self.object = self.depth > 0 && self.objects >> (self.depth - 1) & 1 == 1;
+        self.nest.leave();
         let span = Span::new(self.at, self.at + 1);
         self.at += 1;
         self.scalar(buf, visitor, token, span)
@@ -384,7 +435,7 @@ impl Scanner {
                     self.begin_string(Expect::InString);
                 }
             }
-            visitor.token(buf, Token::Key, self.depth, span)?;
+            visitor.token(buf, Token::Key, self.nest.depth, span)?;
         } else {
             self.scalar(buf, visitor, Token::String, span)?;
         }

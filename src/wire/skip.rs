@@ -30,6 +30,52 @@ pub(super) fn to_special(buf: &[u8], mut at: usize) -> usize {
     }
 }
 
+/// Like [`to_special`], but for any backslash, within the first sixteen bytes: else their end, and `at` itself where there
+/// are fewer.
+#[inline(always)]
+pub(super) fn to_special_near(buf: &[u8], at: usize) -> usize {
+    let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<LANES>()) else { return at };
+    let bytes = u8x16::new(*block);
+    let marks = (must_be_escaped(bytes) | bytes).to_bitmask() | 1 << LANES;
+    at + marks.trailing_zeros() as usize
+}
+
+/// Like [`to_special`], 64 bytes at a time: which of them are escaped is worked out for all at once, by the carry of an
+/// addition that runs through odd and even rows of backslashes (Langdale and Lemire, "Parsing Gigabytes of JSON per
+/// Second", section 3.1.1).
+pub(super) fn to_special_wide(buf: &[u8], mut at: usize) -> usize {
+    const WIDE: usize = 4 * LANES;
+    const ODD: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+    while let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<WIDE>()) {
+        let lanes: &[[u8; LANES]] = block.as_chunks().0;
+        let mask = |matters: fn(u8x16) -> u8x16| {
+            let part = |index: usize| u64::from(matters(u8x16::new(lanes[index])).to_bitmask()) << (index * LANES);
+            part(0) | part(1) | part(2) | part(3)
+        };
+        let slashes = mask(|bytes| is(bytes, b'\\'));
+        let ends = mask(|bytes| is(bytes, b'"') | is_control(bytes) | bytes);
+        if slashes == 0 {
+            if ends != 0 {
+                return at + ends.trailing_zeros() as usize;
+            }
+            at += WIDE;
+            continue;
+        }
+        // A backslash escapes what is behind it, unless it is escaped itself.
+        let ended = (((slashes << 1) | ODD).wrapping_sub(slashes)) ^ ODD;
+        let (escaped, escapes) = (ended ^ slashes, ended & slashes);
+        let short = mask(|bytes| is(bytes, b'n') | is(bytes, b'"') | is(bytes, b'\\') | is(bytes, b't'));
+        // The last byte's escape reaches beyond: the next block begins with it.
+        let last = escapes >> 63;
+        let marks = ((ends & !escaped) | (escaped & !short) >> 1) & (u64::MAX >> last);
+        if marks != 0 {
+            return at + marks.trailing_zeros() as usize;
+        }
+        at += WIDE - last as usize;
+    }
+    to_special(buf, at)
+}
+
 /// Offset of the first byte from `at` on that cannot stand for itself in a JSON string: a quote, a backslash or a
 /// control character. Else the end.
 pub(super) fn to_escaped(buf: &[u8], at: usize) -> usize {
@@ -44,6 +90,17 @@ pub(super) fn to_either(buf: &[u8], at: usize, a: u8, b: u8) -> usize {
 /// Offset of the first control character from `at` on, DEL included; else the end.
 pub(super) fn to_control(buf: &[u8], at: usize) -> usize {
     find(buf, at, |bytes| is_control(bytes) | is(bytes, 0x7f))
+}
+
+/// Offset of the first byte from `at` on that is none of the letters, digits, dashes and underscores of ordinary names;
+/// else the end.
+#[inline(always)]
+pub(super) fn to_no_name(buf: &[u8], at: usize) -> usize {
+    let within = |offsets: u8x16, most: u8| offsets.min(u8x16::splat(most)).simd_eq(offsets);
+    find(buf, at, |bytes| {
+        let letter = within((bytes | u8x16::splat(0x20)) - u8x16::splat(b'a'), 25);
+        !(letter | within(bytes - u8x16::splat(b'0'), 9) | is(bytes, b'-') | is(bytes, b'_'))
+    })
 }
 
 #[inline(always)]

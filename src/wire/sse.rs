@@ -91,6 +91,12 @@ impl Splitter {
         if !self.bom_passed && !self.pass_bom(buf) {
             return None;
         }
+        if self.at == 0
+            && self.line == 0
+            && let Some(event) = one_line(buf)
+        {
+            return Some(event);
+        }
         loop {
             let line = self.line as usize;
             let end = to_either(buf, line.max(self.at as usize), b'\n', b'\r');
@@ -195,6 +201,21 @@ impl Splitter {
             _ => {}
         }
     }
+}
+
+/// An event of one line of data and a blank one that has come whole, as nearly all have and do.
+#[inline]
+fn one_line(buf: &[u8]) -> Option<Event> {
+    const DATA: &[u8] = b"data: ";
+    if !buf.starts_with(DATA) {
+        return None;
+    }
+    let end = to_either(buf, DATA.len(), b'\n', b'\r');
+    if buf.get(end..end + 2)? != b"\n\n" {
+        return None;
+    }
+    let (raw, data) = (Span::new(0, end + 2), Span::new(DATA.len(), end));
+    Some(Event { raw, len: end + 2, name: Span::default(), lines: 1, comment: false, data })
 }
 
 #[cfg(test)]

@@ -89,6 +89,11 @@ fn http_head(data: &[u8]) {
     };
     same_kind(&growing(data, data.len().max(1), request), &growing(data, step, request));
     same_kind(&growing(data, data.len().max(1), response), &growing(data, step, response));
+    // A search that is resumed is the strict parser's: what is plain must be the same to both.
+    if data.first().is_some_and(|first| !first.is_ascii_control()) {
+        same_kind(&format!("{:?}", request(data, &mut 0)), &format!("{:?}", request(data, &mut 1)));
+        same_kind(&format!("{:?}", response(data, &mut 0)), &format!("{:?}", response(data, &mut 1)));
+    }
 }
 
 /// A head that is complete is the same however it came; one that is refused is refused either way (an early part may

@@ -5,7 +5,7 @@ use super::fields::{Fields, Invalid, Member};
 use super::table::{Class, Name};
 use super::unsigned::Unsigned;
 use crate::base::limits::MEMBERS_MAX;
-use crate::wire::json::{Raw, Stop, Token, Visitor, eq_unescaped, unescape};
+use crate::wire::json::{Raw, Stop, Token, Visitor, eq_unescaped, string_end, unescape};
 use crate::wire::{Dialect, Span};
 use std::fmt::Write;
 
@@ -52,6 +52,22 @@ enum Part {
     Content,
     ToolCallId,
     Another,
+}
+
+impl Part {
+    /// Which member of a message a key names.
+    fn of(key: &[u8]) -> Part {
+        match key {
+            b"role" => Part::Role,
+            b"content" => Part::Content,
+            b"tool_call_id" => Part::ToolCallId,
+            _ if !key.contains(&b'\\') => Part::Another,
+            _ if eq_unescaped(key, "role") => Part::Role,
+            _ if eq_unescaped(key, "content") => Part::Content,
+            _ if eq_unescaped(key, "tool_call_id") => Part::ToolCallId,
+            _ => Part::Another,
+        }
+    }
 }
 
 /// The block of the system prompt under way. Of a repeated member the last one counts.
@@ -293,9 +309,7 @@ impl Checks {
         match self.name {
             Name::Messages if !is_object => self.refuse(format_args!("messages[{index}]"), "an object"),
             Name::Messages => {
-                self.message = NO_MESSAGE;
-                self.tokens.cut();
-                self.tokens.add(MESSAGE_TOKENS);
+                self.begin_message();
                 Ok(())
             }
             Name::Tools if !is_object && self.shape == Dialect::Chat => {
@@ -347,10 +361,7 @@ impl Checks {
         match (depth, token) {
             (2, Token::ObjectClose) => return self.end_message(),
             (3, Token::Key) => {
-                let key = span.of(buf);
-                let part = [("role", Part::Role), ("content", Part::Content), ("tool_call_id", Part::ToolCallId)];
-                self.message.member =
-                    part.iter().find(|(name, _)| eq_unescaped(key, name)).map_or(Part::Another, |(_, part)| *part);
+                self.message.member = Part::of(span.of(buf));
             }
             (3, Token::ArrayClose) if self.message.member == Part::Content && self.shape == Dialect::Messages => {
                 self.unsigned.close_list(&mut self.fields.cuts);
@@ -388,6 +399,14 @@ impl Checks {
     /// The beginning of a value that belongs to a message itself. Of a repeated member the last one counts.
     fn message_value(&mut self, buf: &[u8], token: Token, span: Span) {
         match self.message.member {
+            Part::Role if token == Token::String && !span.of(buf).contains(&b'\\') => {
+                self.message.role = match (span.of(buf), self.shape) {
+                    (b"assistant", _) => Role::Assistant,
+                    (b"tool", Dialect::Chat) => Role::Tool,
+                    (b"user" | b"system", _) | (b"developer" | b"function", Dialect::Chat) => Role::Another,
+                    _ => Role::Wrong,
+                };
+            }
             Part::Role => {
                 let is = |text: &str| token == Token::String && eq_unescaped(span.of(buf), text);
                 let others: &[&str] = match self.shape {
@@ -439,6 +458,42 @@ impl Checks {
         Ok(())
     }
 
+    /// The commonest message, a role and a text and nothing else, by its form: what its tokens would have led to, and
+    /// where it ends.
+    fn plain_message(&mut self, buf: &[u8], at: usize) -> Option<usize> {
+        let form = FORMS.iter().find(|form| buf[at..].starts_with(form.role))?;
+        let role = at + form.role.len();
+        let (count, who) = match buf[role..] {
+            [b'u', b's', b'e', b'r', b'"', ..] => (4, Role::Another),
+            [b's', b'y', b's', b't', b'e', b'm', b'"', ..] => (6, Role::Another),
+            [b'a', b's', b's', b'i', b's', b't', b'a', b'n', b't', b'"', ..] => (9, Role::Assistant),
+            _ => return None,
+        };
+        if !buf[role + count..].starts_with(form.content) {
+            return None;
+        }
+        let text = role + count + form.content.len();
+        let end = string_end(buf, text)?;
+        if buf.get(end + 1) != Some(&b'}') {
+            return None;
+        }
+        self.begin_message();
+        self.message = Message { role: who, content: Content::Good, member: Part::Content, ..NO_MESSAGE };
+        self.text = Text::Words;
+        for span in [Span::new(role, role + count), Span::new(text, end)] {
+            self.tokens.feed_json(span.of(buf));
+            self.tokens.cut();
+        }
+        self.items += 1;
+        Some(end + 2)
+    }
+
+    fn begin_message(&mut self) {
+        self.message = NO_MESSAGE;
+        self.tokens.cut();
+        self.tokens.add(MESSAGE_TOKENS);
+    }
+
     fn key_tokens(&mut self, buf: &[u8], span: Span) {
         let key = span.of(buf);
         self.text = match key {
@@ -472,7 +527,24 @@ impl Checks {
     }
 }
 
+/// How writers of JSON begin a plain message: what stands before its role, and between that and its text.
+struct Form {
+    role: &'static [u8],
+    content: &'static [u8],
+}
+
+const FORMS: [Form; 2] = [
+    Form { role: b"{\"role\":\"", content: b"\",\"content\":\"" },
+    Form { role: b"{\"role\": \"", content: b"\", \"content\": \"" },
+];
+
 impl Visitor for Checks {
+    #[inline(always)]
+    fn object(&mut self, buf: &[u8], at: usize, depth: usize) -> Option<usize> {
+        let is_message = depth == 2 && self.name == Name::Messages && self.value_token == Token::ArrayOpen;
+        if is_message { self.plain_message(buf, at) } else { None }
+    }
+
     fn token(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
         let opens = matches!(token, Token::ObjectOpen | Token::ArrayOpen);
         let closes = matches!(token, Token::ObjectClose | Token::ArrayClose);
@@ -502,5 +574,10 @@ pub(super) fn whole_number(raw: Raw<'_>) -> Option<u64> {
 }
 
 fn in_range(raw: Raw<'_>, most: f64) -> bool {
+    if let [b'0', b'.', digits @ ..] = raw.bytes()
+        && digits.iter().all(u8::is_ascii_digit)
+    {
+        return true;
+    }
     raw.number().is_some_and(|number| (0.0..=most).contains(&number))
 }

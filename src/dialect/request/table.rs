@@ -28,6 +28,16 @@ macro_rules! names {
         }
 
         const BY_NAME: &[(&str, Name)] = &[$(($text, Name::$name),)*];
+
+        /// The name that is written so, without escapes.
+        #[allow(non_upper_case_globals)]
+        fn plain(raw: &[u8]) -> Option<Name> {
+            $(const $name: &[u8] = $text.as_bytes();)*
+            match raw {
+                $($name => Some(Name::$name),)*
+                _ => None,
+            }
+        }
     };
 }
 
@@ -218,10 +228,13 @@ const LOCAL_PREFIXES: &[&str] = &["dry_", "guided_", "mirostat_", "xtc_"];
 impl Name {
     /// Which member the inside of a key is; `None` for those outside both tables.
     pub(in crate::dialect) fn of(raw: &[u8]) -> Name {
-        // Searched once, not for every name.
-        let escaped = raw.contains(&b'\\');
-        let is = |text: &str| if escaped { eq_unescaped(raw, text) } else { raw == text.as_bytes() };
-        BY_NAME.iter().find(|(text, _)| is(text)).map_or(Name::Other, |(_, name)| *name)
+        if let Some(name) = plain(raw) {
+            return name;
+        }
+        if !raw.contains(&b'\\') {
+            return Name::Other;
+        }
+        BY_NAME.iter().find(|(text, _)| eq_unescaped(raw, text)).map_or(Name::Other, |(_, name)| *name)
     }
 
     /// Whether a member outside both tables reaches beyond the key, however it is spelt: it names another place,

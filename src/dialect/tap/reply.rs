@@ -4,15 +4,12 @@ use super::super::answer::{Broken, ResponseIdentity};
 use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::keys::{K, Walk};
 use super::super::tokens::Estimator;
-use super::super::usage::{ObservedUsage, Reported};
-use crate::wire::json::{Raw, Scanner, Token, write_count, write_string};
+use super::super::usage::{ChatUsage, ObservedUsage, Reported};
+use crate::wire::json::{Raw, Scanner, Stop, Token, Visitor, write_count, write_inside, write_string};
 use crate::wire::{Dialect, Span};
 
 /// Values that one answer may need replaced; more of them (a name repeated again and again) is no sane answer.
 const EDITS_MAX: usize = 16;
-
-/// Levels of an answer at which there is something to note or to replace; its text lies deeper.
-const NOTED: usize = 2;
 
 /// What to write in the place of a value.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -67,6 +64,109 @@ impl Seen {
     }
 }
 
+/// The one look at an answer: at its members, and at those of a chat completion's `usage`. What lies deeper is checked
+/// and passed over.
+struct Notes {
+    shape: Dialect,
+    seen: Seen,
+    usage: ChatUsage,
+    key: K,
+    inner: K,
+    /// Where the containers of the first three levels begin.
+    starts: [u32; 3],
+    /// The place of the `usage` object under way.
+    open: Option<usize>,
+}
+
+impl Notes {
+    fn new(shape: Dialect) -> Notes {
+        let (seen, usage) = (Seen::default(), ChatUsage::default());
+        Notes { shape, seen, usage, key: K::Other, inner: K::Other, starts: [0; 3], open: None }
+    }
+
+    /// A member of a chat completion's `usage` comes: its place is before theirs.
+    fn open_usage(&mut self, span: Span) {
+        (self.open, self.usage) = (Some(self.seen.count), ChatUsage::default());
+        self.seen.place(span, Edit::Usage);
+    }
+
+    fn close_usage(&mut self, token: Token, whole: Span) {
+        self.seen.usage = (token == Token::ObjectClose).then_some(whole);
+        match (self.shape, self.open.take()) {
+            (Dialect::Messages, _) => {}
+            (Dialect::Chat, Some(place)) => {
+                if let Some(slot) = self.seen.places.get_mut(place) {
+                    *slot = Some((whole, Edit::Usage));
+                }
+            }
+            (Dialect::Chat, None) => {
+                self.usage = ChatUsage::default();
+                self.seen.place(whole, Edit::Usage);
+            }
+        }
+    }
+
+    fn member(&mut self, buf: &[u8], token: Token, whole: Span) {
+        let seen = &mut self.seen;
+        match (self.shape, self.key) {
+            (_, K::Id) => seen.place(whole, Edit::Id),
+            (_, K::Model) => seen.place(whole, Edit::Model),
+            (_, K::Usage) => self.close_usage(token, whole),
+            (_, K::Error) => seen.error = Some(whole),
+            (Dialect::Chat, K::Object) => {
+                seen.object_is_error = whole.of(buf) == b"\"error\"";
+                seen.place(whole, Edit::Object);
+            }
+            (Dialect::Chat, K::Created) => seen.place(whole, Edit::Created),
+            (Dialect::Chat, K::Choices) | (Dialect::Messages, K::Content) => seen.listed = token == Token::ArrayClose,
+            _ => {}
+        }
+    }
+
+    fn usage_member(&mut self, buf: &[u8], whole: Span) {
+        self.usage.member(self.inner, Raw::new(whole.of(buf)));
+        match self.inner {
+            K::PromptTokens => self.seen.place(whole, Edit::Prompt),
+            K::CompletionTokens => self.seen.place(whole, Edit::Completion),
+            K::TotalTokens => self.seen.place(whole, Edit::Total),
+            _ => {}
+        }
+    }
+}
+
+impl Visitor for Notes {
+    #[inline(always)]
+    fn token(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
+        if depth > 2 || (depth == 2 && self.open.is_none()) {
+            return Ok(());
+        }
+        let whole = match token {
+            Token::Key => {
+                *if depth == 1 { &mut self.key } else { &mut self.inner } = K::of(span.of(buf));
+                return Ok(());
+            }
+            Token::ObjectOpen | Token::ArrayOpen => {
+                self.starts[depth] = span.start;
+                let is_usage = depth == 1 && self.key == K::Usage && token == Token::ObjectOpen;
+                if is_usage && self.shape == Dialect::Chat {
+                    self.open_usage(span);
+                }
+                return Ok(());
+            }
+            Token::ObjectClose | Token::ArrayClose => Span { start: self.starts[depth], end: span.end },
+            Token::String => Span { start: span.start - 1, end: span.end + 1 },
+            _ => span,
+        };
+        match depth {
+            0 if token == Token::ObjectClose => self.seen.body = whole,
+            1 => self.member(buf, token, whole),
+            2 => self.usage_member(buf, whole),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
 /// Passes on a whole answer: `id` and `model` are ours; what specification 2.2 promises and a chat upstream left out
 /// (`object`, `created`, `usage`) is added, `total_tokens` made the sum; everything else stays byte for byte.
 pub fn whole(
@@ -75,17 +175,13 @@ pub fn whole(
     me: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
 ) -> Result<ObservedUsage, Broken> {
-    let mut seen = Seen::default();
-    let value: Value = if shape == Dialect::Chat { chat_value } else { messages_value };
-    let mut walk = Walk::new(|buf: &[u8], path: &[K], token, whole: Span| {
-        value(buf, path, token, whole, &mut seen);
-    })
-    .within(NOTED);
-    let scanned = Scanner::new().finish(body, &mut walk);
+    let mut notes = Notes::new(shape);
+    let scanned = Scanner::new().finish(body, &mut notes);
+    let Notes { seen, usage, .. } = notes;
     if scanned.is_err() || seen.count > EDITS_MAX || seen.body.is_empty() {
         return Err(Broken::NotJson);
     }
-    seen.places[..seen.count].sort_unstable_by_key(|place| place.map(|(span, _)| span.start));
+    debug_assert!(seen.places[..seen.count].is_sorted_by_key(|place| place.map(|(span, _)| span.start)));
     let error = seen.error.map(|span| Raw::new(span.of(body))).filter(|error| is_error(*error));
     if let Some(error) = error {
         return Err(Broken::Error(ErrorText::from_value(error)));
@@ -93,25 +189,23 @@ pub fn whole(
     if seen.object_is_error || !seen.listed {
         return Err(read_error(body).map_or(Broken::NotJson, Broken::Error));
     }
-    let usage = seen.usage.map_or(Raw::EMPTY, |span| Raw::new(span.of(body)));
     let reported = match shape {
-        Dialect::Chat => Reported::from_chat(usage),
-        Dialect::Messages => Reported::from_messages(usage),
+        Dialect::Chat => usage.reported(),
+        Dialect::Messages => Reported::from_messages(seen.usage.map_or(Raw::EMPTY, |span| Raw::new(span.of(body)))),
     };
     // An estimate that nobody asks for is not made: nearly every answer says what it used.
-    let relayed_tokens = if reported.output.is_some() { 0 } else { estimated(body, value) };
+    let relayed_tokens = if reported.output.is_some() { 0 } else { estimated(shape, body) };
     let observed = ObservedUsage { reported, relayed_tokens };
     Writer { body, me, seen: &seen, counts: Counts::new(body, &seen, me, &observed), out }.write(shape);
     Ok(observed)
 }
 
-type Value = fn(&[u8], &[K], Token, Span, &mut Seen) -> bool;
-
 /// Tokens of the text that an answer carries, by a second look at it.
-fn estimated(body: &[u8], value: Value) -> u64 {
-    let (mut relayed, mut seen) = (Estimator::new(), Seen::default());
+fn estimated(shape: Dialect, body: &[u8]) -> u64 {
+    let is_text = if shape == Dialect::Chat { is_chat_text } else { is_messages_text };
+    let mut relayed = Estimator::new();
     let mut walk = Walk::new(|buf: &[u8], path: &[K], token, whole: Span| {
-        if value(buf, path, token, whole, &mut seen) && token == Token::String {
+        if token == Token::String && is_text(path) {
             relayed.feed_json(&buf[whole.start as usize + 1..whole.end as usize - 1]);
         }
     });
@@ -212,7 +306,8 @@ impl Writer<'_> {
 
     fn value(&mut self, edit: Edit) {
         match edit {
-            Edit::Id => write_string(self.out, self.me.id),
+            // Of our own making: nothing in it needs an escape.
+            Edit::Id => write_inside(self.out, self.me.id.as_bytes()),
             Edit::Model => write_string(self.out, self.me.model),
             Edit::Object => self.out.extend_from_slice(b"\"chat.completion\""),
             Edit::Created => self.number(self.me.created),
@@ -233,45 +328,22 @@ impl Writer<'_> {
     }
 }
 
-/// Notes what matters of a chat completion; true for text that counts as relayed.
-fn chat_value(buf: &[u8], path: &[K], token: Token, whole: Span, seen: &mut Seen) -> bool {
+/// Whether the value at `path` is text that a chat completion relays.
+fn is_chat_text(path: &[K]) -> bool {
     match path {
-        [] if token == Token::ObjectClose => seen.body = whole,
-        [K::Id] => seen.place(whole, Edit::Id),
-        [K::Model] => seen.place(whole, Edit::Model),
-        [K::Object] => {
-            seen.object_is_error = whole.of(buf) == b"\"error\"";
-            seen.place(whole, Edit::Object);
-        }
-        [K::Created] => seen.place(whole, Edit::Created),
-        [K::Usage] => {
-            seen.usage = (token == Token::ObjectClose).then_some(whole);
-            seen.place(whole, Edit::Usage);
-        }
-        [K::Usage, K::PromptTokens] => seen.place(whole, Edit::Prompt),
-        [K::Usage, K::CompletionTokens] => seen.place(whole, Edit::Completion),
-        [K::Usage, K::TotalTokens] => seen.place(whole, Edit::Total),
-        [K::Error] => seen.error = Some(whole),
-        [K::Choices] => seen.listed = token == Token::ArrayClose,
-        [K::Choices, K::Item, K::Message, K::Content | K::ReasoningContent | K::Reasoning | K::Refusal] => return true,
-        [K::Choices, K::Item, K::Message, K::ToolCalls, K::Item, K::Function, K::Name | K::Arguments] => return true,
-        _ => {}
+        [K::Choices, K::Item, K::Message, rest @ ..] => matches!(
+            rest,
+            [K::Content | K::ReasoningContent | K::Reasoning | K::Refusal]
+                | [K::ToolCalls, K::Item, K::Function, K::Name | K::Arguments]
+        ),
+        _ => false,
     }
-    false
 }
 
-/// Notes what matters of a message; true for text that counts as relayed.
-fn messages_value(_: &[u8], path: &[K], token: Token, whole: Span, seen: &mut Seen) -> bool {
+/// Whether the value at `path` is text that a message relays.
+fn is_messages_text(path: &[K]) -> bool {
     match path {
-        [] if token == Token::ObjectClose => seen.body = whole,
-        [K::Id] => seen.place(whole, Edit::Id),
-        [K::Model] => seen.place(whole, Edit::Model),
-        [K::Usage] => seen.usage = (token == Token::ObjectClose).then_some(whole),
-        [K::Error] => seen.error = Some(whole),
-        [K::Content] => seen.listed = token == Token::ArrayClose,
-        [K::Content, K::Item, K::Text | K::Thinking | K::Name] => return true,
-        [K::Content, K::Item, K::Input, ..] => return true,
-        _ => {}
+        [K::Content, K::Item, rest @ ..] => matches!(rest, [K::Text | K::Thinking | K::Name] | [K::Input, ..]),
+        _ => false,
     }
-    false
 }

@@ -36,6 +36,11 @@ impl RequestId {
         std::array::from_fn(|at| digit(self.0[4 + 2 * at]) << 4 | digit(self.0[5 + 2 * at]))
     }
 
+    /// As clients see it, in bytes.
+    pub(crate) fn text(&self) -> &[u8; 36] {
+        &self.0
+    }
+
     /// As clients see it.
     pub(crate) fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).unwrap_or_default()
@@ -83,6 +88,11 @@ pub(crate) const EVENTS: &str = "text/event-stream; charset=utf-8";
 /// Content type of metrics.
 pub(crate) const TEXT: &str = "text/plain; version=0.0.4";
 
+/// Room for an ordinary head, so that it does not grow piece by piece.
+const HEAD_ROOM: usize = 640;
+/// Bytes of a moment in ISO 8601, in whole seconds.
+pub(crate) const ISO_LEN: usize = 20;
+
 /// Everything that decides the head of an answer.
 #[derive(Debug)]
 pub(crate) struct ResponseHead<'a> {
@@ -98,6 +108,8 @@ pub(crate) struct ResponseHead<'a> {
     pub(crate) content_type: &'static str,
     /// How the caller stands, where it is known.
     pub(crate) quota: Option<QuotaStatus>,
+    /// The end of the window that `quota` speaks of.
+    pub(crate) reset: &'a [u8; ISO_LEN],
     pub(crate) refusal: Option<&'a Refusal>,
     /// What browsers are told.
     pub(crate) cors: &'a CorsPolicy,
@@ -108,18 +120,24 @@ pub(crate) struct ResponseHead<'a> {
 impl ResponseHead<'_> {
     /// Appends the head with its blank line.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"HTTP/1.1 ");
-        text::push_number(out, u64::from(self.status));
-        out.extend_from_slice(b" ");
-        out.extend_from_slice(reason(self.status).as_bytes());
+        out.reserve(HEAD_ROOM);
+        match self.status {
+            200 => out.extend_from_slice(b"HTTP/1.1 200 OK"),
+            status => {
+                out.extend_from_slice(b"HTTP/1.1 ");
+                text::push_number(out, u64::from(status));
+                out.extend_from_slice(b" ");
+                out.extend_from_slice(reason(status).as_bytes());
+            }
+        }
         out.extend_from_slice(b"\r\ndate: ");
         out.extend_from_slice(self.date);
         if !self.content_type.is_empty() {
             field(out, "content-type", self.content_type.as_bytes());
         }
-        for name in ["x-gateway-request-id", "request-id", "x-request-id"] {
-            field(out, name, &self.id.0);
-        }
+        field(out, "x-gateway-request-id", &self.id.0);
+        field(out, "request-id", &self.id.0);
+        field(out, "x-request-id", &self.id.0);
         if let Some(quota) = &self.quota {
             self.write_limits(quota, out);
         }
@@ -148,8 +166,10 @@ impl ResponseHead<'_> {
         number(out, "x-ratelimit-remaining-requests", quota.remaining_requests);
         number(out, "x-ratelimit-remaining-tokens", quota.remaining_tokens);
         out.extend_from_slice(b"\r\nx-ratelimit-reset: ");
-        let reset = self.refusal.and_then(|refusal| refusal.reset).unwrap_or(quota.reset_at);
-        window::write_iso(reset, out);
+        match self.refusal.and_then(|refusal| refusal.reset) {
+            Some(reset) => window::write_iso(reset, out),
+            None => out.extend_from_slice(self.reset),
+        }
     }
 }
 
@@ -168,6 +188,7 @@ fn write_refusal_fields(refusal: &Refusal, out: &mut Vec<u8>) {
     }
 }
 
+#[inline(always)]
 fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(b"\r\n");
     out.extend_from_slice(name.as_bytes());
@@ -175,6 +196,7 @@ fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(value);
 }
 
+#[inline(always)]
 fn number(out: &mut Vec<u8>, name: &str, value: u64) {
     field(out, name, b"");
     text::push_number(out, value);
@@ -204,22 +226,52 @@ fn reason(status: u16) -> &'static str {
     }
 }
 
-/// The `date` header's value (RFC 9110 section 5.6.7), rendered once a second.
+/// Moments as text, each rendered when another one is asked for: the `date` header's value (RFC 9110 section 5.6.7),
+/// which changes once a second, and two in ISO 8601.
 #[derive(Debug, Default)]
 pub(crate) struct DateCache {
     second: u64,
     text: Vec<u8>,
+    present: IsoCache,
+    reset: IsoCache,
+}
+
+#[derive(Debug, Default)]
+struct IsoCache {
+    second: Option<u64>,
+    text: [u8; ISO_LEN],
+}
+
+impl IsoCache {
+    fn at(&mut self, at: Unix) -> &[u8; ISO_LEN] {
+        if self.second != Some(at.secs()) {
+            let mut text = Vec::with_capacity(ISO_LEN);
+            window::write_iso(at, &mut text);
+            self.text = text.try_into().unwrap_or([b' '; ISO_LEN]);
+            self.second = Some(at.secs());
+        }
+        &self.text
+    }
 }
 
 impl DateCache {
-    /// The date at `now`.
-    pub(crate) fn at(&mut self, now: Unix) -> &[u8] {
+    /// The present moment in ISO 8601, for the log.
+    pub(crate) fn iso(&mut self, now: Unix) -> &[u8; ISO_LEN] {
+        self.present.at(now)
+    }
+
+    /// The `date` header's value, and the end of a window in ISO 8601: that of most requests is the same.
+    pub(crate) fn of_head(&mut self, now: Unix, reset: Unix) -> (&[u8], &[u8; ISO_LEN]) {
+        self.http_date(now);
+        (&self.text, self.reset.at(reset))
+    }
+
+    fn http_date(&mut self, now: Unix) {
         if self.text.is_empty() || self.second != now.secs() {
             self.second = now.secs();
             self.text.clear();
             window::write_http_date(now, &mut self.text);
         }
-        &self.text
     }
 }
 

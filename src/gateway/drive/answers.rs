@@ -74,7 +74,8 @@ impl Gateway {
                 let plan = self.cx.plans.of(key, &self.cx.setup)?;
                 Some(self.cx.meter.standing(key, plan, now.unix))
             });
-            let head = head_of(request, &reply, after, self.cx.date.at(now.unix), quota);
+            let dates = self.cx.date.of_head(now.unix, quota.map_or(now.unix, |quota| quota.reset_at));
+            let head = head_of(request, &reply, after, dates, quota);
             client.send(server, &mut self.cx.pool, now.mono, |out| head.write(out));
         }
         if forward.commits {
@@ -157,7 +158,8 @@ impl Gateway {
         let after = client.after_response(request.meta, close);
         let quota = request.found.key.and_then(|key| self.cx.quota(key));
         let (server, now) = (&self.cx.setup.config.server, self.cx.now);
-        let head = head_of(request, reply, after, self.cx.date.at(now.unix), quota);
+        let dates = self.cx.date.of_head(now.unix, quota.map_or(now.unix, |quota| quota.reset_at));
+        let head = head_of(request, reply, after, dates, quota);
         client.send(server, &mut self.cx.pool, now.mono, |out| head.write(out));
         after
     }
@@ -216,7 +218,7 @@ fn head_of<'a>(
     request: &'a Request,
     reply: &Reply<'a>,
     after: AfterResponse,
-    date: &'a [u8],
+    (date, reset): (&'a [u8], &'a [u8; response::ISO_LEN]),
     quota: Option<QuotaStatus>,
 ) -> response::ResponseHead<'a> {
     response::ResponseHead {
@@ -228,6 +230,7 @@ fn head_of<'a>(
         framing: reply.framing,
         content_type: reply.content_type,
         quota,
+        reset,
         refusal: reply.refusal,
         cors: &request.cors,
         more: reply.more,

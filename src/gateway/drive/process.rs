@@ -147,6 +147,7 @@ impl Gateway {
             return;
         }
         if handover.is_quieting() {
+            self.walks += 1;
             let quiet = !self.clients.iter().any(|(_, client)| !client.admin && client.is_arriving())
                 && !self.exchanges.iter().any(|(_, exchange)| exchange.may_be_admitted());
             match self.can_give_ledger() {
@@ -275,7 +276,8 @@ impl Gateway {
         }
     }
 
-    fn client_ids(&self) -> Vec<ClientId> {
+    fn client_ids(&mut self) -> Vec<ClientId> {
+        self.walks += 1;
         self.clients.iter().map(|(id, _)| id).collect()
     }
 

@@ -87,36 +87,19 @@ impl Gateway {
         }
     }
 
-    /// Bytes came from a provider.
-    pub(crate) fn provider_bytes(&mut self, id: ProviderId, data: &[u8]) {
-        let Some(provider) = self.providers.get_mut(id) else { return };
-        match provider.push(data, &mut self.cx.pool) {
-            None => {}
-            Some(ProviderEvent::Body) => self.provider_body(id, data),
-            Some(ProviderEvent::Head(head)) => self.provider_head(id, &head),
-            Some(ProviderEvent::Tail) => self.provider_tail(id, data),
-            Some(ProviderEvent::BadHead) => self.provider_failed(id, FaultKind::BadHead),
-            Some(ProviderEvent::Unasked) => self.close_provider(id),
-        }
-    }
-
-    fn provider_head(&mut self, id: ProviderId, head: &ResponseHead) {
-        let Some(provider) = self.providers.get_mut(id) else { return };
-        let Some(exchange) = provider.exchange else { return };
-        let mut received = provider.take_received();
-        if head.status != 200 {
-            // An error needs none of the rest of its request.
-            provider.stop_writing();
-        }
-        self.tell(exchange, Event::Head(head, received.bytes()));
-        self.provider_body(id, received.bytes().get(head.len as usize..).unwrap_or_default());
-        received.release(&mut self.cx.pool);
-    }
-
-    /// Passes on what came of an answer's body, as far as it is taken at the moment.
-    fn provider_body(&mut self, id: ProviderId, mut data: &[u8]) {
+    /// Bytes came from a provider: those of an answer's body are passed on as far as they are taken at the moment.
+    pub(crate) fn provider_bytes(&mut self, id: ProviderId, mut data: &[u8]) {
         loop {
             let Some(provider) = self.providers.get_mut(id) else { return };
+            match provider.push(data, &mut self.cx.pool) {
+                None => return,
+                Some(ProviderEvent::Body) => {}
+                Some(ProviderEvent::Head(head)) => return self.provider_head(id, &head),
+                Some(ProviderEvent::Tail) => return self.provider_tail(id, data),
+                Some(ProviderEvent::BadHead) => return self.provider_failed(id, FaultKind::BadHead),
+                Some(ProviderEvent::Unasked) if data.is_empty() => return,
+                Some(ProviderEvent::Unasked) => return self.close_provider(id),
+            }
             let Some(xid) = provider.exchange else { return self.provider_tail(id, data) };
             let Some(exchange) = self.exchanges.get_mut(xid) else { return };
             let full = self.clients.get(exchange.request.client).is_some_and(|client| client.is_full());
@@ -141,6 +124,19 @@ impl Gateway {
                 return;
             }
         }
+    }
+
+    fn provider_head(&mut self, id: ProviderId, head: &ResponseHead) {
+        let Some(provider) = self.providers.get_mut(id) else { return };
+        let Some(exchange) = provider.exchange else { return };
+        let mut received = provider.take_received();
+        if head.status != 200 {
+            // An error needs none of the rest of its request.
+            provider.stop_writing();
+        }
+        self.tell(exchange, Event::Head(head, received.bytes()));
+        self.provider_bytes(id, received.bytes().get(head.len as usize..).unwrap_or_default());
+        received.release(&mut self.cx.pool);
     }
 
     /// The body of an answer has been read to its end. `rest` came behind it.
@@ -201,7 +197,7 @@ impl Gateway {
         let Some(provider) = self.providers.get_mut(pid).filter(|provider| !provider.is_dialing()) else { return };
         if provider.has_answer() {
             let mut received = provider.take_received();
-            self.provider_body(pid, received.bytes());
+            self.provider_bytes(pid, received.bytes());
             received.release(&mut self.cx.pool);
         }
         if self.providers.get_mut(pid).is_some_and(Connection::has_ended_meanwhile) {

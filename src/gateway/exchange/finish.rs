@@ -204,7 +204,7 @@ impl Exchange {
         let request = &self.request;
         let attempt = self.attempt().zip(self.target()).filter(|(at, _)| at.attempts > 0);
         let line = access_log::Line {
-            id: request.id.as_str(),
+            id: &request.id,
             endpoint: request.endpoint_name(),
             key: request.found.key.map(|key| cx.keys.record(key).id),
             model: self.model().map(|model| &*model.id),
@@ -216,7 +216,8 @@ impl Exchange {
             times: self.times(cx.now.mono),
             client_request_id: &request.client_request_id,
         };
-        cx.orders.log(|out| line.write(cx.now.unix, out));
+        let time = cx.date.iso(cx.now.unix);
+        cx.orders.log(|out| line.write(time, out));
     }
 }
 

@@ -54,7 +54,7 @@ impl Chunked {
     }
 
     pub(super) fn next(&mut self, input: &[u8]) -> Result<Piece, BodyError> {
-        let mut at = 0;
+        let mut at = if self.state == State::SizeStart { self.short_size_line(input) } else { 0 };
         while self.state != State::Done {
             let Some(byte) = input.get(at) else { break };
             if self.state == State::Data {
@@ -73,6 +73,22 @@ impl Chunked {
             at += 1;
         }
         Ok(Piece { consumed: at, data: at..at, done: self.state == State::Done })
+    }
+
+    /// Takes a size line of a few digits that has come whole, as nearly all have; how many bytes it has. 0 where it is
+    /// another one, which the steps read.
+    fn short_size_line(&mut self, input: &[u8]) -> usize {
+        let Some(line) = input.first_chunk::<SHORT_LINE>() else { return 0 };
+        let (mut left, mut digits) = (0u64, 0);
+        while digits < SHORT_LINE - 2 && HEX[usize::from(line[digits])] < 16 {
+            left = left << 4 | u64::from(HEX[usize::from(line[digits])]);
+            digits += 1;
+        }
+        if left == 0 || line[digits] != b'\r' || line[digits + 1] != b'\n' {
+            return 0;
+        }
+        (self.left, self.state) = (left, State::Data);
+        digits + 2
     }
 
     fn step(&mut self, byte: u8) -> Result<State, BodyError> {
@@ -113,8 +129,26 @@ impl Chunked {
     }
 }
 
+/// Bytes of a size line that are looked at together.
+const SHORT_LINE: usize = 8;
+
+/// What a hexadecimal digit stands for; 255 for anything else.
+static HEX: [u8; 256] = {
+    let mut table = [255; 256];
+    let mut value = 0;
+    while value < 16 {
+        table[b"0123456789abcdef"[value] as usize] = value as u8;
+        table[b"0123456789ABCDEF"[value] as usize] = value as u8;
+        value += 1;
+    }
+    table
+};
+
 fn digit(byte: u8) -> Result<u64, BodyError> {
-    char::from(byte).to_digit(16).map(u64::from).ok_or(BodyError::BadChunk)
+    match HEX[usize::from(byte)] {
+        255 => Err(BodyError::BadChunk),
+        value => Ok(u64::from(value)),
+    }
 }
 
 fn is_text(byte: u8) -> bool {

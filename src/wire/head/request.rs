@@ -3,6 +3,7 @@
 
 use super::fields::{FramingError, FramingFields, span_of};
 use super::parts::{COUNT, Expect, Field, Framing, HeadError, Lines, Method, find_end};
+use super::plain;
 use crate::base::limits::HEADERS_MAX;
 use crate::wire::Span;
 use std::mem::MaybeUninit;
@@ -27,7 +28,7 @@ pub struct RequestHead {
     pub keep_alive: bool,
     /// What the `expect` header asks.
     pub expect: Expect,
-    fields: [Span; COUNT],
+    pub(super) fields: [Span; COUNT],
 }
 
 impl RequestHead {
@@ -76,6 +77,12 @@ const NAMES: [(&str, Field); COUNT] = [
 /// first line is longer. Bytes after the head are not looked at. Contract section 1, row HTTP; RFC 9112.
 pub fn parse_request(buf: &[u8], scanned: &mut u32, max_bytes: usize) -> Result<Option<RequestHead>, HeadError> {
     let window = &buf[..buf.len().min(max_bytes)];
+    if *scanned == 0
+        && let Some(head) = plain::request(window)
+    {
+        *scanned = head.len;
+        return Ok(Some(head));
+    }
     if matches!(window.first(), Some(b'\r' | b'\n')) {
         return Err(HeadError::new(400, "the request line is empty"));
     }
@@ -92,7 +99,7 @@ fn bad(reason: &'static str) -> HeadError {
     HeadError::new(400, reason)
 }
 
-fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
+pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
     let mut storage = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut []);
     let status = request.parse_with_uninit_headers(head, &mut storage).map_err(|error| explain(head, error))?;

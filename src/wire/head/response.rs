@@ -3,6 +3,7 @@
 
 use super::fields::{FramingError, FramingFields, span_of};
 use super::parts::{Framing, HeadError, Lines, find_end};
+use super::plain;
 use crate::base::limits::HEADERS_MAX;
 use crate::wire::Span;
 use std::mem::MaybeUninit;
@@ -40,6 +41,13 @@ pub fn parse_response(
     to_head_request: bool,
 ) -> Result<Option<ResponseHead>, HeadError> {
     let window = &buf[..buf.len().min(max_bytes)];
+    if *scanned == 0
+        && !to_head_request
+        && let Some(head) = plain::response(window)
+    {
+        *scanned = head.len;
+        return Ok(Some(head));
+    }
     if matches!(window.first(), Some(b'\r' | b'\n')) {
         return Err(bad("the status line is empty"));
     }
@@ -55,7 +63,7 @@ fn bad(reason: &'static str) -> HeadError {
     HeadError::new(502, reason)
 }
 
-fn parse_whole(head: &[u8], to_head_request: bool) -> Result<ResponseHead, HeadError> {
+pub(super) fn parse_whole(head: &[u8], to_head_request: bool) -> Result<ResponseHead, HeadError> {
     let mut storage = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let mut response = httparse::Response::new(&mut []);
     let parsed =

@@ -1,6 +1,7 @@
 //! Heads in one piece, byte by byte, and with the next message behind them; and every refusal.
 
 use super::*;
+use crate::base::rng::Rng;
 
 const MAX: usize = 16 * 1024;
 
@@ -366,4 +367,110 @@ fn a_broken_response_is_an_error() {
     let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(101));
     assert_eq!(response(&many, false).unwrap_err().reason, "the response has too many headers");
     assert_eq!(response("HTTP/1.1 200 OK\r\nA: b\r\n", false), Ok(None));
+}
+
+/// Heads as clients and providers send them, line by line, some of it odd.
+fn generate(rng: &mut Rng, first: &[&str], lines: &[&str]) -> Vec<u8> {
+    let any = |rng: &mut Rng, of: &[&str]| of[rng.below(of.len() as u64) as usize].to_owned();
+    let mut text = any(rng, first) + "\r\n";
+    for _ in 0..rng.below(9) {
+        text += &any(rng, lines);
+        text += if rng.below(60) == 0 { "\n" } else { "\r\n" };
+    }
+    let mut bytes = (text + "\r\nrest").into_bytes();
+    if rng.below(3) == 0 {
+        let at = rng.below(bytes.len() as u64) as usize;
+        const ODD: &[u8] = b" \t\r\n:,;\x7f\x80\0a0Z/%#?\xff";
+        bytes[at] = ODD[rng.below(ODD.len() as u64) as usize];
+    }
+    bytes
+}
+
+const FIELDS: &[&str] = &[
+    "Host: gate:8080",
+    "host:h",
+    "Host: a b",
+    "Content-Length: 12",
+    "content-length:0",
+    "content-length: +1",
+    "Content-Length: 1234567890123456",
+    "Transfer-Encoding: chunked",
+    "transfer-encoding: gzip, chunked",
+    "Connection: close",
+    "Connection: keep-alive",
+    "connection: Close, x",
+    "authorization: Bearer tg_live_a",
+    "x-api-key: k ",
+    "content-type:  application/json",
+    "content-encoding: gzip",
+    "retry-after: 7",
+    "x-request-id: one",
+    "x-request-id: two",
+    "user-agent: a/1 (b; c) \u{e9}",
+    "anthropic-version: 2023-06-01",
+    "anthropic-beta: a,b",
+    "origin: https://example.org",
+    "expect: 100-continue",
+    "access-control-request-method: POST",
+    "access-control-request-headers: a",
+    "!#$%&'*+-.^_`|~: token",
+    "empty:",
+    "a : b",
+    " folded",
+    "date: Sun, 22 Nov 2026 10:00:00 GMT",
+];
+
+#[test]
+fn a_head_that_is_read_as_plain_is_read_so_by_the_strict_parser_too() {
+    let mut rng = Rng::from_u64(31);
+    let requests = [
+        "POST /v1/messages?beta=true HTTP/1.1",
+        "GET / HTTP/1.1",
+        "GET /a%20b HTTP/1.0",
+        "PUT /x HTTP/1.1",
+        "GET * HTTP/1.1",
+    ];
+    let answers = [
+        "HTTP/1.1 200 OK",
+        "HTTP/1.1 200 ",
+        "HTTP/1.1 429 Too Many",
+        "HTTP/1.1 204 No",
+        "HTTP/1.1 200",
+        "HTTP/1.0 200 OK",
+    ];
+    let (mut plain, mut odd) = (0, 0);
+    for _ in 0..40_000 {
+        let bytes = generate(&mut rng, &requests, FIELDS);
+        match plain::request(&bytes) {
+            Some(head) => {
+                plain += 1;
+                let mut scanned = 0;
+                assert!(
+                    matches!(parts::find_end(&bytes, &mut scanned), Ok(parts::Lines::End(len)) if len == head.len as usize)
+                );
+                assert_eq!(
+                    request::parse_whole(&bytes[..head.len as usize]),
+                    Ok(head),
+                    "{}",
+                    String::from_utf8_lossy(&bytes)
+                );
+            }
+            None => odd += 1,
+        }
+        let bytes = generate(&mut rng, &answers, FIELDS);
+        if let Some(head) = plain::response(&bytes) {
+            plain += 1;
+            let mut scanned = 0;
+            assert!(
+                matches!(parts::find_end(&bytes, &mut scanned), Ok(parts::Lines::End(len)) if len == head.len as usize)
+            );
+            assert_eq!(
+                response::parse_whole(&bytes[..head.len as usize], false),
+                Ok(head),
+                "{}",
+                String::from_utf8_lossy(&bytes)
+            );
+        }
+    }
+    assert!(plain > 1000 && odd > 1000, "{plain} plain, {odd} odd");
 }

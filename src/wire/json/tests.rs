@@ -26,6 +26,20 @@ fn scan_dripped(text: &[u8], step: usize) -> Result<Log, ScanError> {
     scanner.finish(text, &mut log).map(|()| log)
 }
 
+/// Without the fast way.
+fn scan_by_steps(text: &[u8]) -> (Log, Result<(), ScanError>) {
+    let (mut log, mut scanner) = (Log::default(), Scanner::new());
+    loop {
+        match scanner.step(text, &mut log) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(error) => return (log, Err(error)),
+        }
+    }
+    let ended = scanner.end(text, &mut log);
+    (log, ended)
+}
+
 const SAMPLES: &[&str] = &[
     "{}",
     " [ ] ",
@@ -214,6 +228,37 @@ fn mutate(rng: &mut Rng, text: &mut Vec<u8>) {
             _ => text.truncate(at),
         }
     }
+}
+
+#[test]
+fn the_fast_way_and_the_steps_hand_out_the_same_tokens_and_the_same_error() {
+    let mut rng = Rng::from_u64(23);
+    let mut errors = 0;
+    for round in 0..4000 {
+        let mut text = Vec::new();
+        generate(&mut rng, 0, &mut text);
+        // Strings of several blocks, with rows of backslashes across their borders.
+        let long = |rng: &mut Rng, text: &mut Vec<u8>| {
+            text.push(b'"');
+            for _ in 0..rng.below(40) {
+                let piece = ["aaaaaaa", "\\\\", "\\\"", "\\n", "b", "\\u00e9", "é"][rng.below(7) as usize];
+                text.extend_from_slice(piece.as_bytes());
+            }
+            text.push(b'"');
+        };
+        text.splice(0..0, *b"[");
+        text.push(b',');
+        long(&mut rng, &mut text);
+        text.push(b']');
+        if round % 2 > 0 {
+            mutate(&mut rng, &mut text);
+        }
+        let (mut fast, mut scanner) = (Log::default(), Scanner::new());
+        let ended = scanner.finish(&text, &mut fast);
+        errors += usize::from(ended.is_err());
+        assert_eq!((fast, ended), scan_by_steps(&text), "{}", String::from_utf8_lossy(&text));
+    }
+    assert!((500..3500).contains(&errors), "{errors}");
 }
 
 fn serde_accepts(text: &[u8]) -> bool {

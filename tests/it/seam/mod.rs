@@ -4,6 +4,7 @@
 
 mod admin;
 mod budget;
+mod drain;
 mod pressure;
 mod readers;
 mod rig;

@@ -1,0 +1,230 @@
+//! The plain heads that nearly all are, read line by line in one pass: no bare line ends, no characters beyond the
+//! ordinary ones. Must never answer for a head that the strict parser would refuse or read otherwise: on anything
+//! unusual it answers nothing, and the strict parser has the word. A property test and a fuzz target hold the two
+//! against each other.
+
+use super::parts::{COUNT, Expect, Field, Framing, Method};
+use super::request::RequestHead;
+use super::response::ResponseHead;
+use crate::base::limits::HEADERS_MAX;
+use crate::wire::Span;
+use crate::wire::skip::{to_control, to_no_name};
+use std::ops::Range;
+
+/// Digits of a length; more of them are left to the strict parser.
+const LENGTH_DIGITS_MAX: usize = 15;
+
+const fn table(also: &[u8]) -> [bool; 256] {
+    let mut table = [false; 256];
+    let mut byte = 0usize;
+    while byte < 128 {
+        table[byte] = (byte as u8).is_ascii_alphanumeric();
+        byte += 1;
+    }
+    let mut at = 0;
+    while at < also.len() {
+        table[also[at] as usize] = true;
+        at += 1;
+    }
+    table
+}
+
+/// Characters of ordinary request targets.
+static TARGET: [bool; 256] = table(b"/-._~?=&%+:,@");
+/// Those of a host and its port.
+static HOST: [bool; 256] = table(b"-._~!$&'()*+;=%[]:");
+
+/// A request's head, if it is plain and all there.
+pub(super) fn request(buf: &[u8]) -> Option<RequestHead> {
+    let (method, from) = match buf {
+        [b'P', b'O', b'S', b'T', b' ', b'/', ..] => (Method::Post, 5),
+        [b'G', b'E', b'T', b' ', b'/', ..] => (Method::Get, 4),
+        _ => return None,
+    };
+    let target = &buf[from..];
+    let until = from + target.iter().position(|byte| !TARGET[usize::from(*byte)])?;
+    if buf[until..].first_chunk::<11>()? != b" HTTP/1.1\r\n" {
+        return None;
+    }
+    let path = from + buf[from..until].iter().position(|byte| *byte == b'?').unwrap_or(until - from);
+    let mut found = RequestFields::default();
+    let len = fields(buf, until + 11, |name, value| found.take(buf, name, value))?;
+    if !found.has(Field::Host) {
+        return None;
+    }
+    Some(RequestHead {
+        method,
+        target: Span::new(from, until),
+        path: Span::new(from, path),
+        http11: true,
+        len: len as u32,
+        framing: found.framing.length.map_or(Framing::None, Framing::Length),
+        keep_alive: !found.framing.close,
+        expect: Expect::None,
+        fields: found.fields,
+    })
+}
+
+#[derive(Default)]
+struct RequestFields {
+    fields: [Span; COUNT],
+    seen: u32,
+    framing: PlainFraming,
+}
+
+impl RequestFields {
+    fn has(&self, field: Field) -> bool {
+        self.seen & 1 << field as u32 != 0
+    }
+
+    #[inline(always)]
+    fn take(&mut self, buf: &[u8], name: &[u8], value: Range<usize>) -> Option<()> {
+        let is = |text: &str| name.eq_ignore_ascii_case(text.as_bytes());
+        let field = match name.len() {
+            4 if is("host") => {
+                if !buf[value.clone()].iter().all(|byte| HOST[usize::from(*byte)]) {
+                    return None;
+                }
+                Field::Host
+            }
+            6 if is("origin") => Field::Origin,
+            6 if is("expect") => return None,
+            9 if is("x-api-key") => Field::XApiKey,
+            10 if is("user-agent") => Field::UserAgent,
+            10 if is("connection") => return self.framing.connection(&buf[value]),
+            12 if is("content-type") => Field::ContentType,
+            12 if is("x-request-id") => Field::XRequestId,
+            13 if is("authorization") => Field::Authorization,
+            14 if is("content-length") => return self.framing.length(&buf[value]),
+            14 if is("anthropic-beta") => Field::AnthropicBeta,
+            16 if is("content-encoding") => Field::ContentEncoding,
+            17 if is("transfer-encoding") => return None,
+            17 if is("anthropic-version") => Field::AnthropicVersion,
+            // `access-control-request-…`, of browsers that ask for leave.
+            29 | 30 if name[0] | 0x20 == b'a' => return None,
+            _ => return Some(()),
+        };
+        // Which repetitions are refused the strict parser knows.
+        if self.has(field) {
+            return None;
+        }
+        self.seen |= 1 << field as u32;
+        self.fields[field as usize] = Span::new(value.start, value.end);
+        Some(())
+    }
+}
+
+/// A final answer's head, if it is plain and all there, and its body has a length or comes in chunks.
+pub(super) fn response(buf: &[u8]) -> Option<ResponseHead> {
+    let [a, b, c, b' '] = *buf.strip_prefix(b"HTTP/1.1 ")?.first_chunk::<4>()? else { return None };
+    let [a, b, c] = [a, b, c].map(|digit| u16::from(digit.wrapping_sub(b'0')));
+    let status = a * 100 + b * 10 + c;
+    let line = to_control(buf, 13);
+    let ordinary = a <= 9 && b <= 9 && c <= 9 && status >= 200 && status != 204 && status != 304;
+    if !ordinary || buf.get(line..line + 2)? != b"\r\n" || !buf[13..line].is_ascii() {
+        return None;
+    }
+    let mut found = ResponseFields::default();
+    let len = fields(buf, line + 2, |name, value| found.take(buf, name, value))?;
+    Some(ResponseHead {
+        status,
+        http11: true,
+        len: len as u32,
+        framing: match (found.framing.length, found.chunked) {
+            (Some(length), false) => Framing::Length(length),
+            (None, true) => Framing::Chunked,
+            _ => return None,
+        },
+        keep_alive: !found.framing.close,
+        content_type: found.content_type,
+        content_encoding: found.content_encoding,
+        retry_after: found.retry_after,
+    })
+}
+
+#[derive(Default)]
+struct ResponseFields {
+    content_type: Span,
+    content_encoding: Span,
+    retry_after: Span,
+    chunked: bool,
+    framing: PlainFraming,
+}
+
+impl ResponseFields {
+    #[inline(always)]
+    fn take(&mut self, buf: &[u8], name: &[u8], value: Range<usize>) -> Option<()> {
+        let is = |text: &str| name.eq_ignore_ascii_case(text.as_bytes());
+        let slot = match name.len() {
+            10 if is("connection") => return self.framing.connection(&buf[value]),
+            11 if is("retry-after") => &mut self.retry_after,
+            12 if is("content-type") => &mut self.content_type,
+            14 if is("content-length") => return self.framing.length(&buf[value]),
+            16 if is("content-encoding") => &mut self.content_encoding,
+            17 if is("transfer-encoding") => {
+                let once = !std::mem::replace(&mut self.chunked, true);
+                return (once && buf[value].eq_ignore_ascii_case(b"chunked")).then_some(());
+            }
+            _ => return Some(()),
+        };
+        if slot.is_empty() {
+            *slot = Span::new(value.start, value.end);
+        }
+        Some(())
+    }
+}
+
+/// The fields of framing that both kinds of head have, in their plain forms.
+#[derive(Default)]
+struct PlainFraming {
+    length: Option<u64>,
+    close: bool,
+}
+
+impl PlainFraming {
+    fn connection(&mut self, value: &[u8]) -> Option<()> {
+        let close = value.eq_ignore_ascii_case(b"close");
+        self.close |= close;
+        (close || value.eq_ignore_ascii_case(b"keep-alive")).then_some(())
+    }
+
+    fn length(&mut self, digits: &[u8]) -> Option<()> {
+        if self.length.is_some() || digits.is_empty() || digits.len() > LENGTH_DIGITS_MAX {
+            return None;
+        }
+        let mut length = 0u64;
+        for byte in digits {
+            let digit = byte.wrapping_sub(b'0');
+            if digit > 9 {
+                return None;
+            }
+            length = length * 10 + u64::from(digit);
+        }
+        self.length = Some(length);
+        Some(())
+    }
+}
+
+/// Calls `each` with name and trimmed value of every field from `at` on; the offset behind the blank line. `None` where
+/// something is unusual or `each` says so.
+#[inline(always)]
+fn fields(buf: &[u8], mut at: usize, mut each: impl FnMut(&[u8], Range<usize>) -> Option<()>) -> Option<usize> {
+    for _ in 0..HEADERS_MAX {
+        let colon = to_no_name(buf, at);
+        if colon == at || *buf.get(colon)? != b':' {
+            return None;
+        }
+        let start = if *buf.get(colon + 1)? == b' ' { colon + 2 } else { colon + 1 };
+        let end = to_control(buf, start);
+        // A blank on either side would have to be trimmed; a value without bytes is unusual enough.
+        if buf.get(end..end + 2)? != b"\r\n" || end == start || buf[start] == b' ' || buf[end - 1] == b' ' {
+            return None;
+        }
+        each(&buf[at..colon], start..end)?;
+        at = end + 2;
+        if buf.get(at..at + 2)? == b"\r\n" {
+            return Some(at + 2);
+        }
+    }
+    None
+}

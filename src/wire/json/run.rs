@@ -1,0 +1,222 @@
+//! The scanner's fast way: from value to value, as long as all of it is there and in order.
+//!
+//! Must never decide what is an error, nor wait: the first value that is unusual, wrong or not all there is left, whole,
+//! to the scanner's steps, which say what is wrong with it or ask for more. A property test holds the two ways against
+//! each other (`tests.rs`), a fuzz target too.
+
+use super::{Expect, Nest, Scanner, Stop, Token, Visitor, escape, multibyte};
+use crate::wire::Span;
+use crate::wire::skip::{to_special, to_special_near, to_special_wide};
+
+/// Where the fast way stands. Everything before `at` is done with.
+struct Run {
+    at: usize,
+    nest: Nest,
+    /// A name stands before the next value.
+    named: bool,
+    /// Nothing of the innermost container has been met.
+    fresh: bool,
+}
+
+/// What one look at a value came to.
+enum Look {
+    /// A container was opened.
+    Opened,
+    /// A value was passed.
+    Passed,
+    /// It is left to the steps.
+    Left,
+}
+
+impl Scanner {
+    /// Goes from value to value.
+    #[inline]
+    pub(super) fn run<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<(), Stop> {
+        let mut run = Run { at: self.at, nest: self.nest, named: self.expect == Expect::Key, fresh: false };
+        let expect = run.go(buf, visitor)?;
+        (self.at, self.nest, self.expect) = (run.at, run.nest, expect);
+        Ok(())
+    }
+}
+
+impl Run {
+    /// What may come where it has ended.
+    #[inline(always)]
+    fn go<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<Expect, Stop> {
+        loop {
+            match self.value(buf, visitor)? {
+                Look::Opened => continue,
+                Look::Passed => {}
+                Look::Left => break,
+            }
+            if let Some(expect) = self.behind_value(buf, visitor)? {
+                return Ok(expect);
+            }
+        }
+        Ok(match (self.named, self.fresh) {
+            (true, true) => Expect::KeyOrEnd,
+            (true, false) => Expect::Key,
+            (false, true) => Expect::ValueOrEnd,
+            (false, false) => Expect::Value,
+        })
+    }
+
+    #[inline(always)]
+    fn value<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<Look, Stop> {
+        let (mut place, mut next) = peek(buf, self.at);
+        if self.fresh && next == self.nest.closing() {
+            self.close(buf, visitor, place)?;
+            return Ok(Look::Passed);
+        }
+        if self.named {
+            let Some(end) = (next == b'"').then(|| string_end(buf, place + 1)).flatten() else { return Ok(Look::Left) };
+            let (colon, byte) = peek(buf, end + 1);
+            if byte != b':' {
+                return Ok(Look::Left);
+            }
+            visitor.token(buf, Token::Key, self.nest.depth, Span::new(place + 1, end))?;
+            (self.at, self.named, self.fresh) = (colon + 1, false, false);
+            (place, next) = peek(buf, self.at);
+        }
+        let (token, span, end) = match next {
+            b'"' => {
+                let Some(end) = string_end(buf, place + 1) else { return Ok(Look::Left) };
+                (Token::String, Span::new(place + 1, end), end + 1)
+            }
+            b'{' | b'[' => return self.open(buf, visitor, place, next == b'{'),
+            b'-' | b'0'..=b'9' => {
+                let Some(end) = number_end(buf, place) else { return Ok(Look::Left) };
+                (Token::Number, Span::new(place, end), end)
+            }
+            b't' if buf[place..].starts_with(b"true") => (Token::True, Span::new(place, place + 4), place + 4),
+            b'f' if buf[place..].starts_with(b"false") => (Token::False, Span::new(place, place + 5), place + 5),
+            b'n' if buf[place..].starts_with(b"null") => (Token::Null, Span::new(place, place + 4), place + 4),
+            _ => return Ok(Look::Left),
+        };
+        self.at = end;
+        visitor.token(buf, token, self.nest.depth, span)?;
+        Ok(Look::Passed)
+    }
+
+    #[inline(always)]
+    fn open<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V, place: usize, object: bool) -> Result<Look, Stop> {
+        if self.nest.is_full() {
+            return Ok(Look::Left);
+        }
+        if object && let Some(end) = visitor.object(buf, place, self.nest.depth) {
+            (self.at, self.fresh) = (end, false);
+            return Ok(Look::Passed);
+        }
+        let token = if object { Token::ObjectOpen } else { Token::ArrayOpen };
+        visitor.token(buf, token, self.nest.depth, Span::new(place, place + 1))?;
+        self.nest.enter(object);
+        (self.at, self.named, self.fresh) = (place + 1, object, true);
+        Ok(Look::Opened)
+    }
+
+    #[inline(always)]
+    fn close<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V, place: usize) -> Result<(), Stop> {
+        let token = if self.nest.object { Token::ObjectClose } else { Token::ArrayClose };
+        self.nest.leave();
+        self.at = place + 1;
+        visitor.token(buf, token, self.nest.depth, Span::new(place, self.at))
+    }
+
+    /// Behind a value: what is closed with it, then a comma. `Some` where no value follows.
+    #[inline(always)]
+    fn behind_value<V: Visitor>(&mut self, buf: &[u8], visitor: &mut V) -> Result<Option<Expect>, Stop> {
+        self.fresh = false;
+        while self.nest.depth > 0 {
+            let (place, next) = peek(buf, self.at);
+            if next == b',' {
+                (self.at, self.named) = (place + 1, self.nest.object);
+                return Ok(None);
+            }
+            if next != self.nest.closing() {
+                return Ok(Some(Expect::CommaOrEnd));
+            }
+            self.close(buf, visitor, place)?;
+        }
+        Ok(Some(Expect::End))
+    }
+}
+
+/// The next byte that is no white space, and where it stands; 0 at the end.
+#[inline(always)]
+fn peek(buf: &[u8], at: usize) -> (usize, u8) {
+    match buf.get(at) {
+        Some(&byte) if byte > b' ' => (at, byte),
+        _ => peek_behind_space(buf, at),
+    }
+}
+
+#[inline(never)]
+fn peek_behind_space(buf: &[u8], mut at: usize) -> (usize, u8) {
+    while let Some(b' ' | b'\n' | b'\r' | b'\t') = buf.get(at) {
+        at += 1;
+    }
+    (at, buf.get(at).copied().unwrap_or_default())
+}
+
+/// Offset of the quote that ends the string whose inside begins at `at`; `None` where it is not all there or not valid.
+#[inline(always)]
+pub fn string_end(buf: &[u8], at: usize) -> Option<usize> {
+    let end = to_special_near(buf, at);
+    if buf.get(end) == Some(&b'"') { Some(end) } else { long_string_end(buf, end) }
+}
+
+#[inline(never)]
+fn long_string_end(buf: &[u8], mut at: usize) -> Option<usize> {
+    at = to_special_wide(buf, at);
+    loop {
+        let step = match buf.get(at..).unwrap_or_default() {
+            [b'"', ..] => return Some(at),
+            rest @ [b'\\', ..] => escape(rest),
+            rest @ [0x80..=0xff, ..] => multibyte(rest),
+            _ => return None,
+        };
+        match step {
+            Ok(0) | Err(_) => return None,
+            // Where one of these stands, others follow soon.
+            Ok(len) => at = to_special(buf, at + len),
+        }
+    }
+}
+
+/// Offset behind the number at `at`; `None` where it is not valid or may go on behind what is there.
+#[inline(always)]
+fn number_end(buf: &[u8], mut at: usize) -> Option<usize> {
+    let digits = |mut at: usize| {
+        while buf.get(at).is_some_and(u8::is_ascii_digit) {
+            at += 1;
+        }
+        at
+    };
+    if buf[at] == b'-' {
+        at += 1;
+    }
+    let first = at;
+    at = digits(at);
+    if at == first || (buf[first] == b'0' && at > first + 1) {
+        return None;
+    }
+    if buf.get(at) == Some(&b'.') {
+        let point = at + 1;
+        at = digits(point);
+        if at == point {
+            return None;
+        }
+    }
+    if let Some(b'e' | b'E') = buf.get(at) {
+        at += 1;
+        if let Some(b'+' | b'-') = buf.get(at) {
+            at += 1;
+        }
+        let power = at;
+        at = digits(power);
+        if at == power {
+            return None;
+        }
+    }
+    (at < buf.len()).then_some(at)
+}

@@ -1,0 +1,52 @@
+//! What an event costs while the process stops or hands over does not grow with the number of its clients: all of them
+//! are walked over once, not at each event.
+
+use super::rig::{Rig, STREAM, request};
+use tollgate::base::seam::Signal;
+use tollgate::gateway::orders::Notice;
+
+/// Streams under way.
+const STREAMS: usize = 40;
+/// Events of each of them while the process stops.
+const EVENTS: usize = 25;
+
+fn event(rig: &mut Rig, provider: &str) {
+    let data = "data: {\"id\":\"x\",\"object\":\"chat.completion.chunk\",\"model\":\"up-small\",\"choices\":\
+                [{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n";
+    rig.give(provider, format!("{:x}\r\n{data}\r\n", data.len()));
+}
+
+/// Streams that run while `stop` is told; how often all clients were walked over for it, and for their events.
+fn walks(stop: impl FnOnce(&mut Rig)) -> (u64, u64) {
+    let mut rig = Rig::new(STREAMS);
+    for number in 0..STREAMS {
+        let (head, body) = request(&rig.keys.texts[&format!("k{number}")].clone(), 200, true);
+        rig.send(&format!("c{number}"), head + &body);
+    }
+    let providers = rig.asked();
+    assert_eq!(providers.len(), STREAMS);
+    for provider in &providers {
+        rig.answer(provider, STREAM);
+        event(&mut rig, provider);
+    }
+    let before = rig.world.gateway.vitals().walks;
+    stop(&mut rig);
+    let stopping = rig.world.gateway.vitals().walks;
+    for _ in 0..EVENTS {
+        providers.iter().for_each(|provider| event(&mut rig, provider));
+    }
+    assert_eq!(rig.got("c0").matches("\"content\":\"a\"").count(), 1 + EVENTS);
+    (stopping - before, rig.world.gateway.vitals().walks - stopping)
+}
+
+#[test]
+fn events_of_streams_that_outlive_their_process_walk_over_no_other_client() {
+    let (once, more) = walks(|rig| rig.world.signal(Signal::Terminate).unwrap());
+    assert!(once <= 1 && more == 0, "{once} walks at the end, {more} for the events");
+    let (once, more) = walks(|rig| {
+        rig.world.signal(Signal::Upgrade).unwrap();
+        rig.world.notice(Notice::SuccessorReady).unwrap();
+        rig.wait(1000);
+    });
+    assert!(once > 0 && more == 0, "{once} walks at the hand-over, {more} for the events");
+}
