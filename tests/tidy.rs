@@ -14,7 +14,7 @@ use std::fs;
 use std::path::Path;
 
 /// What may stand in the repository's root beside files that begin with a dot.
-const ROOT: [&str; 13] = [
+const ROOT: [&str; 14] = [
     "Cargo.lock",
     "Cargo.toml",
     "CHANGELOG.md",
@@ -24,6 +24,7 @@ const ROOT: [&str; 13] = [
     "README.md",
     "SECURITY.md",
     "benches",
+    "docs",
     "scripts",
     "src",
     "target",

@@ -67,6 +67,17 @@ fn the_operations_guide_lists_every_event_of_the_log_and_quotes_what_is_really_s
 }
 
 #[test]
+fn every_manual_is_found_where_visitors_look_for_it() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let index = fs::read_to_string(root.join("docs/README.md")).unwrap();
+    for entry in fs::read_dir(root.join("src/docs")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let linked = index.contains(&format!("](../src/docs/{name})"));
+        assert!(linked || !name.ends_with(".md"), "{name} is not in docs/README.md");
+    }
+}
+
+#[test]
 fn the_readme_has_a_configuration_that_is_right_and_asks_for_models_that_it_has() {
     let rig = Rig::new("readme", "");
     let (_, rest) = README.split_once("\n```toml\n").unwrap();

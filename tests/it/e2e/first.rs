@@ -178,7 +178,8 @@ fn a_certificate_that_does_not_hold_is_told_with_file_line_and_field() {
     let other = rcgen::KeyPair::generate().unwrap();
     fs::write(folder.path().join("cert.pem"), good.cert.pem()).unwrap();
     fs::write(folder.path().join("key.pem"), other.serialize_pem()).unwrap();
-    let text = format!("[server]\ntls = {{ cert = \"cert.pem\", key = \"key.pem\" }}\nlisten = \"127.0.0.1:0\"\n{GOOD}");
+    let text =
+        format!("[server]\ntls = {{ cert = \"cert.pem\", key = \"key.pem\" }}\nlisten = \"127.0.0.1:0\"\n{GOOD}");
     fs::write(folder.path().join("tollgate.toml"), &text).unwrap();
     for command in ["check", "serve"] {
         let done = run(folder.path(), &[command], &[]);
