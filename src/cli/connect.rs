@@ -319,7 +319,7 @@ fn answers_tls(provider: &Provider, security: &Security) -> bool {
 
 /// Whether the provider has the model of a target.
 fn look_for(provider: &Provider, security: &Security, list: &[String], target: &Target) -> Found {
-    if list.iter().any(|id| *id == target.model) {
+    if list.contains(&target.model) {
         return Found::Good("it is there".to_string());
     }
     // Names that are not listed may be understood all the same.

@@ -80,11 +80,7 @@ pub fn rewrite(
             run = Some((from, member.end()));
         } else if fate == Fate::Bound {
             writer.body(from, member.start());
-            writer.text(|text| {
-                text.push(b'"');
-                text.extend_from_slice(with.capabilities.bound().as_bytes());
-                text.extend_from_slice(b"\":");
-            });
+            writer.name(with.capabilities.bound());
             run = Some((member.value.start as usize, member.end()));
         } else {
             writer.body(from, member.value.start as usize);
@@ -204,6 +200,15 @@ impl Writer<'_> {
             _ if end > start => self.pieces.push(Piece::Text(Span::new(start, end))),
             _ => {}
         }
+    }
+
+    /// The name of a member, with its colon.
+    fn name(&mut self, name: &str) {
+        self.text(|text| {
+            text.push(b'"');
+            text.extend_from_slice(name.as_bytes());
+            text.extend_from_slice(b"\":");
+        });
     }
 
     fn replace(&mut self, fate: Fate, member: &Member, with: &Target<'_>) {

@@ -59,7 +59,8 @@ pub(crate) struct KeyPlans {
 impl KeyPlans {
     /// Looks all of them up.
     pub(crate) fn load(&mut self, keys: &Keys, config: &Config) {
-        (self.by_key.clear(), self.own.clear());
+        self.by_key.clear();
+        self.own.clear();
         for key in 0..keys.len() as u32 {
             self.add(KeyIx(key), keys, config);
         }

@@ -121,7 +121,9 @@ fn a_stranger_comes_from_a_clone_to_the_first_refusal_in_ten_commands() {
     here = here.replace("127.0.0.1:8080/", &format!("127.0.0.1:{port}/"));
     let hosted = ["ANTHROPIC", "GEMINI", "MISTRAL", "DEEPSEEK", "GROQ", "OPENROUTER", "XAI"];
     let mut command = Command::new("sh");
-    hosted.iter().for_each(|name| drop(command.env_remove(format!("{name}_API_KEY"))));
+    for name in hosted {
+        command.env_remove(format!("{name}_API_KEY"));
+    }
     let output = command
         .args(["-e", "-u", "-c", &here])
         .current_dir(&folder)
@@ -202,7 +204,9 @@ fn every_example_of_a_provider_is_a_configuration_that_holds() {
         fs::write(rig.path("tollgate.toml"), text).unwrap();
         let mut command = rig.command(&["check"]);
         let variables = text.split("env = \"").skip(1).filter_map(|rest| rest.split('"').next());
-        variables.for_each(|name| drop(command.env(name, "a-secret-for-the-test")));
+        for name in variables {
+            command.env(name, "a-secret-for-the-test");
+        }
         let output = command.output().unwrap();
         let shared = text.contains("redis://") && cfg!(not(feature = "redis"));
         assert!(output.status.success() || shared, "{}: {}", path.display(), String::from_utf8_lossy(&output.stderr));

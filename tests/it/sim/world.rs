@@ -295,7 +295,7 @@ impl World {
             return Ok(());
         }
         if let Some(id) = self.looks.pop() {
-            let answer = if self.steps % 4 == 0 { KeyAnswer::Unavailable } else { KeyAnswer::Absent };
+            let answer = if self.steps.is_multiple_of(4) { KeyAnswer::Unavailable } else { KeyAnswer::Absent };
             self.gateway.notice(Notice::LookedUp(id, answer), self.now);
         }
         match self.rng.below(8) {
