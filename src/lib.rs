@@ -57,22 +57,23 @@
 //!
 //! # How to change
 //!
+//! Every row needs the test that [`docs::testing`] names, too: mostly a transcript in `tests/fixtures/`.
+//!
 //! | to add | touch |
 //! |---|---|
-//! | a header sent to providers | `gateway::provider::request::Template` |
+//! | a header sent to providers | `gateway::provider::request::Template`; its name in `RESERVED` of `policy::config::providers` if nobody may set it; the heads `@up-…` in `tests/it/scripts/text.rs` |
 //! | a header of our answers | `gateway::client::response::ResponseHead` |
-//! | a plan limit | its row in [`policy::plan`], `meter`, `LimitKind`; on shared ledgers `ask`, `remote`, `admit.lua` |
+//! | a plan limit | its row in [`policy::plan`] and `Plan::share` (`BLESS=1 cargo test --test it docs::`); `LimitKind`, `check` and `limit` in [`policy::meter`]; `exchange::reserve`; what is counted while requests run also in `meter::Open`, `meter::account`, [`policy::row`] (`Running`) and `gateway::lifecycle::inheritance`. On shared ledgers, which do not keep it otherwise: [`policy::ask`] (`Limits`), `reserve::limits_of`, `io::store::remote` and its `admit.lua`; for running counts `meter::Lease`, `io::store::spill`, `append.lua`, `release.lua`; `Server::admit` in `tests/it/sim/ledger.rs` |
 //! | a metric | `gateway::metrics`, and its row in [`docs::operations`] |
-//! | a field of the log line | `gateway::access_log::Line`, where `exchange::finish` makes one, and its row in [`docs::operations`] |
-//! | a way to fail over | `exchange::fault` (what may be tried again), `exchange::attempt::next_target` (where) |
-//! | an event of a stream | `dialect::delta::Delta`, a reader that makes it and a writer that takes it (`dialect::convert`) |
+//! | a field of the log line | `gateway::access_log::Line`, where `exchange::finish` makes one, and its row in [`docs::operations`]; what only the driver sees: a field of `exchange::state::Request`, set in `gateway::drive` before `finish`, which comes before the last bytes are written |
+//! | a way to fail over | `exchange::fault` (the kind; its arms in `may_try_next`, `is_targets_own`, `refusal`), where it is made (`exchange::stream::status_fault` for statuses, `exchange::reply` for bodies; what is read of a body: [`dialect::errors`]); `exchange::attempt::next_target` for another order of targets |
+//! | an event of a stream | `dialect::delta::Delta`, a reader that makes it and a writer that takes it (`dialect::convert`; the compiler names the matches); the same for whole answers in `dialect::replies`; a pair in `tests/fixtures/cross/`, counted in `src/dialect/tests/examples.rs` |
 //! | a state of a request | `exchange::state`, its arms in `exchange::on`, and its row in the table above them |
 //! | a request field that is validated | [`dialect::request`] |
 //! | a setting | its row in the table of its section ([`policy::settings`]); `BLESS=1 cargo test --test it docs::` |
 //! | an error | [`policy::refusal`] (one constructor), and where it is raised |
 //! | an endpoint | `exchange::authorize::Endpoint`, `gateway::local`, `gateway/openapi.json`, [`docs::api`] |
 //! | a ledger column | [`policy::row`], [`io::store`], both kinds of it |
-//! | a test of behaviour | [`docs::testing`]: mostly a transcript in `tests/fixtures/` |
 //!
 //! # Where the guarantees stand
 //!

@@ -104,7 +104,9 @@ impl Plan {
             requests: part(self.requests),
             tokens_per_window: part(self.tokens_per_window),
             concurrency: part(self.concurrency),
-            ..self.clone()
+            name: self.name.clone(),
+            period: self.period,
+            window: self.window,
         }
     }
 }

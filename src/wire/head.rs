@@ -10,9 +10,9 @@ mod response;
 #[cfg(test)]
 mod tests;
 
-pub use parts::{COUNT, Expect, Field, Framing, HeadError, Method};
-pub use request::{RequestHead, parse_request};
-pub use response::{ResponseHead, parse_response};
+pub use parts::{COUNT, Expect, Field, Framing, HeadError, Method, RequestHead, ResponseHead};
+pub use request::parse_request;
+pub use response::parse_response;
 
 /// All values of one header in a head that has been parsed, in order and trimmed; for lists that may be repeated.
 pub fn values<'a>(head: &'a [u8], name: &'a str) -> impl Iterator<Item = &'a [u8]> {

@@ -30,8 +30,8 @@ pub(super) fn to_special(buf: &[u8], mut at: usize) -> usize {
     }
 }
 
-/// Like [`to_special`], but for any backslash, within the first sixteen bytes: else their end, and `at` itself where there
-/// are fewer.
+/// Like [`to_special`], but for any backslash, within the first sixteen bytes: else their end, and `at` itself where
+/// there are fewer.
 #[inline(always)]
 pub(super) fn to_special_near(buf: &[u8], at: usize) -> usize {
     let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<LANES>()) else { return at };

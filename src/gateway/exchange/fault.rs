@@ -1,5 +1,6 @@
-//! What went wrong on the provider's side: kind, whose fault, and whether another attempt may help. Pure; made in
-//! `upstream` and `relay`, read by `route` (retry) and turned into what a client may be told.
+//! What went wrong on the provider's side: kind, whose fault, and whether another attempt may help. Pure; made by
+//! `stream` (statuses, broken streams), `reply` (whole answers) and the driver (connections), read by `attempt`, and
+//! turned into what a client may be told.
 
 use crate::base::seam::DialError;
 use crate::policy::limits::UpstreamLimits;
@@ -65,23 +66,23 @@ impl Fault {
         match self.kind {
             FaultKind::Status(status) => matches!(status, 401..=404 | 408 | 429 | 500..=599),
             FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::RequestTimeout => false,
-            _ => true,
+            FaultKind::Name | FaultKind::Dial(_) | FaultKind::ConnectTimeout => true,
+            FaultKind::FirstByteTimeout | FaultKind::IdleTimeout | FaultKind::Closed | FaultKind::Incomplete => true,
+            FaultKind::BadHead | FaultKind::BadBody(_) | FaultKind::TooLarge(_) | FaultKind::InStream => true,
         }
     }
 
     /// True when the target itself is to blame, so that it may come to rest; a client's mistake, our own lack of
     /// means and our stopping never count.
     pub(crate) fn is_targets_own(&self) -> bool {
-        let others = matches!(
-            self.kind,
-            FaultKind::Status(400 | 413 | 422)
-                | FaultKind::Dial(DialError::Local)
-                | FaultKind::TooLarge(_)
-                | FaultKind::Draining
-                | FaultKind::Store
-                | FaultKind::Internal
-        );
-        !others
+        match self.kind {
+            FaultKind::Status(status) => !matches!(status, 400 | 413 | 422),
+            FaultKind::Dial(DialError::Local) | FaultKind::TooLarge(_) => false,
+            FaultKind::Draining | FaultKind::Store | FaultKind::Internal => false,
+            FaultKind::Name | FaultKind::Dial(_) | FaultKind::ConnectTimeout | FaultKind::RequestTimeout => true,
+            FaultKind::FirstByteTimeout | FaultKind::IdleTimeout | FaultKind::Closed | FaultKind::Incomplete => true,
+            FaultKind::BadHead | FaultKind::BadBody(_) | FaultKind::InStream => true,
+        }
     }
 
     /// True for what a kept connection does when the provider closed it while our request was on its way: the

@@ -322,10 +322,7 @@ impl Exchange {
 }
 
 fn limits_of(plan: &Plan) -> Limits {
-    Limits {
-        tokens: plan.tokens,
-        requests: plan.requests,
-        tokens_per_window: plan.tokens_per_window,
-        concurrency: plan.concurrency,
-    }
+    // Every field by name: a limit that the question leaves out would not be kept on a shared ledger.
+    let Plan { tokens, requests, tokens_per_window, concurrency, name: _, period: _, window: _ } = *plan;
+    Limits { tokens, requests, tokens_per_window, concurrency }
 }

@@ -79,6 +79,8 @@ fn capabilities(config: &Config, model: &Model, target: &Target) -> Capabilities
 pub(crate) struct Template {
     head: Vec<u8>,
     shape: Dialect,
+    /// The configuration says which version of its API a messages-shaped provider is to speak.
+    has_version: bool,
     betas: Option<Vec<String>>,
 }
 
@@ -93,11 +95,15 @@ impl Template {
         for (name, value) in &provider.headers {
             line(&mut head, &[name.as_bytes(), b": ", value.as_bytes()]);
         }
-        line(&mut head, &[b"user-agent: tollgate/", env!("CARGO_PKG_VERSION").as_bytes()]);
+        // What the configuration says in their place goes, and goes once.
+        let says = |header: &str| provider.headers.iter().any(|(name, _)| name == header);
+        if !says("user-agent") {
+            line(&mut head, &[b"user-agent: tollgate/", env!("CARGO_PKG_VERSION").as_bytes()]);
+        }
         line(&mut head, &[b"content-type: application/json"]);
         line(&mut head, &[b"accept-encoding: identity"]);
         head.extend_from_slice(b"content-length: ");
-        Template { head, shape: provider.shape, betas: provider.betas.clone() }
+        Template { head, shape: provider.shape, has_version: says("anthropic-version"), betas: provider.betas.clone() }
     }
 
     /// Writes the head for a body of `length` bytes. `client`: head and bytes of the client's request of the same
@@ -108,9 +114,11 @@ impl Template {
         out.extend_from_slice(b"\r\n");
         if self.shape == Dialect::Messages {
             let field = |name| client.map_or(&b""[..], |(head, bytes)| head.field(name).of(bytes));
-            let version = field(Field::AnthropicVersion);
-            let version = if version.is_empty() { ANTHROPIC_VERSION } else { version };
-            line(out, &[b"anthropic-version: ", version]);
+            if !self.has_version {
+                let version = field(Field::AnthropicVersion);
+                let version = if version.is_empty() { ANTHROPIC_VERSION } else { version };
+                line(out, &[b"anthropic-version: ", version]);
+            }
             if let (Some((_, bytes)), false) = (client, field(Field::AnthropicBeta).is_empty()) {
                 self.write_betas(bytes, out);
             }

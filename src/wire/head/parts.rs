@@ -1,5 +1,6 @@
-//! What both kinds of head are made of, and the search for where one ends. Called by the parsers beside it.
+//! Both kinds of head, what they are made of, and the search for where one ends. Called by the parsers beside it.
 
+use crate::wire::Span;
 use crate::wire::skip::to_control;
 
 /// Methods this program tells apart (RFC 9110 section 9). Method names are case-sensitive.
@@ -73,6 +74,74 @@ pub enum Field {
 
 /// Number of [`Field`]s.
 pub const COUNT: usize = Field::AcRequestHeaders as usize + 1;
+
+/// One request's head, as spans into the buffer it was parsed from (offset 0 = first byte of the request line).
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct RequestHead {
+    /// The method.
+    pub method: Method,
+    /// The request target as it came.
+    pub target: Span,
+    /// The path within the target: no query, the path part of an absolute target, not percent-decoded. It begins
+    /// with `/` but for `OPTIONS *` and `CONNECT`, where it is the target.
+    pub path: Span,
+    /// HTTP/1.1 (else 1.0).
+    pub http11: bool,
+    /// Bytes of the head, its blank line included.
+    pub len: u32,
+    /// How long the body is; [`Framing::ToEnd`] only in [`RequestHead::unparsed`].
+    pub framing: Framing,
+    /// Whether the client wants the connection to live on.
+    pub keep_alive: bool,
+    /// What the `expect` header asks.
+    pub expect: Expect,
+    pub(super) fields: [Span; COUNT],
+}
+
+impl RequestHead {
+    /// Stands for a head that could not be parsed: nothing is known of it, not even where its message ends, and the
+    /// connection does not outlive it.
+    pub fn unparsed() -> RequestHead {
+        RequestHead {
+            method: Method::Other,
+            target: Span::default(),
+            path: Span::default(),
+            http11: true,
+            len: 0,
+            framing: Framing::ToEnd,
+            keep_alive: false,
+            expect: Expect::None,
+            fields: [Span::default(); COUNT],
+        }
+    }
+
+    /// The value of a header, trimmed; the empty span when it is absent or empty. Of repeated ones, where repetition
+    /// is allowed at all, the first.
+    pub fn field(&self, field: Field) -> Span {
+        self.fields[field as usize]
+    }
+}
+
+/// One response's head, as spans into the buffer it was parsed from (offset 0 = first byte of the status line).
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct ResponseHead {
+    /// Status, 100 to 999 but never 101.
+    pub status: u16,
+    /// HTTP/1.1 (else 1.0).
+    pub http11: bool,
+    /// Bytes of the head, its blank line included.
+    pub len: u32,
+    /// How long the body is.
+    pub framing: Framing,
+    /// Whether the connection may be used again once the body has been read; never with [`Framing::ToEnd`].
+    pub keep_alive: bool,
+    /// `content-type`, trimmed; empty when absent.
+    pub content_type: Span,
+    /// `content-encoding`, trimmed; empty when absent.
+    pub content_encoding: Span,
+    /// `retry-after`, trimmed; empty when absent.
+    pub retry_after: Span,
+}
 
 /// Why a head was refused. The connection is closed after it, since the next message's start is not known.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

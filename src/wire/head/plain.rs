@@ -3,9 +3,7 @@
 //! unusual it answers nothing, and the strict parser has the word. A property test and a fuzz target hold the two
 //! against each other.
 
-use super::parts::{COUNT, Expect, Field, Framing, Method};
-use super::request::RequestHead;
-use super::response::ResponseHead;
+use super::parts::{COUNT, Expect, Field, Framing, Method, RequestHead, ResponseHead};
 use crate::base::limits::HEADERS_MAX;
 use crate::wire::Span;
 use crate::wire::skip::{to_control, to_no_name};

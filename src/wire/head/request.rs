@@ -2,58 +2,11 @@
 //! about paths, keys or sizes of bodies.
 
 use super::fields::{FramingError, FramingFields, span_of};
-use super::parts::{COUNT, Expect, Field, Framing, HeadError, Lines, Method, find_end};
+use super::parts::{COUNT, Expect, Field, HeadError, Lines, Method, RequestHead, find_end};
 use super::plain;
 use crate::base::limits::HEADERS_MAX;
 use crate::wire::Span;
 use std::mem::MaybeUninit;
-
-/// One request's head, as spans into the buffer it was parsed from (offset 0 = first byte of the request line).
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct RequestHead {
-    /// The method.
-    pub method: Method,
-    /// The request target as it came.
-    pub target: Span,
-    /// The path within the target: no query, the path part of an absolute target, not percent-decoded. It begins
-    /// with `/` but for `OPTIONS *` and `CONNECT`, where it is the target.
-    pub path: Span,
-    /// HTTP/1.1 (else 1.0).
-    pub http11: bool,
-    /// Bytes of the head, its blank line included.
-    pub len: u32,
-    /// How long the body is; [`Framing::ToEnd`] only in [`RequestHead::unparsed`].
-    pub framing: Framing,
-    /// Whether the client wants the connection to live on.
-    pub keep_alive: bool,
-    /// What the `expect` header asks.
-    pub expect: Expect,
-    pub(super) fields: [Span; COUNT],
-}
-
-impl RequestHead {
-    /// Stands for a head that could not be parsed: nothing is known of it, not even where its message ends, and the
-    /// connection does not outlive it.
-    pub fn unparsed() -> RequestHead {
-        RequestHead {
-            method: Method::Other,
-            target: Span::default(),
-            path: Span::default(),
-            http11: true,
-            len: 0,
-            framing: Framing::ToEnd,
-            keep_alive: false,
-            expect: Expect::None,
-            fields: [Span::default(); COUNT],
-        }
-    }
-
-    /// The value of a header, trimmed; the empty span when it is absent or empty. Of repeated ones, where repetition
-    /// is allowed at all, the first.
-    pub fn field(&self, field: Field) -> Span {
-        self.fields[field as usize]
-    }
-}
 
 const NAMES: [(&str, Field); COUNT] = [
     ("host", Field::Host),

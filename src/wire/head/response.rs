@@ -2,32 +2,11 @@
 //! a wrong end of one answer would become the start of another client's.
 
 use super::fields::{FramingError, FramingFields, span_of};
-use super::parts::{Framing, HeadError, Lines, find_end};
+use super::parts::{Framing, HeadError, Lines, ResponseHead, find_end};
 use super::plain;
 use crate::base::limits::HEADERS_MAX;
 use crate::wire::Span;
 use std::mem::MaybeUninit;
-
-/// One response's head, as spans into the buffer it was parsed from (offset 0 = first byte of the status line).
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct ResponseHead {
-    /// Status, 100 to 999 but never 101.
-    pub status: u16,
-    /// HTTP/1.1 (else 1.0).
-    pub http11: bool,
-    /// Bytes of the head, its blank line included.
-    pub len: u32,
-    /// How long the body is.
-    pub framing: Framing,
-    /// Whether the connection may be used again once the body has been read; never with [`Framing::ToEnd`].
-    pub keep_alive: bool,
-    /// `content-type`, trimmed; empty when absent.
-    pub content_type: Span,
-    /// `content-encoding`, trimmed; empty when absent.
-    pub content_encoding: Span,
-    /// `retry-after`, trimmed; empty when absent.
-    pub retry_after: Span,
-}
 
 /// Parses the response head at the front of `buf`; `scanned` and `Ok(None)` as in [`super::parse_request`].
 ///

@@ -1,7 +1,7 @@
 //! The scanner's fast way: from value to value, as long as all of it is there and in order.
 //!
-//! Must never decide what is an error, nor wait: the first value that is unusual, wrong or not all there is left, whole,
-//! to the scanner's steps, which say what is wrong with it or ask for more. A property test holds the two ways against
+//! Must never decide what is an error, nor wait: the first value that is unusual, wrong or not all there is left to the
+//! scanner's steps, whole; they say what is wrong with it or ask for more. A property test holds the two ways against
 //! each other (`tests.rs`), a fuzz target too.
 
 use super::{Expect, Nest, Scanner, Stop, Token, Visitor, escape, multibyte};
