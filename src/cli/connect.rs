@@ -131,10 +131,14 @@ fn request(provider: &Provider, method: &str, path: &str, body: &str) -> Vec<u8>
         line(name, value.expose());
     }
     provider.headers.iter().for_each(|(name, value)| line(name, value));
-    if provider.shape == Dialect::Messages {
+    // What the configuration says in their place goes.
+    let says = |header: &str| provider.headers.iter().any(|(name, _)| name == header);
+    if provider.shape == Dialect::Messages && !says("anthropic-version") {
         line("anthropic-version", "2023-06-01");
     }
-    line("user-agent", concat!("tollgate/", env!("CARGO_PKG_VERSION")));
+    if !says("user-agent") {
+        line("user-agent", concat!("tollgate/", env!("CARGO_PKG_VERSION")));
+    }
     line("accept-encoding", "identity");
     line("connection", "close");
     if method == "POST" {
