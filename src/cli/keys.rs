@@ -528,6 +528,10 @@ mod tests {
         assert_eq!(records_in(&high).unwrap(), [record]);
     }
 
+    fn with_expiry(expiry: Expiry) -> SetArgs {
+        set_args(KeyOptions { expires: Some(expiry), ..KeyOptions::default() })
+    }
+
     #[test]
     fn a_disabled_key_can_be_enabled_again_and_a_revoked_one_cannot() {
         let (high, _folder) = with_ledger("disable");
@@ -543,6 +547,11 @@ mod tests {
         set_in(&high, &record.id, &SetArgs { name: Some("still disabled".into()), ..plain() }, NOW).unwrap();
         assert!(!opens());
         set_in(&high, &record.id, &SetArgs { enable: true, ..plain() }, NOW).unwrap();
+        assert!(opens());
+        let past = with_expiry(Expiry::After(Duration::from_secs(1)));
+        set_in(&high, &record.id, &past, Unix(NOW.0 - 2000)).unwrap();
+        assert!(!opens(), "it has expired");
+        set_in(&high, &record.id, &with_expiry(Expiry::Never), NOW).unwrap();
         assert!(opens());
         revoke_in(&high, &record.id, NOW).unwrap();
         assert!(matches!(

@@ -22,7 +22,8 @@ section! {
     /// Listeners, and the bounds on what clients may ask of us (contract section 1).
     #[derive(Clone, Debug)]
     pub struct Server {
-        /// Address, or list of addresses, that clients connect to. Sockets inherited from systemd take their place.
+        /// Address, or list of addresses, that clients connect to; `":8080"` is port 8080 of all of the host's. Sockets
+        /// inherited from systemd take their place.
         pub listen: Vec<SocketAddr> = vec![SocketAddr::from(([127, 0, 0, 1], 8080))], Addresses, Restart;
         /// Address of `/healthz`, `/readyz`, `/metrics` and `/openapi.json`; always plain HTTP.
         pub admin_listen: Option<SocketAddr> = None, Or(Address, "none"), Restart;
