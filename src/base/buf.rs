@@ -9,9 +9,12 @@ pub struct Pool {
     /// The same of `SMALL` bytes.
     #[allow(clippy::vec_box)]
     small: Vec<Box<Store>>,
-    /// Large blocks that are done with, to be given back to the system where that holds nobody up.
+    /// Large blocks that are done with, to be given back to the system where that holds nobody up. Until then they
+    /// count as lent.
     heavy: Vec<Vec<u8>>,
     lent: usize,
+    /// What of that has left with parts of the pool.
+    away: usize,
     /// Bytes that somebody has been promised and has not taken yet.
     promised: usize,
     budget: usize,
@@ -38,7 +41,7 @@ const FREE_MAX: usize = 256;
 impl Pool {
     /// A pool that wants to lend no more than `budget` bytes in all.
     pub fn new(budget: usize) -> Pool {
-        Pool { free: Vec::new(), small: Vec::new(), heavy: Vec::new(), lent: 0, promised: 0, budget }
+        Pool { free: Vec::new(), small: Vec::new(), heavy: Vec::new(), lent: 0, away: 0, promised: 0, budget }
     }
 
     /// Bytes lent at this moment.
@@ -84,19 +87,37 @@ impl Pool {
 
     /// A pool for buffers that leave together with storage of `lent` bytes. It stays counted here until
     /// [`Pool::reunite`].
-    pub fn part(&self, lent: usize) -> Pool {
+    pub fn part(&mut self, lent: usize) -> Pool {
+        self.away += lent;
         Pool { lent, ..Pool::new(usize::MAX) }
     }
 
     /// What left with `lent` bytes is back with what `part` has lent by now.
     pub fn reunite(&mut self, part: &mut Pool, lent: usize) {
+        self.away -= lent;
         self.lent = self.lent - lent + part.lent;
         self.heavy.append(&mut part.heavy);
     }
 
-    /// Takes out the large blocks that are done with. Dropping one costs the system a visit to each of its pages.
-    pub fn heavy(&mut self) -> Vec<Vec<u8>> {
-        std::mem::take(&mut self.heavy)
+    /// Counts anew: `live` bytes are in buffers that are here, after a panic that others may have been lost to.
+    pub fn recount(&mut self, live: usize) {
+        let heavy: usize = self.heavy.iter().map(Vec::capacity).sum();
+        self.lent = live + self.away + heavy;
+    }
+
+    /// Takes out the large blocks that are done with, as buffers that leave with a part of the pool, and how many
+    /// bytes they have. Dropping one costs the system a visit to each of its pages.
+    pub fn heavy(&mut self) -> (Vec<Vec<u8>>, usize) {
+        let blocks = std::mem::take(&mut self.heavy);
+        let bytes = blocks.iter().map(Vec::capacity).sum();
+        (blocks, bytes)
+    }
+
+    /// Drops large blocks that are done with, those that [`Pool::heavy`] has given among them.
+    pub fn discard(&mut self, blocks: Vec<Vec<u8>>) {
+        for block in blocks.into_iter().chain(std::mem::take(&mut self.heavy)) {
+            self.lent -= block.capacity();
+        }
     }
 
     /// True when [`Pool::heavy`] has something.
@@ -122,8 +143,12 @@ impl Pool {
 
     fn take_back(&mut self, mut store: Box<Store>) {
         let capacity = store.data.capacity();
-        self.lent -= capacity;
         store.front = 0;
+        if capacity >= HEAVY {
+            self.heavy.push(std::mem::take(&mut store.data));
+        } else {
+            self.lent -= capacity;
+        }
         if capacity == SMALL && self.small.len() < FREE_MAX {
             store.data.clear();
             return self.small.push(store);
@@ -131,14 +156,29 @@ impl Pool {
         if capacity == BLOCK {
             store.data.clear();
         } else {
-            let data = std::mem::take(&mut store.data);
-            if capacity >= HEAVY {
-                self.heavy.push(data);
-            }
+            store.data = Vec::new();
         }
         if self.free.len() < FREE_MAX {
             self.free.push(store);
         }
+    }
+}
+
+/// Storage that is not a buffer's and counts as lent all the same.
+#[derive(Debug, Default)]
+pub struct Charge(u32);
+
+impl Charge {
+    /// So many bytes it is by now.
+    pub fn set(&mut self, pool: &mut Pool, bytes: usize) {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        pool.lent = pool.lent + bytes as usize - self.0 as usize;
+        self.0 = bytes;
+    }
+
+    /// Bytes charged.
+    pub fn bytes(&self) -> usize {
+        self.0 as usize
     }
 }
 

@@ -53,6 +53,10 @@ pub const SHAKES_PER_TURN: usize = 16;
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Length of the kernel's queue of connections not yet accepted.
 pub const BACKLOG: i32 = 1024;
+/// Bytes of a TLS connection that are encrypted before the ones before them have left: one record.
+pub const TLS_UNSENT_MAX: usize = 16 * 1024;
+/// Bytes read at a time during a TLS handshake; a client's first request may lie among them, and waits for its turn.
+pub const TLS_SHAKE_SLICE: usize = 4096;
 /// Deadlines handled in one turn.
 pub const EXPIRED_PER_TURN: usize = 1024;
 /// Rounds of flush, actions and replies in one turn; what is still to do then waits for the next turn.
@@ -105,8 +109,10 @@ pub const LEASE: Duration = Duration::from_secs(15);
 pub const ROWS_PER_SCRIPT: usize = 128;
 /// Commands sent to a shared ledger in one go.
 pub const COMMANDS_PER_PIPELINE: usize = 256;
-/// Rows that wait for a shared ledger which cannot be reached, where a host admits alone meanwhile; beyond it none is.
-pub const ROWS_WAITING_MAX: u64 = 500_000;
+/// Rows that wait for their ledger; beyond it nothing is admitted.
+pub const ROWS_WAITING_MAX: u64 = 50_000;
+/// The same for a shared ledger which cannot be reached, where a host admits alone meanwhile.
+pub const ROWS_WAITING_ALONE_MAX: u64 = 500_000;
 /// How long the counts of a window are kept in a shared ledger after its end, for requests that still run.
 pub const WINDOW_KEPT: Duration = Duration::from_secs(3600);
 /// Entries of a shared ledger that are not what they should be and are named one by one; what is beyond is not told.

@@ -79,7 +79,11 @@ pub(super) fn serve(
         plan.log.write(warning(&text, unix()));
     }
     crate::io::upgrade::notify_ready();
-    let ended = service.reactor.run().map(drop).map_err(|error| format!("the loop failed: {error}"));
+    let ended = match service.reactor.run() {
+        Ok(gateway) if gateway.is_outgrown() => Err("a newer version has changed the ledger: start that".to_string()),
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("the loop failed: {error}")),
+    };
     let kept = keep_left(&service.helpers.finish(), &plan);
     ended.and(kept)
 }

@@ -17,6 +17,7 @@ use super::delta::{Delta, StopReason, Take};
 use super::naming::{JSON_TOOL, TranslationState};
 use super::tokens::Estimator;
 use super::usage::{ObservedUsage, Reported};
+use crate::base::buf::{Charge, Pool};
 use crate::wire::Dialect;
 use crate::wire::json::eq_unescaped;
 use chat_reader::ChatReader;
@@ -41,6 +42,8 @@ enum Writer {
 pub(super) struct Convert {
     reader: Reader,
     translation: Translation,
+    /// What is held here counts as lent.
+    charge: Charge,
 }
 
 /// What stands between reader and writer.
@@ -75,7 +78,7 @@ impl Convert {
             stopped: false,
             finished: false,
         };
-        Convert { reader, translation }
+        Convert { reader, translation, charge: Charge::default() }
     }
 
     /// One event; true if it counts as life.
@@ -123,6 +126,23 @@ impl Convert {
     /// What has been overheard so far.
     pub(super) fn observed(&self) -> ObservedUsage {
         self.translation.observed()
+    }
+
+    /// Has the storage for what is held beyond the event under way, and for names to be restored, count as lent.
+    pub(super) fn charge(&mut self, pool: &mut Pool) {
+        // Vectors that grow have room for twice what is in them.
+        let storage = 2 * self.waiting() + self.translation.state.storage();
+        self.charge.set(pool, storage);
+    }
+
+    /// What counts so.
+    pub(super) fn charged(&self) -> usize {
+        self.charge.bytes()
+    }
+
+    /// Nothing of it is needed any more.
+    pub(super) fn release(&mut self, pool: &mut Pool) {
+        self.charge.set(pool, 0);
     }
 
     /// Bytes held back beyond the event under way: tool arguments that wait for their turn.

@@ -13,6 +13,10 @@ const CHAT_ID_MAX: usize = 40;
 const CHAT_NAME_MAX: usize = 64;
 /// Characters kept of a longer one, before `_` and eight digits of its hash.
 const CHAT_NAME_KEPT: usize = 55;
+/// Bytes of storage for names to be restored in one answer; a chat upstream takes 128 tools.
+const NAMES_MAX: usize = 256 * 1024;
+/// Bytes of storage that a name takes beside itself and what stands for it.
+const NAME_MORE: usize = 96;
 /// The tool that stands for a demand for JSON; see [`super::capabilities::Structured::Tool`].
 pub(super) const JSON_TOOL: &str = "json_response";
 
@@ -80,6 +84,8 @@ pub(super) fn short_name(name: &[u8]) -> Option<Vec<u8>> {
 pub struct TranslationState {
     /// Shortened tool names and what they stand for.
     pub(super) names: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Bytes of storage that they take.
+    pub(super) size: usize,
     /// The answer is the input of [`JSON_TOOL`]: it becomes text.
     pub(super) json_tool: bool,
 }
@@ -91,9 +97,22 @@ impl TranslationState {
             None => out.extend_from_slice(name),
             Some(short) => {
                 out.extend_from_slice(&short);
-                self.names.entry(short).or_insert_with(|| name.to_vec());
+                let size = short.len() + name.len() + NAME_MORE;
+                if self.size <= NAMES_MAX && self.names.insert(short, name.to_vec()).is_none() {
+                    self.size += size;
+                }
             }
         }
+    }
+
+    /// Bytes of storage for what an answer's translation must know.
+    pub fn storage(&self) -> usize {
+        self.size
+    }
+
+    /// Whether there are more names to be restored than are kept.
+    pub(super) fn is_full(&self) -> bool {
+        self.size > NAMES_MAX
     }
 
     /// The client's own name for a tool the upstream has called.
@@ -129,6 +148,16 @@ mod tests {
         let exact = "a".repeat(40);
         assert_eq!(done(|out| chat_id(exact.as_bytes(), out)), exact);
         assert_eq!(done(|out| chat_id(b"functions.f:0", out)), "functions.f:0");
+    }
+
+    #[test]
+    fn no_more_names_are_kept_than_have_room() {
+        let mut state = TranslationState::default();
+        let name = |number: usize| format!("{number}{}", "n".repeat(100));
+        (0..100).for_each(|number| drop(done(|out| state.shorten(name(number).as_bytes(), out))));
+        assert!(!state.is_full() && state.storage() > 100 * 160, "{}", state.storage());
+        (0..3000).for_each(|number| drop(done(|out| state.shorten(name(number).as_bytes(), out))));
+        assert!(state.is_full() && state.storage() <= NAMES_MAX + 1000 && state.names.len() < 1100);
     }
 
     #[test]

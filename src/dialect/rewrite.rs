@@ -30,6 +30,25 @@ enum Fate {
     Bound,
 }
 
+/// Members, and cuts, up to which a request is ordinary.
+const ORDINARY: usize = 64;
+/// Pieces that one member may become: a comma, what stands before its value, and the value.
+const PIECES_EACH: usize = 3;
+
+impl Fields {
+    /// Bytes of storage that the tables of members and cuts take, with that of the pieces which a body is sent in; 0
+    /// for an ordinary request.
+    pub fn storage(&self) -> usize {
+        let (members, cuts) = (self.members.capacity(), self.cuts.capacity());
+        if members <= ORDINARY && cuts <= ORDINARY {
+            return 0;
+        }
+        // Vectors that grow have room for twice what is in them.
+        let pieces = 2 * (PIECES_EACH * members + cuts);
+        members * size_of::<Member>() + cuts * size_of::<Span>() + pieces * size_of::<Piece>()
+    }
+}
+
 struct Writer<'a> {
     body: &'a [u8],
     /// What is left out of the body, the next one first.

@@ -68,7 +68,7 @@ impl SseStream {
     /// Back to the start of another stream that keeps its shape; see [`SseStream::same`]. Storage is kept, but for that
     /// of a translation, which belongs to its stream. The pool's must have gone back: [`SseStream::release`].
     pub fn restart(&mut self, dialect: Dialect, show_usage: bool, max_event: usize) {
-        debug_assert_eq!(self.held.capacity(), 0);
+        debug_assert_eq!(self.capacity(), 0);
         self.splitter.reset();
         (self.max_event, self.end_at, self.begun) = (bound(max_event), None, false);
         match &mut self.inner {
@@ -84,6 +84,20 @@ impl SseStream {
 
     /// Takes decoded body bytes; complete events are appended to `out`. Bytes after the end of the stream are ignored.
     pub fn feed(
+        &mut self,
+        data: &[u8],
+        pool: &mut Pool,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Fed, StreamFault> {
+        let fed = self.take(data, pool, me, out);
+        if let Inner::Translated(convert) = &mut self.inner {
+            convert.charge(pool);
+        }
+        fed
+    }
+
+    fn take(
         &mut self,
         data: &[u8],
         pool: &mut Pool,
@@ -159,20 +173,25 @@ impl SseStream {
         }
     }
 
-    /// Bytes of storage that the pool has lent for the event under way.
+    /// Bytes of storage that the pool has lent for the event under way and what waits beyond it.
     pub fn capacity(&self) -> usize {
-        self.held.capacity()
+        let beside = if let Inner::Translated(convert) = &self.inner { convert.charged() } else { 0 };
+        self.held.capacity() + beside
     }
 
     /// Bytes that [`SseStream::feed`] with `bytes` may add to what is held, and to what it has given out.
     pub fn growth(&self, bytes: usize) -> usize {
         let (held, storage) = (self.held.len(), self.held.capacity());
-        bytes + if held + bytes <= storage { 0 } else { storage.max(bytes) }
+        let beside = if self.keeps_shape() { 0 } else { bytes };
+        bytes + beside + if held + bytes <= storage { 0 } else { storage.max(bytes) }
     }
 
     /// Drops the event under way and gives its storage back.
     pub fn release(&mut self, pool: &mut Pool) {
         self.held.release(pool);
+        if let Inner::Translated(convert) = &mut self.inner {
+            convert.release(pool);
+        }
     }
 
     /// Hands on every complete event at the front of `buf`; how many bytes that was.
@@ -198,6 +217,7 @@ impl SseStream {
                 self.end_at = Some(before as u32);
             }
             used += event.len;
+            self.splitter.done(&event);
         }
         Ok(used)
     }

@@ -16,8 +16,8 @@
 //! answer has to wait for its key's share, further requests of that key are refused; nobody else feels it.
 
 use crate::base::buf::{BLOCK, Pool};
-use crate::base::limits::{IO_SLICE, RESERVE_CONNECTIONS};
-use crate::policy::config::Config;
+use crate::base::limits::{IO_SLICE, RESERVE_CONNECTIONS, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX};
+use crate::policy::config::{Config, OnOutage, StoreUrl};
 use crate::policy::keys::KeyIx;
 use crate::policy::refusal::Refusal;
 
@@ -28,23 +28,40 @@ const RESERVE_SHARE: usize = 8;
 /// Bytes that are never promised: one read can add so many, twice a slice where storage doubles.
 const WORK: usize = 2 * IO_SLICE;
 /// Bytes that a request takes beside its body: storage for its head, and for what is being sent of it.
-const REQUEST: u64 = 2 * BLOCK as u64;
+pub(crate) const REQUEST_BYTES: usize = 2 * BLOCK;
+const REQUEST: u64 = REQUEST_BYTES as u64;
 
-/// The most memory that a configuration allows, in bytes: what the program needs by itself, its connections, every
-/// buffer full, and what the thread for long work makes of the largest piece before that takes the piece's place.
+/// The most memory that a configuration allows, in bytes. Its terms stand in the operations guide, under "Sizing"; a
+/// test attacks it from every side.
 pub fn worst_case_bytes(config: &Config) -> u64 {
-    let connections = 2 * (config.server.max_connections + RESERVE_CONNECTIONS) as u64;
+    let server = &config.server;
+    let clients = (server.max_connections + RESERVE_CONNECTIONS) as u64;
+    let kept = config.providers.iter().map(|provider| clients.min(provider.limits.pool_max_idle as u64));
+    let upstreams = clients + kept.sum::<u64>();
+    let secure = if server.tls.is_some() { clients } else { 0 }
+        + if config.providers.iter().any(|provider| provider.authority.is_some()) { upstreams } else { 0 };
+    let is_alone = matches!(config.store.url, StoreUrl::Redis(_)) && config.store.on_outage == OnOutage::Local;
+    let rows = clients + if is_alone { ROWS_WAITING_ALONE_MAX } else { ROWS_WAITING_MAX };
     let targets = config.catalog.models().iter().flat_map(|model| &model.targets);
     let answers = targets.map(|target| target.limits.max_response.max(target.limits.max_event)).max().unwrap_or(0);
-    let in_hand = IN_HAND * config.server.max_body.max(answers as u64);
-    OWN_BYTES + connections * CONNECTION_BYTES + config.server.max_buffered as u64 + in_hand
+    OWN_BYTES
+        + server.max_buffered as u64
+        + (clients + upstreams) * CONNECTION_BYTES
+        + secure * SESSION_BYTES
+        + rows * ROW_BYTES
+        + IN_HAND * server.max_body.max(answers as u64)
 }
 
-/// Resident without a connection: code, ledger cache, stacks, and a keep of free blocks.
+/// Resident without a connection: code, ledger cache, stacks, a keep of free blocks, lines of a log that is not read.
 const OWN_BYTES: u64 = 48 << 20;
-/// What one connection takes beside its buffers: state, a reused exchange, and over TLS its session.
+/// What one connection takes beside its buffers: its state, that of its exchange, alarms, the event that others of its
+/// stream are compared with.
 const CONNECTION_BYTES: u64 = 24 << 10;
-/// As many times as long as a piece what is made of it may be, with the storage that it grows in.
+/// What it takes over TLS: keys, a record that has come in part, and one that has not left.
+const SESSION_BYTES: u64 = 40 << 10;
+/// What a row takes that waits for the ledger, with the room that the queue has for twice as many.
+const ROW_BYTES: u64 = 400;
+/// As many times as long as a piece what is made of it may be, before that takes the piece's place.
 const IN_HAND: u64 = 2;
 
 /// What all keys hold.
@@ -177,8 +194,8 @@ impl Budget {
         self.request(promise, key, total, pool)
     }
 
-    /// Promises a request `more` bytes for its translation.
-    pub(crate) fn translation(
+    /// Promises a request `more` bytes beyond its body: for its translation, or for what was found in it.
+    pub(crate) fn beyond_body(
         &mut self,
         promise: &mut Promise,
         key: KeyIx,

@@ -18,7 +18,7 @@ use super::provider::names::Names;
 use super::provider::pool::Idle;
 use super::provider::request::{OutgoingRequests, RequestTemplates};
 use crate::base::buf::Pool;
-use crate::base::limits::ROWS_WAITING_MAX;
+use crate::base::limits::{ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX};
 use crate::base::rng::Rng;
 use crate::base::seam::Action;
 use crate::base::time::{Now, Unix};
@@ -409,8 +409,9 @@ impl Cx {
 
     /// Whether another request may be admitted: nothing is let through unmetered (contract section 5).
     pub(crate) fn takes_requests(&self) -> bool {
-        let caught_up = self.ledger.takes_rows(self.now.mono, self.setup.config.store.max_commit_lag);
-        caught_up || (self.goes_on_alone() && self.ledger.uncommitted() < ROWS_WAITING_MAX)
+        let (store, waiting) = (&self.setup.config.store, self.ledger.uncommitted());
+        let caught_up = waiting < ROWS_WAITING_MAX && self.ledger.takes_rows(self.now.mono, store.max_commit_lag);
+        caught_up || (self.goes_on_alone() && waiting < ROWS_WAITING_ALONE_MAX)
     }
 
     /// Whether the shared ledger is to be asked for a request: not where that is known to be in vain.
@@ -433,15 +434,15 @@ impl Cx {
         identity: OwnedIdentity,
         task: Task,
     ) {
-        let work = Work::new((exchange, serial), (&self.pool, lent), identity, task);
+        let work = Work::new((exchange, serial), (&mut self.pool, lent), identity, task);
         self.orders.0.push(Order::Work(Box::new(work)));
     }
 
     /// Has large blocks that are done with given back to the system by a helper thread. Nothing waits for that.
     pub(crate) fn discard_heavy(&mut self) {
-        let task = Task::Discard(self.pool.heavy());
+        let (blocks, lent) = self.pool.heavy();
         let none = ExchangeId::new(u32::MAX, 0);
-        self.offload(none, NonZeroU64::MIN, 0, OwnedIdentity::default(), task);
+        self.offload(none, NonZeroU64::MIN, lent, OwnedIdentity::default(), Task::Discard(blocks));
     }
 
     /// One line about the gateway itself. `write` appends members, each with a comma before it.

@@ -143,6 +143,11 @@ impl Gateway {
         [drain, self.cx.lifecycle.handover.due(), self.cx.lifecycle.lead].into_iter().flatten().min()
     }
 
+    /// It has ended because a newer version must be started in its place.
+    pub fn is_outgrown(&self) -> bool {
+        self.cx.lifecycle.outgrown
+    }
+
     /// What is in use at the moment.
     pub fn vitals(&self) -> Vitals {
         Vitals {
@@ -279,6 +284,11 @@ impl Core for Gateway {
                 });
                 self.store_failed();
             }
+            Notice::StoreOutgrown(why) => {
+                self.cx.log_upgrade(&format!("ending, since a newer version has changed the ledger: {why}"));
+                self.cx.lifecycle.outgrown = true;
+                self.terminate();
+            }
             Notice::StoreRecovered => {
                 self.cx.ledger.failed(false);
                 self.cx.log_event(|out| out.extend_from_slice(b",\"event\":\"ledger\",\"outcome\":\"recovered\""));
@@ -393,7 +403,11 @@ impl Core for Gateway {
             }
         }
         self.cx.turns.served = None;
-        // So is what it was promised.
+        // So are its buffers, and what it was promised.
+        let clients: usize = self.clients.iter().map(|(_, client)| client.storage()).sum();
+        let exchanges: usize = self.exchanges.iter().map(|(_, exchange)| exchange.storage()).sum();
+        let providers: usize = self.providers.iter().map(|(_, provider)| provider.storage()).sum();
+        self.cx.pool.recount(clients + exchanges + providers);
         let promised = self.exchanges.iter().flat_map(|(_, exchange)| exchange.promises());
         let unread = self.clients.iter().map(|(_, client)| &client.unread);
         self.cx.budget.recount(promised.chain(unread), &mut self.cx.pool);
@@ -458,7 +472,10 @@ mod tests {
             .collect();
         let both = gateway.vitals().promised;
         assert!(both > 1_900_000, "{both}");
-        // As if the panic had come while the exchange was on its way from one state to the next.
+        // As if the panic had come while the exchange and a buffer were on their way from one place to the next.
+        let mut on_its_way = crate::base::buf::Buf::default();
+        on_its_way.push(&mut gateway.cx.pool, &[7; 10_000]);
+        drop(on_its_way);
         let lost = gateway.clients.get(client_id(conns[0])).and_then(|client| client.exchange).unwrap();
         drop(gateway.exchanges.remove(lost));
         gateway.panicked(Some(conns[0]), now());
@@ -466,10 +483,22 @@ mod tests {
         assert!(one > 900_000 && one < both / 2 + 10_000, "{one} of {both}");
         gateway.closed(conns[1], Ending::Broken, now());
         assert_eq!((gateway.vitals().promised, gateway.vitals().exchanges), (0, 0));
+        assert_eq!(gateway.vitals().buffered, 0);
         let share = gateway.cx.pool.budget() as u64 / 4;
         let (key, pool) = (crate::policy::keys::KeyIx(0), &mut gateway.cx.pool);
         let all = gateway.cx.budget.body(&mut budget::Promise::default(), key, share, pool);
         assert!(all.is_ok(), "nothing of its share is missing");
+    }
+
+    #[test]
+    fn no_more_rows_wait_for_a_ledger_than_have_been_announced() {
+        let (mut gateway, _) = gateway();
+        (1..crate::base::limits::ROWS_WAITING_MAX).for_each(|_| _ = gateway.cx.ledger.gave(now().mono));
+        assert!(gateway.cx.takes_requests());
+        gateway.cx.ledger.gave(now().mono);
+        assert!(!gateway.cx.takes_requests());
+        gateway.cx.ledger.committed(1);
+        assert!(gateway.cx.takes_requests());
     }
 
     #[test]

@@ -78,7 +78,7 @@ pub(crate) enum Task {
     /// A request of shape `from`, for a provider of the other one.
     Request { body: Lent, draft: Box<OutgoingRequest>, from: Dialect, model: String, capabilities: Box<Capabilities> },
     /// A piece of a stream whose event under way is large.
-    Events { stream: Box<SseStream>, data: Vec<u8> },
+    Events { stream: Box<SseStream>, data: Buf },
     /// The end of a stream that leaves a large event without its empty line.
     LastEvent { stream: Box<SseStream> },
 }
@@ -100,7 +100,7 @@ impl Work {
     /// A task for a helper thread, which goes along with a part of `pool`: storage of `lent` bytes.
     pub(crate) fn new(
         (exchange, serial): (ExchangeId, NonZeroU64),
-        (pool, lent): (&Pool, usize),
+        (pool, lent): (&mut Pool, usize),
         identity: OwnedIdentity,
         task: Task,
     ) -> Work {
@@ -116,7 +116,7 @@ impl Work {
             (product, pool)
         }));
         let product = done.ok().and_then(|(product, mut pool)| {
-            drop(pool.heavy());
+            pool.discard(Vec::new());
             ticket.pool = pool;
             product
         });
@@ -127,7 +127,7 @@ impl Work {
 fn run(task: Task, identity: &ResponseIdentity<'_>, pool: &mut Pool) -> Option<Product> {
     Some(match task {
         Task::Discard(blocks) => {
-            drop(blocks);
+            pool.discard(blocks);
             return None;
         }
         Task::Reply { mut body, from, to, state, chunked } => {
@@ -147,9 +147,10 @@ fn run(task: Task, identity: &ResponseIdentity<'_>, pool: &mut Pool) -> Option<P
             let built = draft.translate(from, body.payload(), &target, pool);
             Product::Request { body, draft, built }
         }
-        Task::Events { mut stream, data } => {
+        Task::Events { mut stream, mut data } => {
             let mut out = Vec::new();
-            let fed = stream.feed(&data, pool, identity, &mut out);
+            let fed = stream.feed(data.bytes(), pool, identity, &mut out);
+            data.release(pool);
             Product::Events { stream, out, fed }
         }
         Task::LastEvent { mut stream } => {
@@ -185,7 +186,7 @@ impl Done {
             Some(Product::Reply { mut out, .. }) => out.release(pool),
             Some(Product::Request { body, mut draft, .. }) => {
                 body.release(pool);
-                draft.rewind(pool);
+                draft.release(pool);
             }
             Some(Product::Events { mut stream, .. } | Product::LastEvent { mut stream, .. }) => stream.release(pool),
             None => {}

@@ -133,6 +133,8 @@ pub enum Notice {
     LookedUp(KeyId, KeyAnswer),
     /// The ledger cannot be written, and why; admission stops.
     StoreFailed(String),
+    /// A successor of a newer version has changed the ledger and has died: why it cannot be read here any more.
+    StoreOutgrown(String),
     /// The ledger can be written again.
     StoreRecovered,
     /// Work is done.

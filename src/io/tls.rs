@@ -99,7 +99,7 @@ impl Peers {
     pub fn session(&self, index: u32) -> Option<Session> {
         let peer = self.0.get(index as usize)?;
         let session = ClientConnection::new(peer.config.clone(), peer.name.clone()).ok()?;
-        Some(Session { tls: session.into(), over: None, early: Vec::new() })
+        Some(Session::new(session.into()))
     }
 }
 
@@ -140,7 +140,7 @@ impl Identity {
     /// A session for a client that has just connected.
     pub fn session(&self) -> Option<Session> {
         let session = ServerConnection::new(self.0.clone()).ok()?;
-        Some(Session { tls: session.into(), over: None, early: Vec::new() })
+        Some(Session::new(session.into()))
     }
 }
 
@@ -189,7 +189,13 @@ pub struct Session {
 }
 
 impl Session {
-    /// Goes on with the handshake as far as the socket allows; reads at most about `limits::IO_SLICE` bytes.
+    fn new(mut tls: Connection) -> Session {
+        tls.set_buffer_limit(Some(limits::TLS_UNSENT_MAX));
+        Session { tls, over: None, early: Vec::new() }
+    }
+
+    /// Goes on with the handshake as far as the socket allows; reads at most about `limits::IO_SLICE` bytes. What comes
+    /// behind the handshake is not read with it, but for a little.
     pub fn shake(&mut self, socket: &mut TcpStream, cipher: &mut [u8]) -> Shake {
         let mut room = limits::IO_SLICE;
         loop {
@@ -203,7 +209,7 @@ impl Session {
             if room == 0 {
                 return Shake::More;
             }
-            let len = cipher.len().min(room);
+            let len = cipher.len().min(room).min(limits::TLS_SHAKE_SLICE);
             match receive(socket, &mut cipher[..len]) {
                 Ok(Some(0)) | Err(_) => return Shake::Failed,
                 Ok(None) => return Shake::Going,

@@ -34,11 +34,42 @@ section! {
         pub pool_max_idle: usize = 64, Whole(0..=100_000), Live;
         /// How long each is kept.
         pub pool_idle_timeout: Duration = Duration::from_secs(60), Time(TIMEOUTS), Live;
-        /// Bytes of one event of a stream.
+        /// Bytes of one event of a stream, at most a quarter of `max_buffered` less 128 KiB: that much where it is not
+        /// set and would be more.
         pub max_event: usize = 8 << 20, Bytes(ANSWERS), Live;
-        /// Bytes of a whole answer.
+        /// Bytes of a whole answer, within the same bound.
         pub max_response: usize = 64 << 20, Bytes(ANSWERS), Live;
     }
+}
+
+/// What is kept free of a quarter of all buffers beside an answer that fills it.
+const BESIDE: usize = 128 << 10;
+
+impl UpstreamLimits {
+    /// The defaults, as far as they fit buffers of `max_buffered` bytes: an answer that could never be held would be
+    /// paid for and lost.
+    pub fn within(max_buffered: usize) -> UpstreamLimits {
+        let (limits, most) = (UpstreamLimits::default(), largest(max_buffered));
+        UpstreamLimits { max_event: limits.max_event.min(most), max_response: limits.max_response.min(most), ..limits }
+    }
+
+    /// Replaces what `section` sets, and reports what does not fit buffers of `max_buffered` bytes.
+    pub fn read(&mut self, reader: &mut Reader<'_>, section: &mut Section<'_>, max_buffered: usize) {
+        self.read_rows(reader, section);
+        let most = largest(max_buffered);
+        for (key, value) in [("max_event", self.max_event), ("max_response", self.max_response)] {
+            if let Some(at) = section.place(key).filter(|_| value > most) {
+                let text = format!("does not fit max_buffered: expected at most {} KiB", most >> 10);
+                reader.report(at, section.path_of(key), text);
+            }
+        }
+    }
+}
+
+/// Bytes of the largest answer, or event, that always finds room in buffers of `max_buffered` bytes once others have
+/// left them: half of them hold it, twice where it is translated.
+fn largest(max_buffered: usize) -> usize {
+    (max_buffered / 4).saturating_sub(BESIDE)
 }
 
 /// The first rows of [`UpstreamLimits`] that a model may set, too: its timeouts.

@@ -98,7 +98,7 @@ impl Refusal {
         Refusal::new(RefusalKind::InvalidRequest, status, message)
     }
 
-    fn unavailable(message: &'static str, seconds: u64) -> Refusal {
+    fn unavailable(message: impl Into<Cow<'static, str>>, seconds: u64) -> Refusal {
         Refusal { retry_after: Some(seconds), ..Refusal::new(RefusalKind::Upstream, 503, message) }
     }
 
@@ -168,6 +168,11 @@ impl Refusal {
         Refusal::unavailable("the gateway is shutting down", RETRY_AFTER_DRAIN).closing()
     }
 
+    /// 503: an upgrade is under way, and another process admits, or soon this one again. A new connection finds it.
+    pub fn upgrading() -> Refusal {
+        Refusal::unavailable("the gateway is being upgraded, try again on a new connection", RETRY_SOON).closing()
+    }
+
     /// 503: all connections are taken.
     pub fn no_connections() -> Refusal {
         Refusal::unavailable("too many connections", RETRY_SOON).closing()
@@ -181,6 +186,12 @@ impl Refusal {
     /// 503: this key alone buffers a quarter of the budget.
     pub fn key_buffers() -> Refusal {
         Refusal::unavailable("this key has too many bytes of requests in flight, try again shortly", RETRY_SOON)
+    }
+
+    /// 503: an answer has found no room, or no reader, within `request_timeout`.
+    pub fn no_room(waited: Duration) -> Refusal {
+        let text = format!("the answer could not be read within request_timeout ({})", shown(waited));
+        Refusal::unavailable(text, RETRY_SOON)
     }
 
     /// 503: the ledger cannot be written, so nothing could be metered.
@@ -305,15 +316,18 @@ impl Refusal {
 
     /// 504: the deadline called `setting` has passed.
     pub fn timeout(setting: &'static str, limit: Duration) -> Refusal {
-        let (whole, millis) = (limit.as_secs(), limit.subsec_millis());
-        let wait = if millis == 0 { format!("{whole} s") } else { format!("{} ms", limit.as_millis()) };
-        Refusal::new(RefusalKind::Timeout, 504, format!("the model exceeded {setting} ({wait})"))
+        Refusal::new(RefusalKind::Timeout, 504, format!("the model exceeded {setting} ({})", shown(limit)))
     }
 
     /// 500: a bug of ours was caught.
     pub fn internal() -> Refusal {
         Refusal::new(RefusalKind::Upstream, 500, "the gateway failed while handling this request").closing()
     }
+}
+
+/// A time in seconds, or where it is none of whole ones in milliseconds.
+fn shown(time: Duration) -> String {
+    if time.subsec_millis() == 0 { format!("{} s", time.as_secs()) } else { format!("{} ms", time.as_millis()) }
 }
 
 /// The first 64 characters of a client's word, so that an answer does not grow with it.
@@ -371,7 +385,13 @@ mod tests {
         for (refusal, status) in invalid {
             assert_eq!((refusal.status, refusal.kind), (status, RefusalKind::InvalidRequest));
         }
-        let all = [Refusal::draining(), Refusal::no_connections(), Refusal::no_buffers(), Refusal::store()];
+        let all = [
+            Refusal::draining(),
+            Refusal::upgrading(),
+            Refusal::no_connections(),
+            Refusal::no_buffers(),
+            Refusal::store(),
+        ];
         for refusal in all.into_iter().chain([Refusal::key_buffers()]) {
             assert_eq!((refusal.status, refusal.kind), (503, RefusalKind::Upstream));
             assert!(refusal.retry_after >= Some(1), "{}", refusal.message);

@@ -272,6 +272,11 @@ impl Inbound {
         self.rx.len() - self.head_len as usize - self.payload as usize
     }
 
+    /// Bytes of storage.
+    pub fn storage(&self) -> usize {
+        self.rx.capacity()
+    }
+
     /// Bytes of storage behind the head of the message in hand: what its payload takes.
     pub fn payload_storage(&self) -> usize {
         self.rx.capacity().saturating_sub(self.head_len as usize)

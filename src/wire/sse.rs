@@ -38,8 +38,8 @@ enum LineEnd {
     Cr,
 }
 
-/// Bytes of storage for joined lines that outlive their stream: one huge event must not cost memory for ever.
-const JOINED_KEPT: usize = 64 * 1024;
+/// Bytes of storage for joined lines that outlive their event: every stream under way may hold so many.
+const JOINED_KEPT: usize = 4096;
 
 /// Cuts a stream into events. Remembers how far it has looked, so that nothing is looked at twice.
 #[derive(Debug)]
@@ -78,10 +78,8 @@ impl Splitter {
         Splitter { bom_passed, begin, line, at, ended, name: none, data: none, lines, comment, joined }
     }
 
-    /// Back to the start of a stream; storage is kept, up to a bound.
+    /// Back to the start of a stream; storage is kept.
     pub fn reset(&mut self) {
-        self.joined.clear();
-        self.joined.shrink_to(JOINED_KEPT);
         *self = Splitter { joined: std::mem::take(&mut self.joined), ..Splitter::new() };
     }
 
@@ -119,7 +117,7 @@ impl Splitter {
                 }
             };
             if blank {
-                return Some(self.dispatch(next));
+                return Some(self.dispatch(buf, next));
             }
             self.field(buf, end);
             self.line = next as u32;
@@ -136,12 +134,20 @@ impl Splitter {
         if line > self.line as usize {
             self.field(buf, line);
         }
-        Some(self.dispatch(buf.len()))
+        Some(self.dispatch(buf, buf.len()))
     }
 
     /// The data of an event that [`Splitter::next`] has just returned: its lines joined with a newline.
     pub fn data<'a>(&'a self, event: &Event, buf: &'a [u8]) -> &'a [u8] {
         if event.lines > 1 { &self.joined } else { event.data.of(buf) }
+    }
+
+    /// Nothing of `event` is needed any more.
+    pub fn done(&mut self, event: &Event) {
+        if event.lines > 1 {
+            self.joined.clear();
+            self.joined.shrink_to(JOINED_KEPT);
+        }
     }
 
     fn pass_bom(&mut self, buf: &[u8]) -> bool {
@@ -155,8 +161,11 @@ impl Splitter {
         true
     }
 
-    fn dispatch(&mut self, len: usize) -> Event {
+    fn dispatch(&mut self, buf: &[u8], len: usize) -> Event {
         let raw = Span::new(usize::from(self.begin), len);
+        if self.lines > 1 {
+            self.join(raw.of(buf));
+        }
         let event = Event { raw, len, name: self.name, lines: self.lines, comment: self.comment, data: self.data };
         (self.begin, self.line, self.at) = (0, 0, 0);
         self.ended = LineEnd::Lf;
@@ -174,31 +183,40 @@ impl Splitter {
             self.lines = 1;
             return;
         }
-        let colon = line.iter().take(8).position(|&byte| byte == b':');
-        let name = &line[..colon.unwrap_or(line.len())];
-        let mut start = colon.map_or(end, |colon| begin + colon + 1);
-        if buf.get(start) == Some(&b' ') && start < end {
-            start += 1;
-        }
+        let (name, value) = named(line);
+        let value = Span::new(end - value.len(), end);
         match name {
             b"" => self.comment = true,
-            b"event" => self.name = Span::new(start, end),
+            b"event" => self.name = value,
             b"data" => {
-                match self.lines {
-                    0 => self.data = Span::new(start, end),
-                    1 => {
-                        self.joined.clear();
-                        self.joined.extend_from_slice(self.data.of(buf));
-                    }
-                    _ => {}
-                }
-                if self.lines > 0 {
-                    self.joined.push(b'\n');
-                    self.joined.extend_from_slice(&buf[start..end]);
+                if self.lines == 0 {
+                    self.data = value;
                 }
                 self.lines += 1;
             }
             _ => {}
+        }
+    }
+
+    /// Joins the data of a whole event of several lines. Not as they come: the event under way is held once.
+    fn join(&mut self, event: &[u8]) {
+        self.joined.clear();
+        let lines = event.split(|byte| matches!(byte, b'\n' | b'\r')).filter(|line| !line.is_empty());
+        for (_, value) in lines.map(named).filter(|(name, _)| *name == b"data") {
+            self.joined.extend_from_slice(value);
+            self.joined.push(b'\n');
+        }
+        self.joined.pop();
+    }
+}
+
+/// Name and value of a line: what stands before its first colon, and behind that and a blank.
+fn named(line: &[u8]) -> (&[u8], &[u8]) {
+    match line.iter().take(8).position(|&byte| byte == b':') {
+        None => (line, &line[line.len()..]),
+        Some(colon) => {
+            let value = &line[colon + 1..];
+            (&line[..colon], value.strip_prefix(b" ").unwrap_or(value))
         }
     }
 }

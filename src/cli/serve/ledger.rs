@@ -156,6 +156,7 @@ impl Opened {
             StoreNotice::LookedUp(key, answer) => say(Notice::LookedUp(key, answer)),
             StoreNotice::Committed { rows } => say(Notice::Committed(rows)),
             StoreNotice::Failed(why) => say(Notice::StoreFailed(why)),
+            StoreNotice::Outgrown(why) => say(Notice::StoreOutgrown(why)),
             StoreNotice::Recovered => say(Notice::StoreRecovered),
             StoreNotice::Warning(text) => warn(text),
         };

@@ -10,6 +10,9 @@ use super::super::usage::Reported;
 use crate::wire::json::{self, Kind, Raw, eq_unescaped};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+/// Bytes of storage for arguments given as objects that outlive their event.
+pub(super) const SCRATCH_KEPT: usize = 4096;
+
 /// One tool call as the upstream numbers it.
 #[derive(Debug, Default)]
 struct Call {
@@ -33,7 +36,7 @@ pub(super) struct ChatReader {
 }
 
 impl ChatReader {
-    /// Bytes of arguments that wait for a name.
+    /// Bytes of ids and arguments that wait for a name.
     pub(super) fn waiting(&self) -> usize {
         self.waiting
     }
@@ -147,6 +150,7 @@ impl ChatReader {
         if let Some(id) = id.filter(|_| call.id.is_none()) {
             call.id = Some(hash(id));
             if !call.opened {
+                self.waiting += id.len();
                 call.id_text.extend_from_slice(id);
             }
         }
@@ -155,8 +159,8 @@ impl ChatReader {
             call.opened = true;
             result = sink.take(Delta::ToolOpen { slot, id: &call.id_text, name });
             let early = std::mem::take(&mut call.waiting);
+            self.waiting -= early.len() + call.id_text.len();
             call.id_text = Vec::new();
-            self.waiting -= early.len();
             if !early.is_empty() && result.is_ok() {
                 result = sink.take(Delta::ToolArgs { slot, json: &early });
             }
@@ -167,6 +171,8 @@ impl ChatReader {
             self.waiting += arguments.len();
             self.calls[slot].waiting.extend_from_slice(arguments);
         }
+        // One large event must not cost memory as long as its stream lasts.
+        scratch.shrink_to(SCRATCH_KEPT);
         self.scratch = scratch;
         if self.waiting > TOOL_HELD_MAX { Err(StreamFault::TooLarge) } else { result }
     }

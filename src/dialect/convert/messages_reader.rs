@@ -5,6 +5,7 @@ use super::super::delta::{Delta, StopReason, TOOL_CALLS_MAX, Take};
 use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::requests::write_arguments;
 use super::super::usage::Reported;
+use super::chat_reader::SCRATCH_KEPT;
 use crate::wire::json::{self, Kind, Raw};
 
 /// Blocks open at once; the shape has one, a little slack costs nothing.
@@ -96,7 +97,10 @@ impl MessagesReader {
                 let Some(input) = input else { return Ok(()) };
                 self.scratch.clear();
                 write_arguments(input, &mut self.scratch);
-                sink.take(Delta::ToolArgs { slot, json: &self.scratch })
+                let taken = sink.take(Delta::ToolArgs { slot, json: &self.scratch });
+                self.scratch.clear();
+                self.scratch.shrink_to(SCRATCH_KEPT);
+                taken
             }
             Block::Ignored => Ok(()),
         }

@@ -47,9 +47,9 @@ pub(super) struct MessagesWriter {
 }
 
 impl MessagesWriter {
-    /// Bytes of arguments that wait for their turn.
+    /// Bytes that wait for their turn: calls with their arguments, and the sequence that has ended the answer.
     pub(super) fn waiting(&self) -> usize {
-        self.waiting
+        self.waiting + self.sequence.as_ref().map_or(0, Vec::len)
     }
 
     /// Writes what one delta means.

@@ -54,6 +54,9 @@ pub(super) fn write(ask: &Ask<'_>, out: &mut Vec<u8>) -> Result<TranslationState
     }
     write_stream(ask, out);
     out.push(b'}');
+    if state.is_full() {
+        return refuse("tools", "fewer names of more than 64 characters");
+    }
     Ok(state)
 }
 

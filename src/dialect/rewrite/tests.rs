@@ -44,6 +44,32 @@ impl Case {
     }
 }
 
+#[test]
+fn the_tables_of_a_body_with_many_members_take_what_they_are_said_to_take() {
+    let alternate: String = (0..2000).map(|n| format!(",\"a{n}\":0,\"temperature{n}\":1,\"seed\":{n}")).collect();
+    let cuts = ",{\"type\":\"thinking\",\"thinking\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}".repeat(3000);
+    for (shape, rest) in [
+        (Dialect::Chat, format!("\"hi\"}}]{}", &alternate[..alternate.len() / 2].rsplit_once(",\"a").unwrap().0)),
+        (Dialect::Messages, format!("[{{\"type\":\"text\",\"text\":\"hi\"}}{cuts}]}}],\"max_tokens\":9")),
+    ] {
+        let role = if shape == Dialect::Chat { "user" } else { "assistant" };
+        let body = format!("{{\"model\":\"m\",\"messages\":[{{\"role\":\"{role}\",\"content\":{rest}}}");
+        let mut scan = RequestScan::new();
+        scan.reset(shape);
+        scan.finish(body.as_bytes()).unwrap_or_else(|invalid| panic!("{}", invalid.0));
+        let (fields, mut text, mut pieces) = (scan.fields(), Vec::new(), Vec::new());
+        let with = Target { model: "gpt-x", capabilities: &Capabilities::default() };
+        rewrite(shape, body.as_bytes(), fields, &with, &mut text, &mut pieces);
+        let tables = fields.members.capacity() * size_of::<Member>() + fields.cuts.capacity() * size_of::<Span>();
+        assert!(pieces.len() > 900, "{shape:?}: {}", pieces.len());
+        assert!(fields.storage() >= tables + pieces.capacity() * size_of::<Piece>(), "{shape:?}");
+    }
+    let mut scan = RequestScan::new();
+    let small = br#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;
+    scan.finish(small).unwrap();
+    assert_eq!(scan.fields().storage(), 0);
+}
+
 fn chat(body: &str) -> String {
     case(Dialect::Chat).run(body)
 }

@@ -500,6 +500,11 @@ impl Connection {
         }
     }
 
+    /// Bytes of storage in its buffers.
+    pub(crate) fn storage(&self) -> usize {
+        self.inbound.storage() + self.queue.storage()
+    }
+
     /// Gives all storage back.
     pub(crate) fn release(&mut self, pool: &mut Pool) {
         self.inbound.clear(pool);

@@ -123,12 +123,14 @@ impl Gateway {
     pub(crate) fn client_expired(&mut self, id: ClientId) {
         let (idle, now) = (self.idle_timeout(), self.cx.now.mono);
         let Some(client) = self.clients.get_mut(id) else { return };
-        let (full, drained, exchange) = (client.is_full(), client.is_drained(), client.exchange);
+        let (drained, exchange) = (client.is_drained(), client.exchange);
         let event = client.expired(idle, &mut self.cx.pool, now);
         match (event, exchange) {
             (Some(event), _) => self.client_event(id, event),
             (None, Some(exchange)) if self.exchanges.get(exchange).is_some_and(|ex| ex.due() <= now) => {
-                self.tell(exchange, Event::Due { full, drained });
+                let unread = self.exchanges.get(exchange).and_then(Exchange::provider);
+                let unread = unread.is_some_and(|provider| !self.provider_wants_read(provider));
+                self.tell(exchange, Event::Due { unread, drained });
                 self.resume(exchange);
             }
             (None, _) => {}
@@ -181,7 +183,8 @@ impl Gateway {
     pub(crate) fn authorize(&mut self, mut exchange: Exchange, head: &RequestHead) {
         let Some(client) = self.clients.get(exchange.request.client) else { return };
         let ready = Readiness {
-            drained: self.cx.lifecycle.is_over() || self.cx.lifecycle.has_handed_over(),
+            drained: self.cx.lifecycle.is_over(),
+            handed_over: self.cx.lifecycle.has_handed_over(),
             crowded: client.crowded,
             buffers: self.cx.pool.has_room(BLOCK),
             store: self.cx.takes_requests(),

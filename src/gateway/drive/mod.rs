@@ -60,7 +60,7 @@ impl Gateway {
                 let body = client.lend_message(pool);
                 // Taken before the work begins, so that it is not found missing in the middle.
                 draft.make_room(body.payload().len(), pool);
-                let lent = body.capacity() + draft.text.capacity();
+                let lent = body.capacity() + draft.storage();
                 exchange.lent(lent, &mut self.cx);
                 let (from, model, capabilities) = (translate.from, translate.model, Box::new(translate.capabilities));
                 let task = Task::Request { body, draft, from, model, capabilities };

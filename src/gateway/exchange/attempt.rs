@@ -8,7 +8,7 @@ use crate::base::buf::Pool;
 use crate::base::limits::{SEND_SLICE, SEND_SLICE_MIN};
 use crate::base::seam::DialError;
 use crate::base::time::Mono;
-use crate::dialect::{self, Invalid, errors, rewrite};
+use crate::dialect::{self, Invalid, TranslationState, errors, rewrite};
 use crate::gateway::cx::Cx;
 use crate::gateway::ids::ProviderId;
 use crate::gateway::provider::breaker::{Breakers, Failure};
@@ -67,9 +67,10 @@ impl Exchange {
         draft.rewind(&mut cx.pool);
         if translated && let Some(key) = self.request.found.key {
             // What an earlier attempt was promised for its translation serves for this one.
-            let wanted = message.body.len() + OutgoingRequest::room_for(message.body.len());
+            let length = message.body.len();
+            let wanted = length + OutgoingRequest::room_for(length) + draft.scan.fields().storage();
             let more = wanted.saturating_sub(draft.promise.total());
-            cx.budget.translation(&mut draft.promise, key, more, &mut cx.pool)?;
+            cx.budget.beyond_body(&mut draft.promise, key, more, &mut cx.pool)?;
         }
         if translated && cx.is_long(message.body.len()) {
             return Ok(Built::TooLong);
@@ -81,12 +82,22 @@ impl Exchange {
             draft
                 .translate(dialect, message.body, &to, &mut cx.pool)
                 .map_err(|Invalid(why)| Refusal::invalid_body(why))?;
-            let storage = message.storage + draft.text.capacity();
+            self.promise_names(draft, cx)?;
+            let storage = message.storage + draft.storage();
             cx.budget.came(&mut draft.promise, storage, &mut cx.pool);
         } else {
             splice(draft, dialect, &to, message.body, &mut cx.pool);
         }
         Ok(Built::Whole)
+    }
+
+    /// What the translation of the answer must know stays when the body has gone.
+    pub(super) fn promise_names(&self, draft: &mut OutgoingRequest, cx: &mut Cx) -> Result<(), Refusal> {
+        let names = draft.state.as_ref().map_or(0, TranslationState::storage);
+        match self.request.found.key {
+            Some(key) if names > 0 => cx.budget.beyond_body(&mut draft.promise, key, names, &mut cx.pool),
+            _ => Ok(()),
+        }
     }
 
     fn route(&self, at: &Attempt) -> Option<(Dialect, &Target, &Provider)> {
@@ -457,18 +468,25 @@ impl Exchange {
     }
 
     /// A deadline of the exchange has come.
-    pub(super) fn due_now(&mut self, full: bool, drained: bool, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    pub(super) fn due_now(&mut self, unread: bool, drained: bool, message: &Message<'_>, cx: &mut Cx) -> Effect {
         let now = cx.now.mono;
         if self.admitted.as_ref().is_some_and(|admitted| admitted.until <= now) {
-            return self.attempt_failed(Fault::from(FaultKind::RequestTimeout), false, message, cx);
+            // Who has not been read may have answered long ago.
+            let kind = if unread { FaultKind::NotRead } else { FaultKind::RequestTimeout };
+            return self.attempt_failed(Fault::from(kind), false, message, cx);
         }
-        let late = match &self.state {
+        let first_byte = self.target().map_or(Mono::NEVER, |target| now.after(target.limits.first_byte_timeout));
+        let late = match &mut self.state {
+            State::Attempting(Attempting { by, half: Half::Open(_), .. }) if unread && *by <= now => {
+                *by = first_byte;
+                None
+            }
             State::Translating(Translating { by, .. }) if *by <= now => Some(FaultKind::RequestTimeout),
             State::Attempting(Attempting { by, half: Half::Open(_), .. }) if *by <= now => {
                 Some(FaultKind::FirstByteTimeout)
             }
             State::Attempting(Attempting { by, .. }) if *by <= now => Some(FaultKind::ConnectTimeout),
-            State::Answering(Answering { by, .. }) if *by <= now => return self.answer_late(full, message, cx),
+            State::Answering(Answering { by, .. }) if *by <= now => return self.answer_late(unread, message, cx),
             _ => None,
         };
         if let Some(kind) = late {

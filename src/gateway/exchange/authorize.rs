@@ -57,6 +57,8 @@ impl Endpoint {
 pub(crate) struct Readiness {
     /// Stopping, and the time for what still arrives is over.
     pub(crate) drained: bool,
+    /// An upgrade is under way, and nothing is admitted here.
+    pub(crate) handed_over: bool,
     /// The connection lies beyond `max_connections`.
     pub(crate) crowded: bool,
     /// There is room for one more request.
@@ -227,6 +229,9 @@ fn scope_allows(endpoint: Endpoint, key: KeyIx, context: &AuthContext<'_>) -> Re
 fn ready(context: &AuthContext<'_>) -> Result<(), Refusal> {
     if context.ready.drained {
         return Err(Refusal::draining());
+    }
+    if context.ready.handed_over {
+        return Err(Refusal::upgrading());
     }
     if context.ready.crowded {
         return Err(Refusal::no_connections());

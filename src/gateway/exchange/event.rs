@@ -57,9 +57,9 @@ pub(crate) enum Event<'a> {
     Committed,
     /// Its row is not safe, and will not be in time.
     NotCommitted,
-    /// A deadline of its own may have come. `full`: the client has not read what it was sent; `drained`: it has read
-    /// all of it.
-    Due { full: bool, drained: bool },
+    /// A deadline of its own may have come. `unread`: the provider is not read at the moment, since the client does not
+    /// read or nothing is free of the buffers; `drained`: the client has read all that it was sent.
+    Due { unread: bool, drained: bool },
     /// The client has left.
     Left,
     /// The time for what still runs is over.

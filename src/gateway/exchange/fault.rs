@@ -21,6 +21,8 @@ pub(crate) enum FaultKind {
     IdleTimeout,
     /// `request_timeout` passed before a whole answer, or a stream's first event, had come.
     RequestTimeout,
+    /// The same, while the provider was not read: its client did not read, or nothing was free of the buffers.
+    NotRead,
     /// The connection ended before the first byte of an answer.
     Closed,
     /// The connection ended, or the stream stopped, in the middle of an answer.
@@ -65,7 +67,8 @@ impl Fault {
     pub(crate) fn may_try_next(&self) -> bool {
         match self.kind {
             FaultKind::Status(status) => matches!(status, 401..=404 | 408 | 429 | 500..=599),
-            FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::RequestTimeout => false,
+            FaultKind::Draining | FaultKind::Store | FaultKind::Internal => false,
+            FaultKind::RequestTimeout | FaultKind::NotRead => false,
             FaultKind::Name | FaultKind::Dial(_) | FaultKind::ConnectTimeout => true,
             FaultKind::FirstByteTimeout | FaultKind::IdleTimeout | FaultKind::Closed | FaultKind::Incomplete => true,
             FaultKind::BadHead | FaultKind::BadBody(_) | FaultKind::TooLarge(_) | FaultKind::InStream => true,
@@ -77,7 +80,7 @@ impl Fault {
     pub(crate) fn is_targets_own(&self) -> bool {
         match self.kind {
             FaultKind::Status(status) => !matches!(status, 400 | 413 | 422),
-            FaultKind::Dial(DialError::Local) | FaultKind::TooLarge(_) => false,
+            FaultKind::Dial(DialError::Local) | FaultKind::TooLarge(_) | FaultKind::NotRead => false,
             FaultKind::Draining | FaultKind::Store | FaultKind::Internal => false,
             FaultKind::Name | FaultKind::Dial(_) | FaultKind::ConnectTimeout | FaultKind::RequestTimeout => true,
             FaultKind::FirstByteTimeout | FaultKind::IdleTimeout | FaultKind::Closed | FaultKind::Incomplete => true,
@@ -105,6 +108,7 @@ impl Fault {
             FaultKind::FirstByteTimeout => Refusal::timeout("first_byte_timeout", limits.first_byte_timeout),
             FaultKind::IdleTimeout => Refusal::timeout("idle_timeout", limits.idle_timeout),
             FaultKind::RequestTimeout => Refusal::timeout("request_timeout", limits.request_timeout),
+            FaultKind::NotRead => Refusal::no_room(limits.request_timeout),
             FaultKind::Name | FaultKind::Dial(_) => Refusal::upstream_unreachable(),
             FaultKind::Closed | FaultKind::Incomplete | FaultKind::BadHead => Refusal::upstream_broken(),
             FaultKind::BadBody(what) => Refusal::upstream_failed(Some((*what).to_string()), None),

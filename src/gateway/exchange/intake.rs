@@ -1,7 +1,7 @@
 //! How much of an answer is taken at the moment: not while its client is slow to read, nor where the account of buffers
 //! has no room for it. Asks [`super::super::budget`]; waits there for its turn, and for the share of its key.
 
-use super::state::{Answering, Attempting, Body, Draft, Exchange, Reserving, State};
+use super::state::{Answering, Attempting, Body, Committing, Draft, Exchange, Last, Reserving, State};
 use crate::base::buf::BLOCK;
 use crate::base::limits::{BODY_STEP_MAX, EXTENDED_MIN, IO_SLICE, RELAY_SLICE};
 use crate::gateway::budget::{Promise, Verdict};
@@ -84,6 +84,31 @@ impl Exchange {
             State::Committing(_) | State::Ended => (None, None),
         };
         body.into_iter().chain(answer)
+    }
+
+    /// Bytes of storage in its buffers.
+    pub(crate) fn storage(&self) -> usize {
+        let body = |body: &Body| match body {
+            Body::Stream(stream) => stream.capacity(),
+            Body::Collect { buf, .. } | Body::Error { buf, .. } => buf.capacity(),
+            Body::Offloaded { .. } => 0,
+        };
+        match &self.state {
+            State::Reading { draft }
+            | State::Reserving(Reserving { draft: Some(draft), .. })
+            | State::Attempting(Attempting { draft, .. }) => draft.storage(),
+            State::Answering(answering) => {
+                let text = match &answering.draft {
+                    Draft::Kept(draft) | Draft::Leaving(draft) => draft.storage(),
+                    Draft::Gone => 0,
+                };
+                text + answering.last.capacity() + body(&answering.body)
+            }
+            State::Committing(Committing { last, .. }) => match last {
+                Last::Events(buf) | Last::Whole(buf) | Last::Bulk(buf) => buf.capacity(),
+            },
+            State::Identifying { .. } | State::Translating(_) | State::Reserving(_) | State::Ended => 0,
+        }
     }
 
     /// An answer has begun.

@@ -33,18 +33,20 @@ pub(crate) use authorize::{Endpoint, Readiness};
 pub(crate) use event::{Dial, Effect, Event, Forward, Message, Outcome};
 pub(crate) use state::{Exchange, Request};
 
+use super::budget::REQUEST_BYTES;
 use super::client::cors::CorsPolicy;
 use super::client::response::RequestMeta;
 use super::client::response::{RequestId, printable};
 use super::cx::Cx;
 use super::ids::{ClientId, ProviderId};
+use super::provider::request::OutgoingRequest;
 use crate::base::limits::{ASK_PATIENCE, BODY_RATE_MIN};
 use crate::base::text::looks_secret;
 use crate::base::time::Mono;
 use crate::dialect::Invalid;
 use crate::policy::catalog::{Model, Target};
 use crate::policy::config::Provider;
-use crate::policy::keys::Keys;
+use crate::policy::keys::{KeyIx, Keys};
 use crate::policy::meter::{Hold, Meter};
 use crate::policy::refusal::Refusal;
 use crate::policy::row::Running;
@@ -171,8 +173,8 @@ impl Exchange {
                 self.attempt_failed(Fault::from(kind), reused, message, cx)
             }
             (State::Translating(_), Event::Offloaded(_)) => self.end(Fault::from(FaultKind::Internal), cx),
-            (State::Translating(_) | State::Attempting(_) | State::Answering(_), Event::Due { full, drained }) => {
-                self.due_now(full, drained, message, cx)
+            (State::Translating(_) | State::Attempting(_) | State::Answering(_), Event::Due { unread, drained }) => {
+                self.due_now(unread, drained, message, cx)
             }
             (State::Committing(_), Event::Committed) => self.committed(cx),
             (State::Committing(_), Event::NotCommitted | Event::Due { .. }) => {
@@ -327,11 +329,12 @@ impl Exchange {
             return self.refuse(Refusal::body_too_slow(body_timeout));
         }
         if let Some(key) = self.request.found.key
-            && let Err(refusal) = cx.budget.body(&mut draft.promise, key, length, &mut cx.pool)
+            && let Err(refusal) = promise_body(draft, key, length, cx)
         {
             return self.refuse(refusal);
         }
-        cx.budget.came(&mut draft.promise, message.storage, &mut cx.pool);
+        let storage = message.storage + draft.storage();
+        cx.budget.came(&mut draft.promise, storage, &mut cx.pool);
         match (complete, draft.invalid.take_if(|_| complete)) {
             (false, _) => Effect::Nothing,
             (true, Some(why)) => self.refuse(Refusal::invalid_body(why)),
@@ -352,6 +355,21 @@ impl Exchange {
     fn left(&mut self, cx: &mut Cx) -> Effect {
         self.drop_provider(cx);
         Effect::Gone(Outcome { status: finish::CLIENT_LEFT, error: None, usage: self.partial_usage(true) })
+    }
+}
+
+/// Promises a body of `length` bytes its room, and the tables that its scan has made: they grow with its members.
+fn promise_body(draft: &mut OutgoingRequest, key: KeyIx, length: u64, cx: &mut Cx) -> Result<(), Refusal> {
+    cx.budget.body(&mut draft.promise, key, length, &mut cx.pool)?;
+    match draft.scan.fields().storage() {
+        0 => Ok(()),
+        tables => {
+            let wanted = length as usize + tables + REQUEST_BYTES;
+            let more = wanted.saturating_sub(draft.promise.total());
+            cx.budget.beyond_body(&mut draft.promise, key, more, &mut cx.pool)?;
+            draft.charge(&mut cx.pool);
+            Ok(())
+        }
     }
 }
 

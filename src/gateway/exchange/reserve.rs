@@ -55,7 +55,7 @@ impl Exchange {
             return Err(Refusal::bad_key());
         }
         if cx.lifecycle.has_handed_over() {
-            return Err(Refusal::draining());
+            return Err(Refusal::upgrading());
         }
         Ok(())
     }
@@ -144,7 +144,8 @@ impl Exchange {
         };
         let Translating { at, promise, failed, .. } = translating;
         draft.promise = promise;
-        match (built, failed) {
+        let built = built.map_err(|Invalid(why)| Refusal::invalid_body(why));
+        match (built.and_then(|()| self.promise_names(&mut draft, cx)), failed) {
             (Ok(()), _) if self.admitted.is_some() => self.begin_attempt(draft, at, message, cx),
             (Ok(()), _) => match self.still_welcome(cx) {
                 Ok(()) => self.reserve(draft, at, message, cx),
@@ -154,9 +155,9 @@ impl Exchange {
                 }
             },
             (Err(_), Some(failed)) => self.skip_target(draft, at, *failed, message, cx),
-            (Err(Invalid(why)), None) => {
+            (Err(refusal), None) => {
                 cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
-                self.refuse(Refusal::invalid_body(why))
+                self.refuse(refusal)
             }
         }
     }

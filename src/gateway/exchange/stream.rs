@@ -336,9 +336,11 @@ impl Exchange {
         let observed = Box::new(answering.body.observed());
         let body = std::mem::replace(&mut answering.body, Body::Offloaded { serial, observed });
         let Body::Stream(stream) = body else { return Effect::Nothing };
-        let lent = stream.capacity();
+        let mut piece = Buf::default();
+        piece.push(&mut cx.pool, data.unwrap_or_default());
+        let lent = stream.capacity() + piece.capacity();
         let task = match data {
-            Some(data) => Task::Events { stream, data: data.to_vec() },
+            Some(_) => Task::Events { stream, data: piece },
             None => Task::LastEvent { stream },
         };
         cx.offload(message.exchange, serial, lent, identity, task);
@@ -367,9 +369,10 @@ impl Exchange {
         }
     }
 
-    /// The provider is late with its answer. It is not where it has not been read: that is its client's doing.
-    pub(super) fn answer_late(&mut self, full: bool, message: &Message<'_>, cx: &mut Cx) -> Effect {
-        if full || self.is_paused() {
+    /// The provider is late with its answer. It is not where it has not been read: that is its client's doing, or of
+    /// those who fill the buffers. What an error says beyond its status is not waited for.
+    pub(super) fn answer_late(&mut self, unread: bool, message: &Message<'_>, cx: &mut Cx) -> Effect {
+        if unread && !self.reads_error() {
             return self.drained(cx);
         }
         let State::Answering(answering) = &self.state else { return Effect::Nothing };

@@ -22,6 +22,8 @@ pub(crate) struct Lifecycle {
     pub(crate) handover: Handover,
     pub(crate) inheritance: Inheritance,
     pub(crate) reading: Reading,
+    /// A newer version has changed the ledger, and must be started in the place of this one.
+    pub(crate) outgrown: bool,
 }
 
 impl Lifecycle {

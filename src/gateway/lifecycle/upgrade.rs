@@ -7,11 +7,21 @@
 //! | `Starting` | reads its configuration and certificates, looks at the ledger, says `ready` | old | old | old |
 //! | `Quieting` | waits | old, what has begun to arrive | old | old, which does not accept |
 //! | `Given` | takes ledger and counters, says `taken` | none | on their way | old, which does not accept at first |
-//! | `Returning` | is being ended | old again once it is gone | old | old, as before |
+//! | `Returning` | is being ended | none if the ledger was given, else old | on their way back | old, which does not accept at first |
 //! | `Served` | serves | new | new | new |
 //! | `Outlived` | has died after it served | none | free; old, while it writes rows of its last streams | gone |
 //!
-//! What leads from state to state, and what follows ([`Step`]), is one match in [`Handover::on`]:
+//! What leads from state to state, and what follows ([`Step`]), is one match in [`Handover::on`]. Tests hold this table
+//! and the one above against the code:
+//!
+//! | state | event → next: what follows |
+//! |---|---|
+//! | `None` | Asked → Starting: Start |
+//! | `Starting` | Ready → Quieting: Quiet; Failed, CalledOff → Returning: TakeBack |
+//! | `Quieting` | Looked → Quieting: Nothing; Looked → Given: GiveAway; Failed, CalledOff → Returning: TakeBack |
+//! | `Given` | Impatient → Given: Nothing; Taken → Served: LetServe; Failed, CalledOff → Returning: TakeBack |
+//! | `Returning` | Impatient, Ready, Taken, Failed → Returning: Nothing; Gone → None: Resume |
+//! | `Served` | Failed → Outlived: Nothing |
 //!
 //! - USR2 starts a successor, unless rows are late or cannot be written: what is given away must be written first.
 //! - `ready` begins to quiet: no connection is accepted, and what has begun to arrive is admitted, for
@@ -110,8 +120,16 @@ pub(crate) enum Step {
 impl Handover {
     /// The next state, and what follows.
     pub(crate) fn on(self, event: Event, now: Mono) -> (Handover, Step) {
+        self.step(event, now).unwrap_or_else(|| {
+            debug_assert!(false, "{event:?} in {self:?}");
+            (self, Step::Nothing)
+        })
+    }
+
+    /// The same; nothing for what never happens.
+    fn step(self, event: Event, now: Mono) -> Option<(Handover, Step)> {
         use Handover::{Given, None, Outlived, Quieting, Returning, Served, Starting};
-        match (self, event) {
+        Some(match (self, event) {
             (None, Event::Asked) => (Starting { until: now.after(SUCCESSOR_WAIT) }, Step::Start),
             (Starting { .. }, Event::Ready) => {
                 (Quieting { look: Mono(now.0 + 1), until: now.after(QUIET_WAIT) }, Step::Quiet)
@@ -135,11 +153,8 @@ impl Handover {
             (Served, Event::Failed) => (Outlived, Step::Nothing),
             // Said before it was killed, or of its being killed.
             (Returning { .. }, Event::Ready | Event::Taken | Event::Failed) => (self, Step::Nothing),
-            _ => {
-                debug_assert!(false, "{event:?} in {self:?}");
-                (self, Step::Nothing)
-            }
-        }
+            _ => return Option::None,
+        })
     }
 
     /// When it goes on by itself.
@@ -205,6 +220,7 @@ impl Handover {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     const NOW: Mono = Mono(1_000_000);
 
@@ -216,6 +232,79 @@ mod tests {
             steps.push(step);
         }
         (handover, steps)
+    }
+
+    type Steps = BTreeSet<(String, String, String, String)>;
+
+    /// The name of a state, an event or a step, without what it carries.
+    fn name(value: &impl std::fmt::Debug) -> String {
+        format!("{value:?}").chars().take_while(char::is_ascii_alphanumeric).collect()
+    }
+
+    fn states() -> [Handover; 7] {
+        let (until, look, patience) = (NOW.after(TAKE_WAIT), NOW, NOW.after(QUIET_WAIT));
+        [
+            Handover::None,
+            Handover::Starting { until },
+            Handover::Quieting { look, until },
+            Handover::Given { patience, until },
+            Handover::Returning { given: true, patience },
+            Handover::Served,
+            Handover::Outlived,
+        ]
+    }
+
+    /// The cells of a row of the documentation that begins with this state, of so many cells.
+    fn row(state: &Handover, count: usize) -> Option<Vec<&'static str>> {
+        let begin = format!("//! | `{}` | ", name(state));
+        let rows = include_str!("upgrade.rs").lines().filter(|line| line.starts_with(&begin));
+        let cells = rows.map(|row| row.trim_end_matches(" |").split(" | ").skip(2).collect::<Vec<_>>());
+        cells.into_iter().find(|cells| cells.len() == count)
+    }
+
+    #[test]
+    fn the_table_of_steps_is_that_of_the_match() {
+        let events = [
+            Event::Asked,
+            Event::Ready,
+            Event::Looked { quiet: false },
+            Event::Looked { quiet: true },
+            Event::Impatient,
+            Event::Taken,
+            Event::Failed,
+            Event::CalledOff,
+            Event::Gone,
+        ];
+        let (mut matched, mut documented) = (Steps::new(), Steps::new());
+        for state in states() {
+            for event in events {
+                if let Some((next, step)) = state.step(event, NOW) {
+                    matched.insert((name(&state), name(&event), name(&next), name(&step)));
+                }
+            }
+            for arm in row(&state, 1).into_iter().flatten().flat_map(|cell| cell.split("; ")) {
+                let (before, after) = arm.split_once(" → ").unwrap();
+                let (next, step) = after.split_once(": ").unwrap();
+                let of = |event: &str| (name(&state), event.to_string(), next.to_string(), step.to_string());
+                documented.extend(before.split(", ").map(of));
+            }
+        }
+        assert!(matched.len() > 12, "{matched:?}");
+        assert_eq!(matched, documented);
+    }
+
+    #[test]
+    fn the_table_of_owners_is_what_the_states_say() {
+        for state in states() {
+            let cells = row(&state, 4).unwrap_or_else(|| panic!("{state:?} is in no row"));
+            let (admits, listeners) = (cells[1], cells[3]);
+            assert_eq!(admits.starts_with("old"), !state.is_given(), "{state:?}: {admits}");
+            if listeners.starts_with("old") {
+                assert_eq!(listeners.contains("does not accept"), state.holds_clients_back(), "{state:?}: {listeners}");
+            } else {
+                assert!(state.is_final(), "{state:?}: {listeners}");
+            }
+        }
     }
 
     const TO_READY: [Event; 2] = [Event::Asked, Event::Ready];

@@ -330,6 +330,11 @@ impl Connection {
         }
     }
 
+    /// Bytes of storage in its buffers.
+    pub(crate) fn storage(&self) -> usize {
+        self.queue.capacity() + self.received.capacity()
+    }
+
     /// Gives all storage back.
     pub(crate) fn release(&mut self, pool: &mut Pool) {
         self.queue.release(pool);

@@ -1,7 +1,7 @@
 //! The request as it goes upstream: a head rendered when the configuration is loaded, and a body given as pieces of
 //! the client's own bytes with our words spliced in; so that a large body is never copied as a whole.
 
-use crate::base::buf::{BLOCK, Buf, Pool};
+use crate::base::buf::{BLOCK, Buf, Charge, Pool};
 use crate::base::text::push_number;
 use crate::dialect::{self, Capabilities, Invalid, Piece, RequestScan, Structured, TranslationState, UnknownMembers};
 use crate::gateway::budget::{Budget, Promise};
@@ -166,6 +166,8 @@ pub(crate) struct OutgoingRequest {
     pub(crate) text: Buf,
     /// The outgoing body.
     pub(crate) pieces: Vec<Piece>,
+    /// What was found in the body, and what is left of its translation.
+    beside: Charge,
     /// What the translation of the request left for that of its answer; `None` where nothing is translated.
     pub(crate) state: Option<TranslationState>,
     /// What the client's body may take of the buffers.
@@ -185,6 +187,7 @@ impl Default for OutgoingRequest {
             invalid: None,
             text: Buf::default(),
             pieces: Vec::new(),
+            beside: Charge::default(),
             state: None,
             promise: Promise::default(),
             answer: Promise::default(),
@@ -200,9 +203,32 @@ impl OutgoingRequest {
     pub(crate) fn rewind(&mut self, pool: &mut Pool) {
         self.text.release(pool);
         self.pieces.clear();
-        self.state = None;
+        if self.state.take().is_some() {
+            self.charge(pool);
+        }
         self.length = 0;
         self.restart();
+    }
+
+    /// Has what was found in the body, and what is left of its translation, count as lent.
+    pub(crate) fn charge(&mut self, pool: &mut Pool) {
+        let names = self.state.as_ref().map_or(0, TranslationState::storage);
+        self.beside.set(pool, self.scan.fields().storage() + names);
+    }
+
+    /// Bytes of storage that count as lent.
+    pub(crate) fn storage(&self) -> usize {
+        self.text.capacity() + self.beside.bytes()
+    }
+
+    /// Gives all storage back.
+    pub(crate) fn release(&mut self, pool: &mut Pool) {
+        self.rewind(pool);
+        if self.beside.bytes() > 0 {
+            self.beside.set(pool, 0);
+            // One request of thousands of members must not cost memory for ever.
+            (self.scan, self.pieces) = Default::default();
+        }
     }
 
     /// Bytes of storage that the translation of a body of `length` bytes is given.
@@ -222,6 +248,7 @@ impl OutgoingRequest {
         let fields = self.scan.fields();
         let state = self.text.edit(pool, |out| dialect::translate(from, body, fields, target, out))?;
         self.state = Some(state);
+        self.charge(pool);
         self.pieces.push(Piece::Text(Span::new(0, self.text.len())));
         self.length = self.text.len() as u64;
         Ok(())
@@ -299,7 +326,7 @@ impl OutgoingRequests {
 
     /// Gives one back, and with it what its body was promised.
     pub(crate) fn put(&mut self, mut draft: Box<OutgoingRequest>, budget: &mut Budget, pool: &mut Pool) {
-        draft.rewind(pool);
+        draft.release(pool);
         budget.release(&mut draft.promise, pool);
         budget.release(&mut draft.answer, pool);
         draft.invalid = None;

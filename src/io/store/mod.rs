@@ -46,6 +46,8 @@ pub enum StoreNotice {
     /// Rows cannot be committed at the moment, or the thread has died: why. Said once until
     /// [`StoreNotice::Recovered`].
     Failed(String),
+    /// A newer version has changed the ledger while it was away: this one cannot read it any more, and why.
+    Outgrown(String),
     /// Committing works again.
     Recovered,
     /// Something that an operator should know, and that stops nothing.
@@ -346,6 +348,9 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
         let mut end = End::default();
         loop {
             let Err(error) = self.db.retake().and_then(|()| self.db.append_missing(&rows)) else { break };
+            if matches!(error, StoreError::Foreign(..)) && !self.failed {
+                (self.tell)(StoreNotice::Outgrown(error.to_string()));
+            }
             self.failed_with(&error);
             let _ = told.try_send(());
             if end.has_come(queue.is_closed()) {

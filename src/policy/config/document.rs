@@ -8,7 +8,6 @@ use super::{models, plans};
 use crate::policy::catalog::Catalog;
 use crate::policy::limits::UpstreamLimits;
 use crate::policy::plan::Plan;
-use crate::policy::settings::Settings;
 use crate::policy::settings::reader::{ConfigError, Reader, Section, Source};
 use std::path::PathBuf;
 
@@ -78,12 +77,12 @@ fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
     if let (Some((at, path)), StoreUrl::Sqlite(_)) = (reuse_port, &store.url) {
         reader.report(at, path, "needs a shared store (redis://…): one gateway at a time owns a SQLite ledger");
     }
-    let mut upstream = UpstreamLimits::default();
+    let mut upstream = UpstreamLimits::within(server.max_buffered);
     if let Some(mut section) = reader.table(top, "upstream") {
-        upstream.read_rows(reader, &mut section);
+        upstream.read(reader, &mut section, server.max_buffered);
         section.finish(reader);
     }
-    let declared = providers::read(reader, top, &upstream);
+    let declared = providers::read(reader, top, &upstream, server.max_buffered);
     let (models, ids) = models::read(reader, top, &declared, &upstream);
     let plans = plans::read(reader, top);
     let default = default_model.and_then(|field| {

@@ -1,7 +1,6 @@
 //! `[[providers]]`: where upstreams are, how they are called and trusted.
 
 use crate::policy::limits::UpstreamLimits;
-use crate::policy::settings::Settings;
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
 use crate::policy::settings::secret::Secret;
 use crate::wire::Dialect;
@@ -185,7 +184,12 @@ pub(super) struct Declared {
 }
 
 /// Reads `[[providers]]`.
-pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>, limits: &UpstreamLimits) -> Vec<Declared> {
+pub(super) fn read(
+    reader: &mut Reader<'_>,
+    top: &mut Section<'_>,
+    limits: &UpstreamLimits,
+    max_buffered: usize,
+) -> Vec<Declared> {
     let mut declared: Vec<Declared> = Vec::new();
     for mut section in reader.tables(top, "providers", ENTRIES_MAX) {
         let name = reader.required(&mut section, "name").and_then(|field| {
@@ -195,7 +199,7 @@ pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>, limits: &Upst
             }
             Some(name)
         });
-        let provider = read_one(reader, &mut section, name.as_deref(), limits);
+        let provider = read_one(reader, &mut section, name.as_deref(), (limits, max_buffered));
         section.finish(reader);
         declared.push(Declared { name, provider });
     }
@@ -231,7 +235,7 @@ fn read_one(
     reader: &mut Reader<'_>,
     s: &mut Section<'_>,
     name: Option<&str>,
-    limits: &UpstreamLimits,
+    (limits, max_buffered): (&UpstreamLimits, usize),
 ) -> Option<Provider> {
     let shape = reader.required(s, "shape").and_then(|field| reader.choice(&field, &SHAPES));
     let base = reader.required(s, "base_url").and_then(|field| read_base(reader, &field));
@@ -248,7 +252,7 @@ fn read_one(
     let unknown_fields = s.take("unknown_fields").and_then(|field| reader.choice(&field, &unknown)).unwrap_or_default();
     let stream_usage = s.take("stream_usage").and_then(|field| reader.boolean(&field)).unwrap_or(true);
     let mut limits = *limits;
-    limits.read_rows(reader, s);
+    limits.read(reader, s, max_buffered);
     let (name, shape, base) = (name?, shape?, base?);
     let (base_url, path) = paths(shape, &base);
     Some(Provider {

@@ -838,3 +838,18 @@ fn a_secret_of_the_stores_url_comes_from_a_variable_or_a_file_and_is_encoded() {
     one_error(&url("[\"redis://:\", { env = \"NOT_SET\" }, \"@cache\"]"), 2, "store.url[1].env", "is not set");
     one_error(&url("[\"redis://:\", { env = \"GOOD_KEY\" }]"), 2, "store.url[0]", "expected \"sqlite:PATH\"");
 }
+
+#[test]
+fn an_answer_that_the_buffers_could_never_hold_is_no_setting() {
+    let small = "[server]\nmax_body = \"1MiB\"\nmax_buffered = \"16MiB\"\n";
+    let most = (4 << 20) - (128 << 10);
+    let config = parse(&with(small)).unwrap();
+    assert_eq!((config.upstream.max_response, config.upstream.max_event), (most, most));
+    assert!(config.providers.iter().all(|provider| provider.limits.max_response == most));
+    let fits = parse(&with(&format!("{small}[upstream]\nmax_response = \"3968KiB\"\nmax_event = \"1MiB\""))).unwrap();
+    assert_eq!((fits.upstream.max_response, fits.upstream.max_event), (most, 1 << 20));
+    for key in ["max_response", "max_event"] {
+        let text = with(&format!("{small}[upstream]\n{key} = \"4MiB\""));
+        one_error(&text, 5, &format!("upstream.{key}"), "does not fit max_buffered: expected at most 3968 KiB");
+    }
+}

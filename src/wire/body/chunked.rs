@@ -101,7 +101,9 @@ impl Chunked {
             (State::Size, b';') => self.counted(State::Extension),
             (State::Size | State::Extension, b'\r') => Ok(State::SizeEnd),
             (State::Size, _) => {
-                self.left = self.left.checked_mul(16).ok_or(BodyError::BadChunk)? | digit(byte)?;
+                // A size beyond 64 bits is a size: more than anyone takes (RFC 9112 section 7.1).
+                let digit = digit(byte)?;
+                self.left = self.left.checked_mul(16).map_or(u64::MAX, |left| left | digit);
                 self.counted(State::Size)
             }
             (State::Extension, _) if is_text(byte) => self.counted(State::Extension),

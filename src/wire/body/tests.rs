@@ -97,8 +97,8 @@ fn malformed_chunks_are_refused() {
         b"1\r\na\n0\r\n\r\n",
         b"1\r\na\rX",
         b"1\r\na0\r\n\r\n",
-        b"10000000000000000\r\n",
-        b"ffffffffffffffff0\r\n",
+        b"10000000000000000x\r\n",
+        b"ffffffffffffffff0 \r\n",
         b"0\r\n\n",
         b"0\r\n\rX",
         b"0\r\n a: b\r\n\r\n",
@@ -145,4 +145,14 @@ fn what_is_written_as_chunks_is_read_back() {
 #[test]
 fn a_reader_is_small() {
     assert!(size_of::<Reader>() <= 16);
+}
+
+#[test]
+fn a_size_of_any_number_of_digits_is_a_size() {
+    for line in ["10000000000000000", "ffffffffffffffff0", "FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF;x=y"] {
+        let mut reader = Reader::new(Framing::Chunked);
+        let line = format!("{line}\r\n");
+        let piece = reader.next(line.as_bytes()).unwrap();
+        assert_eq!((piece.consumed, reader.promised()), (line.len(), u64::MAX), "{line}");
+    }
 }

@@ -93,3 +93,43 @@ fn the_readme_has_a_configuration_that_is_right_and_asks_for_models_that_it_has(
         assert!(configuration.contains(&format!("id = \"{model}\"")), "{model} is not in the README's configuration");
     }
 }
+
+const THREATS: &str = include_str!("../../../src/docs/threats.md");
+
+/// Whether the file of one of these names has a test called so.
+fn has_test(files: &[String], name: &str) -> bool {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let texts = files.iter().filter_map(|file| fs::read_to_string(root.join(file)).ok());
+    let lines: Vec<String> = texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
+    let at = lines.iter().position(|line| line.trim_start().starts_with(&format!("fn {name}(")));
+    at.is_some_and(|at| lines[at.saturating_sub(2)..at].iter().any(|line| line.trim() == "#[test]"))
+}
+
+#[test]
+fn every_promise_of_the_readme_is_attacked_by_tests_that_are_there() {
+    let (_, promised) = THREATS.split_once("## What is promised").unwrap();
+    let (promised, _) = promised.split_once("Not promised:").unwrap();
+    for promise in README.split("\n- **").skip(1).filter_map(|rest| rest.split("**").next()) {
+        assert!(promised.contains(&format!("| **{promise}**")), "{promise} is attacked by nothing");
+    }
+    let mut named = 0;
+    for row in promised.lines().filter(|line| line.starts_with("| ")).skip(1) {
+        let tests: Vec<&str> = row.split('`').skip(1).step_by(2).collect();
+        let before = named;
+        for test in tests {
+            if let Some((path, name)) = test.rsplit_once("::") {
+                let (folder, path) = path.strip_prefix("src::").map_or(("tests/it", path), |path| ("src", path));
+                let path = format!("{folder}/{}", path.replace("::", "/"));
+                let beside = path.trim_end_matches("/tests").to_owned();
+                let files = [&path, &beside].map(|path| [format!("{path}.rs"), format!("{path}/mod.rs")]).concat();
+                assert!(has_test(&files, name), "there is no test {test}");
+                named += 1;
+            } else if test.ends_with(".txt") {
+                assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(test).exists(), "{test}");
+                named += 1;
+            }
+        }
+        assert!(named > before, "{row}");
+    }
+    assert!(named > 40, "{named}");
+}

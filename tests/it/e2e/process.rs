@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -75,6 +75,16 @@ impl Process {
         command.args(args).envs(env.iter().copied()).current_dir(folder).stdin(Stdio::null());
         let child = command.stdout(append(&stdout)).stderr(append(&stderr)).spawn().unwrap();
         Process { child, stdout, stderr }
+    }
+
+    /// The same, where the caller reads what it writes to stderr, or does not.
+    pub fn heard(folder: &Path, name: &str, args: &[&str]) -> (Process, ChildStderr) {
+        let (stdout, stderr) = (folder.join(format!("{name}.out")), folder.join(format!("{name}.err")));
+        let mut command = Command::new(binary());
+        command.args(args).current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let heard = child.stderr.take().unwrap();
+        (Process { child, stdout, stderr }, heard)
     }
 
     /// Its process id.

@@ -213,6 +213,35 @@ fn a_successor_that_cannot_use_the_ledger_says_why_and_the_old_one_serves_on() {
 }
 
 #[test]
+fn a_process_whose_ledger_a_dead_successor_has_changed_ends_so_that_a_newer_one_is_started() {
+    let mut linked = Linked::new("back-outgrown");
+    let (here, gone) = (linked.rig.path("here"), linked.rig.path("gone"));
+    linked.turn_to_script(&format!(
+        "say '{{\"ready\":3}}'; until_hears '\"go\"'; touch {}; while [ ! -e {} ]; do sleep 0.05; done; exit 7",
+        here.display(),
+        gone.display()
+    ));
+    let mut stream = linked.stream(100);
+    linked.gate.signal("-USR2");
+    linked.gate.until("the successor has the ledger", |_| here.exists());
+    // What a newer version may do before it says that the ledger is its own.
+    let other = rusqlite::Connection::open(linked.rig.path("ledger.db")).unwrap();
+    other.pragma_update(None, "user_version", 99).unwrap();
+    std::fs::write(&gone, "").unwrap();
+    assert!(read_until(&mut stream, "[DONE]").contains("\"finish_reason\":\"stop\""));
+    let status = linked.gate.child.wait().unwrap();
+    assert_eq!(status.code(), Some(1), "{}", linked.gate.log());
+    let log = linked.gate.log();
+    assert!(log.contains("ending, since a newer version has changed the ledger"), "{log}");
+    assert!(log.contains("\"outcome\":\"spilled\",\"rows\":1,"), "{log}");
+    // The newer version, which knows what it has written.
+    other.pragma_update(None, "user_version", 3).unwrap();
+    drop(other);
+    let _next = linked.rig.start();
+    assert_eq!((linked.rows(), spills(&linked.rig).len()), (1, 0));
+}
+
+#[test]
 fn rows_of_a_process_whose_successor_has_died_are_kept() {
     let mut linked = Linked::new("back-killed");
     let mut streams = [linked.stream(40), linked.stream(150)];

@@ -7,6 +7,7 @@ mod cancel;
 mod play;
 mod pressure;
 mod run;
+mod sides;
 mod soak;
 mod stalls;
 mod table;

@@ -9,6 +9,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Deadlines short enough to be waited for, long enough for a busy machine.
@@ -115,6 +116,17 @@ impl World {
 
     /// A gateway with these providers. `full` is kept as long as it lives.
     pub fn of(folder: Folder, places: &[Place], config: &str, full: Vec<std::net::TcpStream>) -> World {
+        World::by(folder, places, config, full, |path| Process::start(path, "gateway", &["serve"], &[]))
+    }
+
+    /// The same, started in its folder by `start`.
+    pub fn by(
+        folder: Folder,
+        places: &[Place],
+        config: &str,
+        full: Vec<std::net::TcpStream>,
+        start: impl FnOnce(&Path) -> Process,
+    ) -> World {
         let (at, admin) = (address(), address());
         let mut text = config.replace("{gateway}", &at.to_string()).replace("{admin}", &admin.to_string());
         for place in places {
@@ -130,7 +142,7 @@ impl World {
         fs::write(folder.path().join("tollgate.toml"), text).unwrap();
         let issued = run(folder.path(), &["keys", "issue", "--name", "faults"], &[]);
         assert_eq!(issued.code, 0, "{}", issued.err);
-        let gateway = Process::start(folder.path(), "gateway", &["serve"], &[]);
+        let gateway = start(folder.path());
         wait_for("the gateway", || get(admin, "/readyz").ok().filter(|answer| answer.status() == 200));
         World { gateway, at, admin, key: issued.out.trim().to_owned(), folder, _full: full }
     }
@@ -208,8 +220,7 @@ impl World {
     /// The worst case of memory in bytes that the gateway has announced at its start.
     pub fn announced(&self) -> u64 {
         let written = self.gateway.written();
-        let line = written.lines().find(|line| line.contains("\"listening\"")).expect("the first line of the log");
-        serde_json::from_str::<Value>(line).unwrap()["worst_case_bytes"].as_u64().unwrap()
+        announced(written.lines().find(|line| line.contains("\"listening\"")).expect("the first line of the log"))
     }
 
     /// The row of a request, as a JSON object with its columns; waits until it is committed.
@@ -224,6 +235,11 @@ impl World {
             (count == 1).then(|| serde_json::from_str(&text).unwrap())
         })
     }
+}
+
+/// What a line `listening` says of the worst case.
+pub fn announced(line: &str) -> u64 {
+    serde_json::from_str::<Value>(line).unwrap()["worst_case_bytes"].as_u64().unwrap()
 }
 
 fn address() -> SocketAddr {

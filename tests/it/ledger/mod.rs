@@ -4,11 +4,15 @@
 mod clock;
 mod commit;
 mod files;
+#[cfg(feature = "redis")]
 mod handover;
 mod kills;
+#[cfg(feature = "redis")]
 mod odd;
+#[cfg(feature = "redis")]
 mod outage;
 mod races;
+#[cfg(feature = "redis")]
 mod shared;
 
 use super::e2e::{client, harness, process};

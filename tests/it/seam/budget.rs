@@ -180,3 +180,34 @@ fn a_burst_loses_no_answer_that_was_asked_for() {
     assert_eq!((whole.count() + refused, asked + refused), (clients.len(), clients.len()));
     assert!(asked >= 6, "{asked} of {} requests were served", clients.len());
 }
+
+#[test]
+fn a_provider_that_is_not_read_for_want_of_room_is_not_blamed() {
+    let mut rig = Rig::with(1, &[("upstream", "first_byte_timeout = \"20s\"")]);
+    let key = rig.keys.texts["k0"].clone();
+    let mut providers = Vec::new();
+    let slow = ["a", "b", "c", "d", "e", "f"];
+    for (client, stream) in slow.iter().map(|client| (*client, false)).chain([("late", true)]) {
+        rig.world.connect(client, false).unwrap();
+        rig.world.end(client).unwrap().reads = client == "late";
+        let (head, body) = request(&key, 200, stream);
+        rig.send(client, head + &body);
+        let asked = rig.asked();
+        providers.push(asked.into_iter().find(|label| !providers.contains(label)).unwrap());
+    }
+    // Answers that are not read take the share of their key, and others wait for it.
+    providers[..slow.len()].iter().for_each(|provider| rig.answer(provider, &large_answer(100_000)));
+    rig.answer(&providers[slow.len()], super::rig::STREAM);
+    rig.give(&providers[slow.len()], event("one"));
+    rig.give(&providers[slow.len()], stream_end());
+    assert_eq!(rig.status("late"), 0, "its provider is not read");
+    rig.wait(25_000);
+    // A heartbeat and nothing else.
+    assert!(rig.got("late").ends_with(": ping\n\n"), "{}", rig.got("late"));
+    slow.iter().for_each(|client| rig.read(client));
+    rig.wait(100);
+    for client in slow {
+        assert!(is_whole_answer(&rig.got(client)), "{client}: {:.600}", rig.got(client));
+    }
+    assert!(rig.got("late").contains("data: [DONE]"), "{}", rig.got("late"));
+}

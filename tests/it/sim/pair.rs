@@ -25,9 +25,17 @@ const BODY: &str = "{\"model\":\"small\",\"messages\":[{\"role\":\"user\",\"cont
 const ANSWER: &str = "{\"id\":\"x\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":[],\
                       \"usage\":{\"prompt_tokens\":6,\"completion_tokens\":4,\"total_tokens\":10}}";
 
+/// Words of what is found wrong: two admit,
+pub const DOUBLE: &[&str] = &["out of its turn", "was given away", "were admitted", "when the successor takes it"];
+/// a row is lost or counts twice,
+pub const LOST: &[&str] = &["is nowhere", "in the ledger twice"];
+/// or nothing serves and nothing can.
+pub const STUCK: &[&str] = &["no way on", "the service has ended", "nothing serves", "does not serve", "not free"];
+
 /// What came about.
 #[derive(Default, Debug)]
 pub struct Tally {
+    pub begun: u64,
     pub served: u64,
     pub taken_back: u64,
     pub offered: u64,
@@ -36,14 +44,55 @@ pub struct Tally {
     pub stopped: u64,
     pub refused: u64,
     pub crossed: u64,
+    /// Faults, by the step that the successor was at.
+    pub deaths: [u64; STAGES],
+    pub stalls: [u64; STAGES],
+    pub failing_ledgers: [u64; STAGES],
+    pub predecessors_killed: [u64; STAGES],
 }
 
 impl Tally {
-    pub fn fields(&mut self) -> [&mut u64; 8] {
-        let Tally { served, taken_back, offered, spilled, orphaned, stopped, refused, crossed } = self;
-        [served, taken_back, offered, spilled, orphaned, stopped, refused, crossed]
+    fn outcomes(&mut self) -> [&mut u64; 9] {
+        let Tally { begun, served, taken_back, offered, spilled, orphaned, stopped, refused, crossed, .. } = self;
+        [begun, served, taken_back, offered, spilled, orphaned, stopped, refused, crossed]
+    }
+
+    fn faults(&mut self) -> [(&'static str, &mut [u64; STAGES]); 4] {
+        [
+            ("successor killed", &mut self.deaths),
+            ("successor stalled", &mut self.stalls),
+            ("ledger failed", &mut self.failing_ledgers),
+            ("predecessor killed", &mut self.predecessors_killed),
+        ]
+    }
+
+    fn add(&mut self, other: &mut Tally) {
+        self.outcomes().into_iter().zip(other.outcomes()).for_each(|(sum, one)| *sum += *one);
+        for ((_, sum), (_, one)) in self.faults().into_iter().zip(other.faults()) {
+            sum.iter_mut().zip(one).for_each(|(sum, one)| *sum += *one);
+        }
+    }
+
+    /// Everything has come about: each outcome, and each fault at each step that the process it strikes is there at.
+    pub fn is_rich(&mut self) -> bool {
+        let came = self.outcomes().into_iter().all(|count| *count > 0);
+        came && self.faults().into_iter().all(|(_, counts)| counts.iter().all(|count| *count > 0))
+    }
+
+    /// One line for each kind of fault: how often at which step.
+    pub fn faults_told(&mut self) -> String {
+        let told = |counts: &[u64; STAGES]| {
+            let each = FAULTY.iter().zip(counts).map(|(stage, count)| format!("{stage:?} {count}"));
+            each.collect::<Vec<_>>().join(", ")
+        };
+        let lines = self.faults().map(|(name, counts)| format!("  {name:<20} {}", told(counts)));
+        lines.join("\n")
     }
 }
+
+/// The steps at which faults are counted.
+const FAULTY: [Stage; STAGES] = [Stage::Starts, Stage::Waits, Stage::Goes, Stage::Has, Stage::Serves];
+const STAGES: usize = 5;
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Who {
@@ -291,6 +340,8 @@ struct World {
     stopped: bool,
     /// The old process is at its end.
     leaving: bool,
+    /// The successor has stood still.
+    stalls: bool,
     /// Requests that were lost with a process that was killed.
     lost: usize,
     old_was_killed: bool,
@@ -302,7 +353,7 @@ struct World {
 pub fn run(seed: u64, sum: &mut Tally) -> Result<(), String> {
     let mut world = World::new(seed);
     let done = world.run(seed);
-    sum.fields().into_iter().zip(world.tally.fields()).for_each(|(sum, one)| *sum += *one);
+    sum.add(&mut world.tally);
     done
 }
 
@@ -332,6 +383,7 @@ impl World {
             go: false,
             stopped: false,
             leaving: false,
+            stalls: false,
             lost: 0,
             old_was_killed: false,
             rows_given: Vec::new(),
@@ -354,9 +406,8 @@ impl World {
 
     fn run(&mut self, seed: u64) -> Result<(), String> {
         let upgrade = 100 + self.rng.below(150);
-        let stages = [Stage::Starts, Stage::Waits, Stage::Goes, Stage::Has, Stage::Serves];
         if self.rng.below(4) > 0 {
-            self.fate = Some((stages[self.rng.below(5) as usize], self.rng.below(3) == 0));
+            self.fate = Some((FAULTY[self.rng.below(5) as usize], self.rng.below(3) == 0));
         }
         let soon = upgrade + self.rng.below(150);
         let (stop, kill) = match self.rng.below(6) {
@@ -375,7 +426,8 @@ impl World {
             if step == kill {
                 self.kill_old();
             }
-            self.step(seed).map_err(|error| format!("step {step}: {error}"))?;
+            let stepped = self.step(seed).and_then(|()| self.look_for_a_way_on());
+            stepped.map_err(|error| format!("step {step}: {error}"))?;
         }
         self.finish(seed)
     }
@@ -415,8 +467,12 @@ impl World {
             _ if which % 10 == 0 => {
                 if let Some(own) = self.process(who) {
                     own.fails = !own.fails;
+                    let fails = own.fails;
                     let broken = Notice::StoreFailed("full".to_string());
-                    own.gateway.notice(if own.fails { broken } else { Notice::StoreRecovered }, now);
+                    own.gateway.notice(if fails { broken } else { Notice::StoreRecovered }, now);
+                    if fails {
+                        self.strike(|tally| &mut tally.failing_ledgers);
+                    }
                 }
             }
             _ => {}
@@ -467,6 +523,7 @@ impl World {
             if std::mem::take(&mut own.starts_successor) {
                 self.stage = Stage::Starts;
                 self.failed = false;
+                self.tally.begun += 1;
             }
             heard.iter().try_for_each(|answer| self.judge(answer))?;
             if orders.is_empty() {
@@ -618,6 +675,7 @@ impl World {
 
     fn kill_old(&mut self) {
         let Some(old) = self.old.take() else { return };
+        self.strike(|tally| &mut tally.predecessors_killed);
         self.lost += old.queue.len() + self.unsafe_rows.len() + old.gateway.vitals().holds;
         self.lost += self
             .messages
@@ -635,8 +693,14 @@ impl World {
     /// The successor goes a step further, dies, or stands still.
     fn succeed(&mut self, seed: u64) -> Result<(), String> {
         match self.fate {
-            Some((stage, true)) if stage == self.stage => return Ok(()),
+            Some((stage, true)) if stage == self.stage => {
+                if !std::mem::replace(&mut self.stalls, true) {
+                    self.strike(|tally| &mut tally.stalls);
+                }
+                return Ok(());
+            }
             Some((stage, false)) if stage == self.stage && self.rng.below(3) == 0 => {
+                self.strike(|tally| &mut tally.deaths);
                 self.kill_new();
                 self.messages.push_back(Message::Died);
                 return Ok(());
@@ -672,6 +736,28 @@ impl World {
             _ => {}
         }
         Ok(())
+    }
+
+    /// A fault, at the step that the successor is at.
+    fn strike(&mut self, fault: impl FnOnce(&mut Tally) -> &mut [u64; STAGES]) {
+        if let Some(at) = FAULTY.iter().position(|stage| *stage == self.stage) {
+            fault(&mut self.tally)[at] += 1;
+        }
+    }
+
+    /// At each moment a process serves, or something is under way that leads there, or the ledger is free for one that
+    /// is started.
+    fn look_for_a_way_on(&self) -> Result<(), String> {
+        let lives = FAULTY.contains(&self.stage);
+        let is_on = match self.old.as_ref().filter(|own| !own.exit) {
+            Some(_) if !self.given || lives => true,
+            Some(own) => {
+                let free = self.told_to_serve && self.disk.owner.is_none();
+                free || !self.messages.is_empty() || own.gateway.next_deadline().is_some()
+            }
+            None => lives || self.disk.owner.is_none() || self.old.is_some(),
+        };
+        if is_on { Ok(()) } else { Err(format!("no way on: {:?}, {:?} has the ledger", self.stage, self.disk.owner)) }
     }
 
     /// The loop of the old process has ended: its threads see to the last rows.
