@@ -87,6 +87,8 @@ pub fn keys(count: u64) -> (Vec<KeyRecord>, String) {
             created: Unix(0),
             expires: None,
             revoked: None,
+            disabled: false,
+            limits: tollgate::policy::plan::LimitOverrides::default(),
             former: Vec::new(),
         }
     });
@@ -189,7 +191,8 @@ impl World {
                 }
                 Order::Log(lines) => lines.clear(),
                 Order::Reload(_) | Order::HandOver(_) | Order::TakeBack | Order::Acknowledge(_) => {}
-                Order::LetServe(_) | Order::Counted(_) | Order::Asks(_) | Order::Releases(_) | Order::Work(_) => {}
+                Order::LetServe(_) | Order::Counted(_) | Order::Asks(_) | Order::LookUp(_) | Order::Releases(_) => {}
+                Order::Work(_) => {}
             }
         }
         if rows > 0 {

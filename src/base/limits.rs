@@ -92,6 +92,12 @@ pub const LEDGER_CACHE_KIB: i64 = 256;
 pub const SETTINGS_FILE_MAX: usize = 4 << 20;
 /// How often the store thread looks whether another process has changed the keys; contract section 3 allows 1 s.
 pub const KEYS_LOOK: Duration = Duration::from_millis(250);
+/// How often in a second the ledger is asked for a key that is not known; those beyond are refused at once.
+pub const LOOKUPS_PER_SECOND: u32 = 50;
+/// Requests that wait for such an answer; those beyond are refused at once.
+pub const LOOKUPS_WAITING_MAX: usize = 1000;
+/// How long it is remembered that a key is not there.
+pub const UNKNOWN_KEPT: Duration = Duration::from_secs(1);
 /// Rows of one commit; the rest goes into the next.
 pub const ROWS_PER_COMMIT: usize = 4096;
 /// How long a shared ledger is given to take a connection.

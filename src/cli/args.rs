@@ -1,13 +1,20 @@
 //! Arguments that several commands share, or that belong to a command without a definition of its own.
 
+use crate::policy::config::units;
 use clap::Args;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+/// An address as it is typed.
+pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    units::address(text).ok_or_else(|| "expected an address with a port, such as 127.0.0.1:8080 or :8080".to_string())
+}
+
 /// Which configuration.
 #[derive(Args, Debug, Clone, Default)]
 pub struct ConfigArg {
-    /// Configuration file [default: $TOLLGATE_CONFIG, then ./tollgate.toml, then /etc/tollgate/tollgate.toml]
+    /// Configuration file [default: $TOLLGATE_CONFIG, then what $TOLLGATE_CONFIG_TOML holds, then ./tollgate.toml,
+    /// then /etc/tollgate/tollgate.toml]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }
@@ -23,12 +30,12 @@ pub struct ServeArgs {
 /// `tollgate demo`.
 #[derive(Args, Debug)]
 pub struct DemoArgs {
-    /// Address to serve on
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
-    pub listen: SocketAddr,
-    /// Address for health and metrics
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9090")]
-    pub admin_listen: SocketAddr,
+    /// Address to serve on [default: 127.0.0.1:8080, or a free port if that is taken]
+    #[arg(long, value_name = "ADDR", value_parser = parse_address)]
+    pub listen: Option<SocketAddr>,
+    /// Address for health and metrics [default: 127.0.0.1:9090, or a free port if that is taken]
+    #[arg(long, value_name = "ADDR", value_parser = parse_address)]
+    pub admin_listen: Option<SocketAddr>,
     /// Tokens per second of every answer; 0 for at once
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub pace: u64,
@@ -43,6 +50,9 @@ pub struct CheckArgs {
     /// Print the effective configuration: every default filled in, secrets masked
     #[arg(long)]
     pub print: bool,
+    /// Ask every provider for its models, with its credential, and say what stands in the way
+    #[arg(long, conflicts_with = "print")]
+    pub connect: bool,
 }
 
 /// `tollgate models`.

@@ -11,9 +11,10 @@ use crate::io::store::sqlite::{Mode, Sqlite};
 use crate::policy::catalog::Model;
 use crate::policy::config::{Config, Source};
 use crate::policy::keys::{self, KeyRecord, Scope};
+use crate::policy::plan::LimitOverrides;
 use crate::simulator::Settings;
 use ring::rand::{SecureRandom, SystemRandom};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -49,17 +50,55 @@ impl Drop for Folder {
 
 fn demo(args: &DemoArgs, folder: &Path, signals: Signals) -> Result<(), Failure> {
     let provider = start_provider(args).map_err(Failure::failed)?;
-    let (listen, admin) = (free_port(args.listen), free_port(args.admin_listen));
-    let (listen, admin) = (listen.map_err(Failure::failed)?, admin.map_err(Failure::failed)?);
-    let text = demo_text(provider, listen, admin, &folder.join("demo.db").to_string_lossy());
+    let listen = Port::find(args.listen, "--listen", LISTEN).map_err(Failure::failed)?;
+    let admin = Port::find(args.admin_listen, "--admin-listen", ADMIN).map_err(Failure::failed)?;
+    let text = demo_text(provider, listen.address, admin.address, &folder.join("demo.db").to_string_lossy());
+    let file = folder.join("demo.toml");
+    std::fs::write(&file, &text).map_err(|error| Failure::failed(format!("{}: {error}", file.display())))?;
+    let name = file.to_string_lossy();
     let source =
-        Source { file: "demo.toml", text: &text, env: &|_| None, read: &|_| Err(std::io::ErrorKind::NotFound.into()) };
+        Source { file: &name, text: &text, env: &|_| None, read: &|_| Err(std::io::ErrorKind::NotFound.into()) };
     let config = Config::parse(&source).map_err(Failure::Config)?;
     let key = issue_key(&folder.join("demo.db"), &config).map_err(Failure::failed)?;
     let listeners = Listeners::bind(&config).map_err(Failure::failed)?;
-    print_help(listen, &key, &config);
+    [&listen, &admin].into_iter().for_each(Port::tell);
+    print_help(listen.address, admin.address, &key, &config, &file);
     // The demo is for looking at answers; its log would only stand between them.
     serve(config, None, listeners, signals, Box::new(std::io::sink())).map_err(Failure::failed)
+}
+
+/// Where the demo listens if it is not told.
+const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
+/// Where it has health and metrics.
+const ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
+
+/// Where to listen, and what was wanted.
+struct Port {
+    address: SocketAddr,
+    usual: SocketAddr,
+    asked: bool,
+}
+
+impl Port {
+    /// The address asked for, which must be free; else the usual one, or where that is taken, a free port beside it.
+    fn find(asked: Option<SocketAddr>, option: &str, usual: SocketAddr) -> Result<Port, String> {
+        let wanted = asked.unwrap_or(usual);
+        let bound = TcpListener::bind(wanted);
+        let bound = match asked {
+            Some(_) => bound.map_err(|error| format!("{option} {wanted}: {error}"))?,
+            None => bound
+                .or_else(|_| TcpListener::bind(SocketAddr::new(wanted.ip(), 0)))
+                .map_err(|error| format!("cannot listen on {wanted}: {error}"))?,
+        };
+        let address = bound.local_addr().map_err(|error| format!("cannot listen on {wanted}: {error}"))?;
+        Ok(Port { address, usual, asked: asked.is_some() })
+    }
+
+    fn tell(&self) {
+        if !self.asked && self.address != self.usual {
+            println!("Port {} is taken by something else: this is {}.", self.usual.port(), self.address);
+        }
+    }
 }
 
 /// The simulated provider, on a thread and a loop of its own; it ends with the process.
@@ -71,13 +110,6 @@ fn start_provider(args: &DemoArgs) -> Result<SocketAddr, String> {
     let start = move || super::provider::reactor(listener, settings)?.run().map(drop);
     std::thread::Builder::new().name("provider".into()).spawn(start).map_err(failed)?;
     Ok(addr)
-}
-
-/// The address asked for; when something else listens there already, a free port beside it.
-fn free_port(asked: SocketAddr) -> Result<SocketAddr, String> {
-    let any = SocketAddr::new(asked.ip(), 0);
-    let listener = TcpListener::bind(asked).or_else(|_| TcpListener::bind(any));
-    listener.and_then(|listener| listener.local_addr()).map_err(|error| format!("cannot listen on {asked}: {error}"))
 }
 
 fn issue_key(db: &Path, config: &Config) -> Result<String, String> {
@@ -96,6 +128,8 @@ fn issue_key(db: &Path, config: &Config) -> Result<String, String> {
         created: clock::unix(),
         expires: None,
         revoked: None,
+        disabled: false,
+        limits: LimitOverrides::default(),
         former: Vec::new(),
     };
     let failed = |error| format!("cannot issue a key: {error}");
@@ -112,7 +146,7 @@ fn model_of<'a>(config: &'a Config, shape: &str) -> &'a str {
     config.catalog.models().iter().find(speaks).map_or("", |model| &*model.id)
 }
 
-fn print_help(listen: SocketAddr, key: &str, config: &Config) {
+fn print_help(listen: SocketAddr, admin: SocketAddr, key: &str, config: &Config, file: &Path) {
     let models: Vec<&str> = config.catalog.models().iter().map(|model| &*model.id).collect();
     let (chat, messages) = (model_of(config, "chat"), model_of(config, "messages"));
     let (base, models) = (format!("http://{listen}"), models.join(", "));
@@ -133,4 +167,8 @@ fn print_help(listen: SocketAddr, key: &str, config: &Config) {
     println!("For the SDKs:\n");
     println!("export OPENAI_BASE_URL={base}/v1 OPENAI_API_KEY={key}");
     println!("export ANTHROPIC_BASE_URL={base} ANTHROPIC_API_KEY={key}\n");
+    println!("Claude Code (the simulated provider answers in made-up words):\n");
+    println!("ANTHROPIC_BASE_URL={base} ANTHROPIC_AUTH_TOKEN={key} claude --model {messages}\n");
+    println!("What was used: tollgate usage --config {}", file.display());
+    println!("Health and metrics: http://{admin}/readyz and http://{admin}/metrics\n");
 }

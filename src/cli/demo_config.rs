@@ -16,6 +16,10 @@ const CATALOG: [Entry; 6] = [
     ("ibis-small", "Ibis Small", "messages", "256K", ["1.00", "5.00", "0.10", "1.25"]),
 ];
 
+/// What agents ask for by names of their own, and who serves it here.
+const ALIASES: [(&str, &str); 3] =
+    [("ibis-large", "claude-opus-*"), ("ibis-medium", "claude-*"), ("ibis-small", "claude-haiku-*")];
+
 /// The plan of the demo's key.
 pub const PLAN: &str = "demo";
 
@@ -32,10 +36,13 @@ pub fn demo_text(provider: SocketAddr, listen: SocketAddr, admin: SocketAddr, db
     );
     for (id, name, shape, context, [input, output, read, write]) in CATALOG {
         let provider = if shape == "chat" { "heronry" } else { "ibisery" };
+        let alias =
+            ALIASES.iter().find(|(model, _)| *model == id).map(|(_, alias)| format!("aliases = [\"{alias}\"]\n"));
+        let alias = alias.unwrap_or_default();
         // Writing to a String cannot fail.
         let _ = write!(
             text,
-            "[[models]]\nid = \"{id}\"\nname = \"{name}\"\nowned_by = \"{provider}\"\ncontext = \"{context}\"\n\
+            "[[models]]\nid = \"{id}\"\n{alias}name = \"{name}\"\nowned_by = \"{provider}\"\ncontext = \"{context}\"\n\
              input_price = {input}\noutput_price = {output}\ncache_read_price = {read}\ncache_write_price = {write}\n\
              targets = [{{ provider = \"{provider}\", model = \"sim-{id}\" }}]\n\n"
         );
@@ -95,6 +102,12 @@ pub(super) mod tests {
         assert_eq!(chat.count(), 3);
         assert!(models.iter().all(|model| model.prices.input > 0 && model.prices.output > model.prices.input));
         assert!(high.plan(PLAN).is_some());
+        for (asked, served) in
+            [("claude-opus-4-1", "ibis-large"), ("claude-x", "ibis-medium"), ("claude-haiku-9", "ibis-small")]
+        {
+            let found = high.catalog.asked(asked).and_then(|index| high.catalog.get(index));
+            assert_eq!(found.map(|model| &*model.id), Some(served));
+        }
     }
 
     #[test]

@@ -1,24 +1,31 @@
-//! `tollgate keys`: issue, list, show, rotate, revoke. A running gateway sees a change within a second (contract
-//! section 3). A key is printed once, alone on standard output; only its digest is stored.
+//! `tollgate keys`: issue, list, show, change, rotate, revoke. A key that was issued works at once; of every other
+//! change a running gateway hears within a second (contract sections 3 and 8). A key is printed once, alone on standard
+//! output; only its digest is stored.
+
+mod listing;
+mod names;
+mod options;
+
+pub use listing::{ListArgs, ShowArgs};
+pub use options::KeyOptions;
 
 use super::args::ConfigArg;
 use super::load::{self, Secrets};
-use super::output::{
-    Align, Failure, Table, clean, is_control, json_text, leads_somewhere, print, print_json, print_secret, remark,
-};
+use super::output::{Failure, clean, json_text, leads_somewhere, print_json, print_secret, remark};
 use super::store;
 use crate::base::time::Unix;
 use crate::io::clock::unix;
 use crate::policy::config::{Config, units};
 use crate::policy::keys::{Issued, KeyId, KeyRecord, Scope, issue, reissue};
-use crate::policy::window::{iso, parse_moment};
+use crate::policy::plan::LimitOverrides;
+use crate::policy::window::iso;
 use clap::{Args, Subcommand};
+use listing::{Line, Used};
+use names::{find, unknown};
+use options::parse_name;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::Serialize;
 use std::time::Duration;
-
-/// Characters of a key's name.
-const NAME_MAX: usize = 128;
 
 /// What can be done with keys.
 #[derive(Subcommand, Debug)]
@@ -29,10 +36,26 @@ pub enum KeysCommand {
     List(ListArgs),
     /// Show one key
     Show(ShowArgs),
+    /// Change what a key may do; id, secret and history stay
+    Set(SetArgs),
     /// Give a key a new secret and print it, alone, on standard output; id, plan and history stay
     Rotate(RotateArgs),
     /// Revoke a key; a running gateway refuses it within a second
     Revoke(RevokeArgs),
+}
+
+impl KeysCommand {
+    /// Where the command takes the name of a configuration.
+    pub fn config(&mut self) -> &mut ConfigArg {
+        match self {
+            KeysCommand::Issue(args) => &mut args.config,
+            KeysCommand::List(args) => &mut args.config,
+            KeysCommand::Show(args) => &mut args.config,
+            KeysCommand::Set(args) => &mut args.config,
+            KeysCommand::Rotate(args) => &mut args.config,
+            KeysCommand::Revoke(args) => &mut args.config,
+        }
+    }
 }
 
 /// `tollgate keys issue`.
@@ -44,19 +67,36 @@ pub struct IssueArgs {
     /// Who or what will use the key
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     pub name: String,
-    /// Plan [default: the first one configured]
-    #[arg(long, value_name = "PLAN")]
-    pub plan: Option<String>,
-    /// Models the key may use, comma-separated, or * [default: all]
-    #[arg(long, value_name = "IDS", value_delimiter = ',')]
-    pub models: Vec<String>,
-    /// Endpoints the key may use, of chat,messages,models,quota [default: all]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    pub endpoints: Vec<String>,
-    /// When it expires: after a while (30d) or at a date (2027-01-31) [default: never]
-    #[arg(long, value_name = "WHEN", value_parser = parse_expiry)]
-    pub expires: Option<Expiry>,
+    /// What it may do.
+    #[command(flatten)]
+    pub options: KeyOptions,
     /// Print JSON: the key and its record
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `tollgate keys set`.
+#[derive(Args, Debug)]
+pub struct SetArgs {
+    /// Which configuration.
+    #[command(flatten)]
+    pub config: ConfigArg,
+    /// The key: its id (the twelve characters after `live_`), or its name where only one has it
+    #[arg(value_name = "KEY")]
+    pub key: String,
+    /// Another name
+    #[arg(long, value_name = "NAME", value_parser = parse_name)]
+    pub name: Option<String>,
+    /// What it may do.
+    #[command(flatten)]
+    pub options: KeyOptions,
+    /// Refuse the key until it is enabled again
+    #[arg(long, conflicts_with = "enable")]
+    pub disable: bool,
+    /// Take a disabled key again
+    #[arg(long)]
+    pub enable: bool,
+    /// Print JSON: the record as it is now
     #[arg(long)]
     pub json: bool,
 }
@@ -67,38 +107,13 @@ pub struct RotateArgs {
     /// Which configuration.
     #[command(flatten)]
     pub config: ConfigArg,
-    /// The key's id: the twelve characters after `live_`
-    #[arg(value_parser = parse_id)]
-    pub id: KeyId,
+    /// The key: its id (the twelve characters after `live_`), or its name where only one has it
+    #[arg(value_name = "KEY")]
+    pub key: String,
     /// How long the old secret stays valid; 0s ends it at once
     #[arg(long, value_name = "TIME", value_parser = parse_grace, default_value = "24h")]
     pub grace: Duration,
     /// Print JSON: the key and its record
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `tollgate keys list`.
-#[derive(Args, Debug)]
-pub struct ListArgs {
-    /// Which configuration.
-    #[command(flatten)]
-    pub config: ConfigArg,
-    /// Print JSON instead of a table
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `tollgate keys show`.
-#[derive(Args, Debug)]
-pub struct ShowArgs {
-    /// Which configuration.
-    #[command(flatten)]
-    pub config: ConfigArg,
-    /// The key's id: the twelve characters after `live_`
-    #[arg(value_parser = parse_id)]
-    pub id: KeyId,
-    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -109,51 +124,25 @@ pub struct RevokeArgs {
     /// Which configuration.
     #[command(flatten)]
     pub config: ConfigArg,
-    /// The key's id: the twelve characters after `live_`
-    #[arg(value_parser = parse_id)]
-    pub id: KeyId,
+    /// The key: its id (the twelve characters after `live_`), or its name where only one has it
+    #[arg(value_name = "KEY")]
+    pub key: String,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-}
-
-/// When a key expires, as typed.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Expiry {
-    /// So long after it was issued.
-    After(Duration),
-    /// At this moment.
-    At(Unix),
-}
-
-fn parse_expiry(text: &str) -> Result<Expiry, String> {
-    let after = units::duration(text).filter(|length| !length.is_zero()).map(Expiry::After);
-    let expiry = after.or_else(|| parse_moment(text).map(Expiry::At));
-    expiry.ok_or_else(|| "expected a duration such as 30d, or a date such as 2027-01-31".to_string())
 }
 
 fn parse_grace(text: &str) -> Result<Duration, String> {
     units::duration(text).ok_or_else(|| "expected a duration such as 24h, or 0s".to_string())
 }
 
-fn parse_name(text: &str) -> Result<String, String> {
-    let good = (1..=NAME_MAX).contains(&text.chars().count()) && !text.chars().any(is_control);
-    let expected = || format!("expected 1 to {NAME_MAX} characters, none of them a control character");
-    good.then(|| text.to_string()).ok_or_else(expected)
-}
-
-/// Takes a whole key too, so that one can be revoked that was found in a place where it should not be.
-fn parse_id(text: &str) -> Result<KeyId, String> {
-    let tail = text.split_once("live_").map_or(text, |(_, tail)| tail.get(..12).unwrap_or(tail));
-    KeyId::parse(tail).ok_or_else(|| "expected the twelve letters and digits of a key's id".to_string())
-}
-
 /// Does what was asked.
 pub fn run(command: &KeysCommand) -> Result<(), Failure> {
     match command {
         KeysCommand::Issue(args) => issue_key(args),
-        KeysCommand::List(args) => list(args),
-        KeysCommand::Show(args) => show(args),
+        KeysCommand::List(args) => listing::list(args),
+        KeysCommand::Show(args) => listing::show(args),
+        KeysCommand::Set(args) => set(args),
         KeysCommand::Rotate(args) => rotate(args),
         KeysCommand::Revoke(args) => revoke(args),
     }
@@ -187,7 +176,7 @@ fn withdraw(high: &Config, id: &KeyId, unseen: &Failure) -> Failure {
 /// Prints a key that cannot be shown again.
 fn show_once(record: &KeyRecord, text: String, json: bool, high: &Config, now: Unix) -> Result<(), Failure> {
     match json {
-        true => print_secret(&json_text(&Fresh { key: text, record: Line::new(record, high, now) })?),
+        true => print_secret(&json_text(&Fresh { key: text, record: Line::new(record, high, &Used::default(), now) })?),
         false => print_secret(&format!("{text}\n")),
     }
 }
@@ -213,12 +202,41 @@ fn rotate(args: &RotateArgs) -> Result<(), Failure> {
     let high = load::load(&args.config, Secrets::Optional)?;
     let now = unix();
     somewhere_to_show()?;
-    let Rotated { before, record, text } = rotate_in(&high, &args.id, args.grace, now)?;
+    let id = find(&high, &args.key)?.id;
+    let Rotated { before, record, text } = rotate_in(&high, &id, args.grace, now)?;
     show_once(&record, text, args.json, &high, now).map_err(|unseen| undo(&high, &before, &record, &unseen))?;
     let end = record.former.first().map(|former| format!("former secrets end by {}", iso(former.until)));
     let end = end.unwrap_or_else(|| "the former secret has ended".to_string());
     remark(&format!("key {} for {} has a new secret; {end}; shown only now", record.id, clean(&record.name)));
     Ok(())
+}
+
+fn set(args: &SetArgs) -> Result<(), Failure> {
+    let (high, now) = (load::load(&args.config, Secrets::Optional)?, unix());
+    if args.name.is_none() && args.options.is_empty() && !args.disable && !args.enable {
+        return Err(Failure::misused("nothing to change; see `tollgate keys set --help`"));
+    }
+    let record = set_in(&high, &find(&high, &args.key)?.id, args, now)?;
+    if args.json {
+        return print_json(&Line::new(&record, &high, &Used::default(), now));
+    }
+    remark(&format!("key {} for {} is changed", record.id, clean(&record.name)));
+    Ok(())
+}
+
+/// Changes a key as asked, all of it or nothing.
+fn set_in(high: &Config, id: &KeyId, args: &SetArgs, now: Unix) -> Result<KeyRecord, Failure> {
+    let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(id.as_str()))?;
+    let edited = ledger.edit_key(id, |key| {
+        if key.revoked.is_some() {
+            return Err(Failure::failed(format!("key {id} is revoked; issue a new one")));
+        }
+        args.options.apply(high, now, key)?;
+        key.name = args.name.clone().unwrap_or_else(|| key.name.clone());
+        key.disabled = args.disable || (key.disabled && !args.enable);
+        Ok(())
+    });
+    edited.map_err(Failure::failed)?.ok_or_else(|| unknown(id.as_str()))?
 }
 
 /// A key that was given a new secret.
@@ -231,7 +249,7 @@ struct Rotated {
 
 /// Gives a key a new secret.
 fn rotate_in(high: &Config, id: &KeyId, grace: Duration, now: Unix) -> Result<Rotated, Failure> {
-    let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(id))?;
+    let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(id.as_str()))?;
     let issued = with_entropy(|fill| reissue(&high.server.key_prefix, *id, fill))?;
     let until = Unix(now.0.saturating_add(u64::try_from(grace.as_millis()).unwrap_or(u64::MAX)));
     let mut before = None;
@@ -244,15 +262,15 @@ fn rotate_in(high: &Config, id: &KeyId, grace: Duration, now: Unix) -> Result<Ro
         key.rotate(issued.digest, until, now);
         Ok(())
     });
-    let record = edited.map_err(Failure::failed)?.ok_or_else(|| unknown(id))??;
-    Ok(Rotated { before: before.ok_or_else(|| unknown(id))?, record, text: issued.text })
+    let record = edited.map_err(Failure::failed)?.ok_or_else(|| unknown(id.as_str()))??;
+    Ok(Rotated { before: before.ok_or_else(|| unknown(id.as_str()))?, record, text: issued.text })
 }
 
 /// Takes back a rotation whose secret could not be shown, unless the key has been rotated again meanwhile. Returns what
 /// is to be said of it.
 fn undo(high: &Config, before: &KeyRecord, record: &KeyRecord, unseen: &Failure) -> Failure {
     let take_back = || -> Result<(), Failure> {
-        let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(&record.id))?;
+        let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(record.id.as_str()))?;
         let edited = ledger.edit_key(&record.id, |key| {
             if key.digest == record.digest {
                 (key.digest, key.former) = (before.digest, before.former.clone());
@@ -270,33 +288,22 @@ fn undo(high: &Config, before: &KeyRecord, record: &KeyRecord, unseen: &Failure)
 
 /// The record of a key that is about to be issued; id and digest are still blank.
 fn prepare(args: &IssueArgs, high: &Config, now: Unix) -> Result<KeyRecord, Failure> {
-    let plan = match (&args.plan, high.plans.first()) {
-        (Some(name), _) if high.plan(name).is_none() => {
-            let names: Vec<&str> = high.plans.iter().map(|plan| &*plan.name).collect();
-            return Err(Failure::misused(format!("no plan is named `{name}`; there is {}", names.join(", "))));
-        }
-        (Some(name), _) => name.clone(),
-        (None, first) => first.map_or("default", |plan| &plan.name).to_string(),
-    };
-    let words = |list: &'_ [String]| list.iter().map(|word| word.trim().to_string()).collect::<Vec<String>>();
-    let (endpoints, models) = (words(&args.endpoints), words(&args.models));
-    if let Some(unknown) = models.iter().find(|id| *id != "*" && high.catalog.find(id).is_none()) {
-        return Err(Failure::misused(format!("no model has the id `{unknown}`; see `tollgate models`")));
-    }
-    let scope = Scope::from_words(endpoints.iter().map(String::as_str), models.iter().map(String::as_str))
-        .map_err(|word| Failure::misused(format!("`{word}` is no endpoint: expected chat, messages, models, quota")))?;
-    let expires = match args.expires {
-        None => None,
-        Some(Expiry::At(at)) if at <= now => return Err(Failure::misused("--expires lies in the past")),
-        Some(Expiry::At(at)) => Some(at),
-        Some(Expiry::After(length)) => {
-            let millis = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
-            Some(Unix(now.0.saturating_add(millis)))
-        }
-    };
     let blank = KeyId::parse("000000000000").ok_or_else(|| Failure::failed("a key id of zeros is not one"))?;
-    let (name, digest) = (args.name.clone(), [0; 32]);
-    Ok(KeyRecord { id: blank, digest, name, plan, scope, created: now, expires, revoked: None, former: Vec::new() })
+    let mut key = KeyRecord {
+        id: blank,
+        digest: [0; 32],
+        name: args.name.clone(),
+        plan: high.plans.first().map_or("default", |plan| &plan.name).to_string(),
+        scope: Scope::default(),
+        created: now,
+        expires: None,
+        revoked: None,
+        disabled: false,
+        limits: LimitOverrides::default(),
+        former: Vec::new(),
+    };
+    args.options.apply(high, now, &mut key)?;
+    Ok(key)
 }
 
 /// A key that was just made, as JSON.
@@ -307,139 +314,31 @@ struct Fresh {
     record: Line,
 }
 
-/// One key as JSON.
-#[derive(Serialize)]
-struct Line {
-    id: String,
-    name: String,
-    plan: String,
-    /// False for a plan that is not in the configuration any more: its keys are refused.
-    plan_configured: bool,
-    status: &'static str,
-    endpoints: Vec<String>,
-    /// `["*"]` for all.
-    models: Vec<String>,
-    created: String,
-    expires: Option<String>,
-    revoked: Option<String>,
-    /// Until when secrets from before a rotation stay valid.
-    former_secrets_until: Vec<String>,
-}
-
-impl Line {
-    fn new(key: &KeyRecord, high: &Config, now: Unix) -> Line {
-        let status = match key {
-            key if key.revoked.is_some() => "revoked",
-            key if !key.is_live(now) => "expired",
-            _ => "live",
-        };
-        let former = key.former.iter().filter(|former| now < former.until);
-        Line {
-            id: key.id.to_string(),
-            name: key.name.clone(),
-            plan: key.plan.clone(),
-            plan_configured: high.plan(&key.plan).is_some(),
-            status,
-            endpoints: key.scope.endpoints_text().split(',').map(str::to_string).collect(),
-            models: key.scope.models_allowed.clone().unwrap_or_else(|| vec!["*".to_string()]),
-            created: iso(key.created),
-            expires: key.expires.map(iso),
-            revoked: key.revoked.map(iso),
-            former_secrets_until: former.map(|former| iso(former.until)).collect(),
-        }
-    }
-
-    fn plan_text(&self) -> String {
-        let remark = if self.plan_configured { "" } else { " (not configured)" };
-        format!("{}{remark}", self.plan)
-    }
-}
-
-fn records_in(high: &Config) -> Result<Vec<KeyRecord>, Failure> {
-    match store::open_existing(high)? {
-        Some(mut ledger) => ledger.list_keys().map_err(Failure::failed),
-        None => Ok(Vec::new()),
-    }
-}
-
-fn list(args: &ListArgs) -> Result<(), Failure> {
-    let (high, now) = (load::load(&args.config, Secrets::Optional)?, unix());
-    let lines: Vec<Line> = records_in(&high)?.iter().map(|key| Line::new(key, &high, now)).collect();
-    if args.json { print_json(&lines) } else { print(&table(&lines)) }
-}
-
-fn table(lines: &[Line]) -> String {
-    let heads = ["ID", "NAME", "PLAN", "STATUS", "ENDPOINTS", "MODELS", "CREATED", "EXPIRES"];
-    let mut table = Table::new(&heads.map(|head| (head, Align::Left)));
-    for line in lines {
-        table.row(vec![
-            line.id.clone(),
-            line.name.clone(),
-            line.plan_text(),
-            line.status.to_string(),
-            if line.endpoints.len() == 4 { "all".to_string() } else { line.endpoints.join(",") },
-            if line.models == ["*"] { "all".to_string() } else { line.models.join(",") },
-            line.created.clone(),
-            line.expires.clone().unwrap_or_else(|| "never".to_string()),
-        ]);
-    }
-    table.text()
-}
-
-fn show(args: &ShowArgs) -> Result<(), Failure> {
-    let high = load::load(&args.config, Secrets::Optional)?;
-    let key = records_in(&high)?.into_iter().find(|key| key.id == args.id);
-    let line = Line::new(&key.ok_or_else(|| unknown(&args.id))?, &high, unix());
-    if args.json {
-        return print_json(&line);
-    }
-    let never = || "never".to_string();
-    let former = line.former_secrets_until.join(", ");
-    let mut table = Table::new(&[("FIELD", Align::Left), ("VALUE", Align::Left)]);
-    let plan = line.plan_text();
-    for (field, value) in [
-        ("id", line.id),
-        ("name", line.name),
-        ("plan", plan),
-        ("status", line.status.to_string()),
-        ("endpoints", line.endpoints.join(",")),
-        ("models", line.models.join(",")),
-        ("created", line.created),
-        ("expires", line.expires.unwrap_or_else(never)),
-        ("revoked", line.revoked.unwrap_or_else(never)),
-        ("former secrets", if former.is_empty() { "none".to_string() } else { format!("until {former}") }),
-    ] {
-        table.row(vec![field.to_string(), value]);
-    }
-    print(&table.text())
-}
-
 fn revoke(args: &RevokeArgs) -> Result<(), Failure> {
     let high = load::load(&args.config, Secrets::Optional)?;
-    let new = revoke_in(&high, &args.id, unix())?;
+    let id = find(&high, &args.key)?.id;
+    let new = revoke_in(&high, &id, unix())?;
     if args.json {
-        return print_json(&serde_json::json!({"id": args.id.as_str(), "revoked": true, "was_revoked_before": !new}));
+        return print_json(&serde_json::json!({"id": id.as_str(), "revoked": true, "was_revoked_before": !new}));
     }
-    remark(&format!("key {} {}", args.id, if new { "is revoked" } else { "was revoked before" }));
+    remark(&format!("key {id} {}", if new { "is revoked" } else { "was revoked before" }));
     Ok(())
 }
 
 /// True if the key was not revoked before; an unknown one is a failure.
 fn revoke_in(high: &Config, id: &KeyId, now: Unix) -> Result<bool, Failure> {
-    let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(id))?;
+    let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(id.as_str()))?;
     if ledger.revoke(id, now).map_err(Failure::failed)? {
         return Ok(true);
     }
     let known = ledger.list_keys().map_err(Failure::failed)?.iter().any(|key| key.id == *id);
-    if known { Ok(false) } else { Err(unknown(id)) }
-}
-
-fn unknown(id: &KeyId) -> Failure {
-    Failure::failed(format!("no key has the id {id}"))
+    if known { Ok(false) } else { Err(unknown(id.as_str())) }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::names::records_in;
+    use super::options::{Expiry, Limit};
     use super::*;
     use crate::cli::demo_config::tests::parsed;
     use crate::policy::config::StoreUrl;
@@ -449,15 +348,11 @@ mod tests {
     const NOW: Unix = Unix(1_795_000_000_000);
 
     fn args() -> IssueArgs {
-        IssueArgs {
-            config: ConfigArg::default(),
-            name: "ci".to_string(),
-            plan: None,
-            models: Vec::new(),
-            endpoints: Vec::new(),
-            expires: None,
-            json: false,
-        }
+        IssueArgs { config: ConfigArg::default(), name: "ci".to_string(), options: KeyOptions::default(), json: false }
+    }
+
+    fn with(options: KeyOptions) -> IssueArgs {
+        IssueArgs { options, ..args() }
     }
 
     #[test]
@@ -470,10 +365,10 @@ mod tests {
     fn unknown_plans_models_and_endpoints_are_misuse() {
         let list = |word: &str| vec![word.to_string()];
         let wrong = [
-            IssueArgs { plan: Some("gold".to_string()), ..args() },
-            IssueArgs { models: list("gpt-9"), ..args() },
-            IssueArgs { endpoints: list("embeddings"), ..args() },
-            IssueArgs { expires: Some(Expiry::At(NOW)), ..args() },
+            with(KeyOptions { plan: Some("gold".to_string()), ..KeyOptions::default() }),
+            with(KeyOptions { models: list("gpt-9"), ..KeyOptions::default() }),
+            with(KeyOptions { endpoints: list("embeddings"), ..KeyOptions::default() }),
+            with(KeyOptions { expires: Some(Expiry::At(NOW)), ..KeyOptions::default() }),
         ];
         for args in wrong {
             assert!(matches!(prepare(&args, &parsed(), NOW), Err(Failure::Misused(_))), "{args:?}");
@@ -485,7 +380,8 @@ mod tests {
         let models = vec!["heron-small".to_string(), " ibis-large".to_string()];
         let endpoints = vec!["chat".to_string()];
         let expires = Some(Expiry::After(Duration::from_secs(60)));
-        let key = prepare(&IssueArgs { models, endpoints, expires, ..args() }, &parsed(), NOW).unwrap();
+        let key =
+            prepare(&with(KeyOptions { models, endpoints, expires, ..KeyOptions::default() }), &parsed(), NOW).unwrap();
         assert!(key.scope.allows_model("ibis-large") && !key.scope.allows_model("heron-large"));
         assert_eq!(key.scope.endpoints_text(), "chat,models,quota");
         assert_eq!(key.expires, Some(Unix(NOW.0 + 60_000)));
@@ -526,12 +422,12 @@ mod tests {
     fn a_key_is_revoked_once_and_an_unknown_one_is_a_failure() {
         let (high, _folder) = with_ledger("revoke");
         let stranger = KeyId::parse("0123456789ab").unwrap();
-        assert_eq!(revoke_in(&high, &stranger, NOW), Err(unknown(&stranger)));
+        assert_eq!(revoke_in(&high, &stranger, NOW), Err(unknown(stranger.as_str())));
         assert!(records_in(&high).unwrap().is_empty());
         let (record, _) = make(&args(), &high, NOW).unwrap();
         assert_eq!(revoke_in(&high, &record.id, NOW), Ok(true));
         assert_eq!(revoke_in(&high, &record.id, NOW), Ok(false));
-        assert_eq!(revoke_in(&high, &stranger, NOW), Err(unknown(&stranger)));
+        assert_eq!(revoke_in(&high, &stranger, NOW), Err(unknown(stranger.as_str())));
         assert_eq!(records_in(&high).unwrap()[0].revoked, Some(NOW));
     }
 
@@ -562,9 +458,9 @@ mod tests {
     fn a_revoked_or_unknown_key_is_not_rotated() {
         let (high, _folder) = with_ledger("rotate-revoked");
         let stranger = KeyId::parse("0123456789ab").unwrap();
-        assert_eq!(rotate_in(&high, &stranger, Duration::ZERO, NOW).err(), Some(unknown(&stranger)));
+        assert_eq!(rotate_in(&high, &stranger, Duration::ZERO, NOW).err(), Some(unknown(stranger.as_str())));
         let (record, _) = make(&args(), &high, NOW).unwrap();
-        assert_eq!(rotate_in(&high, &stranger, Duration::ZERO, NOW).err(), Some(unknown(&stranger)));
+        assert_eq!(rotate_in(&high, &stranger, Duration::ZERO, NOW).err(), Some(unknown(stranger.as_str())));
         revoke_in(&high, &record.id, NOW).unwrap();
         assert!(matches!(rotate_in(&high, &record.id, Duration::ZERO, NOW), Err(Failure::Failed(_))));
         assert_eq!(records_in(&high).unwrap()[0].digest, record.digest);
@@ -578,36 +474,90 @@ mod tests {
         assert!(!path.exists());
     }
 
-    #[test]
-    fn expiry_is_a_duration_or_a_date() {
-        assert_eq!(parse_expiry("30d"), Ok(Expiry::After(Duration::from_secs(30 * 86_400))));
-        assert_eq!(parse_expiry("1970-01-02"), Ok(Expiry::At(Unix(86_400_000))));
-        for wrong in ["", "0s", "30", "tomorrow"] {
-            assert!(parse_expiry(wrong).is_err(), "{wrong}");
+    fn set_args(options: KeyOptions) -> SetArgs {
+        SetArgs {
+            config: ConfigArg::default(),
+            key: String::new(),
+            name: None,
+            options,
+            disable: false,
+            enable: false,
+            json: false,
         }
     }
 
     #[test]
-    fn a_whole_key_names_its_id_and_anything_else_is_refused() {
-        let issued = issue("tg_", |out: &mut [u8]| out.iter_mut().zip(0..).for_each(|(b, i)| *b = i));
-        assert_eq!(parse_id(&issued.text), Ok(issued.id));
-        assert_eq!(parse_id(issued.id.as_str()), Ok(issued.id));
-        for wrong in ["", "abc", "tg_live_abc", "0123456789a_"] {
-            assert!(parse_id(wrong).is_err(), "{wrong}");
-        }
+    fn a_key_is_changed_in_place_and_what_is_not_named_stays() {
+        let (high, _folder) = with_ledger("set");
+        let models = vec!["heron-small".to_string()];
+        let (record, text) = make(&with(KeyOptions { models, ..KeyOptions::default() }), &high, NOW).unwrap();
+        let endpoints = vec!["chat".to_string()];
+        let (requests, tokens) = (Some(Limit::Own(5)), Some(Limit::Own(0)));
+        let options = KeyOptions { endpoints, requests, tokens, ..KeyOptions::default() };
+        let changed =
+            set_in(&high, &record.id, &SetArgs { name: Some("ann".into()), ..set_args(options) }, NOW).unwrap();
+        assert_eq!((changed.name.as_str(), changed.scope.endpoints_text().as_str()), ("ann", "chat,models,quota"));
+        assert_eq!(changed.scope.models_allowed, record.scope.models_allowed);
+        assert_eq!(
+            (changed.limits.requests, changed.limits.tokens, changed.limits.concurrency),
+            (Some(5), Some(0), None)
+        );
+        assert_eq!((changed.id, changed.digest, changed.created), (record.id, record.digest, record.created));
+        let back = KeyOptions {
+            models: vec!["all".to_string()],
+            endpoints: vec!["all".to_string()],
+            requests: Some(Limit::Plans),
+            tokens: Some(Limit::Plans),
+            ..KeyOptions::default()
+        };
+        let changed = set_in(&high, &record.id, &set_args(back), NOW).unwrap();
+        assert_eq!((changed.scope, changed.limits), (Scope::default(), LimitOverrides::default()));
+        let mut keys = Keys::new(1);
+        keys.load(records_in(&high).unwrap());
+        assert!(keys.identify(text.as_bytes(), "tg_", NOW).is_some());
     }
 
     #[test]
-    fn the_table_says_what_state_a_key_is_in() {
-        let key = prepare(&args(), &parsed(), NOW).unwrap();
-        let revoked = KeyRecord { revoked: Some(NOW), ..key.clone() };
-        let expired = KeyRecord { expires: Some(NOW), ..key.clone() };
-        let high = parsed();
-        let orphan = KeyRecord { plan: "gone".to_string(), ..key.clone() };
-        let lines = [key, revoked, expired, orphan].map(|key| Line::new(&key, &high, NOW));
-        assert_eq!(lines.each_ref().map(|line| line.status), ["live", "revoked", "expired", "live"]);
-        let text = table(&lines);
-        assert!(text.lines().nth(1).is_some_and(|line| line.contains("live") && line.contains("never")), "{text}");
-        assert!(text.contains("gone (not configured)") && !text.contains("demo (not"), "{text}");
+    fn an_edit_is_made_whole_or_not_at_all() {
+        let (high, _folder) = with_ledger("set-whole");
+        let (record, _) = make(&args(), &high, NOW).unwrap();
+        let options =
+            KeyOptions { requests: Some(Limit::Own(5)), models: vec!["gpt-9".into()], ..KeyOptions::default() };
+        let edit = SetArgs { name: Some("ann".into()), disable: true, ..set_args(options) };
+        assert!(matches!(set_in(&high, &record.id, &edit, NOW), Err(Failure::Misused(_))));
+        assert_eq!(records_in(&high).unwrap(), [record]);
+    }
+
+    fn with_expiry(expiry: Expiry) -> SetArgs {
+        set_args(KeyOptions { expires: Some(expiry), ..KeyOptions::default() })
+    }
+
+    #[test]
+    fn a_disabled_key_can_be_enabled_again_and_a_revoked_one_cannot() {
+        let (high, _folder) = with_ledger("disable");
+        let (record, text) = make(&args(), &high, NOW).unwrap();
+        let opens = || {
+            let mut keys = Keys::new(1);
+            keys.load(records_in(&high).unwrap());
+            keys.identify(text.as_bytes(), "tg_", NOW).is_some()
+        };
+        let plain = || set_args(KeyOptions::default());
+        set_in(&high, &record.id, &SetArgs { disable: true, ..plain() }, NOW).unwrap();
+        assert!(!opens());
+        set_in(&high, &record.id, &SetArgs { name: Some("still disabled".into()), ..plain() }, NOW).unwrap();
+        assert!(!opens());
+        set_in(&high, &record.id, &SetArgs { enable: true, ..plain() }, NOW).unwrap();
+        assert!(opens());
+        let past = with_expiry(Expiry::After(Duration::from_secs(1)));
+        set_in(&high, &record.id, &past, Unix(NOW.0 - 2000)).unwrap();
+        assert!(!opens(), "it has expired");
+        set_in(&high, &record.id, &with_expiry(Expiry::Never), NOW).unwrap();
+        assert!(opens());
+        revoke_in(&high, &record.id, NOW).unwrap();
+        assert!(matches!(
+            set_in(&high, &record.id, &SetArgs { enable: true, ..plain() }, NOW),
+            Err(Failure::Failed(_))
+        ));
+        assert!(!opens());
     }
 }

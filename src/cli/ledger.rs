@@ -26,6 +26,16 @@ pub enum LedgerCommand {
     Export(ExportArgs),
 }
 
+impl LedgerCommand {
+    /// Where the command takes the name of a configuration.
+    pub fn config(&mut self) -> &mut ConfigArg {
+        match self {
+            LedgerCommand::Verify(args) => &mut args.config,
+            LedgerCommand::Export(args) => &mut args.config,
+        }
+    }
+}
+
 /// `tollgate ledger verify`.
 #[derive(Args, Debug)]
 pub struct VerifyArgs {
@@ -225,7 +235,7 @@ mod tests {
     #[test]
     fn an_agreement_is_one_line_and_a_difference_a_table() {
         let mut verdict = Verdict { rows: 1200, folded: 3, counters: 6, differences: Vec::new() };
-        assert_eq!(verdict_text(&verdict), "ok: 6 counters agree with 1_200 rows and 3 folded requests\n");
+        assert_eq!(verdict_text(&verdict), "ok: 6 counters agree with 1 200 rows and 3 folded requests\n");
         assert_eq!(verdict_json(&verdict)["agrees"], true);
         verdict.differences.push(Difference { counter: "requests of a".to_string(), stored: 5, counted: 6 });
         assert!(verdict_text(&verdict).lines().nth(1).is_some_and(|line| line.ends_with("5        6")));

@@ -8,7 +8,10 @@ use std::path::{Path, PathBuf};
 
 /// Names the configuration if no argument does.
 const VARIABLE: &str = "TOLLGATE_CONFIG";
-/// Looked for in this order after the variable.
+/// Holds the configuration itself if nothing names a file. The name stands for it where a file's would.
+const INLINE: &str = "TOLLGATE_CONFIG_TOML";
+const INLINE_NAME: &str = "$TOLLGATE_CONFIG_TOML";
+/// Looked for in this order after the variables.
 const USUAL: [&str; 2] = ["tollgate.toml", "/etc/tollgate/tollgate.toml"];
 
 /// What stands in for secrets and certificates that a command does not need: long enough to be one of either.
@@ -25,22 +28,29 @@ pub enum Secrets {
 
 /// The file to use: the argument, else the variable, else the first usual one that exists (contract section 6).
 pub fn find(arg: &ConfigArg) -> Result<PathBuf, Failure> {
-    let variable = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
-    choose(arg.config.clone(), variable.map(PathBuf::from), |path| path.exists())
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    choose(arg.config.clone(), set(VARIABLE).map(PathBuf::from), set(INLINE).is_some(), |path| path.exists())
 }
 
 fn choose(
     argument: Option<PathBuf>,
     variable: Option<PathBuf>,
+    inline: bool,
     exists: impl Fn(&Path) -> bool,
 ) -> Result<PathBuf, Failure> {
-    if let Some(path) = argument.or(variable) {
+    if argument.is_none() && variable.is_some() && inline {
+        return Err(Failure::failed(format!("both ${VARIABLE} and ${INLINE} are set: unset one of them")));
+    }
+    if let Some(path) = argument.or(variable).or(inline.then(|| INLINE_NAME.into())) {
         return Ok(path);
     }
     let usual = USUAL.iter().map(PathBuf::from).find(|path| exists(path));
     usual.ok_or_else(|| {
         let places = USUAL.join(" nor ");
-        Failure::failed(format!("no configuration: no --config, no ${VARIABLE}, neither {places} exists"))
+        Failure::failed(format!(
+            "no configuration: no --config, no ${VARIABLE}, no ${INLINE}, neither {places} exists; `tollgate init` \
+             writes a first one, and `tollgate demo` needs none"
+        ))
     })
 }
 
@@ -51,7 +61,11 @@ pub fn read(path: &Path, secrets: Secrets) -> Result<Config, Vec<ConfigError>> {
         let message = error.to_string();
         vec![ConfigError { file: file.to_string(), line: None, field: String::new(), message }]
     };
-    let text = String::from_utf8(files::read(path).map_err(unreadable)?).map_err(|error| {
+    let bytes = match path == Path::new(INLINE_NAME) {
+        true => std::env::var_os(INLINE).unwrap_or_default().into_encoded_bytes(),
+        false => files::read(path).map_err(unreadable)?,
+    };
+    let text = String::from_utf8(bytes).map_err(|error| {
         let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = u32::try_from(1 + before.iter().filter(|byte| **byte == b'\n').count()).ok();
         vec![ConfigError { file: file.to_string(), line, field: String::new(), message: "not UTF-8".to_string() }]
@@ -75,23 +89,26 @@ mod tests {
     fn an_argument_wins_over_the_variable_and_that_over_the_usual_places() {
         let path = |text: &str| Some(PathBuf::from(text));
         let all = |_: &Path| true;
-        assert_eq!(choose(path("a"), path("b"), all), Ok("a".into()));
-        assert_eq!(choose(None, path("b"), all), Ok("b".into()));
-        assert_eq!(choose(None, None, all), Ok("tollgate.toml".into()));
+        assert_eq!(choose(path("a"), path("b"), true, all), Ok("a".into()));
+        assert_eq!(choose(None, path("b"), false, all), Ok("b".into()));
+        assert_eq!(choose(None, None, false, all), Ok("tollgate.toml".into()));
         let system = |path: &Path| path.is_absolute();
-        assert_eq!(choose(None, None, system), Ok("/etc/tollgate/tollgate.toml".into()));
+        assert_eq!(choose(None, None, true, all), Ok(INLINE_NAME.into()));
+        assert!(choose(None, path("b"), true, all).is_err(), "which of the two was meant?");
+        assert_eq!(choose(None, None, false, system), Ok("/etc/tollgate/tollgate.toml".into()));
     }
 
     #[test]
     fn a_file_that_was_named_is_not_passed_over_when_it_is_missing() {
-        assert_eq!(choose(Some("gone.toml".into()), None, |_| false), Ok("gone.toml".into()));
+        assert_eq!(choose(Some("gone.toml".into()), None, false, |_| false), Ok("gone.toml".into()));
         let errors = read(Path::new("/nonexistent/gone.toml"), Secrets::Needed).unwrap_err();
         assert!(errors[0].to_string().starts_with("/nonexistent/gone.toml: "));
     }
 
     #[test]
     fn without_any_configuration_the_places_are_named() {
-        let Err(Failure::Failed(text)) = choose(None, None, |_| false) else { panic!("found one") };
+        let Err(Failure::Failed(text)) = choose(None, None, false, |_| false) else { panic!("found one") };
         assert!(text.contains("tollgate.toml") && text.contains("TOLLGATE_CONFIG"), "{text}");
+        assert!(text.contains("tollgate init") && text.contains("tollgate demo"), "{text}");
     }
 }

@@ -5,32 +5,66 @@
 
 pub mod args;
 pub mod check;
+pub mod completions;
+pub mod connect;
 pub mod demo;
 pub mod demo_config;
+pub mod init;
 pub mod keys;
 pub mod ledger;
 pub mod load;
 pub mod models;
 pub mod output;
+pub mod probe;
 pub mod provider;
+pub mod ready;
 pub mod serve;
 pub mod store;
 pub mod usage;
 
 use crate::io::signals;
-use args::{CheckArgs, DemoArgs, ModelsArgs, ServeArgs};
+use args::{CheckArgs, ConfigArg, DemoArgs, ModelsArgs, ServeArgs};
 use clap::{CommandFactory, Parser, Subcommand};
 use output::Failure;
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
+
+#[cfg(feature = "redis")]
+macro_rules! features {
+    () => {
+        "with redis"
+    };
+}
+#[cfg(not(feature = "redis"))]
+macro_rules! features {
+    () => {
+        "without redis"
+    };
+}
 
 /// A model gateway: keys, limits, routing and exact usage for OpenAI- and Anthropic-shaped APIs
 #[derive(Parser, Debug)]
-#[command(name = "tollgate", version, max_term_width = 100)]
+#[command(name = "tollgate", version = VERSION, max_term_width = 100)]
 struct Cli {
+    /// Configuration file; here or behind the command
+    #[arg(long = "config", id = "early", value_name = "FILE")]
+    config: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
 }
+
+/// Version, commit, target and features.
+const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (",
+    env!("TOLLGATE_COMMIT"),
+    ", ",
+    env!("TOLLGATE_TARGET"),
+    ", ",
+    features!(),
+    ")"
+);
 
 #[derive(Subcommand, Debug)]
 enum Command {
@@ -40,8 +74,12 @@ enum Command {
     Demo(DemoArgs),
     /// Run the simulated provider alone
     Provider(provider::ProviderArgs),
+    /// Write a first configuration: providers whose variables are set, and local servers that answer
+    Init(init::InitArgs),
     /// Check the configuration; errors name file, line and field
     Check(CheckArgs),
+    /// Say whether a running gateway admits requests; for health checks of containers
+    Ready(ready::ReadyArgs),
     /// Issue, list, show, rotate and revoke API keys
     #[command(subcommand)]
     Keys(keys::KeysCommand),
@@ -52,6 +90,37 @@ enum Command {
     /// Verify or export the ledger
     #[command(subcommand)]
     Ledger(ledger::LedgerCommand),
+    /// Print a shell's completions
+    Completions(completions::CompletionsArgs),
+}
+
+impl Command {
+    /// Where the command takes the name of a configuration.
+    fn config(&mut self) -> Option<&mut ConfigArg> {
+        match self {
+            Command::Serve(args) => Some(&mut args.config),
+            Command::Init(args) => Some(&mut args.config),
+            Command::Check(args) => Some(&mut args.config),
+            Command::Ready(args) => Some(&mut args.config),
+            Command::Keys(command) => Some(command.config()),
+            Command::Models(args) => Some(&mut args.config),
+            Command::Usage(args) => Some(&mut args.config),
+            Command::Ledger(command) => Some(command.config()),
+            Command::Demo(_) | Command::Provider(_) | Command::Completions(_) => None,
+        }
+    }
+}
+
+impl Cli {
+    /// A configuration that was named before the command is the command's.
+    fn settle(&mut self) -> Result<(), Failure> {
+        let Some(early) = self.config.take() else { return Ok(()) };
+        let place = self.command.config().ok_or_else(|| Failure::misused("this command takes no --config"))?;
+        if place.config.replace(early).is_some() {
+            return Err(Failure::misused("--config is given twice"));
+        }
+        Ok(())
+    }
 }
 
 /// What can be typed, for completions and the man page.
@@ -61,15 +130,13 @@ pub fn definition() -> clap::Command {
 
 /// Reads `args`, the program's name first, and runs the command they name.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(args) {
+    let mut cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
-        Err(error) => {
-            // Help and version go to standard output with code 0, everything else to standard error with code 2.
-            let code = u8::try_from(error.exit_code()).unwrap_or(output::MISUSED);
-            let _ = error.print();
-            return ExitCode::from(code);
-        }
+        Err(error) => return misunderstood(&error),
     };
+    if let Err(failure) = cli.settle() {
+        return failure.report();
+    }
     if let Err(error) = signals::outlive_file_limit() {
         return Failure::failed(format!("cannot catch signals: {error}")).report();
     }
@@ -77,13 +144,30 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Serve(args) => return serve::run(args),
         Command::Demo(args) => return demo::run(args),
         Command::Provider(args) => return provider::run(args),
+        Command::Init(args) => init::run(args),
         Command::Check(args) => check::run(args),
+        Command::Ready(args) => ready::run(args),
         Command::Keys(command) => keys::run(command),
         Command::Models(args) => models::run(args),
         Command::Usage(args) => usage::run(args),
         Command::Ledger(command) => ledger::run(command),
+        Command::Completions(args) => completions::run(args, definition()),
     };
     done.map_or_else(Failure::report, |()| ExitCode::SUCCESS)
+}
+
+/// Help and version go to standard output with code 0, everything else to standard error with code 2. What was typed is
+/// repeated without characters that could play with a terminal.
+fn misunderstood(error: &clap::Error) -> ExitCode {
+    let code = u8::try_from(error.exit_code()).unwrap_or(output::MISUSED);
+    let text = error.render().to_string();
+    if code == 0 {
+        return output::print(&text).map_or_else(Failure::report, |()| ExitCode::SUCCESS);
+    }
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let lines: Vec<String> = text.trim_end().lines().map(output::clean).collect();
+    output::remark(&format!("tollgate: {}", lines.join("\n")));
+    ExitCode::from(code)
 }
 
 #[cfg(test)]

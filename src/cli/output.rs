@@ -55,9 +55,11 @@ impl Failure {
 
     /// Says so on standard error; the exit code.
     pub fn report(self) -> ExitCode {
-        // Nothing before the name of a configuration's file, so that an editor can jump to it.
-        let before = if matches!(self, Failure::Config(_)) { "" } else { "tollgate: " };
-        remark(&format!("{before}{}", self.text()));
+        match &self {
+            // As compilers say it, so that an editor can jump there.
+            Failure::Config(errors) => errors.iter().for_each(|error| remark(&format!("tollgate: {error}"))),
+            other => remark(&format!("tollgate: {}", other.text())),
+        }
         ExitCode::from(self.code())
     }
 }
@@ -180,18 +182,21 @@ impl Table {
     }
 }
 
-/// A count with a thin structure for the eye: `1_234_567`, as TOML and Rust write it.
+/// A count with a thin structure for the eye, as people write it: `1 234 567`.
 pub fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
         if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            out.push('_');
+            out.push(GAP);
         }
         out.push(digit);
     }
     out
 }
+
+/// Between groups of three digits.
+const GAP: char = ' ';
 
 /// Nano-dollars as dollars, rounded up to a ten-thousandth, so that no cost shows as none.
 pub fn dollars(nano: u64) -> String {
@@ -226,7 +231,7 @@ mod tests {
 
     #[test]
     fn counts_are_grouped_by_three() {
-        let cases = [(0, "0"), (999, "999"), (1000, "1_000"), (1_234_567, "1_234_567")];
+        let cases = [(0, "0"), (999, "999"), (1000, "1 000"), (1_234_567, "1 234 567")];
         for (count, text) in cases {
             assert_eq!(grouped(count), text);
         }

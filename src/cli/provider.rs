@@ -1,6 +1,7 @@
 //! `tollgate provider`: the simulated provider alone, for trying things out, tests and benchmarks. Says where it
 //! listens and runs until TERM or INT. Knows nothing of the gateway.
 
+use super::args::parse_address;
 use crate::io::listen;
 use crate::io::reactor::{Reactor, Setup};
 use crate::io::signals::Signals;
@@ -13,7 +14,7 @@ use std::process::ExitCode;
 #[derive(clap::Args, Clone, Debug)]
 pub struct ProviderArgs {
     /// Address to listen on; port 0 takes a free one
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9000")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9000", value_parser = parse_address)]
     pub listen: SocketAddr,
     /// Tokens per second of every answer; 0 for as fast as they are read
     #[arg(long, value_name = "TOKENS_PER_SECOND", default_value_t = 0)]

@@ -8,6 +8,7 @@ use crate::io::store::ledger::Ledger;
 use crate::io::store::remote::Remote;
 use crate::io::store::sqlite::{Mode, Sqlite};
 use crate::policy::config::{Config, StoreUrl};
+use crate::policy::keys::KeyRecord;
 
 /// Opens the ledger, and makes one where there is none.
 pub fn open(high: &Config) -> Result<Ledger, Failure> {
@@ -42,6 +43,15 @@ pub fn open_existing(high: &Config) -> Result<Option<Ledger>, Failure> {
     match &high.store.url {
         StoreUrl::Sqlite(path) if !path.exists() => Ok(None),
         _ => open(high).map(Some),
+    }
+}
+
+/// The keys of a ledger that is there and of this version: it is neither made nor brought up to date for this.
+pub fn peek_keys(high: &Config) -> Result<Vec<KeyRecord>, Failure> {
+    match &high.store.url {
+        StoreUrl::Sqlite(path) if !path.exists() => Ok(Vec::new()),
+        StoreUrl::Sqlite(path) => Sqlite::peek_keys(path).map_err(Failure::failed),
+        StoreUrl::Redis(_) => open(high)?.list_keys().map_err(Failure::failed),
     }
 }
 

@@ -25,6 +25,10 @@ fn every_command_of_the_contract_is_understood() {
         "keys list",
         "keys list --json",
         "keys show 0123456789ab",
+        "keys show ann",
+        "keys set ann --name bob --plan p --models all --endpoints chat --expires never --disable --json",
+        "keys set 0123456789ab --enable --requests 5 --tokens 10M --tokens-per-window plan --concurrency 0",
+        "keys issue --name n --requests 5 --tokens plan",
         "keys revoke 0123456789ab",
         "keys revoke 0123456789ab --json",
         "keys rotate 0123456789ab",
@@ -52,9 +56,7 @@ fn misuse_has_code_2_and_help_has_0() {
         "provider --listen here",
         "keys",
         "keys issue",
-        "keys issue --name n --expires never",
         "keys show",
-        "keys show short",
         "usage --by week",
         "usage --since yesterday",
     ] {
@@ -67,12 +69,12 @@ fn misuse_has_code_2_and_help_has_0() {
 
 #[test]
 fn lists_are_split_at_commas() {
-    let Ok(Cli { command: Command::Keys(keys::KeysCommand::Issue(args)) }) =
+    let Ok(Cli { command: Command::Keys(keys::KeysCommand::Issue(args)), .. }) =
         parse("keys issue --name n --models a,b --endpoints chat,quota")
     else {
         panic!("not understood");
     };
-    assert_eq!((args.models.len(), args.endpoints.len()), (2, 2));
+    assert_eq!((args.options.models.len(), args.options.endpoints.len()), (2, 2));
 }
 
 /// Runs a command line that must fail, and says with which code.

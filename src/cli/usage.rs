@@ -179,6 +179,7 @@ mod tests {
             cache_write: 3,
             out: 4,
             cost_nano: 500_000_000 * count,
+            last: None,
         }
     }
 
@@ -186,10 +187,12 @@ mod tests {
     fn lines_are_summed_up_below() {
         let usage = [usage("a", 1), usage("", 2)];
         let text = table(Breakdown::Model, &lines(&usage, Breakdown::Model, &[]));
-        let cells: Vec<Vec<&str>> = text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(cells[0], ["a", "1", "1_000", "2", "3", "4", "1_009", "0.5000"]);
+        let cells =
+            |line: &str| line.split("  ").map(|cell| cell.trim().to_string()).filter(|cell| !cell.is_empty()).collect();
+        let cells: Vec<Vec<String>> = text.lines().skip(1).map(cells).collect();
+        assert_eq!(cells[0], ["a", "1", "1 000", "2", "3", "4", "1 009", "0.5000"]);
         assert_eq!(cells[1][0], "(none)");
-        assert_eq!(cells[2], ["total", "3", "3_000", "4", "6", "8", "3_018", "1.5000"]);
+        assert_eq!(cells[2], ["total", "3", "3 000", "4", "6", "8", "3 018", "1.5000"]);
     }
 
     #[test]

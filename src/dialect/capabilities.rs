@@ -14,6 +14,18 @@ pub enum Structured {
     Instruction,
 }
 
+/// What becomes of members that neither shape documents, on a same-shape route.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum UnknownMembers {
+    /// They are left out.
+    #[default]
+    Drop,
+    /// Those go on that local servers document and that reach no further than the request.
+    Local,
+    /// All go on but the deny list, and what leads elsewhere.
+    Forward,
+}
+
 /// What the target takes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Capabilities {
@@ -35,10 +47,25 @@ pub struct Capabilities {
     pub strict_tools: bool,
     /// `max_tokens` for a messages upstream where a chat client names none.
     pub default_max_tokens: u64,
-    /// Members the model does not take, by their name in either shape.
+    /// Members the model does not take, by their name in either shape. Of the bound on completion tokens it is the
+    /// name under which it is sent that counts.
     pub drop_params: Vec<String>,
     /// The provider reports usage on a chat stream when asked.
     pub stream_usage: bool,
+    /// What becomes of members outside the tables.
+    pub unknown: UnknownMembers,
+}
+
+impl Capabilities {
+    /// What the bound on completion tokens is called in a chat request.
+    pub(super) fn bound(&self) -> &'static str {
+        if self.max_completion_tokens { "max_completion_tokens" } else { "max_tokens" }
+    }
+
+    /// True if the model does not take the member called `name`.
+    pub(super) fn drops(&self, name: &str) -> bool {
+        self.drop_params.iter().any(|param| param == name)
+    }
 }
 
 impl Default for Capabilities {
@@ -55,6 +82,7 @@ impl Default for Capabilities {
             default_max_tokens: 4096,
             drop_params: Vec::new(),
             stream_usage: true,
+            unknown: UnknownMembers::Drop,
         }
     }
 }

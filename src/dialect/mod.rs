@@ -18,13 +18,13 @@ pub mod tokens;
 pub mod usage;
 
 pub use answer::{Broken, ResponseIdentity, StreamFault};
-pub use capabilities::{Capabilities, Structured};
+pub use capabilities::{Capabilities, Structured, UnknownMembers};
 pub use errors::{ErrorText, error_body, error_event, read_error};
 pub use naming::TranslationState;
 pub use replies::reply;
 pub use request::{Fields, Invalid, RequestScan};
 pub use requests::{Target, request as translate};
-pub use rewrite::{Piece, Rewrite, dropped, rewrite};
+pub use rewrite::{Piece, dropped, rewrite};
 pub use stream::{Fed, SseStream};
 pub use tap::whole;
 pub use tokens::Estimator;

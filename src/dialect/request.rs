@@ -14,8 +14,13 @@ pub use fields::{Fields, Invalid};
 pub(in crate::dialect) use table::{Class, Name};
 
 use crate::wire::Dialect;
-use crate::wire::json::{ScanError, Scanner};
+use crate::wire::json::{Raw, ScanError, Scanner};
 use checks::Checks;
+
+/// A bound on completion tokens, if `value` is usable as one.
+pub(in crate::dialect) fn bound_of(value: &[u8]) -> Option<u64> {
+    checks::whole_number(Raw::new(value))
+}
 
 /// Scans one request body, fed as it arrives.
 #[derive(Debug)]

@@ -3,22 +3,11 @@
 //! Owns what is left out, replaced and added. Must never touch what it does not name. Called by the gateway when it
 //! writes a request upstream, once for each attempt.
 
-use super::request::{Class, Fields, Member, Name};
+use super::capabilities::UnknownMembers;
+use super::request::{Class, Fields, Member, Name, bound_of};
+use super::requests::Target;
 use crate::wire::json::{Raw, eq_unescaped, write_string};
 use crate::wire::{Dialect, Span};
-
-/// What the target wants.
-#[derive(Copy, Clone, Debug)]
-pub struct Rewrite<'a> {
-    /// The model's name at the upstream.
-    pub model: &'a str,
-    /// Ask a chat stream for its usage. Where that is not understood, a client's own demand is left out too.
-    pub ask_usage: bool,
-    /// Forward members outside the tables too (but for the deny list).
-    pub forward_unknown: bool,
-    /// Members the model does not take.
-    pub drop_params: &'a [String],
-}
 
 /// One piece of the body to send.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -37,6 +26,8 @@ enum Fate {
     Model,
     One,
     AskUsage,
+    /// The bound on completion tokens, under its other name.
+    Bound,
 }
 
 /// Members, and cuts, up to which a request is ordinary.
@@ -69,19 +60,20 @@ struct Writer<'a> {
 
 /// Lays out `body` for an upstream of the same shape: members outside the tables, on the deny list or in `drop_params`
 /// and reasoning without a signature left out, `model` replaced (or added), `n` made 1, `stream_options.include_usage`
-/// asked for. Fills `text` and `pieces` anew; returns the length of all pieces together.
+/// asked for where the target reports it, and the bound on completion tokens under the name it goes by there. Fills
+/// `text` and `pieces` anew; returns the length of all pieces together.
 pub fn rewrite(
     shape: Dialect,
     body: &[u8],
     fields: &Fields,
-    with: &Rewrite<'_>,
+    with: &Target<'_>,
     text: &mut Vec<u8>,
     pieces: &mut Vec<Piece>,
 ) -> u64 {
     text.clear();
     pieces.clear();
-    let takes_it = !with.drop_params.iter().any(|name| name == "stream_options");
-    let ask = with.ask_usage && takes_it && shape == Dialect::Chat && fields.stream;
+    let takes_it = !with.capabilities.drops("stream_options");
+    let ask = with.capabilities.stream_usage && takes_it && shape == Dialect::Chat && fields.stream;
     let mut writer = Writer { body, cuts: &fields.cuts, text, pieces, total: 0 };
     let Some((first, last)) = fields.members.first().zip(fields.members.last()) else {
         return writer.total;
@@ -91,7 +83,7 @@ pub fn rewrite(
     // What of the body stays and is not written yet: members that are kept, with what lies between them.
     let mut run: Option<(usize, usize)> = None;
     for member in &fields.members {
-        let fate = fate(shape, body, member, with, ask);
+        let fate = fate(shape, body, fields, member, with, ask);
         asked |= member.name == Name::StreamOptions;
         if fate == Fate::Drop {
             if let Some((from, to)) = run.take() {
@@ -105,6 +97,10 @@ pub fn rewrite(
         let (from, _) = run.unwrap_or((member.start(), member.start()));
         if fate == Fate::Keep {
             run = Some((from, member.end()));
+        } else if fate == Fate::Bound {
+            writer.body(from, member.start());
+            writer.name(with.capabilities.bound());
+            run = Some((member.value.start as usize, member.end()));
         } else {
             writer.body(from, member.value.start as usize);
             writer.replace(fate, member, with);
@@ -144,37 +140,42 @@ pub fn dropped<'a>(
     translated: bool,
     body: &'a [u8],
     fields: &'a Fields,
-    with: &'a Rewrite<'_>,
+    with: &'a Target<'_>,
 ) -> impl Iterator<Item = &'a [u8]> {
-    let may_go = move |member: &&Member| !member.name.is_read(shape) || !with.drop_params.is_empty();
+    let takes = with.capabilities;
+    let may_go = move |member: &&Member| !member.name.is_read(shape) || !takes.drop_params.is_empty();
     let goes = move |member: &&Member| match translated {
         true => {
             let key = member.key.of(body);
-            !member.name.is_read(shape) || with.drop_params.iter().any(|name| eq_unescaped(key, name))
+            !member.name.is_read(shape) || takes.drop_params.iter().any(|name| eq_unescaped(key, name))
         }
-        false => fate(shape, body, member, with, false) == Fate::Drop,
+        false => fate(shape, body, fields, member, with, false) == Fate::Drop,
     };
     fields.members.iter().filter(may_go).filter(goes).map(|member| member.key.of(body))
 }
 
-fn fate(shape: Dialect, body: &[u8], member: &Member, with: &Rewrite<'_>, ask: bool) -> Fate {
+fn fate(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, with: &Target<'_>, ask: bool) -> Fate {
     if member.name == Name::Model {
         return Fate::Model;
     }
-    let key = member.key.of(body);
+    let (key, takes) = (member.key.of(body), with.capabilities);
     match member.name.class(shape) {
         Class::Denied => return Fate::Drop,
-        Class::Unknown if !with.forward_unknown || Name::leads_elsewhere(key) => return Fate::Drop,
+        Class::Unknown if !goes_on(shape, key, takes.unknown) => return Fate::Drop,
         _ => {}
     }
-    if with.drop_params.is_empty() && !matches!(member.name, Name::N | Name::StreamOptions) {
+    let is_plain = !matches!(member.name, Name::N | Name::StreamOptions | Name::MaxTokens | Name::MaxCompletionTokens);
+    if takes.drop_params.is_empty() && is_plain {
         return Fate::Keep;
     }
     let value = Raw::new(member.value.of(body));
     match member.name {
-        _ if with.drop_params.iter().any(|name| eq_unescaped(key, name)) => Fate::Drop,
+        Name::MaxTokens | Name::MaxCompletionTokens if shape == Dialect::Chat && fields.max_tokens.is_some() => {
+            bound_fate(body, fields, member, with)
+        }
+        _ if takes.drop_params.iter().any(|name| eq_unescaped(key, name)) => Fate::Drop,
         Name::N if shape == Dialect::Chat && !value.is_null() && value.bytes() != b"1" => Fate::One,
-        Name::StreamOptions if !with.ask_usage && shape == Dialect::Chat => Fate::Drop,
+        Name::StreamOptions if !takes.stream_usage && shape == Dialect::Chat => Fate::Drop,
         Name::StreamOptions if ask => {
             let mut asking = value.members().filter(|(key, _)| eq_unescaped(key, "include_usage"));
             let plain = asking.next().is_some_and(|(_, value)| value.bool() == Some(true)) && asking.next().is_none();
@@ -182,6 +183,26 @@ fn fate(shape: Dialect, body: &[u8], member: &Member, with: &Rewrite<'_>, ask: b
         }
         _ => Fate::Keep,
     }
+}
+
+/// Whether a member outside the tables is passed on.
+fn goes_on(shape: Dialect, key: &[u8], unknown: UnknownMembers) -> bool {
+    match unknown {
+        UnknownMembers::Drop => false,
+        UnknownMembers::Local => shape == Dialect::Chat && Name::is_local(key),
+        UnknownMembers::Forward => !Name::leads_elsewhere(key),
+    }
+}
+
+/// Of the two spellings of a bound that is usable the newer one wins where it is usable itself; the other is left out,
+/// since providers refuse both together, or the one that they do not know.
+fn bound_fate(body: &[u8], fields: &Fields, member: &Member, with: &Target<'_>) -> Fate {
+    let newer = |member: &&Member| member.name == Name::MaxCompletionTokens;
+    let wins = fields.members.iter().find(newer).is_some_and(|member| bound_of(member.value.of(body)).is_some());
+    if newer(&member) != wins || with.capabilities.drops(with.capabilities.bound()) {
+        return Fate::Drop;
+    }
+    if newer(&member) == with.capabilities.max_completion_tokens { Fate::Keep } else { Fate::Bound }
 }
 
 impl Writer<'_> {
@@ -222,7 +243,16 @@ impl Writer<'_> {
         }
     }
 
-    fn replace(&mut self, fate: Fate, member: &Member, with: &Rewrite<'_>) {
+    /// The name of a member, with its colon.
+    fn name(&mut self, name: &str) {
+        self.text(|text| {
+            text.push(b'"');
+            text.extend_from_slice(name.as_bytes());
+            text.extend_from_slice(b"\":");
+        });
+    }
+
+    fn replace(&mut self, fate: Fate, member: &Member, with: &Target<'_>) {
         let value = Raw::new(member.value.of(self.body));
         self.text(|text| match fate {
             Fate::Model => write_string(text, with.model),

@@ -9,6 +9,7 @@ use super::exchange::streams::Streams;
 use super::ids::{ExchangeId, ProviderId};
 use super::ledger::Ledger;
 use super::lifecycle::Lifecycle;
+use super::lookups::Lookups;
 use super::offload::{OwnedIdentity, Task, Work};
 use super::orders::{Order, OrderSink};
 use super::provider::breaker::Breakers;
@@ -27,10 +28,11 @@ use crate::policy::counters::{Counters, Stats};
 use crate::policy::keys::{KeyId, KeyIx, KeyRecord, Keys};
 use crate::policy::meter::{Meter, QuotaStatus};
 use crate::policy::plan::Plan;
+use crate::policy::refusal;
 use crate::policy::row::Row;
 use crate::policy::window;
 use crate::wire::json::write_string;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,25 +54,56 @@ impl Setup {
 /// Which plan each key has, looked up by name once: when the keys or the configuration are loaded.
 #[derive(Debug, Default)]
 pub(crate) struct KeyPlans {
-    /// Indexes into the configuration's plans, by key.
+    /// Indexes into the configuration's plans, and behind those into `own`, by key.
     by_key: Vec<Option<u32>>,
+    /// The plans of keys with limits of their own.
+    own: Vec<Plan>,
 }
 
 impl KeyPlans {
     /// Looks all of them up.
     pub(crate) fn load(&mut self, keys: &Keys, config: &Config) {
-        let index = |key: u32| {
-            let name = &keys.record(KeyIx(key)).plan;
-            config.plans.iter().position(|plan| *plan.name == **name).map(|index| index as u32)
-        };
         self.by_key.clear();
-        self.by_key.extend((0..keys.len() as u32).map(index));
+        self.own.clear();
+        for key in 0..keys.len() as u32 {
+            self.add(KeyIx(key), keys, config);
+        }
+    }
+
+    /// Looks up that of the key behind all others, or of one that is known.
+    fn add(&mut self, key: KeyIx, keys: &Keys, config: &Config) {
+        let record = keys.record(key);
+        let found = config.plans.iter().position(|plan| *plan.name == *record.plan).map(|index| match record.limits {
+            limits if limits.is_none() => index,
+            limits => {
+                self.own.push(config.plans[index].with(&limits));
+                config.plans.len() + self.own.len() - 1
+            }
+        });
+        let found = found.map(|index| index as u32);
+        match self.by_key.get_mut(key.0 as usize) {
+            Some(known) => *known = found,
+            None => self.by_key.push(found),
+        }
     }
 
     /// The plan of a key; `None` if the configuration has none of its name.
-    pub(crate) fn of<'a>(&self, key: KeyIx, setup: &'a Setup) -> Option<&'a Plan> {
-        let index = self.by_key.get(key.0 as usize).copied().flatten()?;
-        setup.config.plans.get(index as usize)
+    pub(crate) fn of<'a>(&'a self, key: KeyIx, setup: &'a Setup) -> Option<&'a Plan> {
+        let index = self.by_key.get(key.0 as usize).copied().flatten()? as usize;
+        let plans = &setup.config.plans;
+        plans.get(index).or_else(|| self.own.get(index - plans.len()))
+    }
+
+    /// Plans that keys are of and the configuration has not, with how many keys that are.
+    pub(crate) fn missing(&self, keys: &Keys, now: Unix) -> BTreeMap<String, usize> {
+        let mut missing = BTreeMap::new();
+        for (key, _) in self.by_key.iter().enumerate().filter(|(_, plan)| plan.is_none()) {
+            let record = keys.record(KeyIx(key as u32));
+            if record.is_live(now) {
+                *missing.entry(record.plan.clone()).or_default() += 1;
+            }
+        }
+        missing
     }
 }
 
@@ -94,6 +127,8 @@ pub(crate) struct Cx {
     pub(crate) requests: OutgoingRequests,
     pub(crate) streams: Streams,
     pub(crate) keys: Keys,
+    /// Keys that the ledger is asked for.
+    pub(crate) lookups: Lookups,
     pub(crate) plans: KeyPlans,
     pub(crate) meter: Meter,
     pub(crate) ledger: Ledger,
@@ -147,6 +182,7 @@ impl Cx {
             streams: Streams::default(),
             meter: Meter::with_room(keys.len()),
             keys,
+            lookups: Lookups::default(),
             plans,
             ledger: Ledger::default(),
             stats: Stats::default(),
@@ -187,6 +223,23 @@ impl Cx {
         }
         self.keys.load(records);
         self.plans.load(&self.keys, &self.setup.config);
+    }
+
+    /// Takes over one key more.
+    pub(crate) fn learn_key(&mut self, record: KeyRecord) {
+        let key = self.keys.learn(record);
+        self.plans.add(key, &self.keys, &self.setup.config);
+    }
+
+    /// Warns of keys whose plan the configuration has not: they are refused.
+    pub(crate) fn warn_of_missing_plans(&mut self) {
+        for (plan, keys) in self.plans.missing(&self.keys, self.now.unix) {
+            let text = refusal::missing_plan(&plan, keys);
+            self.log_event(|out| {
+                out.extend_from_slice(b",\"event\":\"warning\",\"message\":");
+                write_string(out, &text);
+            });
+        }
     }
 
     /// Takes over another configuration.

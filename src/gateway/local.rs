@@ -37,7 +37,7 @@ pub(crate) fn body(
         Endpoint::Model(id) => {
             let id = id.of(head);
             let id = percent::decoded(&id[..id.len().min(PATH_ID_MAX)]);
-            let found = catalog.find(&id).and_then(|index| catalog.get(index));
+            let found = catalog.asked(&id).and_then(|index| catalog.get(index));
             // A model that the key may not use is not told from one that does not exist.
             let model = found.filter(|model| record.scope.allows_model(&model.id));
             write_model(model.ok_or_else(|| Refusal::unknown_model(&id))?, anthropic, out);

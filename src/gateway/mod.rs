@@ -23,6 +23,7 @@ mod ids;
 mod ledger;
 mod lifecycle;
 mod local;
+mod lookups;
 mod metrics;
 mod offload;
 pub mod orders;
@@ -120,6 +121,7 @@ impl Gateway {
         }
         inheritance::adopt(start.running, &mut cx);
         cx.look_up_all();
+        cx.warn_of_missing_plans();
         Gateway {
             clients: Slots::with_room(room),
             exchanges: Slots::with_room(room),
@@ -151,7 +153,7 @@ impl Gateway {
     /// When stopping or handing over goes on by itself.
     fn stopping_due(&self) -> Option<Mono> {
         let drain = self.cx.lifecycle.drain.as_ref().and_then(|drain| drain.due());
-        [drain, self.cx.lifecycle.handover.due()].into_iter().flatten().min()
+        [drain, self.cx.lifecycle.handover.due(), self.cx.lifecycle.lead].into_iter().flatten().min()
     }
 
     /// It has ended because a newer version must be started in its place.
@@ -295,7 +297,7 @@ impl Core for Gateway {
             Reply::Dialed(conn) => self.dialed(provider_id(conn)),
             Reply::DialFailed(conn, why) => self.dial_failed(provider_id(conn), why),
             Reply::Named { host, port, addrs } => self.named(&host, port, addrs),
-            Reply::Signal(Signal::Terminate) => self.terminate(),
+            Reply::Signal(Signal::Terminate) => self.told_to_stop(),
             Reply::Signal(Signal::Reload) => reload::begin(&mut self.cx),
             Reply::Signal(Signal::Upgrade) => self.begin_handover(),
         }
@@ -308,6 +310,7 @@ impl Core for Gateway {
             Notice::Keys(records) => self.cx.load_keys(records),
             Notice::Committed(rows) => self.committed(rows),
             Notice::Answered(answer) => self.ruled(&answer),
+            Notice::LookedUp(key, answer) => self.looked_up(key, answer),
             Notice::StoreFailed(why) => {
                 self.cx.log_event(|out| {
                     out.extend_from_slice(b",\"event\":\"ledger\",\"outcome\":\"failed\",\"error\":");
@@ -349,6 +352,9 @@ impl Core for Gateway {
     fn expire(&mut self, now: Now) -> bool {
         self.cx.now = now;
         if self.stopping_due().is_some_and(|due| due <= now.mono) {
+            if self.cx.lifecycle.lead.is_some_and(|lead| lead <= now.mono) {
+                self.terminate();
+            }
             self.settle_down();
         }
         let due = self.timers.next().filter(|(at, _)| *at <= now.mono);
@@ -475,6 +481,8 @@ mod tests {
             created: Unix(0),
             expires: None,
             revoked: None,
+            disabled: false,
+            limits: crate::policy::plan::LimitOverrides::default(),
             former: Vec::new(),
         };
         let source = Source { file: "t", text: CONFIG, env: &|_| None, read: &|_| Ok(String::new()) };

@@ -4,7 +4,7 @@ pub use super::offload::{Done, Work};
 use crate::policy::ask::{Answer, Ask, Release};
 use crate::policy::config::Config;
 use crate::policy::counters::Counters;
-use crate::policy::keys::KeyRecord;
+use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
 use crate::policy::row::{Row, Running};
 use std::sync::Arc;
 
@@ -19,6 +19,8 @@ pub enum Order {
     Asks(Vec<Ask>),
     /// Leases of a shared ledger that are given back without a row.
     Releases(Vec<Release>),
+    /// A key that is not known is looked up in the ledger; answered by [`Notice::LookedUp`].
+    LookUp(KeyId),
     /// Something too long for the loop: to be [run](Work::run) elsewhere and answered by [`Notice::Worked`].
     Work(Box<Work>),
     /// Read the configuration again; this is the one in use. Answered by [`Notice::Reloaded`].
@@ -130,6 +132,8 @@ pub enum Notice {
     Committed(u64),
     /// A shared ledger has answered.
     Answered(Answer),
+    /// What the ledger says of a key that was looked up.
+    LookedUp(KeyId, KeyAnswer),
     /// The ledger cannot be written, and why; admission stops.
     StoreFailed(String),
     /// A successor of a newer version has changed the ledger and has died: why it cannot be read here any more.

@@ -4,6 +4,8 @@
 //! rustls is named here alone. Called by the reactor (the table of peers) and by `io::transport`. Uses the buffered
 //! interface; all plaintext leaves the session at once, since plaintext inside it raises no event.
 
+pub mod blocking;
+
 use super::files;
 use super::outcome::{Fill, Sent, Shake};
 use crate::base::limits;
@@ -122,7 +124,9 @@ impl Identity {
         let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
         let builder = builder.map_err(|error| invalid(error.to_string()))?;
         let built = builder.with_no_client_auth().with_single_cert(chain, secret);
-        let mut config = built.map_err(|error| named(key, &error))?;
+        let whose =
+            |error: &rustls::Error| if matches!(error, rustls::Error::InvalidCertificate(_)) { cert } else { key };
+        let mut config = built.map_err(|error| named(whose(&error), &error))?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         config.ticketer = match before {
             Some(before) => before.0.ticketer.clone(),

@@ -17,18 +17,40 @@ pub const TOKENS_MAX: u64 = 1 << 40;
 pub struct Catalog {
     models: Vec<Model>,
     by_id: HashMap<Arc<str>, usize, ahash::RandomState>,
+    by_alias: HashMap<Arc<str>, usize, ahash::RandomState>,
+    /// What aliases that end in `*` begin with, the longest first.
+    by_start: Vec<(Arc<str>, usize)>,
     default: Option<usize>,
 }
 
 impl Catalog {
-    /// From checked models, ids unique; `default` is the index that serves a request without `model`.
+    /// From checked models, ids and aliases unique; `default` is the index that serves a request without `model`.
     pub fn new(models: Vec<Model>, default: Option<usize>) -> Catalog {
         // Looked up with clients' words but filled by the operator alone, so constant seeds are safe.
         let mut by_id = HashMap::with_hasher(ahash::RandomState::with_seeds(1, 2, 3, 4));
         for (index, model) in models.iter().enumerate() {
             by_id.insert(model.id.clone(), index);
         }
-        Catalog { models, by_id, default }
+        let mut by_alias = HashMap::with_hasher(by_id.hasher().clone());
+        let mut by_start: Vec<(Arc<str>, usize)> = Vec::new();
+        for (index, alias) in
+            models.iter().enumerate().flat_map(|(at, model)| model.aliases.iter().map(move |a| (at, a)))
+        {
+            match alias.strip_suffix('*') {
+                Some(start) => by_start.push((start.into(), index)),
+                None => drop(by_alias.insert(alias.as_str().into(), index)),
+            }
+        }
+        by_start.sort_by_key(|(start, _)| std::cmp::Reverse(start.len()));
+        Catalog { models, by_id, by_alias, by_start, default }
+    }
+
+    /// The index of the model that a client asks for as `name`: its id, one of its aliases, or what such a one that
+    /// ends in `*` stands for; the longer one first.
+    pub fn asked(&self, name: &str) -> Option<usize> {
+        self.find(name)
+            .or_else(|| self.by_alias.get(name).copied())
+            .or_else(|| self.by_start.iter().find(|(start, _)| name.starts_with(&**start)).map(|(_, index)| *index))
     }
 
     /// The index of the model called `id`.
@@ -57,6 +79,9 @@ impl Catalog {
 pub struct Model {
     /// What clients ask for.
     pub id: Arc<str>,
+    /// Other names that clients may ask for; one may end in `*`. Keys' models and rows go by the id, and so does the
+    /// answer.
+    pub aliases: Vec<String>,
     /// For people. Default: the id.
     pub name: String,
     /// As `GET /v1/models` shows it. Default: the first target's provider.
@@ -146,23 +171,27 @@ impl StructuredOutput {
 }
 
 section! {
-    /// What a translation must know about a model (contract section 7). A same-shape route ignores it.
+    /// What a translation must know about a model (contract section 7). A same-shape route asks for the name of the
+    /// bound alone.
     #[derive(Copy, Clone, PartialEq, Eq, Debug)]
     pub struct Capabilities {
         /// `temperature` and `top_p` are accepted.
-        pub sampling: bool = true, Flag, Live;
+        /// Default: true; false for models of OpenAI and Azure called `gpt-5…`, `o1…`, `o3…`, `o4…`.
+        pub sampling: Option<bool> = None, Or(Flag, "by the model"), Live;
         /// System messages are accepted after the first user message.
         pub mid_conversation_system: bool = false, Flag, Live;
         /// Reasoning of earlier turns is sent back.
         pub replay_reasoning: bool = false, Flag, Live;
-        /// The upper bound is called `max_completion_tokens`.
-        pub max_completion_tokens: bool = false, Flag, Live;
+        /// The bound on completion tokens is called `max_completion_tokens` (chat shape), on same-shape routes too.
+        /// Default: true for OpenAI and Azure, else false.
+        pub max_completion_tokens: Option<bool> = None, Or(Flag, "by the provider"), Live;
         /// How JSON of a schema is demanded: `"native"`, by a field of its own; `"tool"`, by a tool that it must call;
         /// `"instruction"`, in the prompt.
         pub structured_output: StructuredOutput = StructuredOutput::Native,
             OneOf(&StructuredOutput::ALL, StructuredOutput::as_str), Live;
         /// A reasoning effort is accepted.
-        pub effort: bool = false, Flag, Live;
+        /// Default: false; true for models of OpenAI and Azure called `gpt-5…`, `o1…`, `o3…`, `o4…`.
+        pub effort: Option<bool> = None, Or(Flag, "by the model"), Live;
         /// `strict` in a tool's definition is accepted.
         pub strict_tools: bool = false, Flag, Live;
         /// The most completion tokens it can give; larger demands are lowered to it.

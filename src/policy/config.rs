@@ -24,7 +24,7 @@ pub use super::settings::units;
 pub use document::Config;
 pub use follow::fixed;
 pub use print::effective;
-pub use providers::{Auth, AuthoritySpec, Provider};
+pub use providers::{Auth, AuthoritySpec, Provider, UnknownFields};
 pub use server::{RequestLog, Server, TlsFiles};
 pub use store::{Durability, OnOutage, StoreConfig, StoreUrl};
 

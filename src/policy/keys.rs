@@ -1,6 +1,7 @@
 //! API keys: their form, their scope, and the table that tells whose key a request carries. It stores digests, never
 //! a key. `gateway` identifies with it, `cli` issues with it, `io::store` keeps its records.
 
+use super::plan::LimitOverrides;
 use crate::base::digest::sha256;
 use crate::base::rng::Rng;
 use crate::base::time::Unix;
@@ -185,8 +186,23 @@ pub struct KeyRecord {
     pub expires: Option<Unix>,
     /// When it was revoked.
     pub revoked: Option<Unix>,
+    /// It is refused until it is enabled again.
+    pub disabled: bool,
+    /// Limits of its plan that are others for this key.
+    pub limits: LimitOverrides,
     /// Secrets that it had before a rotation and that stay valid for a while, at most [`FORMER_MAX`].
     pub former: Vec<Former>,
+}
+
+/// What a ledger says of a key that it is asked for by its id.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum KeyAnswer {
+    /// Its record.
+    Known(Box<KeyRecord>),
+    /// There is no such key.
+    Absent,
+    /// The ledger cannot be asked.
+    Unavailable,
 }
 
 /// A secret that a rotation has replaced.
@@ -205,7 +221,7 @@ impl KeyRecord {
     /// Whether the key opens anything at `now`. Revocation holds whatever the clock says: a skewed one must not
     /// bring a key back to life.
     pub fn is_live(&self, now: Unix) -> bool {
-        self.revoked.is_none() && self.expires.is_none_or(|expires| now < expires)
+        self.revoked.is_none() && !self.disabled && self.expires.is_none_or(|expires| now < expires)
     }
 
     /// Gives the key a new secret. The present one stays valid until `until`; those of earlier rotations for their own
@@ -357,21 +373,41 @@ impl Keys {
         self.by_id.reserve(more);
         self.by_digest.reserve(records.len());
         for record in records {
-            let ix = match self.by_id.get(&record.id) {
-                Some(ix) => *ix,
-                None => KeyIx(u32::try_from(self.records.len()).unwrap_or(u32::MAX)),
-            };
-            self.by_digest.insert(record.digest, ix);
-            self.by_digest.extend(record.former.iter().map(|former| (former.digest, ix)));
-            match self.records.get_mut(ix.0 as usize) {
-                Some(known) => *known = record,
-                None => {
-                    self.by_id.insert(record.id, ix);
-                    self.records.push(record);
-                    self.proofs.push(None);
-                }
+            self.put(record);
+        }
+    }
+
+    /// Adds one key, or replaces its record; its place.
+    pub fn learn(&mut self, record: KeyRecord) -> KeyIx {
+        if let Some(known) = self.index_of(&record.id) {
+            self.by_digest.retain(|_, ix| *ix != known);
+        }
+        self.put(record)
+    }
+
+    fn put(&mut self, record: KeyRecord) -> KeyIx {
+        let ix = match self.by_id.get(&record.id) {
+            Some(ix) => *ix,
+            None => KeyIx(u32::try_from(self.records.len()).unwrap_or(u32::MAX)),
+        };
+        self.by_digest.insert(record.digest, ix);
+        self.by_digest.extend(record.former.iter().map(|former| (former.digest, ix)));
+        match self.records.get_mut(ix.0 as usize) {
+            Some(known) => *known = record,
+            None => {
+                self.by_id.insert(record.id, ix);
+                self.records.push(record);
+                self.proofs.push(None);
             }
         }
+        ix
+    }
+
+    /// The id in `presented` if that has the form of a key, checksum included, and no key of that id is known: it may
+    /// have been issued a moment ago.
+    pub fn unknown(&self, presented: &[u8], prefix: &str) -> Option<KeyId> {
+        let id = claimed(presented, prefix).filter(|id| !self.by_id.contains_key(id))?;
+        well_formed(presented, prefix).map(|_| id)
     }
 
     /// Whose key `presented` is, if it is one, known, neither revoked nor expired. A mistyped key is refused by its

@@ -1,9 +1,10 @@
 //! A plan: what keys of it may use, as configured. Counting is `meter`'s, calendars are `window`'s.
 
-use super::settings::kinds::{Kind, OneOf, Shown, Time, Whole};
+use super::settings::kinds::{Count, Kind, OneOf, Shown, Time};
 use super::settings::reader::{Field, Reader};
 use super::settings::section;
 use super::window::Period;
+use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,18 +21,42 @@ section! {
     pub struct Plan {
         /// Its name in keys and in `GET /v1/quota`.
         pub name: Arc<str> = "default".into();
-        /// Tokens per period.
-        pub tokens: u64 = 0, Whole(0..=UNLIMITED), Live;
+        /// Tokens per period: `10_000_000`, or `"10M"`.
+        pub tokens: u64 = 0, Count(0..=UNLIMITED), Live;
         /// Calendar period in UTC: `"month"`, `"week"`, `"day"`.
         pub period: Period = Period::Month, OneOf(&Period::ALL, Period::as_str), Live;
         /// Requests per window.
-        pub requests: u64 = 0, Whole(0..=UNLIMITED), Live;
+        pub requests: u64 = 0, Count(0..=UNLIMITED), Live;
         /// Length of the window in whole seconds; windows begin at multiples of it, so that all hosts agree.
         pub window: Duration = Duration::from_secs(60), Seconds(Time(WINDOWS)), Live;
         /// Tokens per window.
-        pub tokens_per_window: u64 = 0, Whole(0..=UNLIMITED), Live;
+        pub tokens_per_window: u64 = 0, Count(0..=UNLIMITED), Live;
         /// Requests at once.
-        pub concurrency: u64 = 0, Whole(0..=UNLIMITED), Live;
+        pub concurrency: u64 = 0, Count(0..=UNLIMITED), Live;
+    }
+}
+
+/// Limits that are others for one key than its plan has them; `None` is the plan's, 0 is none.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct LimitOverrides {
+    /// Requests per window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<u64>,
+    /// Tokens per period.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    /// Tokens per window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_window: Option<u64>,
+    /// Requests at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<u64>,
+}
+
+impl LimitOverrides {
+    /// True if all limits are the plan's.
+    pub fn is_none(&self) -> bool {
+        *self == LimitOverrides::default()
     }
 }
 
@@ -57,6 +82,17 @@ impl Plan {
     /// A plan of this name without limits.
     pub fn unlimited(name: &str) -> Plan {
         Plan { name: name.into(), ..Plan::default() }
+    }
+
+    /// The plan as it is for a key with these limits of its own.
+    pub fn with(&self, limits: &LimitOverrides) -> Plan {
+        Plan {
+            tokens: limits.tokens.unwrap_or(self.tokens),
+            requests: limits.requests.unwrap_or(self.requests),
+            tokens_per_window: limits.tokens_per_window.unwrap_or(self.tokens_per_window),
+            concurrency: limits.concurrency.unwrap_or(self.concurrency),
+            ..self.clone()
+        }
     }
 
     /// One host's share of every limit while the ledger that `hosts` of them share cannot be reached: at least 1 of

@@ -42,6 +42,15 @@ impl RefusalKind {
     }
 }
 
+/// What an operator is told of keys whose plan is not configured.
+pub fn missing_plan(plan: &str, keys: usize) -> String {
+    let (are, they) = if keys == 1 { ("key is", "it is") } else { ("keys are", "they are") };
+    format!(
+        "{keys} {are} of plan `{plan}`, which is not configured: {they} refused (403); \
+         `tollgate keys set ID --plan PLAN` moves a key"
+    )
+}
+
 /// Seconds a client is asked to wait after a 503 of the gateway's own.
 const RETRY_SOON: u64 = 1;
 /// Seconds a client is asked to wait while the gateway drains: another one is taking over.
@@ -195,7 +204,9 @@ impl Refusal {
 
     /// 404: no such path.
     pub fn no_path() -> Refusal {
-        Refusal::new(RefusalKind::NotFound, 404, "there is nothing at this path")
+        let text = "there is nothing at this path: the base URL ends with /v1 for OpenAI's SDKs, with the host for \
+                    Anthropic's";
+        Refusal::new(RefusalKind::NotFound, 404, text)
     }
 
     /// 405 with the methods that are allowed, as the `allow` header has them.
@@ -257,6 +268,13 @@ impl Refusal {
     /// 400: not JSON by its own word.
     pub fn content_type() -> Refusal {
         Refusal::invalid(400, "content-type: expected application/json")
+    }
+
+    /// 400: a form, which is what curl calls a body unless it is told otherwise.
+    pub fn form() -> Refusal {
+        let text = "content-type: expected application/json; curl sends -d as a form: add -H 'content-type: \
+                    application/json', or use --json in its place";
+        Refusal::invalid(400, text)
     }
 
     /// 400: a compressed body.

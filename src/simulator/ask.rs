@@ -71,6 +71,9 @@ pub fn read(shape: Dialect, body: &[u8]) -> Result<Ask, Complaint> {
     if shape == Dialect::Messages && root["max_tokens"].as_u64().is_none_or(|count| count == 0) {
         return Err(complain("max_tokens: Field required"));
     }
+    if shape == Dialect::Chat && reasons(&model) {
+        takes_no_sampling(&root)?;
+    }
     if shape == Dialect::Chat && !stream && root.get("stream_options").is_some_and(|options| !options.is_null()) {
         return Err(complain("The 'stream_options' parameter is only allowed when 'stream' is enabled."));
     }
@@ -86,6 +89,30 @@ pub fn read(shape: Dialect, body: &[u8]) -> Result<Ask, Complaint> {
         script: script(shape, &root, messages, &asked, &directives, max_tokens),
         directives,
     })
+}
+
+/// Whether the name is one of OpenAI's own models that reason: they refuse what older ones take.
+fn reasons(model: &str) -> bool {
+    let name = model.rsplit('/').next().unwrap_or(model);
+    let counted = name.strip_prefix('o').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    name.starts_with("gpt-5") || counted
+}
+
+/// The words are those of the provider itself.
+fn takes_no_sampling(root: &Value) -> Result<(), Complaint> {
+    if !root["max_tokens"].is_null() {
+        return Err(complain(
+            "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' \
+             instead.",
+        ));
+    }
+    match root["temperature"].as_f64() {
+        Some(other) if other != 1.0 => Err(complain(format!(
+            "Unsupported value: 'temperature' does not support {other} with this model. Only the default (1) value is \
+             supported."
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn script(

@@ -51,10 +51,12 @@ pub(super) struct Link {
 }
 
 /// Where a request goes.
+#[derive(PartialEq, Eq)]
 enum Place {
     Generate(Dialect),
     Stats,
     Last,
+    Models,
     Health,
 }
 
@@ -209,10 +211,11 @@ impl Link {
             Some(Place::Generate(_)) => true,
             Some(_) => false,
         };
+        let secret = post || place(head.path.of(bytes)) == Some(Place::Models);
         if post != (head.method == Method::Post) || (!post && head.method != Method::Get) {
             return complaint(405, "this method is not allowed here");
         }
-        let expected = shared.settings.key.as_deref().filter(|_| post);
+        let expected = shared.settings.key.as_deref().filter(|_| secret);
         if expected.is_some_and(|key| key.as_bytes() != credential(head, bytes)) {
             return complaint(401, "the key is not the expected one");
         }
@@ -245,6 +248,7 @@ impl Link {
             }
             Some(Place::Stats) => shared.stats.json(),
             Some(Place::Last) => shared.last.json(),
+            Some(Place::Models) => models(head.path.of(bytes)),
             Some(Place::Health) | None => "{}".to_owned(),
         };
         self.done_reading(shared);
@@ -324,7 +328,21 @@ fn place(path: &[u8]) -> Option<Place> {
         b"/stats" => Some(Place::Stats),
         b"/last" => Some(Place::Last),
         b"/" | b"/healthz" => Some(Place::Health),
+        _ if path.ends_with(b"/models") || path.windows(8).any(|part| part == b"/models/") => Some(Place::Models),
         _ => shape_of(path).map(Place::Generate),
+    }
+}
+
+/// Models that are listed. Any other name is served, too.
+const MODELS: [&str; 4] = ["gpt-5-mini", "gpt-4o", "claude-sonnet-4-5", "sim-heron-small"];
+
+/// The list of models, or one of them: whatever it is called.
+fn models(path: &[u8]) -> String {
+    let path = String::from_utf8_lossy(path);
+    let one = |id: &str| serde_json::json!({ "id": id, "object": "model", "owned_by": "simulator" });
+    match path.split_once("/models/") {
+        Some((_, id)) => one(id).to_string(),
+        None => serde_json::json!({ "object": "list", "data": MODELS.map(one) }).to_string(),
     }
 }
 

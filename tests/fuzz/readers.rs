@@ -12,8 +12,8 @@ mod world;
 use std::fmt::Debug;
 use tollgate::base::buf::Pool;
 use tollgate::dialect::{
-    Capabilities, Fields, ObservedUsage, Piece, RequestScan, ResponseIdentity, Rewrite, SseStream, StreamFault,
-    Structured, Target, TranslationState, error_event, read_error, reply, rewrite, translate, whole,
+    Capabilities, Fields, ObservedUsage, Piece, RequestScan, ResponseIdentity, SseStream, StreamFault, Structured,
+    Target, TranslationState, UnknownMembers, error_event, read_error, reply, rewrite, translate, whole,
 };
 use tollgate::policy::config::{Config, Source, effective};
 use tollgate::wire::Dialect;
@@ -233,7 +233,13 @@ fn request(shape: Dialect, data: &[u8]) {
     let in_parts = scan(shape, body, step);
     assert_eq!(format!("{at_once:?}"), format!("{in_parts:?}"));
     let Ok(fields) = at_once else { return };
-    let with = Rewrite { model: "up", ask_usage: true, forward_unknown: flags & 16 != 0, drop_params: &[] };
+    let unknown = match flags & 48 {
+        0 | 32 => UnknownMembers::Drop,
+        16 => UnknownMembers::Forward,
+        _ => UnknownMembers::Local,
+    };
+    let takes = Capabilities { unknown, max_completion_tokens: flags & 64 != 0, ..Capabilities::default() };
+    let with = Target { model: "up", capabilities: &takes };
     let (mut text, mut pieces) = (Vec::new(), Vec::new());
     let total = rewrite(shape, body, &fields, &with, &mut text, &mut pieces);
     let piece = |piece: &Piece| match piece {

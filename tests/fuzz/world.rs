@@ -13,6 +13,7 @@ use tollgate::base::time::{Mono, Now};
 use tollgate::gateway::orders::{Notice, Order, Reloaded, Work};
 use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::config::Config;
+use tollgate::policy::keys::{KeyAnswer, KeyId};
 
 const CONNECTIONS_MAX: usize = 8;
 /// What `max_buffered` is set to, and what a single read may pass it by.
@@ -168,6 +169,7 @@ struct World {
     dialing: Vec<Conn>,
     asked: Vec<(Arc<str>, u16)>,
     works: Vec<Work>,
+    looks: Vec<KeyId>,
     uncommitted: u64,
     settled: BTreeSet<String>,
     reloading: bool,
@@ -199,6 +201,7 @@ pub fn run(data: &[u8]) {
         dialing: Vec::new(),
         asked: Vec::new(),
         works: Vec::new(),
+        looks: Vec::new(),
         uncommitted: 0,
         settled: BTreeSet::new(),
         reloading: false,
@@ -339,6 +342,11 @@ impl World {
                 Notice::Committed(count)
             }
             4 => Notice::StoreFailed(String::new()),
+            5 if what >> 3 > 20 => {
+                let Some(id) = self.looks.pop() else { return };
+                let answer = if what >> 3 > 26 { KeyAnswer::Absent } else { KeyAnswer::Unavailable };
+                Notice::LookedUp(id, answer)
+            }
             5 => Notice::StoreRecovered,
             6 if self.reloading => {
                 self.reloading = false;
@@ -409,6 +417,7 @@ impl World {
                     Order::Log(lines) => assert!(lines.ends_with(b"\n")),
                     Order::HandOver(_) => self.succeeding = Some(Succeeding::Takes),
                     Order::TakeBack => self.succeeding = Some(Succeeding::Ends),
+                    Order::LookUp(id) => self.looks.push(id),
                     Order::LetServe(_)
                     | Order::Counted(_)
                     | Order::Acknowledge(_)

@@ -48,8 +48,8 @@ const LAYERS: [Layer; 8] = [
     },
     Layer {
         name: "cli",
-        layers: &["base", "policy", "gateway", "simulator", "io"],
-        crates: &["clap", "jiff", "ring", "serde", "serde_json", "toml"],
+        layers: &["base", "wire", "policy", "gateway", "simulator", "io"],
+        crates: &["clap", "clap_complete", "jiff", "ring", "serde", "serde_json", "toml"],
     },
 ];
 

@@ -19,6 +19,7 @@ use crate::io::store::sqlite::Sqlite;
 use crate::io::store::{self, Duties, StoreHandle, StoreNotice, StoreTurn};
 use crate::policy::ask::{Ask, Release};
 use crate::policy::config::{Config, Durability, StoreUrl};
+use crate::policy::keys::KeyId;
 use crate::policy::meter::DAYS_KEPT;
 use crate::policy::row::Row;
 use crate::policy::window;
@@ -153,6 +154,7 @@ impl Opened {
         let say = move |notice| drop(mailbox.send(Note::Notice(notice)));
         let tell = move |notice| match notice {
             StoreNotice::Keys(keys) => say(Notice::Keys(keys)),
+            StoreNotice::LookedUp(key, answer) => say(Notice::LookedUp(key, answer)),
             StoreNotice::Committed { rows } => say(Notice::Committed(rows)),
             StoreNotice::Failed(why) => say(Notice::StoreFailed(why)),
             StoreNotice::Outgrown(why) => say(Notice::StoreOutgrown(why)),
@@ -213,6 +215,15 @@ impl LedgerHandle {
             LedgerHandle::File(_) => asks.clear(),
             #[cfg(feature = "redis")]
             LedgerHandle::Shared(handle) => handle.ask(asks),
+        }
+    }
+
+    /// Has a key looked up, at once.
+    pub(super) fn look_up(&self, id: KeyId) {
+        match self {
+            LedgerHandle::File(handle) => handle.look_up(id),
+            #[cfg(feature = "redis")]
+            LedgerHandle::Shared(handle) => handle.look_up(id),
         }
     }
 

@@ -50,6 +50,7 @@ impl Helpers {
                 self.store().ledger.iter().for_each(|store| store.ask(&mut asks));
                 return Some(Order::Asks(asks));
             }
+            Order::LookUp(id) => self.store().ledger.iter().for_each(|store| store.look_up(id)),
             Order::Releases(mut releases) => {
                 self.store().ledger.iter().for_each(|store| store.release(&mut releases));
                 return Some(Order::Releases(releases));

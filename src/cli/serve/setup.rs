@@ -5,7 +5,8 @@ use super::listeners::Listeners;
 use crate::io::reactor::{Authority, Security, Setup};
 use crate::policy::config::{AuthoritySpec, Config};
 
-/// Reads every certificate that `config` names. `before` is what a running process uses until now.
+/// Reads every certificate that `config` names; an error says which place of it names the file. `before` is what a
+/// running process uses until now.
 pub(crate) fn security(config: &Config, before: Option<&Security>) -> Result<Security, String> {
     let authority = |spec: &AuthoritySpec| Authority {
         server_name: spec.server_name.clone(),
@@ -14,7 +15,8 @@ pub(crate) fn security(config: &Config, before: Option<&Security>) -> Result<Sec
     };
     let authorities: Vec<Authority> = config.authorities.iter().map(authority).collect();
     let own = config.server.tls.as_ref().map(|files| (files.cert.as_path(), files.key.as_path()));
-    Security::load(&authorities, own, before).map_err(|error| error.to_string())
+    let loaded = Security::load(&authorities, own, before).map_err(|error| error.to_string());
+    loaded.map_err(|why| config.pem_error(&why).map_or(why, |error| error.to_string()))
 }
 
 /// The listeners for clients come first; the one for health and metrics speaks plain HTTP, behind them.

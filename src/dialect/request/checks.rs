@@ -569,7 +569,7 @@ impl Visitor for Checks {
     }
 }
 
-fn whole_number(raw: Raw<'_>) -> Option<u64> {
+pub(super) fn whole_number(raw: Raw<'_>) -> Option<u64> {
     raw.count().filter(|count| *count >= 1 && !raw.bytes().contains(&b'.'))
 }
 

@@ -163,6 +163,68 @@ const ELSEWHERE: &[&str] = &[
     "webhookurl",
 ];
 
+/// What vLLM, llama.cpp, Ollama, SGLang, DeepSeek, Mistral or OpenRouter document for their chat endpoint, as far as it
+/// reaches no further than the request: no template to run, no place in a queue, no state or weights that others share.
+const LOCAL: &[&str] = &[
+    "add_special_tokens",
+    "allowed_token_ids",
+    "bad_words",
+    "cache_prompt",
+    "chat_template_kwargs",
+    "dynatemp_exponent",
+    "dynatemp_range",
+    "ebnf",
+    "echo",
+    "enable_thinking",
+    "grammar",
+    "ignore_eos",
+    "include_reasoning",
+    "include_stop_str_in_output",
+    "json_schema",
+    "keep_alive",
+    "length_penalty",
+    "min_keep",
+    "min_p",
+    "min_tokens",
+    "mirostat",
+    "n_keep",
+    "n_probs",
+    "no_stop_trim",
+    "parse_tool_calls",
+    "prompt_mode",
+    "random_seed",
+    "reasoning",
+    "reasoning_budget",
+    "reasoning_format",
+    "regex",
+    "repeat_last_n",
+    "repeat_penalty",
+    "repetition_penalty",
+    "return_token_ids",
+    "return_tokens_as_token_ids",
+    "safe_prompt",
+    "samplers",
+    "separate_reasoning",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "stop_regex",
+    "stop_token_ids",
+    "stream_reasoning",
+    "structured_outputs",
+    "think",
+    "thinking",
+    "thinking_budget",
+    "timings_per_token",
+    "top_a",
+    "top_k",
+    "top_n_sigma",
+    "truncate_prompt_tokens",
+    "typical_p",
+];
+
+/// What further names of [`LOCAL`] begin with.
+const LOCAL_PREFIXES: &[&str] = &["dry_", "guided_", "mirostat_", "xtc_"];
+
 impl Name {
     /// Which member the inside of a key is; `None` for those outside both tables.
     pub(in crate::dialect) fn of(raw: &[u8]) -> Name {
@@ -184,6 +246,15 @@ impl Name {
         plain.retain(u8::is_ascii_alphanumeric);
         plain.make_ascii_lowercase();
         ELSEWHERE.contains(&&*String::from_utf8_lossy(&plain))
+    }
+
+    /// Whether a member outside both tables is one that local servers document for their chat endpoint, and harmless.
+    /// Asked only of providers on the own network.
+    pub(in crate::dialect) fn is_local(raw: &[u8]) -> bool {
+        let mut plain = Vec::new();
+        unescape(raw, &mut plain);
+        let Ok(name) = std::str::from_utf8(&plain) else { return false };
+        LOCAL.contains(&name) || LOCAL_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
     }
 
     /// How a request of `shape` treats it.

@@ -39,7 +39,7 @@ impl<'a> Ask<'a> {
 
     /// True if the configuration says that the model does not take the parameter `text`.
     pub(super) fn drops(&self, text: &str) -> bool {
-        self.target.capabilities.drop_params.iter().any(|param| param == text)
+        self.target.capabilities.drops(text)
     }
 
     /// The messages in order.

@@ -343,7 +343,7 @@ pub(in crate::dialect) fn write_arguments(input: Raw<'_>, out: &mut Vec<u8>) {
 /// The bound on tokens, sampling, stop sequences, the end user and the effort.
 fn write_limits(ask: &Ask<'_>, out: &mut Vec<u8>) {
     let capabilities = ask.target.capabilities;
-    let bound = if capabilities.max_completion_tokens { "max_completion_tokens" } else { "max_tokens" };
+    let bound = capabilities.bound();
     if let Some(max) = ask.max_tokens().filter(|_| !ask.drops(bound)) {
         key(out, bound);
         write_count(out, max);

@@ -1,20 +1,33 @@
+use super::super::capabilities::Capabilities;
 use super::super::request::RequestScan;
 use super::*;
 
-struct Case<'a> {
+struct Case {
     shape: Dialect,
-    with: Rewrite<'a>,
+    model: &'static str,
+    takes: Capabilities,
 }
 
-const PLAIN: Rewrite<'static> = Rewrite { model: "gpt-x", ask_usage: true, forward_unknown: false, drop_params: &[] };
+fn case(shape: Dialect) -> Case {
+    Case { shape, model: "gpt-x", takes: Capabilities::default() }
+}
 
-impl Case<'_> {
+fn takes(shape: Dialect, takes: Capabilities) -> Case {
+    Case { takes, ..case(shape) }
+}
+
+fn unknown(shape: Dialect, unknown: UnknownMembers) -> Case {
+    takes(shape, Capabilities { unknown, ..Capabilities::default() })
+}
+
+impl Case {
     fn run(&self, body: &str) -> String {
         let mut scan = RequestScan::new();
         scan.reset(self.shape);
         scan.finish(body.as_bytes()).unwrap_or_else(|invalid| panic!("{}: {body}", invalid.0));
+        let with = Target { model: self.model, capabilities: &self.takes };
         let (mut text, mut pieces) = (b"left over".to_vec(), vec![Piece::Body(Span::new(0, 1))]);
-        let total = rewrite(self.shape, body.as_bytes(), scan.fields(), &self.with, &mut text, &mut pieces);
+        let total = rewrite(self.shape, body.as_bytes(), scan.fields(), &with, &mut text, &mut pieces);
         let mut out = Vec::new();
         for piece in &pieces {
             match piece {
@@ -45,7 +58,8 @@ fn the_tables_of_a_body_with_many_members_take_what_they_are_said_to_take() {
         scan.reset(shape);
         scan.finish(body.as_bytes()).unwrap_or_else(|invalid| panic!("{}", invalid.0));
         let (fields, mut text, mut pieces) = (scan.fields(), Vec::new(), Vec::new());
-        rewrite(shape, body.as_bytes(), fields, &PLAIN, &mut text, &mut pieces);
+        let with = Target { model: "gpt-x", capabilities: &Capabilities::default() };
+        rewrite(shape, body.as_bytes(), fields, &with, &mut text, &mut pieces);
         let tables = fields.members.capacity() * size_of::<Member>() + fields.cuts.capacity() * size_of::<Span>();
         assert!(pieces.len() > 900, "{shape:?}: {}", pieces.len());
         assert!(fields.storage() >= tables + pieces.capacity() * size_of::<Piece>(), "{shape:?}");
@@ -57,11 +71,11 @@ fn the_tables_of_a_body_with_many_members_take_what_they_are_said_to_take() {
 }
 
 fn chat(body: &str) -> String {
-    Case { shape: Dialect::Chat, with: PLAIN }.run(body)
+    case(Dialect::Chat).run(body)
 }
 
 fn messages(body: &str) -> String {
-    Case { shape: Dialect::Messages, with: PLAIN }.run(body)
+    case(Dialect::Messages).run(body)
 }
 
 const MESSAGES: &str = r#""messages":[{"role":"user","content":"model"}]"#;
@@ -87,8 +101,7 @@ fn a_model_that_is_absent_or_null_is_named() {
 
 #[test]
 fn a_model_name_is_escaped() {
-    let with = Rewrite { model: "a\"b\\c", ..PLAIN };
-    let out = Case { shape: Dialect::Chat, with }.run(&format!("{{\"model\":\"s\",{MESSAGES}}}"));
+    let out = Case { model: "a\"b\\c", ..case(Dialect::Chat) }.run(&format!("{{\"model\":\"s\",{MESSAGES}}}"));
     assert_eq!(out, format!("{{\"model\":\"a\\\"b\\\\c\",{MESSAGES}}}"));
 }
 
@@ -98,8 +111,7 @@ fn the_deny_list_is_never_forwarded_and_unknown_members_only_where_allowed() {
         r#""models":["a"],"fallbacks":[],"api_base":"http://x","container":{},"mcp_servers":[],"st\u006fre":true"#;
     let body = format!("{{{denied},\"model\":\"s\",\"future\":{{\"a\":1}},{MESSAGES}, \"x\" : 1,\"store\":1}}");
     assert_eq!(chat(&body), format!("{{\"model\":\"gpt-x\",{MESSAGES}}}"));
-    let with = Rewrite { forward_unknown: true, ..PLAIN };
-    let out = Case { shape: Dialect::Chat, with }.run(&body);
+    let out = unknown(Dialect::Chat, UnknownMembers::Forward).run(&body);
     assert_eq!(out, format!("{{\"model\":\"gpt-x\",\"future\":{{\"a\":1}},{MESSAGES}, \"x\" : 1}}"));
     let body = format!("{{\"max_tokens\":1,{denied},\"diagnostics\":{{\"previous_message_id\":\"m\"}},{MESSAGES}}}");
     assert_eq!(messages(&body), format!("{{\"max_tokens\":1,{MESSAGES},\"model\":\"gpt-x\"}}"));
@@ -107,7 +119,6 @@ fn the_deny_list_is_never_forwarded_and_unknown_members_only_where_allowed() {
 
 #[test]
 fn members_that_lead_elsewhere_are_never_forwarded_however_they_are_spelt() {
-    let with = Rewrite { forward_unknown: true, ..PLAIN };
     for shape in [Dialect::Chat, Dialect::Messages] {
         for name in [
             "api_base",
@@ -136,9 +147,56 @@ fn members_that_lead_elsewhere_are_never_forwarded_however_they_are_spelt() {
         ] {
             let body = format!("{{\"model\":\"s\",\"max_tokens\":1,\"{name}\":\"x\",\"future\":1,{MESSAGES}}}");
             let want = format!("{{\"model\":\"gpt-x\",\"max_tokens\":1,\"future\":1,{MESSAGES}}}");
-            assert_eq!(Case { shape, with }.run(&body), want, "{name}");
+            assert_eq!(unknown(shape, UnknownMembers::Forward).run(&body), want, "{name}");
         }
     }
+}
+
+#[test]
+fn the_bound_goes_by_the_name_that_the_target_takes_and_is_never_lost() {
+    let sent = |newer: bool, drop: &[&str], members: &str| {
+        let drop_params = drop.iter().map(|name| (*name).to_owned()).collect();
+        let takes = Capabilities { max_completion_tokens: newer, drop_params, ..Capabilities::default() };
+        let case = Case { shape: Dialect::Chat, model: "gpt-x", takes };
+        let out = case.run(&format!("{{\"model\":\"gpt-x\",{members},{MESSAGES}}}"));
+        out.strip_prefix("{\"model\":\"gpt-x\",").unwrap().replace(MESSAGES, "M")
+    };
+    for (newer, own, other) in
+        [(true, "max_completion_tokens", "max_tokens"), (false, "max_tokens", "max_completion_tokens")]
+    {
+        let named = |value: &str| format!("\"{own}\":{value},M}}");
+        assert_eq!(sent(newer, &[], &format!("\"{own}\" : 5")), format!("\"{own}\" : 5,M}}"), "as it came");
+        assert_eq!(sent(newer, &[], &format!("\"{other}\" : 5")), named(" 5").replace(": 5", ":5"));
+        // The newer name wins where it is usable, and one of both is sent.
+        assert_eq!(sent(newer, &[], "\"max_tokens\":5,\"max_completion_tokens\":9"), named("9"));
+        assert_eq!(sent(newer, &[], "\"max_completion_tokens\":9,\"max_tokens\":5"), named("9"));
+        assert_eq!(sent(newer, &[], "\"max_completion_tokens\":null,\"max_tokens\":5"), named("5"));
+        assert_eq!(sent(newer, &[], "\"max_completion_tokens\":\"9\",\"max_tokens\":5"), named("5"));
+        assert_eq!(sent(newer, &[], "\"max_completion_tokens\":9,\"max_tokens\":null"), named("9"));
+        // What is not usable goes as it came, as any documented member does.
+        assert_eq!(sent(newer, &[], "\"max_completion_tokens\":\"9\""), "\"max_completion_tokens\":\"9\",M}");
+        // What a model does not take is known by the name that would be sent.
+        assert_eq!(sent(newer, &[own], &format!("\"{other}\":5")), "M}");
+        assert_eq!(sent(newer, &[other], &format!("\"{other}\":5")), named("5"));
+    }
+    assert_eq!(sent(true, &[], "\"max\\u005ftokens\":5"), "\"max_completion_tokens\":5,M}");
+    let newer = Capabilities { max_completion_tokens: true, ..Capabilities::default() };
+    let body = format!("{{\"model\":\"gpt-x\",\"max_tokens\":5,{MESSAGES}}}");
+    assert_eq!(takes(Dialect::Messages, newer).run(&body), body, "the messages shape has one name for it");
+}
+
+#[test]
+fn local_servers_get_the_fields_that_they_document() {
+    let fields =
+        "\"top_k\":5,\"min_\\u0070\":0.1,\"guided_json\":{},\"dry_base\":1,\"thinking\":{\"type\":\"enabled\"}";
+    let more = "\"x_custom\":1,\"store\":true,\"priority\":-9,\"kv_transfer_params\":{},\"logits_processors\":[]";
+    let body = format!("{{\"model\":\"gpt-x\",{fields},{more},{MESSAGES}}}");
+    let out = unknown(Dialect::Chat, UnknownMembers::Local).run(&body);
+    assert_eq!(out, format!("{{\"model\":\"gpt-x\",{fields},{MESSAGES}}}"));
+    assert_eq!(chat(&body), format!("{{\"model\":\"gpt-x\",{MESSAGES}}}"));
+    let body = format!("{{\"model\":\"gpt-x\",\"max_tokens\":1,\"min_p\":0.1,{MESSAGES}}}");
+    let out = unknown(Dialect::Messages, UnknownMembers::Local).run(&body);
+    assert_eq!(out, format!("{{\"model\":\"gpt-x\",\"max_tokens\":1,{MESSAGES}}}"));
 }
 
 #[test]
@@ -163,9 +221,8 @@ fn n_is_sent_on_as_one() {
 
 #[test]
 fn what_a_model_does_not_take_is_left_out() {
-    let drop = ["temperature".to_owned(), "stop".to_owned()];
-    let with = Rewrite { drop_params: &drop, ..PLAIN };
-    let case = Case { shape: Dialect::Chat, with };
+    let drop_params = vec!["temperature".to_owned(), "stop".to_owned()];
+    let case = takes(Dialect::Chat, Capabilities { drop_params, ..Capabilities::default() });
     let body = format!("{{\"temp\\u0065rature\":1,\"model\":\"s\",\"stop\":\"x\",{MESSAGES},\"stop_\":1,\"top_p\":1}}");
     assert_eq!(case.run(&body), format!("{{\"model\":\"gpt-x\",{MESSAGES},\"top_p\":1}}"));
 }
@@ -189,11 +246,11 @@ fn usage_is_asked_of_every_chat_stream_and_other_options_are_kept() {
     // Not a stream, or a server that cannot: nothing is asked.
     let whole = format!("{{\"model\":\"gpt-x\",\"stream\":false,{MESSAGES}}}");
     assert_eq!(chat(&whole), whole);
-    let with = Rewrite { ask_usage: false, ..PLAIN };
+    let silent = takes(Dialect::Chat, Capabilities { stream_usage: false, ..Capabilities::default() });
     let stream = format!("{{\"model\":\"gpt-x\",\"stream\":true,{MESSAGES}}}");
-    assert_eq!(Case { shape: Dialect::Chat, with }.run(&stream), stream);
+    assert_eq!(silent.run(&stream), stream);
     let asking = stream.replacen('{', "{\"stream_options\":{\"include_usage\":true},", 1);
-    assert_eq!(Case { shape: Dialect::Chat, with }.run(&asking), stream, "nor by a client");
+    assert_eq!(silent.run(&asking), stream, "nor by a client");
     let body = format!("{{\"model\":\"gpt-x\",\"stream\":true,\"max_tokens\":1,{MESSAGES}}}");
     assert_eq!(messages(&body), body);
 }
@@ -206,7 +263,8 @@ fn a_large_body_is_three_pieces_and_none_of_it_is_copied() {
     scan.reset(Dialect::Chat);
     scan.finish(body.as_bytes()).unwrap();
     let (mut text, mut pieces) = (Vec::new(), Vec::new());
-    rewrite(Dialect::Chat, body.as_bytes(), scan.fields(), &PLAIN, &mut text, &mut pieces);
+    let with = Target { model: "gpt-x", capabilities: &Capabilities::default() };
+    rewrite(Dialect::Chat, body.as_bytes(), scan.fields(), &with, &mut text, &mut pieces);
     assert_eq!((pieces.len(), text.as_slice()), (3, b"\"gpt-x\"".as_slice()));
 }
 

@@ -3,7 +3,8 @@
 //!
 //! | phase | event → next |
 //! |---|---|
-//! | Head | complete → Body or, answered at once, Head, Discard, Linger or Closing; idle, late or broken → Closing |
+//! | Head | complete → Held, Body or, answered at once, Head, Discard, Linger or Closing; idle, late or broken → Closing |
+//! | Held | its key was looked up → as from Head |
 //! | Body | complete → Busy; refused → Head, Discard, Linger or Closing; late → refused |
 //! | Busy | answered → Head, Linger or Closing |
 //! | Discard | all of the body dropped → Head; late → Closing |
@@ -60,6 +61,8 @@ pub(crate) enum Event {
 enum Phase {
     /// Between messages, or inside a head.
     Head,
+    /// A head waits until its key has been looked up; nothing is read meanwhile.
+    Held,
     /// A head has passed; its body is arriving.
     Body,
     /// A whole request is being answered.
@@ -179,7 +182,7 @@ impl Connection {
 
     /// A request may still be on its way to being admitted: its head or body is arriving, or may.
     pub(crate) fn is_arriving(&self) -> bool {
-        matches!(self.phase, Phase::Head | Phase::Body | Phase::Discard)
+        matches!(self.phase, Phase::Head | Phase::Held | Phase::Body | Phase::Discard)
     }
 
     /// Its unsent bytes are so many that their source has to wait.
@@ -270,8 +273,15 @@ impl Connection {
                 self.wait = now.after(server.body_timeout);
                 Some(Event::Body { complete })
             }
-            Phase::Busy | Phase::Discard | Phase::Linger(_) | Phase::Closing => None,
+            Phase::Held | Phase::Busy | Phase::Discard | Phase::Linger(_) | Phase::Closing => None,
         }
+    }
+
+    /// The head is there, and `exchange` waits for what the ledger says of its key.
+    pub(crate) fn hold(&mut self, exchange: ExchangeId) {
+        self.exchange = Some(exchange);
+        self.phase = Phase::Held;
+        self.wait = Mono::NEVER;
     }
 
     /// The head has passed, and `exchange` waits for the body.
@@ -320,7 +330,7 @@ impl Connection {
     pub(crate) fn after_response(&self, meta: RequestMeta, close: bool) -> AfterResponse {
         let keep = meta.keep_alive && !close && !self.last && !self.crowded;
         let unread = match self.phase {
-            Phase::Head => !meta.bodiless,
+            Phase::Head | Phase::Held => !meta.bodiless,
             Phase::Body => !self.inbound.body_progress().1,
             _ => false,
         };
@@ -329,7 +339,7 @@ impl Connection {
         }
         let missing = meta.short.map(|length| {
             let (payload, _) = self.inbound.body_progress();
-            let here = if self.phase == Phase::Head { self.inbound.backlog() } else { payload };
+            let here = if matches!(self.phase, Phase::Head | Phase::Held) { self.inbound.backlog() } else { payload };
             (length.get() as usize).saturating_sub(here) as u32
         });
         match (keep, missing) {
@@ -464,7 +474,7 @@ impl Connection {
             Phase::Head => Some(Event::Done(Shut::Clean)),
             Phase::Body => Some(Event::SlowBody),
             Phase::Discard | Phase::Linger(_) => self.close_when_written(pool).map(Event::Done),
-            Phase::Busy | Phase::Closing => None,
+            Phase::Held | Phase::Busy | Phase::Closing => None,
         }
     }
 
@@ -481,7 +491,7 @@ impl Connection {
     pub(crate) fn wants_read(&self, room: bool) -> bool {
         match self.phase {
             Phase::Head => room && !self.is_full(),
-            Phase::Busy => room && self.inbound.backlog() < PIPELINE_BYTES_MAX,
+            Phase::Held | Phase::Busy => room && self.inbound.backlog() < PIPELINE_BYTES_MAX,
             Phase::Closing => false,
             Phase::Body => room || self.inbound.declared_rest() > 0,
             Phase::Discard | Phase::Linger(_) => true,
@@ -494,7 +504,7 @@ impl Connection {
         match self.phase {
             Phase::Body | Phase::Discard => self.inbound.declared_rest(),
             Phase::Linger(_) | Phase::Closing => u64::MAX,
-            Phase::Head | Phase::Busy => 0,
+            Phase::Head | Phase::Held | Phase::Busy => 0,
         }
     }
 

@@ -10,6 +10,7 @@ use crate::gateway::exchange::{Endpoint, Event, Exchange, Message, Outcome, Read
 use crate::gateway::ids::{ClientId, client_conn, provider_conn};
 use crate::gateway::metrics::Gauges;
 use crate::gateway::{Gateway, Next, admin, earliest, local};
+use crate::policy::keys::{KeyAnswer, KeyId};
 use crate::policy::refusal::Refusal;
 use crate::wire::head::{Framing, RequestHead};
 use crate::wire::inbound::BodyRefusal;
@@ -191,6 +192,18 @@ impl Gateway {
         if client.admin {
             return self.answer_admin(id, meta, head);
         }
+        let (strayed, peer) = (client.strayed, client.peer);
+        let exchange = Exchange::new((id, peer), meta, &mut self.cx);
+        if strayed {
+            let refusal = Refusal::plain_http();
+            return self.refuse(exchange, &refusal, Outcome::refused(&refusal));
+        }
+        self.authorize(exchange, head);
+    }
+
+    /// Looks whether a request may pass on its head, and goes on with it.
+    pub(crate) fn authorize(&mut self, mut exchange: Exchange, head: &RequestHead) {
+        let Some(client) = self.clients.get(exchange.request.client) else { return };
         let ready = Readiness {
             drained: self.cx.lifecycle.is_over(),
             handed_over: self.cx.lifecycle.has_handed_over(),
@@ -198,20 +211,42 @@ impl Gateway {
             buffers: self.cx.pool.has_room(BLOCK),
             store: self.cx.takes_requests(),
         };
-        let (strayed, peer) = (client.strayed, client.peer);
-        let mut exchange = Exchange::new((id, peer), meta, &mut self.cx);
-        if strayed {
-            let refusal = Refusal::plain_http();
-            return self.refuse(exchange, &refusal, Outcome::refused(&refusal));
-        }
-        let Some(client) = self.clients.get(id) else { return };
         let (bytes, _) = client.message();
         match exchange.authorize(head, bytes, ready, &mut self.cx) {
             Ok(Endpoint::Generate(_) | Endpoint::CountTokens) => self.read_body(exchange, head),
             Ok(Endpoint::Preflight) => self.answer_preflight(exchange),
             Ok(Endpoint::Quota) => self.look(exchange),
             Ok(endpoint) => self.answer_local(exchange, endpoint),
-            Err(refusal) => self.refuse(exchange, &refusal, Outcome::refused(&refusal)),
+            Err(refusal) => match self.cx.lookups.unknown.take() {
+                Some(key) if self.cx.lookups.may_wait(&key, self.cx.now.mono) => self.identify(exchange, key, head),
+                _ => self.refuse(exchange, &refusal, Outcome::refused(&refusal)),
+            },
+        }
+    }
+
+    /// A key that is not known may have been issued a moment ago: the ledger is asked, and the request waits.
+    fn identify(&mut self, mut exchange: Exchange, key: KeyId, head: &RequestHead) {
+        exchange.identify(head, self.cx.now.mono);
+        let cid = exchange.request.client;
+        let id = self.exchanges.insert(exchange);
+        if let Some(client) = self.clients.get_mut(cid) {
+            client.hold(id);
+        }
+        self.cx.lookups.wait(key, id, &mut self.cx.orders);
+    }
+
+    /// The ledger has said what it knows of a key, or that it cannot.
+    pub(crate) fn looked_up(&mut self, key: KeyId, answer: KeyAnswer) {
+        let answered = answer != KeyAnswer::Unavailable;
+        match answer {
+            KeyAnswer::Known(record) => self.cx.learn_key(*record),
+            KeyAnswer::Absent => self.cx.lookups.is_absent(key, self.cx.now.mono),
+            KeyAnswer::Unavailable => {}
+        }
+        for id in self.cx.lookups.answered(&key) {
+            if self.exchanges.get(id).is_some_and(Exchange::is_identifying) {
+                self.tell(id, Event::LookedUp { answered });
+            }
         }
     }
 

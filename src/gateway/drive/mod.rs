@@ -99,6 +99,7 @@ impl Gateway {
             Effect::AnswerBulk(outcome, body) => self.answer_bulk(exchange, outcome, body),
             Effect::Refuse(refusal, outcome) => self.refuse(exchange, &refusal, outcome),
             Effect::Quota => self.answer_local(exchange, Endpoint::Quota),
+            Effect::Authorize(head) => self.authorize(exchange, &head),
             Effect::Gone(outcome) => {
                 exchange.finish(outcome, &mut self.cx);
             }

@@ -89,8 +89,19 @@ impl Gateway {
         }
     }
 
-    /// TERM: takes no requests any more, ends what runs too long, leaves.
+    /// TERM: stops, at once or when a balancer has had time to notice. A second one does not wait for that.
+    pub(crate) fn told_to_stop(&mut self) {
+        let lead = self.cx.setup.config.server.drain_lead;
+        if lead.is_zero() || self.cx.lifecycle.is_leaving() || self.cx.lifecycle.has_handed_over() {
+            return self.terminate();
+        }
+        self.call_off("called off: the process is to stop");
+        self.cx.lifecycle.lead = Some(self.cx.now.mono.after(lead));
+    }
+
+    /// Takes no requests any more, ends what runs too long, leaves.
     pub(crate) fn terminate(&mut self) {
+        self.cx.lifecycle.lead = None;
         let (requests, timeout) = (self.exchanges.len() as u64, self.cx.setup.config.server.drain_timeout);
         if !self.cx.lifecycle.is_terminated() {
             let until = Unix(self.cx.now.unix.0.saturating_add(timeout.as_millis() as u64));
@@ -112,7 +123,8 @@ impl Gateway {
 
     /// USR2: has a successor started.
     pub(crate) fn begin_handover(&mut self) {
-        if self.cx.lifecycle.handover != Handover::None || self.cx.lifecycle.is_stopping() {
+        let stopping = self.cx.lifecycle.is_stopping() || self.cx.lifecycle.lead.is_some();
+        if self.cx.lifecycle.handover != Handover::None || stopping {
             self.cx.log_upgrade("refused: already stopping or handing over");
         } else if !self.can_give_ledger() {
             self.cx.log_upgrade("refused: the ledger is not available");

@@ -4,7 +4,7 @@
 use crate::base::time::Unix;
 use crate::gateway::client::cors::is_preflight;
 use crate::gateway::cx::{KeyPlans, Setup};
-use crate::policy::keys::{KeyIx, Keys};
+use crate::policy::keys::{KeyId, KeyIx, Keys};
 use crate::policy::meter::Meter;
 use crate::policy::refusal::Refusal;
 use crate::wire::Dialect;
@@ -72,6 +72,8 @@ pub(crate) struct AuthContext<'a> {
     pub(crate) setup: &'a Setup,
     pub(crate) plans: &'a KeyPlans,
     pub(crate) keys: &'a mut Keys,
+    /// The id of a key that is not known, though its checksum is right.
+    pub(crate) unknown: &'a mut Option<KeyId>,
     pub(crate) meter: &'a mut Meter,
     /// A shared ledger admits: what others may give back at any moment refuses nothing here.
     pub(crate) shared: bool,
@@ -191,8 +193,10 @@ fn authenticate(
     if presented.is_empty() {
         return Err(Refusal::no_key());
     }
-    let found = context.keys.identify(presented, prefix, context.now);
-    found.ok_or_else(|| Refusal::bad_key(context.keys.why_not(presented, prefix, context.now).0))
+    context.keys.identify(presented, prefix, context.now).ok_or_else(|| {
+        *context.unknown = context.keys.unknown(presented, prefix);
+        Refusal::bad_key(context.keys.why_not(presented, prefix, context.now).0)
+    })
 }
 
 /// The key that a request shows; empty if it shows none.
@@ -251,7 +255,8 @@ fn content_fits(head: &RequestHead, bytes: &[u8], endpoint: Endpoint, max_body: 
     let content_type = head.field(Field::ContentType).of(bytes).trim_ascii();
     let essence = content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     if !essence.is_empty() && !essence.eq_ignore_ascii_case(b"application/json") {
-        return Err(Refusal::content_type());
+        let is_form = essence.eq_ignore_ascii_case(b"application/x-www-form-urlencoded");
+        return Err(if is_form { Refusal::form() } else { Refusal::content_type() });
     }
     let encoding = head.field(Field::ContentEncoding).of(bytes).trim_ascii();
     if !encoding.is_empty() && !encoding.eq_ignore_ascii_case(b"identity") {

@@ -4,11 +4,9 @@
 use super::event::Message;
 use super::state::{Attempt, Exchange};
 use crate::base::buf::Pool;
-use crate::dialect::{self, Invalid, Rewrite, TranslationState, rewrite};
+use crate::dialect::{self, Invalid, TranslationState, rewrite};
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
-use crate::policy::catalog::Target;
-use crate::policy::config::Provider;
 use crate::policy::refusal::Refusal;
 use crate::wire::Dialect;
 
@@ -33,10 +31,9 @@ impl Exchange {
         cx: &mut Cx,
     ) -> Result<Built, Refusal> {
         let built = self.lay_out(draft, at, message, cx)?;
-        let Some((dialect, target, provider)) = self.route(at) else { return Ok(built) };
-        let drop_params = self.model().map_or(&[][..], |model| &model.drop_params);
-        let (translated, with) = (provider.shape != dialect, rewrite_for(target, provider, drop_params));
-        let mut names = dialect::dropped(dialect, translated, message.body, draft.scan.fields(), &with).peekable();
+        let Some(((dialect, _, provider), to)) = self.route(at).zip(self.wanted(at)) else { return Ok(built) };
+        let translated = provider.shape != dialect;
+        let mut names = dialect::dropped(dialect, translated, message.body, draft.scan.fields(), &to).peekable();
         if names.peek().is_some() || self.diagnosis.is_some() {
             let names = names.take(DROPPED_MAX).map(|name| self.told(name)).collect();
             self.note_dropped(names);
@@ -51,7 +48,9 @@ impl Exchange {
         message: &Message<'_>,
         cx: &mut Cx,
     ) -> Result<Built, Refusal> {
-        let Some((dialect, target, provider)) = self.route(at) else { return Err(Refusal::internal()) };
+        let Some(((dialect, _, provider), to)) = self.route(at).zip(self.wanted(at)) else {
+            return Err(Refusal::internal());
+        };
         let translated = provider.shape != dialect;
         draft.rewind(&mut cx.pool);
         if translated && let Some(key) = self.request.found.key {
@@ -65,10 +64,6 @@ impl Exchange {
             return Ok(Built::TooLong);
         }
         if translated {
-            let asked = self.asked.map_or(0, |asked| asked.model as usize);
-            let capabilities = self.request.setup.requests.capabilities(asked, at.target as usize);
-            let capabilities = capabilities.ok_or_else(Refusal::internal)?;
-            let to = dialect::Target { model: &target.model, capabilities };
             draft
                 .translate(dialect, message.body, &to, &mut cx.pool)
                 .map_err(|Invalid(why)| Refusal::invalid_body(why))?;
@@ -76,10 +71,17 @@ impl Exchange {
             let storage = message.storage + draft.storage();
             cx.budget.came(&mut draft.promise, storage, &mut cx.pool);
         } else {
-            let drop_params = self.model().map_or(&[][..], |model| &model.drop_params);
-            splice(draft, dialect, target, provider, drop_params, message.body, &mut cx.pool);
+            splice(draft, dialect, &to, message.body, &mut cx.pool);
         }
         Ok(Built::Whole)
+    }
+
+    /// What the target of `at` takes.
+    fn wanted(&self, at: &Attempt) -> Option<dialect::Target<'_>> {
+        let (_, target, _) = self.route(at)?;
+        let asked = self.asked.map_or(0, |asked| asked.model as usize);
+        let capabilities = self.request.setup.requests.capabilities(asked, at.target as usize)?;
+        Some(dialect::Target { model: &target.model, capabilities })
     }
 
     /// What the translation of the answer must know stays when the body has gone.
@@ -92,28 +94,9 @@ impl Exchange {
     }
 }
 
-/// What a target of the client's shape wants.
-fn rewrite_for<'a>(target: &'a Target, provider: &Provider, drop_params: &'a [String]) -> Rewrite<'a> {
-    Rewrite {
-        model: &target.model,
-        ask_usage: provider.stream_usage,
-        forward_unknown: provider.forward_unknown,
-        drop_params,
-    }
-}
-
 /// The client's own body with our words spliced in.
-fn splice(
-    draft: &mut OutgoingRequest,
-    dialect: Dialect,
-    target: &Target,
-    provider: &Provider,
-    drop_params: &[String],
-    body: &[u8],
-    pool: &mut Pool,
-) {
-    let with = rewrite_for(target, provider, drop_params);
+fn splice(draft: &mut OutgoingRequest, dialect: Dialect, to: &dialect::Target<'_>, body: &[u8], pool: &mut Pool) {
     let (fields, pieces) = (draft.scan.fields(), &mut draft.pieces);
-    let length = draft.text.edit_small(pool, |out| rewrite(dialect, body, fields, &with, out, pieces));
+    let length = draft.text.edit_small(pool, |out| rewrite(dialect, body, fields, to, out, pieces));
     draft.set_length(length);
 }

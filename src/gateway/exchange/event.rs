@@ -11,13 +11,15 @@ use crate::policy::ask::{Ask, Ruling};
 use crate::policy::refusal::{Refusal, RefusalKind};
 use crate::policy::usage::Usage;
 use crate::wire::Dialect;
-use crate::wire::head::ResponseHead;
+use crate::wire::head::{RequestHead, ResponseHead};
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 
 /// What an exchange is told.
 #[derive(Debug)]
 pub(crate) enum Event<'a> {
+    /// Its key was looked up; `answered`: the ledger has said what it knows, which is known now.
+    LookedUp { answered: bool },
     /// More of the body has come.
     Body {
         /// The last of it.
@@ -97,6 +99,8 @@ pub(crate) enum Effect {
     Refuse(Refusal, Outcome),
     /// Say how the key stands.
     Quota,
+    /// Look at the head again.
+    Authorize(Box<RequestHead>),
     /// Nobody is there to be answered.
     Gone(Outcome),
 }

@@ -187,7 +187,7 @@ impl Exchange {
                 self.no_verdict(&mut translating.at, cx);
                 cx.budget.release(&mut translating.promise, &mut cx.pool);
             }
-            State::Reserving(_) | State::Ended => {}
+            State::Identifying { .. } | State::Reserving(_) | State::Ended => {}
         }
     }
 

@@ -80,7 +80,8 @@ impl Exchange {
             State::Answering(Answering { draft: Draft::Kept(draft) | Draft::Leaving(draft), .. }) => {
                 (Some(&draft.promise), Some(&draft.answer))
             }
-            State::Answering(_) | State::Reserving(_) | State::Committing(_) | State::Ended => (None, None),
+            State::Identifying { .. } | State::Answering(_) | State::Reserving(_) => (None, None),
+            State::Committing(_) | State::Ended => (None, None),
         };
         body.into_iter().chain(answer)
     }
@@ -106,7 +107,7 @@ impl Exchange {
             State::Committing(Committing { last, .. }) => match last {
                 Last::Events(buf) | Last::Whole(buf) | Last::Bulk(buf) => buf.capacity(),
             },
-            State::Translating(_) | State::Reserving(_) | State::Ended => 0,
+            State::Identifying { .. } | State::Translating(_) | State::Reserving(_) | State::Ended => 0,
         }
     }
 

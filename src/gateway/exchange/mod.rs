@@ -7,6 +7,7 @@
 //!
 //! | state | event → next |
 //! |---|---|
+//! | Identifying | LookedUp → end, or begun again; Due → end |
 //! | Reading | Body → Reading, Translating, Reserving, Attempting or end; Refused → end; Due → Reading |
 //! | Translating | Translated → Reserving, Attempting or end; Offloaded → end; Drained → Translating; Due → Translating or end |
 //! | Reserving | Ruled → Attempting, Translating or end; Drained → Reserving; Due → Attempting or end |
@@ -42,7 +43,7 @@ use super::client::response::{RequestId, printable};
 use super::cx::Cx;
 use super::ids::{ClientId, ProviderId};
 use super::provider::request::OutgoingRequest;
-use crate::base::limits::BODY_RATE_MIN;
+use crate::base::limits::{ASK_PATIENCE, BODY_RATE_MIN};
 use crate::base::text::looks_secret;
 use crate::base::time::Mono;
 use crate::dialect::Invalid;
@@ -113,6 +114,7 @@ impl Exchange {
             setup: &cx.setup,
             plans: &cx.plans,
             keys: &mut cx.keys,
+            unknown: &mut cx.lookups.unknown,
             meter: &mut cx.meter,
             shared,
             ready,
@@ -126,6 +128,24 @@ impl Exchange {
             self.note_head(refusal, head, bytes, spent);
         }
         passed
+    }
+
+    /// Its key is looked up in the ledger; what follows from the head waits for that.
+    pub(crate) fn identify(&mut self, head: &RequestHead, now: Mono) {
+        self.state = State::Identifying { head: Box::new(*head), by: now.after(ASK_PATIENCE) };
+    }
+
+    /// Its key is being looked up.
+    pub(crate) fn is_identifying(&self) -> bool {
+        matches!(self.state, State::Identifying { .. })
+    }
+
+    fn looked_up(&mut self, answered: bool) -> Effect {
+        match std::mem::replace(&mut self.state, State::Ended) {
+            State::Identifying { head, .. } if answered => Effect::Authorize(head),
+            // A ledger that cannot be asked is no reason to call a key wrong.
+            _ => self.refuse(Refusal::store()),
+        }
     }
 
     /// The head has passed: the body is promised its room, and read.
@@ -149,6 +169,8 @@ impl Exchange {
     pub(crate) fn on(&mut self, event: Event<'_>, message: &Message<'_>, cx: &mut Cx) -> Effect {
         match (&mut self.state, event) {
             (State::Answering(_), Event::Data(data)) => self.data(data, message, cx),
+            (State::Identifying { .. }, Event::LookedUp { answered }) => self.looked_up(answered),
+            (State::Identifying { .. }, Event::Due { .. }) => self.looked_up(false),
             (State::Reading { .. }, Event::Body { complete }) => self.body(complete, message, cx),
             (State::Reading { .. }, Event::Refused(refusal)) => self.refuse(refusal),
             (State::Translating(_), Event::Translated { draft, built }) => self.translated(draft, built, message, cx),
@@ -194,7 +216,8 @@ impl Exchange {
     pub(crate) fn due(&self) -> Mono {
         let by = match &self.state {
             State::Reading { .. } | State::Ended => Mono::NEVER,
-            State::Translating(Translating { by, .. })
+            State::Identifying { by, .. }
+            | State::Translating(Translating { by, .. })
             | State::Reserving(Reserving { by, .. })
             | State::Attempting(Attempting { by, .. })
             | State::Answering(Answering { by, .. }) => *by,
@@ -237,7 +260,8 @@ impl Exchange {
 
     /// May still be admitted, so that a hand-over waits for it.
     pub(crate) fn may_be_admitted(&self) -> bool {
-        self.admitted.is_none() && matches!(self.state, State::Translating(_) | State::Reserving(_))
+        let on_its_way = matches!(self.state, State::Identifying { .. } | State::Translating(_) | State::Reserving(_));
+        self.admitted.is_none() && on_its_way
     }
 
     /// A shared ledger is asked.
@@ -275,7 +299,7 @@ impl Exchange {
             | State::Attempting(Attempting { at, .. })
             | State::Answering(Answering { at, .. })
             | State::Committing(Committing { at, .. }) => Some(at),
-            State::Reading { .. } | State::Ended => None,
+            State::Identifying { .. } | State::Reading { .. } | State::Ended => None,
         }
     }
 
@@ -291,7 +315,7 @@ impl Exchange {
             | State::Answering(Answering { at, .. })
             | State::Translating(Translating { at, .. })
             | State::Committing(Committing { at, .. }) => !std::mem::replace(&mut at.opened, true),
-            State::Reading { .. } | State::Reserving(_) | State::Ended => false,
+            State::Identifying { .. } | State::Reading { .. } | State::Reserving(_) | State::Ended => false,
         }
     }
 

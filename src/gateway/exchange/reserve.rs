@@ -70,7 +70,7 @@ impl Exchange {
         cx.out.clear();
         let catalog = &self.request.setup.config.catalog;
         let index = match fields.model_name(message.body, &mut cx.out) {
-            Some(name) => match catalog.find(name) {
+            Some(name) => match catalog.asked(name) {
                 Some(index) => index,
                 None => {
                     let refusal = Refusal::unknown_model(name);

@@ -16,6 +16,7 @@ use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::Model;
 use crate::policy::meter::{Hold, Lease};
 use crate::policy::usage::Usage;
+use crate::wire::head::RequestHead;
 use std::net::Ipv6Addr;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
@@ -68,6 +69,11 @@ pub(super) struct Admitted {
 /// Where an exchange stands; the table is in the module's documentation.
 #[derive(Debug)]
 pub(super) enum State {
+    /// Its key is looked up in the ledger.
+    Identifying {
+        head: Box<RequestHead>,
+        by: Mono,
+    },
     Reading {
         draft: Box<OutgoingRequest>,
     },

@@ -6,6 +6,7 @@ pub(crate) mod inheritance;
 pub(crate) mod reload;
 pub(crate) mod upgrade;
 
+use crate::base::time::Mono;
 use crate::policy::meter::Hold;
 use crate::policy::row::Running;
 use drain::Drain;
@@ -15,6 +16,8 @@ use upgrade::Handover;
 /// Where the process stands.
 #[derive(Debug, Default)]
 pub(crate) struct Lifecycle {
+    /// TERM has come, and stopping begins then: until that a balancer is given time to notice.
+    pub(crate) lead: Option<Mono>,
     pub(crate) drain: Option<Drain>,
     pub(crate) handover: Handover,
     pub(crate) inheritance: Inheritance,
@@ -41,7 +44,7 @@ impl Lifecycle {
 
     /// The process will end: what runs now is the last that it serves, as far as is known.
     pub(crate) fn is_leaving(&self) -> bool {
-        self.handover.is_final() || self.drain.is_some_and(|drain| drain.is_bounded())
+        self.lead.is_some() || self.handover.is_final() || self.drain.is_some_and(|drain| drain.is_bounded())
     }
 
     /// Another process admits, or none.

@@ -45,6 +45,7 @@ pub(crate) fn finish(news: Reloaded, cx: &mut Cx) -> bool {
                     write_string(out, &warning.to_string());
                 });
             }
+            cx.warn_of_missing_plans();
             true
         }
     };

@@ -3,22 +3,25 @@
 
 use crate::base::buf::{BLOCK, Buf, Charge, Pool};
 use crate::base::text::push_number;
-use crate::dialect::{self, Capabilities, Invalid, Piece, RequestScan, Structured, TranslationState};
+use crate::dialect::{self, Capabilities, Invalid, Piece, RequestScan, Structured, TranslationState, UnknownMembers};
 use crate::gateway::budget::{Budget, Promise};
 use crate::policy::catalog::{Model, StructuredOutput, Target};
-use crate::policy::config::{Config, Provider};
+use crate::policy::config::{Config, Provider, UnknownFields};
 use crate::wire::head::{Field, RequestHead, values};
 use crate::wire::{Dialect, Span};
 
 /// The version sent to a messages-shaped provider when the client named none (wire-formats, decision Q6).
 const ANTHROPIC_VERSION: &[u8] = b"2023-06-01";
 
+/// How the names of OpenAI's own models begin that reason: they take an effort and no sampling.
+const REASONING: [&str; 4] = ["gpt-5", "o1", "o3", "o4"];
+
 /// What is worked out once per configuration for every request that goes out.
 #[derive(Debug)]
 pub(crate) struct RequestTemplates {
     /// By provider.
     templates: Vec<Template>,
-    /// What a translation must know, by model and target.
+    /// What each target takes, by model and target.
     capabilities: Vec<Vec<Capabilities>>,
 }
 
@@ -44,23 +47,30 @@ impl RequestTemplates {
 }
 
 fn capabilities(config: &Config, model: &Model, target: &Target) -> Capabilities {
-    let known = &model.capabilities;
+    let (known, provider) = (&model.capabilities, config.provider(target.provider));
+    let openai = provider.is_some_and(Provider::is_openai);
+    let reasons = openai && REASONING.iter().any(|start| target.model.starts_with(start));
     Capabilities {
-        sampling: known.sampling,
+        sampling: known.sampling.unwrap_or(!reasons),
         mid_conversation_system: known.mid_conversation_system,
         replay_reasoning: known.replay_reasoning,
-        max_completion_tokens: known.max_completion_tokens,
+        max_completion_tokens: known.max_completion_tokens.unwrap_or(openai),
         max_output_tokens: known.max_output_tokens,
         structured_output: match known.structured_output {
             StructuredOutput::Native => Structured::Native,
             StructuredOutput::Tool => Structured::Tool,
             StructuredOutput::Instruction => Structured::Instruction,
         },
-        effort: known.effort,
+        effort: known.effort.unwrap_or(reasons),
         strict_tools: known.strict_tools,
         default_max_tokens: model.default_max_tokens,
         drop_params: model.drop_params.clone(),
-        stream_usage: config.provider(target.provider).is_none_or(|provider| provider.stream_usage),
+        stream_usage: provider.is_none_or(|provider| provider.stream_usage),
+        unknown: match provider.map(|provider| (provider.unknown_fields, provider.is_near())) {
+            Some((UnknownFields::Forward, _)) => UnknownMembers::Forward,
+            Some((UnknownFields::Auto, true)) => UnknownMembers::Local,
+            _ => UnknownMembers::Drop,
+        },
     }
 }
 

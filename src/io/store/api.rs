@@ -2,7 +2,7 @@
 //! store thread needs. Data and one trait; decides nothing.
 
 use crate::base::time::Unix;
-use crate::policy::keys::{KeyId, KeyRecord};
+use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
 use crate::policy::row::Row;
 use crate::policy::window::{self, DAY_MS};
 use std::collections::BTreeMap;
@@ -56,6 +56,8 @@ pub trait Store: Send + 'static {
     fn check(&self) -> Result<(), StoreError>;
     /// All keys, also expired and revoked ones.
     fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError>;
+    /// The record of one key; `None` if there is no such key.
+    fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError>;
     /// Changes whenever another process has changed the keys; compare with an earlier value.
     fn version(&mut self) -> Result<i64, StoreError>;
     /// Folds at most `max` rows admitted before `before` into the sums of their days; how many that were.
@@ -77,6 +79,15 @@ pub struct Batch {
     pub sent: Option<(String, u64)>,
     /// The rows, in the order in which they were given.
     pub rows: Vec<Row>,
+}
+
+/// What a ledger's thread says of a key that it was asked for.
+pub fn answer(found: Result<Option<KeyRecord>, StoreError>) -> KeyAnswer {
+    match found {
+        Ok(Some(record)) => KeyAnswer::Known(Box::new(record)),
+        Ok(None) => KeyAnswer::Absent,
+        Err(_) => KeyAnswer::Unavailable,
+    }
 }
 
 /// What is left when the thread of a ledger has ended.
@@ -138,6 +149,8 @@ pub struct UsageLine {
     pub out: u64,
     /// Nano-dollars.
     pub cost_nano: u64,
+    /// The last day with a request.
+    pub last: Option<Unix>,
 }
 
 /// The six sums of a group of rows: requests, the four kinds of tokens as in [`UsageLine`], nano-dollars.

@@ -4,6 +4,7 @@
 use crate::base::digest::{hex, unhex};
 use crate::base::time::Unix;
 use crate::policy::keys::{Former, KeyId, KeyRecord, Scope};
+use crate::policy::plan::LimitOverrides;
 use serde::{Deserialize, Serialize};
 
 /// Former secrets as a JSON array of `["<hex of digest>", <end in ms>]`.
@@ -32,6 +33,20 @@ struct Stored {
     expires: Option<u64>,
     revoked: Option<u64>,
     former: Vec<(String, u64)>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    disabled: bool,
+    #[serde(default, skip_serializing_if = "LimitOverrides::is_none")]
+    limits: LimitOverrides,
+}
+
+/// Limits of a key's own as JSON.
+pub fn limits_text(limits: &LimitOverrides) -> String {
+    serde_json::to_string(limits).unwrap_or_else(|_| "{}".to_string())
+}
+
+/// Reads [`limits_text`]. What cannot be read leaves no request, rather than no limit.
+pub fn limits_from(text: &str) -> LimitOverrides {
+    serde_json::from_str(text).unwrap_or(LimitOverrides { tokens: Some(1), requests: Some(1), ..Default::default() })
 }
 
 /// A whole record as a JSON object.
@@ -47,6 +62,8 @@ pub fn record_text(key: &KeyRecord) -> String {
         expires: key.expires.map(|at| at.0),
         revoked: key.revoked.map(|at| at.0),
         former: key.former.iter().map(|former| (hex(&former.digest), former.until.0)).collect(),
+        disabled: key.disabled,
+        limits: key.limits,
     };
     serde_json::to_string(&stored).unwrap_or_default()
 }
@@ -73,6 +90,8 @@ pub fn record_from(text: &str) -> Option<KeyRecord> {
         expires: stored.expires.map(Unix),
         revoked: stored.revoked.map(Unix),
         former: stored.former.into_iter().filter_map(former).collect(),
+        disabled: stored.disabled,
+        limits: stored.limits,
     })
 }
 
@@ -93,11 +112,20 @@ mod tests {
             created: Unix(1),
             expires: Some(Unix(2)),
             revoked: None,
+            disabled: true,
+            limits: LimitOverrides { requests: Some(7), tokens: Some(0), ..LimitOverrides::default() },
             former: former.to_vec(),
         };
         assert_eq!(record_from(&record_text(&key)), Some(key.clone()));
         key.scope.models_allowed = None;
-        assert_eq!(record_from(&record_text(&key)), Some(key));
+        assert_eq!(record_from(&record_text(&key)), Some(key.clone()));
+        assert_eq!(limits_from(&limits_text(&key.limits)), key.limits);
+        assert_eq!(limits_from("{}"), LimitOverrides::default());
+        assert_ne!(limits_from("nonsense"), LimitOverrides::default());
+        (key.disabled, key.limits) = (false, LimitOverrides::default());
+        let text = record_text(&key);
+        assert!(!text.contains("disabled") && !text.contains("limits"), "older hosts know neither: {text}");
+        assert_eq!(record_from(&text), Some(key));
         assert_eq!(record_from("{}"), None);
         for nonsense in ["", "[]", "[[\"zz\",1]]", "{}", "[[\"07\",1]]"] {
             assert_eq!(former_from(nonsense), [], "{nonsense}");

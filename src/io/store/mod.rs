@@ -21,7 +21,7 @@ use super::batch_queue::{BatchQueue, IdlePolicy, Polled};
 use super::clock::{self, Clock};
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
-use crate::policy::keys::KeyRecord;
+use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
 use crate::policy::row::Row;
 use api::{Batch, Leftover, Store, StoreError};
 use sqlite::Sqlite;
@@ -36,6 +36,8 @@ use std::time::Duration;
 pub enum StoreNotice {
     /// The set of keys, all of them: at the start, and after every change by any process.
     Keys(Vec<KeyRecord>),
+    /// What there is of a key that was looked up.
+    LookedUp(KeyId, KeyAnswer),
     /// So many more rows, in the order they were handed over, are committed.
     Committed {
         /// How many.
@@ -59,6 +61,8 @@ const DIED: &str = "the thread of the ledger has died";
 #[derive(Default)]
 struct Tasks {
     rows: Vec<Row>,
+    /// Keys that are looked up before the rows are written.
+    lookups: Vec<KeyId>,
     /// Behind the rows.
     turn: Option<Turn>,
     /// The thread has ended, and takes nothing any more.
@@ -79,7 +83,7 @@ enum Turn {
 
 impl Tasks {
     fn is_empty(&self) -> bool {
-        self.rows.is_empty() && self.turn.is_none()
+        self.rows.is_empty() && self.lookups.is_empty() && self.turn.is_none()
     }
 
     /// Whoever waits for an answer hears that there is none; rows are left for [`StoreHandle::finish`].
@@ -166,6 +170,11 @@ impl StoreHandle {
             self.queue.put(self.urgent, |waiting| waiting.rows.append(&mut rows));
         }
         rows
+    }
+
+    /// Has a key looked up, at once.
+    pub fn look_up(&self, id: KeyId) {
+        self.queue.put(true, |waiting| waiting.lookups.push(id));
     }
 
     /// The way to give the ledger to another process.
@@ -272,6 +281,9 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
 
     /// Does what was found; an error is what was left when the end came.
     fn work(&mut self, tasks: &mut Tasks, queue: &BatchQueue<Tasks>) -> Result<(), Vec<Row>> {
+        for id in tasks.lookups.drain(..) {
+            (self.tell)(StoreNotice::LookedUp(id, api::answer(self.db.find_key(&id))));
+        }
         let rest = self.commit_all(&tasks.rows, &mut tasks.turn, queue);
         if rest > 0 {
             return Err(tasks.rows.split_off(tasks.rows.len() - rest));
@@ -302,6 +314,9 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
         loop {
             let polled = queue.poll(&mut tasks, &mut idle, limits::KEYS_LOOK, Tasks::is_empty);
             waiting.append(&mut tasks.rows);
+            for id in tasks.lookups.drain(..) {
+                (self.tell)(StoreNotice::LookedUp(id, KeyAnswer::Unavailable));
+            }
             match tasks.turn.take() {
                 Some(Turn::Retake(mut rows, told)) => {
                     rows.append(&mut waiting);

@@ -258,6 +258,13 @@ impl Remote {
         Ok(keys)
     }
 
+    /// The record of one key; `None` if there is no such key.
+    pub fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
+        let found: Option<String> =
+            self.run(|connection| redis::cmd("HGET").arg(named("keys")).arg(id.as_str()).query(connection))?;
+        Ok(found.as_deref().and_then(record_from))
+    }
+
     /// Counts the changes of the keys.
     pub fn version(&mut self) -> Result<i64, StoreError> {
         let version: Option<i64> =
@@ -460,6 +467,7 @@ fn report(by: By, sums: &DaySums) -> Vec<UsageLine> {
         };
         let line = lines.entry(name.clone()).or_insert_with(|| UsageLine { name, ..UsageLine::default() });
         line.requests += requests;
+        line.last = line.last.max(Some(Unix(place.day * DAY_MS)));
         line.uncached_in += uncached_in;
         line.cache_read += cache_read;
         line.cache_write += cache_write;

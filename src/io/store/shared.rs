@@ -8,14 +8,14 @@
 
 use super::super::batch_queue::{BatchQueue, IdlePolicy, Polled};
 use super::super::clock::{self, Clock};
-use super::api::{Batch, Leftover, StoreError};
+use super::api::{Batch, Leftover, StoreError, answer};
 use super::remote::{Command, Done, Holds, Remote, Speaker};
 use super::{DIED, Duties, End, StoreNotice};
 use crate::base::digest::hex;
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
 use crate::policy::ask::{Answer, Ask, Release, Ruling};
-use crate::policy::keys::{KeyId, KeyRecord};
+use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
 use crate::policy::meter::{Lease, SharedCounts};
 use crate::policy::row::Row;
 use ring::rand::{SecureRandom, SystemRandom};
@@ -29,6 +29,7 @@ enum Task {
     Row(Row),
     Ask(Ask),
     Release(Release),
+    LookUp(KeyId),
 }
 
 /// What the thread says beside the notices of every store.
@@ -57,6 +58,11 @@ impl SharedHandle {
     /// Hands over questions, which are always urgent, and leaves the vector empty.
     pub fn ask(&self, asks: &mut Vec<Ask>) {
         self.put(true, asks, Task::Ask);
+    }
+
+    /// Has a key looked up, at once.
+    pub fn look_up(&self, id: KeyId) {
+        self.queue.put(true, |tasks| tasks.push(Task::LookUp(id)));
     }
 
     /// Hands over leases that are given back, and leaves the vector empty.
@@ -111,6 +117,7 @@ pub fn spawn(remote: Remote, duties: Duties, tell: impl Fn(SharedNotice) + Send 
             batches: VecDeque::new(),
             numbered: 0,
             releases: Vec::new(),
+            lookups: Vec::new(),
             holds: Holds::new(),
             announced: false,
             failed: false,
@@ -171,6 +178,8 @@ struct SharedThread<F: Fn(SharedNotice)> {
     /// The number given last.
     numbered: u64,
     releases: Vec<Release>,
+    /// Keys that are to be looked up.
+    lookups: Vec<KeyId>,
     /// What the ledger has lent to this host and not got back.
     holds: Holds,
     /// The ledger knows this host under its present name.
@@ -213,6 +222,7 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
                 Task::Row(row) => rows.push(row),
                 Task::Ask(ask) => asks.push(ask),
                 Task::Release(release) => self.releases.push(release),
+                Task::LookUp(id) => self.lookups.push(id),
             }
         }
         self.batches.extend(batches_of(rows, &self.speaker.writer, &mut self.numbered));
@@ -225,7 +235,11 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
         if back.is_err() {
             self.answer_none(asks);
         }
-        let done = back.and_then(|()| self.exchange(asks)).and_then(|()| self.look_after());
+        let done =
+            back.and_then(|()| self.exchange(asks)).and_then(|()| self.look_up()).and_then(|()| self.look_after());
+        for id in std::mem::take(&mut self.lookups) {
+            (self.tell)(SharedNotice::Store(StoreNotice::LookedUp(id, KeyAnswer::Unavailable)));
+        }
         for text in self.remote.take_odd() {
             if self.warned.len() < limits::ODD_ENTRIES_MAX && self.warned.insert(text.clone()) {
                 (self.tell)(SharedNotice::Store(StoreNotice::Warning(text)));
@@ -380,6 +394,21 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
             let answer = Answer { ask: *ask, ruling: Ruling::Unavailable, counts: SharedCounts::default() };
             (self.tell)(SharedNotice::Answered(answer));
         }
+    }
+
+    /// Looks up the keys that are asked for; what is left of them cannot be.
+    fn look_up(&mut self) -> Result<(), StoreError> {
+        while self.is_ready()
+            && let Some(id) = self.lookups.pop()
+        {
+            let found = self.remote.find_key(&id);
+            let failed = found.is_err();
+            (self.tell)(SharedNotice::Store(StoreNotice::LookedUp(id, answer(found))));
+            if failed {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Looks whether the keys have changed, makes the lease last, folds old rows. True when all of it works.

@@ -25,7 +25,7 @@ use crate::policy::usage::{Usage, UsageSource};
 use crate::policy::window::DAY_MS;
 use groups::Packer;
 use ring::rand::{SecureRandom, SystemRandom};
-use rusqlite::{Connection, ErrorCode, TransactionBehavior, params};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, TransactionBehavior, params};
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -70,11 +70,24 @@ CREATE TABLE folded (
 ) STRICT, WITHOUT ROWID;
 ";
 
+/// From version 3 to 4: keys that are disabled for a while, and those with limits of their own.
+const FOURTH: &str = "
+ALTER TABLE keys ADD COLUMN disabled INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE keys ADD COLUMN limits TEXT NOT NULL DEFAULT '{}';
+";
+
 /// What makes the first two versions of the tables, each out of the one before; see [`third`] for the next.
 const STEPS: [&str; 2] = [TABLES, SECOND];
 
-const SELECT_KEYS: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former
-    FROM keys ORDER BY created, id";
+const SELECT_KEYS: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former,
+    disabled, limits FROM keys ORDER BY created, id";
+const SELECT_KEY: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former,
+    disabled, limits FROM keys WHERE id = ?1";
+const INSERT_KEY: &str =
+    "INSERT INTO keys (id, digest, name, plan, endpoints, models, created, expires, revoked, former,
+    disabled, limits) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
+const UPDATE_KEY: &str = "UPDATE keys SET digest = ?2, name = ?3, plan = ?4, endpoints = ?5, models = ?6, created = ?7,
+    expires = ?8, revoked = ?9, former = ?10, disabled = ?11, limits = ?12 WHERE id = ?1";
 
 /// Said of a file that a later version has written.
 const NEWER: &str = "this ledger was written by a newer version";
@@ -168,22 +181,7 @@ impl Sqlite {
 
     /// Stores a new key. A known id or digest is an error.
     pub fn insert_key(&self, key: &KeyRecord) -> Result<(), StoreError> {
-        let models = key.scope.models_allowed.as_ref().map(|models| serde_json::json!(models).to_string());
-        let result = self.connection.execute(
-            "INSERT INTO keys VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-            params![
-                key.id.as_str(),
-                key.digest,
-                key.name,
-                key.plan,
-                key.scope.endpoints_text(),
-                models,
-                int(key.created.0),
-                key.expires.map(|at| int(at.0)),
-                key.revoked.map(|at| int(at.0)),
-                keyform::former_text(&key.former),
-            ],
-        );
+        let result = write_key(&self.connection, INSERT_KEY, key);
         result.map(drop).map_err(|error| self.tell(error))
     }
 
@@ -197,6 +195,15 @@ impl Sqlite {
         list().map_err(|error| self.tell(error))
     }
 
+    /// The record of one key; `None` if there is no such key.
+    pub fn find_key(&self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
+        let find = || -> Fallible<Option<KeyRecord>> {
+            let mut query = self.connection.prepare_cached(SELECT_KEY)?;
+            query.query_row([id.as_str()], read_key).optional()
+        };
+        find().map_err(|error| self.tell(error))
+    }
+
     /// Revokes a key from `at` on. False if there is no such key or it was revoked before.
     pub fn revoke(&self, id: &KeyId, at: Unix) -> Result<bool, StoreError> {
         let sql = "UPDATE keys SET revoked = ?2 WHERE id = ?1 AND revoked IS NULL";
@@ -204,7 +211,7 @@ impl Sqlite {
         changed.map(|count| count > 0).map_err(|error| self.tell(error))
     }
 
-    /// Lets `change` edit the secrets of a key within one transaction, with no other process in between. `None`
+    /// Lets `change` edit a key within one transaction, with no other process in between. `None`
     /// if there is no such key; nothing is stored unless `change` is content.
     pub fn edit_key<E>(
         &mut self,
@@ -214,16 +221,14 @@ impl Sqlite {
         let mut edit = || -> Fallible<Option<Result<KeyRecord, E>>> {
             let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let found = {
-                let mut query = transaction.prepare_cached(SELECT_KEYS)?;
-                let keys: Vec<KeyRecord> = query.query_map([], read_key)?.collect::<Fallible<_>>()?;
-                keys.into_iter().find(|key| key.id == *id)
+                let mut query = transaction.prepare_cached(SELECT_KEY)?;
+                query.query_row([id.as_str()], read_key).optional()?
             };
             let Some(mut key) = found else { return Ok(None) };
             if let Err(refused) = change(&mut key) {
                 return Ok(Some(Err(refused)));
             }
-            let sql = "UPDATE keys SET digest = ?2, former = ?3 WHERE id = ?1";
-            transaction.execute(sql, params![id.as_str(), key.digest, keyform::former_text(&key.former)])?;
+            write_key(&transaction, UPDATE_KEY, &key)?;
             transaction.commit()?;
             Ok(Some(Ok(key)))
         };
@@ -290,7 +295,7 @@ impl Sqlite {
         };
         let sql = format!(
             "SELECT {name}, SUM(requests), SUM(uncached_in), SUM(cache_read), SUM(cache_write), SUM(out),
-             SUM(cost_nano) FROM parts WHERE day >= ?1 AND day < ?2 GROUP BY 1 ORDER BY {order}"
+             SUM(cost_nano), MAX(day) FROM parts WHERE day >= ?1 AND day < ?2 GROUP BY 1 ORDER BY {order}"
         );
         let first = since.map_or(0, |at| int(at.0 / DAY_MS));
         let beyond = until.map_or(i64::MAX, |at| int(at.0.div_ceil(DAY_MS)));
@@ -305,6 +310,7 @@ impl Sqlite {
                     cache_write: uint(row, 4)?,
                     out: uint(row, 5)?,
                     cost_nano: uint(row, 6)?,
+                    last: Some(Unix(uint(row, 7)? * DAY_MS)),
                 })
             })?;
             lines.collect()
@@ -340,6 +346,10 @@ impl Store for Sqlite {
 
     fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError> {
         Sqlite::list_keys(self)
+    }
+
+    fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
+        Sqlite::find_key(self, id)
     }
 
     fn version(&mut self) -> Result<i64, StoreError> {
@@ -419,6 +429,7 @@ fn tables(connection: &mut Connection) -> Fallible<Option<&'static str>> {
                 if done < 3 {
                     third(&transaction)?;
                 }
+                transaction.execute_batch(FOURTH)?;
                 views(&transaction)?;
                 transaction.pragma_update(None, "application_id", APPLICATION)?;
                 transaction.pragma_update(None, "user_version", SCHEMA)?;
@@ -503,6 +514,28 @@ fn turn_log_on(connection: &Connection) -> Fallible<()> {
     connection.pragma_update(None, "journal_mode", "WAL")
 }
 
+/// Inserts or updates the record of a key, as `sql` says.
+fn write_key(connection: &Connection, sql: &str, key: &KeyRecord) -> Fallible<usize> {
+    let models = key.scope.models_allowed.as_ref().map(|models| serde_json::json!(models).to_string());
+    connection.execute(
+        sql,
+        params![
+            key.id.as_str(),
+            key.digest,
+            key.name,
+            key.plan,
+            key.scope.endpoints_text(),
+            models,
+            int(key.created.0),
+            key.expires.map(|at| int(at.0)),
+            key.revoked.map(|at| int(at.0)),
+            keyform::former_text(&key.former),
+            key.disabled,
+            keyform::limits_text(&key.limits),
+        ],
+    )
+}
+
 fn read_key(row: &rusqlite::Row<'_>) -> Fallible<KeyRecord> {
     let endpoints: String = row.get(4)?;
     let has = |word: &str| endpoints.split(',').any(|endpoint| endpoint == word);
@@ -525,5 +558,7 @@ fn read_key(row: &rusqlite::Row<'_>) -> Fallible<KeyRecord> {
         expires: moment(7)?,
         revoked: moment(8)?,
         former: keyform::former_from(row.get_ref(9)?.as_str()?),
+        disabled: row.get(10)?,
+        limits: keyform::limits_from(row.get_ref(11)?.as_str()?),
     })
 }

@@ -5,6 +5,7 @@ use super::sqlite::{Mode, Sqlite};
 use super::*;
 use crate::base::time::Unix;
 use crate::policy::keys::{KeyId, Scope};
+use crate::policy::plan::LimitOverrides;
 use crate::policy::usage::{Usage, UsageSource};
 use crate::policy::window;
 use crate::wire::Dialect;
@@ -56,6 +57,8 @@ fn record(id: &str, created: u64) -> KeyRecord {
         created: Unix(created),
         expires: None,
         revoked: None,
+        disabled: false,
+        limits: crate::policy::plan::LimitOverrides::default(),
         former: Vec::new(),
     }
 }
@@ -142,21 +145,22 @@ fn the_usage_report_sums_by_each_of_its_names_within_its_days() {
     let place = Place::new("usage");
     let mut db = place.owner();
     db.append(&[row(A, 5, "small", 1), row(A, DAY, "large", 7), row(B, 2 * DAY, "small", 3)]).unwrap();
-    let line = |name: &str, requests, out| UsageLine {
+    let line = |name: &str, requests, out, last| UsageLine {
         name: name.into(),
         requests,
+        last: Some(Unix(last * DAY)),
         uncached_in: 10 * requests,
         cache_read: 3 * requests,
         cache_write: 2 * requests,
         out,
         cost_nano: out * 1000,
     };
-    assert_eq!(db.usage(By::Key, None, None).unwrap(), [line(A, 2, 8), line(B, 1, 3)]);
-    assert_eq!(db.usage(By::Model, None, None).unwrap(), [line("large", 1, 7), line("small", 2, 4)]);
+    assert_eq!(db.usage(By::Key, None, None).unwrap(), [line(A, 2, 8, 1), line(B, 1, 3, 2)]);
+    assert_eq!(db.usage(By::Model, None, None).unwrap(), [line("large", 1, 7, 1), line("small", 2, 4, 2)]);
     let target = db.usage(By::Target, Some(Unix(DAY + 5)), None).unwrap();
-    assert_eq!(target, [line("provider/large", 1, 7), line("provider/small", 1, 3)]);
+    assert_eq!(target, [line("provider/large", 1, 7, 1), line("provider/small", 1, 3, 2)]);
     let days = db.usage(By::Day, None, Some(Unix(2 * DAY))).unwrap();
-    assert_eq!(days, [line("1970-01-01", 1, 1), line("1970-01-02", 1, 7)]);
+    assert_eq!(days, [line("1970-01-01", 1, 1, 0), line("1970-01-02", 1, 7, 1)]);
 }
 
 #[test]
@@ -449,13 +453,39 @@ fn a_counter_that_is_not_what_the_rows_say_is_found() {
 }
 
 /// From the present version of the tables to the first.
-const BACKWARDS: &str = "ALTER TABLE keys DROP COLUMN former; DROP TABLE folded; DROP VIEW sums; DROP VIEW parts;
+const BACKWARDS: &str = "ALTER TABLE keys DROP COLUMN former; ALTER TABLE keys DROP COLUMN disabled;
+    ALTER TABLE keys DROP COLUMN limits; DROP TABLE folded; DROP VIEW sums; DROP VIEW parts;
     DROP TABLE counted; CREATE TABLE old AS SELECT number, unhex(substr(id, 5)) AS request, key,
     unixepoch(admitted) * 1000 AS admitted, model, target, endpoint, stream, status, input AS uncached_in, cache_read,
     cache_write, output AS out, source, cost_nano, attempts, micros FROM rows;
     DROP VIEW rows; DROP TABLE groups; ALTER TABLE old RENAME TO rows; PRAGMA user_version = 1";
 
 const OUTPUT_OF_A: &str = "output of AAAAAAAAAAAA on 1970-01-01, small at provider/small";
+
+#[test]
+fn a_ledger_of_the_third_version_has_keys_without_limits_of_their_own() {
+    let place = Place::new("third");
+    place.owner().append(&[row(A, 5, "small", 1)]).unwrap();
+    place.shared().insert_key(&record(A, 5)).unwrap();
+    let old = rusqlite::Connection::open(place.file()).unwrap();
+    let back = "ALTER TABLE keys DROP COLUMN disabled; ALTER TABLE keys DROP COLUMN limits; PRAGMA user_version = 3";
+    old.execute_batch(back).unwrap();
+    drop(old);
+    let mut db = place.owner();
+    assert_eq!(db.list_keys().unwrap(), [record(A, 5)]);
+    let limits = LimitOverrides { requests: Some(0), concurrency: Some(3), ..LimitOverrides::default() };
+    let edited = db.edit_key(&record(A, 5).id, |key| {
+        (key.disabled, key.limits, key.name) = (true, limits, "another".to_string());
+        (key.plan, key.expires) = ("other".to_string(), Some(Unix(9)));
+        key.scope.models_allowed = Some(vec!["m".to_string()]);
+        Ok::<(), ()>(())
+    });
+    let edited = edited.unwrap().unwrap().unwrap();
+    assert_eq!((edited.disabled, edited.limits, edited.plan.as_str()), (true, limits, "other"));
+    assert_eq!(db.find_key(&edited.id).unwrap(), Some(edited.clone()));
+    assert_eq!(db.list_keys().unwrap(), [edited]);
+    assert_eq!((db.count_rows().unwrap(), db.verify().unwrap().differences), (1, vec![]));
+}
 
 #[test]
 fn a_ledger_of_the_first_version_is_brought_up_to_date() {
@@ -638,6 +668,9 @@ impl Store for Slow {
     fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError> {
         self.db.list_keys()
     }
+    fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
+        self.db.find_key(id)
+    }
     fn version(&mut self) -> Result<i64, StoreError> {
         self.db.version()
     }
@@ -762,10 +795,11 @@ fn a_ledger_is_given_away_and_taken_back_with_what_was_written_meanwhile() {
     assert_eq!(db.verify().unwrap().differences, []);
     db.release().unwrap();
     let newer = rusqlite::Connection::open(place.file()).unwrap();
+    let present = newer.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)).unwrap();
     newer.pragma_update(None, "user_version", 99).unwrap();
     assert!(matches!(db.retake(), Err(StoreError::Foreign(..))));
     assert!(matches!(Sqlite::look(&place.file()), Err(StoreError::Foreign(..))));
-    newer.pragma_update(None, "user_version", 4).unwrap();
+    newer.pragma_update(None, "user_version", present).unwrap();
     Sqlite::look(&place.file()).unwrap();
     assert_eq!(place.owner().count_rows().unwrap(), 5, "what could not be taken back is free");
 }

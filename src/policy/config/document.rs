@@ -9,6 +9,7 @@ use crate::policy::catalog::Catalog;
 use crate::policy::limits::UpstreamLimits;
 use crate::policy::plan::Plan;
 use crate::policy::settings::reader::{ConfigError, Reader, Section, Source};
+use std::path::PathBuf;
 
 /// The checked configuration. Share it as `Arc<Config>`; nothing in it changes.
 #[derive(Clone, Debug)]
@@ -29,6 +30,8 @@ pub struct Config {
     pub plans: Vec<Plan>,
     /// What works and ought to be written in another way, in the order of the lines. To be shown to the operator.
     pub warnings: Vec<ConfigError>,
+    /// The files of certificates and keys, each with the place that names it; the message is still blank.
+    pub pem_files: Vec<(PathBuf, ConfigError)>,
 }
 
 impl Config {
@@ -40,9 +43,10 @@ impl Config {
             top.finish(&mut reader);
             config
         });
+        let pem_files = reader.take_pem_files();
         let (errors, warnings) = reader.finish();
         match read {
-            Some(config) if errors.is_empty() => Ok(Config { warnings, ..config }),
+            Some(config) if errors.is_empty() => Ok(Config { warnings, pem_files, ..config }),
             _ => Err(errors),
         }
     }
@@ -50,6 +54,14 @@ impl Config {
     /// The plan called `name`.
     pub fn plan(&self, name: &str) -> Option<&Plan> {
         self.plans.iter().find(|plan| &*plan.name == name)
+    }
+
+    /// What was found wrong with a file of certificates or keys, by the place that names it; `said` begins with its
+    /// path.
+    pub fn pem_error(&self, said: &str) -> Option<ConfigError> {
+        let named = |path: &PathBuf| said.starts_with(&*path.to_string_lossy());
+        let (_, place) = self.pem_files.iter().find(|(path, _)| named(path))?;
+        Some(ConfigError { message: said.to_string(), ..place.clone() })
     }
 
     /// The provider of a target, by `Target.provider`.
@@ -71,12 +83,13 @@ fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
         section.finish(reader);
     }
     let declared = providers::read(reader, top, &upstream, server.max_buffered);
-    let models = models::read(reader, top, &declared, &upstream);
+    let (models, ids) = models::read(reader, top, &declared, &upstream);
     let plans = plans::read(reader, top);
     let default = default_model.and_then(|field| {
         let id = reader.string(&field)?;
         let found = models.iter().position(|model| *model.id == *id);
-        if found.is_none() {
+        // One that is there and wrong has been reported.
+        if found.is_none() && !ids.contains(&id) {
             reader.error(&field, format!("no model has the id `{id}`"));
         }
         found
@@ -84,5 +97,15 @@ fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
     let mut providers: Vec<Provider> = declared.into_iter().filter_map(|declared| declared.provider).collect();
     let authorities = providers::authorities(&mut providers);
     let catalog = Catalog::new(models, default);
-    Config { server, store, upstream, providers, authorities, catalog, plans, warnings: Vec::new() }
+    Config {
+        server,
+        store,
+        upstream,
+        providers,
+        authorities,
+        catalog,
+        plans,
+        warnings: Vec::new(),
+        pem_files: Vec::new(),
+    }
 }

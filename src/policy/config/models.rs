@@ -12,18 +12,21 @@ use std::ops::RangeInclusive;
 
 /// Targets of one model.
 const TARGETS_MAX: usize = 32;
+/// Bytes of an id or an alias.
+const ID_MAX: usize = 128;
 /// Request fields that no model can do without.
 const NEEDED: [&str; 3] = ["model", "messages", "stream"];
 
-/// Reads `[[models]]`; at least one is needed.
+/// Reads `[[models]]`; at least one is needed. Also the ids of all that were written, right or wrong.
 pub(super) fn read(
     reader: &mut Reader<'_>,
     top: &mut Section<'_>,
     providers: &[Declared],
     limits: &UpstreamLimits,
-) -> Vec<Model> {
+) -> (Vec<Model>, Vec<String>) {
     let mut models: Vec<Model> = Vec::new();
     let mut ids: Vec<String> = Vec::new();
+    let mut aliases: Vec<(Field<'_>, String)> = Vec::new();
     let written = top.peek_start("models").is_some();
     let sections = reader.tables(top, "models", ENTRIES_MAX);
     if sections.is_empty() && !written {
@@ -38,19 +41,41 @@ pub(super) fn read(
             ids.push(id.clone());
             Some(id)
         });
-        let model = read_one(reader, &mut section, id, providers, limits);
+        let own = section.take("aliases").map(|field| reader.strings(field)).unwrap_or_default();
+        let names = own.iter().map(|(_, alias)| alias.clone()).collect();
+        aliases.extend(own);
+        let model = read_one(reader, &mut section, id, names, providers, limits);
         section.finish(reader);
         models.extend(model);
     }
-    models
+    check_aliases(reader, &ids, &aliases);
+    (models, ids)
+}
+
+/// An alias is one name, of one model alone.
+fn check_aliases(reader: &mut Reader<'_>, ids: &[String], aliases: &[(Field<'_>, String)]) {
+    for (index, (field, alias)) in aliases.iter().enumerate() {
+        let name = alias.strip_suffix('*').unwrap_or(alias);
+        if alias.is_empty() || alias.len() > ID_MAX || name.contains(|c: char| is_bad(c) || c == '*') {
+            reader.error(field, "expected a name without spaces or any of , ? # % \" \\, a * at its end alone");
+        } else if ids.contains(alias) {
+            reader.error(field, format!("`{alias}` is the id of a model"));
+        } else if aliases[..index].iter().any(|(_, other)| other == alias) {
+            reader.error(field, format!("`{alias}` is an alias already"));
+        }
+    }
+}
+
+/// A comma separates ids on the command line, and `?` or `#` would end a path.
+fn is_bad(c: char) -> bool {
+    c.is_whitespace() || c.is_control() || matches!(c, ',' | '?' | '#' | '"' | '\\' | '%')
 }
 
 fn model_id(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<String> {
-    let id = reader.word(field, 128)?;
-    // A comma separates ids on the command line, `*` means all of them, and `?` or `#` would end a path.
-    let bad = |c: char| c.is_whitespace() || matches!(c, ',' | '?' | '#' | '"' | '\\' | '%');
-    if id.contains(bad) || id == "*" {
-        reader.error(field, "must not contain spaces or any of , ? # % \" \\, nor be *");
+    let id = reader.word(field, ID_MAX)?;
+    // `*` means all of them, and at the end of an alias all that begin so.
+    if id.contains(|c: char| is_bad(c) || c == '*') {
+        reader.error(field, "must not contain spaces or any of , ? # % \" \\ *");
         return None;
     }
     Some(id)
@@ -60,6 +85,7 @@ fn read_one(
     reader: &mut Reader<'_>,
     s: &mut Section<'_>,
     id: Option<String>,
+    aliases: Vec<String>,
     providers: &[Declared],
     limits: &UpstreamLimits,
 ) -> Option<Model> {
@@ -93,6 +119,7 @@ fn read_one(
         name: name.unwrap_or_else(|| id.clone()),
         owned_by: owned_by.or(first).unwrap_or_default(),
         id: id.into(),
+        aliases,
         created,
         context,
         context_text,

@@ -108,7 +108,7 @@ fn provider(page: &mut Page, provider: &Provider) {
         let addresses: Vec<String> = provider.addresses.iter().map(ToString::to_string).collect();
         page.strings("addresses", &addresses);
     }
-    page.string("unknown_fields", if provider.forward_unknown { "forward" } else { "drop" });
+    page.string("unknown_fields", provider.unknown_fields.as_str());
     page.key("stream_usage", provider.stream_usage);
     page.rows(&provider.limits);
 }
@@ -116,6 +116,7 @@ fn provider(page: &mut Page, provider: &Provider) {
 fn model(page: &mut Page, config: &Config, model: &Model) {
     page.table("[[models]]");
     page.string("id", &model.id);
+    page.strings("aliases", &model.aliases);
     page.string("name", &model.name);
     page.string("owned_by", &model.owned_by);
     page.key("created", iso(model.created));

@@ -47,6 +47,14 @@ pub struct AuthoritySpec {
     pub retired: bool,
 }
 
+/// The shapes, and the other names that they are known by.
+const SHAPES: [(&str, Dialect); 4] = [
+    ("chat", Dialect::Chat),
+    ("messages", Dialect::Messages),
+    ("openai", Dialect::Chat),
+    ("anthropic", Dialect::Messages),
+];
+
 /// How the secret reaches a provider.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Auth {
@@ -56,12 +64,48 @@ pub enum Auth {
     Header(String),
 }
 
+/// What becomes of request fields that neither API documents.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum UnknownFields {
+    /// Those that local servers document go to servers on the own network; all others are dropped.
+    #[default]
+    Auto,
+    /// They are dropped.
+    Drop,
+    /// They are passed on, but for those that lead elsewhere.
+    Forward,
+}
+
+impl UnknownFields {
+    const ALL: [UnknownFields; 3] = [UnknownFields::Auto, UnknownFields::Drop, UnknownFields::Forward];
+
+    /// As written in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            UnknownFields::Auto => "auto",
+            UnknownFields::Drop => "drop",
+            UnknownFields::Forward => "forward",
+        }
+    }
+}
+
+/// Where Azure serves OpenAI's models.
+const AZURE: [&str; 5] = [
+    ".openai.azure.com",
+    ".openai.azure.us",
+    ".openai.azure.cn",
+    ".cognitiveservices.azure.com",
+    ".services.ai.azure.com",
+];
+/// How names end that only the own network knows.
+const NEAR: [&str; 3] = [".local", ".lan", ".internal"];
+
 /// One upstream server.
 #[derive(Clone, Debug)]
 pub struct Provider {
     /// Its name in targets, logs and the ledger.
     pub name: Arc<str>,
-    /// The API it speaks: `"chat"` (OpenAI) or `"messages"` (Anthropic).
+    /// The API it speaks: `"chat"` (OpenAI; `"openai"` is understood, too) or `"messages"` (Anthropic; `"anthropic"`).
     pub shape: Dialect,
     /// What its own SDK would be given: with `/v1` for `chat`, without for `messages`.
     ///
@@ -100,13 +144,35 @@ pub struct Provider {
     pub ca_file: Option<PathBuf>,
     /// Index into `Config.authorities`; `None` for plain TCP.
     pub authority: Option<u32>,
-    /// What becomes of request fields that neither API documents: `"drop"` or `"forward"`.
-    #[doc(alias = "unknown_fields")]
-    pub forward_unknown: bool,
+    /// What becomes of request fields that neither API documents: `"drop"`, `"forward"`, or `"auto"`: servers on the
+    /// own network get those that local servers document for their chat endpoint.
+    pub unknown_fields: UnknownFields,
     /// It understands a request for usage in a stream.
     pub stream_usage: bool,
     /// Deadlines and bounds of this provider.
     pub limits: UpstreamLimits,
+}
+
+impl Provider {
+    /// Whether it is OpenAI itself, or Azure with OpenAI's models.
+    pub fn is_openai(&self) -> bool {
+        let host = self.host.trim_end_matches('.').to_ascii_lowercase();
+        host == "api.openai.com" || host.ends_with(".api.openai.com") || AZURE.iter().any(|end| host.ends_with(end))
+    }
+
+    /// Whether it stands on the own network, by the host of its `base_url`: a loopback, private or link-local address,
+    /// a name without a dot, or one that only the own network knows.
+    pub fn is_near(&self) -> bool {
+        let host = self.host.trim_end_matches('.').to_ascii_lowercase();
+        match host.parse::<IpAddr>() {
+            Ok(IpAddr::V4(ip)) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
+            Ok(IpAddr::V6(ip)) => match ip.to_ipv4_mapped() {
+                Some(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
+                None => ip.is_loopback() || ip.is_unique_local() || ip.is_unicast_link_local(),
+            },
+            Err(_) => !host.contains('.') || NEAR.iter().any(|end| host.ends_with(end)),
+        }
+    }
 }
 
 /// A provider as far as it could be read; its name alone already serves the models' references.
@@ -171,9 +237,7 @@ fn read_one(
     name: Option<&str>,
     (limits, max_buffered): (&UpstreamLimits, usize),
 ) -> Option<Provider> {
-    let shape = reader
-        .required(s, "shape")
-        .and_then(|field| reader.choice(&field, &[("chat", Dialect::Chat), ("messages", Dialect::Messages)]));
+    let shape = reader.required(s, "shape").and_then(|field| reader.choice(&field, &SHAPES));
     let base = reader.required(s, "base_url").and_then(|field| read_base(reader, &field));
     let auth = read_auth(reader, s, shape.unwrap_or(Dialect::Chat));
     let credential = s.take("api_key").and_then(|field| reader.secret(field)).map(|key| credential(&auth, key));
@@ -184,10 +248,8 @@ fn read_one(
         reader.report(at, s.path_of("ca_file"), "has no effect on an http:// base_url");
     }
     let addresses = read_addresses(reader, s, base.as_ref());
-    let forward_unknown = match s.take("unknown_fields") {
-        Some(field) => reader.choice(&field, &[("drop", false), ("forward", true)]).unwrap_or(false),
-        None => false,
-    };
+    let unknown = UnknownFields::ALL.map(|choice| (choice.as_str(), choice));
+    let unknown_fields = s.take("unknown_fields").and_then(|field| reader.choice(&field, &unknown)).unwrap_or_default();
     let stream_usage = s.take("stream_usage").and_then(|field| reader.boolean(&field)).unwrap_or(true);
     let mut limits = *limits;
     limits.read(reader, s, max_buffered);
@@ -209,7 +271,7 @@ fn read_one(
         betas,
         ca_file,
         authority: None,
-        forward_unknown,
+        unknown_fields,
         stream_usage,
         limits,
     })

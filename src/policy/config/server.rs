@@ -5,7 +5,7 @@ use crate::policy::network::Network;
 use crate::policy::settings::kinds::{Bytes, Flag, Kind, Or, Reference, Shown, Time, Whole};
 use crate::policy::settings::reader::{Field, Reader, Section};
 use crate::policy::settings::secret::Secret;
-use crate::policy::settings::units::{quoted, quoted_list};
+use crate::policy::settings::units::{self, quoted, quoted_list};
 use crate::policy::settings::{Settings, section};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -23,7 +23,8 @@ section! {
     /// Listeners, and the bounds on what clients may ask of us (contract section 1).
     #[derive(Clone, Debug)]
     pub struct Server {
-        /// Address, or list of addresses, that clients connect to. Sockets inherited from systemd take their place.
+        /// Address, or list of addresses, that clients connect to; `":8080"` is port 8080 of all of the host's. Sockets
+        /// inherited from systemd take their place.
         pub listen: Vec<SocketAddr> = vec![SocketAddr::from(([127, 0, 0, 1], 8080))], Addresses, Restart;
         /// Address of `/healthz`, `/readyz`, `/metrics` and `/openapi.json`; always plain HTTP.
         pub admin_listen: Option<SocketAddr> = None, Or(Address, "none"), Restart;
@@ -60,6 +61,9 @@ section! {
         pub write_stall: Duration = Duration::from_secs(60), Time(TIMEOUTS), Live;
         /// For what runs when the process is told to stop.
         pub drain_timeout: Duration = Duration::from_secs(30), Time(WAITS), Live;
+        /// After SIGTERM `/readyz` says 503 at once, and clients are served as before for so long: a balancer has time
+        /// to notice. Then it stops.
+        pub drain_lead: Duration = Duration::ZERO, Time(WAITS), Live;
         /// Networks and addresses of proxies before us (`"10.0.0.0/8"`), whose word on who calls is taken: the last
         /// address in `x-forwarded-for` that is not one of theirs is the `peer` of the log.
         pub trusted_proxies: Vec<Network> = Vec::new(), Networks, Live;
@@ -198,9 +202,12 @@ struct Address;
 impl Kind<SocketAddr> for Address {
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<SocketAddr> {
         let text = reader.string(&field)?;
-        let address = text.parse().ok();
+        let address = units::address(&text);
         if address.is_none() {
-            reader.error(&field, "expected an address with a port, such as \"127.0.0.1:8080\" or \"[::]:8080\"");
+            reader.error(
+                &field,
+                "expected an address with a port, such as \"127.0.0.1:8080\", \"[::]:8080\" or \":8080\"",
+            );
         }
         address
     }

@@ -5,7 +5,7 @@ use crate::policy::settings::kinds::{Folder, Kind, OneOf, Or, Pem, Shown, Time, 
 use crate::policy::settings::reader::{Field, Reader, Section};
 use crate::policy::settings::units::quoted;
 use crate::policy::settings::{Settings, section};
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,11 +13,15 @@ use std::time::Duration;
 /// Rows younger than this are needed to rebuild the longest period.
 const RETENTION: RangeInclusive<Duration> = Duration::from_secs(32 * 86_400)..=Duration::from_secs(36_500 * 86_400);
 
+/// Parts of a URL.
+const PARTS_MAX: usize = 8;
+
 section! {
     /// `[store]` (contract section 5).
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct StoreConfig {
-        /// Where keys and ledger are: `sqlite:PATH`, or `redis://…` and `rediss://…` for several hosts.
+        /// Where keys and ledger are: `sqlite:PATH`, or `redis://…` and `rediss://…` for several hosts. A password
+        /// comes from elsewhere in a list of parts: `["redis://:", { env = "NAME" }, "@HOST:6379/0"]`.
         pub url: StoreUrl = StoreUrl::Sqlite("tollgate.db".into()), Url, Restart;
         /// Authorities in PEM for `rediss://`, instead of the public ones.
         pub ca_file: Option<PathBuf> = None, Or(Pem("-----BEGIN CERTIFICATE-----"), "none, the public authorities"),
@@ -152,7 +156,10 @@ struct Url;
 
 impl Kind<StoreUrl> for Url {
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<StoreUrl> {
-        let text = reader.string(&field)?;
+        let (text, field) = match field.is_array() {
+            true => joined(reader, field)?,
+            false => (reader.string(&field)?, field),
+        };
         let known = match text.split_once(':') {
             Some(("sqlite", path)) if !path.is_empty() && path != ":memory:" => {
                 Some(StoreUrl::Sqlite(reader.resolve(path)))
@@ -169,6 +176,28 @@ impl Kind<StoreUrl> for Url {
     fn shown(&self, value: &StoreUrl) -> Shown {
         Shown::Value(quoted(&value.to_string()))
     }
+}
+
+/// A URL written in parts, `["redis://:", { env = "REDIS_PASSWORD" }, "@cache:6379/0"]`: what is secret stands in a
+/// variable or a file, and is encoded as a URL demands.
+fn joined<'d>(reader: &mut Reader<'_>, field: Field<'d>) -> Option<(String, Field<'d>)> {
+    let mut items = reader.items(field, PARTS_MAX).into_iter();
+    let first = items.next()?;
+    let mut url = reader.string(&first)?;
+    for item in items {
+        if item.is_text() {
+            url.push_str(&reader.string(&item)?);
+            continue;
+        }
+        for byte in reader.secret(item)?.expose().bytes() {
+            match byte {
+                b if b.is_ascii_alphanumeric() || b"-._~".contains(&b) => url.push(char::from(b)),
+                // Writing to a String cannot fail.
+                b => drop(write!(url, "%{b:02X}")),
+            }
+        }
+    }
+    Some((url, first))
 }
 
 /// Whether this follows the scheme of a shared store's URL: `//USER:PASSWORD@HOST:PORT/DB?OPTIONS`. All but the host

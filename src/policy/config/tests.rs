@@ -12,6 +12,7 @@ const PEM: &str = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\
 fn env(name: &str) -> Option<String> {
     match name {
         "GOOD_KEY" => Some("sk-good".to_string()),
+        "ODD_KEY" => Some("p@ss/:w%".to_string()),
         "EMPTY_KEY" => Some(" \n".to_string()),
         "SPLIT_KEY" => Some("sk\r\nhost: evil".to_string()),
         _ => None,
@@ -526,7 +527,7 @@ fn values_of_a_provider_are_checked() {
         ("addresses = [\"h\"]", "providers[0].addresses[0]", "expected an IP address"),
         ("addresses = [\"10.0.0.1:0\"]", "providers[0].addresses[0]", "expected an IP address"),
         ("unknown_fields = true", "providers[0].unknown_fields", "expected a string"),
-        ("unknown_fields = \"keep\"", "providers[0].unknown_fields", "one of drop, forward"),
+        ("unknown_fields = \"keep\"", "providers[0].unknown_fields", "one of auto, drop, forward"),
         ("stream_usage = \"no\"", "providers[0].stream_usage", "true or false"),
         ("attempts = 99", "providers[0].attempts", "from 1 to 10"),
     ];
@@ -671,8 +672,9 @@ fn every_key_of_a_model_is_read() {
     let prices = Prices { input: 1_000_000, output: 2_500_000, cache_read: 100_000, cache_write: 1_250_000 };
     assert_eq!((m.prices, m.default_max_tokens, m.reserve_tokens), (prices, 100, 50));
     let c = m.capabilities;
-    assert_eq!((c.sampling, c.max_output_tokens, c.structured_output), (false, Some(9), StructuredOutput::Tool));
-    assert!(c.mid_conversation_system && c.replay_reasoning && c.max_completion_tokens && c.effort && c.strict_tools);
+    assert_eq!((c.sampling, c.max_output_tokens, c.structured_output), (Some(false), Some(9), StructuredOutput::Tool));
+    assert!(c.mid_conversation_system && c.replay_reasoning && c.strict_tools);
+    assert_eq!((c.max_completion_tokens, c.effort), (Some(true), Some(true)));
 }
 
 #[test]
@@ -681,7 +683,7 @@ fn plans_are_checked_and_read() {
         ("tokens = -1", "plans[0].tokens", "from 0"),
         ("tokens = 1.5", "plans[0].tokens", "expected an integer"),
         ("period = \"year\"", "plans[0].period", "one of month, week, day"),
-        ("requests = \"many\"", "plans[0].requests", "expected an integer"),
+        ("requests = \"many\"", "plans[0].requests", "expected a number such as 600"),
         ("window = \"0s\"", "plans[0].window", "duration"),
         ("window = \"1500ms\"", "plans[0].window", "whole seconds"),
         ("tokens_per_window = -1", "plans[0].tokens_per_window", "from 0"),
@@ -751,6 +753,99 @@ fn a_secret_prints_as_stars() {
 fn debug_output_of_a_store_shows_no_password() {
     let config = parse(&with("[store]\nurl = \"redis://:hunter2@h/0\"")).unwrap();
     assert!(!format!("{:?}", config.store).contains("hunter2"));
+}
+
+fn at(base_url: &str) -> Provider {
+    let text = format!("[[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"{base_url}\"\n{MODEL}",);
+    parse(&text).unwrap_or_else(|errors| panic!("{errors:?}")).providers.remove(0)
+}
+
+#[test]
+fn openai_itself_and_azure_are_known_by_their_hosts() {
+    for url in [
+        "https://api.openai.com/v1",
+        "https://API.OpenAI.com./v1",
+        "https://eu.api.openai.com/v1",
+        "https://us-east.openai.azure.com/openai/v1",
+        "https://x.cognitiveservices.azure.com/openai/v1",
+    ] {
+        assert!(at(url).is_openai() && !at(url).is_near(), "{url}");
+    }
+    for url in ["https://openai.com.example/v1", "https://notapi.openai.com/v1", "http://127.0.0.1/v1"] {
+        assert!(!at(url).is_openai(), "{url}");
+    }
+}
+
+#[test]
+fn providers_on_the_own_network_are_known_by_their_hosts() {
+    for url in [
+        "http://127.0.0.1:8000/v1",
+        "http://10.1.2.3/v1",
+        "http://172.16.0.1/v1",
+        "http://192.168.1.9:11434/v1",
+        "http://169.254.1.1/v1",
+        "http://[::1]:8000/v1",
+        "http://[fd00::1]/v1",
+        "http://[fe80::1]/v1",
+        "http://[::ffff:10.0.0.1]/v1",
+        "http://localhost:1234/v1",
+        "http://ollama:11434/v1",
+        "http://box.local/v1",
+        "http://box.lan/v1",
+        "http://host.docker.internal:11434/v1",
+    ] {
+        assert!(at(url).is_near(), "{url}");
+    }
+    for url in ["https://api.example.com/v1", "http://8.8.8.8/v1", "http://172.32.0.1/v1", "http://[2001:db8::1]/v1"] {
+        assert!(!at(url).is_near(), "{url}");
+    }
+}
+
+#[test]
+fn an_alias_is_one_name_of_one_model_with_a_star_at_its_end_alone() {
+    let models = |first: &str, second: &str| {
+        format!(
+            "[[models]]\nid = \"a\"\naliases = {first}\ncontext = \"1M\"\ntargets = [{{ provider = \"p\" }}]\n\
+             [[models]]\nid = \"b\"\naliases = {second}\ncontext = \"1M\"\ntargets = [{{ provider = \"p\" }}]\n{PROVIDER}"
+        )
+    };
+    one_error(&models("[\"x\"]", "[\"x\"]"), 8, "models[1].aliases[0]", "`x` is an alias already");
+    one_error(&models("[\"x*\", \"x*\"]", "[]"), 3, "models[0].aliases[1]", "`x*` is an alias already");
+    one_error(&models("[\"b\"]", "[]"), 3, "models[0].aliases[0]", "`b` is the id of a model");
+    one_error(&models("[\"x*y\"]", "[]"), 3, "models[0].aliases[0]", "a * at its end alone");
+    one_error(&models("[\"\"]", "[]"), 3, "models[0].aliases[0]", "expected a name");
+    one_error(&models("[]", "[]").replace("id = \"a\"", "id = \"a*\""), 2, "models[0].id", "must not contain");
+
+    let text = models("[\"gpt-4o\", \"claude-opus-*\", \"claude-*\"]", "[\"claude-opus-4*\", \"*\"]");
+    let config = parse(&text).unwrap_or_else(|errors| panic!("{errors:?}"));
+    for (name, id) in [
+        ("a", "a"),
+        ("gpt-4o", "a"),
+        ("gpt-4o-mini", "b"),
+        ("claude-opus-3", "a"),
+        ("claude-opus-4-1", "b"),
+        ("claude-haiku", "a"),
+        ("b", "b"),
+    ] {
+        let found = config.catalog.asked(name).and_then(|index| config.catalog.get(index));
+        assert_eq!(found.map(|model| &*model.id), Some(id), "{name}");
+    }
+    assert_eq!(config.catalog.find("gpt-4o"), None, "an alias is no id");
+}
+
+#[test]
+fn a_secret_of_the_stores_url_comes_from_a_variable_or_a_file_and_is_encoded() {
+    let url = |written: &str| format!("[store]\nurl = {written}\n{PROVIDER}{MODEL}");
+    let read = |written: &str| parse(&url(written)).unwrap_or_else(|errors| panic!("{errors:?}")).store.url;
+    let meant = StoreUrl::Redis("redis://:sk-good@cache:6379/0".to_string());
+    assert_eq!(read("[\"redis://:\", { env = \"GOOD_KEY\" }, \"@cache:6379/0\"]"), meant);
+    assert_eq!(meant.to_string(), "redis://***@cache:6379/0");
+    let odd = StoreUrl::Redis("rediss://u:p%40ss%2F%3Aw%25@cache".to_string());
+    assert_eq!(read("[\"rediss://u:\", { env = \"ODD_KEY\" }, \"@cache\"]"), odd);
+    let file = StoreUrl::Redis("redis://:sk-from-file@cache".to_string());
+    assert_eq!(read("[\"redis://:\", { file = \"/run/secrets/key\" }, \"@cache\"]"), file);
+    one_error(&url("[\"redis://:\", { env = \"NOT_SET\" }, \"@cache\"]"), 2, "store.url[1].env", "is not set");
+    one_error(&url("[\"redis://:\", { env = \"GOOD_KEY\" }]"), 2, "store.url[0]", "expected \"sqlite:PATH\"");
 }
 
 #[test]

@@ -19,6 +19,8 @@ fn record(issued: &Issued) -> KeyRecord {
         created: Unix(0),
         expires: None,
         revoked: None,
+        disabled: false,
+        limits: LimitOverrides::default(),
         former: Vec::new(),
     }
 }

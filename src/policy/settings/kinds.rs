@@ -52,6 +52,27 @@ impl<V: Copy + ToString + TryFrom<u64>> Kind<V> for Whole {
     }
 }
 
+/// A count within a range: an integer, or text such as `"10M"`.
+pub struct Count(pub RangeInclusive<u64>);
+
+impl Kind<u64> for Count {
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<u64> {
+        if !field.is_text() {
+            return reader.integer(&field, &self.0);
+        }
+        let text = reader.string(&field)?;
+        let count = super::units::context(&text).filter(|count| self.0.contains(count));
+        if count.is_none() {
+            reader.error(&field, "expected a number such as 600, \"10M\" or \"250K\"; 0 is no limit");
+        }
+        count
+    }
+
+    fn shown(&self, value: &u64) -> Shown {
+        Shown::Value(value.to_string())
+    }
+}
+
 /// A number of bytes within a range: `"32MiB"`, or an integer.
 pub struct Bytes(pub RangeInclusive<u64>);
 

@@ -19,6 +19,17 @@ const SECRET_MIN: usize = 16;
 /// Bytes of a secret's file that are looked at; a key is never longer.
 const SECRET_MAX: usize = 16 * 1024;
 
+/// What others call a setting, or look for: the word, a key of the table where it is told, and what to write.
+const SAID_ELSEWHERE: [(&str, &str, &str); 7] = [
+    ("requests_per_minute", "requests", "write `requests`, which counts per `window` (a minute by default)"),
+    ("rpm", "requests", "write `requests`, which counts per `window` (a minute by default)"),
+    ("rpm_limit", "requests", "write `requests`, which counts per `window` (a minute by default)"),
+    ("tokens_per_minute", "tokens_per_window", "write `tokens_per_window` (a window is a minute by default)"),
+    ("tpm", "tokens_per_window", "write `tokens_per_window` (a window is a minute by default)"),
+    ("tpm_limit", "tokens_per_window", "write `tokens_per_window` (a window is a minute by default)"),
+    ("budget", "tokens_per_window", "a plan has no limit in money; `tokens` limits a `period`"),
+];
+
 /// One thing wrong with a configuration, or out of date in it. Shown as `tollgate.toml:12: models[0].context: expected
 /// …`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -63,6 +74,8 @@ pub struct Reader<'a> {
     source: &'a Source<'a>,
     errors: Vec<(usize, ConfigError)>,
     warnings: Vec<(usize, ConfigError)>,
+    /// Files of certificates and keys, with the places that name them.
+    pem_files: Vec<(PathBuf, ConfigError)>,
 }
 
 /// A table that is being taken apart; what is left at the end is unknown.
@@ -112,9 +125,11 @@ impl<'d> Section<'d> {
             let name = key.get_ref();
             let known: Vec<&str> = self.asked.iter().map(|(asked, _)| *asked).collect();
             let near = known.iter().find(|asked| is_near(asked, name));
-            let hint = match near {
-                Some(near) => format!("did you mean `{near}`?"),
-                None => format!("known are {}", known.join(", ")),
+            let elsewhere = SAID_ELSEWHERE.iter().find(|(other, key, _)| other == name && known.contains(key));
+            let hint = match (elsewhere, near) {
+                (Some((_, _, hint)), _) => (*hint).to_string(),
+                (None, Some(near)) => format!("did you mean `{near}`?"),
+                (None, None) => format!("known are {}", known.join(", ")),
             };
             reader.report(key.span().start, self.path_of(name), format!("unknown key; {hint}"));
         }
@@ -174,6 +189,11 @@ impl Field<'_> {
         matches!(self.value, DeValue::Integer(_))
     }
 
+    /// Whether it is a string.
+    pub fn is_text(&self) -> bool {
+        matches!(self.value, DeValue::String(_))
+    }
+
     /// A date or date-time as text, whether it is written as a string or as TOML's own type.
     pub fn moment_text(&self) -> Option<String> {
         match &self.value {
@@ -206,7 +226,7 @@ fn is_near(known: &str, written: &str) -> bool {
 impl<'a> Reader<'a> {
     /// Nothing read, nothing wrong.
     pub fn new(source: &'a Source<'a>) -> Reader<'a> {
-        Reader { source, errors: Vec::new(), warnings: Vec::new() }
+        Reader { source, errors: Vec::new(), warnings: Vec::new(), pem_files: Vec::new() }
     }
 
     /// The document's top table; `None` after a syntax error, which is reported.
@@ -219,6 +239,11 @@ impl<'a> Reader<'a> {
                 None
             }
         }
+    }
+
+    /// The files of certificates and keys that were named, with the places that name them.
+    pub fn take_pem_files(&mut self) -> Vec<(PathBuf, ConfigError)> {
+        std::mem::take(&mut self.pem_files)
     }
 
     /// All errors and all warnings, each in the order of their places.
@@ -436,7 +461,10 @@ impl<'a> Reader<'a> {
         let written = self.string(field)?;
         let path = self.resolve(&written);
         match (self.source.read)(&path.to_string_lossy()) {
-            Ok(text) if text.contains(marker) => return Some(path),
+            Ok(text) if text.contains(marker) => {
+                self.pem_files.push((path.clone(), self.error_at(field.span.start, field.path.clone(), "")));
+                return Some(path);
+            }
             Ok(_) => self.error(field, format!("`{}` has no PEM block of the kind expected here", path.display())),
             Err(error) => self.error(field, format!("cannot read `{}`: {error}", path.display())),
         }

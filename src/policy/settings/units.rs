@@ -2,6 +2,7 @@
 //! is read and written back, but for text, which TOML's own reader reads; what is written reads as the same value.
 
 use std::fmt::Write;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 const DURATIONS: [(&str, u64); 5] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
@@ -65,6 +66,19 @@ pub fn size(text: &str) -> Option<u64> {
 pub fn size_text(bytes: u64) -> String {
     let fit = SIZES[..4].iter().rev().find(|(_, unit)| bytes > 0 && bytes.is_multiple_of(*unit));
     fit.map_or_else(|| "0B".to_string(), |(name, unit)| format!("{}{name}", bytes / unit))
+}
+
+/// An address with its port: `127.0.0.1:8080`, `[::1]:8080`, `localhost:8080`, or `:8080` for all addresses of the
+/// host.
+pub fn address(text: &str) -> Option<SocketAddr> {
+    let port = |text: &str| text.parse::<u16>().ok();
+    if let Some(loopback) = text.strip_prefix("localhost:") {
+        return Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port(loopback)?)));
+    }
+    match text.strip_prefix(':') {
+        Some(any) if !any.starts_with(':') => Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port(any)?))),
+        _ => text.parse().ok(),
+    }
 }
 
 /// A token count such as `1M`, `256K` (decimal), `128Ki`, `1Mi` (binary) or plain digits (contract section 2).
@@ -139,6 +153,21 @@ mod tests {
         }
         for wrong in ["", "32", "32M", "MiB", "1.5MiB", "-1B", "99999999999GiB", "1_B", "32mib"] {
             assert_eq!(size(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn addresses_may_be_local_or_all_of_the_host() {
+        for (text, meant) in [
+            ("127.0.0.1:8080", "127.0.0.1:8080"),
+            ("[::1]:80", "[::1]:80"),
+            ("localhost:8080", "127.0.0.1:8080"),
+            (":8080", "0.0.0.0:8080"),
+        ] {
+            assert_eq!(address(text), meant.parse().ok(), "{text}");
+        }
+        for wrong in ["", ":", "8080", "localhost", "localhost:", ":99999", ":::", "example.com:80", ": 80"] {
+            assert_eq!(address(wrong), None, "{wrong}");
         }
     }
 

@@ -190,3 +190,28 @@ fn stop_sequences_and_refusals_end_an_answer() {
     assert_eq!(chat(with("Hi", json!({ "stop": "nowhere" }))).script.finish, Finish::Stop);
     assert_eq!(chat(with("#sim refuse", json!({}))).script.finish, Finish::Refusal);
 }
+
+#[test]
+fn models_that_reason_refuse_the_older_bound_and_any_temperature_but_one() {
+    let refusal = |shape, model: &str, members: Value| {
+        let mut body = with("hi", members);
+        body["model"] = json!(model);
+        if shape == Dialect::Chat && body["max_tokens"] == 1000 {
+            body.as_object_mut().unwrap().remove("max_tokens");
+        }
+        read(shape, body.to_string().as_bytes()).err().map(|complaint| (complaint.status, complaint.message))
+    };
+    let bound = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' \
+                 instead.";
+    for model in ["gpt-5-mini", "o1", "o3-mini", "o4-mini", "openai/gpt-5"] {
+        let chat = |members| refusal(Dialect::Chat, model, members);
+        assert_eq!(chat(json!({ "max_tokens": 5 })), Some((400, bound.to_owned())), "{model}");
+        let (status, words) = chat(json!({ "temperature": 0.2 })).unwrap();
+        assert!(status == 400 && words.contains("'temperature' does not support 0.2"), "{words}");
+        assert_eq!(chat(json!({ "max_completion_tokens": 5, "temperature": 1 })), None);
+        assert_eq!(refusal(Dialect::Messages, model, json!({ "temperature": 0.2 })), None);
+    }
+    for model in ["gpt-4o", "olmo-2", "m", "sim-heron-small"] {
+        assert_eq!(refusal(Dialect::Chat, model, json!({ "max_tokens": 5, "temperature": 0.2 })), None, "{model}");
+    }
+}

@@ -67,6 +67,18 @@ fn the_operations_guide_lists_every_event_of_the_log_and_quotes_what_is_really_s
 }
 
 #[test]
+fn every_manual_is_in_the_list_of_manuals_and_the_readme_leads_to_it() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/docs");
+    let index = fs::read_to_string(folder.join("README.md")).unwrap();
+    for entry in fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let linked = name == "README.md" || index.contains(&format!("]({name})"));
+        assert!(linked || !name.ends_with(".md"), "{name} is not in src/docs/README.md");
+    }
+    assert!(README.contains("](src/docs/README.md)"));
+}
+
+#[test]
 fn the_operations_guide_has_every_column_of_the_ledgers_views() {
     let rig = Rig::new("columns", "");
     let (_, table) = OPERATIONS.split_once("| column | in | meaning |\n").unwrap();

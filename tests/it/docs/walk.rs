@@ -4,10 +4,12 @@ use super::process::free_port;
 use super::rig::{Rig, write_certificate};
 use serde_json::Value;
 use std::fs;
+use std::net::SocketAddr;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 
 const GUIDE: &str = include_str!("../../../src/docs/operations.md");
+const README: &str = include_str!("../../../README.md");
 
 /// Blocks of the guide in one language, in their order.
 fn blocks(language: &str) -> Vec<&'static str> {
@@ -82,6 +84,141 @@ fn a_stranger_has_a_public_endpoint_with_a_certificate_in_ten_commands() {
     assert!(said.contains("\"object\":\"list\"") && said.contains("\"object\":\"chat.completion\""), "{said}");
 }
 
+/// Leads the requests of a configuration to the simulated provider, which is as strict as the one that it names.
+fn lead(text: &str, provider: SocketAddr) -> String {
+    let real = "base_url = \"https://api.openai.com/v1\"\n";
+    assert!(text.contains(real), "{text}");
+    text.replace(real, &format!("base_url = \"http://api.openai.com/v1\"\naddresses = [\"{provider}\"]\n"))
+}
+
+#[test]
+fn a_stranger_comes_from_a_clone_to_the_first_refusal_in_ten_commands() {
+    let rig = Rig::new("clone", "");
+    let folder = rig.path("empty");
+    fs::create_dir(&folder).unwrap();
+    let [commands] = blocks("bash")[..] else { panic!("one walk") };
+    let count = commands.lines().filter(|line| !line.starts_with(' ')).count();
+    assert_eq!(count, 10, "{commands}");
+    let (port, admin) = (free_port(), free_port());
+    // The program is built already, the demo ends by itself, and what `init` has found is led elsewhere.
+    let found = format!(
+        "tollgate init; sed -i 's/^listen = .*/listen = \"127.0.0.1:{port}\"/; s/127.0.0.1:9090/127.0.0.1:{admin}/; \
+         s#^base_url = \"https:.*#base_url = \"http://api.openai.com/v1\"\\naddresses = [\"{}\"]#' tollgate.toml",
+        rig.provider
+    );
+    let mut here = format!("trap 'kill ${{!-}} || true' EXIT\n{commands}");
+    for (there, ours) in [
+        ("git clone \"$REPOSITORY\" tollgate && cd tollgate", "true"),
+        ("cargo install --locked --path .", "true"),
+        ("tollgate demo ", "timeout --signal=INT 3 tollgate demo || true "),
+        ("sk-…", "sk-test"),
+        ("tollgate init", found.as_str()),
+        ("tollgate usage", "sleep 1; tollgate usage"),
+    ] {
+        assert_eq!(here.matches(there).count(), 1, "{there}");
+        here = here.replace(there, ours);
+    }
+    here = here.replace("127.0.0.1:8080/", &format!("127.0.0.1:{port}/"));
+    let hosted = ["ANTHROPIC", "GEMINI", "MISTRAL", "DEEPSEEK", "GROQ", "OPENROUTER", "XAI"];
+    let mut command = Command::new("sh");
+    for name in hosted {
+        command.env_remove(format!("{name}_API_KEY"));
+    }
+    let output = command
+        .args(["-e", "-u", "-c", &here])
+        .current_dir(&folder)
+        .env("PATH", programs(&rig, "0"))
+        .env_remove("TOLLGATE_CONFIG")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}\n{errors}");
+    for part in [
+        "Tollgate is listening on http://127.0.0.1:",
+        "wrote tollgate.toml\n",
+        "ok: gpt-5-mini -> gpt-5-mini: it is there",
+        "\"object\":\"chat.completion\"",
+        "\"code\":429",
+    ] {
+        assert!(said.contains(part), "{part}:\n{said}\n{errors}");
+    }
+    let usage = said.lines().find(|line| line.contains("  first ")).unwrap_or_else(|| panic!("{said}"));
+    assert_eq!(usage.split_whitespace().nth(2), Some("1"), "{usage}");
+}
+
+#[test]
+fn the_readmes_configuration_serves_claude_code_at_a_provider_as_strict_as_the_real_one() {
+    let rig = Rig::new("readme-claude", "");
+    let (_, rest) = README.split_once("\n```toml\n").unwrap();
+    let text = lead(&format!("{}\n", rest.split_once("\n```\n").unwrap().0), rig.provider);
+    let text = text.replace("0.0.0.0:8080", "127.0.0.1:0").replace("127.0.0.1:9090", "127.0.0.1:0");
+    fs::write(rig.path("tollgate.toml"), text).unwrap();
+    let key = rig
+        .command(&["keys", "issue", "--name", "claude"])
+        .env("OPENAI_API_KEY", "sk-test")
+        .output()
+        .map(|output| String::from_utf8(output.stdout).unwrap().trim().to_owned())
+        .unwrap();
+    let gate = rig.start_with(|command| {
+        command.env("OPENAI_API_KEY", "sk-test");
+    });
+    let lines = README.lines().filter(|line| line.contains("ANTHROPIC_") && line.contains('='));
+    let names = lines.flat_map(|line| line.split_whitespace()).filter(|word| word.contains("_MODEL="));
+    let mut models: Vec<&str> = names.filter_map(|word| Some(word.split_once('=')?.1)).collect();
+    models.push("small");
+    assert!(models.len() >= 3, "Claude Code asks for several models: {models:?}");
+    for model in models {
+        let body = format!(
+            "{{\"model\":\"{model}\",\"max_tokens\":32000,\"temperature\":0.3,\"stream\":false,\
+             \"system\":[{{\"type\":\"text\",\"text\":\"Be brief.\"}}],\
+             \"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}"
+        );
+        let answer = gate.ask(&format!(
+            "POST /v1/messages?beta=true HTTP/1.1\r\nhost: h\r\nconnection: close\r\nauthorization: Bearer {key}\r\n\
+             anthropic-version: 2023-06-01\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        ));
+        assert!(answer.starts_with("HTTP/1.1 200"), "{model}: {answer}");
+    }
+}
+
+#[test]
+fn every_example_of_a_provider_is_a_configuration_that_holds() {
+    let rig = Rig::new("examples", "");
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/examples");
+    let mut count = 0;
+    for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        let text = fs::read_to_string(&path).unwrap();
+        let inline = |start: &str| {
+            let (_, rest) = text.split_once(start)?;
+            let lines = rest.lines().skip(1).take_while(|line| line.is_empty() || line.starts_with("    "));
+            Some(lines.map(|line| format!("{}\n", line.trim_start())).collect::<String>())
+        };
+        let text = match path.extension().and_then(|end| end.to_str()) {
+            Some("toml") => text.clone(),
+            _ => inline("tollgate.toml: |").or_else(|| inline("TOLLGATE_CONFIG_TOML: |")).unwrap(),
+        };
+        // What stands below an indented text in a compose file.
+        let text = text.split("volumes:").next().unwrap();
+        fs::write(rig.path("tollgate.toml"), text).unwrap();
+        let mut command = rig.command(&["check"]);
+        let variables = text.split("env = \"").skip(1).filter_map(|rest| rest.split('"').next());
+        for name in variables {
+            command.env(name, "a-secret-for-the-test");
+        }
+        let output = command.output().unwrap();
+        let shared = text.contains("redis://") && cfg!(not(feature = "redis"));
+        assert!(output.status.success() || shared, "{}: {}", path.display(), String::from_utf8_lossy(&output.stderr));
+        count += 1;
+    }
+    assert!(count >= 15, "{count}");
+    let (_, litellm) = include_str!("../../../src/docs/litellm.md").split_once("\n```toml\n").unwrap();
+    fs::write(rig.path("tollgate.toml"), litellm.split_once("\n```\n").unwrap().0).unwrap();
+    let output = rig.command(&["check"]).env("OPENAI_API_KEY", "sk-test").env("ANTHROPIC_API_KEY", "sk-test").output();
+    assert!(output.unwrap().status.success());
+}
+
 #[test]
 fn a_stranger_issues_spends_rotates_reports_and_verifies_by_the_guide() {
     let rig = Rig::new("walk", "");
@@ -97,7 +234,7 @@ fn a_stranger_issues_spends_rotates_reports_and_verifies_by_the_guide() {
     let here = walk.replace("https://gateway.example", &format!("http://{}", gate.clients));
     assert_ne!(here, walk);
     // The guide waits as long as the gateway may take; a machine full of other tests may take longer.
-    assert_eq!(here.matches("\nsleep 1\n").count(), 2);
+    assert_eq!(here.matches("\nsleep 1\n").count(), 1);
     let here = here.replace("\nsleep 1\n", "\nsleep 4\n");
     let output = Command::new("sh")
         .args(["-e", "-u", "-c", &here])

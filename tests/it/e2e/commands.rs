@@ -37,13 +37,13 @@ fn errors_of_the_configuration_name_file_line_and_field() {
         for command in ["check", "serve"] {
             let done = run(folder.path(), &[command], &[]);
             assert_ne!(done.code, 0, "{field}");
-            let start = format!("tollgate.toml:{line}: {field}");
-            assert!(done.err.contains(&start), "expected {start}, got {}", done.err);
+            let start = format!("tollgate: tollgate.toml:{line}: {field}");
+            assert!(done.err.starts_with(&start), "expected {start}, got {}", done.err);
         }
     }
     fs::write(folder.path().join("tollgate.toml"), [good.as_bytes(), b"# caf\xe9\n"].concat()).unwrap();
     let latin = run(folder.path(), &["check"], &[]);
-    assert_eq!((latin.code, latin.err.as_str()), (1, "tollgate.toml:9: not UTF-8\n"));
+    assert_eq!((latin.code, latin.err.as_str()), (1, "tollgate: tollgate.toml:9: not UTF-8\n"));
     let absent = run(folder.path(), &["check", "--config", "no-such-file.toml"], &[]);
     assert!(absent.code != 0 && absent.err.contains("no-such-file.toml"), "{}", absent.err);
 }
@@ -68,7 +68,7 @@ fn what_check_prints_means_the_same_wherever_it_is_kept() {
     let again = run(folder.path(), &["check", "--print", "--config", "there/copy.toml"], &[]);
     assert_eq!((again.code, again.out), (0, printed.out));
     let wrong = run(folder.path(), &["check", "--print", "--config", "here/key"], &[]);
-    assert!(wrong.code == 1 && wrong.err.starts_with("here/key:1: "), "as the file was named: {}", wrong.err);
+    assert!(wrong.code == 1 && wrong.err.starts_with("tollgate: here/key:1: "), "as the file was named: {}", wrong.err);
 }
 
 #[test]
@@ -107,7 +107,17 @@ fn help_and_version_are_there_and_what_is_misused_says_so() {
     for command in ["serve", "demo", "provider", "check", "keys", "models", "usage"] {
         assert!(help.out.contains(command), "{command}");
     }
-    assert_eq!(run(folder.path(), &["--version"], &[]).out.trim(), format!("tollgate {}", env!("CARGO_PKG_VERSION")));
+    let version = run(folder.path(), &["--version"], &[]).out;
+    let (start, rest) = version.trim().split_once(" (").unwrap();
+    assert_eq!(start, format!("tollgate {}", env!("CARGO_PKG_VERSION")));
+    let parts: Vec<&str> = rest.trim_end_matches(')').split(", ").collect();
+    let [commit, target, features] = parts[..] else { panic!("{version}") };
+    assert!(
+        commit == "no commit" || (commit.len() == 12 && commit.chars().all(|c| c.is_ascii_hexdigit())),
+        "{version}"
+    );
+    assert!(target.contains("-linux-"), "{version}");
+    assert_eq!(features, if cfg!(feature = "redis") { "with redis" } else { "without redis" });
     assert_eq!(run(folder.path(), &["no-such-command"], &[]).code, 2);
     assert_eq!(run(folder.path(), &[], &[]).code, 2);
 }

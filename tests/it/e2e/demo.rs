@@ -1,8 +1,9 @@
 //! `tollgate demo`: comes up without any set-up, and what it prints can be pasted.
 
-use super::process::{Folder, Process, free_port, wait_for};
+use super::process::{Folder, Process, free_port, run, wait_for};
 use serde_json::Value;
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -64,25 +65,62 @@ fn the_demo_comes_up_its_lines_answer_and_ctrl_c_ends_it_with_code_0() {
     assert!(own(&temporary).is_empty(), "it leaves nothing behind");
 }
 
-/// Who runs it twice, or has something else on the port, gets one that works all the same.
+/// What a demo has written once it serves.
+fn text_of(demo: &mut Process) -> String {
+    wait_for("the demo's text", || {
+        assert!(!demo.has_ended(), "{}", demo.written());
+        Some(demo.written()).filter(|text| text.contains("Health and metrics: ") && text.ends_with('\n'))
+    })
+}
+
+/// Who runs it twice, or has something else on the port, gets one that works all the same, and is told where.
 #[test]
-fn two_demos_run_side_by_side() {
+fn two_demos_run_side_by_side_and_the_second_says_where() {
     let folder = Folder::new();
-    let [listen, admin] = [(); 2].map(|()| format!("127.0.0.1:{}", free_port()));
-    let args = ["demo", "--listen", &listen, "--admin-listen", &admin];
-    let mut demos: Vec<Process> = ["one", "two"]
-        .into_iter()
-        .map(|name| {
-            let demo = Process::start(folder.path(), name, &args, &[]);
-            wait_for("the demo's text", || demo.written().contains("ANTHROPIC_BASE_URL").then_some(()));
-            demo
-        })
-        .collect();
+    // Whatever holds the usual ports: from here on something does.
+    let _held = ["127.0.0.1:8080", "127.0.0.1:9090"].map(TcpListener::bind);
+    let mut demos = ["one", "two"].map(|name| Process::start(folder.path(), name, &["demo"], &[]));
     for demo in &mut demos {
-        let text = demo.written();
+        let text = text_of(demo);
+        assert!(text.contains("Port 8080 is taken by something else: this is 127.0.0.1:"), "{text}");
+        assert!(text.contains("Port 9090 is taken by something else: this is 127.0.0.1:"), "{text}");
         let mut lines = text.lines().map(str::trim).filter(|line| line.starts_with("curl "));
         let line = lines.find(|line| line.contains("/v1/messages")).unwrap_or_else(|| panic!("{text}"));
         assert_eq!(paste(line).0, 200);
         assert_eq!(demo.stop("INT").code(), Some(0));
     }
+}
+
+#[test]
+fn a_port_that_was_asked_for_and_is_taken_is_refused() {
+    let folder = Folder::new();
+    let held = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = held.local_addr().unwrap().to_string();
+    for option in ["--listen", "--admin-listen"] {
+        let done = run(folder.path(), &["demo", option, &taken], &[]);
+        assert_eq!((done.code, done.out.as_str()), (1, ""));
+        assert!(done.err.starts_with(&format!("tollgate: {option} {taken}: ")), "{}", done.err);
+    }
+}
+
+#[test]
+fn the_demo_says_where_its_health_is_how_claude_code_is_told_and_how_its_usage_is_seen() {
+    let folder = Folder::new();
+    let [listen, admin] = [(); 2].map(|()| format!("localhost:{}", free_port()));
+    let args = ["demo", "--listen", &listen, "--admin-listen", &admin, "--pace", "0"];
+    let mut demo = Process::start(folder.path(), "demo", &args, &[]);
+    let text = text_of(&mut demo);
+    let admin = admin.replace("localhost", "127.0.0.1");
+    assert!(text.contains(&format!("Health and metrics: http://{admin}/readyz")), "{text}");
+    assert_eq!(paste(&format!("curl -s http://{admin}/readyz")).0, 200);
+    let claude = text.lines().find(|line| line.contains(" claude --model ")).unwrap_or_else(|| panic!("{text}"));
+    assert!(
+        claude.contains("ANTHROPIC_BASE_URL=http://127.0.0.1:") && claude.contains("ANTHROPIC_AUTH_TOKEN=tg_live_")
+    );
+    let line = text.lines().find(|line| line.starts_with("curl ") && line.contains("/v1/messages")).unwrap();
+    assert_eq!(paste(line).0, 200);
+    let usage = text.lines().find_map(|line| line.strip_prefix("What was used: tollgate ")).unwrap();
+    let args: Vec<&str> = usage.split(' ').collect();
+    wait_for("the usage", || run(folder.path(), &args, &[]).out.contains(" demo ").then_some(()));
+    assert_eq!(demo.stop("INT").code(), Some(0));
 }

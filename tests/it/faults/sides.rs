@@ -251,6 +251,8 @@ fn keys(folder: &Path) -> Vec<String> {
                 created: Unix(0),
                 expires: None,
                 revoked: None,
+                disabled: false,
+                limits: tollgate::policy::plan::LimitOverrides::default(),
                 former: Vec::new(),
             };
             ledger.insert_key(&record).unwrap();

@@ -205,6 +205,21 @@ fn tokens_of_three_gateways_stay_within_the_stated_bound() {
 }
 
 #[test]
+fn a_key_works_on_every_host_from_the_moment_it_was_issued_with_limits_of_its_own() {
+    let Some(server) = Server::start() else { return };
+    let (one, other) = (gateway(&server.url(), ""), gateway(&server.url(), ""));
+    for _ in 0..10 {
+        let key = one.issue(&[]);
+        assert_eq!((one.status_of(&key), other.status_of(&key)), (200, 200));
+    }
+    // Of two requests in a week by its plan, one by its own word.
+    let key = one.issue(&["--plan", "two", "--requests", "1"]);
+    assert_eq!((other.chat(&key, &chat("one")).status(), one.chat(&key, &chat("two")).status()), (200, 429));
+    one.done(&["keys", "set", &key[8..20], "--requests", "plan"]);
+    wait_for("the limit of the plan", || (other.chat(&key, &chat("two")).status() == 200).then_some(()));
+}
+
+#[test]
 fn keys_and_reports_are_the_same_on_every_host() {
     let Some(server) = Server::start() else { return };
     let all = [server.gateway(""), server.gateway("")];

@@ -50,7 +50,9 @@
 //! (the next dial; a stalled one comes up and takes no byte) · `dials 2` (so far) · `buffered 262144` (bytes at
 //! most) · `resolve HOST [ADDRESS…]` (the resolver answers) · `row status=200 in=9 …` (the
 //! next ledger row has these) · `log TEXT` (the newest log line has this) · `logged TEXT` (some log line has) · `hold-rows`, `commit`, `store-fails`,
-//! `store-recovers` · `revoke KEY` · `drain` (SIGTERM) · `exit` (the gateway has asked to leave) · `reload [server]
+//! `store-recovers` · `revoke KEY` · `hold-looks`, `looks 2`, `look`, `look-fails` (the
+//! ledger does not answer when it is asked for a key that is not known, so many are asked for, it answers, it cannot) ·
+//! `drain` (SIGTERM) · `exit` (the gateway has asked to leave) · `reload [server]
 //! max_header = "1KiB"` · `hold-work`, `work` (the helper thread stands still, or does what it was given).
 //!
 //! **Other processes.** `upgrade` (SIGUSR2), `successor-ready`, `admits` (it has not handed over yet), `handed-over 2`

@@ -11,7 +11,7 @@ use tollgate::base::time::Unix;
 use tollgate::gateway::Start;
 use tollgate::gateway::orders::Notice;
 use tollgate::policy::ask::Ruling;
-use tollgate::policy::keys::KeyId;
+use tollgate::policy::keys::{KeyAnswer, KeyId};
 use tollgate::policy::meter::LimitKind;
 use tollgate::policy::row::Row;
 use tollgate::policy::usage::{Usage, UsageSource};
@@ -67,7 +67,8 @@ impl Player<'_> {
         }
         let names = Names { lets: case.preamble.lets.iter().cloned().collect(), keys: keys.texts.clone() };
         let start = start(&case.preamble.starts, &keys)?;
-        let world = World::new(setting.high(), start, cut);
+        let mut world = World::new(setting.high(), start, cut);
+        world.untold = keys.untold.clone();
         let (bound, seen_rows) = (Bindings::new(), Vec::new());
         let mut player = Player { case, names, keys, setting, world, bound, seen_rows };
         for (index, step) in case.steps.iter().enumerate() {
@@ -207,6 +208,17 @@ impl Player<'_> {
             }
             ["store-fails"] => return world.notice(Notice::StoreFailed("no room".to_string())),
             ["store-recovers"] => return world.notice(Notice::StoreRecovered),
+            ["hold-looks"] => world.hold_looks = true,
+            ["looks", count] if world.looks.len().to_string() == **count => {}
+            ["looks", count] => return Err(format!("{} keys are asked for instead of {count}", world.looks.len())),
+            ["look"] => {
+                world.hold_looks = false;
+                return world.settle();
+            }
+            ["look-fails"] => {
+                let id = world.looks.pop().ok_or("no key is asked for")?;
+                return world.notice(Notice::LookedUp(id, KeyAnswer::Unavailable));
+            }
             ["drain"] => return world.signal(Signal::Terminate),
             ["hold-work"] => world.hold_work = true,
             ["work"] => return world.work(),

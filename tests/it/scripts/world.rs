@@ -12,6 +12,7 @@ use tollgate::gateway::orders::{Notice, Order, Reloaded, Work};
 use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::ask::{Answer, Ask, Ruling};
 use tollgate::policy::config::Config;
+use tollgate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
 use tollgate::policy::meter::SharedCounts;
 use tollgate::policy::row::Row;
 
@@ -97,6 +98,12 @@ pub struct World {
     pub works: Vec<Work>,
     /// Questions to a shared ledger without an answer yet, oldest first.
     pub asks: Vec<Ask>,
+    /// What the ledger has and the gateway has not been told of.
+    pub untold: Vec<KeyRecord>,
+    /// The ledger does not answer when it is asked for a key.
+    pub hold_looks: bool,
+    /// Keys that were asked for and have not been answered.
+    pub looks: Vec<KeyId>,
     /// Leases that went back without a row.
     pub released: usize,
     /// A successor has been started, and has not been taken back.
@@ -131,6 +138,9 @@ impl World {
             hold_work: false,
             works: Vec::new(),
             asks: Vec::new(),
+            untold: Vec::new(),
+            hold_looks: false,
+            looks: Vec::new(),
             released: 0,
             successor: false,
             hold_successor: false,
@@ -276,7 +286,7 @@ impl World {
                 busy |= self.drain(&label)?;
                 busy |= self.deliver(&label)?;
             }
-            if !busy {
+            if !busy && self.gateway.actions().is_empty() {
                 return Ok(());
             }
         }
@@ -338,6 +348,7 @@ impl World {
                 Order::Work(work) => self.gateway.notice(Notice::Worked(work.run()), self.now),
                 Order::Reload(_) => return Err("a script reads its configuration again by itself".to_string()),
                 Order::Asks(asks) => self.asks.extend(asks),
+                Order::LookUp(id) => self.looks.push(id),
                 Order::Releases(releases) => self.released += releases.len(),
                 Order::HandOver(running) => {
                     if self.handed_over.replace(running.len()).is_some() {
@@ -355,6 +366,13 @@ impl World {
                     }
                 }
                 Order::Acknowledge(_) | Order::Counted(_) => {}
+            }
+        }
+        if !self.hold_looks {
+            for id in std::mem::take(&mut self.looks) {
+                let found = self.untold.iter().find(|record| record.id == id).cloned();
+                let answer = found.map_or(KeyAnswer::Absent, |record| KeyAnswer::Known(Box::new(record)));
+                self.gateway.notice(Notice::LookedUp(id, answer), self.now);
             }
         }
         if self.uncommitted > 0 && !self.hold_rows {

@@ -17,6 +17,7 @@ use tollgate::base::seam::{Action, Conn, Core, DialError, Ending, Reply, Shut, S
 use tollgate::base::time::{Mono, Now, Unix};
 use tollgate::gateway::orders::{Notice, Order, Reloaded, Work};
 use tollgate::gateway::{Gateway, Start};
+use tollgate::policy::keys::{KeyAnswer, KeyId};
 use tollgate::policy::row::{Row, Running};
 
 /// Client connections at a time.
@@ -41,6 +42,8 @@ struct World {
     asked: Vec<(Arc<str>, u16)>,
     /// Work that a helper thread would be at.
     works: Vec<Work>,
+    /// Keys that the ledger is asked for.
+    looks: Vec<KeyId>,
     keys: KeyRing,
     key_texts: Vec<String>,
     next_marker: u64,
@@ -117,6 +120,7 @@ impl World {
             dialing: Vec::new(),
             asked: Vec::new(),
             works: Vec::new(),
+            looks: Vec::new(),
             keys,
             key_texts,
             next_marker: 0,
@@ -290,6 +294,10 @@ impl World {
             self.gateway.notice(Notice::Worked(work.run()), self.now);
             return Ok(());
         }
+        if let Some(id) = self.looks.pop() {
+            let answer = if self.steps.is_multiple_of(4) { KeyAnswer::Unavailable } else { KeyAnswer::Absent };
+            self.gateway.notice(Notice::LookedUp(id, answer), self.now);
+        }
         match self.rng.below(8) {
             0..=4 => self.answer_dial(),
             5 => self.answer_name(),
@@ -457,6 +465,7 @@ impl World {
                     }
                     Order::TakeBack => self.take_back()?,
                     Order::Work(work) => self.works.push(*work),
+                    Order::LookUp(id) => self.looks.push(id),
                     Order::Reload(_) => self.reloading = true,
                     Order::Log(_) | Order::Counted(_) => {}
                     other => self.take_order(other)?,

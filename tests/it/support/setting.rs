@@ -132,12 +132,15 @@ impl Setting {
 pub struct KeyRing {
     pub texts: BTreeMap<String, String>,
     pub records: Vec<KeyRecord>,
+    /// Those that the ledger has and the gateway has not been told of.
+    pub untold: Vec<KeyRecord>,
 }
 
 impl KeyRing {
-    /// Issues one; `words` are `plan=P`, `endpoints=a,b`, `models=a,b`, `expires=DATE`, `revoked=DATE`.
+    /// Issues one; `words` are `plan=P`, `endpoints=a,b`, `models=a,b`, `expires=DATE`, `revoked=DATE`; `untold`: the
+    /// ledger has it, and the gateway does not know it yet; `lost`: nor does the ledger.
     pub fn issue(&mut self, name: &str, words: &[&str]) {
-        let mut rng = Rng::from_u64(7000 + self.records.len() as u64);
+        let mut rng = Rng::from_u64(7000 + self.texts.len() as u64);
         let issued = issue("tg_", |out| out.iter_mut().for_each(|byte| *byte = rng.next_u64() as u8));
         let mut record = KeyRecord {
             id: issued.id,
@@ -148,6 +151,8 @@ impl KeyRing {
             created: Unix(0),
             expires: None,
             revoked: None,
+            disabled: false,
+            limits: tollgate::policy::plan::LimitOverrides::default(),
             former: Vec::new(),
         };
         for word in words {
@@ -164,11 +169,16 @@ impl KeyRing {
                 }
                 "expires" => record.expires = parse_moment(value),
                 "revoked" => record.revoked = parse_moment(value),
+                "untold" | "lost" => {}
                 other => panic!("a key has no `{other}`"),
             }
         }
         self.texts.insert(name.to_string(), issued.text);
-        self.records.push(record);
+        match words {
+            words if words.contains(&"lost") => {}
+            words if words.contains(&"untold") => self.untold.push(record),
+            _ => self.records.push(record),
+        }
     }
 }
 

@@ -3,8 +3,9 @@
 //! and at the start of a gateway.
 
 use super::super::api::StoreError;
-use super::{APPLICATION, NEWER, SCHEMA, STRANGE, Sqlite, groups, marks};
+use super::{APPLICATION, NEWER, SCHEMA, SELECT_KEYS, STRANGE, Sqlite, groups, marks, read_key};
 use crate::base::limits;
+use crate::policy::keys::KeyRecord;
 use crate::policy::row::Row;
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 use std::collections::HashSet;
@@ -32,6 +33,21 @@ impl Sqlite {
             Ok(Some(why)) => Err(StoreError::Foreign(path.to_path_buf(), why)),
             Err(error) => Err(StoreError::Sqlite(path.to_path_buf(), error)),
         }
+    }
+
+    /// The keys of a file, which is not changed for this, nor brought up to date.
+    pub fn peek_keys(path: &Path) -> Result<Vec<KeyRecord>, StoreError> {
+        let peek = || -> rusqlite::Result<Option<Vec<KeyRecord>>> {
+            let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+            connection.busy_timeout(limits::STORE_BUSY)?;
+            if marks(&connection)? != (APPLICATION, SCHEMA) {
+                return Ok(None);
+            }
+            let mut query = connection.prepare(SELECT_KEYS)?;
+            query.query_map([], read_key)?.collect::<rusqlite::Result<_>>().map(Some)
+        };
+        let peeked = peek().map_err(|error| StoreError::Sqlite(path.to_path_buf(), error))?;
+        peeked.ok_or_else(|| StoreError::Foreign(path.to_path_buf(), "another version's"))
     }
 
     /// Lets another gateway have the file: brings the sums up to date and drops the lock, this in any case. The

@@ -1,0 +1,27 @@
+//! What a binary says of itself: the commit that it was built from, and for which target.
+
+use std::process::Command;
+
+fn git(args: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(args).output().ok().filter(|output| output.status.success())?;
+    Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
+}
+
+fn main() {
+    println!("cargo:rerun-if-changed=scripts/build.rs");
+    // What is only tried out is not built again for every commit.
+    if std::env::var("PROFILE").as_deref() == Ok("release") {
+        for name in ["HEAD", "logs/HEAD"] {
+            if let Some(path) =
+                git(&["rev-parse", "--git-path", name]).filter(|path| std::path::Path::new(path).exists())
+            {
+                println!("cargo:rerun-if-changed={path}");
+            }
+        }
+    }
+    // A source archive has no commit.
+    let own = git(&["rev-parse", "--show-prefix"]).is_some_and(|prefix| prefix.is_empty());
+    let commit = git(&["rev-parse", "--short=12", "HEAD"]).filter(|_| own).unwrap_or_else(|| "no commit".to_owned());
+    println!("cargo:rustc-env=TOLLGATE_COMMIT={commit}");
+    println!("cargo:rustc-env=TOLLGATE_TARGET={}", std::env::var("TARGET").unwrap_or_default());
+}

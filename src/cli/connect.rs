@@ -1,0 +1,394 @@
+//! `tollgate check --connect`: asks every provider for its models, as the gateway would ask it, and says what stands in
+//! the way of a request and how it is mended. Nothing that a provider says is repeated: it may hold a credential.
+
+use super::output::{Failure, clean, print};
+use super::probe::{Answer, NoAnswer, Place, ask};
+use crate::io::clock::Clock;
+use crate::io::tls::Security;
+use crate::io::tls::blocking::Trouble;
+use crate::policy::catalog::{Model, Target};
+use crate::policy::config::{Config, Provider};
+use crate::wire::Dialect;
+use crate::wire::head::values;
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// How long an answer may take from one of its bytes to the next.
+const ANSWER: Duration = Duration::from_secs(10);
+/// What a base URL ends in that names one thing to ask for.
+const ENDPOINTS: [&str; 6] =
+    ["/chat/completions", "/completions", "/v1/messages", "/messages", "/responses", "/models"];
+
+/// What was found of one provider or target.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    /// A request would do.
+    Good(String),
+    /// It may, and something is worth knowing.
+    Hint(String),
+    /// It would fail.
+    Bad(String),
+}
+
+impl Found {
+    fn text(&self) -> (&'static str, &str) {
+        match self {
+            Found::Good(text) => ("ok", text),
+            Found::Hint(text) => ("hint", text),
+            Found::Bad(text) => ("FAILS", text),
+        }
+    }
+}
+
+/// Asks all providers at the same time and prints what came, in the order of the configuration. A failure where a
+/// request would fail.
+pub fn run(config: &Config, security: &Security) -> Result<(), Failure> {
+    let reports: Vec<(String, bool)> = std::thread::scope(|scope| {
+        let asked: Vec<_> = config
+            .providers
+            .iter()
+            .enumerate()
+            .map(|(at, _)| scope.spawn(move || report(config, at, security)))
+            .collect();
+        asked.into_iter().filter_map(|thread| thread.join().ok()).collect()
+    });
+    let text: String = reports.iter().map(|(text, _)| text.as_str()).collect();
+    print(&text)?;
+    match reports.iter().filter(|(_, bad)| *bad).count() {
+        0 => Ok(()),
+        1 => Err(Failure::failed("requests to one provider would fail")),
+        count => Err(Failure::failed(format!("requests to {count} providers would fail"))),
+    }
+}
+
+/// The lines about one provider and its targets, and whether a request would fail.
+fn report(config: &Config, index: usize, security: &Security) -> (String, bool) {
+    let Some(provider) = config.provider(index) else { return Default::default() };
+    let (clock, mut list) = (Clock::new(), None);
+    let began = clock.mono();
+    let found = match misnamed(provider) {
+        Some(mend) => Found::Bad(mend),
+        None => match get(provider, security, &list_path(provider)) {
+            Ok(answer) => judge(provider, security, &answer, &mut list),
+            Err(why) => Found::Bad(no_answer(provider, security, &why)),
+        },
+    };
+    let (word, said) = found.text();
+    let millis = clock.mono().micros_since(began) / 1000;
+    let mut text = format!("{}  {}\n  {word}: {} ({millis} ms)\n", provider.name, provider.base_url, clean(said));
+    let mut bad = matches!(found, Found::Bad(_));
+    for (model, target) in targets(config, index) {
+        let Some(list) = &list else { continue };
+        let found = look_for(provider, security, list, target);
+        bad |= matches!(found, Found::Bad(_));
+        let (word, said) = found.text();
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  {word}: {} -> {}: {}", model.id, clean(&target.model), clean(said));
+    }
+    (text, bad)
+}
+
+fn targets(config: &Config, provider: usize) -> impl Iterator<Item = (&Model, &Target)> {
+    let all = config.catalog.models().iter().flat_map(|model| model.targets.iter().map(move |target| (model, target)));
+    all.filter(move |(_, target)| target.provider == provider)
+}
+
+/// The path of a provider before what is asked for: `/v1` or whatever its `base_url` has.
+fn base_path(provider: &Provider) -> &str {
+    let generate = match provider.shape {
+        Dialect::Chat => "/chat/completions",
+        Dialect::Messages => "/messages",
+    };
+    provider.path.strip_suffix(generate).unwrap_or(&provider.path)
+}
+
+fn list_path(provider: &Provider) -> String {
+    match provider.shape {
+        Dialect::Chat => format!("{}/models", base_path(provider)),
+        Dialect::Messages => format!("{}/models?limit=1000", base_path(provider)),
+    }
+}
+
+/// What is wrong with a `base_url` that names one thing to ask for.
+fn misnamed(provider: &Provider) -> Option<String> {
+    let url = &provider.base_url;
+    let bare = ENDPOINTS.iter().find_map(|end| url.strip_suffix(end))?;
+    Some(format!("base_url names an endpoint: write base_url = \"{bare}\""))
+}
+
+/// The scheme and host of a `base_url`.
+fn origin(provider: &Provider) -> String {
+    format!("{}://{}", if provider.tls { "https" } else { "http" }, provider.host_header)
+}
+
+fn request(provider: &Provider, method: &str, path: &str, body: &str) -> Vec<u8> {
+    let mut text = format!("{method} {path} HTTP/1.1\r\nhost: {}\r\n", provider.host_header);
+    let mut line = |name: &str, value: &str| {
+        let _ = write!(text, "{name}: {value}\r\n");
+    };
+    if let Some((name, value)) = &provider.credential {
+        line(name, value.expose());
+    }
+    provider.headers.iter().for_each(|(name, value)| line(name, value));
+    // What the configuration says in their place goes.
+    let says = |header: &str| provider.headers.iter().any(|(name, _)| name == header);
+    if provider.shape == Dialect::Messages && !says("anthropic-version") {
+        line("anthropic-version", "2023-06-01");
+    }
+    if !says("user-agent") {
+        line("user-agent", concat!("tollgate/", env!("CARGO_PKG_VERSION")));
+    }
+    line("accept-encoding", "identity");
+    line("connection", "close");
+    if method == "POST" {
+        line("content-type", "application/json");
+        line("content-length", &body.len().to_string());
+    }
+    text.push_str("\r\n");
+    text.push_str(body);
+    text.into_bytes()
+}
+
+fn send(provider: &Provider, security: &Security, request: &[u8]) -> Result<Answer, NoAnswer> {
+    let place = Place {
+        addresses: &provider.addresses,
+        host: &provider.host,
+        port: provider.port,
+        tls: (security, provider.authority),
+        connect: provider.limits.connect_timeout,
+        answer: ANSWER,
+    };
+    ask(&place, request)
+}
+
+fn get(provider: &Provider, security: &Security, path: &str) -> Result<Answer, NoAnswer> {
+    send(provider, security, &request(provider, "GET", path, ""))
+}
+
+/// What an answer to the question for models means. `list`: the models, where there is a list.
+fn judge(provider: &Provider, security: &Security, answer: &Answer, list: &mut Option<Vec<String>>) -> Found {
+    let status = answer.status;
+    match status {
+        200 => match serde_json::from_slice::<Value>(&answer.body) {
+            Ok(value) => judge_list(provider, &value, list),
+            Err(_) => Found::Bad(format!(
+                "200, but what comes is no JSON: this is no API; is base_url = \"{}\" right?",
+                provider.base_url
+            )),
+        },
+        401 => Found::Bad(unauthorized(provider)),
+        402 => Found::Bad("402: the account has no credit left: top it up at the provider".to_string()),
+        403 => Found::Bad(
+            "403: the credential is known and may not do this: look at its rights, project and region at the provider"
+                .to_string(),
+        ),
+        404 | 405 => not_there(provider, security, status),
+        408 | 429 | 500..=599 => {
+            Found::Hint(format!("{status}: it is there, and busy or broken at the moment: try again later"))
+        }
+        300..=399 => {
+            let to = values(&answer.head, "location").next().map(|to| String::from_utf8_lossy(to).into_owned());
+            let to = to.map(|to| to.trim_end_matches("/models").to_string()).unwrap_or_default();
+            Found::Bad(format!("{status}: it sends us on, which is never followed: write base_url = \"{to}\""))
+        }
+        _ if speaks_of_tls(&answer.body) => Found::Bad(wants_tls(provider)),
+        _ => Found::Hint(format!("{status} to the question for its models: it is there, and lists none")),
+    }
+}
+
+fn judge_list(provider: &Provider, value: &Value, list: &mut Option<Vec<String>>) -> Found {
+    let Some(entries) = value["data"].as_array() else {
+        return Found::Hint("200, but no list of models comes".to_string());
+    };
+    let theirs = value["object"] != "list" && value.get("has_more").is_some();
+    if provider.shape == Dialect::Chat && theirs {
+        return Found::Bad("it speaks the messages shape: write shape = \"messages\"".to_string());
+    }
+    let ids: Vec<String> = entries.iter().filter_map(|entry| entry["id"].as_str().map(str::to_string)).collect();
+    let found = Found::Good(format!("200, {} models", ids.len()));
+    *list = Some(ids);
+    found
+}
+
+fn unauthorized(provider: &Provider) -> String {
+    let Some((name, secret)) = &provider.credential else {
+        return "401: it wants a credential: set api_key = { env = \"…\" }".to_string();
+    };
+    if provider.is_openai() && name == "authorization" && &*provider.host != "api.openai.com" {
+        return "401: Azure takes its keys in another header: write auth = \"api-key\"".to_string();
+    }
+    format!(
+        "401: it refuses the credential of {}, sent as `{name}`: is it whole, and is it this provider's?",
+        secret.origin()
+    )
+}
+
+/// The list is not there. Either the provider has none, or nothing of it is where `base_url` says.
+fn not_there(provider: &Provider, security: &Security, status: u16) -> Found {
+    // A request without a model or a message: a provider refuses it, and charges nothing.
+    let probe = request(provider, "POST", &provider.path, "{}");
+    let generate = send(provider, security, &probe).map(|answer| answer.status);
+    if let Ok(401) = generate {
+        return Found::Bad(unauthorized(provider));
+    }
+    if generate.is_ok_and(|status| !matches!(status, 404 | 405 | 501)) {
+        return Found::Hint(format!("{status}: it is there, and lists no models"));
+    }
+    let base = base_path(provider);
+    let doubled = base.strip_suffix("/v1/v1").map(|bare| (format!("{bare}/v1"), "has /v1 twice"));
+    let more = [("/v1", "lacks /v1"), ("/api/v1", "lacks /api/v1"), ("/openai/v1", "lacks /openai/v1")];
+    let more = more.into_iter().map(|(end, what)| (format!("{base}{end}"), what));
+    for (path, what) in doubled.into_iter().chain(more) {
+        let there = get(provider, security, &format!("{path}/models"));
+        if there.is_ok_and(|answer| matches!(answer.status, 200 | 401 | 403)) {
+            let url = match provider.shape {
+                Dialect::Chat => format!("{}{path}", origin(provider)),
+                Dialect::Messages => format!("{}{}", origin(provider), path.trim_end_matches("/v1")),
+            };
+            return Found::Bad(format!("{status}: base_url {what}: write base_url = \"{url}\""));
+        }
+    }
+    Found::Bad(format!("{status}: there is nothing at {base}: is base_url = \"{}\" right?", provider.base_url))
+}
+
+/// Whether an answer complains of plain HTTP where TLS is spoken.
+fn speaks_of_tls(body: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(body).to_ascii_lowercase();
+    text.contains("https") && text.contains("http request")
+}
+
+fn wants_tls(provider: &Provider) -> String {
+    format!(
+        "it speaks TLS, and base_url says http: write base_url = \"{}\"",
+        provider.base_url.replacen("http:", "https:", 1)
+    )
+}
+
+fn no_answer(provider: &Provider, security: &Security, why: &NoAnswer) -> String {
+    match why {
+        NoAnswer::Name => {
+            format!("no address is known for `{}`: is it spelt right, and can this host look it up?", provider.host)
+        }
+        NoAnswer::Refused(at) => {
+            format!("connection refused: nothing listens at {at}: is it started, is the port right?")
+        }
+        NoAnswer::Unreachable(at, why) => {
+            format!("no connection to {at}: {why}: is a firewall or a proxy in the way, is the address right?")
+        }
+        NoAnswer::Silent | NoAnswer::Broken(_) if provider.tls && answers_plain(provider, security) => {
+            no_answer(provider, security, &NoAnswer::Tls(Trouble::NotTls))
+        }
+        NoAnswer::Silent => format!("connected, but nothing came within {} s", ANSWER.as_secs()),
+        NoAnswer::WantsTls => wants_tls(provider),
+        NoAnswer::Broken(_) if !provider.tls && answers_tls(provider, security) => wants_tls(provider),
+        NoAnswer::Broken(why) => format!("no answer in HTTP: {why}: is this the right port?"),
+        NoAnswer::Tls(Trouble::NotTls) => {
+            let url = provider.base_url.replacen("https:", "http:", 1);
+            format!("it does not speak TLS: write base_url = \"{url}\" if the way there is safe")
+        }
+        NoAnswer::Tls(Trouble::UnknownIssuer) => {
+            "its certificate is signed by nobody who is trusted: name the authority \
+             by ca_file = \"ca.pem\""
+                .to_string()
+        }
+        NoAnswer::Tls(Trouble::OutOfTime) => {
+            "its certificate has expired or is not valid yet: renew it there, or set the clock here".to_string()
+        }
+        NoAnswer::Tls(Trouble::OtherName) => {
+            format!("its certificate is not for `{}`: write the name that it is for into base_url", provider.host)
+        }
+        NoAnswer::Tls(Trouble::Other(why)) => format!("TLS fails: {why}"),
+    }
+}
+
+/// Whether plain HTTP is spoken where nobody took up a handshake.
+fn answers_plain(provider: &Provider, security: &Security) -> bool {
+    // Without a credential: what is sent in the clear may be seen.
+    let plain = Provider { authority: None, ..provider.clone() };
+    send(&plain, security, b"GET / HTTP/1.0\r\n\r\n").is_ok()
+}
+
+/// Whether TLS is spoken where plain HTTP was not understood: some servers close without a word.
+fn answers_tls(provider: &Provider, security: &Security) -> bool {
+    // Any peer will do: whether it is trusted does not matter here.
+    let secure = Provider { authority: Some(0), ..provider.clone() };
+    let request = request(provider, "GET", "/", "");
+    match send(&secure, security, &request) {
+        Ok(_) => true,
+        Err(NoAnswer::Tls(trouble)) => trouble != Trouble::NotTls,
+        Err(_) => false,
+    }
+}
+
+/// Whether the provider has the model of a target.
+fn look_for(provider: &Provider, security: &Security, list: &[String], target: &Target) -> Found {
+    if list.contains(&target.model) {
+        return Found::Good("it is there".to_string());
+    }
+    // Names that are not listed may be understood all the same.
+    let path = format!("{}/models/{}", base_path(provider), encoded(&target.model));
+    if get(provider, security, &path).is_ok_and(|answer| answer.status == 200) {
+        return Found::Good("it is there".to_string());
+    }
+    if provider.is_openai() && &*provider.host != "api.openai.com" {
+        return Found::Hint("not listed, as deployments of Azure are not".to_string());
+    }
+    let nearest = list.iter().min_by_key(|id| distance(id, &target.model));
+    let nearest = nearest.filter(|id| distance(id, &target.model) <= 3);
+    match (nearest, list) {
+        (Some(near), _) => Found::Bad(format!("the provider has no such model; did you mean `{near}`?")),
+        (None, []) => Found::Hint("the provider lists no models at all".to_string()),
+        (None, some) => {
+            let some: Vec<&str> = some.iter().take(5).map(String::as_str).collect();
+            Found::Bad(format!("the provider has no such model; it has {}, …", some.join(", ")))
+        }
+    }
+}
+
+fn encoded(text: &str) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b if b.is_ascii_alphanumeric() || b"-._~:/".contains(&b) => out.push(char::from(b)),
+            b => {
+                let _ = write!(out, "%{b:02X}");
+            }
+        }
+    }
+    out
+}
+
+/// Characters to be changed, added or left out to make one word of the other.
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut before: Vec<usize> = (0..=other.len()).collect();
+    for (row, c) in one.chars().enumerate() {
+        let mut now = vec![row + 1];
+        for (column, d) in other.iter().enumerate() {
+            let changed = before[column] + usize::from(c != *d);
+            now.push(changed.min(before[column + 1] + 1).min(now[column] + 1));
+        }
+        before = now;
+    }
+    before[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_as_far_apart_as_what_must_be_changed() {
+        for (one, other, far) in [("", "", 0), ("abc", "abc", 0), ("abc", "abd", 1), ("abc", "xabc", 1), ("ab", "", 2)]
+        {
+            assert_eq!(distance(one, other), far, "{one} {other}");
+        }
+        assert_eq!(distance("gpt-5-mimi", "gpt-5-mini"), 1);
+    }
+
+    #[test]
+    fn the_name_of_a_model_fits_a_path() {
+        assert_eq!(encoded("org/model:7b q?"), "org/model:7b%20q%3F");
+    }
+}

@@ -1,0 +1,343 @@
+//! `tollgate init`: a first configuration. Providers whose usual variables are set, and local servers that answer on
+//! their usual ports; where nothing is found, an example to be filled in. Never writes over a file.
+
+use super::args::ConfigArg;
+use super::output::{Failure, print, remark};
+use super::probe::{Place, ask};
+use crate::io::tls::Security;
+use crate::policy::config::units::quoted;
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// `tollgate init`.
+#[derive(clap::Args, Debug)]
+pub struct InitArgs {
+    /// The file to write; it must not be there [default: tollgate.toml]
+    #[command(flatten)]
+    pub config: ConfigArg,
+}
+
+/// How long a local server may take.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Models of one local server that are written down.
+const MODELS_MAX: usize = 8;
+/// Where Tollgate listens, if nothing else does.
+const PORTS: [u16; 3] = [8080, 8081, 8088];
+
+/// A hosted provider: variable, name, shape, `base_url`, id and upstream name of a model, context, input and output
+/// price, and what else its table says.
+struct Hosted {
+    variable: &'static str,
+    name: &'static str,
+    shape: &'static str,
+    base_url: &'static str,
+    model: &'static str,
+    context: &'static str,
+    prices: Option<(&'static str, &'static str)>,
+    more: &'static str,
+}
+
+const FORWARD: &str = "unknown_fields = \"forward\"          # it takes fields that OpenAI's API does not document\n";
+
+const HOSTED: [Hosted; 8] = [
+    Hosted {
+        variable: "OPENAI_API_KEY",
+        name: "openai",
+        shape: "chat",
+        base_url: "https://api.openai.com/v1",
+        model: "gpt-5-mini",
+        context: "400K",
+        prices: Some(("0.25", "2.0")),
+        more: "",
+    },
+    Hosted {
+        variable: "ANTHROPIC_API_KEY",
+        name: "anthropic",
+        shape: "messages",
+        base_url: "https://api.anthropic.com",
+        model: "claude-sonnet-4-5",
+        context: "200K",
+        prices: Some(("3.0", "15.0")),
+        more: "",
+    },
+    Hosted {
+        variable: "GEMINI_API_KEY",
+        name: "gemini",
+        shape: "chat",
+        base_url: "https://generativelanguage.googleapis.com/v1beta/openai",
+        model: "gemini-2.5-flash",
+        context: "1M",
+        prices: None,
+        more: "",
+    },
+    Hosted {
+        variable: "MISTRAL_API_KEY",
+        name: "mistral",
+        shape: "chat",
+        base_url: "https://api.mistral.ai/v1",
+        model: "mistral-small-latest",
+        context: "128K",
+        prices: None,
+        more: "",
+    },
+    Hosted {
+        variable: "DEEPSEEK_API_KEY",
+        name: "deepseek",
+        shape: "chat",
+        base_url: "https://api.deepseek.com/v1",
+        model: "deepseek-chat",
+        context: "128K",
+        prices: None,
+        more: FORWARD,
+    },
+    Hosted {
+        variable: "GROQ_API_KEY",
+        name: "groq",
+        shape: "chat",
+        base_url: "https://api.groq.com/openai/v1",
+        model: "llama-3.3-70b-versatile",
+        context: "128K",
+        prices: None,
+        more: "",
+    },
+    Hosted {
+        variable: "OPENROUTER_API_KEY",
+        name: "openrouter",
+        shape: "chat",
+        base_url: "https://openrouter.ai/api/v1",
+        model: "openrouter/auto",
+        context: "128K",
+        prices: None,
+        more: FORWARD,
+    },
+    Hosted {
+        variable: "XAI_API_KEY",
+        name: "xai",
+        shape: "chat",
+        base_url: "https://api.x.ai/v1",
+        model: "grok-4",
+        context: "256K",
+        prices: None,
+        more: "",
+    },
+];
+
+/// Usual ports of local servers, and what is mostly found there.
+const LOCAL: [(u16, &str, &str); 4] = [
+    (11434, "ollama", "Ollama"),
+    (8080, "llamacpp", "llama.cpp"),
+    (8000, "vllm", "vLLM"),
+    (1234, "lmstudio", "LM Studio"),
+];
+
+/// A local server that answers.
+struct Local {
+    port: u16,
+    name: &'static str,
+    title: &'static str,
+    /// Names of its models, with the context where it says so.
+    models: Vec<(String, Option<u64>)>,
+}
+
+/// Looks around and writes the file.
+pub fn run(args: &InitArgs) -> Result<(), Failure> {
+    let path = args.config.config.clone().unwrap_or_else(|| PathBuf::from("tollgate.toml"));
+    let failed = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => {
+            Failure::failed(format!("{} is there already and stays as it is", path.display()))
+        }
+        _ => Failure::failed(format!("cannot write {}: {error}", path.display())),
+    };
+    // The name is taken before anything is looked for: what is there is never written over.
+    let mut file = OpenOptions::new().write(true).create_new(true).open(&path).map_err(failed)?;
+    let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let hosted: Vec<&Hosted> = HOSTED.iter().filter(|hosted| set(hosted.variable)).collect();
+    let local: Vec<Local> = LOCAL.iter().filter_map(|(port, name, title)| look(*port, name, title)).collect();
+    let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    let listen = PORTS.into_iter().find(free).unwrap_or(PORTS[0]);
+    file.write_all(text(&hosted, &local, listen).as_bytes()).map_err(failed)?;
+    for hosted in &hosted {
+        remark(&format!("found {} (${})", hosted.name, hosted.variable));
+    }
+    for local in &local {
+        remark(&format!("found {} on port {} with {} models", local.title, local.port, local.models.len()));
+    }
+    if hosted.is_empty() && local.is_empty() {
+        remark("found no provider: the file has an example to be filled in");
+    }
+    print(&format!("wrote {}\n", path.display()))
+}
+
+/// Asks a port of this host for its models.
+fn look(port: u16, name: &'static str, title: &'static str) -> Option<Local> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let place = Place {
+        addresses: &[address],
+        host: "127.0.0.1",
+        port,
+        tls: (&Security::default(), None),
+        connect: PATIENCE,
+        answer: PATIENCE,
+    };
+    let request = format!("GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nconnection: close\r\n\r\n");
+    let answer = ask(&place, request.as_bytes()).ok().filter(|answer| answer.status == 200)?;
+    let list: Value = serde_json::from_slice(&answer.body).ok()?;
+    let entries = list["data"].as_array()?;
+    let context = |entry: &Value| entry["max_model_len"].as_u64().or_else(|| entry["meta"]["n_ctx_train"].as_u64());
+    let model = |entry: &Value| Some((entry["id"].as_str()?.to_string(), context(entry)));
+    Some(Local { port, name, title, models: entries.iter().filter_map(model).take(MODELS_MAX).collect() })
+}
+
+/// An upstream's name as an id: without what an id may not have.
+fn id_of(name: &str) -> String {
+    let bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, ',' | '?' | '#' | '"' | '\\' | '%' | '*');
+    let plain: String = name.chars().map(|c| if bad(c) { '-' } else { c }).collect();
+    // A path of a file is called by its last part.
+    plain.rsplit('/').next().filter(|last| last.ends_with(".gguf")).map_or(plain.clone(), str::to_string)
+}
+
+fn text(hosted: &[&Hosted], local: &[Local], listen: u16) -> String {
+    let mut out = format!(
+        "# Written by `tollgate init`. What every key means: the configuration reference.\n\
+         # Next: tollgate check --connect, tollgate keys issue --name NAME, tollgate serve\n\n\
+         [server]\nlisten = \"127.0.0.1:{listen}\"\nadmin_listen = \"127.0.0.1:9090\"       # health and metrics\n\n\
+         [store]\nurl = \"sqlite:tollgate.db\"            # keys and usage, beside this file\n\n"
+    );
+    let mut ids: Vec<String> = Vec::new();
+    for hosted in hosted {
+        out.push_str(&provider_text(hosted, ""));
+        ids.push(hosted.model.to_string());
+    }
+    for local in local {
+        let (name, title, port) = (local.name, local.title, local.port);
+        let _ = write!(
+            out,
+            "[[providers]]                         # {title} answers there\nname = \"{name}\"\nshape = \"chat\"\n\
+             base_url = \"http://127.0.0.1:{port}/v1\"\n\n"
+        );
+        for (model, context) in &local.models {
+            let mut id = id_of(model);
+            if ids.contains(&id) {
+                id = format!("{name}-{id}");
+            }
+            let (context, said) = match context {
+                Some(tokens) => (tokens.to_string(), "as the server says"),
+                None => ("\"32K\"".to_string(), "a guess: write what it is started with"),
+            };
+            let _ = write!(
+                out,
+                "[[models]]\nid = {}\ncontext = {context:<28}  # {said}\n\
+                 targets = [{{ provider = \"{name}\", model = {} }}]\n\n",
+                quoted(&id),
+                quoted(model)
+            );
+            ids.push(id);
+        }
+        if local.models.is_empty() {
+            let _ = write!(
+                out,
+                "# It has no model loaded. Load one, and name it here:\n# [[models]]\n# id = \"NAME\"\n\
+                 # context = \"32K\"\n# targets = [{{ provider = \"{name}\" }}]\n\n"
+            );
+        }
+    }
+    if ids.is_empty() {
+        out.push_str("# No provider was found. Set its variable, take the marks away, and change what is not yours.\n");
+        out.push_str(&provider_text(&HOSTED[0], "# "));
+    }
+    if let Some(first) = ids.first() {
+        // A key of the top table has to stand before all others.
+        out.insert_str(0, &format!("default_model = {}\n\n", quoted(first)));
+    }
+    out.push_str(
+        "# A plan limits each of its keys; the first one is what a key gets that names none.\n\
+         [[plans]]\nname = \"team\"\ntokens = \"10M\"                        # per calendar month\n\
+         requests = 600                        # per minute\n",
+    );
+    out
+}
+
+/// The tables of a hosted provider, each line after `mark`.
+fn provider_text(hosted: &Hosted, mark: &str) -> String {
+    let Hosted { variable, name, shape, base_url, model, context, prices, more } = hosted;
+    let prices = match prices {
+        Some((input, output)) => format!(
+            "input_price = {input:<23} # USD per 1M tokens; look whether it still holds\noutput_price = {output}\n"
+        ),
+        None => "# input_price = 0.0                   # USD per 1M tokens, so that usage has a cost\n\
+                 # output_price = 0.0\n"
+            .to_string(),
+    };
+    let text = format!(
+        "[[providers]]\nname = \"{name}\"\nshape = \"{shape}\"\nbase_url = \"{base_url}\"\n\
+         api_key = {{ env = \"{variable}\" }}\n{more}\n\
+         [[models]]\nid = \"{model}\"\n\
+         # aliases = [\"claude-*\"]                # other names that clients may ask for\n\
+         context = \"{context}\"\n{prices}targets = [{{ provider = \"{name}\", model = \"{model}\" }}]\n\n"
+    );
+    if mark.is_empty() {
+        return text;
+    }
+    text.lines().map(|line| if line.is_empty() { "\n".to_string() } else { format!("{mark}{line}\n") }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::config::{Config, Source};
+
+    fn parse(text: &str) -> Result<Config, Vec<String>> {
+        let env = |_: &str| Some("sk-test".to_string());
+        let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+        let source = Source { file: "tollgate.toml", text, env: &env, read: &read };
+        Config::parse(&source).map_err(|errors| errors.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn what_is_found_is_a_configuration_that_holds() {
+        let hosted: Vec<&Hosted> = HOSTED.iter().collect();
+        let local = [
+            Local { port: 8000, name: "vllm", title: "vLLM", models: vec![("org/model".into(), Some(40960))] },
+            Local {
+                port: 1234,
+                name: "lmstudio",
+                title: "LM Studio",
+                models: vec![("org/model".into(), None), ("a \"b\", c*".into(), None), ("/m/x.gguf".into(), None)],
+            },
+        ];
+        let text = text(&hosted, &local, 8081);
+        let config = parse(&text).unwrap_or_else(|errors| panic!("{errors:?}\n{text}"));
+        assert_eq!(config.providers.len(), HOSTED.len() + 2);
+        let ids: Vec<&str> = config.catalog.models().iter().map(|model| &*model.id).collect();
+        assert_eq!(ids[HOSTED.len()..], ["org/model", "lmstudio-org/model", "a--b---c-", "x.gguf"]);
+        let default = config.catalog.default_model().and_then(|index| config.catalog.get(index));
+        assert_eq!(default.map(|model| &*model.id), Some("gpt-5-mini"));
+        assert_eq!(config.server.listen, ["127.0.0.1:8081".parse().unwrap()]);
+        assert_eq!(config.plans[0].tokens, 10_000_000);
+    }
+
+    #[test]
+    fn where_nothing_is_found_the_example_holds_once_its_marks_are_gone() {
+        let text = text(&[], &[], 8080);
+        let errors = parse(&text).unwrap_err();
+        assert!(errors.iter().any(|error| error.contains("at least one [[models]] is needed")), "{errors:?}");
+        let (before, example) = text.split_once("not yours.\n").unwrap();
+        let filled: String =
+            example.lines().map(|line| format!("{}\n", line.strip_prefix("# ").unwrap_or(line))).collect();
+        let filled = filled.replace("A plan limits", "# A plan limits");
+        parse(&format!("{before}not yours.\n{filled}")).unwrap_or_else(|errors| panic!("{errors:?}\n{filled}"));
+    }
+
+    #[test]
+    fn an_id_is_what_an_id_may_be() {
+        for (name, id) in [("llama3.2:3b", "llama3.2:3b"), ("a b", "a-b"), ("/models/q.gguf", "q.gguf"), ("o/m", "o/m")]
+        {
+            assert_eq!(id_of(name), id, "{name}");
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! `tollgate keys list` and `keys show`: what keys there are, what they may use, and what they have used.
+
+use super::names::{find, records_in};
+use crate::base::time::Unix;
+use crate::cli::args::ConfigArg;
+use crate::cli::load::{self, Secrets};
+use crate::cli::output::{Align, Failure, Table, grouped, print, print_json};
+use crate::cli::store;
+use crate::io::clock::unix;
+use crate::io::store::api::By;
+use crate::policy::config::Config;
+use crate::policy::keys::{KeyId, KeyRecord};
+use crate::policy::plan::Plan;
+use crate::policy::window::{Period, date, iso};
+use clap::Args;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// `tollgate keys list`.
+#[derive(Args, Debug)]
+pub struct ListArgs {
+    /// Which configuration.
+    #[command(flatten)]
+    pub config: ConfigArg,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `tollgate keys show`.
+#[derive(Args, Debug)]
+pub struct ShowArgs {
+    /// Which configuration.
+    #[command(flatten)]
+    pub config: ConfigArg,
+    /// The key: its id (the twelve characters after `live_`), or its name where only one has it
+    #[arg(value_name = "KEY")]
+    pub key: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// One key as JSON.
+#[derive(Serialize)]
+pub(super) struct Line {
+    id: String,
+    name: String,
+    plan: String,
+    /// False for a plan that is not in the configuration any more: its keys are refused.
+    plan_configured: bool,
+    status: &'static str,
+    endpoints: Vec<String>,
+    /// `["*"]` for all.
+    models: Vec<String>,
+    created: String,
+    expires: Option<String>,
+    revoked: Option<String>,
+    /// Until when secrets from before a rotation stay valid.
+    former_secrets_until: Vec<String>,
+    limits: Limits,
+    /// Tokens used in the present period.
+    tokens_used: u64,
+    /// The last day (UTC) on which a request was admitted.
+    last_use: Option<String>,
+}
+
+/// The limits of a key, its own in the place of its plan's; 0 is none.
+#[derive(Serialize)]
+struct Limits {
+    tokens: u64,
+    requests: u64,
+    tokens_per_window: u64,
+    concurrency: u64,
+    /// Those among them that are the key's own.
+    own: Vec<&'static str>,
+}
+
+impl Limits {
+    fn new(key: &KeyRecord, high: &Config) -> Limits {
+        let own = &key.limits;
+        let all = [
+            ("tokens", own.tokens),
+            ("requests", own.requests),
+            ("tokens_per_window", own.tokens_per_window),
+            ("concurrency", own.concurrency),
+        ];
+        let Plan { tokens, requests, tokens_per_window, concurrency, .. } =
+            high.plan(&key.plan).cloned().unwrap_or_default().with(own);
+        let own = all.into_iter().filter(|(_, limit)| limit.is_some()).map(|(name, _)| name).collect();
+        Limits { tokens, requests, tokens_per_window, concurrency, own }
+    }
+
+    /// The limits that there are, in words.
+    fn text(&self) -> String {
+        let all = [
+            ("tokens", self.tokens),
+            ("requests", self.requests),
+            ("tokens_per_window", self.tokens_per_window),
+            ("concurrency", self.concurrency),
+        ];
+        let set = all.into_iter().filter(|(name, limit)| *limit > 0 || self.own.contains(name));
+        let texts: Vec<String> = set
+            .map(|(name, limit)| {
+                let limit = if limit == 0 { "none".to_string() } else { grouped(limit) };
+                format!("{name} {limit}{}", if self.own.contains(&name) { " (its own)" } else { "" })
+            })
+            .collect();
+        if texts.is_empty() { "none".to_string() } else { texts.join(", ") }
+    }
+}
+
+/// What the ledger says of keys.
+#[derive(Default)]
+pub(super) struct Used {
+    /// Tokens in the present period, by key, for each length of it.
+    tokens: BTreeMap<(u8, KeyId), u64>,
+    /// The last day with a request.
+    last: BTreeMap<KeyId, String>,
+}
+
+/// As a key of [`Used::tokens`].
+fn number(period: Period) -> u8 {
+    Period::ALL.iter().position(|other| *other == period).unwrap_or(0) as u8
+}
+
+impl Used {
+    /// Asks the ledger.
+    fn read(high: &Config, now: Unix) -> Result<Used, Failure> {
+        let mut used = Used::default();
+        let Some(mut ledger) = store::open_existing(high)? else { return Ok(used) };
+        for line in ledger.usage(By::Key, None, None).map_err(Failure::failed)? {
+            if let Some((id, day)) = KeyId::parse(&line.name).zip(line.last) {
+                used.last.insert(id, date(day));
+            }
+        }
+        for length in Period::ALL {
+            if !high.plans.iter().any(|plan| plan.period == length) {
+                continue;
+            }
+            let (start, _) = length.bounds(now);
+            for line in ledger.usage(By::Key, Some(start), None).map_err(Failure::failed)? {
+                let Some(id) = KeyId::parse(&line.name) else { continue };
+                let tokens = [line.uncached_in, line.cache_read, line.cache_write, line.out].into_iter().sum();
+                used.tokens.insert((number(length), id), tokens);
+            }
+        }
+        Ok(used)
+    }
+}
+
+impl Line {
+    pub(super) fn new(key: &KeyRecord, high: &Config, used: &Used, now: Unix) -> Line {
+        let status = match key {
+            key if key.revoked.is_some() => "revoked",
+            key if key.disabled => "disabled",
+            key if !key.is_live(now) => "expired",
+            _ => "live",
+        };
+        let former = key.former.iter().filter(|former| now < former.until);
+        let plan = high.plan(&key.plan);
+        let length = plan.map_or(Period::Month, |plan| plan.period);
+        Line {
+            id: key.id.to_string(),
+            name: key.name.clone(),
+            plan: key.plan.clone(),
+            plan_configured: plan.is_some(),
+            status,
+            endpoints: key.scope.endpoints_text().split(',').map(str::to_string).collect(),
+            models: key.scope.models_allowed.clone().unwrap_or_else(|| vec!["*".to_string()]),
+            created: iso(key.created),
+            expires: key.expires.map(iso),
+            revoked: key.revoked.map(iso),
+            former_secrets_until: former.map(|former| iso(former.until)).collect(),
+            limits: Limits::new(key, high),
+            tokens_used: used.tokens.get(&(number(length), key.id)).copied().unwrap_or(0),
+            last_use: used.last.get(&key.id).cloned(),
+        }
+    }
+
+    fn plan_text(&self) -> String {
+        let remark = if self.plan_configured { "" } else { " (not configured)" };
+        format!("{}{remark}", self.plan)
+    }
+
+    /// Tokens used, of so many.
+    fn used_text(&self) -> String {
+        let limit = if self.limits.tokens == 0 { "no limit".to_string() } else { grouped(self.limits.tokens) };
+        format!("{} / {limit}", grouped(self.tokens_used))
+    }
+}
+
+/// Lists all keys.
+pub(super) fn list(args: &ListArgs) -> Result<(), Failure> {
+    let (high, now) = (load::load(&args.config, Secrets::Optional)?, unix());
+    let used = Used::read(&high, now)?;
+    let lines: Vec<Line> = records_in(&high)?.iter().map(|key| Line::new(key, &high, &used, now)).collect();
+    if args.json { print_json(&lines) } else { print(&table(&lines)) }
+}
+
+fn table(lines: &[Line]) -> String {
+    let heads = ["ID", "NAME", "PLAN", "STATUS", "ENDPOINTS", "MODELS", "CREATED", "EXPIRES", "LAST USE"];
+    let mut heads: Vec<(&str, Align)> = heads.map(|head| (head, Align::Left)).to_vec();
+    heads.push(("TOKENS USED / LIMIT", Align::Right));
+    let mut table = Table::new(&heads);
+    for line in lines {
+        table.row(vec![
+            line.id.clone(),
+            line.name.clone(),
+            line.plan_text(),
+            line.status.to_string(),
+            if line.endpoints.len() == 4 { "all".to_string() } else { line.endpoints.join(",") },
+            if line.models == ["*"] { "all".to_string() } else { line.models.join(",") },
+            line.created.clone(),
+            line.expires.clone().unwrap_or_else(|| "never".to_string()),
+            line.last_use.clone().unwrap_or_else(|| "never".to_string()),
+            line.used_text(),
+        ]);
+    }
+    table.text()
+}
+
+/// Shows one key.
+pub(super) fn show(args: &ShowArgs) -> Result<(), Failure> {
+    let (high, now) = (load::load(&args.config, Secrets::Optional)?, unix());
+    let key = find(&high, &args.key)?;
+    let line = Line::new(&key, &high, &Used::read(&high, now)?, now);
+    if args.json {
+        return print_json(&line);
+    }
+    let never = || "never".to_string();
+    let former = line.former_secrets_until.join(", ");
+    let mut table = Table::new(&[("FIELD", Align::Left), ("VALUE", Align::Left)]);
+    let (plan, used, limits) = (line.plan_text(), line.used_text(), line.limits.text());
+    for (field, value) in [
+        ("id", line.id),
+        ("name", line.name),
+        ("plan", plan),
+        ("limits", limits),
+        ("tokens used", used),
+        ("status", line.status.to_string()),
+        ("endpoints", line.endpoints.join(",")),
+        ("models", line.models.join(",")),
+        ("created", line.created),
+        ("last use", line.last_use.unwrap_or_else(never)),
+        ("expires", line.expires.unwrap_or_else(never)),
+        ("revoked", line.revoked.unwrap_or_else(never)),
+        ("former secrets", if former.is_empty() { "none".to_string() } else { format!("until {former}") }),
+    ] {
+        table.row(vec![field.to_string(), value]);
+    }
+    print(&table.text())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::demo_config::tests::parsed;
+    use crate::policy::keys::Scope;
+    use crate::policy::plan::LimitOverrides;
+
+    const NOW: Unix = Unix(1_795_000_000_000);
+
+    fn key() -> KeyRecord {
+        KeyRecord {
+            id: KeyId::parse("AAAAAAAAAAAA").unwrap(),
+            digest: [0; 32],
+            name: "ci".to_string(),
+            plan: "demo".to_string(),
+            scope: Scope::default(),
+            created: NOW,
+            expires: None,
+            revoked: None,
+            disabled: false,
+            limits: LimitOverrides::default(),
+            former: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_table_says_what_state_a_key_is_in() {
+        let key = key();
+        let revoked = KeyRecord { revoked: Some(NOW), disabled: true, ..key.clone() };
+        let expired = KeyRecord { expires: Some(NOW), ..key.clone() };
+        let disabled = KeyRecord { disabled: true, ..key.clone() };
+        let high = parsed();
+        let orphan = KeyRecord { plan: "gone".to_string(), ..key.clone() };
+        let used = Used::default();
+        let lines = [key, revoked, expired, disabled, orphan].map(|key| Line::new(&key, &high, &used, NOW));
+        let states = lines.each_ref().map(|line| line.status);
+        assert_eq!(states, ["live", "revoked", "expired", "disabled", "live"]);
+        let text = table(&lines);
+        assert!(text.lines().nth(1).is_some_and(|line| line.contains("live") && line.contains("never")), "{text}");
+        assert!(text.contains("gone (not configured)") && !text.contains("demo (not"), "{text}");
+    }
+
+    #[test]
+    fn a_line_says_when_a_key_was_used_last_and_how_much_of_its_limit_is_gone() {
+        let (high, id) = (parsed(), key().id);
+        let mut used = Used::default();
+        used.tokens.insert((number(Period::Month), id), 4044);
+        used.last.insert(id, "2026-11-20".to_string());
+        let text = table(&[Line::new(&key(), &high, &used, NOW)]);
+        assert!(text.contains("2026-11-20") && text.contains("4 044 / 10 000 000"), "{text}");
+        let limits = LimitOverrides { tokens: Some(0), requests: Some(5), ..LimitOverrides::default() };
+        let line = Line::new(&KeyRecord { limits, ..key() }, &high, &used, NOW);
+        assert!(table(&[line]).contains("4 044 / no limit"));
+        let line = Line::new(&KeyRecord { limits, ..key() }, &high, &used, NOW);
+        assert_eq!(line.limits.text(), "tokens none (its own), requests 5 (its own), concurrency 100");
+        assert_eq!(line.limits.own, ["tokens", "requests"]);
+    }
+}

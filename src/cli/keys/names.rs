@@ -1,0 +1,98 @@
+//! Which key a command means: by the id that is safe to write down, by the whole key, or by its name.
+
+use crate::cli::output::{Failure, clean};
+use crate::cli::store;
+use crate::policy::config::Config;
+use crate::policy::keys::{KeyId, KeyRecord};
+
+/// All keys; none where there is no ledger yet, which is not made for this.
+pub(super) fn records_in(high: &Config) -> Result<Vec<KeyRecord>, Failure> {
+    match store::open_existing(high)? {
+        Some(mut ledger) => ledger.list_keys().map_err(Failure::failed),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// The key that is called `text`: its id, the whole key (one may have been found in a place where it should not be), or
+/// its name where only one key has it, of those that are not revoked if there are any.
+pub(super) fn find(high: &Config, text: &str) -> Result<KeyRecord, Failure> {
+    choose(records_in(high)?, text)
+}
+
+fn choose(records: Vec<KeyRecord>, text: &str) -> Result<KeyRecord, Failure> {
+    let tail = text.split_once("live_").map_or(text, |(_, tail)| tail.get(..12).unwrap_or(tail));
+    let id = KeyId::parse(tail);
+    if let Some(found) = records.iter().find(|record| Some(record.id) == id) {
+        return Ok(found.clone());
+    }
+    let mut named: Vec<KeyRecord> = records.into_iter().filter(|record| record.name == text).collect();
+    if named.iter().any(|record| record.revoked.is_none()) {
+        named.retain(|record| record.revoked.is_none());
+    }
+    match (named.pop(), named.is_empty()) {
+        (Some(only), true) => Ok(only),
+        (Some(last), false) => {
+            let ids: Vec<&str> = named.iter().chain([&last]).map(|record| record.id.as_str()).collect();
+            let (count, name) = (ids.len(), clean(text));
+            Err(Failure::failed(format!("{count} keys are called `{name}`: say which by its id: {}", ids.join(", "))))
+        }
+        (None, _) => Err(unknown(text)),
+    }
+}
+
+/// Said of a key that is not there. A whole key is not repeated.
+pub(super) fn unknown(text: &str) -> Failure {
+    let shown = text.split_once("live_").map_or(text, |(_, tail)| tail.get(..12).unwrap_or(tail));
+    Failure::failed(format!("no key has the id or the name `{}`; see `tollgate keys list`", clean(shown)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::time::Unix;
+    use crate::policy::keys::{Scope, issue};
+    use crate::policy::plan::LimitOverrides;
+
+    fn record(id: &str, name: &str, revoked: bool) -> KeyRecord {
+        KeyRecord {
+            id: KeyId::parse(id).unwrap(),
+            digest: [0; 32],
+            name: name.to_string(),
+            plan: String::new(),
+            scope: Scope::default(),
+            created: Unix(0),
+            expires: None,
+            revoked: revoked.then_some(Unix(1)),
+            disabled: false,
+            limits: LimitOverrides::default(),
+            former: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_key_is_known_by_its_id_by_itself_and_by_its_name_where_that_is_unique() {
+        let issued = issue("tg_", |out: &mut [u8]| out.iter_mut().zip(0..).for_each(|(b, i)| *b = i));
+        let all = || {
+            vec![
+                record(issued.id.as_str(), "ann", false),
+                record("AAAAAAAAAAAA", "bob", false),
+                record("BBBBBBBBBBBB", "bob", false),
+                record("CCCCCCCCCCCC", "cid", true),
+                record("DDDDDDDDDDDD", "cid", false),
+                record("EEEEEEEEEEEE", "AAAAAAAAAAAA", false),
+            ]
+        };
+        let found = |text: &str| choose(all(), text).map(|record| record.id.to_string());
+        for text in [issued.id.as_str(), &issued.text, "ann"] {
+            assert_eq!(found(text), Ok(issued.id.to_string()), "{text}");
+        }
+        assert_eq!(found("cid"), Ok("DDDDDDDDDDDD".to_string()), "the other one is revoked");
+        assert_eq!(found("CCCCCCCCCCCC"), Ok("CCCCCCCCCCCC".to_string()));
+        assert_eq!(found("AAAAAAAAAAAA"), Ok("AAAAAAAAAAAA".to_string()), "an id before a name");
+        let Err(Failure::Failed(text)) = found("bob") else { panic!("two are called so") };
+        assert!(text.contains("AAAAAAAAAAAA, BBBBBBBBBBBB"), "{text}");
+        let stranger = format!("tg_live_FFFFFFFFFFFF{}", "s".repeat(38));
+        let Err(Failure::Failed(text)) = found(&stranger) else { panic!("there is none") };
+        assert!(text.contains("`FFFFFFFFFFFF`") && !text.contains("sss"), "{text}");
+    }
+}

@@ -1,0 +1,95 @@
+//! A connection for commands, which may wait: plain or encrypted, by the same table of peers as the loop's. Never for
+//! the loop.
+
+use super::Security;
+use rustls::{CertificateError, ClientConnection, StreamOwned};
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+
+/// See the module's documentation.
+pub enum Blocking {
+    /// Plain TCP.
+    Plain(TcpStream),
+    /// TLS over it, its handshake done.
+    Secure(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+/// What stands in the way of TLS.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Trouble {
+    /// What answers does not speak TLS.
+    NotTls,
+    /// Nobody who is trusted has signed the certificate.
+    UnknownIssuer,
+    /// The certificate's time is over, or has not begun.
+    OutOfTime,
+    /// The certificate is another host's.
+    OtherName,
+    /// Anything else, in words.
+    Other(String),
+}
+
+impl Blocking {
+    /// Shakes hands with the peer of this number; without one it stays plain.
+    pub fn new(security: &Security, authority: Option<u32>, mut tcp: TcpStream) -> io::Result<Blocking> {
+        let Some(index) = authority else { return Ok(Blocking::Plain(tcp)) };
+        let peer = security.peers.0.get(index as usize).ok_or(io::ErrorKind::NotFound)?;
+        let session = ClientConnection::new(peer.config.clone(), peer.name.clone());
+        let mut session = session.map_err(io::Error::other)?;
+        while session.is_handshaking() {
+            session.complete_io(&mut tcp)?;
+        }
+        Ok(Blocking::Secure(Box::new(StreamOwned::new(session, tcp))))
+    }
+}
+
+impl Blocking {
+    /// The connection beneath.
+    pub fn tcp(&self) -> &TcpStream {
+        match self {
+            Blocking::Plain(stream) => stream,
+            Blocking::Secure(stream) => &stream.sock,
+        }
+    }
+}
+
+impl Read for Blocking {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Blocking::Plain(stream) => stream.read(buf),
+            Blocking::Secure(stream) => stream.read(buf),
+        }
+    }
+}
+
+impl Write for Blocking {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match self {
+            Blocking::Plain(stream) => stream.write(buf),
+            Blocking::Secure(stream) => stream.write(buf),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Blocking::Plain(stream) => stream.flush(),
+            Blocking::Secure(stream) => stream.flush(),
+        }
+    }
+}
+
+/// What of TLS an error is about; `None` if it is about something else.
+pub fn trouble(error: &io::Error) -> Option<Trouble> {
+    let inner = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+    Some(match inner {
+        rustls::Error::InvalidMessage(_) => Trouble::NotTls,
+        rustls::Error::InvalidCertificate(why) => match why {
+            CertificateError::UnknownIssuer => Trouble::UnknownIssuer,
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => Trouble::OutOfTime,
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => Trouble::OutOfTime,
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => Trouble::OtherName,
+            other => Trouble::Other(other.to_string()),
+        },
+        other => Trouble::Other(other.to_string()),
+    })
+}

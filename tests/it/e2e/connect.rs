@@ -1,0 +1,234 @@
+//! `check --connect`, each usual mistake of a provider's set-up against a real server on loopback, and `ready`.
+
+use super::harness::{CREDENTIAL, Harness};
+use super::process::{Folder, free_port, run};
+use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+
+const LIST: &str = r#"{"object":"list","data":[{"id":"gpt-5-mini"},{"id":"gpt-4o"}]}"#;
+const THEIR_LIST: &str =
+    r#"{"data":[{"type":"model","id":"claude-x"}],"has_more":false,"first_id":null,"last_id":null}"#;
+
+/// Path, status and body of what a server answers; everything else is 404.
+type Answers = &'static [(&'static str, u16, &'static str)];
+
+fn answer(stream: &mut (impl Read + Write), answers: Answers) {
+    let (mut got, mut block) = (Vec::new(), [0; 4096]);
+    while !got.windows(4).any(|end| end == b"\r\n\r\n") {
+        match stream.read(&mut block) {
+            Ok(count) if count > 0 => got.extend_from_slice(&block[..count]),
+            _ => return,
+        }
+    }
+    let text = String::from_utf8_lossy(&got).into_owned();
+    let path = text.split(' ').nth(1).unwrap_or_default();
+    let found = answers.iter().find(|(known, _, _)| *known == path);
+    let (status, body) = found.map_or((404, "{}"), |(_, status, body)| (*status, *body));
+    let more = if status == 308 { "location: https://elsewhere.example/v1/models\r\n" } else { "" };
+    let head = format!("HTTP/1.1 {status} X\r\n{more}content-length: {}\r\nconnection: close\r\n\r\n", body.len());
+    let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes()));
+    let _ = stream.flush();
+}
+
+fn listen(serve: impl Fn(TcpStream) + Send + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    std::thread::spawn(move || listener.incoming().flatten().for_each(&serve));
+    at
+}
+
+fn plain(answers: Answers) -> SocketAddr {
+    listen(move |mut stream| answer(&mut stream, answers))
+}
+
+/// A server with a certificate that it has signed itself, good until the end of this year; and that certificate.
+fn secure(name: &str, until: i32) -> (SocketAddr, String) {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+    (params.not_before, params.not_after) = (date_time_ymd(2001, 1, 1), date_time_ymd(until, 12, 31));
+    let certificate = params.self_signed(&key).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let secret = PrivatePkcs8KeyDer::from(key.serialize_der()).into();
+    let config = builder.with_no_client_auth().with_single_cert(vec![certificate.der().clone()], secret).unwrap();
+    let config = Arc::new(config);
+    let at = listen(move |stream| {
+        let session = ServerConnection::new(config.clone()).unwrap();
+        answer(&mut StreamOwned::new(session, stream), &[("/v1/models", 200, LIST)]);
+    });
+    (at, certificate.pem())
+}
+
+/// A provider of the chat shape called `name`, and a model `of-NAME` at it.
+fn provider(name: &str, base_url: &str, more: &str) -> String {
+    format!(
+        "[[providers]]\nname = \"{name}\"\nshape = \"chat\"\nbase_url = \"{base_url}\"\n{more}\n\
+         [[models]]\nid = \"of-{name}\"\ncontext = \"1M\"\ntargets = [{{ provider = \"{name}\", model = \"gpt-5-mini\" }}]\n"
+    )
+}
+
+#[test]
+fn each_of_the_usual_mistakes_is_found_and_its_mend_is_said() {
+    let folder = Folder::new();
+    let good = plain(&[("/v1/models", 200, LIST)]);
+    let closed = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let (deaf, _) = secure("gate.test", 2999);
+    let key = format!("api_key = {{ env = \"{}\" }}", CREDENTIAL.0);
+    let shut = plain(&[("/v1/models", 401, "{}")]);
+    let forbidden = plain(&[("/v1/models", 403, "{}")]);
+    let unpaid = plain(&[("/v1/models", 402, "{}")]);
+    let theirs = plain(&[("/v1/models", 200, THEIR_LIST)]);
+    let page = plain(&[("/v1/models", 200, "<html>welcome</html>")]);
+    let moved = plain(&[("/v1/models", 308, "")]);
+    let mistakes = [
+        ("no-v1", format!("http://{good}"), "", format!("base_url lacks /v1: write base_url = \"http://{good}/v1\"")),
+        (
+            "twice",
+            format!("http://{good}/v1/v1"),
+            "",
+            format!("base_url has /v1 twice: write base_url = \"http://{good}/v1\""),
+        ),
+        (
+            "endpoint",
+            format!("http://{good}/v1/chat/completions"),
+            "",
+            format!("base_url names an endpoint: write base_url = \"http://{good}/v1\""),
+        ),
+        ("nowhere", format!("http://{good}/api"), "", "there is nothing at /api".to_owned()),
+        ("closed", format!("http://{closed}/v1"), "", format!("connection refused: nothing listens at {closed}")),
+        (
+            "unnamed",
+            "http://no-such-host.invalid/v1".to_owned(),
+            "",
+            "no address is known for `no-such-host.invalid`".to_owned(),
+        ),
+        (
+            "refused",
+            format!("http://{shut}/v1"),
+            &key,
+            "401: it refuses the credential of { env = \"SIM_KEY\" }".to_owned(),
+        ),
+        ("keyless", format!("http://{shut}/v1"), "", "401: it wants a credential: set api_key".to_owned()),
+        ("forbidden", format!("http://{forbidden}/v1"), &key, "403: the credential is known and may not".to_owned()),
+        ("unpaid", format!("http://{unpaid}/v1"), &key, "402: the account has no credit left".to_owned()),
+        (
+            "not-tls",
+            format!("https://{good}/v1"),
+            "",
+            format!("it does not speak TLS: write base_url = \"http://{good}/v1\""),
+        ),
+        (
+            "tls",
+            format!("http://{deaf}/v1"),
+            "",
+            format!("it speaks TLS, and base_url says http: write base_url = \"https://{deaf}/v1\""),
+        ),
+        (
+            "stranger",
+            format!("https://{deaf}/v1"),
+            "",
+            "signed by nobody who is trusted: name the authority by ca_file".to_owned(),
+        ),
+        (
+            "other-shape",
+            format!("http://{theirs}/v1"),
+            "",
+            "it speaks the messages shape: write shape = \"messages\"".to_owned(),
+        ),
+        ("page", format!("http://{page}/v1"), "", "200, but what comes is no JSON".to_owned()),
+        (
+            "moved",
+            format!("http://{moved}/v1"),
+            "",
+            "308: it sends us on, which is never followed: write base_url = \"https://elsewhere.example/v1\""
+                .to_owned(),
+        ),
+    ];
+    let text: String = mistakes.iter().map(|(name, url, more, _)| provider(name, url, more)).collect();
+    let misspelt = provider("misspelt", &format!("http://{good}/v1"), "").replace("\"gpt-5-mini\"", "\"gpt-5-mimi\"");
+    let fine = provider("fine", &format!("http://{good}/v1"), &key);
+    // Where a server waits for the end of a head, and is given a handshake.
+    let text = format!("[upstream]\nconnect_timeout = \"1s\"\n{text}{misspelt}{fine}");
+    fs::write(folder.path().join("tollgate.toml"), text).unwrap();
+    let done = run(folder.path(), &["check", "--connect"], &[CREDENTIAL]);
+    let of = |name: &str| {
+        let start = format!("\n{}", done.out).find(&format!("\n{name}  http"));
+        let start = start.unwrap_or_else(|| panic!("{name}:\n{}", done.out));
+        done.out[start..]
+            .split_once('\n')
+            .unwrap()
+            .1
+            .lines()
+            .take_while(|line| line.starts_with("  "))
+            .collect::<Vec<_>>()
+    };
+    for (name, _, _, said) in &mistakes {
+        let lines = of(name);
+        assert!(lines[0].starts_with("  FAILS: ") && lines[0].contains(said), "{name}: {said}\n{}", lines.join("\n"));
+    }
+    assert!(of("misspelt")[1].starts_with("  FAILS: of-misspelt -> gpt-5-mimi: "), "{}", done.out);
+    assert!(of("misspelt")[1].contains("did you mean `gpt-5-mini`?"), "{}", done.out);
+    assert_eq!(of("fine").len(), 2);
+    assert!(of("fine").iter().all(|line| line.starts_with("  ok: ")), "{}", done.out);
+    assert_eq!((done.code, done.err.trim()), (1, "tollgate: requests to 17 providers would fail"));
+    assert!(!done.out.contains(CREDENTIAL.1));
+}
+
+#[test]
+fn a_certificate_that_has_expired_or_is_for_another_host_is_told_as_that() {
+    let folder = Folder::new();
+    let mut text = String::new();
+    for (name, host, until) in
+        [("expired", "localhost", 2002), ("other", "elsewhere.test", 2999), ("trusted", "localhost", 2999)]
+    {
+        let (at, pem) = secure(host, until);
+        fs::write(folder.path().join(format!("{name}.pem")), pem).unwrap();
+        text += &provider(
+            name,
+            &format!("https://localhost:{}/v1", at.port()),
+            &format!("addresses = [\"127.0.0.1\"]\nca_file = \"{name}.pem\""),
+        );
+    }
+    fs::write(folder.path().join("tollgate.toml"), text).unwrap();
+    let done = run(folder.path(), &["check", "--connect"], &[]);
+    assert_eq!((done.code, done.out.matches("  FAILS: ").count()), (1, 2), "{}", done.out);
+    assert!(done.out.contains("FAILS: its certificate has expired or is not valid yet: renew it"), "{}", done.out);
+    assert!(done.out.contains("FAILS: its certificate is not for `localhost`"), "{}", done.out);
+    assert!(done.out.contains("ok: 200, 2 models"), "{}", done.out);
+}
+
+#[test]
+fn a_provider_without_a_list_is_a_hint_and_the_simulated_one_is_fine() {
+    let h = Harness::usual();
+    let bare = plain(&[("/v1/chat/completions", 400, "{}")]);
+    let busy = plain(&[("/v1/models", 503, "{}")]);
+    let text = provider("bare", &format!("http://{bare}/v1"), "") + &provider("busy", &format!("http://{busy}/v1"), "");
+    fs::write(h.folder.path().join("hints.toml"), text).unwrap();
+    let hints = h.command(&["--config", "hints.toml", "check", "--connect"]);
+    assert_eq!((hints.code, hints.err.as_str()), (0, ""), "{}", hints.out);
+    assert!(hints.out.contains("hint: 404: it is there, and lists no models"), "{}", hints.out);
+    assert!(hints.out.contains("hint: 503: it is there, and busy"), "{}", hints.out);
+    let usual = h.command(&["check", "--connect"]);
+    let fine = usual.out.split("nobody  ").next().unwrap();
+    assert_eq!((fine.matches("  ok: ").count(), fine.matches("FAILS").count()), (6, 0), "{}", usual.out);
+    assert_eq!(usual.code, 1, "nothing listens at one of them");
+}
+
+#[test]
+fn ready_says_by_its_exit_code_whether_requests_are_admitted() {
+    let mut h = Harness::usual();
+    let admin = h.admin.to_string();
+    assert_eq!((h.command(&["ready"]).code, h.command(&["ready", "--admin", &admin]).out.as_str()), (0, "ready\n"));
+    let folder = Folder::new();
+    assert_eq!(run(folder.path(), &["ready", "--admin", &format!("localhost:{}", h.admin.port())], &[]).code, 0);
+    h.gateway.stop("TERM");
+    let gone = h.command(&["ready"]);
+    assert_eq!(gone.code, 1);
+    assert!(gone.err.starts_with("tollgate: not ready: nothing listens at"), "{}", gone.err);
+    assert_eq!(run(folder.path(), &["ready"], &[]).code, 1, "no configuration says where");
+}

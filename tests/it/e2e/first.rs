@@ -1,0 +1,241 @@
+//! What a stranger meets on the first day: a first configuration, words that are nearly right, errors that say what to
+//! do.
+
+use super::harness::{Harness, chat};
+use super::process::{Folder, Process, free_port, run, wait_for};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
+const GOOD: &str = "[[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://127.0.0.1:1/v1\"\n\
+                    [[models]]\nid = \"m\"\ncontext = \"1M\"\ntargets = [{ provider = \"p\" }]\n";
+
+/// What `check` says of a configuration on standard error; empty if it is right.
+fn check(text: &str) -> String {
+    let folder = Folder::new();
+    fs::write(folder.path().join("tollgate.toml"), text).unwrap();
+    run(folder.path(), &["check"], &[]).err
+}
+
+#[test]
+fn a_configuration_may_be_named_before_the_command_or_behind_it() {
+    let folder = Folder::new();
+    fs::write(folder.path().join("mine.toml"), GOOD).unwrap();
+    for args in [["--config", "mine.toml", "check"], ["check", "--config", "mine.toml"]] {
+        let done = run(folder.path(), &args, &[]);
+        assert_eq!(
+            (done.code, done.out.as_str()),
+            (0, "mine.toml: ok (1 provider, 1 model, 1 plan)\n"),
+            "{}",
+            done.err
+        );
+    }
+    let listed = run(folder.path(), &["--config", "mine.toml", "keys", "list"], &[]);
+    assert_eq!(listed.code, 0, "{}", listed.err);
+    let twice = run(folder.path(), &["--config", "mine.toml", "check", "--config", "mine.toml"], &[]);
+    assert_eq!((twice.code, twice.err.as_str()), (2, "tollgate: --config is given twice\n"));
+    let useless = run(folder.path(), &["--config", "mine.toml", "demo"], &[]);
+    assert_eq!((useless.code, useless.err.as_str()), (2, "tollgate: this command takes no --config\n"));
+}
+
+#[test]
+fn a_wrong_word_is_answered_with_the_nearest_right_one_and_every_error_says_whose_it_is() {
+    let folder = Folder::new();
+    for (args, near) in
+        [(vec!["sevre"], "'serve'"), (vec!["keys", "isue"], "'issue'"), (vec!["usage", "--by", "modle"], "'model'")]
+    {
+        let done = run(folder.path(), &args, &[]);
+        assert_eq!(done.code, 2);
+        assert!(done.err.starts_with("tollgate: ") && done.err.contains(near), "{args:?}: {}", done.err);
+    }
+    let absent = run(folder.path(), &["serve"], &[("TOLLGATE_CONFIG", "")]);
+    assert_eq!(absent.code, 1);
+    assert!(absent.err.starts_with("tollgate: no configuration: "), "{}", absent.err);
+    assert!(absent.err.contains("`tollgate init`") && absent.err.contains("`tollgate demo`"), "{}", absent.err);
+    let evil = run(folder.path(), &["keys", "issue", "--name", "a\x1b[2Jb"], &[]);
+    assert!(evil.code == 2 && !evil.err.contains('\x1b') && evil.err.contains("a?[2Jb"), "{:?}", evil.err);
+}
+
+#[test]
+fn completions_know_every_command() {
+    let folder = Folder::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let done = run(folder.path(), &["completions", shell], &[]);
+        assert_eq!(done.code, 0, "{}", done.err);
+        for word in ["serve", "demo", "init", "check", "ready", "keys", "rotate", "completions"] {
+            assert!(done.out.contains(word), "{shell}: {word}");
+        }
+    }
+    assert_eq!(run(folder.path(), &["completions", "tcl"], &[]).code, 2);
+}
+
+#[test]
+fn the_whole_configuration_may_come_from_a_variable() {
+    let folder = Folder::new();
+    let variable = |text: &'static str| [("TOLLGATE_CONFIG_TOML", text)];
+    let good = run(folder.path(), &["check"], &variable(GOOD));
+    assert_eq!((good.code, good.out.as_str()), (0, "$TOLLGATE_CONFIG_TOML: ok (1 provider, 1 model, 1 plan)\n"));
+    let bad = run(folder.path(), &["check"], &variable("[server]\nlisten_on = 1\n"));
+    assert!(bad.code == 1 && bad.err.starts_with("tollgate: $TOLLGATE_CONFIG_TOML:"), "{}", bad.err);
+    // Relative paths are relative to where the process runs, and a file that is named wins.
+    assert_eq!(run(folder.path(), &["keys", "issue", "--name", "n"], &variable(GOOD)).code, 0);
+    assert!(folder.path().join("tollgate.db").exists());
+    let named = run(folder.path(), &["check", "--config", "no-such.toml"], &variable(GOOD));
+    assert!(named.code == 1 && named.err.contains("no-such.toml"), "{}", named.err);
+    let both = [("TOLLGATE_CONFIG_TOML", GOOD), ("TOLLGATE_CONFIG", "a.toml")];
+    let both = run(folder.path(), &["check"], &both);
+    assert!(both.code == 1 && both.err.contains("unset one of them"), "{}", both.err);
+}
+
+#[test]
+fn a_gateway_serves_from_a_variable() {
+    let folder = Folder::new();
+    let port = free_port();
+    let text = format!("[server]\nlisten = \"127.0.0.1:{}\"\nadmin_listen = \"localhost:{port}\"\n{GOOD}", free_port());
+    let mut gateway = Process::start(folder.path(), "gateway", &["serve"], &[("TOLLGATE_CONFIG_TOML", &text)]);
+    let admin = format!(":{port}");
+    let ready = ["ready", "--admin", &admin];
+    wait_for("the gateway to be ready", || (run(folder.path(), &ready, &[]).code == 0).then_some(()));
+    gateway.signal("HUP");
+    wait_for("it is read again", || gateway.written().contains("\"outcome\":\"done\"").then_some(()));
+    assert_eq!(gateway.stop("TERM").code(), Some(0));
+}
+
+#[test]
+fn init_writes_what_is_found_and_never_over_a_file() {
+    let folder = Folder::new();
+    // Nothing else of the usual variables is set here.
+    let names = ["ANTHROPIC", "GEMINI", "MISTRAL", "DEEPSEEK", "GROQ", "OPENROUTER", "XAI"]
+        .map(|name| format!("{name}_API_KEY"));
+    let mut env: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "")).collect();
+    env.push(("OPENAI_API_KEY", "sk-test"));
+    let done = run(folder.path(), &["init"], &env);
+    assert_eq!((done.code, done.out.as_str()), (0, "wrote tollgate.toml\n"), "{}", done.err);
+    assert!(done.err.contains("found openai ($OPENAI_API_KEY)"), "{}", done.err);
+    let file = folder.path().join("tollgate.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains("api_key = { env = \"OPENAI_API_KEY\" }") && !text.contains("sk-test"), "{text}");
+    assert_eq!(run(folder.path(), &["check"], &env).code, 0);
+    fs::write(&file, "mine").unwrap();
+    let again = run(folder.path(), &["init"], &env);
+    assert_eq!((again.code, fs::read_to_string(&file).unwrap().as_str()), (1, "mine"));
+    assert!(again.err.contains("tollgate.toml is there already"), "{}", again.err);
+    assert_eq!(run(folder.path(), &["init", "--config", "other.toml"], &env).code, 0);
+    assert!(folder.path().join("other.toml").exists());
+}
+
+#[test]
+fn init_finds_a_local_server_on_its_usual_port() {
+    // Whoever else has the port, there is nothing to be seen here then.
+    let Ok(listener) = TcpListener::bind("127.0.0.1:11434") else { return };
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.read(&mut [0; 1024]);
+            let body =
+                "{\"object\":\"list\",\"data\":[{\"id\":\"qwen3:8b\"},{\"id\":\"x/y\",\"max_model_len\":40960}]}";
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+            let _ = stream.write_all((head + body).as_bytes());
+        }
+    });
+    let folder = Folder::new();
+    let done = run(folder.path(), &["init"], &[]);
+    assert!(done.code == 0 && done.err.contains("found Ollama on port 11434 with 2 models"), "{}", done.err);
+    let text = fs::read_to_string(folder.path().join("tollgate.toml")).unwrap();
+    for line in ["base_url = \"http://127.0.0.1:11434/v1\"", "id = \"qwen3:8b\"", "id = \"x/y\"", "context = 40960"] {
+        assert!(text.contains(line), "{line}:\n{text}");
+    }
+}
+
+#[test]
+fn what_is_nearly_right_in_a_configuration_is_said_to_be_and_what_is_wrong_is_said_once() {
+    let wrong_model = GOOD.replace("\"1M\"", "\"1X\"");
+    let said = check(&format!("default_model = \"m\"\n{wrong_model}"));
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("models[0].context"), "{said}");
+    for (plan, said) in [
+        ("requests_per_minute = 5", "plans[0].requests_per_minute: unknown key; write `requests`"),
+        ("budget = 5.0", "plans[0].budget: unknown key; a plan has no limit in money; `tokens` limits"),
+        ("request = 5", "plans[0].request: unknown key; did you mean `requests`?"),
+    ] {
+        let text = check(&format!("{GOOD}[[plans]]\nname = \"a\"\n{plan}\n"));
+        assert!(text.contains(said), "{plan}: {text}");
+    }
+    for right in [
+        GOOD.replace("\"chat\"", "\"openai\""),
+        GOOD.replace("\"chat\"", "\"anthropic\""),
+        format!("{GOOD}[[plans]]\nname = \"a\"\ntokens = \"10M\"\nrequests = \"1K\"\n"),
+        format!("[server]\nlisten = \"localhost:8080\"\n{GOOD}"),
+        format!("[server]\nlisten = [\":8080\", \"[::1]:8081\"]\nadmin_listen = \"localhost:9090\"\n{GOOD}"),
+    ] {
+        assert_eq!(check(&right), "", "{right}");
+    }
+}
+
+#[test]
+fn a_certificate_that_does_not_hold_is_told_with_file_line_and_field() {
+    let folder = Folder::new();
+    let good = rcgen::generate_simple_self_signed(vec!["gate.test".to_owned()]).unwrap();
+    let other = rcgen::KeyPair::generate().unwrap();
+    fs::write(folder.path().join("cert.pem"), good.cert.pem()).unwrap();
+    fs::write(folder.path().join("key.pem"), other.serialize_pem()).unwrap();
+    let text =
+        format!("[server]\ntls = {{ cert = \"cert.pem\", key = \"key.pem\" }}\nlisten = \"127.0.0.1:0\"\n{GOOD}");
+    fs::write(folder.path().join("tollgate.toml"), &text).unwrap();
+    for command in ["check", "serve"] {
+        let done = run(folder.path(), &[command], &[]);
+        let start = "tollgate: tollgate.toml:2: server.tls.key: key.pem: ";
+        assert!(done.code == 1 && done.err.starts_with(start), "{command}: {}", done.err);
+    }
+    fs::write(folder.path().join("cert.pem"), "-----BEGIN CERTIFICATE-----\nAA\n-----END CERTIFICATE-----\n").unwrap();
+    let done = run(folder.path(), &["check"], &[]);
+    assert!(done.err.starts_with("tollgate: tollgate.toml:2: server.tls.cert: cert.pem: "), "{}", done.err);
+}
+
+#[test]
+fn a_key_works_with_the_very_next_request_and_by_its_name() {
+    let h = Harness::usual();
+    for round in 0..20 {
+        let key = h.issue(&["--requests", "1"]);
+        assert_eq!(h.status_of(&key), 200, "{round}");
+    }
+    let key = h.issue(&["--plan", "two"]);
+    assert_eq!(h.chat(&key, &chat("one")).status(), 200);
+    h.done(&["keys", "set", &key[8..20], "--name", "ann", "--requests", "1"]);
+    wait_for("the limit to hold", || (h.chat(&key, &chat("two")).status() == 429).then_some(()));
+    let shown = h.done(&["keys", "show", "ann"]);
+    assert!(shown.contains("requests 1 (its own)"), "{shown}");
+    h.done(&["keys", "set", "ann", "--disable"]);
+    wait_for("the key to be refused", || (h.status_of(&key) == 401).then_some(()));
+    h.done(&["keys", "set", "ann", "--enable", "--requests", "plan"]);
+    wait_for("the key to open again", || (h.status_of(&key) == 200).then_some(()));
+    let listed = h.done(&["keys", "list"]);
+    assert!(listed.lines().any(|line| line.contains(" ann ") && line.contains("/ no limit")), "{listed}");
+    let ambiguous = h.command(&["keys", "revoke", "test"]);
+    assert!(ambiguous.code == 1 && ambiguous.err.contains("keys are called `test`"), "{}", ambiguous.err);
+    h.done(&["keys", "revoke", "ann"]);
+    wait_for("the key to be revoked", || (h.status_of(&key) == 401).then_some(()));
+}
+
+#[test]
+fn keys_whose_plan_is_gone_are_warned_of_and_can_be_moved() {
+    let h = Harness::usual();
+    let key = h.key_with(&["--plan", "two"]);
+    assert_eq!(h.command(&["check"]).err, "");
+    let file = h.folder.path().join("tollgate.toml");
+    let text = fs::read_to_string(&file).unwrap().replace("name = \"two\"", "name = \"renamed\"");
+    fs::write(&file, text).unwrap();
+    let warned = h.command(&["check"]);
+    let said =
+        "1 key is of plan `two`, which is not configured: it is refused (403); `tollgate keys set ID --plan PLAN`";
+    assert!(
+        warned.code == 0 && warned.err.starts_with("tollgate: warning: ") && warned.err.contains(said),
+        "{}",
+        warned.err
+    );
+    h.gateway.signal("HUP");
+    wait_for("the log to warn", || h.gateway.written().contains(&said[..60]).then_some(()));
+    assert_eq!(h.status_of(&key), 403);
+    h.done(&["keys", "set", &key[8..20], "--plan", "renamed"]);
+    wait_for("the key to work again", || (h.status_of(&key) == 200).then_some(()));
+    assert_eq!(h.command(&["check"]).err, "");
+}
