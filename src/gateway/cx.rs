@@ -205,15 +205,7 @@ impl Cx {
         let news = records.iter().filter_map(|record| Some((self.keys.news(record)?, record.id, record.name.clone())));
         let news: Vec<_> = news.collect();
         for (outcome, id, name) in news.iter().take(KEYS_TOLD_MAX) {
-            self.log_event(|out| {
-                for (before, value) in [(",\"event\":\"key\",\"outcome\":\"", *outcome), ("\",\"key\":\"", id.as_str())]
-                {
-                    out.extend_from_slice(before.as_bytes());
-                    out.extend_from_slice(value.as_bytes());
-                }
-                out.extend_from_slice(b"\",\"name\":");
-                write_string(out, name);
-            });
+            self.tell_of_key(outcome, id, name);
         }
         if let Some(more) = news.len().checked_sub(KEYS_TOLD_MAX).filter(|more| *more > 0) {
             self.log_event(|out| {
@@ -225,8 +217,23 @@ impl Cx {
         self.plans.load(&self.keys, &self.setup.config);
     }
 
+    /// Says what is new of a key.
+    fn tell_of_key(&mut self, outcome: &str, id: &KeyId, name: &str) {
+        self.log_event(|out| {
+            for (before, value) in [(",\"event\":\"key\",\"outcome\":\"", outcome), ("\",\"key\":\"", id.as_str())] {
+                out.extend_from_slice(before.as_bytes());
+                out.extend_from_slice(value.as_bytes());
+            }
+            out.extend_from_slice(b"\",\"name\":");
+            write_string(out, name);
+        });
+    }
+
     /// Takes over one key more.
     pub(crate) fn learn_key(&mut self, record: KeyRecord) {
+        if let Some(outcome) = self.keys.news(&record) {
+            self.tell_of_key(outcome, &record.id, &record.name);
+        }
         let key = self.keys.learn(record);
         self.plans.add(key, &self.keys, &self.setup.config);
     }

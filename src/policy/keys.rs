@@ -453,6 +453,7 @@ impl Keys {
         match record {
             _ if record.digest != digest && !had() => ("wrong secret", None),
             KeyRecord { revoked: Some(_), .. } => ("revoked", Some(claimed)),
+            KeyRecord { disabled: true, .. } => ("disabled", Some(claimed)),
             _ if !record.is_live(now) => ("expired", Some(claimed)),
             _ => ("replaced by a rotation", Some(claimed)),
         }

@@ -137,7 +137,7 @@ pub struct KeyRing {
 }
 
 impl KeyRing {
-    /// Issues one; `words` are `plan=P`, `endpoints=a,b`, `models=a,b`, `expires=DATE`, `revoked=DATE`; `untold`: the
+    /// Issues one; `words` are `plan=P`, `endpoints=a,b`, `models=a,b`, `expires=DATE`, `revoked=DATE`, `disabled`; `untold`: the
     /// ledger has it, and the gateway does not know it yet; `lost`: nor does the ledger.
     pub fn issue(&mut self, name: &str, words: &[&str]) {
         let mut rng = Rng::from_u64(7000 + self.texts.len() as u64);
@@ -170,6 +170,7 @@ impl KeyRing {
                 "expires" => record.expires = parse_moment(value),
                 "revoked" => record.revoked = parse_moment(value),
                 "untold" | "lost" => {}
+                "disabled" => record.disabled = true,
                 other => panic!("a key has no `{other}`"),
             }
         }
