@@ -462,14 +462,18 @@ const BACKWARDS: &str = "ALTER TABLE keys DROP COLUMN former; ALTER TABLE keys D
 
 const OUTPUT_OF_A: &str = "output of AAAAAAAAAAAA on 1970-01-01, small at provider/small";
 
+/// From the present version of the tables to the third.
+const BACK_TO_THE_THIRD: &str = "ALTER TABLE keys DROP COLUMN disabled; ALTER TABLE keys DROP COLUMN limits;
+    DROP VIEW rows; DROP VIEW sums; DROP VIEW parts; PRAGMA user_version = 3;
+    CREATE VIEW rows AS SELECT first AS number FROM groups; CREATE VIEW sums AS SELECT * FROM days;";
+
 #[test]
 fn a_ledger_of_the_third_version_has_keys_without_limits_of_their_own() {
     let place = Place::new("third");
     place.owner().append(&[row(A, 5, "small", 1)]).unwrap();
     place.shared().insert_key(&record(A, 5)).unwrap();
     let old = rusqlite::Connection::open(place.file()).unwrap();
-    let back = "ALTER TABLE keys DROP COLUMN disabled; ALTER TABLE keys DROP COLUMN limits; PRAGMA user_version = 3";
-    old.execute_batch(back).unwrap();
+    old.execute_batch(BACK_TO_THE_THIRD).unwrap();
     drop(old);
     let mut db = place.owner();
     assert_eq!(db.list_keys().unwrap(), [record(A, 5)]);
@@ -508,9 +512,7 @@ fn a_ledger_of_the_third_version_gets_the_views_for_people() {
     let place = Place::new("views-anew");
     place.owner().append(&[row(A, 5, "small", 1)]).unwrap();
     let old = rusqlite::Connection::open(place.file()).unwrap();
-    let sql = "DROP VIEW rows; DROP VIEW sums; DROP VIEW parts; PRAGMA user_version = 3;
-        CREATE VIEW rows AS SELECT first AS number FROM groups; CREATE VIEW sums AS SELECT * FROM days;";
-    old.execute_batch(sql).unwrap();
+    old.execute_batch(BACK_TO_THE_THIRD).unwrap();
     drop(old);
     let db = place.owner();
     assert_eq!(db.usage(By::Day, None, None).unwrap()[0].name, "1970-01-01");
