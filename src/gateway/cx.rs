@@ -4,6 +4,7 @@
 use super::access_log;
 use super::budget::{Budget, Gate, Promise, Verdict};
 use super::client::limits::ConnectionLimits;
+use super::client::peer::Peers;
 use super::client::response::DateCache;
 use super::exchange::streams::Streams;
 use super::ids::{ExchangeId, ProviderId};
@@ -135,6 +136,7 @@ pub(crate) struct Cx {
     pub(crate) stats: Stats,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) date: DateCache,
+    pub(crate) peers: Peers,
     pub(crate) rng: Rng,
     /// Bytes of one piece that are looked at on the loop itself.
     pub(crate) offload_min: usize,
@@ -188,6 +190,7 @@ impl Cx {
             stats: Stats::default(),
             lifecycle: Lifecycle::default(),
             date: DateCache::default(),
+            peers: Peers::default(),
             rng,
             offload_min: start.offload_min,
             offloads: 0,

@@ -8,6 +8,7 @@ use crate::policy::cause::Cause;
 use crate::policy::keys::KeyId;
 use crate::policy::meter::LimitKind;
 use crate::wire::json::write_string;
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 /// See the module's documentation. Words are in printable form.
@@ -27,6 +28,8 @@ pub(crate) struct Diagnosis {
     pub(crate) limit: Option<LimitKind>,
     /// Members of the body that were not passed on.
     pub(crate) dropped: Vec<Box<[u8]>>,
+    /// Who calls, where a proxy's header says so.
+    pub(crate) caller: Option<Ipv6Addr>,
     /// The key that was shown, where it opens nothing any more.
     pub(crate) key: Option<KeyId>,
 }

@@ -227,7 +227,9 @@ impl Core for Gateway {
             return None;
         }
         let by = now.mono.after(server.header_timeout);
-        let id = self.clients.insert(client::Connection::new(mapped(peer), admin, verdict == Verdict::Crowded, by));
+        let id =
+            self.clients.insert(client::Connection::new(PeerKey::of(peer), admin, verdict == Verdict::Crowded, by));
+        self.cx.peers.set(id, mapped(peer));
         if admin && let Some(oldest) = self.cx.limits.admin_lives(id) {
             self.close_client(oldest, Shut::Abort);
         }
@@ -246,14 +248,14 @@ impl Core for Gateway {
     fn begins_with_proxy(&self, conn: Conn) -> bool {
         let server = &self.cx.setup.config.server;
         let client = || self.clients.get(client_id(conn)).filter(|client| !client.admin);
-        server.proxy_protocol
-            && client().is_some_and(|client| server.trusted_proxies.iter().any(|net| net.contains(client.peer)))
+        let is_trusted = |peer| server.trusted_proxies.iter().any(|network| network.contains(peer));
+        server.proxy_protocol && client().is_some() && is_trusted(self.cx.peers.of(client_id(conn)))
     }
 
     fn proxied(&mut self, conn: Conn, from: Option<IpAddr>, now: Now) {
         self.cx.now = now;
-        if let (Some(from), Some(client)) = (from, self.clients.get_mut(client_id(conn))) {
-            client.peer = mapped(from);
+        if let (Some(from), Some(_)) = (from, self.clients.get(client_id(conn))) {
+            self.cx.peers.set(client_id(conn), mapped(from));
         }
     }
 
@@ -539,6 +541,6 @@ mod tests {
     #[test]
     fn an_exchange_stays_small() {
         let size = std::mem::size_of::<Exchange>();
-        assert!(size <= 352, "{size}");
+        assert!(size <= 320, "{size}");
     }
 }

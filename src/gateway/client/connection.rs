@@ -25,7 +25,6 @@ use crate::policy::config::Server;
 use crate::policy::keys::KeyIx;
 use crate::wire::head::{Expect, HeadError, RequestHead};
 use crate::wire::inbound::{BodyRefusal, Inbound, Lent, PushError};
-use std::net::Ipv6Addr;
 use std::time::Duration;
 
 /// What bytes, a deadline or the end of an answer have led to.
@@ -130,8 +129,6 @@ pub(crate) struct Connection {
     pub(crate) admin: bool,
     /// The host whose connections it counts among: that of the socket's peer.
     pub(crate) host: PeerKey,
-    /// Who calls: the socket's peer, or by the word of a trusted proxy another.
-    pub(crate) peer: Ipv6Addr,
     /// It speaks plain HTTP where TLS is spoken, and is there to be told so.
     pub(crate) strayed: bool,
     /// It lies beyond a bound on connections, and is there to be told so.
@@ -149,7 +146,7 @@ const UNREAD_MIN: usize = 16 * 1024;
 
 impl Connection {
     /// A connection that was just accepted; its first head is due at `by`.
-    pub(crate) fn new(peer: Ipv6Addr, admin: bool, crowded: bool, by: Mono) -> Connection {
+    pub(crate) fn new(host: PeerKey, admin: bool, crowded: bool, by: Mono) -> Connection {
         Connection {
             inbound: Inbound::default(),
             queue: SendQueue::default(),
@@ -160,8 +157,7 @@ impl Connection {
             stall: Mono::NEVER,
             reading: false,
             admin,
-            host: PeerKey::of(peer.into()),
-            peer,
+            host,
             strayed: false,
             crowded,
             last: false,

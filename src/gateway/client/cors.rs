@@ -12,7 +12,7 @@ const EXPOSED: &[u8] = b"x-gateway-request-id, request-id, x-request-id, retry-a
 x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, x-ratelimit-reset";
 
 /// What the answer to one request says to a browser.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) enum CorsPolicy {
     /// CORS is off.
     #[default]
@@ -21,8 +21,8 @@ pub(crate) enum CorsPolicy {
     Refused,
     /// Every origin may read.
     Everyone,
-    /// This one may.
-    Origin(Arc<str>),
+    /// This one may: its place in `cors_origins`.
+    Origin(u32),
 }
 
 impl CorsPolicy {
@@ -35,20 +35,20 @@ impl CorsPolicy {
             return CorsPolicy::Everyone;
         }
         // Browsers send origins in lower case without a default port; a byte comparison is the standard's own.
-        let known = origins.iter().find(|known| known.as_bytes() == origin);
-        known.map_or(CorsPolicy::Refused, |known| CorsPolicy::Origin(known.clone()))
+        let known = origins.iter().position(|known| known.as_bytes() == origin);
+        known.map_or(CorsPolicy::Refused, |place| CorsPolicy::Origin(place as u32))
     }
 
-    /// Appends the fields of an ordinary answer.
-    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+    /// Appends the fields of an ordinary answer. `origins` are those that it was made from.
+    pub(crate) fn write(self, origins: &[Arc<str>], out: &mut Vec<u8>) {
         match self {
             CorsPolicy::Off => return,
             // What is answered depends on the origin, also where none was sent: caches must know.
             CorsPolicy::Refused => return out.extend_from_slice(b"\r\nvary: origin"),
             CorsPolicy::Everyone => out.extend_from_slice(b"\r\naccess-control-allow-origin: *"),
-            CorsPolicy::Origin(origin) => {
+            CorsPolicy::Origin(place) => {
                 out.extend_from_slice(b"\r\nvary: origin\r\naccess-control-allow-origin: ");
-                out.extend_from_slice(origin.as_bytes());
+                out.extend_from_slice(origins.get(place as usize).map_or(b"null", |origin| origin.as_bytes()));
             }
         }
         out.extend_from_slice(b"\r\naccess-control-expose-headers: ");
@@ -87,9 +87,9 @@ fn is_name(text: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn written(policy: &CorsPolicy) -> String {
+    fn written(policy: CorsPolicy) -> String {
         let mut out = Vec::new();
-        policy.write(&mut out);
+        policy.write(&["https://a.example".into()], &mut out);
         String::from_utf8(out).unwrap()
     }
 
@@ -97,7 +97,7 @@ mod tests {
     fn only_the_origins_that_are_named_may_read() {
         let named: Vec<Arc<str>> = vec!["https://a.example".into(), "https://b.example".into()];
         assert_eq!(CorsPolicy::of(&[], b"https://a.example"), CorsPolicy::Off);
-        assert_eq!(CorsPolicy::of(&named, b"https://b.example"), CorsPolicy::Origin(named[1].clone()));
+        assert_eq!(CorsPolicy::of(&named, b"https://b.example"), CorsPolicy::Origin(1));
         for other in [&b"https://c.example"[..], b"https://a.example.evil", b"http://a.example", b"null", b""] {
             assert_eq!(CorsPolicy::of(&named, other), CorsPolicy::Refused);
         }
@@ -106,10 +106,10 @@ mod tests {
 
     #[test]
     fn an_answer_that_depends_on_the_origin_says_so() {
-        assert_eq!(written(&CorsPolicy::Off), "");
-        assert_eq!(written(&CorsPolicy::Refused), "\r\nvary: origin");
-        assert!(!written(&CorsPolicy::Everyone).contains("vary"));
-        let named = written(&CorsPolicy::Origin("https://a.example".into()));
+        assert_eq!(written(CorsPolicy::Off), "");
+        assert_eq!(written(CorsPolicy::Refused), "\r\nvary: origin");
+        assert!(!written(CorsPolicy::Everyone).contains("vary"));
+        let named = written(CorsPolicy::Origin(0));
         assert!(named.contains("\r\nvary: origin\r\naccess-control-allow-origin: https://a.example\r\n"));
     }
 

@@ -1,12 +1,34 @@
-//! Who calls, where trusted proxies stand in between: the last address of `x-forwarded-for` that is not one of theirs.
-//! Pure. What a client itself writes into that field stands before what the proxies add, and is never looked at.
+//! Who calls. Where trusted proxies stand in between: the last address of `x-forwarded-for` that is not one of theirs.
+//! What a client itself writes into that field stands before what the proxies add, and is never looked at.
 
+use crate::gateway::ids::ClientId;
 use crate::policy::network::Network;
 use crate::wire::head::values;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Addresses of one request that are looked at, from the last one on.
 const HOPS_MAX: usize = 32;
+
+/// Who is at the other end of each client connection, by its slot: the socket's peer, or by the word of a trusted proxy
+/// another. Apart from connections and exchanges, both of which it concerns.
+#[derive(Debug, Default)]
+pub(crate) struct Peers(Vec<Ipv6Addr>);
+
+impl Peers {
+    /// Takes note of a client's.
+    pub(crate) fn set(&mut self, client: ClientId, peer: Ipv6Addr) {
+        let slot = client.slot as usize;
+        if self.0.len() <= slot {
+            self.0.resize(slot + 1, Ipv6Addr::UNSPECIFIED);
+        }
+        self.0[slot] = peer;
+    }
+
+    /// That of a client which is there.
+    pub(crate) fn of(&self, client: ClientId) -> Ipv6Addr {
+        self.0.get(client.slot as usize).copied().unwrap_or(Ipv6Addr::UNSPECIFIED)
+    }
+}
 
 /// An address in the form of the wider family.
 pub(crate) fn mapped(ip: IpAddr) -> Ipv6Addr {

@@ -12,6 +12,7 @@ use crate::policy::refusal::Refusal;
 use crate::policy::window;
 use crate::wire::head::{Expect, Field, Framing, Method, RequestHead};
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 /// `req_` and 32 hexadecimal digits: the name of one HTTP request (contract section 1).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -112,7 +113,9 @@ pub(crate) struct ResponseHead<'a> {
     pub(crate) reset: &'a [u8; ISO_LEN],
     pub(crate) refusal: Option<&'a Refusal>,
     /// What browsers are told.
-    pub(crate) cors: &'a CorsPolicy,
+    pub(crate) cors: CorsPolicy,
+    /// The origins that `cors` speaks of.
+    pub(crate) origins: &'a [Arc<str>],
     /// Further fields, each with its line break before it.
     pub(crate) more: &'a [u8],
 }
@@ -147,7 +150,7 @@ impl ResponseHead<'_> {
         if self.content_type == EVENTS {
             out.extend_from_slice(b"\r\ncache-control: no-cache\r\nx-accel-buffering: no");
         }
-        self.cors.write(out);
+        self.cors.write(self.origins, out);
         out.extend_from_slice(self.more);
         match self.framing {
             Framing::Length(length) => number(out, "content-length", length),

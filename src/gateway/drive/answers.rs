@@ -232,7 +232,8 @@ fn head_of<'a>(
         quota,
         reset,
         refusal: reply.refusal,
-        cors: &request.cors,
+        cors: request.cors,
+        origins: &request.setup.config.server.cors_origins,
         more: reply.more,
     }
 }

@@ -118,7 +118,7 @@ impl Gateway {
             Stray::PlainHttp => client.strayed = true,
             Stray::NoProxyHeader => {
                 let meta = RequestMeta::of(&RequestHead::unparsed());
-                let mut exchange = Exchange::new((id, client.peer), meta, &mut self.cx);
+                let mut exchange = Exchange::new(id, meta, &mut self.cx);
                 let refusal = Refusal::no_proxy_header();
                 exchange.explain(&refusal, &mut self.cx);
                 exchange.finish(Outcome::refused(&refusal), &mut self.cx);
@@ -192,8 +192,8 @@ impl Gateway {
         if client.admin {
             return self.answer_admin(id, meta, head);
         }
-        let (strayed, peer) = (client.strayed, client.peer);
-        let exchange = Exchange::new((id, peer), meta, &mut self.cx);
+        let strayed = client.strayed;
+        let exchange = Exchange::new(id, meta, &mut self.cx);
         if strayed {
             let refusal = Refusal::plain_http();
             return self.refuse(exchange, &refusal, Outcome::refused(&refusal));
@@ -289,7 +289,7 @@ impl Gateway {
         let Some(client) = self.clients.get_mut(id) else { return };
         client.end_after_answer();
         let meta = RequestMeta::of(&RequestHead::unparsed());
-        let exchange = Exchange::new((id, client.peer), meta, &mut self.cx);
+        let exchange = Exchange::new(id, meta, &mut self.cx);
         self.refuse(exchange, refusal, Outcome::refused(refusal));
     }
 
@@ -337,7 +337,7 @@ impl Gateway {
         let keep = self.cx.limits.keeps_admin();
         self.cx.limits.admin_lives(id);
         let Some(client) = self.clients.get_mut(id) else { return };
-        let exchange = Exchange::new((id, client.peer), meta, &mut self.cx);
+        let exchange = Exchange::new(id, meta, &mut self.cx);
         if !keep {
             client.end_after_answer();
         }

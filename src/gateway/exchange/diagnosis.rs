@@ -12,6 +12,7 @@ use crate::gateway::diagnosis::{Diagnosis, Failed};
 use crate::policy::keys::KeyId;
 use crate::policy::refusal::{Refusal, RefusalKind};
 use crate::wire::head::RequestHead;
+use std::net::Ipv6Addr;
 
 /// What stands for a word that looks like a key.
 const STARS: &[u8] = b"***";
@@ -32,6 +33,12 @@ fn field_of(message: &str) -> &str {
 }
 
 impl Exchange {
+    /// Who calls.
+    pub(super) fn caller(&self, cx: &Cx) -> Ipv6Addr {
+        let told = self.diagnosis.as_ref().and_then(|diagnosis| diagnosis.caller);
+        told.unwrap_or_else(|| cx.peers.of(self.request.client))
+    }
+
     fn diagnosis(&mut self) -> &mut Diagnosis {
         self.diagnosis.get_or_insert_default()
     }

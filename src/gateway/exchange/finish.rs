@@ -238,7 +238,7 @@ impl Exchange {
         let line = access_log::Line {
             id: &request.id,
             endpoint: request.endpoint_name(),
-            peer: request.peer.into(),
+            peer: self.caller(cx).into(),
             key: request.found.key.map(|key| cx.keys.record(key)),
             model: self.model().map(|model| &*model.id),
             target: attempt.map(|(at, target)| (&*target.label, at.attempts)),

@@ -58,7 +58,6 @@ use crate::wire::head::{Field, RequestHead};
 use authorize::{AuthContext, Identified, presented};
 use fault::{Fault, FaultKind};
 use state::{Answering, Attempt, Attempting, Body, Committing, Half, Reserving, State, Translating};
-use std::net::Ipv6Addr;
 
 /// Bytes of a client's own `x-request-id` that are logged.
 const CLIENT_REQUEST_ID_MAX: usize = 128;
@@ -75,7 +74,7 @@ const KEY_MIN: usize = 16;
 
 impl Exchange {
     /// The exchange of a request whose head has come, or cannot.
-    pub(crate) fn new((client, peer): (ClientId, Ipv6Addr), meta: RequestMeta, cx: &mut Cx) -> Exchange {
+    pub(crate) fn new(client: ClientId, meta: RequestMeta, cx: &mut Cx) -> Exchange {
         let request = Request {
             client,
             id: RequestId::fresh(&mut cx.rng),
@@ -84,7 +83,6 @@ impl Exchange {
             cors: CorsPolicy::Off,
             client_request_id: Box::default(),
             setup: cx.setup.clone(),
-            peer,
             received: cx.now.mono,
             read: Mono::NEVER,
         };
@@ -106,8 +104,13 @@ impl Exchange {
         }
         let trusted = &request.setup.config.server.trusted_proxies;
         if !trusted.is_empty() {
-            request.peer = caller(request.peer, &bytes[..head.len as usize], trusted);
+            let peer = cx.peers.of(request.client);
+            let caller = caller(peer, &bytes[..head.len as usize], trusted);
+            if caller != peer {
+                self.diagnosis.get_or_insert_default().caller = Some(caller);
+            }
         }
+        let request = &mut self.request;
         request.cors = CorsPolicy::of(&request.setup.config.server.cors_origins, head.field(Field::Origin).of(bytes));
         let shared = cx.is_shared();
         let mut context = AuthContext {
@@ -404,10 +407,10 @@ mod tests {
     /// read included.
     #[test]
     fn what_a_stream_under_way_holds_is_small() {
-        assert!(size_of::<Exchange>() <= 352, "{}", size_of::<Exchange>());
+        assert!(size_of::<Exchange>() <= 320, "{}", size_of::<Exchange>());
         assert!(size_of::<provider::Connection>() <= 104, "{}", size_of::<provider::Connection>());
         assert!(size_of::<SseStream>() <= 224, "{}", size_of::<SseStream>());
-        assert!(size_of::<client::Connection>() <= 168, "{}", size_of::<client::Connection>());
+        assert!(size_of::<client::Connection>() <= 152, "{}", size_of::<client::Connection>());
     }
 
     type Table<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;

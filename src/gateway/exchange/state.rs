@@ -17,7 +17,6 @@ use crate::policy::catalog::Model;
 use crate::policy::meter::{Hold, Lease};
 use crate::policy::usage::Usage;
 use crate::wire::head::RequestHead;
-use std::net::Ipv6Addr;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
@@ -34,8 +33,6 @@ pub(crate) struct Request {
     pub(crate) client_request_id: Box<[u8]>,
     /// The configuration that the request began with.
     pub(crate) setup: Arc<Setup>,
-    /// Who calls; an IPv4 address is mapped into IPv6, which takes less room than both.
-    pub(crate) peer: Ipv6Addr,
     /// When the head was complete.
     pub(crate) received: Mono,
     /// When the body was; `NEVER` before.

@@ -217,7 +217,7 @@ fn a_process_whose_ledger_a_dead_successor_has_changed_ends_so_that_a_newer_one_
     let mut linked = Linked::new("back-outgrown");
     let (here, gone) = (linked.rig.path("here"), linked.rig.path("gone"));
     linked.turn_to_script(&format!(
-        "say '{{\"ready\":3}}'; until_hears '\"go\"'; touch {}; while [ ! -e {} ]; do sleep 0.05; done; exit 7",
+        "say '{{\"ready\":4}}'; until_hears '\"go\"'; touch {}; while [ ! -e {} ]; do sleep 0.05; done; exit 7",
         here.display(),
         gone.display()
     ));
@@ -226,6 +226,7 @@ fn a_process_whose_ledger_a_dead_successor_has_changed_ends_so_that_a_newer_one_
     linked.gate.until("the successor has the ledger", |_| here.exists());
     // What a newer version may do before it says that the ledger is its own.
     let other = rusqlite::Connection::open(linked.rig.path("ledger.db")).unwrap();
+    let present: i64 = other.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
     other.pragma_update(None, "user_version", 99).unwrap();
     std::fs::write(&gone, "").unwrap();
     assert!(read_until(&mut stream, "[DONE]").contains("\"finish_reason\":\"stop\""));
@@ -235,7 +236,7 @@ fn a_process_whose_ledger_a_dead_successor_has_changed_ends_so_that_a_newer_one_
     assert!(log.contains("ending, since a newer version has changed the ledger"), "{log}");
     assert!(log.contains("\"outcome\":\"spilled\",\"rows\":1,"), "{log}");
     // The newer version, which knows what it has written.
-    other.pragma_update(None, "user_version", 3).unwrap();
+    other.pragma_update(None, "user_version", present).unwrap();
     drop(other);
     let _next = linked.rig.start();
     assert_eq!((linked.rows(), spills(&linked.rig).len()), (1, 0));
