@@ -77,7 +77,8 @@ enum Turn {
     /// Write rows that may be there already, if nothing else has the ledger, and let go of it again; else they come
     /// back.
     Offer(Vec<Row>, SyncSender<Result<(), Vec<Row>>>),
-    /// Take the ledger back, with rows that may be in it already; told after the first try, whatever came of it.
+    /// Take the ledger back, with rows that may be in it already; told after the first try, whatever came of it. Where
+    /// giving it away was refused that try has been made.
     Retake(Vec<Row>, SyncSender<()>),
 }
 
@@ -285,12 +286,13 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
             (self.tell)(StoreNotice::LookedUp(id, api::answer(self.db.find_key(&id))));
         }
         let rest = self.commit_all(&tasks.rows, &mut tasks.turn, queue);
-        if rest > 0 {
-            return Err(tasks.rows.split_off(tasks.rows.len() - rest));
-        }
+        let rest = tasks.rows.split_off(tasks.rows.len() - rest);
         tasks.rows.clear();
         if std::mem::take(&mut self.refused) {
-            return self.wait(queue);
+            return self.wait(rest, queue);
+        }
+        if !rest.is_empty() {
+            return Err(rest);
         }
         match tasks.turn.take() {
             None => Ok(()),
@@ -302,14 +304,15 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
             }
             Some(Turn::Release(told)) => {
                 let _ = told.send(self.db.release().map_err(|error| error.to_string()));
-                self.wait(queue)
+                self.wait(Vec::new(), queue)
             }
         }
     }
 
     /// Another process has the ledger, or was to have it: nothing of it is touched until it comes back, and rows wait,
-    /// so that they stay behind those that come back with it.
-    fn wait(&mut self, queue: &BatchQueue<Tasks>) -> Result<(), Vec<Row>> {
+    /// so that they stay behind those that come back with it. `refused` are those that could not be written when it was
+    /// to be given away, and that come before these; none where it was.
+    fn wait(&mut self, mut refused: Vec<Row>, queue: &BatchQueue<Tasks>) -> Result<(), Vec<Row>> {
         let (mut idle, mut tasks, mut waiting) = (IdlePolicy::new(limits::KEYS_LOOK), Tasks::default(), Vec::new());
         loop {
             let polled = queue.poll(&mut tasks, &mut idle, limits::KEYS_LOOK, Tasks::is_empty);
@@ -319,12 +322,19 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
             }
             match tasks.turn.take() {
                 Some(Turn::Retake(mut rows, told)) => {
-                    rows.append(&mut waiting);
-                    return self.retake(rows, &told, queue);
+                    if !refused.is_empty() {
+                        let _ = told.try_send(());
+                    }
+                    refused.append(&mut rows);
+                    refused.append(&mut waiting);
+                    return self.retake(refused, &told, queue);
                 }
                 Some(Turn::Release(told)) => drop(told.send(Ok(()))),
                 Some(Turn::Offer(rows, told)) => drop(told.send(self.offer(rows))),
-                None if polled == Polled::Closed => return Err(waiting),
+                None if polled == Polled::Closed => {
+                    refused.append(&mut waiting);
+                    return Err(refused);
+                }
                 None => {}
             }
         }
@@ -347,7 +357,9 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
     fn retake(&mut self, rows: Vec<Row>, told: &SyncSender<()>, queue: &BatchQueue<Tasks>) -> Result<(), Vec<Row>> {
         let mut end = End::default();
         loop {
-            let Err(error) = self.db.retake().and_then(|()| self.db.append_missing(&rows)) else { break };
+            let retaken = self.db.retake();
+            let is_ours = retaken.is_ok();
+            let Err(error) = retaken.and_then(|()| self.db.append_missing(&rows)) else { break };
             if matches!(error, StoreError::Foreign(..)) && !self.failed {
                 (self.tell)(StoreNotice::Outgrown(error.to_string()));
             }
@@ -357,6 +369,9 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
                 return Err(rows);
             }
             std::thread::sleep(limits::COMMIT_RETRY);
+            if is_ours {
+                self.look_at_keys();
+            }
         }
         self.succeeded();
         if !rows.is_empty() {
@@ -379,8 +394,8 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
         }
     }
 
-    /// Commits `rows` in groups, again and again until it succeeds, or until the end has come.
-    /// Returns how many rows, the last ones, were given up.
+    /// Commits `rows` in groups, again and again until it succeeds, until the end has come, or until giving the ledger
+    /// away was refused. Returns how many rows, the last ones, are left.
     fn commit_all(&mut self, rows: &[Row], turn: &mut Option<Turn>, queue: &BatchQueue<Tasks>) -> usize {
         let (mut rest, mut end) = (rows, End::default());
         while !rest.is_empty() {
@@ -394,7 +409,8 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
             self.failed_with(&error);
             self.refused |= refuse_release(turn, &error);
             self.refused |= queue.put(false, |tasks| refuse_release(&mut tasks.turn, &error));
-            if end.has_come(queue.is_closed()) {
+            // Whoever was refused takes the ledger back next, and is not to wait for it: the rows are tried again there.
+            if self.refused || end.has_come(queue.is_closed()) {
                 break;
             }
             std::thread::sleep(limits::COMMIT_RETRY);

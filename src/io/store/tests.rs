@@ -648,20 +648,27 @@ fn sums_are_settled_by_themselves_when_many_rows_lie_behind() {
     assert_eq!(db.verify().unwrap().differences, []);
 }
 
-/// A ledger whose every commit takes its time, and which fails as often as it is told to.
+/// A ledger whose every commit takes its time, and which cannot be written as often as it is told to.
 struct Slow {
     db: Sqlite,
     pause: Duration,
     failures: u32,
 }
 
-impl Store for Slow {
-    fn append(&mut self, rows: &[Row]) -> Result<(), StoreError> {
+impl Slow {
+    fn fail(&mut self) -> Result<(), StoreError> {
         std::thread::sleep(self.pause);
         if self.failures > 0 {
             self.failures -= 1;
             return Err(StoreError::Shared("disk".into(), "full".into()));
         }
+        Ok(())
+    }
+}
+
+impl Store for Slow {
+    fn append(&mut self, rows: &[Row]) -> Result<(), StoreError> {
+        self.fail()?;
         self.db.append(rows)
     }
     fn check(&self) -> Result<(), StoreError> {
@@ -686,6 +693,7 @@ impl Store for Slow {
         self.db.retake()
     }
     fn append_missing(&mut self, rows: &[Row]) -> Result<u64, StoreError> {
+        self.fail()?;
         self.db.append_missing(rows)
     }
 }
@@ -875,6 +883,28 @@ fn a_ledger_that_fails_is_not_given_away_and_that_is_said_at_once() {
     handle.turn().retake(rows_of(1..2));
     assert_eq!(handle.finish(), Leftover::default());
     assert_eq!(ids(&mut place.owner()), [0, 1, 2]);
+}
+
+#[test]
+fn a_ledger_that_cannot_be_written_is_taken_back_without_waiting_for_it_and_its_rows_come_back_at_the_end() {
+    let place = Place::new("never");
+    let store = Slow { db: place.owner(), pause: Duration::ZERO, failures: u32::MAX };
+    let handle = spawn(store, Duties { urgent: true, ..Duties::default() }, |_| {}).unwrap();
+    handle.write(rows_of(0..2));
+    let turn = handle.turn();
+    assert!(turn.release().is_err());
+    handle.write(rows_of(3..4));
+    let (told, taken) = channel();
+    let back = std::thread::spawn(move || {
+        turn.retake(rows_of(2..3));
+        told.send(()).unwrap();
+    });
+    taken.recv_timeout(Duration::from_secs(20)).unwrap();
+    back.join().unwrap();
+    let left = handle.finish();
+    let mut rows: Vec<u8> = left.batches.iter().flat_map(|batch| &batch.rows).map(|row| row.request[0]).collect();
+    rows.sort_unstable();
+    assert_eq!((rows, left.died), (vec![0, 1, 2, 3], false));
 }
 
 #[test]

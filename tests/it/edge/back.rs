@@ -286,6 +286,13 @@ fn spills(rig: &Rig) -> Vec<PathBuf> {
 
 /// Keeps the ledger from being written, with five rows that wait for it; it can be again when this is dropped.
 fn stand_in_the_way(linked: &Linked) -> rusqlite::Connection {
+    let other = stand_in_the_way_unnoticed(linked);
+    linked.gate.until("the ledger has failed", |gate| gate.log().contains("\"ledger\",\"outcome\":\"failed\""));
+    other
+}
+
+/// The same, at a moment at which the gateway still waits for the ledger's lock.
+fn stand_in_the_way_unnoticed(linked: &Linked) -> rusqlite::Connection {
     assert!(linked.serves());
     linked.gate.until("the row is there", |_| linked.rows() == 1);
     let mut streams: Vec<_> = (0..5).map(|_| linked.stream(10)).collect();
@@ -294,8 +301,45 @@ fn stand_in_the_way(linked: &Linked) -> rusqlite::Connection {
     for stream in &mut streams {
         read_until(stream, "[DONE]");
     }
-    linked.gate.until("the ledger has failed", |gate| gate.log().contains("\"ledger\",\"outcome\":\"failed\""));
     other
+}
+
+const NOT_GIVEN: &str = "failed: the ledger cannot be given away: ";
+
+/// A ledger that cannot be given away, and cannot be written after that: TERM ends the process all the same.
+fn ends_though_the_ledger_never_comes_back(name: &str, tell: impl FnOnce(&Linked)) {
+    let mut linked = Linked::new(name);
+    linked.turn_to_script("say '{\"ready\":4}'; until_hears '\"go\"'; exec sleep 600");
+    let other = stand_in_the_way_unnoticed(&linked);
+    linked.gate.signal("-USR2");
+    tell(&linked);
+    linked.gate.signal("-TERM");
+    let (began, mut ended) = (Instant::now(), None);
+    while ended.is_none() && began.elapsed() < Duration::from_secs(25) {
+        std::thread::sleep(Duration::from_millis(50));
+        ended = linked.gate.child.try_wait().unwrap();
+    }
+    let (log, status) = (linked.gate.log(), ended.and_then(|status| status.code()));
+    assert_eq!(status, Some(1), "after {:?}: {log}", began.elapsed());
+    drop(other);
+    assert!(log.contains(NOT_GIVEN), "{log}");
+    assert!(log.contains("\"outcome\":\"spilled\",\"rows\":5,"), "{log}");
+    assert_eq!((linked.rows(), spills(&linked.rig).len()), (1, 1));
+    let _next = linked.rig.start();
+    assert_eq!((linked.rows(), spills(&linked.rig).len()), (6, 0));
+}
+
+#[test]
+fn a_stop_after_the_ledger_could_not_be_given_away_ends_and_spills_what_waits() {
+    ends_though_the_ledger_never_comes_back("back-kept", |linked| {
+        linked.gate.until("it is back", |_| linked.count(NOT_GIVEN) > 0 && linked.count(SERVING_ON) > 0);
+    });
+}
+
+#[test]
+fn a_stop_while_the_ledger_is_to_be_given_away_ends_and_spills_what_waits() {
+    // The ledger's thread waits for the lock longer than that.
+    ends_though_the_ledger_never_comes_back("back-keeps", |_| std::thread::sleep(Duration::from_secs(1)));
 }
 
 #[test]
