@@ -30,7 +30,8 @@ pub const DOUBLE: &[&str] = &["out of its turn", "was given away", "were admitte
 /// a row is lost or counts twice,
 pub const LOST: &[&str] = &["is nowhere", "in the ledger twice"];
 /// or nothing serves and nothing can.
-pub const STUCK: &[&str] = &["no way on", "the service has ended", "nothing serves", "does not serve", "not free"];
+pub const STUCK: &[&str] =
+    &["no way on", "the service has ended", "nothing serves", "does not serve", "not free", "does not end"];
 
 /// What came about.
 #[derive(Default, Debug)]
@@ -44,6 +45,9 @@ pub struct Tally {
     pub stopped: u64,
     pub refused: u64,
     pub crossed: u64,
+    /// Stops while a ledger is to come back that cannot be written any more, and before the gateway hears that it has
+    /// been tried.
+    pub locked: u64,
     /// Faults, by the step that the successor was at.
     pub deaths: [u64; STAGES],
     pub stalls: [u64; STAGES],
@@ -52,9 +56,10 @@ pub struct Tally {
 }
 
 impl Tally {
-    fn outcomes(&mut self) -> [&mut u64; 9] {
-        let Tally { begun, served, taken_back, offered, spilled, orphaned, stopped, refused, crossed, .. } = self;
-        [begun, served, taken_back, offered, spilled, orphaned, stopped, refused, crossed]
+    fn outcomes(&mut self) -> [&mut u64; 10] {
+        let Tally { begun, served, taken_back, offered, spilled, orphaned, stopped, refused, crossed, locked, .. } =
+            self;
+        [begun, served, taken_back, offered, spilled, orphaned, stopped, refused, crossed, locked]
     }
 
     fn faults(&mut self) -> [(&'static str, &mut [u64; STAGES]); 4] {
@@ -143,6 +148,8 @@ struct Process {
     /// The ledger is away, or was to be: the queue waits.
     waits: bool,
     fails: bool,
+    /// The ledger is to come back, which it does when it can be written.
+    returns: bool,
     /// What clients have heard whose connections have been closed.
     heard: Vec<Vec<u8>>,
     starts_successor: bool,
@@ -162,6 +169,7 @@ impl Process {
             queue: Vec::new(),
             waits: false,
             fails: false,
+            returns: false,
             heard: Vec::new(),
             starts_successor: false,
             orders: Vec::new(),
@@ -323,6 +331,8 @@ struct World {
     stage: Stage,
     /// The successor dies or stalls when it is so far.
     fate: Option<(Stage, bool)>,
+    /// The old process's ledger cannot be written from the moment it is to be given away, and never again.
+    locks: bool,
     running: Vec<Running>,
     messages: VecDeque<Message>,
     /// Rows on their way to the successor.
@@ -371,6 +381,7 @@ impl World {
             new: None,
             stage: Stage::None,
             fate: None,
+            locks: false,
             running: Vec::new(),
             messages: VecDeque::new(),
             passed: VecDeque::new(),
@@ -409,6 +420,7 @@ impl World {
         if self.rng.below(4) > 0 {
             self.fate = Some((FAULTY[self.rng.below(5) as usize], self.rng.below(3) == 0));
         }
+        self.locks = seed % 10 == 9;
         let soon = upgrade + self.rng.below(150);
         let (stop, kill) = match self.rng.below(6) {
             0 => (soon, 0),
@@ -419,9 +431,8 @@ impl World {
             if step == upgrade {
                 self.signal(Signal::Upgrade)?;
             }
-            if step == stop && self.old.is_some() {
-                (self.stopped, self.tally.stopped) = (true, 1);
-                self.signal(Signal::Terminate)?;
+            if step == stop || (self.is_locked() && self.rng.below(16) == 0) {
+                self.stop()?;
             }
             if step == kill {
                 self.kill_old();
@@ -430,6 +441,19 @@ impl World {
             stepped.map_err(|error| format!("step {step}: {error}"))?;
         }
         self.finish(seed)
+    }
+
+    /// The ledger could not be given away, and cannot be written from then on.
+    fn is_locked(&self) -> bool {
+        self.locks && self.old.as_ref().is_some_and(|old| old.fails && (old.waits || old.returns))
+    }
+
+    /// TERM for the old process, once.
+    fn stop(&mut self) -> Result<(), String> {
+        let Some(old) = self.old.as_ref().filter(|_| !self.stopped) else { return Ok(()) };
+        self.tally.locked = u64::from(self.is_locked() && old.waits);
+        (self.stopped, self.tally.stopped) = (true, 1);
+        self.signal(Signal::Terminate)
     }
 
     fn process(&mut self, who: Who) -> Option<&mut Process> {
@@ -465,7 +489,8 @@ impl World {
             11 | 12 => return self.help(),
             13 | 14 => return self.succeed(seed),
             _ if which % 10 == 0 => {
-                if let Some(own) = self.process(who) {
+                let locked = self.is_locked() && who == Who::Old;
+                if let Some(own) = self.process(who).filter(|_| !locked) {
                     own.fails = !own.fails;
                     let fails = own.fails;
                     let broken = Notice::StoreFailed("full".to_string());
@@ -498,8 +523,14 @@ impl World {
 
     /// The thread of a ledger commits what it has.
     fn commit(&mut self, who: Who) {
-        let (now, owns) = (self.now, self.disk.owner == Some(who));
+        let now = self.now;
+        let is_back = self.process(who).is_some_and(|own| own.returns && !own.fails);
+        if is_back && self.disk.owner.is_none() {
+            self.disk.owner = Some(who);
+        }
+        let owns = self.disk.owner == Some(who);
         let Some(own) = self.process(who).filter(|own| owns && !own.fails && !own.waits) else { return };
+        own.returns = false;
         let rows = std::mem::take(&mut own.queue);
         if !rows.is_empty() {
             own.gateway.notice(Notice::Committed(rows.len() as u64), now);
@@ -590,6 +621,9 @@ impl World {
         match message {
             Message::HandOver => {
                 old.waits = true;
+                if self.locks && !std::mem::replace(&mut old.fails, true) {
+                    old.gateway.notice(Notice::StoreFailed("locked".to_string()), now);
+                }
                 if old.fails {
                     self.messages.push_front(Message::Died);
                     return Ok(());
@@ -649,15 +683,15 @@ impl World {
         if self.disk.owner.is_some_and(|owner| owner == Who::New) || (self.released && self.disk.owner.is_some()) {
             return Err(format!("the ledger is not free: {:?}", self.disk.owner));
         }
-        self.disk.owner = Some(Who::Old);
         let rows = std::mem::take(&mut self.unsafe_rows);
         self.messages.clear();
         (self.stage, self.go, self.released, self.given) = (Stage::None, false, false, false);
         let Some(old) = &mut self.old else { return Ok(()) };
-        old.waits = false;
-        old.gateway.notice(Notice::Committed(rows.len() as u64), self.now);
-        old.gateway.notice(Notice::SuccessorGone, self.now);
-        self.disk.append_missing(rows);
+        (old.waits, old.returns) = (false, true);
+        old.queue.splice(0..0, rows);
+        // The first try, of which is told whatever comes of it.
+        self.commit(Who::Old);
+        self.old.iter_mut().for_each(|old| old.gateway.notice(Notice::SuccessorGone, self.now));
         Ok(())
     }
 
@@ -792,10 +826,14 @@ impl World {
     /// Everything comes to its end; then what must hold is looked at.
     fn finish(&mut self, seed: u64) -> Result<(), String> {
         for round in 0..400 {
+            if self.is_locked() {
+                self.stop()?;
+            }
             let now = self.now;
             for who in [Who::Old, Who::New] {
+                let locked = self.is_locked() && who == Who::Old;
                 if let Some(own) = self.process(who) {
-                    if std::mem::take(&mut own.fails) {
+                    if !locked && std::mem::take(&mut own.fails) {
                         own.gateway.notice(Notice::StoreRecovered, now);
                     }
                     (0..8).for_each(|which| own.say(which, true, now));
@@ -831,6 +869,9 @@ impl World {
 
     /// A process serves, or one can be started.
     fn look_for_a_server(&mut self) -> Result<(), String> {
+        if self.stopped && self.old.is_some() {
+            return Err("a process that was stopped does not end".to_string());
+        }
         let who = match (self.stage, &self.old) {
             (Stage::Serves, _) => Who::New,
             (_, Some(_)) if !self.told_to_serve => Who::Old,
@@ -842,9 +883,6 @@ impl World {
             _ if self.fate.is_some_and(|(at, stalls)| stalls && at == self.stage) => return Ok(()),
             _ => return Err(format!("{:?} has the ledger, and nothing serves", self.disk.owner)),
         };
-        if who == Who::Old && self.stopped {
-            return Ok(());
-        }
         let (key, now) = (self.keys.texts["wide"].clone(), self.now);
         let Some(own) = self.process(who) else { return Err("nothing serves".to_string()) };
         own.call(&key, now);
