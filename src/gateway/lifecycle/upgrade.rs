@@ -29,7 +29,8 @@
 //! - `taken` is the point of no return: the successor has the ledger and could serve, and waits to be told so.
 //! - Before that point everything leads back: a successor that says why it cannot, dies, or is late
 //!   ([`SUCCESSOR_WAIT`] for `ready`, [`TAKE_WAIT`] for `taken`), a ledger that fails, TERM. The successor is killed
-//!   unless it is dead, the ledger comes back, listeners are accepted from again, and the log says why.
+//!   unless it is dead, the ledger comes back, listeners are accepted from again, and the log says why. `Gone` waits
+//!   for one try to write the ledger: where that fails the ledger's thread goes on trying, and a stop bounds that.
 //! - After it the successor is on its own. The old process serves what it has; the rows go to the successor and are
 //!   kept here until it says that they are safe. If it dies they are written from here, whenever no other process has
 //!   the ledger, which a supervisor may start at any moment; see `cli::serve::upgrade`.
@@ -94,7 +95,7 @@ pub(crate) enum Event {
     Failed,
     /// A bound has passed, the ledger has failed, or the process is to stop.
     CalledOff,
-    /// The successor has ended, and what it was given is back.
+    /// The successor has ended, and what it was given is back with the ledger's thread.
     Gone,
 }
 

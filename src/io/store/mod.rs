@@ -409,7 +409,7 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
             self.failed_with(&error);
             self.refused |= refuse_release(turn, &error);
             self.refused |= queue.put(false, |tasks| refuse_release(&mut tasks.turn, &error));
-            // Whoever was refused takes the ledger back next, and is not to wait for it: the rows are tried again there.
+            // Whoever was refused takes the ledger back next, and is not to wait for it: rows are tried again there.
             if self.refused || end.has_come(queue.is_closed()) {
                 break;
             }
