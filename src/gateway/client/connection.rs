@@ -186,10 +186,11 @@ impl Connection {
         self.queue.len() > HIGH_WATER
     }
 
-    /// The key that is to be charged for unsent bytes, and how many; `None` where that has been done.
+    /// The key that is to be charged for what waits here, unsent answers and requests that were sent ahead, and how many
+    /// bytes that is; `None` where that has been done.
     #[inline]
     pub(crate) fn unread(&self) -> Option<(KeyIx, usize)> {
-        let (charged, storage) = (self.unread.total(), self.queue.storage());
+        let (charged, storage) = (self.unread.total(), self.queue.storage() + self.inbound.backlog());
         let is_less = storage * 2 < charged;
         if !is_less && storage <= charged.max(UNREAD_MIN) {
             return None;

@@ -1,6 +1,7 @@
 //! What goes to clients: events, whole answers, errors, each with its head.
 
 use super::Reply;
+use super::clients::charge_unread;
 use crate::base::buf::Buf;
 use crate::base::limits::{DRAIN_IDLE_GRACE, HIGH_WATER};
 use crate::gateway::client::{AfterResponse, response};
@@ -190,9 +191,7 @@ impl Gateway {
         let Some(client) = self.clients.get_mut(id) else { return };
         let server = &self.cx.setup.config.server;
         let arms = client.send(server, &mut self.cx.pool, self.cx.now.mono, write);
-        if let Some((key, due)) = client.unread() {
-            self.cx.budget.unread(&mut client.unread, key, due);
-        }
+        charge_unread(client, &mut self.cx.budget);
         if arms {
             self.arm(id);
         }
@@ -203,9 +202,7 @@ impl Gateway {
         let Some(client) = self.clients.get_mut(id) else { return bulk.release(&mut self.cx.pool) };
         let server = &self.cx.setup.config.server;
         let arms = client.send_bulk(server, &mut self.cx.pool, self.cx.now.mono, bulk);
-        if let Some((key, due)) = client.unread() {
-            self.cx.budget.unread(&mut client.unread, key, due);
-        }
+        charge_unread(client, &mut self.cx.budget);
         if arms {
             self.arm(id);
         }

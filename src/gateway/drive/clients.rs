@@ -3,9 +3,9 @@
 use super::Reply;
 use crate::base::buf::BLOCK;
 use crate::base::seam::{Action, Ending, Shut, Stray};
-use crate::gateway::budget::Gate;
+use crate::gateway::budget::{Budget, Gate};
 use crate::gateway::client::response::RequestMeta;
-use crate::gateway::client::{Event as ClientEvent, cors, response};
+use crate::gateway::client::{self, Event as ClientEvent, cors, response};
 use crate::gateway::exchange::{Endpoint, Event, Exchange, Message, Outcome, Readiness};
 use crate::gateway::ids::{ClientId, client_conn, provider_conn};
 use crate::gateway::metrics::Gauges;
@@ -14,6 +14,14 @@ use crate::policy::keys::{KeyAnswer, KeyId};
 use crate::policy::refusal::Refusal;
 use crate::wire::head::{Framing, RequestHead};
 use crate::wire::inbound::BodyRefusal;
+
+/// Charges a key for what waits at a client of its own.
+#[inline]
+pub(super) fn charge_unread(client: &mut client::Connection, budget: &mut Budget) {
+    if let Some((key, due)) = client.unread() {
+        budget.unread(&mut client.unread, key, due);
+    }
+}
 
 impl Gateway {
     /// Bytes came from a client.
@@ -95,9 +103,7 @@ impl Gateway {
         let Some(client) = self.clients.get_mut(id) else { return };
         let server = &self.cx.setup.config.server;
         let event = client.wrote(count, server, &mut self.cx.pool, self.cx.now.mono);
-        if let Some((key, due)) = client.unread() {
-            self.cx.budget.unread(&mut client.unread, key, due);
-        }
+        charge_unread(client, &mut self.cx.budget);
         let (drained, exchange) = (client.is_drained(), client.exchange);
         if let Some(event) = event {
             self.client_event(id, event);
@@ -260,6 +266,8 @@ impl Gateway {
         let id = self.exchanges.insert(exchange);
         let Some(client) = self.clients.get_mut(cid) else { return };
         let begun = client.begin_body(id, key, head, server.server.max_body);
+        // Before its own body asks for room: what was sent ahead of its turn counts.
+        charge_unread(client, &mut self.cx.budget);
         let awaits_continue = client.awaits_continue(head);
         match begun {
             Err(refusal) => self.client_event(cid, ClientEvent::BadBody(refusal)),

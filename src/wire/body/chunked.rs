@@ -23,7 +23,9 @@ enum State {
     DataLf,
     /// At the start of a trailer line.
     TrailerStart,
-    /// Within a trailer line.
+    /// Within the name of a trailer field.
+    TrailerName,
+    /// Within its value.
     Trailer,
     /// After the CR of a trailer line.
     TrailerEnd,
@@ -115,10 +117,10 @@ impl Chunked {
             (State::DataCr, b'\r') => Ok(State::DataLf),
             (State::DataLf, b'\n') => Ok(State::SizeStart),
             (State::TrailerStart, b'\r') => Ok(State::LastLf),
-            // A line that begins with a blank would be a folded one.
-            (State::TrailerStart, b' ' | b'\t') => Err(BodyError::BadChunk),
+            (State::TrailerName, b':') => self.counted(State::Trailer),
             (State::Trailer, b'\r') => Ok(State::TrailerEnd),
-            (State::TrailerStart | State::Trailer, _) if is_text(byte) => self.counted(State::Trailer),
+            (State::TrailerStart | State::TrailerName, _) if is_name(byte) => self.counted(State::TrailerName),
+            (State::Trailer, _) if is_text(byte) => self.counted(State::Trailer),
             (State::TrailerEnd, b'\n') => Ok(State::TrailerStart),
             (State::LastLf, b'\n') => Ok(State::Done),
             _ => Err(BodyError::BadChunk),
@@ -151,6 +153,11 @@ fn digit(byte: u8) -> Result<u64, BodyError> {
         255 => Err(BodyError::BadChunk),
         value => Ok(u64::from(value)),
     }
+}
+
+/// What the name of a field is made of (RFC 9110 section 5.6.2). A line that begins with a blank would be a folded one.
+fn is_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 fn is_text(byte: u8) -> bool {

@@ -119,6 +119,9 @@ fn size_lines_and_trailers_are_bounded() {
     let zeros = [vec![b'0'; CHUNK_LINE_MAX + 1], b"\r\n\r\n".to_vec()].concat();
     assert_eq!(feed(Framing::Chunked, &[&zeros]), Err(BodyError::TooLong));
     let trailers = [b"0\r\n".to_vec(), b"a: b\r\n".repeat(CHUNK_LINE_MAX / 4 + 1), b"\r\n".to_vec()].concat();
+    for bad in [&b"0\r\nx a\r\n\r\n"[..], b"0\r\n: a\r\n\r\n", b"0\r\na b: c\r\n\r\n", b"0\r\nx\r\n\r\n"] {
+        assert_eq!(feed(Framing::Chunked, &[bad]), Err(BodyError::BadChunk), "{}", String::from_utf8_lossy(bad));
+    }
     assert_eq!(feed(Framing::Chunked, &[&trailers]), Err(BodyError::TooLong));
 }
 

@@ -25,6 +25,25 @@ fn another_is_served(rig: &mut Rig) {
     assert!(rig.got("other").contains("\"total_tokens\":100}"));
 }
 
+/// Bytes that a client sends ahead in one piece, requests behind a first one that is not answered.
+const AHEAD: usize = 60_000;
+
+#[test]
+fn what_clients_send_ahead_counts_against_their_key_and_keeps_no_other_out() {
+    let mut rig = Rig::new(2);
+    let (head, body) = request(&rig.keys.texts["k0"].clone(), 200, false);
+    let one = head + &body;
+    for number in 0..CROWD {
+        let client = format!("c{number:02}");
+        rig.world.connect(&client, false).unwrap();
+        rig.give(&client, one.repeat(AHEAD / one.len()));
+        assert!(rig.is_open(), "after {number} clients that sent ahead: {:?}", rig.world.gateway.vitals());
+    }
+    let waiting = (0..CROWD).filter(|number| rig.status(&format!("c{number:02}")) == 0).count();
+    assert!((1..=5).contains(&waiting), "{waiting} clients wait with {AHEAD} bytes each in a quarter of 1 MiB");
+    another_is_served(&mut rig);
+}
+
 #[test]
 fn a_key_that_does_not_read_its_answers_is_refused_further_ones_and_keeps_no_other_out() {
     let mut rig = Rig::new(2);
