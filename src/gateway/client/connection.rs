@@ -186,8 +186,8 @@ impl Connection {
         self.queue.len() > HIGH_WATER
     }
 
-    /// The key that is to be charged for what waits here, unsent answers and requests that were sent ahead, and how many
-    /// bytes that is; `None` where that has been done.
+    /// The key that is to be charged for what waits here, and how many bytes that is: unsent answers, and requests that
+    /// were sent ahead. `None` where that has been done.
     #[inline]
     pub(crate) fn unread(&self) -> Option<(KeyIx, usize)> {
         let (charged, storage) = (self.unread.total(), self.queue.storage() + self.inbound.backlog());
