@@ -384,7 +384,8 @@ fn a_log_that_is_not_read_and_a_ledger_that_is_not_written_take_no_more_than_was
         press(&mut peers);
     });
     let waiting = world.metrics()["tollgate_uncommitted_rows"];
-    assert!(waiting > 500.0, "{waiting} rows wait");
+    // How many come before admission stops for the age of the oldest depends on the machine.
+    assert!(waiting > 50.0, "{waiting} rows wait");
     // Whoever is told to end may write the last lines.
     ledger.execute_batch("ROLLBACK").unwrap();
     std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
