@@ -227,9 +227,8 @@ impl Core for Gateway {
             return None;
         }
         let by = now.mono.after(server.header_timeout);
-        let id =
-            self.clients.insert(client::Connection::new(PeerKey::of(peer), admin, verdict == Verdict::Crowded, by));
-        self.cx.peers.set(id, mapped(peer));
+        let id = self.clients.insert(client::Connection::new(admin, verdict == Verdict::Crowded, by));
+        self.cx.peers.connected(id, mapped(peer));
         if admin && let Some(oldest) = self.cx.limits.admin_lives(id) {
             self.close_client(oldest, Shut::Abort);
         }
@@ -249,13 +248,13 @@ impl Core for Gateway {
         let server = &self.cx.setup.config.server;
         let client = || self.clients.get(client_id(conn)).filter(|client| !client.admin);
         let is_trusted = |peer| server.trusted_proxies.iter().any(|network| network.contains(peer));
-        server.proxy_protocol && client().is_some() && is_trusted(self.cx.peers.of(client_id(conn)))
+        server.proxy_protocol && client().is_some() && is_trusted(self.cx.peers.socket(client_id(conn)))
     }
 
     fn proxied(&mut self, conn: Conn, from: Option<IpAddr>, now: Now) {
         self.cx.now = now;
         if let (Some(from), Some(_)) = (from, self.clients.get(client_id(conn))) {
-            self.cx.peers.set(client_id(conn), mapped(from));
+            self.cx.peers.told(client_id(conn), mapped(from));
         }
     }
 

@@ -11,7 +11,6 @@
 //! | Linger | all dropped, late or the client's end → Closing |
 //! | Closing | everything written → gone |
 
-use super::limits::PeerKey;
 use super::response::RequestMeta;
 use super::send_queue::SendQueue;
 use crate::base::buf::{Buf, Pool};
@@ -74,6 +73,15 @@ enum Phase {
     Closing,
 }
 
+/// Why a connection is let in although it is not served.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Oddity {
+    /// It lies beyond a bound on connections.
+    Crowded,
+    /// It speaks plain HTTP where TLS is spoken.
+    Strayed,
+}
+
 /// What is still read of a connection that ends.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Remainder {
@@ -127,12 +135,8 @@ pub(crate) struct Connection {
     reading: bool,
     /// It came by the admin listener.
     pub(crate) admin: bool,
-    /// The host whose connections it counts among: that of the socket's peer.
-    pub(crate) host: PeerKey,
-    /// It speaks plain HTTP where TLS is spoken, and is there to be told so.
-    pub(crate) strayed: bool,
-    /// It lies beyond a bound on connections, and is there to be told so.
-    pub(crate) crowded: bool,
+    /// Why it is there only to be told something.
+    pub(crate) oddity: Option<Oddity>,
     /// The next answer is the last.
     last: bool,
     /// The key whose answers it gets.
@@ -146,7 +150,7 @@ const UNREAD_MIN: usize = 16 * 1024;
 
 impl Connection {
     /// A connection that was just accepted; its first head is due at `by`.
-    pub(crate) fn new(host: PeerKey, admin: bool, crowded: bool, by: Mono) -> Connection {
+    pub(crate) fn new(admin: bool, crowded: bool, by: Mono) -> Connection {
         Connection {
             inbound: Inbound::default(),
             queue: SendQueue::default(),
@@ -157,9 +161,7 @@ impl Connection {
             stall: Mono::NEVER,
             reading: false,
             admin,
-            host,
-            strayed: false,
-            crowded,
+            oddity: crowded.then_some(Oddity::Crowded),
             last: false,
             key: None,
             unread: Promise::default(),
@@ -325,7 +327,7 @@ impl Connection {
     /// What becomes of the connection once the message with this head has been answered. `close`: the answer or the
     /// process asks for its end.
     pub(crate) fn after_response(&self, meta: RequestMeta, close: bool) -> AfterResponse {
-        let keep = meta.keep_alive && !close && !self.last && !self.crowded;
+        let keep = meta.keep_alive && !close && !self.last && self.oddity != Some(Oddity::Crowded);
         let unread = match self.phase {
             Phase::Head | Phase::Held => !meta.bodiless,
             Phase::Body => !self.inbound.body_progress().1,

@@ -8,4 +8,4 @@ pub(crate) mod peer;
 pub(crate) mod response;
 mod send_queue;
 
-pub(crate) use connection::{AfterResponse, Connection, Event};
+pub(crate) use connection::{AfterResponse, Connection, Event, Oddity};

@@ -4,29 +4,45 @@
 use crate::gateway::ids::ClientId;
 use crate::policy::network::Network;
 use crate::wire::head::values;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Addresses of one request that are looked at, from the last one on.
 const HOPS_MAX: usize = 32;
 
-/// Who is at the other end of each client connection, by its slot: the socket's peer, or by the word of a trusted proxy
-/// another. Apart from connections and exchanges, both of which it concerns.
+/// Who is at the other end of each client connection, by its slot. Apart from connections and exchanges, both of which
+/// it concerns.
 #[derive(Debug, Default)]
-pub(crate) struct Peers(Vec<Ipv6Addr>);
+pub(crate) struct Peers {
+    sockets: Vec<Ipv6Addr>,
+    /// Others, by the word of trusted proxies at the beginning of their connections. As many as there are slots at most.
+    told: BTreeMap<u32, Ipv6Addr>,
+}
 
 impl Peers {
-    /// Takes note of a client's.
-    pub(crate) fn set(&mut self, client: ClientId, peer: Ipv6Addr) {
+    /// A client has connected from `peer`.
+    pub(crate) fn connected(&mut self, client: ClientId, peer: Ipv6Addr) {
         let slot = client.slot as usize;
-        if self.0.len() <= slot {
-            self.0.resize(slot + 1, Ipv6Addr::UNSPECIFIED);
+        if self.sockets.len() <= slot {
+            self.sockets.resize(slot + 1, Ipv6Addr::UNSPECIFIED);
         }
-        self.0[slot] = peer;
+        self.sockets[slot] = peer;
+        self.told.remove(&client.slot);
     }
 
-    /// That of a client which is there.
+    /// A trusted proxy says for whom it has connected.
+    pub(crate) fn told(&mut self, client: ClientId, peer: Ipv6Addr) {
+        self.told.insert(client.slot, peer);
+    }
+
+    /// The peer of a client's socket.
+    pub(crate) fn socket(&self, client: ClientId) -> Ipv6Addr {
+        self.sockets.get(client.slot as usize).copied().unwrap_or(Ipv6Addr::UNSPECIFIED)
+    }
+
+    /// Who calls.
     pub(crate) fn of(&self, client: ClientId) -> Ipv6Addr {
-        self.0.get(client.slot as usize).copied().unwrap_or(Ipv6Addr::UNSPECIFIED)
+        self.told.get(&client.slot).copied().unwrap_or_else(|| self.socket(client))
     }
 }
 

@@ -4,8 +4,9 @@ use super::Reply;
 use crate::base::buf::BLOCK;
 use crate::base::seam::{Action, Ending, Shut, Stray};
 use crate::gateway::budget::{Budget, Gate};
+use crate::gateway::client::limits::PeerKey;
 use crate::gateway::client::response::RequestMeta;
-use crate::gateway::client::{self, Event as ClientEvent, cors, response};
+use crate::gateway::client::{self, Event as ClientEvent, Oddity, cors, response};
 use crate::gateway::exchange::{Endpoint, Event, Exchange, Message, Outcome, Readiness};
 use crate::gateway::ids::{ClientId, client_conn, provider_conn};
 use crate::gateway::metrics::Gauges;
@@ -121,7 +122,7 @@ impl Gateway {
     pub(crate) fn client_strayed(&mut self, id: ClientId, how: Stray) {
         let Some(client) = self.clients.get_mut(id) else { return };
         match how {
-            Stray::PlainHttp => client.strayed = true,
+            Stray::PlainHttp => client.oddity = Some(Oddity::Strayed),
             Stray::NoProxyHeader => {
                 let meta = RequestMeta::of(&RequestHead::unparsed());
                 let mut exchange = Exchange::new(id, meta, &mut self.cx);
@@ -175,7 +176,7 @@ impl Gateway {
         debug_assert!(client.exchange.is_none_or(|exchange| self.exchanges.get(exchange).is_none()));
         match client.admin {
             true => self.cx.limits.admin_gone(id),
-            false => self.cx.limits.leave(client.host),
+            false => self.cx.limits.leave(PeerKey::of(self.cx.peers.socket(id).into())),
         }
         client.release(&mut self.cx.pool);
         self.cx.budget.release(&mut client.unread, &mut self.cx.pool);
@@ -198,7 +199,7 @@ impl Gateway {
         if client.admin {
             return self.answer_admin(id, meta, head);
         }
-        let strayed = client.strayed;
+        let strayed = client.oddity == Some(Oddity::Strayed);
         let exchange = Exchange::new(id, meta, &mut self.cx);
         if strayed {
             let refusal = Refusal::plain_http();
@@ -213,7 +214,7 @@ impl Gateway {
         let ready = Readiness {
             drained: self.cx.lifecycle.is_over(),
             handed_over: self.cx.lifecycle.has_handed_over(),
-            crowded: client.crowded,
+            crowded: client.oddity == Some(Oddity::Crowded),
             buffers: self.cx.pool.has_room(BLOCK),
             store: self.cx.takes_requests(),
         };

@@ -410,7 +410,7 @@ mod tests {
         assert!(size_of::<Exchange>() <= 320, "{}", size_of::<Exchange>());
         assert!(size_of::<provider::Connection>() <= 104, "{}", size_of::<provider::Connection>());
         assert!(size_of::<SseStream>() <= 224, "{}", size_of::<SseStream>());
-        assert!(size_of::<client::Connection>() <= 152, "{}", size_of::<client::Connection>());
+        assert!(size_of::<client::Connection>() <= 136, "{}", size_of::<client::Connection>());
     }
 
     type Table<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
