@@ -11,7 +11,7 @@ mod process;
 mod providers;
 
 use super::exchange::{Effect, Endpoint, Event, Message};
-use super::ids::ExchangeId;
+use super::ids::{ExchangeId, client_conn};
 use super::offload::Task;
 use super::{Gateway, Next};
 use crate::policy::refusal::Refusal;
@@ -99,7 +99,11 @@ impl Gateway {
             Effect::AnswerBulk(outcome, body) => self.answer_bulk(exchange, outcome, body),
             Effect::Refuse(refusal, outcome) => self.refuse(exchange, &refusal, outcome),
             Effect::Quota => self.answer_local(exchange, Endpoint::Quota),
-            Effect::Authorize(head) => self.authorize(exchange, &head),
+            Effect::Authorize(head) => {
+                self.authorize(exchange, &head);
+                // It read no more than a little while it waited.
+                self.dirty.push(client_conn(cid));
+            }
             Effect::Gone(outcome) => {
                 exchange.finish(outcome, &mut self.cx);
             }

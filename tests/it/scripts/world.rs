@@ -65,6 +65,8 @@ pub struct End {
     pub all: Vec<u8>,
     /// What is to be delivered when the gateway reads again.
     pub waiting: VecDeque<u8>,
+    /// It did not want to: a real loop does not ask again before more has come, or it is told to.
+    pub stopped: bool,
     /// How to end it after that.
     pub ending: Option<Ending>,
     /// The gateway has said that it writes nothing more.
@@ -156,6 +158,7 @@ impl World {
             got: Vec::new(),
             all: Vec::new(),
             waiting: VecDeque::new(),
+            stopped: false,
             ending: None,
             finished: false,
             closed: None,
@@ -182,7 +185,9 @@ impl World {
 
     /// Bytes go to the gateway, as fast as it reads them.
     pub fn send(&mut self, label: &str, bytes: &[u8]) -> Result<(), String> {
-        self.end(label)?.waiting.extend(bytes);
+        let end = self.end(label)?;
+        end.waiting.extend(bytes);
+        end.stopped = false;
         self.settle()
     }
 
@@ -279,14 +284,18 @@ impl World {
     pub fn settle(&mut self) -> Result<(), String> {
         for _ in 0..ROUNDS_MAX {
             let mut busy = self.act()?;
-            self.gateway.dirty().clear();
+            for conn in std::mem::take(self.gateway.dirty()) {
+                if let Some(end) = self.labels.get(&conn).and_then(|label| self.ends.get_mut(label)) {
+                    end.stopped = false;
+                }
+            }
             self.take_orders()?;
             let labels: Vec<String> = self.ends.keys().cloned().collect();
             for label in labels {
                 busy |= self.drain(&label)?;
                 busy |= self.deliver(&label)?;
             }
-            if !busy && self.gateway.actions().is_empty() {
+            if !busy && self.gateway.actions().is_empty() && self.gateway.dirty().is_empty() {
                 return Ok(());
             }
         }
@@ -424,6 +433,7 @@ impl World {
             }
         }
         let conn = end.conn;
+        end.stopped = false;
         self.gateway.wrote(conn, count, self.now);
         Ok(true)
     }
@@ -437,7 +447,8 @@ impl World {
             self.gateway.closed(conn, how, self.now);
             return Ok(true);
         }
-        if !self.gateway.wants_read(end.conn) {
+        if end.stopped || !self.gateway.wants_read(end.conn) {
+            end.stopped = true;
             return Ok(false);
         }
         let count = self.cut.piece(end.waiting.len().min(64 * 1024));

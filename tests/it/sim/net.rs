@@ -20,11 +20,23 @@ pub struct Pipe {
     pub closed: Option<Shut>,
     /// When bytes were last taken from the gateway.
     pub read_at: u64,
+    /// The gateway would not read when so many bytes lay here: a real loop does not ask again before more have come or
+    /// it is told to.
+    pub stopped_at: Option<usize>,
 }
 
 impl Pipe {
     pub fn new(conn: Conn, now: Now) -> Pipe {
-        Pipe { conn, wire: Vec::new(), ending: None, told: false, finished: false, closed: None, read_at: now.mono.0 }
+        Pipe {
+            conn,
+            wire: Vec::new(),
+            ending: None,
+            told: false,
+            finished: false,
+            closed: None,
+            read_at: now.mono.0,
+            stopped_at: None,
+        }
     }
 
     /// Neither side has ended it.
@@ -43,9 +55,14 @@ impl Pipe {
             gateway.closed(self.conn, how, now);
             return true;
         }
-        if !gateway.wants_read(self.conn) {
+        if self.stopped_at.is_some_and(|stopped_at| self.wire.len() <= stopped_at) {
             return false;
         }
+        if !gateway.wants_read(self.conn) {
+            self.stopped_at = Some(self.wire.len());
+            return false;
+        }
+        self.stopped_at = None;
         let count = self.wire.len().min(most);
         let bytes: Vec<u8> = self.wire.drain(..count).collect();
         gateway.bytes(self.conn, &bytes, now);
@@ -67,6 +84,7 @@ impl Pipe {
         assert!(bytes.is_empty() || !self.finished, "it wrote after it had said that nothing follows");
         if !bytes.is_empty() {
             self.read_at = now.mono.0;
+            self.stopped_at = None;
             gateway.wrote(self.conn, bytes.len(), now);
         }
         bytes

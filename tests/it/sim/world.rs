@@ -453,7 +453,13 @@ impl World {
     /// Performs what the gateway asked for.
     fn settle(&mut self) -> Result<(), String> {
         for _ in 0..ROUNDS_MAX {
-            self.gateway.dirty().clear();
+            for conn in std::mem::take(self.gateway.dirty()) {
+                let clients = self.clients.iter_mut().map(|client| &mut client.pipe);
+                let mut pipes = clients.chain(self.providers.iter_mut().map(|provider| &mut provider.pipe));
+                if let Some(pipe) = pipes.find(|pipe| pipe.conn == conn) {
+                    pipe.stopped_at = None;
+                }
+            }
             // What is given in the turn that hands over belongs to what came before.
             let mut handed_over = None;
             for order in std::mem::take(self.gateway.orders()) {
