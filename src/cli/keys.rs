@@ -6,7 +6,7 @@ mod listing;
 mod names;
 mod options;
 
-pub use listing::{ListArgs, ShowArgs};
+pub use listing::ListArgs;
 pub use options::KeyOptions;
 
 use super::args::ConfigArg;
@@ -35,13 +35,13 @@ pub enum KeysCommand {
     /// List all keys
     List(ListArgs),
     /// Show one key
-    Show(ShowArgs),
+    Show(KeyArgs),
     /// Change what a key may do; id, secret and history stay
     Set(SetArgs),
     /// Give a key a new secret and print it, alone, on standard output; id, plan and history stay
     Rotate(RotateArgs),
     /// Revoke a key; a running gateway refuses it within a second
-    Revoke(RevokeArgs),
+    Revoke(KeyArgs),
 }
 
 impl KeysCommand {
@@ -118,9 +118,9 @@ pub struct RotateArgs {
     pub json: bool,
 }
 
-/// `tollgate keys revoke`.
+/// `tollgate keys show` and `keys revoke`: a key, and nothing else.
 #[derive(Args, Debug)]
-pub struct RevokeArgs {
+pub struct KeyArgs {
     /// Which configuration.
     #[command(flatten)]
     pub config: ConfigArg,
@@ -314,7 +314,7 @@ struct Fresh {
     record: Line,
 }
 
-fn revoke(args: &RevokeArgs) -> Result<(), Failure> {
+fn revoke(args: &KeyArgs) -> Result<(), Failure> {
     let high = load::load(&args.config, Secrets::Optional)?;
     let id = find(&high, &args.key)?.id;
     let new = revoke_in(&high, &id, unix())?;
