@@ -159,7 +159,18 @@ fn the_dashboard_has_what_grafana_wants_of_one() {
                 panel["fieldConfig"]["defaults"]["unit"].is_string() && panel["datasource"]["uid"] == "${datasource}"
             );
         }
+        let shows = panel["type"].as_str().unwrap();
+        assert!(["row", "stat", "timeseries"].contains(&shows), "{}: {shows}", panel["title"]);
+        let targets = panel["targets"].as_array().map_or(&[][..], Vec::as_slice);
+        let letters: BTreeSet<&str> = targets.iter().map(|target| target["refId"].as_str().unwrap()).collect();
+        assert_eq!(letters.len(), targets.len(), "{}: one letter twice", panel["title"]);
+        for target in targets {
+            let datasource = (&target["datasource"]["type"], &target["datasource"]["uid"]);
+            assert_eq!(datasource, (&"prometheus".into(), &"${datasource}".into()), "{}", panel["title"]);
+        }
     }
+    let instances = variables[1]["query"]["query"].as_str().unwrap();
+    assert_eq!(asked(instances)[0].0, "tollgate_build_info", "{instances}");
     for (title, query) in queries(&dashboard) {
         for variable in query.split('$').skip(1) {
             let name: String = variable.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
