@@ -50,8 +50,9 @@ impl Exchange {
     pub(super) fn partial_usage(&self, client_left: bool) -> Usage {
         let observed = self.observed();
         let sent = self.attempt().is_some_and(|at| at.sent != Mono::NEVER);
+        let settled = self.admitted.is_none();
         let nothing_came = observed.relayed_tokens == 0 && observed.reported == Reported::default();
-        if (client_left && !sent) || (!client_left && nothing_came) {
+        if settled || (client_left && !sent) || (!client_left && nothing_came) {
             return Usage::default();
         }
         let known = observed.reported;
