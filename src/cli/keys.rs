@@ -7,6 +7,7 @@ mod names;
 mod options;
 
 pub use listing::ListArgs;
+pub use names::KeyArgs;
 pub use options::KeyOptions;
 
 use super::args::ConfigArg;
@@ -114,20 +115,6 @@ pub struct RotateArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_grace, default_value = "24h")]
     pub grace: Duration,
     /// Print JSON: the key and its record
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `tollgate keys show` and `keys revoke`: a key, and nothing else.
-#[derive(Args, Debug)]
-pub struct KeyArgs {
-    /// Which configuration.
-    #[command(flatten)]
-    pub config: ConfigArg,
-    /// The key: its id (the twelve characters after `live_`), or its name where only one has it
-    #[arg(value_name = "KEY")]
-    pub key: String,
-    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }

@@ -1,7 +1,6 @@
 //! `tollgate keys list` and `keys show`: what keys there are, what they may use, and what they have used.
 
-use super::KeyArgs;
-use super::names::{find, records_in};
+use super::names::{KeyArgs, find, records_in};
 use crate::base::time::Unix;
 use crate::cli::args::ConfigArg;
 use crate::cli::load::{self, Secrets};
