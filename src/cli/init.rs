@@ -334,6 +334,10 @@ mod tests {
         assert_eq!(default.map(|model| &*model.id), Some("gpt-5.4-mini"));
         assert_eq!(config.server.listen, ["127.0.0.1:8081".parse().unwrap()]);
         assert_eq!(config.plans[0].tokens, 10_000_000);
+        // Nobody is to take for granted what a provider may change any day.
+        let priced = HOSTED.iter().filter(|hosted| hosted.prices.is_some()).count();
+        assert_eq!(text.matches("  # an example: `check --connect` says what is served\n").count(), HOSTED.len());
+        assert_eq!(text.matches("; look whether it still holds\n").count(), priced);
     }
 
     #[test]
