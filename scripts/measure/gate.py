@@ -3,15 +3,19 @@ import json, platform, re, subprocess
 from pathlib import Path
 
 from .counters import Instructions, count_syscalls
+from .report import put
 from .rig import ROOT, WORK, Run, say
 from .subjects import Subject
 
 GATE = ROOT / "benches" / "gate.json"
+COST = ROOT / "src" / "docs" / "cost.md"
 RISE_MAX = 1.01
 # Instructions of the loop by which two counts of the same program differ, mostly by how often a second begins.
 NOISE = 30
 # Rooms that are named where a figure has risen.
 ROOMS_SHOWN = 5
+# A room has a line on the page that takes so many instructions of any figure.
+SHOWN_MIN = 100
 
 
 def versions():
@@ -72,6 +76,7 @@ def gate(record):
     say(f"gate: {found}, helper threads {helpers:.0f} instructions per request")
     if record:
         GATE.write_text(json.dumps({"versions": versions(), "figures": found, "rooms": by_room}, indent=1) + "\n")
+        put(COST, "<!-- scripts/gate --record -->", table(by_room))
         return 0
     known = json.loads(GATE.read_text())
     same = known["versions"] == versions()
@@ -90,6 +95,19 @@ def gate(record):
     passed = len(found) - len(worse) if same else 0
     print(f"{passed} passed, {len(worse)} failed, {0 if same else len(found)} skipped")
     return 1 if worse else 0
+
+
+def table(by_room):
+    """The figures of the page by room, the costliest of a whole request first."""
+    names = list(by_room)
+    every = {one: max(counts.get(one, 0) for counts in by_room.values()) for counts in by_room.values() for one in counts}
+    shown = [one for one, most in every.items() if most >= SHOWN_MIN]
+    shown.sort(key=lambda one: [-by_room[name].get(one, 0) for name in names])
+    row = lambda title, values: f"| {title} | " + " | ".join(str(value) for value in values) + " |"
+    rest = [sum(count for one, count in by_room[name].items() if one not in shown) for name in names]
+    return "\n".join([row("room", [name.replace("_", " ") for name in names]), "|---" * (len(names) + 1) + "|",
+                      *(row(f"`{one}`", [by_room[name].get(one, 0) for name in names]) for one in shown),
+                      row("all others", rest), row("**all**", [sum(by_room[name].values()) for name in names])])
 
 
 def noise(name):
