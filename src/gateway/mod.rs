@@ -110,7 +110,7 @@ impl Gateway {
         let room = config.server.max_connections.min(ROOM_MAX);
         let offload_min = start.work_min.unwrap_or(WORK_MIN);
         let mut cx =
-            Cx::new(CxStart { setup: Setup::new(config), seed: start.seed, keys: start.keys, offload_min, now });
+            Cx::new(CxStart { setup: Setup::new(config, 0), seed: start.seed, keys: start.keys, offload_min, now });
         for (id, day, tokens) in &start.days {
             let Some((key, plan)) = cx.counted_key(id) else { continue };
             cx.meter.restore_day(key, &plan, now.unix, *day, *tokens);
@@ -329,6 +329,9 @@ impl Core for Gateway {
                 self.cx.log_event(|out| out.extend_from_slice(b",\"event\":\"ledger\",\"outcome\":\"recovered\""));
             }
             Notice::Worked(done) => self.offloaded(done),
+            Notice::SecretTold(origin, value) => {
+                reload::secret_told(&origin, value.as_deref().map_err(String::as_str), &mut self.cx);
+            }
             Notice::Reloaded(news) => {
                 if reload::finish(news, &mut self.cx) {
                     self.close_idle_providers();
@@ -486,7 +489,8 @@ mod tests {
             limits: crate::policy::plan::LimitOverrides::default(),
             former: Vec::new(),
         };
-        let source = Source { file: "t", text: CONFIG, env: &|_| None, read: &|_| Ok(String::new()) };
+        let read = |_: &str| Ok(String::new());
+        let source = Source { file: "t", text: CONFIG, env: &|_| None, read: &read, run: &Source::no_program };
         let config = Config::parse(&source).unwrap();
         let start = Start { client_listeners: 1, keys: vec![record], ..Start::default() };
         (Gateway::new(Arc::new(config), start, now()), issued.text)

@@ -12,6 +12,9 @@ use std::sync::Arc;
 /// Tokens a context, a reservation or an answer may have; far above any model.
 pub const TOKENS_MAX: u64 = 1 << 40;
 
+/// A weight of 1 has so many parts, of which each of a target's credentials has some.
+pub const SHARE: u64 = 1 << 20;
+
 /// All models in the order of the configuration.
 #[derive(Clone, Debug)]
 pub struct Catalog {
@@ -108,7 +111,8 @@ pub struct Model {
     pub capabilities: Capabilities,
 }
 
-/// One place where a model is served.
+/// One place where a model is served, with one of its provider's credentials: a target of the configuration stands here
+/// once for each of those.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// The provider's name.
@@ -117,12 +121,16 @@ pub struct Target {
     pub provider: usize,
     /// Its name of the model, never told to a client. Default: the id.
     pub model: String,
-    /// `provider/model`, for logs, rows and metrics.
+    /// Which of its provider's credentials is sent, from 0 on.
+    pub credential: usize,
+    /// `provider/model`, for logs, rows and metrics; `provider#2/model` with the second of several credentials.
     pub label: Arc<str>,
     /// Lower ones are tried first. Default: its place in the list.
     pub priority: u32,
     /// Its share among targets of the same priority.
     pub weight: u32,
+    /// What of that share falls to its credential: in [`SHARE`] parts of a weight of 1.
+    pub share: u64,
     /// Deadlines and bounds that hold for this model at this provider.
     pub limits: UpstreamLimits,
 }

@@ -47,6 +47,16 @@ pub(crate) enum FaultKind {
     Internal,
 }
 
+/// A provider has no place for more requests of this credential and model (contract section 11).
+pub(crate) fn wants_rest(status: u16) -> bool {
+    matches!(status, 429 | 503 | 529)
+}
+
+/// A provider refuses a credential, whatever is asked for.
+pub(crate) fn refuses_credential(status: u16) -> bool {
+    matches!(status, 401..=403)
+}
+
 /// One failed attempt.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Fault {
@@ -89,7 +99,7 @@ impl Fault {
     /// means and our stopping never count.
     pub(crate) fn is_targets_own(&self) -> bool {
         match self.kind {
-            FaultKind::Status(status) => !matches!(status, 400 | 413 | 422),
+            FaultKind::Status(status) => !matches!(status, 400 | 413 | 422) && !self.asks_for_rest(),
             FaultKind::Dial(DialError::Local(_)) | FaultKind::TooLarge(_) | FaultKind::NotRead => false,
             FaultKind::Draining | FaultKind::Store | FaultKind::Internal => false,
             FaultKind::Name(_) | FaultKind::Dial(_) | FaultKind::ConnectTimeout | FaultKind::RequestTimeout => true,
@@ -98,6 +108,12 @@ impl Fault {
             }
             FaultKind::BadHead(_) | FaultKind::BadBody(_) | FaultKind::InStream => true,
         }
+    }
+
+    /// True for what a provider says of one credential, which rests then: that it has no place for more of its
+    /// requests, or that it refuses it. Its server is neither better nor worse for that.
+    pub(crate) fn asks_for_rest(&self) -> bool {
+        matches!(self.kind, FaultKind::Status(status) if wants_rest(status) || refuses_credential(status))
     }
 
     /// How the attempt has ended, as the metrics count it.

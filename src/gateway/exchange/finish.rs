@@ -26,7 +26,7 @@ impl Exchange {
     pub(super) fn charged(&self, observed: ObservedUsage) -> Usage {
         let known = observed.reported;
         Usage {
-            uncached_in: known.input.unwrap_or(self.asked.map_or(0, |asked| asked.estimate)),
+            uncached_in: known.input.unwrap_or(self.asked.map_or(0, |asked| asked.estimate.into())),
             cache_read: known.cache_read.unwrap_or(0),
             cache_write: known.cache_write.unwrap_or(0),
             out: known.output.unwrap_or(observed.relayed_tokens),
@@ -57,7 +57,7 @@ impl Exchange {
         let known = observed.reported;
         let source = if known == Reported::default() { UsageSource::Estimated } else { UsageSource::Partial };
         Usage {
-            uncached_in: known.input.unwrap_or(self.asked.map_or(0, |asked| asked.estimate)),
+            uncached_in: known.input.unwrap_or(self.asked.map_or(0, |asked| asked.estimate.into())),
             cache_read: known.cache_read.unwrap_or(0),
             cache_write: known.cache_write.unwrap_or(0),
             out: known.output.unwrap_or(0).max(observed.relayed_tokens),
@@ -127,7 +127,7 @@ impl Exchange {
             status,
             usage,
             cost_nano: usage.cost_nano(&model.prices),
-            attempts: self.attempt().map_or(0, |at| at.attempts),
+            attempts: self.attempt().map_or(0, |at| at.attempts.into()),
             micros: cx.now.mono.micros_since(self.request.received),
             lease: admitted.lease,
         };
@@ -138,7 +138,7 @@ impl Exchange {
     pub(super) fn abandon(&self, cx: &mut Cx) {
         let is_under_way = matches!(self.state, State::Attempting(_) | State::Answering(_));
         if let Some(target) = self.target().filter(|_| is_under_way) {
-            cx.breakers.ended(&target.label, AttemptEnd::Abandoned);
+            cx.breakers.ended(target, AttemptEnd::Abandoned);
         }
     }
 
@@ -241,7 +241,7 @@ impl Exchange {
             peer: self.caller(cx).into(),
             key: request.found.key.map(|key| cx.keys.record(key)),
             model: self.model().map(|model| &*model.id),
-            target: attempt.map(|(at, target)| (&*target.label, at.attempts)),
+            target: attempt.map(|(at, target)| (&*target.label, at.attempts.into())),
             stream: self.asked.is_some_and(|asked| asked.stream),
             status: outcome.status,
             error: outcome.error,

@@ -42,7 +42,7 @@ impl Exchange {
         }
         let mut at = Attempt::default();
         let Some(model) = self.model() else { return self.refuse(Refusal::no_model()) };
-        at.choose(&model.targets, &mut cx.breakers, cx.now.mono);
+        at.choose(&model.targets, self.needs(), cx);
         // The body for its provider before admission: what cannot be sent is not charged.
         self.write_first(draft, at, message, cx)
     }
@@ -85,11 +85,14 @@ impl Exchange {
         if !cx.keys.record(key).scope.allows_model(&model.id) {
             return Err(Refusal::model_scope(&model.id));
         }
+        let most = model.reserve_tokens;
+        let answer = fields.max_tokens.map_or(most, |max| max.min(most));
         self.asked = Some(Asked {
             model: index as u32,
+            estimate: u32::try_from(fields.prompt_estimate).unwrap_or(u32::MAX),
+            completion: u32::try_from(answer).unwrap_or(u32::MAX),
             stream: fields.stream,
             show_usage: fields.include_usage,
-            estimate: fields.prompt_estimate,
         });
         Ok(())
     }
@@ -172,10 +175,7 @@ impl Exchange {
 
     /// Charges the request to its window and reserves what it may use, or asks a shared ledger to.
     fn reserve(&mut self, draft: Box<OutgoingRequest>, at: Attempt, message: &Message<'_>, cx: &mut Cx) -> Effect {
-        let asked = self.asked.map_or(0, |asked| asked.estimate);
-        let most = self.model().map_or(0, |model| model.reserve_tokens);
-        let answer = draft.scan.fields().max_tokens.map_or(most, |max| max.min(most));
-        let estimate = asked.saturating_add(answer);
+        let estimate = self.asked.map_or(0, |asked| asked.reserved());
         let admitted = match cx.asks_ledger() {
             true => return self.ask(draft, at, estimate, message, cx),
             false => self.admit_alone(estimate, cx),

@@ -12,7 +12,9 @@ use crate::gateway::client::response::RequestMeta;
 use crate::gateway::cx::Setup;
 use crate::gateway::diagnosis::Diagnosis;
 use crate::gateway::ids::{ClientId, ProviderId};
+use crate::gateway::provider::breaker::Begun;
 use crate::gateway::provider::request::OutgoingRequest;
+use crate::gateway::provider::rest::Needs;
 use crate::policy::catalog::Model;
 use crate::policy::meter::{Hold, Lease};
 use crate::policy::usage::Usage;
@@ -44,10 +46,24 @@ pub(crate) struct Request {
 pub(super) struct Asked {
     /// Index into the catalog.
     pub(super) model: u32,
+    /// Locally estimated prompt tokens.
+    pub(super) estimate: u32,
+    /// Completion tokens that are reserved.
+    pub(super) completion: u32,
     pub(super) stream: bool,
     pub(super) show_usage: bool,
-    /// Locally estimated prompt tokens.
-    pub(super) estimate: u64,
+}
+
+impl Asked {
+    /// What is reserved for it in all.
+    pub(super) fn reserved(&self) -> u64 {
+        u64::from(self.estimate) + u64::from(self.completion)
+    }
+
+    /// What it takes of a provider's allowances.
+    pub(super) fn needs(&self) -> Needs {
+        [1, self.reserved(), self.estimate.into(), self.completion.into()]
+    }
 }
 
 /// The right to be served, and its clocks.
@@ -208,7 +224,7 @@ pub(crate) struct Attempt {
     /// Index into the model's targets.
     pub(super) target: u32,
     /// Attempts so far, a free one on a fresh connection not counted.
-    pub(super) attempts: u32,
+    pub(super) attempts: u16,
     /// Targets tried so far, as bits.
     pub(super) tried: u64,
     /// Addresses of the target's host tried so far.
@@ -217,8 +233,10 @@ pub(crate) struct Attempt {
     pub(super) fresh_only: bool,
     /// The head of a stream has been sent, with the first event or a heartbeat.
     pub(super) opened: bool,
-    /// It is the one that tries a target after its rest.
-    pub(super) trial: bool,
+    /// As what the present one has begun: whether it tries a target after its rest.
+    pub(super) begun_as: Begun,
+    /// It has no answer yet: what it takes of its provider's allowances counts as asked for.
+    pub(super) unheard: bool,
     /// When the present one began; once the first event of its stream has come, when that did.
     pub(super) begun: Mono,
     /// When the request had left; `NEVER` before.
@@ -238,7 +256,8 @@ impl Default for Attempt {
             addresses: 0,
             fresh_only: false,
             opened: false,
-            trial: false,
+            begun_as: Begun::default(),
+            unheard: false,
             begun: Mono::NEVER,
             sent: Mono::NEVER,
             first: Mono::NEVER,
@@ -261,6 +280,6 @@ impl Request {
     /// What an answer is to say of itself.
     pub(super) fn identity<'a>(&'a self, asked: &Asked, now: Unix) -> ResponseIdentity<'a> {
         let model = self.model(asked).map_or("", |model| &model.id);
-        ResponseIdentity { id: self.id.as_str(), model, created: now.secs(), prompt_estimate: asked.estimate }
+        ResponseIdentity { id: self.id.as_str(), model, created: now.secs(), prompt_estimate: asked.estimate.into() }
     }
 }

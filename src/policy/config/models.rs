@@ -1,8 +1,8 @@
 //! `[[models]]`.
 
-use super::providers::Declared;
+use super::providers::{Credential, Declared, Provider};
 use crate::base::time::Unix;
-use crate::policy::catalog::{Capabilities, Model, Prices, TOKENS_MAX, Target, context_text};
+use crate::policy::catalog::{Capabilities, Model, Prices, SHARE, TOKENS_MAX, Target, context_text};
 use crate::policy::limits::{Timeouts, UpstreamLimits};
 use crate::policy::settings::Settings;
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
@@ -12,6 +12,8 @@ use std::ops::RangeInclusive;
 
 /// Targets of one model.
 const TARGETS_MAX: usize = 32;
+/// The same with each of their credentials: attempts note those they have tried as bits.
+const ATTEMPTABLE_MAX: usize = u64::BITS as usize;
 /// Bytes of an id or an alias.
 const ID_MAX: usize = 128;
 /// Request fields that no model can do without.
@@ -179,7 +181,7 @@ fn read_targets(
     let was_array = field.is_array();
     let items = reader.items(field, TARGETS_MAX);
     if items.is_empty() && was_array {
-        reader.report(at, path, "at least one target is needed");
+        reader.report(at, path.clone(), "at least one target is needed");
     }
     let mut targets: Vec<Target> = Vec::new();
     for (index, item) in items.into_iter().enumerate() {
@@ -200,9 +202,28 @@ fn read_targets(
         let (Some(provider), Some(model)) = (provider, model.or_else(|| id.map(str::to_string))) else { continue };
         let Some(Declared { name: Some(name), provider: known }) = providers.get(provider) else { continue };
         let limits = timeouts.over(known.as_ref().map_or(limits, |provider| &provider.limits));
-        let label = format!("{name}/{model}").into();
-        targets.push(Target { provider, model, label, priority, weight, limits });
+        let (label, share) = (format!("{name}/{model}").into(), u64::from(weight) * SHARE);
+        let target = Target { provider, model, credential: 0, label, priority, weight, share, limits };
+        match known {
+            Some(provider) if provider.credentials.len() > 1 => targets.extend(by_credential(&target, provider)),
+            _ => targets.push(target),
+        }
+    }
+    if targets.len() > ATTEMPTABLE_MAX {
+        let text = format!("at most {ATTEMPTABLE_MAX} targets, each counted once for every credential of its provider");
+        reader.report(at, path, text);
     }
     targets.sort_by_key(|target| target.priority);
     targets
+}
+
+/// A target once for each of its provider's credentials, which divide its weight by their own.
+fn by_credential(target: &Target, provider: &Provider) -> Vec<Target> {
+    let all: u64 = provider.credentials.iter().map(|credential| u64::from(credential.weight)).sum();
+    let of = |(credential, one): (usize, &Credential)| {
+        let label = format!("{}/{}", provider.place_of(credential), target.model).into();
+        let share = (target.share * u64::from(one.weight) / all.max(1)).max(1);
+        Target { credential, label, share, ..target.clone() }
+    };
+    provider.credentials.iter().enumerate().map(of).collect()
 }
