@@ -27,7 +27,7 @@ pub use requests::{Target, request as translate};
 pub use rewrite::{Piece, dropped, rewrite};
 pub use stream::{Fed, SseStream};
 pub use tap::whole;
-pub use tokens::Estimator;
+pub use tokens::{Estimator, PromptTokens};
 pub use usage::{ObservedUsage, Reported};
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ const ME: ResponseIdentity<'static> = ResponseIdentity {
     id: "req_00000000000000000000000000000000",
     model: "small",
     created: 1_795_158_000,
-    prompt_estimate: 7,
+    prompt: tollgate::dialect::PromptTokens::Counted(7),
 };
 
 /// The first byte is a choice; the rest is read in steps of 1 to 16 bytes.

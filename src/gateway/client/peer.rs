@@ -15,7 +15,7 @@ const HOPS_MAX: usize = 32;
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     sockets: Vec<Ipv6Addr>,
-    /// Others, by the word of trusted proxies at the beginning of their connections. As many as there are slots at most.
+    /// Others, by the word of trusted proxies at the beginning of their connections. At most one for each slot.
     told: BTreeMap<u32, Ipv6Addr>,
 }
 

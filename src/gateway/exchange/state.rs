@@ -4,7 +4,7 @@ use super::authorize::{Endpoint, Identified};
 use super::fault::Fault;
 use crate::base::buf::Buf;
 use crate::base::time::{Mono, Unix};
-use crate::dialect::{ObservedUsage, ResponseIdentity, SseStream};
+use crate::dialect::{ObservedUsage, PromptTokens, ResponseIdentity, SseStream};
 use crate::gateway::budget::Promise;
 use crate::gateway::client::cors::CorsPolicy;
 use crate::gateway::client::response::RequestId;
@@ -45,24 +45,28 @@ pub(crate) struct Request {
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Asked {
     /// Index into the catalog.
-    pub(super) model: u32,
-    /// Locally estimated prompt tokens.
-    pub(super) estimate: u32,
+    pub(super) model: u16,
+    /// About how many tokens the prompt has, for allowances that providers tell of.
+    pub(super) about: u32,
     /// Completion tokens that are reserved.
     pub(super) completion: u32,
     pub(super) stream: bool,
     pub(super) show_usage: bool,
+    /// Estimated tokens of the prompt; `None` as long as nothing depends on their number.
+    pub(super) prompt: Option<NonZeroU32>,
 }
 
 impl Asked {
-    /// What is reserved for it in all.
-    pub(super) fn reserved(&self) -> u64 {
-        u64::from(self.estimate) + u64::from(self.completion)
+    /// Tokens of the prompt, which have been counted.
+    pub(super) fn counted(&self) -> u64 {
+        debug_assert!(self.prompt.is_some(), "nobody has counted the prompt");
+        self.prompt.map_or(0, |prompt| prompt.get().into())
     }
 
     /// What it takes of a provider's allowances.
     pub(super) fn needs(&self) -> Needs {
-        [1, self.reserved(), self.estimate.into(), self.completion.into()]
+        let (prompt, completion) = (u64::from(self.about), u64::from(self.completion));
+        [1, prompt + completion, prompt, completion]
     }
 }
 
@@ -278,8 +282,8 @@ impl Request {
     }
 
     /// What an answer is to say of itself.
-    pub(super) fn identity<'a>(&'a self, asked: &Asked, now: Unix) -> ResponseIdentity<'a> {
+    pub(super) fn identity<'a>(&'a self, asked: &Asked, prompt: PromptTokens<'a>, now: Unix) -> ResponseIdentity<'a> {
         let model = self.model(asked).map_or("", |model| &model.id);
-        ResponseIdentity { id: self.id.as_str(), model, created: now.secs(), prompt_estimate: asked.estimate.into() }
+        ResponseIdentity { id: self.id.as_str(), model, created: now.secs(), prompt }
     }
 }

@@ -9,7 +9,7 @@ use crate::base::buf::Buf;
 use crate::base::limits::{DONE_GRACE, ERROR_BODY_MAX, ERROR_BODY_WAIT};
 use crate::base::seam::Ending;
 use crate::base::time::Mono;
-use crate::dialect::{ErrorText, Fed, ObservedUsage, SseStream, StreamFault};
+use crate::dialect::{ErrorText, Fed, ObservedUsage, PromptTokens, SseStream, StreamFault};
 use crate::gateway::cx::Cx;
 use crate::gateway::offload::{Product, Task};
 use crate::gateway::provider::breaker::Begun;
@@ -131,7 +131,8 @@ impl Exchange {
             return self.offload_events(Some(data), message, cx);
         }
         cx.out.clear();
-        let identity = self.request.identity(asked, cx.now.unix);
+        let prompt = PromptTokens::Counted(asked.counted());
+        let identity = self.request.identity(asked, prompt, cx.now.unix);
         let fed = stream.feed(data, &mut cx.pool, &identity, &mut cx.out);
         self.fed(fed, message, cx)
     }
@@ -313,7 +314,8 @@ impl Exchange {
             return self.offload_events(None, message, cx);
         }
         cx.out.clear();
-        let identity = self.request.identity(asked, cx.now.unix);
+        let prompt = PromptTokens::Counted(asked.counted());
+        let identity = self.request.identity(asked, prompt, cx.now.unix);
         let ended = stream.end(&mut cx.pool, &identity, &mut cx.out);
         self.ended(ended, message, cx)
     }
@@ -337,7 +339,8 @@ impl Exchange {
     fn offload_events(&mut self, data: Option<&[u8]>, message: &Message<'_>, cx: &mut Cx) -> Effect {
         let serial = cx.next_offload();
         let Some(asked) = self.asked else { return Effect::Nothing };
-        let identity = self.request.identity(&asked, cx.now.unix).into();
+        let prompt = PromptTokens::Counted(asked.counted());
+        let identity = self.request.identity(&asked, prompt, cx.now.unix).into();
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
         let observed = Box::new(answering.body.observed());
         let body = std::mem::replace(&mut answering.body, Body::Offloaded { serial, observed });
