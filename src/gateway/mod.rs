@@ -169,6 +169,7 @@ impl Gateway {
             upstreams: self.providers.len(),
             idle: self.cx.idle.len(),
             holds: self.cx.meter.open_holds(),
+            flying: self.cx.breakers.busy(),
             buffered: self.cx.pool.lent(),
             promised: self.cx.pool.promised(),
             timers: self.timers.len(),
@@ -204,6 +205,8 @@ pub struct Vitals {
     pub idle: usize,
     /// Reservations of the meter that are out.
     pub holds: usize,
+    /// Attempts that count as in flight at their targets.
+    pub flying: usize,
     /// Bytes of buffer lent.
     pub buffered: usize,
     /// Bytes of buffer promised to bodies that have not come.
@@ -442,6 +445,7 @@ impl Core for Gateway {
             }
         }
         self.cx.turns.served = None;
+        self.cx.breakers.recount(self.exchanges.iter().filter_map(|(_, exchange)| exchange.flies_at()));
         // So are its buffers, and what it was promised.
         let clients: usize = self.clients.iter().map(|(_, client)| client.storage()).sum();
         let exchanges: usize = self.exchanges.iter().map(|(_, exchange)| exchange.storage()).sum();

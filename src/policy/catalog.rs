@@ -101,6 +101,15 @@ pub struct Model {
     pub timeouts: Timeouts,
     /// Where it is served: `[{ provider = "name", model = "upstream name" }]`, see below.
     pub targets: Vec<Target>,
+    /// What is kept together among targets of equal priority, and their credentials: `"session"`, the turns of a
+    /// conversation, so that its provider finds them in its cache; `"key"`, all requests of a key; `"off"`, nothing:
+    /// they take turns. All three by weight.
+    pub affinity: Affinity,
+    /// How one of them is chosen: `"affinity"`, or `"least_busy"`, the one with the fewest requests in flight for its
+    /// weight, for replicas of a local server.
+    pub balance: Balance,
+    /// Some of its targets, or their credentials, are of equal priority.
+    pub shares: bool,
     /// For upstreams that need a bound where the client named none.
     pub default_max_tokens: u64,
     /// Completion tokens reserved at admission at most.
@@ -131,6 +140,13 @@ pub struct Target {
     pub weight: u32,
     /// What of that share falls to its credential: in [`SHARE`] parts of a weight of 1.
     pub share: u64,
+    /// A number of its own, by its label: what a session is weighed with.
+    pub seed: u64,
+    /// Requests in flight there at most, over all credentials; of a ledger that is shared each host has its share of
+    /// them, at least 1. 0: no bound.
+    pub concurrency: u32,
+    /// What of them this host has.
+    pub places: u32,
     /// Deadlines and bounds that hold for this model at this provider.
     pub limits: UpstreamLimits,
 }
@@ -150,6 +166,55 @@ pub struct Prices {
     /// USD per million prompt tokens written to it. Default: the input price.
     #[doc(alias = "cache_write_price")]
     pub cache_write: u64,
+}
+
+/// What is kept together among equal targets.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum Affinity {
+    /// The turns of a conversation.
+    #[default]
+    Session,
+    /// All requests of a key.
+    Key,
+    /// Nothing.
+    Off,
+}
+
+impl Affinity {
+    /// All of them.
+    pub const ALL: [Affinity; 3] = [Affinity::Session, Affinity::Key, Affinity::Off];
+
+    /// As written in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Affinity::Session => "session",
+            Affinity::Key => "key",
+            Affinity::Off => "off",
+        }
+    }
+}
+
+/// How one of equal targets is chosen.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum Balance {
+    /// By what is kept together, or in turn.
+    #[default]
+    Affinity,
+    /// The one with the fewest requests in flight.
+    LeastBusy,
+}
+
+impl Balance {
+    /// All of them.
+    pub const ALL: [Balance; 2] = [Balance::Affinity, Balance::LeastBusy];
+
+    /// As written in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Balance::Affinity => "affinity",
+            Balance::LeastBusy => "least_busy",
+        }
+    }
 }
 
 /// How a model takes a demand for JSON of a given schema.

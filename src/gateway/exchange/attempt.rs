@@ -3,7 +3,7 @@
 
 use super::build::Built;
 use super::event::{Dial, Effect, Message, Outcome};
-use super::fault::{Fault, FaultKind, refuses_credential, wants_rest};
+use super::fault::{Fault, FaultKind};
 use super::state::{Answering, Attempt, Attempting, Draft, Exchange, Half, State, Translating};
 use crate::base::limits::{SEND_SLICE, SEND_SLICE_MIN};
 use crate::base::seam::DialError;
@@ -11,15 +11,13 @@ use crate::base::time::Mono;
 use crate::dialect::errors;
 use crate::gateway::cx::Cx;
 use crate::gateway::ids::ProviderId;
-use crate::gateway::provider::breaker::{Begun, Choice, Failure, place_of};
+use crate::gateway::provider::breaker::{Among, Breakers, Choice};
 use crate::gateway::provider::request::OutgoingRequest;
-use crate::gateway::provider::rest::{Needs, Said};
-use crate::policy::catalog::Target;
-use crate::policy::cause::Cause;
+use crate::gateway::provider::rest::Needs;
+use crate::policy::catalog::{Affinity, Balance, Target};
 use crate::policy::config::Provider;
 use crate::policy::refusal::Refusal;
 use crate::wire::Dialect;
-use crate::wire::head::ResponseHead;
 use std::net::SocketAddr;
 
 /// Addresses of one host that are tried before its target counts as unreachable.
@@ -27,9 +25,9 @@ const ADDRESSES_TRIED_MAX: usize = 3;
 
 impl Attempt {
     /// Chooses the next target for a request that takes so much; false when none is left.
-    pub(super) fn choose(&mut self, targets: &[Target], needs: Needs, cx: &mut Cx) -> bool {
-        let choice = Choice { tried: self.tried, needs, now: cx.now.mono };
-        let Some(chosen) = cx.breakers.choose(targets, &choice) else { return false };
+    pub(super) fn choose(&mut self, targets: &[Target], choice: &Choice, breakers: &mut Breakers) -> bool {
+        let choice = Choice { tried: self.tried, ..*choice };
+        let Some(chosen) = breakers.choose(targets, &choice) else { return false };
         self.target = chosen as u32;
         self.tried |= 1u64.checked_shl(chosen as u32).unwrap_or(0);
         self.fresh_only = false;
@@ -59,8 +57,18 @@ impl Exchange {
         self.asked.map_or_else(Needs::default, |asked| asked.needs())
     }
 
-    /// The first attempt, after admission. That may have taken a while: a target that rests by now is not asked where
-    /// another can be.
+    /// How a target is chosen for it.
+    pub(super) fn choice(&self, draft: &OutgoingRequest, now: Mono) -> Choice {
+        let among = match self.model().map(|model| (model.balance, model.affinity)) {
+            Some((Balance::LeastBusy, _)) => Among::LeastBusy,
+            Some((Balance::Affinity, Affinity::Off)) | None => Among::Turns,
+            Some(_) => Among::Kept(draft.kept_with),
+        };
+        Choice { tried: 0, needs: self.needs(), among, now }
+    }
+
+    /// The first attempt, after admission. That may have taken a while: a target that rests by now, or is full, is not
+    /// asked where another can be.
     pub(super) fn first_attempt(
         &mut self,
         mut draft: Box<OutgoingRequest>,
@@ -70,11 +78,15 @@ impl Exchange {
     ) -> Effect {
         let now = cx.now.mono;
         let Some(model) = self.model() else { return self.refuse(Refusal::internal()) };
-        let (targets, needs) = (&model.targets, self.needs());
-        let target = targets.get(at.target as usize).filter(|_| targets.len() > 1);
-        if target.is_some_and(|target| !cx.breakers.is_free(target, &needs, now)) {
+        let (targets, choice) = (&model.targets, self.choice(&draft, now));
+        let chosen = targets.get(at.target as usize);
+        let target = chosen.filter(|target| targets.len() > 1 || target.places > 0);
+        if target.is_some_and(|target| !cx.breakers.is_free(target, &choice.needs, now)) {
             let mut other = Attempt::default();
-            if other.choose(targets, needs, cx) && other.target != at.target {
+            if !other.choose(targets, &choice, &mut cx.breakers) {
+                return self.give_up(draft, at, Fault::from(FaultKind::NoPlace), cx);
+            }
+            if other.target != at.target {
                 at = other;
                 match self.build(&mut draft, &at, message, cx) {
                     Ok(Built::Whole) => {}
@@ -102,9 +114,9 @@ impl Exchange {
             if let Some(model) = self.model() {
                 let chosen = at.target as usize;
                 let before = at.tried & !1u64.checked_shl(at.target).unwrap_or(0);
-                let choice = Choice { tried: before, needs: self.needs(), now: cx.now.mono };
+                let choice = Choice { tried: before, ..self.choice(&draft, cx.now.mono) };
                 at.begun_as = cx.breakers.begin(&model.targets, chosen, &choice);
-                at.unheard = true;
+                (at.unheard, at.flies) = (true, true);
             }
             match self.connect(&at, cx) {
                 Ok(way) => return self.connecting(way, draft, at, cx),
@@ -380,7 +392,8 @@ impl Exchange {
     ) -> Result<(Box<OutgoingRequest>, Attempt), Box<Effect>> {
         let failed = at.target;
         loop {
-            let chosen = self.model().is_some_and(|model| at.choose(&model.targets, self.needs(), cx));
+            let choice = self.choice(&draft, cx.now.mono);
+            let chosen = self.model().is_some_and(|model| at.choose(&model.targets, &choice, &mut cx.breakers));
             if !chosen {
                 at.target = failed;
                 return Err(Box::new(self.give_up(draft, at, fault, cx)));
@@ -496,83 +509,6 @@ impl Exchange {
             return self.heartbeat(drained, cx);
         }
         Effect::Wait
-    }
-
-    /// The target of the present attempt has given its whole answer.
-    pub(super) fn target_succeeded(&mut self, cx: &mut Cx) {
-        if let (Some(target), Some(at)) = (self.target(), self.attempt())
-            && cx.breakers.served(target, at.begun_as.rests, cx.now.mono)
-        {
-            cx.log_target(&target.label, None);
-        }
-        if let State::Answering(answering) = &mut self.state {
-            answering.at.begun_as = Begun::default();
-        }
-    }
-
-    /// What the head of an answer says of the credential that was sent.
-    pub(super) fn heard_head(&self, at: &mut Attempt, head: &ResponseHead, bytes: &[u8], cx: &mut Cx) {
-        let Some((_, target, provider)) = self.route(at) else { return };
-        let rests = wants_rest(head.status);
-        let reads = head.has_allowances || rests;
-        let said = reads.then(|| Said::read(&bytes[..(head.len as usize).min(bytes.len())], cx.now.unix));
-        self.heard(at, said.as_ref(), cx);
-        let (rested, now) = (at.begun_as.rests, cx.now.mono);
-        let cause = Cause::status(head.status);
-        if let Some(said) = said.filter(|_| rests)
-            && let Some(wait) = cx.breakers.rest(target, &said, rested, now)
-        {
-            cx.log_target(&target.label, Some((cause, wait)));
-        }
-        if refuses_credential(head.status)
-            && let Some(wait) = cx.breakers.refused(target, rested, now)
-        {
-            cx.log_target(&provider.place_of(target.credential), Some((cause, wait)));
-            if head.status == 401
-                && let Some(credential) = provider.credentials.get(target.credential)
-            {
-                cx.orders.renew(credential.secret.origin());
-            }
-        }
-    }
-
-    /// The present attempt has an answer, or will have none.
-    fn heard(&self, at: &mut Attempt, said: Option<&Said>, cx: &mut Cx) {
-        if std::mem::take(&mut at.unheard)
-            && let Some((_, target, _)) = self.route(at)
-        {
-            cx.breakers.heard(target, &self.needs(), said, cx.now.mono);
-        }
-    }
-
-    fn target_failed(&mut self, at: &mut Attempt, fault: &Fault, cx: &mut Cx) {
-        self.note_failed(at, fault, cx.now.mono);
-        self.heard(at, None, cx);
-        let Some((_, target, _)) = self.route(at) else { return };
-        let (Begun { trial, rests }, now) = (std::mem::take(&mut at.begun_as), cx.now.mono);
-        cx.breakers.ended(target, fault.end());
-        if fault.is_targets_own() {
-            let failure = Failure { key: self.request.found.key, many_keys: cx.keys.len() > 1, trial };
-            if cx.breakers.failed(target, failure, &target.limits, now) {
-                cx.log_target(&place_of(&target.label), Some((fault.cause(), target.limits.breaker_cooldown)));
-            }
-        } else if fault.asks_for_rest() {
-            if trial {
-                cx.breakers.no_verdict(target);
-            }
-        } else if cx.breakers.succeeded(target, rests, now) {
-            cx.log_target(&target.label, None);
-        }
-    }
-
-    /// An attempt ends without a verdict on its target.
-    pub(super) fn no_verdict(&self, at: &mut Attempt, cx: &mut Cx) {
-        self.heard(at, None, cx);
-        if std::mem::take(&mut at.begun_as).trial
-            && let Some((_, target, _)) = self.route(at)
-        {
-            cx.breakers.no_verdict(target);
-        }
     }
 }
 

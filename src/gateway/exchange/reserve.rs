@@ -27,7 +27,9 @@ impl Exchange {
         if let Err(refusal) = self.still_welcome(cx) {
             return self.refuse(refusal);
         }
-        let State::Reading { draft } = std::mem::replace(&mut self.state, State::Ended) else { return Effect::Nothing };
+        let State::Reading { mut draft } = std::mem::replace(&mut self.state, State::Ended) else {
+            return Effect::Nothing;
+        };
         // A count is of the prompt alone; but a model that is named must be there, and be the key's.
         let named = !counts || draft.scan.fields().model.is_some();
         let chosen = if named { self.choose_model(&draft, message, cx) } else { Ok(()) };
@@ -44,7 +46,11 @@ impl Exchange {
         }
         let mut at = Attempt::default();
         let Some(model) = self.model() else { return self.refuse(Refusal::no_model()) };
-        at.choose(&model.targets, self.needs(), cx);
+        draft.kept_with = self.kept_with(&draft, message, cx);
+        if !at.choose(&model.targets, &self.choice(&draft, cx.now.mono), &mut cx.breakers) {
+            cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
+            return self.refuse(Refusal::no_place());
+        }
         // The body for its provider before admission: what cannot be sent is not charged.
         self.write_first(draft, at, message, cx)
     }

@@ -241,6 +241,8 @@ pub(crate) struct Attempt {
     pub(super) begun_as: Begun,
     /// It has no answer yet: what it takes of its provider's allowances counts as asked for.
     pub(super) unheard: bool,
+    /// It counts as in flight at its target.
+    pub(super) flies: bool,
     /// When the present one began; once the first event of its stream has come, when that did.
     pub(super) begun: Mono,
     /// When the request had left; `NEVER` before.
@@ -262,6 +264,7 @@ impl Default for Attempt {
             opened: false,
             begun_as: Begun::default(),
             unheard: false,
+            flies: false,
             begun: Mono::NEVER,
             sent: Mono::NEVER,
             first: Mono::NEVER,

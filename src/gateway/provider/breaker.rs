@@ -10,6 +10,7 @@
 //! | trial | part of an answer → closed; failure → open; no verdict → open, and the next request tries |
 
 use super::rest::{ALLOWANCES, Left, Needs, Rest, Said};
+use crate::base::hash::mix;
 use crate::base::time::{Mono, Now};
 use crate::policy::catalog::Target;
 use crate::policy::counters::{AttemptEnd, RestTold, TargetCounts};
@@ -31,6 +32,8 @@ struct Entry {
     left: [Left; ALLOWANCES],
     /// What requests that have no answer yet take of them.
     asked: Needs,
+    /// Attempts in flight.
+    busy: u32,
     /// Index of its breaker.
     breaker: usize,
     /// Index of its credential.
@@ -50,11 +53,18 @@ struct Breaker {
     rests_until: Option<Mono>,
     /// The one request that tries a rested target is under way.
     trial: bool,
+    /// Attempts in flight.
+    busy: u32,
 }
 
 impl Breaker {
     fn is_closed(&self, now: Mono) -> bool {
         self.rests_until.is_none_or(|until| until <= now && !self.trial)
+    }
+
+    /// One more may be in flight at `target`.
+    fn has_place(&self, target: &Target) -> bool {
+        target.places == 0 || self.busy < target.places
     }
 }
 
@@ -105,6 +115,14 @@ pub(crate) fn place_of(label: &str) -> String {
     format!("{provider}{}", &label[account.len()..])
 }
 
+/// What a target draws for a number, the least of which wins: by weighted rendezvous hashing each wins as many numbers
+/// as its weight says, and one that goes away loses none but its own. The negative logarithm of an even draw between 0
+/// and 1 is the time to the first of events that come at a rate of 1; at a rate of its weight it is that much sooner.
+fn lot(number: u64, target: &Target) -> f64 {
+    let even = ((mix(number, target.seed) >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+    -even.ln() / target.share as f64
+}
+
 /// Whose attempt has failed.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Failure {
@@ -123,7 +141,20 @@ pub(crate) struct Choice {
     pub(crate) tried: u64,
     /// What the request takes of allowances.
     pub(crate) needs: Needs,
+    /// How one of several equal targets is chosen.
+    pub(crate) among: Among,
     pub(crate) now: Mono,
+}
+
+/// How one of several equal targets is chosen.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Among {
+    /// In turn.
+    Turns,
+    /// The one that this number falls to.
+    Kept(u64),
+    /// The one with the fewest requests in flight.
+    LeastBusy,
 }
 
 /// As what an attempt has begun.
@@ -144,19 +175,40 @@ pub(crate) struct Breakers {
 }
 
 impl Breakers {
-    /// The target for the next attempt. The first attempt always finds one: where all of them rest, it is the one that
-    /// is there again first by its provider's word, or of those that fail the one that was available last (contract
-    /// sections 4 and 11). Nothing is counted: a request that is refused after this has taken nobody's turn.
+    /// The target for the next attempt. The first one finds a target where there is a place: where all of them rest, it
+    /// is the one that is there again first by its provider's word, or of those that fail the one that was available
+    /// last (contract sections 4 and 11). Nothing is counted: a request that is refused after this has taken nobody's
+    /// turn.
     pub(crate) fn choose(&mut self, targets: &[Target], choice: &Choice) -> Option<usize> {
-        if targets.len() == 1 {
-            return (choice.tried == 0).then_some(0);
+        if let [target] = targets {
+            let has_place = choice.tried == 0 && (target.places == 0 || self.breaker(target).has_place(target));
+            return has_place.then_some(0);
         }
         let equals = self.equals(targets, choice);
         match equals.count_ones() {
             0 if choice.tried == 0 => self.first_there(targets, choice).or_else(|| self.last_available(targets)),
             0 => None,
             1 => Some(equals.trailing_zeros() as usize),
-            _ => members(equals).max_by_key(|index| (self.earned(&targets[*index]), std::cmp::Reverse(*index))),
+            _ => self.choose_among(targets, equals, choice.among),
+        }
+    }
+
+    fn choose_among(&mut self, targets: &[Target], equals: u64, among: Among) -> Option<usize> {
+        match among {
+            Among::Turns => {
+                members(equals).max_by_key(|index| (self.earned(&targets[*index]), std::cmp::Reverse(*index)))
+            }
+            Among::Kept(number) => {
+                let drawn = members(equals).map(|index| (lot(number, &targets[index]), index));
+                drawn.min_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, index)| index)
+            }
+            Among::LeastBusy => {
+                // Of those that are equally busy the first, and with weights the one that has the more of them.
+                let load = |target: &Target, busy: u32| (u64::from(busy) + 1) as f64 / target.share as f64;
+                let busy =
+                    members(equals).map(|index| (load(&targets[index], self.entry(&targets[index]).busy), index));
+                busy.min_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, index)| index)
+            }
         }
     }
 
@@ -182,11 +234,12 @@ impl Breakers {
         self.entry(target).credit + target.share as i64
     }
 
-    /// Whether a target may be asked for so much: it does not rest, no other attempt tries it, and what its provider
-    /// says is left will do.
+    /// Whether a target may be asked for so much: it does not rest, no other attempt tries it, it has a place, and what
+    /// its provider says is left will do.
     pub(crate) fn is_free(&mut self, target: &Target, needs: &Needs, now: Mono) -> bool {
         let index = self.index(&target.label);
-        self.breakers[self.entries[index].breaker].is_closed(now) && self.there_from(index, needs, now).is_none()
+        let breaker = &self.breakers[self.entries[index].breaker];
+        breaker.is_closed(now) && breaker.has_place(target) && self.there_from(index, needs, now).is_none()
     }
 
     /// When a credential is there again for so much; `None`: now.
@@ -203,8 +256,9 @@ impl Breakers {
         for (at, target) in targets.iter().enumerate() {
             let index = self.index(&target.label);
             let from = self.there_from(index, &choice.needs, choice.now);
-            let closed = self.breakers[self.entries[index].breaker].is_closed(choice.now);
-            if closed && first.is_none_or(|(earliest, _)| from < earliest) {
+            let breaker = &self.breakers[self.entries[index].breaker];
+            let may_serve = breaker.is_closed(choice.now) && breaker.has_place(target);
+            if may_serve && first.is_none_or(|(earliest, _)| from < earliest) {
                 first = Some((from, at));
             }
         }
@@ -223,21 +277,23 @@ impl Breakers {
     }
 
     /// An attempt at the target `chosen` begins. Its owner says how it went by [`Breakers::answered`],
-    /// [`Breakers::succeeded`], [`Breakers::failed`] or [`Breakers::no_verdict`], and by [`Breakers::heard`] when it
-    /// has an answer or will have none.
+    /// [`Breakers::succeeded`], [`Breakers::failed`] or [`Breakers::no_verdict`], by [`Breakers::heard`] when it has
+    /// an answer or will have none, and by [`Breakers::left`] that it has ended.
     pub(crate) fn begin(&mut self, targets: &[Target], chosen: usize, choice: &Choice) -> Begun {
-        if targets.len() > 1 {
+        if targets.len() > 1 && choice.among == Among::Turns {
             self.take_turn(targets, chosen, choice);
         }
         let (Some(target), now) = (targets.get(chosen), choice.now) else { return Begun::default() };
         let index = self.index(&target.label);
         let entry = &mut self.entries[index];
+        entry.busy += 1;
         for ((left, asked), need) in entry.left.iter_mut().zip(&mut entry.asked).zip(choice.needs) {
             left.take(need);
             *asked += need;
         }
         let rests = entry.rest.ends(now).max(self.accounts[entry.account].rest.ends(now)).is_some();
         let breaker = &mut self.breakers[entry.breaker];
+        breaker.busy += 1;
         let trial = breaker.rests_until.is_some_and(|until| until <= now) && !breaker.trial;
         breaker.trial |= trial;
         Begun { trial, rests }
@@ -266,6 +322,30 @@ impl Breakers {
             if let Some((count, holds)) = said {
                 *left = Left::said(count, holds, asked, now);
             }
+        }
+    }
+
+    /// An attempt has ended, however.
+    pub(crate) fn left(&mut self, target: &Target) {
+        let entry = self.entry(target);
+        debug_assert!(entry.busy > 0, "{}", entry.label);
+        entry.busy = entry.busy.saturating_sub(1);
+        let breaker = self.breaker(target);
+        breaker.busy = breaker.busy.saturating_sub(1);
+    }
+
+    /// Attempts in flight, at all targets.
+    pub(crate) fn busy(&self) -> usize {
+        self.entries.iter().map(|entry| entry.busy as usize).sum()
+    }
+
+    /// These alone are in flight: others have been lost to a bug.
+    pub(crate) fn recount<'a>(&mut self, flying: impl Iterator<Item = &'a Target>) {
+        self.entries.iter_mut().for_each(|entry| (entry.busy, entry.asked) = (0, Needs::default()));
+        self.breakers.iter_mut().for_each(|breaker| breaker.busy = 0);
+        for target in flying {
+            self.entry(target).busy += 1;
+            self.breaker(target).busy += 1;
         }
     }
 
@@ -318,7 +398,11 @@ impl Breakers {
     fn last_available(&mut self, targets: &[Target]) -> Option<usize> {
         let mut last: Option<(usize, Option<Mono>)> = None;
         for (index, target) in targets.iter().enumerate() {
-            let until = self.breaker(target).rests_until;
+            let breaker = self.breaker(target);
+            if !breaker.has_place(target) {
+                continue;
+            }
+            let until = breaker.rests_until;
             if last.is_none_or(|(_, latest)| until > latest) {
                 last = Some((index, until));
             }
@@ -473,6 +557,7 @@ impl Breakers {
                 several_keys: false,
                 rests_until: None,
                 trial: false,
+                busy: 0,
             });
             self.breakers.len() - 1
         });
@@ -484,6 +569,7 @@ impl Breakers {
             rest: Rest::default(),
             left: [Left::default(); ALLOWANCES],
             asked: Needs::default(),
+            busy: 0,
             breaker,
             account,
         });

@@ -187,6 +187,8 @@ pub(crate) struct OutgoingRequest {
     beside: Charge,
     /// What the translation of the request left for that of its answer; `None` where nothing is translated.
     pub(crate) state: Option<TranslationState>,
+    /// What the request is kept together with, as a number.
+    pub(crate) kept_with: u64,
     /// What the client's body may take of the buffers.
     pub(crate) promise: Promise,
     /// What a whole answer, and what is made of it, may take of them.
@@ -206,6 +208,7 @@ impl Default for OutgoingRequest {
             pieces: Vec::new(),
             beside: Charge::default(),
             state: None,
+            kept_with: 0,
             promise: Promise::default(),
             answer: Promise::default(),
             length: 0,

@@ -140,10 +140,16 @@ fn model(page: &mut Page, config: &Config, model: &Model) {
         .map(|target| {
             let provider = config.provider(target.provider).map_or("", |provider| &provider.name);
             let (model, priority, weight) = (quoted(&target.model), target.priority, target.weight);
-            format!("{{ provider = {}, model = {model}, priority = {priority}, weight = {weight} }}", quoted(provider))
+            format!(
+                "{{ provider = {}, model = {model}, priority = {priority}, weight = {weight}, concurrency = {} }}",
+                quoted(provider),
+                target.concurrency
+            )
         })
         .collect();
     page.key("targets", format_args!("[{}]", targets.join(", ")));
+    page.string("affinity", model.affinity.as_str());
+    page.string("balance", model.balance.as_str());
     for row in Timeouts::rows() {
         page.shown(row.key, model.timeouts.own(row).map_or(Shown::Words("the provider's"), row.get));
     }

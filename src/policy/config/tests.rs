@@ -1,6 +1,6 @@
 use super::*;
 use crate::base::time::Unix;
-use crate::policy::catalog::{Prices, SHARE, StructuredOutput};
+use crate::policy::catalog::{Affinity, Balance, Prices, SHARE, StructuredOutput};
 use crate::policy::limits::UpstreamLimits;
 use crate::policy::plan::{Plan, UNLIMITED};
 use crate::policy::window::Period;
@@ -506,6 +506,25 @@ fn a_provider_has_several_credentials_and_a_program_may_print_them() {
     let keys = vec!["{ env = \"GOOD_KEY\" }"; 32].join(", ");
     let text = key(&format!("api_keys = [{keys}]")).replace("{ provider = \"p\" }", &many.join(", "));
     assert!(errors(&text).iter().any(|error| error.contains("at most 64 targets")), "{:?}", errors(&text));
+}
+
+#[test]
+fn a_model_says_what_it_keeps_together_and_a_target_how_many_it_takes() {
+    let text = |more: &str, url: &str| {
+        let targets = "targets = [{ provider = \"p\", concurrency = 5 }, { provider = \"p\", model = \"n\" }]";
+        format!(
+            "[store]\nurl = \"{url}\"\nhosts = 2\n{}",
+            model(&format!("id = \"m\"\ncontext = 1\n{targets}\n{more}"))
+        )
+    };
+    let model = |more: &str, url: &str| parse(&text(more, url)).unwrap().catalog.models()[0].clone();
+    let plain = model("", "redis://h/0");
+    assert_eq!((plain.affinity, plain.balance, plain.shares), (Affinity::Session, Balance::Affinity, false));
+    let places: Vec<(u32, u32)> = plain.targets.iter().map(|t| (t.concurrency, t.places)).collect();
+    assert_eq!(places, [(5, 2), (0, 0)], "each host has its share");
+    let alone = model("affinity = \"key\"\nbalance = \"least_busy\"", "sqlite:t.db");
+    assert_eq!((alone.affinity, alone.balance, alone.targets[0].places), (Affinity::Key, Balance::LeastBusy, 5));
+    assert!(errors(&text("affinity = \"user\"", "sqlite:t.db"))[0].contains("models[0].affinity"));
 }
 
 #[test]

@@ -386,7 +386,7 @@ impl Player<'_> {
         self.world.wait(3_600_000_000)?;
         let vitals = self.world.gateway.vitals();
         let nothing = [vitals.clients, vitals.exchanges, vitals.upstreams, vitals.idle, vitals.holds, vitals.buffered];
-        if nothing != [0; 6] || vitals.timers != 0 {
+        if nothing != [0; 6] || vitals.timers != 0 || vitals.flying != 0 {
             return Err(format!("after everybody has left: {vitals:?}"));
         }
         Ok(())

@@ -1,14 +1,17 @@
 use super::*;
+use crate::base::hash::mix_bytes;
 use std::time::Duration;
 
 fn target(label: &str, priority: u32, weight: u32) -> Target {
     let limits = limits();
+    let seed = mix_bytes(0, label.as_bytes());
     let (label, share) = (label.into(), u64::from(weight));
-    Target { provider: 0, model: String::new(), credential: 0, label, priority, weight, share, limits }
+    let (provider, model, credential, concurrency, places) = (0, String::new(), 0, 0, 0);
+    Target { provider, model, credential, label, priority, weight, share, seed, concurrency, places, limits }
 }
 
 fn ask(tried: u64, now: Mono) -> Choice {
-    Choice { tried, needs: [1; ALLOWANCES], now }
+    Choice { tried, needs: [1; ALLOWANCES], among: Among::Turns, now }
 }
 
 fn limits() -> UpstreamLimits {
@@ -221,4 +224,95 @@ fn rests_are_told_to_a_process_with_another_clock() {
     let mut late = Breakers::default();
     told.iter().for_each(|rest| late.rest_told(rest, past));
     assert_eq!(late.rests(past), []);
+}
+
+fn kept(number: u64) -> Choice {
+    Choice { among: Among::Kept(number), ..ask(0, Mono(0)) }
+}
+
+/// How many of 20 000 conversations each of `targets` has.
+fn shares(targets: &[Target], breakers: &mut Breakers) -> Vec<usize> {
+    let mut shares = vec![0; targets.len()];
+    (0..20_000).for_each(|session| shares[breakers.choose(targets, &kept(mix(9, session))).unwrap()] += 1);
+    shares
+}
+
+#[test]
+fn a_conversation_stays_with_its_target_and_weights_hold() {
+    let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let targets: Vec<Target> = names.iter().map(|name| target(name, 1, 1)).collect();
+    let mut breakers = Breakers::default();
+    let even = shares(&targets, &mut breakers);
+    assert!(even.iter().all(|share| (2_250..2_750).contains(share)), "{even:?}");
+    let home: Vec<usize> =
+        (0..2_000).map(|session| breakers.choose(&targets, &kept(mix(9, session))).unwrap()).collect();
+    for (session, home) in home.iter().enumerate() {
+        let choice = kept(mix(9, session as u64));
+        breakers.begin(&targets, *home, &choice);
+        assert_eq!(breakers.choose(&targets, &choice), Some(*home), "however busy it is");
+        breakers.left(&targets[*home]);
+    }
+    // One that goes away takes its own with it, and brings them back when it comes again.
+    breakers.rest(&targets[3], &Said { wait: Some(Duration::from_secs(10)), ..NOTHING }, false, Mono(0));
+    for (session, home) in home.iter().enumerate() {
+        let now = breakers.choose(&targets, &kept(mix(9, session as u64))).unwrap();
+        assert!(if *home == 3 { now != 3 } else { now == *home }, "{session}");
+    }
+    let fewer: Vec<Target> = targets.iter().filter(|target| *target.label != *"d").cloned().collect();
+    for (session, home) in home.iter().enumerate().filter(|(_, home)| **home != 3) {
+        let now = Breakers::default().choose(&fewer, &kept(mix(9, session as u64))).unwrap();
+        assert_eq!(fewer[now].label, targets[*home].label, "the same in another process, without the one that is gone");
+    }
+    let weighted = [target("a", 1, 5), target("b", 1, 3), target("c", 1, 2)];
+    let by_weight = shares(&weighted, &mut Breakers::default());
+    for (share, expected) in by_weight.iter().zip([10_000, 6_000, 4_000]) {
+        assert!(share.abs_diff(expected) < 400, "{by_weight:?}");
+    }
+    let later = [target("a", 1, 1), target("b", 2, 1)];
+    assert_eq!(shares(&later, &mut Breakers::default()), [20_000, 0], "only among equals");
+}
+
+#[test]
+fn the_least_busy_has_the_fewest_in_flight_for_its_weight() {
+    let targets = [target("a", 1, 1), target("b", 1, 2), target("c", 1, 1)];
+    let mut breakers = Breakers::default();
+    let choice = Choice { among: Among::LeastBusy, ..ask(0, Mono(0)) };
+    let pick = |breakers: &mut Breakers| {
+        let chosen = breakers.choose(&targets, &choice).unwrap();
+        breakers.begin(&targets, chosen, &choice);
+        chosen
+    };
+    let picks: Vec<usize> = (0..8).map(|_| pick(&mut breakers)).collect();
+    assert_eq!(picks, [1, 0, 1, 2, 1, 0, 1, 2]);
+    breakers.left(&targets[2]);
+    breakers.left(&targets[2]);
+    assert_eq!((pick(&mut breakers), pick(&mut breakers), breakers.busy()), (2, 2, 8));
+    breakers.recount([&targets[0]].into_iter());
+    assert_eq!((breakers.busy(), pick(&mut breakers)), (1, 1));
+}
+
+#[test]
+fn no_more_are_in_flight_than_a_target_has_places_whatever_credential_is_sent() {
+    let full =
+        |label: &str, credential, priority| Target { places: 2, ..Target { priority, ..account(label, credential) } };
+    let targets = [full("p#1/m", 0, 1), full("p#2/m", 1, 1), target("q/m", 2, 1)];
+    let mut breakers = Breakers::default();
+    for expected in [0, 1, 2, 2] {
+        assert_eq!(breakers.choose(&targets, &ask(0, Mono(0))), Some(expected), "one of lower priority has a place");
+        breakers.begin(&targets, expected, &ask(0, Mono(0)));
+    }
+    assert_eq!(breakers.choose(&targets[..2], &ask(0, Mono(0))), None);
+    assert_eq!(breakers.choose(&targets[..1], &ask(0, Mono(0))), None, "the only one, too");
+    breakers.rest(&targets[0], &spent(9), false, Mono(0));
+    breakers.rest(&targets[1], &spent(8), false, Mono(0));
+    assert_eq!(
+        breakers.choose(&targets[..2], &ask(0, Mono(0))),
+        None,
+        "one that rests is asked only if it has a place"
+    );
+    breakers.left(&targets[0]);
+    assert_eq!(breakers.choose(&targets[..2], &ask(0, Mono(0))), Some(1));
+    fail(&mut breakers, &targets[0], &[1, 2], true, Mono(0));
+    breakers.begin(&targets, 1, &ask(0, Mono(0)));
+    assert_eq!(breakers.choose(&targets[..2], &ask(0, Mono(0))), None, "nor one that fails");
 }
