@@ -327,10 +327,11 @@ impl Breakers {
 
     /// An attempt has ended, however.
     pub(crate) fn left(&mut self, target: &Target) {
-        let entry = self.entry(target);
+        let index = self.index(&target.label);
+        let entry = &mut self.entries[index];
         debug_assert!(entry.busy > 0, "{}", entry.label);
         entry.busy = entry.busy.saturating_sub(1);
-        let breaker = self.breaker(target);
+        let breaker = &mut self.breakers[entry.breaker];
         breaker.busy = breaker.busy.saturating_sub(1);
     }
 

@@ -6,6 +6,7 @@ mod admin;
 mod affinity;
 mod budget;
 mod drain;
+mod pace;
 mod pressure;
 mod readers;
 mod rig;
