@@ -43,6 +43,8 @@ pub struct Capabilities {
     pub structured_output: Structured,
     /// A reasoning effort is accepted.
     pub effort: bool,
+    /// An effort is accepted beside tools (chat shape); else a request with tools says that there is to be none.
+    pub effort_with_tools: bool,
     /// `strict` in a tool's definition is accepted.
     pub strict_tools: bool,
     /// `max_tokens` for a messages upstream where a chat client names none.
@@ -78,6 +80,7 @@ impl Default for Capabilities {
             max_output_tokens: None,
             structured_output: Structured::Native,
             effort: false,
+            effort_with_tools: true,
             strict_tools: false,
             default_max_tokens: 4096,
             drop_params: Vec::new(),

@@ -43,7 +43,7 @@ pub(super) fn write(ask: &Ask<'_>, out: &mut Vec<u8>) -> Result<TranslationState
         return refuse("messages", "at least one message with content");
     }
     out.push(b']');
-    write_limits(ask, out);
+    write_limits(ask, !tools.list.is_empty() || state.json_tool, out);
     if let Some(schema) = schema.filter(|_| state.json_tool) {
         write_json_tool(schema, out);
     } else {
@@ -340,8 +340,8 @@ pub(in crate::dialect) fn write_arguments(input: Raw<'_>, out: &mut Vec<u8>) {
     write_escaped(out, &text);
 }
 
-/// The bound on tokens, sampling, stop sequences, the end user and the effort.
-fn write_limits(ask: &Ask<'_>, out: &mut Vec<u8>) {
+/// The bound on tokens, sampling, stop sequences, the end user and the effort. `with_tools`: the request has tools.
+fn write_limits(ask: &Ask<'_>, with_tools: bool, out: &mut Vec<u8>) {
     let capabilities = ask.target.capabilities;
     let bound = capabilities.bound();
     if let Some(max) = ask.max_tokens().filter(|_| !ask.drops(bound)) {
@@ -368,7 +368,7 @@ fn write_limits(ask: &Ask<'_>, out: &mut Vec<u8>) {
         out.push(b']');
     }
     write_user_id(ask, out);
-    if let Some(effort) = effort(ask).filter(|_| !ask.drops("reasoning_effort")) {
+    if let Some(effort) = effort(ask, with_tools).filter(|_| !ask.drops("reasoning_effort")) {
         key(out, "reasoning_effort");
         write_string(out, effort);
     }
@@ -392,11 +392,15 @@ fn write_user_id(ask: &Ask<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// The effort asked for: by its own word, else by the budget for thinking. Only for models that take one.
-fn effort(ask: &Ask<'_>) -> Option<&'static str> {
+/// The effort asked for: by its own word, else by the budget for thinking. Only for models that take one. Those that
+/// take none beside tools, and have one by default, must be told.
+fn effort(ask: &Ask<'_>, with_tools: bool) -> Option<&'static str> {
     const WORDS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
     if !ask.target.capabilities.effort {
         return None;
+    }
+    if with_tools && !ask.target.capabilities.effort_with_tools {
+        return Some("none");
     }
     let config = ask.get(Name::OutputConfig, "output_config").and_then(|config| config.get("effort"));
     if let Some(word) = WORDS.into_iter().find(|word| config.is_some_and(|effort| effort.is(word))) {

@@ -20,6 +20,11 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
+    /// Room for so many clients; see [`crate::base::slots::Slots::with_room`].
+    pub(crate) fn with_room(clients: usize) -> Peers {
+        Peers { sockets: Vec::with_capacity(clients), told: BTreeMap::new() }
+    }
+
     /// A client has connected from `peer`.
     pub(crate) fn connected(&mut self, client: ClientId, peer: Ipv6Addr) {
         let slot = client.slot as usize;
