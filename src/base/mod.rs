@@ -2,6 +2,7 @@
 
 pub mod buf;
 pub mod digest;
+pub mod hash;
 pub mod limits;
 pub mod rng;
 pub mod seam;

@@ -78,6 +78,19 @@ fn report(config: &Config, index: usize, security: &Security) -> (String, bool) 
     let millis = clock.mono().micros_since(began) / 1000;
     let mut text = format!("{}  {}\n  {word}: {} ({millis} ms)\n", provider.name, provider.base_url, clean(said));
     let mut bad = matches!(found, Found::Bad(_));
+    for (place, credential) in provider.credentials.iter().enumerate().skip(1) {
+        let began = clock.mono();
+        let one = Provider { credentials: vec![credential.clone()], ..provider.clone() };
+        let found = match get(&one, security, &list_path(&one)) {
+            Ok(answer) => judge(&one, security, &answer, &mut None),
+            Err(why) => Found::Bad(no_answer(&one, security, &why)),
+        };
+        bad |= matches!(found, Found::Bad(_));
+        let (word, said) = found.text();
+        let millis = clock.mono().micros_since(began) / 1000;
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  {word}: {}: {} ({millis} ms)", provider.place_of(place), clean(said));
+    }
     for (model, target) in targets(config, index) {
         let Some(list) = &list else { continue };
         let found = look_for(provider, security, list, target);
@@ -91,7 +104,7 @@ fn report(config: &Config, index: usize, security: &Security) -> (String, bool) 
 
 fn targets(config: &Config, provider: usize) -> impl Iterator<Item = (&Model, &Target)> {
     let all = config.catalog.models().iter().flat_map(|model| model.targets.iter().map(move |target| (model, target)));
-    all.filter(move |(_, target)| target.provider == provider)
+    all.filter(move |(_, target)| target.provider == provider && target.credential == 0)
 }
 
 /// The path of a provider before what is asked for: `/v1` or whatever its `base_url` has.
@@ -127,8 +140,8 @@ fn request(provider: &Provider, method: &str, path: &str, body: &str) -> Vec<u8>
     let mut line = |name: &str, value: &str| {
         let _ = write!(text, "{name}: {value}\r\n");
     };
-    if let Some((name, value)) = &provider.credential {
-        line(name, value.expose());
+    if let Some((name, value)) = provider.credentials.first().map(|one| provider.header_of(one)) {
+        line(name, &value);
     }
     provider.headers.iter().for_each(|(name, value)| line(name, value));
     // What the configuration says in their place goes.
@@ -221,15 +234,16 @@ fn judge_list(provider: &Provider, value: &Value, list: &mut Option<Vec<Listed>>
 }
 
 fn unauthorized(provider: &Provider) -> String {
-    let Some((name, secret)) = &provider.credential else {
+    let Some(credential) = provider.credentials.first() else {
         return "401: it wants a credential: set api_key = { env = \"…\" }".to_string();
     };
+    let (name, _) = provider.header_of(credential);
     if provider.is_openai() && name == "authorization" && &*provider.host != "api.openai.com" {
         return "401: Azure takes its keys in another header: write auth = \"api-key\"".to_string();
     }
     format!(
         "401: it refuses the credential of {}, sent as `{name}`: is it whole, and is it this provider's?",
-        secret.origin()
+        credential.secret.origin()
     )
 }
 

@@ -82,6 +82,11 @@ impl RequestScan {
         self.checks.tokens.tokens_max()
     }
 
+    /// About as many as [`RequestScan::prompt_tokens`], known without another look at the body.
+    pub fn prompt_tokens_about(&self) -> u64 {
+        self.checks.tokens.tokens_about()
+    }
+
     fn verdict(&mut self, scanned: Result<(), ScanError>) -> Result<(), Invalid> {
         match scanned {
             Ok(()) => Ok(()),

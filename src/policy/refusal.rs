@@ -67,6 +67,7 @@ enum About {
     Plan,
     Buffers,
     Connections,
+    Places,
     Ledger,
     Stopping,
 }
@@ -82,6 +83,7 @@ impl About {
             About::Plan => "plan",
             About::Buffers => "buffers",
             About::Connections => "connections",
+            About::Places => "places",
             About::Ledger => "ledger",
             About::Stopping => "stopping",
         }
@@ -257,6 +259,12 @@ impl Refusal {
     pub fn no_room(waited: Duration) -> Refusal {
         let text = format!("the answer could not be read within request_timeout ({})", shown(waited));
         Refusal::unavailable(text, RETRY_SOON)
+    }
+
+    /// 503: no target of the model may have more requests in flight.
+    pub fn no_place() -> Refusal {
+        let text = "every target of the model has as many requests as its concurrency allows";
+        Refusal::unavailable(text, RETRY_SOON).because(About::Places, "")
     }
 
     /// 503: the ledger cannot be written, so nothing could be metered.

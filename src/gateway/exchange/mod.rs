@@ -16,6 +16,7 @@
 //! | Committing | Committed, NotCommitted, Due → end; Drained, Sent → Committing |
 //! | any | Left, Stopped → end |
 
+mod affinity;
 mod attempt;
 pub(crate) mod authorize;
 mod build;
@@ -30,6 +31,7 @@ mod reserve;
 mod state;
 mod stream;
 pub(crate) mod streams;
+mod verdict;
 
 pub(crate) use authorize::{Endpoint, Readiness};
 pub(crate) use event::{Dial, Effect, Event, Forward, Message, Outcome};

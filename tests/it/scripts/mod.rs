@@ -52,6 +52,7 @@
 //! next ledger row has these) · `log TEXT` (the newest log line has this) · `logged TEXT` (some log line has) · `hold-rows`, `commit`, `store-fails`,
 //! `store-recovers` · `revoke KEY` · `hold-looks`, `looks 2`, `look`, `look-fails` (the
 //! ledger does not answer when it is asked for a key that is not known, so many are asked for, it answers, it cannot) ·
+//! `renews 1` (secrets were to be asked for again so often), `secret says WORD`, `secret fails WHY` (its file or program) ·
 //! `drain` (SIGTERM) · `exit` (the gateway has asked to leave) · `reload [server]
 //! max_header = "1KiB"` · `hold-work`, `work` (the helper thread stands still, or does what it was given).
 //!
@@ -59,7 +60,8 @@
 //! (it has, with so many requests running) · `inherits KEY TOKENS` (a predecessor's row that was not announced),
 //! `predecessor-left` · of a ledger that is shared: `asks 2` (questions without an answer), `ask 1 admitted`, `ask 1
 //! refused`, `released 1` (leases given back without a row). What the gateway starts from stands before the steps:
-//! `start work-min 100`, `start predecessor`, `start row KEY TOKENS` (admitted five seconds ago).
+//! `start work-min 100`, `start predecessor`, `start row KEY TOKENS` (admitted five seconds ago), `start rest TARGET
+//! SECONDS` (which a predecessor has told of); `rests 1` (the successor has been told of so many).
 //!
 //! Each case runs as written, with every byte on its own in both directions, and in random pieces: client bytes,
 //! upstream bytes and ledger rows must be the same. `SCRIPT=words` runs the cases whose file or title has the words.
