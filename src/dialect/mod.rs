@@ -3,6 +3,7 @@
 
 mod answer;
 pub mod capabilities;
+pub mod carrier;
 mod convert;
 mod delta;
 pub mod errors;
@@ -18,12 +19,12 @@ pub mod tokens;
 pub mod usage;
 
 pub use answer::{Broken, ResponseIdentity, StreamFault};
-pub use capabilities::{Capabilities, Structured, UnknownMembers};
+pub use capabilities::{Capabilities, Structured, Thinking, UnknownMembers};
 pub use errors::{ErrorText, error_body, error_event, read_error};
 pub use naming::TranslationState;
 pub use replies::reply;
 pub use request::{Fields, Invalid, RequestScan};
-pub use requests::{Target, request as translate};
+pub use requests::{OwnedTarget, Target, request as translate};
 pub use rewrite::{Piece, dropped, rewrite};
 pub use stream::{Fed, SseStream};
 pub use tap::whole;

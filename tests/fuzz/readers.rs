@@ -239,7 +239,7 @@ fn request(shape: Dialect, data: &[u8]) {
         _ => UnknownMembers::Local,
     };
     let takes = Capabilities { unknown, max_completion_tokens: flags & 64 != 0, ..Capabilities::default() };
-    let with = Target { model: "up", capabilities: &takes };
+    let with = Target { model: "up", shape, capabilities: &takes };
     let (mut text, mut pieces) = (Vec::new(), Vec::new());
     let total = rewrite(shape, body, &fields, &with, &mut text, &mut pieces);
     let piece = |piece: &Piece| match piece {
@@ -250,7 +250,7 @@ fn request(shape: Dialect, data: &[u8]) {
     assert_eq!(rewritten.len() as u64, total);
     accepted(shape, &rewritten, "what is forwarded");
     let (capabilities, mut out) = (capabilities(flags), Vec::new());
-    if translate(shape, body, &fields, &Target { model: "up", capabilities: &capabilities }, &mut out).is_ok() {
+    if translate(shape, body, &fields, &Target { model: "up", shape: shape.other(), capabilities: &capabilities }, &mut out).is_ok() {
         accepted(shape.other(), &out, "what is translated");
     }
 }

@@ -9,7 +9,7 @@ use super::fault::Fault;
 use super::state::{Admitted, Asked, Attempt, Exchange, Reserving, State, Translating};
 use crate::base::limits::{ASK_PATIENCE, ROW_TOKENS_MAX};
 use crate::base::time::{Mono, Unix};
-use crate::dialect::Invalid;
+use crate::dialect::{Invalid, OwnedTarget};
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::ask::{Ask, Limits, Release, Ruling};
@@ -120,23 +120,15 @@ impl Exchange {
         failed: Option<Box<(Fault, u32)>>,
         cx: &mut Cx,
     ) -> Effect {
-        let target = self.model().and_then(|model| model.targets.get(at.target as usize));
-        let (Some(asked), Some(target), Some(from)) = (self.asked, target, self.dialect()) else {
+        let (Some((from, target, _)), Some(to)) = (self.route(&at), self.wanted(&at)) else {
             cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
             return self.refuse(Refusal::internal());
         };
-        let capabilities = self
-            .request
-            .setup
-            .requests
-            .capabilities(asked.model as usize, at.target as usize)
-            .cloned()
-            .unwrap_or_default();
         let by = cx.now.mono.after(target.limits.request_timeout);
-        let model = target.model.clone();
+        let target = Box::new(OwnedTarget::from(to));
         let (serial, promise) = (cx.next_offload(), std::mem::take(&mut draft.promise));
         self.state = State::Translating(Translating { at, serial, promise, failed, by });
-        Effect::Translate(Box::new(Translate { draft, from, model, capabilities, serial }))
+        Effect::Translate(Box::new(Translate { draft, from, target, serial }))
     }
 
     /// A helper thread has translated the request.

@@ -71,6 +71,9 @@ fn capabilities(config: &Config, model: &Model, target: &Target) -> Capabilities
             Some((UnknownFields::Auto, true)) => UnknownMembers::Local,
             _ => UnknownMembers::Drop,
         },
+        thinking: dialect::Thinking::Unset,
+        verbosity: false,
+        mark: dialect::carrier::mark(provider.map_or("", |provider| &provider.name), &target.model),
     }
 }
 
