@@ -72,6 +72,8 @@ pub struct Capabilities {
     pub stream_usage: bool,
     /// What becomes of members outside the tables.
     pub unknown: UnknownMembers,
+    /// Types of tools that run at the provider and may be asked for (responses shape).
+    pub hosted_tools: Vec<String>,
     /// What reasoning of this target's is known by.
     pub mark: Mark,
 }
@@ -105,6 +107,7 @@ impl Default for Capabilities {
             drop_params: Vec::new(),
             stream_usage: true,
             unknown: UnknownMembers::Drop,
+            hosted_tools: Vec::new(),
             mark: Mark::default(),
         }
     }

@@ -60,10 +60,7 @@ mod tests {
         close(br#"{"type":"redacted_thinking","data":"RGF0YQ=="}"#, &own, &mut carrier);
         let known = "tg1.eyJrIjoiZmVjMjFhOTQiLCJiIjpbeyJ0eXBlIjoicmVkYWN0ZWRfdGhpbmtpbmciLCJkYXRhIjoiUkdGMFlRPT0ifV19";
         assert_eq!(String::from_utf8_lossy(&carrier), known);
-        assert_eq!(
-            open(&carrier, &own).as_deref(),
-            Some(&br#"[{"type":"redacted_thinking","data":"RGF0YQ=="}]"#[..])
-        );
+        assert_eq!(open(&carrier, &own).as_deref(), Some(&br#"[{"type":"redacted_thinking","data":"RGF0YQ=="}]"#[..]));
         assert_eq!(open(&carrier, &mark("openai", "gpt-4o-mini")), None);
         for foreign in ["", "tg1.", "tg1.e30", "tg1.!", "gAAAAABx", "tg1.W10"] {
             assert_eq!(open(foreign.as_bytes(), &own), None, "{foreign}");

@@ -1,4 +1,4 @@
-//! The two API shapes: what a request says, what an answer says, and one written as the other. Pure: bytes in, bytes
+//! The API shapes: what a request says, what an answer says, and one written as another. Pure: bytes in, bytes
 //! out; no policy, no sockets, no clock. Called by `gateway` alone.
 
 mod answer;
@@ -20,13 +20,13 @@ pub mod usage;
 
 pub use answer::{Broken, ResponseIdentity, StreamFault};
 pub use capabilities::{Capabilities, Structured, Thinking, UnknownMembers};
-pub use errors::{ErrorText, error_body, error_event, read_error};
+pub use errors::{ErrorText, ErrorWords, error_body, read_error};
 pub use naming::TranslationState;
 pub use replies::reply;
 pub use request::{Fields, Invalid, RequestScan};
 pub use requests::{OwnedTarget, Target, request as translate};
 pub use rewrite::{Piece, dropped, rewrite};
-pub use stream::{Fed, SseStream};
+pub use stream::{Fed, SseStream, failure, opening};
 pub use tap::whole;
 pub use tokens::Estimator;
 pub use usage::{ObservedUsage, Reported};

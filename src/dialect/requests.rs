@@ -6,13 +6,17 @@
 //! passed [`super::RequestScan`] and is valid.
 
 mod ask;
+mod echo;
 mod from_chat;
 mod from_messages;
+mod from_responses;
 mod media;
 mod schema;
 mod talk;
 mod to_chat;
 mod to_messages;
+mod to_responses;
+mod tools;
 
 pub use ask::{OwnedTarget, Target};
 pub(super) use to_chat::write_arguments;
@@ -21,7 +25,7 @@ pub(super) use to_messages::write_input;
 use super::naming::TranslationState;
 use super::request::{Fields, Invalid};
 use crate::wire::Dialect;
-use ask::Ask;
+use ask::{Ask, refuse};
 
 /// Writes a request of shape `from` in the shape of the target. The [`TranslationState`] is needed to translate the answer back.
 /// [`Invalid`] where a specified field cannot be expressed there; `out` then holds nothing of use.
@@ -33,14 +37,19 @@ pub fn request(
     out: &mut Vec<u8>,
 ) -> Result<TranslationState, Invalid> {
     let ask = Ask { body, fields, from, target };
-    let mut state = TranslationState::default();
+    let mut state = TranslationState { mark: target.capabilities.mark, ..TranslationState::default() };
     let talk = match from {
         Dialect::Chat => from_chat::read(&ask)?,
         Dialect::Messages => from_messages::read(&ask)?,
+        Dialect::Responses => from_responses::read(&ask, &mut state)?,
     };
     match target.shape {
         Dialect::Chat => to_chat::write(&ask, talk, &mut state, out)?,
         Dialect::Messages => to_messages::write(&ask, &talk, &mut state, out)?,
+        Dialect::Responses => to_responses::write(&ask, &talk, out)?,
+    }
+    if state.is_full() {
+        return refuse("tools", "fewer names of more than 64 characters");
     }
     Ok(state)
 }

@@ -134,7 +134,7 @@ fn run(task: Task, identity: &ResponseIdentity<'_>, pool: &mut Pool) -> Option<P
             let mut out = Vec::with_capacity(body.len() + REPLY_MORE);
             let read = match from == to {
                 true => dialect::whole(to, body.bytes(), identity, &mut out),
-                false => dialect::reply(from, body.bytes(), &state, identity, &mut out),
+                false => dialect::reply((from, to), body.bytes(), &state, identity, &mut out),
             };
             body.release(pool);
             if chunked {

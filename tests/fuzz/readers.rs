@@ -250,7 +250,15 @@ fn request(shape: Dialect, data: &[u8]) {
     assert_eq!(rewritten.len() as u64, total);
     accepted(shape, &rewritten, "what is forwarded");
     let (capabilities, mut out) = (capabilities(flags), Vec::new());
-    if translate(shape, body, &fields, &Target { model: "up", shape: shape.other(), capabilities: &capabilities }, &mut out).is_ok() {
+    if translate(
+        shape,
+        body,
+        &fields,
+        &Target { model: "up", shape: shape.other(), capabilities: &capabilities },
+        &mut out,
+    )
+    .is_ok()
+    {
         accepted(shape.other(), &out, "what is translated");
     }
 }

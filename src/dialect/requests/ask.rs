@@ -74,7 +74,7 @@ impl<'a> Ask<'a> {
 
     /// What the client calls the list of its messages.
     pub(super) fn messages_name(&self) -> &'static str {
-        "messages"
+        if self.from == Dialect::Responses { "input" } else { "messages" }
     }
 
     /// The bound on completion tokens, no higher than the model's ceiling.

@@ -196,6 +196,7 @@ fn wishes<'a>(ask: &Ask<'a>) -> Wishes<'a> {
         user,
         cache_key: user.and_then(session),
         effort: effort(ask),
+        reasons: ask.get(Name::Thinking, "thinking").and_then(thinks),
         ..Wishes::default()
     }
 }
@@ -206,6 +207,13 @@ fn session(user: &[u8]) -> Option<Text<'static>> {
     json::check(text.as_bytes()).ok()?;
     let session = Raw::new(text.as_bytes()).get("session_id").and_then(Raw::string)?;
     Some(Cow::Owned(session.to_vec()))
+}
+
+/// Whether the model is asked to think, and to tell of it.
+fn thinks(thinking: Raw<'_>) -> Option<bool> {
+    let is = |kind| thinking.get("type").is_some_and(|own| own.is(kind));
+    let hides = thinking.get("display").is_some_and(|display| display.is("omitted"));
+    (is("enabled") || is("adaptive")).then_some(!hides)
 }
 
 /// The effort asked for: by its own word, else by the budget for thinking.

@@ -13,8 +13,7 @@ pub(super) const SCHEMA_MAX: usize = 256 * 1024;
 const NO_ARGUMENTS: &[u8] = b"{\"type\":\"object\",\"properties\":{}}";
 
 /// The schema of a tool that takes free text.
-const FREE: &[u8] =
-    b"{\"type\":\"object\",\"properties\":{\"input\":{\"type\":\"string\"}},\"required\":[\"input\"],\
+const FREE: &[u8] = b"{\"type\":\"object\",\"properties\":{\"input\":{\"type\":\"string\"}},\"required\":[\"input\"],\
       \"additionalProperties\":false}";
 
 /// Appends the schema of a tool that takes free text, as its one argument `input`.

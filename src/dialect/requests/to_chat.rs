@@ -6,7 +6,9 @@ use super::super::naming::{JSON_TOOL, TranslationState, chat_id};
 use super::super::request::Invalid;
 use super::ask::{Ask, is_blank, refuse, write_user};
 use super::schema::{is_strict, write_free, write_parameters};
-use super::talk::{Arguments, Block, Call, Choice, Format, Offer, Returned, Role, Schema, Talk, Text, Tool, Turn, Wishes};
+use super::talk::{
+    Arguments, Block, Call, Choice, Format, Offer, Returned, Role, Schema, Talk, Text, Tool, Turn, Wishes,
+};
 use crate::wire::json::{Raw, compact, item, key, write_count, write_escaped, write_inside, write_string};
 use std::borrow::Cow;
 
@@ -55,9 +57,6 @@ pub(super) fn write(
     }
     write_stream(ask, out);
     out.push(b'}');
-    if state.is_full() {
-        return refuse("tools", "fewer names of more than 64 characters");
-    }
     Ok(())
 }
 
@@ -79,12 +78,7 @@ fn open_message(role: &str, out: &mut Vec<u8>) {
     key(out, "content");
 }
 
-fn write_turn(
-    ask: &Ask<'_>,
-    turn: &Turn<'_>,
-    state: &mut TranslationState,
-    out: &mut Vec<u8>,
-) -> Result<(), Invalid> {
+fn write_turn(ask: &Ask<'_>, turn: &Turn<'_>, state: &mut TranslationState, out: &mut Vec<u8>) -> Result<(), Invalid> {
     match turn.role {
         Role::User => {
             write_results(turn, out);

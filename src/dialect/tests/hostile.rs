@@ -145,7 +145,7 @@ fn a_spoilt_request_is_refused_or_translated_into_json() {
                 }
                 let how = [Structured::Native, Structured::Tool, Structured::Instruction][seed as usize % 3];
                 let capabilities = Capabilities { effort: true, structured_output: how, ..Capabilities::default() };
-                let target = Target { model: "m", shape: shape.other(), capabilities: &capabilities };
+                let target = Target { model: "m", shape: other(shape), capabilities: &capabilities };
                 let mut out = Vec::new();
                 match translate(shape, body.as_bytes(), scan.fields(), &target, &mut out) {
                     Err(_) => refused += 1,
@@ -180,7 +180,7 @@ fn a_spoilt_answer_is_broken_or_translated_into_json() {
                     let mut out = Vec::new();
                     let done = match same {
                         true => whole(shape, body.as_bytes(), &ME, &mut out),
-                        false => reply(shape, body.as_bytes(), &state, &ME, &mut out),
+                        false => reply((shape, other(shape)), body.as_bytes(), &state, &ME, &mut out),
                     };
                     if done.is_err() {
                         broken += 1;

@@ -297,7 +297,7 @@ fn a_translated_stream_put_together_is_the_translated_whole() {
         let state = TranslationState::default();
         let whole = |from: Dialect, body: String| {
             let mut out = Vec::new();
-            let observed = reply(from, body.as_bytes(), &state, &ME, &mut out).unwrap();
+            let observed = reply((from, other(from)), body.as_bytes(), &state, &ME, &mut out).unwrap();
             (serde_json::from_slice::<Value>(&out).unwrap(), observed)
         };
         let text = answer.messages_stream(&mut rng);
@@ -385,7 +385,7 @@ fn numbers_and_the_order_of_members_survive_to_the_byte() {
         scan.reset(from);
         scan.finish(body.as_bytes()).unwrap();
         let (mut out, capabilities) = (Vec::new(), Capabilities::default());
-        let target = Target { model: "m", shape: from.other(), capabilities: &capabilities };
+        let target = Target { model: "m", shape: other(from), capabilities: &capabilities };
         translate(from, body.as_bytes(), scan.fields(), &target, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     };

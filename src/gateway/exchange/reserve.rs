@@ -16,27 +16,32 @@ use crate::policy::ask::{Ask, Limits, Release, Ruling};
 use crate::policy::meter::{Hold, Lease};
 use crate::policy::plan::Plan;
 use crate::policy::refusal::Refusal;
+use crate::wire::Dialect;
 use std::io::Write;
 
 impl Exchange {
     /// The whole body is there and is what it should be.
     pub(super) fn body_complete(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
-        let counts = self.request.found.endpoint == Some(Endpoint::CountTokens);
+        let counts = match self.request.found.endpoint {
+            Some(Endpoint::CountTokens(shape)) => Some(shape),
+            _ => None,
+        };
         if let Err(refusal) = self.still_welcome(cx) {
             return self.refuse(refusal);
         }
         let State::Reading { draft } = std::mem::replace(&mut self.state, State::Ended) else { return Effect::Nothing };
         // A count is of the prompt alone; but a model that is named must be there, and be the key's.
-        let named = !counts || draft.scan.fields().model.is_some();
+        let named = counts.is_none() || draft.scan.fields().model.is_some();
         let chosen = if named { self.choose_model(&draft, message, cx) } else { Ok(()) };
         if let Err(refusal) = chosen {
             cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
             return self.refuse(refusal);
         }
-        if counts {
+        if let Some(shape) = counts {
             cx.out.clear();
+            let object = if shape == Dialect::Responses { r#""object":"response.input_tokens","# } else { "" };
             // Writing to a Vec cannot fail.
-            let _ = write!(cx.out, "{{\"input_tokens\":{}}}", draft.scan.fields().prompt_estimate);
+            let _ = write!(cx.out, "{{{object}\"input_tokens\":{}}}", draft.scan.fields().prompt_estimate);
             cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
             return Effect::Answer(Outcome::ok());
         }
