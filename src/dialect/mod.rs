@@ -20,7 +20,7 @@ pub mod usage;
 
 pub use answer::{Broken, ResponseIdentity, StreamFault};
 pub use capabilities::{Capabilities, Structured, Thinking, UnknownMembers};
-pub use errors::{ErrorText, ErrorWords, error_body, read_error};
+pub use errors::{ErrorText, ErrorWords, error_body, error_event, read_error};
 pub use naming::TranslationState;
 pub use replies::reply;
 pub use request::{Fields, Invalid, RequestScan};
