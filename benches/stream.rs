@@ -42,7 +42,8 @@ fn stream(c: &mut Criterion) {
         ("chat to responses", (Dialect::Chat, Dialect::Responses), "", chat.as_str()),
     ];
     for (way, upstream, opening, event) in ways {
-        let mut translated = SseStream::translated(upstream, TranslationState::default(), true, (EVENT_MAX, usize::MAX));
+        let mut translated =
+            SseStream::translated(upstream, TranslationState::default(), true, (EVENT_MAX, usize::MAX));
         translated.feed(opening.as_bytes(), &mut pool, &ME, &mut out).expect("the opening is sound");
         c.bench_function(&format!("stream: one event, {way}"), |b| {
             b.iter(|| {

@@ -1,8 +1,8 @@
 //! Reasoning that one turn's answer hands to the next turn's request through a client that keeps it unread
 //! (`responses` 5.5): `tg1.` and the base64 of a small JSON object, in `encrypted_content` or `signature`.
 //!
-//! Owns the form. Must never be trusted: it is neither encrypted nor authenticated, holds nothing that the client was not
-//! given, and a provider verifies its own signature. What another target gave is dropped.
+//! Owns the form. Must never be trusted: it is neither encrypted nor authenticated, holds nothing that the client was
+//! not given, and a provider verifies its own signature. What another target gave is dropped.
 
 use crate::base::base64;
 use crate::base::digest::{hex_into, sha256};

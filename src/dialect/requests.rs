@@ -27,7 +27,8 @@ use super::request::{Fields, Invalid};
 use crate::wire::Dialect;
 use ask::{Ask, refuse};
 
-/// Writes a request of shape `from` in the shape of the target. The [`TranslationState`] is needed to translate the answer back.
+/// Writes a request of shape `from` in the shape of the target. The [`TranslationState`] is needed to translate the
+/// answer back.
 /// [`Invalid`] where a specified field cannot be expressed there; `out` then holds nothing of use.
 pub fn request(
     from: Dialect,

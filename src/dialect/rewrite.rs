@@ -130,27 +130,19 @@ pub fn rewrite(
     if let Some((from, to)) = run {
         writer.body(from, to);
     }
-    let mut add = |write: &dyn Fn(&mut Vec<u8>)| {
-        writer.text(|text| {
-            text.extend_from_slice(if wrote { b"," } else { b"" });
-            write(text);
-        });
-        wrote = true;
-    };
+    let of_response = shape == Dialect::Responses;
+    let includes = fields.members.iter().any(|member| member.name == Name::Include);
     if !has_model {
-        add(&|text| {
-            text.extend_from_slice(b"\"model\":");
-            write_string(text, with.model);
-        });
+        writer.add(&mut wrote, "model", |text| write_string(text, with.model));
     }
-    if shape == Dialect::Responses {
-        add(&|text| text.extend_from_slice(b"\"store\":false"));
-        if !fields.members.iter().any(|member| member.name == Name::Include) {
-            add(&|text| text.extend_from_slice(b"\"include\":[\"reasoning.encrypted_content\"]"));
-        }
+    if of_response {
+        writer.add(&mut wrote, "store", |text| text.extend_from_slice(b"false"));
+    }
+    if of_response && !includes {
+        writer.add(&mut wrote, "include", |text| text.extend_from_slice(b"[\"reasoning.encrypted_content\"]"));
     }
     if !asked {
-        add(&|text| text.extend_from_slice(b"\"stream_options\":{\"include_usage\":true}"));
+        writer.add(&mut wrote, "stream_options", |text| text.extend_from_slice(b"{\"include_usage\":true}"));
     }
     writer.body(last.end(), body.len());
     writer.total
@@ -294,6 +286,15 @@ impl Writer<'_> {
             text.extend_from_slice(name.as_bytes());
             text.extend_from_slice(b"\":");
         });
+    }
+
+    /// A member that the client has not written; `wrote`: another one stands before it.
+    fn add(&mut self, wrote: &mut bool, name: &str, value: impl FnOnce(&mut Vec<u8>)) {
+        if std::mem::replace(wrote, true) {
+            self.text(|text| text.push(b','));
+        }
+        self.name(name);
+        self.text(value);
     }
 
     fn replace(&mut self, fate: Fate, member: &Member, with: &Target<'_>) {

@@ -64,8 +64,8 @@ impl SseStream {
     }
 
     /// At the start of an upstream's stream of shape `from`, for a client of shape `to`. `state` is what the request's
-    /// translation left; `show_usage`: a chat client has asked for the usage chunk; `max_event` and `max_answer` (what a
-    /// shape whose last event repeats the answer may hold) in bytes.
+    /// translation left; `show_usage`: a chat client has asked for the usage chunk. In bytes: `max_event`, and
+    /// `max_answer`, which a shape whose last event repeats the answer may hold of it.
     pub fn translated(
         way: (Dialect, Dialect),
         state: TranslationState,
@@ -347,8 +347,8 @@ pub fn heartbeat(shape: Dialect, out: &mut Vec<u8>) {
     });
 }
 
-/// Appends a sign of life before an answer has begun, for a client of shape `shape`. `events` of an answer have gone out
-/// before; how many it is then. `state`: the request's translation, where there is one.
+/// Appends a sign of life before an answer has begun, for a client of shape `shape`. `events` of an answer have gone
+/// out before; how many it is then. `state`: the request's translation, where there is one.
 pub fn opening(
     shape: Dialect,
     events: u16,

@@ -41,9 +41,8 @@ fn response(id: &Identity, status: &str, items: &[String], usage: Option<Usage>,
     let head = format!(r#""id":"resp_sim_{serial}","object":"response","created_at":{created},"status":"{status}""#);
     let middle =
         format!(r#""error":{error},"incomplete_details":{lacks},"model":{model},"output":[{}]"#, items.join(","));
-    format!(
-        r#"{{{head},{middle},"parallel_tool_calls":true,"previous_response_id":null,"store":true,"tools":[],"usage":{usage}}}"#
-    )
+    let rest = format!(r#""previous_response_id":null,"store":true,"tools":[],"usage":{usage}"#);
+    format!(r#"{{{head},{middle},"parallel_tool_calls":true,{rest}}}"#)
 }
 
 fn part(id: &Identity, text: &str) -> String {

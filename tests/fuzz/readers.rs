@@ -12,8 +12,8 @@ mod world;
 use std::fmt::Debug;
 use tollgate::base::buf::Pool;
 use tollgate::dialect::{
-    Capabilities, ErrorWords, Fields, ObservedUsage, Piece, RequestScan, ResponseIdentity, SseStream, StreamFault, Structured,
-    Target, TranslationState, UnknownMembers, error_event, read_error, reply, rewrite, translate, whole,
+    Capabilities, ErrorWords, Fields, ObservedUsage, Piece, RequestScan, ResponseIdentity, SseStream, StreamFault,
+    Structured, Target, TranslationState, UnknownMembers, error_event, read_error, reply, rewrite, translate, whole,
 };
 use tollgate::policy::config::{Config, Source, effective};
 use tollgate::wire::Dialect;

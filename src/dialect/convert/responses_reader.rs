@@ -63,8 +63,8 @@ impl ResponsesReader {
         match kind {
             b"response.output_item.added" => self.added(event, sink)?,
             b"response.output_item.done" => self.item_done(event, sink)?,
-            b"response.output_text.delta" => self.more(event, |text| Delta::Text(text), sink)?,
-            b"response.refusal.delta" => self.more(event, |text| Delta::Refuse(text), sink)?,
+            b"response.output_text.delta" => self.more(event, Delta::Text, sink)?,
+            b"response.refusal.delta" => self.more(event, Delta::Refuse, sink)?,
             b"response.reasoning_summary_text.delta" | b"response.reasoning_text.delta" => self.think(event, sink)?,
             b"response.function_call_arguments.delta" => self.arguments(event, sink)?,
             b"response.completed" | b"response.incomplete" => self.end(event, sink)?,

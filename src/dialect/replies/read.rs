@@ -3,7 +3,7 @@
 use super::super::convert::{call_id, reason, thoughts, write_kept, write_thinking};
 use super::super::delta::StopReason;
 use super::super::usage::Reported;
-use super::{Answer, Arguments, Part};
+use super::parts::{Answer, Arguments, Part};
 use crate::wire::json::{Kind, Raw, key, write_inside};
 use std::borrow::Cow;
 

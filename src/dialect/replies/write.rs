@@ -7,7 +7,7 @@ use super::super::delta::{Delta, StopReason};
 use super::super::naming::{TranslationState, made_id, messages_id};
 use super::super::requests::{write_arguments, write_input};
 use super::super::usage::ObservedUsage;
-use super::{Answer, Arguments, Part};
+use super::parts::{Answer, Arguments, Part};
 use crate::wire::json::{self, Kind, item, key, write_count, write_inside, write_string};
 
 /// Appends strings as one.

@@ -4,7 +4,7 @@ mod parts;
 
 use super::super::tokens::{Estimator, IMAGE_TOKENS, MESSAGE_TOKENS};
 use super::fields::{Fields, Invalid, Member};
-use super::input::Input;
+use super::input::{Input, NOT_STORED};
 use super::table::{Class, Name};
 use super::unsigned::Unsigned;
 use crate::base::limits::MEMBERS_MAX;
@@ -17,9 +17,6 @@ const DOCUMENT_BYTES_PER_TOKEN: u64 = 20;
 
 /// Bytes of reasoning in base64 for each token that it counts for.
 const OPAQUE_BYTES_PER_TOKEN: u64 = 8;
-
-/// Why nothing can be asked for that was stored.
-pub(super) const NOT_STORED: &str = "responses are not stored here; send the whole conversation in input";
 
 const CHAT_ROLES: &str = "system, developer, user, assistant, tool";
 const MESSAGES_ROLES: &str = "user, assistant, system";

@@ -4,13 +4,14 @@
 //! for targets of another shape. Responses are not stored here (contract section 13), so what names something stored is
 //! refused, in words that say what to send instead.
 
-use super::checks::NOT_STORED;
 use super::leave::Leave;
 use crate::dialect::carrier;
 use crate::wire::Span;
 use crate::wire::json::{Token, eq_unescaped};
 use std::fmt::Display;
 
+/// Why nothing can be asked for that was stored.
+pub(super) const NOT_STORED: &str = "responses are not stored here; send the whole conversation in input";
 const ROLES: &str = "one of user, assistant, system, developer";
 
 /// What an item is, as far as it matters here.
@@ -166,10 +167,10 @@ impl Input {
             Member::Type if string => item.kind = Kind::of(span.of(buf)),
             Member::Type => item.kind = if token == Token::Null { Kind::Untold } else { Kind::Wrong },
             Member::Role => {
-                let is = |role: &&str| string && eq_unescaped(span.of(buf), role);
-                item.assistant = is(&"assistant");
-                item.role = (token != Token::Null)
-                    .then(|| ["user", "assistant", "system", "developer"].iter().any(|role| is(role)));
+                let is = |role: &str| string && eq_unescaped(span.of(buf), role);
+                let others = ["user", "system", "developer"];
+                item.assistant = is("assistant");
+                item.role = (token != Token::Null).then_some(item.assistant || others.into_iter().any(is));
             }
             Member::Content => {
                 item.part = 0;
@@ -205,6 +206,6 @@ impl Input {
 }
 
 fn stored(index: u32) -> Result<(), String> {
-    let what = format_args!("the item itself, not a reference: {NOT_STORED}; AI SDK: set store to false").to_string();
+    let what = format!("the item itself, not a reference: {NOT_STORED}; AI SDK: set store to false");
     expected(format_args!("input[{index}]"), what)
 }

@@ -1,4 +1,5 @@
-//! Which members a request of each shape may have: specification 4.1 and 4.2, `wire-formats` 1.1 and 2.1, `responses` 1.
+//! Which members a request of each shape may have: specification 4.1 and 4.2, `wire-formats` 1.1 and 2.1, `responses`
+//! section 1.
 
 use crate::wire::Dialect;
 use crate::wire::json::{eq_unescaped, unescape};

@@ -18,6 +18,9 @@ use std::collections::BTreeMap;
 
 /// What a call came to that the conversation does not tell.
 const NO_OUTPUT: &[u8] = b"[no output was recorded]";
+/// Why a client's wish to compact the conversation is refused.
+const NO_COMPACTION: &str =
+    "no compaction_trigger: this model does not compact; Codex: name the provider otherwise than OpenAI";
 /// What stands before an output whose call the conversation does not have.
 const ORPHAN: &[u8] = b"[output of a tool call that is not in this conversation] ";
 
@@ -122,9 +125,7 @@ impl<'a> Items<'_, 'a> {
                 return refuse(format_args!("input[{at}]"), "the conversation itself: this model reads no compaction");
             }
             b"compaction_trigger" => {
-                let what = "no compaction_trigger: this model does not compact; Codex: name the provider otherwise than \
-                     OpenAI";
-                return refuse(format_args!("input[{at}]"), what);
+                return refuse(format_args!("input[{at}]"), NO_COMPACTION);
             }
             // Clients are given new kinds of items every month: one that is not known must not end a conversation.
             _ => {}

@@ -4,23 +4,11 @@
 
 use super::super::request::Invalid;
 use super::ask::refuse;
-use super::talk::{Block, Text};
+use super::talk::{Block, Media, Text};
 use crate::base::base64;
 use crate::wire::json::{Raw, item, key, unescape, write_escaped, write_inside};
 use std::borrow::Cow;
 use std::fmt::Display;
-
-/// Something to look at, in no shape yet.
-pub(super) enum Media<'a> {
-    /// An image in base64.
-    Image { kind: Text<'a>, data: Text<'a>, detail: Option<&'a [u8]> },
-    /// An image for the upstream to fetch.
-    Url { url: Text<'a>, detail: Option<&'a [u8]> },
-    /// A PDF in base64, with its name.
-    Pdf { data: Text<'a>, title: Option<&'a [u8]> },
-    /// A document for the upstream to fetch, with its name, and where the request has it.
-    Document { url: Text<'a>, title: Option<&'a [u8]>, path: String },
-}
 
 const KINDS: &str = "an image of type jpeg, png, gif or webp, or a PDF";
 const PDF: &[u8] = b"application/pdf";

@@ -3,7 +3,6 @@
 //! Owns the words. Must never name a member of a shape. Texts are the insides of JSON strings, escapes and all: they
 //! pass from one shape to the other without being unescaped.
 
-use super::media::Media;
 use crate::wire::json::Raw;
 use std::borrow::Cow;
 
@@ -47,6 +46,18 @@ pub(super) enum Block<'a> {
     Carried(Vec<u8>),
     Call(Call<'a>),
     Result(Returned<'a>),
+}
+
+/// Something to look at, in no shape yet.
+pub(super) enum Media<'a> {
+    /// An image in base64.
+    Image { kind: Text<'a>, data: Text<'a>, detail: Option<&'a [u8]> },
+    /// An image for the upstream to fetch.
+    Url { url: Text<'a>, detail: Option<&'a [u8]> },
+    /// A PDF in base64, with its name.
+    Pdf { data: Text<'a>, title: Option<&'a [u8]> },
+    /// A document for the upstream to fetch, with its name, and where the request has it.
+    Document { url: Text<'a>, title: Option<&'a [u8]>, path: String },
 }
 
 /// A tool's call.

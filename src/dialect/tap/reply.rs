@@ -358,11 +358,11 @@ fn is_chat_text(path: &[K]) -> bool {
 
 /// Whether the value at `path` is text that a response relays.
 fn is_responses_text(path: &[K]) -> bool {
-    match path {
-        [K::Output, K::Item, K::Name | K::Arguments | K::Input] => true,
-        [K::Output, K::Item, K::Content, K::Item, K::Text | K::Refusal] => true,
-        _ => false,
-    }
+    matches!(
+        path,
+        [K::Output, K::Item, K::Name | K::Arguments | K::Input]
+            | [K::Output, K::Item, K::Content, K::Item, K::Text | K::Refusal]
+    )
 }
 
 /// Whether the value at `path` is text that a message relays.
