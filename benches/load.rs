@@ -25,6 +25,10 @@ struct Args {
     model: String,
     body_bytes: usize,
     stream: bool,
+    /// The path is looked at with GET, and no body is sent.
+    get: bool,
+    /// The status that every answer must have.
+    expect: String,
     keys: Vec<String>,
     /// Further header fields, each with its line end.
     headers: String,
@@ -48,6 +52,8 @@ fn args() -> Args {
         model: "bench".into(),
         body_bytes: 1200,
         stream: false,
+        get: false,
+        expect: "200".into(),
         keys: vec!["none".into()],
         headers: String::new(),
         at_once: 0,
@@ -71,6 +77,8 @@ fn args() -> Args {
             "--at-once" => all.at_once = value().parse().unwrap(),
             "--gap-us" => all.gap = Duration::from_micros(value().parse().unwrap()),
             "--stream" => all.stream = true,
+            "--get" => all.get = true,
+            "--expect" => all.expect = value(),
             "--hold" => all.hold = true,
             "--tls" => all.tls = Some(value()),
             other => panic!("{other} is not understood"),
@@ -110,6 +118,13 @@ fn body(args: &Args, stream: bool) -> String {
 }
 
 fn requests(args: &Args, stream: bool) -> Vec<Vec<u8>> {
+    if args.get {
+        let request = |key: &String| {
+            let (path, host, more) = (&args.path, args.addr, &args.headers);
+            format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {key}\r\n{more}\r\n").into_bytes()
+        };
+        return args.keys.iter().take(args.connections).map(request).collect();
+    }
     let body = body(args, stream);
     let request = |key: &String| {
         format!(
@@ -279,7 +294,7 @@ impl Conn {
     }
 
     /// Takes received bytes; true when the answer is complete.
-    fn take(&mut self, mut data: &[u8], tally: &mut Tally) -> bool {
+    fn take(&mut self, mut data: &[u8], expected: &[u8], tally: &mut Tally) -> bool {
         if self.first.is_none() {
             self.first = Some(Instant::now());
         }
@@ -290,7 +305,7 @@ impl Conn {
             let Some(end) = self.head.windows(4).position(|window| window == b"\r\n\r\n") else { return false };
             data = &data[end + 4 - before..];
             self.head.truncate(end + 4);
-            if !self.head.starts_with(b"HTTP/1.1 200") {
+            if !self.head.starts_with(expected) {
                 tally.failed += 1;
                 if tally.failed == 1 {
                     eprintln!("{}{}", String::from_utf8_lossy(&self.head), String::from_utf8_lossy(data));
@@ -331,6 +346,8 @@ struct World {
     poll: Poll,
     conns: Vec<Conn>,
     requests: Vec<Vec<u8>>,
+    /// What each answer begins with.
+    expected: Vec<u8>,
     scratch: Vec<u8>,
 }
 
@@ -359,7 +376,8 @@ impl World {
                 first: None,
             });
         }
-        Ok(World { poll, conns, requests, scratch: vec![0; 65536] })
+        let expected = format!("HTTP/1.1 {}", args.expect).into_bytes();
+        Ok(World { poll, conns, requests, expected, scratch: vec![0; 65536] })
     }
 
     /// Exactly `total` requests, at most `at_once` of them under way, each begun `gap` after the one before it or later.
@@ -394,7 +412,7 @@ impl World {
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                         Err(error) => return Err(error),
                     };
-                    if conn.take(&self.scratch[..count], &mut tally) {
+                    if conn.take(&self.scratch[..count], &self.expected, &mut tally) {
                         conn.busy = false;
                         tally.done += 1;
                         tally.latencies.push(nanos(conn.began.elapsed()));

@@ -23,7 +23,7 @@ fn parse(c: &mut Criterion) {
             b.iter(|| {
                 scan.reset(Dialect::Chat);
                 scan.finish(black_box(body.as_bytes())).expect("the body is valid");
-                scan.fields().prompt_estimate
+                scan.prompt_tokens(body.as_bytes()).count()
             });
         });
     }

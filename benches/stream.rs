@@ -13,7 +13,7 @@ const ME: ResponseIdentity<'static> = ResponseIdentity {
     id: "req_0123456789abcdef0123456789abcdef",
     model: "bench",
     created: 1_790_000_000,
-    prompt_estimate: 9,
+    prompt: tollgate::dialect::PromptTokens::Counted(9),
 };
 const EVENT_MAX: usize = 1 << 20;
 

@@ -1,7 +1,7 @@
 """Measurements of one subject: time on a core, system calls, instructions, memory, a cold start."""
 import re, signal, socket, subprocess, time
 
-from .rig import FIRST, GATEWAY, PORTS, WORK, Run, children, cpu, rss, start, stop
+from .rig import FIRST, GATEWAY, NAMED, PORTS, WORK, Run, children, cpu, rss, start, stop
 from .setup import fresh_ledger
 from .subjects import Subject
 
@@ -61,6 +61,66 @@ def traced(subject, work):
         if len(fields) >= 5 and re.fullmatch(r"[\d.]+", fields[0]) and fields[-1] != "total":
             calls[fields[-1]] = int(fields[3])
     return result, calls
+
+
+class Instructions:
+    """A gateway under callgrind, whose counts are looked at before and after each run: so one start does for all."""
+
+    def __init__(self, name):
+        for old in WORK.glob("callgrind.out*"):
+            old.unlink()
+        self.parts = 0
+        self.subject = Subject(name).start(["valgrind", "--tool=callgrind", "--separate-threads=yes",
+                                            f"--callgrind-out-file={WORK}/callgrind.out"], NAMED)
+
+    def dump(self):
+        """What was counted since the last time: for each thread its instructions by function."""
+        self.parts += 1
+        subprocess.run(["callgrind_control", "--dump", str(self.subject.pid)], check=True, capture_output=True)
+        files, until = [], time.time() + 20
+        while not files:
+            files = sorted(WORK.glob(f"callgrind.out.{self.parts}-*"))
+            if time.time() > until:
+                raise RuntimeError("callgrind has written nothing")
+            time.sleep(0.05)
+        return {int(file.name.rsplit("-", 1)[1]): functions(file) for file in files}
+
+    def count(self, kind, length, connections=1, **more):
+        """User instructions per request, per event of a stream: of the first thread by function, and of all others."""
+        run = Run(self.subject.port(), connections=connections, requests=length, warm=20,
+                  **{**self.subject.way(kind), **more})
+        self.dump()
+        result = run.go()
+        found = self.dump()
+        run.end()
+        units = result["events"] if more.get("stream") else length
+        loop = {name: count / units for name, count in found[1].items()}
+        return loop, sum(sum(thread.values()) for number, thread in found.items() if number != 1) / units
+
+    def end(self):
+        self.subject.stop()
+
+
+def functions(file):
+    """Instructions of one dump by function, what each did itself."""
+    names, counts, current, called = {}, {}, None, False
+    for line in file.read_text().splitlines():
+        if line.startswith("fn="):
+            number, _, name = line[3:].partition(" ")
+            names.setdefault(number, name or number)
+            current = names[number]
+        elif line.startswith(("cfn=", "cob=", "cfi=", "cfl=", "fl=", "fi=", "fe=", "ob=")):
+            if line.startswith("cfn="):
+                number, _, name = line[4:].partition(" ")
+                names.setdefault(number, name or number)
+        elif line.startswith("calls="):
+            # The line behind it is what the callee did.
+            called = True
+        elif re.match(r"(\d|\+|-|\*)\S* \d", line):
+            if not called and current is not None:
+                counts[current] = counts.get(current, 0) + int(line.split()[1])
+            called = False
+    return counts
 
 
 def instructions(name, kind, lengths, stream=False, connections=1):

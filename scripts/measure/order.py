@@ -1,7 +1,7 @@
 """The order of functions in the release binary."""
-import bisect, re, shutil, subprocess, time
+import bisect, re, subprocess, time
 
-from .rig import GATEWAY, ROOT, WORK, Run, say
+from .rig import NAMED, ROOT, WORK, Run, say
 from .subjects import Subject
 
 ORDER = ROOT / "scripts" / "order.txt"
@@ -41,11 +41,7 @@ def section(name):
 
 def order():
     """Which functions a start runs, and which ones whole answers and streams, plain, over TLS and translated."""
-    say("building with names ...")
-    subprocess.run(["cargo", "rustc", "--release", "--bin", "tollgate", "--quiet", "--", "-C", "strip=none"], cwd=ROOT,
-                   check=True)
-    binary = WORK / "named"
-    shutil.copy(GATEWAY, binary)
+    binary = NAMED
     known = functions(binary)
     addresses = [address for address, _ in known]
     runs = []

@@ -4,6 +4,15 @@ import re, statistics
 from .rig import say
 
 
+END = "<!-- end -->"
+
+
+def put(page, begin, said):
+    """Puts a text between its marks on a page."""
+    before, rest = page.read_text().split(begin, 1)
+    page.write_text(f"{before}{begin}\n{said}\n{END}{rest.split(END, 1)[1]}")
+
+
 def spread(values, digits=2):
     if not values:
         return "-"

@@ -6,6 +6,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
 WORK = TARGET / "bench"
 GATEWAY = TARGET / "release" / "tollgate"
+# The same with its symbols.
+NAMED = TARGET / "release" / "tollgate.named"
 # The programs around the gateway, by name, once they are built.
 PROGRAMS = {}
 CORES = sorted(os.sched_getaffinity(0))

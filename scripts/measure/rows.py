@@ -208,7 +208,7 @@ def sizes(table):
 
 def large_body(table):
     """Row 14: the criterion bench of the request scan over a 400 kB agent body."""
-    bench = ["cargo", "bench", "--bench", "parse", "--", "agent body 400 kB", "--noplot"]
+    bench = ["cargo", "bench", "--features", "bench", "--bench", "parse", "--", "agent body 400 kB", "--noplot"]
     subprocess.run(["taskset", "-c", str(FIRST), *bench], cwd=ROOT, capture_output=True, check=True)
     for estimate in (TARGET / "criterion").glob("**/agent body 400 kB/new/estimates.json"):
         nanos = json.loads(estimate.read_text())["median"]["point_estimate"]

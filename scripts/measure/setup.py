@@ -23,7 +23,7 @@ def configure():
         + provider("crossed", "messages", f"http://{local('up')}")
         + provider("secure", "chat", f"https://localhost:{PORTS['tls']}/v1", tls)
         + model("bench", "plain") + model("slow", "slow") + model("near", "near") + model("crossed", "crossed")
-        + model("secure", "secure") + f'[[plans]]\nname = "team"\n{limits}')
+        + model("secure", "secure") + f'[[plans]]\nname = "team"\n{limits}[[plans]]\nname = "spent"\ntokens = 1\n')
     text = config("gateway", "admin", limits)
     (WORK / "tollgate.toml").write_text(text)
     (WORK / "ungoverned.toml").write_text(config("ungoverned", "ungoverned_admin", ""))
@@ -89,22 +89,30 @@ def issue_keys():
     """A ledger with 1,000 keys, made once; each run begins with a copy."""
     seed = WORK / "seed"
     ready = seed / "keys"
-    if ready.exists() and len(ready.read_text().split()) == KEYS:
-        shutil.copy(ready, WORK / "keys")
+    names = ("keys", "keys-spent", "keys-unknown")
+    if all((seed / name).exists() for name in names) and len(ready.read_text().split()) == KEYS:
+        for name in names:
+            shutil.copy(seed / name, WORK)
         return
     shutil.rmtree(seed, ignore_errors=True)
     seed.mkdir()
     say(f"issuing {KEYS} keys ...")
     for ledger in WORK.glob("ledger.db*"):
         ledger.unlink()
-    keys = []
-    for number in range(KEYS):
-        command = [GATEWAY, "keys", "issue", "--config", WORK / "tollgate.toml", "--name", f"k{number}"]
-        keys.append(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+    def issue(name, plan):
+        command = [GATEWAY, "keys", "issue", "--config", WORK / "tollgate.toml", "--name", name, "--plan", plan]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    keys = "".join(issue(f"k{number}", "team") for number in range(KEYS))
+    (seed / "keys-spent").write_text(issue("spent", "spent"))
+    # Its checksum is wrong: nobody has to be asked for it.
+    (seed / "keys-unknown").write_text("tg_live_" + "A" * 40 + "000000\n")
     for ledger in WORK.glob("ledger.db*"):
         shutil.copy(ledger, seed)
-    ready.write_text("".join(keys))
-    shutil.copy(ready, WORK / "keys")
+    ready.write_text(keys)
+    for name in names:
+        shutil.copy(seed / name, WORK)
 
 
 def fresh_ledger():

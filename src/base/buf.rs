@@ -36,7 +36,7 @@ const LARGE: usize = 8 * BLOCK;
 /// Capacity in bytes from which on a block is not dropped on the spot.
 const HEAVY: usize = 4 << 20;
 /// Blocks kept for reuse beyond those lent; the rest goes back to the allocator.
-const FREE_MAX: usize = 256;
+const FREE_MAX: usize = 64;
 
 impl Pool {
     /// A pool that wants to lend no more than `budget` bytes in all.

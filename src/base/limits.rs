@@ -79,9 +79,9 @@ pub const LOG_PARTING: Duration = Duration::from_secs(1);
 /// Connections of either side for which the tables have room from the start; beyond it they are copied as they grow.
 pub const ROOM_MAX: usize = 16 * 1024;
 /// Bytes of log lines for which the queue of the log thread has room from the start.
-pub const LOG_ROOM: usize = 256 * 1024;
+pub const LOG_ROOM: usize = 64 * 1024;
 /// Rest of the busy log thread between two polls of its queue, so that the loop never has to wake it.
-pub const LOG_TICK: Duration = Duration::from_millis(10);
+pub const LOG_TICK: Duration = Duration::from_millis(3);
 /// The same for the store thread: rows gather for one commit. Contract section 5 allows a kill to lose 50 ms.
 pub const COMMIT_TICK: Duration = Duration::from_millis(25);
 /// Polls of an empty queue before its thread waits to be woken.
@@ -98,6 +98,10 @@ pub const LOOKUPS_PER_SECOND: u32 = 50;
 pub const LOOKUPS_WAITING_MAX: usize = 1000;
 /// How long it is remembered that a key is not there.
 pub const UNKNOWN_KEPT: Duration = Duration::from_secs(1);
+/// Rows that are packed, or sums that are brought up to date, in one go.
+pub const ROWS_PER_SLICE: usize = 64;
+/// Rest between two such slices: as long as the loop needs for some requests.
+pub const SLICE_REST: Duration = Duration::from_micros(100);
 /// Rows of one commit; the rest goes into the next.
 pub const ROWS_PER_COMMIT: usize = 4096;
 /// How long a shared ledger is given to take a connection.

@@ -167,8 +167,15 @@ fn get(provider: &Provider, security: &Security, path: &str) -> Result<Answer, N
     send(provider, security, &request(provider, "GET", path, ""))
 }
 
+/// A model that a provider lists.
+struct Listed {
+    id: String,
+    /// The day on which it ends, where the provider says so (`shutdown_date`, as OpenAI's list has it).
+    ends: Option<String>,
+}
+
 /// What an answer to the question for models means. `list`: the models, where there is a list.
-fn judge(provider: &Provider, security: &Security, answer: &Answer, list: &mut Option<Vec<String>>) -> Found {
+fn judge(provider: &Provider, security: &Security, answer: &Answer, list: &mut Option<Vec<Listed>>) -> Found {
     let status = answer.status;
     match status {
         200 => match serde_json::from_slice::<Value>(&answer.body) {
@@ -198,7 +205,7 @@ fn judge(provider: &Provider, security: &Security, answer: &Answer, list: &mut O
     }
 }
 
-fn judge_list(provider: &Provider, value: &Value, list: &mut Option<Vec<String>>) -> Found {
+fn judge_list(provider: &Provider, value: &Value, list: &mut Option<Vec<Listed>>) -> Found {
     let Some(entries) = value["data"].as_array() else {
         return Found::Hint("200, but no list of models comes".to_string());
     };
@@ -206,9 +213,11 @@ fn judge_list(provider: &Provider, value: &Value, list: &mut Option<Vec<String>>
     if provider.shape == Dialect::Chat && theirs {
         return Found::Bad("it speaks the messages shape: write shape = \"messages\"".to_string());
     }
-    let ids: Vec<String> = entries.iter().filter_map(|entry| entry["id"].as_str().map(str::to_string)).collect();
-    let found = Found::Good(format!("200, {} models", ids.len()));
-    *list = Some(ids);
+    let text = |value: &Value| value.as_str().map(str::to_string);
+    let listed = |entry: &Value| Some(Listed { id: text(&entry["id"])?, ends: text(&entry["shutdown_date"]) });
+    let models: Vec<Listed> = entries.iter().filter_map(listed).collect();
+    let found = Found::Good(format!("200, {} models", models.len()));
+    *list = Some(models);
     found
 }
 
@@ -323,9 +332,12 @@ fn answers_tls(provider: &Provider, security: &Security) -> bool {
 }
 
 /// Whether the provider has the model of a target.
-fn look_for(provider: &Provider, security: &Security, list: &[String], target: &Target) -> Found {
-    if list.contains(&target.model) {
-        return Found::Good("it is there".to_string());
+fn look_for(provider: &Provider, security: &Security, list: &[Listed], target: &Target) -> Found {
+    if let Some(Listed { ends, .. }) = list.iter().find(|model| model.id == target.model) {
+        return match ends {
+            Some(day) => Found::Hint(format!("it is there, and the provider will end it on {day}: choose another")),
+            None => Found::Good("it is there".to_string()),
+        };
     }
     // Names that are not listed may be understood all the same.
     let path = format!("{}/models/{}", base_path(provider), encoded(&target.model));
@@ -335,13 +347,13 @@ fn look_for(provider: &Provider, security: &Security, list: &[String], target: &
     if provider.is_openai() && &*provider.host != "api.openai.com" {
         return Found::Hint("not listed, as deployments of Azure are not".to_string());
     }
-    let nearest = list.iter().min_by_key(|id| distance(id, &target.model));
-    let nearest = nearest.filter(|id| distance(id, &target.model) <= 3);
+    let far = |model: &&Listed| distance(&model.id, &target.model);
+    let nearest = list.iter().min_by_key(far).filter(|model| far(model) <= 3);
     match (nearest, list) {
-        (Some(near), _) => Found::Bad(format!("the provider has no such model; did you mean `{near}`?")),
+        (Some(near), _) => Found::Bad(format!("the provider has no such model; did you mean `{}`?", near.id)),
         (None, []) => Found::Hint("the provider lists no models at all".to_string()),
         (None, some) => {
-            let some: Vec<&str> = some.iter().take(5).map(String::as_str).collect();
+            let some: Vec<&str> = some.iter().take(5).map(|model| &*model.id).collect();
             Found::Bad(format!("the provider has no such model; it has {}, …", some.join(", ")))
         }
     }

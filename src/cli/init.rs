@@ -30,7 +30,8 @@ const MODELS_MAX: usize = 8;
 const PORTS: [u16; 3] = [8080, 8081, 8088];
 
 /// A hosted provider: variable, name, shape, `base_url`, id and upstream name of a model, context, input and output
-/// price, and what else its table says.
+/// price, and what else its table and its model's say. Models come and go, and prices change: what is written says that
+/// they are examples, and `check --connect` which of them is served.
 struct Hosted {
     variable: &'static str,
     name: &'static str,
@@ -40,9 +41,14 @@ struct Hosted {
     context: &'static str,
     prices: Option<(&'static str, &'static str)>,
     more: &'static str,
+    takes: &'static str,
 }
 
 const FORWARD: &str = "unknown_fields = \"forward\"          # it takes fields that OpenAI's API does not document\n";
+
+/// Models of Anthropic's since Claude Sonnet 5.
+const NO_SAMPLING: &str = "# Of translated requests: it refuses a temperature, and reasons by an effort.\n\
+                           capabilities = { sampling = false, effort = true }\n";
 
 const HOSTED: [Hosted; 8] = [
     Hosted {
@@ -50,30 +56,33 @@ const HOSTED: [Hosted; 8] = [
         name: "openai",
         shape: "chat",
         base_url: "https://api.openai.com/v1",
-        model: "gpt-5-mini",
+        model: "gpt-5.4-mini",
         context: "400K",
-        prices: Some(("0.25", "2.0")),
+        prices: Some(("0.75", "4.5")),
         more: "",
+        takes: "",
     },
     Hosted {
         variable: "ANTHROPIC_API_KEY",
         name: "anthropic",
         shape: "messages",
         base_url: "https://api.anthropic.com",
-        model: "claude-sonnet-4-5",
-        context: "200K",
-        prices: Some(("3.0", "15.0")),
+        model: "claude-sonnet-5-5",
+        context: "1M",
+        prices: Some(("2.0", "10.0")),
         more: "",
+        takes: NO_SAMPLING,
     },
     Hosted {
         variable: "GEMINI_API_KEY",
         name: "gemini",
         shape: "chat",
         base_url: "https://generativelanguage.googleapis.com/v1beta/openai",
-        model: "gemini-2.5-flash",
+        model: "gemini-3.8-flash",
         context: "1M",
         prices: None,
         more: "",
+        takes: "",
     },
     Hosted {
         variable: "MISTRAL_API_KEY",
@@ -84,26 +93,29 @@ const HOSTED: [Hosted; 8] = [
         context: "128K",
         prices: None,
         more: "",
+        takes: "",
     },
     Hosted {
         variable: "DEEPSEEK_API_KEY",
         name: "deepseek",
         shape: "chat",
         base_url: "https://api.deepseek.com/v1",
-        model: "deepseek-chat",
-        context: "128K",
+        model: "deepseek-flash",
+        context: "1M",
         prices: None,
         more: FORWARD,
+        takes: "",
     },
     Hosted {
         variable: "GROQ_API_KEY",
         name: "groq",
         shape: "chat",
         base_url: "https://api.groq.com/openai/v1",
-        model: "llama-3.3-70b-versatile",
+        model: "openai/gpt-oss-120b",
         context: "128K",
         prices: None,
         more: "",
+        takes: "",
     },
     Hosted {
         variable: "OPENROUTER_API_KEY",
@@ -114,16 +126,18 @@ const HOSTED: [Hosted; 8] = [
         context: "128K",
         prices: None,
         more: FORWARD,
+        takes: "",
     },
     Hosted {
         variable: "XAI_API_KEY",
         name: "xai",
         shape: "chat",
         base_url: "https://api.x.ai/v1",
-        model: "grok-4",
-        context: "256K",
+        model: "grok-4.3",
+        context: "1M",
         prices: None,
         more: "",
+        takes: "",
     },
 ];
 
@@ -264,7 +278,7 @@ fn text(hosted: &[&Hosted], local: &[Local], listen: u16) -> String {
 
 /// The tables of a hosted provider, each line after `mark`.
 fn provider_text(hosted: &Hosted, mark: &str) -> String {
-    let Hosted { variable, name, shape, base_url, model, context, prices, more } = hosted;
+    let Hosted { variable, name, shape, base_url, model, context, prices, more, takes } = hosted;
     let prices = match prices {
         Some((input, output)) => format!(
             "input_price = {input:<23} # USD per 1M tokens; look whether it still holds\noutput_price = {output}\n"
@@ -276,9 +290,10 @@ fn provider_text(hosted: &Hosted, mark: &str) -> String {
     let text = format!(
         "[[providers]]\nname = \"{name}\"\nshape = \"{shape}\"\nbase_url = \"{base_url}\"\n\
          api_key = {{ env = \"{variable}\" }}\n{more}\n\
-         [[models]]\nid = \"{model}\"\n\
+         [[models]]                            # an example: `check --connect` says what is served\n\
+         id = \"{model}\"\n\
          # aliases = [\"claude-*\"]                # other names that clients may ask for\n\
-         context = \"{context}\"\n{prices}targets = [{{ provider = \"{name}\", model = \"{model}\" }}]\n\n"
+         context = \"{context}\"\n{prices}{takes}targets = [{{ provider = \"{name}\", model = \"{model}\" }}]\n\n"
     );
     if mark.is_empty() {
         return text;
@@ -316,9 +331,13 @@ mod tests {
         let ids: Vec<&str> = config.catalog.models().iter().map(|model| &*model.id).collect();
         assert_eq!(ids[HOSTED.len()..], ["org/model", "lmstudio-org/model", "a--b---c-", "x.gguf"]);
         let default = config.catalog.default_model().and_then(|index| config.catalog.get(index));
-        assert_eq!(default.map(|model| &*model.id), Some("gpt-5-mini"));
+        assert_eq!(default.map(|model| &*model.id), Some("gpt-5.4-mini"));
         assert_eq!(config.server.listen, ["127.0.0.1:8081".parse().unwrap()]);
         assert_eq!(config.plans[0].tokens, 10_000_000);
+        // Nobody is to take for granted what a provider may change any day.
+        let priced = HOSTED.iter().filter(|hosted| hosted.prices.is_some()).count();
+        assert_eq!(text.matches("  # an example: `check --connect` says what is served\n").count(), HOSTED.len());
+        assert_eq!(text.matches("; look whether it still holds\n").count(), priced);
     }
 
     #[test]

@@ -6,7 +6,8 @@ mod listing;
 mod names;
 mod options;
 
-pub use listing::{ListArgs, ShowArgs};
+pub use listing::ListArgs;
+pub use names::KeyArgs;
 pub use options::KeyOptions;
 
 use super::args::ConfigArg;
@@ -35,13 +36,13 @@ pub enum KeysCommand {
     /// List all keys
     List(ListArgs),
     /// Show one key
-    Show(ShowArgs),
+    Show(KeyArgs),
     /// Change what a key may do; id, secret and history stay
     Set(SetArgs),
     /// Give a key a new secret and print it, alone, on standard output; id, plan and history stay
     Rotate(RotateArgs),
     /// Revoke a key; a running gateway refuses it within a second
-    Revoke(RevokeArgs),
+    Revoke(KeyArgs),
 }
 
 impl KeysCommand {
@@ -114,20 +115,6 @@ pub struct RotateArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_grace, default_value = "24h")]
     pub grace: Duration,
     /// Print JSON: the key and its record
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `tollgate keys revoke`.
-#[derive(Args, Debug)]
-pub struct RevokeArgs {
-    /// Which configuration.
-    #[command(flatten)]
-    pub config: ConfigArg,
-    /// The key: its id (the twelve characters after `live_`), or its name where only one has it
-    #[arg(value_name = "KEY")]
-    pub key: String,
-    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -314,7 +301,7 @@ struct Fresh {
     record: Line,
 }
 
-fn revoke(args: &RevokeArgs) -> Result<(), Failure> {
+fn revoke(args: &KeyArgs) -> Result<(), Failure> {
     let high = load::load(&args.config, Secrets::Optional)?;
     let id = find(&high, &args.key)?.id;
     let new = revoke_in(&high, &id, unix())?;

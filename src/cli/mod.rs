@@ -80,7 +80,7 @@ enum Command {
     Check(CheckArgs),
     /// Say whether a running gateway admits requests; for health checks of containers
     Ready(ready::ReadyArgs),
-    /// Issue, list, show, rotate and revoke API keys
+    /// Issue, list, show, change, rotate and revoke API keys
     #[command(subcommand)]
     Keys(keys::KeysCommand),
     /// List the catalog: names, ids, context sizes, prices
@@ -164,9 +164,10 @@ fn misunderstood(error: &clap::Error) -> ExitCode {
     if code == 0 {
         return output::print(&text).map_or_else(Failure::report, |()| ExitCode::SUCCESS);
     }
-    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    // Without a command it is the help that comes, which is no error.
+    let (whose, text) = text.strip_prefix("error: ").map_or(("", &*text), |text| ("tollgate: ", text));
     let lines: Vec<String> = text.trim_end().lines().map(output::clean).collect();
-    output::remark(&format!("tollgate: {}", lines.join("\n")));
+    output::remark(&format!("{whose}{}", lines.join("\n")));
     ExitCode::from(code)
 }
 

@@ -4,6 +4,7 @@
 //! Used by [`super::tap`], [`super::convert`], [`super::replies`] and [`super::stream`].
 
 use super::errors::ErrorText;
+use super::tokens::PromptTokens;
 
 /// What an answer is to say of itself.
 #[derive(Copy, Clone, Debug)]
@@ -15,7 +16,7 @@ pub struct ResponseIdentity<'a> {
     /// Now, in seconds since the epoch.
     pub created: u64,
     /// Estimated tokens of the prompt, for answers whose upstream reports none.
-    pub prompt_estimate: u64,
+    pub prompt: PromptTokens<'a>,
 }
 
 /// Why a whole answer cannot be passed on.

@@ -61,6 +61,8 @@ pub struct Capabilities {
     pub thinking: Thinking,
     /// A verbosity is accepted.
     pub verbosity: bool,
+    /// An effort is accepted beside tools (chat shape); else a request with tools says that there is to be none.
+    pub effort_with_tools: bool,
     /// `strict` in a tool's definition is accepted.
     pub strict_tools: bool,
     /// `max_tokens` for a messages upstream where a chat client names none.
@@ -102,6 +104,7 @@ impl Default for Capabilities {
             effort: false,
             thinking: Thinking::Unset,
             verbosity: false,
+            effort_with_tools: true,
             strict_tools: false,
             default_max_tokens: 4096,
             drop_params: Vec::new(),

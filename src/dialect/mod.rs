@@ -28,7 +28,7 @@ pub use requests::{OwnedTarget, Target, request as translate};
 pub use rewrite::{Piece, dropped, rewrite};
 pub use stream::{Fed, SseStream, failure, opening};
 pub use tap::whole;
-pub use tokens::Estimator;
+pub use tokens::{Estimator, PromptTokens};
 pub use usage::{ObservedUsage, Reported};
 
 #[cfg(test)]

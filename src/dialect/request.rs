@@ -15,6 +15,7 @@ pub(in crate::dialect) use fields::Member;
 pub use fields::{Fields, Invalid};
 pub(in crate::dialect) use table::{Class, Name};
 
+use super::tokens::PromptTokens;
 use crate::wire::Dialect;
 use crate::wire::json::{Raw, ScanError, Scanner};
 use checks::Checks;
@@ -71,6 +72,16 @@ impl RequestScan {
     /// What was found; complete after [`RequestScan::finish`].
     pub fn fields(&self) -> &Fields {
         &self.checks.fields
+    }
+
+    /// Estimated tokens of the prompt: system, messages, tools, images. `body` is all of what has been scanned.
+    pub fn prompt_tokens<'a>(&'a self, body: &'a [u8]) -> PromptTokens<'a> {
+        PromptTokens::Later(&self.checks.tokens, body)
+    }
+
+    /// What [`RequestScan::prompt_tokens`] does not exceed, known without another look at the body.
+    pub fn prompt_tokens_max(&self) -> u64 {
+        self.checks.tokens.tokens_max()
     }
 
     fn verdict(&mut self, scanned: Result<(), ScanError>) -> Result<(), Invalid> {

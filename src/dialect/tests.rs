@@ -12,8 +12,12 @@ use crate::wire::Dialect;
 use serde_json::Value;
 use std::path::PathBuf;
 
-pub(super) const ME: ResponseIdentity<'static> =
-    ResponseIdentity { id: "req_5f1c9a7e3b2d4c60", model: "team-fast", created: 1795158000, prompt_estimate: 7 };
+pub(super) const ME: ResponseIdentity<'static> = ResponseIdentity {
+    id: "req_5f1c9a7e3b2d4c60",
+    model: "team-fast",
+    created: 1795158000,
+    prompt: PromptTokens::Counted(7),
+};
 
 pub(super) fn fixture(name: &str) -> Vec<u8> {
     let path = folder().join(name);

@@ -12,6 +12,7 @@
 //! characters of other prose, code and JSON were off by 5 to 7 % (root mean square). A text of a few words may be
 //! further off, scripts other than Latin and Chinese too.
 
+use crate::wire::Span;
 use wide::u8x16;
 
 /// Tokens that one image counts for; providers charge by area, 765 to 1600 for an ordinary one.
@@ -134,6 +135,100 @@ impl Estimator {
 
     fn net_parts(&self) -> u64 {
         self.parts.saturating_sub(u64::from(self.hex) * HEX_EXCESS)
+    }
+}
+
+/// Texts whose places are kept before they are counted.
+const LATER_MAX: usize = 64;
+/// Parts that one byte costs at most: they are added up in a lane of eight bits.
+const BYTE_PARTS_MAX: u64 = u8::MAX as u64;
+
+/// Texts of one body, to be counted if anybody asks for their number: most answers report what was used. Where the
+/// texts lie is kept, up to a bound; what exceeds that is counted as it comes.
+#[derive(Clone, Debug, Default)]
+pub struct CountLater {
+    counted: Estimator,
+    /// Each with a mark that says whether the word under way ends with it.
+    texts: Vec<(Span, bool)>,
+    /// Bytes of all texts.
+    bytes: u64,
+    /// Tokens of what is no text.
+    added: u64,
+}
+
+impl CountLater {
+    /// Back to nothing; storage is kept.
+    pub fn reset(&mut self) {
+        self.texts.clear();
+        *self = CountLater { texts: std::mem::take(&mut self.texts), ..CountLater::default() };
+    }
+
+    /// The text at `span` of `body`, as [`Estimator::feed_json`] takes it. `cut`: what follows is other text.
+    #[inline]
+    pub fn text(&mut self, body: &[u8], span: Span, cut: bool) {
+        if self.texts.len() == LATER_MAX {
+            self.counted = self.counted(body);
+            self.texts.clear();
+        }
+        self.bytes += span.len() as u64;
+        self.texts.push((span, cut));
+    }
+
+    /// Ends the word under way: what follows is other text.
+    #[inline]
+    pub fn cut(&mut self) {
+        match self.texts.last_mut() {
+            Some((_, cut)) => *cut = true,
+            None => self.counted.cut(),
+        }
+    }
+
+    /// Counts whole tokens.
+    #[inline]
+    pub fn add(&mut self, tokens: u64) {
+        self.counted.add(tokens);
+        self.added = self.added.saturating_add(tokens);
+    }
+
+    /// Tokens of all that has come, all of which lies in `body`.
+    pub fn tokens(&self, body: &[u8]) -> u64 {
+        self.counted(body).tokens()
+    }
+
+    /// What [`CountLater::tokens`] does not exceed, known without a look at the texts.
+    #[inline]
+    pub fn tokens_max(&self) -> u64 {
+        (self.bytes.saturating_mul(BYTE_PARTS_MAX) / PARTS + 1).saturating_add(self.added)
+    }
+
+    fn counted(&self, body: &[u8]) -> Estimator {
+        let mut counted = self.counted;
+        for (span, cut) in &self.texts {
+            counted.feed_json(span.of(body));
+            if *cut {
+                counted.cut();
+            }
+        }
+        counted
+    }
+}
+
+/// Estimated tokens of a prompt.
+#[derive(Copy, Clone, Debug)]
+pub enum PromptTokens<'a> {
+    /// So many.
+    Counted(u64),
+    /// Those of this body.
+    Later(&'a CountLater, &'a [u8]),
+}
+
+impl PromptTokens<'_> {
+    /// Their number; counted anew at each call where it was not before.
+    pub fn count(self) -> u64 {
+        match self {
+            PromptTokens::Counted(tokens) => tokens,
+            PromptTokens::Later(texts, body) => texts.tokens(body),
+        }
     }
 }
 

@@ -18,5 +18,8 @@ pub mod threats {}
 #[doc = include_str!("past.md")]
 pub mod past {}
 
+#[doc = include_str!("cost.md")]
+pub mod cost {}
+
 #[doc = include_str!("testing.md")]
 pub mod testing {}

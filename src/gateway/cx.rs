@@ -18,7 +18,7 @@ use super::provider::names::Names;
 use super::provider::pool::Idle;
 use super::provider::request::{OutgoingRequests, RequestTemplates};
 use crate::base::buf::Pool;
-use crate::base::limits::{KEYS_TOLD_MAX, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX};
+use crate::base::limits::{KEYS_TOLD_MAX, ROOM_MAX, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX};
 use crate::base::rng::Rng;
 use crate::base::seam::Action;
 use crate::base::text::push_number;
@@ -190,7 +190,7 @@ impl Cx {
             stats: Stats::default(),
             lifecycle: Lifecycle::default(),
             date: DateCache::default(),
-            peers: Peers::default(),
+            peers: Peers::with_room(config.server.max_connections.min(ROOM_MAX)),
             rng,
             offload_min: start.offload_min,
             offloads: 0,

@@ -9,7 +9,8 @@ use super::ids::ExchangeId;
 use super::provider::request::OutgoingRequest;
 use crate::base::buf::{Buf, Pool};
 use crate::dialect::{
-    self, Broken, Fed, Invalid, ObservedUsage, OwnedTarget, ResponseIdentity, SseStream, StreamFault, TranslationState,
+    self, Broken, Fed, Invalid, ObservedUsage, OwnedTarget, PromptTokens, ResponseIdentity, SseStream, StreamFault,
+    TranslationState,
 };
 use crate::wire::Dialect;
 use crate::wire::inbound::Lent;
@@ -51,20 +52,20 @@ pub(crate) struct OwnedIdentity {
     id: String,
     model: String,
     created: u64,
-    prompt_estimate: u64,
+    prompt_tokens: u64,
 }
 
 impl From<ResponseIdentity<'_>> for OwnedIdentity {
     fn from(identity: ResponseIdentity<'_>) -> OwnedIdentity {
-        let ResponseIdentity { id, model, created, prompt_estimate } = identity;
-        OwnedIdentity { id: id.to_owned(), model: model.to_owned(), created, prompt_estimate }
+        let ResponseIdentity { id, model, created, prompt } = identity;
+        OwnedIdentity { id: id.to_owned(), model: model.to_owned(), created, prompt_tokens: prompt.count() }
     }
 }
 
 impl OwnedIdentity {
     fn borrowed(&self) -> ResponseIdentity<'_> {
-        let OwnedIdentity { id, model, created, prompt_estimate } = self;
-        ResponseIdentity { id, model, created: *created, prompt_estimate: *prompt_estimate }
+        let OwnedIdentity { id, model, created, prompt_tokens } = self;
+        ResponseIdentity { id, model, created: *created, prompt: PromptTokens::Counted(*prompt_tokens) }
     }
 }
 

@@ -88,6 +88,7 @@ fn address<const N: usize>(rest: &[u8], block: usize) -> Result<[u8; N], NoHeade
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::rng::Rng;
 
     fn v2(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
         let mut all = V2.to_vec();
@@ -152,5 +153,59 @@ mod tests {
         let mut wrong = v2(1, 0x11, &[0; 12]);
         wrong[12] = 0x11;
         assert_eq!(header(&wrong), Err(NoHeader));
+    }
+    /// A header of either version as a proxy writes it, and who it says has called.
+    fn written(rng: &mut Rng) -> (Vec<u8>, Option<IpAddr>) {
+        let mut bytes = |count: usize| -> Vec<u8> { (0..count).map(|_| rng.next_u64() as u8).collect() };
+        let four = Ipv4Addr::from(<[u8; 4]>::try_from(bytes(4)).unwrap());
+        let six = Ipv6Addr::from(<[u8; 16]>::try_from(bytes(16)).unwrap());
+        let (rest, more) = (bytes(20), bytes(300));
+        let ports = [u16::from_be_bytes([rest[0], rest[1]]), u16::from_be_bytes([rest[2], rest[3]])];
+        let more = &more[..rng.below(300) as usize];
+        match rng.below(6) {
+            0 => (format!("PROXY TCP4 {four} {four} {} {}\r\n", ports[0], ports[1]).into_bytes(), Some(four.into())),
+            1 => (format!("PROXY TCP6 {six} {six} {} {}\r\n", ports[0], ports[1]).into_bytes(), Some(six.into())),
+            2 => (format!("PROXY UNKNOWN {six} {six} {} {}\r\n", ports[0], ports[1]).into_bytes(), None),
+            3 => (v2(1, 0x11, &[&four.octets()[..], &rest[..8], more].concat()), Some(four.into())),
+            4 => (v2(1, 0x21, &[&six.octets()[..], &rest, more].concat()), Some(six.into())),
+            _ => (v2(0, rest[4], more), None),
+        }
+    }
+
+    #[test]
+    fn what_any_proxy_writes_is_read_as_it_was_meant_however_it_comes() {
+        let mut rng = Rng::from_u64(1);
+        for _ in 0..300 {
+            let (bytes, from) = written(&mut rng);
+            check(&bytes, from.map(|from| from.to_string()).as_deref());
+        }
+    }
+
+    /// One byte is another, or some are missing, or others stand in between: whatever is said of it is said once, and
+    /// never of more than there is.
+    #[test]
+    fn what_is_said_of_spoilt_headers_does_not_change_with_what_comes_later() {
+        let (mut rng, mut refused) = (Rng::from_u64(2), 0);
+        for _ in 0..2000 {
+            let (mut bytes, _) = written(&mut rng);
+            let at = rng.below(bytes.len() as u64) as usize;
+            match rng.below(3) {
+                0 => bytes[at] = rng.next_u64() as u8,
+                1 => drop(bytes.drain(at..(at + 1 + rng.below(9) as usize).min(bytes.len()))),
+                _ => bytes.insert(at, b" \r\n09:.\0"[rng.below(8) as usize]),
+            }
+            bytes.extend(b"GET / HTTP/1.1\r\n\r\n");
+            let verdict = header(&bytes);
+            let first = (0..=bytes.len()).map(|end| header(&bytes[..end])).find(|verdict| *verdict != Ok(None));
+            assert_eq!(first.unwrap_or(Ok(None)), verdict, "{bytes:?}");
+            if let Ok(Some(header)) = verdict {
+                assert!(header.len <= bytes.len().min(HEADER_MAX), "{header:?} of {bytes:?}");
+            }
+            refused += u64::from(verdict == Err(NoHeader));
+        }
+        assert!(
+            (500..1900).contains(&refused),
+            "{refused} of 2000 are refused: what is tried is not spoilt, or nothing else"
+        );
     }
 }

@@ -204,7 +204,7 @@ section! {
     #[derive(Copy, Clone, PartialEq, Eq, Debug)]
     pub struct Capabilities {
         /// `temperature` and `top_p` are accepted.
-        /// Default: true; false for models of OpenAI and Azure called `gpt-5…`, `o1…`, `o3…`, `o4…`.
+        /// Default: true; false for models of OpenAI and Azure called `gpt-5…`, `gpt-6…`, `o1…`, `o3…`, `o4…`.
         pub sampling: Option<bool> = None, Or(Flag, "by the model"), Live;
         /// System messages are accepted after the first user message.
         pub mid_conversation_system: bool = false, Flag, Live;
@@ -218,13 +218,16 @@ section! {
         pub structured_output: StructuredOutput = StructuredOutput::Native,
             OneOf(&StructuredOutput::ALL, StructuredOutput::as_str), Live;
         /// A reasoning effort is accepted.
-        /// Default: false; true for models of OpenAI and Azure called `gpt-5…`, `o1…`, `o3…`, `o4…`.
+        /// Default: false; true for models of OpenAI and Azure called `gpt-5…`, `gpt-6…`, `o1…`, `o3…`, `o4…`.
         pub effort: Option<bool> = None, Or(Flag, "by the model"), Live;
         /// How a responses client's wish for reasoning is put to it (messages shape): `"adaptive"`, by the model's own
         /// measure; `"budget"`, by a number of tokens; `"none"`, not at all.
         pub thinking: ModelThinking = ModelThinking::Unset, OneOf(&ModelThinking::ALL, ModelThinking::as_str), Live;
         /// A verbosity is accepted (chat shape).
         pub verbosity: bool = false, Flag, Live;
+        /// An effort is accepted beside tools (chat shape); else a translated request with tools says `none`.
+        /// Default: true; false for models of OpenAI and Azure called `gpt-5.2…` and later.
+        pub effort_with_tools: Option<bool> = None, Or(Flag, "by the model"), Live;
         /// `strict` in a tool's definition is accepted.
         pub strict_tools: bool = false, Flag, Live;
         /// The most completion tokens it can give; larger demands are lowered to it.

@@ -148,7 +148,12 @@ impl Meter {
     /// counted.
     pub fn spent(&mut self, key: KeyIx, plan: &Plan, now: Unix) -> Result<(), Limit> {
         let account = self.at(key, plan, now);
-        check(&Counts::own(account), account, plan, now)
+        // What is only a bound refuses nobody: it is counted when the body is there.
+        let bounded = account.bounded.1;
+        let mut counts = Counts::own(account);
+        counts.window_tokens = counts.window_tokens.saturating_sub(bounded).max(account.window.used);
+        counts.period_tokens = counts.period_tokens.saturating_sub(bounded).max(account.period.used);
+        check(&counts, account, plan, now)
     }
 
     /// The same by what can no longer become less: what is reserved or runs may be given back at any moment.
@@ -163,7 +168,39 @@ impl Meter {
         let account = self.at(key, plan, now);
         check(&Counts::own(account), account, plan, now)?;
         let (window, period) = (account.window.bounds, account.period.bounds);
-        Ok(self.hold(Open { key, window, period, admitted: now, reserved: estimate, shared: false }))
+        Ok(self.hold(Open { key, window, period, admitted: now, reserved: estimate, shared: false, bounded: false }))
+    }
+
+    /// Admits one request that may use `most` tokens, perhaps far fewer, where that decides nothing: with all of them
+    /// the key stays under half of each limit. `None`: what it may really use has to be counted for [`Meter::admit`],
+    /// or a limit stands against it.
+    pub fn admit_bounded(&mut self, key: KeyIx, plan: &Plan, now: Unix, most: u64) -> Option<Hold> {
+        let account = self.at(key, plan, now);
+        let counts = Counts::own(account);
+        let is_far = |limit: u64, count: u64| limit == 0 || count.saturating_add(most) < limit / 2;
+        if !is_far(plan.tokens, counts.period_tokens) || !is_far(plan.tokens_per_window, counts.window_tokens) {
+            return None;
+        }
+        check(&counts, account, plan, now).ok()?;
+        account.begin_bounded(most);
+        let (window, period) = (account.window.bounds, account.period.bounds);
+        let open = Open { key, window, period, admitted: now, reserved: most, shared: false, bounded: true };
+        Some(self.hold(open))
+    }
+
+    /// Whether requests of the key are out whose reservation is only a bound: a refusal for tokens is not exact then.
+    pub fn is_bounded(&self, key: KeyIx) -> bool {
+        self.accounts.get(key.0 as usize).is_some_and(|account| account.bounded.0 > 0)
+    }
+
+    /// A request that was admitted by a bound may really use `exact` tokens. Nothing changes for any other.
+    pub fn count(&mut self, hold: &Hold, exact: u64) {
+        let Some(open) = self.open.get_mut(hold.0).filter(|open| open.bounded) else { return };
+        let exact = exact.min(open.reserved);
+        if let Some(account) = self.accounts.get_mut(open.key.0 as usize) {
+            account.count(open, exact);
+        }
+        (open.reserved, open.bounded) = (exact, false);
     }
 
     /// What a request of the key would be lent at `now`.
@@ -182,6 +219,7 @@ impl Meter {
             admitted: now,
             reserved: lease.reserved,
             shared: true,
+            bounded: false,
         })
     }
 
@@ -208,7 +246,7 @@ impl Meter {
     /// in the present window and period as far as its admission lies in them.
     pub fn adopt(&mut self, key: KeyIx, plan: &Plan, now: Unix, admitted: Unix, reserved: u64) -> Hold {
         let (window, period) = (window(admitted, plan.window), plan.period.bounds(admitted));
-        let open = Open { key, window, period, admitted, reserved, shared: false };
+        let open = Open { key, window, period, admitted, reserved, shared: false, bounded: false };
         self.at(key, plan, now).adopt(&open);
         Hold(self.open.insert(open))
     }

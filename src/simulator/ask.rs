@@ -78,6 +78,7 @@ pub fn read(shape: Dialect, body: &[u8]) -> Result<Ask, Complaint> {
     }
     if shape == Dialect::Chat && reasons(&model) {
         takes_no_sampling(&root)?;
+        takes_no_effort_with_tools(&model, &root)?;
     }
     if shape == Dialect::Chat && !stream && root.get("stream_options").is_some_and(|options| !options.is_null()) {
         return Err(complain("The 'stream_options' parameter is only allowed when 'stream' is enabled."));
@@ -99,9 +100,33 @@ pub fn read(shape: Dialect, body: &[u8]) -> Result<Ask, Complaint> {
 
 /// Whether the name is one of OpenAI's own models that reason: they refuse what older ones take.
 fn reasons(model: &str) -> bool {
-    let name = model.rsplit('/').next().unwrap_or(model);
+    let name = bare(model);
     let counted = name.strip_prefix('o').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-    name.starts_with("gpt-5") || counted
+    name.starts_with("gpt-5") || name.starts_with("gpt-6") || counted
+}
+
+/// A model's name without whose it is.
+fn bare(model: &str) -> &str {
+    model.rsplit('/').next().unwrap_or(model)
+}
+
+/// Newer ones refuse tools beside an effort, the newest also beside the one that they have by default. The words are
+/// those of the provider itself.
+fn takes_no_effort_with_tools(model: &str, root: &Value) -> Result<(), Complaint> {
+    let of = |starts: &[&str]| starts.iter().any(|start| bare(model).starts_with(start));
+    let refused = match root["reasoning_effort"].as_str() {
+        Some("none") => false,
+        Some(_) => of(&["gpt-5.2", "gpt-5.4", "gpt-5.5", "gpt-5.6", "gpt-6"]),
+        None => of(&["gpt-5.5", "gpt-5.6", "gpt-6"]),
+    };
+    if refused && root["tools"].as_array().is_some_and(|tools| !tools.is_empty()) {
+        return Err(complain(format!(
+            "Function tools with reasoning_effort are not supported for {} in /v1/chat/completions. To use function \
+             tools, use /v1/responses or set reasoning_effort to 'none'.",
+            bare(model)
+        )));
+    }
+    Ok(())
 }
 
 /// The words are those of the provider itself.

@@ -334,7 +334,7 @@ fn place(path: &[u8]) -> Option<Place> {
 }
 
 /// Models that are listed. Any other name is served, too.
-const MODELS: [&str; 4] = ["gpt-5-mini", "gpt-4o", "claude-sonnet-4-5", "sim-heron-small"];
+const MODELS: [&str; 4] = ["gpt-5.4-mini", "gpt-6-luna", "claude-sonnet-5-5", "sim-heron-small"];
 
 /// The list of models, or one of them: whatever it is called.
 fn models(path: &[u8]) -> String {

@@ -15,6 +15,7 @@ use tollgate::dialect::{
     Capabilities, ErrorWords, Fields, ObservedUsage, Piece, RequestScan, ResponseIdentity, SseStream, StreamFault,
     Structured, Target, TranslationState, UnknownMembers, error_event, read_error, reply, rewrite, translate, whole,
 };
+use tollgate::io::proxy;
 use tollgate::policy::config::{Config, Source, effective};
 use tollgate::wire::Dialect;
 use tollgate::wire::body::{BodyError, Reader};
@@ -26,7 +27,7 @@ use tollgate::wire::sse::Splitter;
 pub type Door = fn(&[u8]);
 
 /// Every reader by the name of its target.
-pub const READERS: [(&str, Door); 15] = [
+pub const READERS: [(&str, Door); 16] = [
     ("http_head", http_head),
     ("chunked_body", chunked_body),
     ("json", json_text),
@@ -41,6 +42,7 @@ pub const READERS: [(&str, Door); 15] = [
     ("messages_stream", |data| stream(Dialect::Messages, data)),
     ("responses_stream", |data| stream(Dialect::Responses, data)),
     ("configuration", configuration),
+    ("proxy_header", proxy_header),
     ("gateway", world::run),
 ];
 
@@ -53,7 +55,7 @@ const ME: ResponseIdentity<'static> = ResponseIdentity {
     id: "req_00000000000000000000000000000000",
     model: "small",
     created: 1_795_158_000,
-    prompt_estimate: 7,
+    prompt: tollgate::dialect::PromptTokens::Counted(7),
 };
 
 /// The first byte is a choice; the rest is read in steps of 1 to 16 bytes.
@@ -378,6 +380,24 @@ fn configuration(data: &[u8]) {
         let mut again = parse(&shown).unwrap_or_else(|errors| panic!("{errors:?}\n{shown}"));
         assert_eq!(effective(&again), shown);
         assert_eq!(again.follow(&high), Ok(Vec::new()), "a configuration differs from itself");
+    }
+}
+
+fn proxy_header(data: &[u8]) {
+    let Some((_, step, data)) = choice(data) else { return };
+    let at_once = proxy::header(data);
+    let ends = (0..data.len()).step_by(step).chain([data.len()]);
+    let in_parts = ends.map(|end| proxy::header(&data[..end])).find(|verdict| *verdict != Ok(None));
+    assert_eq!(in_parts.unwrap_or(Ok(None)), at_once, "bytes that come later change what is said");
+    match at_once {
+        // What a header is waited for in holds no more.
+        Ok(None) => assert!(data.len() < proxy::HEADER_MAX),
+        Ok(Some(header)) => {
+            assert!((1..=data.len().min(proxy::HEADER_MAX)).contains(&header.len));
+            assert_eq!(proxy::header(&data[..header.len]), Ok(Some(header)), "bytes behind it are not its own");
+            assert_eq!(proxy::header(&data[..header.len - 1]), Ok(None), "it ends before its last byte");
+        }
+        Err(proxy::NoHeader) => {}
     }
 }
 

@@ -1,6 +1,6 @@
 //! `tollgate keys list` and `keys show`: what keys there are, what they may use, and what they have used.
 
-use super::names::{find, records_in};
+use super::names::{KeyArgs, find, records_in};
 use crate::base::time::Unix;
 use crate::cli::args::ConfigArg;
 use crate::cli::load::{self, Secrets};
@@ -23,20 +23,6 @@ pub struct ListArgs {
     #[command(flatten)]
     pub config: ConfigArg,
     /// Print JSON instead of a table
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `tollgate keys show`.
-#[derive(Args, Debug)]
-pub struct ShowArgs {
-    /// Which configuration.
-    #[command(flatten)]
-    pub config: ConfigArg,
-    /// The key: its id (the twelve characters after `live_`), or its name where only one has it
-    #[arg(value_name = "KEY")]
-    pub key: String,
-    /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -221,7 +207,7 @@ fn table(lines: &[Line]) -> String {
 }
 
 /// Shows one key.
-pub(super) fn show(args: &ShowArgs) -> Result<(), Failure> {
+pub(super) fn show(args: &KeyArgs) -> Result<(), Failure> {
     let (high, now) = (load::load(&args.config, Secrets::Optional)?, unix());
     let key = find(&high, &args.key)?;
     let line = Line::new(&key, &high, &Used::read(&high, now)?, now);

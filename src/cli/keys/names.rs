@@ -1,9 +1,25 @@
 //! Which key a command means: by the id that is safe to write down, by the whole key, or by its name.
 
+use crate::cli::args::ConfigArg;
 use crate::cli::output::{Failure, clean};
 use crate::cli::store;
 use crate::policy::config::Config;
 use crate::policy::keys::{KeyId, KeyRecord};
+use clap::Args;
+
+/// `tollgate keys show` and `keys revoke`: a key, and nothing else.
+#[derive(Args, Debug)]
+pub struct KeyArgs {
+    /// Which configuration.
+    #[command(flatten)]
+    pub config: ConfigArg,
+    /// The key: its id (the twelve characters after `live_`), or its name where only one has it
+    #[arg(value_name = "KEY")]
+    pub key: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// All keys; none where there is no ledger yet, which is not made for this.
 pub(super) fn records_in(high: &Config) -> Result<Vec<KeyRecord>, Failure> {

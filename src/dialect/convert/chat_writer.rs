@@ -164,7 +164,7 @@ pub(in crate::dialect) fn write_usage_chunk(observed: &ObservedUsage, me: &Respo
 /// Appends a chat `usage` object: what the upstream reported, estimates where it did not.
 pub(in crate::dialect) fn write_usage(observed: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
     let reported = observed.reported;
-    let prompt = reported.prompt().unwrap_or(me.prompt_estimate);
+    let prompt = reported.prompt().unwrap_or_else(|| me.prompt.count());
     let completion = reported.output.unwrap_or(observed.relayed_tokens);
     out.push(b'{');
     for (name, count) in [

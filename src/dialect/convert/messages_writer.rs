@@ -108,7 +108,7 @@ impl MessagesWriter {
         write_string(out, me.model);
         out.extend_from_slice(b",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null,\"usage\":{");
         key(out, "input_tokens");
-        write_count(out, me.prompt_estimate.max(1));
+        write_count(out, me.prompt.count().max(1));
         out.extend_from_slice(
             b",\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":0,\"output_tokens\":0}}}\n\n",
         );
@@ -293,7 +293,7 @@ pub(in crate::dialect) fn write_usage(observed: &ObservedUsage, me: &ResponseIde
     let reported = observed.reported;
     out.push(b'{');
     for (name, count) in [
-        ("input_tokens", reported.input.unwrap_or(me.prompt_estimate)),
+        ("input_tokens", reported.input.unwrap_or_else(|| me.prompt.count())),
         ("cache_creation_input_tokens", reported.cache_write.unwrap_or(0)),
         ("cache_read_input_tokens", reported.cache_read.unwrap_or(0)),
         ("output_tokens", reported.output.unwrap_or(observed.relayed_tokens)),

@@ -91,7 +91,7 @@ pub(super) fn write_response(
 /// clients refuse an object of details that lacks its own.
 pub(in crate::dialect) fn write_usage(observed: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
     let reported = observed.reported;
-    let input = reported.prompt().unwrap_or(me.prompt_estimate);
+    let input = reported.prompt().unwrap_or_else(|| me.prompt.count());
     let output = reported.output.unwrap_or(observed.relayed_tokens);
     out.extend_from_slice(b"{\"input_tokens\":");
     write_count(out, input);

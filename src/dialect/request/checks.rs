@@ -2,7 +2,7 @@
 
 mod parts;
 
-use super::super::tokens::{Estimator, IMAGE_TOKENS, MESSAGE_TOKENS};
+use super::super::tokens::{CountLater, IMAGE_TOKENS, MESSAGE_TOKENS};
 use super::fields::{Fields, Invalid, Member};
 use super::input::{Input, NOT_STORED};
 use super::table::{Class, Name};
@@ -111,7 +111,7 @@ pub(super) struct Checks {
     needs_max_tokens: bool,
     pub(super) fields: Fields,
     refusal: String,
-    tokens: Estimator,
+    pub(super) tokens: CountLater,
     seen: u64,
     key: Span,
     name: Name,
@@ -147,7 +147,7 @@ impl Checks {
             needs_max_tokens: true,
             fields: Fields::default(),
             refusal: String::new(),
-            tokens: Estimator::new(),
+            tokens: CountLater::default(),
             seen: 0,
             key: Span::default(),
             name: Name::Other,
@@ -167,7 +167,9 @@ impl Checks {
     pub(super) fn reset(&mut self, shape: Dialect, needs_max_tokens: bool) {
         let mut fields = std::mem::take(&mut self.fields);
         fields.reset();
-        *self = Checks { fields, needs_max_tokens, ..Checks::new(shape) };
+        let mut tokens = std::mem::take(&mut self.tokens);
+        tokens.reset();
+        *self = Checks { fields, tokens, needs_max_tokens, ..Checks::new(shape) };
     }
 
     pub(super) fn refusal(&mut self) -> Invalid {
@@ -186,7 +188,6 @@ impl Checks {
             return Err(Invalid("max_tokens: required, expected an integer of at least 1".to_owned()));
         }
         self.fields.max_tokens = self.fields.max_tokens.or(self.plain_max);
-        self.fields.prompt_estimate = self.tokens.tokens();
         Ok(())
     }
 
@@ -413,8 +414,7 @@ impl Checks {
         self.message = Message { role: who, content: Content::Good, member: Part::Content, ..NO_MESSAGE };
         self.text = Text::Words;
         for span in [Span::new(role, role + count), Span::new(text, end)] {
-            self.tokens.feed_json(span.of(buf));
-            self.tokens.cut();
+            self.tokens.text(buf, span, true);
         }
         self.items += 1;
         Some(end + 2)
@@ -435,14 +435,14 @@ impl Checks {
             _ => Text::Words,
         };
         if self.name == Name::Tools {
-            self.tokens.feed_json(key);
+            self.tokens.text(buf, span, false);
         }
     }
 
     fn value_tokens(&mut self, buf: &[u8], token: Token, span: Span) {
         let raw = span.of(buf);
         if token != Token::String {
-            self.tokens.feed_json(raw);
+            self.tokens.text(buf, span, false);
             return;
         }
         let inline = raw.starts_with(b"data:");
@@ -453,10 +453,7 @@ impl Checks {
                     .add(IMAGE_TOKENS.max((raw.len() as u64 / DOCUMENT_BYTES_PER_TOKEN).min(100 * IMAGE_TOKENS)));
             }
             Text::Opaque => self.tokens.add(raw.len() as u64 / OPAQUE_BYTES_PER_TOKEN),
-            _ => {
-                self.tokens.feed_json(raw);
-                self.tokens.cut();
-            }
+            _ => self.tokens.text(buf, span, true),
         }
     }
 }
@@ -509,7 +506,7 @@ impl Visitor for Checks {
                     _ => false,
                 };
                 if is_prompt && token == Token::String {
-                    self.tokens.feed_json(span.of(buf));
+                    self.tokens.text(buf, span, false);
                 }
                 self.end_member(buf, token, Span { start: span.start - quote, end: span.end + quote })
             }

@@ -45,8 +45,6 @@ pub struct Fields {
     pub include_usage: bool,
     /// The bound on completion tokens: `max_completion_tokens` where usable, else `max_tokens`.
     pub max_tokens: Option<u64>,
-    /// Local estimate of the prompt's tokens: system, messages, tools, images.
-    pub prompt_estimate: u64,
     /// `thread`: the client wants its conversation held at the provider and sends the rest of it later (messages).
     pub thread: bool,
     pub(in crate::dialect) members: Vec<Member>,

@@ -16,7 +16,7 @@ fn check(shape: Dialect, body: &str) -> Result<Fields, String> {
         (Ok(fields), Ok(())) => {
             let other = dripped.fields();
             assert_eq!((fields.model, fields.stream, fields.max_tokens), (other.model, other.stream, other.max_tokens));
-            assert_eq!(fields.prompt_estimate, other.prompt_estimate);
+            assert_eq!(whole.prompt_tokens(body.as_bytes()).count(), dripped.prompt_tokens(body.as_bytes()).count());
             assert_eq!(fields.members.len(), other.members.len());
         }
         (Err(a), Err(b)) => assert_eq!(a, b, "{body}"),
@@ -335,21 +335,35 @@ fn a_scan_can_be_used_again_and_forgets_what_it_saw() {
 
 #[test]
 fn the_prompt_is_estimated_over_system_messages_and_tools_but_not_over_base64() {
-    let base = chat("").unwrap().prompt_estimate;
+    let prompt = |shape, body: &str| {
+        check(shape, body).unwrap();
+        let mut scan = RequestScan::new();
+        scan.reset(shape);
+        scan.finish(body.as_bytes()).unwrap();
+        let tokens = scan.prompt_tokens(body.as_bytes()).count();
+        assert!(tokens <= scan.prompt_tokens_max());
+        tokens
+    };
+    let chat =
+        |rest: &str| prompt(Dialect::Chat, &format!(r#"{{{rest}"messages":[{{"role":"user","content":"hi"}}]}}"#));
+    let base = chat("");
     assert!((2..12).contains(&base), "{base}");
     let words = "word ".repeat(100);
-    let with_tools = chat(&format!(r#""tools":[{{"description":"{words}"}}],"#)).unwrap().prompt_estimate;
+    let with_tools = chat(&format!(r#""tools":[{{"description":"{words}"}}],"#));
     assert!((base + 80..base + 120).contains(&with_tools), "{with_tools}");
-    let with_system = messages(&format!(r#""system":"{words}","#)).unwrap().prompt_estimate;
+    let with_system = prompt(
+        Dialect::Messages,
+        &format!(r#"{{"system":"{words}","max_tokens":5,"messages":[{{"role":"user","content":"hi"}}]}}"#),
+    );
     assert!((base + 80..base + 120).contains(&with_system), "{with_system}");
-    let with_metadata = chat(&format!(r#""metadata":{{"a":"{words}"}},"#)).unwrap().prompt_estimate;
+    let with_metadata = chat(&format!(r#""metadata":{{"a":"{words}"}},"#));
     assert_eq!(with_metadata, base);
     let data = "A".repeat(8000);
     let image = format!(
         r#"{{"messages":[{{"role":"user","content":[
             {{"type":"image_url","image_url":{{"url":"data:image/png;base64,{data}"}}}}]}}]}}"#
     );
-    let estimate = check(Dialect::Chat, &image).unwrap().prompt_estimate;
+    let estimate = prompt(Dialect::Chat, &image);
     assert!((1000..1030).contains(&estimate), "{estimate}");
 }
 

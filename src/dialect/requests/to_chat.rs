@@ -7,7 +7,7 @@ use super::super::request::Invalid;
 use super::ask::{Ask, is_blank, refuse, write_user};
 use super::schema::{is_strict, write_free, write_parameters};
 use super::talk::{
-    Arguments, Block, Call, Choice, Format, Offer, Returned, Role, Schema, Talk, Text, Tool, Turn, Wishes,
+    Arguments, Block, Call, Choice, Effort, Format, Offer, Returned, Role, Schema, Talk, Text, Tool, Turn, Wishes,
 };
 use crate::wire::json::{Raw, compact, item, key, write_count, write_escaped, write_inside, write_string};
 use std::borrow::Cow;
@@ -47,7 +47,8 @@ pub(super) fn write(
         return refuse(ask.messages_name(), "at least one message with content");
     }
     out.push(b']');
-    write_limits(ask, &talk.wishes, out);
+    let with_tools = !talk.offer.tools.is_empty() || state.json_tool;
+    write_limits(ask, &talk.wishes, with_tools, out);
     match talk.format {
         Format::Schema { schema, .. } if state.json_tool => write_json_tool(schema, out),
         _ => write_offer(ask, &talk.offer, state, out),
@@ -268,8 +269,8 @@ pub(in crate::dialect) fn write_arguments(input: Raw<'_>, out: &mut Vec<u8>) {
     write_escaped(out, &text);
 }
 
-/// The bound on tokens, sampling, stop sequences, the end user and the effort.
-fn write_limits(ask: &Ask<'_>, wishes: &Wishes<'_>, out: &mut Vec<u8>) {
+/// The bound on tokens, sampling, stop sequences, the end user and the effort. `with_tools`: the request has tools.
+fn write_limits(ask: &Ask<'_>, wishes: &Wishes<'_>, with_tools: bool, out: &mut Vec<u8>) {
     let capabilities = ask.target.capabilities;
     let bound = capabilities.bound();
     if let Some(max) = ask.max_tokens().filter(|_| !ask.drops(bound)) {
@@ -301,7 +302,7 @@ fn write_limits(ask: &Ask<'_>, wishes: &Wishes<'_>, out: &mut Vec<u8>) {
         key(out, "prompt_cache_key");
         write_user(cache_key, USER_MAX, out);
     }
-    if let Some(effort) = wishes.effort.filter(|_| capabilities.effort && !ask.drops("reasoning_effort")) {
+    if let Some(effort) = effort(ask, wishes.effort, with_tools).filter(|_| !ask.drops("reasoning_effort")) {
         key(out, "reasoning_effort");
         write_string(out, effort.word());
     }
@@ -309,6 +310,17 @@ fn write_limits(ask: &Ask<'_>, wishes: &Wishes<'_>, out: &mut Vec<u8>) {
         key(out, "verbosity");
         write_inside(out, verbosity);
     }
+}
+
+/// The effort asked for, of models that take one. Those that take none beside tools, and have one by default, must be
+/// told.
+fn effort(ask: &Ask<'_>, asked: Option<Effort>, with_tools: bool) -> Option<Effort> {
+    let capabilities = ask.target.capabilities;
+    match with_tools && !capabilities.effort_with_tools {
+        true => Some(Effort::NONE),
+        false => asked,
+    }
+    .filter(|_| capabilities.effort)
 }
 
 fn write_offer(ask: &Ask<'_>, offer: &Offer<'_>, state: &mut TranslationState, out: &mut Vec<u8>) {

@@ -250,9 +250,8 @@ impl Counts {
             };
             *value = Raw::new(span.of(body)).count();
         }
-        let or = |there: Option<u64>, estimate| (there.unwrap_or(estimate), there.is_some());
-        let prompt = or(prompt, me.prompt_estimate);
-        let completion = or(completion, observed.relayed_tokens);
+        let prompt = (prompt.unwrap_or_else(|| me.prompt.count()), prompt.is_some());
+        let completion = (completion.unwrap_or(observed.relayed_tokens), completion.is_some());
         let sum = prompt.0.saturating_add(completion.0);
         Counts { prompt, completion, total: (sum, total == Some(sum)) }
     }

@@ -66,7 +66,10 @@ fn streams_are_translated_as_the_examples_say() {
             let Some(want) = read(&format!("{scenario}.{client}.stream.sse")) else { continue };
             // The examples' estimate of the prompt is the true count, where there is one.
             let estimate = want.split("\"input_tokens\":").nth(1).and_then(|rest| rest.split(',').next());
-            let me = ResponseIdentity { prompt_estimate: estimate.and_then(|n| n.parse().ok()).unwrap_or(7), ..ME };
+            let me = ResponseIdentity {
+                prompt: PromptTokens::Counted(estimate.and_then(|n| n.parse().ok()).unwrap_or(7)),
+                ..ME
+            };
             let outcome = stream_every_way(from, &TranslationState::default(), true, &me, &text);
             assert_eq!(outcome.result, Ok(()), "{scenario}");
             let pings = ["event: ping\ndata: {\"type\":\"ping\"}\n\n", ":\n\n"];

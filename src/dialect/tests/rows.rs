@@ -64,6 +64,7 @@ fn capabilities(head: &str) -> Capabilities {
             ("tool", _) => capabilities.structured_output = Structured::Tool,
             ("words", _) => capabilities.structured_output = Structured::Instruction,
             ("effort", _) => capabilities.effort = true,
+            ("effort_without_tools", _) => (capabilities.effort, capabilities.effort_with_tools) = (true, false),
             ("strict", _) => capabilities.strict_tools = true,
             ("drop", list) => capabilities.drop_params = list.split(',').map(str::to_owned).collect(),
             ("show_usage", _) => {}

@@ -108,3 +108,37 @@ fn a_very_long_string_is_sampled_and_comes_out_alike() {
         assert!((0.9..1.1).contains(&ratio), "{name}: {ratio}");
     }
 }
+
+/// Random bodies of texts: what is counted later comes out as it would have at once, and never above its bound.
+#[test]
+fn texts_counted_later_come_out_alike_and_below_their_bound() {
+    let mut rng = crate::base::rng::Rng::from_u64(7);
+    let alphabet = ["a", "B", " ", "1", ".", "\\n", "\\\"", "é", "你", "\u{1f980}", "\\u00e9"];
+    for round in 0..300 {
+        let (mut body, mut spans) = (String::new(), Vec::new());
+        for _ in 0..rng.below(3 * LATER_MAX as u64) {
+            let start = body.len();
+            (0..rng.below(30)).for_each(|_| body.push_str(alphabet[rng.below(alphabet.len() as u64) as usize]));
+            spans.push((Span::new(start, body.len()), rng.below(2) == 0, rng.below(5) == 0));
+        }
+        let (mut later, mut at_once) = (CountLater::default(), Estimator::new());
+        later.text(b"left from another body", Span::new(0, 22), false);
+        later.reset();
+        for (span, cut, adds) in spans {
+            if adds {
+                later.cut();
+                at_once.cut();
+                later.add(4);
+                at_once.add(4);
+            }
+            later.text(body.as_bytes(), span, cut);
+            at_once.feed_json(span.of(body.as_bytes()));
+            if cut {
+                at_once.cut();
+            }
+        }
+        let tokens = later.tokens(body.as_bytes());
+        assert_eq!(tokens, at_once.tokens(), "round {round}");
+        assert!(tokens <= later.tokens_max(), "round {round}: {tokens}");
+    }
+}

@@ -15,11 +15,16 @@ const HOPS_MAX: usize = 32;
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     sockets: Vec<Ipv6Addr>,
-    /// Others, by the word of trusted proxies at the beginning of their connections. As many as there are slots at most.
+    /// Others, by the word of trusted proxies at the beginning of their connections. At most one for each slot.
     told: BTreeMap<u32, Ipv6Addr>,
 }
 
 impl Peers {
+    /// Room for so many clients; see [`crate::base::slots::Slots::with_room`].
+    pub(crate) fn with_room(clients: usize) -> Peers {
+        Peers { sockets: Vec::with_capacity(clients), told: BTreeMap::new() }
+    }
+
     /// A client has connected from `peer`.
     pub(crate) fn connected(&mut self, client: ClientId, peer: Ipv6Addr) {
         let slot = client.slot as usize;

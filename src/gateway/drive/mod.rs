@@ -10,10 +10,11 @@ mod clients;
 mod process;
 mod providers;
 
-use super::exchange::{Effect, Endpoint, Event, Message};
+use super::exchange::{Effect, Endpoint, Event, Exchange, Message};
 use super::ids::{ExchangeId, client_conn};
 use super::offload::Task;
 use super::{Gateway, Next};
+use crate::policy::keys::KeyIx;
 use crate::policy::refusal::Refusal;
 use crate::wire::head::Framing;
 
@@ -66,6 +67,11 @@ impl Gateway {
                 self.cx.offload(id, translate.serial, lent, Default::default(), task);
                 self.arm(cid);
             }
+            Effect::CountOthers => {
+                let key = exchange.request.found.key;
+                self.count_bounded(key);
+                self.tell(id, Event::Counted);
+            }
             Effect::Send(provider) => self.write_request(id, provider, true),
             Effect::Begin => {
                 if let Some(provider) = exchange.provider() {
@@ -83,6 +89,18 @@ impl Gateway {
             Effect::ForwardBulk(forward, bytes) => self.forward_bulk(id, forward, bytes),
             Effect::End(forward, outcome) => self.end_stream(id, forward, outcome),
             effect => self.conclude(id, effect),
+        }
+    }
+
+    /// Has requests that were admitted by a bound count what they may use: those of a key, or all.
+    pub(crate) fn count_bounded(&mut self, key: Option<KeyIx>) {
+        let bounded = |exchange: &Exchange| {
+            exchange.is_bounded() && key.is_none_or(|key| exchange.request.found.key == Some(key))
+        };
+        let ids: Vec<ExchangeId> =
+            self.exchanges.iter().filter(|(_, exchange)| bounded(exchange)).map(|(id, _)| id).collect();
+        for id in ids {
+            self.tell(id, Event::Count);
         }
     }
 

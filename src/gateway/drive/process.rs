@@ -184,6 +184,8 @@ impl Gateway {
             // Streams end in their own time; TERM still bounds it.
             upgrade::Step::Quiet => self.begin_drain(Mono::NEVER),
             upgrade::Step::GiveAway => {
+                // A successor has no bodies to count.
+                self.count_bounded(None);
                 let running = self.running();
                 self.cx.orders.0.push(Order::HandOver(running));
             }

@@ -8,7 +8,7 @@ use super::state::{Answering, Attempt, Attempting, Body, Draft, Exchange, Half, 
 use crate::base::limits::{SEND_SLICE, SEND_SLICE_MIN};
 use crate::base::seam::DialError;
 use crate::base::time::Mono;
-use crate::dialect::failure;
+use crate::dialect::{PromptTokens, failure};
 use crate::gateway::cx::Cx;
 use crate::gateway::ids::ProviderId;
 use crate::gateway::local;
@@ -422,7 +422,8 @@ impl Exchange {
     fn tell_failure(&mut self, refusal: &Refusal, cx: &mut Cx) {
         cx.out.clear();
         let (Some(asked), Some(dialect)) = (&self.asked, self.dialect()) else { return };
-        let identity = self.request.identity(asked, cx.now.unix);
+        let prompt = PromptTokens::Counted(asked.counted());
+        let identity = self.request.identity(asked, prompt, cx.now.unix);
         let words = local::words(refusal, self.request.id.as_str());
         match &mut self.state {
             State::Answering(Answering { body: Body::Stream(stream), .. }) => {

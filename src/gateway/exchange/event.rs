@@ -29,6 +29,10 @@ pub(crate) enum Event<'a> {
     Refused(Refusal),
     /// A large request has been translated by a helper thread.
     Translated { draft: Box<OutgoingRequest>, built: Result<(), Invalid> },
+    /// What it may use is to be counted: a bound does not do any more.
+    Count,
+    /// Others of its key have been told so: it is to be admitted or refused now.
+    Counted,
     /// A shared ledger has answered.
     Ruled(&'a Ask, Ruling),
     /// The addresses of some host have come, or will not, and why.
@@ -75,6 +79,8 @@ pub(crate) enum Effect {
     Wait,
     /// Lend the client's message out to be translated, with this draft.
     Translate(Box<Translate>),
+    /// Tell those of its key to count that were admitted by a bound, then this one that they have.
+    CountOthers,
     /// Write the request on this kept connection.
     Send(ProviderId),
     /// Dial a connection for it.

@@ -26,7 +26,7 @@ impl Exchange {
     pub(super) fn charged(&self, observed: ObservedUsage) -> Usage {
         let known = observed.reported;
         Usage {
-            uncached_in: known.input.unwrap_or(self.asked.map_or(0, |asked| asked.estimate)),
+            uncached_in: known.input.unwrap_or_else(|| self.asked.map_or(0, |asked| asked.counted())),
             cache_read: known.cache_read.unwrap_or(0),
             cache_write: known.cache_write.unwrap_or(0),
             out: known.output.unwrap_or(observed.relayed_tokens),
@@ -50,14 +50,15 @@ impl Exchange {
     pub(super) fn partial_usage(&self, client_left: bool) -> Usage {
         let observed = self.observed();
         let sent = self.attempt().is_some_and(|at| at.sent != Mono::NEVER);
+        let settled = self.admitted.is_none();
         let nothing_came = observed.relayed_tokens == 0 && observed.reported == Reported::default();
-        if (client_left && !sent) || (!client_left && nothing_came) {
+        if settled || (client_left && !sent) || (!client_left && nothing_came) {
             return Usage::default();
         }
         let known = observed.reported;
         let source = if known == Reported::default() { UsageSource::Estimated } else { UsageSource::Partial };
         Usage {
-            uncached_in: known.input.unwrap_or(self.asked.map_or(0, |asked| asked.estimate)),
+            uncached_in: known.input.unwrap_or_else(|| self.asked.map_or(0, |asked| asked.counted())),
             cache_read: known.cache_read.unwrap_or(0),
             cache_write: known.cache_write.unwrap_or(0),
             out: known.output.unwrap_or(0).max(observed.relayed_tokens),

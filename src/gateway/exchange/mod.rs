@@ -10,9 +10,9 @@
 //! | Identifying | LookedUp → end, or begun again; Due → end |
 //! | Reading | Body → Reading, Translating, Reserving, Attempting or end; Refused → end; Due → Reading |
 //! | Translating | Translated → Reserving, Attempting or end; Offloaded → end; Drained → Translating; Due → Translating or end |
-//! | Reserving | Ruled → Attempting, Translating or end; Drained → Reserving; Due → Attempting or end |
-//! | Attempting | Named, Dialed, DialFailed, Sent, Drained, Due, Failed → Attempting; Head → Answering; Named, DialFailed, Failed, Due → Translating or end |
-//! | Answering | Data, Sent, Room, Drained, Offloaded, Due → Answering; Data, BodyEnd, Offloaded, Room, Due → Committing or end; BodyEnd, Data, Offloaded, Failed, Due → Attempting, Translating or end |
+//! | Reserving | Ruled, Counted → Attempting, Translating or end; Drained → Reserving; Due → Attempting or end |
+//! | Attempting | Named, Dialed, DialFailed, Sent, Drained, Count, Due, Failed → Attempting; Head → Answering; Named, DialFailed, Failed, Due → Translating or end |
+//! | Answering | Data, Sent, Room, Drained, Offloaded, Count, Due → Answering; Data, BodyEnd, Offloaded, Room, Due → Committing or end; BodyEnd, Data, Offloaded, Failed, Due → Attempting, Translating or end |
 //! | Committing | Committed, NotCommitted, Due → end; Drained, Sent → Committing |
 //! | any | Left, Stopped → end |
 
@@ -178,7 +178,9 @@ impl Exchange {
             (State::Reading { .. }, Event::Refused(refusal)) => self.refuse(refusal),
             (State::Translating(_), Event::Translated { draft, built }) => self.translated(draft, built, message, cx),
             (State::Reserving(_), Event::Ruled(ask, ruling)) => self.ruled(ask, ruling, message, cx),
+            (State::Reserving(_), Event::Counted) => self.others_counted(message, cx),
             (State::Reserving(_), Event::Due { .. }) => self.not_ruled(message, cx),
+            (State::Attempting(_) | State::Answering(_), Event::Count) => self.count_now(message, cx),
             (State::Attempting(_), Event::Named { host, port, failed }) => self.named(host, port, failed, message, cx),
             (State::Attempting(_), Event::Dialed) => self.dialed(),
             (State::Attempting(_), Event::DialFailed(why)) => self.dial_failed(why, message, cx),
@@ -203,7 +205,7 @@ impl Exchange {
             (State::Reading { .. }, Event::Due { .. }) => Effect::Nothing,
             (State::Committing(_), Event::Drained | Event::Sent) => Effect::Nothing,
             (State::Attempting(_) | State::Reserving(_) | State::Translating(_), Event::Drained) => Effect::Nothing,
-            (_, Event::Left) => self.left(cx),
+            (_, Event::Left) => self.left(message, cx),
             (_, Event::Stopped) => {
                 self.abandon(cx);
                 self.end(Fault::from(FaultKind::Draining), cx)
@@ -265,6 +267,11 @@ impl Exchange {
     pub(crate) fn may_be_admitted(&self) -> bool {
         let on_its_way = matches!(self.state, State::Identifying { .. } | State::Translating(_) | State::Reserving(_));
         self.admitted.is_none() && on_its_way
+    }
+
+    /// It was admitted by a bound of what it may use.
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.admitted.is_some() && self.asked.is_some_and(|asked| asked.prompt.is_none())
     }
 
     /// A shared ledger is asked.
@@ -374,7 +381,8 @@ impl Exchange {
     }
 
     /// The client has left.
-    fn left(&mut self, cx: &mut Cx) -> Effect {
+    fn left(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+        self.count_now(message, cx);
         self.abandon(cx);
         self.drop_provider(cx);
         Effect::Gone(Outcome { status: finish::CLIENT_LEFT, error: None, usage: self.partial_usage(true) })

@@ -2,10 +2,10 @@
 
 use super::event::{Effect, Message, Outcome};
 use super::fault::{Fault, FaultKind};
-use super::state::{Body, Draft, Exchange, Last, State};
+use super::state::{Asked, Body, Draft, Exchange, Last, State};
 use super::stream::NOT_JSON;
 use crate::base::buf::Buf;
-use crate::dialect::{self, Broken, ObservedUsage, TranslationState};
+use crate::dialect::{self, Broken, ObservedUsage, PromptTokens, TranslationState};
 use crate::gateway::cx::Cx;
 use crate::gateway::offload::Task;
 use crate::policy::usage::Usage;
@@ -40,14 +40,15 @@ impl Exchange {
             return self.offload_reply(message, cx);
         }
         cx.out.clear();
-        let identity = self.request.identity(&asked, cx.now.unix);
+        let prompt = answering.draft.prompt(&asked, message.body);
+        let identity = self.request.identity(&asked, prompt, cx.now.unix);
         let read = match answering.draft.translation() {
             None => dialect::whole(to, buf.bytes(), &identity, &mut cx.out),
             Some(state) => dialect::reply((from, to), buf.bytes(), state, &identity, &mut cx.out),
         };
         // What is sent of it takes its place.
         buf.release(&mut cx.pool);
-        let usage = match self.whole_accepted(read, cx) {
+        let usage = match self.whole_accepted(read, message, cx) {
             Ok(usage) => usage,
             Err(fault) => return self.attempt_failed(fault, false, message, cx),
         };
@@ -65,11 +66,12 @@ impl Exchange {
         self.let_go_complete(cx);
         let serial = cx.next_offload();
         let (Some(asked), Some(to)) = (self.asked, self.dialect()) else { return Effect::Nothing };
-        let identity = self.request.identity(&asked, cx.now.unix).into();
         let chunked = self.request.meta.http11;
         let from = self.target_provider().map_or(to, |provider| provider.shape);
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
         let state = answering.draft.translation().cloned().unwrap_or_default();
+        let prompt = answering.draft.prompt(&asked, message.body);
+        let identity = self.request.identity(&asked, prompt, cx.now.unix).into();
         let observed = Box::default();
         let body = std::mem::replace(&mut answering.body, Body::Offloaded { serial, observed });
         let Body::Collect { buf, .. } = body else { return Effect::Nothing };
@@ -86,7 +88,7 @@ impl Exchange {
         message: &Message<'_>,
         cx: &mut Cx,
     ) -> Effect {
-        match self.whole_accepted(read, cx) {
+        match self.whole_accepted(read, message, cx) {
             Ok(usage) if cx.waits_for_rows() => {
                 self.await_row(Last::Bulk(out), usage, message, cx).unwrap_or(Effect::Wait)
             }
@@ -99,7 +101,12 @@ impl Exchange {
     }
 
     /// A whole answer has been read: what it costs, or what is wrong with it.
-    fn whole_accepted(&mut self, read: Result<ObservedUsage, Broken>, cx: &mut Cx) -> Result<Usage, Fault> {
+    fn whole_accepted(
+        &mut self,
+        read: Result<ObservedUsage, Broken>,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Result<Usage, Fault> {
         let observed = match read {
             Ok(observed) => observed,
             Err(Broken::NotJson) => return Err(Fault::from(FaultKind::BadBody(NOT_JSON))),
@@ -107,6 +114,9 @@ impl Exchange {
         };
         self.let_go_complete(cx);
         self.target_succeeded(cx);
+        if observed.reported.input.is_none() {
+            self.count_now(message, cx);
+        }
         Ok(self.charged(observed))
     }
 }
@@ -117,6 +127,14 @@ impl Draft {
         match self {
             Draft::Kept(draft) | Draft::Leaving(draft) => draft.state.as_ref(),
             Draft::Gone => None,
+        }
+    }
+
+    /// Tokens of the prompt in `body`, counted or to be.
+    fn prompt<'a>(&'a self, asked: &Asked, body: &'a [u8]) -> PromptTokens<'a> {
+        match self {
+            Draft::Kept(draft) | Draft::Leaving(draft) if asked.prompt.is_none() => draft.scan.prompt_tokens(body),
+            _ => PromptTokens::Counted(asked.counted()),
         }
     }
 }

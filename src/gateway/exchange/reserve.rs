@@ -6,7 +6,7 @@ use super::authorize::Endpoint;
 use super::build::Built;
 use super::event::{Effect, Message, Outcome, Translate};
 use super::fault::Fault;
-use super::state::{Admitted, Asked, Attempt, Exchange, Reserving, State, Translating};
+use super::state::{Admitted, Asked, Attempt, Draft, Exchange, Reserving, State, Translating};
 use crate::base::limits::{ASK_PATIENCE, ROW_TOKENS_MAX};
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{Invalid, OwnedTarget};
@@ -18,6 +18,7 @@ use crate::policy::plan::Plan;
 use crate::policy::refusal::Refusal;
 use crate::wire::Dialect;
 use std::io::Write;
+use std::num::NonZeroU64;
 
 impl Exchange {
     /// The whole body is there and is what it should be.
@@ -41,7 +42,8 @@ impl Exchange {
             cx.out.clear();
             let object = if shape == Dialect::Responses { r#""object":"response.input_tokens","# } else { "" };
             // Writing to a Vec cannot fail.
-            let _ = write!(cx.out, "{{{object}\"input_tokens\":{}}}", draft.scan.fields().prompt_estimate);
+            let count = draft.scan.prompt_tokens(message.body).count();
+            let _ = write!(cx.out, "{{{object}\"input_tokens\":{count}}}");
             cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
             return Effect::Answer(Outcome::ok());
         }
@@ -90,12 +92,8 @@ impl Exchange {
         if !cx.keys.record(key).scope.allows_model(&model.id) {
             return Err(Refusal::model_scope(&model.id));
         }
-        self.asked = Some(Asked {
-            model: index as u32,
-            stream: fields.stream,
-            show_usage: fields.include_usage,
-            estimate: fields.prompt_estimate,
-        });
+        self.asked =
+            Some(Asked { model: index as u32, stream: fields.stream, show_usage: fields.include_usage, prompt: None });
         Ok(())
     }
 
@@ -169,21 +167,97 @@ impl Exchange {
 
     /// Charges the request to its window and reserves what it may use, or asks a shared ledger to.
     fn reserve(&mut self, draft: Box<OutgoingRequest>, at: Attempt, message: &Message<'_>, cx: &mut Cx) -> Effect {
-        let asked = self.asked.map_or(0, |asked| asked.estimate);
-        let most = self.model().map_or(0, |model| model.reserve_tokens);
-        let answer = draft.scan.fields().max_tokens.map_or(most, |max| max.min(most));
-        let estimate = asked.saturating_add(answer);
-        let admitted = match cx.asks_ledger() {
-            true => return self.ask(draft, at, estimate, message, cx),
-            false => self.admit_alone(estimate, cx),
-        };
-        match admitted {
+        if self.admit_bounded(&draft, cx) {
+            return self.serve(draft, at, message, cx);
+        }
+        let estimate = self.count_prompt(&draft, message, cx);
+        if cx.asks_ledger() {
+            return self.ask(draft, at, estimate, message, cx);
+        }
+        match self.admit_alone(estimate, cx) {
             Ok(()) => self.serve(draft, at, message, cx),
+            // They may have been given less than is kept for them.
+            Err(_) if self.request.found.key.is_some_and(|key| cx.meter.is_bounded(key)) => {
+                let lease = Box::new(Lease { reserved: estimate, ..Lease::default() });
+                let (asked, by) = (cx.now.unix, Mono::NEVER);
+                self.state = State::Reserving(Reserving { draft: Some(draft), at, lease, asked, by });
+                Effect::CountOthers
+            }
             Err(refusal) => {
                 cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
                 self.refuse(refusal)
             }
         }
+    }
+
+    /// What those of its key may use that were admitted by a bound has been counted.
+    pub(super) fn others_counted(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+        let State::Reserving(reserving) = std::mem::replace(&mut self.state, State::Ended) else {
+            return Effect::Nothing;
+        };
+        let Reserving { draft: Some(draft), at, .. } = reserving else { return self.refuse(Refusal::internal()) };
+        debug_assert!(self.request.found.key.is_none_or(|key| !cx.meter.is_bounded(key)));
+        self.reserve(draft, at, message, cx)
+    }
+
+    /// Admits a request without counting its prompt, where that cannot matter to anybody: far from all limits, and with
+    /// an answer that will say what was used. Its body stays until then, so that it can still be counted.
+    fn admit_bounded(&mut self, draft: &OutgoingRequest, cx: &mut Cx) -> bool {
+        let is_whole = self.asked.is_some_and(|asked| !asked.stream && asked.prompt.is_none());
+        if !is_whole || draft.state.is_some() || cx.is_shared() {
+            return false;
+        }
+        let most = draft.scan.prompt_tokens_max().saturating_add(self.answer_tokens(draft));
+        let plan = self.request.found.key.and_then(|key| Some((key, cx.plans.of(key, &cx.setup)?)));
+        let hold = plan.and_then(|(key, plan)| cx.meter.admit_bounded(key, plan, cx.now.unix, most));
+        let is_admitted = hold.is_some();
+        if let Some(hold) = hold {
+            self.admitted(hold, None, cx.now.unix);
+        }
+        is_admitted
+    }
+
+    /// Tokens that its answer may take.
+    fn answer_tokens(&self, draft: &OutgoingRequest) -> u64 {
+        let most = self.model().map_or(0, |model| model.reserve_tokens);
+        draft.scan.fields().max_tokens.map_or(most, |max| max.min(most))
+    }
+
+    /// Tokens that the request may use. Where it was admitted by a bound, so many are reserved from here on.
+    pub(super) fn count_prompt(&mut self, draft: &OutgoingRequest, message: &Message<'_>, cx: &mut Cx) -> u64 {
+        let answer = self.answer_tokens(draft);
+        let Some(asked) = &mut self.asked else { return answer };
+        let prompt = match asked.prompt {
+            Some(counted) => return counted.get().saturating_add(answer),
+            None => draft.scan.prompt_tokens(message.body).count().max(1),
+        };
+        asked.prompt = NonZeroU64::new(prompt);
+        let estimate = prompt.saturating_add(answer);
+        if let Some(admitted) = &self.admitted {
+            cx.meter.count(&admitted.hold, estimate);
+        }
+        estimate
+    }
+
+    /// The same wherever it stands, if that has not been done.
+    pub(super) fn count_now(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+        if !self.is_bounded() {
+            return Effect::Nothing;
+        }
+        match std::mem::replace(&mut self.state, State::Ended) {
+            State::Attempting(attempting) => {
+                self.count_prompt(&attempting.draft, message, cx);
+                self.state = State::Attempting(attempting);
+            }
+            State::Answering(answering) => {
+                if let Draft::Kept(draft) | Draft::Leaving(draft) = &answering.draft {
+                    self.count_prompt(draft, message, cx);
+                }
+                self.state = State::Answering(answering);
+            }
+            other => self.state = other,
+        }
+        Effect::Nothing
     }
 
     /// Puts the question to the shared ledger; the exchange waits for the answer.

@@ -4,7 +4,7 @@ use super::authorize::{Endpoint, Identified};
 use super::fault::Fault;
 use crate::base::buf::Buf;
 use crate::base::time::{Mono, Unix};
-use crate::dialect::{ObservedUsage, ResponseIdentity, SseStream};
+use crate::dialect::{ObservedUsage, PromptTokens, ResponseIdentity, SseStream};
 use crate::gateway::budget::Promise;
 use crate::gateway::client::cors::CorsPolicy;
 use crate::gateway::client::response::RequestId;
@@ -46,8 +46,16 @@ pub(super) struct Asked {
     pub(super) model: u32,
     pub(super) stream: bool,
     pub(super) show_usage: bool,
-    /// Locally estimated prompt tokens.
-    pub(super) estimate: u64,
+    /// Estimated tokens of the prompt; `None` as long as nothing depends on their number.
+    pub(super) prompt: Option<NonZeroU64>,
+}
+
+impl Asked {
+    /// Tokens of the prompt, which have been counted.
+    pub(super) fn counted(&self) -> u64 {
+        debug_assert!(self.prompt.is_some(), "nobody has counted the prompt");
+        self.prompt.map_or(0, NonZeroU64::get)
+    }
 }
 
 /// The right to be served, and its clocks.
@@ -262,8 +270,8 @@ impl Request {
     }
 
     /// What an answer is to say of itself.
-    pub(super) fn identity<'a>(&'a self, asked: &Asked, now: Unix) -> ResponseIdentity<'a> {
+    pub(super) fn identity<'a>(&'a self, asked: &Asked, prompt: PromptTokens<'a>, now: Unix) -> ResponseIdentity<'a> {
         let model = self.model(asked).map_or("", |model| &model.id);
-        ResponseIdentity { id: self.id.as_str(), model, created: now.secs(), prompt_estimate: asked.estimate }
+        ResponseIdentity { id: self.id.as_str(), model, created: now.secs(), prompt }
     }
 }

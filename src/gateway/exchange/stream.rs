@@ -10,7 +10,7 @@ use crate::base::limits::{DONE_GRACE, ERROR_BODY_MAX, ERROR_BODY_WAIT};
 use crate::base::seam::Ending;
 use crate::base::time::{Mono, Unix};
 use crate::dialect::stream::heartbeat;
-use crate::dialect::{ErrorText, Fed, ObservedUsage, SseStream, StreamFault, opening};
+use crate::dialect::{ErrorText, Fed, ObservedUsage, PromptTokens, SseStream, StreamFault, opening};
 use crate::gateway::cx::Cx;
 use crate::gateway::offload::{Product, Task};
 use crate::policy::window;
@@ -138,7 +138,8 @@ impl Exchange {
             return self.offload_events(Some(data), message, cx);
         }
         cx.out.clear();
-        let identity = self.request.identity(asked, cx.now.unix);
+        let prompt = PromptTokens::Counted(asked.counted());
+        let identity = self.request.identity(asked, prompt, cx.now.unix);
         let fed = stream.feed(data, &mut cx.pool, &identity, &mut cx.out);
         self.fed(fed, message, cx)
     }
@@ -320,7 +321,8 @@ impl Exchange {
             return self.offload_events(None, message, cx);
         }
         cx.out.clear();
-        let identity = self.request.identity(asked, cx.now.unix);
+        let prompt = PromptTokens::Counted(asked.counted());
+        let identity = self.request.identity(asked, prompt, cx.now.unix);
         let ended = stream.end(&mut cx.pool, &identity, &mut cx.out);
         self.ended(ended, message, cx)
     }
@@ -344,7 +346,8 @@ impl Exchange {
     fn offload_events(&mut self, data: Option<&[u8]>, message: &Message<'_>, cx: &mut Cx) -> Effect {
         let serial = cx.next_offload();
         let Some(asked) = self.asked else { return Effect::Nothing };
-        let identity = self.request.identity(&asked, cx.now.unix).into();
+        let prompt = PromptTokens::Counted(asked.counted());
+        let identity = self.request.identity(&asked, prompt, cx.now.unix).into();
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
         let observed = Box::new(answering.body.observed());
         let body = std::mem::replace(&mut answering.body, Body::Offloaded { serial, observed });
@@ -440,7 +443,8 @@ impl Exchange {
 
     fn sign_of_life(&mut self, cx: &mut Cx) {
         let (Some(asked), Some(dialect)) = (&self.asked, self.dialect()) else { return };
-        let identity = self.request.identity(asked, cx.now.unix);
+        let prompt = PromptTokens::Counted(asked.counted());
+        let identity = self.request.identity(asked, prompt, cx.now.unix);
         match &mut self.state {
             State::Answering(Answering { body: Body::Stream(stream), at, .. }) => {
                 // Another attempt may follow as long as no event has come, and goes on from there.

@@ -16,7 +16,12 @@ use crate::wire::{Dialect, Span};
 const ANTHROPIC_VERSION: &[u8] = b"2023-06-01";
 
 /// How the names of OpenAI's own models begin that reason: they take an effort and no sampling.
-const REASONING: [&str; 4] = ["gpt-5", "o1", "o3", "o4"];
+const REASONING: [&str; 5] = ["gpt-5", "gpt-6", "o1", "o3", "o4"];
+
+/// Whether it is one of those that take no effort beside tools in the chat shape: all since GPT-5.2.
+fn lacks_effort_with_tools(model: &str) -> bool {
+    model.starts_with("gpt-6") || (model.starts_with("gpt-5.") && !model.starts_with("gpt-5.1"))
+}
 
 /// What is worked out once per configuration for every request that goes out.
 #[derive(Debug)]
@@ -64,6 +69,7 @@ fn capabilities(config: &Config, model: &Model, target: &Target) -> Capabilities
             StructuredOutput::Instruction => Structured::Instruction,
         },
         effort: known.effort.unwrap_or(reasons),
+        effort_with_tools: known.effort_with_tools.unwrap_or(!(openai && lacks_effort_with_tools(&target.model))),
         strict_tools: known.strict_tools,
         default_max_tokens: model.default_max_tokens,
         drop_params: model.drop_params.clone(),

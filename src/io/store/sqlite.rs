@@ -11,6 +11,7 @@
 mod audit;
 mod groups;
 mod handover;
+mod pace;
 mod tally;
 mod value;
 

@@ -27,6 +27,8 @@ pub struct Open {
     pub(super) admitted: Unix,
     pub(super) reserved: u64,
     pub(super) shared: bool,
+    /// `reserved` is a bound: what the request may really use has not been counted.
+    pub(super) bounded: bool,
 }
 
 /// What a shared ledger says of a key: everything that all hosts have used.
@@ -117,6 +119,8 @@ pub(super) struct Account {
     /// Days since the epoch with the tokens of requests admitted on them, in order.
     days: Box<[(u64, u64)]>,
     pub(super) running: u32,
+    /// Holds whose reservation is a bound, and the tokens of all of them.
+    pub(super) bounded: (u32, u64),
     /// What a shared ledger said last; nothing where there is none.
     pub(super) shared: Option<Box<SharedCounts>>,
 }
@@ -211,6 +215,27 @@ impl Account {
         self.period.reserved = self.period.reserved.saturating_add(estimate);
     }
 
+    /// A hold whose reservation is a bound has come.
+    pub(super) fn begin_bounded(&mut self, most: u64) {
+        self.bounded = (self.bounded.0 + 1, self.bounded.1.saturating_add(most));
+    }
+
+    /// The reservation of `open` is a bound no more: it is `exact`, which is less.
+    pub(super) fn count(&mut self, open: &Open, exact: u64) {
+        self.end_bounded(open.reserved);
+        let excess = open.reserved.saturating_sub(exact);
+        if self.window.counts(open) {
+            self.window.reserved = self.window.reserved.saturating_sub(excess);
+        }
+        if self.period.bounds.0 <= open.admitted && open.admitted < self.period.bounds.1 {
+            self.period.reserved = self.period.reserved.saturating_sub(excess);
+        }
+    }
+
+    fn end_bounded(&mut self, most: u64) {
+        self.bounded = (self.bounded.0.saturating_sub(1), self.bounded.1.saturating_sub(most));
+    }
+
     /// One request more that another process admitted, wherever its admission counts.
     pub(super) fn adopt(&mut self, open: &Open) {
         self.running += 1;
@@ -226,6 +251,9 @@ impl Account {
     /// A request has ended with `tokens`: they count wherever its admission does.
     pub(super) fn end(&mut self, open: &Open, tokens: u64) {
         self.running = self.running.saturating_sub(1);
+        if open.bounded {
+            self.end_bounded(open.reserved);
+        }
         let window = &mut self.window;
         if window.counts(open) {
             window.reserved = window.reserved.saturating_sub(open.reserved);

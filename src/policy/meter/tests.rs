@@ -479,3 +479,77 @@ fn holds_that_no_exchange_has_any_more_are_taken_back() {
     meter.settle(kept, 5);
     assert_eq!((meter.open_holds(), meter.standing(KEY, &plan, now).used), (0, 5));
 }
+
+#[test]
+fn a_bound_is_taken_where_it_decides_nothing_and_counted_where_it_would() {
+    let plan = Plan { tokens: 1_000, tokens_per_window: 1_000, ..plan() };
+    let (mut meter, now) = (Meter::new(), at("2026-11-20"));
+    assert!(meter.admit_bounded(KEY, &plan, now, 500).is_none(), "half of the limit");
+    let one = meter.admit_bounded(KEY, &plan, now, 400).unwrap();
+    assert!(meter.admit_bounded(KEY, &plan, now, 100).is_none(), "with what is reserved");
+    let two = meter.admit(KEY, &plan, now, 650).unwrap();
+    assert!(meter.admit(KEY, &plan, now, 1).is_err());
+    assert!(meter.spent(KEY, &plan, now).is_ok(), "a bound refuses nobody at the head");
+    assert!(meter.is_bounded(KEY));
+    meter.count(&one, 40);
+    assert!(!meter.is_bounded(KEY));
+    assert_eq!(meter.lease(&one).reserved, 40);
+    meter.count(&one, 1);
+    meter.count(&two, 1);
+    assert_eq!((meter.lease(&one).reserved, meter.lease(&two).reserved), (40, 650), "once, and only what is a bound");
+    let three = meter.admit(KEY, &plan, now, 310).unwrap();
+    assert!(meter.spent(KEY, &plan, now).is_err());
+    [one, two, three].into_iter().for_each(|hold| meter.refund(hold));
+    let lost = meter.admit_bounded(KEY, &plan, now, 400).unwrap();
+    drop(lost);
+    meter.reclaim(|_| false);
+    assert!(!meter.is_bounded(KEY));
+}
+
+/// Random traffic: whoever counts late, when a refusal depends on it, admits and refuses what one does who counts at
+/// once.
+#[test]
+fn whoever_counts_late_admits_exactly_whom_one_admits_that_counts_at_once() {
+    let mut bounded = 0;
+    for seed in 0..50 {
+        let plan = Plan { tokens: 40_000, tokens_per_window: 10_000, requests: 1 << 40, ..plan() };
+        let (mut rng, mut now) = (Rng::from_u64(seed), at("2026-11-20T10:00:00Z"));
+        let (mut at_once, mut late, mut open) = (Meter::new(), Meter::new(), Vec::new());
+        for _ in 0..1_000 {
+            now = Unix(now.0 + rng.below(4_000));
+            if rng.below(5) < 3 {
+                let exact = 1 + rng.below(400);
+                let most = exact + rng.below(1_200);
+                let first = at_once.admit(KEY, &plan, now, exact);
+                let second = late.admit_bounded(KEY, &plan, now, most).map_or_else(
+                    || {
+                        let again = late.admit(KEY, &plan, now, exact);
+                        if again.is_ok() || !late.is_bounded(KEY) {
+                            return again;
+                        }
+                        open.iter().for_each(|(_, hold, exact)| late.count(hold, *exact));
+                        late.admit(KEY, &plan, now, exact)
+                    },
+                    Ok,
+                );
+                bounded += u64::from(late.is_bounded(KEY));
+                match (first, second) {
+                    (Ok(first), Ok(second)) => open.push((first, second, exact)),
+                    (first, second) => assert_eq!(first.unwrap_err(), second.unwrap_err(), "seed {seed}"),
+                }
+            } else if !open.is_empty() {
+                let (first, second, exact) = open.swap_remove(rng.below(open.len() as u64) as usize);
+                let used = rng.below(2 * exact);
+                at_once.settle(first, used);
+                late.settle(second, used);
+            }
+        }
+        for (first, second, _) in open {
+            at_once.refund(first);
+            late.refund(second);
+        }
+        assert_eq!(at_once.standing(KEY, &plan, now), late.standing(KEY, &plan, now));
+        assert!(!late.is_bounded(KEY));
+    }
+    assert!(bounded > 1_000, "{bounded}");
+}

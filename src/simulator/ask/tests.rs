@@ -203,7 +203,7 @@ fn models_that_reason_refuse_the_older_bound_and_any_temperature_but_one() {
     };
     let bound = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' \
                  instead.";
-    for model in ["gpt-5-mini", "o1", "o3-mini", "o4-mini", "openai/gpt-5"] {
+    for model in ["gpt-5-mini", "o1", "o3-mini", "o4-mini", "openai/gpt-5", "gpt-6-luna"] {
         let chat = |members| refusal(Dialect::Chat, model, members);
         assert_eq!(chat(json!({ "max_tokens": 5 })), Some((400, bound.to_owned())), "{model}");
         let (status, words) = chat(json!({ "temperature": 0.2 })).unwrap();
@@ -213,5 +213,34 @@ fn models_that_reason_refuse_the_older_bound_and_any_temperature_but_one() {
     }
     for model in ["gpt-4o", "olmo-2", "m", "sim-heron-small"] {
         assert_eq!(refusal(Dialect::Chat, model, json!({ "max_tokens": 5, "temperature": 0.2 })), None, "{model}");
+    }
+}
+
+#[test]
+fn newer_models_refuse_tools_beside_an_effort_and_the_newest_beside_their_default() {
+    let refuses = |model: &str, effort: Option<&str>, tools: bool| {
+        let mut body = with("hi", json!({ "model": model, "max_tokens": null }));
+        if let Some(effort) = effort {
+            body["reasoning_effort"] = json!(effort);
+        }
+        if tools {
+            body["tools"] = json!([{ "type": "function", "function": { "name": "look", "parameters": {} } }]);
+        }
+        match read(Dialect::Chat, body.to_string().as_bytes()) {
+            Ok(_) => false,
+            Err(complaint) => {
+                assert!(complaint.message.contains("set reasoning_effort to 'none'"), "{}", complaint.message);
+                true
+            }
+        }
+    };
+    for (model, low, absent) in [
+        ("gpt-5-mini", false, false),
+        ("gpt-5.1", false, false),
+        ("gpt-5.4-mini", true, false),
+        ("gpt-6-luna", true, true),
+    ] {
+        assert_eq!((refuses(model, Some("low"), true), refuses(model, None, true)), (low, absent), "{model}");
+        assert!(!refuses(model, Some("none"), true) && !refuses(model, Some("low"), false), "{model}");
     }
 }

@@ -137,7 +137,7 @@ fn a_stranger_comes_from_a_clone_to_the_first_refusal_in_ten_commands() {
     for part in [
         "Tollgate is listening on http://127.0.0.1:",
         "wrote tollgate.toml\n",
-        "ok: gpt-5-mini -> gpt-5-mini: it is there",
+        "ok: gpt-5.4-mini -> gpt-5.4-mini: it is there",
         "\"object\":\"chat.completion\"",
         "\"code\":429",
     ] {
@@ -172,6 +172,8 @@ fn the_readmes_configuration_serves_claude_code_at_a_provider_as_strict_as_the_r
         let body = format!(
             "{{\"model\":\"{model}\",\"max_tokens\":32000,\"temperature\":0.3,\"stream\":false,\
              \"system\":[{{\"type\":\"text\",\"text\":\"Be brief.\"}}],\
+             \"thinking\":{{\"type\":\"enabled\",\"budget_tokens\":31999}},\
+             \"tools\":[{{\"name\":\"Read\",\"input_schema\":{{\"type\":\"object\"}}}}],\
              \"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}"
         );
         let answer = gate.ask(&format!(

@@ -200,6 +200,11 @@ fn provoke(world: &World, row: &Row) -> Seen {
     Seen { done: (*done).into(), log, metric: format!("{name}{{status=\"{metric}\"}}"), client: words }
 }
 
+/// The head of a request to the chat endpoint with one more field.
+fn headed(key: &str, (name, value): (&str, &str)) -> Vec<u8> {
+    request("POST", "/v1/chat/completions", &[("authorization", &bearer(key)), (name, value)])
+}
+
 /// What clients do wrong: what was done, and the request.
 fn mistakes(world: &World) -> Vec<(&'static str, Vec<u8>)> {
     let (h, key) = (&world.h, world.key.as_str());
@@ -225,6 +230,11 @@ fn mistakes(world: &World) -> Vec<(&'static str, Vec<u8>)> {
         ("a wrong method", request("GET", "/v1/chat/completions", &[("authorization", &bearer(key))])),
         ("a wrong field", chat_request(key, &with(chat("x"), "temperature", 9))),
         ("no JSON", plain("{\"model\"")),
+        ("a form in the place of JSON", headed(key, ("content-type", "application/x-www-form-urlencoded"))),
+        ("a body that is compressed", headed(key, ("content-encoding", "gzip"))),
+        ("an expectation that is unknown", headed(key, ("expect", "a miracle"))),
+        ("a body beyond max_body", headed(key, ("content-length", "99000000"))),
+        ("a head beyond max_header", headed(key, ("x-long", &"x".repeat(20_000)))),
         ("a limit", chat_request(&two, &chat("x"))),
         ("no HTTP", b"nonsense\r\n\r\n".to_vec()),
     ]

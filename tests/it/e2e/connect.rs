@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 
-const LIST: &str = r#"{"object":"list","data":[{"id":"gpt-5-mini"},{"id":"gpt-4o"}]}"#;
+const LIST: &str = r#"{"object":"list","data":[{"id":"gpt-5.4-mini","shutdown_date":null},{"id":"gpt-5-mini","shutdown_date":"2026-12-11"}]}"#;
 const THEIR_LIST: &str =
     r#"{"data":[{"type":"model","id":"claude-x"}],"has_more":false,"first_id":null,"last_id":null}"#;
 
@@ -68,7 +68,7 @@ fn secure(name: &str, until: i32) -> (SocketAddr, String) {
 fn provider(name: &str, base_url: &str, more: &str) -> String {
     format!(
         "[[providers]]\nname = \"{name}\"\nshape = \"chat\"\nbase_url = \"{base_url}\"\n{more}\n\
-         [[models]]\nid = \"of-{name}\"\ncontext = \"1M\"\ntargets = [{{ provider = \"{name}\", model = \"gpt-5-mini\" }}]\n"
+         [[models]]\nid = \"of-{name}\"\ncontext = \"1M\"\ntargets = [{{ provider = \"{name}\", model = \"gpt-5.4-mini\" }}]\n"
     )
 }
 
@@ -150,10 +150,12 @@ fn each_of_the_usual_mistakes_is_found_and_its_mend_is_said() {
         ),
     ];
     let text: String = mistakes.iter().map(|(name, url, more, _)| provider(name, url, more)).collect();
-    let misspelt = provider("misspelt", &format!("http://{good}/v1"), "").replace("\"gpt-5-mini\"", "\"gpt-5-mimi\"");
+    let misspelt =
+        provider("misspelt", &format!("http://{good}/v1"), "").replace("\"gpt-5.4-mini\"", "\"gpt-5.4-mimi\"");
+    let ending = provider("ending", &format!("http://{good}/v1"), "").replace("\"gpt-5.4-mini\"", "\"gpt-5-mini\"");
     let fine = provider("fine", &format!("http://{good}/v1"), &key);
     // Where a server waits for the end of a head, and is given a handshake.
-    let text = format!("[upstream]\nconnect_timeout = \"1s\"\n{text}{misspelt}{fine}");
+    let text = format!("[upstream]\nconnect_timeout = \"1s\"\n{text}{misspelt}{ending}{fine}");
     fs::write(folder.path().join("tollgate.toml"), text).unwrap();
     let done = run(folder.path(), &["check", "--connect"], &[CREDENTIAL]);
     let of = |name: &str| {
@@ -171,8 +173,11 @@ fn each_of_the_usual_mistakes_is_found_and_its_mend_is_said() {
         let lines = of(name);
         assert!(lines[0].starts_with("  FAILS: ") && lines[0].contains(said), "{name}: {said}\n{}", lines.join("\n"));
     }
-    assert!(of("misspelt")[1].starts_with("  FAILS: of-misspelt -> gpt-5-mimi: "), "{}", done.out);
-    assert!(of("misspelt")[1].contains("did you mean `gpt-5-mini`?"), "{}", done.out);
+    assert!(of("misspelt")[1].starts_with("  FAILS: of-misspelt -> gpt-5.4-mimi: "), "{}", done.out);
+    assert!(of("misspelt")[1].contains("did you mean `gpt-5.4-mini`?"), "{}", done.out);
+    let ends =
+        "  hint: of-ending -> gpt-5-mini: it is there, and the provider will end it on 2026-12-11: choose another";
+    assert_eq!(of("ending")[1], ends);
     assert_eq!(of("fine").len(), 2);
     assert!(of("fine").iter().all(|line| line.starts_with("  ok: ")), "{}", done.out);
     assert_eq!((done.code, done.err.trim()), (1, "tollgate: requests to 17 providers would fail"));

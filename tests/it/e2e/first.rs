@@ -57,6 +57,48 @@ fn a_wrong_word_is_answered_with_the_nearest_right_one_and_every_error_says_whos
 }
 
 #[test]
+fn every_command_that_fails_says_whose_words_these_are() {
+    let folder = Folder::new();
+    let busy = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = busy.local_addr().unwrap().to_string();
+    fs::write(folder.path().join("tollgate.toml"), format!("[server]\nlisten = \"{taken}\"\n{GOOD}")).unwrap();
+    fs::write(folder.path().join("bad.toml"), "shape = \"x\"\n[server]\nlisten = 5\n").unwrap();
+    let listen = format!("--listen {taken}");
+    for line in [
+        "serve",
+        "serve --config bad.toml",
+        "serve --config no-such.toml",
+        "demo --listen nowhere",
+        &format!("demo {listen}"),
+        &format!("provider {listen}"),
+        "init",
+        "init --config no/such/folder.toml",
+        "check --config bad.toml",
+        "check --connect",
+        "ready",
+        "ready --admin 127.0.0.1:1",
+        "keys issue",
+        "keys issue --name n --plan none",
+        "keys list --config bad.toml",
+        "keys show nobody",
+        "keys set nobody",
+        "keys set nobody --name n",
+        "keys rotate nobody",
+        "keys revoke nobody",
+        "models --all",
+        "usage --since tomorrow",
+        "ledger recount",
+        "completions tcl",
+    ] {
+        let done = run(folder.path(), &line.split(' ').collect::<Vec<_>>(), &[]);
+        assert!(matches!(done.code, 1 | 2), "{line}: {}", done.code);
+        assert!(done.err.starts_with("tollgate: ") && !done.err.contains("error: "), "{line}: {}", done.err);
+    }
+    let help = run(folder.path(), &[], &[]);
+    assert!(help.code == 2 && help.err.starts_with("A model gateway: "), "{}", help.err);
+}
+
+#[test]
 fn completions_know_every_command() {
     let folder = Folder::new();
     for shell in ["bash", "zsh", "fish"] {

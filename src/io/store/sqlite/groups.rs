@@ -2,6 +2,7 @@
 //! times the arithmetic, in the thread that shares its core with the loop. The view `rows` shows each of them in
 //! SQL; what the program reads itself is decoded here, which is faster.
 
+use super::pace::Pace;
 use super::value::{Fallible, int, uint};
 use crate::base::digest::{hex_into, unhex};
 use crate::base::text::push_number;
@@ -56,10 +57,11 @@ impl Packer {
     pub(super) fn append(&mut self, transaction: &Connection, rows: &[Row]) -> Fallible<()> {
         let mut first = last(transaction)? + 1;
         let mut insert = transaction.prepare_cached("INSERT INTO groups VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?;
+        let mut pace = Pace::default();
         for group in rows.chunks(ROWS_PER_GROUP) {
             let moments = || group.iter().map(|row| row.admitted.0);
             let (oldest, newest) = (moments().min().unwrap_or(0), moments().max().unwrap_or(0));
-            self.write(group, oldest);
+            self.write(group, oldest, &mut pace);
             let last = first + group.len() as i64 - 1;
             insert.execute(params![first, last, int(oldest), int(newest), text(&self.shared), text(&self.text)])?;
             first = last + 1;
@@ -67,13 +69,14 @@ impl Packer {
         Ok(())
     }
 
-    fn write(&mut self, group: &[Row], oldest: u64) {
+    fn write(&mut self, group: &[Row], oldest: u64, pace: &mut Pace) {
         self.names.clear();
         for list in [&mut self.text, &mut self.shared] {
             list.clear();
             list.push(b'[');
         }
         for row in group {
+            pace.step();
             let name = self.name(row);
             let (usage, cost) = row.bounded();
             let out = &mut self.text;

@@ -6,6 +6,7 @@
 
 use super::super::api::{DayKey, DaySums, Sums};
 use super::groups;
+use super::pace::Pace;
 use super::value::{Fallible, int};
 use crate::policy::keys::KeyId;
 use crate::policy::row::Row;
@@ -104,7 +105,9 @@ impl Tally {
              cache_write = cache_write + excluded.cache_write, out = out + excluded.out,
              cost_nano = cost_nano + excluded.cost_nano"
         ))?;
+        let mut pace = Pace::default();
         for ((day, key, model, target), sums) in self.sums {
+            pace.step();
             let [requests, uncached, read, written, out, cost] = sums.map(int);
             let key = key.as_str();
             add.execute(params![int(day), key, model, target, requests, uncached, read, written, out, cost])?;
