@@ -287,7 +287,9 @@ fn content_fits(head: &RequestHead, bytes: &[u8], endpoint: Endpoint, max_body: 
         return Err(Refusal::expectation());
     }
     let version = head.field(Field::AnthropicVersion).of(bytes).trim_ascii();
-    if endpoint == Endpoint::Generate(Dialect::Messages) && !version.is_empty() && !is_date(version) {
+    let versioned =
+        matches!(endpoint, Endpoint::Generate(Dialect::Messages) | Endpoint::CountTokens(Dialect::Messages));
+    if versioned && !version.is_empty() && !is_date(version) {
         return Err(Refusal::version_header());
     }
     match head.framing {
