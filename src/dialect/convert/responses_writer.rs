@@ -13,7 +13,7 @@ use super::super::errors::ErrorWords;
 use super::super::naming::{Called, TranslationState};
 use super::super::usage::{ObservedUsage, Reported};
 use super::messages_writer::is_blank;
-use super::response::{Ending, write_response};
+use super::response::{Ending, is_json, write_response};
 use crate::wire::json::{item, key, write_count, write_inside, write_string};
 
 /// The item under way.
@@ -500,7 +500,7 @@ impl ResponsesWriter {
             }
             Open::Call(slot) => {
                 let held = if self.calls[slot].held.is_empty() { &self.text } else { &self.calls[slot].held };
-                let whole = self.calls[slot].complete && calls::is_json(held);
+                let whole = self.calls[slot].complete && is_json(held);
                 self.close_call(slot, cut && !whole, me, out);
             }
         }

@@ -165,12 +165,6 @@ impl ResponsesWriter {
     }
 }
 
-/// Whether the inside of a string holds a JSON value, or nothing.
-pub(super) fn is_json(inside: &[u8]) -> bool {
-    let text = Raw::text_of(inside);
-    text.trim().is_empty() || json::check(text.trim().as_bytes()).is_ok()
-}
-
 /// The object that the inside of a string holds, empty if none.
 fn object_of(inside: &[u8]) -> Vec<u8> {
     let text = Raw::text_of(inside);
