@@ -31,8 +31,8 @@ impl Exchange {
         cx: &mut Cx,
     ) -> Result<Built, Refusal> {
         let built = self.lay_out(draft, at, message, cx)?;
-        // The body may go to a helper thread, and the answer say less of what was used.
-        if draft.state.is_some() || matches!(built, Built::TooLong) {
+        // The body goes to a helper thread.
+        if matches!(built, Built::TooLong) {
             self.count_prompt(draft, message, cx);
         }
         let Some(((dialect, _, provider), to)) = self.route(at).zip(self.wanted(at)) else { return Ok(built) };

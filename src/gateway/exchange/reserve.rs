@@ -204,7 +204,7 @@ impl Exchange {
     /// an answer that will say what was used. Its body stays until then, so that it can still be counted.
     fn admit_bounded(&mut self, draft: &OutgoingRequest, cx: &mut Cx) -> bool {
         let is_whole = self.asked.is_some_and(|asked| !asked.stream && asked.prompt.is_none());
-        if !is_whole || draft.state.is_some() || cx.is_shared() {
+        if !is_whole || cx.is_shared() {
             return false;
         }
         let most = draft.scan.prompt_tokens_max().saturating_add(self.answer_tokens(draft));
