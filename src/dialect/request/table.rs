@@ -274,9 +274,11 @@ impl Name {
     /// How a request of `shape` treats it.
     pub(in crate::dialect) fn class(self, shape: Dialect) -> Class {
         use Name::*;
+        if shape == Dialect::Responses {
+            return self.class_of_response();
+        }
         match (self, shape) {
             (Models | Fallbacks | ApiBase | Container | McpServers | Store, _) => Class::Denied,
-            (_, Dialect::Responses) => self.class_of_response(),
             (Diagnostics | Thread, Dialect::Messages) => Class::Denied,
             (Model | Messages | Stream | MaxTokens, _) | (System, Dialect::Messages) => Class::Specified,
             (Temperature | TopP | Tools | ToolChoice, Dialect::Chat) => Class::Specified,
@@ -302,6 +304,7 @@ impl Name {
     fn class_of_response(self) -> Class {
         use Name::*;
         match self {
+            Models | Fallbacks | ApiBase | Container | McpServers | Store => Class::Denied,
             Model | Input | Stream | Instructions | MaxOutputTokens | Temperature | TopP => Class::Specified,
             Tools | ToolChoice | PreviousResponseId | Conversation | Background | Prompt => Class::Specified,
             ParallelToolCalls | Text | Reasoning | Include | Metadata | ServiceTier | User => Class::Documented,
