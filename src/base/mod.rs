@@ -1,5 +1,6 @@
 //! Values with no opinion about HTTP or models. Imports nothing of ours.
 
+pub mod base64;
 pub mod buf;
 pub mod digest;
 pub mod hash;

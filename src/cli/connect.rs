@@ -112,13 +112,14 @@ fn base_path(provider: &Provider) -> &str {
     let generate = match provider.shape {
         Dialect::Chat => "/chat/completions",
         Dialect::Messages => "/messages",
+        Dialect::Responses => "/responses",
     };
     provider.path.strip_suffix(generate).unwrap_or(&provider.path)
 }
 
 fn list_path(provider: &Provider) -> String {
     match provider.shape {
-        Dialect::Chat => format!("{}/models", base_path(provider)),
+        Dialect::Chat | Dialect::Responses => format!("{}/models", base_path(provider)),
         Dialect::Messages => format!("{}/models?limit=1000", base_path(provider)),
     }
 }
@@ -266,7 +267,7 @@ fn not_there(provider: &Provider, security: &Security, status: u16) -> Found {
         let there = get(provider, security, &format!("{path}/models"));
         if there.is_ok_and(|answer| matches!(answer.status, 200 | 401 | 403)) {
             let url = match provider.shape {
-                Dialect::Chat => format!("{}{path}", origin(provider)),
+                Dialect::Chat | Dialect::Responses => format!("{}{path}", origin(provider)),
                 Dialect::Messages => format!("{}{}", origin(provider), path.trim_end_matches("/v1")),
             };
             return Found::Bad(format!("{status}: base_url {what}: write base_url = \"{url}\""));

@@ -25,11 +25,17 @@ pub fn conversation(shape: Dialect, body: &[u8], fields: &Fields) -> u64 {
     if let Some(session) = member(Name::Metadata).get("user_id").and_then(Raw::string).and_then(session_of) {
         return session;
     }
-    let mut begun = match shape {
-        Dialect::Messages => texts(3, member(Name::System)),
-        Dialect::Chat => 3,
+    let (system, talk) = match shape {
+        Dialect::Chat => (Raw::NULL, member(Name::Messages)),
+        Dialect::Messages => (member(Name::System), member(Name::Messages)),
+        Dialect::Responses => (member(Name::Instructions), member(Name::Input)),
     };
-    for message in member(Name::Messages).items().take(ITEMS_MAX) {
+    let mut begun = texts(3, system);
+    // The input of a response may be a text by itself.
+    if talk.string().is_some() {
+        return texts(begun, talk);
+    }
+    for message in talk.items().take(ITEMS_MAX) {
         begun = texts(begun, message.get("content").unwrap_or(Raw::NULL));
         if message.get("role").is_some_and(|role| role.is("user")) {
             break;
@@ -123,6 +129,18 @@ mod tests {
         assert_eq!(user(long, "x"), user(json, "y"));
         assert_ne!(user(long, "x"), user(&long.replace("4e5f", "4e60"), "x"));
         assert_ne!(user("somebody", "x"), user("somebody", "y"), "a user has many conversations");
+    }
+
+    #[test]
+    fn responses_go_on_with_what_their_input_began_with() {
+        let response = |rest: &str| of(Dialect::Responses, &format!("{{\"model\":\"m\",{rest}}}"));
+        let first =
+            r#""instructions":"Be brief.","input":[{"role":"user","content":[{"type":"input_text","text":"hi"}]}"#;
+        let later = format!("{first},{{\"type\":\"function_call_output\",\"call_id\":\"c\",\"output\":\"x\"}}]");
+        assert_eq!(response(&later), response(&format!("{first}]")));
+        assert_ne!(response(&later), response(&format!("{}]", first.replace("hi", "ho"))));
+        assert_ne!(response(&later), response(&format!("{}]", first.replace("brief", "kind"))));
+        assert_ne!(response("\"input\":\"hi\""), response("\"input\":\"ho\""));
     }
 
     #[test]

@@ -479,7 +479,7 @@ mod tests {
     /// A gateway with one key, and that key.
     fn gateway() -> (Gateway, String) {
         let issued = issue("tg_", |out| out.fill(7));
-        let scope = Scope { chat: true, messages: true, models: true, quota: true, models_allowed: None };
+        let scope = Scope::default();
         let record = KeyRecord {
             id: issued.id,
             digest: issued.digest,

@@ -116,6 +116,9 @@ pub struct Model {
     pub reserve_tokens: u64,
     /// Request fields removed before forwarding.
     pub drop_params: Vec<String>,
+    /// Types of tools that run at a responses-shaped provider, at its price, and may be asked for there, such as
+    /// `"web_search"`; others are removed from a request.
+    pub hosted_tools: Vec<String>,
     /// What translation must know. Default: those below.
     pub capabilities: Capabilities,
 }
@@ -243,6 +246,31 @@ impl StructuredOutput {
     }
 }
 
+/// How a model is asked to think.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum ModelThinking {
+    /// It is not.
+    #[default]
+    Unset,
+    /// As it sees fit.
+    Adaptive,
+    /// With so many tokens.
+    Budget,
+}
+
+impl ModelThinking {
+    const ALL: [ModelThinking; 3] = [ModelThinking::Unset, ModelThinking::Adaptive, ModelThinking::Budget];
+
+    /// As written in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ModelThinking::Unset => "none",
+            ModelThinking::Adaptive => "adaptive",
+            ModelThinking::Budget => "budget",
+        }
+    }
+}
+
 section! {
     /// What a translation must know about a model (contract section 7). A same-shape route asks for the name of the
     /// bound alone.
@@ -265,6 +293,11 @@ section! {
         /// A reasoning effort is accepted.
         /// Default: false; true for models of OpenAI and Azure called `gpt-5…`, `gpt-6…`, `o1…`, `o3…`, `o4…`.
         pub effort: Option<bool> = None, Or(Flag, "by the model"), Live;
+        /// How a responses client's wish for reasoning is put to it (messages shape): `"adaptive"`, by the model's own
+        /// measure; `"budget"`, by a number of tokens; `"none"`, not at all.
+        pub thinking: ModelThinking = ModelThinking::Unset, OneOf(&ModelThinking::ALL, ModelThinking::as_str), Live;
+        /// A verbosity is accepted (chat shape).
+        pub verbosity: bool = false, Flag, Live;
         /// An effort is accepted beside tools (chat shape); else a translated request with tools says `none`.
         /// Default: true; false for models of OpenAI and Azure called `gpt-5.2…` and later.
         pub effort_with_tools: Option<bool> = None, Or(Flag, "by the model"), Live;

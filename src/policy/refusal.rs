@@ -118,6 +118,13 @@ pub struct Refusal {
     pub limit: Option<LimitKind>,
 }
 
+/// Whether a provider's words say that the conversation is longer than the model can read.
+fn is_too_long(message: &str) -> bool {
+    let message = message.to_ascii_lowercase();
+    let known = ["context_length", "context length", "context window", "maximum context", "prompt is too long"];
+    known.iter().any(|words| message.contains(words))
+}
+
 impl Refusal {
     fn new(kind: RefusalKind, status: u16, message: impl Into<Cow<'static, str>>) -> Refusal {
         let message = message.into();
@@ -139,6 +146,27 @@ impl Refusal {
 
     fn because(self, about: About, what: &'static str) -> Refusal {
         Refusal { about: Some(about), what, ..self }
+    }
+
+    /// `error.code` in the responses shape, whose clients decide by it: a spent period must end their tries, a full
+    /// window must not.
+    pub fn word(&self) -> &'static str {
+        match (self.kind, self.status) {
+            (RefusalKind::RateLimit, _) if self.limit == Some(LimitKind::TokensPerPeriod) => "insufficient_quota",
+            (RefusalKind::RateLimit, _) => "rate_limit_exceeded",
+            (RefusalKind::Authentication, _) => "invalid_api_key",
+            (RefusalKind::Permission, _) => "permission_denied",
+            (RefusalKind::NotFound, _) if self.message.starts_with("model: ") => "model_not_found",
+            (RefusalKind::NotFound, _) => "not_found",
+            (RefusalKind::Upstream, 503) => "service_unavailable",
+            (RefusalKind::Upstream | RefusalKind::Timeout, _) => "server_error",
+            (RefusalKind::InvalidRequest, 400) if is_too_long(&self.message) => "context_length_exceeded",
+            (RefusalKind::InvalidRequest, 405) => "method_not_allowed",
+            (RefusalKind::InvalidRequest, 408) => "request_timeout",
+            (RefusalKind::InvalidRequest, 413) => "request_too_large",
+            (RefusalKind::InvalidRequest, 426) => "upgrade_required",
+            (RefusalKind::InvalidRequest, _) => "invalid_value",
+        }
     }
 
     /// For the operator alone: why, where the status and the type do not say it.
@@ -209,6 +237,12 @@ impl Refusal {
         let text = "there is nothing at this path: the base URL ends with /v1 for OpenAI's SDKs, with the host for \
                     Anthropic's";
         Refusal::new(RefusalKind::NotFound, 404, text)
+    }
+
+    /// 426: a websocket is asked for. A client that knows another way takes it at once.
+    pub fn upgrade_required() -> Refusal {
+        let text = "there is no websocket here: send `POST /v1/responses`";
+        Refusal { allow: Some("POST"), ..Refusal::invalid(426, text) }
     }
 
     /// 405 with the methods that are allowed, as the `allow` header has them.

@@ -4,13 +4,14 @@
 use super::build::Built;
 use super::event::{Dial, Effect, Message, Outcome};
 use super::fault::{Fault, FaultKind};
-use super::state::{Answering, Attempt, Attempting, Draft, Exchange, Half, State, Translating};
+use super::state::{Answering, Attempt, Attempting, Body, Draft, Exchange, Half, State, Translating};
 use crate::base::limits::{SEND_SLICE, SEND_SLICE_MIN};
 use crate::base::seam::DialError;
 use crate::base::time::Mono;
-use crate::dialect::errors;
+use crate::dialect::{PromptTokens, failure};
 use crate::gateway::cx::Cx;
 use crate::gateway::ids::ProviderId;
+use crate::gateway::local;
 use crate::gateway::provider::breaker::{Among, Breakers, Choice};
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::gateway::provider::rest::Needs;
@@ -461,11 +462,26 @@ impl Exchange {
             let status = refusal.status;
             return Effect::Refuse(refusal, Outcome { status, error, usage });
         }
-        let dialect = self.dialect().unwrap_or(Dialect::Chat);
-        let (kind, id) = (refusal.kind.as_str(), self.request.id.as_str());
-        cx.out.clear();
-        errors::error_event(dialect, kind, refusal.status, &refusal.message, id, &mut cx.out);
+        self.tell_failure(&refusal, cx);
         Effect::End(Default::default(), Outcome { status: 200, error, usage })
+    }
+
+    /// What ends a stream that has broken, in the shape of its client.
+    fn tell_failure(&mut self, refusal: &Refusal, cx: &mut Cx) {
+        cx.out.clear();
+        let (Some(asked), Some(dialect)) = (&self.asked, self.dialect()) else { return };
+        let prompt = PromptTokens::Counted(asked.counted());
+        let identity = self.request.identity(asked, prompt, cx.now.unix);
+        let words = local::words(refusal, self.request.id.as_str());
+        match &mut self.state {
+            State::Answering(Answering { body: Body::Stream(stream), .. }) => {
+                stream.fail(dialect, &words, &identity, &mut cx.out);
+            }
+            State::Attempting(Attempting { draft, at, .. }) => {
+                failure(dialect, at.told, draft.state.as_ref(), &words, &identity, &mut cx.out);
+            }
+            _ => failure(dialect, 0, None, &words, &identity, &mut cx.out),
+        }
     }
 
     /// Lets go of its connection in the middle of whatever that does.

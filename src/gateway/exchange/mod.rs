@@ -163,8 +163,8 @@ impl Exchange {
         }
         draft.scan.reset(dialect);
         draft.head = *head;
-        if self.request.found.endpoint == Some(Endpoint::CountTokens) {
-            draft.scan.reset_count();
+        if let Some(Endpoint::CountTokens(shape)) = self.request.found.endpoint {
+            draft.scan.reset_count(shape);
         }
         self.state = State::Reading { draft };
         Ok(())

@@ -9,7 +9,7 @@ use super::fault::Fault;
 use super::state::{Admitted, Asked, Attempt, Draft, Exchange, Reserving, State, Translating};
 use crate::base::limits::{ASK_PATIENCE, ROW_TOKENS_MAX};
 use crate::base::time::{Mono, Unix};
-use crate::dialect::Invalid;
+use crate::dialect::{Invalid, OwnedTarget};
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::ask::{Ask, Limits, Release, Ruling};
@@ -17,13 +17,17 @@ use crate::policy::catalog::Model;
 use crate::policy::meter::{Hold, Lease};
 use crate::policy::plan::Plan;
 use crate::policy::refusal::Refusal;
+use crate::wire::Dialect;
 use std::io::Write;
 use std::num::NonZeroU32;
 
 impl Exchange {
     /// The whole body is there and is what it should be.
     pub(super) fn body_complete(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
-        let counts = self.request.found.endpoint == Some(Endpoint::CountTokens);
+        let counts = match self.request.found.endpoint {
+            Some(Endpoint::CountTokens(shape)) => Some(shape),
+            _ => None,
+        };
         if let Err(refusal) = self.still_welcome(cx) {
             return self.refuse(refusal);
         }
@@ -31,16 +35,18 @@ impl Exchange {
             return Effect::Nothing;
         };
         // A count is of the prompt alone; but a model that is named must be there, and be the key's.
-        let named = !counts || draft.scan.fields().model.is_some();
+        let named = counts.is_none() || draft.scan.fields().model.is_some();
         let chosen = if named { self.choose_model(&draft, message, cx) } else { Ok(()) };
         if let Err(refusal) = chosen {
             cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
             return self.refuse(refusal);
         }
-        if counts {
+        if let Some(shape) = counts {
             cx.out.clear();
+            let object = if shape == Dialect::Responses { r#""object":"response.input_tokens","# } else { "" };
             // Writing to a Vec cannot fail.
-            let _ = write!(cx.out, "{{\"input_tokens\":{}}}", draft.scan.prompt_tokens(message.body).count());
+            let count = draft.scan.prompt_tokens(message.body).count();
+            let _ = write!(cx.out, "{{{object}\"input_tokens\":{count}}}");
             cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
             return Effect::Answer(Outcome::ok());
         }
@@ -131,23 +137,15 @@ impl Exchange {
         failed: Option<Box<(Fault, u32)>>,
         cx: &mut Cx,
     ) -> Effect {
-        let target = self.model().and_then(|model| model.targets.get(at.target as usize));
-        let (Some(asked), Some(target), Some(from)) = (self.asked, target, self.dialect()) else {
+        let (Some((from, target, _)), Some(to)) = (self.route(&at), self.wanted(&at)) else {
             cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
             return self.refuse(Refusal::internal());
         };
-        let capabilities = self
-            .request
-            .setup
-            .requests
-            .capabilities(asked.model as usize, at.target as usize)
-            .cloned()
-            .unwrap_or_default();
         let by = cx.now.mono.after(target.limits.request_timeout);
-        let model = target.model.clone();
+        let target = Box::new(OwnedTarget::from(to));
         let (serial, promise) = (cx.next_offload(), std::mem::take(&mut draft.promise));
         self.state = State::Translating(Translating { at, serial, promise, failed, by });
-        Effect::Translate(Box::new(Translate { draft, from, model, capabilities, serial }))
+        Effect::Translate(Box::new(Translate { draft, from, target, serial }))
     }
 
     /// A helper thread has translated the request.

@@ -251,6 +251,8 @@ pub(crate) struct Attempt {
     pub(super) first: Mono,
     /// The first event of a stream has come.
     pub(super) has_events: bool,
+    /// Events of a response that have gone out before any came, as signs of life.
+    pub(super) told: u16,
 }
 
 impl Default for Attempt {
@@ -269,6 +271,7 @@ impl Default for Attempt {
             sent: Mono::NEVER,
             first: Mono::NEVER,
             has_events: false,
+            told: 0,
         }
     }
 }

@@ -9,12 +9,12 @@ use crate::base::buf::Buf;
 use crate::base::limits::{DONE_GRACE, ERROR_BODY_MAX, ERROR_BODY_WAIT};
 use crate::base::seam::Ending;
 use crate::base::time::Mono;
-use crate::dialect::{ErrorText, Fed, ObservedUsage, PromptTokens, SseStream, StreamFault};
+use crate::dialect::stream::heartbeat;
+use crate::dialect::{ErrorText, Fed, ObservedUsage, PromptTokens, SseStream, StreamFault, opening};
 use crate::gateway::cx::Cx;
 use crate::gateway::offload::{Product, Task};
 use crate::gateway::provider::breaker::Begun;
 use crate::gateway::provider::rest::retry_after;
-use crate::wire::Dialect;
 use crate::wire::head::{Framing, ResponseHead};
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -103,14 +103,22 @@ impl Exchange {
         let (Some(dialect), Some(target), true) = (self.dialect(), self.target(), is_events) else {
             return Err(FaultKind::BadBody(NOT_A_STREAM));
         };
-        let max_event = target.limits.max_event;
-        let State::Attempting(Attempting { draft, .. }) = &mut self.state else {
+        let (max_event, max_answer) = (target.limits.max_event, target.limits.max_response);
+        let from = self.target_provider().map_or(dialect, |provider| provider.shape);
+        let State::Attempting(Attempting { draft, at, .. }) = &mut self.state else {
             return Err(FaultKind::Internal);
         };
-        Ok(Body::Stream(match draft.state.take() {
+        let mut stream = match draft.state.take() {
             None => cx.streams.same(dialect, asked.show_usage, max_event),
-            Some(state) => Box::new(SseStream::translated(dialect.other(), state, asked.show_usage, max_event)),
-        }))
+            Some(state) => {
+                let bounds = (max_event, max_answer);
+                Box::new(SseStream::translated((from, dialect), state, asked.show_usage, bounds))
+            }
+        };
+        if at.told > 0 {
+            stream.resume(at.told, cx.now.unix.secs());
+        }
+        Ok(Body::Stream(stream))
     }
 
     /// A piece of the answer's body.
@@ -423,10 +431,6 @@ impl Exchange {
 
     /// Nothing has come for a while: the status goes out, and a sign of life, so that no proxy cuts the line.
     pub(super) fn heartbeat(&mut self, drained: bool, cx: &mut Cx) -> Effect {
-        let beat: &[u8] = match self.dialect() {
-            Some(Dialect::Messages) => b"event: ping\ndata: {\"type\":\"ping\"}\n\n",
-            _ => b": ping\n\n",
-        };
         let Some(admitted) = &mut self.admitted else { return Effect::Nothing };
         admitted.beat = cx.now.mono.after(self.request.setup.config.server.heartbeat_after);
         // A client that does not read what it has needs no sign of life.
@@ -434,14 +438,31 @@ impl Exchange {
             return Effect::Wait;
         }
         cx.out.clear();
-        cx.out.extend_from_slice(beat);
+        self.sign_of_life(cx);
         Effect::Forward(Forward { opens: self.open(), commits: false, waits: true })
+    }
+
+    fn sign_of_life(&mut self, cx: &mut Cx) {
+        let (Some(asked), Some(dialect)) = (&self.asked, self.dialect()) else { return };
+        let prompt = PromptTokens::Counted(asked.counted());
+        let identity = self.request.identity(asked, prompt, cx.now.unix);
+        match &mut self.state {
+            State::Answering(Answering { body: Body::Stream(stream), at, .. }) => {
+                // Another attempt may follow as long as no event has come, and goes on from there.
+                at.told = stream.heartbeat(dialect, &identity, &mut cx.out);
+            }
+            State::Attempting(Attempting { draft, at, .. }) => {
+                at.told = opening(dialect, at.told, draft.state.as_ref(), &identity, &mut cx.out);
+            }
+            _ => heartbeat(dialect, &mut cx.out),
+        }
     }
 
     fn stream_fault(&self, fault: StreamFault) -> Fault {
         match fault {
             StreamFault::Error(text) => self.error_fault(text),
             StreamFault::TooLarge => Fault::from(FaultKind::TooLarge("max_event")),
+            StreamFault::AnswerTooLarge => Fault::from(FaultKind::TooLarge("max_response")),
             StreamFault::Malformed => Fault::from(FaultKind::BadBody(NOT_JSON)),
             StreamFault::Incomplete => Fault::from(FaultKind::Incomplete(Ending::Fin)),
         }

@@ -3,9 +3,11 @@
 
 use crate::base::buf::{BLOCK, Buf, Charge, Pool};
 use crate::base::text::push_number;
-use crate::dialect::{self, Capabilities, Invalid, Piece, RequestScan, Structured, TranslationState, UnknownMembers};
+use crate::dialect::{
+    self, Capabilities, Invalid, Piece, RequestScan, Structured, Thinking, TranslationState, UnknownMembers,
+};
 use crate::gateway::budget::{Budget, Promise};
-use crate::policy::catalog::{Model, StructuredOutput, Target};
+use crate::policy::catalog::{Model, ModelThinking, StructuredOutput, Target};
 use crate::policy::config::{Config, Credential, Provider, UnknownFields};
 use crate::wire::head::{Field, RequestHead, values};
 use crate::wire::{Dialect, Span};
@@ -77,6 +79,14 @@ fn capabilities(config: &Config, model: &Model, target: &Target) -> Capabilities
             Some((UnknownFields::Auto, true)) => UnknownMembers::Local,
             _ => UnknownMembers::Drop,
         },
+        thinking: match known.thinking {
+            ModelThinking::Unset => Thinking::Unset,
+            ModelThinking::Adaptive => Thinking::Adaptive,
+            ModelThinking::Budget => Thinking::Budget,
+        },
+        verbosity: known.verbosity,
+        hosted_tools: model.hosted_tools.clone(),
+        mark: dialect::carrier::mark(provider.map_or("", |provider| &provider.name), &target.model),
     }
 }
 

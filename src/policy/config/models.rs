@@ -18,7 +18,7 @@ const ATTEMPTABLE_MAX: usize = u64::BITS as usize;
 /// Bytes of an id or an alias.
 const ID_MAX: usize = 128;
 /// Request fields that no model can do without.
-const NEEDED: [&str; 3] = ["model", "messages", "stream"];
+const NEEDED: [&str; 4] = ["model", "messages", "input", "stream"];
 
 /// Reads `[[models]]`; at least one is needed. Also the ids of all that were written, right or wrong.
 pub(super) fn read(
@@ -110,6 +110,8 @@ fn read_one(
         }
         drop_params.push(param);
     }
+    let hosted = s.take("hosted_tools").map(|field| reader.strings(field)).unwrap_or_default();
+    let hosted_tools = hosted.into_iter().map(|(_, name)| name).collect();
     let mut capabilities = Capabilities::default();
     if let Some(mut table) = reader.table(s, "capabilities") {
         capabilities.read_rows(reader, &mut table);
@@ -136,6 +138,7 @@ fn read_one(
         default_max_tokens,
         reserve_tokens,
         drop_params,
+        hosted_tools,
         capabilities,
     })
 }

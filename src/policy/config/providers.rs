@@ -48,9 +48,10 @@ pub struct AuthoritySpec {
 }
 
 /// The shapes, and the other names that they are known by.
-const SHAPES: [(&str, Dialect); 4] = [
+const SHAPES: [(&str, Dialect); 5] = [
     ("chat", Dialect::Chat),
     ("messages", Dialect::Messages),
+    ("responses", Dialect::Responses),
     ("openai", Dialect::Chat),
     ("anthropic", Dialect::Messages),
 ];
@@ -121,7 +122,8 @@ const CREDENTIALS_MAX: usize = 32;
 pub struct Provider {
     /// Its name in targets, logs and the ledger.
     pub name: Arc<str>,
-    /// The API it speaks: `"chat"` (OpenAI; `"openai"` is understood, too) or `"messages"` (Anthropic; `"anthropic"`).
+    /// The API it speaks: `"chat"` (OpenAI; `"openai"` is understood, too) `"messages"` (Anthropic; `"anthropic"`)
+    /// or `"responses"` (OpenAI's newer one).
     pub shape: Dialect,
     /// What its own SDK would be given: with `/v1` for `chat`, without for `messages`.
     ///
@@ -376,11 +378,12 @@ fn parse_base(text: &str) -> Result<Base, &'static str> {
 }
 
 /// The normal form of `base_url` and the path of a generation request. `base_url` is what the provider's own SDK is
-/// given: with `/v1` for the chat shape, without for the messages shape, where a trailing `/v1` is understood.
+/// given: with `/v1` for OpenAI's shapes, without for the messages shape, where a trailing `/v1` is understood.
 fn paths(shape: Dialect, base: &Base) -> (String, String) {
     let scheme = if base.tls { "https" } else { "http" };
     let (path, suffix) = match shape {
         Dialect::Chat => (base.path.as_str(), "/chat/completions"),
+        Dialect::Responses => (base.path.as_str(), "/responses"),
         Dialect::Messages => (base.path.strip_suffix("/v1").unwrap_or(&base.path), "/v1/messages"),
     };
     (format!("{scheme}://{}{path}", base.authority), format!("{path}{suffix}"))
@@ -388,7 +391,7 @@ fn paths(shape: Dialect, base: &Base) -> (String, String) {
 
 fn read_auth(reader: &mut Reader<'_>, s: &mut Section<'_>, shape: Dialect) -> Auth {
     let usual = match shape {
-        Dialect::Chat => Auth::Bearer,
+        Dialect::Chat | Dialect::Responses => Auth::Bearer,
         Dialect::Messages => Auth::Header("x-api-key".to_string()),
     };
     let Some(field) = s.take("auth") else { return usual };

@@ -597,7 +597,7 @@ fn values_of_a_provider_are_checked() {
     }
     let plain = "shape = \"chat\"\nbase_url = \"http://h/v1\"\nca_file = \"ca.pem\"";
     one_error(&provider(plain), 5, "providers[0].ca_file", "no effect");
-    one_error(&provider("shape = \"responses\"\nbase_url = \"http://h\""), 3, "providers[0].shape", "chat, messages");
+    one_error(&provider("shape = \"gemini\"\nbase_url = \"http://h\""), 3, "providers[0].shape", "chat, messages");
     one_error(&provider("base_url = \"http://h\""), 1, "providers[0].shape", "missing");
     one_error(&provider("shape = \"chat\""), 1, "providers[0].base_url", "missing");
     one_error(

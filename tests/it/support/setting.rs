@@ -150,7 +150,7 @@ impl KeyRing {
             digest: issued.digest,
             name: name.to_string(),
             plan: "team".to_string(),
-            scope: Scope { chat: true, messages: true, models: true, quota: true, models_allowed: None },
+            scope: Scope::default(),
             created: Unix(0),
             expires: None,
             revoked: None,
