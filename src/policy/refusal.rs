@@ -209,6 +209,12 @@ impl Refusal {
         Refusal::new(RefusalKind::NotFound, 404, text)
     }
 
+    /// 404: an endpoint of other services' that is not spoken here.
+    pub fn not_spoken() -> Refusal {
+        let text = "this endpoint is not spoken here: what generates is at /v1/chat/completions and at /v1/messages";
+        Refusal::new(RefusalKind::NotFound, 404, text)
+    }
+
     /// 405 with the methods that are allowed, as the `allow` header has them.
     pub fn method(allow: &'static str) -> Refusal {
         let text = format!("this path answers {allow} only");
@@ -273,7 +279,7 @@ impl Refusal {
     /// 400: a form, which is what curl calls a body unless it is told otherwise.
     pub fn form() -> Refusal {
         let text = "content-type: expected application/json; curl sends -d as a form: add -H 'content-type: \
-                    application/json', or use --json in its place";
+                    application/json'";
         Refusal::invalid(400, text)
     }
 
@@ -471,6 +477,7 @@ mod tests {
     fn syntax_errors_and_slow_requests_close_the_connection_and_others_keep_it() {
         assert!(Refusal::bad_http(400, "x").close && Refusal::head_too_slow(Duration::ZERO).close);
         assert!(!Refusal::bad_key("unknown").close && !Refusal::invalid_body("x").close && !Refusal::no_path().close);
+        assert!(!Refusal::not_spoken().close);
     }
 
     #[test]

@@ -128,7 +128,8 @@ pub(crate) fn authorize(
     found.below_messages = asked.is_none() && inside.starts_with(b"/messages/");
     let key = authenticate(head, bytes, asked, context)?;
     found.key = Some(key);
-    let endpoint = asked.ok_or_else(Refusal::no_path)?;
+    let endpoint =
+        asked.ok_or_else(|| if is_spoken_elsewhere(inside) { Refusal::not_spoken() } else { Refusal::no_path() })?;
     method_allowed(head, endpoint)?;
     scope_allows(endpoint, key, context)?;
     ready(context)?;
@@ -169,6 +170,29 @@ fn endpoint_of(inside: &[u8], head: &RequestHead, bytes: &[u8]) -> Option<Endpoi
             (!id.is_empty()).then(|| Endpoint::Model(Span::new(end - id.len(), end)))
         }
     }
+}
+
+/// Whether a path that is not ours is one of OpenAI's, Anthropic's or of servers like theirs, so that the base URL is
+/// right.
+fn is_spoken_elsewhere(inside: &[u8]) -> bool {
+    const FIRST: [&[u8]; 14] = [
+        b"assistants",
+        b"audio",
+        b"batches",
+        b"complete",
+        b"completions",
+        b"embeddings",
+        b"files",
+        b"fine_tuning",
+        b"images",
+        b"moderations",
+        b"realtime",
+        b"rerank",
+        b"threads",
+        b"vector_stores",
+    ];
+    let first = inside.split(|byte| *byte == b'/').nth(1).unwrap_or_default();
+    FIRST.contains(&first) || inside.starts_with(b"/messages/batches")
 }
 
 fn method_allowed(head: &RequestHead, endpoint: Endpoint) -> Result<Endpoint, Refusal> {
