@@ -37,11 +37,13 @@ fn stream(c: &mut Criterion) {
         });
     });
     let ways = [
-        ("chat to messages", Dialect::Chat, "", chat.as_str()),
-        ("messages to chat", Dialect::Messages, OPENING, DELTA),
+        ("chat to messages", (Dialect::Chat, Dialect::Messages), "", chat.as_str()),
+        ("messages to chat", (Dialect::Messages, Dialect::Chat), OPENING, DELTA),
+        ("chat to responses", (Dialect::Chat, Dialect::Responses), "", chat.as_str()),
     ];
     for (way, upstream, opening, event) in ways {
-        let mut translated = SseStream::translated(upstream, TranslationState::default(), true, EVENT_MAX);
+        let mut translated =
+            SseStream::translated(upstream, TranslationState::default(), true, (EVENT_MAX, usize::MAX));
         translated.feed(opening.as_bytes(), &mut pool, &ME, &mut out).expect("the opening is sound");
         c.bench_function(&format!("stream: one event, {way}"), |b| {
             b.iter(|| {

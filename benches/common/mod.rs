@@ -61,7 +61,7 @@ pub struct World {
 /// A configuration as the benches use it.
 pub fn config() -> Config {
     let (env, read) = (|_: &str| None, |_: &str| Err(std::io::ErrorKind::NotFound.into()));
-    let source = Source { file: "bench.toml", text: CONFIG, env: &env, read: &read };
+    let source = Source { file: "bench.toml", text: CONFIG, env: &env, read: &read, run: &Source::no_program };
     Config::parse(&source).unwrap_or_else(|errors| panic!("{errors:?}"))
 }
 
@@ -192,7 +192,7 @@ impl World {
                 Order::Log(lines) => lines.clear(),
                 Order::Reload(_) | Order::HandOver(_) | Order::TakeBack | Order::Acknowledge(_) => {}
                 Order::LetServe(_) | Order::Counted(_) | Order::Asks(_) | Order::LookUp(_) | Order::Releases(_) => {}
-                Order::Work(_) => {}
+                Order::Work(_) | Order::Renew(_) => {}
             }
         }
         if rows > 0 {

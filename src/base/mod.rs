@@ -1,7 +1,9 @@
 //! Values with no opinion about HTTP or models. Imports nothing of ours.
 
+pub mod base64;
 pub mod buf;
 pub mod digest;
+pub mod hash;
 pub mod limits;
 pub mod rng;
 pub mod seam;

@@ -17,7 +17,8 @@ use std::time::Duration;
 
 /// How long a whole answer may take.
 const ANSWER: Duration = Duration::from_secs(10);
-/// How long all that is asked of one provider may take.
+/// How long all that follows from one question may take: for the models of a provider by one credential, or for one
+/// model.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What a base URL ends in that names one thing to ask for.
 const ENDPOINTS: [&str; 6] =
@@ -44,11 +45,20 @@ impl Found {
     }
 }
 
-/// By what one provider is asked, and until when.
+/// By what one question is asked, and until when.
 struct Asker<'a> {
     security: &'a Security,
     clock: Clock,
     until: Mono,
+}
+
+impl Asker<'_> {
+    /// A question that begins now.
+    fn new(security: &Security) -> Asker<'_> {
+        let clock = Clock::new();
+        let until = clock.mono().after(PATIENCE);
+        Asker { security, clock, until }
+    }
 }
 
 /// Asks all providers at the same time and prints what came, in the order of the configuration. A failure where a
@@ -77,7 +87,7 @@ fn report(config: &Config, index: usize, security: &Security) -> (String, bool) 
     let Some(provider) = config.provider(index) else { return Default::default() };
     let (clock, mut list) = (Clock::new(), None);
     let began = clock.mono();
-    let asker = &Asker { security, clock: clock.clone(), until: began.after(PATIENCE) };
+    let asker = &Asker::new(security);
     let found = match misnamed(provider) {
         Some(mend) => Found::Bad(mend),
         None => match get(provider, asker, &list_path(provider)) {
@@ -89,9 +99,23 @@ fn report(config: &Config, index: usize, security: &Security) -> (String, bool) 
     let millis = clock.mono().micros_since(began) / 1000;
     let mut text = format!("{}  {}\n  {word}: {} ({millis} ms)\n", provider.name, provider.base_url, clean(said));
     let mut bad = matches!(found, Found::Bad(_));
+    for (place, credential) in provider.credentials.iter().enumerate().skip(1) {
+        let began = clock.mono();
+        let one = Provider { credentials: vec![credential.clone()], ..provider.clone() };
+        let asker = &Asker::new(security);
+        let found = match get(&one, asker, &list_path(&one)) {
+            Ok(answer) => judge(&one, asker, &answer, &mut None),
+            Err(why) => Found::Bad(no_answer(&one, asker, &why)),
+        };
+        bad |= matches!(found, Found::Bad(_));
+        let (word, said) = found.text();
+        let millis = clock.mono().micros_since(began) / 1000;
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  {word}: {}: {} ({millis} ms)", provider.place_of(place), clean(said));
+    }
     for (model, target) in targets(config, index) {
         let Some(list) = &list else { continue };
-        let found = look_for(provider, asker, list, target);
+        let found = look_for(provider, &Asker::new(security), list, target);
         bad |= matches!(found, Found::Bad(_));
         let (word, said) = found.text();
         // Writing to a String cannot fail.
@@ -102,7 +126,7 @@ fn report(config: &Config, index: usize, security: &Security) -> (String, bool) 
 
 fn targets(config: &Config, provider: usize) -> impl Iterator<Item = (&Model, &Target)> {
     let all = config.catalog.models().iter().flat_map(|model| model.targets.iter().map(move |target| (model, target)));
-    all.filter(move |(_, target)| target.provider == provider)
+    all.filter(move |(_, target)| target.provider == provider && target.credential == 0)
 }
 
 /// The path of a provider before what is asked for: `/v1` or whatever its `base_url` has.
@@ -110,13 +134,14 @@ fn base_path(provider: &Provider) -> &str {
     let generate = match provider.shape {
         Dialect::Chat => "/chat/completions",
         Dialect::Messages => "/messages",
+        Dialect::Responses => "/responses",
     };
     provider.path.strip_suffix(generate).unwrap_or(&provider.path)
 }
 
 fn list_path(provider: &Provider) -> String {
     match provider.shape {
-        Dialect::Chat => format!("{}/models", base_path(provider)),
+        Dialect::Chat | Dialect::Responses => format!("{}/models", base_path(provider)),
         Dialect::Messages => format!("{}/models?limit=1000", base_path(provider)),
     }
 }
@@ -138,8 +163,8 @@ fn request(provider: &Provider, method: &str, path: &str, body: &str) -> Vec<u8>
     let mut line = |name: &str, value: &str| {
         let _ = write!(text, "{name}: {value}\r\n");
     };
-    if let Some((name, value)) = &provider.credential {
-        line(name, value.expose());
+    if let Some((name, value)) = provider.credentials.first().map(|one| provider.header_of(one)) {
+        line(name, &value);
     }
     provider.headers.iter().for_each(|(name, value)| line(name, value));
     // What the configuration says in their place goes.
@@ -239,15 +264,16 @@ fn judge_list(provider: &Provider, value: &Value, list: &mut Option<Vec<Listed>>
 }
 
 fn unauthorized(provider: &Provider) -> String {
-    let Some((name, secret)) = &provider.credential else {
+    let Some(credential) = provider.credentials.first() else {
         return "401: it wants a credential: set api_key = { env = \"…\" }".to_string();
     };
+    let (name, _) = provider.header_of(credential);
     if provider.is_openai() && name == "authorization" && &*provider.host != "api.openai.com" {
         return "401: Azure takes its keys in another header: write auth = \"api-key\"".to_string();
     }
     format!(
         "401: it refuses the credential of {}, sent as `{name}`: is it whole, and is it this provider's?",
-        secret.origin()
+        credential.secret.origin()
     )
 }
 
@@ -270,7 +296,7 @@ fn not_there(provider: &Provider, asker: &Asker<'_>, status: u16) -> Found {
         let there = get(provider, asker, &format!("{path}/models"));
         if there.is_ok_and(|answer| matches!(answer.status, 200 | 401 | 403)) {
             let url = match provider.shape {
-                Dialect::Chat => format!("{}{path}", origin(provider)),
+                Dialect::Chat | Dialect::Responses => format!("{}{path}", origin(provider)),
                 Dialect::Messages => format!("{}{}", origin(provider), path.trim_end_matches("/v1")),
             };
             return Found::Bad(format!("{status}: base_url {what}: write base_url = \"{url}\""));

@@ -56,8 +56,8 @@ fn demo(args: &DemoArgs, folder: &Path, signals: Signals) -> Result<(), Failure>
     let file = folder.join("demo.toml");
     std::fs::write(&file, &text).map_err(|error| Failure::failed(format!("{}: {error}", file.display())))?;
     let name = file.to_string_lossy();
-    let source =
-        Source { file: &name, text: &text, env: &|_| None, read: &|_| Err(std::io::ErrorKind::NotFound.into()) };
+    let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+    let source = Source { file: &name, text: &text, env: &|_| None, read: &read, run: &Source::no_program };
     let config = Config::parse(&source).map_err(Failure::Config)?;
     let key = issue_key(&folder.join("demo.db"), &config).map_err(Failure::failed)?;
     let listeners = Listeners::bind(&config).map_err(Failure::failed)?;

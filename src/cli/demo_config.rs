@@ -86,7 +86,7 @@ pub(super) mod tests {
     fn parse(text: &str) -> Config {
         let none = |_: &str| None;
         let read = |_: &str| Err(std::io::Error::from(std::io::ErrorKind::NotFound));
-        let source = Source { file: "demo.toml", text, env: &none, read: &read };
+        let source = Source { file: "demo.toml", text, env: &none, read: &read, run: &Source::no_program };
         Config::parse(&source).unwrap_or_else(|errors| panic!("{errors:?}"))
     }
 

@@ -356,7 +356,7 @@ mod tests {
     fn parse(text: &str) -> Result<Config, Vec<String>> {
         let env = |_: &str| Some("sk-test".to_string());
         let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
-        let source = Source { file: "tollgate.toml", text, env: &env, read: &read };
+        let source = Source { file: "tollgate.toml", text, env: &env, read: &read, run: &Source::no_program };
         Config::parse(&source).map_err(|errors| errors.iter().map(ToString::to_string).collect())
     }
 

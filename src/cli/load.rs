@@ -2,7 +2,7 @@
 
 use super::args::ConfigArg;
 use super::output::Failure;
-use crate::io::files;
+use crate::io::{files, secrets};
 use crate::policy::config::{Config, ConfigError, Source};
 use std::path::{Path, PathBuf};
 
@@ -62,7 +62,7 @@ fn choose(
 }
 
 /// Reads and checks the file at `path`.
-pub fn read(path: &Path, secrets: Secrets) -> Result<Config, Vec<ConfigError>> {
+pub fn read(path: &Path, needed: Secrets) -> Result<Config, Vec<ConfigError>> {
     let file = path.to_string_lossy();
     let unreadable = |error: std::io::Error| {
         let message = error.to_string();
@@ -77,10 +77,12 @@ pub fn read(path: &Path, secrets: Secrets) -> Result<Config, Vec<ConfigError>> {
         let line = u32::try_from(1 + before.iter().filter(|byte| **byte == b'\n').count()).ok();
         vec![ConfigError { file: file.to_string(), line, field: String::new(), message: "not UTF-8".to_string() }]
     })?;
-    let stand_in = || (secrets == Secrets::Optional).then(|| PLACEHOLDER.to_string());
+    let stand_in = || (needed == Secrets::Optional).then(|| PLACEHOLDER.to_string());
     let env = |name: &str| std::env::var(name).ok().or_else(stand_in);
     let read = |path: &str| files::read_text(Path::new(path)).or_else(|error| stand_in().ok_or(error));
-    Config::parse(&Source { file: &file, text: &text, env: &env, read: &read })
+    // Programs are not run for commands that do not need what they say.
+    let run = |program: &[String]| stand_in().map_or_else(|| secrets::run(program), Ok);
+    Config::parse(&Source { file: &file, text: &text, env: &env, read: &read, run: &run })
 }
 
 /// Finds, reads and checks.

@@ -9,8 +9,10 @@ use crate::gateway::{self, Gateway};
 use crate::io::clock::{Clock, unix};
 use crate::io::listen;
 use crate::io::log_writer::LogWriter;
+use crate::io::mailbox::Mailbox;
 use crate::io::process;
 use crate::io::reactor::{Note, Reactor, Security};
+use crate::io::secrets::SecretWatch;
 use crate::io::signals::Signals;
 use crate::io::store::api::Leftover;
 use crate::io::store::spill::Place;
@@ -183,10 +185,22 @@ impl Service {
         let handover = HandoverSender::new(plan.program.clone(), has_admin, listening, reactor.mailbox());
         reactor.on_upgrade(handover.successor());
         let _ = helpers.handover.set(handover);
-        let _ = helpers.reloader.set(Reloader::new(plan.path.clone(), plan.security.clone(), reactor.mailbox()));
+        let secrets = watch_secrets(config, reactor.mailbox())?;
+        let reloader = Reloader::new(plan.path.clone(), plan.security.clone(), secrets.clone(), reactor.mailbox());
+        let _ = helpers.secrets.set(secrets);
+        let _ = helpers.reloader.set(reloader);
         reactor.watch(signals).map_err(|error| format!("cannot watch signals: {error}"))?;
         Ok(Service { reactor, helpers, banner, warnings })
     }
+}
+
+/// Starts the thread that asks again where secrets come from.
+fn watch_secrets(config: &Config, mailbox: Mailbox<Note<Gateway>>) -> Result<Arc<SecretWatch>, String> {
+    // A full box means that the loop is gone.
+    let tell = move |origin, said| drop(mailbox.send(Note::Notice(Notice::SecretTold(origin, said))));
+    let secrets = SecretWatch::start(tell).map_err(|error| format!("cannot start the thread for secrets: {error}"))?;
+    secrets.watch(setup::origins(config));
+    Ok(Arc::new(secrets))
 }
 
 /// Rows that could not be written are put where the next start finds them. Whatever cannot be kept is said, in the log

@@ -35,6 +35,8 @@ pub enum StreamFault {
     Error(ErrorText),
     /// One event is larger than `max_event`, or more is waiting than a named bound allows.
     TooLarge,
+    /// More of the answer has to be held until its end than `max_response` allows.
+    AnswerTooLarge,
     /// An event's data is not JSON of its shape.
     Malformed,
     /// The stream ended before its end.

@@ -2,6 +2,8 @@
 //!
 //! A plain value; the gateway fills it from the catalog. Nothing here is read from a request.
 
+use super::carrier::Mark;
+
 /// How JSON of a given schema is demanded of a model.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub enum Structured {
@@ -26,6 +28,18 @@ pub enum UnknownMembers {
     Forward,
 }
 
+/// How a model is asked to think.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum Thinking {
+    /// It is not.
+    #[default]
+    Unset,
+    /// As it sees fit.
+    Adaptive,
+    /// With so many tokens.
+    Budget,
+}
+
 /// What the target takes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Capabilities {
@@ -43,6 +57,10 @@ pub struct Capabilities {
     pub structured_output: Structured,
     /// A reasoning effort is accepted.
     pub effort: bool,
+    /// How a request that asks for reasoning asks for it (messages shape).
+    pub thinking: Thinking,
+    /// A verbosity is accepted.
+    pub verbosity: bool,
     /// An effort is accepted beside tools (chat shape); else a request with tools says that there is to be none.
     pub effort_with_tools: bool,
     /// `strict` in a tool's definition is accepted.
@@ -56,6 +74,10 @@ pub struct Capabilities {
     pub stream_usage: bool,
     /// What becomes of members outside the tables.
     pub unknown: UnknownMembers,
+    /// Types of tools that run at the provider and may be asked for (responses shape).
+    pub hosted_tools: Vec<String>,
+    /// What reasoning of this target's is known by.
+    pub mark: Mark,
 }
 
 impl Capabilities {
@@ -80,12 +102,16 @@ impl Default for Capabilities {
             max_output_tokens: None,
             structured_output: Structured::Native,
             effort: false,
+            thinking: Thinking::Unset,
+            verbosity: false,
             effort_with_tools: true,
             strict_tools: false,
             default_max_tokens: 4096,
             drop_params: Vec::new(),
             stream_usage: true,
             unknown: UnknownMembers::Drop,
+            hosted_tools: Vec::new(),
+            mark: Mark::default(),
         }
     }
 }

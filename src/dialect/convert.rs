@@ -1,19 +1,26 @@
-//! A stream of one shape written as a stream of the other (`wire-formats` 3.11 and 3.12).
+//! A stream of one shape written as a stream of another (`wire-formats` 3.11 and 3.12, `responses` 5.4).
 //!
 //! Owns the way from events to deltas to events. Must never end a broken stream as if it were whole, and never hold
-//! more than the event under way and the named bound on waiting tool arguments. Called by
+//! more than the event under way, the named bound on waiting tool arguments, and of a response what its end repeats, up
+//! to a bound that it is given. Called by
 //! [`super::stream`].
 
 mod chat_reader;
 mod chat_writer;
 mod messages_reader;
 mod messages_writer;
+mod response;
+mod responses_reader;
+mod responses_writer;
 
 pub(super) use chat_writer::{write_usage as write_chat_usage, write_usage_chunk};
+pub(super) use messages_reader::write_thinking;
 pub(super) use messages_writer::write_usage as write_messages_usage;
+pub(super) use responses_reader::{call_id, failure, reason, thoughts, write_kept};
 
 use super::answer::{Frame, ResponseIdentity, StreamFault};
 use super::delta::{Delta, StopReason, Take};
+use super::errors::ErrorWords;
 use super::naming::{JSON_TOOL, TranslationState};
 use super::tokens::Estimator;
 use super::usage::{ObservedUsage, Reported};
@@ -24,17 +31,21 @@ use chat_reader::ChatReader;
 use chat_writer::ChatWriter;
 use messages_reader::MessagesReader;
 use messages_writer::MessagesWriter;
+use responses_reader::ResponsesReader;
+use responses_writer::ResponsesWriter;
 
 #[derive(Debug)]
 enum Reader {
     Chat(ChatReader),
     Messages(MessagesReader),
+    Responses(ResponsesReader),
 }
 
 #[derive(Debug)]
 enum Writer {
     Chat(ChatWriter),
     Messages(MessagesWriter),
+    Responses(Box<ResponsesWriter>),
 }
 
 /// Reader, writer, and what is overheard between them.
@@ -42,6 +53,8 @@ enum Writer {
 pub(super) struct Convert {
     reader: Reader,
     translation: Translation,
+    /// Bytes that may be held.
+    max_answer: usize,
     /// What is held here counts as lent.
     charge: Charge,
 }
@@ -60,14 +73,25 @@ struct Translation {
 }
 
 impl Convert {
-    /// At the start of an upstream's stream of shape `from`, for a client of the other. `state` is what the request's
-    /// translation left; `show_usage`: a chat client has asked for the usage chunk.
-    pub(super) fn new(from: Dialect, state: TranslationState, show_usage: bool) -> Convert {
-        let (reader, writer) = match from {
-            Dialect::Chat => (Reader::Chat(ChatReader::default()), Writer::Messages(MessagesWriter::default())),
-            Dialect::Messages => {
-                (Reader::Messages(MessagesReader::default()), Writer::Chat(ChatWriter::new(show_usage)))
-            }
+    /// At the start of an upstream's stream of shape `from`, for a client of shape `to`. `state` is what the request's
+    /// translation left; `show_usage`: a chat client has asked for the usage chunk; `max_answer`: bytes of an answer
+    /// that may be held until its end.
+    pub(super) fn new(
+        (from, to): (Dialect, Dialect),
+        state: TranslationState,
+        show_usage: bool,
+        max_answer: usize,
+    ) -> Convert {
+        // Reasoning goes through a client that hands it back, unless the shape has no place for it.
+        let reader = match from {
+            Dialect::Chat => Reader::Chat(ChatReader::new(to == Dialect::Responses)),
+            Dialect::Messages => Reader::Messages(MessagesReader::new(to == Dialect::Responses)),
+            Dialect::Responses => Reader::Responses(ResponsesReader::new(to == Dialect::Messages)),
+        };
+        let writer = match to {
+            Dialect::Chat => Writer::Chat(ChatWriter::new(show_usage)),
+            Dialect::Messages => Writer::Messages(MessagesWriter::default()),
+            Dialect::Responses => Writer::Responses(Box::default()),
         };
         let translation = Translation {
             writer,
@@ -78,7 +102,7 @@ impl Convert {
             stopped: false,
             finished: false,
         };
-        Convert { reader, translation, charge: Charge::default() }
+        Convert { reader, translation, max_answer, charge: Charge::default() }
     }
 
     /// One event; true if it counts as life.
@@ -95,9 +119,34 @@ impl Convert {
             }
             return Ok(false);
         }
-        match &mut self.reader {
+        let life = match &mut self.reader {
             Reader::Chat(reader) => reader.event(frame, &mut sink),
             Reader::Messages(reader) => reader.event(frame, &mut sink),
+            Reader::Responses(reader) => reader.event(frame, &mut sink),
+        }?;
+        if self.waiting() > self.max_answer { Err(StreamFault::AnswerTooLarge) } else { Ok(life) }
+    }
+
+    /// What a client is told where the stream breaks; false where the shape's usual word for it will do.
+    pub(super) fn fail(&mut self, words: &ErrorWords<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> bool {
+        let observed = self.translation.observed();
+        let Writer::Responses(writer) = &mut self.translation.writer else { return false };
+        writer.fail(words, &observed, &self.translation.state, me, out);
+        true
+    }
+
+    /// A sign of life while the upstream is silent, and how many events have gone out then; `None` where the shape's
+    /// usual one will do.
+    pub(super) fn heartbeat(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Option<u64> {
+        let Writer::Responses(writer) = &mut self.translation.writer else { return None };
+        writer.heartbeat(&self.translation.state, me, out);
+        Some(writer.sequence())
+    }
+
+    /// So many events of the answer have gone out already.
+    pub(super) fn resume(&mut self, events: u64, created: u64) {
+        if let Writer::Responses(writer) = &mut self.translation.writer {
+            writer.resume(events, created);
         }
     }
 
@@ -119,7 +168,7 @@ impl Convert {
         let mut sink = Sink { translation: &mut self.translation, me, out };
         match &mut self.reader {
             Reader::Chat(reader) => reader.finish(&mut sink),
-            Reader::Messages(_) => sink.take(Delta::End),
+            Reader::Messages(_) | Reader::Responses(_) => sink.take(Delta::End),
         }
     }
 
@@ -145,12 +194,65 @@ impl Convert {
         self.charge.set(pool, 0);
     }
 
-    /// Bytes held back beyond the event under way: tool arguments that wait for their turn.
+    /// Bytes held back beyond the event under way: tool arguments that wait for their turn, and of a response all that
+    /// its end repeats.
     pub(super) fn waiting(&self) -> usize {
-        let read = if let Reader::Chat(reader) = &self.reader { reader.waiting() } else { 0 };
-        let written = if let Writer::Messages(writer) = &self.translation.writer { writer.waiting() } else { 0 };
+        let read = match &self.reader {
+            Reader::Chat(reader) => reader.waiting(),
+            Reader::Messages(reader) => reader.waiting(),
+            Reader::Responses(_) => 0,
+        };
+        let written = match &self.translation.writer {
+            Writer::Chat(_) => 0,
+            Writer::Messages(writer) => writer.waiting(),
+            Writer::Responses(writer) => writer.waiting(),
+        };
         read + written
     }
+}
+
+/// Appends the whole answer that these deltas come to, for a responses client.
+pub(super) fn write_whole<'a>(
+    deltas: impl Iterator<Item = Delta<'a>>,
+    observed: &ObservedUsage,
+    state: &TranslationState,
+    me: &ResponseIdentity<'_>,
+    out: &mut Vec<u8>,
+) -> Result<(), StreamFault> {
+    let mut writer = ResponsesWriter::quiet();
+    for delta in deltas {
+        writer.take(delta, observed, state, me, out)?;
+    }
+    writer.finish(observed, state, me, out)
+}
+
+/// Appends the events that tell a responses client that its answer is on its way, from number `events` on; how many
+/// have gone out then.
+pub(super) fn write_opening(
+    events: u64,
+    state: &TranslationState,
+    me: &ResponseIdentity<'_>,
+    out: &mut Vec<u8>,
+) -> u64 {
+    let mut writer = ResponsesWriter::default();
+    if events > 0 {
+        writer.resume(events, me.created);
+    }
+    writer.heartbeat(state, me, out);
+    writer.sequence()
+}
+
+/// Appends the events that tell a responses client that its answer has failed before any of it came.
+pub(super) fn write_failure(
+    events: u64,
+    words: &ErrorWords<'_>,
+    state: &TranslationState,
+    me: &ResponseIdentity<'_>,
+    out: &mut Vec<u8>,
+) {
+    let mut writer = ResponsesWriter::default();
+    writer.resume(events, me.created);
+    writer.fail(words, &ObservedUsage::default(), state, me, out);
 }
 
 /// The way from a reader to the writer, for the time of one event.
@@ -165,7 +267,7 @@ impl Take for Sink<'_> {
         let translation = &mut *self.translation;
         let delta = translation.unwrap_json(delta);
         match delta {
-            Delta::Text(text) | Delta::Think(text) | Delta::ToolArgs { json: text, .. } => {
+            Delta::Text(text) | Delta::Refuse(text) | Delta::Think(text) | Delta::ToolArgs { json: text, .. } => {
                 translation.relayed.feed_json(text);
             }
             Delta::ToolOpen { name, .. } => {
@@ -175,12 +277,13 @@ impl Take for Sink<'_> {
             Delta::Usage(reported) => translation.reported.merge(reported),
             Delta::Stop { .. } => translation.stopped = true,
             Delta::End => translation.finished = true,
-            Delta::Start | Delta::ToolClose { .. } | Delta::Ping => {}
+            Delta::Start | Delta::Thought { .. } | Delta::ToolClose { .. } | Delta::Ping => {}
         }
         let observed = translation.observed();
         match &mut translation.writer {
             Writer::Chat(writer) => writer.take(delta, &observed, self.me, self.out),
             Writer::Messages(writer) => writer.take(delta, &observed, &translation.state, self.me, self.out),
+            Writer::Responses(writer) => writer.take(delta, &observed, &translation.state, self.me, self.out),
         }
     }
 }

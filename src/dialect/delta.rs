@@ -1,4 +1,4 @@
-//! The one vocabulary between the two shapes' streams: a reader per shape speaks it, a writer per shape understands it.
+//! The one vocabulary between the shapes' streams: a reader per shape speaks it, a writer per shape understands it.
 //!
 //! Owns the words and the mapping of stop reasons. Must never name a shape's event. Texts are the insides of JSON
 //! strings, escapes and all: they pass from one shape to the other without being unescaped.
@@ -65,6 +65,24 @@ impl StopReason {
         }
     }
 
+    /// What a response says it lacks; `None` for one that is complete.
+    pub(super) fn to_responses(self) -> Option<&'static str> {
+        match self {
+            StopReason::Length => Some("max_output_tokens"),
+            StopReason::Refusal => Some("content_filter"),
+            _ => None,
+        }
+    }
+
+    /// From what a response says it lacks.
+    pub(super) fn from_responses(word: &[u8]) -> StopReason {
+        match word {
+            b"max_output_tokens" => StopReason::Length,
+            b"content_filter" => StopReason::Refusal,
+            _ => StopReason::Unknown,
+        }
+    }
+
     /// As a messages `stop_reason`. Servers that say `stop` though tools are called mean the tools.
     pub(super) fn to_messages(self, tools: bool) -> &'static str {
         match self {
@@ -85,8 +103,15 @@ pub(super) enum Delta<'a> {
     Start,
     /// More text.
     Text(&'a [u8]),
+    /// More of a refusal.
+    Refuse(&'a [u8]),
     /// More reasoning.
     Think(&'a [u8]),
+    /// The reasoning so far is one whole piece, or one that is told in no words.
+    Thought {
+        /// What the target wants to see of it again, as JSON in its own shape; `None` if nothing.
+        block: Option<&'a [u8]>,
+    },
     /// A tool call begins. Slots count from 0 in the order of the calls.
     ToolOpen {
         /// Which call.

@@ -1,11 +1,11 @@
-//! Errors: reading an upstream's of either shape, writing ours in the shape of the client.
+//! Errors: reading an upstream's of any shape, writing ours in the shape of the client.
 //!
 //! Owns the bodies. Must never decide a status or a type, nor mask a message: that is `policy::refusal`'s and the
 //! gateway's. Called by `gateway`.
 
 use crate::base::limits::ERROR_BODY_MAX;
 use crate::wire::Dialect;
-use crate::wire::json::{self, Raw, write_string};
+use crate::wire::json::{self, Raw, key, write_string};
 
 /// What an upstream says went wrong.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -63,49 +63,103 @@ pub fn read_error(body: &[u8]) -> Option<ErrorText> {
     Some(ErrorText::new(Some(message), Some(body)))
 }
 
-fn error_object(kind: &str, status: u16, message: &str, details: Option<&str>, request_id: &str, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"{\"type\":");
-    write_string(out, kind);
-    out.extend_from_slice(b",\"code\":");
-    out.extend_from_slice(status.to_string().as_bytes());
-    out.extend_from_slice(b",\"message\":");
-    write_string(out, message);
-    if let Some(details) = details {
-        out.extend_from_slice(b",\"details\":");
-        out.extend_from_slice(details.as_bytes());
+/// What a client is told of an error.
+#[derive(Copy, Clone, Debug)]
+pub struct ErrorWords<'a> {
+    /// `error.type`.
+    pub kind: &'a str,
+    /// The status, also `error.code` but in the responses shape.
+    pub status: u16,
+    /// `error.code` in the responses shape, whose clients decide by it.
+    pub word: &'a str,
+    /// `error.message`.
+    pub message: &'a str,
+    /// `error.details`: a JSON object for programs.
+    pub details: Option<&'a str>,
+    /// The request's id.
+    pub request_id: &'a str,
+}
+
+impl ErrorWords<'_> {
+    /// The field that the message names at its front, as refusals of a body do.
+    fn param(&self) -> Option<&str> {
+        let (path, _) = self.message.split_once(": ").filter(|_| self.status == 400)?;
+        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '[' | ']');
+        (!path.is_empty() && path.chars().all(fits)).then_some(path)
     }
-    out.extend_from_slice(b",\"request_id\":");
-    write_string(out, request_id);
-    out.push(b'}');
+
+    fn write_object(&self, shape: Option<Dialect>, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"{\"type\":");
+        write_string(out, self.kind);
+        key(out, "code");
+        match shape {
+            Some(Dialect::Responses) => {
+                write_string(out, self.word);
+                key(out, "param");
+                self.write_param(out);
+            }
+            _ => out.extend_from_slice(self.status.to_string().as_bytes()),
+        }
+        key(out, "message");
+        write_string(out, self.message);
+        if let Some(details) = self.details {
+            key(out, "details");
+            out.extend_from_slice(details.as_bytes());
+        }
+        key(out, "request_id");
+        write_string(out, self.request_id);
+        out.push(b'}');
+    }
+
+    fn write_param(&self, out: &mut Vec<u8>) {
+        match self.param() {
+            Some(path) => write_string(out, path),
+            None => out.extend_from_slice(b"null"),
+        }
+    }
+
+    /// Appends what the `error` event of a responses stream says beside its type and number: flat, as the shape has it,
+    /// and as an object, which is what the SDKs raise.
+    pub(super) fn write_event(&self, out: &mut Vec<u8>) {
+        key(out, "code");
+        write_string(out, self.word);
+        key(out, "message");
+        write_string(out, self.message);
+        key(out, "param");
+        self.write_param(out);
+        key(out, "error");
+        self.write_object(Some(Dialect::Responses), out);
+    }
+
+    /// Appends the `error` of a failed response.
+    pub(super) fn write_brief(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"{\"code\":");
+        write_string(out, self.word);
+        key(out, "message");
+        write_string(out, self.message);
+        out.push(b'}');
+    }
 }
 
 /// Appends the error body of specification section 7; for [`Dialect::Messages`] with the top-level `"type":"error"`
-/// that contract section 1 adds. `None` where no shape is known: the plain body. `details` is a JSON object for
-/// programs.
-pub fn error_body(
-    shape: Option<Dialect>,
-    kind: &str,
-    status: u16,
-    message: &str,
-    details: Option<&str>,
-    request_id: &str,
-    out: &mut Vec<u8>,
-) {
+/// that contract section 1 adds, for [`Dialect::Responses`] with a word as its code (contract section 13). `None` where
+/// no shape is known: the plain body.
+pub fn error_body(shape: Option<Dialect>, words: &ErrorWords<'_>, out: &mut Vec<u8>) {
     let head: &[u8] = if shape == Some(Dialect::Messages) { b"{\"type\":\"error\",\"error\":" } else { b"{\"error\":" };
     out.extend_from_slice(head);
-    error_object(kind, status, message, details, request_id, out);
+    words.write_object(shape, out);
     out.push(b'}');
 }
 
-/// Appends the event that ends a broken stream (contract section 4): chat without `[DONE]` after it, messages as
-/// `event: error`.
-pub fn error_event(shape: Dialect, kind: &str, status: u16, message: &str, request_id: &str, out: &mut Vec<u8>) {
+/// Appends the event that ends a broken stream (contract section 4): chat without `[DONE]` after it, messages and
+/// responses as `event: error`.
+pub fn error_event(shape: Dialect, words: &ErrorWords<'_>, out: &mut Vec<u8>) {
     let head: &[u8] = match shape {
         Dialect::Chat => b"data: ",
-        Dialect::Messages => b"event: error\ndata: ",
+        Dialect::Messages | Dialect::Responses => b"event: error\ndata: ",
     };
     out.extend_from_slice(head);
-    error_body(Some(shape), kind, status, message, None, request_id, out);
+    error_body(Some(shape), words, out);
     out.extend_from_slice(b"\n\n");
 }
 
@@ -164,23 +218,33 @@ mod tests {
 
     #[test]
     fn bodies_and_events_are_written_in_the_clients_shape() {
-        let mut out = Vec::new();
-        error_body(None, "not_found_error", 404, "no \"x\"", None, "req_1", &mut out);
+        let words = |status, message, details| ErrorWords {
+            kind: "not_found_error",
+            status,
+            word: "model_not_found",
+            message,
+            details,
+            request_id: "req_1",
+        };
+        let body = |shape, words| {
+            let mut out = Vec::new();
+            error_body(shape, &words, &mut out);
+            String::from_utf8(out).unwrap()
+        };
         let plain = r#"{"error":{"type":"not_found_error","code":404,"message":"no \"x\"","request_id":"req_1"}}"#;
-        assert_eq!(String::from_utf8_lossy(&out), plain);
-        out.clear();
-        error_body(Some(Dialect::Messages), "not_found_error", 404, "no \"x\"", None, "req_1", &mut out);
-        assert_eq!(String::from_utf8_lossy(&out), plain.replacen('{', "{\"type\":\"error\",", 1));
-        out.clear();
-        error_body(None, "not_found_error", 404, "no \"x\"", Some("{\"a\":1}"), "req_1", &mut out);
-        assert_eq!(
-            String::from_utf8_lossy(&out),
-            plain.replace(",\"request_id", ",\"details\":{\"a\":1},\"request_id")
-        );
-        out.clear();
-        error_event(Dialect::Chat, "timeout_error", 504, "late", "req_1", &mut out);
-        error_event(Dialect::Messages, "timeout_error", 504, "late", "req_1", &mut out);
-        let object = r#""error":{"type":"timeout_error","code":504,"message":"late","request_id":"req_1"}}"#;
+        assert_eq!(body(None, words(404, "no \"x\"", None)), plain);
+        let messages = plain.replacen('{', "{\"type\":\"error\",", 1);
+        assert_eq!(body(Some(Dialect::Messages), words(404, "no \"x\"", None)), messages);
+        let responses = plain.replace("404", "\"model_not_found\",\"param\":null");
+        assert_eq!(body(Some(Dialect::Responses), words(404, "no \"x\"", None)), responses);
+        let named = body(Some(Dialect::Responses), words(400, "input[2].role: expected user", None));
+        assert!(named.contains("\"param\":\"input[2].role\""), "{named}");
+        let detailed = plain.replace(",\"request_id", ",\"details\":{\"a\":1},\"request_id");
+        assert_eq!(body(None, words(404, "no \"x\"", Some("{\"a\":1}"))), detailed);
+        let mut out = Vec::new();
+        error_event(Dialect::Chat, &words(504, "late", None), &mut out);
+        error_event(Dialect::Messages, &words(504, "late", None), &mut out);
+        let object = r#""error":{"type":"not_found_error","code":504,"message":"late","request_id":"req_1"}}"#;
         let want = format!("data: {{{object}\n\nevent: error\ndata: {{\"type\":\"error\",{object}\n\n");
         assert_eq!(String::from_utf8_lossy(&out), want);
     }

@@ -1,8 +1,9 @@
-//! The two API shapes: what a request says, what an answer says, and one written as the other. Pure: bytes in, bytes
+//! The API shapes: what a request says, what an answer says, and one written as another. Pure: bytes in, bytes
 //! out; no policy, no sockets, no clock. Called by `gateway` alone.
 
 mod answer;
 pub mod capabilities;
+pub mod carrier;
 mod convert;
 mod delta;
 pub mod errors;
@@ -12,20 +13,22 @@ pub mod replies;
 pub mod request;
 pub mod requests;
 pub mod rewrite;
+mod session;
 pub mod stream;
 pub mod tap;
 pub mod tokens;
 pub mod usage;
 
 pub use answer::{Broken, ResponseIdentity, StreamFault};
-pub use capabilities::{Capabilities, Structured, UnknownMembers};
-pub use errors::{ErrorText, error_body, error_event, read_error};
+pub use capabilities::{Capabilities, Structured, Thinking, UnknownMembers};
+pub use errors::{ErrorText, ErrorWords, error_body, error_event, read_error};
 pub use naming::TranslationState;
 pub use replies::reply;
 pub use request::{Fields, Invalid, RequestScan};
-pub use requests::{Target, request as translate};
+pub use requests::{OwnedTarget, Target, request as translate};
 pub use rewrite::{Piece, dropped, rewrite};
-pub use stream::{Fed, SseStream};
+pub use session::conversation;
+pub use stream::{Fed, SseStream, failure, opening};
 pub use tap::whole;
 pub use tokens::{Estimator, PromptTokens};
 pub use usage::{ObservedUsage, Reported};

@@ -3,12 +3,16 @@
 //! Owns the hashing. Must never keep state: the same id becomes the same id wherever it stands, so that a call and its
 //! result stay a pair. Ids and names are the insides of JSON strings, escapes and all.
 
+use super::carrier::Mark;
 use crate::base::digest::{hex_into, sha256};
 use crate::wire::json::{unescape, write_escaped};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Longest id a chat upstream is known to take.
 const CHAT_ID_MAX: usize = 40;
+/// Longest id that a responses upstream takes.
+const RESPONSES_ID_MAX: usize = 64;
 /// Longest tool name in the chat shape.
 const CHAT_NAME_MAX: usize = 64;
 /// Characters kept of a longer one, before `_` and eight digits of its hash.
@@ -16,7 +20,7 @@ const CHAT_NAME_KEPT: usize = 55;
 /// Bytes of storage for names to be restored in one answer; a chat upstream takes 128 tools.
 const NAMES_MAX: usize = 256 * 1024;
 /// Bytes of storage that a name takes beside itself and what stands for it.
-const NAME_MORE: usize = 96;
+const NAME_MORE: usize = 128;
 /// The tool that stands for a demand for JSON; see [`super::capabilities::Structured::Tool`].
 pub(super) const JSON_TOOL: &str = "json_response";
 
@@ -55,6 +59,39 @@ pub(super) fn chat_id(id: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// Appends a tool call's id as the responses shape takes it: at most 64 characters, else a hash of it.
+pub(super) fn responses_id(id: &[u8], out: &mut Vec<u8>) {
+    let mut text = Vec::new();
+    unescape(id, &mut text);
+    if String::from_utf8_lossy(&text).chars().count() <= RESPONSES_ID_MAX {
+        out.extend_from_slice(id);
+    } else {
+        hashed(&text, out);
+    }
+}
+
+/// The one name of a tool that has a namespace and a name: both, or a beginning of them and a hash where that is too
+/// long, has characters that providers refuse, or is another tool's.
+pub(super) fn tool_name<'a>(
+    namespace: &[u8],
+    name: &'a [u8],
+    most: usize,
+    taken: impl Fn(&[u8]) -> bool,
+) -> Cow<'a, [u8]> {
+    let flat: Cow<'a, [u8]> = match namespace {
+        b"" => Cow::Borrowed(name),
+        namespace => Cow::Owned([namespace, b"__", name].concat()),
+    };
+    if is_plain(&flat) && flat.len() <= most && !taken(&flat) {
+        return flat;
+    }
+    let plain = flat.iter().copied().map(|byte| if is_plain(&[byte]) { byte } else { b'_' });
+    let mut changed: Vec<u8> = plain.take(most - 9).collect();
+    changed.push(b'_');
+    hex_into(&sha256(&[namespace, b"\0", name].concat())[..4], &mut changed);
+    Cow::Owned(changed)
+}
+
 /// Appends an id for a call that came without one: unique to the request and the call.
 pub(super) fn made_id(request: &str, index: usize, out: &mut Vec<u8>) {
     hashed(format!("{request}:{index}").as_bytes(), out);
@@ -79,15 +116,53 @@ pub(super) fn short_name(name: &[u8]) -> Option<Vec<u8>> {
     Some(short)
 }
 
+/// How a tool is called in the responses shape.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub(super) enum ToolKind {
+    /// With JSON.
+    #[default]
+    Function,
+    /// With free text.
+    Custom,
+    /// It is the client's own search for tools.
+    Search,
+}
+
+/// What a tool that an upstream has called is to the client.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Called {
+    /// Its name.
+    pub(super) name: Vec<u8>,
+    /// The namespace that the name belongs to.
+    pub(super) namespace: Option<Vec<u8>>,
+    /// How it is called.
+    pub(super) kind: ToolKind,
+}
+
+/// What a responses client is told of its own request.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Echo {
+    /// The members that stand between `incomplete_details` and `model`.
+    pub(super) before: Vec<u8>,
+    /// The members that stand between `output` and `usage`.
+    pub(super) after: Vec<u8>,
+    /// A summary of the reasoning is to be told.
+    pub(super) summary: bool,
+}
+
 /// What an answer's translation must know of its request. The request's bytes may be gone by then.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TranslationState {
-    /// Shortened tool names and what they stand for.
-    pub(super) names: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Tools whose names were changed, or that are called otherwise than with JSON, by the name that the upstream has.
+    pub(super) names: BTreeMap<Vec<u8>, Called>,
     /// Bytes of storage that they take.
     pub(super) size: usize,
     /// The answer is the input of [`JSON_TOOL`]: it becomes text.
     pub(super) json_tool: bool,
+    /// What the target's reasoning is known by.
+    pub(super) mark: Mark,
+    /// The request of a responses client.
+    pub(super) echo: Option<Box<Echo>>,
 }
 
 impl TranslationState {
@@ -97,17 +172,23 @@ impl TranslationState {
             None => out.extend_from_slice(name),
             Some(short) => {
                 out.extend_from_slice(&short);
-                let size = short.len() + name.len() + NAME_MORE;
-                if self.size <= NAMES_MAX && self.names.insert(short, name.to_vec()).is_none() {
-                    self.size += size;
-                }
+                self.note(short, Called { name: name.to_vec(), ..Called::default() });
             }
+        }
+    }
+
+    /// Keeps what an upstream's name of a tool stands for.
+    pub(super) fn note(&mut self, upstream: Vec<u8>, called: Called) {
+        let namespace = called.namespace.as_ref().map_or(0, Vec::len);
+        let size = upstream.len() + called.name.len() + namespace + NAME_MORE;
+        if self.size <= NAMES_MAX && self.names.insert(upstream, called).is_none() {
+            self.size += size;
         }
     }
 
     /// Bytes of storage for what an answer's translation must know.
     pub fn storage(&self) -> usize {
-        self.size
+        self.size + self.echo.as_ref().map_or(0, |echo| size_of::<Echo>() + echo.before.len() + echo.after.len())
     }
 
     /// Whether there are more names to be restored than are kept.
@@ -117,7 +198,12 @@ impl TranslationState {
 
     /// The client's own name for a tool the upstream has called.
     pub(super) fn restore<'a>(&'a self, name: &'a [u8]) -> &'a [u8] {
-        self.names.get(name).map_or(name, Vec::as_slice)
+        self.names.get(name).map_or(name, |called| &called.name)
+    }
+
+    /// What the client knows of a tool that the upstream has called.
+    pub(super) fn called(&self, name: &[u8]) -> Called {
+        self.names.get(name).cloned().unwrap_or_else(|| Called { name: name.to_vec(), ..Called::default() })
     }
 }
 
@@ -155,9 +241,9 @@ mod tests {
         let mut state = TranslationState::default();
         let name = |number: usize| format!("{number}{}", "n".repeat(100));
         (0..100).for_each(|number| drop(done(|out| state.shorten(name(number).as_bytes(), out))));
-        assert!(!state.is_full() && state.storage() > 100 * 160, "{}", state.storage());
+        assert!(!state.is_full() && state.storage() > 100 * 190, "{}", state.storage());
         (0..3000).for_each(|number| drop(done(|out| state.shorten(name(number).as_bytes(), out))));
-        assert!(state.is_full() && state.storage() <= NAMES_MAX + 1000 && state.names.len() < 1100);
+        assert!(state.is_full() && state.storage() <= NAMES_MAX + 1000 && state.names.len() < 900);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A request body of either shape, checked while it arrives (contract sections 1 and 2).
+//! A request body of any shape, checked while it arrives (contract sections 1 and 2).
 //!
 //! Owns which fields are specified, documented, denied or unknown, and the words of a refusal. Must never copy the
 //! body nor look at it twice. Called by the gateway's admission; what it notes is what `rewrite` and the translation
@@ -6,6 +6,8 @@
 
 mod checks;
 mod fields;
+mod input;
+mod leave;
 mod table;
 mod unsigned;
 
@@ -48,10 +50,10 @@ impl RequestScan {
         self.checks.reset(shape, true);
     }
 
-    /// Begins a body of `POST /v1/messages/count_tokens`: messages-shaped, `max_tokens` not required.
-    pub fn reset_count(&mut self) {
+    /// Begins a body whose tokens are to be counted, as `POST /v1/messages/count_tokens` is: `max_tokens` not required.
+    pub fn reset_count(&mut self, shape: Dialect) {
         self.scanner = Scanner::new();
-        self.checks.reset(Dialect::Messages, false);
+        self.checks.reset(shape, false);
     }
 
     /// Looks at what has come: `body` is everything so far, from its first byte on.
@@ -80,6 +82,11 @@ impl RequestScan {
     /// What [`RequestScan::prompt_tokens`] does not exceed, known without another look at the body.
     pub fn prompt_tokens_max(&self) -> u64 {
         self.checks.tokens.tokens_max()
+    }
+
+    /// About as many as [`RequestScan::prompt_tokens`], known without another look at the body.
+    pub fn prompt_tokens_about(&self) -> u64 {
+        self.checks.tokens.tokens_about()
     }
 
     fn verdict(&mut self, scanned: Result<(), ScanError>) -> Result<(), Invalid> {

@@ -1,26 +1,34 @@
-//! A request of one shape written as a request of the other (`wire-formats` 3.1 to 3.9; contract section 2).
+//! A request of one shape written as a request of another (`wire-formats` 3.1 to 3.9; `responses` 5; contract section
+//! 2): a reader and a writer per shape around one vocabulary.
 //!
 //! Owns what a translation keeps, changes, drops and refuses. Must never change a number, the order of members inside
-//! an argument, or a byte of text. Called by the gateway for a route whose upstream speaks the other shape; the body
-//! has passed [`super::RequestScan`] and is valid.
+//! an argument, or a byte of text. Called by the gateway for a route whose upstream speaks another shape; the body has
+//! passed [`super::RequestScan`] and is valid.
 
 mod ask;
+mod echo;
+mod from_chat;
+mod from_messages;
+mod from_responses;
 mod media;
-mod offer;
 mod schema;
+mod talk;
 mod to_chat;
 mod to_messages;
+mod to_responses;
+mod tools;
 
-pub use ask::Target;
+pub use ask::{OwnedTarget, Target};
 pub(super) use to_chat::write_arguments;
 pub(super) use to_messages::write_input;
 
 use super::naming::TranslationState;
 use super::request::{Fields, Invalid};
 use crate::wire::Dialect;
-use ask::Ask;
+use ask::{Ask, refuse};
 
-/// Writes the request in the shape that is not `from`. The [`TranslationState`] is needed to translate the answer back.
+/// Writes a request of shape `from` in the shape of the target. The [`TranslationState`] is needed to translate the
+/// answer back.
 /// [`Invalid`] where a specified field cannot be expressed there; `out` then holds nothing of use.
 pub fn request(
     from: Dialect,
@@ -29,9 +37,20 @@ pub fn request(
     target: &Target<'_>,
     out: &mut Vec<u8>,
 ) -> Result<TranslationState, Invalid> {
-    let ask = Ask { body, fields, dialect: from, target };
-    match from {
-        Dialect::Chat => to_messages::write(&ask, out),
-        Dialect::Messages => to_chat::write(&ask, out),
+    let ask = Ask { body, fields, from, target };
+    let mut state = TranslationState { mark: target.capabilities.mark, ..TranslationState::default() };
+    let talk = match from {
+        Dialect::Chat => from_chat::read(&ask)?,
+        Dialect::Messages => from_messages::read(&ask)?,
+        Dialect::Responses => from_responses::read(&ask, &mut state)?,
+    };
+    match target.shape {
+        Dialect::Chat => to_chat::write(&ask, talk, &mut state, out)?,
+        Dialect::Messages => to_messages::write(&ask, &talk, &mut state, out)?,
+        Dialect::Responses => to_responses::write(&ask, &talk, out)?,
     }
+    if state.is_full() {
+        return refuse("tools", "fewer names of more than 64 characters");
+    }
+    Ok(state)
 }

@@ -3,10 +3,10 @@
 //! Owns what is left out, replaced and added. Must never touch what it does not name. Called by the gateway when it
 //! writes a request upstream, once for each attempt.
 
-use super::capabilities::UnknownMembers;
+use super::capabilities::{Capabilities, UnknownMembers};
 use super::request::{Class, Fields, Member, Name, bound_of};
 use super::requests::Target;
-use crate::wire::json::{Raw, eq_unescaped, write_string};
+use crate::wire::json::{Raw, eq_unescaped, item, write_string};
 use crate::wire::{Dialect, Span};
 
 /// One piece of the body to send.
@@ -28,7 +28,25 @@ enum Fate {
     AskUsage,
     /// The bound on completion tokens, under its other name.
     Bound,
+    /// The tools but for those that run at the provider.
+    Tools,
+    /// What is to be told beyond the answer, with the reasoning to be handed back.
+    Include,
 }
+
+/// How the types of tools begin that run at the provider.
+const HOSTED: [&str; 8] = [
+    "web_search",
+    "file_search",
+    "code_interpreter",
+    "image_generation",
+    "computer",
+    "mcp",
+    "programmatic_tool_calling",
+    "container",
+];
+/// What has a responses upstream hand its reasoning out.
+const ENCRYPTED: &str = "reasoning.encrypted_content";
 
 /// Members, and cuts, up to which a request is ordinary.
 const ORDINARY: usize = 64;
@@ -112,21 +130,19 @@ pub fn rewrite(
     if let Some((from, to)) = run {
         writer.body(from, to);
     }
-    let mut add = |write: &dyn Fn(&mut Vec<u8>)| {
-        writer.text(|text| {
-            text.extend_from_slice(if wrote { b"," } else { b"" });
-            write(text);
-        });
-        wrote = true;
-    };
+    let of_response = shape == Dialect::Responses;
+    let includes = fields.members.iter().any(|member| member.name == Name::Include);
     if !has_model {
-        add(&|text| {
-            text.extend_from_slice(b"\"model\":");
-            write_string(text, with.model);
-        });
+        writer.add(&mut wrote, "model", |text| write_string(text, with.model));
+    }
+    if of_response {
+        writer.add(&mut wrote, "store", |text| text.extend_from_slice(b"false"));
+    }
+    if of_response && !includes {
+        writer.add(&mut wrote, "include", |text| text.extend_from_slice(b"[\"reasoning.encrypted_content\"]"));
     }
     if !asked {
-        add(&|text| text.extend_from_slice(b"\"stream_options\":{\"include_usage\":true}"));
+        writer.add(&mut wrote, "stream_options", |text| text.extend_from_slice(b"{\"include_usage\":true}"));
     }
     writer.body(last.end(), body.len());
     writer.total
@@ -164,12 +180,15 @@ fn fate(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, with: &Ta
         Class::Unknown if !goes_on(shape, key, takes.unknown) => return Fate::Drop,
         _ => {}
     }
-    let is_plain = !matches!(member.name, Name::N | Name::StreamOptions | Name::MaxTokens | Name::MaxCompletionTokens);
+    let of_response = shape == Dialect::Responses && matches!(member.name, Name::Tools | Name::Include);
+    let is_plain = !of_response
+        && !matches!(member.name, Name::N | Name::StreamOptions | Name::MaxTokens | Name::MaxCompletionTokens);
     if takes.drop_params.is_empty() && is_plain {
         return Fate::Keep;
     }
     let value = Raw::new(member.value.of(body));
     match member.name {
+        _ if shape == Dialect::Responses => response_fate(key, member.name, value, takes),
         Name::MaxTokens | Name::MaxCompletionTokens if shape == Dialect::Chat && fields.max_tokens.is_some() => {
             bound_fate(body, fields, member, with)
         }
@@ -183,6 +202,23 @@ fn fate(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, with: &Ta
         }
         _ => Fate::Keep,
     }
+}
+
+/// What becomes of a member of a responses request that has a place in the tables.
+fn response_fate(key: &[u8], name: Name, value: Raw<'_>, takes: &Capabilities) -> Fate {
+    match name {
+        _ if takes.drop_params.iter().any(|dropped| eq_unescaped(key, dropped)) => Fate::Drop,
+        Name::Tools if value.items().any(|tool| is_refused(tool, takes)) => Fate::Tools,
+        Name::Include if !value.items().any(|word| word.is(ENCRYPTED)) => Fate::Include,
+        _ => Fate::Keep,
+    }
+}
+
+/// Whether a tool runs at the provider, at a price that nobody meters, and the configuration does not name it.
+fn is_refused(tool: Raw<'_>, takes: &Capabilities) -> bool {
+    let Some(kind) = tool.get("type").and_then(Raw::string) else { return false };
+    HOSTED.iter().any(|hosted| kind.starts_with(hosted.as_bytes()))
+        && !takes.hosted_tools.iter().any(|allowed| eq_unescaped(kind, allowed))
 }
 
 /// Whether a member outside the tables is passed on.
@@ -252,10 +288,37 @@ impl Writer<'_> {
         });
     }
 
+    /// A member that the client has not written; `wrote`: another one stands before it.
+    fn add(&mut self, wrote: &mut bool, name: &str, value: impl FnOnce(&mut Vec<u8>)) {
+        if std::mem::replace(wrote, true) {
+            self.text(|text| text.push(b','));
+        }
+        self.name(name);
+        self.text(value);
+    }
+
     fn replace(&mut self, fate: Fate, member: &Member, with: &Target<'_>) {
         let value = Raw::new(member.value.of(self.body));
         self.text(|text| match fate {
             Fate::Model => write_string(text, with.model),
+            Fate::Tools => {
+                text.push(b'[');
+                for tool in value.items().filter(|tool| !is_refused(*tool, with.capabilities)) {
+                    item(text);
+                    text.extend_from_slice(tool.bytes());
+                }
+                text.push(b']');
+            }
+            Fate::Include => {
+                text.push(b'[');
+                for word in value.items() {
+                    item(text);
+                    text.extend_from_slice(word.bytes());
+                }
+                item(text);
+                write_string(text, ENCRYPTED);
+                text.push(b']');
+            }
             Fate::AskUsage => {
                 text.extend_from_slice(b"{\"include_usage\":true");
                 for (key, value) in value.members().filter(|(key, _)| !eq_unescaped(key, "include_usage")) {

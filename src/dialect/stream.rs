@@ -5,7 +5,8 @@
 //! Called by the gateway's relay, which knows no difference between the two.
 
 use super::answer::{Frame, ResponseIdentity, StreamFault};
-use super::convert::Convert;
+use super::convert::{Convert, write_failure, write_opening};
+use super::errors::{ErrorWords, error_event};
 use super::naming::TranslationState;
 use super::tap::Tap;
 use super::usage::ObservedUsage;
@@ -51,7 +52,7 @@ fn place(at: usize) -> Option<NonZeroU32> {
 enum Inner {
     /// The client speaks the upstream's shape.
     Same(Tap),
-    /// It speaks the other one.
+    /// It speaks another one.
     Translated(Box<Convert>),
 }
 
@@ -62,10 +63,17 @@ impl SseStream {
         SseStream::new(max_event, Inner::Same(Tap::new(dialect, show_usage)))
     }
 
-    /// At the start of an upstream's stream of shape `from`, for a client of the other. `state` is what the request's
-    /// translation left; `show_usage`: a chat client has asked for the usage chunk; `max_event` in bytes.
-    pub fn translated(from: Dialect, state: TranslationState, show_usage: bool, max_event: usize) -> SseStream {
-        SseStream::new(max_event, Inner::Translated(Box::new(Convert::new(from, state, show_usage))))
+    /// At the start of an upstream's stream of shape `from`, for a client of shape `to`. `state` is what the request's
+    /// translation left; `show_usage`: a chat client has asked for the usage chunk. In bytes: `max_event`, and
+    /// `max_answer`, which a shape whose last event repeats the answer may hold of it.
+    pub fn translated(
+        way: (Dialect, Dialect),
+        state: TranslationState,
+        show_usage: bool,
+        (max_event, max_answer): (usize, usize),
+    ) -> SseStream {
+        let convert = Convert::new(way, state, show_usage, max_answer);
+        SseStream::new(max_event, Inner::Translated(Box::new(convert)))
     }
 
     fn new(max_event: usize, inner: Inner) -> SseStream {
@@ -83,6 +91,38 @@ impl SseStream {
             Inner::Same(tap) => tap.restart(dialect, show_usage),
             Inner::Translated(_) => self.inner = Inner::Same(Tap::new(dialect, show_usage)),
         }
+    }
+
+    /// So many events of the answer have gone out already, while the upstream was silent: [`opening`].
+    pub fn resume(&mut self, events: u16, created: u64) {
+        match &mut self.inner {
+            Inner::Same(tap) => tap.resume(events),
+            Inner::Translated(convert) => convert.resume(u64::from(events), created),
+        }
+    }
+
+    /// Appends what a client is told where the stream breaks. Nothing may follow it.
+    pub fn fail(&mut self, shape: Dialect, words: &ErrorWords<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+        let told = match &mut self.inner {
+            Inner::Same(tap) => tap.fail(words, me, out),
+            Inner::Translated(convert) => convert.fail(words, me, out),
+        };
+        if !told {
+            error_event(shape, words, out);
+        }
+    }
+
+    /// Appends a sign of life that lets neither a proxy nor the client itself cut the line. How many events of a
+    /// response have gone out then.
+    pub fn heartbeat(&mut self, shape: Dialect, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> u16 {
+        let told = match &mut self.inner {
+            Inner::Same(tap) => tap.heartbeat(out),
+            Inner::Translated(convert) => convert.heartbeat(me, out),
+        };
+        if told.is_none() {
+            heartbeat(shape, out);
+        }
+        u16::try_from(told.unwrap_or(0)).unwrap_or(u16::MAX)
     }
 
     /// True if upstream and client speak the same shape.
@@ -296,6 +336,50 @@ impl Inner {
             Inner::Same(tap) => tap.close(me, out),
             Inner::Translated(convert) => convert.close(me, out),
         }
+    }
+}
+
+/// Appends the sign of life that every client of this shape takes at any time.
+pub fn heartbeat(shape: Dialect, out: &mut Vec<u8>) {
+    out.extend_from_slice(match shape {
+        Dialect::Messages => b"event: ping\ndata: {\"type\":\"ping\"}\n\n",
+        Dialect::Chat | Dialect::Responses => b": ping\n\n",
+    });
+}
+
+/// Appends a sign of life before an answer has begun, for a client of shape `shape`. `events` of an answer have gone
+/// out before; how many it is then. `state`: the request's translation, where there is one.
+pub fn opening(
+    shape: Dialect,
+    events: u16,
+    state: Option<&TranslationState>,
+    me: &ResponseIdentity<'_>,
+    out: &mut Vec<u8>,
+) -> u16 {
+    match state.filter(|_| shape == Dialect::Responses) {
+        Some(state) => u16::try_from(write_opening(u64::from(events), state, me, out)).unwrap_or(u16::MAX),
+        None => {
+            heartbeat(shape, out);
+            events
+        }
+    }
+}
+
+/// Appends what a client is told of an answer that fails before any of it came, `events` having gone out.
+pub fn failure(
+    shape: Dialect,
+    events: u16,
+    state: Option<&TranslationState>,
+    words: &ErrorWords<'_>,
+    me: &ResponseIdentity<'_>,
+    out: &mut Vec<u8>,
+) {
+    match shape {
+        Dialect::Responses => {
+            let plain = TranslationState::default();
+            write_failure(u64::from(events), words, state.unwrap_or(&plain), me, out);
+        }
+        Dialect::Chat | Dialect::Messages => error_event(shape, words, out),
     }
 }
 

@@ -3,6 +3,7 @@
 mod examples;
 mod hostile;
 mod property;
+mod responses;
 mod rows;
 
 use super::*;
@@ -35,9 +36,24 @@ pub(super) fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/cross")
 }
 
-/// A request as the gateway would translate it.
+/// The older shape that this one is not.
+pub(super) fn other(shape: Dialect) -> Dialect {
+    if shape == Dialect::Chat { Dialect::Messages } else { Dialect::Chat }
+}
+
+/// A request as the gateway would translate it, between the two older shapes.
 pub(super) fn request(
     from: Dialect,
+    body: &str,
+    model: &str,
+    capabilities: &Capabilities,
+) -> Result<(Value, TranslationState), String> {
+    request_for((from, other(from)), body, model, capabilities)
+}
+
+/// A request as the gateway would translate it.
+pub(super) fn request_for(
+    (from, shape): (Dialect, Dialect),
     body: &str,
     model: &str,
     capabilities: &Capabilities,
@@ -46,7 +62,7 @@ pub(super) fn request(
     scan.reset(from);
     scan.finish(body.as_bytes()).unwrap_or_else(|invalid| panic!("refused by the scan: {}: {body}", invalid.0));
     let mut out = Vec::new();
-    let target = Target { model, capabilities };
+    let target = Target { model, shape, capabilities };
     let state = translate(from, body.as_bytes(), scan.fields(), &target, &mut out).map_err(|invalid| invalid.0)?;
     crate::wire::json::check(&out).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&out)));
     Ok((serde_json::from_slice(&out).unwrap(), state))
@@ -60,6 +76,7 @@ pub(super) struct Outcome {
     pub(super) result: Result<(), StreamFault>,
 }
 
+/// A stream between the two older shapes.
 pub(super) fn stream(
     from: Dialect,
     state: &TranslationState,
@@ -67,7 +84,17 @@ pub(super) fn stream(
     me: &ResponseIdentity<'_>,
     chunks: &[&[u8]],
 ) -> Outcome {
-    let mut stream = SseStream::translated(from, state.clone(), show_usage, 1 << 20);
+    stream_for((from, other(from)), state, show_usage, me, chunks)
+}
+
+pub(super) fn stream_for(
+    way: (Dialect, Dialect),
+    state: &TranslationState,
+    show_usage: bool,
+    me: &ResponseIdentity<'_>,
+    chunks: &[&[u8]],
+) -> Outcome {
+    let mut stream = SseStream::translated(way, state.clone(), show_usage, (1 << 20, 1 << 26));
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
     let mut result = Ok(());
     for chunk in chunks {
@@ -93,12 +120,22 @@ pub(super) fn stream_every_way(
     me: &ResponseIdentity<'_>,
     text: &str,
 ) -> Outcome {
+    stream_for_every_way((from, other(from)), state, show_usage, me, text)
+}
+
+pub(super) fn stream_for_every_way(
+    way: (Dialect, Dialect),
+    state: &TranslationState,
+    show_usage: bool,
+    me: &ResponseIdentity<'_>,
+    text: &str,
+) -> Outcome {
     let text = text.as_bytes();
-    let whole = stream(from, state, show_usage, me, &[text]);
+    let whole = stream_for(way, state, show_usage, me, &[text]);
     for at in 0..=text.len() {
-        assert_eq!(stream(from, state, show_usage, me, &[&text[..at], &text[at..]]), whole, "split at {at}");
+        assert_eq!(stream_for(way, state, show_usage, me, &[&text[..at], &text[at..]]), whole, "split at {at}");
     }
     let bytes: Vec<&[u8]> = text.chunks(1).collect();
-    assert_eq!(stream(from, state, show_usage, me, &bytes), whole, "byte by byte");
+    assert_eq!(stream_for(way, state, show_usage, me, &bytes), whole, "byte by byte");
     whole
 }

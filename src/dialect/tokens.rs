@@ -138,6 +138,8 @@ impl Estimator {
     }
 }
 
+/// Bytes of an ordinary text for each token.
+const TEXT_BYTES_PER_TOKEN: u64 = 4;
 /// Texts whose places are kept before they are counted.
 const LATER_MAX: usize = 64;
 /// Parts that one byte costs at most: they are added up in a lane of eight bits.
@@ -199,6 +201,12 @@ impl CountLater {
     #[inline]
     pub fn tokens_max(&self) -> u64 {
         (self.bytes.saturating_mul(BYTE_PARTS_MAX) / PARTS + 1).saturating_add(self.added)
+    }
+
+    /// About as many as [`CountLater::tokens`], by the length of the texts alone.
+    #[inline]
+    pub fn tokens_about(&self) -> u64 {
+        (self.bytes / TEXT_BYTES_PER_TOKEN).saturating_add(self.added)
     }
 
     fn counted(&self, body: &[u8]) -> Estimator {

@@ -93,6 +93,22 @@ impl Reported {
         seen.reported()
     }
 
+    /// Reads the `usage` object of a response. `input_tokens` includes what is cached and is split here, as in the chat
+    /// shape.
+    pub fn from_responses(usage: Raw<'_>) -> Reported {
+        let count = |object: Option<Raw<'_>>, key: &str| object?.get(key).and_then(Raw::count);
+        let of_input = usage.get("input_tokens_details");
+        let (cache_read, cache_write) = (count(of_input, "cached_tokens"), count(of_input, "cache_write_tokens"));
+        let cached = cache_read.unwrap_or(0).saturating_add(cache_write.unwrap_or(0));
+        Reported {
+            input: count(Some(usage), "input_tokens").map(|input| input.checked_sub(cached).unwrap_or(input)),
+            cache_read,
+            cache_write,
+            output: count(Some(usage), "output_tokens"),
+            reasoning: count(usage.get("output_tokens_details"), "reasoning_tokens"),
+        }
+    }
+
     /// Reads the `usage` object of a messages answer, `message_start` or `message_delta`.
     pub fn from_messages(usage: Raw<'_>) -> Reported {
         let count = |key: &str| usage.get(key).and_then(Raw::count);

@@ -43,12 +43,15 @@ use std::time::Duration;
 pub(crate) struct Setup {
     pub(crate) config: Arc<Config>,
     pub(crate) requests: RequestTemplates,
+    /// The number of the configuration, which a secret that is renewed does not change. Connections to providers carry
+    /// that of the one that they were dialed under.
+    pub(crate) epoch: u32,
 }
 
 impl Setup {
-    /// For `config`.
-    pub(crate) fn new(config: Arc<Config>) -> Arc<Setup> {
-        Arc::new(Setup { requests: RequestTemplates::new(&config), config })
+    /// For `config`, whose number is `epoch`.
+    pub(crate) fn new(config: Arc<Config>, epoch: u32) -> Arc<Setup> {
+        Arc::new(Setup { requests: RequestTemplates::new(&config), config, epoch })
     }
 }
 
@@ -115,8 +118,6 @@ pub(crate) struct Cx {
     pub(crate) now: Now,
     /// The present configuration.
     pub(crate) setup: Arc<Setup>,
-    /// Its number. Connections to providers carry the number of the configuration that they were dialed under.
-    pub(crate) epoch: u32,
     pub(crate) pool: Pool,
     pub(crate) budget: Budget,
     /// What is read with what is free of the buffers, as of the end of the last verb.
@@ -152,6 +153,23 @@ pub(crate) struct Cx {
     pub(crate) orders: OrderSink,
 }
 
+/// The credentials that are others in `after` than they were, by their places: what was said of them is not true of
+/// those.
+fn renewed_credentials(before: &Config, after: &Config) -> Vec<String> {
+    let mut renewed = Vec::new();
+    for provider in &after.providers {
+        let Some(known) = before.providers.iter().find(|known| known.name == provider.name) else { continue };
+        for (place, credential) in provider.credentials.iter().enumerate() {
+            let same =
+                known.credentials.get(place).is_some_and(|known| known.secret.expose() == credential.secret.expose());
+            if !same {
+                renewed.push(provider.place_of(place));
+            }
+        }
+    }
+    renewed
+}
+
 /// What a [`Cx`] starts from.
 pub(crate) struct CxStart {
     pub(crate) setup: Arc<Setup>,
@@ -172,7 +190,6 @@ impl Cx {
         plans.load(&keys, config);
         Cx {
             now: start.now,
-            epoch: 0,
             pool: Pool::new(config.server.max_buffered),
             budget: Budget::new(config.server.max_buffered),
             gate: Gate::Open,
@@ -257,8 +274,10 @@ impl Cx {
         self.pool.set_budget(config.server.max_buffered);
         self.budget.set_budget(config.server.max_buffered);
         self.plans.load(&self.keys, &config);
-        self.setup = Setup::new(config);
-        self.epoch = self.epoch.wrapping_add(1);
+        for renewed in renewed_credentials(&self.setup.config, &config) {
+            self.breakers.credential_renewed(&renewed);
+        }
+        self.setup = Setup::new(config, self.setup.epoch.wrapping_add(1));
         self.look_up_all();
     }
 
@@ -494,6 +513,7 @@ impl Cx {
             stats: std::mem::take(&mut self.stats),
             targets: self.breakers.take_counts(),
             turned_away: std::mem::take(&mut self.limits.turned_away),
+            rests: self.breakers.rests(self.now),
         }
     }
 
@@ -502,9 +522,11 @@ impl Cx {
         self.stats.add(&counters.stats);
         counters.targets.iter().for_each(|counts| self.breakers.add(counts));
         self.limits.turned_away += counters.turned_away;
+        counters.rests.iter().for_each(|rest| self.breakers.rest_told(rest, self.now));
     }
 
-    /// One line about a target: it rests, and why and for how long, or (`None`) has recovered.
+    /// One line about a target, or a credential of a provider: it rests, and why and for how long, or (`None`) has
+    /// recovered.
     pub(crate) fn log_target(&mut self, label: &str, rests: Option<(Cause, Duration)>) {
         let now = self.now.unix;
         self.log_event(|out| {

@@ -4,7 +4,7 @@
 use super::cx::Cx;
 use super::exchange::{Endpoint, Request};
 use crate::base::text::push_number;
-use crate::dialect::errors;
+use crate::dialect::errors::{self, ErrorWords};
 use crate::policy::catalog::Model;
 use crate::policy::meter::QuotaStatus;
 use crate::policy::refusal::Refusal;
@@ -58,8 +58,20 @@ pub(crate) fn model_asked(id: Span, head: &[u8]) -> String {
 
 /// The body of an error, in the shape of the endpoint it happened on (contract section 1).
 pub(crate) fn error_body(shape: Option<Dialect>, refusal: &Refusal, id: &str, out: &mut Vec<u8>) {
-    let (kind, details) = (refusal.kind.as_str(), refusal.details);
-    errors::error_body(shape, kind, refusal.status, &refusal.message, details, id, out);
+    errors::error_body(shape, &words(refusal, id), out);
+}
+
+/// What a client is told of a refusal.
+pub(crate) fn words<'a>(refusal: &'a Refusal, id: &'a str) -> ErrorWords<'a> {
+    let Refusal { kind, status, message, details, .. } = refusal;
+    ErrorWords {
+        kind: kind.as_str(),
+        status: *status,
+        word: refusal.word(),
+        message,
+        details: *details,
+        request_id: id,
+    }
 }
 
 /// `GET /v1/models`: specification section 2.1; with `anthropic`, the union with the Anthropic list, which parses in

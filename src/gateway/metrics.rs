@@ -304,7 +304,7 @@ fn write_targets(targets: &[(TargetCounts, bool)], out: &mut Vec<u8>) {
     };
     let failures = "Failures of a target by its own fault.";
     series("tollgate_target_failures_total", "counter", failures, &|(target, _)| target.failures);
-    let resting = "1 while a target rests after failures, or is on trial after its rest.";
+    let resting = "1 while a target rests, after failures or by its provider's word, or is on trial.";
     series("tollgate_target_resting", "gauge", resting, &|(_, resting)| u64::from(*resting));
 }
 

@@ -110,7 +110,7 @@ impl Gateway {
         let room = config.server.max_connections.min(ROOM_MAX);
         let offload_min = start.work_min.unwrap_or(WORK_MIN);
         let mut cx =
-            Cx::new(CxStart { setup: Setup::new(config), seed: start.seed, keys: start.keys, offload_min, now });
+            Cx::new(CxStart { setup: Setup::new(config, 0), seed: start.seed, keys: start.keys, offload_min, now });
         for (id, day, tokens) in &start.days {
             let Some((key, plan)) = cx.counted_key(id) else { continue };
             cx.meter.restore_day(key, &plan, now.unix, *day, *tokens);
@@ -169,6 +169,7 @@ impl Gateway {
             upstreams: self.providers.len(),
             idle: self.cx.idle.len(),
             holds: self.cx.meter.open_holds(),
+            flying: self.cx.breakers.busy(),
             buffered: self.cx.pool.lent(),
             promised: self.cx.pool.promised(),
             timers: self.timers.len(),
@@ -204,6 +205,8 @@ pub struct Vitals {
     pub idle: usize,
     /// Reservations of the meter that are out.
     pub holds: usize,
+    /// Attempts that count as in flight at their targets.
+    pub flying: usize,
     /// Bytes of buffer lent.
     pub buffered: usize,
     /// Bytes of buffer promised to bodies that have not come.
@@ -329,6 +332,9 @@ impl Core for Gateway {
                 self.cx.log_event(|out| out.extend_from_slice(b",\"event\":\"ledger\",\"outcome\":\"recovered\""));
             }
             Notice::Worked(done) => self.offloaded(done),
+            Notice::SecretTold(origin, value) => {
+                reload::secret_told(&origin, value.as_deref().map_err(String::as_str), &mut self.cx);
+            }
             Notice::Reloaded(news) => {
                 if reload::finish(news, &mut self.cx) {
                     self.close_idle_providers();
@@ -439,6 +445,7 @@ impl Core for Gateway {
             }
         }
         self.cx.turns.served = None;
+        self.cx.breakers.recount(self.exchanges.iter().filter_map(|(_, exchange)| exchange.flies_at()));
         // So are its buffers, and what it was promised.
         let clients: usize = self.clients.iter().map(|(_, client)| client.storage()).sum();
         let exchanges: usize = self.exchanges.iter().map(|(_, exchange)| exchange.storage()).sum();
@@ -472,7 +479,7 @@ mod tests {
     /// A gateway with one key, and that key.
     fn gateway() -> (Gateway, String) {
         let issued = issue("tg_", |out| out.fill(7));
-        let scope = Scope { chat: true, messages: true, models: true, quota: true, models_allowed: None };
+        let scope = Scope::default();
         let record = KeyRecord {
             id: issued.id,
             digest: issued.digest,
@@ -486,7 +493,8 @@ mod tests {
             limits: crate::policy::plan::LimitOverrides::default(),
             former: Vec::new(),
         };
-        let source = Source { file: "t", text: CONFIG, env: &|_| None, read: &|_| Ok(String::new()) };
+        let read = |_: &str| Ok(String::new());
+        let source = Source { file: "t", text: CONFIG, env: &|_| None, read: &read, run: &Source::no_program };
         let config = Config::parse(&source).unwrap();
         let start = Start { client_listeners: 1, keys: vec![record], ..Start::default() };
         (Gateway::new(Arc::new(config), start, now()), issued.text)

@@ -9,7 +9,7 @@ use super::ids::ExchangeId;
 use super::provider::request::OutgoingRequest;
 use crate::base::buf::{Buf, Pool};
 use crate::dialect::{
-    self, Broken, Capabilities, Fed, Invalid, ObservedUsage, PromptTokens, ResponseIdentity, SseStream, StreamFault,
+    self, Broken, Fed, Invalid, ObservedUsage, OwnedTarget, PromptTokens, ResponseIdentity, SseStream, StreamFault,
     TranslationState,
 };
 use crate::wire::Dialect;
@@ -76,8 +76,8 @@ pub(crate) enum Task {
     Discard(Vec<Vec<u8>>),
     /// A whole answer of a provider of shape `from`, for a client of shape `to`.
     Reply { body: Buf, from: Dialect, to: Dialect, state: TranslationState, chunked: bool },
-    /// A request of shape `from`, for a provider of the other one.
-    Request { body: Lent, draft: Box<OutgoingRequest>, from: Dialect, model: String, capabilities: Box<Capabilities> },
+    /// A request of shape `from`, for a provider of another one.
+    Request { body: Lent, draft: Box<OutgoingRequest>, from: Dialect, target: Box<OwnedTarget> },
     /// A piece of a stream whose event under way is large.
     Events { stream: Box<SseStream>, data: Buf },
     /// The end of a stream that leaves a large event without its empty line.
@@ -135,7 +135,7 @@ fn run(task: Task, identity: &ResponseIdentity<'_>, pool: &mut Pool) -> Option<P
             let mut out = Vec::with_capacity(body.len() + REPLY_MORE);
             let read = match from == to {
                 true => dialect::whole(to, body.bytes(), identity, &mut out),
-                false => dialect::reply(from, body.bytes(), &state, identity, &mut out),
+                false => dialect::reply((from, to), body.bytes(), &state, identity, &mut out),
             };
             body.release(pool);
             if chunked {
@@ -143,9 +143,8 @@ fn run(task: Task, identity: &ResponseIdentity<'_>, pool: &mut Pool) -> Option<P
             }
             Product::Reply { read, out: Buf::adopt(pool, out) }
         }
-        Task::Request { body, mut draft, from, model, capabilities } => {
-            let target = dialect::Target { model: &model, capabilities: &capabilities };
-            let built = draft.translate(from, body.payload(), &target, pool);
+        Task::Request { body, mut draft, from, target } => {
+            let built = draft.translate(from, body.payload(), &target.borrowed(), pool);
             Product::Request { body, draft, built }
         }
         Task::Events { mut stream, mut data } => {

@@ -2,7 +2,7 @@
 
 pub use super::offload::{Done, Work};
 use crate::policy::ask::{Answer, Ask, Release};
-use crate::policy::config::Config;
+use crate::policy::config::{Config, Origin};
 use crate::policy::counters::Counters;
 use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
 use crate::policy::row::{Row, Running};
@@ -25,6 +25,9 @@ pub enum Order {
     Work(Box<Work>),
     /// Read the configuration again; this is the one in use. Answered by [`Notice::Reloaded`].
     Reload(Arc<Config>),
+    /// Ask where a secret comes from once more, since a provider refuses what it said last. Answered by
+    /// [`Notice::SecretTold`].
+    Renew(Origin),
     /// Give the ledger to the successor, with what is still served here; rows are kept for it from here on. Answered by
     /// [`Notice::SuccessorTaken`] or [`Notice::SuccessorFailed`].
     HandOver(Vec<Running>),
@@ -75,6 +78,13 @@ impl OrderSink {
             }
         }
         self.0.push(Order::Asks(vec![ask]));
+    }
+
+    /// Has a secret that a provider refuses asked for once more, if it can be another one without a restart.
+    pub(crate) fn renew(&mut self, origin: &Origin) {
+        if !matches!(origin, Origin::Env(_)) {
+            self.0.push(Order::Renew(origin.clone()));
+        }
     }
 
     /// Gives a lease back that no row will.
@@ -142,6 +152,8 @@ pub enum Notice {
     StoreRecovered,
     /// Work is done.
     Worked(Done),
+    /// What a file or a program says that a provider's secret comes from; or why it says nothing.
+    SecretTold(Origin, Result<String, String>),
     /// The configuration has been read again.
     Reloaded(Reloaded),
     /// The successor is ready to take over.

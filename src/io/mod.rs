@@ -16,6 +16,7 @@ pub mod process;
 pub mod proxy;
 pub mod reactor;
 pub mod resolver;
+pub mod secrets;
 pub mod signals;
 pub mod store;
 pub mod tls;

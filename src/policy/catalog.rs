@@ -12,6 +12,9 @@ use std::sync::Arc;
 /// Tokens a context, a reservation or an answer may have; far above any model.
 pub const TOKENS_MAX: u64 = 1 << 40;
 
+/// A weight of 1 has so many parts, of which each of a target's credentials has some.
+pub const SHARE: u64 = 1 << 20;
+
 /// All models in the order of the configuration.
 #[derive(Clone, Debug)]
 pub struct Catalog {
@@ -98,17 +101,30 @@ pub struct Model {
     pub timeouts: Timeouts,
     /// Where it is served: `[{ provider = "name", model = "upstream name" }]`, see below.
     pub targets: Vec<Target>,
+    /// What is kept together among targets of equal priority, and their credentials: `"session"`, the turns of a
+    /// conversation, so that its provider finds them in its cache; `"key"`, all requests of a key; `"off"`, nothing:
+    /// they take turns. All three by weight.
+    pub affinity: Affinity,
+    /// How one of them is chosen: `"affinity"`, or `"least_busy"`, the one with the fewest requests in flight for its
+    /// weight, for replicas of a local server.
+    pub balance: Balance,
+    /// Some of its targets, or their credentials, are of equal priority.
+    pub shares: bool,
     /// For upstreams that need a bound where the client named none.
     pub default_max_tokens: u64,
     /// Completion tokens reserved at admission at most.
     pub reserve_tokens: u64,
     /// Request fields removed before forwarding.
     pub drop_params: Vec<String>,
+    /// Types of tools that run at a responses-shaped provider, at its price, and may be asked for there, such as
+    /// `"web_search"`; others are removed from a request.
+    pub hosted_tools: Vec<String>,
     /// What translation must know. Default: those below.
     pub capabilities: Capabilities,
 }
 
-/// One place where a model is served.
+/// One place where a model is served, with one of its provider's credentials: a target of the configuration stands here
+/// once for each of those.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// The provider's name.
@@ -117,12 +133,23 @@ pub struct Target {
     pub provider: usize,
     /// Its name of the model, never told to a client. Default: the id.
     pub model: String,
-    /// `provider/model`, for logs, rows and metrics.
+    /// Which of its provider's credentials is sent, from 0 on.
+    pub credential: usize,
+    /// `provider/model`, for logs, rows and metrics; `provider#2/model` with the second of several credentials.
     pub label: Arc<str>,
     /// Lower ones are tried first. Default: its place in the list.
     pub priority: u32,
     /// Its share among targets of the same priority.
     pub weight: u32,
+    /// What of that share falls to its credential: in [`SHARE`] parts of a weight of 1.
+    pub share: u64,
+    /// A number of its own, by its label: what a session is weighed with.
+    pub seed: u64,
+    /// Requests in flight there at most, over all credentials; of a ledger that is shared each host has its share of
+    /// them, at least 1. 0: no bound.
+    pub concurrency: u32,
+    /// What of them this host has.
+    pub places: u32,
     /// Deadlines and bounds that hold for this model at this provider.
     pub limits: UpstreamLimits,
 }
@@ -142,6 +169,55 @@ pub struct Prices {
     /// USD per million prompt tokens written to it. Default: the input price.
     #[doc(alias = "cache_write_price")]
     pub cache_write: u64,
+}
+
+/// What is kept together among equal targets.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum Affinity {
+    /// The turns of a conversation.
+    #[default]
+    Session,
+    /// All requests of a key.
+    Key,
+    /// Nothing.
+    Off,
+}
+
+impl Affinity {
+    /// All of them.
+    pub const ALL: [Affinity; 3] = [Affinity::Session, Affinity::Key, Affinity::Off];
+
+    /// As written in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Affinity::Session => "session",
+            Affinity::Key => "key",
+            Affinity::Off => "off",
+        }
+    }
+}
+
+/// How one of equal targets is chosen.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum Balance {
+    /// By what is kept together, or in turn.
+    #[default]
+    Affinity,
+    /// The one with the fewest requests in flight.
+    LeastBusy,
+}
+
+impl Balance {
+    /// All of them.
+    pub const ALL: [Balance; 2] = [Balance::Affinity, Balance::LeastBusy];
+
+    /// As written in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Balance::Affinity => "affinity",
+            Balance::LeastBusy => "least_busy",
+        }
+    }
 }
 
 /// How a model takes a demand for JSON of a given schema.
@@ -170,6 +246,31 @@ impl StructuredOutput {
     }
 }
 
+/// How a model is asked to think.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum ModelThinking {
+    /// It is not.
+    #[default]
+    Unset,
+    /// As it sees fit.
+    Adaptive,
+    /// With so many tokens.
+    Budget,
+}
+
+impl ModelThinking {
+    const ALL: [ModelThinking; 3] = [ModelThinking::Unset, ModelThinking::Adaptive, ModelThinking::Budget];
+
+    /// As written in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ModelThinking::Unset => "none",
+            ModelThinking::Adaptive => "adaptive",
+            ModelThinking::Budget => "budget",
+        }
+    }
+}
+
 section! {
     /// What a translation must know about a model (contract section 7). A same-shape route asks for the name of the
     /// bound alone.
@@ -192,6 +293,11 @@ section! {
         /// A reasoning effort is accepted.
         /// Default: false; true for models of OpenAI and Azure called `gpt-5…`, `gpt-6…`, `o1…`, `o3…`, `o4…`.
         pub effort: Option<bool> = None, Or(Flag, "by the model"), Live;
+        /// How a responses client's wish for reasoning is put to it (messages shape): `"adaptive"`, by the model's own
+        /// measure; `"budget"`, by a number of tokens; `"none"`, not at all.
+        pub thinking: ModelThinking = ModelThinking::Unset, OneOf(&ModelThinking::ALL, ModelThinking::as_str), Live;
+        /// A verbosity is accepted (chat shape).
+        pub verbosity: bool = false, Flag, Live;
         /// An effort is accepted beside tools (chat shape); else a translated request with tools says `none`.
         /// Default: true; false for models of OpenAI and Azure called `gpt-5.2…` and later.
         pub effort_with_tools: Option<bool> = None, Or(Flag, "by the model"), Live;

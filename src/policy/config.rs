@@ -19,12 +19,12 @@ mod server;
 mod store;
 
 pub use super::settings::reader::{ConfigError, ENTRIES_MAX, Source};
-pub use super::settings::secret::{Origin, Secret};
+pub use super::settings::secret::{Origin, Secret, fit as fit_secret};
 pub use super::settings::units;
 pub use document::Config;
 pub use follow::fixed;
 pub use print::effective;
-pub use providers::{Auth, AuthoritySpec, Provider, UnknownFields};
+pub use providers::{Auth, AuthoritySpec, Credential, Provider, UnknownFields};
 pub use server::{RequestLog, Server, TlsFiles};
 pub use store::{Durability, OnOutage, StoreConfig, StoreUrl};
 

@@ -15,6 +15,20 @@ pub struct Counters {
     pub targets: Vec<TargetCounts>,
     /// Of connections beyond a bound.
     pub turned_away: u64,
+    /// Rests that have not ended.
+    #[serde(default)]
+    pub rests: Vec<RestTold>,
+}
+
+/// A rest that a provider has asked for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RestTold {
+    /// The target that rests, or the credential, which has no `/` in its name.
+    pub name: Arc<str>,
+    /// Until when, in milliseconds since 1970.
+    pub until_ms: u64,
+    /// How often it has been doubled.
+    pub again: u32,
 }
 
 /// Phases of a request that are measured.

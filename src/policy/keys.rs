@@ -84,6 +84,8 @@ pub enum Endpoint {
     Chat,
     /// `POST /v1/messages` and its count_tokens.
     Messages,
+    /// `POST /v1/responses` and its input_tokens.
+    Responses,
     /// `GET /v1/models` and one of them.
     Models,
     /// `GET /v1/quota`.
@@ -92,13 +94,15 @@ pub enum Endpoint {
 
 impl Endpoint {
     /// All of them, in the order they are written.
-    pub const ALL: [Endpoint; 4] = [Endpoint::Chat, Endpoint::Messages, Endpoint::Models, Endpoint::Quota];
+    pub const ALL: [Endpoint; 5] =
+        [Endpoint::Chat, Endpoint::Messages, Endpoint::Responses, Endpoint::Models, Endpoint::Quota];
 
     /// As written on the command line, in stores and in messages.
     pub fn as_str(self) -> &'static str {
         match self {
             Endpoint::Chat => "chat",
             Endpoint::Messages => "messages",
+            Endpoint::Responses => "responses",
             Endpoint::Models => "models",
             Endpoint::Quota => "quota",
         }
@@ -112,6 +116,8 @@ pub struct Scope {
     pub chat: bool,
     /// The messages endpoint.
     pub messages: bool,
+    /// The responses endpoint.
+    pub responses: bool,
     /// The model list.
     pub models: bool,
     /// The quota.
@@ -122,24 +128,26 @@ pub struct Scope {
 
 impl Default for Scope {
     fn default() -> Scope {
-        Scope { chat: true, messages: true, models: true, quota: true, models_allowed: None }
+        Scope { chat: true, messages: true, responses: true, models: true, quota: true, models_allowed: None }
     }
 }
 
 impl Scope {
-    /// From words. No endpoint, or no model, permits all of them; so does the model `*`. Naming `chat` or `messages`
-    /// keeps `models` and `quota` (contract section 3). An unknown endpoint is the error, by its name.
+    /// From words. No endpoint, or no model, permits all of them; so does the model `*`. Naming one
+    /// that generates keeps `models` and `quota` (contract section 3). An unknown endpoint is the error, by its name.
     pub fn from_words<'a>(
         endpoints: impl IntoIterator<Item = &'a str>,
         models: impl IntoIterator<Item = &'a str>,
     ) -> Result<Scope, String> {
-        let mut scope = Scope { chat: false, messages: false, models: false, quota: false, models_allowed: None };
+        let mut scope =
+            Scope { chat: false, messages: false, responses: false, models: false, quota: false, models_allowed: None };
         let mut named = false;
         for word in endpoints {
             named = true;
             match word {
                 "chat" => scope.chat = true,
                 "messages" => scope.messages = true,
+                "responses" => scope.responses = true,
                 "models" => scope.models = true,
                 "quota" => scope.quota = true,
                 other => return Err(other.to_string()),
@@ -148,7 +156,7 @@ impl Scope {
         if !named {
             scope = Scope::default();
         }
-        if scope.chat || scope.messages {
+        if scope.chat || scope.messages || scope.responses {
             (scope.models, scope.quota) = (true, true);
         }
         let allowed: Vec<String> = models.into_iter().map(str::to_string).collect();
@@ -161,6 +169,7 @@ impl Scope {
         match endpoint {
             Endpoint::Chat => self.chat,
             Endpoint::Messages => self.messages,
+            Endpoint::Responses => self.responses,
             Endpoint::Models => self.models,
             Endpoint::Quota => self.quota,
         }
@@ -176,7 +185,32 @@ impl Scope {
         let words: Vec<&str> = Endpoint::ALL.into_iter().filter(|e| self.allows(*e)).map(Endpoint::as_str).collect();
         words.join(",")
     }
+
+    /// As ledgers keep the endpoints: as [`Scope::endpoints_text`] has them, with a mark where all but `responses` are
+    /// permitted. Without the mark that is how all of them were written before there was `responses`.
+    pub fn stored_endpoints(&self) -> String {
+        let text = self.endpoints_text();
+        if text == FORMER_ALL { format!("{text},{NO_RESPONSES}") } else { text }
+    }
+
+    /// Reads [`Scope::stored_endpoints`].
+    pub fn from_stored(endpoints: &str, models_allowed: Option<Vec<String>>) -> Scope {
+        let has = |word: &str| endpoints.split(',').any(|endpoint| endpoint == word);
+        Scope {
+            chat: has("chat"),
+            messages: has("messages"),
+            responses: has("responses") || endpoints == FORMER_ALL,
+            models: has("models"),
+            quota: has("quota"),
+            models_allowed,
+        }
+    }
 }
+
+/// All endpoints as they were written before there was `responses`.
+const FORMER_ALL: &str = "chat,messages,models,quota";
+/// The mark of a scope that has all of these and no more.
+const NO_RESPONSES: &str = "no-responses";
 
 /// One key as it is stored: never the key itself.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

@@ -67,6 +67,7 @@ enum About {
     Plan,
     Buffers,
     Connections,
+    Places,
     Ledger,
     Stopping,
 }
@@ -82,6 +83,7 @@ impl About {
             About::Plan => "plan",
             About::Buffers => "buffers",
             About::Connections => "connections",
+            About::Places => "places",
             About::Ledger => "ledger",
             About::Stopping => "stopping",
         }
@@ -116,6 +118,13 @@ pub struct Refusal {
     pub limit: Option<LimitKind>,
 }
 
+/// Whether a provider's words say that the conversation is longer than the model can read.
+fn is_too_long(message: &str) -> bool {
+    let message = message.to_ascii_lowercase();
+    let known = ["context_length", "context length", "context window", "maximum context", "prompt is too long"];
+    known.iter().any(|words| message.contains(words))
+}
+
 impl Refusal {
     fn new(kind: RefusalKind, status: u16, message: impl Into<Cow<'static, str>>) -> Refusal {
         let message = message.into();
@@ -137,6 +146,27 @@ impl Refusal {
 
     fn because(self, about: About, what: &'static str) -> Refusal {
         Refusal { about: Some(about), what, ..self }
+    }
+
+    /// `error.code` in the responses shape, whose clients decide by it: a spent period must end their tries, a full
+    /// window must not.
+    pub fn word(&self) -> &'static str {
+        match (self.kind, self.status) {
+            (RefusalKind::RateLimit, _) if self.limit == Some(LimitKind::TokensPerPeriod) => "insufficient_quota",
+            (RefusalKind::RateLimit, _) => "rate_limit_exceeded",
+            (RefusalKind::Authentication, _) => "invalid_api_key",
+            (RefusalKind::Permission, _) => "permission_denied",
+            (RefusalKind::NotFound, _) if self.message.starts_with("model: ") => "model_not_found",
+            (RefusalKind::NotFound, _) => "not_found",
+            (RefusalKind::Upstream, 503) => "service_unavailable",
+            (RefusalKind::Upstream | RefusalKind::Timeout, _) => "server_error",
+            (RefusalKind::InvalidRequest, 400) if is_too_long(&self.message) => "context_length_exceeded",
+            (RefusalKind::InvalidRequest, 405) => "method_not_allowed",
+            (RefusalKind::InvalidRequest, 408) => "request_timeout",
+            (RefusalKind::InvalidRequest, 413) => "request_too_large",
+            (RefusalKind::InvalidRequest, 426) => "upgrade_required",
+            (RefusalKind::InvalidRequest, _) => "invalid_value",
+        }
     }
 
     /// For the operator alone: why, where the status and the type do not say it.
@@ -211,8 +241,15 @@ impl Refusal {
 
     /// 404: an endpoint of other services' that is not spoken here.
     pub fn not_spoken() -> Refusal {
-        let text = "this endpoint is not spoken here: what generates is at /v1/chat/completions and at /v1/messages";
+        let text =
+            "this endpoint is not spoken here: requests go to /v1/chat/completions, /v1/messages or /v1/responses";
         Refusal::new(RefusalKind::NotFound, 404, text)
+    }
+
+    /// 426: a websocket is asked for. A client that knows another way takes it at once.
+    pub fn upgrade_required() -> Refusal {
+        let text = "there is no websocket here: send `POST /v1/responses`";
+        Refusal { allow: Some("POST"), ..Refusal::invalid(426, text) }
     }
 
     /// 405 with the methods that are allowed, as the `allow` header has them.
@@ -263,6 +300,12 @@ impl Refusal {
     pub fn no_room(waited: Duration) -> Refusal {
         let text = format!("the answer could not be read within request_timeout ({})", shown(waited));
         Refusal::unavailable(text, RETRY_SOON)
+    }
+
+    /// 503: no target of the model may have more requests in flight.
+    pub fn no_place() -> Refusal {
+        let text = "every target of the model has as many requests as its concurrency allows";
+        Refusal::unavailable(text, RETRY_SOON).because(About::Places, "")
     }
 
     /// 503: the ledger cannot be written, so nothing could be metered.

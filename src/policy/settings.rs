@@ -153,7 +153,7 @@ mod tests {
     /// What `text` makes of a lamp; what is wrong, and what is out of date.
     fn read(text: &str) -> (Lamp, Vec<String>, Vec<String>) {
         let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
-        let source = Source { file: "t", text, env: &|_| None, read: &read };
+        let source = Source { file: "t", text, env: &|_| None, read: &read, run: &Source::no_program };
         let (mut reader, mut lamp) = (Reader::new(&source), Lamp::default());
         let mut section = reader.document().unwrap();
         lamp.read_rows(&mut reader, &mut section);

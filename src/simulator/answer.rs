@@ -3,6 +3,7 @@
 
 use super::ask::Ask;
 use super::event::{Event, Identity, Usage};
+use super::responses::{self, Spoken};
 use super::script::{Part, Token};
 use super::stats::Stats;
 use super::{chat, messages};
@@ -65,6 +66,8 @@ pub struct Answer {
     calls: usize,
     next_ping: Mono,
     event: Vec<u8>,
+    /// What a response's later events repeat.
+    spoken: Spoken,
 }
 
 impl Answer {
@@ -90,6 +93,7 @@ impl Answer {
             calls: 0,
             next_ping: Mono::NEVER,
             event: Vec::new(),
+            spoken: Spoken::default(),
             ask,
         }
     }
@@ -212,6 +216,7 @@ impl Answer {
         let mut body = match self.ask.shape {
             Dialect::Chat => chat::whole(&self.id, &self.ask.script, usage),
             Dialect::Messages => messages::whole(&self.id, &self.ask.script, usage),
+            Dialect::Responses => responses::whole(&self.id, &self.ask.script, usage),
         };
         if self.ask.directives.garbage {
             body.truncate(body.find(':').unwrap_or(0));
@@ -345,6 +350,7 @@ impl Answer {
         match self.ask.shape {
             Dialect::Chat => chat::event(&self.id, event, &mut self.event),
             Dialect::Messages => messages::event(&self.id, event, &mut self.event),
+            Dialect::Responses => self.spoken.event(&self.id, event, &mut self.event),
         }
         if self.framed == Framed::Chunked {
             write_chunk(out, &self.event);

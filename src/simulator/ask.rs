@@ -1,4 +1,4 @@
-//! Reads a request of either shape: validates it as the real providers do, counts its tokens and decides what the
+//! Reads a request of any shape: validates it as the real providers do, counts its tokens and decides what the
 //! answer says. Pure; called by `provider::link`. Keeps nothing of the request but what the answer needs.
 
 use super::directives::Directives;
@@ -64,8 +64,13 @@ pub fn read(shape: Dialect, body: &[u8]) -> Result<Ask, Complaint> {
     let root: Value =
         serde_json::from_slice(body).map_err(|error| complain(format!("the body is not JSON: {error}")))?;
     let model = root["model"].as_str().ok_or_else(|| complain("you must provide a model parameter"))?.to_owned();
-    let messages = root["messages"].as_array().filter(|list| !list.is_empty());
-    let messages = messages.ok_or_else(|| complain("messages: at least one message is required"))?;
+    let messages = match shape {
+        Dialect::Responses => &conversation(&root["input"]),
+        Dialect::Chat | Dialect::Messages => root["messages"].as_array().map_or(&[][..], Vec::as_slice),
+    };
+    if messages.is_empty() {
+        return Err(complain("messages: at least one message is required"));
+    }
     order::check(shape, &root, messages).map_err(complain)?;
     let stream = root["stream"].as_bool().unwrap_or(false);
     if shape == Dialect::Messages && root["max_tokens"].as_u64().is_none_or(|count| count == 0) {
@@ -80,7 +85,8 @@ pub fn read(shape: Dialect, body: &[u8]) -> Result<Ask, Complaint> {
     }
     let asked = last_user_text(messages);
     let directives = Directives::parse(&asked).map_err(complain)?;
-    let max_tokens = root["max_completion_tokens"].as_u64().or(root["max_tokens"].as_u64());
+    let bound = |name: &str| root[name].as_u64();
+    let max_tokens = bound("max_completion_tokens").or(bound("max_tokens")).or(bound("max_output_tokens"));
     Ok(Ask {
         shape,
         model,
@@ -210,7 +216,7 @@ fn prompt_tokens(root: &Value, messages: &[Value]) -> u64 {
     let tools = root["tools"].as_array().map(Vec::as_slice).unwrap_or_default();
     let of_tools: u64 = tools.iter().map(|tool| count(&tool.to_string())).sum();
     let of_messages: u64 = messages.iter().map(message_tokens).sum();
-    content_tokens(&root["system"]) + of_tools + of_messages
+    content_tokens(&root["system"]) + content_tokens(&root["instructions"]) + of_tools + of_messages
 }
 
 fn message_tokens(message: &Value) -> u64 {
@@ -229,7 +235,7 @@ fn content_tokens(content: &Value) -> u64 {
 
 fn part_tokens(part: &Value) -> u64 {
     match part["type"].as_str() {
-        Some("text") => count(part["text"].as_str().unwrap_or_default()),
+        Some("text" | "input_text" | "output_text") => count(part["text"].as_str().unwrap_or_default()),
         Some("tool_use") => 1 + count(&part["input"].to_string()),
         // Not deeper: a tool's result holds no further results.
         Some("tool_result") => match &part["content"] {
@@ -237,6 +243,27 @@ fn part_tokens(part: &Value) -> u64 {
             content => content_tokens(content),
         },
         _ => OTHER_PART_TOKENS,
+    }
+}
+
+/// The items of a responses request as messages, as far as an answer depends on them.
+fn conversation(input: &Value) -> Vec<Value> {
+    let message = |item: &Value| match item["type"].as_str().unwrap_or("message") {
+        "message" => Some(json!({ "role": item["role"], "content": item["content"] })),
+        "function_call" => {
+            let function = json!({ "name": item["name"], "arguments": item["arguments"] });
+            let call = json!({ "id": item["call_id"], "type": "function", "function": function });
+            Some(json!({ "role": "assistant", "content": null, "tool_calls": [call] }))
+        }
+        "function_call_output" => {
+            Some(json!({ "role": "tool", "tool_call_id": item["call_id"], "content": item["output"] }))
+        }
+        _ => None,
+    };
+    match input {
+        Value::String(text) => vec![json!({ "role": "user", "content": text })],
+        Value::Array(items) => items.iter().filter_map(message).collect(),
+        _ => Vec::new(),
     }
 }
 
@@ -257,9 +284,9 @@ fn text(root: &Value, asked: &str, directives: &Directives) -> Text {
     if let Some(tokens) = directives.tokens {
         return Text::Words(tokens.min(TOKENS_MAX));
     }
-    let format = &root["response_format"];
+    let format = if root["text"]["format"].is_object() { &root["text"]["format"] } else { &root["response_format"] };
     let schema = match format["type"].as_str() {
-        Some("json_schema") => Some(&format["json_schema"]["schema"]),
+        Some("json_schema") => format.get("schema").or(Some(&format["json_schema"]["schema"])),
         Some("json_object") => Some(&Value::Null),
         _ => root["output_config"]["format"].get("schema"),
     };
@@ -279,6 +306,7 @@ fn tools(root: &Value) -> Vec<(&str, &Value)> {
 fn named(tool: &Value) -> Option<(&str, &Value)> {
     let (definition, schema) = match tool.get("function") {
         Some(function) => (function, "parameters"),
+        None if tool["parameters"].is_object() => (tool, "parameters"),
         None => (tool, "input_schema"),
     };
     Some((definition["name"].as_str()?, &definition[schema]))
@@ -301,7 +329,7 @@ fn calls(shape: Dialect, root: &Value, messages: &[Value], asked: &str, directiv
     let told = directives.tool.as_deref().or(directives.turns.map(|_| ""));
     let forced = match kind {
         "required" | "any" => Some(""),
-        "function" => choice["function"]["name"].as_str(),
+        "function" => choice["function"]["name"].as_str().or(choice["name"].as_str()),
         "tool" => choice["name"].as_str(),
         "allowed_tools" if choice["allowed_tools"]["mode"] == "required" => Some(""),
         _ => None,
@@ -310,7 +338,7 @@ fn calls(shape: Dialect, root: &Value, messages: &[Value], asked: &str, directiv
     let wanted = forced.filter(|name| !name.is_empty()).or(told.filter(|name| !name.is_empty()));
     let Some(wanted) = wanted.or(mentioned).or(forced).or(told) else { return Vec::new() };
     let single = match shape {
-        Dialect::Chat => root["parallel_tool_calls"] == false,
+        Dialect::Chat | Dialect::Responses => root["parallel_tool_calls"] == false,
         Dialect::Messages => choice["disable_parallel_tool_use"] == true,
     };
     let count = if single { 1 } else { directives.calls.unwrap_or(1).clamp(1, CALLS_MAX) };

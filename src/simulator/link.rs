@@ -317,7 +317,7 @@ impl Link {
 
 fn error_body(shape: Dialect, status: u16, message: &str, serial: u64) -> String {
     match shape {
-        Dialect::Chat => chat::error_body(status, message),
+        Dialect::Chat | Dialect::Responses => chat::error_body(status, message),
         Dialect::Messages => messages::error_body(status, message, serial),
     }
 }
@@ -351,6 +351,8 @@ fn shape_of(path: &[u8]) -> Option<Dialect> {
         Some(Dialect::Chat)
     } else if path.ends_with(b"/messages") {
         Some(Dialect::Messages)
+    } else if path.ends_with(b"/responses") {
+        Some(Dialect::Responses)
     } else {
         None
     }

@@ -64,6 +64,7 @@ pub mod event;
 mod link;
 pub mod messages;
 mod order;
+mod responses;
 pub mod script;
 mod settings;
 pub mod stats;

@@ -7,6 +7,8 @@ use serde_json::Value;
 
 /// Longest id of a call in the chat shape.
 const CHAT_ID_MAX: usize = 40;
+/// Longest id of a call in the responses shape.
+const RESPONSES_ID_MAX: usize = 64;
 /// Longest name of a tool in the chat shape, and in the messages shape.
 const NAME_MAX: [usize; 2] = [64, 128];
 
@@ -16,6 +18,32 @@ pub(super) fn check(shape: Dialect, root: &Value, messages: &[Value]) -> Result<
     match shape {
         Dialect::Chat => chat(messages),
         Dialect::Messages => turns(messages, root["tools"].as_array().is_some_and(|tools| !tools.is_empty())),
+        Dialect::Responses => items(root, messages),
+    }
+}
+
+/// Of a response: calls and outputs in pairs, wherever they stand, and nothing kept from one request to the next.
+fn items(root: &Value, messages: &[Value]) -> Result<(), String> {
+    if root["store"] != false {
+        return Err("store: this provider keeps nothing".to_owned());
+    }
+    let mut open: Vec<String> = Vec::new();
+    for message in messages {
+        for call in list(&message["tool_calls"]) {
+            let id = text(call, "id");
+            if id.is_empty() || id.len() > RESPONSES_ID_MAX {
+                return Err(format!("Invalid 'call_id': expected at most {RESPONSES_ID_MAX} characters"));
+            }
+            open.push(id.to_owned());
+        }
+        if message["role"] == "tool" && !answer(&mut open, text(message, "tool_call_id")) {
+            let id = text(message, "tool_call_id");
+            return Err(format!("No tool call found for function call output with call_id {id}."));
+        }
+    }
+    match open.first() {
+        Some(id) => Err(format!("No tool output found for function call {id}.")),
+        None => Ok(()),
     }
 }
 
@@ -37,7 +65,8 @@ fn names(shape: Dialect, root: &Value) -> Result<(), String> {
         let name = match (shape, tool.get("function")) {
             (Dialect::Chat, None) => continue,
             (Dialect::Chat, Some(function)) => text(function, "name"),
-            (Dialect::Messages, _) => text(tool, "name"),
+            (Dialect::Responses, _) if tool["type"] != "function" => continue,
+            (Dialect::Messages | Dialect::Responses, _) => text(tool, "name"),
         };
         if !is_plain(name) || name.len() > most {
             return Err(format!("tools[{at}].name: should match '^[a-zA-Z0-9_-]{{1,{most}}}$'"));

@@ -46,7 +46,7 @@ impl Span {
     }
 }
 
-/// The two API shapes.
+/// The API shapes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dialect {
@@ -54,22 +54,20 @@ pub enum Dialect {
     Chat,
     /// Anthropic messages.
     Messages,
+    /// OpenAI responses.
+    Responses,
 }
 
 impl Dialect {
-    /// The one that this is not.
-    pub fn other(self) -> Dialect {
-        match self {
-            Dialect::Chat => Dialect::Messages,
-            Dialect::Messages => Dialect::Chat,
-        }
-    }
+    /// All of them.
+    pub const ALL: [Dialect; 3] = [Dialect::Chat, Dialect::Messages, Dialect::Responses];
 
     /// As written in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Dialect::Chat => "chat",
             Dialect::Messages => "messages",
+            Dialect::Responses => "responses",
         }
     }
 }

@@ -12,8 +12,8 @@ mod world;
 use std::fmt::Debug;
 use tollgate::base::buf::Pool;
 use tollgate::dialect::{
-    Capabilities, Fields, ObservedUsage, Piece, RequestScan, ResponseIdentity, SseStream, StreamFault, Structured,
-    Target, TranslationState, UnknownMembers, error_event, read_error, reply, rewrite, translate, whole,
+    Capabilities, ErrorWords, Fields, ObservedUsage, Piece, RequestScan, ResponseIdentity, SseStream, StreamFault,
+    Structured, Target, TranslationState, UnknownMembers, error_event, read_error, reply, rewrite, translate, whole,
 };
 use tollgate::io::proxy;
 use tollgate::policy::config::{Config, Source, effective};
@@ -27,17 +27,20 @@ use tollgate::wire::sse::Splitter;
 pub type Door = fn(&[u8]);
 
 /// Every reader by the name of its target.
-pub const READERS: [(&str, Door); 13] = [
+pub const READERS: [(&str, Door); 16] = [
     ("http_head", http_head),
     ("chunked_body", chunked_body),
     ("json", json_text),
     ("sse", sse),
     ("chat_request", |data| request(Dialect::Chat, data)),
     ("messages_request", |data| request(Dialect::Messages, data)),
+    ("responses_request", |data| request(Dialect::Responses, data)),
     ("chat_reply", |data| answer(Dialect::Chat, data)),
     ("messages_reply", |data| answer(Dialect::Messages, data)),
+    ("responses_reply", |data| answer(Dialect::Responses, data)),
     ("chat_stream", |data| stream(Dialect::Chat, data)),
     ("messages_stream", |data| stream(Dialect::Messages, data)),
+    ("responses_stream", |data| stream(Dialect::Responses, data)),
     ("configuration", configuration),
     ("proxy_header", proxy_header),
     ("gateway", world::run),
@@ -45,6 +48,9 @@ pub const READERS: [(&str, Door); 13] = [
 
 const HEADER_MAX: usize = 16 * 1024;
 const EVENT_MAX: usize = 1 << 20;
+const ANSWER_MAX: usize = 1 << 22;
+/// Bytes that one item or part of a response takes beside what is said in it.
+const ITEM_MORE: usize = 256;
 const ME: ResponseIdentity<'static> = ResponseIdentity {
     id: "req_00000000000000000000000000000000",
     model: "small",
@@ -241,7 +247,7 @@ fn request(shape: Dialect, data: &[u8]) {
         _ => UnknownMembers::Local,
     };
     let takes = Capabilities { unknown, max_completion_tokens: flags & 64 != 0, ..Capabilities::default() };
-    let with = Target { model: "up", capabilities: &takes };
+    let with = Target { model: "up", shape, capabilities: &takes };
     let (mut text, mut pieces) = (Vec::new(), Vec::new());
     let total = rewrite(shape, body, &fields, &with, &mut text, &mut pieces);
     let piece = |piece: &Piece| match piece {
@@ -251,9 +257,13 @@ fn request(shape: Dialect, data: &[u8]) {
     let rewritten: Vec<u8> = pieces.iter().flat_map(piece).collect();
     assert_eq!(rewritten.len() as u64, total);
     accepted(shape, &rewritten, "what is forwarded");
-    let (capabilities, mut out) = (capabilities(flags), Vec::new());
-    if translate(shape, body, &fields, &Target { model: "up", capabilities: &capabilities }, &mut out).is_ok() {
-        accepted(shape.other(), &out, "what is translated");
+    let capabilities = capabilities(flags);
+    for to in others(shape) {
+        let mut out = Vec::new();
+        let target = Target { model: "up", shape: to, capabilities: &capabilities };
+        if translate(shape, body, &fields, &target, &mut out).is_ok() {
+            accepted(to, &out, "what is translated");
+        }
     }
 }
 
@@ -262,11 +272,13 @@ fn answer(shape: Dialect, body: &[u8]) {
     if whole(shape, body, &ME, &mut out).is_ok() {
         json::check(&out).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&out)));
     }
-    out.clear();
-    if reply(shape, body, &TranslationState::default(), &ME, &mut out).is_ok() {
-        json::check(&out).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&out)));
-        let mut again = Vec::new();
-        assert!(whole(shape.other(), &out, &ME, &mut again).is_ok(), "{}", String::from_utf8_lossy(&out));
+    for to in others(shape) {
+        out.clear();
+        if reply((shape, to), body, &TranslationState::default(), &ME, &mut out).is_ok() {
+            json::check(&out).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&out)));
+            let mut again = Vec::new();
+            assert!(whole(to, &out, &ME, &mut again).is_ok(), "{}", String::from_utf8_lossy(&out));
+        }
     }
     if let Some(error) = read_error(body) {
         assert!(error.message.len() <= body.len().max(64));
@@ -279,8 +291,14 @@ fn passed_on(dialect: Dialect, show_usage: bool, data: &[u8], step: usize) -> Ou
     fed(SseStream::same(dialect, show_usage, EVENT_MAX), data, step)
 }
 
-fn translated(dialect: Dialect, show_usage: bool, data: &[u8], step: usize) -> Outcome {
-    fed(SseStream::translated(dialect, TranslationState::default(), show_usage, EVENT_MAX), data, step)
+fn translated(way: (Dialect, Dialect), show_usage: bool, data: &[u8], step: usize) -> Outcome {
+    let bounds = (EVENT_MAX, ANSWER_MAX);
+    fed(SseStream::translated(way, TranslationState::default(), show_usage, bounds), data, step)
+}
+
+/// The shapes that this one is not.
+fn others(shape: Dialect) -> impl Iterator<Item = Dialect> {
+    Dialect::ALL.into_iter().filter(move |other| *other != shape)
 }
 
 fn fed(mut stream: SseStream, data: &[u8], step: usize) -> Outcome {
@@ -288,7 +306,8 @@ fn fed(mut stream: SseStream, data: &[u8], step: usize) -> Outcome {
     let mut result = Ok(());
     for part in data.chunks(step) {
         result = stream.feed(part, &mut pool, &ME, &mut out).map(|_| ());
-        assert!(stream.held() + stream.waiting() <= data.len());
+        // Of a response its end repeats all of it, with some words around each item.
+        assert!(stream.held() + stream.waiting() <= data.len() + ITEM_MORE * (1 + data.len() / 8));
         if result.is_err() {
             break;
         }
@@ -306,21 +325,27 @@ fn stream(shape: Dialect, data: &[u8]) {
     let show_usage = flags & 16 != 0;
     let passed = passed_on(shape, show_usage, data, data.len().max(1));
     assert_eq!(passed, passed_on(shape, show_usage, data, step));
-    let at_once = translated(shape, show_usage, data, data.len().max(1));
-    assert_eq!(at_once, translated(shape, show_usage, data, step));
-    let (out, result, _) = at_once;
-    // What was written is a stream of the other shape: to its reader it is whole, or it ends in the error.
-    let mut out = out;
-    if result.is_err() {
-        error_event(shape.other(), "upstream_error", 500, "broken", ME.id, &mut out);
-    }
-    // A chat stream may hold what no messages stream can, pieces of one call after the next has begun; so it is read
-    // as it is.
-    let read = if shape == Dialect::Chat { translated } else { passed_on };
-    let (_, again, _) = read(shape.other(), true, &out, out.len().max(1));
-    match result {
-        Ok(()) => assert_eq!(again, Ok(()), "{}", String::from_utf8_lossy(&out)),
-        Err(_) => assert!(matches!(again, Err(StreamFault::Error(_))), "{again:?}: {}", String::from_utf8_lossy(&out)),
+    for to in others(shape) {
+        let at_once = translated((shape, to), show_usage, data, data.len().max(1));
+        assert_eq!(at_once, translated((shape, to), show_usage, data, step));
+        let (mut out, result, _) = at_once;
+        // What was written is a stream of that shape: to its reader it is whole, or it ends in the error.
+        if result.is_err() {
+            let (kind, word, message) = ("upstream_error", "server_error", "broken");
+            let words = ErrorWords { kind, status: 500, word, message, details: None, request_id: ME.id };
+            error_event(to, &words, &mut out);
+        }
+        // A chat stream may hold what no messages stream can, pieces of one call after the next has begun; so it is
+        // read as it is.
+        let (_, again, _) = match to {
+            Dialect::Messages => translated((to, Dialect::Chat), true, &out, out.len().max(1)),
+            _ => passed_on(to, true, &out, out.len().max(1)),
+        };
+        let text = String::from_utf8_lossy(&out);
+        match result {
+            Ok(()) => assert_eq!(again, Ok(()), "{text}"),
+            Err(_) => assert!(matches!(again, Err(StreamFault::Error(_))), "{again:?}: {text}"),
+        }
     }
 }
 
@@ -334,7 +359,7 @@ fn configuration(data: &[u8]) {
     let parse = |text: &str| {
         let read = |_: &str| Ok(format!("-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n{SECRET}"));
         let env = |name: &str| (!name.starts_with("NO")).then(|| SECRET.to_owned());
-        Config::parse(&Source { file: "/folder/tollgate.toml", text, env: &env, read: &read })
+        Config::parse(&Source { file: "/folder/tollgate.toml", text, env: &env, read: &read, run: &Source::no_program })
     };
     let high = match parse(text) {
         Ok(high) => high,

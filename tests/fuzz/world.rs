@@ -422,6 +422,7 @@ impl World {
                     | Order::Counted(_)
                     | Order::Acknowledge(_)
                     | Order::Asks(_)
+                    | Order::Renew(_)
                     | Order::Releases(_) => {}
                 }
             }

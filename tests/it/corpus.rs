@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What the whole corpus may weigh.
-const CORPUS_BYTES_MAX: usize = 200_000;
+const CORPUS_BYTES_MAX: usize = 250_000;
 
 fn corpus(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus").join(name);

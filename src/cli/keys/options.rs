@@ -21,7 +21,7 @@ pub struct KeyOptions {
     /// Models the key may use, comma-separated ids, or all [for a new key: all]
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     pub models: Vec<String>,
-    /// Endpoints the key may use, of chat,messages,models,quota, or all [for a new key: all]
+    /// Endpoints the key may use, of chat,messages,responses,models,quota, or all [for a new key: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub endpoints: Vec<String>,
     /// When it expires: after a while (30d), at a date (2027-01-31), or never [for a new key: never]

@@ -6,6 +6,7 @@ use super::reload::Reloader;
 use super::upgrade::HandoverSender;
 use crate::gateway::orders::{Order, Work};
 use crate::io::log_writer::LogWriter;
+use crate::io::secrets::SecretWatch;
 use crate::io::store::api::Leftover;
 use crate::io::worker::Worker;
 use crate::policy::row::{Row, Running};
@@ -18,6 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 pub(super) struct Helpers {
     pub(super) store: Mutex<StoreEnd>,
     pub(super) reloader: OnceLock<Reloader>,
+    /// Asks again where secrets come from.
+    pub(super) secrets: OnceLock<Arc<SecretWatch>>,
     /// Does what is too long for the loop.
     pub(super) worker: OnceLock<Worker<Box<Work>>>,
     pub(super) handover: OnceLock<HandoverSender>,
@@ -65,6 +68,7 @@ impl Helpers {
                     reloader.start(before);
                 }
             }
+            Order::Renew(origin) => self.secrets.get().into_iter().for_each(|secrets| secrets.ask(origin.clone())),
             Order::HandOver(running) => self.hand_over(running),
             Order::LetServe(counters) => {
                 if let Some(handover) = self.handover.get() {

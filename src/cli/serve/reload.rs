@@ -7,6 +7,7 @@ use crate::gateway::Gateway;
 use crate::gateway::orders::{Notice, Reloaded};
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::{Note, Security};
+use crate::io::secrets::SecretWatch;
 use crate::policy::config::Config;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,12 +19,18 @@ pub(super) struct Reloader {
     path: Option<PathBuf>,
     /// What the loop uses at present.
     security: Arc<Mutex<Security>>,
+    secrets: Arc<SecretWatch>,
     mailbox: Mailbox<Note<Gateway>>,
 }
 
 impl Reloader {
-    pub(super) fn new(path: Option<PathBuf>, security: Security, mailbox: Mailbox<Note<Gateway>>) -> Reloader {
-        Reloader { path, security: Arc::new(Mutex::new(security)), mailbox }
+    pub(super) fn new(
+        path: Option<PathBuf>,
+        security: Security,
+        secrets: Arc<SecretWatch>,
+        mailbox: Mailbox<Note<Gateway>>,
+    ) -> Reloader {
+        Reloader { path, security: Arc::new(Mutex::new(security)), secrets, mailbox }
     }
 
     /// Begins to read. The gateway asks for one reading at a time.
@@ -41,6 +48,7 @@ impl Reloader {
                 // The loop has the certificates before the core has what refers to them; both read one box in order.
                 *self.security.lock().unwrap_or_else(PoisonError::into_inner) = security.clone();
                 let _ = self.mailbox.send(Note::Security(Box::new(security)));
+                self.secrets.watch(setup::origins(&config));
                 Reloaded::Fresh { config: Arc::new(config), unchanged }
             }
             Err(errors) => Reloaded::Refused(errors),

@@ -3,7 +3,7 @@
 
 use super::listeners::Listeners;
 use crate::io::reactor::{Authority, Security, Setup};
-use crate::policy::config::{AuthoritySpec, Config};
+use crate::policy::config::{AuthoritySpec, Config, Origin};
 
 /// Reads every certificate that `config` names; an error says which place of it names the file. `before` is what a
 /// running process uses until now.
@@ -17,6 +17,12 @@ pub(crate) fn security(config: &Config, before: Option<&Security>) -> Result<Sec
     let own = config.server.tls.as_ref().map(|files| (files.cert.as_path(), files.key.as_path()));
     let loaded = Security::load(&authorities, own, before).map_err(|error| error.to_string());
     loaded.map_err(|why| config.pem_error(&why).map_or(why, |error| error.to_string()))
+}
+
+/// Where all secrets of providers come from.
+pub(super) fn origins(config: &Config) -> impl Iterator<Item = Origin> {
+    let credentials = config.providers.iter().flat_map(|provider| &provider.credentials);
+    credentials.map(|credential| credential.secret.origin().clone())
 }
 
 /// The listeners for clients come first; the one for health and metrics speaks plain HTTP, behind them.

@@ -7,7 +7,7 @@ use super::super::delta::{Delta, StopReason, TOOL_CALLS_MAX, TOOL_HELD_MAX, Take
 use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::requests::write_arguments;
 use super::super::usage::Reported;
-use crate::wire::json::{self, Kind, Raw, eq_unescaped};
+use crate::wire::json::{self, Kind, Raw, eq_unescaped, write_inside};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Bytes of storage for arguments given as objects that outlive their event.
@@ -33,12 +33,19 @@ pub(super) struct ChatReader {
     calls: Vec<Call>,
     waiting: usize,
     scratch: Vec<u8>,
+    /// The reasoning so far, for clients that hand it back; `None` for others.
+    kept: Option<Vec<u8>>,
 }
 
 impl ChatReader {
-    /// Bytes of ids and arguments that wait for a name.
+    /// `keeps`: the client is given each piece of reasoning to hand it back.
+    pub(super) fn new(keeps: bool) -> ChatReader {
+        ChatReader { kept: keeps.then(Vec::new), ..ChatReader::default() }
+    }
+
+    /// Bytes of ids and arguments that wait for a name, and of reasoning that waits for its end.
     pub(super) fn waiting(&self) -> usize {
-        self.waiting
+        self.waiting + self.kept.as_ref().map_or(0, Vec::len)
     }
 
     /// One event with data; true if it counts as life.
@@ -111,16 +118,25 @@ impl ChatReader {
             }
         }
         if let Some(text) = thought {
+            if let Some(kept) = &mut self.kept {
+                kept.extend_from_slice(text);
+            }
             sink.take(Delta::Think(text))?;
         }
-        if let Some(text) = content.or(refusal) {
+        if content.or(refusal).is_some() || calls.kind() == Kind::Array {
+            self.thought(sink)?;
+        }
+        if let Some(text) = content {
             sink.take(Delta::Text(text))?;
+        } else if let Some(text) = refusal {
+            sink.take(Delta::Refuse(text))?;
         }
         for entry in calls.items() {
             self.entry(entry, sink)?;
         }
         if let Some(word) = choice.get("finish_reason").and_then(Raw::string).filter(|_| !self.stopped) {
             self.stopped = true;
+            self.thought(sink)?;
             let sequence = choice.get("stop_reason").and_then(Raw::string);
             let reason = match StopReason::from_chat(word) {
                 StopReason::End if sequence.is_some() => StopReason::Sequence,
@@ -129,6 +145,16 @@ impl ChatReader {
             sink.take(Delta::Stop { reason, sequence, explanation: None })?;
         }
         Ok(())
+    }
+
+    /// What was thought so far is a whole piece, where that is of interest.
+    fn thought(&mut self, sink: &mut impl Take) -> Result<(), StreamFault> {
+        let Some(kept) = self.kept.as_mut().filter(|kept| !kept.is_empty()) else { return Ok(()) };
+        let mut block = b"{\"reasoning_content\":".to_vec();
+        write_inside(&mut block, kept);
+        block.push(b'}');
+        kept.clear();
+        sink.take(Delta::Thought { block: Some(&block) })
     }
 
     fn entry(&mut self, entry: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {

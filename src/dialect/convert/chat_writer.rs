@@ -36,7 +36,9 @@ impl ChatWriter {
             Delta::Usage(_) => {}
             Delta::Start => self.start(me, out),
             Delta::Text(text) => self.text("content", text, me, out),
+            Delta::Refuse(text) => self.text("refusal", text, me, out),
             Delta::Think(text) => self.text("reasoning_content", text, me, out),
+            Delta::Thought { .. } => {}
             Delta::ToolOpen { slot, id, name } => self.open(slot, id, name, me, out),
             Delta::ToolArgs { slot, json } => self.arguments(slot, json, me, out),
             Delta::ToolClose { slot } if self.calls.get(slot) == Some(&false) => {

@@ -6,7 +6,7 @@ use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::requests::write_arguments;
 use super::super::usage::Reported;
 use super::chat_reader::SCRATCH_KEPT;
-use crate::wire::json::{self, Kind, Raw};
+use crate::wire::json::{self, Kind, Raw, key, write_inside};
 
 /// Blocks open at once; the shape has one, a little slack costs nothing.
 const OPEN_BLOCKS_MAX: usize = 64;
@@ -16,8 +16,10 @@ const OPEN_BLOCKS_MAX: usize = 64;
 enum Block {
     Text,
     Think,
+    /// Reasoning in no words.
+    Redacted,
     Tool(usize),
-    /// Server tools, redacted reasoning, and whatever is not known: nothing of it is passed on.
+    /// Server tools, and whatever is not known: nothing of it is passed on.
     Ignored,
 }
 
@@ -29,9 +31,21 @@ pub(super) struct MessagesReader {
     started: bool,
     stopped: bool,
     scratch: Vec<u8>,
+    /// The reasoning of the block under way and its signature, for clients that hand them back; `None` for others.
+    kept: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl MessagesReader {
+    /// `keeps`: the client is given each piece of reasoning to hand it back.
+    pub(super) fn new(keeps: bool) -> MessagesReader {
+        MessagesReader { kept: keeps.then(Default::default), ..MessagesReader::default() }
+    }
+
+    /// Bytes of reasoning that wait for the end of their block.
+    pub(super) fn waiting(&self) -> usize {
+        self.kept.as_ref().map_or(0, |(text, signature)| text.len() + signature.len())
+    }
+
     /// One event with data; true if it counts as life.
     pub(super) fn event(&mut self, frame: &Frame<'_>, sink: &mut impl Take) -> Result<bool, StreamFault> {
         if frame.data.trim_ascii() == b"[DONE]" {
@@ -77,6 +91,7 @@ impl MessagesReader {
         let kind = match block.get("type").and_then(Raw::string).unwrap_or_default() {
             b"text" => Block::Text,
             b"thinking" => Block::Think,
+            b"redacted_thinking" => Block::Redacted,
             b"tool_use" => Block::Tool(self.tools),
             _ => Block::Ignored,
         };
@@ -86,7 +101,16 @@ impl MessagesReader {
         self.open.push((index, kind));
         match kind {
             Block::Text => text("text").map_or(Ok(()), |text| sink.take(Delta::Text(text))),
-            Block::Think => text("thinking").map_or(Ok(()), |text| sink.take(Delta::Think(text))),
+            Block::Think => {
+                self.keep(text("thinking"), text("signature"));
+                text("thinking").map_or(Ok(()), |text| sink.take(Delta::Think(text)))
+            }
+            Block::Redacted if self.kept.is_some() => {
+                let mut kept = b"{\"type\":\"redacted_thinking\",\"data\":".to_vec();
+                write_inside(&mut kept, text("data").unwrap_or_default());
+                kept.push(b'}');
+                sink.take(Delta::Thought { block: Some(&kept) })
+            }
             Block::Tool(slot) => {
                 self.tools += 1;
                 // A call without a name is half an answer, as in a chat stream.
@@ -102,8 +126,27 @@ impl MessagesReader {
                 self.scratch.shrink_to(SCRATCH_KEPT);
                 taken
             }
-            Block::Ignored => Ok(()),
+            Block::Redacted | Block::Ignored => Ok(()),
         }
+    }
+
+    fn keep(&mut self, text: Option<&[u8]>, signature: Option<&[u8]>) {
+        if let Some(kept) = &mut self.kept {
+            kept.0.extend_from_slice(text.unwrap_or_default());
+            kept.1.extend_from_slice(signature.unwrap_or_default());
+        }
+    }
+
+    /// A block of reasoning is complete. One without a signature is no use to a server that signs.
+    fn thought(&mut self, sink: &mut impl Take) -> Result<(), StreamFault> {
+        let Some(kept) = &mut self.kept else { return Ok(()) };
+        let (text, signature) = std::mem::take(kept);
+        if signature.is_empty() {
+            return sink.take(Delta::Thought { block: None });
+        }
+        let mut block = Vec::with_capacity(text.len() + signature.len() + 64);
+        write_thinking(&text, &signature, &mut block);
+        sink.take(Delta::Thought { block: Some(&block) })
     }
 
     fn delta(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
@@ -116,9 +159,12 @@ impl MessagesReader {
         };
         match *block {
             Block::Text => text("text").map_or(Ok(()), |text| sink.take(Delta::Text(text))),
-            Block::Think => text("thinking").map_or(Ok(()), |text| sink.take(Delta::Think(text))),
+            Block::Think => {
+                self.keep(text("thinking"), text("signature"));
+                text("thinking").map_or(Ok(()), |text| sink.take(Delta::Think(text)))
+            }
             Block::Tool(slot) => text("partial_json").map_or(Ok(()), |json| sink.take(Delta::ToolArgs { slot, json })),
-            Block::Ignored => Ok(()),
+            Block::Redacted | Block::Ignored => Ok(()),
         }
     }
 
@@ -127,6 +173,7 @@ impl MessagesReader {
         let Some(at) = self.open.iter().rposition(|(open, _)| *open == index) else { return Ok(()) };
         match self.open.remove(at).1 {
             Block::Tool(slot) => sink.take(Delta::ToolClose { slot }),
+            Block::Think => self.thought(sink),
             _ => Ok(()),
         }
     }
@@ -146,4 +193,14 @@ impl MessagesReader {
         let explanation = details.and_then(|details| details.get("explanation")).and_then(Raw::string);
         sink.take(Delta::Stop { reason, sequence, explanation })
     }
+}
+
+/// Appends a block of reasoning as a messages upstream wants to see it again.
+pub(in crate::dialect) fn write_thinking(text: &[u8], signature: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"type\":\"thinking\"");
+    key(out, "thinking");
+    write_inside(out, text);
+    key(out, "signature");
+    write_inside(out, signature);
+    out.push(b'}');
 }

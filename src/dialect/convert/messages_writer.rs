@@ -5,6 +5,7 @@
 //! other calls wait, within [`TOOL_HELD_MAX`].
 
 use super::super::answer::{ResponseIdentity, StreamFault};
+use super::super::carrier;
 use super::super::delta::{Delta, StopReason, TOOL_HELD_MAX};
 use super::super::naming::{TranslationState, made_id, messages_id};
 use super::super::usage::ObservedUsage;
@@ -44,6 +45,8 @@ pub(super) struct MessagesWriter {
     waiting: usize,
     reason: StopReason,
     sequence: Option<Vec<u8>>,
+    /// The reasoning under way has its signature.
+    signed: bool,
 }
 
 impl MessagesWriter {
@@ -67,8 +70,9 @@ impl MessagesWriter {
             Delta::Start => self.start(me, out),
             // Servers put a line feed between calls; it must not close the one that is open.
             Delta::Text(text) if matches!(self.open, Open::Tool(_)) && is_blank(text) => {}
-            Delta::Text(text) => self.text(Open::Text, text, me, out),
+            Delta::Text(text) | Delta::Refuse(text) => self.text(Open::Text, text, me, out),
             Delta::Think(text) => self.text(Open::Think, text, me, out),
+            Delta::Thought { block } => self.thought(block, state, me, out),
             Delta::ToolOpen { slot, id, name } => {
                 let mut safe = Vec::with_capacity(id.len());
                 if id.is_empty() {
@@ -110,27 +114,56 @@ impl MessagesWriter {
         );
     }
 
-    fn text(&mut self, kind: Open, text: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+    /// Begins a block of text or reasoning, unless it is the one under way.
+    fn begin(&mut self, kind: Open, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         self.start(me, out);
-        let thinks = kind == Open::Think;
-        if self.open != kind {
-            self.flush(out);
-            self.open_block(out);
-            let block: &[u8] = if thinks {
-                b"{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}"
-            } else {
-                b"{\"type\":\"text\",\"text\":\"\"}"
-            };
-            out.extend_from_slice(block);
-            out.extend_from_slice(b"}\n\n");
-            self.open = kind;
+        if self.open == kind {
+            return;
         }
+        self.flush(out);
+        self.open_block(out);
+        let block: &[u8] = if kind == Open::Think {
+            b"{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}"
+        } else {
+            b"{\"type\":\"text\",\"text\":\"\"}"
+        };
+        out.extend_from_slice(block);
+        out.extend_from_slice(b"}\n\n");
+        self.open = kind;
+    }
+
+    fn text(&mut self, kind: Open, text: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+        self.begin(kind, me, out);
+        let thinks = kind == Open::Think;
         self.delta(
             if thinks { "thinking" } else { "text" },
             if thinks { "thinking_delta" } else { "text_delta" },
             text,
             out,
         );
+    }
+
+    /// A piece of reasoning is complete: its block is stopped, with what its target wants to see again under it.
+    fn thought(
+        &mut self,
+        block: Option<&[u8]>,
+        state: &TranslationState,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        if self.open != Open::Think {
+            if block.is_none() {
+                return;
+            }
+            self.begin(Open::Think, me, out);
+        }
+        if let Some(block) = block {
+            let mut carrier = Vec::new();
+            carrier::close(block, &state.mark, &mut carrier);
+            self.delta("signature", "signature_delta", &carrier, out);
+            self.signed = true;
+        }
+        self.close(out);
     }
 
     /// A call begins; it waits while another one is open.
@@ -198,6 +231,7 @@ impl MessagesWriter {
     fn close(&mut self, out: &mut Vec<u8>) {
         match self.open {
             Open::None => return,
+            Open::Think if std::mem::take(&mut self.signed) => {}
             Open::Think => self.delta("signature", "signature_delta", b"", out),
             Open::Tool(slot) => self.calls[slot] = Call::Closed,
             Open::Text => {}
@@ -246,7 +280,7 @@ impl MessagesWriter {
     }
 }
 
-fn is_blank(raw: &[u8]) -> bool {
+pub(super) fn is_blank(raw: &[u8]) -> bool {
     runs(raw).all(|run| match run {
         Run::Plain(bytes) => bytes.iter().all(u8::is_ascii_whitespace),
         Run::Char(c) => c.is_whitespace(),

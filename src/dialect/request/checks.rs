@@ -1,7 +1,10 @@
 //! The visitor behind [`super::RequestScan`]: one small state, no copies.
 
+mod parts;
+
 use super::super::tokens::{CountLater, IMAGE_TOKENS, MESSAGE_TOKENS};
 use super::fields::{Fields, Invalid, Member};
+use super::input::{Input, NOT_STORED};
 use super::table::{Class, Name};
 use super::unsigned::Unsigned;
 use crate::base::limits::MEMBERS_MAX;
@@ -11,6 +14,9 @@ use std::fmt::Write;
 
 /// Bytes of one document for each token it counts for; a page of a PDF costs some thousand tokens.
 const DOCUMENT_BYTES_PER_TOKEN: u64 = 20;
+
+/// Bytes of reasoning in base64 for each token that it counts for.
+const OPAQUE_BYTES_PER_TOKEN: u64 = 8;
 
 const CHAT_ROLES: &str = "system, developer, user, assistant, tool";
 const MESSAGES_ROLES: &str = "user, assistant, system";
@@ -94,6 +100,8 @@ enum Text {
     Words,
     MaybeData,
     Data,
+    /// Reasoning that only its provider can read.
+    Opaque,
 }
 
 /// The state of one request's checks.
@@ -115,6 +123,7 @@ pub(super) struct Checks {
     message: Message,
     block: SystemBlock,
     unsigned: Unsigned,
+    input: Input,
     text: Text,
     plain_max: Option<u64>,
     has_messages: bool,
@@ -129,7 +138,7 @@ const NO_MESSAGE: Message = Message {
     typed: false,
 };
 
-const _: () = assert!((Name::Other as u32) < 64, "one bit each in `seen`");
+const _: () = assert!((Name::TopK as u32) < 64, "one bit in `seen` for each that is read: those before it");
 
 impl Checks {
     pub(super) fn new(shape: Dialect) -> Checks {
@@ -148,6 +157,7 @@ impl Checks {
             message: NO_MESSAGE,
             block: NO_BLOCK,
             unsigned: Unsigned::default(),
+            input: Input::default(),
             text: Text::Words,
             plain_max: None,
             has_messages: false,
@@ -168,6 +178,9 @@ impl Checks {
 
     /// What must be there and is not.
     pub(super) fn finish(&mut self) -> Result<(), Invalid> {
+        if !self.has_messages && self.shape == Dialect::Responses {
+            return Err(Invalid("input: required, expected a string or an array of at least one object".to_owned()));
+        }
         if !self.has_messages {
             return Err(Invalid("messages: required, expected an array of at least one object".to_owned()));
         }
@@ -193,13 +206,15 @@ impl Checks {
             self.refusal = format!("the body: expected at most {MEMBERS_MAX} members");
             return Err(Stop);
         }
-        let bit = 1u64 << self.name as u32;
-        if self.name.is_read(self.shape) && self.seen & bit != 0 {
-            let mut name = Vec::new();
-            unescape(key.of(buf), &mut name);
-            return self.refuse(format_args!("{}", String::from_utf8_lossy(&name)), "it once, found it repeated");
+        if self.name.is_read(self.shape) {
+            let bit = 1u64 << self.name as u32;
+            if self.seen & bit != 0 {
+                let mut name = Vec::new();
+                unescape(key.of(buf), &mut name);
+                return self.refuse(format_args!("{}", String::from_utf8_lossy(&name)), "it once, found it repeated");
+            }
+            self.seen |= bit;
         }
-        self.seen |= bit;
         Ok(())
     }
 
@@ -224,6 +239,31 @@ impl Checks {
 
     fn specified(&mut self, token: Token, raw: Raw<'_>, value: Span) -> Result<(), Stop> {
         let expected = match (self.name, token) {
+            (Name::PreviousResponseId | Name::Conversation | Name::Prompt, _) => {
+                let name = self.name_text();
+                return self.refuse(format_args!("{name}"), &format!("none: {NOT_STORED}"));
+            }
+            (Name::Background, Token::True) => {
+                return self.refuse(format_args!("background"), &format!("false: {NOT_STORED}"));
+            }
+            (Name::Background, _) => return Ok(()),
+            (Name::Input, Token::String) => {
+                self.has_messages = true;
+                return Ok(());
+            }
+            (Name::Input, Token::ArrayClose) if self.items > 0 => {
+                self.has_messages = true;
+                self.input.end(&mut self.fields.cuts);
+                return Ok(());
+            }
+            (Name::MaxOutputTokens, Token::Number) if whole_number(raw).is_some() => {
+                self.fields.max_tokens = whole_number(raw);
+                return Ok(());
+            }
+            (Name::Instructions, Token::String) => return Ok(()),
+            (Name::Input, _) => "a string or an array of at least one object",
+            (Name::Instructions, _) => "a string",
+            (Name::MaxOutputTokens, _) => "an integer of at least 1",
             (Name::Model, Token::String) => {
                 self.fields.model = Some(Span { start: value.start + 1, end: value.end - 1 });
                 return Ok(());
@@ -276,6 +316,12 @@ impl Checks {
             Name::ResponseFormat => "response_format",
             Name::Stop => "stop",
             Name::User => "user",
+            Name::Input => "input",
+            Name::Instructions => "instructions",
+            Name::MaxOutputTokens => "max_output_tokens",
+            Name::PreviousResponseId => "previous_response_id",
+            Name::Conversation => "conversation",
+            Name::Prompt => "prompt",
             _ => "system",
         }
     }
@@ -285,6 +331,10 @@ impl Checks {
         let opens = matches!(token, Token::ObjectOpen | Token::ArrayOpen);
         let closes = matches!(token, Token::ObjectClose | Token::ArrayClose);
         let in_array = self.value_token == Token::ArrayOpen;
+        // Of a response only the input and the tools are looked into.
+        if self.shape == Dialect::Responses && !matches!(self.name, Name::Input | Name::Tools) {
+            return Ok(());
+        }
         if depth == 2 && in_array && token != Token::Key && !closes {
             self.item(token)?;
             self.items += 1;
@@ -292,6 +342,15 @@ impl Checks {
         match self.name {
             Name::Messages if in_array => self.in_messages(buf, token, depth, span)?,
             Name::System if in_array => self.in_system(buf, token, depth, span)?,
+            Name::Input if in_array && self.shape == Dialect::Responses => {
+                let index = self.items.saturating_sub(1);
+                let judged = self.input.token(buf, (token, depth, span), index, &mut self.fields.cuts);
+                if let Err(refusal) = judged {
+                    self.refusal = refusal;
+                    return Err(Stop);
+                }
+            }
+            Name::Tools if in_array && self.shape == Dialect::Responses => self.in_tools(buf, token, depth, span)?,
             Name::System | Name::Tools => {}
             _ => return Ok(()),
         }
@@ -313,8 +372,14 @@ impl Checks {
                 self.begin_message();
                 Ok(())
             }
-            Name::Tools if !is_object && self.shape == Dialect::Chat => {
+            Name::Tools if !is_object && self.shape != Dialect::Messages => {
                 self.refuse(format_args!("tools[{index}]"), "an object")
+            }
+            Name::Input if self.shape != Dialect::Responses => Ok(()),
+            Name::Input if !is_object => self.refuse(format_args!("input[{index}]"), "an object"),
+            Name::Input => {
+                self.begin_message();
+                Ok(())
             }
             Name::System if !is_object && self.shape == Dialect::Messages => {
                 self.refuse(format_args!("system[{index}]"), "a text block")
@@ -324,139 +389,6 @@ impl Checks {
             }
             _ => Ok(()),
         }
-    }
-
-    /// A block of the system prompt: its type is `text`, and it has one.
-    fn in_system(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
-        match (depth, token) {
-            (2, Token::ObjectOpen) => self.block = NO_BLOCK,
-            (2, Token::ObjectClose)
-                if self.shape == Dialect::Messages && !(self.block.is_text && self.block.has_text) =>
-            {
-                return self.refuse(format_args!("system[{}]", self.items - 1), "a text block");
-            }
-            (3, Token::Key) => {
-                let is = |name| eq_unescaped(span.of(buf), name);
-                self.block.member = if is("type") {
-                    BlockPart::Type
-                } else if is("text") {
-                    BlockPart::Text
-                } else {
-                    BlockPart::Another
-                };
-            }
-            (3, _) => match self.block.member {
-                BlockPart::Type => {
-                    self.block.is_text = token == Token::String && eq_unescaped(span.of(buf), "text");
-                }
-                BlockPart::Text => self.block.has_text = token == Token::String,
-                BlockPart::Another => {}
-            },
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn in_messages(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
-        let closes = matches!(token, Token::ObjectClose | Token::ArrayClose);
-        match (depth, token) {
-            (2, Token::ObjectClose) => return self.end_message(),
-            (3, Token::Key) => {
-                self.message.member = Part::of(span.of(buf));
-            }
-            (3, Token::ArrayClose) if self.message.member == Part::Content && self.shape == Dialect::Messages => {
-                self.unsigned.close_list(&mut self.fields.cuts);
-            }
-            (3, _) if !closes => self.message_value(buf, token, span),
-            (4, Token::ObjectOpen) if self.message.member == Part::Content => {
-                self.message.typed = false;
-                self.unsigned.open(span.start);
-            }
-            (4, Token::ObjectClose) if self.message.member == Part::Content => {
-                if self.shape == Dialect::Messages {
-                    self.unsigned.close(span.end, &mut self.fields.cuts);
-                }
-                if self.shape == Dialect::Messages && !self.message.typed {
-                    let (index, block) = (self.items - 1, self.message.block);
-                    return self.refuse(format_args!("messages[{index}].content[{block}].type"), "a string");
-                }
-                self.message.block += 1;
-            }
-            (4, _) if self.message.member == Part::Content && self.message.content == Content::Good => {
-                let (index, block) = (self.items - 1, self.message.block);
-                return self.refuse(format_args!("messages[{index}].content[{block}]"), "an object");
-            }
-            (5, Token::Key) if self.message.member == Part::Content => {
-                self.unsigned.key(span.of(buf));
-            }
-            (5, Token::String) if self.message.member == Part::Content => {
-                self.message.typed |= self.unsigned.string(span.of(buf));
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    /// The beginning of a value that belongs to a message itself. Of a repeated member the last one counts.
-    fn message_value(&mut self, buf: &[u8], token: Token, span: Span) {
-        match self.message.member {
-            Part::Role if token == Token::String && !span.of(buf).contains(&b'\\') => {
-                self.message.role = match (span.of(buf), self.shape) {
-                    (b"assistant", _) => Role::Assistant,
-                    (b"tool", Dialect::Chat) => Role::Tool,
-                    (b"user" | b"system", _) | (b"developer" | b"function", Dialect::Chat) => Role::Another,
-                    _ => Role::Wrong,
-                };
-            }
-            Part::Role => {
-                let is = |text: &str| token == Token::String && eq_unescaped(span.of(buf), text);
-                let others: &[&str] = match self.shape {
-                    Dialect::Chat => &["system", "developer", "user", "function"],
-                    Dialect::Messages => &["user", "system"],
-                };
-                self.message.role = if is("assistant") {
-                    Role::Assistant
-                } else if self.shape == Dialect::Chat && is("tool") {
-                    Role::Tool
-                } else if others.iter().any(|role| is(role)) {
-                    Role::Another
-                } else {
-                    Role::Wrong
-                };
-            }
-            Part::Content => {
-                self.message.block = 0;
-                self.unsigned.open_list();
-                self.message.content = match token {
-                    Token::String | Token::ArrayOpen => Content::Good,
-                    Token::Null => Content::Missing,
-                    _ => Content::Wrong,
-                };
-            }
-            Part::ToolCallId => self.message.tool_call_id = token == Token::String,
-            Part::Another => {}
-        }
-    }
-
-    fn end_message(&mut self) -> Result<(), Stop> {
-        let index = self.items - 1;
-        let message = self.message;
-        if matches!(message.role, Role::Missing | Role::Wrong) {
-            let roles = if self.shape == Dialect::Chat { CHAT_ROLES } else { MESSAGES_ROLES };
-            return self.refuse(format_args!("messages[{index}].role"), &format!("one of {roles}"));
-        }
-        let may_lack = message.role == Role::Assistant && self.shape == Dialect::Chat;
-        if message.content == Content::Wrong || (message.content == Content::Missing && !may_lack) {
-            let expected = match self.shape {
-                Dialect::Chat => "a string or an array of objects",
-                Dialect::Messages => "a string or an array of content blocks",
-            };
-            return self.refuse(format_args!("messages[{index}].content"), expected);
-        }
-        if message.role == Role::Tool && !message.tool_call_id {
-            return self.refuse(format_args!("messages[{index}].tool_call_id"), "a string");
-        }
-        Ok(())
     }
 
     /// The commonest message, a role and a text and nothing else, by its form: what its tokens would have led to, and
@@ -498,7 +430,8 @@ impl Checks {
         let key = span.of(buf);
         self.text = match key {
             b"data" | b"file_data" => Text::Data,
-            b"url" => Text::MaybeData,
+            b"url" | b"image_url" => Text::MaybeData,
+            b"encrypted_content" => Text::Opaque,
             _ => Text::Words,
         };
         if self.name == Name::Tools {
@@ -519,6 +452,7 @@ impl Checks {
                 self.tokens
                     .add(IMAGE_TOKENS.max((raw.len() as u64 / DOCUMENT_BYTES_PER_TOKEN).min(100 * IMAGE_TOKENS)));
             }
+            Text::Opaque => self.tokens.add(raw.len() as u64 / OPAQUE_BYTES_PER_TOKEN),
             _ => self.tokens.text(buf, span, true),
         }
     }
@@ -538,8 +472,18 @@ const FORMS: [Form; 2] = [
 impl Visitor for Checks {
     #[inline(always)]
     fn object(&mut self, buf: &[u8], at: usize, depth: usize) -> Option<usize> {
-        let is_message = depth == 2 && self.name == Name::Messages && self.value_token == Token::ArrayOpen;
-        if is_message { self.plain_message(buf, at) } else { None }
+        if depth != 2 || self.value_token != Token::ArrayOpen {
+            return None;
+        }
+        match self.name {
+            Name::Messages => self.plain_message(buf, at),
+            Name::Input if self.shape == Dialect::Responses => {
+                let end = self.plain_message(buf, at)?;
+                self.input.passed(at as u32, end as u32, &mut self.fields.cuts);
+                Some(end)
+            }
+            _ => None,
+        }
     }
 
     fn token(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
@@ -556,7 +500,12 @@ impl Visitor for Checks {
             1 if closes => self.end_member(buf, token, Span { start: self.value_start, end: span.end }),
             1 => {
                 let quote = u32::from(token == Token::String);
-                if self.name == Name::System && token == Token::String {
+                let is_prompt = match self.name {
+                    Name::System => true,
+                    Name::Input | Name::Instructions => self.shape == Dialect::Responses,
+                    _ => false,
+                };
+                if is_prompt && token == Token::String {
                     self.tokens.text(buf, span, false);
                 }
                 self.end_member(buf, token, Span { start: span.start - quote, end: span.end + quote })

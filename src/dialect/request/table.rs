@@ -1,4 +1,5 @@
-//! Which members a request of either shape may have: specification 4.1 and 4.2, `wire-formats` 1.1 and 2.1.
+//! Which members a request of each shape may have: specification 4.1 and 4.2, `wire-formats` 1.1 and 2.1, `responses`
+//! section 1.
 
 use crate::wire::Dialect;
 use crate::wire::json::{eq_unescaped, unescape};
@@ -53,6 +54,24 @@ names! {
     ResponseFormat = "response_format",
     Stop = "stop",
     User = "user",
+    System = "system",
+    Metadata = "metadata",
+    PromptCacheKey = "prompt_cache_key",
+    SafetyIdentifier = "safety_identifier",
+    Thinking = "thinking",
+    OutputConfig = "output_config",
+    OutputFormat = "output_format",
+    StopSequences = "stop_sequences",
+    Input = "input",
+    Instructions = "instructions",
+    MaxOutputTokens = "max_output_tokens",
+    Text = "text",
+    Reasoning = "reasoning",
+    Include = "include",
+    PreviousResponseId = "previous_response_id",
+    Conversation = "conversation",
+    Background = "background",
+    Prompt = "prompt",
     StreamOptions = "stream_options",
     MaxCompletionTokens = "max_completion_tokens",
     ParallelToolCalls = "parallel_tool_calls",
@@ -65,25 +84,20 @@ names! {
     LogitBias = "logit_bias",
     FrequencyPenalty = "frequency_penalty",
     PresencePenalty = "presence_penalty",
-    Metadata = "metadata",
     ServiceTier = "service_tier",
     Prediction = "prediction",
     Modalities = "modalities",
     Audio = "audio",
     WebSearchOptions = "web_search_options",
-    PromptCacheKey = "prompt_cache_key",
     PromptCacheOptions = "prompt_cache_options",
     PromptCacheRetention = "prompt_cache_retention",
-    SafetyIdentifier = "safety_identifier",
     Moderation = "moderation",
     Functions = "functions",
     FunctionCall = "function_call",
-    System = "system",
+    Truncation = "truncation",
+    MaxToolCalls = "max_tool_calls",
+    ClientMetadata = "client_metadata",
     TopK = "top_k",
-    StopSequences = "stop_sequences",
-    Thinking = "thinking",
-    OutputConfig = "output_config",
-    OutputFormat = "output_format",
     CacheControl = "cache_control",
     Speed = "speed",
     InferenceGeo = "inference_geo",
@@ -260,6 +274,9 @@ impl Name {
     /// How a request of `shape` treats it.
     pub(in crate::dialect) fn class(self, shape: Dialect) -> Class {
         use Name::*;
+        if shape == Dialect::Responses {
+            return self.class_of_response();
+        }
         match (self, shape) {
             (Models | Fallbacks | ApiBase | Container | McpServers | Store, _) => Class::Denied,
             (Diagnostics | Thread, Dialect::Messages) => Class::Denied,
@@ -283,6 +300,21 @@ impl Name {
         }
     }
 
+    /// How a responses request treats it. What would need a stored response is looked at to be refused.
+    fn class_of_response(self) -> Class {
+        use Name::*;
+        match self {
+            Models | Fallbacks | ApiBase | Container | McpServers | Store => Class::Denied,
+            Model | Input | Stream | Instructions | MaxOutputTokens | Temperature | TopP => Class::Specified,
+            Tools | ToolChoice | PreviousResponseId | Conversation | Background | Prompt => Class::Specified,
+            ParallelToolCalls | Text | Reasoning | Include | Metadata | ServiceTier | User => Class::Documented,
+            PromptCacheKey | PromptCacheOptions | PromptCacheRetention | SafetyIdentifier => Class::Documented,
+            TopLogprobs | StreamOptions | Truncation | MaxToolCalls | ClientMetadata => Class::Documented,
+            ContextManagement | Moderation => Class::Documented,
+            _ => Class::Unknown,
+        }
+    }
+
     /// True if the gateway reads or rewrites it, on some route: such a member may stand in a body but once.
     pub(in crate::dialect) fn is_read(self, shape: Dialect) -> bool {
         use Name::*;
@@ -292,6 +324,8 @@ impl Name {
             Class::Documented => matches!(
                 (self, shape),
                 (Temperature | TopP | Tools | ToolChoice, _)
+                    | (ParallelToolCalls | Text | Reasoning | Include | Metadata, Dialect::Responses)
+                    | (User | SafetyIdentifier | PromptCacheKey, Dialect::Responses)
                     | (StreamOptions | MaxCompletionTokens | ParallelToolCalls | ReasoningEffort | N, Dialect::Chat)
                     | (StopSequences | Thinking | OutputConfig | OutputFormat | Metadata, Dialect::Messages)
             ),

@@ -211,7 +211,7 @@ fn messages_requests_are_accepted_and_refused_by_their_paths() {
     let zero = r#"{"max_tokens":0,"messages":[{"role":"user","content":"a"}]}"#;
     assert_eq!(refused(check(Dialect::Messages, zero)), "max_tokens: expected an integer of at least 1");
     let mut scan = RequestScan::new();
-    scan.reset_count();
+    scan.reset_count(Dialect::Messages);
     assert_eq!(scan.finish(without.as_bytes()), Ok(()));
 }
 

@@ -2,7 +2,10 @@
 //!
 //! Reasoning that a chat upstream gave is told to messages clients as a `thinking` block with an empty signature. A
 //! client sends it back with the conversation; an upstream that signs its reasoning refuses it (`wire-formats` 3.10).
+//! So does one that is shown what another target's reasoning goes by ([`carrier`]).
 
+use super::leave::Leave;
+use crate::dialect::carrier;
 use crate::wire::Span;
 use crate::wire::json::eq_unescaped;
 
@@ -21,13 +24,7 @@ pub(super) struct Unsigned {
     next: Next,
     thinking: bool,
     signed: bool,
-    /// Where the block under way begins.
-    start: u32,
-    /// Where the last block ended, and the last one that stays.
-    end: u32,
-    kept: Option<u32>,
-    /// Where a block to leave out began, no block before it having stayed.
-    pending: Option<u32>,
+    leave: Leave,
 }
 
 impl Unsigned {
@@ -38,7 +35,8 @@ impl Unsigned {
 
     /// A block begins at `start`.
     pub(super) fn open(&mut self, start: u32) {
-        (self.start, self.thinking, self.signed) = (start, false, false);
+        (self.thinking, self.signed) = (false, false);
+        self.leave.open(start);
     }
 
     /// A member of the block begins.
@@ -56,34 +54,19 @@ impl Unsigned {
     pub(super) fn string(&mut self, raw: &[u8]) -> bool {
         match self.next {
             Next::Type => self.thinking = eq_unescaped(raw, "thinking"),
-            Next::Signature => self.signed = !raw.is_empty(),
+            Next::Signature => self.signed = !raw.is_empty() && !carrier::is_ours(raw),
             Next::Other => {}
         }
         self.next == Next::Type
     }
 
-    /// The block ends before `end`. A comma goes with it: the one before it, or where nothing before it stays the one
-    /// after it.
+    /// The block ends before `end`.
     pub(super) fn close(&mut self, end: u32, cuts: &mut Vec<Span>) {
-        self.end = end;
-        if !self.thinking || self.signed {
-            if let Some(start) = self.pending.take() {
-                cuts.push(Span { start, end: self.start });
-            }
-            self.kept = Some(end);
-            return;
-        }
-        match (self.kept, cuts.last_mut()) {
-            (Some(kept), Some(last)) if last.start == kept => last.end = end,
-            (Some(kept), _) => cuts.push(Span { start: kept, end }),
-            (None, _) => self.pending = self.pending.or(Some(self.start)),
-        }
+        self.leave.close(end, self.thinking && !self.signed, cuts);
     }
 
     /// The list of blocks ends.
     pub(super) fn close_list(&mut self, cuts: &mut Vec<Span>) {
-        if let Some(start) = self.pending.take() {
-            cuts.push(Span { start, end: self.end });
-        }
+        self.leave.close_list(cuts);
     }
 }

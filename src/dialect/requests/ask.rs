@@ -15,15 +15,39 @@ use std::fmt::Display;
 pub struct Target<'a> {
     /// The model's name at the upstream.
     pub model: &'a str,
+    /// The shape that its provider speaks.
+    pub shape: Dialect,
     /// What it takes.
     pub capabilities: &'a Capabilities,
+}
+
+/// [`Target`] with its own words.
+#[derive(Debug)]
+pub struct OwnedTarget {
+    model: String,
+    shape: Dialect,
+    capabilities: Capabilities,
+}
+
+impl From<Target<'_>> for OwnedTarget {
+    fn from(target: Target<'_>) -> OwnedTarget {
+        let Target { model, shape, capabilities } = target;
+        OwnedTarget { model: model.to_owned(), shape, capabilities: capabilities.clone() }
+    }
+}
+
+impl OwnedTarget {
+    /// As a translation takes it.
+    pub fn borrowed(&self) -> Target<'_> {
+        Target { model: &self.model, shape: self.shape, capabilities: &self.capabilities }
+    }
 }
 
 /// The request as it is asked.
 pub(super) struct Ask<'a> {
     pub(super) body: &'a [u8],
     pub(super) fields: &'a Fields,
-    pub(super) dialect: Dialect,
+    pub(super) from: Dialect,
     pub(super) target: &'a Target<'a>,
 }
 
@@ -31,7 +55,7 @@ impl<'a> Ask<'a> {
     /// A top-level member; `null`, and whatever the model does not take, counts as absent.
     pub(super) fn get(&self, name: Name, text: &str) -> Option<Raw<'a>> {
         let member = self.fields.members.iter().find(|member| member.name == name)?;
-        if name.class(self.dialect) == Class::Unknown || self.drops(text) {
+        if name.class(self.from) == Class::Unknown || self.drops(text) {
             return None;
         }
         Some(Raw::new(member.value.of(self.body))).filter(|value| !value.is_null())
@@ -46,6 +70,11 @@ impl<'a> Ask<'a> {
     pub(super) fn messages(&self) -> impl Iterator<Item = Message<'a>> {
         let list = self.get(Name::Messages, "messages").unwrap_or(Raw::NULL);
         list.items().enumerate().map(|(at, raw)| Message::read(at, raw))
+    }
+
+    /// What the client calls the list of its messages.
+    pub(super) fn messages_name(&self) -> &'static str {
+        if self.from == Dialect::Responses { "input" } else { "messages" }
     }
 
     /// The bound on completion tokens, no higher than the model's ceiling.

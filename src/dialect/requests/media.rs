@@ -1,81 +1,117 @@
-//! Images and documents of either shape (`wire-formats` 3.3).
+//! Images and documents of every shape (`wire-formats` 3.3, `responses` 5.1).
 //!
 //! Owns the mapping. Must never fetch anything: a URL is passed on, never opened.
 
 use super::super::request::Invalid;
 use super::ask::refuse;
-use crate::wire::json::{Raw, item, key, write_escaped, write_inside, write_string};
+use super::talk::{Block, Media, Text};
+use crate::base::base64;
+use crate::wire::json::{Raw, item, key, unescape, write_escaped, write_inside};
 use std::borrow::Cow;
 use std::fmt::Display;
 
-/// Something to look at, in neither shape yet.
-pub(super) enum Media<'a> {
-    /// An image: media type, base64.
-    Image(&'static str, Cow<'a, str>),
-    /// An image for the upstream to fetch.
-    Url(Cow<'a, str>),
-    /// A PDF in base64, with its name.
-    Pdf(Cow<'a, str>, Option<&'a [u8]>),
-}
-
 const KINDS: &str = "an image of type jpeg, png, gif or webp, or a PDF";
+const PDF: &[u8] = b"application/pdf";
 
-fn image_kind(kind: &str) -> Option<&'static str> {
+fn image_kind(kind: &str) -> Option<&'static [u8]> {
     match kind {
-        "image/jpeg" | "image/jpg" => Some("image/jpeg"),
-        "image/png" => Some("image/png"),
-        "image/gif" => Some("image/gif"),
-        "image/webp" => Some("image/webp"),
+        "image/jpeg" | "image/jpg" => Some(b"image/jpeg"),
+        "image/png" => Some(b"image/png"),
+        "image/gif" => Some(b"image/gif"),
+        "image/webp" => Some(b"image/webp"),
         _ => None,
     }
 }
 
 /// Base64 without the line breaks that some encoders put in.
-fn unbroken(data: Cow<'_, str>) -> Cow<'_, str> {
+fn unbroken(data: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     // In blocks and without an early way out, so that megabytes are looked at many bytes at a time.
     let broken = |block: &[u8]| block.iter().fold(false, |found, byte| found | byte.is_ascii_whitespace());
-    if !data.as_bytes().chunks(256).any(broken) {
+    if !data.chunks(256).any(broken) {
         return data;
     }
-    Cow::Owned(data.chars().filter(|c| !c.is_ascii_whitespace()).collect())
+    Cow::Owned(data.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect())
 }
 
 /// A `data:` URL's media type, in lower case and without parameters, and its base64.
-fn data_url(url: Cow<'_, str>) -> Option<(String, Cow<'_, str>)> {
-    let comma = url.find(',')?;
-    let mut meta = url.get(5..comma)?.split(';').map(str::trim);
+fn data_url(url: Cow<'_, [u8]>) -> Option<(String, Text<'_>)> {
+    let comma = url.iter().position(|byte| *byte == b',')?;
+    let meta = std::str::from_utf8(url.get(5..comma)?).ok()?;
+    let mut meta = meta.split(';').map(str::trim);
     let kind = meta.next()?.to_ascii_lowercase();
     meta.any(|word| word.eq_ignore_ascii_case("base64")).then_some(())?;
     let data = match url {
         Cow::Borrowed(url) => Cow::Borrowed(&url[comma + 1..]),
-        Cow::Owned(url) => Cow::Owned(url[comma + 1..].to_owned()),
+        Cow::Owned(url) => Cow::Owned(url[comma + 1..].to_vec()),
     };
-    Some((kind, unbroken(data)))
+    Some((kind, escaped(unbroken(data))))
 }
 
-fn from_url<'a>(url: Cow<'a, str>, title: Option<&'a [u8]>, path: impl Display) -> Result<Media<'a>, Invalid> {
-    let scheme = url.get(..8).unwrap_or(&url).to_ascii_lowercase();
-    if scheme.starts_with("http://") || scheme.starts_with("https://") {
-        return Ok(Media::Url(url));
+/// Text as the inside of a JSON string: what has no escapes is one as it is written.
+fn escaped(text: Cow<'_, [u8]>) -> Text<'_> {
+    match text {
+        Cow::Borrowed(text) => Cow::Borrowed(text),
+        Cow::Owned(text) => {
+            let mut out = Vec::with_capacity(text.len());
+            write_escaped(&mut out, &text);
+            Cow::Owned(out)
+        }
     }
-    if !scheme.starts_with("data:") {
+}
+
+/// The bytes that the inside of a string stands for; copied only where it has escapes.
+fn plain(raw: &[u8]) -> Cow<'_, [u8]> {
+    if !raw.contains(&b'\\') {
+        return Cow::Borrowed(raw);
+    }
+    let mut text = Vec::with_capacity(raw.len());
+    unescape(raw, &mut text);
+    Cow::Owned(text)
+}
+
+/// What a URL leads to or holds.
+enum Target<'a> {
+    Web(Text<'a>),
+    Data(String, Text<'a>),
+}
+
+fn target_of<'a>(url: &'a [u8], path: impl Display) -> Result<Target<'a>, Invalid> {
+    let url = plain(url);
+    let scheme = url[..url.len().min(8)].to_ascii_lowercase();
+    if scheme.starts_with(b"http://") || scheme.starts_with(b"https://") {
+        return Ok(Target::Web(escaped(url)));
+    }
+    if !scheme.starts_with(b"data:") {
         return refuse(path, "an http, https or data URL");
     }
     match data_url(url) {
-        Some((kind, data)) if kind == "application/pdf" => Ok(Media::Pdf(data, title)),
-        Some((kind, data)) => match image_kind(&kind) {
-            Some(kind) => Ok(Media::Image(kind, data)),
+        Some((kind, data)) => Ok(Target::Data(kind, data)),
+        None => refuse(path, "a data URL in base64"),
+    }
+}
+
+fn from_url<'a>(
+    url: &'a [u8],
+    title: Option<&'a [u8]>,
+    detail: Option<&'a [u8]>,
+    path: impl Display + Copy,
+) -> Result<Media<'a>, Invalid> {
+    match target_of(url, path)? {
+        Target::Web(url) => Ok(Media::Url { url, detail }),
+        Target::Data(kind, data) if kind.as_bytes() == PDF => Ok(Media::Pdf { data, title }),
+        Target::Data(kind, data) => match image_kind(&kind) {
+            Some(kind) => Ok(Media::Image { kind: Cow::Borrowed(kind), data, detail }),
             None => refuse(path, KINDS),
         },
-        None => refuse(path, "a data URL in base64"),
     }
 }
 
 /// Reads a chat part of type `image_url`: an object with `url`, or the URL itself.
 pub(super) fn chat_image<'a>(part: Raw<'a>, path: &str) -> Result<Media<'a>, Invalid> {
     let image = part.get("image_url").unwrap_or(Raw::NULL);
-    match image.text().or_else(|| image.get("url").and_then(Raw::text)) {
-        Some(url) => from_url(url, None, format_args!("{path}.image_url.url")),
+    let detail = image.get("detail").and_then(Raw::string);
+    match image.string().or_else(|| image.get("url").and_then(Raw::string)) {
+        Some(url) => from_url(url, None, detail, format_args!("{path}.image_url.url")),
         None => refuse(format_args!("{path}.image_url.url"), "a string"),
     }
 }
@@ -84,14 +120,106 @@ pub(super) fn chat_image<'a>(part: Raw<'a>, path: &str) -> Result<Media<'a>, Inv
 pub(super) fn chat_file<'a>(part: Raw<'a>, path: &str) -> Result<Media<'a>, Invalid> {
     let file = part.get("file").unwrap_or(Raw::NULL);
     let title = file.get("filename").and_then(Raw::string);
-    let media = match file.get("file_data").and_then(Raw::text) {
-        Some(data) => from_url(data, title, format_args!("{path}.file.file_data"))?,
+    let media = match file.get("file_data").and_then(Raw::string) {
+        Some(data) => from_url(data, title, None, format_args!("{path}.file.file_data"))?,
         None => return refuse(format_args!("{path}.file.file_data"), "a PDF as data URL"),
     };
     match media {
-        Media::Url(_) => refuse(format_args!("{path}.file.file_data"), "a PDF as data URL"),
+        Media::Url { .. } => refuse(format_args!("{path}.file.file_data"), "a PDF as data URL"),
         media => Ok(media),
     }
+}
+
+/// Reads a responses part of type `input_image`.
+pub(super) fn responses_image<'a>(part: Raw<'a>, path: &str) -> Result<Media<'a>, Invalid> {
+    let detail = part.get("detail").and_then(Raw::string);
+    match part.get("image_url").and_then(Raw::string) {
+        Some(url) => from_url(url, None, detail, format_args!("{path}.image_url")),
+        None => refuse(format_args!("{path}.image_url"), "an http, https or data URL"),
+    }
+}
+
+/// Reads a responses part of type `input_file`: a PDF, a text, or where either lies. Plain base64 is a PDF's.
+pub(super) fn responses_file<'a>(part: Raw<'a>, path: &str) -> Result<Block<'a>, Invalid> {
+    let title = part.get("filename").and_then(Raw::string);
+    if let Some(url) = part.get("file_url").and_then(Raw::string) {
+        return Ok(Block::Media(Media::Document { url: Cow::Borrowed(url), title, path: format!("{path}.file_url") }));
+    }
+    let at = format!("{path}.file_data");
+    let Some(data) = part.get("file_data").and_then(Raw::string) else { return refuse(at, "a file as data URL") };
+    if !data.starts_with(b"data:") {
+        return Ok(Block::Media(Media::Pdf { data: Cow::Borrowed(data), title }));
+    }
+    match target_of(data, &at)? {
+        Target::Data(kind, data) if kind.as_bytes() == PDF => Ok(Block::Media(Media::Pdf { data, title })),
+        Target::Data(kind, data) if kind.starts_with("text/") || kind == "application/json" => {
+            let text = base64::decode(&data).filter(|text| std::str::from_utf8(text).is_ok());
+            let Some(text) = text else { return refuse(at, "text in base64") };
+            Ok(Block::Text(escaped(Cow::Owned(text))))
+        }
+        Target::Data(kind, data) => match image_kind(&kind) {
+            Some(kind) => Ok(Block::Media(Media::Image { kind: Cow::Borrowed(kind), data, detail: None })),
+            None => refuse(at, "a PDF, a text or an image"),
+        },
+        Target::Web(_) => refuse(at, "a data URL in base64"),
+    }
+}
+
+/// Reads a messages block `image`.
+pub(super) fn messages_image<'a>(block: Raw<'a>, path: &str) -> Result<Media<'a>, Invalid> {
+    let source = block.get("source").unwrap_or(Raw::NULL);
+    let kind = source.get("type").unwrap_or(Raw::NULL);
+    let text = |name| source.get(name).and_then(Raw::string).map(Cow::Borrowed);
+    match (text("media_type"), text("data"), text("url")) {
+        (Some(media_type), Some(data), _) if kind.is("base64") => {
+            Ok(Media::Image { kind: media_type, data, detail: None })
+        }
+        (_, _, Some(url)) if kind.is("url") => Ok(Media::Url { url, detail: None }),
+        _ => refuse(format_args!("{path}.source"), "base64 or url for this model"),
+    }
+}
+
+/// Reads a messages block `document`: a PDF, or the texts that it holds, its title first.
+pub(super) fn messages_document<'a>(block: Raw<'a>, path: &str, out: &mut Vec<Block<'a>>) -> Result<(), Invalid> {
+    let source = block.get("source").unwrap_or(Raw::NULL);
+    let kind = source.get("type").unwrap_or(Raw::NULL);
+    let title = block.get("title").and_then(Raw::string);
+    let text = |name| source.get(name).and_then(Raw::string).map(Cow::Borrowed);
+    if kind.is("base64") && source.get("media_type").is_some_and(|kind| kind.is("application/pdf")) {
+        out.push(Block::Media(Media::Pdf { data: text("data").unwrap_or_default(), title }));
+        return Ok(());
+    }
+    if let Some(url) = text("url").filter(|_| kind.is("url")) {
+        out.push(Block::Media(Media::Document { url, title, path: format!("{path}.source") }));
+        return Ok(());
+    }
+    if !kind.is("text") && !kind.is("content") {
+        return refuse(format_args!("{path}.source"), DOCUMENTS);
+    }
+    out.extend(title.map(|title| Block::Text(Cow::Borrowed(title))));
+    out.extend(text("data").or_else(|| text("content")).map(Block::Text));
+    for (at, block) in source.get("content").unwrap_or(Raw::NULL).items().enumerate() {
+        let path = format!("{path}.source.content[{at}]");
+        out.push(match block.get("text").and_then(Raw::string) {
+            Some(text) => Block::Text(Cow::Borrowed(text)),
+            None => Block::Media(messages_image(block, &path)?),
+        });
+    }
+    Ok(())
+}
+
+const DOCUMENTS: &str = "a PDF in base64, text or content for this model";
+
+/// The text of a messages block `search_result`: title, source and body.
+pub(super) fn search_result(block: Raw<'_>) -> Text<'static> {
+    let head = ["title", "source"].into_iter().filter_map(|name| block.get(name));
+    let body = block.get("content").unwrap_or(Raw::NULL).items().filter_map(|item| item.get("text"));
+    let mut out = Vec::new();
+    for (at, text) in head.chain(body).filter_map(Raw::string).enumerate() {
+        write_escaped(&mut out, if at > 0 { b"\n" } else { b"" });
+        out.extend_from_slice(text);
+    }
+    Cow::Owned(out)
 }
 
 impl Media<'_> {
@@ -99,106 +227,104 @@ impl Media<'_> {
     pub(super) fn write_block(&self, out: &mut Vec<u8>) {
         item(out);
         let open: &[u8] = match self {
-            Media::Pdf(..) => b"{\"type\":\"document\",\"source\":{",
-            _ => b"{\"type\":\"image\",\"source\":{",
+            Media::Pdf { .. } | Media::Document { .. } => b"{\"type\":\"document\",\"source\":{",
+            Media::Image { .. } | Media::Url { .. } => b"{\"type\":\"image\",\"source\":{",
         };
         out.extend_from_slice(open);
         match self {
-            Media::Url(url) => {
+            Media::Url { url, .. } | Media::Document { url, .. } => {
                 out.extend_from_slice(b"\"type\":\"url\"");
                 key(out, "url");
-                write_string(out, url);
+                write_inside(out, url);
             }
-            Media::Image(kind, data) => write_base64(kind, data, out),
-            Media::Pdf(data, _) => write_base64("application/pdf", data, out),
+            Media::Image { kind, data, .. } => write_base64(kind, data, out),
+            Media::Pdf { data, .. } => write_base64(PDF, data, out),
         }
         out.push(b'}');
-        if let Media::Pdf(_, Some(title)) = self {
+        if let Media::Pdf { title: Some(title), .. } | Media::Document { title: Some(title), .. } = self {
             key(out, "title");
             write_inside(out, title);
         }
         out.push(b'}');
     }
+
+    /// Appends it as a chat part, which has no documents that are still to be fetched.
+    pub(super) fn write_chat_part(&self, out: &mut Vec<u8>) -> Result<(), Invalid> {
+        item(out);
+        match self {
+            Media::Pdf { data, title } => {
+                out.extend_from_slice(b"{\"type\":\"file\",\"file\":{");
+                write_file(data, *title, out);
+                out.extend_from_slice(b"}}");
+            }
+            Media::Document { path, .. } => return refuse(path, DOCUMENTS),
+            Media::Image { detail, .. } | Media::Url { detail, .. } => {
+                out.extend_from_slice(b"{\"type\":\"image_url\",\"image_url\":{\"url\":\"");
+                self.write_url(out);
+                out.push(b'"');
+                write_detail(*detail, out);
+                out.extend_from_slice(b"}}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends it as a responses part.
+    pub(super) fn write_input(&self, out: &mut Vec<u8>) {
+        item(out);
+        match self {
+            Media::Pdf { data, title } => {
+                out.extend_from_slice(b"{\"type\":\"input_file\"");
+                write_file(data, *title, out);
+            }
+            Media::Document { url, .. } => {
+                out.extend_from_slice(b"{\"type\":\"input_file\",\"file_url\":");
+                write_inside(out, url);
+            }
+            Media::Image { detail, .. } | Media::Url { detail, .. } => {
+                out.extend_from_slice(b"{\"type\":\"input_image\",\"image_url\":\"");
+                self.write_url(out);
+                out.push(b'"');
+                write_detail(Some(detail.unwrap_or(b"auto")), out);
+            }
+        }
+        out.push(b'}');
+    }
+
+    /// Appends an image's URL, a `data:` URL where it is at hand.
+    fn write_url(&self, out: &mut Vec<u8>) {
+        match self {
+            Media::Image { kind, data, .. } => {
+                for part in [&b"data:"[..], kind, b";base64,", data] {
+                    out.extend_from_slice(part);
+                }
+            }
+            Media::Url { url, .. } | Media::Document { url, .. } => out.extend_from_slice(url),
+            Media::Pdf { .. } => {}
+        }
+    }
 }
 
-fn write_base64(kind: &str, data: &str, out: &mut Vec<u8>) {
+fn write_detail(detail: Option<&[u8]>, out: &mut Vec<u8>) {
+    if let Some(detail) = detail {
+        key(out, "detail");
+        write_inside(out, detail);
+    }
+}
+
+fn write_file(data: &[u8], title: Option<&[u8]>, out: &mut Vec<u8>) {
+    key(out, "filename");
+    write_inside(out, title.unwrap_or(b"document.pdf"));
+    key(out, "file_data");
+    out.extend_from_slice(b"\"data:application/pdf;base64,");
+    out.extend_from_slice(data);
+    out.push(b'"');
+}
+
+fn write_base64(kind: &[u8], data: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\"type\":\"base64\"");
     key(out, "media_type");
-    write_string(out, kind);
+    write_inside(out, kind);
     key(out, "data");
-    write_string(out, data);
-}
-
-/// Appends a messages block `image` as a chat part.
-pub(super) fn write_image_part(block: Raw<'_>, path: &str, out: &mut Vec<u8>) -> Result<(), Invalid> {
-    let source = block.get("source").unwrap_or(Raw::NULL);
-    let kind = source.get("type").unwrap_or(Raw::NULL);
-    let text = |name| source.get(name).and_then(Raw::string);
-    item(out);
-    out.extend_from_slice(b"{\"type\":\"image_url\",\"image_url\":{\"url\":\"");
-    match (text("media_type"), text("data"), text("url")) {
-        (Some(media_type), Some(data), _) if kind.is("base64") => {
-            out.extend_from_slice(b"data:");
-            out.extend_from_slice(media_type);
-            out.extend_from_slice(b";base64,");
-            out.extend_from_slice(data);
-        }
-        (_, _, Some(url)) if kind.is("url") => out.extend_from_slice(url),
-        _ => return refuse(format_args!("{path}.source"), "base64 or url for this model"),
-    }
-    out.extend_from_slice(b"\"}}");
-    Ok(())
-}
-
-/// Appends a messages block `document` as chat parts: a PDF as file, text as text.
-pub(super) fn write_document_parts(block: Raw<'_>, path: &str, out: &mut Vec<u8>) -> Result<(), Invalid> {
-    let source = block.get("source").unwrap_or(Raw::NULL);
-    let kind = source.get("type").unwrap_or(Raw::NULL);
-    let title = block.get("title").and_then(Raw::string);
-    if kind.is("base64") && source.get("media_type").is_some_and(|media_type| media_type.is("application/pdf")) {
-        item(out);
-        out.extend_from_slice(b"{\"type\":\"file\",\"file\":{");
-        key(out, "filename");
-        write_inside(out, title.unwrap_or(b"document.pdf"));
-        key(out, "file_data");
-        out.extend_from_slice(b"\"data:application/pdf;base64,");
-        out.extend_from_slice(source.get("data").and_then(Raw::string).unwrap_or_default());
-        out.extend_from_slice(b"\"}}");
-        return Ok(());
-    }
-    if !kind.is("text") && !kind.is("content") {
-        return refuse(format_args!("{path}.source"), "a PDF in base64, text or content for this model");
-    }
-    if let Some(title) = title {
-        write_text_part(title, out);
-    }
-    if let Some(text) = source.get("data").or_else(|| source.get("content")).and_then(Raw::string) {
-        write_text_part(text, out);
-    }
-    for (at, block) in source.get("content").unwrap_or(Raw::NULL).items().enumerate() {
-        let path = format!("{path}.source.content[{at}]");
-        match block.get("text").and_then(Raw::string) {
-            Some(text) => write_text_part(text, out),
-            None => write_image_part(block, &path, out)?,
-        }
-    }
-    Ok(())
-}
-
-/// Appends a chat part of type `text`.
-pub(super) fn write_text_part(inside: &[u8], out: &mut Vec<u8>) {
-    item(out);
-    out.extend_from_slice(b"{\"type\":\"text\",\"text\":");
-    write_inside(out, inside);
-    out.push(b'}');
-}
-
-/// Appends the text of a messages block `search_result` as the inside of a string: title, source and body.
-pub(super) fn write_search_result(block: Raw<'_>, out: &mut Vec<u8>) {
-    let head = ["title", "source"].into_iter().filter_map(|name| block.get(name));
-    let body = block.get("content").unwrap_or(Raw::NULL).items().filter_map(|item| item.get("text"));
-    for (at, text) in head.chain(body).filter_map(Raw::string).enumerate() {
-        write_escaped(out, if at > 0 { b"\n" } else { b"" });
-        out.extend_from_slice(text);
-    }
+    write_inside(out, data);
 }

@@ -12,6 +12,15 @@ pub(super) const SCHEMA_MAX: usize = 256 * 1024;
 /// The schema of a function without arguments.
 const NO_ARGUMENTS: &[u8] = b"{\"type\":\"object\",\"properties\":{}}";
 
+/// The schema of a tool that takes free text.
+const FREE: &[u8] = b"{\"type\":\"object\",\"properties\":{\"input\":{\"type\":\"string\"}},\"required\":[\"input\"],\
+      \"additionalProperties\":false}";
+
+/// Appends the schema of a tool that takes free text, as its one argument `input`.
+pub(super) fn write_free(out: &mut Vec<u8>) {
+    out.extend_from_slice(FREE);
+}
+
 fn is_empty(schema: Raw<'_>) -> bool {
     schema.kind() != Kind::Object || schema.members().next().is_none()
 }

@@ -1,330 +1,329 @@
-//! A chat request written as a messages request.
+//! Writes a messages request.
 //!
-//! The conversation is first laid out as turns (who speaks, which blocks), so that merging, ordering and dropping have
-//! one place; then it is written.
+//! The conversation is first laid out as the shape has it (one side after the other, tool results first), so that
+//! merging, ordering and dropping have one place; then it is written.
 
-use super::super::capabilities::Structured;
-use super::super::naming::{TranslationState, messages_id};
-use super::super::request::{Invalid, Name};
-use super::ask::{Ask, Message, is_blank, refuse, write_user};
-use super::media::{Media, chat_file, chat_image};
-use super::offer::Tools;
-use super::schema::{SCHEMA_MAX, write_closed};
-use crate::wire::json::{self, Kind, Raw, compact, eq_unescaped, item, key, write_count, write_inside, write_string};
-use std::collections::BTreeSet;
+use super::super::capabilities::{Structured, Thinking};
+use super::super::naming::{JSON_TOOL, TranslationState, messages_id};
+use super::super::request::Invalid;
+use super::ask::{Ask, is_blank, refuse, write_user};
+use super::schema::{write_closed, write_free, write_input_schema};
+use super::talk::{Arguments, Block, Call, Choice, Effort, Format, Offer, Returned, Role, Schema, Talk, Text};
+use super::talk::{Tool, Turn, Wishes};
+use crate::wire::json::{self, Raw, compact, item, key, write_count, write_inside, write_string};
+use std::borrow::Cow;
 
 /// Longest `metadata.user_id` that is passed on as it is.
 const USER_MAX: usize = 256;
-
 /// Messages that the messages shape takes.
 const MESSAGES_MAX: usize = 100_000;
-
-/// Who speaks in the messages shape.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Role {
-    User,
-    Assistant,
-    System,
-}
-
-/// One content block.
-enum Block<'a> {
-    /// Text, as the inside of a string.
-    Text(&'a [u8]),
-    Trimmed(String),
-    Media(Media<'a>),
-    /// A tool call of the chat shape.
-    Use(Raw<'a>),
-    /// A tool's result: the call's id, and its content where that is a plain string, else its blocks.
-    Result(&'a [u8], Option<&'a [u8]>, Vec<Block<'a>>),
-}
-
-/// What one side says until the other one speaks.
-struct Turn<'a> {
-    role: Role,
-    /// Tool results, which must come first.
-    results: Vec<Block<'a>>,
-    blocks: Vec<Block<'a>>,
-}
-
-/// The conversation laid out.
-#[derive(Default)]
-struct Plan<'a> {
-    system: Vec<&'a [u8]>,
-    turns: Vec<Turn<'a>>,
-    /// Names of tools that were called, in the order of their first call.
-    called: Vec<&'a [u8]>,
-    known: BTreeSet<&'a [u8]>,
-}
+/// The least budget for thinking that the shape takes, and what efforts come to.
+const BUDGETS: [(&str, u64); 2] = [("low", 2048), ("medium", 8192)];
+const BUDGET_MIN: u64 = 1024;
+const BUDGET_HIGH: u64 = 16_384;
 
 /// Writes the request; see [`super::request`].
-pub(super) fn write(ask: &Ask<'_>, out: &mut Vec<u8>) -> Result<TranslationState, Invalid> {
-    let mut plan = Plan::default();
-    plan.read(ask)?;
-    let demand = Demand::read(ask)?;
-    let tools = Tools::read(ask, &plan.called)?;
-    let state = TranslationState { json_tool: demand.by_tool(ask, &tools), ..TranslationState::default() };
+pub(super) fn write(
+    ask: &Ask<'_>,
+    talk: &Talk<'_>,
+    state: &mut TranslationState,
+    out: &mut Vec<u8>,
+) -> Result<(), Invalid> {
+    let how = ask.target.capabilities.structured_output;
+    let plan = Plan::lay_out(ask, &talk.turns)?;
+    let tools = Tools::new(&talk.offer, talk.called());
+    let is_schema = matches!(talk.format, Format::Schema { .. });
+    state.json_tool = is_schema && how == Structured::Tool && tools.is_empty();
+    let in_words = matches!(talk.format, Format::Object) || (how != Structured::Native && !state.json_tool);
     out.push(b'{');
     key(out, "model");
     write_string(out, ask.target.model);
     key(out, "max_tokens");
-    let ceiling = ask.target.capabilities.max_output_tokens.unwrap_or(u64::MAX);
-    write_count(out, ask.max_tokens().unwrap_or(ask.target.capabilities.default_max_tokens.min(ceiling)));
-    plan.write_system(demand.instruction(ask, &tools), out);
-    plan.write_turns(out);
-    tools.write(ask, demand.schema.filter(|_| state.json_tool), out);
-    write_parameters(ask, out);
-    demand.write_config(ask, out);
+    let bound = max_tokens(ask, &talk.wishes);
+    write_count(out, bound);
+    plan.write(if in_words { talk.format.instruction() } else { None }, out);
+    match talk.format {
+        Format::Schema { schema, .. } if state.json_tool => write_json_tool(schema, out),
+        _ => tools.write(ask, out),
+    }
+    let thinks = write_thinking(ask, talk, &plan, bound, out);
+    write_parameters(ask, &talk.wishes, thinks, out);
+    write_config(ask, talk, out);
     if ask.fields.stream {
         key(out, "stream");
         out.extend_from_slice(b"true");
     }
     out.push(b'}');
-    Ok(state)
+    Ok(())
 }
 
-impl<'a> Plan<'a> {
-    fn read(&mut self, ask: &Ask<'a>) -> Result<(), Invalid> {
-        let messages: Vec<_> = ask.messages().collect();
-        if messages.len() > MESSAGES_MAX {
-            return refuse("messages", "at most 100000 messages for this model");
+/// The bound on the answer, which the shape insists on.
+fn max_tokens(ask: &Ask<'_>, wishes: &Wishes<'_>) -> u64 {
+    let capabilities = ask.target.capabilities;
+    let ceiling = capabilities.max_output_tokens;
+    let usual = match ceiling.filter(|_| wishes.unbounded) {
+        Some(ceiling) => ceiling,
+        None => capabilities.default_max_tokens.min(ceiling.unwrap_or(u64::MAX)),
+    };
+    ask.max_tokens().unwrap_or(usual)
+}
+
+/// One side's message as it is written.
+struct Message<'t, 'a> {
+    role: Role,
+    /// Tool results, which must come first.
+    results: Vec<&'t Returned<'a>>,
+    pieces: Vec<Piece<'t, 'a>>,
+}
+
+/// One of its blocks.
+enum Piece<'t, 'a> {
+    Text(Text<'t>),
+    Block(&'t Block<'a>),
+}
+
+/// The conversation laid out.
+#[derive(Default)]
+struct Plan<'t, 'a> {
+    system: Vec<&'t [u8]>,
+    messages: Vec<Message<'t, 'a>>,
+}
+
+impl<'t, 'a> Plan<'t, 'a> {
+    fn lay_out(ask: &Ask<'_>, turns: &'t [Turn<'a>]) -> Result<Plan<'t, 'a>, Invalid> {
+        let mut plan = Plan::default();
+        if turns.len() > MESSAGES_MAX {
+            return refuse(ask.messages_name(), "at most 100000 messages for this model");
         }
-        let before_assistant = before_assistant(&messages);
-        for &Message { at, raw: message, role, content } in &messages {
-            if role.is("assistant") {
-                self.assistant(at, message, content)?;
-            } else if role.is("user") {
-                let blocks = user_blocks(content, at)?;
-                self.turn(Role::User, !blocks.is_empty()).blocks.extend(blocks);
-            } else if role.is("tool") {
-                let id = message.get("tool_call_id").and_then(Raw::string).unwrap_or_default();
-                let blocks = if content.string().is_some() { Vec::new() } else { user_blocks(content, at)? };
-                self.turn(Role::User, true).results.push(Block::Result(id, content.string(), blocks));
-            } else if role.is("function") {
-                return refuse(format_args!("messages[{at}].role"), "tool in the place of function for this model");
-            } else {
-                self.system(ask, content, before_assistant[at]);
+        let before_assistant = before_assistant(turns);
+        for (turn, before_assistant) in turns.iter().zip(before_assistant) {
+            match turn.role {
+                Role::System { moves } => plan.system(ask, turn, moves, before_assistant),
+                Role::User => {
+                    let rest = pieces(turn.blocks.iter().filter(|block| !matches!(block, Block::Result(_))));
+                    let results = turn.blocks.iter().filter_map(|block| match block {
+                        Block::Result(result) => Some(result),
+                        _ => None,
+                    });
+                    plan.add(Role::User, results.collect(), rest);
+                }
+                Role::Assistant => plan.add(Role::Assistant, Vec::new(), assistant(turn)),
             }
-            self.drop_empty_turn();
         }
-        self.trim_last();
-        if self.turns.is_empty() {
-            return refuse("messages", "at least one message with content");
+        plan.trim_last();
+        if plan.messages.is_empty() {
+            return refuse(ask.messages_name(), "at least one message with content");
         }
-        Ok(())
+        Ok(plan)
     }
 
-    /// The turn that `role` speaks in; a new one begins where the other side spoke last. Where `speaks` is false the
-    /// turn may stay empty and is dropped.
-    fn turn(&mut self, role: Role, speaks: bool) -> &mut Turn<'a> {
-        let goes_on = self.turns.last().is_some_and(|last| last.role == role || !speaks);
-        if !goes_on {
-            self.turns.push(Turn { role, results: Vec::new(), blocks: Vec::new() });
+    /// Adds to what `role` says; a new message begins where the other side spoke last. Nothing at all begins none.
+    fn add(&mut self, role: Role, results: Vec<&'t Returned<'a>>, pieces: Vec<Piece<'t, 'a>>) {
+        if results.is_empty() && pieces.is_empty() {
+            return;
         }
-        let last = self.turns.len() - 1;
-        &mut self.turns[last]
+        match self.messages.last_mut().filter(|last| last.role == role) {
+            Some(last) => {
+                last.results.extend(results);
+                last.pieces.extend(pieces);
+            }
+            None => self.messages.push(Message { role, results, pieces }),
+        }
     }
 
-    /// A system message joins the system prompt, unless the model takes it in place and the place is allowed: after
-    /// a user's turn and before the assistant's or the end.
-    fn system(&mut self, ask: &Ask<'a>, content: Raw<'a>, before_assistant: bool) {
-        let texts: Vec<&[u8]> = texts(content).filter(|text| !is_blank(text)).collect();
-        let last = self.turns.last().map(|turn| turn.role);
+    /// A system message joins the system prompt, unless the model takes it in place and the place is allowed: after a
+    /// user's turn and before the assistant's or the end. One that must not move is told by the user then.
+    fn system(&mut self, ask: &Ask<'_>, turn: &'t Turn<'a>, moves: bool, before_assistant: bool) {
+        let texts: Vec<&[u8]> = turn.blocks.iter().filter_map(Block::text).filter(|text| !is_blank(text)).collect();
+        let last = self.messages.last().map(|message| message.role);
         let in_place = ask.target.capabilities.mid_conversation_system
-            && matches!(last, Some(Role::User | Role::System))
+            && matches!(last, Some(Role::User | Role::System { .. }))
             && before_assistant;
-        if in_place && !texts.is_empty() {
-            self.turn(Role::System, true).blocks.extend(texts.into_iter().map(Block::Text));
-        } else {
+        if texts.is_empty() {
+        } else if in_place {
+            let pieces = texts.into_iter().map(|text| Piece::Text(Cow::Borrowed(text))).collect();
+            self.add(Role::System { moves: true }, Vec::new(), pieces);
+        } else if moves || last.is_none() {
             self.system.extend(texts);
-        }
-    }
-
-    fn assistant(&mut self, at: usize, message: Raw<'a>, content: Raw<'a>) -> Result<(), Invalid> {
-        if message.get("function_call").is_some() {
-            return refuse(format_args!("messages[{at}]"), "tool_calls in the place of function_call for this model");
-        }
-        let refusal = message.get("refusal").and_then(Raw::string);
-        let mut blocks: Vec<Block<'a>> = Vec::new();
-        let said: Vec<&[u8]> = texts(content).chain(refusal).filter(|text| !text.is_empty()).collect();
-        if !said.iter().all(|text| is_blank(text)) {
-            blocks.extend(said.into_iter().map(Block::Text));
-        }
-        for (index, call) in message.get("tool_calls").unwrap_or(Raw::NULL).items().enumerate() {
-            let Some(name) = call.get("function").and_then(|f| f.get("name")).and_then(Raw::string) else {
-                let path = format!("messages[{at}].tool_calls[{index}].type");
-                return refuse(path, "function for this model");
-            };
-            if self.known.insert(name) {
-                self.called.push(name);
+        } else {
+            let mut text = b"<developer_message>\\n".to_vec();
+            for part in texts {
+                text.extend_from_slice(part);
+                text.extend_from_slice(b"\\n");
             }
-            blocks.push(Block::Use(call));
+            text.extend_from_slice(b"</developer_message>");
+            self.add(Role::User, Vec::new(), vec![Piece::Text(Cow::Owned(text))]);
         }
-        self.turn(Role::Assistant, !blocks.is_empty()).blocks.extend(blocks);
-        Ok(())
     }
 
-    /// A last assistant turn is a beginning to be continued: it must not end in white space.
+    /// A last assistant message is a beginning to be continued: it must not end in white space.
     fn trim_last(&mut self) {
-        let Some(turn) = self.turns.last_mut().filter(|turn| turn.role == Role::Assistant) else { return };
-        let Some(Block::Text(raw)) = turn.blocks.last() else { return };
+        let Some(last) = self.messages.last_mut().filter(|last| last.role == Role::Assistant) else { return };
+        let Some(Piece::Text(raw)) = last.pieces.last() else { return };
         let text = Raw::text_of(raw);
         let trimmed = text.trim_end();
         if trimmed.len() < text.len() {
-            let trimmed = trimmed.to_owned();
-            turn.blocks.pop();
-            if !trimmed.is_empty() {
-                turn.blocks.push(Block::Trimmed(trimmed));
+            let mut inside = Vec::with_capacity(trimmed.len());
+            json::write_escaped(&mut inside, trimmed.as_bytes());
+            last.pieces.pop();
+            if !inside.is_empty() {
+                last.pieces.push(Piece::Text(Cow::Owned(inside)));
             }
         }
-        self.drop_empty_turn();
-    }
-
-    /// A message that held nothing leaves no turn behind.
-    fn drop_empty_turn(&mut self) {
-        if self.turns.last().is_some_and(|turn| turn.results.is_empty() && turn.blocks.is_empty()) {
-            self.turns.pop();
+        if last.pieces.is_empty() {
+            self.messages.pop();
         }
     }
 
-    fn write_system(&self, instruction: Option<String>, out: &mut Vec<u8>) {
-        if self.system.is_empty() && instruction.is_none() {
-            return;
-        }
-        key(out, "system");
-        out.push(b'[');
-        for text in &self.system {
-            Block::Text(text).write(out);
-        }
-        if let Some(text) = instruction {
-            Block::Trimmed(text).write(out);
-        }
-        out.push(b']');
+    /// Whether a call was made without the reasoning that led to it: a model that thinks by budget insists on it.
+    fn lacks_reasoning(&self) -> bool {
+        let is = |piece: &Piece<'_, '_>, carried: bool| match piece {
+            Piece::Block(Block::Carried(_)) => carried,
+            Piece::Block(Block::Call(_)) => !carried,
+            _ => false,
+        };
+        let has = |message: &Message<'_, '_>, carried| message.pieces.iter().any(|piece| is(piece, carried));
+        self.messages.iter().any(|message| has(message, false) && !has(message, true))
     }
 
-    fn write_turns(&self, out: &mut Vec<u8>) {
+    fn write(&self, instruction: Option<Text<'_>>, out: &mut Vec<u8>) {
+        if !self.system.is_empty() || instruction.is_some() {
+            key(out, "system");
+            out.push(b'[');
+            for text in self.system.iter().copied().chain(instruction.as_deref()) {
+                write_text(text, out);
+            }
+            out.push(b']');
+        }
         key(out, "messages");
         out.push(b'[');
-        for turn in &self.turns {
+        for message in &self.messages {
             item(out);
-            let role = match turn.role {
+            let role = match message.role {
                 Role::User => "user",
                 Role::Assistant => "assistant",
-                Role::System => "system",
+                Role::System { .. } => "system",
             };
             out.push(b'{');
             key(out, "role");
             write_string(out, role);
             key(out, "content");
             out.push(b'[');
-            for block in turn.results.iter().chain(&turn.blocks) {
-                block.write(out);
-            }
+            message.results.iter().for_each(|result| write_result(result, out));
+            message.pieces.iter().for_each(|piece| piece.write(out));
             out.extend_from_slice(b"]}");
         }
         out.push(b']');
     }
 }
 
-/// For each message: only system messages stand between it and an assistant's, or the end.
-fn before_assistant(messages: &[Message<'_>]) -> Vec<bool> {
-    let mut before = vec![true; messages.len()];
+/// For each turn: only system messages stand between it and an assistant's, or the end.
+fn before_assistant(turns: &[Turn<'_>]) -> Vec<bool> {
+    let mut before = vec![true; turns.len()];
     let mut next = true;
-    for Message { at, role, .. } in messages.iter().rev() {
-        before[*at] = next;
-        next = if is_system(*role) { next } else { role.is("assistant") };
+    for (at, turn) in turns.iter().enumerate().rev() {
+        before[at] = next;
+        next = if matches!(turn.role, Role::System { .. }) { next } else { turn.role == Role::Assistant };
     }
     before
 }
 
-fn is_system(role: Raw<'_>) -> bool {
-    role.is("system") || role.is("developer")
-}
-
-/// The texts of a content that is a string or an array of parts, refusals included.
-fn texts<'a>(content: Raw<'a>) -> impl Iterator<Item = &'a [u8]> {
-    let parts = content.items().filter_map(|part| part.get("text").or_else(|| part.get("refusal")));
-    content.string().into_iter().chain(parts.filter_map(Raw::string))
-}
-
-/// The blocks of a user's or a tool's content; empty texts dropped, and blank ones where nothing else is said.
-fn user_blocks<'a>(content: Raw<'a>, at: usize) -> Result<Vec<Block<'a>>, Invalid> {
-    let mut blocks = Vec::new();
-    blocks.extend(content.string().filter(|text| !text.is_empty()).map(Block::Text));
-    for (index, part) in content.items().enumerate() {
-        let (mut kind, mut text) = (Raw::NULL, None);
-        for (name, value) in part.members() {
-            if eq_unescaped(name, "type") {
-                kind = value;
-            } else if eq_unescaped(name, "text") {
-                text = value.string();
+/// The pieces of a user's or a tool's content; empty texts dropped, and blank ones where nothing else is said.
+fn pieces<'t, 'a: 't>(blocks: impl Iterator<Item = &'t Block<'a>>) -> Vec<Piece<'t, 'a>> {
+    let mut pieces = Vec::new();
+    let mut all_blank = true;
+    for block in blocks {
+        match block {
+            Block::Text(text) if text.is_empty() => {}
+            Block::Text(text) => {
+                all_blank &= is_blank(text);
+                pieces.push(Piece::Text(Cow::Borrowed(text)));
+            }
+            other => {
+                all_blank = false;
+                pieces.push(Piece::Block(other));
             }
         }
-        let path = || format!("messages[{at}].content[{index}]");
-        if kind.is("image_url") {
-            blocks.push(Block::Media(chat_image(part, &path())?));
-        } else if kind.is("file") {
-            blocks.push(Block::Media(chat_file(part, &path())?));
-        } else if let Some(text) = text.filter(|_| kind.is("text") || kind.is_null()) {
-            blocks.extend((!text.is_empty()).then_some(Block::Text(text)));
-        } else {
-            return refuse(format_args!("{}.type", path()), "text, image_url or file for this model");
-        }
     }
-    if blocks.iter().all(|block| matches!(block, Block::Text(text) if is_blank(text))) {
-        blocks.clear();
+    if all_blank {
+        pieces.clear();
     }
-    Ok(blocks)
+    pieces
 }
 
-impl Block<'_> {
+/// The pieces of what an assistant said: reasoning first, then texts, then calls.
+fn assistant<'t, 'a>(turn: &'t Turn<'a>) -> Vec<Piece<'t, 'a>> {
+    let blocks = || turn.blocks.iter();
+    let carried = blocks().filter(|block| matches!(block, Block::Carried(_))).map(Piece::Block);
+    let mut texts: Vec<&[u8]> = blocks().filter_map(Block::text).filter(|text| !text.is_empty()).collect();
+    if texts.iter().all(|text| is_blank(text)) {
+        texts.clear();
+    }
+    let calls = blocks().filter(|block| matches!(block, Block::Call(_))).map(Piece::Block);
+    carried.chain(texts.into_iter().map(|text| Piece::Text(Cow::Borrowed(text)))).chain(calls).collect()
+}
+
+fn write_text(inside: &[u8], out: &mut Vec<u8>) {
+    item(out);
+    out.extend_from_slice(b"{\"type\":\"text\",\"text\":");
+    write_inside(out, inside);
+    out.push(b'}');
+}
+
+impl Piece<'_, '_> {
     fn write(&self, out: &mut Vec<u8>) {
         match self {
-            Block::Text(inside) => {
-                item(out);
-                out.extend_from_slice(b"{\"type\":\"text\",\"text\":");
-                write_inside(out, inside);
-                out.push(b'}');
-            }
-            Block::Trimmed(text) => {
-                item(out);
-                out.extend_from_slice(b"{\"type\":\"text\",\"text\":");
-                write_string(out, text);
-                out.push(b'}');
-            }
-            Block::Media(media) => media.write_block(out),
-            Block::Use(call) => write_call(*call, out),
-            Block::Result(id, text, blocks) => {
-                item(out);
-                out.extend_from_slice(b"{\"type\":\"tool_result\",\"tool_use_id\":\"");
-                messages_id(id, out);
-                out.extend_from_slice(b"\",\"content\":");
-                match text {
-                    Some(text) => write_inside(out, text),
-                    None => {
-                        out.push(b'[');
-                        for block in blocks {
-                            block.write(out);
-                        }
-                        out.push(b']');
-                    }
+            Piece::Text(text) => write_text(text, out),
+            Piece::Block(Block::Media(media)) => media.write_block(out),
+            Piece::Block(Block::Call(call)) => write_call(call, out),
+            Piece::Block(Block::Carried(json)) => {
+                let is = |block: &Raw<'_>, kind| block.get("type").is_some_and(|own| own.is(kind));
+                for block in Raw::new(json).items().filter(|b| is(b, "thinking") || is(b, "redacted_thinking")) {
+                    item(out);
+                    out.extend_from_slice(block.bytes());
                 }
-                out.push(b'}');
             }
+            Piece::Block(Block::Text(_) | Block::Think(_) | Block::Result(_)) => {}
         }
     }
 }
 
-fn write_call(call: Raw<'_>, out: &mut Vec<u8>) {
-    let function = call.get("function").unwrap_or(Raw::NULL);
+fn write_result(result: &Returned<'_>, out: &mut Vec<u8>) {
+    item(out);
+    out.extend_from_slice(b"{\"type\":\"tool_result\",\"tool_use_id\":\"");
+    messages_id(result.id, out);
+    out.extend_from_slice(b"\",\"content\":");
+    if result.plain {
+        write_inside(out, result.content.first().and_then(Block::text).unwrap_or_default());
+    } else {
+        out.push(b'[');
+        pieces(result.content.iter()).iter().for_each(|piece| piece.write(out));
+        out.push(b']');
+    }
+    if result.failed {
+        key(out, "is_error");
+        out.extend_from_slice(b"true");
+    }
+    out.push(b'}');
+}
+
+fn write_call(call: &Call<'_>, out: &mut Vec<u8>) {
     item(out);
     out.extend_from_slice(b"{\"type\":\"tool_use\",\"id\":\"");
-    messages_id(call.get("id").and_then(Raw::string).unwrap_or_default(), out);
+    messages_id(call.id, out);
     out.push(b'"');
     key(out, "name");
-    write_inside(out, function.get("name").and_then(Raw::string).unwrap_or_default());
+    write_inside(out, &call.name);
     key(out, "input");
-    write_input(function.get("arguments").and_then(Raw::string).unwrap_or_default(), out);
+    match call.arguments {
+        Arguments::Value(value) => compact(value.bytes(), out),
+        Arguments::Json(text) => write_input(text, out),
+        Arguments::Free(text) => {
+            out.extend_from_slice(b"{\"input\":");
+            write_inside(out, text);
+            out.push(b'}');
+        }
+    }
     out.push(b'}');
 }
 
@@ -344,105 +343,190 @@ pub(in crate::dialect) fn write_input(arguments: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The demand for JSON in the answer.
-struct Demand<'a> {
-    schema: Option<Raw<'a>>,
-    any_object: bool,
+/// The tools on offer and the choice among them.
+struct Tools<'t, 'a> {
+    offer: &'t Offer<'a>,
+    /// Names to define without a schema: history uses them, the client does not offer them.
+    synthetic: Vec<&'t [u8]>,
 }
 
-impl<'a> Demand<'a> {
-    fn read(ask: &Ask<'a>) -> Result<Demand<'a>, Invalid> {
-        let format = ask.get(Name::ResponseFormat, "response_format").unwrap_or(Raw::EMPTY);
-        let kind = format.get("type").unwrap_or(Raw::NULL);
-        let schema = format.get("json_schema").and_then(|s| s.get("schema")).filter(|s| s.kind() == Kind::Object);
-        if schema.is_some_and(|schema| schema.bytes().len() > SCHEMA_MAX) {
-            return refuse("response_format.json_schema.schema", "at most 256 KiB");
-        }
-        if kind.is("json_schema") {
-            return Ok(Demand { schema, any_object: schema.is_none() });
-        }
-        if !kind.is_null() && !kind.is("text") && !kind.is("json_object") {
-            return refuse("response_format.type", "text, json_object or json_schema for this model");
-        }
-        Ok(Demand { schema: None, any_object: kind.is("json_object") })
+impl<'t, 'a> Tools<'t, 'a> {
+    /// Tool blocks in the history want definitions, though none of them may be called.
+    fn new(offer: &'t Offer<'a>, called: Vec<&'t [u8]>) -> Tools<'t, 'a> {
+        Tools { offer, synthetic: if offer.tools.is_empty() { called } else { Vec::new() } }
     }
 
-    /// The tool trick: only where the client has no tools of its own.
-    fn by_tool(&self, ask: &Ask<'_>, tools: &Tools<'_>) -> bool {
-        self.schema.is_some() && ask.target.capabilities.structured_output == Structured::Tool && tools.is_empty()
+    fn is_empty(&self) -> bool {
+        self.offer.tools.is_empty() && self.synthetic.is_empty()
     }
 
-    fn instruction(&self, ask: &Ask<'_>, tools: &Tools<'_>) -> Option<String> {
-        if self.any_object {
-            return Some("Answer with one JSON object and nothing else.".to_owned());
-        }
-        let schema = self.schema?;
-        if ask.target.capabilities.structured_output == Structured::Native || self.by_tool(ask, tools) {
-            return None;
-        }
-        let schema = String::from_utf8_lossy(schema.bytes());
-        Some(format!("Answer with one JSON object that matches this JSON schema, and nothing else:\n{schema}"))
-    }
-
-    /// `output_config` and `thinking`: the format where it is native, and the effort.
-    fn write_config(&self, ask: &Ask<'_>, out: &mut Vec<u8>) {
-        let capabilities = ask.target.capabilities;
-        let schema = self.schema.filter(|_| capabilities.structured_output == Structured::Native);
-        let asked = ask.get(Name::ReasoningEffort, "reasoning_effort").filter(|_| capabilities.effort);
-        let word = |word: &&&str| asked.is_some_and(|asked| asked.is(word));
-        let effort = ["minimal", "low", "medium", "high", "xhigh", "max"].iter().find(word);
-        if asked.is_some_and(|asked| asked.is("none")) && !ask.drops("thinking") {
-            key(out, "thinking");
-            out.extend_from_slice(b"{\"type\":\"disabled\"}");
-        }
-        if (schema.is_none() && effort.is_none()) || ask.drops("output_config") {
+    fn write(&self, ask: &Ask<'_>, out: &mut Vec<u8>) {
+        if self.is_empty() {
             return;
         }
-        key(out, "output_config");
-        out.push(b'{');
-        if let Some(effort) = effort {
-            key(out, "effort");
-            write_string(out, if *effort == "minimal" { "low" } else { effort });
+        key(out, "tools");
+        out.push(b'[');
+        for tool in &self.offer.tools {
+            write_tool(tool, ask.target.capabilities.strict_tools, out);
         }
-        if let Some(schema) = schema {
-            key(out, "format");
-            out.extend_from_slice(b"{\"type\":\"json_schema\",\"schema\":");
-            write_closed(schema, out);
+        for name in &self.synthetic {
+            item(out);
+            out.extend_from_slice(b"{\"name\":");
+            write_inside(out, name);
+            key(out, "input_schema");
+            write_input_schema(Raw::NULL, out);
             out.push(b'}');
+        }
+        out.push(b']');
+        self.write_choice(out);
+    }
+
+    fn write_choice(&self, out: &mut Vec<u8>) {
+        let one_at_a_time = self.offer.parallel == Some(false);
+        let choice = if self.synthetic.is_empty() { &self.offer.choice } else { &Choice::None };
+        let kind = match choice {
+            Choice::Absent if !one_at_a_time => return,
+            Choice::Absent | Choice::Auto => "auto",
+            Choice::None => "none",
+            Choice::Any => "any",
+            Choice::One(_) => "tool",
+        };
+        key(out, "tool_choice");
+        out.push(b'{');
+        key(out, "type");
+        write_string(out, kind);
+        if let Choice::One(name) = choice {
+            key(out, "name");
+            write_inside(out, name);
+        }
+        if one_at_a_time && *choice != Choice::None {
+            key(out, "disable_parallel_tool_use");
+            out.extend_from_slice(b"true");
         }
         out.push(b'}');
     }
 }
 
-/// Sampling, stop sequences and the end user.
-fn write_parameters(ask: &Ask<'_>, out: &mut Vec<u8>) {
-    let sampling = ask.target.capabilities.sampling;
-    if let Some(temperature) = ask.get(Name::Temperature, "temperature").filter(|_| sampling) {
+fn write_tool(tool: &Tool<'_>, strict: bool, out: &mut Vec<u8>) {
+    item(out);
+    out.extend_from_slice(b"{\"name\":");
+    write_inside(out, &tool.name);
+    if let Some(description) = &tool.description {
+        key(out, "description");
+        write_inside(out, description);
+    }
+    key(out, "input_schema");
+    match tool.schema {
+        Schema::Free => write_free(out),
+        Schema::Given(schema) => write_input_schema(schema, out),
+    }
+    if strict && tool.strict {
+        key(out, "strict");
+        out.extend_from_slice(b"true");
+    }
+    out.push(b'}');
+}
+
+fn write_json_tool(schema: Raw<'_>, out: &mut Vec<u8>) {
+    key(out, "tools");
+    out.extend_from_slice(b"[{\"name\":");
+    write_string(out, JSON_TOOL);
+    key(out, "description");
+    write_string(out, "Give the answer by calling this tool.");
+    key(out, "input_schema");
+    write_input_schema(schema, out);
+    out.extend_from_slice(b"}]");
+    key(out, "tool_choice");
+    out.extend_from_slice(b"{\"type\":\"tool\",\"name\":");
+    write_string(out, JSON_TOOL);
+    out.push(b'}');
+}
+
+/// Writes how the model is to think, where the client says so and the model takes it; true if it is to.
+fn write_thinking(ask: &Ask<'_>, talk: &Talk<'_>, plan: &Plan<'_, '_>, bound: u64, out: &mut Vec<u8>) -> bool {
+    let capabilities = ask.target.capabilities;
+    if ask.drops("thinking") {
+        return false;
+    }
+    if talk.wishes.effort == Some(Effort::NONE) {
+        if capabilities.effort {
+            key(out, "thinking");
+            out.extend_from_slice(b"{\"type\":\"disabled\"}");
+        }
+        return false;
+    }
+    let forced = matches!(talk.offer.choice, Choice::Any | Choice::One(_));
+    match (capabilities.thinking, talk.wishes.reasons) {
+        (Thinking::Adaptive, Some(summary)) => {
+            key(out, "thinking");
+            out.extend_from_slice(b"{\"type\":\"adaptive\",\"display\":");
+            write_string(out, if summary { "summarized" } else { "omitted" });
+            out.push(b'}');
+            true
+        }
+        (Thinking::Budget, Some(_)) if !forced && bound > BUDGET_MIN && !plan.lacks_reasoning() => {
+            let word = talk.wishes.effort.map_or("medium", Effort::word);
+            let word = if word == "minimal" { "low" } else { word };
+            let budget = BUDGETS.iter().find(|(known, _)| *known == word).map_or(BUDGET_HIGH, |(_, budget)| *budget);
+            key(out, "thinking");
+            out.extend_from_slice(b"{\"type\":\"enabled\",\"budget_tokens\":");
+            write_count(out, budget.min(bound - 1));
+            out.push(b'}');
+            true
+        }
+        _ => false,
+    }
+}
+
+/// `output_config`: the format where it is native, and the effort.
+fn write_config(ask: &Ask<'_>, talk: &Talk<'_>, out: &mut Vec<u8>) {
+    let capabilities = ask.target.capabilities;
+    let schema = match talk.format {
+        Format::Schema { schema, .. } if capabilities.structured_output == Structured::Native => Some(schema),
+        _ => None,
+    };
+    let effort = talk.wishes.effort.filter(|effort| *effort != Effort::NONE && capabilities.effort);
+    if (schema.is_none() && effort.is_none()) || ask.drops("output_config") {
+        return;
+    }
+    key(out, "output_config");
+    out.push(b'{');
+    if let Some(effort) = effort {
+        key(out, "effort");
+        write_string(out, if effort.word() == "minimal" { "low" } else { effort.word() });
+    }
+    if let Some(schema) = schema {
+        key(out, "format");
+        out.extend_from_slice(b"{\"type\":\"json_schema\",\"schema\":");
+        write_closed(schema, out);
+        out.push(b'}');
+    }
+    out.push(b'}');
+}
+
+/// Sampling, stop sequences and the end user. A model that thinks takes no sampling.
+fn write_parameters(ask: &Ask<'_>, wishes: &Wishes<'_>, thinks: bool, out: &mut Vec<u8>) {
+    let sampling = ask.target.capabilities.sampling && !thinks;
+    if let Some(temperature) = wishes.temperature.filter(|_| sampling) {
         key(out, "temperature");
         let too_high = temperature.number().is_some_and(|number| number > 1.0);
         out.extend_from_slice(if too_high { b"1" } else { temperature.bytes() });
     }
-    if let Some(top_p) = ask.get(Name::TopP, "top_p").filter(|_| sampling) {
+    if let Some(top_p) = wishes.top_p.filter(|_| sampling) {
         key(out, "top_p");
         out.extend_from_slice(top_p.bytes());
     }
-    if let Some(stop) = ask.get(Name::Stop, "stop").filter(|_| !ask.drops("stop_sequences")) {
-        let sequences = stop.string().into_iter().chain(stop.items().filter_map(Raw::string));
-        let from = out.len();
+    let stops: Vec<&[u8]> = wishes.stops.iter().copied().filter(|stop| !is_blank(stop)).collect();
+    if !stops.is_empty() && !ask.drops("stop_sequences") {
         key(out, "stop_sequences");
         out.push(b'[');
-        let empty = out.len();
-        for sequence in sequences.filter(|sequence| !is_blank(sequence)) {
+        for stop in stops {
             item(out);
-            write_inside(out, sequence);
+            write_inside(out, stop);
         }
-        if out.len() == empty {
-            out.truncate(from);
-        } else {
-            out.push(b']');
-        }
+        out.push(b']');
     }
-    if let Some(user) = ask.get(Name::User, "user").and_then(Raw::string).filter(|_| !ask.drops("metadata")) {
+    if let Some(user) = wishes.user.filter(|_| !ask.drops("metadata")) {
         key(out, "metadata");
         out.extend_from_slice(b"{\"user_id\":");
         write_user(user, USER_MAX, out);

@@ -3,6 +3,9 @@ use crate::dialect::Reported;
 use crate::dialect::errors::ErrorText;
 use crate::dialect::tests::{ME, fixture, fixtures};
 
+/// A chat stream for a messages client.
+const TO_MESSAGES: (Dialect, Dialect) = (Dialect::Chat, Dialect::Messages);
+
 /// What became of a stream.
 #[derive(PartialEq, Debug)]
 struct Outcome {
@@ -361,7 +364,7 @@ fn a_stream_can_be_used_again() {
 #[test]
 fn a_translated_stream_becomes_one_that_keeps_its_shape() {
     let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
-    let mut stream = SseStream::translated(Dialect::Chat, TranslationState::default(), false, 1000);
+    let mut stream = SseStream::translated(TO_MESSAGES, TranslationState::default(), false, (1000, 1 << 20));
     assert!(!stream.keeps_shape());
     stream.feed(chunk(FINISH).as_bytes(), &mut pool, &ME, &mut out).unwrap();
     assert!(out.starts_with(b"event: message_start"), "{}", String::from_utf8_lossy(&out));
@@ -373,8 +376,8 @@ fn a_translated_stream_becomes_one_that_keeps_its_shape() {
 
 #[test]
 fn storage_is_lent_for_the_event_under_way_alone_and_comes_back() {
-    let translated = |from| SseStream::translated(from, TranslationState::default(), false, 1000);
-    for mut stream in [SseStream::same(Dialect::Chat, false, 1000), translated(Dialect::Chat)] {
+    let translated = |way| SseStream::translated(way, TranslationState::default(), false, (1000, 1 << 20));
+    for mut stream in [SseStream::same(Dialect::Chat, false, 1000), translated(TO_MESSAGES)] {
         let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
         let text = chunk(FINISH);
         let (half, rest) = text.as_bytes().split_at(9);

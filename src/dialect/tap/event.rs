@@ -1,13 +1,14 @@
 //! One event of a stream that keeps its shape.
 
 use super::super::answer::{Frame, ResponseIdentity, StreamFault};
-use super::super::convert::write_usage_chunk;
-use super::super::errors::{ErrorText, is_error, read_error};
+use super::super::convert::{failure, write_failure, write_usage_chunk};
+use super::super::errors::{ErrorText, ErrorWords, is_error, read_error};
 use super::super::keys::{K, Walk};
+use super::super::naming::TranslationState;
 use super::super::tokens::Estimator;
 use super::super::usage::{ObservedUsage, Reported};
 use super::template::EventTemplate;
-use crate::wire::json::{Raw, Scanner, Token, write_string};
+use crate::wire::json::{Raw, Scanner, Token, write_count, write_string};
 use crate::wire::{Dialect, Span};
 
 /// Values to replace that one event may hold; more of them (a name repeated again and again) is no sane event.
@@ -21,6 +22,10 @@ const DELTA: &[u8] = b"content_block_delta";
 enum Own {
     Id,
     Model,
+    /// Whether a response is stored: never (contract section 13).
+    Store,
+    /// The response before it, which would be a stored one.
+    Previous,
 }
 
 impl Own {
@@ -28,13 +33,17 @@ impl Own {
         match self {
             Own::Id => "\"id\":",
             Own::Model => "\"model\":",
+            Own::Store => "\"store\":",
+            Own::Previous => "\"previous_response_id\":",
         }
     }
 
-    fn of<'a>(self, me: &ResponseIdentity<'a>) -> &'a str {
+    fn write(self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         match self {
-            Own::Id => me.id,
-            Own::Model => me.model,
+            Own::Id => write_string(out, me.id),
+            Own::Model => write_string(out, me.model),
+            Own::Store => out.extend_from_slice(b"false"),
+            Own::Previous => out.extend_from_slice(b"null"),
         }
     }
 }
@@ -83,7 +92,7 @@ impl Seen {
         let is_former = |span: &Span| (span.start as usize) < inside;
         let mut from = 0;
         for (span, own) in splices.iter().flatten().filter(|(span, _)| is_former(span)) {
-            from = self.replace(from, *span, own.of(me), data, out);
+            from = self.replace(from, *span, *own, me, data, out);
         }
         from = self.copy(from, inside, data, out);
         let mut comma = false;
@@ -91,7 +100,7 @@ impl Seen {
             if !splices.iter().flatten().any(|(span, there)| *there == own && !is_former(span)) {
                 out.extend_from_slice(if comma { b"," } else { b"" });
                 out.extend_from_slice(own.key().as_bytes());
-                write_string(out, own.of(me));
+                own.write(me, out);
                 comma = true;
             }
         }
@@ -99,14 +108,22 @@ impl Seen {
             out.push(b',');
         }
         for (span, own) in splices.iter().flatten().filter(|(span, _)| !is_former(span)) {
-            from = self.replace(from, *span, own.of(me), data, out);
+            from = self.replace(from, *span, *own, me, data, out);
         }
         self.copy(from, data.len(), data, out);
     }
 
-    fn replace(&mut self, from: usize, span: Span, value: &str, data: &[u8], out: &mut Vec<u8>) -> usize {
+    fn replace(
+        &mut self,
+        from: usize,
+        span: Span,
+        own: Own,
+        me: &ResponseIdentity<'_>,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> usize {
         self.copy(from, span.start as usize, data, out);
-        write_string(out, value);
+        own.write(me, out);
         span.end as usize
     }
 
@@ -135,6 +152,10 @@ pub(in crate::dialect) struct Tap {
     begun: bool,
     finish_seen: bool,
     finished: bool,
+    /// The events that open a response have gone out already.
+    opened: bool,
+    /// Number of the next event of a response, as far as this counts.
+    sequence: u16,
 }
 
 impl Tap {
@@ -142,7 +163,19 @@ impl Tap {
     pub(in crate::dialect) fn new(dialect: Dialect, show_usage: bool) -> Tap {
         let (reported, relayed, template) = (Reported::default(), Estimator::new(), EventTemplate::default());
         let (begun, finish_seen, finished) = (false, false, false);
-        Tap { reported, relayed, template, created: 0, dialect, show_usage, begun, finish_seen, finished }
+        Tap {
+            reported,
+            relayed,
+            template,
+            created: 0,
+            dialect,
+            show_usage,
+            begun,
+            finish_seen,
+            finished,
+            opened: false,
+            sequence: 0,
+        }
     }
 
     /// Back to the start of another stream; storage is kept.
@@ -166,7 +199,40 @@ impl Tap {
         match self.dialect {
             Dialect::Chat => self.chat(frame.name, frame.data, me, out),
             Dialect::Messages => self.messages(frame, me, out),
+            Dialect::Responses => self.responses(frame, me, out),
         }
+    }
+
+    /// So many events of the answer have gone out already: its opening is not told again.
+    pub(in crate::dialect) fn resume(&mut self, events: u16) {
+        self.opened = events > 0;
+        self.sequence = events;
+    }
+
+    /// What a client is told where the stream breaks; false where the shape's usual word for it will do.
+    pub(in crate::dialect) fn fail(
+        &mut self,
+        words: &ErrorWords<'_>,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        if self.dialect != Dialect::Responses {
+            return false;
+        }
+        write_failure(u64::from(self.sequence), words, &TranslationState::default(), me, out);
+        true
+    }
+
+    /// A sign of life while the upstream is silent, and how many events have gone out then; `None` where the shape's
+    /// usual one will do.
+    pub(in crate::dialect) fn heartbeat(&mut self, out: &mut Vec<u8>) -> Option<u64> {
+        if self.dialect != Dialect::Responses || !self.begun {
+            return None;
+        }
+        out.extend_from_slice(b"event: keepalive\ndata: {\"type\":\"keepalive\",\"sequence_number\":");
+        write_count(out, u64::from(self.sequence));
+        out.extend_from_slice(b"}\n\n");
+        Some(u64::from(self.sequence))
     }
 
     /// The event that ends the stream has been relayed.
@@ -191,6 +257,8 @@ impl Tap {
         match self.dialect {
             Dialect::Chat => self.done(me, out),
             Dialect::Messages => out.extend_from_slice(b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"),
+            // Its finish reason and its end are one event.
+            Dialect::Responses => return Err(StreamFault::Incomplete),
         }
         self.finished = true;
         Ok(())
@@ -309,6 +377,50 @@ impl Tap {
         Ok(name != b"ping" && !kind.is("ping"))
     }
 
+    fn responses(
+        &mut self,
+        frame: &Frame<'_>,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, StreamFault> {
+        let data = frame.data;
+        if data.trim_ascii() == b"[DONE]" {
+            return Ok(false);
+        }
+        let mut seen = self.look(data, responses_value)?;
+        let kind = seen.value(seen.kind, data).and_then(Raw::string).unwrap_or(frame.name);
+        let failed = matches!(kind, b"error" | b"response.failed") || kind.is_empty();
+        if failed || seen.value(seen.error, data).is_some_and(is_error) {
+            let text = failure(Raw::new(data)).or_else(|| read_error(data));
+            return Err(StreamFault::Error(text.unwrap_or_default()));
+        }
+        if matches!(kind, b"keepalive" | b"ping") {
+            out.extend_from_slice(b":\n\n");
+            return Ok(false);
+        }
+        self.sequence = self.sequence.saturating_add(1);
+        self.begun = true;
+        if self.opened && matches!(kind, b"response.created" | b"response.in_progress") {
+            return Ok(true);
+        }
+        let reported = seen.value(seen.usage, data).map(Reported::from_responses);
+        self.reported.merge(reported.unwrap_or_default());
+        let ends = matches!(kind, b"response.completed" | b"response.incomplete");
+        (self.finish_seen, self.finished) = (ends, ends);
+        if seen.object.is_empty() {
+            out.extend_from_slice(frame.raw);
+            return Ok(true);
+        }
+        for part in [b"event: ", kind, b"\ndata: "] {
+            out.extend_from_slice(part);
+        }
+        let from = out.len();
+        seen.write(data, me, out);
+        join_lines(&mut out[from..]);
+        out.extend_from_slice(b"\n\n");
+        Ok(true)
+    }
+
     fn look(&mut self, data: &[u8], value: fn(&[K], Token, Span, &mut Seen) -> bool) -> Result<Seen, StreamFault> {
         let mut seen = Seen::default();
         let relayed = &mut self.relayed;
@@ -373,6 +485,23 @@ fn chat_value(path: &[K], token: Token, whole: Span, seen: &mut Seen) -> bool {
         [K::Choices, K::Item, K::FinishReason] => seen.finish |= token == Token::String,
         [K::Choices, K::Item, K::Delta, K::Content | K::ReasoningContent | K::Reasoning | K::Refusal] => return true,
         [K::Choices, K::Item, K::Delta, K::ToolCalls, K::Item, K::Function, K::Name | K::Arguments] => return true,
+        _ => {}
+    }
+    false
+}
+
+/// Notes what matters of an event of a response; true for text that counts as relayed.
+fn responses_value(path: &[K], token: Token, whole: Span, seen: &mut Seen) -> bool {
+    match path {
+        [K::Type] => seen.kind = Some(whole),
+        [K::Response] => seen.object = if token == Token::ObjectClose { whole } else { Span::default() },
+        [K::Response, K::Id] => seen.splice(whole, Own::Id),
+        [K::Response, K::Model] => seen.splice(whole, Own::Model),
+        [K::Response, K::Store] => seen.splice(whole, Own::Store),
+        [K::Response, K::PreviousResponseId] => seen.splice(whole, Own::Previous),
+        [K::Response, K::Usage] => seen.usage = (token == Token::ObjectClose).then_some(whole),
+        [K::Response, K::Error] => seen.error = Some(whole),
+        [K::Delta] => return true,
         _ => {}
     }
     false

@@ -22,6 +22,9 @@ enum Edit {
     Prompt,
     Completion,
     Total,
+    /// Whether a response is stored, and the one before it: never, none (contract section 13).
+    Store,
+    Previous,
 }
 
 impl Edit {
@@ -35,6 +38,8 @@ impl Edit {
             Edit::Prompt => "prompt_tokens",
             Edit::Completion => "completion_tokens",
             Edit::Total => "total_tokens",
+            Edit::Store => "store",
+            Edit::Previous => "previous_response_id",
         }
     }
 }
@@ -93,7 +98,7 @@ impl Notes {
     fn close_usage(&mut self, token: Token, whole: Span) {
         self.seen.usage = (token == Token::ObjectClose).then_some(whole);
         match (self.shape, self.open.take()) {
-            (Dialect::Messages, _) => {}
+            (Dialect::Messages | Dialect::Responses, _) => {}
             (Dialect::Chat, Some(place)) => {
                 if let Some(slot) = self.seen.places.get_mut(place) {
                     *slot = Some((whole, Edit::Usage));
@@ -118,7 +123,11 @@ impl Notes {
                 seen.place(whole, Edit::Object);
             }
             (Dialect::Chat, K::Created) => seen.place(whole, Edit::Created),
-            (Dialect::Chat, K::Choices) | (Dialect::Messages, K::Content) => seen.listed = token == Token::ArrayClose,
+            (Dialect::Responses, K::Store) => seen.place(whole, Edit::Store),
+            (Dialect::Responses, K::PreviousResponseId) => seen.place(whole, Edit::Previous),
+            (Dialect::Chat, K::Choices) | (Dialect::Messages, K::Content) | (Dialect::Responses, K::Output) => {
+                seen.listed = token == Token::ArrayClose
+            }
             _ => {}
         }
     }
@@ -192,6 +201,7 @@ pub fn whole(
     let reported = match shape {
         Dialect::Chat => usage.reported(),
         Dialect::Messages => Reported::from_messages(seen.usage.map_or(Raw::EMPTY, |span| Raw::new(span.of(body)))),
+        Dialect::Responses => Reported::from_responses(seen.usage.map_or(Raw::EMPTY, |span| Raw::new(span.of(body)))),
     };
     // An estimate that nobody asks for is not made: nearly every answer says what it used.
     let relayed_tokens = if reported.output.is_some() { 0 } else { estimated(shape, body) };
@@ -202,7 +212,11 @@ pub fn whole(
 
 /// Tokens of the text that an answer carries, by a second look at it.
 fn estimated(shape: Dialect, body: &[u8]) -> u64 {
-    let is_text = if shape == Dialect::Chat { is_chat_text } else { is_messages_text };
+    let is_text = match shape {
+        Dialect::Chat => is_chat_text,
+        Dialect::Messages => is_messages_text,
+        Dialect::Responses => is_responses_text,
+    };
     let mut relayed = Estimator::new();
     let mut walk = Walk::new(|buf: &[u8], path: &[K], token, whole: Span| {
         if token == Token::String && is_text(path) {
@@ -255,13 +269,13 @@ impl Writer<'_> {
     fn write(&mut self, shape: Dialect) {
         let top: &[Edit] = match shape {
             Dialect::Chat => &[Edit::Id, Edit::Object, Edit::Created, Edit::Model, Edit::Usage],
-            Dialect::Messages => &[Edit::Id, Edit::Model],
+            Dialect::Messages | Dialect::Responses => &[Edit::Id, Edit::Model],
         };
         let mut from = self.open(0, self.seen.body, top);
         for index in 0..EDITS_MAX {
             let Some((span, edit)) = self.seen.places[index] else { break };
             let replace = match edit {
-                Edit::Id | Edit::Model => true,
+                Edit::Id | Edit::Model | Edit::Store | Edit::Previous => true,
                 Edit::Object | Edit::Created => false,
                 Edit::Prompt => !self.counts.prompt.1,
                 Edit::Completion => !self.counts.completion.1,
@@ -308,6 +322,8 @@ impl Writer<'_> {
             // Of our own making: nothing in it needs an escape.
             Edit::Id => write_inside(self.out, self.me.id.as_bytes()),
             Edit::Model => write_string(self.out, self.me.model),
+            Edit::Store => self.out.extend_from_slice(b"false"),
+            Edit::Previous => self.out.extend_from_slice(b"null"),
             Edit::Object => self.out.extend_from_slice(b"\"chat.completion\""),
             Edit::Created => self.number(self.me.created),
             Edit::Prompt => self.number(self.counts.prompt.0),
@@ -337,6 +353,15 @@ fn is_chat_text(path: &[K]) -> bool {
         ),
         _ => false,
     }
+}
+
+/// Whether the value at `path` is text that a response relays.
+fn is_responses_text(path: &[K]) -> bool {
+    matches!(
+        path,
+        [K::Output, K::Item, K::Name | K::Arguments | K::Input]
+            | [K::Output, K::Item, K::Content, K::Item, K::Text | K::Refusal]
+    )
 }
 
 /// Whether the value at `path` is text that a message relays.

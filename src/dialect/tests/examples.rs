@@ -46,7 +46,7 @@ fn whole_answers_are_translated_as_the_examples_say() {
             let body = read(&format!("{scenario}.{upstream}.response.json")).unwrap();
             let Some(want) = read(&format!("{scenario}.{client}.response.json")) else { continue };
             let mut out = Vec::new();
-            reply(from, body.as_bytes(), &TranslationState::default(), &ME, &mut out).unwrap();
+            reply((from, other(from)), body.as_bytes(), &TranslationState::default(), &ME, &mut out).unwrap();
             let out: Value = serde_json::from_slice(&out).unwrap();
             assert_eq!(out, serde_json::from_str::<Value>(&want).unwrap(), "{scenario} {client}");
             seen += 1;

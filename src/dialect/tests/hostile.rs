@@ -145,7 +145,7 @@ fn a_spoilt_request_is_refused_or_translated_into_json() {
                 }
                 let how = [Structured::Native, Structured::Tool, Structured::Instruction][seed as usize % 3];
                 let capabilities = Capabilities { effort: true, structured_output: how, ..Capabilities::default() };
-                let target = Target { model: "m", capabilities: &capabilities };
+                let target = Target { model: "m", shape: other(shape), capabilities: &capabilities };
                 let mut out = Vec::new();
                 match translate(shape, body.as_bytes(), scan.fields(), &target, &mut out) {
                     Err(_) => refused += 1,
@@ -180,7 +180,7 @@ fn a_spoilt_answer_is_broken_or_translated_into_json() {
                     let mut out = Vec::new();
                     let done = match same {
                         true => whole(shape, body.as_bytes(), &ME, &mut out),
-                        false => reply(shape, body.as_bytes(), &state, &ME, &mut out),
+                        false => reply((shape, other(shape)), body.as_bytes(), &state, &ME, &mut out),
                     };
                     if done.is_err() {
                         broken += 1;
@@ -194,4 +194,111 @@ fn a_spoilt_answer_is_broken_or_translated_into_json() {
         }
     }
     assert!(broken > 100 && translated > 500, "{broken} {translated}");
+}
+
+/// The ways between this shape and the two others.
+const WAYS: [(Dialect, Dialect); 4] = [
+    (Dialect::Chat, Dialect::Responses),
+    (Dialect::Messages, Dialect::Responses),
+    (Dialect::Responses, Dialect::Chat),
+    (Dialect::Responses, Dialect::Messages),
+];
+
+/// Whole and streamed answers by the shape of whoever gives them.
+fn answers(shape: Dialect, ending: &str) -> Vec<String> {
+    let side = if shape == Dialect::Responses { "client" } else { "upstream" };
+    files(&format!(".{side}.{}.{ending}", shape.name()))
+}
+
+/// What the request of a responses client leaves that has tools of every kind.
+fn state_with_tools() -> TranslationState {
+    let body = fixture("23-namespace.client.responses.request.json");
+    let body = String::from_utf8(body).unwrap().replacen(
+        "\"tools\": [",
+        "\"tools\":[{\"type\":\"custom\",\"name\":\"f\"},",
+        1,
+    );
+    request_for((Dialect::Responses, Dialect::Chat), &body, "m", &Capabilities::default()).unwrap().1
+}
+
+#[test]
+fn spoilt_responses_read_alike_however_they_are_cut() {
+    let with_tools = state_with_tools();
+    for way in WAYS {
+        let texts = answers(way.0, "stream.sse");
+        let mut whole = 0;
+        for seed in 0..400 {
+            let mut rng = Rng::from_u64(seed);
+            let pick = rng.below(texts.len() as u64) as usize;
+            let text = mutate(&mut rng, &texts[pick]);
+            let bytes: Vec<&[u8]> = text.chunks(1 + seed as usize % 7).collect();
+            let state = if seed % 2 == 0 { &with_tools } else { &TranslationState::default() };
+            let outcome = stream_for(way, state, true, &ME, &[&text]);
+            assert_eq!(stream_for(way, state, true, &ME, &bytes), outcome, "seed {seed} {way:?}");
+            assert_well_formed(&outcome.out, seed);
+            let passed = tapped(way.0, &[&text]);
+            assert_eq!(tapped(way.0, &bytes), passed, "seed {seed} {way:?}");
+            whole += u32::from(outcome.result.is_ok());
+        }
+        assert!((30..390).contains(&whole), "{whole} of 400 ended well, {way:?}");
+    }
+}
+
+#[test]
+fn a_spoilt_response_is_broken_or_translated_into_json() {
+    let with_tools = state_with_tools();
+    let (mut broken, mut translated) = (0, 0);
+    for way in WAYS {
+        for text in answers(way.0, "response.json") {
+            let document: Value = serde_json::from_str(&text).unwrap();
+            for seed in 0..60 {
+                let (mut rng, mut body) = (Rng::from_u64(seed), document.clone());
+                (0..=seed % 3).for_each(|_| spoil(&mut rng, &mut body));
+                let (body, mut out) = (body.to_string(), Vec::new());
+                match reply(way, body.as_bytes(), &with_tools, &ME, &mut out) {
+                    Err(_) => broken += 1,
+                    Ok(_) => {
+                        let out: Value = serde_json::from_slice(&out).unwrap_or_else(|error| panic!("{error}: {body}"));
+                        assert_eq!((&out["id"], &out["model"]), (&json!(ME.id), &json!(ME.model)));
+                        translated += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(broken > 50 && translated > 500, "{broken} {translated}");
+}
+
+#[test]
+fn a_spoilt_request_of_responses_is_refused_or_translated_into_json() {
+    let (mut refused, mut translated) = (0, 0);
+    for text in files(".client.responses.request.json") {
+        let document: Value = serde_json::from_str(&text).unwrap();
+        for seed in 0..150 {
+            let (mut rng, mut body) = (Rng::from_u64(seed), document.clone());
+            (0..=seed % 4).for_each(|_| spoil(&mut rng, &mut body));
+            let body = body.to_string();
+            let mut scan = RequestScan::new();
+            scan.reset(Dialect::Responses);
+            if scan.finish(body.as_bytes()).is_err() {
+                refused += 1;
+                continue;
+            }
+            for shape in [Dialect::Chat, Dialect::Messages] {
+                let capabilities = Capabilities { effort: true, thinking: Thinking::Budget, ..Capabilities::default() };
+                let target = Target { model: "m", shape, capabilities: &capabilities };
+                let mut out = Vec::new();
+                if translate(Dialect::Responses, body.as_bytes(), scan.fields(), &target, &mut out).is_err() {
+                    refused += 1;
+                    continue;
+                }
+                let mut again = RequestScan::new();
+                again.reset(shape);
+                let accepted = again.finish(&out).map_err(|invalid| invalid.0);
+                assert_eq!(accepted, Ok(()), "{body}\n{}", String::from_utf8_lossy(&out));
+                translated += 1;
+            }
+        }
+    }
+    assert!(refused > 100 && translated > 500, "{refused} {translated}");
 }

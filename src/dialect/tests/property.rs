@@ -9,7 +9,7 @@ type Call = (String, String, String);
 
 /// An answer that both shapes can express.
 #[derive(Debug)]
-struct Answer {
+pub(super) struct Answer {
     thinking: String,
     text: String,
     calls: Vec<Call>,
@@ -33,7 +33,7 @@ fn arguments(rng: &mut Rng) -> String {
     }
 }
 
-fn answer(rng: &mut Rng) -> Answer {
+pub(super) fn answer(rng: &mut Rng) -> Answer {
     let calls: Vec<Call> = (0..rng.below(4).saturating_sub(1))
         .map(|at| (format!("call_{at}_{}", rng.below(1000)), format!("tool_{}", rng.below(3)), arguments(rng)))
         .collect();
@@ -71,7 +71,7 @@ impl Answer {
             "output_tokens": output, "output_tokens_details": {"thinking_tokens": reasoning}})
     }
 
-    fn chat_whole(&self) -> String {
+    pub(super) fn chat_whole(&self) -> String {
         let mut message = json!({"role": "assistant", "content": self.text, "reasoning_content": self.thinking});
         if !self.calls.is_empty() {
             let call = |(id, name, args): &Call| {
@@ -85,7 +85,7 @@ impl Answer {
         .to_string()
     }
 
-    fn messages_whole(&self) -> String {
+    pub(super) fn messages_whole(&self) -> String {
         let mut content = Vec::new();
         if !self.thinking.is_empty() {
             content.push(json!({"type": "thinking", "thinking": self.thinking, "signature": "s"}).to_string());
@@ -105,7 +105,7 @@ impl Answer {
         )
     }
 
-    fn chat_stream(&self, rng: &mut Rng) -> String {
+    pub(super) fn chat_stream(&self, rng: &mut Rng) -> String {
         let mut out = String::new();
         let mut delta = |delta: Value, finish: Value| {
             let chunk = json!({"id": "c", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]});
@@ -143,7 +143,7 @@ impl Answer {
         out
     }
 
-    fn messages_stream(&self, rng: &mut Rng) -> String {
+    pub(super) fn messages_stream(&self, rng: &mut Rng) -> String {
         let mut out = String::new();
         let mut event = |data: Value| out += &format!("event: {}\ndata: {data}\n\n", data["type"].as_str().unwrap());
         let usage = self.messages_usage();
@@ -192,7 +192,7 @@ fn append(place: &mut Value, more: &Value) {
 }
 
 /// Puts a chat stream together as a client's library does.
-fn accumulate_chat(stream: &str) -> Value {
+pub(super) fn accumulate_chat(stream: &str) -> Value {
     let mut message = json!({"role": null, "content": "", "refusal": null});
     let (mut finish, mut usage, mut calls) = (Value::Null, Value::Null, Vec::<Value>::new());
     for chunk in events(stream) {
@@ -239,7 +239,7 @@ fn accumulate_call(entry: &Value, calls: &mut Vec<Value>) {
 }
 
 /// Puts a messages stream together, insisting on the strict order of blocks.
-fn accumulate_messages(stream: &str) -> Value {
+pub(super) fn accumulate_messages(stream: &str) -> Value {
     let (mut message, mut blocks, mut open) = (Value::Null, Vec::<Value>::new(), false);
     let (mut partial, mut ended) = (String::new(), false);
     for event in events(stream) {
@@ -297,7 +297,7 @@ fn a_translated_stream_put_together_is_the_translated_whole() {
         let state = TranslationState::default();
         let whole = |from: Dialect, body: String| {
             let mut out = Vec::new();
-            let observed = reply(from, body.as_bytes(), &state, &ME, &mut out).unwrap();
+            let observed = reply((from, other(from)), body.as_bytes(), &state, &ME, &mut out).unwrap();
             (serde_json::from_slice::<Value>(&out).unwrap(), observed)
         };
         let text = answer.messages_stream(&mut rng);
@@ -385,7 +385,7 @@ fn numbers_and_the_order_of_members_survive_to_the_byte() {
         scan.reset(from);
         scan.finish(body.as_bytes()).unwrap();
         let (mut out, capabilities) = (Vec::new(), Capabilities::default());
-        let target = Target { model: "m", capabilities: &capabilities };
+        let target = Target { model: "m", shape: other(from), capabilities: &capabilities };
         translate(from, body.as_bytes(), scan.fields(), &target, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     };

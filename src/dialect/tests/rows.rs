@@ -178,7 +178,7 @@ fn run(case: &Case, state: &mut TranslationState) -> String {
         },
         "reply" => {
             let mut out = Vec::new();
-            match reply(from, case.input.as_bytes(), state, &ME, &mut out) {
+            match reply((from, other(from)), case.input.as_bytes(), state, &ME, &mut out) {
                 Ok(_) => serde_json::from_slice::<Value>(&out).unwrap().to_string(),
                 Err(broken) => format!("broken {broken:?}"),
             }

@@ -220,7 +220,7 @@ impl Gateway {
         };
         let (bytes, _) = client.message();
         match exchange.authorize(head, bytes, ready, &mut self.cx) {
-            Ok(Endpoint::Generate(_) | Endpoint::CountTokens) => self.read_body(exchange, head),
+            Ok(Endpoint::Generate(_) | Endpoint::CountTokens(_)) => self.read_body(exchange, head),
             Ok(Endpoint::Preflight) => self.answer_preflight(exchange),
             Ok(Endpoint::Quota) => self.look(exchange),
             Ok(endpoint) => self.answer_local(exchange, endpoint),

@@ -63,8 +63,7 @@ impl Gateway {
                 draft.make_room(body.payload().len(), pool);
                 let lent = body.capacity() + draft.storage();
                 exchange.lent(lent, &mut self.cx);
-                let (from, model, capabilities) = (translate.from, translate.model, Box::new(translate.capabilities));
-                let task = Task::Request { body, draft, from, model, capabilities };
+                let task = Task::Request { body, draft, from: translate.from, target: translate.target };
                 self.cx.offload(id, translate.serial, lent, Default::default(), task);
                 self.arm(cid);
             }

@@ -19,7 +19,8 @@ const BAD_CHUNKS: &str = "the provider's answer was badly framed";
 impl Gateway {
     pub(crate) fn dial(&mut self, id: ExchangeId, dial: Dial) {
         let Dial { provider, addr, authority, present } = dial;
-        let epoch = if present { self.cx.epoch } else { self.cx.epoch.wrapping_sub(1) };
+        let epoch = self.cx.setup.epoch;
+        let epoch = if present { epoch } else { epoch.wrapping_sub(1) };
         let pid = self.providers.insert(Connection::dialing(provider, epoch, id));
         if let Some(exchange) = self.exchanges.get_mut(id) {
             exchange.dialing(pid);
@@ -227,7 +228,7 @@ impl Gateway {
     fn keep_provider(&mut self, id: ProviderId) {
         let Some(provider) = self.providers.get(id) else { return };
         let index = provider.provider as usize;
-        let fits = provider.epoch == self.cx.epoch && !self.cx.lifecycle.is_stopping();
+        let fits = provider.epoch == self.cx.setup.epoch && !self.cx.lifecycle.is_stopping();
         let limits = self.cx.setup.config.providers.get(index).map(|provider| &provider.limits);
         let Some(limits) = limits.filter(|_| fits) else { return self.close_provider(id) };
         let due = self.cx.now.mono.after(limits.pool_idle_timeout);

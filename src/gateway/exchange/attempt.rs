@@ -4,29 +4,31 @@
 use super::build::Built;
 use super::event::{Dial, Effect, Message, Outcome};
 use super::fault::{Fault, FaultKind};
-use super::state::{Answering, Attempt, Attempting, Draft, Exchange, Half, State, Translating};
+use super::state::{Answering, Attempt, Attempting, Body, Draft, Exchange, Half, State, Translating};
 use crate::base::limits::{SEND_SLICE, SEND_SLICE_MIN};
 use crate::base::seam::DialError;
 use crate::base::time::Mono;
-use crate::dialect::errors;
+use crate::dialect::{PromptTokens, failure};
 use crate::gateway::cx::Cx;
 use crate::gateway::ids::ProviderId;
-use crate::gateway::provider::breaker::{Breakers, Failure};
+use crate::gateway::local;
+use crate::gateway::provider::breaker::{Among, Breakers, Choice};
 use crate::gateway::provider::request::OutgoingRequest;
-use crate::policy::catalog::Target;
+use crate::gateway::provider::rest::Needs;
+use crate::policy::catalog::{Affinity, Balance, Target};
 use crate::policy::config::Provider;
 use crate::policy::refusal::Refusal;
 use crate::wire::Dialect;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 /// Addresses of one host that are tried before its target counts as unreachable.
 const ADDRESSES_TRIED_MAX: usize = 3;
 
 impl Attempt {
-    /// Chooses the next target; false when none is left.
-    pub(super) fn choose(&mut self, targets: &[Target], breakers: &mut Breakers, now: Mono) -> bool {
-        let Some(chosen) = breakers.choose(targets, self.tried, now) else { return false };
+    /// Chooses the next target for a request that takes so much; false when none is left.
+    pub(super) fn choose(&mut self, targets: &[Target], choice: &Choice, breakers: &mut Breakers) -> bool {
+        let choice = Choice { tried: self.tried, ..*choice };
+        let Some(chosen) = breakers.choose(targets, &choice) else { return false };
         self.target = chosen as u32;
         self.tried |= 1u64.checked_shl(chosen as u32).unwrap_or(0);
         self.fresh_only = false;
@@ -51,8 +53,23 @@ impl Exchange {
         Some((self.dialect()?, target, self.request.setup.config.providers.get(target.provider)?))
     }
 
-    /// The first attempt, after admission. That may have taken a while: a target that rests by now is not asked where
-    /// another can be.
+    /// What the request takes of its provider's allowances.
+    pub(super) fn needs(&self) -> Needs {
+        self.asked.map_or_else(Needs::default, |asked| asked.needs())
+    }
+
+    /// How a target is chosen for it.
+    pub(super) fn choice(&self, draft: &OutgoingRequest, now: Mono) -> Choice {
+        let among = match self.model().map(|model| (model.balance, model.affinity)) {
+            Some((Balance::LeastBusy, _)) => Among::LeastBusy,
+            Some((Balance::Affinity, Affinity::Off)) | None => Among::Turns,
+            Some(_) => Among::Kept(draft.kept_with),
+        };
+        Choice { tried: 0, needs: self.needs(), among, now }
+    }
+
+    /// The first attempt, after admission. That may have taken a while: a target that rests by now, or is full, is not
+    /// asked where another can be.
     pub(super) fn first_attempt(
         &mut self,
         mut draft: Box<OutgoingRequest>,
@@ -62,10 +79,15 @@ impl Exchange {
     ) -> Effect {
         let now = cx.now.mono;
         let Some(model) = self.model() else { return self.refuse(Refusal::internal()) };
-        let label = model.targets.get(at.target as usize).map(|target| &target.label);
-        if label.is_some_and(|label| !cx.breakers.is_available(label, now)) {
+        let (targets, choice) = (&model.targets, self.choice(&draft, now));
+        let chosen = targets.get(at.target as usize);
+        let target = chosen.filter(|target| targets.len() > 1 || target.places > 0);
+        if target.is_some_and(|target| !cx.breakers.is_free(target, &choice.needs, now)) {
             let mut other = Attempt::default();
-            if other.choose(&model.targets, &mut cx.breakers, now) && other.target != at.target {
+            if !other.choose(targets, &choice, &mut cx.breakers) {
+                return self.give_up(draft, at, Fault::from(FaultKind::NoPlace), cx);
+            }
+            if other.target != at.target {
                 at = other;
                 match self.build(&mut draft, &at, message, cx) {
                     Ok(Built::Whole) => {}
@@ -93,7 +115,9 @@ impl Exchange {
             if let Some(model) = self.model() {
                 let chosen = at.target as usize;
                 let before = at.tried & !1u64.checked_shl(at.target).unwrap_or(0);
-                at.trial = cx.breakers.begin(&model.targets, chosen, before, cx.now.mono);
+                let choice = Choice { tried: before, ..self.choice(&draft, cx.now.mono) };
+                at.begun_as = cx.breakers.begin(&model.targets, chosen, &choice);
+                (at.unheard, at.flies) = (true, true);
             }
             match self.connect(&at, cx) {
                 Ok(way) => return self.connecting(way, draft, at, cx),
@@ -109,7 +133,7 @@ impl Exchange {
     fn connect(&self, at: &Attempt, cx: &mut Cx) -> Result<Connect, Fault> {
         let Some((_, target, provider)) = self.route(at) else { return Err(Fault::from(FaultKind::Internal)) };
         // What is kept was dialed under the present configuration; another one's providers have other numbers.
-        let present = Arc::ptr_eq(&self.request.setup, &cx.setup);
+        let present = self.request.setup.epoch == cx.setup.epoch;
         if present
             && !at.fresh_only
             && at.addresses == 0
@@ -213,15 +237,19 @@ impl Exchange {
         room: usize,
         out: &mut Vec<u8>,
     ) -> bool {
-        let provider = self.target().map(|target| target.provider);
+        let target = self.target().map(|target| (target.provider, target.credential));
         let draft = match &mut self.state {
             State::Attempting(Attempting { draft, .. })
             | State::Answering(Answering { draft: Draft::Kept(draft) | Draft::Leaving(draft), .. }) => draft,
             _ => return true,
         };
-        if begins && let Some(template) = provider.and_then(|index| self.request.setup.requests.template(index)) {
+        let requests = &self.request.setup.requests;
+        if begins
+            && let Some((provider, credential)) = target
+            && let Some(template) = requests.template(provider)
+        {
             let same_shape = draft.state.is_none().then_some((&draft.head, message.head));
-            template.write(draft.length(), same_shape, out);
+            template.write(credential, draft.length(), same_shape, out);
         }
         // Where little is free a request leaves in small slices.
         let slice = (room / SEND_SHARE).clamp(SEND_SLICE_MIN, SEND_SLICE);
@@ -334,10 +362,23 @@ impl Exchange {
     ) -> Result<(Box<OutgoingRequest>, Attempt), Box<Effect>> {
         let limit = self.route(&at).map_or(1, |(_, target, _)| target.limits.attempts);
         self.target_failed(&mut at, &fault, cx);
-        if fault.may_try_next() && at.attempts < limit {
+        if !fault.asks_for_rest() {
+            at.tried |= self.siblings(&at);
+        }
+        if fault.may_try_next() && u32::from(at.attempts) < limit {
             return self.next_target(draft, at, fault, message, cx);
         }
         Err(Box::new(self.give_up(draft, at, fault, cx)))
+    }
+
+    /// The targets that are the present one with another credential, as bits: what is not its credential's doing would
+    /// be the same there.
+    fn siblings(&self, at: &Attempt) -> u64 {
+        let targets = self.model().map_or(&[][..], |model| &model.targets);
+        let Some(own) = targets.get(at.target as usize) else { return 0 };
+        let same = |target: &Target| (target.provider, &target.model) == (own.provider, &own.model);
+        let all = targets.iter().enumerate().filter(|(_, target)| same(target));
+        all.fold(0, |bits, (index, _)| bits | 1u64.checked_shl(index as u32).unwrap_or(0))
     }
 
     /// The next target that the request can be written for. One that it cannot be written for is skipped: the client
@@ -352,7 +393,8 @@ impl Exchange {
     ) -> Result<(Box<OutgoingRequest>, Attempt), Box<Effect>> {
         let failed = at.target;
         loop {
-            let chosen = self.model().is_some_and(|model| at.choose(&model.targets, &mut cx.breakers, cx.now.mono));
+            let choice = self.choice(&draft, cx.now.mono);
+            let chosen = self.model().is_some_and(|model| at.choose(&model.targets, &choice, &mut cx.breakers));
             if !chosen {
                 at.target = failed;
                 return Err(Box::new(self.give_up(draft, at, fault, cx)));
@@ -396,7 +438,14 @@ impl Exchange {
         self.next_attempt(draft, Attempt { target, ..at }, fault, message, cx)
     }
 
-    fn give_up(&mut self, draft: Box<OutgoingRequest>, at: Attempt, fault: Fault, cx: &mut Cx) -> Effect {
+    /// No target is left. Where all of them have no place for more, the client is told when the first of them has.
+    fn give_up(&mut self, draft: Box<OutgoingRequest>, at: Attempt, mut fault: Fault, cx: &mut Cx) -> Effect {
+        if let (true, Some(model)) = (fault.asks_for_rest(), self.model()) {
+            let now = cx.now.mono;
+            let again = cx.breakers.there_again(&model.targets, &self.needs(), now);
+            let again = again.map(|again| again.micros_since(now).div_ceil(1_000_000));
+            fault.retry_after = fault.retry_after.into_iter().chain(again).min();
+        }
         self.state = State::Attempting(Attempting { draft, at, half: Half::Resolving, by: Mono::NEVER });
         self.end(fault, cx)
     }
@@ -413,11 +462,26 @@ impl Exchange {
             let status = refusal.status;
             return Effect::Refuse(refusal, Outcome { status, error, usage });
         }
-        let dialect = self.dialect().unwrap_or(Dialect::Chat);
-        let (kind, id) = (refusal.kind.as_str(), self.request.id.as_str());
-        cx.out.clear();
-        errors::error_event(dialect, kind, refusal.status, &refusal.message, id, &mut cx.out);
+        self.tell_failure(&refusal, cx);
         Effect::End(Default::default(), Outcome { status: 200, error, usage })
+    }
+
+    /// What ends a stream that has broken, in the shape of its client.
+    fn tell_failure(&mut self, refusal: &Refusal, cx: &mut Cx) {
+        cx.out.clear();
+        let (Some(asked), Some(dialect)) = (&self.asked, self.dialect()) else { return };
+        let prompt = PromptTokens::Counted(asked.counted());
+        let identity = self.request.identity(asked, prompt, cx.now.unix);
+        let words = local::words(refusal, self.request.id.as_str());
+        match &mut self.state {
+            State::Answering(Answering { body: Body::Stream(stream), .. }) => {
+                stream.fail(dialect, &words, &identity, &mut cx.out);
+            }
+            State::Attempting(Attempting { draft, at, .. }) => {
+                failure(dialect, at.told, draft.state.as_ref(), &words, &identity, &mut cx.out);
+            }
+            _ => failure(dialect, 0, None, &words, &identity, &mut cx.out),
+        }
     }
 
     /// Lets go of its connection in the middle of whatever that does.
@@ -461,43 +525,6 @@ impl Exchange {
             return self.heartbeat(drained, cx);
         }
         Effect::Wait
-    }
-
-    /// The target of the present attempt has given its whole answer.
-    pub(super) fn target_succeeded(&mut self, cx: &mut Cx) {
-        if let Some(target) = self.target() {
-            let label = &target.label;
-            if cx.breakers.served(label) {
-                cx.log_target(label, None);
-            }
-        }
-        if let State::Answering(answering) = &mut self.state {
-            answering.at.trial = false;
-        }
-    }
-
-    fn target_failed(&mut self, at: &mut Attempt, fault: &Fault, cx: &mut Cx) {
-        self.note_failed(at, fault, cx.now.mono);
-        let Some((_, target, _)) = self.route(at) else { return };
-        let trial = std::mem::take(&mut at.trial);
-        cx.breakers.ended(&target.label, fault.end());
-        if fault.is_targets_own() {
-            let failure = Failure { key: self.request.found.key, many_keys: cx.keys.len() > 1, trial };
-            if cx.breakers.failed(&target.label, failure, &target.limits, cx.now.mono) {
-                cx.log_target(&target.label, Some((fault.cause(), target.limits.breaker_cooldown)));
-            }
-        } else if cx.breakers.succeeded(&target.label) {
-            cx.log_target(&target.label, None);
-        }
-    }
-
-    /// An attempt ends without a verdict on its target.
-    pub(super) fn no_verdict(&self, at: &mut Attempt, cx: &mut Cx) {
-        if std::mem::take(&mut at.trial)
-            && let Some((_, target, _)) = self.route(at)
-        {
-            cx.breakers.no_verdict(&target.label);
-        }
     }
 }
 

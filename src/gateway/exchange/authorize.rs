@@ -9,17 +9,17 @@ use crate::policy::meter::Meter;
 use crate::policy::refusal::Refusal;
 use crate::wire::Dialect;
 use crate::wire::Span;
-use crate::wire::head::{Expect, Field, Framing, Method, RequestHead};
+use crate::wire::head::{Expect, Field, Framing, Method, RequestHead, values};
 
 /// What a request asks for.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Endpoint {
     /// `GET /`: agents probe it; 200 without a key.
     Root,
-    /// One of the two generation endpoints.
+    /// One of the generation endpoints.
     Generate(Dialect),
-    /// `POST /v1/messages/count_tokens`.
-    CountTokens,
+    /// `POST /v1/messages/count_tokens` or `POST /v1/responses/input_tokens`, by its shape.
+    CountTokens(Dialect),
     /// `GET /v1/models`.
     Models,
     /// `GET /v1/models/{id}`; the id as it stands in the head, percent-encoded.
@@ -37,7 +37,8 @@ impl Endpoint {
             Endpoint::Root => "root",
             Endpoint::Generate(Dialect::Chat) => "chat",
             Endpoint::Generate(Dialect::Messages) => "messages",
-            Endpoint::CountTokens => "count_tokens",
+            Endpoint::Generate(Dialect::Responses) => "responses",
+            Endpoint::CountTokens(_) => "count_tokens",
             Endpoint::Models | Endpoint::Model(_) => "models",
             Endpoint::Quota => "quota",
             Endpoint::Preflight => "preflight",
@@ -46,7 +47,7 @@ impl Endpoint {
 
     fn allowed(self) -> &'static str {
         match self {
-            Endpoint::Generate(_) | Endpoint::CountTokens => "POST",
+            Endpoint::Generate(_) | Endpoint::CountTokens(_) => "POST",
             _ => "GET, HEAD",
         }
     }
@@ -86,8 +87,8 @@ pub(crate) struct AuthContext<'a> {
 pub(crate) struct Identified {
     /// The endpoint, once known; its shape is the shape of an error.
     pub(crate) endpoint: Option<Endpoint>,
-    /// Nothing is there, but it would lie below `/v1/messages`: whoever asks speaks that shape.
-    below_messages: bool,
+    /// Nothing is there, but it would lie below this shape's endpoint: whoever asks speaks it.
+    below: Option<Dialect>,
     /// The caller, once known.
     pub(crate) key: Option<KeyIx>,
 }
@@ -96,9 +97,8 @@ impl Identified {
     /// The shape in which an error is told.
     pub(crate) fn shape(&self) -> Option<Dialect> {
         match self.endpoint {
-            Some(Endpoint::Generate(shape)) => Some(shape),
-            Some(Endpoint::CountTokens) => Some(Dialect::Messages),
-            None if self.below_messages => Some(Dialect::Messages),
+            Some(Endpoint::Generate(shape) | Endpoint::CountTokens(shape)) => Some(shape),
+            None => self.below,
             _ => None,
         }
     }
@@ -125,21 +125,29 @@ pub(crate) fn authorize(
     };
     let asked = endpoint_of(inside, head, bytes);
     found.endpoint = asked;
-    found.below_messages = asked.is_none() && inside.starts_with(b"/messages/");
+    found.below = match inside {
+        _ if asked.is_some() => None,
+        [b'/', b'm', b'e', b's', b's', b'a', b'g', b'e', b's', b'/', ..] => Some(Dialect::Messages),
+        [b'/', b'r', b'e', b's', b'p', b'o', b'n', b's', b'e', b's', b'/', ..] => Some(Dialect::Responses),
+        _ => None,
+    };
     let key = authenticate(head, bytes, asked, context)?;
     found.key = Some(key);
     let endpoint =
         asked.ok_or_else(|| if is_spoken_elsewhere(inside) { Refusal::not_spoken() } else { Refusal::no_path() })?;
+    if endpoint == Endpoint::Generate(Dialect::Responses) && asks_websocket(head, bytes) {
+        return Err(Refusal::upgrade_required());
+    }
     method_allowed(head, endpoint)?;
     scope_allows(endpoint, key, context)?;
     ready(context)?;
-    if matches!(endpoint, Endpoint::Generate(_) | Endpoint::CountTokens) {
+    if matches!(endpoint, Endpoint::Generate(_) | Endpoint::CountTokens(_)) {
         content_fits(head, bytes, endpoint, context.setup.config.server.max_body)?;
     }
-    if let Endpoint::Generate(_) | Endpoint::CountTokens = endpoint {
+    if let Endpoint::Generate(_) | Endpoint::CountTokens(_) = endpoint {
         let plan = context.plans.of(key, context.setup).ok_or_else(Refusal::no_plan)?;
         // A count takes no place and reserves nothing: what is settled alone can stand against it.
-        let spent = match context.shared || endpoint == Endpoint::CountTokens {
+        let spent = match context.shared || matches!(endpoint, Endpoint::CountTokens(_)) {
             true => context.meter.spent_settled(key, plan, context.now),
             false => context.meter.spent(key, plan, context.now),
         };
@@ -159,7 +167,9 @@ fn endpoint_of(inside: &[u8], head: &RequestHead, bytes: &[u8]) -> Option<Endpoi
     match inside {
         b"/chat/completions" => Some(Endpoint::Generate(Dialect::Chat)),
         b"/messages" => Some(Endpoint::Generate(Dialect::Messages)),
-        b"/messages/count_tokens" => Some(Endpoint::CountTokens),
+        b"/messages/count_tokens" => Some(Endpoint::CountTokens(Dialect::Messages)),
+        b"/responses" => Some(Endpoint::Generate(Dialect::Responses)),
+        b"/responses/input_tokens" => Some(Endpoint::CountTokens(Dialect::Responses)),
         b"/models" => Some(Endpoint::Models),
         b"/quota" => Some(Endpoint::Quota),
         other => {
@@ -195,9 +205,14 @@ fn is_spoken_elsewhere(inside: &[u8]) -> bool {
     FIRST.contains(&first) || inside.starts_with(b"/messages/batches")
 }
 
+/// A browser's way to talk both ways at once, which some agents try first.
+fn asks_websocket(head: &RequestHead, bytes: &[u8]) -> bool {
+    head.method == Method::Get && values(bytes, "upgrade").any(|value| value.eq_ignore_ascii_case(b"websocket"))
+}
+
 fn method_allowed(head: &RequestHead, endpoint: Endpoint) -> Result<Endpoint, Refusal> {
     let fits = match endpoint {
-        Endpoint::Generate(_) | Endpoint::CountTokens => head.method == Method::Post,
+        Endpoint::Generate(_) | Endpoint::CountTokens(_) => head.method == Method::Post,
         _ => matches!(head.method, Method::Get | Method::Head),
     };
     if fits { Ok(endpoint) } else { Err(Refusal::method(endpoint.allowed())) }
@@ -226,7 +241,12 @@ fn authenticate(
 /// The key that a request shows; empty if it shows none.
 pub(super) fn presented<'a>(head: &RequestHead, bytes: &'a [u8], endpoint: Option<Endpoint>, prefix: &str) -> &'a [u8] {
     let bearer = bearer_token(head.field(Field::Authorization).of(bytes));
-    let takes_api_key = !matches!(endpoint, Some(Endpoint::Generate(Dialect::Chat) | Endpoint::Quota));
+    use Endpoint::{CountTokens, Generate, Quota};
+    let openai = |shape| matches!(shape, Dialect::Chat | Dialect::Responses);
+    let takes_api_key = match endpoint {
+        Some(Generate(shape) | CountTokens(shape)) => !openai(shape),
+        other => other != Some(Quota),
+    };
     let api_key = if takes_api_key { head.field(Field::XApiKey).of(bytes).trim_ascii() } else { b"" };
     let ours = |token: &[u8]| token.starts_with(prefix.as_bytes());
     match (bearer.is_empty(), api_key.is_empty()) {
@@ -249,7 +269,8 @@ fn scope_allows(endpoint: Endpoint, key: KeyIx, context: &AuthContext<'_>) -> Re
     let allowed = match endpoint {
         Endpoint::Root | Endpoint::Preflight => true,
         Endpoint::Generate(Dialect::Chat) => scope.chat,
-        Endpoint::Generate(Dialect::Messages) | Endpoint::CountTokens => scope.messages,
+        Endpoint::Generate(Dialect::Messages) | Endpoint::CountTokens(Dialect::Messages) => scope.messages,
+        Endpoint::Generate(Dialect::Responses) | Endpoint::CountTokens(_) => scope.responses,
         Endpoint::Models | Endpoint::Model(_) => scope.models,
         Endpoint::Quota => scope.quota,
     };
@@ -290,7 +311,9 @@ fn content_fits(head: &RequestHead, bytes: &[u8], endpoint: Endpoint, max_body: 
         return Err(Refusal::expectation());
     }
     let version = head.field(Field::AnthropicVersion).of(bytes).trim_ascii();
-    if endpoint != Endpoint::Generate(Dialect::Chat) && !version.is_empty() && !is_date(version) {
+    let versioned =
+        matches!(endpoint, Endpoint::Generate(Dialect::Messages) | Endpoint::CountTokens(Dialect::Messages));
+    if versioned && !version.is_empty() && !is_date(version) {
         return Err(Refusal::version_header());
     }
     match head.framing {

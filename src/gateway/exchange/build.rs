@@ -88,11 +88,11 @@ impl Exchange {
     }
 
     /// What the target of `at` takes.
-    fn wanted(&self, at: &Attempt) -> Option<dialect::Target<'_>> {
-        let (_, target, _) = self.route(at)?;
+    pub(super) fn wanted(&self, at: &Attempt) -> Option<dialect::Target<'_>> {
+        let (_, target, provider) = self.route(at)?;
         let asked = self.asked.map_or(0, |asked| asked.model as usize);
         let capabilities = self.request.setup.requests.capabilities(asked, at.target as usize)?;
-        Some(dialect::Target { model: &target.model, capabilities })
+        Some(dialect::Target { model: &target.model, shape: provider.shape, capabilities })
     }
 
     /// What the translation of the answer must know stays when the body has gone.

@@ -78,13 +78,13 @@ impl Exchange {
     pub(super) fn note_failed(&mut self, at: &Attempt, fault: &Fault, now: Mono) {
         let target = self.model().and_then(|model| model.targets.get(at.target as usize));
         let Some(target) = target.map(|target| target.label.clone()) else { return };
-        let (number, cause, micros) = (at.attempts, fault.cause(), now.micros_since(at.begun));
+        let (number, cause, micros) = (at.attempts.into(), fault.cause(), now.micros_since(at.begun));
         self.diagnosis().failed.push(Failed { number, target, cause, micros });
     }
 
     /// The request fails with `fault`.
     pub(super) fn note_end(&mut self, fault: &Fault) {
-        let last = self.attempt().map_or(0, |at| at.attempts);
+        let last = self.attempt().map_or(0, |at| at.attempts.into());
         let code = self.told(fault.code.as_deref().unwrap_or_default().as_bytes());
         let diagnosis = self.diagnosis();
         diagnosis.failed.pop_if(|failed| failed.number == last);

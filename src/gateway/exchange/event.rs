@@ -3,7 +3,7 @@
 use super::fault::FaultKind;
 use crate::base::buf::Buf;
 use crate::base::seam::DialError;
-use crate::dialect::{Capabilities, Invalid};
+use crate::dialect::{Invalid, OwnedTarget};
 use crate::gateway::ids::{ExchangeId, ProviderId};
 use crate::gateway::offload::Product;
 use crate::gateway::provider::request::OutgoingRequest;
@@ -138,8 +138,7 @@ pub(crate) struct Dial {
 pub(crate) struct Translate {
     pub(crate) draft: Box<OutgoingRequest>,
     pub(crate) from: Dialect,
-    pub(crate) model: String,
-    pub(crate) capabilities: Capabilities,
+    pub(crate) target: Box<OwnedTarget>,
     pub(crate) serial: NonZeroU64,
 }
 

@@ -39,12 +39,24 @@ pub(crate) enum FaultKind {
     Status(u16),
     /// An error event inside a stream.
     InStream,
+    /// Every target has as many requests as it may.
+    NoPlace,
     /// The row of a complete answer could not be committed, or not in time.
     Store,
     /// We are stopping and the drain time is over.
     Draining,
     /// A bug of ours was caught.
     Internal,
+}
+
+/// A provider has no place for more requests of this credential and model (contract section 11).
+pub(crate) fn wants_rest(status: u16) -> bool {
+    matches!(status, 429 | 503 | 529)
+}
+
+/// A provider refuses a credential, whatever is asked for.
+pub(crate) fn refuses_credential(status: u16) -> bool {
+    matches!(status, 401..=403)
 }
 
 /// One failed attempt.
@@ -75,7 +87,7 @@ impl Fault {
     pub(crate) fn may_try_next(&self) -> bool {
         match self.kind {
             FaultKind::Status(status) => matches!(status, 401..=404 | 408 | 429 | 500..=599),
-            FaultKind::Draining | FaultKind::Store | FaultKind::Internal => false,
+            FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::NoPlace => false,
             FaultKind::RequestTimeout | FaultKind::NotRead => false,
             FaultKind::Name(_) | FaultKind::Dial(_) | FaultKind::ConnectTimeout => true,
             FaultKind::FirstByteTimeout | FaultKind::IdleTimeout | FaultKind::Closed(_) | FaultKind::Incomplete(_) => {
@@ -89,15 +101,21 @@ impl Fault {
     /// means and our stopping never count.
     pub(crate) fn is_targets_own(&self) -> bool {
         match self.kind {
-            FaultKind::Status(status) => !matches!(status, 400 | 413 | 422),
+            FaultKind::Status(status) => !matches!(status, 400 | 413 | 422) && !self.asks_for_rest(),
             FaultKind::Dial(DialError::Local(_)) | FaultKind::TooLarge(_) | FaultKind::NotRead => false,
-            FaultKind::Draining | FaultKind::Store | FaultKind::Internal => false,
+            FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::NoPlace => false,
             FaultKind::Name(_) | FaultKind::Dial(_) | FaultKind::ConnectTimeout | FaultKind::RequestTimeout => true,
             FaultKind::FirstByteTimeout | FaultKind::IdleTimeout | FaultKind::Closed(_) | FaultKind::Incomplete(_) => {
                 true
             }
             FaultKind::BadHead(_) | FaultKind::BadBody(_) | FaultKind::InStream => true,
         }
+    }
+
+    /// True for what a provider says of one credential, which rests then: that it has no place for more of its
+    /// requests, or that it refuses it. Its server is neither better nor worse for that.
+    pub(crate) fn asks_for_rest(&self) -> bool {
+        matches!(self.kind, FaultKind::Status(status) if wants_rest(status) || refuses_credential(status))
     }
 
     /// How the attempt has ended, as the metrics count it.
@@ -110,7 +128,9 @@ impl Fault {
             | FaultKind::FirstByteTimeout
             | FaultKind::IdleTimeout
             | FaultKind::RequestTimeout => AttemptEnd::Timeout,
-            FaultKind::NotRead | FaultKind::Draining | FaultKind::Store | FaultKind::Internal => AttemptEnd::Abandoned,
+            FaultKind::NotRead | FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::NoPlace => {
+                AttemptEnd::Abandoned
+            }
             _ => AttemptEnd::Broken,
         }
     }
@@ -150,6 +170,7 @@ impl Fault {
             FaultKind::TooLarge(setting) => Cause::new("too large", setting),
             FaultKind::Status(status) => return Cause::status(*status),
             FaultKind::InStream => Cause::new("error in the answer", ""),
+            FaultKind::NoPlace => Cause::new("places", ""),
             FaultKind::Store => Cause::new("ledger", ""),
             FaultKind::Draining => Cause::new("stopping", ""),
             FaultKind::Internal => Cause::new("internal", ""),
@@ -176,6 +197,7 @@ impl Fault {
             FaultKind::Closed(_) | FaultKind::Incomplete(_) | FaultKind::BadHead(_) => Refusal::upstream_broken(),
             FaultKind::BadBody(what) => Refusal::upstream_failed(Some((*what).to_string()), None),
             FaultKind::TooLarge(setting) => Refusal::upstream_too_large(setting),
+            FaultKind::NoPlace => Refusal::no_place(),
             FaultKind::Store => Refusal::store(),
             FaultKind::Draining => Refusal::draining(),
             FaultKind::Internal => Refusal::internal(),

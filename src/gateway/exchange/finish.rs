@@ -128,7 +128,7 @@ impl Exchange {
             status,
             usage,
             cost_nano: usage.cost_nano(&model.prices),
-            attempts: self.attempt().map_or(0, |at| at.attempts),
+            attempts: self.attempt().map_or(0, |at| at.attempts.into()),
             micros: cx.now.mono.micros_since(self.request.received),
             lease: admitted.lease,
         };
@@ -139,7 +139,7 @@ impl Exchange {
     pub(super) fn abandon(&self, cx: &mut Cx) {
         let is_under_way = matches!(self.state, State::Attempting(_) | State::Answering(_));
         if let Some(target) = self.target().filter(|_| is_under_way) {
-            cx.breakers.ended(&target.label, AttemptEnd::Abandoned);
+            cx.breakers.ended(target, AttemptEnd::Abandoned);
         }
     }
 
@@ -242,7 +242,7 @@ impl Exchange {
             peer: self.caller(cx).into(),
             key: request.found.key.map(|key| cx.keys.record(key)),
             model: self.model().map(|model| &*model.id),
-            target: attempt.map(|(at, target)| (&*target.label, at.attempts)),
+            target: attempt.map(|(at, target)| (&*target.label, at.attempts.into())),
             stream: self.asked.is_some_and(|asked| asked.stream),
             status: outcome.status,
             error: outcome.error,

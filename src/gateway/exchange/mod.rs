@@ -16,6 +16,7 @@
 //! | Committing | Committed, NotCommitted, Due → end; Drained, Sent → Committing |
 //! | any | Left, Stopped → end |
 
+mod affinity;
 mod attempt;
 pub(crate) mod authorize;
 mod build;
@@ -30,6 +31,7 @@ mod reserve;
 mod state;
 mod stream;
 pub(crate) mod streams;
+mod verdict;
 
 pub(crate) use authorize::{Endpoint, Readiness};
 pub(crate) use event::{Dial, Effect, Event, Forward, Message, Outcome};
@@ -148,8 +150,8 @@ impl Exchange {
         }
         draft.scan.reset(dialect);
         draft.head = *head;
-        if self.request.found.endpoint == Some(Endpoint::CountTokens) {
-            draft.scan.reset_count();
+        if let Some(Endpoint::CountTokens(shape)) = self.request.found.endpoint {
+            draft.scan.reset_count(shape);
         }
         self.state = State::Reading { draft };
         Ok(())

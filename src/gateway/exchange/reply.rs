@@ -32,6 +32,7 @@ impl Exchange {
     /// All of a whole answer is there: reads it.
     pub(super) fn whole(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
         let (Some(asked), Some(to)) = (self.asked, self.dialect()) else { return Effect::Nothing };
+        let from = self.target_provider().map_or(to, |provider| provider.shape);
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
         let Body::Collect { buf, .. } = &mut answering.body else { return Effect::Nothing };
         let length = buf.len();
@@ -43,7 +44,7 @@ impl Exchange {
         let identity = self.request.identity(&asked, prompt, cx.now.unix);
         let read = match answering.draft.translation() {
             None => dialect::whole(to, buf.bytes(), &identity, &mut cx.out),
-            Some(state) => dialect::reply(to.other(), buf.bytes(), state, &identity, &mut cx.out),
+            Some(state) => dialect::reply((from, to), buf.bytes(), state, &identity, &mut cx.out),
         };
         // What is sent of it takes its place.
         buf.release(&mut cx.pool);
@@ -66,13 +67,11 @@ impl Exchange {
         let serial = cx.next_offload();
         let (Some(asked), Some(to)) = (self.asked, self.dialect()) else { return Effect::Nothing };
         let chunked = self.request.meta.http11;
+        let from = self.target_provider().map_or(to, |provider| provider.shape);
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
+        let state = answering.draft.translation().cloned().unwrap_or_default();
         let prompt = answering.draft.prompt(&asked, message.body);
         let identity = self.request.identity(&asked, prompt, cx.now.unix).into();
-        let (from, state) = match answering.draft.translation() {
-            None => (to, TranslationState::default()),
-            Some(state) => (to.other(), state.clone()),
-        };
         let observed = Box::default();
         let body = std::mem::replace(&mut answering.body, Body::Offloaded { serial, observed });
         let Body::Collect { buf, .. } = body else { return Effect::Nothing };

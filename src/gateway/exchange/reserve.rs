@@ -9,41 +9,54 @@ use super::fault::Fault;
 use super::state::{Admitted, Asked, Attempt, Draft, Exchange, Reserving, State, Translating};
 use crate::base::limits::{ASK_PATIENCE, ROW_TOKENS_MAX};
 use crate::base::time::{Mono, Unix};
-use crate::dialect::Invalid;
+use crate::dialect::{Invalid, OwnedTarget};
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::ask::{Ask, Limits, Release, Ruling};
+use crate::policy::catalog::Model;
 use crate::policy::meter::{Hold, Lease};
 use crate::policy::plan::Plan;
 use crate::policy::refusal::Refusal;
+use crate::wire::Dialect;
 use std::io::Write;
-use std::num::NonZeroU64;
+use std::num::NonZeroU32;
 
 impl Exchange {
     /// The whole body is there and is what it should be.
     pub(super) fn body_complete(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
-        let counts = self.request.found.endpoint == Some(Endpoint::CountTokens);
+        let counts = match self.request.found.endpoint {
+            Some(Endpoint::CountTokens(shape)) => Some(shape),
+            _ => None,
+        };
         if let Err(refusal) = self.still_welcome(cx) {
             return self.refuse(refusal);
         }
-        let State::Reading { draft } = std::mem::replace(&mut self.state, State::Ended) else { return Effect::Nothing };
+        let State::Reading { mut draft } = std::mem::replace(&mut self.state, State::Ended) else {
+            return Effect::Nothing;
+        };
         // A count is of the prompt alone; but a model that is named must be there, and be the key's.
-        let named = !counts || draft.scan.fields().model.is_some();
+        let named = counts.is_none() || draft.scan.fields().model.is_some();
         let chosen = if named { self.choose_model(&draft, message, cx) } else { Ok(()) };
         if let Err(refusal) = chosen {
             cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
             return self.refuse(refusal);
         }
-        if counts {
+        if let Some(shape) = counts {
             cx.out.clear();
+            let object = if shape == Dialect::Responses { r#""object":"response.input_tokens","# } else { "" };
             // Writing to a Vec cannot fail.
-            let _ = write!(cx.out, "{{\"input_tokens\":{}}}", draft.scan.prompt_tokens(message.body).count());
+            let count = draft.scan.prompt_tokens(message.body).count();
+            let _ = write!(cx.out, "{{{object}\"input_tokens\":{count}}}");
             cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
             return Effect::Answer(Outcome::ok());
         }
         let mut at = Attempt::default();
         let Some(model) = self.model() else { return self.refuse(Refusal::no_model()) };
-        at.choose(&model.targets, &mut cx.breakers, cx.now.mono);
+        draft.kept_with = self.kept_with(&draft, message, cx);
+        if !at.choose(&model.targets, &self.choice(&draft, cx.now.mono), &mut cx.breakers) {
+            cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
+            return self.refuse(Refusal::no_place());
+        }
         // The body for its provider before admission: what cannot be sent is not charged.
         self.write_first(draft, at, message, cx)
     }
@@ -86,8 +99,15 @@ impl Exchange {
         if !cx.keys.record(key).scope.allows_model(&model.id) {
             return Err(Refusal::model_scope(&model.id));
         }
-        self.asked =
-            Some(Asked { model: index as u32, stream: fields.stream, show_usage: fields.include_usage, prompt: None });
+        let answer = answer_tokens(model, draft);
+        self.asked = Some(Asked {
+            model: index as u16,
+            about: u32::try_from(draft.scan.prompt_tokens_about()).unwrap_or(u32::MAX),
+            completion: u32::try_from(answer).unwrap_or(u32::MAX),
+            stream: fields.stream,
+            show_usage: fields.include_usage,
+            prompt: None,
+        });
         Ok(())
     }
 
@@ -117,23 +137,15 @@ impl Exchange {
         failed: Option<Box<(Fault, u32)>>,
         cx: &mut Cx,
     ) -> Effect {
-        let target = self.model().and_then(|model| model.targets.get(at.target as usize));
-        let (Some(asked), Some(target), Some(from)) = (self.asked, target, self.dialect()) else {
+        let (Some((from, target, _)), Some(to)) = (self.route(&at), self.wanted(&at)) else {
             cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
             return self.refuse(Refusal::internal());
         };
-        let capabilities = self
-            .request
-            .setup
-            .requests
-            .capabilities(asked.model as usize, at.target as usize)
-            .cloned()
-            .unwrap_or_default();
         let by = cx.now.mono.after(target.limits.request_timeout);
-        let model = target.model.clone();
+        let target = Box::new(OwnedTarget::from(to));
         let (serial, promise) = (cx.next_offload(), std::mem::take(&mut draft.promise));
         self.state = State::Translating(Translating { at, serial, promise, failed, by });
-        Effect::Translate(Box::new(Translate { draft, from, model, capabilities, serial }))
+        Effect::Translate(Box::new(Translate { draft, from, target, serial }))
     }
 
     /// A helper thread has translated the request.
@@ -209,7 +221,8 @@ impl Exchange {
         if !is_whole || cx.is_shared() {
             return false;
         }
-        let most = draft.scan.prompt_tokens_max().saturating_add(self.answer_tokens(draft));
+        let most =
+            draft.scan.prompt_tokens_max().saturating_add(self.model().map_or(0, |model| answer_tokens(model, draft)));
         let plan = self.request.found.key.and_then(|key| Some((key, cx.plans.of(key, &cx.setup)?)));
         let hold = plan.and_then(|(key, plan)| cx.meter.admit_bounded(key, plan, cx.now.unix, most));
         let is_admitted = hold.is_some();
@@ -219,21 +232,15 @@ impl Exchange {
         is_admitted
     }
 
-    /// Tokens that its answer may take.
-    fn answer_tokens(&self, draft: &OutgoingRequest) -> u64 {
-        let most = self.model().map_or(0, |model| model.reserve_tokens);
-        draft.scan.fields().max_tokens.map_or(most, |max| max.min(most))
-    }
-
     /// Tokens that the request may use. Where it was admitted by a bound, so many are reserved from here on.
     pub(super) fn count_prompt(&mut self, draft: &OutgoingRequest, message: &Message<'_>, cx: &mut Cx) -> u64 {
-        let answer = self.answer_tokens(draft);
+        let answer = self.model().map_or(0, |model| answer_tokens(model, draft));
         let Some(asked) = &mut self.asked else { return answer };
         let prompt = match asked.prompt {
-            Some(counted) => return counted.get().saturating_add(answer),
+            Some(counted) => return u64::from(counted.get()).saturating_add(answer),
             None => draft.scan.prompt_tokens(message.body).count().max(1),
         };
-        asked.prompt = NonZeroU64::new(prompt);
+        asked.prompt = NonZeroU32::new(u32::try_from(prompt).unwrap_or(u32::MAX));
         let estimate = prompt.saturating_add(answer);
         if let Some(admitted) = &self.admitted {
             cx.meter.count(&admitted.hold, estimate);
@@ -401,6 +408,12 @@ impl Exchange {
         let key = self.request.found.key?;
         Some((key, cx.plans.of(key, &cx.setup)?.clone()))
     }
+}
+
+/// Tokens that the answer to a request for `model` may take.
+fn answer_tokens(model: &Model, draft: &OutgoingRequest) -> u64 {
+    let most = model.reserve_tokens;
+    draft.scan.fields().max_tokens.map_or(most, |max| max.min(most))
 }
 
 fn limits_of(plan: &Plan) -> Limits {

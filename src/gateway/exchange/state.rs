@@ -12,7 +12,9 @@ use crate::gateway::client::response::RequestMeta;
 use crate::gateway::cx::Setup;
 use crate::gateway::diagnosis::Diagnosis;
 use crate::gateway::ids::{ClientId, ProviderId};
+use crate::gateway::provider::breaker::Begun;
 use crate::gateway::provider::request::OutgoingRequest;
+use crate::gateway::provider::rest::Needs;
 use crate::policy::catalog::Model;
 use crate::policy::meter::{Hold, Lease};
 use crate::policy::usage::Usage;
@@ -43,18 +45,28 @@ pub(crate) struct Request {
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Asked {
     /// Index into the catalog.
-    pub(super) model: u32,
+    pub(super) model: u16,
+    /// About how many tokens the prompt has, for allowances that providers tell of.
+    pub(super) about: u32,
+    /// Completion tokens that are reserved.
+    pub(super) completion: u32,
     pub(super) stream: bool,
     pub(super) show_usage: bool,
     /// Estimated tokens of the prompt; `None` as long as nothing depends on their number.
-    pub(super) prompt: Option<NonZeroU64>,
+    pub(super) prompt: Option<NonZeroU32>,
 }
 
 impl Asked {
     /// Tokens of the prompt, which have been counted.
     pub(super) fn counted(&self) -> u64 {
         debug_assert!(self.prompt.is_some(), "nobody has counted the prompt");
-        self.prompt.map_or(0, NonZeroU64::get)
+        self.prompt.map_or(0, |prompt| prompt.get().into())
+    }
+
+    /// What it takes of a provider's allowances.
+    pub(super) fn needs(&self) -> Needs {
+        let (prompt, completion) = (u64::from(self.about), u64::from(self.completion));
+        [1, prompt + completion, prompt, completion]
     }
 }
 
@@ -216,7 +228,7 @@ pub(crate) struct Attempt {
     /// Index into the model's targets.
     pub(super) target: u32,
     /// Attempts so far, a free one on a fresh connection not counted.
-    pub(super) attempts: u32,
+    pub(super) attempts: u16,
     /// Targets tried so far, as bits.
     pub(super) tried: u64,
     /// Addresses of the target's host tried so far.
@@ -225,8 +237,12 @@ pub(crate) struct Attempt {
     pub(super) fresh_only: bool,
     /// The head of a stream has been sent, with the first event or a heartbeat.
     pub(super) opened: bool,
-    /// It is the one that tries a target after its rest.
-    pub(super) trial: bool,
+    /// As what the present one has begun: whether it tries a target after its rest.
+    pub(super) begun_as: Begun,
+    /// It has no answer yet: what it takes of its provider's allowances counts as asked for.
+    pub(super) unheard: bool,
+    /// It counts as in flight at its target.
+    pub(super) flies: bool,
     /// When the present one began; once the first event of its stream has come, when that did.
     pub(super) begun: Mono,
     /// When the request had left; `NEVER` before.
@@ -235,6 +251,8 @@ pub(crate) struct Attempt {
     pub(super) first: Mono,
     /// The first event of a stream has come.
     pub(super) has_events: bool,
+    /// Events of a response that have gone out before any came, as signs of life.
+    pub(super) told: u16,
 }
 
 impl Default for Attempt {
@@ -246,11 +264,14 @@ impl Default for Attempt {
             addresses: 0,
             fresh_only: false,
             opened: false,
-            trial: false,
+            begun_as: Begun::default(),
+            unheard: false,
+            flies: false,
             begun: Mono::NEVER,
             sent: Mono::NEVER,
             first: Mono::NEVER,
             has_events: false,
+            told: 0,
         }
     }
 }

@@ -8,21 +8,21 @@ use super::state::{Answering, Attempting, Body, Draft, Exchange, Half, Last, Sta
 use crate::base::buf::Buf;
 use crate::base::limits::{DONE_GRACE, ERROR_BODY_MAX, ERROR_BODY_WAIT};
 use crate::base::seam::Ending;
-use crate::base::time::{Mono, Unix};
-use crate::dialect::{ErrorText, Fed, ObservedUsage, PromptTokens, SseStream, StreamFault};
+use crate::base::time::Mono;
+use crate::dialect::stream::heartbeat;
+use crate::dialect::{ErrorText, Fed, ObservedUsage, PromptTokens, SseStream, StreamFault, opening};
 use crate::gateway::cx::Cx;
 use crate::gateway::offload::{Product, Task};
-use crate::policy::window;
-use crate::wire::Dialect;
+use crate::gateway::provider::breaker::Begun;
+use crate::gateway::provider::rest::retry_after;
 use crate::wire::head::{Framing, ResponseHead};
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 /// Words for an answer that is not what was asked for.
 const NOT_A_STREAM: &str = "the provider answered a streamed request with something that is not a stream";
 const ENCODED: &str = "the provider's answer is compressed, although compression was refused";
 pub(super) const NOT_JSON: &str = "the provider's answer was not valid";
-/// Longest wait of a provider's that is passed on, in seconds: a year.
-const WAIT_MAX: f64 = 366.0 * 86_400.0;
 
 impl Body {
     /// What has been observed so far.
@@ -66,6 +66,7 @@ impl Exchange {
             return Effect::Nothing;
         };
         let Attempting { draft, mut at, half, by } = attempting;
+        self.heard_head(&mut at, head, bytes, cx);
         at.first = at.first.min(now);
         at.sent = at.sent.min(now);
         let by = match &body {
@@ -82,7 +83,7 @@ impl Exchange {
     fn body_for(&mut self, head: &ResponseHead, bytes: &[u8], cx: &mut Cx) -> Result<Body, FaultKind> {
         if head.status != 200 {
             let asked = std::str::from_utf8(head.retry_after.of(bytes)).unwrap_or_default();
-            let retry_after = wait_asked(asked, cx.now.unix);
+            let retry_after = retry_after(asked, cx.now.unix).and_then(in_seconds);
             return Ok(Body::Error { buf: Buf::default(), status: head.status, retry_after });
         }
         let encoding = head.content_encoding.of(bytes).trim_ascii();
@@ -102,14 +103,22 @@ impl Exchange {
         let (Some(dialect), Some(target), true) = (self.dialect(), self.target(), is_events) else {
             return Err(FaultKind::BadBody(NOT_A_STREAM));
         };
-        let max_event = target.limits.max_event;
-        let State::Attempting(Attempting { draft, .. }) = &mut self.state else {
+        let (max_event, max_answer) = (target.limits.max_event, target.limits.max_response);
+        let from = self.target_provider().map_or(dialect, |provider| provider.shape);
+        let State::Attempting(Attempting { draft, at, .. }) = &mut self.state else {
             return Err(FaultKind::Internal);
         };
-        Ok(Body::Stream(match draft.state.take() {
+        let mut stream = match draft.state.take() {
             None => cx.streams.same(dialect, asked.show_usage, max_event),
-            Some(state) => Box::new(SseStream::translated(dialect.other(), state, asked.show_usage, max_event)),
-        }))
+            Some(state) => {
+                let bounds = (max_event, max_answer);
+                Box::new(SseStream::translated((from, dialect), state, asked.show_usage, bounds))
+            }
+        };
+        if at.told > 0 {
+            stream.resume(at.told, cx.now.unix.secs());
+        }
+        Ok(Body::Stream(stream))
     }
 
     /// A piece of the answer's body.
@@ -208,7 +217,7 @@ impl Exchange {
     /// Part of an answer has been relayed; true if the request's bytes are not needed any more.
     fn commit(&mut self, cx: &mut Cx) -> bool {
         let State::Answering(answering) = &mut self.state else { return false };
-        let trial = std::mem::take(&mut answering.at.trial);
+        let begun = std::mem::take(&mut answering.at.begun_as);
         (answering.at.begun, answering.at.has_events) = (cx.now.mono, true);
         let mut gone = true;
         answering.draft = match std::mem::replace(&mut answering.draft, Draft::Gone) {
@@ -222,9 +231,9 @@ impl Exchange {
             }
             other => other,
         };
-        if trial
+        if begun != Begun::default()
             && let Some(target) = self.target()
-            && cx.breakers.answered(&target.label)
+            && cx.breakers.answered(target, begun, cx.now.mono)
         {
             cx.log_target(&target.label, None);
         }
@@ -422,10 +431,6 @@ impl Exchange {
 
     /// Nothing has come for a while: the status goes out, and a sign of life, so that no proxy cuts the line.
     pub(super) fn heartbeat(&mut self, drained: bool, cx: &mut Cx) -> Effect {
-        let beat: &[u8] = match self.dialect() {
-            Some(Dialect::Messages) => b"event: ping\ndata: {\"type\":\"ping\"}\n\n",
-            _ => b": ping\n\n",
-        };
         let Some(admitted) = &mut self.admitted else { return Effect::Nothing };
         admitted.beat = cx.now.mono.after(self.request.setup.config.server.heartbeat_after);
         // A client that does not read what it has needs no sign of life.
@@ -433,14 +438,31 @@ impl Exchange {
             return Effect::Wait;
         }
         cx.out.clear();
-        cx.out.extend_from_slice(beat);
+        self.sign_of_life(cx);
         Effect::Forward(Forward { opens: self.open(), commits: false, waits: true })
+    }
+
+    fn sign_of_life(&mut self, cx: &mut Cx) {
+        let (Some(asked), Some(dialect)) = (&self.asked, self.dialect()) else { return };
+        let prompt = PromptTokens::Counted(asked.counted());
+        let identity = self.request.identity(asked, prompt, cx.now.unix);
+        match &mut self.state {
+            State::Answering(Answering { body: Body::Stream(stream), at, .. }) => {
+                // Another attempt may follow as long as no event has come, and goes on from there.
+                at.told = stream.heartbeat(dialect, &identity, &mut cx.out);
+            }
+            State::Attempting(Attempting { draft, at, .. }) => {
+                at.told = opening(dialect, at.told, draft.state.as_ref(), &identity, &mut cx.out);
+            }
+            _ => heartbeat(dialect, &mut cx.out),
+        }
     }
 
     fn stream_fault(&self, fault: StreamFault) -> Fault {
         match fault {
             StreamFault::Error(text) => self.error_fault(text),
             StreamFault::TooLarge => Fault::from(FaultKind::TooLarge("max_event")),
+            StreamFault::AnswerTooLarge => Fault::from(FaultKind::TooLarge("max_response")),
             StreamFault::Malformed => Fault::from(FaultKind::BadBody(NOT_JSON)),
             StreamFault::Incomplete => Fault::from(FaultKind::Incomplete(Ending::Fin)),
         }
@@ -473,45 +495,14 @@ impl Exchange {
             return None;
         }
         let provider = self.request.setup.config.providers.get(target.provider)?;
-        let credential = provider.credential.iter().map(|(_, secret)| secret.expose());
-        let told = credential.chain(provider.headers.iter().map(|(_, value)| value.as_str()));
+        let credentials = provider.credentials.iter().map(|credential| credential.secret.expose());
+        let told = credentials.chain(provider.headers.iter().map(|(_, value)| value.as_str()));
         Some(mask(message, &target.model, &model.id, told))
     }
 }
 
-/// Seconds that a `retry-after` asks for, rounded up, and 1 more so that none is not 0: a number of them, some servers'
-/// fractions too, or a moment.
-fn wait_asked(value: &str, now: Unix) -> Option<NonZeroU32> {
-    let seconds = match window::parse_http_date(value) {
-        Some(until) => until.0.saturating_sub(now.0).div_ceil(1000),
-        None => {
-            let seconds: f64 = value.parse().ok()?;
-            (0.0..=WAIT_MAX).contains(&seconds).then(|| seconds.ceil() as u64)?
-        }
-    };
+/// A wait in seconds, rounded up, and 1 more so that none is not 0.
+fn in_seconds(wait: Duration) -> Option<NonZeroU32> {
+    let seconds = wait.as_millis().div_ceil(1000);
     NonZeroU32::new(u32::try_from(seconds).unwrap_or(u32::MAX - 1) + 1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_wait_is_asked_for_in_seconds_or_until_a_moment() {
-        let now = Unix(784_111_700_000);
-        for (value, seconds) in [
-            ("17", Some(17)),
-            ("0", Some(0)),
-            ("1.2", Some(2)),
-            ("Sun, 06 Nov 1994 08:49:37 GMT", Some(77)),
-            ("Sun, 06 Nov 1994 08:00:00 GMT", Some(0)),
-            ("", None),
-            ("-1", None),
-            ("soon", None),
-            ("NaN", None),
-            ("1e300", None),
-        ] {
-            assert_eq!(wait_asked(value, now).map(|more| more.get() - 1), seconds, "{value}");
-        }
-    }
 }

@@ -6,9 +6,11 @@
 //! (`epoch`) they were dialed under, and only those of the present one are kept for later requests.
 
 use super::Reading;
-use crate::gateway::cx::Cx;
+use crate::gateway::cx::{Cx, Setup};
 use crate::gateway::orders::{Order, Reloaded};
+use crate::policy::config::{Config, Origin, fit_secret};
 use crate::wire::json::write_string;
+use std::sync::Arc;
 
 /// HUP: have the configuration read again.
 pub(crate) fn begin(cx: &mut Cx) {
@@ -53,6 +55,43 @@ pub(crate) fn finish(news: Reloaded, cx: &mut Cx) -> bool {
         begin(cx);
     }
     fresh
+}
+
+/// What the origin of a secret says now, or why it says nothing: then what it said last stays in use.
+pub(crate) fn secret_told(origin: &Origin, value: Result<&str, &str>, cx: &mut Cx) {
+    let mut config = Config::clone(&cx.setup.config);
+    let (mut places, mut renewed) = (Vec::new(), false);
+    for provider in &mut config.providers {
+        for place in 0..provider.credentials.len() {
+            if provider.credentials[place].secret.origin() == origin {
+                renewed |= value.is_ok_and(|value| provider.credentials[place].secret.renew(value));
+                places.push(provider.place_of(place));
+            }
+        }
+    }
+    let wrong = match value {
+        Ok(value) if fit_secret(value).is_some() => None,
+        Ok(_) => Some("the secret is empty, too long or has characters that fit no header"),
+        Err(why) => Some(why),
+    };
+    if renewed {
+        cx.setup = Setup::new(Arc::new(config), cx.setup.epoch);
+    }
+    for place in places.iter().filter(|_| renewed || wrong.is_some()) {
+        cx.log_event(|out| {
+            out.extend_from_slice(b",\"event\":\"credential\",\"outcome\":");
+            write_string(out, if renewed { "renewed" } else { "failed" });
+            out.extend_from_slice(b",\"credential\":");
+            write_string(out, place);
+            if let Some(wrong) = wrong {
+                out.extend_from_slice(b",\"error\":");
+                write_string(out, wrong);
+            }
+        });
+        if renewed && cx.breakers.credential_renewed(place) {
+            cx.log_target(place, None);
+        }
+    }
 }
 
 fn write_list(items: &[String], out: &mut Vec<u8>) {

@@ -1,26 +1,51 @@
 //! Which target of a model a request goes to: the order of the list, weights among equals, and rest for those that
-//! fail (contract section 4). State is kept by the target's label, so that it outlives a change of configuration.
+//! fail or say that they have no place (contract sections 4 and 11). State is kept by the target's label, so that it
+//! outlives a change of configuration; the breaker by the label without the credential, since a server that is down is
+//! down for all of them, and the rest of a credential that is refused by its provider and place.
 //!
-//! | state | event → next |
+//! | breaker | event → next |
 //! |---|---|
 //! | closed | `breaker_failures` in a row, of more than one key where there are several → open |
 //! | open | `breaker_cooldown` passed, and an attempt begins → trial |
 //! | trial | part of an answer → closed; failure → open; no verdict → open, and the next request tries |
 
-use crate::base::time::Mono;
+use super::rest::{ALLOWANCES, Left, Needs, Rest, Said};
+use crate::base::hash::mix;
+use crate::base::time::{Mono, Now};
 use crate::policy::catalog::Target;
-use crate::policy::counters::{AttemptEnd, TargetCounts};
+use crate::policy::counters::{AttemptEnd, RestTold, TargetCounts};
 use crate::policy::keys::KeyIx;
 use crate::policy::limits::UpstreamLimits;
 use std::sync::Arc;
+use std::time::Duration;
 
+/// One credential for one upstream model.
 #[derive(Debug)]
 struct Entry {
     label: Arc<str>,
-    /// Failures in a row.
-    failures: u32,
     /// What has become of attempts, for the metrics.
     counts: TargetCounts,
+    /// Credit of the smooth weighted round-robin.
+    credit: i64,
+    /// What the provider says of its allowances for this model.
+    rest: Rest,
+    left: [Left; ALLOWANCES],
+    /// What requests that have no answer yet take of them.
+    asked: Needs,
+    /// Attempts in flight.
+    busy: u32,
+    /// Index of its breaker.
+    breaker: usize,
+    /// Index of its credential.
+    account: usize,
+}
+
+/// One server and model, whatever credential is sent.
+#[derive(Debug)]
+struct Breaker {
+    place: Box<str>,
+    /// Failures in a row.
+    failures: u32,
     /// Whose request failed first, and whether another key's did since.
     first_key: Option<KeyIx>,
     several_keys: bool,
@@ -28,14 +53,26 @@ struct Entry {
     rests_until: Option<Mono>,
     /// The one request that tries a rested target is under way.
     trial: bool,
-    /// Credit of the smooth weighted round-robin.
-    credit: i64,
+    /// Attempts in flight.
+    busy: u32,
 }
 
-impl Entry {
-    fn available(&self, now: Mono) -> bool {
+impl Breaker {
+    fn is_closed(&self, now: Mono) -> bool {
         self.rests_until.is_none_or(|until| until <= now && !self.trial)
     }
+
+    /// One more may be in flight at `target`.
+    fn has_place(&self, target: &Target) -> bool {
+        target.places == 0 || self.busy < target.places
+    }
+}
+
+/// One credential, whatever model is asked for.
+#[derive(Debug)]
+struct Account {
+    name: Box<str>,
+    rest: Rest,
 }
 
 /// Ends of one target that are counted apart.
@@ -66,6 +103,26 @@ fn members(bits: u64) -> impl Iterator<Item = usize> {
     (0..u64::BITS as usize).filter(move |index| bits & (1 << index) != 0)
 }
 
+/// The provider and the place of the credential in a label: `openai#2` of `openai#2/gpt`.
+fn account_of(label: &str) -> &str {
+    label.split('/').next().unwrap_or(label)
+}
+
+/// A label without the place of the credential: `openai/gpt` of `openai#2/gpt`. Names of providers have neither mark.
+pub(crate) fn place_of(label: &str) -> String {
+    let account = account_of(label);
+    let provider = account.split('#').next().unwrap_or(account);
+    format!("{provider}{}", &label[account.len()..])
+}
+
+/// What a target draws for a number, the least of which wins: by weighted rendezvous hashing each wins as many numbers
+/// as its weight says, and one that goes away loses none but its own. The negative logarithm of an even draw between 0
+/// and 1 is the time to the first of events that come at a rate of 1; at a rate of its weight it is that much sooner.
+fn lot(number: u64, target: &Target) -> f64 {
+    let even = ((mix(number, target.seed) >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+    -even.ln() / target.share as f64
+}
+
 /// Whose attempt has failed.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Failure {
@@ -77,36 +134,94 @@ pub(crate) struct Failure {
     pub(crate) trial: bool,
 }
 
+/// What a target is chosen for.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Choice {
+    /// Those tried already, as bits.
+    pub(crate) tried: u64,
+    /// What the request takes of allowances.
+    pub(crate) needs: Needs,
+    /// How one of several equal targets is chosen.
+    pub(crate) among: Among,
+    pub(crate) now: Mono,
+}
+
+/// How one of several equal targets is chosen.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Among {
+    /// In turn.
+    Turns,
+    /// The one that this number falls to.
+    Kept(u64),
+    /// The one with the fewest requests in flight.
+    LeastBusy,
+}
+
+/// As what an attempt has begun.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Begun {
+    /// It is the one that tries a target that has rested after failures.
+    pub(crate) trial: bool,
+    /// Its credential rests, by the provider's own word.
+    pub(crate) rests: bool,
+}
+
 /// The state of every target that has been used.
 #[derive(Debug, Default)]
 pub(crate) struct Breakers {
     entries: Vec<Entry>,
+    breakers: Vec<Breaker>,
+    accounts: Vec<Account>,
 }
 
 impl Breakers {
-    /// The target for the next attempt; `tried` is the set of those tried already, as bits. The first attempt always
-    /// finds one: where all of them rest, it is the one that was available last (contract section 4). Nothing is
-    /// counted: a request that is refused after this has taken nobody's turn.
-    pub(crate) fn choose(&mut self, targets: &[Target], tried: u64, now: Mono) -> Option<usize> {
-        let equals = self.equals(targets, tried, now);
+    /// The target for the next attempt. The first one finds a target where there is a place: where all of them rest, it
+    /// is the one that is there again first by its provider's word, or of those that fail the one that was available
+    /// last (contract sections 4 and 11). Nothing is counted: a request that is refused after this has taken nobody's
+    /// turn.
+    pub(crate) fn choose(&mut self, targets: &[Target], choice: &Choice) -> Option<usize> {
+        if let [target] = targets {
+            let has_place = choice.tried == 0 && (target.places == 0 || self.breaker(target).has_place(target));
+            return has_place.then_some(0);
+        }
+        let equals = self.equals(targets, choice);
         match equals.count_ones() {
-            0 if tried == 0 => self.last_available(targets),
+            0 if choice.tried == 0 => self.first_there(targets, choice).or_else(|| self.last_available(targets)),
             0 => None,
             1 => Some(equals.trailing_zeros() as usize),
-            _ => members(equals).max_by_key(|index| (self.earned(&targets[*index]), std::cmp::Reverse(*index))),
+            _ => self.choose_among(targets, equals, choice.among),
         }
     }
 
-    /// Those among which a turn is taken, as bits: of the targets that are available and not `tried`, the ones that
-    /// stand as high in the list as the first of them.
-    fn equals(&mut self, targets: &[Target], tried: u64, now: Mono) -> u64 {
-        let all = (0..targets.len().min(u64::BITS as usize)).filter(|index| tried & (1 << index) == 0);
+    fn choose_among(&mut self, targets: &[Target], equals: u64, among: Among) -> Option<usize> {
+        match among {
+            Among::Turns => {
+                members(equals).max_by_key(|index| (self.earned(&targets[*index]), std::cmp::Reverse(*index)))
+            }
+            Among::Kept(number) => {
+                let drawn = members(equals).map(|index| (lot(number, &targets[index]), index));
+                drawn.min_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, index)| index)
+            }
+            Among::LeastBusy => {
+                // Of those that are equally busy the first, and with weights the one that has the more of them.
+                let load = |target: &Target, busy: u32| (u64::from(busy) + 1) as f64 / target.share as f64;
+                let busy =
+                    members(equals).map(|index| (load(&targets[index], self.entry(&targets[index]).busy), index));
+                busy.min_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, index)| index)
+            }
+        }
+    }
+
+    /// Those among which a turn is taken, as bits: of the targets that are free and not tried, the ones that stand as
+    /// high in the list as the first of them.
+    fn equals(&mut self, targets: &[Target], choice: &Choice) -> u64 {
+        let all = (0..targets.len().min(u64::BITS as usize)).filter(|index| choice.tried & (1 << index) == 0);
         let mut equals = 0;
         let mut best = None;
         for index in all {
             let target = &targets[index];
             let first = best.is_none_or(|priority| priority == target.priority);
-            if first && self.entry(&target.label).available(now) {
+            if first && self.is_free(target, &choice.needs, choice.now) {
                 best = Some(target.priority);
                 equals |= 1 << index;
             }
@@ -116,55 +231,179 @@ impl Breakers {
 
     /// What a target would have if it earned its weight now.
     fn earned(&mut self, target: &Target) -> i64 {
-        self.entry(&target.label).credit + i64::from(target.weight)
+        self.entry(target).credit + target.share as i64
     }
 
-    /// An attempt at the target `chosen` begins, those of `before` having been tried. True if it is the one that tries
-    /// a target that has rested: its owner says how it went by [`Breakers::answered`], [`Breakers::succeeded`],
-    /// [`Breakers::failed`] or [`Breakers::no_verdict`].
-    pub(crate) fn begin(&mut self, targets: &[Target], chosen: usize, before: u64, now: Mono) -> bool {
-        if targets.len() > 1 {
-            self.take_turn(targets, chosen, before, now);
+    /// Whether a target may be asked for so much: it does not rest, no other attempt tries it, it has a place, and what
+    /// its provider says is left will do.
+    pub(crate) fn is_free(&mut self, target: &Target, needs: &Needs, now: Mono) -> bool {
+        let index = self.index(&target.label);
+        let breaker = &self.breakers[self.entries[index].breaker];
+        breaker.is_closed(now) && breaker.has_place(target) && self.there_from(index, needs, now).is_none()
+    }
+
+    /// When a credential is there again for so much; `None`: now.
+    fn there_from(&self, index: usize, needs: &Needs, now: Mono) -> Option<Mono> {
+        let entry = &self.entries[index];
+        let rests = entry.rest.ends(now).max(self.accounts[entry.account].rest.ends(now));
+        let left = entry.left.iter().zip(needs).filter_map(|(left, need)| left.suffices_from(*need, now));
+        left.fold(rests, |latest, until| latest.max(Some(until)))
+    }
+
+    /// Of targets whose servers are there but whose credentials all rest, the one that is there again first.
+    fn first_there(&mut self, targets: &[Target], choice: &Choice) -> Option<usize> {
+        let mut first: Option<(Option<Mono>, usize)> = None;
+        for (at, target) in targets.iter().enumerate() {
+            let index = self.index(&target.label);
+            let from = self.there_from(index, &choice.needs, choice.now);
+            let breaker = &self.breakers[self.entries[index].breaker];
+            let may_serve = breaker.is_closed(choice.now) && breaker.has_place(target);
+            if may_serve && first.is_none_or(|(earliest, _)| from < earliest) {
+                first = Some((from, at));
+            }
         }
-        let Some(target) = targets.get(chosen) else { return false };
-        let entry = self.entry(&target.label);
-        let tries = entry.rests_until.is_some_and(|until| until <= now) && !entry.trial;
-        entry.trial |= tries;
-        tries
+        first.map(|(_, at)| at)
+    }
+
+    /// When the first of a model's credentials is there again: what a client is told that none could serve. `None`
+    /// where one of them is there.
+    pub(crate) fn there_again(&mut self, targets: &[Target], needs: &Needs, now: Mono) -> Option<Mono> {
+        let mut first = Some(Mono::NEVER);
+        for target in targets {
+            let index = self.index(&target.label);
+            first = first.min(self.there_from(index, needs, now));
+        }
+        first.filter(|first| *first != Mono::NEVER)
+    }
+
+    /// An attempt at the target `chosen` begins. Its owner says how it went by [`Breakers::answered`],
+    /// [`Breakers::succeeded`], [`Breakers::failed`] or [`Breakers::no_verdict`], by [`Breakers::heard`] when it has
+    /// an answer or will have none, and by [`Breakers::left`] that it has ended.
+    pub(crate) fn begin(&mut self, targets: &[Target], chosen: usize, choice: &Choice) -> Begun {
+        if targets.len() > 1 && choice.among == Among::Turns {
+            self.take_turn(targets, chosen, choice);
+        }
+        let (Some(target), now) = (targets.get(chosen), choice.now) else { return Begun::default() };
+        let index = self.index(&target.label);
+        let entry = &mut self.entries[index];
+        entry.busy += 1;
+        for ((left, asked), need) in entry.left.iter_mut().zip(&mut entry.asked).zip(choice.needs) {
+            left.take(need);
+            *asked += need;
+        }
+        let rests = entry.rest.ends(now).max(self.accounts[entry.account].rest.ends(now)).is_some();
+        let breaker = &mut self.breakers[entry.breaker];
+        breaker.busy += 1;
+        let trial = breaker.rests_until.is_some_and(|until| until <= now) && !breaker.trial;
+        breaker.trial |= trial;
+        Begun { trial, rests }
     }
 
     /// Smooth weighted round-robin, as nginx does it: everyone earns its weight, the chosen one pays the whole round.
-    fn take_turn(&mut self, targets: &[Target], chosen: usize, before: u64, now: Mono) {
-        let equals = self.equals(targets, before, now);
+    fn take_turn(&mut self, targets: &[Target], chosen: usize, choice: &Choice) {
+        let equals = self.equals(targets, choice);
         let mut round = 0;
         for index in members(equals) {
-            round += i64::from(targets[index].weight);
+            round += targets[index].share as i64;
             let earned = self.earned(&targets[index]);
-            self.entry(&targets[index].label).credit = earned;
+            self.entry(&targets[index]).credit = earned;
         }
         if equals & (1 << chosen) != 0 {
-            self.entry(&targets[chosen].label).credit -= round;
+            self.entry(&targets[chosen]).credit -= round;
         }
     }
 
-    /// Part of an answer has come from a target on trial: it is there for others again. Its failures are forgiven only
-    /// when the answer is whole. True if it had rested.
-    pub(crate) fn answered(&mut self, label: &Arc<str>) -> bool {
-        let entry = self.entry(label);
-        entry.trial = false;
-        entry.rests_until.take().is_some()
+    /// An attempt that takes so much has its answer, or will have none; `said`: what the head of that says.
+    pub(crate) fn heard(&mut self, target: &Target, needs: &Needs, said: Option<&Said>, now: Mono) {
+        let entry = self.entry(target);
+        entry.asked.iter_mut().zip(needs).for_each(|(asked, need)| *asked = asked.saturating_sub(*need));
+        let Some(said) = said else { return };
+        for ((left, asked), said) in entry.left.iter_mut().zip(entry.asked).zip(said.left) {
+            if let Some((count, holds)) = said {
+                *left = Left::said(count, holds, asked, now);
+            }
+        }
     }
 
-    /// Whether a target may be asked: it does not rest, and no other attempt tries it.
-    pub(crate) fn is_available(&mut self, label: &Arc<str>, now: Mono) -> bool {
-        self.entry(label).available(now)
+    /// An attempt has ended, however.
+    pub(crate) fn left(&mut self, target: &Target) {
+        let index = self.index(&target.label);
+        let entry = &mut self.entries[index];
+        debug_assert!(entry.busy > 0, "{}", entry.label);
+        entry.busy = entry.busy.saturating_sub(1);
+        let breaker = &mut self.breakers[entry.breaker];
+        breaker.busy = breaker.busy.saturating_sub(1);
     }
 
-    /// Of targets that all rest, the one that came to rest last.
+    /// Attempts in flight, at all targets.
+    pub(crate) fn busy(&self) -> usize {
+        self.entries.iter().map(|entry| entry.busy as usize).sum()
+    }
+
+    /// These alone are in flight: others have been lost to a bug.
+    pub(crate) fn recount<'a>(&mut self, flying: impl Iterator<Item = &'a Target>) {
+        self.entries.iter_mut().for_each(|entry| (entry.busy, entry.asked) = (0, Needs::default()));
+        self.breakers.iter_mut().for_each(|breaker| breaker.busy = 0);
+        for target in flying {
+            self.entry(target).busy += 1;
+            self.breaker(target).busy += 1;
+        }
+    }
+
+    /// The provider has no place for requests of this credential and model: it rests. How long, if it did not before.
+    pub(crate) fn rest(&mut self, target: &Target, said: &Said, rested: bool, now: Mono) -> Option<Duration> {
+        let most = target.limits.breaker_cooldown;
+        let rest = &mut self.entry(target).rest;
+        let before = rest.ends(now).is_some();
+        rest.begin(said, most, rested, now);
+        rest.ends(now).filter(|_| !before).map(|until| Duration::from_micros(until.micros_since(now)))
+    }
+
+    /// The provider refuses the credential, whatever for: it rests for all models. How long, if it did not before.
+    pub(crate) fn refused(&mut self, target: &Target, rested: bool, now: Mono) -> Option<Duration> {
+        let account = self.entry(target).account;
+        let rest = &mut self.accounts[account].rest;
+        let before = rest.ends(now).is_some();
+        rest.refused(rested, now);
+        rest.ends(now).filter(|_| !before).map(|until| Duration::from_micros(until.micros_since(now)))
+    }
+
+    /// A credential is another one from here on. True if the one before rested.
+    pub(crate) fn credential_renewed(&mut self, name: &str) -> bool {
+        let account = self.accounts.iter_mut().find(|account| *account.name == *name);
+        account.is_some_and(|account| std::mem::take(&mut account.rest) != Rest::default())
+    }
+
+    /// Part of an answer has come. `begun`: as what its attempt had begun. The target is there for others again;
+    /// failures are forgiven only when the answer is whole. True if it had rested.
+    pub(crate) fn answered(&mut self, target: &Target, begun: Begun, now: Mono) -> bool {
+        let index = self.index(&target.label);
+        let rested = self.rest_ended(index, begun.rests, now);
+        let breaker = &mut self.breakers[self.entries[index].breaker];
+        match begun.trial {
+            true => {
+                breaker.trial = false;
+                breaker.rests_until.take().is_some() || rested
+            }
+            false => rested,
+        }
+    }
+
+    fn rest_ended(&mut self, index: usize, rested: bool, now: Mono) -> bool {
+        let entry = &mut self.entries[index];
+        let model = entry.rest.ended(rested, now);
+        self.accounts[entry.account].rest.ended(rested, now) || model
+    }
+
+    /// Of targets that all rest after failures, the one that came to rest last.
     fn last_available(&mut self, targets: &[Target]) -> Option<usize> {
         let mut last: Option<(usize, Option<Mono>)> = None;
         for (index, target) in targets.iter().enumerate() {
-            let until = self.entry(&target.label).rests_until;
+            let breaker = self.breaker(target);
+            if !breaker.has_place(target) {
+                continue;
+            }
+            let until = breaker.rests_until;
             if last.is_none_or(|(_, latest)| until > latest) {
                 last = Some((index, until));
             }
@@ -173,52 +412,62 @@ impl Breakers {
     }
 
     /// The target has given a whole answer, if only to say that the client was wrong. True if it had rested.
-    pub(crate) fn succeeded(&mut self, label: &Arc<str>) -> bool {
-        let entry = self.entry(label);
-        entry.failures = 0;
-        entry.first_key = None;
-        entry.several_keys = false;
-        entry.trial = false;
-        entry.rests_until.take().is_some()
+    pub(crate) fn succeeded(&mut self, target: &Target, rested: bool, now: Mono) -> bool {
+        let index = self.index(&target.label);
+        self.succeeded_at(index, rested, now)
+    }
+
+    fn succeeded_at(&mut self, index: usize, rested: bool, now: Mono) -> bool {
+        let rested = self.rest_ended(index, rested, now);
+        let breaker = &mut self.breakers[self.entries[index].breaker];
+        breaker.failures = 0;
+        breaker.first_key = None;
+        breaker.several_keys = false;
+        breaker.trial = false;
+        breaker.rests_until.take().is_some() || rested
     }
 
     /// The target has failed by its own fault. True if it comes to rest with that.
-    pub(crate) fn failed(&mut self, label: &Arc<str>, failure: Failure, limits: &UpstreamLimits, now: Mono) -> bool {
+    pub(crate) fn failed(&mut self, target: &Target, failure: Failure, limits: &UpstreamLimits, now: Mono) -> bool {
         let Failure { key, many_keys, trial } = failure;
-        let entry = self.entry(label);
-        entry.trial &= !trial;
-        entry.counts.failures += 1;
-        entry.failures = entry.failures.saturating_add(1);
-        entry.several_keys |= entry.first_key.is_some() && entry.first_key != key;
-        entry.first_key = entry.first_key.or(key);
-        let enough = limits.breaker_failures > 0 && entry.failures >= limits.breaker_failures;
-        let rests = trial || (enough && (entry.several_keys || !many_keys));
-        let rested = entry.rests_until.is_some_and(|until| until > now);
+        self.entry(target).counts.failures += 1;
+        let breaker = self.breaker(target);
+        breaker.trial &= !trial;
+        breaker.failures = breaker.failures.saturating_add(1);
+        breaker.several_keys |= breaker.first_key.is_some() && breaker.first_key != key;
+        breaker.first_key = breaker.first_key.or(key);
+        let enough = limits.breaker_failures > 0 && breaker.failures >= limits.breaker_failures;
+        let rests = trial || (enough && (breaker.several_keys || !many_keys));
+        let rested = breaker.rests_until.is_some_and(|until| until > now);
         if rests {
-            entry.rests_until = Some(now.after(limits.breaker_cooldown));
+            breaker.rests_until = Some(now.after(limits.breaker_cooldown));
         }
         rests && !rested
     }
 
     /// The attempt on trial ended without a verdict, since the client left: the next request may try.
-    pub(crate) fn no_verdict(&mut self, label: &Arc<str>) {
-        self.entry(label).trial = false;
+    pub(crate) fn no_verdict(&mut self, target: &Target) {
+        self.breaker(target).trial = false;
     }
 
     /// The target has given a whole answer. True if it had rested.
-    pub(crate) fn served(&mut self, label: &Arc<str>) -> bool {
-        self.entry(label).counts.served += 1;
-        self.succeeded(label)
+    pub(crate) fn served(&mut self, target: &Target, rested: bool, now: Mono) -> bool {
+        let index = self.index(&target.label);
+        self.entries[index].counts.served += 1;
+        self.succeeded_at(index, rested, now)
     }
 
     /// An attempt at the target has ended, and not well.
-    pub(crate) fn ended(&mut self, label: &Arc<str>, end: AttemptEnd) {
-        self.entry(label).counts.count(end, 1);
+    pub(crate) fn ended(&mut self, target: &Target, end: AttemptEnd) {
+        self.entry(target).counts.count(end, 1);
     }
 
     /// What every target has come to, and whether it rests.
     pub(crate) fn states(&self, now: Mono) -> impl Iterator<Item = (TargetCounts, bool)> {
-        self.entries.iter().map(move |entry| (entry.counts.clone(), !entry.available(now)))
+        self.entries.iter().enumerate().map(move |(index, entry)| {
+            let rests = self.there_from(index, &Needs::default(), now).is_some();
+            (entry.counts.clone(), rests || !self.breakers[entry.breaker].is_closed(now))
+        })
     }
 
     /// What every target has come to since the last time; its state stays.
@@ -227,155 +476,107 @@ impl Breakers {
         self.entries.iter_mut().map(fresh).collect()
     }
 
+    /// Every rest by a provider's word that has not ended, and every allowance of which nothing is left, for a process
+    /// whose monotonic clock is another.
+    pub(crate) fn rests(&self, now: Now) -> Vec<RestTold> {
+        let told = |name: &str, until: Mono, again: u32| RestTold {
+            name: name.into(),
+            until_ms: now.unix.0 + until.micros_since(now.mono).div_ceil(1000),
+            again,
+        };
+        let one = [1; ALLOWANCES];
+        let entries = self.entries.iter().filter_map(|entry| {
+            let spent = entry.left.iter().zip(one).filter_map(|(left, need)| left.suffices_from(need, now.mono)).max();
+            let until = entry.rest.ends(now.mono).max(spent)?;
+            Some(told(&entry.label, until, entry.rest.again()))
+        });
+        let accounts = self
+            .accounts
+            .iter()
+            .filter_map(|account| Some(told(&account.name, account.rest.ends(now.mono)?, account.rest.again())));
+        entries.chain(accounts).collect()
+    }
+
+    /// Takes over a rest of a process that was here before.
+    pub(crate) fn rest_told(&mut self, told: &RestTold, now: Now) {
+        let until = now.mono.after(Duration::from_millis(told.until_ms.saturating_sub(now.unix.0)));
+        let rest = match told.name.contains('/') {
+            true => {
+                let index = self.index(&told.name);
+                &mut self.entries[index].rest
+            }
+            false => {
+                let index = self.account(&told.name);
+                &mut self.accounts[index].rest
+            }
+        };
+        if until > now.mono && rest.ends(now.mono) < Some(until) {
+            *rest = Rest::until(until, told.again);
+        }
+    }
+
     /// Adds what another process has counted.
     pub(crate) fn add(&mut self, other: &TargetCounts) {
-        let counts = &mut self.entry(&other.label).counts;
+        let index = self.index(&other.label);
+        let counts = &mut self.entries[index].counts;
         counts.failures += other.failures;
         counts.served += other.served;
         other.others.iter().for_each(|(end, count)| counts.count(*end, *count));
     }
 
+    fn entry(&mut self, target: &Target) -> &mut Entry {
+        let index = self.index(&target.label);
+        &mut self.entries[index]
+    }
+
+    fn breaker(&mut self, target: &Target) -> &mut Breaker {
+        let index = self.entry(target).breaker;
+        &mut self.breakers[index]
+    }
+
+    fn account(&mut self, name: &str) -> usize {
+        self.accounts.iter().position(|account| *account.name == *name).unwrap_or_else(|| {
+            self.accounts.push(Account { name: name.into(), rest: Rest::default() });
+            self.accounts.len() - 1
+        })
+    }
+
     /// Few targets, found by their labels' addresses almost always.
-    fn entry(&mut self, label: &Arc<str>) -> &mut Entry {
+    fn index(&mut self, label: &Arc<str>) -> usize {
         let same = |entry: &Entry| Arc::ptr_eq(&entry.label, label) || entry.label == *label;
-        let index = self.entries.iter().position(same).unwrap_or_else(|| {
-            self.entries.push(Entry {
-                label: label.clone(),
+        self.entries.iter().position(same).unwrap_or_else(|| self.insert(label))
+    }
+
+    #[cold]
+    fn insert(&mut self, label: &Arc<str>) -> usize {
+        let place = place_of(label);
+        let breaker = self.breakers.iter().position(|breaker| *breaker.place == *place).unwrap_or_else(|| {
+            self.breakers.push(Breaker {
+                place: place.into(),
                 failures: 0,
-                counts: TargetCounts::new(label.clone()),
                 first_key: None,
                 several_keys: false,
                 rests_until: None,
                 trial: false,
-                credit: 0,
+                busy: 0,
             });
-            self.entries.len() - 1
+            self.breakers.len() - 1
         });
-        &mut self.entries[index]
+        let account = self.account(account_of(label));
+        self.entries.push(Entry {
+            label: label.clone(),
+            counts: TargetCounts::new(label.clone()),
+            credit: 0,
+            rest: Rest::default(),
+            left: [Left::default(); ALLOWANCES],
+            asked: Needs::default(),
+            busy: 0,
+            breaker,
+            account,
+        });
+        self.entries.len() - 1
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    fn target(label: &str, priority: u32, weight: u32) -> Target {
-        let limits = limits();
-        Target { provider: 0, model: String::new(), label: label.into(), priority, weight, limits }
-    }
-
-    fn limits() -> UpstreamLimits {
-        UpstreamLimits {
-            breaker_failures: 2,
-            breaker_cooldown: Duration::from_micros(100),
-            ..UpstreamLimits::default()
-        }
-    }
-
-    fn fail(breakers: &mut Breakers, target: &Target, keys: &[u32], many_keys: bool, now: Mono) {
-        for key in keys {
-            let failure = Failure { key: Some(KeyIx(*key)), many_keys, trial: false };
-            breakers.failed(&target.label, failure, &target.limits, now);
-        }
-    }
-
-    #[test]
-    fn the_list_is_tried_in_order_and_each_target_once() {
-        let (targets, mut breakers) = ([target("a", 1, 1), target("b", 2, 1)], Breakers::default());
-        assert_eq!(breakers.choose(&targets, 0, Mono(0)), Some(0));
-        assert_eq!(breakers.choose(&targets, 0b01, Mono(0)), Some(1));
-        assert_eq!(breakers.choose(&targets, 0b11, Mono(0)), None);
-    }
-
-    #[test]
-    fn equals_share_by_weight_smoothly() {
-        let (targets, mut breakers) = ([target("a", 1, 5), target("b", 1, 1), target("c", 1, 1)], Breakers::default());
-        let mut pick = || {
-            let chosen = breakers.choose(&targets, 0, Mono(0)).unwrap();
-            assert_eq!(breakers.choose(&targets, 0, Mono(0)), Some(chosen), "a choice alone takes no turn");
-            breakers.begin(&targets, chosen, 0, Mono(0));
-            chosen
-        };
-        let picks: Vec<usize> = (0..7).map(|_| pick()).collect();
-        assert_eq!(picks, [0, 0, 1, 0, 2, 0, 0]);
-    }
-
-    #[test]
-    fn a_target_rests_after_failures_of_several_keys_and_one_request_tries_it_again() {
-        let (targets, mut breakers) = ([target("a", 1, 1), target("b", 2, 1)], Breakers::default());
-        fail(&mut breakers, &targets[0], &[1, 2], true, Mono(0));
-        assert_eq!(breakers.choose(&targets, 0, Mono(99)), Some(1));
-        let label = &targets[0].label;
-        assert_eq!(breakers.choose(&targets, 0, Mono(100)), Some(0), "half-open");
-        assert_eq!(breakers.choose(&targets, 0, Mono(100)), Some(0), "a request that is refused has tried nothing");
-        assert!(breakers.begin(&targets, 0, 0, Mono(100)), "one tries");
-        assert!(!breakers.begin(&targets, 0, 0, Mono(100)), "and no other at the same time");
-        assert_eq!(breakers.choose(&targets, 0, Mono(100)), Some(1), "the others wait for its verdict");
-        let failure = Failure { key: Some(KeyIx(1)), many_keys: true, trial: true };
-        breakers.failed(label, failure, &targets[0].limits, Mono(101));
-        assert_eq!(breakers.choose(&targets, 0, Mono(200)), Some(1), "it rests again");
-        assert!(breakers.begin(&targets, 0, 0, Mono(201)));
-        breakers.no_verdict(label);
-        assert_eq!(breakers.choose(&targets, 0, Mono(202)), Some(0), "a trial without a verdict is made again");
-        assert!(breakers.begin(&targets, 0, 0, Mono(202)));
-        breakers.answered(label);
-        assert_eq!(breakers.choose(&targets, 0, Mono(203)), Some(0), "an answer that has begun is enough for others");
-        fail(&mut breakers, &targets[0], &[1], true, Mono(204));
-        assert_eq!(breakers.choose(&targets, 0, Mono(205)), Some(1), "an answer that breaks off has forgiven nothing");
-    }
-
-    #[test]
-    fn one_key_alone_cannot_trip_it_for_others_but_the_only_key_can() {
-        let (targets, mut breakers) = ([target("a", 1, 1), target("b", 2, 1)], Breakers::default());
-        fail(&mut breakers, &targets[0], &[1, 1, 1, 1], true, Mono(0));
-        assert_eq!(breakers.choose(&targets, 0, Mono(1)), Some(0));
-        fail(&mut breakers, &targets[0], &[1], false, Mono(0));
-        assert_eq!(breakers.choose(&targets, 0, Mono(1)), Some(1));
-    }
-
-    #[test]
-    fn a_success_in_between_forgives() {
-        let (targets, mut breakers) = ([target("a", 1, 1), target("b", 2, 1)], Breakers::default());
-        fail(&mut breakers, &targets[0], &[1], true, Mono(0));
-        breakers.succeeded(&targets[0].label);
-        fail(&mut breakers, &targets[0], &[2], true, Mono(0));
-        assert_eq!(breakers.choose(&targets, 0, Mono(1)), Some(0));
-    }
-
-    #[test]
-    fn the_last_available_target_does_not_rest() {
-        let (targets, mut breakers) = ([target("a", 1, 1), target("b", 2, 1)], Breakers::default());
-        fail(&mut breakers, &targets[0], &[1, 2], true, Mono(0));
-        fail(&mut breakers, &targets[1], &[1, 2], true, Mono(10));
-        assert_eq!(breakers.choose(&targets, 0, Mono(20)), Some(1), "a rests, b was there last");
-        fail(&mut breakers, &targets[1], &[1], true, Mono(20));
-        assert_eq!(breakers.choose(&targets, 0, Mono(99)), Some(1));
-        assert_eq!(breakers.choose(&targets, 0, Mono(100)), Some(0), "a has rested");
-    }
-
-    #[test]
-    fn ends_are_counted_within_a_bound_and_added_to_a_successors() {
-        let (label, mut breakers): (Arc<str>, _) = ("a".into(), Breakers::default());
-        breakers.served(&label);
-        (500..600).for_each(|status| breakers.ended(&label, AttemptEnd::Status(status)));
-        breakers.ended(&label, AttemptEnd::Status(500));
-        let counts = breakers.take_counts();
-        let sum = |counts: &TargetCounts| counts.ends().map(|(_, count)| count).sum::<u64>();
-        assert_eq!((counts[0].ends().count(), sum(&counts[0])), (ENDS_MAX + 2, 102));
-        breakers.served(&label);
-        breakers.add(&counts[0]);
-        let (counts, _) = breakers.states(Mono(0)).next().unwrap();
-        assert_eq!((counts.served, sum(&counts)), (2, 103));
-        let words: Vec<String> = counts.ends().take(2).map(|(end, count)| format!("{end} {count}")).collect();
-        assert_eq!(words, ["200 2", "500 2"]);
-    }
-
-    #[test]
-    fn where_all_rest_none_does() {
-        let (targets, mut breakers) = ([target("a", 1, 1)], Breakers::default());
-        fail(&mut breakers, &targets[0], &[1, 2], true, Mono(0));
-        assert_eq!(breakers.choose(&targets, 0, Mono(1)), Some(0));
-        assert_eq!(breakers.states(Mono(1)).filter(|(_, resting)| *resting).count(), 1);
-    }
-}
+mod tests;

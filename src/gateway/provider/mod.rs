@@ -6,5 +6,6 @@ pub(crate) mod connection;
 pub(crate) mod names;
 pub(crate) mod pool;
 pub(crate) mod request;
+pub(crate) mod rest;
 
 pub(crate) use connection::{Connection, Event, Parting};

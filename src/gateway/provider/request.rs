@@ -3,10 +3,12 @@
 
 use crate::base::buf::{BLOCK, Buf, Charge, Pool};
 use crate::base::text::push_number;
-use crate::dialect::{self, Capabilities, Invalid, Piece, RequestScan, Structured, TranslationState, UnknownMembers};
+use crate::dialect::{
+    self, Capabilities, Invalid, Piece, RequestScan, Structured, Thinking, TranslationState, UnknownMembers,
+};
 use crate::gateway::budget::{Budget, Promise};
-use crate::policy::catalog::{Model, StructuredOutput, Target};
-use crate::policy::config::{Config, Provider, UnknownFields};
+use crate::policy::catalog::{Model, ModelThinking, StructuredOutput, Target};
+use crate::policy::config::{Config, Credential, Provider, UnknownFields};
 use crate::wire::head::{Field, RequestHead, values};
 use crate::wire::{Dialect, Span};
 
@@ -77,13 +79,22 @@ fn capabilities(config: &Config, model: &Model, target: &Target) -> Capabilities
             Some((UnknownFields::Auto, true)) => UnknownMembers::Local,
             _ => UnknownMembers::Drop,
         },
+        thinking: match known.thinking {
+            ModelThinking::Unset => Thinking::Unset,
+            ModelThinking::Adaptive => Thinking::Adaptive,
+            ModelThinking::Budget => Thinking::Budget,
+        },
+        verbosity: known.verbosity,
+        hosted_tools: model.hosted_tools.clone(),
+        mark: dialect::carrier::mark(provider.map_or("", |provider| &provider.name), &target.model),
     }
 }
 
 /// The unchanging part of every request head to one provider, up to and with `content-length: `.
 #[derive(Debug)]
 pub(crate) struct Template {
-    head: Vec<u8>,
+    /// By credential; one where there is none.
+    heads: Vec<Vec<u8>>,
     shape: Dialect,
     /// The configuration says which version of its API a messages-shaped provider is to speak.
     has_version: bool,
@@ -92,11 +103,20 @@ pub(crate) struct Template {
 
 impl Template {
     fn new(provider: &Provider) -> Template {
+        let says = |header: &str| provider.headers.iter().any(|(name, _)| name == header);
+        let heads = match &provider.credentials[..] {
+            [] => vec![Template::head(provider, None)],
+            several => several.iter().map(|one| Template::head(provider, Some(one))).collect(),
+        };
+        Template { heads, shape: provider.shape, has_version: says("anthropic-version"), betas: provider.betas.clone() }
+    }
+
+    fn head(provider: &Provider, credential: Option<&Credential>) -> Vec<u8> {
         let mut head = Vec::with_capacity(512);
         line(&mut head, &[b"POST ", provider.path.as_bytes(), b" HTTP/1.1"]);
         line(&mut head, &[b"host: ", provider.host_header.as_bytes()]);
-        if let Some((name, value)) = &provider.credential {
-            line(&mut head, &[name.as_bytes(), b": ", value.expose().as_bytes()]);
+        if let Some((name, value)) = credential.map(|credential| provider.header_of(credential)) {
+            line(&mut head, &[name.as_bytes(), b": ", value.as_bytes()]);
         }
         for (name, value) in &provider.headers {
             line(&mut head, &[name.as_bytes(), b": ", value.as_bytes()]);
@@ -109,13 +129,20 @@ impl Template {
         line(&mut head, &[b"content-type: application/json"]);
         line(&mut head, &[b"accept-encoding: identity"]);
         head.extend_from_slice(b"content-length: ");
-        Template { head, shape: provider.shape, has_version: says("anthropic-version"), betas: provider.betas.clone() }
+        head
     }
 
-    /// Writes the head for a body of `length` bytes. `client`: head and bytes of the client's request of the same
-    /// shape, whose Anthropic headers are passed on; `None` for a translated one, whose headers speak of another API.
-    pub(crate) fn write(&self, length: u64, client: Option<(&RequestHead, &[u8])>, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.head);
+    /// Writes the head for a body of `length` bytes, with the provider's `credential` of that number. `client`: head
+    /// and bytes of the client's request of the same shape, whose Anthropic headers are passed on; `None` for a
+    /// translated one, whose headers speak of another API.
+    pub(crate) fn write(
+        &self,
+        credential: usize,
+        length: u64,
+        client: Option<(&RequestHead, &[u8])>,
+        out: &mut Vec<u8>,
+    ) {
+        out.extend_from_slice(self.heads.get(credential).map_or(&[], |head| head));
         push_number(out, length);
         out.extend_from_slice(b"\r\n");
         if self.shape == Dialect::Messages {
@@ -176,6 +203,8 @@ pub(crate) struct OutgoingRequest {
     beside: Charge,
     /// What the translation of the request left for that of its answer; `None` where nothing is translated.
     pub(crate) state: Option<TranslationState>,
+    /// What the request is kept together with, as a number.
+    pub(crate) kept_with: u64,
     /// What the client's body may take of the buffers.
     pub(crate) promise: Promise,
     /// What a whole answer, and what is made of it, may take of them.
@@ -195,6 +224,7 @@ impl Default for OutgoingRequest {
             pieces: Vec::new(),
             beside: Charge::default(),
             state: None,
+            kept_with: 0,
             promise: Promise::default(),
             answer: Promise::default(),
             length: 0,

@@ -56,7 +56,7 @@ pub fn record_text(key: &KeyRecord) -> String {
         digest: hex(&key.digest),
         name: key.name.clone(),
         plan: key.plan.clone(),
-        endpoints: key.scope.endpoints_text(),
+        endpoints: key.scope.stored_endpoints(),
         models: key.scope.models_allowed.clone(),
         created: key.created.0,
         expires: key.expires.map(|at| at.0),
@@ -71,14 +71,7 @@ pub fn record_text(key: &KeyRecord) -> String {
 /// Reads [`record_text`]; `None` for anything else.
 pub fn record_from(text: &str) -> Option<KeyRecord> {
     let stored: Stored = serde_json::from_str(text).ok()?;
-    let has = |word: &str| stored.endpoints.split(',').any(|endpoint| endpoint == word);
-    let scope = Scope {
-        chat: has("chat"),
-        messages: has("messages"),
-        models: has("models"),
-        quota: has("quota"),
-        models_allowed: stored.models,
-    };
+    let scope = Scope::from_stored(&stored.endpoints, stored.models);
     let former = |(digest, until): (String, u64)| Some(Former { digest: unhex(&digest)?, until: Unix(until) });
     Some(KeyRecord {
         id: KeyId::parse(&stored.id)?,

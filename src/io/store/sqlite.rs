@@ -525,7 +525,7 @@ fn write_key(connection: &Connection, sql: &str, key: &KeyRecord) -> Fallible<us
             key.digest,
             key.name,
             key.plan,
-            key.scope.endpoints_text(),
+            key.scope.stored_endpoints(),
             models,
             int(key.created.0),
             key.expires.map(|at| int(at.0)),
@@ -539,12 +539,10 @@ fn write_key(connection: &Connection, sql: &str, key: &KeyRecord) -> Fallible<us
 
 fn read_key(row: &rusqlite::Row<'_>) -> Fallible<KeyRecord> {
     let endpoints: String = row.get(4)?;
-    let has = |word: &str| endpoints.split(',').any(|endpoint| endpoint == word);
     let models: Option<String> = row.get(5)?;
     // A list that cannot be read permits nothing, rather than everything.
     let models_allowed = models.map(|models| serde_json::from_str(&models).unwrap_or_default());
-    let (chat, messages) = (has("chat"), has("messages"));
-    let scope = Scope { chat, messages, models: has("models"), quota: has("quota"), models_allowed };
+    let scope = Scope::from_stored(&endpoints, models_allowed);
     let moment = |column| -> Fallible<Option<Unix>> {
         let at: Option<i64> = row.get(column)?;
         Ok(at.map(|at| Unix(u64::try_from(at).unwrap_or(0))))

@@ -99,6 +99,7 @@ fn keys_come_back_as_they_were_stored_and_a_revocation_counts_once() {
     narrow.scope = Scope {
         chat: false,
         messages: true,
+        responses: false,
         models: false,
         quota: true,
         models_allowed: Some(vec!["a,b".into(), "q\"uoted".into()]),
@@ -119,7 +120,7 @@ fn a_scope_that_permits_nothing_does_not_come_back_as_everything() {
     let place = Place::new("nothing");
     let db = place.shared();
     let mut none = record(A, 5);
-    none.scope = Scope { chat: false, messages: false, models: false, quota: false, models_allowed: Some(vec![]) };
+    none.scope = Scope::from_stored("", Some(vec![]));
     db.insert_key(&none).unwrap();
     assert_eq!(db.list_keys().unwrap(), [none]);
 }

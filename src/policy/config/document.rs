@@ -83,7 +83,11 @@ fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
         section.finish(reader);
     }
     let declared = providers::read(reader, top, &upstream, server.max_buffered);
-    let (models, ids) = models::read(reader, top, &declared, &upstream);
+    let (mut models, ids) = models::read(reader, top, &declared, &upstream);
+    if let StoreUrl::Redis(_) = store.url {
+        let targets = models.iter_mut().flat_map(|model| &mut model.targets).filter(|target| target.concurrency > 0);
+        targets.for_each(|target| target.places = (target.concurrency / store.hosts).max(1));
+    }
     let plans = plans::read(reader, top);
     let default = default_model.and_then(|field| {
         let id = reader.string(&field)?;

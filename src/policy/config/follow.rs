@@ -73,7 +73,8 @@ mod tests {
             providers.collect::<String>()
         );
         let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
-        Config::parse(&Source { file: "t.toml", text: &text, env: &|_| None, read: &read }).unwrap()
+        Config::parse(&Source { file: "t.toml", text: &text, env: &|_| None, read: &read, run: &Source::no_program })
+            .unwrap()
     }
 
     fn peer_of(config: &Config, provider: usize) -> &str {

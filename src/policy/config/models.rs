@@ -1,8 +1,9 @@
 //! `[[models]]`.
 
-use super::providers::Declared;
+use super::providers::{Credential, Declared, Provider};
+use crate::base::hash::mix_bytes;
 use crate::base::time::Unix;
-use crate::policy::catalog::{Capabilities, Model, Prices, TOKENS_MAX, Target, context_text};
+use crate::policy::catalog::{Affinity, Balance, Capabilities, Model, Prices, SHARE, TOKENS_MAX, Target, context_text};
 use crate::policy::limits::{Timeouts, UpstreamLimits};
 use crate::policy::settings::Settings;
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
@@ -12,10 +13,12 @@ use std::ops::RangeInclusive;
 
 /// Targets of one model.
 const TARGETS_MAX: usize = 32;
+/// The same with each of their credentials: attempts note those they have tried as bits.
+const ATTEMPTABLE_MAX: usize = u64::BITS as usize;
 /// Bytes of an id or an alias.
 const ID_MAX: usize = 128;
 /// Request fields that no model can do without.
-const NEEDED: [&str; 3] = ["model", "messages", "stream"];
+const NEEDED: [&str; 4] = ["model", "messages", "input", "stream"];
 
 /// Reads `[[models]]`; at least one is needed. Also the ids of all that were written, right or wrong.
 pub(super) fn read(
@@ -110,11 +113,14 @@ fn read_one(
         }
         drop_params.push(param);
     }
+    let hosted = s.take("hosted_tools").map(|field| reader.strings(field)).unwrap_or_default();
+    let hosted_tools = hosted.into_iter().map(|(_, name)| name).collect();
     let mut capabilities = Capabilities::default();
     if let Some(mut table) = reader.table(s, "capabilities") {
         capabilities.read_rows(reader, &mut table);
         table.finish(reader);
     }
+    let (affinity, balance) = read_balance(reader, s);
     let targets = read_targets(reader, s, id.as_deref(), providers, &timeouts, limits);
     let (id, (context, context_text)) = (id?, context?);
     let first = targets.first().and_then(|target| providers.get(target.provider)?.name.clone());
@@ -128,12 +134,25 @@ fn read_one(
         context_text,
         prices: Prices { input, output, cache_read, cache_write },
         timeouts,
+        shares: targets.windows(2).any(|pair| pair[0].priority == pair[1].priority),
         targets,
+        affinity,
+        balance,
         default_max_tokens,
         reserve_tokens,
         drop_params,
+        hosted_tools,
         capabilities,
     })
+}
+
+/// `affinity` and `balance`.
+fn read_balance(reader: &mut Reader<'_>, s: &mut Section<'_>) -> (Affinity, Balance) {
+    let affinities = Affinity::ALL.map(|choice| (choice.as_str(), choice));
+    let balances = Balance::ALL.map(|choice| (choice.as_str(), choice));
+    let affinity = s.take("affinity").and_then(|field| reader.choice(&field, &affinities));
+    let balance = s.take("balance").and_then(|field| reader.choice(&field, &balances)).unwrap_or_default();
+    (affinity.unwrap_or_default(), balance)
 }
 
 /// The integer called `key`, or what holds without it.
@@ -182,7 +201,7 @@ fn read_targets(
     let was_array = field.is_array();
     let items = reader.items(field, TARGETS_MAX);
     if items.is_empty() && was_array {
-        reader.report(at, path, "at least one target is needed");
+        reader.report(at, path.clone(), "at least one target is needed");
     }
     let mut targets: Vec<Target> = Vec::new();
     for (index, item) in items.into_iter().enumerate() {
@@ -200,13 +219,38 @@ fn read_targets(
         let model = t.take("model").and_then(|field| reader.word(&field, 256));
         let priority = integer(reader, t, "priority", index as u64 + 1, 0..=1000) as u32;
         let weight = integer(reader, t, "weight", 1, 1..=1000) as u32;
+        let concurrency = integer(reader, t, "concurrency", 0, 0..=1_000_000) as u32;
         table.finish(reader);
         let (Some(provider), Some(model)) = (provider, model.or_else(|| id.map(str::to_string))) else { continue };
         let Some(Declared { name: Some(name), provider: known, .. }) = providers.get(provider) else { continue };
         let limits = timeouts.over(known.as_ref().map_or(limits, |provider| &provider.limits));
-        let label = format!("{name}/{model}").into();
-        targets.push(Target { provider, model, label, priority, weight, limits });
+        let label = format!("{name}/{model}");
+        let (seed, share) = (mix_bytes(0, label.as_bytes()), u64::from(weight) * SHARE);
+        let label = label.into();
+        let (credential, places) = (0, concurrency);
+        let target =
+            Target { provider, model, credential, label, priority, weight, share, seed, concurrency, places, limits };
+        match known {
+            Some(provider) if provider.credentials.len() > 1 => targets.extend(by_credential(&target, provider)),
+            _ => targets.push(target),
+        }
+    }
+    if targets.len() > ATTEMPTABLE_MAX {
+        let text = format!("at most {ATTEMPTABLE_MAX} targets, each counted once for every credential of its provider");
+        reader.report(at, path, text);
     }
     targets.sort_by_key(|target| target.priority);
     targets
+}
+
+/// A target once for each of its provider's credentials, which divide its weight by their own.
+fn by_credential(target: &Target, provider: &Provider) -> Vec<Target> {
+    let all: u64 = provider.credentials.iter().map(|credential| u64::from(credential.weight)).sum();
+    let of = |(credential, one): (usize, &Credential)| {
+        let label = format!("{}/{}", provider.place_of(credential), target.model);
+        let (seed, label) = (mix_bytes(0, label.as_bytes()), label.into());
+        let share = (target.share * u64::from(one.weight) / all.max(1)).max(1);
+        Target { credential, label, share, seed, ..target.clone() }
+    };
+    provider.credentials.iter().enumerate().map(of).collect()
 }

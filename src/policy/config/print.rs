@@ -82,9 +82,17 @@ fn provider(page: &mut Page, provider: &Provider) {
     page.string("name", &provider.name);
     page.string("shape", provider.shape.name());
     page.string("base_url", &provider.base_url);
-    match &provider.credential {
-        Some((_, key)) => page.key("api_key", key.origin()),
-        None => page.line("# api_key: none, no credential is sent"),
+    match &provider.credentials[..] {
+        [] => {
+            page.line("# api_key: none, no credential is sent");
+            page.line("# api_keys: none");
+        }
+        [one] if one.weight == 1 => page.key("api_key", one.secret.origin()),
+        several => {
+            let listed =
+                several.iter().map(|one| format!("{{ {}, weight = {} }}", one.secret.origin().members(), one.weight));
+            page.key("api_keys", format_args!("[{}]", listed.collect::<Vec<_>>().join(", ")));
+        }
     }
     match &provider.auth {
         Auth::Bearer => page.string("auth", "bearer"),
@@ -128,13 +136,20 @@ fn model(page: &mut Page, config: &Config, model: &Model) {
     let targets: Vec<String> = model
         .targets
         .iter()
+        .filter(|target| target.credential == 0)
         .map(|target| {
             let provider = config.provider(target.provider).map_or("", |provider| &provider.name);
             let (model, priority, weight) = (quoted(&target.model), target.priority, target.weight);
-            format!("{{ provider = {}, model = {model}, priority = {priority}, weight = {weight} }}", quoted(provider))
+            format!(
+                "{{ provider = {}, model = {model}, priority = {priority}, weight = {weight}, concurrency = {} }}",
+                quoted(provider),
+                target.concurrency
+            )
         })
         .collect();
     page.key("targets", format_args!("[{}]", targets.join(", ")));
+    page.string("affinity", model.affinity.as_str());
+    page.string("balance", model.balance.as_str());
     for row in Timeouts::rows() {
         page.shown(row.key, model.timeouts.own(row).map_or(Shown::Words("the provider's"), row.get));
     }

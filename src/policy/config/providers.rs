@@ -48,9 +48,10 @@ pub struct AuthoritySpec {
 }
 
 /// The shapes, and the other names that they are known by.
-const SHAPES: [(&str, Dialect); 4] = [
+const SHAPES: [(&str, Dialect); 5] = [
     ("chat", Dialect::Chat),
     ("messages", Dialect::Messages),
+    ("responses", Dialect::Responses),
     ("openai", Dialect::Chat),
     ("anthropic", Dialect::Messages),
 ];
@@ -100,12 +101,29 @@ const AZURE: [&str; 5] = [
 /// How names end that only the own network knows.
 const NEAR: [&str; 3] = [".local", ".lan", ".internal"];
 
+/// One of a provider's credentials.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Credential {
+    /// Secret that it is sent: `{ env = "NAME" }`, `{ file = "path" }`, or what a program prints:
+    /// `{ command = ["path", "argument"], refresh = "45m" }`.
+    ///
+    /// Without what its header says beside it.
+    #[doc(alias = "api_key")]
+    pub secret: Secret,
+    /// Its share among those of its provider.
+    pub weight: u32,
+}
+
+/// Credentials of one provider.
+const CREDENTIALS_MAX: usize = 32;
+
 /// One upstream server.
 #[derive(Clone, Debug)]
 pub struct Provider {
     /// Its name in targets, logs and the ledger.
     pub name: Arc<str>,
-    /// The API it speaks: `"chat"` (OpenAI; `"openai"` is understood, too) or `"messages"` (Anthropic; `"anthropic"`).
+    /// The API it speaks: `"chat"` (OpenAI; `"openai"` is understood, too) `"messages"` (Anthropic; `"anthropic"`)
+    /// or `"responses"` (OpenAI's newer one).
     pub shape: Dialect,
     /// What its own SDK would be given: with `/v1` for `chat`, without for `messages`.
     ///
@@ -127,11 +145,12 @@ pub struct Provider {
     pub addresses: Vec<SocketAddr>,
     /// How the secret is sent: `"bearer"`, `"x-api-key"` (the default of `messages`), or another header's name.
     pub auth: Auth,
-    /// Secret that it is sent.
+    /// Secrets that it is sent, one with each request: `[{ env = "A" }, { env = "B", weight = 2 }]`, instead of
+    /// `api_key`.
     ///
-    /// Header name, lower case, and whole value; `None` sends none.
-    #[doc(alias = "api_key")]
-    pub credential: Option<(String, Secret)>,
+    /// None are sent where there is none.
+    #[doc(alias = "api_keys")]
+    pub credentials: Vec<Credential>,
     /// Further headers for every request.
     ///
     /// Names in lower case.
@@ -154,6 +173,24 @@ pub struct Provider {
 }
 
 impl Provider {
+    /// The header that carries a credential of its: name in lower case, and value.
+    pub fn header_of(&self, credential: &Credential) -> (&str, String) {
+        let secret = credential.secret.expose();
+        match &self.auth {
+            Auth::Header(name) => (name, secret.to_string()),
+            Auth::Bearer => ("authorization", format!("Bearer {secret}")),
+        }
+    }
+
+    /// What one of its credentials is called where its value may not be told, counted from 0: `openai#2` for the second
+    /// of several. One that is alone has no name but its provider's.
+    pub fn place_of(&self, credential: usize) -> String {
+        match self.credentials.len() {
+            0 | 1 => self.name.to_string(),
+            _ => format!("{}#{}", self.name, credential + 1),
+        }
+    }
+
     /// Whether it is OpenAI itself, or Azure with OpenAI's models.
     pub fn is_openai(&self) -> bool {
         let host = self.host.trim_end_matches('.').to_ascii_lowercase();
@@ -246,7 +283,7 @@ fn read_one(
     let shape = reader.required(s, "shape").and_then(|field| reader.choice(&field, &SHAPES));
     let base = reader.required(s, "base_url").and_then(|field| read_base(reader, &field));
     let auth = read_auth(reader, s, shape.unwrap_or(Dialect::Chat));
-    let credential = s.take("api_key").and_then(|field| reader.secret(field)).map(|key| credential(&auth, key));
+    let credentials = read_credentials(reader, s);
     let headers = read_headers(reader, s, &auth);
     let betas = s.take("betas").map(|field| reader.strings(field).into_iter().map(|(_, beta)| beta).collect());
     let ca_file = s.take("ca_file").and_then(|field| reader.pem_file(&field, "-----BEGIN CERTIFICATE-----"));
@@ -272,7 +309,7 @@ fn read_one(
         path,
         addresses,
         auth,
-        credential,
+        credentials,
         headers,
         betas,
         ca_file,
@@ -347,11 +384,12 @@ fn parse_base(text: &str) -> Result<Base, &'static str> {
 }
 
 /// The normal form of `base_url` and the path of a generation request. `base_url` is what the provider's own SDK is
-/// given: with `/v1` for the chat shape, without for the messages shape, where a trailing `/v1` is understood.
+/// given: with `/v1` for OpenAI's shapes, without for the messages shape, where a trailing `/v1` is understood.
 fn paths(shape: Dialect, base: &Base) -> (String, String) {
     let scheme = if base.tls { "https" } else { "http" };
     let (path, suffix) = match shape {
         Dialect::Chat => (base.path.as_str(), "/chat/completions"),
+        Dialect::Responses => (base.path.as_str(), "/responses"),
         Dialect::Messages => (base.path.strip_suffix("/v1").unwrap_or(&base.path), "/v1/messages"),
     };
     (format!("{scheme}://{}{path}", base.authority), format!("{path}{suffix}"))
@@ -359,7 +397,7 @@ fn paths(shape: Dialect, base: &Base) -> (String, String) {
 
 fn read_auth(reader: &mut Reader<'_>, s: &mut Section<'_>, shape: Dialect) -> Auth {
     let usual = match shape {
-        Dialect::Chat => Auth::Bearer,
+        Dialect::Chat | Dialect::Responses => Auth::Bearer,
         Dialect::Messages => Auth::Header("x-api-key".to_string()),
     };
     let Some(field) = s.take("auth") else { return usual };
@@ -375,14 +413,23 @@ fn read_auth(reader: &mut Reader<'_>, s: &mut Section<'_>, shape: Dialect) -> Au
     Auth::Header(name)
 }
 
-fn credential(auth: &Auth, key: Secret) -> (String, Secret) {
-    match auth {
-        Auth::Header(name) => (name.clone(), key),
-        Auth::Bearer => {
-            let value = format!("Bearer {}", key.expose());
-            ("authorization".to_string(), Secret::new(value, key.origin().clone()))
-        }
+/// `api_key`, or `api_keys`.
+fn read_credentials(reader: &mut Reader<'_>, s: &mut Section<'_>) -> Vec<Credential> {
+    let (one, several) = (s.take("api_key"), s.take("api_keys"));
+    if let (Some(_), Some(list)) = (&one, &several) {
+        reader.error(list, "expected either api_key or api_keys");
     }
+    let Some(list) = several else {
+        let found = one.and_then(|field| reader.credential(field, false));
+        return found.map(|(secret, weight)| Credential { secret, weight }).into_iter().collect();
+    };
+    let (at, path, was_array) = (list.start(), list.path.clone(), list.is_array());
+    let items = reader.items(list, CREDENTIALS_MAX);
+    if items.is_empty() && was_array {
+        reader.report(at, path, "at least one credential is needed");
+    }
+    let read = items.into_iter().filter_map(|item| reader.credential(item, true));
+    read.map(|(secret, weight)| Credential { secret, weight }).collect()
 }
 
 fn read_headers(reader: &mut Reader<'_>, s: &mut Section<'_>, auth: &Auth) -> Vec<(String, String)> {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::base::time::Unix;
-use crate::policy::catalog::{Prices, StructuredOutput};
+use crate::policy::catalog::{Affinity, Balance, Prices, SHARE, StructuredOutput};
 use crate::policy::limits::UpstreamLimits;
 use crate::policy::plan::{Plan, UNLIMITED};
 use crate::policy::window::Period;
@@ -29,7 +29,11 @@ fn read(path: &str) -> std::io::Result<String> {
 }
 
 fn parse_as(file: &str, text: &str) -> Result<Config, Vec<ConfigError>> {
-    Config::parse(&Source { file, text, env: &env, read: &read })
+    let run = |program: &[String]| match program {
+        [path, word] if path == "token" => Ok(format!("{word}\n")),
+        _ => Err(std::io::Error::from(std::io::ErrorKind::NotFound)),
+    };
+    Config::parse(&Source { file, text, env: &env, read: &read, run: &run })
 }
 
 fn parse(text: &str) -> Result<Config, Vec<ConfigError>> {
@@ -110,8 +114,8 @@ requests = 600
     assert_eq!(&*small.targets[0].label, "openai/gpt-5-mini");
     assert_eq!((openai.tls, &*openai.host, openai.port), (true, "api.openai.com", 443));
     assert_eq!((openai.host_header.as_str(), openai.path.as_str()), ("api.openai.com", "/v1/chat/completions"));
-    let (name, key) = openai.credential.as_ref().unwrap();
-    assert_eq!((name.as_str(), key.expose()), ("authorization", "Bearer sk-good"));
+    let (name, value) = openai.header_of(&openai.credentials[0]);
+    assert_eq!((name, value.as_str()), ("authorization", "Bearer sk-good"));
     assert_eq!(config.server.admin_listen, Some("127.0.0.1:9090".parse().unwrap()));
     let team = config.plan("team").unwrap();
     assert_eq!((team.tokens, team.requests, team.period), (10_000_000, 600, Period::Month));
@@ -450,11 +454,11 @@ const RIGHT: &str = "shape = \"chat\"\nbase_url = \"https://h/v1\"\n";
 #[test]
 fn secrets_come_from_a_variable_or_a_file_and_never_from_the_text() {
     let key = |value: &str| provider(&format!("{RIGHT}api_key = {value}"));
-    let of = |text: &str| parse(text).unwrap().providers[0].credential.clone().unwrap().1.expose().to_string();
-    assert_eq!(of(&key("{ env = \"GOOD_KEY\" }")), "Bearer sk-good");
-    assert_eq!(of(&key("{ file = \"/run/secrets/key\" }")), "Bearer sk-from-file");
+    let of = |text: &str| parse(text).unwrap().providers[0].credentials[0].secret.expose().to_string();
+    assert_eq!(of(&key("{ env = \"GOOD_KEY\" }")), "sk-good");
+    assert_eq!(of(&key("{ file = \"/run/secrets/key\" }")), "sk-from-file");
     let relative = parse_as("conf/t.toml", &key("{ file = \"secret\" }")).unwrap();
-    assert_eq!(relative.providers[0].credential.as_ref().unwrap().1.expose(), "Bearer sk-from-file");
+    assert_eq!(relative.providers[0].credentials[0].secret.expose(), "sk-from-file");
     let field = "providers[0].api_key";
     one_error(&key("\"sk-literal\""), 5, field, "never written here");
     assert!(!errors(&key("\"sk-literal\""))[0].contains("sk-literal"));
@@ -465,6 +469,62 @@ fn secrets_come_from_a_variable_or_a_file_and_never_from_the_text() {
     one_error(&key("{ env = \"EMPTY_KEY\" }"), 5, field, "empty");
     one_error(&key("{ env = \"SPLIT_KEY\" }"), 5, field, "fit no header");
     one_error(&key("5"), 5, field, "expected a table");
+}
+
+#[test]
+fn a_provider_has_several_credentials_and_a_program_may_print_them() {
+    let key = |line: &str| provider(&format!("{RIGHT}{line}"));
+    let all = "api_keys = [{ env = \"GOOD_KEY\" }, { command = [\"token\", \"sk-x\"], weight = 3 }, \
+               { file = \"/run/secrets/key\" }]";
+    let config = parse(&key(all)).unwrap();
+    let p = &config.providers[0];
+    let said: Vec<(&str, u32)> = p.credentials.iter().map(|one| (one.secret.expose(), one.weight)).collect();
+    assert_eq!(said, [("sk-good", 1), ("sk-x", 3), ("sk-from-file", 1)]);
+    let refresh = Duration::from_secs(45 * 60);
+    let program = vec!["token".to_string(), "sk-x".to_string()];
+    assert_eq!(*p.credentials[1].secret.origin(), Origin::Command { program, refresh });
+    assert_eq!((p.place_of(0), p.place_of(2)), ("p#1".to_string(), "p#3".to_string()));
+    let targets = &config.catalog.models()[0].targets;
+    let labels: Vec<(&str, usize)> = targets.iter().map(|t| (&*t.label, t.credential)).collect();
+    assert_eq!(labels, [("p#1/m", 0), ("p#2/m", 1), ("p#3/m", 2)]);
+    let shares: Vec<u64> = targets.iter().map(|t| t.share).collect();
+    assert_eq!((shares[1] / shares[0], SHARE - shares.iter().sum::<u64>() < 3), (3, true), "{shares:?}");
+    let alone = parse(&key("api_keys = [{ command = [\"token\", \"sk-x\"], refresh = \"1h\" }]")).unwrap();
+    assert_eq!((&*alone.providers[0].place_of(0), &*alone.catalog.models()[0].targets[0].label), ("p", "p/m"));
+    let field = "providers[0].api_keys";
+    one_error(&key("api_keys = []"), 5, field, "at least one credential");
+    one_error(&key(&format!("api_key = {{ env = \"GOOD_KEY\" }}\n{all}")), 6, field, "either api_key or api_keys");
+    one_error(&key("api_keys = [{ env = \"GOOD_KEY\", weight = 0 }]"), 5, "providers[0].api_keys[0].weight", "from 1");
+    one_error(&key("api_key = { env = \"GOOD_KEY\", weight = 1 }"), 5, "providers[0].api_key.weight", "unknown key");
+    one_error(&key("api_key = { command = [] }"), 5, "providers[0].api_key.command", "the path of a program");
+    one_error(&key("api_key = { command = [\"no-such\"] }"), 5, "providers[0].api_key.command", "gives no secret");
+    let early = "api_key = { command = [\"token\", \"x\"], refresh = \"1ms\" }";
+    one_error(&key(early), 5, "providers[0].api_key.refresh", "from \"1s\"");
+    let file = "api_key = { file = \"/run/secrets/key\", refresh = \"1h\" }";
+    one_error(&key(file), 5, "providers[0].api_key.refresh", "belongs to `command`");
+    let many = ["{ provider = \"p\", model = \"m\" }"; 3];
+    let keys = vec!["{ env = \"GOOD_KEY\" }"; 32].join(", ");
+    let text = key(&format!("api_keys = [{keys}]")).replace("{ provider = \"p\" }", &many.join(", "));
+    assert!(errors(&text).iter().any(|error| error.contains("at most 64 targets")), "{:?}", errors(&text));
+}
+
+#[test]
+fn a_model_says_what_it_keeps_together_and_a_target_how_many_it_takes() {
+    let text = |more: &str, url: &str| {
+        let targets = "targets = [{ provider = \"p\", concurrency = 5 }, { provider = \"p\", model = \"n\" }]";
+        format!(
+            "[store]\nurl = \"{url}\"\nhosts = 2\n{}",
+            model(&format!("id = \"m\"\ncontext = 1\n{targets}\n{more}"))
+        )
+    };
+    let model = |more: &str, url: &str| parse(&text(more, url)).unwrap().catalog.models()[0].clone();
+    let plain = model("", "redis://h/0");
+    assert_eq!((plain.affinity, plain.balance, plain.shares), (Affinity::Session, Balance::Affinity, false));
+    let places: Vec<(u32, u32)> = plain.targets.iter().map(|t| (t.concurrency, t.places)).collect();
+    assert_eq!(places, [(5, 2), (0, 0)], "each host has its share");
+    let alone = model("affinity = \"key\"\nbalance = \"least_busy\"", "sqlite:t.db");
+    assert_eq!((alone.affinity, alone.balance, alone.targets[0].places), (Affinity::Key, Balance::LeastBusy, 5));
+    assert!(errors(&text("affinity = \"user\"", "sqlite:t.db"))[0].contains("models[0].affinity"));
 }
 
 #[test]
@@ -486,15 +546,16 @@ fn a_credential_goes_where_the_shape_or_the_operator_wants_it() {
     let header = |shape: &str, more: &str| {
         let lines =
             format!("shape = \"{shape}\"\nbase_url = \"https://h/v1\"\napi_key = {{ env = \"GOOD_KEY\" }}\n{more}");
-        let (name, value) = parse(&provider(&lines)).unwrap().providers.remove(0).credential.unwrap();
-        format!("{name}: {}", value.expose())
+        let provider = parse(&provider(&lines)).unwrap().providers.remove(0);
+        let (name, value) = provider.header_of(&provider.credentials[0]);
+        format!("{name}: {value}")
     };
     assert_eq!(header("chat", ""), "authorization: Bearer sk-good");
     assert_eq!(header("messages", ""), "x-api-key: sk-good");
     assert_eq!(header("messages", "auth = \"bearer\""), "authorization: Bearer sk-good");
     assert_eq!(header("chat", "auth = \"x-api-key\""), "x-api-key: sk-good");
     assert_eq!(header("chat", "auth = \"API-Key\""), "api-key: sk-good");
-    assert!(parse(&provider(RIGHT)).unwrap().providers[0].credential.is_none());
+    assert!(parse(&provider(RIGHT)).unwrap().providers[0].credentials.is_empty());
     one_error(&provider(&format!("{RIGHT}auth = \"a b\"")), 5, "providers[0].auth", "name of a header");
     one_error(&provider(&format!("{RIGHT}auth = \"host\"")), 5, "providers[0].auth", "name of a header");
 }
@@ -536,7 +597,7 @@ fn values_of_a_provider_are_checked() {
     }
     let plain = "shape = \"chat\"\nbase_url = \"http://h/v1\"\nca_file = \"ca.pem\"";
     one_error(&provider(plain), 5, "providers[0].ca_file", "no effect");
-    one_error(&provider("shape = \"responses\"\nbase_url = \"http://h\""), 3, "providers[0].shape", "chat, messages");
+    one_error(&provider("shape = \"gemini\"\nbase_url = \"http://h\""), 3, "providers[0].shape", "chat, messages");
     one_error(&provider("base_url = \"http://h\""), 1, "providers[0].shape", "missing");
     one_error(&provider("shape = \"chat\""), 1, "providers[0].base_url", "missing");
     one_error(
@@ -725,15 +786,16 @@ fn the_effective_configuration_parses_to_itself_and_shows_no_secret() {
          [store]\nretention = \"400d\"\n[[providers]]\nname = \"q\"\nshape = \"messages\"\n\
          base_url = \"https://h/v1\"\n\
          api_key = {{ file = \"/run/secrets/key\" }}\nheaders = {{ \"x-tenant\" = \"a \\\"b\\\"\" }}\nbetas = [\"b\"]\n\
-         ca_file = \"ca.pem\"\naddresses = [\"10.0.0.1\"]\nunknown_fields = \"forward\"\n{PROVIDER}{MODEL}\
-         idle_timeout = \"90s\"\ninput_price = 0.0375\ncapabilities = {{ max_output_tokens = 9 }}\n\
+         ca_file = \"ca.pem\"\naddresses = [\"10.0.0.1\"]\nunknown_fields = \"forward\"\n[[providers]]\nname = \"r\"\n{RIGHT}\
+         api_keys = [{{ env = \"GOOD_KEY\" }}, {{ command = [\"token\", \"word\"], weight = 2 }}]\n\
+         {PROVIDER}{MODEL}idle_timeout = \"90s\"\ninput_price = 0.0375\ncapabilities = {{ max_output_tokens = 9 }}\n\
          [[plans]]\nname = \"\\\"x\\\"\"\nperiod = \"day\"\nwindow = \"90s\"\n"
     );
     let printed = effective(&parse(&format!("default_model = \"m\"\n{text}")).unwrap());
     assert!(!printed.contains("sk-"), "{printed}");
     let again = parse(&printed).unwrap_or_else(|errors| panic!("{errors:?}\n{printed}"));
     assert_eq!(effective(&again), printed);
-    assert_eq!(again.providers[0].credential.as_ref().unwrap().1.expose(), "sk-from-file");
+    assert_eq!(again.providers[0].credentials[0].secret.expose(), "sk-from-file");
 }
 
 #[test]

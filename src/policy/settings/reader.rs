@@ -2,9 +2,7 @@
 //! and what is out of date. It knows no key of the configuration. A reader never stops at the first error: a field
 //! that is wrong is reported and counts as absent.
 
-use super::secret::{Origin, Secret};
 use super::units;
-use crate::base::text::looks_secret;
 use std::fmt::{self, Display};
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
@@ -13,11 +11,6 @@ use toml::de::{DeTable, DeValue};
 
 /// Models, providers or plans in one configuration, and entries of one list.
 pub const ENTRIES_MAX: usize = 1000;
-
-/// A word of so many bytes may be a secret.
-const SECRET_MIN: usize = 16;
-/// Bytes of a secret's file that are looked at; a key is never longer.
-const SECRET_MAX: usize = 16 * 1024;
 
 /// What others call a setting, or look for: the word, a key of the table where it is told, and what to write.
 const SAID_ELSEWHERE: [(&str, &str, &str); 7] = [
@@ -67,6 +60,15 @@ pub struct Source<'a> {
     pub env: &'a dyn Fn(&str) -> Option<String>,
     /// The content of a file, for secrets and certificates.
     pub read: &'a dyn Fn(&str) -> std::io::Result<String>,
+    /// What a program prints, for secrets: its path and its arguments.
+    pub run: &'a dyn Fn(&[String]) -> std::io::Result<String>,
+}
+
+impl Source<'_> {
+    /// For those that run no programs.
+    pub fn no_program(_: &[String]) -> std::io::Result<String> {
+        Err(std::io::Error::new(std::io::ErrorKind::Unsupported, "no program is run here"))
+    }
 }
 
 /// Collects errors and warnings, each with its byte of the document, and reaches what a document refers to.
@@ -476,74 +478,16 @@ impl<'a> Reader<'a> {
         None
     }
 
+    /// What the document refers to is reached by this.
+    pub(in crate::policy::settings) fn source(&self) -> &'a Source<'a> {
+        self.source
+    }
+
     /// `written`, relative to the folder of the configuration.
     pub fn resolve(&self, written: impl AsRef<Path>) -> PathBuf {
         let folder = Path::new(self.source.file).parent().unwrap_or(Path::new(""));
         folder.join(written)
     }
-
-    /// The secret that `field` must refer to: `{ env = "NAME" }` or `{ file = "path" }`. A literal is refused and never
-    /// repeated.
-    pub fn secret(&mut self, field: Field<'_>) -> Option<Secret> {
-        if matches!(field.value, DeValue::String(_)) {
-            let text = "a secret is never written here; use { env = \"NAME\" } or { file = \"path\" }";
-            self.error(&field, text);
-            return None;
-        }
-        let at = field.span.start;
-        let path = field.path.clone();
-        let mut table = self.as_table(field)?;
-        let (env, file) = (table.take("env"), table.take("file"));
-        table.finish(self);
-        let (value, origin) = match (env, file) {
-            (Some(env), None) => {
-                let name = self.string(&env)?;
-                match (self.source.env)(&name) {
-                    Some(value) => (value, Origin::Env(name)),
-                    None => {
-                        let shown = if is_variable(&name) { format!(" `{name}`") } else { String::new() };
-                        self.error(&env, format!("the environment variable{shown} is not set"));
-                        return None;
-                    }
-                }
-            }
-            (None, Some(file)) => {
-                let written = self.string(&file)?;
-                let resolved = self.resolve(&written);
-                match (self.source.read)(&resolved.to_string_lossy()) {
-                    Ok(value) => (value, Origin::File(resolved.to_string_lossy().into_owned())),
-                    Err(error) => {
-                        let shown = if is_path(&written) { format!("`{}`", resolved.display()) } else { "it".into() };
-                        self.error(&file, format!("cannot read {shown}: {error}"));
-                        return None;
-                    }
-                }
-            }
-            _ => {
-                self.report(at, path, "expected exactly one of { env = \"NAME\" } and { file = \"path\" }");
-                return None;
-            }
-        };
-        let value = value.trim();
-        if value.is_empty() || value.len() > SECRET_MAX || !value.bytes().all(|b| b.is_ascii_graphic() || b == b' ') {
-            self.report(at, path, "the secret is empty, too long or has characters that fit no header");
-            return None;
-        }
-        Some(Secret::new(value.to_string(), origin))
-    }
-}
-
-/// Whether this is what variables are called. Anything else may be the secret itself, in the place of its name, and is
-/// not repeated.
-fn is_variable(name: &str) -> bool {
-    let digits = name.bytes().filter(u8::is_ascii_digit).count();
-    let plain = name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_');
-    plain && digits <= name.len() / 4
-}
-
-/// Whether this is what files are called: it has a folder or an ending, or is a short word.
-fn is_path(written: &str) -> bool {
-    !looks_secret(written) && (written.contains(['/', '.']) || written.len() < SECRET_MIN)
 }
 
 /// One table, nothing taken yet.

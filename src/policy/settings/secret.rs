@@ -1,7 +1,25 @@
-//! Values that no log, error or listing may show, and where they were found.
+//! Values that no log, error or listing may show: where they are found, how they are read, and whether one is fit to
+//! be sent.
 
-use super::units::quoted;
+use super::reader::{Field, Reader, Section};
+use super::units::{duration_text, quoted, quoted_list};
+use crate::base::text::looks_secret;
 use std::fmt;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// A word of so many bytes may be a secret.
+const SECRET_MIN: usize = 16;
+/// Bytes of a secret; a key is never longer.
+const SECRET_MAX: usize = 16 * 1024;
+/// Words of a program that prints a secret, its path among them.
+const PROGRAM_MAX: usize = 64;
+/// How often such a program is run.
+const REFRESH: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(30 * 86_400);
+/// The same where the configuration does not say: most short-lived tokens last an hour.
+const REFRESH_USUAL: Duration = Duration::from_secs(45 * 60);
+/// How much more often than another of its list a secret may be chosen.
+const WEIGHTS: RangeInclusive<u64> = 1..=1000;
 
 /// Where a secret was found; printed in its place.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -10,14 +28,31 @@ pub enum Origin {
     Env(String),
     /// A file; where it was written relative, with the folder of the configuration.
     File(String),
+    /// A program that prints it: its path and its arguments, and how often it is run.
+    Command {
+        /// Its path, and its arguments.
+        program: Vec<String>,
+        /// From one run to the next.
+        refresh: Duration,
+    },
 }
 
 impl fmt::Display for Origin {
     /// As a secret is written in the configuration.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{{ {} }}", self.members())
+    }
+}
+
+impl Origin {
+    /// The members of the table that names it.
+    pub fn members(&self) -> String {
         match self {
-            Origin::Env(name) => write!(f, "{{ env = {} }}", quoted(name)),
-            Origin::File(path) => write!(f, "{{ file = {} }}", quoted(path)),
+            Origin::Env(name) => format!("env = {}", quoted(name)),
+            Origin::File(path) => format!("file = {}", quoted(path)),
+            Origin::Command { program, refresh } => {
+                format!("command = {}, refresh = {}", quoted_list(program), quoted(&duration_text(*refresh)))
+            }
         }
     }
 }
@@ -44,6 +79,13 @@ impl Secret {
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
+
+    /// Takes over what its origin says now. False where it says what it said before, or what no header can carry.
+    pub fn renew(&mut self, value: &str) -> bool {
+        let Some(value) = fit(value).filter(|value| *value != self.value) else { return false };
+        self.value = value.to_string();
+        true
+    }
 }
 
 impl fmt::Debug for Secret {
@@ -56,4 +98,134 @@ impl fmt::Display for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
     }
+}
+
+/// A secret without the blanks around it, if a header can carry it.
+pub fn fit(value: &str) -> Option<&str> {
+    let value = value.trim();
+    let sent = value.bytes().all(|b| b.is_ascii_graphic() || b == b' ');
+    (!value.is_empty() && value.len() <= SECRET_MAX && sent).then_some(value)
+}
+
+impl Reader<'_> {
+    /// The secret that `field` must refer to: `{ env = "NAME" }` or `{ file = "path" }`. A literal is refused and never
+    /// repeated.
+    pub fn secret(&mut self, field: Field<'_>) -> Option<Secret> {
+        let (at, path) = (field.start(), field.path.clone());
+        let mut table = self.reference(field)?;
+        let (env, file) = (table.take("env"), table.take("file"));
+        table.finish(self);
+        let found = match (env, file) {
+            (Some(env), None) => self.variable(&env)?,
+            (None, Some(file)) => self.content(&file)?,
+            _ => {
+                self.report(at, path, "expected exactly one of { env = \"NAME\" } and { file = \"path\" }");
+                return None;
+            }
+        };
+        self.checked(at, path, found)
+    }
+
+    /// A provider's credential, which a program may print, too: `{ command = ["path", "argument"], refresh = "45m" }`.
+    /// With its weight, which only one of a list has.
+    pub fn credential(&mut self, field: Field<'_>, listed: bool) -> Option<(Secret, u32)> {
+        let (at, path) = (field.start(), field.path.clone());
+        let mut table = self.reference(field)?;
+        let (env, file, command) = (table.take("env"), table.take("file"), table.take("command"));
+        let refresh = table.take("refresh");
+        let weight = if listed { table.take("weight") } else { None };
+        table.finish(self);
+        let weight = weight.map_or(Some(1), |field| self.integer(&field, &WEIGHTS));
+        if let (Some(refresh), None) = (&refresh, &command) {
+            self.error(refresh, "belongs to `command`: a file is read again when it changes");
+        }
+        let found = match (env, file, command) {
+            (Some(env), None, None) => self.variable(&env)?,
+            (None, Some(file), None) => self.content(&file)?,
+            (None, None, Some(command)) => self.printed(command, refresh)?,
+            _ => {
+                let text =
+                    "expected exactly one of { env = \"NAME\" }, { file = \"path\" } and { command = [\"path\"] }";
+                self.report(at, path, text);
+                return None;
+            }
+        };
+        Some((self.checked(at, path, found)?, weight? as u32))
+    }
+
+    /// The table that names where a secret is.
+    fn reference<'d>(&mut self, field: Field<'d>) -> Option<Section<'d>> {
+        if field.is_text() {
+            let text = "a secret is never written here; use { env = \"NAME\" } or { file = \"path\" }";
+            self.error(&field, text);
+            return None;
+        }
+        self.as_table(field)
+    }
+
+    fn variable(&mut self, env: &Field<'_>) -> Option<(String, Origin)> {
+        let name = self.string(env)?;
+        let Some(value) = (self.source().env)(&name) else {
+            let shown = if is_variable(&name) { format!(" `{name}`") } else { String::new() };
+            self.error(env, format!("the environment variable{shown} is not set"));
+            return None;
+        };
+        Some((value, Origin::Env(name)))
+    }
+
+    fn content(&mut self, file: &Field<'_>) -> Option<(String, Origin)> {
+        let written = self.string(file)?;
+        let resolved = self.resolve(&written);
+        match (self.source().read)(&resolved.to_string_lossy()) {
+            Ok(value) => Some((value, Origin::File(resolved.to_string_lossy().into_owned()))),
+            Err(error) => {
+                let shown = if is_path(&written) { format!("`{}`", resolved.display()) } else { "it".into() };
+                self.error(file, format!("cannot read {shown}: {error}"));
+                None
+            }
+        }
+    }
+
+    fn printed(&mut self, command: Field<'_>, refresh: Option<Field<'_>>) -> Option<(String, Origin)> {
+        let (at, path) = (command.start(), command.path.clone());
+        let mut program: Vec<String> = self.strings(command).into_iter().map(|(_, word)| word).collect();
+        let refresh = refresh.map_or(Some(REFRESH_USUAL), |field| self.duration(&field, &REFRESH));
+        if program.is_empty() || program.len() > PROGRAM_MAX || program[0].is_empty() {
+            let text = format!("expected the path of a program and its arguments, at most {PROGRAM_MAX} words");
+            self.report(at, path, text);
+            return None;
+        }
+        // A bare word is looked up in PATH, as everywhere.
+        if program[0].contains('/') {
+            program[0] = self.resolve(&program[0]).to_string_lossy().into_owned();
+        }
+        match (self.source().run)(&program) {
+            Ok(value) => Some((value, Origin::Command { program, refresh: refresh? })),
+            Err(error) => {
+                self.report(at, path, format!("the program gives no secret: {error}"));
+                None
+            }
+        }
+    }
+
+    fn checked(&mut self, at: usize, path: String, (value, origin): (String, Origin)) -> Option<Secret> {
+        let Some(value) = fit(&value) else {
+            self.report(at, path, "the secret is empty, too long or has characters that fit no header");
+            return None;
+        };
+        Some(Secret::new(value.to_string(), origin))
+    }
+}
+
+/// Whether this is what variables are called. Anything else may be the secret itself, in the place of its name, and is
+/// not repeated.
+fn is_variable(name: &str) -> bool {
+    let digits = name.bytes().filter(u8::is_ascii_digit).count();
+    let plain = name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_');
+    plain && digits <= name.len() / 4
+}
+
+/// Whether this is what files are called: it has a folder or an ending, or is a short word.
+fn is_path(written: &str) -> bool {
+    !looks_secret(written) && (written.contains(['/', '.']) || written.len() < SECRET_MIN)
 }

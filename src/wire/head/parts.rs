@@ -141,6 +141,14 @@ pub struct ResponseHead {
     pub content_encoding: Span,
     /// `retry-after`, trimmed; empty when absent.
     pub retry_after: Span,
+    /// It may say what is left of the sender's allowances, or when to ask again: a header begins as those do.
+    pub has_allowances: bool,
+}
+
+/// Whether a header with this name may tell of allowances: `retry-after-ms`, `x-ratelimit-…`, `anthropic-ratelimit-…`.
+pub(super) fn is_allowance(name: &[u8]) -> bool {
+    let begins = |start: &[u8]| name.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start));
+    begins(b"x-ratelimit-") || begins(b"anthropic-ratelimit-") || begins(b"retry-after-ms")
 }
 
 /// Why a head was refused. The connection is closed after it, since the next message's start is not known.

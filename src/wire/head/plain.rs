@@ -3,7 +3,7 @@
 //! unusual it answers nothing, and the strict parser has the word. A property test and a fuzz target hold the two
 //! against each other.
 
-use super::parts::{COUNT, Expect, Field, Framing, Method, RequestHead, ResponseHead};
+use super::parts::{COUNT, Expect, Field, Framing, Method, RequestHead, ResponseHead, is_allowance};
 use crate::base::limits::HEADERS_MAX;
 use crate::wire::Span;
 use crate::wire::skip::{to_control, to_no_name};
@@ -137,6 +137,7 @@ pub(super) fn response(buf: &[u8]) -> Option<ResponseHead> {
         content_type: found.content_type,
         content_encoding: found.content_encoding,
         retry_after: found.retry_after,
+        has_allowances: found.has_allowances,
     })
 }
 
@@ -145,6 +146,7 @@ struct ResponseFields {
     content_type: Span,
     content_encoding: Span,
     retry_after: Span,
+    has_allowances: bool,
     chunked: bool,
     framing: PlainFraming,
 }
@@ -162,6 +164,11 @@ impl ResponseFields {
             17 if is("transfer-encoding") => {
                 let once = !std::mem::replace(&mut self.chunked, true);
                 return (once && buf[value].eq_ignore_ascii_case(b"chunked")).then_some(());
+            }
+            // The shortest is `retry-after-ms`.
+            14.. if matches!(name[0] | 0x20, b'a' | b'r' | b'x') => {
+                self.has_allowances |= is_allowance(name);
+                return Some(());
             }
             _ => return Some(()),
         };

@@ -2,7 +2,7 @@
 //! a wrong end of one answer would become the start of another client's.
 
 use super::fields::{FramingError, FramingFields, span_of};
-use super::parts::{Framing, HeadError, Lines, ResponseHead, find_end};
+use super::parts::{Framing, HeadError, Lines, ResponseHead, find_end, is_allowance};
 use super::plain;
 use crate::base::limits::HEADERS_MAX;
 use crate::wire::Span;
@@ -61,6 +61,7 @@ pub(super) fn parse_whole(head: &[u8], to_head_request: bool) -> Result<Response
     let http11 = version == 1;
     let mut framing = FramingFields::default();
     let [mut content_type, mut content_encoding, mut retry_after] = [Span::default(); 3];
+    let mut has_allowances = false;
     for header in response.headers.iter() {
         if framing.take(header.name, header.value).map_err(refuse)? {
             continue;
@@ -69,7 +70,10 @@ pub(super) fn parse_whole(head: &[u8], to_head_request: bool) -> Result<Response
             name if name.eq_ignore_ascii_case("content-type") => &mut content_type,
             name if name.eq_ignore_ascii_case("content-encoding") => &mut content_encoding,
             name if name.eq_ignore_ascii_case("retry-after") => &mut retry_after,
-            _ => continue,
+            name => {
+                has_allowances |= is_allowance(name.as_bytes());
+                continue;
+            }
         };
         if slot.is_empty() {
             *slot = span_of(head, header.value);
@@ -91,6 +95,7 @@ pub(super) fn parse_whole(head: &[u8], to_head_request: bool) -> Result<Response
         content_type,
         content_encoding,
         retry_after,
+        has_allowances,
     })
 }
 

@@ -3,8 +3,8 @@
 //! Owns the walking. Must never be handed bytes that no scanner has passed: on such it stays safe, but answers
 //! nothing useful. Called by `dialect` where a value is read rather than merely passed on.
 
-use super::run::string_end;
 use super::unescape::{eq_unescaped, unescape};
+use crate::wire::skip::to_either;
 use std::borrow::Cow;
 
 /// What a value is.
@@ -178,22 +178,30 @@ fn skip_filler(bytes: &[u8]) -> &[u8] {
     &bytes[filler.unwrap_or(bytes.len())..]
 }
 
-/// Offset just behind a string whose opening quote is at `at`; the end of everything where it is not valid.
-fn behind_string(bytes: &[u8], at: usize) -> usize {
-    string_end(bytes, at + 1).map_or(bytes.len(), |end| end + 1)
+/// Offset just behind a string whose opening quote is at `at`.
+fn string_end(bytes: &[u8], at: usize) -> usize {
+    let mut at = at + 1;
+    loop {
+        at = to_either(bytes, at, b'"', b'\\');
+        match bytes.get(at) {
+            Some(b'\\') => at += 2,
+            Some(_) => return at + 1,
+            None => return bytes.len(),
+        }
+    }
 }
 
 /// Length of the value at the front; 0 where there is none.
 fn value_len(bytes: &[u8]) -> usize {
     match bytes.first() {
-        Some(b'"') => behind_string(bytes, 0),
+        Some(b'"') => string_end(bytes, 0).min(bytes.len()),
         Some(b'{' | b'[') => {
             let mut depth = 0usize;
             let mut at = 0;
             while let Some(byte) = bytes.get(at) {
                 match byte {
                     b'"' => {
-                        at = behind_string(bytes, at);
+                        at = string_end(bytes, at);
                         continue;
                     }
                     b'{' | b'[' => depth += 1,

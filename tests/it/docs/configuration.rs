@@ -17,7 +17,7 @@ const TABLES: [(&str, &str, &[&str]); 8] = [
     ("[server]", "server", &["Server"]),
     ("[store]", "store", &["StoreConfig"]),
     ("[upstream]", "upstream", &["UpstreamLimits"]),
-    ("[[providers]]", "providers[0]", &["Provider"]),
+    ("[[providers]]", "providers[0]", &["Provider", "Credential"]),
     ("[[models]]", "models[0]", &["Model", "Prices"]),
     ("targets", "models[0].targets[0]", &["Target"]),
     ("capabilities", "models[0].capabilities", &["Capabilities"]),
@@ -66,7 +66,7 @@ fn text(path: &str, more: &str, lacking: &str) -> String {
 fn parse(text: &str) -> Result<Config, Vec<String>> {
     let read = |_: &str| Ok("-----BEGIN CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\n".to_string());
     let env = |_: &str| Some("a-token-that-is-long-enough".to_string());
-    let source = Source { file: "tollgate.toml", text, env: &env, read: &read };
+    let source = Source { file: "tollgate.toml", text, env: &env, read: &read, run: &Source::no_program };
     Config::parse(&source).map_err(|errors| errors.iter().map(ToString::to_string).collect())
 }
 

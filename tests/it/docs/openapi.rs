@@ -197,7 +197,45 @@ fn every_answer_is_as_the_document_says_and_every_entry_of_the_document_is_answe
     see("/v1/models", "get", 403, get_with(&narrow, "/v1/models"));
     see("/v1/models/{id}", "get", 403, get_with(&narrow, "/v1/models/small"));
     see("/v1/quota", "get", 403, get_with(&list_only, "/v1/quota"));
+    answer_responses(&gate, &doc, [&key, &narrow, &spent], &mut seen);
     complete(&doc, &seen);
+}
+
+/// The same of the responses endpoint and what lies below it.
+fn answer_responses(
+    gate: &Gate,
+    doc: &Value,
+    [key, narrow, spent]: [&str; 3],
+    seen: &mut BTreeSet<(String, String, u16)>,
+) {
+    let hello = r#"{"model":"small","input":"hi"}"#;
+    let large = hello.replace("hi", &"x".repeat(70_000));
+    let bearer = |key: &str, path: &str, body: &str| {
+        ask(gate, &messages(key, path, body).replace("x-api-key: ", "authorization: Bearer "))
+    };
+    let bare = |method: &str, path: &str, key: &str| {
+        ask(gate, &format!("{method} {path} HTTP/1.1\r\nhost: h\r\nauthorization: Bearer {key}\r\n\r\n"))
+    };
+    let mut see = |path: &str, status: u16, answer: Answer| {
+        assert_eq!(answer.status, status, "{path}: {}", answer.body);
+        check(doc, path, "post", &answer);
+        seen.insert((path.to_string(), "post".to_string(), status));
+    };
+    for path in ["/v1/responses", "/v1/responses/input_tokens"] {
+        see(path, 200, bearer(key, path, hello));
+        see(path, 400, bearer(key, path, r#"{"model":"small","input":"hi","previous_response_id":"resp_1"}"#));
+        see(path, 401, bare("POST", path, "nothing"));
+        see(path, 403, bare("POST", path, narrow));
+        see(path, 404, bearer(key, path, &hello.replace("small", "x")));
+        see(path, 405, bare("GET", path, key));
+        see(path, 413, bearer(key, path, &large));
+        see(path, 429, bearer(spent, path, hello));
+    }
+    let streamed = hello.replace("\"input\"", "\"stream\":true,\"input\"");
+    see("/v1/responses", 200, bearer(key, "/v1/responses", &streamed));
+    see("/v1/responses", 200, bearer(key, "/v1/responses", &streamed.replace("small", "claude")));
+    see("/v1/responses", 200, bearer(key, "/v1/responses", &streamed.replace("hi", "hi #sim error_after=3")));
+    see("/v1/responses", 500, bearer(key, "/v1/responses", &hello.replace("hi", "hi #sim status=503")));
 }
 
 /// Nothing stands in the document that is not answered.

@@ -7,6 +7,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
+use tollgate::policy::config::{Config, Source};
 
 const GUIDE: &str = include_str!("../../../src/docs/operations.md");
 const README: &str = include_str!("../../../README.md");
@@ -19,7 +20,7 @@ fn blocks(language: &str) -> Vec<&'static str> {
 
 /// The guide's configuration, on this machine: other addresses, another folder, no certificate.
 fn configuration(rig: &Rig) -> String {
-    let [first, trial] = blocks("toml")[..] else { panic!("a configuration and a plan") };
+    let [first, _, trial] = blocks("toml")[..] else { panic!("a configuration, credentials and a plan") };
     let mut text = format!("{first}\n{trial}\n");
     let tls = text.lines().find(|line| line.starts_with("tls = ")).unwrap().to_owned();
     let base = format!("http://{}/v1", rig.provider);
@@ -33,6 +34,21 @@ fn configuration(rig: &Rig) -> String {
         text = text.replace(there, here);
     }
     text
+}
+
+#[test]
+fn the_guides_credentials_are_read_as_it_says() {
+    let model =
+        "[[models]]\nid = \"m\"\ncontext = \"1K\"\ntargets = [{ provider = \"openai\" }, { provider = \"vertex\" }]";
+    let text = format!("{}\n{model}\n", blocks("toml")[1]);
+    let (env, read) = (|name: &str| Some(name.to_owned()), |path: &str| Ok(path.to_owned()));
+    let run = |program: &[String]| Ok(program.join(" "));
+    let config = Config::parse(&Source { file: "t", text: &text, env: &env, read: &read, run: &run }).unwrap();
+    let credentials = config.providers.iter().flat_map(|provider| &provider.credentials);
+    let secrets: Vec<&str> = credentials.map(|credential| credential.secret.expose()).collect();
+    assert_eq!(secrets, ["OPENAI_API_KEY", "/run/secrets/openai-2", "gcloud auth print-access-token"]);
+    let labels: Vec<&str> = config.catalog.models()[0].targets.iter().map(|target| &*target.label).collect();
+    assert_eq!(labels, ["openai#1/m", "openai#2/m", "vertex/m"]);
 }
 
 /// A folder of programs: ours, and a `systemctl` that knows how to reload `pid`.

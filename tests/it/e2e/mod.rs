@@ -23,6 +23,7 @@ mod logs;
 mod many;
 pub mod process;
 mod quiet;
+mod secrets;
 mod streams;
 mod tls;
 mod unseen;

@@ -234,7 +234,7 @@ fn places() -> Vec<Place> {
 /// Further keys, put into the ledger.
 fn keys(folder: &Path) -> Vec<String> {
     let ledger = Sqlite::open(&folder.join("tollgate.db"), Mode::Shared).unwrap();
-    let scope = Scope { chat: true, messages: true, models: true, quota: true, models_allowed: None };
+    let scope = Scope::default();
     (0..KEYS)
         .map(|number| {
             let mut serial = 0u8;

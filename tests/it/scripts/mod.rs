@@ -1,6 +1,6 @@
 //! Transcripts: the gateway driven through its seam from text files, with a virtual clock and no sockets.
 //!
-//! Every file in `tests/fixtures/{http,chat,messages,translated}/` holds cases about one topic. A case is a conversation:
+//! Every file in `tests/fixtures/{http,chat,messages,responses,translated}/` holds cases about one topic. A case is a conversation:
 //!
 //! ```text
 //! === a key that was revoked opens nothing
@@ -36,8 +36,8 @@
 //! line, or up to the character that stands after it), `{head}` (the lines of a head up to its end),
 //! `{length}` (must be the length of the rest of the block).
 //!
-//! **Shorthands** for the lines that are always alike (in `text.rs`): `@chat [KEY]`, `@messages [KEY]`,
-//! `@get PATH [KEY]` for clients; `@up-chat`, `@up-messages [VERSION]` for what a provider receives; `@ok`, `@stream`,
+//! **Shorthands** for the lines that are always alike (in `text.rs`): `@chat [KEY]`, `@messages [KEY]`, `@responses [KEY]`,
+//! `@get PATH [KEY]` for clients; `@up-chat`, `@up-responses`, `@up-messages [VERSION]` for what a provider receives; `@ok`, `@stream`,
 //! `@status N` for what it sends; `@401 [ID]`, `@limits [REQUESTS TOKENS [RESET]]`, `@length`, `@events [ID]`,
 //! `@answer N` (whatever its head has), `@error [close] TYPE MESSAGE` and `@error-messages …` for what a client receives.
 //!
@@ -52,6 +52,7 @@
 //! next ledger row has these) · `log TEXT` (the newest log line has this) · `logged TEXT` (some log line has) · `hold-rows`, `commit`, `store-fails`,
 //! `store-recovers` · `revoke KEY` · `hold-looks`, `looks 2`, `look`, `look-fails` (the
 //! ledger does not answer when it is asked for a key that is not known, so many are asked for, it answers, it cannot) ·
+//! `renews 1` (secrets were to be asked for again so often), `secret says WORD`, `secret fails WHY` (its file or program) ·
 //! `drain` (SIGTERM) · `exit` (the gateway has asked to leave) · `reload [server]
 //! max_header = "1KiB"` · `hold-work`, `work` (the helper thread stands still, or does what it was given).
 //!
@@ -59,7 +60,8 @@
 //! (it has, with so many requests running) · `inherits KEY TOKENS` (a predecessor's row that was not announced),
 //! `predecessor-left` · of a ledger that is shared: `asks 2` (questions without an answer), `ask 1 admitted`, `ask 1
 //! refused`, `released 1` (leases given back without a row). What the gateway starts from stands before the steps:
-//! `start work-min 100`, `start predecessor`, `start row KEY TOKENS` (admitted five seconds ago).
+//! `start work-min 100`, `start predecessor`, `start row KEY TOKENS` (admitted five seconds ago), `start rest TARGET
+//! SECONDS` (which a predecessor has told of); `rests 1` (the successor has been told of so many).
 //!
 //! Each case runs as written, with every byte on its own in both directions, and in random pieces: client bytes,
 //! upstream bytes and ledger rows must be the same. `SCRIPT=words` runs the cases whose file or title has the words.
@@ -106,6 +108,11 @@ fn chat_transcripts_hold() {
 #[test]
 fn messages_transcripts_hold() {
     all_hold("messages");
+}
+
+#[test]
+fn responses_transcripts_hold() {
+    all_hold("responses");
 }
 
 #[test]

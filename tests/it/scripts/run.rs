@@ -11,6 +11,8 @@ use tollgate::base::time::Unix;
 use tollgate::gateway::Start;
 use tollgate::gateway::orders::Notice;
 use tollgate::policy::ask::Ruling;
+use tollgate::policy::config::Origin;
+use tollgate::policy::counters::{Counters, RestTold};
 use tollgate::policy::keys::{KeyAnswer, KeyId};
 use tollgate::policy::meter::LimitKind;
 use tollgate::policy::row::Row;
@@ -69,6 +71,8 @@ impl Player<'_> {
         let start = start(&case.preamble.starts, &keys)?;
         let mut world = World::new(setting.high(), start, cut);
         world.untold = keys.untold.clone();
+        let rests = case.preamble.starts.iter().filter_map(|line| rest(line)).collect();
+        world.gateway.count_on(&Counters { rests, ..Counters::default() });
         let (bound, seen_rows) = (Bindings::new(), Vec::new());
         let mut player = Player { case, names, keys, setting, world, bound, seen_rows };
         for (index, step) in case.steps.iter().enumerate() {
@@ -219,6 +223,16 @@ impl Player<'_> {
                 let id = world.looks.pop().ok_or("no key is asked for")?;
                 return world.notice(Notice::LookedUp(id, KeyAnswer::Unavailable));
             }
+            ["renews", count] if world.renewals.to_string() == **count => {}
+            ["renews", count] => return Err(format!("{} secrets are asked for instead of {count}", world.renewals)),
+            ["secret", outcome @ ("says" | "fails"), rest @ ..] => {
+                let providers = self.setting.high().providers;
+                let mut secrets = providers.iter().flat_map(|provider| &provider.credentials).map(|one| &one.secret);
+                let fresh = secrets.find(|secret| !matches!(secret.origin(), Origin::Env(_)));
+                let origin = fresh.ok_or("no secret is asked for again")?.origin().clone();
+                let said = if *outcome == "says" { Ok(rest.join(" ")) } else { Err(rest.join(" ")) };
+                return world.notice(Notice::SecretTold(origin, said));
+            }
             ["drain"] => return world.signal(Signal::Terminate),
             ["hold-work"] => world.hold_work = true,
             ["work"] => return world.work(),
@@ -264,6 +278,8 @@ impl Player<'_> {
                 world.settle()?;
                 world.served.then_some(()).ok_or("the successor has not been told to serve")?;
             }
+            ["rests", count] if world.rests.to_string() == **count => {}
+            ["rests", count] => return Err(format!("{} rests were told of instead of {count}", world.rests)),
             ["waits"] if !world.wants_clients() => {}
             ["waits"] => return Err("it accepts".to_string()),
             ["accepts"] if world.wants_clients() => {}
@@ -370,11 +386,18 @@ impl Player<'_> {
         self.world.wait(3_600_000_000)?;
         let vitals = self.world.gateway.vitals();
         let nothing = [vitals.clients, vitals.exchanges, vitals.upstreams, vitals.idle, vitals.holds, vitals.buffered];
-        if nothing != [0; 6] || vitals.timers != 0 {
+        if nothing != [0; 6] || vitals.timers != 0 || vitals.flying != 0 {
             return Err(format!("after everybody has left: {vitals:?}"));
         }
         Ok(())
     }
+}
+
+/// `rest TARGET SECONDS`: a predecessor has told of it.
+fn rest(line: &[String]) -> Option<RestTold> {
+    let [word, name, seconds] = line else { return None };
+    let seconds: u64 = seconds.parse().ok().filter(|_| word == "rest")?;
+    Some(RestTold { name: name.as_str().into(), until_ms: begin().unix.0 + seconds * 1000, again: 0 })
 }
 
 /// What the gateway starts from: `work-min BYTES`, `predecessor`, `row KEY TOKENS` (of five seconds before).
@@ -384,6 +407,7 @@ fn start(lines: &[Vec<String>], keys: &KeyRing) -> Result<Start, String> {
         match &line.iter().map(String::as_str).collect::<Vec<_>>()[..] {
             ["work-min", bytes] => start.work_min = bytes.parse().ok(),
             ["predecessor"] => start.running = Some(Vec::new()),
+            ["rest", ..] => {}
             ["row", name, tokens] => {
                 let key = keys.records.iter().find(|record| record.name == **name).ok_or("no such key")?.id;
                 let (tokens, at) = (tokens.parse().map_err(|_| "tokens")?, begin().unix.0 - 5000);

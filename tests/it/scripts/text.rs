@@ -178,6 +178,13 @@ fn shorthand(text: &str, status: &mut Status) -> Result<Vec<String>, String> {
             "content-type: application/json".into(),
             "content-length: {length}".into(),
         ],
+        "responses" => vec![
+            "POST /v1/responses HTTP/1.1".into(),
+            "host: gateway".into(),
+            format!("authorization: Bearer {{{}}}", word(0, "key")),
+            "content-type: application/json".into(),
+            "content-length: {length}".into(),
+        ],
         "messages" => vec![
             "POST /v1/messages HTTP/1.1".into(),
             "host: gateway".into(),
@@ -190,8 +197,8 @@ fn shorthand(text: &str, status: &mut Status) -> Result<Vec<String>, String> {
             "host: gateway".into(),
             format!("authorization: Bearer {{{}}}", word(1, "key")),
         ],
-        "up-chat" => vec![
-            "POST /v1/chat/completions HTTP/1.1".into(),
+        "up-chat" | "up-responses" => vec![
+            format!("POST /v1/{} HTTP/1.1", if name == "up-chat" { "chat/completions" } else { "responses" }),
             "host: 10.0.0.1".into(),
             "authorization: Bearer sk-upstream-chat".into(),
             format!("user-agent: tollgate/{}", env!("CARGO_PKG_VERSION")),
@@ -293,6 +300,7 @@ fn reason(code: &str) -> &'static str {
         "413" => "Content Too Large",
         "414" => "URI Too Long",
         "417" => "Expectation Failed",
+        "426" => "Upgrade Required",
         "429" => "Too Many Requests",
         "431" => "Request Header Fields Too Large",
         "500" => "Internal Server Error",

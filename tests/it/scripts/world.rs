@@ -106,6 +106,10 @@ pub struct World {
     pub hold_looks: bool,
     /// Keys that were asked for and have not been answered.
     pub looks: Vec<KeyId>,
+    /// Secrets that were to be asked for again, so far.
+    pub renewals: usize,
+    /// Rests that the successor has been told of.
+    pub rests: usize,
     /// Leases that went back without a row.
     pub released: usize,
     /// A successor has been started, and has not been taken back.
@@ -143,6 +147,8 @@ impl World {
             untold: Vec::new(),
             hold_looks: false,
             looks: Vec::new(),
+            renewals: 0,
+            rests: 0,
             released: 0,
             successor: false,
             hold_successor: false,
@@ -356,6 +362,7 @@ impl World {
                 Order::Work(work) if self.hold_work => self.works.push(*work),
                 Order::Work(work) => self.gateway.notice(Notice::Worked(work.run()), self.now),
                 Order::Reload(_) => return Err("a script reads its configuration again by itself".to_string()),
+                Order::Renew(_) => self.renewals += 1,
                 Order::Asks(asks) => self.asks.extend(asks),
                 Order::LookUp(id) => self.looks.push(id),
                 Order::Releases(releases) => self.released += releases.len(),
@@ -367,7 +374,7 @@ impl World {
                         self.gateway.notice(Notice::SuccessorTaken, self.now);
                     }
                 }
-                Order::LetServe(_) => self.served = true,
+                Order::LetServe(counters) => (self.served, self.rests) = (true, counters.rests.len()),
                 Order::TakeBack => {
                     (self.handed_over, self.successor) = (None, false);
                     if !self.hold_successor {

@@ -1,10 +1,12 @@
 //! What the gateway promises to many at once, driven through its seam with a virtual clock and no sockets: its bound on
-//! buffered bytes, the doors it keeps open, and stacks that do not grow with what a client sends. Conversations of one
+//! buffered bytes, where conversations go, the doors it keeps open, and stacks that do not grow with what a client sends. Conversations of one
 //! client stand in transcripts (`scripts`).
 
 mod admin;
+mod affinity;
 mod budget;
 mod drain;
+mod pace;
 mod pressure;
 mod readers;
 mod rig;

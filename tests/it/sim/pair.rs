@@ -7,6 +7,7 @@
 
 use super::ledger::Way;
 use super::tally::setting;
+use super::wider::Wider;
 use crate::support::setting::{KeyRing, begin, later};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -407,7 +408,7 @@ impl World {
     fn gateway(&self, seed: u64, running: Option<Vec<Running>>) -> Gateway {
         let mut bytes = [0u8; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
-        let mut setting = setting(false, Way::File, 2);
+        let mut setting = setting(false, Way::File, Wider::default());
         setting.set("plan tight", "window = \"7d\"");
         let recent = self.disk.rows.iter().map(|row| (row.key, row.admitted, row.usage.total())).collect();
         let keys = self.keys.records.clone();

@@ -186,7 +186,7 @@ impl Provider {
             }
             return;
         };
-        if rng.below(4000) == 0 {
+        if rng.below(500) == 0 {
             book.faults.note("provider resets in the middle of an answer");
             self.pipe.ending = Some(Ending::Broken);
             return;

@@ -1,6 +1,7 @@
 //! What a run came to, and the configuration it runs with.
 
 use super::ledger::{HOSTS, Story, Way};
+use super::wider::Wider;
 use crate::support::setting::Setting;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -125,7 +126,7 @@ impl fmt::Display for Tally {
 }
 
 /// The configuration: short deadlines, small bounds, two providers of one shape and one of the other.
-pub fn setting(before_reply: bool, way: Way, budget_mib: usize) -> Setting {
+pub fn setting(before_reply: bool, way: Way, wider: Wider) -> Setting {
     let mut setting = Setting::default();
     if way != Way::File {
         setting.set("store", "url = \"redis://10.0.0.9/0\"");
@@ -139,7 +140,7 @@ pub fn setting(before_reply: bool, way: Way, budget_mib: usize) -> Setting {
     }
     for (section, line) in [
         ("server", "max_body = \"256KiB\""),
-        ("server", &format!("max_buffered = \"{budget_mib}MiB\"")),
+        ("server", &format!("max_buffered = \"{}MiB\"", wider.budget())),
         ("server", "write_stall = \"30s\""),
         ("upstream", "first_byte_timeout = \"20s\""),
         ("upstream", "idle_timeout = \"20s\""),
@@ -162,5 +163,26 @@ pub fn setting(before_reply: bool, way: Way, budget_mib: usize) -> Setting {
     ] {
         setting.set(section, line);
     }
+    if wider.places {
+        set_targets(&mut setting, &[UP, SECOND], wider);
+        let target = format!("{{ provider = \"ant\", model = \"up-large\", concurrency = {PLACES} }}");
+        setting.set("model large", &format!("targets = [{target}]"));
+    }
     setting
+}
+
+/// Requests at a time at each target, where that is bounded; and targets there are.
+pub const PLACES: usize = 2;
+pub const TARGETS: usize = 3;
+
+/// The providers of the model `small`.
+pub const UP: &str = "up";
+pub const SECOND: &str = "second";
+
+/// Has the model `small` served by these.
+pub fn set_targets(setting: &mut Setting, providers: &[&str], wider: Wider) {
+    let places = if wider.places { format!(", concurrency = {PLACES}") } else { String::new() };
+    let target = |provider: &&str| format!("{{ provider = \"{provider}\", model = \"up-small\"{places} }}");
+    let targets: Vec<String> = providers.iter().map(target).collect();
+    setting.set("model small", &format!("targets = [{}]", targets.join(", ")));
 }

@@ -43,6 +43,8 @@ pub struct Wider {
     pub upgrade: Option<Upgrade>,
     /// Providers answer before they have read the whole request, and read on.
     pub early: bool,
+    /// Two requests at a time at each target.
+    pub places: bool,
     /// The host of the provider of messages has no address, and clients send many requests in one piece.
     pub nameless: bool,
 }
@@ -58,11 +60,13 @@ impl Wider {
         let fates = [Fate::DiesEarly, Fate::DiesWithLedger, Fate::DiesServing, Fate::StallsEarly];
         let fate = *fates.get(rng.below(9) as usize).unwrap_or(&Fate::Serves);
         let fate = if rng.below(9) == 0 { Fate::StallsWithLedger } else { fate };
+        let places = rng.below(6) == 0;
         Wider {
             tight: tight == 0,
             upgrade: (upgrade == 0).then_some(Upgrade { at, ready, takes, fate }),
             early: early == 0,
             nameless: nameless == 0,
+            places,
         }
     }
 

@@ -5,7 +5,7 @@ use super::clients::{Client, Supply};
 use super::ledger::{HOSTS, Ledger, Way};
 use super::net::Pipe;
 use super::providers::{Book, Provider};
-use super::tally::{Tally, setting};
+use super::tally::{PLACES, SECOND, TARGETS, Tally, UP, set_targets, setting};
 use super::wider::{Fate, Upgrade, Wider};
 use crate::support::setting::{KeyRing, begin, later};
 use crate::support::vitals::{nothing_is_held, vitals_hold};
@@ -112,7 +112,7 @@ impl World {
         let start = Start { seed: seed_bytes, client_listeners: 1, keys: keys_known, work_min, ..Start::default() };
         let before_reply = seed.is_multiple_of(3) && way != Way::Local;
         World {
-            gateway: Gateway::new(Arc::new(setting(before_reply, way, wider.budget()).high()), start, now),
+            gateway: Gateway::new(Arc::new(setting(before_reply, way, wider).high()), start, now),
             rng: Rng::from_u64(seed),
             now,
             clients: Vec::new(),
@@ -158,6 +158,10 @@ impl World {
             _ => self.move_provider()?,
         }
         self.settle()?;
+        let flying = self.gateway.vitals().flying;
+        if self.wider.places && flying > PLACES * TARGETS {
+            return Err(format!("{flying} requests in flight at {TARGETS} targets of {PLACES} places"));
+        }
         vitals_hold(&self.gateway.vitals(), self.wider.budget() << 20)
     }
 
@@ -369,12 +373,10 @@ impl World {
 
     /// The configuration has been read: with a provider less, with its models the other way round, or wrong.
     fn reload(&mut self) {
-        let mut fresh = setting(self.before_reply, self.ledger.way, self.wider.budget());
-        let second = "{ provider = \"second\", model = \"up-small\" }";
+        let mut fresh = setting(self.before_reply, self.ledger.way, self.wider);
         match self.rng.below(3) {
-            0 => fresh.set("model small", &format!("targets = [{second}]")),
-            1 => fresh
-                .set("model small", &format!("targets = [{second}, {{ provider = \"up\", model = \"up-small\" }}]")),
+            0 => set_targets(&mut fresh, &[SECOND], self.wider),
+            1 => set_targets(&mut fresh, &[SECOND, UP], self.wider),
             _ => {}
         }
         let news = match self.rng.below(4) {
@@ -473,7 +475,7 @@ impl World {
                     Order::Work(work) => self.works.push(*work),
                     Order::LookUp(id) => self.looks.push(id),
                     Order::Reload(_) => self.reloading = true,
-                    Order::Log(_) | Order::Counted(_) => {}
+                    Order::Log(_) | Order::Counted(_) | Order::Renew(_) => {}
                     other => self.take_order(other)?,
                 }
             }

@@ -11,7 +11,7 @@ use tollgate::policy::window::parse_moment;
 pub const BEGIN: &str = "2026-11-20T09:00:10Z";
 
 /// What the providers are told; never to be seen by a client or in a log.
-pub const SECRETS: [&str; 2] = ["sk-upstream-chat", "sk-upstream-messages"];
+pub const SECRETS: [&str; 3] = ["sk-upstream-chat", "sk-upstream-messages", "sk-upstream-second"];
 
 const BASE: &[(&str, &[&str])] = &[
     ("", &[]),
@@ -112,11 +112,14 @@ impl Setting {
         let env = |name: &str| match name {
             "CHAT_KEY" => Some(SECRETS[0].to_string()),
             "MESSAGES_KEY" => Some(SECRETS[1].to_string()),
+            "CHAT_KEY_2" => Some(SECRETS[2].to_string()),
             "ADMIN_TOKEN" => Some("admin-token-of-the-test".to_string()),
             _ => None,
         };
         let read = |_: &str| Ok("-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n".to_string());
-        let source = Source { file: "test.toml", text: &text, env: &env, read: &read };
+        // A program prints what it is called.
+        let run = |program: &[String]| Ok(program.join("-"));
+        let source = Source { file: "test.toml", text: &text, env: &env, read: &read, run: &run };
         match Config::parse(&source) {
             Ok(high) => high,
             Err(errors) => {
@@ -147,7 +150,7 @@ impl KeyRing {
             digest: issued.digest,
             name: name.to_string(),
             plan: "team".to_string(),
-            scope: Scope { chat: true, messages: true, models: true, quota: true, models_allowed: None },
+            scope: Scope::default(),
             created: Unix(0),
             expires: None,
             revoked: None,

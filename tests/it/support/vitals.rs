@@ -11,6 +11,9 @@ pub fn vitals_hold(vitals: &Vitals, budget: usize) -> Result<(), String> {
     if vitals.holds > vitals.exchanges {
         return Err(format!("a reservation without its request: {vitals:?}"));
     }
+    if vitals.flying > vitals.exchanges {
+        return Err(format!("an attempt without its request: {vitals:?}"));
+    }
     if vitals.idle > vitals.upstreams {
         return Err(format!("an idle connection that does not exist: {vitals:?}"));
     }
@@ -28,5 +31,9 @@ pub fn vitals_hold(vitals: &Vitals, budget: usize) -> Result<(), String> {
 /// What must hold once everybody has left and every deadline has passed.
 pub fn nothing_is_held(vitals: &Vitals) -> Result<(), String> {
     let held = [vitals.clients, vitals.exchanges, vitals.upstreams, vitals.idle, vitals.holds, vitals.buffered];
-    if held == [0; 6] && vitals.timers == 0 { Ok(()) } else { Err(format!("after everybody has left: {vitals:?}")) }
+    if held == [0; 6] && vitals.flying == 0 && vitals.timers == 0 {
+        Ok(())
+    } else {
+        Err(format!("after everybody has left: {vitals:?}"))
+    }
 }

@@ -1,0 +1,69 @@
+//! Reasoning that one turn's answer hands to the next turn's request through a client that keeps it unread
+//! (`responses` 5.5): `tg1.` and the base64 of a small JSON object, in `encrypted_content` or `signature`.
+//!
+//! Owns the form. Must never be trusted: it is neither encrypted nor authenticated, holds nothing that the client was
+//! not given, and a provider verifies its own signature. What another target gave is dropped.
+
+use crate::base::base64;
+use crate::base::digest::{hex_into, sha256};
+use crate::wire::json::{self, Kind, Raw};
+
+/// How a carrier of ours begins.
+const PREFIX: &[u8] = b"tg1.";
+
+/// Which target gave the reasoning: digits of a hash of its names.
+pub type Mark = [u8; 8];
+
+/// The mark of a provider's model.
+pub fn mark(provider: &str, model: &str) -> Mark {
+    let mut hex = Vec::with_capacity(8);
+    hex_into(&sha256(format!("{provider}/{model}").as_bytes())[..4], &mut hex);
+    let mut mark = Mark::default();
+    mark.copy_from_slice(&hex);
+    mark
+}
+
+/// Whether the inside of a string is a carrier of ours.
+pub(super) fn is_ours(raw: &[u8]) -> bool {
+    raw.starts_with(PREFIX)
+}
+
+/// Appends the carrier of one block of reasoning, given as JSON.
+pub(super) fn close(block: &[u8], mark: &Mark, out: &mut Vec<u8>) {
+    let mut json = Vec::with_capacity(block.len() + 32);
+    for part in [b"{\"k\":\"", &mark[..], b"\",\"b\":[", block, b"]}"] {
+        json.extend_from_slice(part);
+    }
+    out.extend_from_slice(PREFIX);
+    base64::encode_url(&json, out);
+}
+
+/// The blocks that a carrier holds, as a JSON array; `None` where it is not ours, or another target's.
+pub(super) fn open(raw: &[u8], mark: &Mark) -> Option<Vec<u8>> {
+    let json = base64::decode(raw.strip_prefix(PREFIX)?)?;
+    json::check(&json).ok()?;
+    let held = Raw::new(&json);
+    let same = held.get("k").and_then(Raw::string) == Some(mark);
+    let blocks = held.get("b").filter(|blocks| same && blocks.kind() == Kind::Array)?;
+    Some(blocks.bytes().to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_carrier_is_opened_by_its_own_target_alone() {
+        let own = mark("anthropic", "claude-sonnet-4-6");
+        assert_eq!(&own, b"fec21a94");
+        let mut carrier = Vec::new();
+        close(br#"{"type":"redacted_thinking","data":"RGF0YQ=="}"#, &own, &mut carrier);
+        let known = "tg1.eyJrIjoiZmVjMjFhOTQiLCJiIjpbeyJ0eXBlIjoicmVkYWN0ZWRfdGhpbmtpbmciLCJkYXRhIjoiUkdGMFlRPT0ifV19";
+        assert_eq!(String::from_utf8_lossy(&carrier), known);
+        assert_eq!(open(&carrier, &own).as_deref(), Some(&br#"[{"type":"redacted_thinking","data":"RGF0YQ=="}]"#[..]));
+        assert_eq!(open(&carrier, &mark("openai", "gpt-4o-mini")), None);
+        for foreign in ["", "tg1.", "tg1.e30", "tg1.!", "gAAAAABx", "tg1.W10"] {
+            assert_eq!(open(foreign.as_bytes(), &own), None, "{foreign}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The response object of the responses shape, which a stream repeats at its beginning and its end.
+
+use super::super::answer::ResponseIdentity;
+use super::super::delta::StopReason;
+use super::super::errors::ErrorWords;
+use super::super::naming::{Echo, TranslationState};
+use super::super::usage::ObservedUsage;
+use crate::wire::json::{self, Kind, Raw, key, write_count, write_escaped, write_string};
+
+/// How an answer stands.
+#[derive(Copy, Clone)]
+pub(super) struct Ending<'a> {
+    /// It has only begun.
+    pub(super) open: bool,
+    /// When that was, in seconds since the epoch.
+    pub(super) created: u64,
+    pub(super) reason: StopReason,
+    pub(super) usage: Option<&'a ObservedUsage>,
+    /// Why it has failed.
+    pub(super) error: Option<&'a ErrorWords<'a>>,
+}
+
+/// What a request says of itself that says nothing.
+const BEFORE: &[u8] = b"\"instructions\":null,\"max_output_tokens\":null,\"max_tool_calls\":null,\"metadata\":{}";
+const AFTER: &[u8] = b"\"parallel_tool_calls\":true,\"presence_penalty\":0,\"frequency_penalty\":0,\
+    \"previous_response_id\":null,\"prompt_cache_key\":null,\"reasoning\":{\"effort\":null,\"summary\":null},\
+    \"safety_identifier\":null,\"service_tier\":\"default\",\"store\":false,\"temperature\":1,\
+    \"text\":{\"format\":{\"type\":\"text\"}},\"tool_choice\":\"auto\",\"tools\":[],\"top_logprobs\":0,\"top_p\":1,\
+    \"truncation\":\"disabled\"";
+
+/// Appends the object; `items` are its output, with commas between them.
+pub(super) fn write_response(
+    ending: &Ending<'_>,
+    items: &[u8],
+    state: &TranslationState,
+    me: &ResponseIdentity<'_>,
+    out: &mut Vec<u8>,
+) {
+    let lacks = ending.reason.to_responses();
+    let (status, complete) = match (ending.error, ending.open, lacks) {
+        (Some(_), _, _) => ("failed", false),
+        (None, true, _) => ("in_progress", false),
+        (None, false, Some(_)) => ("incomplete", false),
+        (None, false, None) => ("completed", true),
+    };
+    let echo: Option<&Echo> = state.echo.as_deref();
+    out.extend_from_slice(b"{\"id\":");
+    write_string(out, me.id);
+    out.extend_from_slice(b",\"object\":\"response\",\"created_at\":");
+    write_count(out, ending.created);
+    key(out, "completed_at");
+    if complete {
+        write_count(out, me.created)
+    } else {
+        out.extend_from_slice(b"null")
+    }
+    key(out, "status");
+    write_string(out, status);
+    out.extend_from_slice(b",\"background\":false,\"error\":");
+    match ending.error {
+        Some(words) => words.write_brief(out),
+        None => out.extend_from_slice(b"null"),
+    }
+    key(out, "incomplete_details");
+    match lacks.filter(|_| status == "incomplete") {
+        Some(reason) => {
+            out.extend_from_slice(b"{\"reason\":");
+            write_string(out, reason);
+            out.push(b'}');
+        }
+        None => out.extend_from_slice(b"null"),
+    }
+    out.push(b',');
+    out.extend_from_slice(echo.map_or(BEFORE, |echo| &echo.before));
+    key(out, "model");
+    write_string(out, me.model);
+    key(out, "output");
+    out.push(b'[');
+    out.extend_from_slice(items);
+    out.extend_from_slice(b"],");
+    out.extend_from_slice(echo.map_or(AFTER, |echo| &echo.after));
+    key(out, "usage");
+    match ending.usage {
+        Some(observed) => write_usage(observed, me, out),
+        None => out.extend_from_slice(b"null"),
+    }
+    out.push(b'}');
+}
+
+/// Appends a responses `usage` object: what the upstream reported, estimates where it did not. Every member always:
+/// clients refuse an object of details that lacks its own.
+pub(in crate::dialect) fn write_usage(observed: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+    let reported = observed.reported;
+    let input = reported.prompt().unwrap_or_else(|| me.prompt.count());
+    let output = reported.output.unwrap_or(observed.relayed_tokens);
+    out.extend_from_slice(b"{\"input_tokens\":");
+    write_count(out, input);
+    out.extend_from_slice(b",\"input_tokens_details\":{\"cached_tokens\":");
+    write_count(out, reported.cache_read.unwrap_or(0));
+    out.extend_from_slice(b",\"cache_write_tokens\":");
+    write_count(out, reported.cache_write.unwrap_or(0));
+    out.extend_from_slice(b"},\"output_tokens\":");
+    write_count(out, output);
+    out.extend_from_slice(b",\"output_tokens_details\":{\"reasoning_tokens\":");
+    write_count(out, reported.reasoning.unwrap_or(0));
+    out.extend_from_slice(b"},\"total_tokens\":");
+    write_count(out, input.saturating_add(output));
+    out.push(b'}');
+}
+
+/// The free text that a tool was called with, out of the arguments that were made of it: the member `input`, else the
+/// only text there is, else all of it as it stands. Both are insides of strings.
+pub(super) fn free_input(arguments: &[u8]) -> Vec<u8> {
+    let text = Raw::text_of(arguments);
+    let object = Raw::new(text.as_bytes());
+    if json::check(text.as_bytes()).is_err() || object.kind() != Kind::Object {
+        return match json::check(text.as_bytes()).ok().and_then(|()| object.string()) {
+            Some(inside) => inside.to_vec(),
+            None => arguments.to_vec(),
+        };
+    }
+    if let Some(input) = object.get("input").and_then(Raw::string) {
+        return input.to_vec();
+    }
+    let mut texts = object.members().filter_map(|(_, value)| value.string());
+    match (texts.next(), texts.next()) {
+        (Some(only), None) => only.to_vec(),
+        _ => {
+            let mut inside = Vec::with_capacity(arguments.len());
+            write_escaped(&mut inside, object.bytes());
+            inside
+        }
+    }
+}
+
+/// Whether the inside of a string holds a JSON value, or nothing.
+pub(super) fn is_json(inside: &[u8]) -> bool {
+    let text = Raw::text_of(inside);
+    text.trim().is_empty() || json::check(text.trim().as_bytes()).is_ok()
+}

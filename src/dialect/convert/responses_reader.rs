@@ -1,0 +1,278 @@
+//! Reads a responses stream: events to deltas.
+//!
+//! What an event that ends something repeats is passed on as far as the deltas before it left it out.
+
+use super::super::answer::{Frame, StreamFault};
+use super::super::delta::{Delta, StopReason, TOOL_CALLS_MAX, Take};
+use super::super::errors::{ErrorText, read_error};
+use super::super::usage::Reported;
+use crate::wire::json::{self, Kind, Raw, Run, key, runs, write_escaped, write_inside};
+
+/// Items and parts that may be open at once; the shape has one of either.
+const OPEN_MAX: usize = 64;
+
+/// What an item has given so far.
+#[derive(Debug)]
+struct Item {
+    index: u64,
+    /// Which call it is, if it is one.
+    slot: Option<usize>,
+    /// Bytes of text or arguments, as they are without escapes.
+    given: usize,
+    /// The part of the summary, or of the content, under way.
+    part: u64,
+}
+
+/// The reader's state.
+#[derive(Debug, Default)]
+pub(super) struct ResponsesReader {
+    items: Vec<Item>,
+    calls: usize,
+    started: bool,
+    /// The client is given each piece of reasoning to hand it back.
+    keeps: bool,
+}
+
+impl ResponsesReader {
+    /// `keeps`: the client is given each piece of reasoning to hand it back.
+    pub(super) fn new(keeps: bool) -> ResponsesReader {
+        ResponsesReader { keeps, ..ResponsesReader::default() }
+    }
+
+    /// One event with data; true if it counts as life.
+    pub(super) fn event(&mut self, frame: &Frame<'_>, sink: &mut impl Take) -> Result<bool, StreamFault> {
+        if frame.data.trim_ascii() == b"[DONE]" {
+            return Ok(false);
+        }
+        let event = Raw::new(frame.data);
+        if json::check(frame.data).is_err() || event.kind() != Kind::Object {
+            return Err(StreamFault::Malformed);
+        }
+        let kind = event.get("type").and_then(Raw::string).unwrap_or(frame.name);
+        if matches!(kind, b"keepalive" | b"ping") {
+            sink.take(Delta::Ping)?;
+            return Ok(false);
+        }
+        if matches!(kind, b"error" | b"response.failed") || kind.is_empty() {
+            return Err(StreamFault::Error(failure(event).or_else(|| read_error(frame.data)).unwrap_or_default()));
+        }
+        if !self.started {
+            self.started = true;
+            sink.take(Delta::Start)?;
+        }
+        match kind {
+            b"response.output_item.added" => self.added(event, sink)?,
+            b"response.output_item.done" => self.item_done(event, sink)?,
+            b"response.output_text.delta" => self.more(event, Delta::Text, sink)?,
+            b"response.refusal.delta" => self.more(event, Delta::Refuse, sink)?,
+            b"response.reasoning_summary_text.delta" | b"response.reasoning_text.delta" => self.think(event, sink)?,
+            b"response.function_call_arguments.delta" => self.arguments(event, sink)?,
+            b"response.completed" | b"response.incomplete" => self.end(event, sink)?,
+            _ => {}
+        }
+        Ok(true)
+    }
+
+    fn item(&mut self, event: Raw<'_>) -> Result<&mut Item, StreamFault> {
+        let index = event.get("output_index").and_then(Raw::count).unwrap_or(0);
+        let at = match self.items.iter().rposition(|item| item.index == index) {
+            Some(at) => at,
+            None if self.items.len() >= OPEN_MAX => return Err(StreamFault::TooLarge),
+            None => {
+                self.items.push(Item { index, slot: None, given: 0, part: 0 });
+                self.items.len() - 1
+            }
+        };
+        Ok(&mut self.items[at])
+    }
+
+    fn more<'a>(
+        &mut self,
+        event: Raw<'a>,
+        delta: impl FnOnce(&'a [u8]) -> Delta<'a>,
+        sink: &mut impl Take,
+    ) -> Result<(), StreamFault> {
+        let Some(text) = event.get("delta").and_then(Raw::string).filter(|text| !text.is_empty()) else {
+            return Ok(());
+        };
+        self.item(event)?.given += plain_len(text);
+        sink.take(delta(text))
+    }
+
+    fn think(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+        let part = event.get("summary_index").or_else(|| event.get("content_index")).and_then(Raw::count).unwrap_or(0);
+        let item = self.item(event)?;
+        if std::mem::replace(&mut item.part, part) != part && item.given > 0 {
+            sink.take(Delta::Think(b"\\n\\n"))?;
+        }
+        self.more(event, Delta::Think, sink)
+    }
+
+    fn added(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+        let item = event.get("item").unwrap_or(Raw::NULL);
+        if !item.get("type").is_some_and(|kind| kind.is("function_call")) {
+            return Ok(());
+        }
+        self.open_call(event, item, sink)
+    }
+
+    fn open_call(&mut self, event: Raw<'_>, item: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+        if self.calls >= TOOL_CALLS_MAX {
+            return Err(StreamFault::TooLarge);
+        }
+        let slot = self.calls;
+        // A call without a name is half an answer, as in every shape.
+        let name = item.get("name").and_then(Raw::string).filter(|name| !name.is_empty());
+        let Some(name) = name else { return Err(StreamFault::Malformed) };
+        self.item(event)?.slot = Some(slot);
+        self.calls += 1;
+        sink.take(Delta::ToolOpen { slot, id: call_id(item), name })?;
+        let early = item.get("arguments").and_then(Raw::string).unwrap_or_default();
+        if early.is_empty() {
+            return Ok(());
+        }
+        self.item(event)?.given += plain_len(early);
+        sink.take(Delta::ToolArgs { slot, json: early })
+    }
+
+    fn arguments(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+        // Arguments of a call that was never opened come again with its end.
+        let Some(slot) = self.item(event)?.slot else { return Ok(()) };
+        self.more(event, |json| Delta::ToolArgs { slot, json }, sink)
+    }
+
+    fn item_done(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+        let item = event.get("item").unwrap_or(Raw::NULL);
+        let is = |kind| item.get("type").is_some_and(|own: Raw<'_>| own.is(kind));
+        let given = self.item(event)?.given;
+        if is("function_call") {
+            if self.item(event)?.slot.is_none() {
+                self.open_call(event, item, sink)?;
+            }
+            let known = self.item(event)?;
+            let (slot, given) = (known.slot.unwrap_or(0), known.given);
+            let rest = rest_of(item.get("arguments").and_then(Raw::string).unwrap_or_default(), given);
+            if !rest.is_empty() {
+                sink.take(Delta::ToolArgs { slot, json: &rest })?;
+            }
+            sink.take(Delta::ToolClose { slot })?;
+        } else if is("message") && given == 0 {
+            for part in item.get("content").unwrap_or(Raw::NULL).items() {
+                say(part, sink)?;
+            }
+        } else if is("reasoning") {
+            if given == 0 {
+                think(item, sink)?;
+            }
+            thought(item, self.keeps, sink)?;
+        }
+        let index = self.item(event)?.index;
+        self.items.retain(|item| item.index != index);
+        Ok(())
+    }
+
+    fn end(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+        let response = event.get("response").unwrap_or(Raw::NULL);
+        if let Some(usage) = response.get("usage").filter(|usage| usage.kind() == Kind::Object) {
+            sink.take(Delta::Usage(Reported::from_responses(usage)))?;
+        }
+        sink.take(Delta::Stop { reason: reason(response, self.calls > 0), sequence: None, explanation: None })?;
+        sink.take(Delta::End)
+    }
+}
+
+/// Why a response ended.
+pub(in crate::dialect) fn reason(response: Raw<'_>, calls: bool) -> StopReason {
+    let lacks = response.get("incomplete_details").and_then(|details| details.get("reason")).and_then(Raw::string);
+    match (response.get("status"), lacks) {
+        (Some(status), Some(word)) if status.is("incomplete") => StopReason::from_responses(word),
+        _ if calls => StopReason::Tools,
+        _ => StopReason::End,
+    }
+}
+
+/// What a response or an event says went wrong.
+pub(in crate::dialect) fn failure(event: Raw<'_>) -> Option<ErrorText> {
+    let inner = event.get("response").unwrap_or(event).get("error").or_else(|| event.get("error"));
+    let error = inner.filter(|error| error.kind() == Kind::Object || error.string().is_some());
+    Some(ErrorText::from_value(error.or_else(|| event.get("message").map(|_| event))?))
+}
+
+/// The id that a call and its output share.
+pub(in crate::dialect) fn call_id(item: Raw<'_>) -> &[u8] {
+    item.get("call_id").and_then(Raw::string).unwrap_or_default()
+}
+
+/// One part of a whole message.
+fn say(part: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+    if let Some(text) = part.get("text").and_then(Raw::string).filter(|text| !text.is_empty()) {
+        return sink.take(Delta::Text(text));
+    }
+    match part.get("refusal").and_then(Raw::string).filter(|text| !text.is_empty()) {
+        Some(text) => sink.take(Delta::Refuse(text)),
+        None => Ok(()),
+    }
+}
+
+/// The words of a whole piece of reasoning.
+pub(in crate::dialect) fn thoughts<'a>(item: Raw<'a>) -> impl Iterator<Item = &'a [u8]> {
+    let list = |name| item.get(name).unwrap_or(Raw::NULL).items().filter_map(|part| part.get("text")?.string());
+    let summary = list("summary").filter(|text| !text.is_empty());
+    let content = list("content").filter(|text| !text.is_empty());
+    let any = summary.clone().next().is_some();
+    summary.chain(content.filter(move |_| !any))
+}
+
+fn think(item: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+    for (at, text) in thoughts(item).enumerate() {
+        if at > 0 {
+            sink.take(Delta::Think(b"\\n\\n"))?;
+        }
+        sink.take(Delta::Think(text))?;
+    }
+    Ok(())
+}
+
+/// What the target wants to see again of a whole piece of reasoning.
+fn thought(item: Raw<'_>, keeps: bool, sink: &mut impl Take) -> Result<(), StreamFault> {
+    let mut block = Vec::new();
+    if !keeps || !write_kept(item, &mut block) {
+        return sink.take(Delta::Thought { block: None });
+    }
+    sink.take(Delta::Thought { block: Some(&block) })
+}
+
+/// Appends of a piece of reasoning what its target wants to see again; false where there is nothing.
+pub(in crate::dialect) fn write_kept(item: Raw<'_>, out: &mut Vec<u8>) -> bool {
+    let text = |name| item.get(name).and_then(Raw::string).filter(|text| !text.is_empty());
+    let Some(encrypted) = text("encrypted_content") else { return false };
+    out.push(b'{');
+    if let Some(id) = text("id") {
+        key(out, "id");
+        write_inside(out, id);
+    }
+    key(out, "encrypted_content");
+    write_inside(out, encrypted);
+    out.push(b'}');
+    true
+}
+
+/// Bytes that the inside of a string stands for.
+fn plain_len(raw: &[u8]) -> usize {
+    let len = |run| match run {
+        Run::Plain(bytes) => bytes.len(),
+        Run::Char(c) => c.len_utf8(),
+    };
+    runs(raw).map(len).sum()
+}
+
+/// What of the inside of a string lies behind its first `given` bytes, as the inside of one.
+fn rest_of(raw: &[u8], given: usize) -> Vec<u8> {
+    if given == 0 {
+        return raw.to_vec();
+    }
+    let text = Raw::text_of(raw);
+    let mut rest = Vec::new();
+    write_escaped(&mut rest, text.as_bytes().get(given..).unwrap_or_default());
+    rest
+}

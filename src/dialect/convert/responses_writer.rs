@@ -1,0 +1,577 @@
+//! Writes a responses stream: deltas to events, and a whole answer as the object that its stream would end in.
+//!
+//! One item at a time, added, filled, done; the last event repeats them all, so they are kept as they were written. A
+//! client may run what a call says as soon as it is done: a call waits while another is open, and one that takes free
+//! text is told when all of it is there, or not at all.
+
+mod calls;
+
+use super::super::answer::{ResponseIdentity, StreamFault};
+use super::super::carrier;
+use super::super::delta::{Delta, StopReason};
+use super::super::errors::ErrorWords;
+use super::super::naming::{Called, TranslationState};
+use super::super::usage::{ObservedUsage, Reported};
+use super::messages_writer::is_blank;
+use super::response::{Ending, is_json, write_response};
+use crate::wire::json::{item, key, write_count, write_inside, write_string};
+
+/// The item under way.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+enum Open {
+    #[default]
+    None,
+    Message,
+    Think,
+    Call(usize),
+}
+
+/// The part of a message under way.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+enum Part {
+    #[default]
+    None,
+    Text,
+    Refusal,
+}
+
+impl Part {
+    fn kind(self) -> &'static str {
+        if self == Part::Refusal { "refusal" } else { "output_text" }
+    }
+
+    /// The member that holds its text.
+    fn member(self) -> &'static str {
+        if self == Part::Refusal { "refusal" } else { "text" }
+    }
+}
+
+/// A tool call's way through the stream.
+#[derive(Debug, Default)]
+struct Call {
+    id: Vec<u8>,
+    called: Called,
+    stage: Stage,
+    /// Arguments that have not been told: another call is open, or all of them are told at once.
+    held: Vec<u8>,
+    /// The upstream has said that they are complete.
+    complete: bool,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+enum Stage {
+    /// Its slot was passed over, or it is done.
+    #[default]
+    Closed,
+    Waiting,
+    Open,
+}
+
+/// The writer's state.
+#[derive(Debug, Default)]
+pub(super) struct ResponsesWriter {
+    /// No events are wanted, only what they come to.
+    quiet: bool,
+    started: bool,
+    created: u64,
+    /// Number of the next event.
+    sequence: u64,
+    /// Place of the item under way, or of the next one.
+    index: u64,
+    open: Open,
+    part: Part,
+    /// What has been said in the part, the reasoning or the arguments under way.
+    text: Vec<u8>,
+    /// Finished parts of the message under way, and how many.
+    parts: Vec<u8>,
+    content_index: u64,
+    calls: Vec<Call>,
+    /// Bytes of calls that wait for their turn or their end.
+    waiting: usize,
+    /// Finished items.
+    done: Vec<u8>,
+    reason: StopReason,
+}
+
+impl ResponsesWriter {
+    /// A writer that gives no events: [`ResponsesWriter::finish`] has what they would come to.
+    pub(super) fn quiet() -> ResponsesWriter {
+        ResponsesWriter { quiet: true, started: true, ..ResponsesWriter::default() }
+    }
+
+    /// Bytes held: the answer so far, and calls that wait for their turn.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting + self.done.len() + self.text.len() + self.parts.len()
+    }
+
+    /// The opening events have gone out already, numbered up to `next`.
+    pub(super) fn resume(&mut self, next: u64, created: u64) {
+        (self.started, self.sequence, self.created) = (true, next, created);
+    }
+
+    /// Writes what one delta means.
+    pub(super) fn take(
+        &mut self,
+        delta: Delta<'_>,
+        observed: &ObservedUsage,
+        state: &TranslationState,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StreamFault> {
+        match delta {
+            Delta::Ping if self.started => self.event("keepalive", out, |_| {}),
+            Delta::Ping | Delta::Usage(_) => {}
+            Delta::Start => self.start(state, me, out),
+            // Servers put a line feed between calls; it must not end the one that is open.
+            Delta::Text(text) if matches!(self.open, Open::Call(_)) && is_blank(text) => {}
+            Delta::Text(text) => self.say(Part::Text, text, state, me, out)?,
+            Delta::Refuse(text) => self.say(Part::Refusal, text, state, me, out)?,
+            Delta::Think(text) => self.think(text, state, me, out)?,
+            Delta::Thought { block } => self.thought(block, state, me, out)?,
+            Delta::ToolOpen { slot, id, name } => {
+                self.call(slot, id, name, state, me, out)?;
+            }
+            Delta::ToolArgs { slot, json } => return self.arguments(slot, json, me, out),
+            Delta::ToolClose { slot } => {
+                if let Some(call) = self.calls.get_mut(slot) {
+                    call.complete = true;
+                }
+            }
+            Delta::Stop { reason, explanation, .. } => {
+                if let Some(text) = explanation.filter(|text| !text.is_empty()) {
+                    self.say(Part::Refusal, text, state, me, out)?;
+                }
+                self.reason = reason;
+            }
+            Delta::End => {
+                self.start(state, me, out);
+                self.finish_items(state, me, out)?;
+                let name = match self.reason.to_responses() {
+                    Some(_) => "response.incomplete",
+                    None => "response.completed",
+                };
+                let ending = self.ending(Some(observed));
+                let response = |done: &[u8], out: &mut Vec<u8>| write_response(&ending, done, state, me, out);
+                self.response(name, response, out);
+            }
+        }
+        Ok(())
+    }
+
+    /// The whole answer, once all deltas but the end have been taken.
+    pub(super) fn finish(
+        &mut self,
+        observed: &ObservedUsage,
+        state: &TranslationState,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StreamFault> {
+        self.created = me.created;
+        self.finish_items(state, me, out)?;
+        write_response(&self.ending(Some(observed)), &self.done, state, me, out);
+        Ok(())
+    }
+
+    /// The stream is broken: both events that clients know a failure by, with what was complete before it.
+    pub(super) fn fail(
+        &mut self,
+        words: &ErrorWords<'_>,
+        observed: &ObservedUsage,
+        state: &TranslationState,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        self.event("error", out, |out| words.write_event(out));
+        let known = (observed.reported != Reported::default()).then_some(observed);
+        let ending = Ending { error: Some(words), ..self.ending(known) };
+        let response = |done: &[u8], out: &mut Vec<u8>| write_response(&ending, done, state, me, out);
+        self.response("response.failed", response, out);
+    }
+
+    /// A sign of life while the upstream is silent.
+    pub(super) fn heartbeat(&mut self, state: &TranslationState, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+        match self.started {
+            true => self.event("keepalive", out, |_| {}),
+            false => self.start(state, me, out),
+        }
+    }
+
+    /// Number of the next event.
+    pub(super) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    fn ending<'a>(&self, usage: Option<&'a ObservedUsage>) -> Ending<'a> {
+        Ending { open: false, created: self.created, reason: self.reason, usage, error: None }
+    }
+
+    fn event(&mut self, name: &str, out: &mut Vec<u8>, members: impl FnOnce(&mut Vec<u8>)) {
+        if self.quiet {
+            return;
+        }
+        for part in ["event: ", name, "\ndata: {\"type\":\"", name, "\",\"sequence_number\":"] {
+            out.extend_from_slice(part.as_bytes());
+        }
+        write_count(out, self.sequence);
+        self.sequence += 1;
+        members(out);
+        out.extend_from_slice(b"}\n\n");
+    }
+
+    /// An event that carries the response.
+    fn response(&mut self, name: &str, write: impl FnOnce(&[u8], &mut Vec<u8>), out: &mut Vec<u8>) {
+        let done = std::mem::take(&mut self.done);
+        self.event(name, out, |out| {
+            key(out, "response");
+            write(&done, out);
+        });
+        self.done = done;
+    }
+
+    fn start(&mut self, state: &TranslationState, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+        if std::mem::replace(&mut self.started, true) {
+            return;
+        }
+        self.created = me.created;
+        let ending = Ending { open: true, ..self.ending(None) };
+        for name in ["response.created", "response.in_progress"] {
+            self.response(name, |done, out| write_response(&ending, done, state, me, out), out);
+        }
+    }
+
+    /// The id of the item under way.
+    fn write_id(&self, start: &str, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+        out.push(b'"');
+        out.extend_from_slice(start.as_bytes());
+        out.extend_from_slice(me.id.strip_prefix("req_").unwrap_or(me.id).as_bytes());
+        out.push(b'_');
+        write_count(out, self.index);
+        out.push(b'"');
+    }
+
+    /// An event about the item under way, whose ids begin with `start`.
+    fn about(
+        &mut self,
+        name: &str,
+        start: &str,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+        members: impl FnOnce(&mut Vec<u8>),
+    ) {
+        if self.quiet {
+            return;
+        }
+        let mut head = Vec::with_capacity(96);
+        self.write_id(start, me, &mut head);
+        let index = self.index;
+        self.event(name, out, |out| {
+            key(out, "item_id");
+            out.extend_from_slice(&head);
+            key(out, "output_index");
+            write_count(out, index);
+            members(out);
+        });
+    }
+
+    /// Appends the beginning of the item under way: id, type and, where it has one, status.
+    fn write_item(&self, start: &str, kind: &str, status: &str, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+        item(out);
+        out.extend_from_slice(b"{\"id\":");
+        self.write_id(start, me, out);
+        key(out, "type");
+        write_string(out, kind);
+        if kind != "reasoning" {
+            key(out, "status");
+            write_string(out, status);
+        }
+    }
+
+    /// The item under way is added as `item` has it.
+    fn added(&mut self, item: &[u8], out: &mut Vec<u8>) {
+        let index = self.index;
+        self.event("response.output_item.added", out, |out| {
+            key(out, "output_index");
+            write_count(out, index);
+            key(out, "item");
+            out.extend_from_slice(item);
+        });
+    }
+
+    /// The item under way is done as `written` has it.
+    fn item_done(&mut self, written: &[u8], out: &mut Vec<u8>) {
+        let index = self.index;
+        self.event("response.output_item.done", out, |out| {
+            key(out, "output_index");
+            write_count(out, index);
+            key(out, "item");
+            out.extend_from_slice(written);
+        });
+        if !self.done.is_empty() {
+            self.done.push(b',');
+        }
+        self.done.extend_from_slice(written);
+        self.index += 1;
+        self.open = Open::None;
+        self.text.clear();
+    }
+
+    fn say(
+        &mut self,
+        part: Part,
+        text: &[u8],
+        state: &TranslationState,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StreamFault> {
+        self.start(state, me, out);
+        if self.open != Open::Message {
+            self.flush(state, me, out)?;
+            let mut item = Vec::with_capacity(128);
+            self.write_item("msg_", "message", "in_progress", me, &mut item);
+            item.extend_from_slice(b",\"role\":\"assistant\",\"content\":[]}");
+            self.added(&item, out);
+            (self.open, self.part, self.content_index) = (Open::Message, Part::None, 0);
+        }
+        if self.part != part {
+            self.close_part(me, out);
+            self.part = part;
+            let index = self.content_index;
+            self.about("response.content_part.added", "msg_", me, out, |out| {
+                write_content_index(index, out);
+                key(out, "part");
+                write_part(part, b"", out);
+            });
+        }
+        let (index, name) = (self.content_index, part_event(part, true));
+        self.about(name, "msg_", me, out, |out| {
+            write_content_index(index, out);
+            key(out, "delta");
+            write_inside(out, text);
+            write_logprobs(part, out);
+        });
+        self.text.extend_from_slice(text);
+        Ok(())
+    }
+
+    fn close_part(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+        if self.part == Part::None {
+            return;
+        }
+        let (part, index) = (self.part, self.content_index);
+        let text = std::mem::take(&mut self.text);
+        self.about(part_event(part, false), "msg_", me, out, |out| {
+            write_content_index(index, out);
+            key(out, part.member());
+            write_inside(out, &text);
+            write_logprobs(part, out);
+        });
+        self.about("response.content_part.done", "msg_", me, out, |out| {
+            write_content_index(index, out);
+            key(out, "part");
+            write_part(part, &text, out);
+        });
+        item(&mut self.parts);
+        write_part(part, &text, &mut self.parts);
+        self.content_index += 1;
+        self.part = Part::None;
+        self.text = text;
+        self.text.clear();
+    }
+
+    fn think(
+        &mut self,
+        text: &[u8],
+        state: &TranslationState,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StreamFault> {
+        let summary = state.echo.as_ref().is_some_and(|echo| echo.summary);
+        self.open_reasoning(state, me, out)?;
+        if !summary {
+            return Ok(());
+        }
+        if self.text.is_empty() {
+            self.about("response.reasoning_summary_part.added", "rs_", me, out, |out| {
+                out.extend_from_slice(b",\"summary_index\":0,\"part\":{\"type\":\"summary_text\",\"text\":\"\"}");
+            });
+        }
+        self.about("response.reasoning_summary_text.delta", "rs_", me, out, |out| {
+            out.extend_from_slice(b",\"summary_index\":0");
+            key(out, "delta");
+            write_inside(out, text);
+        });
+        self.text.extend_from_slice(text);
+        Ok(())
+    }
+
+    fn open_reasoning(
+        &mut self,
+        state: &TranslationState,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StreamFault> {
+        self.start(state, me, out);
+        if self.open == Open::Think {
+            return Ok(());
+        }
+        self.flush(state, me, out)?;
+        let mut item = Vec::with_capacity(128);
+        self.write_item("rs_", "reasoning", "", me, &mut item);
+        item.extend_from_slice(b",\"summary\":[]}");
+        self.added(&item, out);
+        self.open = Open::Think;
+        Ok(())
+    }
+
+    /// A piece of reasoning is complete, with what its target wants to see of it again.
+    fn thought(
+        &mut self,
+        block: Option<&[u8]>,
+        state: &TranslationState,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StreamFault> {
+        if block.is_some() {
+            self.open_reasoning(state, me, out)?;
+        }
+        if self.open == Open::Think {
+            self.close_reasoning(block, state, me, out);
+        }
+        Ok(())
+    }
+
+    fn close_reasoning(
+        &mut self,
+        block: Option<&[u8]>,
+        state: &TranslationState,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        let text = std::mem::take(&mut self.text);
+        let mut written = Vec::with_capacity(text.len() + 128);
+        self.write_item("rs_", "reasoning", "", me, &mut written);
+        key(&mut written, "summary");
+        written.push(b'[');
+        if !text.is_empty() {
+            self.about("response.reasoning_summary_text.done", "rs_", me, out, |out| {
+                out.extend_from_slice(b",\"summary_index\":0");
+                key(out, "text");
+                write_inside(out, &text);
+            });
+            write_summary(&text, &mut written);
+            self.about("response.reasoning_summary_part.done", "rs_", me, out, |out| {
+                out.extend_from_slice(b",\"summary_index\":0");
+                key(out, "part");
+                write_summary(&text, out);
+            });
+        }
+        written.push(b']');
+        if let Some(block) = block {
+            written.extend_from_slice(b",\"encrypted_content\":\"");
+            carrier::close(block, &state.mark, &mut written);
+            written.push(b'"');
+        }
+        written.push(b'}');
+        self.item_done(&written, out);
+    }
+
+    /// Ends the item under way; `last`: nothing comes after it, so that what the answer lacks it lacks there.
+    fn close(
+        &mut self,
+        state: &TranslationState,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+        last: bool,
+    ) -> Result<(), StreamFault> {
+        let cut = last && self.reason.to_responses().is_some();
+        match self.open {
+            Open::None => {}
+            Open::Think => self.close_reasoning(None, state, me, out),
+            Open::Message => {
+                self.close_part(me, out);
+                let parts = std::mem::take(&mut self.parts);
+                let mut written = Vec::with_capacity(parts.len() + 128);
+                let status = if cut { "incomplete" } else { "completed" };
+                self.write_item("msg_", "message", status, me, &mut written);
+                written.extend_from_slice(b",\"role\":\"assistant\",\"content\":[");
+                written.extend_from_slice(&parts);
+                written.extend_from_slice(b"]}");
+                self.item_done(&written, out);
+            }
+            Open::Call(slot) => {
+                let held = if self.calls[slot].held.is_empty() { &self.text } else { &self.calls[slot].held };
+                let whole = self.calls[slot].complete && is_json(held);
+                self.close_call(slot, cut && !whole, me, out);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the item under way and tells every call that waits, whole, in order.
+    fn flush(
+        &mut self,
+        state: &TranslationState,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StreamFault> {
+        self.close(state, me, out, false)?;
+        for slot in 0..self.calls.len() {
+            if self.calls[slot].stage == Stage::Waiting {
+                self.open_call(slot, me, out);
+                self.close(state, me, out, false)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn finish_items(
+        &mut self,
+        state: &TranslationState,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StreamFault> {
+        let waits = |calls: &[Call]| calls.iter().position(|call| call.stage == Stage::Waiting);
+        while let Some(slot) = waits(&self.calls) {
+            self.close(state, me, out, false)?;
+            self.open_call(slot, me, out);
+        }
+        self.close(state, me, out, true)
+    }
+}
+
+fn write_content_index(index: u64, out: &mut Vec<u8>) {
+    key(out, "content_index");
+    write_count(out, index);
+}
+
+fn write_logprobs(part: Part, out: &mut Vec<u8>) {
+    if part == Part::Text {
+        out.extend_from_slice(b",\"logprobs\":[]");
+    }
+}
+
+fn part_event(part: Part, delta: bool) -> &'static str {
+    match (part, delta) {
+        (Part::Refusal, true) => "response.refusal.delta",
+        (Part::Refusal, false) => "response.refusal.done",
+        (_, true) => "response.output_text.delta",
+        (_, false) => "response.output_text.done",
+    }
+}
+
+fn write_part(part: Part, text: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"type\":");
+    write_string(out, part.kind());
+    key(out, part.member());
+    write_inside(out, text);
+    if part == Part::Text {
+        out.extend_from_slice(b",\"annotations\":[]");
+    }
+    out.push(b'}');
+}
+
+fn write_summary(text: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"type\":\"summary_text\",\"text\":");
+    write_inside(out, text);
+    out.push(b'}');
+}

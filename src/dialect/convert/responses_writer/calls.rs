@@ -1,0 +1,177 @@
+//! Calls of tools in a responses stream.
+
+use super::super::super::answer::{ResponseIdentity, StreamFault};
+use super::super::super::delta::TOOL_HELD_MAX;
+use super::super::super::naming::{ToolKind, TranslationState, made_id};
+use super::super::messages_writer::is_blank;
+use super::super::response::free_input;
+use super::{Call, Open, ResponsesWriter, Stage};
+use crate::wire::json::{self, Kind, Raw, key, write_inside};
+
+impl ResponsesWriter {
+    /// A call begins; it waits while another one is open.
+    pub(super) fn call(
+        &mut self,
+        slot: usize,
+        id: &[u8],
+        name: &[u8],
+        state: &TranslationState,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StreamFault> {
+        self.start(state, me, out);
+        if self.calls.len() <= slot {
+            self.calls.resize_with(slot + 1, Call::default);
+        }
+        let mut known = id.to_vec();
+        if id.is_empty() {
+            made_id(me.id, slot, &mut known);
+        }
+        let called = state.called(name);
+        self.waiting += known.len() + called.name.len();
+        self.calls[slot] = Call { id: known, called, stage: Stage::Waiting, ..Call::default() };
+        if let Open::Call(open) = self.open
+            && !self.calls[open].complete
+        {
+            return if self.waiting > TOOL_HELD_MAX { Err(StreamFault::TooLarge) } else { Ok(()) };
+        }
+        self.close(state, me, out, false)?;
+        self.open_call(slot, me, out);
+        Ok(())
+    }
+
+    pub(super) fn open_call(&mut self, slot: usize, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+        self.open = Open::Call(slot);
+        self.calls[slot].stage = Stage::Open;
+        if self.calls[slot].called.kind != ToolKind::Function {
+            return;
+        }
+        let held = std::mem::take(&mut self.calls[slot].held);
+        self.waiting -= held.len();
+        let mut item = Vec::with_capacity(192);
+        self.write_call(slot, "in_progress", b"", me, &mut item);
+        self.added(&item, out);
+        if !held.is_empty() {
+            self.tell_arguments(&held, me, out);
+        }
+    }
+
+    fn tell_arguments(&mut self, piece: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+        self.about("response.function_call_arguments.delta", "fc_", me, out, |out| {
+            key(out, "delta");
+            write_inside(out, piece);
+        });
+        self.text.extend_from_slice(piece);
+    }
+
+    pub(super) fn arguments(
+        &mut self,
+        slot: usize,
+        piece: &[u8],
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StreamFault> {
+        match self.calls.get_mut(slot) {
+            Some(call) if call.stage == Stage::Open && call.called.kind == ToolKind::Function => {
+                self.tell_arguments(piece, me, out);
+            }
+            Some(call) if call.stage != Stage::Closed => {
+                call.held.extend_from_slice(piece);
+                self.waiting += piece.len();
+                if self.waiting > TOOL_HELD_MAX {
+                    return Err(StreamFault::TooLarge);
+                }
+            }
+            _ if is_blank(piece) => {}
+            // More of a call that is done: there is no place left for it.
+            _ => return Err(StreamFault::Malformed),
+        }
+        Ok(())
+    }
+
+    /// Appends a call's item with the inside of its arguments, or of its input.
+    fn write_call(&self, slot: usize, status: &str, inside: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+        let Call { id, called, .. } = &self.calls[slot];
+        let (start, kind) = match called.kind {
+            ToolKind::Function => ("fc_", "function_call"),
+            ToolKind::Custom => ("ctc_", "custom_tool_call"),
+            ToolKind::Search => ("tsc_", "tool_search_call"),
+        };
+        self.write_item(start, kind, status, me, out);
+        key(out, "call_id");
+        write_inside(out, id);
+        if called.kind == ToolKind::Search {
+            out.extend_from_slice(b",\"execution\":\"client\",\"arguments\":");
+            out.extend_from_slice(if inside.is_empty() { b"{}" } else { inside });
+            out.push(b'}');
+            return;
+        }
+        key(out, "name");
+        write_inside(out, &called.name);
+        key(out, if called.kind == ToolKind::Custom { "input" } else { "arguments" });
+        write_inside(out, inside);
+        if let Some(namespace) = &called.namespace {
+            key(out, "namespace");
+            write_inside(out, namespace);
+        }
+        out.push(b'}');
+    }
+
+    /// The call under way is done; `cut`: the answer has ended in it.
+    pub(super) fn close_call(&mut self, slot: usize, cut: bool, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+        let call = &mut self.calls[slot];
+        call.stage = Stage::Closed;
+        self.waiting -= call.id.len() + call.called.name.len() + call.held.len();
+        let (kind, held) = (call.called.kind, std::mem::take(&mut call.held));
+        self.open = Open::None;
+        let mut written = Vec::with_capacity(self.text.len() + held.len() + 192);
+        if kind == ToolKind::Function {
+            if self.text.is_empty() && !cut {
+                self.tell_arguments(b"{}", me, out);
+            }
+            let text = std::mem::take(&mut self.text);
+            if !cut {
+                let name = self.calls[slot].called.name.clone();
+                self.about("response.function_call_arguments.done", "fc_", me, out, |out| {
+                    key(out, "name");
+                    write_inside(out, &name);
+                    key(out, "arguments");
+                    write_inside(out, &text);
+                });
+            }
+            self.write_call(slot, if cut { "incomplete" } else { "completed" }, &text, me, &mut written);
+            return self.item_done(&written, out);
+        }
+        if cut {
+            return;
+        }
+        let mut item = Vec::with_capacity(192);
+        self.write_call(slot, "in_progress", b"", me, &mut item);
+        self.added(&item, out);
+        let inside = match kind {
+            ToolKind::Custom => free_input(&held),
+            _ => object_of(&held),
+        };
+        if kind == ToolKind::Custom {
+            for (name, member) in [("delta", "delta"), ("done", "input")] {
+                self.about(&format!("response.custom_tool_call_input.{name}"), "ctc_", me, out, |out| {
+                    key(out, member);
+                    write_inside(out, &inside);
+                });
+            }
+        }
+        self.write_call(slot, "completed", &inside, me, &mut written);
+        self.item_done(&written, out);
+    }
+}
+
+/// The object that the inside of a string holds, empty if none.
+fn object_of(inside: &[u8]) -> Vec<u8> {
+    let text = Raw::text_of(inside);
+    let is_object = json::check(text.as_bytes()).is_ok() && Raw::new(text.as_bytes()).kind() == Kind::Object;
+    let mut object = Vec::new();
+    if is_object {
+        json::compact(text.as_bytes(), &mut object);
+    }
+    object
+}

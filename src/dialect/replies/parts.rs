@@ -1,0 +1,91 @@
+//! A whole answer in the one vocabulary between the shapes.
+
+use super::super::delta::StopReason;
+use super::super::naming::JSON_TOOL;
+use super::super::requests::write_arguments;
+use super::super::tokens::Estimator;
+use super::super::usage::Reported;
+use crate::wire::json::{Raw, eq_unescaped};
+use std::borrow::Cow;
+
+/// The inside of a JSON string.
+pub(super) type Text<'a> = Cow<'a, [u8]>;
+
+/// A whole answer in no shape.
+#[derive(Default)]
+pub(super) struct Answer<'a> {
+    pub(super) parts: Vec<Part<'a>>,
+    pub(super) reason: StopReason,
+    pub(super) sequence: Option<&'a [u8]>,
+    pub(super) explanation: Option<&'a [u8]>,
+    pub(super) reported: Reported,
+}
+
+/// One part of it.
+pub(super) enum Part<'a> {
+    Text(Text<'a>),
+    Refusal(&'a [u8]),
+    /// Reasoning: its words, and as JSON what its target wants to see again of it.
+    Thought(Vec<&'a [u8]>, Option<Vec<u8>>),
+    /// A call: id, name, arguments.
+    Call(&'a [u8], &'a [u8], Arguments<'a>),
+}
+
+/// What a tool is called with.
+#[derive(Copy, Clone)]
+pub(super) enum Arguments<'a> {
+    Value(Raw<'a>),
+    Json(&'a [u8]),
+}
+
+impl<'a> Answer<'a> {
+    /// Where JSON was demanded by a tool, that tool's arguments are the text, and calling it is no call.
+    pub(super) fn unwrap_json(&mut self) {
+        let is_it = |part: &Part<'_>| matches!(part, Part::Call(_, name, _) if eq_unescaped(name, JSON_TOOL));
+        let Some(at) = self.parts.iter().position(is_it) else { return };
+        if let Part::Call(_, _, arguments) = &self.parts[at] {
+            let text = match *arguments {
+                Arguments::Json(text) => Cow::Borrowed(text),
+                Arguments::Value(value) => {
+                    let mut text = Vec::new();
+                    write_arguments(value, &mut text);
+                    Cow::Owned(text)
+                }
+            };
+            self.parts[at] = Part::Text(text);
+            if self.reason == StopReason::Tools {
+                self.reason = StopReason::End;
+            }
+        }
+    }
+
+    /// Whether a tool is called.
+    pub(super) fn calls(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, Part::Call(..)))
+    }
+
+    /// Estimated tokens of all that is relayed.
+    pub(super) fn relayed(&self) -> u64 {
+        let mut relayed = Estimator::new();
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => relayed.feed_json(text),
+                Part::Refusal(text) => relayed.feed_json(text),
+                Part::Thought(texts, _) => texts.iter().for_each(|text| relayed.feed_json(text)),
+                Part::Call(_, name, arguments) => {
+                    relayed.cut();
+                    relayed.feed_json(name);
+                    match arguments {
+                        Arguments::Json(text) => relayed.feed_json(text),
+                        Arguments::Value(value) => {
+                            let mut text = Vec::new();
+                            write_arguments(*value, &mut text);
+                            relayed.feed_json(&text);
+                        }
+                    }
+                }
+            }
+        }
+        relayed.tokens()
+    }
+}

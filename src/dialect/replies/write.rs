@@ -1,0 +1,237 @@
+//! Writes a whole answer of each shape.
+
+use super::super::answer::{ResponseIdentity, StreamFault};
+use super::super::carrier;
+use super::super::convert::{write_chat_usage, write_messages_usage, write_whole};
+use super::super::delta::{Delta, StopReason};
+use super::super::naming::{TranslationState, made_id, messages_id};
+use super::super::requests::{write_arguments, write_input};
+use super::super::usage::ObservedUsage;
+use super::parts::{Answer, Arguments, Part};
+use crate::wire::json::{self, Kind, item, key, write_count, write_inside, write_string};
+
+/// Appends strings as one.
+fn write_joined<'a>(texts: impl Iterator<Item = &'a [u8]>, out: &mut Vec<u8>) {
+    out.push(b'"');
+    texts.for_each(|text| out.extend_from_slice(text));
+    out.push(b'"');
+}
+
+pub(super) fn chat(
+    answer: &Answer<'_>,
+    state: &TranslationState,
+    observed: &ObservedUsage,
+    me: &ResponseIdentity<'_>,
+    out: &mut Vec<u8>,
+) {
+    let texts =
+        || answer.parts.iter().filter_map(|part| if let Part::Text(text) = part { Some(&**text) } else { None });
+    let refusals =
+        answer.parts.iter().filter_map(|part| if let Part::Refusal(text) = part { Some(*text) } else { None });
+    let refusals = refusals.chain(answer.explanation).filter(|text| !text.is_empty());
+    let thoughts =
+        answer.parts.iter().filter_map(|part| if let Part::Thought(texts, _) = part { Some(texts) } else { None });
+    let thoughts = thoughts.flatten().copied().filter(|text| !text.is_empty());
+    out.extend_from_slice(b"{\"id\":");
+    write_string(out, me.id);
+    out.extend_from_slice(b",\"object\":\"chat.completion\",\"created\":");
+    write_count(out, me.created);
+    key(out, "model");
+    write_string(out, me.model);
+    out.extend_from_slice(b",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":");
+    if answer.calls() && texts().all(<[u8]>::is_empty) {
+        out.extend_from_slice(b"null");
+    } else {
+        write_joined(texts(), out);
+    }
+    key(out, "refusal");
+    match refusals.clone().next() {
+        Some(_) => write_joined(refusals, out),
+        None => out.extend_from_slice(b"null"),
+    }
+    if thoughts.clone().next().is_some() {
+        key(out, "reasoning_content");
+        write_joined(thoughts, out);
+    }
+    if answer.calls() {
+        key(out, "tool_calls");
+        out.push(b'[');
+        let mut at = 0;
+        for part in &answer.parts {
+            if let Part::Call(id, name, arguments) = part {
+                chat_call(id, state.restore(name), *arguments, at, me, out);
+                at += 1;
+            }
+        }
+        out.push(b']');
+    }
+    out.extend_from_slice(b"},\"logprobs\":null,\"finish_reason\":");
+    write_string(out, answer.reason.to_chat(answer.calls()));
+    out.extend_from_slice(b"}],\"usage\":");
+    write_chat_usage(observed, me, out);
+    out.push(b'}');
+}
+
+fn chat_call(
+    id: &[u8],
+    name: &[u8],
+    arguments: Arguments<'_>,
+    at: usize,
+    me: &ResponseIdentity<'_>,
+    out: &mut Vec<u8>,
+) {
+    item(out);
+    out.extend_from_slice(b"{\"id\":\"");
+    if id.is_empty() {
+        made_id(me.id, at, out);
+    } else {
+        out.extend_from_slice(id);
+    }
+    out.extend_from_slice(b"\",\"type\":\"function\",\"function\":{\"name\":");
+    write_inside(out, name);
+    out.extend_from_slice(b",\"arguments\":\"");
+    match arguments {
+        Arguments::Value(value) => write_arguments(value, out),
+        Arguments::Json(text) => out.extend_from_slice(text),
+    }
+    out.extend_from_slice(b"\"}}");
+}
+
+pub(super) fn messages(
+    answer: &Answer<'_>,
+    state: &TranslationState,
+    observed: &ObservedUsage,
+    me: &ResponseIdentity<'_>,
+    out: &mut Vec<u8>,
+) {
+    out.extend_from_slice(b"{\"id\":");
+    write_string(out, me.id);
+    out.extend_from_slice(b",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
+    write_string(out, me.model);
+    out.extend_from_slice(b",\"content\":[");
+    let mut calls = 0;
+    let mut parts = answer.parts.iter().peekable();
+    while let Some(part) = parts.next() {
+        match part {
+            Part::Text(text) => {
+                // What was told in pieces is one text.
+                let mut texts = vec![&**text];
+                while let Some(Part::Text(more)) = parts.peek() {
+                    texts.push(more);
+                    parts.next();
+                }
+                block("text", &texts, None, state, out);
+            }
+            Part::Refusal(text) => block("text", &[text], None, state, out),
+            Part::Thought(texts, kept) => block("thinking", texts, kept.as_deref(), state, out),
+            Part::Call(id, name, arguments) => {
+                messages_call(id, state.restore(name), *arguments, calls, me, out);
+                calls += 1;
+            }
+        }
+    }
+    let word = answer.reason.to_messages(answer.calls());
+    out.extend_from_slice(b"],\"stop_reason\":");
+    write_string(out, word);
+    key(out, "stop_sequence");
+    match answer.sequence.filter(|_| word == "stop_sequence") {
+        Some(sequence) => write_inside(out, sequence),
+        None => out.extend_from_slice(b"null"),
+    }
+    key(out, "usage");
+    write_messages_usage(observed, me, out);
+    out.push(b'}');
+}
+
+/// A text block, or reasoning; none where there is nothing in it. `kept`: what its target wants to see of it again,
+/// which goes with another target's reasoning as its signature.
+fn block(kind: &str, texts: &[&[u8]], kept: Option<&[u8]>, state: &TranslationState, out: &mut Vec<u8>) {
+    if texts.iter().all(|text| text.is_empty()) && kept.is_none() {
+        return;
+    }
+    item(out);
+    out.extend_from_slice(b"{\"type\":");
+    write_string(out, kind);
+    key(out, kind);
+    write_joined(texts.iter().copied(), out);
+    if kind == "thinking" {
+        out.extend_from_slice(b",\"signature\":\"");
+        if let Some(kept) = kept {
+            carrier::close(kept, &state.mark, out);
+        }
+        out.push(b'"');
+    }
+    out.push(b'}');
+}
+
+fn messages_call(
+    id: &[u8],
+    name: &[u8],
+    arguments: Arguments<'_>,
+    at: usize,
+    me: &ResponseIdentity<'_>,
+    out: &mut Vec<u8>,
+) {
+    item(out);
+    out.extend_from_slice(b"{\"type\":\"tool_use\",\"id\":\"");
+    if id.is_empty() {
+        made_id(me.id, at, out);
+    } else {
+        messages_id(id, out);
+    }
+    out.push(b'"');
+    key(out, "name");
+    write_inside(out, name);
+    key(out, "input");
+    match arguments {
+        Arguments::Value(value) if value.kind() == Kind::Object => json::compact(value.bytes(), out),
+        Arguments::Value(value) => {
+            let mut text = Vec::new();
+            write_arguments(value, &mut text);
+            write_input(&text, out);
+        }
+        Arguments::Json(text) => write_input(text, out),
+    }
+    out.push(b'}');
+}
+
+/// What the parts come to in the shape whose stream ends in the whole answer.
+pub(super) fn responses(
+    answer: &Answer<'_>,
+    state: &TranslationState,
+    observed: &ObservedUsage,
+    me: &ResponseIdentity<'_>,
+    out: &mut Vec<u8>,
+) -> Result<(), StreamFault> {
+    let (mut slot, mut values) = (0, Vec::new());
+    for part in &answer.parts {
+        let mut text = Vec::new();
+        if let Part::Call(_, _, Arguments::Value(value)) = part {
+            write_arguments(*value, &mut text);
+        }
+        values.push(text);
+    }
+    let mut deltas = Vec::new();
+    for (part, value) in answer.parts.iter().zip(&values) {
+        match part {
+            Part::Text(text) if text.is_empty() => {}
+            Part::Text(text) => deltas.push(Delta::Text(text)),
+            Part::Refusal(text) => deltas.push(Delta::Refuse(text)),
+            Part::Thought(texts, kept) => {
+                let told = texts.iter().filter(|text| !text.is_empty());
+                deltas.extend(told.map(|text| Delta::Think(text)));
+                deltas.push(Delta::Thought { block: kept.as_deref() });
+            }
+            Part::Call(id, name, arguments) => {
+                let json = if let Arguments::Json(json) = arguments { json } else { &**value };
+                deltas.extend([Delta::ToolOpen { slot, id, name }, Delta::ToolArgs { slot, json }]);
+                deltas.push(Delta::ToolClose { slot });
+                slot += 1;
+            }
+        }
+    }
+    let Answer { reason, sequence, explanation, .. } = *answer;
+    let reason = if reason == StopReason::Unknown && slot > 0 { StopReason::Tools } else { reason };
+    deltas.push(Delta::Stop { reason, sequence, explanation });
+    write_whole(deltas.into_iter(), observed, state, me, out)
+}

@@ -1,0 +1,154 @@
+//! What lies inside the messages, the system prompt and the tools of a request.
+
+use super::{BlockPart, CHAT_ROLES, Checks, Content, MESSAGES_ROLES, NO_BLOCK, Part, Role};
+use crate::wire::json::{Stop, Token, eq_unescaped};
+use crate::wire::{Dialect, Span};
+
+impl Checks {
+    /// A tool of a responses request says what it is.
+    pub(super) fn in_tools(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
+        match (depth, token) {
+            (2, Token::ObjectOpen) => self.block = NO_BLOCK,
+            (2, Token::ObjectClose) if !self.block.has_text => {
+                return self.refuse(format_args!("tools[{}].type", self.items - 1), "a string");
+            }
+            (3, Token::Key) => self.block.is_text = eq_unescaped(span.of(buf), "type"),
+            (3, _) if self.block.is_text => self.block.has_text = token == Token::String,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A block of the system prompt: its type is `text`, and it has one.
+    pub(super) fn in_system(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
+        match (depth, token) {
+            (2, Token::ObjectOpen) => self.block = NO_BLOCK,
+            (2, Token::ObjectClose)
+                if self.shape == Dialect::Messages && !(self.block.is_text && self.block.has_text) =>
+            {
+                return self.refuse(format_args!("system[{}]", self.items - 1), "a text block");
+            }
+            (3, Token::Key) => {
+                let is = |name| eq_unescaped(span.of(buf), name);
+                self.block.member = if is("type") {
+                    BlockPart::Type
+                } else if is("text") {
+                    BlockPart::Text
+                } else {
+                    BlockPart::Another
+                };
+            }
+            (3, _) => match self.block.member {
+                BlockPart::Type => {
+                    self.block.is_text = token == Token::String && eq_unescaped(span.of(buf), "text");
+                }
+                BlockPart::Text => self.block.has_text = token == Token::String,
+                BlockPart::Another => {}
+            },
+            _ => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn in_messages(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
+        let closes = matches!(token, Token::ObjectClose | Token::ArrayClose);
+        match (depth, token) {
+            (2, Token::ObjectClose) => return self.end_message(),
+            (3, Token::Key) => {
+                self.message.member = Part::of(span.of(buf));
+            }
+            (3, Token::ArrayClose) if self.message.member == Part::Content && self.shape == Dialect::Messages => {
+                self.unsigned.close_list(&mut self.fields.cuts);
+            }
+            (3, _) if !closes => self.message_value(buf, token, span),
+            (4, Token::ObjectOpen) if self.message.member == Part::Content => {
+                self.message.typed = false;
+                self.unsigned.open(span.start);
+            }
+            (4, Token::ObjectClose) if self.message.member == Part::Content => {
+                if self.shape == Dialect::Messages {
+                    self.unsigned.close(span.end, &mut self.fields.cuts);
+                }
+                if self.shape == Dialect::Messages && !self.message.typed {
+                    let (index, block) = (self.items - 1, self.message.block);
+                    return self.refuse(format_args!("messages[{index}].content[{block}].type"), "a string");
+                }
+                self.message.block += 1;
+            }
+            (4, _) if self.message.member == Part::Content && self.message.content == Content::Good => {
+                let (index, block) = (self.items - 1, self.message.block);
+                return self.refuse(format_args!("messages[{index}].content[{block}]"), "an object");
+            }
+            (5, Token::Key) if self.message.member == Part::Content => {
+                self.unsigned.key(span.of(buf));
+            }
+            (5, Token::String) if self.message.member == Part::Content => {
+                self.message.typed |= self.unsigned.string(span.of(buf));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The beginning of a value that belongs to a message itself. Of a repeated member the last one counts.
+    fn message_value(&mut self, buf: &[u8], token: Token, span: Span) {
+        match self.message.member {
+            Part::Role if token == Token::String && !span.of(buf).contains(&b'\\') => {
+                self.message.role = match (span.of(buf), self.shape) {
+                    (b"assistant", _) => Role::Assistant,
+                    (b"tool", Dialect::Chat) => Role::Tool,
+                    (b"user" | b"system", _) | (b"developer" | b"function", Dialect::Chat) => Role::Another,
+                    _ => Role::Wrong,
+                };
+            }
+            Part::Role => {
+                let is = |text: &str| token == Token::String && eq_unescaped(span.of(buf), text);
+                let others: &[&str] = match self.shape {
+                    Dialect::Chat => &["system", "developer", "user", "function"],
+                    Dialect::Messages | Dialect::Responses => &["user", "system"],
+                };
+                self.message.role = if is("assistant") {
+                    Role::Assistant
+                } else if self.shape == Dialect::Chat && is("tool") {
+                    Role::Tool
+                } else if others.iter().any(|role| is(role)) {
+                    Role::Another
+                } else {
+                    Role::Wrong
+                };
+            }
+            Part::Content => {
+                self.message.block = 0;
+                self.unsigned.open_list();
+                self.message.content = match token {
+                    Token::String | Token::ArrayOpen => Content::Good,
+                    Token::Null => Content::Missing,
+                    _ => Content::Wrong,
+                };
+            }
+            Part::ToolCallId => self.message.tool_call_id = token == Token::String,
+            Part::Another => {}
+        }
+    }
+
+    fn end_message(&mut self) -> Result<(), Stop> {
+        let index = self.items - 1;
+        let message = self.message;
+        if matches!(message.role, Role::Missing | Role::Wrong) {
+            let roles = if self.shape == Dialect::Chat { CHAT_ROLES } else { MESSAGES_ROLES };
+            return self.refuse(format_args!("messages[{index}].role"), &format!("one of {roles}"));
+        }
+        let may_lack = message.role == Role::Assistant && self.shape == Dialect::Chat;
+        if message.content == Content::Wrong || (message.content == Content::Missing && !may_lack) {
+            let expected = match self.shape {
+                Dialect::Chat => "a string or an array of objects",
+                Dialect::Messages | Dialect::Responses => "a string or an array of content blocks",
+            };
+            return self.refuse(format_args!("messages[{index}].content"), expected);
+        }
+        if message.role == Role::Tool && !message.tool_call_id {
+            return self.refuse(format_args!("messages[{index}].tool_call_id"), "a string");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,211 @@
+//! The items of a responses request's `input`, and its tools, while they go by.
+//!
+//! Owns what an item must have, and which items are left out on a same-shape route: reasoning that this gateway carries
+//! for targets of another shape. Responses are not stored here (contract section 13), so what names something stored is
+//! refused, in words that say what to send instead.
+
+use super::leave::Leave;
+use crate::dialect::carrier;
+use crate::wire::Span;
+use crate::wire::json::{Token, eq_unescaped};
+use std::fmt::Display;
+
+/// Why nothing can be asked for that was stored.
+pub(super) const NOT_STORED: &str = "responses are not stored here; send the whole conversation in input";
+const ROLES: &str = "one of user, assistant, system, developer";
+
+/// What an item is, as far as it matters here.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+enum Kind {
+    /// It does not say.
+    #[default]
+    Untold,
+    /// What it says is no string.
+    Wrong,
+    Message,
+    /// A call, which needs an id and a name.
+    Call,
+    Reasoning,
+    Reference,
+    Another,
+}
+
+impl Kind {
+    fn of(raw: &[u8]) -> Kind {
+        let known = [
+            ("message", Kind::Message),
+            ("function_call", Kind::Call),
+            ("custom_tool_call", Kind::Call),
+            ("reasoning", Kind::Reasoning),
+            ("item_reference", Kind::Reference),
+        ];
+        known.iter().find(|(text, _)| eq_unescaped(raw, text)).map_or(Kind::Another, |(_, kind)| *kind)
+    }
+}
+
+/// Which member of an item, or of a part, a value belongs to.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+enum Member {
+    Type,
+    Role,
+    Content,
+    Output,
+    CallId,
+    Name,
+    Id,
+    Encrypted,
+    FileId,
+    #[default]
+    Another,
+}
+
+impl Member {
+    fn of(raw: &[u8]) -> Member {
+        let known = [
+            ("type", Member::Type),
+            ("role", Member::Role),
+            ("content", Member::Content),
+            ("output", Member::Output),
+            ("call_id", Member::CallId),
+            ("name", Member::Name),
+            ("id", Member::Id),
+            ("encrypted_content", Member::Encrypted),
+            ("file_id", Member::FileId),
+        ];
+        known.iter().find(|(text, _)| eq_unescaped(raw, text)).map_or(Member::Another, |(_, member)| *member)
+    }
+
+    fn text(self) -> &'static str {
+        if self == Member::Output { "output" } else { "content" }
+    }
+}
+
+/// The item under way.
+#[derive(Copy, Clone, Debug, Default)]
+struct Item {
+    kind: Kind,
+    /// It has a role, and a good one.
+    role: Option<bool>,
+    assistant: bool,
+    content: Option<bool>,
+    call_id: bool,
+    name: bool,
+    id: bool,
+    ours: bool,
+    member: Member,
+    /// Which member of a part comes next, and which part it is.
+    inner: Member,
+    part: u32,
+}
+
+/// The items so far.
+#[derive(Debug, Default)]
+pub(super) struct Input {
+    item: Item,
+    leave: Leave,
+}
+
+fn expected<T>(path: impl Display, what: impl Display) -> Result<T, String> {
+    Err(format!("{path}: expected {what}"))
+}
+
+impl Input {
+    /// One token inside the array. `index`: the item under way.
+    pub(super) fn token(
+        &mut self,
+        buf: &[u8],
+        (token, depth, span): (Token, usize, Span),
+        index: u32,
+        cuts: &mut Vec<Span>,
+    ) -> Result<(), String> {
+        match (depth, token) {
+            (2, Token::ObjectOpen) => {
+                self.item = Item::default();
+                self.leave.open(span.start);
+            }
+            (2, Token::ObjectClose) => {
+                self.judge(index)?;
+                let leaves = self.item.kind == Kind::Reasoning && self.item.ours;
+                self.leave.close(span.end, leaves, cuts);
+            }
+            (3, Token::Key) => self.item.member = Member::of(span.of(buf)),
+            (3, Token::ObjectClose | Token::ArrayClose) => {}
+            (3, _) => self.value(buf, token, span),
+            (4, Token::ObjectOpen) => self.item.inner = Member::Another,
+            (4, Token::ObjectClose) => self.item.part += 1,
+            (4, Token::Key) => {}
+            (4, _) if self.item.member == Member::Content && self.item.content == Some(true) => {
+                return expected(format_args!("input[{index}].content[{}]", self.item.part), "an object");
+            }
+            (5, Token::Key) => self.item.inner = Member::of(span.of(buf)),
+            (5, Token::String) if self.item.inner == Member::FileId => {
+                if let Member::Content | Member::Output = self.item.member {
+                    let (list, part) = (self.item.member.text(), self.item.part);
+                    let what = "the file itself: files are not stored here";
+                    return expected(format_args!("input[{index}].{list}[{part}].file_id"), what);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The array is complete.
+    pub(super) fn end(&mut self, cuts: &mut Vec<Span>) {
+        self.leave.close_list(cuts);
+    }
+
+    /// An item that was taken whole has gone by.
+    pub(super) fn passed(&mut self, start: u32, end: u32, cuts: &mut Vec<Span>) {
+        self.leave.open(start);
+        self.leave.close(end, false, cuts);
+    }
+
+    fn value(&mut self, buf: &[u8], token: Token, span: Span) {
+        let (item, string) = (&mut self.item, token == Token::String);
+        match item.member {
+            Member::Type if string => item.kind = Kind::of(span.of(buf)),
+            Member::Type => item.kind = if token == Token::Null { Kind::Untold } else { Kind::Wrong },
+            Member::Role => {
+                let is = |role: &str| string && eq_unescaped(span.of(buf), role);
+                let others = ["user", "system", "developer"];
+                item.assistant = is("assistant");
+                item.role = (token != Token::Null).then_some(item.assistant || others.into_iter().any(is));
+            }
+            Member::Content => {
+                item.part = 0;
+                item.content = (token != Token::Null).then_some(matches!(token, Token::String | Token::ArrayOpen));
+            }
+            Member::Output => item.part = 0,
+            Member::CallId => item.call_id = string,
+            Member::Name => item.name = string,
+            Member::Id => item.id = string,
+            Member::Encrypted => item.ours = string && carrier::is_ours(span.of(buf)),
+            Member::FileId | Member::Another => {}
+        }
+    }
+
+    /// The item is complete: whether it is what it says.
+    fn judge(&self, index: u32) -> Result<(), String> {
+        let item = &self.item;
+        match item.kind {
+            Kind::Wrong => expected(format_args!("input[{index}].type"), "a string"),
+            Kind::Reference => stored(index),
+            Kind::Untold if item.role.is_none() && item.content.is_none() && item.id => stored(index),
+            Kind::Untold | Kind::Message => match (item.role, item.content) {
+                (None | Some(false), _) => expected(format_args!("input[{index}].role"), ROLES),
+                (_, Some(true)) => Ok(()),
+                (_, None) if item.assistant => Ok(()),
+                _ => expected(format_args!("input[{index}].content"), "a string or an array of objects"),
+            },
+            Kind::Call if !item.call_id => expected(format_args!("input[{index}].call_id"), "a string"),
+            Kind::Call if !item.name => expected(format_args!("input[{index}].name"), "a string"),
+            Kind::Call | Kind::Reasoning | Kind::Another => Ok(()),
+        }
+    }
+}
+
+fn stored(index: u32) -> Result<(), String> {
+    let what = format!("the item itself, not a reference: {NOT_STORED}; AI SDK: set store to false");
+    expected(format_args!("input[{index}]"), what)
+}

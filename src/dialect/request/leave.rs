@@ -1,0 +1,47 @@
+//! What of a list is left out on its way upstream, while its items go by one after the other.
+
+use crate::wire::Span;
+
+/// Collects the bytes to leave out. A comma goes with an item: the one before it, or where nothing before it stays the
+/// one after it.
+#[derive(Debug, Default)]
+pub(super) struct Leave {
+    /// Where the item under way begins.
+    start: u32,
+    /// Where the last item ended, and the last one that stays.
+    end: u32,
+    kept: Option<u32>,
+    /// Where an item to leave out began, no item before it having stayed.
+    pending: Option<u32>,
+}
+
+impl Leave {
+    /// An item begins at `start`.
+    pub(super) fn open(&mut self, start: u32) {
+        self.start = start;
+    }
+
+    /// The item ends before `end`; `leaves`: it is left out.
+    pub(super) fn close(&mut self, end: u32, leaves: bool, cuts: &mut Vec<Span>) {
+        self.end = end;
+        if !leaves {
+            if let Some(start) = self.pending.take() {
+                cuts.push(Span { start, end: self.start });
+            }
+            self.kept = Some(end);
+            return;
+        }
+        match (self.kept, cuts.last_mut()) {
+            (Some(kept), Some(last)) if last.start == kept => last.end = end,
+            (Some(kept), _) => cuts.push(Span { start: kept, end }),
+            (None, _) => self.pending = self.pending.or(Some(self.start)),
+        }
+    }
+
+    /// The list ends.
+    pub(super) fn close_list(&mut self, cuts: &mut Vec<Span>) {
+        if let Some(start) = self.pending.take() {
+            cuts.push(Span { start, end: self.end });
+        }
+    }
+}

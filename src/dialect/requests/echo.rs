@@ -1,0 +1,62 @@
+//! What a responses client is told of its own request: the answer repeats it, three times in a stream.
+
+use super::super::naming::Echo;
+use super::super::request::Name;
+use super::ask::Ask;
+use crate::wire::json::{Kind, Raw, compact, key, write_count};
+
+/// Bytes of one member that are repeated; of a longer one, such as a large schema, what holds without it.
+const MEMBER_MAX: usize = 16 * 1024;
+
+/// Whether a summary of the reasoning is asked for.
+pub(super) fn tells_summary(ask: &Ask<'_>) -> bool {
+    let summary = ask.get(Name::Reasoning, "reasoning").and_then(|reasoning| reasoning.get("summary"));
+    summary.and_then(Raw::string).is_some_and(|word| matches!(word, b"auto" | b"concise" | b"detailed"))
+}
+
+/// What is repeated of the request.
+pub(super) fn of(ask: &Ask<'_>) -> Echo {
+    let given = |name, text: &str, kinds: &[Kind], usual: &str, out: &mut Vec<u8>| {
+        key(out, text);
+        match ask.get(name, text).filter(|value| value.bytes().len() <= MEMBER_MAX && kinds.contains(&value.kind())) {
+            Some(value) => compact(value.bytes(), out),
+            None => out.extend_from_slice(usual.as_bytes()),
+        }
+    };
+    let mut before = b"\"instructions\":null".to_vec();
+    key(&mut before, "max_output_tokens");
+    match ask.fields.max_tokens {
+        Some(count) => write_count(&mut before, count),
+        None => before.extend_from_slice(b"null"),
+    }
+    before.extend_from_slice(b",\"max_tool_calls\":null");
+    given(Name::Metadata, "metadata", &[Kind::Object], "{}", &mut before);
+    // A value stands in front, so that commas come by themselves; it is cut off again.
+    let mut after = b"0".to_vec();
+    let out = &mut after;
+    given(Name::ParallelToolCalls, "parallel_tool_calls", &[Kind::Bool], "true", out);
+    out.extend_from_slice(b",\"presence_penalty\":0,\"frequency_penalty\":0,\"previous_response_id\":null");
+    given(Name::PromptCacheKey, "prompt_cache_key", &[Kind::String], "null", out);
+    write_reasoning(ask, out);
+    given(Name::SafetyIdentifier, "safety_identifier", &[Kind::String], "null", out);
+    out.extend_from_slice(b",\"service_tier\":\"default\",\"store\":false");
+    given(Name::Temperature, "temperature", &[Kind::Number], "1", out);
+    given(Name::Text, "text", &[Kind::Object], "{\"format\":{\"type\":\"text\"}}", out);
+    given(Name::ToolChoice, "tool_choice", &[Kind::String, Kind::Object], "\"auto\"", out);
+    out.extend_from_slice(b",\"tools\":[],\"top_logprobs\":0");
+    given(Name::TopP, "top_p", &[Kind::Number], "1", out);
+    out.extend_from_slice(b",\"truncation\":\"disabled\"");
+    Echo { before, after: after.split_off(2), summary: tells_summary(ask) }
+}
+
+fn write_reasoning(ask: &Ask<'_>, out: &mut Vec<u8>) {
+    let reasoning = ask.get(Name::Reasoning, "reasoning").unwrap_or(Raw::NULL);
+    key(out, "reasoning");
+    out.push(b'{');
+    for name in ["effort", "summary"] {
+        key(out, name);
+        let word = reasoning.get(name).filter(|word| word.string().is_some() && word.bytes().len() <= MEMBER_MAX);
+        out.extend_from_slice(word.map_or(b"null", Raw::bytes));
+    }
+    out.push(b'}');
+}

@@ -1,0 +1,179 @@
+//! Reads a chat request: messages to turns, one for each.
+
+use super::super::request::{Invalid, Name};
+use super::ask::{Ask, Message, refuse};
+use super::media::{chat_file, chat_image};
+use super::schema::SCHEMA_MAX;
+use super::talk::{Arguments, Block, Call, Choice, Effort, Format, Offer, Returned, Role, Schema, Talk, Tool, Turn};
+use super::talk::{Text, Wishes};
+use crate::wire::json::{Kind, Raw, eq_unescaped};
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+/// Reads the request; see [`super::request`].
+pub(super) fn read<'a>(ask: &Ask<'a>) -> Result<Talk<'a>, Invalid> {
+    let turns = ask.messages().map(turn).collect::<Result<Vec<_>, _>>()?;
+    Ok(Talk { turns, format: format(ask)?, offer: offer(ask)?, wishes: wishes(ask) })
+}
+
+fn turn(message: Message<'_>) -> Result<Turn<'_>, Invalid> {
+    let Message { at, raw, role, content } = message;
+    if role.is("assistant") {
+        return assistant(at, raw, content);
+    }
+    if role.is("user") {
+        return Ok(Turn { role: Role::User, blocks: user_blocks(content, at)? });
+    }
+    if role.is("tool") {
+        let id = raw.get("tool_call_id").and_then(Raw::string).unwrap_or_default();
+        let plain = content.string();
+        let content = match plain {
+            Some(text) => vec![Block::Text(Cow::Borrowed(text))],
+            None => user_blocks(content, at)?,
+        };
+        let result = Block::Result(Returned { id, failed: false, plain: plain.is_some(), content });
+        return Ok(Turn { role: Role::User, blocks: vec![result] });
+    }
+    if role.is("function") {
+        return refuse(format_args!("messages[{at}].role"), "tool in the place of function for this model");
+    }
+    Ok(Turn { role: Role::System { moves: true }, blocks: texts(content).map(text_block).collect() })
+}
+
+fn text_block(text: &[u8]) -> Block<'_> {
+    Block::Text(Cow::Borrowed(text))
+}
+
+/// The texts of a content that is a string or an array of parts, refusals included.
+fn texts<'a>(content: Raw<'a>) -> impl Iterator<Item = &'a [u8]> {
+    let parts = content.items().filter_map(|part| part.get("text").or_else(|| part.get("refusal")));
+    content.string().into_iter().chain(parts.filter_map(Raw::string))
+}
+
+fn assistant<'a>(at: usize, message: Raw<'a>, content: Raw<'a>) -> Result<Turn<'a>, Invalid> {
+    if message.get("function_call").is_some() {
+        return refuse(format_args!("messages[{at}]"), "tool_calls in the place of function_call for this model");
+    }
+    let refusal = message.get("refusal").and_then(Raw::string);
+    let mut blocks: Vec<Block<'a>> = texts(content).chain(refusal).map(text_block).collect();
+    for (index, call) in message.get("tool_calls").unwrap_or(Raw::NULL).items().enumerate() {
+        let function = call.get("function").unwrap_or(Raw::NULL);
+        let Some(name) = function.get("name").and_then(Raw::string) else {
+            return refuse(format_args!("messages[{at}].tool_calls[{index}].type"), "function for this model");
+        };
+        let id = call.get("id").and_then(Raw::string).unwrap_or_default();
+        let arguments = Arguments::Json(function.get("arguments").and_then(Raw::string).unwrap_or_default());
+        blocks.push(Block::Call(Call { id, name: Cow::Borrowed(name), arguments }));
+    }
+    Ok(Turn { role: Role::Assistant, blocks })
+}
+
+/// The blocks of a user's or a tool's content.
+fn user_blocks<'a>(content: Raw<'a>, at: usize) -> Result<Vec<Block<'a>>, Invalid> {
+    let mut blocks: Vec<Block<'a>> = content.string().map(text_block).into_iter().collect();
+    for (index, part) in content.items().enumerate() {
+        let (mut kind, mut text) = (Raw::NULL, None);
+        for (name, value) in part.members() {
+            if eq_unescaped(name, "type") {
+                kind = value;
+            } else if eq_unescaped(name, "text") {
+                text = value.string();
+            }
+        }
+        let path = || format!("messages[{at}].content[{index}]");
+        if kind.is("image_url") {
+            blocks.push(Block::Media(chat_image(part, &path())?));
+        } else if kind.is("file") {
+            blocks.push(Block::Media(chat_file(part, &path())?));
+        } else if let Some(text) = text.filter(|_| kind.is("text") || kind.is_null()) {
+            blocks.push(text_block(text));
+        } else {
+            return refuse(format_args!("{}.type", path()), "text, image_url or file for this model");
+        }
+    }
+    Ok(blocks)
+}
+
+fn format<'a>(ask: &Ask<'a>) -> Result<Format<'a>, Invalid> {
+    let format = ask.get(Name::ResponseFormat, "response_format").unwrap_or(Raw::EMPTY);
+    let kind = format.get("type").unwrap_or(Raw::NULL);
+    let inner = format.get("json_schema").unwrap_or(Raw::NULL);
+    let schema = inner.get("schema").filter(|s| s.kind() == Kind::Object);
+    if schema.is_some_and(|schema| schema.bytes().len() > SCHEMA_MAX) {
+        return refuse("response_format.json_schema.schema", "at most 256 KiB");
+    }
+    let text = |name| inner.get(name).and_then(Raw::string);
+    Ok(match schema {
+        Some(schema) if kind.is("json_schema") => Format::Schema {
+            schema,
+            name: text("name"),
+            description: text("description"),
+            strict: inner.get("strict").and_then(Raw::bool),
+        },
+        _ if kind.is("json_schema") || kind.is("json_object") => Format::Object,
+        _ if kind.is_null() || kind.is("text") => Format::Free,
+        _ => return refuse("response_format.type", "text, json_object or json_schema for this model"),
+    })
+}
+
+fn offer<'a>(ask: &Ask<'a>) -> Result<Offer<'a>, Invalid> {
+    let mut tools = Vec::new();
+    for (at, tool) in ask.get(Name::Tools, "tools").unwrap_or(Raw::NULL).items().enumerate() {
+        let kind = tool.get("type").unwrap_or(Raw::NULL);
+        if !kind.is_null() && !kind.is("function") {
+            return refuse(format_args!("tools[{at}].type"), "function for this model");
+        }
+        let function = tool.get("function").unwrap_or(Raw::NULL);
+        let Some(name) = function.get("name").and_then(Raw::string) else {
+            return refuse(format_args!("tools[{at}].function.name"), "a string");
+        };
+        tools.push(Tool {
+            name: Cow::Borrowed(name),
+            description: function.get("description").and_then(Raw::string).map(Cow::Borrowed),
+            schema: Schema::Given(function.get("parameters").unwrap_or(Raw::NULL)),
+            strict: function.get("strict").and_then(Raw::bool) == Some(true),
+        });
+    }
+    let parallel = ask.get(Name::ParallelToolCalls, "parallel_tool_calls").and_then(Raw::bool);
+    let choice = if tools.is_empty() { Choice::Absent } else { choice(ask, &mut tools)? };
+    Ok(Offer { tools, choice, parallel })
+}
+
+fn choice<'a>(ask: &Ask<'a>, tools: &mut Vec<Tool<'a>>) -> Result<Choice<'a>, Invalid> {
+    let Some(choice) = ask.get(Name::ToolChoice, "tool_choice") else { return Ok(Choice::Absent) };
+    let kind = choice.get("type").unwrap_or(choice);
+    let named = choice.get("function").and_then(|function| function.get("name")).and_then(Raw::string);
+    Ok(match named {
+        _ if kind.is("auto") => Choice::Auto,
+        _ if kind.is("none") => Choice::None,
+        _ if kind.is("required") => Choice::Any,
+        Some(name) if kind.is("function") => Choice::One(Cow::Borrowed(name)),
+        _ if kind.is("allowed_tools") => {
+            let allowed = choice.get("allowed_tools").unwrap_or(choice);
+            let name = |tool: Raw<'a>| tool.get("function").unwrap_or(tool).get("name").and_then(Raw::string);
+            keep(tools, allowed.get("tools").unwrap_or(Raw::NULL).items().filter_map(name).map(Cow::Borrowed));
+            if allowed.get("mode").is_some_and(|mode| mode.is("required")) { Choice::Any } else { Choice::Auto }
+        }
+        _ => return refuse("tool_choice", "auto, none, required, allowed_tools or a function for this model"),
+    })
+}
+
+/// Keeps the tools of these names.
+pub(super) fn keep<'a>(tools: &mut Vec<Tool<'a>>, names: impl Iterator<Item = Text<'a>>) {
+    let names: BTreeSet<Text<'a>> = names.collect();
+    tools.retain(|tool| names.contains(&tool.name));
+}
+
+fn wishes<'a>(ask: &Ask<'a>) -> Wishes<'a> {
+    let stop = ask.get(Name::Stop, "stop").unwrap_or(Raw::NULL);
+    Wishes {
+        temperature: ask.get(Name::Temperature, "temperature"),
+        top_p: ask.get(Name::TopP, "top_p"),
+        stops: stop.string().into_iter().chain(stop.items().filter_map(Raw::string)).collect(),
+        user: ask.get(Name::User, "user").and_then(Raw::string),
+        cache_key: ask.get(Name::PromptCacheKey, "prompt_cache_key").and_then(Raw::string).map(Cow::Borrowed),
+        effort: ask.get(Name::ReasoningEffort, "reasoning_effort").and_then(Effort::read),
+        verbosity: ask.get(Name::Verbosity, "verbosity").and_then(Raw::string),
+        ..Wishes::default()
+    }
+}

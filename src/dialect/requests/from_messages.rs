@@ -1,0 +1,232 @@
+//! Reads a messages request: what one side says in a row is one turn, as the shape has it.
+
+use super::super::carrier;
+use super::super::request::{Invalid, Name};
+use super::ask::{Ask, Message, is_blank, refuse};
+use super::media::{messages_document, messages_image, search_result};
+use super::talk::{Arguments, Block, Call, Choice, Effort, Format, Offer, Returned, Role, Schema, Talk, Tool, Turn};
+use super::talk::{Text, Wishes};
+use crate::wire::json::{self, Kind, Raw, eq_unescaped};
+use std::borrow::Cow;
+
+/// How the attribution that Claude Code puts in front of its system prompt begins: noise for any other model.
+const ATTRIBUTION: &str = "x-anthropic-billing-header:";
+
+/// Reads the request; see [`super::request`].
+pub(super) fn read<'a>(ask: &Ask<'a>) -> Result<Talk<'a>, Invalid> {
+    let mut turns: Vec<Turn<'a>> = system(ask).into_iter().collect();
+    let mut speaker: Option<&[u8]> = None;
+    for message in ask.messages() {
+        let role = match message.role {
+            role if role.is("user") => Role::User,
+            role if role.is("assistant") => Role::Assistant,
+            _ => Role::System { moves: false },
+        };
+        if speaker != message.role.string() {
+            turns.push(Turn::new(role));
+        }
+        speaker = message.role.string();
+        if let Some(turn) = turns.last_mut() {
+            add(ask, role, message, &mut turn.blocks)?;
+        }
+    }
+    Ok(Talk { turns, format: format(ask), offer: offer(ask)?, wishes: wishes(ask) })
+}
+
+fn system<'a>(ask: &Ask<'a>) -> Option<Turn<'a>> {
+    let system = ask.get(Name::System, "system")?;
+    let blocks = system.items().filter_map(|block| block.get("text")).filter_map(Raw::string);
+    let mut texts: Vec<&[u8]> = system.string().into_iter().chain(blocks).collect();
+    if system.kind() == Kind::Array && texts.first().is_some_and(|text| Raw::text_of(text).starts_with(ATTRIBUTION)) {
+        texts.remove(0);
+    }
+    let blocks = texts.into_iter().map(|text| Block::Text(Cow::Borrowed(text))).collect();
+    Some(Turn { role: Role::System { moves: true }, blocks })
+}
+
+fn add<'a>(ask: &Ask<'_>, role: Role, message: Message<'a>, out: &mut Vec<Block<'a>>) -> Result<(), Invalid> {
+    let Message { at, content, .. } = message;
+    if let Some(text) = content.string() {
+        out.extend((!is_blank(text)).then_some(Block::Text(Cow::Borrowed(text))));
+    }
+    for (index, block) in content.items().enumerate() {
+        let (mut kind, mut text) = (Raw::NULL, None);
+        for (name, value) in block.members() {
+            if eq_unescaped(name, "type") {
+                kind = value;
+            } else if eq_unescaped(name, "text") {
+                text = value.string();
+            }
+        }
+        let text = text.filter(|_| kind.is("text")).map(|text| Block::Text(Cow::Borrowed(text)));
+        match role {
+            _ if text.is_some() => out.extend(text),
+            Role::User => {
+                let path = || format!("messages[{at}].content[{index}]");
+                user_block(kind, block, path, out)?;
+            }
+            Role::Assistant => out.extend(assistant_block(ask, kind, block)),
+            Role::System { .. } => {}
+        }
+    }
+    Ok(())
+}
+
+fn user_block<'a>(
+    kind: Raw<'a>,
+    block: Raw<'a>,
+    path: impl Fn() -> String,
+    out: &mut Vec<Block<'a>>,
+) -> Result<(), Invalid> {
+    if kind.is("tool_result") {
+        out.push(Block::Result(result(block, path)?));
+    } else if kind.is("image") {
+        out.push(Block::Media(messages_image(block, &path())?));
+    } else if kind.is("document") {
+        messages_document(block, &path(), out)?;
+    } else if kind.is("search_result") {
+        out.push(Block::Text(search_result(block)));
+    } else {
+        let path = format!("{}.type", path());
+        return refuse(path, "text, image, document, search_result or tool_result for this model");
+    }
+    Ok(())
+}
+
+fn result<'a>(block: Raw<'a>, path: impl Fn() -> String) -> Result<Returned<'a>, Invalid> {
+    let given = block.get("content").unwrap_or(Raw::NULL);
+    let text = |text: Option<Raw<'a>>| Block::Text(Cow::Borrowed(text.and_then(Raw::string).unwrap_or_default()));
+    let mut content: Vec<Block<'a>> = given.string().map(|text| Block::Text(Cow::Borrowed(text))).into_iter().collect();
+    for (at, inner) in given.items().enumerate() {
+        let path = || format!("{}.content[{at}]", path());
+        match inner.get("type").unwrap_or(Raw::NULL) {
+            kind if kind.is("search_result") => content.push(Block::Text(search_result(inner))),
+            kind if kind.is("image") => content.push(Block::Media(messages_image(inner, &path())?)),
+            kind if kind.is("document") => messages_document(inner, &path(), &mut content)?,
+            kind if kind.is("tool_reference") => content.push(text(inner.get("tool_name"))),
+            _ => content.push(text(inner.get("text"))),
+        }
+    }
+    Ok(Returned {
+        id: block.get("tool_use_id").and_then(Raw::string).unwrap_or_default(),
+        failed: block.get("is_error").and_then(Raw::bool) == Some(true),
+        plain: given.string().is_some(),
+        content,
+    })
+}
+
+/// A block of an assistant's: what of it another shape can see again. Tools that ran at the provider are left out.
+fn assistant_block<'a>(ask: &Ask<'_>, kind: Raw<'a>, block: Raw<'a>) -> Option<Block<'a>> {
+    if kind.is("thinking") {
+        let signature = block.get("signature").and_then(Raw::string).unwrap_or_default();
+        if carrier::is_ours(signature) {
+            return carrier::open(signature, &ask.target.capabilities.mark).map(Block::Carried);
+        }
+        return block.get("thinking").and_then(Raw::string).map(Block::Think);
+    }
+    if !kind.is("tool_use") {
+        return None;
+    }
+    let name = block.get("name").and_then(Raw::string).unwrap_or_default();
+    let id = block.get("id").and_then(Raw::string).unwrap_or_default();
+    let arguments = Arguments::Value(block.get("input").unwrap_or(Raw::EMPTY));
+    Some(Block::Call(Call { id, name: Cow::Borrowed(name), arguments }))
+}
+
+/// The JSON asked for, in the newer or the older spelling.
+fn format<'a>(ask: &Ask<'a>) -> Format<'a> {
+    let config = ask.get(Name::OutputConfig, "output_config").and_then(|config| config.get("format"));
+    let format = config.or_else(|| ask.get(Name::OutputFormat, "output_format")).unwrap_or(Raw::NULL);
+    match format.get("schema").filter(|schema| schema.kind() == Kind::Object) {
+        Some(schema) => Format::Schema { schema, name: None, description: None, strict: None },
+        None => Format::Free,
+    }
+}
+
+/// The client tools on offer. Tools that run at the provider have no equivalent and are left out.
+fn offer<'a>(ask: &Ask<'a>) -> Result<Offer<'a>, Invalid> {
+    let choice = ask.get(Name::ToolChoice, "tool_choice").unwrap_or(Raw::NULL);
+    let chosen = choice.get("name").and_then(Raw::string);
+    let mut tools = Vec::new();
+    for (at, tool) in ask.get(Name::Tools, "tools").unwrap_or(Raw::NULL).items().enumerate() {
+        let kind = tool.get("type").and_then(Raw::string).unwrap_or_default();
+        let is_ours = kind.is_empty() || kind == b"custom" || tool.get("input_schema").is_some();
+        match tool.get("name").and_then(Raw::string) {
+            Some(name) if is_ours => tools.push(Tool {
+                name: Cow::Borrowed(name),
+                description: tool.get("description").and_then(Raw::string).map(Cow::Borrowed),
+                schema: Schema::Given(tool.get("input_schema").unwrap_or(Raw::NULL)),
+                strict: tool.get("strict").and_then(Raw::bool) == Some(true),
+            }),
+            Some(name) if chosen == Some(name) => {
+                let expected = "a client tool, since tool_choice names it, for this model";
+                return refuse(format_args!("tools[{at}].type"), expected);
+            }
+            _ => {}
+        }
+    }
+    if tools.is_empty() {
+        return Ok(Offer::default());
+    }
+    let is = |kind| choice.get("type").is_some_and(|own| own.is(kind));
+    let one = choice.get("disable_parallel_tool_use").and_then(Raw::bool) == Some(true);
+    let parallel = (one && !is("none")).then_some(false);
+    let choice = match chosen {
+        _ if is("auto") => Choice::Auto,
+        _ if is("none") => Choice::None,
+        _ if is("any") => Choice::Any,
+        Some(name) if is("tool") => Choice::One(Cow::Borrowed(name)),
+        _ => Choice::Absent,
+    };
+    Ok(Offer { tools, choice, parallel })
+}
+
+fn wishes<'a>(ask: &Ask<'a>) -> Wishes<'a> {
+    // The shape only documents these two, so a value that others do not have counts as absent.
+    let number = |name, text, most: f64| {
+        let fits = |value: &Raw<'_>| value.number().is_some_and(|number| (0.0..=most).contains(&number));
+        ask.get(name, text).filter(fits)
+    };
+    let stops = ask.get(Name::StopSequences, "stop_sequences").unwrap_or(Raw::NULL);
+    let user = ask.get(Name::Metadata, "metadata").and_then(|metadata| metadata.get("user_id")).and_then(Raw::string);
+    Wishes {
+        temperature: number(Name::Temperature, "temperature", 2.0),
+        top_p: number(Name::TopP, "top_p", 1.0),
+        stops: stops.items().filter_map(Raw::string).collect(),
+        user,
+        cache_key: user.and_then(session),
+        effort: effort(ask),
+        reasons: ask.get(Name::Thinking, "thinking").and_then(thinks),
+        ..Wishes::default()
+    }
+}
+
+/// The session that a user's id names, where it is JSON: the key of the prompt cache.
+fn session(user: &[u8]) -> Option<Text<'static>> {
+    let text = Raw::text_of(user);
+    json::check(text.as_bytes()).ok()?;
+    let session = Raw::new(text.as_bytes()).get("session_id").and_then(Raw::string)?;
+    Some(Cow::Owned(session.to_vec()))
+}
+
+/// Whether the model is asked to think, and to tell of it.
+fn thinks(thinking: Raw<'_>) -> Option<bool> {
+    let is = |kind| thinking.get("type").is_some_and(|own| own.is(kind));
+    let hides = thinking.get("display").is_some_and(|display| display.is("omitted"));
+    (is("enabled") || is("adaptive")).then_some(!hides)
+}
+
+/// The effort asked for: by its own word, else by the budget for thinking.
+fn effort(ask: &Ask<'_>) -> Option<Effort> {
+    let config = ask.get(Name::OutputConfig, "output_config").and_then(|config| config.get("effort"));
+    let word = config.and_then(Effort::read).filter(|effort| !matches!(effort.word(), "none" | "minimal"));
+    if word.is_some() {
+        return word;
+    }
+    let thinking = ask.get(Name::Thinking, "thinking")?;
+    let is = |kind| thinking.get("type").is_some_and(|own| own.is(kind));
+    if is("disabled") {
+        return Some(Effort::NONE);
+    }
+    thinking.get("budget_tokens").and_then(Raw::count).filter(|_| is("enabled")).map(Effort::of_budget)
+}

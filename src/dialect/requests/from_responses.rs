@@ -1,0 +1,301 @@
+//! Reads a responses request: items to turns (`responses` 5.1).
+//!
+//! A turn is what the assistant says and calls until what it called has come back, wherever the client has put that.
+
+use super::super::carrier;
+use super::super::naming::TranslationState;
+use super::super::request::{Invalid, Name};
+use super::ask::{Ask, refuse};
+use super::echo;
+use super::media::{responses_file, responses_image};
+use super::schema::SCHEMA_MAX;
+use super::talk::{Arguments, Block, Call, Effort, Format, Returned, Role, Talk, Text, Turn, Wishes};
+use super::tools::Names;
+use crate::wire::Dialect;
+use crate::wire::json::{Kind, Raw, compact, write_escaped};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// What a call came to that the conversation does not tell.
+const NO_OUTPUT: &[u8] = b"[no output was recorded]";
+/// Why a client's wish to compact the conversation is refused.
+const NO_COMPACTION: &str =
+    "no compaction_trigger: this model does not compact; Codex: name the provider otherwise than OpenAI";
+/// What stands before an output whose call the conversation does not have.
+const ORPHAN: &[u8] = b"[output of a tool call that is not in this conversation] ";
+
+/// Reads the request; see [`super::request`].
+pub(super) fn read<'a>(ask: &Ask<'a>, state: &mut TranslationState) -> Result<Talk<'a>, Invalid> {
+    let input = ask.get(Name::Input, "input").unwrap_or(Raw::NULL);
+    let (names, offer) = super::tools::read(ask, input, state)?;
+    let mut turns = Vec::new();
+    if let Some(text) = ask.get(Name::Instructions, "instructions").and_then(Raw::string) {
+        turns.push(Turn { role: Role::System { moves: true }, blocks: vec![Block::Text(Cow::Borrowed(text))] });
+    }
+    let mut items = Items { ask, names: &names, last_output: outputs(input), turns, open: None };
+    if let Some(text) = input.string() {
+        items.says(Turn { role: Role::User, blocks: vec![Block::Text(Cow::Borrowed(text))] });
+    }
+    for (at, item) in input.items().enumerate() {
+        items.item(at, item)?;
+    }
+    items.close();
+    let turns = items.turns;
+    let (effort, format) = last_update(input);
+    let wishes = wishes(ask, effort);
+    state.echo = Some(Box::new(echo::of(ask)));
+    Ok(Talk { turns, offer, format: self::format(ask, format)?, wishes })
+}
+
+/// Where the last output of each call stands.
+fn outputs<'a>(input: Raw<'a>) -> BTreeMap<&'a [u8], usize> {
+    let is_output =
+        |item: &Raw<'_>| item.get("type").and_then(Raw::string).is_some_and(|kind| kind.ends_with(b"_output"));
+    let outputs = input.items().enumerate().filter(|(_, item)| is_output(item));
+    outputs.filter_map(|(at, item)| Some((item.get("call_id")?.string()?, at))).collect()
+}
+
+/// What a change of the configuration in the conversation leaves in force: effort and format.
+fn last_update<'a>(input: Raw<'a>) -> (Option<Raw<'a>>, Option<Raw<'a>>) {
+    let (mut effort, mut format) = (None, None);
+    for item in input.items().filter(|item| item.get("type").is_some_and(|kind| kind.is("configuration_update"))) {
+        let inner = |name: &str, member| item.get(name).and_then(|object| object.get(member));
+        effort = item.get("effort").or_else(|| inner("reasoning", "effort")).or(effort);
+        format = item.get("format").or_else(|| inner("text", "format")).or(format);
+    }
+    (effort, format)
+}
+
+/// The turn under way.
+#[derive(Default)]
+struct Open<'a> {
+    said: Vec<Block<'a>>,
+    /// Ids of its calls in order, each with what came of it.
+    calls: Vec<(&'a [u8], Option<Block<'a>>)>,
+    /// Calls whose output is still to come.
+    awaited: usize,
+    /// What others said before all of that had come.
+    behind: Vec<Turn<'a>>,
+}
+
+/// The conversation as it is read.
+struct Items<'r, 'a> {
+    ask: &'r Ask<'a>,
+    names: &'r Names<'a>,
+    last_output: BTreeMap<&'a [u8], usize>,
+    turns: Vec<Turn<'a>>,
+    open: Option<Open<'a>>,
+}
+
+impl<'a> Items<'_, 'a> {
+    fn item(&mut self, at: usize, item: Raw<'a>) -> Result<(), Invalid> {
+        let text = |name| item.get(name).and_then(Raw::string);
+        match text("type").unwrap_or(b"message") {
+            b"message" => self.message(at, item)?,
+            b"reasoning" => {
+                let mark = &self.ask.target.capabilities.mark;
+                if let Some(blocks) = carrier::open(text("encrypted_content").unwrap_or_default(), mark) {
+                    self.assistant().said.push(Block::Carried(blocks));
+                }
+            }
+            b"function_call" => {
+                let arguments = Arguments::Json(text("arguments").unwrap_or_default());
+                self.call(at, item, self.names.upstream(text("namespace"), text("name")), arguments);
+            }
+            b"custom_tool_call" => {
+                let arguments = Arguments::Free(text("input").unwrap_or_default());
+                self.call(at, item, self.names.upstream(text("namespace"), text("name")), arguments);
+            }
+            b"tool_search_call" if text("call_id").is_some() => {
+                let arguments = Arguments::Value(item.get("arguments").unwrap_or(Raw::EMPTY));
+                self.call(at, item, Cow::Borrowed(b"tool_search"), arguments);
+            }
+            kind @ (b"local_shell_call" | b"shell_call" | b"apply_patch_call") => {
+                let action = item.get("action").or_else(|| item.get("operation")).unwrap_or(Raw::EMPTY);
+                let name = &kind[..kind.len() - b"_call".len()];
+                self.call(at, item, Cow::Borrowed(name), Arguments::Value(action));
+            }
+            b"function_call_output"
+            | b"custom_tool_call_output"
+            | b"local_shell_call_output"
+            | b"shell_call_output"
+            | b"apply_patch_call_output"
+            | b"tool_search_output" => self.output(at, item)?,
+            b"compaction" | b"context_compaction" => {
+                return refuse(format_args!("input[{at}]"), "the conversation itself: this model reads no compaction");
+            }
+            b"compaction_trigger" => {
+                return refuse(format_args!("input[{at}]"), NO_COMPACTION);
+            }
+            // Clients are given new kinds of items every month: one that is not known must not end a conversation.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn message(&mut self, at: usize, item: Raw<'a>) -> Result<(), Invalid> {
+        let content = item.get("content").unwrap_or(Raw::NULL);
+        let role = item.get("role").unwrap_or(Raw::NULL);
+        if role.is("user") {
+            let blocks = blocks(content, || format!("input[{at}].content"))?;
+            self.says(Turn { role: Role::User, blocks });
+            return Ok(());
+        }
+        let parts = content.items().filter_map(|part| part.get("text").or_else(|| part.get("refusal")));
+        let texts = content.string().into_iter().chain(parts.filter_map(Raw::string));
+        let texts: Vec<Block<'a>> = texts.map(|text| Block::Text(Cow::Borrowed(text))).collect();
+        if !role.is("assistant") {
+            self.says(Turn { role: Role::System { moves: false }, blocks: texts });
+            return Ok(());
+        }
+        let one_text = self.ask.target.shape == Dialect::Chat;
+        let said = &mut self.assistant().said;
+        // The chat shape has but one text, where a line of its own tells one message from the next.
+        if one_text && said.iter().any(|block| block.text().is_some()) {
+            said.push(Block::Text(Cow::Borrowed(b"\\n")));
+        }
+        said.extend(texts);
+        Ok(())
+    }
+
+    /// The assistant's turn: the one under way, unless all that it called has come back.
+    fn assistant(&mut self) -> &mut Open<'a> {
+        let over = |open: &Open<'_>| open.awaited == 0 && open.calls.iter().any(|(_, output)| output.is_some());
+        if self.open.as_ref().is_some_and(over) {
+            self.close();
+        }
+        self.open.get_or_insert_default()
+    }
+
+    fn call(&mut self, at: usize, item: Raw<'a>, name: Text<'a>, arguments: Arguments<'a>) {
+        let id = item.get("call_id").or_else(|| item.get("id")).and_then(Raw::string).unwrap_or_default();
+        let awaited = self.last_output.get(id).is_some_and(|output| *output > at);
+        let open = self.assistant();
+        open.awaited += usize::from(awaited);
+        open.said.push(Block::Call(Call { id, name, arguments }));
+        open.calls.push((id, None));
+    }
+
+    fn output(&mut self, at: usize, item: Raw<'a>) -> Result<(), Invalid> {
+        let id = item.get("call_id").and_then(Raw::string);
+        let tools = item.get("tools").filter(|_| item.get("type").is_some_and(|kind| kind.is("tool_search_output")));
+        let given = item.get("output").or(tools).unwrap_or(Raw::NULL);
+        let plain = given.string().is_some();
+        let content = returned(given, || format!("input[{at}].output"))?;
+        let slot = self.open.as_mut().and_then(|open| {
+            let known = open.calls.iter().rposition(|(call, output)| Some(*call) == id && output.is_none())?;
+            Some((open, known))
+        });
+        match slot {
+            Some((open, known)) => {
+                let id = id.unwrap_or_default();
+                open.calls[known].1 = Some(Block::Result(Returned { id, failed: false, plain, content }));
+                open.awaited = open.awaited.saturating_sub(1);
+            }
+            None => {
+                let mut blocks = vec![Block::Text(Cow::Borrowed(ORPHAN))];
+                blocks.extend(content);
+                self.says(Turn { role: Role::User, blocks });
+            }
+        }
+        Ok(())
+    }
+
+    /// What another than the assistant says: it ends a turn, or stands behind what that still waits for.
+    fn says(&mut self, turn: Turn<'a>) {
+        match &mut self.open {
+            Some(open) if open.awaited > 0 => open.behind.push(turn),
+            _ => {
+                self.close();
+                self.turns.push(turn);
+            }
+        }
+    }
+
+    /// Ends the turn under way: every call has a result.
+    fn close(&mut self) {
+        let Some(open) = self.open.take() else { return };
+        self.turns.push(Turn { role: Role::Assistant, blocks: open.said });
+        let results = open.calls.into_iter().map(|(id, output)| {
+            let content = || vec![Block::Text(Cow::Borrowed(NO_OUTPUT))];
+            output.unwrap_or_else(|| Block::Result(Returned { id, failed: false, plain: true, content: content() }))
+        });
+        let blocks: Vec<Block<'a>> = results.collect();
+        if !blocks.is_empty() {
+            self.turns.push(Turn { role: Role::User, blocks });
+        }
+        self.turns.extend(open.behind);
+    }
+}
+
+/// The blocks of a content that is a string or an array of parts; `list`: what the client calls that array.
+fn blocks<'a>(content: Raw<'a>, list: impl Fn() -> String) -> Result<Vec<Block<'a>>, Invalid> {
+    let mut blocks: Vec<Block<'a>> =
+        content.string().map(|text| Block::Text(Cow::Borrowed(text))).into_iter().collect();
+    for (index, part) in content.items().enumerate() {
+        let path = || format!("{}[{index}]", list());
+        let text = |name| part.get(name).and_then(Raw::string);
+        match (text("type").unwrap_or_default(), text("text")) {
+            (b"input_image", _) => blocks.push(Block::Media(responses_image(part, &path())?)),
+            (b"input_file", _) => blocks.push(responses_file(part, &path())?),
+            (_, Some(text)) => blocks.push(Block::Text(Cow::Borrowed(text))),
+            _ if text("refusal").is_some() => {}
+            _ => {
+                let what = "input_text, input_image or input_file for this model";
+                return refuse(format_args!("{}.type", path()), what);
+            }
+        }
+    }
+    Ok(blocks)
+}
+
+/// What a tool gave back: a string, parts, or any JSON, which is told as it is written.
+fn returned<'a>(given: Raw<'a>, list: impl Fn() -> String) -> Result<Vec<Block<'a>>, Invalid> {
+    let parts =
+        given.items().all(|part| part.get("type").and_then(Raw::string).is_some_and(|k| k.starts_with(b"input_")));
+    if given.string().is_some() || (given.kind() == Kind::Array && parts) {
+        return blocks(given, list);
+    }
+    let (mut text, mut inside) = (Vec::new(), Vec::new());
+    compact(given.bytes(), &mut text);
+    write_escaped(&mut inside, &text);
+    Ok(vec![Block::Text(Cow::Owned(inside))])
+}
+
+fn format<'a>(ask: &Ask<'a>, updated: Option<Raw<'a>>) -> Result<Format<'a>, Invalid> {
+    let told = || ask.get(Name::Text, "text").and_then(|text| text.get("format"));
+    let format = updated.or_else(told).unwrap_or(Raw::EMPTY);
+    let kind = format.get("type").unwrap_or(Raw::NULL);
+    let schema = format.get("schema").filter(|schema| schema.kind() == Kind::Object);
+    if schema.is_some_and(|schema| schema.bytes().len() > SCHEMA_MAX) {
+        return refuse("text.format.schema", "at most 256 KiB");
+    }
+    let text = |name| format.get(name).and_then(Raw::string);
+    Ok(match schema {
+        Some(schema) if kind.is("json_schema") => Format::Schema {
+            schema,
+            name: text("name"),
+            description: text("description"),
+            strict: format.get("strict").and_then(Raw::bool),
+        },
+        _ if kind.is("json_schema") || kind.is("json_object") => Format::Object,
+        _ => Format::Free,
+    })
+}
+
+fn wishes<'a>(ask: &Ask<'a>, updated: Option<Raw<'a>>) -> Wishes<'a> {
+    let reasoning = ask.get(Name::Reasoning, "reasoning");
+    let member = |name| reasoning.and_then(|reasoning| reasoning.get(name));
+    let effort = updated.or_else(|| member("effort")).and_then(Effort::read);
+    let text = |name, key| ask.get(name, key).and_then(Raw::string);
+    Wishes {
+        temperature: ask.get(Name::Temperature, "temperature"),
+        top_p: ask.get(Name::TopP, "top_p"),
+        user: text(Name::SafetyIdentifier, "safety_identifier").or_else(|| text(Name::User, "user")),
+        effort,
+        reasons: reasoning.filter(|_| effort != Some(Effort::NONE)).map(|_| echo::tells_summary(ask)),
+        verbosity: ask.get(Name::Text, "text").and_then(|text| text.get("verbosity")).and_then(Raw::string),
+        unbounded: true,
+        ..Wishes::default()
+    }
+}

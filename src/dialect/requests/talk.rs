@@ -1,0 +1,209 @@
+//! The one vocabulary between the shapes' requests: a reader per shape speaks it, a writer per shape understands it.
+//!
+//! Owns the words. Must never name a member of a shape. Texts are the insides of JSON strings, escapes and all: they
+//! pass from one shape to the other without being unescaped.
+
+use crate::wire::json::Raw;
+use std::borrow::Cow;
+
+/// The inside of a JSON string.
+pub(super) type Text<'a> = Cow<'a, [u8]>;
+
+/// A whole request.
+#[derive(Default)]
+pub(super) struct Talk<'a> {
+    pub(super) turns: Vec<Turn<'a>>,
+    pub(super) offer: Offer<'a>,
+    pub(super) format: Format<'a>,
+    pub(super) wishes: Wishes<'a>,
+}
+
+/// Who speaks.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum Role {
+    User,
+    Assistant,
+    /// Whoever runs the conversation. `moves`: where a shape has no place for it in the middle it joins what stands at
+    /// the front; else it stays where it is, since what the provider has cached depends on the front.
+    System {
+        moves: bool,
+    },
+}
+
+/// What one side says at a time.
+pub(super) struct Turn<'a> {
+    pub(super) role: Role,
+    pub(super) blocks: Vec<Block<'a>>,
+}
+
+/// One piece of what is said.
+pub(super) enum Block<'a> {
+    Text(Text<'a>),
+    Media(Media<'a>),
+    /// Reasoning, which a shape may want to see again.
+    Think(&'a [u8]),
+    /// Reasoning that this very target gave, as JSON in its own shape.
+    Carried(Vec<u8>),
+    Call(Call<'a>),
+    Result(Returned<'a>),
+}
+
+/// Something to look at, in no shape yet.
+pub(super) enum Media<'a> {
+    /// An image in base64.
+    Image { kind: Text<'a>, data: Text<'a>, detail: Option<&'a [u8]> },
+    /// An image for the upstream to fetch.
+    Url { url: Text<'a>, detail: Option<&'a [u8]> },
+    /// A PDF in base64, with its name.
+    Pdf { data: Text<'a>, title: Option<&'a [u8]> },
+    /// A document for the upstream to fetch, with its name, and where the request has it.
+    Document { url: Text<'a>, title: Option<&'a [u8]>, path: String },
+}
+
+/// A tool's call.
+pub(super) struct Call<'a> {
+    pub(super) id: &'a [u8],
+    pub(super) name: Text<'a>,
+    pub(super) arguments: Arguments<'a>,
+}
+
+/// What a tool is called with.
+#[derive(Clone)]
+pub(super) enum Arguments<'a> {
+    /// A JSON value.
+    Value(Raw<'a>),
+    /// A text that ought to be JSON.
+    Json(&'a [u8]),
+    /// The one argument `input` of a tool that takes free text.
+    Free(&'a [u8]),
+}
+
+/// What a tool gave back.
+pub(super) struct Returned<'a> {
+    /// Which call.
+    pub(super) id: &'a [u8],
+    pub(super) failed: bool,
+    /// It was one plain string.
+    pub(super) plain: bool,
+    pub(super) content: Vec<Block<'a>>,
+}
+
+/// The tools on offer and the choice among them.
+#[derive(Default)]
+pub(super) struct Offer<'a> {
+    pub(super) tools: Vec<Tool<'a>>,
+    pub(super) choice: Choice<'a>,
+    /// Whether several may be called at once, if the client says so.
+    pub(super) parallel: Option<bool>,
+}
+
+/// One tool.
+pub(super) struct Tool<'a> {
+    pub(super) name: Text<'a>,
+    pub(super) description: Option<Text<'a>>,
+    pub(super) schema: Schema<'a>,
+    pub(super) strict: bool,
+}
+
+/// What a tool takes.
+#[derive(Copy, Clone)]
+pub(super) enum Schema<'a> {
+    /// What a JSON schema says.
+    Given(Raw<'a>),
+    /// Free text, as its one argument `input`.
+    Free,
+}
+
+/// Which of the tools is to be called.
+#[derive(Default, Clone, PartialEq, Eq)]
+pub(super) enum Choice<'a> {
+    #[default]
+    Absent,
+    Auto,
+    None,
+    Any,
+    One(Text<'a>),
+}
+
+/// The form demanded of the answer.
+#[derive(Default)]
+pub(super) enum Format<'a> {
+    #[default]
+    Free,
+    Object,
+    Schema {
+        schema: Raw<'a>,
+        name: Option<&'a [u8]>,
+        description: Option<&'a [u8]>,
+        strict: Option<bool>,
+    },
+}
+
+/// How much the model is to think.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) struct Effort(&'static str);
+
+impl Effort {
+    const ALL: [&'static str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+    pub(super) const NONE: Effort = Effort("none");
+
+    /// The effort that a client has written; `None` for a word that is not known.
+    pub(super) fn read(word: Raw<'_>) -> Option<Effort> {
+        Effort::ALL.into_iter().find(|known| word.is(known)).map(Effort)
+    }
+
+    /// The effort that a budget of so many tokens for thinking comes to.
+    pub(super) fn of_budget(tokens: u64) -> Effort {
+        Effort(match tokens {
+            0..4096 => "low",
+            4096..16384 => "medium",
+            _ => "high",
+        })
+    }
+
+    pub(super) fn word(self) -> &'static str {
+        self.0
+    }
+}
+
+/// Parameters of the answer; each is absent where the client does not name it.
+#[derive(Default)]
+pub(super) struct Wishes<'a> {
+    pub(super) temperature: Option<Raw<'a>>,
+    pub(super) top_p: Option<Raw<'a>>,
+    pub(super) stops: Vec<&'a [u8]>,
+    pub(super) user: Option<&'a [u8]>,
+    /// The key of the provider's prompt cache.
+    pub(super) cache_key: Option<Text<'a>>,
+    pub(super) effort: Option<Effort>,
+    /// Reasoning is asked for; whether its summary is to be told.
+    pub(super) reasons: Option<bool>,
+    pub(super) verbosity: Option<&'a [u8]>,
+    /// Without a bound of its own the client expects all that the model can give.
+    pub(super) unbounded: bool,
+}
+
+impl<'a> Talk<'a> {
+    /// Whether anything in the conversation was called, and the names in the order of their first call.
+    pub(super) fn called(&self) -> Vec<&[u8]> {
+        let mut known = std::collections::BTreeSet::new();
+        let calls = self.turns.iter().flat_map(|turn| &turn.blocks).filter_map(|block| match block {
+            Block::Call(call) => Some(&*call.name),
+            _ => None,
+        });
+        calls.filter(|name| known.insert(*name)).collect()
+    }
+}
+
+impl<'a> Turn<'a> {
+    pub(super) fn new(role: Role) -> Turn<'a> {
+        Turn { role, blocks: Vec::new() }
+    }
+}
+
+impl Block<'_> {
+    /// The text, of one that is text.
+    pub(super) fn text(&self) -> Option<&[u8]> {
+        if let Block::Text(text) = self { Some(text) } else { None }
+    }
+}

@@ -1,0 +1,297 @@
+//! Writes a responses request (`responses` 5.7): nothing is stored, and reasoning comes back encrypted.
+
+use super::super::naming::responses_id;
+use super::super::request::Invalid;
+use super::ask::{Ask, is_blank, refuse, write_user};
+use super::schema::{write_free, write_parameters};
+use super::talk::{Block, Call, Choice, Effort, Format, Offer, Returned, Role, Schema, Talk, Turn, Wishes};
+use super::to_chat::FAILED;
+use crate::wire::json::{Raw, item, key, write_count, write_inside, write_string};
+
+/// The least bound on an answer that the shape takes.
+const BOUND_MIN: u64 = 16;
+/// Longest identifier of an end user, and key of the prompt cache.
+const USER_MAX: usize = 64;
+
+/// Writes the request; see [`super::request`].
+pub(super) fn write(ask: &Ask<'_>, talk: &Talk<'_>, out: &mut Vec<u8>) -> Result<(), Invalid> {
+    let leads = |turn: &&Turn<'_>| matches!(turn.role, Role::System { .. });
+    let leading = talk.turns.iter().take_while(leads).count();
+    out.push(b'{');
+    key(out, "model");
+    write_string(out, ask.target.model);
+    write_instructions(&talk.turns[..leading], out);
+    key(out, "input");
+    out.push(b'[');
+    for turn in &talk.turns[leading..] {
+        write_turn(turn, out);
+    }
+    if out.ends_with(b"[") {
+        return refuse(ask.messages_name(), "at least one message with content");
+    }
+    out.push(b']');
+    write_offer(ask, &talk.offer, out);
+    write_wishes(ask, &talk.wishes, out);
+    write_text(ask, talk, out);
+    if ask.fields.stream {
+        key(out, "stream");
+        out.extend_from_slice(b"true");
+    }
+    out.extend_from_slice(b",\"store\":false,\"include\":[\"reasoning.encrypted_content\"]}");
+    Ok(())
+}
+
+/// System messages at the front are the instructions.
+fn write_instructions(turns: &[Turn<'_>], out: &mut Vec<u8>) {
+    let texts = turns.iter().flat_map(|turn| &turn.blocks).filter_map(Block::text).filter(|text| !is_blank(text));
+    for (at, text) in texts.clone().enumerate() {
+        if at == 0 {
+            key(out, "instructions");
+        }
+        out.extend_from_slice(if at == 0 { b"\"" } else { b"\\n\\n" });
+        out.extend_from_slice(text);
+    }
+    if texts.count() > 0 {
+        out.push(b'"');
+    }
+}
+
+fn open_message(role: &str, out: &mut Vec<u8>) {
+    item(out);
+    out.extend_from_slice(b"{\"type\":\"message\"");
+    key(out, "role");
+    write_string(out, role);
+    key(out, "content");
+}
+
+fn write_turn(turn: &Turn<'_>, out: &mut Vec<u8>) {
+    match turn.role {
+        Role::User => {
+            for block in &turn.blocks {
+                if let Block::Result(result) = block {
+                    write_result(result, out);
+                }
+            }
+            write_message("user", &turn.blocks, out);
+        }
+        Role::System { .. } => write_message("developer", &turn.blocks, out),
+        Role::Assistant => write_assistant(turn, out),
+    }
+}
+
+/// What is said beside calls and results, in one message; one text and nothing else as a plain string.
+fn write_message(role: &str, blocks: &[Block<'_>], out: &mut Vec<u8>) {
+    let said = |block: &&Block<'_>| match block {
+        Block::Text(text) => !text.is_empty(),
+        Block::Media(_) => true,
+        _ => false,
+    };
+    let mut parts = blocks.iter().filter(said);
+    let (Some(first), second) = (parts.next(), parts.next()) else { return };
+    open_message(role, out);
+    match (first.text(), second) {
+        (Some(text), None) => write_inside(out, text),
+        _ => {
+            out.push(b'[');
+            blocks.iter().filter(said).for_each(|block| write_part(block, out));
+            out.push(b']');
+        }
+    }
+    out.push(b'}');
+}
+
+fn write_part(block: &Block<'_>, out: &mut Vec<u8>) {
+    match block {
+        Block::Text(text) => {
+            item(out);
+            out.extend_from_slice(b"{\"type\":\"input_text\",\"text\":");
+            write_inside(out, text);
+            out.push(b'}');
+        }
+        Block::Media(media) => media.write_input(out),
+        _ => {}
+    }
+}
+
+fn write_assistant(turn: &Turn<'_>, out: &mut Vec<u8>) {
+    for block in &turn.blocks {
+        if let Block::Carried(json) = block {
+            for kept in Raw::new(json).items().filter(|kept| kept.get("encrypted_content").is_some()) {
+                item(out);
+                out.extend_from_slice(b"{\"type\":\"reasoning\",\"summary\":[]");
+                for name in ["id", "encrypted_content"] {
+                    if let Some(text) = kept.get(name).and_then(Raw::string) {
+                        key(out, name);
+                        write_inside(out, text);
+                    }
+                }
+                out.push(b'}');
+            }
+        }
+    }
+    let texts = || turn.blocks.iter().filter_map(Block::text);
+    if texts().any(|text| !text.is_empty()) {
+        open_message("assistant", out);
+        out.push(b'"');
+        texts().for_each(|text| out.extend_from_slice(text));
+        out.extend_from_slice(b"\"}");
+    }
+    for block in &turn.blocks {
+        if let Block::Call(call) = block {
+            write_call(call, out);
+        }
+    }
+}
+
+fn write_call(call: &Call<'_>, out: &mut Vec<u8>) {
+    item(out);
+    out.extend_from_slice(b"{\"type\":\"function_call\",\"call_id\":\"");
+    responses_id(call.id, out);
+    out.push(b'"');
+    key(out, "name");
+    write_inside(out, &call.name);
+    out.extend_from_slice(b",\"arguments\":\"");
+    let from = out.len();
+    call.arguments.write_text(out);
+    if out.len() == from {
+        out.extend_from_slice(b"{}");
+    }
+    out.extend_from_slice(b"\"}");
+}
+
+fn write_result(result: &Returned<'_>, out: &mut Vec<u8>) {
+    item(out);
+    out.extend_from_slice(b"{\"type\":\"function_call_output\",\"call_id\":\"");
+    responses_id(result.id, out);
+    out.push(b'"');
+    key(out, "output");
+    let failed = if result.failed { FAILED.as_bytes() } else { b"" };
+    let only = match result.content.as_slice() {
+        [] => Some(&b""[..]),
+        [one] => one.text(),
+        _ => None,
+    };
+    match only {
+        Some(text) => {
+            out.push(b'"');
+            out.extend_from_slice(failed);
+            out.extend_from_slice(text);
+            out.push(b'"');
+        }
+        None => {
+            out.push(b'[');
+            if result.failed {
+                write_part(&Block::Text(failed.into()), out);
+            }
+            result.content.iter().for_each(|block| write_part(block, out));
+            out.push(b']');
+        }
+    }
+    out.push(b'}');
+}
+
+fn write_offer(ask: &Ask<'_>, offer: &Offer<'_>, out: &mut Vec<u8>) {
+    if offer.tools.is_empty() {
+        return;
+    }
+    key(out, "tools");
+    out.push(b'[');
+    for tool in &offer.tools {
+        item(out);
+        out.extend_from_slice(b"{\"type\":\"function\",\"name\":");
+        write_inside(out, &tool.name);
+        if let Some(description) = &tool.description {
+            key(out, "description");
+            write_inside(out, description);
+        }
+        key(out, "parameters");
+        match tool.schema {
+            Schema::Free => write_free(out),
+            Schema::Given(schema) => write_parameters(schema, out),
+        }
+        // Left out it would mean true.
+        key(out, "strict");
+        out.extend_from_slice(if tool.strict { b"true}" } else { b"false}" });
+    }
+    out.push(b']');
+    let word = match &offer.choice {
+        Choice::Absent => None,
+        Choice::Auto => Some("auto"),
+        Choice::None => Some("none"),
+        Choice::Any => Some("required"),
+        Choice::One(name) => {
+            key(out, "tool_choice");
+            out.extend_from_slice(b"{\"type\":\"function\",\"name\":");
+            write_inside(out, name);
+            out.push(b'}');
+            None
+        }
+    };
+    if let Some(word) = word {
+        key(out, "tool_choice");
+        write_string(out, word);
+    }
+    if let Some(parallel) = offer.parallel.filter(|_| !ask.drops("parallel_tool_calls")) {
+        key(out, "parallel_tool_calls");
+        out.extend_from_slice(if parallel { b"true" } else { b"false" });
+    }
+}
+
+/// The bound on tokens, sampling, the effort and the end user. Stop sequences have no place in the shape.
+fn write_wishes(ask: &Ask<'_>, wishes: &Wishes<'_>, out: &mut Vec<u8>) {
+    if let Some(max) = ask.max_tokens().filter(|_| !ask.drops("max_output_tokens")) {
+        key(out, "max_output_tokens");
+        write_count(out, max.max(BOUND_MIN));
+    }
+    for (text, value) in [("temperature", wishes.temperature), ("top_p", wishes.top_p)] {
+        if let Some(value) = value.filter(|_| ask.target.capabilities.sampling) {
+            key(out, text);
+            out.extend_from_slice(value.bytes());
+        }
+    }
+    if (wishes.effort.is_some() || wishes.reasons.is_some()) && !ask.drops("reasoning") {
+        key(out, "reasoning");
+        out.push(b'{');
+        if let Some(effort) = wishes.effort {
+            key(out, "effort");
+            write_string(out, effort.word());
+        }
+        if wishes.effort != Some(Effort::NONE) {
+            key(out, "summary");
+            out.extend_from_slice(b"\"auto\"");
+        }
+        out.push(b'}');
+    }
+    if let Some(user) = wishes.user.filter(|_| !ask.drops("safety_identifier")) {
+        key(out, "safety_identifier");
+        write_user(user, USER_MAX, out);
+    }
+    if let Some(cache_key) = wishes.cache_key.as_ref().filter(|_| !ask.drops("prompt_cache_key")) {
+        key(out, "prompt_cache_key");
+        write_user(cache_key, USER_MAX, out);
+    }
+}
+
+/// The form of the answer, and how long-winded it is.
+fn write_text(ask: &Ask<'_>, talk: &Talk<'_>, out: &mut Vec<u8>) {
+    let verbosity = talk.wishes.verbosity;
+    if (matches!(talk.format, Format::Free) && verbosity.is_none()) || ask.drops("text") {
+        return;
+    }
+    key(out, "text");
+    out.push(b'{');
+    match talk.format {
+        Format::Free => {}
+        Format::Object => out.extend_from_slice(b"\"format\":{\"type\":\"json_object\"}"),
+        Format::Schema { .. } => {
+            out.extend_from_slice(b"\"format\":{\"type\":\"json_schema\"");
+            talk.format.write_schema(out);
+            out.push(b'}');
+        }
+    }
+    if let Some(verbosity) = verbosity {
+        key(out, "verbosity");
+        write_inside(out, verbosity);
+    }
+    out.push(b'}');
+}

@@ -1,0 +1,211 @@
+//! The tools that a responses request offers, and the choice among them (`responses` 5.2): every kind that the client
+//! runs is a function to other shapes, under one name.
+//!
+//! Owns the names. Must never lose what a client calls a tool: the answer's translation is told.
+
+use super::super::naming::{Called, ToolKind, TranslationState, tool_name};
+use super::super::request::{Invalid, Name};
+use super::ask::{Ask, refuse};
+use super::from_chat::keep;
+use super::talk::{Choice, Offer, Schema, Text, Tool};
+use crate::wire::Dialect;
+use crate::wire::json::{Raw, write_escaped};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Longest name of a tool in the chat and the messages shape.
+const CHAT_NAME_MAX: usize = 64;
+const MESSAGES_NAME_MAX: usize = 128;
+/// The namespace whose members are called without one.
+const DEFAULT_NAMESPACE: &[u8] = b"functions";
+/// What other shapes call the client's own search for tools.
+const TOOL_SEARCH: &[u8] = b"tool_search";
+
+/// What the upstream knows each tool as, by namespace and name.
+#[derive(Default)]
+pub(super) struct Names<'a> {
+    known: BTreeMap<(&'a [u8], &'a [u8]), Text<'a>>,
+    taken: BTreeSet<Text<'a>>,
+    most: usize,
+}
+
+impl<'a> Names<'a> {
+    /// The upstream's name for a tool of the client's.
+    pub(super) fn upstream(&self, namespace: Option<&'a [u8]>, name: Option<&'a [u8]>) -> Text<'a> {
+        let (namespace, name) = (inner(namespace), name.unwrap_or_default());
+        let known = self.known.get(&(namespace, name)).cloned();
+        known.unwrap_or_else(|| tool_name(namespace, name, self.most, |_| false))
+    }
+
+    /// Takes a name for another tool; `None` where the client has offered that very tool before.
+    fn take(&mut self, namespace: &'a [u8], name: &'a [u8]) -> Option<Text<'a>> {
+        if self.known.contains_key(&(namespace, name)) {
+            return None;
+        }
+        let upstream = tool_name(namespace, name, self.most, |candidate| self.taken.contains(candidate));
+        self.taken.insert(upstream.clone());
+        self.known.insert((namespace, name), upstream.clone());
+        Some(upstream)
+    }
+}
+
+/// A namespace as it counts: the default one is none.
+fn inner(namespace: Option<&[u8]>) -> &[u8] {
+    namespace.filter(|namespace| *namespace != DEFAULT_NAMESPACE).unwrap_or_default()
+}
+
+/// The tools as they are read.
+struct Reader<'s, 'a> {
+    state: &'s mut TranslationState,
+    names: Names<'a>,
+    tools: Vec<Tool<'a>>,
+    /// One runs at the provider, or needs no definition there: no other shape has it.
+    hosted: bool,
+}
+
+/// Reads the tools on offer, those that the conversation adds among them.
+pub(super) fn read<'a>(
+    ask: &Ask<'a>,
+    input: Raw<'a>,
+    state: &mut TranslationState,
+) -> Result<(Names<'a>, Offer<'a>), Invalid> {
+    let most = if ask.target.shape == Dialect::Chat { CHAT_NAME_MAX } else { MESSAGES_NAME_MAX };
+    let names = Names { most, ..Names::default() };
+    let mut reader = Reader { state, names, tools: Vec::new(), hosted: false };
+    let adds = |item: &Raw<'_>| {
+        item.get("type").is_some_and(|kind| kind.is("additional_tools") || kind.is("tool_search_output"))
+    };
+    let added = input.items().filter(adds).filter_map(|item| item.get("tools"));
+    let offered = ask.get(Name::Tools, "tools");
+    // Names that stand alone go before those of a namespace, which can be told by another.
+    let lists = || offered.into_iter().chain(added.clone()).flat_map(Raw::items);
+    for tool in lists().filter(|tool| !is_namespace(*tool)) {
+        reader.reserve(tool);
+    }
+    for (at, tool) in lists().enumerate() {
+        reader.tool(tool, at)?;
+    }
+    let Reader { names, mut tools, hosted, .. } = reader;
+    let choice = ask.get(Name::ToolChoice, "tool_choice");
+    let none = choice.is_some_and(|choice| choice.is("none"));
+    if hosted && tools.is_empty() && !none {
+        return refuse("tools", "at least one function or custom tool for this model, which has no tools of its own");
+    }
+    if tools.is_empty() {
+        return Ok((names, Offer::default()));
+    }
+    let choice = choose(choice, &names, &mut tools)?;
+    let parallel = ask.get(Name::ParallelToolCalls, "parallel_tool_calls").and_then(Raw::bool);
+    Ok((names, Offer { tools, choice, parallel }))
+}
+
+fn is_namespace(tool: Raw<'_>) -> bool {
+    tool.get("type").is_some_and(|kind| kind.is("namespace"))
+}
+
+impl<'a> Reader<'_, 'a> {
+    /// A name that stands alone stays as it is.
+    fn reserve(&mut self, tool: Raw<'a>) {
+        let is = |kind| tool.get("type").is_some_and(|own| own.is(kind));
+        if is("function") || is("custom") {
+            let name = tool.get("name").and_then(Raw::string).unwrap_or_default();
+            self.names.taken.insert(Cow::Borrowed(name));
+        }
+    }
+
+    fn tool(&mut self, tool: Raw<'a>, at: usize) -> Result<(), Invalid> {
+        let text = |name| tool.get(name).and_then(Raw::string);
+        match text("type").unwrap_or_default() {
+            b"function" | b"custom" => self.named(tool, b"", at),
+            b"namespace" => {
+                let namespace = inner(text("name"));
+                for member in tool.get("tools").unwrap_or(Raw::NULL).items() {
+                    self.named(member, namespace, at)?;
+                }
+                Ok(())
+            }
+            b"tool_search" if text("execution") != Some(b"server") => {
+                if let Some(name) = self.names.take(b"", TOOL_SEARCH) {
+                    let called = Called { name: TOOL_SEARCH.to_vec(), kind: ToolKind::Search, ..Called::default() };
+                    self.state.note(name.to_vec(), called);
+                    let schema = Schema::Given(tool.get("parameters").unwrap_or(Raw::NULL));
+                    let description = text("description").map(Cow::Borrowed);
+                    self.tools.push(Tool { name, description, schema, strict: false });
+                }
+                Ok(())
+            }
+            _ => {
+                self.hosted = true;
+                Ok(())
+            }
+        }
+    }
+
+    /// A tool that has a name: a function, or one that takes free text.
+    fn named(&mut self, tool: Raw<'a>, namespace: &'a [u8], at: usize) -> Result<(), Invalid> {
+        let text = |name| tool.get(name).and_then(Raw::string);
+        let Some(own) = text("name").filter(|name| !name.is_empty()) else {
+            return refuse(format_args!("tools[{at}].name"), "a string");
+        };
+        if namespace.is_empty() && !self.names.known.contains_key(&(namespace, own)) {
+            self.names.taken.remove(own);
+        }
+        let Some(name) = self.names.take(namespace, own) else { return Ok(()) };
+        let free = tool.get("type").is_some_and(|kind| kind.is("custom"));
+        let kind = if free { ToolKind::Custom } else { ToolKind::Function };
+        if free || *name != *own {
+            let namespace = (!namespace.is_empty()).then(|| namespace.to_vec());
+            self.state.note(name.to_vec(), Called { name: own.to_vec(), namespace, kind });
+        }
+        let given = text("description");
+        self.tools.push(Tool {
+            name,
+            description: if free { Some(free_text(tool, given)) } else { given.map(Cow::Borrowed) },
+            schema: if free { Schema::Free } else { Schema::Given(tool.get("parameters").unwrap_or(Raw::NULL)) },
+            strict: tool.get("strict").and_then(Raw::bool) == Some(true),
+        });
+        Ok(())
+    }
+}
+
+/// What a tool says of itself that takes free text, with its grammar in words.
+fn free_text(tool: Raw<'_>, given: Option<&[u8]>) -> Text<'static> {
+    let mut text = given.unwrap_or_default().to_vec();
+    if !text.is_empty() {
+        write_escaped(&mut text, b"\n\n");
+    }
+    text.extend_from_slice(b"The input is free text, not JSON.");
+    let format = tool.get("format").unwrap_or(Raw::NULL);
+    if let Some(definition) = format.get("definition").and_then(Raw::string) {
+        text.extend_from_slice(b" Its grammar (");
+        text.extend_from_slice(format.get("syntax").and_then(Raw::string).unwrap_or(b"lark"));
+        write_escaped(&mut text, b"):\n");
+        text.extend_from_slice(definition);
+    }
+    Cow::Owned(text)
+}
+
+fn choose<'a>(choice: Option<Raw<'a>>, names: &Names<'a>, tools: &mut Vec<Tool<'a>>) -> Result<Choice<'a>, Invalid> {
+    let Some(choice) = choice else { return Ok(Choice::Absent) };
+    let kind = choice.get("type").unwrap_or(choice);
+    let named = |tool: Raw<'a>| {
+        let text = |name| tool.get(name).and_then(Raw::string);
+        match text("type") {
+            Some(b"tool_search") => Cow::Borrowed(TOOL_SEARCH),
+            _ => names.upstream(text("namespace"), text("name")),
+        }
+    };
+    Ok(match kind.string().unwrap_or_default() {
+        b"auto" => Choice::Auto,
+        b"none" => Choice::None,
+        b"required" => Choice::Any,
+        b"function" | b"custom" | b"tool_search" if tools.iter().any(|tool| tool.name == named(choice)) => {
+            Choice::One(named(choice))
+        }
+        b"allowed_tools" => {
+            keep(tools, choice.get("tools").unwrap_or(Raw::NULL).items().map(named));
+            if choice.get("mode").is_some_and(|mode| mode.is("required")) { Choice::Any } else { Choice::Auto }
+        }
+        _ => return refuse("tool_choice", "auto, none, required, allowed_tools, or a tool on offer, for this model"),
+    })
+}

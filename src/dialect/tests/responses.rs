@@ -1,0 +1,382 @@
+//! The responses shape: the examples 20 to 49, whole and split everywhere.
+
+use super::property::{accumulate_chat, accumulate_messages, answer};
+use super::*;
+use crate::base::rng::Rng;
+use serde_json::json as value;
+
+const MODELS: [(Dialect, &str, &str, &str); 2] = [
+    (Dialect::Chat, "upstream.chat", "gpt-4o-mini", "openai"),
+    (Dialect::Messages, "upstream.messages", "claude-sonnet-4-6", "anthropic"),
+];
+
+fn read(name: &str) -> Option<String> {
+    std::fs::read_to_string(folder().join(name)).ok()
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+/// Examples of the responses shape whose names end so, without that end.
+fn scenarios(ending: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = entries.filter_map(|name| name.strip_suffix(ending).map(str::to_owned)).collect();
+    names.retain(|name| name.starts_with(['2', '3', '4']) && name.as_bytes()[1].is_ascii_digit());
+    names.sort();
+    names
+}
+
+/// What the target of a scenario takes.
+fn capabilities(scenario: &str, (model, provider): (&str, &str)) -> Capabilities {
+    let thinks = ["28", "29", "30"].contains(&&scenario[..2]);
+    Capabilities {
+        max_output_tokens: (provider == "anthropic").then_some(32_000),
+        effort: thinks,
+        thinking: if thinks { Thinking::Adaptive } else { Thinking::Unset },
+        mark: carrier::mark(provider, model),
+        ..Capabilities::default()
+    }
+}
+
+/// What the scenario's request leaves for its answer; of a scenario without one, what any request would.
+fn state_of(scenario: &str, shape: Dialect, target: (&str, &str)) -> TranslationState {
+    let body = read(&format!("{scenario}.client.responses.request.json"));
+    let body = body.unwrap_or_else(|| r#"{"model":"team-fast","input":"hi"}"#.to_owned());
+    let capabilities = capabilities(scenario, target);
+    request_for((Dialect::Responses, shape), &body, target.0, &capabilities).unwrap().1
+}
+
+#[test]
+fn requests_are_translated_as_the_examples_say() {
+    let mut seen = 0;
+    for (shape, upstream, model, provider) in MODELS {
+        for scenario in scenarios(&format!(".{upstream}.request.json")) {
+            let Some(body) = read(&format!("{scenario}.client.responses.request.json")) else { continue };
+            let want = json(&read(&format!("{scenario}.{upstream}.request.json")).unwrap());
+            let capabilities = capabilities(&scenario, (model, provider));
+            let (got, _) = request_for((Dialect::Responses, shape), &body, model, &capabilities).unwrap();
+            assert_eq!(got, want, "{scenario} {upstream}");
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 26);
+}
+
+#[test]
+fn whole_answers_are_translated_as_the_examples_say() {
+    let mut seen = 0;
+    for (shape, upstream, model, provider) in MODELS {
+        for scenario in scenarios(&format!(".{upstream}.response.json")) {
+            let body = read(&format!("{scenario}.{upstream}.response.json")).unwrap();
+            let Some(want) = read(&format!("{scenario}.client.responses.response.json")) else { continue };
+            let (mut out, state) = (Vec::new(), state_of(&scenario, shape, (model, provider)));
+            reply((shape, Dialect::Responses), body.as_bytes(), &state, &ME, &mut out).unwrap();
+            assert_eq!(json(std::str::from_utf8(&out).unwrap()), json(&want), "{scenario} {upstream}");
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 13);
+}
+
+#[test]
+fn streams_are_translated_as_the_examples_say_however_they_are_cut() {
+    let mut seen = 0;
+    for (shape, upstream, model, provider) in MODELS {
+        for scenario in scenarios(&format!(".{upstream}.stream.sse")) {
+            let text = read(&format!("{scenario}.{upstream}.stream.sse")).unwrap();
+            let Some(want) = read(&format!("{scenario}.client.responses.stream.sse")) else { continue };
+            let state = state_of(&scenario, shape, (model, provider));
+            let outcome = stream_for_every_way((shape, Dialect::Responses), &state, false, &ME, &text);
+            assert_eq!(outcome.result, Ok(()), "{scenario}");
+            assert_eq!(outcome.out, want, "{scenario} {upstream}");
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 13);
+}
+
+#[test]
+fn what_would_need_a_stored_response_or_is_wrong_is_refused_by_its_path() {
+    let cases = json(&read("27-refused.client.responses.requests.json").unwrap());
+    for case in cases.as_array().unwrap() {
+        let body = case["request"].to_string();
+        let mut scan = RequestScan::new();
+        scan.reset(Dialect::Responses);
+        for (shape, _, model, _) in MODELS {
+            let found = scan.finish(body.as_bytes()).map_err(|invalid| invalid.0);
+            let refused = found.err().or_else(|| {
+                let capabilities = Capabilities::default();
+                request_for((Dialect::Responses, shape), &body, model, &capabilities).err()
+            });
+            let refused = refused.unwrap_or_else(|| panic!("accepted: {body}"));
+            let field = case["field"].as_str().unwrap();
+            assert_eq!(refused.split_once(": ").map(|(path, _)| path), Some(field), "{refused}: {body}");
+            scan.reset(Dialect::Responses);
+        }
+    }
+}
+
+#[test]
+fn the_same_shape_passes_but_for_what_is_ours_to_say() {
+    let body = read("46-same-shape.client.responses.request.json").unwrap();
+    let mut scan = RequestScan::new();
+    scan.reset(Dialect::Responses);
+    scan.finish(body.as_bytes()).unwrap();
+    let (mut text, mut pieces) = (Vec::new(), Vec::new());
+    let capabilities = Capabilities::default();
+    let target = Target { model: "gpt-5.5", shape: Dialect::Responses, capabilities: &capabilities };
+    let length = rewrite(Dialect::Responses, body.as_bytes(), scan.fields(), &target, &mut text, &mut pieces);
+    let mut out = Vec::new();
+    for piece in &pieces {
+        out.extend_from_slice(match piece {
+            Piece::Body(span) => span.of(body.as_bytes()),
+            Piece::Text(span) => span.of(&text),
+        });
+    }
+    assert_eq!(out.len() as u64, length);
+    let want = json(&read("46-same-shape.upstream.responses.request.json").unwrap());
+    assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), want);
+    let upstream = read("46-same-shape.upstream.responses.stream.sse").unwrap();
+    let run = |chunks: &[&[u8]]| {
+        let mut stream = SseStream::same(Dialect::Responses, false, 1 << 20);
+        let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
+        for chunk in chunks {
+            stream.feed(chunk, &mut pool, &ME, &mut out).unwrap();
+        }
+        stream.end(&mut pool, &ME, &mut out).unwrap();
+        (String::from_utf8(out).unwrap(), stream.observed())
+    };
+    let want = read("46-same-shape.client.responses.stream.sse").unwrap();
+    let whole = run(&[upstream.as_bytes()]);
+    assert_eq!(whole.0, want);
+    assert_eq!((whole.1.reported.prompt(), whole.1.reported.output), (Some(9), Some(1)));
+    for at in 0..upstream.len() {
+        assert_eq!(run(&[&upstream.as_bytes()[..at], &upstream.as_bytes()[at..]]), whole, "split at {at}");
+    }
+}
+
+#[test]
+fn a_chat_client_reaches_a_model_that_speaks_this_shape_alone() {
+    let body = read("47-chat-to-responses.client.chat.request.json").unwrap();
+    let capabilities = Capabilities { mark: carrier::mark("openai", "gpt-5.5"), ..Capabilities::default() };
+    let way = (Dialect::Chat, Dialect::Responses);
+    let (got, state) = request_for(way, &body, "gpt-5.5", &capabilities).unwrap();
+    assert_eq!(got, json(&read("47-chat-to-responses.upstream.responses.request.json").unwrap()));
+    let text = read("47-chat-to-responses.upstream.responses.stream.sse").unwrap();
+    let outcome = stream_for_every_way((Dialect::Responses, Dialect::Chat), &state, true, &ME, &text);
+    assert_eq!(outcome.result, Ok(()));
+    assert_eq!(outcome.out, read("47-chat-to-responses.client.chat.stream.sse").unwrap());
+}
+
+/// The response that a stream ends in.
+fn last_response(stream: &str) -> Value {
+    let last = stream.trim_end().rsplit("\n\n").next().unwrap();
+    let event = json(last.split_once("data: ").unwrap().1);
+    assert!(["response.completed", "response.incomplete"].contains(&event["type"].as_str().unwrap()), "{event}");
+    event["response"].clone()
+}
+
+#[test]
+fn a_stream_ends_in_the_whole_answer_and_both_are_read_alike_again() {
+    for seed in 0..300 {
+        let mut rng = Rng::from_u64(seed);
+        let answer = answer(&mut rng);
+        let texts = [
+            (Dialect::Chat, answer.chat_whole(), answer.chat_stream(&mut rng)),
+            (Dialect::Messages, answer.messages_whole(), answer.messages_stream(&mut rng)),
+        ];
+        for (from, whole, text) in texts {
+            let state = state_of("none", from, ("m", "p"));
+            let (mut out, way) = (Vec::new(), (from, Dialect::Responses));
+            reply(way, whole.as_bytes(), &state, &ME, &mut out).unwrap();
+            let want = json(std::str::from_utf8(&out).unwrap());
+            let chunks: Vec<&[u8]> = text.as_bytes().chunks(1 + seed as usize).collect();
+            let outcome = stream_for(way, &state, false, &ME, &chunks);
+            assert_eq!(outcome.result, Ok(()), "seed {seed}");
+            assert_eq!(last_response(&outcome.out), want, "seed {seed} {from:?}: {answer:?}");
+            for to in [Dialect::Chat, Dialect::Messages] {
+                let (mut again, back) = (Vec::new(), (Dialect::Responses, to));
+                reply(back, &out, &state, &ME, &mut again).unwrap();
+                let want = json(std::str::from_utf8(&again).unwrap());
+                let outcome = stream_for(back, &state, true, &ME, &[outcome.out.as_bytes()]);
+                assert_eq!(outcome.result, Ok(()), "seed {seed}");
+                let got = match to {
+                    Dialect::Chat => accumulate_chat(&outcome.out),
+                    _ => accumulate_messages(&outcome.out),
+                };
+                assert_eq!(
+                    without_signatures(got),
+                    without_signatures(want),
+                    "seed {seed} {from:?} {to:?}: {answer:?}"
+                );
+            }
+        }
+    }
+}
+
+/// Signatures come with a stream's blocks at their end, and are put together elsewhere.
+fn without_signatures(mut answer: Value) -> Value {
+    let blocks = answer.get_mut("content").and_then(Value::as_array_mut);
+    blocks.into_iter().flatten().filter_map(Value::as_object_mut).for_each(|block| drop(block.remove("signature")));
+    answer
+}
+
+/// A request of these items, written for a target.
+fn asked(shape: Dialect, items: &Value) -> Value {
+    let body = value!({"model": "team-fast", "input": items, "max_output_tokens": 9});
+    request_for((Dialect::Responses, shape), &body.to_string(), "up", &Capabilities::default()).unwrap().0
+}
+
+fn call(id: &str) -> Value {
+    value!({"type": "function_call", "id": "fc_x", "call_id": id, "name": "f", "arguments": "{}"})
+}
+
+fn output(id: &str, output: Value) -> Value {
+    value!({"type": "function_call_output", "id": "fco_x", "call_id": id, "output": output})
+}
+
+fn user(text: &str) -> Value {
+    value!({"role": "user", "content": text})
+}
+
+fn roles(messages: &Value) -> Vec<&str> {
+    messages.as_array().unwrap().iter().map(|message| message["role"].as_str().unwrap()).collect()
+}
+
+/// Rows 12 and 14 of the known bugs of others: what stands between a call and its output comes behind the outputs,
+/// which stand in the order of the calls, by `call_id`.
+#[test]
+fn a_turn_is_whole_wherever_its_outputs_stand() {
+    let text = value!({"role": "assistant", "content": [{"type": "output_text", "text": "Look."}]});
+    let (b, a) = (output("b", value!("2")), output("a", value!("1")));
+    let items = value!([user("Go."), text, call("a"), call("b"), user("Wait."), b, a, user("Now.")]);
+    let chat = asked(Dialect::Chat, &items);
+    assert_eq!(roles(&chat["messages"]), ["user", "assistant", "tool", "tool", "user", "user"]);
+    let calls = chat["messages"][1]["tool_calls"].as_array().unwrap();
+    assert_eq!((calls.len(), &chat["messages"][1]["content"]), (2, &value!("Look.")));
+    let outputs = |at: usize| (&chat["messages"][at]["tool_call_id"], &chat["messages"][at]["content"]);
+    assert_eq!((outputs(2), outputs(3)), ((&value!("a"), &value!("1")), (&value!("b"), &value!("2"))));
+    let messages = asked(Dialect::Messages, &items);
+    assert_eq!(roles(&messages["messages"]), ["user", "assistant", "user"]);
+    let kinds: Vec<&Value> =
+        messages["messages"][2]["content"].as_array().unwrap().iter().map(|b| &b["type"]).collect();
+    assert_eq!(kinds, ["tool_result", "tool_result", "text", "text"]);
+}
+
+/// Row 13: a call without an output, and an output without a call or without an id, end no conversation.
+#[test]
+fn orphans_are_told_in_words() {
+    let lost = value!({"type": "function_call_output", "output": "lost"});
+    let items = value!([user("Go."), call("a"), user("On."), output("z", value!("late")), lost]);
+    let chat = asked(Dialect::Chat, &items);
+    assert_eq!(roles(&chat["messages"]), ["user", "assistant", "tool", "user", "user", "user"]);
+    assert_eq!(chat["messages"][2]["content"], "[no output was recorded]");
+    let text = chat["messages"][4]["content"].to_string();
+    assert!(text.contains("not in this conversation") && text.contains("late"), "{text}");
+}
+
+/// Row 22: an image that a tool gave back is seen.
+#[test]
+fn an_image_in_an_output_is_moved_or_stays_as_the_shape_has_it() {
+    let image = value!([{"type": "input_image", "image_url": "data:image/png;base64,iVBO", "detail": "high"}]);
+    let items = value!([user("Go."), call("a"), output("a", image)]);
+    let chat = asked(Dialect::Chat, &items);
+    assert_eq!(roles(&chat["messages"]), ["user", "assistant", "tool", "user"]);
+    let part = &chat["messages"][3]["content"][1]["image_url"];
+    assert_eq!(part, &value!({"url": "data:image/png;base64,iVBO", "detail": "high"}));
+    let messages = asked(Dialect::Messages, &items);
+    let source = &messages["messages"][2]["content"][0]["content"][0]["source"];
+    assert_eq!(source, &value!({"type": "base64", "media_type": "image/png", "data": "iVBO"}));
+}
+
+/// Rows 11, 34 and 36: traces of what ran at a provider, kinds that are not known yet and another's reasoning are left
+/// out.
+#[test]
+fn what_no_other_shape_can_use_is_left_out() {
+    let foreign = value!({"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "gAAAA"});
+    let search = value!({"type": "web_search_call", "id": "ws", "status": "completed"});
+    let items = value!([user("Go."), foreign, search, {"type": "of_next_month", "x": 1}, user("On.")]);
+    assert_eq!(roles(&asked(Dialect::Messages, &items)["messages"]), ["user"]);
+}
+
+/// Row 40: an id that a responses upstream would refuse is another one, the same for the call and its result.
+#[test]
+fn long_ids_stay_pairs() {
+    let id = "toolu_".repeat(20);
+    let body = value!({"model": "m", "max_tokens": 9, "messages": [user("Go."),
+        {"role": "assistant", "content": [{"type": "tool_use", "id": id, "name": "f", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": id, "content": "ok"}]}]});
+    let way = (Dialect::Messages, Dialect::Responses);
+    let (got, _) = request_for(way, &body.to_string(), "up", &Capabilities::default()).unwrap();
+    let ids = [&got["input"][1]["call_id"], &got["input"][2]["call_id"]];
+    assert!(ids[0] == ids[1] && ids[0].as_str().unwrap().len() <= 64, "{got}");
+    assert_eq!(got["max_output_tokens"], 16, "{got}");
+}
+
+/// Row 20: free text comes out of whatever a model wraps it in.
+#[test]
+fn free_text_is_unwrapped_from_what_a_model_makes_of_it() {
+    let body = r#"{"model":"m","input":"hi","tools":[{"type":"custom","name":"c"}]}"#;
+    let capabilities = Capabilities::default();
+    let state = request_for((Dialect::Responses, Dialect::Chat), body, "up", &capabilities).unwrap().1;
+    for (arguments, want) in [
+        (r#"{"input":"a\nb"}"#, "a\nb"),
+        (r#"{"patch":"a"}"#, "a"),
+        (r#"{"x":"a","y":"b"}"#, r#"{"x":"a","y":"b"}"#),
+        (r#""a""#, "a"),
+        ("*** Begin", "*** Begin"),
+    ] {
+        let call = value!({"id": "c1", "type": "function", "function": {"name": "c", "arguments": arguments}});
+        let message = value!({"role": "assistant", "tool_calls": [call]});
+        let answer = value!({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]});
+        let mut out = Vec::new();
+        reply((Dialect::Chat, Dialect::Responses), answer.to_string().as_bytes(), &state, &ME, &mut out).unwrap();
+        let item = json(std::str::from_utf8(&out).unwrap())["output"][0].clone();
+        assert_eq!((&item["type"], &item["input"]), (&value!("custom_tool_call"), &value!(want)), "{arguments}");
+    }
+}
+
+/// Rows 28 and 33: a cut answer lacks something in its last item alone, a cut call of free text is none, and a stream
+/// that breaks off is never whole.
+#[test]
+fn a_cut_answer_says_so_in_its_last_item() {
+    let body = r#"{"model":"m","input":"hi","tools":[{"type":"custom","name":"c"},{"type":"function","name":"f"}]}"#;
+    let capabilities = Capabilities::default();
+    let state = request_for((Dialect::Responses, Dialect::Chat), body, "up", &capabilities).unwrap().1;
+    let way = (Dialect::Chat, Dialect::Responses);
+    let entry = |index: usize, name: &str, args: &str| {
+        let call = value!({"index": index, "id": format!("c{index}"), "function": {"name": name, "arguments": args}});
+        format!("data: {}\n\n", value!({"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]}))
+    };
+    let length = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"length\"}]}\n\ndata: [DONE]\n\n";
+    let run = |text: String| stream_for(way, &state, false, &ME, &[text.as_bytes()]);
+    let cut = last_response(&run(entry(0, "f", "{}") + &entry(1, "f", "{\"a") + length).out);
+    let statuses: Vec<&Value> = cut["output"].as_array().unwrap().iter().map(|item| &item["status"]).collect();
+    assert_eq!((statuses, &cut["status"]), (vec![&value!("completed"), &value!("incomplete")], &value!("incomplete")));
+    let cut = last_response(&run(entry(0, "c", "{\"input\":\"*** Be") + length).out);
+    assert_eq!(cut["output"], value!([]));
+    let broken = run(entry(0, "f", "{}"));
+    assert_eq!(broken.result, Err(StreamFault::Incomplete));
+    assert!(!broken.out.contains("response.completed"), "{}", broken.out);
+}
+
+/// Row 2: what an upstream says only at the end of an item is not lost.
+#[test]
+fn arguments_that_come_with_the_end_of_a_call_are_passed_on() {
+    let item = |arguments: &str| value!({"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments});
+    let event = |kind: &str, rest: Value| {
+        let mut event = rest;
+        event["type"] = value!(kind);
+        format!("event: {kind}\ndata: {event}\n\n")
+    };
+    let delta = event("response.function_call_arguments.delta", value!({"output_index": 0, "delta": "{\"a\""}));
+    let text = event("response.output_item.added", value!({"output_index": 0, "item": item("")}))
+        + &delta
+        + &event("response.output_item.done", value!({"output_index": 0, "item": item("{\"a\":\"ü\"}")}))
+        + &event("response.completed", value!({"response": {"status": "completed", "output": []}}));
+    let state = TranslationState::default();
+    let outcome = stream_for_every_way((Dialect::Responses, Dialect::Chat), &state, false, &ME, &text);
+    let call = accumulate_chat(&outcome.out)["choices"][0]["message"]["tool_calls"][0].clone();
+    assert_eq!(call["function"]["arguments"], "{\"a\":\"ü\"}");
+}

@@ -1,0 +1,109 @@
+//! What an attempt has shown of its target: told to the breakers, and to the log where the target comes to rest or has
+//! recovered. Every attempt lands exactly once, however it ends.
+
+use super::fault::{Fault, refuses_credential, wants_rest};
+use super::state::{Attempt, Exchange, State};
+use crate::gateway::cx::Cx;
+use crate::gateway::provider::breaker::{Begun, Failure, place_of};
+use crate::gateway::provider::rest::Said;
+use crate::policy::catalog::Target;
+use crate::policy::cause::Cause;
+use crate::wire::head::ResponseHead;
+
+impl Exchange {
+    /// The target of the present attempt has given its whole answer.
+    pub(super) fn target_succeeded(&mut self, cx: &mut Cx) {
+        let Some(mut at) = self.attempt().copied() else { return };
+        if let Some((_, target, _)) = self.route(&at)
+            && cx.breakers.served(target, at.begun_as.rests, cx.now.mono)
+        {
+            cx.log_target(&target.label, None);
+        }
+        at.begun_as = Begun::default();
+        self.landed(&mut at, cx);
+        if let State::Answering(answering) = &mut self.state {
+            answering.at = at;
+        }
+    }
+
+    /// The present attempt has ended: it is in flight no more.
+    fn landed(&self, at: &mut Attempt, cx: &mut Cx) {
+        self.heard(at, None, cx);
+        if std::mem::take(&mut at.flies)
+            && let Some((_, target, _)) = self.route(at)
+        {
+            cx.breakers.left(target);
+        }
+    }
+
+    /// The target that it flies at.
+    pub(crate) fn flies_at(&self) -> Option<&Target> {
+        self.attempt().filter(|at| at.flies).and_then(|_| self.target())
+    }
+
+    /// What the head of an answer says of the credential that was sent.
+    pub(super) fn heard_head(&self, at: &mut Attempt, head: &ResponseHead, bytes: &[u8], cx: &mut Cx) {
+        let Some((_, target, provider)) = self.route(at) else { return };
+        let rests = wants_rest(head.status);
+        let reads = head.has_allowances || rests;
+        let said = reads.then(|| Said::read(&bytes[..(head.len as usize).min(bytes.len())], cx.now.unix));
+        self.heard(at, said.as_ref(), cx);
+        let (rested, now) = (at.begun_as.rests, cx.now.mono);
+        let cause = Cause::status(head.status);
+        if let Some(said) = said.filter(|_| rests)
+            && let Some(wait) = cx.breakers.rest(target, &said, rested, now)
+        {
+            cx.log_target(&target.label, Some((cause, wait)));
+        }
+        if refuses_credential(head.status)
+            && let Some(wait) = cx.breakers.refused(target, rested, now)
+        {
+            cx.log_target(&provider.place_of(target.credential), Some((cause, wait)));
+            if head.status == 401
+                && let Some(credential) = provider.credentials.get(target.credential)
+            {
+                cx.orders.renew(credential.secret.origin());
+            }
+        }
+    }
+
+    /// The present attempt has an answer, or will have none.
+    fn heard(&self, at: &mut Attempt, said: Option<&Said>, cx: &mut Cx) {
+        if std::mem::take(&mut at.unheard)
+            && let Some((_, target, _)) = self.route(at)
+        {
+            cx.breakers.heard(target, &self.needs(), said, cx.now.mono);
+        }
+    }
+
+    /// The attempt has failed, by whose fault ever.
+    pub(super) fn target_failed(&mut self, at: &mut Attempt, fault: &Fault, cx: &mut Cx) {
+        self.note_failed(at, fault, cx.now.mono);
+        self.landed(at, cx);
+        let Some((_, target, _)) = self.route(at) else { return };
+        let (Begun { trial, rests }, now) = (std::mem::take(&mut at.begun_as), cx.now.mono);
+        cx.breakers.ended(target, fault.end());
+        if fault.is_targets_own() {
+            let failure = Failure { key: self.request.found.key, many_keys: cx.keys.len() > 1, trial };
+            if cx.breakers.failed(target, failure, &target.limits, now) {
+                cx.log_target(&place_of(&target.label), Some((fault.cause(), target.limits.breaker_cooldown)));
+            }
+        } else if fault.asks_for_rest() {
+            if trial {
+                cx.breakers.no_verdict(target);
+            }
+        } else if cx.breakers.succeeded(target, rests, now) {
+            cx.log_target(&target.label, None);
+        }
+    }
+
+    /// An attempt ends without a verdict on its target.
+    pub(super) fn no_verdict(&self, at: &mut Attempt, cx: &mut Cx) {
+        self.landed(at, cx);
+        if std::mem::take(&mut at.begun_as).trial
+            && let Some((_, target, _)) = self.route(at)
+        {
+            cx.breakers.no_verdict(target);
+        }
+    }
+}

@@ -1,0 +1,318 @@
+use super::*;
+use crate::base::hash::mix_bytes;
+use std::time::Duration;
+
+fn target(label: &str, priority: u32, weight: u32) -> Target {
+    let limits = limits();
+    let seed = mix_bytes(0, label.as_bytes());
+    let (label, share) = (label.into(), u64::from(weight));
+    let (provider, model, credential, concurrency, places) = (0, String::new(), 0, 0, 0);
+    Target { provider, model, credential, label, priority, weight, share, seed, concurrency, places, limits }
+}
+
+fn ask(tried: u64, now: Mono) -> Choice {
+    Choice { tried, needs: [1; ALLOWANCES], among: Among::Turns, now }
+}
+
+fn limits() -> UpstreamLimits {
+    UpstreamLimits { breaker_failures: 2, breaker_cooldown: Duration::from_micros(100), ..UpstreamLimits::default() }
+}
+
+fn fail(breakers: &mut Breakers, target: &Target, keys: &[u32], many_keys: bool, now: Mono) {
+    for key in keys {
+        let failure = Failure { key: Some(KeyIx(*key)), many_keys, trial: false };
+        breakers.failed(target, failure, &target.limits, now);
+    }
+}
+
+#[test]
+fn the_list_is_tried_in_order_and_each_target_once() {
+    let (targets, mut breakers) = ([target("a", 1, 1), target("b", 2, 1)], Breakers::default());
+    assert_eq!(breakers.choose(&targets, &ask(0, Mono(0))), Some(0));
+    assert_eq!(breakers.choose(&targets, &ask(0b01, Mono(0))), Some(1));
+    assert_eq!(breakers.choose(&targets, &ask(0b11, Mono(0))), None);
+}
+
+#[test]
+fn equals_share_by_weight_smoothly() {
+    let (targets, mut breakers) = ([target("a", 1, 5), target("b", 1, 1), target("c", 1, 1)], Breakers::default());
+    let mut pick = || {
+        let chosen = breakers.choose(&targets, &ask(0, Mono(0))).unwrap();
+        assert_eq!(breakers.choose(&targets, &ask(0, Mono(0))), Some(chosen), "a choice alone takes no turn");
+        breakers.begin(&targets, chosen, &ask(0, Mono(0)));
+        chosen
+    };
+    let picks: Vec<usize> = (0..7).map(|_| pick()).collect();
+    assert_eq!(picks, [0, 0, 1, 0, 2, 0, 0]);
+}
+
+#[test]
+fn a_target_rests_after_failures_of_several_keys_and_one_request_tries_it_again() {
+    let (targets, mut breakers) = ([target("a", 1, 1), target("b", 2, 1)], Breakers::default());
+    fail(&mut breakers, &targets[0], &[1, 2], true, Mono(0));
+    assert_eq!(breakers.choose(&targets, &ask(0, Mono(99))), Some(1));
+    let first = &targets[0];
+    assert_eq!(breakers.choose(&targets, &ask(0, Mono(100))), Some(0), "half-open");
+    assert_eq!(breakers.choose(&targets, &ask(0, Mono(100))), Some(0), "a request that is refused has tried nothing");
+    assert!(breakers.begin(&targets, 0, &ask(0, Mono(100))).trial, "one tries");
+    assert!(!breakers.begin(&targets, 0, &ask(0, Mono(100))).trial, "and no other at the same time");
+    assert_eq!(breakers.choose(&targets, &ask(0, Mono(100))), Some(1), "the others wait for its verdict");
+    let failure = Failure { key: Some(KeyIx(1)), many_keys: true, trial: true };
+    breakers.failed(first, failure, &targets[0].limits, Mono(101));
+    assert_eq!(breakers.choose(&targets, &ask(0, Mono(200))), Some(1), "it rests again");
+    assert!(breakers.begin(&targets, 0, &ask(0, Mono(201))).trial);
+    breakers.no_verdict(first);
+    assert_eq!(breakers.choose(&targets, &ask(0, Mono(202))), Some(0), "a trial without a verdict is made again");
+    assert!(breakers.begin(&targets, 0, &ask(0, Mono(202))).trial);
+    breakers.answered(first, Begun { trial: true, rests: false }, Mono(202));
+    assert_eq!(breakers.choose(&targets, &ask(0, Mono(203))), Some(0), "an answer that has begun is enough for others");
+    fail(&mut breakers, &targets[0], &[1], true, Mono(204));
+    assert_eq!(
+        breakers.choose(&targets, &ask(0, Mono(205))),
+        Some(1),
+        "an answer that breaks off has forgiven nothing"
+    );
+}
+
+#[test]
+fn one_key_alone_cannot_trip_it_for_others_but_the_only_key_can() {
+    let (targets, mut breakers) = ([target("a", 1, 1), target("b", 2, 1)], Breakers::default());
+    fail(&mut breakers, &targets[0], &[1, 1, 1, 1], true, Mono(0));
+    assert_eq!(breakers.choose(&targets, &ask(0, Mono(1))), Some(0));
+    fail(&mut breakers, &targets[0], &[1], false, Mono(0));
+    assert_eq!(breakers.choose(&targets, &ask(0, Mono(1))), Some(1));
+}
+
+#[test]
+fn a_success_in_between_forgives() {
+    let (targets, mut breakers) = ([target("a", 1, 1), target("b", 2, 1)], Breakers::default());
+    fail(&mut breakers, &targets[0], &[1], true, Mono(0));
+    breakers.succeeded(&targets[0], false, Mono(0));
+    fail(&mut breakers, &targets[0], &[2], true, Mono(0));
+    assert_eq!(breakers.choose(&targets, &ask(0, Mono(1))), Some(0));
+}
+
+#[test]
+fn the_last_available_target_does_not_rest() {
+    let (targets, mut breakers) = ([target("a", 1, 1), target("b", 2, 1)], Breakers::default());
+    fail(&mut breakers, &targets[0], &[1, 2], true, Mono(0));
+    fail(&mut breakers, &targets[1], &[1, 2], true, Mono(10));
+    assert_eq!(breakers.choose(&targets, &ask(0, Mono(20))), Some(1), "a rests, b was there last");
+    fail(&mut breakers, &targets[1], &[1], true, Mono(20));
+    assert_eq!(breakers.choose(&targets, &ask(0, Mono(99))), Some(1));
+    assert_eq!(breakers.choose(&targets, &ask(0, Mono(100))), Some(0), "a has rested");
+}
+
+#[test]
+fn ends_are_counted_within_a_bound_and_added_to_a_successors() {
+    let (one, mut breakers) = (target("a", 1, 1), Breakers::default());
+    breakers.served(&one, false, Mono(0));
+    (500..600).for_each(|status| breakers.ended(&one, AttemptEnd::Status(status)));
+    breakers.ended(&one, AttemptEnd::Status(500));
+    let counts = breakers.take_counts();
+    let sum = |counts: &TargetCounts| counts.ends().map(|(_, count)| count).sum::<u64>();
+    assert_eq!((counts[0].ends().count(), sum(&counts[0])), (ENDS_MAX + 2, 102));
+    breakers.served(&one, false, Mono(0));
+    breakers.add(&counts[0]);
+    let (counts, _) = breakers.states(Mono(0)).next().unwrap();
+    assert_eq!((counts.served, sum(&counts)), (2, 103));
+    let words: Vec<String> = counts.ends().take(2).map(|(end, count)| format!("{end} {count}")).collect();
+    assert_eq!(words, ["200 2", "500 2"]);
+}
+
+#[test]
+fn where_all_rest_none_does() {
+    let (targets, mut breakers) = ([target("a", 1, 1)], Breakers::default());
+    fail(&mut breakers, &targets[0], &[1, 2], true, Mono(0));
+    assert_eq!(breakers.choose(&targets, &ask(0, Mono(1))), Some(0));
+    assert_eq!(breakers.states(Mono(1)).filter(|(_, resting)| *resting).count(), 1);
+}
+
+const NOTHING: Said = Said { wait: None, left: [None; ALLOWANCES] };
+
+/// A provider's word that nothing is left of its requests for so long.
+fn spent(seconds: u64) -> Said {
+    let left = [Some((0, Duration::from_secs(seconds))), None, None, None];
+    Said { wait: None, left }
+}
+
+fn account(label: &str, credential: usize) -> Target {
+    Target { credential, ..target(label, 1, 1) }
+}
+
+const SECOND: u64 = 1_000_000;
+
+#[test]
+fn a_server_that_fails_fails_for_all_its_credentials_and_one_that_is_full_for_one() {
+    let targets = [account("p#1/m", 0), account("p#2/m", 1), target("q/m", 2, 1)];
+    let mut breakers = Breakers::default();
+    fail(&mut breakers, &targets[0], &[1], false, Mono(0));
+    fail(&mut breakers, &targets[1], &[1], false, Mono(0));
+    assert_eq!(breakers.choose(&targets, &ask(0, Mono(1))), Some(2));
+    let now = Mono(SECOND);
+    assert!(breakers.succeeded(&targets[1], false, now));
+    assert_eq!(breakers.choose(&targets, &ask(0, now)), Some(0));
+    let told = |wait| Said { wait: Some(Duration::from_secs(wait)), ..NOTHING };
+    assert_eq!(breakers.rest(&targets[0], &told(20), false, now), Some(Duration::from_secs(20)));
+    assert_eq!(breakers.rest(&targets[0], &told(20), false, now), None, "it rested before");
+    assert_eq!(breakers.choose(&targets, &ask(0, now)), Some(1));
+    assert_eq!(breakers.choose(&targets, &ask(0b10, now)), Some(2));
+    breakers.rest(&targets[1], &told(30), false, now);
+    breakers.rest(&targets[2], &told(10), false, now);
+    assert_eq!(breakers.choose(&targets, &ask(0, now)), Some(2), "all rest: the one that is there again first");
+    assert_eq!(breakers.choose(&targets, &ask(0b100, now)), None, "but no second one");
+    assert_eq!(breakers.there_again(&targets, &[1; ALLOWANCES], now), Some(Mono(11 * SECOND)));
+    assert_eq!(breakers.choose(&targets, &ask(0, Mono(21 * SECOND))), Some(0));
+    let begun = breakers.begin(&targets, 1, &ask(0, Mono(21 * SECOND)));
+    assert_eq!(begun, Begun { trial: false, rests: true });
+    assert!(!breakers.served(&targets[1], false, Mono(22 * SECOND)), "what was sent before the rest ends none");
+    assert!(breakers.served(&targets[1], true, Mono(22 * SECOND)), "what was sent in spite of it does");
+    assert_eq!(breakers.there_again(&targets, &[1; ALLOWANCES], Mono(22 * SECOND)), None);
+}
+
+#[test]
+fn a_credential_that_is_refused_rests_for_all_models_until_it_is_another_one() {
+    let targets = [account("p#1/m", 0), account("p#2/m", 1)];
+    let others = [account("p#1/n", 0), account("p#2/n", 1)];
+    let mut breakers = Breakers::default();
+    assert_eq!(breakers.refused(&targets[0], false, Mono(0)), Some(Duration::from_secs(60)));
+    assert_eq!(breakers.choose(&others, &ask(0, Mono(1))), Some(1));
+    assert_eq!(breakers.states(Mono(1)).map(|(_, rests)| rests).collect::<Vec<_>>(), [true, true, false]);
+    assert!(breakers.credential_renewed("p#1") && !breakers.credential_renewed("p#1"));
+    assert_eq!(breakers.choose(&others, &ask(0, Mono(1))), Some(0));
+}
+
+#[test]
+fn what_will_not_do_for_a_request_is_passed_over_while_another_is_free() {
+    let targets = [account("p#1/m", 0), account("p#2/m", 1)];
+    let mut breakers = Breakers::default();
+    let said = |requests: u64| Said { left: [Some((requests, Duration::from_secs(60))), None, None, None], ..NOTHING };
+    let needs = [1; ALLOWANCES];
+    breakers.begin(&targets, 0, &ask(0, Mono(0)));
+    breakers.begin(&targets, 0, &ask(0, Mono(0)));
+    breakers.heard(&targets[0], &needs, Some(&said(2)), Mono(0));
+    assert!(breakers.is_free(&targets[0], &needs, Mono(0)), "two are left, and one is on its way");
+    breakers.begin(&targets, 0, &ask(0, Mono(0)));
+    assert!(!breakers.is_free(&targets[0], &needs, Mono(0)));
+    assert_eq!(breakers.choose(&targets, &ask(0, Mono(0))), Some(1));
+    breakers.heard(&targets[1], &[0; ALLOWANCES], Some(&spent(30)), Mono(0));
+    assert_eq!(breakers.choose(&targets, &ask(0, Mono(0))), Some(1), "none is free: the one that is first again");
+    assert!(breakers.is_free(&targets[1], &needs, Mono(30 * SECOND)));
+}
+
+#[test]
+fn rests_are_told_to_a_process_with_another_clock() {
+    let targets = [account("p#1/m", 0), account("p#2/m", 1), account("p#3/m", 2)];
+    let mut before = Breakers::default();
+    let now = Now { mono: Mono(5 * SECOND), unix: crate::base::time::Unix(1_800_000_000_000) };
+    before.rest(&targets[0], &Said { wait: Some(Duration::from_secs(40)), ..NOTHING }, false, now.mono);
+    before.refused(&targets[1], false, now.mono);
+    before.heard(&targets[2], &[0; ALLOWANCES], Some(&spent(50)), now.mono);
+    let told = before.rests(now);
+    assert_eq!(told.len(), 3);
+    let mut after = Breakers::default();
+    let later = Now { mono: Mono(0), unix: crate::base::time::Unix(now.unix.0 + 10_000) };
+    told.iter().for_each(|rest| after.rest_told(rest, later));
+    let there = |breakers: &mut Breakers, at: usize| {
+        let index = breakers.index(&targets[at].label);
+        breakers.there_from(index, &[1; ALLOWANCES], later.mono)
+    };
+    assert_eq!(there(&mut after, 0), Some(Mono(30 * SECOND)));
+    assert_eq!(there(&mut after, 1), Some(Mono(50 * SECOND)));
+    assert_eq!(there(&mut after, 2), Some(Mono(40 * SECOND)));
+    let past = Now { mono: Mono(0), unix: crate::base::time::Unix(now.unix.0 + 3_600_000) };
+    let mut late = Breakers::default();
+    told.iter().for_each(|rest| late.rest_told(rest, past));
+    assert_eq!(late.rests(past), []);
+}
+
+fn kept(number: u64) -> Choice {
+    Choice { among: Among::Kept(number), ..ask(0, Mono(0)) }
+}
+
+/// How many of 20 000 conversations each of `targets` has.
+fn shares(targets: &[Target], breakers: &mut Breakers) -> Vec<usize> {
+    let mut shares = vec![0; targets.len()];
+    (0..20_000).for_each(|session| shares[breakers.choose(targets, &kept(mix(9, session))).unwrap()] += 1);
+    shares
+}
+
+#[test]
+fn a_conversation_stays_with_its_target_and_weights_hold() {
+    let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let targets: Vec<Target> = names.iter().map(|name| target(name, 1, 1)).collect();
+    let mut breakers = Breakers::default();
+    let even = shares(&targets, &mut breakers);
+    assert!(even.iter().all(|share| (2_250..2_750).contains(share)), "{even:?}");
+    let home: Vec<usize> =
+        (0..2_000).map(|session| breakers.choose(&targets, &kept(mix(9, session))).unwrap()).collect();
+    for (session, home) in home.iter().enumerate() {
+        let choice = kept(mix(9, session as u64));
+        breakers.begin(&targets, *home, &choice);
+        assert_eq!(breakers.choose(&targets, &choice), Some(*home), "however busy it is");
+        breakers.left(&targets[*home]);
+    }
+    // One that goes away takes its own with it, and brings them back when it comes again.
+    breakers.rest(&targets[3], &Said { wait: Some(Duration::from_secs(10)), ..NOTHING }, false, Mono(0));
+    for (session, home) in home.iter().enumerate() {
+        let now = breakers.choose(&targets, &kept(mix(9, session as u64))).unwrap();
+        assert!(if *home == 3 { now != 3 } else { now == *home }, "{session}");
+    }
+    let fewer: Vec<Target> = targets.iter().filter(|target| *target.label != *"d").cloned().collect();
+    for (session, home) in home.iter().enumerate().filter(|(_, home)| **home != 3) {
+        let now = Breakers::default().choose(&fewer, &kept(mix(9, session as u64))).unwrap();
+        assert_eq!(fewer[now].label, targets[*home].label, "the same in another process, without the one that is gone");
+    }
+    let weighted = [target("a", 1, 5), target("b", 1, 3), target("c", 1, 2)];
+    let by_weight = shares(&weighted, &mut Breakers::default());
+    for (share, expected) in by_weight.iter().zip([10_000, 6_000, 4_000]) {
+        assert!(share.abs_diff(expected) < 400, "{by_weight:?}");
+    }
+    let later = [target("a", 1, 1), target("b", 2, 1)];
+    assert_eq!(shares(&later, &mut Breakers::default()), [20_000, 0], "only among equals");
+}
+
+#[test]
+fn the_least_busy_has_the_fewest_in_flight_for_its_weight() {
+    let targets = [target("a", 1, 1), target("b", 1, 2), target("c", 1, 1)];
+    let mut breakers = Breakers::default();
+    let choice = Choice { among: Among::LeastBusy, ..ask(0, Mono(0)) };
+    let pick = |breakers: &mut Breakers| {
+        let chosen = breakers.choose(&targets, &choice).unwrap();
+        breakers.begin(&targets, chosen, &choice);
+        chosen
+    };
+    let picks: Vec<usize> = (0..8).map(|_| pick(&mut breakers)).collect();
+    assert_eq!(picks, [1, 0, 1, 2, 1, 0, 1, 2]);
+    breakers.left(&targets[2]);
+    breakers.left(&targets[2]);
+    assert_eq!((pick(&mut breakers), pick(&mut breakers), breakers.busy()), (2, 2, 8));
+    breakers.recount([&targets[0]].into_iter());
+    assert_eq!((breakers.busy(), pick(&mut breakers)), (1, 1));
+}
+
+#[test]
+fn no_more_are_in_flight_than_a_target_has_places_whatever_credential_is_sent() {
+    let full =
+        |label: &str, credential, priority| Target { places: 2, ..Target { priority, ..account(label, credential) } };
+    let targets = [full("p#1/m", 0, 1), full("p#2/m", 1, 1), target("q/m", 2, 1)];
+    let mut breakers = Breakers::default();
+    for expected in [0, 1, 2, 2] {
+        assert_eq!(breakers.choose(&targets, &ask(0, Mono(0))), Some(expected), "one of lower priority has a place");
+        breakers.begin(&targets, expected, &ask(0, Mono(0)));
+    }
+    assert_eq!(breakers.choose(&targets[..2], &ask(0, Mono(0))), None);
+    assert_eq!(breakers.choose(&targets[..1], &ask(0, Mono(0))), None, "the only one, too");
+    breakers.rest(&targets[0], &spent(9), false, Mono(0));
+    breakers.rest(&targets[1], &spent(8), false, Mono(0));
+    assert_eq!(
+        breakers.choose(&targets[..2], &ask(0, Mono(0))),
+        None,
+        "one that rests is asked only if it has a place"
+    );
+    breakers.left(&targets[0]);
+    assert_eq!(breakers.choose(&targets[..2], &ask(0, Mono(0))), Some(1));
+    fail(&mut breakers, &targets[0], &[1, 2], true, Mono(0));
+    breakers.begin(&targets, 1, &ask(0, Mono(0)));
+    assert_eq!(breakers.choose(&targets[..2], &ask(0, Mono(0))), None, "nor one that fails");
+}

@@ -1,0 +1,355 @@
+//! What a provider says of itself in the heads of its answers: how long a credential is to rest, how much is left of
+//! its allowances, and until when (contract section 11). Pure; `breaker` keeps one of each for every credential and
+//! model.
+
+use crate::base::time::{Mono, Unix};
+use crate::policy::window;
+use std::time::Duration;
+
+/// The shortest rest, and the longest: a provider that says less is asked too often, and one that says more may err.
+const REST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3600));
+/// A rest of which the provider does not say how long, the first time.
+const REST_UNSAID: Duration = Duration::from_secs(5);
+/// The first rest of a credential that is refused.
+const REST_REFUSED: Duration = Duration::from_secs(60);
+/// Longest wait of a provider's that is understood, in seconds: a year.
+const WAIT_MAX: f64 = 366.0 * 86_400.0;
+/// Plain numbers from here on are no waits but moments: seconds since 1970, and from the second on milliseconds.
+const MOMENTS: (f64, f64) = (1e9, 1e12);
+
+/// What a provider counts: requests, tokens, and those of them that go in and that come out.
+pub(crate) const ALLOWANCES: usize = 4;
+const COUNTED: [&str; ALLOWANCES] = ["requests", "tokens", "input-tokens", "output-tokens"];
+
+/// What a request takes of each allowance, as far as is known before.
+pub(crate) type Needs = [u64; ALLOWANCES];
+
+/// What the head of an answer says.
+#[derive(Copy, Clone, PartialEq, Debug, Default)]
+pub(crate) struct Said {
+    /// When to ask again.
+    pub(crate) wait: Option<Duration>,
+    /// Of each allowance how much is left, and for how long that holds.
+    pub(crate) left: [Option<(u64, Duration)>; ALLOWANCES],
+}
+
+/// What a header of an allowance tells.
+enum Part {
+    Left(usize),
+    Reset(usize),
+}
+
+impl Said {
+    /// Reads a whole head.
+    pub(crate) fn read(head: &[u8], now: Unix) -> Said {
+        let (mut exact, mut wait) = (None, None);
+        let (mut left, mut reset) = ([None; ALLOWANCES], [None; ALLOWANCES]);
+        for line in head.split(|byte| *byte == b'\n').skip(1) {
+            let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
+            let (Ok(name), Ok(value)) = (std::str::from_utf8(&line[..colon]), std::str::from_utf8(&line[colon + 1..]))
+            else {
+                continue;
+            };
+            let value = value.trim();
+            match part_of(&name.to_ascii_lowercase()) {
+                Some(Part::Left(at)) => left[at] = value.parse::<f64>().ok().filter(|left| *left >= 0.0),
+                Some(Part::Reset(at)) => reset[at] = until_reset(value, now),
+                None if name.eq_ignore_ascii_case("retry-after-ms") => {
+                    exact = value.parse().ok().and_then(|millis: f64| seconds(millis / 1000.0));
+                }
+                None if name.eq_ignore_ascii_case("retry-after") => wait = retry_after(value, now),
+                None => {}
+            }
+        }
+        let pair = |at: usize| Some((left[at]? as u64, reset[at]?));
+        Said { wait: exact.or(wait), left: [pair(0), pair(1), pair(2), pair(3)] }
+    }
+
+    /// How long to rest, where it says so: by its own word, else until the latest allowance of which nothing is left is
+    /// there again.
+    fn rest(&self) -> Option<Duration> {
+        let spent = self.left.iter().flatten().filter(|(left, _)| *left == 0).map(|(_, reset)| *reset).max();
+        self.wait.or(spent)
+    }
+}
+
+/// Which allowance a header is about, by its name in small letters: `x-ratelimit-remaining-tokens`,
+/// `anthropic-ratelimit-tokens-remaining`.
+fn part_of(name: &str) -> Option<Part> {
+    let (counted, is_reset) = match (name.strip_prefix("x-ratelimit-"), name.strip_prefix("anthropic-ratelimit-")) {
+        (Some(rest), _) => match rest.strip_prefix("remaining-") {
+            Some(counted) => (counted, false),
+            None => (rest.strip_prefix("reset-")?, true),
+        },
+        (None, Some(rest)) => match rest.strip_suffix("-remaining") {
+            Some(counted) => (counted, false),
+            None => (rest.strip_suffix("-reset")?, true),
+        },
+        (None, None) => return None,
+    };
+    let at = COUNTED.iter().position(|known| *known == counted)?;
+    Some(if is_reset { Part::Reset(at) } else { Part::Left(at) })
+}
+
+fn seconds(seconds: f64) -> Option<Duration> {
+    (0.0..=WAIT_MAX).contains(&seconds).then(|| Duration::from_secs_f64(seconds))
+}
+
+fn until(moment: Unix, now: Unix) -> Duration {
+    Duration::from_millis(moment.0.saturating_sub(now.0))
+}
+
+/// What `retry-after` asks for: a number of seconds, some servers' fractions too, or a moment (RFC 9110 section
+/// 10.2.3).
+pub(crate) fn retry_after(value: &str, now: Unix) -> Option<Duration> {
+    match window::parse_http_date(value) {
+        Some(moment) => Some(until(moment, now)),
+        None => seconds(value.parse().ok()?),
+    }
+}
+
+/// When an allowance is there again: seconds, a duration such as `6m0s`, or a moment.
+fn until_reset(value: &str, now: Unix) -> Option<Duration> {
+    if let Ok(number) = value.parse::<f64>() {
+        return match number {
+            _ if number >= MOMENTS.1 => Some(until(Unix(number as u64), now)),
+            _ if number >= MOMENTS.0 => Some(until(Unix((number * 1000.0) as u64), now)),
+            _ => seconds(number),
+        };
+    }
+    spelt(value).or_else(|| window::parse_moment(value).map(|moment| until(moment, now)))
+}
+
+/// A duration as Go spells it: `1h2m3.5s`, `88ms`.
+fn spelt(value: &str) -> Option<Duration> {
+    let (mut rest, mut total) = (value, 0.0);
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, after) = rest.split_at(digits);
+        let unit = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
+        let (unit, after) = after.split_at(unit);
+        let scale = match unit {
+            "d" => 86_400.0,
+            "h" => 3600.0,
+            "m" => 60.0,
+            "s" => 1.0,
+            "ms" => 1e-3,
+            "us" | "µs" | "ns" => 0.0,
+            _ => return None,
+        };
+        total += number.parse::<f64>().ok()? * scale;
+        rest = after;
+    }
+    seconds(total).filter(|_| !value.is_empty())
+}
+
+/// Whether somebody rests, and until when.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Rest {
+    /// Until when, and after that until a success.
+    until: Option<Mono>,
+    /// Rests without a success between them, of which nobody said how long.
+    again: u32,
+}
+
+impl Rest {
+    /// Of a process that was here before.
+    pub(crate) fn until(until: Mono, again: u32) -> Rest {
+        Rest { until: Some(until), again }
+    }
+
+    /// When it ends; `None` where there is none, or no end of it that has not passed.
+    pub(crate) fn ends(&self, now: Mono) -> Option<Mono> {
+        self.until.filter(|until| *until > now)
+    }
+
+    /// How often it has been doubled.
+    pub(crate) fn again(&self) -> u32 {
+        self.again
+    }
+
+    /// The provider has no place for a request: it rests for as long as it says, else for 5 s and longer with each time
+    /// that follows, up to `most`. `trial`: the request was sent although, or because, it had rested.
+    pub(crate) fn begin(&mut self, said: &Said, most: Duration, trial: bool, now: Mono) {
+        match said.rest() {
+            Some(wait) => self.extend(wait, now),
+            None => self.double(REST_UNSAID, most, trial, now),
+        }
+    }
+
+    /// The provider refuses the credential.
+    pub(crate) fn refused(&mut self, trial: bool, now: Mono) {
+        self.double(REST_REFUSED, REST.1, trial, now);
+    }
+
+    fn double(&mut self, first: Duration, most: Duration, trial: bool, now: Mono) {
+        // Those that were on their way when it began say nothing new.
+        if self.ends(now).is_some() && !trial {
+            return;
+        }
+        let wait = first.saturating_mul(1u32.checked_shl(self.again).unwrap_or(u32::MAX)).min(most);
+        self.again = (self.again + 1).min(u32::BITS - 1);
+        self.extend(wait, now);
+    }
+
+    fn extend(&mut self, wait: Duration, now: Mono) {
+        let until = now.after(wait.clamp(REST.0, REST.1));
+        self.until = Some(self.until.map_or(until, |before| before.max(until)));
+    }
+
+    /// A request has gone well. `trial`: one that was sent while it rested. True if that ends a rest, or is the first
+    /// since one.
+    pub(crate) fn ended(&mut self, trial: bool, now: Mono) -> bool {
+        let ends = self.until.is_some() && (trial || self.ends(now).is_none());
+        if ends {
+            *self = Rest::default();
+        }
+        ends
+    }
+}
+
+/// How much is left of one allowance.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Left {
+    left: u64,
+    until: Mono,
+}
+
+impl Left {
+    /// What a provider has said; `asked` is on its way to it, and it may not have counted that.
+    pub(crate) fn said(left: u64, holds: Duration, asked: u64, now: Mono) -> Left {
+        Left { left: left.saturating_sub(asked), until: now.after(holds.min(REST.1)) }
+    }
+
+    /// A request that takes so much of it has been sent.
+    pub(crate) fn take(&mut self, need: u64) {
+        self.left = self.left.saturating_sub(need);
+    }
+
+    /// When a request that takes so much may be sent; `None`: now.
+    pub(crate) fn suffices_from(&self, need: u64, now: Mono) -> Option<Mono> {
+        (self.until > now && self.left < need).then_some(self.until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Unix = Unix(784_111_700_000);
+
+    #[test]
+    fn a_wait_is_asked_for_in_seconds_or_until_a_moment() {
+        for (value, seconds) in [
+            ("17", Some(17.0)),
+            ("0", Some(0.0)),
+            ("1.2", Some(1.2)),
+            ("Sun, 06 Nov 1994 08:49:37 GMT", Some(77.0)),
+            ("Sun, 06 Nov 1994 08:00:00 GMT", Some(0.0)),
+            ("", None),
+            ("-1", None),
+            ("soon", None),
+            ("NaN", None),
+            ("1e300", None),
+        ] {
+            assert_eq!(retry_after(value, NOW).map(|wait| wait.as_secs_f64()), seconds, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_reset_comes_in_seconds_in_go_s_durations_or_as_a_moment() {
+        for (value, millis) in [
+            ("6m0s", Some(360_000)),
+            ("1h0m30s", Some(3_630_000)),
+            ("7.66s", Some(7_660)),
+            ("88ms", Some(88)),
+            ("1s", Some(1000)),
+            ("60", Some(60_000)),
+            ("0.5", Some(500)),
+            ("1994-11-06T08:49:37Z", Some(77_000)),
+            ("1994-11-06T08:00:00Z", Some(0)),
+            ("1994-11-06T09:49:37+01:00", Some(77_000)),
+            ("", None),
+            ("soon", None),
+            ("5 parsecs", None),
+            ("m", None),
+        ] {
+            assert_eq!(until_reset(value, NOW).map(|wait| wait.as_millis()), millis, "{value}");
+        }
+        let later = Unix(1_800_000_000_000);
+        assert_eq!(until_reset("1800000060", later), Some(Duration::from_secs(60)));
+        assert_eq!(until_reset("1800000060500", later), Some(Duration::from_millis(60_500)));
+    }
+
+    fn read(lines: &str) -> Said {
+        Said::read(format!("HTTP/1.1 429 x\r\n{lines}\r\n").as_bytes(), NOW)
+    }
+
+    #[test]
+    fn every_form_of_header_is_read() {
+        let said = read("Retry-After: 20\r\nretry-after-ms: 1500\r\n");
+        assert_eq!(said.rest(), Some(Duration::from_millis(1500)), "the exact one first");
+        assert_eq!(read("retry-after: 20\r\n").rest(), Some(Duration::from_secs(20)));
+        let openai = read(
+            "x-ratelimit-remaining-requests: 0\r\nx-ratelimit-reset-requests: 6m0s\r\n\
+             x-ratelimit-remaining-tokens: 12\r\nx-ratelimit-reset-tokens: 9m\r\n",
+        );
+        assert_eq!(openai.rest(), Some(Duration::from_secs(360)), "of those that say 0 is left");
+        assert_eq!(openai.left[1], Some((12, Duration::from_secs(540))));
+        let anthropic = read(
+            "anthropic-ratelimit-input-tokens-remaining: 0\r\n\
+             anthropic-ratelimit-input-tokens-reset: 1994-11-06T08:48:37Z\r\n\
+             Anthropic-RateLimit-Output-Tokens-Remaining: 0\r\n\
+             anthropic-ratelimit-output-tokens-reset: 1994-11-06T08:49:37Z\r\n\
+             anthropic-ratelimit-requests-remaining: 5\r\nanthropic-ratelimit-requests-reset: 1994-11-06T09:49:37Z\r\n\
+             anthropic-ratelimit-requests-limit: 50\r\n",
+        );
+        assert_eq!(anthropic.rest(), Some(Duration::from_secs(77)), "the latest");
+        assert_eq!((anthropic.left[0].unwrap().0, anthropic.left[1]), (5, None));
+        let without =
+            read("x-ratelimit-remaining-requests: 0\r\nx-ratelimit-reset-tokens: 5s\r\nretry-after: soon\r\n");
+        assert_eq!((without.rest(), without.left), (None, [None; ALLOWANCES]));
+    }
+
+    #[test]
+    fn a_rest_of_which_nobody_says_how_long_doubles_and_one_that_is_told_is_as_told() {
+        let (second, most) = (Duration::from_secs(1), Duration::from_secs(30));
+        let (mut rest, nothing) = (Rest::default(), Said::default());
+        let mut now = Mono(0);
+        for expected in [5, 10, 20, 30, 30] {
+            rest.begin(&nothing, most, true, now);
+            assert_eq!(rest.ends(now), Some(now.after(second * expected)), "{expected}");
+            rest.begin(&nothing, most, false, now);
+            assert_eq!(rest.ends(now), Some(now.after(second * expected)), "one that was on its way");
+            now = now.after(second * expected);
+            assert_eq!(rest.ends(now), None);
+        }
+        assert!(rest.ended(false, now) && !rest.ended(false, now));
+        rest.begin(&nothing, most, false, now);
+        assert_eq!(rest.ends(now), Some(now.after(second * 5)), "a success forgives");
+        assert!(!rest.ended(false, now), "what was sent before it began says nothing");
+        assert!(rest.ended(true, now) && rest.ends(now).is_none());
+        for (told, kept) in [(0, 1), (17, 17), (86_400, 3600)] {
+            let mut rest = Rest::default();
+            rest.begin(&Said { wait: Some(second * told), ..Said::default() }, most, false, now);
+            assert_eq!(rest.ends(now), Some(now.after(second * kept)));
+        }
+        let mut rest = Rest::default();
+        rest.refused(false, now);
+        assert_eq!(rest.ends(now), Some(now.after(second * 60)));
+        rest.refused(true, now);
+        assert_eq!(rest.ends(now), Some(now.after(second * 120)));
+    }
+
+    #[test]
+    fn what_is_left_is_what_was_said_less_what_is_on_its_way() {
+        let (now, minute) = (Mono(0), Duration::from_secs(60));
+        let mut left = Left::said(3, minute, 1, now);
+        assert_eq!(left.suffices_from(2, now), None);
+        assert_eq!(left.suffices_from(3, now), Some(now.after(minute)));
+        left.take(2);
+        assert_eq!(left.suffices_from(1, now), Some(now.after(minute)));
+        assert_eq!(left.suffices_from(1, now.after(minute)), None, "after its reset nobody knows");
+        assert_eq!(Left::default().suffices_from(u64::MAX, now), None, "nothing was said");
+    }
+}

@@ -1,0 +1,67 @@
+//! Credentials that become others while the gateway runs: from a file that changes, and from a program that is asked
+//! once more when the provider refuses what it said.
+
+use super::client::get;
+use super::harness::{CREDENTIAL, Harness, Setup, chat, with};
+use super::process::{Folder, wait_for};
+use serde_json::Value;
+use std::fs;
+
+/// A provider called `keyed` with this credential, and a model called `of-keyed`.
+fn keyed(credential: &str) -> Setup {
+    let more = format!(
+        "[[providers]]\nname = \"keyed\"\nshape = \"chat\"\nbase_url = \"http://{{provider}}/v1\"\n{credential}\n\
+         [[models]]\nid = \"of-keyed\"\ncontext = \"1K\"\ntargets = [{{ provider = \"keyed\", model = \"m\" }}]\n"
+    );
+    Setup { more, ..Setup::default() }
+}
+
+fn status(h: &Harness, key: &str) -> u16 {
+    h.chat(key, &with(chat("hi"), "model", "of-keyed")).status()
+}
+
+#[test]
+fn a_file_is_read_again_when_it_changes() {
+    let folder = Folder::new();
+    let file = folder.path().join("key");
+    fs::write(&file, "not-the-one\n").unwrap();
+    let mut h = Harness::start(&keyed(&format!("api_key = {{ file = \"{}\" }}", file.display())));
+    let key = h.key();
+    assert_eq!(status(&h, &key), 500);
+    fs::write(&file, format!("{}\n", CREDENTIAL.1)).unwrap();
+    wait_for("the provider to take it", || (status(&h, &key) == 200).then_some(()));
+    fs::write(&file, "").unwrap();
+    wait_for("the log to say what is wrong", || {
+        let said = |line: &Value| line["event"] == "credential" && line["outcome"] == "failed";
+        h.log().iter().any(said).then_some(())
+    });
+    assert_eq!(status(&h, &key), 200, "what it said last stays in use");
+    assert!(h.log().iter().any(|line| line["event"] == "credential" && line["outcome"] == "renewed"));
+    h.gateway.stop("TERM");
+    assert!(!h.gateway.written().contains(CREDENTIAL.1));
+}
+
+#[test]
+fn a_program_is_run_once_more_when_what_it_said_is_refused() {
+    // It says another thing once there is a file called `ready`.
+    let program = format!("test -e ready && echo {} || echo early", CREDENTIAL.1);
+    let h = Harness::start(&keyed(&format!(
+        "api_keys = [{{ command = [\"sh\", \"-c\", \"{program}\"], refresh = \"1h\", weight = 1000 }}, \
+         {{ env = \"SIM_KEY\" }}]"
+    )));
+    let key = h.key();
+    fs::write(h.folder.path().join("ready"), "").unwrap();
+    assert_eq!(status(&h, &key), 200, "the second one is there for it");
+    wait_for("the log to say so", || {
+        let rests = |line: &Value| line["event"] == "target" && line["target"] == "keyed#1";
+        h.log().iter().any(rests).then_some(())
+    });
+    let asked = with(chat("hi"), "model", "of-keyed");
+    wait_for("it to rest no more", || {
+        let line = h.log_of(&h.chat(&key, &asked).id());
+        (line["target"] == "keyed#1/m").then_some(())
+    });
+    let metrics = get(h.admin, "/metrics").unwrap().text().to_owned();
+    assert!(metrics.contains("tollgate_upstream_responses_total{target=\"keyed#1/m\",status=\"401\"} 1"), "{metrics}");
+    assert!(metrics.contains("{target=\"keyed#2/m\",status=\"200\"}"), "{metrics}");
+}

@@ -1,0 +1,98 @@
+//! Four credentials of 60 requests a minute each, of which the provider says what is left: for five minutes of nearly
+//! all they allow together, whatever conversation the requests belong to (contract section 11, "Before it hurts").
+
+use super::rig::Rig;
+
+const CREDENTIALS: usize = 4;
+/// Requests of one credential in one of its minutes.
+const ALLOWED: u64 = 60;
+const MINUTE: u64 = 60_000;
+/// From one request to the next, in milliseconds: 97.6 % of what is allowed.
+const PACE: u64 = 256;
+const MINUTES: u64 = 5;
+
+/// What the provider knows of a credential.
+#[derive(Clone, Copy, Default)]
+struct Account {
+    /// When its minute ends, and how many it has served in it.
+    until: u64,
+    served: u64,
+}
+
+/// What came of it.
+#[derive(Default, Debug)]
+struct Seen {
+    served: u64,
+    refused: u64,
+    /// Asked although it had said that nothing was left, while another had something.
+    early: u64,
+}
+
+/// One request at `now`, to its end.
+fn ask(rig: &mut Rig, session: u64, now: u64, accounts: &mut [Account], seen: &mut Seen) {
+    let body =
+        format!("{{\"model\":\"small\",\"messages\":[{{\"role\":\"user\",\"content\":\"session {session}\"}}]}}");
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nauthorization: Bearer {}\r\ncontent-length: {}\r\n\r\n",
+        rig.keys.texts["k0"],
+        body.len()
+    );
+    rig.send("c1", format!("{head}{body}"));
+    while let Some(label) = rig.asked().pop() {
+        let asked = String::from_utf8_lossy(&rig.world.ends[&label].got).into_owned();
+        let key = asked.split("Bearer key-").nth(1).and_then(|rest| rest.split("\r\n").next()).unwrap();
+        let at: usize = key.parse().unwrap();
+        for account in accounts.iter_mut().filter(|account| account.until <= now) {
+            *account = Account { until: now + MINUTE, served: 0 };
+        }
+        let others = accounts.iter().enumerate().any(|(other, account)| other != at && account.served < ALLOWED);
+        let account = &mut accounts[at];
+        let full = account.served >= ALLOWED;
+        seen.early += u64::from(full && others);
+        let (code, body) = if full { (429, "{}") } else { (200, ANSWER) };
+        (account.served, seen.served) = (account.served + u64::from(!full), seen.served + u64::from(!full));
+        seen.refused += u64::from(full);
+        let limits = format!(
+            "x-ratelimit-remaining-requests: {}\r\nx-ratelimit-reset-requests: {}ms",
+            ALLOWED - account.served,
+            account.until - now
+        );
+        let length = body.len();
+        rig.answer(&label, &format!("HTTP/1.1 {code} X\r\n{limits}\r\ncontent-length: {length}\r\n\r\n{body}"));
+    }
+    let client = rig.world.end("c1").unwrap();
+    client.all.clear();
+    client.got.clear();
+}
+
+const ANSWER: &str = "{\"id\":\"x\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":[],\
+                      \"usage\":{\"prompt_tokens\":2,\"completion_tokens\":1,\"total_tokens\":3}}";
+
+#[test]
+fn what_credentials_have_left_is_used_and_none_is_asked_for_more() {
+    let listed: Vec<String> = (0..CREDENTIALS).map(|n| format!("{{ command = [\"key\", \"{n}\"] }}")).collect();
+    let keys = format!("api_keys = [{}]", listed.join(", "));
+    let mut rig = Rig::with(
+        1,
+        &[
+            ("server", "keepalive_timeout = \"1d\""),
+            ("provider many", "shape = \"chat\""),
+            ("provider many", "base_url = \"http://10.0.0.3/v1\""),
+            ("provider many", &keys),
+            ("model small", "targets = [{ provider = \"many\", model = \"m\" }]"),
+        ],
+    );
+    let (mut accounts, mut seen) = ([Account::default(); CREDENTIALS], Seen::default());
+    let (mut now, mut number) = (0, 0u64);
+    while now < MINUTES * MINUTE {
+        number += 1;
+        // Some conversations have many turns, so that their credential alone would not do.
+        ask(&mut rig, number * number % 23, now, &mut accounts, &mut seen);
+        rig.wait(PACE);
+        now += PACE;
+    }
+    let allowed = CREDENTIALS as u64 * ALLOWED * MINUTES;
+    assert_eq!(seen.early, 0, "{seen:?}");
+    assert!(seen.refused * 200 <= seen.served + seen.refused, "at most 0.5 % of all attempts: {seen:?}");
+    assert!(seen.served * 100 >= 95 * allowed, "{seen:?} of {allowed}");
+}
