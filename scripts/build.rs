@@ -1,4 +1,5 @@
-//! What a binary says of itself: the commit that it was built from, and for which target.
+//! What a binary says of itself: the commit that it was built from, and for which target; and the API's document as
+//! machines read it, without the spaces that people like.
 
 use std::process::Command;
 
@@ -7,8 +8,25 @@ fn git(args: &[&str]) -> Option<String> {
     Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
 }
 
+/// A JSON document without white space outside of its strings.
+fn dense(json: &str) -> String {
+    let (mut out, mut inside, mut escaped) = (String::with_capacity(json.len()), false, false);
+    for c in json.chars() {
+        if inside || !c.is_ascii_whitespace() {
+            out.push(c);
+        }
+        inside ^= c == '"' && !escaped;
+        escaped = inside && c == '\\' && !escaped;
+    }
+    out
+}
+
 fn main() {
     println!("cargo:rerun-if-changed=scripts/build.rs");
+    println!("cargo:rerun-if-changed=src/gateway/openapi.json");
+    let json = std::fs::read_to_string("src/gateway/openapi.json").expect("the API's document is there");
+    let out = std::env::var("OUT_DIR").expect("cargo says where things are put");
+    std::fs::write(std::path::Path::new(&out).join("openapi.json"), dense(&json)).expect("there is room for it");
     // What is only tried out is not built again for every commit.
     if std::env::var("PROFILE").as_deref() == Ok("release") {
         for name in ["HEAD", "logs/HEAD"] {

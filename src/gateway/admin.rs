@@ -8,7 +8,7 @@ use crate::base::digest::sha256;
 use crate::wire::head::{Field, Method, RequestHead};
 
 /// The description of what clients are offered (OpenAPI 3.1), and our version in quotes for it.
-const OPENAPI: &str = include_str!("openapi.json");
+const OPENAPI: &str = include_str!(concat!(env!("OUT_DIR"), "/openapi.json"));
 const VERSION: &str = concat!("\"", env!("CARGO_PKG_VERSION"), "\"");
 
 /// An answer to a request on the admin listener.

@@ -232,7 +232,7 @@ pub(crate) struct Attempt {
     /// Targets tried so far, as bits.
     pub(super) tried: u64,
     /// Addresses of the target's host tried so far.
-    pub(super) addresses: u16,
+    pub(super) addresses: u8,
     /// A kept connection turned out to be closed: the free attempt is spent, and only a fresh one will do.
     pub(super) fresh_only: bool,
     /// The head of a stream has been sent, with the first event or a heartbeat.
