@@ -66,9 +66,41 @@ pub fn looks_secret(word: &str) -> bool {
     word.len() > 8 && KEY_STARTS.iter().any(|start| word.starts_with(start))
 }
 
+/// Whether such a word stands in a text: at its beginning, or behind anything that is no letter and no digit.
+pub fn holds_secret(text: &str) -> bool {
+    KEY_STARTS.iter().any(|start| begun_by(text, start).any(|rest| start.len() + key_length(rest) > 8))
+}
+
+/// What follows `start` wherever that begins a word: `-` and `_` part words, too.
+pub fn begun_by<'a>(text: &'a str, start: &'a str) -> impl Iterator<Item = &'a str> {
+    let begins = |at: &usize| !text[..*at].ends_with(char::is_alphanumeric);
+    text.match_indices(start).map(|(at, _)| at).filter(begins).map(|at| &text[at + start.len()..])
+}
+
+/// So many characters at the beginning of a text may belong to a key.
+pub fn key_length(text: &str) -> usize {
+    // Stars and dots stand for what somebody has shortened.
+    let is_key = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '*' | '.' | '…');
+    text.chars().take_while(is_key).map(char::len_utf8).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_secret_is_seen_inside_a_word_and_words_that_only_hold_its_letters_are_not() {
+        for text in
+            ["sk-proj-0123456789", "req-sk-proj-0123456789", "x_hf_0123456789", "é gsk_0123456789", "a:Bearer1234"]
+        {
+            assert!(holds_secret(text), "{text}");
+        }
+        for text in
+            ["", "sk-", "a task-force-meeting", "ask-me-anything", "3f2c-77aa-task-sk-1", "disk_sk-", "sk-é123456"]
+        {
+            assert!(!holds_secret(text), "{text}");
+        }
+    }
 
     #[test]
     fn addresses_come_out_as_people_write_them() {

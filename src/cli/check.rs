@@ -4,7 +4,7 @@
 use super::args::CheckArgs;
 use super::connect;
 use super::load::{self, Secrets};
-use super::output::{Failure, print, remark};
+use super::output::{Failure, clean, line, print, remark};
 use super::serve::setup;
 use super::store;
 use crate::io::clock::unix;
@@ -18,7 +18,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     let config = load::read(&path, Secrets::Needed).map_err(Failure::Config)?;
     let security = setup::security(&config, None).map_err(Failure::failed)?;
     store::supported(&config.store.url)?;
-    config.warnings.iter().for_each(|warning| remark(&format!("tollgate: {warning}")));
+    config.warnings.iter().for_each(|warning| remark(&format!("tollgate: {}", line(warning))));
     if args.print {
         // With whole paths it means the same wherever it is kept.
         let whole = std::path::absolute(&path).map_err(Failure::failed)?;
@@ -32,7 +32,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     let (providers, models) =
         (count(config.providers.len(), "provider"), count(config.catalog.models().len(), "model"));
     let plans = count(config.plans.len(), "plan");
-    print(&format!("{}: ok ({providers}, {models}, {plans})\n", path.display()))
+    print(&format!("{}: ok ({providers}, {models}, {plans})\n", clean(&path.to_string_lossy())))
 }
 
 /// Keys of plans that are not configured are refused. The ledger may be another user's: then it is not looked at.

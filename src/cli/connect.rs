@@ -3,9 +3,10 @@
 
 use super::output::{Failure, clean, print};
 use super::probe::{Answer, NoAnswer, Place, ask};
+use crate::base::time::Mono;
 use crate::io::clock::Clock;
-use crate::io::tls::Security;
 use crate::io::tls::blocking::Trouble;
+use crate::io::tls::{Authority, Security};
 use crate::policy::catalog::{Model, Target};
 use crate::policy::config::{Config, Provider};
 use crate::wire::Dialect;
@@ -14,8 +15,11 @@ use serde_json::Value;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// How long an answer may take from one of its bytes to the next.
+/// How long a whole answer may take.
 const ANSWER: Duration = Duration::from_secs(10);
+/// How long all that follows from one question may take: for the models of a provider by one credential, or for one
+/// model.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// What a base URL ends in that names one thing to ask for.
 const ENDPOINTS: [&str; 6] =
     ["/chat/completions", "/completions", "/v1/messages", "/messages", "/responses", "/models"];
@@ -38,6 +42,22 @@ impl Found {
             Found::Hint(text) => ("hint", text),
             Found::Bad(text) => ("FAILS", text),
         }
+    }
+}
+
+/// By what one question is asked, and until when.
+struct Asker<'a> {
+    security: &'a Security,
+    clock: Clock,
+    until: Mono,
+}
+
+impl Asker<'_> {
+    /// A question that begins now.
+    fn new(security: &Security) -> Asker<'_> {
+        let clock = Clock::new();
+        let until = clock.mono().after(PATIENCE);
+        Asker { security, clock, until }
     }
 }
 
@@ -67,11 +87,12 @@ fn report(config: &Config, index: usize, security: &Security) -> (String, bool) 
     let Some(provider) = config.provider(index) else { return Default::default() };
     let (clock, mut list) = (Clock::new(), None);
     let began = clock.mono();
+    let asker = &Asker::new(security);
     let found = match misnamed(provider) {
         Some(mend) => Found::Bad(mend),
-        None => match get(provider, security, &list_path(provider)) {
-            Ok(answer) => judge(provider, security, &answer, &mut list),
-            Err(why) => Found::Bad(no_answer(provider, security, &why)),
+        None => match get(provider, asker, &list_path(provider)) {
+            Ok(answer) => judge(provider, asker, &answer, &mut list),
+            Err(why) => Found::Bad(no_answer(provider, asker, &why)),
         },
     };
     let (word, said) = found.text();
@@ -81,9 +102,10 @@ fn report(config: &Config, index: usize, security: &Security) -> (String, bool) 
     for (place, credential) in provider.credentials.iter().enumerate().skip(1) {
         let began = clock.mono();
         let one = Provider { credentials: vec![credential.clone()], ..provider.clone() };
-        let found = match get(&one, security, &list_path(&one)) {
-            Ok(answer) => judge(&one, security, &answer, &mut None),
-            Err(why) => Found::Bad(no_answer(&one, security, &why)),
+        let asker = &Asker::new(security);
+        let found = match get(&one, asker, &list_path(&one)) {
+            Ok(answer) => judge(&one, asker, &answer, &mut None),
+            Err(why) => Found::Bad(no_answer(&one, asker, &why)),
         };
         bad |= matches!(found, Found::Bad(_));
         let (word, said) = found.text();
@@ -93,7 +115,7 @@ fn report(config: &Config, index: usize, security: &Security) -> (String, bool) 
     }
     for (model, target) in targets(config, index) {
         let Some(list) = &list else { continue };
-        let found = look_for(provider, security, list, target);
+        let found = look_for(provider, &Asker::new(security), list, target);
         bad |= matches!(found, Found::Bad(_));
         let (word, said) = found.text();
         // Writing to a String cannot fail.
@@ -164,20 +186,24 @@ fn request(provider: &Provider, method: &str, path: &str, body: &str) -> Vec<u8>
     text.into_bytes()
 }
 
-fn send(provider: &Provider, security: &Security, request: &[u8]) -> Result<Answer, NoAnswer> {
+fn send(provider: &Provider, asker: &Asker<'_>, request: &[u8]) -> Result<Answer, NoAnswer> {
+    let left = Duration::from_micros(asker.until.micros_since(asker.clock.mono()));
+    if left.is_zero() {
+        return Err(NoAnswer::Silent);
+    }
     let place = Place {
         addresses: &provider.addresses,
         host: &provider.host,
         port: provider.port,
-        tls: (security, provider.authority),
-        connect: provider.limits.connect_timeout,
-        answer: ANSWER,
+        tls: (asker.security, provider.authority),
+        connect: provider.limits.connect_timeout.min(left),
+        answer: ANSWER.min(left),
     };
     ask(&place, request)
 }
 
-fn get(provider: &Provider, security: &Security, path: &str) -> Result<Answer, NoAnswer> {
-    send(provider, security, &request(provider, "GET", path, ""))
+fn get(provider: &Provider, asker: &Asker<'_>, path: &str) -> Result<Answer, NoAnswer> {
+    send(provider, asker, &request(provider, "GET", path, ""))
 }
 
 /// A model that a provider lists.
@@ -188,11 +214,14 @@ struct Listed {
 }
 
 /// What an answer to the question for models means. `list`: the models, where there is a list.
-fn judge(provider: &Provider, security: &Security, answer: &Answer, list: &mut Option<Vec<Listed>>) -> Found {
+fn judge(provider: &Provider, asker: &Asker<'_>, answer: &Answer, list: &mut Option<Vec<Listed>>) -> Found {
     let status = answer.status;
     match status {
         200 => match serde_json::from_slice::<Value>(&answer.body) {
             Ok(value) => judge_list(provider, &value, list),
+            Err(_) if !answer.whole => {
+                Found::Bad(format!("200, but no whole list comes within {} s", ANSWER.as_secs()))
+            }
             Err(_) => Found::Bad(format!(
                 "200, but what comes is no JSON: this is no API; is base_url = \"{}\" right?",
                 provider.base_url
@@ -204,7 +233,7 @@ fn judge(provider: &Provider, security: &Security, answer: &Answer, list: &mut O
             "403: the credential is known and may not do this: look at its rights, project and region at the provider"
                 .to_string(),
         ),
-        404 | 405 => not_there(provider, security, status),
+        404 | 405 => not_there(provider, asker, status),
         408 | 429 | 500..=599 => {
             Found::Hint(format!("{status}: it is there, and busy or broken at the moment: try again later"))
         }
@@ -249,10 +278,10 @@ fn unauthorized(provider: &Provider) -> String {
 }
 
 /// The list is not there. Either the provider has none, or nothing of it is where `base_url` says.
-fn not_there(provider: &Provider, security: &Security, status: u16) -> Found {
+fn not_there(provider: &Provider, asker: &Asker<'_>, status: u16) -> Found {
     // A request without a model or a message: a provider refuses it, and charges nothing.
     let probe = request(provider, "POST", &provider.path, "{}");
-    let generate = send(provider, security, &probe).map(|answer| answer.status);
+    let generate = send(provider, asker, &probe).map(|answer| answer.status);
     if let Ok(401) = generate {
         return Found::Bad(unauthorized(provider));
     }
@@ -264,7 +293,7 @@ fn not_there(provider: &Provider, security: &Security, status: u16) -> Found {
     let more = [("/v1", "lacks /v1"), ("/api/v1", "lacks /api/v1"), ("/openai/v1", "lacks /openai/v1")];
     let more = more.into_iter().map(|(end, what)| (format!("{base}{end}"), what));
     for (path, what) in doubled.into_iter().chain(more) {
-        let there = get(provider, security, &format!("{path}/models"));
+        let there = get(provider, asker, &format!("{path}/models"));
         if there.is_ok_and(|answer| matches!(answer.status, 200 | 401 | 403)) {
             let url = match provider.shape {
                 Dialect::Chat | Dialect::Responses => format!("{}{path}", origin(provider)),
@@ -289,7 +318,7 @@ fn wants_tls(provider: &Provider) -> String {
     )
 }
 
-fn no_answer(provider: &Provider, security: &Security, why: &NoAnswer) -> String {
+fn no_answer(provider: &Provider, asker: &Asker<'_>, why: &NoAnswer) -> String {
     match why {
         NoAnswer::Name => {
             format!("no address is known for `{}`: is it spelt right, and can this host look it up?", provider.host)
@@ -300,12 +329,12 @@ fn no_answer(provider: &Provider, security: &Security, why: &NoAnswer) -> String
         NoAnswer::Unreachable(at, why) => {
             format!("no connection to {at}: {why}: is a firewall or a proxy in the way, is the address right?")
         }
-        NoAnswer::Silent | NoAnswer::Broken(_) if provider.tls && answers_plain(provider, security) => {
-            no_answer(provider, security, &NoAnswer::Tls(Trouble::NotTls))
+        NoAnswer::Silent | NoAnswer::Broken(_) if provider.tls && answers_plain(provider, asker) => {
+            no_answer(provider, asker, &NoAnswer::Tls(Trouble::NotTls))
         }
-        NoAnswer::Silent => format!("connected, but nothing came within {} s", ANSWER.as_secs()),
+        NoAnswer::Silent => format!("connected, but no answer came within {} s", ANSWER.as_secs()),
         NoAnswer::WantsTls => wants_tls(provider),
-        NoAnswer::Broken(_) if !provider.tls && answers_tls(provider, security) => wants_tls(provider),
+        NoAnswer::Broken(_) if !provider.tls && answers_tls(provider, asker) => wants_tls(provider),
         NoAnswer::Broken(why) => format!("no answer in HTTP: {why}: is this the right port?"),
         NoAnswer::Tls(Trouble::NotTls) => {
             let url = provider.base_url.replacen("https:", "http:", 1);
@@ -322,23 +351,28 @@ fn no_answer(provider: &Provider, security: &Security, why: &NoAnswer) -> String
         NoAnswer::Tls(Trouble::OtherName) => {
             format!("its certificate is not for `{}`: write the name that it is for into base_url", provider.host)
         }
+        NoAnswer::Tls(Trouble::Authority) => {
+            "a CA certificate serves as the server's own: issue one with CA:FALSE for it".to_string()
+        }
         NoAnswer::Tls(Trouble::Other(why)) => format!("TLS fails: {why}"),
     }
 }
 
 /// Whether plain HTTP is spoken where nobody took up a handshake.
-fn answers_plain(provider: &Provider, security: &Security) -> bool {
+fn answers_plain(provider: &Provider, asker: &Asker<'_>) -> bool {
     // Without a credential: what is sent in the clear may be seen.
     let plain = Provider { authority: None, ..provider.clone() };
-    send(&plain, security, b"GET / HTTP/1.0\r\n\r\n").is_ok()
+    send(&plain, asker, b"GET / HTTP/1.0\r\n\r\n").is_ok()
 }
 
 /// Whether TLS is spoken where plain HTTP was not understood: some servers close without a word.
-fn answers_tls(provider: &Provider, security: &Security) -> bool {
+fn answers_tls(provider: &Provider, asker: &Asker<'_>) -> bool {
     // Any peer will do: whether it is trusted does not matter here.
+    let peer = Authority { server_name: provider.host.to_string(), ca_file: None, retired: false };
+    let Ok(security) = Security::load(&[peer], None, None) else { return false };
+    let asker = &Asker { security: &security, clock: asker.clock.clone(), until: asker.until };
     let secure = Provider { authority: Some(0), ..provider.clone() };
-    let request = request(provider, "GET", "/", "");
-    match send(&secure, security, &request) {
+    match send(&secure, asker, b"GET / HTTP/1.0\r\n\r\n") {
         Ok(_) => true,
         Err(NoAnswer::Tls(trouble)) => trouble != Trouble::NotTls,
         Err(_) => false,
@@ -346,7 +380,7 @@ fn answers_tls(provider: &Provider, security: &Security) -> bool {
 }
 
 /// Whether the provider has the model of a target.
-fn look_for(provider: &Provider, security: &Security, list: &[Listed], target: &Target) -> Found {
+fn look_for(provider: &Provider, asker: &Asker<'_>, list: &[Listed], target: &Target) -> Found {
     if let Some(Listed { ends, .. }) = list.iter().find(|model| model.id == target.model) {
         return match ends {
             Some(day) => Found::Hint(format!("it is there, and the provider will end it on {day}: choose another")),
@@ -355,7 +389,7 @@ fn look_for(provider: &Provider, security: &Security, list: &[Listed], target: &
     }
     // Names that are not listed may be understood all the same.
     let path = format!("{}/models/{}", base_path(provider), encoded(&target.model));
-    if get(provider, security, &path).is_ok_and(|answer| answer.status == 200) {
+    if get(provider, asker, &path).is_ok_and(|answer| answer.status == 200) {
         return Found::Good("it is there".to_string());
     }
     if provider.is_openai() && &*provider.host != "api.openai.com" {

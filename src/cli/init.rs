@@ -2,9 +2,11 @@
 //! their usual ports; where nothing is found, an example to be filled in. Never writes over a file.
 
 use super::args::ConfigArg;
-use super::output::{Failure, print, remark};
+use super::load;
+use super::output::{Failure, clean, print, remark};
 use super::probe::{Place, ask};
 use crate::io::tls::Security;
+use crate::policy::catalog::TOKENS_MAX;
 use crate::policy::config::units::quoted;
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -22,10 +24,15 @@ pub struct InitArgs {
     pub config: ConfigArg,
 }
 
-/// How long a local server may take.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long a local server may take to be reached.
+const REACHED: Duration = Duration::from_millis(500);
+/// And for its whole list of models.
+const LISTED: Duration = Duration::from_secs(3);
 /// Models of one local server that are written down.
 const MODELS_MAX: usize = 8;
+/// Characters of a model's id, and of its name at its provider, that a configuration may have.
+const ID_MAX: usize = 128;
+const NAME_MAX: usize = 256;
 /// Where Tollgate listens, if nothing else does.
 const PORTS: [u16; 3] = [8080, 8081, 8088];
 
@@ -154,8 +161,44 @@ struct Local {
     port: u16,
     name: &'static str,
     title: &'static str,
-    /// Names of its models, with the context where it says so.
+    /// Names of its models that are written down, with the context where it says so.
     models: Vec<(String, Option<u64>)>,
+    /// Models that are left out: too many.
+    more: usize,
+    /// Models that are left out: no configuration can have their names.
+    odd: usize,
+}
+
+impl Local {
+    /// Of a server's models those that are written down.
+    fn new((port, name, title): (u16, &'static str, &'static str), all: Vec<(String, Option<u64>)>) -> Local {
+        let found = all.len();
+        let mut ids: Vec<String> = Vec::new();
+        let mut models = all;
+        models.retain(|(model, _)| {
+            let id = id_of(model);
+            let fits = (1..=NAME_MAX).contains(&model.chars().count()) && !model.chars().any(char::is_control);
+            // A name of a server's own may come before it.
+            let good = fits && !id.is_empty() && id.chars().count() + name.len() < ID_MAX && !ids.contains(&id);
+            ids.extend(good.then_some(id));
+            good
+        });
+        let good = models.len();
+        models.truncate(MODELS_MAX);
+        Local { port, name, title, more: good - models.len(), odd: found - good, models }
+    }
+
+    /// What is said of it.
+    fn found(&self) -> String {
+        let mut text = format!("found {} on port {} with {} models", self.title, self.port, self.models.len());
+        if self.more > 0 {
+            let _ = write!(text, "; {} more are left out: name them in the file", self.more);
+        }
+        if self.odd > 0 {
+            let _ = write!(text, "; {} are left out, whose names no id can have, or another one has", self.odd);
+        }
+        text
+    }
 }
 
 /// Looks around and writes the file.
@@ -179,12 +222,15 @@ pub fn run(args: &InitArgs) -> Result<(), Failure> {
         remark(&format!("found {} (${})", hosted.name, hosted.variable));
     }
     for local in &local {
-        remark(&format!("found {} on port {} with {} models", local.title, local.port, local.models.len()));
+        remark(&local.found());
     }
     if hosted.is_empty() && local.is_empty() {
         remark("found no provider: the file has an example to be filled in");
     }
-    print(&format!("wrote {}\n", path.display()))
+    if let Some(variable) = load::hiding(&path) {
+        remark(&format!("${variable} is set and hides this file: unset it, or name the file by --config"));
+    }
+    print(&format!("wrote {}\n", clean(&path.to_string_lossy())))
 }
 
 /// Asks a port of this host for its models.
@@ -195,16 +241,17 @@ fn look(port: u16, name: &'static str, title: &'static str) -> Option<Local> {
         host: "127.0.0.1",
         port,
         tls: (&Security::default(), None),
-        connect: PATIENCE,
-        answer: PATIENCE,
+        connect: REACHED,
+        answer: LISTED,
     };
     let request = format!("GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nconnection: close\r\n\r\n");
     let answer = ask(&place, request.as_bytes()).ok().filter(|answer| answer.status == 200)?;
     let list: Value = serde_json::from_slice(&answer.body).ok()?;
     let entries = list["data"].as_array()?;
-    let context = |entry: &Value| entry["max_model_len"].as_u64().or_else(|| entry["meta"]["n_ctx_train"].as_u64());
+    let said = |entry: &Value| entry["max_model_len"].as_u64().or_else(|| entry["meta"]["n_ctx_train"].as_u64());
+    let context = |entry: &Value| said(entry).filter(|tokens| (1..=TOKENS_MAX).contains(tokens));
     let model = |entry: &Value| Some((entry["id"].as_str()?.to_string(), context(entry)));
-    Some(Local { port, name, title, models: entries.iter().filter_map(model).take(MODELS_MAX).collect() })
+    Some(Local::new((port, name, title), entries.iter().filter_map(model).collect()))
 }
 
 /// An upstream's name as an id: without what an id may not have.
@@ -317,13 +364,11 @@ mod tests {
     fn what_is_found_is_a_configuration_that_holds() {
         let hosted: Vec<&Hosted> = HOSTED.iter().collect();
         let local = [
-            Local { port: 8000, name: "vllm", title: "vLLM", models: vec![("org/model".into(), Some(40960))] },
-            Local {
-                port: 1234,
-                name: "lmstudio",
-                title: "LM Studio",
-                models: vec![("org/model".into(), None), ("a \"b\", c*".into(), None), ("/m/x.gguf".into(), None)],
-            },
+            Local::new((8000, "vllm", "vLLM"), vec![("org/model".into(), Some(40960))]),
+            Local::new(
+                (1234, "lmstudio", "LM Studio"),
+                vec![("org/model".into(), None), ("a \"b\", c*".into(), None), ("/m/x.gguf".into(), None)],
+            ),
         ];
         let text = text(&hosted, &local, 8081);
         let config = parse(&text).unwrap_or_else(|errors| panic!("{errors:?}\n{text}"));
@@ -350,6 +395,21 @@ mod tests {
             example.lines().map(|line| format!("{}\n", line.strip_prefix("# ").unwrap_or(line))).collect();
         let filled = filled.replace("A plan limits", "# A plan limits");
         parse(&format!("{before}not yours.\n{filled}")).unwrap_or_else(|errors| panic!("{errors:?}\n{filled}"));
+    }
+
+    #[test]
+    fn whatever_a_server_calls_its_models_what_is_written_holds_and_what_is_not_is_said() {
+        let names = ["", "a\u{1}b", &"x".repeat(129), &"y/".repeat(200), "/m/.gguf", "a b", "a,b", "é", "\u{202e}x"];
+        let odd = names.iter().map(|name| (name.to_string(), Some(7)));
+        let many = (0..20).map(|number| (format!("model-{number}"), None));
+        for (at, all) in [odd.collect::<Vec<_>>(), many.collect()].into_iter().enumerate() {
+            let local = Local::new((8000, "vllm", "vLLM"), all);
+            let text = text(&[], std::slice::from_ref(&local), 8080);
+            let config = parse(&text).unwrap_or_else(|errors| panic!("{errors:?}\n{text}"));
+            assert_eq!(config.catalog.models().len(), local.models.len());
+            let said = ["with 4 models; 5 are left out, whose names", "with 8 models; 12 more are left out"][at];
+            assert!(local.found().contains(said), "{}", local.found());
+        }
     }
 
     #[test]

@@ -32,6 +32,13 @@ pub fn find(arg: &ConfigArg) -> Result<PathBuf, Failure> {
     choose(arg.config.clone(), set(VARIABLE).map(PathBuf::from), set(INLINE).is_some(), |path| path.exists())
 }
 
+/// The variable that keeps commands from finding the file at `path` by themselves.
+pub fn hiding(path: &Path) -> Option<&'static str> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let other = set(VARIABLE).is_some_and(|named| Path::new(&named) != path);
+    if other { Some(VARIABLE) } else { set(INLINE).is_some().then_some(INLINE) }
+}
+
 fn choose(
     argument: Option<PathBuf>,
     variable: Option<PathBuf>,

@@ -166,8 +166,7 @@ fn misunderstood(error: &clap::Error) -> ExitCode {
     }
     // Without a command it is the help that comes, which is no error.
     let (whose, text) = text.strip_prefix("error: ").map_or(("", &*text), |text| ("tollgate: ", text));
-    let lines: Vec<String> = text.trim_end().lines().map(output::clean).collect();
-    output::remark(&format!("{whose}{}", lines.join("\n")));
+    output::remark(&format!("{whose}{}", text.trim_end()));
     ExitCode::from(code)
 }
 

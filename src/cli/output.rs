@@ -57,7 +57,7 @@ impl Failure {
     pub fn report(self) -> ExitCode {
         match &self {
             // As compilers say it, so that an editor can jump there.
-            Failure::Config(errors) => errors.iter().for_each(|error| remark(&format!("tollgate: {error}"))),
+            Failure::Config(errors) => errors.iter().for_each(|error| remark(&format!("tollgate: {}", line(error)))),
             other => remark(&format!("tollgate: {}", other.text())),
         }
         ExitCode::from(self.code())
@@ -100,9 +100,15 @@ pub fn leads_somewhere() -> Result<(), Failure> {
     }
 }
 
-/// Writes one line to standard error; there is nowhere to say that it failed.
-pub fn remark(line: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{line}");
+/// Writes lines to standard error, without what could play with a terminal; there is nowhere to say that it failed.
+pub fn remark(lines: &str) {
+    let mut stderr = std::io::stderr().lock();
+    lines.lines().for_each(|line| drop(writeln!(stderr, "{}", clean(line))));
+}
+
+/// One error or warning about a configuration: what is written there may have line feeds in it.
+pub fn line(error: &ConfigError) -> String {
+    clean(&error.to_string())
 }
 
 /// Prints `value` as indented JSON.
@@ -198,10 +204,12 @@ pub fn grouped(count: u64) -> String {
 /// Between groups of three digits.
 const GAP: char = ' ';
 
-/// Nano-dollars as dollars, rounded up to a ten-thousandth, so that no cost shows as none.
+/// Nano-dollars as dollars, rounded to the nearest ten-thousandth; what would show as none says that it is less.
 pub fn dollars(nano: u64) -> String {
-    let parts = nano.div_ceil(100_000);
-    format!("{}.{:04}", parts / 10_000, parts % 10_000)
+    match nano.saturating_add(50_000) / 100_000 {
+        0 if nano > 0 => "<0.0001".to_string(),
+        parts => format!("{}.{:04}", parts / 10_000, parts % 10_000),
+    }
 }
 
 #[cfg(test)]
@@ -238,8 +246,16 @@ mod tests {
     }
 
     #[test]
-    fn costs_are_rounded_up_so_that_none_shows_as_nothing() {
-        let cases = [(0, "0.0000"), (1, "0.0001"), (250_000_000, "0.2500"), (12_345_678_901, "12.3457")];
+    fn costs_are_rounded_to_the_nearest_and_none_shows_as_nothing() {
+        let cases = [
+            (0, "0.0000"),
+            (1, "<0.0001"),
+            (49_999, "<0.0001"),
+            (50_000, "0.0001"),
+            (123_149_999, "0.1231"),
+            (250_000_000, "0.2500"),
+            (12_345_678_901, "12.3457"),
+        ];
         for (nano, text) in cases {
             assert_eq!(dollars(nano), text);
         }

@@ -2,7 +2,7 @@
 
 use crate::base::limits::SETTINGS_FILE_MAX;
 use crate::io::tls::Security;
-use crate::io::tls::blocking::{Blocking, Trouble, trouble};
+use crate::io::tls::blocking::{Blocking, Bounded, Trouble, trouble};
 use crate::wire::body::Reader;
 use crate::wire::head::parse_response;
 use std::io::{self, ErrorKind, Read, Write};
@@ -22,9 +22,9 @@ pub struct Place<'a> {
     pub port: u16,
     /// Certificates, and the number of the peer among them; `None` for plain HTTP.
     pub tls: (&'a Security, Option<u32>),
-    /// For the connection, and for the handshake of TLS.
+    /// For the connection, and as long again for the handshake of TLS.
     pub connect: Duration,
-    /// For the answer, from one of its bytes to the next.
+    /// For the whole answer.
     pub answer: Duration,
 }
 
@@ -36,6 +36,8 @@ pub struct Answer {
     pub head: Vec<u8>,
     /// The body, as far as it was read.
     pub body: Vec<u8>,
+    /// It was read to its end.
+    pub whole: bool,
 }
 
 /// Why nothing came.
@@ -60,13 +62,9 @@ pub enum NoAnswer {
 /// Sends `request` and reads the answer.
 pub fn ask(place: &Place<'_>, request: &[u8]) -> Result<Answer, NoAnswer> {
     let tcp = connect(place)?;
-    let wait = |tcp: &TcpStream, length| {
-        let set = tcp.set_read_timeout(Some(length)).and_then(|()| tcp.set_write_timeout(Some(length)));
-        set.map_err(|error| NoAnswer::Broken(error.to_string()))
-    };
-    wait(&tcp, place.connect)?;
+    let tcp = Bounded::new(tcp, place.connect);
     let mut stream = Blocking::new(place.tls.0, place.tls.1, tcp).map_err(|error| failed(&error))?;
-    wait(stream.tcp(), place.answer)?;
+    stream.bound(place.answer);
     stream.write_all(request).and_then(|()| stream.flush()).map_err(|error| failed(&error))?;
     let mut got = Vec::new();
     let head = loop {
@@ -82,8 +80,8 @@ pub fn ask(place: &Place<'_>, request: &[u8]) -> Result<Answer, NoAnswer> {
         }
     };
     let rest = got.split_off(head.len as usize);
-    let body = body(&mut stream, Reader::new(head.framing), rest);
-    Ok(Answer { status: head.status, head: got, body })
+    let (body, whole) = body(&mut stream, Reader::new(head.framing), rest);
+    Ok(Answer { status: head.status, head: got, body, whole })
 }
 
 fn connect(place: &Place<'_>) -> Result<TcpStream, NoAnswer> {
@@ -127,23 +125,67 @@ fn more(stream: &mut Blocking, got: &mut Vec<u8>) -> Result<(), NoAnswer> {
     }
 }
 
-/// The body as far as it comes; one that is cut short is as good as it is.
-fn body(stream: &mut Blocking, mut reader: Reader, mut rest: Vec<u8>) -> Vec<u8> {
+/// The body as far as it comes, and whether that is all of it; one that is cut short is as good as it is.
+fn body(stream: &mut Blocking, mut reader: Reader, mut rest: Vec<u8>) -> (Vec<u8>, bool) {
     let mut body = Vec::new();
     while body.len() < SETTINGS_FILE_MAX {
-        match reader.next(&rest) {
-            Ok(piece) => {
-                body.extend_from_slice(&rest[piece.data.clone()]);
-                rest.drain(..piece.consumed);
-                if piece.done {
-                    break;
-                }
-                if piece.consumed == 0 && more(stream, &mut rest).is_err() {
-                    break;
-                }
-            }
-            Err(_) => break,
+        let Ok(piece) = reader.next(&rest) else { return (body, false) };
+        body.extend_from_slice(&rest[piece.data.clone()]);
+        rest.drain(..piece.consumed);
+        if piece.done {
+            return (body, true);
+        }
+        if piece.consumed > 0 {
+            continue;
+        }
+        match more(stream, &mut rest) {
+            Ok(()) => {}
+            Err(why) => return (body, why != NoAnswer::Silent && reader.end().is_ok()),
         }
     }
-    body
+    (body, false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::time::Mono;
+    use crate::io::clock::Clock;
+    use std::net::{Ipv4Addr, TcpListener};
+
+    /// What is made of a peer that says `words`, and then a letter every 20 ms; and how long that took.
+    fn asked(words: &'static [u8]) -> (Result<Answer, NoAnswer>, Duration) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let peer = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut next = words;
+            while stream.write_all(next).is_ok() {
+                next = b"x";
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let place = Place {
+            addresses: &[address],
+            host: "127.0.0.1",
+            port: address.port(),
+            tls: (&Security::default(), None),
+            connect: Duration::from_secs(5),
+            answer: Duration::from_millis(200),
+        };
+        let clock = Clock::new();
+        let answer = ask(&place, b"GET / HTTP/1.1\r\n\r\n");
+        let took = Duration::from_micros(clock.mono().micros_since(Mono(0)));
+        peer.join().unwrap();
+        (answer, took)
+    }
+
+    #[test]
+    fn a_peer_that_drips_holds_nobody_beyond_the_time_for_the_whole_answer() {
+        let (answer, took) = asked(b"HTTP/1.1 200 OK\r\nx: ");
+        assert!(matches!(answer, Err(NoAnswer::Silent)) && took < Duration::from_secs(3), "{took:?}");
+        let (answer, took) = asked(b"HTTP/1.1 200 OK\r\n\r\n");
+        let answer = answer.unwrap();
+        assert!(!answer.whole && !answer.body.is_empty() && took < Duration::from_secs(3), "{took:?}");
+    }
 }

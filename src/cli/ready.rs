@@ -9,8 +9,9 @@ use crate::io::tls::Security;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-/// How long the gateway may take.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long the gateway may take to be reached, and as long again to answer: together less than the 5 s that the
+/// example for Docker Compose gives a health check.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// `tollgate ready`.
 #[derive(clap::Args, Debug)]

@@ -10,7 +10,7 @@ use crate::policy::meter::QuotaStatus;
 use crate::policy::refusal::Refusal;
 use crate::policy::window;
 use crate::wire::json::write_string;
-use crate::wire::{Dialect, percent};
+use crate::wire::{Dialect, Span, percent};
 
 /// Bytes of a model id in a path, percent-encoded.
 const PATH_ID_MAX: usize = 1024;
@@ -35,8 +35,7 @@ pub(crate) fn body(
             write_models(visible, anthropic, out);
         }
         Endpoint::Model(id) => {
-            let id = id.of(head);
-            let id = percent::decoded(&id[..id.len().min(PATH_ID_MAX)]);
+            let id = model_asked(id, head);
             let found = catalog.asked(&id).and_then(|index| catalog.get(index));
             // A model that the key may not use is not told from one that does not exist.
             let model = found.filter(|model| record.scope.allows_model(&model.id));
@@ -49,6 +48,12 @@ pub(crate) fn body(
         }
     }
     Ok(())
+}
+
+/// The name of a model in a path.
+pub(crate) fn model_asked(id: Span, head: &[u8]) -> String {
+    let id = id.of(head);
+    percent::decoded(&id[..id.len().min(PATH_ID_MAX)])
 }
 
 /// The body of an error, in the shape of the endpoint it happened on (contract section 1).

@@ -352,6 +352,7 @@ fn words(error: &rustls::Error) -> &'static str {
             CertificateError::BadSignature => "BadSignature",
             CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => "InvalidPurpose",
             CertificateError::BadEncoding => "BadEncoding",
+            CertificateError::Other(why) if is_authority(why) => "CaUsedAsEndEntity",
             _ => "InvalidCertificate",
         },
         Error::InvalidMessage(_) => "the peer does not speak TLS",
@@ -361,6 +362,12 @@ fn words(error: &rustls::Error) -> &'static str {
         Error::PeerMisbehaved(_) | Error::InappropriateMessage { .. } => "a broken handshake",
         _ => "failed",
     }
+}
+
+/// Whether a certificate is refused because it is an authority's (`CA:TRUE`) in the place of a server's own: rustls has
+/// no word for it, and hands on what webpki says.
+fn is_authority(why: &rustls::OtherError) -> bool {
+    why.0.to_string() == "CaUsedAsEndEntity"
 }
 
 fn alert_words(alert: rustls::AlertDescription) -> &'static str {

@@ -19,6 +19,17 @@ const CHECK_LEN: usize = 6;
 /// Characters of a key after its prefix.
 const TAIL_LEN: usize = LIVE.len() + ID_LEN + SECRET_LEN + CHECK_LEN;
 
+/// Whether a key with this prefix stands anywhere in a text, alone or grown together with other words; also one that
+/// is cut short, from its id and [`TOLD_MIN`] characters of its secret on.
+pub fn stands_in(text: &str, prefix: &str) -> bool {
+    let begins = |at: usize| text.as_bytes()[at + prefix.len()..].strip_prefix(LIVE);
+    let length = |tail: &[u8]| tail.iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
+    text.match_indices(prefix).filter_map(|(at, _)| begins(at)).any(|tail| length(tail) >= ID_LEN + TOLD_MIN)
+}
+
+/// See [`stands_in`].
+const TOLD_MIN: usize = 4;
+
 /// The public part of a key: twelve base62 characters, safe to log, naming the key in every command.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId([u8; ID_LEN]);

@@ -239,6 +239,13 @@ impl Refusal {
         Refusal::new(RefusalKind::NotFound, 404, text)
     }
 
+    /// 404: an endpoint of other services' that is not spoken here.
+    pub fn not_spoken() -> Refusal {
+        let text =
+            "this endpoint is not spoken here: requests go to /v1/chat/completions, /v1/messages or /v1/responses";
+        Refusal::new(RefusalKind::NotFound, 404, text)
+    }
+
     /// 426: a websocket is asked for. A client that knows another way takes it at once.
     pub fn upgrade_required() -> Refusal {
         let text = "there is no websocket here: send `POST /v1/responses`";
@@ -315,7 +322,7 @@ impl Refusal {
     /// 400: a form, which is what curl calls a body unless it is told otherwise.
     pub fn form() -> Refusal {
         let text = "content-type: expected application/json; curl sends -d as a form: add -H 'content-type: \
-                    application/json', or use --json in its place";
+                    application/json'";
         Refusal::invalid(400, text)
     }
 
@@ -513,6 +520,7 @@ mod tests {
     fn syntax_errors_and_slow_requests_close_the_connection_and_others_keep_it() {
         assert!(Refusal::bad_http(400, "x").close && Refusal::head_too_slow(Duration::ZERO).close);
         assert!(!Refusal::bad_key("unknown").close && !Refusal::invalid_body("x").close && !Refusal::no_path().close);
+        assert!(!Refusal::not_spoken().close);
     }
 
     #[test]

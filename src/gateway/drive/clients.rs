@@ -313,12 +313,15 @@ impl Gateway {
         self.reply(&request, &Reply { status, framing, content_type, refusal: Some(refusal), more: b"" });
     }
 
-    pub(crate) fn answer_local(&mut self, exchange: Exchange, endpoint: Endpoint) {
+    pub(crate) fn answer_local(&mut self, mut exchange: Exchange, endpoint: Endpoint) {
         let mut out = std::mem::take(&mut self.cx.out);
         out.clear();
         let Some(client) = self.clients.get(exchange.request.client) else { return };
         let (head, _) = client.message();
         let answered = local::body(&exchange.request, endpoint, head, &mut self.cx, &mut out);
+        if let (Err(_), Endpoint::Model(id)) = (&answered, endpoint) {
+            exchange.note_asked(&local::model_asked(id, head));
+        }
         self.cx.out = out;
         match answered {
             Ok(()) => self.answer(exchange, Outcome::ok()),

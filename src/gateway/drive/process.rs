@@ -95,6 +95,12 @@ impl Gateway {
         if lead.is_zero() || self.cx.lifecycle.is_leaving() || self.cx.lifecycle.has_handed_over() {
             return self.terminate();
         }
+        let until = Unix(self.cx.now.unix.0.saturating_add(lead.as_millis() as u64));
+        self.cx.log_event(|out| {
+            out.extend_from_slice(b",\"event\":\"drain_lead\",\"until\":\"");
+            window::write_iso(until, out);
+            out.push(b'"');
+        });
         self.call_off("called off: the process is to stop");
         self.cx.lifecycle.lead = Some(self.cx.now.mono.after(lead));
     }

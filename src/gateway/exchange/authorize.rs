@@ -133,7 +133,8 @@ pub(crate) fn authorize(
     };
     let key = authenticate(head, bytes, asked, context)?;
     found.key = Some(key);
-    let endpoint = asked.ok_or_else(Refusal::no_path)?;
+    let endpoint =
+        asked.ok_or_else(|| if is_spoken_elsewhere(inside) { Refusal::not_spoken() } else { Refusal::no_path() })?;
     if endpoint == Endpoint::Generate(Dialect::Responses) && asks_websocket(head, bytes) {
         return Err(Refusal::upgrade_required());
     }
@@ -179,6 +180,29 @@ fn endpoint_of(inside: &[u8], head: &RequestHead, bytes: &[u8]) -> Option<Endpoi
             (!id.is_empty()).then(|| Endpoint::Model(Span::new(end - id.len(), end)))
         }
     }
+}
+
+/// Whether a path that is not ours is one of OpenAI's, Anthropic's or of servers like theirs, so that the base URL is
+/// right.
+fn is_spoken_elsewhere(inside: &[u8]) -> bool {
+    const FIRST: [&[u8]; 14] = [
+        b"assistants",
+        b"audio",
+        b"batches",
+        b"complete",
+        b"completions",
+        b"embeddings",
+        b"files",
+        b"fine_tuning",
+        b"images",
+        b"moderations",
+        b"realtime",
+        b"rerank",
+        b"threads",
+        b"vector_stores",
+    ];
+    let first = inside.split(|byte| *byte == b'/').nth(1).unwrap_or_default();
+    FIRST.contains(&first) || inside.starts_with(b"/messages/batches")
 }
 
 /// A browser's way to talk both ways at once, which some agents try first.

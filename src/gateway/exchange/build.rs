@@ -9,6 +9,7 @@ use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::refusal::Refusal;
 use crate::wire::Dialect;
+use crate::wire::json::unescape;
 
 /// Names of members not passed on that are told of one request.
 const DROPPED_MAX: usize = 16;
@@ -39,7 +40,13 @@ impl Exchange {
         let translated = provider.shape != dialect;
         let mut names = dialect::dropped(dialect, translated, message.body, draft.scan.fields(), &to).peekable();
         if names.peek().is_some() || self.diagnosis.is_some() {
-            let names = names.take(DROPPED_MAX).map(|name| self.told(name)).collect();
+            let mut plain = Vec::new();
+            let mut tell = |name: &[u8]| {
+                plain.clear();
+                unescape(name, &mut plain);
+                self.told(&plain)
+            };
+            let names = names.take(DROPPED_MAX).map(&mut tell).collect();
             self.note_dropped(names);
         }
         Ok(built)

@@ -5,24 +5,39 @@
 use super::fault::Fault;
 use super::state::{Answering, Attempt, Body, Exchange, State};
 use crate::base::limits::TOLD_BYTES_MAX;
+use crate::base::text::{begun_by, holds_secret, key_length};
 use crate::base::time::Mono;
 use crate::gateway::client::response::printable;
 use crate::gateway::cx::Cx;
 use crate::gateway::diagnosis::{Diagnosis, Failed};
-use crate::policy::keys::KeyId;
+use crate::policy::keys::{self, KeyId};
 use crate::policy::refusal::{Refusal, RefusalKind};
 use crate::wire::head::RequestHead;
+use crate::wire::percent;
 use std::net::Ipv6Addr;
 
 /// What stands for a word that looks like a key.
 const STARS: &[u8] = b"***";
 
-/// A word of a client's or a provider's as it is told. `prefix`: what our own keys begin with.
-fn told(word: &[u8], prefix: &str) -> Box<[u8]> {
-    match super::names_key(word, prefix) {
+/// Characters behind the prefix of our keys from which on a word looks like one.
+const KEY_MIN: usize = 16;
+
+/// A word of a client's or a provider's as it is told, cut after what is a key has been looked for. `prefix`: what our
+/// own keys begin with.
+pub(super) fn told(word: &[u8], prefix: &str) -> Box<[u8]> {
+    // A path has its escapes still in it.
+    let hidden = || word.contains(&b'%') && holds_key(&percent::decoded(word), prefix);
+    match holds_key(&String::from_utf8_lossy(word), prefix) || hidden() {
         true => STARS.into(),
         false => printable(word, TOLD_BYTES_MAX).into(),
     }
+}
+
+/// Whether a text has a key in it, in the wrong place: one of ours wherever it stands, or what begins a word as a key
+/// of ours or another service's does.
+fn holds_key(text: &str, prefix: &str) -> bool {
+    let begins = || begun_by(text, prefix).any(|rest| key_length(rest) >= KEY_MIN);
+    keys::stands_in(text, prefix) || holds_secret(text) || begins()
 }
 
 /// The field that a message of ours names: `messages[2].role: expected …`.
@@ -90,7 +105,7 @@ impl Exchange {
     }
 
     /// No model has the name that was asked for.
-    pub(super) fn note_asked(&mut self, name: &str) {
+    pub(crate) fn note_asked(&mut self, name: &str) {
         let asked = self.told(name.as_bytes());
         self.diagnosis().asked = asked;
     }
@@ -137,8 +152,29 @@ mod tests {
     fn a_strangers_word_is_cut_and_escaped_and_a_key_is_not_told() {
         assert_eq!(&*told(b"a\"b\n", "tg_"), b"a%22b%0a");
         assert_eq!(told(&[b'x'; 5000], "tg_").len(), TOLD_BYTES_MAX);
-        for key in ["sk-proj-0123456789", "/v1/tg_0123456789abcdefghij"] {
-            assert_eq!(&*told(key.as_bytes(), "tg_"), STARS);
+        let key = format!("tg_live_{}", "aB3".repeat(17));
+        let long = format!("{}{key}", "x".repeat(TOLD_BYTES_MAX - 20));
+        for text in [
+            "sk-proj-0123456789",
+            "sess-sk-proj-0123456789",
+            "/v1/tg_0123456789abcdefghij",
+            "req/tg_0123456789abcdefghij",
+            "Bearer0123456789",
+            "id=tg_0123456789abcdef;1",
+            &key,
+            &format!("sess-{key}"),
+            &format!("sess_{key}"),
+            &format!("a{key}b"),
+            &format!("/v1/key_{key}"),
+            &format!("/v1/%74g%5Flive_{}", &key[8..]),
+            &long,
+        ] {
+            assert_eq!(&*told(text.as_bytes(), "tg_"), STARS, "{text}");
+        }
+        for text in
+            ["req_0123456789abcdef0123", "3f2c-77aa-task-sk-1", "tg_7", "", "my-trace:42", "atg_live_0123456789ab"]
+        {
+            assert_eq!(&*told(text.as_bytes(), "tg_"), text.as_bytes());
         }
     }
 }

@@ -3,7 +3,7 @@
 //! of a provider.
 
 use crate::base::limits::ERROR_MESSAGE_MAX;
-use crate::base::text::looks_secret;
+use crate::base::text::holds_secret;
 
 /// Shorter parts of what was told are words like `Bearer`, or too common to be taken out.
 const PART_MIN: usize = 8;
@@ -77,7 +77,7 @@ fn without_keys(text: &str, parts: &[&str]) -> String {
     let mut out = String::with_capacity(text.len());
     for piece in text.split_inclusive(|c| !is_key(c)) {
         let word = piece.trim_end_matches(|c| !is_key(c));
-        if looks_secret(word) || parts.iter().any(|part| is_shortened(word, part)) {
+        if holds_secret(word) || parts.iter().any(|part| is_shortened(word, part)) {
             out.push_str(STARS);
             out.push_str(&piece[word.len()..]);
         } else {
@@ -121,6 +121,7 @@ mod tests {
             ("key=sk-proj-****abcd\nnext", "key=***\nnext"),
             ("(gsk_0123456789): no", "(***): no"),
             ("sk-abcdef123456.", "***"),
+            ("key=tenant-sk-abcdef123456", "key=***"),
             ("a task-force, ask-me-anything, sk-short", "a task-force, ask-me-anything, sk-short"),
             ("größe ä sk-é", "größe ä sk-é"),
         ];

@@ -1,17 +1,61 @@
 //! A connection for commands, which may wait: plain or encrypted, by the same table of peers as the loop's. Never for
 //! the loop.
 
-use super::Security;
+use super::{Security, is_authority};
+use crate::base::time::Mono;
+use crate::io::clock::Clock;
 use rustls::{CertificateError, ClientConnection, StreamOwned};
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
+
+/// A socket that gives up at a moment, however often a byte of it comes.
+pub struct Bounded {
+    tcp: TcpStream,
+    clock: Clock,
+    until: Mono,
+}
+
+impl Bounded {
+    /// Gives up after so long.
+    pub fn new(tcp: TcpStream, within: Duration) -> Bounded {
+        let clock = Clock::new();
+        let until = clock.mono().after(within);
+        Bounded { tcp, clock, until }
+    }
+
+    fn left(&self) -> io::Result<Option<Duration>> {
+        match self.until.micros_since(self.clock.mono()) {
+            0 => Err(ErrorKind::TimedOut.into()),
+            micros => Ok(Some(Duration::from_micros(micros))),
+        }
+    }
+}
+
+impl Read for Bounded {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.tcp.set_read_timeout(self.left()?)?;
+        self.tcp.read(buf)
+    }
+}
+
+impl Write for Bounded {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.tcp.set_write_timeout(self.left()?)?;
+        self.tcp.write(buf)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.tcp.flush()
+    }
+}
 
 /// See the module's documentation.
 pub enum Blocking {
     /// Plain TCP.
-    Plain(TcpStream),
+    Plain(Bounded),
     /// TLS over it, its handshake done.
-    Secure(Box<StreamOwned<ClientConnection, TcpStream>>),
+    Secure(Box<StreamOwned<ClientConnection, Bounded>>),
 }
 
 /// What stands in the way of TLS.
@@ -25,13 +69,15 @@ pub enum Trouble {
     OutOfTime,
     /// The certificate is another host's.
     OtherName,
+    /// The certificate is that of an authority.
+    Authority,
     /// Anything else, in words.
     Other(String),
 }
 
 impl Blocking {
     /// Shakes hands with the peer of this number; without one it stays plain.
-    pub fn new(security: &Security, authority: Option<u32>, mut tcp: TcpStream) -> io::Result<Blocking> {
+    pub fn new(security: &Security, authority: Option<u32>, mut tcp: Bounded) -> io::Result<Blocking> {
         let Some(index) = authority else { return Ok(Blocking::Plain(tcp)) };
         let peer = security.peers.0.get(index as usize).ok_or(io::ErrorKind::NotFound)?;
         let session = ClientConnection::new(peer.config.clone(), peer.name.clone());
@@ -44,12 +90,13 @@ impl Blocking {
 }
 
 impl Blocking {
-    /// The connection beneath.
-    pub fn tcp(&self) -> &TcpStream {
-        match self {
-            Blocking::Plain(stream) => stream,
-            Blocking::Secure(stream) => &stream.sock,
-        }
+    /// Gives up after so long from now on.
+    pub fn bound(&mut self, within: Duration) {
+        let socket = match self {
+            Blocking::Plain(socket) => socket,
+            Blocking::Secure(stream) => &mut stream.sock,
+        };
+        socket.until = socket.clock.mono().after(within);
     }
 }
 
@@ -88,6 +135,7 @@ pub fn trouble(error: &io::Error) -> Option<Trouble> {
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => Trouble::OutOfTime,
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => Trouble::OutOfTime,
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => Trouble::OtherName,
+            CertificateError::Other(why) if is_authority(why) => Trouble::Authority,
             other => Trouble::Other(other.to_string()),
         },
         other => Trouble::Other(other.to_string()),

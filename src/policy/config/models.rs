@@ -37,7 +37,10 @@ pub(super) fn read(
     }
     for mut section in sections {
         let id = reader.required(&mut section, "id").and_then(|field| {
-            let id = model_id(reader, &field)?;
+            let Some(id) = model_id(reader, &field) else {
+                ids.extend(field.text().map(str::to_string));
+                return None;
+            };
             if ids.contains(&id) {
                 reader.error(&field, format!("a second model has the id `{id}`"));
             }
@@ -207,7 +210,8 @@ fn read_targets(
         let provider = reader.required(t, "provider").and_then(|field| {
             let name = reader.string(&field)?;
             let found = providers.iter().position(|declared| declared.name.as_deref() == Some(&name));
-            if found.is_none() {
+            // One that is there and cannot be called so has been reported.
+            if found.is_none() && !providers.iter().any(|declared| declared.unfit.as_deref() == Some(&name)) {
                 reader.error(&field, format!("no provider is named `{name}`"));
             }
             found
@@ -218,7 +222,7 @@ fn read_targets(
         let concurrency = integer(reader, t, "concurrency", 0, 0..=1_000_000) as u32;
         table.finish(reader);
         let (Some(provider), Some(model)) = (provider, model.or_else(|| id.map(str::to_string))) else { continue };
-        let Some(Declared { name: Some(name), provider: known }) = providers.get(provider) else { continue };
+        let Some(Declared { name: Some(name), provider: known, .. }) = providers.get(provider) else { continue };
         let limits = timeouts.over(known.as_ref().map_or(limits, |provider| &provider.limits));
         let label = format!("{name}/{model}");
         let (seed, share) = (mix_bytes(0, label.as_bytes()), u64::from(weight) * SHARE);

@@ -216,6 +216,8 @@ impl Provider {
 pub(super) struct Declared {
     /// Its name, if it has a usable one.
     pub name: Option<String>,
+    /// Else what stands there for one.
+    pub unfit: Option<String>,
     /// The whole, unless something is wrong with it.
     pub provider: Option<Provider>,
 }
@@ -229,8 +231,12 @@ pub(super) fn read(
 ) -> Vec<Declared> {
     let mut declared: Vec<Declared> = Vec::new();
     for mut section in reader.tables(top, "providers", ENTRIES_MAX) {
+        let mut unfit = None;
         let name = reader.required(&mut section, "name").and_then(|field| {
-            let name = provider_name(reader, &field)?;
+            let Some(name) = provider_name(reader, &field) else {
+                unfit = field.text().map(str::to_string);
+                return None;
+            };
             if declared.iter().any(|other| other.name.as_deref() == Some(&name)) {
                 reader.error(&field, format!("a second provider is named `{name}`"));
             }
@@ -238,7 +244,7 @@ pub(super) fn read(
         });
         let provider = read_one(reader, &mut section, name.as_deref(), (limits, max_buffered));
         section.finish(reader);
-        declared.push(Declared { name, provider });
+        declared.push(Declared { name, unfit, provider });
     }
     declared
 }

@@ -100,6 +100,7 @@ impl Server {
         }
         if let Some(at) = section.place("proxy_protocol").filter(|_| server.proxy_protocol)
             && server.trusted_proxies.is_empty()
+            && !reader.is_wrong(&section.path_of("trusted_proxies"))
         {
             let text = "needs `trusted_proxies`: nobody else may say who calls";
             reader.report(at, section.path_of("proxy_protocol"), text);

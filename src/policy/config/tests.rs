@@ -711,6 +711,20 @@ fn targets_are_checked_and_tried_in_their_order() {
 }
 
 #[test]
+fn what_is_written_wrongly_is_not_called_missing_as_well() {
+    let targets = "targets = [{ provider = \"p\" }]";
+    let text = format!("default_model = \"m x\"\n{}", model(&format!("id = \"m x\"\ncontext = 1\n{targets}")));
+    one_error(&text, 7, "models[0].id", "must not contain spaces");
+    let text = with("").replace("name = \"p\"", "name = \"my provider\"");
+    let text = text.replace("provider = \"p\"", "provider = \"my provider\"");
+    one_error(&text, 3, "providers[0].name", "expected 1 to 64 letters");
+    let text = with("[server]\ntrusted_proxies = [\"foo\"]\nproxy_protocol = true");
+    one_error(&text, 2, "server.trusted_proxies[0]", "a network such as");
+    let text = with("[server]\ntrusted_proxies = []\nproxy_protocol = true");
+    one_error(&text, 3, "server.proxy_protocol", "needs `trusted_proxies`");
+}
+
+#[test]
 fn one_wrong_provider_does_not_make_its_models_wrong_too() {
     let text = provider("shape = \"chat\"\nbase_url = \"nowhere\"");
     one_error(&text, 4, "providers[0].base_url", "expected a URL");

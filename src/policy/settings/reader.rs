@@ -237,7 +237,7 @@ impl<'a> Reader<'a> {
             Ok(table) => Some(section(String::new(), table.span(), table.into_inner())),
             Err(error) => {
                 let at = error.span().map_or(0, |span| span.start);
-                self.report(at, String::new(), error.message().to_string());
+                self.report(at, String::new(), error.message().replace('\n', ", "));
                 None
             }
         }
@@ -273,6 +273,11 @@ impl<'a> Reader<'a> {
     /// Reports that `field` is wrong.
     pub fn error(&mut self, field: &Field<'_>, message: impl Display) {
         self.report(field.span.start, field.path.clone(), message);
+    }
+
+    /// Something is wrong with the value at `path`, or within it.
+    pub fn is_wrong(&self, path: &str) -> bool {
+        self.errors.iter().any(|(_, error)| error.field.starts_with(path))
     }
 
     /// Takes `key` or reports that it is missing.

@@ -32,6 +32,11 @@ fn listen(serve: impl Fn(TcpStream) + Send + Sync + Clone + 'static) -> SocketAd
 /// A server over TLS that answers nothing, with a certificate for `localhost` that ended in that year; and its
 /// authority as PEM.
 fn secured(name: &str, until: i32) -> (SocketAddr, String) {
+    secured_by(name, until, IsCa::NoCa)
+}
+
+/// As [`secured`], with what the server's certificate says of being an authority.
+fn secured_by(name: &str, until: i32, is_ca: IsCa) -> (SocketAddr, String) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.distinguished_name.push(DnType::CommonName, name);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -39,6 +44,7 @@ fn secured(name: &str, until: i32) -> (SocketAddr, String) {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
     (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(until, 1, 1));
+    params.is_ca = is_ca;
     let certificate = params.signed_by(&key, &issuer).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
@@ -65,11 +71,12 @@ fn world() -> World {
     let upstream = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let (good, ca) = secured("good", 2096);
     let (expired, expired_ca) = secured("old", 2021);
+    let (authority, its_ca) = secured_by("vain", 2096, IsCa::Ca(BasicConstraints::Unconstrained));
     let file = |name: &str, pem: &str| {
         std::fs::write(folder.path().join(name), pem).unwrap();
         format!("ca_file = \"{}\"", folder.path().join(name).display())
     };
-    let (ca, expired_ca) = (file("ca.pem", &ca), file("old.pem", &expired_ca));
+    let (ca, expired_ca, its_ca) = (file("ca.pem", &ca), file("old.pem", &expired_ca), file("vain.pem", &its_ca));
     let silent = listen(|mut socket| drop(socket.read_to_end(&mut Vec::new())));
     let closing = listen(|mut socket| drop(socket.read(&mut [0; 65536])));
     let nonsense = listen(|mut socket| {
@@ -85,6 +92,7 @@ fn world() -> World {
         ("expired", format!("https://localhost:{}/v1", expired.port()), &*expired_ca),
         ("stranger", format!("https://localhost:{}/v1", good.port()), ""),
         ("misnamed", format!("https://127.0.0.1:{}/v1", good.port()), &*ca),
+        ("authority", format!("https://localhost:{}/v1", authority.port()), &*its_ca),
         ("no-handshake", format!("https://{silent}/v1"), "connect_timeout = \"300ms\""),
         ("closing", format!("http://{closing}/v1"), ""),
         ("nonsense", format!("http://{nonsense}/v1"), ""),
@@ -126,6 +134,7 @@ const UPSTREAM: &[Row] = &[
     ("an expired certificate", "expired", "", false, "tls: Expired", "tls", 500),
     ("a certificate of an unknown authority", "stranger", "", false, "tls: UnknownIssuer", "tls", 500),
     ("a certificate for another name", "misnamed", "", false, "tls: NotValidForName", "tls", 500),
+    ("an authority's certificate", "authority", "", false, "tls: CaUsedAsEndEntity", "tls", 500),
     ("a handshake that does not come", "no-handshake", "", false, "timeout: connect", "timeout", 504),
     ("a connection closed before an answer", "closing", "", false, "closed: before an answer", "broken", 500),
     ("an answer that is not HTTP", "nonsense", "", false, "not HTTP: the response head is malformed", "broken", 500),

@@ -2,7 +2,7 @@
 
 use super::harness::{CREDENTIAL, Harness};
 use super::process::{Folder, free_port, run};
-use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, date_time_ymd};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use std::fs;
@@ -48,8 +48,13 @@ fn plain(answers: Answers) -> SocketAddr {
 
 /// A server with a certificate that it has signed itself, good until the end of this year; and that certificate.
 fn secure(name: &str, until: i32) -> (SocketAddr, String) {
+    secured(name, until, IsCa::NoCa)
+}
+
+fn secured(name: &str, until: i32, is_ca: IsCa) -> (SocketAddr, String) {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+    params.is_ca = is_ca;
     (params.not_before, params.not_after) = (date_time_ymd(2001, 1, 1), date_time_ymd(until, 12, 31));
     let certificate = params.self_signed(&key).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -205,6 +210,39 @@ fn a_certificate_that_has_expired_or_is_for_another_host_is_told_as_that() {
     assert!(done.out.contains("FAILS: its certificate has expired or is not valid yet: renew it"), "{}", done.out);
     assert!(done.out.contains("FAILS: its certificate is not for `localhost`"), "{}", done.out);
     assert!(done.out.contains("ok: 200, 2 models"), "{}", done.out);
+}
+
+/// Node, uvicorn and Python's `ssl` close without a word when plain HTTP comes; and nobody else is configured with TLS.
+#[test]
+fn a_server_of_tls_that_only_closes_is_known_by_its_handshake() {
+    let folder = Folder::new();
+    let (speaks, _) = secure("gate.test", 2999);
+    let shy = listen(move |mut socket| {
+        let mut first = [0];
+        if matches!(socket.peek(&mut first), Ok(1) if first[0] == 22) {
+            let mut server = TcpStream::connect(speaks).unwrap();
+            let mut back = (server.try_clone().unwrap(), socket.try_clone().unwrap());
+            std::thread::spawn(move || drop(std::io::copy(&mut back.0, &mut back.1)));
+            drop(std::io::copy(&mut socket, &mut server));
+        }
+    });
+    fs::write(folder.path().join("tollgate.toml"), provider("shy", &format!("http://{shy}/v1"), "")).unwrap();
+    let done = run(folder.path(), &["check", "--connect"], &[]);
+    let said = format!("FAILS: it speaks TLS, and base_url says http: write base_url = \"https://{shy}/v1\"");
+    assert!(done.code == 1 && done.out.contains(&said), "{}", done.out);
+}
+
+#[test]
+fn a_certificate_of_an_authority_in_the_place_of_a_servers_own_is_told_as_that() {
+    let folder = Folder::new();
+    let (at, pem) = secured("localhost", 2999, IsCa::Ca(BasicConstraints::Unconstrained));
+    fs::write(folder.path().join("ca.pem"), pem).unwrap();
+    let more = "addresses = [\"127.0.0.1\"]\nca_file = \"ca.pem\"";
+    let text = provider("own", &format!("https://localhost:{}/v1", at.port()), more);
+    fs::write(folder.path().join("tollgate.toml"), text).unwrap();
+    let done = run(folder.path(), &["check", "--connect"], &[]);
+    let said = "FAILS: a CA certificate serves as the server's own: issue one with CA:FALSE for it";
+    assert!(done.code == 1 && done.out.contains(said), "{}", done.out);
 }
 
 #[test]

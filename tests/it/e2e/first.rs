@@ -167,6 +167,37 @@ fn init_writes_what_is_found_and_never_over_a_file() {
 }
 
 #[test]
+fn init_says_which_variable_hides_its_file() {
+    let folder = Folder::new();
+    let said = "$TOLLGATE_CONFIG_TOML is set and hides this file";
+    let done = run(folder.path(), &["init"], &[("TOLLGATE_CONFIG_TOML", GOOD)]);
+    assert!(done.code == 0 && done.err.contains(said), "{}", done.err);
+    let done = run(folder.path(), &["init", "--config", "b.toml"], &[("TOLLGATE_CONFIG", "b.toml")]);
+    assert!(done.code == 0 && !done.err.contains("hides"), "{}", done.err);
+}
+
+#[test]
+fn what_is_said_on_standard_error_has_no_control_characters_in_it() {
+    let folder = Folder::new();
+    let folded = |text: &str| text.chars().filter(|c| c.is_control() && *c != '\n').count();
+    for text in ["\"a\\u001b[2Jb\\nc\" = 1\n", "[\"x\\u001b\"]\n", "a = \"\u{1b}\"\n"] {
+        let done = run(folder.path(), &["check"], &[("TOLLGATE_CONFIG_TOML", text)]);
+        assert!(done.code == 1 && folded(&done.err) == 0, "{:?}", done.err);
+        assert!(done.err.lines().all(|line| line.starts_with("tollgate: ")), "{:?}", done.err);
+    }
+    let headers = GOOD.replacen("base_url", "headers = { \"x\\u001b[2J\" = \"v\" }\nbase_url", 1);
+    for (args, text) in [
+        (&["check"][..], headers.as_str()),
+        (&["check", "--config", "no\u{1b}[2J.toml"][..], GOOD),
+        (&["keys", "issue", "--name", "n", "--plan", "p\u{1b}[2J"][..], GOOD),
+        (&["usage", "--since", "\u{1b}[2J"][..], GOOD),
+    ] {
+        let done = run(folder.path(), args, &[("TOLLGATE_CONFIG_TOML", text)]);
+        assert!(done.code != 0 && done.err.starts_with("tollgate: ") && folded(&done.err) == 0, "{:?}", done.err);
+    }
+}
+
+#[test]
 fn init_finds_a_local_server_on_its_usual_port() {
     // Whoever else has the port, there is nothing to be seen here then.
     let Ok(listener) = TcpListener::bind("127.0.0.1:11434") else { return };
