@@ -20,7 +20,7 @@ const CHECK_LEN: usize = 6;
 const TAIL_LEN: usize = LIVE.len() + ID_LEN + SECRET_LEN + CHECK_LEN;
 
 /// Whether a key with this prefix stands anywhere in a text, alone or grown together with other words; also one that
-/// is cut short, from its id and [`TOLD_MIN`] characters of its secret on.
+/// is cut short, from its id and the first characters of its secret on.
 pub fn stands_in(text: &str, prefix: &str) -> bool {
     let begins = |at: usize| text.as_bytes()[at + prefix.len()..].strip_prefix(LIVE);
     let length = |tail: &[u8]| tail.iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();

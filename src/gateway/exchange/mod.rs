@@ -371,7 +371,10 @@ impl Exchange {
 
     /// The client has left.
     fn left(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
-        self.count_now(message, cx);
+        // What has not been sent costs nothing, whatever its prompt is.
+        if self.attempt().is_some_and(|at| at.sent != Mono::NEVER) {
+            self.count_now(message, cx);
+        }
         self.abandon(cx);
         self.drop_provider(cx);
         Effect::Gone(Outcome { status: finish::CLIENT_LEFT, error: None, usage: self.partial_usage(true) })

@@ -47,7 +47,8 @@ impl Drop for Folder {
 /// A port that nobody listens on. Below the ephemeral ones, so that no outgoing connection takes it meanwhile.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let start = std::process::id() as u16 % 700 * 30;
+    // Several programs of tests run at once, one after another by their ids, and begin far from each other.
+    let start = (u64::from(std::process::id()) * 12_979 % 21_000) as u16;
     for _ in 0..2000 {
         let port = 10_000 + (start + NEXT.fetch_add(1, Ordering::Relaxed)) % 21_000;
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {

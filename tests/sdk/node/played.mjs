@@ -82,7 +82,7 @@ function ofRow(file) {
 /** A pair NN-scenario.upstream.SHAPE.{response.json,stream.sse} with what its client is to hear. */
 function ofExample(file) {
   const [scenario, , shape, kind] = file.split('.');
-  if (kind === 'request') return [];
+  if (kind === 'request' || !OTHER[shape]) return [];
   const pair = file.replace(`upstream.${shape}`, `client.${OTHER[shape]}`);
   const heard = existsSync(new URL(pair, FOLDER)) ? read(pair) : null;
   const fault = scenario.includes('error');

@@ -93,7 +93,7 @@ def of_examples():
     """The pairs NN-scenario.upstream.SHAPE.{response.json,stream.sse}."""
     for path in sorted(FOLDER.glob("*.upstream.*")):
         scenario, _, shape, kind, _ = path.name.split(".")
-        if kind != "request":
+        if kind != "request" and shape in OTHER:
             pair = FOLDER / path.name.replace(f"upstream.{shape}", f"client.{OTHER[shape]}")
             heard = pair.read_text() if pair.exists() else None
             kind = "reply" if kind == "response" else kind
