@@ -18,6 +18,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     let config = load::read(&path, Secrets::Needed).map_err(Failure::Config)?;
     let security = setup::security(&config, None).map_err(Failure::failed)?;
     store::supported(&config.store.url)?;
+    store::is_ledger(&config.store.url)?;
     config.warnings.iter().for_each(|warning| remark(&format!("tollgate: {}", line(warning))));
     if args.print {
         // With whole paths it means the same wherever it is kept.

@@ -1,6 +1,6 @@
 //! Opens the ledger for commands, beside a running gateway or without one.
 
-use super::output::Failure;
+use super::output::{Failure, clean};
 #[cfg(feature = "redis")]
 use crate::io::store::api::StoreError;
 use crate::io::store::ledger::Ledger;
@@ -9,6 +9,8 @@ use crate::io::store::remote::Remote;
 use crate::io::store::sqlite::{Mode, Sqlite};
 use crate::policy::config::{Config, StoreUrl};
 use crate::policy::keys::KeyRecord;
+use std::fs::File;
+use std::io::Read;
 
 /// Opens the ledger, and makes one where there is none.
 pub fn open(high: &Config) -> Result<Ledger, Failure> {
@@ -34,6 +36,24 @@ pub fn supported(url: &StoreUrl) -> Result<(), Failure> {
 fn kind_supported(url: &StoreUrl, shared: bool) -> Result<(), Failure> {
     match url {
         StoreUrl::Redis(_) if !shared => Err(Failure::failed(NO_SHARED)),
+        _ => Ok(()),
+    }
+}
+
+/// What every ledger of one host begins with (SQLite's "Database File Format", section 1.3).
+const MAGIC: &[u8] = b"SQLite format 3\0";
+
+/// Whether what stands in the ledger's place can be one; one that cannot be read, or is not there yet, may be.
+pub fn is_ledger(url: &StoreUrl) -> Result<(), Failure> {
+    let StoreUrl::Sqlite(path) = url else { return Ok(()) };
+    let wrong = |what: &str| Err(Failure::failed(format!("store.url: {} is {what}", clean(&path.to_string_lossy()))));
+    if path.is_dir() {
+        return wrong("a folder: name a file in it");
+    }
+    let mut begun = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut begun));
+    match read {
+        Ok(1..) if begun != MAGIC => wrong("no ledger: it holds something else"),
         _ => Ok(()),
     }
 }

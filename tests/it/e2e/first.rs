@@ -198,6 +198,26 @@ fn what_is_said_on_standard_error_has_no_control_characters_in_it() {
 }
 
 #[test]
+fn check_says_that_what_stands_in_the_ledgers_place_is_none() {
+    let folder = Folder::new();
+    std::fs::write(folder.path().join("notes.txt"), "not a ledger").unwrap();
+    std::fs::write(folder.path().join("empty.db"), "").unwrap();
+    for (place, said) in [
+        ("notes.txt", Some("it holds something else")),
+        (".", Some("name a file in it")),
+        ("empty.db", None),
+        ("new.db", None),
+    ] {
+        let text = format!("store = {{ url = \"sqlite:{place}\" }}\n{GOOD}");
+        let done = run(folder.path(), &["check"], &[("TOLLGATE_CONFIG_TOML", &text)]);
+        match said {
+            Some(said) => assert!(done.code == 1 && done.err.contains(said), "{place}: {:?}", done.err),
+            None => assert_eq!(done.code, 0, "{place}: {:?}", done.err),
+        }
+    }
+}
+
+#[test]
 fn init_finds_a_local_server_on_its_usual_port() {
     // Whoever else has the port, there is nothing to be seen here then.
     let Ok(listener) = TcpListener::bind("127.0.0.1:11434") else { return };
