@@ -120,7 +120,7 @@ impl Exchange {
         cx: &mut Cx,
     ) -> Effect {
         match self.build(&mut draft, &at, message, cx) {
-            Ok(Built::Whole) => self.reserve(draft, at, message, cx),
+            Ok(Built::Whole) => self.reserve(draft, at, false, message, cx),
             Ok(Built::TooLong) => self.translate(draft, at, None, cx),
             Err(refusal) => {
                 cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
@@ -165,7 +165,7 @@ impl Exchange {
         match (built.and_then(|()| self.promise_names(&mut draft, cx)), failed) {
             (Ok(()), _) if self.admitted.is_some() => self.begin_attempt(draft, at, message, cx),
             (Ok(()), _) => match self.still_welcome(cx) {
-                Ok(()) => self.reserve(draft, at, message, cx),
+                Ok(()) => self.reserve(draft, at, false, message, cx),
                 Err(refusal) => {
                     cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
                     self.refuse(refusal)
@@ -180,7 +180,15 @@ impl Exchange {
     }
 
     /// Charges the request to its window and reserves what it may use, or asks a shared ledger to.
-    fn reserve(&mut self, draft: Box<OutgoingRequest>, at: Attempt, message: &Message<'_>, cx: &mut Cx) -> Effect {
+    /// `others_counted`: those of its key that were admitted by a bound have counted what they may use.
+    fn reserve(
+        &mut self,
+        draft: Box<OutgoingRequest>,
+        at: Attempt,
+        others_counted: bool,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
         if self.admit_bounded(&draft, cx) {
             return self.serve(draft, at, message, cx);
         }
@@ -191,7 +199,7 @@ impl Exchange {
         match self.admit_alone(estimate, cx) {
             Ok(()) => self.serve(draft, at, message, cx),
             // They may have been given less than is kept for them.
-            Err(_) if self.request.found.key.is_some_and(|key| cx.meter.is_bounded(key)) => {
+            Err(_) if !others_counted && self.request.found.key.is_some_and(|key| cx.meter.is_bounded(key)) => {
                 let lease = Box::new(Lease { reserved: estimate, ..Lease::default() });
                 let (asked, by) = (cx.now.unix, Mono::NEVER);
                 self.state = State::Reserving(Reserving { draft: Some(draft), at, lease, asked, by });
@@ -211,7 +219,7 @@ impl Exchange {
         };
         let Reserving { draft: Some(draft), at, .. } = reserving else { return self.refuse(Refusal::internal()) };
         debug_assert!(self.request.found.key.is_none_or(|key| !cx.meter.is_bounded(key)));
-        self.reserve(draft, at, message, cx)
+        self.reserve(draft, at, true, message, cx)
     }
 
     /// Admits a request without counting its prompt, where that cannot matter to anybody: far from all limits, and with
