@@ -40,6 +40,18 @@ pub enum Thinking {
     Budget,
 }
 
+/// What the target's prompt cache is told.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum Cache {
+    /// Nothing that the client does not say.
+    #[default]
+    Unset,
+    /// Where what will come again ends (messages shape).
+    Marks,
+    /// Which conversation it is (chat and responses shape).
+    Key,
+}
+
 /// What the target takes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Capabilities {
@@ -59,6 +71,8 @@ pub struct Capabilities {
     pub effort: bool,
     /// How a request that asks for reasoning asks for it (messages shape).
     pub thinking: Thinking,
+    /// What its prompt cache is told.
+    pub cache: Cache,
     /// A verbosity is accepted.
     pub verbosity: bool,
     /// An effort is accepted beside tools (chat shape); else a request with tools says that there is to be none.
@@ -103,6 +117,7 @@ impl Default for Capabilities {
             structured_output: Structured::Native,
             effort: false,
             thinking: Thinking::Unset,
+            cache: Cache::Unset,
             verbosity: false,
             effort_with_tools: true,
             strict_tools: false,

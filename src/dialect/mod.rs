@@ -20,12 +20,12 @@ pub mod tokens;
 pub mod usage;
 
 pub use answer::{Broken, ResponseIdentity, StreamFault};
-pub use capabilities::{Capabilities, Structured, Thinking, UnknownMembers};
+pub use capabilities::{Cache, Capabilities, Structured, Thinking, UnknownMembers};
 pub use errors::{ErrorText, ErrorWords, error_body, error_event, read_error};
 pub use naming::TranslationState;
 pub use replies::reply;
 pub use request::{Fields, Invalid, RequestScan};
-pub use requests::{OwnedTarget, Target, request as translate};
+pub use requests::{CacheKey, OwnedTarget, Target, request as translate};
 pub use rewrite::{Piece, dropped, rewrite};
 pub use session::conversation;
 pub use stream::{Fed, SseStream, failure, opening};

@@ -18,14 +18,27 @@ mod to_messages;
 mod to_responses;
 mod tools;
 
-pub use ask::{OwnedTarget, Target};
+pub use ask::{CacheKey, OwnedTarget, Target};
 pub(super) use to_chat::write_arguments;
 pub(super) use to_messages::write_input;
 
+use super::capabilities::Cache;
 use super::naming::TranslationState;
-use super::request::{Fields, Invalid};
+use super::request::{Fields, Invalid, Name};
 use crate::wire::Dialect;
+use crate::wire::json::Raw;
 use ask::{Ask, refuse};
+use std::borrow::Cow;
+use talk::Text;
+
+/// What the prompt cache is to know the conversation by: the client's own word, else one made of its session.
+fn cache_key<'a>(ask: &Ask<'a>) -> Option<Text<'a>> {
+    let own = ask.get(Name::PromptCacheKey, "prompt_cache_key").and_then(Raw::string);
+    match own.filter(|own| !own.is_empty()) {
+        Some(own) => Some(Cow::Borrowed(own)),
+        None => ask.target.cache_key.map(|made| Cow::Owned(made.to_vec())),
+    }
+}
 
 /// Writes a request of shape `from` in the shape of the target. The [`TranslationState`] is needed to translate the
 /// answer back.
@@ -39,11 +52,14 @@ pub fn request(
 ) -> Result<TranslationState, Invalid> {
     let ask = Ask { body, fields, from, target };
     let mut state = TranslationState { mark: target.capabilities.mark, ..TranslationState::default() };
-    let talk = match from {
+    let mut talk = match from {
         Dialect::Chat => from_chat::read(&ask)?,
         Dialect::Messages => from_messages::read(&ask)?,
         Dialect::Responses => from_responses::read(&ask, &mut state)?,
     };
+    if target.capabilities.cache == Cache::Key {
+        talk.wishes.cache_key = cache_key(&ask);
+    }
     match target.shape {
         Dialect::Chat => to_chat::write(&ask, talk, &mut state, out)?,
         Dialect::Messages => to_messages::write(&ask, &talk, &mut state, out)?,

@@ -271,6 +271,31 @@ impl ModelThinking {
     }
 }
 
+/// How a provider is helped to find again what it has read before.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum PromptCache {
+    /// It is not.
+    #[default]
+    Unset,
+    /// By marks in the prompt.
+    Marks,
+    /// By a name for the conversation.
+    Key,
+}
+
+impl PromptCache {
+    const ALL: [PromptCache; 3] = [PromptCache::Unset, PromptCache::Marks, PromptCache::Key];
+
+    /// As written in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            PromptCache::Unset => "none",
+            PromptCache::Marks => "marks",
+            PromptCache::Key => "key",
+        }
+    }
+}
+
 section! {
     /// What a translation must know about a model (contract section 7). A same-shape route asks for the name of the
     /// bound alone.
@@ -303,6 +328,10 @@ section! {
         pub effort_with_tools: Option<bool> = None, Or(Flag, "by the model"), Live;
         /// `strict` in a tool's definition is accepted.
         pub strict_tools: bool = false, Flag, Live;
+        /// What a translated request tells the provider's prompt cache: `"marks"`, `cache_control` on the last block of
+        /// the system prompt and of the last two user turns, unless the client has set marks of its own (messages
+        /// shape); `"key"`, the client's `prompt_cache_key`, else one made from its session (chat and responses shape).
+        pub cache: PromptCache = PromptCache::Unset, OneOf(&PromptCache::ALL, PromptCache::as_str), Live;
         /// The most completion tokens it can give; larger demands are lowered to it.
         pub max_output_tokens: Option<u64> = None, Or(Whole(1..=TOKENS_MAX), "none"), Live;
     }

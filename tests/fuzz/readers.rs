@@ -247,7 +247,7 @@ fn request(shape: Dialect, data: &[u8]) {
         _ => UnknownMembers::Local,
     };
     let takes = Capabilities { unknown, max_completion_tokens: flags & 64 != 0, ..Capabilities::default() };
-    let with = Target { model: "up", shape, capabilities: &takes };
+    let with = Target { model: "up", shape, capabilities: &takes, cache_key: None };
     let (mut text, mut pieces) = (Vec::new(), Vec::new());
     let total = rewrite(shape, body, &fields, &with, &mut text, &mut pieces);
     let piece = |piece: &Piece| match piece {
@@ -260,7 +260,7 @@ fn request(shape: Dialect, data: &[u8]) {
     let capabilities = capabilities(flags);
     for to in others(shape) {
         let mut out = Vec::new();
-        let target = Target { model: "up", shape: to, capabilities: &capabilities };
+        let target = Target { model: "up", shape: to, capabilities: &capabilities, cache_key: None };
         if translate(shape, body, &fields, &target, &mut out).is_ok() {
             accepted(to, &out, "what is translated");
         }

@@ -10,6 +10,12 @@ use crate::wire::Dialect;
 use crate::wire::json::{Raw, Run, eq_unescaped, runs, write_inside};
 use std::fmt::Display;
 
+/// A name for a conversation that tells nothing of it: hexadecimal digits.
+pub type CacheKey = [u8; 32];
+
+/// How clients mark where a prompt is to be cached: as Anthropic's API has it, and OpenAI's.
+const MARKS: [&str; 2] = ["cache_control", "prompt_cache_breakpoint"];
+
 /// What the request is written for.
 #[derive(Copy, Clone, Debug)]
 pub struct Target<'a> {
@@ -19,6 +25,8 @@ pub struct Target<'a> {
     pub shape: Dialect,
     /// What it takes.
     pub capabilities: &'a Capabilities,
+    /// What its prompt cache may know the conversation by, where the client names nothing.
+    pub cache_key: Option<CacheKey>,
 }
 
 /// [`Target`] with its own words.
@@ -27,19 +35,21 @@ pub struct OwnedTarget {
     model: String,
     shape: Dialect,
     capabilities: Capabilities,
+    cache_key: Option<CacheKey>,
 }
 
 impl From<Target<'_>> for OwnedTarget {
     fn from(target: Target<'_>) -> OwnedTarget {
-        let Target { model, shape, capabilities } = target;
-        OwnedTarget { model: model.to_owned(), shape, capabilities: capabilities.clone() }
+        let Target { model, shape, capabilities, cache_key } = target;
+        OwnedTarget { model: model.to_owned(), shape, capabilities: capabilities.clone(), cache_key }
     }
 }
 
 impl OwnedTarget {
     /// As a translation takes it.
     pub fn borrowed(&self) -> Target<'_> {
-        Target { model: &self.model, shape: self.shape, capabilities: &self.capabilities }
+        let OwnedTarget { model, shape, capabilities, cache_key } = self;
+        Target { model, shape: *shape, capabilities, cache_key: *cache_key }
     }
 }
 
@@ -70,6 +80,24 @@ impl<'a> Ask<'a> {
     pub(super) fn messages(&self) -> impl Iterator<Item = Message<'a>> {
         let list = self.get(Name::Messages, "messages").unwrap_or(Raw::NULL);
         list.items().enumerate().map(|(at, raw)| Message::read(at, raw))
+    }
+
+    /// Whether the client itself has said where its prompt is to be cached: a mark in a message or on a tool, or that
+    /// there are to be none but its own.
+    pub(super) fn names_marks(&self) -> bool {
+        let marked = |block: Raw<'_>| MARKS.iter().any(|name| block.get(name).is_some_and(|mark| !mark.is_null()));
+        let in_list = |name, text| {
+            let list = self.get(name, text).unwrap_or(Raw::NULL);
+            list.items().any(|one| {
+                marked(one)
+                    || ["content", "output"].iter().filter_map(|text| one.get(text)).any(|c| c.items().any(marked))
+            })
+        };
+        let options = self.get(Name::PromptCacheOptions, "prompt_cache_options").unwrap_or(Raw::NULL);
+        options.get("mode").is_some_and(|mode| mode.is("explicit"))
+            || in_list(Name::Messages, "messages")
+            || in_list(Name::Input, "input")
+            || in_list(Name::Tools, "tools")
     }
 
     /// What the client calls the list of its messages.

@@ -3,7 +3,7 @@
 //! The conversation is first laid out as the shape has it (one side after the other, tool results first), so that
 //! merging, ordering and dropping have one place; then it is written.
 
-use super::super::capabilities::{Structured, Thinking};
+use super::super::capabilities::{Cache, Structured, Thinking};
 use super::super::naming::{JSON_TOOL, TranslationState, messages_id};
 use super::super::request::Invalid;
 use super::ask::{Ask, is_blank, refuse, write_user};
@@ -17,6 +17,8 @@ use std::borrow::Cow;
 const USER_MAX: usize = 256;
 /// Messages that the messages shape takes.
 const MESSAGES_MAX: usize = 100_000;
+/// User turns whose end is marked for the prompt cache: the one before last is where the last request was marked.
+const MARKED_TURNS: usize = 2;
 /// The least budget for thinking that the shape takes, and what efforts come to.
 const BUDGETS: [(&str, u64); 2] = [("low", 2048), ("medium", 8192)];
 const BUDGET_MIN: u64 = 1024;
@@ -41,7 +43,8 @@ pub(super) fn write(
     key(out, "max_tokens");
     let bound = max_tokens(ask, &talk.wishes);
     write_count(out, bound);
-    plan.write(if in_words { talk.format.instruction() } else { None }, out);
+    let marks = ask.target.capabilities.cache == Cache::Marks && !ask.names_marks();
+    plan.write(if in_words { talk.format.instruction() } else { None }, marks, out);
     match talk.format {
         Format::Schema { schema, .. } if state.json_tool => write_json_tool(schema, out),
         _ => tools.write(ask, out),
@@ -186,12 +189,18 @@ impl<'t, 'a> Plan<'t, 'a> {
         self.messages.iter().any(|message| has(message, false) && !has(message, true))
     }
 
-    fn write(&self, instruction: Option<Text<'_>>, out: &mut Vec<u8>) {
+    /// Appends system prompt and messages. `marks`: what comes again with the next turn is marked for the cache, which
+    /// reads on from the latest mark that it knows.
+    fn write(&self, instruction: Option<Text<'_>>, marks: bool, out: &mut Vec<u8>) {
+        let mut users = self.messages.iter().filter(|message| message.role == Role::User).count();
         if !self.system.is_empty() || instruction.is_some() {
             key(out, "system");
             out.push(b'[');
             for text in self.system.iter().copied().chain(instruction.as_deref()) {
                 write_text(text, out);
+            }
+            if marks {
+                mark(out);
             }
             out.push(b']');
         }
@@ -211,6 +220,12 @@ impl<'t, 'a> Plan<'t, 'a> {
             out.push(b'[');
             message.results.iter().for_each(|result| write_result(result, out));
             message.pieces.iter().for_each(|piece| piece.write(out));
+            if message.role == Role::User {
+                if marks && users <= MARKED_TURNS {
+                    mark(out);
+                }
+                users -= 1;
+            }
             out.extend_from_slice(b"]}");
         }
         out.push(b']');
@@ -261,6 +276,13 @@ fn assistant<'t, 'a>(turn: &'t Turn<'a>) -> Vec<Piece<'t, 'a>> {
     }
     let calls = blocks().filter(|block| matches!(block, Block::Call(_))).map(Piece::Block);
     carried.chain(texts.into_iter().map(|text| Piece::Text(Cow::Borrowed(text)))).chain(calls).collect()
+}
+
+/// Marks the block that `out` ends in.
+fn mark(out: &mut Vec<u8>) {
+    debug_assert_eq!(out.last(), Some(&b'}'));
+    out.pop();
+    out.extend_from_slice(b",\"cache_control\":{\"type\":\"ephemeral\"}}");
 }
 
 fn write_text(inside: &[u8], out: &mut Vec<u8>) {

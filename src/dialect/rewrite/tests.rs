@@ -25,7 +25,7 @@ impl Case {
         let mut scan = RequestScan::new();
         scan.reset(self.shape);
         scan.finish(body.as_bytes()).unwrap_or_else(|invalid| panic!("{}: {body}", invalid.0));
-        let with = Target { model: self.model, shape: Dialect::Chat, capabilities: &self.takes };
+        let with = Target { model: self.model, shape: Dialect::Chat, capabilities: &self.takes, cache_key: None };
         let (mut text, mut pieces) = (b"left over".to_vec(), vec![Piece::Body(Span::new(0, 1))]);
         let total = rewrite(self.shape, body.as_bytes(), scan.fields(), &with, &mut text, &mut pieces);
         let mut out = Vec::new();
@@ -58,7 +58,8 @@ fn the_tables_of_a_body_with_many_members_take_what_they_are_said_to_take() {
         scan.reset(shape);
         scan.finish(body.as_bytes()).unwrap_or_else(|invalid| panic!("{}", invalid.0));
         let (fields, mut text, mut pieces) = (scan.fields(), Vec::new(), Vec::new());
-        let with = Target { model: "gpt-x", shape: Dialect::Chat, capabilities: &Capabilities::default() };
+        let with =
+            Target { model: "gpt-x", shape: Dialect::Chat, capabilities: &Capabilities::default(), cache_key: None };
         rewrite(shape, body.as_bytes(), fields, &with, &mut text, &mut pieces);
         let tables = fields.members.capacity() * size_of::<Member>() + fields.cuts.capacity() * size_of::<Span>();
         assert!(pieces.len() > 900, "{shape:?}: {}", pieces.len());
@@ -263,7 +264,7 @@ fn a_large_body_is_three_pieces_and_none_of_it_is_copied() {
     scan.reset(Dialect::Chat);
     scan.finish(body.as_bytes()).unwrap();
     let (mut text, mut pieces) = (Vec::new(), Vec::new());
-    let with = Target { model: "gpt-x", shape: Dialect::Chat, capabilities: &Capabilities::default() };
+    let with = Target { model: "gpt-x", shape: Dialect::Chat, capabilities: &Capabilities::default(), cache_key: None };
     rewrite(Dialect::Chat, body.as_bytes(), scan.fields(), &with, &mut text, &mut pieces);
     assert_eq!((pieces.len(), text.as_slice()), (3, b"\"gpt-x\"".as_slice()));
 }

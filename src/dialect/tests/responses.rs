@@ -125,7 +125,7 @@ fn the_same_shape_passes_but_for_what_is_ours_to_say() {
     scan.finish(body.as_bytes()).unwrap();
     let (mut text, mut pieces) = (Vec::new(), Vec::new());
     let capabilities = Capabilities::default();
-    let target = Target { model: "gpt-5.5", shape: Dialect::Responses, capabilities: &capabilities };
+    let target = Target { model: "gpt-5.5", shape: Dialect::Responses, capabilities: &capabilities, cache_key: None };
     let length = rewrite(Dialect::Responses, body.as_bytes(), scan.fields(), &target, &mut text, &mut pieces);
     let mut out = Vec::new();
     for piece in &pieces {

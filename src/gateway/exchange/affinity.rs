@@ -1,13 +1,15 @@
-//! Whose conversation a request belongs to, so that its turns go to the same target (contract section 11). Looked at
-//! only where a model has several targets that stand equally high.
+//! Whose conversation a request belongs to, so that its turns go to the same target and find the provider's cache again
+//! (contract section 11). Looked at only where a model has several targets that stand equally high, or asks for a key.
 
 use super::event::Message;
 use super::state::Exchange;
+use crate::base::digest::{hex_into, sha256};
 use crate::base::hash::mix_bytes;
-use crate::dialect;
+use crate::dialect::{self, CacheKey};
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
-use crate::policy::catalog::Affinity;
+use crate::policy::catalog::{Affinity, PromptCache};
+use crate::wire::Dialect;
 
 /// Headers that name a session, the most telling first.
 const HEADERS: [&str; 5] =
@@ -20,13 +22,30 @@ impl Exchange {
         match (model.affinity, self.request.found.key, self.dialect()) {
             (Affinity::Off, ..) => 0,
             (Affinity::Key, Some(key), _) => mix_bytes(0, cx.keys.record(key).id.as_str().as_bytes()),
-            (_, _, Some(dialect)) => {
-                let head = &message.head[..(draft.head.len as usize).min(message.head.len())];
-                session_in(head).unwrap_or_else(|| dialect::conversation(dialect, message.body, draft.scan.fields()))
-            }
+            (_, _, Some(dialect)) => session(dialect, draft, message),
             _ => 0,
         }
     }
+
+    /// What a provider's prompt cache may know the conversation by, where the model's configuration asks for it. Hashed
+    /// with what only the holder of the key has: it tells a provider nothing of the session, and is the same on every
+    /// host.
+    pub(super) fn cache_key(&self, draft: &OutgoingRequest, message: &Message<'_>, cx: &Cx) -> Option<CacheKey> {
+        self.model().filter(|model| model.capabilities.cache == PromptCache::Key)?;
+        let (key, dialect) = (self.request.found.key?, self.dialect()?);
+        let mut text = [0; 40];
+        text[..32].copy_from_slice(&cx.keys.record(key).digest);
+        text[32..].copy_from_slice(&session(dialect, draft, message).to_be_bytes());
+        let mut digits = Vec::with_capacity(32);
+        hex_into(&sha256(&text)[..16], &mut digits);
+        digits.try_into().ok()
+    }
+}
+
+/// A number for the conversation: by what the head says, else by the body.
+fn session(dialect: Dialect, draft: &OutgoingRequest, message: &Message<'_>) -> u64 {
+    let head = &message.head[..(draft.head.len as usize).min(message.head.len())];
+    session_in(head).unwrap_or_else(|| dialect::conversation(dialect, message.body, draft.scan.fields()))
 }
 
 /// The session that a head names.

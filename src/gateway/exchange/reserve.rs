@@ -53,6 +53,7 @@ impl Exchange {
         let mut at = Attempt::default();
         let Some(model) = self.model() else { return self.refuse(Refusal::no_model()) };
         draft.kept_with = self.kept_with(&draft, message, cx);
+        draft.cache_key = self.cache_key(&draft, message, cx);
         if !at.choose(&model.targets, &self.choice(&draft, cx.now.mono), &mut cx.breakers) {
             cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
             return self.refuse(Refusal::no_place());
@@ -137,7 +138,7 @@ impl Exchange {
         failed: Option<Box<(Fault, u32)>>,
         cx: &mut Cx,
     ) -> Effect {
-        let (Some((from, target, _)), Some(to)) = (self.route(&at), self.wanted(&at)) else {
+        let (Some((from, target, _)), Some(to)) = (self.route(&at), self.wanted(&at, &draft)) else {
             cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
             return self.refuse(Refusal::internal());
         };

@@ -4,10 +4,11 @@
 use crate::base::buf::{BLOCK, Buf, Charge, Pool};
 use crate::base::text::push_number;
 use crate::dialect::{
-    self, Capabilities, Invalid, Piece, RequestScan, Structured, Thinking, TranslationState, UnknownMembers,
+    self, Cache, CacheKey, Capabilities, Invalid, Piece, RequestScan, Structured, Thinking, TranslationState,
+    UnknownMembers,
 };
 use crate::gateway::budget::{Budget, Promise};
-use crate::policy::catalog::{Model, ModelThinking, StructuredOutput, Target};
+use crate::policy::catalog::{Model, ModelThinking, PromptCache, StructuredOutput, Target};
 use crate::policy::config::{Config, Credential, Provider, UnknownFields};
 use crate::wire::head::{Field, RequestHead, values};
 use crate::wire::{Dialect, Span};
@@ -83,6 +84,11 @@ fn capabilities(config: &Config, model: &Model, target: &Target) -> Capabilities
             ModelThinking::Unset => Thinking::Unset,
             ModelThinking::Adaptive => Thinking::Adaptive,
             ModelThinking::Budget => Thinking::Budget,
+        },
+        cache: match known.cache {
+            PromptCache::Unset => Cache::Unset,
+            PromptCache::Marks => Cache::Marks,
+            PromptCache::Key => Cache::Key,
         },
         verbosity: known.verbosity,
         hosted_tools: model.hosted_tools.clone(),
@@ -205,6 +211,8 @@ pub(crate) struct OutgoingRequest {
     pub(crate) state: Option<TranslationState>,
     /// What the request is kept together with, as a number.
     pub(crate) kept_with: u64,
+    /// What a provider's prompt cache may know the conversation by.
+    pub(crate) cache_key: Option<CacheKey>,
     /// What the client's body may take of the buffers.
     pub(crate) promise: Promise,
     /// What a whole answer, and what is made of it, may take of them.
@@ -225,6 +233,7 @@ impl Default for OutgoingRequest {
             beside: Charge::default(),
             state: None,
             kept_with: 0,
+            cache_key: None,
             promise: Promise::default(),
             answer: Promise::default(),
             length: 0,
