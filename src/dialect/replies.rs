@@ -6,6 +6,7 @@
 
 mod parts;
 mod read;
+mod streamed;
 mod write;
 
 use super::answer::{Broken, ResponseIdentity, StreamFault};
@@ -24,7 +25,15 @@ pub fn reply(
     me: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
 ) -> Result<ObservedUsage, Broken> {
-    json::check(body).map_err(|_| Broken::NotJson)?;
+    let streamed;
+    let body = match json::check(body) {
+        Ok(()) => body,
+        Err(_) if from == Dialect::Responses => {
+            streamed = streamed::response(body).ok_or(Broken::NotJson)?;
+            &streamed
+        }
+        Err(_) => return Err(Broken::NotJson),
+    };
     let given = Raw::new(body);
     if let Some(error) = given.get("error").filter(|error| is_error(*error)) {
         return Err(Broken::Error(ErrorText::from_value(error)));

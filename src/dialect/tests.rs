@@ -2,6 +2,7 @@
 
 mod examples;
 mod hostile;
+mod known;
 mod property;
 mod responses;
 mod rows;

@@ -20,6 +20,8 @@ struct Call {
     /// Hash of its id, once known.
     id: Option<u64>,
     id_text: Vec<u8>,
+    /// Hash of its name, once known.
+    name: Option<u64>,
     opened: bool,
     /// Arguments that came before the name.
     waiting: Vec<u8>,
@@ -31,6 +33,8 @@ pub(super) struct ChatReader {
     started: bool,
     stopped: bool,
     calls: Vec<Call>,
+    /// Calls that earlier chunks have begun.
+    before: usize,
     waiting: usize,
     scratch: Vec<u8>,
     /// The reasoning so far, for clients that hand it back; `None` for others.
@@ -131,6 +135,7 @@ impl ChatReader {
         } else if let Some(text) = refusal {
             sink.take(Delta::Refuse(text))?;
         }
+        self.before = self.calls.len();
         for entry in calls.items() {
             self.entry(entry, sink)?;
         }
@@ -162,7 +167,7 @@ impl ChatReader {
         let given = |value: Option<Raw<'_>>| value.is_some_and(|value| value.string().is_some_and(|s| !s.is_empty()));
         let id = entry.get("id").filter(|id| given(Some(*id))).and_then(Raw::string);
         let name = function.get("name").filter(|name| given(Some(*name))).and_then(Raw::string);
-        let slot = self.slot(entry.get("index").and_then(Raw::count), id, name.is_some())?;
+        let slot = self.slot(entry.get("index").and_then(Raw::count), id, name)?;
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         let arguments = match function.get("arguments") {
@@ -183,6 +188,7 @@ impl ChatReader {
         let mut result = Ok(());
         if let Some(name) = name.filter(|_| !call.opened) {
             call.opened = true;
+            call.name = Some(hash(name));
             result = sink.take(Delta::ToolOpen { slot, id: &call.id_text, name });
             let early = std::mem::take(&mut call.waiting);
             self.waiting -= early.len() + call.id_text.len();
@@ -204,16 +210,23 @@ impl ChatReader {
     }
 
     /// Which call a fragment belongs to: by its index; where one index is used again with another id and a name, a
-    /// new call; without index by its id; without either the last one.
-    fn slot(&mut self, index: Option<u64>, id: Option<&[u8]>, named: bool) -> Result<usize, StreamFault> {
-        let id = id.map(hash);
+    /// new call; without index by its id; without either the last one, unless another name, or one more name in the same
+    /// chunk, begins a new call.
+    fn slot(&mut self, index: Option<u64>, id: Option<&[u8]>, name: Option<&[u8]>) -> Result<usize, StreamFault> {
+        let (id, named) = (id.map(hash), name.is_some());
         let found = match index {
             Some(_) => self.calls.iter().rposition(|call| call.index == index),
             None if id.is_some() => self.calls.iter().rposition(|call| call.id == id),
             None => self.calls.len().checked_sub(1),
         };
-        let reused = |call: &Call| named && id.is_some() && call.id.is_some() && call.id != id;
-        if let Some(slot) = found.filter(|slot| !reused(&self.calls[*slot])) {
+        let reused = |slot: &usize| {
+            let call = &self.calls[*slot];
+            match (index, id) {
+                (None, None) => named && call.opened && (call.name != name.map(hash) || *slot >= self.before),
+                _ => named && id.is_some() && call.id.is_some() && call.id != id,
+            }
+        };
+        if let Some(slot) = found.filter(|slot| !reused(slot)) {
             return Ok(slot);
         }
         if self.calls.len() >= TOOL_CALLS_MAX {

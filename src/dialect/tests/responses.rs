@@ -14,7 +14,7 @@ fn read(name: &str) -> Option<String> {
     std::fs::read_to_string(folder().join(name)).ok()
 }
 
-fn json(text: &str) -> Value {
+pub(super) fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }
 
@@ -170,7 +170,7 @@ fn a_chat_client_reaches_a_model_that_speaks_this_shape_alone() {
 }
 
 /// The response that a stream ends in.
-fn last_response(stream: &str) -> Value {
+pub(super) fn last_response(stream: &str) -> Value {
     let last = stream.trim_end().rsplit("\n\n").next().unwrap();
     let event = json(last.split_once("data: ").unwrap().1);
     assert!(["response.completed", "response.incomplete"].contains(&event["type"].as_str().unwrap()), "{event}");
@@ -222,21 +222,26 @@ fn without_signatures(mut answer: Value) -> Value {
     answer
 }
 
+/// A request written for a target, and what that leaves for its answer.
+pub(super) fn ask(from: Dialect, to: Dialect, body: &str, takes: &Capabilities) -> (Value, TranslationState) {
+    request_for((from, to), body, "up", takes).unwrap()
+}
+
 /// A request of these items, written for a target.
-fn asked(shape: Dialect, items: &Value) -> Value {
+pub(super) fn asked(shape: Dialect, items: &Value) -> Value {
     let body = value!({"model": "team-fast", "input": items, "max_output_tokens": 9});
     request_for((Dialect::Responses, shape), &body.to_string(), "up", &Capabilities::default()).unwrap().0
 }
 
-fn call(id: &str) -> Value {
+pub(super) fn call(id: &str) -> Value {
     value!({"type": "function_call", "id": "fc_x", "call_id": id, "name": "f", "arguments": "{}"})
 }
 
-fn output(id: &str, output: Value) -> Value {
+pub(super) fn output(id: &str, output: Value) -> Value {
     value!({"type": "function_call_output", "id": "fco_x", "call_id": id, "output": output})
 }
 
-fn user(text: &str) -> Value {
+pub(super) fn user(text: &str) -> Value {
     value!({"role": "user", "content": text})
 }
 
