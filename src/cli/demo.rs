@@ -163,6 +163,11 @@ fn print_help(listen: SocketAddr, admin: SocketAddr, key: &str, config: &Config,
         "curl -s {base}/v1/messages -H 'x-api-key: {key}' -H 'anthropic-version: 2023-06-01' {json} \
          -d '{{\"model\":\"{messages}\",\"max_tokens\":256,{hello}}}'"
     );
+    println!("\nOpenAI's responses shape, which Codex speaks:\n");
+    println!(
+        "curl -s {base}/v1/responses -H 'authorization: Bearer {key}' {json} \
+         -d '{{\"model\":\"{chat}\",\"input\":\"Hello\"}}'"
+    );
     println!("\nWhat the key may use, and what is left: GET {base}/v1/models and {base}/v1/quota\n");
     println!("For the SDKs:\n");
     println!("export OPENAI_BASE_URL={base}/v1 OPENAI_API_KEY={key}");

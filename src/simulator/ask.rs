@@ -262,9 +262,27 @@ fn conversation(input: &Value) -> Vec<Value> {
     };
     match input {
         Value::String(text) => vec![json!({ "role": "user", "content": text })],
-        Value::Array(items) => items.iter().filter_map(message).collect(),
+        Value::Array(items) => items.iter().filter_map(message).fold(Vec::new(), joined),
         _ => Vec::new(),
     }
+}
+
+/// One more message: calls go with what the assistant said before them, as the turn that they are.
+fn joined(mut messages: Vec<Value>, mut next: Value) -> Vec<Value> {
+    let last = messages.last_mut().filter(|last| last["role"] == "assistant");
+    match (last, next.get_mut("tool_calls").map(Value::take)) {
+        (Some(last), Some(Value::Array(calls))) => match last["tool_calls"].as_array_mut() {
+            Some(before) => before.extend(calls),
+            None => last["tool_calls"] = Value::Array(calls),
+        },
+        (_, calls) => {
+            if let Some(calls) = calls {
+                next["tool_calls"] = calls;
+            }
+            messages.push(next);
+        }
+    }
+    messages
 }
 
 /// All text of the last message of role user that has any.

@@ -12,8 +12,9 @@ mod world;
 use std::fmt::Debug;
 use tollgate::base::buf::Pool;
 use tollgate::dialect::{
-    Capabilities, ErrorWords, Fields, ObservedUsage, Piece, RequestScan, ResponseIdentity, SseStream, StreamFault,
-    Structured, Target, TranslationState, UnknownMembers, error_event, read_error, reply, rewrite, translate, whole,
+    Cache, Capabilities, ErrorWords, Fields, ObservedUsage, Piece, RequestScan, ResponseIdentity, SseStream,
+    StreamFault, Structured, Target, Thinking, TranslationState, UnknownMembers, error_event, read_error, reply,
+    rewrite, translate, whole,
 };
 use tollgate::io::proxy;
 use tollgate::policy::config::{Config, Source, effective};
@@ -231,6 +232,8 @@ fn capabilities(flags: u8) -> Capabilities {
         effort: other,
         strict_tools: other,
         max_completion_tokens: other,
+        thinking: if one { Thinking::Budget } else { Thinking::Adaptive },
+        cache: if other { Cache::Marks } else { Cache::Key },
         ..Capabilities::default()
     }
 }
@@ -260,7 +263,7 @@ fn request(shape: Dialect, data: &[u8]) {
     let capabilities = capabilities(flags);
     for to in others(shape) {
         let mut out = Vec::new();
-        let target = Target { model: "up", shape: to, capabilities: &capabilities, cache_key: None };
+        let target = Target { model: "up", shape: to, capabilities: &capabilities, cache_key: Some([b'0'; 32]) };
         if translate(shape, body, &fields, &target, &mut out).is_ok() {
             accepted(to, &out, "what is translated");
         }

@@ -244,3 +244,18 @@ fn newer_models_refuse_tools_beside_an_effort_and_the_newest_beside_their_defaul
         assert!(!refuses(model, Some("none"), true) && !refuses(model, Some("low"), false), "{model}");
     }
 }
+
+#[test]
+fn calls_of_a_responses_request_that_follow_each_other_are_one_turn() {
+    let call = |id: &str| json!({ "type": "function_call", "call_id": id, "name": "get_time", "arguments": "{}" });
+    let output = |id: &str| json!({ "type": "function_call_output", "call_id": id, "output": "noon" });
+    let read = |turns: u64| {
+        let said = json!({ "type": "message", "role": "assistant", "content": "Let me see." });
+        let asked = json!({ "role": "user", "content": format!("go #sim turns={turns} calls=2") });
+        let items = json!([asked, said, call("a"), call("b"), output("a"), output("b")]);
+        let tool = json!({ "type": "function", "name": "get_time", "parameters": { "type": "object" } });
+        let body = json!({ "model": "m", "input": items, "tools": [tool], "store": false });
+        names(&read(Dialect::Responses, body.to_string().as_bytes()).unwrap()).len()
+    };
+    assert_eq!((read(1), read(2)), (0, 2));
+}

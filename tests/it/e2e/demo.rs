@@ -37,6 +37,8 @@ fn the_demo_comes_up_its_lines_answer_and_ctrl_c_ends_it_with_code_0() {
     assert!(status == 200 && body.contains("choices"), "{status}: {body}");
     let (status, body) = paste(find("/v1/messages"));
     assert!(status == 200 && body.contains("content"), "{status}: {body}");
+    let (status, body) = paste(find("/v1/responses"));
+    assert!(status == 200 && body.contains("output_text"), "{status}: {body}");
     for line in &lines {
         assert_eq!(paste(line).0, 200, "{line}");
     }

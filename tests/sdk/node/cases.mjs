@@ -28,8 +28,13 @@ export const CASES = [
   { name: 'image in', say: 'what?\n#sim tokens=3', image: true },
   { name: 'thinking', say: 'hm\n#sim think=5 tokens=4', think: true },
   { name: 'JSON schema', say: 'where', schema: true },
-  { name: 'stop by length', say: 'x\n#sim tokens=9', maxTokens: 3 },
-  { name: 'stop sequence', say: 'x', stop: 'made' },
+  { name: 'stop by length', say: 'x\n#sim tokens=30', maxTokens: 16 },
+  {
+    name: 'stop sequence',
+    say: 'x',
+    stop: 'made',
+    noMeaning: { responses: 'the responses shape has no stop sequences' },
+  },
   { name: 'refusal', say: 'x\n#sim refuse tokens=4' },
   { name: 'error before', say: 'x\n#sim status=529 message=too_much' },
   {

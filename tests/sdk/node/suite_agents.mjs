@@ -1,6 +1,6 @@
-// Agents' loops: five turns of three parallel tools each, against both kinds of upstream, to the same final text. The
-// simulated provider calls tools for five turns and then tells every result it was given, in order; so a result that
-// is lost, doubled or out of its place on the way shows in the final text.
+// Agents' loops: five turns of three parallel tools each, from every shape against every kind of upstream, to the same
+// final text. The simulated provider calls tools for five turns and then tells every result it was given, in order; so
+// a result that is lost, doubled or out of its place on the way shows in the final text.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
@@ -28,7 +28,7 @@ after(async () => {
 
 /** `loop(model, run)` runs an agent to its end; it calls `run(name, n)` for each call and gives the final text. */
 async function check(loop) {
-  for (const model of ['small', 'large']) {
+  for (const model of ['small', 'large', 'newer']) {
     const before = (await gateway.stats()).requests;
     const ran = [];
     const run = (name, n) => {
@@ -66,6 +66,26 @@ for (const stream of [false, true]) {
       const tools = TOOLS.map(tool);
       const runner = client.chat.completions.runTools({ model, messages: [...messages], tools, stream });
       return runner.finalContent();
+    });
+  });
+
+  test(`the responses of openai, ${how}`, async () => {
+    await check(async (model, run) => {
+      const { responses } = new OpenAI({ apiKey: gateway.key, baseURL: `${gateway.url}/v1`, maxRetries: 0 });
+      const tools = TOOLS.map((name) => ({ type: 'function', name, parameters: SCHEMA, strict: false }));
+      const input = [...messages];
+      for (let turn = 0; turn <= TURNS; turn += 1) {
+        const asked = { model, input, tools, store: false };
+        const answer = stream ? await responses.stream(asked).finalResponse() : await responses.create(asked);
+        const calls = answer.output.filter(({ type }) => type === 'function_call');
+        if (calls.length === 0) return answer.output_text;
+        // Reasoning goes back with the rest.
+        input.push(...answer.output);
+        for (const { call_id, name, arguments: text } of calls) {
+          input.push({ type: 'function_call_output', call_id, output: run(name, JSON.parse(text).n) });
+        }
+      }
+      return 'the loop does not end';
     });
   });
 }

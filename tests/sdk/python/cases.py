@@ -76,8 +76,8 @@ CASES = [
     Case("image in", "what?\n#sim tokens=3", image=True),
     Case("thinking", "hm\n#sim think=5 tokens=4", think=True),
     Case("JSON schema", "where", schema=True),
-    Case("stop by length", "x\n#sim tokens=9", max_tokens=3),
-    Case("stop sequence", "x", stop="made"),
+    Case("stop by length", "x\n#sim tokens=30", max_tokens=16),
+    Case("stop sequence", "x", stop="made", no_meaning={"responses": "the responses shape has no stop sequences"}),
     Case("refusal", "x\n#sim refuse tokens=4"),
     Case("error before", "x\n#sim status=529 message=too_much"),
     Case(

@@ -1,4 +1,5 @@
-"""Agents' loops: five turns of three parallel tools each, against both kinds of upstream, to the same final text.
+"""Agents' loops: five turns of three parallel tools each, from every shape against every kind of upstream, to the same
+final text.
 
 The simulated provider calls tools for five turns and then tells every result it was given, in order; so a result that
 is lost, doubled or out of its place on the way shows in the final text.
@@ -13,7 +14,7 @@ import openai
 GATEWAY = None
 TURNS, CALLS = 5, 3
 ASKED = f"Work it out.\n#sim turns={TURNS} calls={CALLS} tokens=2 think=2 report"
-MODELS = ["small", "large"]
+MODELS = ["small", "large", "newer"]
 TOOLS = ["measure", "fetch", "weigh"]
 FINAL = " ".join(f"{TOOLS[n % CALLS]} gave {n + 1}" for n in range(TURNS * CALLS))
 
@@ -26,11 +27,8 @@ class Agents(unittest.TestCase):
             before, ran = GATEWAY.stats()["requests"], []
             text = loop(model, ran)
             seen[model] = (text, ran, GATEWAY.stats()["requests"] - before)
-        self.assertEqual(seen["small"], seen["large"])
-        text, ran, requests = seen["large"]
-        self.assertEqual(text, FINAL)
-        self.assertEqual(ran, [(TOOLS[n % CALLS], n + 1) for n in range(TURNS * CALLS)])
-        self.assertEqual(requests, TURNS + 1)
+        wanted = (FINAL, [(TOOLS[n % CALLS], n + 1) for n in range(TURNS * CALLS)], TURNS + 1)
+        self.assertEqual(seen, {model: wanted for model in MODELS})
 
     def anthropic_loop(self, stream):
         def loop(model, ran):
@@ -90,3 +88,35 @@ class Agents(unittest.TestCase):
                 return stream.get_final_completion().choices[0].message
 
         self.check(self.openai_loop(ask))
+
+    def responses_loop(self, ask):
+        def loop(model, ran):
+            client = openai.OpenAI(api_key=GATEWAY.key, base_url=f"http://{GATEWAY.gateway}/v1", max_retries=0)
+            parameters = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+            tools = [{"type": "function", "name": name, "parameters": parameters, "strict": False} for name in TOOLS]
+            items = [{"role": "user", "content": ASKED}]
+            while True:
+                self.assertLess(len(items), 1 + 4 * TURNS * CALLS, "the loop does not end")
+                answer = ask(client, {"model": model, "input": items, "tools": tools, "store": False})
+                # Reasoning goes back with the rest.
+                items += [item.model_dump(exclude_none=True) for item in answer.output]
+                calls = [item for item in answer.output if item.type == "function_call"]
+                if not calls:
+                    return answer.output_text
+                for call in calls:
+                    n = json.loads(call.arguments)["n"]
+                    ran.append((call.name, n))
+                    output = f"{call.name} gave {n}"
+                    items.append({"type": "function_call_output", "call_id": call.call_id, "output": output})
+
+        return loop
+
+    def test_tools_with_responses(self):
+        self.check(self.responses_loop(lambda client, asked: client.responses.create(**asked)))
+
+    def test_tools_with_responses_streamed(self):
+        def ask(client, asked):
+            with client.responses.stream(**asked) as stream:
+                return stream.get_final_response()
+
+        self.check(self.responses_loop(ask))

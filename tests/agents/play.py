@@ -1,0 +1,349 @@
+"""A model that plays from a script, behind all three shapes, whole and streamed: it writes a program, runs it, sees that
+it is wrong, mends it in two steps, runs it again beside a look at the file, and says what came.
+
+It is as strict as the providers that it stands for: a call without its result, a result without its call, reasoning that
+it never gave or a member that the shape does not have is 400. What a tool gave back must be what the tool said, or the
+script ends in words that say so.
+"""
+
+import http.server
+import json
+import re
+import threading
+
+FILE = "sum.py"
+WRONG, BETTER, RIGHT = "print(6 * 9)", "print(6 * 8)", "print(6 * 7)"
+DONE = "It prints 42 now."
+FOLDER = re.compile(r"in the folder (/[\w./-]+)")
+# What a result must have in it, by how many results there are.
+SEEN = {2: "54", 5: "42", 6: RIGHT}
+
+MEMBERS = {
+    "chat": "model messages stream stream_options tools tool_choice parallel_tool_calls max_tokens max_completion_tokens "
+    "temperature top_p stop user reasoning_effort prompt_cache_key response_format verbosity n seed",
+    "messages": "model messages max_tokens system stream tools tool_choice thinking output_config temperature top_p "
+    "stop_sequences metadata cache_control context_management",
+    "responses": "model input instructions stream tools tool_choice parallel_tool_calls max_output_tokens temperature "
+    "top_p reasoning text include store prompt_cache_key safety_identifier truncation metadata user "
+    "service_tier client_metadata",
+}
+
+
+class Wrong(Exception):
+    """A request that the provider refuses."""
+
+
+def patch(*lines):
+    return "\n".join(["*** Begin Patch", *lines, "*** End Patch", ""])
+
+
+def moves(tools, folder):
+    """The calls of the script in the words of the tools at hand; each step is a list of (tool, arguments or text)."""
+    path = f"{folder}/{FILE}"
+    if "apply_patch" in tools:
+        write = ("apply_patch", patch(f"*** Add File: {FILE}", f"+{WRONG}"))
+        edit = lambda old, new: ("apply_patch", patch(f"*** Update File: {FILE}", "@@", f"-{old}", f"+{new}"))
+        shell = lambda command: ("exec_command", {"cmd": command})
+    elif "Write" in tools:
+        write = ("Write", {"file_path": path, "content": WRONG + "\n"})
+        edit = lambda old, new: ("Edit", {"file_path": path, "old_string": old, "new_string": new})
+        shell = lambda command: ("Bash", {"command": f"cd {folder} && {command}", "description": "Runs it"})
+    elif "filePath" in json.dumps(tools.get("write", {})):
+        write = ("write", {"filePath": path, "content": WRONG + "\n"})
+        edit = lambda old, new: ("edit", {"filePath": path, "oldString": old, "newString": new})
+        shell = lambda command: ("bash", {"command": command, "description": "Runs it"})
+    elif "write_file" in tools:
+        write = ("write_file", {"path": FILE, "content": WRONG + "\n"})
+        edit = lambda old, new: ("edit_file", {"path": FILE, "old": old, "new": new})
+        shell = lambda command: ("run_command", {"command": command})
+    else:
+        return None
+    run = f"python3 {FILE}"
+    return [[write], [shell(run)], [edit(WRONG, BETTER)], [edit(BETTER, RIGHT)], [shell(run), shell(f"cat {FILE}")]]
+
+
+def text_of(content):
+    """All text in a content, of whatever shape."""
+    if isinstance(content, list):
+        return "\n".join(text_of(part) for part in content)
+    if isinstance(content, dict):
+        return text_of(content.get("text") or content.get("content") or content.get("output") or "")
+    return content if isinstance(content, str) else ""
+
+
+class Turn:
+    """A request, read in no shape, and what the script answers."""
+
+    def __init__(self, shape, body, given):
+        self.shape, self.given = shape, given
+        unknown = {name for name, value in body.items() if value is not None} - set(MEMBERS[shape].split())
+        if unknown:
+            raise Wrong(f"unknown members: {sorted(unknown)}")
+        self.calls, self.results, self.texts = [], {}, []
+        getattr(self, f"read_{shape}")(body)
+        if set(self.results) != set(self.calls):
+            raise Wrong(f"calls {self.calls} and results {sorted(self.results)}")
+        folder = FOLDER.search("\n".join(self.texts))
+        self.folder = folder.group(1) if folder else ""
+        self.answer(moves(self.tools, self.folder))
+
+    def read_chat(self, body):
+        self.tools = {tool["function"]["name"]: tool for tool in body.get("tools") or []}
+        self.thinks, open_calls = True, []
+        for message in body["messages"]:
+            if message["role"] == "tool":
+                if message["tool_call_id"] not in open_calls:
+                    raise Wrong("a tool message must follow its call")
+                self.results[message["tool_call_id"]] = text_of(message["content"])
+                continue
+            open_calls = [call["id"] for call in message.get("tool_calls") or []]
+            self.calls += open_calls
+            if message["role"] == "user":
+                self.texts.append(text_of(message["content"]))
+
+    def read_messages(self, body):
+        if "max_tokens" not in body:
+            raise Wrong("max_tokens: Field required")
+        self.tools = {tool["name"]: tool for tool in body.get("tools") or []}
+        self.thinks = (body.get("thinking") or {}).get("type") in ["enabled", "adaptive"]
+        open_calls, before = [], None
+        for message in body["messages"]:
+            blocks = message["content"] if isinstance(message["content"], list) else [{"type": "text", "text": message["content"]}]
+            if message["role"] == before and message["role"] == "assistant":
+                raise Wrong("roles must alternate")
+            before = message["role"]
+            here = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
+            if message["role"] == "user" and sorted(here) != sorted(open_calls):
+                raise Wrong(f"tool_use ids without tool_result blocks immediately after: {open_calls}, {here}")
+            open_calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
+            self.calls += open_calls
+            for block in blocks:
+                if block["type"] == "tool_result":
+                    self.results[block["tool_use_id"]] = text_of(block.get("content"))
+                elif block["type"] == "thinking" and block["signature"] not in self.given:
+                    raise Wrong("Invalid `signature` in `thinking` block")
+                elif block["type"] == "text" and message["role"] == "user":
+                    self.texts.append(block["text"])
+
+    def read_responses(self, body):
+        self.tools = {tool["name"]: tool for tool in body.get("tools") or [] if "name" in tool}
+        self.thinks = True
+        items = body["input"] if isinstance(body["input"], list) else [{"role": "user", "content": body["input"]}]
+        for item in items:
+            kind = item.get("type", "message")
+            if kind in ["function_call", "custom_tool_call"]:
+                self.calls.append(item["call_id"])
+            elif kind.endswith("_call_output"):
+                if item["call_id"] not in self.calls:
+                    raise Wrong(f"No tool call found for function call output with call_id {item['call_id']}")
+                self.results[item["call_id"]] = text_of(item["output"])
+            elif kind == "reasoning" and item.get("encrypted_content") not in [None, *self.given]:
+                raise Wrong("The encrypted content could not be verified")
+            elif kind == "message" and item["role"] == "user":
+                self.texts.append(text_of(item["content"]))
+
+    def answer(self, steps):
+        """What comes next, by the results so far: calls, or the last word."""
+        self.say, self.next, n = "ok", [], len(self.results)
+        self.number = n
+        if not steps or not self.folder:
+            return
+        seen = list(self.results.values())
+        for at, want in SEEN.items():
+            if n >= at and not any(want in text for text in (seen[at - 1 : at] if at < 5 else seen[4:])):
+                self.say = f"Wrong result {at}: {seen}"
+                return
+        at = 0
+        for step in steps:
+            if n == at:
+                self.next = [(f"{name}_{n + nth}", name, arguments) for nth, (name, arguments) in enumerate(step)]
+            at += len(step)
+        if not self.next:
+            self.say = DONE if n == at else f"Wrong number of results: {n}"
+
+    def arguments(self, arguments):
+        """As a JSON text: free text is one argument for a function."""
+        return json.dumps(arguments if isinstance(arguments, dict) else {"input": arguments})
+
+
+def halves(text):
+    return [text[: len(text) // 2], text[len(text) // 2 :]]
+
+
+def chat(turn, stream, ids):
+    usage = {"prompt_tokens": 100, "completion_tokens": 9, "total_tokens": 109}
+    head = {"id": "chatcmpl-1", "created": 1, "model": "up"}
+    stop = "tool_calls" if turn.next else "stop"
+    calls = [
+        {"id": ids(name), "type": "function", "function": {"name": tool, "arguments": turn.arguments(arguments)}}
+        for name, tool, arguments in turn.next
+    ]
+    if not stream:
+        message = {"role": "assistant", "content": None if calls else turn.say, "reasoning_content": "Let me see."}
+        if calls:
+            message["tool_calls"] = calls
+        choice = {"index": 0, "message": message, "finish_reason": stop}
+        return {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
+    chunk = lambda delta, end=None: (None, {
+        **head, "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta, "finish_reason": end}]
+    })
+    out = [chunk({"role": "assistant", "content": ""}), chunk({"reasoning_content": "Let me see."})]
+    for index, call in enumerate(calls):
+        first, second = halves(call["function"]["arguments"])
+        opened = {**call, "index": index, "function": {"name": call["function"]["name"], "arguments": ""}}
+        out.append(chunk({"tool_calls": [opened]}))
+        out += [chunk({"tool_calls": [{"index": index, "function": {"arguments": part}}]}) for part in [first, second]]
+    if not calls:
+        out += [chunk({"content": part}) for part in halves(turn.say)]
+    out += [chunk({}, stop), (None, {**head, "object": "chat.completion.chunk", "choices": [], "usage": usage})]
+    return out + [(None, "[DONE]")]
+
+
+def messages(turn, stream, ids):
+    blocks = []
+    if turn.thinks:
+        signature = f"SIG{turn.number}"
+        turn.given.add(signature)
+        blocks.append({"type": "thinking", "thinking": "Let me see.", "signature": signature})
+    for name, tool, arguments in turn.next:
+        value = json.loads(turn.arguments(arguments))
+        blocks.append({"type": "tool_use", "id": ids(name), "name": tool, "input": value})
+    if not turn.next:
+        blocks.append({"type": "text", "text": turn.say})
+    stop = "tool_use" if turn.next else "end_turn"
+    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "up", "stop_sequence": None}
+    usage = {"input_tokens": 100, "output_tokens": 9}
+    if not stream:
+        return {**message, "content": blocks, "stop_reason": stop, "usage": usage}
+    out = [("message_start", {"message": {**message, "content": [], "stop_reason": None, "usage": usage}})]
+    for index, block in enumerate(blocks):
+        empty = {"thinking": {"thinking": "", "signature": ""}, "text": {"text": ""}, "tool_use": {"input": {}}}
+        deltas = {
+            "thinking": lambda: [("thinking", block["thinking"]), ("signature", block["signature"])],
+            "text": lambda: [("text", part) for part in halves(block["text"])],
+            "tool_use": lambda: [("input_json", part) for part in halves(json.dumps(block["input"]))],
+        }[block["type"]]
+        out.append(("content_block_start", {"index": index, "content_block": {**block, **empty[block["type"]]}}))
+        for kind, text in deltas():
+            name = {"input_json": "partial_json"}.get(kind, kind)
+            out.append(("content_block_delta", {"index": index, "delta": {"type": f"{kind}_delta", name: text}}))
+        out.append(("content_block_stop", {"index": index}))
+    out.append(("message_delta", {"delta": {"stop_reason": stop, "stop_sequence": None}, "usage": usage}))
+    return [(kind, {"type": kind, **event}) for kind, event in [*out, ("message_stop", {})]]
+
+
+def responses(turn, stream, ids):
+    sealed = f"ENC{turn.number}"
+    turn.given.add(sealed)
+    items = [{"id": f"rs_{turn.number}", "type": "reasoning", "summary": [], "encrypted_content": sealed}]
+    for name, tool, arguments in turn.next:
+        call = {"status": "completed", "call_id": ids(name), "name": tool}
+        if turn.tools[tool]["type"] == "custom":
+            items.append({"id": f"ctc_{name}", "type": "custom_tool_call", **call, "input": arguments})
+        else:
+            items.append({"id": f"fc_{name}", "type": "function_call", **call, "arguments": turn.arguments(arguments)})
+    if not turn.next:
+        part = {"type": "output_text", "text": turn.say, "annotations": []}
+        items.append({"id": "msg_1", "type": "message", "status": "completed", "role": "assistant", "content": [part]})
+    usage = {"input_tokens": 100, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": 9,
+             "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": 109}
+    response = {"id": "resp_1", "object": "response", "created_at": 1, "model": "up", "error": None, "tools": [],
+                "incomplete_details": None, "instructions": None, "metadata": {}, "parallel_tool_calls": True,
+                "tool_choice": "auto", "temperature": 1.0, "top_p": 1.0, "store": False}
+    whole = {**response, "status": "completed", "output": items, "usage": usage}
+    if not stream:
+        return whole
+    begun = {**response, "status": "in_progress", "output": [], "usage": None}
+    out = [("response.created", {"response": begun}), ("response.in_progress", {"response": begun})]
+    for index, item in enumerate(items):
+        place = {"output_index": index, "item_id": item["id"]}
+        fresh = {"message": {"content": [], "status": "in_progress"}, "reasoning": {},
+                 "function_call": {"arguments": "", "status": "in_progress"},
+                 "custom_tool_call": {"input": "", "status": "in_progress"}}[item["type"]]
+        out.append(("response.output_item.added", {"output_index": index, "item": {**item, **fresh}}))
+        if item["type"] == "message":
+            place["content_index"] = 0
+            [part] = item["content"]
+            out.append(("response.content_part.added", {**place, "part": {**part, "text": ""}}))
+            for piece in halves(turn.say):
+                out.append(("response.output_text.delta", {**place, "delta": piece, "logprobs": []}))
+            out.append(("response.output_text.done", {**place, "text": turn.say, "logprobs": []}))
+            out.append(("response.content_part.done", {**place, "part": part}))
+        elif item["type"] in ["function_call", "custom_tool_call"]:
+            name, kind = {"function_call": ("arguments", "function_call_arguments"),
+                          "custom_tool_call": ("input", "custom_tool_call_input")}[item["type"]]
+            for piece in halves(item[name]):
+                out.append((f"response.{kind}.delta", {**place, "delta": piece}))
+            out.append((f"response.{kind}.done", {**place, name: item[name], "name": item["name"]}))
+        out.append(("response.output_item.done", {"output_index": index, "item": item}))
+    out.append(("response.completed", {"response": whole}))
+    return [(kind, {"type": kind, "sequence_number": at, **event}) for at, (kind, event) in enumerate(out)]
+
+
+SHAPES = {
+    "/v1/chat/completions": ("chat", chat, "call_{}"),
+    "/v1/messages": ("messages", messages, "toolu_{}"),
+    "/v1/responses": ("responses", responses, "call_{}"),
+}
+
+
+class Player:
+    """The provider on a port of its own. `refused` has what it refused, and `asked` how many requests it was sent."""
+
+    def __init__(self):
+        self.refused, self.asked, self.given, self.failed = [], 0, {}, set()
+        player = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                player.serve(self)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.address = f"127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def serve(self, handler):
+        body = json.loads(handler.rfile.read(int(handler.headers["content-length"])))
+        shape, write, form = SHAPES[handler.path]
+        self.asked += 1
+        try:
+            turn = Turn(shape, body, self.given.setdefault(shape, set()))
+        except Wrong as wrong:
+            self.refused.append(f"{shape}: {wrong}")
+            return self.send(handler, 400, {"error": {"type": "invalid_request_error", "message": str(wrong)}})
+        once = (body["model"], turn.folder)
+        fails = turn.number == 1 and body["model"] in ["fails", "breaks"] and once not in self.failed
+        if fails:
+            self.failed.add(once)
+        if fails and body["model"] == "fails":
+            return self.send(handler, 500, {"error": {"type": "api_error", "message": "down"}})
+        stream = body.get("stream") is True
+        answer = write(turn, stream, form.format)
+        if not stream:
+            return self.send(handler, 200, answer)
+        handler.send_response(200)
+        handler.send_header("content-type", "text/event-stream")
+        handler.send_header("connection", "close")
+        handler.end_headers()
+        handler.close_connection = True
+        for name, data in answer[:2] if fails else answer:
+            text = data if isinstance(data, str) else json.dumps(data)
+            handler.wfile.write(((f"event: {name}\n" if name else "") + f"data: {text}\n\n").encode())
+
+    def send(self, handler, status, body):
+        text = json.dumps(body).encode()
+        handler.send_response(status)
+        handler.send_header("content-type", "application/json")
+        handler.send_header("content-length", str(len(text)))
+        handler.end_headers()
+        handler.wfile.write(text)
+
+    def stop(self):
+        self.server.shutdown()
+        self.server.server_close()

@@ -1,0 +1,267 @@
+"""Real clients, unmodified, at the gateway before a provider of each shape that plays a script: every crossing of shapes.
+
+    AGENTS=codex,claude run.py     those clients alone
+    AGENTS_TIMES=3 run.py          Codex so many times at each provider, in the place of 20
+
+Each runs in a folder of its own with the block that the guide has for it, and may reach 127.0.0.1 alone. What it wrote
+is looked at, and what it said. At the end stands the table that the README has; the last line is
+`N passed, N failed, N skipped`.
+"""
+
+import concurrent.futures
+import dataclasses
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).parent
+ROOT = HERE.parent.parent
+sys.path.insert(0, str(HERE.parent / "sdk" / "python"))
+
+import gateway  # noqa: E402
+import play  # noqa: E402
+
+UPSTREAMS = ["chat", "messages", "responses"]
+TIMES = int(os.environ.get("AGENTS_TIMES", "20"))
+PATIENCE = 180
+# A client that has been told that its allowance is spent must end so soon.
+SPENT_SECONDS = 5
+MARKS = ("<!-- scripts/test agents -->\n", "\n<!-- end -->")
+TOOLS = pathlib.Path(os.environ["AGENTS_TOOLS"])
+
+
+def block(title, language):
+    """The code of the guide for a client."""
+    text = (ROOT / "src" / "docs" / "agents.md").read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
+    return text.split(f"\n```{language}\n")[1].split("\n```\n")[0]
+
+
+@dataclasses.dataclass
+class Client:
+    """A client as it stands in the table, and how it is run."""
+
+    name: str
+    shape: str
+    start: object
+    times: int = 1
+    # Where its version is asked for.
+    version: str = ""
+
+
+@dataclasses.dataclass
+class Task:
+    """One run: a folder, a model, what is said."""
+
+    folder: pathlib.Path
+    home: pathlib.Path
+    address: str
+    model: str
+    key: str
+
+    @property
+    def prompt(self):
+        return f"Write a program that prints 42, in the folder {self.folder}, and run it."
+
+    def filled(self, title, language):
+        """The guide's block with this run's address and model."""
+        text = block(title, language).replace("127.0.0.1:8080", self.address).replace("/home/you", str(self.home))
+        return re.sub(r"\bsmall\b", self.model, text)
+
+    def run(self, command, **more):
+        """Exit code and output of a command that nothing but 127.0.0.1 answers."""
+        nowhere = "http://127.0.0.1:9"
+        environment = {
+            "PATH": os.environ["PATH"], "LANG": "C.UTF-8", "HOME": str(self.home), "TOLLGATE_KEY": self.key,
+            "http_proxy": nowhere, "https_proxy": nowhere, "HTTP_PROXY": nowhere, "HTTPS_PROXY": nowhere,
+            "no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1", **more,
+        }
+        done = subprocess.run(command, cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, timeout=PATIENCE,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return done.returncode, done.stdout
+
+
+def program(name):
+    return str(TOOLS / "node" / "node_modules" / ".bin" / name)
+
+
+def codex(task):
+    home = task.home / ".codex"
+    home.mkdir(exist_ok=True)
+    (home / "config.toml").write_text(task.filled("Codex", "toml"))
+    (home / "models.json").write_text(task.filled("Codex", "json"))
+    options = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
+    return task.run([program("codex"), "exec", *options, task.prompt], CODEX_HOME=str(home))
+
+
+def claude(task):
+    script = task.filled("Claude Code", "sh") + '\nexec "$@"\n'
+    options = ["--permission-mode", "acceptEdits", "--allowedTools", "Bash", "Write", "Edit"]
+    return task.run(["bash", "-c", script, "bash", program("claude"), "-p", task.prompt, *options])
+
+
+def opencode(package):
+    def start(task):
+        text = task.filled("opencode", "json").replace("@ai-sdk/openai-compatible", package)
+        (task.folder / "opencode.json").write_text(text)
+        alone = ["AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "DEFAULT_PLUGINS"]
+        environment = {f"OPENCODE_DISABLE_{name}": "1" for name in alone}
+        return task.run([program("opencode"), "run", task.prompt], **environment)
+
+    return start
+
+
+def library(title, name, shape, venv="venv"):
+    def start(task):
+        python = str(TOOLS / venv / "bin" / "python")
+        text = task.filled(title, "python")
+        return task.run([python, str(HERE / "library.py"), name, shape, text, task.prompt], PYTHONDONTWRITEBYTECODE="1")
+
+    return start
+
+
+def vercel(shape):
+    def start(task):
+        # Beside the packages, which are looked for from where a module lies.
+        path = TOOLS / "node" / f"task-{task.folder.name}.mjs"
+        path.write_text(task.filled("Vercel's AI SDK", "js") + "\n" + (HERE / "vercel.mjs").read_text())
+        try:
+            return task.run(["node", str(path), shape, task.prompt])
+        finally:
+            path.unlink()
+
+    return start
+
+
+CLIENTS = [
+    Client("Codex", "responses", codex, TIMES, "@openai/codex"),
+    Client("Claude Code", "messages", claude, 1, "@anthropic-ai/claude-code"),
+    Client("opencode", "chat", opencode("@ai-sdk/openai-compatible"), 1, "opencode-ai"),
+    Client("opencode", "messages", opencode("@ai-sdk/anthropic"), 1, "opencode-ai"),
+    Client("opencode", "responses", opencode("@ai-sdk/openai"), 1, "opencode-ai"),
+    *(Client("OpenAI Agents SDK", shape, library("OpenAI Agents SDK", "agents", shape), 1, "openai-agents")
+      for shape in ["chat", "responses"]),
+    *(Client("Pydantic AI", shape, library("Pydantic AI", "pydantic_ai", shape), 1, "pydantic-ai-slim")
+      for shape in UPSTREAMS),
+    *(Client("LangChain", shape, library("LangChain", "langchain", shape), 1, "langchain-core") for shape in UPSTREAMS),
+    *(Client("LlamaIndex", shape, library("LlamaIndex", "llama_index", shape, "llama"), 1, "llama-index-core")
+      for shape in ["chat", "responses"]),
+    *(Client("Vercel's AI SDK", shape, vercel(shape), 1, "ai") for shape in UPSTREAMS),
+]
+
+
+def version(package):
+    """The version that the stage has pinned."""
+    words = os.environ["AGENTS_VERSIONS"].split()
+    return next(word.rpartition("@")[2].rpartition("==")[2] for word in words if re.split(r"\[|==|(?<=.)@", word)[0] == package)
+
+
+class Runs:
+    """A gateway, a provider, and what came of the runs."""
+
+    def __init__(self, folder):
+        self.folder, self.player = folder, play.Player()
+        self.gateway = gateway.Gateway(HERE / "config.toml", self.player.address)
+        self.failed, self.passed = [], 0
+
+    def task(self, model, key=None):
+        folder = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+        home = folder / "home"
+        work = folder / f"work-{folder.name}"
+        home.mkdir()
+        work.mkdir()
+        return Task(work, home, self.gateway.gateway, model, key or self.gateway.key)
+
+    def note(self, name, why):
+        """Counts a check; `why` is empty if it holds."""
+        if why:
+            self.failed.append(name)
+            print(f"FAIL: {name}: {why}", flush=True)
+        else:
+            self.passed += 1
+
+    def done(self, client, model):
+        """Whether one run did the whole task; else why not."""
+        task = self.task(model)
+        try:
+            code, said = client.start(task)
+        except subprocess.TimeoutExpired:
+            return "took too long"
+        wrote = task.folder / play.FILE
+        wrote = wrote.read_text() if wrote.exists() else ""
+        shutil.rmtree(task.folder.parent, ignore_errors=True)
+        if code == 0 and wrote.strip() == play.RIGHT and play.DONE in said:
+            return ""
+        return f"exit code {code}, wrote {wrote!r}, said:\n{said[-2000:]}"
+
+    def rows(self, clients):
+        """All runs, two at a time; the rows of the table."""
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            cells = [
+                [[pool.submit(self.done, client, f"via-{upstream}") for _ in range(client.times)] for upstream in UPSTREAMS]
+                for client in clients
+            ]
+            return [[f"{client.name} {version(client.version)}", client.shape,
+                     *(self.cell(client, upstream, runs) for upstream, runs in zip(UPSTREAMS, row))]
+                    for client, row in zip(clients, cells)]
+
+    def cell(self, client, upstream, runs):
+        name, said = f"{client.name} ({client.shape}) at {upstream}", [run.result() for run in runs]
+        self.note(name, next((why for why in said if why), ""))
+        good = f"{said.count('')} of {len(said)}"
+        print(f"{name}: {good}", flush=True)
+        return good
+
+    def spent(self):
+        """Codex with a spent period: it ends soon, and says that the quota is why."""
+        key = self.gateway.issue("--plan", "spent")
+        began = None
+        for _ in range(2):
+            began = time.monotonic()
+            code, said = codex(self.task("via-chat", key))
+        seconds = time.monotonic() - began
+        good = code != 0 and "Quota exceeded" in said and seconds < SPENT_SECONDS
+        self.note("Codex with a spent period", "" if good else f"exit code {code} after {seconds:.1f} s: {said[-500:]}")
+
+    def stop(self):
+        codes = self.gateway.stop()
+        self.player.stop()
+        self.note("the gateway's end", "" if codes == [0] else f"exit code {codes}")
+        self.note("the provider refused", "; ".join(sorted(set(self.player.refused))))
+
+
+def table(rows):
+    head = ["client", "speaks", *(f"{upstream} upstream" for upstream in UPSTREAMS)]
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def main():
+    wanted = [word for word in os.environ.get("AGENTS", "").lower().split(",") if word]
+    clients = [client for client in CLIENTS if not wanted or any(word in client.name.lower() for word in wanted)]
+    with tempfile.TemporaryDirectory(prefix="agents-", dir=TOOLS) as folder:
+        runs = Runs(pathlib.Path(folder))
+        try:
+            rows = runs.rows(clients)
+            if clients[0].start is codex:
+                for model, what in [("fails", "whose provider fails once"), ("breaks", "whose provider breaks off once")]:
+                    runs.note(f"Codex {what}", runs.done(clients[0], model))
+                runs.spent()
+        finally:
+            runs.stop()
+    text = table(rows)
+    print(text)
+    if not wanted and TIMES == 20:
+        _, _, rest = (ROOT / "README.md").read_text().partition(MARKS[0])
+        same = rest.partition(MARKS[1])[0] == text
+        runs.note("the README's table", "" if same else "it is not the one above")
+    print(f"{runs.passed} passed, {len(runs.failed)} failed, 0 skipped")
+    return 1 if runs.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
