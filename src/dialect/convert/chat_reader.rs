@@ -210,8 +210,8 @@ impl ChatReader {
     }
 
     /// Which call a fragment belongs to: by its index; where one index is used again with another id and a name, a
-    /// new call; without index by its id; without either the last one, unless another name, or one more name in the same
-    /// chunk, begins a new call.
+    /// new call; without index by its id; without either the last one, unless another name, or one more name in the
+    /// same chunk, begins a new call.
     fn slot(&mut self, index: Option<u64>, id: Option<&[u8]>, name: Option<&[u8]>) -> Result<usize, StreamFault> {
         let (id, named) = (id.map(hash), name.is_some());
         let found = match index {
