@@ -14,6 +14,7 @@ import threading
 FILE = "sum.py"
 WRONG, BETTER, RIGHT = "print(6 * 9)", "print(6 * 8)", "print(6 * 7)"
 DONE = "It prints 42 now."
+THOUGHT = "Let me see."
 FOLDER = re.compile(r"in the folder (/[\w./-]+)")
 # What a result must have in it, by how many results there are.
 SEEN = {2: "54", 5: "42", 6: RIGHT}
@@ -80,6 +81,8 @@ class Turn:
         if unknown:
             raise Wrong(f"unknown members: {sorted(unknown)}")
         self.calls, self.results, self.texts = [], {}, []
+        # Reasoning of earlier turns that has come back.
+        self.kept = 0
         getattr(self, f"read_{shape}")(body)
         if set(self.results) != set(self.calls):
             raise Wrong(f"calls {self.calls} and results {sorted(self.results)}")
@@ -96,6 +99,7 @@ class Turn:
                     raise Wrong("a tool message must follow its call")
                 self.results[message["tool_call_id"]] = text_of(message["content"])
                 continue
+            self.kept += message.get("reasoning_content") == THOUGHT
             open_calls = [call["id"] for call in message.get("tool_calls") or []]
             self.calls += open_calls
             if message["role"] == "user":
@@ -120,8 +124,10 @@ class Turn:
             for block in blocks:
                 if block["type"] == "tool_result":
                     self.results[block["tool_use_id"]] = text_of(block.get("content"))
-                elif block["type"] == "thinking" and block["signature"] not in self.given:
-                    raise Wrong("Invalid `signature` in `thinking` block")
+                elif block["type"] == "thinking":
+                    if block["signature"] not in self.given:
+                        raise Wrong("Invalid `signature` in `thinking` block")
+                    self.kept += 1
                 elif block["type"] == "text" and message["role"] == "user":
                     self.texts.append(block["text"])
 
@@ -137,8 +143,10 @@ class Turn:
                 if item["call_id"] not in self.calls:
                     raise Wrong(f"No tool call found for function call output with call_id {item['call_id']}")
                 self.results[item["call_id"]] = text_of(item["output"])
-            elif kind == "reasoning" and item.get("encrypted_content") not in [None, *self.given]:
-                raise Wrong("The encrypted content could not be verified")
+            elif kind == "reasoning" and item.get("encrypted_content"):
+                if item["encrypted_content"] not in self.given:
+                    raise Wrong("The encrypted content could not be verified")
+                self.kept += 1
             elif kind == "message" and item["role"] == "user":
                 self.texts.append(text_of(item["content"]))
 
@@ -179,7 +187,7 @@ def chat(turn, stream, ids):
         for name, tool, arguments in turn.next
     ]
     if not stream:
-        message = {"role": "assistant", "content": None if calls else turn.say, "reasoning_content": "Let me see."}
+        message = {"role": "assistant", "content": None if calls else turn.say, "reasoning_content": THOUGHT}
         if calls:
             message["tool_calls"] = calls
         choice = {"index": 0, "message": message, "finish_reason": stop}
@@ -187,7 +195,7 @@ def chat(turn, stream, ids):
     chunk = lambda delta, end=None: (None, {
         **head, "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta, "finish_reason": end}]
     })
-    out = [chunk({"role": "assistant", "content": ""}), chunk({"reasoning_content": "Let me see."})]
+    out = [chunk({"role": "assistant", "content": ""}), chunk({"reasoning_content": THOUGHT})]
     for index, call in enumerate(calls):
         first, second = halves(call["function"]["arguments"])
         opened = {**call, "index": index, "function": {"name": call["function"]["name"], "arguments": ""}}
@@ -204,7 +212,7 @@ def messages(turn, stream, ids):
     if turn.thinks:
         signature = f"SIG{turn.number}"
         turn.given.add(signature)
-        blocks.append({"type": "thinking", "thinking": "Let me see.", "signature": signature})
+        blocks.append({"type": "thinking", "thinking": THOUGHT, "signature": signature})
     for name, tool, arguments in turn.next:
         value = json.loads(turn.arguments(arguments))
         blocks.append({"type": "tool_use", "id": ids(name), "name": tool, "input": value})
@@ -288,10 +296,12 @@ SHAPES = {
 
 
 class Player:
-    """The provider on a port of its own. `refused` has what it refused, and `asked` how many requests it was sent."""
+    """The provider on a port of its own. `refused` has what it refused."""
 
     def __init__(self):
-        self.refused, self.asked, self.given, self.failed = [], 0, {}, set()
+        self.refused, self.given, self.failed = [], {}, set()
+        # How much reasoning came back with the last request of each folder.
+        self.kept = {}
         player = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -311,12 +321,12 @@ class Player:
     def serve(self, handler):
         body = json.loads(handler.rfile.read(int(handler.headers["content-length"])))
         shape, write, form = SHAPES[handler.path]
-        self.asked += 1
         try:
             turn = Turn(shape, body, self.given.setdefault(shape, set()))
         except Wrong as wrong:
             self.refused.append(f"{shape}: {wrong}")
             return self.send(handler, 400, {"error": {"type": "invalid_request_error", "message": str(wrong)}})
+        self.kept[turn.folder] = turn.kept
         once = (body["model"], turn.folder)
         fails = turn.number == 1 and body["model"] in ["fails", "breaks"] and once not in self.failed
         if fails:

@@ -49,8 +49,10 @@ class Client:
     shape: str
     start: object
     times: int = 1
-    # Where its version is asked for.
+    # The package that its version is that of.
     version: str = ""
+    # Turns whose reasoning must come back with the last request, whatever shape it was given in.
+    keeps: int = 0
 
 
 @dataclasses.dataclass
@@ -138,8 +140,8 @@ def vercel(shape):
 
 
 CLIENTS = [
-    Client("Codex", "responses", codex, TIMES, "@openai/codex"),
-    Client("Claude Code", "messages", claude, 1, "@anthropic-ai/claude-code"),
+    Client("Codex", "responses", codex, TIMES, "@openai/codex", 5),
+    Client("Claude Code", "messages", claude, 1, "@anthropic-ai/claude-code", 5),
     Client("opencode", "chat", opencode("@ai-sdk/openai-compatible"), 1, "opencode-ai"),
     Client("opencode", "messages", opencode("@ai-sdk/anthropic"), 1, "opencode-ai"),
     Client("opencode", "responses", opencode("@ai-sdk/openai"), 1, "opencode-ai"),
@@ -194,6 +196,8 @@ class Runs:
         wrote = task.folder / play.FILE
         wrote = wrote.read_text() if wrote.exists() else ""
         shutil.rmtree(task.folder.parent, ignore_errors=True)
+        if model.startswith("via-") and self.player.kept.get(str(task.folder), 0) < client.keeps:
+            return "its reasoning of earlier turns did not come back"
         if code == 0 and wrote.strip() == play.RIGHT and play.DONE in said:
             return ""
         return f"exit code {code}, wrote {wrote!r}, said:\n{said[-2000:]}"
@@ -224,6 +228,7 @@ class Runs:
             began = time.monotonic()
             code, said = codex(self.task("via-chat", key))
         seconds = time.monotonic() - began
+        print(f"Codex with a spent period: ended after {seconds:.1f} s")
         good = code != 0 and "Quota exceeded" in said and seconds < SPENT_SECONDS
         self.note("Codex with a spent period", "" if good else f"exit code {code} after {seconds:.1f} s: {said[-500:]}")
 
