@@ -36,7 +36,7 @@ impl Exchange {
         if matches!(built, Built::TooLong) {
             self.count_prompt(draft, message, cx);
         }
-        let Some(((dialect, _, provider), to)) = self.route(at).zip(self.wanted(at, draft)) else { return Ok(built) };
+        let Some(((dialect, _, provider), to)) = self.route(at).zip(self.wanted(at)) else { return Ok(built) };
         let translated = provider.shape != dialect;
         let mut names = dialect::dropped(dialect, translated, message.body, draft.scan.fields(), &to).peekable();
         if names.peek().is_some() || self.diagnosis.is_some() {
@@ -59,7 +59,7 @@ impl Exchange {
         message: &Message<'_>,
         cx: &mut Cx,
     ) -> Result<Built, Refusal> {
-        let Some(((dialect, _, provider), to)) = self.route(at).zip(self.wanted(at, draft)) else {
+        let Some(((dialect, _, provider), to)) = self.route(at).zip(self.wanted(at)) else {
             return Err(Refusal::internal());
         };
         let translated = provider.shape != dialect;
@@ -75,6 +75,7 @@ impl Exchange {
             return Ok(Built::TooLong);
         }
         if translated {
+            let to = dialect::Target { cache_key: draft.cache_key, ..to };
             draft
                 .translate(dialect, message.body, &to, &mut cx.pool)
                 .map_err(|Invalid(why)| Refusal::invalid_body(why))?;
@@ -88,11 +89,11 @@ impl Exchange {
     }
 
     /// What the target of `at` takes.
-    pub(super) fn wanted(&self, at: &Attempt, draft: &OutgoingRequest) -> Option<dialect::Target<'_>> {
+    pub(super) fn wanted(&self, at: &Attempt) -> Option<dialect::Target<'_>> {
         let (_, target, provider) = self.route(at)?;
         let asked = self.asked.map_or(0, |asked| asked.model as usize);
         let capabilities = self.request.setup.requests.capabilities(asked, at.target as usize)?;
-        Some(dialect::Target { model: &target.model, shape: provider.shape, capabilities, cache_key: draft.cache_key })
+        Some(dialect::Target { model: &target.model, shape: provider.shape, capabilities, cache_key: None })
     }
 
     /// What the translation of the answer must know stays when the body has gone.

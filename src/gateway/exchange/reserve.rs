@@ -9,7 +9,7 @@ use super::fault::Fault;
 use super::state::{Admitted, Asked, Attempt, Draft, Exchange, Reserving, State, Translating};
 use crate::base::limits::{ASK_PATIENCE, ROW_TOKENS_MAX};
 use crate::base::time::{Mono, Unix};
-use crate::dialect::{Invalid, OwnedTarget};
+use crate::dialect::{Invalid, OwnedTarget, Target};
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::ask::{Ask, Limits, Release, Ruling};
@@ -138,12 +138,12 @@ impl Exchange {
         failed: Option<Box<(Fault, u32)>>,
         cx: &mut Cx,
     ) -> Effect {
-        let (Some((from, target, _)), Some(to)) = (self.route(&at), self.wanted(&at, &draft)) else {
+        let (Some((from, target, _)), Some(to)) = (self.route(&at), self.wanted(&at)) else {
             cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
             return self.refuse(Refusal::internal());
         };
         let by = cx.now.mono.after(target.limits.request_timeout);
-        let target = Box::new(OwnedTarget::from(to));
+        let target = Box::new(OwnedTarget::from(Target { cache_key: draft.cache_key, ..to }));
         let (serial, promise) = (cx.next_offload(), std::mem::take(&mut draft.promise));
         self.state = State::Translating(Translating { at, serial, promise, failed, by });
         Effect::Translate(Box::new(Translate { draft, from, target, serial }))
