@@ -9,7 +9,7 @@ use std::sync::Arc;
 const MAX_AGE: &[u8] = b"7200";
 /// Answer headers of ours that a page may read (wire-formats section 5.6, and our own).
 const EXPOSED: &[u8] = b"x-gateway-request-id, request-id, x-request-id, retry-after, x-should-retry, \
-x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, x-ratelimit-reset";
+x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, x-ratelimit-reset, x-queue-wait-ms";
 
 /// What the answer to one request says to a browser.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]

@@ -51,11 +51,10 @@ impl Exchange {
             return Effect::Answer(Outcome::ok());
         }
         let mut at = Attempt::default();
-        let Some(model) = self.model() else { return self.refuse(Refusal::no_model()) };
         draft.kept_with = self.kept_with(&draft, message, cx);
-        if !at.choose(&model.targets, &self.choice(&draft, cx.now.mono), &mut cx.breakers) {
+        if let Err(refusal) = self.first_target(&mut at, &draft, cx) {
             cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
-            return self.refuse(Refusal::no_place());
+            return self.refuse(refusal);
         }
         // The body for its provider before admission: what cannot be sent is not charged.
         self.write_first(draft, at, message, cx)
@@ -143,6 +142,11 @@ impl Exchange {
         };
         let by = cx.now.mono.after(target.limits.request_timeout);
         let target = Box::new(OwnedTarget::from(to));
+        let mut at = at;
+        if self.admitted.is_some() {
+            // Nobody may have the place meanwhile.
+            self.take_place(&draft, &mut at, cx);
+        }
         let (serial, promise) = (cx.next_offload(), std::mem::take(&mut draft.promise));
         self.state = State::Translating(Translating { at, serial, promise, failed, by });
         Effect::Translate(Box::new(Translate { draft, from, target, serial }))
@@ -262,6 +266,10 @@ impl Exchange {
             return Effect::Nothing;
         }
         match std::mem::replace(&mut self.state, State::Ended) {
+            State::Queued(queued) => {
+                self.count_prompt(&queued.draft, message, cx);
+                self.state = State::Queued(queued);
+            }
             State::Attempting(attempting) => {
                 self.count_prompt(&attempting.draft, message, cx);
                 self.state = State::Attempting(attempting);
@@ -426,6 +434,6 @@ fn answer_tokens(model: &Model, draft: &OutgoingRequest) -> u64 {
 
 fn limits_of(plan: &Plan) -> Limits {
     // Every field by name: a limit that the question leaves out would not be kept on a shared ledger.
-    let Plan { tokens, requests, tokens_per_window, concurrency, name: _, period: _, window: _ } = *plan;
+    let Plan { tokens, requests, tokens_per_window, concurrency, name: _, period: _, window: _, share: _ } = *plan;
     Limits { tokens, requests, tokens_per_window, concurrency }
 }

@@ -83,6 +83,7 @@ fn row(id: &str, admitted: u64, model: &str, out: u64) -> Row {
         cost_nano: out * 1000,
         attempts: 1,
         micros: 1234,
+        queued_ms: 0,
         lease: None,
     }
 }
@@ -563,7 +564,7 @@ fn rows_of_one_commit_lie_together_and_each_is_seen_with_its_own_columns() {
         let text = |column: &str| seen.get::<_, String>(column);
         let number = |column: &str| seen.get::<_, i64>(column).map(|number| number as u64);
         let usage = [number("input")?, number("cache_read")?, number("cache_write")?, number("output")?];
-        let others = ["stream", "status", "cost_nano", "attempts", "micros"].map(|column| number(column).unwrap());
+        let others = ["stream", "status", "cost_nano", "attempts", "micros", "queued_ms"].map(|column| number(column).unwrap());
         let names = ["model", "target", "endpoint", "source"].map(|column| text(column).unwrap());
         Ok(((number("number")?, text("id")?, text("key")?, text("admitted")?), names, usage, others))
     });
@@ -574,7 +575,7 @@ fn rows_of_one_commit_lie_together_and_each_is_seen_with_its_own_columns() {
         assert_eq!(seen.1, [&*row.model, &*row.target, row.endpoint.name(), row.usage.source.as_str()]);
         assert_eq!(seen.2, [row.usage.uncached_in, row.usage.cache_read, row.usage.cache_write, row.usage.out]);
         assert_eq!(seen.3[..2], [u64::from(row.stream), u64::from(row.status)]);
-        assert_eq!(seen.3[2..], [row.cost_nano, u64::from(row.attempts), row.micros]);
+        assert_eq!(seen.3[2..], [row.cost_nano, u64::from(row.attempts), row.micros, row.queued_ms]);
     }
 }
 
