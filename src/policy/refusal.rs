@@ -312,7 +312,7 @@ impl Refusal {
 
     /// 429: as many requests wait for places as the queue of the model holds. `again`: seconds until there is room.
     pub fn queue_full(max: u32, again: u64) -> Refusal {
-        let text = format!("the queue of the model is full: {max} requests wait for a place (queue.max)");
+        let text = format!("the queue of the model is full: as many wait for a place as queue.max allows ({max})");
         Refusal { retry_after: Some(again), ..Refusal::new(RefusalKind::RateLimit, 429, text) }
             .because(About::Queue, "full")
     }
