@@ -172,6 +172,7 @@ impl Gateway {
             idle: self.cx.idle.len(),
             holds: self.cx.meter.open_holds(),
             flying: self.cx.breakers.busy(),
+            flying_most: self.cx.breakers.busiest(),
             buffered: self.cx.pool.lent(),
             promised: self.cx.pool.promised(),
             queued: self.cx.queues.lengths().map(|(_, length)| length).sum(),
@@ -210,6 +211,8 @@ pub struct Vitals {
     pub holds: usize,
     /// Attempts that count as in flight at their targets.
     pub flying: usize,
+    /// The most of them at one target.
+    pub flying_most: usize,
     /// Requests that wait for places.
     pub queued: usize,
     /// Bytes of buffer lent.

@@ -1,7 +1,7 @@
 //! Places at targets, for those who wait for them: what has come free is given to whose turn it is, in the same verb in
 //! which it came free.
 
-use crate::base::time::Mono;
+use crate::base::time::{Mono, Now};
 use crate::gateway::Gateway;
 use crate::gateway::exchange::{Event, Exchange};
 use crate::gateway::queue::{Look, Waiter};
@@ -35,5 +35,12 @@ impl Gateway {
         }
         self.cx.queues.look_again(self.cx.now.mono);
         false
+    }
+
+    /// Those who wait at `now` although there is a place for them: between two verbs nobody.
+    pub fn overlooked(&mut self, now: Now) -> usize {
+        let (exchanges, breakers) = (&self.exchanges, &mut self.cx.breakers);
+        let queued = exchanges.iter().map(|(_, exchange)| exchange).filter(|exchange| exchange.is_queued());
+        queued.filter(|exchange| exchange.look_for_place(breakers, now.mono) == Look::Served).count()
     }
 }

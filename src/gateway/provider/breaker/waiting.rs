@@ -34,6 +34,11 @@ pub(crate) enum Stage {
 const LEAST: Needs = [1, 0, 0, 0];
 
 impl Breakers {
+    /// The most attempts in flight at one server and model.
+    pub(crate) fn busiest(&self) -> usize {
+        self.breakers.iter().map(|breaker| breaker.busy as usize).max().unwrap_or(0)
+    }
+
     /// Says once that a place may have come free, or a target.
     pub(crate) fn take_eased(&mut self) -> bool {
         std::mem::take(&mut self.eased)
