@@ -84,7 +84,7 @@ impl Exchange {
         let chosen = targets.get(at.target as usize);
         let target = chosen.filter(|target| targets.len() > 1 || target.places > 0);
         if target.is_some_and(|target| !cx.breakers.is_free(target, &choice.needs, now)) {
-            let mut other = Attempt::default();
+            let mut other = at.anew();
             if !other.choose(targets, &choice, &mut cx.breakers) {
                 return self.give_up(draft, at, Fault::from(FaultKind::NoPlace), cx);
             }
@@ -130,8 +130,7 @@ impl Exchange {
     /// The attempt counts as in flight at its target from here on, if it does not already.
     pub(super) fn take_place(&self, draft: &OutgoingRequest, at: &mut Attempt, cx: &mut Cx) {
         let Some(model) = self.model().filter(|_| !at.flies) else { return };
-        let before = at.tried & !1u64.checked_shl(at.target).unwrap_or(0);
-        let choice = Choice { tried: before, ..self.choice(draft, cx.now.mono) };
+        let choice = Choice { tried: at.tried & !at.bit(), ..self.choice(draft, cx.now.mono) };
         at.begun_as = cx.breakers.begin(&model.targets, at.target as usize, &choice);
         (at.unheard, at.flies) = (true, true);
     }

@@ -31,8 +31,19 @@ impl Attempt {
     /// The next attempt goes to this target.
     pub(super) fn aim(&mut self, target: usize) {
         self.target = target as u32;
-        self.tried |= 1u64.checked_shl(self.target).unwrap_or(0);
+        self.tried |= self.bit();
         self.fresh_only = false;
+    }
+
+    /// The target, as a bit.
+    pub(super) fn bit(&self) -> u64 {
+        1u64.checked_shl(self.target).unwrap_or(0)
+    }
+
+    /// One that has not begun, of a request that cannot be written for those of the targets that were tried before the
+    /// present one.
+    pub(super) fn anew(&self) -> Attempt {
+        Attempt { tried: self.tried & !self.bit(), ..Attempt::default() }
     }
 }
 
@@ -59,6 +70,23 @@ impl Exchange {
             _ => at.target = 0,
         }
         Ok(())
+    }
+
+    /// The body cannot be written for the target of `at`: the next for which it is tried, free or not. False where the
+    /// model has no other.
+    pub(super) fn next_to_write(&self, at: &mut Attempt, draft: &OutgoingRequest, cx: &mut Cx) -> bool {
+        let Some(model) = self.model() else { return false };
+        at.tried |= at.bit();
+        let choice = self.choice(draft, cx.now.mono);
+        if at.choose(&model.targets, &choice, &mut cx.breakers) {
+            return true;
+        }
+        let untried = at.tried.trailing_ones() as usize;
+        let is_there = untried < model.targets.len();
+        if is_there {
+            at.aim(untried);
+        }
+        is_there
     }
 
     /// A target for a request that does not wait yet. Nobody passes those who do.
@@ -90,11 +118,12 @@ impl Exchange {
         message: &Message<'_>,
         cx: &mut Cx,
     ) -> Effect {
-        let choice = self.choice(&draft, cx.now.mono);
+        let anew = at.anew();
+        let choice = Choice { tried: anew.tried, ..self.choice(&draft, cx.now.mono) };
         match self.seek(&queue, &choice, Stage::New, cx) {
             Seek::Found(target) if target == at.target as usize => self.begin_attempt(draft, at, message, cx),
             Seek::Found(target) => {
-                let mut at = Attempt::default();
+                let mut at = anew;
                 at.aim(target);
                 self.sent_to(draft, at, cx.now.mono.after(queue.wait), message, cx)
             }
@@ -103,7 +132,7 @@ impl Exchange {
                 let fault = Fault { retry_after: refusal.retry_after, ..FaultKind::QueueFull(queue.max).into() };
                 self.give_up(draft, at, fault, cx)
             }
-            _ => self.wait(queue, draft, Attempt::default(), message, cx),
+            _ => self.wait(queue, draft, anew, message, cx),
         }
     }
 
@@ -120,7 +149,7 @@ impl Exchange {
         let tried = at.tried;
         if matches!(fault.kind, FaultKind::Status(status) if wants_rest(status)) {
             // It said that it had no place, so that it may be asked again when its rest is over.
-            at.tried &= !1u64.checked_shl(at.target).unwrap_or(0);
+            at.tried &= !at.bit();
         }
         let choice = Choice { tried: at.tried, ..self.choice(&draft, cx.now.mono) };
         match self.seek(&queue, &choice, Stage::Failed, cx) {

@@ -121,7 +121,23 @@ impl Exchange {
         match self.build(&mut draft, &at, message, cx) {
             Ok(Built::Whole) => self.reserve(draft, at, false, message, cx),
             Ok(Built::TooLong) => self.translate(draft, at, None, cx),
-            Err(refusal) => {
+            Err(refusal) => self.write_next(draft, at, refusal, message, cx),
+        }
+    }
+
+    /// The body cannot be written for the target of `at`: writes it for the next. Where there is none, the request asks
+    /// for what the model cannot give, as `refusal` says.
+    fn write_next(
+        &mut self,
+        draft: Box<OutgoingRequest>,
+        mut at: Attempt,
+        refusal: Refusal,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        match self.next_to_write(&mut at, &draft, cx) {
+            true => self.write_first(draft, at, message, cx),
+            false => {
                 cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
                 self.refuse(refusal)
             }
@@ -176,10 +192,7 @@ impl Exchange {
                 }
             },
             (Err(_), Some(failed)) => self.skip_target(draft, at, *failed, message, cx),
-            (Err(refusal), None) => {
-                cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
-                self.refuse(refusal)
-            }
+            (Err(refusal), None) => self.write_next(draft, at, refusal, message, cx),
         }
     }
 

@@ -469,6 +469,35 @@ const BACK_TO_THE_THIRD: &str = "ALTER TABLE keys DROP COLUMN disabled; ALTER TA
     DROP VIEW rows; DROP VIEW sums; DROP VIEW parts; PRAGMA user_version = 3;
     CREATE VIEW rows AS SELECT first AS number FROM groups; CREATE VIEW sums AS SELECT * FROM days;";
 
+/// From the present version of the tables to the fourth: its view has no column for what has waited.
+const BACK_TO_THE_FOURTH: &str = "DROP VIEW rows; CREATE VIEW rows AS SELECT first AS number FROM groups;
+    PRAGMA user_version = 4";
+
+#[test]
+fn a_ledger_of_the_fourth_version_takes_rows_that_have_waited_and_keeps_those_that_have_not() {
+    let place = Place::new("fourth");
+    place.owner().append(&[row(A, 5, "small", 1)]).unwrap();
+    let old = rusqlite::Connection::open(place.file()).unwrap();
+    old.execute_batch(BACK_TO_THE_FOURTH).unwrap();
+    drop(old);
+    let mut db = place.owner();
+    let waited = Row { queued_ms: 1500, ..row(A, 6, "small", 1) };
+    db.append(std::slice::from_ref(&waited)).unwrap();
+    let other = rusqlite::Connection::open(place.file()).unwrap();
+    let seen = |number: i64| -> u64 {
+        let sql = "SELECT queued_ms FROM rows WHERE number = ?1";
+        other.query_row(sql, [number], |row| row.get::<_, i64>(0)).unwrap() as u64
+    };
+    assert_eq!((seen(1), seen(2)), (0, 1500));
+    let mut rows = Vec::new();
+    db.export(&mut |entry| {
+        rows.extend(if let Entry::Request(row) = entry { Some(row) } else { None });
+        true
+    })
+    .unwrap();
+    assert_eq!(rows, [row(A, 5, "small", 1), waited]);
+}
+
 #[test]
 fn a_ledger_of_the_third_version_has_keys_without_limits_of_their_own() {
     let place = Place::new("third");
