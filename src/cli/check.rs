@@ -57,7 +57,7 @@ fn queue_remarks(config: &Config) -> Vec<String> {
         let Some(queue) = &model.queue else { continue };
         if model.targets.iter().any(|target| target.concurrency == 0) {
             remarks.push(format!(
-                "model `{}`: a target without `concurrency` always has a place: requests wait only while all targets rest",
+                "model `{}`: a target without `concurrency` always has a place: requests wait only while all rest",
                 model.id
             ));
         }
@@ -83,8 +83,8 @@ mod tests {
 
     fn remarks(model: &str, plan: &str) -> Vec<String> {
         let text = format!(
-            "[[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://10.0.0.1/v1\"\n[[plans]]\nname = \"team\"\n\
-             {plan}\n[[models]]\nid = \"m\"\ncontext = \"1K\"\n{model}"
+            "[[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://10.0.0.1/v1\"\n\
+             [[plans]]\nname = \"team\"\n{plan}\n[[models]]\nid = \"m\"\ncontext = \"1K\"\n{model}"
         );
         let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
         let source = Source { file: "t", text: &text, env: &|_| None, read: &read, run: &Source::no_program };

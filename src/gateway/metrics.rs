@@ -49,7 +49,8 @@ pub(crate) struct Taken {
 pub(crate) enum Timed {
     /// From the end of the head to the end of the body.
     Body,
-    /// From the end of the body, without that, until the request has left for the provider: name, connection, TLS, sending.
+    /// From the end of the body, without waiting for places, until the request has left for the provider: name,
+    /// connection, TLS, sending.
     Send,
     /// From there to the provider's first byte.
     Wait,

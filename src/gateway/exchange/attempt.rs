@@ -450,7 +450,13 @@ impl Exchange {
     }
 
     /// No target is left. Where all of them have no place for more, the client is told when the first of them has.
-    pub(super) fn give_up(&mut self, draft: Box<OutgoingRequest>, at: Attempt, mut fault: Fault, cx: &mut Cx) -> Effect {
+    pub(super) fn give_up(
+        &mut self,
+        draft: Box<OutgoingRequest>,
+        at: Attempt,
+        mut fault: Fault,
+        cx: &mut Cx,
+    ) -> Effect {
         if let (true, Some(model)) = (fault.asks_for_rest(), self.model()) {
             let now = cx.now.mono;
             let again = cx.breakers.there_again(&model.targets, &self.needs(), now);

@@ -200,10 +200,9 @@ impl Exchange {
             // A body under way is watched by its connection; an answer that has ended wants nothing more.
             (State::Reading { .. }, Event::Due { .. }) => Effect::Nothing,
             (State::Committing(_), Event::Drained | Event::Sent) => Effect::Nothing,
-            (
-                State::Attempting(_) | State::Queued(_) | State::Reserving(_) | State::Translating(_),
-                Event::Drained,
-            ) => Effect::Nothing,
+            (State::Attempting(_) | State::Queued(_) | State::Reserving(_) | State::Translating(_), Event::Drained) => {
+                Effect::Nothing
+            }
             (_, Event::Left) => self.left(message, cx),
             (_, Event::Stopped) => {
                 self.abandon(cx);

@@ -50,12 +50,7 @@ impl Attempt {
 impl Exchange {
     /// The target that the body is written for before admission. Where the request will wait it is the first of the
     /// list, which may not be the one that it is sent to.
-    pub(super) fn first_target(
-        &self,
-        at: &mut Attempt,
-        draft: &OutgoingRequest,
-        cx: &mut Cx,
-    ) -> Result<(), Refusal> {
+    pub(super) fn first_target(&self, at: &mut Attempt, draft: &OutgoingRequest, cx: &mut Cx) -> Result<(), Refusal> {
         let Some(model) = self.model() else { return Err(Refusal::no_model()) };
         let choice = self.choice(draft, cx.now.mono);
         let Some(queue) = &model.queue else {

@@ -496,7 +496,8 @@ impl Breakers {
         };
         let one = [1; ALLOWANCES];
         let entries = self.entries.iter().filter_map(|entry| {
-            let spent = entry.left.iter().zip(one).filter_map(|(left, need)| left.suffices_from(need, 0, now.mono)).max();
+            let spent =
+                entry.left.iter().zip(one).filter_map(|(left, need)| left.suffices_from(need, 0, now.mono)).max();
             let until = entry.rest.ends(now.mono).max(spent)?;
             Some(told(&entry.label, until, entry.rest.again()))
         });

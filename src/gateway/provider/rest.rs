@@ -223,8 +223,7 @@ impl Left {
     /// What a provider says; `asked` is on its way to it, and it may not have counted that.
     pub(crate) fn said(&mut self, left: u64, holds: Duration, asked: u64, now: Mono) {
         let before = if self.until > now { self.full } else { 0 };
-        *self =
-            Left { left: left.saturating_sub(asked), until: now.after(holds.min(REST.1)), full: left.max(before) };
+        *self = Left { left: left.saturating_sub(asked), until: now.after(holds.min(REST.1)), full: left.max(before) };
     }
 
     /// When what was said ends; `None` where it has.
@@ -380,7 +379,10 @@ mod tests {
         assert_eq!(left.suffices_from(100, 0, later), None, "one is sent in any case");
         left.said(9, minute, 5, later);
         let again = later.after(minute);
-        assert_eq!((left.suffices_from(5, 0, later), left.suffices_from(1, 9, again)), (Some(again), Some(again.after(ANSWER_SOON))));
+        assert_eq!(
+            (left.suffices_from(5, 0, later), left.suffices_from(1, 9, again)),
+            (Some(again), Some(again.after(ANSWER_SOON)))
+        );
         left.said(0, minute, 0, again);
         assert_eq!(left.suffices_from(1, 99, again.after(minute)), None, "what it is when it is full is not known");
     }

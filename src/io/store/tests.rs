@@ -593,7 +593,8 @@ fn rows_of_one_commit_lie_together_and_each_is_seen_with_its_own_columns() {
         let text = |column: &str| seen.get::<_, String>(column);
         let number = |column: &str| seen.get::<_, i64>(column).map(|number| number as u64);
         let usage = [number("input")?, number("cache_read")?, number("cache_write")?, number("output")?];
-        let others = ["stream", "status", "cost_nano", "attempts", "micros", "queued_ms"].map(|column| number(column).unwrap());
+        let others =
+            ["stream", "status", "cost_nano", "attempts", "micros", "queued_ms"].map(|column| number(column).unwrap());
         let names = ["model", "target", "endpoint", "source"].map(|column| text(column).unwrap());
         Ok(((number("number")?, text("id")?, text("key")?, text("admitted")?), names, usage, others))
     });

@@ -5,9 +5,9 @@ use super::document::Config;
 use super::providers::{Auth, Provider};
 use crate::policy::catalog::{Capabilities, Model, QueueLimits, price_text};
 use crate::policy::limits::Timeouts;
-use crate::policy::settings::{Setting, Settings};
 use crate::policy::settings::kinds::Shown;
 use crate::policy::settings::units::{quoted, quoted_list};
+use crate::policy::settings::{Setting, Settings};
 use crate::policy::window::iso;
 use std::fmt::{Display, Write};
 

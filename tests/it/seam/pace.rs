@@ -134,10 +134,8 @@ fn forget_answered(rig: &mut Rig) {
 /// Ten times what the credentials allow, of eight keys: requests wait, and none is sent before a reset, whatever is free.
 #[test]
 fn with_a_queue_ten_times_as_many_requests_meet_no_refusal_of_the_providers() {
-    let mut rig = rig(&[
-        ("server", "max_buffered = \"64MiB\""),
-        ("model small", "queue = { max = 100, wait = \"2m\" }"),
-    ]);
+    let mut rig =
+        rig(&[("server", "max_buffered = \"64MiB\""), ("model small", "queue = { max = 100, wait = \"2m\" }")]);
     let (mut accounts, mut seen) = ([Account::default(); CREDENTIALS], Seen::default());
     // Ten requests for each that is allowed; an answer takes a second.
     let (tick, mut number, mut due) = (25, 0u64, Vec::new());
@@ -146,7 +144,9 @@ fn with_a_queue_ten_times_as_many_requests_meet_no_refusal_of_the_providers() {
         let key = rig.keys.texts[&format!("k{}", number % 8)].clone();
         let (head, body) = super::rig::request(&key, 200, number % 3 == 0);
         rig.send(&format!("c{number}"), format!("{head}{body}"));
-        for label in rig.asked().into_iter().filter(|label| !due.iter().any(|(_, known, _)| known == label)).collect::<Vec<_>>() {
+        for label in
+            rig.asked().into_iter().filter(|label| !due.iter().any(|(_, known, _)| known == label)).collect::<Vec<_>>()
+        {
             let text = String::from_utf8_lossy(&rig.world.ends[&label].got).into_owned();
             due.push((now + 1000, label, text));
         }

@@ -123,8 +123,11 @@ impl fmt::Display for Tally {
             f,
             "{answers} answers read to their end, {whole} of them whole, {errors_in_streams} streams with an error"
         )?;
-        write!(f, "{rows} rows in the ledger, {exact_rows} of them exact, {retried_rows} after more than one attempt, \
-             {queued_rows} after waiting for a place")
+        write!(
+            f,
+            "{rows} rows in the ledger, {exact_rows} of them exact, {retried_rows} after more than one attempt, \
+             {queued_rows} after waiting for a place"
+        )
     }
 }
 

@@ -101,7 +101,8 @@ impl World {
         keys.issue("fickle", &[]);
         keys.issue("tight", &["plan=tight"]);
         keys.issue("one", &["plan=one"]);
-        (4..if wider.tight || wider.queue { 10 } else { 4 }).for_each(|number| keys.issue(&format!("wide{number}"), &[]));
+        (4..if wider.tight || wider.queue { 10 } else { 4 })
+            .for_each(|number| keys.issue(&format!("wide{number}"), &[]));
         let key_texts = keys.records.iter().map(|record| keys.texts[&record.name].clone()).collect();
         let now = begin();
         let mut seed_bytes = [0u8; 32];

@@ -1,5 +1,5 @@
-//! What is worth waiting for, for a request of a model with a queue that finds no free target (contract section 11):
-//! a place at one that is full, or the end of a rest that is near enough. Those that fail are not waited for, as long as
+//! What is worth waiting for, for a request of a model with a queue that finds no free target (contract section 11): a
+//! place at one that is full, or the end of a rest that is near enough. Those that fail are not waited for, as long as
 //! there is another.
 
 use super::{Breakers, Choice};

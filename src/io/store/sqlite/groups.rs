@@ -19,8 +19,8 @@ use std::sync::Arc;
 
 /// The table. `names` holds what the rows share: model, target, endpoint, source of the counts.
 /// A row is an array: request, key, milliseconds from `oldest` to its admission, place in `names`, streamed, status,
-/// four kinds of tokens, cost, attempts, microseconds, and the milliseconds that it has waited for a place where it has:
-/// rows that were written before there were queues are as those that have not.
+/// four kinds of tokens, cost, attempts, microseconds, and the milliseconds that it has waited for a place where it
+/// has: rows that were written before there were queues are as those that have not.
 pub(super) const TABLE: &str = "
 CREATE TABLE groups (
     first INTEGER PRIMARY KEY, last INTEGER NOT NULL, oldest INTEGER NOT NULL, newest INTEGER NOT NULL,
