@@ -151,11 +151,12 @@ impl Gateway {
         });
     }
 
-    /// When stopping or handing over goes on by itself, or a place may come free.
-    fn own_due(&self) -> Option<Mono> {
-        let lifecycle = &self.cx.lifecycle;
-        let drain = lifecycle.drain.as_ref().and_then(|drain| drain.due());
-        [drain, lifecycle.handover.due(), lifecycle.lead, self.cx.queues.wake()].into_iter().flatten().min()
+    /// When stopping or handing over goes on by itself, or a place may come free; `NEVER` where nothing does.
+    fn own_due(&self) -> Mono {
+        let (lifecycle, never) = (&self.cx.lifecycle, Mono::NEVER);
+        let drain = lifecycle.drain.as_ref().and_then(|drain| drain.due()).unwrap_or(never);
+        let handover = lifecycle.handover.due().unwrap_or(never);
+        drain.min(handover).min(lifecycle.lead.unwrap_or(never)).min(self.cx.queues.wake())
     }
 
     /// It has ended because a newer version must be started in its place.
@@ -361,12 +362,13 @@ impl Core for Gateway {
 
     fn next_deadline(&self) -> Option<Mono> {
         let timer = self.timers.next().map(|(at, _)| at);
-        [timer, self.own_due()].into_iter().flatten().min()
+        let due = timer.unwrap_or(Mono::NEVER).min(self.own_due());
+        (due != Mono::NEVER).then_some(due)
     }
 
     fn expire(&mut self, now: Now) -> bool {
         self.cx.now = now;
-        if self.own_due().is_some_and(|due| due <= now.mono) {
+        if self.own_due() <= now.mono {
             self.cx.queues.woken(now.mono);
             if self.cx.lifecycle.lead.is_some_and(|lead| lead <= now.mono) {
                 self.terminate();

@@ -18,7 +18,6 @@ use crate::policy::row::Row;
 use crate::policy::usage::{Usage, UsageSource};
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The status under which a request whose client left is logged and counted.
 pub(super) const CLIENT_LEFT: u16 = 499;
@@ -231,7 +230,7 @@ impl Exchange {
             (Timed::Body, received, read),
             (Timed::Queue, if queued > 0 { Mono(0) } else { Mono::NEVER }, Mono(queued)),
             // What was waited for places is no time of sending.
-            (Timed::Send, read.after(Duration::from_micros(queued)), sent),
+            (Timed::Send, Mono(read.0.saturating_add(queued)), sent),
             (Timed::Wait, sent, first),
             (Timed::Relay, first, now),
             (Timed::Total, received, now),

@@ -37,7 +37,7 @@ impl Queue {
 }
 
 /// All queues.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Queues {
     queues: Vec<Queue>,
     waiting: usize,
@@ -45,8 +45,14 @@ pub(crate) struct Queues {
     next: usize,
     /// A place may have come free in a way that nobody has told of.
     look: bool,
-    /// When one may come free because time has passed.
-    wake: Option<Mono>,
+    /// When one may come free because time has passed; `NEVER` where none may.
+    wake: Mono,
+}
+
+impl Default for Queues {
+    fn default() -> Queues {
+        Queues { queues: Vec::new(), waiting: 0, next: 0, look: false, wake: Mono::NEVER }
+    }
 }
 
 impl Queues {
@@ -111,7 +117,7 @@ impl Queues {
     fn left(&mut self) {
         self.waiting -= 1;
         if self.waiting == 0 {
-            (self.wake, self.look) = (None, false);
+            (self.wake, self.look) = (Mono::NEVER, false);
         }
     }
 
@@ -136,7 +142,7 @@ impl Queues {
     /// There may be more places: to be looked for in the next verb, which is not long in coming.
     pub(crate) fn look_again(&mut self, now: Mono) {
         self.look = self.waiting > 0;
-        self.wake = Some(now).filter(|_| self.look);
+        self.wake = if self.look { now } else { Mono::NEVER };
     }
 
     /// Takes out the next whose turn it is, of those that `look` says can be served: models take turns, too.
@@ -157,19 +163,21 @@ impl Queues {
 
     /// Asks for those who wait when time alone may bring them a place.
     pub(crate) fn set_wake(&mut self, when: impl FnMut(&Waiter) -> Mono) {
-        let soonest = self.queues.iter().flat_map(|queue| queue.turns.samples()).map(when).min();
-        self.wake = soonest.filter(|at| *at != Mono::NEVER);
+        let samples = self.queues.iter().flat_map(|queue| queue.turns.samples());
+        self.wake = samples.map(when).min().unwrap_or(Mono::NEVER);
     }
 
     /// When to look again because time has passed.
     #[inline]
-    pub(crate) fn wake(&self) -> Option<Mono> {
+    pub(crate) fn wake(&self) -> Mono {
         self.wake
     }
 
     /// Some time has come: looks again if it is that one.
     pub(crate) fn woken(&mut self, now: Mono) {
-        self.look |= self.wake.take_if(|at| *at <= now).is_some();
+        if self.wake <= now {
+            (self.wake, self.look) = (Mono::NEVER, true);
+        }
     }
 }
 
