@@ -62,3 +62,22 @@ fn a_stream_from_its_request_to_its_end_allocates_nothing() {
     let counted = measure(|| (0..100).for_each(|_| stream()));
     assert_eq!(counted.count_total, 0, "{} bytes in 100 streams", counted.bytes_total);
 }
+
+/// What a waiting request and its client take in tables that have their room from the start: bounds of unit tests.
+const IN_TABLES: usize = 320 + 136;
+
+#[test]
+fn a_request_that_waits_takes_at_most_two_kibibytes_beside_its_body() {
+    const WAITERS: usize = 1000;
+    for stream in [false, true] {
+        let mut world = World::new();
+        let request = world.request("queued", 1650, stream);
+        let body = request.len() - request.windows(4).position(|window| window == b"\r\n\r\n").unwrap() - 4;
+        world.client_sends(&request);
+        let counted = measure(|| (0..WAITERS).for_each(|_| world.another_sends(&request)));
+        assert_eq!(world.queued(), WAITERS);
+        let each = counted.bytes_current as usize / WAITERS + IN_TABLES;
+        println!("a waiter holds {} bytes beside its body of {body}", each - body);
+        assert!(each <= body + 2048, "{each} bytes with a body of {body}");
+    }
+}

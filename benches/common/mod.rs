@@ -32,6 +32,11 @@ targets = [{ provider = "plain", model = "upstream-model-2026-11-01" }]
 id = "crossed"
 context = "1M"
 targets = [{ provider = "crossed", model = "upstream-model" }]
+[[models]]
+id = "queued"
+context = "1M"
+targets = [{ provider = "plain", model = "queued", concurrency = 1 }]
+queue = { max = 2000, wait = "1h" }
 [[plans]]
 name = "team"
 tokens = 1_000_000_000_000
@@ -129,6 +134,18 @@ impl World {
         let now = self.now;
         self.gateway.bytes(self.client, bytes, now);
         self.settle();
+    }
+
+    /// Another client connects and sends.
+    pub fn another_sends(&mut self, bytes: &[u8]) {
+        let conn = self.gateway.accepted(0, "127.0.0.1:5556".parse().unwrap(), self.now).expect("it is let in");
+        self.gateway.bytes(conn, bytes, self.now);
+        self.settle();
+    }
+
+    /// How many requests wait for a place.
+    pub fn queued(&self) -> usize {
+        self.gateway.vitals().queued
     }
 
     /// The upstream that was written to last answers.

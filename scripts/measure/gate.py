@@ -15,6 +15,8 @@ RISE_MAX_OF = {"instructions_per_event": 1.03, "instructions_per_translated_even
                "instructions_per_event_of_200_streams": 1.5}
 # Instructions of the loop by which two counts of the same program differ, mostly by how often a second begins.
 NOISE = 30
+# What a request among eight equal targets may cost, by what one costs whose model has a single target.
+AMONG_EIGHT_MAX = 1.03
 # Rooms that are named where a figure has risen.
 ROOMS_SHOWN = 5
 # A room has a line on the page that takes so many instructions of any figure.
@@ -57,6 +59,7 @@ def count_all():
     counted = Instructions("gateway")
     found = {}
     found["request"], helpers = counted.count("whole", 1000)
+    found["request_among_eight"], _ = counted.count("eight", 1000)
     for name, streams, length in (("event", 1, 4), ("event_of_200_streams", 200, 200)):
         found[name], _ = counted.count("stream", length, connections=streams, stream=True)
     found["translated_request"], _ = counted.count("crossed", 300)
@@ -89,6 +92,10 @@ def gate(record):
         print(f"gate: {name}: {found[name]} against {figure} recorded: {verdict}")
         if name in worse:
             tell_rooms(name.removeprefix("instructions_per_"), known["rooms"], by_room)
+    one, eight = found["instructions_per_request"], found["instructions_per_request_among_eight"]
+    if eight > one * AMONG_EIGHT_MAX + NOISE:
+        worse.add("instructions_per_request_among_eight")
+    print(f"gate: among eight equal targets a request takes {100 * (eight / one - 1):.1f} % more")
     if not same:
         here = versions()
         other = "; ".join(f"{name} {was}, here {here[name]}" for name, was in known["versions"].items()

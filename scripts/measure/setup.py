@@ -11,6 +11,9 @@ def configure():
     model = lambda name, target: (
         f'[[models]]\nid = "{name}"\ncontext = "1M"\ninput_price = 2.5\noutput_price = 10.0\n'
         f'targets = [{{ provider = "{target}", model = "upstream-model-2026-11-01" }}]\n\n')
+    # Eight equal targets, among which the turns of a conversation stay together.
+    eight = ", ".join(f'{{ provider = "plain", model = "upstream-model-{n}", priority = 1 }}' for n in range(8))
+    equals = f'[[models]]\nid = "eight"\ncontext = "1M"\ntargets = [{eight}]\n\n'
     tls = f'ca_file = "{WORK}/ca.pem"\naddresses = ["{local("tls")}"]\n'
     limits = ('tokens = 1_000_000_000_000\nrequests = 1_000_000_000\ntokens_per_window = 1_000_000_000_000\n'
               'concurrency = 100_000\n')
@@ -23,7 +26,7 @@ def configure():
         + provider("crossed", "messages", f"http://{local('up')}")
         + provider("secure", "chat", f"https://localhost:{PORTS['tls']}/v1", tls)
         + model("bench", "plain") + model("slow", "slow") + model("near", "near") + model("crossed", "crossed")
-        + model("secure", "secure") + f'[[plans]]\nname = "team"\n{limits}[[plans]]\nname = "spent"\ntokens = 1\n')
+        + model("secure", "secure") + equals + f'[[plans]]\nname = "team"\n{limits}[[plans]]\nname = "spent"\ntokens = 1\n')
     text = config("gateway", "admin", limits)
     (WORK / "tollgate.toml").write_text(text)
     (WORK / "ungoverned.toml").write_text(config("ungoverned", "ungoverned_admin", ""))

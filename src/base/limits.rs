@@ -150,6 +150,11 @@ pub const ROW_TOKENS_MAX: u64 = 1 << 40;
 pub const ROW_COST_MAX: u64 = 1 << 50;
 /// Look-ups waiting for the resolver thread; one beyond it is answered with an empty list.
 pub const LOOKUPS_MAX: usize = 1024;
+/// Requests that may wait for places of one model, whatever is configured.
+pub const QUEUED_MAX: u64 = 10_000;
+/// Keys of one queue with none waiting that are remembered for what they have had beyond their share; beyond it who
+/// owes the least is forgiven.
+pub const DEBTORS_MAX: usize = 1024;
 /// Bytes per second that a request's body must bring on average once `body_timeout` has passed.
 pub const BODY_RATE_MIN: u64 = 16 * 1024;
 /// Bytes of a request written to an upstream at a time; the rest is cut from the client's own bytes as these leave.

@@ -26,6 +26,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
         return print(&effective(&load::read(&whole, Secrets::Needed).map_err(Failure::Config)?));
     }
     warn_of_missing_plans(&config);
+    queue_remarks(&config).iter().for_each(|text| remark(&format!("tollgate: warning: {text}")));
     if args.connect {
         return connect::run(&config, &security);
     }
@@ -46,5 +47,59 @@ fn warn_of_missing_plans(config: &Config) {
     }
     for (plan, keys) in missing {
         remark(&format!("tollgate: warning: {}", missing_plan(plan, keys)));
+    }
+}
+
+/// What is right of queues and shares and will not do what one may expect.
+fn queue_remarks(config: &Config) -> Vec<String> {
+    let mut remarks = Vec::new();
+    for model in config.catalog.models() {
+        let Some(queue) = &model.queue else { continue };
+        if model.targets.iter().any(|target| target.concurrency == 0) {
+            remarks.push(format!(
+                "model `{}`: a target without `concurrency` always has a place: requests wait only while all rest",
+                model.id
+            ));
+        }
+        let request_timeout = model.targets.iter().map(|target| target.limits.request_timeout).max();
+        if request_timeout.is_some_and(|timeout| timeout <= queue.wait) {
+            remarks.push(format!(
+                "model `{}`: `request_timeout` goes on while a request waits, and ends that before `queue.wait` does",
+                model.id
+            ));
+        }
+    }
+    let queues = config.catalog.models().iter().any(|model| model.queue.is_some());
+    if let Some(plan) = config.plans.iter().find(|plan| plan.share != 1).filter(|_| !queues) {
+        remarks.push(format!("plan `{}`: `share` has no effect: no model has a `queue`", plan.name));
+    }
+    remarks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::config::Source;
+
+    fn remarks(model: &str, plan: &str) -> Vec<String> {
+        let text = format!(
+            "[[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://10.0.0.1/v1\"\n\
+             [[plans]]\nname = \"team\"\n{plan}\n[[models]]\nid = \"m\"\ncontext = \"1K\"\n{model}"
+        );
+        let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+        let source = Source { file: "t", text: &text, env: &|_| None, read: &read, run: &Source::no_program };
+        queue_remarks(&Config::parse(&source).unwrap())
+    }
+
+    #[test]
+    fn what_a_queue_will_not_do_is_said() {
+        let bounded = "targets = [{ provider = \"p\", concurrency = 4 }]\nqueue = { wait = \"1m\" }\n";
+        assert_eq!(remarks(bounded, "share = 3"), [""; 0]);
+        let said = remarks(&format!("{bounded}request_timeout = \"50s\""), "");
+        assert!(said.len() == 1 && said[0].contains("`request_timeout` goes on"), "{said:?}");
+        let said = remarks("targets = [{ provider = \"p\" }]\nqueue = {}", "");
+        assert!(said.len() == 1 && said[0].contains("always has a place"), "{said:?}");
+        let said = remarks("targets = [{ provider = \"p\", concurrency = 4 }]", "share = 3");
+        assert!(said.len() == 1 && said[0].starts_with("plan `team`: `share` has no effect"), "{said:?}");
     }
 }

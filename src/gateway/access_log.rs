@@ -7,6 +7,7 @@ use super::diagnosis::Diagnosis;
 use super::metrics::Timed;
 use crate::base::text::{push_ip, push_number};
 use crate::base::time::Mono;
+use crate::policy::counters::PHASES;
 use crate::policy::keys::KeyRecord;
 use crate::policy::refusal::RefusalKind;
 use crate::policy::usage::Usage;
@@ -34,7 +35,7 @@ pub(crate) struct Line<'a> {
     /// What was charged.
     pub(crate) usage: Option<Usage>,
     /// The phases: from when to when, `NEVER` where that has not come.
-    pub(crate) times: [(Timed, Mono, Mono); 5],
+    pub(crate) times: [(Timed, Mono, Mono); PHASES],
     pub(crate) client_request_id: &'a [u8],
 }
 

@@ -17,6 +17,7 @@ use super::provider::breaker::Breakers;
 use super::provider::names::Names;
 use super::provider::pool::Idle;
 use super::provider::request::{OutgoingRequests, RequestTemplates};
+use super::queue::Queues;
 use crate::base::buf::Pool;
 use crate::base::limits::{KEYS_TOLD_MAX, ROOM_MAX, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX};
 use crate::base::rng::Rng;
@@ -126,6 +127,8 @@ pub(crate) struct Cx {
     pub(crate) idle: Idle,
     pub(crate) names: Names,
     pub(crate) breakers: Breakers,
+    /// Requests that wait for places.
+    pub(crate) queues: Queues,
     pub(crate) requests: OutgoingRequests,
     pub(crate) streams: Streams,
     pub(crate) keys: Keys,
@@ -197,6 +200,7 @@ impl Cx {
             idle: Idle::default(),
             names: Names::default(),
             breakers: Breakers::default(),
+            queues: Queues::default(),
             requests: OutgoingRequests::default(),
             streams: Streams::default(),
             meter: Meter::with_room(keys.len()),
@@ -277,6 +281,7 @@ impl Cx {
         for renewed in renewed_credentials(&self.setup.config, &config) {
             self.breakers.credential_renewed(&renewed);
         }
+        self.queues.forget(|model| config.catalog.find(model).is_some());
         self.setup = Setup::new(config, self.setup.epoch.wrapping_add(1));
         self.look_up_all();
     }

@@ -49,7 +49,8 @@ pub(crate) struct Taken {
 pub(crate) enum Timed {
     /// From the end of the head to the end of the body.
     Body,
-    /// From the end of the body until the request has left for the provider: name, connection, TLS, sending.
+    /// From the end of the body, without waiting for places, until the request has left for the provider: name,
+    /// connection, TLS, sending.
     Send,
     /// From there to the provider's first byte.
     Wait,
@@ -57,9 +58,11 @@ pub(crate) enum Timed {
     Relay,
     /// From the end of the head to the end of the answer.
     Total,
+    /// Waiting for places, where it did.
+    Queue,
 }
 
-const PHASES: [&str; PHASES_COUNT] = ["body", "send", "wait", "relay", "total"];
+const PHASES: [&str; PHASES_COUNT] = ["body", "send", "wait", "relay", "total", "queue"];
 
 impl Timed {
     /// As metrics and log lines call it.
@@ -74,6 +77,8 @@ const RATE_MICROS_MIN: u64 = 1_000;
 /// Values that are read off rather than counted.
 #[derive(Debug, Default)]
 pub(crate) struct Gauges {
+    /// Requests that wait for places, by model.
+    pub(crate) queued: Vec<(Arc<str>, usize)>,
     /// Open client connections.
     pub(crate) clients: usize,
     /// Open upstream connections, idle ones included.
@@ -202,6 +207,12 @@ impl Stats {
         head(out, "tollgate_turn_seconds", "histogram", "Loop lag: the time the loop took for one turn.");
         self.turns.write(&histogram::PHASES, "tollgate_turn_seconds", "", out);
         write_targets(targets, out);
+        head(out, "tollgate_queued", "gauge", "Requests that wait for a place, by model with a queue.");
+        for (model, length) in &gauges.queued {
+            out.extend_from_slice(b"tollgate_queued{model=\"");
+            label_value(model, out);
+            let _ = writeln!(out, "\"}} {length}");
+        }
         self.write_plain(gauges, out);
         write_process(&gauges.process, out);
     }

@@ -28,6 +28,7 @@ mod metrics;
 mod offload;
 pub mod orders;
 mod provider;
+mod queue;
 
 use crate::base::limits::{ROOM_MAX, WORK_MIN};
 use crate::base::seam::{Action, Conn, Core, Ending, ProcessVitals, Reply, Shut, Side, Signal, Stray};
@@ -150,10 +151,12 @@ impl Gateway {
         });
     }
 
-    /// When stopping or handing over goes on by itself.
-    fn stopping_due(&self) -> Option<Mono> {
-        let drain = self.cx.lifecycle.drain.as_ref().and_then(|drain| drain.due());
-        [drain, self.cx.lifecycle.handover.due(), self.cx.lifecycle.lead].into_iter().flatten().min()
+    /// When stopping or handing over goes on by itself, or a place may come free; `NEVER` where nothing does.
+    fn own_due(&self) -> Mono {
+        let (lifecycle, never) = (&self.cx.lifecycle, Mono::NEVER);
+        let drain = lifecycle.drain.as_ref().and_then(|drain| drain.due()).unwrap_or(never);
+        let handover = lifecycle.handover.due().unwrap_or(never);
+        drain.min(handover).min(lifecycle.lead.unwrap_or(never)).min(self.cx.queues.wake())
     }
 
     /// It has ended because a newer version must be started in its place.
@@ -170,8 +173,10 @@ impl Gateway {
             idle: self.cx.idle.len(),
             holds: self.cx.meter.open_holds(),
             flying: self.cx.breakers.busy(),
+            flying_most: self.cx.breakers.busiest(),
             buffered: self.cx.pool.lent(),
             promised: self.cx.pool.promised(),
+            queued: self.cx.queues.lengths().map(|(_, length)| length).sum(),
             timers: self.timers.len(),
             walks: self.walks,
         }
@@ -207,6 +212,10 @@ pub struct Vitals {
     pub holds: usize,
     /// Attempts that count as in flight at their targets.
     pub flying: usize,
+    /// The most of them at one target.
+    pub flying_most: usize,
+    /// Requests that wait for places.
+    pub queued: usize,
     /// Bytes of buffer lent.
     pub buffered: usize,
     /// Bytes of buffer promised to bodies that have not come.
@@ -353,12 +362,14 @@ impl Core for Gateway {
 
     fn next_deadline(&self) -> Option<Mono> {
         let timer = self.timers.next().map(|(at, _)| at);
-        [timer, self.stopping_due()].into_iter().flatten().min()
+        let due = timer.unwrap_or(Mono::NEVER).min(self.own_due());
+        (due != Mono::NEVER).then_some(due)
     }
 
     fn expire(&mut self, now: Now) -> bool {
         self.cx.now = now;
-        if self.stopping_due().is_some_and(|due| due <= now.mono) {
+        if self.own_due() <= now.mono {
+            self.cx.queues.woken(now.mono);
             if self.cx.lifecycle.lead.is_some_and(|lead| lead <= now.mono) {
                 self.terminate();
             }
@@ -445,6 +456,7 @@ impl Core for Gateway {
             }
         }
         self.cx.turns.served = None;
+        self.cx.queues.recount(|id| self.exchanges.get(id).is_some_and(Exchange::is_queued));
         self.cx.breakers.recount(self.exchanges.iter().filter_map(|(_, exchange)| exchange.flies_at()));
         // So are its buffers, and what it was promised.
         let clients: usize = self.clients.iter().map(|(_, client)| client.storage()).sum();

@@ -2,12 +2,15 @@
 //! `gateway` and `cli`; it never changes after that.
 
 use super::limits::{Timeouts, UpstreamLimits};
-use super::settings::kinds::{Flag, OneOf, Or, Whole};
+use super::settings::kinds::{Flag, OneOf, Or, Time, Whole};
 use super::settings::section;
+use crate::base::limits::QUEUED_MAX;
 use crate::base::time::Unix;
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Tokens a context, a reservation or an answer may have; far above any model.
 pub const TOKENS_MAX: u64 = 1 << 40;
@@ -108,6 +111,9 @@ pub struct Model {
     /// How one of them is chosen: `"affinity"`, or `"least_busy"`, the one with the fewest requests in flight for its
     /// weight, for replicas of a local server.
     pub balance: Balance,
+    /// Requests that find no free place wait for one, those of all keys in fair turns: `{ max = 64, wait = "2m" }`, see
+    /// below; `{}` for these two. Default: none, they are answered 503.
+    pub queue: Option<QueueLimits>,
     /// Some of its targets, or their credentials, are of equal priority.
     pub shares: bool,
     /// For upstreams that need a bound where the client named none.
@@ -169,6 +175,20 @@ pub struct Prices {
     /// USD per million prompt tokens written to it. Default: the input price.
     #[doc(alias = "cache_write_price")]
     pub cache_write: u64,
+}
+
+/// How long a request may wait for a place: in microseconds it fits 32 bits.
+const QUEUE_WAITS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3600);
+
+section! {
+    /// Bounds of one model's queue.
+    #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+    pub struct QueueLimits {
+        /// Requests that wait at most; one more is answered 429 at once.
+        pub max: u32 = 64, Whole(1..=QUEUED_MAX), Live;
+        /// How long one waits at most, 1 ms to 1 h; then it is answered 429.
+        pub wait: Duration = Duration::from_secs(120), Time(QUEUE_WAITS), Live;
+    }
 }
 
 /// What is kept together among equal targets.

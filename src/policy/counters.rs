@@ -2,7 +2,7 @@
 //! another process that goes on from there. It decides nothing; the arithmetic is in `gateway::metrics`.
 
 use super::meter::LimitKind;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub struct RestTold {
 }
 
 /// Phases of a request that are measured.
-pub const PHASES: usize = 5;
+pub const PHASES: usize = 6;
 
 /// All counters of one gateway, but for those of its connections and targets.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -44,6 +44,7 @@ pub struct Stats {
     /// By model.
     pub models: Vec<ModelCounts>,
     /// Time by phase.
+    #[serde(deserialize_with = "phases")]
     pub phases: [Histogram; PHASES],
     /// Time of one turn of the loop.
     pub turns: Histogram,
@@ -141,4 +142,10 @@ pub struct Histogram {
     pub buckets: Vec<u64>,
     /// Of all values.
     pub sum: u64,
+}
+
+/// A process of an earlier version knows fewer phases.
+fn phases<'de, D: Deserializer<'de>>(from: D) -> Result<[Histogram; PHASES], D::Error> {
+    let mut told = Vec::<Histogram>::deserialize(from)?.into_iter();
+    Ok(std::array::from_fn(|_| told.next().unwrap_or_default()))
 }

@@ -1,6 +1,6 @@
 //! A plan: what keys of it may use, as configured. Counting is `meter`'s, calendars are `window`'s.
 
-use super::settings::kinds::{Count, Kind, OneOf, Shown, Time};
+use super::settings::kinds::{Count, Kind, OneOf, Shown, Time, Whole};
 use super::settings::reader::{Field, Reader};
 use super::settings::section;
 use super::window::Period;
@@ -33,6 +33,9 @@ section! {
         pub tokens_per_window: u64 = 0, Count(0..=UNLIMITED), Live;
         /// Requests at once.
         pub concurrency: u64 = 0, Count(0..=UNLIMITED), Live;
+        /// How much of a model's places each of its keys has where keys wait for them, beside keys of other plans. 1 is
+        /// the least.
+        pub share: u32 = 1, Whole(1..=1000), Live;
     }
 }
 
@@ -107,6 +110,7 @@ impl Plan {
             name: self.name.clone(),
             period: self.period,
             window: self.window,
+            share: self.share,
         }
     }
 }

@@ -68,6 +68,7 @@ enum About {
     Buffers,
     Connections,
     Places,
+    Queue,
     Ledger,
     Stopping,
 }
@@ -84,6 +85,7 @@ impl About {
             About::Buffers => "buffers",
             About::Connections => "connections",
             About::Places => "places",
+            About::Queue => "queue",
             About::Ledger => "ledger",
             About::Stopping => "stopping",
         }
@@ -306,6 +308,20 @@ impl Refusal {
     pub fn no_place() -> Refusal {
         let text = "every target of the model has as many requests as its concurrency allows";
         Refusal::unavailable(text, RETRY_SOON).because(About::Places, "")
+    }
+
+    /// 429: as many requests wait for places as the queue of the model holds. `again`: seconds until there is room.
+    pub fn queue_full(max: u32, again: u64) -> Refusal {
+        let text = format!("the queue of the model is full: as many wait for a place as queue.max allows ({max})");
+        Refusal { retry_after: Some(again), ..Refusal::new(RefusalKind::RateLimit, 429, text) }
+            .because(About::Queue, "full")
+    }
+
+    /// 429: no place came free within the time that the queue of the model gives. `again`: seconds until one may.
+    pub fn queue_wait(waited: Duration, again: u64) -> Refusal {
+        let text = format!("the queue of the model: no place came free within queue.wait ({})", shown(waited));
+        Refusal { retry_after: Some(again), ..Refusal::new(RefusalKind::RateLimit, 429, text) }
+            .because(About::Queue, "wait")
     }
 
     /// 503: the ledger cannot be written, so nothing could be metered.

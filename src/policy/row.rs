@@ -52,6 +52,9 @@ pub struct Row {
     /// Microseconds from the first byte of the request to the end of the answer.
     #[serde(rename = "d")]
     pub micros: u64,
+    /// Milliseconds of them in which it waited for a place.
+    #[serde(rename = "q", default, skip_serializing_if = "is_none")]
+    pub queued_ms: u64,
     /// What a shared ledger has lent to the request, to be given back with this row; `None` where none is shared. Not
     /// kept.
     #[serde(skip)]
@@ -83,6 +86,10 @@ pub struct Running {
     pub admitted: Unix,
     /// Tokens reserved for it.
     pub reserved: u64,
+}
+
+fn is_none(count: &u64) -> bool {
+    *count == 0
 }
 
 fn cut_cost<S: Serializer>(cost_nano: &u64, to: S) -> Result<S::Ok, S::Error> {
@@ -162,6 +169,7 @@ mod tests {
             cost_nano: 5,
             attempts: 6,
             micros: 7,
+            queued_ms: 0,
         }
     }
 
@@ -178,6 +186,14 @@ mod tests {
         for cut in (0..STORED.len()).filter(|cut| STORED.is_char_boundary(*cut)) {
             assert!(serde_json::from_str::<Row>(&STORED[..cut]).is_err(), "{cut}");
         }
+    }
+
+    #[test]
+    fn what_has_waited_says_so() {
+        let waited = Row { queued_ms: 8, ..row() };
+        let text = serde_json::to_string(&waited).unwrap();
+        assert_eq!(text, STORED.replace("\"d\":7", "\"d\":7,\"q\":8"));
+        assert_eq!(serde_json::from_str::<Row>(&text).unwrap(), waited);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 const MAX_AGE: &[u8] = b"7200";
 /// Answer headers of ours that a page may read (wire-formats section 5.6, and our own).
 const EXPOSED: &[u8] = b"x-gateway-request-id, request-id, x-request-id, retry-after, x-should-retry, \
-x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, x-ratelimit-reset";
+x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, x-ratelimit-reset, x-queue-wait-ms";
 
 /// What the answer to one request says to a browser.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -22,7 +22,7 @@ pub(crate) enum CorsPolicy {
     /// Every origin may read.
     Everyone,
     /// This one may: its place in `cors_origins`.
-    Origin(u32),
+    Origin(u16),
 }
 
 impl CorsPolicy {
@@ -36,7 +36,7 @@ impl CorsPolicy {
         }
         // Browsers send origins in lower case without a default port; a byte comparison is the standard's own.
         let known = origins.iter().position(|known| known.as_bytes() == origin);
-        known.map_or(CorsPolicy::Refused, |place| CorsPolicy::Origin(place as u32))
+        known.and_then(|place| u16::try_from(place).ok()).map_or(CorsPolicy::Refused, CorsPolicy::Origin)
     }
 
     /// Appends the fields of an ordinary answer. `origins` are those that it was made from.
@@ -48,7 +48,7 @@ impl CorsPolicy {
             CorsPolicy::Everyone => out.extend_from_slice(b"\r\naccess-control-allow-origin: *"),
             CorsPolicy::Origin(place) => {
                 out.extend_from_slice(b"\r\nvary: origin\r\naccess-control-allow-origin: ");
-                out.extend_from_slice(origins.get(place as usize).map_or(b"null", |origin| origin.as_bytes()));
+                out.extend_from_slice(origins.get(usize::from(place)).map_or(b"null", |origin| origin.as_bytes()));
             }
         }
         out.extend_from_slice(b"\r\naccess-control-expose-headers: ");

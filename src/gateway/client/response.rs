@@ -112,6 +112,8 @@ pub(crate) struct ResponseHead<'a> {
     /// The end of the window that `quota` speaks of.
     pub(crate) reset: &'a [u8; ISO_LEN],
     pub(crate) refusal: Option<&'a Refusal>,
+    /// Milliseconds for which the request has waited for places, where it did.
+    pub(crate) queued_ms: Option<u64>,
     /// What browsers are told.
     pub(crate) cors: CorsPolicy,
     /// The origins that `cors` speaks of.
@@ -143,6 +145,9 @@ impl ResponseHead<'_> {
         field(out, "x-request-id", &self.id.0);
         if let Some(quota) = &self.quota {
             self.write_limits(quota, out);
+        }
+        if let Some(waited) = self.queued_ms {
+            number(out, "x-queue-wait-ms", waited);
         }
         if let Some(refusal) = self.refusal {
             write_refusal_fields(refusal, out);

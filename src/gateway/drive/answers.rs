@@ -229,6 +229,7 @@ fn head_of<'a>(
         quota,
         reset,
         refusal: reply.refusal,
+        queued_ms: (request.queued > 0).then(|| request.queued_ms()),
         cors: request.cors,
         origins: &request.setup.config.server.cors_origins,
         more: reply.more,

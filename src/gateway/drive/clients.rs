@@ -363,7 +363,14 @@ impl Gateway {
     }
 
     fn gauges(&self) -> Gauges {
+        let models = self.cx.setup.config.catalog.models().iter().filter(|model| model.queue.is_some());
+        let mut queued: Vec<_> = models.map(|model| (model.id.clone(), self.cx.queues.len(&model.id))).collect();
+        // Those who wait for a model that is there no more, or has no queue any more.
+        let others = self.cx.queues.lengths().filter(|(model, _)| queued.iter().all(|(known, _)| known != *model));
+        let others: Vec<_> = others.map(|(model, length)| (model.clone(), length)).collect();
+        queued.extend(others);
         Gauges {
+            queued,
             clients: self.cx.limits.clients(),
             upstreams: self.providers.len(),
             idle: self.cx.idle.len(),

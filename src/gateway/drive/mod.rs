@@ -7,6 +7,7 @@
 
 mod answers;
 mod clients;
+mod places;
 mod process;
 mod providers;
 
@@ -132,14 +133,20 @@ impl Gateway {
     /// Goes on with what a verb has left to do: requests that lie behind an answer, answers that wait for room, and
     /// stopping.
     pub(crate) fn settle_down(&mut self) {
-        while let Some(next) = self.queue.pop_front() {
-            match next {
-                Next::Advance(id) => self.advance(id),
-                Next::Tell(id, event) => self.tell(id, event),
+        loop {
+            while let Some(next) = self.queue.pop_front() {
+                match next {
+                    Next::Advance(id) => self.advance(id),
+                    Next::Tell(id, event) => self.tell(id, event),
+                }
             }
-        }
-        if self.cx.may_have_room() {
-            self.look_at_room();
+            if self.cx.may_have_room() {
+                self.look_at_room();
+            }
+            // Who gets a place may end at once, and leave it to the next.
+            if !self.cx.queues.is_any_waiting() || !self.give_places() {
+                break;
+            }
         }
         if self.cx.lifecycle.handover.is_under_way() {
             self.go_on_handing_over();

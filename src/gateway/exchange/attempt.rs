@@ -4,7 +4,7 @@
 use super::build::Built;
 use super::event::{Dial, Effect, Message, Outcome};
 use super::fault::{Fault, FaultKind};
-use super::state::{Answering, Attempt, Attempting, Body, Draft, Exchange, Half, State, Translating};
+use super::state::{Answering, Attempt, Attempting, Body, Draft, Exchange, Half, Queued, State, Translating};
 use crate::base::limits::{SEND_SLICE, SEND_SLICE_MIN};
 use crate::base::seam::DialError;
 use crate::base::time::Mono;
@@ -29,9 +29,7 @@ impl Attempt {
     pub(super) fn choose(&mut self, targets: &[Target], choice: &Choice, breakers: &mut Breakers) -> bool {
         let choice = Choice { tried: self.tried, ..*choice };
         let Some(chosen) = breakers.choose(targets, &choice) else { return false };
-        self.target = chosen as u32;
-        self.tried |= 1u64.checked_shl(chosen as u32).unwrap_or(0);
-        self.fresh_only = false;
+        self.aim(chosen);
         true
     }
 }
@@ -79,11 +77,14 @@ impl Exchange {
     ) -> Effect {
         let now = cx.now.mono;
         let Some(model) = self.model() else { return self.refuse(Refusal::internal()) };
+        if let Some(queue) = model.queue {
+            return self.first_place(queue, draft, at, message, cx);
+        }
         let (targets, choice) = (&model.targets, self.choice(&draft, now));
         let chosen = targets.get(at.target as usize);
         let target = chosen.filter(|target| targets.len() > 1 || target.places > 0);
         if target.is_some_and(|target| !cx.breakers.is_free(target, &choice.needs, now)) {
-            let mut other = Attempt::default();
+            let mut other = at.anew();
             if !other.choose(targets, &choice, &mut cx.breakers) {
                 return self.give_up(draft, at, Fault::from(FaultKind::NoPlace), cx);
             }
@@ -91,7 +92,10 @@ impl Exchange {
                 at = other;
                 match self.build(&mut draft, &at, message, cx) {
                     Ok(Built::Whole) => {}
-                    Ok(Built::TooLong) => return self.translate(draft, at, None, cx),
+                    Ok(Built::TooLong) => {
+                        let unfit = Box::new((Fault::from(FaultKind::Internal), at.target));
+                        return self.translate(draft, at, Some(unfit), cx);
+                    }
                     Err(_) => return self.next_attempt(draft, at, Fault::from(FaultKind::Internal), message, cx),
                 }
             }
@@ -112,13 +116,7 @@ impl Exchange {
             at.attempts += 1;
             at.addresses = 0;
             at.begun = cx.now.mono;
-            if let Some(model) = self.model() {
-                let chosen = at.target as usize;
-                let before = at.tried & !1u64.checked_shl(at.target).unwrap_or(0);
-                let choice = Choice { tried: before, ..self.choice(&draft, cx.now.mono) };
-                at.begun_as = cx.breakers.begin(&model.targets, chosen, &choice);
-                (at.unheard, at.flies) = (true, true);
-            }
+            self.take_place(&draft, &mut at, cx);
             match self.connect(&at, cx) {
                 Ok(way) => return self.connecting(way, draft, at, cx),
                 Err(fault) => match self.after_failure(draft, at, fault, message, cx) {
@@ -127,6 +125,14 @@ impl Exchange {
                 },
             }
         }
+    }
+
+    /// The attempt counts as in flight at its target from here on, if it does not already.
+    pub(super) fn take_place(&self, draft: &OutgoingRequest, at: &mut Attempt, cx: &mut Cx) {
+        let Some(model) = self.model().filter(|_| !at.flies) else { return };
+        let choice = Choice { tried: at.tried & !at.bit(), ..self.choice(draft, cx.now.mono) };
+        at.begun_as = cx.breakers.begin(&model.targets, at.target as usize, &choice);
+        (at.unheard, at.flies) = (true, true);
     }
 
     /// Where the connection for the present target comes from.
@@ -397,7 +403,10 @@ impl Exchange {
             let chosen = self.model().is_some_and(|model| at.choose(&model.targets, &choice, &mut cx.breakers));
             if !chosen {
                 at.target = failed;
-                return Err(Box::new(self.give_up(draft, at, fault, cx)));
+                return Err(Box::new(match self.wait_again(draft, at, &fault, message, cx) {
+                    Ok(effect) => effect,
+                    Err((draft, at)) => self.give_up(draft, at, fault, cx),
+                }));
             }
             match self.build(&mut draft, &at, message, cx) {
                 Ok(Built::Whole) => return Ok((draft, at)),
@@ -435,11 +444,19 @@ impl Exchange {
         cx: &mut Cx,
     ) -> Effect {
         let (fault, target) = failed;
+        let mut at = at;
+        self.no_verdict(&mut at, cx);
         self.next_attempt(draft, Attempt { target, ..at }, fault, message, cx)
     }
 
     /// No target is left. Where all of them have no place for more, the client is told when the first of them has.
-    fn give_up(&mut self, draft: Box<OutgoingRequest>, at: Attempt, mut fault: Fault, cx: &mut Cx) -> Effect {
+    pub(super) fn give_up(
+        &mut self,
+        draft: Box<OutgoingRequest>,
+        at: Attempt,
+        mut fault: Fault,
+        cx: &mut Cx,
+    ) -> Effect {
         if let (true, Some(model)) = (fault.asks_for_rest(), self.model()) {
             let now = cx.now.mono;
             let again = cx.breakers.there_again(&model.targets, &self.needs(), now);
@@ -477,7 +494,7 @@ impl Exchange {
             State::Answering(Answering { body: Body::Stream(stream), .. }) => {
                 stream.fail(dialect, &words, &identity, &mut cx.out);
             }
-            State::Attempting(Attempting { draft, at, .. }) => {
+            State::Queued(Queued { draft, at, .. }) | State::Attempting(Attempting { draft, at, .. }) => {
                 failure(dialect, at.told, draft.state.as_ref(), &words, &identity, &mut cx.out);
             }
             _ => failure(dialect, 0, None, &words, &identity, &mut cx.out),
@@ -499,6 +516,12 @@ impl Exchange {
     /// A deadline of the exchange has come.
     pub(super) fn due_now(&mut self, unread: bool, drained: bool, message: &Message<'_>, cx: &mut Cx) -> Effect {
         let now = cx.now.mono;
+        if let State::Queued(Queued { by, .. }) = &self.state {
+            if *by <= now {
+                return self.waited_in_vain(cx);
+            }
+            self.note_waited(now);
+        }
         if self.admitted.as_ref().is_some_and(|admitted| admitted.until <= now) {
             // Who has not been read may have answered long ago.
             let kind = if unread { FaultKind::NotRead } else { FaultKind::RequestTimeout };

@@ -84,7 +84,8 @@ impl Exchange {
 
     /// The request fails with `fault`.
     pub(super) fn note_end(&mut self, fault: &Fault) {
-        let last = self.attempt().map_or(0, |at| at.attempts.into());
+        // One that waits fails with no attempt.
+        let last = self.attempt().filter(|_| !self.is_queued()).map_or(0, |at| at.attempts.into());
         let code = self.told(fault.code.as_deref().unwrap_or_default().as_bytes());
         let diagnosis = self.diagnosis();
         diagnosis.failed.pop_if(|failed| failed.number == last);

@@ -35,6 +35,8 @@ pub(crate) enum Event<'a> {
     Counted,
     /// A shared ledger has answered.
     Ruled(&'a Ask, Ruling),
+    /// It is its turn, and there is a place.
+    Place,
     /// The addresses of some host have come, or will not, and why.
     Named { host: &'a str, port: u16, failed: Option<&'static str> },
     /// The dialed connection stands.

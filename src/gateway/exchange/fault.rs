@@ -7,6 +7,7 @@ use crate::policy::cause::Cause;
 use crate::policy::counters::AttemptEnd;
 use crate::policy::limits::UpstreamLimits;
 use crate::policy::refusal::Refusal;
+use std::time::Duration;
 
 /// The ways in which an attempt at a target fails.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -41,6 +42,10 @@ pub(crate) enum FaultKind {
     InStream,
     /// Every target has as many requests as it may.
     NoPlace,
+    /// No place came free in the time that the queue gives, this.
+    QueueWait(Duration),
+    /// So many wait for places already.
+    QueueFull(u32),
     /// The row of a complete answer could not be committed, or not in time.
     Store,
     /// We are stopping and the drain time is over.
@@ -87,7 +92,8 @@ impl Fault {
     pub(crate) fn may_try_next(&self) -> bool {
         match self.kind {
             FaultKind::Status(status) => matches!(status, 401..=404 | 408 | 429 | 500..=599),
-            FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::NoPlace => false,
+            FaultKind::Draining | FaultKind::Store | FaultKind::Internal => false,
+            FaultKind::NoPlace | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) => false,
             FaultKind::RequestTimeout | FaultKind::NotRead => false,
             FaultKind::Name(_) | FaultKind::Dial(_) | FaultKind::ConnectTimeout => true,
             FaultKind::FirstByteTimeout | FaultKind::IdleTimeout | FaultKind::Closed(_) | FaultKind::Incomplete(_) => {
@@ -103,7 +109,8 @@ impl Fault {
         match self.kind {
             FaultKind::Status(status) => !matches!(status, 400 | 413 | 422) && !self.asks_for_rest(),
             FaultKind::Dial(DialError::Local(_)) | FaultKind::TooLarge(_) | FaultKind::NotRead => false,
-            FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::NoPlace => false,
+            FaultKind::Draining | FaultKind::Store | FaultKind::Internal => false,
+            FaultKind::NoPlace | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) => false,
             FaultKind::Name(_) | FaultKind::Dial(_) | FaultKind::ConnectTimeout | FaultKind::RequestTimeout => true,
             FaultKind::FirstByteTimeout | FaultKind::IdleTimeout | FaultKind::Closed(_) | FaultKind::Incomplete(_) => {
                 true
@@ -128,9 +135,8 @@ impl Fault {
             | FaultKind::FirstByteTimeout
             | FaultKind::IdleTimeout
             | FaultKind::RequestTimeout => AttemptEnd::Timeout,
-            FaultKind::NotRead | FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::NoPlace => {
-                AttemptEnd::Abandoned
-            }
+            FaultKind::NotRead | FaultKind::Draining | FaultKind::Store | FaultKind::Internal => AttemptEnd::Abandoned,
+            FaultKind::NoPlace | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) => AttemptEnd::Abandoned,
             _ => AttemptEnd::Broken,
         }
     }
@@ -171,6 +177,8 @@ impl Fault {
             FaultKind::Status(status) => return Cause::status(*status),
             FaultKind::InStream => Cause::new("error in the answer", ""),
             FaultKind::NoPlace => Cause::new("places", ""),
+            FaultKind::QueueWait(_) => Cause::new("queue", "wait"),
+            FaultKind::QueueFull(_) => Cause::new("queue", "full"),
             FaultKind::Store => Cause::new("ledger", ""),
             FaultKind::Draining => Cause::new("stopping", ""),
             FaultKind::Internal => Cause::new("internal", ""),
@@ -198,6 +206,8 @@ impl Fault {
             FaultKind::BadBody(what) => Refusal::upstream_failed(Some((*what).to_string()), None),
             FaultKind::TooLarge(setting) => Refusal::upstream_too_large(setting),
             FaultKind::NoPlace => Refusal::no_place(),
+            FaultKind::QueueWait(wait) => Refusal::queue_wait(*wait, self.retry_after.unwrap_or(1)),
+            FaultKind::QueueFull(max) => Refusal::queue_full(*max, self.retry_after.unwrap_or(1)),
             FaultKind::Store => Refusal::store(),
             FaultKind::Draining => Refusal::draining(),
             FaultKind::Internal => Refusal::internal(),

@@ -4,7 +4,7 @@
 //! for another's commit but at its own end.
 
 use super::event::{Effect, Forward, Message, Outcome};
-use super::state::{Answering, Attempting, Committing, Draft, Exchange, Last, Request, Reserving, State};
+use super::state::{Answering, Attempting, Committing, Draft, Exchange, Last, Queued, Request, Reserving, State};
 use crate::base::time::Mono;
 use crate::dialect::ObservedUsage;
 use crate::dialect::usage::Reported;
@@ -13,10 +13,11 @@ use crate::gateway::cx::Cx;
 use crate::gateway::metrics::{Taken, Timed};
 use crate::gateway::orders::Order;
 use crate::policy::config::RequestLog;
-use crate::policy::counters::AttemptEnd;
+use crate::policy::counters::{AttemptEnd, PHASES};
 use crate::policy::row::Row;
 use crate::policy::usage::{Usage, UsageSource};
 use std::num::NonZeroU64;
+use std::sync::Arc;
 
 /// The status under which a request whose client left is logged and counted.
 pub(super) const CLIENT_LEFT: u16 = 499;
@@ -122,7 +123,11 @@ impl Exchange {
             key: cx.keys.record(self.request.found.key?).id,
             admitted: admitted.at,
             model: model.id.clone(),
-            target: target.label.clone(),
+            // A request that waited in vain was served nowhere.
+            target: match self.attempt() {
+                Some(at) if at.attempts == 0 => Arc::from(""),
+                _ => target.label.clone(),
+            },
             endpoint: dialect,
             stream: self.asked.is_some_and(|asked| asked.stream),
             status,
@@ -130,6 +135,7 @@ impl Exchange {
             cost_nano: usage.cost_nano(&model.prices),
             attempts: self.attempt().map_or(0, |at| at.attempts.into()),
             micros: cx.now.mono.micros_since(self.request.received),
+            queued_ms: self.request.queued_ms(),
             lease: admitted.lease,
         };
         NonZeroU64::new(cx.give_row(row))
@@ -145,6 +151,9 @@ impl Exchange {
 
     /// The end. What is left is what the head of its answer needs.
     pub(crate) fn finish(mut self, outcome: Outcome, cx: &mut Cx) -> Request {
+        if let State::Queued(_) = &self.state {
+            self.leave_queue(cx);
+        }
         let charged = match &self.state {
             State::Committing(committing) => Some(committing.usage.bounded()),
             _ => self.admitted.is_some().then(|| outcome.usage.bounded()),
@@ -167,6 +176,7 @@ impl Exchange {
             State::Reading { draft } | State::Reserving(Reserving { draft: Some(draft), .. }) => {
                 cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
             }
+            State::Queued(Queued { draft, .. }) => cx.requests.put(draft, &mut cx.budget, &mut cx.pool),
             State::Attempting(Attempting { draft, mut at, .. }) => {
                 self.no_verdict(&mut at, cx);
                 cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
@@ -213,12 +223,14 @@ impl Exchange {
     }
 
     /// The phases of the request: from when to when, `NEVER` where it has not come.
-    fn times(&self, now: Mono) -> [(Timed, Mono, Mono); 5] {
+    fn times(&self, now: Mono) -> [(Timed, Mono, Mono); PHASES] {
         let (sent, first) = self.attempt().map_or((Mono::NEVER, Mono::NEVER), |at| (at.sent, at.first));
-        let (received, read) = (self.request.received, self.request.read);
+        let (received, read, queued) = (self.request.received, self.request.read, u64::from(self.request.queued));
         [
             (Timed::Body, received, read),
-            (Timed::Send, read, sent),
+            (Timed::Queue, if queued > 0 { Mono(0) } else { Mono::NEVER }, Mono(queued)),
+            // What was waited for places is no time of sending.
+            (Timed::Send, Mono(read.0.saturating_add(queued)), sent),
             (Timed::Wait, sent, first),
             (Timed::Relay, first, now),
             (Timed::Total, received, now),

@@ -1,7 +1,7 @@
 //! How much of an answer is taken at the moment: not while its client is slow to read, nor where the account of buffers
 //! has no room for it. Asks [`super::super::budget`]; waits there for its turn, and for the share of its key.
 
-use super::state::{Answering, Attempting, Body, Committing, Draft, Exchange, Last, Reserving, State};
+use super::state::{Answering, Attempting, Body, Committing, Draft, Exchange, Last, Queued, Reserving, State};
 use crate::base::buf::BLOCK;
 use crate::base::limits::{BODY_STEP_MAX, EXTENDED_MIN, IO_SLICE, RELAY_SLICE};
 use crate::gateway::budget::{Promise, Verdict};
@@ -75,6 +75,7 @@ impl Exchange {
         let (body, answer) = match &self.state {
             State::Reading { draft }
             | State::Reserving(Reserving { draft: Some(draft), .. })
+            | State::Queued(Queued { draft, .. })
             | State::Attempting(Attempting { draft, .. }) => (Some(&draft.promise), None),
             State::Translating(translating) => (Some(&translating.promise), None),
             State::Answering(Answering { draft: Draft::Kept(draft) | Draft::Leaving(draft), .. }) => {
@@ -96,6 +97,7 @@ impl Exchange {
         match &self.state {
             State::Reading { draft }
             | State::Reserving(Reserving { draft: Some(draft), .. })
+            | State::Queued(Queued { draft, .. })
             | State::Attempting(Attempting { draft, .. }) => draft.storage(),
             State::Answering(answering) => {
                 let text = match &answering.draft {

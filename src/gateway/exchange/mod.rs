@@ -10,7 +10,8 @@
 //! | Identifying | LookedUp → end, or begun again; Due → end |
 //! | Reading | Body → Reading, Translating, Reserving, Attempting or end; Refused → end; Due → Reading |
 //! | Translating | Translated → Reserving, Attempting or end; Offloaded → end; Drained → Translating; Due → Translating or end |
-//! | Reserving | Ruled, Counted → Attempting, Translating or end; Drained → Reserving; Due → Attempting or end |
+//! | Reserving | Ruled, Counted → Attempting, Queued, Translating or end; Drained → Reserving; Due → Attempting, Queued or end |
+//! | Queued | Place → Attempting, Queued, Translating or end; Count, Drained → Queued; Due → Queued or end |
 //! | Attempting | Named, Dialed, DialFailed, Sent, Drained, Count, Due, Failed → Attempting; Head → Answering; Named, DialFailed, Failed, Due → Translating or end |
 //! | Answering | Data, Sent, Room, Drained, Offloaded, Count, Due → Answering; Data, BodyEnd, Offloaded, Room, Due → Committing or end; BodyEnd, Data, Offloaded, Failed, Due → Attempting, Translating or end |
 //! | Committing | Committed, NotCommitted, Due → end; Drained, Sent → Committing |
@@ -26,6 +27,7 @@ pub(crate) mod fault;
 mod finish;
 mod intake;
 mod mask;
+mod queue;
 mod reply;
 mod reserve;
 mod state;
@@ -59,7 +61,7 @@ use crate::wire::head::{Field, RequestHead};
 use authorize::{AuthContext, Identified, presented};
 use diagnosis::told;
 use fault::{Fault, FaultKind};
-use state::{Answering, Attempt, Attempting, Body, Committing, Half, Reserving, State, Translating};
+use state::{Answering, Attempt, Attempting, Body, Committing, Half, Queued, Reserving, State, Translating};
 
 impl Exchange {
     /// The exchange of a request whose head has come, or cannot.
@@ -74,6 +76,7 @@ impl Exchange {
             setup: cx.setup.clone(),
             received: cx.now.mono,
             read: Mono::NEVER,
+            queued: 0,
         };
         Exchange { request, asked: None, admitted: None, state: State::Ended, diagnosis: None }
     }
@@ -169,7 +172,10 @@ impl Exchange {
             (State::Reserving(_), Event::Ruled(ask, ruling)) => self.ruled(ask, ruling, message, cx),
             (State::Reserving(_), Event::Counted) => self.others_counted(message, cx),
             (State::Reserving(_), Event::Due { .. }) => self.not_ruled(message, cx),
-            (State::Attempting(_) | State::Answering(_), Event::Count) => self.count_now(message, cx),
+            (State::Queued(_) | State::Attempting(_) | State::Answering(_), Event::Count) => {
+                self.count_now(message, cx)
+            }
+            (State::Queued(_), Event::Place) => self.placed(message, cx),
             (State::Attempting(_), Event::Named { host, port, failed }) => self.named(host, port, failed, message, cx),
             (State::Attempting(_), Event::Dialed) => self.dialed(),
             (State::Attempting(_), Event::DialFailed(why)) => self.dial_failed(why, message, cx),
@@ -183,9 +189,10 @@ impl Exchange {
                 self.attempt_failed(Fault::from(kind), reused, message, cx)
             }
             (State::Translating(_), Event::Offloaded(_)) => self.end(Fault::from(FaultKind::Internal), cx),
-            (State::Translating(_) | State::Attempting(_) | State::Answering(_), Event::Due { unread, drained }) => {
-                self.due_now(unread, drained, message, cx)
-            }
+            (
+                State::Translating(_) | State::Queued(_) | State::Attempting(_) | State::Answering(_),
+                Event::Due { unread, drained },
+            ) => self.due_now(unread, drained, message, cx),
             (State::Committing(_), Event::Committed) => self.committed(cx),
             (State::Committing(_), Event::NotCommitted | Event::Due { .. }) => {
                 self.end(Fault::from(FaultKind::Store), cx)
@@ -193,7 +200,9 @@ impl Exchange {
             // A body under way is watched by its connection; an answer that has ended wants nothing more.
             (State::Reading { .. }, Event::Due { .. }) => Effect::Nothing,
             (State::Committing(_), Event::Drained | Event::Sent) => Effect::Nothing,
-            (State::Attempting(_) | State::Reserving(_) | State::Translating(_), Event::Drained) => Effect::Nothing,
+            (State::Attempting(_) | State::Queued(_) | State::Reserving(_) | State::Translating(_), Event::Drained) => {
+                Effect::Nothing
+            }
             (_, Event::Left) => self.left(message, cx),
             (_, Event::Stopped) => {
                 self.abandon(cx);
@@ -213,6 +222,7 @@ impl Exchange {
             State::Identifying { by, .. }
             | State::Translating(Translating { by, .. })
             | State::Reserving(Reserving { by, .. })
+            | State::Queued(Queued { by, .. })
             | State::Attempting(Attempting { by, .. })
             | State::Answering(Answering { by, .. }) => *by,
             // Its answer is complete: no other clock counts.
@@ -295,6 +305,7 @@ impl Exchange {
         match &self.state {
             State::Translating(Translating { at, .. })
             | State::Reserving(Reserving { at, .. })
+            | State::Queued(Queued { at, .. })
             | State::Attempting(Attempting { at, .. })
             | State::Answering(Answering { at, .. })
             | State::Committing(Committing { at, .. }) => Some(at),
@@ -310,7 +321,8 @@ impl Exchange {
     /// Something of a stream is sent: true if its head goes before it.
     fn open(&mut self) -> bool {
         match &mut self.state {
-            State::Attempting(Attempting { at, .. })
+            State::Queued(Queued { at, .. })
+            | State::Attempting(Attempting { at, .. })
             | State::Answering(Answering { at, .. })
             | State::Translating(Translating { at, .. })
             | State::Committing(Committing { at, .. }) => !std::mem::replace(&mut at.opened, true),

@@ -51,12 +51,11 @@ impl Exchange {
             return Effect::Answer(Outcome::ok());
         }
         let mut at = Attempt::default();
-        let Some(model) = self.model() else { return self.refuse(Refusal::no_model()) };
         draft.kept_with = self.kept_with(&draft, message, cx);
         draft.cache_key = self.cache_key(&draft, message, cx);
-        if !at.choose(&model.targets, &self.choice(&draft, cx.now.mono), &mut cx.breakers) {
+        if let Err(refusal) = self.first_target(&mut at, &draft, cx) {
             cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
-            return self.refuse(Refusal::no_place());
+            return self.refuse(refusal);
         }
         // The body for its provider before admission: what cannot be sent is not charged.
         self.write_first(draft, at, message, cx)
@@ -123,7 +122,23 @@ impl Exchange {
         match self.build(&mut draft, &at, message, cx) {
             Ok(Built::Whole) => self.reserve(draft, at, false, message, cx),
             Ok(Built::TooLong) => self.translate(draft, at, None, cx),
-            Err(refusal) => {
+            Err(refusal) => self.write_next(draft, at, refusal, message, cx),
+        }
+    }
+
+    /// The body cannot be written for the target of `at`: writes it for the next. Where there is none, the request asks
+    /// for what the model cannot give, as `refusal` says.
+    fn write_next(
+        &mut self,
+        draft: Box<OutgoingRequest>,
+        mut at: Attempt,
+        refusal: Refusal,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        match self.next_to_write(&mut at, &draft, cx) {
+            true => self.write_first(draft, at, message, cx),
+            false => {
                 cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
                 self.refuse(refusal)
             }
@@ -144,6 +159,11 @@ impl Exchange {
         };
         let by = cx.now.mono.after(target.limits.request_timeout);
         let target = Box::new(OwnedTarget::from(Target { cache_key: draft.cache_key, ..to }));
+        let mut at = at;
+        if self.admitted.is_some() {
+            // Nobody may have the place meanwhile.
+            self.take_place(&draft, &mut at, cx);
+        }
         let (serial, promise) = (cx.next_offload(), std::mem::take(&mut draft.promise));
         self.state = State::Translating(Translating { at, serial, promise, failed, by });
         Effect::Translate(Box::new(Translate { draft, from, target, serial }))
@@ -173,10 +193,7 @@ impl Exchange {
                 }
             },
             (Err(_), Some(failed)) => self.skip_target(draft, at, *failed, message, cx),
-            (Err(refusal), None) => {
-                cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
-                self.refuse(refusal)
-            }
+            (Err(refusal), None) => self.write_next(draft, at, refusal, message, cx),
         }
     }
 
@@ -263,6 +280,10 @@ impl Exchange {
             return Effect::Nothing;
         }
         match std::mem::replace(&mut self.state, State::Ended) {
+            State::Queued(queued) => {
+                self.count_prompt(&queued.draft, message, cx);
+                self.state = State::Queued(queued);
+            }
             State::Attempting(attempting) => {
                 self.count_prompt(&attempting.draft, message, cx);
                 self.state = State::Attempting(attempting);
@@ -427,6 +448,6 @@ fn answer_tokens(model: &Model, draft: &OutgoingRequest) -> u64 {
 
 fn limits_of(plan: &Plan) -> Limits {
     // Every field by name: a limit that the question leaves out would not be kept on a shared ledger.
-    let Plan { tokens, requests, tokens_per_window, concurrency, name: _, period: _, window: _ } = *plan;
+    let Plan { tokens, requests, tokens_per_window, concurrency, name: _, period: _, window: _, share: _ } = *plan;
     Limits { tokens, requests, tokens_per_window, concurrency }
 }

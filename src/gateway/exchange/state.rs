@@ -11,7 +11,7 @@ use crate::gateway::client::response::RequestId;
 use crate::gateway::client::response::RequestMeta;
 use crate::gateway::cx::Setup;
 use crate::gateway::diagnosis::Diagnosis;
-use crate::gateway::ids::{ClientId, ProviderId};
+use crate::gateway::ids::{ClientId, ExchangeId, ProviderId};
 use crate::gateway::provider::breaker::Begun;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::gateway::provider::rest::Needs;
@@ -39,6 +39,8 @@ pub(crate) struct Request {
     pub(crate) received: Mono,
     /// When the body was; `NEVER` before.
     pub(crate) read: Mono,
+    /// Microseconds for which it has waited for places; 0 where it has not.
+    pub(crate) queued: u32,
 }
 
 /// What the body asks for.
@@ -96,6 +98,7 @@ pub(super) enum State {
     },
     Translating(Translating),
     Reserving(Reserving),
+    Queued(Queued),
     Attempting(Attempting),
     Answering(Answering),
     Committing(Committing),
@@ -124,6 +127,19 @@ pub(super) struct Reserving {
     pub(super) lease: Box<Lease>,
     /// When: an admission counts from there.
     pub(super) asked: Unix,
+    pub(super) by: Mono,
+}
+
+/// It waits for a place at a target of its model, in the queue of that.
+#[derive(Debug)]
+pub(super) struct Queued {
+    /// Without the body for a target: that is written when one is there.
+    pub(super) draft: Box<OutgoingRequest>,
+    pub(super) at: Attempt,
+    /// Its own name.
+    pub(super) own: ExchangeId,
+    /// Since when, but for what has been added to `Request::queued` already.
+    pub(super) since: Mono,
     pub(super) by: Mono,
 }
 

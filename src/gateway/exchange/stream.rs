@@ -4,7 +4,7 @@
 use super::event::{Effect, Forward, Message, Outcome};
 use super::fault::{Fault, FaultKind};
 use super::mask::mask;
-use super::state::{Answering, Attempting, Body, Draft, Exchange, Half, Last, State};
+use super::state::{Answering, Attempting, Body, Draft, Exchange, Half, Last, Queued, State};
 use crate::base::buf::Buf;
 use crate::base::limits::{DONE_GRACE, ERROR_BODY_MAX, ERROR_BODY_WAIT};
 use crate::base::seam::Ending;
@@ -451,7 +451,7 @@ impl Exchange {
                 // Another attempt may follow as long as no event has come, and goes on from there.
                 at.told = stream.heartbeat(dialect, &identity, &mut cx.out);
             }
-            State::Attempting(Attempting { draft, at, .. }) => {
+            State::Queued(Queued { draft, at, .. }) | State::Attempting(Attempting { draft, at, .. }) => {
                 at.told = opening(dialect, at.told, draft.state.as_ref(), &identity, &mut cx.out);
             }
             _ => heartbeat(dialect, &mut cx.out),

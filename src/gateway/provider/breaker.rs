@@ -171,6 +171,8 @@ pub(crate) struct Breakers {
     entries: Vec<Entry>,
     breakers: Vec<Breaker>,
     accounts: Vec<Account>,
+    /// A place may have come free, or a target, since [`Breakers::take_eased`] said so last.
+    eased: bool,
 }
 
 impl Breakers {
@@ -245,7 +247,8 @@ impl Breakers {
     fn there_from(&self, index: usize, needs: &Needs, now: Mono) -> Option<Mono> {
         let entry = &self.entries[index];
         let rests = entry.rest.ends(now).max(self.accounts[entry.account].rest.ends(now));
-        let left = entry.left.iter().zip(needs).filter_map(|(left, need)| left.suffices_from(*need, now));
+        let left = entry.left.iter().zip(&entry.asked).zip(needs);
+        let left = left.filter_map(|((left, asked), need)| left.suffices_from(*need, *asked, now));
         left.fold(rests, |latest, until| latest.max(Some(until)))
     }
 
@@ -314,12 +317,13 @@ impl Breakers {
 
     /// An attempt that takes so much has its answer, or will have none; `said`: what the head of that says.
     pub(crate) fn heard(&mut self, target: &Target, needs: &Needs, said: Option<&Said>, now: Mono) {
+        self.eased = true;
         let entry = self.entry(target);
         entry.asked.iter_mut().zip(needs).for_each(|(asked, need)| *asked = asked.saturating_sub(*need));
         let Some(said) = said else { return };
         for ((left, asked), said) in entry.left.iter_mut().zip(entry.asked).zip(said.left) {
             if let Some((count, holds)) = said {
-                *left = Left::said(count, holds, asked, now);
+                left.said(count, holds, asked, now);
             }
         }
     }
@@ -332,6 +336,7 @@ impl Breakers {
         entry.busy = entry.busy.saturating_sub(1);
         let breaker = &mut self.breakers[entry.breaker];
         breaker.busy = breaker.busy.saturating_sub(1);
+        self.eased = true;
     }
 
     /// Attempts in flight, at all targets.
@@ -343,6 +348,7 @@ impl Breakers {
     pub(crate) fn recount<'a>(&mut self, flying: impl Iterator<Item = &'a Target>) {
         self.entries.iter_mut().for_each(|entry| (entry.busy, entry.asked) = (0, Needs::default()));
         self.breakers.iter_mut().for_each(|breaker| breaker.busy = 0);
+        self.eased = true;
         for target in flying {
             self.entry(target).busy += 1;
             self.breaker(target).busy += 1;
@@ -369,6 +375,7 @@ impl Breakers {
 
     /// A credential is another one from here on. True if the one before rested.
     pub(crate) fn credential_renewed(&mut self, name: &str) -> bool {
+        self.eased = true;
         let account = self.accounts.iter_mut().find(|account| *account.name == *name);
         account.is_some_and(|account| std::mem::take(&mut account.rest) != Rest::default())
     }
@@ -377,6 +384,7 @@ impl Breakers {
     /// failures are forgiven only when the answer is whole. True if it had rested.
     pub(crate) fn answered(&mut self, target: &Target, begun: Begun, now: Mono) -> bool {
         let index = self.index(&target.label);
+        self.eased = true;
         let rested = self.rest_ended(index, begun.rests, now);
         let breaker = &mut self.breakers[self.entries[index].breaker];
         match begun.trial {
@@ -418,6 +426,7 @@ impl Breakers {
 
     fn succeeded_at(&mut self, index: usize, rested: bool, now: Mono) -> bool {
         let rested = self.rest_ended(index, rested, now);
+        self.eased = true;
         let breaker = &mut self.breakers[self.entries[index].breaker];
         breaker.failures = 0;
         breaker.first_key = None;
@@ -447,6 +456,7 @@ impl Breakers {
     /// The attempt on trial ended without a verdict, since the client left: the next request may try.
     pub(crate) fn no_verdict(&mut self, target: &Target) {
         self.breaker(target).trial = false;
+        self.eased = true;
     }
 
     /// The target has given a whole answer. True if it had rested.
@@ -485,7 +495,8 @@ impl Breakers {
         };
         let one = [1; ALLOWANCES];
         let entries = self.entries.iter().filter_map(|entry| {
-            let spent = entry.left.iter().zip(one).filter_map(|(left, need)| left.suffices_from(need, now.mono)).max();
+            let spent =
+                entry.left.iter().zip(one).filter_map(|(left, need)| left.suffices_from(need, 0, now.mono)).max();
             let until = entry.rest.ends(now.mono).max(spent)?;
             Some(told(&entry.label, until, entry.rest.again()))
         });
@@ -576,6 +587,10 @@ impl Breakers {
         self.entries.len() - 1
     }
 }
+
+mod waiting;
+
+pub(crate) use waiting::{Seek, Stage};
 
 #[cfg(test)]
 mod tests;

@@ -12,6 +12,8 @@ const REST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(
 const REST_UNSAID: Duration = Duration::from_secs(5);
 /// The first rest of a credential that is refused.
 const REST_REFUSED: Duration = Duration::from_secs(60);
+/// When the answer may come that says what is left after a reset.
+const ANSWER_SOON: Duration = Duration::from_secs(1);
 /// Longest wait of a provider's that is understood, in seconds: a year.
 const WAIT_MAX: f64 = 366.0 * 86_400.0;
 /// Plain numbers from here on are no waits but moments: seconds since 1970, and from the second on milliseconds.
@@ -213,12 +215,20 @@ impl Rest {
 pub(crate) struct Left {
     left: u64,
     until: Mono,
+    /// The most that was said to be left before the last reset that was told of.
+    full: u64,
 }
 
 impl Left {
-    /// What a provider has said; `asked` is on its way to it, and it may not have counted that.
-    pub(crate) fn said(left: u64, holds: Duration, asked: u64, now: Mono) -> Left {
-        Left { left: left.saturating_sub(asked), until: now.after(holds.min(REST.1)) }
+    /// What a provider says; `asked` is on its way to it, and it may not have counted that.
+    pub(crate) fn said(&mut self, left: u64, holds: Duration, asked: u64, now: Mono) {
+        let before = if self.until > now { self.full } else { 0 };
+        *self = Left { left: left.saturating_sub(asked), until: now.after(holds.min(REST.1)), full: left.max(before) };
+    }
+
+    /// When what was said ends; `None` where it has.
+    pub(crate) fn ends(&self, now: Mono) -> Option<Mono> {
+        Some(self.until).filter(|until| *until > now)
     }
 
     /// A request that takes so much of it has been sent.
@@ -226,9 +236,14 @@ impl Left {
         self.left = self.left.saturating_sub(need);
     }
 
-    /// When a request that takes so much may be sent; `None`: now.
-    pub(crate) fn suffices_from(&self, need: u64, now: Mono) -> Option<Mono> {
-        (self.until > now && self.left < need).then_some(self.until)
+    /// When a request that takes so much may be sent; `None`: now. After the reset it is as much as it was, until an
+    /// answer says what it is; `asked` is on its way to the provider.
+    pub(crate) fn suffices_from(&self, need: u64, asked: u64, now: Mono) -> Option<Mono> {
+        if self.until > now {
+            return (self.left < need).then_some(self.until);
+        }
+        let is_much = self.full > 0 && asked > 0 && asked.saturating_add(need) > self.full;
+        is_much.then(|| now.after(ANSWER_SOON))
     }
 }
 
@@ -344,12 +359,31 @@ mod tests {
     #[test]
     fn what_is_left_is_what_was_said_less_what_is_on_its_way() {
         let (now, minute) = (Mono(0), Duration::from_secs(60));
-        let mut left = Left::said(3, minute, 1, now);
-        assert_eq!(left.suffices_from(2, now), None);
-        assert_eq!(left.suffices_from(3, now), Some(now.after(minute)));
+        let mut left = Left::default();
+        left.said(3, minute, 1, now);
+        assert_eq!(left.suffices_from(2, 1, now), None);
+        assert_eq!(left.suffices_from(3, 1, now), Some(now.after(minute)));
         left.take(2);
-        assert_eq!(left.suffices_from(1, now), Some(now.after(minute)));
-        assert_eq!(left.suffices_from(1, now.after(minute)), None, "after its reset nobody knows");
-        assert_eq!(Left::default().suffices_from(u64::MAX, now), None, "nothing was said");
+        assert_eq!(left.suffices_from(1, 3, now), Some(now.after(minute)));
+        assert_eq!(Left::default().suffices_from(u64::MAX, u64::MAX, now), None, "nothing was said");
+    }
+
+    #[test]
+    fn after_a_reset_as_much_is_sent_as_there_was_until_an_answer_says_what_there_is() {
+        let (minute, mut left) = (Duration::from_secs(60), Left::default());
+        left.said(59, minute, 0, Mono(0));
+        left.said(40, minute, 0, Mono(1));
+        let later = Mono(1).after(minute);
+        assert_eq!((left.suffices_from(1, 58, later), left.ends(later)), (None, None));
+        assert_eq!(left.suffices_from(1, 59, later), Some(later.after(ANSWER_SOON)));
+        assert_eq!(left.suffices_from(100, 0, later), None, "one is sent in any case");
+        left.said(9, minute, 5, later);
+        let again = later.after(minute);
+        assert_eq!(
+            (left.suffices_from(5, 0, later), left.suffices_from(1, 9, again)),
+            (Some(again), Some(again.after(ANSWER_SOON)))
+        );
+        left.said(0, minute, 0, again);
+        assert_eq!(left.suffices_from(1, 99, again.after(minute)), None, "what it is when it is full is not known");
     }
 }

@@ -37,7 +37,7 @@ use value::{Fallible, int, key_id, uint};
 /// Written into the file (`application_id`): "Toll".
 const APPLICATION: i32 = 0x546f_6c6c;
 /// Version of the tables below (`user_version`).
-const SCHEMA: i64 = 4;
+const SCHEMA: i64 = 5;
 
 const TABLES: &str = "
 CREATE TABLE keys (
@@ -430,7 +430,10 @@ fn tables(connection: &mut Connection) -> Fallible<Option<&'static str>> {
                 if done < 3 {
                     third(&transaction)?;
                 }
-                transaction.execute_batch(FOURTH)?;
+                if done < 4 {
+                    transaction.execute_batch(FOURTH)?;
+                }
+                // From version 4 to 5 rows may have one number more, which the views show.
                 views(&transaction)?;
                 transaction.pragma_update(None, "application_id", APPLICATION)?;
                 transaction.pragma_update(None, "user_version", SCHEMA)?;
@@ -496,6 +499,7 @@ fn read_row(row: &rusqlite::Row<'_>) -> Fallible<Row> {
         cost_nano: uint(row, 13)?,
         attempts: row.get(14)?,
         micros: uint(row, 15)?,
+        queued_ms: 0,
         lease: None,
     })
 }

@@ -83,6 +83,7 @@ fn row(id: &str, admitted: u64, model: &str, out: u64) -> Row {
         cost_nano: out * 1000,
         attempts: 1,
         micros: 1234,
+        queued_ms: 0,
         lease: None,
     }
 }
@@ -468,6 +469,35 @@ const BACK_TO_THE_THIRD: &str = "ALTER TABLE keys DROP COLUMN disabled; ALTER TA
     DROP VIEW rows; DROP VIEW sums; DROP VIEW parts; PRAGMA user_version = 3;
     CREATE VIEW rows AS SELECT first AS number FROM groups; CREATE VIEW sums AS SELECT * FROM days;";
 
+/// From the present version of the tables to the fourth: its view has no column for what has waited.
+const BACK_TO_THE_FOURTH: &str = "DROP VIEW rows; CREATE VIEW rows AS SELECT first AS number FROM groups;
+    PRAGMA user_version = 4";
+
+#[test]
+fn a_ledger_of_the_fourth_version_takes_rows_that_have_waited_and_keeps_those_that_have_not() {
+    let place = Place::new("fourth");
+    place.owner().append(&[row(A, 5, "small", 1)]).unwrap();
+    let old = rusqlite::Connection::open(place.file()).unwrap();
+    old.execute_batch(BACK_TO_THE_FOURTH).unwrap();
+    drop(old);
+    let mut db = place.owner();
+    let waited = Row { queued_ms: 1500, ..row(A, 6, "small", 1) };
+    db.append(std::slice::from_ref(&waited)).unwrap();
+    let other = rusqlite::Connection::open(place.file()).unwrap();
+    let seen = |number: i64| -> u64 {
+        let sql = "SELECT queued_ms FROM rows WHERE number = ?1";
+        other.query_row(sql, [number], |row| row.get::<_, i64>(0)).unwrap() as u64
+    };
+    assert_eq!((seen(1), seen(2)), (0, 1500));
+    let mut rows = Vec::new();
+    db.export(&mut |entry| {
+        rows.extend(if let Entry::Request(row) = entry { Some(row) } else { None });
+        true
+    })
+    .unwrap();
+    assert_eq!(rows, [row(A, 5, "small", 1), waited]);
+}
+
 #[test]
 fn a_ledger_of_the_third_version_has_keys_without_limits_of_their_own() {
     let place = Place::new("third");
@@ -563,7 +593,8 @@ fn rows_of_one_commit_lie_together_and_each_is_seen_with_its_own_columns() {
         let text = |column: &str| seen.get::<_, String>(column);
         let number = |column: &str| seen.get::<_, i64>(column).map(|number| number as u64);
         let usage = [number("input")?, number("cache_read")?, number("cache_write")?, number("output")?];
-        let others = ["stream", "status", "cost_nano", "attempts", "micros"].map(|column| number(column).unwrap());
+        let others =
+            ["stream", "status", "cost_nano", "attempts", "micros", "queued_ms"].map(|column| number(column).unwrap());
         let names = ["model", "target", "endpoint", "source"].map(|column| text(column).unwrap());
         Ok(((number("number")?, text("id")?, text("key")?, text("admitted")?), names, usage, others))
     });
@@ -574,7 +605,7 @@ fn rows_of_one_commit_lie_together_and_each_is_seen_with_its_own_columns() {
         assert_eq!(seen.1, [&*row.model, &*row.target, row.endpoint.name(), row.usage.source.as_str()]);
         assert_eq!(seen.2, [row.usage.uncached_in, row.usage.cache_read, row.usage.cache_write, row.usage.out]);
         assert_eq!(seen.3[..2], [u64::from(row.stream), u64::from(row.status)]);
-        assert_eq!(seen.3[2..], [row.cost_nano, u64::from(row.attempts), row.micros]);
+        assert_eq!(seen.3[2..], [row.cost_nano, u64::from(row.attempts), row.micros, row.queued_ms]);
     }
 }
 

@@ -3,7 +3,9 @@
 use super::providers::{Credential, Declared, Provider};
 use crate::base::hash::mix_bytes;
 use crate::base::time::Unix;
-use crate::policy::catalog::{Affinity, Balance, Capabilities, Model, Prices, SHARE, TOKENS_MAX, Target, context_text};
+use crate::policy::catalog::{
+    Affinity, Balance, Capabilities, Model, Prices, QueueLimits, SHARE, TOKENS_MAX, Target, context_text,
+};
 use crate::policy::limits::{Timeouts, UpstreamLimits};
 use crate::policy::settings::Settings;
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
@@ -121,6 +123,12 @@ fn read_one(
         table.finish(reader);
     }
     let (affinity, balance) = read_balance(reader, s);
+    let queue = reader.table(s, "queue").map(|mut table| {
+        let mut queue = QueueLimits::default();
+        queue.read_rows(reader, &mut table);
+        table.finish(reader);
+        queue
+    });
     let targets = read_targets(reader, s, id.as_deref(), providers, &timeouts, limits);
     let (id, (context, context_text)) = (id?, context?);
     let first = targets.first().and_then(|target| providers.get(target.provider)?.name.clone());
@@ -138,6 +146,7 @@ fn read_one(
         targets,
         affinity,
         balance,
+        queue,
         default_max_tokens,
         reserve_tokens,
         drop_params,

@@ -3,11 +3,11 @@
 
 use super::document::Config;
 use super::providers::{Auth, Provider};
-use crate::policy::catalog::{Capabilities, Model, price_text};
+use crate::policy::catalog::{Capabilities, Model, QueueLimits, price_text};
 use crate::policy::limits::Timeouts;
-use crate::policy::settings::Settings;
 use crate::policy::settings::kinds::Shown;
 use crate::policy::settings::units::{quoted, quoted_list};
+use crate::policy::settings::{Setting, Settings};
 use crate::policy::window::iso;
 use std::fmt::{Display, Write};
 
@@ -150,15 +150,24 @@ fn model(page: &mut Page, config: &Config, model: &Model) {
     page.key("targets", format_args!("[{}]", targets.join(", ")));
     page.string("affinity", model.affinity.as_str());
     page.string("balance", model.balance.as_str());
+    match &model.queue {
+        Some(queue) => page.key("queue", format_args!("{{ {} }}", members(QueueLimits::ROWS, queue))),
+        None => page.line("# queue: none"),
+    }
     for row in Timeouts::rows() {
         page.shown(row.key, model.timeouts.own(row).map_or(Shown::Words("the provider's"), row.get));
     }
     page.key("default_max_tokens", model.default_max_tokens);
     page.key("reserve_tokens", model.reserve_tokens);
     page.strings("drop_params", &model.drop_params);
-    let parts = Capabilities::ROWS.iter().filter_map(|row| match (row.get)(&model.capabilities) {
+    page.key("capabilities", format_args!("{{ {} }}", members(Capabilities::ROWS, &model.capabilities)));
+}
+
+/// The settings of a table that stands on one line, but for those that have no value.
+fn members<T>(rows: &[Setting<T>], section: &T) -> String {
+    let parts = rows.iter().filter_map(|row| match (row.get)(section) {
         Shown::Value(value) => Some(format!("{} = {value}", row.key)),
         Shown::Words(_) => None,
     });
-    page.key("capabilities", format_args!("{{ {} }}", parts.collect::<Vec<_>>().join(", ")));
+    parts.collect::<Vec<_>>().join(", ")
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::base::time::Unix;
-use crate::policy::catalog::{Affinity, Balance, Prices, SHARE, StructuredOutput};
+use crate::policy::catalog::{Affinity, Balance, Prices, QueueLimits, SHARE, StructuredOutput};
 use crate::policy::limits::UpstreamLimits;
 use crate::policy::plan::{Plan, UNLIMITED};
 use crate::policy::window::Period;
@@ -525,6 +525,29 @@ fn a_model_says_what_it_keeps_together_and_a_target_how_many_it_takes() {
     let alone = model("affinity = \"key\"\nbalance = \"least_busy\"", "sqlite:t.db");
     assert_eq!((alone.affinity, alone.balance, alone.targets[0].places), (Affinity::Key, Balance::LeastBusy, 5));
     assert!(errors(&text("affinity = \"user\"", "sqlite:t.db"))[0].contains("models[0].affinity"));
+}
+
+#[test]
+fn a_model_says_how_many_may_wait_for_it_and_how_long() {
+    let text = |more: &str| model(&format!("id = \"m\"\ncontext = 1\ntargets = [{{ provider = \"p\" }}]\n{more}"));
+    let queue = |more: &str| parse(&text(more)).unwrap().catalog.models()[0].queue;
+    assert_eq!(queue(""), None);
+    let default = QueueLimits { max: 64, wait: Duration::from_secs(120) };
+    assert_eq!((queue("queue = {}"), default), (Some(QueueLimits::default()), QueueLimits::default()));
+    let own = QueueLimits { max: 3, wait: Duration::from_millis(1500) };
+    assert_eq!(queue("queue = { max = 3, wait = \"1500ms\" }"), Some(own));
+    for (wrong, field) in [
+        ("queue = 3", "models[0].queue"),
+        ("queue = { max = 0 }", "models[0].queue.max"),
+        ("queue = { max = 10001 }", "models[0].queue.max"),
+        ("queue = { wait = \"2h\" }", "models[0].queue.wait"),
+        ("queue = { size = 1 }", "models[0].queue.size"),
+    ] {
+        assert!(errors(&text(wrong))[0].contains(field), "{wrong}: {:?}", errors(&text(wrong)));
+    }
+    let shares = |share: &str| format!("{}\n[[plans]]\nname = \"a\"\nshare = {share}", text(""));
+    assert_eq!(parse(&shares("7")).unwrap().plans[0].share, 7);
+    assert!(errors(&shares("0"))[0].contains("plans[0].share"));
 }
 
 #[test]

@@ -13,13 +13,14 @@ use tollgate::policy::config::{Config, Source, effective, fixed};
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/configuration.md");
 
 /// Heading of a table; where a key of it stands in a configuration; the types whose fields hold its values.
-const TABLES: [(&str, &str, &[&str]); 8] = [
+const TABLES: [(&str, &str, &[&str]); 9] = [
     ("[server]", "server", &["Server"]),
     ("[store]", "store", &["StoreConfig"]),
     ("[upstream]", "upstream", &["UpstreamLimits"]),
     ("[[providers]]", "providers[0]", &["Provider", "Credential"]),
     ("[[models]]", "models[0]", &["Model", "Prices"]),
     ("targets", "models[0].targets[0]", &["Target"]),
+    ("queue", "models[0].queue", &["QueueLimits"]),
     ("capabilities", "models[0].capabilities", &["Capabilities"]),
     ("[[plans]]", "plans[0]", &["Plan"]),
 ];
@@ -34,7 +35,7 @@ const SOURCES: [&str; 6] = [
 ];
 
 /// What is required, line by line, each with the key it is about; braces mark where further keys of a table go.
-const REQUIRED: [(&str, &str); 16] = [
+const REQUIRED: [(&str, &str); 17] = [
     ("", "[server]\n{server}"),
     ("", "[store]\n{store}"),
     ("", "[upstream]\n{upstream}"),
@@ -47,6 +48,7 @@ const REQUIRED: [(&str, &str); 16] = [
     ("models[0].context", "context = \"256K\""),
     ("models[0].targets", "[[models.targets]]\n{models[0].targets[0]}"),
     ("models[0].targets[0].provider", "provider = \"p\""),
+    ("", "[models.queue]\n{models[0].queue}"),
     ("", "[models.capabilities]\n{models[0].capabilities}"),
     ("", "[[plans]]"),
     ("plans[0].name", "name = \"plan\""),
@@ -82,6 +84,7 @@ fn known(path: &str) -> Vec<String> {
 fn shown(config: &Config, path: &str) -> Vec<(String, String)> {
     let (heading, inline) = match path {
         "models[0].targets[0]" => ("[[models]]", Some("targets = [{ ")),
+        "models[0].queue" => ("[[models]]", Some("queue = { ")),
         "models[0].capabilities" => ("[[models]]", Some("capabilities = { ")),
         _ => (TABLES.iter().find(|(_, other, _)| *other == path).unwrap().0, None),
     };

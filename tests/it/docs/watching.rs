@@ -13,7 +13,7 @@ const OPERATIONS: &str = include_str!("../../../src/docs/operations.md");
 /// What `/metrics` says after a request, a refusal and a failure.
 fn metrics() -> String {
     let rig = Rig::new("watching", "");
-    let gone = "[[models]]\nid = \"gone\"\ncontext = \"1M\"\ntargets = [{ provider = \"gone\" }]\n\
+    let gone = "[[models]]\nid = \"gone\"\ncontext = \"1M\"\ntargets = [{ provider = \"gone\" }]\nqueue = {}\n\
                 [[providers]]\nname = \"gone\"\nshape = \"chat\"\nbase_url = \"http://127.0.0.1:1/v1\"\n";
     rig.configure("", &(rig.models("small") + gone), "");
     let gate = rig.start();

@@ -333,7 +333,7 @@ impl Player<'_> {
         let usage = &row.usage;
         format!(
             "status={} key={key} endpoint={} model={} target={} stream={} in={} read={} write={} out={} source={} \
-             cost={} attempts={} micros={} admitted={}",
+             cost={} attempts={} micros={} admitted={} queued_ms={}",
             row.status,
             row.endpoint.name(),
             row.model,
@@ -348,6 +348,7 @@ impl Player<'_> {
             row.attempts,
             row.micros,
             row.admitted.0,
+            row.queued_ms,
         )
     }
 
@@ -436,6 +437,7 @@ fn foreign_row(key: KeyId, admitted: Unix, tokens: u64) -> Row {
         cost_nano: 0,
         attempts: 1,
         micros: 1000,
+        queued_ms: 0,
         lease: None,
     }
 }

@@ -8,6 +8,7 @@ mod budget;
 mod drain;
 mod pace;
 mod pressure;
+mod queue;
 mod readers;
 mod rig;
 mod stack;

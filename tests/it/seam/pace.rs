@@ -1,7 +1,8 @@
 //! Four credentials of 60 requests a minute each, of which the provider says what is left: for five minutes of nearly
 //! all they allow together, whatever conversation the requests belong to (contract section 11, "Before it hurts").
 
-use super::rig::Rig;
+use super::rig::{Rig, STREAM, event, stream_end};
+use tollgate::base::seam::Ending;
 
 const CREDENTIALS: usize = 4;
 /// Requests of one credential in one of its minutes.
@@ -40,48 +41,72 @@ fn ask(rig: &mut Rig, session: u64, now: u64, accounts: &mut [Account], seen: &m
     rig.send("c1", format!("{head}{body}"));
     while let Some(label) = rig.asked().pop() {
         let asked = String::from_utf8_lossy(&rig.world.ends[&label].got).into_owned();
-        let key = asked.split("Bearer key-").nth(1).and_then(|rest| rest.split("\r\n").next()).unwrap();
-        let at: usize = key.parse().unwrap();
-        for account in accounts.iter_mut().filter(|account| account.until <= now) {
-            *account = Account { until: now + MINUTE, served: 0 };
-        }
-        let others = accounts.iter().enumerate().any(|(other, account)| other != at && account.served < ALLOWED);
-        let account = &mut accounts[at];
-        let full = account.served >= ALLOWED;
-        seen.early += u64::from(full && others);
-        let (code, body) = if full { (429, "{}") } else { (200, ANSWER) };
-        (account.served, seen.served) = (account.served + u64::from(!full), seen.served + u64::from(!full));
-        seen.refused += u64::from(full);
-        let limits = format!(
-            "x-ratelimit-remaining-requests: {}\r\nx-ratelimit-reset-requests: {}ms",
-            ALLOWED - account.served,
-            account.until - now
-        );
-        let length = body.len();
-        rig.answer(&label, &format!("HTTP/1.1 {code} X\r\n{limits}\r\ncontent-length: {length}\r\n\r\n{body}"));
+        answer(rig, &label, &asked, now, accounts, seen);
     }
     let client = rig.world.end("c1").unwrap();
     client.all.clear();
     client.got.clear();
 }
 
+/// The provider answers a request of one of its accounts.
+fn answer(rig: &mut Rig, label: &str, asked: &str, now: u64, accounts: &mut [Account], seen: &mut Seen) {
+    let key = asked.split("Bearer key-").nth(1).and_then(|rest| rest.split("\r\n").next()).unwrap();
+    let at: usize = key.parse().unwrap();
+    for account in accounts.iter_mut().filter(|account| account.until <= now) {
+        *account = Account { until: now + MINUTE, served: 0 };
+    }
+    let others = accounts.iter().enumerate().any(|(other, account)| other != at && account.served < ALLOWED);
+    let account = &mut accounts[at];
+    let full = account.served >= ALLOWED;
+    seen.early += u64::from(full && others);
+    (account.served, seen.served) = (account.served + u64::from(!full), seen.served + u64::from(!full));
+    seen.refused += u64::from(full);
+    let limits = format!(
+        "x-ratelimit-remaining-requests: {}\r\nx-ratelimit-reset-requests: {}ms",
+        ALLOWED - account.served,
+        account.until - now
+    );
+    let answer = match (full, asked.contains("\"stream\":true")) {
+        (true, _) => format!("HTTP/1.1 429 X\r\n{limits}\r\ncontent-length: 2\r\n\r\n{{}}"),
+        (_, false) => format!("HTTP/1.1 200 X\r\n{limits}\r\ncontent-length: {}\r\n\r\n{ANSWER}", ANSWER.len()),
+        (_, true) => {
+            let head = STREAM.replacen("\r\n", &format!("\r\n{limits}\r\n"), 1);
+            format!("{head}{}{}", event("a"), stream_end())
+        }
+    };
+    rig.answer(label, &answer);
+}
+
 const ANSWER: &str = "{\"id\":\"x\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":[],\
                       \"usage\":{\"prompt_tokens\":2,\"completion_tokens\":1,\"total_tokens\":3}}";
 
-#[test]
-fn what_credentials_have_left_is_used_and_none_is_asked_for_more() {
+/// Four credentials of one provider; `lines` change the model.
+fn rig(lines: &[(&str, &str)]) -> Rig {
     let listed: Vec<String> = (0..CREDENTIALS).map(|n| format!("{{ command = [\"key\", \"{n}\"] }}")).collect();
     let keys = format!("api_keys = [{}]", listed.join(", "));
-    let mut rig = Rig::with(
-        1,
-        &[
-            ("server", "keepalive_timeout = \"1d\""),
-            ("provider many", "shape = \"chat\""),
-            ("provider many", "base_url = \"http://10.0.0.3/v1\""),
-            ("provider many", &keys),
-            ("model small", "targets = [{ provider = \"many\", model = \"m\" }]"),
-        ],
-    );
+    let mut all = vec![
+        ("server", "keepalive_timeout = \"1d\""),
+        ("provider many", "shape = \"chat\""),
+        ("provider many", "base_url = \"http://10.0.0.3/v1\""),
+        ("provider many", &keys),
+        ("model small", "targets = [{ provider = \"many\", model = \"m\" }]"),
+    ];
+    all.extend(lines);
+    Rig::with(8, &all)
+}
+
+/// What must have come of five minutes of more than is allowed.
+fn holds(seen: &Seen) {
+    println!("{seen:?}");
+    let allowed = CREDENTIALS as u64 * ALLOWED * MINUTES;
+    assert_eq!(seen.early, 0, "{seen:?}");
+    assert!(seen.refused * 200 <= seen.served + seen.refused, "at most 0.5 % of all attempts: {seen:?}");
+    assert!(seen.served * 100 >= 95 * allowed, "{seen:?} of {allowed}");
+}
+
+#[test]
+fn what_credentials_have_left_is_used_and_none_is_asked_for_more() {
+    let mut rig = rig(&[]);
     let (mut accounts, mut seen) = ([Account::default(); CREDENTIALS], Seen::default());
     let (mut now, mut number) = (0, 0u64);
     while now < MINUTES * MINUTE {
@@ -91,8 +116,47 @@ fn what_credentials_have_left_is_used_and_none_is_asked_for_more() {
         rig.wait(PACE);
         now += PACE;
     }
-    let allowed = CREDENTIALS as u64 * ALLOWED * MINUTES;
-    assert_eq!(seen.early, 0, "{seen:?}");
-    assert!(seen.refused * 200 <= seen.served + seen.refused, "at most 0.5 % of all attempts: {seen:?}");
-    assert!(seen.served * 100 >= 95 * allowed, "{seen:?} of {allowed}");
+    holds(&seen);
+}
+
+/// Clients that have been answered leave, and are of no more interest.
+fn forget_answered(rig: &mut Rig) {
+    let is_answered = |text: &str| text.contains("\"usage\"") || text.contains("[DONE]") || text.contains("error");
+    let clients = rig.world.ends.keys().filter(|label| label.starts_with('c'));
+    let answered: Vec<String> = clients.filter(|label| is_answered(&rig.got(label))).cloned().collect();
+    for label in answered {
+        rig.world.finish(&label, Ending::Fin).unwrap();
+        rig.world.ends.remove(&label);
+    }
+    rig.world.ends.retain(|label, end| label.starts_with('c') || end.closed.is_none());
+}
+
+/// Ten times what the credentials allow, of eight keys: requests wait, and none is sent before a reset, whatever is free.
+#[test]
+fn with_a_queue_ten_times_as_many_requests_meet_no_refusal_of_the_providers() {
+    let mut rig =
+        rig(&[("server", "max_buffered = \"64MiB\""), ("model small", "queue = { max = 100, wait = \"2m\" }")]);
+    let (mut accounts, mut seen) = ([Account::default(); CREDENTIALS], Seen::default());
+    // Ten requests for each that is allowed; an answer takes a second.
+    let (tick, mut number, mut due) = (25, 0u64, Vec::new());
+    for now in (0..MINUTES * MINUTE).step_by(tick as usize) {
+        number += 1;
+        let key = rig.keys.texts[&format!("k{}", number % 8)].clone();
+        let (head, body) = super::rig::request(&key, 200, number % 3 == 0);
+        rig.send(&format!("c{number}"), format!("{head}{body}"));
+        for label in
+            rig.asked().into_iter().filter(|label| !due.iter().any(|(_, known, _)| known == label)).collect::<Vec<_>>()
+        {
+            let text = String::from_utf8_lossy(&rig.world.ends[&label].got).into_owned();
+            due.push((now + 1000, label, text));
+        }
+        for (_, label, text) in due.extract_if(.., |(at, ..)| *at <= now).collect::<Vec<_>>() {
+            answer(&mut rig, &label, &text, now, &mut accounts, &mut seen);
+        }
+        rig.wait(tick);
+        if number.is_multiple_of(50) {
+            forget_answered(&mut rig);
+        }
+    }
+    holds(&seen);
 }

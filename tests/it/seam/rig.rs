@@ -76,7 +76,8 @@ impl Rig {
     pub fn holds(&mut self) {
         let buffered = self.world.gateway.vitals().buffered;
         self.most = self.most.max(buffered);
-        assert!(buffered <= BUDGET, "{buffered} bytes are buffered, of {BUDGET}");
+        let budget = self.config.server.max_buffered;
+        assert!(buffered <= budget, "{buffered} bytes are buffered, of {budget}");
     }
 
     /// Whether new clients are let in.

@@ -41,6 +41,7 @@ pub struct Tally {
     pub exact_rows: u64,
     pub left_rows: u64,
     pub retried_rows: u64,
+    pub queued_rows: u64,
     pub timeouts: u64,
     pub limited: u64,
     pub errors_in_streams: u64,
@@ -70,7 +71,7 @@ impl Tally {
         }
     }
 
-    fn fields(&mut self) -> [&mut u64; 18] {
+    fn fields(&mut self) -> [&mut u64; 19] {
         [
             &mut self.requests,
             &mut self.answers,
@@ -79,6 +80,7 @@ impl Tally {
             &mut self.exact_rows,
             &mut self.left_rows,
             &mut self.retried_rows,
+            &mut self.queued_rows,
             &mut self.timeouts,
             &mut self.limited,
             &mut self.errors_in_streams,
@@ -116,12 +118,16 @@ impl fmt::Display for Tally {
         for (kind, count) in &self.faults.0 {
             writeln!(f, "{count:>10}  {kind}")?;
         }
-        let Tally { answers, whole, rows, exact_rows, retried_rows, errors_in_streams, .. } = self;
+        let Tally { answers, whole, rows, exact_rows, retried_rows, queued_rows, errors_in_streams, .. } = self;
         writeln!(
             f,
             "{answers} answers read to their end, {whole} of them whole, {errors_in_streams} streams with an error"
         )?;
-        write!(f, "{rows} rows in the ledger, {exact_rows} of them exact, {retried_rows} after more than one attempt")
+        write!(
+            f,
+            "{rows} rows in the ledger, {exact_rows} of them exact, {retried_rows} after more than one attempt, \
+             {queued_rows} after waiting for a place"
+        )
     }
 }
 
@@ -168,12 +174,16 @@ pub fn setting(before_reply: bool, way: Way, wider: Wider) -> Setting {
         let target = format!("{{ provider = \"ant\", model = \"up-large\", concurrency = {PLACES} }}");
         setting.set("model large", &format!("targets = [{target}]"));
     }
+    if wider.queue {
+        setting.set("model small", "queue = { max = 6, wait = \"30s\" }");
+        setting.set("model large", "queue = { max = 6, wait = \"30s\" }");
+        setting.set("plan one", "share = 3");
+    }
     setting
 }
 
-/// Requests at a time at each target, where that is bounded; and targets there are.
+/// Requests at a time at each target, where that is bounded.
 pub const PLACES: usize = 2;
-pub const TARGETS: usize = 3;
 
 /// The providers of the model `small`.
 pub const UP: &str = "up";

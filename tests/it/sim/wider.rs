@@ -45,6 +45,8 @@ pub struct Wider {
     pub early: bool,
     /// Two requests at a time at each target.
     pub places: bool,
+    /// Requests wait for those, and ten keys have them.
+    pub queue: bool,
     /// The host of the provider of messages has no address, and clients send many requests in one piece.
     pub nameless: bool,
 }
@@ -61,12 +63,14 @@ impl Wider {
         let fate = *fates.get(rng.below(9) as usize).unwrap_or(&Fate::Serves);
         let fate = if rng.below(9) == 0 { Fate::StallsWithLedger } else { fate };
         let places = rng.below(6) == 0;
+        let queue = rng.below(4) == 0;
         Wider {
             tight: tight == 0,
             upgrade: (upgrade == 0).then_some(Upgrade { at, ready, takes, fate }),
             early: early == 0,
             nameless: nameless == 0,
-            places,
+            places: places || queue,
+            queue,
         }
     }
 

@@ -5,7 +5,7 @@ use super::clients::{Client, Supply};
 use super::ledger::{HOSTS, Ledger, Way};
 use super::net::Pipe;
 use super::providers::{Book, Provider};
-use super::tally::{PLACES, SECOND, TARGETS, Tally, UP, set_targets, setting};
+use super::tally::{PLACES, SECOND, Tally, UP, set_targets, setting};
 use super::wider::{Fate, Upgrade, Wider};
 use crate::support::setting::{KeyRing, begin, later};
 use crate::support::vitals::{nothing_is_held, vitals_hold};
@@ -101,7 +101,8 @@ impl World {
         keys.issue("fickle", &[]);
         keys.issue("tight", &["plan=tight"]);
         keys.issue("one", &["plan=one"]);
-        (4..if wider.tight { 10 } else { 4 }).for_each(|number| keys.issue(&format!("wide{number}"), &[]));
+        (4..if wider.tight || wider.queue { 10 } else { 4 })
+            .for_each(|number| keys.issue(&format!("wide{number}"), &[]));
         let key_texts = keys.records.iter().map(|record| keys.texts[&record.name].clone()).collect();
         let now = begin();
         let mut seed_bytes = [0u8; 32];
@@ -158,11 +159,20 @@ impl World {
             _ => self.move_provider()?,
         }
         self.settle()?;
-        let flying = self.gateway.vitals().flying;
-        if self.wider.places && flying > PLACES * TARGETS {
-            return Err(format!("{flying} requests in flight at {TARGETS} targets of {PLACES} places"));
-        }
+        self.places_hold()?;
         vitals_hold(&self.gateway.vitals(), self.wider.budget() << 20)
+    }
+
+    /// No target has more requests in flight than places, and nobody waits for one that is there.
+    fn places_hold(&mut self) -> Result<(), String> {
+        let vitals = self.gateway.vitals();
+        if self.wider.places && vitals.flying_most > PLACES {
+            return Err(format!("{} requests in flight at a target of {PLACES} places", vitals.flying_most));
+        }
+        match self.gateway.overlooked(self.now) {
+            0 => Ok(()),
+            overlooked => Err(format!("{overlooked} of {} wait although there is a place for them", vitals.queued)),
+        }
     }
 
     /// A successor starts, is ready later, takes the ledger later; or does not.
@@ -708,6 +718,7 @@ impl World {
             }
             self.tally.rows += 1;
             self.tally.left_rows += u64::from(row.status == 499);
+            self.tally.queued_rows += u64::from(row.queued_ms > 0);
             self.tally.retried_rows += u64::from(row.attempts > 1);
         }
         let allowed = |alone: bool| if alone { TIGHT / HOSTS } else { TIGHT };

@@ -14,6 +14,9 @@ pub fn vitals_hold(vitals: &Vitals, budget: usize) -> Result<(), String> {
     if vitals.flying > vitals.exchanges {
         return Err(format!("an attempt without its request: {vitals:?}"));
     }
+    if vitals.queued > vitals.holds {
+        return Err(format!("one waits for a place that has not been admitted: {vitals:?}"));
+    }
     if vitals.idle > vitals.upstreams {
         return Err(format!("an idle connection that does not exist: {vitals:?}"));
     }
@@ -31,7 +34,7 @@ pub fn vitals_hold(vitals: &Vitals, budget: usize) -> Result<(), String> {
 /// What must hold once everybody has left and every deadline has passed.
 pub fn nothing_is_held(vitals: &Vitals) -> Result<(), String> {
     let held = [vitals.clients, vitals.exchanges, vitals.upstreams, vitals.idle, vitals.holds, vitals.buffered];
-    if held == [0; 6] && vitals.flying == 0 && vitals.timers == 0 {
+    if held == [0; 6] && vitals.flying == 0 && vitals.queued == 0 && vitals.timers == 0 {
         Ok(())
     } else {
         Err(format!("after everybody has left: {vitals:?}"))

@@ -316,3 +316,52 @@ fn no_more_are_in_flight_than_a_target_has_places_whatever_credential_is_sent() 
     breakers.begin(&targets, 1, &ask(0, Mono(0)));
     assert_eq!(breakers.choose(&targets[..2], &ask(0, Mono(0))), None, "nor one that fails");
 }
+
+#[test]
+fn it_is_waited_for_a_place_or_a_rest_that_is_near_and_not_for_what_fails() {
+    let bounded = |label| Target { places: 1, concurrency: 1, ..target(label, 1, 1) };
+    let (targets, mut breakers) = ([bounded("a"), bounded("b")], Breakers::default());
+    let seek = |breakers: &mut Breakers, tried: u64, stage: Stage, now: u64, until: u64| {
+        breakers.seek(&targets, &ask(tried, Mono(now)), stage, Mono(until))
+    };
+    let stages = [Stage::New, Stage::Failed, Stage::Waits];
+    for (target, _) in targets.iter().enumerate() {
+        assert_eq!(seek(&mut breakers, 0, Stage::New, 0, 9), Seek::Found(target));
+        breakers.begin(&targets, target, &ask(0, Mono(0)));
+    }
+    assert!(stages.iter().all(|stage| seek(&mut breakers, 0, *stage, 0, 9) == Seek::Wait), "both are full");
+    assert!(!breakers.is_any_open(&targets, Mono(0)));
+    assert_eq!(breakers.next_change(&targets, Mono(0)), Mono::NEVER, "time alone brings none");
+    assert!(!breakers.take_eased());
+    breakers.left(&targets[0]);
+    assert!(breakers.take_eased() && !breakers.take_eased());
+    assert_eq!((seek(&mut breakers, 0, Stage::Waits, 0, 9), breakers.busiest()), (Seek::Found(0), 1));
+    assert_eq!(seek(&mut breakers, 1, Stage::Waits, 0, 9), Seek::Wait, "that one has been tried");
+    assert!(breakers.is_any_open(&targets, Mono(0)));
+    // The one that is free comes to rest, for a second.
+    breakers.rest(&targets[0], &spent(1), false, Mono(0));
+    let second = 1_000_000;
+    assert_eq!(breakers.next_change(&targets, Mono(0)), Mono(second));
+    assert!(stages.iter().all(|stage| seek(&mut breakers, 0, *stage, 0, 9) == Seek::Wait), "the other is full");
+    breakers.left(&targets[1]);
+    breakers.rest(&targets[1], &spent(2), false, Mono(0));
+    assert!(stages.iter().all(|stage| seek(&mut breakers, 0, *stage, 0, second) == Seek::Wait));
+    assert_eq!(seek(&mut breakers, 0, Stage::New, 0, second - 1), Seek::Found(0), "it is asked all the same");
+    assert_eq!(seek(&mut breakers, 0, Stage::Failed, 0, second - 1), Seek::None);
+    assert_eq!(seek(&mut breakers, 0, Stage::Waits, 0, second - 1), Seek::Wait, "until its time is over");
+    assert_eq!(seek(&mut breakers, 0, Stage::Waits, second, second), Seek::Found(0));
+}
+
+#[test]
+fn where_all_fail_the_last_that_was_available_is_asked_by_those_who_wait_too() {
+    let (targets, mut breakers) = ([target("a", 1, 1), target("b", 1, 1)], Breakers::default());
+    fail(&mut breakers, &targets[0], &[1, 2], true, Mono(0));
+    fail(&mut breakers, &targets[1], &[1, 2], true, Mono(10));
+    let seek = |breakers: &mut Breakers, tried: u64, stage: Stage| {
+        breakers.seek(&targets, &ask(tried, Mono(20)), stage, Mono(1000))
+    };
+    assert_eq!([Stage::New, Stage::Waits].map(|stage| seek(&mut breakers, 0, stage)), [Seek::Found(1); 2]);
+    assert!(breakers.is_any_open(&targets, Mono(20)));
+    assert_eq!(seek(&mut breakers, 0, Stage::Failed), Seek::None, "failing over goes to none that fails");
+    assert_eq!(breakers.next_change(&targets, Mono(20)), Mono(100));
+}

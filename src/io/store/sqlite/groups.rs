@@ -12,11 +12,15 @@ use crate::policy::row::{Row, endpoint_from};
 use crate::policy::usage::{Usage, UsageSource};
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Params, params};
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::fmt;
 use std::sync::Arc;
 
 /// The table. `names` holds what the rows share: model, target, endpoint, source of the counts.
 /// A row is an array: request, key, milliseconds from `oldest` to its admission, place in `names`, streamed, status,
-/// four kinds of tokens, cost, attempts, microseconds.
+/// four kinds of tokens, cost, attempts, microseconds, and the milliseconds that it has waited for a place where it
+/// has: rows that were written before there were queues are as those that have not.
 pub(super) const TABLE: &str = "
 CREATE TABLE groups (
     first INTEGER PRIMARY KEY, last INTEGER NOT NULL, oldest INTEGER NOT NULL, newest INTEGER NOT NULL,
@@ -34,7 +38,8 @@ CREATE VIEW rows AS SELECT first + r.key AS number, 'req_' || (r.value ->> 0) AS
     names -> (r.value ->> 3) ->> 0 AS model, names -> (r.value ->> 3) ->> 1 AS target, r.value ->> 11 AS attempts,
     r.value ->> 4 AS stream, r.value ->> 5 AS status, r.value ->> 6 AS input, r.value ->> 7 AS cache_read,
     r.value ->> 8 AS cache_write, r.value ->> 9 AS output, names -> (r.value ->> 3) ->> 3 AS source,
-    r.value ->> 10 AS cost_nano, (r.value ->> 10) / 1e9 AS cost, r.value ->> 12 AS micros
+    r.value ->> 10 AS cost_nano, (r.value ->> 10) / 1e9 AS cost, r.value ->> 12 AS micros,
+    COALESCE(r.value ->> 13, 0) AS queued_ms
     FROM groups, json_each(groups.rows) AS r LEFT JOIN keys ON keys.id = r.value ->> 1;
 ";
 
@@ -94,6 +99,10 @@ impl Packer {
                 out.push(b',');
                 push_number(out, number);
             }
+            if row.queued_ms > 0 {
+                out.push(b',');
+                push_number(out, row.queued_ms.min(MICROS_MAX));
+            }
             out.extend_from_slice(b"],");
         }
         for list in [&mut self.text, &mut self.shared] {
@@ -130,7 +139,41 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap_or_default()
 }
 
-type Stored<'a> = (&'a str, &'a str, u64, usize, u8, u16, u64, u64, u64, u64, u64, u32, u64);
+/// A row as it is stored, and what follows its numbers.
+struct Stored<'a> {
+    request: &'a str,
+    key: &'a str,
+    numbers: [u64; NUMBERS],
+    queued_ms: u64,
+}
+
+/// Numbers that every row has.
+const NUMBERS: usize = 11;
+
+impl<'de: 'a, 'a> Deserialize<'de> for Stored<'a> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Stored<'a>, D::Error> {
+        struct Reading;
+        impl<'de> Visitor<'de> for Reading {
+            type Value = Stored<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a row")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut row: A) -> Result<Stored<'de>, A::Error> {
+                let short = || Error::custom("a row that is too short");
+                let request = row.next_element()?.ok_or_else(short)?;
+                let key = row.next_element()?.ok_or_else(short)?;
+                let mut numbers = [0; NUMBERS];
+                for number in &mut numbers {
+                    *number = row.next_element()?.ok_or_else(short)?;
+                }
+                Ok(Stored { request, key, numbers, queued_ms: row.next_element()?.unwrap_or(0) })
+            }
+        }
+        from.deserialize_seq(Reading)
+    }
+}
 
 /// Hands groups to `take`, each the number of its first row and its rows, until it says false. `which` is what follows
 /// the name of the table: which ones, and in which order.
@@ -162,22 +205,23 @@ fn unpack(oldest: u64, names: &str, rows: &str) -> Fallible<Vec<Row>> {
     let names: Vec<_> = names.into_iter().map(shared).collect();
     let rows: Vec<Stored<'_>> = serde_json::from_str(rows).map_err(|error| broken(error.into()))?;
     let read = |row: Stored<'_>| {
-        let (request, key, admitted, name, stream, status, uncached_in, cache_read, cache_write, out, ..) = row;
-        let (.., cost_nano, attempts, micros) = row;
-        let (model, target, endpoint, source) = names.get(name)?;
+        let [admitted, name, stream, status, numbers @ ..] = row.numbers;
+        let [uncached_in, cache_read, cache_write, out, cost_nano, attempts, micros] = numbers;
+        let (model, target, endpoint, source) = names.get(usize::try_from(name).ok()?)?;
         Some(Row {
-            request: unhex(request)?,
-            key: KeyId::parse(key)?,
+            request: unhex(row.request)?,
+            key: KeyId::parse(row.key)?,
             admitted: Unix(oldest.saturating_add(admitted)),
             model: model.clone(),
             target: target.clone(),
             endpoint: *endpoint,
             stream: stream != 0,
-            status,
+            status: u16::try_from(status).ok()?,
             usage: Usage { uncached_in, cache_read, cache_write, out, source: *source },
             cost_nano,
-            attempts,
+            attempts: u32::try_from(attempts).ok()?,
             micros,
+            queued_ms: row.queued_ms,
             lease: None,
         })
     };

@@ -1,0 +1,46 @@
+//! Places at targets, for those who wait for them: what has come free is given to whose turn it is, in the same verb in
+//! which it came free.
+
+use crate::base::time::{Mono, Now};
+use crate::gateway::Gateway;
+use crate::gateway::exchange::{Event, Exchange};
+use crate::gateway::queue::{Look, Waiter};
+
+/// Places given in one verb; the rest is given in the next.
+const GIVEN_MAX: usize = 64;
+
+impl Gateway {
+    /// Gives what places there may be to those who wait; true if anybody got one.
+    pub(crate) fn give_places(&mut self) -> bool {
+        let (eased, look) = (self.cx.breakers.take_eased(), self.cx.queues.take_look());
+        if !eased && !look {
+            return false;
+        }
+        for given in 0..GIVEN_MAX {
+            let (exchanges, breakers, now) = (&self.exchanges, &mut self.cx.breakers, self.cx.now.mono);
+            let look = |waiter: &Waiter| match exchanges.get(waiter.exchange) {
+                Some(exchange) => exchange.look_for_place(breakers, now),
+                None => Look::NotThis,
+            };
+            let Some(id) = self.cx.queues.next(look, now) else {
+                let when = |waiter: &Waiter| {
+                    let exchange = exchanges.get(waiter.exchange);
+                    exchange.map_or(Mono::NEVER, |exchange| exchange.next_change(breakers, now))
+                };
+                self.cx.queues.set_wake(when);
+                return given > 0;
+            };
+            debug_assert!(self.exchanges.get(id).is_some_and(Exchange::is_queued));
+            self.tell(id, Event::Place);
+        }
+        self.cx.queues.look_again(self.cx.now.mono);
+        false
+    }
+
+    /// Those who wait at `now` although there is a place for them: between two verbs nobody.
+    pub fn overlooked(&mut self, now: Now) -> usize {
+        let (exchanges, breakers) = (&self.exchanges, &mut self.cx.breakers);
+        let queued = exchanges.iter().map(|(_, exchange)| exchange).filter(|exchange| exchange.is_queued());
+        queued.filter(|exchange| exchange.look_for_place(breakers, now.mono) == Look::Served).count()
+    }
+}

@@ -1,0 +1,280 @@
+//! Waiting for a place: when a request of a model with a queue waits instead of failing, and what ends that (contract
+//! section 11). It is admitted before it waits, so that nobody waits for a refusal; it waits without the body for a
+//! target, which is written when one is there. Whose turn it is decides [`super::super::queue`].
+
+use super::build::Built;
+use super::event::{Effect, Message};
+use super::fault::{Fault, FaultKind, wants_rest};
+use super::state::{Attempt, Exchange, Queued, Request, State};
+use crate::base::time::Mono;
+use crate::gateway::cx::Cx;
+use crate::gateway::provider::breaker::{Breakers, Choice, Seek, Stage};
+use crate::gateway::provider::request::OutgoingRequest;
+use crate::gateway::queue::{Look, Waiter};
+use crate::policy::catalog::QueueLimits;
+use crate::policy::refusal::Refusal;
+use std::time::Duration;
+
+impl Request {
+    /// Milliseconds for which it has waited for places.
+    pub(crate) fn queued_ms(&self) -> u64 {
+        u64::from(self.queued / 1000)
+    }
+
+    /// What of `wait` is left to it.
+    fn may_wait(&self, wait: Duration) -> Duration {
+        wait.saturating_sub(Duration::from_micros(self.queued.into()))
+    }
+}
+
+impl Attempt {
+    /// The next attempt goes to this target.
+    pub(super) fn aim(&mut self, target: usize) {
+        self.target = target as u32;
+        self.tried |= self.bit();
+        self.fresh_only = false;
+    }
+
+    /// The target, as a bit.
+    pub(super) fn bit(&self) -> u64 {
+        1u64.checked_shl(self.target).unwrap_or(0)
+    }
+
+    /// One that has not begun, of a request that cannot be written for those of the targets that were tried before the
+    /// present one.
+    pub(super) fn anew(&self) -> Attempt {
+        Attempt { tried: self.tried & !self.bit(), ..Attempt::default() }
+    }
+}
+
+impl Exchange {
+    /// The target that the body is written for before admission. Where the request will wait it is the first of the
+    /// list, which may not be the one that it is sent to.
+    pub(super) fn first_target(&self, at: &mut Attempt, draft: &OutgoingRequest, cx: &mut Cx) -> Result<(), Refusal> {
+        let Some(model) = self.model() else { return Err(Refusal::no_model()) };
+        let choice = self.choice(draft, cx.now.mono);
+        let Some(queue) = &model.queue else {
+            return match at.choose(&model.targets, &choice, &mut cx.breakers) {
+                true => Ok(()),
+                false => Err(Refusal::no_place()),
+            };
+        };
+        match self.seek(queue, &choice, Stage::New, cx) {
+            Seek::Found(target) => at.aim(target),
+            _ if self.is_full(queue, cx) => return Err(self.queue_full(queue, cx)),
+            _ => at.target = 0,
+        }
+        Ok(())
+    }
+
+    /// The body cannot be written for the target of `at`: the next for which it is tried, free or not. False where the
+    /// model has no other.
+    pub(super) fn next_to_write(&self, at: &mut Attempt, draft: &OutgoingRequest, cx: &mut Cx) -> bool {
+        let Some(model) = self.model() else { return false };
+        at.tried |= at.bit();
+        let choice = self.choice(draft, cx.now.mono);
+        if at.choose(&model.targets, &choice, &mut cx.breakers) {
+            return true;
+        }
+        let untried = at.tried.trailing_ones() as usize;
+        let is_there = untried < model.targets.len();
+        if is_there {
+            at.aim(untried);
+        }
+        is_there
+    }
+
+    /// A target for a request that does not wait yet. Nobody passes those who do.
+    fn seek(&self, queue: &QueueLimits, choice: &Choice, stage: Stage, cx: &mut Cx) -> Seek {
+        let Some(model) = self.model() else { return Seek::None };
+        if stage == Stage::New && cx.queues.len(&model.id) > 0 {
+            return Seek::Wait;
+        }
+        let until = choice.now.after(self.request.may_wait(queue.wait));
+        cx.breakers.seek(&model.targets, choice, stage, until)
+    }
+
+    fn is_full(&self, queue: &QueueLimits, cx: &Cx) -> bool {
+        self.model().is_some_and(|model| cx.queues.len(&model.id) >= queue.max as usize)
+    }
+
+    /// There is room in the queue when the next that waits has got its place.
+    fn queue_full(&self, queue: &QueueLimits, cx: &Cx) -> Refusal {
+        let again = self.model().map_or(1, |model| cx.queues.seconds(&model.id, 1, cx.now.mono));
+        Refusal::queue_full(queue.max, again)
+    }
+
+    /// The first attempt of an admitted request whose model has a queue, or its place in that.
+    pub(super) fn first_place(
+        &mut self,
+        queue: QueueLimits,
+        draft: Box<OutgoingRequest>,
+        at: Attempt,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        let anew = at.anew();
+        let choice = Choice { tried: anew.tried, ..self.choice(&draft, cx.now.mono) };
+        match self.seek(&queue, &choice, Stage::New, cx) {
+            Seek::Found(target) if target == at.target as usize => self.begin_attempt(draft, at, message, cx),
+            Seek::Found(target) => {
+                let mut at = anew;
+                at.aim(target);
+                self.sent_to(draft, at, cx.now.mono.after(queue.wait), message, cx)
+            }
+            _ if self.is_full(&queue, cx) => {
+                let refusal = self.queue_full(&queue, cx);
+                let fault = Fault { retry_after: refusal.retry_after, ..FaultKind::QueueFull(queue.max).into() };
+                self.give_up(draft, at, fault, cx)
+            }
+            _ => self.wait(queue, draft, anew, message, cx),
+        }
+    }
+
+    /// After a failed attempt no other target is free: waits for one that is worth it, else gives all back.
+    pub(super) fn wait_again(
+        &mut self,
+        draft: Box<OutgoingRequest>,
+        mut at: Attempt,
+        fault: &Fault,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Result<Effect, (Box<OutgoingRequest>, Attempt)> {
+        let Some(queue) = self.model().and_then(|model| model.queue) else { return Err((draft, at)) };
+        let tried = at.tried;
+        if matches!(fault.kind, FaultKind::Status(status) if wants_rest(status)) {
+            // It said that it had no place, so that it may be asked again when its rest is over.
+            at.tried &= !at.bit();
+        }
+        let choice = Choice { tried: at.tried, ..self.choice(&draft, cx.now.mono) };
+        match self.seek(&queue, &choice, Stage::Failed, cx) {
+            Seek::Wait if !self.is_full(&queue, cx) => Ok(self.wait(queue, draft, at, message, cx)),
+            _ => Err((draft, Attempt { tried, ..at })),
+        }
+    }
+
+    /// Waits for its turn. What was written for a target is not kept.
+    fn wait(
+        &mut self,
+        queue: QueueLimits,
+        mut draft: Box<OutgoingRequest>,
+        at: Attempt,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        draft.rewind(&mut cx.pool);
+        let (now, own) = (cx.now.mono, message.exchange);
+        if let (Some(key), Some(model), Some(asked)) = (self.request.found.key, self.model(), &self.asked) {
+            let share = cx.plans.of(key, &cx.setup).map_or(1, |plan| plan.share);
+            let tokens = asked.about.saturating_add(asked.completion);
+            let waiter = Waiter { exchange: own, tokens, epoch: self.request.setup.epoch };
+            // What has been here before came before the others.
+            let in_front = self.request.queued > 0 || at.attempts > 0;
+            cx.queues.wait(&model.id, (key, share), waiter, in_front, now);
+        }
+        let by = now.after(self.request.may_wait(queue.wait));
+        self.state = State::Queued(Queued { draft, at, own, since: now, by });
+        Effect::Wait
+    }
+
+    /// Whether it can be served, of those who wait.
+    pub(crate) fn look_for_place(&self, breakers: &mut Breakers, now: Mono) -> Look {
+        let (State::Queued(queued), Some(model)) = (&self.state, self.model()) else { return Look::NotThis };
+        let choice = Choice { tried: queued.at.tried, ..self.choice(&queued.draft, now) };
+        match breakers.seek(&model.targets, &choice, Stage::Waits, queued.by) {
+            Seek::Found(_) => Look::Served,
+            _ if breakers.is_any_open(&model.targets, now) => Look::NotThis,
+            _ => Look::None,
+        }
+    }
+
+    /// When time alone may bring it a place.
+    pub(crate) fn next_change(&self, breakers: &mut Breakers, now: Mono) -> Mono {
+        self.model().map_or(Mono::NEVER, |model| breakers.next_change(&model.targets, now))
+    }
+
+    /// It waits for a place.
+    pub(crate) fn is_queued(&self) -> bool {
+        matches!(self.state, State::Queued(_))
+    }
+
+    /// It is its turn.
+    pub(super) fn placed(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+        let now = cx.now.mono;
+        self.note_waited(now);
+        let State::Queued(Queued { draft, mut at, by, .. }) = std::mem::replace(&mut self.state, State::Ended) else {
+            return Effect::Nothing;
+        };
+        let choice = Choice { tried: at.tried, ..self.choice(&draft, now) };
+        let found = self.model().map(|model| cx.breakers.seek(&model.targets, &choice, Stage::Waits, by));
+        let Some(Seek::Found(target)) = found else {
+            debug_assert!(false, "a turn without a place");
+            return self.give_up(draft, at, Fault::from(FaultKind::Internal), cx);
+        };
+        at.aim(target);
+        self.sent_to(draft, at, by, message, cx)
+    }
+
+    /// Writes the body for the target of `at`, which is free, and begins an attempt. Where the body cannot be written
+    /// for that one, it is another's turn to take it.
+    fn sent_to(
+        &mut self,
+        mut draft: Box<OutgoingRequest>,
+        mut at: Attempt,
+        by: Mono,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Effect {
+        let unfit = || Fault::from(FaultKind::Internal);
+        loop {
+            match self.build(&mut draft, &at, message, cx) {
+                Ok(Built::Whole) => return self.begin_attempt(draft, at, message, cx),
+                Ok(Built::TooLong) => return self.translate(draft, at, Some(Box::new((unfit(), at.target))), cx),
+                Err(_) => {}
+            }
+            let Some((queue, model)) = self.model().and_then(|model| Some((model.queue?, model))) else {
+                return self.give_up(draft, at, unfit(), cx);
+            };
+            let choice = Choice { tried: at.tried, ..self.choice(&draft, cx.now.mono) };
+            let all_tried = at.tried.count_ones() as usize >= model.targets.len();
+            match cx.breakers.seek(&model.targets, &choice, Stage::Waits, by) {
+                Seek::Found(target) => at.aim(target),
+                Seek::Wait if !all_tried => return self.wait(queue, draft, at, message, cx),
+                _ => return self.give_up(draft, at, unfit(), cx),
+            }
+        }
+    }
+
+    /// It has waited as long as it may.
+    pub(super) fn waited_in_vain(&mut self, cx: &mut Cx) -> Effect {
+        let now = cx.now.mono;
+        let Some((queue, model)) = self.model().and_then(|model| Some((model.queue?, model))) else {
+            return self.end(Fault::from(FaultKind::Internal), cx);
+        };
+        // The end of the first rest where all of them rest, else when those who wait will have been served.
+        let again = cx.breakers.there_again(&model.targets, &self.needs(), now);
+        let again = match again {
+            Some(again) => again.micros_since(now).div_ceil(1_000_000),
+            None => cx.queues.seconds(&model.id, cx.queues.len(&model.id), now),
+        };
+        self.end(Fault { retry_after: Some(again), ..FaultKind::QueueWait(queue.wait).into() }, cx)
+    }
+
+    /// Adds to its waiting what has passed of it.
+    pub(super) fn note_waited(&mut self, now: Mono) {
+        if let State::Queued(queued) = &mut self.state {
+            let waited = u32::try_from(now.micros_since(queued.since)).unwrap_or(u32::MAX);
+            queued.since = now;
+            // One that has waited for no time has waited all the same.
+            self.request.queued = self.request.queued.saturating_add(waited).max(1);
+        }
+    }
+
+    /// It ends while it waits.
+    pub(super) fn leave_queue(&mut self, cx: &mut Cx) {
+        self.note_waited(cx.now.mono);
+        if let (State::Queued(queued), Some(key), Some(model)) = (&self.state, self.request.found.key, self.model()) {
+            cx.queues.leave(&model.id, key, queued.own);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Requests that wait for a place at a target of their model (contract section 11). Owns who waits and in which order;
+//! must never know what a request wants or where there are places: that is asked of its exchange. Told by exchanges;
+//! `drive` gives out the turns.
+//!
+//! A queue is kept by the model's id, so that it outlives a reload: those who waited go on by the configuration that
+//! they began with, and a queue whose model is gone ends with the last of them.
+
+mod turns;
+
+pub(crate) use turns::{Look, Waiter};
+
+use super::ids::ExchangeId;
+use crate::base::time::Mono;
+use crate::policy::keys::KeyIx;
+use std::sync::Arc;
+use turns::Turns;
+
+/// The part of a mean that one value makes, as a divisor.
+const SMOOTH: u64 = 8;
+
+/// Who waits for the places of one model.
+#[derive(Debug)]
+struct Queue {
+    model: Arc<str>,
+    turns: Turns,
+    /// When the last of them got a place, or the first came.
+    last: Mono,
+    /// Mean time between two that got one, in microseconds; 0 before the first did.
+    pace: u64,
+}
+
+impl Queue {
+    /// Microseconds until the next of them gets a place, by what has been seen.
+    fn pace(&self, now: Mono) -> u64 {
+        self.pace.max(now.micros_since(self.last))
+    }
+}
+
+/// All queues.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    queues: Vec<Queue>,
+    waiting: usize,
+    /// The queue whose turn is next, where several want the same places.
+    next: usize,
+    /// A place may have come free in a way that nobody has told of.
+    look: bool,
+    /// When one may come free because time has passed; `NEVER` where none may.
+    wake: Mono,
+}
+
+impl Default for Queues {
+    fn default() -> Queues {
+        Queues { queues: Vec::new(), waiting: 0, next: 0, look: false, wake: Mono::NEVER }
+    }
+}
+
+impl Queues {
+    /// Somebody waits.
+    #[inline]
+    pub(crate) fn is_any_waiting(&self) -> bool {
+        self.waiting > 0
+    }
+
+    /// How many wait for the places of a model.
+    pub(crate) fn len(&self, model: &str) -> usize {
+        self.find(model).map_or(0, |queue| queue.turns.len())
+    }
+
+    /// All queues that somebody waits in, with how many do.
+    pub(crate) fn lengths(&self) -> impl Iterator<Item = (&Arc<str>, usize)> {
+        self.queues.iter().map(|queue| (&queue.model, queue.turns.len())).filter(|(_, length)| *length > 0)
+    }
+
+    fn find(&self, model: &str) -> Option<&Queue> {
+        self.queues.iter().find(|queue| *queue.model == *model)
+    }
+
+    /// Seconds after which the first `ahead` of those who wait will have got a place, by what has been seen.
+    pub(crate) fn seconds(&self, model: &str, ahead: usize, now: Mono) -> u64 {
+        let pace = self.find(model).map_or(0, |queue| queue.pace(now));
+        pace.saturating_mul(ahead as u64).div_ceil(1_000_000).max(1)
+    }
+
+    /// A request of `key`, whose plan has this share, waits for a place of `model`; `in_front` of all others of its key
+    /// where it has had one before.
+    pub(crate) fn wait(
+        &mut self,
+        model: &Arc<str>,
+        (key, share): (KeyIx, u32),
+        waiter: Waiter,
+        in_front: bool,
+        now: Mono,
+    ) {
+        let at = self.queues.iter().position(|queue| queue.model == *model).unwrap_or_else(|| {
+            self.queues.push(Queue { model: model.clone(), turns: Turns::default(), last: now, pace: 0 });
+            self.queues.len() - 1
+        });
+        let queue = &mut self.queues[at];
+        if queue.turns.len() == 0 {
+            queue.last = now;
+        }
+        queue.turns.wait(key, share, waiter, in_front);
+        self.waiting += 1;
+        // When time will bring a place has not been asked for this one.
+        self.look = true;
+    }
+
+    /// One that waits leaves, or will not be served any more.
+    pub(crate) fn leave(&mut self, model: &str, key: KeyIx, exchange: ExchangeId) {
+        let queue = self.queues.iter_mut().find(|queue| *queue.model == *model);
+        if queue.is_some_and(|queue| queue.turns.leave(key, exchange)) {
+            self.left();
+        }
+    }
+
+    fn left(&mut self) {
+        self.waiting -= 1;
+        if self.waiting == 0 {
+            (self.wake, self.look) = (Mono::NEVER, false);
+        }
+    }
+
+    /// Those that `is_there` does not know have been lost to a bug.
+    pub(crate) fn recount(&mut self, is_there: impl Fn(ExchangeId) -> bool) {
+        self.queues.iter_mut().for_each(|queue| queue.turns.retain(&is_there));
+        self.waiting = self.queues.iter().map(|queue| queue.turns.len()).sum();
+        self.look = true;
+    }
+
+    /// Queues of models that there are no more, as `is_there` knows, end when nobody waits in them.
+    pub(crate) fn forget(&mut self, is_there: impl Fn(&str) -> bool) {
+        self.queues.retain(|queue| queue.turns.len() > 0 || is_there(&queue.model));
+        self.next = 0;
+    }
+
+    /// Says once that a place may have come free.
+    pub(crate) fn take_look(&mut self) -> bool {
+        std::mem::take(&mut self.look)
+    }
+
+    /// There may be more places: to be looked for in the next verb, which is not long in coming.
+    pub(crate) fn look_again(&mut self, now: Mono) {
+        self.look = self.waiting > 0;
+        self.wake = if self.look { now } else { Mono::NEVER };
+    }
+
+    /// Takes out the next whose turn it is, of those that `look` says can be served: models take turns, too.
+    pub(crate) fn next(&mut self, mut look: impl FnMut(&Waiter) -> Look, now: Mono) -> Option<ExchangeId> {
+        for _ in 0..self.queues.len() {
+            self.next = (self.next + 1) % self.queues.len();
+            let queue = &mut self.queues[self.next];
+            if let Some(exchange) = queue.turns.next(&mut look) {
+                let took = now.micros_since(queue.last);
+                queue.pace = if queue.pace == 0 { took } else { queue.pace - queue.pace / SMOOTH + took / SMOOTH };
+                queue.last = now;
+                self.left();
+                return Some(exchange);
+            }
+        }
+        None
+    }
+
+    /// Asks for those who wait when time alone may bring them a place.
+    pub(crate) fn set_wake(&mut self, when: impl FnMut(&Waiter) -> Mono) {
+        let samples = self.queues.iter().flat_map(|queue| queue.turns.samples());
+        self.wake = samples.map(when).min().unwrap_or(Mono::NEVER);
+    }
+
+    /// When to look again because time has passed.
+    #[inline]
+    pub(crate) fn wake(&self) -> Mono {
+        self.wake
+    }
+
+    /// Some time has come: looks again if it is that one.
+    pub(crate) fn woken(&mut self, now: Mono) {
+        if self.wake <= now {
+            (self.wake, self.look) = (Mono::NEVER, true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn how_long_it_takes_is_what_it_took_and_what_it_takes_already() {
+        let (mut queues, model, mut now) = (Queues::default(), Arc::from("m"), Mono(0));
+        for slot in 0..50 {
+            let waiter = Waiter { exchange: ExchangeId::new(slot, 0), tokens: 1, epoch: 0 };
+            queues.wait(&model, (KeyIx(0), 1), waiter, false, now);
+        }
+        assert_eq!(queues.seconds("m", 10, now), 1, "nothing has been seen");
+        for _ in 0..30 {
+            now = now.after(Duration::from_millis(2500));
+            assert!(queues.next(|_| Look::Served, now).is_some());
+        }
+        assert_eq!(queues.seconds("m", 4, now), 10);
+        now = now.after(Duration::from_secs(7));
+        assert_eq!(queues.seconds("m", 4, now), 28, "it has not come in its time");
+        assert_eq!((queues.len("m"), queues.len("n"), queues.seconds("n", 9, now)), (20, 0, 1));
+    }
+
+    #[test]
+    fn models_that_want_the_same_place_take_turns() {
+        let (mut queues, now) = (Queues::default(), Mono(0));
+        for slot in 0..4 {
+            let waiter = Waiter { exchange: ExchangeId::new(slot, 0), tokens: 1, epoch: 0 };
+            let model = Arc::from(if slot < 2 { "a" } else { "b" });
+            queues.wait(&model, (KeyIx(0), 1), waiter, false, now);
+        }
+        let order: Vec<u32> = (0..4).filter_map(|_| queues.next(|_| Look::Served, now)).map(|id| id.slot).collect();
+        assert!([[0, 2, 1, 3], [2, 0, 3, 1]].contains(&[order[0], order[1], order[2], order[3]]), "{order:?}");
+        assert!(!queues.is_any_waiting());
+        queues.forget(|model| model == "a");
+        assert_eq!(queues.queues.len(), 1);
+    }
+}

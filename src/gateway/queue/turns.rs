@@ -1,0 +1,326 @@
+//! Whose turn it is among those who wait: fair by key, first come first served within a key (contract section 11).
+//! Pure; knows neither targets nor time.
+//!
+//! It is deficit round robin with a round of one token: each round gives every key a token for each of its share, and a
+//! key whose debt is paid may have one request served, which costs it the tokens of that request. Rounds in which
+//! nobody can be served are not gone through but counted: a debt is kept as the round in which it will be paid. So a
+//! key that comes anew, and owes nothing, is served next but one at the latest, however much another has waiting; and
+//! over time keys get tokens in proportion to their shares, whether they ask in many small requests or in few large
+//! ones. What a key owes is kept while others wait, and forgiven when nobody does.
+
+use crate::base::limits::DEBTORS_MAX;
+use crate::gateway::ids::ExchangeId;
+use crate::policy::keys::KeyIx;
+use std::collections::VecDeque;
+
+/// Parts of a round, so that small debts of large shares are counted, too.
+const PARTS: u64 = 1024;
+
+/// One request that waits.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Waiter {
+    pub(crate) exchange: ExchangeId,
+    /// Tokens it may take.
+    pub(crate) tokens: u32,
+    /// The configuration that it goes by.
+    pub(crate) epoch: u32,
+}
+
+/// Whether a request that waits can be served now.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Look {
+    /// It can.
+    Served,
+    /// It cannot, but another might.
+    NotThis,
+    /// It cannot, nor can another that goes by the same configuration.
+    None,
+}
+
+/// What one key has waiting, and what it owes.
+#[derive(Debug)]
+struct Line {
+    key: KeyIx,
+    share: u32,
+    /// When its debt is paid, in parts of rounds.
+    paid: u64,
+    /// When it had its last turn: the number of that.
+    turn: u64,
+    waiting: VecDeque<Waiter>,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    lines: Vec<Line>,
+    /// How far the rounds have come, in parts.
+    round: u64,
+    /// The number of the last turn.
+    turn: u64,
+    waiting: usize,
+    /// The configuration that all of them go by, but where `mixed`.
+    epoch: u32,
+    mixed: bool,
+}
+
+impl Turns {
+    /// How many wait.
+    pub(crate) fn len(&self) -> usize {
+        self.waiting
+    }
+
+    /// `waiter` waits: behind all others of its key or, where it has had a place before, in front of them.
+    pub(crate) fn wait(&mut self, key: KeyIx, share: u32, waiter: Waiter, in_front: bool) {
+        self.mixed = self.waiting > 0 && (self.mixed || self.epoch != waiter.epoch);
+        self.epoch = waiter.epoch;
+        self.waiting += 1;
+        let at = match self.lines.iter().position(|line| line.key == key) {
+            Some(at) => at,
+            None => {
+                self.turn += 1;
+                let (paid, turn, waiting) = (self.round, self.turn, VecDeque::new());
+                self.lines.push(Line { key, share, paid, turn, waiting });
+                self.lines.len() - 1
+            }
+        };
+        let line = &mut self.lines[at];
+        // Of keys whose plan has changed the present share holds.
+        line.share = share;
+        match in_front {
+            true => line.waiting.push_front(waiter),
+            false => line.waiting.push_back(waiter),
+        }
+    }
+
+    /// Takes out the next that `look` says can be served, and has its key pay for it.
+    pub(crate) fn next(&mut self, mut look: impl FnMut(&Waiter) -> Look) -> Option<ExchangeId> {
+        let first = (0..self.lines.len()).filter(|at| !self.lines[*at].waiting.is_empty());
+        let first = first.min_by_key(|at| self.rank(*at))?;
+        // Nearly always it is the first of the first.
+        let looked = look(&self.lines[first].waiting[0]);
+        match looked {
+            Look::Served => return Some(self.serve(first, 0)),
+            Look::None if !self.mixed => return None,
+            Look::None | Look::NotThis => {}
+        }
+        let round = self.round;
+        self.lines.sort_unstable_by_key(|line| (line.paid.max(round), line.turn));
+        for at in 0..self.lines.len() {
+            for place in 0..self.lines[at].waiting.len() {
+                match look(&self.lines[at].waiting[place]) {
+                    Look::Served => return Some(self.serve(at, place)),
+                    Look::None if !self.mixed => return None,
+                    Look::None | Look::NotThis => {}
+                }
+            }
+        }
+        None
+    }
+
+    /// The less of it, the sooner it is the turn of a line.
+    fn rank(&self, at: usize) -> (u64, u64) {
+        (self.lines[at].paid.max(self.round), self.lines[at].turn)
+    }
+
+    fn serve(&mut self, at: usize, place: usize) -> ExchangeId {
+        self.turn += 1;
+        let line = &mut self.lines[at];
+        let waiter = line.waiting.remove(place);
+        self.round = self.round.max(line.paid);
+        line.turn = self.turn;
+        let tokens = waiter.map_or(0, |waiter| waiter.tokens);
+        line.paid = self.round + u64::from(tokens.max(1)) * PARTS / u64::from(line.share.max(1));
+        self.waiting -= 1;
+        self.forgive();
+        waiter.map_or(ExchangeId::new(u32::MAX, 0), |waiter| waiter.exchange)
+    }
+
+    /// One that waited does not any more. False if it did not.
+    pub(crate) fn leave(&mut self, key: KeyIx, exchange: ExchangeId) -> bool {
+        let line = self.lines.iter_mut().find(|line| line.key == key);
+        let Some(waiting) = line.map(|line| &mut line.waiting) else { return false };
+        let Some(place) = waiting.iter().position(|waiter| waiter.exchange == exchange) else { return false };
+        waiting.remove(place);
+        self.waiting -= 1;
+        self.forgive();
+        true
+    }
+
+    /// Those that `is_there` does not know wait no more.
+    pub(crate) fn retain(&mut self, is_there: impl Fn(ExchangeId) -> bool) {
+        for line in &mut self.lines {
+            line.waiting.retain(|waiter| is_there(waiter.exchange));
+        }
+        self.waiting = self.lines.iter().map(|line| line.waiting.len()).sum();
+        self.forgive();
+    }
+
+    /// One of them for each configuration that they go by, at least.
+    pub(crate) fn samples(&self) -> impl Iterator<Item = &Waiter> {
+        let most = if self.mixed { usize::MAX } else { 1 };
+        self.lines.iter().flat_map(|line| &line.waiting).take(most)
+    }
+
+    /// Forgets keys that have nothing waiting and owe nothing; all of them where nobody waits.
+    fn forgive(&mut self) {
+        if self.waiting == 0 {
+            self.lines.clear();
+            (self.round, self.turn) = (0, 0);
+            return;
+        }
+        let round = self.round;
+        self.lines.retain(|line| !line.waiting.is_empty() || line.paid > round);
+        let debtors = || self.lines.iter().enumerate().filter(|(_, line)| line.waiting.is_empty());
+        if debtors().count() > DEBTORS_MAX
+            && let Some((least, _)) = debtors().min_by_key(|(_, line)| line.paid)
+        {
+            self.lines.swap_remove(least);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::rng::Rng;
+    use std::collections::BTreeMap;
+
+    fn waiter(number: u32, tokens: u32) -> Waiter {
+        Waiter { exchange: ExchangeId::new(number, 0), tokens, epoch: 0 }
+    }
+
+    fn next(turns: &mut Turns) -> Option<u32> {
+        turns.next(|_| Look::Served).map(|id| id.slot)
+    }
+
+    #[test]
+    fn within_a_key_it_is_first_come_first_served() {
+        let mut turns = Turns::default();
+        (0..5).for_each(|n| turns.wait(KeyIx(1), 1, waiter(n, 100 - n), false));
+        turns.wait(KeyIx(1), 1, waiter(9, 7), true);
+        let order: Vec<_> = std::iter::from_fn(|| next(&mut turns)).collect();
+        assert_eq!(order, [9, 0, 1, 2, 3, 4]);
+        assert_eq!((turns.len(), turns.lines.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_key_with_two_hundred_delays_anothers_first_by_one_service() {
+        for (large, small) in [(10, 10), (10, 100_000), (100_000, 10)] {
+            let mut turns = Turns::default();
+            (0..200).for_each(|n| turns.wait(KeyIx(1), 1, waiter(n, large), false));
+            (0..20).for_each(|_| _ = next(&mut turns));
+            turns.wait(KeyIx(2), 1, waiter(1000, small), false);
+            let served = [next(&mut turns), next(&mut turns)];
+            assert!(served.contains(&Some(1000)), "{served:?} for {large} and {small} tokens");
+        }
+    }
+
+    #[test]
+    fn tokens_are_shared_out_by_share_however_large_requests_are() {
+        // Key, share, tokens of its requests: all have more waiting than is served.
+        let keys = [(1, 1, 1000), (2, 1, 10), (3, 3, 500), (4, 2, 77)];
+        let mut turns = Turns::default();
+        for (key, share, tokens) in keys {
+            (0..20_000).for_each(|_| turns.wait(KeyIx(key), share, waiter(key, tokens), false));
+        }
+        let (mut served, mut sum) = (BTreeMap::new(), 0);
+        while sum < 700_000 {
+            let key = next(&mut turns).unwrap();
+            let (_, _, tokens) = keys[key as usize - 1];
+            *served.entry(key).or_insert(0) += tokens;
+            sum += tokens;
+        }
+        for (key, share, tokens) in keys {
+            let (had, due) = (i64::from(served[&key]), i64::from(sum * share / 7));
+            assert!((had - due).abs() <= 2 * i64::from(tokens) + 1000, "key {key} had {had}, {due} were due");
+        }
+    }
+
+    #[test]
+    fn what_a_key_has_had_it_owes_while_others_wait() {
+        let mut turns = Turns::default();
+        (0..100).for_each(|n| turns.wait(KeyIx(1), 1, waiter(n, 10), false));
+        turns.wait(KeyIx(2), 1, waiter(500, 300), false);
+        while next(&mut turns) != Some(500) {}
+        // It comes back with another large one, and so does one that owes nothing.
+        turns.wait(KeyIx(2), 1, waiter(501, 300), false);
+        turns.wait(KeyIx(3), 1, waiter(600, 300), false);
+        let order: Vec<u32> = std::iter::from_fn(|| next(&mut turns)).take(60).collect();
+        let place = |number| order.iter().position(|n| *n == number).unwrap();
+        assert!(place(600) <= 1, "{order:?}");
+        assert!((28..=32).contains(&place(501)), "300 tokens of the others first: {order:?}");
+    }
+
+    #[test]
+    fn who_cannot_be_served_stands_in_nobodys_way_and_keeps_its_turn() {
+        let mut turns = Turns::default();
+        for (key, number) in [(1, 10), (1, 11), (2, 20)] {
+            turns.wait(KeyIx(key), 1, waiter(number, 50), false);
+        }
+        let picky = |turns: &mut Turns, not: &[u32]| {
+            let look = |w: &Waiter| if not.contains(&w.exchange.slot) { Look::NotThis } else { Look::Served };
+            turns.next(look).map(|id| id.slot)
+        };
+        assert_eq!(picky(&mut turns, &[10]), Some(11));
+        assert_eq!(picky(&mut turns, &[10, 20]), None);
+        assert_eq!(turns.len(), 2);
+        assert_eq!((next(&mut turns), next(&mut turns)), (Some(20), Some(10)));
+    }
+
+    #[test]
+    fn where_nobody_can_be_served_one_look_is_enough() {
+        let (mut turns, mut looks) = (Turns::default(), 0);
+        (0..1000).for_each(|n| turns.wait(KeyIx(n % 10), 1, waiter(n, 1), false));
+        let mut look = |turns: &mut Turns| {
+            looks = 0;
+            assert_eq!(turns.next(|_| (looks += 1, Look::None).1), None);
+            looks
+        };
+        assert_eq!(look(&mut turns), 1);
+        turns.wait(KeyIx(0), 1, Waiter { epoch: 1, ..waiter(1000, 1) }, false);
+        assert_eq!((look(&mut turns), turns.samples().count()), (1002, 1001), "a reload has come in between");
+    }
+
+    /// Any mix of coming, leaving and being served: nobody is lost, nobody is served twice, and a key's first waits for
+    /// each other key at most twice.
+    #[test]
+    fn nobody_starves() {
+        for seed in 0..200 {
+            let (mut rng, mut turns, mut number) = (Rng::from_u64(seed), Turns::default(), 0);
+            let mut there: BTreeMap<u32, VecDeque<(u32, u32)>> = BTreeMap::new();
+            // How often others were served since a key that owed nothing began to wait.
+            let mut passed: BTreeMap<u32, u32> = BTreeMap::new();
+            for _ in 0..400 {
+                let key = rng.below(10) as u32;
+                match rng.below(5) {
+                    0 | 1 => {
+                        number += 1;
+                        let owes = turns.lines.iter().any(|line| line.key == KeyIx(key));
+                        if !owes {
+                            passed.insert(key, 0);
+                        }
+                        turns.wait(KeyIx(key), 1, waiter(number, 1 + rng.below(5000) as u32), false);
+                        there.entry(key).or_default().push_back((number, key));
+                    }
+                    2 => {
+                        let Some(line) = there.get_mut(&key).filter(|line| !line.is_empty()) else { continue };
+                        let (gone, _) = line.remove(rng.below(line.len() as u64) as usize).unwrap();
+                        assert!(turns.leave(KeyIx(key), ExchangeId::new(gone, 0)));
+                        assert!(!turns.leave(KeyIx(key), ExchangeId::new(gone, 0)));
+                        passed.remove(&key);
+                    }
+                    _ => {
+                        let Some(served) = next(&mut turns) else { continue };
+                        let of = there.iter().find(|(_, line)| line.front().is_some_and(|(n, _)| *n == served));
+                        let of = *of.expect("the first of its key").0;
+                        there.get_mut(&of).unwrap().pop_front();
+                        passed.remove(&of);
+                        passed.values_mut().for_each(|count| *count += 1);
+                        assert!(passed.values().all(|count| *count <= 18), "seed {seed}: {passed:?}");
+                    }
+                }
+                assert_eq!(turns.len(), there.values().map(VecDeque::len).sum::<usize>());
+            }
+        }
+    }
+}
