@@ -16,6 +16,7 @@ pub mod rewrite;
 mod session;
 pub mod stream;
 pub mod tap;
+mod template;
 pub mod tokens;
 pub mod usage;
 

@@ -5,7 +5,6 @@
 
 mod event;
 mod reply;
-mod template;
 
 pub(super) use event::Tap;
 pub use reply::whole;

@@ -152,6 +152,19 @@ fn json_text(data: &[u8]) {
     let in_parts = (0..data.len()).step_by(step).try_for_each(|end| scanner.scan(&data[..end], &mut Valid));
     let in_parts = in_parts.and_then(|()| scanner.finish(data, &mut Valid));
     assert_eq!(ours.is_ok(), in_parts.is_ok(), "{ours:?} but {in_parts:?}");
+    let names = ["a", "model", "content"];
+    let picked = json::check_and_pick(data, names);
+    match ours {
+        Ok(()) => assert_eq!(picked, Ok(names.map(|name| json::Raw::new(data).get(name)))),
+        Err(syntax) => assert_eq!(picked, Err(json::ScanError::Syntax(syntax))),
+    }
+    let (items, mut walked) = (json::Raw::new(data).items(), json::Raw::new(data).items());
+    if ours.is_ok() {
+        for item in items {
+            assert_eq!(walked.pick(names), Some((item, names.map(|name| item.get(name)))));
+        }
+        assert_eq!(walked.pick(names), None);
+    }
     match (ours, serde_json::from_slice::<serde_json::Value>(data)) {
         (Ok(()), Err(error)) => {
             let why = error.to_string();
@@ -328,6 +341,8 @@ fn stream(shape: Dialect, data: &[u8]) {
     for to in others(shape) {
         let at_once = translated((shape, to), show_usage, data, data.len().max(1));
         assert_eq!(at_once, translated((shape, to), show_usage, data, step));
+        let each_read = unlike(data);
+        assert_eq!(at_once, translated((shape, to), show_usage, &each_read, each_read.len().max(1)));
         let (mut out, result, _) = at_once;
         // What was written is a stream of that shape: to its reader it is whole, or it ends in the error.
         if result.is_err() {
@@ -347,6 +362,23 @@ fn stream(shape: Dialect, data: &[u8]) {
             Err(_) => assert!(matches!(again, Err(StreamFault::Error(_))), "{again:?}: {text}"),
         }
     }
+}
+
+/// The same stream with white space in its events, no two in a row with the same: each of them has to be read.
+fn unlike(data: &[u8]) -> Vec<u8> {
+    const BEGIN: &[u8] = b"data: {";
+    let (mut out, mut count, mut at) = (Vec::new(), 0, 0);
+    while at < data.len() {
+        let begins_line = at == 0 || matches!(data[at - 1], b'\n' | b'\r');
+        let taken = if begins_line && data[at..].starts_with(BEGIN) { BEGIN.len() - 1 } else { 1 };
+        out.extend_from_slice(&data[at..at + taken]);
+        if taken > 1 {
+            count += 1;
+            out.extend_from_slice(&b"      "[..count % 7]);
+        }
+        at += taken;
+    }
+    out
 }
 
 /// What a secret of a configuration is; no error and no listing may show it.

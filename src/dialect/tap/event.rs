@@ -5,9 +5,9 @@ use super::super::convert::{failure, write_failure, write_usage_chunk};
 use super::super::errors::{ErrorText, ErrorWords, is_error, read_error};
 use super::super::keys::{K, Walk};
 use super::super::naming::TranslationState;
+use super::super::template::EventTemplate;
 use super::super::tokens::Estimator;
 use super::super::usage::{ObservedUsage, Reported};
-use super::template::EventTemplate;
 use crate::wire::json::{Raw, Scanner, Token, write_count, write_string};
 use crate::wire::{Dialect, Span};
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::dialect::template::EventTemplate;
 use crate::dialect::tests::{ME, fixtures};
 use crate::dialect::{Broken, ErrorText, ObservedUsage, Reported};
 use crate::wire::Dialect;
@@ -83,7 +84,7 @@ fn the_template_is_used_and_a_stream_that_never_fits_gives_it_up() {
         let at = event.find(text).unwrap();
         crate::wire::Span::new(at, at + text.len())
     };
-    let mut template = template::EventTemplate::default();
+    let mut template = EventTemplate::default();
     let first = event(1, "one");
     template.learn(first.as_bytes(), span(&first, "one"), first.as_bytes(), span(&first, "one").start as usize);
     assert_eq!(template.text(event(1, "two").as_bytes()), Some(&b"two"[..]));

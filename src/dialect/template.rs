@@ -4,7 +4,7 @@
 //!
 //! Owns the comparison. Must never pass an event that reading would treat otherwise: prefix and suffix are equal to
 //! those of an event that was read, and what stands between them is the inside of a JSON string. Called by
-//! `tap::event`.
+//! `tap::event` and `convert`.
 
 use crate::wire::Span;
 use crate::wire::json::is_string_inside;
@@ -29,6 +29,11 @@ pub(super) struct EventTemplate {
 }
 
 impl EventTemplate {
+    /// Forgets the event; what comes next is another matter.
+    pub(super) fn forget(&mut self) {
+        self.bytes.clear();
+    }
+
     /// Back to the start of another stream; storage is kept.
     pub(super) fn reset(&mut self) {
         self.bytes.clear();
