@@ -22,36 +22,50 @@ pub fn push_number(out: &mut Vec<u8>, mut value: u64) {
         out.extend_from_slice(&text);
         return out.truncate(end);
     }
-    let mut digits = [0u8; 20];
-    let mut at = digits.len();
-    while value >= 10 {
+    let count = value.ilog10() as usize + 1;
+    let (mut digits, mut at) = ([0u8; 20], count);
+    while value >= 100 {
         let pair = (value % 100) as usize * 2;
         value /= 100;
         at -= 2;
         digits[at..at + 2].copy_from_slice(&PAIRS[pair..pair + 2]);
     }
-    // What is left is one digit, or nothing behind a pair.
-    if value > 0 || at == digits.len() {
-        at -= 1;
-        digits[at] = b'0' + value as u8;
+    let pair = value as usize * 2;
+    match at {
+        1 => digits[0] = PAIRS[pair + 1],
+        _ => digits[..2].copy_from_slice(&PAIRS[pair..pair + 2]),
     }
-    // The first of a pair may be an idle nought.
-    if digits[at] == b'0' && at + 1 < digits.len() {
-        at += 1;
+    let end = out.len() + count;
+    out.extend_from_slice(&digits);
+    out.truncate(end);
+}
+
+/// An octet in decimal digits, and how many they are.
+const fn octet(value: u8) -> ([u8; 3], u8) {
+    let (high, middle, low) = (b'0' + value / 100, b'0' + value / 10 % 10, b'0' + value % 10);
+    match value {
+        100.. => ([high, middle, low], 3),
+        10.. => ([middle, low, 0], 2),
+        _ => ([low, 0, 0], 1),
     }
-    out.extend_from_slice(&digits[at..]);
 }
 
 /// Appends an IP address as people write it; an IPv4 address that is mapped into IPv6 as what it is.
 pub fn push_ip(out: &mut Vec<u8>, ip: IpAddr) {
     match ip.to_canonical() {
         IpAddr::V4(ip) => {
-            for (at, octet) in ip.octets().into_iter().enumerate() {
-                if at > 0 {
-                    out.push(b'.');
-                }
-                push_number(out, u64::from(octet));
+            // One byte more than the longest, since a dot is put behind each octet.
+            let (mut text, mut at) = ([b'.'; 16], 0);
+            for value in ip.octets() {
+                let (digits, count) = octet(value);
+                text[at..at + 3].copy_from_slice(&digits);
+                at += usize::from(count);
+                text[at] = b'.';
+                at += 1;
             }
+            let end = out.len() + at - 1;
+            out.extend_from_slice(&text);
+            out.truncate(end);
         }
         // Writing to a Vec cannot fail.
         IpAddr::V6(ip) => drop(write!(out, "{ip}")),
@@ -107,6 +121,9 @@ mod tests {
         for (text, shown) in [
             ("127.0.0.1", "127.0.0.1"),
             ("255.10.0.255", "255.10.0.255"),
+            ("255.255.255.255", "255.255.255.255"),
+            ("0.9.99.100", "0.9.99.100"),
+            ("10.200.19.1", "10.200.19.1"),
             ("::ffff:10.0.0.1", "10.0.0.1"),
             ("2001:db8::1", "2001:db8::1"),
         ] {
@@ -119,7 +136,8 @@ mod tests {
     #[test]
     fn numbers_come_out_as_the_formatter_writes_them() {
         let edges = [0, 1, 9, 10, 99, 100, 101, 999, 1000, 1001, 12_345, u64::from(u32::MAX), u64::MAX];
-        for value in edges.into_iter().chain(0..2000) {
+        let powers = (0..20).map(|power| 10u64.pow(power)).flat_map(|power| [power - 1, power, power / 4 * 7]);
+        for value in edges.into_iter().chain(0..2000).chain(powers) {
             let mut out = Vec::new();
             push_number(&mut out, value);
             assert_eq!(out, value.to_string().as_bytes());

@@ -32,6 +32,7 @@ use crate::policy::plan::Plan;
 use crate::policy::refusal;
 use crate::policy::row::Row;
 use crate::policy::window;
+use crate::wire::head::HeadMoulds;
 use crate::wire::json::write_string;
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU64;
@@ -119,6 +120,8 @@ pub(crate) struct Cx {
     /// The present configuration.
     pub(crate) setup: Arc<Setup>,
     pub(crate) pool: Pool,
+    /// Heads of requests that came before.
+    pub(crate) moulds: HeadMoulds,
     pub(crate) budget: Budget,
     /// What is read with what is free of the buffers, as of the end of the last verb.
     pub(crate) gate: Gate,
@@ -191,6 +194,7 @@ impl Cx {
         Cx {
             now: start.now,
             pool: Pool::new(config.server.max_buffered),
+            moulds: HeadMoulds::default(),
             budget: Budget::new(config.server.max_buffered),
             gate: Gate::Open,
             limits,

@@ -135,6 +135,27 @@ pub(super) fn to_escaped(buf: &[u8], at: usize) -> usize {
     find(buf, at, must_be_escaped)
 }
 
+/// Whether every byte can stand for itself in a JSON string. Of names, which are short, two looks at most are taken.
+pub(super) fn needs_no_escape(buf: &[u8]) -> bool {
+    let both = |front: &[u8], back: &[u8]| {
+        let mut block = [FILLER; LANES];
+        block[..front.len()].copy_from_slice(front);
+        block[LANES - back.len()..].copy_from_slice(back);
+        must_be_escaped(u8x16::new(block)).to_bitmask() == 0
+    };
+    if let (Some(front), Some(back)) = (buf.first_chunk::<LANES>(), buf.last_chunk::<LANES>()) {
+        let marks = must_be_escaped(u8x16::new(*front)) | must_be_escaped(u8x16::new(*back));
+        return marks.to_bitmask() == 0 && (buf.len() <= 2 * LANES || to_escaped(buf, LANES) == buf.len());
+    }
+    if let (Some(front), Some(back)) = (buf.first_chunk::<8>(), buf.last_chunk::<8>()) {
+        return both(front, back);
+    }
+    if let (Some(front), Some(back)) = (buf.first_chunk::<4>(), buf.last_chunk::<4>()) {
+        return both(front, back);
+    }
+    buf.iter().all(|byte| *byte >= 0x20 && !matches!(byte, b'"' | b'\\'))
+}
+
 /// Offset of the first `a` or `b` from `at` on; else the end.
 pub(super) fn to_either(buf: &[u8], at: usize, a: u8, b: u8) -> usize {
     find(buf, at, |bytes| is(bytes, a) | is(bytes, b))
@@ -230,6 +251,20 @@ mod tests {
                 let text = "a".repeat(place) + escape + r"\u0041" + &"b".repeat(40);
                 assert_eq!(to_special(text.as_bytes(), 0), place + escape.len(), "{text}");
             }
+        }
+    }
+
+    #[test]
+    fn whether_a_text_needs_escapes_is_seen_at_every_place_and_length() {
+        for length in 0..70 {
+            for place in 0..length {
+                for byte in 0..=255u8 {
+                    let mut text = vec![b'a'; length];
+                    text[place] = byte;
+                    assert_eq!(needs_no_escape(&text), to_escaped(&text, 0) == length, "{byte} at {place} of {length}");
+                }
+            }
+            assert!(needs_no_escape(&vec![b'a'; length]));
         }
     }
 

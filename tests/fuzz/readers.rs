@@ -19,7 +19,8 @@ use tollgate::io::proxy;
 use tollgate::policy::config::{Config, Source, effective};
 use tollgate::wire::Dialect;
 use tollgate::wire::body::{BodyError, Reader};
-use tollgate::wire::head::{Framing, parse_request, parse_response};
+use tollgate::wire::head::{Framing, HeadMoulds, parse_request, parse_response};
+use tollgate::wire::inbound::Inbound;
 use tollgate::wire::json::{self, Scanner, Valid};
 use tollgate::wire::sse::Splitter;
 
@@ -51,8 +52,9 @@ const EVENT_MAX: usize = 1 << 20;
 const ANSWER_MAX: usize = 1 << 22;
 /// Bytes that one item or part of a response takes beside what is said in it.
 const ITEM_MORE: usize = 256;
+const ME_ID: &str = "req_00000000000000000000000000000000";
 const ME: ResponseIdentity<'static> = ResponseIdentity {
-    id: "req_00000000000000000000000000000000",
+    id: ME_ID.as_bytes(),
     model: "small",
     created: 1_795_158_000,
     prompt: tollgate::dialect::PromptTokens::Counted(7),
@@ -97,6 +99,20 @@ fn http_head(data: &[u8]) {
     };
     same_kind(&growing(data, data.len().max(1), request), &growing(data, step, request));
     same_kind(&growing(data, data.len().max(1), response), &growing(data, step, response));
+    // A head like one that was parsed before is compared with that.
+    let mut moulds = HeadMoulds::default();
+    let read = |bytes: &[u8], moulds: Option<&mut HeadMoulds>| {
+        let (mut inbound, mut pool) = (Inbound::new(), Pool::new(1 << 20));
+        let head = inbound.push(&mut pool, bytes).map(|()| inbound.head_like(&mut pool, HEADER_MAX, moulds));
+        inbound.clear(&mut pool);
+        head
+    };
+    let _ = read(data, Some(&mut moulds));
+    let (front, back) = data.split_at(data.len() / 16 * step);
+    for behind in [back, back.get(1..).unwrap_or_default()] {
+        let other = [front, &[flags], behind].concat();
+        assert_eq!(read(&other, Some(&mut moulds)), read(&other, None));
+    }
     // A search that is resumed is the strict parser's: what is plain must be the same to both.
     if data.first().is_some_and(|first| !first.is_ascii_control()) {
         same_kind(&format!("{:?}", request(data, &mut 0)), &format!("{:?}", request(data, &mut 1)));
@@ -282,8 +298,16 @@ fn request(shape: Dialect, data: &[u8]) {
 
 fn answer(shape: Dialect, body: &[u8]) {
     let mut out = Vec::new();
-    if whole(shape, body, &ME, &mut out).is_ok() {
+    let passed = whole(shape, body, &ME, &mut out);
+    if passed.is_ok() {
         json::check(&out).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&out)));
+    }
+    // What is taken whole by its form comes to the same as what has white space in it and is read.
+    if json::check(body).is_ok() {
+        let mut read = Vec::new();
+        let tabless = |bytes: &[u8]| -> Vec<u8> { bytes.iter().copied().filter(|byte| *byte != b'\t').collect() };
+        assert_eq!(whole(shape, &with_tabs(body), &ME, &mut read), passed);
+        assert_eq!(tabless(&read), tabless(&out));
     }
     for to in others(shape) {
         out.clear();
@@ -296,6 +320,18 @@ fn answer(shape: Dialect, body: &[u8]) {
     if let Some(error) = read_error(body) {
         assert!(error.message.len() <= body.len().max(64));
     }
+}
+
+/// A valid document with a tab behind each brace that opens an object.
+fn with_tabs(document: &[u8]) -> Vec<u8> {
+    let (mut out, mut inside, mut escaped) = (Vec::new(), false, false);
+    for byte in document {
+        out.push(*byte);
+        out.extend((*byte == b'{' && !inside).then_some(b'\t'));
+        inside ^= *byte == b'"' && !escaped;
+        escaped = *byte == b'\\' && !escaped;
+    }
+    out
 }
 
 type Outcome = (Vec<u8>, Result<(), StreamFault>, ObservedUsage);
@@ -347,7 +383,7 @@ fn stream(shape: Dialect, data: &[u8]) {
         // What was written is a stream of that shape: to its reader it is whole, or it ends in the error.
         if result.is_err() {
             let (kind, word, message) = ("upstream_error", "server_error", "broken");
-            let words = ErrorWords { kind, status: 500, word, message, details: None, request_id: ME.id };
+            let words = ErrorWords { kind, status: 500, word, message, details: None, request_id: ME_ID };
             error_event(to, &words, &mut out);
         }
         // A chat stream may hold what no messages stream can, pieces of one call after the next has begun; so it is

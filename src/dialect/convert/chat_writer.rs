@@ -157,7 +157,7 @@ impl ChatWriter {
 /// Appends the beginning of a chunk, up to its choices.
 fn write_head(created: u64, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"data: {\"id\":");
-    write_string(out, me.id);
+    write_inside(out, me.id);
     out.extend_from_slice(b",\"object\":\"chat.completion.chunk\",\"created\":");
     write_count(out, created);
     key(out, "model");

@@ -110,7 +110,7 @@ impl MessagesWriter {
         }
         self.started = true;
         out.extend_from_slice(b"event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":");
-        write_string(out, me.id);
+        write_inside(out, me.id);
         out.extend_from_slice(b",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
         write_string(out, me.model);
         out.extend_from_slice(b",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null,\"usage\":{");

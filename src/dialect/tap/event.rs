@@ -8,7 +8,7 @@ use super::super::naming::TranslationState;
 use super::super::template::EventTemplate;
 use super::super::tokens::Estimator;
 use super::super::usage::{ObservedUsage, Reported};
-use crate::wire::json::{Raw, Scanner, Token, write_count, write_string};
+use crate::wire::json::{Raw, Scanner, Token, write_count, write_inside, write_string};
 use crate::wire::{Dialect, Span};
 
 /// Values to replace that one event may hold; more of them (a name repeated again and again) is no sane event.
@@ -40,7 +40,7 @@ impl Own {
 
     fn write(self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         match self {
-            Own::Id => write_string(out, me.id),
+            Own::Id => write_inside(out, me.id),
             Own::Model => write_string(out, me.model),
             Own::Store => out.extend_from_slice(b"false"),
             Own::Previous => out.extend_from_slice(b"null"),

@@ -5,7 +5,7 @@ use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::keys::{K, Walk};
 use super::super::tokens::Estimator;
 use super::super::usage::{ChatUsage, ObservedUsage, Reported};
-use crate::wire::json::{Raw, Scanner, Stop, Token, Visitor, write_count, write_inside, write_string};
+use crate::wire::json::{Raw, Scanner, Stop, Token, Visitor, string_end, write_count, write_inside, write_string};
 use crate::wire::{Dialect, Span};
 
 /// Values that one answer may need replaced; more of them (a name repeated again and again) is no sane answer.
@@ -45,10 +45,12 @@ impl Edit {
 }
 
 /// What one look at an answer found.
-#[derive(Default)]
 struct Seen {
-    places: [Option<(Span, Edit)>; EDITS_MAX],
+    /// The first `count` of them, in order.
+    places: [(Span, Edit); EDITS_MAX],
     count: usize,
+    /// One bit for each edit that has a place.
+    placed: u16,
     body: Span,
     usage: Option<Span>,
     error: Option<Span>,
@@ -57,16 +59,90 @@ struct Seen {
 }
 
 impl Seen {
+    fn new() -> Seen {
+        Seen {
+            places: [(Span::default(), Edit::Id); EDITS_MAX],
+            count: 0,
+            placed: 0,
+            body: Span::default(),
+            usage: None,
+            error: None,
+            object_is_error: false,
+            listed: false,
+        }
+    }
+
     fn place(&mut self, value: Span, edit: Edit) {
         if let Some(slot) = self.places.get_mut(self.count) {
-            *slot = Some((value, edit));
+            *slot = (value, edit);
         }
+        self.placed |= 1 << edit as u16;
         self.count += 1;
     }
 
-    fn has(&self, edit: Edit) -> bool {
-        self.places.iter().flatten().any(|(_, there)| *there == edit)
+    fn places(&self) -> &[(Span, Edit)] {
+        &self.places[..self.count.min(EDITS_MAX)]
     }
+
+    fn has(&self, edit: Edit) -> bool {
+        self.placed & 1 << edit as u16 != 0
+    }
+}
+
+/// Bytes that are compared with what nearly always stands there.
+struct Form<'a> {
+    buf: &'a [u8],
+    at: usize,
+}
+
+impl Form<'_> {
+    #[inline(always)]
+    fn take(&mut self, text: &[u8]) -> Option<()> {
+        let is_there = self.buf.get(self.at..)?.starts_with(text);
+        self.at += text.len();
+        is_there.then_some(())
+    }
+
+    /// What may stand there, or not.
+    #[inline(always)]
+    fn may(&mut self, text: &[u8]) {
+        if self.buf.get(self.at..).is_some_and(|rest| rest.starts_with(text)) {
+            self.at += text.len();
+        }
+    }
+
+    /// The rest of a string, its quote with it.
+    #[inline(always)]
+    fn string(&mut self) -> Option<()> {
+        self.at = string_end(self.buf, self.at)? + 1;
+        Some(())
+    }
+
+    /// A whole number without a leading nought.
+    #[inline(always)]
+    fn number(&mut self) -> Option<Span> {
+        let start = self.at;
+        while self.buf.get(self.at)?.is_ascii_digit() {
+            self.at += 1;
+        }
+        (self.at > start && self.buf[start] != b'0').then(|| Span::new(start, self.at))
+    }
+}
+
+/// Offset behind the one choice of an ordinary answer.
+#[inline(always)]
+fn plain_choice(buf: &[u8], at: usize) -> Option<usize> {
+    let mut form = Form { buf, at };
+    form.take(b"{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"")?;
+    form.string()?;
+    form.may(b",\"refusal\":null");
+    form.may(b",\"annotations\":[]");
+    form.take(b"}")?;
+    form.may(b",\"logprobs\":null");
+    form.take(b",\"finish_reason\":\"")?;
+    form.string()?;
+    form.take(b"}")?;
+    Some(form.at)
 }
 
 /// The one look at an answer: at its members, and at those of a chat completion's `usage`. What lies deeper is checked
@@ -85,7 +161,7 @@ struct Notes {
 
 impl Notes {
     fn new(shape: Dialect) -> Notes {
-        let (seen, usage) = (Seen::default(), ChatUsage::default());
+        let (seen, usage) = (Seen::new(), ChatUsage::default());
         Notes { shape, seen, usage, key: K::Other, inner: K::Other, starts: [0; 3], open: None }
     }
 
@@ -101,7 +177,7 @@ impl Notes {
             (Dialect::Messages | Dialect::Responses, _) => {}
             (Dialect::Chat, Some(place)) => {
                 if let Some(slot) = self.seen.places.get_mut(place) {
-                    *slot = Some((whole, Edit::Usage));
+                    *slot = (whole, Edit::Usage);
                 }
             }
             (Dialect::Chat, None) => {
@@ -132,6 +208,32 @@ impl Notes {
         }
     }
 
+    /// The three counters and nothing else, as [`Notes::token`] would note them.
+    #[inline(always)]
+    fn plain_usage(&mut self, buf: &[u8], at: usize) -> Option<usize> {
+        let mut form = Form { buf, at };
+        form.take(b"{\"prompt_tokens\":")?;
+        let prompt = form.number()?;
+        form.take(b",\"completion_tokens\":")?;
+        let completion = form.number()?;
+        form.take(b",\"total_tokens\":")?;
+        let total = form.number()?;
+        form.take(b"}")?;
+        let whole = Span::new(at, form.at);
+        self.open_usage(whole);
+        for (key, edit, span) in [
+            (K::PromptTokens, Edit::Prompt, prompt),
+            (K::CompletionTokens, Edit::Completion, completion),
+            (K::TotalTokens, Edit::Total, total),
+        ] {
+            self.usage.member(key, Raw::new(span.of(buf)));
+            self.seen.place(span, edit);
+        }
+        self.open = None;
+        self.seen.usage = Some(whole);
+        Some(form.at)
+    }
+
     fn usage_member(&mut self, buf: &[u8], whole: Span) {
         self.usage.member(self.inner, Raw::new(whole.of(buf)));
         match self.inner {
@@ -144,6 +246,16 @@ impl Notes {
 }
 
 impl Visitor for Notes {
+    /// What nearly every answer of a chat provider has in it, taken whole.
+    #[inline(always)]
+    fn object(&mut self, buf: &[u8], at: usize, depth: usize) -> Option<usize> {
+        match (self.shape, self.key, depth) {
+            (Dialect::Chat, K::Choices, 2) => plain_choice(buf, at),
+            (Dialect::Chat, K::Usage, 1) => self.plain_usage(buf, at),
+            _ => None,
+        }
+    }
+
     #[inline(always)]
     fn token(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
         if depth > 2 || (depth == 2 && self.open.is_none()) {
@@ -190,7 +302,7 @@ pub fn whole(
     if scanned.is_err() || seen.count > EDITS_MAX || seen.body.is_empty() {
         return Err(Broken::NotJson);
     }
-    debug_assert!(seen.places[..seen.count].is_sorted_by_key(|place| place.map(|(span, _)| span.start)));
+    debug_assert!(seen.places().is_sorted_by_key(|(span, _)| span.start));
     let error = seen.error.map(|span| Raw::new(span.of(body))).filter(|error| is_error(*error));
     if let Some(error) = error {
         return Err(Broken::Error(ErrorText::from_value(error)));
@@ -241,7 +353,7 @@ impl Counts {
         let (mut prompt, mut completion, mut total) = (None, None, None);
         let usage = seen.usage.unwrap_or_default();
         // Of a repeated member the last one counts.
-        for (span, edit) in seen.places.iter().flatten().filter(|(span, _)| usage.start <= span.start) {
+        for (span, edit) in seen.places().iter().filter(|(span, _)| usage.start <= span.start) {
             let value = match edit {
                 Edit::Prompt => &mut prompt,
                 Edit::Completion => &mut completion,
@@ -272,8 +384,7 @@ impl Writer<'_> {
             Dialect::Messages | Dialect::Responses => &[Edit::Id, Edit::Model],
         };
         let mut from = self.open(0, self.seen.body, top);
-        for index in 0..EDITS_MAX {
-            let Some((span, edit)) = self.seen.places[index] else { break };
+        for &(span, edit) in self.seen.places() {
             let replace = match edit {
                 Edit::Id | Edit::Model | Edit::Store | Edit::Previous => true,
                 Edit::Object | Edit::Created => false,
@@ -319,8 +430,7 @@ impl Writer<'_> {
 
     fn value(&mut self, edit: Edit) {
         match edit {
-            // Of our own making: nothing in it needs an escape.
-            Edit::Id => write_inside(self.out, self.me.id.as_bytes()),
+            Edit::Id => write_inside(self.out, self.me.id),
             Edit::Model => write_string(self.out, self.me.model),
             Edit::Store => self.out.extend_from_slice(b"false"),
             Edit::Previous => self.out.extend_from_slice(b"null"),

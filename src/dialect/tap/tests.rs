@@ -1,4 +1,5 @@
 use super::*;
+use crate::base::rng::Rng;
 use crate::dialect::template::EventTemplate;
 use crate::dialect::tests::{ME, fixtures};
 use crate::dialect::{Broken, ErrorText, ObservedUsage, Reported};
@@ -95,4 +96,37 @@ fn the_template_is_used_and_a_stream_that_never_fits_gives_it_up() {
         template.learn(next.as_bytes(), span(&next, "one"), next.as_bytes(), span(&next, "one").start as usize);
     }
     assert_eq!(template.text(event(109, "two").as_bytes()), None, "more are still learned");
+}
+
+#[test]
+fn an_answer_of_the_ordinary_form_is_passed_on_as_one_that_is_read() {
+    const TEXTS: [&str; 6] =
+        ["", "one two", r#"\"a\" \\ \u00e9 \n"#, "é 漢字", r"\x", "a longer text of more than sixteen bytes"];
+    const NUMBERS: [&str; 8] = ["0", "271", "83", "354", "01", "-1", "1.0", "99999999999999999999999"];
+    const MORE: [&str; 6] = [",\"refusal\":null", ",\"annotations\":[]", ",\"logprobs\":null", ",\"x\":{}", "}", ""];
+    let mut rng = Rng::from_u64(41);
+    let (mut good, mut bad) = (0, 0);
+    for _ in 0..20_000 {
+        let mut any = |of: &[&'static str]| of[rng.below(of.len() as u64 * 2).min(of.len() as u64 - 1) as usize];
+        let (text, word) = (any(&TEXTS), any(&TEXTS));
+        let more = [any(&MORE), any(&MORE), any(&MORE)];
+        let numbers = [any(&NUMBERS[1..]), any(&NUMBERS), any(&NUMBERS)];
+        let answer = |pad: &str| {
+            format!(
+                "{{\"id\":\"c\",\"choices\":[{{{pad}\"index\":0,\"message\":{{\"role\":\"assistant\",\"content\":\"{text}\"{}{}}}{},\
+                 \"finish_reason\":\"{word}\"}}],\"usage\":{{{pad}\"prompt_tokens\":{},\"completion_tokens\":{},\
+                 \"total_tokens\":{}}}}}",
+                more[0], more[1], more[2], numbers[0], numbers[1], numbers[2]
+            )
+        };
+        let run = |text: &str| {
+            let mut out = Vec::new();
+            let observed = whole(Dialect::Chat, text.as_bytes(), &ME, &mut out);
+            (observed, String::from_utf8(out).unwrap().replace('\t', ""))
+        };
+        let (fast, read) = (run(&answer("")), run(&answer("\t")));
+        assert_eq!(fast, read, "{}", answer(""));
+        *if fast.0.is_ok() { &mut good } else { &mut bad } += 1;
+    }
+    assert!(good > 1000 && bad > 1000, "{good} good, {bad} bad");
 }

@@ -198,7 +198,7 @@ pub(super) fn accumulate_chat(stream: &str) -> Value {
     for chunk in events(stream) {
         assert_eq!(
             (&chunk["id"], &chunk["model"], &chunk["created"]),
-            (&json!(ME.id), &json!(ME.model), &json!(ME.created))
+            (&json!(ME_ID), &json!(ME.model), &json!(ME.created))
         );
         if let Some(choice) = chunk["choices"].get(0) {
             for (key, value) in choice["delta"].as_object().unwrap() {
@@ -221,7 +221,7 @@ pub(super) fn accumulate_chat(stream: &str) -> Value {
         message["tool_calls"] = Value::Array(calls);
         message["content"] = if message["content"] == "" { Value::Null } else { message["content"].clone() };
     }
-    json!({"id": ME.id, "object": "chat.completion", "created": ME.created, "model": ME.model, "usage": usage,
+    json!({"id": ME_ID, "object": "chat.completion", "created": ME.created, "model": ME.model, "usage": usage,
         "choices": [{"index": 0, "message": message, "logprobs": null, "finish_reason": finish}]})
 }
 

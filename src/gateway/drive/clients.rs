@@ -46,7 +46,9 @@ impl Gateway {
         loop {
             let Some(client) = self.clients.get_mut(id) else { return };
             let server = &self.cx.setup.config.server;
-            let Some(event) = client.next(server, &mut self.cx.pool, self.cx.now.mono) else { break };
+            let Some(event) = client.next(server, &mut self.cx.moulds, &mut self.cx.pool, self.cx.now.mono) else {
+                break;
+            };
             let is_part = matches!(event, ClientEvent::Body { complete: false });
             self.client_event(id, event);
             if is_part && self.clients.get(id).is_some_and(|client| client.exchange.is_some()) {
