@@ -22,6 +22,7 @@ use super::answer::{Frame, ResponseIdentity, StreamFault};
 use super::delta::{Delta, StopReason, Take};
 use super::errors::ErrorWords;
 use super::naming::{JSON_TOOL, TranslationState};
+use super::tap::{CHUNK_BEGIN, DELTA_BEGIN};
 use super::template::EventTemplate;
 use super::tokens::Estimator;
 use super::usage::{ObservedUsage, Reported};
@@ -128,7 +129,7 @@ impl Convert {
         out: &mut Vec<u8>,
     ) -> Result<bool, StreamFault> {
         if self.is_template(frame)
-            && let Some(text) = self.template.text(frame.data)
+            && let Some(text) = self.template.text(frame.data).filter(|text| !text.is_empty())
         {
             self.translation.relayed.feed_json(text);
             self.template.render(text, out);
@@ -150,6 +151,20 @@ impl Convert {
         let piece = sink.piece.filter(|_| sink.deltas == 1);
         self.learn(frame, piece, &out[before..], before);
         if self.waiting() > self.max_answer { Err(StreamFault::AnswerTooLarge) } else { Ok(life) }
+    }
+
+    /// An event at the front of `buf` that is like the one before but for its text; its length.
+    #[inline]
+    pub(super) fn event_like(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+        let begin = match &self.reader {
+            Reader::Chat(_) => CHUNK_BEGIN,
+            Reader::Messages(_) => DELTA_BEGIN,
+            Reader::Responses(_) => return None,
+        };
+        let (text, len) = self.template.event(begin, buf).filter(|(text, _)| !text.is_empty())?;
+        self.translation.relayed.feed_json(text);
+        self.template.render(text, out);
+        Some(len)
     }
 
     /// Whether a template may stand for an event of this name: learned from one that has the same.

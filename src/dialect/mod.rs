@@ -30,7 +30,7 @@ pub use requests::{OwnedTarget, Target, request as translate};
 pub use rewrite::{Piece, dropped, rewrite};
 pub use session::conversation;
 pub use stream::{Fed, SseStream, failure, opening};
-pub use tap::whole;
+pub use tap::{AnswerMoulds, whole};
 pub use tokens::{Estimator, PromptTokens};
 pub use usage::{ObservedUsage, Reported};
 

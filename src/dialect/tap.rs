@@ -4,9 +4,11 @@
 //! Called by [`super::stream`] for the events of a stream, by the gateway for whole answers.
 
 mod event;
+mod mould;
 mod reply;
 
-pub(super) use event::Tap;
+pub(super) use event::{CHUNK_BEGIN, DELTA_BEGIN, Tap};
+pub use mould::AnswerMoulds;
 pub use reply::whole;
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //! `tap::event` and `convert`.
 
 use crate::wire::Span;
-use crate::wire::json::is_string_inside;
+use crate::wire::json::{is_string_inside, string_end};
 
 /// Bytes of an event's data that is kept as a template.
 const EVENT_MAX: usize = 2048;
@@ -24,6 +24,8 @@ pub(super) struct EventTemplate {
     prefix: u16,
     suffix: u16,
     sent_prefix: u16,
+    /// Prefix and suffix hold no line end, so that an event that fits has one line of data.
+    one_line: bool,
     /// Templates learned since the last one that an event fitted.
     misses: u8,
 }
@@ -56,6 +58,7 @@ impl EventTemplate {
             self.bytes.extend_from_slice(part);
         }
         (self.prefix, self.suffix, self.sent_prefix) = (start as u16, (data.len() - end) as u16, at as u16);
+        self.one_line = !data.iter().any(|byte| matches!(byte, b'\n' | b'\r'));
     }
 
     /// The text of an event that fits: all but its text is equal to the template's.
@@ -70,6 +73,21 @@ impl EventTemplate {
         }
         self.misses = 0;
         Some(text)
+    }
+
+    /// The same of an event that lies whole at the front of `buf`: its data behind `begin`, then an empty line. With the
+    /// event's length.
+    #[inline]
+    pub(super) fn event<'a>(&mut self, begin: &[u8], buf: &'a [u8]) -> Option<(&'a [u8], usize)> {
+        if self.bytes.is_empty() || !self.one_line {
+            return None;
+        }
+        let (prefix, rest) = self.bytes.split_at(usize::from(self.prefix));
+        let data = buf.strip_prefix(begin)?.strip_prefix(prefix)?;
+        let end = string_end(data, 0)?;
+        let behind = data[end..].strip_prefix(&rest[..usize::from(self.suffix)])?.strip_prefix(b"\n\n")?;
+        self.misses = 0;
+        Some((&data[..end], buf.len() - behind.len()))
     }
 
     /// Appends what the client is sent for an event with this text.

@@ -73,10 +73,10 @@ impl Estimator {
         let mut escapes = false;
         // Most texts are as short as a role or the news of an event, and pay for one block.
         if raw.len() <= LANES {
-            escapes = self.piece::<{ 1 + LANES }>(raw);
+            escapes = self.block(raw);
         } else {
             for piece in raw.chunks(PIECE) {
-                escapes |= self.piece::<{ 1 + PIECE }>(piece);
+                escapes |= self.piece(piece);
             }
         }
         if escapes {
@@ -86,8 +86,27 @@ impl Estimator {
         }
     }
 
-    /// Counts fewer than `ROOM` bytes; true if an escape with hexadecimal digits begins among them.
-    fn piece<const ROOM: usize>(&mut self, piece: &[u8]) -> bool {
+    /// Counts sixteen bytes at most; true if an escape with hexadecimal digits begins among them.
+    #[inline]
+    fn block(&mut self, raw: &[u8]) -> bool {
+        let Some(&last) = raw.last() else { return false };
+        let mut text = [FILLER; 1 + LANES];
+        text[0] = self.last;
+        text[1..=raw.len()].copy_from_slice(raw);
+        let (Some(old), Some(new)) = (text.first_chunk(), text.last_chunk()) else { return false };
+        let (old, new) = (u8x16::new(*old), u8x16::new(*new));
+        let mut parts = cost(old, new, class_of(old), class_of(new));
+        if (old | new).to_bitmask() != 0 {
+            parts += wide_cost(old, new);
+        }
+        self.parts += u64::from(parts.to_array().map(u16::from).iter().sum::<u16>());
+        self.last = last;
+        (is(old, b'\\') & is(new, b'u')).to_bitmask() != 0
+    }
+
+    /// Counts [`PIECE`] bytes at most; true if an escape with hexadecimal digits begins among them.
+    fn piece(&mut self, piece: &[u8]) -> bool {
+        const ROOM: usize = 1 + PIECE;
         // Each byte with the one before it; what fills up the last block costs nothing.
         let mut text = [FILLER; ROOM];
         text[0] = self.last;

@@ -44,6 +44,11 @@ impl ChatUsage {
         }
     }
 
+    /// The same with other counters of prompt and completion.
+    pub(super) fn with(self, prompt: u64, completion: u64) -> ChatUsage {
+        ChatUsage { prompt: Some(prompt), seen: Reported { output: Some(completion), ..self.seen } }
+    }
+
     /// What they say together.
     pub(super) fn reported(self) -> Reported {
         let cached = self.seen.cache_read.unwrap_or(0).saturating_add(self.seen.cache_write.unwrap_or(0));

@@ -23,6 +23,7 @@ use crate::base::rng::Rng;
 use crate::base::seam::Action;
 use crate::base::text::push_number;
 use crate::base::time::{Now, Unix};
+use crate::dialect::AnswerMoulds;
 use crate::policy::cause::Cause;
 use crate::policy::config::{Config, Durability, OnOutage, StoreUrl};
 use crate::policy::counters::{Counters, Stats};
@@ -122,6 +123,8 @@ pub(crate) struct Cx {
     pub(crate) pool: Pool,
     /// Heads of requests that came before.
     pub(crate) moulds: HeadMoulds,
+    /// Whole answers that came before.
+    pub(crate) answers: AnswerMoulds,
     pub(crate) budget: Budget,
     /// What is read with what is free of the buffers, as of the end of the last verb.
     pub(crate) gate: Gate,
@@ -195,6 +198,7 @@ impl Cx {
             now: start.now,
             pool: Pool::new(config.server.max_buffered),
             moulds: HeadMoulds::default(),
+            answers: AnswerMoulds::default(),
             budget: Budget::new(config.server.max_buffered),
             gate: Gate::Open,
             limits,

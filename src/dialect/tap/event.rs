@@ -16,6 +16,9 @@ const SPLICES_MAX: usize = 8;
 
 /// The name of the events that carry a message's text.
 const DELTA: &[u8] = b"content_block_delta";
+/// What stands before the data of such an event, and of a chunk, as most servers write it.
+pub(in crate::dialect) const DELTA_BEGIN: &[u8] = b"event: content_block_delta\ndata: ";
+pub(in crate::dialect) const CHUNK_BEGIN: &[u8] = b"data: ";
 
 /// What an upstream says of itself and we say of ourselves.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -201,6 +204,22 @@ impl Tap {
             Dialect::Messages => self.messages(frame, me, out),
             Dialect::Responses => self.responses(frame, me, out),
         }
+    }
+
+    /// An event at the front of `buf` that is like the one before but for its text; its length.
+    #[inline]
+    pub(in crate::dialect) fn event_like(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+        let (text, len) = match self.dialect {
+            Dialect::Chat => self.template.event(CHUNK_BEGIN, buf)?,
+            Dialect::Messages => self.template.event(DELTA_BEGIN, buf)?,
+            Dialect::Responses => return None,
+        };
+        self.relayed.feed_json(text);
+        match self.dialect {
+            Dialect::Chat => self.template.render(text, out),
+            _ => out.extend_from_slice(&buf[..len]),
+        }
+        Some(len)
     }
 
     /// So many events of the answer have gone out already: its opening is not told again.

@@ -5,7 +5,8 @@ use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::keys::{K, Walk};
 use super::super::tokens::Estimator;
 use super::super::usage::{ChatUsage, ObservedUsage, Reported};
-use crate::wire::json::{Raw, Scanner, Stop, Token, Visitor, string_end, write_count, write_inside, write_string};
+use super::mould::AnswerMoulds;
+use crate::wire::json::{Raw, Scanner, Stop, Token, Visitor, write_count, write_inside, write_string};
 use crate::wire::{Dialect, Span};
 
 /// Values that one answer may need replaced; more of them (a name repeated again and again) is no sane answer.
@@ -13,7 +14,7 @@ const EDITS_MAX: usize = 16;
 
 /// What to write in the place of a value.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Edit {
+pub(super) enum Edit {
     Id,
     Model,
     Object,
@@ -45,7 +46,7 @@ impl Edit {
 }
 
 /// What one look at an answer found.
-struct Seen {
+pub(super) struct Seen {
     /// The first `count` of them, in order.
     places: [(Span, Edit); EDITS_MAX],
     count: usize,
@@ -80,69 +81,15 @@ impl Seen {
         self.count += 1;
     }
 
-    fn places(&self) -> &[(Span, Edit)] {
+    /// The places in order.
+    pub(super) fn places(&self) -> &[(Span, Edit)] {
         &self.places[..self.count.min(EDITS_MAX)]
     }
 
-    fn has(&self, edit: Edit) -> bool {
+    /// Whether there is a place for it, or several.
+    pub(super) fn has(&self, edit: Edit) -> bool {
         self.placed & 1 << edit as u16 != 0
     }
-}
-
-/// Bytes that are compared with what nearly always stands there.
-struct Form<'a> {
-    buf: &'a [u8],
-    at: usize,
-}
-
-impl Form<'_> {
-    #[inline(always)]
-    fn take(&mut self, text: &[u8]) -> Option<()> {
-        let is_there = self.buf.get(self.at..)?.starts_with(text);
-        self.at += text.len();
-        is_there.then_some(())
-    }
-
-    /// What may stand there, or not.
-    #[inline(always)]
-    fn may(&mut self, text: &[u8]) {
-        if self.buf.get(self.at..).is_some_and(|rest| rest.starts_with(text)) {
-            self.at += text.len();
-        }
-    }
-
-    /// The rest of a string, its quote with it.
-    #[inline(always)]
-    fn string(&mut self) -> Option<()> {
-        self.at = string_end(self.buf, self.at)? + 1;
-        Some(())
-    }
-
-    /// A whole number without a leading nought.
-    #[inline(always)]
-    fn number(&mut self) -> Option<Span> {
-        let start = self.at;
-        while self.buf.get(self.at)?.is_ascii_digit() {
-            self.at += 1;
-        }
-        (self.at > start && self.buf[start] != b'0').then(|| Span::new(start, self.at))
-    }
-}
-
-/// Offset behind the one choice of an ordinary answer.
-#[inline(always)]
-fn plain_choice(buf: &[u8], at: usize) -> Option<usize> {
-    let mut form = Form { buf, at };
-    form.take(b"{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"")?;
-    form.string()?;
-    form.may(b",\"refusal\":null");
-    form.may(b",\"annotations\":[]");
-    form.take(b"}")?;
-    form.may(b",\"logprobs\":null");
-    form.take(b",\"finish_reason\":\"")?;
-    form.string()?;
-    form.take(b"}")?;
-    Some(form.at)
 }
 
 /// The one look at an answer: at its members, and at those of a chat completion's `usage`. What lies deeper is checked
@@ -208,32 +155,6 @@ impl Notes {
         }
     }
 
-    /// The three counters and nothing else, as [`Notes::token`] would note them.
-    #[inline(always)]
-    fn plain_usage(&mut self, buf: &[u8], at: usize) -> Option<usize> {
-        let mut form = Form { buf, at };
-        form.take(b"{\"prompt_tokens\":")?;
-        let prompt = form.number()?;
-        form.take(b",\"completion_tokens\":")?;
-        let completion = form.number()?;
-        form.take(b",\"total_tokens\":")?;
-        let total = form.number()?;
-        form.take(b"}")?;
-        let whole = Span::new(at, form.at);
-        self.open_usage(whole);
-        for (key, edit, span) in [
-            (K::PromptTokens, Edit::Prompt, prompt),
-            (K::CompletionTokens, Edit::Completion, completion),
-            (K::TotalTokens, Edit::Total, total),
-        ] {
-            self.usage.member(key, Raw::new(span.of(buf)));
-            self.seen.place(span, edit);
-        }
-        self.open = None;
-        self.seen.usage = Some(whole);
-        Some(form.at)
-    }
-
     fn usage_member(&mut self, buf: &[u8], whole: Span) {
         self.usage.member(self.inner, Raw::new(whole.of(buf)));
         match self.inner {
@@ -246,16 +167,6 @@ impl Notes {
 }
 
 impl Visitor for Notes {
-    /// What nearly every answer of a chat provider has in it, taken whole.
-    #[inline(always)]
-    fn object(&mut self, buf: &[u8], at: usize, depth: usize) -> Option<usize> {
-        match (self.shape, self.key, depth) {
-            (Dialect::Chat, K::Choices, 2) => plain_choice(buf, at),
-            (Dialect::Chat, K::Usage, 1) => self.plain_usage(buf, at),
-            _ => None,
-        }
-    }
-
     #[inline(always)]
     fn token(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
         if depth > 2 || (depth == 2 && self.open.is_none()) {
@@ -296,6 +207,34 @@ pub fn whole(
     me: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
 ) -> Result<ObservedUsage, Broken> {
+    read(shape, body, me, out, None)
+}
+
+impl AnswerMoulds {
+    /// The same; one like an answer that came before is compared with that.
+    pub fn whole(
+        &mut self,
+        shape: Dialect,
+        body: &[u8],
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<ObservedUsage, Broken> {
+        if shape == Dialect::Chat
+            && let Some(observed) = self.pass(body, me, out)
+        {
+            return Ok(observed);
+        }
+        read(shape, body, me, out, Some(self))
+    }
+}
+
+fn read(
+    shape: Dialect,
+    body: &[u8],
+    me: &ResponseIdentity<'_>,
+    out: &mut Vec<u8>,
+    moulds: Option<&mut AnswerMoulds>,
+) -> Result<ObservedUsage, Broken> {
     let mut notes = Notes::new(shape);
     let scanned = Scanner::new().finish(body, &mut notes);
     let Notes { seen, usage, .. } = notes;
@@ -318,7 +257,11 @@ pub fn whole(
     // An estimate that nobody asks for is not made: nearly every answer says what it used.
     let relayed_tokens = if reported.output.is_some() { 0 } else { estimated(shape, body) };
     let observed = ObservedUsage { reported, relayed_tokens };
-    Writer { body, me, seen: &seen, counts: Counts::new(body, &seen, me, &observed), out }.write(shape);
+    let counts = Counts::new(body, &seen, me, &observed);
+    if let (Dialect::Chat, true, Some(moulds)) = (shape, counts.total.1, moulds) {
+        moulds.cast(body, &seen, usage);
+    }
+    Writer { body, me, seen: &seen, counts, out }.write(shape);
     Ok(observed)
 }
 
