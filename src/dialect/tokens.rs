@@ -90,16 +90,20 @@ impl Estimator {
     #[inline]
     fn block(&mut self, raw: &[u8]) -> bool {
         let Some(&last) = raw.last() else { return false };
-        let mut text = [FILLER; 1 + LANES];
-        text[0] = self.last;
-        text[1..=raw.len()].copy_from_slice(raw);
-        let (Some(old), Some(new)) = (text.first_chunk(), text.last_chunk()) else { return false };
-        let (old, new) = (u8x16::new(*old), u8x16::new(*new));
+        let text = packed(raw);
+        let old = u8x16::new((text << 8 | u128::from(self.last)).to_le_bytes());
+        let new = u8x16::new(text.to_le_bytes());
         let mut parts = cost(old, new, class_of(old), class_of(new));
         if (old | new).to_bitmask() != 0 {
             parts += wide_cost(old, new);
         }
-        self.parts += u64::from(parts.to_array().map(u16::from).iter().sum::<u16>());
+        let [low, high] = [parts.to_array().first_chunk().copied(), parts.to_array().last_chunk().copied()];
+        let pairs = |half: Option<[u8; 8]>| {
+            let half = u64::from_le_bytes(half.unwrap_or_default());
+            (half & EVERY_OTHER) + (half >> 8 & EVERY_OTHER)
+        };
+        // Four sums of sixteen bits each, added up in the highest.
+        self.parts += (pairs(low) + pairs(high)).wrapping_mul(0x0001_0001_0001_0001) >> 48;
         self.last = last;
         (is(old, b'\\') & is(new, b'u')).to_bitmask() != 0
     }
@@ -155,6 +159,24 @@ impl Estimator {
     fn net_parts(&self) -> u64 {
         self.parts.saturating_sub(u64::from(self.hex) * HEX_EXCESS)
     }
+}
+
+/// Every other byte of eight.
+const EVERY_OTHER: u64 = 0x00ff_00ff_00ff_00ff;
+
+/// Sixteen bytes at most as a number, the first the lowest; what is not there is [`FILLER`].
+#[inline(always)]
+fn packed(raw: &[u8]) -> u128 {
+    const { assert!(FILLER == 0) };
+    if let (Some(front), Some(back)) = (raw.first_chunk(), raw.last_chunk()) {
+        let (front, back) = (u128::from(u64::from_le_bytes(*front)), u128::from(u64::from_le_bytes(*back)));
+        return front | back << (8 * (raw.len() - 8));
+    }
+    if let (Some(front), Some(back)) = (raw.first_chunk(), raw.last_chunk()) {
+        let (front, back) = (u64::from(u32::from_le_bytes(*front)), u64::from(u32::from_le_bytes(*back)));
+        return u128::from(front | back << (8 * (raw.len() - 4)));
+    }
+    raw.iter().rev().fold(0, |text, byte| text << 8 | u128::from(*byte))
 }
 
 /// Bytes of an ordinary text for each token.

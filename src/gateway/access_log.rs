@@ -49,7 +49,8 @@ impl Line<'_> {
         push_ip(out, self.peer);
         out.push(b'"');
         if let Some(key) = self.key {
-            word(out, ",\"key\":\"", key.id.as_str());
+            out.extend_from_slice(b",\"key\":\"");
+            out.extend_from_slice(key.id.text());
             out.extend_from_slice(b"\",\"name\":");
             write_string(out, &key.name);
         }

@@ -253,10 +253,11 @@ impl<C: Core + 'static> Reactor<C> {
             return Some(Duration::ZERO);
         }
         let parting = self.parting.front().map(|(until, _)| *until);
-        let due = [self.core.next_deadline(), self.listeners.due(|number| self.core.wants_clients(number)), parting]
-            .into_iter()
-            .flatten()
-            .min()?;
+        let knock = match self.listeners.is_knocked() {
+            true => self.listeners.due(|number| self.core.wants_clients(number)),
+            false => None,
+        };
+        let due = [self.core.next_deadline(), knock, parting].into_iter().flatten().min()?;
         (due != Mono::NEVER).then(|| Duration::from_micros(due.micros_since(now)))
     }
 
@@ -318,6 +319,9 @@ impl<C: Core + 'static> Reactor<C> {
     }
 
     fn accept(&mut self) {
+        if !self.listeners.is_knocked() {
+            return;
+        }
         for number in 0..self.listeners.len() {
             for _ in 0..limits::ACCEPT_BATCH {
                 if !self.core.wants_clients(number) {
@@ -471,10 +475,14 @@ impl<C: Core + 'static> Reactor<C> {
         self.dirty.clear();
     }
 
+    #[inline]
     fn tell_replies(&mut self) {
-        if self.replies.is_empty() {
-            return;
+        if !self.replies.is_empty() {
+            self.tell_those_replies();
         }
+    }
+
+    fn tell_those_replies(&mut self) {
         let mut replies = std::mem::take(&mut self.replies);
         let now = self.now;
         for reply in replies.drain(..) {

@@ -38,6 +38,12 @@ impl Gateway {
         let storage = if matches!(event, Event::Body { .. }) { client.payload_storage() } else { 0 };
         let message = Message { exchange: id, head, body, storage };
         let effect = exchange.on(event, &message, &mut self.cx);
+        self.done(id, effect);
+    }
+
+    /// Does what follows from what an exchange has been told.
+    #[inline]
+    fn done(&mut self, id: ExchangeId, effect: Effect) {
         if let Some((provider, complete)) = self.cx.take_let_go() {
             self.part(provider, complete);
         }

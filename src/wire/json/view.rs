@@ -106,6 +106,10 @@ impl<'a> Raw<'a> {
             return None;
         }
         let mut value = 0u64;
+        // So many digits fit.
+        if self.0.len() < 20 && self.0.iter().all(u8::is_ascii_digit) {
+            return Some(self.0.iter().fold(0, |value, digit| value * 10 + u64::from(digit - b'0')));
+        }
         for (at, byte) in self.0.iter().enumerate() {
             match byte {
                 b'0'..=b'9' => value = value.saturating_mul(10).saturating_add(u64::from(byte - b'0')),
