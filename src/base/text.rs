@@ -4,40 +4,57 @@
 use std::io::Write;
 use std::net::IpAddr;
 
+/// The numbers below a thousand: three digits, the first the lowest byte, and how many are none of the noughts before it.
+static SMALL: [u32; 1000] = small();
+
+const fn small() -> [u32; 1000] {
+    let mut table = [0; 1000];
+    let mut value = 0;
+    while value < 1000 {
+        let digits = [value / 100, value / 10 % 10, value % 10];
+        let count = if value >= 100 {
+            3
+        } else if value >= 10 {
+            2
+        } else {
+            1
+        };
+        let nought = b'0' as u32;
+        table[value as usize] =
+            (digits[0] + nought) | (digits[1] + nought) << 8 | (digits[2] + nought) << 16 | count << 24;
+        value += 1;
+    }
+    table
+}
+
 /// Appends a number in decimal digits.
 pub fn push_number(out: &mut Vec<u8>, mut value: u64) {
-    const PAIRS: &[u8; 200] =
-        b"0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243\
-        44454647484950515253545556575859606162636465666768697071727374757677787980818283848586878889909192939495969798\
-        99";
-    // Most numbers are short; what is copied has a length that the compiler knows, and costs two moves.
-    if value < 1000 {
-        let low = (value % 100) as usize * 2;
-        let (text, count) = match value {
-            100.. => ([b'0' + (value / 100) as u8, PAIRS[low], PAIRS[low + 1]], 3),
-            10.. => ([PAIRS[low], PAIRS[low + 1], 0], 2),
-            _ => ([PAIRS[low + 1], 0, 0], 1),
-        };
-        let end = out.len() + count;
-        out.extend_from_slice(&text);
-        return out.truncate(end);
+    const DIGITS_MAX: usize = 21;
+    // Three digits at a time from the end, and behind them room for a copy whose length the compiler knows.
+    let (mut digits, mut at) = ([0u8; 2 * DIGITS_MAX], DIGITS_MAX);
+    while value >= 1000 {
+        let [a, b, c, _] = SMALL[(value % 1000) as usize].to_le_bytes();
+        value /= 1000;
+        at -= 3;
+        digits[at..at + 3].copy_from_slice(&[a, b, c]);
     }
-    let count = value.ilog10() as usize + 1;
-    let (mut digits, mut at) = ([0u8; 20], count);
-    while value >= 100 {
-        let pair = (value % 100) as usize * 2;
-        value /= 100;
-        at -= 2;
-        digits[at..at + 2].copy_from_slice(&PAIRS[pair..pair + 2]);
+    let first = SMALL[value as usize];
+    let count = (first >> 24) as usize;
+    let first = (first & 0x00ff_ffff) >> (8 * (3 - count));
+    let length = out.len() + count + DIGITS_MAX - at;
+    if at == DIGITS_MAX {
+        out.extend_from_slice(&first.to_le_bytes());
+    } else {
+        at -= count;
+        let [a, b, c, _] = first.to_le_bytes();
+        let behind = [digits[at + count], digits[at + count + 1], digits[at + count + 2]];
+        digits[at..at + 3].copy_from_slice(&[a, b, c]);
+        digits[at + count..at + count + 3].copy_from_slice(&behind);
+        if let Some(text) = digits[at..].first_chunk::<DIGITS_MAX>() {
+            out.extend_from_slice(text);
+        }
     }
-    let pair = value as usize * 2;
-    match at {
-        1 => digits[0] = PAIRS[pair + 1],
-        _ => digits[..2].copy_from_slice(&PAIRS[pair..pair + 2]),
-    }
-    let end = out.len() + count;
-    out.extend_from_slice(&digits);
-    out.truncate(end);
+    out.truncate(length);
 }
 
 /// An octet in decimal digits, and how many they are.

@@ -47,7 +47,7 @@ impl KeyId {
     }
 
     /// The twelve characters, in bytes.
-    pub fn text(&self) -> &[u8] {
+    pub fn text(&self) -> &[u8; 12] {
         &self.0
     }
 
