@@ -256,7 +256,7 @@ impl SseStream {
         events: &mut u32,
     ) -> Result<usize, StreamFault> {
         let mut used = 0;
-        while !self.inner.finished() {
+        while used < buf.len() && !self.inner.finished() {
             let (buf, before) = (&buf[used..], out.len());
             // Nearly all events differ from the one before in their text alone; what is so is not looked at further.
             if self.splitter.is_between()
