@@ -75,14 +75,28 @@ fn what_is_cut_does_not_join_and_nothing_costs_nothing() {
 /// The most any committed text may be off, in percent. The aim was 10; 25 would be refused.
 const ERROR_MAX: f64 = 10.0;
 
+/// The committed texts, and their tokens in OpenAI's vocabulary `o200k_base`.
+const COUNTED: [(&str, u64); 5] = [("english", 567), ("code", 813), ("json", 781), ("chinese", 463), ("mixed", 389)];
+
+fn committed(name: &str) -> String {
+    let folder = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokens");
+    std::fs::read_to_string(folder.join(name).with_extension("txt")).unwrap()
+}
+
+/// Counted again by the real vocabulary, whose crate is compiled for benches alone: `cargo test --features bench`.
+#[cfg(feature = "bench")]
+#[test]
+fn what_is_on_record_is_what_the_vocabulary_counts() {
+    let vocabulary = tiktoken_rs::o200k_base().unwrap();
+    for (name, real) in COUNTED {
+        assert_eq!(vocabulary.encode_ordinary(&committed(name)).len() as u64, real, "{name}");
+    }
+}
+
 #[test]
 fn committed_texts_are_estimated_close_to_what_a_real_vocabulary_counts() {
-    let vocabulary = tiktoken_rs::o200k_base().unwrap();
-    let folder = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokens");
-    for name in ["english", "code", "json", "chinese", "mixed"] {
-        let text = std::fs::read_to_string(folder.join(name).with_extension("txt")).unwrap();
-        let real = vocabulary.encode_ordinary(&text).len();
-        assert!(real > 300, "{name} is too short to say anything: {real} tokens");
+    for (name, real) in COUNTED {
+        let text = committed(name);
         let mut json = Vec::new();
         crate::wire::json::write_escaped(&mut json, text.as_bytes());
         let mut estimator = Estimator::new();
@@ -95,9 +109,8 @@ fn committed_texts_are_estimated_close_to_what_a_real_vocabulary_counts() {
 
 #[test]
 fn a_very_long_string_is_sampled_and_comes_out_alike() {
-    let folder = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokens");
-    for name in ["english", "code", "json", "chinese", "mixed"] {
-        let text = std::fs::read_to_string(folder.join(name).with_extension("txt")).unwrap();
+    for (name, _) in COUNTED {
+        let text = committed(name);
         let mut json = Vec::new();
         crate::wire::json::write_escaped(&mut json, text.as_bytes());
         let times = SAMPLED_ABOVE / json.len() + 2;

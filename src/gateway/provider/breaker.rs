@@ -10,7 +10,7 @@
 //! | trial | part of an answer → closed; failure → open; no verdict → open, and the next request tries |
 
 use super::rest::{ALLOWANCES, Left, Needs, Rest, Said};
-use crate::base::hash::mix;
+use crate::base::hash::{first_of_events, mix};
 use crate::base::time::{Mono, Now};
 use crate::policy::catalog::Target;
 use crate::policy::counters::{AttemptEnd, RestTold, TargetCounts};
@@ -116,11 +116,10 @@ pub(crate) fn place_of(label: &str) -> String {
 }
 
 /// What a target draws for a number, the least of which wins: by weighted rendezvous hashing each wins as many numbers
-/// as its weight says, and one that goes away loses none but its own. The negative logarithm of an even draw between 0
-/// and 1 is the time to the first of events that come at a rate of 1; at a rate of its weight it is that much sooner.
+/// as its weight says, and one that goes away loses none but its own. Each is a stream of events at a rate of its weight,
+/// of which the first to come wins.
 fn lot(number: u64, target: &Target) -> f64 {
-    let even = ((mix(number, target.seed) >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
-    -even.ln() / target.share as f64
+    first_of_events(mix(number, target.seed)) / target.share as f64
 }
 
 /// Whose attempt has failed.
