@@ -22,8 +22,7 @@ use super::answer::{Frame, ResponseIdentity, StreamFault};
 use super::delta::{Delta, StopReason, Take};
 use super::errors::ErrorWords;
 use super::naming::{JSON_TOOL, TranslationState};
-use super::tap::{CHUNK_BEGIN, DELTA_BEGIN};
-use super::template::EventTemplate;
+use super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate};
 use super::tokens::Estimator;
 use super::usage::{ObservedUsage, Reported};
 use crate::base::buf::{Charge, Pool};
@@ -171,7 +170,7 @@ impl Convert {
     fn is_template(&self, frame: &Frame<'_>) -> bool {
         match &self.reader {
             Reader::Chat(_) => frame.name.is_empty(),
-            Reader::Messages(_) => frame.name == b"content_block_delta",
+            Reader::Messages(_) => frame.name == DELTA,
             Reader::Responses(_) => false,
         }
     }

@@ -5,9 +5,10 @@
 
 mod event;
 mod mould;
+mod places;
 mod reply;
 
-pub(super) use event::{CHUNK_BEGIN, DELTA_BEGIN, Tap};
+pub(super) use event::Tap;
 pub use mould::AnswerMoulds;
 pub use reply::whole;
 

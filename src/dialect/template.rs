@@ -9,6 +9,12 @@
 use crate::wire::Span;
 use crate::wire::json::{is_string_inside, string_end};
 
+/// The name of the events that carry a message's text.
+pub(super) const DELTA: &[u8] = b"content_block_delta";
+/// What stands before the data of such an event, and of a chunk, as most servers write it.
+pub(super) const DELTA_BEGIN: &[u8] = b"event: content_block_delta\ndata: ";
+pub(super) const CHUNK_BEGIN: &[u8] = b"data: ";
+
 /// Bytes of an event's data that is kept as a template.
 const EVENT_MAX: usize = 2048;
 /// Bytes of what the client was sent for it: so much larger is no identity.

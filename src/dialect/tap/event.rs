@@ -5,7 +5,7 @@ use super::super::convert::{failure, write_failure, write_usage_chunk};
 use super::super::errors::{ErrorText, ErrorWords, is_error, read_error};
 use super::super::keys::{K, Walk};
 use super::super::naming::TranslationState;
-use super::super::template::EventTemplate;
+use super::super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate};
 use super::super::tokens::Estimator;
 use super::super::usage::{ObservedUsage, Reported};
 use crate::wire::json::{Raw, Scanner, Token, write_count, write_inside, write_string};
@@ -13,12 +13,6 @@ use crate::wire::{Dialect, Span};
 
 /// Values to replace that one event may hold; more of them (a name repeated again and again) is no sane event.
 const SPLICES_MAX: usize = 8;
-
-/// The name of the events that carry a message's text.
-const DELTA: &[u8] = b"content_block_delta";
-/// What stands before the data of such an event, and of a chunk, as most servers write it.
-pub(in crate::dialect) const DELTA_BEGIN: &[u8] = b"event: content_block_delta\ndata: ";
-pub(in crate::dialect) const CHUNK_BEGIN: &[u8] = b"data: ";
 
 /// What an upstream says of itself and we say of ourselves.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

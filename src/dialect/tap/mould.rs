@@ -8,7 +8,7 @@
 use super::super::answer::ResponseIdentity;
 use super::super::keys::{K, Walk};
 use super::super::usage::{ChatUsage, ObservedUsage};
-use super::reply::{Edit, Seen};
+use super::places::{Edit, Seen};
 use crate::wire::Span;
 use crate::wire::json::{Raw, Scanner, Token, string_end, write_inside, write_string};
 
@@ -84,7 +84,7 @@ impl AnswerMoulds {
 
     /// Keeps an answer that has just been read and lacked nothing.
     pub(super) fn cast(&mut self, body: &[u8], seen: &Seen, usage: ChatUsage) {
-        if self.misses > MISSES_MAX && self.misses % MISSES_MAX != 0 {
+        if self.misses > MISSES_MAX && !self.misses.is_multiple_of(MISSES_MAX) {
             return;
         }
         let Some(holes) = holes(body, seen) else { return };

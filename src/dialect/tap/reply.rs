@@ -6,91 +6,9 @@ use super::super::keys::{K, Walk};
 use super::super::tokens::Estimator;
 use super::super::usage::{ChatUsage, ObservedUsage, Reported};
 use super::mould::AnswerMoulds;
+use super::places::{EDITS_MAX, Edit, Seen};
 use crate::wire::json::{Raw, Scanner, Stop, Token, Visitor, write_count, write_inside, write_string};
 use crate::wire::{Dialect, Span};
-
-/// Values that one answer may need replaced; more of them (a name repeated again and again) is no sane answer.
-const EDITS_MAX: usize = 16;
-
-/// What to write in the place of a value.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) enum Edit {
-    Id,
-    Model,
-    Object,
-    Created,
-    Usage,
-    Prompt,
-    Completion,
-    Total,
-    /// Whether a response is stored, and the one before it: never, none (contract section 13).
-    Store,
-    Previous,
-}
-
-impl Edit {
-    fn key(self) -> &'static str {
-        match self {
-            Edit::Id => "id",
-            Edit::Model => "model",
-            Edit::Object => "object",
-            Edit::Created => "created",
-            Edit::Usage => "usage",
-            Edit::Prompt => "prompt_tokens",
-            Edit::Completion => "completion_tokens",
-            Edit::Total => "total_tokens",
-            Edit::Store => "store",
-            Edit::Previous => "previous_response_id",
-        }
-    }
-}
-
-/// What one look at an answer found.
-pub(super) struct Seen {
-    /// The first `count` of them, in order.
-    places: [(Span, Edit); EDITS_MAX],
-    count: usize,
-    /// One bit for each edit that has a place.
-    placed: u16,
-    body: Span,
-    usage: Option<Span>,
-    error: Option<Span>,
-    object_is_error: bool,
-    listed: bool,
-}
-
-impl Seen {
-    fn new() -> Seen {
-        Seen {
-            places: [(Span::default(), Edit::Id); EDITS_MAX],
-            count: 0,
-            placed: 0,
-            body: Span::default(),
-            usage: None,
-            error: None,
-            object_is_error: false,
-            listed: false,
-        }
-    }
-
-    fn place(&mut self, value: Span, edit: Edit) {
-        if let Some(slot) = self.places.get_mut(self.count) {
-            *slot = (value, edit);
-        }
-        self.placed |= 1 << edit as u16;
-        self.count += 1;
-    }
-
-    /// The places in order.
-    pub(super) fn places(&self) -> &[(Span, Edit)] {
-        &self.places[..self.count.min(EDITS_MAX)]
-    }
-
-    /// Whether there is a place for it, or several.
-    pub(super) fn has(&self, edit: Edit) -> bool {
-        self.placed & 1 << edit as u16 != 0
-    }
-}
 
 /// The one look at an answer: at its members, and at those of a chat completion's `usage`. What lies deeper is checked
 /// and passed over.

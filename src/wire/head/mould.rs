@@ -1,7 +1,7 @@
 //! Heads that were parsed before, with two holes: the key that they show, and the digits of the body's length. The
 //! requests of one client's software differ in nothing else; such a head is compared, not parsed.
 //!
-//! Must never answer for a head that parsing would read otherwise: all but the holes is equal to a head that was parsed;
+//! Must never answer for a head that parsing would read otherwise: all but the holes is equal to one that was parsed;
 //! in the holes stands visible ASCII in the place of visible ASCII, and a number without a leading nought in that of
 //! another. Must never keep a secret: the key is blotted out, and of a head that has fields which are not known to hold
 //! none, nothing is kept. A property test and a fuzz target hold comparing and parsing against each other.
@@ -81,7 +81,7 @@ impl HeadMoulds {
     /// Keeps a head that has just been parsed, if it is of the kind that comes again.
     pub(in crate::wire) fn cast(&mut self, buf: &[u8], head: &RequestHead) {
         let len = head.len as usize;
-        if len > HEAD_MAX || (self.misses > MISSES_MAX && self.misses % MISSES_MAX != 0) {
+        if len > HEAD_MAX || (self.misses > MISSES_MAX && !self.misses.is_multiple_of(MISSES_MAX)) {
             return;
         }
         let Some(parts) = parts(&buf[..len], head) else { return };
@@ -136,7 +136,7 @@ fn parts(bytes: &[u8], head: &RequestHead) -> Option<[(Span, Hole); 3]> {
             None => name.eq_ignore_ascii_case(text.as_bytes()),
         };
         let of_key = (from..from + line.len()).contains(&(key.start as usize));
-        if !of_key && !PUBLIC.iter().any(|text| is(&text)) {
+        if !of_key && !PUBLIC.iter().any(is) {
             return None;
         }
         if name.eq_ignore_ascii_case(b"content-length") {
