@@ -10,7 +10,7 @@ use tollgate::dialect::{ResponseIdentity, SseStream, TranslationState};
 use tollgate::wire::Dialect;
 
 const ME: ResponseIdentity<'static> = ResponseIdentity {
-    id: "req_0123456789abcdef0123456789abcdef",
+    id: b"req_0123456789abcdef0123456789abcdef",
     model: "bench",
     created: 1_790_000_000,
     prompt: tollgate::dialect::PromptTokens::Counted(9),

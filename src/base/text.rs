@@ -4,54 +4,85 @@
 use std::io::Write;
 use std::net::IpAddr;
 
+/// The numbers below a thousand: three digits, the first the lowest byte, and how many are none of the noughts before it.
+static SMALL: [u32; 1000] = small();
+
+const fn small() -> [u32; 1000] {
+    let mut table = [0; 1000];
+    let mut value = 0;
+    while value < 1000 {
+        let digits = [value / 100, value / 10 % 10, value % 10];
+        let count = if value >= 100 {
+            3
+        } else if value >= 10 {
+            2
+        } else {
+            1
+        };
+        let nought = b'0' as u32;
+        table[value as usize] =
+            (digits[0] + nought) | (digits[1] + nought) << 8 | (digits[2] + nought) << 16 | count << 24;
+        value += 1;
+    }
+    table
+}
+
 /// Appends a number in decimal digits.
 pub fn push_number(out: &mut Vec<u8>, mut value: u64) {
-    const PAIRS: &[u8; 200] =
-        b"0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243\
-        44454647484950515253545556575859606162636465666768697071727374757677787980818283848586878889909192939495969798\
-        99";
-    // Most numbers are short; what is copied has a length that the compiler knows, and costs two moves.
-    if value < 1000 {
-        let low = (value % 100) as usize * 2;
-        let (text, count) = match value {
-            100.. => ([b'0' + (value / 100) as u8, PAIRS[low], PAIRS[low + 1]], 3),
-            10.. => ([PAIRS[low], PAIRS[low + 1], 0], 2),
-            _ => ([PAIRS[low + 1], 0, 0], 1),
-        };
-        let end = out.len() + count;
-        out.extend_from_slice(&text);
-        return out.truncate(end);
+    const DIGITS_MAX: usize = 21;
+    // Three digits at a time from the end, and behind them room for a copy whose length the compiler knows.
+    let (mut digits, mut at) = ([0u8; 2 * DIGITS_MAX], DIGITS_MAX);
+    while value >= 1000 {
+        let [a, b, c, _] = SMALL[(value % 1000) as usize].to_le_bytes();
+        value /= 1000;
+        at -= 3;
+        digits[at..at + 3].copy_from_slice(&[a, b, c]);
     }
-    let mut digits = [0u8; 20];
-    let mut at = digits.len();
-    while value >= 10 {
-        let pair = (value % 100) as usize * 2;
-        value /= 100;
-        at -= 2;
-        digits[at..at + 2].copy_from_slice(&PAIRS[pair..pair + 2]);
+    let first = SMALL[value as usize];
+    let count = (first >> 24) as usize;
+    let first = (first & 0x00ff_ffff) >> (8 * (3 - count));
+    let length = out.len() + count + DIGITS_MAX - at;
+    if at == DIGITS_MAX {
+        out.extend_from_slice(&first.to_le_bytes());
+    } else {
+        at -= count;
+        let [a, b, c, _] = first.to_le_bytes();
+        let behind = [digits[at + count], digits[at + count + 1], digits[at + count + 2]];
+        digits[at..at + 3].copy_from_slice(&[a, b, c]);
+        digits[at + count..at + count + 3].copy_from_slice(&behind);
+        if let Some(text) = digits[at..].first_chunk::<DIGITS_MAX>() {
+            out.extend_from_slice(text);
+        }
     }
-    // What is left is one digit, or nothing behind a pair.
-    if value > 0 || at == digits.len() {
-        at -= 1;
-        digits[at] = b'0' + value as u8;
+    out.truncate(length);
+}
+
+/// An octet in decimal digits, and how many they are.
+const fn octet(value: u8) -> ([u8; 3], u8) {
+    let (high, middle, low) = (b'0' + value / 100, b'0' + value / 10 % 10, b'0' + value % 10);
+    match value {
+        100.. => ([high, middle, low], 3),
+        10.. => ([middle, low, 0], 2),
+        _ => ([low, 0, 0], 1),
     }
-    // The first of a pair may be an idle nought.
-    if digits[at] == b'0' && at + 1 < digits.len() {
-        at += 1;
-    }
-    out.extend_from_slice(&digits[at..]);
 }
 
 /// Appends an IP address as people write it; an IPv4 address that is mapped into IPv6 as what it is.
 pub fn push_ip(out: &mut Vec<u8>, ip: IpAddr) {
     match ip.to_canonical() {
         IpAddr::V4(ip) => {
-            for (at, octet) in ip.octets().into_iter().enumerate() {
-                if at > 0 {
-                    out.push(b'.');
-                }
-                push_number(out, u64::from(octet));
+            // One byte more than the longest, since a dot is put behind each octet.
+            let (mut text, mut at) = ([b'.'; 16], 0);
+            for value in ip.octets() {
+                let (digits, count) = octet(value);
+                text[at..at + 3].copy_from_slice(&digits);
+                at += usize::from(count);
+                text[at] = b'.';
+                at += 1;
             }
+            let end = out.len() + at - 1;
+            out.extend_from_slice(&text);
+            out.truncate(end);
         }
         // Writing to a Vec cannot fail.
         IpAddr::V6(ip) => drop(write!(out, "{ip}")),
@@ -107,6 +138,9 @@ mod tests {
         for (text, shown) in [
             ("127.0.0.1", "127.0.0.1"),
             ("255.10.0.255", "255.10.0.255"),
+            ("255.255.255.255", "255.255.255.255"),
+            ("0.9.99.100", "0.9.99.100"),
+            ("10.200.19.1", "10.200.19.1"),
             ("::ffff:10.0.0.1", "10.0.0.1"),
             ("2001:db8::1", "2001:db8::1"),
         ] {
@@ -119,7 +153,8 @@ mod tests {
     #[test]
     fn numbers_come_out_as_the_formatter_writes_them() {
         let edges = [0, 1, 9, 10, 99, 100, 101, 999, 1000, 1001, 12_345, u64::from(u32::MAX), u64::MAX];
-        for value in edges.into_iter().chain(0..2000) {
+        let powers = (0..20).map(|power| 10u64.pow(power)).flat_map(|power| [power - 1, power, power / 4 * 7]);
+        for value in edges.into_iter().chain(0..2000).chain(powers) {
             let mut out = Vec::new();
             push_number(&mut out, value);
             assert_eq!(out, value.to_string().as_bytes());

@@ -9,8 +9,8 @@ use super::tokens::PromptTokens;
 /// What an answer is to say of itself.
 #[derive(Copy, Clone, Debug)]
 pub struct ResponseIdentity<'a> {
-    /// The request id.
-    pub id: &'a str,
+    /// The request id. Nothing in it needs an escape.
+    pub id: &'a [u8],
     /// The catalog's model id.
     pub model: &'a str,
     /// Now, in seconds since the epoch.

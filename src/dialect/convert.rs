@@ -22,11 +22,12 @@ use super::answer::{Frame, ResponseIdentity, StreamFault};
 use super::delta::{Delta, StopReason, Take};
 use super::errors::ErrorWords;
 use super::naming::{JSON_TOOL, TranslationState};
+use super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate};
 use super::tokens::Estimator;
 use super::usage::{ObservedUsage, Reported};
 use crate::base::buf::{Charge, Pool};
-use crate::wire::Dialect;
 use crate::wire::json::eq_unescaped;
+use crate::wire::{Dialect, Span};
 use chat_reader::ChatReader;
 use chat_writer::ChatWriter;
 use messages_reader::MessagesReader;
@@ -53,10 +54,23 @@ enum Writer {
 pub(super) struct Convert {
     reader: Reader,
     translation: Translation,
+    /// Of events that differ in their text alone only that is looked at.
+    template: EventTemplate,
+    /// What the last event came to, where that was a piece of text and nothing else.
+    alone: Option<Piece>,
     /// Bytes that may be held.
     max_answer: usize,
     /// What is held here counts as lent.
     charge: Charge,
+}
+
+/// Which kind of text an event carries. Two events in a row that come to the same leave reader and writer as they are.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Piece {
+    Text,
+    Refuse,
+    Think,
+    Arguments(usize),
 }
 
 /// What stands between reader and writer.
@@ -102,7 +116,8 @@ impl Convert {
             stopped: false,
             finished: false,
         };
-        Convert { reader, translation, max_answer, charge: Charge::default() }
+        let (template, charge) = (EventTemplate::default(), Charge::default());
+        Convert { reader, translation, template, alone: None, max_answer, charge }
     }
 
     /// One event; true if it counts as life.
@@ -112,7 +127,15 @@ impl Convert {
         me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<bool, StreamFault> {
-        let mut sink = Sink { translation: &mut self.translation, me, out };
+        if self.is_template(frame)
+            && let Some(text) = self.template.text(frame.data).filter(|text| !text.is_empty())
+        {
+            self.translation.relayed.feed_json(text);
+            self.template.render(text, out);
+            return Ok(true);
+        }
+        let before = out.len();
+        let mut sink = Sink { translation: &mut self.translation, me, out, deltas: 0, piece: None };
         if frame.data.is_empty() {
             if frame.comment || frame.name == b"ping" {
                 sink.take(Delta::Ping)?;
@@ -124,7 +147,55 @@ impl Convert {
             Reader::Messages(reader) => reader.event(frame, &mut sink),
             Reader::Responses(reader) => reader.event(frame, &mut sink),
         }?;
+        let piece = sink.piece.filter(|_| sink.deltas == 1);
+        self.learn(frame, piece, &out[before..], before);
         if self.waiting() > self.max_answer { Err(StreamFault::AnswerTooLarge) } else { Ok(life) }
+    }
+
+    /// An event at the front of `buf` that is like the one before but for its text; its length.
+    #[inline]
+    pub(super) fn event_like(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+        let begin = match &self.reader {
+            Reader::Chat(_) => CHUNK_BEGIN,
+            Reader::Messages(_) => DELTA_BEGIN,
+            Reader::Responses(_) => return None,
+        };
+        let (text, len) = self.template.event(begin, buf).filter(|(text, _)| !text.is_empty())?;
+        self.translation.relayed.feed_json(text);
+        self.template.render(text, out);
+        Some(len)
+    }
+
+    /// Whether a template may stand for an event of this name: learned from one that has the same.
+    fn is_template(&self, frame: &Frame<'_>) -> bool {
+        match &self.reader {
+            Reader::Chat(_) => frame.name.is_empty(),
+            Reader::Messages(_) => frame.name == DELTA,
+            Reader::Responses(_) => false,
+        }
+    }
+
+    /// The event has come to `piece`, its text by its address; `sent`, which lies at `before`, is what the client is
+    /// told. The second in a row is kept as a template: the first may have begun a block.
+    fn learn(&mut self, frame: &Frame<'_>, piece: Option<(Piece, usize, usize)>, sent: &[u8], before: usize) {
+        let last = self.alone.take();
+        self.template.forget();
+        let at = match &self.translation.writer {
+            Writer::Chat(writer) => writer.text_at(),
+            Writer::Messages(writer) => writer.text_at(),
+            Writer::Responses(_) => return,
+        };
+        let (Some((kind, address, len)), true) = (piece, self.is_template(frame)) else { return };
+        let (start, at) = (address.wrapping_sub(frame.data.as_ptr() as usize), at.wrapping_sub(before));
+        let part = |of, from: usize| <[u8]>::get(of, from..from.checked_add(len)?).filter(|text| !text.is_empty());
+        // Arguments may have been written anew, and what waits for its turn is not told yet.
+        if part(frame.data, start).is_none() || part(frame.data, start) != part(sent, at) {
+            return;
+        }
+        if last == Some(kind) {
+            self.template.learn(frame.data, Span::new(start, start + len), sent, at);
+        }
+        self.alone = Some(kind);
     }
 
     /// What a client is told where the stream breaks; false where the shape's usual word for it will do.
@@ -165,7 +236,7 @@ impl Convert {
         if !self.translation.stopped {
             return Err(StreamFault::Incomplete);
         }
-        let mut sink = Sink { translation: &mut self.translation, me, out };
+        let mut sink = Sink { translation: &mut self.translation, me, out, deltas: 0, piece: None };
         match &mut self.reader {
             Reader::Chat(reader) => reader.finish(&mut sink),
             Reader::Messages(_) | Reader::Responses(_) => sink.take(Delta::End),
@@ -260,12 +331,25 @@ struct Sink<'a> {
     translation: &'a mut Translation,
     me: &'a ResponseIdentity<'a>,
     out: &'a mut Vec<u8>,
+    /// Deltas so far.
+    deltas: u32,
+    /// The last, where it was a text: with its address and length.
+    piece: Option<(Piece, usize, usize)>,
 }
 
 impl Take for Sink<'_> {
     fn take(&mut self, delta: Delta<'_>) -> Result<(), StreamFault> {
         let translation = &mut *self.translation;
         let delta = translation.unwrap_json(delta);
+        self.deltas += 1;
+        self.piece = match delta {
+            Delta::Text(text) => Some((Piece::Text, text)),
+            Delta::Refuse(text) => Some((Piece::Refuse, text)),
+            Delta::Think(text) => Some((Piece::Think, text)),
+            Delta::ToolArgs { slot, json } => Some((Piece::Arguments(slot), json)),
+            _ => None,
+        }
+        .map(|(kind, text)| (kind, text.as_ptr() as usize, text.len()));
         match delta {
             Delta::Text(text) | Delta::Refuse(text) | Delta::Think(text) | Delta::ToolArgs { json: text, .. } => {
                 translation.relayed.feed_json(text);

@@ -16,6 +16,7 @@ pub mod rewrite;
 mod session;
 pub mod stream;
 pub mod tap;
+mod template;
 pub mod tokens;
 pub mod usage;
 
@@ -29,7 +30,7 @@ pub use requests::{CacheKey, OwnedTarget, Target, request as translate};
 pub use rewrite::{Piece, dropped, rewrite};
 pub use session::conversation;
 pub use stream::{Fed, SseStream, failure, opening};
-pub use tap::whole;
+pub use tap::{AnswerMoulds, whole};
 pub use tokens::{Estimator, PromptTokens};
 pub use usage::{ObservedUsage, Reported};
 

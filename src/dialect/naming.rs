@@ -93,8 +93,8 @@ pub(super) fn tool_name<'a>(
 }
 
 /// Appends an id for a call that came without one: unique to the request and the call.
-pub(super) fn made_id(request: &str, index: usize, out: &mut Vec<u8>) {
-    hashed(format!("{request}:{index}").as_bytes(), out);
+pub(super) fn made_id(request: &[u8], index: usize, out: &mut Vec<u8>) {
+    hashed(&[request, format!(":{index}").as_bytes()].concat(), out);
 }
 
 /// The name a chat upstream is given in the place of a longer one; `None` if it takes the name as it is.

@@ -25,36 +25,40 @@ pub fn reply(
     me: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
 ) -> Result<ObservedUsage, Broken> {
-    let streamed;
-    let body = match json::check(body) {
-        Ok(()) => body,
-        Err(_) if from == Dialect::Responses => {
-            streamed = streamed::response(body).ok_or(Broken::NotJson)?;
-            &streamed
-        }
-        Err(_) => return Err(Broken::NotJson),
-    };
-    let given = Raw::new(body);
-    if let Some(error) = given.get("error").filter(|error| is_error(*error)) {
-        return Err(Broken::Error(ErrorText::from_value(error)));
-    }
     let list = match from {
         Dialect::Chat => "choices",
         Dialect::Messages => "content",
         Dialect::Responses => "output",
     };
-    if given.get(list).map(Raw::kind) != Some(Kind::Array) {
-        return Err(read_error(body).map_or(Broken::NotJson, Broken::Error));
+    let names = ["error", list, "usage", "stop_reason", "stop_sequence", "stop_details"];
+    let streamed;
+    let (body, picked) = match json::check_and_pick(body, names) {
+        Ok(picked) => (body, picked),
+        Err(_) if from == Dialect::Responses => {
+            streamed = streamed::response(body).ok_or(Broken::NotJson)?;
+            (&streamed[..], json::check_and_pick(&streamed, names).map_err(|_| Broken::NotJson)?)
+        }
+        Err(_) => return Err(Broken::NotJson),
+    };
+    let [error, list, usage, reason, sequence, details] = picked;
+    if let Some(error) = error.filter(|error| is_error(*error)) {
+        return Err(Broken::Error(ErrorText::from_value(error)));
     }
+    let Some(list) = list.filter(|list| list.kind() == Kind::Array) else {
+        return Err(read_error(body).map_or(Broken::NotJson, Broken::Error));
+    };
+    let usage = usage.unwrap_or(Raw::NULL);
     let mut answer = match from {
-        Dialect::Chat => read::chat(given, to == Dialect::Responses).ok_or(Broken::NotJson)?,
-        Dialect::Messages => read::messages(given),
-        Dialect::Responses => read::responses(given),
+        Dialect::Chat => read::chat(list, usage, to == Dialect::Responses).ok_or(Broken::NotJson)?,
+        Dialect::Messages => read::messages(list, usage, [reason, sequence, details]),
+        Dialect::Responses => read::responses(Raw::new(body), list, usage),
     };
     if state.json_tool {
         answer.unwrap_json();
     }
-    let observed = ObservedUsage { reported: answer.reported, relayed_tokens: answer.relayed() };
+    // An estimate that nobody asks for is not made: nearly every answer says what it used.
+    let relayed_tokens = if answer.reported.output.is_some() { 0 } else { answer.relayed() };
+    let observed = ObservedUsage { reported: answer.reported, relayed_tokens };
     match to {
         Dialect::Chat => write::chat(&answer, state, &observed, me, out),
         Dialect::Messages => write::messages(&answer, state, &observed, me, out),

@@ -4,10 +4,12 @@
 //! Called by [`super::stream`] for the events of a stream, by the gateway for whole answers.
 
 mod event;
+mod mould;
+mod places;
 mod reply;
-mod template;
 
 pub(super) use event::Tap;
+pub use mould::AnswerMoulds;
 pub use reply::whole;
 
 #[cfg(test)]

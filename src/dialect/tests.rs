@@ -13,8 +13,9 @@ use crate::wire::Dialect;
 use serde_json::Value;
 use std::path::PathBuf;
 
+pub(super) const ME_ID: &str = "req_5f1c9a7e3b2d4c60";
 pub(super) const ME: ResponseIdentity<'static> = ResponseIdentity {
-    id: "req_5f1c9a7e3b2d4c60",
+    id: ME_ID.as_bytes(),
     model: "team-fast",
     created: 1795158000,
     prompt: PromptTokens::Counted(7),

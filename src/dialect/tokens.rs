@@ -73,10 +73,10 @@ impl Estimator {
         let mut escapes = false;
         // Most texts are as short as a role or the news of an event, and pay for one block.
         if raw.len() <= LANES {
-            escapes = self.piece::<{ 1 + LANES }>(raw);
+            escapes = self.block(raw);
         } else {
             for piece in raw.chunks(PIECE) {
-                escapes |= self.piece::<{ 1 + PIECE }>(piece);
+                escapes |= self.piece(piece);
             }
         }
         if escapes {
@@ -86,8 +86,31 @@ impl Estimator {
         }
     }
 
-    /// Counts fewer than `ROOM` bytes; true if an escape with hexadecimal digits begins among them.
-    fn piece<const ROOM: usize>(&mut self, piece: &[u8]) -> bool {
+    /// Counts sixteen bytes at most; true if an escape with hexadecimal digits begins among them.
+    #[inline]
+    fn block(&mut self, raw: &[u8]) -> bool {
+        let Some(&last) = raw.last() else { return false };
+        let text = packed(raw);
+        let old = u8x16::new((text << 8 | u128::from(self.last)).to_le_bytes());
+        let new = u8x16::new(text.to_le_bytes());
+        let mut parts = cost(old, new, class_of(old), class_of(new));
+        if (old | new).to_bitmask() != 0 {
+            parts += wide_cost(old, new);
+        }
+        let [low, high] = [parts.to_array().first_chunk().copied(), parts.to_array().last_chunk().copied()];
+        let pairs = |half: Option<[u8; 8]>| {
+            let half = u64::from_le_bytes(half.unwrap_or_default());
+            (half & EVERY_OTHER) + (half >> 8 & EVERY_OTHER)
+        };
+        // Four sums of sixteen bits each, added up in the highest.
+        self.parts += (pairs(low) + pairs(high)).wrapping_mul(0x0001_0001_0001_0001) >> 48;
+        self.last = last;
+        (is(old, b'\\') & is(new, b'u')).to_bitmask() != 0
+    }
+
+    /// Counts [`PIECE`] bytes at most; true if an escape with hexadecimal digits begins among them.
+    fn piece(&mut self, piece: &[u8]) -> bool {
+        const ROOM: usize = 1 + PIECE;
         // Each byte with the one before it; what fills up the last block costs nothing.
         let mut text = [FILLER; ROOM];
         text[0] = self.last;
@@ -136,6 +159,24 @@ impl Estimator {
     fn net_parts(&self) -> u64 {
         self.parts.saturating_sub(u64::from(self.hex) * HEX_EXCESS)
     }
+}
+
+/// Every other byte of eight.
+const EVERY_OTHER: u64 = 0x00ff_00ff_00ff_00ff;
+
+/// Sixteen bytes at most as a number, the first the lowest; what is not there is [`FILLER`].
+#[inline(always)]
+fn packed(raw: &[u8]) -> u128 {
+    const { assert!(FILLER == 0) };
+    if let (Some(front), Some(back)) = (raw.first_chunk(), raw.last_chunk()) {
+        let (front, back) = (u128::from(u64::from_le_bytes(*front)), u128::from(u64::from_le_bytes(*back)));
+        return front | back << (8 * (raw.len() - 8));
+    }
+    if let (Some(front), Some(back)) = (raw.first_chunk(), raw.last_chunk()) {
+        let (front, back) = (u64::from(u32::from_le_bytes(*front)), u64::from(u32::from_le_bytes(*back)));
+        return u128::from(front | back << (8 * (raw.len() - 4)));
+    }
+    raw.iter().rev().fold(0, |text, byte| text << 8 | u128::from(*byte))
 }
 
 /// Bytes of an ordinary text for each token.

@@ -44,6 +44,11 @@ impl ChatUsage {
         }
     }
 
+    /// The same with other counters of prompt and completion.
+    pub(super) fn with(self, prompt: u64, completion: u64) -> ChatUsage {
+        ChatUsage { prompt: Some(prompt), seen: Reported { output: Some(completion), ..self.seen } }
+    }
+
     /// What they say together.
     pub(super) fn reported(self) -> Reported {
         let cached = self.seen.cache_read.unwrap_or(0).saturating_add(self.seen.cache_write.unwrap_or(0));
@@ -96,28 +101,35 @@ impl Reported {
     /// Reads the `usage` object of a response. `input_tokens` includes what is cached and is split here, as in the chat
     /// shape.
     pub fn from_responses(usage: Raw<'_>) -> Reported {
-        let count = |object: Option<Raw<'_>>, key: &str| object?.get(key).and_then(Raw::count);
-        let of_input = usage.get("input_tokens_details");
-        let (cache_read, cache_write) = (count(of_input, "cached_tokens"), count(of_input, "cache_write_tokens"));
+        let names = ["input_tokens", "output_tokens", "input_tokens_details", "output_tokens_details"];
+        let [input, output, of_input, of_output] = usage.pick(names);
+        let [read, write] = of_input.unwrap_or(Raw::NULL).pick(["cached_tokens", "cache_write_tokens"]);
+        let (cache_read, cache_write) = (read.and_then(Raw::count), write.and_then(Raw::count));
         let cached = cache_read.unwrap_or(0).saturating_add(cache_write.unwrap_or(0));
         Reported {
-            input: count(Some(usage), "input_tokens").map(|input| input.checked_sub(cached).unwrap_or(input)),
+            input: input.and_then(Raw::count).map(|input| input.checked_sub(cached).unwrap_or(input)),
             cache_read,
             cache_write,
-            output: count(Some(usage), "output_tokens"),
-            reasoning: count(usage.get("output_tokens_details"), "reasoning_tokens"),
+            output: output.and_then(Raw::count),
+            reasoning: of_output.and_then(|details| details.get("reasoning_tokens")).and_then(Raw::count),
         }
     }
 
     /// Reads the `usage` object of a messages answer, `message_start` or `message_delta`.
     pub fn from_messages(usage: Raw<'_>) -> Reported {
-        let count = |key: &str| usage.get(key).and_then(Raw::count);
+        let [input, output, read, write, of_output] = usage.pick([
+            "input_tokens",
+            "output_tokens",
+            "cache_read_input_tokens",
+            "cache_creation_input_tokens",
+            "output_tokens_details",
+        ]);
         Reported {
-            input: count("input_tokens"),
-            cache_read: count("cache_read_input_tokens"),
-            cache_write: count("cache_creation_input_tokens"),
-            output: count("output_tokens"),
-            reasoning: usage.get("output_tokens_details").and_then(|d| d.get("thinking_tokens")).and_then(Raw::count),
+            input: input.and_then(Raw::count),
+            cache_read: read.and_then(Raw::count),
+            cache_write: write.and_then(Raw::count),
+            output: output.and_then(Raw::count),
+            reasoning: of_output.and_then(|details| details.get("thinking_tokens")).and_then(Raw::count),
         }
     }
 }

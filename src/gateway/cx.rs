@@ -24,6 +24,7 @@ use crate::base::rng::Rng;
 use crate::base::seam::Action;
 use crate::base::text::push_number;
 use crate::base::time::{Now, Unix};
+use crate::dialect::AnswerMoulds;
 use crate::policy::cause::Cause;
 use crate::policy::config::{Config, Durability, OnOutage, StoreUrl};
 use crate::policy::counters::{Counters, Stats};
@@ -33,6 +34,7 @@ use crate::policy::plan::Plan;
 use crate::policy::refusal;
 use crate::policy::row::Row;
 use crate::policy::window;
+use crate::wire::head::HeadMoulds;
 use crate::wire::json::write_string;
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU64;
@@ -120,6 +122,10 @@ pub(crate) struct Cx {
     /// The present configuration.
     pub(crate) setup: Arc<Setup>,
     pub(crate) pool: Pool,
+    /// Heads of requests that came before.
+    pub(crate) moulds: HeadMoulds,
+    /// Whole answers that came before.
+    pub(crate) answers: AnswerMoulds,
     pub(crate) budget: Budget,
     /// What is read with what is free of the buffers, as of the end of the last verb.
     pub(crate) gate: Gate,
@@ -194,6 +200,8 @@ impl Cx {
         Cx {
             now: start.now,
             pool: Pool::new(config.server.max_buffered),
+            moulds: HeadMoulds::default(),
+            answers: AnswerMoulds::default(),
             budget: Budget::new(config.server.max_buffered),
             gate: Gate::Open,
             limits,

@@ -49,7 +49,7 @@ struct Ticket {
 /// [`ResponseIdentity`] with its own words.
 #[derive(Debug, Default)]
 pub(crate) struct OwnedIdentity {
-    id: String,
+    id: Vec<u8>,
     model: String,
     created: u64,
     prompt_tokens: u64,

@@ -3,9 +3,9 @@
 use crate::base::time::{Mono, Now, Unix};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// For how long wall-clock time is counted on by the monotonic clock: asking for it costs as much again, and a jump of
-/// it need not be known at once.
-const WALL_FRESH: u64 = 5_000;
+/// For how many microseconds wall-clock time is counted on by the monotonic clock: asking for it costs as much again, and
+/// a jump of it need not be known at once.
+const WALL_FRESH: u64 = 100_000;
 
 /// Reads both clocks. Monotonic time counts from the moment the clock was made.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ impl Clock {
         Clock { start: Instant::now(), wall: Now { mono: Mono(0), unix: unix() } }
     }
 
-    /// Both clocks; that of the wall as it was a few milliseconds ago at most, and what has passed since. On Linux
+    /// Both clocks; that of the wall as it was a tenth of a second ago at most, and what has passed since. On Linux
     /// neither reading enters the kernel (vDSO).
     pub fn now(&mut self) -> Now {
         let mono = self.mono();

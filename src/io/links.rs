@@ -181,6 +181,13 @@ impl Links {
         (self.links.get(id)?.conn() == conn).then_some(id)
     }
 
+    /// The same with the link itself.
+    pub fn find_mut(&mut self, conn: Conn) -> Option<(Id<Link>, &mut Link)> {
+        let id = self.links.named(*self.by_conn[conn.side as usize].get(conn.slot as usize)?)?;
+        let link = self.links.get_mut(id)?;
+        (link.conn() == conn).then_some((id, link))
+    }
+
     /// The link called `id`, unless it is gone.
     pub fn get_mut(&mut self, id: Id<Link>) -> Option<&mut Link> {
         self.links.get_mut(id)

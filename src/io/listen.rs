@@ -73,6 +73,12 @@ impl Listeners {
         }
     }
 
+    /// Whether a connection may be waiting at any of them.
+    #[inline]
+    pub fn is_knocked(&self) -> bool {
+        self.doors.iter().flatten().any(|door| door.ready)
+    }
+
     /// Number of listening sockets, those that have been closed included.
     pub fn len(&self) -> usize {
         self.doors.len()

@@ -104,6 +104,8 @@ pub struct Reactor<C: Core> {
     resolver: Option<Resolver>,
     signals: Option<Signals>,
     now: Now,
+    /// Before that no deadline of the core's comes; in the past where it has not been asked.
+    due: Mono,
     turn: u16,
     leaving: bool,
 }
@@ -155,6 +157,7 @@ impl<C: Core + 'static> Reactor<C> {
             outbox: Box::new(outbox),
             resolver: None,
             signals: None,
+            due: Mono(0),
             turn: 0,
             leaving: false,
         })
@@ -229,7 +232,9 @@ impl<C: Core + 'static> Reactor<C> {
         // What has come in this turn comes before what is late: after a long turn a connection that stands must not
         // fail for its deadline.
         self.tell_replies();
-        for _ in 0..limits::EXPIRED_PER_TURN {
+        // What has been armed since the last look is due later: that look was behind all of it.
+        let due = if self.due <= self.now.mono { limits::EXPIRED_PER_TURN } else { 0 };
+        for _ in 0..due {
             let now = self.now;
             if !verb(&mut self.core, None, now, |core| core.expire(now)) || self.clock.mono() >= enough {
                 break;
@@ -249,14 +254,18 @@ impl<C: Core + 'static> Reactor<C> {
             || !self.replies.is_empty()
             || !self.core.actions().is_empty()
             || !self.core.dirty().is_empty();
+        self.due = Mono(0);
         if at_once {
             return Some(Duration::ZERO);
         }
         let parting = self.parting.front().map(|(until, _)| *until);
-        let due = [self.core.next_deadline(), self.listeners.due(|number| self.core.wants_clients(number)), parting]
-            .into_iter()
-            .flatten()
-            .min()?;
+        let knock = match self.listeners.is_knocked() {
+            true => self.listeners.due(|number| self.core.wants_clients(number)),
+            false => None,
+        };
+        let next = self.core.next_deadline();
+        self.due = next.unwrap_or(Mono::NEVER);
+        let due = [next, knock, parting].into_iter().flatten().min()?;
         (due != Mono::NEVER).then(|| Duration::from_micros(due.micros_since(now)))
     }
 
@@ -318,6 +327,9 @@ impl<C: Core + 'static> Reactor<C> {
     }
 
     fn accept(&mut self) {
+        if !self.listeners.is_knocked() {
+            return;
+        }
         for number in 0..self.listeners.len() {
             for _ in 0..limits::ACCEPT_BATCH {
                 if !self.core.wants_clients(number) {
@@ -384,9 +396,8 @@ impl<C: Core + 'static> Reactor<C> {
     /// Reads at most one slice, as long as bytes are ready and wanted.
     fn read(&mut self, id: Id<Link>) {
         let (now, mut room) = (self.now, limits::IO_SLICE);
-        while let Some(link) = self.links.get_mut(id)
-            && link.may_read()
-        {
+        let Some(link) = self.links.get_mut(id) else { return };
+        while link.may_read() {
             let conn = link.conn();
             if !self.core.wants_read(conn) {
                 return self.look_for_end(id);
@@ -471,10 +482,14 @@ impl<C: Core + 'static> Reactor<C> {
         self.dirty.clear();
     }
 
+    #[inline]
     fn tell_replies(&mut self) {
-        if self.replies.is_empty() {
-            return;
+        if !self.replies.is_empty() {
+            self.tell_those_replies();
         }
+    }
+
+    fn tell_those_replies(&mut self) {
         let mut replies = std::mem::take(&mut self.replies);
         let now = self.now;
         for reply in replies.drain(..) {
@@ -490,9 +505,9 @@ impl<C: Core + 'static> Reactor<C> {
 
     /// Writes what is unsent to `conn`, at most one slice per turn, and looks whether reading is wanted again.
     fn flush(&mut self, conn: Conn) {
-        let Some(id) = self.links.find(conn) else { return };
+        let Some((id, link)) = self.links.find_mut(conn) else { return };
         let now = self.now;
-        while let Some(link) = self.links.get_mut(id) {
+        loop {
             if link.has(Flags::DIALING.and(Flags::SHAKING)) {
                 return;
             }
@@ -526,7 +541,7 @@ impl<C: Core + 'static> Reactor<C> {
                 Err(_) => link.set(Flags::READ.and(Flags::HINT).and(Flags::ERROR)),
             }
         }
-        if self.links.get_mut(id).is_some_and(|link| link.may_read()) && self.core.wants_read(conn) {
+        if link.may_read() && self.core.wants_read(conn) {
             self.enqueue(id);
         }
     }

@@ -46,6 +46,11 @@ impl KeyId {
         id.iter().all(u8::is_ascii_alphanumeric).then_some(KeyId(id))
     }
 
+    /// The twelve characters, in bytes.
+    pub fn text(&self) -> &[u8; 12] {
+        &self.0
+    }
+
     /// The twelve characters.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).unwrap_or_default()

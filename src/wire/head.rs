@@ -3,6 +3,7 @@
 //! read differently is refused. Called by `wire::inbound` (requests) and `gateway::provider` (responses).
 
 mod fields;
+mod mould;
 mod parts;
 mod plain;
 mod request;
@@ -10,6 +11,7 @@ mod response;
 #[cfg(test)]
 mod tests;
 
+pub use mould::HeadMoulds;
 pub use parts::{COUNT, Expect, Field, Framing, HeadError, Method, RequestHead, ResponseHead};
 pub use request::parse_request;
 pub use response::parse_response;

@@ -11,7 +11,7 @@
 mod tests;
 
 use super::body::{BodyError, Reader};
-use super::head::{HeadError, RequestHead, parse_request};
+use super::head::{HeadError, HeadMoulds, RequestHead, parse_request};
 use crate::base::buf::{BLOCK, Buf, Pool};
 use crate::base::limits::{BODY_STEP_MAX, EMPTY_LINES_MAX, IO_SLICE, PIPELINE_BYTES_MAX};
 use crate::wire::head::Framing;
@@ -138,6 +138,16 @@ impl Inbound {
     /// are skipped (RFC 9112 section 2.2). `Ok(None)` while bytes are missing, and while an earlier message is not
     /// released.
     pub fn head(&mut self, pool: &mut Pool, max_header: usize) -> Result<Option<RequestHead>, HeadError> {
+        self.head_like(pool, max_header, None)
+    }
+
+    /// The same; a head like one that was parsed before is compared with that.
+    pub fn head_like(
+        &mut self,
+        pool: &mut Pool,
+        max_header: usize,
+        moulds: Option<&mut HeadMoulds>,
+    ) -> Result<Option<RequestHead>, HeadError> {
         if self.phase != Phase::Head {
             return Ok(None);
         }
@@ -151,8 +161,19 @@ impl Inbound {
                 Some(_) => break,
             }
         }
-        let head = parse_request(self.rx.bytes(), &mut self.scanned, max_header)?;
+        let bytes = self.rx.bytes();
+        let head = match moulds.filter(|_| self.scanned == 0 && !bytes.is_empty()) {
+            None => parse_request(bytes, &mut self.scanned, max_header)?,
+            Some(moulds) => match moulds.find(bytes, max_header) {
+                Some(head) => Some(head),
+                None => {
+                    let head = parse_request(bytes, &mut self.scanned, max_header)?;
+                    head.inspect(|head| moulds.cast(bytes, head))
+                }
+            },
+        };
         if let Some(head) = &head {
+            self.scanned = head.len;
             self.head_len = head.len;
             self.reader = Reader::new(head.framing);
             self.phase = Phase::Parsed;

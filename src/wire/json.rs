@@ -451,6 +451,57 @@ pub fn check(document: &[u8]) -> Result<(), Syntax> {
     }
 }
 
+/// One valid document in one piece, and of its members what [`Raw::pick`] answers; found on the one way through it.
+#[inline]
+pub fn check_and_pick<'a, const N: usize>(
+    document: &'a [u8],
+    names: [&str; N],
+) -> Result<[Option<Raw<'a>>; N], ScanError> {
+    let mut spans = [Span::default(); N];
+    let mut pick = Pick { names: &names, spans: &mut spans, which: N, start: 0 };
+    Scanner::new().finish(document, &mut pick)?;
+    Ok(spans.map(|span| (!span.is_empty()).then(|| Raw::new(span.of(document)))))
+}
+
+/// Notes where the values of some of a document's members lie; nothing where that is `null`.
+struct Pick<'n> {
+    names: &'n [&'n str],
+    spans: &'n mut [Span],
+    /// Which of the names the member under way has.
+    which: usize,
+    /// Where its container begins.
+    start: u32,
+}
+
+impl Visitor for Pick<'_> {
+    #[inline(always)]
+    fn token(&mut self, buf: &[u8], token: Token, depth: usize, span: Span) -> Result<(), Stop> {
+        if depth != 1 {
+            return Ok(());
+        }
+        let value = match token {
+            Token::Key => {
+                let name = span.of(buf);
+                let found = self.names.iter().position(|wanted| eq_unescaped(name, wanted));
+                self.which = found.unwrap_or(self.names.len());
+                return Ok(());
+            }
+            Token::ObjectOpen | Token::ArrayOpen => {
+                self.start = span.start;
+                return Ok(());
+            }
+            Token::ObjectClose | Token::ArrayClose => Span { start: self.start, end: span.end },
+            Token::String => Span { start: span.start - 1, end: span.end + 1 },
+            Token::Null => Span::default(),
+            Token::Number | Token::True | Token::False => span,
+        };
+        if let Some(place) = self.spans.get_mut(self.which) {
+            *place = value;
+        }
+        Ok(())
+    }
+}
+
 /// Whether `raw` is the inside of a JSON string: complete escapes, valid UTF-8, no quote and no control character.
 pub fn is_string_inside(raw: &[u8]) -> bool {
     let mut at = 0;

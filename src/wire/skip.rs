@@ -5,6 +5,8 @@ use wide::u8x16;
 
 /// Bytes looked at together.
 const LANES: usize = 16;
+/// Bytes looked at together in long strings.
+const WIDE: usize = 4 * LANES;
 /// Stands behind the end of what is searched; nobody looks for it.
 const FILLER: u8 = b'a';
 
@@ -44,16 +46,9 @@ pub(super) fn to_special_near(buf: &[u8], at: usize) -> usize {
 /// addition that runs through odd and even rows of backslashes (Langdale and Lemire, "Parsing Gigabytes of JSON per
 /// Second", section 3.1.1).
 pub(super) fn to_special_wide(buf: &[u8], mut at: usize) -> usize {
-    const WIDE: usize = 4 * LANES;
-    const ODD: u64 = 0xaaaa_aaaa_aaaa_aaaa;
     while let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<WIDE>()) {
-        let lanes: &[[u8; LANES]] = block.as_chunks().0;
-        let mask = |matters: fn(u8x16) -> u8x16| {
-            let part = |index: usize| u64::from(matters(u8x16::new(lanes[index])).to_bitmask()) << (index * LANES);
-            part(0) | part(1) | part(2) | part(3)
-        };
-        let slashes = mask(|bytes| is(bytes, b'\\'));
-        let ends = mask(|bytes| is(bytes, b'"') | is_control(bytes) | bytes);
+        let slashes = wide_mask(block, |bytes| is(bytes, b'\\'));
+        let ends = wide_mask(block, |bytes| is(bytes, b'"') | is_control(bytes) | bytes);
         if slashes == 0 {
             if ends != 0 {
                 return at + ends.trailing_zeros() as usize;
@@ -61,10 +56,8 @@ pub(super) fn to_special_wide(buf: &[u8], mut at: usize) -> usize {
             at += WIDE;
             continue;
         }
-        // A backslash escapes what is behind it, unless it is escaped itself.
-        let ended = (((slashes << 1) | ODD).wrapping_sub(slashes)) ^ ODD;
-        let (escaped, escapes) = (ended ^ slashes, ended & slashes);
-        let short = mask(|bytes| is(bytes, b'n') | is(bytes, b'"') | is(bytes, b'\\') | is(bytes, b't'));
+        let (escaped, escapes) = escapes_of(slashes);
+        let short = wide_mask(block, |bytes| is(bytes, b'n') | is(bytes, b'"') | is(bytes, b'\\') | is(bytes, b't'));
         // The last byte's escape reaches beyond: the next block begins with it.
         let last = escapes >> 63;
         let marks = ((ends & !escaped) | (escaped & !short) >> 1) & (u64::MAX >> last);
@@ -76,10 +69,91 @@ pub(super) fn to_special_wide(buf: &[u8], mut at: usize) -> usize {
     to_special(buf, at)
 }
 
+/// One bit for each byte of a block, by the highest bit of what `matters` makes of it.
+#[inline(always)]
+fn wide_mask(block: &[u8; WIDE], matters: impl Fn(u8x16) -> u8x16) -> u64 {
+    let lanes: &[[u8; LANES]] = block.as_chunks().0;
+    let part = |index: usize| u64::from(matters(u8x16::new(lanes[index])).to_bitmask()) << (index * LANES);
+    part(0) | part(1) | part(2) | part(3)
+}
+
+/// Which bytes are escaped, and which backslashes escape: a backslash does what is behind it, unless it is escaped
+/// itself.
+#[inline(always)]
+fn escapes_of(slashes: u64) -> (u64, u64) {
+    const ODD: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+    let ended = (((slashes << 1) | ODD).wrapping_sub(slashes)) ^ ODD;
+    (ended ^ slashes, ended & slashes)
+}
+
+/// Offset of the quote that ends the valid JSON string whose inside begins at `at`; else the end. What is escaped is
+/// passed over as in [`to_special_wide`], whatever it is.
+pub(super) fn to_quote(buf: &[u8], mut at: usize) -> usize {
+    if let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<LANES>()) {
+        let bytes = u8x16::new(*block);
+        let (quotes, slashes) = (is(bytes, b'"').to_bitmask(), is(bytes, b'\\').to_bitmask());
+        match (quotes, slashes) {
+            (0, 0) => at += LANES,
+            (0, _) => {}
+            _ if slashes == 0 || quotes.trailing_zeros() < slashes.trailing_zeros() => {
+                return at + quotes.trailing_zeros() as usize;
+            }
+            _ => {}
+        }
+    }
+    while let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<WIDE>()) {
+        let slashes = wide_mask(block, |bytes| is(bytes, b'\\'));
+        let quotes = wide_mask(block, |bytes| is(bytes, b'"'));
+        let (escaped, escapes) = escapes_of(slashes);
+        let ends = quotes & !escaped;
+        if ends != 0 {
+            return at + ends.trailing_zeros() as usize;
+        }
+        at += WIDE - (escapes >> 63) as usize;
+    }
+    loop {
+        at = to_either(buf, at, b'"', b'\\');
+        match buf.get(at) {
+            Some(b'\\') => at += 2,
+            Some(_) => return at,
+            None => return buf.len(),
+        }
+    }
+}
+
+/// Offset of the first quote or bracket from `at` on; else the end.
+#[inline(always)]
+pub(super) fn to_structure(buf: &[u8], at: usize) -> usize {
+    // Braces and brackets differ in one bit.
+    let folded = |bytes: u8x16| bytes | u8x16::splat(0x20);
+    find(buf, at, |bytes| is(bytes, b'"') | is(folded(bytes), b'{') | is(folded(bytes), b'}'))
+}
+
 /// Offset of the first byte from `at` on that cannot stand for itself in a JSON string: a quote, a backslash or a
 /// control character. Else the end.
 pub(super) fn to_escaped(buf: &[u8], at: usize) -> usize {
     find(buf, at, must_be_escaped)
+}
+
+/// Whether every byte can stand for itself in a JSON string. Of names, which are short, two looks at most are taken.
+pub(super) fn needs_no_escape(buf: &[u8]) -> bool {
+    let both = |front: &[u8], back: &[u8]| {
+        let mut block = [FILLER; LANES];
+        block[..front.len()].copy_from_slice(front);
+        block[LANES - back.len()..].copy_from_slice(back);
+        must_be_escaped(u8x16::new(block)).to_bitmask() == 0
+    };
+    if let (Some(front), Some(back)) = (buf.first_chunk::<LANES>(), buf.last_chunk::<LANES>()) {
+        let marks = must_be_escaped(u8x16::new(*front)) | must_be_escaped(u8x16::new(*back));
+        return marks.to_bitmask() == 0 && (buf.len() <= 2 * LANES || to_escaped(buf, LANES) == buf.len());
+    }
+    if let (Some(front), Some(back)) = (buf.first_chunk::<8>(), buf.last_chunk::<8>()) {
+        return both(front, back);
+    }
+    if let (Some(front), Some(back)) = (buf.first_chunk::<4>(), buf.last_chunk::<4>()) {
+        return both(front, back);
+    }
+    buf.iter().all(|byte| *byte >= 0x20 && !matches!(byte, b'"' | b'\\'))
 }
 
 /// Offset of the first `a` or `b` from `at` on; else the end.
@@ -144,11 +218,12 @@ mod tests {
 
     #[test]
     fn every_byte_is_found_at_every_place_or_passed_over() {
-        let skips: [(Skip, Matters); 4] = [
+        let skips: [(Skip, Matters); 5] = [
             (to_special, |b| matches!(b, b'"' | b'\\' | 0..0x20 | 0x80..)),
             (to_escaped, |b| b == b'"' || b == b'\\' || b < 0x20),
             (|buf, at| to_either(buf, at, b'"', b'\\'), |b| b == b'"' || b == b'\\'),
             (to_control, |b| b < 0x20 || b == 0x7f),
+            (to_structure, |b| b"\"{}[]".contains(&b)),
         ];
         for (skip, matters) in skips {
             for length in [1, 15, 16, 17, 40] {
@@ -177,6 +252,38 @@ mod tests {
                 assert_eq!(to_special(text.as_bytes(), 0), place + escape.len(), "{text}");
             }
         }
+    }
+
+    #[test]
+    fn whether_a_text_needs_escapes_is_seen_at_every_place_and_length() {
+        for length in 0..70 {
+            for place in 0..length {
+                for byte in 0..=255u8 {
+                    let mut text = vec![b'a'; length];
+                    text[place] = byte;
+                    assert_eq!(needs_no_escape(&text), to_escaped(&text, 0) == length, "{byte} at {place} of {length}");
+                }
+            }
+            assert!(needs_no_escape(&vec![b'a'; length]));
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_string_is_found_past_every_escape_at_every_place() {
+        for escape in ["", r"\n", r#"\""#, r"\\", r#"\\\\\\\""#, r"\u0022", "\u{e9}"] {
+            for place in 0..150 {
+                for behind in [0, 1, 15, 16, 63, 64, 70] {
+                    let text = "a".repeat(place) + escape + &"b".repeat(behind);
+                    for rest in ["", "x\\\"\"", &"c".repeat(80)] {
+                        let whole = format!("{text}\"{rest}");
+                        assert_eq!(to_quote(whole.as_bytes(), 0), text.len(), "{whole}");
+                    }
+                    assert_eq!(to_quote(text.as_bytes(), 0), text.len(), "{text}");
+                }
+            }
+        }
+        assert_eq!(to_quote(b"a\\", 0), 2, "half an escape ends where the text does");
+        assert_eq!(to_quote(b"a", 5), 1);
     }
 
     #[test]

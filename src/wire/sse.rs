@@ -125,6 +125,12 @@ impl Splitter {
         }
     }
 
+    /// Whether nothing of the next event has been looked at.
+    #[inline]
+    pub fn is_between(&self) -> bool {
+        self.bom_passed && self.at == 0 && self.line == 0
+    }
+
     /// The stream has ended: what is left, as if a blank line followed. `None` if nothing is left.
     pub fn last(&mut self, buf: &[u8]) -> Option<Event> {
         if buf.len() <= usize::from(self.begin) {

@@ -12,15 +12,16 @@ mod world;
 use std::fmt::Debug;
 use tollgate::base::buf::Pool;
 use tollgate::dialect::{
-    Cache, Capabilities, ErrorWords, Fields, ObservedUsage, Piece, RequestScan, ResponseIdentity, SseStream,
-    StreamFault, Structured, Target, Thinking, TranslationState, UnknownMembers, error_event, read_error, reply,
-    rewrite, translate, whole,
+    AnswerMoulds, Cache, Capabilities, ErrorWords, Fields, ObservedUsage, Piece, RequestScan, ResponseIdentity,
+    SseStream, StreamFault, Structured, Target, Thinking, TranslationState, UnknownMembers, error_event, read_error,
+    reply, rewrite, translate, whole,
 };
 use tollgate::io::proxy;
 use tollgate::policy::config::{Config, Source, effective};
 use tollgate::wire::Dialect;
 use tollgate::wire::body::{BodyError, Reader};
-use tollgate::wire::head::{Framing, parse_request, parse_response};
+use tollgate::wire::head::{Framing, HeadMoulds, parse_request, parse_response};
+use tollgate::wire::inbound::Inbound;
 use tollgate::wire::json::{self, Scanner, Valid};
 use tollgate::wire::sse::Splitter;
 
@@ -52,8 +53,9 @@ const EVENT_MAX: usize = 1 << 20;
 const ANSWER_MAX: usize = 1 << 22;
 /// Bytes that one item or part of a response takes beside what is said in it.
 const ITEM_MORE: usize = 256;
+const ME_ID: &str = "req_00000000000000000000000000000000";
 const ME: ResponseIdentity<'static> = ResponseIdentity {
-    id: "req_00000000000000000000000000000000",
+    id: ME_ID.as_bytes(),
     model: "small",
     created: 1_795_158_000,
     prompt: tollgate::dialect::PromptTokens::Counted(7),
@@ -98,6 +100,20 @@ fn http_head(data: &[u8]) {
     };
     same_kind(&growing(data, data.len().max(1), request), &growing(data, step, request));
     same_kind(&growing(data, data.len().max(1), response), &growing(data, step, response));
+    // A head like one that was parsed before is compared with that.
+    let mut moulds = HeadMoulds::default();
+    let read = |bytes: &[u8], moulds: Option<&mut HeadMoulds>| {
+        let (mut inbound, mut pool) = (Inbound::new(), Pool::new(1 << 20));
+        let head = inbound.push(&mut pool, bytes).map(|()| inbound.head_like(&mut pool, HEADER_MAX, moulds));
+        inbound.clear(&mut pool);
+        head
+    };
+    let _ = read(data, Some(&mut moulds));
+    let (front, back) = data.split_at(data.len() / 16 * step);
+    for behind in [back, back.get(1..).unwrap_or_default()] {
+        let other = [front, &[flags], behind].concat();
+        assert_eq!(read(&other, Some(&mut moulds)), read(&other, None));
+    }
     // A search that is resumed is the strict parser's: what is plain must be the same to both.
     if data.first().is_some_and(|first| !first.is_ascii_control()) {
         same_kind(&format!("{:?}", request(data, &mut 0)), &format!("{:?}", request(data, &mut 1)));
@@ -153,6 +169,19 @@ fn json_text(data: &[u8]) {
     let in_parts = (0..data.len()).step_by(step).try_for_each(|end| scanner.scan(&data[..end], &mut Valid));
     let in_parts = in_parts.and_then(|()| scanner.finish(data, &mut Valid));
     assert_eq!(ours.is_ok(), in_parts.is_ok(), "{ours:?} but {in_parts:?}");
+    let names = ["a", "model", "content"];
+    let picked = json::check_and_pick(data, names);
+    match ours {
+        Ok(()) => assert_eq!(picked, Ok(names.map(|name| json::Raw::new(data).get(name)))),
+        Err(syntax) => assert_eq!(picked, Err(json::ScanError::Syntax(syntax))),
+    }
+    let (items, mut walked) = (json::Raw::new(data).items(), json::Raw::new(data).items());
+    if ours.is_ok() {
+        for item in items {
+            assert_eq!(walked.pick(names), Some((item, names.map(|name| item.get(name)))));
+        }
+        assert_eq!(walked.pick(names), None);
+    }
     match (ours, serde_json::from_slice::<serde_json::Value>(data)) {
         (Ok(()), Err(error)) => {
             let why = error.to_string();
@@ -275,6 +304,16 @@ fn answer(shape: Dialect, body: &[u8]) {
     if whole(shape, body, &ME, &mut out).is_ok() {
         json::check(&out).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&out)));
     }
+    // One like an answer that came before is compared with that: with itself, and with itself but for two bytes.
+    let mut moulds = AnswerMoulds::default();
+    let _ = moulds.whole(shape, body, &ME, &mut Vec::new());
+    let place = body.iter().fold(0, |sum: usize, byte| sum * 31 % 65_521 + usize::from(*byte)) % body.len().max(1);
+    for change in [0, 1, 2] {
+        let (mut other, mut like, mut read) = (body.to_vec(), Vec::new(), Vec::new());
+        other.iter_mut().skip(place).take(change).for_each(|byte| *byte ^= 1);
+        let passed = moulds.whole(shape, &other, &ME, &mut like);
+        assert_eq!((passed, like), (whole(shape, &other, &ME, &mut read), read));
+    }
     for to in others(shape) {
         out.clear();
         if reply((shape, to), body, &TranslationState::default(), &ME, &mut out).is_ok() {
@@ -331,11 +370,13 @@ fn stream(shape: Dialect, data: &[u8]) {
     for to in others(shape) {
         let at_once = translated((shape, to), show_usage, data, data.len().max(1));
         assert_eq!(at_once, translated((shape, to), show_usage, data, step));
+        let each_read = unlike(data);
+        assert_eq!(at_once, translated((shape, to), show_usage, &each_read, each_read.len().max(1)));
         let (mut out, result, _) = at_once;
         // What was written is a stream of that shape: to its reader it is whole, or it ends in the error.
         if result.is_err() {
             let (kind, word, message) = ("upstream_error", "server_error", "broken");
-            let words = ErrorWords { kind, status: 500, word, message, details: None, request_id: ME.id };
+            let words = ErrorWords { kind, status: 500, word, message, details: None, request_id: ME_ID };
             error_event(to, &words, &mut out);
         }
         // A chat stream may hold what no messages stream can, pieces of one call after the next has begun; so it is
@@ -350,6 +391,23 @@ fn stream(shape: Dialect, data: &[u8]) {
             Err(_) => assert!(matches!(again, Err(StreamFault::Error(_))), "{again:?}: {text}"),
         }
     }
+}
+
+/// The same stream with white space in its events, no two in a row with the same: each of them has to be read.
+fn unlike(data: &[u8]) -> Vec<u8> {
+    const BEGIN: &[u8] = b"data: {";
+    let (mut out, mut count, mut at) = (Vec::new(), 0, 0);
+    while at < data.len() {
+        let begins_line = at == 0 || matches!(data[at - 1], b'\n' | b'\r');
+        let taken = if begins_line && data[at..].starts_with(BEGIN) { BEGIN.len() - 1 } else { 1 };
+        out.extend_from_slice(&data[at..at + taken]);
+        if taken > 1 {
+            count += 1;
+            out.extend_from_slice(&b"      "[..count % 7]);
+        }
+        at += taken;
+    }
+    out
 }
 
 /// What a secret of a configuration is; no error and no listing may show it.

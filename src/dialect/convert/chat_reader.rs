@@ -107,7 +107,8 @@ impl ChatReader {
             sink.take(Delta::Start)?;
         }
         let (mut content, mut refusal, mut thought, mut calls) = (None, None, None, Raw::NULL);
-        for (key, value) in choice.get("delta").unwrap_or(Raw::NULL).members() {
+        let [delta, word, sequence] = choice.pick(["delta", "finish_reason", "stop_reason"]);
+        for (key, value) in delta.unwrap_or(Raw::NULL).members() {
             let text = value.string().filter(|text| !text.is_empty());
             if eq_unescaped(key, "content") {
                 content = text;
@@ -139,10 +140,10 @@ impl ChatReader {
         for entry in calls.items() {
             self.entry(entry, sink)?;
         }
-        if let Some(word) = choice.get("finish_reason").and_then(Raw::string).filter(|_| !self.stopped) {
+        if let Some(word) = word.and_then(Raw::string).filter(|_| !self.stopped) {
             self.stopped = true;
             self.thought(sink)?;
-            let sequence = choice.get("stop_reason").and_then(Raw::string);
+            let sequence = sequence.and_then(Raw::string);
             let reason = match StopReason::from_chat(word) {
                 StopReason::End if sequence.is_some() => StopReason::Sequence,
                 reason => reason,

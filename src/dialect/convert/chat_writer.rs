@@ -15,12 +15,19 @@ pub(super) struct ChatWriter {
     created: u64,
     /// For each call: some of its arguments have been written.
     calls: Vec<bool>,
+    /// Where the text lies that was written last.
+    text_at: usize,
 }
 
 impl ChatWriter {
     /// `show_usage`: the client has asked for the usage chunk.
     pub(super) fn new(show_usage: bool) -> ChatWriter {
         ChatWriter { show_usage, ..ChatWriter::default() }
+    }
+
+    /// Where in what is written the text lies that came last.
+    pub(super) fn text_at(&self) -> usize {
+        self.text_at
     }
 
     /// Writes what one delta means.
@@ -68,10 +75,13 @@ impl ChatWriter {
 
     fn text(&mut self, name: &str, text: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         self.start(me, out);
+        let mut at = 0;
         self.chunk(me, None, out, |out| {
             key(out, name);
+            at = out.len() + 1;
             write_inside(out, text);
         });
+        self.text_at = at;
     }
 
     fn open(&mut self, slot: usize, id: &[u8], name: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
@@ -96,13 +106,16 @@ impl ChatWriter {
         if let Some(written) = self.calls.get_mut(slot) {
             *written = true;
         }
+        let mut at = 0;
         self.chunk(me, None, out, |out| {
             out.extend_from_slice(b"\"tool_calls\":[{\"index\":");
             write_count(out, slot as u64);
             out.extend_from_slice(b",\"function\":{\"arguments\":");
+            at = out.len() + 1;
             write_inside(out, json);
             out.extend_from_slice(b"}}]");
         });
+        self.text_at = at;
     }
 
     fn stop(&mut self, reason: StopReason, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
@@ -144,7 +157,7 @@ impl ChatWriter {
 /// Appends the beginning of a chunk, up to its choices.
 fn write_head(created: u64, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"data: {\"id\":");
-    write_string(out, me.id);
+    write_inside(out, me.id);
     out.extend_from_slice(b",\"object\":\"chat.completion.chunk\",\"created\":");
     write_count(out, created);
     key(out, "model");

@@ -51,22 +51,25 @@ impl MessagesReader {
         if frame.data.trim_ascii() == b"[DONE]" {
             return Ok(false);
         }
-        let event = Raw::new(frame.data);
-        if json::check(frame.data).is_err() || event.kind() != Kind::Object {
+        let names = ["type", "index", "delta", "content_block", "message", "usage", "error", "stop_details"];
+        let picked = json::check_and_pick(frame.data, names).map_err(|_| StreamFault::Malformed)?;
+        if Raw::new(frame.data).kind() != Kind::Object {
             return Err(StreamFault::Malformed);
         }
-        let kind = event.get("type").and_then(Raw::string).unwrap_or(frame.name);
+        let [kind, index, delta, block, message, usage, error, details] = picked;
+        let (kind, index) = (kind.and_then(Raw::string).unwrap_or(frame.name), index.and_then(Raw::count).unwrap_or(0));
+        let (delta, block) = (delta.unwrap_or(Raw::NULL), block.unwrap_or(Raw::NULL));
         match kind {
             b"message_start" => {
-                let usage = event.get("message").and_then(|message| message.get("usage")).unwrap_or(Raw::NULL);
+                let usage = message.and_then(|message| message.get("usage")).unwrap_or(Raw::NULL);
                 self.started = true;
                 sink.take(Delta::Usage(Reported::from_messages(usage)))?;
                 sink.take(Delta::Start)?;
             }
-            b"content_block_start" => self.start(event, sink)?,
-            b"content_block_delta" => self.delta(event, sink)?,
-            b"content_block_stop" => self.stop(event, sink)?,
-            b"message_delta" => self.message_delta(event, sink)?,
+            b"content_block_start" => self.start(index, block, sink)?,
+            b"content_block_delta" => self.delta(index, delta, sink)?,
+            b"content_block_stop" => self.stop(index, sink)?,
+            b"message_delta" => self.message_delta(usage, delta, details, sink)?,
             b"message_stop" if !self.started => return Err(StreamFault::Incomplete),
             b"message_stop" => sink.take(Delta::End)?,
             b"ping" => {
@@ -76,7 +79,7 @@ impl MessagesReader {
             b"error" => return Err(StreamFault::Error(read_error(frame.data).unwrap_or_default())),
             _ => {
                 // An error without its event line, as a chat server would write it.
-                if let Some(error) = event.get("error").filter(|error| kind.is_empty() && is_error(*error)) {
+                if let Some(error) = error.filter(|error| kind.is_empty() && is_error(*error)) {
                     return Err(StreamFault::Error(ErrorText::from_value(error)));
                 }
             }
@@ -84,9 +87,7 @@ impl MessagesReader {
         Ok(true)
     }
 
-    fn start(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
-        let index = event.get("index").and_then(Raw::count).unwrap_or(0);
-        let block = event.get("content_block").unwrap_or(Raw::NULL);
+    fn start(&mut self, index: u64, block: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
         let text = |name: &str| block.get(name).and_then(Raw::string).filter(|text| !text.is_empty());
         let kind = match block.get("type").and_then(Raw::string).unwrap_or_default() {
             b"text" => Block::Text,
@@ -149,9 +150,7 @@ impl MessagesReader {
         sink.take(Delta::Thought { block: Some(&block) })
     }
 
-    fn delta(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
-        let index = event.get("index").and_then(Raw::count).unwrap_or(0);
-        let delta = event.get("delta").unwrap_or(Raw::NULL);
+    fn delta(&mut self, index: u64, delta: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
         let text = |name: &str| delta.get(name).and_then(Raw::string).filter(|text| !text.is_empty());
         let Some((_, block)) = self.open.iter().rev().find(|(open, _)| *open == index) else {
             // A delta for a block that was never opened has no place to go, and dropping it would lose content.
@@ -168,8 +167,7 @@ impl MessagesReader {
         }
     }
 
-    fn stop(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
-        let index = event.get("index").and_then(Raw::count).unwrap_or(0);
+    fn stop(&mut self, index: u64, sink: &mut impl Take) -> Result<(), StreamFault> {
         let Some(at) = self.open.iter().rposition(|(open, _)| *open == index) else { return Ok(()) };
         match self.open.remove(at).1 {
             Block::Tool(slot) => sink.take(Delta::ToolClose { slot }),
@@ -178,19 +176,24 @@ impl MessagesReader {
         }
     }
 
-    fn message_delta(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
-        if let Some(usage) = event.get("usage") {
+    fn message_delta(
+        &mut self,
+        usage: Option<Raw<'_>>,
+        delta: Raw<'_>,
+        details: Option<Raw<'_>>,
+        sink: &mut impl Take,
+    ) -> Result<(), StreamFault> {
+        if let Some(usage) = usage {
             sink.take(Delta::Usage(Reported::from_messages(usage)))?;
         }
-        let delta = event.get("delta").unwrap_or(Raw::NULL);
-        let Some(word) = delta.get("stop_reason").and_then(Raw::string).filter(|_| !self.stopped) else {
+        let [word, sequence, own_details] = delta.pick(["stop_reason", "stop_sequence", "stop_details"]);
+        let Some(word) = word.and_then(Raw::string).filter(|_| !self.stopped) else {
             return Ok(());
         };
         self.stopped = true;
         let reason = StopReason::from_messages(word);
-        let sequence = delta.get("stop_sequence").and_then(Raw::string);
-        let details = delta.get("stop_details").or_else(|| event.get("stop_details"));
-        let explanation = details.and_then(|details| details.get("explanation")).and_then(Raw::string);
+        let sequence = sequence.and_then(Raw::string);
+        let explanation = own_details.or(details).and_then(|details| details.get("explanation")).and_then(Raw::string);
         sink.take(Delta::Stop { reason, sequence, explanation })
     }
 }

@@ -47,12 +47,19 @@ pub(super) struct MessagesWriter {
     sequence: Option<Vec<u8>>,
     /// The reasoning under way has its signature.
     signed: bool,
+    /// Where the text lies that was written last.
+    text_at: usize,
 }
 
 impl MessagesWriter {
     /// Bytes that wait for their turn: calls with their arguments, and the sequence that has ended the answer.
     pub(super) fn waiting(&self) -> usize {
         self.waiting + self.sequence.as_ref().map_or(0, Vec::len)
+    }
+
+    /// Where in what is written the text lies that came last.
+    pub(super) fn text_at(&self) -> usize {
+        self.text_at
     }
 
     /// Writes what one delta means.
@@ -103,7 +110,7 @@ impl MessagesWriter {
         }
         self.started = true;
         out.extend_from_slice(b"event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":");
-        write_string(out, me.id);
+        write_inside(out, me.id);
         out.extend_from_slice(b",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
         write_string(out, me.model);
         out.extend_from_slice(b",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null,\"usage\":{");
@@ -216,13 +223,14 @@ impl MessagesWriter {
         self.next += 1;
     }
 
-    fn delta(&self, name: &str, kind: &str, text: &[u8], out: &mut Vec<u8>) {
+    fn delta(&mut self, name: &str, kind: &str, text: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(b"event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":");
         write_count(out, self.next - 1);
         out.extend_from_slice(b",\"delta\":{\"type\":\"");
         out.extend_from_slice(kind.as_bytes());
         out.push(b'"');
         key(out, name);
+        self.text_at = out.len() + 1;
         write_inside(out, text);
         out.extend_from_slice(b"}}\n\n");
     }

@@ -5,7 +5,7 @@ use super::super::delta::StopReason;
 use super::super::errors::ErrorWords;
 use super::super::naming::{Echo, TranslationState};
 use super::super::usage::ObservedUsage;
-use crate::wire::json::{self, Kind, Raw, key, write_count, write_escaped, write_string};
+use crate::wire::json::{self, Kind, Raw, key, write_count, write_escaped, write_inside, write_string};
 
 /// How an answer stands.
 #[derive(Copy, Clone)]
@@ -45,7 +45,7 @@ pub(super) fn write_response(
     };
     let echo: Option<&Echo> = state.echo.as_deref();
     out.extend_from_slice(b"{\"id\":");
-    write_string(out, me.id);
+    write_inside(out, me.id);
     out.extend_from_slice(b",\"object\":\"response\",\"created_at\":");
     write_count(out, ending.created);
     key(out, "completed_at");

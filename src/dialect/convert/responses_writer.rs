@@ -243,7 +243,7 @@ impl ResponsesWriter {
     fn write_id(&self, start: &str, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         out.push(b'"');
         out.extend_from_slice(start.as_bytes());
-        out.extend_from_slice(me.id.strip_prefix("req_").unwrap_or(me.id).as_bytes());
+        out.extend_from_slice(me.id.strip_prefix(b"req_").unwrap_or(me.id));
         out.push(b'_');
         write_count(out, self.index);
         out.push(b'"');

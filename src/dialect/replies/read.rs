@@ -7,58 +7,67 @@ use super::parts::{Answer, Arguments, Part};
 use crate::wire::json::{Kind, Raw, key, write_inside};
 use std::borrow::Cow;
 
+fn inside(value: Option<Raw<'_>>) -> &[u8] {
+    value.and_then(Raw::string).unwrap_or_default()
+}
+
 fn string<'a>(object: Raw<'a>, name: &str) -> &'a [u8] {
-    object.get(name).and_then(Raw::string).unwrap_or_default()
+    inside(object.get(name))
 }
 
 /// `keeps`: the client is given the reasoning to hand it back. `None`: there is no choice.
-pub(super) fn chat<'a>(answer: Raw<'a>, keeps: bool) -> Option<Answer<'a>> {
-    let choice = answer.get("choices").unwrap_or(Raw::NULL).items().next()?;
-    let message = choice.get("message").unwrap_or(Raw::NULL);
+pub(super) fn chat<'a>(choices: Raw<'a>, usage: Raw<'a>, keeps: bool) -> Option<Answer<'a>> {
+    let (_, [message, sequence, word]) = choices.items().pick(["message", "stop_reason", "finish_reason"])?;
+    let names = ["content", "refusal", "reasoning_content", "reasoning", "tool_calls"];
+    let [content, refusal, thought, other_thought, calls] = message.unwrap_or(Raw::NULL).pick(names);
     // A text, or a list of parts that have one.
-    let texts = |name: &str| -> Vec<&'a [u8]> {
-        let value = message.get(name).unwrap_or(Raw::NULL);
+    let texts = |value: Option<Raw<'a>>| -> Vec<&'a [u8]> {
+        let value = value.unwrap_or(Raw::NULL);
         let parts = value.items().filter_map(|part| part.get("text")?.string());
         value.string().into_iter().chain(parts).filter(|text| !text.is_empty()).collect()
     };
-    let filled =
-        |first: &str, other: &str| Some(texts(first)).filter(|texts| !texts.is_empty()).unwrap_or(texts(other));
     let mut parts = Vec::new();
-    let thought = filled("reasoning_content", "reasoning");
+    let mut thought = texts(thought);
+    if thought.is_empty() {
+        thought = texts(other_thought);
+    }
     if !thought.is_empty() {
         let mut block = b"{\"reasoning_content\":".to_vec();
         write_inside(&mut block, &thought.concat());
         block.push(b'}');
         parts.push(Part::Thought(thought, keeps.then_some(block)));
     }
-    let said = texts("content");
-    let refused = string(message, "refusal");
+    let said = texts(content);
+    let refused = inside(refusal);
     if said.is_empty() && !refused.is_empty() {
         parts.push(Part::Refusal(refused));
     }
     parts.extend(said.into_iter().map(|text| Part::Text(Cow::Borrowed(text))));
-    for call in message.get("tool_calls").unwrap_or(Raw::NULL).items() {
-        let function = call.get("function").unwrap_or(Raw::NULL);
-        let arguments = match function.get("arguments") {
+    for call in calls.unwrap_or(Raw::NULL).items() {
+        let [id, function] = call.pick(["id", "function"]);
+        let [name, arguments] = function.unwrap_or(Raw::NULL).pick(["name", "arguments"]);
+        let arguments = match arguments {
             Some(object) if object.kind() == Kind::Object => Arguments::Value(object),
             other => Arguments::Json(other.and_then(Raw::string).unwrap_or_default()),
         };
-        parts.push(Part::Call(string(call, "id"), string(function, "name"), arguments));
+        parts.push(Part::Call(inside(id), inside(name), arguments));
     }
-    let sequence = choice.get("stop_reason").and_then(Raw::string);
-    let reason = match StopReason::from_chat(string(choice, "finish_reason")) {
+    let sequence = sequence.and_then(Raw::string);
+    let reason = match StopReason::from_chat(inside(word)) {
         StopReason::End if sequence.is_some() => StopReason::Sequence,
         reason => reason,
     };
-    let reported = Reported::from_chat(answer.get("usage").unwrap_or(Raw::NULL));
+    let reported = Reported::from_chat(usage);
     Some(Answer { parts, reason, sequence, explanation: None, reported })
 }
 
-pub(super) fn messages<'a>(answer: Raw<'a>) -> Answer<'a> {
+/// `end`: the members `stop_reason`, `stop_sequence` and `stop_details`.
+pub(super) fn messages<'a>(content: Raw<'a>, usage: Raw<'a>, end: [Option<Raw<'a>>; 3]) -> Answer<'a> {
     let mut parts = Vec::new();
-    for block in answer.get("content").unwrap_or(Raw::NULL).items() {
-        match string(block, "type") {
-            b"text" => parts.push(Part::Text(Cow::Borrowed(string(block, "text")))),
+    let mut blocks = content.items();
+    while let Some((block, [kind, text])) = blocks.pick(["type", "text"]) {
+        match inside(kind) {
+            b"text" => parts.push(Part::Text(Cow::Borrowed(inside(text)))),
             b"thinking" => {
                 let (text, signature) = (string(block, "thinking"), string(block, "signature"));
                 let mut kept = Vec::new();
@@ -79,18 +88,19 @@ pub(super) fn messages<'a>(answer: Raw<'a>) -> Answer<'a> {
             _ => {}
         }
     }
+    let [reason, sequence, details] = end;
     Answer {
         parts,
-        reason: StopReason::from_messages(string(answer, "stop_reason")),
-        sequence: answer.get("stop_sequence").and_then(Raw::string),
-        explanation: answer.get("stop_details").and_then(|details| details.get("explanation")).and_then(Raw::string),
-        reported: Reported::from_messages(answer.get("usage").unwrap_or(Raw::NULL)),
+        reason: StopReason::from_messages(inside(reason)),
+        sequence: sequence.and_then(Raw::string),
+        explanation: details.and_then(|details| details.get("explanation")).and_then(Raw::string),
+        reported: Reported::from_messages(usage),
     }
 }
 
-pub(super) fn responses<'a>(answer: Raw<'a>) -> Answer<'a> {
+pub(super) fn responses<'a>(answer: Raw<'a>, output: Raw<'a>, usage: Raw<'a>) -> Answer<'a> {
     let mut parts = Vec::new();
-    for item in answer.get("output").unwrap_or(Raw::NULL).items() {
+    for item in output.items() {
         match string(item, "type") {
             b"message" => {
                 for part in item.get("content").unwrap_or(Raw::NULL).items() {
@@ -118,6 +128,6 @@ pub(super) fn responses<'a>(answer: Raw<'a>) -> Answer<'a> {
         }
     }
     let calls = parts.iter().any(|part| matches!(part, Part::Call(..)));
-    let reported = Reported::from_responses(answer.get("usage").unwrap_or(Raw::NULL));
+    let reported = Reported::from_responses(usage);
     Answer { parts, reason: reason(answer, calls), reported, ..Answer::default() }
 }

@@ -33,7 +33,7 @@ pub(super) fn chat(
         answer.parts.iter().filter_map(|part| if let Part::Thought(texts, _) = part { Some(texts) } else { None });
     let thoughts = thoughts.flatten().copied().filter(|text| !text.is_empty());
     out.extend_from_slice(b"{\"id\":");
-    write_string(out, me.id);
+    write_inside(out, me.id);
     out.extend_from_slice(b",\"object\":\"chat.completion\",\"created\":");
     write_count(out, me.created);
     key(out, "model");
@@ -105,7 +105,7 @@ pub(super) fn messages(
     out: &mut Vec<u8>,
 ) {
     out.extend_from_slice(b"{\"id\":");
-    write_string(out, me.id);
+    write_inside(out, me.id);
     out.extend_from_slice(b",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
     write_string(out, me.model);
     out.extend_from_slice(b",\"content\":[");

@@ -238,6 +238,10 @@ impl Checks {
     }
 
     fn specified(&mut self, token: Token, raw: Raw<'_>, value: Span) -> Result<(), Stop> {
+        let number = match self.name {
+            Name::MaxTokens | Name::MaxOutputTokens => whole_number(raw),
+            _ => None,
+        };
         let expected = match (self.name, token) {
             (Name::PreviousResponseId | Name::Conversation | Name::Prompt, _) => {
                 let name = self.name_text();
@@ -256,8 +260,8 @@ impl Checks {
                 self.input.end(&mut self.fields.cuts);
                 return Ok(());
             }
-            (Name::MaxOutputTokens, Token::Number) if whole_number(raw).is_some() => {
-                self.fields.max_tokens = whole_number(raw);
+            (Name::MaxOutputTokens, Token::Number) if number.is_some() => {
+                self.fields.max_tokens = number;
                 return Ok(());
             }
             (Name::Instructions, Token::String) => return Ok(()),
@@ -276,8 +280,8 @@ impl Checks {
                 self.fields.stream = token == Token::True;
                 return Ok(());
             }
-            (Name::MaxTokens, Token::Number) if whole_number(raw).is_some() => {
-                self.plain_max = whole_number(raw);
+            (Name::MaxTokens, Token::Number) if number.is_some() => {
+                self.plain_max = number;
                 return Ok(());
             }
             (Name::Temperature, Token::Number) if in_range(raw, 2.0) => return Ok(()),

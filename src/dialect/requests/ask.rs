@@ -7,7 +7,7 @@ use super::super::capabilities::Capabilities;
 use super::super::request::{Class, Fields, Invalid, Name};
 use crate::base::digest::{hex_into, sha256};
 use crate::wire::Dialect;
-use crate::wire::json::{Raw, Run, eq_unescaped, runs, write_inside};
+use crate::wire::json::{Raw, Run, runs, write_inside};
 use std::fmt::Display;
 
 /// A name for a conversation that tells nothing of it: hexadecimal digits.
@@ -79,7 +79,12 @@ impl<'a> Ask<'a> {
     /// The messages in order.
     pub(super) fn messages(&self) -> impl Iterator<Item = Message<'a>> {
         let list = self.get(Name::Messages, "messages").unwrap_or(Raw::NULL);
-        list.items().enumerate().map(|(at, raw)| Message::read(at, raw))
+        let (mut items, mut number) = (list.items(), 0..);
+        std::iter::from_fn(move || {
+            let (raw, [role, content]) = items.pick(["role", "content"])?;
+            let (role, content) = (role.unwrap_or(Raw::NULL), content.unwrap_or(Raw::NULL));
+            Some(Message { at: number.next()?, raw, role, content })
+        })
     }
 
     /// Whether the client itself has said where its prompt is to be cached: a mark in a message or on a tool, or that
@@ -121,26 +126,16 @@ pub(super) struct Message<'a> {
     pub(super) content: Raw<'a>,
 }
 
-impl<'a> Message<'a> {
-    fn read(at: usize, raw: Raw<'a>) -> Message<'a> {
-        let mut message = Message { at, raw, role: Raw::NULL, content: Raw::NULL };
-        for (name, value) in raw.members() {
-            if eq_unescaped(name, "role") {
-                message.role = value;
-            } else if eq_unescaped(name, "content") {
-                message.content = value;
-            }
-        }
-        message
-    }
-}
-
 pub(super) fn refuse<T>(path: impl Display, expected: &str) -> Result<T, Invalid> {
     Err(Invalid(format!("{path}: expected {expected}")))
 }
 
 /// True if the inside of a string is nothing but white space.
 pub(super) fn is_blank(raw: &[u8]) -> bool {
+    // Nearly all texts say so with their first byte.
+    if raw.first().is_some_and(|byte| byte.is_ascii_graphic() && *byte != b'\\') {
+        return false;
+    }
     runs(raw).all(|run| match run {
         Run::Plain(bytes) => std::str::from_utf8(bytes).is_ok_and(|text| text.trim().is_empty()),
         Run::Char(c) => c.is_whitespace(),

@@ -6,7 +6,7 @@ use super::media::{chat_file, chat_image};
 use super::schema::SCHEMA_MAX;
 use super::talk::{Arguments, Block, Call, Choice, Effort, Format, Offer, Returned, Role, Schema, Talk, Tool, Turn};
 use super::talk::{Text, Wishes};
-use crate::wire::json::{Kind, Raw, eq_unescaped};
+use crate::wire::json::{Kind, Raw};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
@@ -51,18 +51,20 @@ fn texts<'a>(content: Raw<'a>) -> impl Iterator<Item = &'a [u8]> {
 }
 
 fn assistant<'a>(at: usize, message: Raw<'a>, content: Raw<'a>) -> Result<Turn<'a>, Invalid> {
-    if message.get("function_call").is_some() {
+    let [function_call, refusal, calls] = message.pick(["function_call", "refusal", "tool_calls"]);
+    if function_call.is_some() {
         return refuse(format_args!("messages[{at}]"), "tool_calls in the place of function_call for this model");
     }
-    let refusal = message.get("refusal").and_then(Raw::string);
+    let refusal = refusal.and_then(Raw::string);
     let mut blocks: Vec<Block<'a>> = texts(content).chain(refusal).map(text_block).collect();
-    for (index, call) in message.get("tool_calls").unwrap_or(Raw::NULL).items().enumerate() {
-        let function = call.get("function").unwrap_or(Raw::NULL);
-        let Some(name) = function.get("name").and_then(Raw::string) else {
+    for (index, call) in calls.unwrap_or(Raw::NULL).items().enumerate() {
+        let [id, function] = call.pick(["id", "function"]);
+        let [name, arguments] = function.unwrap_or(Raw::NULL).pick(["name", "arguments"]);
+        let Some(name) = name.and_then(Raw::string) else {
             return refuse(format_args!("messages[{at}].tool_calls[{index}].type"), "function for this model");
         };
-        let id = call.get("id").and_then(Raw::string).unwrap_or_default();
-        let arguments = Arguments::Json(function.get("arguments").and_then(Raw::string).unwrap_or_default());
+        let id = id.and_then(Raw::string).unwrap_or_default();
+        let arguments = Arguments::Json(arguments.and_then(Raw::string).unwrap_or_default());
         blocks.push(Block::Call(Call { id, name: Cow::Borrowed(name), arguments }));
     }
     Ok(Turn { role: Role::Assistant, blocks })
@@ -71,15 +73,10 @@ fn assistant<'a>(at: usize, message: Raw<'a>, content: Raw<'a>) -> Result<Turn<'
 /// The blocks of a user's or a tool's content.
 fn user_blocks<'a>(content: Raw<'a>, at: usize) -> Result<Vec<Block<'a>>, Invalid> {
     let mut blocks: Vec<Block<'a>> = content.string().map(text_block).into_iter().collect();
-    for (index, part) in content.items().enumerate() {
-        let (mut kind, mut text) = (Raw::NULL, None);
-        for (name, value) in part.members() {
-            if eq_unescaped(name, "type") {
-                kind = value;
-            } else if eq_unescaped(name, "text") {
-                text = value.string();
-            }
-        }
+    let (mut parts, mut number) = (content.items(), 0..);
+    while let Some((part, [kind, text])) = parts.pick(["type", "text"]) {
+        let (kind, text) = (kind.unwrap_or(Raw::NULL), text.and_then(Raw::string));
+        let index = number.next().unwrap_or_default();
         let path = || format!("messages[{at}].content[{index}]");
         if kind.is("image_url") {
             blocks.push(Block::Media(chat_image(part, &path())?));
@@ -119,19 +116,21 @@ fn format<'a>(ask: &Ask<'a>) -> Result<Format<'a>, Invalid> {
 fn offer<'a>(ask: &Ask<'a>) -> Result<Offer<'a>, Invalid> {
     let mut tools = Vec::new();
     for (at, tool) in ask.get(Name::Tools, "tools").unwrap_or(Raw::NULL).items().enumerate() {
-        let kind = tool.get("type").unwrap_or(Raw::NULL);
+        let [kind, function] = tool.pick(["type", "function"]);
+        let kind = kind.unwrap_or(Raw::NULL);
         if !kind.is_null() && !kind.is("function") {
             return refuse(format_args!("tools[{at}].type"), "function for this model");
         }
-        let function = tool.get("function").unwrap_or(Raw::NULL);
-        let Some(name) = function.get("name").and_then(Raw::string) else {
+        let names = ["name", "description", "parameters", "strict"];
+        let [name, description, parameters, strict] = function.unwrap_or(Raw::NULL).pick(names);
+        let Some(name) = name.and_then(Raw::string) else {
             return refuse(format_args!("tools[{at}].function.name"), "a string");
         };
         tools.push(Tool {
             name: Cow::Borrowed(name),
-            description: function.get("description").and_then(Raw::string).map(Cow::Borrowed),
-            schema: Schema::Given(function.get("parameters").unwrap_or(Raw::NULL)),
-            strict: function.get("strict").and_then(Raw::bool) == Some(true),
+            description: description.and_then(Raw::string).map(Cow::Borrowed),
+            schema: Schema::Given(parameters.unwrap_or(Raw::NULL)),
+            strict: strict.and_then(Raw::bool) == Some(true),
         });
     }
     let parallel = ask.get(Name::ParallelToolCalls, "parallel_tool_calls").and_then(Raw::bool);

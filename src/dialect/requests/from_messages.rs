@@ -6,7 +6,7 @@ use super::ask::{Ask, Message, is_blank, refuse};
 use super::media::{messages_document, messages_image, search_result};
 use super::talk::{Arguments, Block, Call, Choice, Effort, Format, Offer, Returned, Role, Schema, Talk, Tool, Turn};
 use super::talk::{Text, Wishes};
-use crate::wire::json::{self, Kind, Raw, eq_unescaped};
+use crate::wire::json::{self, Kind, Raw};
 use std::borrow::Cow;
 
 /// How the attribution that Claude Code puts in front of its system prompt begins: noise for any other model.
@@ -49,15 +49,10 @@ fn add<'a>(ask: &Ask<'_>, role: Role, message: Message<'a>, out: &mut Vec<Block<
     if let Some(text) = content.string() {
         out.extend((!is_blank(text)).then_some(Block::Text(Cow::Borrowed(text))));
     }
-    for (index, block) in content.items().enumerate() {
-        let (mut kind, mut text) = (Raw::NULL, None);
-        for (name, value) in block.members() {
-            if eq_unescaped(name, "type") {
-                kind = value;
-            } else if eq_unescaped(name, "text") {
-                text = value.string();
-            }
-        }
+    let (mut blocks, mut number) = (content.items(), 0..);
+    while let Some((block, [kind, text])) = blocks.pick(["type", "text"]) {
+        let (kind, text) = (kind.unwrap_or(Raw::NULL), text.and_then(Raw::string));
+        let index = number.next().unwrap_or_default();
         let text = text.filter(|_| kind.is("text")).map(|text| Block::Text(Cow::Borrowed(text)));
         match role {
             _ if text.is_some() => out.extend(text),

@@ -1,7 +1,7 @@
 use super::*;
 use crate::dialect::Reported;
 use crate::dialect::errors::ErrorText;
-use crate::dialect::tests::{ME, cut_everywhere, fixture, fixtures};
+use crate::dialect::tests::{ME, ME_ID, cut_everywhere, fixture, fixtures};
 
 /// A chat stream for a messages client.
 const TO_MESSAGES: (Dialect, Dialect) = (Dialect::Chat, Dialect::Messages);
@@ -479,7 +479,7 @@ fn of_a_repeated_message_all_are_ours_and_the_last_one_is_completed() {
     let start = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"a\",\"model\":\"theirs\"},\
                  \"message\":{\"content\":[]},\"message\":{\"model\":\"theirs\",\"content\":[]}}\n\n";
     let (out, _, _) = one(Dialect::Messages, None, start);
-    let (id, model) = (ME.id, ME.model);
+    let (id, model) = (ME_ID, ME.model);
     let expected = format!(
         "event: message_start\ndata: {{\"type\":\"message_start\",\"message\":{{\"id\":\"{id}\",\"model\":\"{model}\"}},\
          \"message\":{{\"content\":[]}},\"message\":{{\"id\":\"{id}\",\"model\":\"{model}\",\"content\":[]}}}}\n\n"

@@ -5,17 +5,14 @@ use super::super::convert::{failure, write_failure, write_usage_chunk};
 use super::super::errors::{ErrorText, ErrorWords, is_error, read_error};
 use super::super::keys::{K, Walk};
 use super::super::naming::TranslationState;
+use super::super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate};
 use super::super::tokens::Estimator;
 use super::super::usage::{ObservedUsage, Reported};
-use super::template::EventTemplate;
-use crate::wire::json::{Raw, Scanner, Token, write_count, write_string};
+use crate::wire::json::{Raw, Scanner, Token, write_count, write_inside, write_string};
 use crate::wire::{Dialect, Span};
 
 /// Values to replace that one event may hold; more of them (a name repeated again and again) is no sane event.
 const SPLICES_MAX: usize = 8;
-
-/// The name of the events that carry a message's text.
-const DELTA: &[u8] = b"content_block_delta";
 
 /// What an upstream says of itself and we say of ourselves.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -40,7 +37,7 @@ impl Own {
 
     fn write(self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         match self {
-            Own::Id => write_string(out, me.id),
+            Own::Id => write_inside(out, me.id),
             Own::Model => write_string(out, me.model),
             Own::Store => out.extend_from_slice(b"false"),
             Own::Previous => out.extend_from_slice(b"null"),
@@ -201,6 +198,22 @@ impl Tap {
             Dialect::Messages => self.messages(frame, me, out),
             Dialect::Responses => self.responses(frame, me, out),
         }
+    }
+
+    /// An event at the front of `buf` that is like the one before but for its text; its length.
+    #[inline]
+    pub(in crate::dialect) fn event_like(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+        let (text, len) = match self.dialect {
+            Dialect::Chat => self.template.event(CHUNK_BEGIN, buf)?,
+            Dialect::Messages => self.template.event(DELTA_BEGIN, buf)?,
+            Dialect::Responses => return None,
+        };
+        self.relayed.feed_json(text);
+        match self.dialect {
+            Dialect::Chat => self.template.render(text, out),
+            _ => out.extend_from_slice(&buf[..len]),
+        }
+        Some(len)
     }
 
     /// So many events of the answer have gone out already: its opening is not told again.

@@ -5,69 +5,10 @@ use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::keys::{K, Walk};
 use super::super::tokens::Estimator;
 use super::super::usage::{ChatUsage, ObservedUsage, Reported};
+use super::mould::AnswerMoulds;
+use super::places::{EDITS_MAX, Edit, Seen};
 use crate::wire::json::{Raw, Scanner, Stop, Token, Visitor, write_count, write_inside, write_string};
 use crate::wire::{Dialect, Span};
-
-/// Values that one answer may need replaced; more of them (a name repeated again and again) is no sane answer.
-const EDITS_MAX: usize = 16;
-
-/// What to write in the place of a value.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Edit {
-    Id,
-    Model,
-    Object,
-    Created,
-    Usage,
-    Prompt,
-    Completion,
-    Total,
-    /// Whether a response is stored, and the one before it: never, none (contract section 13).
-    Store,
-    Previous,
-}
-
-impl Edit {
-    fn key(self) -> &'static str {
-        match self {
-            Edit::Id => "id",
-            Edit::Model => "model",
-            Edit::Object => "object",
-            Edit::Created => "created",
-            Edit::Usage => "usage",
-            Edit::Prompt => "prompt_tokens",
-            Edit::Completion => "completion_tokens",
-            Edit::Total => "total_tokens",
-            Edit::Store => "store",
-            Edit::Previous => "previous_response_id",
-        }
-    }
-}
-
-/// What one look at an answer found.
-#[derive(Default)]
-struct Seen {
-    places: [Option<(Span, Edit)>; EDITS_MAX],
-    count: usize,
-    body: Span,
-    usage: Option<Span>,
-    error: Option<Span>,
-    object_is_error: bool,
-    listed: bool,
-}
-
-impl Seen {
-    fn place(&mut self, value: Span, edit: Edit) {
-        if let Some(slot) = self.places.get_mut(self.count) {
-            *slot = Some((value, edit));
-        }
-        self.count += 1;
-    }
-
-    fn has(&self, edit: Edit) -> bool {
-        self.places.iter().flatten().any(|(_, there)| *there == edit)
-    }
-}
 
 /// The one look at an answer: at its members, and at those of a chat completion's `usage`. What lies deeper is checked
 /// and passed over.
@@ -85,7 +26,7 @@ struct Notes {
 
 impl Notes {
     fn new(shape: Dialect) -> Notes {
-        let (seen, usage) = (Seen::default(), ChatUsage::default());
+        let (seen, usage) = (Seen::new(), ChatUsage::default());
         Notes { shape, seen, usage, key: K::Other, inner: K::Other, starts: [0; 3], open: None }
     }
 
@@ -101,7 +42,7 @@ impl Notes {
             (Dialect::Messages | Dialect::Responses, _) => {}
             (Dialect::Chat, Some(place)) => {
                 if let Some(slot) = self.seen.places.get_mut(place) {
-                    *slot = Some((whole, Edit::Usage));
+                    *slot = (whole, Edit::Usage);
                 }
             }
             (Dialect::Chat, None) => {
@@ -184,13 +125,41 @@ pub fn whole(
     me: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
 ) -> Result<ObservedUsage, Broken> {
+    read(shape, body, me, out, None)
+}
+
+impl AnswerMoulds {
+    /// The same; one like an answer that came before is compared with that.
+    pub fn whole(
+        &mut self,
+        shape: Dialect,
+        body: &[u8],
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<ObservedUsage, Broken> {
+        if shape == Dialect::Chat
+            && let Some(observed) = self.pass(body, me, out)
+        {
+            return Ok(observed);
+        }
+        read(shape, body, me, out, Some(self))
+    }
+}
+
+fn read(
+    shape: Dialect,
+    body: &[u8],
+    me: &ResponseIdentity<'_>,
+    out: &mut Vec<u8>,
+    moulds: Option<&mut AnswerMoulds>,
+) -> Result<ObservedUsage, Broken> {
     let mut notes = Notes::new(shape);
     let scanned = Scanner::new().finish(body, &mut notes);
     let Notes { seen, usage, .. } = notes;
     if scanned.is_err() || seen.count > EDITS_MAX || seen.body.is_empty() {
         return Err(Broken::NotJson);
     }
-    debug_assert!(seen.places[..seen.count].is_sorted_by_key(|place| place.map(|(span, _)| span.start)));
+    debug_assert!(seen.places().is_sorted_by_key(|(span, _)| span.start));
     let error = seen.error.map(|span| Raw::new(span.of(body))).filter(|error| is_error(*error));
     if let Some(error) = error {
         return Err(Broken::Error(ErrorText::from_value(error)));
@@ -206,7 +175,11 @@ pub fn whole(
     // An estimate that nobody asks for is not made: nearly every answer says what it used.
     let relayed_tokens = if reported.output.is_some() { 0 } else { estimated(shape, body) };
     let observed = ObservedUsage { reported, relayed_tokens };
-    Writer { body, me, seen: &seen, counts: Counts::new(body, &seen, me, &observed), out }.write(shape);
+    let counts = Counts::new(body, &seen, me, &observed);
+    if let (Dialect::Chat, true, Some(moulds)) = (shape, counts.total.1, moulds) {
+        moulds.cast(body, &seen, usage);
+    }
+    Writer { body, me, seen: &seen, counts, out }.write(shape);
     Ok(observed)
 }
 
@@ -241,7 +214,7 @@ impl Counts {
         let (mut prompt, mut completion, mut total) = (None, None, None);
         let usage = seen.usage.unwrap_or_default();
         // Of a repeated member the last one counts.
-        for (span, edit) in seen.places.iter().flatten().filter(|(span, _)| usage.start <= span.start) {
+        for (span, edit) in seen.places().iter().filter(|(span, _)| usage.start <= span.start) {
             let value = match edit {
                 Edit::Prompt => &mut prompt,
                 Edit::Completion => &mut completion,
@@ -272,8 +245,7 @@ impl Writer<'_> {
             Dialect::Messages | Dialect::Responses => &[Edit::Id, Edit::Model],
         };
         let mut from = self.open(0, self.seen.body, top);
-        for index in 0..EDITS_MAX {
-            let Some((span, edit)) = self.seen.places[index] else { break };
+        for &(span, edit) in self.seen.places() {
             let replace = match edit {
                 Edit::Id | Edit::Model | Edit::Store | Edit::Previous => true,
                 Edit::Object | Edit::Created => false,
@@ -319,8 +291,7 @@ impl Writer<'_> {
 
     fn value(&mut self, edit: Edit) {
         match edit {
-            // Of our own making: nothing in it needs an escape.
-            Edit::Id => write_inside(self.out, self.me.id.as_bytes()),
+            Edit::Id => write_inside(self.out, self.me.id),
             Edit::Model => write_string(self.out, self.me.model),
             Edit::Store => self.out.extend_from_slice(b"false"),
             Edit::Previous => self.out.extend_from_slice(b"null"),

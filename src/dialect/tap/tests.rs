@@ -1,4 +1,6 @@
 use super::*;
+use crate::base::rng::Rng;
+use crate::dialect::template::EventTemplate;
 use crate::dialect::tests::{ME, fixtures};
 use crate::dialect::{Broken, ErrorText, ObservedUsage, Reported};
 use crate::wire::Dialect;
@@ -83,7 +85,7 @@ fn the_template_is_used_and_a_stream_that_never_fits_gives_it_up() {
         let at = event.find(text).unwrap();
         crate::wire::Span::new(at, at + text.len())
     };
-    let mut template = template::EventTemplate::default();
+    let mut template = EventTemplate::default();
     let first = event(1, "one");
     template.learn(first.as_bytes(), span(&first, "one"), first.as_bytes(), span(&first, "one").start as usize);
     assert_eq!(template.text(event(1, "two").as_bytes()), Some(&b"two"[..]));
@@ -94,4 +96,68 @@ fn the_template_is_used_and_a_stream_that_never_fits_gives_it_up() {
         template.learn(next.as_bytes(), span(&next, "one"), next.as_bytes(), span(&next, "one").start as usize);
     }
     assert_eq!(template.text(event(109, "two").as_bytes()), None, "more are still learned");
+}
+
+#[test]
+fn an_answer_like_one_before_is_passed_on_as_if_it_came_first() {
+    const TEXTS: [&str; 6] =
+        ["one two", "", r#"\"a\" \\ \u00e9 \n"#, "é 漢字", r"\x", "a longer text of more than sixteen bytes"];
+    const NUMBERS: [&str; 8] = ["271", "0", "83", "354", "01", "-1", "1.0", "99999999999999999999999"];
+    const MORE: [&str; 6] = ["", ",\"refusal\":null", ",\"logprobs\": null", ",\"x\":{}", "}", ",\"id\":\"d\""];
+    let mut rng = Rng::from_u64(41);
+    let (mut moulds, mut good, mut bad, mut fitted) = (AnswerMoulds::default(), 0, 0, 0);
+    for _ in 0..60_000 {
+        let mut any = |of: &[&'static str]| match rng.below(6) {
+            0 => of[rng.below(of.len() as u64) as usize],
+            _ => of[0],
+        };
+        let (id, model, text, word) = (any(&TEXTS), any(&TEXTS), any(&TEXTS), any(&["stop", "length"]));
+        let more = [any(&MORE), any(&MORE), any(&MORE)];
+        let numbers = [any(&NUMBERS), any(&NUMBERS), any(&NUMBERS), any(&["354", "542", "355"]), any(&NUMBERS)];
+        let total =
+            if rng.below(4) > 0 { numbers[1].parse().unwrap_or(1) + numbers[2].parse().unwrap_or(1) } else { 3u128 };
+        let mut answer = format!(
+            "{{\"id\":\"{id}\",\"object\":\"chat.completion\",\"created\":{},\"model\":\"{model}\"{},\"choices\":[{{\"index\":0,\
+             \"message\":{{\"role\":\"assistant\",\"content\":\"{text}\"{}}},\"finish_reason\":\"{word}\"}}],\"usage\":{{\
+             \"prompt_tokens\":{},\"completion_tokens\":{},\"total_tokens\":{total}{}}}}}\n",
+            numbers[0], more[0], more[1], numbers[1], numbers[2], more[2]
+        );
+        if rng.below(8) == 0 {
+            let at = rng.below(answer.len() as u64) as usize;
+            if answer.is_char_boundary(at) && answer.is_char_boundary(at + 1) {
+                answer.replace_range(at..=at, ["\"", "}", "0", " ", "\\", "x", ""][rng.below(7) as usize]);
+            }
+        }
+        let (mut like, mut read) = (Vec::new(), Vec::new());
+        let known = moulds.pass(answer.as_bytes(), &ME, &mut Vec::new());
+        let passed = moulds.whole(Dialect::Chat, answer.as_bytes(), &ME, &mut like);
+        assert_eq!(passed, whole(Dialect::Chat, answer.as_bytes(), &ME, &mut read), "{answer}");
+        assert_eq!(String::from_utf8_lossy(&like), String::from_utf8_lossy(&read), "{answer}");
+        fitted += usize::from(known.is_some());
+        *if passed.is_ok() { &mut good } else { &mut bad } += 1;
+    }
+    assert!(good > 10_000 && bad > 1000 && fitted > 5000 && fitted < good, "{good} good, {bad} bad, {fitted} fitted");
+}
+
+#[test]
+fn of_an_answer_that_comes_again_nothing_that_was_said_is_kept() {
+    let kept = |message: &str| {
+        let answer = format!(
+            "{{\"id\":\"c\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"m\",\"choices\":[{{\"index\":0,\
+             \"message\":{{\"role\":\"assistant\",{message}}},\"finish_reason\":\"stop\"}}],\
+             \"usage\":{{\"prompt_tokens\":1,\"completion_tokens\":2,\"total_tokens\":3}}}}"
+        );
+        let mut moulds = AnswerMoulds::default();
+        moulds.whole(Dialect::Chat, answer.as_bytes(), &ME, &mut Vec::new()).unwrap();
+        let shown = format!("{moulds:?}");
+        let bytes: Vec<String> = b"heron".iter().map(u8::to_string).collect();
+        assert!(!shown.contains(&bytes.join(", ")), "{shown}");
+        moulds.pass(answer.as_bytes(), &ME, &mut Vec::new()).is_some()
+    };
+    let long = "heron ".repeat(12);
+    assert!(kept("\"content\":\"the heron stands\""));
+    assert!(kept(&format!("\"content\":\"{long}\",\"refusal\":null")));
+    assert!(!kept(&format!("\"content\":\"x\",\"reasoning_content\":\"{long}\"")));
+    assert!(!kept(&format!("\"content\":null,\"reasoning\":\"{long}\"")));
+    assert!(!kept(&format!("\"content\":[{{\"type\":\"text\",\"text\":\"{long}\"}}]")));
 }

@@ -187,7 +187,7 @@ fn a_spoilt_answer_is_broken_or_translated_into_json() {
                         continue;
                     }
                     let out: Value = serde_json::from_slice(&out).unwrap_or_else(|error| panic!("{error}: {body}"));
-                    assert_eq!((&out["id"], &out["model"]), (&json!(ME.id), &json!(ME.model)));
+                    assert_eq!((&out["id"], &out["model"]), (&json!(ME_ID), &json!(ME.model)));
                     translated += 1;
                 }
             }
@@ -259,7 +259,7 @@ fn a_spoilt_response_is_broken_or_translated_into_json() {
                     Err(_) => broken += 1,
                     Ok(_) => {
                         let out: Value = serde_json::from_slice(&out).unwrap_or_else(|error| panic!("{error}: {body}"));
-                        assert_eq!((&out["id"], &out["model"]), (&json!(ME.id), &json!(ME.model)));
+                        assert_eq!((&out["id"], &out["model"]), (&json!(ME_ID), &json!(ME.model)));
                         translated += 1;
                     }
                 }

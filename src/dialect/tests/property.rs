@@ -198,7 +198,7 @@ pub(super) fn accumulate_chat(stream: &str) -> Value {
     for chunk in events(stream) {
         assert_eq!(
             (&chunk["id"], &chunk["model"], &chunk["created"]),
-            (&json!(ME.id), &json!(ME.model), &json!(ME.created))
+            (&json!(ME_ID), &json!(ME.model), &json!(ME.created))
         );
         if let Some(choice) = chunk["choices"].get(0) {
             for (key, value) in choice["delta"].as_object().unwrap() {
@@ -221,7 +221,7 @@ pub(super) fn accumulate_chat(stream: &str) -> Value {
         message["tool_calls"] = Value::Array(calls);
         message["content"] = if message["content"] == "" { Value::Null } else { message["content"].clone() };
     }
-    json!({"id": ME.id, "object": "chat.completion", "created": ME.created, "model": ME.model, "usage": usage,
+    json!({"id": ME_ID, "object": "chat.completion", "created": ME.created, "model": ME.model, "usage": usage,
         "choices": [{"index": 0, "message": message, "logprobs": null, "finish_reason": finish}]})
 }
 
@@ -320,6 +320,46 @@ fn a_translated_stream_put_together_is_the_translated_whole() {
         let (want, observed) = whole(Dialect::Chat, answer.chat_whole());
         assert_eq!(accumulate_messages(&outcome.out), want, "seed {seed}: {answer:?}");
         assert_eq!(outcome.observed.reported, observed.reported, "seed {seed}");
+    }
+}
+
+/// The same stream with white space in its events, no two in a row with the same: each of them has to be read.
+fn unlike(stream: &str) -> String {
+    let mut parts = stream.split("\ndata: {");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for (at, part) in parts.enumerate() {
+        out += &format!("\ndata: {}{{{part}", " ".repeat(at % 7));
+    }
+    out
+}
+
+#[test]
+fn an_event_like_the_one_before_is_translated_as_if_each_were_read() {
+    for seed in 0..600 {
+        let mut rng = Rng::from_u64(seed);
+        let answer = answer(&mut rng);
+        let state = TranslationState { json_tool: seed % 5 == 0, ..TranslationState::default() };
+        for from in [Dialect::Messages, Dialect::Chat] {
+            let (mut text, step) = match from {
+                Dialect::Messages => (answer.messages_stream(&mut rng), 1 + rng.below(300) as usize),
+                _ => (answer.chat_stream(&mut rng), 1 + rng.below(300) as usize),
+            };
+            if state.json_tool {
+                text = text.replace("tool_0", "json_response");
+            }
+            // Pings lie between events anywhere, and a block's text may come again in one with another number.
+            if seed % 3 == 0 {
+                text = text.replacen("\n\n", "\n\n: ping\n\n", 1 + rng.below(5) as usize);
+            }
+            let chunks = |text: &str| text.as_bytes().chunks(step).map(<[u8]>::to_vec).collect::<Vec<_>>();
+            let run = |text: &str| {
+                let chunks = chunks(text);
+                stream(from, &state, true, &ME, &chunks.iter().map(Vec::as_slice).collect::<Vec<_>>())
+            };
+            let (fast, strict) = (run(&text), run(&unlike(&text)));
+            assert_eq!(fast.out, strict.out, "seed {seed}: {answer:?}");
+            assert_eq!((fast.result, fast.observed), (strict.result, strict.observed), "seed {seed}");
+        }
     }
 }
 

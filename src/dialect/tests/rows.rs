@@ -77,7 +77,7 @@ fn capabilities(head: &str) -> Capabilities {
 /// Short lines to a stream's bytes. `ours`: written by the gateway, else by an upstream.
 fn expand(shape: Dialect, ours: bool, show_usage: bool, text: &str) -> String {
     let mut out = String::new();
-    let (id, model) = if ours { (ME.id, ME.model) } else { ("c1", "upstream-model") };
+    let (id, model) = if ours { (ME_ID, ME.model) } else { ("c1", "upstream-model") };
     let head = format!(
         "data: {{\"id\":\"{id}\",\"object\":\"chat.completion.chunk\",\"created\":1795158000,\"model\":\"{model}\","
     );

@@ -22,7 +22,7 @@ use crate::gateway::budget::Promise;
 use crate::gateway::ids::ExchangeId;
 use crate::policy::config::Server;
 use crate::policy::keys::KeyIx;
-use crate::wire::head::{Expect, HeadError, RequestHead};
+use crate::wire::head::{Expect, HeadError, HeadMoulds, RequestHead};
 use crate::wire::inbound::{BodyRefusal, Inbound, Lent, PushError};
 use std::time::Duration;
 
@@ -243,7 +243,13 @@ impl Connection {
 
     /// What is to be done next with what has come. To be called until it says nothing, but after a body that is not
     /// complete: nothing more can be said before more has come.
-    pub(crate) fn next(&mut self, server: &Server, pool: &mut Pool, now: Mono) -> Option<Event> {
+    pub(crate) fn next(
+        &mut self,
+        server: &Server,
+        moulds: &mut HeadMoulds,
+        pool: &mut Pool,
+        now: Mono,
+    ) -> Option<Event> {
         if self.phase == Phase::Discard {
             self.wait = now.after(server.body_timeout);
             if !self.inbound.discarded() {
@@ -253,7 +259,7 @@ impl Connection {
         }
         match self.phase {
             Phase::Head if self.is_full() => None,
-            Phase::Head => match self.inbound.head(pool, server.max_header) {
+            Phase::Head => match self.inbound.head_like(pool, server.max_header, Some(moulds)) {
                 Ok(Some(head)) => {
                     self.wait = Mono::NEVER;
                     Some(Event::Head(head))

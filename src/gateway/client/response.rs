@@ -21,12 +21,11 @@ pub(crate) struct RequestId([u8; 36]);
 impl RequestId {
     /// A fresh one.
     pub(crate) fn fresh(rng: &mut Rng) -> RequestId {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let raw = [rng.next_u64().to_be_bytes(), rng.next_u64().to_be_bytes()];
         let mut text = *b"req_00000000000000000000000000000000";
-        for (pair, byte) in text[4..].chunks_exact_mut(2).zip(raw.as_flattened()) {
-            pair[0] = DIGITS[usize::from(byte >> 4)];
-            pair[1] = DIGITS[usize::from(byte & 15)];
+        let raw = [rng.next_u64(), rng.next_u64()];
+        for (digits, half) in text[4..].chunks_exact_mut(16).zip(raw) {
+            digits[..8].copy_from_slice(&hex((half >> 32) as u32));
+            digits[8..].copy_from_slice(&hex(half as u32));
         }
         RequestId(text)
     }
@@ -46,6 +45,17 @@ impl RequestId {
     pub(crate) fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
+}
+
+/// Eight hexadecimal digits, worked out all at once: a digit in each byte, and what is over nine moved on to the letters.
+#[inline]
+fn hex(value: u32) -> [u8; 8] {
+    let mut digits = u64::from(value);
+    digits = (digits << 16 | digits) & 0x0000_ffff_0000_ffff;
+    digits = (digits << 8 | digits) & 0x00ff_00ff_00ff_00ff;
+    digits = (digits << 4 | digits) & 0x0f0f_0f0f_0f0f_0f0f;
+    let letters = (digits + 0x0606_0606_0606_0606) >> 4 & 0x0101_0101_0101_0101;
+    (digits + 0x3030_3030_3030_3030 + letters * u64::from(b'a' - b'9' - 1)).to_be_bytes()
 }
 
 /// What a head says that is still asked for when its answer is given.

@@ -87,8 +87,9 @@ impl Gateway {
     /// Sends the last events, which lie in `cx.out`, and ends the stream.
     pub(crate) fn end_stream(&mut self, id: ExchangeId, forward: Forward, outcome: Outcome) {
         self.open_stream(id, forward);
-        let Some(exchange) = self.exchanges.remove(id) else { return };
-        let request = exchange.finish(outcome, &mut self.cx);
+        let Some(mut exchange) = self.exchanges.remove(id) else { return };
+        exchange.finish(outcome, &mut self.cx);
+        let request = &exchange.request;
         let (cid, http11) = (request.client, request.meta.http11);
         let bytes = std::mem::take(&mut self.cx.out);
         self.send(cid, |out| match http11 {
@@ -106,24 +107,26 @@ impl Gateway {
     }
 
     /// The whole answer in `cx.out`: with its length where it fits one buffer, else in chunks (contract section 1).
-    pub(crate) fn answer(&mut self, exchange: Exchange, outcome: Outcome) {
-        let request = exchange.finish(outcome, &mut self.cx);
+    pub(crate) fn answer(&mut self, exchange: &mut Exchange, outcome: Outcome) {
+        exchange.finish(outcome, &mut self.cx);
+        let request = &exchange.request;
         let framing = match (self.cx.out.len() <= HIGH_WATER, request.meta.http11) {
             (true, _) => Framing::Length(self.cx.out.len() as u64),
             (false, true) => Framing::Chunked,
             (false, false) => Framing::ToEnd,
         };
         let (status, content_type) = (outcome.status, response::JSON);
-        self.reply(&request, &Reply { status, framing, content_type, refusal: None, more: b"" });
+        self.reply(request, &Reply { status, framing, content_type, refusal: None, more: b"" });
     }
 
     /// A large whole answer, from where it lies: one chunk, whose end it has with it, or to the end of the connection.
-    pub(crate) fn answer_bulk(&mut self, exchange: Exchange, outcome: Outcome, body: Buf) {
-        let request = exchange.finish(outcome, &mut self.cx);
+    pub(crate) fn answer_bulk(&mut self, exchange: &mut Exchange, outcome: Outcome, body: Buf) {
+        exchange.finish(outcome, &mut self.cx);
+        let request = &exchange.request;
         let (cid, http11) = (request.client, request.meta.http11);
         let framing = if http11 { Framing::Chunked } else { Framing::ToEnd };
         let (status, content_type) = (outcome.status, response::JSON);
-        let after = self.write_head(&request, &Reply { status, framing, content_type, refusal: None, more: b"" });
+        let after = self.write_head(request, &Reply { status, framing, content_type, refusal: None, more: b"" });
         if http11 {
             let length = body.len().saturating_sub(LAST_OF_ONE.len());
             self.send(cid, |out| write_chunk_size(out, length));

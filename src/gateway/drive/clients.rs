@@ -46,7 +46,9 @@ impl Gateway {
         loop {
             let Some(client) = self.clients.get_mut(id) else { return };
             let server = &self.cx.setup.config.server;
-            let Some(event) = client.next(server, &mut self.cx.pool, self.cx.now.mono) else { break };
+            let Some(event) = client.next(server, &mut self.cx.moulds, &mut self.cx.pool, self.cx.now.mono) else {
+                break;
+            };
             let is_part = matches!(event, ClientEvent::Body { complete: false });
             self.client_event(id, event);
             if is_part && self.clients.get(id).is_some_and(|client| client.exchange.is_some()) {
@@ -200,10 +202,10 @@ impl Gateway {
             return self.answer_admin(id, meta, head);
         }
         let strayed = client.oddity == Some(Oddity::Strayed);
-        let exchange = Exchange::new(id, meta, &mut self.cx);
+        let mut exchange = Exchange::new(id, meta, &mut self.cx);
         if strayed {
             let refusal = Refusal::plain_http();
-            return self.refuse(exchange, &refusal, Outcome::refused(&refusal));
+            return self.refuse(&mut exchange, &refusal, Outcome::refused(&refusal));
         }
         self.authorize(exchange, head);
     }
@@ -221,12 +223,12 @@ impl Gateway {
         let (bytes, _) = client.message();
         match exchange.authorize(head, bytes, ready, &mut self.cx) {
             Ok(Endpoint::Generate(_) | Endpoint::CountTokens(_)) => self.read_body(exchange, head),
-            Ok(Endpoint::Preflight) => self.answer_preflight(exchange),
+            Ok(Endpoint::Preflight) => self.answer_preflight(&mut exchange),
             Ok(Endpoint::Quota) => self.look(exchange),
-            Ok(endpoint) => self.answer_local(exchange, endpoint),
+            Ok(endpoint) => self.answer_local(&mut exchange, endpoint),
             Err(refusal) => match self.cx.lookups.unknown.take() {
                 Some(key) if self.cx.lookups.may_wait(&key, self.cx.now.mono) => self.identify(exchange, key, head),
-                _ => self.refuse(exchange, &refusal, Outcome::refused(&refusal)),
+                _ => self.refuse(&mut exchange, &refusal, Outcome::refused(&refusal)),
             },
         }
     }
@@ -257,16 +259,17 @@ impl Gateway {
         }
     }
 
+    #[inline(always)] // else the exchange is copied once more
     fn read_body(&mut self, mut exchange: Exchange, head: &RequestHead) {
         let declared = if let Framing::Length(length) = head.framing { length } else { 0 };
         if let Err(refusal) = exchange.read_body(head, declared, &mut self.cx) {
-            return self.refuse(exchange, &refusal, Outcome::refused(&refusal));
+            return self.refuse(&mut exchange, &refusal, Outcome::refused(&refusal));
         }
         let (cid, key) = (exchange.request.client, exchange.request.found.key);
-        let server = exchange.request.setup.config.clone();
+        let max_body = exchange.request.setup.config.server.max_body;
         let id = self.exchanges.insert(exchange);
         let Some(client) = self.clients.get_mut(cid) else { return };
-        let begun = client.begin_body(id, key, head, server.server.max_body);
+        let begun = client.begin_body(id, key, head, max_body);
         // Before its own body asks for room: what was sent ahead of its turn counts.
         charge_unread(client, &mut self.cx.budget);
         let awaits_continue = client.awaits_continue(head);
@@ -288,8 +291,8 @@ impl Gateway {
         let message = Message { exchange: id, head, body, storage: 0 };
         if exchange.look(&message, &mut self.cx) {
             client.begin_answer(id);
-        } else if let Some(exchange) = self.exchanges.remove(id) {
-            self.answer_local(exchange, Endpoint::Quota);
+        } else if let Some(mut exchange) = self.exchanges.remove(id) {
+            self.answer_local(&mut exchange, Endpoint::Quota);
         }
     }
 
@@ -298,22 +301,23 @@ impl Gateway {
         let Some(client) = self.clients.get_mut(id) else { return };
         client.end_after_answer();
         let meta = RequestMeta::of(&RequestHead::unparsed());
-        let exchange = Exchange::new(id, meta, &mut self.cx);
-        self.refuse(exchange, refusal, Outcome::refused(refusal));
+        let mut exchange = Exchange::new(id, meta, &mut self.cx);
+        self.refuse(&mut exchange, refusal, Outcome::refused(refusal));
     }
 
-    pub(crate) fn refuse(&mut self, mut exchange: Exchange, refusal: &Refusal, outcome: Outcome) {
+    pub(crate) fn refuse(&mut self, exchange: &mut Exchange, refusal: &Refusal, outcome: Outcome) {
         exchange.explain(refusal, &mut self.cx);
         let dialect = exchange.dialect();
-        let request = exchange.finish(outcome, &mut self.cx);
+        exchange.finish(outcome, &mut self.cx);
+        let request = &exchange.request;
         self.cx.out.clear();
         local::error_body(dialect, refusal, request.id.as_str(), &mut self.cx.out);
         let framing = Framing::Length(self.cx.out.len() as u64);
         let (status, content_type) = (refusal.status, response::JSON);
-        self.reply(&request, &Reply { status, framing, content_type, refusal: Some(refusal), more: b"" });
+        self.reply(request, &Reply { status, framing, content_type, refusal: Some(refusal), more: b"" });
     }
 
-    pub(crate) fn answer_local(&mut self, mut exchange: Exchange, endpoint: Endpoint) {
+    pub(crate) fn answer_local(&mut self, exchange: &mut Exchange, endpoint: Endpoint) {
         let mut out = std::mem::take(&mut self.cx.out);
         out.clear();
         let Some(client) = self.clients.get(exchange.request.client) else { return };
@@ -330,16 +334,16 @@ impl Gateway {
     }
 
     /// A preflight: 204, whether or not the origin is known; a browser goes by the fields.
-    fn answer_preflight(&mut self, exchange: Exchange) {
+    fn answer_preflight(&mut self, exchange: &mut Exchange) {
         let Some(client) = self.clients.get(exchange.request.client) else { return };
         let mut more = Vec::new();
         if exchange.request.cors != cors::CorsPolicy::Refused {
             cors::write_permission(client.message().0, &mut more);
         }
         self.cx.out.clear();
-        let request = exchange.finish(Outcome { status: 204, ..Outcome::ok() }, &mut self.cx);
+        exchange.finish(Outcome { status: 204, ..Outcome::ok() }, &mut self.cx);
         let (framing, content_type) = (Framing::None, "");
-        self.reply(&request, &Reply { status: 204, framing, content_type, refusal: None, more: &more });
+        self.reply(&exchange.request, &Reply { status: 204, framing, content_type, refusal: None, more: &more });
     }
 
     fn answer_admin(&mut self, id: ClientId, meta: RequestMeta, head: &RequestHead) {

@@ -39,6 +39,12 @@ impl Gateway {
         let storage = if matches!(event, Event::Body { .. }) { client.payload_storage() } else { 0 };
         let message = Message { exchange: id, head, body, storage };
         let effect = exchange.on(event, &message, &mut self.cx);
+        self.done(id, effect);
+    }
+
+    /// Does what follows from what an exchange has been told.
+    #[inline]
+    fn done(&mut self, id: ExchangeId, effect: Effect) {
         if let Some((provider, complete)) = self.cx.take_let_go() {
             self.part(provider, complete);
         }
@@ -107,16 +113,16 @@ impl Gateway {
 
     /// The effects with which an exchange ends.
     fn conclude(&mut self, id: ExchangeId, effect: Effect) {
-        let Some(exchange) = self.exchanges.remove(id) else { return };
+        let Some(mut exchange) = self.exchanges.remove(id) else { return };
         let cid = exchange.request.client;
         if let Some(client) = self.clients.get_mut(cid) {
             client.exchange = None;
         }
         match effect {
-            Effect::Answer(outcome) => self.answer(exchange, outcome),
-            Effect::AnswerBulk(outcome, body) => self.answer_bulk(exchange, outcome, body),
-            Effect::Refuse(refusal, outcome) => self.refuse(exchange, &refusal, outcome),
-            Effect::Quota => self.answer_local(exchange, Endpoint::Quota),
+            Effect::Answer(outcome) => self.answer(&mut exchange, outcome),
+            Effect::AnswerBulk(outcome, body) => self.answer_bulk(&mut exchange, outcome, body),
+            Effect::Refuse(refusal, outcome) => self.refuse(&mut exchange, &refusal, outcome),
+            Effect::Quota => self.answer_local(&mut exchange, Endpoint::Quota),
             Effect::Authorize(head) => {
                 self.authorize(exchange, &head);
                 // It read no more than a little while it waited.

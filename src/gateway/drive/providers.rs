@@ -103,7 +103,8 @@ impl Gateway {
             }
             let Some(xid) = provider.exchange else { return self.provider_tail(id, data) };
             let Some(exchange) = self.exchanges.get_mut(xid) else { return };
-            let full = self.clients.get(exchange.request.client).is_some_and(|client| client.is_full());
+            let client = self.clients.get(exchange.request.client);
+            let full = client.is_some_and(|client| client.is_full());
             let Some(slice) = exchange.intake(xid, data.len(), full, &mut self.cx) else {
                 return provider.hold(data, &mut self.cx.pool);
             };
@@ -114,8 +115,11 @@ impl Gateway {
                 };
             };
             let (payload, rest) = (&data[piece.data], &data[piece.consumed..]);
-            if !payload.is_empty() {
-                self.tell(xid, Event::Data(payload));
+            if let Some(client) = client.filter(|_| !payload.is_empty()) {
+                let (head, body) = client.message();
+                let message = Message { exchange: xid, head, body, storage: 0 };
+                let effect = exchange.on(Event::Data(payload), &message, &mut self.cx);
+                self.done(xid, effect);
             }
             data = rest;
             if piece.done {

@@ -4,7 +4,7 @@
 //! for another's commit but at its own end.
 
 use super::event::{Effect, Forward, Message, Outcome};
-use super::state::{Answering, Attempting, Committing, Draft, Exchange, Last, Queued, Request, Reserving, State};
+use super::state::{Answering, Attempting, Committing, Draft, Exchange, Last, Queued, Reserving, State};
 use crate::base::time::Mono;
 use crate::dialect::ObservedUsage;
 use crate::dialect::usage::Reported;
@@ -149,8 +149,8 @@ impl Exchange {
         }
     }
 
-    /// The end. What is left is what the head of its answer needs.
-    pub(crate) fn finish(mut self, outcome: Outcome, cx: &mut Cx) -> Request {
+    /// The end. What is left is [`Exchange::request`], for the head of its answer.
+    pub(crate) fn finish(&mut self, outcome: Outcome, cx: &mut Cx) {
         if let State::Queued(_) = &self.state {
             self.leave_queue(cx);
         }
@@ -167,7 +167,6 @@ impl Exchange {
             let counters = Box::new(cx.take_counters());
             cx.orders.0.push(Order::Counted(counters));
         }
-        self.request
     }
 
     /// Gives everything back that it holds.

@@ -43,7 +43,7 @@ impl Exchange {
         let prompt = answering.draft.prompt(&asked, message.body);
         let identity = self.request.identity(&asked, prompt, cx.now.unix);
         let read = match answering.draft.translation() {
-            None => dialect::whole(to, buf.bytes(), &identity, &mut cx.out),
+            None => cx.answers.whole(to, buf.bytes(), &identity, &mut cx.out),
             Some(state) => dialect::reply((from, to), buf.bytes(), state, &identity, &mut cx.out),
         };
         // What is sent of it takes its place.

@@ -306,6 +306,6 @@ impl Request {
     /// What an answer is to say of itself.
     pub(super) fn identity<'a>(&'a self, asked: &Asked, prompt: PromptTokens<'a>, now: Unix) -> ResponseIdentity<'a> {
         let model = self.model(asked).map_or("", |model| &model.id);
-        ResponseIdentity { id: self.id.as_str(), model, created: now.secs(), prompt }
+        ResponseIdentity { id: self.id.text(), model, created: now.secs(), prompt }
     }
 }

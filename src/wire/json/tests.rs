@@ -313,12 +313,22 @@ fn assert_views_agree(view: Raw<'_>, text: &[u8]) {
             Value::Array(items) => {
                 let seen: Vec<_> = view.items().collect();
                 assert_eq!(seen.len(), items.len());
+                let names = ["model", "a"];
+                let mut picked = view.items();
+                for item in &seen {
+                    assert_eq!(picked.pick(names), Some((*item, names.map(|name| item.get(name)))));
+                }
+                assert_eq!(picked.pick(names), None);
                 pending.extend(seen.into_iter().zip(items));
             }
             Value::Object(members) => {
                 for (key, value) in members {
                     let seen = view.get(&key);
                     assert_eq!(seen.is_none(), value.is_null(), "{key}");
+                    let names = ["no such member", &key, "model"];
+                    let picked = if key == "model" { [None, seen, None] } else { names.map(|name| view.get(name)) };
+                    assert_eq!(view.pick(names), picked, "{key}");
+                    assert_eq!(check_and_pick(view.bytes(), names), Ok(picked), "{key}");
                     pending.extend(seen.map(|seen| (seen, value)));
                 }
             }
@@ -363,6 +373,13 @@ fn a_view_of_anything_else_answers_nothing_and_does_not_panic() {
             let _ = (eq_unescaped(key, "model"), value.text(), value.count(), value.kind());
         }
         assert!(view.items().count() <= text.len());
+        let names = ["model", "a"];
+        let mut items = view.items();
+        assert!(std::iter::from_fn(|| items.pick(names)).take(text.len() + 1).count() <= text.len());
+        match check(&text) {
+            Ok(()) => assert_eq!(check_and_pick(&text, names), Ok(view.pick(names))),
+            Err(syntax) => assert_eq!(check_and_pick(&text, names), Err(ScanError::Syntax(syntax))),
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! `dialect`.
 
 use crate::base::text::push_number;
-use crate::wire::skip::{to_either, to_escaped};
+use crate::wire::skip::{needs_no_escape, to_either, to_escaped};
 
 /// Appends the comma before a member or an item, where one is needed: a value never ends in an opening bracket.
 fn comma(out: &mut Vec<u8>) {
@@ -33,6 +33,7 @@ pub fn write_count(out: &mut Vec<u8>, count: u64) {
 
 /// Appends a JSON string whose inside is already escaped.
 pub fn write_inside(out: &mut Vec<u8>, inside: &[u8]) {
+    out.reserve(inside.len() + 2);
     out.push(b'"');
     out.extend_from_slice(inside);
     out.push(b'"');
@@ -40,8 +41,12 @@ pub fn write_inside(out: &mut Vec<u8>, inside: &[u8]) {
 
 /// Appends `text` as a JSON string, quotes included.
 pub fn write_string(out: &mut Vec<u8>, text: &str) {
+    let text = text.as_bytes();
+    if needs_no_escape(text) {
+        return write_inside(out, text);
+    }
     out.push(b'"');
-    write_escaped(out, text.as_bytes());
+    write_escaped(out, text);
     out.push(b'"');
 }
 

@@ -4,10 +4,16 @@
 //!
 //! Owns the comparison. Must never pass an event that reading would treat otherwise: prefix and suffix are equal to
 //! those of an event that was read, and what stands between them is the inside of a JSON string. Called by
-//! `tap::event`.
+//! `tap::event` and `convert`.
 
 use crate::wire::Span;
-use crate::wire::json::is_string_inside;
+use crate::wire::json::{is_string_inside, string_end};
+
+/// The name of the events that carry a message's text.
+pub(super) const DELTA: &[u8] = b"content_block_delta";
+/// What stands before the data of such an event, and of a chunk, as most servers write it.
+pub(super) const DELTA_BEGIN: &[u8] = b"event: content_block_delta\ndata: ";
+pub(super) const CHUNK_BEGIN: &[u8] = b"data: ";
 
 /// Bytes of an event's data that is kept as a template.
 const EVENT_MAX: usize = 2048;
@@ -24,11 +30,18 @@ pub(super) struct EventTemplate {
     prefix: u16,
     suffix: u16,
     sent_prefix: u16,
+    /// Prefix and suffix hold no line end, so that an event that fits has one line of data.
+    one_line: bool,
     /// Templates learned since the last one that an event fitted.
     misses: u8,
 }
 
 impl EventTemplate {
+    /// Forgets the event; what comes next is another matter.
+    pub(super) fn forget(&mut self) {
+        self.bytes.clear();
+    }
+
     /// Back to the start of another stream; storage is kept.
     pub(super) fn reset(&mut self) {
         self.bytes.clear();
@@ -51,6 +64,7 @@ impl EventTemplate {
             self.bytes.extend_from_slice(part);
         }
         (self.prefix, self.suffix, self.sent_prefix) = (start as u16, (data.len() - end) as u16, at as u16);
+        self.one_line = !data.iter().any(|byte| matches!(byte, b'\n' | b'\r'));
     }
 
     /// The text of an event that fits: all but its text is equal to the template's.
@@ -65,6 +79,21 @@ impl EventTemplate {
         }
         self.misses = 0;
         Some(text)
+    }
+
+    /// The same of an event that lies whole at the front of `buf`: its data behind `begin`, then an empty line. With the
+    /// event's length.
+    #[inline]
+    pub(super) fn event<'a>(&mut self, begin: &[u8], buf: &'a [u8]) -> Option<(&'a [u8], usize)> {
+        if self.bytes.is_empty() || !self.one_line {
+            return None;
+        }
+        let (prefix, rest) = self.bytes.split_at(usize::from(self.prefix));
+        let data = buf.strip_prefix(begin)?.strip_prefix(prefix)?;
+        let end = string_end(data, 0)?;
+        let behind = data[end..].strip_prefix(&rest[..usize::from(self.suffix)])?.strip_prefix(b"\n\n")?;
+        self.misses = 0;
+        Some((&data[..end], buf.len() - behind.len()))
     }
 
     /// Appends what the client is sent for an event with this text.

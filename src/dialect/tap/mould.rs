@@ -1,0 +1,242 @@
+//! Whole chat answers that came before, each with holes for what differs from one to the next: its id, its date, its
+//! text and three counters. A provider lays out all its answers alike; one that fits is compared, not read.
+//!
+//! Owns the comparison. Must never pass an answer that reading would treat otherwise: all but the holes is equal to an
+//! answer that was read and lacked nothing; strings stand in the holes of strings, whole numbers in those of numbers,
+//! and the counters add up. Must never keep what was said: a mould has room for short words alone. Called by `tap::reply`; a property test and a fuzz target hold the two against each other.
+
+use super::super::answer::ResponseIdentity;
+use super::super::keys::{K, Walk};
+use super::super::usage::{ChatUsage, ObservedUsage};
+use super::places::{Edit, Seen};
+use crate::wire::Span;
+use crate::wire::json::{Raw, Scanner, Token, string_end, write_inside, write_string};
+
+/// Answers that are kept; the oldest makes room.
+const KEPT_MAX: usize = 4;
+/// Bytes of an answer without what is in its holes.
+const BYTES_MAX: usize = 2048;
+/// Bytes of a string outside the holes, such as a finish reason: what is longer may have been said.
+const WORD_MAX: usize = 64;
+/// Digits of a number; larger ones are left to the reader.
+const DIGITS_MAX: usize = 15;
+/// Answers in a row that fitted none, from which on only one in so many is kept.
+const MISSES_MAX: u32 = 64;
+/// What may differ.
+const HOLES: usize = 7;
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub struct AnswerMoulds {
+    kept: Vec<Mould>,
+    /// The one that was used last.
+    last: usize,
+    oldest: usize,
+    misses: u32,
+}
+
+/// What stands in a hole.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Hole {
+    Id,
+    Model,
+    Text,
+    Created,
+    Prompt,
+    Completion,
+    Total,
+}
+
+#[derive(Debug)]
+struct Mould {
+    /// All but the holes.
+    bytes: Vec<u8>,
+    /// The holes in order, each with the number of bytes before it.
+    holes: [(u32, Hole); HOLES],
+    /// Bytes behind the last.
+    behind: u32,
+    /// What it said of tokens.
+    usage: ChatUsage,
+}
+
+/// What the holes of an answer hold.
+struct Found {
+    id: Span,
+    model: Span,
+    prompt: u64,
+    completion: u64,
+}
+
+impl AnswerMoulds {
+    /// Passes on an answer that is like one that is kept.
+    pub(super) fn pass(&mut self, body: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Option<ObservedUsage> {
+        let (count, mut text) = (self.kept.len(), (0, 0));
+        for at in (self.last..count).chain(0..self.last.min(count)) {
+            let Some(found) = self.kept[at].fit(body, &mut text) else { continue };
+            (self.last, self.misses) = (at, 0);
+            found.write(body, me, out);
+            let reported = self.kept[at].usage.with(found.prompt, found.completion).reported();
+            return Some(ObservedUsage { reported, relayed_tokens: 0 });
+        }
+        self.misses = self.misses.saturating_add(1);
+        None
+    }
+
+    /// Keeps an answer that has just been read and lacked nothing.
+    pub(super) fn cast(&mut self, body: &[u8], seen: &Seen, usage: ChatUsage) {
+        if self.misses > MISSES_MAX && !self.misses.is_multiple_of(MISSES_MAX) {
+            return;
+        }
+        let Some(holes) = holes(body, seen) else { return };
+        let hollow: usize = holes.iter().map(|(span, _)| span.len()).sum();
+        if body.len() - hollow > BYTES_MAX {
+            return;
+        }
+        let is_full = self.kept.len() == KEPT_MAX;
+        let mut bytes = if is_full { std::mem::take(&mut self.kept[self.oldest].bytes) } else { Vec::new() };
+        bytes.clear();
+        bytes.reserve_exact(body.len() - hollow);
+        let mut from = 0;
+        let holes = holes.map(|(span, hole)| {
+            bytes.extend_from_slice(&body[from..span.start as usize]);
+            let before = span.start - from as u32;
+            from = span.end as usize;
+            (before, hole)
+        });
+        bytes.extend_from_slice(&body[from..]);
+        let mould = Mould { bytes, holes, behind: (body.len() - from) as u32, usage };
+        if is_full {
+            self.last = self.oldest;
+            self.kept[self.last] = mould;
+            self.oldest = (self.oldest + 1) % KEPT_MAX;
+        } else {
+            self.last = self.kept.len();
+            self.kept.push(mould);
+        }
+    }
+}
+
+/// The holes of an answer in order; `None` where it lacks one, has one twice, or one holds what none should.
+fn holes(body: &[u8], seen: &Seen) -> Option<[(Span, Hole); HOLES]> {
+    let mut holes = [(Span::default(), Hole::Text); HOLES];
+    let mut count = 0;
+    for (span, edit) in seen.places() {
+        let hole = match edit {
+            Edit::Id => Hole::Id,
+            Edit::Model => Hole::Model,
+            Edit::Created => Hole::Created,
+            Edit::Prompt => Hole::Prompt,
+            Edit::Completion => Hole::Completion,
+            Edit::Total => Hole::Total,
+            Edit::Object | Edit::Usage => continue,
+            Edit::Store | Edit::Previous => return None,
+        };
+        let inside = match hole {
+            Hole::Id | Hole::Model => {
+                Raw::new(span.of(body)).string()?;
+                Span { start: span.start + 1, end: span.end - 1 }
+            }
+            _ => {
+                let (_, end) = number(body, span.start as usize)?;
+                (end == span.end as usize).then_some(*span)?
+            }
+        };
+        *holes.get_mut(count)? = (inside, hole);
+        count += 1;
+    }
+    let (mut text, mut texts, mut is_said) = (Span::default(), 0, false);
+    let mut walk = Walk::new(|_: &[u8], path: &[K], token, whole: Span| {
+        if token == Token::String && path == [K::Choices, K::Item, K::Message, K::Content] {
+            text = Span { start: whole.start + 1, end: whole.end - 1 };
+            texts += 1;
+        } else if !matches!(path, [K::Id | K::Model]) {
+            is_said |= token == Token::String && whole.len() > WORD_MAX;
+        }
+    });
+    // It has been found valid before.
+    let _ = Scanner::new().finish(body, &mut walk);
+    let every = [Edit::Id, Edit::Model, Edit::Object, Edit::Created, Edit::Usage, Edit::Prompt, Edit::Completion];
+    let once = seen.places().len() == every.len() + 1 && every.iter().all(|edit| seen.has(*edit));
+    if texts != 1 || is_said || count != HOLES - 1 || !once || !seen.has(Edit::Total) {
+        return None;
+    }
+    holes[count] = (text, Hole::Text);
+    holes.sort_unstable_by_key(|(span, _)| (span.start, span.end));
+    Some(holes)
+}
+
+/// The whole number at `at`, without a leading nought, and where it ends.
+#[inline]
+fn number(body: &[u8], at: usize) -> Option<(u64, usize)> {
+    let (mut value, mut end) = (0u64, at);
+    while let Some(digit) = body.get(end).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit <= 9) {
+        value = value.wrapping_mul(10).wrapping_add(u64::from(digit));
+        end += 1;
+    }
+    (end > at && end - at <= DIGITS_MAX && body[at] != b'0').then_some((value, end))
+}
+
+impl Mould {
+    /// `text`: where a text begins that has been looked at before, and where it ends.
+    fn fit(&self, body: &[u8], text: &mut (usize, usize)) -> Option<Found> {
+        // What differs mostly does so there, and the text may be long.
+        if !body.ends_with(&self.bytes[self.bytes.len() - self.behind as usize..]) {
+            return None;
+        }
+        let mut found = Found { id: Span::default(), model: Span::default(), prompt: 0, completion: 0 };
+        let (mut bytes, mut at, mut total) = (self.bytes.as_slice(), 0, 0);
+        for (before, hole) in self.holes {
+            let (same, rest) = bytes.split_at(before as usize);
+            if !body.get(at..)?.starts_with(same) {
+                return None;
+            }
+            (bytes, at) = (rest, at + same.len());
+            let end = match hole {
+                Hole::Text if text.0 == at => text.1,
+                Hole::Id | Hole::Model | Hole::Text => string_end(body, at)?,
+                Hole::Created | Hole::Prompt | Hole::Completion | Hole::Total => {
+                    let (value, end) = number(body, at)?;
+                    match hole {
+                        Hole::Prompt => found.prompt = value,
+                        Hole::Completion => found.completion = value,
+                        Hole::Total => total = value,
+                        _ => {}
+                    }
+                    end
+                }
+            };
+            match hole {
+                Hole::Id => found.id = Span::new(at, end),
+                Hole::Model => found.model = Span::new(at, end),
+                Hole::Text => *text = (at, end),
+                _ => {}
+            }
+            at = end;
+        }
+        (body.get(at..)? == bytes && found.prompt + found.completion == total).then_some(found)
+    }
+}
+
+impl Found {
+    /// Appends the answer with its names put in.
+    fn write(&self, body: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+        out.reserve(body.len() + me.id.len() + me.model.len());
+        let quoted = |span: Span| (span.start as usize - 1, span.end as usize + 1);
+        let (id, model) = (quoted(self.id), quoted(self.model));
+        let id_first = id < model;
+        let (first, second) = if id_first { (id, model) } else { (model, id) };
+        out.extend_from_slice(&body[..first.0]);
+        if id_first {
+            write_inside(out, me.id)
+        } else {
+            write_string(out, me.model)
+        }
+        out.extend_from_slice(&body[first.1..second.0]);
+        if id_first {
+            write_string(out, me.model)
+        } else {
+            write_inside(out, me.id)
+        }
+        out.extend_from_slice(&body[second.1..]);
+    }
+}

@@ -1,0 +1,215 @@
+//! Heads that were parsed before, with two holes: the key that they show, and the digits of the body's length. The
+//! requests of one client's software differ in nothing else; such a head is compared, not parsed.
+//!
+//! Must never answer for a head that parsing would read otherwise: all but the holes is equal to one that was parsed;
+//! in the holes stands visible ASCII in the place of visible ASCII, and a number without a leading nought in that of
+//! another. Must never keep a secret: the key is blotted out, and of a head that has fields which are not known to hold
+//! none, nothing is kept. A property test and a fuzz target hold comparing and parsing against each other.
+
+use super::{Field, Framing, RequestHead};
+use crate::wire::Span;
+
+/// Heads that are kept; the oldest makes room.
+const KEPT_MAX: usize = 8;
+/// Bytes of a head that is kept.
+const HEAD_MAX: usize = 1024;
+/// Digits of a length; more of them are left to the parser.
+const LENGTH_DIGITS_MAX: usize = 15;
+/// Heads in a row that fitted none, from which on only one in so many is kept: they differ in more than the holes.
+const MISSES_MAX: u32 = 64;
+/// Stands in the place of a key.
+const BLOT: u8 = b'x';
+/// Fields whose values are no secret and stay the same from request to request. Those that begin with the last are
+/// what OpenAI's and Anthropic's SDKs say of themselves.
+const PUBLIC: [&str; 11] = [
+    "host",
+    "content-type",
+    "content-length",
+    "user-agent",
+    "accept",
+    "accept-encoding",
+    "accept-language",
+    "connection",
+    "anthropic-version",
+    "anthropic-beta",
+    "x-stainless-",
+];
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub struct HeadMoulds {
+    kept: Vec<Mould>,
+    /// The one that was used last.
+    last: usize,
+    oldest: usize,
+    misses: u32,
+}
+
+/// What may differ.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Hole {
+    /// So many visible characters.
+    Key(u32),
+    /// A number, which had so many digits.
+    Length(u32),
+    /// Nothing: the head ends there.
+    End,
+}
+
+#[derive(Debug)]
+struct Mould {
+    bytes: Vec<u8>,
+    head: RequestHead,
+    /// What is equal, each with what follows it.
+    parts: [(Span, Hole); 3],
+}
+
+impl HeadMoulds {
+    /// The head at the front of `buf`, if it is like one that is kept and has at most `max` bytes.
+    pub(in crate::wire) fn find(&mut self, buf: &[u8], max: usize) -> Option<RequestHead> {
+        let count = self.kept.len();
+        for at in (self.last..count).chain(0..self.last.min(count)) {
+            if let Some(head) = self.kept[at].fit(buf) {
+                (self.last, self.misses) = (at, 0);
+                return Some(head).filter(|head| head.len as usize <= max);
+            }
+        }
+        self.misses = self.misses.saturating_add(1);
+        None
+    }
+
+    /// Keeps a head that has just been parsed, if it is of the kind that comes again.
+    pub(in crate::wire) fn cast(&mut self, buf: &[u8], head: &RequestHead) {
+        let len = head.len as usize;
+        if len > HEAD_MAX || (self.misses > MISSES_MAX && !self.misses.is_multiple_of(MISSES_MAX)) {
+            return;
+        }
+        let Some(parts) = parts(&buf[..len], head) else { return };
+        if self.kept.len() < KEPT_MAX {
+            self.last = self.kept.len();
+            self.kept.push(Mould { bytes: Vec::new(), head: *head, parts });
+        } else {
+            self.last = self.oldest;
+            self.oldest = (self.oldest + 1) % KEPT_MAX;
+        }
+        let mould = &mut self.kept[self.last];
+        (mould.head, mould.parts) = (*head, parts);
+        mould.bytes.clear();
+        mould.bytes.extend_from_slice(&buf[..len]);
+        for (part, hole) in parts {
+            if let Hole::Key(len) = hole {
+                mould.bytes[part.end as usize..(part.end + len) as usize].fill(BLOT);
+            }
+        }
+    }
+}
+
+fn is_visible(text: &[u8]) -> bool {
+    text.iter().fold(true, |all, byte| all & (byte.wrapping_sub(0x21) <= 0x7e - 0x21))
+}
+
+/// What of a head is to be equal; `None` for one that is not kept.
+fn parts(bytes: &[u8], head: &RequestHead) -> Option<[(Span, Hole); 3]> {
+    let (bearer, api_key) = (head.field(Field::Authorization), head.field(Field::XApiKey));
+    let key = match (bearer.is_empty(), api_key.is_empty()) {
+        (false, true) if bearer.of(bytes).get(..7)?.eq_ignore_ascii_case(b"bearer ") => {
+            Span { start: bearer.start + 7, ..bearer }
+        }
+        (true, false) => api_key,
+        _ => return None,
+    };
+    if key.is_empty() || !is_visible(key.of(bytes)) || !matches!(head.framing, Framing::None | Framing::Length(_)) {
+        return None;
+    }
+    let (mut at, mut digits) = (0, None);
+    for (number, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
+        let from = at;
+        at += line.len();
+        let line = line.strip_suffix(b"\r\n")?;
+        if number == 0 || line.is_empty() {
+            continue;
+        }
+        let colon = line.iter().position(|byte| *byte == b':')?;
+        let name = &line[..colon];
+        let is = |text: &&str| match text.strip_suffix('-') {
+            Some(_) => name.get(..text.len()).is_some_and(|start| start.eq_ignore_ascii_case(text.as_bytes())),
+            None => name.eq_ignore_ascii_case(text.as_bytes()),
+        };
+        let of_key = (from..from + line.len()).contains(&(key.start as usize));
+        if !of_key && !PUBLIC.iter().any(is) {
+            return None;
+        }
+        if name.eq_ignore_ascii_case(b"content-length") {
+            let value = line[colon + 1..].trim_ascii_start();
+            // Said twice, or with more than digits behind it, it is unusual.
+            if digits.is_some() || !value.iter().all(u8::is_ascii_digit) || value.len() > LENGTH_DIGITS_MAX {
+                return None;
+            }
+            digits = Some(Span::new(from + line.len() - value.len(), from + line.len()));
+        }
+    }
+    let digits = digits.filter(|digits| !digits.is_empty() && digits.of(bytes)[0] != b'0');
+    let end = head.len;
+    let (key_hole, part) = (Hole::Key(key.len() as u32), |start, end| Span { start, end });
+    Some(match (digits, head.framing) {
+        (None, Framing::None) => {
+            let empty = (part(end, end), Hole::End);
+            [(part(0, key.start), key_hole), (part(key.end, end), Hole::End), empty]
+        }
+        (Some(digits), Framing::Length(_)) => {
+            let length_hole = Hole::Length(digits.len() as u32);
+            let (first, second) = match key.start < digits.start {
+                true => ((key, key_hole), (digits, length_hole)),
+                false => ((digits, length_hole), (key, key_hole)),
+            };
+            let between = part(first.0.end, second.0.start);
+            [(part(0, first.0.start), first.1), (between, second.1), (part(second.0.end, end), Hole::End)]
+        }
+        _ => return None,
+    })
+}
+
+impl Mould {
+    fn fit(&self, buf: &[u8]) -> Option<RequestHead> {
+        let (mut at, mut length, mut moved) = (0usize, 0u64, None);
+        for (part, hole) in &self.parts {
+            let same = part.of(&self.bytes);
+            if !buf.get(at..)?.starts_with(same) {
+                return None;
+            }
+            at += same.len();
+            match *hole {
+                Hole::Key(len) => {
+                    if !is_visible(buf.get(at..at + len as usize)?) {
+                        return None;
+                    }
+                    at += len as usize;
+                }
+                Hole::Length(digits) => {
+                    let start = at;
+                    while let Some(digit) = buf.get(at).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit <= 9)
+                    {
+                        length = length.wrapping_mul(10).wrapping_add(u64::from(digit));
+                        at += 1;
+                    }
+                    if at == start || at - start > LENGTH_DIGITS_MAX || buf[start] == b'0' {
+                        return None;
+                    }
+                    moved = Some((part.end, (at - start) as u32, digits));
+                }
+                Hole::End => break,
+            }
+        }
+        let mut head = self.head;
+        head.len = at as u32;
+        if let Some((from, now, before)) = moved {
+            head.framing = Framing::Length(length);
+            if now != before {
+                for span in head.fields.iter_mut().filter(|span| span.start > from) {
+                    (span.start, span.end) = (span.start + now - before, span.end + now - before);
+                }
+            }
+        }
+        Some(head)
+    }
+}
