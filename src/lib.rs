@@ -46,7 +46,8 @@
 //! 3. The body is scanned by [`dialect::request`] as it arrives: strict JSON, fields, roles, an estimate of tokens.
 //! 4. `exchange::reserve` finds the model, writes the body for its first target and takes a hold in the
 //!    [`policy::meter`].
-//! 5. `exchange::attempt` picks a target and a connection; `provider::request` cuts the new body from the old one.
+//! 5. `exchange::attempt` picks a target, for which a request may wait (`gateway::queue`), and a connection;
+//!    `provider::request` cuts the new body from the old one.
 //! 6. `provider::connection` frames the answer; `exchange::stream` (events) or `exchange::reply` (whole answers) passes
 //!    it on and observes usage.
 //! 7. `exchange::finish` is the one end: settle the hold, hand a row to the ledger, write a log line.
@@ -84,6 +85,8 @@
 //! | no retry after the first relayed byte | `exchange::stream::commit`: the draft is gone |
 //! | no memory before its bound is checked | `gateway::budget`, [`wire::inbound`] |
 //! | stale names reach nobody | [`base::slots`] |
+//! | no target has more in flight than places, and nobody waits for one that is free | `provider::breaker`, `drive::places` |
+//! | who waits has its turn, fairly by key | `gateway::queue` |
 //! | a slow client slows its provider | `drive::providers::provider_wants_read`, `Exchange::intake` |
 //! | nothing is let through unmetered | `gateway::ledger`, `exchange::reserve` |
 //! | no answer is complete before its row is safe (`before-reply`) | `exchange::finish::await_row` |

@@ -15,8 +15,6 @@ RISE_MAX_OF = {"instructions_per_event": 1.03, "instructions_per_translated_even
                "instructions_per_event_of_200_streams": 1.5}
 # Instructions of the loop by which two counts of the same program differ, mostly by how often a second begins.
 NOISE = 30
-# What a request among eight equal targets may cost, by what one costs whose model has a single target.
-AMONG_EIGHT_MAX = 1.03
 # Rooms that are named where a figure has risen.
 ROOMS_SHOWN = 5
 # A room has a line on the page that takes so many instructions of any figure.
@@ -93,8 +91,6 @@ def gate(record):
         if name in worse:
             tell_rooms(name.removeprefix("instructions_per_"), known["rooms"], by_room)
     one, eight = found["instructions_per_request"], found["instructions_per_request_among_eight"]
-    if eight > one * AMONG_EIGHT_MAX + NOISE:
-        worse.add("instructions_per_request_among_eight")
     print(f"gate: among eight equal targets a request takes {100 * (eight / one - 1):.1f} % more")
     if not same:
         here = versions()

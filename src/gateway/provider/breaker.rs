@@ -339,11 +339,6 @@ impl Breakers {
         self.eased = true;
     }
 
-    /// Attempts in flight, at all targets.
-    pub(crate) fn busy(&self) -> usize {
-        self.entries.iter().map(|entry| entry.busy as usize).sum()
-    }
-
     /// These alone are in flight: others have been lost to a bug.
     pub(crate) fn recount<'a>(&mut self, flying: impl Iterator<Item = &'a Target>) {
         self.entries.iter_mut().for_each(|entry| (entry.busy, entry.asked) = (0, Needs::default()));
@@ -553,12 +548,17 @@ impl Breakers {
 
     /// Few targets, found by their labels' addresses almost always.
     fn index(&mut self, label: &Arc<str>) -> usize {
-        let same = |entry: &Entry| Arc::ptr_eq(&entry.label, label) || entry.label == *label;
+        let same = |entry: &Entry| Arc::ptr_eq(&entry.label, label);
         self.entries.iter().position(same).unwrap_or_else(|| self.insert(label))
     }
 
     #[cold]
     fn insert(&mut self, label: &Arc<str>) -> usize {
+        if let Some(known) = self.entries.iter().position(|entry| entry.label == *label) {
+            // Another configuration's: from here on it is found by this one's.
+            self.entries[known].label = label.clone();
+            return known;
+        }
         let place = place_of(label);
         let breaker = self.breakers.iter().position(|breaker| *breaker.place == *place).unwrap_or_else(|| {
             self.breakers.push(Breaker {

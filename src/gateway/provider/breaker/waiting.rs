@@ -34,6 +34,11 @@ pub(crate) enum Stage {
 const LEAST: Needs = [1, 0, 0, 0];
 
 impl Breakers {
+    /// Attempts in flight, at all targets.
+    pub(crate) fn busy(&self) -> usize {
+        self.entries.iter().map(|entry| entry.busy as usize).sum()
+    }
+
     /// The most attempts in flight at one server and model.
     pub(crate) fn busiest(&self) -> usize {
         self.breakers.iter().map(|breaker| breaker.busy as usize).max().unwrap_or(0)
