@@ -116,8 +116,8 @@ pub(crate) fn place_of(label: &str) -> String {
 }
 
 /// What a target draws for a number, the least of which wins: by weighted rendezvous hashing each wins as many numbers
-/// as its weight says, and one that goes away loses none but its own. Each is a stream of events at a rate of its weight,
-/// of which the first to come wins.
+/// as its weight says, and one that goes away loses none but its own. Each is a stream of events at a rate of its
+/// weight, of which the first to come wins.
 fn lot(number: u64, target: &Target) -> f64 {
     first_of_events(mix(number, target.seed)) / target.share as f64
 }
