@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::net::IpAddr;
 
-/// The numbers below a thousand: three digits, the first the lowest byte, and how many are none of the noughts before it.
+/// The numbers below a thousand: three digits, the first the lowest byte, and how many are no noughts before it.
 static SMALL: [u32; 1000] = small();
 
 const fn small() -> [u32; 1000] {

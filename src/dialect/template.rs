@@ -81,8 +81,8 @@ impl EventTemplate {
         Some(text)
     }
 
-    /// The same of an event that lies whole at the front of `buf`: its data behind `begin`, then an empty line. With the
-    /// event's length.
+    /// The same of an event that lies whole at the front of `buf`: its data behind `begin`, then an empty line. With
+    /// the event's length.
     #[inline]
     pub(super) fn event<'a>(&mut self, begin: &[u8], buf: &'a [u8]) -> Option<(&'a [u8], usize)> {
         if self.bytes.is_empty() || !self.one_line {

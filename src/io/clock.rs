@@ -3,8 +3,8 @@
 use crate::base::time::{Mono, Now, Unix};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// For how many microseconds wall-clock time is counted on by the monotonic clock: asking for it costs as much again, and
-/// a jump of it need not be known at once.
+/// For how many microseconds wall-clock time is counted on by the monotonic clock: asking for it costs as much again,
+/// and a jump of it need not be known at once.
 const WALL_FRESH: u64 = 100_000;
 
 /// Reads both clocks. Monotonic time counts from the moment the clock was made.

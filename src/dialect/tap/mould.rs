@@ -3,7 +3,8 @@
 //!
 //! Owns the comparison. Must never pass an answer that reading would treat otherwise: all but the holes is equal to an
 //! answer that was read and lacked nothing; strings stand in the holes of strings, whole numbers in those of numbers,
-//! and the counters add up. Must never keep what was said: a mould has room for short words alone. Called by `tap::reply`; a property test and a fuzz target hold the two against each other.
+//! and the counters add up. Must never keep what was said: a mould has room for short words alone. Called by
+//! `tap::reply`; a property test and a fuzz target hold the two against each other.
 
 use super::super::answer::ResponseIdentity;
 use super::super::keys::{K, Walk};

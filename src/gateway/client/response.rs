@@ -47,7 +47,7 @@ impl RequestId {
     }
 }
 
-/// Eight hexadecimal digits, worked out all at once: a digit in each byte, and what is over nine moved on to the letters.
+/// Eight hexadecimal digits, worked out all at once: a digit in each byte, those over nine moved on to the letters.
 #[inline]
 fn hex(value: u32) -> [u8; 8] {
     let mut digits = u64::from(value);
