@@ -3,6 +3,7 @@
 //! A plain value; the gateway fills it from the catalog. Nothing here is read from a request.
 
 use super::carrier::Mark;
+use std::sync::Arc;
 
 /// How JSON of a given schema is demanded of a model.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -52,6 +53,17 @@ pub enum Cache {
     Key,
 }
 
+/// A member that the configuration writes into a request (contract section 11, "Parameters").
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Param {
+    /// Its name in the target's shape: letters, digits, `_` and `-`.
+    pub name: String,
+    /// Its value as JSON.
+    pub json: String,
+    /// It takes the place of the client's; else it is written where there is none, or `null`.
+    pub always: bool,
+}
+
 /// What the target takes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Capabilities {
@@ -92,12 +104,20 @@ pub struct Capabilities {
     pub hosted_tools: Vec<String>,
     /// What reasoning of this target's is known by.
     pub mark: Mark,
+    /// Members that the configuration writes, each name once; mostly none.
+    pub params: Arc<[Param]>,
 }
 
 impl Capabilities {
     /// What the bound on completion tokens is called in a chat request.
     pub(super) fn bound(&self) -> &'static str {
         if self.max_completion_tokens { "max_completion_tokens" } else { "max_tokens" }
+    }
+
+    /// Bytes that [`Capabilities::params`] add to a request, as storage that doubles when it grows.
+    pub fn params_room(&self) -> usize {
+        // Quotes, colon and comma.
+        2 * self.params.iter().map(|param| param.name.len() + param.json.len() + 4).sum::<usize>()
     }
 
     /// True if the model does not take the member called `name`.
@@ -127,6 +147,7 @@ impl Default for Capabilities {
             unknown: UnknownMembers::Drop,
             hosted_tools: Vec::new(),
             mark: Mark::default(),
+            params: Arc::default(),
         }
     }
 }

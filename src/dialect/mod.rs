@@ -21,7 +21,7 @@ pub mod tokens;
 pub mod usage;
 
 pub use answer::{Broken, ResponseIdentity, StreamFault};
-pub use capabilities::{Cache, Capabilities, Structured, Thinking, UnknownMembers};
+pub use capabilities::{Cache, Capabilities, Param, Structured, Thinking, UnknownMembers};
 pub use errors::{ErrorText, ErrorWords, error_body, error_event, read_error};
 pub use naming::TranslationState;
 pub use replies::reply;

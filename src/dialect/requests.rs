@@ -11,6 +11,7 @@ mod from_chat;
 mod from_messages;
 mod from_responses;
 mod media;
+mod params;
 mod schema;
 mod talk;
 mod to_chat;
@@ -64,6 +65,11 @@ pub fn request(
         Dialect::Chat => to_chat::write(&ask, talk, &mut state, out)?,
         Dialect::Messages => to_messages::write(&ask, &talk, &mut state, out)?,
         Dialect::Responses => to_responses::write(&ask, &talk, out)?,
+    }
+    if !target.capabilities.params.is_empty() {
+        // So that storage does not double for a few words.
+        out.reserve_exact(target.capabilities.params_room());
+        params::write(&target.capabilities.params, out);
     }
     if state.is_full() {
         return refuse("tools", "fewer names of more than 64 characters");

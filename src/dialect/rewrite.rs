@@ -3,7 +3,7 @@
 //! Owns what is left out, replaced and added. Must never touch what it does not name. Called by the gateway when it
 //! writes a request upstream, once for each attempt.
 
-use super::capabilities::{Capabilities, UnknownMembers};
+use super::capabilities::{Capabilities, Param, UnknownMembers};
 use super::request::{Class, Fields, Member, Name, bound_of};
 use super::requests::Target;
 use crate::wire::json::{Raw, eq_unescaped, item, write_string};
@@ -78,8 +78,8 @@ struct Writer<'a> {
 
 /// Lays out `body` for an upstream of the same shape: members outside the tables, on the deny list or in `drop_params`
 /// and reasoning without a signature left out, `model` replaced (or added), `n` made 1, `stream_options.include_usage`
-/// asked for where the target reports it, and the bound on completion tokens under the name it goes by there. Fills
-/// `text` and `pieces` anew; returns the length of all pieces together.
+/// asked for where the target reports it, the bound on completion tokens under the name it goes by there, and the
+/// members that the configuration writes. Fills `text` and `pieces` anew; returns the length of all pieces together.
 pub fn rewrite(
     shape: Dialect,
     body: &[u8],
@@ -92,6 +92,7 @@ pub fn rewrite(
     pieces.clear();
     let takes_it = !with.capabilities.drops("stream_options");
     let ask = with.capabilities.stream_usage && takes_it && shape == Dialect::Chat && fields.stream;
+    let params = &*with.capabilities.params;
     let mut writer = Writer { body, cuts: &fields.cuts, text, pieces, total: 0 };
     let Some((first, last)) = fields.members.first().zip(fields.members.last()) else {
         return writer.total;
@@ -101,7 +102,10 @@ pub fn rewrite(
     // What of the body stays and is not written yet: members that are kept, with what lies between them.
     let mut run: Option<(usize, usize)> = None;
     for member in &fields.members {
-        let fate = fate(shape, body, fields, member, with, ask);
+        let fate = match params.is_empty() || !gives_way(params, body, member) {
+            true => fate(shape, body, fields, member, with, ask),
+            false => Fate::Drop,
+        };
         asked |= member.name == Name::StreamOptions;
         if fate == Fate::Drop {
             if let Some((from, to)) = run.take() {
@@ -144,6 +148,15 @@ pub fn rewrite(
     if !asked {
         writer.add(&mut wrote, "stream_options", |text| text.extend_from_slice(b"{\"include_usage\":true}"));
     }
+    for param in params {
+        let stays = |member: &Member| {
+            let is_it = eq_unescaped(member.key.of(body), &param.name) && !gives_way(params, body, member);
+            is_it && fate(shape, body, fields, member, with, ask) != Fate::Drop
+        };
+        if param.always || !fields.members.iter().any(stays) {
+            writer.add(&mut wrote, &param.name, |text| text.extend_from_slice(param.json.as_bytes()));
+        }
+    }
     writer.body(last.end(), body.len());
     writer.total
 }
@@ -168,6 +181,13 @@ pub fn dropped<'a>(
         false => fate(shape, body, fields, member, with, false) == Fate::Drop,
     };
     fields.members.iter().filter(may_go).filter(goes).map(|member| member.key.of(body))
+}
+
+/// Whether a member of the client's gives way to one that the configuration writes.
+fn gives_way(params: &[Param], body: &[u8], member: &Member) -> bool {
+    let key = member.key.of(body);
+    let param = params.iter().find(|param| eq_unescaped(key, &param.name));
+    param.is_some_and(|param| param.always || Raw::new(member.value.of(body)).is_null())
 }
 
 fn fate(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, with: &Target<'_>, ask: bool) -> Fate {

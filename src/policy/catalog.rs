@@ -122,11 +122,27 @@ pub struct Model {
     pub reserve_tokens: u64,
     /// Request fields removed before forwarding.
     pub drop_params: Vec<String>,
+    /// Request members written in place of the client's, by their name in the shape of the model's providers:
+    /// `{ temperature = 0.2 }`, see below.
+    pub set_params: Vec<ModelParam>,
+    /// The same where a request has none.
+    pub default_params: Vec<ModelParam>,
     /// Types of tools that run at a responses-shaped provider, at its price, and may be asked for there, such as
     /// `"web_search"`; others are removed from a request.
     pub hosted_tools: Vec<String>,
     /// What translation must know. Default: those below.
     pub capabilities: Capabilities,
+}
+
+/// A member that is written into a model's requests.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ModelParam {
+    /// Its name: letters, digits, `_` and `-`.
+    pub name: String,
+    /// Its value as JSON.
+    pub json: String,
+    /// The same as TOML, on one line.
+    pub toml: String,
 }
 
 /// One place where a model is served, with one of its provider's credentials: a target of the configuration stands here

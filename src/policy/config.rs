@@ -12,6 +12,7 @@
 mod document;
 mod follow;
 mod models;
+mod params;
 mod plans;
 mod print;
 mod providers;

@@ -2,6 +2,7 @@
 //! what it may be, and whether a running process takes a change over: see `section!`. Reading, printing, following
 //! and the manual are loops over the rows. It knows no setting; the types that hold them and `config` use it.
 
+pub mod json;
 pub mod kinds;
 pub mod reader;
 pub mod secret;

@@ -298,3 +298,90 @@ fn reasoning_without_a_signature_is_left_out_and_all_other_reasoning_stays() {
     let chat_body = format!(r#"{{"model":"gpt-x","messages":[{{"role":"user","content":[{bare}]}}]}}"#);
     assert_eq!(chat(&chat_body), chat_body);
 }
+
+/// With members that the configuration writes: name, value, and whether it always holds.
+fn written(shape: Dialect, params: &[(&str, &str, bool)]) -> Case {
+    let param = |(name, json, always): &(&str, &str, bool)| Param {
+        name: (*name).to_owned(),
+        json: (*json).to_owned(),
+        always: *always,
+    };
+    takes(shape, Capabilities { params: params.iter().map(param).collect(), ..Capabilities::default() })
+}
+
+#[test]
+fn what_the_configuration_sets_takes_the_place_of_the_clients() {
+    let case = written(Dialect::Chat, &[("temperature", "0.2", true), ("top_k", "[1,{\"a\":\"}\"}]", true)]);
+    let set = "\"temperature\":0.2,\"top_k\":[1,{\"a\":\"}\"}]";
+    for members in [
+        "",
+        "\"temperature\":1.5,",
+        "\"temp\\u0065rature\" : 1 ,",
+        "\"temperature\":null,",
+        "\"top_k\":1,\"temperature\":2,\"top_k\":2,",
+        "\"top_k\":[{\"temperature\":1}],",
+    ] {
+        let out = case.run(&format!("{{{members}\"model\":\"s\",{MESSAGES}}}"));
+        assert_eq!(out, format!("{{\"model\":\"gpt-x\",{MESSAGES},{set}}}"), "{members}");
+        let out = case.run(&format!("{{\"model\":\"s\",{members}{MESSAGES}}}\n"));
+        assert_eq!(out, format!("{{\"model\":\"gpt-x\",{MESSAGES},{set}}}\n"), "{members}");
+    }
+    let out = case.run(&format!("{{\"model\":\"gpt-x\",{MESSAGES},\"top_p\":1,\"temperature\":1}}"));
+    assert_eq!(out, format!("{{\"model\":\"gpt-x\",{MESSAGES},\"top_p\":1,{set}}}"));
+}
+
+#[test]
+fn what_the_configuration_has_for_a_default_leaves_the_clients_alone() {
+    let case = written(Dialect::Chat, &[("temperature", "0.2", false), ("seed", "7", false)]);
+    let sent = |members: &str| {
+        let out = case.run(&format!("{{\"model\":\"gpt-x\",{members}{MESSAGES}}}"));
+        out.strip_prefix("{\"model\":\"gpt-x\",").unwrap().replace(MESSAGES, "M")
+    };
+    let both = "\"temperature\":0.2,\"seed\":7";
+    assert_eq!(sent(""), format!("M,{both}}}"));
+    assert_eq!(sent("\"temperature\":null,\"s\\u0065ed\":null,"), format!("M,{both}}}"));
+    assert_eq!(sent("\"temperature\":1.50,"), "\"temperature\":1.50,M,\"seed\":7}");
+    assert_eq!(sent("\"temp\\u0065rature\":1,"), "\"temp\\u0065rature\":1,M,\"seed\":7}");
+    assert_eq!(sent("\"seed\":null,\"seed\":0,\"temperature\":0,"), "\"seed\":0,\"temperature\":0,M}");
+}
+
+#[test]
+fn a_default_holds_where_the_clients_own_does_not_go_on() {
+    let mut case = written(Dialect::Chat, &[("top_k", "40", false), ("temperature", "0", true)]);
+    let body = format!("{{\"model\":\"gpt-x\",\"top_k\":5,\"temperature\":1,{MESSAGES}}}");
+    assert_eq!(case.run(&body), format!("{{\"model\":\"gpt-x\",{MESSAGES},\"top_k\":40,\"temperature\":0}}"));
+    case.takes.unknown = UnknownMembers::Local;
+    assert_eq!(case.run(&body), format!("{{\"model\":\"gpt-x\",\"top_k\":5,{MESSAGES},\"temperature\":0}}"));
+    // What is set wins over what is dropped.
+    case.takes.drop_params = vec!["temperature".to_owned(), "top_k".to_owned()];
+    assert_eq!(case.run(&body), format!("{{\"model\":\"gpt-x\",{MESSAGES},\"top_k\":40,\"temperature\":0}}"));
+}
+
+#[test]
+fn what_the_configuration_writes_stands_beside_what_the_gateway_writes() {
+    let params = [("temperature", "0.2", true), ("service_tier", "\"flex\"", false)];
+    let added = "\"temperature\":0.2,\"service_tier\":\"flex\"";
+    let asked = "\"stream_options\":{\"include_usage\":true}";
+    let out = written(Dialect::Chat, &params).run(&format!("{{{MESSAGES},\"stream\":true}}"));
+    assert_eq!(out, format!("{{{MESSAGES},\"stream\":true,\"model\":\"gpt-x\",{asked},{added}}}"));
+    let out = written(Dialect::Messages, &params)
+        .run(&format!("{{\"model\":\"s\",\"max_tokens\":5,\"temperature\":1,{MESSAGES}}}"));
+    assert_eq!(out, format!("{{\"model\":\"gpt-x\",\"max_tokens\":5,{MESSAGES},{added}}}"));
+    let out = written(Dialect::Responses, &params).run("{\"temperature\":1,\"model\":\"s\",\"input\":\"hi\"}");
+    let own = "\"store\":false,\"include\":[\"reasoning.encrypted_content\"]";
+    assert_eq!(out, format!("{{\"model\":\"gpt-x\",\"input\":\"hi\",{own},{added}}}"));
+}
+
+#[test]
+fn what_the_configuration_writes_takes_no_more_than_its_room() {
+    let long = format!("\"{}\"", "x".repeat(5000));
+    let case = written(Dialect::Chat, &[("stop", &long, true), ("user", &long, false), ("a", "1", true)]);
+    let body = format!("{{\"model\":\"s\",\"stream\":true,{MESSAGES}}}");
+    let mut scan = RequestScan::new();
+    scan.finish(body.as_bytes()).unwrap();
+    let with = Target { model: "gpt-x", shape: Dialect::Chat, capabilities: &case.takes, cache_key: None };
+    let (mut text, mut pieces) = (Vec::with_capacity(256), Vec::new());
+    rewrite(Dialect::Chat, body.as_bytes(), scan.fields(), &with, &mut text, &mut pieces);
+    assert!(text.len() > 10_000 && text.capacity() <= 256 + case.takes.params_room(), "{}", text.capacity());
+    assert_eq!(Capabilities::default().params_room(), 0);
+}

@@ -5,6 +5,7 @@ use super::event::Message;
 use super::state::{Attempt, Exchange};
 use crate::base::buf::Pool;
 use crate::dialect::{self, Invalid, TranslationState, rewrite};
+use crate::gateway::budget::REQUEST_BYTES;
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::refusal::Refusal;
@@ -64,10 +65,14 @@ impl Exchange {
         };
         let translated = provider.shape != dialect;
         draft.rewind(&mut cx.pool);
-        if translated && let Some(key) = self.request.found.key {
+        let added = to.capabilities.params_room();
+        if (translated || added > 0)
+            && let Some(key) = self.request.found.key
+        {
             // What an earlier attempt was promised for its translation serves for this one.
             let length = message.body.len();
-            let wanted = length + OutgoingRequest::room_for(length) + draft.scan.fields().storage();
+            let room = if translated { OutgoingRequest::room_for(length) } else { REQUEST_BYTES };
+            let wanted = length + room + added + draft.scan.fields().storage();
             let more = wanted.saturating_sub(draft.promise.total());
             cx.budget.beyond_body(&mut draft.promise, key, more, &mut cx.pool)?;
         }
@@ -80,10 +85,12 @@ impl Exchange {
                 .translate(dialect, message.body, &to, &mut cx.pool)
                 .map_err(|Invalid(why)| Refusal::invalid_body(why))?;
             self.promise_names(draft, cx)?;
-            let storage = message.storage + draft.storage();
-            cx.budget.came(&mut draft.promise, storage, &mut cx.pool);
         } else {
             splice(draft, dialect, &to, message.body, &mut cx.pool);
+        }
+        if translated || added > 0 {
+            let storage = message.storage + draft.storage();
+            cx.budget.came(&mut draft.promise, storage, &mut cx.pool);
         }
         Ok(Built::Whole)
     }

@@ -4,14 +4,15 @@
 use crate::base::buf::{BLOCK, Buf, Charge, Pool};
 use crate::base::text::push_number;
 use crate::dialect::{
-    self, Cache, CacheKey, Capabilities, Invalid, Piece, RequestScan, Structured, Thinking, TranslationState,
+    self, Cache, CacheKey, Capabilities, Invalid, Param, Piece, RequestScan, Structured, Thinking, TranslationState,
     UnknownMembers,
 };
 use crate::gateway::budget::{Budget, Promise};
-use crate::policy::catalog::{Model, ModelThinking, PromptCache, StructuredOutput, Target};
+use crate::policy::catalog::{Model, ModelParam, ModelThinking, PromptCache, StructuredOutput, Target};
 use crate::policy::config::{Config, Credential, Provider, UnknownFields};
 use crate::wire::head::{Field, RequestHead, values};
 use crate::wire::{Dialect, Span};
+use std::sync::Arc;
 
 /// The version sent to a messages-shaped provider when the client named none (wire-formats, decision Q6).
 const ANTHROPIC_VERSION: &[u8] = b"2023-06-01";
@@ -36,7 +37,10 @@ pub(crate) struct RequestTemplates {
 impl RequestTemplates {
     /// For all providers and targets of `config`.
     pub(crate) fn new(config: &Config) -> RequestTemplates {
-        let of_model = |model: &Model| model.targets.iter().map(|target| capabilities(config, model, target)).collect();
+        let of_model = |model: &Model| {
+            let params = params(model);
+            model.targets.iter().map(|target| capabilities(config, model, target, &params)).collect()
+        };
         RequestTemplates {
             templates: config.providers.iter().map(Template::new).collect(),
             capabilities: config.catalog.models().iter().map(of_model).collect(),
@@ -54,7 +58,15 @@ impl RequestTemplates {
     }
 }
 
-fn capabilities(config: &Config, model: &Model, target: &Target) -> Capabilities {
+/// What a model's targets are sent whatever the client says, and what where it says nothing.
+fn params(model: &Model) -> Arc<[Param]> {
+    let of = |list: &[ModelParam], always| -> Vec<Param> {
+        list.iter().map(|param| Param { name: param.name.clone(), json: param.json.clone(), always }).collect()
+    };
+    [of(&model.set_params, true), of(&model.default_params, false)].concat().into()
+}
+
+fn capabilities(config: &Config, model: &Model, target: &Target, params: &Arc<[Param]>) -> Capabilities {
     let (known, provider) = (&model.capabilities, config.provider(target.provider));
     let openai = provider.is_some_and(Provider::is_openai);
     let reasons = openai && REASONING.iter().any(|start| target.model.starts_with(start));
@@ -93,6 +105,7 @@ fn capabilities(config: &Config, model: &Model, target: &Target) -> Capabilities
         verbosity: known.verbosity,
         hosted_tools: model.hosted_tools.clone(),
         mark: dialect::carrier::mark(provider.map_or("", |provider| &provider.name), &target.model),
+        params: params.clone(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! `[[models]]`.
 
+use super::params;
 use super::providers::{Credential, Declared, Provider};
 use crate::base::hash::mix_bytes;
 use crate::base::time::Unix;
@@ -115,6 +116,7 @@ fn read_one(
         }
         drop_params.push(param);
     }
+    let (set_params, default_params) = params::read(reader, s);
     let hosted = s.take("hosted_tools").map(|field| reader.strings(field)).unwrap_or_default();
     let hosted_tools = hosted.into_iter().map(|(_, name)| name).collect();
     let mut capabilities = Capabilities::default();
@@ -150,6 +152,8 @@ fn read_one(
         default_max_tokens,
         reserve_tokens,
         drop_params,
+        set_params,
+        default_params,
         hosted_tools,
         capabilities,
     })

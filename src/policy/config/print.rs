@@ -3,7 +3,7 @@
 
 use super::document::Config;
 use super::providers::{Auth, Provider};
-use crate::policy::catalog::{Capabilities, Model, QueueLimits, price_text};
+use crate::policy::catalog::{Capabilities, Model, ModelParam, QueueLimits, price_text};
 use crate::policy::limits::Timeouts;
 use crate::policy::settings::kinds::Shown;
 use crate::policy::settings::units::{quoted, quoted_list};
@@ -160,7 +160,15 @@ fn model(page: &mut Page, config: &Config, model: &Model) {
     page.key("default_max_tokens", model.default_max_tokens);
     page.key("reserve_tokens", model.reserve_tokens);
     page.strings("drop_params", &model.drop_params);
+    page.key("set_params", inline(&model.set_params));
+    page.key("default_params", inline(&model.default_params));
     page.key("capabilities", format_args!("{{ {} }}", members(Capabilities::ROWS, &model.capabilities)));
+}
+
+/// Members of requests as a table on one line.
+fn inline(params: &[ModelParam]) -> String {
+    let members: Vec<String> = params.iter().map(|param| format!("{} = {}", param.name, param.toml)).collect();
+    if members.is_empty() { "{}".to_string() } else { format!("{{ {} }}", members.join(", ")) }
 }
 
 /// The settings of a table that stands on one line, but for those that have no value.

@@ -689,6 +689,70 @@ fn values_of_a_model_are_checked() {
 }
 
 #[test]
+fn members_that_a_model_writes_are_checked() {
+    let right = "id = \"m\"\ncontext = \"1M\"\ntargets = [{ provider = \"p\" }]\n";
+    let many: String = (0..33).map(|n| format!("a{n} = 1, ")).collect();
+    let long = format!("{{ a = \"{}\", b = \"{}\" }}", "x".repeat(8000), "x".repeat(8400));
+    let deep = format!("{{ a = {}1{} }}", "[".repeat(40), "]".repeat(40));
+    for key in ["set_params", "default_params"] {
+        let (table, a) = (format!("models[0].{key}"), format!("models[0].{key}.a"));
+        for (value, field, words) in [
+            ("5", &table, "expected a table"),
+            ("[{ a = 1 }]", &table, "expected a table"),
+            (&format!("{{ {many}}}"), &table, "more than 32 members"),
+            (&long, &table, "more than 16384 bytes as JSON"),
+            (&deep, &a, "more than 32 arrays and tables"),
+            ("{ a = nan }", &a, "expected a finite number"),
+            ("{ a = [1, -inf] }", &a, "expected a finite number"),
+            ("{ a = { b = 1e999 } }", &a, "expected a finite number"),
+            ("{ a = 9223372036854775808 }", &a, "at most 64 bits"),
+            ("{ a = [{ b = 2026-11-20 }] }", &a, "no dates"),
+            ("{ \"a b\" = 1 }", &format!("{table}.a b"), "letters, digits, _ and -"),
+            ("{ \"\" = 1 }", &format!("{table}."), "letters, digits, _ and -"),
+            ("{ model = \"x\" }", &format!("{table}.model"), "for the client or the gateway to say"),
+            ("{ stream_options = {} }", &format!("{table}.stream_options"), "for the client or the gateway to say"),
+            ("{ max_tokens = 5 }", &format!("{table}.max_tokens"), "write `default_max_tokens`, `reserve_tokens`"),
+        ] {
+            one_error(&model(&format!("{right}{key} = {value}")), 9, field, words);
+        }
+        // The line is the value's own, however deep it stands.
+        let lines = format!("{right}[models.{key}]\nb = 1\na = [\n  1,\n  nan,\n]");
+        one_error(&model(&lines), 13, &a, "expected a finite number");
+    }
+    let text = format!("{right}set_params = {{ a = 1 }}\ndefault_params = {{ a = 2, b = 3 }}");
+    one_error(&model(&text), 10, "models[0].default_params.a", "`a` is in `set_params`");
+}
+
+#[test]
+fn members_that_a_model_writes_are_read_as_json_in_their_order() {
+    let right = "id = \"m\"\ncontext = \"1M\"\ntargets = [{ provider = \"p\" }]\n";
+    let text = format!(
+        "{right}set_params = {{ z = +1_000.50, top-k = 0xff, a = [true, -0.0, {{}}], s = \"\\\"\\u0001\\n\\\\é\" }}\n\
+         [models.default_params]\nb.y = 1\nb.\"x y\" = [1e5, -7]\nc = '''\''''\n"
+    );
+    let config = parse(&model(&text)).unwrap();
+    let json = |config: &Config| -> Vec<(String, String)> {
+        let m = &config.catalog.models()[0];
+        m.set_params.iter().chain(&m.default_params).map(|param| (param.name.clone(), param.json.clone())).collect()
+    };
+    let want = [
+        ("z", "1000.50"),
+        ("top-k", "255"),
+        ("a", "[true,-0.0,{}]"),
+        ("s", "\"\\\"\\u0001\\u000A\\\\é\""),
+        ("b", "{\"y\":1,\"x y\":[1e5,-7]}"),
+        ("c", "\"'\""),
+    ];
+    assert_eq!(json(&config), want.map(|(name, json)| (name.to_owned(), json.to_owned())));
+    for (_, value) in json(&config) {
+        serde_json::from_str::<serde_json::Value>(&value).unwrap();
+    }
+    let printed = effective(&config);
+    let again = parse(&printed).unwrap_or_else(|errors| panic!("{errors:?}\n{printed}"));
+    assert_eq!((json(&again), effective(&again)), (json(&config), printed));
+}
+
+#[test]
 fn ids_and_contexts_of_models_are_checked() {
     let targets = "targets = [{ provider = \"p\" }]";
     let text = |id: &str, context: &str| model(&format!("id = {id}\ncontext = {context}\n{targets}"));

@@ -164,6 +164,11 @@ impl Field<'_> {
         self.span.start
     }
 
+    /// As it was parsed.
+    pub(in crate::policy::settings) fn value(&self) -> &DeValue<'_> {
+        &self.value
+    }
+
     /// Whether it is an array.
     pub fn is_array(&self) -> bool {
         matches!(self.value, DeValue::Array(_))

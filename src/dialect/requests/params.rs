@@ -1,0 +1,83 @@
+//! Members that the configuration writes into a translated request (contract section 11, "Parameters"): what they name
+//! is the target's shape, so they come last.
+//!
+//! Owns their place in the body. Must never look into a value. Called for models that have such members alone.
+
+use super::super::capabilities::Param;
+use crate::wire::json::{Raw, eq_unescaped, key};
+
+/// Writes `params` into `out`, a request that is complete: those that always hold in place of what stands there, others
+/// where nothing does. The first member is the model and stays.
+pub(super) fn write(params: &[Param], out: &mut Vec<u8>) {
+    let mut gone: Vec<(usize, usize)> = Vec::new();
+    let mut found = vec![false; params.len()];
+    let start = out.as_ptr() as usize;
+    for (name, value) in Raw::new(out).members() {
+        let Some(at) = params.iter().position(|param| eq_unescaped(name, &param.name)) else { continue };
+        let value = value.bytes();
+        if params[at].always {
+            // With the quote and the comma before it.
+            gone.push((name.as_ptr() as usize - start - 2, value.as_ptr() as usize + value.len() - start));
+        } else {
+            found[at] = true;
+        }
+    }
+    cut(out, &gone);
+    let end = out.pop();
+    for (param, _) in params.iter().zip(found).filter(|(_, found)| !found) {
+        key(out, &param.name);
+        out.extend_from_slice(param.json.as_bytes());
+    }
+    out.extend(end);
+}
+
+/// Takes parts out, in order, in one pass.
+fn cut(out: &mut Vec<u8>, gone: &[(usize, usize)]) {
+    let Some(&(mut to, _)) = gone.first() else { return };
+    for (at, (_, from)) in gone.iter().enumerate() {
+        let next = gone.get(at + 1).map_or(out.len(), |(start, _)| *start);
+        out.copy_within(*from..next, to);
+        to += next - from;
+    }
+    out.truncate(to);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(body: &str, params: &[(&str, &str, bool)]) -> String {
+        let param = |&(name, json, always): &(&str, &str, bool)| Param { name: name.into(), json: json.into(), always };
+        let mut out = body.as_bytes().to_vec();
+        write(&params.iter().map(param).collect::<Vec<_>>(), &mut out);
+        serde_json::from_slice::<serde_json::Value>(&out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn what_always_holds_takes_the_place_of_what_was_translated() {
+        let set = [("a", "[1]", true), ("b", "{}", true), ("c", "0.20", true)];
+        let all = "\"a\":[1],\"b\":{},\"c\":0.20}";
+        for members in [
+            "",
+            ",\"a\":1",
+            ",\"c\":{\"a\":\"},\"},\"a\":[\"\\\"b\"]",
+            ",\"a\":1,\"b\":2,\"c\":3",
+            ",\"b\":\"\\\\\",\"a\":null",
+        ] {
+            assert_eq!(written(&format!("{{\"model\":\"m\"{members}}}"), &set), format!("{{\"model\":\"m\",{all}"));
+            let around = format!("{{\"model\":\"m\",\"x\":[\"a\"]{members},\"y\":{{\"b\":1}}}}");
+            assert_eq!(written(&around, &set), format!("{{\"model\":\"m\",\"x\":[\"a\"],\"y\":{{\"b\":1}},{all}"));
+        }
+        let apart = "{\"model\":\"m\",\"a\":1,\"x\":2,\"b\":3,\"y\":4,\"c\":5}";
+        assert_eq!(written(apart, &set), format!("{{\"model\":\"m\",\"x\":2,\"y\":4,{all}"));
+    }
+
+    #[test]
+    fn a_default_is_written_where_nothing_stands() {
+        let both = [("a", "1", false), ("b", "2", true), ("c", "3", false)];
+        assert_eq!(written("{\"model\":\"m\"}", &both), "{\"model\":\"m\",\"a\":1,\"b\":2,\"c\":3}");
+        let given = "{\"model\":\"m\",\"a\":\"x\",\"b\":\"y\",\"d\":{\"c\":9}}";
+        assert_eq!(written(given, &both), "{\"model\":\"m\",\"a\":\"x\",\"d\":{\"c\":9},\"b\":2,\"c\":3}");
+    }
+}
