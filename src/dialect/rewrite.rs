@@ -92,7 +92,6 @@ pub fn rewrite(
     pieces.clear();
     let takes_it = !with.capabilities.drops("stream_options");
     let ask = with.capabilities.stream_usage && takes_it && shape == Dialect::Chat && fields.stream;
-    let params = &*with.capabilities.params;
     let mut writer = Writer { body, cuts: &fields.cuts, text, pieces, total: 0 };
     let Some((first, last)) = fields.members.first().zip(fields.members.last()) else {
         return writer.total;
@@ -102,10 +101,7 @@ pub fn rewrite(
     // What of the body stays and is not written yet: members that are kept, with what lies between them.
     let mut run: Option<(usize, usize)> = None;
     for member in &fields.members {
-        let fate = match params.is_empty() || !gives_way(params, body, member) {
-            true => fate(shape, body, fields, member, with, ask),
-            false => Fate::Drop,
-        };
+        let fate = fate_beside(shape, body, fields, member, with, ask);
         asked |= member.name == Name::StreamOptions;
         if fate == Fate::Drop {
             if let Some((from, to)) = run.take() {
@@ -148,14 +144,8 @@ pub fn rewrite(
     if !asked {
         writer.add(&mut wrote, "stream_options", |text| text.extend_from_slice(b"{\"include_usage\":true}"));
     }
-    for param in params {
-        let stays = |member: &Member| {
-            let is_it = eq_unescaped(member.key.of(body), &param.name) && !gives_way(params, body, member);
-            is_it && fate(shape, body, fields, member, with, ask) != Fate::Drop
-        };
-        if param.always || !fields.members.iter().any(stays) {
-            writer.add(&mut wrote, &param.name, |text| text.extend_from_slice(param.json.as_bytes()));
-        }
+    if !with.capabilities.params.is_empty() {
+        writer.add_params(&mut wrote, shape, fields, with, ask);
     }
     writer.body(last.end(), body.len());
     writer.total
@@ -181,6 +171,15 @@ pub fn dropped<'a>(
         false => fate(shape, body, fields, member, with, false) == Fate::Drop,
     };
     fields.members.iter().filter(may_go).filter(goes).map(|member| member.key.of(body))
+}
+
+/// What becomes of a member beside those that the configuration writes.
+fn fate_beside(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, with: &Target<'_>, ask: bool) -> Fate {
+    let params = &*with.capabilities.params;
+    match params.is_empty() || !gives_way(params, body, member) {
+        true => fate(shape, body, fields, member, with, ask),
+        false => Fate::Drop,
+    }
 }
 
 /// Whether a member of the client's gives way to one that the configuration writes.
@@ -315,6 +314,20 @@ impl Writer<'_> {
         }
         self.name(name);
         self.text(value);
+    }
+
+    /// The members that the configuration writes: some always, others where none of the client's goes on.
+    fn add_params(&mut self, wrote: &mut bool, shape: Dialect, fields: &Fields, with: &Target<'_>, ask: bool) {
+        let body = self.body;
+        for param in with.capabilities.params.iter() {
+            let goes_on = |member: &Member| {
+                eq_unescaped(member.key.of(body), &param.name)
+                    && fate_beside(shape, body, fields, member, with, ask) != Fate::Drop
+            };
+            if param.always || !fields.members.iter().any(goes_on) {
+                self.add(wrote, &param.name, |text| text.extend_from_slice(param.json.as_bytes()));
+            }
+        }
     }
 
     fn replace(&mut self, fate: Fate, member: &Member, with: &Target<'_>) {
