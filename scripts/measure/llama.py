@@ -1,11 +1,11 @@
-"""Two llama.cpp servers (PyPI's llama-cpp-python) behind the gateway: how long the later turns of a conversation wait for
-their first token, with `affinity = "session"` and with `"off"`.
+"""Two llama.cpp servers (PyPI's llama-cpp-python) behind the gateway: how long the later turns of a conversation wait
+for their first token, with `affinity = "session"` and with `"off"`.
 
-Each server has one core, one thread, and llama.cpp's cache of states in memory, with room for the last states of all the
-conversations that are held at once at most. The order of turns is drawn anew for each of them, the same for both, and
-one request is under way at a time: nobody waits for another's turn, what is measured is the reading of the prompt. Each
-arm of each round begins with new servers; the conversations of no two rounds are alike."""
-import http.client, json, random, re, shutil, statistics, subprocess, sys, time
+Each server has one core, one thread, and its cache of states in memory, with room for the last states of the most
+conversations that are held at once. In which order they take a turn is drawn for each turn, the same for both arms, and
+one request is under way at a time: nobody waits for another's, what is measured is the reading of the prompt. Each arm
+of each round begins with new servers; the conversations of no two rounds are alike."""
+import http.client, json, os, random, re, shutil, statistics, subprocess, sys, time
 
 from .report import Rounds, spread
 from .rig import FIRST, GATEWAY, PORTS, ROOT, SECOND, TARGET, WORK, say, start, stop, wait_for
@@ -20,9 +20,9 @@ ARMS = ("session", "off")
 # Conversations held at once; turns of each; tokens (the model has one for each character) of a system prompt, of what a
 # user says, of an answer.
 HELD = (1, 2, 6)
-TURNS, SYSTEM, USER, ANSWER = 10, 1500, 200, 48
-# What llama.cpp keeps for a token of this model: keys and values of 2 heads of 64 in 6 layers, 2 bytes each.
-STATE_BYTES = 2 * 2 * 64 * 6 * 2
+TURNS, SYSTEM, USER, ANSWER = 10, 1500, 200, 32
+# What llama.cpp keeps for a token of this model: keys and values of a head of 64 in 3 layers, 2 bytes each.
+STATE_BYTES = 2 * 64 * 3 * 2
 CACHE_BYTES = max(HELD) * (SYSTEM + TURNS * (USER + ANSWER + 25)) * STATE_BYTES
 READ = re.compile(r"Llama\.generate: (\d+) prefix-match hit, remaining (\d+) prompt tokens to eval")
 
@@ -33,7 +33,9 @@ def install():
         say("installing llama-cpp-python, which compiles llama.cpp ...")
         shutil.rmtree(FOLDER, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", FOLDER], check=True)
-        subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
+        # Without pictures and without OpenMP, which one thread needs not.
+        cmake = {"CMAKE_ARGS": "-DGGML_NATIVE=OFF -DGGML_OPENMP=OFF -DLLAVA_BUILD=OFF"}
+        subprocess.run([PYTHON, "-m", "pip", "install", "--quiet", *PACKAGES], check=True, env={**cmake, **os.environ})
         (FOLDER / "done").touch()
     shutil.rmtree(PLACE, ignore_errors=True)
     PLACE.mkdir(parents=True)
@@ -49,7 +51,8 @@ def configure():
         f'[store]\nurl = "sqlite:{PLACE}/ledger.db"\n'
         + "".join(f'[[providers]]\nname = "{name}"\nshape = "chat"\nbase_url = "http://{local(name)}/v1"\n'
                   for name in SERVERS)
-        + "".join(f'[[models]]\nid = "{arm}"\naffinity = "{arm}"\ncontext = "8K"\ntargets = [{equal}]\n' for arm in ARMS)
+        + "".join(f'[[models]]\nid = "{arm}"\naffinity = "{arm}"\ncontext = "8K"\ntargets = [{equal}]\n'
+                  for arm in ARMS)
         + '[[plans]]\nname = "all"\n')
     command = [GATEWAY, "keys", "issue", "--config", PLACE / "tollgate.toml", "--name", "bench", "--plan", "all"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
@@ -60,9 +63,11 @@ class Server:
 
     def __init__(self, name):
         path = PLACE / f"{name}.log"
-        command = [PYTHON, "-m", "llama_cpp.server", "--model", PLACE / "tiny.gguf", "--model_alias", "tiny", "--host",
-                   "127.0.0.1", "--port", PORTS[name], "--n_ctx", 8192, "--n_threads", 1, "--n_threads_batch", 1,
-                   "--logits_all", "false", "--chat_format", "chatml", "--cache", "true", "--cache_size", CACHE_BYTES]
+        options = {"model": PLACE / "tiny.gguf", "model_alias": "tiny", "host": "127.0.0.1", "port": PORTS[name],
+                   "n_ctx": 8192, "n_threads": 1, "n_threads_batch": 1, "logits_all": "false",
+                   "chat_format": "chatml", "cache": "true", "cache_size": CACHE_BYTES}
+        words = [word for option, value in options.items() for word in (f"--{option}", value)]
+        command = [PYTHON, "-m", "llama_cpp.server", *words]
         self.process = start(command, SERVERS[name], stderr=open(path, "wb"))
         self.log = open(path, errors="replace")
 

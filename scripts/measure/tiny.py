@@ -6,7 +6,7 @@ import sys
 import gguf
 import numpy
 
-LAYERS, WIDTH, INNER, HEADS, KV_HEADS, CONTEXT = 6, 384, 1024, 6, 2, 8192
+LAYERS, WIDTH, INNER, HEADS, KV_HEADS, CONTEXT = 3, 256, 768, 4, 1, 8192
 CONTROL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
 
 
