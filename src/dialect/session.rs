@@ -7,7 +7,7 @@ use crate::wire::Dialect;
 use crate::wire::json::Raw;
 
 /// Bytes at either end of a long text that are looked at.
-const END: usize = 1024;
+const END: usize = 256;
 /// Blocks of one message, and messages before the first one of a user's, that are looked at.
 const ITEMS_MAX: usize = 16;
 /// What stands before the session in the longer form of a user id.
@@ -35,9 +35,15 @@ pub fn conversation(shape: Dialect, body: &[u8], fields: &Fields) -> u64 {
     if talk.string().is_some() {
         return texts(begun, talk);
     }
-    for message in talk.items().take(ITEMS_MAX) {
-        begun = texts(begun, message.get("content").unwrap_or(Raw::NULL));
-        if message.get("role").is_some_and(|role| role.is("user")) {
+    // Mostly the scan has seen where those texts lie.
+    if let Some(opening) = fields.opening.texts() {
+        return opening.iter().fold(begun, |sum, text| ends(sum, text.of(body)));
+    }
+    let mut messages = talk.items();
+    for _ in 0..ITEMS_MAX {
+        let Some((_, [content, role])) = messages.pick(["content", "role"]) else { break };
+        begun = texts(begun, content.unwrap_or(Raw::NULL));
+        if role.is_some_and(|role| role.is("user")) {
             break;
         }
     }
@@ -110,6 +116,32 @@ mod tests {
             of(Dialect::Messages, &text)
         };
         assert_eq!(marked(""), marked(",\"cache_control\":{\"type\":\"ephemeral\"}"), "marks move from turn to turn");
+    }
+
+    #[test]
+    fn how_messages_are_written_makes_no_difference() {
+        let plain = chat(&format!("\"messages\":[{FIRST}]"));
+        let spaced = FIRST.replace("\":\"", "\": \"").replace(",\"", ", \"");
+        assert_eq!(chat(&format!("\"messages\":[{spaced}]")), plain);
+        // Neither form of a plain message, or one that is longer: those are walked through.
+        let turned = r#"{"content":"Be brief.","role":"system"},{"content":"hi","role":"user"}"#;
+        let parts =
+            r#"{"role":"system","content":"Be brief."},{"role":"user","content":[{"type":"text","text":"hi"}]}"#;
+        let named = FIRST.replace("\"hi\"", "\"hi\",\"name\":\"n\"");
+        for other in [turned, parts, &named, &FIRST.replace(':', " : ")] {
+            assert_eq!(chat(&format!("\"messages\":[{other}]")), plain, "{other}");
+        }
+        // More of them than are noted.
+        let system = r#"{"role":"system","content":"Be brief."},"#;
+        let many = |turned: bool| {
+            let more = system.repeat(6);
+            chat(&format!("\"messages\":[{more}{}]", if turned { turned_of(FIRST) } else { FIRST.to_owned() }))
+        };
+        assert_eq!(many(true), many(false));
+    }
+
+    fn turned_of(messages: &str) -> String {
+        messages.replace("{\"role\":\"user\",\"content\":\"hi\"}", "{\"content\":\"hi\",\"role\":\"user\"}")
     }
 
     #[test]

@@ -16,9 +16,22 @@ pub use parts::{COUNT, Expect, Field, Framing, HeadError, Method, RequestHead, R
 pub use request::parse_request;
 pub use response::parse_response;
 
+use super::skip::to_either;
+
+/// The lines behind the first of a head that has been parsed; a carriage return may be the last byte of each.
+pub fn field_lines(head: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut at = to_either(head, 0, b'\n', b'\n') + 1;
+    std::iter::from_fn(move || {
+        let line = head.get(at..).filter(|rest| !rest.is_empty())?;
+        let end = to_either(line, 0, b'\n', b'\n');
+        at += end + 1;
+        Some(&line[..end])
+    })
+}
+
 /// All values of one header in a head that has been parsed, in order and trimmed; for lists that may be repeated.
 pub fn values<'a>(head: &'a [u8], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
-    head.split(|byte| *byte == b'\n').skip(1).filter_map(move |line| {
+    field_lines(head).filter_map(move |line| {
         let colon = line.iter().position(|byte| *byte == b':')?;
         line[..colon].eq_ignore_ascii_case(name.as_bytes()).then(|| line[colon + 1..].trim_ascii())
     })

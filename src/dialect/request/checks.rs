@@ -420,6 +420,7 @@ impl Checks {
         for span in [Span::new(role, role + count), Span::new(text, end)] {
             self.tokens.text(buf, span, true);
         }
+        self.fields.opening.message(self.items, Span::new(text, end), count == 4);
         self.items += 1;
         Some(end + 2)
     }

@@ -34,6 +34,37 @@ impl Member {
     }
 }
 
+/// Messages up to a user's first, where each is a role and a text and nothing else: where their texts lie.
+#[derive(Copy, Clone, Debug, Default)]
+pub(in crate::dialect) struct Opening {
+    texts: [Span; Opening::TEXTS_MAX],
+    count: u8,
+    ended: bool,
+}
+
+impl Opening {
+    /// Messages before which a user's is mostly seen, and that one.
+    const TEXTS_MAX: usize = 4;
+
+    /// A plain message at the place `index` among all.
+    #[inline]
+    pub(super) fn message(&mut self, index: u32, text: Span, is_users: bool) {
+        if !self.ended
+            && index == u32::from(self.count)
+            && let Some(slot) = self.texts.get_mut(index as usize)
+        {
+            *slot = text;
+            self.count += 1;
+            self.ended = is_users;
+        }
+    }
+
+    /// The texts up to and with that of the first user's message; `None` where there is more to them.
+    pub(in crate::dialect) fn texts(&self) -> Option<&[Span]> {
+        self.texts.get(..usize::from(self.count)).filter(|_| self.ended)
+    }
+}
+
 /// What the gateway must know of a request.
 #[derive(Clone, Debug, Default)]
 pub struct Fields {
@@ -47,6 +78,8 @@ pub struct Fields {
     pub max_tokens: Option<u64>,
     /// `thread`: the client wants its conversation held at the provider and sends the rest of it later (messages).
     pub thread: bool,
+    /// How the conversation began.
+    pub(in crate::dialect) opening: Opening,
     pub(in crate::dialect) members: Vec<Member>,
     /// Parts of the body that are not for an upstream of the same shape, in order: reasoning without a signature.
     pub(in crate::dialect) cuts: Vec<Span>,

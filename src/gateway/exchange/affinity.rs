@@ -10,6 +10,7 @@ use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::catalog::{Affinity, PromptCache};
 use crate::wire::Dialect;
+use crate::wire::head::field_lines;
 
 /// Headers that name a session, the most telling first.
 const HEADERS: [&str; 5] =
@@ -51,7 +52,7 @@ fn session(dialect: Dialect, draft: &OutgoingRequest, message: &Message<'_>) -> 
 /// The session that a head names.
 fn session_in(head: &[u8]) -> Option<u64> {
     let mut found: Option<(usize, &[u8])> = None;
-    for line in head.split(|byte| *byte == b'\n').skip(1) {
+    for line in field_lines(head) {
         // All of them begin with one of two letters.
         if !matches!(line.first(), Some(b's' | b'S' | b'x' | b'X')) {
             continue;

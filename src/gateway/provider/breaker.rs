@@ -200,6 +200,11 @@ impl Breakers {
                 members(equals).max_by_key(|index| (self.earned(&targets[*index]), std::cmp::Reverse(*index)))
             }
             Among::Kept(number) => {
+                let share = targets[equals.trailing_zeros() as usize].share;
+                if members(equals).all(|index| targets[index].share == share) {
+                    // Of equal weights the largest draw is the least lot.
+                    return members(equals).max_by_key(|index| mix(number, targets[*index].seed));
+                }
                 let drawn = members(equals).map(|index| (lot(number, &targets[index]), index));
                 drawn.min_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, index)| index)
             }

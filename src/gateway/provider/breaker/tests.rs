@@ -243,6 +243,12 @@ fn a_conversation_stays_with_its_target_and_weights_hold() {
     let targets: Vec<Target> = names.iter().map(|name| target(name, 1, 1)).collect();
     let mut breakers = Breakers::default();
     let even = shares(&targets, &mut breakers);
+    for session in 0..2_000 {
+        let number = mix(9, session);
+        let lots = targets.iter().map(|target| lot(number, target));
+        let least = lots.enumerate().min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(at, _)| at);
+        assert_eq!(breakers.choose(&targets, &kept(number)), least, "as where weights differ");
+    }
     assert!(even.iter().all(|share| (2_250..2_750).contains(share)), "{even:?}");
     let home: Vec<usize> =
         (0..2_000).map(|session| breakers.choose(&targets, &kept(mix(9, session))).unwrap()).collect();
