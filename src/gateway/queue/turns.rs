@@ -72,8 +72,8 @@ impl Turns {
         self.waiting
     }
 
-    /// `waiter` waits: behind those of its key that came before it. Mostly those are all; one that has had a place before
-    /// has its old one again.
+    /// `waiter` waits: behind those of its key that came before it. Mostly those are all; one that has had a place
+    /// before has its old one again.
     pub(crate) fn wait(&mut self, key: KeyIx, share: u32, waiter: Waiter) {
         self.mixed = self.waiting > 0 && (self.mixed || self.epoch != waiter.epoch);
         self.epoch = waiter.epoch;
