@@ -50,7 +50,9 @@ def order():
                         ("crossed", 8, {"stream": True}))):
         profile = WORK / "order.out"
         subject = Subject("gateway")
-        subject.start(["valgrind", "--tool=callgrind", "--dump-instr=yes", f"--callgrind-out-file={profile}"], binary)
+        valgrind = ["valgrind", "--tool=callgrind", "--dump-instr=yes", f"--callgrind-out-file={profile}"]
+        # The first start is one that makes its ledger.
+        subject.start(valgrind, binary, ledger=bool(scenes))
         for kind, count, more in scenes:
             run = Run(subject.port(), connections=min(count, 64), requests=count, warm=1, **subject.way(kind), **more)
             run.go()

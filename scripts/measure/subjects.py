@@ -9,9 +9,12 @@ class Subject:
     def __init__(self, name, config="tollgate.toml"):
         self.name, self.config, self.process, self.pid = name, config, None, None
 
-    def start(self, wrap=(), gateway=None):
+    def start(self, wrap=(), gateway=None, ledger=True):
         if self.name == "gateway":
             fresh_ledger()
+            if not ledger:
+                for path in WORK.glob("ledger.db*"):
+                    path.unlink()
             command = [gateway or GATEWAY, "serve", "--config", WORK / self.config]
             # The log goes to a file, as a service's does.
             self.process = start([*wrap, *command], FIRST, stderr=open(WORK / "log", "wb"))

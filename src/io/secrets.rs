@@ -25,6 +25,8 @@ const PROGRAM_WAIT: Duration = Duration::from_secs(30);
 const PRINTED_MAX: u64 = 64 * 1024;
 /// How often a file is looked at. One look is one system call.
 const LOOK: Duration = Duration::from_secs(1);
+/// Looks in a row that find no file before that is told: until then it is being replaced.
+const MISSED: u32 = 2;
 /// How often a program is looked at whether it has ended.
 const NAP: Duration = Duration::from_millis(10);
 /// After a program that has failed it is run again so much later, if it is not due before.
@@ -114,13 +116,15 @@ struct Watched {
     stamp: Stamp,
     /// Its program runs at the moment: one at a time.
     runs: bool,
+    /// Looks in a row that found no file.
+    missed: u32,
 }
 
 impl Watched {
     fn new(origin: Origin, now: Mono) -> Watched {
         let wait = if let Origin::Command { refresh, .. } = &origin { *refresh } else { LOOK };
         // It may have changed since it was read: the first look reads it again.
-        Watched { origin, due: now.after(wait), stamp: None, runs: false }
+        Watched { origin, due: now.after(wait), stamp: None, runs: false, missed: 0 }
     }
 }
 
@@ -212,8 +216,8 @@ fn ask(
         Origin::File(path) => {
             one.due = now.after(LOOK);
             let found = stamp(path);
-            // A file that is gone for a moment is being replaced.
-            if found.is_some() && found != one.stamp {
+            one.missed = if found.is_some() { 0 } else { one.missed.saturating_add(1) };
+            if (found.is_some() && found != one.stamp) || one.missed == MISSED {
                 one.stamp = found;
                 tell(one.origin.clone(), files::read_text(Path::new(path)).map_err(|error| error.to_string()));
             }
@@ -284,6 +288,11 @@ mod tests {
         assert_eq!(told.recv_timeout(wait).unwrap(), (late, Ok("late".to_string())));
         watch.ask(file.clone());
         assert_eq!(told.recv_timeout(wait).unwrap().0, file, "although it has not changed");
+        std::fs::remove_file(&path).unwrap();
+        let (origin, said) = told.recv_timeout(wait).unwrap();
+        assert!(origin == file && said.is_err(), "it is gone, which is told once: {said:?}");
+        std::fs::write(&path, "three").unwrap();
+        assert_eq!(told.recv_timeout(wait).unwrap(), (file, Ok("three".to_string())));
         watch.watch([often.clone()].into_iter());
         for _ in 0..3 {
             assert_eq!(told.recv_timeout(wait).unwrap(), (often.clone(), Ok("often".to_string())));

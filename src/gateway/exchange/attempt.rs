@@ -475,12 +475,12 @@ impl Exchange {
         let limits = self.target().map_or(&self.request.setup.config.upstream, |target| &target.limits);
         let refusal = fault.refusal(limits);
         let error = Some(refusal.kind);
+        let outcome = Outcome { status: refusal.status, error, usage };
         if !self.is_open() {
-            let status = refusal.status;
-            return Effect::Refuse(refusal, Outcome { status, error, usage });
+            return Effect::Refuse(refusal, outcome);
         }
         self.tell_failure(&refusal, cx);
-        Effect::End(Default::default(), Outcome { status: 200, error, usage })
+        Effect::End(Default::default(), outcome)
     }
 
     /// What ends a stream that has broken, in the shape of its client.

@@ -160,7 +160,7 @@ pub(crate) struct Message<'a> {
 /// How an exchange has gone.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Outcome {
-    /// The status that the client saw, or would have seen.
+    /// The status that the client saw, or would have seen; of a stream that ended in an error event that of the error.
     pub(crate) status: u16,
     /// Type of the error that was told, if one was.
     pub(crate) error: Option<RefusalKind>,

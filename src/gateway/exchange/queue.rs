@@ -167,12 +167,12 @@ impl Exchange {
         if let (Some(key), Some(model), Some(asked)) = (self.request.found.key, self.model(), &self.asked) {
             let share = cx.plans.of(key, &cx.setup).map_or(1, |plan| plan.share);
             let tokens = asked.about.saturating_add(asked.completion);
-            let waiter = Waiter { exchange: own, tokens, epoch: self.request.setup.epoch };
-            // What has been here before came before the others.
-            let in_front = self.request.queued > 0 || at.attempts > 0;
-            cx.queues.wait(&model.id, (key, share), waiter, in_front, now);
+            let (came, epoch) = (self.request.read, self.request.setup.epoch);
+            cx.queues.wait(&model.id, (key, share), Waiter { exchange: own, came, tokens, epoch }, now);
         }
         let by = now.after(self.request.may_wait(queue.wait));
+        // What an attempt took that has failed is a part of getting the request to a provider.
+        let at = Attempt { sent: Mono::NEVER, first: Mono::NEVER, ..at };
         self.state = State::Queued(Queued { draft, at, own, since: now, by });
         Effect::Wait
     }

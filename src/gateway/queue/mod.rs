@@ -82,16 +82,8 @@ impl Queues {
         pace.saturating_mul(ahead as u64).div_ceil(1_000_000).max(1)
     }
 
-    /// A request of `key`, whose plan has this share, waits for a place of `model`; `in_front` of all others of its key
-    /// where it has had one before.
-    pub(crate) fn wait(
-        &mut self,
-        model: &Arc<str>,
-        (key, share): (KeyIx, u32),
-        waiter: Waiter,
-        in_front: bool,
-        now: Mono,
-    ) {
+    /// A request of `key`, whose plan has this share, waits for a place of `model`.
+    pub(crate) fn wait(&mut self, model: &Arc<str>, (key, share): (KeyIx, u32), waiter: Waiter, now: Mono) {
         let at = self.queues.iter().position(|queue| queue.model == *model).unwrap_or_else(|| {
             self.queues.push(Queue { model: model.clone(), turns: Turns::default(), last: now, pace: 0 });
             self.queues.len() - 1
@@ -100,7 +92,7 @@ impl Queues {
         if queue.turns.len() == 0 {
             queue.last = now;
         }
-        queue.turns.wait(key, share, waiter, in_front);
+        queue.turns.wait(key, share, waiter);
         self.waiting += 1;
         // When time will bring a place has not been asked for this one.
         self.look = true;
@@ -190,8 +182,8 @@ mod tests {
     fn how_long_it_takes_is_what_it_took_and_what_it_takes_already() {
         let (mut queues, model, mut now) = (Queues::default(), Arc::from("m"), Mono(0));
         for slot in 0..50 {
-            let waiter = Waiter { exchange: ExchangeId::new(slot, 0), tokens: 1, epoch: 0 };
-            queues.wait(&model, (KeyIx(0), 1), waiter, false, now);
+            let waiter = Waiter { exchange: ExchangeId::new(slot, 0), came: now, tokens: 1, epoch: 0 };
+            queues.wait(&model, (KeyIx(0), 1), waiter, now);
         }
         assert_eq!(queues.seconds("m", 10, now), 1, "nothing has been seen");
         for _ in 0..30 {
@@ -208,9 +200,9 @@ mod tests {
     fn models_that_want_the_same_place_take_turns() {
         let (mut queues, now) = (Queues::default(), Mono(0));
         for slot in 0..4 {
-            let waiter = Waiter { exchange: ExchangeId::new(slot, 0), tokens: 1, epoch: 0 };
+            let waiter = Waiter { exchange: ExchangeId::new(slot, 0), came: now, tokens: 1, epoch: 0 };
             let model = Arc::from(if slot < 2 { "a" } else { "b" });
-            queues.wait(&model, (KeyIx(0), 1), waiter, false, now);
+            queues.wait(&model, (KeyIx(0), 1), waiter, now);
         }
         let order: Vec<u32> = (0..4).filter_map(|_| queues.next(|_| Look::Served, now)).map(|id| id.slot).collect();
         assert!([[0, 2, 1, 3], [2, 0, 3, 1]].contains(&[order[0], order[1], order[2], order[3]]), "{order:?}");

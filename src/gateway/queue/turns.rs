@@ -9,6 +9,7 @@
 //! ones. What a key owes is kept while others wait, and forgiven when nobody does.
 
 use crate::base::limits::DEBTORS_MAX;
+use crate::base::time::Mono;
 use crate::gateway::ids::ExchangeId;
 use crate::policy::keys::KeyIx;
 use std::collections::VecDeque;
@@ -20,6 +21,8 @@ const PARTS: u64 = 1024;
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Waiter {
     pub(crate) exchange: ExchangeId,
+    /// When it had come.
+    pub(crate) came: Mono,
     /// Tokens it may take.
     pub(crate) tokens: u32,
     /// The configuration that it goes by.
@@ -69,8 +72,9 @@ impl Turns {
         self.waiting
     }
 
-    /// `waiter` waits: behind all others of its key or, where it has had a place before, in front of them.
-    pub(crate) fn wait(&mut self, key: KeyIx, share: u32, waiter: Waiter, in_front: bool) {
+    /// `waiter` waits: behind those of its key that came before it. Mostly those are all; one that has had a place
+    /// before has its old one again.
+    pub(crate) fn wait(&mut self, key: KeyIx, share: u32, waiter: Waiter) {
         self.mixed = self.waiting > 0 && (self.mixed || self.epoch != waiter.epoch);
         self.epoch = waiter.epoch;
         self.waiting += 1;
@@ -86,10 +90,8 @@ impl Turns {
         let line = &mut self.lines[at];
         // Of keys whose plan has changed the present share holds.
         line.share = share;
-        match in_front {
-            true => line.waiting.push_front(waiter),
-            false => line.waiting.push_back(waiter),
-        }
+        let before = line.waiting.iter().rposition(|other| other.came <= waiter.came);
+        line.waiting.insert(before.map_or(0, |before| before + 1), waiter);
     }
 
     /// Takes out the next that `look` says can be served, and has its key pay for it.
@@ -186,7 +188,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn waiter(number: u32, tokens: u32) -> Waiter {
-        Waiter { exchange: ExchangeId::new(number, 0), tokens, epoch: 0 }
+        Waiter { exchange: ExchangeId::new(number, 0), came: Mono(0), tokens, epoch: 0 }
     }
 
     fn next(turns: &mut Turns) -> Option<u32> {
@@ -196,10 +198,14 @@ mod tests {
     #[test]
     fn within_a_key_it_is_first_come_first_served() {
         let mut turns = Turns::default();
-        (0..5).for_each(|n| turns.wait(KeyIx(1), 1, waiter(n, 100 - n), false));
-        turns.wait(KeyIx(1), 1, waiter(9, 7), true);
+        let came = |n: u32, at| Waiter { came: Mono(at), ..waiter(n, 100 - n) };
+        (0..5).for_each(|n| turns.wait(KeyIx(1), 1, came(n, 10 + u64::from(n))));
+        // Those that have had a place before, in the order in which their attempts fail.
+        for (n, at) in [(9, 9), (8, 8), (7, 12), (6, 7)] {
+            turns.wait(KeyIx(1), 1, came(n, at));
+        }
         let order: Vec<_> = std::iter::from_fn(|| next(&mut turns)).collect();
-        assert_eq!(order, [9, 0, 1, 2, 3, 4]);
+        assert_eq!(order, [6, 8, 9, 0, 1, 2, 7, 3, 4]);
         assert_eq!((turns.len(), turns.lines.len()), (0, 0));
     }
 
@@ -207,9 +213,9 @@ mod tests {
     fn a_key_with_two_hundred_delays_anothers_first_by_one_service() {
         for (large, small) in [(10, 10), (10, 100_000), (100_000, 10)] {
             let mut turns = Turns::default();
-            (0..200).for_each(|n| turns.wait(KeyIx(1), 1, waiter(n, large), false));
+            (0..200).for_each(|n| turns.wait(KeyIx(1), 1, waiter(n, large)));
             (0..20).for_each(|_| _ = next(&mut turns));
-            turns.wait(KeyIx(2), 1, waiter(1000, small), false);
+            turns.wait(KeyIx(2), 1, waiter(1000, small));
             let served = [next(&mut turns), next(&mut turns)];
             assert!(served.contains(&Some(1000)), "{served:?} for {large} and {small} tokens");
         }
@@ -221,7 +227,7 @@ mod tests {
         let keys = [(1, 1, 1000), (2, 1, 10), (3, 3, 500), (4, 2, 77)];
         let mut turns = Turns::default();
         for (key, share, tokens) in keys {
-            (0..20_000).for_each(|_| turns.wait(KeyIx(key), share, waiter(key, tokens), false));
+            (0..20_000).for_each(|_| turns.wait(KeyIx(key), share, waiter(key, tokens)));
         }
         let (mut served, mut sum) = (BTreeMap::new(), 0);
         while sum < 700_000 {
@@ -239,12 +245,12 @@ mod tests {
     #[test]
     fn what_a_key_has_had_it_owes_while_others_wait() {
         let mut turns = Turns::default();
-        (0..100).for_each(|n| turns.wait(KeyIx(1), 1, waiter(n, 10), false));
-        turns.wait(KeyIx(2), 1, waiter(500, 300), false);
+        (0..100).for_each(|n| turns.wait(KeyIx(1), 1, waiter(n, 10)));
+        turns.wait(KeyIx(2), 1, waiter(500, 300));
         while next(&mut turns) != Some(500) {}
         // It comes back with another large one, and so does one that owes nothing.
-        turns.wait(KeyIx(2), 1, waiter(501, 300), false);
-        turns.wait(KeyIx(3), 1, waiter(600, 300), false);
+        turns.wait(KeyIx(2), 1, waiter(501, 300));
+        turns.wait(KeyIx(3), 1, waiter(600, 300));
         let order: Vec<u32> = std::iter::from_fn(|| next(&mut turns)).take(60).collect();
         let place = |number| order.iter().position(|n| *n == number).unwrap();
         assert!(place(600) <= 1, "{order:?}");
@@ -255,7 +261,7 @@ mod tests {
     fn who_cannot_be_served_stands_in_nobodys_way_and_keeps_its_turn() {
         let mut turns = Turns::default();
         for (key, number) in [(1, 10), (1, 11), (2, 20)] {
-            turns.wait(KeyIx(key), 1, waiter(number, 50), false);
+            turns.wait(KeyIx(key), 1, waiter(number, 50));
         }
         let picky = |turns: &mut Turns, not: &[u32]| {
             let look = |w: &Waiter| if not.contains(&w.exchange.slot) { Look::NotThis } else { Look::Served };
@@ -270,14 +276,14 @@ mod tests {
     #[test]
     fn where_nobody_can_be_served_one_look_is_enough() {
         let (mut turns, mut looks) = (Turns::default(), 0);
-        (0..1000).for_each(|n| turns.wait(KeyIx(n % 10), 1, waiter(n, 1), false));
+        (0..1000).for_each(|n| turns.wait(KeyIx(n % 10), 1, waiter(n, 1)));
         let mut look = |turns: &mut Turns| {
             looks = 0;
             assert_eq!(turns.next(|_| (looks += 1, Look::None).1), None);
             looks
         };
         assert_eq!(look(&mut turns), 1);
-        turns.wait(KeyIx(0), 1, Waiter { epoch: 1, ..waiter(1000, 1) }, false);
+        turns.wait(KeyIx(0), 1, Waiter { epoch: 1, ..waiter(1000, 1) });
         assert_eq!((look(&mut turns), turns.samples().count()), (1002, 1001), "a reload has come in between");
     }
 
@@ -299,7 +305,7 @@ mod tests {
                         if !owes {
                             passed.insert(key, 0);
                         }
-                        turns.wait(KeyIx(key), 1, waiter(number, 1 + rng.below(5000) as u32), false);
+                        turns.wait(KeyIx(key), 1, waiter(number, 1 + rng.below(5000) as u32));
                         there.entry(key).or_default().push_back((number, key));
                     }
                     2 => {

@@ -12,7 +12,8 @@ pub enum Out {
     Served { kept: bool },
     /// An error with its own status and no charge. `next`: another target may be tried.
     Fails { status: u16, next: bool, kept: bool, says: &'static str },
-    /// 200, the first tokens, then an error event of this status's type; what was relayed is charged.
+    /// 200, the first tokens, then an error event of this status's type, which the row has; what was relayed is
+    /// charged.
     Breaks { status: u16, says: &'static str },
     /// The fault does not exist for this kind of answer.
     Skip,
