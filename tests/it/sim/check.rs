@@ -13,6 +13,8 @@ use tollgate::policy::usage::UsageSource;
 pub struct Seen {
     pub marker: u64,
     pub status: u16,
+    /// The status of the error that ended its stream.
+    pub told: Option<u16>,
     /// The attempt whose text was seen.
     pub attempt: Option<u64>,
     /// The answer was complete and no error.
@@ -128,7 +130,7 @@ impl Reading {
             return Err(format!("{:?} was answered {status}", ask.kind));
         }
         let crossed = matches!(ask.kind, Kind::Generate { cross: true, .. });
-        let known = Seen { marker: ask.marker, status, attempt: None, whole: false, ended: false, crossed };
+        let known = Seen { marker: ask.marker, status, told: None, attempt: None, whole: false, ended: false, crossed };
         if seen.insert(id.to_string(), known).is_some() {
             return Err(format!("the id {id} was given twice"));
         }
@@ -154,6 +156,7 @@ impl Reading {
         } else {
             return Ok(());
         };
+        seen.told = if stream { told(&text) } else { None };
         (seen.attempt, seen.whole) = outcome.map_err(|error| format!("{ask:?}: {error}\n{text:.2000}"))?;
         Ok(())
     }
@@ -197,6 +200,13 @@ fn pieces_hold(text: &str, ask: &Ask) -> Result<(Option<u64>, u64), String> {
         count += 1;
     }
     Ok((attempt, count))
+}
+
+/// The status of the error event that a stream ends in.
+fn told(text: &str) -> Option<u16> {
+    let data = text.lines().rev().find_map(|line| line.strip_prefix("data: "))?;
+    let value: Value = serde_json::from_str(data).ok()?;
+    value["error"]["code"].as_u64().and_then(|code| u16::try_from(code).ok())
 }
 
 fn stream_holds(text: &str, ended: bool, id: &str, ask: &Ask, book: &Book) -> Result<(Option<u64>, bool), String> {
@@ -305,9 +315,10 @@ fn whole_holds(text: &str, status: u16, id: &str, ask: &Ask, book: &Book) -> Res
 pub fn row_holds(row: &Row, seen: Option<&Seen>, book: &Book) -> Result<bool, String> {
     let Some(seen) = seen else { return Ok(false) };
     // An answer whose row was not committed in time ends as an error although its row says that it was paid for.
-    let late = seen.status == 503 && row.status == 200;
-    if seen.ended && seen.status != row.status && !late {
-        return Err(format!("the client saw {} and the ledger says {row:?}", seen.status));
+    let status = seen.told.unwrap_or(seen.status);
+    let late = status == 503 && row.status == 200;
+    if seen.ended && status != row.status && !late {
+        return Err(format!("the client saw {status} and the ledger says {row:?}"));
     }
     let served = seen.attempt.and_then(|attempt| book.served.get(&(seen.marker, attempt)));
     let (true, Some(served)) = (seen.whole && seen.ended, served) else { return Ok(false) };
