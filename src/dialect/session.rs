@@ -131,6 +131,14 @@ mod tests {
         for other in [turned, parts, &named, &FIRST.replace(':', " : ")] {
             assert_eq!(chat(&format!("\"messages\":[{other}]")), plain, "{other}");
         }
+        // In pieces it is not noted where they lie.
+        let body = format!("{{\"model\":\"m\",\"messages\":[{FIRST}]}}");
+        let mut scan = RequestScan::new();
+        scan.reset(Dialect::Chat);
+        (1..body.len()).for_each(|end| scan.feed(&body.as_bytes()[..end]).unwrap());
+        scan.finish(body.as_bytes()).unwrap();
+        assert!(scan.fields().opening.texts().is_none());
+        assert_eq!(conversation(Dialect::Chat, body.as_bytes(), scan.fields()), plain);
         // More of them than are noted.
         let system = r#"{"role":"system","content":"Be brief."},"#;
         let many = |turned: bool| {

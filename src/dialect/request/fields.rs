@@ -35,11 +35,18 @@ impl Member {
 }
 
 /// Messages up to a user's first, where each is a role and a text and nothing else: where their texts lie.
-#[derive(Copy, Clone, Debug, Default)]
+#[derive(Copy, Clone, Default)]
 pub(in crate::dialect) struct Opening {
     texts: [Span; Opening::TEXTS_MAX],
     count: u8,
     ended: bool,
+}
+
+/// Nothing of it: what is noted depends on the pieces in which a body came, what is made of it does not.
+impl std::fmt::Debug for Opening {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Opening")
+    }
 }
 
 impl Opening {
