@@ -26,10 +26,17 @@ pub fn mix_bytes(so_far: u64, bytes: &[u8]) -> u64 {
     mix(mixed, u64::from_le_bytes(last))
 }
 
+/// What a bidder that is known by `seed` draws for a number, the least of which wins: by weighted rendezvous hashing
+/// each wins as many numbers as its weight says, and one that goes away loses none but its own. Each is a stream of
+/// events at a rate of its weight, of which the first to come wins.
+pub fn lot(number: u64, seed: u64, weight: f64) -> f64 {
+    first_of_events(mix(number, seed)) / weight
+}
+
 /// The time to the first of events that come at a rate of 1, for an even draw of 64 bits: the negative logarithm of a
 /// number between 0 and 1. Only sums, products and quotients, which are rounded alike everywhere; a library's logarithm
 /// differs from system to system in its last bit, and would be the one thing that the binary wants of `libm`.
-pub fn first_of_events(draw: u64) -> f64 {
+fn first_of_events(draw: u64) -> f64 {
     let even = ((draw >> 12) as f64 + 0.5) / (1u64 << 52) as f64;
     // even = part * 2^power, with `part` between the roots of 1/2 and 2.
     let bits = even.to_bits();

@@ -10,7 +10,7 @@
 //! | trial | part of an answer → closed; failure → open; no verdict → open, and the next request tries |
 
 use super::rest::{ALLOWANCES, Left, Needs, Rest, Said};
-use crate::base::hash::{first_of_events, mix};
+use crate::base::hash::{lot, mix};
 use crate::base::time::{Mono, Now};
 use crate::policy::catalog::Target;
 use crate::policy::counters::{AttemptEnd, RestTold, TargetCounts};
@@ -115,13 +115,6 @@ pub(crate) fn place_of(label: &str) -> String {
     format!("{provider}{}", &label[account.len()..])
 }
 
-/// What a target draws for a number, the least of which wins: by weighted rendezvous hashing each wins as many numbers
-/// as its weight says, and one that goes away loses none but its own. Each is a stream of events at a rate of its
-/// weight, of which the first to come wins.
-fn lot(number: u64, target: &Target) -> f64 {
-    first_of_events(mix(number, target.seed)) / target.share as f64
-}
-
 /// Whose attempt has failed.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Failure {
@@ -205,7 +198,8 @@ impl Breakers {
                     // Of equal weights the largest draw is the least lot.
                     return members(equals).max_by_key(|index| mix(number, targets[*index].seed));
                 }
-                let drawn = members(equals).map(|index| (lot(number, &targets[index]), index));
+                let drawn =
+                    members(equals).map(|index| (lot(number, targets[index].seed, targets[index].share as f64), index));
                 drawn.min_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, index)| index)
             }
             Among::LeastBusy => {

@@ -245,7 +245,7 @@ fn a_conversation_stays_with_its_target_and_weights_hold() {
     let even = shares(&targets, &mut breakers);
     for session in 0..2_000 {
         let number = mix(9, session);
-        let lots = targets.iter().map(|target| lot(number, target));
+        let lots = targets.iter().map(|target| lot(number, target.seed, target.share as f64));
         let least = lots.enumerate().min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(at, _)| at);
         assert_eq!(breakers.choose(&targets, &kept(number)), least, "as where weights differ");
     }
