@@ -31,7 +31,7 @@ mod tests {
 
     #[test]
     fn lists_come_out_as_the_library_would_sort_them() {
-        let mut rng = Rng::new(7);
+        let mut rng = Rng::from_u64(7);
         for length in (0..40u64).chain([1000]) {
             let list: Vec<(u64, u64)> = (0..length).map(|at| (rng.below(length / 2 + 1), at)).collect();
             let (mut ours, mut theirs) = (list.clone(), list);
