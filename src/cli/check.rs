@@ -9,7 +9,7 @@ use super::serve::setup;
 use super::store;
 use crate::io::clock::unix;
 use crate::policy::config::{Config, effective};
-use crate::policy::refusal::missing_plan;
+use crate::policy::refusal::Missing;
 use std::collections::BTreeMap;
 
 /// Checks; with `--print`, prints the effective configuration.
@@ -25,7 +25,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
         let whole = std::path::absolute(&path).map_err(Failure::failed)?;
         return print(&effective(&load::read(&whole, Secrets::Needed).map_err(Failure::Config)?));
     }
-    warn_of_missing_plans(&config);
+    warn_of_missing(&config);
     queue_remarks(&config).iter().for_each(|text| remark(&format!("tollgate: warning: {text}")));
     if args.connect {
         return connect::run(&config, &security);
@@ -37,16 +37,21 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     print(&format!("{}: ok ({providers}, {models}, {plans})\n", clean(&path.to_string_lossy())))
 }
 
-/// Keys of plans that are not configured are refused. The ledger may be another user's: then it is not looked at.
-fn warn_of_missing_plans(config: &Config) {
+/// Keys of plans or in groups that are not configured are refused. The ledger may be another user's: then it is not looked at.
+fn warn_of_missing(config: &Config) {
     let Ok(records) = store::peek_keys(config) else { return };
-    let mut missing: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut missing: BTreeMap<(Missing, &str), usize> = BTreeMap::new();
     let now = unix();
-    for record in records.iter().filter(|record| record.is_live(now) && config.plan(&record.plan).is_none()) {
-        *missing.entry(&record.plan).or_default() += 1;
+    for record in records.iter().filter(|record| record.is_live(now)) {
+        let lacks = match &record.group {
+            _ if config.plan(&record.plan).is_none() => (Missing::Plan, &*record.plan),
+            Some(group) if config.group(group).is_none() => (Missing::Group, &**group),
+            _ => continue,
+        };
+        *missing.entry(lacks).or_default() += 1;
     }
-    for (plan, keys) in missing {
-        remark(&format!("tollgate: warning: {}", missing_plan(plan, keys)));
+    for ((what, name), keys) in missing {
+        remark(&format!("tollgate: warning: {}", what.message(name, keys)));
     }
 }
 

@@ -122,7 +122,7 @@ impl Gateway {
         }
         inheritance::adopt(start.running, &mut cx);
         cx.look_up_all();
-        cx.warn_of_missing_plans();
+        cx.warn_of_missing();
         Gateway {
             clients: Slots::with_room(room),
             exchanges: Slots::with_room(room),

@@ -145,11 +145,11 @@ pub(crate) fn authorize(
         content_fits(head, bytes, endpoint, context.setup.config.server.max_body)?;
     }
     if let Endpoint::Generate(_) | Endpoint::CountTokens(_) = endpoint {
-        let plan = context.plans.of(key, context.setup).ok_or_else(Refusal::no_plan)?;
+        let payer = context.plans.of(key, context.setup)?;
         // A count takes no place and reserves nothing: what is settled alone can stand against it.
         let spent = match context.shared || matches!(endpoint, Endpoint::CountTokens(_)) {
-            true => context.meter.spent_settled(key, plan, context.now),
-            false => context.meter.spent(key, plan, context.now),
+            true => context.meter.spent_settled(payer, context.now),
+            false => context.meter.spent(payer, context.now),
         };
         spent.map_err(|limit| Refusal::limit(&limit))?;
     }

@@ -22,7 +22,7 @@ use crate::io::clock::Clock;
 use crate::io::files;
 use crate::policy::ask::{Answer, Ask, Release, Ruling};
 use crate::policy::keys::{KeyId, KeyRecord};
-use crate::policy::meter::{Lease, LimitKind, SharedCounts};
+use crate::policy::meter::{Amount, Lease, LimitKind, SharedCounts};
 use crate::policy::row::Row;
 use crate::policy::window::{self, DAY_MS};
 use redis::{Cmd, Connection, ConnectionLike, Pipeline, RedisError, RedisResult, ServerError, TlsCertificates, Value};
@@ -405,7 +405,7 @@ impl Remote {
         let mut cmd = self.script(ADMIT, &keys);
         let limits = ask.limits.unwrap_or_default();
         let first = lease.period.0.0 / DAY_MS;
-        cmd.arg(&speaker.host).arg(format!("{PREFIX}host:")).arg(lease.reserved);
+        cmd.arg(&speaker.host).arg(format!("{PREFIX}host:")).arg(lease.reserved.tokens);
         cmd.arg(limits.tokens).arg(limits.requests).arg(limits.tokens_per_window).arg(limits.concurrency);
         cmd.arg(kept(lease.window)).arg(lease.period.0.0).arg(first);
         cmd.arg((lease.period.1.0 / DAY_MS).saturating_sub(first).clamp(1, 31)).arg(u8::from(ask.limits.is_some()));
@@ -416,7 +416,7 @@ impl Remote {
         let mut cmd = self.script(RELEASE, &[]);
         cmd.arg(PREFIX).arg(&speaker.host);
         for Release { key, lease } in releases {
-            cmd.arg(key.as_str()).arg(window_part(lease.window)).arg(lease.period.0.0).arg(lease.reserved);
+            cmd.arg(key.as_str()).arg(window_part(lease.window)).arg(lease.period.0.0).arg(lease.reserved.tokens);
         }
         cmd
     }
@@ -434,7 +434,7 @@ impl Remote {
                 .arg(row.admitted.0 / DAY_MS)
                 .arg(place_text(row));
             cmd.arg(&sums[..]).arg(sums[1..5].iter().sum::<u64>()).arg(window_part(window)).arg(kept(window));
-            cmd.arg(period.0.0).arg(reserved).arg(u8::from(shared));
+            cmd.arg(period.0.0).arg(reserved.tokens).arg(u8::from(shared));
         }
         cmd
     }
@@ -521,7 +521,8 @@ fn integer(value: &Value) -> Option<u64> {
 fn read_ruling(ask: &Ask, value: &Value) -> Option<Answer> {
     let Value::Array(parts) = value else { return None };
     let parts: Vec<u64> = parts.iter().map(integer).collect::<Option<_>>()?;
-    let [code, requests, window_used, period_used] = parts.try_into().ok()?;
+    let [code, requests, window_used, tokens] = parts.try_into().ok()?;
+    let period_used = Amount { tokens, nano: 0 };
     let ruling = match code {
         0 => Ruling::Admitted,
         1 => Ruling::Refused(LimitKind::TokensPerPeriod),

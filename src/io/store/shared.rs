@@ -370,7 +370,7 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
         match answer.ruling {
             Ruling::Admitted => {
                 let held = self.holds.entry((ask.key, ask.lease.window, ask.lease.period)).or_default();
-                *held = (held.0 + ask.lease.reserved, held.1 + 1);
+                *held = (held.0 + ask.lease.reserved.tokens, held.1 + 1);
             }
             // The lease of this host has ended: it must come under a new name first.
             Ruling::Unavailable => self.announced = false,
@@ -382,7 +382,7 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
     fn give_back(&mut self, key: &KeyId, lease: &Lease) {
         let name = (*key, lease.window, lease.period);
         if let Some(held) = self.holds.get_mut(&name) {
-            *held = (held.0.saturating_sub(lease.reserved), held.1.saturating_sub(1));
+            *held = (held.0.saturating_sub(lease.reserved.tokens), held.1.saturating_sub(1));
             if held.1 == 0 {
                 self.holds.remove(&name);
             }

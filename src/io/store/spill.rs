@@ -8,7 +8,7 @@
 use super::api::{Batch, Leftover, StoreError};
 use crate::base::limits;
 use crate::base::time::Unix;
-use crate::policy::meter::Lease;
+use crate::policy::meter::{Amount, Lease};
 use crate::policy::row::Row;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
@@ -40,13 +40,14 @@ impl Line {
     fn of(row: &Row, batch: &Batch) -> Line {
         let pair = |(from, to): (Unix, Unix)| [from.0, to.0];
         let lease = row.lease.as_deref().filter(|_| batch.sent.is_some());
-        let lease = lease.map(|lease| (pair(lease.window), pair(lease.period), lease.reserved, lease.shared));
+        let lease = lease.map(|lease| (pair(lease.window), pair(lease.period), lease.reserved.tokens, lease.shared));
         Line { row: row.clone(), batch: batch.sent.clone(), lease }
     }
 
     fn into_row(self) -> (Option<(String, u64)>, Row) {
         let pair = |[from, to]: [u64; 2]| (Unix(from), Unix(to));
-        let lease = self.lease.map(|(window, period, reserved, shared)| {
+        let lease = self.lease.map(|(window, period, tokens, shared)| {
+            let reserved = Amount { tokens, nano: 0 };
             Box::new(Lease { window: pair(window), period: pair(period), reserved, shared })
         });
         (self.batch, Row { lease, ..self.row })
