@@ -445,8 +445,8 @@ impl Meter {
             self.accounts.resize(index + 1, Account::default());
         }
         let account = &mut self.accounts[index];
-        let mut held = self.open.iter().map(|(_, open)| *open).filter(|open| open.key == key);
-        account.enter(plan, now, &mut held);
+        let open = &self.open;
+        account.enter(plan, now, &|visit| open.iter().filter(|(_, open)| open.key == key).for_each(|(_, open)| visit(open)));
         account
     }
 }

@@ -68,6 +68,9 @@ pub struct Open {
     pub(super) bounded: bool,
 }
 
+/// Visits the holds that count in one account.
+pub(super) type Held<'a> = &'a dyn Fn(&mut dyn FnMut(&Open));
+
 /// What a shared ledger says of a key or a group: everything that all hosts have used.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct SharedCounts {
@@ -177,13 +180,13 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// Moves to the window `bounds`. `open` are the holds that count here.
+    /// Moves to the window `bounds`.
     ///
     /// A window that is remembered goes on where it stood; a later one begins anew. One before all that are
     /// remembered, or across them, takes over what the present one has counted: the clock was set back, or the length
     /// of windows was changed, and what was spent stays spent until this window ends. In any case all counts that was
     /// counted within its bounds.
-    pub(super) fn enter_window(&mut self, bounds: Bounds, open: &mut dyn Iterator<Item = Open>) {
+    fn enter_window(&mut self, bounds: Bounds, held: Held<'_>) {
         let present = self.window;
         let known = || self.left.iter().chain([&present]).map(|window| window.bounds).filter(|(_, end)| *end > Unix(0));
         let is_later = known().any(|(_, end)| end <= bounds.0) || known().next().is_none();
@@ -207,7 +210,7 @@ impl Account {
             next.others = (requests, used);
             (next.requests, next.used) = (own.0.saturating_add(requests), own.1.saturating_add(used));
             // In a window that is entered for the first time, as all are unless the clock jumps, nothing is reserved.
-            next.reserved = sum(open.filter(|open| next.counts(open)).map(|open| open.reserved)).tokens;
+            next.reserved = reserved(held, |open| next.counts(open)).tokens;
         }
         self.window = next;
         self.leave(present, bounds);
@@ -241,32 +244,32 @@ impl Account {
         self.left = left.into();
     }
 
-    /// Moves to the period of `calendar` that `now` lies in. `open` are the holds that count here.
-    pub(super) fn enter_period(&mut self, calendar: Period, now: Unix, open: &mut dyn Iterator<Item = Open>) {
+    /// Moves to the period of `calendar` that `now` lies in.
+    fn enter_period(&mut self, calendar: Period, now: Unix, held: Held<'_>) {
         let bounds = calendar.bounds(now);
         let inside = |at: Unix| bounds.0 <= at && at < bounds.1;
         let days = self.days.iter().filter(|(day, _)| inside(Unix(day.saturating_mul(DAY_MS))));
-        let used = sum(days.map(|(_, used)| *used));
-        let reserved = sum(open.filter(|open| inside(open.admitted)).map(|open| open.reserved));
+        let used = days.fold(Amount::default(), |sum, (_, used)| sum.plus(*used));
+        let reserved = reserved(held, |open| inside(open.admitted));
         self.period = Allowance { bounds, used, reserved };
         self.calendar = calendar;
     }
 
     /// Whether the present period is not the one that `now` lies in.
-    pub(super) fn is_past_period(&self, calendar: Period, now: Unix) -> bool {
+    fn is_past_period(&self, calendar: Period, now: Unix) -> bool {
         let (start, end) = self.period.bounds;
         self.calendar != calendar || now < start || now >= end
     }
 
-    /// Brings window and period to `now`. `open` are the holds that count here.
+    /// Brings window and period to `now`. `held` visits the holds that count here.
     #[inline]
-    pub(super) fn enter(&mut self, plan: &Plan, now: Unix, open: &mut (impl Iterator<Item = Open> + Clone)) {
+    pub(super) fn enter(&mut self, plan: &Plan, now: Unix, held: Held<'_>) {
         let bounds = window(now, plan.window);
         if self.window.bounds != bounds {
-            self.enter_window(bounds, &mut open.clone());
+            self.enter_window(bounds, held);
         }
         if self.is_past_period(plan.period, now) {
-            self.enter_period(plan.period, now, open);
+            self.enter_period(plan.period, now, held);
         }
     }
 
@@ -401,6 +404,13 @@ impl Account {
     }
 }
 
-fn sum(parts: impl Iterator<Item = Amount>) -> Amount {
-    parts.fold(Amount::default(), Amount::plus)
+/// What the holds that `held` visits have reserved, as far as they are `inside`.
+fn reserved(held: Held<'_>, inside: impl Fn(&Open) -> bool) -> Amount {
+    let mut sum = Amount::default();
+    held(&mut |open| {
+        if inside(open) {
+            sum = sum.plus(open.reserved);
+        }
+    });
+    sum
 }

@@ -164,8 +164,8 @@ impl Tree {
 impl Node {
     fn enter(&mut self, now: Unix, open: &Slots<Open>, is_here: impl Fn(&Open) -> bool) {
         let Node { account, limits, .. } = self;
-        let held = || open.iter().map(|(_, open)| open).filter(|open| is_here(open)).map(|open| seen(open, limits));
-        account.enter(limits, now, &mut held());
+        let here = || open.iter().map(|(_, open)| open).filter(|open| is_here(open));
+        account.enter(limits, now, &|visit| here().for_each(|open| visit(&seen(open, limits))));
     }
 
     /// `open` as it counts here: in the group's own window and period.
