@@ -94,6 +94,8 @@ pub fn keys(count: u64) -> (Vec<KeyRecord>, String) {
             revoked: None,
             disabled: false,
             limits: tollgate::policy::plan::LimitOverrides::default(),
+            group: None,
+            labels: Vec::new(),
             former: Vec::new(),
         }
     });

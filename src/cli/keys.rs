@@ -287,6 +287,8 @@ fn prepare(args: &IssueArgs, high: &Config, now: Unix) -> Result<KeyRecord, Fail
         revoked: None,
         disabled: false,
         limits: LimitOverrides::default(),
+        group: None,
+        labels: Vec::new(),
         former: Vec::new(),
     };
     args.options.apply(high, now, &mut key)?;

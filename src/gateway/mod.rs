@@ -503,6 +503,8 @@ mod tests {
             revoked: None,
             disabled: false,
             limits: crate::policy::plan::LimitOverrides::default(),
+            group: None,
+            labels: Vec::new(),
             former: Vec::new(),
         };
         let read = |_: &str| Ok(String::new());

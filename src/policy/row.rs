@@ -4,6 +4,7 @@
 //! A row is one serde type. Its short names are those of a shared ledger, whose scripts read them; a process that hands
 //! over passes rows on in the same form, and `tollgate ledger export` gives the fields names for people.
 
+use super::agent::Client;
 use super::keys::KeyId;
 use super::meter::{Amount, Lease};
 use super::usage::Usage;
@@ -55,6 +56,19 @@ pub struct Row {
     /// Milliseconds of them in which it waited for a place.
     #[serde(rename = "q", default, skip_serializing_if = "is_none")]
     pub queued_ms: u64,
+    /// Names of the groups that it was admitted under, from the root of their tree to the key's own, joined by `/`;
+    /// empty for none. What is moved afterwards keeps it.
+    #[serde(rename = "g", default, skip_serializing_if = "is_empty")]
+    pub group: Arc<str>,
+    /// Whom the client sent it for (contract section 10), as a keyed hash or in its own words; bounded.
+    #[serde(rename = "w", default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<Box<str>>,
+    /// Which conversation the client says that it belongs to; as a keyed hash or in its own words, likewise.
+    #[serde(rename = "z", default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<Box<str>>,
+    /// What kind of program sent it.
+    #[serde(rename = "l", default, skip_serializing_if = "Client::is_none")]
+    pub client: Client,
     /// What a shared ledger has lent to the request, to be given back with this row; `None` where none is shared. Not
     /// kept.
     #[serde(skip)]
@@ -104,6 +118,10 @@ pub struct Running {
 
 fn is_none(count: &u64) -> bool {
     *count == 0
+}
+
+fn is_empty(text: &Arc<str>) -> bool {
+    text.is_empty()
 }
 
 fn cut_cost<S: Serializer>(cost_nano: &u64, to: S) -> Result<S::Ok, S::Error> {
@@ -184,6 +202,10 @@ mod tests {
             attempts: 6,
             micros: 7,
             queued_ms: 0,
+            group: Arc::default(),
+            user: None,
+            session: None,
+            client: Client::default(),
         }
     }
 
@@ -208,6 +230,21 @@ mod tests {
         let text = serde_json::to_string(&waited).unwrap();
         assert_eq!(text, STORED.replace("\"d\":7", "\"d\":7,\"q\":8"));
         assert_eq!(serde_json::from_str::<Row>(&text).unwrap(), waited);
+    }
+
+    #[test]
+    fn a_row_says_whom_it_was_for_where_that_is_known() {
+        let known = Row {
+            group: "labs/\u{fc}".into(),
+            user: Some("0123456789abcdef".into()),
+            session: Some("s \"1\"".into()),
+            client: Client::of_agent(b"curl/8"),
+            ..row()
+        };
+        let text = serde_json::to_string(&known).unwrap();
+        let more = "\"d\":7,\"g\":\"labs/\u{fc}\",\"w\":\"0123456789abcdef\",\"z\":\"s \\\"1\\\"\",\"l\":\"curl\"";
+        assert_eq!(text, STORED.replace("\"d\":7", more));
+        assert_eq!(serde_json::from_str::<Row>(&text).unwrap(), known);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::cli::store;
 use crate::io::clock::unix;
 use crate::io::store::api::By;
 use crate::policy::config::Config;
-use crate::policy::keys::{KeyId, KeyRecord};
+use crate::policy::keys::{Endpoint, KeyId, KeyRecord};
 use crate::policy::plan::Plan;
 use crate::policy::window::{Period, date, iso};
 use clap::Args;
@@ -35,6 +35,10 @@ pub(super) struct Line {
     plan: String,
     /// False for a plan that is not in the configuration any more: its keys are refused.
     plan_configured: bool,
+    /// The group that it belongs to.
+    group: Option<String>,
+    /// Its labels, by name.
+    labels: BTreeMap<String, String>,
     status: &'static str,
     endpoints: Vec<String>,
     /// `["*"]` for all.
@@ -151,6 +155,8 @@ impl Line {
             name: key.name.clone(),
             plan: key.plan.clone(),
             plan_configured: plan.is_some(),
+            group: key.group.clone(),
+            labels: key.labels.iter().cloned().collect(),
             status,
             endpoints: key.scope.endpoints_text().split(',').map(str::to_string).collect(),
             models: key.scope.models_allowed.clone().unwrap_or_else(|| vec!["*".to_string()]),
@@ -169,6 +175,11 @@ impl Line {
         format!("{}{remark}", self.plan)
     }
 
+    fn labels_text(&self) -> String {
+        let labels: Vec<String> = self.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        labels.join(", ")
+    }
+
     /// Tokens used, of so many.
     fn used_text(&self) -> String {
         let limit = if self.limits.tokens == 0 { "no limit".to_string() } else { grouped(self.limits.tokens) };
@@ -185,7 +196,8 @@ pub(super) fn list(args: &ListArgs) -> Result<(), Failure> {
 }
 
 fn table(lines: &[Line]) -> String {
-    let heads = ["ID", "NAME", "PLAN", "STATUS", "ENDPOINTS", "MODELS", "CREATED", "EXPIRES", "LAST USE"];
+    let heads =
+        ["ID", "NAME", "PLAN", "GROUP", "LABELS", "STATUS", "ENDPOINTS", "MODELS", "CREATED", "EXPIRES", "LAST USE"];
     let mut heads: Vec<(&str, Align)> = heads.map(|head| (head, Align::Left)).to_vec();
     heads.push(("TOKENS USED / LIMIT", Align::Right));
     let mut table = Table::new(&heads);
@@ -194,8 +206,10 @@ fn table(lines: &[Line]) -> String {
             line.id.clone(),
             line.name.clone(),
             line.plan_text(),
+            line.group.clone().unwrap_or_default(),
+            line.labels_text(),
             line.status.to_string(),
-            if line.endpoints.len() == 4 { "all".to_string() } else { line.endpoints.join(",") },
+            if line.endpoints.len() == Endpoint::ALL.len() { "all".to_string() } else { line.endpoints.join(",") },
             if line.models == ["*"] { "all".to_string() } else { line.models.join(",") },
             line.created.clone(),
             line.expires.clone().unwrap_or_else(|| "never".to_string()),
@@ -218,10 +232,13 @@ pub(super) fn show(args: &KeyArgs) -> Result<(), Failure> {
     let former = line.former_secrets_until.join(", ");
     let mut table = Table::new(&[("FIELD", Align::Left), ("VALUE", Align::Left)]);
     let (plan, used, limits) = (line.plan_text(), line.used_text(), line.limits.text());
+    let (labels, none) = (line.labels_text(), || "none".to_string());
     for (field, value) in [
         ("id", line.id),
         ("name", line.name),
         ("plan", plan),
+        ("group", line.group.unwrap_or_else(none)),
+        ("labels", if labels.is_empty() { none() } else { labels }),
         ("limits", limits),
         ("tokens used", used),
         ("status", line.status.to_string()),
@@ -231,7 +248,7 @@ pub(super) fn show(args: &KeyArgs) -> Result<(), Failure> {
         ("last use", line.last_use.unwrap_or_else(never)),
         ("expires", line.expires.unwrap_or_else(never)),
         ("revoked", line.revoked.unwrap_or_else(never)),
-        ("former secrets", if former.is_empty() { "none".to_string() } else { format!("until {former}") }),
+        ("former secrets", if former.is_empty() { none() } else { format!("until {former}") }),
     ] {
         table.row(vec![field.to_string(), value]);
     }
@@ -259,6 +276,8 @@ mod tests {
             revoked: None,
             disabled: false,
             limits: LimitOverrides::default(),
+            group: None,
+            labels: Vec::new(),
             former: Vec::new(),
         }
     }

@@ -81,6 +81,8 @@ mod tests {
             revoked: revoked.then_some(Unix(1)),
             disabled: false,
             limits: LimitOverrides::default(),
+            group: None,
+            labels: Vec::new(),
             former: Vec::new(),
         }
     }

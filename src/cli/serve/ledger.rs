@@ -135,7 +135,7 @@ impl Opened {
             running: None,
             work_min: None,
             process: None,
-            recent,
+            recent: recent.into_iter().map(|row| (row.key, row.admitted, row.tokens)).collect(),
         })
     }
 

@@ -13,6 +13,7 @@ use crate::gateway::access_log;
 use crate::gateway::cx::Cx;
 use crate::gateway::metrics::{Taken, Timed};
 use crate::gateway::orders::Order;
+use crate::policy::agent::Client;
 use crate::policy::config::RequestLog;
 use crate::policy::counters::{AttemptEnd, PHASES};
 use crate::policy::meter::Amount;
@@ -138,6 +139,10 @@ impl Exchange {
             attempts: self.attempt().map_or(0, |at| at.attempts.into()),
             micros: cx.now.mono.micros_since(self.request.received),
             queued_ms: self.request.queued_ms(),
+            group: Arc::default(),
+            user: None,
+            session: None,
+            client: Client::default(),
             lease: admitted.lease,
             group,
         };

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Why the ledger cannot be used. The text names the file or the server.
 #[derive(Debug)]
@@ -106,15 +107,32 @@ impl Leftover {
     }
 }
 
-/// Requests and tokens of one key on one day.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+/// Requests, tokens and cost of one key on one day, as far as it was in one group.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DaySum {
     /// Whose.
     pub key: KeyId,
+    /// The groups that these requests were admitted under, see [`Row::group`].
+    pub group: Arc<str>,
     /// First moment of the UTC day.
     pub day: Unix,
     /// Admitted requests.
     pub requests: u64,
+    /// Prompt and completion tokens, cached ones included.
+    pub tokens: u64,
+    /// Nano-dollars.
+    pub cost_nano: u64,
+}
+
+/// What rebuilds the windows of a row's key and groups.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Recent {
+    /// Whose.
+    pub key: KeyId,
+    /// See [`Row::group`].
+    pub group: Arc<str>,
+    /// When it was admitted.
+    pub admitted: Unix,
     /// Prompt and completion tokens, cached ones included.
     pub tokens: u64,
 }
@@ -156,8 +174,8 @@ pub struct UsageLine {
 /// The six sums of a group of rows: requests, the four kinds of tokens as in [`UsageLine`], nano-dollars.
 pub type Sums = [u64; 6];
 
-/// What the sums of one day, key, model and target stand for.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+/// What the sums of a day are told apart by.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct DayKey {
     /// Days since the epoch, UTC.
     pub day: u64,
@@ -167,9 +185,23 @@ pub struct DayKey {
     pub model: String,
     /// `provider/model`.
     pub target: String,
+    /// See [`Row::group`].
+    pub group: String,
+    /// The endpoint's shape; empty for what was summed up before sums told endpoints apart.
+    pub endpoint: String,
+    /// Class of the program that asked; empty where it is not known.
+    pub client: String,
 }
 
-/// The sums of every day, key, model and target.
+impl DayKey {
+    /// As it was told before sums told groups, endpoints and clients apart.
+    pub fn shortened(&self) -> DayKey {
+        let DayKey { day, key, model, target, .. } = self.clone();
+        DayKey { day, key, model, target, ..DayKey::default() }
+    }
+}
+
+/// The sums of all days.
 pub type DaySums = BTreeMap<DayKey, Sums>;
 
 /// One counter that is not what the rows say.
@@ -220,7 +252,13 @@ impl Verdict {
             let of = |sums: &DaySums| sums.get(key).copied().unwrap_or_default();
             for ((name, stored), counted) in NAMES.iter().zip(of(stored)).zip(of(counted)) {
                 let date = || window::date(Unix(key.day.saturating_mul(DAY_MS)));
-                let counter = || format!("{name} of {} on {}, {} at {}", key.key, date(), key.model, key.target);
+                let counter = || {
+                    let DayKey { key, model, target, group, endpoint, client, .. } = key;
+                    let more = [("group", group), ("endpoint", endpoint), ("client", client)];
+                    let more = more.iter().filter(|(_, value)| !value.is_empty());
+                    let more: String = more.map(|(what, value)| format!(", {what} {value}")).collect();
+                    format!("{name} of {key} on {}, {model} at {target}{more}", date())
+                };
                 self.compare(counter, stored, counted);
             }
         }

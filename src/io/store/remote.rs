@@ -34,8 +34,11 @@ use std::sync::Arc;
 
 /// What every name begins with.
 const PREFIX: &str = "tollgate:";
-/// Version of all that is described above.
-const FORMAT: &str = "1";
+/// Version of all that is described above. In the first, counters of days told no groups, endpoints and clients apart;
+/// those stay as they are.
+const FORMAT: &str = "2";
+/// The version before, of which this one makes its own.
+const FORMER: &str = "1";
 
 const ADMIT: usize = 0;
 const APPEND: usize = 1;
@@ -141,7 +144,12 @@ impl Remote {
                 pipe.cmd("SCRIPT").arg("LOAD").arg(code).ignore();
             }
             pipe.cmd("GET").arg(named("format"));
-            let (format,): (String,) = pipe.query(&mut connection)?;
+            let (mut format,): (String,) = pipe.query(&mut connection)?;
+            if format == FORMER {
+                // An older host that has a connection goes on; the next one of its version is refused.
+                () = redis::cmd("SET").arg(named("format")).arg(FORMAT).query(&mut connection)?;
+                format = FORMAT.to_string();
+            }
             Ok((connection, format))
         };
         let (connection, format) = open().map_err(|error| self.failed(&error))?;

@@ -438,6 +438,10 @@ fn foreign_row(key: KeyId, admitted: Unix, tokens: u64) -> Row {
         attempts: 1,
         micros: 1000,
         queued_ms: 0,
+        group: Default::default(),
+        user: None,
+        session: None,
+        client: Default::default(),
         lease: None,
     }
 }

@@ -156,6 +156,8 @@ impl KeyRing {
             revoked: None,
             disabled: false,
             limits: tollgate::policy::plan::LimitOverrides::default(),
+            group: None,
+            labels: Vec::new(),
             former: Vec::new(),
         };
         for word in words {

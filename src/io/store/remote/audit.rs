@@ -9,7 +9,7 @@ use crate::base::time::Unix;
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 use redis::{ConnectionLike, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A name, and fields with values in turns.
 type Hash = (String, Vec<String>);
@@ -73,7 +73,11 @@ impl Remote {
             return Ok(None);
         }
         counted.rows.values_mut().for_each(|rows| rows.sort_unstable());
-        verdict.compare_days(&day_sums(&days), &counted.days);
+        let mut stored = day_sums(&days);
+        let former: BTreeSet<DayKey> = stored.keys().filter(|key| key.endpoint.is_empty()).cloned().collect();
+        shorten(&mut stored, &former);
+        shorten(&mut counted.days, &former);
+        verdict.compare_days(&stored, &counted.days);
         compare_use(&mut verdict, &uses, &counted);
         compare_windows(&mut verdict, &windows, &counted);
         Ok(Some(verdict))
@@ -146,6 +150,17 @@ fn day_sums(hashes: &[Hash]) -> DaySums {
         add_day(&mut sums, day.parse().unwrap_or(0), fields);
     }
     sums
+}
+
+/// Adds up what hosts of the first format did not tell apart, for the days, keys, models and targets where they
+/// counted: whether one of them has counted a row cannot be told.
+fn shorten(sums: &mut DaySums, former: &BTreeSet<DayKey>) {
+    let (alike, apart): (DaySums, DaySums) =
+        std::mem::take(sums).into_iter().partition(|(key, _)| former.contains(&key.shortened()));
+    *sums = apart;
+    for (key, more) in alike {
+        sums.entry(key.shortened()).or_default().iter_mut().zip(more).for_each(|(sum, part)| *sum += part);
+    }
 }
 
 fn compare_use(verdict: &mut Verdict, uses: &[Hash], counted: &Recount) {

@@ -1,8 +1,8 @@
 -- Appends a batch of rows, adds them to every sum and gives their leases back: all of it once, however often it is
 -- sent, for a batch has a number.
 -- KEYS: 1 number of the writer's last batch, 2 rows, 3 days, 4 all windows by expiry
--- ARGV: 1 prefix, 2 number of the batch, 3 host, then for each row: the row as JSON, key, day, key, model and target
---       as JSON, six sums, tokens, "<start>:<end>" of the window, how long its counts are kept from now on (ms), start
+-- ARGV: 1 prefix, 2 number of the batch, 3 host, then for each row: the row as JSON, key, day, what its sums
+--       are told apart by as JSON, six sums, tokens, "<start>:<end>" of the window, how long its counts are kept from now on (ms), start
 --       of the period (ms), tokens reserved, "1" if a lease was lent and "0" if the host admitted it alone
 -- Returns: 1 done, 0 done but the host's lease has ended, 2 was done before; with it the names of what was passed over
 local prefix, number, host = ARGV[1], ARGV[2], ARGV[3]

@@ -9,8 +9,8 @@ use crate::base::time::Unix;
 use rusqlite::{Connection, TransactionBehavior};
 
 const OF_FOLDED: &str = "SELECT * FROM folded";
-const OF_DAYS: &str = "SELECT day, key, model, target, SUM(requests), SUM(uncached_in), SUM(cache_read),
-    SUM(cache_write), SUM(out), SUM(cost_nano) FROM parts GROUP BY 1, 2, 3, 4";
+const OF_DAYS: &str = "SELECT day, key, model, target, group_path, endpoint, client, SUM(requests), SUM(uncached_in),
+    SUM(cache_read), SUM(cache_write), SUM(out), SUM(cost_nano) FROM parts GROUP BY 1, 2, 3, 4, 5, 6, 7";
 
 /// Groups whose time is over, the oldest first.
 const OLD: &str = "WHERE newest < ?1 ORDER BY newest LIMIT ?2";
@@ -84,9 +84,17 @@ fn verify(connection: &mut Connection) -> Fallible<Verdict> {
 fn sums(connection: &Connection, sql: &str) -> Fallible<DaySums> {
     let mut query = connection.prepare(sql)?;
     let lines = query.query_map([], |row| {
-        let key = DayKey { day: uint(row, 0)?, key: row.get(1)?, model: row.get(2)?, target: row.get(3)? };
+        let key = DayKey {
+            day: uint(row, 0)?,
+            key: row.get(1)?,
+            model: row.get(2)?,
+            target: row.get(3)?,
+            group: row.get(4)?,
+            endpoint: row.get(5)?,
+            client: row.get(6)?,
+        };
         let mut sums = Sums::default();
-        for (sum, column) in sums.iter_mut().zip(4..) {
+        for (sum, column) in sums.iter_mut().zip(7..) {
             *sum = uint(row, column)?;
         }
         Ok((key, sums))
