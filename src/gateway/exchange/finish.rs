@@ -139,12 +139,11 @@ impl Exchange {
             attempts: self.attempt().map_or(0, |at| at.attempts.into()),
             micros: cx.now.mono.micros_since(self.request.received),
             queued_ms: self.request.queued_ms(),
-            group: Arc::default(),
+            group,
             user: None,
             session: None,
             client: Client::default(),
             lease: admitted.lease,
-            group,
         };
         NonZeroU64::new(cx.give_row(row))
     }

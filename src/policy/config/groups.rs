@@ -1,5 +1,6 @@
 //! `[[groups]]`: trees of at most [`LEVELS_MAX`] levels.
 
+use crate::policy::keys::is_group_name;
 use crate::policy::plan::{Group, LEVELS_MAX, PATH_SEPARATOR, Plan};
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
 use std::collections::HashMap;
@@ -17,7 +18,9 @@ pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Vec<Group>
         let name = field.and_then(|field| read_name(reader, &field, &places)).unwrap_or_default();
         let parent = section.take("parent");
         let mut limits = Plan::unlimited(&name);
-        Group::rows().for_each(|row| drop(row.read(reader, &mut section, &mut limits)));
+        for row in Group::rows() {
+            row.read(reader, &mut section, &mut limits);
+        }
         section.finish(reader);
         places.insert(limits.name.clone(), groups.len());
         let named = parent.as_ref().and_then(|field| reader.word(field, NAME_MAX)).map(Arc::from);
@@ -36,8 +39,8 @@ pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Vec<Group>
 
 fn read_name(reader: &mut Reader<'_>, field: &Field<'_>, places: &HashMap<Arc<str>, usize>) -> Option<String> {
     let name = reader.word(field, NAME_MAX)?;
-    if name == "none" || name.contains(|c: char| c == PATH_SEPARATOR || c == ',' || c.is_control()) {
-        reader.error(field, "expected a name other than `none`, without `/`, `,` and control characters");
+    if !is_group_name(&name) {
+        reader.error(field, "expected characters that can be seen, no `/`, and not `none`");
     } else if places.contains_key(name.as_str()) {
         reader.error(field, format!("a second group is named `{name}`"));
     }
