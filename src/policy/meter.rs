@@ -503,3 +503,5 @@ fn tell(
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod trees;

@@ -873,7 +873,7 @@ fn spilled_rows_come_back_as_they_were_and_a_file_with_anything_else_is_kept() {
     let lease = crate::policy::meter::Lease {
         window: (Unix(1), Unix(2)),
         period: (Unix(3), Unix(4)),
-        reserved: 5,
+        reserved: crate::policy::meter::Amount { tokens: 5, nano: 0 },
         shared: true,
     };
     let lent = rows_of(3..4).into_iter().map(|row| Row { lease: Some(Box::new(lease)), ..row }).collect();

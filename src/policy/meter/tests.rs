@@ -2,6 +2,7 @@ use super::*;
 use crate::base::rng::Rng;
 use crate::policy::plan::UNLIMITED;
 use crate::policy::window::{DAY_MS, Period, parse_moment};
+use std::time::Duration;
 
 const KEY: KeyIx = KeyIx(0);
 
@@ -64,7 +65,7 @@ fn a_limit_of_n_at_once_admits_exactly_n_and_frees_places_in_any_order() {
     let mut holds: Vec<Hold> = (0..4).map(|_| meter.admit(by(&plan), now, amount(1)).unwrap()).collect();
     let limit = meter.admit(by(&plan), now, amount(1)).unwrap_err();
     assert_eq!((limit.kind, limit.retry_after), (LimitKind::Concurrency, 1));
-    meter.settle(holds.swap_remove(1), 7);
+    meter.settle(holds.swap_remove(1), amount(7));
     holds.push(meter.admit(by(&plan), now, amount(1)).unwrap());
     assert_eq!(kind(meter.admit(by(&plan), now, amount(1))), Some(LimitKind::Concurrency));
     holds.into_iter().for_each(|hold| meter.refund(hold));
@@ -297,7 +298,7 @@ fn no_sequence_of_jumps_and_changes_of_plan_loses_or_doubles_a_token() {
         }
         open.into_iter().for_each(|hold| meter.refund(hold));
         let account = &mut meter.accounts[0];
-        assert_eq!((account.running, account.window.reserved, account.period.reserved), (0, 0, 0), "seed {seed}");
+        assert_eq!((account.running, account.window.reserved, account.period.reserved), (0, 0, amount(0)), "seed {seed}");
         // All days of a long year of months: every token is in exactly one of them.
         plan.period = Period::Month;
         let mut found = 0;
@@ -482,7 +483,7 @@ fn holds_that_no_exchange_has_any_more_are_taken_back() {
     drop(meter.admit(by(&plan), now, amount(990)).unwrap());
     assert!(meter.spent(by(&plan), now).is_err());
     let lost = meter.reclaim(|id| id == kept.id());
-    assert_eq!((lost.len(), lost[0].0, lost[0].1.reserved), (1, KEY, 990));
+    assert_eq!((lost.len(), lost[0].0, lost[0].1.reserved), (1, KEY, amount(990)));
     assert_eq!(meter.open_holds(), 1);
     assert!(meter.spent(by(&plan), now).is_ok());
     meter.settle(kept, amount(5));
@@ -502,10 +503,10 @@ fn a_bound_is_taken_where_it_decides_nothing_and_counted_where_it_would() {
     assert!(meter.is_bounded(KEY, PathIx::NONE));
     meter.count(&one, amount(40));
     assert!(!meter.is_bounded(KEY, PathIx::NONE));
-    assert_eq!(meter.lease(&one).reserved, 40);
+    assert_eq!(meter.lease(&one).reserved, amount(40));
     meter.count(&one, amount(1));
     meter.count(&two, amount(1));
-    assert_eq!((meter.lease(&one).reserved, meter.lease(&two).reserved), (40, 650), "once, and only what is a bound");
+    assert_eq!((meter.lease(&one).reserved, meter.lease(&two).reserved), (amount(40), amount(650)), "once, and only what is a bound");
     let three = meter.admit(by(&plan), now, amount(310)).unwrap();
     assert!(meter.spent(by(&plan), now).is_err());
     [one, two, three].into_iter().for_each(|hold| meter.refund(hold));
@@ -536,7 +537,7 @@ fn whoever_counts_late_admits_exactly_whom_one_admits_that_counts_at_once() {
                         if again.is_ok() || !late.is_bounded(KEY, PathIx::NONE) {
                             return again;
                         }
-                        open.iter().for_each(|(_, hold, exact)| late.count(hold, *exact));
+                        open.iter().for_each(|(_, hold, exact)| late.count(hold, amount(*exact)));
                         late.admit(by(&plan), now, amount(exact))
                     },
                     Ok,

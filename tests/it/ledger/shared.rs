@@ -17,7 +17,7 @@ use tollgate::base::time::Unix;
 use tollgate::io::store::remote::{Command, Done, Holds, Remote, Speaker};
 use tollgate::policy::ask::{Ask, Limits, Ruling};
 use tollgate::policy::keys::KeyId;
-use tollgate::policy::meter::{Lease, LimitKind};
+use tollgate::policy::meter::{Amount, Lease, LimitKind};
 use tollgate::policy::window::window;
 
 /// A server of the test's own.
@@ -451,7 +451,7 @@ fn a_host_whose_clock_is_not_the_servers_is_held_to_its_limits() {
     let key = KeyId::parse("0123456789ab").unwrap();
     for moment in [now - 7_200_000, now, now + 7_200_000].map(Unix) {
         let bounds = |length| window(moment, Duration::from_secs(length));
-        let lease = Lease { window: bounds(60), period: bounds(86_400), reserved: 1, shared: false };
+        let lease = Lease { window: bounds(60), period: bounds(86_400), reserved: Amount { tokens: 1, nano: 0 }, shared: false };
         let limits = Some(Limits { requests: 3, ..Limits::default() });
         let ask = Ask { number: (0, 0), key, lease, limits };
         let mut rulings = Vec::new();

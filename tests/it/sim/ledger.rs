@@ -10,7 +10,7 @@ use tollgate::gateway::Gateway;
 use tollgate::gateway::orders::{Notice, Order};
 use tollgate::policy::ask::{Answer, Ask, Release, Ruling};
 use tollgate::policy::keys::KeyId;
-use tollgate::policy::meter::{Lease, LimitKind, SharedCounts};
+use tollgate::policy::meter::{Amount, Lease, LimitKind, SharedCounts};
 use tollgate::policy::row::Row;
 
 /// Which ledger a world has.
@@ -390,8 +390,8 @@ impl Server {
         let (requests, window_used) = self.windows.get(&name).copied().unwrap_or_default();
         let period_used = self.spent.get(&key).copied().unwrap_or_default();
         let held = || self.held.iter().filter(|(holder, _)| *holder == key);
-        let promised: u64 = held().map(|(_, lease)| lease.reserved).sum();
-        let reserved: u64 = held().filter(|(_, held)| held.window == lease.window).map(|(_, held)| held.reserved).sum();
+        let promised: u64 = held().map(|(_, lease)| lease.reserved.tokens).sum();
+        let reserved: u64 = held().filter(|(_, held)| held.window == lease.window).map(|(_, held)| held.reserved.tokens).sum();
         let running = (held().count() + self.theirs.iter().filter(|other| **other == key).count()) as u64;
         let reached = |limit: u64, count: u64| limit > 0 && count >= limit;
         let ruling = match ask.limits {
@@ -410,6 +410,7 @@ impl Server {
             self.windows.entry(name).or_default().0 += 1;
         }
         let requests = requests + u64::from(ruling == Ruling::Admitted);
+        let period_used = Amount { tokens: period_used, nano: 0 };
         let counts = SharedCounts { window: lease.window, requests, window_used, period: lease.period, period_used };
         Answer { ask: *ask, ruling, counts }
     }
