@@ -36,9 +36,9 @@ pub struct Payer<'a> {
 }
 
 /// What a shared ledger has lent to a request for the time it runs, so that it can be given back with its row.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Lease {
-    /// The window it was admitted in.
+    /// The window of the key that it was admitted in.
     pub window: (Unix, Unix),
     /// The period it was admitted in.
     pub period: (Unix, Unix),
@@ -46,6 +46,21 @@ pub struct Lease {
     pub reserved: Amount,
     /// False if the shared ledger knows nothing of it: there is none, or it could not be reached.
     pub shared: bool,
+    /// The groups that it counts in as well.
+    pub path: PathIx,
+    /// Each of them, the nearest to the key first.
+    pub groups: Box<[GroupLease]>,
+}
+
+/// Where a lease counts in a group.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GroupLease {
+    /// The group's name.
+    pub name: Arc<str>,
+    /// The window of the group that the request was admitted in.
+    pub window: (Unix, Unix),
+    /// The period likewise.
+    pub period: (Unix, Unix),
 }
 
 /// The right of one admitted request to its reservation. It must be given back to [`Meter::settle`] or
@@ -247,13 +262,29 @@ impl Meter {
     /// What a request of the key would be lent at `now`.
     pub fn lease_for(&mut self, payer: Payer<'_>, now: Unix, reserved: Amount) -> Lease {
         let account = self.at(payer.key, payer.plan, now);
-        Lease { window: account.window.bounds, period: account.period.bounds, reserved, shared: false }
+        let (window, period) = (account.window.bounds, account.period.bounds);
+        let mut groups = Vec::new();
+        if payer.path.is_some() {
+            self.tree.each(payer.path, &self.open, now, |node| {
+                let (window, period) = (node.account.window.bounds, node.account.period.bounds);
+                groups.push(GroupLease { name: node.limits.name.clone(), window, period });
+            });
+        }
+        Lease { window, period, reserved, shared: false, path: payer.path, groups: groups.into() }
+    }
+
+    /// The limits of the groups on a path, the nearest to the key first.
+    pub fn group_limits(&mut self, path: PathIx) -> Vec<Plan> {
+        let mut limits = Vec::new();
+        self.tree.each_as_it_is(path, |node| limits.push(node.limits.clone()));
+        limits
     }
 
     /// Takes note of a request that a shared ledger has admitted, as it was asked at `now`.
-    pub fn grant(&mut self, payer: Payer<'_>, now: Unix, lease: Lease) -> Hold {
+    pub fn grant(&mut self, payer: Payer<'_>, now: Unix, lease: &Lease) -> Hold {
+        let payer = Payer { path: lease.path, ..payer };
         self.enter(payer, now);
-        let Lease { window, period, reserved, .. } = lease;
+        let Lease { window, period, reserved, .. } = *lease;
         let hold = self.hold(payer, now, reserved, false);
         if let Some(open) = self.open.get_mut(hold.0) {
             (open.window, open.period, open.shared) = (window, period, true);
@@ -266,10 +297,28 @@ impl Meter {
         self.at(key, plan, now).learn(news);
     }
 
-    /// The limit of `kind` as it stands against a key that a shared ledger has refused.
-    pub fn limit(&mut self, key: KeyIx, plan: &Plan, now: Unix, kind: LimitKind) -> Limit {
-        let account = self.at(key, plan, now);
-        limit(kind, account, plan, false, now)
+    /// The same of the groups of a lease.
+    pub fn learn_groups(&mut self, lease: &Lease, now: Unix, news: &[SharedCounts]) {
+        let mut news = news.iter();
+        self.tree.each(lease.path, &self.open, now, |node| {
+            if let Some(news) = news.next() {
+                node.account.learn(news);
+            }
+        });
+    }
+
+    /// The limit of `kind` as it stands against a key that a shared ledger has refused; `which` is 0 for the key's own,
+    /// and counts groups from the nearest on.
+    pub fn limit(&mut self, payer: Payer<'_>, now: Unix, kind: LimitKind, which: usize) -> Limit {
+        let account = self.at(payer.key, payer.plan, now);
+        let (mut found, mut at) = (limit(kind, account, payer.plan, false, now), 0);
+        self.tree.each(payer.path, &self.open, now, |node| {
+            at += 1;
+            if at == which {
+                found = limit(kind, &node.account, &node.limits, true, now);
+            }
+        });
+        found
     }
 
     /// Takes over a request that another process admitted at `admitted` with `reserved` and still serves. Counts in
@@ -298,14 +347,20 @@ impl Meter {
     }
 
     /// What the shared ledger has lent to a hold; nothing, where there is none.
-    pub fn lease(&self, hold: &Hold) -> Lease {
-        let lease = |open: &Open| Lease {
-            window: open.window,
-            period: open.period,
-            reserved: open.reserved,
-            shared: open.shared,
-        };
-        self.open.get(hold.0).map(lease).unwrap_or_default()
+    pub fn lease(&mut self, hold: &Hold) -> Lease {
+        let Some(open) = self.open.get(hold.0) else { return Lease::default() };
+        let Open { window, period, reserved, shared, path, .. } = *open;
+        let mut groups = Vec::new();
+        self.tree.each_as_it_is(path, |node| {
+            let Open { window, period, .. } = node.seen(open);
+            groups.push(GroupLease { name: node.limits.name.clone(), window, period });
+        });
+        Lease { window, period, reserved, shared, path, groups: groups.into() }
+    }
+
+    /// What a hold has reserved.
+    pub fn reserved(&self, hold: &Hold) -> Amount {
+        self.open.get(hold.0).map_or(Amount::default(), |open| open.reserved)
     }
 
     /// Ends a request that used so much, which counts in the window and the period of its admission. A window or
@@ -319,9 +374,9 @@ impl Meter {
     pub fn reclaim(&mut self, is_live: impl Fn(Id<Open>) -> bool) -> Vec<(KeyIx, Lease)> {
         let lost: Vec<Id<Open>> = self.open.iter().map(|(id, _)| id).filter(|id| !is_live(*id)).collect();
         let reclaim = |id: Id<Open>| {
-            let found = self.open.get(id).map(|open| (open.key, self.lease(&Hold(id))));
+            let (key, lease) = (self.open.get(id)?.key, self.lease(&Hold(id)));
             self.close(id, Amount::default());
-            found
+            Some((key, lease))
         };
         lost.into_iter().filter_map(reclaim).collect()
     }

@@ -286,7 +286,7 @@ impl Exchange {
     /// As a successor is told of it; `None` where nothing has been admitted, or all of it is settled.
     pub(crate) fn running(&self, meter: &Meter, keys: &Keys) -> Option<Running> {
         let (admitted, key) = (self.admitted.as_ref()?, self.request.found.key?);
-        let Amount { tokens: reserved, nano: money } = meter.lease(&admitted.hold).reserved;
+        let Amount { tokens: reserved, nano: money } = meter.reserved(&admitted.hold);
         let (request, key, group) = (self.request.id.raw(), keys.record(key).id, meter.path_text(&admitted.hold));
         Some(Running { request, key, admitted: admitted.at, reserved, money, group })
     }

@@ -333,7 +333,7 @@ impl Exchange {
         let reserved = Amount { tokens: estimate.tokens.min(ROW_TOKENS_MAX), ..estimate };
         let lease = cx.meter.lease_for(payer, cx.now.unix, reserved);
         let limits = limits_of(payer.plan);
-        self.put_question(Some(draft), at, lease, Some(limits), message, cx)
+        self.put_question(Some(draft), at, lease, limits, message, cx)
     }
 
     /// How a key stands is asked of the shared ledger too, since other hosts have a part in it. False where it is
@@ -342,7 +342,8 @@ impl Exchange {
         let asks = self.request.meta.bodiless && cx.asks_ledger();
         let Some(payer) = payer(self, &cx.plans, &cx.setup).ok().filter(|_| asks) else { return false };
         let lease = cx.meter.lease_for(payer, cx.now.unix, Amount::default());
-        self.put_question(None, Attempt::default(), lease, None, message, cx);
+        let limits = limits_of(payer.plan);
+        self.put_question(None, Attempt::default(), lease, limits, message, cx);
         true
     }
 
@@ -351,15 +352,20 @@ impl Exchange {
         draft: Option<Box<OutgoingRequest>>,
         at: Attempt,
         lease: Lease,
-        limits: Option<Limits>,
+        limits: Limits,
         message: &Message<'_>,
         cx: &mut Cx,
     ) -> Effect {
         let Some(key) = self.request.found.key else { return self.refuse(Refusal::internal()) };
         let number = (message.exchange.slot, message.exchange.generation);
-        cx.orders.ask(Ask { number, key: cx.keys.record(key).id, lease, limits });
+        let groups = match lease.path.is_some() {
+            true => cx.meter.group_limits(lease.path).iter().map(limits_of).collect(),
+            false => Box::default(),
+        };
+        let (admits, kept) = (draft.is_some(), Box::new(lease.clone()));
+        cx.orders.ask(Ask { number, key: cx.keys.record(key).id, lease, limits, groups, admits });
         let by = cx.now.mono.after(ASK_PATIENCE);
-        self.state = State::Reserving(Reserving { draft, at, lease: Box::new(lease), asked: cx.now.unix, by });
+        self.state = State::Reserving(Reserving { draft, at, lease: kept, asked: cx.now.unix, by });
         Effect::Wait
     }
 
@@ -375,19 +381,20 @@ impl Exchange {
         let (Some(draft), false) = (draft, ruling == Ruling::Looked) else { return Effect::Quota };
         let refusal = match (ruling, payer(self, &cx.plans, &cx.setup), self.still_welcome(cx)) {
             (Ruling::Admitted, Ok(payer), Ok(())) => {
-                let lease = Lease { shared: true, ..ask.lease };
-                let hold = cx.meter.grant(payer, asked, lease);
+                let lease = Lease { shared: true, ..ask.lease.clone() };
+                let hold = cx.meter.grant(payer, asked, &lease);
                 self.admitted(hold, Some(lease), asked);
                 return self.serve(draft, at, message, cx);
             }
-            (Ruling::Refused(kind), Ok(payer), _) => {
-                Refusal::limit(&cx.meter.limit(payer.key, payer.plan, cx.now.unix, kind))
+            (Ruling::Refused(kind, which), Ok(payer), _) => {
+                let payer = Payer { path: ask.lease.path, ..payer };
+                Refusal::limit(&cx.meter.limit(payer, cx.now.unix, kind, which))
             }
             (_, Err(refusal), _) | (_, _, Err(refusal)) => refusal,
             _ => Refusal::internal(),
         };
         if ruling == Ruling::Admitted {
-            cx.orders.give_back(Release { key: ask.key, lease: ask.lease });
+            cx.orders.give_back(Release { key: ask.key, lease: ask.lease.clone() });
         }
         cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
         self.refuse(refusal)
@@ -467,6 +474,10 @@ fn answer_tokens(model: &Model, draft: &OutgoingRequest) -> u64 {
 
 fn limits_of(plan: &Plan) -> Limits {
     // Every field by name: a limit that the question leaves out would not be kept on a shared ledger.
-    let Plan { tokens, requests, tokens_per_window, concurrency, budget: _, .. } = *plan;
-    Limits { tokens, requests, tokens_per_window, concurrency }
+    #[rustfmt::skip]
+    let Plan {
+        tokens, requests, tokens_per_window, concurrency, budget,
+        name: _, period: _, window: _, share: _, unpriced: _, own_budget: _,
+    } = *plan;
+    Limits { tokens, requests, tokens_per_window, concurrency, budget }
 }

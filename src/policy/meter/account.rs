@@ -35,7 +35,7 @@ impl Amount {
     }
 
     /// What is left of each.
-    pub(super) fn minus(self, less: Amount) -> Amount {
+    pub fn minus(self, less: Amount) -> Amount {
         Amount { tokens: self.tokens.saturating_sub(less.tokens), nano: self.nano.saturating_sub(less.nano) }
     }
 

@@ -291,15 +291,23 @@ impl Player<'_> {
                 Some(count) if count.to_string() == **running => {}
                 other => return Err(format!("handed over with {other:?} requests running")),
             },
-            ["inherits", name, tokens] => {
+            ["inherits", name, tokens, more @ ..] => {
                 let key = self.keys.records.iter().find(|record| record.name == **name).ok_or("no such key")?;
-                let row = foreign_row(key.id, world.now.unix, tokens.parse().map_err(|_| "tokens")?);
+                let mut row = foreign_row(key.id, world.now.unix, tokens.parse().map_err(|_| "tokens")?);
+                if let [dollars, group] = more {
+                    row.cost_nano = units::dollars(dollars).ok_or("dollars")?;
+                    row.group = (*group).into();
+                }
                 return world.notice(Notice::Inherited(row));
             }
             ["predecessor-left"] => return world.notice(Notice::PredecessorLeft),
             ["ask", number, "admitted"] => return world.rule(number.parse().unwrap_or(0), Ruling::Admitted),
+            ["ask", number, "refused", "budget", which] => {
+                let which = which.parse().map_err(|_| "which")?;
+                return world.rule(number.parse().unwrap_or(0), Ruling::Refused(LimitKind::Budget, which));
+            }
             ["ask", number, "refused"] => {
-                return world.rule(number.parse().unwrap_or(0), Ruling::Refused(LimitKind::Requests));
+                return world.rule(number.parse().unwrap_or(0), Ruling::Refused(LimitKind::Requests, 0));
             }
             ["asks", count] if world.asks.len().to_string() == **count => {}
             ["asks", count] => return Err(format!("{} questions instead of {count}", world.asks.len())),
@@ -334,7 +342,7 @@ impl Player<'_> {
         let usage = &row.usage;
         format!(
             "status={} key={key} endpoint={} model={} target={} stream={} in={} read={} write={} out={} source={} \
-             cost={} attempts={} micros={} admitted={} queued_ms={}",
+             cost={} attempts={} micros={} admitted={} queued_ms={} group={}",
             row.status,
             row.endpoint.name(),
             row.model,
@@ -350,6 +358,7 @@ impl Player<'_> {
             row.micros,
             row.admitted.0,
             row.queued_ms,
+            row.group,
         )
     }
 
