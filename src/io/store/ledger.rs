@@ -5,6 +5,7 @@ use super::api::{By, StoreError, Taker, UsageLine, Verdict};
 use super::remote::Remote;
 use super::sqlite::Sqlite;
 use crate::base::time::Unix;
+use crate::policy::attribution::HashKey;
 use crate::policy::keys::{KeyId, KeyRecord};
 
 /// An open ledger.
@@ -32,6 +33,15 @@ impl Ledger {
             Ledger::Sqlite(db) => db.list_keys(),
             #[cfg(feature = "redis")]
             Ledger::Remote(db) => db.list_keys(),
+        }
+    }
+
+    /// What users and conversations are hashed with.
+    pub fn hash_key(&mut self) -> Result<HashKey, StoreError> {
+        match self {
+            Ledger::Sqlite(db) => db.hash_key(),
+            #[cfg(feature = "redis")]
+            Ledger::Remote(db) => db.hash_key(),
         }
     }
 

@@ -7,7 +7,7 @@
 //! of the gateway and of Redis. What a power cut costs is Redis' setting (`appendfsync`): a second by default. Without
 //! an append-only file a restart of Redis loses the ledger; [`Remote::warnings`] says so.
 //!
-//! Names begin with `tollgate:`. `keys` (id to record), `rows` (a stream), `day:<day>` (sums), `folded:<day>` (sums of
+//! Names begin with `tollgate:`. `keys` (id to record), `secret:attribution` (what users are hashed with), `rows` (a stream), `day:<day>` (sums), `folded:<day>` (sums of
 //! rows folded away), `use:<key>` (tokens by day), `win:<key>:<start>:<end>` (a window: `q` requests, `t` tokens,
 //! `r:<host>` reserved), `live:<key>` (`n:<host>` running, `r:<host>:<period>` reserved), `host:<host>` (its lease).
 
@@ -16,16 +16,19 @@ mod audit;
 use super::api::{By, DaySums, StoreError, UsageLine};
 use super::counters::{add_day, place_text, sums_of};
 use super::keyform::{record_from, record_text};
+use crate::base::digest::{hex, unhex};
 use crate::base::limits;
 use crate::base::time::Unix;
 use crate::io::clock::Clock;
 use crate::io::files;
 use crate::policy::ask::{Answer, Ask, Release, Ruling};
+use crate::policy::attribution::HashKey;
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::meter::{Lease, LimitKind, SharedCounts};
 use crate::policy::row::Row;
 use crate::policy::window::{self, DAY_MS};
 use redis::{Cmd, Connection, ConnectionLike, Pipeline, RedisError, RedisResult, ServerError, TlsCertificates, Value};
+use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io;
@@ -278,6 +281,18 @@ impl Remote {
         let version: Option<i64> =
             self.run(|connection| redis::cmd("GET").arg(named("keys:version")).query(connection))?;
         Ok(version.unwrap_or(0))
+    }
+
+    /// What users and conversations are hashed with: that of whichever host came first.
+    pub fn hash_key(&mut self) -> Result<HashKey, StoreError> {
+        let mut random = [0u8; 32];
+        let filled = SystemRandom::new().fill(&mut random);
+        filled.map_err(|_| StoreError::Shared(self.name.clone(), "no entropy is available".to_string()))?;
+        let name = named("secret:attribution");
+        let mut pipe = redis::pipe();
+        pipe.cmd("SET").arg(&name).arg(hex(&random)).arg("NX").ignore().cmd("GET").arg(&name);
+        let (text,): (String,) = self.run(|connection| pipe.query(connection))?;
+        unhex(&text).map(HashKey).ok_or_else(|| self.nonsense())
     }
 
     /// Stores a new key. A known id is an error.

@@ -19,8 +19,10 @@ mod value;
 use super::api::{By, DaySum, Recent, Store, StoreError, UsageLine};
 use super::keyform;
 use super::lock::FileLock;
+use crate::base::digest::hex;
 use crate::base::limits;
 use crate::base::time::Unix;
+use crate::policy::attribution::HashKey;
 use crate::policy::keys::{KeyId, KeyRecord, Scope};
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
@@ -78,7 +80,8 @@ impl Sqlite {
         let mut connection = Connection::open(path).map_err(failed)?;
         connection.busy_timeout(limits::STORE_BUSY).map_err(failed)?;
         connection.pragma_update(None, "cache_size", -limits::LEDGER_CACHE_KIB).map_err(failed)?;
-        match tables::bring_up(&mut connection).map_err(failed)? {
+        let fresh = hex(&random::<32>().map_err(|error| StoreError::File(path.to_path_buf(), error))?);
+        match tables::bring_up(&mut connection, &fresh).map_err(failed)? {
             None => {}
             Some(why) => return Err(StoreError::Foreign(path.to_path_buf(), why)),
         }
@@ -153,6 +156,13 @@ impl Sqlite {
             query.query_row([id.as_str()], read_key).optional()
         };
         find().map_err(|error| self.tell(error))
+    }
+
+    /// What users and conversations are hashed with: made with the ledger, and the same ever after.
+    pub fn hash_key(&self) -> Result<HashKey, StoreError> {
+        let sql = "SELECT value FROM secrets WHERE name = 'attribution'";
+        let value = self.connection.query_row(sql, [], |row| row.get(0).map(HashKey));
+        value.map_err(|error| self.tell(error))
     }
 
     /// Revokes a key from `at` on. False if there is no such key or it was revoked before.
@@ -334,6 +344,13 @@ impl Store for Sqlite {
     }
 }
 
+/// Bytes that nobody can foresee.
+fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut random = [0u8; N];
+    SystemRandom::new().fill(&mut random).map_err(|_| io::Error::other("no entropy is available"))?;
+    Ok(random)
+}
+
 /// Makes the folder of the file, for its owner's eyes, where there is none.
 fn create_folder(path: &Path) -> io::Result<()> {
     match path.parent() {
@@ -352,10 +369,8 @@ fn create_private(path: &Path) -> io::Result<()> {
     if path.try_exists()? {
         return Ok(());
     }
-    let mut random = [0u8; 8];
-    SystemRandom::new().fill(&mut random).map_err(|_| io::Error::other("no entropy is available"))?;
     let mut name = path.as_os_str().to_os_string();
-    name.push(format!(".{:016x}", u64::from_ne_bytes(random)));
+    name.push(format!(".{:016x}", u64::from_ne_bytes(random()?)));
     let draft = PathBuf::from(name);
     drop(OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?);
     let linked = std::fs::hard_link(&draft, path);

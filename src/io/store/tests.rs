@@ -519,7 +519,7 @@ fn rows_of_one_commit_lie_together_and_each_is_seen_with_its_own_columns() {
             ["stream", "status", "cost_nano", "attempts", "micros", "queued_ms"].map(|column| number(column).unwrap());
         let names = ["model", "target", "endpoint", "source", "group_path", "client"];
         let names = names.map(|column| text(column).unwrap());
-        let people = ["user", "session"].map(|column| seen.get::<_, Option<Box<str>>>(column).unwrap());
+        let people = ["user", "session"].map(|column| seen.get::<_, Option<Arc<str>>>(column).unwrap());
         Ok(((number("number")?, text("id")?, text("key")?, text("admitted")?), names, usage, others, people))
     });
     for ((seen, row), number) in seen.unwrap().map(Result::unwrap).zip(&rows).zip(1..) {

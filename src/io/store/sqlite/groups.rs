@@ -166,8 +166,8 @@ struct Stored<'a> {
     key: &'a str,
     numbers: [u64; NUMBERS],
     queued_ms: u64,
-    user: Option<Box<str>>,
-    session: Option<Box<str>>,
+    user: Option<Arc<str>>,
+    session: Option<Arc<str>>,
 }
 
 /// Numbers that every row has.
