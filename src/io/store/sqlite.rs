@@ -12,11 +12,13 @@ mod audit;
 mod groups;
 mod handover;
 mod pace;
+mod people;
+mod report;
 mod tables;
 mod tally;
 mod value;
 
-use super::api::{By, DaySum, Recent, Store, StoreError, UsageLine};
+use super::api::{DaySum, Recent, Store, StoreError};
 use super::keyform;
 use super::lock::FileLock;
 use crate::base::digest::hex;
@@ -203,8 +205,14 @@ impl Sqlite {
         self.check()?;
         let mut write = || -> Fallible<()> {
             let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            self.packer.append(&transaction, rows)?;
-            self.tally.add(rows);
+            for group in rows.chunks(groups::ROWS_PER_GROUP) {
+                self.packer.append(&transaction, group)?;
+                self.tally.add(group);
+                // So that a commit of many names takes no more memory than one of few.
+                if self.tally.has_many_names() {
+                    self.tally.settle(&transaction)?;
+                }
+            }
             if self.tally.is_due() {
                 self.tally.settle(&transaction)?;
             }
@@ -252,40 +260,6 @@ impl Sqlite {
             true
         });
         listed.map(|()| found).map_err(|error| self.tell(error))
-    }
-
-    /// The usage report over whole UTC days: from the day of `since` to the last day that begins before `until`;
-    /// `None` leaves that end open. Days in order, everything else by cost, then tokens, the largest first.
-    pub fn usage(&self, by: By, since: Option<Unix>, until: Option<Unix>) -> Result<Vec<UsageLine>, StoreError> {
-        let (name, order) = match by {
-            By::Key => ("key", "7 DESC, 6 DESC, 1"),
-            By::Model => ("model", "7 DESC, 6 DESC, 1"),
-            By::Target => ("target", "7 DESC, 6 DESC, 1"),
-            By::Day => ("date(day * 86400, 'unixepoch')", "1"),
-        };
-        let sql = format!(
-            "SELECT {name}, SUM(requests), SUM(uncached_in), SUM(cache_read), SUM(cache_write), SUM(out),
-             SUM(cost_nano), MAX(day) FROM parts WHERE day >= ?1 AND day < ?2 GROUP BY 1 ORDER BY {order}"
-        );
-        let first = since.map_or(0, |at| int(at.0 / DAY_MS));
-        let beyond = until.map_or(i64::MAX, |at| int(at.0.div_ceil(DAY_MS)));
-        let list = || -> Fallible<Vec<UsageLine>> {
-            let mut query = self.connection.prepare(&sql)?;
-            let lines = query.query_map([first, beyond], |row| {
-                Ok(UsageLine {
-                    name: row.get(0)?,
-                    requests: uint(row, 1)?,
-                    uncached_in: uint(row, 2)?,
-                    cache_read: uint(row, 3)?,
-                    cache_write: uint(row, 4)?,
-                    out: uint(row, 5)?,
-                    cost_nano: uint(row, 6)?,
-                    last: Some(Unix(uint(row, 7)? * DAY_MS)),
-                })
-            })?;
-            lines.collect()
-        };
-        list().map_err(|error| self.tell(error))
     }
 
     /// Number of rows in the ledger.

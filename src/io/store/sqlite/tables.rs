@@ -2,6 +2,7 @@
 //! file is opened.
 
 use super::groups::{self, Packer};
+use super::people;
 use super::tally::{self, Tally};
 use super::value::{Fallible, key_id, uint};
 use crate::base::limits;
@@ -176,19 +177,22 @@ fn sixth(transaction: &Connection, fresh: &str) -> Fallible<()> {
     let counted = transaction.query_row("SELECT upto FROM counted", [], |row| row.get::<_, i64>(0))?;
     let mut sums = Tally::default();
     groups::each(transaction, "WHERE first <= ?1", [counted], |_, rows| {
-        sums.add(&rows);
+        sums.add_sums(&rows);
         true
     })?;
+    transaction.execute_batch(people::TABLE)?;
     sums.write(transaction, "days")?;
     transaction.execute_batch(REST)
 }
 
 /// The views, made anew for every version: two for people, and one for what the program reads itself.
 fn views(transaction: &Connection) -> Fallible<()> {
-    let old = "DROP VIEW IF EXISTS rows; DROP VIEW IF EXISTS sums; DROP VIEW IF EXISTS parts";
+    let old = "DROP VIEW IF EXISTS rows; DROP VIEW IF EXISTS sums; DROP VIEW IF EXISTS parts;
+    DROP VIEW IF EXISTS people_parts";
     transaction.execute_batch(old)?;
     transaction.execute_batch(groups::VIEW)?;
-    transaction.execute_batch(tally::VIEWS)
+    transaction.execute_batch(tally::VIEWS)?;
+    transaction.execute_batch(people::VIEW)
 }
 
 fn read_row(row: &rusqlite::Row<'_>) -> Fallible<Row> {
