@@ -151,6 +151,10 @@ pub const STORE_BUSY: Duration = Duration::from_secs(5);
 pub const ROW_TOKENS_MAX: u64 = 1 << 40;
 /// Cost of one row in nano-dollars, for the same reason.
 pub const ROW_COST_MAX: u64 = 1 << 50;
+/// Bytes of what a client calls its user or its conversation that are looked at.
+pub const NAMED_BYTES_MAX: usize = 1024;
+/// Characters of a user's name that are kept in plain.
+pub const USER_CHARS_MAX: usize = 64;
 /// Look-ups waiting for the resolver thread; one beyond it is answered with an empty list.
 pub const LOOKUPS_MAX: usize = 1024;
 /// Requests that may wait for places of one model, whatever is configured.

@@ -161,8 +161,8 @@ struct RequestLine {
     micros: u64,
     queued_ms: u64,
     group: Arc<str>,
-    user: Option<Box<str>>,
-    session: Option<Box<str>>,
+    user: Option<Arc<str>>,
+    session: Option<Arc<str>>,
     client: Client,
 }
 

@@ -4,6 +4,7 @@
 
 use super::client::response::{ISO_LEN, RequestId};
 use super::diagnosis::Diagnosis;
+use super::exchange::Said;
 use super::metrics::Timed;
 use crate::base::text::{push_ip, push_number};
 use crate::base::time::Mono;
@@ -23,6 +24,10 @@ pub(crate) struct Line<'a> {
     pub(crate) endpoint: &'static str,
     pub(crate) peer: IpAddr,
     pub(crate) key: Option<&'a KeyRecord>,
+    /// What the client says of itself, and of whom it asks for.
+    pub(crate) said: Option<&'a Said>,
+    /// Class of its program; empty where that is not kept.
+    pub(crate) client: &'static str,
     pub(crate) model: Option<&'a str>,
     /// The last target tried, and how many were.
     pub(crate) target: Option<(&'a str, u32)>,
@@ -36,7 +41,6 @@ pub(crate) struct Line<'a> {
     pub(crate) usage: Option<Usage>,
     /// The phases: from when to when, `NEVER` where that has not come.
     pub(crate) times: [(Timed, Mono, Mono); PHASES],
-    pub(crate) client_request_id: &'a [u8],
 }
 
 impl Line<'_> {
@@ -54,6 +58,18 @@ impl Line<'_> {
             out.extend_from_slice(key.id.text());
             out.extend_from_slice(b"\",\"name\":");
             write_string(out, &key.name);
+        }
+        if let Some(said) = self.said {
+            for (name, value) in [(",\"user\":", &said.user), (",\"session\":", &said.session)] {
+                if let Some(value) = value {
+                    out.extend_from_slice(name.as_bytes());
+                    write_string(out, value);
+                }
+            }
+        }
+        if !self.client.is_empty() {
+            word(out, ",\"client\":\"", self.client);
+            out.push(b'"');
         }
         if let Some(model) = self.model {
             out.extend_from_slice(b",\"model\":");
@@ -77,9 +93,9 @@ impl Line<'_> {
             write_usage(usage, out);
         }
         self.write_times(out);
-        if !self.client_request_id.is_empty() {
+        if let Some(said) = self.said.filter(|said| !said.client_request_id.is_empty()) {
             out.extend_from_slice(b",\"client_request_id\":\"");
-            out.extend_from_slice(self.client_request_id);
+            out.extend_from_slice(&said.client_request_id);
             out.push(b'"');
         }
         out.extend_from_slice(b"}\n");

@@ -25,6 +25,7 @@ use crate::base::seam::Action;
 use crate::base::text::{push_dollars, push_number};
 use crate::base::time::{Now, Unix};
 use crate::dialect::AnswerMoulds;
+use crate::policy::attribution::HashKey;
 use crate::policy::cause::Cause;
 use crate::policy::config::{Config, Durability, OnOutage, StoreUrl};
 use crate::policy::counters::{Counters, Stats};
@@ -173,6 +174,8 @@ pub(crate) struct Cx {
     pub(crate) date: DateCache,
     pub(crate) peers: Peers,
     pub(crate) rng: Rng,
+    /// What users and conversations are hashed with.
+    pub(crate) hash_key: HashKey,
     /// Bytes of one piece that are looked at on the loop itself.
     pub(crate) offload_min: usize,
     /// Pieces of work given away so far.
@@ -208,6 +211,7 @@ fn renewed_credentials(before: &Config, after: &Config) -> Vec<String> {
 pub(crate) struct CxStart {
     pub(crate) setup: Arc<Setup>,
     pub(crate) seed: [u8; 32],
+    pub(crate) hash_key: HashKey,
     pub(crate) keys: Vec<KeyRecord>,
     pub(crate) offload_min: usize,
     pub(crate) now: Now,
@@ -249,6 +253,7 @@ impl Cx {
             date: DateCache::default(),
             peers: Peers::with_room(config.server.max_connections.min(ROOM_MAX)),
             rng,
+            hash_key: start.hash_key,
             offload_min: start.offload_min,
             offloads: 0,
             out: Vec::new(),

@@ -36,6 +36,7 @@ use crate::base::slots::Slots;
 use crate::base::time::{Mono, Now, Unix};
 use crate::base::timers::Timers;
 use crate::policy::ask::Release;
+use crate::policy::attribution::HashKey;
 use crate::policy::config::Config;
 use crate::policy::counters::Counters;
 use crate::policy::keys::{KeyId, KeyRecord};
@@ -61,6 +62,8 @@ use std::sync::Arc;
 pub struct Start {
     /// Entropy for ids and hashing; a fixed one makes a run repeatable.
     pub seed: [u8; 32],
+    /// What users and conversations are hashed with, out of the ledger.
+    pub hash_key: HashKey,
     /// Number of listeners that serve clients; those after them serve the admin endpoints.
     pub client_listeners: usize,
     /// All keys.
@@ -124,8 +127,8 @@ impl Gateway {
     pub fn new(config: Arc<Config>, start: Start, now: Now) -> Gateway {
         let room = config.server.max_connections.min(ROOM_MAX);
         let offload_min = start.work_min.unwrap_or(WORK_MIN);
-        let mut cx =
-            Cx::new(CxStart { setup: Setup::new(config, 0), seed: start.seed, keys: start.keys, offload_min, now });
+        let Start { seed, hash_key, keys, .. } = start;
+        let mut cx = Cx::new(CxStart { setup: Setup::new(config, 0), seed, hash_key, keys, offload_min, now });
         for Past { key, group, at, used } in &start.days {
             let path = cx.meter.path(group);
             cx.meter.restore_groups_day(path, now.unix, *at, *used);

@@ -270,13 +270,15 @@ pub fn is_group_name(name: &str) -> bool {
     is_seen(name) && !name.contains('/') && name != "none"
 }
 
-/// 1 to 64 characters, none of them a control character or one that turns the direction of text.
+/// 1 to 64 characters that can be seen.
 fn is_seen(text: &str) -> bool {
-    let unseen = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
-    };
-    (1..=VALUE_MAX).contains(&text.chars().count()) && !text.chars().any(unseen)
+    (1..=VALUE_MAX).contains(&text.chars().count()) && !text.chars().any(is_unseen)
+}
+
+/// A control character, or one that turns the direction of text or has no width.
+pub fn is_unseen(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 /// What a ledger says of a key that it is asked for by its id.

@@ -3,6 +3,7 @@
 
 pub mod agent;
 pub mod ask;
+pub mod attribution;
 pub mod catalog;
 pub mod cause;
 pub mod config;

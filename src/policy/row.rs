@@ -62,10 +62,10 @@ pub struct Row {
     pub group: Arc<str>,
     /// Whom the client sent it for (contract section 10), as a keyed hash or in its own words; bounded.
     #[serde(rename = "w", default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<Box<str>>,
+    pub user: Option<Arc<str>>,
     /// Which conversation the client says that it belongs to; as a keyed hash or in its own words, likewise.
     #[serde(rename = "z", default, skip_serializing_if = "Option::is_none")]
-    pub session: Option<Box<str>>,
+    pub session: Option<Arc<str>>,
     /// What kind of program sent it.
     #[serde(rename = "l", default, skip_serializing_if = "Client::is_none")]
     pub client: Client,

@@ -7,7 +7,7 @@ use crate::cli::load::{self, Secrets};
 use crate::cli::output::{Align, Failure, Table, grouped, print, print_json};
 use crate::cli::store;
 use crate::io::clock::unix;
-use crate::io::store::api::By;
+use crate::io::store::api::{By, Query};
 use crate::policy::config::Config;
 use crate::policy::keys::{Endpoint, KeyId, KeyRecord};
 use crate::policy::plan::Plan;
@@ -124,7 +124,7 @@ impl Used {
     fn read(high: &Config, now: Unix) -> Result<Used, Failure> {
         let mut used = Used::default();
         let Some(mut ledger) = store::open_existing(high)? else { return Ok(used) };
-        for line in ledger.usage(By::Key, None, None).map_err(Failure::failed)? {
+        for line in ledger.usage(&Query::by(By::Key)).map_err(Failure::failed)? {
             if let Some((id, day)) = KeyId::parse(&line.name).zip(line.last) {
                 used.last.insert(id, date(day));
             }
@@ -134,7 +134,10 @@ impl Used {
                 continue;
             }
             let (start, _) = length.bounds(now);
-            for line in ledger.usage(By::Key, Some(start), None).map_err(Failure::failed)? {
+            for line in ledger
+                .usage(&Query { since: Some(start), until: None, ..Query::by(By::Key) })
+                .map_err(Failure::failed)?
+            {
                 let Some(id) = KeyId::parse(&line.name) else { continue };
                 let tokens = [line.uncached_in, line.cache_read, line.cache_write, line.out].into_iter().sum();
                 used.tokens.insert((number(length), id), tokens);

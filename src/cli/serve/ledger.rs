@@ -118,7 +118,8 @@ impl Opened {
             Kind::File(db, known) => (db, known),
             #[cfg(feature = "redis")]
             Kind::Shared(remote) => {
-                return Ok(Start { seed, keys: remote.list_keys().map_err(failed)?, ..Start::default() });
+                let (keys, hash_key) = (remote.list_keys().map_err(failed)?, remote.hash_key().map_err(failed)?);
+                return Ok(Start { seed, hash_key, keys, ..Start::default() });
             }
         };
         // Windows of different lengths do not nest, so the longest need not begin first.
@@ -135,6 +136,7 @@ impl Opened {
         db.rest().map_err(failed)?;
         Ok(Start {
             seed,
+            hash_key: db.hash_key().map_err(failed)?,
             client_listeners: 0,
             keys,
             days: days.into_iter().map(|sum| past(sum.key, sum.group, sum.day, sum.tokens, sum.cost_nano)).collect(),

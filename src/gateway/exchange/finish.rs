@@ -13,7 +13,6 @@ use crate::gateway::access_log;
 use crate::gateway::cx::Cx;
 use crate::gateway::metrics::{Taken, Timed};
 use crate::gateway::orders::Order;
-use crate::policy::agent::Client;
 use crate::policy::config::RequestLog;
 use crate::policy::counters::{AttemptEnd, PHASES};
 use crate::policy::meter::Amount;
@@ -121,6 +120,7 @@ impl Exchange {
         let (Some(model), Some(dialect), Some(target)) = (self.model(), self.dialect(), self.target()) else {
             return None;
         };
+        let said = self.request.said.as_deref();
         let row = Row {
             request: self.request.id.raw(),
             key: cx.keys.record(self.request.found.key?).id,
@@ -140,9 +140,9 @@ impl Exchange {
             micros: cx.now.mono.micros_since(self.request.received),
             queued_ms: self.request.queued_ms(),
             group,
-            user: None,
-            session: None,
-            client: Client::default(),
+            user: said.and_then(|said| said.user.clone()),
+            session: said.and_then(|said| said.session.clone()),
+            client: self.request.meta.agent,
             lease: admitted.lease,
         };
         NonZeroU64::new(cx.give_row(row))
@@ -259,6 +259,8 @@ impl Exchange {
             endpoint: request.endpoint_name(),
             peer: self.caller(cx).into(),
             key: request.found.key.map(|key| cx.keys.record(key)),
+            said: request.said.as_deref(),
+            client: request.meta.agent.name(),
             model: self.model().map(|model| &*model.id),
             target: attempt.map(|(at, target)| (&*target.label, at.attempts.into())),
             stream: self.asked.is_some_and(|asked| asked.stream),
@@ -267,7 +269,6 @@ impl Exchange {
             diagnosis: self.diagnosis.as_deref(),
             usage: charged,
             times: self.times(cx.now.mono),
-            client_request_id: &request.client_request_id,
         };
         let time = cx.date.iso(cx.now.unix);
         cx.orders.log(|out| line.write(time, out));

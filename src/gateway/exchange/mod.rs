@@ -19,6 +19,7 @@
 
 mod affinity;
 mod attempt;
+mod attribution;
 pub(crate) mod authorize;
 mod build;
 mod diagnosis;
@@ -35,6 +36,7 @@ mod stream;
 pub(crate) mod streams;
 mod verdict;
 
+pub(crate) use attribution::Said;
 pub(crate) use authorize::{Endpoint, Readiness};
 pub(crate) use event::{Dial, Effect, Event, Forward, Message, Outcome};
 pub(crate) use state::{Exchange, Request};
@@ -72,7 +74,7 @@ impl Exchange {
             meta,
             found: Identified::default(),
             cors: CorsPolicy::Off,
-            client_request_id: Box::default(),
+            said: None,
             setup: cx.setup.clone(),
             received: cx.now.mono,
             read: Mono::NEVER,
@@ -92,7 +94,8 @@ impl Exchange {
         let request = &mut self.request;
         let client_request_id = head.field(Field::XRequestId).of(bytes);
         if !client_request_id.is_empty() {
-            request.client_request_id = told(client_request_id, &cx.setup.config.server.key_prefix);
+            let told = told(client_request_id, &cx.setup.config.server.key_prefix);
+            request.said.get_or_insert_default().client_request_id = told;
         }
         let trusted = &request.setup.config.server.trusted_proxies;
         if !trusted.is_empty() {

@@ -50,6 +50,7 @@ impl Exchange {
             cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
             return Effect::Answer(Outcome::ok());
         }
+        self.attribute(&draft, message, cx);
         let mut at = Attempt::default();
         draft.kept_with = self.kept_with(&draft, message, cx);
         draft.cache_key = self.cache_key(&draft, message, cx);

@@ -1,5 +1,6 @@
 //! Where an exchange stands. What a state owns is gone when the state is; what outlives states has a place of its own.
 
+use super::attribution::Said;
 use super::authorize::{Endpoint, Identified};
 use super::fault::Fault;
 use crate::base::buf::Buf;
@@ -31,8 +32,8 @@ pub(crate) struct Request {
     pub(crate) found: Identified,
     /// What browsers are told.
     pub(crate) cors: CorsPolicy,
-    /// The client's own request id, in printable form.
-    pub(crate) client_request_id: Box<[u8]>,
+    /// What the client says of itself and of whom it asks for; none where it says nothing of the kind.
+    pub(crate) said: Option<Box<Said>>,
     /// The configuration that the request began with.
     pub(crate) setup: Arc<Setup>,
     /// When the head was complete.

@@ -5,7 +5,9 @@ use crate::base::time::Unix;
 use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
 use crate::policy::row::Row;
 use crate::policy::window::{self, DAY_MS};
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -137,7 +139,7 @@ pub struct Recent {
     pub tokens: u64,
 }
 
-/// What a usage report is broken down by.
+/// What a usage report can be broken down by.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum By {
     /// Key id.
@@ -148,13 +150,175 @@ pub enum By {
     Day,
     /// `provider/model`; empty where none was reached.
     Target,
+    /// See [`Row::group`].
+    Group,
+    /// The endpoint's shape; empty for what was summed up before sums told endpoints apart.
+    Endpoint,
+    /// Class of program.
+    Client,
+    /// See [`Row::user`]; empty for nobody, [`REST`] for those that are not among the largest of their day.
+    User,
+    /// The same of [`Row::session`].
+    Session,
+}
+
+impl By {
+    /// Whose sums these are, for the two that are kept by day alone.
+    pub fn who(self) -> Option<Who> {
+        match self {
+            By::User => Some(Who::User),
+            By::Session => Some(Who::Session),
+            _ => None,
+        }
+    }
+
+    /// What it is of a sum.
+    pub fn of(self, key: &DayKey) -> Cow<'_, str> {
+        Cow::Borrowed(match self {
+            By::Day => return Cow::Owned(window::date(Unix(key.day.saturating_mul(DAY_MS)))),
+            By::Key => &key.key,
+            By::Model => &key.model,
+            By::Target => &key.target,
+            By::Group => &key.group,
+            By::Endpoint => &key.endpoint,
+            By::Client => &key.client,
+            By::User | By::Session => "",
+        })
+    }
+}
+
+/// What is asked of the sums.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Query {
+    /// One or two; what a line stands for.
+    pub by: Vec<By>,
+    /// The first day is the one that this lies in; `None`: the first on record.
+    pub since: Option<Unix>,
+    /// The last day is the last one that begins before this.
+    pub until: Option<Unix>,
+    /// What alone counts, of each kind one of several names. A group counts with all below it, by its name or path.
+    pub only: Vec<(By, Vec<String>)>,
+}
+
+impl Query {
+    /// Everything, by this.
+    pub fn by(by: By) -> Query {
+        Query { by: vec![by], ..Query::default() }
+    }
+
+    /// Whose sums by name are asked for. An error where sums by name cannot answer it.
+    pub fn who(&self) -> Result<Option<Who>, &'static str> {
+        let asked = || self.by.iter().copied().chain(self.only.iter().map(|(by, _)| *by));
+        let Some(who) = asked().find_map(By::who) else { return Ok(None) };
+        let answers = asked().all(|by| by == By::Day || by.who() == Some(who));
+        let kept = "users and sessions are summed up by day alone: ask for `user`, `session`, `user,day` or \
+                    `session,day` without other filters than --user, --since and --until";
+        if answers { Ok(Some(who)) } else { Err(kept) }
+    }
+
+    /// The first day, and the one behind the last.
+    pub fn days(&self) -> (u64, u64) {
+        (self.since.map_or(0, |at| at.0 / DAY_MS), self.until.map_or(i64::MAX as u64, |at| at.0.div_ceil(DAY_MS)))
+    }
+
+    /// Whether a sum counts.
+    pub fn takes(&self, key: &DayKey) -> bool {
+        let (first, beyond) = self.days();
+        let below = |group: &str, name: &String| format!("/{group}/").contains(&format!("/{name}/"));
+        (first..beyond).contains(&key.day)
+            && self.only.iter().all(|(by, names)| {
+                let value = by.of(key);
+                names.iter().any(|name| if *by == By::Group { below(&value, name) } else { *name == value })
+            })
+    }
+
+    /// The lines in their order: with days among what they stand for by name, else by cost, then tokens, the largest
+    /// first.
+    pub fn sorted(&self, mut lines: Vec<UsageLine>) -> Vec<UsageLine> {
+        let days = self.by.contains(&By::Day);
+        let name = |line: &UsageLine| (line.name.clone(), line.second.clone());
+        lines.sort_by_cached_key(|line| match days {
+            true => (Reverse((0, 0)), name(line)),
+            false => (Reverse((line.cost_nano, line.out)), name(line)),
+        });
+        lines
+    }
+
+    /// Sums by name as they are, and those of the day for what they leave, which nobody was named for.
+    pub fn report_people(&self, who: Who, people: &PeopleSums, days: &DaySums) -> Vec<UsageLine> {
+        let mut lines = Lines::default();
+        let named = |name: &str| self.only.iter().all(|(_, names)| names.iter().any(|only| only == name));
+        let mut add = |day: u64, name: &str, sums: &Sums| {
+            let date = || window::date(Unix(day.saturating_mul(DAY_MS)));
+            let value = |by: &By| if *by == By::Day { date() } else { name.to_string() };
+            lines.add(self.by.first().map(value).unwrap_or_default(), self.by.get(1).map(value), day, sums);
+        };
+        let mut left: BTreeMap<u64, Sums> = BTreeMap::new();
+        for (key, more) in days {
+            left.entry(key.day).or_default().iter_mut().zip(more).for_each(|(sum, part)| *sum += part);
+        }
+        for ((day, _, name), sums) in people.iter().filter(|((_, kind, _), _)| *kind == who) {
+            let rest = left.entry(*day).or_default();
+            rest.iter_mut().zip(sums).for_each(|(sum, part)| *sum = sum.saturating_sub(*part));
+            if named(name) {
+                add(*day, name, sums);
+            }
+        }
+        if named("") {
+            left.iter().filter(|(_, sums)| sums[0] > 0).for_each(|(day, sums)| add(*day, "", sums));
+        }
+        self.sorted(lines.0.into_values().collect())
+    }
+
+    /// Sums by what is asked for.
+    pub fn report(&self, sums: &DaySums) -> Vec<UsageLine> {
+        let mut lines = Lines::default();
+        for (key, sums) in sums.iter().filter(|(key, _)| self.takes(key)) {
+            let value = |by: &By| by.of(key).into_owned();
+            lines.add(self.by.first().map(value).unwrap_or_default(), self.by.get(1).map(value), key.day, sums);
+        }
+        self.sorted(lines.0.into_values().collect())
+    }
+}
+
+/// Lines by what they stand for.
+#[derive(Default)]
+struct Lines(BTreeMap<(String, Option<String>), UsageLine>);
+
+impl Lines {
+    fn add(&mut self, name: String, second: Option<String>, day: u64, sums: &Sums) {
+        let line = self.0.entry((name, second)).or_insert_with_key(|(name, second)| UsageLine {
+            name: name.clone(),
+            second: second.clone(),
+            ..UsageLine::default()
+        });
+        line.add(sums, (day > 0).then(|| Unix(day.saturating_mul(DAY_MS))));
+    }
+}
+
+impl UsageLine {
+    /// Adds more to it, of this day or one before.
+    pub fn add(&mut self, sums: &Sums, last: Option<Unix>) {
+        let own = [
+            &mut self.requests,
+            &mut self.uncached_in,
+            &mut self.cache_read,
+            &mut self.cache_write,
+            &mut self.out,
+            &mut self.cost_nano,
+        ];
+        own.into_iter().zip(sums).for_each(|(own, more)| *own += more);
+        self.last = self.last.max(last);
+    }
 }
 
 /// One line of a usage report.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct UsageLine {
-    /// What the line is about, see [`By`].
+    /// What the line is about, by the first [`By`].
     pub name: String,
+    /// The same by the second, if there is one.
+    pub second: Option<String>,
     /// Admitted requests.
     pub requests: u64,
     /// Prompt tokens outside any cache.
@@ -204,6 +368,45 @@ impl DayKey {
 /// The sums of all days.
 pub type DaySums = BTreeMap<DayKey, Sums>;
 
+/// What a row adds to the sums of its day.
+pub fn sums_of(row: &Row) -> Sums {
+    let (usage, cost) = row.bounded();
+    [1, usage.uncached_in, usage.cache_read, usage.cache_write, usage.out, cost]
+}
+
+/// By what it says of whom it is for a row counts, beside its day, key, model and the like.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum Who {
+    /// See [`Row::user`].
+    User = 1,
+    /// See [`Row::session`].
+    Session = 2,
+}
+
+/// Users, and sessions, of one day that are told by name, the largest by cost and then tokens; the others are summed up
+/// under [`REST`].
+pub const PEOPLE_MAX: usize = 1000;
+
+/// Stands for the names beyond [`PEOPLE_MAX`]. No name has a control character in it.
+pub const REST: &str = "\u{1}";
+
+/// Sums of days by name.
+pub type PeopleSums = BTreeMap<(u64, Who, String), Sums>;
+
+/// What all names of a day come to, [`REST`] included.
+pub type PeopleTotals = BTreeMap<(u64, Who), Sums>;
+
+/// Adds what a row says of whom it is for.
+pub fn add_people(totals: &mut PeopleTotals, row: &Row) {
+    for (who, name) in [(Who::User, &row.user), (Who::Session, &row.session)] {
+        if name.is_some() {
+            let sums = totals.entry((row.admitted.0 / DAY_MS, who)).or_default();
+            sums.iter_mut().zip(sums_of(row)).for_each(|(sum, value)| *sum += value);
+        }
+    }
+}
+
 /// One counter that is not what the rows say.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Difference {
@@ -228,6 +431,9 @@ pub struct Verdict {
     pub differences: Vec<Difference>,
 }
 
+/// What [`Sums`] are called.
+const SUM_NAMES: [&str; 6] = ["requests", "uncached input", "cache read", "cache write", "output", "cost"];
+
 /// Differences that are told one by one.
 pub const DIFFERENCES_MAX: usize = 1000;
 
@@ -242,15 +448,40 @@ impl Verdict {
 }
 
 impl Verdict {
+    /// Compares what the names of each day come to with what the rows say; of days that rows of were `folded` away it is
+    /// known only that it is not less, and not more than the whole of the day.
+    pub fn compare_people(
+        &mut self,
+        stored: &PeopleTotals,
+        counted: &PeopleTotals,
+        days: &DaySums,
+        folded: &BTreeSet<u64>,
+    ) {
+        let mut whole: BTreeMap<u64, Sums> = BTreeMap::new();
+        for (key, more) in days {
+            whole.entry(key.day).or_default().iter_mut().zip(more).for_each(|(sum, part)| *sum += part);
+        }
+        let places: BTreeSet<&(u64, Who)> = stored.keys().chain(counted.keys()).collect();
+        for place in places {
+            let of = |sums: &PeopleTotals| sums.get(place).copied().unwrap_or_default();
+            let most = whole.get(&place.0).copied().unwrap_or_default();
+            for (number, (stored, counted)) in of(stored).into_iter().zip(of(counted)).enumerate() {
+                let counted = if folded.contains(&place.0) { stored.max(counted).min(most[number]) } else { counted };
+                let who = if place.1 == Who::User { "users" } else { "sessions" };
+                let date = || window::date(Unix(place.0.saturating_mul(DAY_MS)));
+                self.compare(|| format!("{} of all {who} on {}", SUM_NAMES[number], date()), stored, counted);
+            }
+        }
+    }
+
     /// Compares every sum of every day; one that only one side knows counts as 0 on the other.
     pub fn compare_days(&mut self, stored: &DaySums, counted: &DaySums) {
-        const NAMES: [&str; 6] = ["requests", "uncached input", "cache read", "cache write", "output", "cost"];
         let mut keys: Vec<&DayKey> = stored.keys().chain(counted.keys()).collect();
         keys.sort();
         keys.dedup();
         for key in keys {
             let of = |sums: &DaySums| sums.get(key).copied().unwrap_or_default();
-            for ((name, stored), counted) in NAMES.iter().zip(of(stored)).zip(of(counted)) {
+            for ((name, stored), counted) in SUM_NAMES.iter().zip(of(stored)).zip(of(counted)) {
                 let date = || window::date(Unix(key.day.saturating_mul(DAY_MS)));
                 let counter = || {
                     let DayKey { key, model, target, group, endpoint, client, .. } = key;

@@ -1,14 +1,10 @@
 //! What the counters of a shared ledger's days are called there, and what a row adds to them.
 
-use super::api::{DayKey, DaySums, Sums};
+use super::api::{DayKey, DaySums, PEOPLE_MAX, PeopleSums, REST, Sums, Who};
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
-
-/// What a row adds to the sums of its day.
-pub fn sums_of(row: &Row) -> Sums {
-    let (usage, cost) = row.bounded();
-    [1, usage.uncached_in, usage.cache_read, usage.cache_write, usage.out, cost]
-}
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 /// Key, model, target, group, endpoint and client as a JSON array: with the number of the sum before it, the name of a
 /// counter of a day. Those of the first format end with the target.
@@ -27,6 +23,32 @@ pub fn place_from(day: u64, name: &str) -> Option<(usize, DayKey)> {
     parts.resize(6, String::new());
     let [key, model, target, group, endpoint, client] = parts.try_into().ok()?;
     Some((number, DayKey { day, key, model, target, group, endpoint, client }))
+}
+
+/// Adds the counters of users and sessions of one day: each is called by the number of the sum, `u` or `s`, and the name.
+/// Of each the largest are kept, as everywhere.
+pub fn add_who(sums: &mut PeopleSums, day: u64, hash: Vec<(String, u64)>) {
+    let mut found: BTreeMap<(Who, &str), Sums> = BTreeMap::new();
+    for (field, value) in &hash {
+        let who = match field.as_bytes() {
+            [b'0'..=b'5', b'u', ..] => Who::User,
+            [b'0'..=b'5', b's', ..] => Who::Session,
+            _ => continue,
+        };
+        found.entry((who, &field[2..])).or_default()[usize::from(field.as_bytes()[0] - b'0')] = *value;
+    }
+    for who in [Who::User, Who::Session] {
+        let of_kind = found.iter().filter(|((kind, name), _)| *kind == who && *name != REST);
+        let mut named: Vec<_> = of_kind.collect();
+        named.sort_by_key(|((_, name), sums)| (Reverse((sums[5], sums[1..5].iter().sum::<u64>())), *name));
+        let kept = named.iter().take(PEOPLE_MAX).map(|((_, name), sums)| (*name, **sums));
+        let rest = named.iter().skip(PEOPLE_MAX).map(|(_, sums)| (REST, **sums));
+        let before = found.get(&(who, REST)).map(|sums| (REST, *sums));
+        for (name, more) in kept.chain(rest).chain(before) {
+            let sums = sums.entry((day, who, name.to_string())).or_default();
+            sums.iter_mut().zip(more).for_each(|(sum, part)| *sum += part);
+        }
+    }
 }
 
 /// Adds the counters of one day, by their names.
@@ -53,6 +75,7 @@ pub fn day_key(row: &Row) -> DayKey {
 
 #[cfg(test)]
 mod tests {
+    use super::super::api::sums_of;
     use super::*;
     use crate::io::store::tests::sample;
     use crate::policy::agent::Client;

@@ -7,28 +7,32 @@
 //! of the gateway and of Redis. What a power cut costs is Redis' setting (`appendfsync`): a second by default. Without
 //! an append-only file a restart of Redis loses the ledger; [`Remote::warnings`] says so.
 //!
-//! Names begin with `tollgate:`. `keys` (id to record), `rows` (a stream), `day:<day>` (sums), `folded:<day>` (sums of
-//! rows folded away), `host:<host>` (its lease), `groups` (names of accounts). An account is a key's, by its id, or
-//! a group's, `@` and its name: `use:<account>` (tokens by day), `cost:<account>` (nano-dollars by day),
-//! `win:<account>:<start>:<end>` (a window: `q` requests, `t` tokens, `r:<host>` reserved), `live:<account>` (`n:<host>`
-//! running, `r:<host>:<period>` tokens reserved), `due:<account>` (the same of nano-dollars).
+//! Names begin with `tollgate:`. `keys` (id to record), `secret:attribution` (what users are hashed with), `rows` (a
+//! stream), `day:<day>` (sums), `who:<day>` (sums by user and session), `folded:<day>` (sums of rows folded away),
+//! `host:<host>` (its lease), `groups` (names of accounts). An account is a key's, by its id, or a group's, `@` and its
+//! name: `use:<account>` (tokens by day), `cost:<account>` (nano-dollars by day), `win:<account>:<start>:<end>` (a
+//! window: `q` requests, `t` tokens, `r:<host>` reserved), `live:<account>` (`n:<host>` running, `r:<host>:<period>`
+//! tokens reserved), `due:<account>` (the same of nano-dollars).
 
 mod audit;
 
-use super::api::{By, DaySums, StoreError, UsageLine};
-use super::counters::{add_day, place_text, sums_of};
+use super::api::{DaySums, PeopleSums, Query, StoreError, UsageLine, sums_of};
+use super::counters::{add_day, add_who, place_text};
 use super::keyform::{record_from, record_text};
+use crate::base::digest::{hex, unhex};
 use crate::base::limits;
 use crate::base::time::Unix;
 use crate::io::clock::Clock;
 use crate::io::files;
 use crate::policy::ask::{Answer, Ask, Release, Ruling};
+use crate::policy::attribution::HashKey;
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::meter::{Amount, GroupLease, Lease, LimitKind, SharedCounts};
 use crate::policy::plan::PATH_SEPARATOR;
 use crate::policy::row::Row;
-use crate::policy::window::{self, DAY_MS};
+use crate::policy::window::DAY_MS;
 use redis::{Cmd, Connection, ConnectionLike, Pipeline, RedisError, RedisResult, ServerError, TlsCertificates, Value};
+use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
@@ -311,6 +315,18 @@ impl Remote {
         Ok(version.unwrap_or(0))
     }
 
+    /// What users and conversations are hashed with: that of whichever host came first.
+    pub fn hash_key(&mut self) -> Result<HashKey, StoreError> {
+        let mut random = [0u8; 32];
+        let filled = SystemRandom::new().fill(&mut random);
+        filled.map_err(|_| StoreError::Shared(self.name.clone(), "no entropy is available".to_string()))?;
+        let name = named("secret:attribution");
+        let mut pipe = redis::pipe();
+        pipe.cmd("SET").arg(&name).arg(hex(&random)).arg("NX").ignore().cmd("GET").arg(&name);
+        let (text,): (String,) = self.run(|connection| pipe.query(connection))?;
+        unhex(&text).map(HashKey).ok_or_else(|| self.nonsense())
+    }
+
     /// Stores a new key. A known id is an error.
     pub fn insert_key(&mut self, key: &KeyRecord) -> Result<(), StoreError> {
         match self.replace_key(&key.id, "", &record_text(key))? {
@@ -496,45 +512,25 @@ impl Remote {
     }
 
     /// The usage report; see `Ledger::usage`.
-    pub fn usage(&mut self, by: By, since: Option<Unix>, until: Option<Unix>) -> Result<Vec<UsageLine>, StoreError> {
-        let first = since.map_or(0, |at| at.0 / DAY_MS);
-        let beyond = until.map_or(u64::MAX, |at| at.0.div_ceil(DAY_MS));
+    pub fn usage(&mut self, query: &Query) -> Result<Vec<UsageLine>, StoreError> {
+        let who = query.who().map_err(|why| StoreError::Shared(self.name.clone(), why.to_string()))?;
+        let (first, beyond) = query.days();
         let days: Vec<u64> =
             self.run(|connection| redis::cmd("ZRANGE").arg(named("days")).arg(0).arg(-1).query(connection))?;
-        let mut sums = DaySums::new();
+        let (mut sums, mut people) = (DaySums::new(), PeopleSums::new());
         for day in days.into_iter().filter(|day| (first..beyond).contains(day)) {
-            let hash: Vec<(String, u64)> =
-                self.run(|connection| redis::cmd("HGETALL").arg(format!("{PREFIX}day:{day}")).query(connection))?;
-            add_day(&mut sums, day, hash);
+            add_day(&mut sums, day, self.hash(&format!("day:{day}"))?);
+            if who.is_some() {
+                add_who(&mut people, day, self.hash(&format!("who:{day}"))?);
+            }
         }
-        Ok(report(by, &sums))
+        Ok(who.map_or_else(|| query.report(&sums), |who| query.report_people(who, &people, &sums)))
     }
-}
 
-/// Sums by what a report is broken down by, in the order of `Ledger::usage`.
-fn report(by: By, sums: &DaySums) -> Vec<UsageLine> {
-    let mut lines: BTreeMap<String, UsageLine> = BTreeMap::new();
-    for (place, [requests, uncached_in, cache_read, cache_write, out, cost_nano]) in sums {
-        let name = match by {
-            By::Key => place.key.clone(),
-            By::Model => place.model.clone(),
-            By::Target => place.target.clone(),
-            By::Day => window::date(Unix(place.day * DAY_MS)),
-        };
-        let line = lines.entry(name.clone()).or_insert_with(|| UsageLine { name, ..UsageLine::default() });
-        line.requests += requests;
-        line.last = line.last.max(Some(Unix(place.day * DAY_MS)));
-        line.uncached_in += uncached_in;
-        line.cache_read += cache_read;
-        line.cache_write += cache_write;
-        line.out += out;
-        line.cost_nano += cost_nano;
+    /// Numbers by name.
+    fn hash(&mut self, name: &str) -> Result<Vec<(String, u64)>, StoreError> {
+        self.run(|connection| redis::cmd("HGETALL").arg(named(name)).query(connection))
     }
-    let mut lines: Vec<UsageLine> = lines.into_values().collect();
-    if by != By::Day {
-        lines.sort_by_key(|line| std::cmp::Reverse((line.cost_nano, line.out)));
-    }
-    lines
 }
 
 fn named(rest: &str) -> String {

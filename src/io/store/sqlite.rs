@@ -12,15 +12,19 @@ mod audit;
 mod groups;
 mod handover;
 mod pace;
+mod people;
+mod report;
 mod tables;
 mod tally;
 mod value;
 
-use super::api::{By, DaySum, Recent, Store, StoreError, UsageLine};
+use super::api::{DaySum, Recent, Store, StoreError};
 use super::keyform;
 use super::lock::FileLock;
+use crate::base::digest::hex;
 use crate::base::limits;
 use crate::base::time::Unix;
+use crate::policy::attribution::HashKey;
 use crate::policy::keys::{KeyId, KeyRecord, Scope};
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
@@ -78,7 +82,8 @@ impl Sqlite {
         let mut connection = Connection::open(path).map_err(failed)?;
         connection.busy_timeout(limits::STORE_BUSY).map_err(failed)?;
         connection.pragma_update(None, "cache_size", -limits::LEDGER_CACHE_KIB).map_err(failed)?;
-        match tables::bring_up(&mut connection).map_err(failed)? {
+        let fresh = hex(&random::<32>().map_err(|error| StoreError::File(path.to_path_buf(), error))?);
+        match tables::bring_up(&mut connection, &fresh).map_err(failed)? {
             None => {}
             Some(why) => return Err(StoreError::Foreign(path.to_path_buf(), why)),
         }
@@ -155,6 +160,13 @@ impl Sqlite {
         find().map_err(|error| self.tell(error))
     }
 
+    /// What users and conversations are hashed with: made with the ledger, and the same ever after.
+    pub fn hash_key(&self) -> Result<HashKey, StoreError> {
+        let sql = "SELECT value FROM secrets WHERE name = 'attribution'";
+        let value = self.connection.query_row(sql, [], |row| row.get(0).map(HashKey));
+        value.map_err(|error| self.tell(error))
+    }
+
     /// Revokes a key from `at` on. False if there is no such key or it was revoked before.
     pub fn revoke(&self, id: &KeyId, at: Unix) -> Result<bool, StoreError> {
         let sql = "UPDATE keys SET revoked = ?2 WHERE id = ?1 AND revoked IS NULL";
@@ -193,8 +205,14 @@ impl Sqlite {
         self.check()?;
         let mut write = || -> Fallible<()> {
             let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            self.packer.append(&transaction, rows)?;
-            self.tally.add(rows);
+            for group in rows.chunks(groups::ROWS_PER_GROUP) {
+                self.packer.append(&transaction, group)?;
+                self.tally.add(group);
+                // So that a commit of many names takes no more memory than one of few.
+                if self.tally.has_many_names() {
+                    self.tally.settle(&transaction)?;
+                }
+            }
             if self.tally.is_due() {
                 self.tally.settle(&transaction)?;
             }
@@ -242,40 +260,6 @@ impl Sqlite {
             true
         });
         listed.map(|()| found).map_err(|error| self.tell(error))
-    }
-
-    /// The usage report over whole UTC days: from the day of `since` to the last day that begins before `until`;
-    /// `None` leaves that end open. Days in order, everything else by cost, then tokens, the largest first.
-    pub fn usage(&self, by: By, since: Option<Unix>, until: Option<Unix>) -> Result<Vec<UsageLine>, StoreError> {
-        let (name, order) = match by {
-            By::Key => ("key", "7 DESC, 6 DESC, 1"),
-            By::Model => ("model", "7 DESC, 6 DESC, 1"),
-            By::Target => ("target", "7 DESC, 6 DESC, 1"),
-            By::Day => ("date(day * 86400, 'unixepoch')", "1"),
-        };
-        let sql = format!(
-            "SELECT {name}, SUM(requests), SUM(uncached_in), SUM(cache_read), SUM(cache_write), SUM(out),
-             SUM(cost_nano), MAX(day) FROM parts WHERE day >= ?1 AND day < ?2 GROUP BY 1 ORDER BY {order}"
-        );
-        let first = since.map_or(0, |at| int(at.0 / DAY_MS));
-        let beyond = until.map_or(i64::MAX, |at| int(at.0.div_ceil(DAY_MS)));
-        let list = || -> Fallible<Vec<UsageLine>> {
-            let mut query = self.connection.prepare(&sql)?;
-            let lines = query.query_map([first, beyond], |row| {
-                Ok(UsageLine {
-                    name: row.get(0)?,
-                    requests: uint(row, 1)?,
-                    uncached_in: uint(row, 2)?,
-                    cache_read: uint(row, 3)?,
-                    cache_write: uint(row, 4)?,
-                    out: uint(row, 5)?,
-                    cost_nano: uint(row, 6)?,
-                    last: Some(Unix(uint(row, 7)? * DAY_MS)),
-                })
-            })?;
-            lines.collect()
-        };
-        list().map_err(|error| self.tell(error))
     }
 
     /// Number of rows in the ledger.
@@ -334,6 +318,13 @@ impl Store for Sqlite {
     }
 }
 
+/// Bytes that nobody can foresee.
+fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut random = [0u8; N];
+    SystemRandom::new().fill(&mut random).map_err(|_| io::Error::other("no entropy is available"))?;
+    Ok(random)
+}
+
 /// Makes the folder of the file, for its owner's eyes, where there is none.
 fn create_folder(path: &Path) -> io::Result<()> {
     match path.parent() {
@@ -352,10 +343,8 @@ fn create_private(path: &Path) -> io::Result<()> {
     if path.try_exists()? {
         return Ok(());
     }
-    let mut random = [0u8; 8];
-    SystemRandom::new().fill(&mut random).map_err(|_| io::Error::other("no entropy is available"))?;
     let mut name = path.as_os_str().to_os_string();
-    name.push(format!(".{:016x}", u64::from_ne_bytes(random)));
+    name.push(format!(".{:016x}", u64::from_ne_bytes(random()?)));
     let draft = PathBuf::from(name);
     drop(OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?);
     let linked = std::fs::hard_link(&draft, path);

@@ -1,6 +1,6 @@
 //! The ledger in a real file, and the thread that writes it.
 
-use super::api::{By, DaySum, Entry, Recent, UsageLine};
+use super::api::{By, DaySum, Entry, Query, Recent, UsageLine};
 use super::sqlite::{Mode, Sqlite};
 use super::*;
 use crate::base::time::Unix;
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 const DAY: u64 = 86_400_000;
 
 mod formats;
+mod people;
 
 /// A directory of its own for each test, removed at its end.
 struct Place(PathBuf);
@@ -165,6 +166,7 @@ fn the_usage_report_sums_by_each_of_its_names_within_its_days() {
     let mut db = place.owner();
     db.append(&[row(A, 5, "small", 1), row(A, DAY, "large", 7), row(B, 2 * DAY, "small", 3)]).unwrap();
     let line = |name: &str, requests, out, last| UsageLine {
+        second: None,
         name: name.into(),
         requests,
         last: Some(Unix(last * DAY)),
@@ -174,11 +176,11 @@ fn the_usage_report_sums_by_each_of_its_names_within_its_days() {
         out,
         cost_nano: out * 1000,
     };
-    assert_eq!(db.usage(By::Key, None, None).unwrap(), [line(A, 2, 8, 1), line(B, 1, 3, 2)]);
-    assert_eq!(db.usage(By::Model, None, None).unwrap(), [line("large", 1, 7, 1), line("small", 2, 4, 2)]);
-    let target = db.usage(By::Target, Some(Unix(DAY + 5)), None).unwrap();
+    assert_eq!(db.usage(&Query::by(By::Key)).unwrap(), [line(A, 2, 8, 1), line(B, 1, 3, 2)]);
+    assert_eq!(db.usage(&Query::by(By::Model)).unwrap(), [line("large", 1, 7, 1), line("small", 2, 4, 2)]);
+    let target = db.usage(&Query { since: Some(Unix(DAY + 5)), until: None, ..Query::by(By::Target) }).unwrap();
     assert_eq!(target, [line("provider/large", 1, 7, 1), line("provider/small", 1, 3, 2)]);
-    let days = db.usage(By::Day, None, Some(Unix(2 * DAY))).unwrap();
+    let days = db.usage(&Query { since: None, until: Some(Unix(2 * DAY)), ..Query::by(By::Day) }).unwrap();
     assert_eq!(days, [line("1970-01-01", 1, 1, 0), line("1970-01-02", 1, 7, 1)]);
 }
 
@@ -192,7 +194,7 @@ fn absurd_numbers_do_not_break_the_ledger() {
     for _ in 0..50 {
         db.append(&[absurd.clone(), absurd.clone()]).unwrap();
     }
-    let report = db.usage(By::Key, None, None).unwrap();
+    let report = db.usage(&Query::by(By::Key)).unwrap();
     assert_eq!((report[0].requests, report[0].cost_nano), (100, 100 * limits::ROW_COST_MAX));
 }
 
@@ -426,11 +428,11 @@ fn folding_leaves_every_sum_as_it_was_and_is_done_in_batches() {
     let mut db = place.owner();
     let rows: Vec<Row> = (0..10).map(|n| row(if n < 5 { A } else { B }, n * DAY / 2, "small", n)).collect();
     rows.iter().for_each(|row| db.append(std::slice::from_ref(row)).unwrap());
-    let (sums, usage) = (db.day_sums(Unix(0)).unwrap(), db.usage(By::Key, None, None).unwrap());
+    let (sums, usage) = (db.day_sums(Unix(0)).unwrap(), db.usage(&Query::by(By::Key)).unwrap());
     assert_eq!([db.fold(Unix(3 * DAY), 4), db.fold(Unix(3 * DAY), 4)].map(Result::unwrap), [4, 2]);
     assert_eq!(db.fold(Unix(3 * DAY), 4).unwrap(), 0);
     assert_eq!(db.count_rows().unwrap(), 4);
-    assert_eq!((db.day_sums(Unix(0)).unwrap(), db.usage(By::Key, None, None).unwrap()), (sums, usage));
+    assert_eq!((db.day_sums(Unix(0)).unwrap(), db.usage(&Query::by(By::Key)).unwrap()), (sums, usage));
     let verdict = db.verify().unwrap();
     assert_eq!((verdict.rows, verdict.folded, verdict.differences), (4, 6, vec![]));
     let mut entries = Vec::new();
@@ -519,7 +521,7 @@ fn rows_of_one_commit_lie_together_and_each_is_seen_with_its_own_columns() {
             ["stream", "status", "cost_nano", "attempts", "micros", "queued_ms"].map(|column| number(column).unwrap());
         let names = ["model", "target", "endpoint", "source", "group_path", "client"];
         let names = names.map(|column| text(column).unwrap());
-        let people = ["user", "session"].map(|column| seen.get::<_, Option<Box<str>>>(column).unwrap());
+        let people = ["user", "session"].map(|column| seen.get::<_, Option<Arc<str>>>(column).unwrap());
         Ok(((number("number")?, text("id")?, text("key")?, text("admitted")?), names, usage, others, people))
     });
     for ((seen, row), number) in seen.unwrap().map(Result::unwrap).zip(&rows).zip(1..) {
@@ -565,7 +567,7 @@ fn sums_that_lag_behind_count_every_row_once_for_every_reader_and_after_a_kill()
     db.append(&[row(A, 5, "small", 1), row(B, 5, "small", 2)]).unwrap();
     db.append(&[row(A, 5, "small", 4)]).unwrap();
     assert_eq!(settled(&place), 0);
-    let all = |db: &Sqlite| db.usage(By::Key, None, None).unwrap().iter().map(|line| line.requests).sum::<u64>();
+    let all = |db: &Sqlite| db.usage(&Query::by(By::Key)).unwrap().iter().map(|line| line.requests).sum::<u64>();
     assert_eq!((all(&db), all(&place.shared())), (3, 3));
     // What another connection has written is found in the rows.
     place.shared().append(&[row(B, DAY, "small", 8)]).unwrap();

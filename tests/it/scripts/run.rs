@@ -342,7 +342,7 @@ impl Player<'_> {
         let usage = &row.usage;
         format!(
             "status={} key={key} endpoint={} model={} target={} stream={} in={} read={} write={} out={} source={} \
-             cost={} attempts={} micros={} admitted={} queued_ms={} group={}",
+             cost={} attempts={} micros={} admitted={} queued_ms={} user={} session={} client={} group={}",
             row.status,
             row.endpoint.name(),
             row.model,
@@ -358,6 +358,9 @@ impl Player<'_> {
             row.micros,
             row.admitted.0,
             row.queued_ms,
+            row.user.as_deref().unwrap_or("none"),
+            row.session.as_deref().unwrap_or("none"),
+            row.client.name(),
             row.group,
         )
     }

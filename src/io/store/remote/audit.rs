@@ -1,8 +1,10 @@
 //! What keeps a shared ledger honest and small: recomputing its counters from its rows, writing all of it out, and
 //! folding old rows into the sums of their days.
 
-use super::super::api::{DayKey, DaySums, Entry, StoreError, Sums, Taker, Verdict};
-use super::super::counters::{add_day, day_key, sums_of};
+use super::super::api::{
+    DayKey, DaySums, Entry, PeopleSums, PeopleTotals, StoreError, Sums, Taker, Verdict, add_people, sums_of,
+};
+use super::super::counters::{add_day, add_who, day_key};
 use super::{FOLD, PREFIX, Remote, SNAPSHOT, integer, is_wrong_type, named};
 use crate::base::limits;
 use crate::base::time::Unix;
@@ -16,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A name, and fields with values in turns.
 type Hash = (String, Vec<String>);
 /// What the script returns.
-type Raw = (String, i64, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>);
+type Raw = (String, i64, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>);
 
 /// How often a comparison is begun anew because rows were folded away in the middle of it.
 const TRIES: usize = 10;
@@ -25,6 +27,7 @@ const TRIES: usize = 10;
 #[derive(Default)]
 struct Recount {
     days: DaySums,
+    people: PeopleTotals,
     /// What was used, by account and day.
     used: BTreeMap<(String, u64), Amount>,
     /// Moment of admission and tokens of every row, by account.
@@ -64,15 +67,17 @@ impl Remote {
         let names = ["rows", "days", "foldeds", "folds", "keys", "wins", "groups"].map(named);
         let mut cmd = self.script(SNAPSHOT, &names);
         cmd.arg(PREFIX);
-        let (last, folds, days, folded, uses, costs, windows): Raw = self.run(|connection| cmd.query(connection))?;
+        let (last, folds, days, folded, uses, costs, windows, people): Raw = self.run(|connection| cmd.query(connection))?;
         let mut counted = Recount::default();
         let folded = day_sums(&folded);
+        let folded_days: BTreeSet<u64> = folded.keys().map(|key| key.day).collect();
         let mut verdict = Verdict { folded: folded.values().map(|sums| sums[0]).sum(), ..Verdict::default() };
         folded.into_iter().for_each(|(place, sums)| counted.add(place, &sums));
         if !last.is_empty() {
             self.read_rows(&last, &mut |row| {
                 verdict.rows += 1;
                 let sums = sums_of(&row);
+                add_people(&mut counted.people, &row);
                 for account in accounts(row.key.as_str(), &row.group) {
                     let own = counted.rows.entry(account).or_default();
                     own.push((row.admitted.0, sums[1..5].iter().sum()));
@@ -87,6 +92,7 @@ impl Remote {
         }
         counted.rows.values_mut().for_each(|rows| rows.sort_unstable());
         let mut stored = day_sums(&days);
+        verdict.compare_people(&people_totals(&people), &counted.people, &stored, &folded_days);
         let former: BTreeSet<DayKey> = stored.keys().filter(|key| key.endpoint.is_empty()).cloned().collect();
         shorten(&mut stored, &former);
         shorten(&mut counted.days, &former);
@@ -178,6 +184,18 @@ fn shorten(sums: &mut DaySums, former: &BTreeSet<DayKey>) {
     for (key, more) in alike {
         sums.entry(key.shortened()).or_default().iter_mut().zip(more).for_each(|(sum, part)| *sum += part);
     }
+}
+
+fn people_totals(hashes: &[Hash]) -> PeopleTotals {
+    let (mut sums, mut totals) = (PeopleSums::new(), PeopleTotals::new());
+    for (day, flat) in hashes {
+        let fields = pairs(flat).map(|(name, value)| (name.to_string(), value)).collect();
+        add_who(&mut sums, day.parse().unwrap_or(0), fields);
+    }
+    for ((day, who, _), more) in sums {
+        totals.entry((day, who)).or_default().iter_mut().zip(more).for_each(|(sum, part)| *sum += part);
+    }
+    totals
 }
 
 /// Compares what accounts have used by day, as far as `counts` says that it is counted.

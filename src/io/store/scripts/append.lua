@@ -62,6 +62,44 @@ local function count(at, by)
     end
 end
 
+-- Of the users, and of the sessions, of a day the largest stay by name; the others are one, called "\1".
+local function trim(hash)
+    local fields, of, lists = redis.call('HGETALL', hash), {}, { u = {}, s = {} }
+    for i = 1, #fields, 2 do
+        local who = string.sub(fields[i], 2)
+        if not of[who] then
+            of[who] = {}
+            local list = lists[string.sub(who, 1, 1)]
+            if list and string.sub(who, 2) ~= '\1' then
+                list[#list + 1] = who
+            end
+        end
+        of[who][tonumber(string.sub(fields[i], 1, 1))] = fields[i + 1]
+    end
+    local function size(who)
+        local sums = of[who]
+        local tokens = (sums[1] or 0) + (sums[2] or 0) + (sums[3] or 0) + (sums[4] or 0)
+        return tonumber(sums[5] or '0'), tokens
+    end
+    for kind, list in pairs(lists) do
+        table.sort(list, function(a, b)
+            local cost_a, tokens_a = size(a)
+            local cost_b, tokens_b = size(b)
+            if cost_a ~= cost_b then
+                return cost_a > cost_b
+            end
+            return tokens_a > tokens_b or (tokens_a == tokens_b and a < b)
+        end)
+        for i = 1001, #list do
+            for n, value in pairs(of[list[i]]) do
+                redis.call('HINCRBY', hash, n .. kind .. '\1', value)
+                redis.call('HDEL', hash, n .. list[i])
+            end
+        end
+    end
+end
+
+local named = {}
 local at = 4
 while at <= #ARGV do
     local day, place = ARGV[at + 1], ARGV[at + 2]
@@ -74,6 +112,19 @@ while at <= #ARGV do
         end
     end
     try('ZADD', KEYS[3], day, day)
+    -- Mostly a row says of nobody whom it is for.
+    if string.find(ARGV[at], '"w":', 1, true) or string.find(ARGV[at], '"z":', 1, true) then
+        local row, hash = cjson.decode(ARGV[at]), prefix .. 'who:' .. day
+        for kind, name in pairs({ u = row.w, s = row.z }) do
+            for n = 0, 5 do
+                local value = ARGV[at + 3 + n]
+                if value ~= '0' then
+                    try('HINCRBY', hash, n .. kind .. name, value)
+                end
+            end
+        end
+        named[hash] = true
+    end
     local behind = at + 14 + 4 * ARGV[at + 13]
     for by = at + 14, behind - 1, 4 do
         if by > at + 14 then
@@ -82,6 +133,11 @@ while at <= #ARGV do
         count(at, by)
     end
     at = behind
+end
+for hash in pairs(named) do
+    if (try('HLEN', hash) or 0) > 24000 then
+        trim(hash)
+    end
 end
 try('ZREMRANGEBYSCORE', KEYS[4], '-inf', now)
 redis.call('SET', KEYS[1], number, 'EX', 604800)

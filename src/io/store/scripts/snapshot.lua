@@ -2,7 +2,7 @@
 -- KEYS: 1 rows, 2 days, 3 days with folded sums, 4 how often rows were folded, 5 keys, 6 all windows by expiry, 7 names of groups
 -- ARGV: 1 prefix
 -- Returns: id of the last row or "", how often rows were folded, then lists of {name, fields and values}: days,
---          folded days, tokens by day of keys and groups, their nano-dollars by day, windows
+--          folded days, tokens by day of keys and groups, their nano-dollars by day, windows, days by user and session
 local prefix = ARGV[1]
 local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
 local function hashes(names, before)
@@ -24,4 +24,5 @@ return {
     hashes(accounts, prefix .. 'use:'),
     hashes(accounts, prefix .. 'cost:'),
     hashes(redis.call('ZRANGE', KEYS[6], 0, -1), ''),
+    hashes(redis.call('ZRANGE', KEYS[2], 0, -1), prefix .. 'who:'),
 }

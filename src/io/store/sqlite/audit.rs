@@ -1,10 +1,10 @@
 //! What keeps the ledger honest and small: recomputing its sums from its rows, writing all of it out, and folding old
 //! rows into the sums of their days. Called by `tollgate ledger` and, for folding, by the store thread.
 
-use super::super::api::{DayKey, DaySums, Entry, StoreError, Sums, Taker, Verdict};
+use super::super::api::{DayKey, DaySums, Entry, PeopleTotals, StoreError, Sums, Taker, Verdict, add_people};
 use super::tally::{self, Tally};
 use super::value::{Fallible, int, uint};
-use super::{Sqlite, groups};
+use super::{Sqlite, groups, people};
 use crate::base::time::Unix;
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -42,7 +42,7 @@ impl Sqlite {
                     return false;
                 }
                 count += rows.len();
-                folded.add(&rows);
+                folded.add_sums(&rows);
                 gone.push(first);
                 true
             })?;
@@ -66,18 +66,21 @@ fn verify(connection: &mut Connection) -> Fallible<Verdict> {
     // One read transaction: all three sums are of the same moment.
     let transaction = connection.transaction()?;
     let (mut counted, stored) = (Tally::default(), sums(&transaction, OF_DAYS)?);
+    let mut people = PeopleTotals::new();
     groups::each(&transaction, "", [], |_, rows| {
-        counted.add(&rows);
+        counted.add_sums(&rows);
+        rows.iter().for_each(|row| add_people(&mut people, row));
         true
     })?;
     let mut counted = counted.into_sums();
     let requests = |sums: &DaySums| sums.values().map(|sums| sums[0]).sum();
     let folded = sums(&transaction, OF_FOLDED)?;
     let mut verdict = Verdict { rows: requests(&counted), folded: requests(&folded), ..Verdict::default() };
-    for (key, more) in folded {
+    for (key, more) in folded.clone() {
         counted.entry(key).or_default().iter_mut().zip(more).for_each(|(sum, part)| *sum += part);
     }
     verdict.compare_days(&stored, &counted);
+    verdict.compare_people(&people::totals(&transaction)?, &people, &stored, &people::folded_days(&folded));
     Ok(verdict)
 }
 

@@ -48,7 +48,7 @@ CREATE VIEW rows AS SELECT first + r.key AS number, 'req_' || (r.value ->> 0) AS
 ";
 
 /// Rows of one group: a commit of more makes several, so that no buffer grows large.
-const ROWS_PER_GROUP: usize = 256;
+pub(super) const ROWS_PER_GROUP: usize = 256;
 
 /// SQLite's integers end here.
 const MICROS_MAX: u64 = i64::MAX as u64;
@@ -166,8 +166,8 @@ struct Stored<'a> {
     key: &'a str,
     numbers: [u64; NUMBERS],
     queued_ms: u64,
-    user: Option<Box<str>>,
-    session: Option<Box<str>>,
+    user: Option<Arc<str>>,
+    session: Option<Arc<str>>,
 }
 
 /// Numbers that every row has.

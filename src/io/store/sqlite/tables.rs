@@ -2,6 +2,7 @@
 //! file is opened.
 
 use super::groups::{self, Packer};
+use super::people;
 use super::tally::{self, Tally};
 use super::value::{Fallible, key_id, uint};
 use crate::base::limits;
@@ -55,13 +56,16 @@ ALTER TABLE keys ADD COLUMN disabled INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE keys ADD COLUMN limits TEXT NOT NULL DEFAULT '{}';
 ";
 
-/// From version 5 to 6: keys have groups and labels, and sums tell groups, endpoints and clients apart.
+/// From version 5 to 6: keys have groups and labels, sums tell groups, endpoints and clients apart, and there is a secret
+/// of the ledger's own; `{}` are random bytes for that, in hexadecimal.
 const SIXTH: &str = "
 ALTER TABLE keys ADD COLUMN grp TEXT;
 ALTER TABLE keys ADD COLUMN labels TEXT NOT NULL DEFAULT '[]';
 DROP VIEW IF EXISTS rows; DROP VIEW IF EXISTS sums; DROP VIEW IF EXISTS parts;
 ALTER TABLE days RENAME TO former_days;
 ALTER TABLE folded RENAME TO former_folded;
+CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;
+INSERT INTO secrets VALUES ('attribution', unhex('{}'));
 ";
 
 /// What is behind the sums of a day, and of those of its rows that were folded away: `{}` is the table's name.
@@ -106,7 +110,8 @@ pub(super) fn marks(connection: &Connection) -> Fallible<(i32, i64)> {
 }
 
 /// Makes the tables where there are none, and turns the log on. Says what is wrong with a file that is not ours.
-pub(super) fn bring_up(connection: &mut Connection) -> Fallible<Option<&'static str>> {
+/// `fresh` is a secret for a ledger that has none, in hexadecimal.
+pub(super) fn bring_up(connection: &mut Connection, fresh: &str) -> Fallible<Option<&'static str>> {
     if marks(connection)? != (APPLICATION, SCHEMA) {
         // Two processes may meet here: what counts is what is found once the others are kept out.
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -126,7 +131,7 @@ pub(super) fn bring_up(connection: &mut Connection) -> Fallible<Option<&'static 
                     transaction.execute_batch(FOURTH)?;
                 }
                 // From version 4 to 5 rows may have one number more, which the views show.
-                sixth(&transaction)?;
+                sixth(&transaction, fresh)?;
                 views(&transaction)?;
                 transaction.pragma_update(None, "application_id", APPLICATION)?;
                 transaction.pragma_update(None, "user_version", SCHEMA)?;
@@ -164,27 +169,30 @@ fn third(transaction: &Connection) -> Fallible<()> {
 }
 
 /// From version 5 to 6: the endpoint of a sum is known as far as its rows are still there.
-fn sixth(transaction: &Connection) -> Fallible<()> {
-    transaction.execute_batch(SIXTH)?;
+fn sixth(transaction: &Connection, fresh: &str) -> Fallible<()> {
+    transaction.execute_batch(&SIXTH.replace("{}", fresh))?;
     for name in ["days", "folded"] {
         transaction.execute_batch(&SUMS.replace("{}", name))?;
     }
     let counted = transaction.query_row("SELECT upto FROM counted", [], |row| row.get::<_, i64>(0))?;
     let mut sums = Tally::default();
     groups::each(transaction, "WHERE first <= ?1", [counted], |_, rows| {
-        sums.add(&rows);
+        sums.add_sums(&rows);
         true
     })?;
+    transaction.execute_batch(people::TABLE)?;
     sums.write(transaction, "days")?;
     transaction.execute_batch(REST)
 }
 
 /// The views, made anew for every version: two for people, and one for what the program reads itself.
 fn views(transaction: &Connection) -> Fallible<()> {
-    let old = "DROP VIEW IF EXISTS rows; DROP VIEW IF EXISTS sums; DROP VIEW IF EXISTS parts";
+    let old = "DROP VIEW IF EXISTS rows; DROP VIEW IF EXISTS sums; DROP VIEW IF EXISTS parts;
+    DROP VIEW IF EXISTS people_parts";
     transaction.execute_batch(old)?;
     transaction.execute_batch(groups::VIEW)?;
-    transaction.execute_batch(tally::VIEWS)
+    transaction.execute_batch(tally::VIEWS)?;
+    transaction.execute_batch(people::VIEW)
 }
 
 fn read_row(row: &rusqlite::Row<'_>) -> Fallible<Row> {

@@ -4,9 +4,10 @@
 //! Which rows the table `days` holds is written down beside it (`counted.upto`), in the same transaction. The view
 //! `parts` adds those behind it, so that every reader, of any process and after any death, sees each row exactly once.
 
-use super::super::api::{DayKey, DaySums, Sums};
+use super::super::api::{DayKey, DaySums, Sums, sums_of};
 use super::groups;
 use super::pace::Pace;
+use super::people::People;
 use super::value::{Fallible, int};
 use crate::policy::agent::Client;
 use crate::policy::keys::KeyId;
@@ -51,6 +52,7 @@ const SPOILT: u64 = u64::MAX;
 pub(super) struct Tally {
     rows: u64,
     sums: BTreeMap<Kind, Sums>,
+    people: People,
 }
 
 /// What sums are told apart by: day, key, model, target, group, endpoint, client.
@@ -59,10 +61,15 @@ type Kind = (u64, KeyId, Arc<str>, Arc<str>, Arc<str>, &'static str, Client);
 impl Tally {
     /// Counts rows that are being written.
     pub(super) fn add(&mut self, rows: &[Row]) {
+        self.add_sums(rows);
+        rows.iter().for_each(|row| self.people.add(row, &sums_of(row)));
+    }
+
+    /// Counts rows, but not whom they are for.
+    pub(super) fn add_sums(&mut self, rows: &[Row]) {
         self.rows = self.rows.saturating_add(rows.len() as u64);
         for row in rows {
-            let (usage, cost) = row.bounded();
-            let values = [1, usage.uncached_in, usage.cache_read, usage.cache_write, usage.out, cost];
+            let values = sums_of(row);
             let (day, endpoint) = (row.admitted.0 / DAY_MS, row.endpoint.name());
             let [model, target, group] = [&row.model, &row.target, &row.group].map(Arc::clone);
             let sums = self.sums.entry((day, row.key, model, target, group, endpoint, row.client)).or_default();
@@ -73,6 +80,11 @@ impl Tally {
     /// True when the sums are to be brought up to date.
     pub(super) fn is_due(&self) -> bool {
         self.rows >= ROWS_BEHIND
+    }
+
+    /// True when that should be at once.
+    pub(super) fn has_many_names(&self) -> bool {
+        self.people.is_full()
     }
 
     /// True when there is nothing to settle.
@@ -96,11 +108,17 @@ impl Tally {
         }
         if behind.rows != rows as u64 {
             behind = Tally::default();
+            let mut written = Ok(());
             groups::each(transaction, "WHERE first > ?1", [counted], |_, rows| {
                 behind.add(&rows);
-                true
+                if behind.people.is_full() {
+                    written = behind.people.write(transaction);
+                }
+                written.is_ok()
             })?;
+            written?;
         }
+        behind.people.write(transaction)?;
         behind.write(transaction, "days")?;
         mark_all(transaction)
     }

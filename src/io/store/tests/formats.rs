@@ -7,7 +7,8 @@ use rusqlite::Connection;
 /// From the present version of the tables to the fifth; its views are of no account.
 const BACK_TO_THE_FIFTH: &str = "ALTER TABLE keys DROP COLUMN grp; ALTER TABLE keys DROP COLUMN labels;
     CREATE TABLE former_days AS SELECT day, key, model, target, requests, uncached_in, cache_read, cache_write, out,
-    cost_nano FROM days; DROP TABLE folded; DROP VIEW sums; DROP VIEW parts; DROP TABLE days;
+    cost_nano FROM days; DROP TABLE folded; DROP VIEW sums; DROP VIEW parts; DROP VIEW people_parts; DROP TABLE people;
+    DROP TABLE secrets; DROP TABLE days;
     CREATE TABLE folded (
         day INTEGER NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL, target TEXT NOT NULL,
         requests INTEGER NOT NULL, uncached_in INTEGER NOT NULL, cache_read INTEGER NOT NULL,
@@ -105,7 +106,7 @@ fn a_ledger_of_the_first_version_is_brought_up_to_date() {
     let verdict = db.verify().unwrap();
     assert_eq!((verdict.rows, verdict.differences), (1, vec![]));
     db.append(&[row(A, 5, "small", 1)]).unwrap();
-    assert_eq!(db.usage(By::Key, None, None).unwrap()[0].requests, 2);
+    assert_eq!(db.usage(&Query::by(By::Key)).unwrap()[0].requests, 2);
 }
 
 #[test]
@@ -117,7 +118,7 @@ fn a_ledger_of_the_third_version_gets_the_views_for_people() {
     old.execute_batch(BACK_TO_THE_THIRD).unwrap();
     drop(old);
     let db = place.owner();
-    assert_eq!(db.usage(By::Day, None, None).unwrap()[0].name, "1970-01-01");
+    assert_eq!(db.usage(&Query::by(By::Day)).unwrap()[0].name, "1970-01-01");
     let other = Connection::open(place.file()).unwrap();
     let line = |sql: &str| other.query_row(sql, [], |line| line.get::<_, String>(0)).unwrap();
     assert_eq!(
