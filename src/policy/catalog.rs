@@ -4,7 +4,6 @@
 use super::limits::{Timeouts, UpstreamLimits};
 use super::settings::kinds::{Flag, OneOf, Or, Time, Whole};
 use super::settings::section;
-use super::usage::Usage;
 use crate::base::limits::QUEUED_MAX;
 use crate::base::time::Unix;
 use std::collections::HashMap;
@@ -194,15 +193,6 @@ pub struct Prices {
     /// USD per million prompt tokens written to it. Default: the input price.
     #[doc(alias = "cache_write_price")]
     pub cache_write: u64,
-}
-
-impl Prices {
-    /// What a prompt and a completion of so many tokens may cost at most, in nano-dollars, whichever of the prompt's
-    /// tokens are read from a cache or written to it (contract section 9).
-    pub fn most(&self, prompt: u64, completion: u64) -> u64 {
-        let dearest = Prices { input: self.input.max(self.cache_read).max(self.cache_write), ..*self };
-        Usage { uncached_in: prompt, out: completion, ..Usage::default() }.cost_nano(&dearest)
-    }
 }
 
 /// How long a request may wait for a place: in microseconds it fits 32 bits.

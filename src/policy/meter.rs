@@ -8,9 +8,8 @@ mod account;
 mod limit;
 mod tree;
 
-pub use account::{Amount, DAYS_KEPT, Open, SharedCounts};
+pub use account::{Amount, DAYS_KEPT, Open, PathIx, SharedCounts};
 pub use limit::{Limit, LimitKind, Whose};
-pub use tree::PathIx;
 
 use super::keys::KeyIx;
 use super::plan::{Group, Plan, shown};
@@ -501,7 +500,9 @@ impl Meter {
         }
         let account = &mut self.accounts[index];
         let open = &self.open;
-        account.enter(plan, now, &|visit| open.iter().filter(|(_, open)| open.key == key).for_each(|(_, open)| visit(open)));
+        account.enter(plan, now, &|visit| {
+            open.iter().filter(|(_, open)| open.key == key).for_each(|(_, open)| visit(open))
+        });
         account
     }
 }
@@ -541,13 +542,7 @@ impl QuotaStatus {
 }
 
 /// Notes which shares of the budget have been used that had not when it was as it `was`.
-fn tell(
-    account: &Account,
-    was: BudgetStatus,
-    total: u64,
-    of: impl Fn() -> BudgetOf,
-    news: &mut Vec<BudgetNews>,
-) {
+fn tell(account: &Account, was: BudgetStatus, total: u64, of: impl Fn() -> BudgetOf, news: &mut Vec<BudgetNews>) {
     let (status, renews) = (BudgetStatus { used: account.period_known().nano, total }, account.period.bounds.1);
     for percent in TOLD_PERCENT {
         if status.has_reached(percent) && !was.has_reached(percent) {
@@ -558,5 +553,3 @@ fn tell(
 
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod trees;

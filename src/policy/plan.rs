@@ -43,8 +43,7 @@ section! {
         pub tokens_per_window: u64 = 0, Count(0..=UNLIMITED), Live;
         /// Requests at once.
         pub concurrency: u64 = 0, Count(0..=UNLIMITED), Live;
-        /// US dollars per period, at most nine decimals: what requests cost by the prices of their models. See
-        /// [Money](money.md).
+        /// US dollars per period, at most nine decimals: what requests cost by the prices of their models.
         pub budget: u64 = 0, Dollars(0..=BUDGET_MAX), Live;
         /// Whether models without `input_price` or `output_price` may be used where there is a budget: `"refuse"`, they
         /// are answered 403; `"allow"`, they cost nothing. On the way to a group's root every budget must allow it.
@@ -87,7 +86,8 @@ pub struct Group {
     pub parent: Option<Arc<str>>,
     /// The names from the root of its tree to itself, with [`PATH_SEPARATOR`] between them: what rows keep.
     pub path: Arc<str>,
-    /// Its limits, and its name.
+    /// Its name, which no other group has: of keys (`keys set ID --group`), in rows and in messages; without `/`.
+    #[doc(alias = "name")]
     pub limits: Plan,
 }
 

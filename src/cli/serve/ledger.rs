@@ -179,7 +179,7 @@ impl Opened {
                 let answered = move |answer| drop(answers.send(Note::Notice(Notice::Answered(answer))));
                 let tell = move |notice| match notice {
                     SharedNotice::Store(notice) => tell(notice),
-                    SharedNotice::Answered(answer) => answered(answer),
+                    SharedNotice::Answered(answer) => answered(*answer),
                 };
                 shared::spawn(*remote, duties, tell).map(LedgerHandle::Shared)
             }

@@ -17,6 +17,7 @@ use crate::policy::catalog::Model;
 use crate::policy::meter::{Amount, Hold, Lease, Payer};
 use crate::policy::plan::Plan;
 use crate::policy::refusal::Refusal;
+use crate::policy::usage::most_nano;
 use crate::wire::Dialect;
 use std::io::Write;
 use std::num::NonZeroU32;
@@ -253,7 +254,8 @@ impl Exchange {
             return false;
         }
         let most = self.amount(draft.scan.prompt_tokens_max(), draft, cx);
-        let hold = payer(self, &cx.plans, &cx.setup).ok().and_then(|payer| cx.meter.admit_bounded(payer, cx.now.unix, most));
+        let hold =
+            payer(self, &cx.plans, &cx.setup).ok().and_then(|payer| cx.meter.admit_bounded(payer, cx.now.unix, most));
         let is_admitted = hold.is_some();
         if let Some(hold) = hold {
             self.admitted(hold, None, cx.now.unix);
@@ -270,8 +272,9 @@ impl Exchange {
     fn amount(&self, prompt: u64, draft: &OutgoingRequest, cx: &Cx) -> Amount {
         let Some(model) = self.model() else { return Amount::default() };
         let completion = answer_tokens(model, draft);
-        let is_limited = payer(self, &cx.plans, &cx.setup).is_ok_and(|payer| payer.path.is_some() || payer.plan.budget > 0);
-        let nano = if is_limited { model.prices.most(prompt, completion).min(ROW_COST_MAX) } else { 0 };
+        let is_limited =
+            payer(self, &cx.plans, &cx.setup).is_ok_and(|payer| payer.path.is_some() || payer.plan.budget > 0);
+        let nano = if is_limited { most_nano(prompt, completion, &model.prices).min(ROW_COST_MAX) } else { 0 };
         Amount { tokens: prompt.saturating_add(completion), nano }
     }
 

@@ -9,7 +9,7 @@
 use super::super::batch_queue::{BatchQueue, IdlePolicy, Polled};
 use super::super::clock::{self, Clock};
 use super::api::{Batch, Leftover, StoreError, answer};
-use super::remote::{accounts, Command, Done, Holds, Remote, Speaker};
+use super::remote::{Command, Done, Holds, Remote, Speaker, accounts};
 use super::{DIED, Duties, End, StoreNotice};
 use crate::base::digest::hex;
 use crate::base::limits;
@@ -38,7 +38,7 @@ pub enum SharedNotice {
     /// As any store says it.
     Store(StoreNotice),
     /// An answer.
-    Answered(Answer),
+    Answered(Box<Answer>),
 }
 
 /// The handing-over end. Dropping it sends what is left and waits for the thread.
@@ -377,7 +377,7 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
             Ruling::Unavailable => self.announced = false,
             Ruling::Refused(..) | Ruling::Looked => {}
         }
-        (self.tell)(SharedNotice::Answered(answer.clone()));
+        (self.tell)(SharedNotice::Answered(Box::new(answer.clone())));
     }
 
     fn give_back(&mut self, key: &KeyId, lease: &Lease) {
@@ -392,7 +392,7 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
 
     fn answer_none(&self, asks: &[Ask]) {
         for ask in asks {
-            (self.tell)(SharedNotice::Answered(Answer::unavailable(ask.clone())));
+            (self.tell)(SharedNotice::Answered(Box::new(Answer::unavailable(ask.clone()))));
         }
     }
 

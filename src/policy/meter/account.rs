@@ -5,7 +5,6 @@
 use super::super::keys::KeyIx;
 use super::super::plan::{Plan, shown};
 use super::super::window::{DAY_MS, Period, window};
-use super::tree::PathIx;
 use crate::base::time::Unix;
 
 /// First moment, and first moment after.
@@ -18,6 +17,20 @@ const BLOCKS_MS: [u64; 4] = [60_000, 600_000, 3_600_000, DAY_MS];
 /// UTC days whose tokens are remembered: two of the longest periods, so that a clock set back into the last one finds
 /// what was used there.
 pub const DAYS_KEPT: u64 = 70;
+
+/// A path of groups, from the root of a tree to the group that a key is in.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct PathIx(pub(super) u32);
+
+impl PathIx {
+    /// That of a key in no group.
+    pub const NONE: PathIx = PathIx(0);
+
+    /// Whether there is a group.
+    pub fn is_some(self) -> bool {
+        self != PathIx::NONE
+    }
+}
 
 /// Tokens, and what they cost in nano-dollars.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]

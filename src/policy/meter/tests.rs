@@ -1,3 +1,5 @@
+mod trees;
+
 use super::*;
 use crate::base::rng::Rng;
 use crate::policy::plan::UNLIMITED;
@@ -264,7 +266,11 @@ fn a_request_that_runs_while_the_clock_jumps_is_settled_where_it_was_admitted() 
     let hold = meter.admit(by(&plan), now, amount(80)).unwrap();
     let back = at("2026-11-20T07:00:00Z");
     let other = meter.admit(by(&plan), back, amount(20)).unwrap();
-    assert_eq!(kind(meter.admit(by(&plan), back, amount(0))), Some(LimitKind::TokensPerWindow), "80 and 20 are reserved");
+    assert_eq!(
+        kind(meter.admit(by(&plan), back, amount(0))),
+        Some(LimitKind::TokensPerWindow),
+        "80 and 20 are reserved"
+    );
     meter.settle(hold, amount(50));
     meter.settle(other, amount(10));
     assert_eq!(meter.standing(by(&plan), back).remaining_tokens, 40);
@@ -298,7 +304,11 @@ fn no_sequence_of_jumps_and_changes_of_plan_loses_or_doubles_a_token() {
         }
         open.into_iter().for_each(|hold| meter.refund(hold));
         let account = &mut meter.accounts[0];
-        assert_eq!((account.running, account.window.reserved, account.period.reserved), (0, 0, amount(0)), "seed {seed}");
+        assert_eq!(
+            (account.running, account.window.reserved, account.period.reserved),
+            (0, 0, amount(0)),
+            "seed {seed}"
+        );
         // All days of a long year of months: every token is in exactly one of them.
         plan.period = Period::Month;
         let mut found = 0;
@@ -506,7 +516,11 @@ fn a_bound_is_taken_where_it_decides_nothing_and_counted_where_it_would() {
     assert_eq!(meter.lease(&one).reserved, amount(40));
     meter.count(&one, amount(1));
     meter.count(&two, amount(1));
-    assert_eq!((meter.lease(&one).reserved, meter.lease(&two).reserved), (amount(40), amount(650)), "once, and only what is a bound");
+    assert_eq!(
+        (meter.lease(&one).reserved, meter.lease(&two).reserved),
+        (amount(40), amount(650)),
+        "once, and only what is a bound"
+    );
     let three = meter.admit(by(&plan), now, amount(310)).unwrap();
     assert!(meter.spent(by(&plan), now).is_err());
     [one, two, three].into_iter().for_each(|hold| meter.refund(hold));

@@ -2,7 +2,7 @@
 //! that: its path. Paths are known by their text, as rows keep it, and accounts by their names, so that an account is
 //! the sum of the rows whose path has its name, whatever has been moved since.
 
-use super::account::{Account, Open};
+use super::account::{Account, Open, PathIx};
 use crate::base::limits::PATHS_MAX;
 use crate::base::slots::Slots;
 use crate::base::time::Unix;
@@ -10,20 +10,6 @@ use crate::policy::plan::{Group, PATH_SEPARATOR, Plan};
 use crate::policy::window::window;
 use std::collections::HashMap;
 use std::sync::Arc;
-
-/// A path of groups, from the root of a tree to the group that a key is in.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub struct PathIx(u32);
-
-impl PathIx {
-    /// That of a key in no group.
-    pub const NONE: PathIx = PathIx(0);
-
-    /// Whether there is a group.
-    pub fn is_some(self) -> bool {
-        self != PathIx::NONE
-    }
-}
 
 /// One group that is configured, or was, or that rows are of.
 #[derive(Debug)]

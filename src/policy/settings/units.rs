@@ -101,8 +101,8 @@ pub fn price(dollars: f64) -> Option<u64> {
     (dollars.is_finite() && (0.0..=1e6).contains(&dollars) && exact).then_some(whole as u64)
 }
 
-/// US dollars such as `50`, `12.5` or `1_000.0`, exactly, as nano-dollars. `None` for anything else, an exponent, a sign
-/// or more than nine decimals.
+/// US dollars such as `50`, `12.5` or `1_000.0`, exactly, as nano-dollars. `None` for anything else: an exponent, a
+/// sign or more than nine decimals.
 pub fn dollars(text: &str) -> Option<u64> {
     let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
     let (whole, rest) = number(whole)?;

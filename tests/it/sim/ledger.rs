@@ -405,10 +405,12 @@ impl Server {
         for (index, ((name, window, period), l)) in seats(key, lease).into_iter().zip(limits).enumerate() {
             let (requests, window_used) = self.windows.get(&(name.clone(), window.0.0)).copied().unwrap_or_default();
             let period_used = self.spent.get(&name).copied().unwrap_or_default();
-            let held = || self.held.iter().flat_map(|(key, held)| seats(*key, held).into_iter().map(move |seat| (seat, held)));
+            let held =
+                || self.held.iter().flat_map(|(key, held)| seats(*key, held).into_iter().map(move |seat| (seat, held)));
             let held = || held().filter(|((holder, ..), _)| *holder == name);
             let promised = held().fold(period_used, |sum, (_, held)| sum.plus(held.reserved));
-            let reserved: u64 = held().filter(|((_, of, _), _)| *of == window).map(|(_, held)| held.reserved.tokens).sum();
+            let reserved: u64 =
+                held().filter(|((_, of, _), _)| *of == window).map(|(_, held)| held.reserved.tokens).sum();
             let theirs = self.theirs.iter().filter(|other| index == 0 && **other == key).count();
             let running = (held().count() + theirs) as u64;
             let reached = |limit: u64, count: u64| limit > 0 && count >= limit;

@@ -410,8 +410,7 @@ impl World {
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
         let mut setting = setting(false, Way::File, Wider::default());
         setting.set("plan tight", "window = \"7d\"");
-        let past =
-            |row: &Row| Past { key: row.key, group: row.group.clone(), at: row.admitted, used: row.amount() };
+        let past = |row: &Row| Past { key: row.key, group: row.group.clone(), at: row.admitted, used: row.amount() };
         let recent = self.disk.rows.iter().map(past).collect();
         let keys = self.keys.records.clone();
         let start = Start { seed: bytes, client_listeners: 1, keys, recent, running, ..Start::default() };

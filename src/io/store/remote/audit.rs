@@ -67,7 +67,8 @@ impl Remote {
         let names = ["rows", "days", "foldeds", "folds", "keys", "wins", "groups"].map(named);
         let mut cmd = self.script(SNAPSHOT, &names);
         cmd.arg(PREFIX);
-        let (last, folds, days, folded, uses, costs, windows, people): Raw = self.run(|connection| cmd.query(connection))?;
+        let (last, folds, days, folded, uses, costs, windows, people): Raw =
+            self.run(|connection| cmd.query(connection))?;
         let mut counted = Recount::default();
         let folded = day_sums(&folded);
         let folded_days: BTreeSet<u64> = folded.keys().map(|key| key.day).collect();

@@ -1,6 +1,6 @@
 //! Budgets and trees of groups, against the rows that their requests leave.
 
-use super::*;
+use super::super::*;
 use crate::base::rng::Rng;
 use crate::policy::plan::{LEVELS_MAX, Unpriced};
 use crate::policy::window::{DAY_MS, Period, parse_moment};
@@ -35,7 +35,12 @@ fn money(nano: u64) -> Amount {
 }
 
 /// A meter with these groups, and who pays as a key in `leaf`.
-fn tree<'a>(named: &[(&str, &str)], change: impl Fn(&str, &mut Plan), leaf: &str, plan: &'a Plan) -> (Meter, Payer<'a>) {
+fn tree<'a>(
+    named: &[(&str, &str)],
+    change: impl Fn(&str, &mut Plan),
+    leaf: &str,
+    plan: &'a Plan,
+) -> (Meter, Payer<'a>) {
     let mut meter = Meter::new();
     assert!(meter.configure(&groups(named, change), at(NOW)));
     let path = meter.path_of(leaf).unwrap();
@@ -310,7 +315,12 @@ fn every_group_is_the_sum_of_its_rows_whatever_is_moved_removed_or_dies() {
         }
         meter.configure(&config, now);
         for group in &config {
-            let payer = Payer { key: KEY, plan: &Plan::unlimited("p"), path: meter.path_of(&group.limits.name).unwrap(), hosts: 1 };
+            let payer = Payer {
+                key: KEY,
+                plan: &Plan::unlimited("p"),
+                path: meter.path_of(&group.limits.name).unwrap(),
+                hosts: 1,
+            };
             let hold = meter.admit(payer, now, money(1 << 61)).unwrap();
             assert!(meter.admit(payer, now, money(0)).is_err());
             meter.refund(hold);
