@@ -7,9 +7,10 @@
 //! of the gateway and of Redis. What a power cut costs is Redis' setting (`appendfsync`): a second by default. Without
 //! an append-only file a restart of Redis loses the ledger; [`Remote::warnings`] says so.
 //!
-//! Names begin with `tollgate:`. `keys` (id to record), `secret:attribution` (what users are hashed with), `rows` (a stream), `day:<day>` (sums), `who:<day>` (sums by
-//! user and session), `folded:<day>` (sums of rows folded away), `use:<key>` (tokens by day), `win:<key>:<start>:<end>` (a window: `q` requests, `t` tokens,
-//! `r:<host>` reserved), `live:<key>` (`n:<host>` running, `r:<host>:<period>` reserved), `host:<host>` (its lease).
+//! Names begin with `tollgate:`. `keys` (id to record), `secret:attribution` (what users are hashed with), `rows` (a
+//! stream), `day:<day>` (sums), `who:<day>` (sums by user and session), `folded:<day>` (sums of rows folded away),
+//! `use:<key>` (tokens by day), `win:<key>:<start>:<end>` (a window: `q` requests, `t` tokens, `r:<host>` reserved),
+//! `live:<key>` (`n:<host>` running, `r:<host>:<period>` reserved), `host:<host>` (its lease).
 
 mod audit;
 
@@ -18,6 +19,7 @@ use super::counters::{add_day, add_who, place_text};
 use super::keyform::{record_from, record_text};
 use crate::base::digest::{hex, unhex};
 use crate::base::limits;
+use crate::base::order;
 use crate::base::time::Unix;
 use crate::io::clock::Clock;
 use crate::io::files;
@@ -265,7 +267,8 @@ impl Remote {
                 None => self.pass_over(format!("key {:?}", String::from_utf8_lossy(&id)), "its record cannot be read"),
             }
         }
-        keys.sort_by_key(|key| (key.created, key.id));
+        let id = |key: &KeyRecord| key.id.text().iter().fold(0, |id, byte| id << 8 | u128::from(*byte));
+        order::by_key(&mut keys, |key| (key.created.0, id(key)));
         Ok(keys)
     }
 
