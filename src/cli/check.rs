@@ -37,7 +37,8 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     print(&format!("{}: ok ({providers}, {models}, {plans})\n", clean(&path.to_string_lossy())))
 }
 
-/// Keys of plans or in groups that are not configured are refused. The ledger may be another user's: then it is not looked at.
+/// Keys of plans or in groups that are not configured are refused. The ledger may be another user's: then it is not
+/// looked at.
 fn warn_of_missing(config: &Config) {
     let Ok(records) = store::peek_keys(config) else { return };
     let mut missing: BTreeMap<(Missing, &str), usize> = BTreeMap::new();

@@ -13,8 +13,6 @@ use crate::policy::window::parse_moment;
 use clap::Args;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 
 /// `tollgate usage`.
 #[derive(Args, Debug, Default)]
@@ -22,8 +20,8 @@ pub struct UsageArgs {
     /// Which configuration.
     #[command(flatten)]
     pub config: ConfigArg,
-    /// What a line stands for: key, group, model, target, provider, day, endpoint, client, user, session, label:NAME, or
-    /// two of them joined by a comma
+    /// What a line stands for: key, group, model, target, provider, day, endpoint, client, user, session, label:NAME,
+    /// or two of them joined by a comma
     #[arg(long, value_name = "WHAT", value_parser = parse_by, default_value = "key")]
     pub by: Breakdown,
     /// Only this key, by its id or its name
@@ -215,20 +213,7 @@ fn merged(by: &Breakdown, query: &Query, found: Vec<UsageLine>, keys: &[KeyRecor
         let second = query.by.iter().position(|by| *by == part.by()) == Some(1);
         part.of(if second { line.second.as_deref().unwrap_or_default() } else { &line.name }, keys)
     };
-    let mut lines: BTreeMap<(String, Option<String>), UsageLine> = BTreeMap::new();
-    for line in found {
-        let name = value(&by.0[0], &line);
-        let second = by.0.get(1).map(|part| value(part, &line));
-        match lines.entry((name.clone(), second.clone())) {
-            Entry::Vacant(place) => drop(place.insert(UsageLine { name, second, ..line })),
-            Entry::Occupied(mut known) => known.get_mut().add(&sums(&line), line.last),
-        }
-    }
-    query.sorted(lines.into_values().collect())
-}
-
-fn sums(line: &UsageLine) -> [u64; 6] {
-    [line.requests, line.uncached_in, line.cache_read, line.cache_write, line.out, line.cost_nano]
+    query.renamed(found, |line| (value(&by.0[0], line), by.0.get(1).map(|part| value(part, line))))
 }
 
 /// What every line has, in its order: the sums, and all tokens before the last.
@@ -243,7 +228,7 @@ const COUNTS: [&str; 7] = [
 ];
 
 fn counts(line: &UsageLine) -> [u64; 7] {
-    let [requests, tokens @ .., cost] = sums(line);
+    let [requests, tokens @ .., cost] = line.sums();
     let [uncached, read, write, out] = tokens;
     [requests, uncached, read, write, out, tokens.iter().fold(0, |sum: u64, part| sum.saturating_add(*part)), cost]
 }

@@ -4,7 +4,6 @@
 
 use super::client::response::{ISO_LEN, RequestId};
 use super::diagnosis::Diagnosis;
-use super::exchange::Said;
 use super::metrics::Timed;
 use crate::base::text::{push_ip, push_number};
 use crate::base::time::Mono;
@@ -14,9 +13,21 @@ use crate::policy::refusal::RefusalKind;
 use crate::policy::usage::Usage;
 use crate::wire::json::write_string;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// Room for an ordinary line, so that it does not grow piece by piece.
 const LINE_ROOM: usize = 512;
+
+/// What a client says of itself and of whom it asks for; there is one only where there is something in it.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    /// Its own request id, in printable form.
+    pub(crate) client_request_id: Box<[u8]>,
+    /// The user, as it is kept.
+    pub(crate) user: Option<Arc<str>>,
+    /// The conversation, as it is kept.
+    pub(crate) session: Option<Arc<str>>,
+}
 
 /// What is said of a request.
 pub(crate) struct Line<'a> {

@@ -13,6 +13,7 @@ use super::lifecycle::Lifecycle;
 use super::lookups::Lookups;
 use super::offload::{OwnedIdentity, Task, Work};
 use super::orders::{Order, OrderSink};
+use super::plans::KeyPlans;
 use super::provider::breaker::Breakers;
 use super::provider::names::Names;
 use super::provider::pool::Idle;
@@ -30,14 +31,13 @@ use crate::policy::cause::Cause;
 use crate::policy::config::{Config, Durability, OnOutage, StoreUrl};
 use crate::policy::counters::{Counters, Stats};
 use crate::policy::keys::{KeyId, KeyIx, KeyRecord, Keys};
-use crate::policy::meter::{BudgetNews, BudgetOf, Meter, PathIx, Payer, QuotaStatus};
+use crate::policy::meter::{BudgetNews, BudgetOf, Meter, QuotaStatus};
 use crate::policy::plan::Plan;
-use crate::policy::refusal::Missing;
 use crate::policy::row::Row;
 use crate::policy::window;
 use crate::wire::head::HeadMoulds;
 use crate::wire::json::write_string;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,87 +56,6 @@ impl Setup {
     /// For `config`, whose number is `epoch`.
     pub(crate) fn new(config: Arc<Config>, epoch: u32) -> Arc<Setup> {
         Arc::new(Setup { requests: RequestTemplates::new(&config), config, epoch })
-    }
-}
-
-/// Which plan each key has and where it counts, looked up by name once: when the keys or the configuration are loaded.
-#[derive(Debug, Default)]
-pub(crate) struct KeyPlans {
-    /// By key.
-    by_key: Vec<KeyPlace>,
-    /// The plans of keys with limits of their own.
-    own: Vec<Plan>,
-}
-
-/// The plan and the group of a key.
-#[derive(Copy, Clone, Debug)]
-struct KeyPlace {
-    /// Index into the configuration's plans, and behind those into `own`; [`NO_PLAN`] or [`NO_GROUP`].
-    plan: u32,
-    path: PathIx,
-}
-
-/// In the place of a plan's index: its plan is not configured.
-const NO_PLAN: u32 = u32::MAX;
-/// Its group is not.
-const NO_GROUP: u32 = u32::MAX - 1;
-
-impl KeyPlans {
-    /// Looks all of them up.
-    pub(crate) fn load(&mut self, keys: &Keys, config: &Config, meter: &Meter) {
-        self.by_key.clear();
-        self.own.clear();
-        for key in 0..keys.len() as u32 {
-            self.add(KeyIx(key), keys, config, meter);
-        }
-    }
-
-    /// Looks up that of the key behind all others, or of one that is known.
-    fn add(&mut self, key: KeyIx, keys: &Keys, config: &Config, meter: &Meter) {
-        let record = keys.record(key);
-        let path = record.group.as_ref().map_or(Some(PathIx::NONE), |group| meter.path_of(group));
-        let found = config.plans.iter().position(|plan| *plan.name == *record.plan).map(|index| match record.limits {
-            limits if limits.is_none() => index,
-            limits => {
-                self.own.push(config.plans[index].with(&limits));
-                config.plans.len() + self.own.len() - 1
-            }
-        });
-        let found = match (found, path) {
-            (Some(index), Some(path)) => KeyPlace { plan: index as u32, path },
-            (None, _) => KeyPlace { plan: NO_PLAN, path: PathIx::NONE },
-            (_, None) => KeyPlace { plan: NO_GROUP, path: PathIx::NONE },
-        };
-        match self.by_key.get_mut(key.0 as usize) {
-            Some(known) => *known = found,
-            None => self.by_key.push(found),
-        }
-    }
-
-    /// A key with its plan and its groups; or what of them the configuration has not.
-    pub(crate) fn of<'a>(&'a self, key: KeyIx, setup: &'a Setup) -> Result<Payer<'a>, Missing> {
-        let KeyPlace { plan: index, path } = *self.by_key.get(key.0 as usize).ok_or(Missing::Plan)?;
-        let plans = &setup.config.plans;
-        let plan = plans.get(index as usize).or_else(|| self.own.get(index as usize - plans.len()));
-        let lacks = if index == NO_GROUP { Missing::Group } else { Missing::Plan };
-        plan.map(|plan| Payer { key, plan, path, hosts: 1 }).ok_or(lacks)
-    }
-
-    /// Plans and groups that keys are of and the configuration has not, with how many keys that are.
-    pub(crate) fn missing(&self, keys: &Keys, now: Unix) -> BTreeMap<(Missing, String), usize> {
-        let mut missing = BTreeMap::new();
-        for (key, place) in self.by_key.iter().enumerate() {
-            let record = keys.record(KeyIx(key as u32));
-            let lacks = match place.plan {
-                NO_PLAN => (Missing::Plan, record.plan.clone()),
-                NO_GROUP => (Missing::Group, record.group.clone().unwrap_or_default()),
-                _ => continue,
-            };
-            if record.is_live(now) {
-                *missing.entry(lacks).or_default() += 1;
-            }
-        }
-        missing
     }
 }
 
@@ -368,13 +287,13 @@ impl Cx {
     /// its plan may come back.
     pub(crate) fn counted_key(&self, id: &KeyId) -> Option<(KeyIx, Plan)> {
         let key = self.keys.index_of(id)?;
-        let plan = self.plans.of(key, &self.setup).map(|payer| payer.plan.clone());
+        let plan = self.plans.of(key, &self.setup.config).map(|payer| payer.plan.clone());
         Some((key, plan.unwrap_or_else(|_| Plan::unlimited(&self.keys.record(key).plan))))
     }
 
     /// How a key and its groups stand.
     pub(crate) fn quota(&mut self, key: KeyIx) -> Option<QuotaStatus> {
-        let payer = self.plans.of(key, &self.setup).ok()?;
+        let payer = self.plans.of(key, &self.setup.config).ok()?;
         Some(self.meter.standing(payer, self.now.unix))
     }
 

@@ -42,7 +42,7 @@ pub(crate) fn body(
             write_model(model.ok_or_else(|| Refusal::unknown_model(&id))?, anthropic, out);
         }
         _ => {
-            let payer = cx.plans.of(key, &cx.setup)?;
+            let payer = cx.plans.of(key, &cx.setup.config)?;
             let quota = cx.meter.standing(payer, cx.now.unix);
             write_quota(&payer.plan.name, &quota, out);
         }

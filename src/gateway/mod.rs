@@ -27,6 +27,7 @@ mod lookups;
 mod metrics;
 mod offload;
 pub mod orders;
+mod plans;
 mod provider;
 mod queue;
 

@@ -1,5 +1,5 @@
-//! How the users and conversations that clients name are kept (contract section 10): as keyed hashes, which only whoever
-//! has the ledger can tell to be those of a name that he knows already, or users in plain.
+//! How the users and conversations that clients name are kept (contract section 10): as keyed hashes, which only
+//! whoever has the ledger can tell to be those of a name that he knows already, or users in plain.
 
 use super::keys::is_unseen;
 use crate::base::digest::{hex, sha256};

@@ -5,6 +5,7 @@ use super::limits::{Timeouts, UpstreamLimits};
 use super::settings::kinds::{Flag, OneOf, Or, Time, Whole};
 use super::settings::section;
 use crate::base::limits::QUEUED_MAX;
+use crate::base::order;
 use crate::base::time::Unix;
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -47,7 +48,7 @@ impl Catalog {
                 None => drop(by_alias.insert(alias.as_str().into(), index)),
             }
         }
-        by_start.sort_by_key(|(start, _)| std::cmp::Reverse(start.len()));
+        order::by_key(&mut by_start, |(start, _)| (u64::MAX - start.len() as u64, 0));
         Catalog { models, by_id, by_alias, by_start, default }
     }
 

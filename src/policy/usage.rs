@@ -83,8 +83,8 @@ impl Usage {
     }
 }
 
-/// What a prompt and a completion of so many tokens may cost at most, in nano-dollars, whichever of the prompt's tokens are
-/// read from a cache or written to it (contract section 9).
+/// What a prompt and a completion of so many tokens may cost at most, in nano-dollars, whichever of the prompt's tokens
+/// are read from a cache or written to it (contract section 9).
 pub fn most_nano(prompt: u64, completion: u64, prices: &Prices) -> u64 {
     let dearest = Prices { input: prices.input.max(prices.cache_read).max(prices.cache_write), ..*prices };
     Usage { uncached_in: prompt, out: completion, ..Usage::default() }.cost_nano(&dearest)

@@ -10,6 +10,7 @@ use super::super::answer::ResponseIdentity;
 use super::super::keys::{K, Walk};
 use super::super::usage::{ChatUsage, ObservedUsage};
 use super::places::{Edit, Seen};
+use crate::base::order;
 use crate::wire::Span;
 use crate::wire::json::{Raw, Scanner, Token, string_end, write_inside, write_string};
 
@@ -162,7 +163,7 @@ fn holes(body: &[u8], seen: &Seen) -> Option<[(Span, Hole); HOLES]> {
         return None;
     }
     holes[count] = (text, Hole::Text);
-    holes.sort_unstable_by_key(|(span, _)| (span.start, span.end));
+    order::by_key(&mut holes, |(span, _)| (span.start as u64, span.end as u128));
     Some(holes)
 }
 

@@ -11,18 +11,6 @@ use crate::policy::agent::Client;
 use crate::policy::attribution::{Attribution, plain};
 use crate::policy::keys::stands_in;
 use crate::wire::head::Field;
-use std::sync::Arc;
-
-/// What a client says of itself and of whom it asks for; there is one only where there is something in it.
-#[derive(Debug, Default)]
-pub(crate) struct Said {
-    /// Its own request id, in printable form.
-    pub(crate) client_request_id: Box<[u8]>,
-    /// The user, as it is kept.
-    pub(crate) user: Option<Arc<str>>,
-    /// The conversation, as it is kept.
-    pub(crate) session: Option<Arc<str>>,
-}
 
 impl Exchange {
     /// Takes note of user, session and client, as far as the configuration wants them kept.

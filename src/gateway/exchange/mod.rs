@@ -36,7 +36,6 @@ mod stream;
 pub(crate) mod streams;
 mod verdict;
 
-pub(crate) use attribution::Said;
 pub(crate) use authorize::{Endpoint, Readiness};
 pub(crate) use event::{Dial, Effect, Event, Forward, Message, Outcome};
 pub(crate) use state::{Exchange, Request};

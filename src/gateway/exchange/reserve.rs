@@ -10,10 +10,12 @@ use super::state::{Admitted, Asked, Attempt, Draft, Exchange, Reserving, State, 
 use crate::base::limits::{ASK_PATIENCE, ROW_COST_MAX, ROW_TOKENS_MAX};
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{Invalid, OwnedTarget, Target};
-use crate::gateway::cx::{Cx, KeyPlans, Setup};
+use crate::gateway::cx::Cx;
+use crate::gateway::plans::KeyPlans;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::ask::{Ask, Limits, Release, Ruling};
 use crate::policy::catalog::Model;
+use crate::policy::config::Config;
 use crate::policy::meter::{Amount, Hold, Lease, Payer};
 use crate::policy::plan::Plan;
 use crate::policy::refusal::Refusal;
@@ -101,7 +103,7 @@ impl Exchange {
         if !cx.keys.record(key).scope.allows_model(&model.id) {
             return Err(Refusal::model_scope(&model.id));
         }
-        let payer = cx.plans.of(key, &cx.setup).ok().filter(|_| !model.priced);
+        let payer = cx.plans.of(key, &cx.setup.config).ok().filter(|_| !model.priced);
         if payer.is_some_and(|payer| cx.meter.refuses_unpriced(payer)) {
             return Err(Refusal::unpriced(&model.id));
         }
@@ -254,8 +256,9 @@ impl Exchange {
             return false;
         }
         let most = self.amount(draft.scan.prompt_tokens_max(), draft, cx);
-        let hold =
-            payer(self, &cx.plans, &cx.setup).ok().and_then(|payer| cx.meter.admit_bounded(payer, cx.now.unix, most));
+        let hold = payer(self, &cx.plans, &cx.setup.config)
+            .ok()
+            .and_then(|payer| cx.meter.admit_bounded(payer, cx.now.unix, most));
         let is_admitted = hold.is_some();
         if let Some(hold) = hold {
             self.admitted(hold, None, cx.now.unix);
@@ -265,7 +268,7 @@ impl Exchange {
 
     /// Whether others that count where this one does were admitted by a bound and have not been counted.
     fn others_are_bounded(&self, cx: &mut Cx) -> bool {
-        payer(self, &cx.plans, &cx.setup).is_ok_and(|payer| cx.meter.is_bounded(payer.key, payer.path))
+        payer(self, &cx.plans, &cx.setup.config).is_ok_and(|payer| cx.meter.is_bounded(payer.key, payer.path))
     }
 
     /// What the request may use with a prompt of so many tokens; of money only where that is limited, or may soon be.
@@ -273,7 +276,7 @@ impl Exchange {
         let Some(model) = self.model() else { return Amount::default() };
         let completion = answer_tokens(model, draft);
         let is_limited =
-            payer(self, &cx.plans, &cx.setup).is_ok_and(|payer| payer.path.is_some() || payer.plan.budget > 0);
+            payer(self, &cx.plans, &cx.setup.config).is_ok_and(|payer| payer.path.is_some() || payer.plan.budget > 0);
         let nano = if is_limited { most_nano(prompt, completion, &model.prices).min(ROW_COST_MAX) } else { 0 };
         Amount { tokens: prompt.saturating_add(completion), nano }
     }
@@ -327,7 +330,7 @@ impl Exchange {
         message: &Message<'_>,
         cx: &mut Cx,
     ) -> Effect {
-        let payer = match payer(self, &cx.plans, &cx.setup) {
+        let payer = match payer(self, &cx.plans, &cx.setup.config) {
             Ok(payer) => payer,
             Err(refusal) => {
                 cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
@@ -344,7 +347,7 @@ impl Exchange {
     /// answered from what is known: a request with a body, which no client sends, is.
     pub(crate) fn look(&mut self, message: &Message<'_>, cx: &mut Cx) -> bool {
         let asks = self.request.meta.bodiless && cx.asks_ledger();
-        let Some(payer) = payer(self, &cx.plans, &cx.setup).ok().filter(|_| asks) else { return false };
+        let Some(payer) = payer(self, &cx.plans, &cx.setup.config).ok().filter(|_| asks) else { return false };
         let lease = cx.meter.lease_for(payer, cx.now.unix, Amount::default());
         let limits = limits_of(payer.plan);
         self.put_question(None, Attempt::default(), lease, limits, message, cx);
@@ -383,7 +386,7 @@ impl Exchange {
         };
         let Reserving { draft, at, asked, .. } = reserving;
         let (Some(draft), false) = (draft, ruling == Ruling::Looked) else { return Effect::Quota };
-        let refusal = match (ruling, payer(self, &cx.plans, &cx.setup), self.still_welcome(cx)) {
+        let refusal = match (ruling, payer(self, &cx.plans, &cx.setup.config), self.still_welcome(cx)) {
             (Ruling::Admitted, Ok(payer), Ok(())) => {
                 let lease = Lease { shared: true, ..ask.lease.clone() };
                 let hold = cx.meter.grant(payer, asked, &lease);
@@ -430,7 +433,7 @@ impl Exchange {
     /// Admits by this process's own counters: where no ledger is shared, or by the host's share of every limit while
     /// the shared one cannot be reached.
     fn admit_alone(&mut self, estimate: Amount, cx: &mut Cx) -> Result<(), Refusal> {
-        let payer = payer(self, &cx.plans, &cx.setup)?;
+        let payer = payer(self, &cx.plans, &cx.setup.config)?;
         let shared = cx.is_shared();
         let hosts = if shared { cx.setup.config.store.hosts } else { 1 };
         let admitted = match hosts {
@@ -465,9 +468,9 @@ impl Exchange {
 }
 
 /// The caller, its plan and its groups. Limits are those of the present configuration: counters know no other.
-fn payer<'a>(of: &Exchange, plans: &'a KeyPlans, setup: &'a Setup) -> Result<Payer<'a>, Refusal> {
+fn payer<'a>(of: &Exchange, plans: &'a KeyPlans, config: &'a Config) -> Result<Payer<'a>, Refusal> {
     let key = of.request.found.key.ok_or_else(Refusal::internal)?;
-    Ok(plans.of(key, setup)?)
+    Ok(plans.of(key, config)?)
 }
 
 /// Tokens that the answer to a request for `model` may take.

@@ -1,11 +1,11 @@
 //! Where an exchange stands. What a state owns is gone when the state is; what outlives states has a place of its own.
 
-use super::attribution::Said;
 use super::authorize::{Endpoint, Identified};
 use super::fault::Fault;
 use crate::base::buf::Buf;
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{ObservedUsage, PromptTokens, ResponseIdentity, SseStream};
+use crate::gateway::access_log::Said;
 use crate::gateway::budget::Promise;
 use crate::gateway::client::cors::CorsPolicy;
 use crate::gateway::client::response::RequestId;

@@ -1,12 +1,12 @@
 //! What a ledger is to its callers, in a file or shared: the reports and errors they get, and the verbs that the
 //! store thread needs. Data and one trait; decides nothing.
 
+use crate::base::order;
 use crate::base::time::Unix;
 use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
 use crate::policy::row::Row;
 use crate::policy::window::{self, DAY_MS};
 use std::borrow::Cow;
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
@@ -234,14 +234,26 @@ impl Query {
 
     /// The lines in their order: with days among what they stand for by name, else by cost, then tokens, the largest
     /// first.
-    pub fn sorted(&self, mut lines: Vec<UsageLine>) -> Vec<UsageLine> {
-        let days = self.by.contains(&By::Day);
-        let name = |line: &UsageLine| (line.name.clone(), line.second.clone());
-        lines.sort_by_cached_key(|line| match days {
-            true => (Reverse((0, 0)), name(line)),
-            false => (Reverse((line.cost_nano, line.out)), name(line)),
-        });
+    fn sorted(&self, lines: Lines) -> Vec<UsageLine> {
+        let mut lines: Vec<UsageLine> = lines.0.into_values().collect();
+        if !self.by.contains(&By::Day) {
+            order::by_key(&mut lines, |line| (u64::MAX - line.cost_nano, u128::from(u64::MAX - line.out)));
+        }
         lines
+    }
+
+    /// Lines in their order, under other names: those that are called alike are one.
+    pub fn renamed(
+        &self,
+        found: Vec<UsageLine>,
+        names: impl Fn(&UsageLine) -> (String, Option<String>),
+    ) -> Vec<UsageLine> {
+        let mut lines = Lines::default();
+        for line in found {
+            let (name, second) = names(&line);
+            lines.line(name, second).add(&line.sums(), line.last);
+        }
+        self.sorted(lines)
     }
 
     /// Sums by name as they are, and those of the day for what they leave, which nobody was named for.
@@ -267,7 +279,7 @@ impl Query {
         if named("") {
             left.iter().filter(|(_, sums)| sums[0] > 0).for_each(|(day, sums)| add(*day, "", sums));
         }
-        self.sorted(lines.0.into_values().collect())
+        self.sorted(lines)
     }
 
     /// Sums by what is asked for.
@@ -277,7 +289,7 @@ impl Query {
             let value = |by: &By| by.of(key).into_owned();
             lines.add(self.by.first().map(value).unwrap_or_default(), self.by.get(1).map(value), key.day, sums);
         }
-        self.sorted(lines.0.into_values().collect())
+        self.sorted(lines)
     }
 }
 
@@ -287,16 +299,24 @@ struct Lines(BTreeMap<(String, Option<String>), UsageLine>);
 
 impl Lines {
     fn add(&mut self, name: String, second: Option<String>, day: u64, sums: &Sums) {
-        let line = self.0.entry((name, second)).or_insert_with_key(|(name, second)| UsageLine {
+        self.line(name, second).add(sums, (day > 0).then(|| Unix(day.saturating_mul(DAY_MS))));
+    }
+
+    fn line(&mut self, name: String, second: Option<String>) -> &mut UsageLine {
+        self.0.entry((name, second)).or_insert_with_key(|(name, second)| UsageLine {
             name: name.clone(),
             second: second.clone(),
             ..UsageLine::default()
-        });
-        line.add(sums, (day > 0).then(|| Unix(day.saturating_mul(DAY_MS))));
+        })
     }
 }
 
 impl UsageLine {
+    /// What it has of each sum.
+    pub fn sums(&self) -> Sums {
+        [self.requests, self.uncached_in, self.cache_read, self.cache_write, self.out, self.cost_nano]
+    }
+
     /// Adds more to it, of this day or one before.
     pub fn add(&mut self, sums: &Sums, last: Option<Unix>) {
         let own = [
@@ -448,8 +468,8 @@ impl Verdict {
 }
 
 impl Verdict {
-    /// Compares what the names of each day come to with what the rows say; of days that rows of were `folded` away it is
-    /// known only that it is not less, and not more than the whole of the day.
+    /// Compares what the names of each day come to with what the rows say; of days that rows of were `folded` away it
+    /// is known only that it is not less, and not more than the whole of the day.
     pub fn compare_people(
         &mut self,
         stored: &PeopleTotals,

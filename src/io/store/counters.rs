@@ -1,9 +1,9 @@
 //! What the counters of a shared ledger's days are called there, and what a row adds to them.
 
 use super::api::{DayKey, DaySums, PEOPLE_MAX, PeopleSums, REST, Sums, Who};
+use crate::base::order;
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// Key, model, target, group, endpoint and client as a JSON array: with the number of the sum before it, the name of a
@@ -25,8 +25,8 @@ pub fn place_from(day: u64, name: &str) -> Option<(usize, DayKey)> {
     Some((number, DayKey { day, key, model, target, group, endpoint, client }))
 }
 
-/// Adds the counters of users and sessions of one day: each is called by the number of the sum, `u` or `s`, and the name.
-/// Of each the largest are kept, as everywhere.
+/// Adds the counters of users and sessions of one day: each is called by the number of the sum, `u` or `s`, and the
+/// name. Of each the largest are kept, as everywhere.
 pub fn add_who(sums: &mut PeopleSums, day: u64, hash: Vec<(String, u64)>) {
     let mut found: BTreeMap<(Who, &str), Sums> = BTreeMap::new();
     for (field, value) in &hash {
@@ -40,7 +40,9 @@ pub fn add_who(sums: &mut PeopleSums, day: u64, hash: Vec<(String, u64)>) {
     for who in [Who::User, Who::Session] {
         let of_kind = found.iter().filter(|((kind, name), _)| *kind == who && *name != REST);
         let mut named: Vec<_> = of_kind.collect();
-        named.sort_by_key(|((_, name), sums)| (Reverse((sums[5], sums[1..5].iter().sum::<u64>())), *name));
+        order::by_key(&mut named, |(_, sums)| {
+            (u64::MAX - sums[5], u128::MAX - u128::from(sums[1..5].iter().sum::<u64>()))
+        });
         let kept = named.iter().take(PEOPLE_MAX).map(|((_, name), sums)| (*name, **sums));
         let rest = named.iter().skip(PEOPLE_MAX).map(|(_, sums)| (REST, **sums));
         let before = found.get(&(who, REST)).map(|sums| (REST, *sums));

@@ -21,6 +21,7 @@ use super::counters::{add_day, add_who, place_text};
 use super::keyform::{record_from, record_text};
 use crate::base::digest::{hex, unhex};
 use crate::base::limits;
+use crate::base::order;
 use crate::base::time::Unix;
 use crate::io::clock::Clock;
 use crate::io::files;
@@ -297,7 +298,8 @@ impl Remote {
                 None => self.pass_over(format!("key {:?}", String::from_utf8_lossy(&id)), "its record cannot be read"),
             }
         }
-        keys.sort_by_key(|key| (key.created, key.id));
+        let id = |key: &KeyRecord| key.id.text().iter().fold(0, |id, byte| id << 8 | u128::from(*byte));
+        order::by_key(&mut keys, |key| (key.created.0, id(key)));
         Ok(keys)
     }
 

@@ -3,7 +3,7 @@
 use crate::policy::keys::is_group_name;
 use crate::policy::plan::{Group, LEVELS_MAX, PATH_SEPARATOR, Plan};
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Bytes of a name.
@@ -12,7 +12,7 @@ const NAME_MAX: usize = 64;
 /// Reads `[[groups]]`; there need not be any.
 pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Vec<Group> {
     let (mut groups, mut parents): (Vec<Group>, Vec<Option<Field<'_>>>) = (Vec::new(), Vec::new());
-    let mut places: HashMap<Arc<str>, usize> = HashMap::new();
+    let mut places: BTreeMap<Arc<str>, usize> = BTreeMap::new();
     for mut section in reader.tables(top, "groups", ENTRIES_MAX) {
         let field = reader.required(&mut section, "name");
         let name = field.and_then(|field| read_name(reader, &field, &places)).unwrap_or_default();
@@ -37,7 +37,7 @@ pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Vec<Group>
     groups
 }
 
-fn read_name(reader: &mut Reader<'_>, field: &Field<'_>, places: &HashMap<Arc<str>, usize>) -> Option<String> {
+fn read_name(reader: &mut Reader<'_>, field: &Field<'_>, places: &BTreeMap<Arc<str>, usize>) -> Option<String> {
     let name = reader.word(field, NAME_MAX)?;
     if !is_group_name(&name) {
         reader.error(field, "expected characters that can be seen, no `/`, and not `none`");
@@ -48,7 +48,7 @@ fn read_name(reader: &mut Reader<'_>, field: &Field<'_>, places: &HashMap<Arc<st
 }
 
 /// The names from the root of the tree to the group at `index`, or what is wrong on the way.
-fn path_of(index: usize, groups: &[Group], places: &HashMap<Arc<str>, usize>) -> Result<String, String> {
+fn path_of(index: usize, groups: &[Group], places: &BTreeMap<Arc<str>, usize>) -> Result<String, String> {
     let (mut names, mut at) = (vec![&*groups[index].limits.name], index);
     while let Some(parent) = &groups[at].parent {
         let Some(place) = places.get(parent) else {

@@ -73,8 +73,8 @@ section! {
         /// Which requests are logged: `"all"`, `"failures"`, or a share of the successes from 0 to 1. Failures always
         /// are, and what got over a failed attempt.
         pub log: RequestLog = RequestLog::All, Logged, Live;
-        /// What is kept of users and conversations that clients name: `"hash"`, users as keyed hashes; `"plain"`, in their
-        /// own words; `"off"`, nothing, and no class of client either.
+        /// What is kept of users and conversations that clients name: `"hash"`, users as keyed hashes; `"plain"`, in
+        /// their own words; `"off"`, nothing, and no class of client either.
         pub attribution: Attribution = Attribution::Hash, OneOf(&Attribution::ALL, Attribution::as_str), Live;
         /// Before a silent stream's status goes out, and between its heartbeats.
         pub heartbeat_after: Duration = Duration::from_secs(15), Time(TIMEOUTS), Live, was "commit_after";

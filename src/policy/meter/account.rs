@@ -1,10 +1,11 @@
-//! The counters of one key or one group, and what becomes of them when time moves on, stands still or jumps. Time here is the wall
-//! clock's, which an operator or NTP may set: no jump may hand an allowance out twice, nor lock a key out for longer
-//! than the window that the clock says it is in.
+//! The counters of one key or one group, and what becomes of them when time moves on, stands still or jumps. Time here is
+//! the wall clock's, which an operator or NTP may set: no jump may hand an allowance out twice, nor lock a key out for
+//! longer than the window that the clock says it is in.
 
 use super::super::keys::KeyIx;
 use super::super::plan::{Plan, shown};
 use super::super::window::{DAY_MS, Period, window};
+use crate::base::order;
 use crate::base::time::Unix;
 
 /// First moment, and first moment after.
@@ -242,7 +243,7 @@ impl Account {
         let mut left = std::mem::take(&mut self.left).into_vec();
         left.retain(|left| left.bounds != entered);
         left.push(window);
-        left.sort_unstable_by_key(|window| window.bounds);
+        order::by_key(&mut left, |window| (window.bounds.0.0, window.bounds.1.0.into()));
         if left.len() > LEFT_MAX {
             // The two neighbours that lie closest together, the earliest of such, become one.
             let blocks = left.windows(2).enumerate().filter_map(|(at, two)| Some((two[0].block_with(&two[1])?, at)));

@@ -100,7 +100,10 @@ impl RequestFields {
             16 if is("content-encoding") => Field::ContentEncoding,
             17 if is("transfer-encoding") => return None,
             17 if is("anthropic-version") => Field::AnthropicVersion,
-            10 | 12 | 18 | 24 => return Some(self.session(name, value)),
+            10 | 12 | 18 | 24 => {
+                self.session(name, value);
+                return Some(());
+            }
             // `access-control-request-…`, of browsers that ask for leave.
             29 | 30 if name[0] | 0x20 == b'a' => return None,
             _ => return Some(()),

@@ -24,7 +24,7 @@ use tollgate::policy::window::window;
 pub struct Server {
     child: Option<Child>,
     program: &'static str,
-    port: u16,
+    pub port: u16,
     folder: Folder,
     args: Vec<String>,
 }
@@ -60,7 +60,7 @@ impl Server {
         wait_for("the server", || std::net::TcpStream::connect(at).ok());
     }
 
-    fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/0", self.port)
     }
 

@@ -7,6 +7,7 @@ use super::super::api::{
 use super::super::counters::{add_day, add_who, day_key};
 use super::{FOLD, PREFIX, Remote, SNAPSHOT, integer, is_wrong_type, named};
 use crate::base::limits;
+use crate::base::order;
 use crate::base::time::Unix;
 use crate::policy::meter::Amount;
 use crate::policy::plan::PATH_SEPARATOR;
@@ -91,7 +92,7 @@ impl Remote {
         if now.unwrap_or(0) != folds {
             return Ok(None);
         }
-        counted.rows.values_mut().for_each(|rows| rows.sort_unstable());
+        counted.rows.values_mut().for_each(|rows| order::by_key(rows, |(at, tokens)| (*at, u128::from(*tokens))));
         let mut stored = day_sums(&days);
         verdict.compare_people(&people_totals(&people), &counted.people, &stored, &folded_days);
         let former: BTreeSet<DayKey> = stored.keys().filter(|key| key.endpoint.is_empty()).cloned().collect();

@@ -16,7 +16,7 @@ impl Sqlite {
             Ok(Some(who)) => self.people(query, who),
             Ok(None) => self.sums(query),
         };
-        lines.map(|lines| query.sorted(lines)).map_err(|error| self.tell(error))
+        lines.map_err(|error| self.tell(error))
     }
 
     fn sums(&self, query: &Query) -> Fallible<Vec<UsageLine>> {
@@ -36,7 +36,7 @@ impl Sqlite {
             let names = format!("json_each(?{})", values.len());
             only += &match by {
                 By::Group => format!(
-                    " AND EXISTS (SELECT 1 FROM {names} AS n WHERE instr('/' || group_path || '/', '/' || n.value || '/'))"
+                    " AND EXISTS (SELECT 1 FROM {names} WHERE instr('/' || group_path || '/', '/' || value || '/'))"
                 ),
                 by => format!(" AND {} IN (SELECT value FROM {names})", column(by)),
             };
@@ -58,7 +58,8 @@ impl Sqlite {
             line.add(&sums_in(row, 2)?, Some(Unix(uint(row, 8)? * DAY_MS)));
             Ok(line)
         })?;
-        lines.collect()
+        let lines = lines.collect::<Fallible<_>>()?;
+        Ok(query.renamed(lines, |line| (line.name.clone(), line.second.clone())))
     }
 
     fn people(&self, query: &Query, who: Who) -> Fallible<Vec<UsageLine>> {

@@ -56,8 +56,8 @@ ALTER TABLE keys ADD COLUMN disabled INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE keys ADD COLUMN limits TEXT NOT NULL DEFAULT '{}';
 ";
 
-/// From version 5 to 6: keys have groups and labels, sums tell groups, endpoints and clients apart, and there is a secret
-/// of the ledger's own; `{}` are random bytes for that, in hexadecimal.
+/// From version 5 to 6: keys have groups and labels, sums tell groups, endpoints and clients apart, and there is a
+/// secret of the ledger's own; `{}` are random bytes for that, in hexadecimal.
 const SIXTH: &str = "
 ALTER TABLE keys ADD COLUMN grp TEXT;
 ALTER TABLE keys ADD COLUMN labels TEXT NOT NULL DEFAULT '[]';
