@@ -1,6 +1,6 @@
-//! The counters of one key or one group, and what becomes of them when time moves on, stands still or jumps. Time here is
-//! the wall clock's, which an operator or NTP may set: no jump may hand an allowance out twice, nor lock a key out for
-//! longer than the window that the clock says it is in.
+//! The counters of one key or one group, and what becomes of them when time moves on, stands still or jumps. Time here
+//! is the wall clock's, which an operator or NTP may set: no jump may hand an allowance out twice, nor lock a key out
+//! for longer than the window that the clock says it is in.
 
 use super::super::keys::KeyIx;
 use super::super::plan::{Plan, shown};

@@ -105,7 +105,7 @@ impl World {
         keys.issue("tight", &["plan=tight", "group=all"]);
         keys.issue("one", &["plan=one", "group=dept"]);
         (4..if wider.tight || wider.queue { 10 } else { 4 })
-            .for_each(|number| keys.issue(&format!("wide{number}"), &[&["group=team"][..], &[]][number % 2]));
+            .for_each(|number| keys.issue(&format!("wide{number}"), [&["group=team"][..], &[]][number % 2]));
         let key_texts = keys.records.iter().map(|record| keys.texts[&record.name].clone()).collect();
         let now = begin();
         let mut seed_bytes = [0u8; 32];
