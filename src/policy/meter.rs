@@ -293,15 +293,23 @@ impl Meter {
 
     /// Takes note of what a shared ledger says. Within a window and a period its counts only grow.
     pub fn learn(&mut self, key: KeyIx, plan: &Plan, now: Unix, news: &SharedCounts) {
-        self.at(key, plan, now).learn(news);
+        let was = self.at(key, plan, now).learn(news);
+        let Meter { accounts, news, .. } = self;
+        if let Some(used) = was {
+            let was = BudgetStatus { used, total: plan.budget };
+            tell(&accounts[key.0 as usize], was, plan.budget, || BudgetOf::Key(key), news);
+        }
     }
 
     /// The same of the groups of a lease.
     pub fn learn_groups(&mut self, lease: &Lease, now: Unix, news: &[SharedCounts]) {
-        let mut news = news.iter();
+        let (mut news, told) = (news.iter(), &mut self.news);
         self.tree.each(lease.path, &self.open, now, |node| {
-            if let Some(news) = news.next() {
-                node.account.learn(news);
+            let Some(news) = news.next() else { return };
+            let (was, total) = (node.account.learn(news), node.limits.budget);
+            if let Some(used) = was {
+                let was = BudgetStatus { used, total };
+                tell(&node.account, was, total, || BudgetOf::Group(node.limits.name.clone()), told);
             }
         });
     }

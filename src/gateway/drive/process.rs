@@ -49,6 +49,7 @@ impl Gateway {
         {
             self.cx.meter.learn(key, &plan, self.cx.now.unix, &answer.counts);
             self.cx.meter.learn_groups(&ask.lease, self.cx.now.unix, &answer.groups);
+            self.cx.tell_of_budgets();
         }
         let id = ExchangeId::new(ask.number.0, ask.number.1);
         if self.exchanges.get(id).is_some_and(Exchange::is_reserving) {

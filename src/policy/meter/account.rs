@@ -287,8 +287,10 @@ impl Account {
         }
     }
 
-    /// Takes note of what a shared ledger says. Within a window and a period its counts only grow.
-    pub(super) fn learn(&mut self, news: &SharedCounts) {
+    /// Takes note of what a shared ledger says. Within a window and a period its counts only grow. What of the period's
+    /// money was known before; `None` if this is the first that is known of it.
+    pub(super) fn learn(&mut self, news: &SharedCounts) -> Option<u64> {
+        let before = self.shared.as_ref().filter(|known| known.period == news.period).map(|_| self.period_known().nano);
         let known = self.shared.get_or_insert_default();
         let (mut requests, mut window_used, mut period_used) = (news.requests, news.window_used, news.period_used);
         if known.window == news.window {
@@ -298,6 +300,7 @@ impl Account {
             period_used = period_used.max(known.period_used);
         }
         **known = SharedCounts { requests, window_used, period_used, ..*news };
+        before
     }
 
     /// One request more in the present window and period.

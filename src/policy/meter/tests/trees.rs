@@ -185,6 +185,24 @@ fn shares_of_a_budget_are_told_once_in_a_period_and_when_it_becomes_smaller() {
 }
 
 #[test]
+fn what_other_hosts_have_used_is_told_but_for_what_was_used_before_this_one_came() {
+    let plan = Plan { budget: 100, ..Plan::unlimited("p") };
+    let (mut meter, payer) = tree(&[("labs", "")], |_, limits| limits.budget = 100, "labs", &plan);
+    let lease = meter.lease_for(payer, at(NOW), money(0));
+    let mut hear = |nano: u64| {
+        let period_used = money(nano);
+        let counts = |period| SharedCounts { period, period_used, ..SharedCounts::default() };
+        meter.learn(KEY, &plan, at(NOW), &counts(lease.period));
+        meter.learn_groups(&lease, at(NOW), &[counts(lease.groups[0].period)]);
+        meter.take_news().into_iter().map(|news| (news.of, news.percent)).collect::<Vec<_>>()
+    };
+    assert_eq!(hear(85), []);
+    assert_eq!(hear(99), []);
+    assert_eq!(hear(100), [(BudgetOf::Key(KEY), 100), (BudgetOf::Group("labs".into()), 100)]);
+    assert_eq!(hear(50), [], "counts only grow");
+}
+
+#[test]
 fn a_model_without_a_price_needs_the_word_of_every_budget_on_the_way() {
     let allow = |names: &'static str| {
         move |name: &str, limits: &mut Plan| {
