@@ -69,6 +69,10 @@ impl Line<'_> {
             out.extend_from_slice(key.id.text());
             out.extend_from_slice(b"\",\"name\":");
             write_string(out, &key.name);
+            if let Some(group) = &key.group {
+                out.extend_from_slice(b",\"group\":");
+                write_string(out, group);
+            }
         }
         if let Some(said) = self.said {
             for (name, value) in [(",\"user\":", &said.user), (",\"session\":", &said.session)] {
