@@ -283,10 +283,10 @@ impl Meter {
     pub fn grant(&mut self, payer: Payer<'_>, now: Unix, lease: &Lease) -> Hold {
         let payer = Payer { path: lease.path, ..payer };
         self.enter(payer, now);
-        let Lease { window, period, reserved, .. } = *lease;
+        let Lease { window, reserved, .. } = *lease;
         let hold = self.hold(payer, now, reserved, false);
         if let Some(open) = self.open.get_mut(hold.0) {
-            (open.window, open.period, open.shared) = (window, period, true);
+            (open.window, open.shared) = (window, true);
         }
         hold
     }
@@ -332,9 +332,8 @@ impl Meter {
     /// the present window and period as far as its admission lies in them.
     pub fn adopt(&mut self, payer: Payer<'_>, now: Unix, admitted: Unix, reserved: Amount) -> Hold {
         let Payer { key, plan, path, .. } = payer;
-        let (window, period) = (window(admitted, plan.window), plan.period.bounds(admitted));
-        let budget = plan.budget;
-        let open = Open { key, path, window, period, admitted, reserved, budget, shared: false, bounded: false };
+        let window = window(admitted, plan.window);
+        let open = Open { key, path, window, admitted, reserved, shared: false, bounded: false };
         self.at(key, plan, now).adopt(&open);
         self.tree.each(path, &self.open, now, |node| node.account.adopt(&node.seen(&open)));
         Hold(self.open.insert(open))
@@ -342,24 +341,24 @@ impl Meter {
 
     /// A request begins, with all accounts at `now`.
     fn hold(&mut self, payer: Payer<'_>, now: Unix, reserved: Amount, bounded: bool) -> Hold {
-        let Payer { key, plan, path, .. } = payer;
+        let Payer { key, path, .. } = payer;
         let account = &mut self.accounts[key.0 as usize];
         account.begin(reserved);
-        let (window, period) = (account.window.bounds, account.period.bounds);
+        let window = account.window.bounds;
         if path.is_some() {
             self.tree.each_as_it_is(path, |node| node.account.begin(reserved));
         }
-        let (admitted, budget) = (now, plan.budget);
-        Hold(self.open.insert(Open { key, path, window, period, admitted, reserved, budget, shared: false, bounded }))
+        Hold(self.open.insert(Open { key, path, window, admitted: now, reserved, shared: false, bounded }))
     }
 
     /// What the shared ledger has lent to a hold; nothing, where there is none.
     pub fn lease(&mut self, hold: &Hold) -> Lease {
         let Some(open) = self.open.get(hold.0) else { return Lease::default() };
-        let Open { window, period, reserved, shared, path, .. } = *open;
+        let Open { window, reserved, shared, path, admitted, .. } = *open;
+        let period = self.accounts[open.key.0 as usize].period_of(admitted);
         let mut groups = Vec::new();
         self.tree.each_as_it_is(path, |node| {
-            let Open { window, period, .. } = node.seen(open);
+            let (window, period) = (node.seen(open).window, node.limits.period.bounds(admitted));
             groups.push(GroupLease { name: node.limits.name.clone(), window, period });
         });
         Lease { window, period, reserved, shared, path, groups: groups.into() }
@@ -394,9 +393,10 @@ impl Meter {
         if let Some(account) = accounts.get_mut(hold.key.0 as usize) {
             let before = account.period_known().nano;
             account.end(&hold, used);
-            if hold.budget > 0 {
-                let was = BudgetStatus { used: before, total: hold.budget };
-                tell(account, was, hold.budget, || BudgetOf::Key(hold.key), news);
+            let total = account.budget;
+            if total > 0 {
+                let was = BudgetStatus { used: before, total };
+                tell(account, was, total, || BudgetOf::Key(hold.key), news);
             }
         }
         if hold.path.is_some() {

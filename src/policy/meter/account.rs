@@ -70,13 +70,10 @@ pub struct Open {
     pub(super) key: KeyIx,
     /// The groups that it counts in as well.
     pub(super) path: PathIx,
-    /// The key's; a group's own follow from `admitted`.
+    /// The key's; a group's own follows from `admitted`, as periods do.
     pub(super) window: Bounds,
-    pub(super) period: Bounds,
     pub(super) admitted: Unix,
     pub(super) reserved: Amount,
-    /// The key's budget; 0 for none.
-    pub(super) budget: u64,
     pub(super) shared: bool,
     /// `reserved` is a bound: what the request may really use has not been counted.
     pub(super) bounded: bool,
@@ -106,7 +103,7 @@ impl SharedCounts {
         if self.window == open.window {
             self.window_used = self.window_used.saturating_add(used.tokens);
         }
-        if self.period == open.period {
+        if self.period.0 <= open.admitted && open.admitted < self.period.1 {
             self.period_used = self.period_used.plus(used);
         }
     }
@@ -187,6 +184,8 @@ pub(super) struct Account {
     /// Days since the epoch with what requests admitted on them have used, in order.
     days: Box<[(u64, Amount)]>,
     pub(super) running: u32,
+    /// The budget that it was brought to a moment with last.
+    pub(super) budget: u64,
     /// Holds whose reservation is a bound, and the bounds of all of them.
     pub(super) bounded: (u32, Amount),
     /// What a shared ledger said last; nothing where there is none.
@@ -278,6 +277,7 @@ impl Account {
     /// Brings window and period to `now`. `held` visits the holds that count here.
     #[inline]
     pub(super) fn enter(&mut self, plan: &Plan, now: Unix, held: Held<'_>) {
+        self.budget = plan.budget;
         let bounds = window(now, plan.window);
         if self.window.bounds != bounds {
             self.enter_window(bounds, held);
@@ -301,6 +301,11 @@ impl Account {
         }
         **known = SharedCounts { requests, window_used, period_used, ..*news };
         before
+    }
+
+    /// The period that `at` lies in.
+    pub(super) fn period_of(&self, at: Unix) -> Bounds {
+        self.calendar.bounds(at)
     }
 
     /// One request more in the present window and period.

@@ -154,13 +154,12 @@ impl Node {
         account.enter(limits, now, &|visit| here().for_each(|open| visit(&seen(open, limits))));
     }
 
-    /// `open` as it counts here: in the group's own window and period.
+    /// `open` as it counts here: in the group's own window.
     pub(super) fn seen(&self, open: &Open) -> Open {
         seen(open, &self.limits)
     }
 }
 
 fn seen(open: &Open, limits: &Plan) -> Open {
-    let (window, period) = (window(open.admitted, limits.window), limits.period.bounds(open.admitted));
-    Open { window, period, ..*open }
+    Open { window: window(open.admitted, limits.window), ..*open }
 }
