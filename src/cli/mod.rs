@@ -82,7 +82,7 @@ enum Command {
     Ready(ready::ReadyArgs),
     /// Issue, list, show, change, rotate and revoke API keys
     #[command(subcommand)]
-    Keys(keys::KeysCommand),
+    Keys(Box<keys::KeysCommand>),
     /// List the catalog: names, ids, context sizes, prices
     Models(ModelsArgs),
     /// Report requests, tokens and cost
