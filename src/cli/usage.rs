@@ -1,6 +1,7 @@
 //! `tollgate usage`: requests, tokens and cost out of the ledger, over whole UTC days.
 
 use super::args::ConfigArg;
+use super::cold;
 use super::load::{self, Secrets};
 use super::output::{Align, Failure, Table, clean, dollars, grouped, print, print_json};
 use super::store;
@@ -24,6 +25,10 @@ pub struct UsageArgs {
     /// or two of them joined by a comma
     #[arg(long, value_name = "WHAT", value_parser = parse_by, default_value = "key")]
     pub by: Breakdown,
+    /// With `--by session`: what each has paid for prefixes that were not in the provider's cache any more, and why;
+    /// out of the rows
+    #[arg(long, conflicts_with = "csv")]
+    pub cache: bool,
     /// Only this key, by its id or its name
     #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
@@ -160,6 +165,13 @@ pub fn run(args: &UsageArgs) -> Result<(), Failure> {
     if let Some(mut ledger) = store::open_existing(&high)? {
         keys = ledger.list_keys().map_err(Failure::failed)?;
         let query = query(args, &high, &mut ledger, &keys)?;
+        if args.cache {
+            if query.by != [By::Session] || args.user.is_some() {
+                return Err(Failure::misused("--cache goes with `--by session` alone, and without --user"));
+            }
+            let lines = cold::report(&mut ledger, &query, &high)?;
+            return if args.json { print_json(&lines) } else { print(&cold::table(&lines)) };
+        }
         query.who().map_err(Failure::misused)?;
         lines = merged(&args.by, &query, ledger.usage(&query).map_err(Failure::failed)?, &keys);
     }
