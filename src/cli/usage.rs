@@ -2,6 +2,7 @@
 
 use super::args::ConfigArg;
 use super::cold;
+use super::connect::distance;
 use super::load::{self, Secrets};
 use super::output::{Align, Failure, Table, clean, dollars, grouped, print, print_json};
 use super::store;
@@ -79,19 +80,21 @@ impl Default for Breakdown {
     }
 }
 
+/// What the sums tell apart, as it is called.
+const SUMS: [(By, &str); 9] = [
+    (By::Key, "key"),
+    (By::Group, "group"),
+    (By::Model, "model"),
+    (By::Target, "target"),
+    (By::Day, "day"),
+    (By::Endpoint, "endpoint"),
+    (By::Client, "client"),
+    (By::User, "user"),
+    (By::Session, "session"),
+];
+
 impl Part {
     fn parse(text: &str) -> Option<Part> {
-        const SUMS: [(By, &str); 9] = [
-            (By::Key, "key"),
-            (By::Group, "group"),
-            (By::Model, "model"),
-            (By::Target, "target"),
-            (By::Day, "day"),
-            (By::Endpoint, "endpoint"),
-            (By::Client, "client"),
-            (By::User, "user"),
-            (By::Session, "session"),
-        ];
         if let Some(name) = text.strip_prefix("label:") {
             let known = label_from(&format!("{name}=")).is_some_and(|(known, _)| known == name);
             return known.then(|| Part::Label(name.to_string()));
@@ -136,9 +139,16 @@ fn parse_by(text: &str) -> Result<Breakdown, String> {
     let parts: Option<Vec<Part>> = text.split(',').map(|part| Part::parse(part.trim())).collect();
     match parts {
         Some(parts) if parts.len() == 1 || (parts.len() == 2 && parts[0] != parts[1]) => Ok(Breakdown(parts)),
-        _ => Err("expected key, group, model, target, provider, day, endpoint, client, user, session or label:NAME, \
-                  or two different ones of them joined by a comma"
-            .to_string()),
+        _ => {
+            let wrong = text.split(',').map(str::trim).find(|part| Part::parse(part).is_none()).unwrap_or_default();
+            let names = SUMS.iter().map(|(_, name)| *name).chain(["provider"]);
+            let near = names.map(|name| (distance(wrong, name), name)).min().filter(|(far, _)| *far <= 2);
+            let near = near.map_or(String::new(), |(_, name)| format!("; did you mean '{name}'?"));
+            Err(format!(
+                "expected key, group, model, target, provider, day, endpoint, client, user, session or label:NAME, \
+                 or two different ones of them joined by a comma{near}"
+            ))
+        }
     }
 }
 
@@ -492,6 +502,7 @@ mod tests {
         ] {
             assert!(parse_by(good).is_ok(), "{good}");
         }
+        assert!(parse_by("modle,day").unwrap_err().ends_with("did you mean 'model'?"));
         for wrong in ["", "keys", "key,key", "key,model,day", "label:", "label:A", "label:a=b", ","] {
             assert!(parse_by(wrong).is_err(), "{wrong}");
         }
