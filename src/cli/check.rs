@@ -33,6 +33,10 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     let count = |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
     let (providers, models) =
         (count(config.providers.len(), "provider"), count(config.catalog.models().len(), "model"));
+    let models = match config.providers.iter().filter(|provider| provider.discover.is_some()).count() {
+        0 => models,
+        lists => format!("{models} and what {} list", count(lists, "provider")),
+    };
     let plans = count(config.plans.len(), "plan");
     print(&format!("{}: ok ({providers}, {models}, {plans})\n", clean(&path.to_string_lossy())))
 }

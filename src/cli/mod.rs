@@ -4,11 +4,13 @@
 //! Exit codes: 0 done, 1 failed, 2 misused (contract section 6).
 
 pub mod args;
+mod asker;
 pub mod check;
 pub mod completions;
 pub mod connect;
 pub mod demo;
 pub mod demo_config;
+mod discover;
 pub mod init;
 pub mod keys;
 pub mod ledger;

@@ -6,6 +6,7 @@ use super::budget::{Budget, Gate, Promise, Verdict};
 use super::client::limits::ConnectionLimits;
 use super::client::peer::Peers;
 use super::client::response::DateCache;
+use super::discovery::Discovery;
 use super::exchange::streams::Streams;
 use super::ids::{ExchangeId, ProviderId};
 use super::ledger::Ledger;
@@ -132,6 +133,7 @@ pub(crate) struct Cx {
     pub(crate) limits: ConnectionLimits,
     pub(crate) idle: Idle,
     pub(crate) names: Names,
+    pub(crate) discovery: Discovery,
     pub(crate) breakers: Breakers,
     /// Requests that wait for places.
     pub(crate) queues: Queues,
@@ -207,6 +209,7 @@ impl Cx {
             limits,
             idle: Idle::default(),
             names: Names::default(),
+            discovery: Discovery::default(),
             breakers: Breakers::default(),
             queues: Queues::default(),
             requests: OutgoingRequests::default(),
@@ -282,7 +285,10 @@ impl Cx {
     }
 
     /// Takes over another configuration.
-    pub(crate) fn load_config(&mut self, config: Arc<Config>) {
+    pub(crate) fn load_config(&mut self, mut config: Arc<Config>) {
+        if config.providers.iter().any(|provider| provider.discover.is_some()) {
+            Arc::make_mut(&mut config).keep_lists(&self.setup.config);
+        }
         self.pool.set_budget(config.server.max_buffered);
         self.budget.set_budget(config.server.max_buffered);
         self.plans.load(&self.keys, &config);
@@ -292,12 +298,14 @@ impl Cx {
         self.queues.forget(|model| config.catalog.find(model).is_some());
         self.setup = Setup::new(config, self.setup.epoch.wrapping_add(1));
         self.look_up_all();
+        self.discovery.restart(&self.setup.config, self.now.mono);
     }
 
     /// Every host is looked up before the first request needs it.
     pub(crate) fn look_up_all(&mut self) {
         for provider in self.setup.config.providers.iter().filter(|provider| provider.addresses.is_empty()) {
-            self.names.look_up(&provider.host, provider.port, self.now.mono, &mut self.actions);
+            let (host, port) = provider.next_hop();
+            self.names.look_up(host, port, self.now.mono, &mut self.actions);
         }
     }
 
@@ -527,6 +535,7 @@ impl Cx {
             targets: self.breakers.take_counts(),
             turned_away: std::mem::take(&mut self.limits.turned_away),
             rests: self.breakers.rests(self.now),
+            lists: self.setup.config.lists(),
         }
     }
 
@@ -536,6 +545,12 @@ impl Cx {
         counters.targets.iter().for_each(|counts| self.breakers.add(counts));
         self.limits.turned_away += counters.turned_away;
         counters.rests.iter().for_each(|rest| self.breakers.rest_told(rest, self.now));
+        if !counters.lists.is_empty() {
+            let mut config = Config::clone(&self.setup.config);
+            if config.take_lists(&counters.lists) {
+                self.setup = Setup::new(Arc::new(config), self.setup.epoch);
+            }
+        }
     }
 
     /// One line about a target, or a credential of a provider: it rests, and why and for how long, or (`None`) has

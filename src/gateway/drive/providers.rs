@@ -27,7 +27,10 @@ impl Gateway {
             let cid = exchange.request.client;
             self.arm(cid);
         }
-        self.cx.actions.push(Action::Dial { conn: provider_conn(pid), addr, authority });
+        let config = self.exchanges.get(id).map(|exchange| &exchange.request.setup.config);
+        let proxy = config.and_then(|config| config.provider(provider)?.proxy.as_ref());
+        let tunnel = proxy.map(|proxy| proxy.tunnel.clone());
+        self.cx.actions.push(Action::Dial { conn: provider_conn(pid), addr, authority, tunnel });
         self.forget_stale_timers();
     }
 

@@ -153,10 +153,13 @@ impl Exchange {
                 let authority = provider.authority;
                 Ok(Connect::Dial(Dial { provider: target.provider, addr, authority, present }))
             }
-            None => match cx.names.is_asked(&provider.host, provider.port) {
-                Ok(()) => Ok(Connect::Resolved),
-                Err(why) => Err(Fault::from(FaultKind::Name(why))),
-            },
+            None => {
+                let (host, port) = provider.next_hop();
+                match cx.names.is_asked(host, port) {
+                    Ok(()) => Ok(Connect::Resolved),
+                    Err(why) => Err(nameless(provider, why)),
+                }
+            }
         }
     }
 
@@ -216,7 +219,10 @@ impl Exchange {
             return Effect::Nothing;
         }
         match failed {
-            Some(why) => self.attempt_failed(Fault::from(FaultKind::Name(why)), false, message, cx),
+            Some(why) => {
+                let fault = self.target_provider().map_or(FaultKind::Name(why).into(), |one| nameless(one, why));
+                self.attempt_failed(fault, false, message, cx)
+            }
             None => self.dial_again(message, cx),
         }
     }
@@ -555,6 +561,15 @@ impl Exchange {
 fn addresses<'a>(provider: &'a Provider, cx: &'a mut Cx) -> &'a [SocketAddr] {
     match provider.addresses.is_empty() {
         false => &provider.addresses,
-        true => cx.names.look_up(&provider.host, provider.port, cx.now.mono, &mut cx.actions),
+        true => {
+            let (host, port) = provider.next_hop();
+            cx.names.look_up(host, port, cx.now.mono, &mut cx.actions)
+        }
     }
+}
+
+/// The host to connect to has no address.
+fn nameless(provider: &Provider, why: &'static str) -> Fault {
+    let why = if provider.proxy.is_some() { "no address of the proxy" } else { why };
+    Fault::from(FaultKind::Name(why))
 }

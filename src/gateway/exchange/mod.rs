@@ -259,7 +259,10 @@ impl Exchange {
     /// Waits for the addresses of this host.
     pub(crate) fn awaits_name(&self, host: &str, port: u16) -> bool {
         matches!(&self.state, State::Attempting(Attempting { half: Half::Resolving, .. }))
-            && self.target_provider().is_some_and(|provider| *provider.host == *host && provider.port == port)
+            && self.target_provider().is_some_and(|provider| {
+                let (hop, at) = provider.next_hop();
+                **hop == *host && at == port
+            })
     }
 
     /// May still be admitted, so that a hand-over waits for it.

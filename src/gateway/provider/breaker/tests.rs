@@ -1,4 +1,5 @@
 use super::*;
+use crate::base::time::Now;
 use crate::base::hash::mix_bytes;
 use std::time::Duration;
 
