@@ -27,7 +27,7 @@ use crate::base::text::push_number;
 use crate::base::time::{Now, Unix};
 use crate::dialect::AnswerMoulds;
 use crate::policy::cause::Cause;
-use crate::policy::config::{Config, Durability, OnOutage, StoreUrl};
+use crate::policy::config::{Config, Durability, OnOutage, Origin, StoreUrl};
 use crate::policy::counters::{Counters, Stats};
 use crate::policy::keys::{KeyId, KeyIx, KeyRecord, Keys};
 use crate::policy::meter::{Meter, QuotaStatus};
@@ -134,6 +134,8 @@ pub(crate) struct Cx {
     pub(crate) idle: Idle,
     pub(crate) names: Names,
     pub(crate) discovery: Discovery,
+    /// Where secrets come from that are being asked for anew, since a provider has refused them.
+    pub(crate) renewals: Vec<Origin>,
     pub(crate) breakers: Breakers,
     /// Requests that wait for places.
     pub(crate) queues: Queues,
@@ -210,6 +212,7 @@ impl Cx {
             idle: Idle::default(),
             names: Names::default(),
             discovery: Discovery::default(),
+            renewals: Vec::new(),
             breakers: Breakers::default(),
             queues: Queues::default(),
             requests: OutgoingRequests::default(),
@@ -296,6 +299,8 @@ impl Cx {
             self.breakers.credential_renewed(&renewed);
         }
         self.queues.forget(|model| config.catalog.find(model).is_some());
+        // There may be more places.
+        self.queues.look_again(self.now.mono);
         self.setup = Setup::new(config, self.setup.epoch.wrapping_add(1));
         self.look_up_all();
         self.discovery.restart(&self.setup.config, self.now.mono);
@@ -528,6 +533,17 @@ impl Cx {
         });
     }
 
+    /// Has a secret that a provider refuses asked for once more, if it can be another one without a restart.
+    pub(crate) fn renew(&mut self, origin: &Origin) {
+        if matches!(origin, Origin::Env(_)) {
+            return;
+        }
+        if !self.renewals.contains(origin) {
+            self.renewals.push(origin.clone());
+        }
+        self.orders.0.push(Order::Renew(origin.clone()));
+    }
+
     /// All that has been counted since the last time, for a successor.
     pub(crate) fn take_counters(&mut self) -> Counters {
         Counters {
@@ -566,7 +582,9 @@ impl Cx {
                 out.extend_from_slice(b",\"cause\":\"");
                 cause.write(out);
                 out.extend_from_slice(b"\",\"until\":\"");
-                window::write_iso(Unix(now.0.saturating_add(cooldown.as_millis() as u64)), out);
+                // Whole seconds are told: never one in which it still rests.
+                let until = now.0.saturating_add(cooldown.as_micros().div_ceil(1000) as u64);
+                window::write_iso(Unix(until.next_multiple_of(1000)), out);
                 out.push(b'"');
             }
         });

@@ -345,6 +345,7 @@ impl Core for Gateway {
             Notice::Worked(done) => self.offloaded(done),
             Notice::SecretTold(origin, value) => {
                 reload::secret_told(&origin, value.as_deref().map_err(String::as_str), &mut self.cx);
+                self.secret_asked(&origin);
             }
             Notice::Listed(listing) => listing::listed(listing, &mut self.cx),
             Notice::Reloaded(news) => {

@@ -83,13 +83,6 @@ impl OrderSink {
         self.0.push(Order::Asks(vec![ask]));
     }
 
-    /// Has a secret that a provider refuses asked for once more, if it can be another one without a restart.
-    pub(crate) fn renew(&mut self, origin: &Origin) {
-        if !matches!(origin, Origin::Env(_)) {
-            self.0.push(Order::Renew(origin.clone()));
-        }
-    }
-
     /// Gives a lease back that no row will.
     pub(crate) fn give_back(&mut self, release: Release) {
         for order in &mut self.0 {

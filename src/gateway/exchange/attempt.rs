@@ -380,7 +380,7 @@ impl Exchange {
         if fault.may_try_next() && u32::from(at.attempts) < limit {
             return self.next_target(draft, at, fault, message, cx);
         }
-        Err(Box::new(self.give_up(draft, at, fault, cx)))
+        self.last_resort(draft, at, fault, message, cx)
     }
 
     /// The targets that are the present one with another credential, as bits: what is not its credential's doing would
@@ -409,10 +409,10 @@ impl Exchange {
             let chosen = self.model().is_some_and(|model| at.choose(&model.targets, &choice, &mut cx.breakers));
             if !chosen {
                 at.target = failed;
-                return Err(Box::new(match self.wait_again(draft, at, &fault, message, cx) {
-                    Ok(effect) => effect,
-                    Err((draft, at)) => self.give_up(draft, at, fault, cx),
-                }));
+                return match self.wait_again(draft, at, &fault, message, cx) {
+                    Ok(effect) => Err(Box::new(effect)),
+                    Err((draft, at)) => self.last_resort(draft, at, fault, message, cx),
+                };
             }
             match self.build(&mut draft, &at, message, cx) {
                 Ok(Built::Whole) => return Ok((draft, at)),
@@ -455,7 +455,7 @@ impl Exchange {
         self.next_attempt(draft, Attempt { target, ..at }, fault, message, cx)
     }
 
-    /// No target is left. Where all of them have no place for more, the client is told when the first of them has.
+    /// No target is left. The client is told when the first of them is there again, whoever said to come later.
     pub(super) fn give_up(
         &mut self,
         draft: Box<OutgoingRequest>,
@@ -463,10 +463,10 @@ impl Exchange {
         mut fault: Fault,
         cx: &mut Cx,
     ) -> Effect {
-        if let (true, Some(model)) = (fault.asks_for_rest(), self.model()) {
+        if let (true, Some(model)) = (fault.asks_for_rest() || fault.retry_after.is_some(), self.model()) {
             let now = cx.now.mono;
-            let again = cx.breakers.there_again(&model.targets, &self.needs(), now);
-            let again = again.map(|again| again.micros_since(now).div_ceil(1_000_000));
+            let again = cx.breakers.there_again(&model.targets, at.tried, &self.needs(), now);
+            let again = again.map(|again| again.micros_since(now).div_ceil(1_000_000).max(1));
             fault.retry_after = fault.retry_after.into_iter().chain(again).min();
         }
         self.state = State::Attempting(Attempting { draft, at, half: Half::Resolving, by: Mono::NEVER });
@@ -542,6 +542,9 @@ impl Exchange {
             State::Translating(Translating { by, .. }) if *by <= now => Some(FaultKind::RequestTimeout),
             State::Attempting(Attempting { by, half: Half::Open(_), .. }) if *by <= now => {
                 Some(FaultKind::FirstByteTimeout)
+            }
+            State::Attempting(Attempting { by, half: Half::Renewing, .. }) if *by <= now => {
+                return self.renewed(message, cx);
             }
             State::Attempting(Attempting { by, .. }) if *by <= now => Some(FaultKind::ConnectTimeout),
             State::Answering(Answering { by, .. }) if *by <= now => return self.answer_late(unread, message, cx),

@@ -62,7 +62,7 @@ impl Exchange {
             if head.status == 401
                 && let Some(credential) = provider.credentials.get(target.credential)
             {
-                cx.orders.renew(credential.secret.origin());
+                cx.renew(credential.secret.origin());
             }
         }
     }

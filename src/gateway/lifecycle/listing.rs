@@ -55,7 +55,7 @@ pub(crate) fn listed(listing: Listing, cx: &mut Cx) {
         }
         Err(NoList { why, refused }) => {
             if let Some(origin) = origin.filter(|_| refused) {
-                cx.orders.renew(&origin);
+                cx.renew(&origin);
             }
             if news {
                 cx.log_event(|out| {

@@ -266,15 +266,21 @@ impl Breakers {
         first.map(|(_, at)| at)
     }
 
-    /// When the first of a model's credentials is there again: what a client is told that none could serve. `None`
-    /// where one of them is there.
-    pub(crate) fn there_again(&mut self, targets: &[Target], needs: &Needs, now: Mono) -> Option<Mono> {
-        let mut first = Some(Mono::NEVER);
-        for target in targets {
+    /// When the first of a model's targets is there again: what a client is told that none could serve. A target of
+    /// `tried` that does not rest has failed, and nobody knows when it will not: `None` where all others rest.
+    pub(crate) fn there_again(&mut self, targets: &[Target], tried: u64, needs: &Needs, now: Mono) -> Option<Mono> {
+        let (mut first, mut unknown) = (None, false);
+        for (at, target) in targets.iter().enumerate() {
             let index = self.index(&target.label);
-            first = first.min(self.there_from(index, needs, now));
+            let open = self.breakers[self.entries[index].breaker].rests_until.filter(|until| *until > now);
+            let is_tried = tried & 1u64.checked_shl(at as u32).unwrap_or(0) != 0;
+            match self.there_from(index, needs, now).max(open) {
+                None if is_tried => unknown = true,
+                None => return Some(now),
+                Some(from) => first = Some(first.map_or(from, |first: Mono| first.min(from))),
+            }
         }
-        first.filter(|first| *first != Mono::NEVER)
+        first.filter(|_| !unknown)
     }
 
     /// An attempt at the target `chosen` begins. Its owner says how it went by [`Breakers::answered`],

@@ -223,7 +223,8 @@ fn serves(rig: &Rig, name: &str, text: &str, prepare: &dyn Fn(&mut Command)) {
     };
     let ids = wait_for(name, || {
         let list = ask("GET", "/v1/models", "");
-        let ids: Vec<String> = list.split("\"id\":\"").skip(1).map(|rest| rest.split('"').next().unwrap().into()).collect();
+        let ids: Vec<String> =
+            list.split("\"id\":\"").skip(1).map(|rest| rest.split('"').next().unwrap().into()).collect();
         (!ids.is_empty()).then_some(ids)
     });
     for id in ids {
@@ -269,7 +270,12 @@ fn every_example_of_a_provider_is_a_configuration_that_holds_and_serves() {
         prepare(&mut command);
         let output = command.output().unwrap();
         let shared = text.contains("redis://") && cfg!(not(feature = "redis"));
-        assert!(output.status.success() || shared, "{}: {}", example.display(), String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success() || shared,
+            "{}: {}",
+            example.display(),
+            String::from_utf8_lossy(&output.stderr)
+        );
         count += 1;
         if !text.contains("[server]") {
             serves(&rig, &example.to_string_lossy(), text, &prepare);
