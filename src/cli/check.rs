@@ -35,7 +35,8 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
         (count(config.providers.len(), "provider"), count(config.catalog.models().len(), "model"));
     let models = match config.providers.iter().filter(|provider| provider.discover.is_some()).count() {
         0 => models,
-        lists => format!("{models} and what {} list", count(lists, "provider")),
+        1 => format!("{models} and what one provider lists"),
+        lists => format!("{models} and what {lists} providers list"),
     };
     let plans = count(config.plans.len(), "plan");
     print(&format!("{}: ok ({providers}, {models}, {plans})\n", clean(&path.to_string_lossy())))

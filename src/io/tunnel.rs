@@ -5,8 +5,10 @@
 pub const ANSWER_MAX: usize = 8 * 1024;
 
 /// Why there is no tunnel, by the status that says so; in words for the log.
-const REFUSALS: [(u16, &str); 7] = [
+const REFUSALS: [(u16, &str); 8] = [
     (400, "proxy: 400, it does not understand"),
+    // As tinyproxy says it.
+    (401, "proxy: 401, it wants other credentials"),
     (403, "proxy: 403, it does not let us through"),
     (405, "proxy: 405, it makes no tunnels"),
     (407, "proxy: 407, it wants other credentials"),

@@ -14,7 +14,7 @@ impl Exchange {
     /// another one by now; a wait for that, where it is being asked for; else the end.
     pub(super) fn last_resort(
         &mut self,
-        mut draft: Box<OutgoingRequest>,
+        draft: Box<OutgoingRequest>,
         mut at: Attempt,
         fault: Fault,
         message: &Message<'_>,
@@ -22,8 +22,8 @@ impl Exchange {
     ) -> Result<(Box<OutgoingRequest>, Attempt), Box<Effect>> {
         if fault.kind == FaultKind::Status(401) && !at.renewed {
             at.renewed = true;
-            if self.adopt_secret(&at, cx) && matches!(self.build(&mut draft, &at, message, cx), Ok(Built::Whole)) {
-                return Ok((draft, at));
+            if self.adopt_secret(&at, cx) {
+                return self.once_more(draft, at, fault, message, cx);
             }
             if self.origin(&at).is_some_and(|origin| cx.renewals.contains(origin)) {
                 let timeout =
@@ -34,6 +34,25 @@ impl Exchange {
             }
         }
         Err(Box::new(self.give_up(draft, at, fault, cx)))
+    }
+
+    /// Writes the request for the present target again.
+    fn once_more(
+        &mut self,
+        mut draft: Box<OutgoingRequest>,
+        at: Attempt,
+        fault: Fault,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Result<(Box<OutgoingRequest>, Attempt), Box<Effect>> {
+        match self.build(&mut draft, &at, message, cx) {
+            Ok(Built::Whole) => Ok((draft, at)),
+            Ok(Built::TooLong) => {
+                let failed = Some(Box::new((fault, at.target)));
+                Err(Box::new(self.translate(draft, at, failed, cx)))
+            }
+            Err(_) => Err(Box::new(self.give_up(draft, at, fault, cx))),
+        }
     }
 
     /// Where the secret of the present target comes from.
@@ -70,13 +89,16 @@ impl Exchange {
 
     /// The secret has been asked for, or takes too long.
     pub(super) fn renewed(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
-        let State::Attempting(Attempting { mut draft, at, .. }) = std::mem::replace(&mut self.state, State::Ended)
-        else {
+        let State::Attempting(Attempting { draft, at, .. }) = std::mem::replace(&mut self.state, State::Ended) else {
             return Effect::Nothing;
         };
-        if self.adopt_secret(&at, cx) && matches!(self.build(&mut draft, &at, message, cx), Ok(Built::Whole)) {
-            return self.begin_attempt(draft, at, message, cx);
+        let fault = Fault::from(FaultKind::Status(401));
+        if !self.adopt_secret(&at, cx) {
+            return self.give_up(draft, at, fault, cx);
         }
-        self.give_up(draft, at, Fault::from(FaultKind::Status(401)), cx)
+        match self.once_more(draft, at, fault, message, cx) {
+            Ok((draft, at)) => self.begin_attempt(draft, at, message, cx),
+            Err(effect) => *effect,
+        }
     }
 }

@@ -187,8 +187,8 @@ impl Reader<'_> {
         }
     }
 
-    /// What a program prints. It is not run where anything of what is written about it is wrong: the reader had found so
-    /// many `mistakes` before.
+    /// What a program prints. It is not run where anything of what is written about it is wrong: the reader had found
+    /// so many `mistakes` before.
     fn printed(&mut self, command: Field<'_>, refresh: Option<Field<'_>>, mistakes: usize) -> Option<(String, Origin)> {
         let (at, path) = (command.start(), command.path.clone());
         let mut program: Vec<String> = self.strings(command).into_iter().map(|(_, word)| word).collect();

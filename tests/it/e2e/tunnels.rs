@@ -132,6 +132,7 @@ fn a_proxy_that_makes_no_tunnel_is_told_as_that_and_another_target_is_tried() {
             Does::Says("HTTP/1.1 502 B\r\ncontent-length: 99\r\n\r\n"),
             "connect: proxy: 502, it cannot reach the provider",
         ),
+        ("wants-too", Does::Says("HTTP/1.1 401 U\r\n\r\n"), "connect: proxy: 401, it wants other credentials"),
         ("moves", Does::Says("HTTP/1.1 302 F\r\nlocation: x\r\n\r\n"), "connect: proxy: it refuses"),
         ("babbles", Does::Waits("SSH-2.0-OpenSSH\r\n"), "connect: proxy: no answer in HTTP"),
         ("drones", Does::Waits(endless), "connect: proxy: no answer in HTTP"),
