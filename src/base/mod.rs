@@ -5,6 +5,8 @@ pub mod buf;
 pub mod digest;
 pub mod hash;
 pub mod limits;
+pub mod order;
+pub mod ring;
 pub mod rng;
 pub mod seam;
 pub mod slots;

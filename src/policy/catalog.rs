@@ -6,6 +6,7 @@ use super::settings::kinds::{Flag, Kind, OneOf, Or, Shown, Time, Whole};
 use super::settings::reader::{Field, Reader};
 use super::settings::{section, units};
 use crate::base::limits::QUEUED_MAX;
+use crate::base::order;
 use crate::base::time::Unix;
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -82,7 +83,7 @@ impl Catalog {
                 None => drop(by_alias.insert(alias.as_str().into(), index)),
             }
         }
-        by_start.sort_by_key(|(start, _)| std::cmp::Reverse(start.len()));
+        order::by_key(&mut by_start, |(start, _)| (u64::MAX - start.len() as u64, 0));
         Catalog { models, by_id, by_alias, by_start, default }
     }
 

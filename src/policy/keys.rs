@@ -3,6 +3,7 @@
 
 use super::plan::LimitOverrides;
 use crate::base::digest::sha256;
+use crate::base::order;
 use crate::base::rng::Rng;
 use crate::base::time::Unix;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
@@ -281,7 +282,7 @@ impl KeyRecord {
         self.former.push(Former { digest: self.digest, until });
         self.former.iter_mut().for_each(|former| former.until = former.until.min(until));
         self.former.retain(|former| now < former.until);
-        self.former.sort_by_key(|former| std::cmp::Reverse(former.until));
+        order::by_key(&mut self.former, |former| (u64::MAX - former.until.0, 0));
         self.former.truncate(FORMER_MAX);
         self.digest = digest;
     }

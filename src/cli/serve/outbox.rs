@@ -4,6 +4,7 @@
 use super::ledger::LedgerHandle;
 use super::reload::Reloader;
 use super::upgrade::HandoverSender;
+use crate::base::order;
 use crate::gateway::orders::{Order, Work};
 use crate::io::log_writer::LogWriter;
 use crate::io::secrets::SecretWatch;
@@ -131,7 +132,10 @@ impl Helpers {
 pub(super) fn outbox(log: Rc<LogWriter>, helpers: Arc<Helpers>) -> impl FnMut(Vec<Order>) -> Vec<Order> {
     move |mut orders| {
         // Rows before questions: what has ended makes room for what would begin.
-        orders.sort_by_key(|order| matches!(order, Order::Asks(_)));
+        let is_question = |order: &Order| matches!(order, Order::Asks(_));
+        if !orders.is_sorted_by_key(is_question) {
+            order::by_key(&mut orders, |order| (is_question(order).into(), 0));
+        }
         // Collected in place: the vector's own storage is kept, too.
         orders.into_iter().filter_map(|order| helpers.perform(order, &log)).collect()
     }

@@ -159,8 +159,9 @@ fn choice<'a>(ask: &Ask<'a>, tools: &mut Vec<Tool<'a>>) -> Result<Choice<'a>, In
 
 /// Keeps the tools of these names.
 pub(super) fn keep<'a>(tools: &mut Vec<Tool<'a>>, names: impl Iterator<Item = Text<'a>>) {
-    let names: BTreeSet<Text<'a>> = names.collect();
-    tools.retain(|tool| names.contains(&tool.name));
+    let mut known = BTreeSet::new();
+    known.extend(names);
+    tools.retain(|tool| known.contains(&tool.name));
 }
 
 fn wishes<'a>(ask: &Ask<'a>) -> Wishes<'a> {

@@ -129,8 +129,8 @@ fn strict_place(value: Raw<'_>, place: Place) -> bool {
         Place::MapOfSchemas => value.members().all(|(_, inner)| strict_place(inner, Place::Schema)),
         Place::Schema => {
             let closed = value.get("additionalProperties").and_then(Raw::bool) == Some(false);
-            let required: BTreeSet<&[u8]> =
-                value.get("required").unwrap_or(Raw::NULL).items().filter_map(Raw::string).collect();
+            let mut required = BTreeSet::new();
+            required.extend(value.get("required").unwrap_or(Raw::NULL).items().filter_map(Raw::string));
             let mut properties = value.get("properties").unwrap_or(Raw::NULL).members();
             let all = properties.all(|(name, _)| required.contains(name));
             (!describes_object(value) || closed && all)

@@ -9,6 +9,7 @@
 //! ones. What a key owes is kept while others wait, and forgiven when nobody does.
 
 use crate::base::limits::DEBTORS_MAX;
+use crate::base::order;
 use crate::base::time::Mono;
 use crate::gateway::ids::ExchangeId;
 use crate::policy::keys::KeyIx;
@@ -106,7 +107,7 @@ impl Turns {
             Look::None | Look::NotThis => {}
         }
         let round = self.round;
-        self.lines.sort_unstable_by_key(|line| (line.paid.max(round), line.turn));
+        order::by_key(&mut self.lines, |line| (line.paid.max(round), line.turn.into()));
         for at in 0..self.lines.len() {
             for place in 0..self.lines[at].waiting.len() {
                 match look(&self.lines[at].waiting[place]) {

@@ -17,6 +17,7 @@ use super::api::{By, DaySums, StoreError, UsageLine};
 use super::counters::{add_day, place_text, sums_of};
 use super::keyform::{record_from, record_text};
 use crate::base::limits;
+use crate::base::order;
 use crate::base::time::Unix;
 use crate::io::clock::Clock;
 use crate::io::files;
@@ -254,7 +255,8 @@ impl Remote {
                 None => self.pass_over(format!("key {:?}", String::from_utf8_lossy(&id)), "its record cannot be read"),
             }
         }
-        keys.sort_by_key(|key| (key.created, key.id));
+        let id = |key: &KeyRecord| key.id.text().iter().fold(0, |id, byte| id << 8 | u128::from(*byte));
+        order::by_key(&mut keys, |key| (key.created.0, id(key)));
         Ok(keys)
     }
 
@@ -476,7 +478,7 @@ fn report(by: By, sums: &DaySums) -> Vec<UsageLine> {
     }
     let mut lines: Vec<UsageLine> = lines.into_values().collect();
     if by != By::Day {
-        lines.sort_by_key(|line| std::cmp::Reverse((line.cost_nano, line.out)));
+        order::by_key(&mut lines, |line| (u64::MAX - line.cost_nano, u128::from(u64::MAX - line.out)));
     }
     lines
 }

@@ -7,6 +7,7 @@
 
 use super::api::{Batch, Leftover, StoreError};
 use crate::base::limits;
+use crate::base::order;
 use crate::base::time::Unix;
 use crate::policy::meter::Lease;
 use crate::policy::row::Row;
@@ -122,7 +123,9 @@ impl Place {
         // A folder that is not there has no files.
         let Ok(entries) = std::fs::read_dir(&self.folder) else { return Vec::new() };
         let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(named).collect();
-        files.sort();
+        let moment =
+            |path: &PathBuf| path.file_name()?.to_str()?.strip_prefix(&prefix)?.split('-').next()?.parse().ok();
+        order::by_key(&mut files, |path| (moment(path).unwrap_or(0), 0));
         files
     }
 }

@@ -3,6 +3,7 @@
 use super::params;
 use super::providers::{Credential, Declared, Provider};
 use crate::base::hash::mix_bytes;
+use crate::base::order;
 use crate::base::time::Unix;
 use crate::policy::catalog::{
     Affinity, Balance, Capabilities, ContextSize, ID_MAX, Model, Prices, QueueLimits, SHARE, TOKENS_MAX, Target,
@@ -239,7 +240,7 @@ fn read_targets(
         let text = format!("at most {ATTEMPTABLE_MAX} targets, each counted once for every credential of its provider");
         reader.report(at, path, text);
     }
-    targets.sort_by_key(|target| target.priority);
+    order::by_key(&mut targets, |target| (target.priority.into(), 0));
     targets
 }
 

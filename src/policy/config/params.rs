@@ -1,6 +1,7 @@
 //! `set_params` and `default_params` of a model (contract section 11, "Parameters"). What the gateway reads, writes or
 //! answers for itself cannot stand there.
 
+use crate::base::order;
 use crate::policy::catalog::ModelParam;
 use crate::policy::settings::reader::{Field, Reader, Section};
 
@@ -56,7 +57,7 @@ fn read_table(
     let (at, path) = (field.start(), field.path.clone());
     let Some(mut table) = reader.as_table(field) else { return Vec::new() };
     let mut entries = table.take_rest();
-    entries.sort_by_key(|(_, field)| field.start());
+    order::by_key(&mut entries, |(_, field)| (field.start() as u64, 0));
     if entries.len() > PARAMS_MAX {
         reader.report(at, path, format!("more than {PARAMS_MAX} members"));
         return Vec::new();

@@ -5,6 +5,7 @@
 use super::super::keys::KeyIx;
 use super::super::plan::{Plan, shown};
 use super::super::window::{DAY_MS, Period};
+use crate::base::order;
 use crate::base::time::Unix;
 
 /// First moment, and first moment after.
@@ -175,7 +176,7 @@ impl Account {
         let mut left = std::mem::take(&mut self.left).into_vec();
         left.retain(|left| left.bounds != entered);
         left.push(window);
-        left.sort_unstable_by_key(|window| window.bounds);
+        order::by_key(&mut left, |window| (window.bounds.0.0, window.bounds.1.0.into()));
         if left.len() > LEFT_MAX {
             // The two neighbours that lie closest together, the earliest of such, become one.
             let blocks = left.windows(2).enumerate().filter_map(|(at, two)| Some((two[0].block_with(&two[1])?, at)));

@@ -2,6 +2,7 @@
 
 use super::reader::{Field, Reader};
 use super::units::quoted;
+use crate::base::order;
 use std::fmt::Write;
 use toml::de::{DeTable, DeValue};
 
@@ -73,7 +74,7 @@ fn write(value: &DeValue<'_>, at: usize, depth: usize, form: Form, out: &mut Str
 
 fn write_table(table: &DeTable<'_>, depth: usize, form: Form, out: &mut String) -> Result<(), Wrong> {
     let mut entries: Vec<_> = table.iter().collect();
-    entries.sort_by_key(|(key, _)| key.span().start);
+    order::by_key(&mut entries, |(key, _)| (key.span().start as u64, 0));
     out.push('{');
     for (index, (key, value)) in entries.into_iter().enumerate() {
         separate(index, form, out);

@@ -3,6 +3,7 @@
 //! that is wrong is reported and counts as absent.
 
 use super::units;
+use crate::base::order;
 use std::fmt::{self, Display};
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
@@ -261,7 +262,7 @@ impl<'a> Reader<'a> {
     /// All errors and all warnings, each in the order of their places.
     pub fn finish(self) -> (Vec<ConfigError>, Vec<ConfigError>) {
         let sorted = |mut list: Vec<(usize, ConfigError)>| {
-            list.sort_by_key(|(at, _)| *at);
+            order::by_key(&mut list, |(at, _)| (*at as u64, 0));
             list.into_iter().map(|(_, error)| error).collect()
         };
         (sorted(self.errors), sorted(self.warnings))

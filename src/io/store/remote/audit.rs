@@ -5,6 +5,7 @@ use super::super::api::{DayKey, DaySums, Entry, StoreError, Sums, Taker, Verdict
 use super::super::counters::{add_day, day_key, sums_of};
 use super::{FOLD, PREFIX, Remote, SNAPSHOT, integer, is_wrong_type, named};
 use crate::base::limits;
+use crate::base::order;
 use crate::base::time::Unix;
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
@@ -72,7 +73,7 @@ impl Remote {
         if now.unwrap_or(0) != folds {
             return Ok(None);
         }
-        counted.rows.values_mut().for_each(|rows| rows.sort_unstable());
+        counted.rows.values_mut().for_each(|rows| order::by_key(rows, |(at, tokens)| (*at, u128::from(*tokens))));
         verdict.compare_days(&day_sums(&days), &counted.days);
         compare_use(&mut verdict, &uses, &counted);
         compare_windows(&mut verdict, &windows, &counted);
