@@ -68,7 +68,8 @@ pub struct Catalog {
 impl Catalog {
     /// From checked models, ids and aliases unique; `default` is the index that serves a request without `model`.
     pub fn new(models: Vec<Model>, default: Option<usize>) -> Catalog {
-        // Looked up with clients' words but filled by the operator alone, so constant seeds are safe.
+        // Looked up with clients' words but filled by the operator, and with what providers list: too few names for
+        // collisions to matter. So constant seeds are safe.
         let mut by_id = HashMap::with_hasher(ahash::RandomState::with_seeds(1, 2, 3, 4));
         for (index, model) in models.iter().enumerate() {
             by_id.insert(model.id.clone(), index);

@@ -8,6 +8,7 @@ use super::state::{Attempt, Attempting, Exchange, Half, State};
 use crate::gateway::cx::Cx;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::config::Origin;
+use std::sync::Arc;
 
 impl Exchange {
     /// No other target is left: one more attempt at the present one, where its provider has refused a secret that is
@@ -61,18 +62,28 @@ impl Exchange {
         Some(provider.credentials.get(target.credential)?.secret.origin())
     }
 
+    /// The secret that the attempt is sent has been replaced by another one.
+    pub(super) fn has_newer_secret(&self, at: &Attempt, cx: &Cx) -> bool {
+        let (own, present) = (&self.request.setup, &cx.setup);
+        if Arc::ptr_eq(own, present) {
+            return false;
+        }
+        let Some((_, target, provider)) = self.route(at) else { return false };
+        let used = provider.credentials.get(target.credential);
+        let known = present.config.providers.iter().find(|one| one.name == provider.name);
+        let fresh = known.and_then(|one| one.credentials.get(target.credential));
+        used.zip(fresh).is_some_and(|(used, fresh)| used.secret.expose() != fresh.secret.expose())
+    }
+
     /// Goes on with the present configuration, if all that it has for this request that another one has not is the
     /// secret of the present target.
     fn adopt_secret(&mut self, at: &Attempt, cx: &Cx) -> bool {
-        let (own, present) = (&self.request.setup, &cx.setup);
-        let (Some((_, target, provider)), Some(model)) = (self.route(at), self.model()) else { return false };
-        let secret =
-            |one: &[crate::policy::config::Credential]| one.get(target.credential).map(|one| one.secret.clone());
-        let fresh = present.config.provider(target.provider).and_then(|provider| secret(&provider.credentials));
+        let (own, present, model) = (&self.request.setup, &cx.setup, self.model());
         // The same number is the same configuration but for secrets and lists of models, which may shift the model.
         let index = self.asked.map_or(usize::MAX, |asked| asked.model as usize);
-        let is_there = present.config.catalog.get(index).is_some_and(|one| one.id == model.id);
-        let adopts = own.epoch == present.epoch && is_there && fresh != secret(&provider.credentials);
+        let there = present.config.catalog.get(index).map(|one| &one.id);
+        let is_there = there.is_some() && there == model.map(|model| &model.id);
+        let adopts = own.epoch == present.epoch && is_there && self.has_newer_secret(at, cx);
         if adopts {
             self.request.setup = present.clone();
         }

@@ -79,11 +79,14 @@ impl Config {
         let mut taken: HashMap<Arc<str>, usize, _> = HashMap::with_hasher(hand.hasher());
         for (index, provider) in self.providers.iter().enumerate() {
             let Some(discover) = &provider.discover else { continue };
+            let targets = hand.models().iter().flat_map(|model| &model.targets);
+            let here = targets.filter(|target| target.provider == index);
+            let mut served: Vec<&str> = here.map(|target| target.model.as_str()).collect();
+            served.sort_unstable();
             for listed in provider.listed.iter().take(CATALOG_MAX.saturating_sub(models.len())) {
-                let is_served = |target: &Target| target.provider == index && target.model == listed.model;
-                let mut served = hand.models().iter().flat_map(|model| &model.targets);
+                let is_served = served.binary_search(&listed.model.as_str()).is_ok();
                 let Some(id) = discover.id_of(&listed.model) else { continue };
-                if hand.asked(&id).is_some() || taken.contains_key(&*id) || served.any(is_served) {
+                if is_served || hand.asked(&id).is_some() || taken.contains_key(&*id) {
                     continue;
                 }
                 let model = discovered(id.into(), index, provider, listed, discover);
