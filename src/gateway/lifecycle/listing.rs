@@ -2,6 +2,8 @@
 //! the catalog of requests that begin after it, and nothing of those that run: they keep the configuration that they
 //! began with, and number their model by its catalog.
 
+use crate::base::hash::mix_bytes;
+use crate::base::order;
 use crate::base::text::push_number;
 use crate::gateway::cx::{Cx, Setup};
 use crate::gateway::orders::{List, Listing, ListingAsked, NoList, Order};
@@ -78,8 +80,8 @@ fn opening(provider: &str, outcome: &[u8], out: &mut Vec<u8>) {
 /// remembered for ever.
 fn forget_targets(cx: &mut Cx) {
     let catalog = &cx.setup.config.catalog;
-    let labels = catalog.models().iter().flat_map(|model| &model.targets).map(|target| &*target.label);
-    let mut labels: Vec<&str> = labels.collect();
-    labels.sort_unstable();
-    cx.breakers.forget(|label| labels.binary_search(&label).is_ok());
+    let targets = catalog.models().iter().flat_map(|model| &model.targets);
+    let mut known: Vec<u64> = targets.map(|target| target.seed).collect();
+    order::by_key(&mut known, |seed| (*seed, 0));
+    cx.breakers.forget(|label| known.binary_search(&mix_bytes(0, label.as_bytes())).is_ok());
 }

@@ -5,6 +5,7 @@ use super::document::Config;
 use super::models::{DEFAULT_TOKENS, by_credential};
 use super::providers::Provider;
 use crate::base::hash::mix_bytes;
+use crate::base::order;
 use crate::policy::catalog::{Capabilities, Catalog, Model, SHARE, Target, context_text};
 use crate::policy::counters::ListTold;
 use crate::policy::discover::{Discover, Listed};
@@ -72,21 +73,22 @@ impl Config {
     /// name that means one of those models, and a provider's model that one of them is served by, since that has a
     /// price.
     fn fill(&mut self) {
-        let (default, all) = (self.catalog.default_model(), self.catalog.models());
-        let hand: Vec<Model> = all.iter().filter(|model| !model.discovered).cloned().collect();
-        let hand = Catalog::new(hand, default);
-        let mut models = hand.models().to_vec();
-        let mut taken: HashMap<Arc<str>, usize, _> = HashMap::with_hasher(hand.hasher());
+        let (default, known) = (self.catalog.default_model(), &self.catalog);
+        let mut models: Vec<Model> = known.models().iter().filter(|model| !model.discovered).cloned().collect();
+        let hand = models.len();
+        // A name that a configured model has, or understands, is never found to be another's.
+        let is_hand = |id: &str| known.asked(id).and_then(|at| known.get(at)).is_some_and(|model| !model.discovered);
+        let mut taken: HashMap<Arc<str>, usize, _> = HashMap::with_hasher(known.hasher());
         for (index, provider) in self.providers.iter().enumerate() {
             let Some(discover) = &provider.discover else { continue };
-            let targets = hand.models().iter().flat_map(|model| &model.targets);
+            let targets = models[..hand].iter().flat_map(|model| &model.targets);
             let here = targets.filter(|target| target.provider == index);
-            let mut served: Vec<&str> = here.map(|target| target.model.as_str()).collect();
-            served.sort_unstable();
+            let mut served: Vec<u64> = here.map(|target| mix_bytes(0, target.model.as_bytes())).collect();
+            order::by_key(&mut served, |model| (*model, 0));
             for listed in provider.listed.iter().take(CATALOG_MAX.saturating_sub(models.len())) {
-                let is_served = served.binary_search(&listed.model.as_str()).is_ok();
+                let is_served = served.binary_search(&mix_bytes(0, listed.model.as_bytes())).is_ok();
                 let Some(id) = discover.id_of(&listed.model) else { continue };
-                if is_served || hand.asked(&id).is_some() || taken.contains_key(&*id) {
+                if is_served || is_hand(&id) || taken.contains_key(&*id) {
                     continue;
                 }
                 let model = discovered(id.into(), index, provider, listed, discover);
