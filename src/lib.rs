@@ -73,6 +73,7 @@
 //! | a state of a request | `exchange::state`, its arms in `exchange::on`, and its row in the table above them |
 //! | a request field that is validated | [`dialect::request`] |
 //! | a setting | its row in the table of its section ([`policy::settings`]); `BLESS=1 cargo test --test it docs::` |
+//! | a form of a provider's list of models | `cli::discover` (what is read of it), `policy::discover`; when it is asked for: `gateway::discovery`, and what comes of it `lifecycle::listing` and `policy::config::fill` |
 //! | an error | [`policy::refusal`] (one constructor), and where it is raised |
 //! | an endpoint | `exchange::authorize::Endpoint`, `gateway::local`, `gateway/openapi.json`, [`docs::api`] |
 //! | a ledger column | [`policy::row`], [`io::store`], both kinds of it |

@@ -93,6 +93,10 @@ pub const QUEUE_IDLE_POLLS: u32 = 100;
 pub const LEDGER_CACHE_KIB: i64 = 256;
 /// Bytes of one file of the configuration: itself, a secret, certificates.
 pub const SETTINGS_FILE_MAX: usize = 4 << 20;
+/// Bytes of one answer to a question that a command or a helper thread asks a server, such as a list of models.
+pub const ASKED_BYTES_MAX: usize = 4 << 20;
+/// Pages of one provider's list of models.
+pub const LIST_PAGES_MAX: usize = 16;
 /// How often the store thread looks whether another process has changed the keys; contract section 3 allows 1 s.
 pub const KEYS_LOOK: Duration = Duration::from_millis(250);
 /// How often in a second the ledger is asked for a key that is not known; those beyond are refused at once.

@@ -37,6 +37,11 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     let count = |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
     let (providers, models) =
         (count(config.providers.len(), "provider"), count(config.catalog.models().len(), "model"));
+    let models = match config.providers.iter().filter(|provider| provider.discover.is_some()).count() {
+        0 => models,
+        1 => format!("{models} and what one provider lists"),
+        lists => format!("{models} and what {lists} providers list"),
+    };
     let plans = count(config.plans.len(), "plan");
     print(&format!("{}: ok ({providers}, {models}, {plans})\n", clean(&path.to_string_lossy())))
 }

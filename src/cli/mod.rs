@@ -4,12 +4,14 @@
 //! Exit codes: 0 done, 1 failed, 2 misused (contract section 6).
 
 pub mod args;
+mod asker;
 pub mod check;
 mod cold;
 pub mod completions;
 pub mod connect;
 pub mod demo;
 pub mod demo_config;
+mod discover;
 pub mod init;
 pub mod keys;
 pub mod ledger;

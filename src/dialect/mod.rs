@@ -34,5 +34,11 @@ pub use tap::{AnswerMoulds, whole};
 pub use tokens::{Estimator, PromptTokens};
 pub use usage::{ObservedUsage, Reported};
 
+/// The members of requests that no client may send on, of whatever shape.
+#[cfg(test)]
+pub(crate) fn denied_members() -> impl Iterator<Item = &'static str> {
+    request::Name::denied()
+}
+
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@ use super::budget::{Budget, Gate, Promise, Verdict};
 use super::client::limits::ConnectionLimits;
 use super::client::peer::Peers;
 use super::client::response::DateCache;
+use super::discovery::Discovery;
 use super::exchange::streams::Streams;
 use super::ids::{ExchangeId, ProviderId};
 use super::ledger::Ledger;
@@ -28,7 +29,7 @@ use crate::base::time::{Now, Unix};
 use crate::dialect::AnswerMoulds;
 use crate::policy::attribution::HashKey;
 use crate::policy::cause::Cause;
-use crate::policy::config::{Config, Durability, OnOutage, StoreUrl};
+use crate::policy::config::{Config, Durability, OnOutage, Origin, StoreUrl};
 use crate::policy::counters::{Counters, Stats};
 use crate::policy::keys::{KeyId, KeyIx, KeyRecord, Keys};
 use crate::policy::meter::{BudgetNews, BudgetOf, Meter, QuotaStatus};
@@ -77,6 +78,9 @@ pub(crate) struct Cx {
     pub(crate) limits: ConnectionLimits,
     pub(crate) idle: Idle,
     pub(crate) names: Names,
+    pub(crate) discovery: Discovery,
+    /// Where secrets come from that are being asked for anew, since a provider has refused them.
+    pub(crate) renewals: Vec<Origin>,
     pub(crate) breakers: Breakers,
     /// Requests that wait for places.
     pub(crate) queues: Queues,
@@ -158,6 +162,8 @@ impl Cx {
             limits,
             idle: Idle::default(),
             names: Names::default(),
+            discovery: Discovery::default(),
+            renewals: Vec::new(),
             breakers: Breakers::default(),
             queues: Queues::default(),
             requests: OutgoingRequests::default(),
@@ -234,9 +240,12 @@ impl Cx {
     }
 
     /// Takes over another configuration; false, and nothing is changed, if it has more new groups than can be counted.
-    pub(crate) fn load_config(&mut self, config: Arc<Config>) -> bool {
+    pub(crate) fn load_config(&mut self, mut config: Arc<Config>) -> bool {
         if !self.meter.configure(&config.groups, self.now.unix) {
             return false;
+        }
+        if config.providers.iter().any(|provider| provider.discover.is_some()) {
+            Arc::make_mut(&mut config).keep_lists(&self.setup.config);
         }
         self.pool.set_budget(config.server.max_buffered);
         self.budget.set_budget(config.server.max_buffered);
@@ -245,8 +254,11 @@ impl Cx {
             self.breakers.credential_renewed(&renewed);
         }
         self.queues.forget(|model| config.catalog.find(model).is_some());
+        // There may be more places.
+        self.queues.look_again(self.now.mono);
         self.setup = Setup::new(config, self.setup.epoch.wrapping_add(1));
         self.look_up_all();
+        self.discovery.restart(&self.setup.config, self.now.mono);
         self.tell_of_budgets();
         true
     }
@@ -279,7 +291,8 @@ impl Cx {
     /// Every host is looked up before the first request needs it.
     pub(crate) fn look_up_all(&mut self) {
         for provider in self.setup.config.providers.iter().filter(|provider| provider.addresses.is_empty()) {
-            self.names.look_up(&provider.host, provider.port, self.now.mono, &mut self.actions);
+            let (host, port) = provider.next_hop();
+            self.names.look_up(host, port, self.now.mono, &mut self.actions);
         }
     }
 
@@ -502,6 +515,17 @@ impl Cx {
         });
     }
 
+    /// Has a secret that a provider refuses asked for once more, if it can be another one without a restart.
+    pub(crate) fn renew(&mut self, origin: &Origin) {
+        if matches!(origin, Origin::Env(_)) {
+            return;
+        }
+        if !self.renewals.contains(origin) {
+            self.renewals.push(origin.clone());
+        }
+        self.orders.0.push(Order::Renew(origin.clone()));
+    }
+
     /// All that has been counted since the last time, for a successor.
     pub(crate) fn take_counters(&mut self) -> Counters {
         Counters {
@@ -509,6 +533,7 @@ impl Cx {
             targets: self.breakers.take_counts(),
             turned_away: std::mem::take(&mut self.limits.turned_away),
             rests: self.breakers.rests(self.now),
+            lists: self.setup.config.lists(),
         }
     }
 
@@ -518,6 +543,12 @@ impl Cx {
         counters.targets.iter().for_each(|counts| self.breakers.add(counts));
         self.limits.turned_away += counters.turned_away;
         counters.rests.iter().for_each(|rest| self.breakers.rest_told(rest, self.now));
+        if !counters.lists.is_empty() {
+            let mut config = Config::clone(&self.setup.config);
+            if config.take_lists(&counters.lists) {
+                self.setup = Setup::new(Arc::new(config), self.setup.epoch);
+            }
+        }
     }
 
     /// One line about a target, or a credential of a provider: it rests, and why and for how long, or (`None`) has
@@ -533,7 +564,9 @@ impl Cx {
                 out.extend_from_slice(b",\"cause\":\"");
                 cause.write(out);
                 out.extend_from_slice(b"\",\"until\":\"");
-                window::write_iso(Unix(now.0.saturating_add(cooldown.as_millis() as u64)), out);
+                // Whole seconds are told: never one in which it still rests.
+                let until = now.0.saturating_add(cooldown.as_micros().div_ceil(1000) as u64);
+                window::write_iso(Unix(until.next_multiple_of(1000)), out);
                 out.push(b'"');
             }
         });

@@ -17,6 +17,7 @@ mod budget;
 mod client;
 mod cx;
 mod diagnosis;
+mod discovery;
 mod drive;
 mod exchange;
 mod ids;
@@ -52,7 +53,7 @@ use client::peer::mapped;
 use cx::{Cx, CxStart, Setup};
 use exchange::{Event, Exchange};
 use ids::{ClientId, ClientName, ExchangeId, ExchangeName, ProviderId, ProviderName, client_conn};
-use lifecycle::{inheritance, reload, upgrade};
+use lifecycle::{inheritance, listing, reload, upgrade};
 use orders::{Notice, Order};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -144,6 +145,7 @@ impl Gateway {
         }
         inheritance::adopt(start.running, &mut cx);
         cx.look_up_all();
+        cx.discovery.restart(&cx.setup.config, now.mono);
         cx.warn_of_missing();
         Gateway {
             clients: Slots::with_room(room),
@@ -178,7 +180,7 @@ impl Gateway {
         let (lifecycle, never) = (&self.cx.lifecycle, Mono::NEVER);
         let drain = lifecycle.drain.as_ref().and_then(|drain| drain.due()).unwrap_or(never);
         let handover = lifecycle.handover.due().unwrap_or(never);
-        drain.min(handover).min(lifecycle.lead.unwrap_or(never)).min(self.cx.queues.wake())
+        drain.min(handover).min(lifecycle.lead.unwrap_or(never)).min(self.cx.queues.wake()).min(self.cx.discovery.due())
     }
 
     /// It has ended because a newer version must be started in its place.
@@ -365,7 +367,9 @@ impl Core for Gateway {
             Notice::Worked(done) => self.offloaded(done),
             Notice::SecretTold(origin, value) => {
                 reload::secret_told(&origin, value.as_deref().map_err(String::as_str), &mut self.cx);
+                self.secret_asked(&origin);
             }
+            Notice::Listed(listing) => listing::listed(listing, &mut self.cx),
             Notice::Reloaded(news) => {
                 if reload::finish(news, &mut self.cx) {
                     self.close_idle_providers();
@@ -392,6 +396,7 @@ impl Core for Gateway {
         self.cx.now = now;
         if self.own_due() <= now.mono {
             self.cx.queues.woken(now.mono);
+            listing::ask(&mut self.cx);
             if self.cx.lifecycle.lead.is_some_and(|lead| lead <= now.mono) {
                 self.terminate();
             }

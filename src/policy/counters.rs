@@ -18,7 +18,13 @@ pub struct Counters {
     /// Rests that have not ended.
     #[serde(default)]
     pub rests: Vec<RestTold>,
+    /// Models that providers list.
+    #[serde(default)]
+    pub lists: Vec<ListTold>,
 }
+
+/// A model that a provider lists: the provider, its name of the model, and how large its context is, if it says so.
+pub type ListTold = (Arc<str>, String, Option<u64>);
 
 /// A rest that a provider has asked for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

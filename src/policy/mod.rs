@@ -8,6 +8,7 @@ pub mod catalog;
 pub mod cause;
 pub mod config;
 pub mod counters;
+pub mod discover;
 pub mod keys;
 pub mod limits;
 pub mod meter;

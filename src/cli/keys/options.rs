@@ -169,7 +169,15 @@ fn words(list: &[String]) -> Vec<String> {
 fn scope(options: &KeyOptions, before: &Scope, high: &Config) -> Result<Scope, Failure> {
     let (endpoints, models) = (words(&options.endpoints), words(&options.models));
     let all = |word: &String| word == "*" || word == "all" && high.catalog.find("all").is_none();
-    if let Some(unknown) = models.iter().find(|id| !all(id) && high.catalog.find(id).is_none()) {
+    // What a provider lists is not known here, but for how it begins.
+    let may_be_listed = |id: &String| {
+        let mut prefixes = high.providers.iter().filter_map(|provider| provider.discover.as_ref());
+        prefixes.any(|discover| id.strip_prefix(&*discover.prefix).is_some_and(|rest| discover.id_of(rest).is_some()))
+    };
+    let is_known = |id: &String| all(id) || high.catalog.find(id).is_some();
+    if let Some(unknown) =
+        models.iter().find(|id| !is_known(id) && (high.catalog.asked(id).is_some() || !may_be_listed(id)))
+    {
         if let Some(model) = high.catalog.asked(unknown).and_then(|index| high.catalog.get(index)) {
             return Err(Failure::misused(format!(
                 "`{unknown}` is another name of `{}`: a key is for the id",

@@ -12,7 +12,7 @@
 //! | Translating | Translated → Reserving, Attempting or end; Offloaded → end; Drained → Translating; Due → Translating or end |
 //! | Reserving | Ruled, Counted → Attempting, Queued, Translating or end; Drained → Reserving; Due → Attempting, Queued or end |
 //! | Queued | Place → Attempting, Queued, Translating or end; Count, Drained → Queued; Due → Queued or end |
-//! | Attempting | Named, Dialed, DialFailed, Sent, Drained, Count, Due, Failed → Attempting; Head → Answering; Named, DialFailed, Failed, Due → Translating or end |
+//! | Attempting | Named, Dialed, DialFailed, Sent, Renewed, Drained, Count, Due, Failed → Attempting; Head → Answering; Named, DialFailed, Renewed, Failed, Due → Translating or end |
 //! | Answering | Data, Sent, Room, Drained, Offloaded, Count, Due → Answering; Data, BodyEnd, Offloaded, Room, Due → Committing or end; BodyEnd, Data, Offloaded, Failed, Due → Attempting, Translating or end |
 //! | Committing | Committed, NotCommitted, Due → end; Drained, Sent → Committing |
 //! | any | Left, Stopped → end |
@@ -29,6 +29,7 @@ mod finish;
 mod intake;
 mod mask;
 mod queue;
+mod renewal;
 mod reply;
 mod reserve;
 mod state;
@@ -180,6 +181,7 @@ impl Exchange {
             (State::Queued(_), Event::Place) => self.placed(message, cx),
             (State::Attempting(_), Event::Named { host, port, failed }) => self.named(host, port, failed, message, cx),
             (State::Attempting(_), Event::Dialed) => self.dialed(),
+            (State::Attempting(_), Event::Renewed) => self.renewed(message, cx),
             (State::Attempting(_), Event::DialFailed(why)) => self.dial_failed(why, message, cx),
             (State::Attempting(_) | State::Answering(_), Event::Sent) => self.sent(cx),
             (State::Attempting(_), Event::Head(head, bytes)) => self.answer_begins(head, bytes, message, cx),
@@ -261,7 +263,10 @@ impl Exchange {
     /// Waits for the addresses of this host.
     pub(crate) fn awaits_name(&self, host: &str, port: u16) -> bool {
         matches!(&self.state, State::Attempting(Attempting { half: Half::Resolving, .. }))
-            && self.target_provider().is_some_and(|provider| *provider.host == *host && provider.port == port)
+            && self.target_provider().is_some_and(|provider| {
+                let (hop, at) = provider.next_hop();
+                **hop == *host && at == port
+            })
     }
 
     /// May still be admitted, so that a hand-over waits for it.

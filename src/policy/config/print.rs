@@ -1,9 +1,11 @@
 //! The effective configuration as TOML: every default filled in, secrets as references to where they come from. What
-//! it prints parses to the same configuration, unless a store's password had to be masked.
+//! it prints parses to the same configuration, unless the password of a store or a proxy had to be
+//! masked.
 
 use super::document::Config;
 use super::providers::{Auth, Provider};
 use crate::policy::catalog::{Capabilities, Model, ModelParam, Prices, QueueLimits, price_text};
+use crate::policy::discover::Discover;
 use crate::policy::limits::Timeouts;
 use crate::policy::plan::Group;
 use crate::policy::settings::kinds::Shown;
@@ -67,7 +69,7 @@ pub fn effective(config: &Config) -> String {
     for provider in &config.providers {
         self::provider(&mut page, provider);
     }
-    for model in config.catalog.models() {
+    for model in config.catalog.models().iter().filter(|model| !model.discovered) {
         self::model(&mut page, config, model);
     }
     for plan in &config.plans {
@@ -120,14 +122,22 @@ fn provider(page: &mut Page, provider: &Provider) {
         Some(path) => page.string("ca_file", &path.to_string_lossy()),
         None => page.line("# ca_file: none, the public authorities"),
     }
-    if provider.addresses.is_empty() {
+    if provider.addresses.is_empty() || provider.proxy.is_some() {
         page.line("# addresses: looked up");
     } else {
         let addresses: Vec<String> = provider.addresses.iter().map(ToString::to_string).collect();
         page.strings("addresses", &addresses);
     }
+    match &provider.proxy {
+        Some(proxy) => page.key("proxy", proxy.shown()),
+        None => page.line("# proxy: none"),
+    }
     page.string("unknown_fields", provider.unknown_fields.as_str());
     page.key("stream_usage", provider.stream_usage);
+    match &provider.discover {
+        Some(discover) => page.key("discover", format_args!("{{ {} }}", members(Discover::ROWS, discover))),
+        None => page.line("# discover: none"),
+    }
     page.rows(&provider.limits);
 }
 

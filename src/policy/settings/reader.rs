@@ -263,6 +263,11 @@ impl<'a> Reader<'a> {
         std::mem::take(&mut self.pem_files)
     }
 
+    /// How many mistakes have been found so far.
+    pub(in crate::policy::settings) fn mistakes(&self) -> usize {
+        self.errors.len()
+    }
+
     /// All errors and all warnings, each in the order of their places.
     pub fn finish(self) -> (Vec<ConfigError>, Vec<ConfigError>) {
         let sorted = |mut list: Vec<(usize, ConfigError)>| {

@@ -13,11 +13,12 @@ use tollgate::policy::config::{Config, Source, effective, fixed};
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/configuration.md");
 
 /// Heading of a table; where a key of it stands in a configuration; the types whose fields hold its values.
-const TABLES: [(&str, &str, &[&str]); 10] = [
+const TABLES: [(&str, &str, &[&str]); 11] = [
     ("[server]", "server", &["Server"]),
     ("[store]", "store", &["StoreConfig"]),
     ("[upstream]", "upstream", &["UpstreamLimits"]),
     ("[[providers]]", "providers[0]", &["Provider", "Credential"]),
+    ("discover", "providers[0].discover", &["Discover"]),
     ("[[models]]", "models[0]", &["Model", "Prices"]),
     ("targets", "models[0].targets[0]", &["Target"]),
     ("queue", "models[0].queue", &["QueueLimits"]),
@@ -26,7 +27,8 @@ const TABLES: [(&str, &str, &[&str]); 10] = [
     ("[[groups]]", "groups[0]", &["Group", "Plan"]),
 ];
 
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 7] = [
+    include_str!("../../../src/policy/discover.rs"),
     include_str!("../../../src/policy/config/providers.rs"),
     include_str!("../../../src/policy/config/server.rs"),
     include_str!("../../../src/policy/config/store.rs"),
@@ -36,7 +38,7 @@ const SOURCES: [&str; 6] = [
 ];
 
 /// What is required, line by line, each with the key it is about; braces mark where further keys of a table go.
-const REQUIRED: [(&str, &str); 20] = [
+const REQUIRED: [(&str, &str); 21] = [
     ("", "[server]\n{server}"),
     ("", "[store]\n{store}"),
     ("", "[upstream]\n{upstream}"),
@@ -44,6 +46,7 @@ const REQUIRED: [(&str, &str); 20] = [
     ("providers[0].name", "name = \"p\""),
     ("providers[0].shape", "shape = \"chat\""),
     ("providers[0].base_url", "base_url = \"https://p.example/v1\""),
+    ("", "[providers.discover]\n{providers[0].discover}"),
     ("", "[[models]]"),
     ("models[0].id", "id = \"m\""),
     ("models[0].context", "context = \"256K\""),
@@ -87,6 +90,7 @@ fn known(path: &str) -> Vec<String> {
 /// Key to value of one table of the effective configuration, in its order; values that are none are words.
 fn shown(config: &Config, path: &str) -> Vec<(String, String)> {
     let (heading, inline) = match path {
+        "providers[0].discover" => ("[[providers]]", Some("discover = { ")),
         "models[0].targets[0]" => ("[[models]]", Some("targets = [{ ")),
         "models[0].queue" => ("[[models]]", Some("queue = { ")),
         "models[0].capabilities" => ("[[models]]", Some("capabilities = { ")),

@@ -53,6 +53,8 @@
 //! `store-recovers` · `revoke KEY` · `hold-looks`, `looks 2`, `look`, `look-fails` (the
 //! ledger does not answer when it is asked for a key that is not known, so many are asked for, it answers, it cannot) ·
 //! `renews 1` (secrets were to be asked for again so often), `secret says WORD`, `secret fails WHY` (its file or program) ·
+//! `lists 1` (so many providers are asked for their models and have not answered), `listed up a b=8192 !c` (one says
+//! that it has these, the second with its context, and that one is left out), `listed up fails WHY` ·
 //! `drain` (SIGTERM) · `exit` (the gateway has asked to leave) · `reload [server]
 //! max_header = "1KiB"` · `hold-work`, `work` (the helper thread stands still, or does what it was given).
 //!

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::{Ending, Shut, Signal};
 use tollgate::base::time::Unix;
-use tollgate::gateway::orders::Notice;
+use tollgate::gateway::orders::{List, Listing, NoList, Notice};
 use tollgate::gateway::{Past, Start};
 use tollgate::policy::ask::Ruling;
 use tollgate::policy::config::{Origin, units};
 use tollgate::policy::counters::{Counters, RestTold};
+use tollgate::policy::discover::Listed;
 use tollgate::policy::keys::{KeyAnswer, KeyId};
 use tollgate::policy::meter::{Amount, LimitKind};
 use tollgate::policy::row::Row;
@@ -234,6 +235,9 @@ impl Player<'_> {
                 let said = if *outcome == "says" { Ok(rest.join(" ")) } else { Err(rest.join(" ")) };
                 return world.notice(Notice::SecretTold(origin, said));
             }
+            ["lists", count] if world.lists.len().to_string() == **count => {}
+            ["lists", count] => return Err(format!("{} providers are asked instead of {count}", world.lists.len())),
+            ["listed", provider, models @ ..] => return self.listed(provider, models),
             ["drain"] => return world.signal(Signal::Terminate),
             ["hold-work"] => world.hold_work = true,
             ["work"] => return world.work(),
@@ -324,6 +328,28 @@ impl Player<'_> {
         let (section, line) = change.ok_or("reload what?")?;
         self.setting.set(section, line.trim());
         self.world.reload(self.setting.high())
+    }
+
+    /// A provider answers the question for its models that was put first: `ID` or `ID=CONTEXT`, `!ID` for one that is
+    /// skipped; or `fails WHY`, `fails 401`.
+    fn listed(&mut self, name: &str, models: &[&str]) -> Result<(), String> {
+        let number = self.setting.high().providers.iter().position(|provider| *provider.name == *name);
+        let at = self.world.lists.iter().position(|(_, asked)| Some(*asked) == number).ok_or("it was not asked")?;
+        let (epoch, provider) = self.world.lists.remove(at);
+        let list = match models {
+            ["fails", why @ ..] => Err(NoList { why: why.join(" "), refused: *why == ["401"] }),
+            _ => {
+                let (odd, good): (Vec<&str>, Vec<&str>) =
+                    models.iter().copied().partition(|word| word.starts_with('!'));
+                let listed = |word: &str| match word.split_once('=') {
+                    Some((model, context)) => Listed { model: model.to_string(), context: context.parse().ok() },
+                    None => Listed { model: word.to_string(), context: None },
+                };
+                let skipped = odd.first().map(|first| (odd.len(), first[1..].to_string()));
+                Ok(List { models: good.into_iter().map(listed).collect(), skipped })
+            }
+        };
+        self.world.notice(Notice::Listed(Listing { epoch, provider, list }))
     }
 
     fn row(&mut self, expected: &[&str]) -> Result<(), String> {

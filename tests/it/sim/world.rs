@@ -495,7 +495,7 @@ impl World {
                     Order::Work(work) => self.works.push(*work),
                     Order::LookUp(id) => self.looks.push(id),
                     Order::Reload(_) => self.reloading = true,
-                    Order::Log(_) | Order::Counted(_) | Order::Renew(_) => {}
+                    Order::Log(_) | Order::Counted(_) | Order::Renew(_) | Order::List(_) => {}
                     other => self.take_order(other)?,
                 }
             }
