@@ -40,8 +40,8 @@ pub(super) struct Line {
     input_tokens: u64,
     cache_read_tokens: u64,
     cache_write_tokens: u64,
-    /// Tokens that lay in a cache and were not read from it, by why: the client has changed its prefix, the time to live
-    /// had passed, another target was chosen, or the one before had failed.
+    /// Tokens that lay in a cache and were not read from it, by why: the client has changed its prefix, the time to
+    /// live had passed, another target was chosen, or the one before had failed.
     changed_tokens: u64,
     expired_tokens: u64,
     moved_tokens: u64,
