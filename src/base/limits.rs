@@ -47,6 +47,9 @@ pub const ERROR_MESSAGE_MAX: usize = 2048;
 pub const TOLD_BYTES_MAX: usize = 64;
 /// Keys of one change in the ledger that are told one by one in the log.
 pub const KEYS_TOLD_MAX: usize = 100;
+/// Paths of groups that are remembered: those configured, and those that were or that rows since the beginning of the
+/// longest period are of.
+pub const PATHS_MAX: usize = 1 << 16;
 /// Poll events taken in one turn of the loop; the kernel keeps the rest for the next.
 pub const EVENTS_PER_TURN: usize = 1024;
 /// Connections accepted from one listener in one turn, so that a flood of them stalls no stream.

@@ -11,6 +11,7 @@
 
 mod document;
 mod follow;
+mod groups;
 mod models;
 mod params;
 mod plans;

@@ -6,7 +6,7 @@
 
 use super::agent::Client;
 use super::keys::KeyId;
-use super::meter::Lease;
+use super::meter::{Amount, Lease};
 use super::usage::Usage;
 use crate::base::limits;
 use crate::base::time::Unix;
@@ -82,6 +82,14 @@ impl Row {
     }
 }
 
+impl Row {
+    /// What it counts against allowances and budgets, in numbers that are cut.
+    pub fn amount(&self) -> Amount {
+        let (usage, nano) = self.bounded();
+        Amount { tokens: usage.total(), nano }
+    }
+}
+
 /// Reads the endpoint's shape as ledgers keep it, by [`Dialect::name`].
 pub fn endpoint_from(text: &str) -> Dialect {
     Dialect::ALL.into_iter().find(|dialect| dialect.name() == text).unwrap_or(Dialect::Chat)
@@ -100,6 +108,12 @@ pub struct Running {
     pub admitted: Unix,
     /// Tokens reserved for it.
     pub reserved: u64,
+    /// Nano-dollars reserved for it.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub money: u64,
+    /// The path of groups that it was admitted under; none, where that is empty.
+    #[serde(default, skip_serializing_if = "str::is_empty")]
+    pub group: Arc<str>,
 }
 
 fn is_none(count: &u64) -> bool {
@@ -247,7 +261,8 @@ mod tests {
     #[test]
     fn a_running_request_comes_back_as_it_was() {
         let row = row();
-        let running = Running { request: row.request, key: row.key, admitted: row.admitted, reserved: 8 };
+        let (money, group) = (9, Arc::from("eng/research"));
+        let running = Running { request: row.request, key: row.key, admitted: row.admitted, reserved: 8, money, group };
         let text = serde_json::to_string(&running).unwrap();
         assert_eq!(serde_json::from_str::<Running>(&text).unwrap(), running);
         assert!(serde_json::from_str::<Running>(&text.replace("0b0c", "0b0x")).is_err());

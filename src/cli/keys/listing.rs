@@ -62,6 +62,8 @@ struct Limits {
     requests: u64,
     tokens_per_window: u64,
     concurrency: u64,
+    /// In US dollars.
+    budget: f64,
     /// Those among them that are the key's own.
     own: Vec<&'static str>,
 }
@@ -74,25 +76,28 @@ impl Limits {
             ("requests", own.requests),
             ("tokens_per_window", own.tokens_per_window),
             ("concurrency", own.concurrency),
+            ("budget", own.budget),
         ];
-        let Plan { tokens, requests, tokens_per_window, concurrency, .. } =
+        let Plan { tokens, requests, tokens_per_window, concurrency, budget, .. } =
             high.plan(&key.plan).cloned().unwrap_or_default().with(own);
         let own = all.into_iter().filter(|(_, limit)| limit.is_some()).map(|(name, _)| name).collect();
-        Limits { tokens, requests, tokens_per_window, concurrency, own }
+        Limits { tokens, requests, tokens_per_window, concurrency, budget: budget as f64 / 1e9, own }
     }
 
     /// The limits that there are, in words.
     fn text(&self) -> String {
-        let all = [
+        let counts = [
             ("tokens", self.tokens),
             ("requests", self.requests),
             ("tokens_per_window", self.tokens_per_window),
             ("concurrency", self.concurrency),
         ];
-        let set = all.into_iter().filter(|(name, limit)| *limit > 0 || self.own.contains(name));
+        let counts = counts.map(|(name, limit)| (name, limit > 0, grouped(limit)));
+        let all = counts.into_iter().chain([("budget", self.budget > 0.0, format!("${}", self.budget))]);
+        let set = all.filter(|(name, is_limit, _)| *is_limit || self.own.contains(name));
         let texts: Vec<String> = set
-            .map(|(name, limit)| {
-                let limit = if limit == 0 { "none".to_string() } else { grouped(limit) };
+            .map(|(name, is_limit, limit)| {
+                let limit = if is_limit { limit } else { "none".to_string() };
                 format!("{name} {limit}{}", if self.own.contains(&name) { " (its own)" } else { "" })
             })
             .collect();

@@ -4,7 +4,7 @@ use crate::base::time::Unix;
 use crate::cli::output::{Failure, is_control};
 use crate::policy::config::{Config, units};
 use crate::policy::keys::{KeyRecord, LABELS_MAX, Scope, is_group_name, label_from};
-use crate::policy::plan::UNLIMITED;
+use crate::policy::plan::{BUDGET_MAX, UNLIMITED};
 use crate::policy::window::parse_moment;
 use clap::Args;
 use std::collections::BTreeMap;
@@ -46,6 +46,9 @@ pub struct KeyOptions {
     /// Requests at once for this key alone
     #[arg(long, value_name = "N|plan", value_parser = parse_limit)]
     pub concurrency: Option<Limit>,
+    /// US dollars per period for this key alone (12.50)
+    #[arg(long, value_name = "USD|plan", value_parser = parse_budget)]
+    pub budget: Option<Limit>,
 }
 
 /// When a key expires, as typed.
@@ -132,6 +135,16 @@ fn parse_limit(text: &str) -> Result<Limit, String> {
     number.map(Limit::Own).ok_or_else(|| "expected a number such as 600 or 10M (0: no limit), or plan".to_string())
 }
 
+fn parse_budget(text: &str) -> Result<Limit, String> {
+    if text == "plan" {
+        return Ok(Limit::Plans);
+    }
+    let nano = units::dollars(text).filter(|nano| *nano <= BUDGET_MAX);
+    nano.map(Limit::Own).ok_or_else(|| {
+        "expected US dollars such as 12.50, with at most nine decimals (0: no limit), or plan".to_string()
+    })
+}
+
 /// A name as it may be given to a key.
 pub(super) fn parse_name(text: &str) -> Result<String, String> {
     let good = (1..=NAME_MAX).contains(&text.chars().count()) && !text.chars().any(is_control);
@@ -184,19 +197,24 @@ fn scope(options: &KeyOptions, before: &Scope, high: &Config) -> Result<Scope, F
 impl KeyOptions {
     /// True if nothing is asked for.
     pub(super) fn is_empty(&self) -> bool {
-        let limits = [self.requests, self.tokens, self.tokens_per_window, self.concurrency];
+        let limits = [self.requests, self.tokens, self.tokens_per_window, self.concurrency, self.budget];
         self.plan.is_none()
             && self.models.is_empty()
             && self.endpoints.is_empty()
             && self.expires.is_none()
             && self.group.is_none()
             && self.labels.is_empty()
-            && limits == [None; 4]
+            && limits == [None; 5]
     }
 
     /// Changes `key` as the options say; all of it or, where one makes no sense, nothing.
     pub(super) fn apply(&self, high: &Config, now: Unix, key: &mut KeyRecord) -> Result<(), Failure> {
         let plan = self.plan.as_deref().map(|name| plan(name, high)).transpose()?;
+        if let Some(KeyGroup::Named(name)) = &self.group
+            && high.group(name).is_none()
+        {
+            return Err(Failure::misused(format!("no group is named `{name}`; see [[groups]]")));
+        }
         let scope = scope(self, &key.scope, high)?;
         let expires = match self.expires {
             None => key.expires,
@@ -222,6 +240,7 @@ impl KeyOptions {
             (&mut limits.tokens, self.tokens),
             (&mut limits.tokens_per_window, self.tokens_per_window),
             (&mut limits.concurrency, self.concurrency),
+            (&mut limits.budget, self.budget),
         ] {
             *own = asked.map_or(*own, Limit::set);
         }
@@ -285,6 +304,11 @@ mod tests {
         assert_eq!(parse_limit("plan"), Ok(Limit::Plans));
         for wrong in ["", "-1", "many", "1.5.2", "99999999999999999999"] {
             assert!(parse_limit(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(parse_budget("12.50"), Ok(Limit::Own(12_500_000_000)));
+        assert_eq!((parse_budget("0"), parse_budget("plan")), (Ok(Limit::Own(0)), Ok(Limit::Plans)));
+        for wrong in ["", "-1", "$5", "1e3", "10M", "1000000000.1", "0.0000000001"] {
+            assert!(parse_budget(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -192,6 +192,10 @@ impl ResponseHead<'_> {
             Some(reset) => window::write_iso(reset, out),
             None => out.extend_from_slice(self.reset),
         }
+        if let Some(budget) = quota.budget {
+            field(out, "x-budget-remaining", b"");
+            text::push_decimal(out, budget.remaining() / 1000, 1_000_000);
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 
 use super::event::{Effect, Forward, Message, Outcome};
 use super::state::{Answering, Attempting, Committing, Draft, Exchange, Last, Queued, Reserving, State};
+use crate::base::limits::ROW_COST_MAX;
 use crate::base::time::Mono;
 use crate::dialect::ObservedUsage;
 use crate::dialect::usage::Reported;
@@ -14,6 +15,7 @@ use crate::gateway::metrics::{Taken, Timed};
 use crate::gateway::orders::Order;
 use crate::policy::config::RequestLog;
 use crate::policy::counters::{AttemptEnd, PHASES};
+use crate::policy::meter::Amount;
 use crate::policy::row::Row;
 use crate::policy::usage::{Usage, UsageSource};
 use std::num::NonZeroU64;
@@ -111,10 +113,10 @@ impl Exchange {
         let admitted = self.admitted.take()?;
         // As the ledger will keep it, so that what is counted now is what is counted after a restart.
         let usage = usage.bounded();
-        match usage.total() {
-            0 => cx.meter.refund(admitted.hold),
-            tokens => cx.meter.settle(admitted.hold, tokens),
-        }
+        let cost_nano = self.model().map_or(0, |model| usage.cost_nano(&model.prices)).min(ROW_COST_MAX);
+        let group = cx.meter.path_text(&admitted.hold);
+        cx.meter.settle(admitted.hold, Amount { tokens: usage.total(), nano: cost_nano });
+        cx.tell_of_budgets();
         let (Some(model), Some(dialect), Some(target)) = (self.model(), self.dialect(), self.target()) else {
             return None;
         };
@@ -133,11 +135,11 @@ impl Exchange {
             stream: self.asked.is_some_and(|asked| asked.stream),
             status,
             usage,
-            cost_nano: usage.cost_nano(&model.prices),
+            cost_nano,
             attempts: self.attempt().map_or(0, |at| at.attempts.into()),
             micros: cx.now.mono.micros_since(self.request.received),
             queued_ms: self.request.queued_ms(),
-            group: Arc::default(),
+            group,
             user: said.and_then(|said| said.user.clone()),
             session: said.and_then(|said| said.session.clone()),
             client: self.request.meta.agent,

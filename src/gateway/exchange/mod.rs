@@ -54,7 +54,7 @@ use crate::dialect::Invalid;
 use crate::policy::catalog::{Model, Target};
 use crate::policy::config::Provider;
 use crate::policy::keys::{KeyIx, Keys};
-use crate::policy::meter::{Hold, Meter};
+use crate::policy::meter::{Amount, Hold, Meter};
 use crate::policy::refusal::Refusal;
 use crate::policy::row::Running;
 use crate::wire::Dialect;
@@ -288,8 +288,9 @@ impl Exchange {
     /// As a successor is told of it; `None` where nothing has been admitted, or all of it is settled.
     pub(crate) fn running(&self, meter: &Meter, keys: &Keys) -> Option<Running> {
         let (admitted, key) = (self.admitted.as_ref()?, self.request.found.key?);
-        let reserved = meter.lease(&admitted.hold).reserved;
-        Some(Running { request: self.request.id.raw(), key: keys.record(key).id, admitted: admitted.at, reserved })
+        let Amount { tokens: reserved, nano: money } = meter.reserved(&admitted.hold);
+        let (request, key, group) = (self.request.id.raw(), keys.record(key).id, meter.path_text(&admitted.hold));
+        Some(Running { request, key, admitted: admitted.at, reserved, money, group })
     }
 
     /// The shape of the endpoint, for generation requests.

@@ -872,13 +872,16 @@ fn spilled_rows_come_back_as_they_were_and_a_file_with_anything_else_is_kept() {
     use super::spill::Place as Spills;
     let place = Place::new("spill");
     let spills = Spills::new(place.0.clone(), "ledger.db".to_string());
-    let lease = crate::policy::meter::Lease {
+    use crate::policy::meter::{Amount, GroupLease, Lease, PathIx};
+    let lease = Lease {
         window: (Unix(1), Unix(2)),
         period: (Unix(3), Unix(4)),
-        reserved: 5,
+        reserved: Amount { tokens: 5, nano: 6 },
         shared: true,
+        path: PathIx::NONE,
+        groups: [GroupLease { name: "labs".into(), window: (Unix(5), Unix(6)), period: (Unix(7), Unix(8)) }].into(),
     };
-    let lent = rows_of(3..4).into_iter().map(|row| Row { lease: Some(Box::new(lease)), ..row }).collect();
+    let lent = rows_of(3..4).into_iter().map(|row| Row { lease: Some(Box::new(lease.clone())), ..row }).collect();
     let file = Batch { sent: None, rows: rows_of(0..3) };
     let shared = Batch { sent: Some(("writer".to_string(), 7)), rows: lent };
     let left = Leftover { batches: vec![file.clone(), shared.clone()], died: false };

@@ -9,7 +9,11 @@ use std::fs;
 const PLANS: &str = "[[plans]]\nname = \"all\"\n";
 
 fn start(attribution: &'static str) -> Harness {
-    Harness::start(&Setup { server: attribution, more: PLANS.to_owned(), ..Setup::default() })
+    Harness::start(&Setup {
+        server: attribution,
+        more: format!("{PLANS}[[groups]]\nname = \"labs\"\n"),
+        ..Setup::default()
+    })
 }
 
 /// One answered request with these header lines.

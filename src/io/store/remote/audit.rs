@@ -9,6 +9,8 @@ use super::{FOLD, PREFIX, Remote, SNAPSHOT, integer, is_wrong_type, named};
 use crate::base::limits;
 use crate::base::order;
 use crate::base::time::Unix;
+use crate::policy::meter::Amount;
+use crate::policy::plan::PATH_SEPARATOR;
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 use redis::{ConnectionLike, Value};
@@ -17,25 +19,34 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A name, and fields with values in turns.
 type Hash = (String, Vec<String>);
 /// What the script returns.
-type Raw = (String, i64, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>);
+type Raw = (String, i64, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>);
 
 /// How often a comparison is begun anew because rows were folded away in the middle of it.
 const TRIES: usize = 10;
 
-/// What the rows say of one key or window.
+/// What the rows say of one key, group or window.
 #[derive(Default)]
 struct Recount {
     days: DaySums,
     people: PeopleTotals,
-    /// Tokens by key and day.
-    used: BTreeMap<(String, u64), u64>,
-    /// Moment of admission and tokens of every row, by key.
+    /// What was used, by account and day.
+    used: BTreeMap<(String, u64), Amount>,
+    /// Moment of admission and tokens of every row, by account.
     rows: BTreeMap<String, Vec<(u64, u64)>>,
+}
+
+/// The accounts that a row of this key and this path counts in.
+fn accounts(key: &str, path: &str) -> impl Iterator<Item = String> {
+    let groups = path.split(PATH_SEPARATOR).filter(|name| !name.is_empty());
+    std::iter::once(key.to_string()).chain(groups.map(|name| format!("@{name}")))
 }
 
 impl Recount {
     fn add(&mut self, place: DayKey, sums: &Sums) {
-        *self.used.entry((place.key.clone(), place.day)).or_default() += sums[1..5].iter().sum::<u64>();
+        for account in accounts(&place.key, &place.group) {
+            let used = self.used.entry((account, place.day)).or_default();
+            *used = used.plus(Amount { tokens: sums[1..5].iter().sum(), nano: sums[5] });
+        }
         self.days.entry(place).or_default().iter_mut().zip(sums).for_each(|(sum, part)| *sum += part);
     }
 }
@@ -54,10 +65,11 @@ impl Remote {
     }
 
     fn try_verify(&mut self) -> Result<Option<Verdict>, StoreError> {
-        let names = ["rows", "days", "foldeds", "folds", "keys", "wins"].map(named);
+        let names = ["rows", "days", "foldeds", "folds", "keys", "wins", "groups"].map(named);
         let mut cmd = self.script(SNAPSHOT, &names);
         cmd.arg(PREFIX);
-        let (last, folds, days, folded, uses, windows, people): Raw = self.run(|connection| cmd.query(connection))?;
+        let (last, folds, days, folded, uses, costs, windows, people): Raw =
+            self.run(|connection| cmd.query(connection))?;
         let mut counted = Recount::default();
         let folded = day_sums(&folded);
         let folded_days: BTreeSet<u64> = folded.keys().map(|key| key.day).collect();
@@ -68,8 +80,10 @@ impl Remote {
                 verdict.rows += 1;
                 let sums = sums_of(&row);
                 add_people(&mut counted.people, &row);
-                let of_key = counted.rows.entry(row.key.to_string()).or_default();
-                of_key.push((row.admitted.0, sums[1..5].iter().sum()));
+                for account in accounts(row.key.as_str(), &row.group) {
+                    let own = counted.rows.entry(account).or_default();
+                    own.push((row.admitted.0, sums[1..5].iter().sum()));
+                }
                 counted.add(DayKey::of(&row), &sums);
                 true
             })?;
@@ -85,7 +99,11 @@ impl Remote {
         shorten(&mut stored, &former);
         shorten(&mut counted.days, &former);
         verdict.compare_days(&stored, &counted.days);
-        compare_use(&mut verdict, &uses, &counted);
+        let all = |_: &str, _: u64| true;
+        compare_use(&mut verdict, "tokens", &uses, &counted, |used| used.tokens, all);
+        // Hosts of the first format have counted no money.
+        let knows = |key: &str, day: u64| !former.iter().any(|place| place.key == key && place.day == day);
+        compare_use(&mut verdict, "nano-dollars", &costs, &counted, |used| used.nano, knows);
         compare_windows(&mut verdict, &windows, &counted);
         Ok(Some(verdict))
     }
@@ -182,28 +200,41 @@ fn people_totals(hashes: &[Hash]) -> PeopleTotals {
     totals
 }
 
-fn compare_use(verdict: &mut Verdict, uses: &[Hash], counted: &Recount) {
+/// Compares what accounts have used by day, as far as `counts` says that it is counted.
+fn compare_use(
+    verdict: &mut Verdict,
+    what: &str,
+    uses: &[Hash],
+    counted: &Recount,
+    of: fn(Amount) -> u64,
+    counts: impl Fn(&str, u64) -> bool,
+) {
+    let name = |account: &str, day: u64| {
+        format!("{what} of {account} on {}", crate::policy::window::date(Unix(day.saturating_mul(DAY_MS))))
+    };
     let mut left = counted.used.clone();
-    for (key, flat) in uses {
-        for (day, tokens) in pairs(flat) {
+    for (account, flat) in uses {
+        for (day, stored) in pairs(flat) {
             let day: u64 = day.parse().unwrap_or(0);
-            let rows = left.remove(&(key.clone(), day)).unwrap_or(0);
-            verdict.compare(|| use_name(key, day), tokens, rows);
+            let rows = left.remove(&(account.clone(), day)).map_or(0, of);
+            if counts(account, day) {
+                verdict.compare(|| name(account, day), stored, rows);
+            }
         }
     }
-    for ((key, day), rows) in left {
-        verdict.compare(|| use_name(&key, day), 0, rows);
+    for ((account, day), used) in left {
+        if of(used) > 0 && counts(&account, day) {
+            verdict.compare(|| name(&account, day), 0, of(used));
+        }
     }
-}
-
-fn use_name(key: &str, day: u64) -> String {
-    format!("tokens of {key} on {}", crate::policy::window::date(Unix(day.saturating_mul(DAY_MS))))
 }
 
 fn compare_windows(verdict: &mut Verdict, windows: &[Hash], counted: &Recount) {
     for (name, flat) in windows {
-        let mut parts = name.strip_prefix(PREFIX).unwrap_or(name).split(':').skip(1);
-        let (Some(key), Some(start), Some(end)) = (parts.next(), parts.next(), parts.next()) else { continue };
+        // The name of a group may have colons.
+        let mut parts = name.strip_prefix(PREFIX).unwrap_or(name).rsplitn(3, ':');
+        let (Some(end), Some(start), Some(rest)) = (parts.next(), parts.next(), parts.next()) else { continue };
+        let Some((_, key)) = rest.split_once(':') else { continue };
         let (Ok(start), Ok(end)) = (start.parse::<u64>(), end.parse::<u64>()) else { continue };
         let of = |field: &str| pairs(flat).find(|(name, _)| *name == field).map_or(0, |(_, value)| value);
         let of_key = counted.rows.get(key).map_or(&[][..], Vec::as_slice);
