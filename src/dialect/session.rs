@@ -59,9 +59,18 @@ pub struct Named<'a> {
 }
 
 /// See [`Named`]. What is of the wrong type, or empty, is absent.
+#[inline]
 pub fn named<'a>(body: &'a [u8], fields: &Fields) -> Named<'a> {
+    let says = |name| matches!(name, Name::User | Name::SafetyIdentifier | Name::Metadata | Name::PromptCacheKey);
+    match fields.members.iter().any(|known| says(known.name)) {
+        true => named_by(body, fields),
+        // Of most it is not said.
+        false => Named::default(),
+    }
+}
+
+fn named_by<'a>(body: &'a [u8], fields: &Fields) -> Named<'a> {
     let mut found = [Raw::NULL; 4];
-    let mut any = false;
     for known in &fields.members {
         let place = match known.name {
             Name::User => 0,
@@ -70,10 +79,7 @@ pub fn named<'a>(body: &'a [u8], fields: &Fields) -> Named<'a> {
             Name::PromptCacheKey => 3,
             _ => continue,
         };
-        (found[place], any) = (Raw::new(known.value.of(body)), true);
-    }
-    if !any {
-        return Named::default();
+        found[place] = Raw::new(known.value.of(body));
     }
     let [user, safety_identifier, metadata, cache_key] = found;
     let (of_metadata, session) = user_id(metadata).unzip();

@@ -68,8 +68,6 @@ pub enum Field {
     Origin,
     /// `access-control-request-method`; the first one counts.
     AcRequestMethod,
-    /// `access-control-request-headers`; the first one counts.
-    AcRequestHeaders,
     /// What names the conversation: the first of [`SESSION`] that says anything, by their order there.
     Session,
 }

@@ -20,7 +20,6 @@ const NAMES: [(&str, Field); COUNT - 1] = [
     ("anthropic-beta", Field::AnthropicBeta),
     ("origin", Field::Origin),
     ("access-control-request-method", Field::AcRequestMethod),
-    ("access-control-request-headers", Field::AcRequestHeaders),
 ];
 
 /// Parses the request head at the front of `buf`.
