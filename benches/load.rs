@@ -87,15 +87,18 @@ fn args() -> Args {
     all
 }
 
-/// A chat in several turns, with escapes as code in a prompt has them, of about the bytes asked for.
+/// A chat in several turns, in the shape of the path: with escapes as code in a prompt has them, of about the bytes
+/// asked for.
 fn body(args: &Args, stream: bool) -> String {
+    let responses = args.path.ends_with("/responses");
+    let (turns, bound) = if responses { ("input", "max_output_tokens") } else { ("messages", "max_tokens") };
     let open = format!(
-        "{{\"model\":\"{}\",\"messages\":[{{\"role\":\"system\",\"content\":\"You are a careful reviewer. Answer in \
+        "{{\"model\":\"{}\",\"{turns}\":[{{\"role\":\"system\",\"content\":\"You are a careful reviewer. Answer in \
          short sentences and name the line you mean.\"}},",
         args.model
     );
     let stream = if stream { ",\"stream\":true" } else { "" };
-    let close = format!("],\"temperature\":0.2,\"max_tokens\":256{stream}}}");
+    let close = format!("],\"temperature\":0.2,\"{bound}\":256{stream}}}");
     let code = "fn next(&mut self) -> Option<u8> {\\n    let byte = self.bytes.get(self.at)?;\\n    \
                 // \\\"quoted\\\"\\n    self.at += 1;\\n    Some(*byte)\\n}\\n";
     let mut turns = Vec::new();

@@ -1,6 +1,7 @@
 //! The common upstream of `scripts/bench`: answers as fast as one mio loop can, always the same. A request that says
-//! `"stream":true` gets `--events` events, one every `--pace-ms`; any other a fixed answer of 622 bytes. Both shapes,
-//! by path. Never parses more than it must; stands in no test of correctness (that is `tollgate provider`).
+//! `"stream":true` gets `--events` events, one every `--pace-ms`; any other a fixed answer of 622 bytes. In the
+//! shape that the path names. Never parses more than it must; stands in no test of correctness (that is `tollgate
+//! provider`).
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
@@ -10,24 +11,29 @@ use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
 const LISTENER: Token = Token(usize::MAX);
+/// Of the numbers that a response's events have: five digits, and so have all that follow.
+const FIRST_NUMBER: u32 = 10_000;
+/// What the requests of each shape begin with.
+const PATHS: [&[u8]; 3] = [b"POST /v1/chat/completions", b"POST /v1/messages", b"POST /v1/responses"];
 
 struct Conn {
     socket: TcpStream,
     rx: Vec<u8>,
     tx: Vec<u8>,
-    /// Events still to be sent, and the shape.
+    /// Events still to be sent.
     events_left: u32,
-    messages: bool,
+    /// The shape, as a place in the lists of the plan.
+    shape: usize,
     generation: u32,
 }
 
 struct Plan {
     events: u32,
     pace: Duration,
-    whole: [Vec<u8>; 2],
-    event: [Vec<u8>; 2],
-    first: [Vec<u8>; 2],
-    last: [Vec<u8>; 2],
+    whole: [Vec<u8>; PATHS.len()],
+    event: [Vec<u8>; PATHS.len()],
+    first: [Vec<u8>; PATHS.len()],
+    last: [Vec<u8>; PATHS.len()],
 }
 
 fn http(content_type: &str, body: &str) -> Vec<u8> {
@@ -79,15 +85,51 @@ fn plan(events: u32, pace: Duration) -> Plan {
     let stop = "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":0}\n\n\
                 event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\
                 \"usage\":{\"output_tokens\":83}}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
+    let response = |status: &str, output: &str, usage: &str| {
+        format!(
+            "{{\"id\":\"resp_0123456789abcdef\",\"object\":\"response\",\"created_at\":1790000000,\
+             \"status\":\"{status}\",\"error\":null,\"incomplete_details\":null,\
+             \"model\":\"upstream-model-2026-11-01\",\"output\":[{output}],\"usage\":{usage}}}"
+        )
+    };
+    let message = |status: &str, content: &str| {
+        format!(
+            "{{\"id\":\"msg_0123456789abcdef\",\"type\":\"message\",\"status\":\"{status}\",\"role\":\"assistant\",\
+             \"content\":[{content}]}}"
+        )
+    };
+    let part = |text: &str| format!("{{\"type\":\"output_text\",\"text\":\"{text}\",\"annotations\":[]}}");
+    let usage = "{\"input_tokens\":271,\"input_tokens_details\":{\"cached_tokens\":0},\"output_tokens\":83,\
+                 \"output_tokens_details\":{\"reasoning_tokens\":0},\"total_tokens\":354}";
+    let whole = padded(|text| response("completed", &message("completed", &part(text)), usage));
+    // Their numbers are those of a stream of one piece: nobody here counts them.
+    let event = |kind: &str, number: u32, rest: &str| {
+        format!("event: {kind}\ndata: {{\"type\":\"{kind}\",\"sequence_number\":{number},{rest}}}\n\n")
+    };
+    let place = "\"item_id\":\"msg_0123456789abcdef\",\"output_index\":0,\"content_index\":0";
+    let opening = event("response.created", 0, &format!("\"response\":{}", response("in_progress", "", "null")))
+        + &event(
+            "response.output_item.added",
+            1,
+            &format!("\"output_index\":0,\"item\":{}", message("in_progress", "")),
+        )
+        + &event("response.content_part.added", 2, &format!("{place},\"part\":{}", part("")));
+    let delta_of = format!("{place},\"delta\":\" patient\",\"logprobs\":[],\"obfuscation\":\"6fXQ1qkzR\"");
+    let text = event("response.output_text.delta", FIRST_NUMBER, &delta_of);
+    let said = message("completed", &part("patient"));
+    let closing = event("response.output_text.done", 4, &format!("{place},\"text\":\"patient\",\"logprobs\":[]"))
+        + &event("response.content_part.done", 5, &format!("{place},\"part\":{}", part("patient")))
+        + &event("response.output_item.done", 6, &format!("\"output_index\":0,\"item\":{said}"))
+        + &event("response.completed", 7, &format!("\"response\":{}", response("completed", &said, usage)));
     let first = |text: &str| [head.as_bytes(), &chunk(text)].concat();
     let last = |text: &str| [&chunk(text)[..], b"0\r\n\r\n"].concat();
     Plan {
         events,
         pace,
-        whole: [http("application/json", &chat), http("application/json", &messages)],
-        event: [chunk(&chat_event("{\"content\":\" patient\"}", "null")), chunk(delta)],
-        first: [first(&chat_event("{\"role\":\"assistant\",\"content\":\"\"}", "null")), first(start)],
-        last: [last(&(chat_event("{}", "\"stop\"") + chat_usage + "data: [DONE]\n\n")), last(stop)],
+        whole: [&chat, &messages, &whole].map(|body| http("application/json", body)),
+        event: [chunk(&chat_event("{\"content\":\" patient\"}", "null")), chunk(delta), chunk(&text)],
+        first: [first(&chat_event("{\"role\":\"assistant\",\"content\":\"\"}", "null")), first(start), first(&opening)],
+        last: [last(&(chat_event("{}", "\"stop\"") + chat_usage + "data: [DONE]\n\n")), last(stop), last(&closing)],
     }
 }
 
@@ -136,8 +178,8 @@ fn serve(conn: &mut Conn, slot: usize, plan: &Plan, due: &mut Due) -> io::Result
         }
     }
     while let Some((head, end)) = request(&conn.rx) {
-        conn.messages = conn.rx.starts_with(b"POST /v1/messages");
-        let shape = usize::from(conn.messages);
+        conn.shape = PATHS.iter().position(|path| conn.rx.starts_with(path)).unwrap_or(0);
+        let shape = conn.shape;
         // A body of ours says it near its end; only the last bytes are searched, so that a large one costs little.
         let tail = &conn.rx[head.max(end.saturating_sub(256))..end];
         if contains(tail, b"\"stream\":true") || contains(tail, b"\"stream\": true") {
@@ -153,11 +195,18 @@ fn serve(conn: &mut Conn, slot: usize, plan: &Plan, due: &mut Due) -> io::Result
 }
 
 fn tick(conn: &mut Conn, at: Instant, slot: usize, plan: &Plan, due: &mut Due) -> io::Result<()> {
-    let shape = usize::from(conn.messages);
+    let shape = conn.shape;
     if conn.events_left == 0 {
         conn.tx.extend_from_slice(&plan.last[shape]);
     } else {
-        conn.tx.extend_from_slice(&plan.event[shape]);
+        let event = &plan.event[shape];
+        let begin = conn.tx.len();
+        conn.tx.extend_from_slice(event);
+        // Each event of a response has a number of its own.
+        if let Some(number) = event.windows(5).position(|digits| digits == FIRST_NUMBER.to_string().as_bytes()) {
+            let own = FIRST_NUMBER + (plan.events - conn.events_left) % FIRST_NUMBER;
+            conn.tx[begin + number..][..5].copy_from_slice(own.to_string().as_bytes());
+        }
         conn.events_left -= 1;
         due.push(Reverse((at + plan.pace, slot, conn.generation)));
     }
@@ -199,7 +248,7 @@ fn main() -> io::Result<()> {
                     poll.registry().register(&mut socket, Token(slot), Interest::READABLE | Interest::WRITABLE)?;
                     generation += 1;
                     let (rx, tx) = (Vec::new(), Vec::new());
-                    conns[slot] = Some(Conn { socket, rx, tx, events_left: 0, messages: false, generation });
+                    conns[slot] = Some(Conn { socket, rx, tx, events_left: 0, shape: 0, generation });
                 }
                 continue;
             }

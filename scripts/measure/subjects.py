@@ -43,8 +43,8 @@ class Subject:
         """Options of the load generator that lead a request over this subject to the upstream of a kind."""
         if self.name in ("gateway", "ungoverned"):
             model = {"whole": "bench", "stream": "bench", "slow": "slow", "near": "near", "near-stream": "near",
-                     "tls": "secure", "crossed": "crossed", "eight": "eight"}[kind]
-            return {"model": model}
+                     "tls": "secure", "crossed": "crossed", "eight": "eight", "answers": "answers"}[kind]
+            return {"model": model} | ({"path": "/v1/responses"} if kind == "answers" else {})
         prefix = "" if kind in ("whole", "crossed") else f"/{kind}"
         return {"path": f"{prefix}/v1/chat/completions", "model": "bench"}
 

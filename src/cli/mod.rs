@@ -5,6 +5,7 @@
 
 pub mod args;
 pub mod check;
+mod cold;
 pub mod completions;
 pub mod connect;
 pub mod demo;

@@ -1,6 +1,8 @@
 //! `tollgate usage`: requests, tokens and cost out of the ledger, over whole UTC days.
 
 use super::args::ConfigArg;
+use super::cold;
+use super::connect::distance;
 use super::load::{self, Secrets};
 use super::output::{Align, Failure, Table, clean, dollars, grouped, print, print_json};
 use super::store;
@@ -24,6 +26,10 @@ pub struct UsageArgs {
     /// or two of them joined by a comma
     #[arg(long, value_name = "WHAT", value_parser = parse_by, default_value = "key")]
     pub by: Breakdown,
+    /// With `--by session`: what each has paid for prefixes that were not in the provider's cache any more, and why;
+    /// out of the rows
+    #[arg(long, conflicts_with = "csv")]
+    pub cache: bool,
     /// Only this key, by its id or its name
     #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
@@ -74,19 +80,21 @@ impl Default for Breakdown {
     }
 }
 
+/// What the sums tell apart, as it is called.
+const SUMS: [(By, &str); 9] = [
+    (By::Key, "key"),
+    (By::Group, "group"),
+    (By::Model, "model"),
+    (By::Target, "target"),
+    (By::Day, "day"),
+    (By::Endpoint, "endpoint"),
+    (By::Client, "client"),
+    (By::User, "user"),
+    (By::Session, "session"),
+];
+
 impl Part {
     fn parse(text: &str) -> Option<Part> {
-        const SUMS: [(By, &str); 9] = [
-            (By::Key, "key"),
-            (By::Group, "group"),
-            (By::Model, "model"),
-            (By::Target, "target"),
-            (By::Day, "day"),
-            (By::Endpoint, "endpoint"),
-            (By::Client, "client"),
-            (By::User, "user"),
-            (By::Session, "session"),
-        ];
         if let Some(name) = text.strip_prefix("label:") {
             let known = label_from(&format!("{name}=")).is_some_and(|(known, _)| known == name);
             return known.then(|| Part::Label(name.to_string()));
@@ -131,9 +139,16 @@ fn parse_by(text: &str) -> Result<Breakdown, String> {
     let parts: Option<Vec<Part>> = text.split(',').map(|part| Part::parse(part.trim())).collect();
     match parts {
         Some(parts) if parts.len() == 1 || (parts.len() == 2 && parts[0] != parts[1]) => Ok(Breakdown(parts)),
-        _ => Err("expected key, group, model, target, provider, day, endpoint, client, user, session or label:NAME, \
-                  or two different ones of them joined by a comma"
-            .to_string()),
+        _ => {
+            let wrong = text.split(',').map(str::trim).find(|part| Part::parse(part).is_none()).unwrap_or_default();
+            let names = SUMS.iter().map(|(_, name)| *name).chain(["provider"]);
+            let near = names.map(|name| (distance(wrong, name), name)).min().filter(|(far, _)| *far <= 2);
+            let near = near.map_or(String::new(), |(_, name)| format!("; did you mean '{name}'?"));
+            Err(format!(
+                "expected key, group, model, target, provider, day, endpoint, client, user, session or label:NAME, \
+                 or two different ones of them joined by a comma{near}"
+            ))
+        }
     }
 }
 
@@ -160,6 +175,13 @@ pub fn run(args: &UsageArgs) -> Result<(), Failure> {
     if let Some(mut ledger) = store::open_existing(&high)? {
         keys = ledger.list_keys().map_err(Failure::failed)?;
         let query = query(args, &high, &mut ledger, &keys)?;
+        if args.cache {
+            if query.by != [By::Session] || args.user.is_some() {
+                return Err(Failure::misused("--cache goes with `--by session` alone, and without --user"));
+            }
+            let lines = cold::report(&mut ledger, &query, &high)?;
+            return if args.json { print_json(&lines) } else { print(&cold::table(&lines)) };
+        }
         query.who().map_err(Failure::misused)?;
         lines = merged(&args.by, &query, ledger.usage(&query).map_err(Failure::failed)?, &keys);
     }
@@ -480,6 +502,7 @@ mod tests {
         ] {
             assert!(parse_by(good).is_ok(), "{good}");
         }
+        assert!(parse_by("modle,day").unwrap_err().ends_with("did you mean 'model'?"));
         for wrong in ["", "keys", "key,key", "key,model,day", "label:", "label:A", "label:a=b", ","] {
             assert!(parse_by(wrong).is_err(), "{wrong}");
         }

@@ -19,8 +19,41 @@ pub(super) const CHUNK_BEGIN: &[u8] = b"data: ";
 const EVENT_MAX: usize = 2048;
 /// Bytes of what the client was sent for it: so much larger is no identity.
 const SENT_MAX: usize = 2 * EVENT_MAX;
+/// Places where events may differ.
+const HOLES_MAX: usize = 3;
 /// Templates in a row that no event fitted, after which no more are learned: the events differ in more than a text.
 const MISSES_MAX: u8 = 8;
+
+/// What may differ from one event to the next.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum Hole {
+    /// The text.
+    Text,
+    /// A whole number that nobody here reads, such as the event's own.
+    Count,
+    /// A string that nobody here reads, such as what hides an event's length.
+    Padding,
+}
+
+impl Hole {
+    const ALL: [Hole; 3] = [Hole::Text, Hole::Count, Hole::Padding];
+}
+
+/// What an event that is kept looks like.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+enum Form {
+    /// Its data has line ends outside the text, so it lies in several lines, and is compared once they are joined.
+    #[default]
+    Lines,
+    /// One line, and nothing but the text differs.
+    Line,
+    /// One line with several holes. A table of them is in front of the bytes: of each what it holds, and the number of
+    /// bytes before it.
+    Holes,
+}
+
+/// Bytes of one entry of that table.
+const ENTRY: usize = 3;
 
 /// See the head of this file.
 #[derive(Debug, Default)]
@@ -30,8 +63,7 @@ pub(super) struct EventTemplate {
     prefix: u16,
     suffix: u16,
     sent_prefix: u16,
-    /// Prefix and suffix hold no line end, so that an event that fits has one line of data.
-    one_line: bool,
+    form: Form,
     /// Templates learned since the last one that an event fitted.
     misses: u8,
 }
@@ -64,7 +96,29 @@ impl EventTemplate {
             self.bytes.extend_from_slice(part);
         }
         (self.prefix, self.suffix, self.sent_prefix) = (start as u16, (data.len() - end) as u16, at as u16);
-        self.one_line = !data.iter().any(|byte| matches!(byte, b'\n' | b'\r'));
+        self.form = if has_line_end(data) { Form::Lines } else { Form::Line };
+    }
+
+    /// Keeps an event that is passed on as it came: `event` is all of it but the empty line, its end is `data`, and
+    /// `holes` are in order.
+    pub(super) fn learn_passed(&mut self, event: &[u8], data: &[u8], holes: &[(Span, Hole)]) {
+        self.bytes.clear();
+        if self.misses == MISSES_MAX || event.len() > EVENT_MAX || holes.len() > HOLES_MAX || has_line_end(data) {
+            return;
+        }
+        self.misses += 1;
+        let hollow: usize = holes.iter().map(|(span, _)| span.len()).sum();
+        self.bytes.reserve_exact(ENTRY * HOLES_MAX + event.len() - hollow);
+        self.bytes.resize(ENTRY * HOLES_MAX, u8::MAX);
+        let mut from = 0;
+        for (at, (span, hole)) in holes.iter().enumerate() {
+            let [low, high] = ((span.start as usize - from) as u16).to_le_bytes();
+            self.bytes[ENTRY * at..][..ENTRY].copy_from_slice(&[*hole as u8, low, high]);
+            self.bytes.extend_from_slice(&event[from..span.start as usize]);
+            from = span.end as usize;
+        }
+        self.bytes.extend_from_slice(&event[from..]);
+        self.form = Form::Holes;
     }
 
     /// The text of an event that fits: all but its text is equal to the template's.
@@ -85,7 +139,7 @@ impl EventTemplate {
     /// the event's length.
     #[inline]
     pub(super) fn event<'a>(&mut self, begin: &[u8], buf: &'a [u8]) -> Option<(&'a [u8], usize)> {
-        if self.bytes.is_empty() || !self.one_line {
+        if self.bytes.is_empty() || self.form != Form::Line {
             return None;
         }
         let (prefix, rest) = self.bytes.split_at(usize::from(self.prefix));
@@ -94,6 +148,29 @@ impl EventTemplate {
         let behind = data[end..].strip_prefix(&rest[..usize::from(self.suffix)])?.strip_prefix(b"\n\n")?;
         self.misses = 0;
         Some((&data[..end], buf.len() - behind.len()))
+    }
+
+    /// The same of an event like one that was passed on as it came.
+    #[inline]
+    pub(super) fn passed<'a>(&mut self, buf: &'a [u8]) -> Option<(&'a [u8], usize)> {
+        if self.bytes.is_empty() || self.form != Form::Holes {
+            return None;
+        }
+        let (table, mut same) = self.bytes.split_at(ENTRY * HOLES_MAX);
+        let (mut left, mut text) = (buf, &b""[..]);
+        for entry in table.chunks_exact(ENTRY) {
+            let Some(hole) = Hole::ALL.get(usize::from(entry[0])) else { break };
+            let (before, rest) = same.split_at(usize::from(u16::from_le_bytes([entry[1], entry[2]])));
+            left = left.strip_prefix(before)?;
+            let end = if *hole == Hole::Count { count_end(left)? } else { string_end(left, 0)? };
+            if *hole == Hole::Text {
+                text = &left[..end];
+            }
+            (same, left) = (rest, &left[end..]);
+        }
+        let behind = left.strip_prefix(same)?.strip_prefix(b"\n\n")?;
+        self.misses = 0;
+        Some((text, buf.len() - behind.len()))
     }
 
     /// Appends what the client is sent for an event with this text.
@@ -105,4 +182,14 @@ impl EventTemplate {
         out.extend_from_slice(text);
         out.extend_from_slice(after);
     }
+}
+
+fn has_line_end(data: &[u8]) -> bool {
+    data.iter().any(|byte| matches!(byte, b'\n' | b'\r'))
+}
+
+/// Where a whole number ends that begins `bytes`, as JSON has them.
+fn count_end(bytes: &[u8]) -> Option<usize> {
+    let end = bytes.iter().position(|byte| !byte.is_ascii_digit())?;
+    (end == 1 || (end > 0 && bytes[0] != b'0')).then_some(end)
 }

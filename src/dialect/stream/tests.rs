@@ -437,6 +437,7 @@ fn an_event_like_the_one_before_is_treated_as_if_it_came_first() {
              \"delta\":{{\"type\":\"text_delta\",\"text\":\"{text}\"}}}}\n\n"
         )
     };
+    let responses = |text: &str| response_event(&format!("{}", text.len()), text, "x1");
     let texts = [
         "",
         " heron",
@@ -459,7 +460,10 @@ fn an_event_like_the_one_before_is_treated_as_if_it_came_first() {
         "\\q",
         "null",
     ];
-    for (shape, event) in [(Dialect::Chat, &chat as &dyn Fn(&str) -> String), (Dialect::Messages, &messages)] {
+    type Form<'a> = &'a dyn Fn(&str) -> String;
+    let forms: [(Dialect, Form); 3] =
+        [(Dialect::Chat, &chat), (Dialect::Messages, &messages), (Dialect::Responses, &responses)];
+    for (shape, event) in forms {
         let mut sound = 0;
         for text in texts {
             let (first, fitted) = (one(shape, None, &event(text)), one(shape, Some(&event(" words")), &event(text)));
@@ -472,6 +476,41 @@ fn an_event_like_the_one_before_is_treated_as_if_it_came_first() {
     }
     let error = "data: {\"error\":{\"message\":\"overloaded\"}}\n\n";
     assert_eq!(one(Dialect::Chat, Some(&chat(" words")), error), one(Dialect::Chat, None, error));
+}
+
+fn response_event(number: &str, text: &str, padding: &str) -> String {
+    let kind = "response.output_text.delta";
+    format!(
+        "event: {kind}\ndata: {{\"type\":\"{kind}\",\"sequence_number\":{number},\"item_id\":\"m\",\
+         \"delta\":\"{text}\",\"logprobs\":[],\"obfuscation\":\"{padding}\"}}\n\n"
+    )
+}
+
+#[test]
+fn events_of_a_response_may_differ_in_their_numbers_and_padding() {
+    let warm = response_event("9", "words", "abc");
+    let numbers =
+        ["0", "10", "123456789012345678901234", "07", "-1", "1.5", "1e3", "", "\"9\"", "null", "9 ", "9,\"x\":1"];
+    let paddings = ["", "\\n", "\\q", "\"", "é", "x\",\"delta\":\"more", "x\",\"obfuscation\":\"y"];
+    let events = numbers.iter().map(|number| response_event(number, "heron", "x"));
+    let mut sound = 0;
+    for event in events.chain(paddings.iter().map(|padding| response_event("10", "heron", padding))) {
+        let (first, fitted) = (one(Dialect::Responses, None, &event), one(Dialect::Responses, Some(&warm), &event));
+        assert_eq!((&first.0, first.1.reported, &first.2), (&fitted.0, fitted.1.reported, &fitted.2), "{event}");
+        sound += usize::from(first.2.is_ok());
+    }
+    assert!(sound > 6, "{sound}");
+    // Whatever fits, the events are counted: a sign of life has the number behind theirs.
+    let mut stream = SseStream::same(Dialect::Responses, true, 1 << 20);
+    let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
+    for number in 0..12 {
+        let event = response_event(&number.to_string(), "heron", "x");
+        stream.feed(event.as_bytes(), &mut pool, &ME, &mut out).unwrap();
+    }
+    out.clear();
+    stream.heartbeat(Dialect::Responses, &ME, &mut out);
+    assert!(String::from_utf8(out).unwrap().contains("\"sequence_number\":12}"));
+    stream.release(&mut pool);
 }
 
 #[test]

@@ -5,9 +5,10 @@ use super::super::convert::{failure, write_failure, write_usage_chunk};
 use super::super::errors::{ErrorText, ErrorWords, is_error, read_error};
 use super::super::keys::{K, Walk};
 use super::super::naming::TranslationState;
-use super::super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate};
+use super::super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate, Hole};
 use super::super::tokens::Estimator;
 use super::super::usage::{ObservedUsage, Reported};
+use crate::base::order;
 use crate::wire::json::{Raw, Scanner, Token, write_count, write_inside, write_string};
 use crate::wire::{Dialect, Span};
 
@@ -206,12 +207,16 @@ impl Tap {
         let (text, len) = match self.dialect {
             Dialect::Chat => self.template.event(CHUNK_BEGIN, buf)?,
             Dialect::Messages => self.template.event(DELTA_BEGIN, buf)?,
-            Dialect::Responses => return None,
+            Dialect::Responses => self.template.passed(buf)?,
         };
         self.relayed.feed_json(text);
         match self.dialect {
             Dialect::Chat => self.template.render(text, out),
-            _ => out.extend_from_slice(&buf[..len]),
+            Dialect::Messages => out.extend_from_slice(&buf[..len]),
+            Dialect::Responses => {
+                self.sequence = self.sequence.saturating_add(1);
+                out.extend_from_slice(&buf[..len]);
+            }
         }
         Some(len)
     }
@@ -422,6 +427,9 @@ impl Tap {
         (self.finish_seen, self.finished) = (ends, ends);
         if seen.object.is_empty() {
             out.extend_from_slice(frame.raw);
+            if seen.is_text_alone() {
+                self.learn_response(frame, seen.text);
+            }
             return Ok(true);
         }
         for part in [b"event: ", kind, b"\ndata: "] {
@@ -432,6 +440,35 @@ impl Tap {
         join_lines(&mut out[from..]);
         out.extend_from_slice(b"\n\n");
         Ok(true)
+    }
+
+    /// Keeps an event of a response that carries `text` and nothing else of interest. What it says of its own number
+    /// is passed on, and so is the string that hides its length.
+    fn learn_response(&mut self, frame: &Frame<'_>, text: Span) {
+        self.template.forget();
+        let Some(begin) = frame.raw.strip_suffix(b"\n\n").and_then(|event| event.strip_suffix(frame.data)) else {
+            return;
+        };
+        let mut holes = [(text, Hole::Text); 3];
+        let mut count = 1;
+        for (name, value) in Raw::new(frame.data).members() {
+            let is = |text: &str| name == text.as_bytes();
+            let inside = match value.string() {
+                Some(inside) if is("obfuscation") => (inside, Hole::Padding),
+                None if is("sequence_number") && value.count().is_some() => (value.bytes(), Hole::Count),
+                _ => continue,
+            };
+            let start = inside.0.as_ptr() as usize - frame.data.as_ptr() as usize;
+            let Some(slot) = holes.get_mut(count) else { return };
+            *slot = (Span::new(start, start + inside.0.len()), inside.1);
+            count += 1;
+        }
+        for (span, _) in &mut holes {
+            *span = Span::new(begin.len() + span.start as usize, begin.len() + span.end as usize);
+        }
+        let holes = &mut holes[..count];
+        order::by_key(holes, |(span, _)| (span.start.into(), 0));
+        self.template.learn_passed(&frame.raw[..begin.len() + frame.data.len()], frame.data, holes);
     }
 
     fn look(&mut self, data: &[u8], value: fn(&[K], Token, Span, &mut Seen) -> bool) -> Result<Seen, StreamFault> {

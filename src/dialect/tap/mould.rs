@@ -11,6 +11,7 @@ use super::super::keys::{K, Walk};
 use super::super::usage::{ChatUsage, ObservedUsage};
 use super::places::{Edit, Seen};
 use crate::base::order;
+use crate::base::ring::Ring;
 use crate::wire::Span;
 use crate::wire::json::{Raw, Scanner, Token, string_end, write_inside, write_string};
 
@@ -22,20 +23,12 @@ const BYTES_MAX: usize = 2048;
 const WORD_MAX: usize = 64;
 /// Digits of a number; larger ones are left to the reader.
 const DIGITS_MAX: usize = 15;
-/// Answers in a row that fitted none, from which on only one in so many is kept.
-const MISSES_MAX: u32 = 64;
 /// What may differ.
 const HOLES: usize = 7;
 
 /// See the head of this file.
 #[derive(Debug, Default)]
-pub struct AnswerMoulds {
-    kept: Vec<Mould>,
-    /// The one that was used last.
-    last: usize,
-    oldest: usize,
-    misses: u32,
-}
+pub struct AnswerMoulds(Ring<Mould>);
 
 /// What stands in a hole.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -72,21 +65,16 @@ struct Found {
 impl AnswerMoulds {
     /// Passes on an answer that is like one that is kept.
     pub(super) fn pass(&mut self, body: &[u8], me: &ResponseIdentity<'_>, out: &mut Vec<u8>) -> Option<ObservedUsage> {
-        let (count, mut text) = (self.kept.len(), (0, 0));
-        for at in (self.last..count).chain(0..self.last.min(count)) {
-            let Some(found) = self.kept[at].fit(body, &mut text) else { continue };
-            (self.last, self.misses) = (at, 0);
-            found.write(body, me, out);
-            let reported = self.kept[at].usage.with(found.prompt, found.completion).reported();
-            return Some(ObservedUsage { reported, relayed_tokens: 0 });
-        }
-        self.misses = self.misses.saturating_add(1);
-        None
+        let mut text = (0, 0);
+        let (found, usage) = self.0.find(|mould| Some((mould.fit(body, &mut text)?, mould.usage)))?;
+        found.write(body, me, out);
+        let reported = usage.with(found.prompt, found.completion).reported();
+        Some(ObservedUsage { reported, relayed_tokens: 0 })
     }
 
     /// Keeps an answer that has just been read and lacked nothing.
     pub(super) fn cast(&mut self, body: &[u8], seen: &Seen, usage: ChatUsage) {
-        if self.misses > MISSES_MAX && !self.misses.is_multiple_of(MISSES_MAX) {
+        if !self.0.takes() {
             return;
         }
         let Some(holes) = holes(body, seen) else { return };
@@ -94,27 +82,17 @@ impl AnswerMoulds {
         if body.len() - hollow > BYTES_MAX {
             return;
         }
-        let is_full = self.kept.len() == KEPT_MAX;
-        let mut bytes = if is_full { std::mem::take(&mut self.kept[self.oldest].bytes) } else { Vec::new() };
-        bytes.clear();
-        bytes.reserve_exact(body.len() - hollow);
+        let new = || Mould { bytes: Vec::new(), holes: [(0, Hole::Text); HOLES], behind: 0, usage };
+        let mould = self.0.place(KEPT_MAX, new);
+        mould.bytes.clear();
+        mould.bytes.reserve_exact(body.len() - hollow);
         let mut from = 0;
-        let holes = holes.map(|(span, hole)| {
-            bytes.extend_from_slice(&body[from..span.start as usize]);
-            let before = span.start - from as u32;
-            from = span.end as usize;
-            (before, hole)
-        });
-        bytes.extend_from_slice(&body[from..]);
-        let mould = Mould { bytes, holes, behind: (body.len() - from) as u32, usage };
-        if is_full {
-            self.last = self.oldest;
-            self.kept[self.last] = mould;
-            self.oldest = (self.oldest + 1) % KEPT_MAX;
-        } else {
-            self.last = self.kept.len();
-            self.kept.push(mould);
+        for (slot, (span, hole)) in mould.holes.iter_mut().zip(holes) {
+            mould.bytes.extend_from_slice(&body[from..span.start as usize]);
+            (*slot, from) = ((span.start - from as u32, hole), span.end as usize);
         }
+        mould.bytes.extend_from_slice(&body[from..]);
+        (mould.behind, mould.usage) = ((body.len() - from) as u32, usage);
     }
 }
 

@@ -175,8 +175,10 @@ fn read(
     // An estimate that nobody asks for is not made: nearly every answer says what it used.
     let relayed_tokens = if reported.output.is_some() { 0 } else { estimated(shape, body) };
     let observed = ObservedUsage { reported, relayed_tokens };
-    let counts = Counts::new(body, &seen, me, &observed);
-    if let (Dialect::Chat, true, Some(moulds)) = (shape, counts.total.1, moulds) {
+    // The other shapes' counters are passed on as they are; a prompt that nobody asks for is not counted.
+    let chat = shape == Dialect::Chat;
+    let counts = if chat { Counts::new(body, &seen, me, &observed) } else { Counts::default() };
+    if let (true, Some(moulds)) = (counts.total.1, moulds) {
         moulds.cast(body, &seen, usage);
     }
     Writer { body, me, seen: &seen, counts, out }.write(shape);
@@ -201,7 +203,8 @@ fn estimated(shape: Dialect, body: &[u8]) -> u64 {
     relayed.tokens()
 }
 
-/// The three counters of specification 2.2 as the client is to see them.
+/// The three counters of specification 2.2 as a chat client is to see them.
+#[derive(Default)]
 struct Counts {
     prompt: (u64, bool),
     completion: (u64, bool),

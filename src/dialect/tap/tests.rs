@@ -1,9 +1,10 @@
 use super::*;
 use crate::base::rng::Rng;
-use crate::dialect::template::EventTemplate;
+use crate::dialect::template::{EventTemplate, Hole};
 use crate::dialect::tests::{ME, fixtures};
 use crate::dialect::{Broken, ErrorText, ObservedUsage, Reported};
 use crate::wire::Dialect;
+use crate::wire::Span;
 use serde_json::Value;
 
 fn whole_text(shape: Dialect, body: &str) -> (String, ObservedUsage) {
@@ -77,14 +78,16 @@ fn what_is_no_answer_is_told_from_an_error() {
     }
 }
 
+/// Where `text` begins and ends in `event`.
+fn span(event: &str, text: &str) -> Span {
+    let start = event.find(text).unwrap();
+    Span::new(start, start + text.len())
+}
+
 #[test]
 fn the_template_is_used_and_a_stream_that_never_fits_gives_it_up() {
     let event =
         |pad: usize, text: &str| format!("{{\"pad\":{pad},\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}]}}");
-    let span = |event: &str, text: &str| {
-        let at = event.find(text).unwrap();
-        crate::wire::Span::new(at, at + text.len())
-    };
     let mut template = EventTemplate::default();
     let first = event(1, "one");
     template.learn(first.as_bytes(), span(&first, "one"), first.as_bytes(), span(&first, "one").start as usize);
@@ -96,6 +99,27 @@ fn the_template_is_used_and_a_stream_that_never_fits_gives_it_up() {
         template.learn(next.as_bytes(), span(&next, "one"), next.as_bytes(), span(&next, "one").start as usize);
     }
     assert_eq!(template.text(event(109, "two").as_bytes()), None, "more are still learned");
+}
+
+#[test]
+fn what_differs_beside_the_text_has_its_places_in_any_order() {
+    let event = |one: u32, text: &str, two: u32, padding: &str| {
+        format!("event: e\ndata: {{\"n\":{one},\"d\":\"{text}\",\"m\":{two},\"o\":\"{padding}\"}}")
+    };
+    let learned = event(7, "words", 8, "pad");
+    let at = |what: &str| span(&learned, what);
+    let data = &learned.as_bytes()[learned.find('{').unwrap()..];
+    let mut template = EventTemplate::default();
+    template.learn_passed(
+        learned.as_bytes(),
+        data,
+        &[(at("7"), Hole::Count), (at("words"), Hole::Text), (at("pad"), Hole::Padding)],
+    );
+    let more = event(1234, "heron", 8, "") + "\n\n";
+    assert_eq!(template.passed((more.clone() + "data: next").as_bytes()), Some((&b"heron"[..], more.len())));
+    for other in [event(1, "heron", 9, "x") + "\n\n", event(1, "heron", 8, "x") + "\n", event(1, "heron", 8, "x")] {
+        assert_eq!(template.passed(other.as_bytes()), None, "{other}");
+    }
 }
 
 #[test]

@@ -378,6 +378,19 @@ pub struct DayKey {
 }
 
 impl DayKey {
+    /// What a row counts in.
+    pub fn of(row: &Row) -> DayKey {
+        DayKey {
+            day: row.admitted.0 / DAY_MS,
+            key: row.key.to_string(),
+            model: row.model.to_string(),
+            target: row.target.to_string(),
+            group: row.group.to_string(),
+            endpoint: row.endpoint.name().to_string(),
+            client: row.client.name().to_string(),
+        }
+    }
+
     /// As it was told before sums told groups, endpoints and clients apart.
     pub fn shortened(&self) -> DayKey {
         let DayKey { day, key, model, target, .. } = self.clone();

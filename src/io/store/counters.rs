@@ -3,7 +3,6 @@
 use super::api::{DayKey, DaySums, PEOPLE_MAX, PeopleSums, REST, Sums, Who};
 use crate::base::order;
 use crate::policy::row::Row;
-use crate::policy::window::DAY_MS;
 use std::collections::BTreeMap;
 
 /// Key, model, target, group, endpoint and client as a JSON array: with the number of the sum before it, the name of a
@@ -62,37 +61,25 @@ pub fn add_day(sums: &mut DaySums, day: u64, hash: Vec<(String, u64)>) {
     }
 }
 
-/// The day and place that a row counts in.
-pub fn day_key(row: &Row) -> DayKey {
-    DayKey {
-        day: row.admitted.0 / DAY_MS,
-        key: row.key.to_string(),
-        model: row.model.to_string(),
-        target: row.target.to_string(),
-        group: row.group.to_string(),
-        endpoint: row.endpoint.name().to_string(),
-        client: row.client.name().to_string(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::api::sums_of;
     use super::*;
     use crate::io::store::tests::sample;
     use crate::policy::agent::Client;
+    use crate::policy::window::DAY_MS;
 
     #[test]
     fn the_counters_of_a_row_have_its_names() {
         let mut row = sample("AAAAAAAAAAAA", 3 * DAY_MS + 5, "odd \"model\"\n", 7);
-        assert_eq!(place_from(3, &format!("4{}", place_text(&row))), Some((4, day_key(&row))));
+        assert_eq!(place_from(3, &format!("4{}", place_text(&row))), Some((4, DayKey::of(&row))));
         row.usage.out = u64::MAX;
         assert!(sums_of(&row)[4] < 1 << 41, "absurd numbers are cut");
         row.group = "labs/a".into();
         row.client = Client::OTHER;
-        assert_eq!(place_from(3, &format!("0{}", place_text(&row))), Some((0, day_key(&row))));
+        assert_eq!(place_from(3, &format!("0{}", place_text(&row))), Some((0, DayKey::of(&row))));
         let former = "1[\"AAAAAAAAAAAA\",\"odd \\\"model\\\"\\n\",\"provider/odd \\\"model\\\"\\n\"]";
-        assert_eq!(place_from(3, former), Some((1, day_key(&row).shortened())));
+        assert_eq!(place_from(3, former), Some((1, DayKey::of(&row).shortened())));
         for nonsense in ["", "9[]", "x[\"a\",\"b\",\"c\"]", "7[\"a\",\"b\",\"c\"]", "1[\"a\"]"] {
             assert_eq!(place_from(1, nonsense), None, "{nonsense}");
         }

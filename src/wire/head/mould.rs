@@ -7,6 +7,7 @@
 //! none, nothing is kept. A property test and a fuzz target hold comparing and parsing against each other.
 
 use super::{Field, Framing, RequestHead};
+use crate::base::ring::Ring;
 use crate::wire::Span;
 
 /// Heads that are kept; the oldest makes room.
@@ -15,8 +16,6 @@ const KEPT_MAX: usize = 8;
 const HEAD_MAX: usize = 1024;
 /// Digits of a length; more of them are left to the parser.
 const LENGTH_DIGITS_MAX: usize = 15;
-/// Heads in a row that fitted none, from which on only one in so many is kept: they differ in more than the holes.
-const MISSES_MAX: u32 = 64;
 /// Stands in the place of a key.
 const BLOT: u8 = b'x';
 /// Fields whose values are no secret and stay the same from request to request. Those that begin with the last are
@@ -37,13 +36,7 @@ const PUBLIC: [&str; 11] = [
 
 /// See the head of this file.
 #[derive(Debug, Default)]
-pub struct HeadMoulds {
-    kept: Vec<Mould>,
-    /// The one that was used last.
-    last: usize,
-    oldest: usize,
-    misses: u32,
-}
+pub struct HeadMoulds(Ring<Mould>);
 
 /// What may differ.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -67,32 +60,17 @@ struct Mould {
 impl HeadMoulds {
     /// The head at the front of `buf`, if it is like one that is kept and has at most `max` bytes.
     pub(in crate::wire) fn find(&mut self, buf: &[u8], max: usize) -> Option<RequestHead> {
-        let count = self.kept.len();
-        for at in (self.last..count).chain(0..self.last.min(count)) {
-            if let Some(head) = self.kept[at].fit(buf) {
-                (self.last, self.misses) = (at, 0);
-                return Some(head).filter(|head| head.len as usize <= max);
-            }
-        }
-        self.misses = self.misses.saturating_add(1);
-        None
+        self.0.find(|mould| mould.fit(buf)).filter(|head| head.len as usize <= max)
     }
 
     /// Keeps a head that has just been parsed, if it is of the kind that comes again.
     pub(in crate::wire) fn cast(&mut self, buf: &[u8], head: &RequestHead) {
         let len = head.len as usize;
-        if len > HEAD_MAX || (self.misses > MISSES_MAX && !self.misses.is_multiple_of(MISSES_MAX)) {
+        if len > HEAD_MAX || !self.0.takes() {
             return;
         }
         let Some(parts) = parts(&buf[..len], head) else { return };
-        if self.kept.len() < KEPT_MAX {
-            self.last = self.kept.len();
-            self.kept.push(Mould { bytes: Vec::new(), head: *head, parts });
-        } else {
-            self.last = self.oldest;
-            self.oldest = (self.oldest + 1) % KEPT_MAX;
-        }
-        let mould = &mut self.kept[self.last];
+        let mould = self.0.place(KEPT_MAX, || Mould { bytes: Vec::new(), head: *head, parts });
         (mould.head, mould.parts) = (*head, parts);
         mould.bytes.clear();
         mould.bytes.extend_from_slice(&buf[..len]);

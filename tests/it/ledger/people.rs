@@ -90,6 +90,11 @@ fn users_and_sessions_are_kept_as_hashes_that_are_the_same_after_a_restart_and_n
         assert_eq!((lines.len(), &lines[0]["requests"]), (1, &json!(2)), "{user}");
     }
     assert_eq!(report(&h, &["--by", "user", "--user", "bob"]), Vec::<Value>::new());
+    let cold = report(&h, &["--by", "session", "--cache"]);
+    let of = |name: &str| cold[0][name].clone();
+    assert_eq!((cold.len(), of("name"), of("requests")), (1, entries[0]["session"].clone(), json!(2)));
+    assert_eq!((of("changed_tokens"), of("cold_cost_nano_usd")), (json!(0), json!(0)));
+    assert!(h.done(&["usage", "--by", "session", "--cache"]).starts_with("SESSION"));
     for words in [alice, session] {
         assert!(!is_written_anywhere(&h, words), "{words}");
     }
@@ -176,6 +181,8 @@ fn usage_is_reported_by_anything_that_the_sums_tell_apart_and_says_what_they_do_
         &["--by", "label:Team"],
         &["--label", "team"],
         &["--csv", "--json"],
+        &["--cache"],
+        &["--by", "session,day", "--cache"],
     ] {
         let said = h.command(&[&["usage"], misused].concat());
         assert_eq!(said.code, 2, "{misused:?}: {}", said.err);

@@ -4,7 +4,7 @@
 use super::super::api::{
     DayKey, DaySums, Entry, PeopleSums, PeopleTotals, StoreError, Sums, Taker, Verdict, add_people, sums_of,
 };
-use super::super::counters::{add_day, add_who, day_key};
+use super::super::counters::{add_day, add_who};
 use super::{FOLD, PREFIX, Remote, SNAPSHOT, integer, is_wrong_type, named};
 use crate::base::limits;
 use crate::base::order;
@@ -84,7 +84,7 @@ impl Remote {
                     let own = counted.rows.entry(account).or_default();
                     own.push((row.admitted.0, sums[1..5].iter().sum()));
                 }
-                counted.add(day_key(&row), &sums);
+                counted.add(DayKey::of(&row), &sums);
                 true
             })?;
         }

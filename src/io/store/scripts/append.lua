@@ -64,38 +64,55 @@ end
 
 -- Of the users, and of the sessions, of a day the largest stay by name; the others are one, called "\1".
 local function trim(hash)
-    local fields, of, lists = redis.call('HGETALL', hash), {}, { u = {}, s = {} }
+    local fields, sums, lists = redis.call('HGETALL', hash), {}, { u = {}, s = {} }
     for i = 1, #fields, 2 do
         local who = string.sub(fields[i], 2)
-        if not of[who] then
-            of[who] = {}
+        local one = sums[who]
+        if not one then
+            one = { who = who, tokens = 0, cost = 0 }
+            sums[who] = one
             local list = lists[string.sub(who, 1, 1)]
             if list and string.sub(who, 2) ~= '\1' then
-                list[#list + 1] = who
+                list[#list + 1] = one
             end
         end
-        of[who][tonumber(string.sub(fields[i], 1, 1))] = fields[i + 1]
+        local n, value = string.byte(fields[i]) - 48, tonumber(fields[i + 1])
+        one[n] = value
+        if n == 5 then
+            one.cost = value
+        elseif n > 0 then
+            one.tokens = one.tokens + value
+        end
     end
-    local function size(who)
-        local sums = of[who]
-        local tokens = (sums[1] or 0) + (sums[2] or 0) + (sums[3] or 0) + (sums[4] or 0)
-        return tonumber(sums[5] or '0'), tokens
-    end
+    local gone = {}
     for kind, list in pairs(lists) do
         table.sort(list, function(a, b)
-            local cost_a, tokens_a = size(a)
-            local cost_b, tokens_b = size(b)
-            if cost_a ~= cost_b then
-                return cost_a > cost_b
+            if a.cost ~= b.cost then
+                return a.cost > b.cost
             end
-            return tokens_a > tokens_b or (tokens_a == tokens_b and a < b)
+            return a.tokens > b.tokens or (a.tokens == b.tokens and a.who < b.who)
         end)
-        for i = 1001, #list do
-            for n, value in pairs(of[list[i]]) do
-                redis.call('HINCRBY', hash, n .. kind .. '\1', value)
-                redis.call('HDEL', hash, n .. list[i])
+        for n = 0, 5 do
+            local rest = 0
+            for i = 1001, #list do
+                local value = list[i][n]
+                if value then
+                    gone[#gone + 1] = n .. list[i].who
+                    -- Numbers are exact up to 2^53 here.
+                    if rest + value > 4503599627370496 then
+                        redis.call('HINCRBY', hash, n .. kind .. '\1', string.format('%.0f', rest))
+                        rest = 0
+                    end
+                    rest = rest + value
+                end
+            end
+            if rest > 0 then
+                redis.call('HINCRBY', hash, n .. kind .. '\1', string.format('%.0f', rest))
             end
         end
+    end
+    for i = 1, #gone, 1000 do
+        redis.call('HDEL', hash, unpack(gone, i, math.min(i + 999, #gone)))
     end
 end
 
@@ -135,7 +152,7 @@ while at <= #ARGV do
     at = behind
 end
 for hash in pairs(named) do
-    if (try('HLEN', hash) or 0) > 24000 then
+    if (try('HLEN', hash) or 0) > 18000 then
         trim(hash)
     end
 end

@@ -1,0 +1,83 @@
+//! The few examples of something that were met last, to compare the next one with. What fits comes again, so it is
+//! looked for first; a new example takes the place of the oldest. Where nothing ever fits, keeping would be work for
+//! nothing: then only one in so many is kept.
+
+/// Examples in a row that none fitted, from which on only one in so many is kept.
+const MISSES_MAX: u32 = 64;
+
+/// See the head of this file.
+#[derive(Debug)]
+pub struct Ring<T> {
+    kept: Vec<T>,
+    /// The one that was used last.
+    last: usize,
+    oldest: usize,
+    misses: u32,
+}
+
+impl<T> Default for Ring<T> {
+    fn default() -> Ring<T> {
+        Ring { kept: Vec::new(), last: 0, oldest: 0, misses: 0 }
+    }
+}
+
+impl<T> Ring<T> {
+    /// What `fit` makes of the first example that it does not refuse.
+    #[inline]
+    pub fn find<R>(&mut self, mut fit: impl FnMut(&T) -> Option<R>) -> Option<R> {
+        let count = self.kept.len();
+        for at in (self.last..count).chain(0..self.last.min(count)) {
+            if let Some(found) = fit(&self.kept[at]) {
+                (self.last, self.misses) = (at, 0);
+                return Some(found);
+            }
+        }
+        self.misses = self.misses.saturating_add(1);
+        None
+    }
+
+    /// Whether one more example is worth keeping.
+    pub fn takes(&self) -> bool {
+        self.misses <= MISSES_MAX || self.misses.is_multiple_of(MISSES_MAX)
+    }
+
+    /// The place of a new example: one more as long as there are fewer than `max`, then that of the oldest, whose
+    /// storage can be used again.
+    pub fn place(&mut self, max: usize, new: impl FnOnce() -> T) -> &mut T {
+        if self.kept.len() < max {
+            self.last = self.kept.len();
+            self.kept.push(new());
+        } else {
+            self.last = self.oldest;
+            self.oldest = (self.oldest + 1) % max;
+        }
+        &mut self.kept[self.last]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fits(ring: &mut Ring<u32>, wanted: u32) -> bool {
+        ring.find(|kept| (*kept == wanted).then_some(())).is_some()
+    }
+
+    #[test]
+    fn the_oldest_makes_room() {
+        let mut ring = Ring::default();
+        for number in 0..5 {
+            *ring.place(3, || 0) = number;
+        }
+        assert_eq!((0..5).map(|number| fits(&mut ring, number)).collect::<Vec<_>>(), [false, false, true, true, true]);
+    }
+
+    #[test]
+    fn where_nothing_fits_only_one_in_many_is_kept() {
+        let mut ring = Ring::default();
+        *ring.place(3, || 0) = 1;
+        let kept = (0..10 * MISSES_MAX).filter(|_| !fits(&mut ring, 2) && ring.takes()).count() as u32;
+        assert_eq!(kept, MISSES_MAX + 9);
+        assert!(fits(&mut ring, 1) && ring.takes());
+    }
+}
