@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 /// How long a provider keeps a prefix that is not asked for: Anthropic and OpenAI promise no more unless they are paid.
 const TIME_TO_LIVE_MS: u64 = 5 * 60 * 1000;
-/// Of what lies in a cache so much may stay unread, as a part of it, before the prefix counts as another: providers read
-/// in steps, and clients drop what stands last.
+/// Of what lies in a cache so much may stay unread, as a part of it, before the prefix counts as another: providers
+/// read in steps, and clients drop what stands last.
 const UNREAD_MAX: u64 = 8;
 /// Conversations that are followed at a time; beyond it one of them is forgotten.
 const FOLLOWED_MAX: usize = 100_000;
@@ -40,8 +40,8 @@ pub(super) struct Line {
     input_tokens: u64,
     cache_read_tokens: u64,
     cache_write_tokens: u64,
-    /// Tokens that lay in a cache and were not read from it, by why: the client has changed its prefix, the time to live
-    /// had passed, another target was chosen, or the one before had failed.
+    /// Tokens that lay in a cache and were not read from it, by why: the client has changed its prefix, the time to
+    /// live had passed, another target was chosen, or the one before had failed.
     changed_tokens: u64,
     expired_tokens: u64,
     moved_tokens: u64,
