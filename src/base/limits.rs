@@ -47,6 +47,9 @@ pub const ERROR_MESSAGE_MAX: usize = 2048;
 pub const TOLD_BYTES_MAX: usize = 64;
 /// Keys of one change in the ledger that are told one by one in the log.
 pub const KEYS_TOLD_MAX: usize = 100;
+/// Paths of groups that are remembered: those configured, and those that were or that rows since the beginning of the
+/// longest period are of.
+pub const PATHS_MAX: usize = 1 << 16;
 /// Poll events taken in one turn of the loop; the kernel keeps the rest for the next.
 pub const EVENTS_PER_TURN: usize = 1024;
 /// Connections accepted from one listener in one turn, so that a flood of them stalls no stream.
@@ -152,6 +155,10 @@ pub const STORE_BUSY: Duration = Duration::from_secs(5);
 pub const ROW_TOKENS_MAX: u64 = 1 << 40;
 /// Cost of one row in nano-dollars, for the same reason.
 pub const ROW_COST_MAX: u64 = 1 << 50;
+/// Bytes of what a client calls its user or its conversation that are looked at.
+pub const NAMED_BYTES_MAX: usize = 1024;
+/// Characters of a user's name that are kept in plain.
+pub const USER_CHARS_MAX: usize = 64;
 /// Look-ups waiting for the resolver thread; one beyond it is answered with an empty list.
 pub const LOOKUPS_MAX: usize = 1024;
 /// Requests that may wait for places of one model, whatever is configured.

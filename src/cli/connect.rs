@@ -334,7 +334,7 @@ fn look_for(provider: &Provider, asker: &Asker<'_>, list: &[Listed], target: &Ta
 }
 
 /// Characters to be changed, added or left out to make one word of the other.
-fn distance(one: &str, other: &str) -> usize {
+pub(super) fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut before: Vec<usize> = (0..=other.len()).collect();
     for (row, c) in one.chars().enumerate() {

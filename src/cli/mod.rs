@@ -6,6 +6,7 @@
 pub mod args;
 mod asker;
 pub mod check;
+mod cold;
 pub mod completions;
 pub mod connect;
 pub mod demo;
@@ -84,7 +85,7 @@ enum Command {
     Ready(ready::ReadyArgs),
     /// Issue, list, show, change, rotate and revoke API keys
     #[command(subcommand)]
-    Keys(keys::KeysCommand),
+    Keys(Box<keys::KeysCommand>),
     /// List the catalog: names, ids, context sizes, prices
     Models(ModelsArgs),
     /// Report requests, tokens and cost

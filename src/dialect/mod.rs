@@ -28,7 +28,7 @@ pub use replies::reply;
 pub use request::{Fields, Invalid, RequestScan};
 pub use requests::{CacheKey, OwnedTarget, Target, request as translate};
 pub use rewrite::{Piece, dropped, rewrite};
-pub use session::conversation;
+pub use session::{Named, conversation, named};
 pub use stream::{Fed, SseStream, failure, opening};
 pub use tap::{AnswerMoulds, whole};
 pub use tokens::{Estimator, PromptTokens};

@@ -142,6 +142,8 @@ pub struct Model {
     pub context_text: String,
     /// Prices.
     pub prices: Prices,
+    /// It has a price: one of input and one of output are written, be they 0.
+    pub priced: bool,
     /// Timeouts it sets for itself; already part of every target's `limits`.
     pub timeouts: Timeouts,
     /// Where it is served: `[{ provider = "name", model = "upstream name" }]`, see below.

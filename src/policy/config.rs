@@ -13,6 +13,7 @@ mod base_url;
 mod document;
 mod fill;
 mod follow;
+mod groups;
 mod models;
 mod params;
 mod plans;

@@ -1,7 +1,9 @@
 //! Which key may do what, and how much. Pure: no sockets, no clocks, no HTTP. Imports `base`, and of `wire` only the
 //! names of the two shapes. `gateway` asks the questions; `cli` and `io` carry these values to people and disks.
 
+pub mod agent;
 pub mod ask;
+pub mod attribution;
 pub mod catalog;
 pub mod cause;
 pub mod config;

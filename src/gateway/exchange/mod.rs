@@ -19,6 +19,7 @@
 
 mod affinity;
 mod attempt;
+mod attribution;
 pub(crate) mod authorize;
 mod build;
 mod diagnosis;
@@ -54,7 +55,7 @@ use crate::dialect::Invalid;
 use crate::policy::catalog::{Model, Target};
 use crate::policy::config::Provider;
 use crate::policy::keys::{KeyIx, Keys};
-use crate::policy::meter::{Hold, Meter};
+use crate::policy::meter::{Amount, Hold, Meter};
 use crate::policy::refusal::Refusal;
 use crate::policy::row::Running;
 use crate::wire::Dialect;
@@ -73,7 +74,7 @@ impl Exchange {
             meta,
             found: Identified::default(),
             cors: CorsPolicy::Off,
-            client_request_id: Box::default(),
+            said: None,
             setup: cx.setup.clone(),
             received: cx.now.mono,
             read: Mono::NEVER,
@@ -93,7 +94,8 @@ impl Exchange {
         let request = &mut self.request;
         let client_request_id = head.field(Field::XRequestId).of(bytes);
         if !client_request_id.is_empty() {
-            request.client_request_id = told(client_request_id, &cx.setup.config.server.key_prefix);
+            let told = told(client_request_id, &cx.setup.config.server.key_prefix);
+            request.said.get_or_insert_default().client_request_id = told;
         }
         let trusted = &request.setup.config.server.trusted_proxies;
         if !trusted.is_empty() {
@@ -291,8 +293,9 @@ impl Exchange {
     /// As a successor is told of it; `None` where nothing has been admitted, or all of it is settled.
     pub(crate) fn running(&self, meter: &Meter, keys: &Keys) -> Option<Running> {
         let (admitted, key) = (self.admitted.as_ref()?, self.request.found.key?);
-        let reserved = meter.lease(&admitted.hold).reserved;
-        Some(Running { request: self.request.id.raw(), key: keys.record(key).id, admitted: admitted.at, reserved })
+        let Amount { tokens: reserved, nano: money } = meter.reserved(&admitted.hold);
+        let (request, key, group) = (self.request.id.raw(), keys.record(key).id, meter.path_text(&admitted.hold));
+        Some(Running { request, key, admitted: admitted.at, reserved, money, group })
     }
 
     /// The shape of the endpoint, for generation requests.

@@ -165,7 +165,7 @@ impl Exchange {
         draft.rewind(&mut cx.pool);
         let (now, own) = (cx.now.mono, message.exchange);
         if let (Some(key), Some(model), Some(asked)) = (self.request.found.key, self.model(), &self.asked) {
-            let share = cx.plans.of(key, &cx.setup).map_or(1, |plan| plan.share);
+            let share = cx.plans.of(key, &cx.setup.config).map_or(1, |payer| payer.plan.share);
             let tokens = asked.about.saturating_add(asked.completion);
             let (came, epoch) = (self.request.read, self.request.setup.epoch);
             cx.queues.wait(&model.id, (key, share), Waiter { exchange: own, came, tokens, epoch }, now);

@@ -5,6 +5,7 @@ use super::fault::Fault;
 use crate::base::buf::Buf;
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{ObservedUsage, PromptTokens, ResponseIdentity, SseStream};
+use crate::gateway::access_log::Said;
 use crate::gateway::budget::Promise;
 use crate::gateway::client::cors::CorsPolicy;
 use crate::gateway::client::response::RequestId;
@@ -31,8 +32,8 @@ pub(crate) struct Request {
     pub(crate) found: Identified,
     /// What browsers are told.
     pub(crate) cors: CorsPolicy,
-    /// The client's own request id, in printable form.
-    pub(crate) client_request_id: Box<[u8]>,
+    /// What the client says of itself and of whom it asks for; none where it says nothing of the kind.
+    pub(crate) said: Option<Box<Said>>,
     /// The configuration that the request began with.
     pub(crate) setup: Arc<Setup>,
     /// When the head was complete.

@@ -102,8 +102,9 @@ fn read_one(
     let owned_by = s.take("owned_by").and_then(|field| reader.word(&field, 128));
     let created = s.take("created").and_then(|field| read_created(reader, &field)).unwrap_or_default();
     let context = reader.required(s, "context").and_then(|field| ContextSize.read(reader, field));
-    let input = reader.price(s, "input_price").unwrap_or_default();
-    let output = reader.price(s, "output_price").unwrap_or_default();
+    let (input, output) = (reader.price(s, "input_price"), reader.price(s, "output_price"));
+    let priced = input.is_some() && output.is_some();
+    let (input, output) = (input.unwrap_or_default(), output.unwrap_or_default());
     let cache_read = reader.price(s, "cache_read_price").unwrap_or(input);
     let cache_write = reader.price(s, "cache_write_price").unwrap_or(input);
     let timeouts = Timeouts::read(reader, s);
@@ -143,6 +144,7 @@ fn read_one(
         context,
         context_text: context_text(context),
         prices: Prices { input, output, cache_read, cache_write },
+        priced,
         timeouts,
         shares: targets.windows(2).any(|pair| pair[0].priority == pair[1].priority),
         targets,

@@ -4,9 +4,10 @@
 
 use super::document::Config;
 use super::providers::{Auth, Provider};
-use crate::policy::catalog::{Capabilities, Model, ModelParam, QueueLimits, price_text};
+use crate::policy::catalog::{Capabilities, Model, ModelParam, Prices, QueueLimits, price_text};
 use crate::policy::discover::Discover;
 use crate::policy::limits::Timeouts;
+use crate::policy::plan::Group;
 use crate::policy::settings::kinds::Shown;
 use crate::policy::settings::units::{quoted, quoted_list};
 use crate::policy::settings::{Setting, Settings};
@@ -76,6 +77,15 @@ pub fn effective(config: &Config) -> String {
         page.string("name", &plan.name);
         page.rows(plan);
     }
+    for group in &config.groups {
+        page.table("[[groups]]");
+        page.string("name", &group.limits.name);
+        match &group.parent {
+            Some(parent) => page.string("parent", parent),
+            None => page.line("# parent: none"),
+        }
+        Group::rows().for_each(|row| page.shown(row.key, (row.get)(&group.limits)));
+    }
     page.text
 }
 
@@ -139,10 +149,20 @@ fn model(page: &mut Page, config: &Config, model: &Model) {
     page.string("owned_by", &model.owned_by);
     page.key("created", iso(model.created));
     page.string("context", &model.context_text);
-    page.key("input_price", price_text(model.prices.input));
-    page.key("output_price", price_text(model.prices.output));
-    page.key("cache_read_price", price_text(model.prices.cache_read));
-    page.key("cache_write_price", price_text(model.prices.cache_write));
+    let Prices { input, output, cache_read, cache_write } = model.prices;
+    let prices = [
+        ("input_price", input),
+        ("output_price", output),
+        ("cache_read_price", cache_read),
+        ("cache_write_price", cache_write),
+    ];
+    for (key, price) in prices {
+        // A written 0 is a price.
+        match model.priced || price > 0 {
+            true => page.key(key, price_text(price)),
+            false => page.line(format_args!("# {key}: none")),
+        }
+    }
     let targets: Vec<String> = model
         .targets
         .iter()

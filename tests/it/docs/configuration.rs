@@ -13,7 +13,7 @@ use tollgate::policy::config::{Config, Source, effective, fixed};
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/configuration.md");
 
 /// Heading of a table; where a key of it stands in a configuration; the types whose fields hold its values.
-const TABLES: [(&str, &str, &[&str]); 10] = [
+const TABLES: [(&str, &str, &[&str]); 11] = [
     ("[server]", "server", &["Server"]),
     ("[store]", "store", &["StoreConfig"]),
     ("[upstream]", "upstream", &["UpstreamLimits"]),
@@ -24,6 +24,7 @@ const TABLES: [(&str, &str, &[&str]); 10] = [
     ("queue", "models[0].queue", &["QueueLimits"]),
     ("capabilities", "models[0].capabilities", &["Capabilities"]),
     ("[[plans]]", "plans[0]", &["Plan"]),
+    ("[[groups]]", "groups[0]", &["Group", "Plan"]),
 ];
 
 const SOURCES: [&str; 7] = [
@@ -37,7 +38,7 @@ const SOURCES: [&str; 7] = [
 ];
 
 /// What is required, line by line, each with the key it is about; braces mark where further keys of a table go.
-const REQUIRED: [(&str, &str); 18] = [
+const REQUIRED: [(&str, &str); 21] = [
     ("", "[server]\n{server}"),
     ("", "[store]\n{store}"),
     ("", "[upstream]\n{upstream}"),
@@ -56,6 +57,9 @@ const REQUIRED: [(&str, &str); 18] = [
     ("", "[[plans]]"),
     ("plans[0].name", "name = \"plan\""),
     ("", "{plans[0]}"),
+    ("", "[[groups]]"),
+    ("groups[0].name", "name = \"group\""),
+    ("", "{groups[0]}"),
 ];
 
 /// The required configuration with `more` at the place of the table at `path`, and without the key `lacking`.
@@ -217,6 +221,6 @@ fn what_the_reference_calls_required_is() {
 #[test]
 fn outside_the_tables_stands_the_default_model_alone() {
     let errors = parse(&format!("no_such_key_there_is = 1\n{}", text("", "", ""))).unwrap_err();
-    let known = "unknown key; known are default_model, server, store, upstream, providers, models, plans";
+    let known = "unknown key; known are default_model, server, store, upstream, providers, models, plans, groups";
     assert!(errors.iter().any(|error| error.ends_with(known)), "{errors:?}");
 }

@@ -5,17 +5,18 @@ use super::pattern::{Bindings, compare, shown};
 use super::text::{Names, Token, bytes, tokens};
 use super::world::{Cut, DialPlan, END_OF_CHUNKS, World};
 use crate::support::setting::{KeyRing, Setting, begin};
+use std::sync::Arc;
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::{Ending, Shut, Signal};
 use tollgate::base::time::Unix;
-use tollgate::gateway::Start;
 use tollgate::gateway::orders::{List, Listing, NoList, Notice};
+use tollgate::gateway::{Past, Start};
 use tollgate::policy::ask::Ruling;
-use tollgate::policy::config::Origin;
+use tollgate::policy::config::{Origin, units};
 use tollgate::policy::counters::{Counters, RestTold};
 use tollgate::policy::discover::Listed;
 use tollgate::policy::keys::{KeyAnswer, KeyId};
-use tollgate::policy::meter::LimitKind;
+use tollgate::policy::meter::{Amount, LimitKind};
 use tollgate::policy::row::Row;
 use tollgate::policy::usage::{Usage, UsageSource};
 use tollgate::wire::Dialect;
@@ -294,15 +295,23 @@ impl Player<'_> {
                 Some(count) if count.to_string() == **running => {}
                 other => return Err(format!("handed over with {other:?} requests running")),
             },
-            ["inherits", name, tokens] => {
+            ["inherits", name, tokens, more @ ..] => {
                 let key = self.keys.records.iter().find(|record| record.name == **name).ok_or("no such key")?;
-                let row = foreign_row(key.id, world.now.unix, tokens.parse().map_err(|_| "tokens")?);
+                let mut row = foreign_row(key.id, world.now.unix, tokens.parse().map_err(|_| "tokens")?);
+                if let [dollars, group] = more {
+                    row.cost_nano = units::dollars(dollars).ok_or("dollars")?;
+                    row.group = (*group).into();
+                }
                 return world.notice(Notice::Inherited(row));
             }
             ["predecessor-left"] => return world.notice(Notice::PredecessorLeft),
             ["ask", number, "admitted"] => return world.rule(number.parse().unwrap_or(0), Ruling::Admitted),
+            ["ask", number, "refused", "budget", which] => {
+                let which = which.parse().map_err(|_| "which")?;
+                return world.rule(number.parse().unwrap_or(0), Ruling::Refused(LimitKind::Budget, which));
+            }
             ["ask", number, "refused"] => {
-                return world.rule(number.parse().unwrap_or(0), Ruling::Refused(LimitKind::Requests));
+                return world.rule(number.parse().unwrap_or(0), Ruling::Refused(LimitKind::Requests, 0));
             }
             ["asks", count] if world.asks.len().to_string() == **count => {}
             ["asks", count] => return Err(format!("{} questions instead of {count}", world.asks.len())),
@@ -359,7 +368,7 @@ impl Player<'_> {
         let usage = &row.usage;
         format!(
             "status={} key={key} endpoint={} model={} target={} stream={} in={} read={} write={} out={} source={} \
-             cost={} attempts={} micros={} admitted={} queued_ms={}",
+             cost={} attempts={} micros={} admitted={} queued_ms={} user={} session={} client={} group={}",
             row.status,
             row.endpoint.name(),
             row.model,
@@ -375,6 +384,10 @@ impl Player<'_> {
             row.micros,
             row.admitted.0,
             row.queued_ms,
+            row.user.as_deref().unwrap_or("none"),
+            row.session.as_deref().unwrap_or("none"),
+            row.client.name(),
+            row.group,
         )
     }
 
@@ -427,7 +440,7 @@ fn rest(line: &[String]) -> Option<RestTold> {
     Some(RestTold { name: name.as_str().into(), until_ms: begin().unix.0 + seconds * 1000, again: 0 })
 }
 
-/// What the gateway starts from: `work-min BYTES`, `predecessor`, `row KEY TOKENS` (of five seconds before).
+/// What the gateway starts from: `work-min BYTES`, `predecessor`, `row KEY TOKENS [DOLLARS [PATH]]` (of five seconds before).
 fn start(lines: &[Vec<String>], keys: &KeyRing) -> Result<Start, String> {
     let mut start = Start { keys: keys.records.clone(), ..Start::default() };
     for line in lines {
@@ -435,11 +448,14 @@ fn start(lines: &[Vec<String>], keys: &KeyRing) -> Result<Start, String> {
             ["work-min", bytes] => start.work_min = bytes.parse().ok(),
             ["predecessor"] => start.running = Some(Vec::new()),
             ["rest", ..] => {}
-            ["row", name, tokens] => {
+            ["row", name, tokens, more @ ..] => {
                 let key = keys.records.iter().find(|record| record.name == **name).ok_or("no such key")?.id;
                 let (tokens, at) = (tokens.parse().map_err(|_| "tokens")?, begin().unix.0 - 5000);
-                start.recent.push((key, Unix(at), tokens));
-                start.days.push((key, Unix(at / 86_400_000 * 86_400_000), tokens));
+                let nano = more.first().map_or(Ok(0), |dollars| units::dollars(dollars).ok_or("dollars"))?;
+                let group: Arc<str> = more.get(1).copied().unwrap_or_default().into();
+                let past = Past { key, group, at: Unix(at), used: Amount { tokens, nano } };
+                start.recent.push(past.clone());
+                start.days.push(Past { at: Unix(at / 86_400_000 * 86_400_000), ..past });
             }
             other => return Err(format!("nothing starts from {}", other.join(" "))),
         }
@@ -464,6 +480,10 @@ fn foreign_row(key: KeyId, admitted: Unix, tokens: u64) -> Row {
         attempts: 1,
         micros: 1000,
         queued_ms: 0,
+        group: Default::default(),
+        user: None,
+        session: None,
+        client: Default::default(),
         lease: None,
     }
 }

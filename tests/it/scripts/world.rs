@@ -240,7 +240,7 @@ impl World {
         let at = number.checked_sub(1).filter(|at| *at < self.asks.len()).ok_or("so many were not asked")?;
         let ask = self.asks.remove(at);
         let counts = SharedCounts { window: ask.lease.window, period: ask.lease.period, ..SharedCounts::default() };
-        self.notice(Notice::Answered(Answer { ask, ruling, counts }))
+        self.notice(Notice::Answered(Answer { ask, ruling, counts, groups: Vec::new() }))
     }
 
     pub fn notice(&mut self, notice: Notice) -> Result<(), String> {
