@@ -119,7 +119,6 @@ fn read_one(
     }
     let (set_params, default_params) = params::read(reader, s);
     let hosted = s.take("hosted_tools").map(|field| reader.strings(field)).unwrap_or_default();
-    let hosted_tools = hosted.into_iter().map(|(_, name)| name).collect();
     let mut capabilities = Capabilities::default();
     if let Some(mut table) = reader.table(s, "capabilities") {
         capabilities.read_rows(reader, &mut table);
@@ -156,7 +155,7 @@ fn read_one(
         drop_params,
         set_params,
         default_params,
-        hosted_tools,
+        hosted_tools: hosted.into_iter().map(|(_, name)| name).collect(),
         capabilities,
         discovered: false,
     })
