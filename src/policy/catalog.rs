@@ -90,6 +90,7 @@ impl Catalog {
 
     /// The index of the model that a client asks for as `name`: its id, one of its aliases, or what such a one that
     /// ends in `*` stands for; the longer one first.
+    #[inline]
     pub fn asked(&self, name: &str) -> Option<usize> {
         self.find(name)
             .or_else(|| self.by_alias.get(name).copied())
@@ -97,6 +98,7 @@ impl Catalog {
     }
 
     /// The index of the model called `id`.
+    #[inline]
     pub fn find(&self, id: &str) -> Option<usize> {
         self.by_id.get(id).copied()
     }

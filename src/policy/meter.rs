@@ -409,7 +409,13 @@ impl Meter {
         }
     }
 
-    /// Takes what is to be told of budgets.
+    /// Whether there is anything to be told of budgets.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        !self.news.is_empty()
+    }
+
+    /// Takes it.
     pub fn take_news(&mut self) -> Vec<BudgetNews> {
         std::mem::take(&mut self.news)
     }
@@ -479,6 +485,17 @@ impl Meter {
     fn check(&mut self, payer: Payer<'_>, now: Unix, counted: Counted) -> Result<(), Limit> {
         let account = self.at(payer.key, payer.plan, now);
         let own = Counts::of(account, counted).reached(payer.plan);
+        if own.is_none() && !payer.path.is_some() {
+            return Ok(());
+        }
+        self.check_all(payer, now, counted)
+    }
+
+    /// The same where a limit of the key is reached, or groups have theirs.
+    #[inline(never)]
+    fn check_all(&mut self, payer: Payer<'_>, now: Unix, counted: Counted) -> Result<(), Limit> {
+        let account = self.at(payer.key, payer.plan, now);
+        let own = Counts::of(account, counted).reached(payer.plan);
         let mut found = own.map(|kind| limit(kind, account, payer.plan, false, now));
         if payer.path.is_some() {
             self.tree.each(payer.path, &self.open, now, |node| {
@@ -501,6 +518,7 @@ impl Meter {
     }
 
     /// The account of `key` with its window and period brought to `now`.
+    #[inline]
     fn at(&mut self, key: KeyIx, plan: &Plan, now: Unix) -> &mut Account {
         let index = key.0 as usize;
         if self.accounts.len() <= index {

@@ -116,7 +116,9 @@ impl Exchange {
         let cost_nano = self.model().map_or(0, |model| usage.cost_nano(&model.prices)).min(ROW_COST_MAX);
         let group = cx.meter.path_text(&admitted.hold);
         cx.meter.settle(admitted.hold, Amount { tokens: usage.total(), nano: cost_nano });
-        cx.tell_of_budgets();
+        if cx.meter.has_news() {
+            cx.tell_of_budgets();
+        }
         let (Some(model), Some(dialect), Some(target)) = (self.model(), self.dialect(), self.target()) else {
             return None;
         };

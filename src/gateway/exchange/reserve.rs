@@ -103,7 +103,7 @@ impl Exchange {
         if !cx.keys.record(key).scope.allows_model(&model.id) {
             return Err(Refusal::model_scope(&model.id));
         }
-        let payer = cx.plans.of(key, &cx.setup.config).ok().filter(|_| !model.priced);
+        let payer = if model.priced { None } else { cx.plans.of(key, &cx.setup.config).ok() };
         if payer.is_some_and(|payer| cx.meter.refuses_unpriced(payer)) {
             return Err(Refusal::unpriced(&model.id));
         }

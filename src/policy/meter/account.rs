@@ -4,7 +4,7 @@
 
 use super::super::keys::KeyIx;
 use super::super::plan::{Plan, shown};
-use super::super::window::{DAY_MS, Period, window};
+use super::super::window::{DAY_MS, Period, is_within, window};
 use crate::base::order;
 use crate::base::time::Unix;
 
@@ -269,15 +269,24 @@ impl Account {
     }
 
     /// Whether the present period is not the one that `now` lies in.
+    #[inline]
     fn is_past_period(&self, calendar: Period, now: Unix) -> bool {
         let (start, end) = self.period.bounds;
         self.calendar != calendar || now < start || now >= end
     }
 
     /// Brings window and period to `now`. `held` visits the holds that count here.
-    #[inline]
+    #[inline(always)]
     pub(super) fn enter(&mut self, plan: &Plan, now: Unix, held: Held<'_>) {
         self.budget = plan.budget;
+        if !is_within(self.window.bounds, now, plan.window) || self.is_past_period(plan.period, now) {
+            self.move_on(plan, now, held);
+        }
+    }
+
+    /// Time has left the window or the period.
+    #[cold]
+    fn move_on(&mut self, plan: &Plan, now: Unix, held: Held<'_>) {
         let bounds = window(now, plan.window);
         if self.window.bounds != bounds {
             self.enter_window(bounds, held);
