@@ -8,6 +8,7 @@
 
 use crate::wire::Span;
 use crate::wire::json::{is_string_inside, string_end};
+use std::ops::Range;
 
 /// The name of the events that carry a message's text.
 pub(super) const DELTA: &[u8] = b"content_block_delta";
@@ -50,6 +51,8 @@ enum Form {
     /// One line with several holes. A table of them is in front of the bytes: of each what it holds, and the number of
     /// bytes before it.
     Holes,
+    /// Nothing is compared any more: it is the response in which the stream has failed.
+    Failed,
 }
 
 /// Bytes of one entry of that table.
@@ -76,8 +79,20 @@ impl EventTemplate {
 
     /// Back to the start of another stream; storage is kept.
     pub(super) fn reset(&mut self) {
+        drop(self.take_failed());
         self.bytes.clear();
         self.misses = 0;
+    }
+
+    /// Holds the response in which the stream has failed, until that is told.
+    pub(super) fn hold_failed(&mut self, response: &[u8]) {
+        (self.bytes, self.form) = (response.to_vec(), Form::Failed);
+    }
+
+    /// The response that is held.
+    pub(super) fn take_failed(&mut self) -> Option<Vec<u8>> {
+        let held = self.form == Form::Failed && !self.bytes.is_empty();
+        held.then(|| std::mem::take(&mut self.bytes))
     }
 
     /// Keeps an event: `text` is its text within `data`, which the client was sent at offset `at` of `sent`. Of an
@@ -150,27 +165,29 @@ impl EventTemplate {
         Some((&data[..end], buf.len() - behind.len()))
     }
 
-    /// The same of an event like one that was passed on as it came.
+    /// The same of an event like one that was passed on as it came; with where its number stands, if it has one.
     #[inline]
-    pub(super) fn passed<'a>(&mut self, buf: &'a [u8]) -> Option<(&'a [u8], usize)> {
+    pub(super) fn passed<'a>(&mut self, buf: &'a [u8]) -> Option<(&'a [u8], Range<usize>, usize)> {
         if self.bytes.is_empty() || self.form != Form::Holes {
             return None;
         }
         let (table, mut same) = self.bytes.split_at(ENTRY * HOLES_MAX);
-        let (mut left, mut text) = (buf, &b""[..]);
+        let (mut left, mut text, mut number) = (buf, &b""[..], 0..0);
         for entry in table.chunks_exact(ENTRY) {
             let Some(hole) = Hole::ALL.get(usize::from(entry[0])) else { break };
             let (before, rest) = same.split_at(usize::from(u16::from_le_bytes([entry[1], entry[2]])));
             left = left.strip_prefix(before)?;
             let end = if *hole == Hole::Count { count_end(left)? } else { string_end(left, 0)? };
-            if *hole == Hole::Text {
-                text = &left[..end];
+            match hole {
+                Hole::Text => text = &left[..end],
+                Hole::Count => number = buf.len() - left.len()..buf.len() - left.len() + end,
+                Hole::Padding => {}
             }
             (same, left) = (rest, &left[end..]);
         }
         let behind = left.strip_prefix(same)?.strip_prefix(b"\n\n")?;
         self.misses = 0;
-        Some((text, buf.len() - behind.len()))
+        Some((text, number, buf.len() - behind.len()))
     }
 
     /// Appends what the client is sent for an event with this text.

@@ -1,13 +1,14 @@
 //! One event of a stream that keeps its shape.
 
 use super::super::answer::{Frame, ResponseIdentity, StreamFault};
-use super::super::convert::{failure, write_failure, write_usage_chunk};
+use super::super::convert::{failure, is_failed, kind_of, write_failed, write_failure, write_usage_chunk};
 use super::super::errors::{ErrorText, ErrorWords, is_error, read_error};
 use super::super::keys::{K, Walk};
 use super::super::naming::TranslationState;
 use super::super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate, Hole};
 use super::super::tokens::Estimator;
 use super::super::usage::{ObservedUsage, Reported};
+use super::hidden::hide;
 use crate::base::order;
 use crate::wire::json::{Raw, Scanner, Token, write_count, write_inside, write_string};
 use crate::wire::{Dialect, Span};
@@ -57,6 +58,7 @@ struct Seen {
     error: Option<Span>,
     choices: Option<Span>,
     created: Option<Span>,
+    number: Option<Span>,
     finish: bool,
     /// Texts that count as relayed, and the last of them, without its quotes.
     texts: u32,
@@ -142,8 +144,8 @@ pub(in crate::dialect) struct Tap {
     reported: Reported,
     relayed: Estimator,
     template: EventTemplate,
-    /// What a chat stream's chunks say of when they were made; 0 as long as none does.
-    created: u64,
+    /// What a chat stream's chunks say of when they were made, in 32 bits; 0 as long as none does.
+    created: u32,
     dialect: Dialect,
     show_usage: bool,
     /// Part of an answer has come.
@@ -152,8 +154,9 @@ pub(in crate::dialect) struct Tap {
     finished: bool,
     /// The events that open a response have gone out already.
     opened: bool,
-    /// Number of the next event of a response, as far as this counts.
-    sequence: u16,
+    /// Number of the next event of a response, and how many of ours have gone out between the upstream's.
+    next: u32,
+    shift: u32,
 }
 
 impl Tap {
@@ -172,7 +175,8 @@ impl Tap {
             finish_seen,
             finished,
             opened: false,
-            sequence: 0,
+            next: 0,
+            shift: 0,
         }
     }
 
@@ -207,16 +211,25 @@ impl Tap {
         let (text, len) = match self.dialect {
             Dialect::Chat => self.template.event(CHUNK_BEGIN, buf)?,
             Dialect::Messages => self.template.event(DELTA_BEGIN, buf)?,
-            Dialect::Responses => self.template.passed(buf)?,
+            Dialect::Responses => {
+                let (text, number, len) = self.template.passed(buf)?;
+                if self.shift > 0
+                    && let Some(told) = self.number(Raw::new(&buf[number.clone()]).count())
+                {
+                    self.relayed.feed_json(text);
+                    out.extend_from_slice(&buf[..number.start]);
+                    write_count(out, u64::from(told));
+                    out.extend_from_slice(&buf[number.end..len]);
+                    return Some(len);
+                }
+                self.next = self.next.saturating_add(u32::from(self.shift == 0));
+                (text, len)
+            }
         };
         self.relayed.feed_json(text);
         match self.dialect {
             Dialect::Chat => self.template.render(text, out),
-            Dialect::Messages => out.extend_from_slice(&buf[..len]),
-            Dialect::Responses => {
-                self.sequence = self.sequence.saturating_add(1);
-                out.extend_from_slice(&buf[..len]);
-            }
+            Dialect::Messages | Dialect::Responses => out.extend_from_slice(&buf[..len]),
         }
         Some(len)
     }
@@ -224,7 +237,7 @@ impl Tap {
     /// So many events of the answer have gone out already: its opening is not told again.
     pub(in crate::dialect) fn resume(&mut self, events: u16) {
         self.opened = events > 0;
-        self.sequence = events;
+        self.next = events.into();
     }
 
     /// What a client is told where the stream breaks; false where the shape's usual word for it will do.
@@ -237,7 +250,11 @@ impl Tap {
         if self.dialect != Dialect::Responses {
             return false;
         }
-        write_failure(u64::from(self.sequence), words, &TranslationState::default(), me, out);
+        let events = u64::from(self.next);
+        match self.template.take_failed() {
+            Some(response) => write_failed(events, words, Raw::new(&response), me, out),
+            None => write_failure(events, words, &self.observed(), &TranslationState::default(), me, out),
+        }
         true
     }
 
@@ -247,10 +264,28 @@ impl Tap {
         if self.dialect != Dialect::Responses || !self.begun {
             return None;
         }
+        self.keepalive(out);
+        Some(u64::from(self.next))
+    }
+
+    /// An event of ours between the upstream's, whose numbers go on behind it.
+    fn keepalive(&mut self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"event: keepalive\ndata: {\"type\":\"keepalive\",\"sequence_number\":");
-        write_count(out, u64::from(self.sequence));
+        write_count(out, u64::from(self.next));
         out.extend_from_slice(b"}\n\n");
-        Some(u64::from(self.sequence))
+        (self.next, self.shift) = (self.next.saturating_add(1), self.shift.saturating_add(1));
+    }
+
+    /// The upstream's next event has the number `own`, if any; which one it goes out with, if another. Numbers beyond
+    /// 32 bits are no numbers.
+    fn number(&mut self, own: Option<u64>) -> Option<u32> {
+        let Some(own) = own.and_then(|own| u32::try_from(own).ok()) else {
+            self.next = self.next.saturating_add(1);
+            return None;
+        };
+        let told = own.saturating_add(self.shift);
+        self.next = told.saturating_add(1);
+        (self.shift > 0).then_some(told)
     }
 
     /// The event that ends the stream has been relayed.
@@ -320,7 +355,8 @@ impl Tap {
         let empty = seen.value(seen.choices, data).is_none_or(|choices| choices.items().next().is_none());
         self.begun |= !empty;
         if self.created == 0 {
-            self.created = seen.value(seen.created, data).and_then(Raw::count).unwrap_or_default();
+            let created = seen.value(seen.created, data).and_then(Raw::count);
+            self.created = created.and_then(|created| u32::try_from(created).ok()).unwrap_or_default();
         }
         if empty && seen.usage.is_some() && !self.show_usage {
             return Ok(true);
@@ -341,7 +377,7 @@ impl Tap {
     /// The end of a chat stream. A client that has asked for the usage gets it, if only as an estimate.
     fn done(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         if self.show_usage && self.reported == Reported::default() {
-            let created = if self.created == 0 { me.created } else { self.created };
+            let created = if self.created == 0 { me.created } else { self.created.into() };
             write_usage_chunk(&self.observed(), &ResponseIdentity { created, ..*me }, out);
         }
         out.extend_from_slice(b"data: [DONE]\n\n");
@@ -406,40 +442,63 @@ impl Tap {
             return Ok(false);
         }
         let mut seen = self.look(data, responses_value)?;
-        let kind = seen.value(seen.kind, data).and_then(Raw::string).unwrap_or(frame.name);
-        let failed = matches!(kind, b"error" | b"response.failed") || kind.is_empty();
-        if failed || seen.value(seen.error, data).is_some_and(is_error) {
-            let text = failure(Raw::new(data)).or_else(|| read_error(data));
-            return Err(StreamFault::Error(text.unwrap_or_default()));
-        }
+        let kind = kind_of(seen.value(seen.kind, data), frame.name);
+        let kind = &*kind;
+        let number = seen.value(seen.number, data).and_then(Raw::count);
         if matches!(kind, b"keepalive" | b"ping") {
-            out.extend_from_slice(b":\n\n");
+            match kind {
+                // Before an answer has begun clients take nothing but its beginning.
+                _ if !self.begun => out.extend_from_slice(b":\n\n"),
+                // Some take no event that their SDK does not know.
+                b"ping" => self.keepalive(out),
+                _ => self.pass(kind, number, frame, out),
+            }
             return Ok(false);
-        }
-        self.sequence = self.sequence.saturating_add(1);
-        self.begun = true;
-        if self.opened && matches!(kind, b"response.created" | b"response.in_progress") {
-            return Ok(true);
         }
         let reported = seen.value(seen.usage, data).map(Reported::from_responses);
         self.reported.merge(reported.unwrap_or_default());
         let ends = matches!(kind, b"response.completed" | b"response.incomplete");
+        let response = Raw::new(seen.object.of(data));
+        let failed = matches!(kind, b"error" | b"response.failed") || kind.is_empty() || (ends && is_failed(response));
+        if failed || seen.value(seen.error, data).is_some_and(is_error) {
+            if !seen.object.is_empty() {
+                self.template.hold_failed(response.bytes());
+            }
+            let text = failure(Raw::new(data)).or_else(|| read_error(data));
+            return Err(StreamFault::Error(text.unwrap_or_default()));
+        }
+        self.begun = true;
+        if self.opened && matches!(kind, b"response.created" | b"response.in_progress") {
+            let own = number.and_then(|own| u32::try_from(own).ok()).unwrap_or_default();
+            self.shift = self.next.saturating_sub(own.saturating_add(1));
+            return Ok(true);
+        }
         (self.finish_seen, self.finished) = (ends, ends);
         if seen.object.is_empty() {
-            out.extend_from_slice(frame.raw);
+            self.pass(kind, number, frame, out);
             if seen.is_text_alone() {
                 self.learn_response(frame, seen.text);
             }
             return Ok(true);
         }
-        for part in [b"event: ", kind, b"\ndata: "] {
-            out.extend_from_slice(part);
-        }
-        let from = out.len();
+        let from = begin_event(kind, out);
         seen.write(data, me, out);
-        join_lines(&mut out[from..]);
-        out.extend_from_slice(b"\n\n");
+        hide(me.hides, true, from, out);
+        let told = self.number(number);
+        end_event(from, told, out);
         Ok(true)
+    }
+
+    /// Passes an event on as it came, but for its number where that is another one here.
+    fn pass(&mut self, kind: &[u8], number: Option<u64>, frame: &Frame<'_>, out: &mut Vec<u8>) {
+        match self.number(number) {
+            None => out.extend_from_slice(frame.raw),
+            told => {
+                let from = begin_event(kind, out);
+                out.extend_from_slice(frame.data);
+                end_event(from, told, out);
+            }
+        }
     }
 
     /// Keeps an event of a response that carries `text` and nothing else of interest. What it says of its own number
@@ -511,6 +570,26 @@ fn idle(dialect: Dialect, frame: &Frame<'_>, out: &mut Vec<u8>) {
     }
 }
 
+/// Begins an event; where its data is to stand.
+fn begin_event(kind: &[u8], out: &mut Vec<u8>) -> usize {
+    for part in [b"event: ", kind, b"\ndata: "] {
+        out.extend_from_slice(part);
+    }
+    out.len()
+}
+
+/// Ends an event whose data stands at `from`, with another number where there is one.
+fn end_event(from: usize, number: Option<u32>, out: &mut Vec<u8>) {
+    join_lines(&mut out[from..]);
+    if let Some(number) = number
+        && let Some(own) = Raw::new(&out[from..]).get("sequence_number")
+    {
+        let start = own.bytes().as_ptr() as usize - out.as_ptr() as usize;
+        out.splice(start..start + own.bytes().len(), number.to_string().into_bytes());
+    }
+    out.extend_from_slice(b"\n\n");
+}
+
 /// Data that came in several lines leaves in one: in JSON a line feed between tokens means no more than a space.
 fn join_lines(json: &mut [u8]) {
     for byte in json {
@@ -544,6 +623,7 @@ fn chat_value(path: &[K], token: Token, whole: Span, seen: &mut Seen) -> bool {
 fn responses_value(path: &[K], token: Token, whole: Span, seen: &mut Seen) -> bool {
     match path {
         [K::Type] => seen.kind = Some(whole),
+        [K::SequenceNumber] => seen.number = Some(whole),
         [K::Response] => seen.object = if token == Token::ObjectClose { whole } else { Span::default() },
         [K::Response, K::Id] => seen.splice(whole, Own::Id),
         [K::Response, K::Model] => seen.splice(whole, Own::Model),
