@@ -156,7 +156,7 @@ pub(in crate::dialect) struct Tap {
     opened: bool,
     /// Number of the next event of a response, and how many of ours have gone out between the upstream's.
     next: u32,
-    shift: u32,
+    shift: u16,
 }
 
 impl Tap {
@@ -283,7 +283,7 @@ impl Tap {
             self.next = self.next.saturating_add(1);
             return None;
         };
-        let told = own.saturating_add(self.shift);
+        let told = own.saturating_add(self.shift.into());
         self.next = told.saturating_add(1);
         (self.shift > 0).then_some(told)
     }
@@ -470,7 +470,8 @@ impl Tap {
         self.begun = true;
         if self.opened && matches!(kind, b"response.created" | b"response.in_progress") {
             let own = number.and_then(|own| u32::try_from(own).ok()).unwrap_or_default();
-            self.shift = self.next.saturating_sub(own.saturating_add(1));
+            let ahead = self.next.saturating_sub(own.saturating_add(1));
+            self.shift = u16::try_from(ahead).unwrap_or(u16::MAX);
             return Ok(true);
         }
         (self.finish_seen, self.finished) = (ends, ends);

@@ -132,7 +132,7 @@ fn a_response_that_is_told_at_its_end_alone_is_told() {
     let end = value!({"type": "response.completed", "response": response});
     let began = value!({"type": "response.output_text.delta", "output_index": 1, "delta": "said"});
     let opened = value!({"type": "response.reasoning_summary_text.delta", "output_index": 0, "delta": "thought"});
-    for text in [events(&[end.clone()]), events(&[opened, began, end])] {
+    for text in [events(std::slice::from_ref(&end)), events(&[opened, began, end])] {
         let way = |to| stream_for_every_way((Dialect::Responses, to), &TranslationState::default(), false, &ME, &text);
         let chat = super::property::accumulate_chat(&way(Dialect::Chat).out)["choices"][0].clone();
         assert_eq!((&chat["message"]["content"], &chat["finish_reason"]), (&value!("said"), &value!("tool_calls")));
