@@ -8,7 +8,6 @@ mod tools;
 use super::capabilities::{Capabilities, Param, UnknownMembers};
 use super::request::{Class, Fields, Invalid, Member, Name, bound_of};
 use super::requests::Target;
-use crate::base::order;
 use crate::wire::json::{Raw, eq_unescaped, item, write_string};
 use crate::wire::{Dialect, Span};
 
@@ -81,18 +80,10 @@ pub fn rewrite(
 ) -> Result<u64, Invalid> {
     text.clear();
     pieces.clear();
-    let mut cuts = match shape {
-        Dialect::Responses => tools::cuts(body, fields, with.capabilities)?,
-        _ => Vec::new(),
-    };
-    if !cuts.is_empty() {
-        cuts.extend_from_slice(&fields.cuts);
-        order::by_key(&mut cuts, |cut| (cut.start.into(), 0));
-    }
-    let cuts = if cuts.is_empty() { &fields.cuts } else { &cuts };
+    let cuts = tools::cuts(shape, body, fields, with.capabilities)?;
     let takes_it = !with.capabilities.drops("stream_options");
     let ask = with.capabilities.stream_usage && takes_it && shape == Dialect::Chat && fields.stream;
-    let mut writer = Writer { body, cuts, text, pieces, total: 0 };
+    let mut writer = Writer { body, cuts: &cuts, text, pieces, total: 0 };
     let Some((first, last)) = fields.members.first().zip(fields.members.last()) else {
         return Ok(writer.total);
     };
@@ -131,14 +122,13 @@ pub fn rewrite(
         writer.body(from, to);
     }
     let of_response = shape == Dialect::Responses;
-    let includes = fields.members.iter().any(|member| member.name == Name::Include);
     if !has_model {
         writer.add(&mut wrote, "model", |text| write_string(text, with.model));
     }
     if of_response {
         writer.add(&mut wrote, "store", |text| text.extend_from_slice(b"false"));
     }
-    if of_response && !includes {
+    if of_response && !fields.members.iter().any(|member| member.name == Name::Include) {
         writer.add(&mut wrote, "include", |text| text.extend_from_slice(b"[\"reasoning.encrypted_content\"]"));
     }
     if !asked {

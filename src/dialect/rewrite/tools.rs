@@ -6,8 +6,10 @@
 
 use super::super::capabilities::Capabilities;
 use super::super::request::{Fields, Invalid, Leave, Name};
-use crate::wire::Span;
+use crate::base::order;
 use crate::wire::json::{Raw, eq_unescaped};
+use crate::wire::{Dialect, Span};
+use std::borrow::Cow;
 
 /// Kinds that the client runs, whatever else the tool says.
 const AT_CLIENT: [&str; 5] = ["function", "custom", "namespace", "local_shell", "apply_patch"];
@@ -30,8 +32,24 @@ struct Tools<'a> {
     gone: usize,
 }
 
-/// The parts of the body to leave out, in no order: mostly none.
-pub(super) fn cuts(body: &[u8], fields: &Fields, takes: &Capabilities) -> Result<Vec<Span>, Invalid> {
+/// The parts of the body to leave out, in order.
+pub(super) fn cuts<'a>(
+    shape: Dialect,
+    body: &[u8],
+    fields: &'a Fields,
+    takes: &Capabilities,
+) -> Result<Cow<'a, [Span]>, Invalid> {
+    let mut cuts = if shape == Dialect::Responses { refused(body, fields, takes)? } else { Vec::new() };
+    if cuts.is_empty() {
+        return Ok(Cow::Borrowed(&fields.cuts));
+    }
+    cuts.extend_from_slice(&fields.cuts);
+    order::by_key(&mut cuts, |cut| (cut.start.into(), 0));
+    Ok(Cow::Owned(cuts))
+}
+
+/// Those that are tools, in no order: mostly none.
+fn refused(body: &[u8], fields: &Fields, takes: &Capabilities) -> Result<Vec<Span>, Invalid> {
     let value = |name, text| {
         let member = fields.members.iter().find(|member| member.name == name && !takes.drops(text));
         member.map_or(Raw::NULL, |member| Raw::new(member.value.of(body)))
