@@ -16,6 +16,13 @@ fn turn(c: &mut Criterion) {
     });
     assert!(world.rows() > 0);
 
+    let mut world = World::in_groups();
+    let request = world.request("bench", 1200, false);
+    world.turn(&request, &answer);
+    c.bench_function("turn: the same under four groups with budgets", |b| {
+        b.iter(|| black_box(world.turn(black_box(&request), black_box(&answer))));
+    });
+
     let mut world = World::new();
     let event = chunk(&event("{\"content\":\" patient\"}", "null"));
     world.client_sends(&world.request("bench", 1200, true));

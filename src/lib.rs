@@ -64,7 +64,7 @@
 //! |---|---|
 //! | a header sent to providers | `gateway::provider::request::Template`; its name in `RESERVED` of `policy::config::providers` if nobody may set it; the heads `@up-…` in `tests/it/scripts/text.rs` |
 //! | a header of our answers | `gateway::client::response::ResponseHead` |
-//! | a plan limit | its row in [`policy::plan`] and `Plan::share` (`BLESS=1 cargo test --test it docs::`); `LimitKind`, `check` and `limit` in [`policy::meter`]; `exchange::reserve`; what is counted while requests run also in `meter::Open`, `meter::account`, [`policy::row`] (`Running`) and `gateway::lifecycle::inheritance`. On shared ledgers, which do not keep it otherwise: [`policy::ask`] (`Limits`), `reserve::limits_of`, `io::store::remote` and its `admit.lua`; for running counts `meter::Lease`, `io::store::spill`, `append.lua`, `release.lua`; `Server::admit` in `tests/it/sim/ledger.rs` |
+//! | a plan limit | its row in [`policy::plan`] and `Plan::share` (`BLESS=1 cargo test --test it docs::`); `LimitKind`, `Counts` and `limit` in `meter::limit`; `exchange::reserve`; what is counted while requests run also in `meter::Open`, `meter::account`, [`policy::row`] (`Running`) and `gateway::lifecycle::inheritance`. On shared ledgers, which do not keep it otherwise: [`policy::ask`] (`Limits`), `reserve::limits_of`, `io::store::remote` and its `admit.lua`; for running counts `meter::Lease`, `io::store::spill`, `append.lua`, `release.lua`; `Server::admit` in `tests/it/sim/ledger.rs` |
 //! | a metric | `gateway::metrics`, and its row in [`docs::operations`] |
 //! | a field of the log line | `gateway::access_log::Line`, where `exchange::finish` makes one, and its row in [`docs::operations`]; what only the driver sees: a field of `exchange::state::Request`, set in `gateway::drive` before `finish`, which comes before the last bytes are written |
 //! | a cause that the operator is told | `exchange::fault`, [`policy::refusal`], and its row in [`docs::operations`]; `e2e::causes` |
@@ -73,6 +73,7 @@
 //! | a state of a request | `exchange::state`, its arms in `exchange::on`, and its row in the table above them |
 //! | a request field that is validated | [`dialect::request`] |
 //! | a setting | its row in the table of its section ([`policy::settings`]); `BLESS=1 cargo test --test it docs::` |
+//! | a form of a provider's list of models | `cli::discover` (what is read of it), `policy::discover`; when it is asked for: `gateway::discovery`, and what comes of it `lifecycle::listing` and `policy::config::fill` |
 //! | an error | [`policy::refusal`] (one constructor), and where it is raised |
 //! | an endpoint | `exchange::authorize::Endpoint`, `gateway::local`, `gateway/openapi.json`, [`docs::api`] |
 //! | a ledger column | [`policy::row`], [`io::store`], both kinds of it |

@@ -43,6 +43,21 @@ tokens = 1_000_000_000_000
 requests = 1_000_000_000
 tokens_per_window = 1_000_000_000_000
 concurrency = 100_000
+[[groups]]
+name = "one"
+budget = 1_000_000
+[[groups]]
+name = "two"
+parent = "one"
+budget = 1_000_000
+[[groups]]
+name = "three"
+parent = "two"
+budget = 1_000_000
+[[groups]]
+name = "four"
+parent = "three"
+budget = 1_000_000
 "#;
 
 /// A gateway, one client connection and the upstream connections it dials.
@@ -94,6 +109,8 @@ pub fn keys(count: u64) -> (Vec<KeyRecord>, String) {
             revoked: None,
             disabled: false,
             limits: tollgate::policy::plan::LimitOverrides::default(),
+            group: None,
+            labels: Vec::new(),
             former: Vec::new(),
         }
     });
@@ -103,8 +120,18 @@ pub fn keys(count: u64) -> (Vec<KeyRecord>, String) {
 impl World {
     /// With 1,000 keys and a client that is connected.
     pub fn new() -> World {
+        World::with(None)
+    }
+
+    /// The same with keys in a group, below three others; all four have budgets.
+    pub fn in_groups() -> World {
+        World::with(Some("four"))
+    }
+
+    fn with(group: Option<&str>) -> World {
         let now = Now { mono: Mono(1_000_000), unix: Unix(1_790_000_000_000) };
-        let (keys, key) = keys(1000);
+        let (mut keys, key) = keys(1000);
+        keys.iter_mut().for_each(|key| key.group = group.map(str::to_string));
         let start = Start { seed: [7; 32], client_listeners: 1, keys, ..Start::default() };
         let mut gateway = Gateway::new(Arc::new(config()), start, now);
         let client = gateway.accepted(0, "127.0.0.1:5555".parse().unwrap(), now).expect("the client is let in");
@@ -209,7 +236,7 @@ impl World {
                 Order::Log(lines) => lines.clear(),
                 Order::Reload(_) | Order::HandOver(_) | Order::TakeBack | Order::Acknowledge(_) => {}
                 Order::LetServe(_) | Order::Counted(_) | Order::Asks(_) | Order::LookUp(_) | Order::Releases(_) => {}
-                Order::Work(_) | Order::Renew(_) => {}
+                Order::Work(_) | Order::Renew(_) | Order::List(_) => {}
             }
         }
         if rows > 0 {

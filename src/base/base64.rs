@@ -14,6 +14,18 @@ pub fn encode_url(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// `bytes` in the usual alphabet, padded.
+pub fn encode(bytes: &[u8]) -> String {
+    let mut out = Vec::new();
+    encode_url(bytes, &mut out);
+    let usual = out.iter().map(|byte| match byte {
+        b'-' => '+',
+        b'_' => '/',
+        byte => char::from(*byte),
+    });
+    usual.chain(std::iter::repeat_n('=', (4 - out.len() % 4) % 4)).collect()
+}
+
 /// The bytes that `text` stands for, in either alphabet, padded or not; `None` where it is neither.
 pub fn decode(text: &[u8]) -> Option<Vec<u8>> {
     let padding = text.iter().rev().take(2).take_while(|byte| **byte == b'=').count();
@@ -58,8 +70,13 @@ mod tests {
             encode_url(word.as_bytes(), &mut out);
             assert_eq!(out, code.as_bytes());
             assert_eq!(decode(&out).as_deref(), Some(word.as_bytes()));
+            assert_eq!(encode(word.as_bytes()).trim_end_matches('='), code);
         }
         assert_eq!(decode(b"Zm9vYg=="), Some(b"foob".to_vec()));
+        assert_eq!(
+            (encode(b"foob"), encode(b"fooba"), encode(&[251, 239, 255])),
+            ("Zm9vYg==".into(), "Zm9vYmE=".into(), "++//".into())
+        );
         assert_eq!(decode(b"-_+/"), decode(b"+/-_"));
         for wrong in [&b"Z"[..], b"Zm 9", b"Z===", b"=Zm9"] {
             assert_eq!(decode(wrong), None, "{wrong:?}");

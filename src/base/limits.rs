@@ -47,6 +47,9 @@ pub const ERROR_MESSAGE_MAX: usize = 2048;
 pub const TOLD_BYTES_MAX: usize = 64;
 /// Keys of one change in the ledger that are told one by one in the log.
 pub const KEYS_TOLD_MAX: usize = 100;
+/// Paths of groups that are remembered: those configured, and those that were or that rows since the beginning of the
+/// longest period are of.
+pub const PATHS_MAX: usize = 1 << 16;
 /// Poll events taken in one turn of the loop; the kernel keeps the rest for the next.
 pub const EVENTS_PER_TURN: usize = 1024;
 /// Connections accepted from one listener in one turn, so that a flood of them stalls no stream.
@@ -90,6 +93,10 @@ pub const QUEUE_IDLE_POLLS: u32 = 100;
 pub const LEDGER_CACHE_KIB: i64 = 256;
 /// Bytes of one file of the configuration: itself, a secret, certificates.
 pub const SETTINGS_FILE_MAX: usize = 4 << 20;
+/// Bytes of one answer to a question that a command or a helper thread asks a server, such as a list of models.
+pub const ASKED_BYTES_MAX: usize = 4 << 20;
+/// Pages of one provider's list of models.
+pub const LIST_PAGES_MAX: usize = 16;
 /// How often the store thread looks whether another process has changed the keys; contract section 3 allows 1 s.
 pub const KEYS_LOOK: Duration = Duration::from_millis(250);
 /// How often in a second the ledger is asked for a key that is not known; those beyond are refused at once.
@@ -148,6 +155,10 @@ pub const STORE_BUSY: Duration = Duration::from_secs(5);
 pub const ROW_TOKENS_MAX: u64 = 1 << 40;
 /// Cost of one row in nano-dollars, for the same reason.
 pub const ROW_COST_MAX: u64 = 1 << 50;
+/// Bytes of what a client calls its user or its conversation that are looked at.
+pub const NAMED_BYTES_MAX: usize = 1024;
+/// Characters of a user's name that are kept in plain.
+pub const USER_CHARS_MAX: usize = 64;
 /// Look-ups waiting for the resolver thread; one beyond it is answered with an empty list.
 pub const LOOKUPS_MAX: usize = 1024;
 /// Requests that may wait for places of one model, whatever is configured.

@@ -3,6 +3,7 @@
 //! simulator both drive one.
 
 use super::time::{Mono, Now, Unix};
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -53,6 +54,29 @@ pub enum Stray {
     NoProxyHeader,
 }
 
+/// What a proxy is told before a connection by way of it is of use: a whole CONNECT request. It may hold a password, so
+/// that it is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Tunnel(Arc<[u8]>);
+
+impl Tunnel {
+    /// From the bytes of the request.
+    pub fn new(request: Vec<u8>) -> Tunnel {
+        Tunnel(request.into())
+    }
+
+    /// The bytes of the request.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Tunnel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
 /// What a core asks of the world.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Action {
@@ -65,6 +89,8 @@ pub enum Action {
         addr: SocketAddr,
         /// Index into the table of TLS peers, `None` for plain TCP.
         authority: Option<u32>,
+        /// Somebody else listens at `addr`, and is told this first; TLS, if any, begins behind a good answer to it.
+        tunnel: Option<Tunnel>,
     },
     /// Everything written to `conn` has left, and nothing follows: say so (close_notify, FIN), and go on reading.
     Finish(Conn),

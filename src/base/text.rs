@@ -57,6 +57,23 @@ pub fn push_number(out: &mut Vec<u8>, mut value: u64) {
     out.truncate(length);
 }
 
+/// Appends so many parts of `unit`, a power of ten, as a decimal number with a place for each nought of that.
+pub fn push_decimal(out: &mut Vec<u8>, parts: u64, unit: u64) {
+    push_number(out, parts / unit);
+    // The place of the first digit is the point's.
+    let point = out.len();
+    push_number(out, unit + parts % unit);
+    out[point] = b'.';
+}
+
+/// Appends nano-dollars as dollars: exactly, with one decimal at least.
+pub fn push_dollars(out: &mut Vec<u8>, nano: u64) {
+    push_decimal(out, nano, 1_000_000_000);
+    while out.ends_with(b"00") || (out.ends_with(b"0") && !out.ends_with(b".0")) {
+        out.pop();
+    }
+}
+
 /// An octet in decimal digits, and how many they are.
 const fn octet(value: u8) -> ([u8; 3], u8) {
     let (high, middle, low) = (b'0' + value / 100, b'0' + value / 10 % 10, b'0' + value % 10);

@@ -8,8 +8,9 @@ use super::output::{Failure, clean, line, print, remark};
 use super::serve::setup;
 use super::store;
 use crate::io::clock::unix;
+use crate::policy::catalog::Model;
 use crate::policy::config::{Config, effective};
-use crate::policy::refusal::missing_plan;
+use crate::policy::refusal::Missing;
 use std::collections::BTreeMap;
 
 /// Checks; with `--print`, prints the effective configuration.
@@ -25,28 +26,42 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
         let whole = std::path::absolute(&path).map_err(Failure::failed)?;
         return print(&effective(&load::read(&whole, Secrets::Needed).map_err(Failure::Config)?));
     }
-    warn_of_missing_plans(&config);
-    queue_remarks(&config).iter().for_each(|text| remark(&format!("tollgate: warning: {text}")));
+    warn_of_missing(&config);
+    queue_remarks(&config)
+        .iter()
+        .chain(&money_remarks(&config))
+        .for_each(|text| remark(&format!("tollgate: warning: {text}")));
     if args.connect {
         return connect::run(&config, &security);
     }
     let count = |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
     let (providers, models) =
         (count(config.providers.len(), "provider"), count(config.catalog.models().len(), "model"));
+    let models = match config.providers.iter().filter(|provider| provider.discover.is_some()).count() {
+        0 => models,
+        1 => format!("{models} and what one provider lists"),
+        lists => format!("{models} and what {lists} providers list"),
+    };
     let plans = count(config.plans.len(), "plan");
     print(&format!("{}: ok ({providers}, {models}, {plans})\n", clean(&path.to_string_lossy())))
 }
 
-/// Keys of plans that are not configured are refused. The ledger may be another user's: then it is not looked at.
-fn warn_of_missing_plans(config: &Config) {
+/// Keys of plans or in groups that are not configured are refused. The ledger may be another user's: then it is not
+/// looked at.
+fn warn_of_missing(config: &Config) {
     let Ok(records) = store::peek_keys(config) else { return };
-    let mut missing: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut missing: BTreeMap<(Missing, &str), usize> = BTreeMap::new();
     let now = unix();
-    for record in records.iter().filter(|record| record.is_live(now) && config.plan(&record.plan).is_none()) {
-        *missing.entry(&record.plan).or_default() += 1;
+    for record in records.iter().filter(|record| record.is_live(now)) {
+        let lacks = match &record.group {
+            _ if config.plan(&record.plan).is_none() => (Missing::Plan, &*record.plan),
+            Some(group) if config.group(group).is_none() => (Missing::Group, &**group),
+            _ => continue,
+        };
+        *missing.entry(lacks).or_default() += 1;
     }
-    for (plan, keys) in missing {
-        remark(&format!("tollgate: warning: {}", missing_plan(plan, keys)));
+    for ((what, name), keys) in missing {
+        remark(&format!("tollgate: warning: {}", what.message(name, keys)));
     }
 }
 
@@ -76,6 +91,22 @@ fn queue_remarks(config: &Config) -> Vec<String> {
     remarks
 }
 
+/// Models that keys with a budget cannot use.
+fn money_remarks(config: &Config) -> Vec<String> {
+    let limits = config.plans.iter().chain(config.groups.iter().map(|group| &group.limits));
+    let names: Vec<String> =
+        limits.filter(|limits| limits.refuses_unpriced()).map(|one| format!("`{}`", one.name)).collect();
+    let bare = config.catalog.models().iter().filter(|model| !names.is_empty() && !model.priced);
+    let remark = |model: &Model| {
+        format!(
+            "model `{}` has no `input_price` or no `output_price`: under the budget of {} it is refused (403)",
+            model.id,
+            names.join(", ")
+        )
+    };
+    bare.map(remark).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,6 +120,24 @@ mod tests {
         let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
         let source = Source { file: "t", text: &text, env: &|_| None, read: &read, run: &Source::no_program };
         queue_remarks(&Config::parse(&source).unwrap())
+    }
+
+    #[test]
+    fn models_without_a_price_are_named_where_there_is_a_budget() {
+        let said = |model: &str, plan: &str| {
+            let text = format!(
+                "[[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://10.0.0.1/v1\"\n\
+                 [[plans]]\nname = \"team\"\n{plan}\n[[groups]]\nname = \"labs\"\nbudget = 1\nunpriced = \"allow\"\n\
+                 [[models]]\nid = \"m\"\ncontext = \"1K\"\ntargets = [{{ provider = \"p\" }}]\n{model}"
+            );
+            let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+            let source = Source { file: "t", text: &text, env: &|_| None, read: &read, run: &Source::no_program };
+            money_remarks(&Config::parse(&source).unwrap())
+        };
+        assert_eq!(said("", ""), [""; 0]);
+        assert_eq!(said("input_price = 0\noutput_price = 0", "budget = 5.0"), [""; 0]);
+        let one = said("input_price = 1.0", "budget = 5.0");
+        assert!(one.len() == 1 && one[0].ends_with("under the budget of `team` it is refused (403)"), "{one:?}");
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! `tollgate check --connect`: asks every provider for its models, as the gateway would ask it, and says what stands in
 //! the way of a request and how it is mended. Nothing that a provider says is repeated: it may hold a credential.
 
+use super::asker::{ANSWER, Asker, base_path, encoded, get, list_path, request, send};
+use super::discover;
 use super::output::{Failure, clean, print};
-use super::probe::{Answer, NoAnswer, Place, ask};
-use crate::base::time::Mono;
+use super::probe::{Answer, NoAnswer};
 use crate::io::clock::Clock;
 use crate::io::tls::blocking::Trouble;
 use crate::io::tls::{Authority, Security};
@@ -13,13 +14,7 @@ use crate::wire::Dialect;
 use crate::wire::head::values;
 use serde_json::Value;
 use std::fmt::Write as _;
-use std::time::Duration;
 
-/// How long a whole answer may take.
-const ANSWER: Duration = Duration::from_secs(10);
-/// How long all that follows from one question may take: for the models of a provider by one credential, or for one
-/// model.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// What a base URL ends in that names one thing to ask for.
 const ENDPOINTS: [&str; 6] =
     ["/chat/completions", "/completions", "/v1/messages", "/messages", "/responses", "/models"];
@@ -42,22 +37,6 @@ impl Found {
             Found::Hint(text) => ("hint", text),
             Found::Bad(text) => ("FAILS", text),
         }
-    }
-}
-
-/// By what one question is asked, and until when.
-struct Asker<'a> {
-    security: &'a Security,
-    clock: Clock,
-    until: Mono,
-}
-
-impl Asker<'_> {
-    /// A question that begins now.
-    fn new(security: &Security) -> Asker<'_> {
-        let clock = Clock::new();
-        let until = clock.mono().after(PATIENCE);
-        Asker { security, clock, until }
     }
 }
 
@@ -113,6 +92,14 @@ fn report(config: &Config, index: usize, security: &Security) -> (String, bool) 
         // Writing to a String cannot fail.
         let _ = writeln!(text, "  {word}: {}: {} ({millis} ms)", provider.place_of(place), clean(said));
     }
+    if let (Some(_), false) = (&provider.discover, bad) {
+        let (word, said) = match discover::ask(provider, security) {
+            Ok(list) => ("ok", format!("{} models of its list for the catalog", list.models.len())),
+            Err(no) => ("hint", format!("its list is of no use: {}", no.why)),
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  {word}: discover: {}", clean(&said));
+    }
     for (model, target) in targets(config, index) {
         let Some(list) = &list else { continue };
         let found = look_for(provider, &Asker::new(security), list, target);
@@ -129,23 +116,6 @@ fn targets(config: &Config, provider: usize) -> impl Iterator<Item = (&Model, &T
     all.filter(move |(_, target)| target.provider == provider && target.credential == 0)
 }
 
-/// The path of a provider before what is asked for: `/v1` or whatever its `base_url` has.
-fn base_path(provider: &Provider) -> &str {
-    let generate = match provider.shape {
-        Dialect::Chat => "/chat/completions",
-        Dialect::Messages => "/messages",
-        Dialect::Responses => "/responses",
-    };
-    provider.path.strip_suffix(generate).unwrap_or(&provider.path)
-}
-
-fn list_path(provider: &Provider) -> String {
-    match provider.shape {
-        Dialect::Chat | Dialect::Responses => format!("{}/models", base_path(provider)),
-        Dialect::Messages => format!("{}/models?limit=1000", base_path(provider)),
-    }
-}
-
 /// What is wrong with a `base_url` that names one thing to ask for.
 fn misnamed(provider: &Provider) -> Option<String> {
     let url = &provider.base_url;
@@ -156,54 +126,6 @@ fn misnamed(provider: &Provider) -> Option<String> {
 /// The scheme and host of a `base_url`.
 fn origin(provider: &Provider) -> String {
     format!("{}://{}", if provider.tls { "https" } else { "http" }, provider.host_header)
-}
-
-fn request(provider: &Provider, method: &str, path: &str, body: &str) -> Vec<u8> {
-    let mut text = format!("{method} {path} HTTP/1.1\r\nhost: {}\r\n", provider.host_header);
-    let mut line = |name: &str, value: &str| {
-        let _ = write!(text, "{name}: {value}\r\n");
-    };
-    if let Some((name, value)) = provider.credentials.first().map(|one| provider.header_of(one)) {
-        line(name, &value);
-    }
-    provider.headers.iter().for_each(|(name, value)| line(name, value));
-    // What the configuration says in their place goes.
-    let says = |header: &str| provider.headers.iter().any(|(name, _)| name == header);
-    if provider.shape == Dialect::Messages && !says("anthropic-version") {
-        line("anthropic-version", "2023-06-01");
-    }
-    if !says("user-agent") {
-        line("user-agent", concat!("tollgate/", env!("CARGO_PKG_VERSION")));
-    }
-    line("accept-encoding", "identity");
-    line("connection", "close");
-    if method == "POST" {
-        line("content-type", "application/json");
-        line("content-length", &body.len().to_string());
-    }
-    text.push_str("\r\n");
-    text.push_str(body);
-    text.into_bytes()
-}
-
-fn send(provider: &Provider, asker: &Asker<'_>, request: &[u8]) -> Result<Answer, NoAnswer> {
-    let left = Duration::from_micros(asker.until.micros_since(asker.clock.mono()));
-    if left.is_zero() {
-        return Err(NoAnswer::Silent);
-    }
-    let place = Place {
-        addresses: &provider.addresses,
-        host: &provider.host,
-        port: provider.port,
-        tls: (asker.security, provider.authority),
-        connect: provider.limits.connect_timeout.min(left),
-        answer: ANSWER.min(left),
-    };
-    ask(&place, request)
-}
-
-fn get(provider: &Provider, asker: &Asker<'_>, path: &str) -> Result<Answer, NoAnswer> {
-    send(provider, asker, &request(provider, "GET", path, ""))
 }
 
 /// A model that a provider lists.
@@ -319,7 +241,11 @@ fn wants_tls(provider: &Provider) -> String {
 }
 
 fn no_answer(provider: &Provider, asker: &Asker<'_>, why: &NoAnswer) -> String {
+    if let (Some(proxy), NoAnswer::Name | NoAnswer::Refused(_) | NoAnswer::Unreachable(..)) = (&provider.proxy, why) {
+        return format!("the proxy {}:{} cannot be reached: is `proxy` right?", proxy.host, proxy.port);
+    }
     match why {
+        NoAnswer::Proxy(why) => format!("{why}: look at `proxy`, and at what the proxy allows"),
         NoAnswer::Name => {
             format!("no address is known for `{}`: is it spelt right, and can this host look it up?", provider.host)
         }
@@ -407,21 +333,8 @@ fn look_for(provider: &Provider, asker: &Asker<'_>, list: &[Listed], target: &Ta
     }
 }
 
-fn encoded(text: &str) -> String {
-    let mut out = String::new();
-    for byte in text.bytes() {
-        match byte {
-            b if b.is_ascii_alphanumeric() || b"-._~:/".contains(&b) => out.push(char::from(b)),
-            b => {
-                let _ = write!(out, "%{b:02X}");
-            }
-        }
-    }
-    out
-}
-
 /// Characters to be changed, added or left out to make one word of the other.
-fn distance(one: &str, other: &str) -> usize {
+pub(super) fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut before: Vec<usize> = (0..=other.len()).collect();
     for (row, c) in one.chars().enumerate() {
@@ -446,10 +359,5 @@ mod tests {
             assert_eq!(distance(one, other), far, "{one} {other}");
         }
         assert_eq!(distance("gpt-5-mimi", "gpt-5-mini"), 1);
-    }
-
-    #[test]
-    fn the_name_of_a_model_fits_a_path() {
-        assert_eq!(encoded("org/model:7b q?"), "org/model:7b%20q%3F");
     }
 }

@@ -130,6 +130,8 @@ fn issue_key(db: &Path, config: &Config) -> Result<String, String> {
         revoked: None,
         disabled: false,
         limits: LimitOverrides::default(),
+        group: None,
+        labels: Vec::new(),
         former: Vec::new(),
     };
     let failed = |error| format!("cannot issue a key: {error}");

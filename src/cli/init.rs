@@ -240,6 +240,7 @@ fn look(port: u16, name: &'static str, title: &'static str) -> Option<Local> {
         addresses: &[address],
         host: "127.0.0.1",
         port,
+        tunnel: None,
         tls: (&Security::default(), None),
         connect: REACHED,
         answer: LISTED,

@@ -22,7 +22,8 @@ use crate::policy::plan::LimitOverrides;
 use crate::policy::window::iso;
 use clap::{Args, Subcommand};
 use listing::{Line, Used};
-use names::{find, unknown};
+use names::find;
+pub(super) use names::unknown;
 use options::parse_name;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::Serialize;
@@ -287,6 +288,8 @@ fn prepare(args: &IssueArgs, high: &Config, now: Unix) -> Result<KeyRecord, Fail
         revoked: None,
         disabled: false,
         limits: LimitOverrides::default(),
+        group: None,
+        labels: Vec::new(),
         former: Vec::new(),
     };
     args.options.apply(high, now, &mut key)?;

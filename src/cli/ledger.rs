@@ -7,6 +7,7 @@ use super::store;
 use crate::base::digest::hex;
 use crate::base::time::Unix;
 use crate::io::store::api::{DayKey, Entry, Sums, Verdict};
+use crate::policy::agent::Client;
 use crate::policy::keys::KeyId;
 use crate::policy::row::Row;
 use crate::policy::usage::{Usage, UsageSource};
@@ -159,6 +160,10 @@ struct RequestLine {
     attempts: u32,
     micros: u64,
     queued_ms: u64,
+    group: Arc<str>,
+    user: Option<Arc<str>>,
+    session: Option<Arc<str>>,
+    client: Client,
 }
 
 /// The same for the part of it that is a [`Usage`].
@@ -200,6 +205,9 @@ struct FoldedLine<'a> {
     key: &'a str,
     model: &'a str,
     target: &'a str,
+    group: &'a str,
+    endpoint: &'a str,
+    client: &'a str,
     requests: u64,
     uncached_input_tokens: u64,
     cache_read_tokens: u64,
@@ -218,6 +226,9 @@ impl FoldedLine<'_> {
             key: &key.key,
             model: &key.model,
             target: &key.target,
+            group: &key.group,
+            endpoint: &key.endpoint,
+            client: &key.client,
             requests,
             uncached_input_tokens,
             cache_read_tokens,
@@ -256,7 +267,7 @@ mod tests {
             r#"{"entry":"request","request_id":"req_000102030405060708090a0b0c0d0eff","key":"abcdefABCDEF","#,
             r#""admitted":"2027-01-15T08:00:00Z","admitted_unix_ms":1800000000123,"model":"a \"b\"","target":"p/x","#,
             r#""endpoint":"messages","stream":true,"status":499,"uncached_input_tokens":1,"cache_read_tokens":2,"#,
-            r#""cache_write_tokens":3,"output_tokens":4,"source":"partial","cost_nano_usd":5,"attempts":6,"micros":7,"queued_ms":0}"#,
+            r#""cache_write_tokens":3,"output_tokens":4,"source":"partial","cost_nano_usd":5,"attempts":6,"micros":7,"queued_ms":0,"group":"","user":null,"session":null,"client":""}"#,
             "\n"
         );
         assert_eq!(String::from_utf8(out).unwrap(), expected);
@@ -264,7 +275,7 @@ mod tests {
 
     #[test]
     fn every_entry_is_one_line_of_json() {
-        let key = DayKey { day: 1, key: "k".to_string(), model: "m\n".to_string(), target: String::new() };
+        let key = DayKey { day: 1, key: "k".to_string(), model: "m\n".to_string(), ..DayKey::default() };
         let mut out = Vec::new();
         write_entry(&Entry::Folded(key, [1, 2, 3, 4, 5, 6]), &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();

@@ -4,11 +4,14 @@
 //! Exit codes: 0 done, 1 failed, 2 misused (contract section 6).
 
 pub mod args;
+mod asker;
 pub mod check;
+mod cold;
 pub mod completions;
 pub mod connect;
 pub mod demo;
 pub mod demo_config;
+mod discover;
 pub mod init;
 pub mod keys;
 pub mod ledger;
@@ -82,7 +85,7 @@ enum Command {
     Ready(ready::ReadyArgs),
     /// Issue, list, show, change, rotate and revoke API keys
     #[command(subcommand)]
-    Keys(keys::KeysCommand),
+    Keys(Box<keys::KeysCommand>),
     /// List the catalog: names, ids, context sizes, prices
     Models(ModelsArgs),
     /// Report requests, tokens and cost

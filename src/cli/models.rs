@@ -1,9 +1,12 @@
-//! `tollgate models`: the catalog in human form (specification section 2.1).
+//! `tollgate models`: the catalog in human form (specification section 2.1), with what providers list at the moment.
 
-use super::args::ModelsArgs;
+use super::args::{ConfigArg, ModelsArgs};
+use super::discover;
 use super::load::{self, Secrets};
-use super::output::{Align, Failure, Table, print, print_json};
+use super::output::{Align, Failure, Table, print, print_json, remark};
+use super::serve::setup;
 use crate::policy::catalog::{Catalog, price_text};
+use crate::policy::config::Config;
 use serde::Serialize;
 
 /// One model as JSON.
@@ -19,12 +22,40 @@ struct Line<'a> {
     output_price: f64,
     cache_read_price: f64,
     cache_write_price: f64,
+    /// Its provider lists it; it is not configured, and has no price.
+    discovered: bool,
 }
 
 /// Lists the catalog in the order of the configuration.
 pub fn run(args: &ModelsArgs) -> Result<(), Failure> {
-    let high = load::load(&args.config, Secrets::Optional)?;
+    let high = discovered(&args.config)?;
     if args.json { print_json(&lines(&high.catalog)) } else { print(&table(&high.catalog)) }
+}
+
+/// The configuration, with the lists of its providers where there are any. Those are asked by their credentials: where
+/// these are not to be had, or no list comes, that is said, and the rest is shown.
+fn discovered(arg: &ConfigArg) -> Result<Config, Failure> {
+    let path = load::find(arg)?;
+    let config = load::read(&path, Secrets::Optional).map_err(Failure::Config)?;
+    if config.providers.iter().all(|provider| provider.discover.is_none()) {
+        return Ok(config);
+    }
+    let unknown = |what: &str, why: &str| remark(&format!("tollgate: the models of {what} are not known: {why}"));
+    let Ok(mut config) = load::read(&path, Secrets::Needed) else {
+        unknown("providers", "their credentials are not to be had here");
+        return Ok(config);
+    };
+    let security = setup::security(&config, None).map_err(Failure::failed)?;
+    for index in 0..config.providers.len() {
+        let provider = &config.providers[index];
+        if provider.discover.is_some() {
+            match discover::ask(provider, &security) {
+                Ok(list) => drop(config.take_list(index, list.models)),
+                Err(no) => unknown(&format!("`{}`", provider.name), &no.why),
+            }
+        }
+    }
+    Ok(config)
 }
 
 fn lines(catalog: &Catalog) -> Vec<Line<'_>> {
@@ -39,6 +70,7 @@ fn lines(catalog: &Catalog) -> Vec<Line<'_>> {
         output_price: price(model.prices.output),
         cache_read_price: price(model.prices.cache_read),
         cache_write_price: price(model.prices.cache_write),
+        discovered: model.discovered,
     });
     line.collect()
 }
@@ -52,7 +84,10 @@ fn table(catalog: &Catalog) -> String {
         ("OUTPUT $/1M", Align::Right),
     ]);
     for model in catalog.models() {
-        let prices = [price_text(model.prices.input), price_text(model.prices.output)];
+        let prices = match model.discovered {
+            true => ["discovered".to_string(), "-".to_string()],
+            false => [price_text(model.prices.input), price_text(model.prices.output)],
+        };
         let mut row = vec![model.name.clone(), model.id.to_string(), model.context_text.clone()];
         row.extend(prices);
         table.row(row);

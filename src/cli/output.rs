@@ -145,14 +145,14 @@ pub enum Align {
 
 /// A table: one line of headings, one line per row, two spaces between columns.
 #[derive(Debug)]
-pub struct Table {
-    heads: Vec<(&'static str, Align)>,
+pub struct Table<'a> {
+    heads: Vec<(&'a str, Align)>,
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl<'a> Table<'a> {
     /// A table with these columns and no rows.
-    pub fn new(heads: &[(&'static str, Align)]) -> Table {
+    pub fn new(heads: &[(&'a str, Align)]) -> Table<'a> {
         Table { heads: heads.to_vec(), rows: Vec::new() }
     }
 

@@ -1,8 +1,10 @@
 //! One request to a server and its whole answer, for commands that may wait: never for the loop.
 
-use crate::base::limits::SETTINGS_FILE_MAX;
+use crate::base::limits::ASKED_BYTES_MAX;
+use crate::base::seam::Tunnel;
 use crate::io::tls::Security;
 use crate::io::tls::blocking::{Blocking, Bounded, Trouble, trouble};
+use crate::io::tunnel;
 use crate::wire::body::Reader;
 use crate::wire::head::parse_response;
 use std::io::{self, ErrorKind, Read, Write};
@@ -20,6 +22,8 @@ pub struct Place<'a> {
     pub host: &'a str,
     /// Its port.
     pub port: u16,
+    /// It is a proxy, and to be told this first.
+    pub tunnel: Option<&'a Tunnel>,
     /// Certificates, and the number of the peer among them; `None` for plain HTTP.
     pub tls: (&'a Security, Option<u32>),
     /// For the connection, and as long again for the handshake of TLS.
@@ -51,6 +55,8 @@ pub enum NoAnswer {
     Unreachable(SocketAddr, String),
     /// It stands, and nothing comes.
     Silent,
+    /// The proxy makes no tunnel, and why.
+    Proxy(&'static str),
     /// TLS has failed.
     Tls(Trouble),
     /// What came are bytes of TLS, and plain HTTP was spoken.
@@ -62,7 +68,10 @@ pub enum NoAnswer {
 /// Sends `request` and reads the answer.
 pub fn ask(place: &Place<'_>, request: &[u8]) -> Result<Answer, NoAnswer> {
     let tcp = connect(place)?;
-    let tcp = Bounded::new(tcp, place.connect);
+    let mut tcp = Bounded::new(tcp, place.connect);
+    if let Some(tunnel) = place.tunnel {
+        through(&mut tcp, tunnel)?;
+    }
     let mut stream = Blocking::new(place.tls.0, place.tls.1, tcp).map_err(|error| failed(&error))?;
     stream.bound(place.answer);
     stream.write_all(request).and_then(|()| stream.flush()).map_err(|error| failed(&error))?;
@@ -82,6 +91,27 @@ pub fn ask(place: &Place<'_>, request: &[u8]) -> Result<Answer, NoAnswer> {
     let rest = got.split_off(head.len as usize);
     let (body, whole) = body(&mut stream, Reader::new(head.framing), rest);
     Ok(Answer { status: head.status, head: got, body, whole })
+}
+
+/// Has a proxy make a tunnel. Its answer is read byte by byte: what comes behind it is not the proxy's.
+fn through(tcp: &mut Bounded, tunnel: &Tunnel) -> Result<(), NoAnswer> {
+    let (mut got, mut byte) = (Vec::new(), [0]);
+    let sent = tcp.write_all(tunnel.bytes());
+    sent.map_err(|_| NoAnswer::Proxy(tunnel::CLOSED))?;
+    loop {
+        match tcp.read(&mut byte) {
+            Ok(0) => return Err(NoAnswer::Proxy(tunnel::CLOSED)),
+            Ok(_) => got.push(byte[0]),
+            Err(error) if is_late(&error) => return Err(NoAnswer::Proxy("proxy: no answer in time")),
+            Err(_) => return Err(NoAnswer::Proxy(tunnel::CLOSED)),
+        }
+        if byte[0] == b'\n' && tunnel::answer(&got).map_err(NoAnswer::Proxy)?.is_some() {
+            return Ok(());
+        }
+        if got.len() >= tunnel::ANSWER_MAX {
+            return Err(NoAnswer::Proxy("proxy: no answer in HTTP"));
+        }
+    }
 }
 
 fn connect(place: &Place<'_>) -> Result<TcpStream, NoAnswer> {
@@ -128,7 +158,7 @@ fn more(stream: &mut Blocking, got: &mut Vec<u8>) -> Result<(), NoAnswer> {
 /// The body as far as it comes, and whether that is all of it; one that is cut short is as good as it is.
 fn body(stream: &mut Blocking, mut reader: Reader, mut rest: Vec<u8>) -> (Vec<u8>, bool) {
     let mut body = Vec::new();
-    while body.len() < SETTINGS_FILE_MAX {
+    while body.len() < ASKED_BYTES_MAX {
         let Ok(piece) = reader.next(&rest) else { return (body, false) };
         body.extend_from_slice(&rest[piece.data.clone()]);
         rest.drain(..piece.consumed);
@@ -169,6 +199,7 @@ mod tests {
             addresses: &[address],
             host: "127.0.0.1",
             port: address.port(),
+            tunnel: None,
             tls: (&Security::default(), None),
             connect: Duration::from_secs(5),
             answer: Duration::from_millis(200),

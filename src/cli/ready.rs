@@ -38,6 +38,7 @@ pub fn run(args: &ReadyArgs) -> Result<(), Failure> {
         addresses: &[address],
         host: "localhost",
         port: address.port(),
+        tunnel: None,
         tls: (&Security::default(), None),
         connect: PATIENCE,
         answer: PATIENCE,

@@ -69,11 +69,12 @@ fn misuse_has_code_2_and_help_has_0() {
 
 #[test]
 fn lists_are_split_at_commas() {
-    let Ok(Cli { command: Command::Keys(keys::KeysCommand::Issue(args)), .. }) =
+    let Ok(Cli { command: Command::Keys(command), .. }) =
         parse("keys issue --name n --models a,b --endpoints chat,quota")
     else {
         panic!("not understood");
     };
+    let keys::KeysCommand::Issue(args) = *command else { panic!("not issued") };
     assert_eq!((args.options.models.len(), args.options.endpoints.len()), (2, 2));
 }
 

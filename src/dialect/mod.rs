@@ -28,11 +28,17 @@ pub use replies::reply;
 pub use request::{Fields, Invalid, RequestScan};
 pub use requests::{CacheKey, OwnedTarget, Target, request as translate};
 pub use rewrite::{Piece, dropped, rewrite};
-pub use session::conversation;
+pub use session::{Named, conversation, named};
 pub use stream::{Fed, SseStream, failure, opening};
 pub use tap::{AnswerMoulds, whole};
 pub use tokens::{Estimator, PromptTokens};
 pub use usage::{ObservedUsage, Reported};
+
+/// The members of requests that no client may send on, of whatever shape.
+#[cfg(test)]
+pub(crate) fn denied_members() -> impl Iterator<Item = &'static str> {
+    request::Name::denied()
+}
 
 #[cfg(test)]
 mod tests;

@@ -1,29 +1,27 @@
 //! Which conversation a request goes on with, by its body (contract sections 10 and 11): what names it, or else how it
-//! began. Pure. Must never copy the body; called by the gateway where a model has several targets to choose from.
+//! began; and whom it is for. Pure. Must never copy the body; called by the gateway for every request that says whom it
+//! is for, and for the conversation where a model has several targets to choose from.
 
 use super::request::{Fields, Name};
 use crate::base::hash::{mix, mix_bytes};
+use crate::base::limits::NAMED_BYTES_MAX;
 use crate::wire::Dialect;
 use crate::wire::json::Raw;
+use std::borrow::Cow;
 
 /// Bytes at either end of a long text that are looked at.
 const END: usize = 256;
 /// Blocks of one message, and messages before the first one of a user's, that are looked at.
 const ITEMS_MAX: usize = 16;
-/// What stands before the session in the longer form of a user id.
-const SESSION_MARK: &[u8] = b"_session_";
 
 /// A number for the conversation, the same for each of its turns.
 pub fn conversation(shape: Dialect, body: &[u8], fields: &Fields) -> u64 {
-    let member = |wanted: Name| {
-        let found = fields.members.iter().find(|member| member.name == wanted);
-        found.map_or(Raw::NULL, |member| Raw::new(member.value.of(body)))
-    };
+    let member = |wanted: Name| member(wanted, body, fields);
     if let Some(key) = member(Name::PromptCacheKey).string().filter(|key| !key.is_empty()) {
         return mix_bytes(1, key);
     }
-    if let Some(session) = member(Name::Metadata).get("user_id").and_then(Raw::string).and_then(session_of) {
-        return session;
+    if let Some((_, Some(session))) = user_id(member(Name::Metadata)) {
+        return mix_bytes(2, session.as_bytes());
     }
     let (system, talk) = match shape {
         Dialect::Chat => (Raw::NULL, member(Name::Messages)),
@@ -50,16 +48,80 @@ pub fn conversation(shape: Dialect, body: &[u8], fields: &Fields) -> u64 {
     begun
 }
 
-/// The session in a user id of Claude Code's: JSON, or `user_…_account_…_session_…`.
-fn session_of(user: &[u8]) -> Option<u64> {
-    if let Some(at) = user.windows(SESSION_MARK.len()).position(|window| window == SESSION_MARK) {
-        let session = &user[at + SESSION_MARK.len()..];
-        return (!session.is_empty()).then(|| mix_bytes(2, session));
+/// Whom a request is for, and which conversation it belongs to, in the client's own words and as far as it says so
+/// (contract section 10). Of what is longer than [`NAMED_BYTES_MAX`] the beginning.
+#[derive(PartialEq, Eq, Debug, Default)]
+pub struct Named<'a> {
+    /// `user`, else `safety_identifier`, else `metadata.user_id`, of which Claude Code's forms are taken apart.
+    pub user: Option<Cow<'a, str>>,
+    /// `prompt_cache_key`, else the session in `metadata.user_id`.
+    pub session: Option<Cow<'a, str>>,
+}
+
+/// See [`Named`]. What is of the wrong type, or empty, is absent.
+#[inline]
+pub fn named<'a>(body: &'a [u8], fields: &Fields) -> Named<'a> {
+    let says = |name| matches!(name, Name::User | Name::SafetyIdentifier | Name::Metadata | Name::PromptCacheKey);
+    match fields.members.iter().any(|known| says(known.name)) {
+        true => named_by(body, fields),
+        // Of most it is not said.
+        false => Named::default(),
     }
-    let text = Raw::text_of(user);
-    let value = serde_json::from_str::<serde_json::Value>(&text).ok()?;
-    let session = value.get("session_id")?.as_str()?;
-    (!session.is_empty()).then(|| mix_bytes(2, session.as_bytes()))
+}
+
+fn named_by<'a>(body: &'a [u8], fields: &Fields) -> Named<'a> {
+    let mut found = [Raw::NULL; 4];
+    for known in &fields.members {
+        let place = match known.name {
+            Name::User => 0,
+            Name::SafetyIdentifier => 1,
+            Name::Metadata => 2,
+            Name::PromptCacheKey => 3,
+            _ => continue,
+        };
+        found[place] = Raw::new(known.value.of(body));
+    }
+    let [user, safety_identifier, metadata, cache_key] = found;
+    let (of_metadata, session) = user_id(metadata).unzip();
+    let user = text_of(user).or_else(|| text_of(safety_identifier)).or_else(|| of_metadata.flatten());
+    Named { user, session: text_of(cache_key).or_else(|| session.flatten()) }
+}
+
+fn member<'a>(wanted: Name, body: &'a [u8], fields: &Fields) -> Raw<'a> {
+    let found = fields.members.iter().find(|member| member.name == wanted);
+    found.map_or(Raw::NULL, |member| Raw::new(member.value.of(body)))
+}
+
+/// A string that is not empty, or how it begins.
+fn text_of(raw: Raw<'_>) -> Option<Cow<'_, str>> {
+    let text = raw.string().filter(|text| !text.is_empty())?;
+    Some(match text.get(..NAMED_BYTES_MAX) {
+        // A cut may go through an escape: so they stay as they are.
+        Some(begin) if text.len() > begin.len() => String::from_utf8_lossy(begin),
+        _ => Raw::text_of(text),
+    })
+}
+
+/// User and session in `metadata.user_id`: Claude Code writes JSON there, or `user_…_account_…_session_…`. The account
+/// is the user, where it is known; else the device. Any other text is a user.
+type UserId<'a> = (Option<Cow<'a, str>>, Option<Cow<'a, str>>);
+
+fn user_id(metadata: Raw<'_>) -> Option<UserId<'_>> {
+    let text = text_of(metadata.get("user_id")?)?;
+    let owned = |part: &str| (!part.is_empty()).then(|| Cow::Owned(part.to_owned()));
+    if text.starts_with('{') {
+        let object = Raw::new(text.as_bytes());
+        let part = |name| object.get(name).and_then(text_of).and_then(|part| owned(&part));
+        let (session, user) = (part("session_id"), part("account_uuid").or_else(|| part("device_id")));
+        if session.is_some() || user.is_some() {
+            return Some((user, session));
+        }
+    } else if let Some((user, session)) = text.split_once("_session_") {
+        let (device, account) = user.split_once("_account_").unwrap_or((user, ""));
+        let device = device.strip_prefix("user_").unwrap_or(device);
+        return Some((owned(account).or_else(|| owned(device)), owned(session)));
+    }
+    Some((Some(text), None))
 }
 
 /// Mixes a content's text: a string, or the text of its blocks. What stands beside that may change from turn to turn.
@@ -169,6 +231,79 @@ mod tests {
         assert_eq!(user(long, "x"), user(json, "y"));
         assert_ne!(user(long, "x"), user(&long.replace("4e5f", "4e60"), "x"));
         assert_ne!(user("somebody", "x"), user("somebody", "y"), "a user has many conversations");
+    }
+
+    /// User and session that a body names.
+    fn who(rest: &str) -> [Option<String>; 2] {
+        let body = format!("{{\"model\":\"m\",\"messages\":[{FIRST}]{rest}}}");
+        let mut scan = RequestScan::new();
+        scan.reset(Dialect::Chat);
+        scan.finish(body.as_bytes()).unwrap();
+        let Named { user, session } = named(body.as_bytes(), scan.fields());
+        [user, session].map(|text| text.map(Cow::into_owned))
+    }
+
+    fn is(user: &str, session: &str) -> [Option<String>; 2] {
+        [user, session].map(|text| (!text.is_empty()).then(|| text.to_string()))
+    }
+
+    #[test]
+    fn whom_it_is_for_is_said_in_one_place_after_another() {
+        let (user, safety, cache) = (",\"user\":\"u\"", ",\"safety_identifier\":\"s\"", ",\"prompt_cache_key\":\"k\"");
+        let metadata = |id: &str| format!(",\"metadata\":{{\"a\":\"b\",\"user_id\":{id}}}");
+        let plain = metadata("\"m\"");
+        assert_eq!(who(""), is("", ""));
+        assert_eq!(who(&format!("{plain}{safety}{user}{cache}")), is("u", "k"));
+        assert_eq!(who(&format!("{plain}{safety}{cache}")), is("s", "k"));
+        assert_eq!(who(&plain), is("m", ""));
+        for absent in ["\"\"", "null", "7", "[\"x\"]", "{\"user_id\":\"x\"}"] {
+            assert_eq!(who(&metadata(absent)), is("", ""), "{absent}");
+            assert_eq!(who(&format!(",\"safety_identifier\":{absent}{plain}")), is("m", ""), "{absent}");
+            assert_eq!(who(&format!(",\"prompt_cache_key\":{absent}")), is("", ""), "{absent}");
+        }
+        assert_eq!(who(",\"metadata\":\"x\""), is("", ""));
+        assert_eq!(who(",\"user\":\"a\\u00fc\\n\\\"\""), is("a\u{fc}\n\"", ""));
+    }
+
+    #[test]
+    fn what_claude_code_says_is_taken_apart() {
+        let id = |id: &str| who(&format!(",\"metadata\":{{\"user_id\":{}}}", serde_json::to_string(id).unwrap()));
+        assert_eq!(id("user_0a1b_account_2c3d_session_4e5f"), is("2c3d", "4e5f"));
+        assert_eq!(id("user_0a1b_account__session_4e5f"), is("0a1b", "4e5f"));
+        assert_eq!(id("user_0a1b_session_4e5f"), is("0a1b", "4e5f"));
+        assert_eq!(id("user_0a1b_account_2c3d_session_"), is("2c3d", ""));
+        let json = |device: &str, account: &str, session: &str| {
+            id(&format!("{{\"device_id\":\"{device}\",\"account_uuid\":\"{account}\",\"session_id\":\"{session}\"}}"))
+        };
+        assert_eq!(json("d", "a", "s"), is("a", "s"));
+        assert_eq!(json("d", "", "s"), is("d", "s"));
+        assert_eq!(json("", "", "s"), is("", "s"));
+        assert_eq!(json("d", "\\u00e4", ""), is("\u{e4}", ""));
+        // What only begins as one of its forms is a user by its whole text.
+        for other in
+            ["{", "{}", "{\"session_id\":7}", "{\"x\":{\"session_id\":\"s\"}}", "[\"session_id\"]", "user_0a1b"]
+        {
+            assert_eq!(id(other), is(other, ""), "{other}");
+        }
+    }
+
+    #[test]
+    fn names_without_end_are_cut_and_cost_no_more_than_others() {
+        let long = |n: usize| "x".repeat(n);
+        for rest in
+            [",\"user\":\"{}\"", ",\"metadata\":{\"user_id\":\"{}\"}", ",\"metadata\":{\"user_id\":\"{}_session_s\"}"]
+        {
+            let found = who(&rest.replace("{}", &long(1 << 20)));
+            assert_eq!(found, is(&long(NAMED_BYTES_MAX), ""));
+        }
+        let nested = format!("{}{}", "{\\\"a\\\":".repeat(60_000), "}".repeat(60_000));
+        let [user, session] = who(&format!(",\"metadata\":{{\"user_id\":\"{nested}\"}}"));
+        assert_eq!((user.map(|user| user.len()), session), (Some(NAMED_BYTES_MAX), None));
+        // Cut through an escape, and through a character.
+        for (text, at) in [("\\u00fc", 1), ("\\u00fc", 4), ("\u{fc}", 1)] {
+            let found = who(&format!(",\"user\":\"{}{text}{}\"", long(NAMED_BYTES_MAX - at), long(9)));
+            assert!(found[0].as_ref().is_some_and(|user| user.starts_with(&long(NAMED_BYTES_MAX - at))));
+        }
     }
 
     #[test]

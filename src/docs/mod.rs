@@ -9,6 +9,9 @@ pub mod configuration {}
 #[doc = include_str!("operations.md")]
 pub mod operations {}
 
+#[doc = include_str!("money.md")]
+pub mod money {}
+
 #[doc = include_str!("agents.md")]
 pub mod agents {}
 

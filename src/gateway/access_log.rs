@@ -13,9 +13,21 @@ use crate::policy::refusal::RefusalKind;
 use crate::policy::usage::Usage;
 use crate::wire::json::write_string;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// Room for an ordinary line, so that it does not grow piece by piece.
 const LINE_ROOM: usize = 512;
+
+/// What a client says of itself and of whom it asks for; there is one only where there is something in it.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    /// Its own request id, in printable form.
+    pub(crate) client_request_id: Box<[u8]>,
+    /// The user, as it is kept.
+    pub(crate) user: Option<Arc<str>>,
+    /// The conversation, as it is kept.
+    pub(crate) session: Option<Arc<str>>,
+}
 
 /// What is said of a request.
 pub(crate) struct Line<'a> {
@@ -23,6 +35,10 @@ pub(crate) struct Line<'a> {
     pub(crate) endpoint: &'static str,
     pub(crate) peer: IpAddr,
     pub(crate) key: Option<&'a KeyRecord>,
+    /// What the client says of itself, and of whom it asks for.
+    pub(crate) said: Option<&'a Said>,
+    /// Class of its program; empty where that is not kept.
+    pub(crate) client: &'static str,
     pub(crate) model: Option<&'a str>,
     /// The last target tried, and how many were.
     pub(crate) target: Option<(&'a str, u32)>,
@@ -36,7 +52,6 @@ pub(crate) struct Line<'a> {
     pub(crate) usage: Option<Usage>,
     /// The phases: from when to when, `NEVER` where that has not come.
     pub(crate) times: [(Timed, Mono, Mono); PHASES],
-    pub(crate) client_request_id: &'a [u8],
 }
 
 impl Line<'_> {
@@ -54,6 +69,22 @@ impl Line<'_> {
             out.extend_from_slice(key.id.text());
             out.extend_from_slice(b"\",\"name\":");
             write_string(out, &key.name);
+            if let Some(group) = &key.group {
+                out.extend_from_slice(b",\"group\":");
+                write_string(out, group);
+            }
+        }
+        if let Some(said) = self.said {
+            for (name, value) in [(",\"user\":", &said.user), (",\"session\":", &said.session)] {
+                if let Some(value) = value {
+                    out.extend_from_slice(name.as_bytes());
+                    write_string(out, value);
+                }
+            }
+        }
+        if !self.client.is_empty() {
+            word(out, ",\"client\":\"", self.client);
+            out.push(b'"');
         }
         if let Some(model) = self.model {
             out.extend_from_slice(b",\"model\":");
@@ -77,9 +108,9 @@ impl Line<'_> {
             write_usage(usage, out);
         }
         self.write_times(out);
-        if !self.client_request_id.is_empty() {
+        if let Some(said) = self.said.filter(|said| !said.client_request_id.is_empty()) {
             out.extend_from_slice(b",\"client_request_id\":\"");
-            out.extend_from_slice(self.client_request_id);
+            out.extend_from_slice(&said.client_request_id);
             out.push(b'"');
         }
         out.extend_from_slice(b"}\n");

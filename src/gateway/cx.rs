@@ -6,6 +6,7 @@ use super::budget::{Budget, Gate, Promise, Verdict};
 use super::client::limits::ConnectionLimits;
 use super::client::peer::Peers;
 use super::client::response::DateCache;
+use super::discovery::Discovery;
 use super::exchange::streams::Streams;
 use super::ids::{ExchangeId, ProviderId};
 use super::ledger::Ledger;
@@ -13,6 +14,7 @@ use super::lifecycle::Lifecycle;
 use super::lookups::Lookups;
 use super::offload::{OwnedIdentity, Task, Work};
 use super::orders::{Order, OrderSink};
+use super::plans::KeyPlans;
 use super::provider::breaker::Breakers;
 use super::provider::names::Names;
 use super::provider::pool::Idle;
@@ -22,21 +24,21 @@ use crate::base::buf::Pool;
 use crate::base::limits::{KEYS_TOLD_MAX, ROOM_MAX, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX};
 use crate::base::rng::Rng;
 use crate::base::seam::Action;
-use crate::base::text::push_number;
+use crate::base::text::{push_dollars, push_number};
 use crate::base::time::{Now, Unix};
 use crate::dialect::AnswerMoulds;
+use crate::policy::attribution::HashKey;
 use crate::policy::cause::Cause;
-use crate::policy::config::{Config, Durability, OnOutage, StoreUrl};
+use crate::policy::config::{Config, Durability, OnOutage, Origin, StoreUrl};
 use crate::policy::counters::{Counters, Stats};
 use crate::policy::keys::{KeyId, KeyIx, KeyRecord, Keys};
-use crate::policy::meter::{Meter, QuotaStatus};
+use crate::policy::meter::{BudgetNews, BudgetOf, Meter, QuotaStatus};
 use crate::policy::plan::Plan;
-use crate::policy::refusal;
 use crate::policy::row::Row;
 use crate::policy::window;
 use crate::wire::head::HeadMoulds;
 use crate::wire::json::write_string;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,62 +60,6 @@ impl Setup {
     }
 }
 
-/// Which plan each key has, looked up by name once: when the keys or the configuration are loaded.
-#[derive(Debug, Default)]
-pub(crate) struct KeyPlans {
-    /// Indexes into the configuration's plans, and behind those into `own`, by key.
-    by_key: Vec<Option<u32>>,
-    /// The plans of keys with limits of their own.
-    own: Vec<Plan>,
-}
-
-impl KeyPlans {
-    /// Looks all of them up.
-    pub(crate) fn load(&mut self, keys: &Keys, config: &Config) {
-        self.by_key.clear();
-        self.own.clear();
-        for key in 0..keys.len() as u32 {
-            self.add(KeyIx(key), keys, config);
-        }
-    }
-
-    /// Looks up that of the key behind all others, or of one that is known.
-    fn add(&mut self, key: KeyIx, keys: &Keys, config: &Config) {
-        let record = keys.record(key);
-        let found = config.plans.iter().position(|plan| *plan.name == *record.plan).map(|index| match record.limits {
-            limits if limits.is_none() => index,
-            limits => {
-                self.own.push(config.plans[index].with(&limits));
-                config.plans.len() + self.own.len() - 1
-            }
-        });
-        let found = found.map(|index| index as u32);
-        match self.by_key.get_mut(key.0 as usize) {
-            Some(known) => *known = found,
-            None => self.by_key.push(found),
-        }
-    }
-
-    /// The plan of a key; `None` if the configuration has none of its name.
-    pub(crate) fn of<'a>(&'a self, key: KeyIx, setup: &'a Setup) -> Option<&'a Plan> {
-        let index = self.by_key.get(key.0 as usize).copied().flatten()? as usize;
-        let plans = &setup.config.plans;
-        plans.get(index).or_else(|| self.own.get(index - plans.len()))
-    }
-
-    /// Plans that keys are of and the configuration has not, with how many keys that are.
-    pub(crate) fn missing(&self, keys: &Keys, now: Unix) -> BTreeMap<String, usize> {
-        let mut missing = BTreeMap::new();
-        for (key, _) in self.by_key.iter().enumerate().filter(|(_, plan)| plan.is_none()) {
-            let record = keys.record(KeyIx(key as u32));
-            if record.is_live(now) {
-                *missing.entry(record.plan.clone()).or_default() += 1;
-            }
-        }
-        missing
-    }
-}
-
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Cx {
@@ -132,6 +78,9 @@ pub(crate) struct Cx {
     pub(crate) limits: ConnectionLimits,
     pub(crate) idle: Idle,
     pub(crate) names: Names,
+    pub(crate) discovery: Discovery,
+    /// Where secrets come from that are being asked for anew, since a provider has refused them.
+    pub(crate) renewals: Vec<Origin>,
     pub(crate) breakers: Breakers,
     /// Requests that wait for places.
     pub(crate) queues: Queues,
@@ -148,6 +97,8 @@ pub(crate) struct Cx {
     pub(crate) date: DateCache,
     pub(crate) peers: Peers,
     pub(crate) rng: Rng,
+    /// What users and conversations are hashed with.
+    pub(crate) hash_key: HashKey,
     /// Bytes of one piece that are looked at on the loop itself.
     pub(crate) offload_min: usize,
     /// Pieces of work given away so far.
@@ -183,6 +134,7 @@ fn renewed_credentials(before: &Config, after: &Config) -> Vec<String> {
 pub(crate) struct CxStart {
     pub(crate) setup: Arc<Setup>,
     pub(crate) seed: [u8; 32],
+    pub(crate) hash_key: HashKey,
     pub(crate) keys: Vec<KeyRecord>,
     pub(crate) offload_min: usize,
     pub(crate) now: Now,
@@ -196,7 +148,10 @@ impl Cx {
         let limits = ConnectionLimits::new(rng.next_u64());
         keys.load(start.keys);
         let (mut plans, config) = (KeyPlans::default(), &start.setup.config);
-        plans.load(&keys, config);
+        let mut meter = Meter::with_room(keys.len());
+        // As many as a configuration can have there is room for.
+        meter.configure(&config.groups, start.now.unix);
+        plans.load(&keys, config, &meter);
         Cx {
             now: start.now,
             pool: Pool::new(config.server.max_buffered),
@@ -207,11 +162,13 @@ impl Cx {
             limits,
             idle: Idle::default(),
             names: Names::default(),
+            discovery: Discovery::default(),
+            renewals: Vec::new(),
             breakers: Breakers::default(),
             queues: Queues::default(),
             requests: OutgoingRequests::default(),
             streams: Streams::default(),
-            meter: Meter::with_room(keys.len()),
+            meter,
             keys,
             lookups: Lookups::default(),
             plans,
@@ -221,6 +178,7 @@ impl Cx {
             date: DateCache::default(),
             peers: Peers::with_room(config.server.max_connections.min(ROOM_MAX)),
             rng,
+            hash_key: start.hash_key,
             offload_min: start.offload_min,
             offloads: 0,
             out: Vec::new(),
@@ -246,7 +204,7 @@ impl Cx {
             });
         }
         self.keys.load(records);
-        self.plans.load(&self.keys, &self.setup.config);
+        self.plans.load(&self.keys, &self.setup.config, &self.meter);
     }
 
     /// Says what is new of a key.
@@ -267,13 +225,13 @@ impl Cx {
             self.tell_of_key(outcome, &record.id, &record.name);
         }
         let key = self.keys.learn(record);
-        self.plans.add(key, &self.keys, &self.setup.config);
+        self.plans.add(key, &self.keys, &self.setup.config, &self.meter);
     }
 
-    /// Warns of keys whose plan the configuration has not: they are refused.
-    pub(crate) fn warn_of_missing_plans(&mut self) {
-        for (plan, keys) in self.plans.missing(&self.keys, self.now.unix) {
-            let text = refusal::missing_plan(&plan, keys);
+    /// Warns of keys whose plan or group the configuration has not: they are refused.
+    pub(crate) fn warn_of_missing(&mut self) {
+        for ((what, name), keys) in self.plans.missing(&self.keys, self.now.unix) {
+            let text = what.message(&name, keys);
             self.log_event(|out| {
                 out.extend_from_slice(b",\"event\":\"warning\",\"message\":");
                 write_string(out, &text);
@@ -281,23 +239,60 @@ impl Cx {
         }
     }
 
-    /// Takes over another configuration.
-    pub(crate) fn load_config(&mut self, config: Arc<Config>) {
+    /// Takes over another configuration; false, and nothing is changed, if it has more new groups than can be counted.
+    pub(crate) fn load_config(&mut self, mut config: Arc<Config>) -> bool {
+        if !self.meter.configure(&config.groups, self.now.unix) {
+            return false;
+        }
+        if config.providers.iter().any(|provider| provider.discover.is_some()) {
+            Arc::make_mut(&mut config).keep_lists(&self.setup.config);
+        }
         self.pool.set_budget(config.server.max_buffered);
         self.budget.set_budget(config.server.max_buffered);
-        self.plans.load(&self.keys, &config);
+        self.plans.load(&self.keys, &config, &self.meter);
         for renewed in renewed_credentials(&self.setup.config, &config) {
             self.breakers.credential_renewed(&renewed);
         }
         self.queues.forget(|model| config.catalog.find(model).is_some());
+        // There may be more places.
+        self.queues.look_again(self.now.mono);
         self.setup = Setup::new(config, self.setup.epoch.wrapping_add(1));
         self.look_up_all();
+        self.discovery.restart(&self.setup.config, self.now.mono);
+        self.tell_of_budgets();
+        true
+    }
+
+    /// Says which budgets have been used so far that it is to be told.
+    pub(crate) fn tell_of_budgets(&mut self) {
+        for BudgetNews { of, percent, status, renews } in self.meter.take_news() {
+            let (what, whose) = match &of {
+                BudgetOf::Key(key) => ("key", self.keys.record(*key).id.to_string()),
+                BudgetOf::Group(name) => ("group", name.to_string()),
+            };
+            self.log_event(|out| {
+                out.extend_from_slice(b",\"event\":\"budget\",\"percent\":");
+                push_number(out, percent.into());
+                for part in [",\"", what, "\":"] {
+                    out.extend_from_slice(part.as_bytes());
+                }
+                write_string(out, &whose);
+                for (before, nano) in [(",\"used\":", status.used), (",\"budget\":", status.total)] {
+                    out.extend_from_slice(before.as_bytes());
+                    push_dollars(out, nano);
+                }
+                out.extend_from_slice(b",\"until\":\"");
+                window::write_iso(renews, out);
+                out.push(b'"');
+            });
+        }
     }
 
     /// Every host is looked up before the first request needs it.
     pub(crate) fn look_up_all(&mut self) {
         for provider in self.setup.config.providers.iter().filter(|provider| provider.addresses.is_empty()) {
-            self.names.look_up(&provider.host, provider.port, self.now.mono, &mut self.actions);
+            let (host, port) = provider.next_hop();
+            self.names.look_up(host, port, self.now.mono, &mut self.actions);
         }
     }
 
@@ -305,14 +300,14 @@ impl Cx {
     /// its plan may come back.
     pub(crate) fn counted_key(&self, id: &KeyId) -> Option<(KeyIx, Plan)> {
         let key = self.keys.index_of(id)?;
-        let plan = self.plans.of(key, &self.setup).cloned();
-        Some((key, plan.unwrap_or_else(|| Plan::unlimited(&self.keys.record(key).plan))))
+        let plan = self.plans.of(key, &self.setup.config).map(|payer| payer.plan.clone());
+        Some((key, plan.unwrap_or_else(|_| Plan::unlimited(&self.keys.record(key).plan))))
     }
 
-    /// How a key stands.
+    /// How a key and its groups stand.
     pub(crate) fn quota(&mut self, key: KeyIx) -> Option<QuotaStatus> {
-        let plan = self.plans.of(key, &self.setup)?;
-        Some(self.meter.standing(key, plan, self.now.unix))
+        let payer = self.plans.of(key, &self.setup.config).ok()?;
+        Some(self.meter.standing(payer, self.now.unix))
     }
 
     /// Whether answers wait for their rows.
@@ -520,6 +515,17 @@ impl Cx {
         });
     }
 
+    /// Has a secret that a provider refuses asked for once more, if it can be another one without a restart.
+    pub(crate) fn renew(&mut self, origin: &Origin) {
+        if matches!(origin, Origin::Env(_)) {
+            return;
+        }
+        if !self.renewals.contains(origin) {
+            self.renewals.push(origin.clone());
+        }
+        self.orders.0.push(Order::Renew(origin.clone()));
+    }
+
     /// All that has been counted since the last time, for a successor.
     pub(crate) fn take_counters(&mut self) -> Counters {
         Counters {
@@ -527,6 +533,7 @@ impl Cx {
             targets: self.breakers.take_counts(),
             turned_away: std::mem::take(&mut self.limits.turned_away),
             rests: self.breakers.rests(self.now),
+            lists: self.setup.config.lists(),
         }
     }
 
@@ -536,6 +543,12 @@ impl Cx {
         counters.targets.iter().for_each(|counts| self.breakers.add(counts));
         self.limits.turned_away += counters.turned_away;
         counters.rests.iter().for_each(|rest| self.breakers.rest_told(rest, self.now));
+        if !counters.lists.is_empty() {
+            let mut config = Config::clone(&self.setup.config);
+            if config.take_lists(&counters.lists) {
+                self.setup = Setup::new(Arc::new(config), self.setup.epoch);
+            }
+        }
     }
 
     /// One line about a target, or a credential of a provider: it rests, and why and for how long, or (`None`) has
@@ -551,7 +564,9 @@ impl Cx {
                 out.extend_from_slice(b",\"cause\":\"");
                 cause.write(out);
                 out.extend_from_slice(b"\",\"until\":\"");
-                window::write_iso(Unix(now.0.saturating_add(cooldown.as_millis() as u64)), out);
+                // Whole seconds are told: never one in which it still rests.
+                let until = now.0.saturating_add(cooldown.as_micros().div_ceil(1000) as u64);
+                window::write_iso(Unix(until.next_multiple_of(1000)), out);
                 out.push(b'"');
             }
         });

@@ -3,10 +3,10 @@
 
 use super::cx::Cx;
 use super::exchange::{Endpoint, Request};
-use crate::base::text::push_number;
+use crate::base::text::{push_dollars, push_number};
 use crate::dialect::errors::{self, ErrorWords};
 use crate::policy::catalog::Model;
-use crate::policy::meter::QuotaStatus;
+use crate::policy::meter::{BudgetStatus, QuotaStatus};
 use crate::policy::refusal::Refusal;
 use crate::policy::window;
 use crate::wire::json::write_string;
@@ -42,9 +42,9 @@ pub(crate) fn body(
             write_model(model.ok_or_else(|| Refusal::unknown_model(&id))?, anthropic, out);
         }
         _ => {
-            let plan = cx.plans.of(key, &cx.setup).ok_or_else(Refusal::no_plan)?;
-            let quota = cx.meter.standing(key, plan, cx.now.unix);
-            write_quota(&plan.name, &quota, out);
+            let payer = cx.plans.of(key, &cx.setup.config)?;
+            let quota = cx.meter.standing(payer, cx.now.unix);
+            write_quota(&payer.plan.name, &quota, out);
         }
     }
     Ok(())
@@ -141,5 +141,13 @@ fn write_quota(plan: &str, quota: &QuotaStatus, out: &mut Vec<u8>) {
     push_number(out, quota.remaining_requests);
     out.extend_from_slice(b",\"reset_at\":\"");
     window::write_iso(quota.reset_at, out);
-    out.extend_from_slice(b"\"}}");
+    out.extend_from_slice(b"\"}");
+    if let Some(BudgetStatus { used, total }) = quota.budget {
+        out.extend_from_slice(b",\"budget\":{\"used\":");
+        push_dollars(out, used);
+        out.extend_from_slice(b",\"total\":");
+        push_dollars(out, total);
+        out.extend_from_slice(b",\"currency\":\"USD\"}");
+    }
+    out.push(b'}');
 }

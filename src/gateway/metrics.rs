@@ -5,7 +5,7 @@ mod histogram;
 
 use crate::base::seam::ProcessVitals;
 use crate::policy::counters::{Histogram, ModelCounts, PHASES as PHASES_COUNT, RequestCount, Stats, TargetCounts};
-use crate::policy::meter::LimitKind;
+use crate::policy::meter::{BudgetStatus, LimitKind};
 use crate::policy::usage::Usage;
 use histogram::{ANSWERS, RATES};
 use std::io::Write;
@@ -93,6 +93,8 @@ pub(crate) struct Gauges {
     pub(crate) uncommitted: u64,
     /// Connections refused, or told 503, because there were too many.
     pub(crate) turned_away: u64,
+    /// Budgets of groups.
+    pub(crate) budgets: Vec<(Arc<str>, BudgetStatus)>,
     /// What the system says of the process.
     pub(crate) process: ProcessVitals,
 }
@@ -212,6 +214,12 @@ impl Stats {
             out.extend_from_slice(b"tollgate_queued{model=\"");
             label_value(model, out);
             let _ = writeln!(out, "\"}} {length}");
+        }
+        head(out, "tollgate_budget_used_ratio", "gauge", "Share of a group's budget that is used in its period.");
+        for (group, budget) in &gauges.budgets {
+            out.extend_from_slice(b"tollgate_budget_used_ratio{group=\"");
+            label_value(group, out);
+            let _ = writeln!(out, "\"}} {}", budget.used as f64 / budget.total as f64);
         }
         self.write_plain(gauges, out);
         write_process(&gauges.process, out);

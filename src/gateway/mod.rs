@@ -17,6 +17,7 @@ mod budget;
 mod client;
 mod cx;
 mod diagnosis;
+mod discovery;
 mod drive;
 mod exchange;
 mod ids;
@@ -27,6 +28,7 @@ mod lookups;
 mod metrics;
 mod offload;
 pub mod orders;
+mod plans;
 mod provider;
 mod queue;
 
@@ -36,9 +38,11 @@ use crate::base::slots::Slots;
 use crate::base::time::{Mono, Now, Unix};
 use crate::base::timers::Timers;
 use crate::policy::ask::Release;
+use crate::policy::attribution::HashKey;
 use crate::policy::config::Config;
 use crate::policy::counters::Counters;
 use crate::policy::keys::{KeyId, KeyRecord};
+use crate::policy::meter::Amount;
 use crate::policy::meter::Hold;
 use crate::policy::row::Running;
 use crate::wire::json::write_string;
@@ -49,7 +53,7 @@ use client::peer::mapped;
 use cx::{Cx, CxStart, Setup};
 use exchange::{Event, Exchange};
 use ids::{ClientId, ClientName, ExchangeId, ExchangeName, ProviderId, ProviderName, client_conn};
-use lifecycle::{inheritance, reload, upgrade};
+use lifecycle::{inheritance, listing, reload, upgrade};
 use orders::{Notice, Order};
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -60,21 +64,36 @@ use std::sync::Arc;
 pub struct Start {
     /// Entropy for ids and hashing; a fixed one makes a run repeatable.
     pub seed: [u8; 32],
+    /// What users and conversations are hashed with, out of the ledger.
+    pub hash_key: HashKey,
     /// Number of listeners that serve clients; those after them serve the admin endpoints.
     pub client_listeners: usize,
     /// All keys.
     pub keys: Vec<KeyRecord>,
-    /// Tokens settled per key and UTC day (its first moment), since the beginning of the longest period, better since
-    /// [`crate::policy::meter::DAYS_KEPT`] days ago.
-    pub days: Vec<(KeyId, Unix, u64)>,
-    /// Requests since the beginning of the longest window: key, admission, tokens. Their tokens are in `days` too.
-    pub recent: Vec<(KeyId, Unix, u64)>,
+    /// What was settled per key, path and UTC day (its first moment), since the beginning of the longest period, better
+    /// since [`crate::policy::meter::DAYS_KEPT`] days ago.
+    pub days: Vec<Past>,
+    /// Requests since the beginning of the longest window. What they have used is in `days` too.
+    pub recent: Vec<Past>,
     /// What a predecessor still serves; `None` if there is none.
     pub running: Option<Vec<Running>>,
     /// What the system says of this process, asked for at every look at the metrics; must not block. `None`: nothing.
     pub process: Option<fn() -> ProcessVitals>,
     /// Bytes in one piece above which work is given away as an order; `None` for `limits::WORK_MIN`.
     pub work_min: Option<usize>,
+}
+
+/// What the ledger says was used.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Past {
+    /// Whose.
+    pub key: KeyId,
+    /// The path of groups that it was admitted under, see [`crate::policy::row::Row::group`].
+    pub group: Arc<str>,
+    /// When.
+    pub at: Unix,
+    /// How much.
+    pub used: Amount,
 }
 
 /// What is still to be done in the present verb.
@@ -110,19 +129,24 @@ impl Gateway {
     pub fn new(config: Arc<Config>, start: Start, now: Now) -> Gateway {
         let room = config.server.max_connections.min(ROOM_MAX);
         let offload_min = start.work_min.unwrap_or(WORK_MIN);
-        let mut cx =
-            Cx::new(CxStart { setup: Setup::new(config, 0), seed: start.seed, keys: start.keys, offload_min, now });
-        for (id, day, tokens) in &start.days {
-            let Some((key, plan)) = cx.counted_key(id) else { continue };
-            cx.meter.restore_day(key, &plan, now.unix, *day, *tokens);
+        let Start { seed, hash_key, keys, .. } = start;
+        let mut cx = Cx::new(CxStart { setup: Setup::new(config, 0), seed, hash_key, keys, offload_min, now });
+        for Past { key, group, at, used } in &start.days {
+            let path = cx.meter.path(group);
+            cx.meter.restore_groups_day(path, now.unix, *at, *used);
+            let Some((key, plan)) = cx.counted_key(key) else { continue };
+            cx.meter.restore_day(key, &plan, now.unix, *at, *used);
         }
-        for (id, admitted, tokens) in &start.recent {
-            let Some((key, plan)) = cx.counted_key(id) else { continue };
-            cx.meter.restore_row(key, &plan, now.unix, *admitted, *tokens);
+        for Past { key, group, at, used } in &start.recent {
+            let path = cx.meter.path(group);
+            cx.meter.restore_groups_row(path, now.unix, *at, used.tokens);
+            let Some((key, plan)) = cx.counted_key(key) else { continue };
+            cx.meter.restore_row(key, &plan, now.unix, *at, used.tokens);
         }
         inheritance::adopt(start.running, &mut cx);
         cx.look_up_all();
-        cx.warn_of_missing_plans();
+        cx.discovery.restart(&cx.setup.config, now.mono);
+        cx.warn_of_missing();
         Gateway {
             clients: Slots::with_room(room),
             exchanges: Slots::with_room(room),
@@ -156,7 +180,7 @@ impl Gateway {
         let (lifecycle, never) = (&self.cx.lifecycle, Mono::NEVER);
         let drain = lifecycle.drain.as_ref().and_then(|drain| drain.due()).unwrap_or(never);
         let handover = lifecycle.handover.due().unwrap_or(never);
-        drain.min(handover).min(lifecycle.lead.unwrap_or(never)).min(self.cx.queues.wake())
+        drain.min(handover).min(lifecycle.lead.unwrap_or(never)).min(self.cx.queues.wake()).min(self.cx.discovery.due())
     }
 
     /// It has ended because a newer version must be started in its place.
@@ -343,7 +367,9 @@ impl Core for Gateway {
             Notice::Worked(done) => self.offloaded(done),
             Notice::SecretTold(origin, value) => {
                 reload::secret_told(&origin, value.as_deref().map_err(String::as_str), &mut self.cx);
+                self.secret_asked(&origin);
             }
+            Notice::Listed(listing) => listing::listed(listing, &mut self.cx),
             Notice::Reloaded(news) => {
                 if reload::finish(news, &mut self.cx) {
                     self.close_idle_providers();
@@ -370,6 +396,7 @@ impl Core for Gateway {
         self.cx.now = now;
         if self.own_due() <= now.mono {
             self.cx.queues.woken(now.mono);
+            listing::ask(&mut self.cx);
             if self.cx.lifecycle.lead.is_some_and(|lead| lead <= now.mono) {
                 self.terminate();
             }
@@ -503,6 +530,8 @@ mod tests {
             revoked: None,
             disabled: false,
             limits: crate::policy::plan::LimitOverrides::default(),
+            group: None,
+            labels: Vec::new(),
             former: Vec::new(),
         };
         let read = |_: &str| Ok(String::new());

@@ -4,6 +4,7 @@ pub use super::offload::{Done, Work};
 use crate::policy::ask::{Answer, Ask, Release};
 use crate::policy::config::{Config, Origin};
 use crate::policy::counters::Counters;
+use crate::policy::discover::Listed;
 use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
 use crate::policy::row::{Row, Running};
 use std::sync::Arc;
@@ -28,6 +29,8 @@ pub enum Order {
     /// Ask where a secret comes from once more, since a provider refuses what it said last. Answered by
     /// [`Notice::SecretTold`].
     Renew(Origin),
+    /// Ask a provider for its models. Answered by [`Notice::Listed`].
+    List(ListingAsked),
     /// Give the ledger to the successor, with what is still served here; rows are kept for it from here on. Answered by
     /// [`Notice::SuccessorTaken`] or [`Notice::SuccessorFailed`].
     HandOver(Vec<Running>),
@@ -80,13 +83,6 @@ impl OrderSink {
         self.0.push(Order::Asks(vec![ask]));
     }
 
-    /// Has a secret that a provider refuses asked for once more, if it can be another one without a restart.
-    pub(crate) fn renew(&mut self, origin: &Origin) {
-        if !matches!(origin, Origin::Env(_)) {
-            self.0.push(Order::Renew(origin.clone()));
-        }
-    }
-
     /// Gives a lease back that no row will.
     pub(crate) fn give_back(&mut self, release: Release) {
         for order in &mut self.0 {
@@ -117,6 +113,46 @@ impl OrderSink {
             }
         }
     }
+}
+
+/// Which provider is to be asked for its models.
+#[derive(Debug)]
+pub struct ListingAsked {
+    /// The configuration in use.
+    pub config: Arc<Config>,
+    /// Its number.
+    pub epoch: u32,
+    /// The provider's number in it.
+    pub provider: usize,
+}
+
+/// What a provider says that was asked for its models.
+#[derive(Debug)]
+pub struct Listing {
+    /// As asked.
+    pub epoch: u32,
+    /// As asked.
+    pub provider: usize,
+    /// The list, or why there is none.
+    pub list: Result<List, NoList>,
+}
+
+/// A list of models.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct List {
+    /// Those that the catalog may take in.
+    pub models: Vec<Listed>,
+    /// How many others there were, and the first of them, cut.
+    pub skipped: Option<(usize, String)>,
+}
+
+/// No list has come.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NoList {
+    /// Why.
+    pub why: String,
+    /// The provider refuses the credential.
+    pub refused: bool,
 }
 
 /// What reading the configuration again has brought.
@@ -154,6 +190,8 @@ pub enum Notice {
     Worked(Done),
     /// What a file or a program says that a provider's secret comes from; or why it says nothing.
     SecretTold(Origin, Result<String, String>),
+    /// A provider has been asked for its models.
+    Listed(Listing),
     /// The configuration has been read again.
     Reloaded(Reloaded),
     /// The successor is ready to take over.

@@ -42,6 +42,8 @@ impl Flags {
     pub const FINISHED: Flags = Flags(1024);
     /// A PROXY header is awaited before anything else.
     pub const PREFACE: Flags = Flags(4096);
+    /// A proxy's answer is awaited before anything else; set beside DIALING, and then beside SHAKING.
+    pub const TUNNEL: Flags = Flags(8192);
     /// The connection is a provider's.
     const UPSTREAM: Flags = Flags(2048);
 

@@ -21,5 +21,6 @@ pub mod signals;
 pub mod store;
 pub mod tls;
 pub mod transport;
+pub mod tunnel;
 pub mod upgrade;
 pub mod worker;

@@ -29,7 +29,7 @@ use super::signals::{KINDS, Signals};
 use super::tls::Identity;
 use super::transport::{Scratch, Transport};
 use crate::base::limits;
-use crate::base::seam::{Action, Conn, Core, Ending, Reply};
+use crate::base::seam::{Action, Conn, Core, Ending, Reply, Tunnel};
 use crate::base::slots::Id;
 use crate::base::time::{Mono, Now};
 use mio::event::Event;
@@ -83,6 +83,8 @@ pub struct Reactor<C: Core> {
     poll: Poll,
     links: Links,
     run_queue: VecDeque<Id<Link>>,
+    /// What the proxies of links that are being dialed are to be told.
+    tunnels: Vec<(Id<Link>, Tunnel)>,
     /// Connections to be flushed: their socket takes bytes again, or their turn's room was used up.
     touched: Vec<Conn>,
     /// Closed TLS connections whose last bytes are unsent, oldest first, with the moment their time is up.
@@ -140,6 +142,7 @@ impl<C: Core + 'static> Reactor<C> {
             poll,
             links: Links::default(),
             run_queue: VecDeque::new(),
+            tunnels: Vec::new(),
             touched: Vec::new(),
             parting: VecDeque::new(),
             scratch: Scratch::new(),
@@ -554,7 +557,7 @@ impl<C: Core + 'static> Reactor<C> {
         std::mem::swap(&mut actions, self.core.actions());
         for action in actions.drain(..) {
             match action {
-                Action::Dial { conn, addr, authority } => self.dial(conn, addr, authority),
+                Action::Dial { conn, addr, authority, tunnel } => self.dial(conn, addr, authority, tunnel),
                 Action::Finish(conn) => self.finish(conn),
                 Action::Close { conn, shut } => self.close(conn, shut),
                 Action::Resolve { host, port } => self.resolve(host, port),

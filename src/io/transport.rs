@@ -3,7 +3,6 @@
 //! Called by the reactor alone.
 
 use super::outcome::{Fill, Peek, Sent, Shake};
-use super::proxy;
 use super::tls::{Session, receive};
 use crate::base::limits;
 use crate::base::seam::Ending;
@@ -115,9 +114,9 @@ impl Transport {
         }
     }
 
-    /// Looks at the first bytes of a connection, without taking any; how many there are.
-    pub fn peek_into(&mut self, scratch: &mut Scratch) -> io::Result<usize> {
-        self.socket().peek(&mut scratch.raw[..proxy::HEADER_MAX])
+    /// Looks at up to `most` of the next bytes, without taking any; how many there are.
+    pub fn peek_into(&mut self, scratch: &mut Scratch, most: usize) -> io::Result<usize> {
+        self.socket().peek(&mut scratch.raw[..most])
     }
 
     /// Takes `len` bytes, which have been seen, off the socket.

@@ -4,7 +4,7 @@
 use super::keys::KeyId;
 use super::meter::{Lease, LimitKind, SharedCounts};
 
-/// Limits of a plan, 0 for none.
+/// Limits of a plan or a group, 0 for none.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Limits {
     /// Tokens per period.
@@ -15,19 +15,25 @@ pub struct Limits {
     pub tokens_per_window: u64,
     /// Requests at once.
     pub concurrency: u64,
+    /// Nano-dollars per period.
+    pub budget: u64,
 }
 
 /// A question.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ask {
     /// Slot and generation of the exchange that waits.
     pub number: (u32, u32),
     /// Whose request.
     pub key: KeyId,
-    /// What it would be lent: window, period and tokens reserved.
+    /// What it would be lent: windows, periods, and what is reserved.
     pub lease: Lease,
-    /// What it is measured against; `None` only asks how the key stands.
-    pub limits: Option<Limits>,
+    /// What it is measured against.
+    pub limits: Limits,
+    /// The same of each group of the lease.
+    pub groups: Box<[Limits]>,
+    /// False: it is only asked how the key and its groups stand.
+    pub admits: bool,
 }
 
 /// How a shared ledger has decided.
@@ -35,8 +41,8 @@ pub struct Ask {
 pub enum Ruling {
     /// The request is counted and the lease is lent, until its row or a [`Release`] gives it back.
     Admitted,
-    /// A limit stands against it.
-    Refused(LimitKind),
+    /// A limit stands against it: the key's own (0) or that of a group, counted from the nearest on.
+    Refused(LimitKind, usize),
     /// Only how the key stands was asked.
     Looked,
     /// The ledger cannot be reached: it has not decided.
@@ -44,7 +50,7 @@ pub enum Ruling {
 }
 
 /// The answer to an [`Ask`].
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
     /// What was asked.
     pub ask: Ask,
@@ -52,10 +58,19 @@ pub struct Answer {
     pub ruling: Ruling,
     /// How the key stands now, over all hosts.
     pub counts: SharedCounts,
+    /// The same of each group of the lease.
+    pub groups: Vec<SharedCounts>,
+}
+
+impl Answer {
+    /// That there is none.
+    pub fn unavailable(ask: Ask) -> Answer {
+        Answer { ask, ruling: Ruling::Unavailable, counts: SharedCounts::default(), groups: Vec::new() }
+    }
 }
 
 /// A lease that is given back without a row: its request has gone before it was answered.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Release {
     /// Whose.
     pub key: KeyId,

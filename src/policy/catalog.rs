@@ -2,8 +2,9 @@
 //! `gateway` and `cli`; it never changes after that.
 
 use super::limits::{Timeouts, UpstreamLimits};
-use super::settings::kinds::{Flag, OneOf, Or, Time, Whole};
-use super::settings::section;
+use super::settings::kinds::{Flag, Kind, OneOf, Or, Shown, Time, Whole};
+use super::settings::reader::{Field, Reader};
+use super::settings::{section, units};
 use crate::base::limits::QUEUED_MAX;
 use crate::base::order;
 use crate::base::time::Unix;
@@ -19,6 +20,40 @@ pub const TOKENS_MAX: u64 = 1 << 40;
 /// A weight of 1 has so many parts, of which each of a target's credentials has some.
 pub const SHARE: u64 = 1 << 20;
 
+/// Bytes of an id or an alias.
+pub const ID_MAX: usize = 128;
+
+/// Whether a character may stand in no id: a comma separates ids on the command line, and `?` or `#` would end a path.
+pub fn is_bad(c: char) -> bool {
+    c.is_whitespace() || c.is_control() || matches!(c, ',' | '?' | '#' | '"' | '\\' | '%')
+}
+
+/// Whether a model may be called so: `*` means all of them, and at the end of an alias all that begin so.
+pub fn is_id(text: &str) -> bool {
+    (1..=ID_MAX).contains(&text.len()) && !text.contains(|c: char| is_bad(c) || c == '*')
+}
+
+/// The size of a context: `"1M"`, `"256K"`, `"128Ki"`, or an integer.
+pub struct ContextSize;
+
+impl Kind<u64> for ContextSize {
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<u64> {
+        if field.is_integer() {
+            return reader.integer(&field, &(1..=TOKENS_MAX));
+        }
+        let text = reader.string(&field)?;
+        let tokens = units::context(&text).filter(|tokens| (1..=TOKENS_MAX).contains(tokens));
+        if tokens.is_none() {
+            reader.error(&field, "expected a number of tokens such as \"1M\", \"256K\" or \"128Ki\"");
+        }
+        tokens
+    }
+
+    fn shown(&self, value: &u64) -> Shown {
+        Shown::Value(units::quoted(&context_text(*value)))
+    }
+}
+
 /// All models in the order of the configuration.
 #[derive(Clone, Debug)]
 pub struct Catalog {
@@ -33,7 +68,8 @@ pub struct Catalog {
 impl Catalog {
     /// From checked models, ids and aliases unique; `default` is the index that serves a request without `model`.
     pub fn new(models: Vec<Model>, default: Option<usize>) -> Catalog {
-        // Looked up with clients' words but filled by the operator alone, so constant seeds are safe.
+        // Looked up with clients' words but filled by the operator, and with what providers list: too few names for
+        // collisions to matter. So constant seeds are safe.
         let mut by_id = HashMap::with_hasher(ahash::RandomState::with_seeds(1, 2, 3, 4));
         for (index, model) in models.iter().enumerate() {
             by_id.insert(model.id.clone(), index);
@@ -75,6 +111,11 @@ impl Catalog {
         &self.models
     }
 
+    /// How names are hashed.
+    pub fn hasher(&self) -> ahash::RandomState {
+        self.by_id.hasher().clone()
+    }
+
     /// The model that serves a request that names none.
     pub fn default_model(&self) -> Option<usize> {
         self.default
@@ -101,6 +142,8 @@ pub struct Model {
     pub context_text: String,
     /// Prices.
     pub prices: Prices,
+    /// It has a price: one of input and one of output are written, be they 0.
+    pub priced: bool,
     /// Timeouts it sets for itself; already part of every target's `limits`.
     pub timeouts: Timeouts,
     /// Where it is served: `[{ provider = "name", model = "upstream name" }]`, see below.
@@ -134,6 +177,8 @@ pub struct Model {
     pub hosted_tools: Vec<String>,
     /// What translation must know. Default: those below.
     pub capabilities: Capabilities,
+    /// Its provider lists it; it is not configured by hand.
+    pub discovered: bool,
 }
 
 /// A member that is written into a model's requests.

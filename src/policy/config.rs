@@ -9,13 +9,17 @@
 //! The manual is [`crate::docs::configuration`]. Its tables are made from this code: what the reader asks for, what
 //! `print` shows, what `follow` leaves alone, and the comments of the fields that hold the values.
 
+mod base_url;
 mod document;
+mod fill;
 mod follow;
+mod groups;
 mod models;
 mod params;
 mod plans;
 mod print;
 mod providers;
+mod proxy;
 mod server;
 mod store;
 
@@ -26,6 +30,7 @@ pub use document::Config;
 pub use follow::fixed;
 pub use print::effective;
 pub use providers::{Auth, AuthoritySpec, Credential, Provider, UnknownFields};
+pub use proxy::Proxy;
 pub use server::{RequestLog, Server, TlsFiles};
 pub use store::{Durability, OnOutage, StoreConfig, StoreUrl};
 

@@ -18,7 +18,13 @@ pub struct Counters {
     /// Rests that have not ended.
     #[serde(default)]
     pub rests: Vec<RestTold>,
+    /// Models that providers list.
+    #[serde(default)]
+    pub lists: Vec<ListTold>,
 }
+
+/// A model that a provider lists: the provider, its name of the model, and how large its context is, if it says so.
+pub type ListTold = (Arc<str>, String, Option<u64>);
 
 /// A rest that a provider has asked for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,11 +50,12 @@ pub struct Stats {
     /// By model.
     pub models: Vec<ModelCounts>,
     /// Time by phase.
-    #[serde(deserialize_with = "phases")]
+    #[serde(deserialize_with = "as_many")]
     pub phases: [Histogram; PHASES],
     /// Time of one turn of the loop.
     pub turns: Histogram,
     /// Requests that a limit has refused, by [`LimitKind`].
+    #[serde(deserialize_with = "as_many")]
     pub refused: [u64; LimitKind::ALL.len()],
     /// Kept connections found closed and replaced.
     pub stale_retries: u64,
@@ -144,8 +151,12 @@ pub struct Histogram {
     pub sum: u64,
 }
 
-/// A process of an earlier version knows fewer phases.
-fn phases<'de, D: Deserializer<'de>>(from: D) -> Result<[Histogram; PHASES], D::Error> {
-    let mut told = Vec::<Histogram>::deserialize(from)?.into_iter();
+/// A process of an earlier version knows fewer phases and limits.
+fn as_many<'de, T, D, const N: usize>(from: D) -> Result<[T; N], D::Error>
+where
+    T: Deserialize<'de> + Default,
+    D: Deserializer<'de>,
+{
+    let mut told = Vec::<T>::deserialize(from)?.into_iter();
     Ok(std::array::from_fn(|_| told.next().unwrap_or_default()))
 }

@@ -241,8 +241,45 @@ pub struct KeyRecord {
     pub disabled: bool,
     /// Limits of its plan that are others for this key.
     pub limits: LimitOverrides,
+    /// Name of the group that it belongs to.
+    pub group: Option<String>,
+    /// Names and values for reports, by name; see [`label_from`].
+    pub labels: Vec<(String, String)>,
     /// Secrets that it had before a rotation and that stay valid for a while, at most [`FORMER_MAX`].
     pub former: Vec<Former>,
+}
+
+/// Labels that one key may have.
+pub const LABELS_MAX: usize = 8;
+
+/// Characters of a label's name.
+const LABEL_NAME_MAX: usize = 32;
+/// Characters of a label's value, and of the name of a group.
+const VALUE_MAX: usize = 64;
+
+/// Reads `name=value` as a label (contract section 8): a name of lower-case letters, digits, `_`, `.` and `-`, and a
+/// value of characters that can be seen, or none. `None` for anything else.
+pub fn label_from(text: &str) -> Option<(&str, &str)> {
+    let (name, value) = text.split_once('=')?;
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_.-".contains(&byte);
+    let named = (1..=LABEL_NAME_MAX).contains(&name.len()) && name.bytes().all(fits);
+    (named && (value.is_empty() || is_seen(value))).then_some((name, value))
+}
+
+/// Whether a group may be called so: a row names the groups above a key in one text, joined by `/`.
+pub fn is_group_name(name: &str) -> bool {
+    is_seen(name) && !name.contains('/') && name != "none"
+}
+
+/// 1 to 64 characters that can be seen.
+fn is_seen(text: &str) -> bool {
+    (1..=VALUE_MAX).contains(&text.chars().count()) && !text.chars().any(is_unseen)
+}
+
+/// A control character, or one that turns the direction of text or has no width.
+pub fn is_unseen(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 /// What a ledger says of a key that it is asked for by its id.

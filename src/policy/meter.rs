@@ -5,91 +5,61 @@
 //! what that says of the whole ([`Meter::learn`]).
 
 mod account;
+mod limit;
+mod tree;
 
-pub use account::{DAYS_KEPT, Open, SharedCounts};
+pub use account::{Amount, DAYS_KEPT, Open, PathIx, SharedCounts};
+pub use limit::{Limit, LimitKind, Whose};
 
 use super::keys::KeyIx;
-use super::plan::{Plan, shown};
-use super::window::{iso, window};
+use super::plan::{Group, Plan, shown};
+use super::window::window;
 use crate::base::slots::{Id, Slots};
 use crate::base::time::Unix;
 use account::Account;
-use std::time::Duration;
+use limit::{Counted, Counts, limit};
+use std::sync::Arc;
+use tree::Tree;
 
-/// Which limit of a plan was reached.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum LimitKind {
-    /// Requests per window.
-    Requests,
-    /// Tokens per window.
-    TokensPerWindow,
-    /// The allowance of the period.
-    TokensPerPeriod,
-    /// Requests at once.
-    Concurrency,
-}
-
-impl LimitKind {
-    /// All of them.
-    pub const ALL: [LimitKind; 4] =
-        [LimitKind::Requests, LimitKind::TokensPerWindow, LimitKind::TokensPerPeriod, LimitKind::Concurrency];
-
-    /// As a plan's setting, log lines and metrics call it.
-    pub fn name(self) -> &'static str {
-        match self {
-            LimitKind::Requests => "requests",
-            LimitKind::TokensPerWindow => "tokens_per_window",
-            LimitKind::TokensPerPeriod => "tokens",
-            LimitKind::Concurrency => "concurrency",
-        }
-    }
-}
-
-/// A limit that refuses a request: what a 429 is made of.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Limit {
-    /// Which one.
-    pub kind: LimitKind,
-    /// Its value in the plan.
-    pub value: u64,
-    /// Length of the plan's window.
-    pub window: Duration,
-    /// For `x-ratelimit-reset`: the end of the limit, for concurrency that of the window.
-    pub reset: Unix,
-    /// For `retry-after`: whole seconds, at least 1. A place among those at once can be free at any moment, so 1.
-    pub retry_after: u64,
-}
-
-impl Limit {
-    /// Names the limit for `error.message`.
-    pub fn message(&self) -> String {
-        let (value, reset, window) = (self.value, iso(self.reset), self.window.as_secs());
-        match self.kind {
-            LimitKind::Requests => {
-                format!("rate limit reached: {value} requests per {window} s for this key; resets at {reset}")
-            }
-            LimitKind::TokensPerWindow => {
-                format!("rate limit reached: {value} tokens per {window} s for this key; resets at {reset}")
-            }
-            LimitKind::TokensPerPeriod => {
-                format!("plan allowance reached: {value} tokens per period; renews at {reset}")
-            }
-            LimitKind::Concurrency => format!("rate limit reached: {value} requests at once for this key"),
-        }
-    }
+/// Whose use is counted: a key, under its plan, and the groups above it.
+#[derive(Copy, Clone, Debug)]
+pub struct Payer<'a> {
+    /// The key.
+    pub key: KeyIx,
+    /// Its plan as it is for this key.
+    pub plan: &'a Plan,
+    /// Its group and all above that.
+    pub path: PathIx,
+    /// Hosts of which this one has its share of the groups' limits; 1: it has all of them.
+    pub hosts: u32,
 }
 
 /// What a shared ledger has lent to a request for the time it runs, so that it can be given back with its row.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Lease {
-    /// The window it was admitted in.
+    /// The window of the key that it was admitted in.
     pub window: (Unix, Unix),
     /// The period it was admitted in.
     pub period: (Unix, Unix),
-    /// Tokens reserved.
-    pub reserved: u64,
+    /// Tokens and money reserved.
+    pub reserved: Amount,
     /// False if the shared ledger knows nothing of it: there is none, or it could not be reached.
     pub shared: bool,
+    /// The groups that it counts in as well.
+    pub path: PathIx,
+    /// Each of them, the nearest to the key first.
+    pub groups: Box<[GroupLease]>,
+}
+
+/// Where a lease counts in a group.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GroupLease {
+    /// The group's name.
+    pub name: Arc<str>,
+    /// The window of the group that the request was admitted in.
+    pub window: (Unix, Unix),
+    /// The period likewise.
+    pub period: (Unix, Unix),
 }
 
 /// The right of one admitted request to its reservation. It must be given back to [`Meter::settle`] or
@@ -105,32 +75,81 @@ impl Hold {
     }
 }
 
-/// How a key stands against its plan, by what is settled. Unlimited is 9007199254740991.
+/// How a key stands against its plan and its groups, by what is settled. Unlimited is 9007199254740991.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct QuotaStatus {
-    /// Requests per window.
+    /// Requests per window: this, what is left and the window's end are of whichever of them has the least left.
     pub limit: u64,
     /// Requests left in the window.
     pub remaining_requests: u64,
-    /// Tokens left: the smaller of the period's and the window's remainder.
+    /// Tokens left: the smallest of all remainders of periods and windows.
     pub remaining_tokens: u64,
     /// End of the window.
     pub reset_at: Unix,
-    /// Tokens used in the period.
+    /// Tokens that the key has used in the period.
     pub used: u64,
-    /// Token allowance of the period.
+    /// Its token allowance of the period.
     pub total: u64,
     /// First moment of the period.
     pub period_start: Unix,
     /// First moment of the next.
     pub renews: Unix,
+    /// The budget that has the least left; `None` where there is none.
+    pub budget: Option<BudgetStatus>,
 }
 
-/// All counters. They are keyed by [`KeyIx`] and outlive changes of the configuration.
+/// How a budget stands, in nano-dollars, by what is settled.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct BudgetStatus {
+    /// What was used in the period.
+    pub used: u64,
+    /// All of it.
+    pub total: u64,
+}
+
+impl BudgetStatus {
+    /// What is left.
+    pub fn remaining(&self) -> u64 {
+        self.total.saturating_sub(self.used)
+    }
+
+    fn has_reached(&self, percent: u8) -> bool {
+        self.total > 0 && u128::from(self.used) * 100 >= u128::from(self.total) * u128::from(percent)
+    }
+}
+
+/// Shares of a budget in percent that are told when they have been used.
+const TOLD_PERCENT: [u8; 2] = [80, 100];
+
+/// Whose budget it is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum BudgetOf {
+    /// This key's, by its plan or its own.
+    Key(KeyIx),
+    /// The group's of this name.
+    Group(Arc<str>),
+}
+
+/// So much of a budget has been used as is to be told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BudgetNews {
+    /// Whose.
+    pub of: BudgetOf,
+    /// One of [`TOLD_PERCENT`].
+    pub percent: u8,
+    /// How it stands.
+    pub status: BudgetStatus,
+    /// When it begins anew.
+    pub renews: Unix,
+}
+
+/// All counters. They are keyed by [`KeyIx`], and by the names of groups, and outlive changes of the configuration.
 #[derive(Debug, Default)]
 pub struct Meter {
     accounts: Vec<Account>,
+    tree: Tree,
     open: Slots<Open>,
+    news: Vec<BudgetNews>,
 }
 
 impl Meter {
@@ -141,138 +160,219 @@ impl Meter {
 
     /// Room for so many keys, so that they are not copied as they come.
     pub fn with_room(keys: usize) -> Meter {
-        Meter { accounts: Vec::with_capacity(keys), open: Slots::default() }
+        Meter { accounts: Vec::with_capacity(keys), ..Meter::default() }
     }
 
-    /// Whether a limit of the key is spent already: what the head of a request can be refused for. Nothing is
-    /// counted.
-    pub fn spent(&mut self, key: KeyIx, plan: &Plan, now: Unix) -> Result<(), Limit> {
-        let account = self.at(key, plan, now);
+    /// Takes over the groups that are configured: their limits hold from here on, and keys count where these groups
+    /// lie. False, and all stays as it was, if there would be more paths than can be kept.
+    pub fn configure(&mut self, groups: &[Group], now: Unix) -> bool {
+        let before = self.budgets(now);
+        if !self.tree.configure(groups) {
+            return false;
+        }
+        let news = &mut self.news;
+        self.tree.each_budget(&self.open, now, |node| {
+            // A smaller budget may have been used already.
+            let was = before.iter().find(|(name, _)| *name == node.limits.name);
+            if let Some((name, was)) = was {
+                tell(&node.account, *was, node.limits.budget, || BudgetOf::Group(name.clone()), news);
+            }
+        });
+        true
+    }
+
+    /// Where a key in the group of this name counts; `None` if it is not configured.
+    pub fn path_of(&self, group: &str) -> Option<PathIx> {
+        self.tree.path_of(group)
+    }
+
+    /// The path that a row has kept.
+    pub fn path(&mut self, text: &str) -> PathIx {
+        self.tree.path(text)
+    }
+
+    /// The path on which a hold was admitted, as its row keeps it.
+    pub fn path_text(&self, hold: &Hold) -> Arc<str> {
+        self.tree.text(self.open.get(hold.0).map_or(PathIx::NONE, |open| open.path))
+    }
+
+    /// Whether a limit of the key or of a group above it is spent already: what the head of a request can be refused
+    /// for. Nothing is counted.
+    pub fn spent(&mut self, payer: Payer<'_>, now: Unix) -> Result<(), Limit> {
         // What is only a bound refuses nobody: it is counted when the body is there.
-        let bounded = account.bounded.1;
-        let mut counts = Counts::own(account);
-        counts.window_tokens = counts.window_tokens.saturating_sub(bounded).max(account.window.used);
-        counts.period_tokens = counts.period_tokens.saturating_sub(bounded).max(account.period.used);
-        check(&counts, account, plan, now)
+        self.check(payer, now, Counted::Exact)
     }
 
     /// The same by what can no longer become less: what is reserved or runs may be given back at any moment.
-    pub fn spent_settled(&mut self, key: KeyIx, plan: &Plan, now: Unix) -> Result<(), Limit> {
-        let account = self.at(key, plan, now);
-        check(&Counts::settled(account), account, plan, now)
+    pub fn spent_settled(&mut self, payer: Payer<'_>, now: Unix) -> Result<(), Limit> {
+        self.check(payer, now, Counted::Settled)
     }
 
-    /// Admits one request, counts it and reserves `estimate` tokens, or says which limit stands against it. Refused
-    /// when `used + reserved ≥ total` (contract section 3); N requests, or N at once, are exactly N.
-    pub fn admit(&mut self, key: KeyIx, plan: &Plan, now: Unix, estimate: u64) -> Result<Hold, Limit> {
-        let account = self.at(key, plan, now);
-        check(&Counts::own(account), account, plan, now)?;
-        let (window, period) = (account.window.bounds, account.period.bounds);
-        Ok(self.hold(Open { key, window, period, admitted: now, reserved: estimate, shared: false, bounded: false }))
+    /// Admits one request, counts it and reserves `estimate`, with its key and every group above it or not at all; or
+    /// says which limit stands against it. Refused when `used + reserved ≥ total` (contract sections 3 and 9); N
+    /// requests, or N at once, are exactly N.
+    pub fn admit(&mut self, payer: Payer<'_>, now: Unix, estimate: Amount) -> Result<Hold, Limit> {
+        self.check(payer, now, Counted::Own)?;
+        Ok(self.hold(payer, now, estimate, false))
     }
 
-    /// Admits one request that may use `most` tokens, perhaps far fewer, where that decides nothing: with all of them
-    /// the key stays under half of each limit. `None`: what it may really use has to be counted for [`Meter::admit`],
-    /// or a limit stands against it.
-    pub fn admit_bounded(&mut self, key: KeyIx, plan: &Plan, now: Unix, most: u64) -> Option<Hold> {
-        let account = self.at(key, plan, now);
-        let counts = Counts::own(account);
-        let is_far = |limit: u64, count: u64| limit == 0 || count.saturating_add(most) < limit / 2;
-        if !is_far(plan.tokens, counts.period_tokens) || !is_far(plan.tokens_per_window, counts.window_tokens) {
+    /// Admits one request that may use `most`, perhaps far less, where that decides nothing: with all of it the key
+    /// and its groups stay under half of each limit. `None`: what it may really use has to be counted for
+    /// [`Meter::admit`], or a limit stands against it.
+    pub fn admit_bounded(&mut self, payer: Payer<'_>, now: Unix, most: Amount) -> Option<Hold> {
+        let account = self.at(payer.key, payer.plan, now);
+        let is_free = |account: &Account, plan: &Plan| {
+            let counts = Counts::of(account, Counted::Own);
+            counts.is_far(plan, most) && counts.reached(plan).is_none()
+        };
+        let mut free = is_free(account, payer.plan);
+        if payer.path.is_some() {
+            self.tree.each(payer.path, &self.open, now, |node| free &= is_free(&node.account, &node.limits));
+        }
+        if !free {
             return None;
         }
-        check(&counts, account, plan, now).ok()?;
-        account.begin_bounded(most);
-        let (window, period) = (account.window.bounds, account.period.bounds);
-        let open = Open { key, window, period, admitted: now, reserved: most, shared: false, bounded: true };
-        Some(self.hold(open))
+        self.accounts[payer.key.0 as usize].begin_bounded(most);
+        if payer.path.is_some() {
+            self.tree.each_as_it_is(payer.path, |node| node.account.begin_bounded(most));
+        }
+        Some(self.hold(payer, now, most, true))
     }
 
-    /// Whether requests of the key are out whose reservation is only a bound: a refusal for tokens is not exact then.
-    pub fn is_bounded(&self, key: KeyIx) -> bool {
-        self.accounts.get(key.0 as usize).is_some_and(|account| account.bounded.0 > 0)
+    /// Whether requests are out, of the key or of any other of a group above it, whose reservation is only a bound: a
+    /// refusal for tokens or money is not exact then.
+    pub fn is_bounded(&mut self, key: KeyIx, path: PathIx) -> bool {
+        let mut bounded = self.accounts.get(key.0 as usize).is_some_and(|account| account.bounded.0 > 0);
+        self.tree.each_as_it_is(path, |node| bounded |= node.account.bounded.0 > 0);
+        bounded
     }
 
-    /// A request that was admitted by a bound may really use `exact` tokens. Nothing changes for any other.
-    pub fn count(&mut self, hold: &Hold, exact: u64) {
+    /// A request that was admitted by a bound may really use `exact`. Nothing changes for any other.
+    pub fn count(&mut self, hold: &Hold, exact: Amount) {
         let Some(open) = self.open.get_mut(hold.0).filter(|open| open.bounded) else { return };
         let exact = exact.min(open.reserved);
         if let Some(account) = self.accounts.get_mut(open.key.0 as usize) {
             account.count(open, exact);
         }
+        self.tree.each_as_it_is(open.path, |node| node.account.count(&node.seen(open), exact));
         (open.reserved, open.bounded) = (exact, false);
     }
 
     /// What a request of the key would be lent at `now`.
-    pub fn lease_for(&mut self, key: KeyIx, plan: &Plan, now: Unix, estimate: u64) -> Lease {
-        let account = self.at(key, plan, now);
-        Lease { window: account.window.bounds, period: account.period.bounds, reserved: estimate, shared: false }
+    pub fn lease_for(&mut self, payer: Payer<'_>, now: Unix, reserved: Amount) -> Lease {
+        let account = self.at(payer.key, payer.plan, now);
+        let (window, period) = (account.window.bounds, account.period.bounds);
+        let mut groups = Vec::new();
+        if payer.path.is_some() {
+            self.tree.each(payer.path, &self.open, now, |node| {
+                let (window, period) = (node.account.window.bounds, node.account.period.bounds);
+                groups.push(GroupLease { name: node.limits.name.clone(), window, period });
+            });
+        }
+        Lease { window, period, reserved, shared: false, path: payer.path, groups: groups.into() }
+    }
+
+    /// The limits of the groups on a path, the nearest to the key first.
+    pub fn group_limits(&mut self, path: PathIx) -> Vec<Plan> {
+        let mut limits = Vec::new();
+        self.tree.each_as_it_is(path, |node| limits.push(node.limits.clone()));
+        limits
     }
 
     /// Takes note of a request that a shared ledger has admitted, as it was asked at `now`.
-    pub fn grant(&mut self, key: KeyIx, plan: &Plan, now: Unix, lease: Lease) -> Hold {
-        self.at(key, plan, now);
-        self.hold(Open {
-            key,
-            window: lease.window,
-            period: lease.period,
-            admitted: now,
-            reserved: lease.reserved,
-            shared: true,
-            bounded: false,
-        })
+    pub fn grant(&mut self, payer: Payer<'_>, now: Unix, lease: &Lease) -> Hold {
+        let payer = Payer { path: lease.path, ..payer };
+        self.enter(payer, now);
+        let Lease { window, reserved, .. } = *lease;
+        let hold = self.hold(payer, now, reserved, false);
+        if let Some(open) = self.open.get_mut(hold.0) {
+            (open.window, open.shared) = (window, true);
+        }
+        hold
     }
 
     /// Takes note of what a shared ledger says. Within a window and a period its counts only grow.
     pub fn learn(&mut self, key: KeyIx, plan: &Plan, now: Unix, news: &SharedCounts) {
-        let known = self.at(key, plan, now).shared.get_or_insert_default();
-        let (mut requests, mut window_used, mut period_used) = (news.requests, news.window_used, news.period_used);
-        if known.window == news.window {
-            (requests, window_used) = (requests.max(known.requests), window_used.max(known.window_used));
+        let was = self.at(key, plan, now).learn(news);
+        let Meter { accounts, news, .. } = self;
+        if let Some(used) = was {
+            let was = BudgetStatus { used, total: plan.budget };
+            tell(&accounts[key.0 as usize], was, plan.budget, || BudgetOf::Key(key), news);
         }
-        if known.period == news.period {
-            period_used = period_used.max(known.period_used);
-        }
-        **known = SharedCounts { requests, window_used, period_used, ..*news };
     }
 
-    /// The limit of `kind` as it stands against a key that a shared ledger has refused.
-    pub fn limit(&mut self, key: KeyIx, plan: &Plan, now: Unix, kind: LimitKind) -> Limit {
-        let account = self.at(key, plan, now);
-        limit(kind, account, plan, now)
+    /// The same of the groups of a lease.
+    pub fn learn_groups(&mut self, lease: &Lease, now: Unix, news: &[SharedCounts]) {
+        let (mut news, told) = (news.iter(), &mut self.news);
+        self.tree.each(lease.path, &self.open, now, |node| {
+            let Some(news) = news.next() else { return };
+            let (was, total) = (node.account.learn(news), node.limits.budget);
+            if let Some(used) = was {
+                let was = BudgetStatus { used, total };
+                tell(&node.account, was, total, || BudgetOf::Group(node.limits.name.clone()), told);
+            }
+        });
     }
 
-    /// Takes over a request that another process admitted at `admitted` with `reserved` tokens and still serves. Counts
-    /// in the present window and period as far as its admission lies in them.
-    pub fn adopt(&mut self, key: KeyIx, plan: &Plan, now: Unix, admitted: Unix, reserved: u64) -> Hold {
-        let (window, period) = (window(admitted, plan.window), plan.period.bounds(admitted));
-        let open = Open { key, window, period, admitted, reserved, shared: false, bounded: false };
+    /// The limit of `kind` as it stands against a key that a shared ledger has refused; `which` is 0 for the key's own,
+    /// and counts groups from the nearest on.
+    pub fn limit(&mut self, payer: Payer<'_>, now: Unix, kind: LimitKind, which: usize) -> Limit {
+        let account = self.at(payer.key, payer.plan, now);
+        let (mut found, mut at) = (limit(kind, account, payer.plan, false, now), 0);
+        self.tree.each(payer.path, &self.open, now, |node| {
+            at += 1;
+            if at == which {
+                found = limit(kind, &node.account, &node.limits, true, now);
+            }
+        });
+        found
+    }
+
+    /// Takes over a request that another process admitted at `admitted` with `reserved` and still serves. Counts in
+    /// the present window and period as far as its admission lies in them.
+    pub fn adopt(&mut self, payer: Payer<'_>, now: Unix, admitted: Unix, reserved: Amount) -> Hold {
+        let Payer { key, plan, path, .. } = payer;
+        let window = window(admitted, plan.window);
+        let open = Open { key, path, window, admitted, reserved, shared: false, bounded: false };
         self.at(key, plan, now).adopt(&open);
+        self.tree.each(path, &self.open, now, |node| node.account.adopt(&node.seen(&open)));
         Hold(self.open.insert(open))
     }
 
-    fn hold(&mut self, open: Open) -> Hold {
-        if let Some(account) = self.accounts.get_mut(open.key.0 as usize) {
-            account.begin(open.reserved);
+    /// A request begins, with all accounts at `now`.
+    fn hold(&mut self, payer: Payer<'_>, now: Unix, reserved: Amount, bounded: bool) -> Hold {
+        let Payer { key, path, .. } = payer;
+        let account = &mut self.accounts[key.0 as usize];
+        account.begin(reserved);
+        let window = account.window.bounds;
+        if path.is_some() {
+            self.tree.each_as_it_is(path, |node| node.account.begin(reserved));
         }
-        Hold(self.open.insert(open))
+        Hold(self.open.insert(Open { key, path, window, admitted: now, reserved, shared: false, bounded }))
     }
 
     /// What the shared ledger has lent to a hold; nothing, where there is none.
-    pub fn lease(&self, hold: &Hold) -> Lease {
-        let lease = |open: &Open| Lease {
-            window: open.window,
-            period: open.period,
-            reserved: open.reserved,
-            shared: open.shared,
-        };
-        self.open.get(hold.0).map(lease).unwrap_or_default()
+    pub fn lease(&mut self, hold: &Hold) -> Lease {
+        let Some(open) = self.open.get(hold.0) else { return Lease::default() };
+        let Open { window, reserved, shared, path, admitted, .. } = *open;
+        let period = self.accounts[open.key.0 as usize].period_of(admitted);
+        let mut groups = Vec::new();
+        self.tree.each_as_it_is(path, |node| {
+            let (window, period) = (node.seen(open).window, node.limits.period.bounds(admitted));
+            groups.push(GroupLease { name: node.limits.name.clone(), window, period });
+        });
+        Lease { window, period, reserved, shared, path, groups: groups.into() }
     }
 
-    /// Ends a request that used `tokens`, which count in the window and the period of its admission. A window or
+    /// What a hold has reserved.
+    pub fn reserved(&self, hold: &Hold) -> Amount {
+        self.open.get(hold.0).map_or(Amount::default(), |open| open.reserved)
+    }
+
+    /// Ends a request that used so much, which counts in the window and the period of its admission. A window or
     /// period that has passed is not counted any more; its row in the ledger is.
-    pub fn settle(&mut self, hold: Hold, tokens: u64) {
-        self.close(hold.0, tokens);
+    pub fn settle(&mut self, hold: Hold, used: Amount) {
+        self.close(hold.0, used);
     }
 
     /// Ends the holds that no exchange has any more: `is_live` says which are still out. Returns whose they were and
@@ -280,40 +380,72 @@ impl Meter {
     pub fn reclaim(&mut self, is_live: impl Fn(Id<Open>) -> bool) -> Vec<(KeyIx, Lease)> {
         let lost: Vec<Id<Open>> = self.open.iter().map(|(id, _)| id).filter(|id| !is_live(*id)).collect();
         let reclaim = |id: Id<Open>| {
-            let found = self.open.get(id).map(|open| (open.key, self.lease(&Hold(id))));
-            self.close(id, 0);
-            found
+            let (key, lease) = (self.open.get(id)?.key, self.lease(&Hold(id)));
+            self.close(id, Amount::default());
+            Some((key, lease))
         };
         lost.into_iter().filter_map(reclaim).collect()
     }
 
-    fn close(&mut self, id: Id<Open>, tokens: u64) {
+    fn close(&mut self, id: Id<Open>, used: Amount) {
         let Some(hold) = self.open.remove(id) else { return };
-        if let Some(account) = self.accounts.get_mut(hold.key.0 as usize) {
-            account.end(&hold, tokens);
+        let Meter { accounts, tree, news, .. } = self;
+        if let Some(account) = accounts.get_mut(hold.key.0 as usize) {
+            let before = account.period_known().nano;
+            account.end(&hold, used);
+            let total = account.budget;
+            if total > 0 {
+                let was = BudgetStatus { used: before, total };
+                tell(account, was, total, || BudgetOf::Key(hold.key), news);
+            }
+        }
+        if hold.path.is_some() {
+            tree.each_as_it_is(hold.path, |node| {
+                let (total, open) = (node.limits.budget, node.seen(&hold));
+                let was = BudgetStatus { used: node.account.period_known().nano, total };
+                node.account.end(&open, used);
+                tell(&node.account, was, total, || BudgetOf::Group(node.limits.name.clone()), news);
+            });
         }
     }
 
-    /// Ends a request that used no tokens. It stays counted as a request.
+    /// Takes what is to be told of budgets.
+    pub fn take_news(&mut self) -> Vec<BudgetNews> {
+        std::mem::take(&mut self.news)
+    }
+
+    /// Ends a request that used nothing. It stays counted as a request.
     pub fn refund(&mut self, hold: Hold) {
-        self.settle(hold, 0);
+        self.settle(hold, Amount::default());
     }
 
-    /// How the key stands.
-    pub fn standing(&mut self, key: KeyIx, plan: &Plan, now: Unix) -> QuotaStatus {
-        let account = self.at(key, plan, now);
-        let (requests, _) = account.window_known();
-        let limit = shown(plan.requests);
-        QuotaStatus {
-            limit,
-            remaining_requests: if plan.requests == 0 { limit } else { limit.saturating_sub(requests) },
-            remaining_tokens: account.tokens_left(plan),
-            reset_at: account.window.bounds.1,
-            used: account.period_known(),
-            total: shown(plan.tokens),
-            period_start: account.period.bounds.0,
-            renews: account.period.bounds.1,
+    /// How the key and its groups stand.
+    pub fn standing(&mut self, payer: Payer<'_>, now: Unix) -> QuotaStatus {
+        let account = self.at(payer.key, payer.plan, now);
+        let mut status = standing(account, payer.plan);
+        if payer.path.is_some() {
+            self.tree.each(payer.path, &self.open, now, |node| {
+                status = status.with(&standing(&node.account, &node.limits));
+            });
         }
+        status
+    }
+
+    /// Every configured group that has a budget, and how that stands.
+    pub fn budgets(&mut self, now: Unix) -> Vec<(Arc<str>, BudgetStatus)> {
+        let mut budgets = Vec::new();
+        self.tree.each_budget(&self.open, now, |node| {
+            let status = BudgetStatus { used: node.account.period_known().nano, total: node.limits.budget };
+            budgets.push((node.limits.name.clone(), status));
+        });
+        budgets
+    }
+
+    /// Whether a model without a price must not be used: a budget applies that does not allow it.
+    pub fn refuses_unpriced(&mut self, payer: Payer<'_>) -> bool {
+        let mut refuses = payer.plan.refuses_unpriced();
+        self.tree.each_as_it_is(payer.path, |node| refuses |= node.limits.refuses_unpriced());
+        refuses
     }
 
     /// Holds that are out: requests running. Zero at rest.
@@ -321,20 +453,51 @@ impl Meter {
         self.open.len()
     }
 
-    /// At start, from the ledger's sums by day: `tokens` were used on the UTC day that begins at `day`. Days are never
+    /// At start, from the ledger's sums by day: so much was used on the UTC day that begins at `day`. Days are never
     /// longer than a period, so every period made of them is exact.
-    pub fn restore_day(&mut self, key: KeyIx, plan: &Plan, now: Unix, day: Unix, tokens: u64) {
-        self.at(key, plan, now).add_day(day, tokens);
+    pub fn restore_day(&mut self, key: KeyIx, plan: &Plan, now: Unix, day: Unix, used: Amount) {
+        self.at(key, plan, now).add_day(day, used);
+    }
+
+    /// The same for the groups of a path, whosever key it was.
+    pub fn restore_groups_day(&mut self, path: PathIx, now: Unix, day: Unix, used: Amount) {
+        self.tree.each(path, &self.open, now, |node| node.account.add_day(day, used));
     }
 
     /// At start, from the ledger's rows: one request was admitted at `admitted` and used `tokens`. Counts in the
     /// window if that lies in the current one; the period is [`Meter::restore_day`]'s.
     pub fn restore_row(&mut self, key: KeyIx, plan: &Plan, now: Unix, admitted: Unix, tokens: u64) {
-        let window = &mut self.at(key, plan, now).window;
-        if window.bounds.0 <= admitted && admitted < window.bounds.1 {
-            window.requests = window.requests.saturating_add(1);
-            window.used = window.used.saturating_add(tokens);
+        self.at(key, plan, now).window.restore(admitted, tokens);
+    }
+
+    /// The same for the groups of a path.
+    pub fn restore_groups_row(&mut self, path: PathIx, now: Unix, admitted: Unix, tokens: u64) {
+        self.tree.each(path, &self.open, now, |node| node.account.window.restore(admitted, tokens));
+    }
+
+    /// The limit that stands against one more request; of several the one that lasts longest.
+    fn check(&mut self, payer: Payer<'_>, now: Unix, counted: Counted) -> Result<(), Limit> {
+        let account = self.at(payer.key, payer.plan, now);
+        let own = Counts::of(account, counted).reached(payer.plan);
+        let mut found = own.map(|kind| limit(kind, account, payer.plan, false, now));
+        if payer.path.is_some() {
+            self.tree.each(payer.path, &self.open, now, |node| {
+                let (account, share) = (&node.account, (payer.hosts > 1).then(|| node.limits.share(payer.hosts)));
+                let plan = share.as_ref().unwrap_or(&node.limits);
+                let Some(kind) = Counts::of(account, counted).reached(plan) else { return };
+                let limit = limit(kind, account, plan, true, now);
+                if found.as_ref().is_none_or(|found| found.retry_after < limit.retry_after) {
+                    found = Some(limit);
+                }
+            });
         }
+        found.map_or(Ok(()), Err)
+    }
+
+    /// Brings all accounts of a request to `now`.
+    fn enter(&mut self, payer: Payer<'_>, now: Unix) {
+        self.at(payer.key, payer.plan, now);
+        self.tree.each(payer.path, &self.open, now, |_| {});
     }
 
     /// The account of `key` with its window and period brought to `now`.
@@ -344,72 +507,56 @@ impl Meter {
             self.accounts.resize(index + 1, Account::default());
         }
         let account = &mut self.accounts[index];
-        let held = || self.open.iter().map(|(_, open)| open).filter(|open| open.key == key);
-        let bounds = window(now, plan.window);
-        if account.window.bounds != bounds {
-            account.enter_window(bounds, held());
-        }
-        if account.is_past_period(plan.period, now) {
-            account.enter_period(plan.period, now, held());
-        }
+        let open = &self.open;
+        account.enter(plan, now, &|visit| {
+            open.iter().filter(|(_, open)| open.key == key).for_each(|(_, open)| visit(open))
+        });
         account
     }
 }
 
-/// What a key has used of each limit.
-struct Counts {
-    requests: u64,
-    window_tokens: u64,
-    period_tokens: u64,
-    running: u64,
+/// How one account stands.
+fn standing(account: &Account, plan: &Plan) -> QuotaStatus {
+    let (requests, _) = account.window_known();
+    let (limit, used) = (shown(plan.requests), account.period_known());
+    QuotaStatus {
+        limit,
+        remaining_requests: if plan.requests == 0 { limit } else { limit.saturating_sub(requests) },
+        remaining_tokens: account.tokens_left(plan),
+        reset_at: account.window.bounds.1,
+        used: used.tokens,
+        total: shown(plan.tokens),
+        period_start: account.period.bounds.0,
+        renews: account.period.bounds.1,
+        budget: (plan.budget > 0).then_some(BudgetStatus { used: used.nano, total: plan.budget }),
+    }
 }
 
-impl Counts {
-    /// With what is reserved, as this process knows it.
-    fn own(account: &Account) -> Counts {
-        Counts {
-            requests: account.window.requests,
-            window_tokens: account.window.used.saturating_add(account.window.reserved),
-            period_tokens: account.period.used.saturating_add(account.period.reserved),
-            running: u64::from(account.running),
+impl QuotaStatus {
+    /// A key's with that of a group above it.
+    fn with(self, group: &QuotaStatus) -> QuotaStatus {
+        let mut both = self;
+        if group.remaining_requests < both.remaining_requests {
+            both.remaining_requests = group.remaining_requests;
+            (both.limit, both.reset_at) = (group.limit, group.reset_at);
+        }
+        both.remaining_tokens = both.remaining_tokens.min(group.remaining_tokens);
+        both.budget = match (both.budget, group.budget) {
+            (Some(own), Some(other)) if own.remaining() <= other.remaining() => Some(own),
+            (own, other) => other.or(own),
+        };
+        both
+    }
+}
+
+/// Notes which shares of the budget have been used that had not when it was as it `was`.
+fn tell(account: &Account, was: BudgetStatus, total: u64, of: impl Fn() -> BudgetOf, news: &mut Vec<BudgetNews>) {
+    let (status, renews) = (BudgetStatus { used: account.period_known().nano, total }, account.period.bounds.1);
+    for percent in TOLD_PERCENT {
+        if status.has_reached(percent) && !was.has_reached(percent) {
+            news.push(BudgetNews { of: of(), percent, status, renews });
         }
     }
-
-    /// What is settled, in all processes.
-    fn settled(account: &Account) -> Counts {
-        let (requests, window_tokens) = account.window_known();
-        Counts { requests, window_tokens, period_tokens: account.period_known(), running: 0 }
-    }
-}
-
-/// The first limit that stands against one more request. The period comes first: a key that has spent it gains
-/// nothing by waiting for a window.
-fn check(counts: &Counts, account: &Account, plan: &Plan, now: Unix) -> Result<(), Limit> {
-    let is_reached = |limit: u64, count: u64| limit > 0 && count >= limit;
-    let kind = if is_reached(plan.tokens, counts.period_tokens) {
-        LimitKind::TokensPerPeriod
-    } else if is_reached(plan.requests, counts.requests) {
-        LimitKind::Requests
-    } else if is_reached(plan.tokens_per_window, counts.window_tokens) {
-        LimitKind::TokensPerWindow
-    } else if is_reached(plan.concurrency, counts.running) {
-        LimitKind::Concurrency
-    } else {
-        return Ok(());
-    };
-    Err(limit(kind, account, plan, now))
-}
-
-fn limit(kind: LimitKind, account: &Account, plan: &Plan, now: Unix) -> Limit {
-    let (value, reset) = match kind {
-        LimitKind::TokensPerPeriod => (plan.tokens, account.period.bounds.1),
-        LimitKind::Requests => (plan.requests, account.window.bounds.1),
-        LimitKind::TokensPerWindow => (plan.tokens_per_window, account.window.bounds.1),
-        LimitKind::Concurrency => (plan.concurrency, account.window.bounds.1),
-    };
-    let wait = reset.0.saturating_sub(now.0).div_ceil(1000).max(1);
-    let retry_after = if kind == LimitKind::Concurrency { 1 } else { wait };
-    Limit { kind, value, window: plan.window, reset, retry_after }
 }
 
 #[cfg(test)]

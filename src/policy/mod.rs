@@ -1,11 +1,14 @@
 //! Which key may do what, and how much. Pure: no sockets, no clocks, no HTTP. Imports `base`, and of `wire` only the
 //! names of the two shapes. `gateway` asks the questions; `cli` and `io` carry these values to people and disks.
 
+pub mod agent;
 pub mod ask;
+pub mod attribution;
 pub mod catalog;
 pub mod cause;
 pub mod config;
 pub mod counters;
+pub mod discover;
 pub mod keys;
 pub mod limits;
 pub mod meter;

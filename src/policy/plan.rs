@@ -1,8 +1,9 @@
-//! A plan: what keys of it may use, as configured. Counting is `meter`'s, calendars are `window`'s.
+//! Limits as configured: of a plan, what each key of it may use, and of a group, what all keys in it and below it may
+//! use together. Counting is `meter`'s, calendars are `window`'s.
 
-use super::settings::kinds::{Count, Kind, OneOf, Shown, Time, Whole};
+use super::settings::kinds::{Count, Dollars, Kind, OneOf, Shown, Time, Whole};
 use super::settings::reader::{Field, Reader};
-use super::settings::section;
+use super::settings::{Setting, Settings, section};
 use super::window::Period;
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
@@ -11,6 +12,15 @@ use std::time::Duration;
 
 /// Shown in place of "unlimited": the largest integer every JSON parser keeps exactly (contract section 3).
 pub const UNLIMITED: u64 = 9_007_199_254_740_991;
+
+/// The largest budget in nano-dollars: a thousand million dollars.
+pub const BUDGET_MAX: u64 = 1_000_000_000_000_000_000;
+
+/// Levels of a tree of groups.
+pub const LEVELS_MAX: usize = 4;
+
+/// What stands between the names of a path of groups; no name has it.
+pub const PATH_SEPARATOR: char = '/';
 
 /// Windows that a plan may have.
 const WINDOWS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(31 * 86_400);
@@ -33,9 +43,58 @@ section! {
         pub tokens_per_window: u64 = 0, Count(0..=UNLIMITED), Live;
         /// Requests at once.
         pub concurrency: u64 = 0, Count(0..=UNLIMITED), Live;
+        /// US dollars per period, at most nine decimals: what requests cost by the prices of their models.
+        pub budget: u64 = 0, Dollars(0..=BUDGET_MAX), Live;
+        /// Whether models without `input_price` or `output_price` may be used where there is a budget: `"refuse"`, they
+        /// are answered 403; `"allow"`, they cost nothing. On the way to a group's root every budget must allow it.
+        pub unpriced: Unpriced = Unpriced::Refuse, OneOf(&Unpriced::ALL, Unpriced::as_str), Live;
         /// How much of a model's places each of its keys has where keys wait for them, beside keys of other plans. 1 is
         /// the least.
         pub share: u32 = 1, Whole(1..=1000), Live;
+        /// `budget` is one of a key's own, not its plan's.
+        pub own_budget: bool = false;
+    }
+}
+
+/// Whether models without a price may be used where there is a budget.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub enum Unpriced {
+    /// No: what they cost is not known.
+    #[default]
+    Refuse,
+    /// Yes, for nothing.
+    Allow,
+}
+
+impl Unpriced {
+    /// Both of them.
+    pub const ALL: [Unpriced; 2] = [Unpriced::Refuse, Unpriced::Allow];
+
+    /// As written in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Unpriced::Refuse => "refuse",
+            Unpriced::Allow => "allow",
+        }
+    }
+}
+
+/// A group of keys and of other groups: what all requests in it and below it may use together.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Group {
+    /// The group that it belongs to. Default: none.
+    pub parent: Option<Arc<str>>,
+    /// The names from the root of its tree to itself, with [`PATH_SEPARATOR`] between them: what rows keep.
+    pub path: Arc<str>,
+    /// Its name, which no other group has: of keys (`keys set ID --group`), in rows and in messages; without `/`.
+    #[doc(alias = "name")]
+    pub limits: Plan,
+}
+
+impl Group {
+    /// The settings that it has of those of a plan: all but a key's share of places.
+    pub fn rows() -> impl Iterator<Item = &'static Setting<Plan>> {
+        Plan::ROWS.iter().filter(|row| row.key != "share")
     }
 }
 
@@ -54,6 +113,9 @@ pub struct LimitOverrides {
     /// Requests at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<u64>,
+    /// Nano-dollars per period.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "budget_nano")]
+    pub budget: Option<u64>,
 }
 
 impl LimitOverrides {
@@ -87,6 +149,11 @@ impl Plan {
         Plan { name: name.into(), ..Plan::default() }
     }
 
+    /// Whether a model without a price must not be used under it.
+    pub fn refuses_unpriced(&self) -> bool {
+        self.budget > 0 && self.unpriced == Unpriced::Refuse
+    }
+
     /// The plan as it is for a key with these limits of its own.
     pub fn with(&self, limits: &LimitOverrides) -> Plan {
         Plan {
@@ -94,6 +161,8 @@ impl Plan {
             requests: limits.requests.unwrap_or(self.requests),
             tokens_per_window: limits.tokens_per_window.unwrap_or(self.tokens_per_window),
             concurrency: limits.concurrency.unwrap_or(self.concurrency),
+            budget: limits.budget.unwrap_or(self.budget),
+            own_budget: limits.budget.is_some(),
             ..self.clone()
         }
     }
@@ -107,6 +176,9 @@ impl Plan {
             requests: part(self.requests),
             tokens_per_window: part(self.tokens_per_window),
             concurrency: part(self.concurrency),
+            budget: part(self.budget),
+            unpriced: self.unpriced,
+            own_budget: self.own_budget,
             name: self.name.clone(),
             period: self.period,
             window: self.window,

@@ -42,13 +42,39 @@ impl RefusalKind {
     }
 }
 
-/// What an operator is told of keys whose plan is not configured.
-pub fn missing_plan(plan: &str, keys: usize) -> String {
-    let (are, they) = if keys == 1 { ("key is", "it is") } else { ("keys are", "they are") };
-    format!(
-        "{keys} {are} of plan `{plan}`, which is not configured: {they} refused (403); \
-         `tollgate keys set ID --plan PLAN` moves a key"
-    )
+/// What of a key's is not configured, or not any more.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Missing {
+    /// Its plan.
+    Plan,
+    /// Its group.
+    Group,
+}
+
+impl Missing {
+    /// What an operator is told of so many keys whose plan or group is called `name`.
+    pub fn message(self, name: &str, keys: usize) -> String {
+        let (are, they) = if keys == 1 { ("key is", "it is") } else { ("keys are", "they are") };
+        let (what, option) = match self {
+            Missing::Plan => ("of plan", "--plan PLAN"),
+            Missing::Group => ("in group", "--group GROUP"),
+        };
+        format!(
+            "{keys} {are} {what} `{name}`, which is not configured: {they} refused (403); \
+             `tollgate keys set ID {option}` moves a key"
+        )
+    }
+}
+
+impl From<Missing> for Refusal {
+    /// 403: such a key must not count as unlimited.
+    fn from(missing: Missing) -> Refusal {
+        let (text, about) = match missing {
+            Missing::Plan => ("this key's plan is not configured; ask whoever issued the key", About::Plan),
+            Missing::Group => ("this key's group is not configured; ask whoever issued the key", About::Group),
+        };
+        Refusal::new(RefusalKind::Permission, 403, text).because(about, "not configured")
+    }
 }
 
 /// Seconds a client is asked to wait after a 503 of the gateway's own.
@@ -65,6 +91,8 @@ enum About {
     Key,
     Scope,
     Plan,
+    Group,
+    Budget,
     Buffers,
     Connections,
     Places,
@@ -82,6 +110,8 @@ impl About {
             About::Key => "key",
             About::Scope => "scope",
             About::Plan => "plan",
+            About::Group => "group",
+            About::Budget => "budget",
             About::Buffers => "buffers",
             About::Connections => "connections",
             About::Places => "places",
@@ -158,7 +188,7 @@ impl Refusal {
     /// window must not.
     pub fn word(&self) -> &'static str {
         match (self.kind, self.status) {
-            (RefusalKind::RateLimit, _) if self.limit == Some(LimitKind::TokensPerPeriod) => "insufficient_quota",
+            (RefusalKind::RateLimit, _) if self.limit.is_some_and(LimitKind::is_of_period) => "insufficient_quota",
             (RefusalKind::RateLimit, _) => "rate_limit_exceeded",
             (RefusalKind::Authentication, _) => "invalid_api_key",
             (RefusalKind::Permission, _) => "permission_denied",
@@ -270,12 +300,6 @@ impl Refusal {
     pub fn endpoint_scope(endpoint: &'static str) -> Refusal {
         let text = format!("this key's scope does not include the endpoint `{endpoint}`");
         Refusal::new(RefusalKind::Permission, 403, text).because(About::Scope, "endpoint")
-    }
-
-    /// 403: the key's plan is not configured any more; such a key must not count as unlimited.
-    pub fn no_plan() -> Refusal {
-        let text = "this key's plan is not configured; ask whoever issued the key";
-        Refusal::new(RefusalKind::Permission, 403, text).because(About::Plan, "not configured")
     }
 
     /// 503: the gateway is shutting down.
@@ -405,11 +429,17 @@ impl Refusal {
         Refusal::new(RefusalKind::Permission, 403, text).because(About::Scope, "model")
     }
 
-    /// 429 for a limit of the key. A spent period tells the SDKs not to try again.
+    /// 403: the model has no price, and a budget applies that does not allow it.
+    pub fn unpriced(id: &str) -> Refusal {
+        let text = format!("model: `{}` has no price, and this key has a budget", shortened(id));
+        Refusal::new(RefusalKind::Permission, 403, text).because(About::Budget, "model without a price")
+    }
+
+    /// 429 for a limit of the key or of a group. A spent period tells the SDKs not to try again.
     pub fn limit(limit: &Limit) -> Refusal {
         Refusal {
             retry_after: Some(limit.retry_after.max(1)),
-            should_retry: (limit.kind == LimitKind::TokensPerPeriod).then_some(false),
+            should_retry: limit.kind.is_of_period().then_some(false),
             reset: Some(limit.reset),
             limit: Some(limit.kind),
             ..Refusal::new(RefusalKind::RateLimit, 429, limit.message())
@@ -484,12 +514,14 @@ fn shortened(word: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use super::super::meter::Whose;
     use super::*;
 
     #[test]
     fn each_row_of_section_7_has_its_status_and_type() {
         let limit = Limit {
             kind: LimitKind::Requests,
+            whose: Whose::Key,
             value: 2,
             window: Duration::from_secs(60),
             reset: Unix(60_000),
@@ -554,6 +586,7 @@ mod tests {
     fn a_spent_period_says_not_to_retry_and_a_window_says_when() {
         let mut limit = Limit {
             kind: LimitKind::TokensPerPeriod,
+            whose: Whose::Key,
             value: 9,
             window: Duration::from_secs(60),
             reset: Unix(0),

@@ -4,8 +4,9 @@
 //! A row is one serde type. Its short names are those of a shared ledger, whose scripts read them; a process that hands
 //! over passes rows on in the same form, and `tollgate ledger export` gives the fields names for people.
 
+use super::agent::Client;
 use super::keys::KeyId;
-use super::meter::Lease;
+use super::meter::{Amount, Lease};
 use super::usage::Usage;
 use crate::base::limits;
 use crate::base::time::Unix;
@@ -55,6 +56,19 @@ pub struct Row {
     /// Milliseconds of them in which it waited for a place.
     #[serde(rename = "q", default, skip_serializing_if = "is_none")]
     pub queued_ms: u64,
+    /// Names of the groups that it was admitted under, from the root of their tree to the key's own, joined by `/`;
+    /// empty for none. What is moved afterwards keeps it.
+    #[serde(rename = "g", default, skip_serializing_if = "is_empty")]
+    pub group: Arc<str>,
+    /// Whom the client sent it for (contract section 10), as a keyed hash or in its own words; bounded.
+    #[serde(rename = "w", default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<Arc<str>>,
+    /// Which conversation the client says that it belongs to; as a keyed hash or in its own words, likewise.
+    #[serde(rename = "z", default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<Arc<str>>,
+    /// What kind of program sent it.
+    #[serde(rename = "l", default, skip_serializing_if = "Client::is_none")]
+    pub client: Client,
     /// What a shared ledger has lent to the request, to be given back with this row; `None` where none is shared. Not
     /// kept.
     #[serde(skip)]
@@ -65,6 +79,14 @@ impl Row {
     /// The row's numbers, cut where an upstream's report is absurd.
     pub fn bounded(&self) -> (Usage, u64) {
         (self.usage.bounded(), self.cost_nano.min(limits::ROW_COST_MAX))
+    }
+}
+
+impl Row {
+    /// What it counts against allowances and budgets, in numbers that are cut.
+    pub fn amount(&self) -> Amount {
+        let (usage, nano) = self.bounded();
+        Amount { tokens: usage.total(), nano }
     }
 }
 
@@ -86,10 +108,20 @@ pub struct Running {
     pub admitted: Unix,
     /// Tokens reserved for it.
     pub reserved: u64,
+    /// Nano-dollars reserved for it.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub money: u64,
+    /// The path of groups that it was admitted under; none, where that is empty.
+    #[serde(default, skip_serializing_if = "str::is_empty")]
+    pub group: Arc<str>,
 }
 
 fn is_none(count: &u64) -> bool {
     *count == 0
+}
+
+fn is_empty(text: &Arc<str>) -> bool {
+    text.is_empty()
 }
 
 fn cut_cost<S: Serializer>(cost_nano: &u64, to: S) -> Result<S::Ok, S::Error> {
@@ -170,6 +202,10 @@ mod tests {
             attempts: 6,
             micros: 7,
             queued_ms: 0,
+            group: Arc::default(),
+            user: None,
+            session: None,
+            client: Client::default(),
         }
     }
 
@@ -197,6 +233,21 @@ mod tests {
     }
 
     #[test]
+    fn a_row_says_whom_it_was_for_where_that_is_known() {
+        let known = Row {
+            group: "labs/\u{fc}".into(),
+            user: Some("0123456789abcdef".into()),
+            session: Some("s \"1\"".into()),
+            client: Client::of_agent(b"curl/8"),
+            ..row()
+        };
+        let text = serde_json::to_string(&known).unwrap();
+        let more = "\"d\":7,\"g\":\"labs/\u{fc}\",\"w\":\"0123456789abcdef\",\"z\":\"s \\\"1\\\"\",\"l\":\"curl\"";
+        assert_eq!(text, STORED.replace("\"d\":7", more));
+        assert_eq!(serde_json::from_str::<Row>(&text).unwrap(), known);
+    }
+
+    #[test]
     fn absurd_numbers_are_cut_when_they_are_written() {
         let mut absurd = row();
         absurd.usage.out = u64::MAX;
@@ -210,7 +261,8 @@ mod tests {
     #[test]
     fn a_running_request_comes_back_as_it_was() {
         let row = row();
-        let running = Running { request: row.request, key: row.key, admitted: row.admitted, reserved: 8 };
+        let (money, group) = (9, Arc::from("eng/research"));
+        let running = Running { request: row.request, key: row.key, admitted: row.admitted, reserved: 8, money, group };
         let text = serde_json::to_string(&running).unwrap();
         assert_eq!(serde_json::from_str::<Running>(&text).unwrap(), running);
         assert!(serde_json::from_str::<Running>(&text.replace("0b0c", "0b0x")).is_err());

@@ -83,6 +83,13 @@ impl Usage {
     }
 }
 
+/// What a prompt and a completion of so many tokens may cost at most, in nano-dollars, whichever of the prompt's tokens
+/// are read from a cache or written to it (contract section 9).
+pub fn most_nano(prompt: u64, completion: u64, prices: &Prices) -> u64 {
+    let dearest = Prices { input: prices.input.max(prices.cache_read).max(prices.cache_write), ..*prices };
+    Usage { uncached_in: prompt, out: completion, ..Usage::default() }.cost_nano(&dearest)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,6 +116,24 @@ mod tests {
     fn absurd_counts_saturate_instead_of_wrapping() {
         let usage = Usage { uncached_in: u64::MAX, out: u64::MAX, cache_read: 1, ..Usage::default() };
         assert_eq!((usage.total(), usage.cost_nano(&PRICES)), (u64::MAX, u64::MAX));
+    }
+
+    #[test]
+    fn what_may_be_used_costs_at_least_what_is() {
+        assert_eq!(most_nano(1_000_000, 1_000_000, &PRICES), 312_500_000 + 2_000_000_000);
+        let cheap = Prices { cache_write: 1, cache_read: 2, ..PRICES };
+        assert_eq!(most_nano(1_000_000, 0, &cheap), 250_000_000);
+        for (read, write) in [(0, 0), (7, 0), (0, 7), (3, 4)] {
+            let used = Usage {
+                uncached_in: 7 - read - write,
+                cache_read: read,
+                cache_write: write,
+                out: 3,
+                ..Usage::default()
+            };
+            assert!(used.cost_nano(&PRICES) <= most_nano(7, 3, &PRICES));
+        }
+        assert_eq!(most_nano(u64::MAX, u64::MAX, &PRICES), u64::MAX);
     }
 
     #[test]

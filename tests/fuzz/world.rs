@@ -423,6 +423,7 @@ impl World {
                     | Order::Acknowledge(_)
                     | Order::Asks(_)
                     | Order::Renew(_)
+                    | Order::List(_)
                     | Order::Releases(_) => {}
                 }
             }

@@ -7,9 +7,9 @@ use crate::cli::load::{self, Secrets};
 use crate::cli::output::{Align, Failure, Table, grouped, print, print_json};
 use crate::cli::store;
 use crate::io::clock::unix;
-use crate::io::store::api::By;
+use crate::io::store::api::{By, Query};
 use crate::policy::config::Config;
-use crate::policy::keys::{KeyId, KeyRecord};
+use crate::policy::keys::{Endpoint, KeyId, KeyRecord};
 use crate::policy::plan::Plan;
 use crate::policy::window::{Period, date, iso};
 use clap::Args;
@@ -35,6 +35,10 @@ pub(super) struct Line {
     plan: String,
     /// False for a plan that is not in the configuration any more: its keys are refused.
     plan_configured: bool,
+    /// The group that it belongs to.
+    group: Option<String>,
+    /// Its labels, by name.
+    labels: BTreeMap<String, String>,
     status: &'static str,
     endpoints: Vec<String>,
     /// `["*"]` for all.
@@ -58,6 +62,8 @@ struct Limits {
     requests: u64,
     tokens_per_window: u64,
     concurrency: u64,
+    /// In US dollars.
+    budget: f64,
     /// Those among them that are the key's own.
     own: Vec<&'static str>,
 }
@@ -70,25 +76,28 @@ impl Limits {
             ("requests", own.requests),
             ("tokens_per_window", own.tokens_per_window),
             ("concurrency", own.concurrency),
+            ("budget", own.budget),
         ];
-        let Plan { tokens, requests, tokens_per_window, concurrency, .. } =
+        let Plan { tokens, requests, tokens_per_window, concurrency, budget, .. } =
             high.plan(&key.plan).cloned().unwrap_or_default().with(own);
         let own = all.into_iter().filter(|(_, limit)| limit.is_some()).map(|(name, _)| name).collect();
-        Limits { tokens, requests, tokens_per_window, concurrency, own }
+        Limits { tokens, requests, tokens_per_window, concurrency, budget: budget as f64 / 1e9, own }
     }
 
     /// The limits that there are, in words.
     fn text(&self) -> String {
-        let all = [
+        let counts = [
             ("tokens", self.tokens),
             ("requests", self.requests),
             ("tokens_per_window", self.tokens_per_window),
             ("concurrency", self.concurrency),
         ];
-        let set = all.into_iter().filter(|(name, limit)| *limit > 0 || self.own.contains(name));
+        let counts = counts.map(|(name, limit)| (name, limit > 0, grouped(limit)));
+        let all = counts.into_iter().chain([("budget", self.budget > 0.0, format!("${}", self.budget))]);
+        let set = all.filter(|(name, is_limit, _)| *is_limit || self.own.contains(name));
         let texts: Vec<String> = set
-            .map(|(name, limit)| {
-                let limit = if limit == 0 { "none".to_string() } else { grouped(limit) };
+            .map(|(name, is_limit, limit)| {
+                let limit = if is_limit { limit } else { "none".to_string() };
                 format!("{name} {limit}{}", if self.own.contains(&name) { " (its own)" } else { "" })
             })
             .collect();
@@ -115,7 +124,7 @@ impl Used {
     fn read(high: &Config, now: Unix) -> Result<Used, Failure> {
         let mut used = Used::default();
         let Some(mut ledger) = store::open_existing(high)? else { return Ok(used) };
-        for line in ledger.usage(By::Key, None, None).map_err(Failure::failed)? {
+        for line in ledger.usage(&Query::by(By::Key)).map_err(Failure::failed)? {
             if let Some((id, day)) = KeyId::parse(&line.name).zip(line.last) {
                 used.last.insert(id, date(day));
             }
@@ -125,7 +134,10 @@ impl Used {
                 continue;
             }
             let (start, _) = length.bounds(now);
-            for line in ledger.usage(By::Key, Some(start), None).map_err(Failure::failed)? {
+            for line in ledger
+                .usage(&Query { since: Some(start), until: None, ..Query::by(By::Key) })
+                .map_err(Failure::failed)?
+            {
                 let Some(id) = KeyId::parse(&line.name) else { continue };
                 let tokens = [line.uncached_in, line.cache_read, line.cache_write, line.out].into_iter().sum();
                 used.tokens.insert((number(length), id), tokens);
@@ -151,6 +163,8 @@ impl Line {
             name: key.name.clone(),
             plan: key.plan.clone(),
             plan_configured: plan.is_some(),
+            group: key.group.clone(),
+            labels: key.labels.iter().cloned().collect(),
             status,
             endpoints: key.scope.endpoints_text().split(',').map(str::to_string).collect(),
             models: key.scope.models_allowed.clone().unwrap_or_else(|| vec!["*".to_string()]),
@@ -169,6 +183,11 @@ impl Line {
         format!("{}{remark}", self.plan)
     }
 
+    fn labels_text(&self) -> String {
+        let labels: Vec<String> = self.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        labels.join(", ")
+    }
+
     /// Tokens used, of so many.
     fn used_text(&self) -> String {
         let limit = if self.limits.tokens == 0 { "no limit".to_string() } else { grouped(self.limits.tokens) };
@@ -185,7 +204,8 @@ pub(super) fn list(args: &ListArgs) -> Result<(), Failure> {
 }
 
 fn table(lines: &[Line]) -> String {
-    let heads = ["ID", "NAME", "PLAN", "STATUS", "ENDPOINTS", "MODELS", "CREATED", "EXPIRES", "LAST USE"];
+    let heads =
+        ["ID", "NAME", "PLAN", "GROUP", "LABELS", "STATUS", "ENDPOINTS", "MODELS", "CREATED", "EXPIRES", "LAST USE"];
     let mut heads: Vec<(&str, Align)> = heads.map(|head| (head, Align::Left)).to_vec();
     heads.push(("TOKENS USED / LIMIT", Align::Right));
     let mut table = Table::new(&heads);
@@ -194,8 +214,10 @@ fn table(lines: &[Line]) -> String {
             line.id.clone(),
             line.name.clone(),
             line.plan_text(),
+            line.group.clone().unwrap_or_default(),
+            line.labels_text(),
             line.status.to_string(),
-            if line.endpoints.len() == 4 { "all".to_string() } else { line.endpoints.join(",") },
+            if line.endpoints.len() == Endpoint::ALL.len() { "all".to_string() } else { line.endpoints.join(",") },
             if line.models == ["*"] { "all".to_string() } else { line.models.join(",") },
             line.created.clone(),
             line.expires.clone().unwrap_or_else(|| "never".to_string()),
@@ -218,10 +240,13 @@ pub(super) fn show(args: &KeyArgs) -> Result<(), Failure> {
     let former = line.former_secrets_until.join(", ");
     let mut table = Table::new(&[("FIELD", Align::Left), ("VALUE", Align::Left)]);
     let (plan, used, limits) = (line.plan_text(), line.used_text(), line.limits.text());
+    let (labels, none) = (line.labels_text(), || "none".to_string());
     for (field, value) in [
         ("id", line.id),
         ("name", line.name),
         ("plan", plan),
+        ("group", line.group.unwrap_or_else(none)),
+        ("labels", if labels.is_empty() { none() } else { labels }),
         ("limits", limits),
         ("tokens used", used),
         ("status", line.status.to_string()),
@@ -231,7 +256,7 @@ pub(super) fn show(args: &KeyArgs) -> Result<(), Failure> {
         ("last use", line.last_use.unwrap_or_else(never)),
         ("expires", line.expires.unwrap_or_else(never)),
         ("revoked", line.revoked.unwrap_or_else(never)),
-        ("former secrets", if former.is_empty() { "none".to_string() } else { format!("until {former}") }),
+        ("former secrets", if former.is_empty() { none() } else { format!("until {former}") }),
     ] {
         table.row(vec![field.to_string(), value]);
     }
@@ -259,6 +284,8 @@ mod tests {
             revoked: None,
             disabled: false,
             limits: LimitOverrides::default(),
+            group: None,
+            labels: Vec::new(),
             former: Vec::new(),
         }
     }

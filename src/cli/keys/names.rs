@@ -57,7 +57,7 @@ fn choose(records: Vec<KeyRecord>, text: &str) -> Result<KeyRecord, Failure> {
 }
 
 /// Said of a key that is not there. A whole key is not repeated.
-pub(super) fn unknown(text: &str) -> Failure {
+pub(in crate::cli) fn unknown(text: &str) -> Failure {
     let shown = text.split_once("live_").map_or(text, |(_, tail)| tail.get(..12).unwrap_or(tail));
     Failure::failed(format!("no key has the id or the name `{}`; see `tollgate keys list`", clean(shown)))
 }
@@ -81,6 +81,8 @@ mod tests {
             revoked: revoked.then_some(Unix(1)),
             disabled: false,
             limits: LimitOverrides::default(),
+            group: None,
+            labels: Vec::new(),
             former: Vec::new(),
         }
     }

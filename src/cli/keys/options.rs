@@ -3,10 +3,11 @@
 use crate::base::time::Unix;
 use crate::cli::output::{Failure, is_control};
 use crate::policy::config::{Config, units};
-use crate::policy::keys::{KeyRecord, Scope};
-use crate::policy::plan::UNLIMITED;
+use crate::policy::keys::{KeyRecord, LABELS_MAX, Scope, is_group_name, label_from};
+use crate::policy::plan::{BUDGET_MAX, UNLIMITED};
 use crate::policy::window::parse_moment;
 use clap::Args;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Characters of a key's name.
@@ -18,6 +19,12 @@ pub struct KeyOptions {
     /// Plan [for a new key: the first one configured]
     #[arg(long, value_name = "PLAN")]
     pub plan: Option<String>,
+    /// Group the key belongs to, or none [for a new key: none]
+    #[arg(long, value_name = "GROUP", value_parser = parse_group)]
+    pub group: Option<KeyGroup>,
+    /// A label for reports, team=search; may be given several times; team= takes it away
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = parse_label)]
+    pub labels: Vec<(String, String)>,
     /// Models the key may use, comma-separated ids, or all [for a new key: all]
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     pub models: Vec<String>,
@@ -39,6 +46,9 @@ pub struct KeyOptions {
     /// Requests at once for this key alone
     #[arg(long, value_name = "N|plan", value_parser = parse_limit)]
     pub concurrency: Option<Limit>,
+    /// US dollars per period for this key alone (12.50)
+    #[arg(long, value_name = "USD|plan", value_parser = parse_budget)]
+    pub budget: Option<Limit>,
 }
 
 /// When a key expires, as typed.
@@ -50,6 +60,15 @@ pub enum Expiry {
     At(Unix),
     /// It does not.
     Never,
+}
+
+/// The group of a key, as typed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum KeyGroup {
+    /// The one called so.
+    Named(String),
+    /// None.
+    None,
 }
 
 /// A limit of a key's own, as typed.
@@ -79,12 +98,51 @@ fn parse_expiry(text: &str) -> Result<Expiry, String> {
     expiry.ok_or_else(|| "expected a duration such as 30d, a date such as 2027-01-31, or never".to_string())
 }
 
+fn parse_group(text: &str) -> Result<KeyGroup, String> {
+    match text {
+        "none" => Ok(KeyGroup::None),
+        name if is_group_name(name) => Ok(KeyGroup::Named(name.to_string())),
+        _ => Err("expected the name of a group (1 to 64 characters, without `/`), or none".to_string()),
+    }
+}
+
+fn parse_label(text: &str) -> Result<(String, String), String> {
+    let label = label_from(text).map(|(name, value)| (name.to_string(), value.to_string()));
+    label.ok_or_else(|| {
+        "expected name=value: a name of 1 to 32 of a-z, 0-9, `_`, `.` and `-`, a value of at most 64 characters \
+         that can be seen (none takes the label away)"
+            .to_string()
+    })
+}
+
+/// `before` with the labels that are `asked` for; those without a value go.
+fn labels(before: &[(String, String)], asked: &[(String, String)]) -> Result<Vec<(String, String)>, Failure> {
+    let mut all: BTreeMap<&str, &str> = BTreeMap::new();
+    all.extend(before.iter().chain(asked).map(|(name, value)| (name.as_str(), value.as_str())));
+    let kept = all.into_iter().filter(|(_, value)| !value.is_empty());
+    let kept: Vec<_> = kept.map(|(name, value)| (name.to_string(), value.to_string())).collect();
+    match kept.len() {
+        0..=LABELS_MAX => Ok(kept),
+        count => Err(Failure::misused(format!("a key has at most {LABELS_MAX} labels, not {count}"))),
+    }
+}
+
 fn parse_limit(text: &str) -> Result<Limit, String> {
     if text == "plan" {
         return Ok(Limit::Plans);
     }
     let number = units::context(text).filter(|number| *number <= UNLIMITED);
     number.map(Limit::Own).ok_or_else(|| "expected a number such as 600 or 10M (0: no limit), or plan".to_string())
+}
+
+fn parse_budget(text: &str) -> Result<Limit, String> {
+    if text == "plan" {
+        return Ok(Limit::Plans);
+    }
+    let nano = units::dollars(text).filter(|nano| *nano <= BUDGET_MAX);
+    nano.map(Limit::Own).ok_or_else(|| {
+        "expected US dollars such as 12.50, with at most nine decimals (0: no limit), or plan".to_string()
+    })
 }
 
 /// A name as it may be given to a key.
@@ -111,7 +169,15 @@ fn words(list: &[String]) -> Vec<String> {
 fn scope(options: &KeyOptions, before: &Scope, high: &Config) -> Result<Scope, Failure> {
     let (endpoints, models) = (words(&options.endpoints), words(&options.models));
     let all = |word: &String| word == "*" || word == "all" && high.catalog.find("all").is_none();
-    if let Some(unknown) = models.iter().find(|id| !all(id) && high.catalog.find(id).is_none()) {
+    // What a provider lists is not known here, but for how it begins.
+    let may_be_listed = |id: &String| {
+        let mut prefixes = high.providers.iter().filter_map(|provider| provider.discover.as_ref());
+        prefixes.any(|discover| id.strip_prefix(&*discover.prefix).is_some_and(|rest| discover.id_of(rest).is_some()))
+    };
+    let is_known = |id: &String| all(id) || high.catalog.find(id).is_some();
+    if let Some(unknown) =
+        models.iter().find(|id| !is_known(id) && (high.catalog.asked(id).is_some() || !may_be_listed(id)))
+    {
         if let Some(model) = high.catalog.asked(unknown).and_then(|index| high.catalog.get(index)) {
             return Err(Failure::misused(format!(
                 "`{unknown}` is another name of `{}`: a key is for the id",
@@ -139,17 +205,24 @@ fn scope(options: &KeyOptions, before: &Scope, high: &Config) -> Result<Scope, F
 impl KeyOptions {
     /// True if nothing is asked for.
     pub(super) fn is_empty(&self) -> bool {
-        let limits = [self.requests, self.tokens, self.tokens_per_window, self.concurrency];
+        let limits = [self.requests, self.tokens, self.tokens_per_window, self.concurrency, self.budget];
         self.plan.is_none()
             && self.models.is_empty()
             && self.endpoints.is_empty()
             && self.expires.is_none()
-            && limits == [None; 4]
+            && self.group.is_none()
+            && self.labels.is_empty()
+            && limits == [None; 5]
     }
 
     /// Changes `key` as the options say; all of it or, where one makes no sense, nothing.
     pub(super) fn apply(&self, high: &Config, now: Unix, key: &mut KeyRecord) -> Result<(), Failure> {
         let plan = self.plan.as_deref().map(|name| plan(name, high)).transpose()?;
+        if let Some(KeyGroup::Named(name)) = &self.group
+            && high.group(name).is_none()
+        {
+            return Err(Failure::misused(format!("no group is named `{name}`; see [[groups]]")));
+        }
         let scope = scope(self, &key.scope, high)?;
         let expires = match self.expires {
             None => key.expires,
@@ -161,7 +234,13 @@ impl KeyOptions {
                 Some(Unix(now.0.saturating_add(millis)))
             }
         };
+        key.labels = labels(&key.labels, &self.labels)?;
         (key.scope, key.expires) = (scope, expires);
+        match &self.group {
+            Some(KeyGroup::Named(name)) => key.group = Some(name.clone()),
+            Some(KeyGroup::None) => key.group = None,
+            None => {}
+        }
         key.plan = plan.unwrap_or_else(|| key.plan.clone());
         let limits = &mut key.limits;
         for (own, asked) in [
@@ -169,6 +248,7 @@ impl KeyOptions {
             (&mut limits.tokens, self.tokens),
             (&mut limits.tokens_per_window, self.tokens_per_window),
             (&mut limits.concurrency, self.concurrency),
+            (&mut limits.budget, self.budget),
         ] {
             *own = asked.map_or(*own, Limit::set);
         }
@@ -191,6 +271,40 @@ mod tests {
     }
 
     #[test]
+    fn a_group_has_a_name_that_a_row_can_hold() {
+        assert_eq!(parse_group("none"), Ok(KeyGroup::None));
+        for good in ["labs", "R & D", "\u{fc}", &"x".repeat(64)] {
+            assert_eq!(parse_group(good), Ok(KeyGroup::Named(good.to_string())));
+        }
+        for wrong in ["", "a/b", "a\nb", "a\u{202e}b", &"x".repeat(65)] {
+            assert!(parse_group(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn labels_are_set_changed_and_taken_away_by_name() {
+        let pair = |name: &str, value: &str| (name.to_string(), value.to_string());
+        for (text, name, value) in
+            [("team=search", "team", "search"), ("a.b_c-1=x=y z", "a.b_c-1", "x=y z"), ("a=", "a", "")]
+        {
+            assert_eq!(parse_label(text), Ok(pair(name, value)));
+        }
+        for wrong in ["", "team", "=x", "Team=x", "te am=x", "a=x\ny", "a=\u{7}", "a=\u{202e}"] {
+            assert!(parse_label(wrong).is_err(), "{wrong}");
+        }
+        for (name, value) in [("n", 64), ("n", 65)] {
+            assert_eq!(parse_label(&format!("{name}={}", "\u{fc}".repeat(value))).is_ok(), value == 64);
+        }
+        assert!(parse_label(&format!("{}=x", "n".repeat(33))).is_err());
+        let before = [pair("a", "1"), pair("b", "2")];
+        let after = labels(&before, &[pair("c", "3"), pair("a", ""), pair("b", "4"), pair("d", "")]).unwrap();
+        assert_eq!(after, [pair("b", "4"), pair("c", "3")]);
+        let many: Vec<_> = (0..9).map(|n| pair(&format!("n{n}"), "x")).collect();
+        assert_eq!(labels(&[], &many[..8]).map(|labels| labels.len()), Ok(8));
+        assert!(matches!(labels(&many[..8], &many[8..]), Err(Failure::Misused(_))));
+    }
+
+    #[test]
     fn a_limit_is_a_number_or_the_plans() {
         for (text, limit) in [("0", 0), ("600", 600), ("10M", 10_000_000), ("4K", 4000), ("10_000", 10_000)] {
             assert_eq!(parse_limit(text), Ok(Limit::Own(limit)), "{text}");
@@ -198,6 +312,11 @@ mod tests {
         assert_eq!(parse_limit("plan"), Ok(Limit::Plans));
         for wrong in ["", "-1", "many", "1.5.2", "99999999999999999999"] {
             assert!(parse_limit(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(parse_budget("12.50"), Ok(Limit::Own(12_500_000_000)));
+        assert_eq!((parse_budget("0"), parse_budget("plan")), (Ok(Limit::Own(0)), Ok(Limit::Plans)));
+        for wrong in ["", "-1", "$5", "1e3", "10M", "1000000000.1", "0.0000000001"] {
+            assert!(parse_budget(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::base::time::{Now, Unix};
 #[cfg(feature = "redis")]
 use crate::cli::store::remote;
 use crate::gateway::orders::Notice;
-use crate::gateway::{Gateway, Start};
+use crate::gateway::{Gateway, Past, Start};
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::Note;
 use crate::io::store::api::{Leftover, StoreError};
@@ -20,10 +20,11 @@ use crate::io::store::{self, Duties, StoreHandle, StoreNotice, StoreTurn};
 use crate::policy::ask::{Ask, Release};
 use crate::policy::config::{Config, Durability, StoreUrl};
 use crate::policy::keys::KeyId;
-use crate::policy::meter::DAYS_KEPT;
+use crate::policy::meter::{Amount, DAYS_KEPT};
 use crate::policy::row::Row;
 use crate::policy::window;
 use std::path::Path;
+use std::sync::Arc;
 
 /// An open ledger.
 pub(super) struct Opened {
@@ -45,6 +46,10 @@ pub(super) enum LedgerHandle {
     File(StoreHandle),
     #[cfg(feature = "redis")]
     Shared(SharedHandle),
+}
+
+fn past(key: KeyId, group: Arc<str>, at: Unix, tokens: u64, nano: u64) -> Past {
+    Past { key, group, at, used: Amount { tokens, nano } }
 }
 
 fn failed(error: StoreError) -> String {
@@ -113,11 +118,13 @@ impl Opened {
             Kind::File(db, known) => (db, known),
             #[cfg(feature = "redis")]
             Kind::Shared(remote) => {
-                return Ok(Start { seed, keys: remote.list_keys().map_err(failed)?, ..Start::default() });
+                let (keys, hash_key) = (remote.list_keys().map_err(failed)?, remote.hash_key().map_err(failed)?);
+                return Ok(Start { seed, hash_key, keys, ..Start::default() });
             }
         };
         // Windows of different lengths do not nest, so the longest need not begin first.
-        let starts = config.plans.iter().map(|plan| window::window(now.unix, plan.window).0);
+        let limits = config.plans.iter().chain(config.groups.iter().map(|group| &group.limits));
+        let starts = limits.map(|limits| window::window(now.unix, limits.window).0);
         let window = starts.min().unwrap_or(now.unix);
         let since = Unix(now.unix.0.saturating_sub(DAYS_KEPT * window::DAY_MS));
         let days = db.day_sums(since).map_err(failed)?;
@@ -129,13 +136,14 @@ impl Opened {
         db.rest().map_err(failed)?;
         Ok(Start {
             seed,
+            hash_key: db.hash_key().map_err(failed)?,
             client_listeners: 0,
             keys,
-            days: days.into_iter().map(|sum| (sum.key, sum.day, sum.tokens)).collect(),
+            days: days.into_iter().map(|sum| past(sum.key, sum.group, sum.day, sum.tokens, sum.cost_nano)).collect(),
             running: None,
             work_min: None,
             process: None,
-            recent,
+            recent: recent.into_iter().map(|row| past(row.key, row.group, row.admitted, row.tokens, 0)).collect(),
         })
     }
 
@@ -171,7 +179,7 @@ impl Opened {
                 let answered = move |answer| drop(answers.send(Note::Notice(Notice::Answered(answer))));
                 let tell = move |notice| match notice {
                     SharedNotice::Store(notice) => tell(notice),
-                    SharedNotice::Answered(answer) => answered(answer),
+                    SharedNotice::Answered(answer) => answered(*answer),
                 };
                 shared::spawn(*remote, duties, tell).map(LedgerHandle::Shared)
             }

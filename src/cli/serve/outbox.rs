@@ -70,6 +70,7 @@ impl Helpers {
                 }
             }
             Order::Renew(origin) => self.secrets.get().into_iter().for_each(|secrets| secrets.ask(origin.clone())),
+            Order::List(asked) => self.reloader.get().into_iter().for_each(|reloader| reloader.list(&asked)),
             Order::HandOver(running) => self.hand_over(running),
             Order::LetServe(counters) => {
                 if let Some(handover) = self.handover.get() {

@@ -2,9 +2,10 @@
 //! outbox of the loop; answers by the mailbox. Decides nothing but whether everything is right.
 
 use super::setup;
+use crate::cli::discover;
 use crate::cli::load::{self, Secrets};
 use crate::gateway::Gateway;
-use crate::gateway::orders::{Notice, Reloaded};
+use crate::gateway::orders::{Listing, ListingAsked, NoList, Notice, Reloaded};
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::{Note, Security};
 use crate::io::secrets::SecretWatch;
@@ -54,6 +55,27 @@ impl Reloader {
             Err(errors) => Reloaded::Refused(errors),
         };
         self.tell(news);
+    }
+
+    /// Asks a provider for its models, on a thread that ends with the answer: the gateway asks each once at a time.
+    pub(super) fn list(&self, asked: &ListingAsked) {
+        let (epoch, index) = (asked.epoch, asked.provider);
+        let Some(provider) = asked.config.provider(index).cloned() else { return };
+        let (security, mailbox) = (self.security.clone(), self.mailbox.clone());
+        let tell = move |list| {
+            let listing = Listing { epoch, provider: index, list };
+            // A full box means that the loop is gone.
+            let _ = mailbox.send(Note::Notice(Notice::Listed(listing)));
+        };
+        let failed = tell.clone();
+        let thread = std::thread::Builder::new().name("models".into());
+        let started = thread.spawn(move || {
+            let security = security.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            tell(discover::ask(&provider, &security));
+        });
+        if let Err(error) = started {
+            failed(Err(NoList { why: format!("no thread can be started: {error}"), refused: false }));
+        }
     }
 
     fn tell(&self, news: Reloaded) {

@@ -271,6 +271,14 @@ impl Name {
         LOCAL.contains(&name) || LOCAL_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
     }
 
+    /// Those that no request of some shape takes along.
+    #[cfg(test)]
+    pub(crate) fn denied() -> impl Iterator<Item = &'static str> {
+        let shapes = [Dialect::Chat, Dialect::Messages, Dialect::Responses];
+        let denied = move |name: Name| shapes.into_iter().any(|shape| name.class(shape) == Class::Denied);
+        BY_NAME.iter().filter(move |(_, name)| denied(*name)).map(|(text, _)| *text)
+    }
+
     /// How a request of `shape` treats it.
     pub(in crate::dialect) fn class(self, shape: Dialect) -> Class {
         use Name::*;

@@ -7,6 +7,7 @@ use crate::base::limits::DRAIN_BODY_MAX;
 use crate::base::rng::Rng;
 use crate::base::text;
 use crate::base::time::Unix;
+use crate::policy::agent::Client;
 use crate::policy::meter::QuotaStatus;
 use crate::policy::refusal::Refusal;
 use crate::policy::window;
@@ -70,6 +71,8 @@ pub(crate) struct RequestMeta {
     pub(crate) short: Option<NonZeroU32>,
     /// The client speaks as Anthropic's do.
     pub(crate) anthropic: bool,
+    /// What kind of program asks; none before the body is there.
+    pub(crate) agent: Client,
 }
 
 impl RequestMeta {
@@ -88,6 +91,7 @@ impl RequestMeta {
             bodiless: matches!(head.framing, Framing::None | Framing::Length(0)),
             short,
             anthropic: !head.field(Field::AnthropicVersion).is_empty(),
+            agent: Client::default(),
         }
     }
 }
@@ -187,6 +191,10 @@ impl ResponseHead<'_> {
         match self.refusal.and_then(|refusal| refusal.reset) {
             Some(reset) => window::write_iso(reset, out),
             None => out.extend_from_slice(self.reset),
+        }
+        if let Some(budget) = quota.budget {
+            field(out, "x-budget-remaining", b"");
+            text::push_decimal(out, budget.remaining() / 1000, 1_000_000);
         }
     }
 }

@@ -72,8 +72,8 @@ impl Gateway {
             let reply = Reply { status: 200, framing, content_type: response::EVENTS, refusal: None, more: b"" };
             let (server, now) = (&self.cx.setup.config.server, self.cx.now);
             let quota = request.found.key.and_then(|key| {
-                let plan = self.cx.plans.of(key, &self.cx.setup)?;
-                Some(self.cx.meter.standing(key, plan, now.unix))
+                let payer = self.cx.plans.of(key, &self.cx.setup.config).ok()?;
+                Some(self.cx.meter.standing(payer, now.unix))
             });
             let dates = self.cx.date.of_head(now.unix, quota.map_or(now.unix, |quota| quota.reset_at));
             let head = head_of(request, &reply, after, dates, quota);

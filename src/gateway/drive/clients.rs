@@ -366,7 +366,7 @@ impl Gateway {
         self.reply(&exchange.request, &Reply { status, framing, content_type, refusal: None, more });
     }
 
-    fn gauges(&self) -> Gauges {
+    fn gauges(&mut self) -> Gauges {
         let models = self.cx.setup.config.catalog.models().iter().filter(|model| model.queue.is_some());
         let mut queued: Vec<_> = models.map(|model| (model.id.clone(), self.cx.queues.len(&model.id))).collect();
         // Those who wait for a model that is there no more, or has no queue any more.
@@ -382,6 +382,7 @@ impl Gateway {
             buffered: self.cx.pool.lent(),
             uncommitted: self.cx.ledger.uncommitted(),
             turned_away: self.cx.limits.turned_away,
+            budgets: self.cx.meter.budgets(self.cx.now.unix),
             process: self.process.map(|look| look()).unwrap_or_default(),
         }
     }

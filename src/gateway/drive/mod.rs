@@ -75,7 +75,9 @@ impl Gateway {
                 self.arm(cid);
             }
             Effect::CountOthers => {
-                let key = exchange.request.found.key;
+                let payer = exchange.request.found.key.map(|key| self.cx.plans.of(key, &self.cx.setup.config));
+                // In a group they may be of any key.
+                let key = payer.and_then(|payer| payer.ok().filter(|payer| !payer.path.is_some()).map(|one| one.key));
                 self.count_bounded(key);
                 self.tell(id, Event::Counted);
             }

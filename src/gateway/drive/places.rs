@@ -18,8 +18,9 @@ impl Gateway {
         }
         for given in 0..GIVEN_MAX {
             let (exchanges, breakers, now) = (&self.exchanges, &mut self.cx.breakers, self.cx.now.mono);
+            let setup = &self.cx.setup;
             let look = |waiter: &Waiter| match exchanges.get(waiter.exchange) {
-                Some(exchange) => exchange.look_for_place(breakers, now),
+                Some(exchange) => exchange.look_for_place(breakers, setup, now),
                 None => Look::NotThis,
             };
             let Some(id) = self.cx.queues.next(look, now) else {
@@ -39,8 +40,8 @@ impl Gateway {
 
     /// Those who wait at `now` although there is a place for them: between two verbs nobody.
     pub fn overlooked(&mut self, now: Now) -> usize {
-        let (exchanges, breakers) = (&self.exchanges, &mut self.cx.breakers);
+        let (exchanges, breakers, setup) = (&self.exchanges, &mut self.cx.breakers, &self.cx.setup);
         let queued = exchanges.iter().map(|(_, exchange)| exchange).filter(|exchange| exchange.is_queued());
-        queued.filter(|exchange| exchange.look_for_place(breakers, now.mono) == Look::Served).count()
+        queued.filter(|exchange| exchange.look_for_place(breakers, setup, now.mono) == Look::Served).count()
     }
 }

@@ -48,13 +48,15 @@ impl Gateway {
             && let Some((key, plan)) = self.cx.counted_key(&ask.key)
         {
             self.cx.meter.learn(key, &plan, self.cx.now.unix, &answer.counts);
+            self.cx.meter.learn_groups(&ask.lease, self.cx.now.unix, &answer.groups);
+            self.cx.tell_of_budgets();
         }
         let id = ExchangeId::new(ask.number.0, ask.number.1);
         if self.exchanges.get(id).is_some_and(Exchange::is_reserving) {
             self.tell(id, Event::Ruled(ask, answer.ruling));
         } else if answer.ruling == Ruling::Admitted {
             // The one who asked has left, or has waited too long; what was lent goes back.
-            self.cx.orders.give_back(Release { key: ask.key, lease: ask.lease });
+            self.cx.orders.give_back(Release { key: ask.key, lease: ask.lease.clone() });
         }
     }
 

@@ -9,6 +9,7 @@ use crate::gateway::exchange::{Dial, Event, Exchange, Message};
 use crate::gateway::ids::{ExchangeId, ProviderId, provider_conn};
 use crate::gateway::provider::connection::{Ended, TAIL_WAIT};
 use crate::gateway::provider::{Connection, Event as ProviderEvent, Parting};
+use crate::policy::config::Origin;
 use crate::wire::head::ResponseHead;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,7 +28,10 @@ impl Gateway {
             let cid = exchange.request.client;
             self.arm(cid);
         }
-        self.cx.actions.push(Action::Dial { conn: provider_conn(pid), addr, authority });
+        let config = self.exchanges.get(id).map(|exchange| &exchange.request.setup.config);
+        let proxy = config.and_then(|config| config.provider(provider)?.proxy.as_ref());
+        let tunnel = proxy.map(|proxy| proxy.tunnel.clone());
+        self.cx.actions.push(Action::Dial { conn: provider_conn(pid), addr, authority, tunnel });
         self.forget_stale_timers();
     }
 
@@ -58,6 +62,16 @@ impl Gateway {
         let waiting: Vec<ExchangeId> = waiting.map(|(id, _)| id).collect();
         for id in waiting {
             self.tell(id, Event::Named { host, port, failed });
+        }
+    }
+
+    /// A secret has been asked for anew: those whose provider has refused it go on.
+    pub(crate) fn secret_asked(&mut self, origin: &Origin) {
+        self.cx.renewals.retain(|renewal| renewal != origin);
+        let waiting = self.exchanges.iter().filter(|(_, exchange)| exchange.awaits_secret(origin));
+        let waiting: Vec<ExchangeId> = waiting.map(|(id, _)| id).collect();
+        for id in waiting {
+            self.tell(id, Event::Renewed);
         }
     }
 

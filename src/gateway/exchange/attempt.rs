@@ -153,10 +153,13 @@ impl Exchange {
                 let authority = provider.authority;
                 Ok(Connect::Dial(Dial { provider: target.provider, addr, authority, present }))
             }
-            None => match cx.names.is_asked(&provider.host, provider.port) {
-                Ok(()) => Ok(Connect::Resolved),
-                Err(why) => Err(Fault::from(FaultKind::Name(why))),
-            },
+            None => {
+                let (host, port) = provider.next_hop();
+                match cx.names.is_asked(host, port) {
+                    Ok(()) => Ok(Connect::Resolved),
+                    Err(why) => Err(nameless(provider, why)),
+                }
+            }
         }
     }
 
@@ -216,7 +219,10 @@ impl Exchange {
             return Effect::Nothing;
         }
         match failed {
-            Some(why) => self.attempt_failed(Fault::from(FaultKind::Name(why)), false, message, cx),
+            Some(why) => {
+                let fault = self.target_provider().map_or(FaultKind::Name(why).into(), |one| nameless(one, why));
+                self.attempt_failed(fault, false, message, cx)
+            }
             None => self.dial_again(message, cx),
         }
     }
@@ -374,7 +380,7 @@ impl Exchange {
         if fault.may_try_next() && u32::from(at.attempts) < limit {
             return self.next_target(draft, at, fault, message, cx);
         }
-        Err(Box::new(self.give_up(draft, at, fault, cx)))
+        self.last_resort(draft, at, fault, message, cx)
     }
 
     /// The targets that are the present one with another credential, as bits: what is not its credential's doing would
@@ -403,10 +409,10 @@ impl Exchange {
             let chosen = self.model().is_some_and(|model| at.choose(&model.targets, &choice, &mut cx.breakers));
             if !chosen {
                 at.target = failed;
-                return Err(Box::new(match self.wait_again(draft, at, &fault, message, cx) {
-                    Ok(effect) => effect,
-                    Err((draft, at)) => self.give_up(draft, at, fault, cx),
-                }));
+                return match self.wait_again(draft, at, &fault, message, cx) {
+                    Ok(effect) => Err(Box::new(effect)),
+                    Err((draft, at)) => self.last_resort(draft, at, fault, message, cx),
+                };
             }
             match self.build(&mut draft, &at, message, cx) {
                 Ok(Built::Whole) => return Ok((draft, at)),
@@ -449,7 +455,7 @@ impl Exchange {
         self.next_attempt(draft, Attempt { target, ..at }, fault, message, cx)
     }
 
-    /// No target is left. Where all of them have no place for more, the client is told when the first of them has.
+    /// No target is left. The client is told when the first of them is there again, whoever said to come later.
     pub(super) fn give_up(
         &mut self,
         draft: Box<OutgoingRequest>,
@@ -457,10 +463,10 @@ impl Exchange {
         mut fault: Fault,
         cx: &mut Cx,
     ) -> Effect {
-        if let (true, Some(model)) = (fault.asks_for_rest(), self.model()) {
+        if let (true, Some(model)) = (fault.asks_for_rest() || fault.retry_after.is_some(), self.model()) {
             let now = cx.now.mono;
-            let again = cx.breakers.there_again(&model.targets, &self.needs(), now);
-            let again = again.map(|again| again.micros_since(now).div_ceil(1_000_000));
+            let again = cx.breakers.there_again(&model.targets, at.tried, &self.needs(), now);
+            let again = again.map(|again| again.micros_since(now).div_ceil(1_000_000).max(1));
             fault.retry_after = fault.retry_after.into_iter().chain(again).min();
         }
         self.state = State::Attempting(Attempting { draft, at, half: Half::Resolving, by: Mono::NEVER });
@@ -537,6 +543,9 @@ impl Exchange {
             State::Attempting(Attempting { by, half: Half::Open(_), .. }) if *by <= now => {
                 Some(FaultKind::FirstByteTimeout)
             }
+            State::Attempting(Attempting { by, half: Half::Renewing, .. }) if *by <= now => {
+                return self.renewed(message, cx);
+            }
             State::Attempting(Attempting { by, .. }) if *by <= now => Some(FaultKind::ConnectTimeout),
             State::Answering(Answering { by, .. }) if *by <= now => return self.answer_late(unread, message, cx),
             _ => None,
@@ -555,6 +564,15 @@ impl Exchange {
 fn addresses<'a>(provider: &'a Provider, cx: &'a mut Cx) -> &'a [SocketAddr] {
     match provider.addresses.is_empty() {
         false => &provider.addresses,
-        true => cx.names.look_up(&provider.host, provider.port, cx.now.mono, &mut cx.actions),
+        true => {
+            let (host, port) = provider.next_hop();
+            cx.names.look_up(host, port, cx.now.mono, &mut cx.actions)
+        }
     }
+}
+
+/// The host to connect to has no address.
+fn nameless(provider: &Provider, why: &'static str) -> Fault {
+    let why = if provider.proxy.is_some() { "no address of the proxy" } else { why };
+    Fault::from(FaultKind::Name(why))
 }

@@ -3,7 +3,8 @@
 
 use crate::base::time::Unix;
 use crate::gateway::client::cors::is_preflight;
-use crate::gateway::cx::{KeyPlans, Setup};
+use crate::gateway::cx::Setup;
+use crate::gateway::plans::KeyPlans;
 use crate::policy::keys::{KeyId, KeyIx, Keys};
 use crate::policy::meter::Meter;
 use crate::policy::refusal::Refusal;
@@ -145,11 +146,11 @@ pub(crate) fn authorize(
         content_fits(head, bytes, endpoint, context.setup.config.server.max_body)?;
     }
     if let Endpoint::Generate(_) | Endpoint::CountTokens(_) = endpoint {
-        let plan = context.plans.of(key, context.setup).ok_or_else(Refusal::no_plan)?;
+        let payer = context.plans.of(key, &context.setup.config)?;
         // A count takes no place and reserves nothing: what is settled alone can stand against it.
         let spent = match context.shared || matches!(endpoint, Endpoint::CountTokens(_)) {
-            true => context.meter.spent_settled(key, plan, context.now),
-            false => context.meter.spent(key, plan, context.now),
+            true => context.meter.spent_settled(payer, context.now),
+            false => context.meter.spent(payer, context.now),
         };
         spent.map_err(|limit| Refusal::limit(&limit))?;
     }

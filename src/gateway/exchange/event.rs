@@ -43,6 +43,8 @@ pub(crate) enum Event<'a> {
     Dialed,
     /// It does not.
     DialFailed(DialError),
+    /// The secret that the provider has refused was asked for anew.
+    Renewed,
     /// All of the request has left.
     Sent,
     /// The head of the answer, and the bytes that it points into.

@@ -47,6 +47,8 @@ pub(crate) enum FaultKind {
     QueueWait(Duration),
     /// So many wait for places already.
     QueueFull(u32),
+    /// Its key has ended while it waited.
+    KeyEnded,
     /// The row of a complete answer could not be committed, or not in time.
     Store,
     /// We are stopping and the drain time is over.
@@ -130,7 +132,7 @@ impl Fault {
     pub(crate) fn may_try_next(&self) -> bool {
         match self.kind {
             FaultKind::Status(status) => matches!(status, 401..=404 | 408 | 429 | 500..=599),
-            FaultKind::Draining | FaultKind::Store | FaultKind::Internal => false,
+            FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::KeyEnded => false,
             FaultKind::NoPlace | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) => false,
             FaultKind::RequestTimeout | FaultKind::NotRead => false,
             FaultKind::Name(_) | FaultKind::Dial(_) | FaultKind::ConnectTimeout => true,
@@ -148,7 +150,7 @@ impl Fault {
         match self.kind {
             FaultKind::Status(status) => !matches!(status, 400 | 413 | 422) && !self.asks_for_rest(),
             FaultKind::Dial(DialError::Local(_)) | FaultKind::TooLarge(_) | FaultKind::NotRead => false,
-            FaultKind::Draining | FaultKind::Store | FaultKind::Internal => false,
+            FaultKind::Draining | FaultKind::Store | FaultKind::Internal | FaultKind::KeyEnded => false,
             FaultKind::NoPlace | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) => false,
             FaultKind::Name(_) | FaultKind::Dial(_) | FaultKind::ConnectTimeout | FaultKind::RequestTimeout => true,
             FaultKind::FirstByteTimeout | FaultKind::IdleTimeout | FaultKind::Closed(_) | FaultKind::Incomplete(_) => {
@@ -177,6 +179,7 @@ impl Fault {
             | FaultKind::RequestTimeout => AttemptEnd::Timeout,
             FaultKind::NotRead | FaultKind::Draining | FaultKind::Store | FaultKind::Internal => AttemptEnd::Abandoned,
             FaultKind::NoPlace | FaultKind::QueueWait(_) | FaultKind::QueueFull(_) => AttemptEnd::Abandoned,
+            FaultKind::KeyEnded => AttemptEnd::Abandoned,
             _ => AttemptEnd::Broken,
         }
     }
@@ -219,6 +222,7 @@ impl Fault {
             FaultKind::NoPlace => Cause::new("places", ""),
             FaultKind::QueueWait(_) => Cause::new("queue", "wait"),
             FaultKind::QueueFull(_) => Cause::new("queue", "full"),
+            FaultKind::KeyEnded => Cause::new("key", "ended while its request waited"),
             FaultKind::Store => Cause::new("ledger", ""),
             FaultKind::Draining => Cause::new("stopping", ""),
             FaultKind::Internal => Cause::new("internal", ""),
@@ -257,6 +261,7 @@ impl Fault {
             FaultKind::NoPlace => Refusal::no_place(),
             FaultKind::QueueWait(wait) => Refusal::queue_wait(*wait, self.retry_after.unwrap_or(1)),
             FaultKind::QueueFull(max) => Refusal::queue_full(*max, self.retry_after.unwrap_or(1)),
+            FaultKind::KeyEnded => Refusal::bad_key("ended while its request waited"),
             FaultKind::Store => Refusal::store(),
             FaultKind::Draining => Refusal::draining(),
             FaultKind::Internal => Refusal::internal(),

@@ -5,6 +5,7 @@
 
 use super::event::{Effect, Forward, Message, Outcome};
 use super::state::{Answering, Attempting, Committing, Draft, Exchange, Last, Queued, Reserving, State};
+use crate::base::limits::ROW_COST_MAX;
 use crate::base::time::Mono;
 use crate::dialect::ObservedUsage;
 use crate::dialect::usage::Reported;
@@ -14,6 +15,7 @@ use crate::gateway::metrics::{Taken, Timed};
 use crate::gateway::orders::Order;
 use crate::policy::config::RequestLog;
 use crate::policy::counters::{AttemptEnd, PHASES};
+use crate::policy::meter::Amount;
 use crate::policy::row::Row;
 use crate::policy::usage::{Usage, UsageSource};
 use std::num::NonZeroU64;
@@ -111,13 +113,14 @@ impl Exchange {
         let admitted = self.admitted.take()?;
         // As the ledger will keep it, so that what is counted now is what is counted after a restart.
         let usage = usage.bounded();
-        match usage.total() {
-            0 => cx.meter.refund(admitted.hold),
-            tokens => cx.meter.settle(admitted.hold, tokens),
-        }
+        let cost_nano = self.model().map_or(0, |model| usage.cost_nano(&model.prices)).min(ROW_COST_MAX);
+        let group = cx.meter.path_text(&admitted.hold);
+        cx.meter.settle(admitted.hold, Amount { tokens: usage.total(), nano: cost_nano });
+        cx.tell_of_budgets();
         let (Some(model), Some(dialect), Some(target)) = (self.model(), self.dialect(), self.target()) else {
             return None;
         };
+        let said = self.request.said.as_deref();
         let row = Row {
             request: self.request.id.raw(),
             key: cx.keys.record(self.request.found.key?).id,
@@ -132,10 +135,14 @@ impl Exchange {
             stream: self.asked.is_some_and(|asked| asked.stream),
             status,
             usage,
-            cost_nano: usage.cost_nano(&model.prices),
+            cost_nano,
             attempts: self.attempt().map_or(0, |at| at.attempts.into()),
             micros: cx.now.mono.micros_since(self.request.received),
             queued_ms: self.request.queued_ms(),
+            group,
+            user: said.and_then(|said| said.user.clone()),
+            session: said.and_then(|said| said.session.clone()),
+            client: self.request.meta.agent,
             lease: admitted.lease,
         };
         NonZeroU64::new(cx.give_row(row))
@@ -252,6 +259,8 @@ impl Exchange {
             endpoint: request.endpoint_name(),
             peer: self.caller(cx).into(),
             key: request.found.key.map(|key| cx.keys.record(key)),
+            said: request.said.as_deref(),
+            client: request.meta.agent.name(),
             model: self.model().map(|model| &*model.id),
             target: attempt.map(|(at, target)| (&*target.label, at.attempts.into())),
             stream: self.asked.is_some_and(|asked| asked.stream),
@@ -260,7 +269,6 @@ impl Exchange {
             diagnosis: self.diagnosis.as_deref(),
             usage: charged,
             times: self.times(cx.now.mono),
-            client_request_id: &request.client_request_id,
         };
         let time = cx.date.iso(cx.now.unix);
         cx.orders.log(|out| line.write(time, out));

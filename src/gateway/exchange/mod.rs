@@ -12,13 +12,14 @@
 //! | Translating | Translated → Reserving, Attempting or end; Offloaded → end; Drained → Translating; Due → Translating or end |
 //! | Reserving | Ruled, Counted → Attempting, Queued, Translating or end; Drained → Reserving; Due → Attempting, Queued or end |
 //! | Queued | Place → Attempting, Queued, Translating or end; Count, Drained → Queued; Due → Queued or end |
-//! | Attempting | Named, Dialed, DialFailed, Sent, Drained, Count, Due, Failed → Attempting; Head → Answering; Named, DialFailed, Failed, Due → Translating or end |
+//! | Attempting | Named, Dialed, DialFailed, Sent, Renewed, Drained, Count, Due, Failed → Attempting; Head → Answering; Named, DialFailed, Renewed, Failed, Due → Translating or end |
 //! | Answering | Data, Sent, Room, Drained, Offloaded, Count, Due → Answering; Data, BodyEnd, Offloaded, Room, Due → Committing or end; BodyEnd, Data, Offloaded, Failed, Due → Attempting, Translating or end |
 //! | Committing | Committed, NotCommitted, Due → end; Drained, Sent → Committing |
 //! | any | Left, Stopped → end |
 
 mod affinity;
 mod attempt;
+mod attribution;
 pub(crate) mod authorize;
 mod build;
 mod diagnosis;
@@ -28,6 +29,7 @@ mod finish;
 mod intake;
 mod mask;
 mod queue;
+mod renewal;
 mod reply;
 mod reserve;
 mod state;
@@ -53,7 +55,7 @@ use crate::dialect::Invalid;
 use crate::policy::catalog::{Model, Target};
 use crate::policy::config::Provider;
 use crate::policy::keys::{KeyIx, Keys};
-use crate::policy::meter::{Hold, Meter};
+use crate::policy::meter::{Amount, Hold, Meter};
 use crate::policy::refusal::Refusal;
 use crate::policy::row::Running;
 use crate::wire::Dialect;
@@ -72,7 +74,7 @@ impl Exchange {
             meta,
             found: Identified::default(),
             cors: CorsPolicy::Off,
-            client_request_id: Box::default(),
+            said: None,
             setup: cx.setup.clone(),
             received: cx.now.mono,
             read: Mono::NEVER,
@@ -92,7 +94,8 @@ impl Exchange {
         let request = &mut self.request;
         let client_request_id = head.field(Field::XRequestId).of(bytes);
         if !client_request_id.is_empty() {
-            request.client_request_id = told(client_request_id, &cx.setup.config.server.key_prefix);
+            let told = told(client_request_id, &cx.setup.config.server.key_prefix);
+            request.said.get_or_insert_default().client_request_id = told;
         }
         let trusted = &request.setup.config.server.trusted_proxies;
         if !trusted.is_empty() {
@@ -178,6 +181,7 @@ impl Exchange {
             (State::Queued(_), Event::Place) => self.placed(message, cx),
             (State::Attempting(_), Event::Named { host, port, failed }) => self.named(host, port, failed, message, cx),
             (State::Attempting(_), Event::Dialed) => self.dialed(),
+            (State::Attempting(_), Event::Renewed) => self.renewed(message, cx),
             (State::Attempting(_), Event::DialFailed(why)) => self.dial_failed(why, message, cx),
             (State::Attempting(_) | State::Answering(_), Event::Sent) => self.sent(cx),
             (State::Attempting(_), Event::Head(head, bytes)) => self.answer_begins(head, bytes, message, cx),
@@ -259,7 +263,10 @@ impl Exchange {
     /// Waits for the addresses of this host.
     pub(crate) fn awaits_name(&self, host: &str, port: u16) -> bool {
         matches!(&self.state, State::Attempting(Attempting { half: Half::Resolving, .. }))
-            && self.target_provider().is_some_and(|provider| *provider.host == *host && provider.port == port)
+            && self.target_provider().is_some_and(|provider| {
+                let (hop, at) = provider.next_hop();
+                **hop == *host && at == port
+            })
     }
 
     /// May still be admitted, so that a hand-over waits for it.
@@ -286,8 +293,9 @@ impl Exchange {
     /// As a successor is told of it; `None` where nothing has been admitted, or all of it is settled.
     pub(crate) fn running(&self, meter: &Meter, keys: &Keys) -> Option<Running> {
         let (admitted, key) = (self.admitted.as_ref()?, self.request.found.key?);
-        let reserved = meter.lease(&admitted.hold).reserved;
-        Some(Running { request: self.request.id.raw(), key: keys.record(key).id, admitted: admitted.at, reserved })
+        let Amount { tokens: reserved, nano: money } = meter.reserved(&admitted.hold);
+        let (request, key, group) = (self.request.id.raw(), keys.record(key).id, meter.path_text(&admitted.hold));
+        Some(Running { request, key, admitted: admitted.at, reserved, money, group })
     }
 
     /// The shape of the endpoint, for generation requests.

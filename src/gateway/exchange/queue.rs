@@ -7,11 +7,11 @@ use super::event::{Effect, Message};
 use super::fault::{Fault, FaultKind, wants_rest};
 use super::state::{Attempt, Exchange, Queued, Request, State};
 use crate::base::time::Mono;
-use crate::gateway::cx::Cx;
+use crate::gateway::cx::{Cx, Setup};
 use crate::gateway::provider::breaker::{Breakers, Choice, Seek, Stage};
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::gateway::queue::{Look, Waiter};
-use crate::policy::catalog::QueueLimits;
+use crate::policy::catalog::{QueueLimits, Target};
 use crate::policy::refusal::Refusal;
 use std::time::Duration;
 
@@ -165,7 +165,7 @@ impl Exchange {
         draft.rewind(&mut cx.pool);
         let (now, own) = (cx.now.mono, message.exchange);
         if let (Some(key), Some(model), Some(asked)) = (self.request.found.key, self.model(), &self.asked) {
-            let share = cx.plans.of(key, &cx.setup).map_or(1, |plan| plan.share);
+            let share = cx.plans.of(key, &cx.setup.config).map_or(1, |payer| payer.plan.share);
             let tokens = asked.about.saturating_add(asked.completion);
             let (came, epoch) = (self.request.read, self.request.setup.epoch);
             cx.queues.wait(&model.id, (key, share), Waiter { exchange: own, came, tokens, epoch }, now);
@@ -178,14 +178,26 @@ impl Exchange {
     }
 
     /// Whether it can be served, of those who wait.
-    pub(crate) fn look_for_place(&self, breakers: &mut Breakers, now: Mono) -> Look {
-        let (State::Queued(queued), Some(model)) = (&self.state, self.model()) else { return Look::NotThis };
+    pub(crate) fn look_for_place(&self, breakers: &mut Breakers, setup: &Setup, now: Mono) -> Look {
+        let (State::Queued(queued), Some(targets)) = (&self.state, self.present_targets(setup)) else {
+            return Look::NotThis;
+        };
         let choice = Choice { tried: queued.at.tried, ..self.choice(&queued.draft, now) };
-        match breakers.seek(&model.targets, &choice, Stage::Waits, queued.by) {
+        match breakers.seek(targets, &choice, Stage::Waits, queued.by) {
             Seek::Found(_) => Look::Served,
-            _ if breakers.is_any_open(&model.targets, now) => Look::NotThis,
+            _ if breakers.is_any_open(targets, now) => Look::NotThis,
             _ => Look::None,
         }
+    }
+
+    /// The targets of its model, with the places that the present configuration gives them where it has the same ones:
+    /// who waits gets the places that there are.
+    fn present_targets<'a>(&'a self, present: &'a Setup) -> Option<&'a [Target]> {
+        let model = self.model()?;
+        let catalog = &present.config.catalog;
+        let now = catalog.find(&model.id).and_then(|index| catalog.get(index)).map(|model| &*model.targets);
+        let same = |now: &&[Target]| now.iter().map(|one| &one.label).eq(model.targets.iter().map(|one| &one.label));
+        Some(now.filter(same).unwrap_or(&model.targets))
     }
 
     /// When time alone may bring it a place.
@@ -202,11 +214,14 @@ impl Exchange {
     pub(super) fn placed(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
         let now = cx.now.mono;
         self.note_waited(now);
+        if self.request.found.key.is_some_and(|key| !cx.keys.record(key).is_live(cx.now.unix)) {
+            return self.end(Fault::from(FaultKind::KeyEnded), cx);
+        }
         let State::Queued(Queued { draft, mut at, by, .. }) = std::mem::replace(&mut self.state, State::Ended) else {
             return Effect::Nothing;
         };
         let choice = Choice { tried: at.tried, ..self.choice(&draft, now) };
-        let found = self.model().map(|model| cx.breakers.seek(&model.targets, &choice, Stage::Waits, by));
+        let found = self.present_targets(&cx.setup).map(|targets| cx.breakers.seek(targets, &choice, Stage::Waits, by));
         let Some(Seek::Found(target)) = found else {
             debug_assert!(false, "a turn without a place");
             return self.give_up(draft, at, Fault::from(FaultKind::Internal), cx);
@@ -252,10 +267,10 @@ impl Exchange {
             return self.end(Fault::from(FaultKind::Internal), cx);
         };
         // The end of the first rest where all of them rest, else when those who wait will have been served.
-        let again = cx.breakers.there_again(&model.targets, &self.needs(), now);
+        let again = cx.breakers.there_again(&model.targets, 0, &self.needs(), now);
         let again = match again {
-            Some(again) => again.micros_since(now).div_ceil(1_000_000),
-            None => cx.queues.seconds(&model.id, cx.queues.len(&model.id), now),
+            Some(again) if again > now => again.micros_since(now).div_ceil(1_000_000),
+            _ => cx.queues.seconds(&model.id, cx.queues.len(&model.id), now),
         };
         self.end(Fault { retry_after: Some(again), ..FaultKind::QueueWait(queue.wait).into() }, cx)
     }

@@ -7,16 +7,19 @@ use super::build::Built;
 use super::event::{Effect, Message, Outcome, Translate};
 use super::fault::Fault;
 use super::state::{Admitted, Asked, Attempt, Draft, Exchange, Reserving, State, Translating};
-use crate::base::limits::{ASK_PATIENCE, ROW_TOKENS_MAX};
+use crate::base::limits::{ASK_PATIENCE, ROW_COST_MAX, ROW_TOKENS_MAX};
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{Invalid, OwnedTarget, Target};
 use crate::gateway::cx::Cx;
+use crate::gateway::plans::KeyPlans;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::ask::{Ask, Limits, Release, Ruling};
 use crate::policy::catalog::Model;
-use crate::policy::meter::{Hold, Lease};
+use crate::policy::config::Config;
+use crate::policy::meter::{Amount, Hold, Lease, Payer};
 use crate::policy::plan::Plan;
 use crate::policy::refusal::Refusal;
+use crate::policy::usage::most_nano;
 use crate::wire::Dialect;
 use std::io::Write;
 use std::num::NonZeroU32;
@@ -50,6 +53,7 @@ impl Exchange {
             cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
             return Effect::Answer(Outcome::ok());
         }
+        self.attribute(&draft, message, cx);
         let mut at = Attempt::default();
         draft.kept_with = self.kept_with(&draft, message, cx);
         draft.cache_key = self.cache_key(&draft, message, cx);
@@ -98,6 +102,10 @@ impl Exchange {
         let Some(model) = catalog.get(index) else { return Ok(()) };
         if !cx.keys.record(key).scope.allows_model(&model.id) {
             return Err(Refusal::model_scope(&model.id));
+        }
+        let payer = cx.plans.of(key, &cx.setup.config).ok().filter(|_| !model.priced);
+        if payer.is_some_and(|payer| cx.meter.refuses_unpriced(payer)) {
+            return Err(Refusal::unpriced(&model.id));
         }
         let answer = answer_tokens(model, draft);
         self.asked = Some(Asked {
@@ -217,7 +225,7 @@ impl Exchange {
         match self.admit_alone(estimate, cx) {
             Ok(()) => self.serve(draft, at, message, cx),
             // They may have been given less than is kept for them.
-            Err(_) if !others_counted && self.request.found.key.is_some_and(|key| cx.meter.is_bounded(key)) => {
+            Err(_) if !others_counted && self.others_are_bounded(cx) => {
                 let lease = Box::new(Lease { reserved: estimate, ..Lease::default() });
                 let (asked, by) = (cx.now.unix, Mono::NEVER);
                 self.state = State::Reserving(Reserving { draft: Some(draft), at, lease, asked, by });
@@ -236,7 +244,7 @@ impl Exchange {
             return Effect::Nothing;
         };
         let Reserving { draft: Some(draft), at, .. } = reserving else { return self.refuse(Refusal::internal()) };
-        debug_assert!(self.request.found.key.is_none_or(|key| !cx.meter.is_bounded(key)));
+        debug_assert!(!self.others_are_bounded(cx));
         self.reserve(draft, at, true, message, cx)
     }
 
@@ -247,10 +255,10 @@ impl Exchange {
         if !is_whole || cx.is_shared() {
             return false;
         }
-        let most =
-            draft.scan.prompt_tokens_max().saturating_add(self.model().map_or(0, |model| answer_tokens(model, draft)));
-        let plan = self.request.found.key.and_then(|key| Some((key, cx.plans.of(key, &cx.setup)?)));
-        let hold = plan.and_then(|(key, plan)| cx.meter.admit_bounded(key, plan, cx.now.unix, most));
+        let most = self.amount(draft.scan.prompt_tokens_max(), draft, cx);
+        let hold = payer(self, &cx.plans, &cx.setup.config)
+            .ok()
+            .and_then(|payer| cx.meter.admit_bounded(payer, cx.now.unix, most));
         let is_admitted = hold.is_some();
         if let Some(hold) = hold {
             self.admitted(hold, None, cx.now.unix);
@@ -258,16 +266,30 @@ impl Exchange {
         is_admitted
     }
 
-    /// Tokens that the request may use. Where it was admitted by a bound, so many are reserved from here on.
-    pub(super) fn count_prompt(&mut self, draft: &OutgoingRequest, message: &Message<'_>, cx: &mut Cx) -> u64 {
-        let answer = self.model().map_or(0, |model| answer_tokens(model, draft));
-        let Some(asked) = &mut self.asked else { return answer };
-        let prompt = match asked.prompt {
-            Some(counted) => return u64::from(counted.get()).saturating_add(answer),
-            None => draft.scan.prompt_tokens(message.body).count().max(1),
-        };
+    /// Whether others that count where this one does were admitted by a bound and have not been counted.
+    fn others_are_bounded(&self, cx: &mut Cx) -> bool {
+        payer(self, &cx.plans, &cx.setup.config).is_ok_and(|payer| cx.meter.is_bounded(payer.key, payer.path))
+    }
+
+    /// What the request may use with a prompt of so many tokens; of money only where that is limited, or may soon be.
+    fn amount(&self, prompt: u64, draft: &OutgoingRequest, cx: &Cx) -> Amount {
+        let Some(model) = self.model() else { return Amount::default() };
+        let completion = answer_tokens(model, draft);
+        let is_limited =
+            payer(self, &cx.plans, &cx.setup.config).is_ok_and(|payer| payer.path.is_some() || payer.plan.budget > 0);
+        let nano = if is_limited { most_nano(prompt, completion, &model.prices).min(ROW_COST_MAX) } else { 0 };
+        Amount { tokens: prompt.saturating_add(completion), nano }
+    }
+
+    /// What the request may use. Where it was admitted by a bound, so much is reserved from here on.
+    pub(super) fn count_prompt(&mut self, draft: &OutgoingRequest, message: &Message<'_>, cx: &mut Cx) -> Amount {
+        let Some(asked) = &mut self.asked else { return Amount::default() };
+        if let Some(counted) = asked.prompt {
+            return self.amount(counted.get().into(), draft, cx);
+        }
+        let prompt = draft.scan.prompt_tokens(message.body).count().max(1);
         asked.prompt = NonZeroU32::new(u32::try_from(prompt).unwrap_or(u32::MAX));
-        let estimate = prompt.saturating_add(answer);
+        let estimate = self.amount(prompt, draft, cx);
         if let Some(admitted) = &self.admitted {
             cx.meter.count(&admitted.hold, estimate);
         }
@@ -304,25 +326,31 @@ impl Exchange {
         &mut self,
         draft: Box<OutgoingRequest>,
         at: Attempt,
-        estimate: u64,
+        estimate: Amount,
         message: &Message<'_>,
         cx: &mut Cx,
     ) -> Effect {
-        let Some((key, plan)) = self.key_plan(cx) else {
-            cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
-            return self.refuse(Refusal::no_plan());
+        let payer = match payer(self, &cx.plans, &cx.setup.config) {
+            Ok(payer) => payer,
+            Err(refusal) => {
+                cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
+                return self.refuse(refusal);
+            }
         };
-        let lease = cx.meter.lease_for(key, &plan, cx.now.unix, estimate.min(ROW_TOKENS_MAX));
-        self.put_question(Some(draft), at, lease, Some(limits_of(&plan)), message, cx)
+        let reserved = Amount { tokens: estimate.tokens.min(ROW_TOKENS_MAX), ..estimate };
+        let lease = cx.meter.lease_for(payer, cx.now.unix, reserved);
+        let limits = limits_of(payer.plan);
+        self.put_question(Some(draft), at, lease, limits, message, cx)
     }
 
     /// How a key stands is asked of the shared ledger too, since other hosts have a part in it. False where it is
     /// answered from what is known: a request with a body, which no client sends, is.
     pub(crate) fn look(&mut self, message: &Message<'_>, cx: &mut Cx) -> bool {
         let asks = self.request.meta.bodiless && cx.asks_ledger();
-        let Some((key, plan)) = self.key_plan(cx).filter(|_| asks) else { return false };
-        let lease = cx.meter.lease_for(key, &plan, cx.now.unix, 0);
-        self.put_question(None, Attempt::default(), lease, None, message, cx);
+        let Some(payer) = payer(self, &cx.plans, &cx.setup.config).ok().filter(|_| asks) else { return false };
+        let lease = cx.meter.lease_for(payer, cx.now.unix, Amount::default());
+        let limits = limits_of(payer.plan);
+        self.put_question(None, Attempt::default(), lease, limits, message, cx);
         true
     }
 
@@ -331,15 +359,20 @@ impl Exchange {
         draft: Option<Box<OutgoingRequest>>,
         at: Attempt,
         lease: Lease,
-        limits: Option<Limits>,
+        limits: Limits,
         message: &Message<'_>,
         cx: &mut Cx,
     ) -> Effect {
         let Some(key) = self.request.found.key else { return self.refuse(Refusal::internal()) };
         let number = (message.exchange.slot, message.exchange.generation);
-        cx.orders.ask(Ask { number, key: cx.keys.record(key).id, lease, limits });
+        let groups = match lease.path.is_some() {
+            true => cx.meter.group_limits(lease.path).iter().map(limits_of).collect(),
+            false => Box::default(),
+        };
+        let (admits, kept) = (draft.is_some(), Box::new(lease.clone()));
+        cx.orders.ask(Ask { number, key: cx.keys.record(key).id, lease, limits, groups, admits });
         let by = cx.now.mono.after(ASK_PATIENCE);
-        self.state = State::Reserving(Reserving { draft, at, lease: Box::new(lease), asked: cx.now.unix, by });
+        self.state = State::Reserving(Reserving { draft, at, lease: kept, asked: cx.now.unix, by });
         Effect::Wait
     }
 
@@ -353,21 +386,22 @@ impl Exchange {
         };
         let Reserving { draft, at, asked, .. } = reserving;
         let (Some(draft), false) = (draft, ruling == Ruling::Looked) else { return Effect::Quota };
-        let refusal = match (ruling, self.key_plan(cx), self.still_welcome(cx)) {
-            (Ruling::Admitted, Some((key, plan)), Ok(())) => {
-                let lease = Lease { shared: true, ..ask.lease };
-                let hold = cx.meter.grant(key, &plan, asked, lease);
+        let refusal = match (ruling, payer(self, &cx.plans, &cx.setup.config), self.still_welcome(cx)) {
+            (Ruling::Admitted, Ok(payer), Ok(())) => {
+                let lease = Lease { shared: true, ..ask.lease.clone() };
+                let hold = cx.meter.grant(payer, asked, &lease);
                 self.admitted(hold, Some(lease), asked);
                 return self.serve(draft, at, message, cx);
             }
-            (Ruling::Refused(kind), Some((key, plan)), _) => {
-                Refusal::limit(&cx.meter.limit(key, &plan, cx.now.unix, kind))
+            (Ruling::Refused(kind, which), Ok(payer), _) => {
+                let payer = Payer { path: ask.lease.path, ..payer };
+                Refusal::limit(&cx.meter.limit(payer, cx.now.unix, kind, which))
             }
-            (_, Some(_), Err(refusal)) => refusal,
-            _ => Refusal::no_plan(),
+            (_, Err(refusal), _) | (_, _, Err(refusal)) => refusal,
+            _ => Refusal::internal(),
         };
         if ruling == Ruling::Admitted {
-            cx.orders.give_back(Release { key: ask.key, lease: ask.lease });
+            cx.orders.give_back(Release { key: ask.key, lease: ask.lease.clone() });
         }
         cx.requests.put(draft, &mut cx.budget, &mut cx.pool);
         self.refuse(refusal)
@@ -398,14 +432,13 @@ impl Exchange {
 
     /// Admits by this process's own counters: where no ledger is shared, or by the host's share of every limit while
     /// the shared one cannot be reached.
-    fn admit_alone(&mut self, estimate: u64, cx: &mut Cx) -> Result<(), Refusal> {
-        let key = self.request.found.key.ok_or_else(Refusal::internal)?;
-        let plan = cx.plans.of(key, &cx.setup).ok_or_else(Refusal::no_plan)?;
+    fn admit_alone(&mut self, estimate: Amount, cx: &mut Cx) -> Result<(), Refusal> {
+        let payer = payer(self, &cx.plans, &cx.setup.config)?;
         let shared = cx.is_shared();
         let hosts = if shared { cx.setup.config.store.hosts } else { 1 };
         let admitted = match hosts {
-            1 => cx.meter.admit(key, plan, cx.now.unix, estimate),
-            hosts => cx.meter.admit(key, &plan.share(hosts), cx.now.unix, estimate),
+            1 => cx.meter.admit(payer, cx.now.unix, estimate),
+            hosts => cx.meter.admit(Payer { plan: &payer.plan.share(hosts), hosts, ..payer }, cx.now.unix, estimate),
         };
         let hold = admitted.map_err(|limit| Refusal::limit(&limit))?;
         let lease = shared.then(|| cx.meter.lease(&hold));
@@ -432,12 +465,12 @@ impl Exchange {
         }
         self.first_attempt(draft, at, message, cx)
     }
+}
 
-    /// The caller and its plan. Limits are those of the present configuration: counters know no other.
-    fn key_plan(&self, cx: &Cx) -> Option<(crate::policy::keys::KeyIx, Plan)> {
-        let key = self.request.found.key?;
-        Some((key, cx.plans.of(key, &cx.setup)?.clone()))
-    }
+/// The caller, its plan and its groups. Limits are those of the present configuration: counters know no other.
+fn payer<'a>(of: &Exchange, plans: &'a KeyPlans, config: &'a Config) -> Result<Payer<'a>, Refusal> {
+    let key = of.request.found.key.ok_or_else(Refusal::internal)?;
+    Ok(plans.of(key, config)?)
 }
 
 /// Tokens that the answer to a request for `model` may take.
@@ -448,6 +481,10 @@ fn answer_tokens(model: &Model, draft: &OutgoingRequest) -> u64 {
 
 fn limits_of(plan: &Plan) -> Limits {
     // Every field by name: a limit that the question leaves out would not be kept on a shared ledger.
-    let Plan { tokens, requests, tokens_per_window, concurrency, name: _, period: _, window: _, share: _ } = *plan;
-    Limits { tokens, requests, tokens_per_window, concurrency }
+    #[rustfmt::skip]
+    let Plan {
+        tokens, requests, tokens_per_window, concurrency, budget,
+        name: _, period: _, window: _, share: _, unpriced: _, own_budget: _,
+    } = *plan;
+    Limits { tokens, requests, tokens_per_window, concurrency, budget }
 }

@@ -5,6 +5,7 @@ use super::fault::Fault;
 use crate::base::buf::Buf;
 use crate::base::time::{Mono, Unix};
 use crate::dialect::{ObservedUsage, Param, PromptTokens, ResponseIdentity, SseStream};
+use crate::gateway::access_log::Said;
 use crate::gateway::budget::Promise;
 use crate::gateway::client::cors::CorsPolicy;
 use crate::gateway::client::response::RequestId;
@@ -31,8 +32,8 @@ pub(crate) struct Request {
     pub(crate) found: Identified,
     /// What browsers are told.
     pub(crate) cors: CorsPolicy,
-    /// The client's own request id, in printable form.
-    pub(crate) client_request_id: Box<[u8]>,
+    /// What the client says of itself and of whom it asks for; none where it says nothing of the kind.
+    pub(crate) said: Option<Box<Said>>,
     /// The configuration that the request began with.
     pub(crate) setup: Arc<Setup>,
     /// When the head was complete.
@@ -157,6 +158,8 @@ pub(super) struct Attempting {
 pub(super) enum Half {
     /// The host's addresses are awaited.
     Resolving,
+    /// Another secret is awaited.
+    Renewing,
     /// A connection is dialed.
     Dialing(ProviderId),
     /// The request is written, or its answer awaited.
@@ -244,13 +247,15 @@ pub(crate) struct Attempt {
     /// Index into the model's targets.
     pub(super) target: u32,
     /// Attempts so far, a free one on a fresh connection not counted.
-    pub(super) attempts: u16,
+    pub(super) attempts: u8,
     /// Targets tried so far, as bits.
     pub(super) tried: u64,
     /// Addresses of the target's host tried so far.
     pub(super) addresses: u8,
     /// A kept connection turned out to be closed: the free attempt is spent, and only a fresh one will do.
     pub(super) fresh_only: bool,
+    /// A secret that was refused has been asked for anew for it: that is done once.
+    pub(super) renewed: bool,
     /// The head of a stream has been sent, with the first event or a heartbeat.
     pub(super) opened: bool,
     /// As what the present one has begun: whether it tries a target after its rest.
@@ -279,6 +284,7 @@ impl Default for Attempt {
             tried: 0,
             addresses: 0,
             fresh_only: false,
+            renewed: false,
             opened: false,
             begun_as: Begun::default(),
             unheard: false,

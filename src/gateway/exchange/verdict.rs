@@ -55,14 +55,16 @@ impl Exchange {
         {
             cx.log_target(&target.label, Some((cause, wait)));
         }
+        // What is refused may be the secret before the present one, which rests for nothing.
         if refuses_credential(head.status)
+            && !self.has_newer_secret(at, cx)
             && let Some(wait) = cx.breakers.refused(target, rested, now)
         {
             cx.log_target(&provider.place_of(target.credential), Some((cause, wait)));
             if head.status == 401
                 && let Some(credential) = provider.credentials.get(target.credential)
             {
-                cx.orders.renew(credential.secret.origin());
+                cx.renew(credential.secret.origin());
             }
         }
     }

@@ -3,6 +3,7 @@
 
 use crate::gateway::cx::Cx;
 use crate::gateway::orders::Order;
+use crate::policy::meter::{Amount, Payer};
 use crate::policy::row::{Row, Running};
 
 /// At the start: what the predecessor, if there is one, still serves counts as ours.
@@ -10,7 +11,9 @@ pub(crate) fn adopt(running: Option<Vec<Running>>, cx: &mut Cx) {
     cx.lifecycle.inheritance.present = running.is_some();
     for one in running.unwrap_or_default() {
         let Some((key, plan)) = cx.counted_key(&one.key) else { continue };
-        let hold = cx.meter.adopt(key, &plan, cx.now.unix, one.admitted, one.reserved);
+        let payer = Payer { key, plan: &plan, path: cx.meter.path(&one.group), hosts: 1 };
+        let reserved = Amount { tokens: one.reserved, nano: one.money };
+        let hold = cx.meter.adopt(payer, cx.now.unix, one.admitted, reserved);
         cx.lifecycle.inheritance.holds.push((one, hold));
     }
 }
@@ -21,11 +24,13 @@ pub(crate) fn inherited(row: Row, cx: &mut Cx) {
     let holds = &mut cx.lifecycle.inheritance.holds;
     if let Some(index) = holds.iter().position(|(running, _)| running.request == row.request) {
         let (_, hold) = holds.swap_remove(index);
-        cx.meter.settle(hold, row.usage.total());
+        cx.meter.settle(hold, row.amount());
     } else if let Some((key, plan)) = cx.counted_key(&row.key) {
-        let hold = cx.meter.adopt(key, &plan, cx.now.unix, row.admitted, 0);
-        cx.meter.settle(hold, row.usage.total());
+        let payer = Payer { key, plan: &plan, path: cx.meter.path(&row.group), hosts: 1 };
+        let hold = cx.meter.adopt(payer, cx.now.unix, row.admitted, Amount::default());
+        cx.meter.settle(hold, row.amount());
     }
+    cx.tell_of_budgets();
     let number = cx.give_row(row);
     cx.lifecycle.inheritance.rows.push_back(number);
 }

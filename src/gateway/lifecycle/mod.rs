@@ -3,6 +3,7 @@
 
 pub(crate) mod drain;
 pub(crate) mod inheritance;
+pub(crate) mod listing;
 pub(crate) mod reload;
 pub(crate) mod upgrade;
 

@@ -28,14 +28,15 @@ pub(crate) fn finish(news: Reloaded, cx: &mut Cx) -> bool {
     let again = std::mem::take(&mut cx.lifecycle.reading) == Reading::Again;
     let fresh = match news {
         Reloaded::Refused(errors) => {
-            cx.log_event(|out| {
-                out.extend_from_slice(b",\"event\":\"reload\",\"outcome\":\"refused\",\"errors\":");
-                write_list(&errors, out);
-            });
+            tell_refused(&errors, cx);
             false
         }
-        Reloaded::Fresh { config, unchanged } => {
-            cx.load_config(config);
+        Reloaded::Fresh { config, .. } if !cx.load_config(config.clone()) => {
+            let why = "too many groups since the start: a restart forgets the old ones".to_string();
+            tell_refused(&[why], cx);
+            false
+        }
+        Reloaded::Fresh { unchanged, .. } => {
             cx.stats.reloads += 1;
             cx.log_event(|out| {
                 out.extend_from_slice(b",\"event\":\"reload\",\"outcome\":\"done\",\"needs_restart\":");
@@ -47,7 +48,7 @@ pub(crate) fn finish(news: Reloaded, cx: &mut Cx) -> bool {
                     write_string(out, &warning.to_string());
                 });
             }
-            cx.warn_of_missing_plans();
+            cx.warn_of_missing();
             true
         }
     };
@@ -55,6 +56,13 @@ pub(crate) fn finish(news: Reloaded, cx: &mut Cx) -> bool {
         begin(cx);
     }
     fresh
+}
+
+fn tell_refused(errors: &[String], cx: &mut Cx) {
+    cx.log_event(|out| {
+        out.extend_from_slice(b",\"event\":\"reload\",\"outcome\":\"refused\",\"errors\":");
+        write_list(errors, out);
+    });
 }
 
 /// What the origin of a secret says now, or why it says nothing: then what it said last stays in use.

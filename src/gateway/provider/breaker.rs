@@ -11,9 +11,9 @@
 
 use super::rest::{ALLOWANCES, Left, Needs, Rest, Said};
 use crate::base::hash::{lot, mix};
-use crate::base::time::{Mono, Now};
+use crate::base::time::Mono;
 use crate::policy::catalog::Target;
-use crate::policy::counters::{AttemptEnd, RestTold, TargetCounts};
+use crate::policy::counters::{AttemptEnd, TargetCounts};
 use crate::policy::keys::KeyIx;
 use crate::policy::limits::UpstreamLimits;
 use std::sync::Arc;
@@ -266,15 +266,21 @@ impl Breakers {
         first.map(|(_, at)| at)
     }
 
-    /// When the first of a model's credentials is there again: what a client is told that none could serve. `None`
-    /// where one of them is there.
-    pub(crate) fn there_again(&mut self, targets: &[Target], needs: &Needs, now: Mono) -> Option<Mono> {
-        let mut first = Some(Mono::NEVER);
-        for target in targets {
+    /// When the first of a model's targets is there again: what a client is told that none could serve. A target of
+    /// `tried` that does not rest has failed, and nobody knows when it will not: `None` where all others rest.
+    pub(crate) fn there_again(&mut self, targets: &[Target], tried: u64, needs: &Needs, now: Mono) -> Option<Mono> {
+        let (mut first, mut unknown) = (None, false);
+        for (at, target) in targets.iter().enumerate() {
             let index = self.index(&target.label);
-            first = first.min(self.there_from(index, needs, now));
+            let open = self.breakers[self.entries[index].breaker].rests_until.filter(|until| *until > now);
+            let is_tried = tried & 1u64.checked_shl(at as u32).unwrap_or(0) != 0;
+            match self.there_from(index, needs, now).max(open) {
+                None if is_tried => unknown = true,
+                None => return Some(now),
+                Some(from) => first = Some(first.map_or(from, |first: Mono| first.min(from))),
+            }
         }
-        first.filter(|first| *first != Mono::NEVER)
+        first.filter(|_| !unknown)
     }
 
     /// An attempt at the target `chosen` begins. Its owner says how it went by [`Breakers::answered`],
@@ -473,61 +479,6 @@ impl Breakers {
         })
     }
 
-    /// What every target has come to since the last time; its state stays.
-    pub(crate) fn take_counts(&mut self) -> Vec<TargetCounts> {
-        let fresh = |entry: &mut Entry| std::mem::replace(&mut entry.counts, TargetCounts::new(entry.label.clone()));
-        self.entries.iter_mut().map(fresh).collect()
-    }
-
-    /// Every rest by a provider's word that has not ended, and every allowance of which nothing is left, for a process
-    /// whose monotonic clock is another.
-    pub(crate) fn rests(&self, now: Now) -> Vec<RestTold> {
-        let told = |name: &str, until: Mono, again: u32| RestTold {
-            name: name.into(),
-            until_ms: now.unix.0 + until.micros_since(now.mono).div_ceil(1000),
-            again,
-        };
-        let one = [1; ALLOWANCES];
-        let entries = self.entries.iter().filter_map(|entry| {
-            let spent =
-                entry.left.iter().zip(one).filter_map(|(left, need)| left.suffices_from(need, 0, now.mono)).max();
-            let until = entry.rest.ends(now.mono).max(spent)?;
-            Some(told(&entry.label, until, entry.rest.again()))
-        });
-        let accounts = self
-            .accounts
-            .iter()
-            .filter_map(|account| Some(told(&account.name, account.rest.ends(now.mono)?, account.rest.again())));
-        entries.chain(accounts).collect()
-    }
-
-    /// Takes over a rest of a process that was here before.
-    pub(crate) fn rest_told(&mut self, told: &RestTold, now: Now) {
-        let until = now.mono.after(Duration::from_millis(told.until_ms.saturating_sub(now.unix.0)));
-        let rest = match told.name.contains('/') {
-            true => {
-                let index = self.index(&told.name);
-                &mut self.entries[index].rest
-            }
-            false => {
-                let index = self.account(&told.name);
-                &mut self.accounts[index].rest
-            }
-        };
-        if until > now.mono && rest.ends(now.mono) < Some(until) {
-            *rest = Rest::until(until, told.again);
-        }
-    }
-
-    /// Adds what another process has counted.
-    pub(crate) fn add(&mut self, other: &TargetCounts) {
-        let index = self.index(&other.label);
-        let counts = &mut self.entries[index].counts;
-        counts.failures += other.failures;
-        counts.served += other.served;
-        other.others.iter().for_each(|(end, count)| counts.count(*end, *count));
-    }
-
     fn entry(&mut self, target: &Target) -> &mut Entry {
         let index = self.index(&target.label);
         &mut self.entries[index]
@@ -587,6 +538,7 @@ impl Breakers {
     }
 }
 
+mod handover;
 mod waiting;
 
 pub(crate) use waiting::{Seek, Stage};

@@ -397,6 +397,25 @@ impl OutgoingRequests {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::config::Source;
+
+    /// What no client may send no configuration may write: both lists are held against each other.
+    #[test]
+    fn every_member_that_clients_are_denied_is_refused_in_set_params_and_default_params() {
+        let denied: Vec<&str> = dialect::denied_members().collect();
+        assert!(denied.contains(&"store") && denied.contains(&"thread") && denied.len() >= 8, "{denied:?}");
+        for (name, table) in denied.iter().flat_map(|name| [(name, "set_params"), (name, "default_params")]) {
+            let text = format!(
+                "[[providers]]\nname = \"p\"\nshape = \"chat\"\nbase_url = \"http://10.0.0.1/v1\"\n[[models]]\nid = \"m\"\n\
+                 context = \"1K\"\ntargets = [{{ provider = \"p\" }}]\n{table} = {{ {name} = 1 }}"
+            );
+            let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+            let source = Source { file: "t", text: &text, env: &|_| None, read: &read, run: &Source::no_program };
+            let errors = Config::parse(&source).unwrap_err();
+            let refused = format!("`{name}` is for the client or the gateway to say");
+            assert!(errors.len() == 1 && errors[0].to_string().ends_with(&refused), "{name}: {errors:?}");
+        }
+    }
 
     #[test]
     fn a_body_in_pieces_comes_out_whole_however_small_the_room() {

@@ -57,7 +57,7 @@ impl Said {
                 Some(Part::Left(at)) => left[at] = value.parse::<f64>().ok().filter(|left| *left >= 0.0),
                 Some(Part::Reset(at)) => reset[at] = until_reset(value, now),
                 None if name.eq_ignore_ascii_case("retry-after-ms") => {
-                    exact = value.parse().ok().and_then(|millis: f64| seconds(millis / 1000.0));
+                    exact = whole(value, 1000.0).or_else(|| seconds(value.parse::<f64>().ok()? / 1000.0));
                 }
                 None if name.eq_ignore_ascii_case("retry-after") => wait = retry_after(value, now),
                 None => {}
@@ -106,8 +106,16 @@ fn until(moment: Unix, now: Unix) -> Duration {
 pub(crate) fn retry_after(value: &str, now: Unix) -> Option<Duration> {
     match window::parse_http_date(value) {
         Some(moment) => Some(until(moment, now)),
-        None => seconds(value.parse().ok()?),
+        None => whole(value, 1.0).or_else(|| seconds(value.parse().ok()?)),
     }
+}
+
+/// A whole number of seconds, or of parts of them. The standard sets it no bound (RFC 9110 section 10.2.3), so that one
+/// beyond what is understood is the longest wait that is.
+fn whole(value: &str, per_second: f64) -> Option<Duration> {
+    let is_whole = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+    let count = value.parse::<f64>().ok().filter(|_| is_whole)?;
+    Some(Duration::from_secs_f64((count / per_second).min(WAIT_MAX)))
 }
 
 /// When an allowance is there again: seconds, a duration such as `6m0s`, or a moment.
@@ -266,6 +274,9 @@ mod tests {
             ("soon", None),
             ("NaN", None),
             ("1e300", None),
+            ("9999999999999999999999999999999999999999", Some(WAIT_MAX)),
+            ("0000000000000000000000000000000000000017", Some(17.0)),
+            ("31622401", Some(WAIT_MAX)),
         ] {
             assert_eq!(retry_after(value, NOW).map(|wait| wait.as_secs_f64()), seconds, "{value}");
         }

@@ -270,7 +270,12 @@ impl World {
     fn upstream(&self) -> (StdStream, Conn) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let conn = Conn { side: Side::Upstream, slot: 0, generation: 0 };
-        self.order(Order::Act(Action::Dial { conn, addr: listener.local_addr().unwrap(), authority: None }));
+        self.order(Order::Act(Action::Dial {
+            conn,
+            addr: listener.local_addr().unwrap(),
+            authority: None,
+            tunnel: None,
+        }));
         let (socket, _) = listener.accept().unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         assert_eq!(self.next(), Heard::Reply(Reply::Dialed(conn)));
@@ -383,9 +388,9 @@ fn a_refused_dial_is_told_as_such() {
     // A port below those that are given away: nobody begins to listen there meanwhile.
     let addr = ([127, 0, 0, 1], 1).into();
     let conn = Conn { side: Side::Upstream, slot: 0, generation: 0 };
-    world.order(Order::Act(Action::Dial { conn, addr, authority: None }));
+    world.order(Order::Act(Action::Dial { conn, addr, authority: None, tunnel: None }));
     assert_eq!(world.next(), Heard::Reply(Reply::DialFailed(conn, DialError::Connect("refused"))));
-    world.order(Order::Act(Action::Dial { conn, addr, authority: Some(7) }));
+    world.order(Order::Act(Action::Dial { conn, addr, authority: Some(7), tunnel: None }));
     assert!(matches!(world.next(), Heard::Reply(Reply::DialFailed(_, DialError::Tls(_) | DialError::Connect(_)))));
 }
 

@@ -1,14 +1,17 @@
 //! What a ledger is to its callers, in a file or shared: the reports and errors they get, and the verbs that the
 //! store thread needs. Data and one trait; decides nothing.
 
+use crate::base::order;
 use crate::base::time::Unix;
 use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
 use crate::policy::row::Row;
 use crate::policy::window::{self, DAY_MS};
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Why the ledger cannot be used. The text names the file or the server.
 #[derive(Debug)]
@@ -106,20 +109,37 @@ impl Leftover {
     }
 }
 
-/// Requests and tokens of one key on one day.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+/// Requests, tokens and cost of one key on one day, as far as it was in one group.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DaySum {
     /// Whose.
     pub key: KeyId,
+    /// The groups that these requests were admitted under, see [`Row::group`].
+    pub group: Arc<str>,
     /// First moment of the UTC day.
     pub day: Unix,
     /// Admitted requests.
     pub requests: u64,
     /// Prompt and completion tokens, cached ones included.
     pub tokens: u64,
+    /// Nano-dollars.
+    pub cost_nano: u64,
 }
 
-/// What a usage report is broken down by.
+/// What rebuilds the windows of a row's key and groups.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Recent {
+    /// Whose.
+    pub key: KeyId,
+    /// See [`Row::group`].
+    pub group: Arc<str>,
+    /// When it was admitted.
+    pub admitted: Unix,
+    /// Prompt and completion tokens, cached ones included.
+    pub tokens: u64,
+}
+
+/// What a usage report can be broken down by.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum By {
     /// Key id.
@@ -130,13 +150,195 @@ pub enum By {
     Day,
     /// `provider/model`; empty where none was reached.
     Target,
+    /// See [`Row::group`].
+    Group,
+    /// The endpoint's shape; empty for what was summed up before sums told endpoints apart.
+    Endpoint,
+    /// Class of program.
+    Client,
+    /// See [`Row::user`]; empty for nobody, [`REST`] for those that are not among the largest of their day.
+    User,
+    /// The same of [`Row::session`].
+    Session,
+}
+
+impl By {
+    /// Whose sums these are, for the two that are kept by day alone.
+    pub fn who(self) -> Option<Who> {
+        match self {
+            By::User => Some(Who::User),
+            By::Session => Some(Who::Session),
+            _ => None,
+        }
+    }
+
+    /// What it is of a sum.
+    pub fn of(self, key: &DayKey) -> Cow<'_, str> {
+        Cow::Borrowed(match self {
+            By::Day => return Cow::Owned(window::date(Unix(key.day.saturating_mul(DAY_MS)))),
+            By::Key => &key.key,
+            By::Model => &key.model,
+            By::Target => &key.target,
+            By::Group => &key.group,
+            By::Endpoint => &key.endpoint,
+            By::Client => &key.client,
+            By::User | By::Session => "",
+        })
+    }
+}
+
+/// What is asked of the sums.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Query {
+    /// One or two; what a line stands for.
+    pub by: Vec<By>,
+    /// The first day is the one that this lies in; `None`: the first on record.
+    pub since: Option<Unix>,
+    /// The last day is the last one that begins before this.
+    pub until: Option<Unix>,
+    /// What alone counts, of each kind one of several names. A group counts with all below it, by its name or path.
+    pub only: Vec<(By, Vec<String>)>,
+}
+
+impl Query {
+    /// Everything, by this.
+    pub fn by(by: By) -> Query {
+        Query { by: vec![by], ..Query::default() }
+    }
+
+    /// Whose sums by name are asked for. An error where sums by name cannot answer it.
+    pub fn who(&self) -> Result<Option<Who>, &'static str> {
+        let asked = || self.by.iter().copied().chain(self.only.iter().map(|(by, _)| *by));
+        let Some(who) = asked().find_map(By::who) else { return Ok(None) };
+        let answers = asked().all(|by| by == By::Day || by.who() == Some(who));
+        let kept = "users and sessions are summed up by day alone: ask for `user`, `session`, `user,day` or \
+                    `session,day` without other filters than --user, --since and --until";
+        if answers { Ok(Some(who)) } else { Err(kept) }
+    }
+
+    /// The first day, and the one behind the last.
+    pub fn days(&self) -> (u64, u64) {
+        (self.since.map_or(0, |at| at.0 / DAY_MS), self.until.map_or(i64::MAX as u64, |at| at.0.div_ceil(DAY_MS)))
+    }
+
+    /// Whether a sum counts.
+    pub fn takes(&self, key: &DayKey) -> bool {
+        let (first, beyond) = self.days();
+        let below = |group: &str, name: &String| format!("/{group}/").contains(&format!("/{name}/"));
+        (first..beyond).contains(&key.day)
+            && self.only.iter().all(|(by, names)| {
+                let value = by.of(key);
+                names.iter().any(|name| if *by == By::Group { below(&value, name) } else { *name == value })
+            })
+    }
+
+    /// The lines in their order: with days among what they stand for by name, else by cost, then tokens, the largest
+    /// first.
+    fn sorted(&self, lines: Lines) -> Vec<UsageLine> {
+        let mut lines: Vec<UsageLine> = lines.0.into_values().collect();
+        if !self.by.contains(&By::Day) {
+            order::by_key(&mut lines, |line| (u64::MAX - line.cost_nano, u128::from(u64::MAX - line.out)));
+        }
+        lines
+    }
+
+    /// Lines in their order, under other names: those that are called alike are one.
+    pub fn renamed(
+        &self,
+        found: Vec<UsageLine>,
+        names: impl Fn(&UsageLine) -> (String, Option<String>),
+    ) -> Vec<UsageLine> {
+        let mut lines = Lines::default();
+        for line in found {
+            let (name, second) = names(&line);
+            lines.line(name, second).add(&line.sums(), line.last);
+        }
+        self.sorted(lines)
+    }
+
+    /// Sums by name as they are, and those of the day for what they leave, which nobody was named for.
+    pub fn report_people(&self, who: Who, people: &PeopleSums, days: &DaySums) -> Vec<UsageLine> {
+        let mut lines = Lines::default();
+        let named = |name: &str| self.only.iter().all(|(_, names)| names.iter().any(|only| only == name));
+        let mut add = |day: u64, name: &str, sums: &Sums| {
+            let date = || window::date(Unix(day.saturating_mul(DAY_MS)));
+            let value = |by: &By| if *by == By::Day { date() } else { name.to_string() };
+            lines.add(self.by.first().map(value).unwrap_or_default(), self.by.get(1).map(value), day, sums);
+        };
+        let mut left: BTreeMap<u64, Sums> = BTreeMap::new();
+        for (key, more) in days {
+            left.entry(key.day).or_default().iter_mut().zip(more).for_each(|(sum, part)| *sum += part);
+        }
+        for ((day, _, name), sums) in people.iter().filter(|((_, kind, _), _)| *kind == who) {
+            let rest = left.entry(*day).or_default();
+            rest.iter_mut().zip(sums).for_each(|(sum, part)| *sum = sum.saturating_sub(*part));
+            if named(name) {
+                add(*day, name, sums);
+            }
+        }
+        if named("") {
+            left.iter().filter(|(_, sums)| sums[0] > 0).for_each(|(day, sums)| add(*day, "", sums));
+        }
+        self.sorted(lines)
+    }
+
+    /// Sums by what is asked for.
+    pub fn report(&self, sums: &DaySums) -> Vec<UsageLine> {
+        let mut lines = Lines::default();
+        for (key, sums) in sums.iter().filter(|(key, _)| self.takes(key)) {
+            let value = |by: &By| by.of(key).into_owned();
+            lines.add(self.by.first().map(value).unwrap_or_default(), self.by.get(1).map(value), key.day, sums);
+        }
+        self.sorted(lines)
+    }
+}
+
+/// Lines by what they stand for.
+#[derive(Default)]
+struct Lines(BTreeMap<(String, Option<String>), UsageLine>);
+
+impl Lines {
+    fn add(&mut self, name: String, second: Option<String>, day: u64, sums: &Sums) {
+        self.line(name, second).add(sums, (day > 0).then(|| Unix(day.saturating_mul(DAY_MS))));
+    }
+
+    fn line(&mut self, name: String, second: Option<String>) -> &mut UsageLine {
+        self.0.entry((name, second)).or_insert_with_key(|(name, second)| UsageLine {
+            name: name.clone(),
+            second: second.clone(),
+            ..UsageLine::default()
+        })
+    }
+}
+
+impl UsageLine {
+    /// What it has of each sum.
+    pub fn sums(&self) -> Sums {
+        [self.requests, self.uncached_in, self.cache_read, self.cache_write, self.out, self.cost_nano]
+    }
+
+    /// Adds more to it, of this day or one before.
+    pub fn add(&mut self, sums: &Sums, last: Option<Unix>) {
+        let own = [
+            &mut self.requests,
+            &mut self.uncached_in,
+            &mut self.cache_read,
+            &mut self.cache_write,
+            &mut self.out,
+            &mut self.cost_nano,
+        ];
+        own.into_iter().zip(sums).for_each(|(own, more)| *own += more);
+        self.last = self.last.max(last);
+    }
 }
 
 /// One line of a usage report.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct UsageLine {
-    /// What the line is about, see [`By`].
+    /// What the line is about, by the first [`By`].
     pub name: String,
+    /// The same by the second, if there is one.
+    pub second: Option<String>,
     /// Admitted requests.
     pub requests: u64,
     /// Prompt tokens outside any cache.
@@ -156,8 +358,8 @@ pub struct UsageLine {
 /// The six sums of a group of rows: requests, the four kinds of tokens as in [`UsageLine`], nano-dollars.
 pub type Sums = [u64; 6];
 
-/// What the sums of one day, key, model and target stand for.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+/// What the sums of a day are told apart by.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct DayKey {
     /// Days since the epoch, UTC.
     pub day: u64,
@@ -167,10 +369,76 @@ pub struct DayKey {
     pub model: String,
     /// `provider/model`.
     pub target: String,
+    /// See [`Row::group`].
+    pub group: String,
+    /// The endpoint's shape; empty for what was summed up before sums told endpoints apart.
+    pub endpoint: String,
+    /// Class of the program that asked; empty where it is not known.
+    pub client: String,
 }
 
-/// The sums of every day, key, model and target.
+impl DayKey {
+    /// What a row counts in.
+    pub fn of(row: &Row) -> DayKey {
+        DayKey {
+            day: row.admitted.0 / DAY_MS,
+            key: row.key.to_string(),
+            model: row.model.to_string(),
+            target: row.target.to_string(),
+            group: row.group.to_string(),
+            endpoint: row.endpoint.name().to_string(),
+            client: row.client.name().to_string(),
+        }
+    }
+
+    /// As it was told before sums told groups, endpoints and clients apart.
+    pub fn shortened(&self) -> DayKey {
+        let DayKey { day, key, model, target, .. } = self.clone();
+        DayKey { day, key, model, target, ..DayKey::default() }
+    }
+}
+
+/// The sums of all days.
 pub type DaySums = BTreeMap<DayKey, Sums>;
+
+/// What a row adds to the sums of its day.
+pub fn sums_of(row: &Row) -> Sums {
+    let (usage, cost) = row.bounded();
+    [1, usage.uncached_in, usage.cache_read, usage.cache_write, usage.out, cost]
+}
+
+/// By what it says of whom it is for a row counts, beside its day, key, model and the like.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum Who {
+    /// See [`Row::user`].
+    User = 1,
+    /// See [`Row::session`].
+    Session = 2,
+}
+
+/// Users, and sessions, of one day that are told by name, the largest by cost and then tokens; the others are summed up
+/// under [`REST`].
+pub const PEOPLE_MAX: usize = 1000;
+
+/// Stands for the names beyond [`PEOPLE_MAX`]. No name has a control character in it.
+pub const REST: &str = "\u{1}";
+
+/// Sums of days by name.
+pub type PeopleSums = BTreeMap<(u64, Who, String), Sums>;
+
+/// What all names of a day come to, [`REST`] included.
+pub type PeopleTotals = BTreeMap<(u64, Who), Sums>;
+
+/// Adds what a row says of whom it is for.
+pub fn add_people(totals: &mut PeopleTotals, row: &Row) {
+    for (who, name) in [(Who::User, &row.user), (Who::Session, &row.session)] {
+        if name.is_some() {
+            let sums = totals.entry((row.admitted.0 / DAY_MS, who)).or_default();
+            sums.iter_mut().zip(sums_of(row)).for_each(|(sum, value)| *sum += value);
+        }
+    }
+}
 
 /// One counter that is not what the rows say.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -196,6 +464,9 @@ pub struct Verdict {
     pub differences: Vec<Difference>,
 }
 
+/// What [`Sums`] are called.
+const SUM_NAMES: [&str; 6] = ["requests", "uncached input", "cache read", "cache write", "output", "cost"];
+
 /// Differences that are told one by one.
 pub const DIFFERENCES_MAX: usize = 1000;
 
@@ -210,17 +481,48 @@ impl Verdict {
 }
 
 impl Verdict {
+    /// Compares what the names of each day come to with what the rows say; of days that rows of were `folded` away it
+    /// is known only that it is not less, and not more than the whole of the day.
+    pub fn compare_people(
+        &mut self,
+        stored: &PeopleTotals,
+        counted: &PeopleTotals,
+        days: &DaySums,
+        folded: &BTreeSet<u64>,
+    ) {
+        let mut whole: BTreeMap<u64, Sums> = BTreeMap::new();
+        for (key, more) in days {
+            whole.entry(key.day).or_default().iter_mut().zip(more).for_each(|(sum, part)| *sum += part);
+        }
+        let places: BTreeSet<&(u64, Who)> = stored.keys().chain(counted.keys()).collect();
+        for place in places {
+            let of = |sums: &PeopleTotals| sums.get(place).copied().unwrap_or_default();
+            let most = whole.get(&place.0).copied().unwrap_or_default();
+            for (number, (stored, counted)) in of(stored).into_iter().zip(of(counted)).enumerate() {
+                let counted = if folded.contains(&place.0) { stored.max(counted).min(most[number]) } else { counted };
+                let who = if place.1 == Who::User { "users" } else { "sessions" };
+                let date = || window::date(Unix(place.0.saturating_mul(DAY_MS)));
+                self.compare(|| format!("{} of all {who} on {}", SUM_NAMES[number], date()), stored, counted);
+            }
+        }
+    }
+
     /// Compares every sum of every day; one that only one side knows counts as 0 on the other.
     pub fn compare_days(&mut self, stored: &DaySums, counted: &DaySums) {
-        const NAMES: [&str; 6] = ["requests", "uncached input", "cache read", "cache write", "output", "cost"];
         let mut keys: Vec<&DayKey> = stored.keys().chain(counted.keys()).collect();
         keys.sort();
         keys.dedup();
         for key in keys {
             let of = |sums: &DaySums| sums.get(key).copied().unwrap_or_default();
-            for ((name, stored), counted) in NAMES.iter().zip(of(stored)).zip(of(counted)) {
+            for ((name, stored), counted) in SUM_NAMES.iter().zip(of(stored)).zip(of(counted)) {
                 let date = || window::date(Unix(key.day.saturating_mul(DAY_MS)));
-                let counter = || format!("{name} of {} on {}, {} at {}", key.key, date(), key.model, key.target);
+                let counter = || {
+                    let DayKey { key, model, target, group, endpoint, client, .. } = key;
+                    let more = [("group", group), ("endpoint", endpoint), ("client", client)];
+                    let more = more.iter().filter(|(_, value)| !value.is_empty());
+                    let more: String = more.map(|(what, value)| format!(", {what} {value}")).collect();
+                    format!("{name} of {key} on {}, {model} at {target}{more}", date())
+                };
                 self.compare(counter, stored, counted);
             }
         }

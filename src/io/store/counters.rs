@@ -1,25 +1,55 @@
 //! What the counters of a shared ledger's days are called there, and what a row adds to them.
 
-use super::api::{DayKey, DaySums, Sums};
+use super::api::{DayKey, DaySums, PEOPLE_MAX, PeopleSums, REST, Sums, Who};
+use crate::base::order;
 use crate::policy::row::Row;
-use crate::policy::window::DAY_MS;
+use std::collections::BTreeMap;
 
-/// What a row adds to the sums of its day.
-pub fn sums_of(row: &Row) -> Sums {
-    let (usage, cost) = row.bounded();
-    [1, usage.uncached_in, usage.cache_read, usage.cache_write, usage.out, cost]
-}
-
-/// Key, model and target as a JSON array: with the number of the sum before it, the name of a counter of a day.
+/// Key, model, target, group, endpoint and client as a JSON array: with the number of the sum before it, the name of a
+/// counter of a day. Those of the first format end with the target.
 pub fn place_text(row: &Row) -> String {
-    serde_json::to_string(&[row.key.as_str(), &row.model, &row.target]).unwrap_or_default()
+    let place = [row.key.as_str(), &row.model, &row.target, &row.group, row.endpoint.name(), row.client.name()];
+    serde_json::to_string(&place).unwrap_or_default()
 }
 
 /// Reads the name of a counter of `day`: which sum, and of what.
 pub fn place_from(day: u64, name: &str) -> Option<(usize, DayKey)> {
     let number = usize::from(name.bytes().next()?.checked_sub(b'0')?);
-    let [key, model, target]: [String; 3] = serde_json::from_str(name.get(1..)?).ok()?;
-    (number < 6).then_some((number, DayKey { day, key, model, target }))
+    let mut parts: Vec<String> = serde_json::from_str(name.get(1..)?).ok()?;
+    if number > 5 || !matches!(parts.len(), 3 | 6) {
+        return None;
+    }
+    parts.resize(6, String::new());
+    let [key, model, target, group, endpoint, client] = parts.try_into().ok()?;
+    Some((number, DayKey { day, key, model, target, group, endpoint, client }))
+}
+
+/// Adds the counters of users and sessions of one day: each is called by the number of the sum, `u` or `s`, and the
+/// name. Of each the largest are kept, as everywhere.
+pub fn add_who(sums: &mut PeopleSums, day: u64, hash: Vec<(String, u64)>) {
+    let mut found: BTreeMap<(Who, &str), Sums> = BTreeMap::new();
+    for (field, value) in &hash {
+        let who = match field.as_bytes() {
+            [b'0'..=b'5', b'u', ..] => Who::User,
+            [b'0'..=b'5', b's', ..] => Who::Session,
+            _ => continue,
+        };
+        found.entry((who, &field[2..])).or_default()[usize::from(field.as_bytes()[0] - b'0')] = *value;
+    }
+    for who in [Who::User, Who::Session] {
+        let of_kind = found.iter().filter(|((kind, name), _)| *kind == who && *name != REST);
+        let mut named: Vec<_> = of_kind.collect();
+        order::by_key(&mut named, |(_, sums)| {
+            (u64::MAX - sums[5], u128::MAX - u128::from(sums[1..5].iter().sum::<u64>()))
+        });
+        let kept = named.iter().take(PEOPLE_MAX).map(|((_, name), sums)| (*name, **sums));
+        let rest = named.iter().skip(PEOPLE_MAX).map(|(_, sums)| (REST, **sums));
+        let before = found.get(&(who, REST)).map(|sums| (REST, *sums));
+        for (name, more) in kept.chain(rest).chain(before) {
+            let sums = sums.entry((day, who, name.to_string())).or_default();
+            sums.iter_mut().zip(more).for_each(|(sum, part)| *sum += part);
+        }
+    }
 }
 
 /// Adds the counters of one day, by their names.
@@ -31,23 +61,25 @@ pub fn add_day(sums: &mut DaySums, day: u64, hash: Vec<(String, u64)>) {
     }
 }
 
-/// The day and place that a row counts in.
-pub fn day_key(row: &Row) -> DayKey {
-    let (model, target) = (row.model.to_string(), row.target.to_string());
-    DayKey { day: row.admitted.0 / DAY_MS, key: row.key.to_string(), model, target }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::api::sums_of;
     use super::*;
     use crate::io::store::tests::sample;
+    use crate::policy::agent::Client;
+    use crate::policy::window::DAY_MS;
 
     #[test]
     fn the_counters_of_a_row_have_its_names() {
         let mut row = sample("AAAAAAAAAAAA", 3 * DAY_MS + 5, "odd \"model\"\n", 7);
-        assert_eq!(place_from(3, &format!("4{}", place_text(&row))), Some((4, day_key(&row))));
+        assert_eq!(place_from(3, &format!("4{}", place_text(&row))), Some((4, DayKey::of(&row))));
         row.usage.out = u64::MAX;
         assert!(sums_of(&row)[4] < 1 << 41, "absurd numbers are cut");
+        row.group = "labs/a".into();
+        row.client = Client::OTHER;
+        assert_eq!(place_from(3, &format!("0{}", place_text(&row))), Some((0, DayKey::of(&row))));
+        let former = "1[\"AAAAAAAAAAAA\",\"odd \\\"model\\\"\\n\",\"provider/odd \\\"model\\\"\\n\"]";
+        assert_eq!(place_from(3, former), Some((1, DayKey::of(&row).shortened())));
         for nonsense in ["", "9[]", "x[\"a\",\"b\",\"c\"]", "7[\"a\",\"b\",\"c\"]", "1[\"a\"]"] {
             assert_eq!(place_from(1, nonsense), None, "{nonsense}");
         }

@@ -37,6 +37,20 @@ struct Stored {
     disabled: bool,
     #[serde(default, skip_serializing_if = "LimitOverrides::is_none")]
     limits: LimitOverrides,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    group: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    labels: Vec<(String, String)>,
+}
+
+/// A key's labels as a JSON array of pairs.
+pub fn labels_text(labels: &[(String, String)]) -> String {
+    serde_json::to_string(labels).unwrap_or_else(|_| "[]".to_string())
+}
+
+/// Reads [`labels_text`]. What cannot be read is no label.
+pub fn labels_from(text: &str) -> Vec<(String, String)> {
+    serde_json::from_str(text).unwrap_or_default()
 }
 
 /// Limits of a key's own as JSON.
@@ -64,6 +78,8 @@ pub fn record_text(key: &KeyRecord) -> String {
         former: key.former.iter().map(|former| (hex(&former.digest), former.until.0)).collect(),
         disabled: key.disabled,
         limits: key.limits,
+        group: key.group.clone(),
+        labels: key.labels.clone(),
     };
     serde_json::to_string(&stored).unwrap_or_default()
 }
@@ -85,6 +101,8 @@ pub fn record_from(text: &str) -> Option<KeyRecord> {
         former: stored.former.into_iter().filter_map(former).collect(),
         disabled: stored.disabled,
         limits: stored.limits,
+        group: stored.group,
+        labels: stored.labels,
     })
 }
 
@@ -107,6 +125,8 @@ mod tests {
             revoked: None,
             disabled: true,
             limits: LimitOverrides { requests: Some(7), tokens: Some(0), ..LimitOverrides::default() },
+            group: Some("labs".to_string()),
+            labels: vec![("team".to_string(), "a \"b\"".to_string())],
             former: former.to_vec(),
         };
         assert_eq!(record_from(&record_text(&key)), Some(key.clone()));
@@ -115,9 +135,14 @@ mod tests {
         assert_eq!(limits_from(&limits_text(&key.limits)), key.limits);
         assert_eq!(limits_from("{}"), LimitOverrides::default());
         assert_ne!(limits_from("nonsense"), LimitOverrides::default());
+        assert_eq!(labels_from(&labels_text(&key.labels)), key.labels);
+        assert_eq!((labels_from("[]"), labels_from("nonsense")), (Vec::new(), Vec::new()));
         (key.disabled, key.limits) = (false, LimitOverrides::default());
+        (key.group, key.labels) = (None, Vec::new());
         let text = record_text(&key);
-        assert!(!text.contains("disabled") && !text.contains("limits"), "older hosts know neither: {text}");
+        for word in ["disabled", "limits", "group", "labels"] {
+            assert!(!text.contains(word), "older records have none of it: {text}");
+        }
         assert_eq!(record_from(&text), Some(key));
         assert_eq!(record_from("{}"), None);
         for nonsense in ["", "[]", "[[\"zz\",1]]", "{}", "[[\"07\",1]]"] {

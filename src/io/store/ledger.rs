@@ -1,10 +1,11 @@
 //! A ledger of either kind, for commands: the SQLite file or the shared store, behind one set of verbs.
 
-use super::api::{By, StoreError, Taker, UsageLine, Verdict};
+use super::api::{Query, StoreError, Taker, UsageLine, Verdict};
 #[cfg(feature = "redis")]
 use super::remote::Remote;
 use super::sqlite::Sqlite;
 use crate::base::time::Unix;
+use crate::policy::attribution::HashKey;
 use crate::policy::keys::{KeyId, KeyRecord};
 
 /// An open ledger.
@@ -35,6 +36,15 @@ impl Ledger {
         }
     }
 
+    /// What users and conversations are hashed with.
+    pub fn hash_key(&mut self) -> Result<HashKey, StoreError> {
+        match self {
+            Ledger::Sqlite(db) => db.hash_key(),
+            #[cfg(feature = "redis")]
+            Ledger::Remote(db) => db.hash_key(),
+        }
+    }
+
     /// Revokes a key from `at` on. False if there is no such key or it was revoked before.
     pub fn revoke(&mut self, id: &KeyId, at: Unix) -> Result<bool, StoreError> {
         match self {
@@ -58,13 +68,12 @@ impl Ledger {
         }
     }
 
-    /// The usage report over whole UTC days: from the day of `since` to the last day that begins before `until`;
-    /// `None` leaves that end open. Days in order, everything else by cost, then tokens, the largest first.
-    pub fn usage(&mut self, by: By, since: Option<Unix>, until: Option<Unix>) -> Result<Vec<UsageLine>, StoreError> {
+    /// The usage report over whole UTC days, out of the sums.
+    pub fn usage(&mut self, query: &Query) -> Result<Vec<UsageLine>, StoreError> {
         match self {
-            Ledger::Sqlite(db) => db.usage(by, since, until),
+            Ledger::Sqlite(db) => db.usage(query),
             #[cfg(feature = "redis")]
-            Ledger::Remote(db) => db.usage(by, since, until),
+            Ledger::Remote(db) => db.usage(query),
         }
     }
 

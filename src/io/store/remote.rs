@@ -7,36 +7,47 @@
 //! of the gateway and of Redis. What a power cut costs is Redis' setting (`appendfsync`): a second by default. Without
 //! an append-only file a restart of Redis loses the ledger; [`Remote::warnings`] says so.
 //!
-//! Names begin with `tollgate:`. `keys` (id to record), `rows` (a stream), `day:<day>` (sums), `folded:<day>` (sums of
-//! rows folded away), `use:<key>` (tokens by day), `win:<key>:<start>:<end>` (a window: `q` requests, `t` tokens,
-//! `r:<host>` reserved), `live:<key>` (`n:<host>` running, `r:<host>:<period>` reserved), `host:<host>` (its lease).
+//! Names begin with `tollgate:`. `keys` (id to record), `secret:attribution` (what users are hashed with), `rows` (a
+//! stream), `day:<day>` (sums), `who:<day>` (sums by user and session), `folded:<day>` (sums of rows folded away),
+//! `host:<host>` (its lease), `groups` (names of accounts). An account is a key's, by its id, or a group's, `@` and its
+//! name: `use:<account>` (tokens by day), `cost:<account>` (nano-dollars by day), `win:<account>:<start>:<end>` (a
+//! window: `q` requests, `t` tokens, `r:<host>` reserved), `live:<account>` (`n:<host>` running, `r:<host>:<period>`
+//! tokens reserved), `due:<account>` (the same of nano-dollars).
 
 mod audit;
 
-use super::api::{By, DaySums, StoreError, UsageLine};
-use super::counters::{add_day, place_text, sums_of};
+use super::api::{DaySums, PeopleSums, Query, StoreError, UsageLine, sums_of};
+use super::counters::{add_day, add_who, place_text};
 use super::keyform::{record_from, record_text};
+use crate::base::digest::{hex, unhex};
 use crate::base::limits;
 use crate::base::order;
 use crate::base::time::Unix;
 use crate::io::clock::Clock;
 use crate::io::files;
 use crate::policy::ask::{Answer, Ask, Release, Ruling};
+use crate::policy::attribution::HashKey;
 use crate::policy::keys::{KeyId, KeyRecord};
-use crate::policy::meter::{Lease, LimitKind, SharedCounts};
+use crate::policy::meter::{Amount, GroupLease, Lease, LimitKind, SharedCounts};
+use crate::policy::plan::PATH_SEPARATOR;
 use crate::policy::row::Row;
-use crate::policy::window::{self, DAY_MS};
+use crate::policy::window::DAY_MS;
 use redis::{Cmd, Connection, ConnectionLike, Pipeline, RedisError, RedisResult, ServerError, TlsCertificates, Value};
+use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 /// What every name begins with.
 const PREFIX: &str = "tollgate:";
-/// Version of all that is described above.
-const FORMAT: &str = "1";
+/// Version of all that is described above. In the first, counters of days told no groups, endpoints and clients apart;
+/// those stay as they are.
+const FORMAT: &str = "2";
+/// The version before, of which this one makes its own.
+const FORMER: &str = "1";
 
 const ADMIT: usize = 0;
 const APPEND: usize = 1;
@@ -93,8 +104,35 @@ pub enum Done {
     Before,
 }
 
-/// Holds of one key with the same window and period: their sum and number.
-pub type Holds = BTreeMap<(KeyId, (Unix, Unix), (Unix, Unix)), (u64, u64)>;
+/// Holds of one account with the same window and period: their sum and number.
+pub type Holds = BTreeMap<Held, (Amount, u64)>;
+
+/// An account, a window and a period.
+type Held = (Account, (Unix, Unix), (Unix, Unix));
+
+/// Where something is counted; as text what names end with.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Account {
+    /// Of a key.
+    Key(KeyId),
+    /// Of a group.
+    Group(Arc<str>),
+}
+
+impl fmt::Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Account::Key(id) => f.write_str(id.as_str()),
+            Account::Group(name) => write!(f, "@{name}"),
+        }
+    }
+}
+
+/// Where a lease counts: its key first, then the groups above that.
+pub fn accounts(key: &KeyId, lease: &Lease) -> impl Iterator<Item = Held> {
+    let group = |group: &GroupLease| (Account::Group(group.name.clone()), group.window, group.period);
+    std::iter::once((Account::Key(*key), lease.window, lease.period)).chain(lease.groups.iter().map(group))
+}
 
 /// Who speaks: the host's present name for what it holds, and the writer's lasting one for its batches.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -142,7 +180,12 @@ impl Remote {
                 pipe.cmd("SCRIPT").arg("LOAD").arg(code).ignore();
             }
             pipe.cmd("GET").arg(named("format"));
-            let (format,): (String,) = pipe.query(&mut connection)?;
+            let (mut format,): (String,) = pipe.query(&mut connection)?;
+            if format == FORMER {
+                // An older host that has a connection goes on; the next one of its version is refused.
+                () = redis::cmd("SET").arg(named("format")).arg(FORMAT).query(&mut connection)?;
+                format = FORMAT.to_string();
+            }
             Ok((connection, format))
         };
         let (connection, format) = open().map_err(|error| self.failed(&error))?;
@@ -274,6 +317,18 @@ impl Remote {
         Ok(version.unwrap_or(0))
     }
 
+    /// What users and conversations are hashed with: that of whichever host came first.
+    pub fn hash_key(&mut self) -> Result<HashKey, StoreError> {
+        let mut random = [0u8; 32];
+        let filled = SystemRandom::new().fill(&mut random);
+        filled.map_err(|_| StoreError::Shared(self.name.clone(), "no entropy is available".to_string()))?;
+        let name = named("secret:attribution");
+        let mut pipe = redis::pipe();
+        pipe.cmd("SET").arg(&name).arg(hex(&random)).arg("NX").ignore().cmd("GET").arg(&name);
+        let (text,): (String,) = self.run(|connection| pipe.query(connection))?;
+        unhex(&text).map(HashKey).ok_or_else(|| self.nonsense())
+    }
+
     /// Stores a new key. A known id is an error.
     pub fn insert_key(&mut self, key: &KeyRecord) -> Result<(), StoreError> {
         match self.replace_key(&key.id, "", &record_text(key))? {
@@ -333,9 +388,9 @@ impl Remote {
     pub fn announce(&mut self, speaker: &Speaker, old: &str, holds: &Holds) -> Result<(), StoreError> {
         let mut cmd = self.script(ANNOUNCE, &[named("wins")]);
         cmd.arg(PREFIX).arg(&speaker.host).arg(old).arg(limits::LEASE.as_millis() as u64);
-        for ((key, window, period), (reserved, count)) in holds {
-            cmd.arg(key.as_str()).arg(window_part(*window)).arg(kept(*window)).arg(period.0.0);
-            cmd.arg(*reserved).arg(*count);
+        for ((account, window, period), (reserved, count)) in holds {
+            cmd.arg(account.to_string()).arg(window_part(*window)).arg(kept(*window)).arg(period.0.0);
+            cmd.arg(reserved.tokens).arg(*count).arg(reserved.nano);
         }
         let done: Value = self.run(|connection| cmd.query(connection))?;
         self.read_done(&done);
@@ -383,7 +438,7 @@ impl Remote {
         match (command, answer) {
             (Command::Ask(ask), Value::ServerError(error)) if is_wrong_type(&error) => {
                 self.pass_over(format_args!("what is counted for key {}", ask.key), error);
-                Ok(Done::Unanswered(**ask))
+                Ok(Done::Unanswered((*ask).clone()))
             }
             (_, Value::ServerError(error)) => Err(self.failed(&error.into())),
             (Command::Ask(ask), answer) => read_ruling(ask, &answer).map(Done::Answer).ok_or_else(|| self.nonsense()),
@@ -401,16 +456,21 @@ impl Remote {
     }
 
     fn ask_command(&self, speaker: &Speaker, ask: &Ask) -> Cmd {
-        let (key, lease) = (ask.key.as_str(), &ask.lease);
-        let window = format!("{PREFIX}win:{key}:{}", window_part(lease.window));
-        let keys = [named(&format!("live:{key}")), named(&format!("use:{key}")), window, named("wins")];
-        let mut cmd = self.script(ADMIT, &keys);
-        let limits = ask.limits.unwrap_or_default();
-        let first = lease.period.0.0 / DAY_MS;
-        cmd.arg(&speaker.host).arg(format!("{PREFIX}host:")).arg(lease.reserved);
-        cmd.arg(limits.tokens).arg(limits.requests).arg(limits.tokens_per_window).arg(limits.concurrency);
-        cmd.arg(kept(lease.window)).arg(lease.period.0.0).arg(first);
-        cmd.arg((lease.period.1.0 / DAY_MS).saturating_sub(first).clamp(1, 31)).arg(u8::from(ask.limits.is_some()));
+        let mut keys = vec![named("wins")];
+        for (account, window, _) in accounts(&ask.key, &ask.lease) {
+            keys.extend(["live", "due", "use", "cost"].map(|what| format!("{PREFIX}{what}:{account}")));
+            keys.push(format!("{PREFIX}win:{account}:{}", window_part(window)));
+        }
+        let (mut cmd, reserved) = (self.script(ADMIT, &keys), ask.lease.reserved);
+        cmd.arg(&speaker.host).arg(format!("{PREFIX}host:")).arg(reserved.tokens).arg(reserved.nano);
+        cmd.arg(u8::from(ask.admits));
+        let limits = std::iter::once(&ask.limits).chain(&ask.groups);
+        for ((_, window, period), limits) in accounts(&ask.key, &ask.lease).zip(limits) {
+            let first = period.0.0 / DAY_MS;
+            cmd.arg(limits.tokens).arg(limits.requests).arg(limits.tokens_per_window).arg(limits.concurrency);
+            cmd.arg(limits.budget).arg(kept(window)).arg(period.0.0).arg(first);
+            cmd.arg((period.1.0 / DAY_MS).saturating_sub(first).clamp(1, 31)).arg(window.1.0).arg(period.1.0);
+        }
         cmd
     }
 
@@ -418,7 +478,10 @@ impl Remote {
         let mut cmd = self.script(RELEASE, &[]);
         cmd.arg(PREFIX).arg(&speaker.host);
         for Release { key, lease } in releases {
-            cmd.arg(key.as_str()).arg(window_part(lease.window)).arg(lease.period.0.0).arg(lease.reserved);
+            for (account, window, period) in accounts(key, lease) {
+                cmd.arg(account.to_string()).arg(window_part(window)).arg(period.0.0);
+                cmd.arg(lease.reserved.tokens).arg(lease.reserved.nano);
+            }
         }
         cmd
     }
@@ -427,60 +490,49 @@ impl Remote {
         let keys = [format!("{PREFIX}seq:{}", speaker.writer), named("rows"), named("days"), named("wins")];
         let mut cmd = self.script(APPEND, &keys);
         cmd.arg(PREFIX).arg(number).arg(&speaker.host);
+        let none = Lease::default();
         for row in rows {
-            let (sums, Lease { window, period, reserved, shared }) =
-                (sums_of(row), row.lease.as_deref().copied().unwrap_or_default());
+            let (sums, lease) = (sums_of(row), row.lease.as_deref().unwrap_or(&none));
             // Text and numbers alone: this cannot fail.
-            cmd.arg(serde_json::to_string(row).unwrap_or_default())
-                .arg(row.key.as_str())
-                .arg(row.admitted.0 / DAY_MS)
-                .arg(place_text(row));
-            cmd.arg(&sums[..]).arg(sums[1..5].iter().sum::<u64>()).arg(window_part(window)).arg(kept(window));
-            cmd.arg(period.0.0).arg(reserved).arg(u8::from(shared));
+            cmd.arg(serde_json::to_string(row).unwrap_or_default()).arg(row.admitted.0 / DAY_MS).arg(place_text(row));
+            cmd.arg(&sums[..]).arg(sums[1..5].iter().sum::<u64>());
+            cmd.arg(lease.reserved.tokens).arg(lease.reserved.nano).arg(u8::from(lease.shared));
+            // The row says which groups: what was lent may not be known any more.
+            let named = || row.group.rsplit(PATH_SEPARATOR).filter(|name| !name.is_empty());
+            cmd.arg(1 + named().count());
+            let mut account = |name: &str, window: (Unix, Unix), period: (Unix, Unix)| {
+                cmd.arg(name).arg(window_part(window)).arg(kept(window)).arg(period.0.0);
+            };
+            account(row.key.as_str(), lease.window, lease.period);
+            for name in named() {
+                let lent = lease.groups.iter().find(|group| *group.name == *name);
+                let (window, period) = lent.map(|lent| (lent.window, lent.period)).unwrap_or_default();
+                account(&format!("@{name}"), window, period);
+            }
         }
         cmd
     }
 
     /// The usage report; see `Ledger::usage`.
-    pub fn usage(&mut self, by: By, since: Option<Unix>, until: Option<Unix>) -> Result<Vec<UsageLine>, StoreError> {
-        let first = since.map_or(0, |at| at.0 / DAY_MS);
-        let beyond = until.map_or(u64::MAX, |at| at.0.div_ceil(DAY_MS));
+    pub fn usage(&mut self, query: &Query) -> Result<Vec<UsageLine>, StoreError> {
+        let who = query.who().map_err(|why| StoreError::Shared(self.name.clone(), why.to_string()))?;
+        let (first, beyond) = query.days();
         let days: Vec<u64> =
             self.run(|connection| redis::cmd("ZRANGE").arg(named("days")).arg(0).arg(-1).query(connection))?;
-        let mut sums = DaySums::new();
+        let (mut sums, mut people) = (DaySums::new(), PeopleSums::new());
         for day in days.into_iter().filter(|day| (first..beyond).contains(day)) {
-            let hash: Vec<(String, u64)> =
-                self.run(|connection| redis::cmd("HGETALL").arg(format!("{PREFIX}day:{day}")).query(connection))?;
-            add_day(&mut sums, day, hash);
+            add_day(&mut sums, day, self.hash(&format!("day:{day}"))?);
+            if who.is_some() {
+                add_who(&mut people, day, self.hash(&format!("who:{day}"))?);
+            }
         }
-        Ok(report(by, &sums))
+        Ok(who.map_or_else(|| query.report(&sums), |who| query.report_people(who, &people, &sums)))
     }
-}
 
-/// Sums by what a report is broken down by, in the order of `Ledger::usage`.
-fn report(by: By, sums: &DaySums) -> Vec<UsageLine> {
-    let mut lines: BTreeMap<String, UsageLine> = BTreeMap::new();
-    for (place, [requests, uncached_in, cache_read, cache_write, out, cost_nano]) in sums {
-        let name = match by {
-            By::Key => place.key.clone(),
-            By::Model => place.model.clone(),
-            By::Target => place.target.clone(),
-            By::Day => window::date(Unix(place.day * DAY_MS)),
-        };
-        let line = lines.entry(name.clone()).or_insert_with(|| UsageLine { name, ..UsageLine::default() });
-        line.requests += requests;
-        line.last = line.last.max(Some(Unix(place.day * DAY_MS)));
-        line.uncached_in += uncached_in;
-        line.cache_read += cache_read;
-        line.cache_write += cache_write;
-        line.out += out;
-        line.cost_nano += cost_nano;
+    /// Numbers by name.
+    fn hash(&mut self, name: &str) -> Result<Vec<(String, u64)>, StoreError> {
+        self.run(|connection| redis::cmd("HGETALL").arg(named(name)).query(connection))
     }
-    let mut lines: Vec<UsageLine> = lines.into_values().collect();
-    if by != By::Day {
-        order::by_key(&mut lines, |line| (u64::MAX - line.cost_nano, u128::from(u64::MAX - line.out)));
-    }
-    lines
 }
 
 fn named(rest: &str) -> String {
@@ -523,17 +575,26 @@ fn integer(value: &Value) -> Option<u64> {
 fn read_ruling(ask: &Ask, value: &Value) -> Option<Answer> {
     let Value::Array(parts) = value else { return None };
     let parts: Vec<u64> = parts.iter().map(integer).collect::<Option<_>>()?;
-    let [code, requests, window_used, period_used] = parts.try_into().ok()?;
-    let ruling = match code {
-        0 => Ruling::Admitted,
-        1 => Ruling::Refused(LimitKind::TokensPerPeriod),
-        2 => Ruling::Refused(LimitKind::Requests),
-        3 => Ruling::Refused(LimitKind::TokensPerWindow),
-        4 => Ruling::Refused(LimitKind::Concurrency),
-        5 => Ruling::Looked,
-        9 => Ruling::Unavailable,
+    let ([code, which], counts) = parts.split_first_chunk()?;
+    let kind = match *code {
+        1 => Some(LimitKind::TokensPerPeriod),
+        2 => Some(LimitKind::Requests),
+        3 => Some(LimitKind::TokensPerWindow),
+        4 => Some(LimitKind::Concurrency),
+        6 => Some(LimitKind::Budget),
+        _ => None,
+    };
+    let ruling = match (code, kind) {
+        (_, Some(kind)) => Ruling::Refused(kind, usize::try_from(*which).ok()?),
+        (0, _) => Ruling::Admitted,
+        (5, _) => Ruling::Looked,
+        (9, _) => Ruling::Unavailable,
         _ => return None,
     };
-    let (window, period) = (ask.lease.window, ask.lease.period);
-    Some(Answer { ask: *ask, ruling, counts: SharedCounts { window, requests, window_used, period, period_used } })
+    let mut told = accounts(&ask.key, &ask.lease).zip(counts.as_chunks::<4>().0).map(|((_, window, period), told)| {
+        let [requests, window_used, tokens, nano] = *told;
+        SharedCounts { window, requests, window_used, period, period_used: Amount { tokens, nano } }
+    });
+    let (counts, groups) = (told.next()?, told.collect());
+    Some(Answer { ask: ask.clone(), ruling, counts, groups })
 }

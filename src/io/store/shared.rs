@@ -9,14 +9,14 @@
 use super::super::batch_queue::{BatchQueue, IdlePolicy, Polled};
 use super::super::clock::{self, Clock};
 use super::api::{Batch, Leftover, StoreError, answer};
-use super::remote::{Command, Done, Holds, Remote, Speaker};
+use super::remote::{Command, Done, Holds, Remote, Speaker, accounts};
 use super::{DIED, Duties, End, StoreNotice};
 use crate::base::digest::hex;
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
 use crate::policy::ask::{Answer, Ask, Release, Ruling};
 use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
-use crate::policy::meter::{Lease, SharedCounts};
+use crate::policy::meter::Lease;
 use crate::policy::row::Row;
 use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::{HashSet, VecDeque};
@@ -38,7 +38,7 @@ pub enum SharedNotice {
     /// As any store says it.
     Store(StoreNotice),
     /// An answer.
-    Answered(Answer),
+    Answered(Box<Answer>),
 }
 
 /// The handing-over end. Dropping it sends what is left and waits for the thread.
@@ -342,13 +342,12 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
         let batches: Vec<Batch> = self.batches.drain(..sent).collect();
         for (batch, done) in batches.iter().zip(&done[from..]) {
             committed += batch.rows.len() as u64;
-            let lent = |row: &'_ Row| row.lease.as_deref().copied().filter(|lease| lease.shared);
+            let lent = |row: &'_ Row| row.lease.as_deref().filter(|lease| lease.shared).cloned();
             for (row, lease) in batch.rows.iter().filter_map(|row| Some((row, lent(row)?))) {
-                let release = Release { key: row.key, lease };
                 match done {
                     // Lent under a name that this host no longer has, and announced again under the present one.
-                    Done::Before => self.releases.push(release),
-                    _ => self.give_back(&release.key, &release.lease),
+                    Done::Before => self.releases.push(Release { key: row.key, lease }),
+                    _ => self.give_back(&row.key, &lease),
                 }
             }
         }
@@ -369,20 +368,22 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
         let ask = &answer.ask;
         match answer.ruling {
             Ruling::Admitted => {
-                let held = self.holds.entry((ask.key, ask.lease.window, ask.lease.period)).or_default();
-                *held = (held.0 + ask.lease.reserved, held.1 + 1);
+                for name in accounts(&ask.key, &ask.lease) {
+                    let held = self.holds.entry(name).or_default();
+                    *held = (held.0.plus(ask.lease.reserved), held.1 + 1);
+                }
             }
             // The lease of this host has ended: it must come under a new name first.
             Ruling::Unavailable => self.announced = false,
-            Ruling::Refused(_) | Ruling::Looked => {}
+            Ruling::Refused(..) | Ruling::Looked => {}
         }
-        (self.tell)(SharedNotice::Answered(*answer));
+        (self.tell)(SharedNotice::Answered(Box::new(answer.clone())));
     }
 
     fn give_back(&mut self, key: &KeyId, lease: &Lease) {
-        let name = (*key, lease.window, lease.period);
-        if let Some(held) = self.holds.get_mut(&name) {
-            *held = (held.0.saturating_sub(lease.reserved), held.1.saturating_sub(1));
+        for name in accounts(key, lease) {
+            let Some(held) = self.holds.get_mut(&name) else { continue };
+            *held = (held.0.minus(lease.reserved), held.1.saturating_sub(1));
             if held.1 == 0 {
                 self.holds.remove(&name);
             }
@@ -391,8 +392,7 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
 
     fn answer_none(&self, asks: &[Ask]) {
         for ask in asks {
-            let answer = Answer { ask: *ask, ruling: Ruling::Unavailable, counts: SharedCounts::default() };
-            (self.tell)(SharedNotice::Answered(answer));
+            (self.tell)(SharedNotice::Answered(Box::new(Answer::unavailable(ask.clone()))));
         }
     }
 

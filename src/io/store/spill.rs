@@ -9,13 +9,14 @@ use super::api::{Batch, Leftover, StoreError};
 use crate::base::limits;
 use crate::base::order;
 use crate::base::time::Unix;
-use crate::policy::meter::Lease;
+use crate::policy::meter::{Amount, GroupLease, Lease, PathIx};
 use crate::policy::row::Row;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Where the rows of one ledger are put.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,20 +36,35 @@ struct Line {
     /// Window, period, tokens reserved, and whether the ledger lent them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     lease: Option<([u64; 2], [u64; 2], u64, bool)>,
+    /// Nano-dollars reserved, and the windows and periods of groups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lent: Option<(u64, Vec<LentBy>)>,
 }
+
+/// A group, its window and its period.
+type LentBy = (Arc<str>, [u64; 2], [u64; 2]);
 
 impl Line {
     fn of(row: &Row, batch: &Batch) -> Line {
         let pair = |(from, to): (Unix, Unix)| [from.0, to.0];
         let lease = row.lease.as_deref().filter(|_| batch.sent.is_some());
-        let lease = lease.map(|lease| (pair(lease.window), pair(lease.period), lease.reserved, lease.shared));
-        Line { row: row.clone(), batch: batch.sent.clone(), lease }
+        let lent = lease.filter(|lease| lease.reserved.nano > 0 || !lease.groups.is_empty()).map(|lease| {
+            let groups = lease.groups.iter().map(|group| (group.name.clone(), pair(group.window), pair(group.period)));
+            (lease.reserved.nano, groups.collect())
+        });
+        let lease = lease.map(|lease| (pair(lease.window), pair(lease.period), lease.reserved.tokens, lease.shared));
+        Line { row: row.clone(), batch: batch.sent.clone(), lease, lent }
     }
 
     fn into_row(self) -> (Option<(String, u64)>, Row) {
         let pair = |[from, to]: [u64; 2]| (Unix(from), Unix(to));
-        let lease = self.lease.map(|(window, period, reserved, shared)| {
-            Box::new(Lease { window: pair(window), period: pair(period), reserved, shared })
+        let (nano, groups) = self.lent.unwrap_or_default();
+        let group = |(name, window, period)| GroupLease { name, window: pair(window), period: pair(period) };
+        let groups: Box<[GroupLease]> = groups.into_iter().map(group).collect();
+        let lease = self.lease.map(|(window, period, tokens, shared)| {
+            let reserved = Amount { tokens, nano };
+            let (window, period, path) = (pair(window), pair(period), PathIx::NONE);
+            Box::new(Lease { window, period, reserved, shared, path, groups })
         });
         (self.batch, Row { lease, ..self.row })
     }

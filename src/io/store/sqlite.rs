@@ -12,21 +12,25 @@ mod audit;
 mod groups;
 mod handover;
 mod pace;
+mod people;
+mod report;
+mod tables;
 mod tally;
 mod value;
 
-use super::api::{By, DaySum, Store, StoreError, UsageLine};
+use super::api::{DaySum, Recent, Store, StoreError};
 use super::keyform;
 use super::lock::FileLock;
+use crate::base::digest::hex;
 use crate::base::limits;
 use crate::base::time::Unix;
+use crate::policy::attribution::HashKey;
 use crate::policy::keys::{KeyId, KeyRecord, Scope};
-use crate::policy::row::{Row, endpoint_from};
-use crate::policy::usage::{Usage, UsageSource};
+use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 use groups::Packer;
 use ring::rand::{SecureRandom, SystemRandom};
-use rusqlite::{Connection, ErrorCode, OptionalExtension, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -34,66 +38,16 @@ use std::path::{Path, PathBuf};
 use tally::Tally;
 use value::{Fallible, int, key_id, uint};
 
-/// Written into the file (`application_id`): "Toll".
-const APPLICATION: i32 = 0x546f_6c6c;
-/// Version of the tables below (`user_version`).
-const SCHEMA: i64 = 5;
-
-const TABLES: &str = "
-CREATE TABLE keys (
-    id TEXT PRIMARY KEY, digest BLOB NOT NULL UNIQUE, name TEXT NOT NULL, plan TEXT NOT NULL,
-    endpoints TEXT NOT NULL, models TEXT, created INTEGER NOT NULL, expires INTEGER, revoked INTEGER
-) STRICT, WITHOUT ROWID;
-CREATE TABLE rows (
-    number INTEGER PRIMARY KEY, request BLOB NOT NULL, key TEXT NOT NULL, admitted INTEGER NOT NULL,
-    model TEXT NOT NULL, target TEXT NOT NULL, endpoint TEXT NOT NULL, stream INTEGER NOT NULL,
-    status INTEGER NOT NULL, uncached_in INTEGER NOT NULL, cache_read INTEGER NOT NULL,
-    cache_write INTEGER NOT NULL, out INTEGER NOT NULL, source TEXT NOT NULL, cost_nano INTEGER NOT NULL,
-    attempts INTEGER NOT NULL, micros INTEGER NOT NULL
-) STRICT;
-CREATE INDEX rows_admitted ON rows (admitted);
-CREATE TABLE days (
-    day INTEGER NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL, target TEXT NOT NULL,
-    requests INTEGER NOT NULL, uncached_in INTEGER NOT NULL, cache_read INTEGER NOT NULL,
-    cache_write INTEGER NOT NULL, out INTEGER NOT NULL, cost_nano INTEGER NOT NULL,
-    PRIMARY KEY (day, key, model, target)
-) STRICT, WITHOUT ROWID;
-";
-
-/// From version 1 to 2: secrets that a rotation has replaced, and what is left of rows that were folded away.
-const SECOND: &str = "
-ALTER TABLE keys ADD COLUMN former TEXT NOT NULL DEFAULT '[]';
-CREATE TABLE folded (
-    day INTEGER NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL, target TEXT NOT NULL,
-    requests INTEGER NOT NULL, uncached_in INTEGER NOT NULL, cache_read INTEGER NOT NULL,
-    cache_write INTEGER NOT NULL, out INTEGER NOT NULL, cost_nano INTEGER NOT NULL,
-    PRIMARY KEY (day, key, model, target)
-) STRICT, WITHOUT ROWID;
-";
-
-/// From version 3 to 4: keys that are disabled for a while, and those with limits of their own.
-const FOURTH: &str = "
-ALTER TABLE keys ADD COLUMN disabled INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE keys ADD COLUMN limits TEXT NOT NULL DEFAULT '{}';
-";
-
-/// What makes the first two versions of the tables, each out of the one before; see [`third`] for the next.
-const STEPS: [&str; 2] = [TABLES, SECOND];
-
 const SELECT_KEYS: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former,
-    disabled, limits FROM keys ORDER BY created, id";
+    disabled, limits, grp, labels FROM keys ORDER BY created, id";
 const SELECT_KEY: &str = "SELECT id, digest, name, plan, endpoints, models, created, expires, revoked, former,
-    disabled, limits FROM keys WHERE id = ?1";
+    disabled, limits, grp, labels FROM keys WHERE id = ?1";
 const INSERT_KEY: &str =
     "INSERT INTO keys (id, digest, name, plan, endpoints, models, created, expires, revoked, former,
-    disabled, limits) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
+    disabled, limits, grp, labels) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
 const UPDATE_KEY: &str = "UPDATE keys SET digest = ?2, name = ?3, plan = ?4, endpoints = ?5, models = ?6, created = ?7,
-    expires = ?8, revoked = ?9, former = ?10, disabled = ?11, limits = ?12 WHERE id = ?1";
-
-/// Said of a file that a later version has written.
-const NEWER: &str = "this ledger was written by a newer version";
-/// Said of a file that no version has written.
-const STRANGE: &str = "this database is not a ledger";
+    expires = ?8, revoked = ?9, former = ?10, disabled = ?11, limits = ?12, grp = ?13,
+    labels = ?14 WHERE id = ?1";
 
 /// Who opens the file.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -128,7 +82,8 @@ impl Sqlite {
         let mut connection = Connection::open(path).map_err(failed)?;
         connection.busy_timeout(limits::STORE_BUSY).map_err(failed)?;
         connection.pragma_update(None, "cache_size", -limits::LEDGER_CACHE_KIB).map_err(failed)?;
-        match tables(&mut connection).map_err(failed)? {
+        let fresh = hex(&random::<32>().map_err(|error| StoreError::File(path.to_path_buf(), error))?);
+        match tables::bring_up(&mut connection, &fresh).map_err(failed)? {
             None => {}
             Some(why) => return Err(StoreError::Foreign(path.to_path_buf(), why)),
         }
@@ -205,6 +160,13 @@ impl Sqlite {
         find().map_err(|error| self.tell(error))
     }
 
+    /// What users and conversations are hashed with: made with the ledger, and the same ever after.
+    pub fn hash_key(&self) -> Result<HashKey, StoreError> {
+        let sql = "SELECT value FROM secrets WHERE name = 'attribution'";
+        let value = self.connection.query_row(sql, [], |row| row.get(0).map(HashKey));
+        value.map_err(|error| self.tell(error))
+    }
+
     /// Revokes a key from `at` on. False if there is no such key or it was revoked before.
     pub fn revoke(&self, id: &KeyId, at: Unix) -> Result<bool, StoreError> {
         let sql = "UPDATE keys SET revoked = ?2 WHERE id = ?1 AND revoked IS NULL";
@@ -243,8 +205,14 @@ impl Sqlite {
         self.check()?;
         let mut write = || -> Fallible<()> {
             let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            self.packer.append(&transaction, rows)?;
-            self.tally.add(rows);
+            for group in rows.chunks(groups::ROWS_PER_GROUP) {
+                self.packer.append(&transaction, group)?;
+                self.tally.add(group);
+                // So that a commit of many names takes no more memory than one of few.
+                if self.tally.has_many_names() {
+                    self.tally.settle(&transaction)?;
+                }
+            }
             if self.tally.is_due() {
                 self.tally.settle(&transaction)?;
             }
@@ -257,66 +225,41 @@ impl Sqlite {
         })
     }
 
-    /// Sums by key and day, of the day that `since` lies in and all later ones: what rebuilds the periods.
+    /// Sums by key, group and day, of the day that `since` lies in and all later ones: what rebuilds the periods.
     pub fn day_sums(&self, since: Unix) -> Result<Vec<DaySum>, StoreError> {
         let list = || -> Fallible<Vec<DaySum>> {
             let mut query = self.connection.prepare_cached(
-                "SELECT key, day, SUM(requests), SUM(uncached_in + cache_read + cache_write + out)
-                 FROM parts WHERE day >= ?1 GROUP BY key, day ORDER BY day, key",
+                "SELECT key, day, SUM(requests), SUM(uncached_in + cache_read + cache_write + out), SUM(cost_nano),
+                 group_path FROM parts WHERE day >= ?1 GROUP BY key, day, group_path ORDER BY day, key, group_path",
             )?;
             let sums = query.query_map([int(since.0 / DAY_MS)], |row| {
-                let day = Unix(uint(row, 1)? * DAY_MS);
-                Ok(DaySum { key: key_id(row, 0)?, day, requests: uint(row, 2)?, tokens: uint(row, 3)? })
+                Ok(DaySum {
+                    key: key_id(row, 0)?,
+                    group: row.get(5)?,
+                    day: Unix(uint(row, 1)? * DAY_MS),
+                    requests: uint(row, 2)?,
+                    tokens: uint(row, 3)?,
+                    cost_nano: uint(row, 4)?,
+                })
             })?;
             sums.collect()
         };
         list().map_err(|error| self.tell(error))
     }
 
-    /// Key, moment of admission and tokens of every row admitted at `since` or later: what rebuilds the windows.
-    pub fn rows_since(&self, since: Unix) -> Result<Vec<(KeyId, Unix, u64)>, StoreError> {
+    /// What rebuilds the windows: of every row admitted at `since` or later.
+    pub fn rows_since(&self, since: Unix) -> Result<Vec<Recent>, StoreError> {
         let mut found = Vec::new();
         let which = "INDEXED BY groups_newest WHERE newest >= ?1 ORDER BY first";
         let listed = groups::each(&self.connection, which, [int(since.0)], |_, rows| {
             let rows = rows.into_iter().filter(|row| row.admitted >= since);
-            found.extend(rows.map(|row| (row.key, row.admitted, row.usage.total())));
+            found.extend(rows.map(|Row { key, group, admitted, usage, .. }| {
+                let tokens = usage.total();
+                Recent { key, group, admitted, tokens }
+            }));
             true
         });
         listed.map(|()| found).map_err(|error| self.tell(error))
-    }
-
-    /// The usage report over whole UTC days: from the day of `since` to the last day that begins before `until`;
-    /// `None` leaves that end open. Days in order, everything else by cost, then tokens, the largest first.
-    pub fn usage(&self, by: By, since: Option<Unix>, until: Option<Unix>) -> Result<Vec<UsageLine>, StoreError> {
-        let (name, order) = match by {
-            By::Key => ("key", "7 DESC, 6 DESC, 1"),
-            By::Model => ("model", "7 DESC, 6 DESC, 1"),
-            By::Target => ("target", "7 DESC, 6 DESC, 1"),
-            By::Day => ("date(day * 86400, 'unixepoch')", "1"),
-        };
-        let sql = format!(
-            "SELECT {name}, SUM(requests), SUM(uncached_in), SUM(cache_read), SUM(cache_write), SUM(out),
-             SUM(cost_nano), MAX(day) FROM parts WHERE day >= ?1 AND day < ?2 GROUP BY 1 ORDER BY {order}"
-        );
-        let first = since.map_or(0, |at| int(at.0 / DAY_MS));
-        let beyond = until.map_or(i64::MAX, |at| int(at.0.div_ceil(DAY_MS)));
-        let list = || -> Fallible<Vec<UsageLine>> {
-            let mut query = self.connection.prepare(&sql)?;
-            let lines = query.query_map([first, beyond], |row| {
-                Ok(UsageLine {
-                    name: row.get(0)?,
-                    requests: uint(row, 1)?,
-                    uncached_in: uint(row, 2)?,
-                    cache_read: uint(row, 3)?,
-                    cache_write: uint(row, 4)?,
-                    out: uint(row, 5)?,
-                    cost_nano: uint(row, 6)?,
-                    last: Some(Unix(uint(row, 7)? * DAY_MS)),
-                })
-            })?;
-            lines.collect()
-        };
-        list().map_err(|error| self.tell(error))
     }
 
     /// Number of rows in the ledger.
@@ -375,6 +318,13 @@ impl Store for Sqlite {
     }
 }
 
+/// Bytes that nobody can foresee.
+fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut random = [0u8; N];
+    SystemRandom::new().fill(&mut random).map_err(|_| io::Error::other("no entropy is available"))?;
+    Ok(random)
+}
+
 /// Makes the folder of the file, for its owner's eyes, where there is none.
 fn create_folder(path: &Path) -> io::Result<()> {
     match path.parent() {
@@ -393,10 +343,8 @@ fn create_private(path: &Path) -> io::Result<()> {
     if path.try_exists()? {
         return Ok(());
     }
-    let mut random = [0u8; 8];
-    SystemRandom::new().fill(&mut random).map_err(|_| io::Error::other("no entropy is available"))?;
     let mut name = path.as_os_str().to_os_string();
-    name.push(format!(".{:016x}", u64::from_ne_bytes(random)));
+    name.push(format!(".{:016x}", u64::from_ne_bytes(random()?)));
     let draft = PathBuf::from(name);
     drop(OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?);
     let linked = std::fs::hard_link(&draft, path);
@@ -405,118 +353,6 @@ fn create_private(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),
     }
-}
-
-/// What says whose file it is, and which version its tables have.
-fn marks(connection: &Connection) -> Fallible<(i32, i64)> {
-    let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
-    Ok((i32::try_from(number("application_id")?).unwrap_or(0), number("user_version")?))
-}
-
-/// Makes the tables where there are none, and turns the log on. Says what is wrong with a file that is not ours.
-fn tables(connection: &mut Connection) -> Fallible<Option<&'static str>> {
-    if marks(connection)? != (APPLICATION, SCHEMA) {
-        // Two processes may meet here: what counts is what is found once the others are kept out.
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let tables: i64 = transaction.query_row("SELECT COUNT(*) FROM sqlite_schema", [], |row| row.get(0))?;
-        match (marks(&transaction)?, tables) {
-            ((APPLICATION, SCHEMA), _) => {}
-            ((APPLICATION, newer), _) if newer > SCHEMA => {
-                return Ok(Some(NEWER));
-            }
-            ((APPLICATION, 1..), _) | ((0, 0), 0) => {
-                let done = usize::try_from(marks(&transaction)?.1).unwrap_or(0);
-                STEPS.iter().skip(done).try_for_each(|step| transaction.execute_batch(step))?;
-                if done < 3 {
-                    third(&transaction)?;
-                }
-                if done < 4 {
-                    transaction.execute_batch(FOURTH)?;
-                }
-                // From version 4 to 5 rows may have one number more, which the views show.
-                views(&transaction)?;
-                transaction.pragma_update(None, "application_id", APPLICATION)?;
-                transaction.pragma_update(None, "user_version", SCHEMA)?;
-            }
-            _ => return Ok(Some(STRANGE)),
-        }
-        transaction.commit()?;
-    }
-    turn_log_on(connection)?;
-    Ok(None)
-}
-
-/// From version 2 to 3: rows lie in groups, and the sums may lag behind them.
-fn third(transaction: &Connection) -> Fallible<()> {
-    transaction.execute_batch(groups::TABLE)?;
-    let (mut packer, mut rows) = (Packer::default(), Vec::with_capacity(limits::ROWS_PER_COMMIT));
-    let mut query = transaction.prepare(
-        "SELECT request, key, admitted, model, target, endpoint, stream, status, uncached_in, cache_read,
-         cache_write, out, source, cost_nano, attempts, micros FROM rows ORDER BY number",
-    )?;
-    let mut old = query.query([])?;
-    while let Some(row) = old.next()? {
-        rows.push(read_row(row)?);
-        if rows.len() == limits::ROWS_PER_COMMIT {
-            packer.append(transaction, &rows)?;
-            rows.clear();
-        }
-    }
-    packer.append(transaction, &rows)?;
-    drop(old);
-    drop(query);
-    transaction.execute_batch("DROP TABLE rows")?;
-    transaction.execute_batch(tally::TABLE)?;
-    tally::mark_all(transaction)
-}
-
-/// The views, made anew for every version: two for people, and one for what the program reads itself.
-fn views(transaction: &Connection) -> Fallible<()> {
-    let old = "DROP VIEW IF EXISTS rows; DROP VIEW IF EXISTS sums; DROP VIEW IF EXISTS parts";
-    transaction.execute_batch(old)?;
-    transaction.execute_batch(groups::VIEW)?;
-    transaction.execute_batch(tally::VIEWS)
-}
-
-fn read_row(row: &rusqlite::Row<'_>) -> Fallible<Row> {
-    let text = |column: usize| -> Fallible<String> { row.get(column) };
-    Ok(Row {
-        request: row.get(0)?,
-        key: key_id(row, 1)?,
-        admitted: Unix(uint(row, 2)?),
-        model: text(3)?.into(),
-        target: text(4)?.into(),
-        endpoint: endpoint_from(&text(5)?),
-        stream: row.get(6)?,
-        status: row.get(7)?,
-        usage: Usage {
-            uncached_in: uint(row, 8)?,
-            cache_read: uint(row, 9)?,
-            cache_write: uint(row, 10)?,
-            out: uint(row, 11)?,
-            source: UsageSource::from_text(&text(12)?).unwrap_or_default(),
-        },
-        cost_nano: uint(row, 13)?,
-        attempts: row.get(14)?,
-        micros: uint(row, 15)?,
-        queued_ms: 0,
-        lease: None,
-    })
-}
-
-/// Switches to the write-ahead log, which the file then remembers. SQLite does not wait for others while it switches,
-/// so this does.
-fn turn_log_on(connection: &Connection) -> Fallible<()> {
-    let pause = limits::STORE_BUSY / 500;
-    for _ in 0..500 {
-        let switched = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0));
-        match switched {
-            Ok(mode) if mode == "wal" => return Ok(()),
-            Err(error) if error.sqlite_error_code() != Some(ErrorCode::DatabaseBusy) => return Err(error),
-            Ok(_) | Err(_) => std::thread::sleep(pause),
-        }
-    }
-    connection.pragma_update(None, "journal_mode", "WAL")
 }
 
 /// Inserts or updates the record of a key, as `sql` says.
@@ -537,6 +373,8 @@ fn write_key(connection: &Connection, sql: &str, key: &KeyRecord) -> Fallible<us
             keyform::former_text(&key.former),
             key.disabled,
             keyform::limits_text(&key.limits),
+            key.group,
+            keyform::labels_text(&key.labels),
         ],
     )
 }
@@ -563,5 +401,7 @@ fn read_key(row: &rusqlite::Row<'_>) -> Fallible<KeyRecord> {
         former: keyform::former_from(row.get_ref(9)?.as_str()?),
         disabled: row.get(10)?,
         limits: keyform::limits_from(row.get_ref(11)?.as_str()?),
+        group: row.get(12)?,
+        labels: keyform::labels_from(row.get_ref(13)?.as_str()?),
     })
 }

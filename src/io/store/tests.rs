@@ -1,20 +1,24 @@
 //! The ledger in a real file, and the thread that writes it.
 
-use super::api::{By, DaySum, Entry, UsageLine};
+use super::api::{By, DaySum, Entry, Query, Recent, UsageLine};
 use super::sqlite::{Mode, Sqlite};
 use super::*;
 use crate::base::time::Unix;
+use crate::policy::agent::Client;
 use crate::policy::keys::{KeyId, Scope};
-use crate::policy::plan::LimitOverrides;
 use crate::policy::usage::{Usage, UsageSource};
 use crate::policy::window;
 use crate::wire::Dialect;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 const DAY: u64 = 86_400_000;
+
+mod formats;
+mod people;
 
 /// A directory of its own for each test, removed at its end.
 struct Place(PathBuf);
@@ -59,6 +63,8 @@ fn record(id: &str, created: u64) -> KeyRecord {
         revoked: None,
         disabled: false,
         limits: crate::policy::plan::LimitOverrides::default(),
+        group: None,
+        labels: Vec::new(),
         former: Vec::new(),
     }
 }
@@ -84,6 +90,10 @@ fn row(id: &str, admitted: u64, model: &str, out: u64) -> Row {
         attempts: 1,
         micros: 1234,
         queued_ms: 0,
+        group: Default::default(),
+        user: None,
+        session: None,
+        client: Default::default(),
         lease: None,
     }
 }
@@ -133,12 +143,20 @@ fn rows_and_day_sums_agree_and_outlive_the_connection() {
     place.owner().append(&rows).unwrap();
     let mut db = place.owner();
     db.append(&[row(A, 3 * DAY + 11, "small", 8)]).unwrap();
-    let sum = |id, day, requests, tokens| DaySum { key: key(id), day: Unix(day * DAY), requests, tokens };
-    assert_eq!(db.day_sums(Unix(3 * DAY + 77)).unwrap(), [sum(A, 3, 3, 56), sum(B, 4, 1, 19)]);
-    assert_eq!(db.day_sums(Unix(4 * DAY)).unwrap(), [sum(B, 4, 1, 19)]);
+    let sum = |id, day, requests, tokens, cost_nano| DaySum {
+        key: key(id),
+        group: Arc::default(),
+        day: Unix(day * DAY),
+        requests,
+        tokens,
+        cost_nano,
+    };
+    assert_eq!(db.day_sums(Unix(3 * DAY + 77)).unwrap(), [sum(A, 3, 3, 56, 11_000), sum(B, 4, 1, 19, 4000)]);
+    assert_eq!(db.day_sums(Unix(4 * DAY)).unwrap(), [sum(B, 4, 1, 19, 4000)]);
     let since = db.rows_since(Unix(3 * DAY + 9)).unwrap();
     let expected = [(A, 3 * DAY + 9, 17), (B, 4 * DAY, 19), (A, 3 * DAY + 11, 23)];
-    assert_eq!(since, expected.map(|(id, at, tokens)| (key(id), Unix(at), tokens)));
+    let recent = |(id, at, tokens)| Recent { key: key(id), group: Arc::default(), admitted: Unix(at), tokens };
+    assert_eq!(since, expected.map(recent));
     assert_eq!(db.count_rows().unwrap(), 4);
 }
 
@@ -148,6 +166,7 @@ fn the_usage_report_sums_by_each_of_its_names_within_its_days() {
     let mut db = place.owner();
     db.append(&[row(A, 5, "small", 1), row(A, DAY, "large", 7), row(B, 2 * DAY, "small", 3)]).unwrap();
     let line = |name: &str, requests, out, last| UsageLine {
+        second: None,
         name: name.into(),
         requests,
         last: Some(Unix(last * DAY)),
@@ -157,11 +176,11 @@ fn the_usage_report_sums_by_each_of_its_names_within_its_days() {
         out,
         cost_nano: out * 1000,
     };
-    assert_eq!(db.usage(By::Key, None, None).unwrap(), [line(A, 2, 8, 1), line(B, 1, 3, 2)]);
-    assert_eq!(db.usage(By::Model, None, None).unwrap(), [line("large", 1, 7, 1), line("small", 2, 4, 2)]);
-    let target = db.usage(By::Target, Some(Unix(DAY + 5)), None).unwrap();
+    assert_eq!(db.usage(&Query::by(By::Key)).unwrap(), [line(A, 2, 8, 1), line(B, 1, 3, 2)]);
+    assert_eq!(db.usage(&Query::by(By::Model)).unwrap(), [line("large", 1, 7, 1), line("small", 2, 4, 2)]);
+    let target = db.usage(&Query { since: Some(Unix(DAY + 5)), until: None, ..Query::by(By::Target) }).unwrap();
     assert_eq!(target, [line("provider/large", 1, 7, 1), line("provider/small", 1, 3, 2)]);
-    let days = db.usage(By::Day, None, Some(Unix(2 * DAY))).unwrap();
+    let days = db.usage(&Query { since: None, until: Some(Unix(2 * DAY)), ..Query::by(By::Day) }).unwrap();
     assert_eq!(days, [line("1970-01-01", 1, 1, 0), line("1970-01-02", 1, 7, 1)]);
 }
 
@@ -175,7 +194,7 @@ fn absurd_numbers_do_not_break_the_ledger() {
     for _ in 0..50 {
         db.append(&[absurd.clone(), absurd.clone()]).unwrap();
     }
-    let report = db.usage(By::Key, None, None).unwrap();
+    let report = db.usage(&Query::by(By::Key)).unwrap();
     assert_eq!((report[0].requests, report[0].cost_nano), (100, 100 * limits::ROW_COST_MAX));
 }
 
@@ -409,11 +428,11 @@ fn folding_leaves_every_sum_as_it_was_and_is_done_in_batches() {
     let mut db = place.owner();
     let rows: Vec<Row> = (0..10).map(|n| row(if n < 5 { A } else { B }, n * DAY / 2, "small", n)).collect();
     rows.iter().for_each(|row| db.append(std::slice::from_ref(row)).unwrap());
-    let (sums, usage) = (db.day_sums(Unix(0)).unwrap(), db.usage(By::Key, None, None).unwrap());
+    let (sums, usage) = (db.day_sums(Unix(0)).unwrap(), db.usage(&Query::by(By::Key)).unwrap());
     assert_eq!([db.fold(Unix(3 * DAY), 4), db.fold(Unix(3 * DAY), 4)].map(Result::unwrap), [4, 2]);
     assert_eq!(db.fold(Unix(3 * DAY), 4).unwrap(), 0);
     assert_eq!(db.count_rows().unwrap(), 4);
-    assert_eq!((db.day_sums(Unix(0)).unwrap(), db.usage(By::Key, None, None).unwrap()), (sums, usage));
+    assert_eq!((db.day_sums(Unix(0)).unwrap(), db.usage(&Query::by(By::Key)).unwrap()), (sums, usage));
     let verdict = db.verify().unwrap();
     assert_eq!((verdict.rows, verdict.folded, verdict.differences), (4, 6, vec![]));
     let mut entries = Vec::new();
@@ -454,106 +473,7 @@ fn a_counter_that_is_not_what_the_rows_say_is_found() {
     assert!(found[1..].iter().all(|found| found.stored == 0 && found.counter.contains(B)));
 }
 
-/// From the present version of the tables to the first.
-const BACKWARDS: &str = "ALTER TABLE keys DROP COLUMN former; ALTER TABLE keys DROP COLUMN disabled;
-    ALTER TABLE keys DROP COLUMN limits; DROP TABLE folded; DROP VIEW sums; DROP VIEW parts;
-    DROP TABLE counted; CREATE TABLE old AS SELECT number, unhex(substr(id, 5)) AS request, key,
-    unixepoch(admitted) * 1000 AS admitted, model, target, endpoint, stream, status, input AS uncached_in, cache_read,
-    cache_write, output AS out, source, cost_nano, attempts, micros FROM rows;
-    DROP VIEW rows; DROP TABLE groups; ALTER TABLE old RENAME TO rows; PRAGMA user_version = 1";
-
-const OUTPUT_OF_A: &str = "output of AAAAAAAAAAAA on 1970-01-01, small at provider/small";
-
-/// From the present version of the tables to the third.
-const BACK_TO_THE_THIRD: &str = "ALTER TABLE keys DROP COLUMN disabled; ALTER TABLE keys DROP COLUMN limits;
-    DROP VIEW rows; DROP VIEW sums; DROP VIEW parts; PRAGMA user_version = 3;
-    CREATE VIEW rows AS SELECT first AS number FROM groups; CREATE VIEW sums AS SELECT * FROM days;";
-
-/// From the present version of the tables to the fourth: its view has no column for what has waited.
-const BACK_TO_THE_FOURTH: &str = "DROP VIEW rows; CREATE VIEW rows AS SELECT first AS number FROM groups;
-    PRAGMA user_version = 4";
-
-#[test]
-fn a_ledger_of_the_fourth_version_takes_rows_that_have_waited_and_keeps_those_that_have_not() {
-    let place = Place::new("fourth");
-    place.owner().append(&[row(A, 5, "small", 1)]).unwrap();
-    let old = rusqlite::Connection::open(place.file()).unwrap();
-    old.execute_batch(BACK_TO_THE_FOURTH).unwrap();
-    drop(old);
-    let mut db = place.owner();
-    let waited = Row { queued_ms: 1500, ..row(A, 6, "small", 1) };
-    db.append(std::slice::from_ref(&waited)).unwrap();
-    let other = rusqlite::Connection::open(place.file()).unwrap();
-    let seen = |number: i64| -> u64 {
-        let sql = "SELECT queued_ms FROM rows WHERE number = ?1";
-        other.query_row(sql, [number], |row| row.get::<_, i64>(0)).unwrap() as u64
-    };
-    assert_eq!((seen(1), seen(2)), (0, 1500));
-    let mut rows = Vec::new();
-    db.export(&mut |entry| {
-        rows.extend(if let Entry::Request(row) = entry { Some(row) } else { None });
-        true
-    })
-    .unwrap();
-    assert_eq!(rows, [row(A, 5, "small", 1), waited]);
-}
-
-#[test]
-fn a_ledger_of_the_third_version_has_keys_without_limits_of_their_own() {
-    let place = Place::new("third");
-    place.owner().append(&[row(A, 5, "small", 1)]).unwrap();
-    place.shared().insert_key(&record(A, 5)).unwrap();
-    let old = rusqlite::Connection::open(place.file()).unwrap();
-    old.execute_batch(BACK_TO_THE_THIRD).unwrap();
-    drop(old);
-    let mut db = place.owner();
-    assert_eq!(db.list_keys().unwrap(), [record(A, 5)]);
-    let limits = LimitOverrides { requests: Some(0), concurrency: Some(3), ..LimitOverrides::default() };
-    let edited = db.edit_key(&record(A, 5).id, |key| {
-        (key.disabled, key.limits, key.name) = (true, limits, "another".to_string());
-        (key.plan, key.expires) = ("other".to_string(), Some(Unix(9)));
-        key.scope.models_allowed = Some(vec!["m".to_string()]);
-        Ok::<(), ()>(())
-    });
-    let edited = edited.unwrap().unwrap().unwrap();
-    assert_eq!((edited.disabled, edited.limits, edited.plan.as_str()), (true, limits, "other"));
-    assert_eq!(db.find_key(&edited.id).unwrap(), Some(edited.clone()));
-    assert_eq!(db.list_keys().unwrap(), [edited]);
-    assert_eq!((db.count_rows().unwrap(), db.verify().unwrap().differences), (1, vec![]));
-}
-
-#[test]
-fn a_ledger_of_the_first_version_is_brought_up_to_date() {
-    let place = Place::new("migrate");
-    place.owner().append(&[row(A, 5, "small", 1)]).unwrap();
-    place.shared().insert_key(&record(A, 5)).unwrap();
-    let old = rusqlite::Connection::open(place.file()).unwrap();
-    old.execute_batch(BACKWARDS).unwrap();
-    drop(old);
-    let mut db = place.owner();
-    assert_eq!(db.list_keys().unwrap(), [record(A, 5)]);
-    let verdict = db.verify().unwrap();
-    assert_eq!((verdict.rows, verdict.differences), (1, vec![]));
-    db.append(&[row(A, 5, "small", 1)]).unwrap();
-    assert_eq!(db.usage(By::Key, None, None).unwrap()[0].requests, 2);
-}
-
-#[test]
-fn a_ledger_of_the_third_version_gets_the_views_for_people() {
-    let place = Place::new("views-anew");
-    place.owner().append(&[row(A, 5, "small", 1)]).unwrap();
-    let old = rusqlite::Connection::open(place.file()).unwrap();
-    old.execute_batch(BACK_TO_THE_THIRD).unwrap();
-    drop(old);
-    let db = place.owner();
-    assert_eq!(db.usage(By::Day, None, None).unwrap()[0].name, "1970-01-01");
-    let other = rusqlite::Connection::open(place.file()).unwrap();
-    let line = |sql: &str| other.query_row(sql, [], |line| line.get::<_, String>(0)).unwrap();
-    assert_eq!(
-        (line("SELECT admitted FROM rows"), line("SELECT day FROM sums")),
-        ("1970-01-01T00:00:00.005Z".to_string(), "1970-01-01".to_string())
-    );
-}
+const OUTPUT_OF_A: &str = "output of AAAAAAAAAAAA on 1970-01-01, small at provider/small, endpoint chat";
 
 /// Requests per day as the table holds them, whatever lies behind it.
 fn settled(place: &Place) -> u64 {
@@ -570,6 +490,10 @@ fn rows_of_one_commit_lie_together_and_each_is_seen_with_its_own_columns() {
     rows[7].model = "with \"quotes\" and \u{e9}".into();
     rows[8] = Row { endpoint: Dialect::Messages, stream: !rows[8].stream, status: 499, ..rows[8].clone() };
     rows[9].micros = u64::MAX;
+    let of_ann = |row: &Row| Row { group: "labs/a".into(), user: Some("ann \"\u{fc}\"".into()), ..row.clone() };
+    rows[10] = of_ann(&rows[10]);
+    rows[11] = Row { session: Some("s".into()), client: Client::of_agent(b"curl/8"), ..rows[11].clone() };
+    rows[12] = Row { session: Some("t".into()), queued_ms: 7, ..of_ann(&rows[12]) };
     db.append(&rows).unwrap();
     rows[9].micros = i64::MAX as u64;
     let mut found = Vec::new();
@@ -584,7 +508,7 @@ fn rows_of_one_commit_lie_together_and_each_is_seen_with_its_own_columns() {
     assert_eq!(found, rows);
     let since = Unix(2 * DAY - 99);
     assert_eq!(db.rows_since(since).unwrap().len(), 100);
-    assert!(db.rows_since(since).unwrap().iter().all(|(_, admitted, _)| *admitted >= since));
+    assert!(db.rows_since(since).unwrap().iter().all(|row| row.admitted >= since));
     let other = rusqlite::Connection::open(place.file()).unwrap();
     let groups = other.query_row("SELECT COUNT(*) FROM groups", [], |row| row.get::<_, i64>(0)).unwrap();
     assert_eq!(groups, 3);
@@ -595,14 +519,18 @@ fn rows_of_one_commit_lie_together_and_each_is_seen_with_its_own_columns() {
         let usage = [number("input")?, number("cache_read")?, number("cache_write")?, number("output")?];
         let others =
             ["stream", "status", "cost_nano", "attempts", "micros", "queued_ms"].map(|column| number(column).unwrap());
-        let names = ["model", "target", "endpoint", "source"].map(|column| text(column).unwrap());
-        Ok(((number("number")?, text("id")?, text("key")?, text("admitted")?), names, usage, others))
+        let names = ["model", "target", "endpoint", "source", "group_path", "client"];
+        let names = names.map(|column| text(column).unwrap());
+        let people = ["user", "session"].map(|column| seen.get::<_, Option<Arc<str>>>(column).unwrap());
+        Ok(((number("number")?, text("id")?, text("key")?, text("admitted")?), names, usage, others, people))
     });
     for ((seen, row), number) in seen.unwrap().map(Result::unwrap).zip(&rows).zip(1..) {
         let id = format!("req_{}", crate::base::digest::hex(&row.request));
         let at = format!("{}.{:03}Z", window::iso(row.admitted).trim_end_matches('Z'), row.admitted.0 % 1000);
         assert_eq!(seen.0, (number, id, row.key.to_string(), at));
-        assert_eq!(seen.1, [&*row.model, &*row.target, row.endpoint.name(), row.usage.source.as_str()]);
+        let (shape, source) = (row.endpoint.name(), row.usage.source.as_str());
+        assert_eq!(seen.1, [&*row.model, &*row.target, shape, source, &*row.group, row.client.name()]);
+        assert_eq!(seen.4, [row.user.clone(), row.session.clone()]);
         assert_eq!(seen.2, [row.usage.uncached_in, row.usage.cache_read, row.usage.cache_write, row.usage.out]);
         assert_eq!(seen.3[..2], [u64::from(row.stream), u64::from(row.status)]);
         assert_eq!(seen.3[2..], [row.cost_nano, u64::from(row.attempts), row.micros, row.queued_ms]);
@@ -639,7 +567,7 @@ fn sums_that_lag_behind_count_every_row_once_for_every_reader_and_after_a_kill()
     db.append(&[row(A, 5, "small", 1), row(B, 5, "small", 2)]).unwrap();
     db.append(&[row(A, 5, "small", 4)]).unwrap();
     assert_eq!(settled(&place), 0);
-    let all = |db: &Sqlite| db.usage(By::Key, None, None).unwrap().iter().map(|line| line.requests).sum::<u64>();
+    let all = |db: &Sqlite| db.usage(&Query::by(By::Key)).unwrap().iter().map(|line| line.requests).sum::<u64>();
     assert_eq!((all(&db), all(&place.shared())), (3, 3));
     // What another connection has written is found in the rows.
     place.shared().append(&[row(B, DAY, "small", 8)]).unwrap();
@@ -944,13 +872,16 @@ fn spilled_rows_come_back_as_they_were_and_a_file_with_anything_else_is_kept() {
     use super::spill::Place as Spills;
     let place = Place::new("spill");
     let spills = Spills::new(place.0.clone(), "ledger.db".to_string());
-    let lease = crate::policy::meter::Lease {
+    use crate::policy::meter::{Amount, GroupLease, Lease, PathIx};
+    let lease = Lease {
         window: (Unix(1), Unix(2)),
         period: (Unix(3), Unix(4)),
-        reserved: 5,
+        reserved: Amount { tokens: 5, nano: 6 },
         shared: true,
+        path: PathIx::NONE,
+        groups: [GroupLease { name: "labs".into(), window: (Unix(5), Unix(6)), period: (Unix(7), Unix(8)) }].into(),
     };
-    let lent = rows_of(3..4).into_iter().map(|row| Row { lease: Some(Box::new(lease)), ..row }).collect();
+    let lent = rows_of(3..4).into_iter().map(|row| Row { lease: Some(Box::new(lease.clone())), ..row }).collect();
     let file = Batch { sent: None, rows: rows_of(0..3) };
     let shared = Batch { sent: Some(("writer".to_string(), 7)), rows: lent };
     let left = Leftover { batches: vec![file.clone(), shared.clone()], died: false };

@@ -4,10 +4,10 @@
 use super::providers::{self, AuthoritySpec, Provider};
 use super::server::Server;
 use super::store::{StoreConfig, StoreUrl};
-use super::{models, plans};
+use super::{groups, models, plans};
 use crate::policy::catalog::Catalog;
 use crate::policy::limits::UpstreamLimits;
-use crate::policy::plan::Plan;
+use crate::policy::plan::{Group, Plan};
 use crate::policy::settings::reader::{ConfigError, Reader, Section, Source};
 use std::path::PathBuf;
 
@@ -28,6 +28,8 @@ pub struct Config {
     pub catalog: Catalog,
     /// The plans, at least one; the first is for keys that name none.
     pub plans: Vec<Plan>,
+    /// The groups of keys, in the order written.
+    pub groups: Vec<Group>,
     /// What works and ought to be written in another way, in the order of the lines. To be shown to the operator.
     pub warnings: Vec<ConfigError>,
     /// The files of certificates and keys, each with the place that names it; the message is still blank.
@@ -54,6 +56,11 @@ impl Config {
     /// The plan called `name`.
     pub fn plan(&self, name: &str) -> Option<&Plan> {
         self.plans.iter().find(|plan| &*plan.name == name)
+    }
+
+    /// The group called `name`.
+    pub fn group(&self, name: &str) -> Option<&Group> {
+        self.groups.iter().find(|group| &*group.limits.name == name)
     }
 
     /// What was found wrong with a file of certificates or keys, by the place that names it; `said` begins with its
@@ -89,6 +96,7 @@ fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
         targets.for_each(|target| target.places = (target.concurrency / store.hosts).max(1));
     }
     let plans = plans::read(reader, top);
+    let groups = groups::read(reader, top);
     let default = default_model.and_then(|field| {
         let id = reader.string(&field)?;
         let found = models.iter().position(|model| *model.id == *id);
@@ -109,6 +117,7 @@ fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
         authorities,
         catalog,
         plans,
+        groups,
         warnings: Vec::new(),
         pem_files: Vec::new(),
     }

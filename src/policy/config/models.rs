@@ -6,12 +6,13 @@ use crate::base::hash::mix_bytes;
 use crate::base::order;
 use crate::base::time::Unix;
 use crate::policy::catalog::{
-    Affinity, Balance, Capabilities, Model, Prices, QueueLimits, SHARE, TOKENS_MAX, Target, context_text,
+    Affinity, Balance, Capabilities, ContextSize, ID_MAX, Model, Prices, QueueLimits, SHARE, TOKENS_MAX, Target,
+    context_text, is_bad, is_id,
 };
 use crate::policy::limits::{Timeouts, UpstreamLimits};
 use crate::policy::settings::Settings;
+use crate::policy::settings::kinds::Kind;
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
-use crate::policy::settings::units;
 use crate::policy::window::parse_moment;
 use std::ops::RangeInclusive;
 
@@ -19,8 +20,8 @@ use std::ops::RangeInclusive;
 const TARGETS_MAX: usize = 32;
 /// The same with each of their credentials: attempts note those they have tried as bits.
 const ATTEMPTABLE_MAX: usize = u64::BITS as usize;
-/// Bytes of an id or an alias.
-const ID_MAX: usize = 128;
+/// Completion tokens of `default_max_tokens` and `reserve_tokens` where neither is set.
+pub(super) const DEFAULT_TOKENS: u64 = 4096;
 /// Request fields that no model can do without.
 const NEEDED: [&str; 4] = ["model", "messages", "input", "stream"];
 
@@ -36,8 +37,12 @@ pub(super) fn read(
     let mut aliases: Vec<(Field<'_>, String)> = Vec::new();
     let written = top.peek_start("models").is_some();
     let sections = reader.tables(top, "models", ENTRIES_MAX);
-    if sections.is_empty() && !written {
-        reader.report(top.start(), "models".to_string(), "at least one [[models]] is needed");
+    if sections.is_empty() && !written && !providers.iter().any(Declared::discovers) {
+        reader.report(
+            top.start(),
+            "models".to_string(),
+            "at least one [[models]] is needed, or a provider with `discover`",
+        );
     }
     for mut section in sections {
         let id = reader.required(&mut section, "id").and_then(|field| {
@@ -76,19 +81,23 @@ fn check_aliases(reader: &mut Reader<'_>, ids: &[String], aliases: &[(Field<'_>,
     }
 }
 
-/// A comma separates ids on the command line, and `?` or `#` would end a path.
-fn is_bad(c: char) -> bool {
-    c.is_whitespace() || c.is_control() || matches!(c, ',' | '?' | '#' | '"' | '\\' | '%')
-}
-
 fn model_id(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<String> {
     let id = reader.word(field, ID_MAX)?;
-    // `*` means all of them, and at the end of an alias all that begin so.
-    if id.contains(|c: char| is_bad(c) || c == '*') {
+    if !is_id(&id) {
         reader.error(field, "must not contain spaces or any of , ? # % \" \\ *");
         return None;
     }
     Some(id)
+}
+
+/// The prices, and whether the model has any: a written 0 is one.
+fn read_prices(reader: &mut Reader<'_>, s: &mut Section<'_>) -> (Prices, bool) {
+    let (input, output) = (reader.price(s, "input_price"), reader.price(s, "output_price"));
+    let priced = input.is_some() && output.is_some();
+    let (input, output) = (input.unwrap_or_default(), output.unwrap_or_default());
+    let cache_read = reader.price(s, "cache_read_price").unwrap_or(input);
+    let cache_write = reader.price(s, "cache_write_price").unwrap_or(input);
+    (Prices { input, output, cache_read, cache_write }, priced)
 }
 
 fn read_one(
@@ -102,14 +111,11 @@ fn read_one(
     let name = s.take("name").and_then(|field| reader.word(&field, 128));
     let owned_by = s.take("owned_by").and_then(|field| reader.word(&field, 128));
     let created = s.take("created").and_then(|field| read_created(reader, &field)).unwrap_or_default();
-    let context = reader.required(s, "context").and_then(|field| read_context(reader, &field));
-    let input = reader.price(s, "input_price").unwrap_or_default();
-    let output = reader.price(s, "output_price").unwrap_or_default();
-    let cache_read = reader.price(s, "cache_read_price").unwrap_or(input);
-    let cache_write = reader.price(s, "cache_write_price").unwrap_or(input);
+    let context = reader.required(s, "context").and_then(|field| ContextSize.read(reader, field));
+    let (prices, priced) = read_prices(reader, s);
     let timeouts = Timeouts::read(reader, s);
-    let default_max_tokens = integer(reader, s, "default_max_tokens", 4096, 1..=TOKENS_MAX);
-    let reserve_tokens = integer(reader, s, "reserve_tokens", 4096, 0..=TOKENS_MAX);
+    let default_max_tokens = integer(reader, s, "default_max_tokens", DEFAULT_TOKENS, 1..=TOKENS_MAX);
+    let reserve_tokens = integer(reader, s, "reserve_tokens", DEFAULT_TOKENS, 0..=TOKENS_MAX);
     let mut drop_params = Vec::new();
     for (field, param) in s.take("drop_params").map(|field| reader.strings(field)).unwrap_or_default() {
         if NEEDED.contains(&param.as_str()) {
@@ -133,7 +139,7 @@ fn read_one(
         queue
     });
     let targets = read_targets(reader, s, id.as_deref(), providers, &timeouts, limits);
-    let (id, (context, context_text)) = (id?, context?);
+    let (id, context) = (id?, context?);
     let first = targets.first().and_then(|target| providers.get(target.provider)?.name.clone());
     Some(Model {
         name: name.unwrap_or_else(|| id.clone()),
@@ -142,8 +148,9 @@ fn read_one(
         aliases,
         created,
         context,
-        context_text,
-        prices: Prices { input, output, cache_read, cache_write },
+        context_text: context_text(context),
+        prices,
+        priced,
         timeouts,
         shares: targets.windows(2).any(|pair| pair[0].priority == pair[1].priority),
         targets,
@@ -157,6 +164,7 @@ fn read_one(
         default_params,
         hosted_tools,
         capabilities,
+        discovered: false,
     })
 }
 
@@ -186,19 +194,6 @@ fn read_created(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<Unix> {
         reader.error(field, "expected a date such as 2026-11-20, or a date-time with its offset");
     }
     moment
-}
-
-fn read_context(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<(u64, String)> {
-    if field.is_integer() {
-        let tokens = reader.integer(field, &(1..=TOKENS_MAX))?;
-        return Some((tokens, context_text(tokens)));
-    }
-    let text = reader.string(field)?;
-    let tokens = units::context(&text).filter(|tokens| (1..=TOKENS_MAX).contains(tokens));
-    if tokens.is_none() {
-        reader.error(field, "expected a number of tokens such as \"1M\", \"256K\" or \"128Ki\"");
-    }
-    tokens.map(|tokens| (tokens, context_text(tokens)))
 }
 
 /// Targets sorted by priority. Without one a target's priority is its place, so that "ordered" is what is written.
@@ -258,7 +253,7 @@ fn read_targets(
 }
 
 /// A target once for each of its provider's credentials, which divide its weight by their own.
-fn by_credential(target: &Target, provider: &Provider) -> Vec<Target> {
+pub(super) fn by_credential(target: &Target, provider: &Provider) -> Vec<Target> {
     let all: u64 = provider.credentials.iter().map(|credential| u64::from(credential.weight)).sum();
     let of = |(credential, one): (usize, &Credential)| {
         let label = format!("{}/{}", provider.place_of(credential), target.model);

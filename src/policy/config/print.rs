@@ -1,10 +1,13 @@
 //! The effective configuration as TOML: every default filled in, secrets as references to where they come from. What
-//! it prints parses to the same configuration, unless a store's password had to be masked.
+//! it prints parses to the same configuration, unless the password of a store or a proxy had to be
+//! masked.
 
 use super::document::Config;
 use super::providers::{Auth, Provider};
-use crate::policy::catalog::{Capabilities, Model, ModelParam, QueueLimits, price_text};
+use crate::policy::catalog::{Capabilities, Model, ModelParam, Prices, QueueLimits, price_text};
+use crate::policy::discover::Discover;
 use crate::policy::limits::Timeouts;
+use crate::policy::plan::Group;
 use crate::policy::settings::kinds::Shown;
 use crate::policy::settings::units::{quoted, quoted_list};
 use crate::policy::settings::{Setting, Settings};
@@ -66,13 +69,22 @@ pub fn effective(config: &Config) -> String {
     for provider in &config.providers {
         self::provider(&mut page, provider);
     }
-    for model in config.catalog.models() {
+    for model in config.catalog.models().iter().filter(|model| !model.discovered) {
         self::model(&mut page, config, model);
     }
     for plan in &config.plans {
         page.table("[[plans]]");
         page.string("name", &plan.name);
         page.rows(plan);
+    }
+    for group in &config.groups {
+        page.table("[[groups]]");
+        page.string("name", &group.limits.name);
+        match &group.parent {
+            Some(parent) => page.string("parent", parent),
+            None => page.line("# parent: none"),
+        }
+        Group::rows().for_each(|row| page.shown(row.key, (row.get)(&group.limits)));
     }
     page.text
 }
@@ -110,14 +122,22 @@ fn provider(page: &mut Page, provider: &Provider) {
         Some(path) => page.string("ca_file", &path.to_string_lossy()),
         None => page.line("# ca_file: none, the public authorities"),
     }
-    if provider.addresses.is_empty() {
+    if provider.addresses.is_empty() || provider.proxy.is_some() {
         page.line("# addresses: looked up");
     } else {
         let addresses: Vec<String> = provider.addresses.iter().map(ToString::to_string).collect();
         page.strings("addresses", &addresses);
     }
+    match &provider.proxy {
+        Some(proxy) => page.key("proxy", proxy.shown()),
+        None => page.line("# proxy: none"),
+    }
     page.string("unknown_fields", provider.unknown_fields.as_str());
     page.key("stream_usage", provider.stream_usage);
+    match &provider.discover {
+        Some(discover) => page.key("discover", format_args!("{{ {} }}", members(Discover::ROWS, discover))),
+        None => page.line("# discover: none"),
+    }
     page.rows(&provider.limits);
 }
 
@@ -129,10 +149,20 @@ fn model(page: &mut Page, config: &Config, model: &Model) {
     page.string("owned_by", &model.owned_by);
     page.key("created", iso(model.created));
     page.string("context", &model.context_text);
-    page.key("input_price", price_text(model.prices.input));
-    page.key("output_price", price_text(model.prices.output));
-    page.key("cache_read_price", price_text(model.prices.cache_read));
-    page.key("cache_write_price", price_text(model.prices.cache_write));
+    let Prices { input, output, cache_read, cache_write } = model.prices;
+    let prices = [
+        ("input_price", input),
+        ("output_price", output),
+        ("cache_read_price", cache_read),
+        ("cache_write_price", cache_write),
+    ];
+    for (key, price) in prices {
+        // A written 0 is a price.
+        match model.priced || price > 0 {
+            true => page.key(key, price_text(price)),
+            false => page.line(format_args!("# {key}: none")),
+        }
+    }
     let targets: Vec<String> = model
         .targets
         .iter()

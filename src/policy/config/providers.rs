@@ -1,5 +1,8 @@
 //! `[[providers]]`: where upstreams are, how they are called and trusted.
 
+use super::base_url::{Base, parse_base};
+use super::proxy::{self, Proxy};
+use crate::policy::discover::{Discover, Listed};
 use crate::policy::limits::UpstreamLimits;
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
 use crate::policy::settings::secret::Secret;
@@ -142,8 +145,11 @@ pub struct Provider {
     pub path: String,
     /// Addresses to connect to instead of looking its name up.
     ///
-    /// Empty means look `host` up; filled if `host` is an address.
+    /// Empty means look [`Provider::next_hop`] up; filled if that is an address.
     pub addresses: Vec<SocketAddr>,
+    /// Proxy that it is reached by: `"http://proxy.example:3128"`, with `user:password@` before the host if it wants
+    /// that, or where such a URL is found, `{ env = "NAME" }` or `{ file = "path" }`; see below.
+    pub proxy: Option<Proxy>,
     /// How the secret is sent: `"bearer"`, `"x-api-key"` (the default of `messages`), or another header's name.
     pub auth: Auth,
     /// Secrets that it is sent, one with each request: `[{ env = "A" }, { env = "B", weight = 2 }]`, instead of
@@ -169,6 +175,11 @@ pub struct Provider {
     pub unknown_fields: UnknownFields,
     /// It understands a request for usage in a stream.
     pub stream_usage: bool,
+    /// Its own list of models fills the catalog with what is not configured: `{ every = "5m", prefix = "", context =
+    /// "128K" }`, see below; `{}` for these.
+    pub discover: Option<Discover>,
+    /// What it lists; nothing before it has been asked.
+    pub listed: Vec<Listed>,
     /// Deadlines and bounds of this provider.
     pub limits: UpstreamLimits,
 }
@@ -180,6 +191,14 @@ impl Provider {
         match &self.auth {
             Auth::Header(name) => (name, secret.to_string()),
             Auth::Bearer => ("authorization", format!("Bearer {secret}")),
+        }
+    }
+
+    /// The host to connect to, and its port: its own, or its proxy's.
+    pub fn next_hop(&self) -> (&Arc<str>, u16) {
+        match &self.proxy {
+            Some(proxy) => (&proxy.host, proxy.port),
+            None => (&self.host, self.port),
         }
     }
 
@@ -221,6 +240,13 @@ pub(super) struct Declared {
     pub unfit: Option<String>,
     /// The whole, unless something is wrong with it.
     pub provider: Option<Provider>,
+}
+
+impl Declared {
+    /// Its list fills the catalog.
+    pub fn discovers(&self) -> bool {
+        self.provider.as_ref().is_none_or(|provider| provider.discover.is_some())
+    }
 }
 
 /// Reads `[[providers]]`.
@@ -292,9 +318,18 @@ fn read_one(
         reader.report(at, s.path_of("ca_file"), "has no effect on an http:// base_url");
     }
     let addresses = read_addresses(reader, s, base.as_ref());
+    let proxy = match (s.take("proxy"), &base) {
+        (Some(field), Some(base)) => proxy::read(reader, field, base),
+        _ => None,
+    };
+    if let (Some(at), Some(_)) = (s.place("addresses"), &proxy) {
+        reader.report(at, s.path_of("addresses"), "has no effect behind a proxy, which looks the name up itself");
+    }
+    let addresses = proxy.as_ref().map_or(addresses, |proxy| proxy.address().into_iter().collect());
     let unknown = UnknownFields::ALL.map(|choice| (choice.as_str(), choice));
     let unknown_fields = s.take("unknown_fields").and_then(|field| reader.choice(&field, &unknown)).unwrap_or_default();
     let stream_usage = s.take("stream_usage").and_then(|field| reader.boolean(&field)).unwrap_or(true);
+    let discover = Discover::read(reader, s);
     let mut limits = *limits;
     limits.read(reader, s, max_buffered);
     let (name, shape, base) = (name?, shape?, base?);
@@ -309,6 +344,7 @@ fn read_one(
         host_header: base.authority,
         path,
         addresses,
+        proxy,
         auth,
         credentials,
         headers,
@@ -317,19 +353,10 @@ fn read_one(
         authority: None,
         unknown_fields,
         stream_usage,
+        discover,
+        listed: Vec::new(),
         limits,
     })
-}
-
-/// A `base_url` taken apart.
-struct Base {
-    tls: bool,
-    host: String,
-    port: u16,
-    /// As written: host, brackets, port unless it is the scheme's own.
-    authority: String,
-    /// Without a trailing slash; empty or beginning with one.
-    path: String,
 }
 
 fn read_base(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<Base> {
@@ -341,47 +368,6 @@ fn read_base(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<Base> {
             None
         }
     }
-}
-
-fn parse_base(text: &str) -> Result<Base, &'static str> {
-    const EXPECTED: &str = "expected a URL such as \"https://api.example.com/v1\"";
-    let (tls, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
-        (Some(rest), _) => (true, rest),
-        (None, Some(rest)) => (false, rest),
-        (None, None) => return Err(EXPECTED),
-    };
-    let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    if authority.contains('@') {
-        return Err("must not carry a user or a password; use api_key");
-    }
-    if path.contains(['?', '#']) {
-        return Err("must not have a query or a fragment");
-    }
-    if !path.bytes().all(|b| b.is_ascii_graphic()) {
-        return Err(EXPECTED);
-    }
-    let (host, port) = if let Some(inner) = authority.strip_prefix('[') {
-        let (host, after) = inner.split_once(']').ok_or(EXPECTED)?;
-        host.parse::<std::net::Ipv6Addr>().map_err(|_| EXPECTED)?;
-        (host, after.strip_prefix(':').or(if after.is_empty() { None } else { Some("") }))
-    } else {
-        match authority.split_once(':') {
-            Some((host, port)) => (host, Some(port)),
-            None => (authority, None),
-        }
-    };
-    let named = host.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b':'));
-    if host.is_empty() || host.len() > 253 || !named {
-        return Err(EXPECTED);
-    }
-    let own = if tls { 443 } else { 80 };
-    let port = match port {
-        None => own,
-        Some(text) => text.parse().ok().filter(|port| *port != 0).ok_or("the port must lie between 1 and 65535")?,
-    };
-    let bare = if authority.starts_with('[') { format!("[{host}]") } else { host.to_string() };
-    let authority = if port == own { bare } else { format!("{bare}:{port}") };
-    Ok(Base { tls, host: host.to_string(), port, authority, path: path.trim_end_matches('/').to_string() })
 }
 
 /// The normal form of `base_url` and the path of a generation request. `base_url` is what the provider's own SDK is

@@ -1,8 +1,9 @@
 //! `[server]`: listeners, and the bounds on what clients may ask.
 
+use crate::policy::attribution::Attribution;
 use crate::policy::limits::TIMEOUTS;
 use crate::policy::network::Network;
-use crate::policy::settings::kinds::{Bytes, Flag, Kind, Or, Reference, Shown, Time, Whole};
+use crate::policy::settings::kinds::{Bytes, Flag, Kind, OneOf, Or, Reference, Shown, Time, Whole};
 use crate::policy::settings::reader::{Field, Reader, Section};
 use crate::policy::settings::secret::Secret;
 use crate::policy::settings::units::{self, quoted, quoted_list};
@@ -72,6 +73,9 @@ section! {
         /// Which requests are logged: `"all"`, `"failures"`, or a share of the successes from 0 to 1. Failures always
         /// are, and what got over a failed attempt.
         pub log: RequestLog = RequestLog::All, Logged, Live;
+        /// What is kept of users and conversations that clients name: `"hash"`, users as keyed hashes; `"plain"`, in
+        /// their own words; `"off"`, nothing, and no class of client either.
+        pub attribution: Attribution = Attribution::Hash, OneOf(&Attribution::ALL, Attribution::as_str), Live;
         /// Before a silent stream's status goes out, and between its heartbeats.
         pub heartbeat_after: Duration = Duration::from_secs(15), Time(TIMEOUTS), Live, was "commit_after";
     }

@@ -452,6 +452,32 @@ fn a_bad_base_url_is_refused() {
 const RIGHT: &str = "shape = \"chat\"\nbase_url = \"https://h/v1\"\n";
 
 #[test]
+fn a_program_is_not_run_where_anything_that_is_written_about_it_is_wrong() {
+    let ran = std::cell::Cell::new(0);
+    let run = |_: &[String]| {
+        ran.set(ran.get() + 1);
+        Ok("secret".to_string())
+    };
+    let parse = |list: &str| {
+        let text = provider(&format!("{RIGHT}api_keys = [{list}]"));
+        let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+        Config::parse(&Source { file: "t", text: &text, env: &|_| None, read: &read, run: &run }).is_ok()
+    };
+    for wrong in [
+        "{ command = [\"rm\", 7, \"all\"] }",
+        "{ command = [\"rm\"], refresh = \"0s\" }",
+        "{ command = [\"rm\"], refresh = 5 }",
+        "{ command = [\"rm\"], weight = 0 }",
+        "{ command = [\"rm\"], arguments = [\"-r\"] }",
+        "{ command = \"rm\" }",
+        "{ command = [\"rm\"], file = \"x\" }",
+    ] {
+        assert!(!parse(wrong) && ran.get() == 0, "{wrong}");
+    }
+    assert!(parse("{ command = [\"print\"], refresh = \"1h\", weight = 2 }") && ran.get() == 1);
+}
+
+#[test]
 fn secrets_come_from_a_variable_or_a_file_and_never_from_the_text() {
     let key = |value: &str| provider(&format!("{RIGHT}api_key = {value}"));
     let of = |text: &str| parse(text).unwrap().providers[0].credentials[0].secret.expose().to_string();
@@ -461,6 +487,7 @@ fn secrets_come_from_a_variable_or_a_file_and_never_from_the_text() {
     assert_eq!(relative.providers[0].credentials[0].secret.expose(), "sk-from-file");
     let field = "providers[0].api_key";
     one_error(&key("\"sk-literal\""), 5, field, "never written here");
+    one_error(&key("\"sk-literal\""), 5, field, "or { command = [\"path\"] }");
     assert!(!errors(&key("\"sk-literal\""))[0].contains("sk-literal"));
     one_error(&key("{ env = \"UNSET\" }"), 5, "providers[0].api_key.env", "`UNSET` is not set");
     one_error(&key("{ file = \"/none\" }"), 5, "providers[0].api_key.file", "cannot read `/none`");

@@ -21,6 +21,8 @@ fn record(issued: &Issued) -> KeyRecord {
         revoked: None,
         disabled: false,
         limits: LimitOverrides::default(),
+        group: None,
+        labels: Vec::new(),
         former: Vec::new(),
     }
 }

@@ -1,10 +1,10 @@
-//! The counters of one key, and what becomes of them when time moves on, stands still or jumps. Time here is the wall
-//! clock's, which an operator or NTP may set: no jump may hand an allowance out twice, nor lock a key out for longer
-//! than the window that the clock says it is in.
+//! The counters of one key or one group, and what becomes of them when time moves on, stands still or jumps. Time here
+//! is the wall clock's, which an operator or NTP may set: no jump may hand an allowance out twice, nor lock a key out
+//! for longer than the window that the clock says it is in.
 
 use super::super::keys::KeyIx;
 use super::super::plan::{Plan, shown};
-use super::super::window::{DAY_MS, Period};
+use super::super::window::{DAY_MS, Period, window};
 use crate::base::order;
 use crate::base::time::Unix;
 
@@ -19,20 +19,70 @@ const BLOCKS_MS: [u64; 4] = [60_000, 600_000, 3_600_000, DAY_MS];
 /// what was used there.
 pub const DAYS_KEPT: u64 = 70;
 
+/// A path of groups, from the root of a tree to the group that a key is in.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct PathIx(pub(super) u32);
+
+impl PathIx {
+    /// That of a key in no group.
+    pub const NONE: PathIx = PathIx(0);
+
+    /// Whether there is a group.
+    pub fn is_some(self) -> bool {
+        self != PathIx::NONE
+    }
+}
+
+/// Tokens, and what they cost in nano-dollars.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Amount {
+    /// Prompt and completion tokens, cached ones included.
+    pub tokens: u64,
+    /// Nano-dollars.
+    pub nano: u64,
+}
+
+impl Amount {
+    /// Both together, as far as they can be counted.
+    pub fn plus(self, more: Amount) -> Amount {
+        Amount { tokens: self.tokens.saturating_add(more.tokens), nano: self.nano.saturating_add(more.nano) }
+    }
+
+    /// What is left of each.
+    pub fn minus(self, less: Amount) -> Amount {
+        Amount { tokens: self.tokens.saturating_sub(less.tokens), nano: self.nano.saturating_sub(less.nano) }
+    }
+
+    /// The smaller of each.
+    pub(super) fn min(self, other: Amount) -> Amount {
+        Amount { tokens: self.tokens.min(other.tokens), nano: self.nano.min(other.nano) }
+    }
+
+    /// The larger of each.
+    pub(super) fn max(self, other: Amount) -> Amount {
+        Amount { tokens: self.tokens.max(other.tokens), nano: self.nano.max(other.nano) }
+    }
+}
+
 /// What an open hold stands for; lives in the meter's own table, so that an exchange lost to a bug loses none.
 #[derive(Copy, Clone, Debug)]
 pub struct Open {
     pub(super) key: KeyIx,
+    /// The groups that it counts in as well.
+    pub(super) path: PathIx,
+    /// The key's; a group's own follows from `admitted`, as periods do.
     pub(super) window: Bounds,
-    pub(super) period: Bounds,
     pub(super) admitted: Unix,
-    pub(super) reserved: u64,
+    pub(super) reserved: Amount,
     pub(super) shared: bool,
     /// `reserved` is a bound: what the request may really use has not been counted.
     pub(super) bounded: bool,
 }
 
-/// What a shared ledger says of a key: everything that all hosts have used.
+/// Visits the holds that count in one account.
+pub(super) type Held<'a> = &'a dyn Fn(&mut dyn FnMut(&Open));
+
+/// What a shared ledger says of a key or a group: everything that all hosts have used.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct SharedCounts {
     /// The window it speaks of.
@@ -43,18 +93,18 @@ pub struct SharedCounts {
     pub window_used: u64,
     /// The period it speaks of.
     pub period: (Unix, Unix),
-    /// Tokens settled in it.
-    pub period_used: u64,
+    /// What was settled in it.
+    pub period_used: Amount,
 }
 
 impl SharedCounts {
     /// What this process has settled since.
-    fn add(&mut self, open: &Open, tokens: u64) {
+    fn add(&mut self, open: &Open, used: Amount) {
         if self.window == open.window {
-            self.window_used = self.window_used.saturating_add(tokens);
+            self.window_used = self.window_used.saturating_add(used.tokens);
         }
-        if self.period == open.period {
-            self.period_used = self.period_used.saturating_add(tokens);
+        if self.period.0 <= open.admitted && open.admitted < self.period.1 {
+            self.period_used = self.period_used.plus(used);
         }
     }
 }
@@ -81,6 +131,14 @@ impl Window {
         self.bounds.0 <= other.0 && other.1 <= self.bounds.1
     }
 
+    /// At start: one request was admitted at `admitted`, in this window or another, and used `tokens`.
+    pub(super) fn restore(&mut self, admitted: Unix, tokens: u64) {
+        if self.bounds.0 <= admitted && admitted < self.bounds.1 {
+            self.requests = self.requests.saturating_add(1);
+            self.used = self.used.saturating_add(tokens);
+        }
+    }
+
     /// The length of the shortest block that this and `other` lie in; `None` if there is none.
     fn block_with(&self, other: &Window) -> Option<u64> {
         let (start, end) = (self.bounds.0.min(other.bounds.0), self.bounds.1.max(other.bounds.1));
@@ -104,11 +162,17 @@ impl Window {
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct Allowance {
     pub(super) bounds: Bounds,
-    pub(super) used: u64,
-    pub(super) reserved: u64,
+    pub(super) used: Amount,
+    pub(super) reserved: Amount,
 }
 
-/// The counters of one key.
+impl Allowance {
+    fn holds(&self, at: Unix) -> bool {
+        self.bounds.0 <= at && at < self.bounds.1
+    }
+}
+
+/// The counters of one key or one group.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Account {
     pub(super) window: Window,
@@ -117,23 +181,25 @@ pub(super) struct Account {
     left: Box<[Window]>,
     pub(super) period: Allowance,
     calendar: Period,
-    /// Days since the epoch with the tokens of requests admitted on them, in order.
-    days: Box<[(u64, u64)]>,
+    /// Days since the epoch with what requests admitted on them have used, in order.
+    days: Box<[(u64, Amount)]>,
     pub(super) running: u32,
-    /// Holds whose reservation is a bound, and the tokens of all of them.
-    pub(super) bounded: (u32, u64),
+    /// The budget that it was brought to a moment with last.
+    pub(super) budget: u64,
+    /// Holds whose reservation is a bound, and the bounds of all of them.
+    pub(super) bounded: (u32, Amount),
     /// What a shared ledger said last; nothing where there is none.
     pub(super) shared: Option<Box<SharedCounts>>,
 }
 
 impl Account {
-    /// Moves to the window `bounds`. `open` are the key's holds.
+    /// Moves to the window `bounds`.
     ///
     /// A window that is remembered goes on where it stood; a later one begins anew. One before all that are
     /// remembered, or across them, takes over what the present one has counted: the clock was set back, or the length
     /// of windows was changed, and what was spent stays spent until this window ends. In any case all counts that was
     /// counted within its bounds.
-    pub(super) fn enter_window<'a>(&mut self, bounds: Bounds, open: impl Iterator<Item = &'a Open>) {
+    fn enter_window(&mut self, bounds: Bounds, held: Held<'_>) {
         let present = self.window;
         let known = || self.left.iter().chain([&present]).map(|window| window.bounds).filter(|(_, end)| *end > Unix(0));
         let is_later = known().any(|(_, end)| end <= bounds.0) || known().next().is_none();
@@ -157,7 +223,7 @@ impl Account {
             next.others = (requests, used);
             (next.requests, next.used) = (own.0.saturating_add(requests), own.1.saturating_add(used));
             // In a window that is entered for the first time, as all are unless the clock jumps, nothing is reserved.
-            next.reserved = sum(open.filter(|open| next.counts(open)).map(|open| open.reserved));
+            next.reserved = reserved(held, |open| next.counts(open)).tokens;
         }
         self.window = next;
         self.leave(present, bounds);
@@ -191,50 +257,84 @@ impl Account {
         self.left = left.into();
     }
 
-    /// Moves to the period of `calendar` that `now` lies in. `open` are the key's holds.
-    pub(super) fn enter_period<'a>(&mut self, calendar: Period, now: Unix, open: impl Iterator<Item = &'a Open>) {
+    /// Moves to the period of `calendar` that `now` lies in.
+    fn enter_period(&mut self, calendar: Period, now: Unix, held: Held<'_>) {
         let bounds = calendar.bounds(now);
         let inside = |at: Unix| bounds.0 <= at && at < bounds.1;
         let days = self.days.iter().filter(|(day, _)| inside(Unix(day.saturating_mul(DAY_MS))));
-        let used = sum(days.map(|(_, tokens)| *tokens));
-        let reserved = sum(open.filter(|open| inside(open.admitted)).map(|open| open.reserved));
+        let used = days.fold(Amount::default(), |sum, (_, used)| sum.plus(*used));
+        let reserved = reserved(held, |open| inside(open.admitted));
         self.period = Allowance { bounds, used, reserved };
         self.calendar = calendar;
     }
 
     /// Whether the present period is not the one that `now` lies in.
-    pub(super) fn is_past_period(&self, calendar: Period, now: Unix) -> bool {
+    fn is_past_period(&self, calendar: Period, now: Unix) -> bool {
         let (start, end) = self.period.bounds;
         self.calendar != calendar || now < start || now >= end
     }
 
+    /// Brings window and period to `now`. `held` visits the holds that count here.
+    #[inline]
+    pub(super) fn enter(&mut self, plan: &Plan, now: Unix, held: Held<'_>) {
+        self.budget = plan.budget;
+        let bounds = window(now, plan.window);
+        if self.window.bounds != bounds {
+            self.enter_window(bounds, held);
+        }
+        if self.is_past_period(plan.period, now) {
+            self.enter_period(plan.period, now, held);
+        }
+    }
+
+    /// Takes note of what a shared ledger says. Within a window and a period its counts only grow. What of the period's
+    /// money was known before; `None` if this is the first that is known of it.
+    pub(super) fn learn(&mut self, news: &SharedCounts) -> Option<u64> {
+        let before = self.shared.as_ref().filter(|known| known.period == news.period).map(|_| self.period_known().nano);
+        let known = self.shared.get_or_insert_default();
+        let (mut requests, mut window_used, mut period_used) = (news.requests, news.window_used, news.period_used);
+        if known.window == news.window {
+            (requests, window_used) = (requests.max(known.requests), window_used.max(known.window_used));
+        }
+        if known.period == news.period {
+            period_used = period_used.max(known.period_used);
+        }
+        **known = SharedCounts { requests, window_used, period_used, ..*news };
+        before
+    }
+
+    /// The period that `at` lies in.
+    pub(super) fn period_of(&self, at: Unix) -> Bounds {
+        self.calendar.bounds(at)
+    }
+
     /// One request more in the present window and period.
-    pub(super) fn begin(&mut self, estimate: u64) {
+    pub(super) fn begin(&mut self, estimate: Amount) {
         self.window.requests += 1;
         self.running += 1;
-        self.window.reserved = self.window.reserved.saturating_add(estimate);
-        self.period.reserved = self.period.reserved.saturating_add(estimate);
+        self.window.reserved = self.window.reserved.saturating_add(estimate.tokens);
+        self.period.reserved = self.period.reserved.plus(estimate);
     }
 
     /// A hold whose reservation is a bound has come.
-    pub(super) fn begin_bounded(&mut self, most: u64) {
-        self.bounded = (self.bounded.0 + 1, self.bounded.1.saturating_add(most));
+    pub(super) fn begin_bounded(&mut self, most: Amount) {
+        self.bounded = (self.bounded.0 + 1, self.bounded.1.plus(most));
     }
 
     /// The reservation of `open` is a bound no more: it is `exact`, which is less.
-    pub(super) fn count(&mut self, open: &Open, exact: u64) {
+    pub(super) fn count(&mut self, open: &Open, exact: Amount) {
         self.end_bounded(open.reserved);
-        let excess = open.reserved.saturating_sub(exact);
+        let excess = open.reserved.minus(exact);
         if self.window.counts(open) {
-            self.window.reserved = self.window.reserved.saturating_sub(excess);
+            self.window.reserved = self.window.reserved.saturating_sub(excess.tokens);
         }
-        if self.period.bounds.0 <= open.admitted && open.admitted < self.period.bounds.1 {
-            self.period.reserved = self.period.reserved.saturating_sub(excess);
+        if self.period.holds(open.admitted) {
+            self.period.reserved = self.period.reserved.minus(excess);
         }
     }
 
-    fn end_bounded(&mut self, most: u64) {
-        self.bounded = (self.bounded.0.saturating_sub(1), self.bounded.1.saturating_sub(most));
+    fn end_bounded(&mut self, most: Amount) {
+        self.bounded = (self.bounded.0.saturating_sub(1), self.bounded.1.minus(most));
     }
 
     /// One request more that another process admitted, wherever its admission counts.
@@ -242,22 +342,23 @@ impl Account {
         self.running += 1;
         if self.window.counts(open) {
             self.window.requests += 1;
-            self.window.reserved = self.window.reserved.saturating_add(open.reserved);
+            self.window.reserved = self.window.reserved.saturating_add(open.reserved.tokens);
         }
-        if self.period.bounds.0 <= open.admitted && open.admitted < self.period.bounds.1 {
-            self.period.reserved = self.period.reserved.saturating_add(open.reserved);
+        if self.period.holds(open.admitted) {
+            self.period.reserved = self.period.reserved.plus(open.reserved);
         }
     }
 
-    /// A request has ended with `tokens`: they count wherever its admission does.
-    pub(super) fn end(&mut self, open: &Open, tokens: u64) {
+    /// A request has ended with `used`: it counts wherever its admission does.
+    pub(super) fn end(&mut self, open: &Open, used: Amount) {
+        let tokens = used.tokens;
         self.running = self.running.saturating_sub(1);
         if open.bounded {
             self.end_bounded(open.reserved);
         }
         let window = &mut self.window;
         if window.counts(open) {
-            window.reserved = window.reserved.saturating_sub(open.reserved);
+            window.reserved = window.reserved.saturating_sub(open.reserved.tokens);
             window.used = window.used.saturating_add(tokens);
         }
         if window.bounds != open.window {
@@ -271,25 +372,25 @@ impl Account {
                 left.used = left.used.saturating_add(tokens);
             }
         }
-        if self.period.bounds.0 <= open.admitted && open.admitted < self.period.bounds.1 {
-            self.period.reserved = self.period.reserved.saturating_sub(open.reserved);
+        if self.period.holds(open.admitted) {
+            self.period.reserved = self.period.reserved.minus(open.reserved);
         }
-        self.add_day(open.admitted, tokens);
+        self.add_day(open.admitted, used);
         if let Some(shared) = &mut self.shared {
-            shared.add(open, tokens);
+            shared.add(open, used);
         }
     }
 
-    /// Counts tokens of the day that `at` lies on, and in the present period if that holds it.
-    pub(super) fn add_day(&mut self, at: Unix, tokens: u64) {
+    /// Counts what was used on the day that `at` lies on, and in the present period if that holds it.
+    pub(super) fn add_day(&mut self, at: Unix, used: Amount) {
         let day = at.0 / DAY_MS;
         match self.days.binary_search_by_key(&day, |(day, _)| *day) {
-            Ok(place) => self.days[place].1 = self.days[place].1.saturating_add(tokens),
+            Ok(place) => self.days[place].1 = self.days[place].1.plus(used),
             Err(place) => {
                 // One a day, and for many keys one in all.
                 let mut days = std::mem::take(&mut self.days).into_vec();
                 days.reserve_exact(1);
-                days.insert(place, (day, tokens));
+                days.insert(place, (day, used));
                 self.days = days.into();
             }
         }
@@ -299,8 +400,8 @@ impl Account {
             let kept = self.days.iter().filter(|(day, _)| day.abs_diff(present) <= DAYS_KEPT);
             self.days = kept.copied().collect();
         }
-        if self.period.bounds.0 <= at && at < self.period.bounds.1 {
-            self.period.used = self.period.used.saturating_add(tokens);
+        if self.period.holds(at) {
+            self.period.used = self.period.used.plus(used);
         }
     }
 
@@ -312,19 +413,26 @@ impl Account {
         (self.window.requests.max(requests), self.window.used.max(used))
     }
 
-    /// The same for tokens of the period.
-    pub(super) fn period_known(&self) -> u64 {
+    /// The same for what was used in the period.
+    pub(super) fn period_known(&self) -> Amount {
         let shared = self.shared.as_ref().filter(|shared| shared.period == self.period.bounds);
-        self.period.used.max(shared.map_or(0, |shared| shared.period_used))
+        shared.map_or(self.period.used, |shared| self.period.used.max(shared.period_used))
     }
 
     /// Tokens left: the smaller of the period's and the window's remainder, by what is settled.
     pub(super) fn tokens_left(&self, plan: &Plan) -> u64 {
         let left = |total: u64, used: u64| if total == 0 { shown(0) } else { shown(total).saturating_sub(used) };
-        left(plan.tokens, self.period_known()).min(left(plan.tokens_per_window, self.window_known().1))
+        left(plan.tokens, self.period_known().tokens).min(left(plan.tokens_per_window, self.window_known().1))
     }
 }
 
-fn sum(parts: impl Iterator<Item = u64>) -> u64 {
-    parts.fold(0, u64::saturating_add)
+/// What the holds that `held` visits have reserved, as far as they are `inside`.
+fn reserved(held: Held<'_>, inside: impl Fn(&Open) -> bool) -> Amount {
+    let mut sum = Amount::default();
+    held(&mut |open| {
+        if inside(open) {
+            sum = sum.plus(open.reserved);
+        }
+    });
+    sum
 }

@@ -1,7 +1,10 @@
+mod trees;
+
 use super::*;
 use crate::base::rng::Rng;
 use crate::policy::plan::UNLIMITED;
 use crate::policy::window::{DAY_MS, Period, parse_moment};
+use std::time::Duration;
 
 const KEY: KeyIx = KeyIx(0);
 
@@ -13,6 +16,15 @@ fn plan() -> Plan {
     Plan::unlimited("test")
 }
 
+/// The key's, in no group.
+fn by(plan: &Plan) -> Payer<'_> {
+    Payer { key: KEY, plan, path: PathIx::NONE, hosts: 1 }
+}
+
+fn amount(tokens: u64) -> Amount {
+    Amount { tokens, nano: 0 }
+}
+
 fn kind(result: Result<Hold, Limit>) -> Option<LimitKind> {
     result.err().map(|limit| limit.kind)
 }
@@ -22,14 +34,14 @@ fn a_limit_of_n_requests_admits_exactly_n_in_a_window() {
     let plan = Plan { requests: 3, ..plan() };
     let (mut meter, now) = (Meter::new(), at("2026-11-20T09:00:10Z"));
     for _ in 0..3 {
-        let hold = meter.admit(KEY, &plan, now, 5).unwrap();
-        meter.settle(hold, 5);
+        let hold = meter.admit(by(&plan), now, amount(5)).unwrap();
+        meter.settle(hold, amount(5));
     }
-    assert!(meter.spent(KEY, &plan, now).is_err());
-    let limit = meter.admit(KEY, &plan, now, 5).unwrap_err();
+    assert!(meter.spent(by(&plan), now).is_err());
+    let limit = meter.admit(by(&plan), now, amount(5)).unwrap_err();
     assert_eq!((limit.kind, limit.value, limit.retry_after), (LimitKind::Requests, 3, 50));
     assert_eq!(limit.reset, at("2026-11-20T09:01:00Z"));
-    let hold = meter.admit(KEY, &plan, at("2026-11-20T09:01:00Z"), 5).unwrap();
+    let hold = meter.admit(by(&plan), at("2026-11-20T09:01:00Z"), amount(5)).unwrap();
     meter.refund(hold);
 }
 
@@ -37,27 +49,27 @@ fn a_limit_of_n_requests_admits_exactly_n_in_a_window() {
 fn a_refused_request_is_not_counted_and_a_refunded_one_is() {
     let plan = Plan { requests: 2, concurrency: 1, ..plan() };
     let (mut meter, now) = (Meter::new(), at("2026-11-20"));
-    let hold = meter.admit(KEY, &plan, now, 0).unwrap();
+    let hold = meter.admit(by(&plan), now, amount(0)).unwrap();
     for _ in 0..10 {
-        assert_eq!(kind(meter.admit(KEY, &plan, now, 0)), Some(LimitKind::Concurrency));
+        assert_eq!(kind(meter.admit(by(&plan), now, amount(0))), Some(LimitKind::Concurrency));
     }
-    assert_eq!(meter.standing(KEY, &plan, now).remaining_requests, 1);
+    assert_eq!(meter.standing(by(&plan), now).remaining_requests, 1);
     meter.refund(hold);
-    let hold = meter.admit(KEY, &plan, now, 0).unwrap();
+    let hold = meter.admit(by(&plan), now, amount(0)).unwrap();
     meter.refund(hold);
-    assert_eq!(kind(meter.admit(KEY, &plan, now, 0)), Some(LimitKind::Requests));
+    assert_eq!(kind(meter.admit(by(&plan), now, amount(0))), Some(LimitKind::Requests));
 }
 
 #[test]
 fn a_limit_of_n_at_once_admits_exactly_n_and_frees_places_in_any_order() {
     let plan = Plan { concurrency: 4, ..plan() };
     let (mut meter, now) = (Meter::new(), at("2026-11-20"));
-    let mut holds: Vec<Hold> = (0..4).map(|_| meter.admit(KEY, &plan, now, 1).unwrap()).collect();
-    let limit = meter.admit(KEY, &plan, now, 1).unwrap_err();
+    let mut holds: Vec<Hold> = (0..4).map(|_| meter.admit(by(&plan), now, amount(1)).unwrap()).collect();
+    let limit = meter.admit(by(&plan), now, amount(1)).unwrap_err();
     assert_eq!((limit.kind, limit.retry_after), (LimitKind::Concurrency, 1));
-    meter.settle(holds.swap_remove(1), 7);
-    holds.push(meter.admit(KEY, &plan, now, 1).unwrap());
-    assert_eq!(kind(meter.admit(KEY, &plan, now, 1)), Some(LimitKind::Concurrency));
+    meter.settle(holds.swap_remove(1), amount(7));
+    holds.push(meter.admit(by(&plan), now, amount(1)).unwrap());
+    assert_eq!(kind(meter.admit(by(&plan), now, amount(1))), Some(LimitKind::Concurrency));
     holds.into_iter().for_each(|hold| meter.refund(hold));
     assert_eq!(meter.open_holds(), 0);
 }
@@ -66,53 +78,53 @@ fn a_limit_of_n_at_once_admits_exactly_n_and_frees_places_in_any_order() {
 fn a_place_taken_in_one_window_is_still_taken_in_the_next() {
     let plan = Plan { concurrency: 1, ..plan() };
     let mut meter = Meter::new();
-    let hold = meter.admit(KEY, &plan, at("2026-11-20T09:00:59Z"), 0).unwrap();
-    assert_eq!(kind(meter.admit(KEY, &plan, at("2026-12-20T09:00:59Z"), 0)), Some(LimitKind::Concurrency));
+    let hold = meter.admit(by(&plan), at("2026-11-20T09:00:59Z"), amount(0)).unwrap();
+    assert_eq!(kind(meter.admit(by(&plan), at("2026-12-20T09:00:59Z"), amount(0))), Some(LimitKind::Concurrency));
     meter.refund(hold);
-    assert!(meter.spent(KEY, &plan, at("2026-12-20T09:00:59Z")).is_ok());
+    assert!(meter.spent(by(&plan), at("2026-12-20T09:00:59Z")).is_ok());
 }
 
 #[test]
 fn admission_is_refused_when_used_and_reserved_reach_the_total() {
     let plan = Plan { tokens: 100, ..plan() };
     let (mut meter, now) = (Meter::new(), at("2026-11-20"));
-    let first = meter.admit(KEY, &plan, now, 99).unwrap();
+    let first = meter.admit(by(&plan), now, amount(99)).unwrap();
     // 99 < 100: one more is let in, with whatever it reserves.
-    let second = meter.admit(KEY, &plan, now, 1_000).unwrap();
-    assert_eq!(kind(meter.admit(KEY, &plan, now, 0)), Some(LimitKind::TokensPerPeriod));
-    meter.settle(first, 10);
-    assert_eq!(kind(meter.admit(KEY, &plan, now, 0)), Some(LimitKind::TokensPerPeriod));
-    meter.settle(second, 20);
-    let third = meter.admit(KEY, &plan, now, 0).unwrap();
-    meter.settle(third, 70);
-    let limit = meter.admit(KEY, &plan, now, 0).unwrap_err();
+    let second = meter.admit(by(&plan), now, amount(1_000)).unwrap();
+    assert_eq!(kind(meter.admit(by(&plan), now, amount(0))), Some(LimitKind::TokensPerPeriod));
+    meter.settle(first, amount(10));
+    assert_eq!(kind(meter.admit(by(&plan), now, amount(0))), Some(LimitKind::TokensPerPeriod));
+    meter.settle(second, amount(20));
+    let third = meter.admit(by(&plan), now, amount(0)).unwrap();
+    meter.settle(third, amount(70));
+    let limit = meter.admit(by(&plan), now, amount(0)).unwrap_err();
     assert_eq!((limit.kind, limit.reset), (LimitKind::TokensPerPeriod, at("2026-12-01")));
     assert_eq!(limit.retry_after, 11 * 86_400);
-    assert_eq!(meter.standing(KEY, &plan, now).used, 100);
+    assert_eq!(meter.standing(by(&plan), now).used, 100);
 }
 
 #[test]
 fn tokens_per_window_are_a_limit_of_their_own() {
     let plan = Plan { tokens_per_window: 50, tokens: 1_000, ..plan() };
     let (mut meter, now) = (Meter::new(), at("2026-11-20T09:00:30Z"));
-    let hold = meter.admit(KEY, &plan, now, 10).unwrap();
-    meter.settle(hold, 50);
-    let limit = meter.admit(KEY, &plan, now, 10).unwrap_err();
+    let hold = meter.admit(by(&plan), now, amount(10)).unwrap();
+    meter.settle(hold, amount(50));
+    let limit = meter.admit(by(&plan), now, amount(10)).unwrap_err();
     assert_eq!((limit.kind, limit.retry_after), (LimitKind::TokensPerWindow, 30));
     let later = at("2026-11-20T09:01:00Z");
-    let hold = meter.admit(KEY, &plan, later, 10).unwrap();
-    meter.settle(hold, 1);
-    assert_eq!(meter.standing(KEY, &plan, later).used, 51);
-    assert_eq!(meter.standing(KEY, &plan, later).remaining_tokens, 49);
+    let hold = meter.admit(by(&plan), later, amount(10)).unwrap();
+    meter.settle(hold, amount(1));
+    assert_eq!(meter.standing(by(&plan), later).used, 51);
+    assert_eq!(meter.standing(by(&plan), later).remaining_tokens, 49);
 }
 
 #[test]
 fn a_spent_period_is_named_before_a_spent_window() {
     let plan = Plan { requests: 1, tokens: 10, ..plan() };
     let (mut meter, now) = (Meter::new(), at("2026-11-20"));
-    let hold = meter.admit(KEY, &plan, now, 0).unwrap();
-    meter.settle(hold, 10);
-    assert_eq!(kind(meter.admit(KEY, &plan, now, 0)), Some(LimitKind::TokensPerPeriod));
+    let hold = meter.admit(by(&plan), now, amount(0)).unwrap();
+    meter.settle(hold, amount(10));
+    assert_eq!(kind(meter.admit(by(&plan), now, amount(0))), Some(LimitKind::TokensPerPeriod));
 }
 
 #[test]
@@ -120,26 +132,26 @@ fn a_request_counts_in_the_window_and_period_of_its_admission() {
     let plan = Plan { tokens: 1_000, tokens_per_window: 100, ..plan() };
     let mut meter = Meter::new();
     let before = at("2026-11-30T23:59:59Z");
-    let hold = meter.admit(KEY, &plan, before, 100).unwrap();
+    let hold = meter.admit(by(&plan), before, amount(100)).unwrap();
     let after = at("2026-12-01T00:00:00Z");
     // The reservation of November does not weigh on December.
-    let other = meter.admit(KEY, &plan, after, 30).unwrap();
-    meter.settle(hold, 80);
-    let standing = meter.standing(KEY, &plan, after);
+    let other = meter.admit(by(&plan), after, amount(30)).unwrap();
+    meter.settle(hold, amount(80));
+    let standing = meter.standing(by(&plan), after);
     assert_eq!((standing.used, standing.remaining_tokens), (0, 100));
-    meter.settle(other, 40);
-    assert_eq!(meter.standing(KEY, &plan, after).used, 40);
+    meter.settle(other, amount(40));
+    assert_eq!(meter.standing(by(&plan), after).used, 40);
 }
 
 #[test]
 fn a_request_that_outlives_its_window_still_counts_in_its_period() {
     let plan = Plan { tokens: 1_000, tokens_per_window: 100, ..plan() };
     let mut meter = Meter::new();
-    let hold = meter.admit(KEY, &plan, at("2026-11-20T09:00:59Z"), 100).unwrap();
+    let hold = meter.admit(by(&plan), at("2026-11-20T09:00:59Z"), amount(100)).unwrap();
     let after = at("2026-11-20T09:01:00Z");
-    assert!(meter.spent(KEY, &plan, after).is_ok());
-    meter.settle(hold, 80);
-    let standing = meter.standing(KEY, &plan, after);
+    assert!(meter.spent(by(&plan), after).is_ok());
+    meter.settle(hold, amount(80));
+    let standing = meter.standing(by(&plan), after);
     assert_eq!((standing.used, standing.remaining_tokens), (80, 100));
 }
 
@@ -147,11 +159,11 @@ fn a_request_that_outlives_its_window_still_counts_in_its_period() {
 fn remaining_tokens_are_by_what_is_settled_not_reserved() {
     let plan = Plan { tokens: 1_000, requests: 10, ..plan() };
     let (mut meter, now) = (Meter::new(), at("2026-11-20T09:00:30Z"));
-    let hold = meter.admit(KEY, &plan, now, 600).unwrap();
-    let standing = meter.standing(KEY, &plan, now);
+    let hold = meter.admit(by(&plan), now, amount(600)).unwrap();
+    let standing = meter.standing(by(&plan), now);
     assert_eq!((standing.remaining_tokens, standing.remaining_requests, standing.used), (1_000, 9, 0));
-    meter.settle(hold, 250);
-    let standing = meter.standing(KEY, &plan, now);
+    meter.settle(hold, amount(250));
+    let standing = meter.standing(by(&plan), now);
     assert_eq!((standing.remaining_tokens, standing.used, standing.total), (750, 250, 1_000));
     assert_eq!((standing.limit, standing.reset_at), (10, at("2026-11-20T09:01:00Z")));
     assert_eq!((standing.period_start, standing.renews), (at("2026-11-01"), at("2026-12-01")));
@@ -162,10 +174,10 @@ fn an_unlimited_plan_shows_the_largest_safe_integer_and_admits_everything() {
     assert_eq!(UNLIMITED, (1 << 53) - 1);
     let (mut meter, now) = (Meter::new(), at("2026-11-20"));
     for _ in 0..1000 {
-        let hold = meter.admit(KEY, &plan(), now, u64::MAX).unwrap();
-        meter.settle(hold, 1_000_000);
+        let hold = meter.admit(by(&plan()), now, amount(u64::MAX)).unwrap();
+        meter.settle(hold, amount(1_000_000));
     }
-    let standing = meter.standing(KEY, &plan(), now);
+    let standing = meter.standing(by(&plan()), now);
     let shown = (standing.limit, standing.remaining_requests, standing.remaining_tokens, standing.total);
     assert_eq!(shown, (UNLIMITED, UNLIMITED, UNLIMITED, UNLIMITED));
     assert_eq!(standing.used, 1_000_000_000);
@@ -175,9 +187,9 @@ fn an_unlimited_plan_shows_the_largest_safe_integer_and_admits_everything() {
 fn overrunning_an_allowance_leaves_nothing_and_never_wraps() {
     let plan = Plan { tokens: 10, requests: 1, ..plan() };
     let (mut meter, now) = (Meter::new(), at("2026-11-20"));
-    let hold = meter.admit(KEY, &plan, now, u64::MAX).unwrap();
-    meter.settle(hold, u64::MAX);
-    let standing = meter.standing(KEY, &plan, now);
+    let hold = meter.admit(by(&plan), now, amount(u64::MAX)).unwrap();
+    meter.settle(hold, amount(u64::MAX));
+    let standing = meter.standing(by(&plan), now);
     assert_eq!((standing.remaining_tokens, standing.remaining_requests), (0, 0));
 }
 
@@ -186,9 +198,9 @@ fn keys_do_not_share_counters() {
     let plan = Plan { requests: 1, ..plan() };
     let (mut meter, now) = (Meter::new(), at("2026-11-20"));
     for key in [KeyIx(7), KeyIx(0), KeyIx(3)] {
-        let hold = meter.admit(key, &plan, now, 0).unwrap();
+        let hold = meter.admit(Payer { key, ..by(&plan) }, now, amount(0)).unwrap();
         meter.refund(hold);
-        assert_eq!(kind(meter.admit(key, &plan, now, 0)), Some(LimitKind::Requests));
+        assert_eq!(kind(meter.admit(Payer { key, ..by(&plan) }, now, amount(0))), Some(LimitKind::Requests));
     }
 }
 
@@ -196,8 +208,8 @@ fn keys_do_not_share_counters() {
 fn drain(meter: &mut Meter, plan: &Plan, now: Unix, n: u64) -> u64 {
     let mut admitted = 0;
     for _ in 0..n {
-        if let Ok(hold) = meter.admit(KEY, plan, now, 0) {
-            meter.settle(hold, 1);
+        if let Ok(hold) = meter.admit(by(plan), now, amount(0)) {
+            meter.settle(hold, amount(1));
             admitted += 1;
         }
     }
@@ -212,7 +224,7 @@ fn a_clock_set_back_hands_out_nothing_twice_and_blocks_for_one_window_at_most() 
     // An hour back, into a window of which nothing is known: what was spent stays spent until that window ends.
     let back = at("2026-11-20T08:10:50Z");
     assert_eq!(drain(&mut meter, &plan, back, 9), 0);
-    assert_eq!(meter.standing(KEY, &plan, back).reset_at, at("2026-11-20T08:11:00Z"));
+    assert_eq!(meter.standing(by(&plan), back).reset_at, at("2026-11-20T08:11:00Z"));
     assert_eq!(drain(&mut meter, &plan, at("2026-11-20T08:11:00Z"), 9), 5);
     assert_eq!(drain(&mut meter, &plan, at("2026-11-20T08:12:00Z"), 9), 5);
     // And when the clock comes to the window that was spent, it is.
@@ -239,10 +251,10 @@ fn periods_are_what_their_days_are_however_the_clock_jumps() {
     let plan = Plan { tokens: 10, period: Period::Day, ..plan() };
     let mut meter = Meter::new();
     let (today, yesterday) = (at("2026-11-20T00:00:10Z"), at("2026-11-19T23:58:00Z"));
-    meter.restore_day(KEY, &plan, today, at("2026-11-19"), 7);
+    meter.restore_day(KEY, &plan, today, at("2026-11-19"), amount(7));
     assert_eq!(drain(&mut meter, &plan, today, 20), 10);
     assert_eq!(drain(&mut meter, &plan, yesterday, 20), 3);
-    assert_eq!(meter.standing(KEY, &plan, yesterday).renews, at("2026-11-20"));
+    assert_eq!(meter.standing(by(&plan), yesterday).renews, at("2026-11-20"));
     assert_eq!(drain(&mut meter, &plan, today, 20), 0);
 }
 
@@ -251,15 +263,19 @@ fn a_request_that_runs_while_the_clock_jumps_is_settled_where_it_was_admitted() 
     let plan = Plan { tokens: 1_000, tokens_per_window: 100, ..plan() };
     let mut meter = Meter::new();
     let now = at("2026-11-20T09:10:10Z");
-    let hold = meter.admit(KEY, &plan, now, 80).unwrap();
+    let hold = meter.admit(by(&plan), now, amount(80)).unwrap();
     let back = at("2026-11-20T07:00:00Z");
-    let other = meter.admit(KEY, &plan, back, 20).unwrap();
-    assert_eq!(kind(meter.admit(KEY, &plan, back, 0)), Some(LimitKind::TokensPerWindow), "80 and 20 are reserved");
-    meter.settle(hold, 50);
-    meter.settle(other, 10);
-    assert_eq!(meter.standing(KEY, &plan, back).remaining_tokens, 40);
-    assert_eq!(meter.standing(KEY, &plan, now).remaining_tokens, 50);
-    assert_eq!(meter.standing(KEY, &plan, now).used, 60);
+    let other = meter.admit(by(&plan), back, amount(20)).unwrap();
+    assert_eq!(
+        kind(meter.admit(by(&plan), back, amount(0))),
+        Some(LimitKind::TokensPerWindow),
+        "80 and 20 are reserved"
+    );
+    meter.settle(hold, amount(50));
+    meter.settle(other, amount(10));
+    assert_eq!(meter.standing(by(&plan), back).remaining_tokens, 40);
+    assert_eq!(meter.standing(by(&plan), now).remaining_tokens, 50);
+    assert_eq!(meter.standing(by(&plan), now).used, 60);
 }
 
 /// Whatever the clock and the plans do: no counter wraps, none forgets a token, and nothing stays reserved.
@@ -281,21 +297,25 @@ fn no_sequence_of_jumps_and_changes_of_plan_loses_or_doubles_a_token() {
                     let hold = open.swap_remove(rng.below(open.len() as u64) as usize);
                     let tokens = rng.below(500);
                     used += tokens;
-                    meter.settle(hold, tokens);
+                    meter.settle(hold, amount(tokens));
                 }
-                _ => open.push(meter.admit(KEY, &plan, now, rng.below(300)).unwrap()),
+                _ => open.push(meter.admit(by(&plan), now, amount(rng.below(300))).unwrap()),
             }
         }
         open.into_iter().for_each(|hold| meter.refund(hold));
         let account = &mut meter.accounts[0];
-        assert_eq!((account.running, account.window.reserved, account.period.reserved), (0, 0, 0), "seed {seed}");
+        assert_eq!(
+            (account.running, account.window.reserved, account.period.reserved),
+            (0, 0, amount(0)),
+            "seed {seed}"
+        );
         // All days of a long year of months: every token is in exactly one of them.
         plan.period = Period::Month;
         let mut found = 0;
         for month in 0..36 {
             let (start, _) = Period::Month.bounds(Unix(at("2026-11-01").0 + month * 31 * DAY_MS));
             if Period::Month.bounds(Unix(at("2026-11-01").0 + (month + 1) * 31 * DAY_MS)).0 != start {
-                found += meter.standing(KEY, &plan, start).used;
+                found += meter.standing(by(&plan), start).used;
             }
         }
         assert_eq!(found, used, "seed {seed}");
@@ -307,23 +327,23 @@ fn a_changed_plan_takes_effect_at_once_and_old_holds_do_no_harm() {
     let monthly = Plan { tokens: 100, ..plan() };
     let daily = Plan { tokens: 100, period: Period::Day, ..plan() };
     let (mut meter, now) = (Meter::new(), at("2026-11-20"));
-    let hold = meter.admit(KEY, &monthly, now, 90).unwrap();
-    assert_eq!(meter.standing(KEY, &daily, now).renews, at("2026-11-21"));
-    meter.settle(hold, 60);
+    let hold = meter.admit(by(&monthly), now, amount(90)).unwrap();
+    assert_eq!(meter.standing(by(&daily), now).renews, at("2026-11-21"));
+    meter.settle(hold, amount(60));
     // What the day has seen so far counts in the day that the plan has now.
-    assert_eq!(meter.standing(KEY, &daily, now).used, 60);
-    let hold = meter.admit(KEY, &daily, now, 39).unwrap();
-    assert!(meter.admit(KEY, &daily, now, 0).is_ok());
-    meter.settle(hold, 40);
-    assert_eq!(meter.standing(KEY, &daily, now).used, 100);
-    assert_eq!(meter.standing(KEY, &monthly, now).used, 100);
+    assert_eq!(meter.standing(by(&daily), now).used, 60);
+    let hold = meter.admit(by(&daily), now, amount(39)).unwrap();
+    assert!(meter.admit(by(&daily), now, amount(0)).is_ok());
+    meter.settle(hold, amount(40));
+    assert_eq!(meter.standing(by(&daily), now).used, 100);
+    assert_eq!(meter.standing(by(&monthly), now).used, 100);
 }
 
 /// Admits and settles one request.
 fn use_one(meter: &mut Meter, plan: &Plan, now: Unix) -> Option<LimitKind> {
-    match meter.admit(KEY, plan, now, 5) {
+    match meter.admit(by(plan), now, amount(5)) {
         Ok(hold) => {
-            meter.settle(hold, 5);
+            meter.settle(hold, amount(5));
             None
         }
         Err(limit) => Some(limit.kind),
@@ -339,7 +359,7 @@ fn a_window_of_another_length_counts_all_that_was_admitted_within_its_span() {
     for second in [1, 2, 11, 12, 21, 22, 31, 32] {
         assert_eq!(use_one(&mut meter, &of(10), after(second)), None);
     }
-    meter.standing(KEY, &of(10), after(41));
+    meter.standing(by(&of(10)), after(41));
     assert_eq!(use_one(&mut meter, &of(60), after(42)), Some(LimitKind::Requests), "eight are in this minute");
     assert_eq!(use_one(&mut meter, &of(60), after(61)), None, "and none in the next");
     // There and back again: what the short ones counted meanwhile counts too.
@@ -351,7 +371,7 @@ fn a_window_of_another_length_counts_all_that_was_admitted_within_its_span() {
         assert_eq!(use_one(&mut meter, &of(10), after(second)), None);
     }
     assert_eq!(use_one(&mut meter, &of(60), after(25)), Some(LimitKind::Requests), "four in this minute");
-    assert_eq!(meter.standing(KEY, &of(60), after(25)).remaining_requests, 0);
+    assert_eq!(meter.standing(by(&of(60)), after(25)).remaining_requests, 0);
 }
 
 #[test]
@@ -374,13 +394,13 @@ fn after_a_restart_counters_stand_where_they_stood() {
     let (mut meter, now) = (Meter::new(), at("2026-11-20T09:00:30Z"));
     let days = [("2026-10-31", 900), ("2026-11-01", 100), ("2026-11-19", 200), ("2026-11-20", 60)];
     for (day, tokens) in days {
-        meter.restore_day(KEY, &plan, now, at(day), tokens);
+        meter.restore_day(KEY, &plan, now, at(day), amount(tokens));
     }
     let rows = [("2026-11-20T08:59:59Z", 40), ("2026-11-20T09:00:00Z", 15), ("2026-11-20T09:00:29Z", 5)];
     for (admitted, tokens) in rows {
         meter.restore_row(KEY, &plan, now, at(admitted), tokens);
     }
-    let standing = meter.standing(KEY, &plan, now);
+    let standing = meter.standing(by(&plan), now);
     assert_eq!((standing.used, standing.remaining_requests, standing.remaining_tokens), (360, 8, 480));
     assert_eq!(meter.open_holds(), 0);
 }
@@ -396,8 +416,8 @@ fn each_limit_is_named_in_its_message() {
     ];
     for (plan, words) in plans {
         let mut meter = Meter::new();
-        let hold = meter.admit(KEY, &plan, now, 1).unwrap();
-        let limit = meter.admit(KEY, &plan, now, 1).unwrap_err();
+        let hold = meter.admit(by(&plan), now, amount(1)).unwrap();
+        let limit = meter.admit(by(&plan), now, amount(1)).unwrap_err();
         assert!(limit.message().contains(words), "{}", limit.message());
         meter.refund(hold);
     }
@@ -415,7 +435,7 @@ fn the_stated_bound_holds_for_random_traffic() {
         for _ in 0..300 {
             if rng.below(2) == 0 {
                 let estimate = rng.below(400);
-                if let Ok(hold) = meter.admit(KEY, &plan, now, estimate) {
+                if let Ok(hold) = meter.admit(by(&plan), now, amount(estimate)) {
                     last = estimate;
                     open.push((hold, estimate));
                 }
@@ -424,15 +444,15 @@ fn the_stated_bound_holds_for_random_traffic() {
                 let actual = rng.below(600);
                 excess += actual.saturating_sub(reserved);
                 used += actual;
-                meter.settle(hold, actual);
+                meter.settle(hold, amount(actual));
             }
             assert!(used <= plan.tokens - 1 + last + excess, "seed {seed}");
-            assert_eq!(meter.standing(KEY, &plan, now).used, used);
+            assert_eq!(meter.standing(by(&plan), now).used, used);
         }
         open.into_iter().for_each(|(hold, _)| meter.refund(hold));
         assert_eq!(meter.open_holds(), 0);
         // Nothing stays reserved: what is refused now is refused for what was used.
-        assert_eq!(meter.spent(KEY, &plan, now).is_err(), used >= plan.tokens);
+        assert_eq!(meter.spent(by(&plan), now).is_err(), used >= plan.tokens);
     }
 }
 
@@ -447,15 +467,15 @@ fn counters_equal_a_recount_of_the_rows_at_every_moment() {
         for _ in 0..4_000 {
             now = Unix(now.0 + rng.below(DAY_MS / 200));
             if rng.below(2) == 0 {
-                open.push((meter.admit(KEY, &plan, now, rng.below(100)).unwrap(), now));
+                open.push((meter.admit(by(&plan), now, amount(rng.below(100))).unwrap(), now));
                 admitted.push(now);
             } else if !open.is_empty() {
                 let (hold, at) = open.swap_remove(rng.below(open.len() as u64) as usize);
                 let tokens = rng.below(100);
                 rows.push((at, tokens));
-                meter.settle(hold, tokens);
+                meter.settle(hold, amount(tokens));
             }
-            let standing = meter.standing(KEY, &plan, now);
+            let standing = meter.standing(by(&plan), now);
             let (start, renews) = period.bounds(now);
             let used: u64 = rows.iter().filter(|(at, _)| *at >= start && *at < renews).map(|(_, t)| t).sum();
             let (opened, closes) = window(now, plan.window);
@@ -469,41 +489,45 @@ fn counters_equal_a_recount_of_the_rows_at_every_moment() {
 fn holds_that_no_exchange_has_any_more_are_taken_back() {
     let plan = Plan { tokens: 1_000, concurrency: 2, ..plan() };
     let (mut meter, now) = (Meter::new(), at("2026-11-20"));
-    let kept = meter.admit(KEY, &plan, now, 10).unwrap();
-    drop(meter.admit(KEY, &plan, now, 990).unwrap());
-    assert!(meter.spent(KEY, &plan, now).is_err());
+    let kept = meter.admit(by(&plan), now, amount(10)).unwrap();
+    drop(meter.admit(by(&plan), now, amount(990)).unwrap());
+    assert!(meter.spent(by(&plan), now).is_err());
     let lost = meter.reclaim(|id| id == kept.id());
-    assert_eq!((lost.len(), lost[0].0, lost[0].1.reserved), (1, KEY, 990));
+    assert_eq!((lost.len(), lost[0].0, lost[0].1.reserved), (1, KEY, amount(990)));
     assert_eq!(meter.open_holds(), 1);
-    assert!(meter.spent(KEY, &plan, now).is_ok());
-    meter.settle(kept, 5);
-    assert_eq!((meter.open_holds(), meter.standing(KEY, &plan, now).used), (0, 5));
+    assert!(meter.spent(by(&plan), now).is_ok());
+    meter.settle(kept, amount(5));
+    assert_eq!((meter.open_holds(), meter.standing(by(&plan), now).used), (0, 5));
 }
 
 #[test]
 fn a_bound_is_taken_where_it_decides_nothing_and_counted_where_it_would() {
     let plan = Plan { tokens: 1_000, tokens_per_window: 1_000, ..plan() };
     let (mut meter, now) = (Meter::new(), at("2026-11-20"));
-    assert!(meter.admit_bounded(KEY, &plan, now, 500).is_none(), "half of the limit");
-    let one = meter.admit_bounded(KEY, &plan, now, 400).unwrap();
-    assert!(meter.admit_bounded(KEY, &plan, now, 100).is_none(), "with what is reserved");
-    let two = meter.admit(KEY, &plan, now, 650).unwrap();
-    assert!(meter.admit(KEY, &plan, now, 1).is_err());
-    assert!(meter.spent(KEY, &plan, now).is_ok(), "a bound refuses nobody at the head");
-    assert!(meter.is_bounded(KEY));
-    meter.count(&one, 40);
-    assert!(!meter.is_bounded(KEY));
-    assert_eq!(meter.lease(&one).reserved, 40);
-    meter.count(&one, 1);
-    meter.count(&two, 1);
-    assert_eq!((meter.lease(&one).reserved, meter.lease(&two).reserved), (40, 650), "once, and only what is a bound");
-    let three = meter.admit(KEY, &plan, now, 310).unwrap();
-    assert!(meter.spent(KEY, &plan, now).is_err());
+    assert!(meter.admit_bounded(by(&plan), now, amount(500)).is_none(), "half of the limit");
+    let one = meter.admit_bounded(by(&plan), now, amount(400)).unwrap();
+    assert!(meter.admit_bounded(by(&plan), now, amount(100)).is_none(), "with what is reserved");
+    let two = meter.admit(by(&plan), now, amount(650)).unwrap();
+    assert!(meter.admit(by(&plan), now, amount(1)).is_err());
+    assert!(meter.spent(by(&plan), now).is_ok(), "a bound refuses nobody at the head");
+    assert!(meter.is_bounded(KEY, PathIx::NONE));
+    meter.count(&one, amount(40));
+    assert!(!meter.is_bounded(KEY, PathIx::NONE));
+    assert_eq!(meter.lease(&one).reserved, amount(40));
+    meter.count(&one, amount(1));
+    meter.count(&two, amount(1));
+    assert_eq!(
+        (meter.lease(&one).reserved, meter.lease(&two).reserved),
+        (amount(40), amount(650)),
+        "once, and only what is a bound"
+    );
+    let three = meter.admit(by(&plan), now, amount(310)).unwrap();
+    assert!(meter.spent(by(&plan), now).is_err());
     [one, two, three].into_iter().for_each(|hold| meter.refund(hold));
-    let lost = meter.admit_bounded(KEY, &plan, now, 400).unwrap();
+    let lost = meter.admit_bounded(by(&plan), now, amount(400)).unwrap();
     drop(lost);
     meter.reclaim(|_| false);
-    assert!(!meter.is_bounded(KEY));
+    assert!(!meter.is_bounded(KEY, PathIx::NONE));
 }
 
 /// Random traffic: whoever counts late, when a refusal depends on it, admits and refuses what one does who counts at
@@ -520,19 +544,19 @@ fn whoever_counts_late_admits_exactly_whom_one_admits_that_counts_at_once() {
             if rng.below(5) < 3 {
                 let exact = 1 + rng.below(400);
                 let most = exact + rng.below(1_200);
-                let first = at_once.admit(KEY, &plan, now, exact);
-                let second = late.admit_bounded(KEY, &plan, now, most).map_or_else(
+                let first = at_once.admit(by(&plan), now, amount(exact));
+                let second = late.admit_bounded(by(&plan), now, amount(most)).map_or_else(
                     || {
-                        let again = late.admit(KEY, &plan, now, exact);
-                        if again.is_ok() || !late.is_bounded(KEY) {
+                        let again = late.admit(by(&plan), now, amount(exact));
+                        if again.is_ok() || !late.is_bounded(KEY, PathIx::NONE) {
                             return again;
                         }
-                        open.iter().for_each(|(_, hold, exact)| late.count(hold, *exact));
-                        late.admit(KEY, &plan, now, exact)
+                        open.iter().for_each(|(_, hold, exact)| late.count(hold, amount(*exact)));
+                        late.admit(by(&plan), now, amount(exact))
                     },
                     Ok,
                 );
-                bounded += u64::from(late.is_bounded(KEY));
+                bounded += u64::from(late.is_bounded(KEY, PathIx::NONE));
                 match (first, second) {
                     (Ok(first), Ok(second)) => open.push((first, second, exact)),
                     (first, second) => assert_eq!(first.unwrap_err(), second.unwrap_err(), "seed {seed}"),
@@ -540,16 +564,16 @@ fn whoever_counts_late_admits_exactly_whom_one_admits_that_counts_at_once() {
             } else if !open.is_empty() {
                 let (first, second, exact) = open.swap_remove(rng.below(open.len() as u64) as usize);
                 let used = rng.below(2 * exact);
-                at_once.settle(first, used);
-                late.settle(second, used);
+                at_once.settle(first, amount(used));
+                late.settle(second, amount(used));
             }
         }
         for (first, second, _) in open {
             at_once.refund(first);
             late.refund(second);
         }
-        assert_eq!(at_once.standing(KEY, &plan, now), late.standing(KEY, &plan, now));
-        assert!(!late.is_bounded(KEY));
+        assert_eq!(at_once.standing(by(&plan), now), late.standing(by(&plan), now));
+        assert!(!late.is_bounded(KEY, PathIx::NONE));
     }
     assert!(bounded > 1_000, "{bounded}");
 }

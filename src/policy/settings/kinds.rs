@@ -3,7 +3,7 @@
 
 use super::reader::{Field, Reader};
 use super::secret::Secret;
-use super::units::{duration_text, quoted, size_text};
+use super::units::{dollars_text, duration_text, quoted, size_text};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -70,6 +70,23 @@ impl Kind<u64> for Count {
 
     fn shown(&self, value: &u64) -> Shown {
         Shown::Value(value.to_string())
+    }
+}
+
+/// Dollars within a range, as nano-dollars: `50`, or `12.5`.
+pub struct Dollars(pub RangeInclusive<u64>);
+
+impl Kind<u64> for Dollars {
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<u64> {
+        let nano = field.decimal().and_then(super::units::dollars).filter(|nano| self.0.contains(nano));
+        if nano.is_none() {
+            reader.error(&field, "expected US dollars such as 50.0, with at most nine decimals; 0 is no limit");
+        }
+        nano
+    }
+
+    fn shown(&self, value: &u64) -> Shown {
+        Shown::Value(dollars_text(*value))
     }
 }
 

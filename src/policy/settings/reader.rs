@@ -21,7 +21,7 @@ const SAID_ELSEWHERE: [(&str, &str, &str); 7] = [
     ("tokens_per_minute", "tokens_per_window", "write `tokens_per_window` (a window is a minute by default)"),
     ("tpm", "tokens_per_window", "write `tokens_per_window` (a window is a minute by default)"),
     ("tpm_limit", "tokens_per_window", "write `tokens_per_window` (a window is a minute by default)"),
-    ("budget", "tokens_per_window", "a plan has no limit in money; `tokens` limits a `period`"),
+    ("max_budget", "budget", "write `budget`, which is US dollars per `period`"),
 ];
 
 /// One thing wrong with a configuration, or out of date in it. Shown as `tollgate.toml:12: models[0].context: expected
@@ -184,6 +184,15 @@ impl Field<'_> {
         }
     }
 
+    /// A decimal number as it is written, if it is one.
+    pub fn decimal(&self) -> Option<&str> {
+        match &self.value {
+            DeValue::Integer(number) if number.radix() == 10 => Some(number.as_str()),
+            DeValue::Float(number) => Some(number.as_str()),
+            _ => None,
+        }
+    }
+
     /// The text, if it is one.
     pub fn text(&self) -> Option<&str> {
         match &self.value {
@@ -252,6 +261,11 @@ impl<'a> Reader<'a> {
     /// The files of certificates and keys that were named, with the places that name them.
     pub fn take_pem_files(&mut self) -> Vec<(PathBuf, ConfigError)> {
         std::mem::take(&mut self.pem_files)
+    }
+
+    /// How many mistakes have been found so far.
+    pub(in crate::policy::settings) fn mistakes(&self) -> usize {
+        self.errors.len()
     }
 
     /// All errors and all warnings, each in the order of their places.
@@ -446,12 +460,7 @@ impl<'a> Reader<'a> {
     /// Takes `key` as a price in dollars per 1M tokens; micro-dollars.
     pub fn price(&mut self, section: &mut Section<'_>, key: &'static str) -> Option<u64> {
         let field = section.take(key)?;
-        let text = match &field.value {
-            DeValue::Float(number) => number.as_str(),
-            DeValue::Integer(number) if number.radix() == 10 => number.as_str(),
-            _ => "",
-        };
-        let price = text.parse().ok().and_then(units::price);
+        let price = field.decimal().and_then(|text| text.parse().ok()).and_then(units::price);
         if price.is_none() {
             self.error(&field, "expected USD per 1M tokens, from 0 to 1000000 with at most six decimals");
         }

@@ -112,7 +112,7 @@ impl Reader<'_> {
     /// repeated.
     pub fn secret(&mut self, field: Field<'_>) -> Option<Secret> {
         let (at, path) = (field.start(), field.path.clone());
-        let mut table = self.reference(field)?;
+        let mut table = self.reference(field, "")?;
         let (env, file) = (table.take("env"), table.take("file"));
         table.finish(self);
         let found = match (env, file) {
@@ -130,7 +130,8 @@ impl Reader<'_> {
     /// With its weight, which only one of a list has.
     pub fn credential(&mut self, field: Field<'_>, listed: bool) -> Option<(Secret, u32)> {
         let (at, path) = (field.start(), field.path.clone());
-        let mut table = self.reference(field)?;
+        let mistakes = self.mistakes();
+        let mut table = self.reference(field, " or { command = [\"path\"] }")?;
         let (env, file, command) = (table.take("env"), table.take("file"), table.take("command"));
         let refresh = table.take("refresh");
         let weight = if listed { table.take("weight") } else { None };
@@ -142,7 +143,7 @@ impl Reader<'_> {
         let found = match (env, file, command) {
             (Some(env), None, None) => self.variable(&env)?,
             (None, Some(file), None) => self.content(&file)?,
-            (None, None, Some(command)) => self.printed(command, refresh)?,
+            (None, None, Some(command)) => self.printed(command, refresh, mistakes)?,
             _ => {
                 let text =
                     "expected exactly one of { env = \"NAME\" }, { file = \"path\" } and { command = [\"path\"] }";
@@ -153,11 +154,11 @@ impl Reader<'_> {
         Some((self.checked(at, path, found)?, weight? as u32))
     }
 
-    /// The table that names where a secret is.
-    fn reference<'d>(&mut self, field: Field<'d>) -> Option<Section<'d>> {
+    /// The table that names where a secret is; `more`: further words for who writes the secret itself.
+    fn reference<'d>(&mut self, field: Field<'d>, more: &str) -> Option<Section<'d>> {
         if field.is_text() {
             let text = "a secret is never written here; use { env = \"NAME\" } or { file = \"path\" }";
-            self.error(&field, text);
+            self.error(&field, format!("{text}{more}"));
             return None;
         }
         self.as_table(field)
@@ -186,7 +187,9 @@ impl Reader<'_> {
         }
     }
 
-    fn printed(&mut self, command: Field<'_>, refresh: Option<Field<'_>>) -> Option<(String, Origin)> {
+    /// What a program prints. It is not run where anything of what is written about it is wrong: the reader had found
+    /// so many `mistakes` before.
+    fn printed(&mut self, command: Field<'_>, refresh: Option<Field<'_>>, mistakes: usize) -> Option<(String, Origin)> {
         let (at, path) = (command.start(), command.path.clone());
         let mut program: Vec<String> = self.strings(command).into_iter().map(|(_, word)| word).collect();
         let refresh = refresh.map_or(Some(REFRESH_USUAL), |field| self.duration(&field, &REFRESH));
@@ -195,12 +198,13 @@ impl Reader<'_> {
             self.report(at, path, text);
             return None;
         }
+        let refresh = refresh.filter(|_| self.mistakes() == mistakes)?;
         // A bare word is looked up in PATH, as everywhere.
         if program[0].contains('/') {
             program[0] = self.resolve(&program[0]).to_string_lossy().into_owned();
         }
         match (self.source().run)(&program) {
-            Ok(value) => Some((value, Origin::Command { program, refresh: refresh? })),
+            Ok(value) => Some((value, Origin::Command { program, refresh })),
             Err(error) => {
                 self.report(at, path, format!("the program gives no secret: {error}"));
                 None

@@ -101,6 +101,32 @@ pub fn price(dollars: f64) -> Option<u64> {
     (dollars.is_finite() && (0.0..=1e6).contains(&dollars) && exact).then_some(whole as u64)
 }
 
+/// US dollars such as `50`, `12.5` or `1_000.0`, exactly, as nano-dollars. `None` for anything else: an exponent, a
+/// sign or more than nine decimals.
+pub fn dollars(text: &str) -> Option<u64> {
+    let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
+    let (whole, rest) = number(whole)?;
+    let decimals: String = decimals.chars().filter(|c| *c != '_').collect();
+    if !rest.is_empty() || decimals.is_empty() || decimals.len() > 9 || !decimals.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    whole.checked_mul(1_000_000_000)?.checked_add(format!("{decimals:0<9}").parse().ok()?)
+}
+
+/// Nano-dollars as dollars: exact, with two decimals at least unless there are none.
+pub fn dollars_text(nano: u64) -> String {
+    let (whole, decimals) = (nano / 1_000_000_000, nano % 1_000_000_000);
+    if decimals == 0 {
+        return whole.to_string();
+    }
+    let mut text = format!("{whole}.{decimals:09}");
+    let least = text.len() - 7;
+    while text.len() > least && text.ends_with('0') {
+        text.pop();
+    }
+    text
+}
+
 /// A TOML basic string.
 pub fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
@@ -143,6 +169,28 @@ mod tests {
             assert_eq!(duration(wrong), None, "{wrong}");
         }
         assert_eq!(duration("18446744073709551615d"), None);
+    }
+
+    #[test]
+    fn dollars_are_read_and_written_exactly() {
+        let cases = [
+            ("50", 50_000_000_000, "50"),
+            ("50.0", 50_000_000_000, "50"),
+            ("0.1", 100_000_000, "0.10"),
+            ("12.34", 12_340_000_000, "12.34"),
+            ("0.000000001", 1, "0.000000001"),
+            ("1_000.000_000_5", 1_000_000_000_500, "1000.0000005"),
+            ("9007199254.740993", 9_007_199_254_740_993_000, "9007199254.740993"),
+            ("0", 0, "0"),
+        ];
+        for (text, nano, shown) in cases {
+            assert_eq!((dollars(text), dollars_text(nano).as_str()), (Some(nano), shown), "{text}");
+            assert_eq!(dollars(shown), Some(nano), "{shown}");
+        }
+        let wrong = ["", ".", "1.", ".5", "-1", "+1", "1e3", "1.5e3", "0.0000000001", "inf", "nan", "$5", "1,5", "_1"];
+        for wrong in wrong.into_iter().chain(["18446744074", "1.0.0", " 1", "1.-5"]) {
+            assert_eq!(dollars(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

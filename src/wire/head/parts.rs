@@ -68,12 +68,22 @@ pub enum Field {
     Origin,
     /// `access-control-request-method`; the first one counts.
     AcRequestMethod,
-    /// `access-control-request-headers`; the first one counts.
-    AcRequestHeaders,
+    /// What names the conversation: the first of [`SESSION`] that says anything, by their order there.
+    Session,
 }
 
 /// Number of [`Field`]s.
-pub const COUNT: usize = Field::AcRequestHeaders as usize + 1;
+pub const COUNT: usize = Field::Session as usize + 1;
+
+/// Headers that name a conversation, the most telling first (contract section 10).
+const SESSION: [&str; 5] =
+    ["x-session-id", "x-claude-code-session-id", "session-id", "session_id", "x-session-affinity"];
+
+/// The place of a header in [`SESSION`], from 1 on; 0 for any other.
+pub(super) fn session_rank(name: &[u8]) -> u8 {
+    let place = SESSION.iter().position(|known| name.eq_ignore_ascii_case(known.as_bytes()));
+    place.map_or(0, |place| place as u8 + 1)
+}
 
 /// One request's head, as spans into the buffer it was parsed from (offset 0 = first byte of the request line).
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

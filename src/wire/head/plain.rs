@@ -3,7 +3,7 @@
 //! unusual it answers nothing, and the strict parser has the word. A property test and a fuzz target hold the two
 //! against each other.
 
-use super::parts::{COUNT, Expect, Field, Framing, Method, RequestHead, ResponseHead, is_allowance};
+use super::parts::{COUNT, Expect, Field, Framing, Method, RequestHead, ResponseHead, is_allowance, session_rank};
 use crate::base::limits::HEADERS_MAX;
 use crate::wire::Span;
 use crate::wire::skip::{to_control, to_no_name};
@@ -67,6 +67,8 @@ pub(super) fn request(buf: &[u8]) -> Option<RequestHead> {
 struct RequestFields {
     fields: [Span; COUNT],
     seen: u32,
+    /// What the header has that names the conversation, see [`session_rank`].
+    session: u8,
     framing: PlainFraming,
 }
 
@@ -98,6 +100,10 @@ impl RequestFields {
             16 if is("content-encoding") => Field::ContentEncoding,
             17 if is("transfer-encoding") => return None,
             17 if is("anthropic-version") => Field::AnthropicVersion,
+            10 | 12 | 18 | 24 => {
+                self.session(name, value);
+                return Some(());
+            }
             // `access-control-request-…`, of browsers that ask for leave.
             29 | 30 if name[0] | 0x20 == b'a' => return None,
             _ => return Some(()),
@@ -109,6 +115,16 @@ impl RequestFields {
         self.seen |= 1 << field as u32;
         self.fields[field as usize] = Span::new(value.start, value.end);
         Some(())
+    }
+}
+
+impl RequestFields {
+    #[cold]
+    fn session(&mut self, name: &[u8], value: Range<usize>) {
+        let rank = session_rank(name);
+        if rank > 0 && (self.session == 0 || rank < self.session) {
+            (self.session, self.fields[Field::Session as usize]) = (rank, Span::new(value.start, value.end));
+        }
     }
 }
 

@@ -2,13 +2,13 @@
 //! about paths, keys or sizes of bodies.
 
 use super::fields::{FramingError, FramingFields, span_of};
-use super::parts::{COUNT, Expect, Field, HeadError, Lines, Method, RequestHead, find_end};
+use super::parts::{COUNT, Expect, Field, HeadError, Lines, Method, RequestHead, find_end, session_rank};
 use super::plain;
 use crate::base::limits::HEADERS_MAX;
 use crate::wire::Span;
 use std::mem::MaybeUninit;
 
-const NAMES: [(&str, Field); COUNT] = [
+const NAMES: [(&str, Field); COUNT - 1] = [
     ("host", Field::Host),
     ("authorization", Field::Authorization),
     ("x-api-key", Field::XApiKey),
@@ -20,7 +20,6 @@ const NAMES: [(&str, Field); COUNT] = [
     ("anthropic-beta", Field::AnthropicBeta),
     ("origin", Field::Origin),
     ("access-control-request-method", Field::AcRequestMethod),
-    ("access-control-request-headers", Field::AcRequestHeaders),
 ];
 
 /// Parses the request head at the front of `buf`.
@@ -73,7 +72,7 @@ pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
     let mut framing = FramingFields::default();
     let mut fields = [Span::default(); COUNT];
     let mut seen = [false; COUNT];
-    let mut expect = Expect::None;
+    let (mut expect, mut session) = (Expect::None, u8::MAX);
     for header in request.headers.iter() {
         if framing.take(header.name, header.value).map_err(refuse)? {
             continue;
@@ -82,7 +81,13 @@ pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
             expect = merge_expect(expect, header.value, http11);
             continue;
         }
-        let Some((_, field)) = NAMES.iter().find(|(name, _)| header.name.eq_ignore_ascii_case(name)) else { continue };
+        let Some((_, field)) = NAMES.iter().find(|(name, _)| header.name.eq_ignore_ascii_case(name)) else {
+            let rank = session_rank(header.name.as_bytes());
+            if rank > 0 && rank < session && !header.value.is_empty() {
+                (session, fields[Field::Session as usize]) = (rank, span_of(head, header.value));
+            }
+            continue;
+        };
         if !std::mem::replace(&mut seen[*field as usize], true) {
             fields[*field as usize] = span_of(head, header.value);
         } else if let Some(reason) = refuse_repeated(*field) {

@@ -553,3 +553,24 @@ fn few_moulds_are_kept_and_heads_that_never_fit_cost_little() {
     assert_eq!(kept.len(), 8);
     assert!(kept.windows(2).all(|pair| pair[1] - pair[0] == 64), "{kept:?}");
 }
+
+#[test]
+fn the_most_telling_header_names_the_conversation() {
+    let of = |lines: &str| {
+        let head = format!("POST / HTTP/1.1\r\nhost: x\r\n{lines}\r\n");
+        // A blank before a colon's value, so that the strict parser has the word, and once as it stands.
+        let found = [head.replace("host: x", "host:  x"), head].map(|head| {
+            let parsed = parse_request(head.as_bytes(), &mut 0, 4096).unwrap().unwrap();
+            String::from_utf8(parsed.field(Field::Session).of(head.as_bytes()).to_vec()).unwrap()
+        });
+        assert_eq!(found[0], found[1], "{lines}");
+        found[0].clone()
+    };
+    assert_eq!(of("x-request-id: 7\r\nx-session: 8\r\n"), "");
+    assert_eq!(of("X-Session-Id: a\r\n"), "a");
+    assert_eq!(of("x-session-affinity: b\r\nsession_id: c\r\nx-session-id: a\r\nx-session-id: d\r\n"), "a");
+    assert_eq!(of("x-session-affinity: b\r\nSession_Id: c\r\n"), "c");
+    assert_eq!(of("session_id: c\r\nSession-Id: d\r\n"), "d");
+    assert_eq!(of("x-session-affinity: b\r\nx-claude-code-session-id: e\r\nsession-id: d\r\n"), "e");
+    assert_eq!(of("x-session-id:\r\nsession-id: d\r\n"), "d");
+}

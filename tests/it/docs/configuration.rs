@@ -13,19 +13,22 @@ use tollgate::policy::config::{Config, Source, effective, fixed};
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/configuration.md");
 
 /// Heading of a table; where a key of it stands in a configuration; the types whose fields hold its values.
-const TABLES: [(&str, &str, &[&str]); 9] = [
+const TABLES: [(&str, &str, &[&str]); 11] = [
     ("[server]", "server", &["Server"]),
     ("[store]", "store", &["StoreConfig"]),
     ("[upstream]", "upstream", &["UpstreamLimits"]),
     ("[[providers]]", "providers[0]", &["Provider", "Credential"]),
+    ("discover", "providers[0].discover", &["Discover"]),
     ("[[models]]", "models[0]", &["Model", "Prices"]),
     ("targets", "models[0].targets[0]", &["Target"]),
     ("queue", "models[0].queue", &["QueueLimits"]),
     ("capabilities", "models[0].capabilities", &["Capabilities"]),
     ("[[plans]]", "plans[0]", &["Plan"]),
+    ("[[groups]]", "groups[0]", &["Group", "Plan"]),
 ];
 
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 7] = [
+    include_str!("../../../src/policy/discover.rs"),
     include_str!("../../../src/policy/config/providers.rs"),
     include_str!("../../../src/policy/config/server.rs"),
     include_str!("../../../src/policy/config/store.rs"),
@@ -35,7 +38,7 @@ const SOURCES: [&str; 6] = [
 ];
 
 /// What is required, line by line, each with the key it is about; braces mark where further keys of a table go.
-const REQUIRED: [(&str, &str); 17] = [
+const REQUIRED: [(&str, &str); 21] = [
     ("", "[server]\n{server}"),
     ("", "[store]\n{store}"),
     ("", "[upstream]\n{upstream}"),
@@ -43,6 +46,7 @@ const REQUIRED: [(&str, &str); 17] = [
     ("providers[0].name", "name = \"p\""),
     ("providers[0].shape", "shape = \"chat\""),
     ("providers[0].base_url", "base_url = \"https://p.example/v1\""),
+    ("", "[providers.discover]\n{providers[0].discover}"),
     ("", "[[models]]"),
     ("models[0].id", "id = \"m\""),
     ("models[0].context", "context = \"256K\""),
@@ -53,6 +57,9 @@ const REQUIRED: [(&str, &str); 17] = [
     ("", "[[plans]]"),
     ("plans[0].name", "name = \"plan\""),
     ("", "{plans[0]}"),
+    ("", "[[groups]]"),
+    ("groups[0].name", "name = \"group\""),
+    ("", "{groups[0]}"),
 ];
 
 /// The required configuration with `more` at the place of the table at `path`, and without the key `lacking`.
@@ -83,6 +90,7 @@ fn known(path: &str) -> Vec<String> {
 /// Key to value of one table of the effective configuration, in its order; values that are none are words.
 fn shown(config: &Config, path: &str) -> Vec<(String, String)> {
     let (heading, inline) = match path {
+        "providers[0].discover" => ("[[providers]]", Some("discover = { ")),
         "models[0].targets[0]" => ("[[models]]", Some("targets = [{ ")),
         "models[0].queue" => ("[[models]]", Some("queue = { ")),
         "models[0].capabilities" => ("[[models]]", Some("capabilities = { ")),
@@ -213,6 +221,6 @@ fn what_the_reference_calls_required_is() {
 #[test]
 fn outside_the_tables_stands_the_default_model_alone() {
     let errors = parse(&format!("no_such_key_there_is = 1\n{}", text("", "", ""))).unwrap_err();
-    let known = "unknown key; known are default_model, server, store, upstream, providers, models, plans";
+    let known = "unknown key; known are default_model, server, store, upstream, providers, models, plans, groups";
     assert!(errors.iter().any(|error| error.ends_with(known)), "{errors:?}");
 }

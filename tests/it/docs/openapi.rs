@@ -146,7 +146,7 @@ fn document(gate: &Gate) -> Value {
 fn every_answer_is_as_the_document_says_and_every_entry_of_the_document_is_answered() {
     let rig = setting("openapi-answers");
     let (key, narrow, spent) = (rig.issue(""), rig.issue("--endpoints quota --models small"), rig.issue("--plan none"));
-    let list_only = rig.issue("--endpoints models");
+    let (list_only, rich) = (rig.issue("--endpoints models"), rig.issue("--budget 12.5"));
     let gate = rig.start();
     let doc = document(&gate);
     assert_eq!(doc["info"]["version"], env!("CARGO_PKG_VERSION"));
@@ -220,6 +220,12 @@ fn every_answer_is_as_the_document_says_and_every_entry_of_the_document_is_answe
     see("/v1/models", "get", 403, get_with(&narrow, "/v1/models"));
     see("/v1/models/{id}", "get", 403, get_with(&narrow, "/v1/models/small"));
     see("/v1/quota", "get", 403, get_with(&list_only, "/v1/quota"));
+    // What a budget adds.
+    see(chat_path, "post", 403, ask_chat(&rich, false, "a model without a price"));
+    let quota = get_with(&rich, "/v1/quota");
+    assert!(quota.fields.contains(&("x-budget-remaining".to_string(), "12.500000".to_string())), "{:?}", quota.fields);
+    assert!(quota.body.ends_with(r#""budget":{"used":0.0,"total":12.5,"currency":"USD"}}"#), "{}", quota.body);
+    see("/v1/quota", "get", 200, quota);
     answer_responses(&gate, &doc, [&key, &narrow, &spent], &mut seen);
     complete(&doc, &seen);
 }

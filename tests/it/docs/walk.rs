@@ -1,6 +1,6 @@
 //! The operations guide, walked by a stranger: its own configuration and its own commands, run as they stand there.
 
-use super::process::free_port;
+use super::process::{free_port, wait_for};
 use super::rig::{Rig, write_certificate};
 use serde_json::Value;
 use std::fs;
@@ -201,19 +201,57 @@ fn the_readmes_configuration_serves_claude_code_at_a_provider_as_strict_as_the_r
     }
 }
 
+/// Starts an example of a provider before the simulated one, and has every model of it answer once; or, where its
+/// models are those of the provider's list, the first of that.
+fn serves(rig: &Rig, name: &str, text: &str, prepare: &dyn Fn(&mut Command)) {
+    let led: String = text
+        .lines()
+        .map(|line| match line.strip_prefix("base_url = \"").and_then(|rest| rest.split_once("://")) {
+            Some((_, rest)) => format!("base_url = \"http://{rest}\naddresses = [\"{}\"]\n", rig.provider),
+            None => format!("{line}\n"),
+        })
+        .collect();
+    rig.configure("", &led, "");
+    let gate = rig.start_with(prepare);
+    let ask = |method: &str, path: &str, body: &str| {
+        gate.ask(&format!(
+            "{method} {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\nauthorization: Bearer {}\r\n\
+             content-length: {}\r\n\r\n{body}",
+            rig.key,
+            body.len()
+        ))
+    };
+    let ids = wait_for(name, || {
+        let list = ask("GET", "/v1/models", "");
+        let ids: Vec<String> =
+            list.split("\"id\":\"").skip(1).map(|rest| rest.split('"').next().unwrap().into()).collect();
+        (!ids.is_empty()).then_some(ids)
+    });
+    for id in ids {
+        let body = format!("{{\"model\":\"{id}\",\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}");
+        let answer = ask("POST", "/v1/chat/completions", &body);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{name}: {answer}");
+    }
+}
+
 #[test]
-fn every_example_of_a_provider_is_a_configuration_that_holds() {
+fn every_example_of_a_provider_is_a_configuration_that_holds_and_serves() {
     let rig = Rig::new("examples", "");
+    let bin = rig.path("bin");
+    fs::create_dir(&bin).unwrap();
+    fs::write(bin.join("gcloud"), "#!/bin/sh\necho a-token-for-the-test\n").unwrap();
+    fs::set_permissions(bin.join("gcloud"), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/examples");
-    let mut count = 0;
-    for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-        let text = fs::read_to_string(&path).unwrap();
+    let (mut count, mut started) = (0, 0);
+    for example in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        let text = fs::read_to_string(&example).unwrap();
         let inline = |start: &str| {
             let (_, rest) = text.split_once(start)?;
             let lines = rest.lines().skip(1).take_while(|line| line.is_empty() || line.starts_with("    "));
             Some(lines.map(|line| format!("{}\n", line.trim_start())).collect::<String>())
         };
-        let text = match path.extension().and_then(|end| end.to_str()) {
+        let text = match example.extension().and_then(|end| end.to_str()) {
             Some("toml") => Some(text.clone()),
             _ => inline("tollgate.toml: |").or_else(|| inline("TOLLGATE_CONFIG_TOML: |")),
         };
@@ -222,17 +260,29 @@ fn every_example_of_a_provider_is_a_configuration_that_holds() {
         // What stands below an indented text in a compose file.
         let text = text.split("volumes:").next().unwrap();
         fs::write(rig.path("tollgate.toml"), text).unwrap();
+        let prepare = |command: &mut Command| {
+            command.env("PATH", &path);
+            for name in text.split("env = \"").skip(1).filter_map(|rest| rest.split('"').next()) {
+                command.env(name, "a-secret-for-the-test");
+            }
+        };
         let mut command = rig.command(&["check"]);
-        let variables = text.split("env = \"").skip(1).filter_map(|rest| rest.split('"').next());
-        for name in variables {
-            command.env(name, "a-secret-for-the-test");
-        }
+        prepare(&mut command);
         let output = command.output().unwrap();
         let shared = text.contains("redis://") && cfg!(not(feature = "redis"));
-        assert!(output.status.success() || shared, "{}: {}", path.display(), String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success() || shared,
+            "{}: {}",
+            example.display(),
+            String::from_utf8_lossy(&output.stderr)
+        );
         count += 1;
+        if !text.contains("[server]") {
+            serves(&rig, &example.to_string_lossy(), text, &prepare);
+            started += 1;
+        }
     }
-    assert!(count >= 15, "{count}");
+    assert!(count >= 18 && started >= 15, "{count}, {started}");
     let (_, litellm) = include_str!("../../../src/docs/litellm.md").split_once("\n```toml\n").unwrap();
     fs::write(rig.path("tollgate.toml"), litellm.split_once("\n```\n").unwrap().0).unwrap();
     let output = rig.command(&["check"]).env("OPENAI_API_KEY", "sk-test").env("ANTHROPIC_API_KEY", "sk-test").output();

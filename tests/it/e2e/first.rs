@@ -247,7 +247,7 @@ fn what_is_nearly_right_in_a_configuration_is_said_to_be_and_what_is_wrong_is_sa
     assert!(said.contains("models[0].context"), "{said}");
     for (plan, said) in [
         ("requests_per_minute = 5", "plans[0].requests_per_minute: unknown key; write `requests`"),
-        ("budget = 5.0", "plans[0].budget: unknown key; a plan has no limit in money; `tokens` limits"),
+        ("max_budget = 5.0", "plans[0].max_budget: unknown key; write `budget`, which is US dollars per `period`"),
         ("request = 5", "plans[0].request: unknown key; did you mean `requests`?"),
     ] {
         let text = check(&format!("{GOOD}[[plans]]\nname = \"a\"\n{plan}\n"));

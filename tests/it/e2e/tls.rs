@@ -16,7 +16,7 @@ use std::time::Duration;
 const GLANCE: Duration = Duration::from_millis(2);
 
 /// An authority's certificate as PEM, and a server's configuration with a certificate for `localhost` by it.
-fn authority() -> (String, Arc<ServerConfig>) {
+pub fn authority() -> (String, Arc<ServerConfig>) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
@@ -31,7 +31,7 @@ fn authority() -> (String, Arc<ServerConfig>) {
 }
 
 /// Takes TLS at an address of its own and passes everything on to `to`.
-fn start_proxy(config: Arc<ServerConfig>, to: SocketAddr) -> SocketAddr {
+pub fn start_proxy(config: Arc<ServerConfig>, to: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     std::thread::spawn(move || {

@@ -253,6 +253,8 @@ fn keys(folder: &Path) -> Vec<String> {
                 revoked: None,
                 disabled: false,
                 limits: tollgate::policy::plan::LimitOverrides::default(),
+                group: None,
+                labels: Vec::new(),
                 former: Vec::new(),
             };
             ledger.insert_key(&record).unwrap();

@@ -57,6 +57,22 @@ fn hammer(to: SocketAddr, requests: &[Vec<u8>], from: usize, stop: &AtomicBool, 
     seen
 }
 
+/// A tree of four levels, each with a budget that is never spent.
+fn tree() -> String {
+    let group = |(name, parent): (&str, &str)| format!("[[groups]]\nname = \"{name}\"\n{parent}\nbudget = 1000.0\n");
+    let above = ["", "parent = \"one\"", "parent = \"two\"", "parent = \"three\""];
+    ["one", "two", "three", "four"].into_iter().zip(above).map(group).collect()
+}
+
+/// What each of them has spent, in nano-dollars.
+fn spent(h: &Harness) -> [u64; 4] {
+    let metrics = super::client::get(h.admin, "/metrics").unwrap().text().to_owned();
+    ["one", "two", "three", "four"].map(|name| {
+        let (_, rest) = metrics.split_once(&format!("tollgate_budget_used_ratio{{group=\"{name}\"}} ")).unwrap();
+        (rest.lines().next().unwrap().parse::<f64>().unwrap() * 1e12).round() as u64
+    })
+}
+
 /// The rows: request id to tokens, and the sum over all.
 fn rows(h: &Harness) -> (HashMap<String, u64>, u64) {
     let text = h.done(&["ledger", "export"]);
@@ -76,8 +92,8 @@ fn rows(h: &Harness) -> (HashMap<String, u64>, u64) {
 /// long before the kill the earliest lost answer was complete.
 fn kill_again_and_again(durability: &str) -> Vec<(usize, usize, usize, Duration)> {
     let store = format!("url = \"sqlite:tollgate.db\"\ndurability = \"{durability}\"");
-    let mut h = Harness::start(&Setup { store, ..Setup::default() });
-    let key = h.key();
+    let mut h = Harness::start(&Setup { store, more: tree(), ..Setup::default() });
+    let key = h.key_with(&["--plan", "open", "--group", "four"]);
     let requests = [
         chat_request(&key, &chat("a\n#sim tokens=5")),
         chat_request(&key, &streamed(chat("b\n#sim tokens=7"))),
@@ -117,6 +133,9 @@ fn kill_again_and_again(durability: &str) -> Vec<(usize, usize, usize, Duration)
         assert!(h.done(&["ledger", "verify"]).starts_with("ok:"));
         assert_eq!(h.used(&key), tokens, "the quota is the sum of the rows");
         assert_eq!(h.ledger(0).tokens(), tokens);
+        let cost: u64 = h.usage("day").iter().map(|line| line["cost_nano_usd"].as_u64().unwrap()).sum();
+        assert!(cost > 0);
+        assert_eq!(spent(&h), [cost; 4], "every group is the sum of its rows");
     }
     println!("{durability}: kill -9 under load\n  completed  in the ledger  lost  oldest lost");
     for (completed, rows, lost, before) in &table {

@@ -11,8 +11,11 @@ mod kills;
 mod odd;
 #[cfg(feature = "redis")]
 mod outage;
+mod people;
 mod races;
 #[cfg(feature = "redis")]
 mod shared;
+#[cfg(feature = "redis")]
+mod shared_people;
 
 use super::e2e::{client, harness, process};

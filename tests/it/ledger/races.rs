@@ -2,7 +2,7 @@
 //! figures are printed.
 
 use super::client::{Answer, Client};
-use super::harness::{Harness, Setup, chat, chat_request, streamed, with};
+use super::harness::{Harness, Setup, chat, chat_request, message, messages_request, streamed, with};
 use super::process::wait_for;
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -33,6 +33,79 @@ name = "window"
 tokens_per_window = 1000
 window = "31d"
 "#;
+
+/// A model whose answers cost nothing but their completion, a plan, and a tree of four levels for each of four races:
+/// an answer of 100 tokens costs 0.001, and reserves as much, so a budget of 0.01 is that of exactly ten.
+pub fn budgets() -> String {
+    let mut text = "[[models]]\nid = \"priced\"\ncontext = \"256K\"\ninput_price = 0\noutput_price = 10.0\n\
+                    targets = [{ provider = \"sim-chat\", model = \"up\" }]\n\
+                    [[plans]]\nname = \"ten\"\nbudget = 0.01\n"
+        .to_owned();
+    for race in 0..4 {
+        for (level, name) in ["one", "two", "three", "four"].iter().enumerate() {
+            let above = ["", "one", "two", "three"][level];
+            let parent = if level == 0 { String::new() } else { format!("parent = \"{above}{race}\"\n") };
+            let budget = if level == 1 { "budget = 0.01\n" } else { "" };
+            text.push_str(&format!("[[groups]]\nname = \"{name}{race}\"\n{parent}{budget}"));
+        }
+    }
+    text
+}
+
+/// Requests for exactly 100 tokens of `priced`, whole and streamed, in both shapes.
+pub fn hundreds(key: &str) -> [Vec<u8>; 4] {
+    let text = "x\n#sim tokens=100";
+    let priced = |body| with(with(body, "model", "priced"), "max_tokens", 100);
+    let (chat, message) = (priced(chat(text)), priced(message(text)));
+    [
+        chat_request(key, &chat),
+        chat_request(key, &streamed(chat)),
+        messages_request(key, &message),
+        messages_request(key, &streamed(message)),
+    ]
+}
+
+/// Two hundred requests of each kind race for a key's budget of ten answers and for one in the middle of a tree, over
+/// these gateways. `issue` makes a key that all of them know.
+pub fn race_for_money(all: &[Harness], issue: impl Fn(&[&str]) -> String) {
+    let at: Vec<SocketAddr> = all.iter().map(|h| h.at).collect();
+    for race in 0..4 {
+        let leaf = format!("four{race}");
+        for options in [&["--plan", "ten"][..], &["--plan", "open", "--group", &leaf]] {
+            let key = issue(options);
+            let answers = self::race(&at, 200, 1, &hundreds(&key)[race]);
+            let ok = admitted(&answers);
+            println!("a budget of ten answers: {ok} of {} admitted, kind {race}, {options:?}", answers.len());
+            assert_eq!(ok, 10, "{options:?}");
+            // What is left is by what is settled: on a shared ledger, once all of them have written their rows.
+            let refused = wait_for("all rows", || {
+                let refused = all[0].chat(&key, &with(chat("again"), "model", "priced"));
+                assert_eq!(refused.status(), 429);
+                (refused.head.get("x-budget-remaining") == Some("0.000000")).then_some(refused)
+            });
+            assert_eq!(refused.head.get("x-should-retry"), Some("false"));
+            let text = refused.text();
+            let whose = if options.len() == 2 { "plan `ten`".to_owned() } else { format!("group `two{race}`") };
+            assert!(text.contains(&format!("the budget of {whose} is spent until ")), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_budget_of_exactly_ten_answers_admits_exactly_ten_of_two_hundred() {
+    let mut all = [Harness::start(&Setup { more: budgets(), ..Setup::default() })];
+    race_for_money(&all, |options| all[0].key_with(options));
+    let [h] = &mut all;
+    assert_eq!(h.ledger(80).requests, 80);
+    assert!(h.done(&["ledger", "verify"]).starts_with("ok:"));
+    // A restart knows what was spent, of the key and in the middle of the tree.
+    let keys = [&["--plan", "ten"][..], &["--plan", "open", "--group", "three2"]].map(|options| h.key_with(options));
+    h.gateway.stop("TERM");
+    h.start_again();
+    let ask = with(with(chat("x\n#sim tokens=100"), "model", "priced"), "max_tokens", 100);
+    assert_eq!(h.chat(&keys[0], &ask).status(), 200);
+    assert_eq!(h.chat(&keys[1], &ask).status(), 429);
+}
 
 pub fn setup() -> Setup {
     Setup { more: PLANS.to_owned(), ..Setup::default() }

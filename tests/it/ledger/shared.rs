@@ -5,7 +5,7 @@ use super::client::Answer;
 use super::harness::{Harness, Setup, chat, chat_request, streamed, with};
 use super::kills::kills;
 use super::process::{Folder, free_port, run, wait_at_most, wait_for};
-use super::races::{CONNECTIONS, EACH, PLANS, admitted, race, race_for_places};
+use super::races::{CONNECTIONS, EACH, PLANS, admitted, budgets, race, race_for_money, race_for_places};
 use serde_json::Value;
 use std::fs::File;
 use std::net::SocketAddr;
@@ -17,14 +17,14 @@ use tollgate::base::time::Unix;
 use tollgate::io::store::remote::{Command, Done, Holds, Remote, Speaker};
 use tollgate::policy::ask::{Ask, Limits, Ruling};
 use tollgate::policy::keys::KeyId;
-use tollgate::policy::meter::{Lease, LimitKind};
+use tollgate::policy::meter::{Amount, Lease, LimitKind};
 use tollgate::policy::window::window;
 
 /// A server of the test's own.
 pub struct Server {
     child: Option<Child>,
     program: &'static str,
-    port: u16,
+    pub port: u16,
     folder: Folder,
     args: Vec<String>,
 }
@@ -60,7 +60,7 @@ impl Server {
         wait_for("the server", || std::net::TcpStream::connect(at).ok());
     }
 
-    fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/0", self.port)
     }
 
@@ -183,6 +183,25 @@ fn three_gateways_admit_exactly_n_requests_and_n_at_once_together() {
     println!("three gateways: {ok} of {CONNECTIONS} admitted at a limit of 50 at once, each trying {EACH} times");
     assert_eq!(ok, 50);
     wait_for("free places", || (all[1].chat(&key, &chat("x")).status() == 200).then_some(()));
+}
+
+#[test]
+fn three_gateways_admit_exactly_what_a_budget_pays_for() {
+    let Some(server) = Server::start() else { return };
+    let store = format!("url = \"{}\"\n", server.url());
+    let all: Vec<Harness> =
+        (0..3).map(|_| Harness::start(&Setup { store: store.clone(), more: budgets(), ..Setup::default() })).collect();
+    race_for_money(&all, |options| key_of(&all, options));
+    assert_eq!(served(&all), 80);
+    all[0].ledger(80);
+    let said = all[0].done(&["ledger", "verify"]);
+    assert!(said.starts_with("ok:"), "{said}");
+    // What one of them has spent all others show.
+    let key = key_of(&all, &["--plan", "open", "--group", "three1"]);
+    for h in &all {
+        let budget = &h.get("/v1/quota", &key).json()["budget"];
+        assert_eq!((&budget["used"], &budget["total"]), (&serde_json::json!(0.01), &serde_json::json!(0.01)));
+    }
 }
 
 #[test]
@@ -451,16 +470,17 @@ fn a_host_whose_clock_is_not_the_servers_is_held_to_its_limits() {
     let key = KeyId::parse("0123456789ab").unwrap();
     for moment in [now - 7_200_000, now, now + 7_200_000].map(Unix) {
         let bounds = |length| window(moment, Duration::from_secs(length));
-        let lease = Lease { window: bounds(60), period: bounds(86_400), reserved: 1, shared: false };
-        let limits = Some(Limits { requests: 3, ..Limits::default() });
-        let ask = Ask { number: (0, 0), key, lease, limits };
+        let (window, period, reserved) = (bounds(60), bounds(86_400), Amount { tokens: 1, nano: 0 });
+        let lease = Lease { window, period, reserved, ..Lease::default() };
+        let limits = Limits { requests: 3, ..Limits::default() };
+        let ask = Ask { number: (0, 0), key, lease, limits, groups: Box::default(), admits: true };
         let mut rulings = Vec::new();
         for _ in 0..5 {
             let done = remote.send(&speaker, &[Command::Ask(&ask)]).unwrap();
             let [Done::Answer(answer)] = &done[..] else { panic!("{done:?}") };
             rulings.push(answer.ruling);
         }
-        let refused = Ruling::Refused(LimitKind::Requests);
+        let refused = Ruling::Refused(LimitKind::Requests, 0);
         assert_eq!(rulings, [Ruling::Admitted, Ruling::Admitted, Ruling::Admitted, refused, refused]);
     }
 }

@@ -53,14 +53,16 @@
 //! `store-recovers` · `revoke KEY` · `hold-looks`, `looks 2`, `look`, `look-fails` (the
 //! ledger does not answer when it is asked for a key that is not known, so many are asked for, it answers, it cannot) ·
 //! `renews 1` (secrets were to be asked for again so often), `secret says WORD`, `secret fails WHY` (its file or program) ·
+//! `lists 1` (so many providers are asked for their models and have not answered), `listed up a b=8192 !c` (one says
+//! that it has these, the second with its context, and that one is left out), `listed up fails WHY` ·
 //! `drain` (SIGTERM) · `exit` (the gateway has asked to leave) · `reload [server]
 //! max_header = "1KiB"` · `hold-work`, `work` (the helper thread stands still, or does what it was given).
 //!
 //! **Other processes.** `upgrade` (SIGUSR2), `successor-ready`, `admits` (it has not handed over yet), `handed-over 2`
-//! (it has, with so many requests running) · `inherits KEY TOKENS` (a predecessor's row that was not announced),
+//! (it has, with so many requests running) · `inherits KEY TOKENS [DOLLARS PATH]` (a predecessor's row that was not announced),
 //! `predecessor-left` · of a ledger that is shared: `asks 2` (questions without an answer), `ask 1 admitted`, `ask 1
-//! refused`, `released 1` (leases given back without a row). What the gateway starts from stands before the steps:
-//! `start work-min 100`, `start predecessor`, `start row KEY TOKENS` (admitted five seconds ago), `start rest TARGET
+//! refused [budget N]`, `released 1` (leases given back without a row). What the gateway starts from stands before the steps:
+//! `start work-min 100`, `start predecessor`, `start row KEY TOKENS [DOLLARS [PATH]]` (admitted five seconds ago), `start rest TARGET
 //! SECONDS` (which a predecessor has told of); `rests 1` (the successor has been told of so many).
 //!
 //! Each case runs as written, with every byte on its own in both directions, and in random pieces: client bytes,

@@ -5,16 +5,18 @@ use super::pattern::{Bindings, compare, shown};
 use super::text::{Names, Token, bytes, tokens};
 use super::world::{Cut, DialPlan, END_OF_CHUNKS, World};
 use crate::support::setting::{KeyRing, Setting, begin};
+use std::sync::Arc;
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::{Ending, Shut, Signal};
 use tollgate::base::time::Unix;
-use tollgate::gateway::Start;
-use tollgate::gateway::orders::Notice;
+use tollgate::gateway::orders::{List, Listing, NoList, Notice};
+use tollgate::gateway::{Past, Start};
 use tollgate::policy::ask::Ruling;
-use tollgate::policy::config::Origin;
+use tollgate::policy::config::{Origin, units};
 use tollgate::policy::counters::{Counters, RestTold};
+use tollgate::policy::discover::Listed;
 use tollgate::policy::keys::{KeyAnswer, KeyId};
-use tollgate::policy::meter::LimitKind;
+use tollgate::policy::meter::{Amount, LimitKind};
 use tollgate::policy::row::Row;
 use tollgate::policy::usage::{Usage, UsageSource};
 use tollgate::wire::Dialect;
@@ -233,6 +235,9 @@ impl Player<'_> {
                 let said = if *outcome == "says" { Ok(rest.join(" ")) } else { Err(rest.join(" ")) };
                 return world.notice(Notice::SecretTold(origin, said));
             }
+            ["lists", count] if world.lists.len().to_string() == **count => {}
+            ["lists", count] => return Err(format!("{} providers are asked instead of {count}", world.lists.len())),
+            ["listed", provider, models @ ..] => return self.listed(provider, models),
             ["drain"] => return world.signal(Signal::Terminate),
             ["hold-work"] => world.hold_work = true,
             ["work"] => return world.work(),
@@ -290,15 +295,23 @@ impl Player<'_> {
                 Some(count) if count.to_string() == **running => {}
                 other => return Err(format!("handed over with {other:?} requests running")),
             },
-            ["inherits", name, tokens] => {
+            ["inherits", name, tokens, more @ ..] => {
                 let key = self.keys.records.iter().find(|record| record.name == **name).ok_or("no such key")?;
-                let row = foreign_row(key.id, world.now.unix, tokens.parse().map_err(|_| "tokens")?);
+                let mut row = foreign_row(key.id, world.now.unix, tokens.parse().map_err(|_| "tokens")?);
+                if let [dollars, group] = more {
+                    row.cost_nano = units::dollars(dollars).ok_or("dollars")?;
+                    row.group = (*group).into();
+                }
                 return world.notice(Notice::Inherited(row));
             }
             ["predecessor-left"] => return world.notice(Notice::PredecessorLeft),
             ["ask", number, "admitted"] => return world.rule(number.parse().unwrap_or(0), Ruling::Admitted),
+            ["ask", number, "refused", "budget", which] => {
+                let which = which.parse().map_err(|_| "which")?;
+                return world.rule(number.parse().unwrap_or(0), Ruling::Refused(LimitKind::Budget, which));
+            }
             ["ask", number, "refused"] => {
-                return world.rule(number.parse().unwrap_or(0), Ruling::Refused(LimitKind::Requests));
+                return world.rule(number.parse().unwrap_or(0), Ruling::Refused(LimitKind::Requests, 0));
             }
             ["asks", count] if world.asks.len().to_string() == **count => {}
             ["asks", count] => return Err(format!("{} questions instead of {count}", world.asks.len())),
@@ -317,6 +330,28 @@ impl Player<'_> {
         self.world.reload(self.setting.high())
     }
 
+    /// A provider answers the question for its models that was put first: `ID` or `ID=CONTEXT`, `!ID` for one that is
+    /// skipped; or `fails WHY`, `fails 401`.
+    fn listed(&mut self, name: &str, models: &[&str]) -> Result<(), String> {
+        let number = self.setting.high().providers.iter().position(|provider| *provider.name == *name);
+        let at = self.world.lists.iter().position(|(_, asked)| Some(*asked) == number).ok_or("it was not asked")?;
+        let (epoch, provider) = self.world.lists.remove(at);
+        let list = match models {
+            ["fails", why @ ..] => Err(NoList { why: why.join(" "), refused: *why == ["401"] }),
+            _ => {
+                let (odd, good): (Vec<&str>, Vec<&str>) =
+                    models.iter().copied().partition(|word| word.starts_with('!'));
+                let listed = |word: &str| match word.split_once('=') {
+                    Some((model, context)) => Listed { model: model.to_string(), context: context.parse().ok() },
+                    None => Listed { model: word.to_string(), context: None },
+                };
+                let skipped = odd.first().map(|first| (odd.len(), first[1..].to_string()));
+                Ok(List { models: good.into_iter().map(listed).collect(), skipped })
+            }
+        };
+        self.world.notice(Notice::Listed(Listing { epoch, provider, list }))
+    }
+
     fn row(&mut self, expected: &[&str]) -> Result<(), String> {
         let row = self.world.rows.pop_front().ok_or("there is no ledger row")?;
         let text = self.row_text(&row);
@@ -333,7 +368,7 @@ impl Player<'_> {
         let usage = &row.usage;
         format!(
             "status={} key={key} endpoint={} model={} target={} stream={} in={} read={} write={} out={} source={} \
-             cost={} attempts={} micros={} admitted={} queued_ms={}",
+             cost={} attempts={} micros={} admitted={} queued_ms={} user={} session={} client={} group={}",
             row.status,
             row.endpoint.name(),
             row.model,
@@ -349,6 +384,10 @@ impl Player<'_> {
             row.micros,
             row.admitted.0,
             row.queued_ms,
+            row.user.as_deref().unwrap_or("none"),
+            row.session.as_deref().unwrap_or("none"),
+            row.client.name(),
+            row.group,
         )
     }
 
@@ -401,7 +440,7 @@ fn rest(line: &[String]) -> Option<RestTold> {
     Some(RestTold { name: name.as_str().into(), until_ms: begin().unix.0 + seconds * 1000, again: 0 })
 }
 
-/// What the gateway starts from: `work-min BYTES`, `predecessor`, `row KEY TOKENS` (of five seconds before).
+/// What the gateway starts from: `work-min BYTES`, `predecessor`, `row KEY TOKENS [DOLLARS [PATH]]` (of five seconds before).
 fn start(lines: &[Vec<String>], keys: &KeyRing) -> Result<Start, String> {
     let mut start = Start { keys: keys.records.clone(), ..Start::default() };
     for line in lines {
@@ -409,11 +448,14 @@ fn start(lines: &[Vec<String>], keys: &KeyRing) -> Result<Start, String> {
             ["work-min", bytes] => start.work_min = bytes.parse().ok(),
             ["predecessor"] => start.running = Some(Vec::new()),
             ["rest", ..] => {}
-            ["row", name, tokens] => {
+            ["row", name, tokens, more @ ..] => {
                 let key = keys.records.iter().find(|record| record.name == **name).ok_or("no such key")?.id;
                 let (tokens, at) = (tokens.parse().map_err(|_| "tokens")?, begin().unix.0 - 5000);
-                start.recent.push((key, Unix(at), tokens));
-                start.days.push((key, Unix(at / 86_400_000 * 86_400_000), tokens));
+                let nano = more.first().map_or(Ok(0), |dollars| units::dollars(dollars).ok_or("dollars"))?;
+                let group: Arc<str> = more.get(1).copied().unwrap_or_default().into();
+                let past = Past { key, group, at: Unix(at), used: Amount { tokens, nano } };
+                start.recent.push(past.clone());
+                start.days.push(Past { at: Unix(at / 86_400_000 * 86_400_000), ..past });
             }
             other => return Err(format!("nothing starts from {}", other.join(" "))),
         }
@@ -438,6 +480,10 @@ fn foreign_row(key: KeyId, admitted: Unix, tokens: u64) -> Row {
         attempts: 1,
         micros: 1000,
         queued_ms: 0,
+        group: Default::default(),
+        user: None,
+        session: None,
+        client: Default::default(),
         lease: None,
     }
 }

@@ -108,6 +108,8 @@ pub struct World {
     pub looks: Vec<KeyId>,
     /// Secrets that were to be asked for again, so far.
     pub renewals: usize,
+    /// Providers that were to be asked for their models and have not answered: configuration and provider.
+    pub lists: Vec<(u32, usize)>,
     /// Rests that the successor has been told of.
     pub rests: usize,
     /// Leases that went back without a row.
@@ -148,6 +150,7 @@ impl World {
             hold_looks: false,
             looks: Vec::new(),
             renewals: 0,
+            lists: Vec::new(),
             rests: 0,
             released: 0,
             successor: false,
@@ -237,7 +240,7 @@ impl World {
         let at = number.checked_sub(1).filter(|at| *at < self.asks.len()).ok_or("so many were not asked")?;
         let ask = self.asks.remove(at);
         let counts = SharedCounts { window: ask.lease.window, period: ask.lease.period, ..SharedCounts::default() };
-        self.notice(Notice::Answered(Answer { ask, ruling, counts }))
+        self.notice(Notice::Answered(Answer { ask, ruling, counts, groups: Vec::new() }))
     }
 
     pub fn notice(&mut self, notice: Notice) -> Result<(), String> {
@@ -363,6 +366,7 @@ impl World {
                 Order::Work(work) => self.gateway.notice(Notice::Worked(work.run()), self.now),
                 Order::Reload(_) => return Err("a script reads its configuration again by itself".to_string()),
                 Order::Renew(_) => self.renewals += 1,
+                Order::List(asked) => self.lists.push((asked.epoch, asked.provider)),
                 Order::Asks(asks) => self.asks.extend(asks),
                 Order::LookUp(id) => self.looks.push(id),
                 Order::Releases(releases) => self.released += releases.len(),

@@ -5,12 +5,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::Core;
-use tollgate::base::time::Now;
+use tollgate::base::time::{Now, Unix};
 use tollgate::gateway::Gateway;
 use tollgate::gateway::orders::{Notice, Order};
 use tollgate::policy::ask::{Answer, Ask, Release, Ruling};
 use tollgate::policy::keys::KeyId;
-use tollgate::policy::meter::{Lease, LimitKind, SharedCounts};
+use tollgate::policy::meter::{Amount, Lease, LimitKind, SharedCounts};
 use tollgate::policy::row::Row;
 
 /// Which ledger a world has.
@@ -35,12 +35,21 @@ fn failed() -> Notice {
 type Loan = (KeyId, Lease);
 
 fn lease(row: &Row) -> Lease {
-    row.lease.as_deref().copied().unwrap_or_default()
+    row.lease.as_deref().cloned().unwrap_or_default()
 }
 
 fn loan(key: KeyId, lease: Lease) -> Loan {
     // What was asked for and what the row gives back differ in this alone.
     (key, Lease { shared: false, ..lease })
+}
+
+/// An account, and the window and the period that something counts in there.
+type Seat = (String, (Unix, Unix), (Unix, Unix));
+
+/// Where a lease counts: with its key, and in the groups above that.
+fn seats(key: KeyId, lease: &Lease) -> Vec<Seat> {
+    let groups = lease.groups.iter().map(|group| (format!("@{}", group.name), group.window, group.period));
+    std::iter::once((key.to_string(), lease.window, lease.period)).chain(groups).collect()
 }
 
 fn remove(loans: &mut Vec<Loan>, gone: &Loan) -> bool {
@@ -123,7 +132,7 @@ impl Ledger {
             Order::Releases(releases) if self.way != Way::File => {
                 self.story.released += releases.len() as u64;
                 for Release { key, lease } in &releases {
-                    if !remove(&mut self.shared.lent, &loan(*key, *lease)) {
+                    if !remove(&mut self.shared.lent, &loan(*key, lease.clone())) {
                         return Err(format!("given back and never lent, or twice: {key} {lease:?}"));
                     }
                 }
@@ -221,8 +230,7 @@ impl Ledger {
     fn answer_none(&mut self, asks: Vec<Ask>, gateway: &mut Gateway, now: Now) {
         for ask in asks {
             self.story.unavailable += 1;
-            let answer = Answer { ask, ruling: Ruling::Unavailable, counts: SharedCounts::default() };
-            gateway.notice(Notice::Answered(answer), now);
+            gateway.notice(Notice::Answered(Answer::unavailable(ask)), now);
         }
     }
 
@@ -246,7 +254,7 @@ impl Ledger {
         };
         for Release { key, lease } in &shared.releases {
             if comes() {
-                remove(&mut shared.server.held, &loan(*key, *lease));
+                remove(&mut shared.server.held, &loan(*key, lease.clone()));
             }
         }
         shared.give_up_releases();
@@ -288,16 +296,22 @@ impl Ledger {
     fn hear(&mut self, answer: Answer, gateway: &mut Gateway, now: Now) {
         match answer.ruling {
             Ruling::Admitted => {
-                let loan = loan(answer.ask.key, answer.ask.lease);
-                self.shared.known.push(loan);
+                let loan = loan(answer.ask.key, answer.ask.lease.clone());
+                self.shared.known.push(loan.clone());
                 self.shared.lent.push(loan);
                 self.story.admitted += 1;
             }
-            Ruling::Refused(_) => self.story.refused += 1,
+            Ruling::Refused(..) => self.story.refused += 1,
             Ruling::Unavailable => self.story.unavailable += 1,
             Ruling::Looked => {}
         }
         gateway.notice(Notice::Answered(answer), now);
+    }
+
+    /// What the rows of a group cost, moved or not.
+    pub fn cost(&self, group: &str) -> u64 {
+        let is_in = |row: &&Row| row.group.split('/').any(|name| name == group);
+        self.rows.iter().filter(is_in).map(|row| row.cost_nano).sum()
     }
 
     /// What all hosts have used of the period, for a ledger that has caught up.
@@ -371,10 +385,10 @@ struct Server {
     /// What this host holds.
     held: Vec<Loan>,
     ended: bool,
-    /// Requests and tokens by key and window.
-    windows: BTreeMap<(KeyId, u64), (u64, u64)>,
-    /// Tokens of the period.
-    spent: BTreeMap<KeyId, u64>,
+    /// Requests and tokens by account and window.
+    windows: BTreeMap<(String, u64), (u64, u64)>,
+    /// What was used in the period, by account.
+    spent: BTreeMap<String, Amount>,
     /// The part of it that is the other host's, and its requests that run.
     theirs_used: BTreeMap<KeyId, u64>,
     theirs: Vec<KeyId>,
@@ -384,44 +398,65 @@ struct Server {
 
 impl Server {
     fn admit(&mut self, ask: &Ask) -> Answer {
-        let (key, lease) = (ask.key, ask.lease);
-        let name = (key, lease.window.0.0);
-        self.last = Some(name);
-        let (requests, window_used) = self.windows.get(&name).copied().unwrap_or_default();
-        let period_used = self.spent.get(&key).copied().unwrap_or_default();
-        let held = || self.held.iter().filter(|(holder, _)| *holder == key);
-        let promised: u64 = held().map(|(_, lease)| lease.reserved).sum();
-        let reserved: u64 = held().filter(|(_, held)| held.window == lease.window).map(|(_, held)| held.reserved).sum();
-        let running = (held().count() + self.theirs.iter().filter(|other| **other == key).count()) as u64;
-        let reached = |limit: u64, count: u64| limit > 0 && count >= limit;
-        let ruling = match ask.limits {
-            None => Ruling::Looked,
-            Some(_) if self.ended => Ruling::Unavailable,
-            Some(l) if reached(l.tokens, period_used + promised) => Ruling::Refused(LimitKind::TokensPerPeriod),
-            Some(l) if reached(l.requests, requests) => Ruling::Refused(LimitKind::Requests),
-            Some(l) if reached(l.tokens_per_window, window_used + reserved) => {
-                Ruling::Refused(LimitKind::TokensPerWindow)
+        let (key, lease) = (ask.key, &ask.lease);
+        self.last = Some((key, lease.window.0.0));
+        let (mut found, mut told) = (None, Vec::new());
+        let limits = std::iter::once(&ask.limits).chain(&ask.groups);
+        for (index, ((name, window, period), l)) in seats(key, lease).into_iter().zip(limits).enumerate() {
+            let (requests, window_used) = self.windows.get(&(name.clone(), window.0.0)).copied().unwrap_or_default();
+            let period_used = self.spent.get(&name).copied().unwrap_or_default();
+            let held =
+                || self.held.iter().flat_map(|(key, held)| seats(*key, held).into_iter().map(move |seat| (seat, held)));
+            let held = || held().filter(|((holder, ..), _)| *holder == name);
+            let promised = held().fold(period_used, |sum, (_, held)| sum.plus(held.reserved));
+            let reserved: u64 =
+                held().filter(|((_, of, _), _)| *of == window).map(|(_, held)| held.reserved.tokens).sum();
+            let theirs = self.theirs.iter().filter(|other| index == 0 && **other == key).count();
+            let running = (held().count() + theirs) as u64;
+            let reached = |limit: u64, count: u64| limit > 0 && count >= limit;
+            let refusal = [
+                (reached(l.tokens, promised.tokens), LimitKind::TokensPerPeriod, period.1),
+                (reached(l.budget, promised.nano), LimitKind::Budget, period.1),
+                (reached(l.requests, requests), LimitKind::Requests, window.1),
+                (reached(l.tokens_per_window, window_used + reserved), LimitKind::TokensPerWindow, window.1),
+                (reached(l.concurrency, running), LimitKind::Concurrency, Unix(0)),
+            ];
+            if let Some((_, kind, till)) = refusal.into_iter().find(|(is_reached, ..)| *is_reached)
+                && found.is_none_or(|(_, _, longest)| longest < till)
+            {
+                found = Some((kind, index, till));
             }
-            Some(l) if reached(l.concurrency, running) => Ruling::Refused(LimitKind::Concurrency),
-            Some(_) => Ruling::Admitted,
+            told.push(SharedCounts { window, requests, window_used, period, period_used });
+        }
+        let ruling = match found {
+            _ if !ask.admits => Ruling::Looked,
+            _ if self.ended => Ruling::Unavailable,
+            Some((kind, which, _)) => Ruling::Refused(kind, which),
+            None => Ruling::Admitted,
         };
         if ruling == Ruling::Admitted {
-            self.held.push(loan(key, lease));
-            self.windows.entry(name).or_default().0 += 1;
+            self.held.push(loan(key, lease.clone()));
+            for ((name, window, _), told) in seats(key, lease).into_iter().zip(&mut told) {
+                self.windows.entry((name, window.0.0)).or_default().0 += 1;
+                told.requests += 1;
+            }
         }
-        let requests = requests + u64::from(ruling == Ruling::Admitted);
-        let counts = SharedCounts { window: lease.window, requests, window_used, period: lease.period, period_used };
-        Answer { ask: *ask, ruling, counts }
+        let counts = told.remove(0);
+        Answer { ask: ask.clone(), ruling, counts, groups: told }
     }
 
     /// Counts a row unless that was `done` before; its lease goes back in any case.
     fn append(&mut self, row: &Row, done: bool) {
-        remove(&mut self.held, &loan(row.key, lease(row)));
+        let lease = lease(row);
+        remove(&mut self.held, &loan(row.key, lease.clone()));
         if !done {
-            let window = self.windows.entry((row.key, lease(row).window.0.0)).or_default();
-            window.0 += u64::from(!lease(row).shared);
-            window.1 += row.usage.total();
-            *self.spent.entry(row.key).or_default() += row.usage.total();
+            for (name, window, _) in seats(row.key, &lease) {
+                let window = self.windows.entry((name.clone(), window.0.0)).or_default();
+                window.0 += u64::from(!lease.shared);
+                window.1 += row.usage.total();
+                let spent = self.spent.entry(name).or_default();
+                *spent = spent.plus(row.amount());
+            }
         }
     }
 
@@ -431,8 +466,8 @@ impl Server {
             self.theirs.pop();
         } else if let Some((key, window)) = self.last {
             let tokens = rng.below(500);
-            self.windows.entry((key, window)).or_default().0 += 1;
-            *self.spent.entry(key).or_default() += tokens;
+            self.windows.entry((key.to_string(), window)).or_default().0 += 1;
+            self.spent.entry(key.to_string()).or_default().tokens += tokens;
             *self.theirs_used.entry(key).or_default() += tokens;
             self.theirs.push(key);
         }

@@ -15,7 +15,7 @@ use tollgate::base::rng::Rng;
 use tollgate::base::seam::{Action, Conn, Core, Reply, Signal};
 use tollgate::base::time::Now;
 use tollgate::gateway::orders::{Notice, Order};
-use tollgate::gateway::{Gateway, Start};
+use tollgate::gateway::{Gateway, Past, Start};
 use tollgate::policy::row::{Row, Running};
 
 /// Requests that the tight plan admits, ever.
@@ -410,7 +410,8 @@ impl World {
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
         let mut setting = setting(false, Way::File, Wider::default());
         setting.set("plan tight", "window = \"7d\"");
-        let recent = self.disk.rows.iter().map(|row| (row.key, row.admitted, row.usage.total())).collect();
+        let past = |row: &Row| Past { key: row.key, group: row.group.clone(), at: row.admitted, used: row.amount() };
+        let recent = self.disk.rows.iter().map(past).collect();
         let keys = self.keys.records.clone();
         let start = Start { seed: bytes, client_listeners: 1, keys, recent, running, ..Start::default() };
         Gateway::new(Arc::new(setting.high()), start, self.now)

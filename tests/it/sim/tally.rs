@@ -166,6 +166,15 @@ pub fn setting(before_reply: bool, way: Way, wider: Wider) -> Setting {
         ("plan tight", "requests = 4"),
         ("plan tight", "tokens = 50_000"),
         ("plan one", "concurrency = 1"),
+        ("plan one", "budget = 50.0"),
+        ("group all", "budget = 500.0"),
+        ("group all", "concurrency = 40"),
+        ("group dept", "parent = \"all\""),
+        ("group dept", "budget = 1.0"),
+        ("group dept", "period = \"day\""),
+        ("group team", "parent = \"dept\""),
+        ("group team", "requests = 200"),
+        ("group team", "budget = 0.5"),
     ] {
         setting.set(section, line);
     }
@@ -188,6 +197,19 @@ pub const PLACES: usize = 2;
 /// The providers of the model `small`.
 pub const UP: &str = "up";
 pub const SECOND: &str = "second";
+
+/// Moves groups, and gives them other limits; or, by number 0, leaves them as they are.
+pub fn set_groups(setting: &mut Setting, number: u64) {
+    match number % 4 {
+        1 => setting.set("group team", "parent = \"all\""),
+        2 => setting.set("group dept", "budget = 0.05"),
+        3 => {
+            setting.set("group team", "window = \"1h\"");
+            setting.set("group team", "budget = 0.1");
+        }
+        _ => {}
+    }
+}
 
 /// Has the model `small` served by these.
 pub fn set_targets(setting: &mut Setting, providers: &[&str], wider: Wider) {

@@ -5,7 +5,7 @@ use super::clients::{Client, Supply};
 use super::ledger::{HOSTS, Ledger, Way};
 use super::net::Pipe;
 use super::providers::{Book, Provider};
-use super::tally::{PLACES, SECOND, Tally, UP, set_targets, setting};
+use super::tally::{PLACES, SECOND, Tally, UP, set_groups, set_targets, setting};
 use super::wider::{Fate, Upgrade, Wider};
 use crate::support::setting::{KeyRing, begin, later};
 use crate::support::vitals::{nothing_is_held, vitals_hold};
@@ -17,7 +17,8 @@ use tollgate::base::seam::{Action, Conn, Core, DialError, Ending, Reply, Shut, S
 use tollgate::base::time::{Mono, Now, Unix};
 use tollgate::gateway::orders::{Notice, Order, Reloaded, Work};
 use tollgate::gateway::{Gateway, Start};
-use tollgate::policy::keys::{KeyAnswer, KeyId};
+use tollgate::policy::config::Config;
+use tollgate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
 use tollgate::policy::row::{Row, Running};
 
 /// Client connections at a time.
@@ -58,6 +59,8 @@ struct World {
     draining: bool,
     /// No client begins anything new.
     winding_up: bool,
+    /// The present configuration.
+    config: Arc<Config>,
     wider: Wider,
     steps: u64,
     successor: Successor,
@@ -98,11 +101,11 @@ impl World {
     fn new(seed: u64, way: Way, wider: Wider) -> World {
         let mut keys = KeyRing::default();
         keys.issue("wide", &[]);
-        keys.issue("fickle", &[]);
-        keys.issue("tight", &["plan=tight"]);
-        keys.issue("one", &["plan=one"]);
+        keys.issue("fickle", &["group=team"]);
+        keys.issue("tight", &["plan=tight", "group=all"]);
+        keys.issue("one", &["plan=one", "group=dept"]);
         (4..if wider.tight || wider.queue { 10 } else { 4 })
-            .for_each(|number| keys.issue(&format!("wide{number}"), &[]));
+            .for_each(|number| keys.issue(&format!("wide{number}"), [&["group=team"][..], &[]][number % 2]));
         let key_texts = keys.records.iter().map(|record| keys.texts[&record.name].clone()).collect();
         let now = begin();
         let mut seed_bytes = [0u8; 32];
@@ -112,8 +115,10 @@ impl World {
         let keys_known = keys.records.clone();
         let start = Start { seed: seed_bytes, client_listeners: 1, keys: keys_known, work_min, ..Start::default() };
         let before_reply = seed.is_multiple_of(3) && way != Way::Local;
+        let config = Arc::new(setting(before_reply, way, wider).high());
         World {
-            gateway: Gateway::new(Arc::new(setting(before_reply, way, wider).high()), start, now),
+            gateway: Gateway::new(config.clone(), start, now),
+            config,
             rng: Rng::from_u64(seed),
             now,
             clients: Vec::new(),
@@ -242,7 +247,7 @@ impl World {
         if let Some(running) = &self.handed_over {
             let strange = match &order {
                 Order::Rows(rows) => rows.iter().any(|row| !running.contains(&row.request)),
-                Order::Asks(asks) => asks.iter().any(|ask| ask.limits.is_some()),
+                Order::Asks(asks) => asks.iter().any(|ask| ask.admits),
                 _ => false,
             };
             if strange {
@@ -389,12 +394,17 @@ impl World {
             1 => set_targets(&mut fresh, &[SECOND, UP], self.wider),
             _ => {}
         }
+        set_groups(&mut fresh, self.tally.reloads);
         let news = match self.rng.below(4) {
             0 => {
                 self.book.faults.note("wrong configuration");
                 Reloaded::Refused(vec!["test.toml:1: wrong".to_string()])
             }
-            _ => Reloaded::Fresh { config: Arc::new(fresh.high()), unchanged: Vec::new() },
+            _ => {
+                let config = Arc::new(fresh.high());
+                self.config = config.clone();
+                Reloaded::Fresh { config, unchanged: Vec::new() }
+            }
         };
         self.reloading = false;
         self.tally.reloads += 1;
@@ -485,7 +495,7 @@ impl World {
                     Order::Work(work) => self.works.push(*work),
                     Order::LookUp(id) => self.looks.push(id),
                     Order::Reload(_) => self.reloading = true,
-                    Order::Log(_) | Order::Counted(_) | Order::Renew(_) => {}
+                    Order::Log(_) | Order::Counted(_) | Order::Renew(_) | Order::List(_) => {}
                     other => self.take_order(other)?,
                 }
             }
@@ -679,8 +689,38 @@ impl World {
             if !answer.contains(&format!("\"used\":{used},")) {
                 return Err(format!("the rows of {} make {used}: {answer}", record.name));
             }
+            self.budget_holds(record, &answer)?;
         }
         Ok(())
+    }
+
+    /// The budget that a quota tells of is the one that has the least left by the rows: of the key, or of a group that
+    /// it lies in now, with the rows of whatever lay there once.
+    fn budget_holds(&self, record: &KeyRecord, answer: &str) -> Result<(), String> {
+        let own = self.ledger.rows.iter().filter(|row| row.key == record.id).map(|row| row.cost_nano);
+        let plan = self.config.plan(&record.plan).map_or(0, |plan| plan.budget);
+        let mut budgets = vec![(own.sum::<u64>(), plan)];
+        let path = record.group.as_ref().and_then(|group| self.config.group(group)).map(|group| &*group.path);
+        for name in path.unwrap_or_default().split('/').filter(|name| !name.is_empty()) {
+            let budget = self.config.group(name).map_or(0, |group| group.limits.budget);
+            budgets.push((self.ledger.cost(name), budget));
+        }
+        budgets.retain(|(_, total)| *total > 0);
+        let left = |(used, total): &(u64, u64)| total.saturating_sub(*used);
+        let least = budgets.iter().map(left).min();
+        let told = budgets.iter().filter(|budget| Some(left(budget)) == least).any(|(used, total)| {
+            let dollars = |nano: &u64| {
+                let mut text = Vec::new();
+                tollgate::base::text::push_dollars(&mut text, *nano);
+                String::from_utf8(text).unwrap()
+            };
+            answer.contains(&format!("\"budget\":{{\"used\":{},\"total\":{},", dollars(used), dollars(total)))
+        });
+        match budgets.is_empty() {
+            true if answer.contains("\"budget\"") => Err(format!("{} has no budget: {answer}", record.name)),
+            false if !told => Err(format!("the rows of {} make {budgets:?}: {answer}", record.name)),
+            _ => Ok(()),
+        }
     }
 
     fn ask(&mut self, request: &str) -> Result<String, String> {

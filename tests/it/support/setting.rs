@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use tollgate::base::rng::Rng;
 use tollgate::base::time::{Mono, Now, Unix};
-use tollgate::policy::config::{Config, Source};
+use tollgate::policy::config::{Config, Source, units};
 use tollgate::policy::keys::{KeyRecord, Scope, issue};
 use tollgate::policy::window::parse_moment;
 
@@ -140,7 +140,7 @@ pub struct KeyRing {
 }
 
 impl KeyRing {
-    /// Issues one; `words` are `plan=P`, `endpoints=a,b`, `models=a,b`, `expires=DATE`, `revoked=DATE`, `disabled`; `untold`: the
+    /// Issues one; `words` are `plan=P`, `group=G`, `budget=DOLLARS`, `endpoints=a,b`, `models=a,b`, `expires=DATE`, `revoked=DATE`, `disabled`; `untold`: the
     /// ledger has it, and the gateway does not know it yet; `lost`: nor does the ledger.
     pub fn issue(&mut self, name: &str, words: &[&str]) {
         let mut rng = Rng::from_u64(7000 + self.texts.len() as u64);
@@ -156,12 +156,16 @@ impl KeyRing {
             revoked: None,
             disabled: false,
             limits: tollgate::policy::plan::LimitOverrides::default(),
+            group: None,
+            labels: Vec::new(),
             former: Vec::new(),
         };
         for word in words {
             let (what, value) = word.split_once('=').unwrap_or((word, ""));
             match what {
                 "plan" => record.plan = value.to_string(),
+                "group" => record.group = Some(value.to_string()),
+                "budget" => record.limits.budget = units::dollars(value),
                 "models" => record.scope.models_allowed = Some(value.split(',').map(String::from).collect()),
                 "endpoints" => {
                     let has = |endpoint: &str| value.split(',').any(|word| word == endpoint);

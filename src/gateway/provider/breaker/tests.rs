@@ -1,5 +1,6 @@
 use super::*;
 use crate::base::hash::mix_bytes;
+use crate::base::time::Now;
 use std::time::Duration;
 
 fn target(label: &str, priority: u32, weight: u32) -> Target {
@@ -161,13 +162,16 @@ fn a_server_that_fails_fails_for_all_its_credentials_and_one_that_is_full_for_on
     breakers.rest(&targets[2], &told(10), false, now);
     assert_eq!(breakers.choose(&targets, &ask(0, now)), Some(2), "all rest: the one that is there again first");
     assert_eq!(breakers.choose(&targets, &ask(0b100, now)), None, "but no second one");
-    assert_eq!(breakers.there_again(&targets, &[1; ALLOWANCES], now), Some(Mono(11 * SECOND)));
+    assert_eq!(breakers.there_again(&targets, 0, &[1; ALLOWANCES], now), Some(Mono(11 * SECOND)));
+    assert_eq!(breakers.there_again(&targets, 3, &[1; ALLOWANCES], now), Some(Mono(11 * SECOND)), "they all rest");
     assert_eq!(breakers.choose(&targets, &ask(0, Mono(21 * SECOND))), Some(0));
     let begun = breakers.begin(&targets, 1, &ask(0, Mono(21 * SECOND)));
     assert_eq!(begun, Begun { trial: false, rests: true });
     assert!(!breakers.served(&targets[1], false, Mono(22 * SECOND)), "what was sent before the rest ends none");
     assert!(breakers.served(&targets[1], true, Mono(22 * SECOND)), "what was sent in spite of it does");
-    assert_eq!(breakers.there_again(&targets, &[1; ALLOWANCES], Mono(22 * SECOND)), None);
+    let later = Mono(22 * SECOND);
+    assert_eq!(breakers.there_again(&targets, 0, &[1; ALLOWANCES], later), Some(later), "one is there");
+    assert_eq!(breakers.there_again(&targets, 7, &[1; ALLOWANCES], later), None, "they have failed: nobody knows when");
 }
 
 #[test]
@@ -370,4 +374,24 @@ fn where_all_fail_the_last_that_was_available_is_asked_by_those_who_wait_too() {
     assert!(breakers.is_any_open(&targets, Mono(20)));
     assert_eq!(seek(&mut breakers, 0, Stage::Failed), Seek::None, "failing over goes to none that fails");
     assert_eq!(breakers.next_change(&targets, Mono(20)), Mono(100));
+}
+
+#[test]
+fn what_is_known_of_a_target_ends_with_it_unless_something_is_in_flight_there() {
+    let mut breakers = Breakers::default();
+    let targets = ["a/x", "a/y", "b#1/x", "b#2/x"].map(|label| target(label, 1, 1));
+    for at in 0..targets.len() {
+        breakers.begin(&targets, at, &ask(0, Mono(0)));
+        if at != 1 {
+            breakers.left(&targets[at]);
+        }
+    }
+    breakers.forget(|label| label == "b#2/x");
+    let left: Vec<&str> = breakers.entries.iter().map(|entry| &*entry.label).collect();
+    assert_eq!(left, ["a/y", "b#2/x"]);
+    let places: Vec<&str> = breakers.breakers.iter().map(|breaker| &*breaker.place).collect();
+    assert_eq!((places, breakers.busy(), breakers.busiest()), (vec!["a/y", "b/x"], 1, 1));
+    breakers.left(&targets[1]);
+    breakers.begin(&targets, 0, &ask(0, Mono(0)));
+    assert_eq!((breakers.busy(), breakers.breakers.len()), (1, 3), "it is known again");
 }

@@ -58,7 +58,7 @@ fn a_server_that_answers_and_ends_before_it_is_asked_is_heard_in_full() {
     let world = World::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let conn = Conn { side: Side::Upstream, slot: 3, generation: 9 };
-    world.order(Order::Act(Action::Dial { conn, addr: listener.local_addr().unwrap(), authority: None }));
+    world.order(Order::Act(Action::Dial { conn, addr: listener.local_addr().unwrap(), authority: None, tunnel: None }));
     let (mut socket, _) = listener.accept().unwrap();
     socket.write_all(b"503").unwrap();
     drop(socket);

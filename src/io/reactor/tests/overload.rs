@@ -14,7 +14,7 @@ fn a_connection_that_stands_is_told_before_what_else_waits_for_its_turn() {
     clients.iter_mut().for_each(|(socket, _)| socket.write_all(b"x").unwrap());
     world.order(Order::Dwell(limits::TURN_TIME));
     let conn = Conn { side: Side::Upstream, slot: 0, generation: 0 };
-    world.order(Order::Act(Action::Dial { conn, addr: listener.local_addr().unwrap(), authority: None }));
+    world.order(Order::Act(Action::Dial { conn, addr: listener.local_addr().unwrap(), authority: None, tunnel: None }));
     drop(stand);
     let mut before = 0;
     loop {

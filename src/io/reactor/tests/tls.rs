@@ -70,7 +70,12 @@ impl Pki {
 fn dial(world: &World, slot: u32) -> (StdStream, Conn) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let conn = Conn { side: Side::Upstream, slot, generation: 0 };
-    world.order(Order::Act(Action::Dial { conn, addr: listener.local_addr().unwrap(), authority: Some(0) }));
+    world.order(Order::Act(Action::Dial {
+        conn,
+        addr: listener.local_addr().unwrap(),
+        authority: Some(0),
+        tunnel: None,
+    }));
     let (socket, _) = listener.accept().unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     (socket, conn)

@@ -1,38 +1,52 @@
 //! What keeps a shared ledger honest and small: recomputing its counters from its rows, writing all of it out, and
 //! folding old rows into the sums of their days.
 
-use super::super::api::{DayKey, DaySums, Entry, StoreError, Sums, Taker, Verdict};
-use super::super::counters::{add_day, day_key, sums_of};
+use super::super::api::{
+    DayKey, DaySums, Entry, PeopleSums, PeopleTotals, StoreError, Sums, Taker, Verdict, add_people, sums_of,
+};
+use super::super::counters::{add_day, add_who};
 use super::{FOLD, PREFIX, Remote, SNAPSHOT, integer, is_wrong_type, named};
 use crate::base::limits;
 use crate::base::order;
 use crate::base::time::Unix;
+use crate::policy::meter::Amount;
+use crate::policy::plan::PATH_SEPARATOR;
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 use redis::{ConnectionLike, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A name, and fields with values in turns.
 type Hash = (String, Vec<String>);
 /// What the script returns.
-type Raw = (String, i64, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>);
+type Raw = (String, i64, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>, Vec<Hash>);
 
 /// How often a comparison is begun anew because rows were folded away in the middle of it.
 const TRIES: usize = 10;
 
-/// What the rows say of one key or window.
+/// What the rows say of one key, group or window.
 #[derive(Default)]
 struct Recount {
     days: DaySums,
-    /// Tokens by key and day.
-    used: BTreeMap<(String, u64), u64>,
-    /// Moment of admission and tokens of every row, by key.
+    people: PeopleTotals,
+    /// What was used, by account and day.
+    used: BTreeMap<(String, u64), Amount>,
+    /// Moment of admission and tokens of every row, by account.
     rows: BTreeMap<String, Vec<(u64, u64)>>,
+}
+
+/// The accounts that a row of this key and this path counts in.
+fn accounts(key: &str, path: &str) -> impl Iterator<Item = String> {
+    let groups = path.split(PATH_SEPARATOR).filter(|name| !name.is_empty());
+    std::iter::once(key.to_string()).chain(groups.map(|name| format!("@{name}")))
 }
 
 impl Recount {
     fn add(&mut self, place: DayKey, sums: &Sums) {
-        *self.used.entry((place.key.clone(), place.day)).or_default() += sums[1..5].iter().sum::<u64>();
+        for account in accounts(&place.key, &place.group) {
+            let used = self.used.entry((account, place.day)).or_default();
+            *used = used.plus(Amount { tokens: sums[1..5].iter().sum(), nano: sums[5] });
+        }
         self.days.entry(place).or_default().iter_mut().zip(sums).for_each(|(sum, part)| *sum += part);
     }
 }
@@ -51,21 +65,26 @@ impl Remote {
     }
 
     fn try_verify(&mut self) -> Result<Option<Verdict>, StoreError> {
-        let names = ["rows", "days", "foldeds", "folds", "keys", "wins"].map(named);
+        let names = ["rows", "days", "foldeds", "folds", "keys", "wins", "groups"].map(named);
         let mut cmd = self.script(SNAPSHOT, &names);
         cmd.arg(PREFIX);
-        let (last, folds, days, folded, uses, windows): Raw = self.run(|connection| cmd.query(connection))?;
+        let (last, folds, days, folded, uses, costs, windows, people): Raw =
+            self.run(|connection| cmd.query(connection))?;
         let mut counted = Recount::default();
         let folded = day_sums(&folded);
+        let folded_days: BTreeSet<u64> = folded.keys().map(|key| key.day).collect();
         let mut verdict = Verdict { folded: folded.values().map(|sums| sums[0]).sum(), ..Verdict::default() };
         folded.into_iter().for_each(|(place, sums)| counted.add(place, &sums));
         if !last.is_empty() {
             self.read_rows(&last, &mut |row| {
                 verdict.rows += 1;
                 let sums = sums_of(&row);
-                let of_key = counted.rows.entry(row.key.to_string()).or_default();
-                of_key.push((row.admitted.0, sums[1..5].iter().sum()));
-                counted.add(day_key(&row), &sums);
+                add_people(&mut counted.people, &row);
+                for account in accounts(row.key.as_str(), &row.group) {
+                    let own = counted.rows.entry(account).or_default();
+                    own.push((row.admitted.0, sums[1..5].iter().sum()));
+                }
+                counted.add(DayKey::of(&row), &sums);
                 true
             })?;
         }
@@ -74,8 +93,17 @@ impl Remote {
             return Ok(None);
         }
         counted.rows.values_mut().for_each(|rows| order::by_key(rows, |(at, tokens)| (*at, u128::from(*tokens))));
-        verdict.compare_days(&day_sums(&days), &counted.days);
-        compare_use(&mut verdict, &uses, &counted);
+        let mut stored = day_sums(&days);
+        verdict.compare_people(&people_totals(&people), &counted.people, &stored, &folded_days);
+        let former: BTreeSet<DayKey> = stored.keys().filter(|key| key.endpoint.is_empty()).cloned().collect();
+        shorten(&mut stored, &former);
+        shorten(&mut counted.days, &former);
+        verdict.compare_days(&stored, &counted.days);
+        let all = |_: &str, _: u64| true;
+        compare_use(&mut verdict, "tokens", &uses, &counted, |used| used.tokens, all);
+        // Hosts of the first format have counted no money.
+        let knows = |key: &str, day: u64| !former.iter().any(|place| place.key == key && place.day == day);
+        compare_use(&mut verdict, "nano-dollars", &costs, &counted, |used| used.nano, knows);
         compare_windows(&mut verdict, &windows, &counted);
         Ok(Some(verdict))
     }
@@ -149,28 +177,64 @@ fn day_sums(hashes: &[Hash]) -> DaySums {
     sums
 }
 
-fn compare_use(verdict: &mut Verdict, uses: &[Hash], counted: &Recount) {
-    let mut left = counted.used.clone();
-    for (key, flat) in uses {
-        for (day, tokens) in pairs(flat) {
-            let day: u64 = day.parse().unwrap_or(0);
-            let rows = left.remove(&(key.clone(), day)).unwrap_or(0);
-            verdict.compare(|| use_name(key, day), tokens, rows);
-        }
-    }
-    for ((key, day), rows) in left {
-        verdict.compare(|| use_name(&key, day), 0, rows);
+/// Adds up what hosts of the first format did not tell apart, for the days, keys, models and targets where they
+/// counted: whether one of them has counted a row cannot be told.
+fn shorten(sums: &mut DaySums, former: &BTreeSet<DayKey>) {
+    let (alike, apart): (DaySums, DaySums) =
+        std::mem::take(sums).into_iter().partition(|(key, _)| former.contains(&key.shortened()));
+    *sums = apart;
+    for (key, more) in alike {
+        sums.entry(key.shortened()).or_default().iter_mut().zip(more).for_each(|(sum, part)| *sum += part);
     }
 }
 
-fn use_name(key: &str, day: u64) -> String {
-    format!("tokens of {key} on {}", crate::policy::window::date(Unix(day.saturating_mul(DAY_MS))))
+fn people_totals(hashes: &[Hash]) -> PeopleTotals {
+    let (mut sums, mut totals) = (PeopleSums::new(), PeopleTotals::new());
+    for (day, flat) in hashes {
+        let fields = pairs(flat).map(|(name, value)| (name.to_string(), value)).collect();
+        add_who(&mut sums, day.parse().unwrap_or(0), fields);
+    }
+    for ((day, who, _), more) in sums {
+        totals.entry((day, who)).or_default().iter_mut().zip(more).for_each(|(sum, part)| *sum += part);
+    }
+    totals
+}
+
+/// Compares what accounts have used by day, as far as `counts` says that it is counted.
+fn compare_use(
+    verdict: &mut Verdict,
+    what: &str,
+    uses: &[Hash],
+    counted: &Recount,
+    of: fn(Amount) -> u64,
+    counts: impl Fn(&str, u64) -> bool,
+) {
+    let name = |account: &str, day: u64| {
+        format!("{what} of {account} on {}", crate::policy::window::date(Unix(day.saturating_mul(DAY_MS))))
+    };
+    let mut left = counted.used.clone();
+    for (account, flat) in uses {
+        for (day, stored) in pairs(flat) {
+            let day: u64 = day.parse().unwrap_or(0);
+            let rows = left.remove(&(account.clone(), day)).map_or(0, of);
+            if counts(account, day) {
+                verdict.compare(|| name(account, day), stored, rows);
+            }
+        }
+    }
+    for ((account, day), used) in left {
+        if of(used) > 0 && counts(&account, day) {
+            verdict.compare(|| name(&account, day), 0, of(used));
+        }
+    }
 }
 
 fn compare_windows(verdict: &mut Verdict, windows: &[Hash], counted: &Recount) {
     for (name, flat) in windows {
-        let mut parts = name.strip_prefix(PREFIX).unwrap_or(name).split(':').skip(1);
-        let (Some(key), Some(start), Some(end)) = (parts.next(), parts.next(), parts.next()) else { continue };
+        // The name of a group may have colons.
+        let mut parts = name.strip_prefix(PREFIX).unwrap_or(name).rsplitn(3, ':');
+        let (Some(end), Some(start), Some(rest)) = (parts.next(), parts.next(), parts.next()) else { continue };
+        let Some((_, key)) = rest.split_once(':') else { continue };
         let (Ok(start), Ok(end)) = (start.parse::<u64>(), end.parse::<u64>()) else { continue };
         let of = |field: &str| pairs(flat).find(|(name, _)| *name == field).map_or(0, |(_, value)| value);
         let of_key = counted.rows.get(key).map_or(&[][..], Vec::as_slice);

@@ -1,8 +1,8 @@
 -- A host comes under a new name, with all that it still holds; what it held under the old one ends.
 -- KEYS: 1 all windows by expiry
--- ARGV: 1 prefix, 2 new name, 3 old name or "", 4 length of its lease (ms), then for each group of holds: key,
---       "<start>:<end>" of the window, how long its counts are kept from now on (ms), start of the period (ms), tokens
---       reserved, how many
+-- ARGV: 1 prefix, 2 new name, 3 old name or "", 4 length of its lease (ms), then for each account and
+--       group of its holds: name, "<start>:<end>" of the window, how long its counts are kept from now on (ms), start of
+--       the period (ms), tokens reserved, how many, nano-dollars reserved
 -- Returns: 1 done, 2 was done before; with it the names of what was passed over
 local prefix, host = ARGV[1], ARGV[2]
 if redis.call('EXISTS', prefix .. 'host:' .. host) == 1 then
@@ -26,10 +26,13 @@ if ARGV[3] ~= '' then
 end
 redis.call('SET', prefix .. 'host:' .. host, '1', 'PX', ARGV[4])
 local now = redis.call('TIME')[1] * 1000
-for at = 5, #ARGV, 6 do
+for at = 5, #ARGV, 7 do
     local live, window = prefix .. 'live:' .. ARGV[at], prefix .. 'win:' .. ARGV[at] .. ':' .. ARGV[at + 1]
     try('HINCRBY', live, 'n:' .. host, ARGV[at + 5])
     try('HINCRBY', live, 'r:' .. host .. ':' .. ARGV[at + 3], ARGV[at + 4])
+    if ARGV[at + 6] ~= '0' then
+        try('HINCRBY', prefix .. 'due:' .. ARGV[at], 'r:' .. host .. ':' .. ARGV[at + 3], ARGV[at + 6])
+    end
     try('HINCRBY', window, 'r:' .. host, ARGV[at + 4])
     try('ZADD', KEYS[1], now + ARGV[at + 2], window)
     try('PEXPIRE', window, ARGV[at + 2])

@@ -5,7 +5,7 @@ local entries = redis.call('XRANGE', KEYS[1], '-', '(' .. ARGV[2] .. '-0', 'COUN
 for _, entry in ipairs(entries) do
     local row = cjson.decode(entry[2][2])
     local day = string.format('%d', math.floor(row.a / 86400000))
-    local place = cjson.encode({ row.k, row.m, row.t })
+    local place = cjson.encode({ row.k, row.m, row.t, row.g or '', row.e, row.l or '' })
     local sums = { 1, row.u[1], row.u[2], row.u[3], row.u[4], row.n }
     -- What is not what it should be stops this here, before anything of the row is changed.
     redis.call('ZADD', KEYS[2], day, day)

@@ -1,5 +1,6 @@
 -- Gives leases back that have no row.
--- ARGV: 1 prefix, 2 host, then for each: key, "<start>:<end>" of the window, start of the period (ms), tokens reserved
+-- ARGV: 1 prefix, 2 host, then for each and each of its accounts: name, "<start>:<end>" of the window, start of the period
+--       (ms), tokens reserved, nano-dollars reserved
 -- Returns: 1 done, 0 the host's lease has ended; with it the names of what was passed over
 local prefix, host = ARGV[1], ARGV[2]
 if redis.call('EXISTS', prefix .. 'host:' .. host) == 0 then
@@ -24,10 +25,11 @@ local function less(hash, field, amount)
         redis.call('HDEL', hash, field)
     end
 end
-for at = 3, #ARGV, 4 do
+for at = 3, #ARGV, 5 do
     local live, window = prefix .. 'live:' .. ARGV[at], prefix .. 'win:' .. ARGV[at] .. ':' .. ARGV[at + 1]
     less(live, 'n:' .. host, '1')
     less(live, 'r:' .. host .. ':' .. ARGV[at + 2], ARGV[at + 3])
+    less(prefix .. 'due:' .. ARGV[at], 'r:' .. host .. ':' .. ARGV[at + 2], ARGV[at + 4])
     if redis.call('EXISTS', window) == 1 then
         less(window, 'r:' .. host, ARGV[at + 3])
     end

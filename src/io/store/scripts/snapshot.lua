@@ -1,8 +1,8 @@
 -- Every counter as of one moment, for a comparison with the rows up to then.
--- KEYS: 1 rows, 2 days, 3 days with folded sums, 4 how often rows were folded, 5 keys, 6 all windows by expiry
+-- KEYS: 1 rows, 2 days, 3 days with folded sums, 4 how often rows were folded, 5 keys, 6 all windows by expiry, 7 names of groups
 -- ARGV: 1 prefix
 -- Returns: id of the last row or "", how often rows were folded, then lists of {name, fields and values}: days,
---          folded days, keys' tokens by day, windows
+--          folded days, tokens by day of keys and groups, their nano-dollars by day, windows, days by user and session
 local prefix = ARGV[1]
 local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
 local function hashes(names, before)
@@ -12,11 +12,17 @@ local function hashes(names, before)
     end
     return all
 end
+local accounts = redis.call('HKEYS', KEYS[5])
+for _, name in ipairs(redis.call('SMEMBERS', KEYS[7])) do
+    accounts[#accounts + 1] = name
+end
 return {
     last[1] and last[1][1] or '',
     tonumber(redis.call('GET', KEYS[4]) or '0'),
     hashes(redis.call('ZRANGE', KEYS[2], 0, -1), prefix .. 'day:'),
     hashes(redis.call('ZRANGE', KEYS[3], 0, -1), prefix .. 'folded:'),
-    hashes(redis.call('HKEYS', KEYS[5]), prefix .. 'use:'),
+    hashes(accounts, prefix .. 'use:'),
+    hashes(accounts, prefix .. 'cost:'),
     hashes(redis.call('ZRANGE', KEYS[6], 0, -1), ''),
+    hashes(redis.call('ZRANGE', KEYS[2], 0, -1), prefix .. 'who:'),
 }

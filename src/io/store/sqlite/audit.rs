@@ -1,16 +1,16 @@
 //! What keeps the ledger honest and small: recomputing its sums from its rows, writing all of it out, and folding old
 //! rows into the sums of their days. Called by `tollgate ledger` and, for folding, by the store thread.
 
-use super::super::api::{DayKey, DaySums, Entry, StoreError, Sums, Taker, Verdict};
+use super::super::api::{DayKey, DaySums, Entry, PeopleTotals, StoreError, Sums, Taker, Verdict, add_people};
 use super::tally::{self, Tally};
 use super::value::{Fallible, int, uint};
-use super::{Sqlite, groups};
+use super::{Sqlite, groups, people};
 use crate::base::time::Unix;
 use rusqlite::{Connection, TransactionBehavior};
 
 const OF_FOLDED: &str = "SELECT * FROM folded";
-const OF_DAYS: &str = "SELECT day, key, model, target, SUM(requests), SUM(uncached_in), SUM(cache_read),
-    SUM(cache_write), SUM(out), SUM(cost_nano) FROM parts GROUP BY 1, 2, 3, 4";
+const OF_DAYS: &str = "SELECT day, key, model, target, group_path, endpoint, client, SUM(requests), SUM(uncached_in),
+    SUM(cache_read), SUM(cache_write), SUM(out), SUM(cost_nano) FROM parts GROUP BY 1, 2, 3, 4, 5, 6, 7";
 
 /// Groups whose time is over, the oldest first.
 const OLD: &str = "WHERE newest < ?1 ORDER BY newest LIMIT ?2";
@@ -42,7 +42,7 @@ impl Sqlite {
                     return false;
                 }
                 count += rows.len();
-                folded.add(&rows);
+                folded.add_sums(&rows);
                 gone.push(first);
                 true
             })?;
@@ -66,27 +66,38 @@ fn verify(connection: &mut Connection) -> Fallible<Verdict> {
     // One read transaction: all three sums are of the same moment.
     let transaction = connection.transaction()?;
     let (mut counted, stored) = (Tally::default(), sums(&transaction, OF_DAYS)?);
+    let mut people = PeopleTotals::new();
     groups::each(&transaction, "", [], |_, rows| {
-        counted.add(&rows);
+        counted.add_sums(&rows);
+        rows.iter().for_each(|row| add_people(&mut people, row));
         true
     })?;
     let mut counted = counted.into_sums();
     let requests = |sums: &DaySums| sums.values().map(|sums| sums[0]).sum();
     let folded = sums(&transaction, OF_FOLDED)?;
     let mut verdict = Verdict { rows: requests(&counted), folded: requests(&folded), ..Verdict::default() };
-    for (key, more) in folded {
+    for (key, more) in folded.clone() {
         counted.entry(key).or_default().iter_mut().zip(more).for_each(|(sum, part)| *sum += part);
     }
     verdict.compare_days(&stored, &counted);
+    verdict.compare_people(&people::totals(&transaction)?, &people, &stored, &people::folded_days(&folded));
     Ok(verdict)
 }
 
 fn sums(connection: &Connection, sql: &str) -> Fallible<DaySums> {
     let mut query = connection.prepare(sql)?;
     let lines = query.query_map([], |row| {
-        let key = DayKey { day: uint(row, 0)?, key: row.get(1)?, model: row.get(2)?, target: row.get(3)? };
+        let key = DayKey {
+            day: uint(row, 0)?,
+            key: row.get(1)?,
+            model: row.get(2)?,
+            target: row.get(3)?,
+            group: row.get(4)?,
+            endpoint: row.get(5)?,
+            client: row.get(6)?,
+        };
         let mut sums = Sums::default();
-        for (sum, column) in sums.iter_mut().zip(4..) {
+        for (sum, column) in sums.iter_mut().zip(7..) {
             *sum = uint(row, column)?;
         }
         Ok((key, sums))

@@ -7,6 +7,7 @@ use super::value::{Fallible, int, uint};
 use crate::base::digest::{hex_into, unhex};
 use crate::base::text::push_number;
 use crate::base::time::Unix;
+use crate::policy::agent::Client;
 use crate::policy::keys::KeyId;
 use crate::policy::row::{Row, endpoint_from};
 use crate::policy::usage::{Usage, UsageSource};
@@ -17,10 +18,12 @@ use serde::{Deserialize, Deserializer};
 use std::fmt;
 use std::sync::Arc;
 
-/// The table. `names` holds what the rows share: model, target, endpoint, source of the counts.
+/// The table. `names` holds what the rows share: model, target, endpoint, source of the counts, and where there is any
+/// of it, group and client.
 /// A row is an array: request, key, milliseconds from `oldest` to its admission, place in `names`, streamed, status,
-/// four kinds of tokens, cost, attempts, microseconds, and the milliseconds that it has waited for a place where it
-/// has: rows that were written before there were queues are as those that have not.
+/// four kinds of tokens, cost, attempts, microseconds, and as far as there is any of it the milliseconds that it has
+/// waited for a place, user and session (`null` where only what follows is known): a row of an earlier version is as
+/// one that has nothing of the kind.
 pub(super) const TABLE: &str = "
 CREATE TABLE groups (
     first INTEGER PRIMARY KEY, last INTEGER NOT NULL, oldest INTEGER NOT NULL, newest INTEGER NOT NULL,
@@ -39,20 +42,24 @@ CREATE VIEW rows AS SELECT first + r.key AS number, 'req_' || (r.value ->> 0) AS
     r.value ->> 4 AS stream, r.value ->> 5 AS status, r.value ->> 6 AS input, r.value ->> 7 AS cache_read,
     r.value ->> 8 AS cache_write, r.value ->> 9 AS output, names -> (r.value ->> 3) ->> 3 AS source,
     r.value ->> 10 AS cost_nano, (r.value ->> 10) / 1e9 AS cost, r.value ->> 12 AS micros,
-    COALESCE(r.value ->> 13, 0) AS queued_ms
+    COALESCE(r.value ->> 13, 0) AS queued_ms, IFNULL(names -> (r.value ->> 3) ->> 4, '') AS group_path,
+    r.value ->> 14 AS user, r.value ->> 15 AS session, IFNULL(names -> (r.value ->> 3) ->> 5, '') AS client
     FROM groups, json_each(groups.rows) AS r LEFT JOIN keys ON keys.id = r.value ->> 1;
 ";
 
 /// Rows of one group: a commit of more makes several, so that no buffer grows large.
-const ROWS_PER_GROUP: usize = 256;
+pub(super) const ROWS_PER_GROUP: usize = 256;
 
 /// SQLite's integers end here.
 const MICROS_MAX: u64 = i64::MAX as u64;
 
+/// What rows share: model, target, group, endpoint, source, client.
+type Names = (Arc<str>, Arc<str>, Arc<str>, &'static str, &'static str, Client);
+
 /// Writes rows; storage for their text is kept from one time to the next.
 #[derive(Default)]
 pub(super) struct Packer {
-    names: Vec<(Arc<str>, Arc<str>, &'static str, &'static str)>,
+    names: Vec<Names>,
     text: Vec<u8>,
     shared: Vec<u8>,
 }
@@ -99,9 +106,19 @@ impl Packer {
                 out.push(b',');
                 push_number(out, number);
             }
-            if row.queued_ms > 0 {
+            let people = [&row.user, &row.session];
+            let known = people.iter().rposition(|name| name.is_some()).map_or(0, |place| place + 1);
+            if row.queued_ms > 0 || known > 0 {
                 out.push(b',');
                 push_number(out, row.queued_ms.min(MICROS_MAX));
+            }
+            for name in &people[..known] {
+                out.push(b',');
+                match name {
+                    // A text: this cannot fail.
+                    Some(name) => drop(serde_json::to_writer(&mut *out, name)),
+                    None => out.extend_from_slice(b"null"),
+                }
             }
             out.extend_from_slice(b"],");
         }
@@ -114,16 +131,20 @@ impl Packer {
     /// The place of a row's names, which are written down where they are new.
     fn name(&mut self, row: &Row) -> usize {
         let (endpoint, source) = (row.endpoint.name(), row.usage.source.as_str());
-        let same = |known: &(Arc<str>, Arc<str>, &str, &str)| {
-            known.0 == row.model && known.1 == row.target && known.2 == endpoint && known.3 == source
+        let same = |(model, target, group, shape, from, client): &Names| {
+            (*shape, *from, *client) == (endpoint, source, row.client)
+                && (model, target, group) == (&row.model, &row.target, &row.group)
         };
         if let Some(place) = self.names.iter().position(same) {
             return place;
         }
         // Names are text, so this cannot fail.
-        let _ = serde_json::to_writer(&mut self.shared, &[&*row.model, &*row.target, endpoint, source]);
+        let names = [&*row.model, &*row.target, endpoint, source, &*row.group, row.client.name()];
+        let few = names[4..] == [""; 2];
+        let _ = serde_json::to_writer(&mut self.shared, &names[..if few { 4 } else { 6 }]);
         self.shared.push(b',');
-        self.names.push((row.model.clone(), row.target.clone(), endpoint, source));
+        let [model, target, group] = [&row.model, &row.target, &row.group].map(Arc::clone);
+        self.names.push((model, target, group, endpoint, source, row.client));
         self.names.len() - 1
     }
 }
@@ -145,6 +166,8 @@ struct Stored<'a> {
     key: &'a str,
     numbers: [u64; NUMBERS],
     queued_ms: u64,
+    user: Option<Arc<str>>,
+    session: Option<Arc<str>>,
 }
 
 /// Numbers that every row has.
@@ -168,7 +191,9 @@ impl<'de: 'a, 'a> Deserialize<'de> for Stored<'a> {
                 for number in &mut numbers {
                     *number = row.next_element()?.ok_or_else(short)?;
                 }
-                Ok(Stored { request, key, numbers, queued_ms: row.next_element()?.unwrap_or(0) })
+                let queued_ms = row.next_element()?.unwrap_or(0);
+                let [user, session] = [row.next_element()?.flatten(), row.next_element()?.flatten()];
+                Ok(Stored { request, key, numbers, queued_ms, user, session })
             }
         }
         from.deserialize_seq(Reading)
@@ -197,17 +222,19 @@ pub(super) fn each(
 
 fn unpack(oldest: u64, names: &str, rows: &str) -> Fallible<Vec<Row>> {
     let broken = |error| rusqlite::Error::FromSqlConversionFailure(3, Type::Text, error);
-    let names: Vec<[String; 4]> = serde_json::from_str(names).map_err(|error| broken(error.into()))?;
-    let shared = |[model, target, endpoint, source]: [String; 4]| {
-        let source = UsageSource::from_text(&source).unwrap_or_default();
-        (Arc::<str>::from(model), Arc::<str>::from(target), endpoint_from(&endpoint), source)
+    let names: Vec<Vec<String>> = serde_json::from_str(names).map_err(|error| broken(error.into()))?;
+    let shared = |names: Vec<String>| {
+        let name = |place: usize| names.get(place).map_or("", String::as_str);
+        let [model, target, group] = [name(0), name(1), name(4)].map(Arc::<str>::from);
+        let source = UsageSource::from_text(name(3)).unwrap_or_default();
+        (model, target, group, endpoint_from(name(2)), source, Client::from_name(name(5)))
     };
     let names: Vec<_> = names.into_iter().map(shared).collect();
     let rows: Vec<Stored<'_>> = serde_json::from_str(rows).map_err(|error| broken(error.into()))?;
     let read = |row: Stored<'_>| {
         let [admitted, name, stream, status, numbers @ ..] = row.numbers;
         let [uncached_in, cache_read, cache_write, out, cost_nano, attempts, micros] = numbers;
-        let (model, target, endpoint, source) = names.get(usize::try_from(name).ok()?)?;
+        let (model, target, group, endpoint, source, client) = names.get(usize::try_from(name).ok()?)?;
         Some(Row {
             request: unhex(row.request)?,
             key: KeyId::parse(row.key)?,
@@ -222,6 +249,10 @@ fn unpack(oldest: u64, names: &str, rows: &str) -> Fallible<Vec<Row>> {
             attempts: u32::try_from(attempts).ok()?,
             micros,
             queued_ms: row.queued_ms,
+            group: group.clone(),
+            user: row.user,
+            session: row.session,
+            client: *client,
             lease: None,
         })
     };

@@ -3,7 +3,8 @@
 //! and at the start of a gateway.
 
 use super::super::api::StoreError;
-use super::{APPLICATION, NEWER, SCHEMA, SELECT_KEYS, STRANGE, Sqlite, groups, marks, read_key};
+use super::tables::{APPLICATION, NEWER, SCHEMA, STRANGE, marks};
+use super::{SELECT_KEYS, Sqlite, groups, read_key};
 use crate::base::limits;
 use crate::policy::keys::KeyRecord;
 use crate::policy::row::Row;

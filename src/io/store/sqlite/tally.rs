@@ -4,10 +4,12 @@
 //! Which rows the table `days` holds is written down beside it (`counted.upto`), in the same transaction. The view
 //! `parts` adds those behind it, so that every reader, of any process and after any death, sees each row exactly once.
 
-use super::super::api::{DayKey, DaySums, Sums};
+use super::super::api::{DayKey, DaySums, Sums, sums_of};
 use super::groups;
 use super::pace::Pace;
+use super::people::People;
 use super::value::{Fallible, int};
+use crate::policy::agent::Client;
 use crate::policy::keys::KeyId;
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
@@ -22,17 +24,21 @@ INSERT INTO counted VALUES (0);
 ";
 
 /// All that the sums are made of at this moment, those of days and rows behind them; and the sums for people, one line
-/// for each day, key, model and target, with dates as text.
+/// for each of them, with dates as text.
 pub(super) const VIEWS: &str = "
-CREATE VIEW parts AS SELECT day, key, model, target, requests, uncached_in, cache_read, cache_write, out, cost_nano
-    FROM days UNION ALL
+CREATE VIEW parts AS SELECT day, key, model, target, group_path, endpoint, client, requests, uncached_in, cache_read,
+    cache_write, out, cost_nano FROM days UNION ALL
     SELECT (oldest + (r.value ->> 2)) / 86400000, r.value ->> 1, names -> (r.value ->> 3) ->> 0,
-    names -> (r.value ->> 3) ->> 1, 1, r.value ->> 6, r.value ->> 7, r.value ->> 8, r.value ->> 9, r.value ->> 10
+    names -> (r.value ->> 3) ->> 1, IFNULL(names -> (r.value ->> 3) ->> 4, ''), names -> (r.value ->> 3) ->> 2,
+    IFNULL(names -> (r.value ->> 3) ->> 5, ''), 1, r.value ->> 6, r.value ->> 7, r.value ->> 8, r.value ->> 9,
+    r.value ->> 10
     FROM groups, json_each(groups.rows) AS r WHERE first > (SELECT upto FROM counted);
-CREATE VIEW sums AS SELECT date(day * 86400, 'unixepoch') AS day, key, keys.name AS name, model, target,
-    SUM(requests) AS requests, SUM(uncached_in) AS input, SUM(cache_read) AS cache_read,
-    SUM(cache_write) AS cache_write, SUM(out) AS output, SUM(cost_nano) AS cost_nano, SUM(cost_nano) / 1e9 AS cost
-    FROM parts LEFT JOIN keys ON keys.id = key GROUP BY parts.day, key, model, target;
+CREATE VIEW sums AS SELECT date(day * 86400, 'unixepoch') AS day, key, keys.name AS name, group_path,
+    endpoint, model, target, client, SUM(requests) AS requests, SUM(uncached_in) AS input,
+    SUM(cache_read) AS cache_read, SUM(cache_write) AS cache_write, SUM(out) AS output,
+    SUM(cost_nano) AS cost_nano, SUM(cost_nano) / 1e9 AS cost
+    FROM parts LEFT JOIN keys ON keys.id = key GROUP BY parts.day, key,
+    group_path, endpoint, model, target, client;
 ";
 
 /// Rows that may lie behind the sums: a reader adds them up each time, so they are kept few.
@@ -45,18 +51,28 @@ const SPOILT: u64 = u64::MAX;
 #[derive(Default)]
 pub(super) struct Tally {
     rows: u64,
-    sums: BTreeMap<(u64, KeyId, Arc<str>, Arc<str>), Sums>,
+    sums: BTreeMap<Kind, Sums>,
+    people: People,
 }
+
+/// What sums are told apart by: day, key, model, target, group, endpoint, client.
+type Kind = (u64, KeyId, Arc<str>, Arc<str>, Arc<str>, &'static str, Client);
 
 impl Tally {
     /// Counts rows that are being written.
     pub(super) fn add(&mut self, rows: &[Row]) {
+        self.add_sums(rows);
+        rows.iter().for_each(|row| self.people.add(row, &sums_of(row)));
+    }
+
+    /// Counts rows, but not whom they are for.
+    pub(super) fn add_sums(&mut self, rows: &[Row]) {
         self.rows = self.rows.saturating_add(rows.len() as u64);
         for row in rows {
-            let (usage, cost) = row.bounded();
-            let values = [1, usage.uncached_in, usage.cache_read, usage.cache_write, usage.out, cost];
-            let place = (row.admitted.0 / DAY_MS, row.key, row.model.clone(), row.target.clone());
-            let sums = self.sums.entry(place).or_default();
+            let values = sums_of(row);
+            let (day, endpoint) = (row.admitted.0 / DAY_MS, row.endpoint.name());
+            let [model, target, group] = [&row.model, &row.target, &row.group].map(Arc::clone);
+            let sums = self.sums.entry((day, row.key, model, target, group, endpoint, row.client)).or_default();
             sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
         }
     }
@@ -64,6 +80,11 @@ impl Tally {
     /// True when the sums are to be brought up to date.
     pub(super) fn is_due(&self) -> bool {
         self.rows >= ROWS_BEHIND
+    }
+
+    /// True when that should be at once.
+    pub(super) fn has_many_names(&self) -> bool {
+        self.people.is_full()
     }
 
     /// True when there is nothing to settle.
@@ -87,11 +108,17 @@ impl Tally {
         }
         if behind.rows != rows as u64 {
             behind = Tally::default();
+            let mut written = Ok(());
             groups::each(transaction, "WHERE first > ?1", [counted], |_, rows| {
                 behind.add(&rows);
-                true
+                if behind.people.is_full() {
+                    written = behind.people.write(transaction);
+                }
+                written.is_ok()
             })?;
+            written?;
         }
+        behind.people.write(transaction)?;
         behind.write(transaction, "days")?;
         mark_all(transaction)
     }
@@ -99,29 +126,34 @@ impl Tally {
     /// Adds everything to the sums in `table`.
     pub(super) fn write(self, transaction: &Connection, table: &str) -> Fallible<()> {
         let mut add = transaction.prepare_cached(&format!(
-            "INSERT INTO {table} VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
-             ON CONFLICT (day, key, model, target) DO UPDATE SET requests = requests + excluded.requests,
+            "INSERT INTO {table} VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+             ON CONFLICT DO UPDATE SET requests = requests + excluded.requests,
              uncached_in = uncached_in + excluded.uncached_in, cache_read = cache_read + excluded.cache_read,
              cache_write = cache_write + excluded.cache_write, out = out + excluded.out,
              cost_nano = cost_nano + excluded.cost_nano"
         ))?;
         let mut pace = Pace::default();
-        for ((day, key, model, target), sums) in self.sums {
+        for ((day, key, model, target, group, endpoint, client), sums) in self.sums {
             pace.step();
             let [requests, uncached, read, written, out, cost] = sums.map(int);
-            let key = key.as_str();
-            add.execute(params![int(day), key, model, target, requests, uncached, read, written, out, cost])?;
+            let (day, key, client) = (int(day), key.as_str(), client.name());
+            add.execute(params![
+                day, key, model, target, group, endpoint, client, requests, uncached, read, written, out, cost
+            ])?;
         }
         Ok(())
     }
 
     /// The sums.
     pub(super) fn into_sums(self) -> DaySums {
-        let key = |(day, key, model, target): (u64, KeyId, Arc<str>, Arc<str>)| DayKey {
+        let key = |(day, key, model, target, group, endpoint, client): Kind| DayKey {
             day,
             key: key.as_str().into(),
             model: (*model).into(),
             target: (*target).into(),
+            group: (*group).into(),
+            endpoint: endpoint.into(),
+            client: client.name().into(),
         };
         self.sums.into_iter().map(|(place, sums)| (key(place), sums)).collect()
     }

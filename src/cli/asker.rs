@@ -1,0 +1,121 @@
+//! Questions to a provider as the gateway would ask it, of commands and helper threads: with its credential, headers
+//! and certificates, by its proxy, and with an end to how long that may take.
+
+use super::probe::{Answer, NoAnswer, Place, ask};
+use crate::base::time::Mono;
+use crate::io::clock::Clock;
+use crate::io::tls::Security;
+use crate::policy::config::Provider;
+use crate::wire::Dialect;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// How long a whole answer may take.
+pub(super) const ANSWER: Duration = Duration::from_secs(10);
+/// How long all that follows from one question may take: for the models of a provider by one credential, or for one
+/// model.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// By what one question is asked, and until when.
+pub(super) struct Asker<'a> {
+    pub(super) security: &'a Security,
+    pub(super) clock: Clock,
+    pub(super) until: Mono,
+}
+
+impl Asker<'_> {
+    /// A question that begins now.
+    pub(super) fn new(security: &Security) -> Asker<'_> {
+        let clock = Clock::new();
+        let until = clock.mono().after(PATIENCE);
+        Asker { security, clock, until }
+    }
+}
+
+/// The path of a provider before what is asked for: `/v1` or whatever its `base_url` has.
+pub(super) fn base_path(provider: &Provider) -> &str {
+    let generate = match provider.shape {
+        Dialect::Chat => "/chat/completions",
+        Dialect::Messages => "/messages",
+        Dialect::Responses => "/responses",
+    };
+    provider.path.strip_suffix(generate).unwrap_or(&provider.path)
+}
+
+pub(super) fn list_path(provider: &Provider) -> String {
+    match provider.shape {
+        Dialect::Chat | Dialect::Responses => format!("{}/models", base_path(provider)),
+        Dialect::Messages => format!("{}/models?limit=1000", base_path(provider)),
+    }
+}
+
+pub(super) fn request(provider: &Provider, method: &str, path: &str, body: &str) -> Vec<u8> {
+    let mut text = format!("{method} {path} HTTP/1.1\r\nhost: {}\r\n", provider.host_header);
+    let mut line = |name: &str, value: &str| {
+        let _ = write!(text, "{name}: {value}\r\n");
+    };
+    if let Some((name, value)) = provider.credentials.first().map(|one| provider.header_of(one)) {
+        line(name, &value);
+    }
+    provider.headers.iter().for_each(|(name, value)| line(name, value));
+    // What the configuration says in their place goes.
+    let says = |header: &str| provider.headers.iter().any(|(name, _)| name == header);
+    if provider.shape == Dialect::Messages && !says("anthropic-version") {
+        line("anthropic-version", "2023-06-01");
+    }
+    if !says("user-agent") {
+        line("user-agent", concat!("tollgate/", env!("CARGO_PKG_VERSION")));
+    }
+    line("accept-encoding", "identity");
+    line("connection", "close");
+    if method == "POST" {
+        line("content-type", "application/json");
+        line("content-length", &body.len().to_string());
+    }
+    text.push_str("\r\n");
+    text.push_str(body);
+    text.into_bytes()
+}
+
+pub(super) fn send(provider: &Provider, asker: &Asker<'_>, request: &[u8]) -> Result<Answer, NoAnswer> {
+    let left = Duration::from_micros(asker.until.micros_since(asker.clock.mono()));
+    if left.is_zero() {
+        return Err(NoAnswer::Silent);
+    }
+    let place = Place {
+        addresses: &provider.addresses,
+        host: provider.next_hop().0,
+        port: provider.next_hop().1,
+        tunnel: provider.proxy.as_ref().map(|proxy| &proxy.tunnel),
+        tls: (asker.security, provider.authority),
+        connect: provider.limits.connect_timeout.min(left),
+        answer: ANSWER.min(left),
+    };
+    ask(&place, request)
+}
+
+pub(super) fn get(provider: &Provider, asker: &Asker<'_>, path: &str) -> Result<Answer, NoAnswer> {
+    send(provider, asker, &request(provider, "GET", path, ""))
+}
+
+pub(super) fn encoded(text: &str) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b if b.is_ascii_alphanumeric() || b"-._~:/".contains(&b) => out.push(char::from(b)),
+            b => {
+                let _ = write!(out, "%{b:02X}");
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_model_fits_a_path() {
+        assert_eq!(encoded("org/model:7b q?"), "org/model:7b%20q%3F");
+    }
+}

@@ -1,0 +1,237 @@
+//! `tollgate usage --by session --cache`: what conversations have paid because what lay in a provider's cache was not
+//! read from there again, and why. Worked out from the rows, by what providers report as read and written; it guesses
+//! nothing of conversations whose provider reports neither.
+
+use super::output::{Align, Failure, Table, dollars, grouped};
+use crate::base::time::Unix;
+use crate::io::store::api::{DayKey, Entry, Query};
+use crate::io::store::ledger::Ledger;
+use crate::policy::catalog::Prices;
+use crate::policy::config::Config;
+use crate::policy::row::Row;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// How long a provider keeps a prefix that is not asked for: Anthropic and OpenAI promise no more unless they are paid.
+const TIME_TO_LIVE_MS: u64 = 5 * 60 * 1000;
+/// Of what lies in a cache so much may stay unread, as a part of it, before the prefix counts as another: providers
+/// read in steps, and clients drop what stands last.
+const UNREAD_MAX: u64 = 8;
+/// Conversations that are followed at a time; beyond it one of them is forgotten.
+const FOLLOWED_MAX: usize = 100_000;
+/// Lines of the report, the dearest.
+const LINES_MAX: usize = 1000;
+
+/// Where a conversation stood after a request.
+struct Seen {
+    admitted: Unix,
+    target: Arc<str>,
+    /// Tokens that the provider has said to have in its cache.
+    cached: u64,
+}
+
+/// What one conversation comes to.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub(super) struct Line {
+    /// As rows have it.
+    name: String,
+    requests: u64,
+    input_tokens: u64,
+    cache_read_tokens: u64,
+    cache_write_tokens: u64,
+    /// Tokens that lay in a cache and were not read from it, by why: the client has changed its prefix, the time to
+    /// live had passed, another target was chosen, or the one before had failed.
+    changed_tokens: u64,
+    expired_tokens: u64,
+    moved_tokens: u64,
+    failed_over_tokens: u64,
+    /// What these tokens cost more than reading them would have, by the prices configured now.
+    cold_cost_nano_usd: u64,
+}
+
+impl Line {
+    fn cold(&mut self) -> [&mut u64; 4] {
+        [&mut self.changed_tokens, &mut self.expired_tokens, &mut self.moved_tokens, &mut self.failed_over_tokens]
+    }
+}
+
+/// What conversations have paid for cold prefixes, by the rows that `query` takes, the dearest first.
+pub(super) fn report(ledger: &mut Ledger, query: &Query, high: &Config) -> Result<Vec<Line>, Failure> {
+    let mut followed = Followed::default();
+    let exported = ledger.export(&mut |entry| {
+        if let Entry::Request(row) = entry
+            && row.session.is_some()
+            && query.takes(&DayKey::of(&row))
+        {
+            let model = high.catalog.find(&row.model).and_then(|index| high.catalog.get(index));
+            followed.row(&row, model.map(|model| &model.prices));
+        }
+        true
+    });
+    exported.map_err(Failure::failed)?;
+    Ok(followed.lines())
+}
+
+/// The lines for people.
+pub(super) fn table(lines: &[Line]) -> String {
+    let heads =
+        ["REQUESTS", "INPUT", "CACHE READ", "CACHE WRITE", "CHANGED", "EXPIRED", "MOVED", "FAILED OVER", "PAID $"];
+    let heads: Vec<_> = [("SESSION", Align::Left)].into_iter().chain(heads.map(|head| (head, Align::Right))).collect();
+    let mut table = Table::new(&heads);
+    for line in lines {
+        let mut counts = vec![line.requests, line.input_tokens, line.cache_read_tokens, line.cache_write_tokens];
+        counts.extend(line.clone().cold().map(|tokens| *tokens));
+        let counts = counts.into_iter().map(grouped).chain([dollars(line.cold_cost_nano_usd)]);
+        table.row([line.name.clone()].into_iter().chain(counts).collect());
+    }
+    table.text()
+}
+
+/// Follows conversations, row by row.
+#[derive(Default)]
+struct Followed {
+    /// By session and model: what a program asks of another model beside it is a prefix of its own.
+    seen: BTreeMap<(Arc<str>, Arc<str>), Seen>,
+    lines: BTreeMap<Arc<str>, Line>,
+}
+
+impl Followed {
+    fn row(&mut self, row: &Row, prices: Option<&Prices>) {
+        let Some(session) = &row.session else { return };
+        if self.lines.len() >= FOLLOWED_MAX && !self.lines.contains_key(session) {
+            self.forget();
+        }
+        let line = self.lines.entry(session.clone()).or_default();
+        let usage = &row.usage;
+        line.requests += 1;
+        line.input_tokens += usage.prompt();
+        line.cache_read_tokens += usage.cache_read;
+        line.cache_write_tokens += usage.cache_write;
+        // A request that reached nobody tells nothing of a cache.
+        if usage.total() == 0 {
+            return;
+        }
+        let now = Seen {
+            admitted: row.admitted,
+            target: row.target.clone(),
+            cached: usage.cache_read.saturating_add(usage.cache_write),
+        };
+        let Some(before) = self.seen.insert((session.clone(), row.model.clone()), now) else { return };
+        let unread = before.cached.min(usage.prompt()).saturating_sub(usage.cache_read);
+        if unread <= before.cached / UNREAD_MAX {
+            return;
+        }
+        let why = match row.target != before.target {
+            true if row.attempts > 1 => 3,
+            true => 2,
+            false => usize::from(row.admitted.0.saturating_sub(before.admitted.0) > TIME_TO_LIVE_MS),
+        };
+        *line.cold()[why] += unread;
+        let paid = |prices: &Prices| {
+            let rate = if usage.cache_write >= unread { prices.cache_write } else { prices.input };
+            unread.saturating_mul(rate.saturating_sub(prices.cache_read)) / 1000
+        };
+        line.cold_cost_nano_usd = line.cold_cost_nano_usd.saturating_add(prices.map_or(0, paid));
+    }
+
+    /// Forgets a conversation: names are hashes, so that any is as good as another.
+    fn forget(&mut self) {
+        let Some((session, _)) = self.lines.pop_first() else { return };
+        let models: Vec<_> =
+            self.seen.range((session.clone(), Arc::default())..).map(|(place, _)| place.clone()).collect();
+        models.into_iter().take_while(|(other, _)| *other == session).for_each(|place| drop(self.seen.remove(&place)));
+    }
+
+    fn lines(self) -> Vec<Line> {
+        let named = |(name, line): (Arc<str>, Line)| Line { name: name.to_string(), ..line };
+        let mut lines: Vec<Line> = self.lines.into_iter().map(named).collect();
+        crate::base::order::by_key(&mut lines, |line| {
+            let cold = line.clone().cold().into_iter().map(|tokens| *tokens).sum::<u64>();
+            (u64::MAX - line.cold_cost_nano_usd, u128::from(u64::MAX - cold))
+        });
+        lines.truncate(LINES_MAX);
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PRICES: Prices = Prices { input: 3_000_000, output: 0, cache_read: 300_000, cache_write: 3_750_000 };
+    const MINUTE: u64 = 60_000;
+
+    fn row(session: &str, admitted: u64, target: &str, attempts: u32, tokens: [u64; 3]) -> Row {
+        let [uncached, read, write] = tokens;
+        let text = format!(
+            r#"{{"r":"{:032x}","k":"abcdefABCDEF","a":{admitted},"m":"m","t":"{target}","e":"messages","s":true,"c":200,
+            "u":[{uncached},{read},{write},9],"f":"provider","n":1,"x":{attempts},"d":7,"z":"{session}"}}"#,
+            7
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn lines(rows: &[Row]) -> Vec<Line> {
+        let mut followed = Followed::default();
+        rows.iter().for_each(|row| followed.row(row, Some(&PRICES)));
+        followed.lines()
+    }
+
+    fn cold(rows: &[Row]) -> [u64; 4] {
+        lines(rows)[0].clone().cold().map(|tokens| *tokens)
+    }
+
+    #[test]
+    fn a_prefix_that_is_read_again_is_not_cold_and_one_that_is_not_says_why() {
+        let first = row("s", 0, "p/m", 1, [10, 0, 8000]);
+        let warm = row("s", MINUTE, "p/m", 1, [10, 8000, 500]);
+        assert_eq!(cold(&[first.clone(), warm.clone()]), [0; 4]);
+        let again = |after: u64, target: &str, attempts| row("s", after, target, attempts, [10, 0, 8500]);
+        assert_eq!(cold(&[first.clone(), again(MINUTE, "p/m", 1)]), [8000, 0, 0, 0]);
+        assert_eq!(cold(&[first.clone(), again(6 * MINUTE, "p/m", 1)]), [0, 8000, 0, 0]);
+        assert_eq!(cold(&[first.clone(), again(MINUTE, "q/m", 1)]), [0, 0, 8000, 0]);
+        assert_eq!(cold(&[first.clone(), again(MINUTE, "q/m", 2)]), [0, 0, 0, 8000]);
+        // Each request is compared with the one before it; what is read meanwhile is written there, too.
+        assert_eq!(cold(&[first, warm, again(2 * MINUTE, "p/m", 1)]), [8500, 0, 0, 0]);
+    }
+
+    #[test]
+    fn what_was_paid_is_the_difference_to_reading_it() {
+        let written = [row("s", 0, "p/m", 1, [0, 0, 8000]), row("s", 1, "p/m", 1, [0, 0, 8000])];
+        assert_eq!(lines(&written)[0].cold_cost_nano_usd, 8000 * 3450);
+        let sent = [row("s", 0, "p/m", 1, [0, 0, 8000]), row("s", 1, "p/m", 1, [8000, 0, 0])];
+        assert_eq!(lines(&sent)[0].cold_cost_nano_usd, 8000 * 2700);
+    }
+
+    #[test]
+    fn what_is_no_conversation_or_no_cache_or_another_prefix_is_not_cold() {
+        let quiet = [row("s", 0, "p/m", 1, [8000, 0, 0]), row("s", 1, "q/m", 1, [9000, 0, 0])];
+        assert_eq!(cold(&quiet), [0; 4], "a provider that reports neither");
+        let nobody = Row { session: None, ..row("s", 0, "p/m", 1, [0, 0, 8000]) };
+        assert_eq!(lines(&[nobody]), []);
+        let beside = Row { model: "small".into(), ..row("s", 1, "p/small", 1, [10, 0, 100]) };
+        let turns = [row("s", 0, "p/m", 1, [0, 0, 8000]), beside, row("s", 2, "p/m", 1, [10, 8000, 100])];
+        assert_eq!(cold(&turns), [0; 4], "another model beside it");
+        let short = [row("s", 0, "p/m", 1, [0, 0, 8000]), row("s", 2, "p/m", 1, [10, 7000, 0])];
+        assert_eq!(cold(&short), [0; 4], "a step less");
+        let cut = [row("s", 0, "p/m", 1, [0, 0, 8000]), row("s", 2, "p/m", 1, [100, 0, 0])];
+        assert_eq!(cold(&cut), [0; 4], "a short request beside a long conversation");
+        let most = [row("s", 0, "p/m", 1, [0, 0, 8000]), row("s", 2, "p/m", 1, [5000, 0, 0])];
+        assert_eq!(cold(&most), [5000, 0, 0, 0], "no more than was sent");
+    }
+
+    #[test]
+    fn the_dearest_come_first_and_no_more_than_so_many_are_followed() {
+        let of =
+            |name: &str, tokens: u64| [row(name, 0, "p/m", 1, [0, 0, tokens]), row(name, 1, "p/m", 1, [tokens, 0, 0])];
+        let found = lines(&[of("a", 100), of("b", 300), of("c", 200)].concat());
+        assert_eq!(found.iter().map(|line| &*line.name).collect::<Vec<_>>(), ["b", "c", "a"]);
+        let mut followed = Followed::default();
+        for n in 0..FOLLOWED_MAX + 50 {
+            followed.row(&row(&format!("{n:06}"), 0, "p/m", 1, [0, 0, 8]), None);
+        }
+        assert_eq!((followed.lines.len(), followed.seen.len()), (FOLLOWED_MAX, FOLLOWED_MAX));
+        assert_eq!(followed.lines().len(), LINES_MAX);
+    }
+}

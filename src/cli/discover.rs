@@ -1,0 +1,195 @@
+//! What a provider's list of models says to the catalog (contract section 11). Asks and waits: called on threads of
+//! their own by `serve`, and by `models` and `check`. Never for the loop.
+
+use super::asker::{Asker, encoded, get, list_path};
+use super::probe::{Answer, NoAnswer};
+use crate::base::limits::{ASKED_BYTES_MAX, LIST_PAGES_MAX, TOLD_BYTES_MAX};
+use crate::gateway::orders::{List, NoList};
+use crate::io::tls::Security;
+use crate::policy::catalog::TOKENS_MAX;
+use crate::policy::config::Provider;
+use crate::policy::discover::{Discover, LISTED_MAX, Listed};
+use crate::wire::Dialect;
+use crate::wire::json;
+use crate::wire::json::{Kind, Raw};
+
+/// Under which names lists say how large a context is: vLLM; OpenRouter and Together; Groq, and gateways such as this
+/// one; Mistral; Anthropic. llama.cpp says it in `meta`.
+const CONTEXTS: [&str; 5] =
+    ["max_model_len", "context_length", "context_window", "max_context_length", "max_input_tokens"];
+
+/// The models of a provider, by the first of its credentials that it takes.
+pub(super) fn ask(provider: &Provider, security: &Security) -> Result<List, NoList> {
+    let mut answer = ask_by(provider, security);
+    for credential in provider.credentials.iter().skip(1) {
+        if answer.is_ok() {
+            break;
+        }
+        let credentials = vec![credential.clone()];
+        answer = ask_by(&Provider { credentials, ..provider.clone() }, security);
+    }
+    answer
+}
+
+fn ask_by(provider: &Provider, security: &Security) -> Result<List, NoList> {
+    let no = |why: &str| NoList { why: why.to_string(), refused: false };
+    let discover = provider.discover.clone().unwrap_or_default();
+    let (asker, mut list, mut path) = (Asker::new(security), List::default(), list_path(provider));
+    for _ in 0..LIST_PAGES_MAX {
+        let answer = get(provider, &asker, &path).map_err(|why| no(words(&why)))?;
+        if answer.status != 200 {
+            return Err(NoList { why: format!("status {}", answer.status), refused: answer.status == 401 });
+        }
+        let next = page(&answer, &discover, &mut list).map_err(no)?;
+        match next.filter(|_| provider.shape == Dialect::Messages && list.models.len() < LISTED_MAX) {
+            Some(last) => path = format!("{}&after_id={}", list_path(provider), encoded(&last)),
+            None => break,
+        }
+    }
+    Ok(list)
+}
+
+fn words(why: &NoAnswer) -> &'static str {
+    match why {
+        NoAnswer::Name => "no address is known for its name",
+        NoAnswer::Refused(_) => "connection refused",
+        NoAnswer::Unreachable(..) => "no connection",
+        NoAnswer::Proxy(why) => why,
+        NoAnswer::Silent => "no answer in time",
+        NoAnswer::Tls(_) => "TLS has failed",
+        NoAnswer::WantsTls => "it speaks TLS, and base_url says http",
+        NoAnswer::Broken(_) => "no answer in HTTP",
+    }
+}
+
+/// Adds one page to the list. What the next one begins behind, where there is one.
+fn page(answer: &Answer, discover: &Discover, list: &mut List) -> Result<Option<String>, &'static str> {
+    if !answer.whole {
+        return Err(match answer.body.len() >= ASKED_BYTES_MAX {
+            true => "the list is longer than 4 MiB",
+            false => "the list ends too early",
+        });
+    }
+    json::check(&answer.body).map_err(|_| "the list is no JSON")?;
+    let document = Raw::new(&answer.body);
+    let [data, more, last] = document.pick(["data", "has_more", "last_id"]);
+    // Together's list is bare.
+    let entries = data.or(Some(document)).filter(|entries| entries.kind() == Kind::Array);
+    for entry in entries.ok_or("there is no list of models in it")?.items() {
+        let Some(name) = entry.get("id").and_then(Raw::text) else { continue };
+        match discover.id_of(&name) {
+            Some(_) if list.models.len() < LISTED_MAX => {
+                list.models.push(Listed { model: name.into_owned(), context: context_of(entry) });
+            }
+            _ => {
+                let fits = |(at, c): &(usize, char)| at + c.len_utf8() <= TOLD_BYTES_MAX;
+                let first = || name.char_indices().take_while(fits).map(|(_, c)| c).collect();
+                list.skipped.get_or_insert_with(|| (0, first())).0 += 1;
+            }
+        }
+    }
+    let more = more.and_then(Raw::bool).unwrap_or(false);
+    Ok(last.and_then(Raw::text).filter(|_| more).map(|last| last.into_owned()))
+}
+
+fn context_of(entry: Raw<'_>) -> Option<u64> {
+    let meta = || entry.get("meta")?.get("n_ctx_train");
+    let said = entry.pick(CONTEXTS).into_iter().flatten().next().or_else(meta);
+    said.and_then(Raw::count).filter(|tokens| (1..=TOKENS_MAX).contains(tokens))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is made of one page: names with contexts, what was skipped, and what the next page begins behind.
+    fn read(prefix: &str, body: &str) -> Result<(List, Option<String>), &'static str> {
+        let answer = Answer { status: 200, head: Vec::new(), body: body.as_bytes().to_vec(), whole: true };
+        let mut list = List::default();
+        let next = page(&answer, &Discover { prefix: prefix.into(), ..Discover::default() }, &mut list)?;
+        Ok((list, next))
+    }
+
+    fn named(list: &List) -> Vec<(&str, Option<u64>)> {
+        list.models.iter().map(|one| (one.model.as_str(), one.context)).collect()
+    }
+
+    #[test]
+    fn every_known_form_of_list_is_read() {
+        let (list, next) = read(
+            "",
+            r#"{"object":"list","data":[
+            {"id":"gpt-5","object":"model","created":1,"owned_by":"openai"},
+            {"id":"qwen","max_model_len":40960},
+            {"id":"a/b:free","context_length":262144},
+            {"id":"mistral","max_context_length":32768},
+            {"id":"groq","context_window":131072},
+            {"id":"gguf","meta":{"n_vocab":5,"n_ctx_train":8192}},
+            {"id":"odd","context_length":"many"},{"id":"none","max_model_len":0},{"id":"nul","max_model_len":null},
+            {"id":7},{},4,"x"]}"#,
+        )
+        .unwrap();
+        let some = [
+            ("gpt-5", None),
+            ("qwen", Some(40_960)),
+            ("a/b:free", Some(262_144)),
+            ("mistral", Some(32_768)),
+            ("groq", Some(131_072)),
+            ("gguf", Some(8192)),
+            ("odd", None),
+            ("none", None),
+            ("nul", None),
+        ];
+        assert_eq!((named(&list), &list.skipped, next), (some.to_vec(), &None, None));
+        let (list, _) = read("", r#"[{"id":"together","context_length":4096}]"#).unwrap();
+        assert_eq!(named(&list), [("together", Some(4096))]);
+        let (list, next) = read(
+            "",
+            r#"{"data":[{"type":"model","id":"claude","display_name":"C","max_input_tokens":200000}],
+                 "has_more":true,"first_id":"claude","last_id":"claude"}"#,
+        )
+        .unwrap();
+        assert_eq!((named(&list), next), (vec![("claude", Some(200_000))], Some("claude".to_string())));
+    }
+
+    #[test]
+    fn what_is_no_list_is_told() {
+        for (body, why) in [
+            ("{\"data\":[{\"id\":\"a\"}", "the list is no JSON"),
+            ("<html>", "the list is no JSON"),
+            ("", "the list is no JSON"),
+            ("{\"error\":\"x\"}", "there is no list of models in it"),
+            ("{\"data\":{\"id\":\"a\"}}", "there is no list of models in it"),
+            ("\"data\"", "there is no list of models in it"),
+        ] {
+            assert_eq!(read("", body), Err(why), "{body}");
+        }
+        let deep = "[".repeat(200) + &"]".repeat(200);
+        assert_eq!(read("", &deep), Err("the list is no JSON"));
+        let cut = Answer { status: 200, head: Vec::new(), body: b"[]".to_vec(), whole: false };
+        assert_eq!(page(&cut, &Discover::default(), &mut List::default()), Err("the list ends too early"));
+        let long = Answer { body: vec![b' '; ASKED_BYTES_MAX], ..cut };
+        assert_eq!(page(&long, &Discover::default(), &mut List::default()), Err("the list is longer than 4 MiB"));
+    }
+
+    #[test]
+    fn names_that_no_model_may_have_are_skipped_and_told_cut() {
+        let (long, evil) = ("x".repeat(1 << 20), "\\u0000\\u001b[2J\\ninject");
+        let body = format!(
+            "{{\"data\":[{{\"id\":\"{long}\"}},{{\"id\":\"{evil}\"}},{{\"id\":\"\"}},{{\"id\":\"two words\"}},\
+             {{\"id\":\"*\"}},{{\"id\":\"a,b\"}},{{\"id\":\"ünder\"}},{{\"id\":\"good\"}}]}}"
+        );
+        let (list, _) = read("", &body).unwrap();
+        assert_eq!(named(&list), [("ünder", None), ("good", None)]);
+        assert_eq!(list.skipped, Some((6, "x".repeat(TOLD_BYTES_MAX))));
+        let (list, _) = read(&"p".repeat(125), r#"[{"id":"abc"},{"id":"abcd"}]"#).unwrap();
+        assert_eq!((list.models.len(), list.skipped.map(|(count, _)| count)), (1, Some(1)), "with the prefix");
+    }
+
+    #[test]
+    fn no_more_models_are_taken_than_a_list_may_have() {
+        let all: Vec<String> = (0..LISTED_MAX + 5).map(|n| format!("{{\"id\":\"m{n}\"}}")).collect();
+        let (list, _) = read("", &format!("[{}]", all.join(","))).unwrap();
+        assert_eq!((list.models.len(), list.skipped), (LISTED_MAX, Some((5, format!("m{LISTED_MAX}")))));
+    }
+}

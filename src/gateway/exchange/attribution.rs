@@ -1,0 +1,41 @@
+//! Whom a request is for, as its row and log line say it (contract section 10): the user and the conversation that the
+//! client names, and what kind of program it is. Looked at once, when the model is known; nothing of it goes to a
+//! provider that would not have got it anyway, and nothing becomes a label of a metric.
+
+use super::event::Message;
+use super::state::Exchange;
+use crate::dialect::{self, Named};
+use crate::gateway::cx::Cx;
+use crate::gateway::provider::request::OutgoingRequest;
+use crate::policy::agent::Client;
+use crate::policy::attribution::{Attribution, plain};
+use crate::policy::keys::stands_in;
+use crate::wire::head::Field;
+
+impl Exchange {
+    /// Takes note of user, session and client, as far as the configuration wants them kept.
+    pub(super) fn attribute(&mut self, draft: &OutgoingRequest, message: &Message<'_>, cx: &Cx) {
+        let kept = self.request.setup.config.server.attribution;
+        if kept == Attribution::Off {
+            return;
+        }
+        let header = draft.head.field(Field::Session).of(message.head);
+        let Named { user, session } = dialect::named(message.body, draft.scan.fields());
+        self.request.meta.agent = Client::of_agent(draft.head.field(Field::UserAgent).of(message.head));
+        if header.is_empty() && user.is_none() && session.is_none() {
+            return;
+        }
+        let hash = |name: &str| cx.hash_key.user(name.as_bytes());
+        let prefix = &self.request.setup.config.server.key_prefix;
+        let user = user.and_then(|name| match kept {
+            Attribution::Plain if !stands_in(&name, prefix) => plain(&name),
+            _ => Some(hash(&name)),
+        });
+        let session = match header {
+            [] => session.map(|name| cx.hash_key.session(name.as_bytes())),
+            name => Some(cx.hash_key.session(name)),
+        };
+        let said = self.request.said.get_or_insert_default();
+        (said.user, said.session) = (user, session);
+    }
+}

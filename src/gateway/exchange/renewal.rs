@@ -1,0 +1,115 @@
+//! What is left to a request whose last provider refuses a secret that can be another one without a restart: it waits
+//! until the secret has been asked for anew, and is sent once more with it (contract section 11, "Credentials").
+
+use super::build::Built;
+use super::event::{Effect, Message};
+use super::fault::{Fault, FaultKind};
+use super::state::{Attempt, Attempting, Exchange, Half, State};
+use crate::gateway::cx::Cx;
+use crate::gateway::provider::request::OutgoingRequest;
+use crate::policy::config::Origin;
+use std::sync::Arc;
+
+impl Exchange {
+    /// No other target is left: one more attempt at the present one, where its provider has refused a secret that is
+    /// another one by now; a wait for that, where it is being asked for; else the end.
+    pub(super) fn last_resort(
+        &mut self,
+        draft: Box<OutgoingRequest>,
+        mut at: Attempt,
+        fault: Fault,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Result<(Box<OutgoingRequest>, Attempt), Box<Effect>> {
+        if fault.kind == FaultKind::Status(401) && !at.renewed {
+            at.renewed = true;
+            if self.adopt_secret(&at, cx) {
+                return self.once_more(draft, at, fault, message, cx);
+            }
+            if self.origin(&at).is_some_and(|origin| cx.renewals.contains(origin)) {
+                let timeout =
+                    self.route(&at).map_or(Default::default(), |(_, target, _)| target.limits.connect_timeout);
+                let by = cx.now.mono.after(timeout);
+                self.state = State::Attempting(Attempting { draft, at, half: Half::Renewing, by });
+                return Err(Box::new(Effect::Wait));
+            }
+        }
+        Err(Box::new(self.give_up(draft, at, fault, cx)))
+    }
+
+    /// Writes the request for the present target again.
+    fn once_more(
+        &mut self,
+        mut draft: Box<OutgoingRequest>,
+        at: Attempt,
+        fault: Fault,
+        message: &Message<'_>,
+        cx: &mut Cx,
+    ) -> Result<(Box<OutgoingRequest>, Attempt), Box<Effect>> {
+        match self.build(&mut draft, &at, message, cx) {
+            Ok(Built::Whole) => Ok((draft, at)),
+            Ok(Built::TooLong) => {
+                let failed = Some(Box::new((fault, at.target)));
+                Err(Box::new(self.translate(draft, at, failed, cx)))
+            }
+            Err(_) => Err(Box::new(self.give_up(draft, at, fault, cx))),
+        }
+    }
+
+    /// Where the secret of the present target comes from.
+    fn origin(&self, at: &Attempt) -> Option<&Origin> {
+        let (_, target, provider) = self.route(at)?;
+        Some(provider.credentials.get(target.credential)?.secret.origin())
+    }
+
+    /// The secret that the attempt is sent has been replaced by another one.
+    pub(super) fn has_newer_secret(&self, at: &Attempt, cx: &Cx) -> bool {
+        let (own, present) = (&self.request.setup, &cx.setup);
+        if Arc::ptr_eq(own, present) {
+            return false;
+        }
+        let Some((_, target, provider)) = self.route(at) else { return false };
+        let used = provider.credentials.get(target.credential);
+        let known = present.config.providers.iter().find(|one| one.name == provider.name);
+        let fresh = known.and_then(|one| one.credentials.get(target.credential));
+        used.zip(fresh).is_some_and(|(used, fresh)| used.secret.expose() != fresh.secret.expose())
+    }
+
+    /// Goes on with the present configuration, if all that it has for this request that another one has not is the
+    /// secret of the present target.
+    fn adopt_secret(&mut self, at: &Attempt, cx: &Cx) -> bool {
+        let (own, present, model) = (&self.request.setup, &cx.setup, self.model());
+        // The same number is the same configuration but for secrets and lists of models, which may shift the model.
+        let index = self.asked.map_or(usize::MAX, |asked| asked.model as usize);
+        let there = present.config.catalog.get(index).map(|one| &one.id);
+        let is_there = there.is_some() && there == model.map(|model| &model.id);
+        let adopts = own.epoch == present.epoch && is_there && self.has_newer_secret(at, cx);
+        if adopts {
+            self.request.setup = present.clone();
+        }
+        adopts
+    }
+
+    /// It waits for the secret that comes from there.
+    pub(crate) fn awaits_secret(&self, origin: &Origin) -> bool {
+        match &self.state {
+            State::Attempting(Attempting { half: Half::Renewing, at, .. }) => self.origin(at) == Some(origin),
+            _ => false,
+        }
+    }
+
+    /// The secret has been asked for, or takes too long.
+    pub(super) fn renewed(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
+        let State::Attempting(Attempting { draft, at, .. }) = std::mem::replace(&mut self.state, State::Ended) else {
+            return Effect::Nothing;
+        };
+        let fault = Fault::from(FaultKind::Status(401));
+        if !self.adopt_secret(&at, cx) {
+            return self.give_up(draft, at, fault, cx);
+        }
+        match self.once_more(draft, at, fault, message, cx) {
+            Ok((draft, at)) => self.begin_attempt(draft, at, message, cx),
+            Err(effect) => *effect,
+        }
+    }
+}

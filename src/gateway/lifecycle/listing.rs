@@ -1,0 +1,87 @@
+//! Lists of models that providers have (contract section 11, "Discovery"). A helper thread asks; what it brings changes
+//! the catalog of requests that begin after it, and nothing of those that run: they keep the configuration that they
+//! began with, and number their model by its catalog.
+
+use crate::base::hash::mix_bytes;
+use crate::base::order;
+use crate::base::text::push_number;
+use crate::gateway::cx::{Cx, Setup};
+use crate::gateway::orders::{List, Listing, ListingAsked, NoList, Order};
+use crate::policy::config::Config;
+use crate::wire::json::write_string;
+use std::sync::Arc;
+
+/// Has those asked whose time has come. A process that stops asks nobody.
+pub(crate) fn ask(cx: &mut Cx) {
+    while let Some(provider) = cx.discovery.take_due(cx.now.mono) {
+        if !cx.lifecycle.is_stopping() {
+            let (config, epoch) = (cx.setup.config.clone(), cx.setup.epoch);
+            cx.orders.0.push(Order::List(ListingAsked { config, epoch, provider }));
+        }
+    }
+}
+
+/// An answer has come. One that a configuration before the present one asked for says nothing.
+pub(crate) fn listed(listing: Listing, cx: &mut Cx) {
+    let Listing { epoch, provider: index, list } = listing;
+    let config = &cx.setup.config;
+    let Some(provider) = config.provider(index).filter(|_| epoch == cx.setup.epoch) else { return };
+    let (Some(discover), name) = (&provider.discover, provider.name.clone()) else { return };
+    let again = cx.now.mono.after(discover.every);
+    let origin = provider.credentials.first().map(|credential| credential.secret.origin().clone());
+    let failed = list.as_ref().err().map(|no| no.why.clone());
+    let news = cx.discovery.answered(index, failed, again);
+    match list {
+        Ok(List { models, skipped }) => {
+            let changed = provider.listed != models;
+            if changed {
+                let mut config = Config::clone(config);
+                config.take_list(index, models);
+                // Its number stays: connections to providers are as good as before.
+                cx.setup = Setup::new(Arc::new(config), epoch);
+                forget_targets(cx);
+            }
+            if changed || news {
+                let models = cx.setup.config.discovered(index) as u64;
+                cx.log_event(|out| {
+                    opening(&name, b"listed\",\"models\":", out);
+                    push_number(out, models);
+                    if let Some((count, first)) = &skipped {
+                        out.extend_from_slice(b",\"skipped\":");
+                        push_number(out, *count as u64);
+                        out.extend_from_slice(b",\"first_skipped\":");
+                        write_string(out, first);
+                    }
+                });
+            }
+        }
+        Err(NoList { why, refused }) => {
+            if let Some(origin) = origin.filter(|_| refused) {
+                cx.renew(&origin);
+            }
+            if news {
+                cx.log_event(|out| {
+                    opening(&name, b"failed\",\"error\":", out);
+                    write_string(out, &why);
+                });
+            }
+        }
+    }
+}
+
+fn opening(provider: &str, outcome: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(b",\"event\":\"models\",\"provider\":");
+    write_string(out, provider);
+    out.extend_from_slice(b",\"outcome\":\"");
+    out.extend_from_slice(outcome);
+}
+
+/// What is known of targets ends with them, so that a provider that calls its models otherwise each time is not
+/// remembered for ever.
+fn forget_targets(cx: &mut Cx) {
+    let catalog = &cx.setup.config.catalog;
+    let targets = catalog.models().iter().flat_map(|model| &model.targets);
+    let mut known: Vec<u64> = targets.map(|target| target.seed).collect();
+    order::by_key(&mut known, |seed| (*seed, 0));
+    cx.breakers.forget(|label| known.binary_search(&mix_bytes(0, label.as_bytes())).is_ok());
+}

@@ -1,0 +1,80 @@
+//! What of all targets goes to a process that follows, comes from one that was here before, or ends with its target.
+
+use super::{Breakers, Entry};
+use crate::base::time::Mono;
+use crate::base::time::Now;
+use crate::gateway::provider::rest::{ALLOWANCES, Rest};
+use crate::policy::counters::{RestTold, TargetCounts};
+use std::time::Duration;
+
+impl Breakers {
+    /// What every target has come to since the last time; its state stays.
+    pub(crate) fn take_counts(&mut self) -> Vec<TargetCounts> {
+        let fresh = |entry: &mut Entry| std::mem::replace(&mut entry.counts, TargetCounts::new(entry.label.clone()));
+        self.entries.iter_mut().map(fresh).collect()
+    }
+
+    /// Every rest by a provider's word that has not ended, and every allowance of which nothing is left, for a process
+    /// whose monotonic clock is another.
+    pub(crate) fn rests(&self, now: Now) -> Vec<RestTold> {
+        let told = |name: &str, until: Mono, again: u32| RestTold {
+            name: name.into(),
+            until_ms: now.unix.0 + until.micros_since(now.mono).div_ceil(1000),
+            again,
+        };
+        let one = [1; ALLOWANCES];
+        let entries = self.entries.iter().filter_map(|entry| {
+            let spent =
+                entry.left.iter().zip(one).filter_map(|(left, need)| left.suffices_from(need, 0, now.mono)).max();
+            let until = entry.rest.ends(now.mono).max(spent)?;
+            Some(told(&entry.label, until, entry.rest.again()))
+        });
+        let accounts = self
+            .accounts
+            .iter()
+            .filter_map(|account| Some(told(&account.name, account.rest.ends(now.mono)?, account.rest.again())));
+        entries.chain(accounts).collect()
+    }
+
+    /// Takes over a rest of a process that was here before.
+    pub(crate) fn rest_told(&mut self, told: &RestTold, now: Now) {
+        let until = now.mono.after(Duration::from_millis(told.until_ms.saturating_sub(now.unix.0)));
+        let rest = match told.name.contains('/') {
+            true => {
+                let index = self.index(&told.name);
+                &mut self.entries[index].rest
+            }
+            false => {
+                let index = self.account(&told.name);
+                &mut self.accounts[index].rest
+            }
+        };
+        if until > now.mono && rest.ends(now.mono) < Some(until) {
+            *rest = Rest::until(until, told.again);
+        }
+    }
+
+    /// Adds what another process has counted.
+    pub(crate) fn add(&mut self, other: &TargetCounts) {
+        let index = self.index(&other.label);
+        let counts = &mut self.entries[index].counts;
+        counts.failures += other.failures;
+        counts.served += other.served;
+        other.others.iter().for_each(|(end, count)| counts.count(*end, *count));
+    }
+
+    /// Forgets the targets that `is_there` does not know and that nothing is in flight at, and with the last of a
+    /// server's its breaker.
+    pub(crate) fn forget(&mut self, is_there: impl Fn(&str) -> bool) {
+        self.entries.retain(|entry| entry.busy > 0 || is_there(&entry.label));
+        let mut before: Vec<_> = std::mem::take(&mut self.breakers).into_iter().map(|one| (Some(one), 0)).collect();
+        for entry in &mut self.entries {
+            let (breaker, place) = &mut before[entry.breaker];
+            if let Some(breaker) = breaker.take() {
+                *place = self.breakers.len();
+                self.breakers.push(breaker);
+            }
+            entry.breaker = *place;
+        }
+    }
+}

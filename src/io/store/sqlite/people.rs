@@ -1,0 +1,113 @@
+//! Sums by user and by conversation: the largest of every day by name, the others together. They lag behind the rows as
+//! the sums of the days do, and are settled with them (`tally`).
+
+use super::super::api::{DaySums, PEOPLE_MAX, PeopleTotals, REST, Sums, Who};
+use super::pace::Pace;
+use super::value::{Fallible, int, uint};
+use crate::policy::row::Row;
+use crate::policy::window::DAY_MS;
+use rusqlite::{Connection, params};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The table. Requests that name nobody are what the sums of the day have more.
+pub(super) const TABLE: &str = "
+CREATE TABLE people (
+    day INTEGER NOT NULL, who INTEGER NOT NULL, name TEXT NOT NULL,
+    requests INTEGER NOT NULL, uncached_in INTEGER NOT NULL, cache_read INTEGER NOT NULL,
+    cache_write INTEGER NOT NULL, out INTEGER NOT NULL, cost_nano INTEGER NOT NULL,
+    PRIMARY KEY (day, who, name)
+) STRICT, WITHOUT ROWID;
+";
+
+/// All that these sums are made of at this moment, as the view `parts` is of the others: a user stands in a row behind
+/// 13 places, a session behind 14.
+pub(super) const VIEW: &str = "
+CREATE VIEW people_parts AS SELECT day, who, name, requests, uncached_in, cache_read, cache_write, out, cost_nano
+    FROM people UNION ALL
+    SELECT (oldest + (r.value ->> 2)) / 86400000, w.column1, r.value ->> (13 + w.column1), 1, r.value ->> 6,
+    r.value ->> 7, r.value ->> 8, r.value ->> 9, r.value ->> 10
+    FROM groups, json_each(groups.rows) AS r, (VALUES (1), (2)) AS w
+    WHERE first > (SELECT upto FROM counted) AND r.value ->> (13 + w.column1) IS NOT NULL;
+";
+
+/// Names that may wait for being settled: then all sums are, however few rows lie behind them. Two hundred bytes each.
+const NAMES_BEHIND: usize = 1024;
+
+/// Who is smaller than the largest of a day.
+const SMALLER: &str = "SELECT name FROM people WHERE day = ?1 AND who = ?2 AND name != ?3
+    ORDER BY cost_nano DESC, uncached_in + cache_read + cache_write + out DESC, requests DESC, name LIMIT -1 OFFSET ?4";
+
+/// What rows come to by user and by session.
+#[derive(Default)]
+pub(super) struct People(BTreeMap<(u64, Who, Arc<str>), Sums>);
+
+impl People {
+    /// Counts a row, which adds `values` to every sum.
+    pub(super) fn add(&mut self, row: &Row, values: &Sums) {
+        for (who, name) in [(Who::User, &row.user), (Who::Session, &row.session)] {
+            let Some(name) = name else { continue };
+            let sums = self.0.entry((row.admitted.0 / DAY_MS, who, name.clone())).or_default();
+            sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+        }
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.0.len() >= NAMES_BEHIND
+    }
+
+    /// Adds everything to the table, and keeps the largest there; nothing is left here.
+    pub(super) fn write(&mut self, transaction: &Connection) -> Fallible<()> {
+        let mut add = transaction.prepare_cached(ADD)?;
+        let (mut pace, mut days) = (Pace::default(), BTreeSet::new());
+        for ((day, who, name), sums) in std::mem::take(&mut self.0) {
+            pace.step();
+            let [requests, uncached, read, written, out, cost] = sums.map(int);
+            add.execute(params![int(day), who as u8, name, requests, uncached, read, written, out, cost])?;
+            days.insert((day, who));
+        }
+        for (day, who) in days {
+            let most = params![int(day), who as u8, REST, PEOPLE_MAX as i64];
+            transaction.prepare_cached(&MERGE.replace("{}", SMALLER))?.execute(most)?;
+            let sql = format!("DELETE FROM people WHERE day = ?1 AND who = ?2 AND name IN ({SMALLER})");
+            transaction.prepare_cached(&sql)?.execute(most)?;
+        }
+        Ok(())
+    }
+}
+
+const ADD: &str = "INSERT INTO people VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+    ON CONFLICT DO UPDATE SET requests = requests + excluded.requests,
+    uncached_in = uncached_in + excluded.uncached_in, cache_read = cache_read + excluded.cache_read,
+    cache_write = cache_write + excluded.cache_write, out = out + excluded.out,
+    cost_nano = cost_nano + excluded.cost_nano";
+
+/// Adds the smaller to the rest.
+const MERGE: &str = "INSERT INTO people SELECT day, who, ?3, SUM(requests), SUM(uncached_in), SUM(cache_read),
+    SUM(cache_write), SUM(out), SUM(cost_nano) FROM people WHERE day = ?1 AND who = ?2 AND name IN ({}) GROUP BY 1, 2
+    ON CONFLICT DO UPDATE SET requests = requests + excluded.requests,
+    uncached_in = uncached_in + excluded.uncached_in, cache_read = cache_read + excluded.cache_read,
+    cache_write = cache_write + excluded.cache_write, out = out + excluded.out,
+    cost_nano = cost_nano + excluded.cost_nano";
+
+/// What all names of a day come to.
+pub(super) fn totals(connection: &Connection) -> Fallible<PeopleTotals> {
+    let mut query = connection.prepare(
+        "SELECT day, who, SUM(requests), SUM(uncached_in), SUM(cache_read), SUM(cache_write), SUM(out),
+         SUM(cost_nano) FROM people_parts GROUP BY 1, 2",
+    )?;
+    let totals = query.query_map([], |row| {
+        let who = if uint(row, 1)? == Who::User as u64 { Who::User } else { Who::Session };
+        let mut sums = Sums::default();
+        for (sum, column) in sums.iter_mut().zip(2..) {
+            *sum = uint(row, column)?;
+        }
+        Ok(((uint(row, 0)?, who), sums))
+    })?;
+    totals.collect()
+}
+
+/// What the days come to that rows of were folded away, whoever they were for.
+pub(super) fn folded_days(folded: &DaySums) -> BTreeSet<u64> {
+    folded.keys().map(|key| key.day).collect()
+}

@@ -1,0 +1,98 @@
+//! Usage reports out of the sums: as much of the work as can be is SQLite's, so that a report over years costs what its
+//! lines cost.
+
+use super::super::api::{By, DayKey, DaySums, PeopleSums, Query, StoreError, Sums, UsageLine, Who};
+use super::Sqlite;
+use super::value::{Fallible, int, uint};
+use crate::base::time::Unix;
+use crate::policy::window::DAY_MS;
+use rusqlite::{params, params_from_iter};
+
+impl Sqlite {
+    /// The usage report; see `Ledger::usage`.
+    pub fn usage(&self, query: &Query) -> Result<Vec<UsageLine>, StoreError> {
+        let lines = match query.who() {
+            Err(why) => return Err(StoreError::Foreign(self.path.clone(), why)),
+            Ok(Some(who)) => self.people(query, who),
+            Ok(None) => self.sums(query),
+        };
+        lines.map_err(|error| self.tell(error))
+    }
+
+    fn sums(&self, query: &Query) -> Fallible<Vec<UsageLine>> {
+        let column = |by: &By| match by {
+            By::Key => "key",
+            By::Model => "model",
+            By::Target => "target",
+            By::Day => "date(day * 86400, 'unixepoch')",
+            By::Group => "group_path",
+            By::Endpoint => "endpoint",
+            By::Client => "client",
+            By::User | By::Session => "''",
+        };
+        let (mut only, mut values) = (String::new(), Vec::new());
+        for (by, names) in &query.only {
+            values.push(serde_json::to_string(names).unwrap_or_default());
+            let names = format!("json_each(?{})", values.len());
+            only += &match by {
+                By::Group => format!(
+                    " AND EXISTS (SELECT 1 FROM {names} WHERE instr('/' || group_path || '/', '/' || value || '/'))"
+                ),
+                by => format!(" AND {} IN (SELECT value FROM {names})", column(by)),
+            };
+        }
+        let (first, beyond) = query.days();
+        let name = |place: usize| query.by.get(place).map_or("''", column);
+        let sql = format!(
+            "SELECT {}, {}, SUM(requests), SUM(uncached_in), SUM(cache_read), SUM(cache_write), SUM(out),
+             SUM(cost_nano), MAX(day) FROM parts WHERE day >= {} AND day < {}{only} GROUP BY 1, 2",
+            name(0),
+            name(1),
+            int(first),
+            int(beyond)
+        );
+        let mut found = self.connection.prepare(&sql)?;
+        let lines = found.query_map(params_from_iter(values), |row| {
+            let second = if query.by.len() > 1 { Some(row.get(1)?) } else { None };
+            let mut line = UsageLine { name: row.get(0)?, second, ..UsageLine::default() };
+            line.add(&sums_in(row, 2)?, Some(Unix(uint(row, 8)? * DAY_MS)));
+            Ok(line)
+        })?;
+        let lines = lines.collect::<Fallible<_>>()?;
+        Ok(query.renamed(lines, |line| (line.name.clone(), line.second.clone())))
+    }
+
+    fn people(&self, query: &Query, who: Who) -> Fallible<Vec<UsageLine>> {
+        // Days are told apart where a line stands for one; else all of them are one.
+        let (first, beyond) = query.days();
+        let by_day = query.by.contains(&By::Day);
+        let day = if by_day { "day" } else { "0" };
+        let group = if by_day { "day, name" } else { "name" };
+        let sums = "SUM(requests), SUM(uncached_in), SUM(cache_read), SUM(cache_write), SUM(out), SUM(cost_nano)";
+        let sql = format!(
+            "SELECT name, {day}, {sums} FROM people_parts WHERE day >= ?1 AND day < ?2 AND who = ?3 GROUP BY {group}"
+        );
+        let mut found = self.connection.prepare(&sql)?;
+        let named = found.query_map(params![int(first), int(beyond), who as u8], |row| {
+            Ok(((uint(row, 1)?, who, row.get::<_, String>(0)?), sums_in(row, 2)?))
+        })?;
+        let people: PeopleSums = named.collect::<Fallible<_>>()?;
+        let group = if by_day { " GROUP BY day" } else { "" };
+        let sql = format!("SELECT {day}, {sums} FROM parts WHERE day >= ?1 AND day < ?2{group}");
+        let mut found = self.connection.prepare(&sql)?;
+        let days = found.query_map(params![int(first), int(beyond)], |row| {
+            Ok((DayKey { day: uint(row, 0)?, ..DayKey::default() }, sums_in(row, 1)?))
+        })?;
+        let days: DaySums = days.collect::<Fallible<_>>()?;
+        Ok(query.report_people(who, &people, &days))
+    }
+}
+
+/// Six sums from a column on; none at all are nought.
+fn sums_in(row: &rusqlite::Row<'_>, from: usize) -> Fallible<Sums> {
+    let mut sums = Sums::default();
+    for (sum, column) in sums.iter_mut().zip(from..) {
+        *sum = row.get::<_, Option<i64>>(column)?.and_then(|sum| u64::try_from(sum).ok()).unwrap_or(0);
+    }
+    Ok(sums)
+}

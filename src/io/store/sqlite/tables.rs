@@ -1,0 +1,241 @@
+//! The tables of the ledger's file: making them, and bringing those of every earlier version up to date. Called when a
+//! file is opened.
+
+use super::groups::{self, Packer};
+use super::people;
+use super::tally::{self, Tally};
+use super::value::{Fallible, key_id, uint};
+use crate::base::limits;
+use crate::base::time::Unix;
+use crate::policy::agent::Client;
+use crate::policy::row::{Row, endpoint_from};
+use crate::policy::usage::{Usage, UsageSource};
+use rusqlite::{Connection, ErrorCode, TransactionBehavior};
+use std::sync::Arc;
+
+/// Written into the file (`application_id`): "Toll".
+pub(super) const APPLICATION: i32 = 0x546f_6c6c;
+/// Version of the tables below (`user_version`).
+pub(super) const SCHEMA: i64 = 6;
+
+const TABLES: &str = "
+CREATE TABLE keys (
+    id TEXT PRIMARY KEY, digest BLOB NOT NULL UNIQUE, name TEXT NOT NULL, plan TEXT NOT NULL,
+    endpoints TEXT NOT NULL, models TEXT, created INTEGER NOT NULL, expires INTEGER, revoked INTEGER
+) STRICT, WITHOUT ROWID;
+CREATE TABLE rows (
+    number INTEGER PRIMARY KEY, request BLOB NOT NULL, key TEXT NOT NULL, admitted INTEGER NOT NULL,
+    model TEXT NOT NULL, target TEXT NOT NULL, endpoint TEXT NOT NULL, stream INTEGER NOT NULL,
+    status INTEGER NOT NULL, uncached_in INTEGER NOT NULL, cache_read INTEGER NOT NULL,
+    cache_write INTEGER NOT NULL, out INTEGER NOT NULL, source TEXT NOT NULL, cost_nano INTEGER NOT NULL,
+    attempts INTEGER NOT NULL, micros INTEGER NOT NULL
+) STRICT;
+CREATE INDEX rows_admitted ON rows (admitted);
+CREATE TABLE days (
+    day INTEGER NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL, target TEXT NOT NULL,
+    requests INTEGER NOT NULL, uncached_in INTEGER NOT NULL, cache_read INTEGER NOT NULL,
+    cache_write INTEGER NOT NULL, out INTEGER NOT NULL, cost_nano INTEGER NOT NULL,
+    PRIMARY KEY (day, key, model, target)
+) STRICT, WITHOUT ROWID;
+";
+
+/// From version 1 to 2: secrets that a rotation has replaced, and what is left of rows that were folded away.
+const SECOND: &str = "
+ALTER TABLE keys ADD COLUMN former TEXT NOT NULL DEFAULT '[]';
+CREATE TABLE folded (
+    day INTEGER NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL, target TEXT NOT NULL,
+    requests INTEGER NOT NULL, uncached_in INTEGER NOT NULL, cache_read INTEGER NOT NULL,
+    cache_write INTEGER NOT NULL, out INTEGER NOT NULL, cost_nano INTEGER NOT NULL,
+    PRIMARY KEY (day, key, model, target)
+) STRICT, WITHOUT ROWID;
+";
+
+/// From version 3 to 4: keys that are disabled for a while, and those with limits of their own.
+const FOURTH: &str = "
+ALTER TABLE keys ADD COLUMN disabled INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE keys ADD COLUMN limits TEXT NOT NULL DEFAULT '{}';
+";
+
+/// From version 5 to 6: keys have groups and labels, sums tell groups, endpoints and clients apart, and there is a
+/// secret of the ledger's own; `{}` are random bytes for that, in hexadecimal.
+const SIXTH: &str = "
+ALTER TABLE keys ADD COLUMN grp TEXT;
+ALTER TABLE keys ADD COLUMN labels TEXT NOT NULL DEFAULT '[]';
+DROP VIEW IF EXISTS rows; DROP VIEW IF EXISTS sums; DROP VIEW IF EXISTS parts;
+ALTER TABLE days RENAME TO former_days;
+ALTER TABLE folded RENAME TO former_folded;
+CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;
+INSERT INTO secrets VALUES ('attribution', unhex('{}'));
+";
+
+/// What is behind the sums of a day, and of those of its rows that were folded away: `{}` is the table's name.
+const SUMS: &str = "
+CREATE TABLE {} (
+    day INTEGER NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL, target TEXT NOT NULL,
+    group_path TEXT NOT NULL, endpoint TEXT NOT NULL, client TEXT NOT NULL,
+    requests INTEGER NOT NULL, uncached_in INTEGER NOT NULL, cache_read INTEGER NOT NULL,
+    cache_write INTEGER NOT NULL, out INTEGER NOT NULL, cost_nano INTEGER NOT NULL,
+    PRIMARY KEY (day, key, model, target, group_path, endpoint, client)
+) STRICT, WITHOUT ROWID;
+";
+
+/// What the rows that are still there do not account for has no endpoint.
+const REST: &str = "
+INSERT INTO days SELECT f.day, f.key, f.model, f.target, '', '', '',
+    f.requests - IFNULL(d.requests, 0), f.uncached_in - IFNULL(d.uncached_in, 0),
+    f.cache_read - IFNULL(d.cache_read, 0), f.cache_write - IFNULL(d.cache_write, 0),
+    f.out - IFNULL(d.out, 0), f.cost_nano - IFNULL(d.cost_nano, 0)
+    FROM former_days AS f LEFT JOIN (SELECT day, key, model, target, SUM(requests) AS requests,
+        SUM(uncached_in) AS uncached_in, SUM(cache_read) AS cache_read, SUM(cache_write) AS cache_write,
+        SUM(out) AS out, SUM(cost_nano) AS cost_nano FROM days GROUP BY 1, 2, 3, 4) AS d USING (day, key, model, target)
+    WHERE f.requests > IFNULL(d.requests, 0);
+INSERT INTO folded SELECT day, key, model, target, '', '', '', requests, uncached_in, cache_read, cache_write, out,
+    cost_nano FROM former_folded;
+DROP TABLE former_days;
+DROP TABLE former_folded;
+";
+
+/// What makes the first two versions of the tables, each out of the one before; see [`third`] for the next.
+const STEPS: [&str; 2] = [TABLES, SECOND];
+
+/// Said of a file that a later version has written.
+pub(super) const NEWER: &str = "this ledger was written by a newer version";
+/// Said of a file that no version has written.
+pub(super) const STRANGE: &str = "this database is not a ledger";
+
+/// What says whose file it is, and which version its tables have.
+pub(super) fn marks(connection: &Connection) -> Fallible<(i32, i64)> {
+    let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    Ok((i32::try_from(number("application_id")?).unwrap_or(0), number("user_version")?))
+}
+
+/// Makes the tables where there are none, and turns the log on. Says what is wrong with a file that is not ours.
+/// `fresh` is a secret for a ledger that has none, in hexadecimal.
+pub(super) fn bring_up(connection: &mut Connection, fresh: &str) -> Fallible<Option<&'static str>> {
+    if marks(connection)? != (APPLICATION, SCHEMA) {
+        // Two processes may meet here: what counts is what is found once the others are kept out.
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let tables: i64 = transaction.query_row("SELECT COUNT(*) FROM sqlite_schema", [], |row| row.get(0))?;
+        match (marks(&transaction)?, tables) {
+            ((APPLICATION, SCHEMA), _) => {}
+            ((APPLICATION, newer), _) if newer > SCHEMA => {
+                return Ok(Some(NEWER));
+            }
+            ((APPLICATION, 1..), _) | ((0, 0), 0) => {
+                let done = usize::try_from(marks(&transaction)?.1).unwrap_or(0);
+                STEPS.iter().skip(done).try_for_each(|step| transaction.execute_batch(step))?;
+                if done < 3 {
+                    third(&transaction)?;
+                }
+                if done < 4 {
+                    transaction.execute_batch(FOURTH)?;
+                }
+                // From version 4 to 5 rows may have one number more, which the views show.
+                sixth(&transaction, fresh)?;
+                views(&transaction)?;
+                transaction.pragma_update(None, "application_id", APPLICATION)?;
+                transaction.pragma_update(None, "user_version", SCHEMA)?;
+            }
+            _ => return Ok(Some(STRANGE)),
+        }
+        transaction.commit()?;
+    }
+    turn_log_on(connection)?;
+    Ok(None)
+}
+
+/// From version 2 to 3: rows lie in groups, and the sums may lag behind them.
+fn third(transaction: &Connection) -> Fallible<()> {
+    transaction.execute_batch(groups::TABLE)?;
+    let (mut packer, mut rows) = (Packer::default(), Vec::with_capacity(limits::ROWS_PER_COMMIT));
+    let mut query = transaction.prepare(
+        "SELECT request, key, admitted, model, target, endpoint, stream, status, uncached_in, cache_read,
+         cache_write, out, source, cost_nano, attempts, micros FROM rows ORDER BY number",
+    )?;
+    let mut old = query.query([])?;
+    while let Some(row) = old.next()? {
+        rows.push(read_row(row)?);
+        if rows.len() == limits::ROWS_PER_COMMIT {
+            packer.append(transaction, &rows)?;
+            rows.clear();
+        }
+    }
+    packer.append(transaction, &rows)?;
+    drop(old);
+    drop(query);
+    transaction.execute_batch("DROP TABLE rows")?;
+    transaction.execute_batch(tally::TABLE)?;
+    tally::mark_all(transaction)
+}
+
+/// From version 5 to 6: the endpoint of a sum is known as far as its rows are still there.
+fn sixth(transaction: &Connection, fresh: &str) -> Fallible<()> {
+    transaction.execute_batch(&SIXTH.replace("{}", fresh))?;
+    for name in ["days", "folded"] {
+        transaction.execute_batch(&SUMS.replace("{}", name))?;
+    }
+    let counted = transaction.query_row("SELECT upto FROM counted", [], |row| row.get::<_, i64>(0))?;
+    let mut sums = Tally::default();
+    groups::each(transaction, "WHERE first <= ?1", [counted], |_, rows| {
+        sums.add_sums(&rows);
+        true
+    })?;
+    transaction.execute_batch(people::TABLE)?;
+    sums.write(transaction, "days")?;
+    transaction.execute_batch(REST)
+}
+
+/// The views, made anew for every version: two for people, and one for what the program reads itself.
+fn views(transaction: &Connection) -> Fallible<()> {
+    let old = "DROP VIEW IF EXISTS rows; DROP VIEW IF EXISTS sums; DROP VIEW IF EXISTS parts;
+    DROP VIEW IF EXISTS people_parts";
+    transaction.execute_batch(old)?;
+    transaction.execute_batch(groups::VIEW)?;
+    transaction.execute_batch(tally::VIEWS)?;
+    transaction.execute_batch(people::VIEW)
+}
+
+fn read_row(row: &rusqlite::Row<'_>) -> Fallible<Row> {
+    let text = |column: usize| -> Fallible<String> { row.get(column) };
+    Ok(Row {
+        request: row.get(0)?,
+        key: key_id(row, 1)?,
+        admitted: Unix(uint(row, 2)?),
+        model: text(3)?.into(),
+        target: text(4)?.into(),
+        endpoint: endpoint_from(&text(5)?),
+        stream: row.get(6)?,
+        status: row.get(7)?,
+        usage: Usage {
+            uncached_in: uint(row, 8)?,
+            cache_read: uint(row, 9)?,
+            cache_write: uint(row, 10)?,
+            out: uint(row, 11)?,
+            source: UsageSource::from_text(&text(12)?).unwrap_or_default(),
+        },
+        cost_nano: uint(row, 13)?,
+        attempts: row.get(14)?,
+        micros: uint(row, 15)?,
+        queued_ms: 0,
+        group: Arc::default(),
+        user: None,
+        session: None,
+        client: Client::default(),
+        lease: None,
+    })
+}
+
+/// Switches to the write-ahead log, which the file then remembers. SQLite does not wait for others while it switches,
+/// so this does.
+fn turn_log_on(connection: &Connection) -> Fallible<()> {
+    let pause = limits::STORE_BUSY / 500;
+    for _ in 0..500 {
+        let switched = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get::<_, String>(0));
+        match switched {
+            Ok(mode) if mode == "wal" => return Ok(()),
+            Err(error) if error.sqlite_error_code() != Some(ErrorCode::DatabaseBusy) => return Err(error),
+            Ok(_) | Err(_) => std::thread::sleep(pause),
+        }
+    }
+    connection.pragma_update(None, "journal_mode", "WAL")
+}

@@ -1,0 +1,226 @@
+//! Ledgers of earlier versions, brought up to date.
+
+use super::*;
+use crate::policy::plan::LimitOverrides;
+use rusqlite::Connection;
+
+/// From the present version of the tables to the fifth; its views are of no account.
+const BACK_TO_THE_FIFTH: &str = "ALTER TABLE keys DROP COLUMN grp; ALTER TABLE keys DROP COLUMN labels;
+    CREATE TABLE former_days AS SELECT day, key, model, target, requests, uncached_in, cache_read, cache_write, out,
+    cost_nano FROM days; DROP TABLE folded; DROP VIEW sums; DROP VIEW parts; DROP VIEW people_parts; DROP TABLE people;
+    DROP TABLE secrets; DROP TABLE days;
+    CREATE TABLE folded (
+        day INTEGER NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL, target TEXT NOT NULL,
+        requests INTEGER NOT NULL, uncached_in INTEGER NOT NULL, cache_read INTEGER NOT NULL,
+        cache_write INTEGER NOT NULL, out INTEGER NOT NULL, cost_nano INTEGER NOT NULL,
+        PRIMARY KEY (day, key, model, target)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE days (
+        day INTEGER NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL, target TEXT NOT NULL,
+        requests INTEGER NOT NULL, uncached_in INTEGER NOT NULL, cache_read INTEGER NOT NULL,
+        cache_write INTEGER NOT NULL, out INTEGER NOT NULL, cost_nano INTEGER NOT NULL,
+        PRIMARY KEY (day, key, model, target)
+    ) STRICT, WITHOUT ROWID;
+    INSERT INTO days SELECT * FROM former_days; DROP TABLE former_days;
+    CREATE VIEW sums AS SELECT * FROM days; CREATE VIEW parts AS SELECT * FROM days; PRAGMA user_version = 5;";
+
+/// From the fifth version of the tables to the first.
+const BACK_TO_THE_FIRST: &str = "ALTER TABLE keys DROP COLUMN former; ALTER TABLE keys DROP COLUMN disabled;
+    ALTER TABLE keys DROP COLUMN limits; DROP TABLE folded; DROP VIEW sums; DROP VIEW parts;
+    DROP TABLE counted; CREATE TABLE old AS SELECT number, unhex(substr(id, 5)) AS request, key,
+    unixepoch(admitted) * 1000 AS admitted, model, target, endpoint, stream, status, input AS uncached_in, cache_read,
+    cache_write, output AS out, source, cost_nano, attempts, micros FROM rows;
+    DROP VIEW rows; DROP TABLE groups; ALTER TABLE old RENAME TO rows; PRAGMA user_version = 1";
+
+/// From the fifth version of the tables to the third.
+const BACK_TO_THE_THIRD: &str = "ALTER TABLE keys DROP COLUMN disabled; ALTER TABLE keys DROP COLUMN limits;
+    DROP VIEW rows; DROP VIEW sums; DROP VIEW parts; PRAGMA user_version = 3;
+    CREATE VIEW rows AS SELECT first AS number FROM groups; CREATE VIEW sums AS SELECT * FROM days;";
+
+/// From the fifth version of the tables to the fourth: its view has no column for what has waited.
+const BACK_TO_THE_FOURTH: &str = "DROP VIEW rows; CREATE VIEW rows AS SELECT first AS number FROM groups;
+    PRAGMA user_version = 4";
+
+#[test]
+fn a_ledger_of_the_fourth_version_takes_rows_that_have_waited_and_keeps_those_that_have_not() {
+    let place = Place::new("fourth");
+    place.owner().append(&[row(A, 5, "small", 1)]).unwrap();
+    let old = Connection::open(place.file()).unwrap();
+    old.execute_batch(BACK_TO_THE_FIFTH).unwrap();
+    old.execute_batch(BACK_TO_THE_FOURTH).unwrap();
+    drop(old);
+    let mut db = place.owner();
+    let waited = Row { queued_ms: 1500, ..row(A, 6, "small", 1) };
+    db.append(std::slice::from_ref(&waited)).unwrap();
+    let other = Connection::open(place.file()).unwrap();
+    let seen = |number: i64| -> u64 {
+        let sql = "SELECT queued_ms FROM rows WHERE number = ?1";
+        other.query_row(sql, [number], |row| row.get::<_, i64>(0)).unwrap() as u64
+    };
+    assert_eq!((seen(1), seen(2)), (0, 1500));
+    let mut rows = Vec::new();
+    db.export(&mut |entry| {
+        rows.extend(if let Entry::Request(row) = entry { Some(row) } else { None });
+        true
+    })
+    .unwrap();
+    assert_eq!(rows, [row(A, 5, "small", 1), waited]);
+}
+
+#[test]
+fn a_ledger_of_the_third_version_has_keys_without_limits_of_their_own() {
+    let place = Place::new("third");
+    place.owner().append(&[row(A, 5, "small", 1)]).unwrap();
+    place.shared().insert_key(&record(A, 5)).unwrap();
+    let old = Connection::open(place.file()).unwrap();
+    old.execute_batch(BACK_TO_THE_FIFTH).unwrap();
+    old.execute_batch(BACK_TO_THE_THIRD).unwrap();
+    drop(old);
+    let mut db = place.owner();
+    assert_eq!(db.list_keys().unwrap(), [record(A, 5)]);
+    let limits = LimitOverrides { requests: Some(0), concurrency: Some(3), ..LimitOverrides::default() };
+    let edited = db.edit_key(&record(A, 5).id, |key| {
+        (key.disabled, key.limits, key.name) = (true, limits, "another".to_string());
+        (key.plan, key.expires) = ("other".to_string(), Some(Unix(9)));
+        key.scope.models_allowed = Some(vec!["m".to_string()]);
+        Ok::<(), ()>(())
+    });
+    let edited = edited.unwrap().unwrap().unwrap();
+    assert_eq!((edited.disabled, edited.limits, edited.plan.as_str()), (true, limits, "other"));
+    assert_eq!(db.find_key(&edited.id).unwrap(), Some(edited.clone()));
+    assert_eq!(db.list_keys().unwrap(), [edited]);
+    assert_eq!((db.count_rows().unwrap(), db.verify().unwrap().differences), (1, vec![]));
+}
+
+#[test]
+fn a_ledger_of_the_first_version_is_brought_up_to_date() {
+    let place = Place::new("migrate");
+    place.owner().append(&[row(A, 5, "small", 1)]).unwrap();
+    place.shared().insert_key(&record(A, 5)).unwrap();
+    let old = Connection::open(place.file()).unwrap();
+    old.execute_batch(BACK_TO_THE_FIFTH).unwrap();
+    old.execute_batch(BACK_TO_THE_FIRST).unwrap();
+    drop(old);
+    let mut db = place.owner();
+    assert_eq!(db.list_keys().unwrap(), [record(A, 5)]);
+    let verdict = db.verify().unwrap();
+    assert_eq!((verdict.rows, verdict.differences), (1, vec![]));
+    db.append(&[row(A, 5, "small", 1)]).unwrap();
+    assert_eq!(db.usage(&Query::by(By::Key)).unwrap()[0].requests, 2);
+}
+
+#[test]
+fn a_ledger_of_the_third_version_gets_the_views_for_people() {
+    let place = Place::new("views-anew");
+    place.owner().append(&[row(A, 5, "small", 1)]).unwrap();
+    let old = Connection::open(place.file()).unwrap();
+    old.execute_batch(BACK_TO_THE_FIFTH).unwrap();
+    old.execute_batch(BACK_TO_THE_THIRD).unwrap();
+    drop(old);
+    let db = place.owner();
+    assert_eq!(db.usage(&Query::by(By::Day)).unwrap()[0].name, "1970-01-01");
+    let other = Connection::open(place.file()).unwrap();
+    let line = |sql: &str| other.query_row(sql, [], |line| line.get::<_, String>(0)).unwrap();
+    assert_eq!(
+        (line("SELECT admitted FROM rows"), line("SELECT day FROM sums")),
+        ("1970-01-01T00:00:00.005Z".to_string(), "1970-01-01".to_string())
+    );
+}
+
+/// A file of the fifth version, made by a gateway of that time: five rows that were folded away, then five more, the last
+/// two of which lie behind the sums, for its process was killed.
+const FIFTH: &str = include_str!("../../../../tests/fixtures/ledger/format5.sql");
+
+#[test]
+fn a_ledger_of_the_fifth_version_keeps_its_sums_and_tells_endpoints_as_far_as_there_are_rows() {
+    let place = Place::new("fifth");
+    let old = Connection::open(place.file()).unwrap();
+    old.execute_batch(FIFTH).unwrap();
+    let line = |sql: &str| -> Vec<i64> {
+        let sums = "SUM(requests), SUM(uncached_in), SUM(out), SUM(cost_nano)";
+        let mut query = old.prepare(&sql.replace("{}", sums)).unwrap();
+        let lines = query.query_map([], |row| (0..4).map(|at| row.get(at)).collect::<Result<Vec<i64>, _>>()).unwrap();
+        lines.flat_map(Result::unwrap).collect()
+    };
+    let every = "SELECT {} FROM parts GROUP BY day, key, model, target ORDER BY day, key, model, target";
+    let (before, behind) = (line(every), line("SELECT {} FROM days"));
+    assert_eq!((before.len(), behind[0]), (4 * 6, 8), "it is as it was made");
+    let mut db = place.owner();
+    assert_eq!(line(every), before);
+    assert_eq!(old.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)).unwrap(), 6);
+    assert_eq!(db.verify().unwrap().differences, []);
+    let endpoint = |name: &str| line(&format!("SELECT {{}} FROM parts WHERE endpoint = '{name}'"))[0];
+    assert_eq!([endpoint(""), endpoint("chat"), endpoint("messages")], [5, 2, 3]);
+    let keys = db.list_keys().unwrap();
+    assert!(keys.iter().all(|key| key.group.is_none() && key.labels.is_empty()) && keys.len() == 2);
+    let mut entries = Vec::new();
+    db.export(&mut |entry| {
+        entries.push(entry);
+        true
+    })
+    .unwrap();
+    assert_eq!(entries.len(), 3 + 5);
+    assert!(entries.iter().all(|entry| match entry {
+        Entry::Folded(key, _) => key.endpoint.is_empty() && key.group.is_empty() && key.client.is_empty(),
+        Entry::Request(row) => row.group.is_empty() && row.user.is_none() && row.client.is_none(),
+    }));
+}
+
+#[test]
+fn what_a_key_belongs_to_is_stored_and_changed() {
+    let place = Place::new("belongs");
+    let mut db = place.owner();
+    let labels = vec![("cost".to_string(), "7 \u{fc}".to_string()), ("team".to_string(), "search".to_string())];
+    let of_labs = KeyRecord { group: Some("labs".to_string()), labels, ..record(A, 5) };
+    db.insert_key(&of_labs).unwrap();
+    assert_eq!(db.list_keys().unwrap(), std::slice::from_ref(&of_labs));
+    let edited = db.edit_key(&of_labs.id, |key| {
+        (key.group, key.labels) = (None, Vec::new());
+        Ok::<(), ()>(())
+    });
+    assert_eq!(edited.unwrap().unwrap().unwrap(), record(A, 5));
+    assert_eq!(db.find_key(&of_labs.id).unwrap(), Some(record(A, 5)));
+}
+
+#[test]
+fn sums_tell_groups_endpoints_and_clients_apart_before_and_after_they_are_settled_and_folded() {
+    let place = Place::new("kinds");
+    let mut db = place.owner();
+    let curl = Client::of_agent(b"curl/8");
+    let rows = [
+        row(A, 5, "small", 1),
+        Row { group: "labs/a".into(), ..row(A, 6, "small", 2) },
+        Row { group: "labs/a".into(), client: curl, ..row(A, 7, "small", 4) },
+        Row { endpoint: Dialect::Messages, ..row(A, 8, "small", 8) },
+        Row { group: "labs/a".into(), ..row(A, 9, "small", 16) },
+    ];
+    db.append(&rows).unwrap();
+    let sum = |group: &str, requests, out: u64| DaySum {
+        key: key(A),
+        group: group.into(),
+        day: Unix(0),
+        requests,
+        tokens: requests * 15 + out,
+        cost_nano: out * 1000,
+    };
+    let other = Connection::open(place.file()).unwrap();
+    for step in 0..3 {
+        assert_eq!(db.day_sums(Unix(0)).unwrap(), [sum("", 2, 9), sum("labs/a", 3, 22)], "{step}");
+        let sql = "SELECT group_path, endpoint, client, requests FROM sums";
+        let mut query = other.prepare(sql).unwrap();
+        let lines = query.query_map([], |line| {
+            let text = |at| line.get::<_, String>(at);
+            Ok((text(0)?, text(1)?, text(2)?, line.get::<_, i64>(3)?))
+        });
+        let lines: Vec<_> = lines.unwrap().map(Result::unwrap).collect();
+        let kinds =
+            [("", "chat", "", 1), ("", "messages", "", 1), ("labs/a", "chat", "", 2), ("labs/a", "chat", "curl", 1)];
+        assert_eq!(lines, kinds.map(|(group, endpoint, client, n)| (group.into(), endpoint.into(), client.into(), n)));
+        assert_eq!(db.verify().unwrap().differences, []);
+        match step {
+            0 => db.settle().unwrap(),
+            _ => drop(db.fold(Unix(DAY), 100).unwrap()),
+        }
+    }
+    assert_eq!(db.count_rows().unwrap(), 0);
+}

@@ -1,0 +1,108 @@
+//! What a proxy answers that was asked for a tunnel (RFC 9110 section 9.3.6). Pure: bytes to a verdict. Called by
+//! `io::reactor`, and by commands that ask a server by themselves.
+
+/// Bytes of an answer's head, informational ones before it included.
+pub const ANSWER_MAX: usize = 8 * 1024;
+
+/// Why there is no tunnel, by the status that says so; in words for the log.
+const REFUSALS: [(u16, &str); 8] = [
+    (400, "proxy: 400, it does not understand"),
+    // As tinyproxy says it.
+    (401, "proxy: 401, it wants other credentials"),
+    (403, "proxy: 403, it does not let us through"),
+    (405, "proxy: 405, it makes no tunnels"),
+    (407, "proxy: 407, it wants other credentials"),
+    (502, "proxy: 502, it cannot reach the provider"),
+    (503, "proxy: 503, it cannot reach the provider"),
+    (504, "proxy: 504, the provider does not answer it"),
+];
+
+/// The words for a proxy that ends the connection instead of answering.
+pub const CLOSED: &str = "proxy: closed without an answer";
+
+/// The words for what is no answer.
+const NO_HTTP: &str = "proxy: no answer in HTTP";
+
+/// How many bytes the answer has that the tunnel begins behind; `Ok(None)` while some are missing, else why there is no
+/// tunnel. Nothing but statuses is looked at: whatever a good answer says of a body is to be ignored, there is none.
+pub fn answer(bytes: &[u8]) -> Result<Option<usize>, &'static str> {
+    let mut at = 0;
+    loop {
+        // Who speaks something else may wait for us now: there need not be an end of a head to wait for.
+        if !bytes[at..].iter().zip(b"HTTP/1.").all(|(is, should)| is == should) {
+            return Err(NO_HTTP);
+        }
+        let Some(len) = head_len(&bytes[at..]) else {
+            return if bytes.len() < ANSWER_MAX { Ok(None) } else { Err(NO_HTTP) };
+        };
+        let digits = bytes[at..at + len].get(8..13).filter(|digits| digits[0] == b' ' && !digits[4].is_ascii_digit());
+        let status = digits.and_then(|digits| std::str::from_utf8(&digits[1..4]).ok()?.parse::<u16>().ok());
+        at += len;
+        match status.ok_or(NO_HTTP)? {
+            100 | 102..200 => {}
+            200..300 => return Ok(Some(at)),
+            300.. => {
+                let known = REFUSALS.iter().find(|(known, _)| Some(*known) == status);
+                return Err(known.map_or("proxy: it refuses", |(_, words)| words));
+            }
+            _ => return Err(NO_HTTP),
+        }
+    }
+}
+
+/// The length of the head at the front, with the empty line that ends it.
+fn head_len(bytes: &[u8]) -> Option<usize> {
+    let lines = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
+    let empty = |at: usize| [&b"\n"[..], b"\r\n"].into_iter().find(|end| bytes[at..].starts_with(end));
+    lines.into_iter().find_map(|at| Some(at + empty(at)?.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_good_from_200_to_299_and_ends_with_its_head() {
+        for head in [
+            "HTTP/1.1 200 Connection established\r\n\r\n",
+            "HTTP/1.0 200 OK\r\nproxy-agent: x\r\n\r\n",
+            "HTTP/1.1 204 \r\n\r\n",
+            "HTTP/1.0 200\r\n\r\n",
+            "HTTP/1.0 200 OK\nserver: old\n\n",
+            "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n",
+            "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 x\r\na: b\r\n\r\nHTTP/1.1 200 OK\r\n\r\n",
+        ] {
+            let more = format!("{head}\x16\x03tail");
+            for end in 0..head.len() {
+                assert_eq!(answer(&head.as_bytes()[..end]), Ok(None), "{head}: {end}");
+            }
+            assert_eq!(answer(more.as_bytes()), Ok(Some(head.len())), "{head}");
+        }
+    }
+
+    #[test]
+    fn everything_else_is_told_as_what_it_is() {
+        for (bytes, why) in [
+            (
+                "HTTP/1.1 407 Proxy Authentication Required\r\nproxy-authenticate: Basic\r\n\r\nbody",
+                "proxy: 407, it wants",
+            ),
+            ("HTTP/1.1 403 Forbidden\r\ncontent-length: 4\r\n\r\nbody", "proxy: 403, it does not let"),
+            ("HTTP/1.1 302 Found\r\nlocation: x\r\n\r\n", "proxy: it refuses"),
+            ("HTTP/1.1 101 Switching\r\n\r\n", "proxy: no answer in HTTP"),
+            ("SSH-2.0-x\r\n", "proxy: no answer in HTTP"),
+            ("H2", "proxy: no answer in HTTP"),
+            ("HTTP/2 200\r\n\r\n", "proxy: no answer in HTTP"),
+            ("HTTP/1.1 2000 OK\r\n\r\n", "proxy: no answer in HTTP"),
+            ("HTTP/1.1 099 OK\r\n\r\n", "proxy: no answer in HTTP"),
+            ("HTTP/1.1\r\n\r\n", "proxy: no answer in HTTP"),
+            ("\r\n\r\n", "proxy: no answer in HTTP"),
+        ] {
+            assert!(answer(bytes.as_bytes()).is_err_and(|said| said.starts_with(why)), "{bytes}");
+        }
+        let endless = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(ANSWER_MAX));
+        assert!(answer(endless.as_bytes()).is_err());
+        let early = "HTTP/1.1 103 x\r\n\r\n".repeat(ANSWER_MAX / 18 + 1);
+        assert!(answer(early.as_bytes()).is_err());
+    }
+}

@@ -1,0 +1,232 @@
+//! The catalog with what providers list (contract section 11, "Discovery"): what is configured by hand, and behind it
+//! what is not. Who asks for the lists, and when, is the gateway's business.
+
+use super::document::Config;
+use super::models::{DEFAULT_TOKENS, by_credential};
+use super::providers::Provider;
+use crate::base::hash::mix_bytes;
+use crate::base::order;
+use crate::policy::catalog::{Capabilities, Catalog, Model, SHARE, Target, context_text};
+use crate::policy::counters::ListTold;
+use crate::policy::discover::{Discover, Listed};
+use crate::policy::limits::Timeouts;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Models of the catalog, those configured by hand among them: requests number theirs with 16 bits.
+const CATALOG_MAX: usize = 20_000;
+
+impl Config {
+    /// What the provider of this number lists now takes the place of what it listed before. False where it is the same.
+    pub fn take_list(&mut self, provider: usize, listed: Vec<Listed>) -> bool {
+        let Some(known) = self.providers.get_mut(provider) else { return false };
+        if known.listed == listed {
+            return false;
+        }
+        known.listed = listed;
+        self.fill();
+        true
+    }
+
+    /// How many models the catalog has of a provider's list.
+    pub fn discovered(&self, provider: usize) -> usize {
+        let own = |model: &&Model| model.discovered && model.targets.iter().any(|target| target.provider == provider);
+        self.catalog.models().iter().filter(own).count()
+    }
+
+    /// Goes on with the lists of the configuration before this one, of those providers that are still where they were.
+    pub fn keep_lists(&mut self, before: &Config) {
+        for provider in self.providers.iter_mut().filter(|provider| provider.discover.is_some()) {
+            let same = |known: &&Provider| known.name == provider.name && known.base_url == provider.base_url;
+            if let Some(known) = before.providers.iter().find(same) {
+                provider.listed.clone_from(&known.listed);
+            }
+        }
+        self.fill();
+    }
+
+    /// All lists, for a process that follows.
+    pub fn lists(&self) -> Vec<ListTold> {
+        let mut told = Vec::new();
+        for provider in &self.providers {
+            told.extend(provider.listed.iter().map(|one| (provider.name.clone(), one.model.clone(), one.context)));
+        }
+        told
+    }
+
+    /// Takes over the lists of a process that was here before, where none has come yet. False where that is nothing.
+    pub fn take_lists(&mut self, told: &[ListTold]) -> bool {
+        let mut taken = false;
+        for provider in self.providers.iter_mut().filter(|one| one.discover.is_some() && one.listed.is_empty()) {
+            let own = told.iter().filter(|(name, ..)| *name == provider.name);
+            provider.listed =
+                own.map(|(_, model, context)| Listed { model: model.clone(), context: *context }).collect();
+            taken |= !provider.listed.is_empty();
+        }
+        if taken {
+            self.fill();
+        }
+        taken
+    }
+
+    /// Puts behind the models that are configured by hand those that providers list. Not there is what is configured: a
+    /// name that means one of those models, and a provider's model that one of them is served by, since that has a
+    /// price.
+    fn fill(&mut self) {
+        let (default, known) = (self.catalog.default_model(), &self.catalog);
+        let mut models: Vec<Model> = known.models().iter().filter(|model| !model.discovered).cloned().collect();
+        let hand = models.len();
+        // A name that a configured model has, or understands, is never found to be another's.
+        let is_hand = |id: &str| known.asked(id).and_then(|at| known.get(at)).is_some_and(|model| !model.discovered);
+        let mut taken: HashMap<Arc<str>, usize, _> = HashMap::with_hasher(known.hasher());
+        for (index, provider) in self.providers.iter().enumerate() {
+            let Some(discover) = &provider.discover else { continue };
+            let targets = models[..hand].iter().flat_map(|model| &model.targets);
+            let here = targets.filter(|target| target.provider == index);
+            let mut served: Vec<u64> = here.map(|target| mix_bytes(0, target.model.as_bytes())).collect();
+            order::by_key(&mut served, |model| (*model, 0));
+            for listed in provider.listed.iter().take(CATALOG_MAX.saturating_sub(models.len())) {
+                let is_served = served.binary_search(&mix_bytes(0, listed.model.as_bytes())).is_ok();
+                let Some(id) = discover.id_of(&listed.model) else { continue };
+                if is_served || is_hand(&id) || taken.contains_key(&*id) {
+                    continue;
+                }
+                let model = discovered(id.into(), index, provider, listed, discover);
+                taken.insert(model.id.clone(), index);
+                models.push(model);
+            }
+        }
+        self.catalog = Catalog::new(models, default);
+    }
+}
+
+/// The entry of a model that a provider lists: without a price, and otherwise as one for which nothing is configured.
+fn discovered(id: Arc<str>, index: usize, provider: &Provider, listed: &Listed, discover: &Discover) -> Model {
+    let (model, context) = (listed.model.clone(), listed.context.unwrap_or(discover.context));
+    let label = format!("{}/{model}", provider.name);
+    let target = Target {
+        provider: index,
+        model,
+        credential: 0,
+        seed: mix_bytes(0, label.as_bytes()),
+        label: label.into(),
+        priority: 1,
+        weight: 1,
+        share: SHARE,
+        concurrency: 0,
+        places: 0,
+        limits: provider.limits,
+    };
+    let targets = match provider.credentials.len() {
+        0 | 1 => vec![target],
+        _ => by_credential(&target, provider),
+    };
+    Model {
+        name: id.to_string(),
+        owned_by: provider.name.to_string(),
+        id,
+        aliases: Vec::new(),
+        created: Default::default(),
+        context,
+        context_text: context_text(context),
+        prices: Default::default(),
+        priced: false,
+        timeouts: Timeouts::default(),
+        shares: targets.len() > 1,
+        targets,
+        affinity: Default::default(),
+        balance: Default::default(),
+        queue: None,
+        default_max_tokens: DEFAULT_TOKENS,
+        reserve_tokens: DEFAULT_TOKENS,
+        drop_params: Vec::new(),
+        set_params: Vec::new(),
+        default_params: Vec::new(),
+        hosted_tools: Vec::new(),
+        capabilities: Capabilities::default(),
+        discovered: true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::config::{Source, effective};
+    use crate::policy::discover::LISTED_MAX;
+    use std::time::Duration;
+
+    fn parse(text: &str) -> Result<Config, Vec<String>> {
+        let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+        let env = |name: &str| Some(name.to_string());
+        let source = Source { file: "t", text, env: &env, read: &read, run: &Source::no_program };
+        Config::parse(&source).map_err(|errors| errors.iter().map(ToString::to_string).collect())
+    }
+
+    fn provider(name: &str, more: &str) -> String {
+        format!("[[providers]]\nname = \"{name}\"\nshape = \"chat\"\nbase_url = \"http://10.0.0.1/v1\"\n{more}\n")
+    }
+
+    fn list(names: &[&str]) -> Vec<Listed> {
+        names.iter().map(|name| Listed { model: name.to_string(), context: None }).collect()
+    }
+
+    fn ids(config: &Config) -> Vec<&str> {
+        config.catalog.models().iter().map(|model| &*model.id).collect()
+    }
+
+    #[test]
+    fn it_is_read_and_printed_and_its_mistakes_are_found() {
+        let config = parse(&provider("p", "discover = {}")).unwrap();
+        let default = Discover { every: Duration::from_secs(300), prefix: String::new(), context: 128_000 };
+        assert_eq!(config.providers[0].discover, Some(default), "and no model is needed");
+        let page = effective(&config);
+        assert!(page.contains("discover = { every = \"5m\", prefix = \"\", context = \"128K\" }\n"), "{page}");
+        assert_eq!(effective(&parse(&page).unwrap()), page);
+        assert!(effective(&parse(&provider("p", "discover = { context = 7 }")).unwrap()).contains("context = \"7\""));
+        for (wrong, why) in [
+            ("{ every = \"999ms\" }", "discover.every: expected a duration from \"1s\" to \"1d\""),
+            ("{ prefix = \"a b\" }", "discover.prefix: expected the beginning of an id"),
+            ("{ context = \"much\" }", "discover.context: expected a number of tokens"),
+            ("{ models = [] }", "discover.models: unknown key"),
+            ("true", "discover: expected a table"),
+        ] {
+            let errors = parse(&provider("p", &format!("discover = {wrong}"))).unwrap_err();
+            assert!(errors.iter().any(|error| error.contains(why)), "{wrong}: {errors:?}");
+        }
+        let errors = parse(&provider("p", "")).unwrap_err();
+        assert!(errors[0].contains("at least one [[models]] is needed, or a provider with `discover`"), "{errors:?}");
+    }
+
+    #[test]
+    fn a_model_of_a_list_has_a_target_for_each_credential_and_goes_with_the_list() {
+        let two = "api_keys = [{ env = \"A\" }, { env = \"B\" }]\ndiscover = { prefix = \"p/\" }";
+        let mut config = parse(&provider("p", two)).unwrap();
+        assert!(config.take_list(0, list(&["m", "n", "m"])) && !config.take_list(0, list(&["m", "n", "m"])));
+        assert_eq!(ids(&config), ["p/m", "p/n"]);
+        let model = config.catalog.get(config.catalog.asked("p/m").unwrap()).unwrap();
+        let labels: Vec<&str> = model.targets.iter().map(|target| &*target.label).collect();
+        assert_eq!((labels, model.shares, model.discovered), (vec!["p#1/m", "p#2/m"], true, true));
+        assert!(!effective(&config).contains("[[models]]"), "it is not configured");
+        let mut next = parse(&provider("p", two)).unwrap();
+        next.keep_lists(&config);
+        assert_eq!(ids(&next), ["p/m", "p/n"]);
+        let mut other = parse(&provider("q", two)).unwrap();
+        other.keep_lists(&config);
+        assert_eq!(ids(&other), [""; 0]);
+        assert!(config.take_list(0, list(&[])) && ids(&config).is_empty());
+    }
+
+    #[test]
+    fn the_catalog_has_a_bound() {
+        let providers: String =
+            (0..CATALOG_MAX / LISTED_MAX + 1).map(|n| provider(&format!("p{n}"), "discover = {}")).collect();
+        let mut config = parse(&providers).unwrap();
+        for (n, provider) in config.providers.iter_mut().enumerate() {
+            provider.listed =
+                (0..LISTED_MAX).map(|m| Listed { model: format!("m{n}-{m}"), context: Some(9) }).collect();
+        }
+        config.fill();
+        assert_eq!(config.catalog.models().len(), CATALOG_MAX);
+        assert!(CATALOG_MAX <= usize::from(u16::MAX));
+    }
+}

@@ -1,0 +1,70 @@
+//! `[[groups]]`: trees of at most [`LEVELS_MAX`] levels.
+
+use crate::policy::keys::is_group_name;
+use crate::policy::plan::{Group, LEVELS_MAX, PATH_SEPARATOR, Plan};
+use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Bytes of a name.
+const NAME_MAX: usize = 64;
+
+/// Reads `[[groups]]`; there need not be any.
+pub(super) fn read(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Vec<Group> {
+    let (mut groups, mut parents): (Vec<Group>, Vec<Option<Field<'_>>>) = (Vec::new(), Vec::new());
+    let mut places: BTreeMap<Arc<str>, usize> = BTreeMap::new();
+    for mut section in reader.tables(top, "groups", ENTRIES_MAX) {
+        let field = reader.required(&mut section, "name");
+        let name = field.and_then(|field| read_name(reader, &field, &places)).unwrap_or_default();
+        let parent = section.take("parent");
+        let mut limits = Plan::unlimited(&name);
+        for row in Group::rows() {
+            row.read(reader, &mut section, &mut limits);
+        }
+        section.finish(reader);
+        places.insert(limits.name.clone(), groups.len());
+        let named = parent.as_ref().and_then(|field| reader.word(field, NAME_MAX)).map(Arc::from);
+        groups.push(Group { parent: named, path: limits.name.clone(), limits });
+        parents.push(parent);
+    }
+    for (index, field) in parents.iter().enumerate() {
+        let Some(field) = field else { continue };
+        match path_of(index, &groups, &places) {
+            Ok(path) => groups[index].path = path.into(),
+            Err(wrong) => reader.error(field, wrong),
+        }
+    }
+    groups
+}
+
+fn read_name(reader: &mut Reader<'_>, field: &Field<'_>, places: &BTreeMap<Arc<str>, usize>) -> Option<String> {
+    let name = reader.word(field, NAME_MAX)?;
+    if !is_group_name(&name) {
+        reader.error(field, "expected characters that can be seen, no `/`, and not `none`");
+    } else if places.contains_key(name.as_str()) {
+        reader.error(field, format!("a second group is named `{name}`"));
+    }
+    Some(name)
+}
+
+/// The names from the root of the tree to the group at `index`, or what is wrong on the way.
+fn path_of(index: usize, groups: &[Group], places: &BTreeMap<Arc<str>, usize>) -> Result<String, String> {
+    let (mut names, mut at) = (vec![&*groups[index].limits.name], index);
+    while let Some(parent) = &groups[at].parent {
+        let Some(place) = places.get(parent) else {
+            // One further up is told where it is written.
+            return if at == index { Err(format!("no group is named `{parent}`")) } else { Ok(String::new()) };
+        };
+        if names.contains(&&**parent) {
+            names.insert(0, parent);
+            names.reverse();
+            return Err(format!("a circle: `{}`", names.join("` in `")));
+        }
+        if names.len() == LEVELS_MAX {
+            return Err(format!("a tree of groups has {LEVELS_MAX} levels at most"));
+        }
+        names.insert(0, parent);
+        at = *place;
+    }
+    Ok(names.join(&PATH_SEPARATOR.to_string()))
+}

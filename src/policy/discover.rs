@@ -1,0 +1,72 @@
+//! `discover` of a provider (contract section 11): how its own list of models is asked for, and what such a list says.
+//! What lists come to in the catalog stands in `config::fill`.
+
+use super::catalog::{ContextSize, is_id};
+use super::settings::kinds::{Kind, Shown, Time};
+use super::settings::reader::{Field, Reader, Section};
+use super::settings::units::quoted;
+use super::settings::{Settings, section};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// Models of one provider's list.
+pub const LISTED_MAX: usize = 1000;
+/// How often a provider may be asked.
+const EVERY: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86_400);
+
+section! {
+    /// How a provider's own list of models is asked for and taken over.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct Discover {
+        /// How often the list is asked for, 1 s to 1 day.
+        pub every: Duration = Duration::from_secs(300), Time(EVERY), Live;
+        /// What stands before the provider's name of a model in ours: `"local/"` makes `local/qwen3` of `qwen3`.
+        pub prefix: String = String::new(), Prefix, Live;
+        /// Size of the context of models of which the list does not say it.
+        pub context: u64 = 128_000, ContextSize, Live;
+    }
+}
+
+/// The beginning of an id.
+struct Prefix;
+
+impl Kind<String> for Prefix {
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<String> {
+        let text = reader.string(&field)?;
+        let is_good = text.is_empty() || is_id(&text);
+        if !is_good {
+            reader.error(&field, "expected the beginning of an id, without spaces or any of , ? # % \" \\ *");
+        }
+        is_good.then_some(text)
+    }
+
+    fn shown(&self, value: &String) -> Shown {
+        Shown::Value(quoted(value))
+    }
+}
+
+/// A model that a provider lists.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listed {
+    /// The provider's name of it.
+    pub model: String,
+    /// Tokens of its context, where the list says so.
+    pub context: Option<u64>,
+}
+
+impl Discover {
+    /// Takes `discover` of a provider.
+    pub fn read(reader: &mut Reader<'_>, provider: &mut Section<'_>) -> Option<Discover> {
+        let mut table = reader.table(provider, "discover")?;
+        let mut discover = Discover::default();
+        discover.read_rows(reader, &mut table);
+        table.finish(reader);
+        Some(discover)
+    }
+
+    /// The id that a model of the list has in the catalog; `None` where no model may be called so.
+    pub fn id_of(&self, model: &str) -> Option<String> {
+        let id = format!("{}{model}", self.prefix);
+        (!model.is_empty() && is_id(&id)).then_some(id)
+    }
+}

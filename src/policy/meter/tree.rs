@@ -1,0 +1,165 @@
+//! The accounts of groups. A request counts in the group that its key was in when it was admitted, and in all above
+//! that: its path. Paths are known by their text, as rows keep it, and accounts by their names, so that an account is
+//! the sum of the rows whose path has its name, whatever has been moved since.
+
+use super::account::{Account, Open, PathIx};
+use crate::base::limits::PATHS_MAX;
+use crate::base::slots::Slots;
+use crate::base::time::Unix;
+use crate::policy::plan::{Group, PATH_SEPARATOR, Plan};
+use crate::policy::window::window;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// One group that is configured, or was, or that rows are of.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) account: Account,
+    /// None, for one that is not configured.
+    pub(super) limits: Plan,
+    /// Where keys in it count; `NONE` for one that is not configured.
+    path: PathIx,
+}
+
+/// One path.
+#[derive(Debug)]
+struct Path {
+    text: Arc<str>,
+    /// The groups on it, the nearest to the key first.
+    groups: Box<[u32]>,
+}
+
+/// All groups and paths.
+#[derive(Debug)]
+pub(super) struct Tree {
+    nodes: Vec<Node>,
+    by_name: HashMap<Arc<str>, u32, ahash::RandomState>,
+    /// The first is that of no group.
+    paths: Vec<Path>,
+    by_text: HashMap<Arc<str>, PathIx, ahash::RandomState>,
+}
+
+impl Default for Tree {
+    fn default() -> Tree {
+        // Filled by the operator alone, so constant seeds are safe.
+        let hasher = ahash::RandomState::with_seeds(1, 2, 3, 4);
+        let none = Path { text: "".into(), groups: Box::default() };
+        Tree {
+            nodes: Vec::new(),
+            by_name: HashMap::with_hasher(hasher.clone()),
+            paths: vec![none],
+            by_text: HashMap::with_hasher(hasher),
+        }
+    }
+}
+
+impl Tree {
+    /// Takes over what is configured. False, and nothing is changed, if there would be more paths than can be kept.
+    pub(super) fn configure(&mut self, groups: &[Group]) -> bool {
+        let new = groups.iter().filter(|group| !self.by_text.contains_key(&group.path)).count();
+        if self.paths.len() + new > PATHS_MAX {
+            return false;
+        }
+        for node in self.nodes.iter_mut().filter(|node| node.path.is_some()) {
+            node.path = PathIx::NONE;
+            node.limits = Plan { name: node.limits.name.clone(), ..Plan::default() };
+        }
+        for group in groups {
+            let path = self.path(&group.path);
+            if let Some(node) = self.paths[path.0 as usize].groups.first().map(|index| *index as usize) {
+                (self.nodes[node].path, self.nodes[node].limits) = (path, group.limits.clone());
+            }
+        }
+        true
+    }
+
+    /// The path of this text; that of no group for one more than can be kept.
+    pub(super) fn path(&mut self, text: &str) -> PathIx {
+        if text.is_empty() {
+            return PathIx::NONE;
+        }
+        if let Some(known) = self.by_text.get(text) {
+            return *known;
+        }
+        if self.paths.len() >= PATHS_MAX {
+            return PathIx::NONE;
+        }
+        let mut groups: Vec<u32> = Vec::new();
+        for name in text.rsplit(PATH_SEPARATOR) {
+            let node = self.node(name);
+            if !groups.contains(&node) {
+                groups.push(node);
+            }
+        }
+        let (path, text) = (PathIx(self.paths.len() as u32), Arc::<str>::from(text));
+        self.paths.push(Path { text: text.clone(), groups: groups.into() });
+        self.by_text.insert(text, path);
+        path
+    }
+
+    fn node(&mut self, name: &str) -> u32 {
+        if let Some(known) = self.by_name.get(name) {
+            return *known;
+        }
+        let (index, limits) = (self.nodes.len() as u32, Plan::unlimited(name));
+        self.by_name.insert(limits.name.clone(), index);
+        self.nodes.push(Node { account: Account::default(), limits, path: PathIx::NONE });
+        index
+    }
+
+    /// Where keys in the group of this name count; `None` if it is not configured.
+    pub(super) fn path_of(&self, name: &str) -> Option<PathIx> {
+        let node = self.by_name.get(name).map(|index| &self.nodes[*index as usize]);
+        node.map(|node| node.path).filter(|path| path.is_some())
+    }
+
+    /// As rows keep it.
+    pub(super) fn text(&self, path: PathIx) -> Arc<str> {
+        self.paths[path.0 as usize].text.clone()
+    }
+
+    /// Each group on the path, the nearest to the key first, brought to `now`.
+    pub(super) fn each(&mut self, path: PathIx, open: &Slots<Open>, now: Unix, mut see: impl FnMut(&mut Node)) {
+        let Tree { nodes, paths, .. } = self;
+        for index in &*paths[path.0 as usize].groups {
+            let node = &mut nodes[*index as usize];
+            let is_here = |open: &Open| paths[open.path.0 as usize].groups.contains(index);
+            node.enter(now, open, is_here);
+            see(node);
+        }
+    }
+
+    /// The same without bringing it anywhere.
+    pub(super) fn each_as_it_is(&mut self, path: PathIx, mut see: impl FnMut(&mut Node)) {
+        for index in &*self.paths[path.0 as usize].groups {
+            see(&mut self.nodes[*index as usize]);
+        }
+    }
+
+    /// Each configured group that has a budget, brought to `now`.
+    pub(super) fn each_budget(&mut self, open: &Slots<Open>, now: Unix, mut see: impl FnMut(&mut Node)) {
+        let Tree { nodes, paths, .. } = self;
+        for (index, node) in nodes.iter_mut().enumerate().filter(|(_, node)| node.limits.budget > 0) {
+            let index = index as u32;
+            node.enter(now, open, |open| paths[open.path.0 as usize].groups.contains(&index));
+            see(node);
+        }
+    }
+}
+
+impl Node {
+    fn enter(&mut self, now: Unix, open: &Slots<Open>, is_here: impl Fn(&Open) -> bool) {
+        let Node { account, limits, .. } = self;
+        let here = || open.iter().map(|(_, open)| open).filter(|open| is_here(open));
+        account.enter(limits, now, &|visit| here().for_each(|open| visit(&seen(open, limits))));
+    }
+
+    /// `open` as it counts here: in the group's own window.
+    pub(super) fn seen(&self, open: &Open) -> Open {
+        seen(open, &self.limits)
+    }
+}
+
+fn seen(open: &Open, limits: &Plan) -> Open {
+    Open { window: window(open.admitted, limits.window), ..*open }
+}

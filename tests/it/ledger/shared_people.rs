@@ -1,0 +1,111 @@
+//! Whom requests were for, where several hosts share a ledger.
+
+use super::harness::chat;
+use super::people::{ask, named, of_user, report};
+use super::process::wait_for;
+use super::shared::{Server, key_of};
+use std::io::{Read, Write};
+use std::sync::Arc;
+use tollgate::base::time::Unix;
+use tollgate::io::store::api::{By, PEOPLE_MAX, Query, REST};
+use tollgate::io::store::remote::{Command, Remote, Speaker};
+use tollgate::policy::keys::KeyId;
+use tollgate::policy::meter::Lease;
+use tollgate::policy::row::Row;
+
+#[test]
+fn hosts_that_share_a_ledger_hash_alike() {
+    let Some(server) = Server::start() else { return };
+    let all = [server.gateway(""), server.gateway("")];
+    let key = key_of(&all, &[]);
+    for h in &all {
+        ask(h, &key, "/v1/chat/completions", "x-session-id: s\r\nuser-agent: curl/8\r\n", &of_user("alice"));
+    }
+    ask(&all[0], &key, "/v1/chat/completions", "", &chat("x\n#sim tokens=1"));
+    let lines = wait_for("three rows", || Some(report(&all[1], &["--by", "user"])).filter(|lines| lines.len() == 2));
+    let named = named(&lines);
+    assert_eq!((named[0].1, named[1].1), (1, 2), "{named:?}");
+    assert_eq!(report(&all[0], &["--by", "day", "--user", "alice"])[0]["requests"], 2);
+    assert_eq!(report(&all[0], &["--by", "client"]).len(), 2);
+    assert_eq!(report(&all[0], &["--by", "session,day"]).len(), 2);
+    assert!(all[0].done(&["ledger", "verify"]).starts_with("ok:"));
+}
+
+fn row(user: Option<&str>, out: u64) -> Row {
+    let text = format!(
+        r#"{{"r":"{:032x}","k":"abcdefABCDEF","a":86400123,"m":"m","t":"p/m","e":"chat","s":true,"c":200,
+        "u":[1,0,0,{out}],"f":"provider","n":{out},"x":1,"d":7}}"#,
+        out
+    );
+    // As if this ledger had lent it, so that it counts in no window of its own.
+    let lease = Some(Box::new(Lease { shared: true, ..Lease::default() }));
+    Row { user: user.map(Arc::from), lease, ..serde_json::from_str(&text).unwrap() }
+}
+
+/// Puts the key of [`row`] where hosts of every format keep it.
+fn known_key(server: &Server) -> KeyId {
+    let id = KeyId::parse("abcdefABCDEF").unwrap();
+    let key = format!(
+        "{{\"id\":\"{id}\",\"digest\":\"{}\",\"name\":\"n\",\"plan\":\"p\",\"endpoints\":\"chat\",\"models\":null,\"created\":1,\"expires\":null,\"revoked\":null,\"former\":[]}}",
+        "0".repeat(64)
+    );
+    server.say(&[b"HSET", b"tollgate:keys", id.as_str().as_bytes(), key.as_bytes()]);
+    id
+}
+
+#[test]
+fn a_shared_ledger_keeps_the_largest_users_of_a_day_and_sums_up_the_others() {
+    let Some(server) = Server::start() else { return };
+    let mut remote = Remote::new(&server.url(), None, "r".to_owned()).unwrap();
+    known_key(&server);
+    let speaker = Speaker { host: "h".to_owned(), writer: "w".to_owned() };
+    let names: Vec<String> = (0..6200).map(|n| format!("u{n:05}")).collect();
+    let rows: Vec<Row> = names.iter().zip(1..).map(|(name, out)| row(Some(name), out)).collect();
+    for (batch, number) in rows.chunks(128).zip(1..) {
+        remote.send(&speaker, &[Command::Rows(number, batch)]).unwrap();
+    }
+    let lines = remote.usage(&Query::by(By::User)).unwrap();
+    assert_eq!((lines.len(), &*lines[1].name), (PEOPLE_MAX + 1, "u06199"), "the largest behind what is the rest");
+    assert_eq!((&*lines[0].name, lines[0].requests), (REST, 6200 - PEOPLE_MAX as u64));
+    assert_eq!(lines.iter().map(|line| line.out).sum::<u64>(), (1..=6200).sum::<u64>());
+    let verdict = remote.verify().unwrap();
+    assert!(verdict.differences.is_empty() && verdict.rows == 6200, "{:?}", verdict.differences);
+}
+
+#[test]
+fn a_shared_ledger_of_the_first_format_is_read_as_before_and_an_older_host_is_refused() {
+    let Some(server) = Server::start() else { return };
+    // What a host of that time has left: a row that lies there, and one more that was folded away.
+    let old = serde_json::to_string(&row(None, 5)).unwrap();
+    let place = "[\"abcdefABCDEF\",\"m\",\"p/m\"]";
+    server.say(&[b"SET", b"tollgate:format", b"1"]);
+    server.say(&[b"XADD", b"tollgate:rows", b"*", b"row", old.as_bytes()]);
+    for (hash, times) in [("day:1", 2), ("folded:1", 1)] {
+        for (number, value) in [(0, 1), (1, 1), (4, 5), (5, 5)] {
+            let (name, field) = (format!("tollgate:{hash}"), format!("{number}{place}"));
+            server.say(&[b"HINCRBY", name.as_bytes(), field.as_bytes(), (value * times).to_string().as_bytes()]);
+        }
+    }
+    server.say(&[b"HINCRBY", b"tollgate:use:abcdefABCDEF", b"1", b"12"]);
+    for set in [b"tollgate:days", b"tollgate:foldeds" as &[u8]] {
+        server.say(&[b"ZADD", set, b"1", b"1"]);
+    }
+    let mut remote = Remote::new(&server.url(), None, "r".to_owned()).unwrap();
+    let id = known_key(&server);
+    let found = remote.find_key(&id).unwrap().unwrap();
+    assert!(found.group.is_none() && found.labels.is_empty());
+    let speaker = Speaker { host: "h".to_owned(), writer: "w".to_owned() };
+    remote.send(&speaker, &[Command::Rows(1, &[row(Some("ann"), 9)])]).unwrap();
+    let endpoints = remote.usage(&Query::by(By::Endpoint)).unwrap();
+    let endpoints: Vec<_> = endpoints.iter().map(|line| (&*line.name, line.requests)).collect();
+    assert_eq!(endpoints, [("", 2), ("chat", 1)]);
+    assert_eq!(remote.verify().unwrap().differences, []);
+    assert_eq!(remote.fold(Unix(u64::MAX / 1_000_000), 10).unwrap(), 2);
+    assert_eq!(remote.verify().unwrap().differences, []);
+    // An older host asks for 1 there.
+    let mut socket = std::net::TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    socket.write_all(b"GET tollgate:format\r\n").unwrap();
+    let mut told = [0; 7];
+    socket.read_exact(&mut told).unwrap();
+    assert_eq!(&told, b"$1\r\n2\r\n");
+}
