@@ -165,29 +165,43 @@ impl EventTemplate {
         Some((&data[..end], buf.len() - behind.len()))
     }
 
-    /// The same of an event like one that was passed on as it came; with where its number stands, if it has one.
+    /// The same of an event like one that was passed on as it came.
     #[inline]
-    pub(super) fn passed<'a>(&mut self, buf: &'a [u8]) -> Option<(&'a [u8], Range<usize>, usize)> {
+    pub(super) fn passed<'a>(&mut self, buf: &'a [u8]) -> Option<(&'a [u8], usize)> {
         if self.bytes.is_empty() || self.form != Form::Holes {
             return None;
         }
         let (table, mut same) = self.bytes.split_at(ENTRY * HOLES_MAX);
-        let (mut left, mut text, mut number) = (buf, &b""[..], 0..0);
+        let (mut left, mut text) = (buf, &b""[..]);
         for entry in table.chunks_exact(ENTRY) {
             let Some(hole) = Hole::ALL.get(usize::from(entry[0])) else { break };
             let (before, rest) = same.split_at(usize::from(u16::from_le_bytes([entry[1], entry[2]])));
             left = left.strip_prefix(before)?;
             let end = if *hole == Hole::Count { count_end(left)? } else { string_end(left, 0)? };
-            match hole {
-                Hole::Text => text = &left[..end],
-                Hole::Count => number = buf.len() - left.len()..buf.len() - left.len() + end,
-                Hole::Padding => {}
+            if *hole == Hole::Text {
+                text = &left[..end];
             }
             (same, left) = (rest, &left[end..]);
         }
         let behind = left.strip_prefix(same)?.strip_prefix(b"\n\n")?;
         self.misses = 0;
-        Some((text, number, buf.len() - behind.len()))
+        Some((text, buf.len() - behind.len()))
+    }
+
+    /// Where the number of such an event stands, if it has one.
+    #[cold]
+    pub(super) fn number(&self, event: &[u8]) -> Option<Range<usize>> {
+        let mut at = 0;
+        for entry in self.bytes.get(..ENTRY * HOLES_MAX)?.chunks_exact(ENTRY) {
+            let hole = Hole::ALL.get(usize::from(entry[0]))?;
+            at += usize::from(u16::from_le_bytes([entry[1], entry[2]]));
+            let left = event.get(at..)?;
+            if *hole == Hole::Count {
+                return Some(at..at + count_end(left)?);
+            }
+            at += string_end(left, 0)?;
+        }
+        None
     }
 
     /// Appends what the client is sent for an event with this text.

@@ -10,7 +10,7 @@ use super::super::naming::TranslationState;
 use super::super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate};
 use super::super::tokens::Estimator;
 use super::super::usage::{ObservedUsage, Reported};
-use crate::wire::json::{Raw, Scanner, Token, write_count, write_inside, write_string};
+use crate::wire::json::{Raw, Scanner, Token, write_inside, write_string};
 use crate::wire::{Dialect, Span};
 
 /// Values to replace that one event may hold; more of them (a name repeated again and again) is no sane event.
@@ -212,17 +212,13 @@ impl Tap {
             Dialect::Chat => self.template.event(CHUNK_BEGIN, buf)?,
             Dialect::Messages => self.template.event(DELTA_BEGIN, buf)?,
             Dialect::Responses => {
-                let (text, number, len) = self.template.passed(buf)?;
-                if self.shift > 0
-                    && let Some(told) = self.number(Raw::new(&buf[number.clone()]).count())
-                {
+                let (text, len) = self.template.passed(buf)?;
+                if self.shift > 0 {
                     self.relayed.feed_json(text);
-                    out.extend_from_slice(&buf[..number.start]);
-                    write_count(out, u64::from(told));
-                    out.extend_from_slice(&buf[number.end..len]);
+                    self.shifted(&buf[..len], out);
                     return Some(len);
                 }
-                self.next = self.next.saturating_add(u32::from(self.shift == 0));
+                self.next = self.next.saturating_add(1);
                 (text, len)
             }
         };

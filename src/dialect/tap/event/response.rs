@@ -23,6 +23,20 @@ impl Tap {
         (self.next, self.shift) = (self.next.saturating_add(1), self.shift.saturating_add(1));
     }
 
+    /// Passes on an event like the one before, under the number that it has here.
+    #[cold]
+    pub(super) fn shifted(&mut self, event: &[u8], out: &mut Vec<u8>) {
+        let at = self.template.number(event).unwrap_or_default();
+        match self.number(Raw::new(&event[at.clone()]).count()) {
+            None => out.extend_from_slice(event),
+            Some(told) => {
+                out.extend_from_slice(&event[..at.start]);
+                write_count(out, u64::from(told));
+                out.extend_from_slice(&event[at.end..]);
+            }
+        }
+    }
+
     /// The upstream's next event has the number `own`, if any; which one it goes out with, if another. Numbers beyond
     /// 32 bits are no numbers.
     pub(super) fn number(&mut self, own: Option<u64>) -> Option<u32> {
