@@ -14,6 +14,7 @@ const ME: ResponseIdentity<'static> = ResponseIdentity {
     model: "bench",
     created: 1_790_000_000,
     prompt: tollgate::dialect::PromptTokens::Counted(9),
+    hides: &[],
 };
 const EVENT_MAX: usize = 1 << 20;
 

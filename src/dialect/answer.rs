@@ -3,6 +3,7 @@
 //! Owns these words alone. Must never import a file that works with them: the ways through this folder all begin here.
 //! Used by [`super::tap`], [`super::convert`], [`super::replies`] and [`super::stream`].
 
+use super::capabilities::Param;
 use super::errors::ErrorText;
 use super::tokens::PromptTokens;
 
@@ -17,6 +18,8 @@ pub struct ResponseIdentity<'a> {
     pub created: u64,
     /// Estimated tokens of the prompt, for answers whose upstream reports none.
     pub prompt: PromptTokens<'a>,
+    /// What the configuration has written into the request: a response of the same shape does not repeat it.
+    pub hides: &'a [Param],
 }
 
 /// Why a whole answer cannot be passed on.

@@ -6,7 +6,7 @@
 
 use crate::base::base64;
 use crate::base::digest::{hex_into, sha256};
-use crate::wire::json::{self, Kind, Raw};
+use crate::wire::json::{self, Kind, Raw, unescape};
 
 /// How a carrier of ours begins.
 const PREFIX: &[u8] = b"tg1.";
@@ -23,9 +23,16 @@ pub fn mark(provider: &str, model: &str) -> Mark {
     mark
 }
 
-/// Whether the inside of a string is a carrier of ours.
+/// Whether the inside of a string is a carrier of ours, however it is written.
 pub(super) fn is_ours(raw: &[u8]) -> bool {
-    raw.starts_with(PREFIX)
+    // An escape takes six bytes at most.
+    let start = &raw[..raw.len().min(6 * PREFIX.len())];
+    if !start.contains(&b'\\') {
+        return raw.starts_with(PREFIX);
+    }
+    let mut text = Vec::new();
+    unescape(start, &mut text);
+    text.starts_with(PREFIX)
 }
 
 /// Appends the carrier of one block of reasoning, given as JSON.
@@ -65,5 +72,8 @@ mod tests {
         for foreign in ["", "tg1.", "tg1.e30", "tg1.!", "gAAAAABx", "tg1.W10"] {
             assert_eq!(open(foreign.as_bytes(), &own), None, "{foreign}");
         }
+        let ours = ["tg1.", "tg1\\u002eabc", "\\u0074\\u0067\\u0031\\u002e"];
+        assert!(ours.into_iter().all(|raw| is_ours(raw.as_bytes())));
+        assert!(!["", "tg1", "tg1\\u002fabc", "g\\"].into_iter().any(|raw| is_ours(raw.as_bytes())));
     }
 }

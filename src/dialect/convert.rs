@@ -16,7 +16,7 @@ mod responses_writer;
 pub(super) use chat_writer::{write_usage as write_chat_usage, write_usage_chunk};
 pub(super) use messages_reader::write_thinking;
 pub(super) use messages_writer::write_usage as write_messages_usage;
-pub(super) use responses_reader::{call_id, failure, reason, thoughts, write_kept};
+pub(super) use responses_reader::{call_id, failure, is_failed, kind_of, reason, thoughts, write_kept};
 
 use super::answer::{Frame, ResponseIdentity, StreamFault};
 use super::delta::{Delta, StopReason, Take};
@@ -26,7 +26,7 @@ use super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate};
 use super::tokens::Estimator;
 use super::usage::{ObservedUsage, Reported};
 use crate::base::buf::{Charge, Pool};
-use crate::wire::json::eq_unescaped;
+use crate::wire::json::{Raw, eq_unescaped};
 use crate::wire::{Dialect, Span};
 use chat_reader::ChatReader;
 use chat_writer::ChatWriter;
@@ -313,17 +313,32 @@ pub(super) fn write_opening(
     writer.sequence()
 }
 
-/// Appends the events that tell a responses client that its answer has failed before any of it came.
+/// Appends the events that tell a responses client that its answer has failed, `events` of it having gone out and
+/// nothing else of it being known here but what it has used.
 pub(super) fn write_failure(
     events: u64,
     words: &ErrorWords<'_>,
+    observed: &ObservedUsage,
     state: &TranslationState,
     me: &ResponseIdentity<'_>,
     out: &mut Vec<u8>,
 ) {
     let mut writer = ResponsesWriter::default();
     writer.resume(events, me.created);
-    writer.fail(words, &ObservedUsage::default(), state, me, out);
+    writer.fail(words, observed, state, me, out);
+}
+
+/// The same where the upstream's own failed response is at hand: that, with our words and names.
+pub(super) fn write_failed(
+    events: u64,
+    words: &ErrorWords<'_>,
+    response: Raw<'_>,
+    me: &ResponseIdentity<'_>,
+    out: &mut Vec<u8>,
+) {
+    let mut writer = ResponsesWriter::default();
+    writer.resume(events, me.created);
+    writer.fail_as(words, response, me, out);
 }
 
 /// The way from a reader to the writer, for the time of one event.

@@ -63,6 +63,7 @@ mod table {
         PreviousResponseId = "previous_response_id",
         Refusal = "refusal",
         Response = "response",
+        SequenceNumber = "sequence_number",
         StopReason = "stop_reason",
         Store = "store",
         Text = "text",

@@ -9,6 +9,8 @@ mod read;
 mod streamed;
 mod write;
 
+pub(super) use streamed::response as read_streamed;
+
 use super::answer::{Broken, ResponseIdentity, StreamFault};
 use super::errors::{ErrorText, is_error, read_error};
 use super::naming::TranslationState;

@@ -13,6 +13,7 @@ mod unsigned;
 
 pub(in crate::dialect) use fields::Member;
 pub use fields::{Fields, Invalid};
+pub(in crate::dialect) use leave::Leave;
 pub(in crate::dialect) use table::{Class, Name};
 
 use super::tokens::PromptTokens;

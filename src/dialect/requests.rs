@@ -20,6 +20,7 @@ mod to_responses;
 mod tools;
 
 pub use ask::{CacheKey, OwnedTarget, Target};
+pub(super) use params::cut;
 pub(super) use to_chat::write_arguments;
 pub(super) use to_messages::write_input;
 
@@ -30,6 +31,7 @@ use crate::wire::Dialect;
 use crate::wire::json::Raw;
 use ask::{Ask, refuse};
 use std::borrow::Cow;
+use std::cell::Cell;
 use talk::Text;
 
 /// What the prompt cache is to know the conversation by: the client's own word, else one made of its session.
@@ -51,7 +53,7 @@ pub fn request(
     target: &Target<'_>,
     out: &mut Vec<u8>,
 ) -> Result<TranslationState, Invalid> {
-    let ask = Ask { body, fields, from, target };
+    let ask = Ask { body, fields, from, target, marks: Cell::new(0) };
     let mut state = TranslationState { mark: target.capabilities.mark, ..TranslationState::default() };
     let mut talk = match from {
         Dialect::Chat => from_chat::read(&ask)?,
@@ -72,7 +74,10 @@ pub fn request(
         params::write(&target.capabilities.params, out);
     }
     if state.is_full() {
-        return refuse("tools", "fewer names of more than 64 characters");
+        return refuse(
+            "tools",
+            "fewer tools that this model knows by another name: custom, in a namespace, or with a long one",
+        );
     }
     Ok(state)
 }

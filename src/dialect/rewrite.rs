@@ -3,8 +3,10 @@
 //! Owns what is left out, replaced and added. Must never touch what it does not name. Called by the gateway when it
 //! writes a request upstream, once for each attempt.
 
+mod tools;
+
 use super::capabilities::{Capabilities, Param, UnknownMembers};
-use super::request::{Class, Fields, Member, Name, bound_of};
+use super::request::{Class, Fields, Invalid, Member, Name, bound_of};
 use super::requests::Target;
 use crate::wire::json::{Raw, eq_unescaped, item, write_string};
 use crate::wire::{Dialect, Span};
@@ -28,23 +30,10 @@ enum Fate {
     AskUsage,
     /// The bound on completion tokens, under its other name.
     Bound,
-    /// The tools but for those that run at the provider.
-    Tools,
     /// What is to be told beyond the answer, with the reasoning to be handed back.
     Include,
 }
 
-/// How the types of tools begin that run at the provider.
-const HOSTED: [&str; 8] = [
-    "web_search",
-    "file_search",
-    "code_interpreter",
-    "image_generation",
-    "computer",
-    "mcp",
-    "programmatic_tool_calling",
-    "container",
-];
 /// What has a responses upstream hand its reasoning out.
 const ENCRYPTED: &str = "reasoning.encrypted_content";
 
@@ -79,7 +68,8 @@ struct Writer<'a> {
 /// Lays out `body` for an upstream of the same shape: members outside the tables, on the deny list or in `drop_params`
 /// and reasoning without a signature left out, `model` replaced (or added), `n` made 1, `stream_options.include_usage`
 /// asked for where the target reports it, the bound on completion tokens under the name it goes by there, and the
-/// members that the configuration writes. Fills `text` and `pieces` anew; returns the length of all pieces together.
+/// members that the configuration writes; of a responses request the tools left out that run at the provider. Fills
+/// `text` and `pieces` anew; returns the length of all pieces together. [`Invalid`] where none of its tools is left.
 pub fn rewrite(
     shape: Dialect,
     body: &[u8],
@@ -87,14 +77,15 @@ pub fn rewrite(
     with: &Target<'_>,
     text: &mut Vec<u8>,
     pieces: &mut Vec<Piece>,
-) -> u64 {
+) -> Result<u64, Invalid> {
     text.clear();
     pieces.clear();
+    let cuts = tools::cuts(shape, body, fields, with.capabilities)?;
     let takes_it = !with.capabilities.drops("stream_options");
     let ask = with.capabilities.stream_usage && takes_it && shape == Dialect::Chat && fields.stream;
-    let mut writer = Writer { body, cuts: &fields.cuts, text, pieces, total: 0 };
+    let mut writer = Writer { body, cuts: &cuts, text, pieces, total: 0 };
     let Some((first, last)) = fields.members.first().zip(fields.members.last()) else {
-        return writer.total;
+        return Ok(writer.total);
     };
     writer.body(0, first.start());
     let (mut wrote, mut has_model, mut asked) = (false, false, !ask);
@@ -131,14 +122,13 @@ pub fn rewrite(
         writer.body(from, to);
     }
     let of_response = shape == Dialect::Responses;
-    let includes = fields.members.iter().any(|member| member.name == Name::Include);
     if !has_model {
         writer.add(&mut wrote, "model", |text| write_string(text, with.model));
     }
     if of_response {
         writer.add(&mut wrote, "store", |text| text.extend_from_slice(b"false"));
     }
-    if of_response && !includes {
+    if of_response && !fields.members.iter().any(|member| member.name == Name::Include) {
         writer.add(&mut wrote, "include", |text| text.extend_from_slice(b"[\"reasoning.encrypted_content\"]"));
     }
     if !asked {
@@ -148,7 +138,7 @@ pub fn rewrite(
         writer.add_params(&mut wrote, shape, fields, with, ask);
     }
     writer.body(last.end(), body.len());
-    writer.total
+    Ok(writer.total)
 }
 
 /// Names of the members that an upstream is not sent: of the same shape those that [`rewrite`] leaves out, of the other
@@ -199,7 +189,7 @@ fn fate(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, with: &Ta
         Class::Unknown if !goes_on(shape, key, takes.unknown) => return Fate::Drop,
         _ => {}
     }
-    let of_response = shape == Dialect::Responses && matches!(member.name, Name::Tools | Name::Include);
+    let of_response = shape == Dialect::Responses && member.name == Name::Include;
     let is_plain = !of_response
         && !matches!(member.name, Name::N | Name::StreamOptions | Name::MaxTokens | Name::MaxCompletionTokens);
     if takes.drop_params.is_empty() && is_plain {
@@ -227,17 +217,9 @@ fn fate(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, with: &Ta
 fn response_fate(key: &[u8], name: Name, value: Raw<'_>, takes: &Capabilities) -> Fate {
     match name {
         _ if takes.drop_params.iter().any(|dropped| eq_unescaped(key, dropped)) => Fate::Drop,
-        Name::Tools if value.items().any(|tool| is_refused(tool, takes)) => Fate::Tools,
         Name::Include if !value.items().any(|word| word.is(ENCRYPTED)) => Fate::Include,
         _ => Fate::Keep,
     }
-}
-
-/// Whether a tool runs at the provider, at a price that nobody meters, and the configuration does not name it.
-fn is_refused(tool: Raw<'_>, takes: &Capabilities) -> bool {
-    let Some(kind) = tool.get("type").and_then(Raw::string) else { return false };
-    HOSTED.iter().any(|hosted| kind.starts_with(hosted.as_bytes()))
-        && !takes.hosted_tools.iter().any(|allowed| eq_unescaped(kind, allowed))
 }
 
 /// Whether a member outside the tables is passed on.
@@ -334,14 +316,6 @@ impl Writer<'_> {
         let value = Raw::new(member.value.of(self.body));
         self.text(|text| match fate {
             Fate::Model => write_string(text, with.model),
-            Fate::Tools => {
-                text.push(b'[');
-                for tool in value.items().filter(|tool| !is_refused(*tool, with.capabilities)) {
-                    item(text);
-                    text.extend_from_slice(tool.bytes());
-                }
-                text.push(b']');
-            }
             Fate::Include => {
                 text.push(b'[');
                 for word in value.items() {

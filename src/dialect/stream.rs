@@ -395,7 +395,8 @@ pub fn failure(
     match shape {
         Dialect::Responses => {
             let plain = TranslationState::default();
-            write_failure(u64::from(events), words, state.unwrap_or(&plain), me, out);
+            let nothing = ObservedUsage::default();
+            write_failure(u64::from(events), words, &nothing, state.unwrap_or(&plain), me, out);
         }
         Dialect::Chat | Dialect::Messages => error_event(shape, words, out),
     }

@@ -4,6 +4,7 @@
 //! Called by [`super::stream`] for the events of a stream, by the gateway for whole answers.
 
 mod event;
+mod hidden;
 mod mould;
 mod places;
 mod reply;

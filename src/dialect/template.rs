@@ -8,6 +8,7 @@
 
 use crate::wire::Span;
 use crate::wire::json::{is_string_inside, string_end};
+use std::ops::Range;
 
 /// The name of the events that carry a message's text.
 pub(super) const DELTA: &[u8] = b"content_block_delta";
@@ -50,6 +51,8 @@ enum Form {
     /// One line with several holes. A table of them is in front of the bytes: of each what it holds, and the number of
     /// bytes before it.
     Holes,
+    /// Nothing is compared any more: it is the response in which the stream has failed.
+    Failed,
 }
 
 /// Bytes of one entry of that table.
@@ -76,8 +79,20 @@ impl EventTemplate {
 
     /// Back to the start of another stream; storage is kept.
     pub(super) fn reset(&mut self) {
+        drop(self.take_failed());
         self.bytes.clear();
         self.misses = 0;
+    }
+
+    /// Holds the response in which the stream has failed, until that is told.
+    pub(super) fn hold_failed(&mut self, response: &[u8]) {
+        (self.bytes, self.form) = (response.to_vec(), Form::Failed);
+    }
+
+    /// The response that is held.
+    pub(super) fn take_failed(&mut self) -> Option<Vec<u8>> {
+        let held = self.form == Form::Failed && !self.bytes.is_empty();
+        held.then(|| std::mem::take(&mut self.bytes))
     }
 
     /// Keeps an event: `text` is its text within `data`, which the client was sent at offset `at` of `sent`. Of an
@@ -171,6 +186,22 @@ impl EventTemplate {
         let behind = left.strip_prefix(same)?.strip_prefix(b"\n\n")?;
         self.misses = 0;
         Some((text, buf.len() - behind.len()))
+    }
+
+    /// Where the number of such an event stands, if it has one.
+    #[cold]
+    pub(super) fn number(&self, event: &[u8]) -> Option<Range<usize>> {
+        let mut at = 0;
+        for entry in self.bytes.get(..ENTRY * HOLES_MAX)?.chunks_exact(ENTRY) {
+            let hole = Hole::ALL.get(usize::from(entry[0]))?;
+            at += usize::from(u16::from_le_bytes([entry[1], entry[2]]));
+            let left = event.get(at..)?;
+            if *hole == Hole::Count {
+                return Some(at..at + count_end(left)?);
+            }
+            at += string_end(left, 0)?;
+        }
+        None
     }
 
     /// Appends what the client is sent for an event with this text.

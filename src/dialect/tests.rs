@@ -1,5 +1,6 @@
 //! The translation as a whole: the examples, a fixture for each known bug of others, and properties.
 
+mod answers;
 mod examples;
 mod hostile;
 mod known;
@@ -19,6 +20,7 @@ pub(super) const ME: ResponseIdentity<'static> = ResponseIdentity {
     model: "team-fast",
     created: 1795158000,
     prompt: PromptTokens::Counted(7),
+    hides: &[],
 };
 
 pub(super) fn fixture(name: &str) -> Vec<u8> {

@@ -9,8 +9,8 @@ use super::ids::ExchangeId;
 use super::provider::request::OutgoingRequest;
 use crate::base::buf::{Buf, Pool};
 use crate::dialect::{
-    self, Broken, Fed, Invalid, ObservedUsage, OwnedTarget, PromptTokens, ResponseIdentity, SseStream, StreamFault,
-    TranslationState,
+    self, Broken, Fed, Invalid, ObservedUsage, OwnedTarget, Param, PromptTokens, ResponseIdentity, SseStream,
+    StreamFault, TranslationState,
 };
 use crate::wire::Dialect;
 use crate::wire::inbound::Lent;
@@ -53,19 +53,21 @@ pub(crate) struct OwnedIdentity {
     model: String,
     created: u64,
     prompt_tokens: u64,
+    hides: Vec<Param>,
 }
 
 impl From<ResponseIdentity<'_>> for OwnedIdentity {
     fn from(identity: ResponseIdentity<'_>) -> OwnedIdentity {
-        let ResponseIdentity { id, model, created, prompt } = identity;
-        OwnedIdentity { id: id.to_owned(), model: model.to_owned(), created, prompt_tokens: prompt.count() }
+        let ResponseIdentity { id, model, created, prompt, hides } = identity;
+        let (id, model, hides) = (id.to_owned(), model.to_owned(), hides.to_owned());
+        OwnedIdentity { id, model, created, prompt_tokens: prompt.count(), hides }
     }
 }
 
 impl OwnedIdentity {
     fn borrowed(&self) -> ResponseIdentity<'_> {
-        let OwnedIdentity { id, model, created, prompt_tokens } = self;
-        ResponseIdentity { id, model, created: *created, prompt: PromptTokens::Counted(*prompt_tokens) }
+        let OwnedIdentity { id, model, created, prompt_tokens, hides } = self;
+        ResponseIdentity { id, model, created: *created, prompt: PromptTokens::Counted(*prompt_tokens), hides }
     }
 }
 

@@ -174,7 +174,8 @@ pub struct Model {
     /// The same where a request has none.
     pub default_params: Vec<ModelParam>,
     /// Types of tools that run at a responses-shaped provider, at its price, and may be asked for there, such as
-    /// `"web_search"`; others are removed from a request.
+    /// `"web_search"`; whatever the client does not run itself is else removed from a
+    /// request. With `"file_search"` or `"mcp"` every key reaches all that the provider's credential does.
     pub hosted_tools: Vec<String>,
     /// What translation must know. Default: those below.
     pub capabilities: Capabilities,

@@ -148,12 +148,15 @@ pub struct Refusal {
     what: &'static str,
     /// For the operator alone: the limit that refused.
     pub limit: Option<LimitKind>,
+    /// The conversation is longer than the model can read.
+    too_long: bool,
 }
 
 /// Whether a provider's words say that the conversation is longer than the model can read.
-fn is_too_long(message: &str) -> bool {
+pub fn is_too_long(message: &str) -> bool {
     let message = message.to_ascii_lowercase();
-    let known = ["context_length", "context length", "context window", "maximum context", "prompt is too long"];
+    let known =
+        ["context_length", "context length", "context size", "context window", "maximum context", "prompt is too long"];
     known.iter().any(|words| message.contains(words))
 }
 
@@ -173,6 +176,7 @@ impl Refusal {
             about: None,
             what: "",
             limit: None,
+            too_long: false,
         }
     }
 
@@ -192,7 +196,9 @@ impl Refusal {
             (RefusalKind::NotFound, _) => "not_found",
             (RefusalKind::Upstream, 503) => "service_unavailable",
             (RefusalKind::Upstream | RefusalKind::Timeout, _) => "server_error",
-            (RefusalKind::InvalidRequest, 400) if is_too_long(&self.message) => "context_length_exceeded",
+            (RefusalKind::InvalidRequest, 400) if self.too_long || is_too_long(&self.message) => {
+                "context_length_exceeded"
+            }
             (RefusalKind::InvalidRequest, 405) => "method_not_allowed",
             (RefusalKind::InvalidRequest, 408) => "request_timeout",
             (RefusalKind::InvalidRequest, 413) => "request_too_large",
@@ -446,6 +452,11 @@ impl Refusal {
     pub fn upstream_rejected(message: Option<String>) -> Refusal {
         let text = message.unwrap_or_else(|| "the model's provider refused the request as invalid".to_string());
         Refusal::invalid(400, text)
+    }
+
+    /// The same of a conversation that is longer than the model can read, whatever the words.
+    pub fn too_long(self) -> Refusal {
+        Refusal { too_long: true, ..self }
     }
 
     /// 500: the upstream refused the gateway (401, 402, 403, 404). The reason is the operator's business, and trying

@@ -59,6 +59,7 @@ const ME: ResponseIdentity<'static> = ResponseIdentity {
     model: "small",
     created: 1_795_158_000,
     prompt: tollgate::dialect::PromptTokens::Counted(7),
+    hides: &[],
 };
 
 /// The first byte is a choice; the rest is read in steps of 1 to 16 bytes.
@@ -281,7 +282,7 @@ fn request(shape: Dialect, data: &[u8]) {
     let takes = Capabilities { unknown, max_completion_tokens: flags & 64 != 0, ..Capabilities::default() };
     let with = Target { model: "up", shape, capabilities: &takes, cache_key: None };
     let (mut text, mut pieces) = (Vec::new(), Vec::new());
-    let total = rewrite(shape, body, &fields, &with, &mut text, &mut pieces);
+    let Ok(total) = rewrite(shape, body, &fields, &with, &mut text, &mut pieces) else { return };
     let piece = |piece: &Piece| match piece {
         Piece::Body(span) => span.of(body).to_vec(),
         Piece::Text(span) => span.of(&text).to_vec(),

@@ -3,9 +3,12 @@
 use super::super::answer::ResponseIdentity;
 use super::super::delta::StopReason;
 use super::super::errors::ErrorWords;
+use super::super::keys::K;
 use super::super::naming::{Echo, TranslationState};
 use super::super::usage::ObservedUsage;
-use crate::wire::json::{self, Kind, Raw, key, write_count, write_escaped, write_inside, write_string};
+use crate::wire::json::{
+    self, Kind, Raw, eq_unescaped, item, key, write_count, write_escaped, write_inside, write_string,
+};
 
 /// How an answer stands.
 #[derive(Copy, Clone)]
@@ -84,6 +87,43 @@ pub(super) fn write_response(
         Some(observed) => write_usage(observed, me, out),
         None => out.extend_from_slice(b"null"),
     }
+    out.push(b'}');
+}
+
+/// Appends an upstream's own failed response: what is ours to say of it is ours, and so are the words of its failure.
+pub(super) fn write_failed(response: Raw<'_>, words: &ErrorWords<'_>, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+    let ours = |own: K, out: &mut Vec<u8>| {
+        match own {
+            K::Id => write_inside(out, me.id),
+            K::Model => write_string(out, me.model),
+            K::Store => out.extend_from_slice(b"false"),
+            K::PreviousResponseId => out.extend_from_slice(b"null"),
+            K::Error => words.write_brief(out),
+            _ => return false,
+        }
+        true
+    };
+    let has = |name| response.members().any(|(own, _)| K::of(own) == name);
+    let mut written = b"{".to_vec();
+    for (own, name) in [(K::Id, "id"), (K::Model, "model"), (K::Error, "error")] {
+        if !has(own) {
+            key(&mut written, name);
+            ours(own, &mut written);
+        }
+    }
+    for (name, value) in response.members() {
+        if me.hides.iter().any(|param| eq_unescaped(name, &param.name)) {
+            continue;
+        }
+        item(&mut written);
+        write_inside(&mut written, name);
+        written.push(b':');
+        if !ours(K::of(name), &mut written) {
+            written.extend_from_slice(value.bytes());
+        }
+    }
+    // Data that came in several lines leaves in one.
+    out.extend(written.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte }));
     out.push(b'}');
 }
 

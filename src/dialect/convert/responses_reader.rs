@@ -4,9 +4,10 @@
 
 use super::super::answer::{Frame, StreamFault};
 use super::super::delta::{Delta, StopReason, TOOL_CALLS_MAX, Take};
-use super::super::errors::{ErrorText, read_error};
+use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::usage::Reported;
 use crate::wire::json::{self, Kind, Raw, Run, key, runs, write_escaped, write_inside};
+use std::borrow::Cow;
 
 /// Items and parts that may be open at once; the shape has one of either.
 const OPEN_MAX: usize = 64;
@@ -28,6 +29,8 @@ struct Item {
 pub(super) struct ResponsesReader {
     items: Vec<Item>,
     calls: usize,
+    /// The place behind the last item that an event has told of.
+    next: u64,
     started: bool,
     /// The client is given each piece of reasoning to hand it back.
     keeps: bool,
@@ -48,12 +51,16 @@ impl ResponsesReader {
         if json::check(frame.data).is_err() || event.kind() != Kind::Object {
             return Err(StreamFault::Malformed);
         }
-        let kind = event.get("type").and_then(Raw::string).unwrap_or(frame.name);
+        let kind = kind_of(event.get("type"), frame.name);
+        let kind = &*kind;
         if matches!(kind, b"keepalive" | b"ping") {
             sink.take(Delta::Ping)?;
             return Ok(false);
         }
-        if matches!(kind, b"error" | b"response.failed") || kind.is_empty() {
+        let response = event.get("response").unwrap_or(Raw::NULL);
+        let ends = matches!(kind, b"response.completed" | b"response.incomplete");
+        if matches!(kind, b"error" | b"response.failed") || kind.is_empty() || (ends && is_failed(response)) {
+            usage(response, sink)?;
             return Err(StreamFault::Error(failure(event).or_else(|| read_error(frame.data)).unwrap_or_default()));
         }
         if !self.started {
@@ -62,19 +69,23 @@ impl ResponsesReader {
         }
         match kind {
             b"response.output_item.added" => self.added(event, sink)?,
-            b"response.output_item.done" => self.item_done(event, sink)?,
+            b"response.output_item.done" => {
+                self.item_done(index_of(event), event.get("item").unwrap_or(Raw::NULL), sink)?;
+            }
             b"response.output_text.delta" => self.more(event, Delta::Text, sink)?,
             b"response.refusal.delta" => self.more(event, Delta::Refuse, sink)?,
             b"response.reasoning_summary_text.delta" | b"response.reasoning_text.delta" => self.think(event, sink)?,
             b"response.function_call_arguments.delta" => self.arguments(event, sink)?,
-            b"response.completed" | b"response.incomplete" => self.end(event, sink)?,
+            b"response.completed" | b"response.incomplete" => self.end(response, sink)?,
+            // It is no end, but may be the last that is told.
+            b"response.cancelled" => usage(response, sink)?,
             _ => {}
         }
         Ok(true)
     }
 
-    fn item(&mut self, event: Raw<'_>) -> Result<&mut Item, StreamFault> {
-        let index = event.get("output_index").and_then(Raw::count).unwrap_or(0);
+    fn item(&mut self, index: u64) -> Result<&mut Item, StreamFault> {
+        self.next = self.next.max(index.saturating_add(1));
         let at = match self.items.iter().rposition(|item| item.index == index) {
             Some(at) => at,
             None if self.items.len() >= OPEN_MAX => return Err(StreamFault::TooLarge),
@@ -95,13 +106,13 @@ impl ResponsesReader {
         let Some(text) = event.get("delta").and_then(Raw::string).filter(|text| !text.is_empty()) else {
             return Ok(());
         };
-        self.item(event)?.given += plain_len(text);
+        self.item(index_of(event))?.given += plain_len(text);
         sink.take(delta(text))
     }
 
     fn think(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
         let part = event.get("summary_index").or_else(|| event.get("content_index")).and_then(Raw::count).unwrap_or(0);
-        let item = self.item(event)?;
+        let item = self.item(index_of(event))?;
         if std::mem::replace(&mut item.part, part) != part && item.given > 0 {
             sink.take(Delta::Think(b"\\n\\n"))?;
         }
@@ -113,10 +124,10 @@ impl ResponsesReader {
         if !item.get("type").is_some_and(|kind| kind.is("function_call")) {
             return Ok(());
         }
-        self.open_call(event, item, sink)
+        self.open_call(index_of(event), item, sink)
     }
 
-    fn open_call(&mut self, event: Raw<'_>, item: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+    fn open_call(&mut self, index: u64, item: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
         if self.calls >= TOOL_CALLS_MAX {
             return Err(StreamFault::TooLarge);
         }
@@ -124,32 +135,32 @@ impl ResponsesReader {
         // A call without a name is half an answer, as in every shape.
         let name = item.get("name").and_then(Raw::string).filter(|name| !name.is_empty());
         let Some(name) = name else { return Err(StreamFault::Malformed) };
-        self.item(event)?.slot = Some(slot);
+        self.item(index)?.slot = Some(slot);
         self.calls += 1;
         sink.take(Delta::ToolOpen { slot, id: call_id(item), name })?;
         let early = item.get("arguments").and_then(Raw::string).unwrap_or_default();
         if early.is_empty() {
             return Ok(());
         }
-        self.item(event)?.given += plain_len(early);
+        self.item(index)?.given += plain_len(early);
         sink.take(Delta::ToolArgs { slot, json: early })
     }
 
     fn arguments(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
         // Arguments of a call that was never opened come again with its end.
-        let Some(slot) = self.item(event)?.slot else { return Ok(()) };
+        let Some(slot) = self.item(index_of(event))?.slot else { return Ok(()) };
         self.more(event, |json| Delta::ToolArgs { slot, json }, sink)
     }
 
-    fn item_done(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
-        let item = event.get("item").unwrap_or(Raw::NULL);
+    /// An item is complete, and tells what of it has not been told.
+    fn item_done(&mut self, index: u64, item: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
         let is = |kind| item.get("type").is_some_and(|own: Raw<'_>| own.is(kind));
-        let given = self.item(event)?.given;
+        let given = self.item(index)?.given;
         if is("function_call") {
-            if self.item(event)?.slot.is_none() {
-                self.open_call(event, item, sink)?;
+            if self.item(index)?.slot.is_none() {
+                self.open_call(index, item, sink)?;
             }
-            let known = self.item(event)?;
+            let known = self.item(index)?;
             let (slot, given) = (known.slot.unwrap_or(0), known.given);
             let rest = rest_of(item.get("arguments").and_then(Raw::string).unwrap_or_default(), given);
             if !rest.is_empty() {
@@ -166,18 +177,55 @@ impl ResponsesReader {
             }
             thought(item, self.keeps, sink)?;
         }
-        let index = self.item(event)?.index;
         self.items.retain(|item| item.index != index);
         Ok(())
     }
 
-    fn end(&mut self, event: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
-        let response = event.get("response").unwrap_or(Raw::NULL);
-        if let Some(usage) = response.get("usage").filter(|usage| usage.kind() == Kind::Object) {
-            sink.take(Delta::Usage(Reported::from_responses(usage)))?;
+    /// The response is complete. Items that no event has told, or not to their end, are told by it alone.
+    fn end(&mut self, response: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+        for (index, item) in (0..).zip(response.get("output").unwrap_or(Raw::NULL).items()) {
+            if index >= self.next || self.items.iter().any(|open| open.index == index) {
+                self.item_done(index, item, sink)?;
+            }
         }
+        usage(response, sink)?;
         sink.take(Delta::Stop { reason: reason(response, self.calls > 0), sequence: None, explanation: None })?;
         sink.take(Delta::End)
+    }
+}
+
+/// What an event says it is, by its own member or by its name; an escape counts as what it stands for.
+pub(in crate::dialect) fn kind_of<'a>(own: Option<Raw<'a>>, name: &'a [u8]) -> Cow<'a, [u8]> {
+    match own.and_then(Raw::string) {
+        Some(raw) if raw.contains(&b'\\') => {
+            let text = Raw::text_of(raw);
+            // The line that names an event has no room for another.
+            if text.contains(char::is_control) {
+                Cow::Borrowed(raw)
+            } else {
+                Cow::Owned(text.into_owned().into_bytes())
+            }
+        }
+        Some(raw) => Cow::Borrowed(raw),
+        None => Cow::Borrowed(name),
+    }
+}
+
+/// Which item an event is about.
+fn index_of(event: Raw<'_>) -> u64 {
+    event.get("output_index").and_then(Raw::count).unwrap_or(0)
+}
+
+/// Whether a response that has come to its end says that it has failed.
+pub(in crate::dialect) fn is_failed(response: Raw<'_>) -> bool {
+    response.get("status").is_some_and(|status| status.is("failed")) || response.get("error").is_some_and(is_error)
+}
+
+/// Tells what a response has used.
+fn usage(response: Raw<'_>, sink: &mut impl Take) -> Result<(), StreamFault> {
+    match response.get("usage").filter(|usage| usage.kind() == Kind::Object) {
+        Some(usage) => sink.take(Delta::Usage(Reported::from_responses(usage))),
+        None => Ok(()),
     }
 }
 

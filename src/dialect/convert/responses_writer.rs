@@ -13,8 +13,8 @@ use super::super::errors::ErrorWords;
 use super::super::naming::{Called, TranslationState};
 use super::super::usage::{ObservedUsage, Reported};
 use super::messages_writer::is_blank;
-use super::response::{Ending, is_json, write_response};
-use crate::wire::json::{item, key, write_count, write_inside, write_string};
+use super::response::{Ending, is_json, write_failed, write_response};
+use crate::wire::json::{Raw, item, key, write_count, write_inside, write_string};
 
 /// The item under way.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -186,6 +186,18 @@ impl ResponsesWriter {
         let ending = Ending { error: Some(words), ..self.ending(known) };
         let response = |done: &[u8], out: &mut Vec<u8>| write_response(&ending, done, state, me, out);
         self.response("response.failed", response, out);
+    }
+
+    /// The same where the upstream has told its failed response.
+    pub(super) fn fail_as(
+        &mut self,
+        words: &ErrorWords<'_>,
+        response: Raw<'_>,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        self.event("error", out, |out| words.write_event(out));
+        self.response("response.failed", |_, out| write_failed(response, words, me, out), out);
     }
 
     /// A sign of life while the upstream is silent.

@@ -6,7 +6,7 @@ use crate::wire::sse::Splitter;
 
 /// The response that the stream `body` ends in, with its items where only their own events told them. `None` if it
 /// ends in none.
-pub(super) fn response(body: &[u8]) -> Option<Vec<u8>> {
+pub(in crate::dialect) fn response(body: &[u8]) -> Option<Vec<u8>> {
     let (mut splitter, mut rest) = (Splitter::new(), body);
     let mut items = b"[".to_vec();
     while !rest.is_empty() {

@@ -258,6 +258,7 @@ impl Checks {
             (Name::Input, Token::ArrayClose) if self.items > 0 => {
                 self.has_messages = true;
                 self.input.end(&mut self.fields.cuts);
+                self.fields.adds_tools = self.input.adds_tools;
                 return Ok(());
             }
             (Name::MaxOutputTokens, Token::Number) if number.is_some() => {

@@ -85,6 +85,8 @@ pub struct Fields {
     pub max_tokens: Option<u64>,
     /// `thread`: the client wants its conversation held at the provider and sends the rest of it later (messages).
     pub thread: bool,
+    /// An item of the conversation brings tools (responses).
+    pub(in crate::dialect) adds_tools: bool,
     /// How the conversation began.
     pub(in crate::dialect) opening: Opening,
     pub(in crate::dialect) members: Vec<Member>,

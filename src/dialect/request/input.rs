@@ -12,6 +12,8 @@ use std::fmt::Display;
 
 /// Why nothing can be asked for that was stored.
 pub(super) const NOT_STORED: &str = "responses are not stored here; send the whole conversation in input";
+/// Why no file can be named that was.
+const NO_FILE: &str = "the file itself: files are not stored here";
 const ROLES: &str = "one of user, assistant, system, developer";
 
 /// What an item is, as far as it matters here.
@@ -55,6 +57,8 @@ enum Member {
     Id,
     Encrypted,
     FileId,
+    Tools,
+    Annotations,
     #[default]
     Another,
 }
@@ -71,6 +75,8 @@ impl Member {
             ("id", Member::Id),
             ("encrypted_content", Member::Encrypted),
             ("file_id", Member::FileId),
+            ("tools", Member::Tools),
+            ("annotations", Member::Annotations),
         ];
         known.iter().find(|(text, _)| eq_unescaped(raw, text)).map_or(Member::Another, |(_, member)| *member)
     }
@@ -96,6 +102,8 @@ struct Item {
     /// Which member of a part comes next, and which part it is.
     inner: Member,
     part: u32,
+    /// Something inside a part is called `file_id`.
+    is_file: bool,
 }
 
 /// The items so far.
@@ -103,6 +111,8 @@ struct Item {
 pub(super) struct Input {
     item: Item,
     leave: Leave,
+    /// An item has a list of tools.
+    pub(super) adds_tools: bool,
 }
 
 fn expected<T>(path: impl Display, what: impl Display) -> Result<T, String> {
@@ -129,25 +139,41 @@ impl Input {
                 self.leave.close(span.end, leaves, cuts);
             }
             (3, Token::Key) => self.item.member = Member::of(span.of(buf)),
+            (3, Token::String) if self.item.member == Member::FileId => {
+                return expected(format_args!("input[{index}].file_id"), NO_FILE);
+            }
+            (3, Token::ArrayOpen) if self.item.member == Member::Tools => self.adds_tools = true,
             (3, Token::ObjectClose | Token::ArrayClose) => {}
             (3, _) => self.value(buf, token, span),
             (4, Token::ObjectOpen) => self.item.inner = Member::Another,
             (4, Token::ObjectClose) => self.item.part += 1,
-            (4, Token::Key) => {}
+            (4, Token::Key) => self.item.inner = Member::of(span.of(buf)),
+            (4, Token::String) if self.names_file(self.item.inner == Member::FileId) => {
+                let list = self.item.member.text();
+                return expected(format_args!("input[{index}].{list}.file_id"), NO_FILE);
+            }
             (4, _) if self.item.member == Member::Content && self.item.content == Some(true) => {
                 return expected(format_args!("input[{index}].content[{}]", self.item.part), "an object");
             }
             (5, Token::Key) => self.item.inner = Member::of(span.of(buf)),
-            (5, Token::String) if self.item.inner == Member::FileId => {
-                if let Member::Content | Member::Output = self.item.member {
-                    let (list, part) = (self.item.member.text(), self.item.part);
-                    let what = "the file itself: files are not stored here";
-                    return expected(format_args!("input[{index}].{list}[{part}].file_id"), what);
-                }
+            (5, Token::String) if self.names_file(self.item.inner == Member::FileId) => return self.part_file(index),
+            (6.., Token::Key) => self.item.is_file = eq_unescaped(span.of(buf), "file_id"),
+            (6.., Token::String) if self.names_file(self.item.is_file && self.item.inner != Member::Annotations) => {
+                return self.part_file(index);
             }
             _ => {}
         }
         Ok(())
+    }
+
+    /// Whether a string names a file, if its key says so: what an answer has cited is no more than said again.
+    fn names_file(&self, key: bool) -> bool {
+        key && matches!(self.item.member, Member::Content | Member::Output)
+    }
+
+    fn part_file(&self, index: u32) -> Result<(), String> {
+        let (list, part) = (self.item.member.text(), self.item.part);
+        expected(format_args!("input[{index}].{list}[{part}].file_id"), NO_FILE)
     }
 
     /// The array is complete.
@@ -181,7 +207,7 @@ impl Input {
             Member::Name => item.name = string,
             Member::Id => item.id = string,
             Member::Encrypted => item.ours = string && carrier::is_ours(span.of(buf)),
-            Member::FileId | Member::Another => {}
+            Member::FileId | Member::Tools | Member::Annotations | Member::Another => {}
         }
     }
 

@@ -5,7 +5,7 @@ use crate::wire::Span;
 /// Collects the bytes to leave out. A comma goes with an item: the one before it, or where nothing before it stays the
 /// one after it.
 #[derive(Debug, Default)]
-pub(super) struct Leave {
+pub(in crate::dialect) struct Leave {
     /// Where the item under way begins.
     start: u32,
     /// Where the last item ended, and the last one that stays.
@@ -17,12 +17,12 @@ pub(super) struct Leave {
 
 impl Leave {
     /// An item begins at `start`.
-    pub(super) fn open(&mut self, start: u32) {
+    pub(in crate::dialect) fn open(&mut self, start: u32) {
         self.start = start;
     }
 
     /// The item ends before `end`; `leaves`: it is left out.
-    pub(super) fn close(&mut self, end: u32, leaves: bool, cuts: &mut Vec<Span>) {
+    pub(in crate::dialect) fn close(&mut self, end: u32, leaves: bool, cuts: &mut Vec<Span>) {
         self.end = end;
         if !leaves {
             if let Some(start) = self.pending.take() {
@@ -39,7 +39,7 @@ impl Leave {
     }
 
     /// The list ends.
-    pub(super) fn close_list(&mut self, cuts: &mut Vec<Span>) {
+    pub(in crate::dialect) fn close_list(&mut self, cuts: &mut Vec<Span>) {
         if let Some(start) = self.pending.take() {
             cuts.push(Span { start, end: self.end });
         }

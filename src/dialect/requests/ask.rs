@@ -3,16 +3,21 @@
 //! Owns the looking up. Must never write a member: that is the business of `to_chat` and `to_messages`. Used by every
 //! file of this folder.
 
-use super::super::capabilities::Capabilities;
+use super::super::capabilities::{Cache, Capabilities};
 use super::super::request::{Class, Fields, Invalid, Name};
+use super::talk::{Block, Mark};
 use crate::base::digest::{hex_into, sha256};
 use crate::wire::Dialect;
 use crate::wire::json::{Raw, Run, runs, write_inside};
+use std::borrow::Cow;
+use std::cell::Cell;
 use std::fmt::Display;
 
 /// A name for a conversation that tells nothing of it: hexadecimal digits.
 pub type CacheKey = [u8; 32];
 
+/// Marks that the messages shape takes.
+const MARKS_MAX: u32 = 4;
 /// How clients mark where a prompt is to be cached: as Anthropic's API has it, and OpenAI's.
 const MARKS: [&str; 2] = ["cache_control", "prompt_cache_breakpoint"];
 
@@ -59,6 +64,8 @@ pub(super) struct Ask<'a> {
     pub(super) fields: &'a Fields,
     pub(super) from: Dialect,
     pub(super) target: &'a Target<'a>,
+    /// Marks for the prompt cache so far.
+    pub(super) marks: Cell<u32>,
 }
 
 impl<'a> Ask<'a> {
@@ -95,6 +102,7 @@ impl<'a> Ask<'a> {
             let list = self.get(name, text).unwrap_or(Raw::NULL);
             list.items().any(|one| {
                 marked(one)
+                    || one.get("function").is_some_and(marked)
                     || ["content", "output"].iter().filter_map(|text| one.get(text)).any(|c| c.items().any(marked))
             })
         };
@@ -103,6 +111,37 @@ impl<'a> Ask<'a> {
             || in_list(Name::Messages, "messages")
             || in_list(Name::Input, "input")
             || in_list(Name::Tools, "tools")
+    }
+
+    /// The client's own mark on a part, a message or a tool, for a target that caches what is marked.
+    pub(super) fn mark_of(&self, part: Raw<'_>) -> Option<Mark> {
+        if self.target.shape != Dialect::Messages || self.target.capabilities.cache != Cache::Marks {
+            return None;
+        }
+        let own = MARKS.iter().find_map(|name| part.get(name).filter(|mark| !mark.is_null()))?;
+        let nothing = part.get("text").and_then(Raw::string).is_some_and(is_blank);
+        if nothing || self.marks.replace(self.marks.get() + 1) >= MARKS_MAX {
+            return None;
+        }
+        Some(Mark { hour: own.get("ttl").is_some_and(|time| time.is("1h")) })
+    }
+
+    /// The same as a block.
+    pub(super) fn mark(&self, part: Raw<'_>) -> Option<Block<'a>> {
+        self.mark_of(part).map(Block::Mark)
+    }
+
+    /// The texts of a content that is a string or an array of parts, refusals included, with the marks on them.
+    pub(super) fn said(&self, content: Raw<'a>) -> Vec<Block<'a>> {
+        let mut blocks = Vec::new();
+        blocks.extend(content.string().map(|text| Block::Text(Cow::Borrowed(text))));
+        for part in content.items() {
+            if let Some(text) = part.get("text").or_else(|| part.get("refusal")).and_then(Raw::string) {
+                blocks.push(Block::Text(Cow::Borrowed(text)));
+                blocks.extend(self.mark(part));
+            }
+        }
+        blocks
     }
 
     /// What the client calls the list of its messages.

@@ -12,51 +12,54 @@ use std::collections::BTreeSet;
 
 /// Reads the request; see [`super::request`].
 pub(super) fn read<'a>(ask: &Ask<'a>) -> Result<Talk<'a>, Invalid> {
-    let turns = ask.messages().map(turn).collect::<Result<Vec<_>, _>>()?;
+    let turns = ask.messages().map(|message| turn(ask, message)).collect::<Result<Vec<_>, _>>()?;
     Ok(Talk { turns, format: format(ask)?, offer: offer(ask)?, wishes: wishes(ask) })
 }
 
-fn turn(message: Message<'_>) -> Result<Turn<'_>, Invalid> {
+fn turn<'a>(ask: &Ask<'a>, message: Message<'a>) -> Result<Turn<'a>, Invalid> {
+    let mut turn = unmarked(ask, message)?;
+    turn.blocks.extend(ask.mark(message.raw).filter(|_| !message.role.is("tool")));
+    Ok(turn)
+}
+
+/// The same without a mark on the message itself.
+fn unmarked<'a>(ask: &Ask<'a>, message: Message<'a>) -> Result<Turn<'a>, Invalid> {
     let Message { at, raw, role, content } = message;
     if role.is("assistant") {
-        return assistant(at, raw, content);
+        return assistant(ask, at, raw, content);
     }
     if role.is("user") {
-        return Ok(Turn { role: Role::User, blocks: user_blocks(content, at)? });
+        return Ok(Turn { role: Role::User, blocks: user_blocks(ask, content, at)? });
     }
     if role.is("tool") {
         let id = raw.get("tool_call_id").and_then(Raw::string).unwrap_or_default();
         let plain = content.string();
-        let content = match plain {
-            Some(text) => vec![Block::Text(Cow::Borrowed(text))],
-            None => user_blocks(content, at)?,
+        let mut content = match plain {
+            Some(text) => vec![text_block(text)],
+            None => user_blocks(ask, content, at)?,
         };
+        content.extend(ask.mark(raw));
         let result = Block::Result(Returned { id, failed: false, plain: plain.is_some(), content });
         return Ok(Turn { role: Role::User, blocks: vec![result] });
     }
     if role.is("function") {
         return refuse(format_args!("messages[{at}].role"), "tool in the place of function for this model");
     }
-    Ok(Turn { role: Role::System { moves: true }, blocks: texts(content).map(text_block).collect() })
+    Ok(Turn { role: Role::System { moves: true }, blocks: ask.said(content) })
 }
 
 fn text_block(text: &[u8]) -> Block<'_> {
     Block::Text(Cow::Borrowed(text))
 }
 
-/// The texts of a content that is a string or an array of parts, refusals included.
-fn texts<'a>(content: Raw<'a>) -> impl Iterator<Item = &'a [u8]> {
-    let parts = content.items().filter_map(|part| part.get("text").or_else(|| part.get("refusal")));
-    content.string().into_iter().chain(parts.filter_map(Raw::string))
-}
-
-fn assistant<'a>(at: usize, message: Raw<'a>, content: Raw<'a>) -> Result<Turn<'a>, Invalid> {
+fn assistant<'a>(ask: &Ask<'a>, at: usize, message: Raw<'a>, content: Raw<'a>) -> Result<Turn<'a>, Invalid> {
     let [function_call, refusal, calls] = message.pick(["function_call", "refusal", "tool_calls"]);
     if function_call.is_some() {
         return refuse(format_args!("messages[{at}]"), "tool_calls in the place of function_call for this model");
     }
     let refusal = refusal.and_then(Raw::string);
-    let mut blocks: Vec<Block<'a>> = texts(content).chain(refusal).map(text_block).collect();
+    let mut blocks = ask.said(content);
+    blocks.extend(refusal.map(text_block));
     for (index, call) in calls.unwrap_or(Raw::NULL).items().enumerate() {
         let [id, function] = call.pick(["id", "function"]);
         let [name, arguments] = function.unwrap_or(Raw::NULL).pick(["name", "arguments"]);
@@ -71,7 +74,7 @@ fn assistant<'a>(at: usize, message: Raw<'a>, content: Raw<'a>) -> Result<Turn<'
 }
 
 /// The blocks of a user's or a tool's content.
-fn user_blocks<'a>(content: Raw<'a>, at: usize) -> Result<Vec<Block<'a>>, Invalid> {
+fn user_blocks<'a>(ask: &Ask<'a>, content: Raw<'a>, at: usize) -> Result<Vec<Block<'a>>, Invalid> {
     let mut blocks: Vec<Block<'a>> = content.string().map(text_block).into_iter().collect();
     let (mut parts, mut number) = (content.items(), 0..);
     while let Some((part, [kind, text])) = parts.pick(["type", "text"]) {
@@ -87,6 +90,7 @@ fn user_blocks<'a>(content: Raw<'a>, at: usize) -> Result<Vec<Block<'a>>, Invali
         } else {
             return refuse(format_args!("{}.type", path()), "text, image_url or file for this model");
         }
+        blocks.extend(ask.mark(part));
     }
     Ok(blocks)
 }
@@ -131,6 +135,7 @@ fn offer<'a>(ask: &Ask<'a>) -> Result<Offer<'a>, Invalid> {
             description: description.and_then(Raw::string).map(Cow::Borrowed),
             schema: Schema::Given(parameters.unwrap_or(Raw::NULL)),
             strict: strict.and_then(Raw::bool) == Some(true),
+            mark: ask.mark_of(tool).or_else(|| ask.mark_of(function?)),
         });
     }
     let parallel = ask.get(Name::ParallelToolCalls, "parallel_tool_calls").and_then(Raw::bool);

@@ -152,6 +152,7 @@ fn offer<'a>(ask: &Ask<'a>) -> Result<Offer<'a>, Invalid> {
                 description: tool.get("description").and_then(Raw::string).map(Cow::Borrowed),
                 schema: Schema::Given(tool.get("input_schema").unwrap_or(Raw::NULL)),
                 strict: tool.get("strict").and_then(Raw::bool) == Some(true),
+                mark: None,
             }),
             Some(name) if chosen == Some(name) => {
                 let expected = "a client tool, since tool_choice names it, for this model";

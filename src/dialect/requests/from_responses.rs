@@ -16,6 +16,8 @@ use crate::wire::json::{Kind, Raw, compact, write_escaped};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+/// Calls that a conversation may have.
+const CALLS_MAX: usize = 100_000;
 /// What a call came to that the conversation does not tell.
 const NO_OUTPUT: &[u8] = b"[no output was recorded]";
 /// Why a client's wish to compact the conversation is refused.
@@ -32,7 +34,7 @@ pub(super) fn read<'a>(ask: &Ask<'a>, state: &mut TranslationState) -> Result<Ta
     if let Some(text) = ask.get(Name::Instructions, "instructions").and_then(Raw::string) {
         turns.push(Turn { role: Role::System { moves: true }, blocks: vec![Block::Text(Cow::Borrowed(text))] });
     }
-    let mut items = Items { ask, names: &names, last_output: outputs(input), turns, open: None };
+    let mut items = Items { ask, names: &names, last_output: outputs(input), turns, open: None, calls: 0 };
     if let Some(text) = input.string() {
         items.says(Turn { role: Role::User, blocks: vec![Block::Text(Cow::Borrowed(text))] });
     }
@@ -72,6 +74,10 @@ struct Open<'a> {
     said: Vec<Block<'a>>,
     /// Ids of its calls in order, each with what came of it.
     calls: Vec<(&'a [u8], Option<Block<'a>>)>,
+    /// Which of them have nothing yet, by their id, the latest last.
+    unanswered: BTreeMap<&'a [u8], Vec<usize>>,
+    answered: bool,
+    spoken: bool,
     /// Calls whose output is still to come.
     awaited: usize,
     /// What others said before all of that had come.
@@ -85,6 +91,7 @@ struct Items<'r, 'a> {
     last_output: BTreeMap<&'a [u8], usize>,
     turns: Vec<Turn<'a>>,
     open: Option<Open<'a>>,
+    calls: usize,
 }
 
 impl<'a> Items<'_, 'a> {
@@ -100,20 +107,20 @@ impl<'a> Items<'_, 'a> {
             }
             b"function_call" => {
                 let arguments = Arguments::Json(text("arguments").unwrap_or_default());
-                self.call(at, item, self.names.upstream(text("namespace"), text("name")), arguments);
+                self.call(at, item, self.names.upstream(text("namespace"), text("name")), arguments)?;
             }
             b"custom_tool_call" => {
                 let arguments = Arguments::Free(text("input").unwrap_or_default());
-                self.call(at, item, self.names.upstream(text("namespace"), text("name")), arguments);
+                self.call(at, item, self.names.upstream(text("namespace"), text("name")), arguments)?;
             }
             b"tool_search_call" if text("call_id").is_some() => {
                 let arguments = Arguments::Value(item.get("arguments").unwrap_or(Raw::EMPTY));
-                self.call(at, item, Cow::Borrowed(b"tool_search"), arguments);
+                self.call(at, item, Cow::Borrowed(b"tool_search"), arguments)?;
             }
             kind @ (b"local_shell_call" | b"shell_call" | b"apply_patch_call") => {
                 let action = item.get("action").or_else(|| item.get("operation")).unwrap_or(Raw::EMPTY);
                 let name = &kind[..kind.len() - b"_call".len()];
-                self.call(at, item, Cow::Borrowed(name), Arguments::Value(action));
+                self.call(at, item, Cow::Borrowed(name), Arguments::Value(action))?;
             }
             b"function_call_output"
             | b"custom_tool_call_output"
@@ -137,43 +144,48 @@ impl<'a> Items<'_, 'a> {
         let content = item.get("content").unwrap_or(Raw::NULL);
         let role = item.get("role").unwrap_or(Raw::NULL);
         if role.is("user") {
-            let blocks = blocks(content, || format!("input[{at}].content"))?;
+            let blocks = blocks(self.ask, content, || format!("input[{at}].content"))?;
             self.says(Turn { role: Role::User, blocks });
             return Ok(());
         }
-        let parts = content.items().filter_map(|part| part.get("text").or_else(|| part.get("refusal")));
-        let texts = content.string().into_iter().chain(parts.filter_map(Raw::string));
-        let texts: Vec<Block<'a>> = texts.map(|text| Block::Text(Cow::Borrowed(text))).collect();
+        let texts = self.ask.said(content);
         if !role.is("assistant") {
             self.says(Turn { role: Role::System { moves: false }, blocks: texts });
             return Ok(());
         }
         let one_text = self.ask.target.shape == Dialect::Chat;
-        let said = &mut self.assistant().said;
+        let open = self.assistant();
         // The chat shape has but one text, where a line of its own tells one message from the next.
-        if one_text && said.iter().any(|block| block.text().is_some()) {
-            said.push(Block::Text(Cow::Borrowed(b"\\n")));
+        if one_text && open.spoken {
+            open.said.push(Block::Text(Cow::Borrowed(b"\\n")));
         }
-        said.extend(texts);
+        open.spoken |= !texts.is_empty();
+        open.said.extend(texts);
         Ok(())
     }
 
     /// The assistant's turn: the one under way, unless all that it called has come back.
     fn assistant(&mut self) -> &mut Open<'a> {
-        let over = |open: &Open<'_>| open.awaited == 0 && open.calls.iter().any(|(_, output)| output.is_some());
+        let over = |open: &Open<'_>| open.awaited == 0 && open.answered;
         if self.open.as_ref().is_some_and(over) {
             self.close();
         }
         self.open.get_or_insert_default()
     }
 
-    fn call(&mut self, at: usize, item: Raw<'a>, name: Text<'a>, arguments: Arguments<'a>) {
+    fn call(&mut self, at: usize, item: Raw<'a>, name: Text<'a>, arguments: Arguments<'a>) -> Result<(), Invalid> {
+        self.calls += 1;
+        if self.calls > CALLS_MAX {
+            return refuse("input", "at most 100000 calls for this model");
+        }
         let id = item.get("call_id").or_else(|| item.get("id")).and_then(Raw::string).unwrap_or_default();
         let awaited = self.last_output.get(id).is_some_and(|output| *output > at);
         let open = self.assistant();
         open.awaited += usize::from(awaited);
         open.said.push(Block::Call(Call { id, name, arguments }));
+        open.unanswered.entry(id).or_default().push(open.calls.len());
         open.calls.push((id, None));
+        Ok(())
     }
 
     fn output(&mut self, at: usize, item: Raw<'a>) -> Result<(), Invalid> {
@@ -181,9 +193,9 @@ impl<'a> Items<'_, 'a> {
         let tools = item.get("tools").filter(|_| item.get("type").is_some_and(|kind| kind.is("tool_search_output")));
         let given = item.get("output").or(tools).unwrap_or(Raw::NULL);
         let plain = given.string().is_some();
-        let content = returned(given, || format!("input[{at}].output"))?;
+        let content = returned(self.ask, given, || format!("input[{at}].output"))?;
         let slot = self.open.as_mut().and_then(|open| {
-            let known = open.calls.iter().rposition(|(call, output)| Some(*call) == id && output.is_none())?;
+            let known = open.unanswered.get_mut(id?)?.pop()?;
             Some((open, known))
         });
         match slot {
@@ -191,6 +203,7 @@ impl<'a> Items<'_, 'a> {
                 let id = id.unwrap_or_default();
                 open.calls[known].1 = Some(Block::Result(Returned { id, failed: false, plain, content }));
                 open.awaited = open.awaited.saturating_sub(1);
+                open.answered = true;
             }
             None => {
                 let mut blocks = vec![Block::Text(Cow::Borrowed(ORPHAN))];
@@ -229,7 +242,7 @@ impl<'a> Items<'_, 'a> {
 }
 
 /// The blocks of a content that is a string or an array of parts; `list`: what the client calls that array.
-fn blocks<'a>(content: Raw<'a>, list: impl Fn() -> String) -> Result<Vec<Block<'a>>, Invalid> {
+fn blocks<'a>(ask: &Ask<'a>, content: Raw<'a>, list: impl Fn() -> String) -> Result<Vec<Block<'a>>, Invalid> {
     let mut blocks: Vec<Block<'a>> =
         content.string().map(|text| Block::Text(Cow::Borrowed(text))).into_iter().collect();
     for (index, part) in content.items().enumerate() {
@@ -245,16 +258,17 @@ fn blocks<'a>(content: Raw<'a>, list: impl Fn() -> String) -> Result<Vec<Block<'
                 return refuse(format_args!("{}.type", path()), what);
             }
         }
+        blocks.extend(ask.mark(part));
     }
     Ok(blocks)
 }
 
 /// What a tool gave back: a string, parts, or any JSON, which is told as it is written.
-fn returned<'a>(given: Raw<'a>, list: impl Fn() -> String) -> Result<Vec<Block<'a>>, Invalid> {
+fn returned<'a>(ask: &Ask<'a>, given: Raw<'a>, list: impl Fn() -> String) -> Result<Vec<Block<'a>>, Invalid> {
     let parts =
         given.items().all(|part| part.get("type").and_then(Raw::string).is_some_and(|k| k.starts_with(b"input_")));
     if given.string().is_some() || (given.kind() == Kind::Array && parts) {
-        return blocks(given, list);
+        return blocks(ask, given, list);
     }
     let (mut text, mut inside) = (Vec::new(), Vec::new());
     compact(given.bytes(), &mut text);

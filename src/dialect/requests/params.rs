@@ -32,7 +32,7 @@ pub(super) fn write(params: &[Param], out: &mut Vec<u8>) {
 }
 
 /// Takes parts out, in order, in one pass.
-fn cut(out: &mut Vec<u8>, gone: &[(usize, usize)]) {
+pub(in crate::dialect) fn cut(out: &mut Vec<u8>, gone: &[(usize, usize)]) {
     let Some(&(mut to, _)) = gone.first() else { return };
     for (at, (_, from)) in gone.iter().enumerate() {
         let next = gone.get(at + 1).map_or(out.len(), |(start, _)| *start);

@@ -46,6 +46,15 @@ pub(super) enum Block<'a> {
     Carried(Vec<u8>),
     Call(Call<'a>),
     Result(Returned<'a>),
+    /// The client has marked the block before it for the prompt cache.
+    Mark(Mark),
+}
+
+/// Where a prompt is to be cached.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) struct Mark {
+    /// For an hour, not for the usual time.
+    pub(super) hour: bool,
 }
 
 /// Something to look at, in no shape yet.
@@ -103,6 +112,7 @@ pub(super) struct Tool<'a> {
     pub(super) description: Option<Text<'a>>,
     pub(super) schema: Schema<'a>,
     pub(super) strict: bool,
+    pub(super) mark: Option<Mark>,
 }
 
 /// What a tool takes.

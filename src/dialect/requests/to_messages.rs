@@ -4,11 +4,12 @@
 //! merging, ordering and dropping have one place; then it is written.
 
 use super::super::capabilities::{Cache, Structured, Thinking};
+use super::super::carrier;
 use super::super::naming::{JSON_TOOL, TranslationState, messages_id};
 use super::super::request::Invalid;
 use super::ask::{Ask, is_blank, refuse, write_user};
 use super::schema::{write_closed, write_free, write_input_schema};
-use super::talk::{Arguments, Block, Call, Choice, Effort, Format, Offer, Returned, Role, Schema, Talk, Text};
+use super::talk::{Arguments, Block, Call, Choice, Effort, Format, Mark, Offer, Returned, Role, Schema, Talk, Text};
 use super::talk::{Tool, Turn, Wishes};
 use crate::wire::json::{self, Raw, compact, item, key, write_count, write_inside, write_string};
 use std::borrow::Cow;
@@ -88,7 +89,7 @@ enum Piece<'t, 'a> {
 /// The conversation laid out.
 #[derive(Default)]
 struct Plan<'t, 'a> {
-    system: Vec<&'t [u8]>,
+    system: Vec<Piece<'t, 'a>>,
     messages: Vec<Message<'t, 'a>>,
 }
 
@@ -137,20 +138,20 @@ impl<'t, 'a> Plan<'t, 'a> {
     /// A system message joins the system prompt, unless the model takes it in place and the place is allowed: after a
     /// user's turn and before the assistant's or the end. One that must not move is told by the user then.
     fn system(&mut self, ask: &Ask<'_>, turn: &'t Turn<'a>, moves: bool, before_assistant: bool) {
-        let texts: Vec<&[u8]> = turn.blocks.iter().filter_map(Block::text).filter(|text| !is_blank(text)).collect();
+        let texts = || turn.blocks.iter().filter_map(Block::text).filter(|text| !is_blank(text));
+        let pieces = || pieces(turn.blocks.iter().filter(|block| !block.text().is_some_and(is_blank)));
         let last = self.messages.last().map(|message| message.role);
         let in_place = ask.target.capabilities.mid_conversation_system
             && matches!(last, Some(Role::User | Role::System { .. }))
             && before_assistant;
-        if texts.is_empty() {
+        if texts().next().is_none() {
         } else if in_place {
-            let pieces = texts.into_iter().map(|text| Piece::Text(Cow::Borrowed(text))).collect();
-            self.add(Role::System { moves: true }, Vec::new(), pieces);
+            self.add(Role::System { moves: true }, Vec::new(), pieces());
         } else if moves || last.is_none() {
-            self.system.extend(texts);
+            self.system.extend(pieces());
         } else {
             let mut text = b"<developer_message>\\n".to_vec();
-            for part in texts {
+            for part in texts() {
                 text.extend_from_slice(part);
                 text.extend_from_slice(b"\\n");
             }
@@ -162,6 +163,7 @@ impl<'t, 'a> Plan<'t, 'a> {
     /// A last assistant message is a beginning to be continued: it must not end in white space.
     fn trim_last(&mut self) {
         let Some(last) = self.messages.last_mut().filter(|last| last.role == Role::Assistant) else { return };
+        last.pieces.pop_if(|piece| matches!(piece, Piece::Block(Block::Mark(_))));
         let Some(Piece::Text(raw)) = last.pieces.last() else { return };
         let text = Raw::text_of(raw);
         let trimmed = text.trim_end();
@@ -196,11 +198,10 @@ impl<'t, 'a> Plan<'t, 'a> {
         if !self.system.is_empty() || instruction.is_some() {
             key(out, "system");
             out.push(b'[');
-            for text in self.system.iter().copied().chain(instruction.as_deref()) {
-                write_text(text, out);
-            }
+            self.system.iter().for_each(|piece| piece.write(out));
+            instruction.iter().for_each(|text| write_text(text, out));
             if marks {
-                mark(out);
+                mark(Mark { hour: false }, out);
             }
             out.push(b']');
         }
@@ -222,7 +223,7 @@ impl<'t, 'a> Plan<'t, 'a> {
             message.pieces.iter().for_each(|piece| piece.write(out));
             if message.role == Role::User {
                 if marks && users <= MARKED_TURNS {
-                    mark(out);
+                    mark(Mark { hour: false }, out);
                 }
                 users -= 1;
             }
@@ -254,6 +255,7 @@ fn pieces<'t, 'a: 't>(blocks: impl Iterator<Item = &'t Block<'a>>) -> Vec<Piece<
                 all_blank &= is_blank(text);
                 pieces.push(Piece::Text(Cow::Borrowed(text)));
             }
+            Block::Mark(_) => pieces.push(Piece::Block(block)),
             other => {
                 all_blank = false;
                 pieces.push(Piece::Block(other));
@@ -270,19 +272,17 @@ fn pieces<'t, 'a: 't>(blocks: impl Iterator<Item = &'t Block<'a>>) -> Vec<Piece<
 fn assistant<'t, 'a>(turn: &'t Turn<'a>) -> Vec<Piece<'t, 'a>> {
     let blocks = || turn.blocks.iter();
     let carried = blocks().filter(|block| matches!(block, Block::Carried(_))).map(Piece::Block);
-    let mut texts: Vec<&[u8]> = blocks().filter_map(Block::text).filter(|text| !text.is_empty()).collect();
-    if texts.iter().all(|text| is_blank(text)) {
-        texts.clear();
-    }
+    let texts = pieces(blocks().filter(|block| matches!(block, Block::Text(_) | Block::Mark(_))));
     let calls = blocks().filter(|block| matches!(block, Block::Call(_))).map(Piece::Block);
-    carried.chain(texts.into_iter().map(|text| Piece::Text(Cow::Borrowed(text)))).chain(calls).collect()
+    carried.chain(texts).chain(calls).collect()
 }
 
 /// Marks the block that `out` ends in.
-fn mark(out: &mut Vec<u8>) {
-    debug_assert_eq!(out.last(), Some(&b'}'));
-    out.pop();
-    out.extend_from_slice(b",\"cache_control\":{\"type\":\"ephemeral\"}}");
+fn mark(mark: Mark, out: &mut Vec<u8>) {
+    if out.pop_if(|last| *last == b'}').is_some() {
+        out.extend_from_slice(b",\"cache_control\":{\"type\":\"ephemeral\"");
+        out.extend_from_slice(if mark.hour { b",\"ttl\":\"1h\"}}" } else { b"}}" });
+    }
 }
 
 fn write_text(inside: &[u8], out: &mut Vec<u8>) {
@@ -300,11 +300,15 @@ impl Piece<'_, '_> {
             Piece::Block(Block::Call(call)) => write_call(call, out),
             Piece::Block(Block::Carried(json)) => {
                 let is = |block: &Raw<'_>, kind| block.get("type").is_some_and(|own| own.is(kind));
-                for block in Raw::new(json).items().filter(|b| is(b, "thinking") || is(b, "redacted_thinking")) {
+                let signed =
+                    |block: &Raw<'_>| !block.members().any(|(_, value)| value.string().is_some_and(carrier::is_ours));
+                let kinds = |block: &Raw<'_>| is(block, "thinking") || is(block, "redacted_thinking");
+                for block in Raw::new(json).items().filter(kinds).filter(signed) {
                     item(out);
                     out.extend_from_slice(block.bytes());
                 }
             }
+            Piece::Block(Block::Mark(own)) => mark(*own, out),
             Piece::Block(Block::Text(_) | Block::Think(_) | Block::Result(_)) => {}
         }
     }
@@ -319,7 +323,8 @@ fn write_result(result: &Returned<'_>, out: &mut Vec<u8>) {
         write_inside(out, result.content.first().and_then(Block::text).unwrap_or_default());
     } else {
         out.push(b'[');
-        pieces(result.content.iter()).iter().for_each(|piece| piece.write(out));
+        let said = result.content.iter().filter(|block| !matches!(block, Block::Mark(_)));
+        pieces(said).iter().for_each(|piece| piece.write(out));
         out.push(b']');
     }
     if result.failed {
@@ -327,6 +332,10 @@ fn write_result(result: &Returned<'_>, out: &mut Vec<u8>) {
         out.extend_from_slice(b"true");
     }
     out.push(b'}');
+    // It is the result that can be marked, nothing in it.
+    if let Some(Block::Mark(own)) = result.content.iter().rfind(|block| matches!(block, Block::Mark(_))) {
+        mark(*own, out);
+    }
 }
 
 fn write_call(call: &Call<'_>, out: &mut Vec<u8>) {
@@ -447,6 +456,9 @@ fn write_tool(tool: &Tool<'_>, strict: bool, out: &mut Vec<u8>) {
         out.extend_from_slice(b"true");
     }
     out.push(b'}');
+    if let Some(own) = tool.mark {
+        mark(own, out);
+    }
 }
 
 fn write_json_tool(schema: Raw<'_>, out: &mut Vec<u8>) {
@@ -492,7 +504,8 @@ fn write_thinking(ask: &Ask<'_>, talk: &Talk<'_>, plan: &Plan<'_, '_>, bound: u6
             let budget = BUDGETS.iter().find(|(known, _)| *known == word).map_or(BUDGET_HIGH, |(_, budget)| *budget);
             key(out, "thinking");
             out.extend_from_slice(b"{\"type\":\"enabled\",\"budget_tokens\":");
-            write_count(out, budget.min(bound - 1));
+            // Half of the bound at least is the answer's, as far as the shape lets it be.
+            write_count(out, budget.min(bound / 2).max(BUDGET_MIN));
             out.push(b'}');
             true
         }

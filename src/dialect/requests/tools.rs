@@ -21,6 +21,9 @@ const DEFAULT_NAMESPACE: &[u8] = b"functions";
 /// What other shapes call the client's own search for tools.
 const TOOL_SEARCH: &[u8] = b"tool_search";
 
+/// What may be chosen.
+const NOT_OFFERED: &str = "auto, none, required, allowed_tools, or a tool on offer, for this model";
+
 /// What the upstream knows each tool as, by namespace and name.
 #[derive(Default)]
 pub(super) struct Names<'a> {
@@ -56,6 +59,7 @@ fn inner(namespace: Option<&[u8]>) -> &[u8] {
 
 /// The tools as they are read.
 struct Reader<'s, 'a> {
+    ask: &'s Ask<'a>,
     state: &'s mut TranslationState,
     names: Names<'a>,
     tools: Vec<Tool<'a>>,
@@ -71,19 +75,22 @@ pub(super) fn read<'a>(
 ) -> Result<(Names<'a>, Offer<'a>), Invalid> {
     let most = if ask.target.shape == Dialect::Chat { CHAT_NAME_MAX } else { MESSAGES_NAME_MAX };
     let names = Names { most, ..Names::default() };
-    let mut reader = Reader { state, names, tools: Vec::new(), hosted: false };
+    let mut reader = Reader { ask, state, names, tools: Vec::new(), hosted: false };
     let adds = |item: &Raw<'_>| {
         item.get("type").is_some_and(|kind| kind.is("additional_tools") || kind.is("tool_search_output"))
     };
-    let added = input.items().filter(adds).filter_map(|item| item.get("tools"));
-    let offered = ask.get(Name::Tools, "tools");
+    let added = input.items().enumerate().filter(|(_, item)| adds(item));
+    let added = added.filter_map(|(at, item)| Some((Some(at), item.get("tools")?)));
+    let offered = ask.get(Name::Tools, "tools").map(|tools| (None, tools));
     // Names that stand alone go before those of a namespace, which can be told by another.
-    let lists = || offered.into_iter().chain(added.clone()).flat_map(Raw::items);
-    for tool in lists().filter(|tool| !is_namespace(*tool)) {
+    let lists = || offered.into_iter().chain(added.clone());
+    for tool in lists().flat_map(|(_, tools)| tools.items()).filter(|tool| !is_namespace(*tool)) {
         reader.reserve(tool);
     }
-    for (at, tool) in lists().enumerate() {
-        reader.tool(tool, at)?;
+    for (item, tools) in lists() {
+        for (at, tool) in tools.items().enumerate() {
+            reader.tool(tool, Place { item, at, member: None })?;
+        }
     }
     let Reader { names, mut tools, hosted, .. } = reader;
     let choice = ask.get(Name::ToolChoice, "tool_choice");
@@ -97,6 +104,24 @@ pub(super) fn read<'a>(
     let choice = choose(choice, &names, &mut tools)?;
     let parallel = ask.get(Name::ParallelToolCalls, "parallel_tool_calls").and_then(Raw::bool);
     Ok((names, Offer { tools, choice, parallel }))
+}
+
+/// Where a tool stands in the request.
+#[derive(Copy, Clone)]
+struct Place {
+    /// In which item of the conversation, if in one.
+    item: Option<usize>,
+    at: usize,
+    /// Which member of a namespace it is, if one.
+    member: Option<usize>,
+}
+
+impl Place {
+    fn path(self) -> String {
+        let item = self.item.map_or(String::new(), |item| format!("input[{item}]."));
+        let member = self.member.map_or(String::new(), |member| format!(".tools[{member}]"));
+        format!("{item}tools[{}]{member}.name", self.at)
+    }
 }
 
 fn is_namespace(tool: Raw<'_>) -> bool {
@@ -113,14 +138,19 @@ impl<'a> Reader<'_, 'a> {
         }
     }
 
-    fn tool(&mut self, tool: Raw<'a>, at: usize) -> Result<(), Invalid> {
+    fn tool(&mut self, tool: Raw<'a>, place: Place) -> Result<(), Invalid> {
         let text = |name| tool.get(name).and_then(Raw::string);
         match text("type").unwrap_or_default() {
-            b"function" | b"custom" => self.named(tool, b"", at),
+            b"function" | b"custom" => self.named(tool, b"", place),
             b"namespace" => {
                 let namespace = inner(text("name"));
-                for member in tool.get("tools").unwrap_or(Raw::NULL).items() {
-                    self.named(member, namespace, at)?;
+                for (at, member) in tool.get("tools").unwrap_or(Raw::NULL).items().enumerate() {
+                    match member.get("type").and_then(Raw::string) {
+                        None | Some(b"function" | b"custom") => {
+                            self.named(member, namespace, Place { member: Some(at), ..place })?;
+                        }
+                        Some(_) => self.hosted = true,
+                    }
                 }
                 Ok(())
             }
@@ -130,7 +160,7 @@ impl<'a> Reader<'_, 'a> {
                     self.state.note(name.to_vec(), called);
                     let schema = Schema::Given(tool.get("parameters").unwrap_or(Raw::NULL));
                     let description = text("description").map(Cow::Borrowed);
-                    self.tools.push(Tool { name, description, schema, strict: false });
+                    self.tools.push(Tool { name, description, schema, strict: false, mark: None });
                 }
                 Ok(())
             }
@@ -142,10 +172,10 @@ impl<'a> Reader<'_, 'a> {
     }
 
     /// A tool that has a name: a function, or one that takes free text.
-    fn named(&mut self, tool: Raw<'a>, namespace: &'a [u8], at: usize) -> Result<(), Invalid> {
+    fn named(&mut self, tool: Raw<'a>, namespace: &'a [u8], place: Place) -> Result<(), Invalid> {
         let text = |name| tool.get(name).and_then(Raw::string);
         let Some(own) = text("name").filter(|name| !name.is_empty()) else {
-            return refuse(format_args!("tools[{at}].name"), "a string");
+            return refuse(place.path(), "a string");
         };
         if namespace.is_empty() && !self.names.known.contains_key(&(namespace, own)) {
             self.names.taken.remove(own);
@@ -163,6 +193,7 @@ impl<'a> Reader<'_, 'a> {
             description: if free { Some(free_text(tool, given)) } else { given.map(Cow::Borrowed) },
             schema: if free { Schema::Free } else { Schema::Given(tool.get("parameters").unwrap_or(Raw::NULL)) },
             strict: tool.get("strict").and_then(Raw::bool) == Some(true),
+            mark: self.ask.mark_of(tool),
         });
         Ok(())
     }
@@ -204,8 +235,11 @@ fn choose<'a>(choice: Option<Raw<'a>>, names: &Names<'a>, tools: &mut Vec<Tool<'
         }
         b"allowed_tools" => {
             keep(tools, choice.get("tools").unwrap_or(Raw::NULL).items().map(named));
+            if tools.is_empty() {
+                return refuse("tool_choice", NOT_OFFERED);
+            }
             if choice.get("mode").is_some_and(|mode| mode.is("required")) { Choice::Any } else { Choice::Auto }
         }
-        _ => return refuse("tool_choice", "auto, none, required, allowed_tools, or a tool on offer, for this model"),
+        _ => return refuse("tool_choice", NOT_OFFERED),
     })
 }

@@ -22,12 +22,16 @@ fn unknown(shape: Dialect, unknown: UnknownMembers) -> Case {
 
 impl Case {
     fn run(&self, body: &str) -> String {
+        self.try_run(body).unwrap_or_else(|invalid| panic!("{}: {body}", invalid.0))
+    }
+
+    fn try_run(&self, body: &str) -> Result<String, Invalid> {
         let mut scan = RequestScan::new();
         scan.reset(self.shape);
         scan.finish(body.as_bytes()).unwrap_or_else(|invalid| panic!("{}: {body}", invalid.0));
         let with = Target { model: self.model, shape: Dialect::Chat, capabilities: &self.takes, cache_key: None };
         let (mut text, mut pieces) = (b"left over".to_vec(), vec![Piece::Body(Span::new(0, 1))]);
-        let total = rewrite(self.shape, body.as_bytes(), scan.fields(), &with, &mut text, &mut pieces);
+        let total = rewrite(self.shape, body.as_bytes(), scan.fields(), &with, &mut text, &mut pieces)?;
         let mut out = Vec::new();
         for piece in &pieces {
             match piece {
@@ -40,7 +44,7 @@ impl Case {
         serde_json::from_slice::<serde_json::Value>(&out).unwrap_or_else(|error| {
             panic!("{error}: {}", String::from_utf8_lossy(&out));
         });
-        String::from_utf8(out).unwrap()
+        Ok(String::from_utf8(out).unwrap())
     }
 }
 
@@ -60,7 +64,7 @@ fn the_tables_of_a_body_with_many_members_take_what_they_are_said_to_take() {
         let (fields, mut text, mut pieces) = (scan.fields(), Vec::new(), Vec::new());
         let with =
             Target { model: "gpt-x", shape: Dialect::Chat, capabilities: &Capabilities::default(), cache_key: None };
-        rewrite(shape, body.as_bytes(), fields, &with, &mut text, &mut pieces);
+        rewrite(shape, body.as_bytes(), fields, &with, &mut text, &mut pieces).unwrap();
         let tables = fields.members.capacity() * size_of::<Member>() + fields.cuts.capacity() * size_of::<Span>();
         assert!(pieces.len() > 900, "{shape:?}: {}", pieces.len());
         assert!(fields.storage() >= tables + pieces.capacity() * size_of::<Piece>(), "{shape:?}");
@@ -265,7 +269,7 @@ fn a_large_body_is_three_pieces_and_none_of_it_is_copied() {
     scan.finish(body.as_bytes()).unwrap();
     let (mut text, mut pieces) = (Vec::new(), Vec::new());
     let with = Target { model: "gpt-x", shape: Dialect::Chat, capabilities: &Capabilities::default(), cache_key: None };
-    rewrite(Dialect::Chat, body.as_bytes(), scan.fields(), &with, &mut text, &mut pieces);
+    rewrite(Dialect::Chat, body.as_bytes(), scan.fields(), &with, &mut text, &mut pieces).unwrap();
     assert_eq!((pieces.len(), text.as_slice()), (3, b"\"gpt-x\"".as_slice()));
 }
 
@@ -381,7 +385,115 @@ fn what_the_configuration_writes_takes_no_more_than_its_room() {
     scan.finish(body.as_bytes()).unwrap();
     let with = Target { model: "gpt-x", shape: Dialect::Chat, capabilities: &case.takes, cache_key: None };
     let (mut text, mut pieces) = (Vec::with_capacity(256), Vec::new());
-    rewrite(Dialect::Chat, body.as_bytes(), scan.fields(), &with, &mut text, &mut pieces);
+    rewrite(Dialect::Chat, body.as_bytes(), scan.fields(), &with, &mut text, &mut pieces).unwrap();
     assert!(text.len() > 10_000 && text.capacity() <= 256 + case.takes.params_room(), "{}", text.capacity());
     assert_eq!(Capabilities::default().params_room(), 0);
+}
+
+/// A responses request with these members, as it goes on where `hosted` may be asked for.
+fn tools(hosted: &[&str], members: &str) -> Result<String, String> {
+    let hosted_tools = hosted.iter().map(|name| (*name).to_owned()).collect();
+    let case = takes(Dialect::Responses, Capabilities { hosted_tools, ..Capabilities::default() });
+    let out = case.try_run(&format!("{{\"model\":\"m\",{members}}}")).map_err(|invalid| invalid.0)?;
+    let ours = ",\"store\":false,\"include\":[\"reasoning.encrypted_content\"]}";
+    Ok(out.strip_prefix("{\"model\":\"gpt-x\",").unwrap().strip_suffix(ours).unwrap().to_owned())
+}
+
+const FUNCTION: &str = r#"{"type":"function","name":"f"}"#;
+
+#[test]
+fn only_tools_that_the_client_runs_go_on_wherever_they_stand() {
+    let one = |tool: &str| tools(&[], &format!("\"input\":\"x\",\"tools\":[{FUNCTION},{tool}]")).unwrap();
+    let gone = format!("\"input\":\"x\",\"tools\":[{FUNCTION}]");
+    for tool in [
+        r#"{"type":"mcp","server_url":"http://evil"}"#,
+        r#"{"type":"web_search"}"#,
+        r#"{"type":"x_search"}"#,
+        r#"{"type":"code_execution"}"#,
+        r#"{"type":"openrouter:web_search"}"#,
+        r#"{"type":"of_next_month"}"#,
+        r#"{"type":"shell","environment":{"type":"container_reference","container_id":"cntr_other"}}"#,
+        r#"{"type":"shell","environment":{"type":"container_auto","type":"local"}}"#,
+        r#"{"type":"shell","environment":null,"environment":{"type":"container_auto"}}"#,
+        r#"{"type":"tool_search","execution":"server"}"#,
+        r#"{"type":"tool_search"}"#,
+        r#"{"type":"mcp","type":"function","name":"g","server_url":"http://evil"}"#,
+        r#"{"\u0074ype":"m\u0063p"}"#,
+    ] {
+        assert_eq!(one(tool), gone, "{tool}");
+        let added = |item: &str, tools: &str| {
+            format!("\"input\":[{{\"type\":\"{item}\",\"tools\":[{tools}]}},{{\"role\":\"user\",\"content\":\"x\"}}]")
+        };
+        for item in ["additional_tools", "tool_search_output", "of_next_month"] {
+            let both = format!("{tool},{FUNCTION},{tool},{tool}");
+            assert_eq!(tools(&[], &added(item, &both)).unwrap(), added(item, FUNCTION), "{tool}");
+        }
+        let space = |members: &str| format!("{{\"type\":\"namespace\",\"name\":\"n\",\"tools\":[{members}]}}");
+        let both = format!("\"tools\":[{tool},{},{tool}],\"input\":\"x\"", space(&format!("{tool},{FUNCTION}")));
+        assert_eq!(tools(&[], &both).unwrap(), format!("\"tools\":[{}],\"input\":\"x\"", space(FUNCTION)), "{tool}");
+    }
+    for tool in [
+        r#"{"type":"custom","name":"c"}"#,
+        r#"{"type":"local_shell"}"#,
+        r#"{"type":"apply_patch"}"#,
+        r#"{"type":"shell"}"#,
+        r#"{"type":"shell","environment":{"type":"local"}}"#,
+        r#"{"type":"tool_search","execution":"client"}"#,
+    ] {
+        assert_eq!(one(tool), format!("\"input\":\"x\",\"tools\":[{FUNCTION},{tool}]"));
+    }
+    // What a provider's server has listed is told, not offered.
+    let listed = r#""input":[{"type":"mcp_list_tools","tools":[{"name":"a"}]}]"#;
+    assert_eq!(tools(&[], listed).unwrap(), listed);
+}
+
+#[test]
+fn a_tool_of_the_providers_goes_on_where_it_is_named_and_names_nothing_stored() {
+    for (tool, goes) in [
+        (r#"{"type":"code_interpreter","container":{"type":"auto"}}"#, true),
+        (r#"{"type":"code_interpreter","container":{"type":"auto","file_ids":[]}}"#, true),
+        (r#"{"type":"code_interpreter","container":{"type":"auto","file_ids":["file-other"]}}"#, false),
+        (r#"{"type":"code_interpreter","container":"cntr_other"}"#, false),
+        (r#"{"type":"shell","environment":{"type":"container_auto"}}"#, true),
+        (r#"{"type":"shell","environment":{"type":"container_reference","container_id":"cntr_other"}}"#, false),
+        (r#"{"type":"web_search_preview"}"#, false),
+    ] {
+        let body = format!("\"input\":\"x\",\"tools\":[{FUNCTION},{tool}]");
+        let want = if goes { body.clone() } else { format!("\"input\":\"x\",\"tools\":[{FUNCTION}]") };
+        assert_eq!(tools(&["code_interpreter", "shell", "web_search"], &body).unwrap(), want);
+    }
+}
+
+#[test]
+fn a_request_whose_tools_are_all_left_out_is_refused_and_so_is_a_choice_among_them() {
+    let refused = |members: &str| {
+        tools(&[], &format!("\"input\":\"x\",{members}")).map_err(|why| why.split_once(':').unwrap().0.to_owned())
+    };
+    let search = r#"{"type":"web_search"}"#;
+    assert_eq!(refused(&format!("\"tools\":[{search}]")), Err("tools".to_owned()));
+    assert!(refused(&format!("\"tools\":[{search}],\"tool_choice\":\"none\"")).is_ok());
+    for choice in [search, r#"{"type":"allowed_tools","mode":"auto","tools":[{"type":"web_search"}]}"#] {
+        let members = format!("\"tools\":[{search},{FUNCTION}],\"tool_choice\":{choice}");
+        assert_eq!(refused(&members), Err("tool_choice".to_owned()), "{choice}");
+    }
+    let some = |tools: &str| format!("{{\"type\":\"allowed_tools\",\"mode\":\"auto\",\"tools\":[{tools}]}}");
+    let members = format!("\"tools\":[{search},{FUNCTION}],\"tool_choice\":{}", some(&format!("{search},{FUNCTION}")));
+    assert_eq!(
+        refused(&members),
+        Ok(format!("\"input\":\"x\",\"tools\":[{FUNCTION}],\"tool_choice\":{}", some(FUNCTION)))
+    );
+    let many = format!("{search},{FUNCTION},").repeat(300);
+    assert_eq!(refused(&format!("\"tools\":[{}]", many.trim_end_matches(','))), Err("tools".to_owned()));
+}
+
+/// Reasoning that is ours and tools that run at the provider leave together.
+#[test]
+fn tools_and_reasoning_are_left_out_of_one_body() {
+    let ours = r#"{"type":"reasoning","id":"a","summary":[],"encrypted_content":"tg1\u002eabc"}"#;
+    let added = |tools: &str| format!("{{\"type\":\"additional_tools\",\"tools\":[{tools}]}}");
+    let search = r#"{"type":"web_search"}"#;
+    let both = format!("{search},{FUNCTION}");
+    let body = format!("\"tools\":[{both}],\"input\":[{ours},{},{ours},{}]", added(&both), added(&both));
+    let want = format!("\"tools\":[{FUNCTION}],\"input\":[{},{}]", added(FUNCTION), added(FUNCTION));
+    assert_eq!(tools(&[], &body).unwrap(), want);
 }

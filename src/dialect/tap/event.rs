@@ -1,15 +1,16 @@
 //! One event of a stream that keeps its shape.
 
+mod response;
+
 use super::super::answer::{Frame, ResponseIdentity, StreamFault};
-use super::super::convert::{failure, write_failure, write_usage_chunk};
+use super::super::convert::{write_failed, write_failure, write_usage_chunk};
 use super::super::errors::{ErrorText, ErrorWords, is_error, read_error};
 use super::super::keys::{K, Walk};
 use super::super::naming::TranslationState;
-use super::super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate, Hole};
+use super::super::template::{CHUNK_BEGIN, DELTA, DELTA_BEGIN, EventTemplate};
 use super::super::tokens::Estimator;
 use super::super::usage::{ObservedUsage, Reported};
-use crate::base::order;
-use crate::wire::json::{Raw, Scanner, Token, write_count, write_inside, write_string};
+use crate::wire::json::{Raw, Scanner, Token, write_inside, write_string};
 use crate::wire::{Dialect, Span};
 
 /// Values to replace that one event may hold; more of them (a name repeated again and again) is no sane event.
@@ -57,6 +58,7 @@ struct Seen {
     error: Option<Span>,
     choices: Option<Span>,
     created: Option<Span>,
+    number: Option<Span>,
     finish: bool,
     /// Texts that count as relayed, and the last of them, without its quotes.
     texts: u32,
@@ -142,8 +144,8 @@ pub(in crate::dialect) struct Tap {
     reported: Reported,
     relayed: Estimator,
     template: EventTemplate,
-    /// What a chat stream's chunks say of when they were made; 0 as long as none does.
-    created: u64,
+    /// What a chat stream's chunks say of when they were made, in 32 bits; 0 as long as none does.
+    created: u32,
     dialect: Dialect,
     show_usage: bool,
     /// Part of an answer has come.
@@ -152,8 +154,9 @@ pub(in crate::dialect) struct Tap {
     finished: bool,
     /// The events that open a response have gone out already.
     opened: bool,
-    /// Number of the next event of a response, as far as this counts.
-    sequence: u16,
+    /// Number of the next event of a response, and how many of ours have gone out between the upstream's.
+    next: u32,
+    shift: u16,
 }
 
 impl Tap {
@@ -172,7 +175,8 @@ impl Tap {
             finish_seen,
             finished,
             opened: false,
-            sequence: 0,
+            next: 0,
+            shift: 0,
         }
     }
 
@@ -207,16 +211,21 @@ impl Tap {
         let (text, len) = match self.dialect {
             Dialect::Chat => self.template.event(CHUNK_BEGIN, buf)?,
             Dialect::Messages => self.template.event(DELTA_BEGIN, buf)?,
-            Dialect::Responses => self.template.passed(buf)?,
+            Dialect::Responses => {
+                let (text, len) = self.template.passed(buf)?;
+                if self.shift > 0 {
+                    self.relayed.feed_json(text);
+                    self.shifted(&buf[..len], out);
+                    return Some(len);
+                }
+                self.next = self.next.saturating_add(1);
+                (text, len)
+            }
         };
         self.relayed.feed_json(text);
         match self.dialect {
             Dialect::Chat => self.template.render(text, out),
-            Dialect::Messages => out.extend_from_slice(&buf[..len]),
-            Dialect::Responses => {
-                self.sequence = self.sequence.saturating_add(1);
-                out.extend_from_slice(&buf[..len]);
-            }
+            Dialect::Messages | Dialect::Responses => out.extend_from_slice(&buf[..len]),
         }
         Some(len)
     }
@@ -224,7 +233,7 @@ impl Tap {
     /// So many events of the answer have gone out already: its opening is not told again.
     pub(in crate::dialect) fn resume(&mut self, events: u16) {
         self.opened = events > 0;
-        self.sequence = events;
+        self.next = events.into();
     }
 
     /// What a client is told where the stream breaks; false where the shape's usual word for it will do.
@@ -237,7 +246,11 @@ impl Tap {
         if self.dialect != Dialect::Responses {
             return false;
         }
-        write_failure(u64::from(self.sequence), words, &TranslationState::default(), me, out);
+        let events = u64::from(self.next);
+        match self.template.take_failed() {
+            Some(response) => write_failed(events, words, Raw::new(&response), me, out),
+            None => write_failure(events, words, &self.observed(), &TranslationState::default(), me, out),
+        }
         true
     }
 
@@ -247,10 +260,8 @@ impl Tap {
         if self.dialect != Dialect::Responses || !self.begun {
             return None;
         }
-        out.extend_from_slice(b"event: keepalive\ndata: {\"type\":\"keepalive\",\"sequence_number\":");
-        write_count(out, u64::from(self.sequence));
-        out.extend_from_slice(b"}\n\n");
-        Some(u64::from(self.sequence))
+        self.keepalive(out);
+        Some(u64::from(self.next))
     }
 
     /// The event that ends the stream has been relayed.
@@ -320,7 +331,8 @@ impl Tap {
         let empty = seen.value(seen.choices, data).is_none_or(|choices| choices.items().next().is_none());
         self.begun |= !empty;
         if self.created == 0 {
-            self.created = seen.value(seen.created, data).and_then(Raw::count).unwrap_or_default();
+            let created = seen.value(seen.created, data).and_then(Raw::count);
+            self.created = created.and_then(|created| u32::try_from(created).ok()).unwrap_or_default();
         }
         if empty && seen.usage.is_some() && !self.show_usage {
             return Ok(true);
@@ -341,7 +353,7 @@ impl Tap {
     /// The end of a chat stream. A client that has asked for the usage gets it, if only as an estimate.
     fn done(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         if self.show_usage && self.reported == Reported::default() {
-            let created = if self.created == 0 { me.created } else { self.created };
+            let created = if self.created == 0 { me.created } else { self.created.into() };
             write_usage_chunk(&self.observed(), &ResponseIdentity { created, ..*me }, out);
         }
         out.extend_from_slice(b"data: [DONE]\n\n");
@@ -393,82 +405,6 @@ impl Tap {
         }
         self.finished = kind.is("message_stop");
         Ok(name != b"ping" && !kind.is("ping"))
-    }
-
-    fn responses(
-        &mut self,
-        frame: &Frame<'_>,
-        me: &ResponseIdentity<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<bool, StreamFault> {
-        let data = frame.data;
-        if data.trim_ascii() == b"[DONE]" {
-            return Ok(false);
-        }
-        let mut seen = self.look(data, responses_value)?;
-        let kind = seen.value(seen.kind, data).and_then(Raw::string).unwrap_or(frame.name);
-        let failed = matches!(kind, b"error" | b"response.failed") || kind.is_empty();
-        if failed || seen.value(seen.error, data).is_some_and(is_error) {
-            let text = failure(Raw::new(data)).or_else(|| read_error(data));
-            return Err(StreamFault::Error(text.unwrap_or_default()));
-        }
-        if matches!(kind, b"keepalive" | b"ping") {
-            out.extend_from_slice(b":\n\n");
-            return Ok(false);
-        }
-        self.sequence = self.sequence.saturating_add(1);
-        self.begun = true;
-        if self.opened && matches!(kind, b"response.created" | b"response.in_progress") {
-            return Ok(true);
-        }
-        let reported = seen.value(seen.usage, data).map(Reported::from_responses);
-        self.reported.merge(reported.unwrap_or_default());
-        let ends = matches!(kind, b"response.completed" | b"response.incomplete");
-        (self.finish_seen, self.finished) = (ends, ends);
-        if seen.object.is_empty() {
-            out.extend_from_slice(frame.raw);
-            if seen.is_text_alone() {
-                self.learn_response(frame, seen.text);
-            }
-            return Ok(true);
-        }
-        for part in [b"event: ", kind, b"\ndata: "] {
-            out.extend_from_slice(part);
-        }
-        let from = out.len();
-        seen.write(data, me, out);
-        join_lines(&mut out[from..]);
-        out.extend_from_slice(b"\n\n");
-        Ok(true)
-    }
-
-    /// Keeps an event of a response that carries `text` and nothing else of interest. What it says of its own number
-    /// is passed on, and so is the string that hides its length.
-    fn learn_response(&mut self, frame: &Frame<'_>, text: Span) {
-        self.template.forget();
-        let Some(begin) = frame.raw.strip_suffix(b"\n\n").and_then(|event| event.strip_suffix(frame.data)) else {
-            return;
-        };
-        let mut holes = [(text, Hole::Text); 3];
-        let mut count = 1;
-        for (name, value) in Raw::new(frame.data).members() {
-            let is = |text: &str| name == text.as_bytes();
-            let inside = match value.string() {
-                Some(inside) if is("obfuscation") => (inside, Hole::Padding),
-                None if is("sequence_number") && value.count().is_some() => (value.bytes(), Hole::Count),
-                _ => continue,
-            };
-            let start = inside.0.as_ptr() as usize - frame.data.as_ptr() as usize;
-            let Some(slot) = holes.get_mut(count) else { return };
-            *slot = (Span::new(start, start + inside.0.len()), inside.1);
-            count += 1;
-        }
-        for (span, _) in &mut holes {
-            *span = Span::new(begin.len() + span.start as usize, begin.len() + span.end as usize);
-        }
-        let holes = &mut holes[..count];
-        order::by_key(holes, |(span, _)| (span.start.into(), 0));
-        self.template.learn_passed(&frame.raw[..begin.len() + frame.data.len()], frame.data, holes);
     }
 
     fn look(&mut self, data: &[u8], value: fn(&[K], Token, Span, &mut Seen) -> bool) -> Result<Seen, StreamFault> {
@@ -535,23 +471,6 @@ fn chat_value(path: &[K], token: Token, whole: Span, seen: &mut Seen) -> bool {
         [K::Choices, K::Item, K::FinishReason] => seen.finish |= token == Token::String,
         [K::Choices, K::Item, K::Delta, K::Content | K::ReasoningContent | K::Reasoning | K::Refusal] => return true,
         [K::Choices, K::Item, K::Delta, K::ToolCalls, K::Item, K::Function, K::Name | K::Arguments] => return true,
-        _ => {}
-    }
-    false
-}
-
-/// Notes what matters of an event of a response; true for text that counts as relayed.
-fn responses_value(path: &[K], token: Token, whole: Span, seen: &mut Seen) -> bool {
-    match path {
-        [K::Type] => seen.kind = Some(whole),
-        [K::Response] => seen.object = if token == Token::ObjectClose { whole } else { Span::default() },
-        [K::Response, K::Id] => seen.splice(whole, Own::Id),
-        [K::Response, K::Model] => seen.splice(whole, Own::Model),
-        [K::Response, K::Store] => seen.splice(whole, Own::Store),
-        [K::Response, K::PreviousResponseId] => seen.splice(whole, Own::Previous),
-        [K::Response, K::Usage] => seen.usage = (token == Token::ObjectClose).then_some(whole),
-        [K::Response, K::Error] => seen.error = Some(whole),
-        [K::Delta] => return true,
         _ => {}
     }
     false

@@ -3,11 +3,13 @@
 use super::super::answer::{Broken, ResponseIdentity};
 use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::keys::{K, Walk};
+use super::super::replies::read_streamed;
 use super::super::tokens::Estimator;
 use super::super::usage::{ChatUsage, ObservedUsage, Reported};
+use super::hidden::hide;
 use super::mould::AnswerMoulds;
 use super::places::{EDITS_MAX, Edit, Seen};
-use crate::wire::json::{Raw, Scanner, Stop, Token, Visitor, write_count, write_inside, write_string};
+use crate::wire::json::{self, Raw, Scanner, Stop, Token, Visitor, write_count, write_inside, write_string};
 use crate::wire::{Dialect, Span};
 
 /// The one look at an answer: at its members, and at those of a chat completion's `usage`. What lies deeper is checked
@@ -156,6 +158,15 @@ fn read(
     let mut notes = Notes::new(shape);
     let scanned = Scanner::new().finish(body, &mut notes);
     let Notes { seen, usage, .. } = notes;
+    if scanned.is_err() && shape == Dialect::Responses {
+        // Some stream unasked.
+        let response = read_streamed(body).ok_or(Broken::NotJson)?;
+        return if json::check(&response).is_ok() {
+            read(shape, &response, me, out, None)
+        } else {
+            Err(Broken::NotJson)
+        };
+    }
     if scanned.is_err() || seen.count > EDITS_MAX || seen.body.is_empty() {
         return Err(Broken::NotJson);
     }
@@ -181,7 +192,11 @@ fn read(
     if let (true, Some(moulds)) = (counts.total.1, moulds) {
         moulds.cast(body, &seen, usage);
     }
+    let from = out.len();
     Writer { body, me, seen: &seen, counts, out }.write(shape);
+    if shape == Dialect::Responses {
+        hide(me.hides, false, from, out);
+    }
     Ok(observed)
 }
 

@@ -117,6 +117,7 @@ fn what_differs_beside_the_text_has_its_places_in_any_order() {
     );
     let more = event(1234, "heron", 8, "") + "\n\n";
     assert_eq!(template.passed((more.clone() + "data: next").as_bytes()), Some((&b"heron"[..], more.len())));
+    assert_eq!(template.number(more.as_bytes()), more.find("1234").map(|at| at..at + 4));
     for other in [event(1, "heron", 9, "x") + "\n\n", event(1, "heron", 8, "x") + "\n", event(1, "heron", 8, "x")] {
         assert_eq!(template.passed(other.as_bytes()), None, "{other}");
     }

@@ -127,6 +127,7 @@ fn the_same_shape_passes_but_for_what_is_ours_to_say() {
     let capabilities = Capabilities::default();
     let target = Target { model: "gpt-5.5", shape: Dialect::Responses, capabilities: &capabilities, cache_key: None };
     let length = rewrite(Dialect::Responses, body.as_bytes(), scan.fields(), &target, &mut text, &mut pieces);
+    let length = length.unwrap();
     let mut out = Vec::new();
     for piece in &pieces {
         out.extend_from_slice(match piece {

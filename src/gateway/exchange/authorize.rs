@@ -275,7 +275,9 @@ fn scope_allows(endpoint: Endpoint, key: KeyIx, context: &AuthContext<'_>) -> Re
         Endpoint::Models | Endpoint::Model(_) => scope.models,
         Endpoint::Quota => scope.quota,
     };
-    if allowed { Ok(()) } else { Err(Refusal::endpoint_scope(endpoint.name())) }
+    // A count goes by the scope of what it counts for.
+    let scoped = if let Endpoint::CountTokens(dialect) = endpoint { Endpoint::Generate(dialect) } else { endpoint };
+    if allowed { Ok(()) } else { Err(Refusal::endpoint_scope(scoped.name())) }
 }
 
 fn ready(context: &AuthContext<'_>) -> Result<(), Refusal> {

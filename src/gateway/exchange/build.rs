@@ -86,7 +86,7 @@ impl Exchange {
                 .map_err(|Invalid(why)| Refusal::invalid_body(why))?;
             self.promise_names(draft, cx)?;
         } else {
-            splice(draft, dialect, &to, message.body, &mut cx.pool);
+            splice(draft, dialect, &to, message.body, &mut cx.pool)?;
         }
         if translated || added > 0 {
             let storage = message.storage + draft.storage();
@@ -114,8 +114,15 @@ impl Exchange {
 }
 
 /// The client's own body with our words spliced in.
-fn splice(draft: &mut OutgoingRequest, dialect: Dialect, to: &dialect::Target<'_>, body: &[u8], pool: &mut Pool) {
+fn splice(
+    draft: &mut OutgoingRequest,
+    dialect: Dialect,
+    to: &dialect::Target<'_>,
+    body: &[u8],
+    pool: &mut Pool,
+) -> Result<(), Refusal> {
     let (fields, pieces) = (draft.scan.fields(), &mut draft.pieces);
     let length = draft.text.edit_small(pool, |out| rewrite(dialect, body, fields, to, out, pieces));
-    draft.set_length(length);
+    draft.set_length(length.map_err(|Invalid(why)| Refusal::invalid_body(why))?);
+    Ok(())
 }

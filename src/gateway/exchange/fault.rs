@@ -3,10 +3,11 @@
 //! turned into what a client may be told.
 
 use crate::base::seam::{DialError, Ending};
+use crate::dialect::ErrorText;
 use crate::policy::cause::Cause;
 use crate::policy::counters::AttemptEnd;
 use crate::policy::limits::UpstreamLimits;
-use crate::policy::refusal::Refusal;
+use crate::policy::refusal::{Refusal, is_too_long};
 use std::time::Duration;
 
 /// The ways in which an attempt at a target fails.
@@ -38,8 +39,8 @@ pub(crate) enum FaultKind {
     TooLarge(&'static str),
     /// An HTTP status other than 200.
     Status(u16),
-    /// An error event inside a stream.
-    InStream,
+    /// An error inside an answer, with the status that it would have had as an answer of its own.
+    InStream(u16),
     /// Every target has as many requests as it may.
     NoPlace,
     /// No place came free in the time that the queue gives, this.
@@ -64,6 +65,43 @@ pub(crate) fn wants_rest(status: u16) -> bool {
 /// A provider refuses a credential, whatever is asked for.
 pub(crate) fn refuses_credential(status: u16) -> bool {
     matches!(status, 401..=403)
+}
+
+/// The status of what is wrong with a request itself.
+const REJECTED: u16 = 400;
+/// What providers call a conversation that is longer than the model can read.
+const OVERFLOWS: [&str; 2] = ["context_length_exceeded", "exceed_context_size_error"];
+/// What they call requests that they refuse, within an answer that they have begun.
+const REFUSALS: [&str; 1] = ["invalid_prompt"];
+/// What they say of the account that all clients share, which is nobody's business but its owner's.
+const OF_THE_ACCOUNT: [&str; 12] = [
+    "insufficient_quota",
+    "usage_limit_reached",
+    "usage_not_included",
+    "rate_limit_exceeded",
+    "rate_limit_error",
+    "billing_error",
+    "billing_hard_limit_reached",
+    "authentication_error",
+    "permission_error",
+    "invalid_api_key",
+    "account_deactivated",
+    "model_not_found",
+];
+
+/// The status that an error inside an answer would have had, by its code, its type and its words.
+pub(crate) fn status_within(text: &ErrorText) -> u16 {
+    let names = || text.code.iter().chain(&text.kind).map(String::as_str);
+    let told = text.code.as_ref().and_then(|code| code.parse().ok());
+    let is_wrong = names().any(|name| OVERFLOWS.contains(&name) || REFUSALS.contains(&name))
+        || (names().any(|name| name == "invalid_request_error") && is_too_long(&text.message));
+    match told {
+        _ if names().any(|name| OF_THE_ACCOUNT.contains(&name)) => 429,
+        _ if is_wrong => REJECTED,
+        Some(400 | 413 | 422) => REJECTED,
+        Some(status @ (401..=404 | 429)) => status,
+        _ => 500,
+    }
 }
 
 /// One failed attempt.
@@ -101,7 +139,8 @@ impl Fault {
             FaultKind::FirstByteTimeout | FaultKind::IdleTimeout | FaultKind::Closed(_) | FaultKind::Incomplete(_) => {
                 true
             }
-            FaultKind::BadHead(_) | FaultKind::BadBody(_) | FaultKind::TooLarge(_) | FaultKind::InStream => true,
+            FaultKind::InStream(status) => status != REJECTED,
+            FaultKind::BadHead(_) | FaultKind::BadBody(_) | FaultKind::TooLarge(_) => true,
         }
     }
 
@@ -117,7 +156,8 @@ impl Fault {
             FaultKind::FirstByteTimeout | FaultKind::IdleTimeout | FaultKind::Closed(_) | FaultKind::Incomplete(_) => {
                 true
             }
-            FaultKind::BadHead(_) | FaultKind::BadBody(_) | FaultKind::InStream => true,
+            FaultKind::InStream(status) => status != REJECTED,
+            FaultKind::BadHead(_) | FaultKind::BadBody(_) => true,
         }
     }
 
@@ -178,7 +218,7 @@ impl Fault {
             FaultKind::BadBody(what) => Cause::new("bad answer", what),
             FaultKind::TooLarge(setting) => Cause::new("too large", setting),
             FaultKind::Status(status) => return Cause::status(*status),
-            FaultKind::InStream => Cause::new("error in the answer", ""),
+            FaultKind::InStream(_) => Cause::new("error in the answer", ""),
             FaultKind::NoPlace => Cause::new("places", ""),
             FaultKind::QueueWait(_) => Cause::new("queue", "wait"),
             FaultKind::QueueFull(_) => Cause::new("queue", "full"),
@@ -190,16 +230,25 @@ impl Fault {
         self.came.map_or(cause, |(count, unit)| cause.after(count, unit))
     }
 
+    /// The provider refuses what the client has asked for.
+    fn rejected(&self) -> Refusal {
+        let refusal = Refusal::upstream_rejected(self.message.clone());
+        let code = self.code.as_deref().unwrap_or_default();
+        if OVERFLOWS.contains(&code) { refusal.too_long() } else { refusal }
+    }
+
     /// What the client is told when no attempt is left (contract section 4). `limits` are those of the last target.
     pub(crate) fn refusal(&self, limits: &UpstreamLimits) -> Refusal {
         match &self.kind {
-            FaultKind::Status(400 | 413 | 422) => Refusal::upstream_rejected(self.message.clone()),
+            FaultKind::Status(400 | 413 | 422) => self.rejected(),
             FaultKind::Status(401..=404) => Refusal::upstream_refused(),
             FaultKind::Status(status) => {
                 let text = format!("the model's provider failed with status {status}");
                 Refusal::upstream_failed(Some(text), self.retry_after)
             }
-            FaultKind::InStream => Refusal::upstream_failed(self.message.clone(), None),
+            FaultKind::InStream(REJECTED) => self.rejected(),
+            FaultKind::InStream(401..=404 | 429) => Refusal::upstream_failed(None, None),
+            FaultKind::InStream(_) => Refusal::upstream_failed(self.message.clone(), None),
             FaultKind::ConnectTimeout => Refusal::timeout("connect_timeout", limits.connect_timeout),
             FaultKind::FirstByteTimeout => Refusal::timeout("first_byte_timeout", limits.first_byte_timeout),
             FaultKind::IdleTimeout => Refusal::timeout("idle_timeout", limits.idle_timeout),

@@ -4,7 +4,7 @@ use super::authorize::{Endpoint, Identified};
 use super::fault::Fault;
 use crate::base::buf::Buf;
 use crate::base::time::{Mono, Unix};
-use crate::dialect::{ObservedUsage, PromptTokens, ResponseIdentity, SseStream};
+use crate::dialect::{ObservedUsage, Param, PromptTokens, ResponseIdentity, SseStream};
 use crate::gateway::access_log::Said;
 use crate::gateway::budget::Promise;
 use crate::gateway::client::cors::CorsPolicy;
@@ -311,7 +311,16 @@ impl Request {
 
     /// What an answer is to say of itself.
     pub(super) fn identity<'a>(&'a self, asked: &Asked, prompt: PromptTokens<'a>, now: Unix) -> ResponseIdentity<'a> {
-        let model = self.model(asked).map_or("", |model| &model.id);
-        ResponseIdentity { id: self.id.text(), model, created: now.secs(), prompt }
+        let model = self.model(asked);
+        let sets = model.is_some_and(|model| !(model.set_params.is_empty() && model.default_params.is_empty()));
+        let hides = if sets { self.hides(asked) } else { &[] };
+        let model = model.map_or("", |model| &model.id);
+        ResponseIdentity { id: self.id.text(), model, created: now.secs(), prompt, hides }
+    }
+
+    /// What the configuration writes into requests for the model, at all of its targets.
+    #[cold]
+    fn hides(&self, asked: &Asked) -> &[Param] {
+        self.setup.requests.capabilities(asked.model as usize, 0).map_or(&[], |takes| &takes.params)
     }
 }

@@ -2,7 +2,7 @@
 //! observed as they pass.
 
 use super::event::{Effect, Forward, Message, Outcome};
-use super::fault::{Fault, FaultKind};
+use super::fault::{Fault, FaultKind, status_within};
 use super::mask::mask;
 use super::state::{Answering, Attempting, Body, Draft, Exchange, Half, Last, Queued, State};
 use crate::base::buf::Buf;
@@ -470,7 +470,7 @@ impl Exchange {
 
     pub(super) fn error_fault(&self, text: ErrorText) -> Fault {
         let (message, code) = (self.masked(&text.message), self.code_of(&text));
-        Fault { message, code, ..Fault::from(FaultKind::InStream) }
+        Fault { message, code, ..Fault::from(FaultKind::InStream(status_within(&text))) }
     }
 
     fn status_fault(&self) -> Fault {

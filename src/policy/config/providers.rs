@@ -128,7 +128,8 @@ pub struct Provider {
     /// The API it speaks: `"chat"` (OpenAI; `"openai"` is understood, too) `"messages"` (Anthropic; `"anthropic"`)
     /// or `"responses"` (OpenAI's newer one).
     pub shape: Dialect,
-    /// What its own SDK would be given: with `/v1` for `chat`, without for `messages`.
+    /// What its own SDK would be given: with `/v1` for `chat` and `responses`, without for
+    /// `messages`.
     ///
     /// Without a trailing slash.
     pub base_url: String,

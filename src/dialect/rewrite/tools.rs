@@ -1,0 +1,166 @@
+//! Which tools of a responses request go on to a provider of the same shape: those that the client runs itself, and
+//! those that run at the provider, at a price that nobody meters, where the configuration names them.
+//!
+//! Owns the list of what a client runs: what is not on it runs at the provider, or will one day. Must never let a tool
+//! pass that two readers could take for different ones. Called once for each body that is laid out.
+
+use super::super::capabilities::Capabilities;
+use super::super::request::{Fields, Invalid, Leave, Name};
+use crate::base::order;
+use crate::wire::json::{Raw, eq_unescaped};
+use crate::wire::{Dialect, Span};
+use std::borrow::Cow;
+
+/// Kinds that the client runs, whatever else the tool says.
+const AT_CLIENT: [&str; 5] = ["function", "custom", "namespace", "local_shell", "apply_patch"];
+/// Kinds that the client runs if the tool says so.
+const AT_EITHER: [&str; 2] = ["shell", "tool_search"];
+/// Places at which tools may be left out of one request.
+const CUTS_MAX: usize = 256;
+/// What is said of a request whose tools are all left out.
+const NONE_LEFT: &str = "tools: expected at least one tool that the client runs itself: this model runs none of these";
+const NOT_OFFERED: &str = "tool_choice: expected auto, none, required, or a tool that the client runs itself";
+const TOO_MANY: &str = "tools: expected fewer tools that run at the provider";
+
+/// What of a request's tools is left out, so far.
+struct Tools<'a> {
+    body: &'a [u8],
+    takes: &'a Capabilities,
+    cuts: Vec<Span>,
+    /// Tools that may be called.
+    kept: usize,
+    gone: usize,
+}
+
+/// The parts of the body to leave out, in order.
+pub(super) fn cuts<'a>(
+    shape: Dialect,
+    body: &[u8],
+    fields: &'a Fields,
+    takes: &Capabilities,
+) -> Result<Cow<'a, [Span]>, Invalid> {
+    let mut cuts = if shape == Dialect::Responses { refused(body, fields, takes)? } else { Vec::new() };
+    if cuts.is_empty() {
+        return Ok(Cow::Borrowed(&fields.cuts));
+    }
+    cuts.extend_from_slice(&fields.cuts);
+    order::by_key(&mut cuts, |cut| (cut.start.into(), 0));
+    Ok(Cow::Owned(cuts))
+}
+
+/// Those that are tools, in no order: mostly none.
+fn refused(body: &[u8], fields: &Fields, takes: &Capabilities) -> Result<Vec<Span>, Invalid> {
+    let value = |name, text| {
+        let member = fields.members.iter().find(|member| member.name == name && !takes.drops(text));
+        member.map_or(Raw::NULL, |member| Raw::new(member.value.of(body)))
+    };
+    let mut tools = Tools { body, takes, cuts: Vec::new(), kept: 0, gone: 0 };
+    tools.list(value(Name::Tools, "tools"), true, goes_on);
+    if fields.adds_tools {
+        let items = value(Name::Input, "input").items();
+        // What a provider's server has listed is told, not offered.
+        let adds = |item: &Raw<'_>| !only(*item, "type").is_some_and(|kind| kind.is("mcp_list_tools"));
+        for (key, list) in items.filter(adds).flat_map(Raw::members) {
+            if eq_unescaped(key, "tools") {
+                tools.list(list, true, goes_on);
+            }
+        }
+    }
+    if tools.gone == 0 {
+        return Ok(tools.cuts);
+    }
+    let choice = value(Name::ToolChoice, "tool_choice");
+    if tools.kept == 0 && !choice.is("none") {
+        return Err(Invalid(NONE_LEFT.to_owned()));
+    }
+    tools.choice(choice)?;
+    match tools.cuts.len() {
+        0..=CUTS_MAX => Ok(tools.cuts),
+        _ => Err(Invalid(TOO_MANY.to_owned())),
+    }
+}
+
+impl<'a> Tools<'a> {
+    /// One list of tools. `outer`: a namespace may stand in it.
+    fn list(&mut self, tools: Raw<'a>, outer: bool, goes_on: fn(Raw<'_>, &Capabilities) -> bool) {
+        let mut leave = Leave::default();
+        for tool in tools.items() {
+            let start = tool.bytes().as_ptr() as usize - self.body.as_ptr() as usize;
+            let is_namespace = tool.get("type").is_some_and(|kind| kind.is("namespace"));
+            let goes = goes_on(tool, self.takes) && (outer || !is_namespace);
+            leave.open(start as u32);
+            leave.close((start + tool.bytes().len()) as u32, !goes, &mut self.cuts);
+            self.kept += usize::from(goes && !is_namespace);
+            self.gone += usize::from(!goes);
+            if goes && is_namespace {
+                for (_, list) in tool.members().filter(|(key, _)| eq_unescaped(key, "tools")) {
+                    self.list(list, false, goes_on);
+                }
+            }
+            // One more is refused; none needs to be kept.
+            self.cuts.truncate(CUTS_MAX + 1);
+        }
+        leave.close_list(&mut self.cuts);
+    }
+
+    /// A choice must be one among what is left.
+    fn choice(&mut self, choice: Raw<'a>) -> Result<(), Invalid> {
+        let Some(kind) = choice.get("type") else { return Ok(()) };
+        let fits = if kind.is("allowed_tools") {
+            let kept = self.kept;
+            self.list(choice.get("tools").unwrap_or(Raw::NULL), true, is_offered);
+            self.kept > kept
+        } else {
+            is_offered(choice, self.takes)
+        };
+        if fits { Ok(()) } else { Err(Invalid(NOT_OFFERED.to_owned())) }
+    }
+}
+
+/// The one value of a member; none where it is repeated, since two readers could disagree about it.
+fn only<'a>(object: Raw<'a>, name: &str) -> Option<Raw<'a>> {
+    let mut values = object.members().filter(|(key, _)| eq_unescaped(key, name));
+    let (_, value) = values.next()?;
+    values.next().is_none().then_some(value)
+}
+
+/// Whether the configuration names a kind.
+fn is_named(kind: Raw<'_>, takes: &Capabilities) -> bool {
+    takes.hosted_tools.iter().any(|named| kind.is(named))
+}
+
+/// Whether tools of this kind may be on offer.
+fn is_offered(tool: Raw<'_>, takes: &Capabilities) -> bool {
+    let Some(kind) = only(tool, "type") else { return false };
+    AT_CLIENT.iter().chain(&AT_EITHER).any(|known| kind.is(known)) || is_named(kind, takes)
+}
+
+/// Whether a tool goes on.
+fn goes_on(tool: Raw<'_>, takes: &Capabilities) -> bool {
+    let Some(kind) = only(tool, "type") else { return false };
+    let at_client = AT_CLIENT.iter().any(|known| kind.is(known))
+        || (kind.is("tool_search") && only(tool, "execution").is_some_and(|place| place.is("client")))
+        || (kind.is("shell") && is_local(tool));
+    at_client || (is_named(kind, takes) && !names_stored(tool))
+}
+
+/// Whether a shell's commands run at the client.
+fn is_local(shell: Raw<'_>) -> bool {
+    let mut places = shell.members().filter(|(key, _)| eq_unescaped(key, "environment"));
+    let is_client = |place: Raw<'_>| place.is_null() || only(place, "type").is_some_and(|kind| kind.is("local"));
+    match (places.next(), places.next()) {
+        (None, _) => true,
+        (Some((_, place)), None) => is_client(place),
+        _ => false,
+    }
+}
+
+/// Whether a tool works on what some request has left at the provider: another key's, for all that is known.
+fn names_stored(tool: Raw<'_>) -> bool {
+    let names = |(key, value): (&[u8], Raw<'_>)| {
+        let is = |name: &&str| eq_unescaped(key, name);
+        let any = value.string().is_some() || value.items().next().is_some();
+        any && ["container", "container_id", "file_id", "file_ids"].iter().any(is)
+    };
+    tool.members().any(names) || tool.members().any(|(_, inner)| inner.members().any(names))
+}

@@ -1,0 +1,190 @@
+//! One event of a response that keeps its shape.
+//!
+//! Events of ours may stand between the upstream's, so that theirs go on behind them.
+
+use super::super::super::answer::{Frame, ResponseIdentity, StreamFault};
+use super::super::super::convert::{failure, is_failed, kind_of};
+use super::super::super::errors::{is_error, read_error};
+use super::super::super::keys::K;
+use super::super::super::template::Hole;
+use super::super::super::usage::Reported;
+use super::super::hidden::hide;
+use super::{Own, Seen, Tap, join_lines};
+use crate::base::order;
+use crate::wire::Span;
+use crate::wire::json::{Raw, Token, write_count};
+
+impl Tap {
+    /// An event of ours between the upstream's, whose numbers go on behind it.
+    pub(super) fn keepalive(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"event: keepalive\ndata: {\"type\":\"keepalive\",\"sequence_number\":");
+        write_count(out, u64::from(self.next));
+        out.extend_from_slice(b"}\n\n");
+        (self.next, self.shift) = (self.next.saturating_add(1), self.shift.saturating_add(1));
+    }
+
+    /// Passes on an event like the one before, under the number that it has here.
+    #[cold]
+    pub(super) fn shifted(&mut self, event: &[u8], out: &mut Vec<u8>) {
+        let at = self.template.number(event).unwrap_or_default();
+        match self.number(Raw::new(&event[at.clone()]).count()) {
+            None => out.extend_from_slice(event),
+            Some(told) => {
+                out.extend_from_slice(&event[..at.start]);
+                write_count(out, u64::from(told));
+                out.extend_from_slice(&event[at.end..]);
+            }
+        }
+    }
+
+    /// The upstream's next event has the number `own`, if any; which one it goes out with, if another. Numbers beyond
+    /// 32 bits are no numbers.
+    pub(super) fn number(&mut self, own: Option<u64>) -> Option<u32> {
+        let Some(own) = own.and_then(|own| u32::try_from(own).ok()) else {
+            self.next = self.next.saturating_add(1);
+            return None;
+        };
+        let told = own.saturating_add(self.shift.into());
+        self.next = told.saturating_add(1);
+        (self.shift > 0).then_some(told)
+    }
+
+    /// One event of a response.
+    pub(super) fn responses(
+        &mut self,
+        frame: &Frame<'_>,
+        me: &ResponseIdentity<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, StreamFault> {
+        let data = frame.data;
+        if data.trim_ascii() == b"[DONE]" {
+            return Ok(false);
+        }
+        let mut seen = self.look(data, responses_value)?;
+        let kind = kind_of(seen.value(seen.kind, data), frame.name);
+        let kind = &*kind;
+        let number = seen.value(seen.number, data).and_then(Raw::count);
+        if matches!(kind, b"keepalive" | b"ping") {
+            match kind {
+                // Before an answer has begun clients take nothing but its beginning.
+                _ if !self.begun => out.extend_from_slice(b":\n\n"),
+                // Some take no event that their SDK does not know.
+                b"ping" => self.keepalive(out),
+                _ => self.pass(kind, number, frame, out),
+            }
+            return Ok(false);
+        }
+        let reported = seen.value(seen.usage, data).map(Reported::from_responses);
+        self.reported.merge(reported.unwrap_or_default());
+        let ends = matches!(kind, b"response.completed" | b"response.incomplete");
+        let response = Raw::new(seen.object.of(data));
+        let failed = matches!(kind, b"error" | b"response.failed") || kind.is_empty() || (ends && is_failed(response));
+        if failed || seen.value(seen.error, data).is_some_and(is_error) {
+            if !seen.object.is_empty() {
+                self.template.hold_failed(response.bytes());
+            }
+            let text = failure(Raw::new(data)).or_else(|| read_error(data));
+            return Err(StreamFault::Error(text.unwrap_or_default()));
+        }
+        self.begun = true;
+        if self.opened && matches!(kind, b"response.created" | b"response.in_progress") {
+            let own = number.and_then(|own| u32::try_from(own).ok()).unwrap_or_default();
+            let ahead = self.next.saturating_sub(own.saturating_add(1));
+            self.shift = u16::try_from(ahead).unwrap_or(u16::MAX);
+            return Ok(true);
+        }
+        (self.finish_seen, self.finished) = (ends, ends);
+        if seen.object.is_empty() {
+            self.pass(kind, number, frame, out);
+            if seen.is_text_alone() {
+                self.learn_response(frame, seen.text);
+            }
+            return Ok(true);
+        }
+        let from = begin_event(kind, out);
+        seen.write(data, me, out);
+        hide(me.hides, true, from, out);
+        let told = self.number(number);
+        end_event(from, told, out);
+        Ok(true)
+    }
+
+    /// Passes an event on as it came, but for its number where that is another one here.
+    fn pass(&mut self, kind: &[u8], number: Option<u64>, frame: &Frame<'_>, out: &mut Vec<u8>) {
+        match self.number(number) {
+            None => out.extend_from_slice(frame.raw),
+            told => {
+                let from = begin_event(kind, out);
+                out.extend_from_slice(frame.data);
+                end_event(from, told, out);
+            }
+        }
+    }
+
+    /// Keeps an event of a response that carries `text` and nothing else of interest. What it says of its own number
+    /// is passed on, and so is the string that hides its length.
+    fn learn_response(&mut self, frame: &Frame<'_>, text: Span) {
+        self.template.forget();
+        let Some(begin) = frame.raw.strip_suffix(b"\n\n").and_then(|event| event.strip_suffix(frame.data)) else {
+            return;
+        };
+        let mut holes = [(text, Hole::Text); 3];
+        let mut count = 1;
+        for (name, value) in Raw::new(frame.data).members() {
+            let is = |text: &str| name == text.as_bytes();
+            let inside = match value.string() {
+                Some(inside) if is("obfuscation") => (inside, Hole::Padding),
+                None if is("sequence_number") && value.count().is_some() => (value.bytes(), Hole::Count),
+                _ => continue,
+            };
+            let start = inside.0.as_ptr() as usize - frame.data.as_ptr() as usize;
+            let Some(slot) = holes.get_mut(count) else { return };
+            *slot = (Span::new(start, start + inside.0.len()), inside.1);
+            count += 1;
+        }
+        for (span, _) in &mut holes {
+            *span = Span::new(begin.len() + span.start as usize, begin.len() + span.end as usize);
+        }
+        let holes = &mut holes[..count];
+        order::by_key(holes, |(span, _)| (span.start.into(), 0));
+        self.template.learn_passed(&frame.raw[..begin.len() + frame.data.len()], frame.data, holes);
+    }
+}
+
+/// Begins an event; where its data is to stand.
+fn begin_event(kind: &[u8], out: &mut Vec<u8>) -> usize {
+    for part in [b"event: ", kind, b"\ndata: "] {
+        out.extend_from_slice(part);
+    }
+    out.len()
+}
+
+/// Ends an event whose data stands at `from`, with another number where there is one.
+fn end_event(from: usize, number: Option<u32>, out: &mut Vec<u8>) {
+    join_lines(&mut out[from..]);
+    if let Some(number) = number
+        && let Some(own) = Raw::new(&out[from..]).get("sequence_number")
+    {
+        let start = own.bytes().as_ptr() as usize - out.as_ptr() as usize;
+        out.splice(start..start + own.bytes().len(), number.to_string().into_bytes());
+    }
+    out.extend_from_slice(b"\n\n");
+}
+
+/// Notes what matters of an event of a response; true for text that counts as relayed.
+fn responses_value(path: &[K], token: Token, whole: Span, seen: &mut Seen) -> bool {
+    match path {
+        [K::Type] => seen.kind = Some(whole),
+        [K::SequenceNumber] => seen.number = Some(whole),
+        [K::Response] => seen.object = if token == Token::ObjectClose { whole } else { Span::default() },
+        [K::Response, K::Id] => seen.splice(whole, Own::Id),
+        [K::Response, K::Model] => seen.splice(whole, Own::Model),
+        [K::Response, K::Store] => seen.splice(whole, Own::Store),
+        [K::Response, K::PreviousResponseId] => seen.splice(whole, Own::Previous),
+        [K::Response, K::Usage] => seen.usage = (token == Token::ObjectClose).then_some(whole),
+        [K::Response, K::Error] => seen.error = Some(whole),
+        [K::Delta] => return true,
+        _ => {}
+    }
+    false
+}

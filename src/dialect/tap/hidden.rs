@@ -1,0 +1,38 @@
+//! Members of a response that repeat what the configuration has written into its request: what an operator has set is
+//! no client's business.
+//!
+//! Owns their way out. Must never touch an answer of a model that nothing is set for. Called for what `tap::event` and
+//! `tap::reply` have written.
+
+use super::super::capabilities::Param;
+use super::super::request::Leave;
+use super::super::requests::cut;
+use crate::wire::json::{Raw, eq_unescaped};
+
+/// Takes the members that `hides` names out of the response at `from` of `out`, or of the one that an event there
+/// carries.
+pub(super) fn hide(hides: &[Param], carried: bool, from: usize, out: &mut Vec<u8>) {
+    if hides.is_empty() {
+        return;
+    }
+    let document = Raw::new(&out[from..]);
+    let base = out.as_ptr() as usize;
+    let mut cuts = Vec::new();
+    let mut leave = |response: Raw<'_>| {
+        let mut leave = Leave::default();
+        for (name, value) in response.members() {
+            let value = value.bytes();
+            // With its quote.
+            leave.open((name.as_ptr() as usize - base - 1) as u32);
+            let end = value.as_ptr() as usize + value.len() - base;
+            leave.close(end as u32, hides.iter().any(|param| eq_unescaped(name, &param.name)), &mut cuts);
+        }
+        leave.close_list(&mut cuts);
+    };
+    match carried {
+        false => leave(document),
+        true => document.members().filter(|(name, _)| eq_unescaped(name, "response")).for_each(|(_, own)| leave(own)),
+    }
+    let cuts: Vec<(usize, usize)> = cuts.iter().map(|cut| (cut.start as usize, cut.end as usize)).collect();
+    cut(out, &cuts);
+}

@@ -1,0 +1,322 @@
+//! The responses shape where an upstream goes its own ways: failures, what it tells late or not at all, and what of its
+//! answers is ours.
+
+use super::responses::{asked, call, json, user};
+use super::*;
+use crate::dialect::Param;
+use serde_json::json as value;
+
+/// The events of a responses upstream, each with its type as its name.
+fn events(events: &[Value]) -> String {
+    let event = |event: &Value| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap());
+    events.iter().map(event).collect()
+}
+
+/// A stream that keeps its shape, with what its client is told where it breaks.
+fn same(text: &str, me: &ResponseIdentity<'_>) -> (String, ObservedUsage, Result<Fed, StreamFault>) {
+    let mut stream = SseStream::same(Dialect::Responses, false, 1 << 20);
+    let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
+    let fed = stream.feed(text.as_bytes(), &mut pool, me, &mut out);
+    if let Err(StreamFault::Error(_)) = fed {
+        let words = ErrorWords {
+            kind: "upstream_error",
+            status: 500,
+            word: "server_error",
+            message: "ours",
+            details: None,
+            request_id: ME_ID,
+        };
+        stream.fail(Dialect::Responses, &words, me, &mut out);
+    }
+    stream.release(&mut pool);
+    (String::from_utf8(out).unwrap(), stream.observed(), fed)
+}
+
+fn data(out: &str) -> Vec<Value> {
+    out.lines().filter_map(|line| line.strip_prefix("data: ")).map(json).collect()
+}
+
+fn delta(number: u64, text: &str) -> Value {
+    value!({"type": "response.output_text.delta", "sequence_number": number, "output_index": 0, "delta": text})
+}
+
+fn created() -> Value {
+    value!({"type": "response.created", "sequence_number": 0, "response": {"id": "r", "status": "in_progress"}})
+}
+
+fn usage() -> Value {
+    value!({"input_tokens": 11, "output_tokens": 7, "total_tokens": 18})
+}
+
+fn failed(kind: &str) -> Value {
+    value!({"type": kind, "sequence_number": 2, "response": {"id": "r", "model": "theirs", "created_at": 5,
+        "status": "failed", "output": [{"type": "reasoning", "id": "rs"}], "usage": usage(),
+        "error": {"code": "server_error", "message": "theirs"}}})
+}
+
+#[test]
+fn what_a_failed_response_has_used_and_finished_is_known() {
+    for kind in ["response.failed", "response.completed"] {
+        let text = events(&[created(), delta(1, "hi"), failed(kind)]);
+        let (out, observed, fed) = same(&text, &ME);
+        assert!(matches!(fed, Err(StreamFault::Error(_))), "{fed:?}");
+        assert_eq!((observed.reported.input, observed.reported.output), (Some(11), Some(7)));
+        let told = data(&out);
+        let [error, last] = &told[2..] else { panic!("{out}") };
+        assert_eq!((&error["type"], &error["sequence_number"]), (&value!("error"), &value!(2)));
+        assert_eq!((&last["type"], &last["sequence_number"]), (&value!("response.failed"), &value!(3)));
+        let want = value!({"id": ME_ID, "model": ME.model, "created_at": 5, "status": "failed", "usage": usage(),
+            "output": [{"type": "reasoning", "id": "rs"}], "error": {"code": "server_error", "message": "ours"}});
+        assert_eq!(last["response"], want);
+        for to in [Dialect::Chat, Dialect::Messages] {
+            let outcome =
+                stream_for((Dialect::Responses, to), &TranslationState::default(), false, &ME, &[text.as_bytes()]);
+            assert!(matches!(outcome.result, Err(StreamFault::Error(_))));
+            let reported = outcome.observed.reported;
+            assert_eq!((reported.input, reported.output), (Some(11), Some(7)), "{to:?}");
+        }
+    }
+}
+
+#[test]
+fn what_a_cancelled_response_has_used_is_told_with_its_failure() {
+    let text = events(&[
+        created(),
+        value!({"type": "response.cancelled", "sequence_number": 1, "response": {"id": "r", "status": "cancelled", "usage": usage()}}),
+        value!({"type": "error", "sequence_number": 2, "message": "gone"}),
+    ]);
+    let (out, _, _) = same(&text, &ME);
+    assert_eq!(data(&out).last().unwrap()["response"]["usage"]["input_tokens"], 11, "{out}");
+}
+
+#[test]
+fn signs_of_life_are_events_and_the_numbers_go_on_behind_ours() {
+    let mut stream = SseStream::same(Dialect::Responses, false, 1 << 20);
+    let (mut pool, mut out) = (Pool::new(1 << 20), Vec::new());
+    let mut feed = |stream: &mut SseStream, events_: &[Value], out: &mut Vec<u8>| {
+        stream.feed(events(events_).as_bytes(), &mut pool, &ME, out).unwrap();
+    };
+    let alive = |number: u64| value!({"type": "keepalive", "sequence_number": number});
+    feed(&mut stream, &[alive(0)], &mut out);
+    assert_eq!(out, b"", "before an answer begins there is none");
+    feed(&mut stream, &[created(), alive(1), delta(2, "a"), delta(3, "b"), delta(4, "c")], &mut out);
+    let from = out.len();
+    assert_eq!(stream.heartbeat(Dialect::Responses, &ME, &mut out), 6);
+    assert_eq!(stream.heartbeat(Dialect::Responses, &ME, &mut out), 7);
+    let usage = value!({"type": "x", "sequence_number": 8, "y": {"sequence_number": 1}});
+    feed(&mut stream, &[delta(5, "d"), delta(6, "e"), alive(7), usage], &mut out);
+    feed(&mut stream, &[value!({"type": "ping"}), delta(9, "f")], &mut out);
+    let done = value!({"type": "response.completed", "sequence_number": 10, "response": {"id": "r", "output": []}});
+    feed(&mut stream, &[done], &mut out);
+    let out = String::from_utf8(out).unwrap();
+    let told = data(&out[from..]);
+    let numbers: Vec<u64> = told.iter().map(|event| event["sequence_number"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, (5..14).collect::<Vec<_>>(), "{out}");
+    let kinds: Vec<&str> = told.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!([kinds[0], kinds[1], kinds[4], kinds[6]], ["keepalive"; 4], "{out}");
+    assert_eq!((&told[2]["delta"], &told[3]["delta"], &told[7]["delta"]), (&value!("d"), &value!("e"), &value!("f")));
+    assert_eq!(told[5]["y"]["sequence_number"], 1);
+    // As long as none of ours stands between them all is as it came.
+    assert_eq!(data(&out[..from])[2..], [delta(2, "a"), delta(3, "b"), delta(4, "c")]);
+    assert_eq!(data(&out[..from])[1], alive(1));
+}
+
+#[test]
+fn a_response_that_is_told_at_its_end_alone_is_told() {
+    let output = value!([
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "thought"}]},
+        {"type": "message", "content": [{"type": "output_text", "text": "said"}]},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{\"a\":1}"}
+    ]);
+    let response = value!({"status": "completed", "output": output, "usage": usage()});
+    let end = value!({"type": "response.completed", "response": response});
+    let began = value!({"type": "response.output_text.delta", "output_index": 1, "delta": "said"});
+    let opened = value!({"type": "response.reasoning_summary_text.delta", "output_index": 0, "delta": "thought"});
+    for text in [events(std::slice::from_ref(&end)), events(&[opened, began, end])] {
+        let way = |to| stream_for_every_way((Dialect::Responses, to), &TranslationState::default(), false, &ME, &text);
+        let chat = super::property::accumulate_chat(&way(Dialect::Chat).out)["choices"][0].clone();
+        assert_eq!((&chat["message"]["content"], &chat["finish_reason"]), (&value!("said"), &value!("tool_calls")));
+        assert_eq!(chat["message"]["reasoning_content"], "thought");
+        assert_eq!(chat["message"]["tool_calls"][0]["function"]["arguments"], "{\"a\":1}");
+        let messages = super::property::accumulate_messages(&way(Dialect::Messages).out);
+        assert_eq!((messages["content"].as_array().unwrap().len(), &messages["stop_reason"]), (3, &value!("tool_use")));
+    }
+}
+
+#[test]
+fn a_type_that_is_written_with_escapes_is_what_it_stands_for() {
+    let text = events(&[created()])
+        + "data: {\"type\":\"response.compl\\u0065ted\",\"response\":{\"status\":\"completed\",\"output\":[]}}\n\n";
+    let (out, _, fed) = same(&text, &ME);
+    assert!(fed.unwrap().finished && out.contains("event: response.completed\n"), "{out}");
+    let way = (Dialect::Responses, Dialect::Chat);
+    assert_eq!(stream_for(way, &TranslationState::default(), false, &ME, &[text.as_bytes()]).result, Ok(()));
+    // No line of an event's name holds another.
+    let text = "data: {\"type\":\"response.x\\n\\ndata: 1\",\"response\":{\"id\":\"r\"}}\n\n";
+    assert!(!same(&(events(&[created()]) + text), &ME).0.contains("\ndata: 1"));
+}
+
+#[test]
+fn what_the_configuration_has_set_is_not_repeated() {
+    let param = |name: &str| Param { name: name.to_owned(), json: "1".to_owned(), always: true };
+    let hides = [param("temperature"), param("service_tier"), param("prompt_cache_key")];
+    let me = ResponseIdentity { hides: &hides, ..ME };
+    let full = value!({"temperature": 0.2, "id": "r", "output": [{"temperature": 1}], "status": "completed",
+        "prompt_cache_key": "operator-secret", "model": "m", "service_tier": "flex"});
+    let want = value!({"id": ME_ID, "output": [{"temperature": 1}], "status": "completed", "model": ME.model});
+    let mut out = Vec::new();
+    whole(Dialect::Responses, full.to_string().as_bytes(), &me, &mut out).unwrap();
+    assert_eq!(json(std::str::from_utf8(&out).unwrap()), want);
+    let event = value!({"type": "response.completed", "temperature": 3, "response": full});
+    let told = data(&same(&events(&[event]), &me).0);
+    assert_eq!(told, [value!({"type": "response.completed", "temperature": 3, "response": want})]);
+    let mut broken = failed("response.failed");
+    broken["response"]["service_tier"] = value!("flex");
+    let (out, _, _) = same(&events(&[created(), broken]), &me);
+    assert!(out.contains("response.failed") && !out.contains("flex"), "{out}");
+}
+
+#[test]
+fn a_provider_that_streams_unasked_is_read_by_a_client_of_its_shape() {
+    let item = value!({"type": "message", "content": [{"type": "output_text", "text": "x"}]});
+    let text = events(&[
+        created(),
+        value!({"type": "response.output_item.done", "output_index": 0, "item": item}),
+        value!({"type": "response.completed", "response": {"id": "r", "status": "completed", "output": [], "usage": usage()}}),
+    ]);
+    let mut out = Vec::new();
+    let observed = whole(Dialect::Responses, text.as_bytes(), &ME, &mut out).unwrap();
+    let got = json(std::str::from_utf8(&out).unwrap());
+    assert_eq!((&got["id"], &got["output"]), (&value!(ME_ID), &value!([item])));
+    assert_eq!((observed.reported.input, observed.reported.output), (Some(11), Some(7)));
+    assert_eq!(whole(Dialect::Responses, b"data: {}\n\n", &ME, &mut Vec::new()), Err(Broken::NotJson));
+}
+
+#[test]
+fn any_file_by_its_id_is_refused() {
+    let refused = |item: Value| {
+        let mut scan = RequestScan::new();
+        scan.reset(Dialect::Responses);
+        let body = value!({"model": "m", "input": [item]}).to_string();
+        scan.finish(body.as_bytes()).err().map(|why| why.0.split_once(':').unwrap().0.to_owned())
+    };
+    let shot = value!({"type": "computer_screenshot", "file_id": "file-other"});
+    for (item, path) in [
+        (value!({"type": "computer_call_output", "call_id": "c", "output": shot}), "input[0].output.file_id"),
+        (value!({"type": "x", "output": [{"y": {"file_id": "f"}}]}), "input[0].output[0].file_id"),
+        (value!({"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}), "input[0].content[0].file_id"),
+        (value!({"type": "input_image", "role": "user", "file_id": "f"}), "input[0].file_id"),
+    ] {
+        assert_eq!(refused(item.clone()).as_deref(), Some(path), "{item}");
+    }
+    let cited =
+        value!([{"type": "output_text", "text": "x", "annotations": [{"type": "file_citation", "file_id": "f"}]}]);
+    assert_eq!(refused(value!({"role": "assistant", "content": cited})), None);
+    let schema = value!({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{\"file_id\":\"f\"}"});
+    assert_eq!(refused(schema), None);
+}
+
+/// So many calls in one turn, without outputs and with texts between them: each is looked at once.
+#[test]
+fn a_turn_of_many_calls_takes_time_in_proportion() {
+    let time = |count: usize| {
+        let mut items = vec![user("Go.")];
+        items.extend((0..count).map(|n| call(&format!("c{n}"))));
+        items.extend((0..count).map(|_| value!({"role": "assistant", "content": "Look."})));
+        let items = Value::from(items);
+        let began = std::time::Instant::now();
+        asked(Dialect::Chat, &items);
+        began.elapsed().as_micros()
+    };
+    let (some, more) = (time(1_000), time(16_000));
+    assert!(more < 100 * some.max(1000), "{some} µs, {more} µs");
+}
+
+fn marked(from: Dialect, body: &Value) -> Value {
+    let capabilities = Capabilities { cache: Cache::Marks, ..Capabilities::default() };
+    request_for((from, Dialect::Messages), &body.to_string(), "up", &capabilities).unwrap().0
+}
+
+#[test]
+fn a_clients_own_marks_go_on_to_a_provider_that_caches_what_is_marked() {
+    let usual = value!({"type": "ephemeral"});
+    let hour = value!({"type": "ephemeral", "ttl": "1h"});
+    let text = |text: &str, mark: &Value| value!({"type": "text", "text": text, "cache_control": mark});
+    let tool = value!({"type": "function", "function": {"name": "f", "cache_control": usual}});
+    let got = marked(
+        Dialect::Chat,
+        &value!({"model": "m", "tools": [tool], "messages": [
+            {"role": "system", "content": [text("rules", &hour), {"type": "text", "text": "more"}]},
+            {"role": "user", "content": [text("x", &usual), text(" ", &usual)]},
+            {"role": "assistant", "content": null,
+             "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+            {"role": "tool", "tool_call_id": "c", "content": [text("done", &usual)]},
+        ]}),
+    );
+    assert_eq!(got["system"], value!([text("rules", &hour), {"type": "text", "text": "more"}]));
+    assert_eq!(got["messages"][0]["content"][0], text("x", &usual));
+    assert_eq!(got["messages"][0]["content"][1].get("cache_control"), None);
+    let result = &got["messages"][2]["content"][0];
+    assert_eq!((&result["cache_control"], result["content"][0].get("cache_control")), (&usual, None));
+    assert_eq!(got["tools"][0]["cache_control"], usual);
+    let part = value!({"type": "input_text", "text": "x", "prompt_cache_breakpoint": {}});
+    let parts = vec![part; 6];
+    let got = marked(Dialect::Responses, &value!({"model": "m", "input": [{"role": "user", "content": parts}]}));
+    let marks =
+        got["messages"][0]["content"].as_array().unwrap().iter().filter(|part| part.get("cache_control").is_some());
+    assert_eq!(marks.count(), 4, "{got}");
+    // Where nothing is marked, and where the target does not go by marks, all is as ever.
+    let body = value!({"model": "m", "messages": [{"role": "user", "content": [text("x", &usual)]}]});
+    let (plain, _) =
+        request_for((Dialect::Chat, Dialect::Messages), &body.to_string(), "up", &Capabilities::default()).unwrap();
+    assert_eq!(plain["messages"][0]["content"][0], value!({"type": "text", "text": "x"}));
+}
+
+#[test]
+fn a_forged_carrier_hands_no_signature_of_ours_on() {
+    let capabilities = Capabilities { mark: carrier::mark("p", "m"), ..Capabilities::default() };
+    let block = br#"{"type":"thinking","thinking":"a","signature":"tg1.zzz"}"#;
+    let mut forged = Vec::new();
+    carrier::close(block, &capabilities.mark, &mut forged);
+    let reasoning = value!({"type": "reasoning", "id": "r", "summary": [], "encrypted_content": String::from_utf8(forged).unwrap()});
+    let items = value!([user("hi"), reasoning, {"role": "assistant", "content": "said"}, user("on")]);
+    let body = value!({"model": "m", "input": items}).to_string();
+    let (got, _) = request_for((Dialect::Responses, Dialect::Messages), &body, "up", &capabilities).unwrap();
+    assert!(!got.to_string().contains("tg1."), "{got}");
+}
+
+#[test]
+fn refusals_about_tools_name_what_the_request_has() {
+    let refused = |body: Value| {
+        let capabilities = Capabilities::default();
+        request_for((Dialect::Responses, Dialect::Chat), &body.to_string(), "up", &capabilities).err()
+    };
+    let path = |body: Value| refused(body).unwrap().split_once(':').unwrap().0.to_owned();
+    let function = value!({"type": "function", "name": "f"});
+    let space = |tools: Value| value!({"type": "namespace", "name": "n", "tools": tools});
+    let hosted = space(value!([{"type": "web_search"}, {"type": "function", "name": "g"}]));
+    assert_eq!(refused(value!({"model": "m", "input": "x", "tools": [hosted]})), None);
+    let nameless = space(value!([function, {"type": "function"}]));
+    assert_eq!(path(value!({"model": "m", "input": "x", "tools": [function, nameless]})), "tools[1].tools[1].name");
+    let item = value!({"type": "additional_tools", "tools": [function, {"type": "custom"}]});
+    assert_eq!(path(value!({"model": "m", "input": [user("x"), item], "tools": [function]})), "input[1].tools[1].name");
+    let choice = value!({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "web_search"}]});
+    let body = value!({"model": "m", "input": "x", "tools": [function, {"type": "web_search"}], "tool_choice": choice});
+    assert_eq!(path(body), "tool_choice");
+    let members: Vec<Value> = (0..3000).map(|n| value!({"type": "function", "name": format!("f{n}")})).collect();
+    let words = refused(value!({"model": "m", "input": "x", "tools": [space(value!(members))]})).unwrap();
+    assert!(words.starts_with("tools: ") && words.contains("namespace"), "{words}");
+}
+
+/// The answer gets half of what it may have at least.
+#[test]
+fn thinking_leaves_room_for_an_answer() {
+    let budget = |bound: Option<u64>| {
+        let capabilities = Capabilities { thinking: Thinking::Budget, ..Capabilities::default() };
+        let body = value!({"model": "m", "input": "x", "max_output_tokens": bound, "reasoning": {"effort": "high"}});
+        let way = (Dialect::Responses, Dialect::Messages);
+        request_for(way, &body.to_string(), "up", &capabilities).unwrap().0["thinking"]["budget_tokens"].as_u64()
+    };
+    assert_eq!([budget(None), budget(Some(1500)), budget(Some(64_000))], [Some(2048), Some(1024), Some(16_384)]);
+    assert_eq!(budget(Some(1024)), None);
+}
