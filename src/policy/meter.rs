@@ -135,7 +135,7 @@ pub enum BudgetOf {
 pub struct BudgetNews {
     /// Whose.
     pub of: BudgetOf,
-    /// One of [`TOLD_PERCENT`].
+    /// 80 or 100.
     pub percent: u8,
     /// How it stands.
     pub status: BudgetStatus,
@@ -488,14 +488,19 @@ impl Meter {
         if own.is_none() && !payer.path.is_some() {
             return Ok(());
         }
-        self.check_all(payer, now, counted)
+        self.check_groups(payer, now, counted, own)
     }
 
-    /// The same where a limit of the key is reached, or groups have theirs.
+    /// The same of groups. `own`: the limit of the key that is reached, whose account is at `now`.
     #[inline(never)]
-    fn check_all(&mut self, payer: Payer<'_>, now: Unix, counted: Counted) -> Result<(), Limit> {
-        let account = self.at(payer.key, payer.plan, now);
-        let own = Counts::of(account, counted).reached(payer.plan);
+    fn check_groups(
+        &mut self,
+        payer: Payer<'_>,
+        now: Unix,
+        counted: Counted,
+        own: Option<LimitKind>,
+    ) -> Result<(), Limit> {
+        let account = &self.accounts[payer.key.0 as usize];
         let mut found = own.map(|kind| limit(kind, account, payer.plan, false, now));
         if payer.path.is_some() {
             self.tree.each(payer.path, &self.open, now, |node| {

@@ -5,6 +5,7 @@ use super::account::Account;
 use crate::base::time::Unix;
 use crate::policy::plan::Plan;
 use crate::policy::window::iso;
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,10 +83,10 @@ impl Limit {
     /// Names the limit for `error.message`.
     pub fn message(&self) -> String {
         let (value, reset, window) = (self.value, iso(self.reset), self.window.as_secs());
-        let whose = match &self.whose {
-            Whose::Plan(name) if self.kind == LimitKind::Budget => format!("plan `{name}`"),
-            Whose::Plan(_) | Whose::Key => "this key".to_string(),
-            Whose::Group(name) => format!("group `{name}`"),
+        let whose: Cow<'static, str> = match &self.whose {
+            Whose::Plan(name) if self.kind == LimitKind::Budget => format!("plan `{name}`").into(),
+            Whose::Plan(_) | Whose::Key => "this key".into(),
+            Whose::Group(name) => format!("group `{name}`").into(),
         };
         let is_group = matches!(self.whose, Whose::Group(_));
         match self.kind {

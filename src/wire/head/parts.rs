@@ -68,7 +68,7 @@ pub enum Field {
     Origin,
     /// `access-control-request-method`; the first one counts.
     AcRequestMethod,
-    /// What names the conversation: the first of [`SESSION`] that says anything, by their order there.
+    /// What names the conversation: the first of the headers for it that says anything, by their order there.
     Session,
 }
 
