@@ -141,6 +141,7 @@ const NO_MESSAGE: Message = Message {
 const _: () = assert!((Name::TopK as u32) < 64, "one bit in `seen` for each that is read: those before it");
 
 impl Checks {
+    #[inline]
     pub(super) fn new(shape: Dialect) -> Checks {
         Checks {
             shape,
@@ -165,11 +166,15 @@ impl Checks {
     }
 
     pub(super) fn reset(&mut self, shape: Dialect, needs_max_tokens: bool) {
-        let mut fields = std::mem::take(&mut self.fields);
-        fields.reset();
-        let mut tokens = std::mem::take(&mut self.tokens);
-        tokens.reset();
-        *self = Checks { fields, tokens, needs_max_tokens, ..Checks::new(shape) };
+        self.fields.reset();
+        self.tokens.reset();
+        self.refusal.clear();
+        (self.shape, self.needs_max_tokens) = (shape, needs_max_tokens);
+        (self.seen, self.key, self.name) = (0, Span::default(), Name::Other);
+        (self.value_start, self.value_token, self.items) = (0, Token::Null, 0);
+        (self.message, self.block, self.text) = (NO_MESSAGE, NO_BLOCK, Text::Words);
+        (self.unsigned, self.input) = (Unsigned::default(), Input::default());
+        (self.plain_max, self.has_messages) = (None, false);
     }
 
     pub(super) fn refusal(&mut self) -> Invalid {
@@ -521,6 +526,7 @@ impl Visitor for Checks {
     }
 }
 
+#[inline]
 pub(super) fn whole_number(raw: Raw<'_>) -> Option<u64> {
     raw.count().filter(|count| *count >= 1 && !raw.bytes().contains(&b'.'))
 }
