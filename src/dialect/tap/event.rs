@@ -75,6 +75,7 @@ impl Seen {
         self.count += 1;
     }
 
+    #[inline]
     fn value<'a>(&self, span: Option<Span>, data: &'a [u8]) -> Option<Raw<'a>> {
         span.map(|span| Raw::new(span.of(data)))
     }
@@ -113,6 +114,7 @@ impl Seen {
         self.copy(from, data.len(), data, out);
     }
 
+    #[inline]
     fn replace(
         &mut self,
         from: usize,
@@ -128,6 +130,7 @@ impl Seen {
     }
 
     /// Copies a part of `data` and notes where its text comes to lie.
+    #[inline]
     fn copy(&mut self, from: usize, to: usize, data: &[u8], out: &mut Vec<u8>) -> usize {
         let text = self.text.start as usize;
         if (from..to).contains(&text) {
