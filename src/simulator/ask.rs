@@ -2,9 +2,10 @@
 //! answer says. Pure; called by `provider::link`. Keeps nothing of the request but what the answer needs.
 
 use super::directives::Directives;
+use super::given;
 use super::order;
 use super::script::{Call, Finish, Part, Script, Text, pieces_of};
-use crate::wire::Dialect;
+use crate::wire::{Dialect, Relay};
 use serde_json::{Map, Value, json};
 
 /// Tokens of an answer that asks for nothing else.
@@ -37,6 +38,8 @@ pub struct Ask {
     pub prompt: u64,
     /// What the answer says.
     pub script: Script,
+    /// What of a relayed answer is no text, as a member of it.
+    pub given: String,
     /// How it is given.
     pub directives: Directives,
 }
@@ -64,9 +67,14 @@ pub fn read(shape: Dialect, body: &[u8]) -> Result<Ask, Complaint> {
     let root: Value =
         serde_json::from_slice(body).map_err(|error| complain(format!("the body is not JSON: {error}")))?;
     let model = root["model"].as_str().ok_or_else(|| complain("you must provide a model parameter"))?.to_owned();
+    if let Dialect::Relay(one) = shape {
+        return relayed(one, model, &root);
+    }
     let messages = match shape {
         Dialect::Responses => &conversation(&root["input"]),
-        Dialect::Chat | Dialect::Messages => root["messages"].as_array().map_or(&[][..], Vec::as_slice),
+        Dialect::Chat | Dialect::Messages | Dialect::Relay(_) => {
+            root["messages"].as_array().map_or(&[][..], Vec::as_slice)
+        }
     };
     if messages.is_empty() {
         return Err(complain("messages: at least one message is required"));
@@ -94,6 +102,29 @@ pub fn read(shape: Dialect, body: &[u8]) -> Result<Ask, Complaint> {
         include_usage: root["stream_options"]["include_usage"].as_bool().unwrap_or(false),
         prompt: prompt_tokens(&root, messages).max(1),
         script: script(shape, &root, messages, &asked, &directives, max_tokens),
+        given: String::new(),
+        directives,
+    })
+}
+
+/// A request that is relayed.
+fn relayed(one: Relay, model: String, root: &Value) -> Result<Ask, Complaint> {
+    let given::Read { prompt, asked, given } = given::read(one, root).map_err(complain)?;
+    let directives = Directives::parse(&asked).map_err(complain)?;
+    let shape = Dialect::Relay(one);
+    let generates = given.is_empty();
+    let script = match generates {
+        true => script(shape, root, &[], &asked, &directives, root["max_tokens"].as_u64()),
+        false => Script::new(Vec::new(), None, None),
+    };
+    Ok(Ask {
+        shape,
+        model,
+        stream: generates && root["stream"].as_bool().unwrap_or(false),
+        include_usage: root["stream_options"]["include_usage"].as_bool().unwrap_or(false),
+        prompt: prompt.max(1),
+        script,
+        given,
         directives,
     })
 }
@@ -356,7 +387,7 @@ fn calls(shape: Dialect, root: &Value, messages: &[Value], asked: &str, directiv
     let wanted = forced.filter(|name| !name.is_empty()).or(told.filter(|name| !name.is_empty()));
     let Some(wanted) = wanted.or(mentioned).or(forced).or(told) else { return Vec::new() };
     let single = match shape {
-        Dialect::Chat | Dialect::Responses => root["parallel_tool_calls"] == false,
+        Dialect::Chat | Dialect::Responses | Dialect::Relay(_) => root["parallel_tool_calls"] == false,
         Dialect::Messages => choice["disable_parallel_tool_use"] == true,
     };
     let count = if single { 1 } else { directives.calls.unwrap_or(1).clamp(1, CALLS_MAX) };

@@ -3,7 +3,7 @@
 use crate::base::time::Unix;
 use crate::cli::output::{Failure, is_control};
 use crate::policy::config::{Config, units};
-use crate::policy::keys::{KeyRecord, LABELS_MAX, Scope, is_group_name, label_from};
+use crate::policy::keys::{Endpoint, KeyRecord, LABELS_MAX, Scope, is_group_name, label_from};
 use crate::policy::plan::{BUDGET_MAX, UNLIMITED};
 use crate::policy::window::parse_moment;
 use clap::Args;
@@ -28,7 +28,8 @@ pub struct KeyOptions {
     /// Models the key may use, comma-separated ids, or all [for a new key: all]
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     pub models: Vec<String>,
-    /// Endpoints the key may use, of chat,messages,responses,models,quota, or all [for a new key: all]
+    /// Endpoints the key may use, of chat,messages,responses,embeddings,rerank,completions,models,quota, or all
+    /// [for a new key: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub endpoints: Vec<String>,
     /// When it expires: after a while (30d), at a date (2027-01-31), or never [for a new key: never]
@@ -190,8 +191,10 @@ fn scope(options: &KeyOptions, before: &Scope, high: &Config) -> Result<Scope, F
         if models.iter().any(all) { Vec::new() } else { models.iter().map(String::as_str).collect() };
     let named = endpoints.iter().map(String::as_str).filter(|word| *word != "all");
     let named: Vec<&str> = if endpoints.iter().any(|word| word == "all") { Vec::new() } else { named.collect() };
-    let fresh = Scope::from_words(named, models)
-        .map_err(|word| Failure::misused(format!("`{word}` is no endpoint: expected chat, messages, models, quota")))?;
+    let fresh = Scope::from_words(named, models).map_err(|word| {
+        let known = Endpoint::ALL.map(Endpoint::as_str).join(", ");
+        Failure::misused(format!("`{word}` is no endpoint: expected {known}"))
+    })?;
     let mut scope = before.clone();
     if !options.endpoints.is_empty() {
         scope = Scope { models_allowed: scope.models_allowed, ..fresh.clone() };

@@ -38,7 +38,7 @@ impl Exchange {
             self.count_prompt(draft, message, cx);
         }
         let Some(((dialect, _, provider), to)) = self.route(at).zip(self.wanted(at)) else { return Ok(built) };
-        let translated = provider.shape != dialect;
+        let translated = provider.shape != dialect.upstream();
         let mut names = dialect::dropped(dialect, translated, message.body, draft.scan.fields(), &to).peekable();
         if names.peek().is_some() || self.diagnosis.is_some() {
             let mut plain = Vec::new();
@@ -63,7 +63,7 @@ impl Exchange {
         let Some(((dialect, _, provider), to)) = self.route(at).zip(self.wanted(at)) else {
             return Err(Refusal::internal());
         };
-        let translated = provider.shape != dialect;
+        let translated = provider.shape != dialect.upstream();
         draft.rewind(&mut cx.pool);
         let added = to.capabilities.params_room();
         if (translated || added > 0)
@@ -99,7 +99,8 @@ impl Exchange {
     pub(super) fn wanted(&self, at: &Attempt) -> Option<dialect::Target<'_>> {
         let (_, target, provider) = self.route(at)?;
         let asked = self.asked.map_or(0, |asked| asked.model as usize);
-        let capabilities = self.request.setup.requests.capabilities(asked, at.target as usize)?;
+        let relays = matches!(self.dialect(), Some(Dialect::Relay(_)));
+        let capabilities = self.request.setup.requests.capabilities(asked, at.target as usize, relays)?;
         Some(dialect::Target { model: &target.model, shape: provider.shape, capabilities, cache_key: None })
     }
 

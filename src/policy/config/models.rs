@@ -14,6 +14,7 @@ use crate::policy::settings::Settings;
 use crate::policy::settings::kinds::Kind;
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
 use crate::policy::window::parse_moment;
+use crate::wire::{Dialect, Relay};
 use std::ops::RangeInclusive;
 
 /// Targets of one model.
@@ -23,7 +24,7 @@ const ATTEMPTABLE_MAX: usize = u64::BITS as usize;
 /// Completion tokens of `default_max_tokens` and `reserve_tokens` where neither is set.
 pub(super) const DEFAULT_TOKENS: u64 = 4096;
 /// Request fields that no model can do without.
-const NEEDED: [&str; 4] = ["model", "messages", "input", "stream"];
+const NEEDED: [&str; 7] = ["model", "messages", "input", "stream", "prompt", "query", "documents"];
 
 /// Reads `[[models]]`; at least one is needed. Also the ids of all that were written, right or wrong.
 pub(super) fn read(
@@ -116,13 +117,7 @@ fn read_one(
     let timeouts = Timeouts::read(reader, s);
     let default_max_tokens = integer(reader, s, "default_max_tokens", DEFAULT_TOKENS, 1..=TOKENS_MAX);
     let reserve_tokens = integer(reader, s, "reserve_tokens", DEFAULT_TOKENS, 0..=TOKENS_MAX);
-    let mut drop_params = Vec::new();
-    for (field, param) in s.take("drop_params").map(|field| reader.strings(field)).unwrap_or_default() {
-        if NEEDED.contains(&param.as_str()) {
-            reader.error(&field, format!("`{param}` cannot be dropped"));
-        }
-        drop_params.push(param);
-    }
+    let drop_params = read_dropped(reader, s);
     let (set_params, default_params) = params::read(reader, s);
     let hosted = s.take("hosted_tools").map(|field| reader.strings(field)).unwrap_or_default();
     let hosted_tools = hosted.into_iter().map(|(_, name)| name).collect();
@@ -138,7 +133,9 @@ fn read_one(
         table.finish(reader);
         queue
     });
+    let serves = s.take("serves").map(|field| read_serves(reader, field));
     let targets = read_targets(reader, s, id.as_deref(), providers, &timeouts, limits);
+    let (serves, relayed) = serve(reader, serves, &targets, providers);
     let (id, context) = (id?, context?);
     let first = targets.first().and_then(|target| providers.get(target.provider)?.name.clone());
     Some(Model {
@@ -152,6 +149,8 @@ fn read_one(
         prices,
         priced,
         timeouts,
+        serves,
+        relayed,
         shares: targets.windows(2).any(|pair| pair[0].priority == pair[1].priority),
         targets,
         affinity,
@@ -166,6 +165,58 @@ fn read_one(
         capabilities,
         discovered: false,
     })
+}
+
+/// `serves`: each with its place.
+fn read_serves<'t>(reader: &mut Reader<'_>, field: Field<'t>) -> Vec<(Field<'t>, Dialect)> {
+    let choices = [Dialect::Chat].into_iter().chain(Relay::ALL.map(Dialect::Relay));
+    let choices: Vec<(&str, Dialect)> = choices.map(|served| (served.name(), served)).collect();
+    let (at, path, was_array) = (field.start(), field.path.clone(), field.is_array());
+    let items = reader.items(field, choices.len());
+    if items.is_empty() && was_array {
+        reader.report(at, path, "at least one is needed");
+    }
+    let read = items.into_iter().filter_map(|item| Some((reader.choice(&item, &choices)?, item)));
+    read.map(|(served, item)| (item, served)).collect()
+}
+
+/// What a model serves, and the targets of what is relayed: of the chat shape, and all with the first one's model,
+/// since vectors of two must never mix.
+fn serve(
+    reader: &mut Reader<'_>,
+    serves: Option<Vec<(Field<'_>, Dialect)>>,
+    targets: &[Target],
+    providers: &[Declared],
+) -> (Vec<Dialect>, Vec<Target>) {
+    let Some(serves) = serves else { return (vec![Dialect::Chat], Vec::new()) };
+    let shape = |target: &Target| providers.get(target.provider)?.provider.as_ref().map(|provider| provider.shape);
+    let mut relayed: Vec<Target> =
+        targets.iter().filter(|target| shape(target).is_none_or(|shape| shape == Dialect::Chat)).cloned().collect();
+    let first = relayed.first().map(|target| target.model.clone());
+    relayed.retain(|target| Some(&target.model) == first.as_ref());
+    let is_relay = |served: &Dialect| matches!(served, Dialect::Relay(_));
+    if relayed.is_empty() && !targets.is_empty() {
+        for (field, served) in serves.iter().filter(|(_, served)| is_relay(served)) {
+            reader.error(field, format!("`{}` needs a target at a provider of shape \"chat\"", served.name()));
+        }
+    }
+    let serves: Vec<Dialect> = serves.into_iter().map(|(_, served)| served).collect();
+    if !serves.iter().any(is_relay) {
+        relayed.clear();
+    }
+    (serves, relayed)
+}
+
+/// `drop_params`.
+fn read_dropped(reader: &mut Reader<'_>, s: &mut Section<'_>) -> Vec<String> {
+    let mut dropped = Vec::new();
+    for (field, param) in s.take("drop_params").map(|field| reader.strings(field)).unwrap_or_default() {
+        if NEEDED.contains(&param.as_str()) {
+            reader.error(&field, format!("`{param}` cannot be dropped"));
+        }
+        dropped.push(param);
+    }
+    dropped
 }
 
 /// `affinity` and `balance`.
