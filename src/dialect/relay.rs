@@ -100,14 +100,13 @@ impl Relayed {
         if self.generates {
             return Reported::from_chat(usage);
         }
-        let [prompt, total] = usage.pick(["prompt_tokens", "total_tokens"]).map(|count| count.and_then(Raw::count));
-        let [tokens, billed] = meta.pick(["tokens", "billed_units"]).map(|counts| counts.unwrap_or(Raw::NULL));
-        let [of_tokens, of_bill] = [tokens, billed].map(|counts| {
-            let [input, output] =
-                counts.pick(["input_tokens", "output_tokens"]).map(|count| count.and_then(Raw::count));
-            input.map(|input| (input, output.unwrap_or(0)))
-        });
-        let told = prompt.or(total).map(|prompt| (prompt, 0)).or(of_tokens).or(of_bill);
+        let count = |from: Raw<'_>, name| from.get(name).and_then(Raw::count);
+        let mut told = count(usage, "prompt_tokens").or_else(|| count(usage, "total_tokens")).map(|prompt| (prompt, 0));
+        for counts in ["tokens", "billed_units"] {
+            let counts = meta.get(counts).unwrap_or(Raw::NULL);
+            let input = count(counts, "input_tokens").filter(|_| told.is_none());
+            told = input.map(|input| (input, count(counts, "output_tokens").unwrap_or(0))).or(told);
+        }
         let (input, output) = told.unzip();
         Reported { input, output, ..Reported::default() }
     }

@@ -5,7 +5,7 @@ use super::directives::Directives;
 use super::given;
 use super::order;
 use super::script::{Call, Finish, Part, Script, Text, pieces_of};
-use crate::wire::{Dialect, Relay};
+use crate::wire::Dialect;
 use serde_json::{Map, Value, json};
 
 /// Tokens of an answer that asks for nothing else.
@@ -67,20 +67,22 @@ pub fn read(shape: Dialect, body: &[u8]) -> Result<Ask, Complaint> {
     let root: Value =
         serde_json::from_slice(body).map_err(|error| complain(format!("the body is not JSON: {error}")))?;
     let model = root["model"].as_str().ok_or_else(|| complain("you must provide a model parameter"))?.to_owned();
-    if let Dialect::Relay(one) = shape {
-        return relayed(one, model, &root);
-    }
+    let relayed = match shape {
+        Dialect::Relay(one) => given::read(one, &root).map_err(complain)?,
+        _ => given::Read::default(),
+    };
+    let is_relayed = matches!(shape, Dialect::Relay(_));
     let messages = match shape {
         Dialect::Responses => &conversation(&root["input"]),
         Dialect::Chat | Dialect::Messages | Dialect::Relay(_) => {
             root["messages"].as_array().map_or(&[][..], Vec::as_slice)
         }
     };
-    if messages.is_empty() {
+    if messages.is_empty() && !is_relayed {
         return Err(complain("messages: at least one message is required"));
     }
     order::check(shape, &root, messages).map_err(complain)?;
-    let stream = root["stream"].as_bool().unwrap_or(false);
+    let stream = relayed.given.is_empty() && root["stream"].as_bool().unwrap_or(false);
     if shape == Dialect::Messages && root["max_tokens"].as_u64().is_none_or(|count| count == 0) {
         return Err(complain("max_tokens: Field required"));
     }
@@ -91,7 +93,7 @@ pub fn read(shape: Dialect, body: &[u8]) -> Result<Ask, Complaint> {
     if shape == Dialect::Chat && !stream && root.get("stream_options").is_some_and(|options| !options.is_null()) {
         return Err(complain("The 'stream_options' parameter is only allowed when 'stream' is enabled."));
     }
-    let asked = last_user_text(messages);
+    let asked = if is_relayed { relayed.asked } else { last_user_text(messages) };
     let directives = Directives::parse(&asked).map_err(complain)?;
     let bound = |name: &str| root[name].as_u64();
     let max_tokens = bound("max_completion_tokens").or(bound("max_tokens")).or(bound("max_output_tokens"));
@@ -100,31 +102,12 @@ pub fn read(shape: Dialect, body: &[u8]) -> Result<Ask, Complaint> {
         model,
         stream,
         include_usage: root["stream_options"]["include_usage"].as_bool().unwrap_or(false),
-        prompt: prompt_tokens(&root, messages).max(1),
-        script: script(shape, &root, messages, &asked, &directives, max_tokens),
-        given: String::new(),
-        directives,
-    })
-}
-
-/// A request that is relayed.
-fn relayed(one: Relay, model: String, root: &Value) -> Result<Ask, Complaint> {
-    let given::Read { prompt, asked, given } = given::read(one, root).map_err(complain)?;
-    let directives = Directives::parse(&asked).map_err(complain)?;
-    let shape = Dialect::Relay(one);
-    let generates = given.is_empty();
-    let script = match generates {
-        true => script(shape, root, &[], &asked, &directives, root["max_tokens"].as_u64()),
-        false => Script::new(Vec::new(), None, None),
-    };
-    Ok(Ask {
-        shape,
-        model,
-        stream: generates && root["stream"].as_bool().unwrap_or(false),
-        include_usage: root["stream_options"]["include_usage"].as_bool().unwrap_or(false),
-        prompt: prompt.max(1),
-        script,
-        given,
+        prompt: if is_relayed { relayed.prompt } else { prompt_tokens(&root, messages) }.max(1),
+        script: match relayed.given.is_empty() {
+            true => script(shape, &root, messages, &asked, &directives, max_tokens),
+            false => Script::new(Vec::new(), None, None),
+        },
+        given: relayed.given,
         directives,
     })
 }

@@ -8,7 +8,7 @@ use crate::base::base64;
 use crate::base::hash::{mix, mix_bytes};
 use crate::base::order;
 use crate::wire::Relay;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// Numbers of a vector that asks for nothing else, and most that may be asked for.
 const DIMENSIONS: u64 = 8;
@@ -96,7 +96,7 @@ fn rerank(root: &Value) -> Result<Read, String> {
     let query = root["query"].as_str().ok_or_else(|| String::from("query: a text is required"))?;
     let documents = root["documents"].as_array().filter(|documents| !documents.is_empty());
     let documents = documents.ok_or_else(|| String::from("documents: at least one is required"))?;
-    let small = |text: &str| text.to_lowercase().split_whitespace().map(str::to_owned).collect::<Vec<String>>();
+    let small = |text: &str| text.to_ascii_lowercase().split_whitespace().map(str::to_owned).collect::<Vec<String>>();
     let wanted = small(query);
     let text = |document: &Value| document.as_str().or(document["text"].as_str()).unwrap_or_default().to_owned();
     let mut scored: Vec<(usize, usize, &Value)> = Vec::new();
@@ -109,11 +109,9 @@ fn rerank(root: &Value) -> Result<Read, String> {
     let wants = root["return_documents"] == true;
     let result = |(found, index, document): &(usize, usize, &Value)| {
         let score = *found as f64 / wanted.len().max(1) as f64;
-        let mut result = json!({ "index": index, "relevance_score": score });
-        if wants {
-            result["document"] = json!({ "text": text(document) });
-        }
-        result.to_string()
+        let shown =
+            if wants { format!(",\"document\":{{\"text\":{}}}", Value::from(text(document))) } else { String::new() };
+        format!("{{\"index\":{index},\"relevance_score\":{score:?}{shown}}}")
     };
     let results: Vec<String> = scored.iter().map(result).collect();
     let prompt = words(query) + documents.iter().map(tokens).sum::<u64>();
@@ -128,6 +126,7 @@ fn words(text: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn vectors_follow_from_their_texts_and_are_of_length_one() {

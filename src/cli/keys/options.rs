@@ -3,7 +3,7 @@
 use crate::base::time::Unix;
 use crate::cli::output::{Failure, is_control};
 use crate::policy::config::{Config, units};
-use crate::policy::keys::{Endpoint, KeyRecord, LABELS_MAX, Scope, is_group_name, label_from};
+use crate::policy::keys::{KeyRecord, LABELS_MAX, Scope, is_group_name, label_from};
 use crate::policy::plan::{BUDGET_MAX, UNLIMITED};
 use crate::policy::window::parse_moment;
 use clap::Args;
@@ -166,6 +166,9 @@ fn words(list: &[String]) -> Vec<String> {
     list.iter().map(|word| word.trim().to_string()).collect()
 }
 
+/// What a key may use, in the words of a refusal.
+const ENDPOINTS: &str = "chat, messages, responses, embeddings, rerank, completions, models, quota";
+
 /// The endpoints and models that are named; those of `before` where none are.
 fn scope(options: &KeyOptions, before: &Scope, high: &Config) -> Result<Scope, Failure> {
     let (endpoints, models) = (words(&options.endpoints), words(&options.models));
@@ -191,10 +194,8 @@ fn scope(options: &KeyOptions, before: &Scope, high: &Config) -> Result<Scope, F
         if models.iter().any(all) { Vec::new() } else { models.iter().map(String::as_str).collect() };
     let named = endpoints.iter().map(String::as_str).filter(|word| *word != "all");
     let named: Vec<&str> = if endpoints.iter().any(|word| word == "all") { Vec::new() } else { named.collect() };
-    let fresh = Scope::from_words(named, models).map_err(|word| {
-        let known = Endpoint::ALL.map(Endpoint::as_str).join(", ");
-        Failure::misused(format!("`{word}` is no endpoint: expected {known}"))
-    })?;
+    let fresh = Scope::from_words(named, models)
+        .map_err(|word| Failure::misused(format!("`{word}` is no endpoint: expected {ENDPOINTS}")))?;
     let mut scope = before.clone();
     if !options.endpoints.is_empty() {
         scope = Scope { models_allowed: scope.models_allowed, ..fresh.clone() };

@@ -99,8 +99,11 @@ impl Exchange {
     pub(super) fn wanted(&self, at: &Attempt) -> Option<dialect::Target<'_>> {
         let (_, target, provider) = self.route(at)?;
         let asked = self.asked.map_or(0, |asked| asked.model as usize);
-        let relays = matches!(self.dialect(), Some(Dialect::Relay(_)));
-        let capabilities = self.request.setup.requests.capabilities(asked, at.target as usize, relays)?;
+        let before = match self.dialect() {
+            Some(Dialect::Relay(_)) => self.model()?.targets.len(),
+            _ => 0,
+        };
+        let capabilities = self.request.setup.requests.capabilities(asked, before + at.target as usize)?;
         Some(dialect::Target { model: &target.model, shape: provider.shape, capabilities, cache_key: None })
     }
 

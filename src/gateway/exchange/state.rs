@@ -321,6 +321,6 @@ impl Request {
     /// What the configuration writes into requests for the model, at all of its targets.
     #[cold]
     fn hides(&self, asked: &Asked) -> &[Param] {
-        self.setup.requests.capabilities(asked.model as usize, 0, false).map_or(&[], |takes| &takes.params)
+        self.setup.requests.capabilities(asked.model as usize, 0).map_or(&[], |takes| &takes.params)
     }
 }

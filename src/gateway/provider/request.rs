@@ -30,8 +30,8 @@ fn lacks_effort_with_tools(model: &str) -> bool {
 pub(crate) struct RequestTemplates {
     /// By provider.
     templates: Vec<Template>,
-    /// What each target takes, by model: the targets, and those of them that serve what is relayed.
-    capabilities: Vec<[Vec<Capabilities>; 2]>,
+    /// What each target takes, by model: its targets, and behind them those that serve what is relayed.
+    capabilities: Vec<Vec<Capabilities>>,
 }
 
 impl RequestTemplates {
@@ -39,8 +39,8 @@ impl RequestTemplates {
     pub(crate) fn new(config: &Config) -> RequestTemplates {
         let of_model = |model: &Model| {
             let params = params(model);
-            let all = [&model.targets, &model.relayed];
-            all.map(|targets| targets.iter().map(|target| capabilities(config, model, target, &params)).collect())
+            let all = model.targets.iter().chain(&model.relayed);
+            all.map(|target| capabilities(config, model, target, &params)).collect()
         };
         RequestTemplates {
             templates: config.providers.iter().map(Template::new).collect(),
@@ -53,9 +53,9 @@ impl RequestTemplates {
         self.templates.get(provider)
     }
 
-    /// What one target of a model takes; `relays`: of those that serve what is relayed.
-    pub(crate) fn capabilities(&self, model: usize, target: usize, relays: bool) -> Option<&Capabilities> {
-        self.capabilities.get(model)?[usize::from(relays)].get(target)
+    /// What one target of a model takes. Those that serve what is relayed are counted on from the last target.
+    pub(crate) fn capabilities(&self, model: usize, target: usize) -> Option<&Capabilities> {
+        self.capabilities.get(model)?.get(target)
     }
 }
 

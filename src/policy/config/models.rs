@@ -14,7 +14,7 @@ use crate::policy::settings::Settings;
 use crate::policy::settings::kinds::Kind;
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
 use crate::policy::window::parse_moment;
-use crate::wire::{Dialect, Relay};
+use crate::wire::Dialect;
 use std::ops::RangeInclusive;
 
 /// Targets of one model.
@@ -133,9 +133,8 @@ fn read_one(
         table.finish(reader);
         queue
     });
-    let serves = s.take("serves").map(|field| read_serves(reader, field));
     let targets = read_targets(reader, s, id.as_deref(), providers, &timeouts, limits);
-    let (serves, relayed) = serve(reader, serves, &targets, providers);
+    let (serves, relayed) = read_serves(reader, s, &targets, providers);
     let (id, context) = (id?, context?);
     let first = targets.first().and_then(|target| providers.get(target.provider)?.name.clone());
     Some(Model {
@@ -167,41 +166,40 @@ fn read_one(
     })
 }
 
-/// `serves`: each with its place.
-fn read_serves<'t>(reader: &mut Reader<'_>, field: Field<'t>) -> Vec<(Field<'t>, Dialect)> {
-    let choices = [Dialect::Chat].into_iter().chain(Relay::ALL.map(Dialect::Relay));
-    let choices: Vec<(&str, Dialect)> = choices.map(|served| (served.name(), served)).collect();
-    let (at, path, was_array) = (field.start(), field.path.clone(), field.is_array());
-    let items = reader.items(field, choices.len());
-    if items.is_empty() && was_array {
-        reader.report(at, path, "at least one is needed");
-    }
-    let read = items.into_iter().filter_map(|item| Some((reader.choice(&item, &choices)?, item)));
-    read.map(|(served, item)| (item, served)).collect()
-}
-
-/// What a model serves, and the targets of what is relayed: of the chat shape, and all with the first one's model,
-/// since vectors of two must never mix.
-fn serve(
+/// `serves`, and the targets of what is relayed: of the chat shape, and all with the first one's model, since vectors
+/// of two must never mix.
+fn read_serves(
     reader: &mut Reader<'_>,
-    serves: Option<Vec<(Field<'_>, Dialect)>>,
+    s: &mut Section<'_>,
     targets: &[Target],
     providers: &[Declared],
 ) -> (Vec<Dialect>, Vec<Target>) {
-    let Some(serves) = serves else { return (vec![Dialect::Chat], Vec::new()) };
-    let shape = |target: &Target| providers.get(target.provider)?.provider.as_ref().map(|provider| provider.shape);
-    let mut relayed: Vec<Target> =
-        targets.iter().filter(|target| shape(target).is_none_or(|shape| shape == Dialect::Chat)).cloned().collect();
-    let first = relayed.first().map(|target| target.model.clone());
-    relayed.retain(|target| Some(&target.model) == first.as_ref());
-    let is_relay = |served: &Dialect| matches!(served, Dialect::Relay(_));
-    if relayed.is_empty() && !targets.is_empty() {
-        for (field, served) in serves.iter().filter(|(_, served)| is_relay(served)) {
-            reader.error(field, format!("`{}` needs a target at a provider of shape \"chat\"", served.name()));
+    let (mut serves, mut relayed): (Vec<Dialect>, Vec<Target>) = (Vec::new(), Vec::new());
+    let Some(field) = s.take("serves") else { return (vec![Dialect::Chat], relayed) };
+    for target in targets {
+        let provider = providers.get(target.provider).and_then(|declared| declared.provider.as_ref());
+        // What is wrong with a provider has been reported.
+        let fits = provider.is_none_or(|provider| provider.shape == Dialect::Chat);
+        if fits && relayed.first().is_none_or(|first| first.model == target.model) {
+            relayed.push(target.clone());
         }
     }
-    let serves: Vec<Dialect> = serves.into_iter().map(|(_, served)| served).collect();
-    if !serves.iter().any(is_relay) {
+    let (at, path, was_array) = (field.start(), field.path.clone(), field.is_array());
+    let words = reader.strings(field);
+    if words.is_empty() && was_array {
+        reader.report(at, path, "at least one is needed");
+    }
+    for (field, word) in words {
+        match Dialect::from_name(&word) {
+            Some(Dialect::Chat) => serves.push(Dialect::Chat),
+            Some(Dialect::Relay(_)) if relayed.is_empty() && !targets.is_empty() => {
+                reader.error(&field, format!("`{word}` needs a target at a provider of shape \"chat\""));
+            }
+            Some(relay @ Dialect::Relay(_)) => serves.push(relay),
+            _ => reader.error(&field, "expected one of chat, embeddings, rerank, completions"),
+        }
+    }
+    if serves.iter().all(|served| *served == Dialect::Chat) {
         relayed.clear();
     }
     (serves, relayed)
