@@ -89,7 +89,7 @@ fn world(upstream: SocketAddr) -> World {
 /// What one editor asks for, each given up at a random moment: when, by the number of the request.
 fn type_on(world: &World, numbers: impl Iterator<Item = u64>, rng: &mut Rng) -> Vec<(u64, Instant)> {
     let ask = |number: u64| {
-        let streams = number % 2 == 0;
+        let streams = number.is_multiple_of(2);
         let body = format!(
             "{{\"model\":\"fim\",\"prompt\":\"{number} def add(\",\"suffix\":\"return a + b\",\"max_tokens\":99,\
              \"stream\":{streams}}}"
