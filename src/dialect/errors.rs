@@ -156,7 +156,7 @@ pub fn error_body(shape: Option<Dialect>, words: &ErrorWords<'_>, out: &mut Vec<
 /// responses as `event: error`.
 pub fn error_event(shape: Dialect, words: &ErrorWords<'_>, out: &mut Vec<u8>) {
     let head: &[u8] = match shape {
-        Dialect::Chat => b"data: ",
+        Dialect::Chat | Dialect::Relay(_) => b"data: ",
         Dialect::Messages | Dialect::Responses => b"event: error\ndata: ",
     };
     out.extend_from_slice(head);

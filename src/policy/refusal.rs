@@ -279,8 +279,8 @@ impl Refusal {
 
     /// 404: an endpoint of other services' that is not spoken here.
     pub fn not_spoken() -> Refusal {
-        let text =
-            "this endpoint is not spoken here: requests go to /v1/chat/completions, /v1/messages or /v1/responses";
+        let text = "this endpoint is not spoken here: requests go to /v1/chat/completions, /v1/messages, \
+                    /v1/responses, /v1/embeddings, /v1/rerank or /v1/completions";
         Refusal::new(RefusalKind::NotFound, 404, text)
     }
 
@@ -420,6 +420,12 @@ impl Refusal {
     /// 404: no such model. The client's own word is repeated, shortened to 64 characters.
     pub fn unknown_model(id: &str) -> Refusal {
         let text = format!("model: `{}` does not exist", shortened(id));
+        Refusal::new(RefusalKind::NotFound, 404, text)
+    }
+
+    /// 404: the model is there, and serves something else.
+    pub fn not_served(id: &str, asked: &str, serves: &str) -> Refusal {
+        let text = format!("model: `{}` serves {serves}, not {asked}", shortened(id));
         Refusal::new(RefusalKind::NotFound, 404, text)
     }
 

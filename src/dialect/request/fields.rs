@@ -3,7 +3,7 @@
 //! Owns these types alone. Must never hold a byte of the body. Filled in by `checks`, read by `rewrite`, by the
 //! translation and by the gateway.
 
-use super::table::Name;
+use super::names::Name;
 use crate::wire::Span;
 use crate::wire::json::unescape;
 
@@ -85,6 +85,9 @@ pub struct Fields {
     pub max_tokens: Option<u64>,
     /// `thread`: the client wants its conversation held at the provider and sends the rest of it later (messages).
     pub thread: bool,
+    /// Texts that an answer goes on with, of a relayed request; 0 for one. `each`: `n`, how often each of them.
+    pub(in crate::dialect) answers: u32,
+    pub(in crate::dialect) each: u32,
     /// An item of the conversation brings tools (responses).
     pub(in crate::dialect) adds_tools: bool,
     /// How the conversation began.
@@ -104,6 +107,11 @@ impl Fields {
         scratch.clear();
         unescape(raw, scratch);
         std::str::from_utf8(scratch).ok()
+    }
+
+    /// How many answers are asked for: each ends a stream for itself.
+    pub fn choices(&self) -> u32 {
+        self.answers.max(1).saturating_mul(self.each.max(1))
     }
 
     pub(super) fn reset(&mut self) {

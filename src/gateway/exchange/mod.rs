@@ -309,6 +309,15 @@ impl Exchange {
         self.asked.and_then(|asked| self.request.setup.config.catalog.get(asked.model as usize))
     }
 
+    /// Where the model serves what is asked for.
+    fn targets(&self) -> &[Target] {
+        self.model().map_or(&[], |model| self.targets_of(model))
+    }
+
+    fn targets_of<'a>(&self, model: &'a Model) -> &'a [Target] {
+        if let Some(Dialect::Relay(_)) = self.dialect() { &model.relayed } else { &model.targets }
+    }
+
     /// How the present attempt stands, once a target has been chosen.
     fn attempt(&self) -> Option<&Attempt> {
         match &self.state {
@@ -342,7 +351,7 @@ impl Exchange {
     /// The target of the present attempt.
     #[inline]
     fn target(&self) -> Option<&Target> {
-        self.model()?.targets.get(self.attempt()?.target as usize)
+        self.targets().get(self.attempt()?.target as usize)
     }
 
     #[inline]

@@ -15,6 +15,7 @@ use crate::gateway::cx::Cx;
 use crate::gateway::offload::{Product, Task};
 use crate::gateway::provider::breaker::Begun;
 use crate::gateway::provider::rest::retry_after;
+use crate::wire::Dialect;
 use crate::wire::head::{Framing, ResponseHead};
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -115,6 +116,9 @@ impl Exchange {
                 Box::new(SseStream::translated((from, dialect), state, asked.show_usage, bounds))
             }
         };
+        if let Dialect::Relay(_) = dialect {
+            stream.awaits(draft.scan.fields().choices());
+        }
         if at.told > 0 {
             stream.resume(at.told, cx.now.unix.secs());
         }
