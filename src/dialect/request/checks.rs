@@ -182,15 +182,39 @@ impl Checks {
     }
 
     pub(super) fn reset(&mut self, shape: Dialect, needs_max_tokens: bool) {
-        self.fields.reset();
-        self.tokens.reset();
-        self.refusal.clear();
-        (self.shape, self.needs_max_tokens) = (shape, needs_max_tokens);
-        (self.seen, self.key, self.name) = (0, Span::default(), Name::Other);
-        (self.value_start, self.value_token, self.items) = (0, Token::Null, 0);
-        (self.message, self.block, self.text) = (NO_MESSAGE, NO_BLOCK, Text::Words);
-        (self.unsigned, self.input) = (Unsigned::default(), Input::default());
-        (self.plain_max, self.has_messages) = (None, false);
+        // Each by its name: made anew and put in place of this one it would be copied twice.
+        let Checks {
+            shape: own_shape,
+            needs_max_tokens: needs,
+            fields,
+            refusal,
+            tokens,
+            seen,
+            key,
+            name,
+            value_start,
+            value_token,
+            items,
+            message,
+            block,
+            unsigned,
+            input,
+            text,
+            plain_max,
+            has_messages,
+            found,
+            texts,
+        } = self;
+        fields.reset();
+        tokens.reset();
+        refusal.clear();
+        (*own_shape, *needs) = (shape, needs_max_tokens);
+        (*seen, *key, *name) = (0, Span::default(), Name::Other);
+        (*value_start, *value_token, *items) = (0, Token::Null, 0);
+        (*message, *block, *text) = (NO_MESSAGE, NO_BLOCK, Text::Words);
+        (*unsigned, *input) = (Unsigned::default(), Input::default());
+        (*plain_max, *has_messages) = (None, false);
+        (*found, *texts) = (0, Items::Unknown);
     }
 
     pub(super) fn refusal(&mut self) -> Invalid {
