@@ -289,7 +289,7 @@ fn unknown(name: &str) -> Wrong {
 }
 
 fn nothing() -> Wrong {
-    (404, "there is nothing here; see /openapi.json".to_string())
+    (404, "there is nothing here; see /admin/openapi.json".to_string())
 }
 
 fn failed(failure: Failure) -> Wrong {

@@ -260,8 +260,12 @@ fn rotate_in(high: &Config, id: &KeyId, grace: Duration, by: &By<'_>, now: Unix)
     let answer = |key: &KeyRecord| answer(&Fresh::new(None, key, high, now));
     let edited = ledger.edit_key(id, &by.note("rotate", &answer, now), |key| {
         if !key.is_live(now) {
-            let why = if key.revoked.is_some() { "is revoked" } else { "has expired" };
-            return Err(Failure::Refused(format!("key {id} {why}; issue a new one")));
+            let why = match key {
+                key if key.revoked.is_some() => "is revoked; issue a new one",
+                key if key.disabled => "is disabled; enable it first",
+                _ => "has expired; issue a new one",
+            };
+            return Err(Failure::Refused(format!("key {id} {why}")));
         }
         before = Some(key.clone());
         key.rotate(issued.digest, until, now);

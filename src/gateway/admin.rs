@@ -26,6 +26,8 @@ use std::net::Ipv6Addr;
 
 /// The description of what clients are offered (OpenAPI 3.1), and our version in quotes for it.
 const OPENAPI: &str = include_str!(concat!(env!("OUT_DIR"), "/openapi.json"));
+/// The same of the admin API.
+const ADMIN_OPENAPI: &str = include_str!(concat!(env!("OUT_DIR"), "/admin.json"));
 const VERSION: &str = concat!("\"", env!("CARGO_PKG_VERSION"), "\"");
 /// The page.
 const PAGE: &str = include_str!("admin/page.html");
@@ -89,8 +91,9 @@ pub(crate) fn step(
     }
     match path {
         "/healthz" => out.extend_from_slice(b"ok\n"),
-        "/openapi.json" => {
-            out.extend_from_slice(OPENAPI.replace("\"VERSION\"", VERSION).as_bytes());
+        "/openapi.json" | "/admin/openapi.json" => {
+            let document = if path == "/openapi.json" { OPENAPI } else { ADMIN_OPENAPI };
+            out.extend_from_slice(document.replace("\"VERSION\"", VERSION).as_bytes());
             return Step::Answer(Answer::new(200, JSON));
         }
         "/readyz" if view.ready => out.extend_from_slice(b"ready\n"),
@@ -118,7 +121,7 @@ pub(crate) fn step(
         }
         _ => {
             out.extend_from_slice(
-                b"/ is the page; /healthz, /readyz, /metrics, /openapi.json and /admin/v1/ are served here\n",
+                b"/ is the page; /healthz, /readyz, /metrics, /openapi.json and /admin/openapi.json tell the rest\n",
             );
             return Answer::text(404);
         }
@@ -203,7 +206,7 @@ fn api(
     };
     match path {
         _ if !["status", "targets", "groups", "requests", "requests/live"].contains(&path) => {
-            return Step::Refuse(404, "there is nothing here; see /openapi.json");
+            return Step::Refuse(404, "there is nothing here; see /admin/openapi.json");
         }
         _ if !is_read => return Step::Refuse(405, "only GET is answered here"),
         "status" => {
