@@ -26,6 +26,8 @@ pub const RESERVE_CONNECTIONS: usize = 32;
 pub const RESERVE_PER_HOST: usize = 4;
 /// Connections to the admin listener at once; they do not count against `max_connections`.
 pub const ADMIN_CONNECTIONS: usize = 64;
+/// Bytes of a body that the admin listener takes (contract section 14).
+pub const ADMIN_BODY_MAX: u64 = 64 * 1024;
 /// Bytes unsent to one connection above which its source is not read.
 pub const HIGH_WATER: usize = 64 * 1024;
 /// Bytes of a stream that are relayed before its client's unsent bytes are looked at again: events may grow on their

@@ -2,6 +2,7 @@
 //! Owns the counters, tables and buffers; decides nothing by itself.
 
 use super::access_log;
+use super::admin::{Desk, Recorder};
 use super::budget::{Budget, Gate, Promise, Verdict};
 use super::client::limits::ConnectionLimits;
 use super::client::peer::Peers;
@@ -93,6 +94,12 @@ pub(crate) struct Cx {
     pub(crate) meter: Meter,
     pub(crate) ledger: Ledger,
     pub(crate) stats: Stats,
+    /// Requests to the admin listener that are not answered yet.
+    pub(crate) desk: Desk,
+    /// The last requests; `None` where nobody could look at them.
+    pub(crate) recorder: Option<Box<Recorder>>,
+    /// Where a line is written that the log does not want, for the recorder; never kept across a verb.
+    pub(crate) scratch: Vec<u8>,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) date: DateCache,
     pub(crate) peers: Peers,
@@ -174,6 +181,9 @@ impl Cx {
             plans,
             ledger: Ledger::default(),
             stats: Stats::default(),
+            desk: Desk::default(),
+            recorder: None,
+            scratch: Vec::new(),
             lifecycle: Lifecycle::default(),
             date: DateCache::default(),
             peers: Peers::with_room(config.server.max_connections.min(ROOM_MAX)),

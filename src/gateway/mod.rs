@@ -46,6 +46,7 @@ use crate::policy::meter::Amount;
 use crate::policy::meter::Hold;
 use crate::policy::row::Running;
 use crate::wire::json::write_string;
+use admin::Recorder;
 pub use budget::worst_case_bytes;
 use budget::{Budget, Gate};
 use client::limits::{PeerKey, Verdict};
@@ -68,6 +69,8 @@ pub struct Start {
     pub hash_key: HashKey,
     /// Number of listeners that serve clients; those after them serve the admin endpoints.
     pub client_listeners: usize,
+    /// There is an admin listener.
+    pub has_admin: bool,
     /// All keys.
     pub keys: Vec<KeyRecord>,
     /// What was settled per key, path and UTC day (its first moment), since the beginning of the longest period, better
@@ -131,6 +134,7 @@ impl Gateway {
         let offload_min = start.work_min.unwrap_or(WORK_MIN);
         let Start { seed, hash_key, keys, .. } = start;
         let mut cx = Cx::new(CxStart { setup: Setup::new(config, 0), seed, hash_key, keys, offload_min, now });
+        cx.recorder = start.has_admin.then(|| Box::new(Recorder::new()));
         for Past { key, group, at, used } in &start.days {
             let path = cx.meter.path(group);
             cx.meter.restore_groups_day(path, now.unix, *at, *used);
@@ -367,6 +371,7 @@ impl Core for Gateway {
                 self.cx.log_event(|out| out.extend_from_slice(b",\"event\":\"ledger\",\"outcome\":\"recovered\""));
             }
             Notice::Worked(done) => self.offloaded(done),
+            Notice::Desk(answer) => self.desk_answered(*answer),
             Notice::SecretTold(origin, value) => {
                 reload::secret_told(&origin, value.as_deref().map_err(String::as_str), &mut self.cx);
                 self.secret_asked(&origin);

@@ -1,5 +1,6 @@
 //! What the gateway hands to helper threads and what they tell it. Data only.
 
+pub use super::admin::{DeskAnswer, DeskAsk, Writer};
 pub use super::offload::{Done, Work};
 use crate::policy::ask::{Answer, Ask, Release};
 use crate::policy::config::{Config, Origin};
@@ -24,6 +25,8 @@ pub enum Order {
     LookUp(KeyId),
     /// Something too long for the loop: to be [run](Work::run) elsewhere and answered by [`Notice::Worked`].
     Work(Box<Work>),
+    /// Answer a request to the admin listener; answered by [`Notice::Desk`].
+    Desk(Box<DeskAsk>),
     /// Read the configuration again; this is the one in use. Answered by [`Notice::Reloaded`].
     Reload(Arc<Config>),
     /// Ask where a secret comes from once more, since a provider refuses what it said last. Answered by
@@ -188,6 +191,8 @@ pub enum Notice {
     StoreRecovered,
     /// Work is done.
     Worked(Done),
+    /// A request to the admin listener has its answer.
+    Desk(Box<DeskAnswer>),
     /// What a file or a program says that a provider's secret comes from; or why it says nothing.
     SecretTold(Origin, Result<String, String>),
     /// A provider has been asked for its models.

@@ -5,10 +5,12 @@
 //! what that says of the whole ([`Meter::learn`]).
 
 mod account;
+mod groups;
 mod limit;
 mod tree;
 
 pub use account::{Amount, DAYS_KEPT, Open, PathIx, SharedCounts};
+pub use groups::GroupStatus;
 pub use limit::{Limit, LimitKind, Whose};
 
 use super::keys::KeyIx;

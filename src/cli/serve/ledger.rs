@@ -138,6 +138,7 @@ impl Opened {
             seed,
             hash_key: db.hash_key().map_err(failed)?,
             client_listeners: 0,
+            has_admin: false,
             keys,
             days: days.into_iter().map(|sum| past(sum.key, sum.group, sum.day, sum.tokens, sum.cost_nano)).collect(),
             running: None,

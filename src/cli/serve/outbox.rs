@@ -5,9 +5,13 @@ use super::ledger::LedgerHandle;
 use super::reload::Reloader;
 use super::upgrade::HandoverSender;
 use crate::base::order;
-use crate::gateway::orders::{Order, Work};
+use crate::cli::desk;
+use crate::gateway::Gateway;
+use crate::gateway::orders::{DeskAsk, Notice, Order, Work};
 use crate::io::channel::Sender;
 use crate::io::log_writer::LogWriter;
+use crate::io::mailbox::Mailbox;
+use crate::io::reactor::Note;
 use crate::io::secrets::SecretWatch;
 use crate::io::store::api::Leftover;
 use crate::io::worker::Worker;
@@ -24,9 +28,36 @@ pub(super) struct Helpers {
     pub(super) secrets: OnceLock<Arc<SecretWatch>>,
     /// Does what is too long for the loop.
     pub(super) worker: OnceLock<Worker<Box<Work>>>,
+    /// Answers what the admin listener is asked; there is none before it is.
+    pub(super) desk: OnceLock<DeskEnd>,
     pub(super) handover: OnceLock<HandoverSender>,
     /// Tells a predecessor how many of its rows are safe.
     pub(super) safe: OnceLock<Sender<u64>>,
+}
+
+/// The way to the thread that answers what the admin listener is asked: it begins with the first question.
+pub(super) struct DeskEnd {
+    worker: OnceLock<Option<Worker<Box<DeskAsk>>>>,
+    mailbox: Mailbox<Note<Gateway>>,
+}
+
+impl DeskEnd {
+    /// Nobody has asked.
+    pub(super) fn new(mailbox: Mailbox<Note<Gateway>>) -> DeskEnd {
+        DeskEnd { worker: OnceLock::new(), mailbox }
+    }
+
+    fn give(&self, ask: Box<DeskAsk>) {
+        let begin = || {
+            let mailbox = self.mailbox.clone();
+            // A full box means that the loop is gone.
+            Worker::start(desk::answer, move |said| drop(mailbox.send(Note::Notice(Notice::Desk(said))))).ok()
+        };
+        match self.worker.get_or_init(begin) {
+            Some(worker) => worker.give(ask),
+            None => drop(self.mailbox.send(Note::Notice(Notice::Desk(desk::unanswered(&ask))))),
+        }
+    }
 }
 
 /// Where rows go.
@@ -63,6 +94,11 @@ impl Helpers {
             Order::Work(work) => {
                 if let Some(worker) = self.worker.get() {
                     worker.give(work);
+                }
+            }
+            Order::Desk(ask) => {
+                if let Some(desk) = self.desk.get() {
+                    desk.give(ask);
                 }
             }
             Order::Reload(before) => {

@@ -10,6 +10,7 @@ pub mod counters;
 pub mod keyform;
 pub mod ledger;
 pub mod lock;
+pub mod note;
 #[cfg(feature = "redis")]
 pub mod remote;
 #[cfg(feature = "redis")]

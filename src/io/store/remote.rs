@@ -15,10 +15,11 @@
 //! tokens reserved), `due:<account>` (the same of nano-dollars).
 
 mod audit;
+mod notes;
 
 use super::api::{DaySums, PeopleSums, Query, StoreError, UsageLine, sums_of};
 use super::counters::{add_day, add_who, place_text};
-use super::keyform::{record_from, record_text};
+use super::keyform::record_from;
 use crate::base::digest::{hex, unhex};
 use crate::base::limits;
 use crate::base::order;
@@ -327,61 +328,6 @@ impl Remote {
         pipe.cmd("SET").arg(&name).arg(hex(&random)).arg("NX").ignore().cmd("GET").arg(&name);
         let (text,): (String,) = self.run(|connection| pipe.query(connection))?;
         unhex(&text).map(HashKey).ok_or_else(|| self.nonsense())
-    }
-
-    /// Stores a new key. A known id is an error.
-    pub fn insert_key(&mut self, key: &KeyRecord) -> Result<(), StoreError> {
-        match self.replace_key(&key.id, "", &record_text(key))? {
-            true => Ok(()),
-            false => Err(StoreError::Shared(self.name.clone(), format!("a key has the id {} already", key.id))),
-        }
-    }
-
-    fn replace_key(&mut self, id: &KeyId, old: &str, new: &str) -> Result<bool, StoreError> {
-        let mut cmd = self.script(EDIT, &[named("keys"), named("keys:version")]);
-        cmd.arg(id.as_str()).arg(old).arg(new);
-        if self.run(|connection| cmd.query(connection))? {
-            return Ok(true);
-        }
-        // An interrupted try may have stored it.
-        let found: Option<String> =
-            self.run(|connection| redis::cmd("HGET").arg(named("keys")).arg(id.as_str()).query(connection))?;
-        Ok(found.as_deref() == Some(new))
-    }
-
-    /// Lets `change` edit the record of a key, again if another process came in between. See `Ledger::edit_key`.
-    pub fn edit_key<E>(
-        &mut self,
-        id: &KeyId,
-        mut change: impl FnMut(&mut KeyRecord) -> Result<(), E>,
-    ) -> Result<Option<Result<KeyRecord, E>>, StoreError> {
-        for _ in 0..limits::EDIT_TRIES {
-            let found: Option<String> =
-                self.run(|connection| redis::cmd("HGET").arg(named("keys")).arg(id.as_str()).query(connection))?;
-            let Some(old) = found else { return Ok(None) };
-            let Some(mut key) = record_from(&old) else {
-                return Err(StoreError::Shared(self.name.clone(), format!("the record of key {id} cannot be read")));
-            };
-            if let Err(refused) = change(&mut key) {
-                return Ok(Some(Err(refused)));
-            }
-            if self.replace_key(id, &old, &record_text(&key))? {
-                return Ok(Some(Ok(key)));
-            }
-        }
-        Err(StoreError::Shared(self.name.clone(), format!("key {id} is being changed by others")))
-    }
-
-    /// Revokes a key from `at` on. False if there is no such key or it was revoked before.
-    pub fn revoke(&mut self, id: &KeyId, at: Unix) -> Result<bool, StoreError> {
-        let edited = self.edit_key(id, |key| match key.revoked {
-            Some(_) => Err(()),
-            None => {
-                key.revoked = Some(at);
-                Ok(())
-            }
-        })?;
-        Ok(edited.is_some_and(|edited| edited.is_ok()))
     }
 
     /// Comes under `speaker.host`, holding `holds`; what was held under `old` ends. See the script.
