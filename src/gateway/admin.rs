@@ -25,12 +25,12 @@ use std::fmt::Write;
 use std::net::Ipv6Addr;
 
 /// The description of what clients are offered (OpenAPI 3.1), and our version in quotes for it.
-const OPENAPI: &str = include_str!(concat!(env!("OUT_DIR"), "/openapi.json"));
+const OPENAPI: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/openapi.json")));
 /// The same of the admin API.
-const ADMIN_OPENAPI: &str = include_str!(concat!(env!("OUT_DIR"), "/admin.json"));
+const ADMIN_OPENAPI: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/admin.json")));
 const VERSION: &str = concat!("\"", env!("CARGO_PKG_VERSION"), "\"");
 /// The page.
-const PAGE: &str = include_str!("admin/page.html");
+const PAGE: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/page.html")));
 const HTML: &str = "text/html; charset=utf-8";
 /// Where the admin API is.
 pub(crate) const API: &str = "/admin/v1/";
@@ -40,6 +40,16 @@ pub(crate) const LIMIT_MAX: usize = 1000;
 const LIMIT: usize = 100;
 /// What the admin API is asked for and this process does not tell by itself.
 const BY_COMMANDS: [&str; 5] = ["keys", "plans", "models", "usage", "audit"];
+
+/// A text as it lies in the binary, deflated: it is seldom asked for, and would be one part in fifty of the binary.
+struct Packed(&'static [u8]);
+
+impl Packed {
+    fn text(&self) -> String {
+        let unpacked = miniz_oxide::inflate::decompress_to_vec(self.0).unwrap_or_default();
+        String::from_utf8(unpacked).unwrap_or_default()
+    }
+}
 
 /// An answer to a request on the admin listener; its body lies in `out`.
 pub(crate) struct Answer {
@@ -93,7 +103,7 @@ pub(crate) fn step(
         "/healthz" => out.extend_from_slice(b"ok\n"),
         "/openapi.json" | "/admin/openapi.json" => {
             let document = if path == "/openapi.json" { OPENAPI } else { ADMIN_OPENAPI };
-            out.extend_from_slice(document.replace("\"VERSION\"", VERSION).as_bytes());
+            out.extend_from_slice(document.text().replace("\"VERSION\"", VERSION).as_bytes());
             return Step::Answer(Answer::new(200, JSON));
         }
         "/readyz" if view.ready => out.extend_from_slice(b"ready\n"),
@@ -115,8 +125,9 @@ pub(crate) fn step(
                 out.extend_from_slice(FOREIGN.as_bytes());
                 return Answer::text(403);
             }
-            out.extend_from_slice(PAGE.as_bytes());
-            let more = page_fields(&origins(&cx.setup.config.server, host));
+            let page = PAGE.text();
+            out.extend_from_slice(page.as_bytes());
+            let more = page_fields(&page, &origins(&cx.setup.config.server, host));
             return Step::Answer(Answer { more, ..Answer::new(200, HTML) });
         }
         _ => {
@@ -138,10 +149,10 @@ fn metrics_allowed(head: &RequestHead, bytes: &[u8], peer: Ipv6Addr, cx: &Cx) ->
 
 /// What a browser is told of the page: it runs the script and the style that stand in it and no others, and talks to
 /// this listener and those for clients.
-fn page_fields(origins: &str) -> String {
+fn page_fields(page: &str, origins: &str) -> String {
     let digest = |tag: &str| {
         let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
-        let inside = PAGE.split_once(&open).and_then(|(_, rest)| rest.split_once(&close)).map_or("", |(text, _)| text);
+        let inside = page.split_once(&open).and_then(|(_, rest)| rest.split_once(&close)).map_or("", |(text, _)| text);
         base64::encode(&sha256(inside.as_bytes()))
     };
     let (script, style) = (digest("script"), digest("style"));
