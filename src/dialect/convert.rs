@@ -267,6 +267,7 @@ impl Convert {
 
     /// Bytes held back beyond the event under way: tool arguments that wait for their turn, and of a response all that
     /// its end repeats.
+    #[inline]
     pub(super) fn waiting(&self) -> usize {
         let read = match &self.reader {
             Reader::Chat(reader) => reader.waiting(),

@@ -165,6 +165,7 @@ pub fn dropped<'a>(
 }
 
 /// What becomes of a member beside those that the configuration writes.
+#[inline]
 fn fate_beside(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, with: &Target<'_>, ask: bool) -> Fate {
     let params = &*with.capabilities.params;
     match params.is_empty() || !gives_way(params, body, member) {
@@ -174,6 +175,7 @@ fn fate_beside(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, wi
 }
 
 /// Whether a member of the client's gives way to one that the configuration writes.
+#[inline]
 fn gives_way(params: &[Param], body: &[u8], member: &Member) -> bool {
     let key = member.key.of(body);
     let param = params.iter().find(|param| eq_unescaped(key, &param.name));
@@ -263,6 +265,7 @@ impl Writer<'_> {
         self.plain(start, end);
     }
 
+    #[inline]
     fn plain(&mut self, start: usize, end: usize) {
         if start == end {
             return;

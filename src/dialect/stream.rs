@@ -424,6 +424,7 @@ fn finish_event(out: &mut Vec<u8>) {
     out.extend_from_slice(missing);
 }
 
+#[inline]
 fn frame<'a>(splitter: &'a Splitter, event: &Event, buf: &'a [u8]) -> Frame<'a> {
     let (name, raw) = (event.name.of(buf), event.raw.of(buf));
     Frame { name, data: splitter.data(event, buf), raw, comment: event.comment }

@@ -1,8 +1,8 @@
 //! Owns the thread that does what would hold the loop too long. Takes jobs in order, one at a time; what it makes of
 //! them goes where the starter says. Knows nothing of what a job is.
 
+use super::channel::{Receiver, Sender, channel};
 use std::io;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 /// The giving end. Dropping it lets the thread finish what it has, and waits for it.
@@ -38,7 +38,7 @@ impl<T> Drop for Worker<T> {
     }
 }
 
-fn serve<T, U>(jobs: &Receiver<T>, run: fn(T) -> U, tell: &impl Fn(U)) {
+fn serve<T: 'static, U>(jobs: &Receiver<T>, run: fn(T) -> U, tell: &impl Fn(U)) {
     while let Ok(job) = jobs.recv() {
         tell(run(job));
     }
@@ -47,6 +47,7 @@ fn serve<T, U>(jobs: &Receiver<T>, run: fn(T) -> U, tell: &impl Fn(U)) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::mpsc::channel;
 
     #[test]
     fn jobs_are_done_in_order_and_all_of_them_before_the_end() {

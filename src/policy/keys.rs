@@ -420,6 +420,7 @@ pub fn well_formed(presented: &[u8], prefix: &str) -> Option<KeyId> {
 }
 
 /// The id that a key of this form would have; its secret and its checksum are not looked at.
+#[inline]
 fn claimed(presented: &[u8], prefix: &str) -> Option<KeyId> {
     let tail = presented.strip_prefix(prefix.as_bytes()).filter(|tail| tail.len() == TAIL_LEN)?;
     KeyId::from_bytes(&tail.strip_prefix(LIVE)?[..ID_LEN])

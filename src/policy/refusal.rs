@@ -442,6 +442,7 @@ impl Refusal {
     }
 
     /// 429 for a limit of the key or of a group. A spent period tells the SDKs not to try again.
+    #[inline]
     pub fn limit(limit: &Limit) -> Refusal {
         Refusal {
             retry_after: Some(limit.retry_after.max(1)),

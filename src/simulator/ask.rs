@@ -5,6 +5,7 @@ use super::directives::Directives;
 use super::given;
 use super::order;
 use super::script::{Call, Finish, Part, Script, Text, pieces_of};
+use crate::base::order::gathered;
 use crate::wire::Dialect;
 use serde_json::{Map, Value, json};
 
@@ -424,9 +425,8 @@ fn sample(schema: &Value, nth: u64, depth: u32) -> Value {
         _ => {
             let properties = schema["properties"].as_object();
             let members = properties.into_iter().flatten();
-            Value::Object(
-                members.map(|(name, schema)| (name.clone(), sample(schema, nth, depth - 1))).collect::<Map<_, _>>(),
-            )
+            let member = |(name, schema): (&String, _)| (name.clone(), sample(schema, nth, depth - 1));
+            Value::Object(gathered::<_, Map<_, _>>(members.map(member)))
         }
     }
 }

@@ -6,13 +6,13 @@ use super::reload::Reloader;
 use super::upgrade::HandoverSender;
 use crate::base::order;
 use crate::gateway::orders::{Order, Work};
+use crate::io::channel::Sender;
 use crate::io::log_writer::LogWriter;
 use crate::io::secrets::SecretWatch;
 use crate::io::store::api::Leftover;
 use crate::io::worker::Worker;
 use crate::policy::row::{Row, Running};
 use std::rc::Rc;
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The threads' near ends. They need the loop's mailbox, so they come after it.
@@ -40,6 +40,7 @@ pub(super) struct StoreEnd {
 
 impl Helpers {
     /// The end of the ledger's thread, or the place for it.
+    #[inline]
     pub(super) fn store(&self) -> MutexGuard<'_, StoreEnd> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }

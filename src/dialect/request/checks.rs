@@ -155,6 +155,7 @@ const NO_MESSAGE: Message = Message {
 const _: () = assert!((Name::TopK as u32) < 64, "one bit in `seen` for each that is read: those before it");
 
 impl Checks {
+    #[inline]
     pub(super) fn new(shape: Dialect) -> Checks {
         Checks {
             shape,
@@ -181,11 +182,39 @@ impl Checks {
     }
 
     pub(super) fn reset(&mut self, shape: Dialect, needs_max_tokens: bool) {
-        let mut fields = std::mem::take(&mut self.fields);
+        // Each by its name: made anew and put in place of this one it would be copied twice.
+        let Checks {
+            shape: own_shape,
+            needs_max_tokens: needs,
+            fields,
+            refusal,
+            tokens,
+            seen,
+            key,
+            name,
+            value_start,
+            value_token,
+            items,
+            message,
+            block,
+            unsigned,
+            input,
+            text,
+            plain_max,
+            has_messages,
+            found,
+            texts,
+        } = self;
         fields.reset();
-        let mut tokens = std::mem::take(&mut self.tokens);
         tokens.reset();
-        *self = Checks { fields, tokens, needs_max_tokens, ..Checks::new(shape) };
+        refusal.clear();
+        (*own_shape, *needs) = (shape, needs_max_tokens);
+        (*seen, *key, *name) = (0, Span::default(), Name::Other);
+        (*value_start, *value_token, *items) = (0, Token::Null, 0);
+        (*message, *block, *text) = (NO_MESSAGE, NO_BLOCK, Text::Words);
+        (*unsigned, *input) = (Unsigned::default(), Input::default());
+        (*plain_max, *has_messages) = (None, false);
+        (*found, *texts) = (0, Items::Unknown);
     }
 
     pub(super) fn refusal(&mut self) -> Invalid {
@@ -531,6 +560,7 @@ impl Visitor for Checks {
     }
 }
 
+#[inline]
 pub(super) fn whole_number(raw: Raw<'_>) -> Option<u64> {
     raw.count().filter(|count| *count >= 1 && !raw.bytes().contains(&b'.'))
 }

@@ -115,9 +115,24 @@ impl Fields {
     }
 
     pub(super) fn reset(&mut self) {
-        let (mut members, mut cuts) = (std::mem::take(&mut self.members), std::mem::take(&mut self.cuts));
+        // Each by its name: made anew and put in place of this one it would be copied twice.
+        let Fields {
+            model,
+            stream,
+            include_usage,
+            max_tokens,
+            thread,
+            answers,
+            each,
+            adds_tools,
+            opening,
+            members,
+            cuts,
+        } = self;
+        (*model, *max_tokens, *answers, *each) = (None, None, 0, 0);
+        (opening.count, opening.ended) = (0, false);
+        (*stream, *include_usage, *thread, *adds_tools) = (false, false, false, false);
         members.clear();
         cuts.clear();
-        *self = Fields { members, cuts, ..Fields::default() };
     }
 }

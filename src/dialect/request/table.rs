@@ -236,6 +236,7 @@ impl Name {
     }
 
     /// True if the gateway reads or rewrites it, on some route: such a member may stand in a body but once.
+    #[inline]
     pub(in crate::dialect) fn is_read(self, shape: Dialect) -> bool {
         use Name::*;
         match self.class(shape) {

@@ -76,6 +76,7 @@ impl Seen {
         self.count += 1;
     }
 
+    #[inline]
     fn value<'a>(&self, span: Option<Span>, data: &'a [u8]) -> Option<Raw<'a>> {
         span.map(|span| Raw::new(span.of(data)))
     }
@@ -114,6 +115,7 @@ impl Seen {
         self.copy(from, data.len(), data, out);
     }
 
+    #[inline]
     fn replace(
         &mut self,
         from: usize,
@@ -129,6 +131,7 @@ impl Seen {
     }
 
     /// Copies a part of `data` and notes where its text comes to lie.
+    #[inline]
     fn copy(&mut self, from: usize, to: usize, data: &[u8], out: &mut Vec<u8>) -> usize {
         let text = self.text.start as usize;
         if (from..to).contains(&text) {

@@ -26,6 +26,7 @@ const ADDRESSES_TRIED_MAX: usize = 3;
 
 impl Attempt {
     /// Chooses the next target for a request that takes so much; false when none is left.
+    #[inline]
     pub(super) fn choose(&mut self, targets: &[Target], choice: &Choice, breakers: &mut Breakers) -> bool {
         let choice = Choice { tried: self.tried, ..*choice };
         let Some(chosen) = breakers.choose(targets, &choice) else { return false };
@@ -46,6 +47,7 @@ enum Connect {
 }
 
 impl Exchange {
+    #[inline]
     pub(super) fn route(&self, at: &Attempt) -> Option<(Dialect, &Target, &Provider)> {
         let target = self.targets().get(at.target as usize)?;
         Some((self.dialect()?, target, self.request.setup.config.providers.get(target.provider)?))
@@ -57,6 +59,7 @@ impl Exchange {
     }
 
     /// How a target is chosen for it.
+    #[inline]
     pub(super) fn choice(&self, draft: &OutgoingRequest, now: Mono) -> Choice {
         let among = match self.model().map(|model| (model.balance, model.affinity)) {
             Some((Balance::LeastBusy, _)) => Among::LeastBusy,

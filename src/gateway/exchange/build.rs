@@ -25,6 +25,7 @@ pub(super) enum Built {
 
 impl Exchange {
     /// Writes the body for the target of `at` from the client's own, and notes what of that the target is not sent.
+    #[inline]
     pub(super) fn build(
         &mut self,
         draft: &mut OutgoingRequest,
@@ -96,6 +97,7 @@ impl Exchange {
     }
 
     /// What the target of `at` takes.
+    #[inline]
     pub(super) fn wanted(&self, at: &Attempt) -> Option<dialect::Target<'_>> {
         let (_, target, provider) = self.route(at)?;
         let asked = self.asked.map_or(0, |asked| asked.model as usize);
@@ -108,6 +110,7 @@ impl Exchange {
     }
 
     /// What the translation of the answer must know stays when the body has gone.
+    #[inline]
     pub(super) fn promise_names(&self, draft: &mut OutgoingRequest, cx: &mut Cx) -> Result<(), Refusal> {
         let names = draft.state.as_ref().map_or(0, TranslationState::storage);
         match self.request.found.key {

@@ -54,6 +54,7 @@ impl Exchange {
         told.unwrap_or_else(|| cx.peers.of(self.request.client))
     }
 
+    #[inline]
     fn diagnosis(&mut self) -> &mut Diagnosis {
         self.diagnosis.get_or_insert_default()
     }

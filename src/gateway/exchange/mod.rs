@@ -220,6 +220,7 @@ impl Exchange {
     }
 
     /// The earliest of its deadlines.
+    #[inline]
     pub(crate) fn due(&self) -> Mono {
         let by = match &self.state {
             State::Reading { .. } | State::Ended => Mono::NEVER,
@@ -348,10 +349,12 @@ impl Exchange {
     }
 
     /// The target of the present attempt.
+    #[inline]
     fn target(&self) -> Option<&Target> {
         self.targets().get(self.attempt()?.target as usize)
     }
 
+    #[inline]
     fn target_provider(&self) -> Option<&Provider> {
         self.request.setup.config.providers.get(self.target()?.provider)
     }

@@ -67,6 +67,7 @@ impl Exchange {
 
     /// Minutes may lie between a head and the end of its body: the key may have been revoked meanwhile, and admission
     /// may have gone to another process.
+    #[inline]
     fn still_welcome(&self, cx: &Cx) -> Result<(), Refusal> {
         let Some(key) = self.request.found.key else { return Ok(()) };
         if !cx.keys.record(key).is_live(cx.now.unix) {
@@ -483,6 +484,7 @@ fn not_served(model: &Model, asked: Option<Dialect>) -> Refusal {
 }
 
 /// The caller, its plan and its groups. Limits are those of the present configuration: counters know no other.
+#[inline]
 fn payer<'a>(of: &Exchange, plans: &'a KeyPlans, config: &'a Config) -> Result<Payer<'a>, Refusal> {
     let key = of.request.found.key.ok_or_else(Refusal::internal)?;
     Ok(plans.of(key, config)?)

@@ -185,6 +185,7 @@ impl Exchange {
     }
 
     /// Passes on what lies in `cx.out`.
+    #[inline]
     fn forward(&mut self, forward: Forward, cx: &mut Cx) -> Effect {
         if cx.out.is_empty() {
             return if forward.waits { Effect::Wait } else { Effect::Nothing };
@@ -245,6 +246,7 @@ impl Exchange {
     }
 
     /// With `durability = "before-reply"` the end of a stream waits for its row: keeps it, from `end_at` on.
+    #[inline]
     fn hold_back(&mut self, end_at: Option<usize>, cx: &mut Cx) {
         let State::Answering(answering) = &mut self.state else { return };
         if let Some(end_at) = end_at.filter(|_| cx.waits_for_rows()) {

@@ -217,6 +217,7 @@ impl Template {
     }
 }
 
+#[inline]
 fn line(out: &mut Vec<u8>, parts: &[&[u8]]) {
     for part in parts {
         out.extend_from_slice(part);
@@ -278,6 +279,7 @@ impl Default for OutgoingRequest {
 
 impl OutgoingRequest {
     /// Forgets the outgoing body, before another attempt builds it anew.
+    #[inline]
     pub(crate) fn rewind(&mut self, pool: &mut Pool) {
         self.text.release(pool);
         self.pieces.clear();
@@ -289,6 +291,7 @@ impl OutgoingRequest {
     }
 
     /// Has what was found in the body, and what is left of its translation, count as lent.
+    #[inline]
     pub(crate) fn charge(&mut self, pool: &mut Pool) {
         let names = self.state.as_ref().map_or(0, TranslationState::storage);
         self.beside.set(pool, self.scan.fields().storage() + names);
@@ -315,6 +318,7 @@ impl OutgoingRequest {
     }
 
     /// Makes the outgoing body by translating `body`, a request of shape `from` that has been scanned.
+    #[inline]
     pub(crate) fn translate(
         &mut self,
         from: Dialect,
