@@ -90,6 +90,12 @@ fn args() -> Args {
 /// A chat in several turns, in the shape of the path: with escapes as code in a prompt has them, of about the bytes
 /// asked for.
 fn body(args: &Args, stream: bool) -> String {
+    if args.path.ends_with("/embeddings") {
+        let frame = format!("{{\"model\":\"{}\",\"input\":\"\"}}", args.model);
+        let text = "The heron stands in the shallow water and waits. ".repeat(1 + args.body_bytes / 49);
+        let room = args.body_bytes.saturating_sub(frame.len());
+        return frame.replace("\"\"}", &format!("\"{}\"}}", &text[..room]));
+    }
     let responses = args.path.ends_with("/responses");
     let (turns, bound) = if responses { ("input", "max_output_tokens") } else { ("messages", "max_tokens") };
     let open = format!(

@@ -14,7 +14,8 @@ const LISTENER: Token = Token(usize::MAX);
 /// Of the numbers that a response's events have: five digits, and so have all that follow.
 const FIRST_NUMBER: u32 = 10_000;
 /// What the requests of each shape begin with.
-const PATHS: [&[u8]; 3] = [b"POST /v1/chat/completions", b"POST /v1/messages", b"POST /v1/responses"];
+const PATHS: [&[u8]; 4] =
+    [b"POST /v1/chat/completions", b"POST /v1/messages", b"POST /v1/responses", b"POST /v1/embeddings"];
 
 struct Conn {
     socket: TcpStream,
@@ -121,15 +122,33 @@ fn plan(events: u32, pace: Duration) -> Plan {
         + &event("response.content_part.done", 5, &format!("{place},\"part\":{}", part("patient")))
         + &event("response.output_item.done", 6, &format!("\"output_index\":0,\"item\":{said}"))
         + &event("response.completed", 7, &format!("\"response\":{}", response("completed", &said, usage)));
+    // A vector in base64, which looks like this.
+    let vector = padded(|text| {
+        let base64 = text.replace(|c: char| !c.is_ascii_alphanumeric(), "+");
+        format!(
+            "{{\"object\":\"list\",\"data\":[{{\"object\":\"embedding\",\"index\":0,\"embedding\":\"{base64}\"}}],\
+             \"model\":\"upstream-model-2026-11-01\",\"usage\":{{\"prompt_tokens\":271,\"total_tokens\":271}}}}"
+        )
+    });
     let first = |text: &str| [head.as_bytes(), &chunk(text)].concat();
     let last = |text: &str| [&chunk(text)[..], b"0\r\n\r\n"].concat();
     Plan {
         events,
         pace,
-        whole: [&chat, &messages, &whole].map(|body| http("application/json", body)),
-        event: [chunk(&chat_event("{\"content\":\" patient\"}", "null")), chunk(delta), chunk(&text)],
-        first: [first(&chat_event("{\"role\":\"assistant\",\"content\":\"\"}", "null")), first(start), first(&opening)],
-        last: [last(&(chat_event("{}", "\"stop\"") + chat_usage + "data: [DONE]\n\n")), last(stop), last(&closing)],
+        whole: [&chat, &messages, &whole, &vector].map(|body| http("application/json", body)),
+        event: [chunk(&chat_event("{\"content\":\" patient\"}", "null")), chunk(delta), chunk(&text), Vec::new()],
+        first: [
+            first(&chat_event("{\"role\":\"assistant\",\"content\":\"\"}", "null")),
+            first(start),
+            first(&opening),
+            Vec::new(),
+        ],
+        last: [
+            last(&(chat_event("{}", "\"stop\"") + chat_usage + "data: [DONE]\n\n")),
+            last(stop),
+            last(&closing),
+            Vec::new(),
+        ],
     }
 }
 

@@ -63,6 +63,7 @@ def count_all():
     found["translated_event"], _ = counted.count("crossed", 4, stream=True)
     found["responses_request"], _ = counted.count("answers", 1000)
     found["responses_event"], _ = counted.count("answers", 4, stream=True)
+    found["embedding"], _ = counted.count("vectors", 1000, body_bytes=1024)
     found["refused_401"], _ = counted.count("whole", 1000, keys=WORK / "keys-unknown", expect=401)
     spend(counted.subject)
     found["refused_429"], _ = counted.count("whole", 1000, keys=WORK / "keys-spent", expect=429)
@@ -93,6 +94,10 @@ def gate(record):
         print(f"gate: {name}: {found[name]} against {figure} recorded: {verdict}")
         if name in worse:
             tell_rooms(name.removeprefix("instructions_per_"), known["rooms"], by_room)
+    one, embedding = found["instructions_per_request"], found["instructions_per_embedding"]
+    print(f"gate: an embedding request of 1 kB takes {100 * (embedding / one - 1):.1f} % more than a chat request")
+    if embedding > one:
+        worse.add("instructions_per_embedding")
     one, eight = found["instructions_per_request"], found["instructions_per_request_among_eight"]
     print(f"gate: among eight equal targets a request takes {100 * (eight / one - 1):.1f} % more")
     if not same:

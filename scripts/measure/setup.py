@@ -14,6 +14,8 @@ def configure():
     # Eight equal targets, among which the turns of a conversation stay together.
     eight = ", ".join(f'{{ provider = "plain", model = "upstream-model-{n}", priority = 1 }}' for n in range(8))
     equals = f'[[models]]\nid = "eight"\ncontext = "1M"\ntargets = [{eight}]\n\n'
+    vectors = ('[[models]]\nid = "vectors"\ncontext = "8K"\nserves = ["embeddings"]\ninput_price = 2.5\noutput_price = 0\n'
+               'targets = [{ provider = "plain", model = "upstream-model-2026-11-01" }]\n\n')
     tls = f'ca_file = "{WORK}/ca.pem"\naddresses = ["{local("tls")}"]\n'
     limits = ('tokens = 1_000_000_000_000\nrequests = 1_000_000_000\ntokens_per_window = 1_000_000_000_000\n'
               'concurrency = 100_000\n')
@@ -27,7 +29,7 @@ def configure():
         + provider("answers", "responses", f"http://{local('up')}/v1")
         + provider("secure", "chat", f"https://localhost:{PORTS['tls']}/v1", tls)
         + model("bench", "plain") + model("slow", "slow") + model("near", "near") + model("crossed", "crossed")
-        + model("answers", "answers") + model("secure", "secure") + equals + f'[[plans]]\nname = "team"\n{limits}[[plans]]\nname = "spent"\ntokens = 1\n')
+        + model("answers", "answers") + model("secure", "secure") + equals + vectors + f'[[plans]]\nname = "team"\n{limits}[[plans]]\nname = "spent"\ntokens = 1\n')
     text = config("gateway", "admin", limits)
     (WORK / "tollgate.toml").write_text(text)
     (WORK / "ungoverned.toml").write_text(config("ungoverned", "ungoverned_admin", ""))

@@ -43,8 +43,9 @@ class Subject:
         """Options of the load generator that lead a request over this subject to the upstream of a kind."""
         if self.name in ("gateway", "ungoverned"):
             model = {"whole": "bench", "stream": "bench", "slow": "slow", "near": "near", "near-stream": "near",
-                     "tls": "secure", "crossed": "crossed", "eight": "eight", "answers": "answers"}[kind]
-            return {"model": model} | ({"path": "/v1/responses"} if kind == "answers" else {})
+                     "tls": "secure", "crossed": "crossed", "eight": "eight", "answers": "answers", "vectors": "vectors"}[kind]
+            path = {"answers": "/v1/responses", "vectors": "/v1/embeddings"}.get(kind)
+            return {"model": model} | ({"path": path} if path else {})
         prefix = "" if kind in ("whole", "crossed") else f"/{kind}"
         return {"path": f"{prefix}/v1/chat/completions", "model": "bench"}
 

@@ -18,18 +18,18 @@ use tollgate::dialect::{
 };
 use tollgate::io::proxy;
 use tollgate::policy::config::{Config, Source, effective};
-use tollgate::wire::Dialect;
 use tollgate::wire::body::{BodyError, Reader};
 use tollgate::wire::head::{Framing, HeadMoulds, parse_request, parse_response};
 use tollgate::wire::inbound::Inbound;
 use tollgate::wire::json::{self, Scanner, Valid};
 use tollgate::wire::sse::Splitter;
+use tollgate::wire::{Dialect, Relay};
 
 /// Reads what it is given; panics when a promise is broken.
 pub type Door = fn(&[u8]);
 
 /// Every reader by the name of its target.
-pub const READERS: [(&str, Door); 16] = [
+pub const READERS: [(&str, Door); 19] = [
     ("http_head", http_head),
     ("chunked_body", chunked_body),
     ("json", json_text),
@@ -37,12 +37,15 @@ pub const READERS: [(&str, Door); 16] = [
     ("chat_request", |data| request(Dialect::Chat, data)),
     ("messages_request", |data| request(Dialect::Messages, data)),
     ("responses_request", |data| request(Dialect::Responses, data)),
+    ("relayed_request", |data| chosen(data, request)),
     ("chat_reply", |data| answer(Dialect::Chat, data)),
     ("messages_reply", |data| answer(Dialect::Messages, data)),
     ("responses_reply", |data| answer(Dialect::Responses, data)),
+    ("relayed_reply", |data| chosen(data, |shape, data| answer(shape, data.get(1..).unwrap_or_default()))),
     ("chat_stream", |data| stream(Dialect::Chat, data)),
     ("messages_stream", |data| stream(Dialect::Messages, data)),
     ("responses_stream", |data| stream(Dialect::Responses, data)),
+    ("relayed_stream", |data| stream(Dialect::Relay(Relay::Completions), data)),
     ("configuration", configuration),
     ("proxy_header", proxy_header),
     ("gateway", world::run),
@@ -66,6 +69,12 @@ const ME: ResponseIdentity<'static> = ResponseIdentity {
 fn choice(data: &[u8]) -> Option<(u8, usize, &[u8])> {
     let (choice, rest) = data.split_first()?;
     Some((*choice, 1 + usize::from(choice & 15), rest))
+}
+
+/// The same byte chooses what is relayed.
+fn chosen(data: &[u8], read: fn(Dialect, &[u8])) {
+    let place = data.first().map_or(0, |choice| usize::from(choice >> 6)).min(Relay::ALL.len() - 1);
+    read(Dialect::Relay(Relay::ALL[place]), data);
 }
 
 /// A head as it grows, `step` bytes more each time: its first verdict.

@@ -12,3 +12,4 @@ mod queue;
 mod readers;
 mod rig;
 mod stack;
+mod vectors;
