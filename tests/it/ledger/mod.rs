@@ -16,6 +16,8 @@ mod races;
 #[cfg(feature = "redis")]
 mod shared;
 #[cfg(feature = "redis")]
+mod shared_notes;
+#[cfg(feature = "redis")]
 mod shared_people;
 
 use super::e2e::{client, harness, process};
