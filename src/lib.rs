@@ -76,6 +76,7 @@
 //! | a form of a provider's list of models | `cli::discover` (what is read of it), `policy::discover`; when it is asked for: `gateway::discovery`, and what comes of it `lifecycle::listing` and `policy::config::fill` |
 //! | an error | [`policy::refusal`] (one constructor), and where it is raised |
 //! | an endpoint | `exchange::authorize::Endpoint`, `gateway::local`, `gateway/openapi.json`, [`docs::api`] |
+//! | an endpoint that is relayed | [`wire::Relay`], its entry in `dialect::relay`, its word in [`policy::keys`], `simulator::given`, `gateway/openapi.json`, [`docs::api`]; transcripts in `tests/fixtures/relay/` |
 //! | a ledger column | [`policy::row`], [`io::store`], both kinds of it |
 //!
 //! # Where the guarantees stand

@@ -202,6 +202,7 @@ impl Buf {
     }
 
     /// What is in the buffer.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         self.0.as_ref().map_or(&[], |store| &store.data[store.front..])
     }

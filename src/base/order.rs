@@ -24,6 +24,13 @@ pub fn by_key<T>(list: &mut [T], key: impl Fn(&T) -> (u64, u128)) {
     }
 }
 
+/// Collects into a map or set, one by one. The library's way for a B-tree is to sort first: see the head of this file.
+pub fn gathered<T, M: Default + Extend<T>>(items: impl IntoIterator<Item = T>) -> M {
+    let mut all = M::default();
+    items.into_iter().for_each(|item| all.extend([item]));
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -69,11 +69,13 @@ impl<T, N> Slots<T, N> {
     }
 
     /// The tenant of `id`, unless it has left.
+    #[inline]
     pub fn get(&self, id: Id<N>) -> Option<&T> {
         self.holds(id).then(|| self.slab.get(id.slot as usize)).flatten()
     }
 
     /// The tenant of `id`, unless it has left.
+    #[inline]
     pub fn get_mut(&mut self, id: Id<N>) -> Option<&mut T> {
         if self.holds(id) { self.slab.get_mut(id.slot as usize) } else { None }
     }
@@ -84,6 +86,7 @@ impl<T, N> Slots<T, N> {
     }
 
     /// Takes the tenant of `id` out; its name is stale from here on.
+    #[inline]
     pub fn remove(&mut self, id: Id<N>) -> Option<T> {
         if !self.holds(id) {
             return None;

@@ -28,33 +28,37 @@ const fn small() -> [u32; 1000] {
 }
 
 /// Appends a number in decimal digits.
-pub fn push_number(out: &mut Vec<u8>, mut value: u64) {
-    const DIGITS_MAX: usize = 21;
-    // Three digits at a time from the end, and behind them room for a copy whose length the compiler knows.
-    let (mut digits, mut at) = ([0u8; 2 * DIGITS_MAX], DIGITS_MAX);
-    while value >= 1000 {
-        let [a, b, c, _] = SMALL[(value % 1000) as usize].to_le_bytes();
-        value /= 1000;
-        at -= 3;
-        digits[at..at + 3].copy_from_slice(&[a, b, c]);
+pub fn push_number(out: &mut Vec<u8>, value: u64) {
+    if value < 1000 {
+        return push_small(out, value);
     }
-    let first = SMALL[value as usize];
-    let count = (first >> 24) as usize;
-    let first = (first & 0x00ff_ffff) >> (8 * (3 - count));
-    let length = out.len() + count + DIGITS_MAX - at;
-    if at == DIGITS_MAX {
-        out.extend_from_slice(&first.to_le_bytes());
-    } else {
-        at -= count;
-        let [a, b, c, _] = first.to_le_bytes();
-        let behind = [digits[at + count], digits[at + count + 1], digits[at + count + 2]];
-        digits[at..at + 3].copy_from_slice(&[a, b, c]);
-        digits[at + count..at + count + 3].copy_from_slice(&behind);
-        if let Some(text) = digits[at..].first_chunk::<DIGITS_MAX>() {
-            out.extend_from_slice(text);
-        }
+    if value < 1_000_000 {
+        push_small(out, value / 1000);
+        return push_three(out, value % 1000);
     }
+    // Of ten digits and more at most five times over.
+    push_number(out, value / 1_000_000);
+    push_three(out, value / 1000 % 1000);
+    push_three(out, value % 1000);
+}
+
+/// Appends a number below 1000 without noughts in front.
+#[inline]
+fn push_small(out: &mut Vec<u8>, value: u64) {
+    let entry = SMALL[value as usize];
+    let count = (entry >> 24) as usize;
+    let digits = (entry & 0x00ff_ffff) >> (8 * (3 - count));
+    let length = out.len() + count;
+    // A copy whose length the compiler knows, and off with what is too much.
+    out.extend_from_slice(&digits.to_le_bytes());
     out.truncate(length);
+}
+
+/// Appends a number below 1000 with noughts in front.
+#[inline]
+fn push_three(out: &mut Vec<u8>, value: u64) {
+    let [a, b, c, _] = SMALL[value as usize].to_le_bytes();
+    out.extend_from_slice(&[a, b, c]);
 }
 
 /// Appends so many parts of `unit`, a power of ten, as a decimal number with a place for each nought of that.
@@ -68,8 +72,17 @@ pub fn push_decimal(out: &mut Vec<u8>, parts: u64, unit: u64) {
 
 /// Appends nano-dollars as dollars: exactly, with one decimal at least.
 pub fn push_dollars(out: &mut Vec<u8>, nano: u64) {
-    push_decimal(out, nano, 1_000_000_000);
-    while out.ends_with(b"00") || (out.ends_with(b"0") && !out.ends_with(b".0")) {
+    push_number(out, nano / 1_000_000_000);
+    out.push(b'.');
+    let mut rest = nano % 1_000_000_000;
+    if rest == 0 {
+        return out.push(b'0');
+    }
+    while rest > 0 {
+        push_three(out, rest / 1_000_000);
+        rest = rest % 1_000_000 * 1000;
+    }
+    while out.ends_with(b"0") {
         out.pop();
     }
 }

@@ -34,7 +34,7 @@ impl Asker<'_> {
 /// The path of a provider before what is asked for: `/v1` or whatever its `base_url` has.
 pub(super) fn base_path(provider: &Provider) -> &str {
     let generate = match provider.shape {
-        Dialect::Chat => "/chat/completions",
+        Dialect::Chat | Dialect::Relay(_) => "/chat/completions",
         Dialect::Messages => "/messages",
         Dialect::Responses => "/responses",
     };
@@ -43,7 +43,7 @@ pub(super) fn base_path(provider: &Provider) -> &str {
 
 pub(super) fn list_path(provider: &Provider) -> String {
     match provider.shape {
-        Dialect::Chat | Dialect::Responses => format!("{}/models", base_path(provider)),
+        Dialect::Chat | Dialect::Responses | Dialect::Relay(_) => format!("{}/models", base_path(provider)),
         Dialect::Messages => format!("{}/models?limit=1000", base_path(provider)),
     }
 }

@@ -218,7 +218,7 @@ fn not_there(provider: &Provider, asker: &Asker<'_>, status: u16) -> Found {
         let there = get(provider, asker, &format!("{path}/models"));
         if there.is_ok_and(|answer| matches!(answer.status, 200 | 401 | 403)) {
             let url = match provider.shape {
-                Dialect::Chat | Dialect::Responses => format!("{}{path}", origin(provider)),
+                Dialect::Chat | Dialect::Responses | Dialect::Relay(_) => format!("{}{path}", origin(provider)),
                 Dialect::Messages => format!("{}{}", origin(provider), path.trim_end_matches("/v1")),
             };
             return Found::Bad(format!("{status}: base_url {what}: write base_url = \"{url}\""));

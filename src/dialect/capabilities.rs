@@ -121,6 +121,7 @@ impl Capabilities {
     }
 
     /// True if the model does not take the member called `name`.
+    #[inline]
     pub(super) fn drops(&self, name: &str) -> bool {
         self.drop_params.iter().any(|param| param == name)
     }

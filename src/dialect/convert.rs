@@ -13,7 +13,7 @@ mod response;
 mod responses_reader;
 mod responses_writer;
 
-pub(super) use chat_writer::{write_usage as write_chat_usage, write_usage_chunk};
+pub(super) use chat_writer::{CHUNK, write_usage as write_chat_usage, write_usage_chunk};
 pub(super) use messages_reader::write_thinking;
 pub(super) use messages_writer::write_usage as write_messages_usage;
 pub(super) use responses_reader::{call_id, failure, is_failed, kind_of, reason, thoughts, write_kept};
@@ -98,12 +98,12 @@ impl Convert {
     ) -> Convert {
         // Reasoning goes through a client that hands it back, unless the shape has no place for it.
         let reader = match from {
-            Dialect::Chat => Reader::Chat(ChatReader::new(to == Dialect::Responses)),
+            Dialect::Chat | Dialect::Relay(_) => Reader::Chat(ChatReader::new(to == Dialect::Responses)),
             Dialect::Messages => Reader::Messages(MessagesReader::new(to == Dialect::Responses)),
             Dialect::Responses => Reader::Responses(ResponsesReader::new(to == Dialect::Messages)),
         };
         let writer = match to {
-            Dialect::Chat => Writer::Chat(ChatWriter::new(show_usage)),
+            Dialect::Chat | Dialect::Relay(_) => Writer::Chat(ChatWriter::new(show_usage)),
             Dialect::Messages => Writer::Messages(MessagesWriter::default()),
             Dialect::Responses => Writer::Responses(Box::default()),
         };
@@ -267,6 +267,7 @@ impl Convert {
 
     /// Bytes held back beyond the event under way: tool arguments that wait for their turn, and of a response all that
     /// its end repeats.
+    #[inline]
     pub(super) fn waiting(&self) -> usize {
         let read = match &self.reader {
             Reader::Chat(reader) => reader.waiting(),

@@ -144,6 +144,7 @@ impl ErrorWords<'_> {
 /// Appends the error body of specification section 7; for [`Dialect::Messages`] with the top-level `"type":"error"`
 /// that contract section 1 adds, for [`Dialect::Responses`] with a word as its code (contract section 13). `None` where
 /// no shape is known: the plain body.
+#[inline]
 pub fn error_body(shape: Option<Dialect>, words: &ErrorWords<'_>, out: &mut Vec<u8>) {
     let head: &[u8] = if shape == Some(Dialect::Messages) { b"{\"type\":\"error\",\"error\":" } else { b"{\"error\":" };
     out.extend_from_slice(head);
@@ -155,7 +156,7 @@ pub fn error_body(shape: Option<Dialect>, words: &ErrorWords<'_>, out: &mut Vec<
 /// responses as `event: error`.
 pub fn error_event(shape: Dialect, words: &ErrorWords<'_>, out: &mut Vec<u8>) {
     let head: &[u8] = match shape {
-        Dialect::Chat => b"data: ",
+        Dialect::Chat | Dialect::Relay(_) => b"data: ",
         Dialect::Messages | Dialect::Responses => b"event: error\ndata: ",
     };
     out.extend_from_slice(head);

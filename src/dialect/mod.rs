@@ -9,6 +9,7 @@ mod delta;
 pub mod errors;
 mod keys;
 mod naming;
+mod relay;
 pub mod replies;
 pub mod request;
 pub mod requests;

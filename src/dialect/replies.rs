@@ -28,7 +28,7 @@ pub fn reply(
     out: &mut Vec<u8>,
 ) -> Result<ObservedUsage, Broken> {
     let list = match from {
-        Dialect::Chat => "choices",
+        Dialect::Chat | Dialect::Relay(_) => "choices",
         Dialect::Messages => "content",
         Dialect::Responses => "output",
     };
@@ -51,7 +51,9 @@ pub fn reply(
     };
     let usage = usage.unwrap_or(Raw::NULL);
     let mut answer = match from {
-        Dialect::Chat => read::chat(list, usage, to == Dialect::Responses).ok_or(Broken::NotJson)?,
+        Dialect::Chat | Dialect::Relay(_) => {
+            read::chat(list, usage, to == Dialect::Responses).ok_or(Broken::NotJson)?
+        }
         Dialect::Messages => read::messages(list, usage, [reason, sequence, details]),
         Dialect::Responses => read::responses(Raw::new(body), list, usage),
     };
@@ -62,7 +64,7 @@ pub fn reply(
     let relayed_tokens = if answer.reported.output.is_some() { 0 } else { answer.relayed() };
     let observed = ObservedUsage { reported: answer.reported, relayed_tokens };
     match to {
-        Dialect::Chat => write::chat(&answer, state, &observed, me, out),
+        Dialect::Chat | Dialect::Relay(_) => write::chat(&answer, state, &observed, me, out),
         Dialect::Messages => write::messages(&answer, state, &observed, me, out),
         Dialect::Responses => write::responses(&answer, state, &observed, me, out).map_err(|fault| match fault {
             StreamFault::Error(text) => Broken::Error(text),

@@ -8,13 +8,15 @@ mod checks;
 mod fields;
 mod input;
 mod leave;
+mod names;
 mod table;
 mod unsigned;
 
 pub(in crate::dialect) use fields::Member;
 pub use fields::{Fields, Invalid};
 pub(in crate::dialect) use leave::Leave;
-pub(in crate::dialect) use table::{Class, Name};
+pub(in crate::dialect) use names::Name;
+pub(in crate::dialect) use table::Class;
 
 use super::tokens::PromptTokens;
 use crate::wire::Dialect;

@@ -56,7 +56,7 @@ pub fn request(
     let ask = Ask { body, fields, from, target, marks: Cell::new(0) };
     let mut state = TranslationState { mark: target.capabilities.mark, ..TranslationState::default() };
     let mut talk = match from {
-        Dialect::Chat => from_chat::read(&ask)?,
+        Dialect::Chat | Dialect::Relay(_) => from_chat::read(&ask)?,
         Dialect::Messages => from_messages::read(&ask)?,
         Dialect::Responses => from_responses::read(&ask, &mut state)?,
     };
@@ -64,7 +64,7 @@ pub fn request(
         talk.wishes.cache_key = cache_key(&ask);
     }
     match target.shape {
-        Dialect::Chat => to_chat::write(&ask, talk, &mut state, out)?,
+        Dialect::Chat | Dialect::Relay(_) => to_chat::write(&ask, talk, &mut state, out)?,
         Dialect::Messages => to_messages::write(&ask, &talk, &mut state, out)?,
         Dialect::Responses => to_responses::write(&ask, &talk, out)?,
     }

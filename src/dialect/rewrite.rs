@@ -6,6 +6,7 @@
 mod tools;
 
 use super::capabilities::{Capabilities, Param, UnknownMembers};
+use super::relay::Relayed;
 use super::request::{Class, Fields, Invalid, Member, Name, bound_of};
 use super::requests::Target;
 use crate::wire::json::{Raw, eq_unescaped, item, write_string};
@@ -82,7 +83,7 @@ pub fn rewrite(
     pieces.clear();
     let cuts = tools::cuts(shape, body, fields, with.capabilities)?;
     let takes_it = !with.capabilities.drops("stream_options");
-    let ask = with.capabilities.stream_usage && takes_it && shape == Dialect::Chat && fields.stream;
+    let ask = with.capabilities.stream_usage && takes_it && shape.upstream() == Dialect::Chat && fields.stream;
     let mut writer = Writer { body, cuts: &cuts, text, pieces, total: 0 };
     let Some((first, last)) = fields.members.first().zip(fields.members.last()) else {
         return Ok(writer.total);
@@ -164,6 +165,7 @@ pub fn dropped<'a>(
 }
 
 /// What becomes of a member beside those that the configuration writes.
+#[inline]
 fn fate_beside(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, with: &Target<'_>, ask: bool) -> Fate {
     let params = &*with.capabilities.params;
     match params.is_empty() || !gives_way(params, body, member) {
@@ -173,6 +175,7 @@ fn fate_beside(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, wi
 }
 
 /// Whether a member of the client's gives way to one that the configuration writes.
+#[inline]
 fn gives_way(params: &[Param], body: &[u8], member: &Member) -> bool {
     let key = member.key.of(body);
     let param = params.iter().find(|param| eq_unescaped(key, &param.name));
@@ -203,7 +206,7 @@ fn fate(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, with: &Ta
         }
         _ if takes.drop_params.iter().any(|name| eq_unescaped(key, name)) => Fate::Drop,
         Name::N if shape == Dialect::Chat && !value.is_null() && value.bytes() != b"1" => Fate::One,
-        Name::StreamOptions if !takes.stream_usage && shape == Dialect::Chat => Fate::Drop,
+        Name::StreamOptions if !takes.stream_usage && shape.upstream() == Dialect::Chat => Fate::Drop,
         Name::StreamOptions if ask => {
             let mut asking = value.members().filter(|(key, _)| eq_unescaped(key, "include_usage"));
             let plain = asking.next().is_some_and(|(_, value)| value.bool() == Some(true)) && asking.next().is_none();
@@ -224,9 +227,14 @@ fn response_fate(key: &[u8], name: Name, value: Raw<'_>, takes: &Capabilities) -
 
 /// Whether a member outside the tables is passed on.
 fn goes_on(shape: Dialect, key: &[u8], unknown: UnknownMembers) -> bool {
+    if let Dialect::Relay(relay) = shape
+        && Relayed::of(relay).documents(key)
+    {
+        return true;
+    }
     match unknown {
         UnknownMembers::Drop => false,
-        UnknownMembers::Local => shape == Dialect::Chat && Name::is_local(key),
+        UnknownMembers::Local => shape.upstream() == Dialect::Chat && Name::is_local(key),
         UnknownMembers::Forward => !Name::leads_elsewhere(key),
     }
 }
@@ -257,6 +265,7 @@ impl Writer<'_> {
         self.plain(start, end);
     }
 
+    #[inline]
     fn plain(&mut self, start: usize, end: usize) {
         if start == end {
             return;

@@ -2,6 +2,7 @@
 //! began; and whom it is for. Pure. Must never copy the body; called by the gateway for every request that says whom it
 //! is for, and for the conversation where a model has several targets to choose from.
 
+use super::relay::Relayed;
 use super::request::{Fields, Name};
 use crate::base::hash::{mix, mix_bytes};
 use crate::base::limits::NAMED_BYTES_MAX;
@@ -23,8 +24,13 @@ pub fn conversation(shape: Dialect, body: &[u8], fields: &Fields) -> u64 {
     if let Some((_, Some(session))) = user_id(member(Name::Metadata)) {
         return mix_bytes(2, session.as_bytes());
     }
+    // What begins alike goes together, so that it finds what a server has read of it.
+    if let Dialect::Relay(relay) = shape {
+        let first = Relayed::of(relay).needed.first().map_or(Raw::NULL, |(name, _)| member(*name)).bytes();
+        return mix_bytes(3, &first[..first.len().min(END)]);
+    }
     let (system, talk) = match shape {
-        Dialect::Chat => (Raw::NULL, member(Name::Messages)),
+        Dialect::Chat | Dialect::Relay(_) => (Raw::NULL, member(Name::Messages)),
         Dialect::Messages => (member(Name::System), member(Name::Messages)),
         Dialect::Responses => (member(Name::Instructions), member(Name::Input)),
     };

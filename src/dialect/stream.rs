@@ -93,6 +93,13 @@ impl SseStream {
         }
     }
 
+    /// The stream has so many texts, each with an end of its own: it keeps its shape.
+    pub fn awaits(&mut self, choices: u32) {
+        if let Inner::Same(tap) = &mut self.inner {
+            tap.awaits(choices);
+        }
+    }
+
     /// So many events of the answer have gone out already, while the upstream was silent: [`opening`].
     pub fn resume(&mut self, events: u16, created: u64) {
         match &mut self.inner {
@@ -361,7 +368,7 @@ impl Inner {
 pub fn heartbeat(shape: Dialect, out: &mut Vec<u8>) {
     out.extend_from_slice(match shape {
         Dialect::Messages => b"event: ping\ndata: {\"type\":\"ping\"}\n\n",
-        Dialect::Chat | Dialect::Responses => b": ping\n\n",
+        Dialect::Chat | Dialect::Responses | Dialect::Relay(_) => b": ping\n\n",
     });
 }
 
@@ -398,7 +405,7 @@ pub fn failure(
             let nothing = ObservedUsage::default();
             write_failure(u64::from(events), words, &nothing, state.unwrap_or(&plain), me, out);
         }
-        Dialect::Chat | Dialect::Messages => error_event(shape, words, out),
+        Dialect::Chat | Dialect::Messages | Dialect::Relay(_) => error_event(shape, words, out),
     }
 }
 
@@ -417,6 +424,7 @@ fn finish_event(out: &mut Vec<u8>) {
     out.extend_from_slice(missing);
 }
 
+#[inline]
 fn frame<'a>(splitter: &'a Splitter, event: &Event, buf: &'a [u8]) -> Frame<'a> {
     let (name, raw) = (event.name.of(buf), event.raw.of(buf));
     Frame { name, data: splitter.data(event, buf), raw, comment: event.comment }

@@ -220,6 +220,7 @@ fn has_line_end(data: &[u8]) -> bool {
 }
 
 /// Where a whole number ends that begins `bytes`, as JSON has them.
+#[inline]
 fn count_end(bytes: &[u8]) -> Option<usize> {
     let end = bytes.iter().position(|byte| !byte.is_ascii_digit())?;
     (end == 1 || (end > 0 && bytes[0] != b'0')).then_some(end)

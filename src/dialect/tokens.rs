@@ -54,6 +54,7 @@ impl Estimator {
 
     /// Counts the text that the inside of a valid JSON string stands for, or a number as it is written. Of a very long
     /// one samples are counted, so that no single string can hold up whoever asks.
+    #[inline]
     pub fn feed_json(&mut self, raw: &[u8]) {
         if raw.len() <= SAMPLED_ABOVE {
             return self.count(raw);
@@ -203,7 +204,7 @@ impl CountLater {
     /// Back to nothing; storage is kept.
     pub fn reset(&mut self) {
         self.texts.clear();
-        *self = CountLater { texts: std::mem::take(&mut self.texts), ..CountLater::default() };
+        (self.counted, self.bytes, self.added) = (Estimator::default(), 0, 0);
     }
 
     /// The text at `span` of `body`, as [`Estimator::feed_json`] takes it. `cut`: what follows is other text.

@@ -69,6 +69,7 @@ pub struct ObservedUsage {
 
 impl Reported {
     /// Takes over what a later report knows. A known counter is replaced, never added to, never erased.
+    #[inline]
     pub fn merge(&mut self, later: Reported) {
         self.input = later.input.or(self.input);
         self.cache_read = later.cache_read.or(self.cache_read);

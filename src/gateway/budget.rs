@@ -210,6 +210,7 @@ impl Budget {
         self.request(promise, key, total, pool)
     }
 
+    #[inline]
     fn request(&mut self, promise: &mut Promise, key: KeyIx, total: u64, pool: &mut Pool) -> Result<(), Refusal> {
         let more = total.saturating_sub(u64::from(promise.total));
         let left = pool.room().saturating_sub(Budget::narrow(pool) + IO_SLICE);
@@ -245,6 +246,7 @@ impl Budget {
         self.grow(promise, key, total as u64, pool);
     }
 
+    #[inline]
     fn grow(&mut self, promise: &mut Promise, key: KeyIx, total: u64, pool: &mut Pool) {
         let total = u32::try_from(total).unwrap_or(u32::MAX);
         let more = total.saturating_sub(promise.total);
@@ -359,6 +361,7 @@ impl Budget {
         self.eased = true;
     }
 
+    #[inline]
     fn account(&mut self, key: KeyIx) -> &mut Account {
         let index = key.0 as usize;
         if self.keys.len() <= index {

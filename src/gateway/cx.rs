@@ -478,6 +478,7 @@ impl Cx {
     }
 
     /// Whether another request may be admitted: nothing is let through unmetered (contract section 5).
+    #[inline]
     pub(crate) fn takes_requests(&self) -> bool {
         let (store, waiting) = (&self.setup.config.store, self.ledger.uncommitted());
         let caught_up = waiting < ROWS_WAITING_MAX && self.ledger.takes_rows(self.now.mono, store.max_commit_lag);

@@ -74,6 +74,7 @@ impl Ledger {
     }
 
     /// Whether another request may be admitted: nothing is let through unmetered (contract section 5).
+    #[inline]
     pub(crate) fn takes_rows(&self, now: Mono, max_lag: Duration) -> bool {
         !self.failed && self.waiting.front().is_none_or(|(_, at)| at.after(max_lag) >= now)
     }

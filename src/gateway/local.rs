@@ -62,6 +62,7 @@ pub(crate) fn error_body(shape: Option<Dialect>, refusal: &Refusal, id: &str, ou
 }
 
 /// What a client is told of a refusal.
+#[inline]
 pub(crate) fn words<'a>(refusal: &'a Refusal, id: &'a str) -> ErrorWords<'a> {
     let Refusal { kind, status, message, details, .. } = refusal;
     ErrorWords {

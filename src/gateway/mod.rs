@@ -180,6 +180,7 @@ impl Gateway {
     }
 
     /// When stopping or handing over goes on by itself, or a place may come free; `NEVER` where nothing does.
+    #[inline]
     fn own_due(&self) -> Mono {
         let (lifecycle, never) = (&self.cx.lifecycle, Mono::NEVER);
         let drain = lifecycle.drain.as_ref().and_then(|drain| drain.due()).unwrap_or(never);
@@ -220,6 +221,7 @@ fn provider_id(conn: Conn) -> ProviderId {
 }
 
 /// The earliest deadline of a client, those of its exchange included.
+#[inline]
 fn earliest(client: &client::Connection, exchanges: &Slots<Exchange, ExchangeName>) -> Mono {
     let exchange = client.exchange.and_then(|exchange| exchanges.get(exchange));
     exchange.map_or(client.due(), |exchange| client.due().min(exchange.due()))
@@ -454,6 +456,7 @@ impl Core for Gateway {
         &mut self.cx.actions
     }
 
+    #[inline]
     fn orders(&mut self) -> &mut Vec<Order> {
         if self.cx.pool.has_heavy() {
             self.cx.discard_heavy();

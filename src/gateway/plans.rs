@@ -64,6 +64,7 @@ impl KeyPlans {
     }
 
     /// A key with its plan and its groups; or what of them the configuration has not.
+    #[inline]
     pub(crate) fn of<'a>(&'a self, key: KeyIx, config: &'a Config) -> Result<Payer<'a>, Missing> {
         let KeyPlace { plan: index, path } = *self.by_key.get(key.0 as usize).ok_or(Missing::Plan)?;
         let plans = &config.plans;

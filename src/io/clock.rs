@@ -23,6 +23,7 @@ impl Clock {
 
     /// Both clocks; that of the wall as it was a tenth of a second ago at most, and what has passed since. On Linux
     /// neither reading enters the kernel (vDSO).
+    #[inline]
     pub fn now(&mut self) -> Now {
         let mono = self.mono();
         let passed = mono.micros_since(self.wall.mono);
@@ -46,6 +47,7 @@ impl Default for Clock {
 }
 
 /// Wall-clock time; the epoch itself on a machine whose clock stands before it.
+#[inline]
 pub fn unix() -> Unix {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Unix(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))

@@ -99,6 +99,7 @@ impl Link {
     }
 
     /// Remembers what an event says. No work is done here.
+    #[inline]
     pub fn mark(&mut self, event: &Event) {
         if event.is_readable() {
             self.set(Flags::READ);
@@ -184,6 +185,7 @@ impl Links {
     }
 
     /// The same with the link itself.
+    #[inline]
     pub fn find_mut(&mut self, conn: Conn) -> Option<(Id<Link>, &mut Link)> {
         let id = self.links.named(*self.by_conn[conn.side as usize].get(conn.slot as usize)?)?;
         let link = self.links.get_mut(id)?;

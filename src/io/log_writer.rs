@@ -4,13 +4,13 @@
 //! Called by the outbox of the loop with whole lines; never filters.
 
 use super::batch_queue::{BatchQueue, IdlePolicy, Polled};
+use super::channel::{Receiver, channel};
 use super::clock;
 use crate::base::limits;
 use crate::policy::window;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 /// The writing end for the loop. Dropping it waits until the thread has written what is left, but not for ever.
@@ -110,7 +110,7 @@ fn gap(lines: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc::Sender;
+    use std::sync::mpsc::{Receiver, Sender, channel};
     use std::time::Instant;
 
     struct Page(Sender<Vec<u8>>);

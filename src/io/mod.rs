@@ -5,6 +5,7 @@
 //! stderr) has a thread of its own.
 
 pub mod batch_queue;
+pub mod channel;
 pub mod clock;
 pub mod files;
 pub mod links;

@@ -2,31 +2,31 @@
 //!
 //! Called by the reactor for `Action::Resolve`. Keeps no cache; the core decides what to keep and when to ask again.
 
+use super::channel::{BoundedSender, Receiver, bounded};
 use crate::base::limits;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// The answer to one look-up: host and port as asked, and the addresses, or why there are none.
 pub type Answer = (Arc<str>, u16, Result<Vec<SocketAddr>, &'static str>);
 
 /// The asking end. The thread ends when it is dropped, after the look-up under way.
 pub struct Resolver {
-    questions: SyncSender<(Arc<str>, u16)>,
+    questions: BoundedSender<(Arc<str>, u16)>,
 }
 
 impl Resolver {
     /// Starts the thread; it hands every answer to `tell`.
     pub fn start(tell: impl Fn(Answer) + Send + 'static) -> io::Result<Resolver> {
-        let (questions, asked) = sync_channel(limits::LOOKUPS_MAX);
+        let (questions, asked) = bounded(limits::LOOKUPS_MAX);
         std::thread::Builder::new().name("names".into()).spawn(move || serve(&asked, tell))?;
         Ok(Resolver { questions })
     }
 
     /// Asks for `host`. False if too many look-ups wait already, or if the thread is gone.
     pub fn ask(&self, host: Arc<str>, port: u16) -> bool {
-        self.questions.try_send((host, port)).is_ok()
+        self.questions.try_send((host, port))
     }
 }
 
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn a_known_name_has_addresses_and_an_impossible_one_has_none() {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (tell, told) = crate::io::channel::channel();
         let resolver = Resolver::start(move |answer| tell.send(answer).unwrap()).unwrap();
         assert!(resolver.ask("localhost".into(), 80));
         assert!(resolver.ask("no such name.invalid".into(), 81));

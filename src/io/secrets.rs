@@ -5,6 +5,7 @@
 //! Called by `cli::serve`. The program itself is [`run`], at the start and on reload, too. Never decides whether what
 //! comes is a secret.
 
+use super::channel::{Receiver, RecvTimeoutError, Sender, channel};
 use super::clock::Clock;
 use super::files;
 use crate::base::time::Mono;
@@ -15,7 +16,6 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -241,7 +241,6 @@ fn ask(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc::channel;
 
     fn words(text: &str) -> Vec<String> {
         text.split('|').map(str::to_string).collect()

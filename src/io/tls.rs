@@ -385,6 +385,7 @@ fn alert_words(alert: rustls::AlertDescription) -> &'static str {
 }
 
 /// One `recv`; `None` if it would block.
+#[inline]
 pub(super) fn receive(socket: &mut TcpStream, into: &mut [u8]) -> io::Result<Option<usize>> {
     loop {
         match socket.read(into) {

@@ -1,8 +1,8 @@
 //! Owns a thread that does what would hold the loop too long. Takes jobs in order, one at a time; knows nothing of what
 //! a job is.
 
+use super::channel::{Receiver, Sender, channel};
 use std::io;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 /// Something to be done, its end told to whoever wants to know.
@@ -50,6 +50,7 @@ fn serve(jobs: &Receiver<Job>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::mpsc::channel;
 
     #[test]
     fn jobs_are_done_in_order_and_all_of_them_before_the_end() {

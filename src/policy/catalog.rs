@@ -8,6 +8,7 @@ use super::settings::{section, units};
 use crate::base::limits::QUEUED_MAX;
 use crate::base::order;
 use crate::base::time::Unix;
+use crate::wire::Dialect;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::ops::RangeInclusive;
@@ -148,8 +149,15 @@ pub struct Model {
     pub priced: bool,
     /// Timeouts it sets for itself; already part of every target's `limits`.
     pub timeouts: Timeouts,
+    /// What it may be asked for: `"chat"`, which means chat, messages and responses; `"embeddings"`, `"rerank"`,
+    /// `"completions"`, which only targets of shape `"chat"` serve, those that call it as the first of them does.
+    pub serves: Vec<Dialect>,
     /// Where it is served: `[{ provider = "name", model = "upstream name" }]`, see below.
     pub targets: Vec<Target>,
+    /// Those of them that serve what is relayed; none where it serves nothing of the kind.
+    ///
+    /// Part of `targets`.
+    pub relayed: Vec<Target>,
     /// What is kept together among targets of equal priority, and their credentials: `"session"`, the turns of a
     /// conversation, so that its provider finds them in its cache; `"key"`, all requests of a key; `"off"`, nothing:
     /// they take turns. All three by weight.

@@ -29,7 +29,7 @@ pub use super::settings::units;
 pub use document::Config;
 pub use follow::fixed;
 pub use print::effective;
-pub use providers::{Auth, AuthoritySpec, Credential, Provider, UnknownFields};
+pub use providers::{Auth, AuthoritySpec, CHAT_PATH, Credential, Provider, UnknownFields};
 pub use proxy::Proxy;
 pub use server::{AdminListen, RequestLog, Server, TlsFiles};
 pub use store::{Durability, OnOutage, StoreConfig, StoreUrl};

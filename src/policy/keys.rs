@@ -6,6 +6,7 @@ use crate::base::digest::sha256;
 use crate::base::order;
 use crate::base::rng::Rng;
 use crate::base::time::Unix;
+use crate::wire::Relay;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -92,6 +93,8 @@ pub enum Endpoint {
     Messages,
     /// `POST /v1/responses` and its input_tokens.
     Responses,
+    /// What is relayed.
+    Relay(Relay),
     /// `GET /v1/models` and one of them.
     Models,
     /// `GET /v1/quota`.
@@ -100,8 +103,16 @@ pub enum Endpoint {
 
 impl Endpoint {
     /// All of them, in the order they are written.
-    pub const ALL: [Endpoint; 5] =
-        [Endpoint::Chat, Endpoint::Messages, Endpoint::Responses, Endpoint::Models, Endpoint::Quota];
+    pub const ALL: [Endpoint; 8] = [
+        Endpoint::Chat,
+        Endpoint::Messages,
+        Endpoint::Responses,
+        Endpoint::Relay(Relay::Embeddings),
+        Endpoint::Relay(Relay::Rerank),
+        Endpoint::Relay(Relay::Completions),
+        Endpoint::Models,
+        Endpoint::Quota,
+    ];
 
     /// As written on the command line, in stores and in messages.
     pub fn as_str(self) -> &'static str {
@@ -109,6 +120,7 @@ impl Endpoint {
             Endpoint::Chat => "chat",
             Endpoint::Messages => "messages",
             Endpoint::Responses => "responses",
+            Endpoint::Relay(relay) => relay.name(),
             Endpoint::Models => "models",
             Endpoint::Quota => "quota",
         }
@@ -124,6 +136,8 @@ pub struct Scope {
     pub messages: bool,
     /// The responses endpoint.
     pub responses: bool,
+    /// What is relayed, in the order of [`Relay::ALL`].
+    pub relays: [bool; Relay::ALL.len()],
     /// The model list.
     pub models: bool,
     /// The quota.
@@ -134,35 +148,37 @@ pub struct Scope {
 
 impl Default for Scope {
     fn default() -> Scope {
-        Scope { chat: true, messages: true, responses: true, models: true, quota: true, models_allowed: None }
+        Scope::of(&|_| true)
     }
 }
 
 impl Scope {
+    /// The one that permits the endpoints of which `has` is true, and all models.
+    fn of(has: &dyn Fn(Endpoint) -> bool) -> Scope {
+        Scope {
+            chat: has(Endpoint::Chat),
+            messages: has(Endpoint::Messages),
+            responses: has(Endpoint::Responses),
+            relays: Relay::ALL.map(|relay| has(Endpoint::Relay(relay))),
+            models: has(Endpoint::Models),
+            quota: has(Endpoint::Quota),
+            models_allowed: None,
+        }
+    }
+
     /// From words. No endpoint, or no model, permits all of them; so does the model `*`. Naming one
     /// that generates keeps `models` and `quota` (contract section 3). An unknown endpoint is the error, by its name.
     pub fn from_words<'a>(
         endpoints: impl IntoIterator<Item = &'a str>,
         models: impl IntoIterator<Item = &'a str>,
     ) -> Result<Scope, String> {
-        let mut scope =
-            Scope { chat: false, messages: false, responses: false, models: false, quota: false, models_allowed: None };
-        let mut named = false;
+        let mut named = Vec::new();
         for word in endpoints {
-            named = true;
-            match word {
-                "chat" => scope.chat = true,
-                "messages" => scope.messages = true,
-                "responses" => scope.responses = true,
-                "models" => scope.models = true,
-                "quota" => scope.quota = true,
-                other => return Err(other.to_string()),
-            }
+            let known = Endpoint::ALL.into_iter().find(|endpoint| endpoint.as_str() == word);
+            named.push(known.ok_or_else(|| word.to_string())?);
         }
-        if !named {
-            scope = Scope::default();
-        }
-        if scope.chat || scope.messages || scope.responses {
+        let mut scope = Scope::of(&|endpoint| named.is_empty() || named.contains(&endpoint));
+        if scope.chat || scope.messages || scope.responses || scope.relays.contains(&true) {
             (scope.models, scope.quota) = (true, true);
         }
         let allowed: Vec<String> = models.into_iter().map(str::to_string).collect();
@@ -176,6 +192,7 @@ impl Scope {
             Endpoint::Chat => self.chat,
             Endpoint::Messages => self.messages,
             Endpoint::Responses => self.responses,
+            Endpoint::Relay(relay) => self.relays[relay as usize],
             Endpoint::Models => self.models,
             Endpoint::Quota => self.quota,
         }
@@ -192,31 +209,25 @@ impl Scope {
         words.join(",")
     }
 
-    /// As ledgers keep the endpoints: as [`Scope::endpoints_text`] has them, with a mark where all but `responses` are
-    /// permitted. Without the mark that is how all of them were written before there was `responses`.
+    /// As ledgers keep the endpoints: as [`Scope::endpoints_text`] has them, with a mark where those are permitted that
+    /// were all of them once. Without the mark they stand for all that there are.
     pub fn stored_endpoints(&self) -> String {
         let text = self.endpoints_text();
-        if text == FORMER_ALL { format!("{text},{NO_RESPONSES}") } else { text }
+        if FORMER_ALL.contains(&&*text) { format!("{text},{NO_MORE}") } else { text }
     }
 
     /// Reads [`Scope::stored_endpoints`].
     pub fn from_stored(endpoints: &str, models_allowed: Option<Vec<String>>) -> Scope {
-        let has = |word: &str| endpoints.split(',').any(|endpoint| endpoint == word);
-        Scope {
-            chat: has("chat"),
-            messages: has("messages"),
-            responses: has("responses") || endpoints == FORMER_ALL,
-            models: has("models"),
-            quota: has("quota"),
-            models_allowed,
-        }
+        let has = |endpoint: Endpoint| endpoints.split(',').any(|word| word == endpoint.as_str());
+        let scope = if FORMER_ALL.contains(&endpoints) { Scope::default() } else { Scope::of(&has) };
+        Scope { models_allowed, ..scope }
     }
 }
 
-/// All endpoints as they were written before there was `responses`.
-const FORMER_ALL: &str = "chat,messages,models,quota";
-/// The mark of a scope that has all of these and no more.
-const NO_RESPONSES: &str = "no-responses";
+/// All endpoints as they were written before there was `responses`, and before anything was relayed.
+const FORMER_ALL: [&str; 2] = ["chat,messages,models,quota", "chat,messages,responses,models,quota"];
+/// The mark of a scope that has all of such and no more.
+const NO_MORE: &str = "no-more";
 
 /// One key as it is stored: never the key itself.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -409,6 +420,7 @@ pub fn well_formed(presented: &[u8], prefix: &str) -> Option<KeyId> {
 }
 
 /// The id that a key of this form would have; its secret and its checksum are not looked at.
+#[inline]
 fn claimed(presented: &[u8], prefix: &str) -> Option<KeyId> {
     let tail = presented.strip_prefix(prefix.as_bytes()).filter(|tail| tail.len() == TAIL_LEN)?;
     KeyId::from_bytes(&tail.strip_prefix(LIVE)?[..ID_LEN])

@@ -194,6 +194,7 @@ impl Meter {
     }
 
     /// The path on which a hold was admitted, as its row keeps it.
+    #[inline]
     pub fn path_text(&self, hold: &Hold) -> Arc<str> {
         self.tree.text(self.open.get(hold.0).map_or(PathIx::NONE, |open| open.path))
     }

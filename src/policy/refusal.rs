@@ -279,8 +279,8 @@ impl Refusal {
 
     /// 404: an endpoint of other services' that is not spoken here.
     pub fn not_spoken() -> Refusal {
-        let text =
-            "this endpoint is not spoken here: requests go to /v1/chat/completions, /v1/messages or /v1/responses";
+        let text = "this endpoint is not spoken here: requests go to /v1/chat/completions, /v1/messages, \
+                    /v1/responses, /v1/embeddings, /v1/rerank or /v1/completions";
         Refusal::new(RefusalKind::NotFound, 404, text)
     }
 
@@ -423,6 +423,12 @@ impl Refusal {
         Refusal::new(RefusalKind::NotFound, 404, text)
     }
 
+    /// 404: the model is there, and serves something else.
+    pub fn not_served(id: &str, asked: &str, serves: &str) -> Refusal {
+        let text = format!("model: `{}` serves {serves}, not {asked}", shortened(id));
+        Refusal::new(RefusalKind::NotFound, 404, text)
+    }
+
     /// 403: the key's scope lacks the model.
     pub fn model_scope(id: &str) -> Refusal {
         let text = format!("model: this key's scope does not include `{}`", shortened(id));
@@ -436,6 +442,7 @@ impl Refusal {
     }
 
     /// 429 for a limit of the key or of a group. A spent period tells the SDKs not to try again.
+    #[inline]
     pub fn limit(limit: &Limit) -> Refusal {
         Refusal {
             retry_after: Some(limit.retry_after.max(1)),

@@ -92,7 +92,7 @@ impl Row {
 
 /// Reads the endpoint's shape as ledgers keep it, by [`Dialect::name`].
 pub fn endpoint_from(text: &str) -> Dialect {
-    Dialect::ALL.into_iter().find(|dialect| dialect.name() == text).unwrap_or(Dialect::Chat)
+    Dialect::from_name(text).unwrap_or(Dialect::Chat)
 }
 
 /// A request that has been admitted and still runs, as one process tells another.

@@ -73,6 +73,7 @@ impl Usage {
     }
 
     /// Cost in nano-dollars, rounded half up once over the whole sum; saturates at `u64::MAX`.
+    #[inline]
     pub fn cost_nano(&self, prices: &Prices) -> u64 {
         let of = |tokens: u64, price: u64| u128::from(tokens) * u128::from(price);
         let pico = of(self.uncached_in, prices.input)

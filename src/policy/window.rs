@@ -80,11 +80,10 @@ pub fn is_within((start, end): (Unix, Unix), at: Unix, length: Duration) -> bool
 pub fn write_iso(at: Unix, out: &mut Vec<u8>) {
     let secs = at.0.min(LAST_MS) / SECOND_MS % 86_400;
     write_date(at, out);
-    for (mark, number) in [(b'T', secs / 3600), (b':', secs / 60 % 60), (b':', secs % 60)] {
-        out.push(mark);
-        two_digits(number as u8, out);
-    }
-    out.push(b'Z');
+    let [a, b] = two_digits((secs / 3600) as u8);
+    let [c, d] = two_digits((secs / 60 % 60) as u8);
+    let [e, f] = two_digits((secs % 60) as u8);
+    out.extend_from_slice(&[b'T', a, b, b':', c, d, b':', e, f, b'Z']);
 }
 
 /// The value of a `date` header: `Fri, 20 Nov 2026 09:00:00 GMT` (RFC 9110 section 5.6.7), appended to `out`.
@@ -98,16 +97,17 @@ pub fn write_http_date(at: Unix, out: &mut Vec<u8>) {
 pub fn write_date(at: Unix, out: &mut Vec<u8>) {
     let date = date_of(at);
     let year = date.year().unsigned_abs();
-    two_digits((year / 100) as u8, out);
-    two_digits((year % 100) as u8, out);
-    for number in [date.month(), date.day()] {
-        out.push(b'-');
-        two_digits(number.unsigned_abs(), out);
-    }
+    let [a, b] = two_digits((year / 100) as u8);
+    let [c, d] = two_digits((year % 100) as u8);
+    let [e, f] = two_digits(date.month().unsigned_abs());
+    let [g, h] = two_digits(date.day().unsigned_abs());
+    out.extend_from_slice(&[a, b, c, d, b'-', e, f, b'-', g, h]);
 }
 
-fn two_digits(number: u8, out: &mut Vec<u8>) {
-    out.extend([b'0' + number / 10, b'0' + number % 10]);
+/// The digits of a number below 100.
+#[inline]
+fn two_digits(number: u8) -> [u8; 2] {
+    [b'0' + number / 10, b'0' + number % 10]
 }
 
 /// [`write_iso`] as a `String`, for places where speed does not matter.

@@ -6,7 +6,7 @@ use super::event::{Event, Identity, Usage};
 use super::responses::{self, Spoken};
 use super::script::{Part, Token};
 use super::stats::Stats;
-use super::{chat, messages};
+use super::{chat, messages, relay};
 use crate::base::limits::HIGH_WATER;
 use crate::base::seam::Shut;
 use crate::base::time::{Mono, Now};
@@ -217,6 +217,7 @@ impl Answer {
             Dialect::Chat => chat::whole(&self.id, &self.ask.script, usage),
             Dialect::Messages => messages::whole(&self.id, &self.ask.script, usage),
             Dialect::Responses => responses::whole(&self.id, &self.ask.script, usage),
+            Dialect::Relay(one) => relay::whole(one, &self.id, &self.ask.given, &self.ask.script, usage),
         };
         if self.ask.directives.garbage {
             body.truncate(body.find(':').unwrap_or(0));
@@ -351,6 +352,7 @@ impl Answer {
             Dialect::Chat => chat::event(&self.id, event, &mut self.event),
             Dialect::Messages => messages::event(&self.id, event, &mut self.event),
             Dialect::Responses => self.spoken.event(&self.id, event, &mut self.event),
+            Dialect::Relay(_) => relay::event(&self.id, event, &mut self.event),
         }
         if self.framed == Framed::Chunked {
             write_chunk(out, &self.event);

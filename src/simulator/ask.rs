@@ -2,8 +2,10 @@
 //! answer says. Pure; called by `provider::link`. Keeps nothing of the request but what the answer needs.
 
 use super::directives::Directives;
+use super::given;
 use super::order;
 use super::script::{Call, Finish, Part, Script, Text, pieces_of};
+use crate::base::order::gathered;
 use crate::wire::Dialect;
 use serde_json::{Map, Value, json};
 
@@ -37,6 +39,8 @@ pub struct Ask {
     pub prompt: u64,
     /// What the answer says.
     pub script: Script,
+    /// What of a relayed answer is no text, as a member of it.
+    pub given: String,
     /// How it is given.
     pub directives: Directives,
 }
@@ -64,15 +68,22 @@ pub fn read(shape: Dialect, body: &[u8]) -> Result<Ask, Complaint> {
     let root: Value =
         serde_json::from_slice(body).map_err(|error| complain(format!("the body is not JSON: {error}")))?;
     let model = root["model"].as_str().ok_or_else(|| complain("you must provide a model parameter"))?.to_owned();
+    let relayed = match shape {
+        Dialect::Relay(one) => given::read(one, &root).map_err(complain)?,
+        _ => given::Read::default(),
+    };
+    let is_relayed = matches!(shape, Dialect::Relay(_));
     let messages = match shape {
         Dialect::Responses => &conversation(&root["input"]),
-        Dialect::Chat | Dialect::Messages => root["messages"].as_array().map_or(&[][..], Vec::as_slice),
+        Dialect::Chat | Dialect::Messages | Dialect::Relay(_) => {
+            root["messages"].as_array().map_or(&[][..], Vec::as_slice)
+        }
     };
-    if messages.is_empty() {
+    if messages.is_empty() && !is_relayed {
         return Err(complain("messages: at least one message is required"));
     }
     order::check(shape, &root, messages).map_err(complain)?;
-    let stream = root["stream"].as_bool().unwrap_or(false);
+    let stream = relayed.given.is_empty() && root["stream"].as_bool().unwrap_or(false);
     if shape == Dialect::Messages && root["max_tokens"].as_u64().is_none_or(|count| count == 0) {
         return Err(complain("max_tokens: Field required"));
     }
@@ -83,7 +94,7 @@ pub fn read(shape: Dialect, body: &[u8]) -> Result<Ask, Complaint> {
     if shape == Dialect::Chat && !stream && root.get("stream_options").is_some_and(|options| !options.is_null()) {
         return Err(complain("The 'stream_options' parameter is only allowed when 'stream' is enabled."));
     }
-    let asked = last_user_text(messages);
+    let asked = if is_relayed { relayed.asked } else { last_user_text(messages) };
     let directives = Directives::parse(&asked).map_err(complain)?;
     let bound = |name: &str| root[name].as_u64();
     let max_tokens = bound("max_completion_tokens").or(bound("max_tokens")).or(bound("max_output_tokens"));
@@ -92,8 +103,12 @@ pub fn read(shape: Dialect, body: &[u8]) -> Result<Ask, Complaint> {
         model,
         stream,
         include_usage: root["stream_options"]["include_usage"].as_bool().unwrap_or(false),
-        prompt: prompt_tokens(&root, messages).max(1),
-        script: script(shape, &root, messages, &asked, &directives, max_tokens),
+        prompt: if is_relayed { relayed.prompt } else { prompt_tokens(&root, messages) }.max(1),
+        script: match relayed.given.is_empty() {
+            true => script(shape, &root, messages, &asked, &directives, max_tokens),
+            false => Script::new(Vec::new(), None, None),
+        },
+        given: relayed.given,
         directives,
     })
 }
@@ -356,7 +371,7 @@ fn calls(shape: Dialect, root: &Value, messages: &[Value], asked: &str, directiv
     let wanted = forced.filter(|name| !name.is_empty()).or(told.filter(|name| !name.is_empty()));
     let Some(wanted) = wanted.or(mentioned).or(forced).or(told) else { return Vec::new() };
     let single = match shape {
-        Dialect::Chat | Dialect::Responses => root["parallel_tool_calls"] == false,
+        Dialect::Chat | Dialect::Responses | Dialect::Relay(_) => root["parallel_tool_calls"] == false,
         Dialect::Messages => choice["disable_parallel_tool_use"] == true,
     };
     let count = if single { 1 } else { directives.calls.unwrap_or(1).clamp(1, CALLS_MAX) };
@@ -410,9 +425,8 @@ fn sample(schema: &Value, nth: u64, depth: u32) -> Value {
         _ => {
             let properties = schema["properties"].as_object();
             let members = properties.into_iter().flatten();
-            Value::Object(
-                members.map(|(name, schema)| (name.clone(), sample(schema, nth, depth - 1))).collect::<Map<_, _>>(),
-            )
+            let member = |(name, schema): (&String, _)| (name.clone(), sample(schema, nth, depth - 1));
+            Value::Object(gathered::<_, Map<_, _>>(members.map(member)))
         }
     }
 }

@@ -11,9 +11,9 @@ use crate::base::limits::{HIGH_WATER, PIPELINE_BYTES_MAX};
 use crate::base::seam::Shut;
 use crate::base::time::{Mono, Now};
 use crate::base::timers::Alarm;
-use crate::wire::Dialect;
 use crate::wire::head::{Expect, Field, Method, RequestHead};
 use crate::wire::inbound::{BodyRefusal, Inbound, PushError};
+use crate::wire::{Dialect, Relay};
 use std::time::Duration;
 
 /// Bytes of a request's head.
@@ -317,7 +317,7 @@ impl Link {
 
 fn error_body(shape: Dialect, status: u16, message: &str, serial: u64) -> String {
     match shape {
-        Dialect::Chat | Dialect::Responses => chat::error_body(status, message),
+        Dialect::Chat | Dialect::Responses | Dialect::Relay(_) => chat::error_body(status, message),
         Dialect::Messages => messages::error_body(status, message, serial),
     }
 }
@@ -354,6 +354,7 @@ fn shape_of(path: &[u8]) -> Option<Dialect> {
     } else if path.ends_with(b"/responses") {
         Some(Dialect::Responses)
     } else {
-        None
+        let last = path.rsplit(|byte| *byte == b'/').next()?;
+        Relay::ALL.into_iter().find(|relay| relay.name().as_bytes() == last).map(Dialect::Relay)
     }
 }

@@ -2,10 +2,10 @@
 //! both API shapes over HTTP/1.1 as the real providers do, strictly, and can be told to misbehave. It must never
 //! import `gateway`. Run by `cli::provider`, `cli::demo` and the tests.
 //!
-//! **Endpoints.** Any path that ends in `/chat/completions` or `/messages` (POST; the latter needs
-//! `anthropic-version`). `GET /stats`: `{"requests","streamed","prompt_tokens","completion_tokens","aborted",
-//! "failed"}` since the start. `GET /last`: head and body of the last request to a generation endpoint. `GET /` and
-//! `/healthz`: 200.
+//! **Endpoints.** Any path that ends in `/chat/completions`, `/responses` or `/messages` (POST; the last needs
+//! `anthropic-version`), or in `/embeddings`, `/rerank` or `/completions`. `GET /stats`: `{"requests","streamed",
+//! "prompt_tokens","completion_tokens","aborted","failed"}` since the start. `GET /last`: head and body of the last
+//! request to such an endpoint. `GET /` and `/healthz`: 200.
 //!
 //! A conversation must be in order as the real ones demand it: every call answered at once, and only calls.
 //!
@@ -14,6 +14,11 @@
 //! counts 10; a tool call's name counts 1. A prompt has at least 1. A token of an answer is a word of its text with
 //! the blank before it, the name of a tool called, or 6 characters of a call's arguments or of a JSON text. Every
 //! token is one event of a stream. `max_tokens` (`max_completion_tokens` first) cuts the answer after so many.
+//!
+//! **Vectors** (`/embeddings`) follow from their texts alone and are of length 1; `dimensions` (default 8) and
+//! `encoding_format` are understood. **Documents** (`/rerank`) are scored by the share of the query's words that they
+//! have. Of these the directives on the head, the status and the ends of a whole answer hold, in any text or the query;
+//! of a **completion** all of a text's, in its prompt; the words of a `suffix` count as its prompt's.
 //!
 //! **Tools.** A tool is called when `tool_choice` forces one, when the directive `tool` says so, or when the last
 //! user text contains a tool's name; when the last message brings a tool's result, only as `turns` says. Arguments are
@@ -61,9 +66,11 @@ pub mod ask;
 pub mod chat;
 pub mod directives;
 pub mod event;
+mod given;
 mod link;
 pub mod messages;
 mod order;
+mod relay;
 mod responses;
 pub mod script;
 mod settings;

@@ -16,7 +16,7 @@ const NAME_MAX: [usize; 2] = [64, 128];
 pub(super) fn check(shape: Dialect, root: &Value, messages: &[Value]) -> Result<(), String> {
     names(shape, root)?;
     match shape {
-        Dialect::Chat => chat(messages),
+        Dialect::Chat | Dialect::Relay(_) => chat(messages),
         Dialect::Messages => turns(messages, root["tools"].as_array().is_some_and(|tools| !tools.is_empty())),
         Dialect::Responses => items(root, messages),
     }
@@ -63,8 +63,8 @@ fn names(shape: Dialect, root: &Value) -> Result<(), String> {
     let most = NAME_MAX[usize::from(shape == Dialect::Messages)];
     for (at, tool) in list(&root["tools"]).iter().enumerate() {
         let name = match (shape, tool.get("function")) {
-            (Dialect::Chat, None) => continue,
-            (Dialect::Chat, Some(function)) => text(function, "name"),
+            (Dialect::Chat | Dialect::Relay(_), None) => continue,
+            (Dialect::Chat | Dialect::Relay(_), Some(function)) => text(function, "name"),
             (Dialect::Responses, _) if tool["type"] != "function" => continue,
             (Dialect::Messages | Dialect::Responses, _) => text(tool, "name"),
         };

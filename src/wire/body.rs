@@ -83,6 +83,7 @@ impl Reader {
 }
 
 /// Appends `payload` as one chunk; nothing for an empty one, which would end the body.
+#[inline]
 pub fn write_chunk(out: &mut Vec<u8>, payload: &[u8]) {
     if payload.is_empty() {
         return;

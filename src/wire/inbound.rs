@@ -208,6 +208,7 @@ impl Inbound {
     /// The request is refused: its head and what was stored of its body go at once, the rest of the body is dropped
     /// as it arrives. Bytes behind the body stay for the next message. A broken body can not be dropped: error, and
     /// the connection is of no further use.
+    #[inline]
     pub fn begin_discard(&mut self, pool: &mut Pool) -> Result<(), BodyError> {
         let mut outcome = Ok(());
         if self.phase == Phase::Parsed {
@@ -229,6 +230,7 @@ impl Inbound {
     }
 
     /// The bytes of the head, and the payload so far. Both empty when no message is in hand.
+    #[inline]
     pub fn message(&self) -> (&[u8], &[u8]) {
         let (head, rest) = self.rx.bytes().split_at(self.head_len as usize);
         (head, &rest[..self.payload as usize])

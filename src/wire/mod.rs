@@ -8,7 +8,9 @@ pub mod percent;
 mod skip;
 pub mod sse;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::borrow::Cow;
 
 /// A range of bytes in a buffer: offsets instead of borrows, so that a buffer may grow beneath them.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -47,8 +49,7 @@ impl Span {
 }
 
 /// The API shapes.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]
 pub enum Dialect {
     /// OpenAI chat completions.
     Chat,
@@ -56,18 +57,69 @@ pub enum Dialect {
     Messages,
     /// OpenAI responses.
     Responses,
+    /// What is relayed as it is, to providers of the chat shape (contract section 12).
+    Relay(Relay),
+}
+
+/// An endpoint that is relayed: its path, below a base URL, is its name.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]
+pub enum Relay {
+    /// Vectors of texts.
+    Embeddings,
+    /// Documents in the order in which they fit a query.
+    Rerank,
+    /// Texts that go on, or between two others.
+    Completions,
+}
+
+impl Relay {
+    /// All of them.
+    pub const ALL: [Relay; 3] = [Relay::Embeddings, Relay::Rerank, Relay::Completions];
+
+    /// As in its path, in scopes and in rows.
+    pub fn name(self) -> &'static str {
+        match self {
+            Relay::Embeddings => "embeddings",
+            Relay::Rerank => "rerank",
+            Relay::Completions => "completions",
+        }
+    }
 }
 
 impl Dialect {
-    /// All of them.
-    pub const ALL: [Dialect; 3] = [Dialect::Chat, Dialect::Messages, Dialect::Responses];
+    /// The shape of the providers that take it as it is.
+    #[inline]
+    pub fn upstream(self) -> Dialect {
+        if let Dialect::Relay(_) = self { Dialect::Chat } else { self }
+    }
 
-    /// As written in the configuration.
+    /// The one that is called so.
+    pub fn from_name(name: &str) -> Option<Dialect> {
+        let shapes = [Dialect::Chat, Dialect::Messages, Dialect::Responses];
+        let mut all = shapes.into_iter().chain(Relay::ALL.map(Dialect::Relay));
+        all.find(|dialect| dialect.name() == name)
+    }
+
+    /// As written in the configuration and in rows.
     pub fn name(self) -> &'static str {
         match self {
             Dialect::Chat => "chat",
             Dialect::Messages => "messages",
             Dialect::Responses => "responses",
+            Dialect::Relay(relay) => relay.name(),
         }
+    }
+}
+
+impl Serialize for Dialect {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for Dialect {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Dialect, D::Error> {
+        let text = Cow::<str>::deserialize(from)?;
+        Dialect::from_name(&text).ok_or_else(|| D::Error::custom("not an endpoint"))
     }
 }

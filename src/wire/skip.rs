@@ -13,6 +13,7 @@ const FILLER: u8 = b'a';
 /// Offset of the first byte from `at` on that cannot be passed over in a JSON string without a second look: a quote, a
 /// control character, one that is not ASCII, or a backslash but for the short escapes that nearly all texts are full
 /// of. Else the end.
+#[inline]
 pub(super) fn to_special(buf: &[u8], mut at: usize) -> usize {
     loop {
         let Some(block) = buf.get(at..).and_then(|rest| rest.first_chunk::<LANES>()) else {
@@ -131,6 +132,7 @@ pub(super) fn to_structure(buf: &[u8], at: usize) -> usize {
 
 /// Offset of the first byte from `at` on that cannot stand for itself in a JSON string: a quote, a backslash or a
 /// control character. Else the end.
+#[inline]
 pub(super) fn to_escaped(buf: &[u8], at: usize) -> usize {
     find(buf, at, must_be_escaped)
 }
@@ -157,11 +159,13 @@ pub(super) fn needs_no_escape(buf: &[u8]) -> bool {
 }
 
 /// Offset of the first `a` or `b` from `at` on; else the end.
+#[inline]
 pub(super) fn to_either(buf: &[u8], at: usize, a: u8, b: u8) -> usize {
     find(buf, at, |bytes| is(bytes, a) | is(bytes, b))
 }
 
 /// Offset of the first control character from `at` on, DEL included; else the end.
+#[inline]
 pub(super) fn to_control(buf: &[u8], at: usize) -> usize {
     find(buf, at, |bytes| is_control(bytes) | is(bytes, 0x7f))
 }

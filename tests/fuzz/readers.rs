@@ -341,7 +341,8 @@ fn translated(way: (Dialect, Dialect), show_usage: bool, data: &[u8], step: usiz
 
 /// The shapes that this one is not.
 fn others(shape: Dialect) -> impl Iterator<Item = Dialect> {
-    Dialect::ALL.into_iter().filter(move |other| *other != shape)
+    let all = [Dialect::Chat, Dialect::Messages, Dialect::Responses];
+    all.into_iter().filter(move |other| all.contains(&shape) && *other != shape)
 }
 
 fn fed(mut stream: SseStream, data: &[u8], step: usize) -> Outcome {

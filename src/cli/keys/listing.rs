@@ -1,6 +1,7 @@
 //! `tollgate keys list` and `keys show`: what keys there are, what they may use, and what they have used.
 
 use super::names::{KeyArgs, find, records_in};
+use crate::base::order;
 use crate::base::time::Unix;
 use crate::cli::args::ConfigArg;
 use crate::cli::load::{self, Secrets};
@@ -164,7 +165,7 @@ impl Line {
             plan: key.plan.clone(),
             plan_configured: plan.is_some(),
             group: key.group.clone(),
-            labels: key.labels.iter().cloned().collect(),
+            labels: order::gathered(key.labels.iter().cloned()),
             status,
             endpoints: key.scope.endpoints_text().split(',').map(str::to_string).collect(),
             models: key.scope.models_allowed.clone().unwrap_or_else(|| vec!["*".to_string()]),

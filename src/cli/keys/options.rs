@@ -28,7 +28,8 @@ pub struct KeyOptions {
     /// Models the key may use, comma-separated ids, or all [for a new key: all]
     #[arg(long, value_name = "IDS", value_delimiter = ',')]
     pub models: Vec<String>,
-    /// Endpoints the key may use, of chat,messages,responses,models,quota, or all [for a new key: all]
+    /// Endpoints the key may use, of chat,messages,responses,embeddings,rerank,completions,models,quota, or all
+    /// [for a new key: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub endpoints: Vec<String>,
     /// When it expires: after a while (30d), at a date (2027-01-31), or never [for a new key: never]
@@ -165,6 +166,9 @@ fn words(list: &[String]) -> Vec<String> {
     list.iter().map(|word| word.trim().to_string()).collect()
 }
 
+/// What a key may use, in the words of a refusal.
+const ENDPOINTS: &str = "chat, messages, responses, embeddings, rerank, completions, models, quota";
+
 /// The endpoints and models that are named; those of `before` where none are.
 fn scope(options: &KeyOptions, before: &Scope, high: &Config) -> Result<Scope, Failure> {
     let (endpoints, models) = (words(&options.endpoints), words(&options.models));
@@ -191,7 +195,7 @@ fn scope(options: &KeyOptions, before: &Scope, high: &Config) -> Result<Scope, F
     let named = endpoints.iter().map(String::as_str).filter(|word| *word != "all");
     let named: Vec<&str> = if endpoints.iter().any(|word| word == "all") { Vec::new() } else { named.collect() };
     let fresh = Scope::from_words(named, models)
-        .map_err(|word| Failure::misused(format!("`{word}` is no endpoint: expected chat, messages, models, quota")))?;
+        .map_err(|word| Failure::misused(format!("`{word}` is no endpoint: expected {ENDPOINTS}")))?;
     let mut scope = before.clone();
     if !options.endpoints.is_empty() {
         scope = Scope { models_allowed: scope.models_allowed, ..fresh.clone() };

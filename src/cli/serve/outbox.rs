@@ -8,6 +8,7 @@ use crate::base::order;
 use crate::cli::desk;
 use crate::gateway::Gateway;
 use crate::gateway::orders::{DeskAsk, Notice, Order};
+use crate::io::channel::Sender;
 use crate::io::log_writer::LogWriter;
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::Note;
@@ -16,7 +17,6 @@ use crate::io::store::api::Leftover;
 use crate::io::worker::Worker;
 use crate::policy::row::{Row, Running};
 use std::rc::Rc;
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The threads' near ends. They need the loop's mailbox, so they come after it.
@@ -69,6 +69,7 @@ pub(super) struct StoreEnd {
 
 impl Helpers {
     /// The end of the ledger's thread, or the place for it.
+    #[inline]
     pub(super) fn store(&self) -> MutexGuard<'_, StoreEnd> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -129,7 +129,7 @@ impl ChatWriter {
     fn end(&mut self, observed: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         self.stop(StopReason::Unknown, me, out);
         if self.show_usage {
-            write_usage_chunk(observed, &ResponseIdentity { created: self.created, ..*me }, out);
+            write_usage_chunk(CHUNK, observed, &ResponseIdentity { created: self.created, ..*me }, out);
         }
         out.extend_from_slice(b"data: [DONE]\n\n");
     }
@@ -141,7 +141,7 @@ impl ChatWriter {
         out: &mut Vec<u8>,
         delta: impl FnOnce(&mut Vec<u8>),
     ) {
-        write_head(self.created, me, out);
+        write_head(CHUNK, self.created, me, out);
         out.extend_from_slice(b"\"choices\":[{\"index\":0,\"delta\":{");
         delta(out);
         out.extend_from_slice(b"},\"logprobs\":null,\"finish_reason\":");
@@ -155,10 +155,15 @@ impl ChatWriter {
 }
 
 /// Appends the beginning of a chunk, up to its choices.
-fn write_head(created: u64, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
+/// What a chunk of a chat stream calls itself.
+pub(in crate::dialect) const CHUNK: &str = "chat.completion.chunk";
+
+fn write_head(object: &str, created: u64, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"data: {\"id\":");
     write_inside(out, me.id);
-    out.extend_from_slice(b",\"object\":\"chat.completion.chunk\",\"created\":");
+    out.extend_from_slice(b",\"object\":\"");
+    out.extend_from_slice(object.as_bytes());
+    out.extend_from_slice(b"\",\"created\":");
     write_count(out, created);
     key(out, "model");
     write_string(out, me.model);
@@ -166,8 +171,13 @@ fn write_head(created: u64, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
 }
 
 /// Appends the chunk that tells a stream's usage.
-pub(in crate::dialect) fn write_usage_chunk(observed: &ObservedUsage, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
-    write_head(me.created, me, out);
+pub(in crate::dialect) fn write_usage_chunk(
+    object: &str,
+    observed: &ObservedUsage,
+    me: &ResponseIdentity<'_>,
+    out: &mut Vec<u8>,
+) {
+    write_head(object, me.created, me, out);
     out.extend_from_slice(b"\"choices\":[]");
     key(out, "usage");
     write_usage(observed, me, out);

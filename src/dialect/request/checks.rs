@@ -1,11 +1,13 @@
 //! The visitor behind [`super::RequestScan`]: one small state, no copies.
 
 mod parts;
+mod relayed;
 
 use super::super::tokens::{CountLater, IMAGE_TOKENS, MESSAGE_TOKENS};
 use super::fields::{Fields, Invalid, Member};
 use super::input::{Input, NOT_STORED};
-use super::table::{Class, Name};
+use super::names::Name;
+use super::table::Class;
 use super::unsigned::Unsigned;
 use crate::base::limits::MEMBERS_MAX;
 use crate::wire::json::{Raw, Stop, Token, Visitor, eq_unescaped, string_end, unescape};
@@ -94,6 +96,15 @@ enum BlockPart {
 
 const NO_BLOCK: SystemBlock = SystemBlock { member: BlockPart::Another, is_text: false, has_text: false };
 
+/// What the items of a list of texts are, in a relayed request; all of them are alike.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Items {
+    Unknown,
+    Texts,
+    Tokens,
+    Lists,
+}
+
 /// What the string under way is, for the estimate.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Text {
@@ -127,6 +138,9 @@ pub(super) struct Checks {
     text: Text,
     plain_max: Option<u64>,
     has_messages: bool,
+    /// Of a relayed request: which of the members are there that it needs, as bits, and what is in the list under way.
+    found: u8,
+    texts: Items,
 }
 
 const NO_MESSAGE: Message = Message {
@@ -141,6 +155,7 @@ const NO_MESSAGE: Message = Message {
 const _: () = assert!((Name::TopK as u32) < 64, "one bit in `seen` for each that is read: those before it");
 
 impl Checks {
+    #[inline]
     pub(super) fn new(shape: Dialect) -> Checks {
         Checks {
             shape,
@@ -161,15 +176,45 @@ impl Checks {
             text: Text::Words,
             plain_max: None,
             has_messages: false,
+            found: 0,
+            texts: Items::Unknown,
         }
     }
 
     pub(super) fn reset(&mut self, shape: Dialect, needs_max_tokens: bool) {
-        let mut fields = std::mem::take(&mut self.fields);
+        // Each by its name: made anew and put in place of this one it would be copied twice.
+        let Checks {
+            shape: own_shape,
+            needs_max_tokens: needs,
+            fields,
+            refusal,
+            tokens,
+            seen,
+            key,
+            name,
+            value_start,
+            value_token,
+            items,
+            message,
+            block,
+            unsigned,
+            input,
+            text,
+            plain_max,
+            has_messages,
+            found,
+            texts,
+        } = self;
         fields.reset();
-        let mut tokens = std::mem::take(&mut self.tokens);
         tokens.reset();
-        *self = Checks { fields, tokens, needs_max_tokens, ..Checks::new(shape) };
+        refusal.clear();
+        (*own_shape, *needs) = (shape, needs_max_tokens);
+        (*seen, *key, *name) = (0, Span::default(), Name::Other);
+        (*value_start, *value_token, *items) = (0, Token::Null, 0);
+        (*message, *block, *text) = (NO_MESSAGE, NO_BLOCK, Text::Words);
+        (*unsigned, *input) = (Unsigned::default(), Input::default());
+        (*plain_max, *has_messages) = (None, false);
+        (*found, *texts) = (0, Items::Unknown);
     }
 
     pub(super) fn refusal(&mut self) -> Invalid {
@@ -178,6 +223,9 @@ impl Checks {
 
     /// What must be there and is not.
     pub(super) fn finish(&mut self) -> Result<(), Invalid> {
+        if let Dialect::Relay(relay) = self.shape {
+            return self.finish_relayed(relay);
+        }
         if !self.has_messages && self.shape == Dialect::Responses {
             return Err(Invalid("input: required, expected a string or an array of at least one object".to_owned()));
         }
@@ -224,13 +272,22 @@ impl Checks {
         self.fields.members.push(Member { key, value, name });
         let raw = Raw::new(value.of(buf));
         if self.name.class(self.shape) == Class::Specified {
-            return if token == Token::Null { Ok(()) } else { self.specified(token, raw, value) };
+            return match self.shape {
+                _ if token == Token::Null => Ok(()),
+                Dialect::Relay(relay) if !matches!(self.name, Name::Model | Name::Stream) => {
+                    self.end_needed(relay, token)
+                }
+                _ => self.specified(token, raw, value),
+            };
         }
         match self.name {
-            Name::StreamOptions if self.shape == Dialect::Chat => {
+            Name::StreamOptions if self.shape.upstream() == Dialect::Chat => {
                 self.fields.include_usage = raw.get("include_usage").and_then(Raw::bool).unwrap_or(false);
             }
             Name::MaxCompletionTokens if self.shape == Dialect::Chat => self.fields.max_tokens = whole_number(raw),
+            Name::MaxTokens | Name::N if matches!(self.shape, Dialect::Relay(_)) => {
+                self.beside_needed(self.name, whole_number(raw));
+            }
             Name::Thread if self.shape == Dialect::Messages => self.fields.thread |= token == Token::ObjectClose,
             _ => {}
         }
@@ -244,7 +301,7 @@ impl Checks {
         };
         let expected = match (self.name, token) {
             (Name::PreviousResponseId | Name::Conversation | Name::Prompt, _) => {
-                let name = self.name_text();
+                let name = self.name.text();
                 return self.refuse(format_args!("{name}"), &format!("none: {NOT_STORED}"));
             }
             (Name::Background, Token::True) => {
@@ -303,32 +360,8 @@ impl Checks {
             (Name::Stop, _) => "a string or an array of strings",
             _ => "a string or an array of text blocks",
         };
-        let name = self.name_text();
+        let name = self.name.text();
         self.refuse(format_args!("{name}"), expected)
-    }
-
-    /// The specified name under way as a client writes it.
-    fn name_text(&self) -> &'static str {
-        match self.name {
-            Name::Model => "model",
-            Name::Messages => "messages",
-            Name::Stream => "stream",
-            Name::Temperature => "temperature",
-            Name::TopP => "top_p",
-            Name::MaxTokens => "max_tokens",
-            Name::Tools => "tools",
-            Name::ToolChoice => "tool_choice",
-            Name::ResponseFormat => "response_format",
-            Name::Stop => "stop",
-            Name::User => "user",
-            Name::Input => "input",
-            Name::Instructions => "instructions",
-            Name::MaxOutputTokens => "max_output_tokens",
-            Name::PreviousResponseId => "previous_response_id",
-            Name::Conversation => "conversation",
-            Name::Prompt => "prompt",
-            _ => "system",
-        }
     }
 
     /// A value inside the top-level array or object under way: its items and what lies in them.
@@ -336,6 +369,9 @@ impl Checks {
         let opens = matches!(token, Token::ObjectOpen | Token::ArrayOpen);
         let closes = matches!(token, Token::ObjectClose | Token::ArrayClose);
         let in_array = self.value_token == Token::ArrayOpen;
+        if let Dialect::Relay(relay) = self.shape {
+            return self.in_needed(relay, buf, (token, depth, span));
+        }
         // Of a response only the input and the tools are looked into.
         if self.shape == Dialect::Responses && !matches!(self.name, Name::Input | Name::Tools) {
             return Ok(());
@@ -508,11 +544,14 @@ impl Visitor for Checks {
                 let quote = u32::from(token == Token::String);
                 let is_prompt = match self.name {
                     Name::System => true,
-                    Name::Input | Name::Instructions => self.shape == Dialect::Responses,
+                    Name::Input | Name::Instructions => {
+                        matches!(self.shape, Dialect::Responses | Dialect::Relay(_))
+                    }
+                    Name::Query | Name::Prompt | Name::Suffix => matches!(self.shape, Dialect::Relay(_)),
                     _ => false,
                 };
                 if is_prompt && token == Token::String {
-                    self.tokens.text(buf, span, false);
+                    self.tokens.text(buf, span, matches!(self.shape, Dialect::Relay(_)));
                 }
                 self.end_member(buf, token, Span { start: span.start - quote, end: span.end + quote })
             }
@@ -521,6 +560,7 @@ impl Visitor for Checks {
     }
 }
 
+#[inline]
 pub(super) fn whole_number(raw: Raw<'_>) -> Option<u64> {
     raw.count().filter(|count| *count >= 1 && !raw.bytes().contains(&b'.'))
 }

@@ -3,7 +3,7 @@
 //! Owns these types alone. Must never hold a byte of the body. Filled in by `checks`, read by `rewrite`, by the
 //! translation and by the gateway.
 
-use super::table::Name;
+use super::names::Name;
 use crate::wire::Span;
 use crate::wire::json::unescape;
 
@@ -85,6 +85,9 @@ pub struct Fields {
     pub max_tokens: Option<u64>,
     /// `thread`: the client wants its conversation held at the provider and sends the rest of it later (messages).
     pub thread: bool,
+    /// Texts that an answer goes on with, of a relayed request; 0 for one. `each`: `n`, how often each of them.
+    pub(in crate::dialect) answers: u32,
+    pub(in crate::dialect) each: u32,
     /// An item of the conversation brings tools (responses).
     pub(in crate::dialect) adds_tools: bool,
     /// How the conversation began.
@@ -106,10 +109,30 @@ impl Fields {
         std::str::from_utf8(scratch).ok()
     }
 
+    /// How many answers are asked for: each ends a stream for itself.
+    pub fn choices(&self) -> u32 {
+        self.answers.max(1).saturating_mul(self.each.max(1))
+    }
+
     pub(super) fn reset(&mut self) {
-        let (mut members, mut cuts) = (std::mem::take(&mut self.members), std::mem::take(&mut self.cuts));
+        // Each by its name: made anew and put in place of this one it would be copied twice.
+        let Fields {
+            model,
+            stream,
+            include_usage,
+            max_tokens,
+            thread,
+            answers,
+            each,
+            adds_tools,
+            opening,
+            members,
+            cuts,
+        } = self;
+        (*model, *max_tokens, *answers, *each) = (None, None, 0, 0);
+        (opening.count, opening.ended) = (0, false);
+        (*stream, *include_usage, *thread, *adds_tools) = (false, false, false, false);
         members.clear();
         cuts.clear();
-        *self = Fields { members, cuts, ..Fields::default() };
     }
 }

@@ -182,6 +182,7 @@ impl Input {
     }
 
     /// An item that was taken whole has gone by.
+    #[inline]
     pub(super) fn passed(&mut self, start: u32, end: u32, cuts: &mut Vec<Span>) {
         self.leave.open(start);
         self.leave.close(end, false, cuts);

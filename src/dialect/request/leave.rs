@@ -22,6 +22,7 @@ impl Leave {
     }
 
     /// The item ends before `end`; `leaves`: it is left out.
+    #[inline]
     pub(in crate::dialect) fn close(&mut self, end: u32, leaves: bool, cuts: &mut Vec<Span>) {
         self.end = end;
         if !leaves {
@@ -39,6 +40,7 @@ impl Leave {
     }
 
     /// The list ends.
+    #[inline]
     pub(in crate::dialect) fn close_list(&mut self, cuts: &mut Vec<Span>) {
         if let Some(start) = self.pending.take() {
             cuts.push(Span { start, end: self.end });

@@ -1,8 +1,10 @@
 //! Which members a request of each shape may have: specification 4.1 and 4.2, `wire-formats` 1.1 and 2.1, `responses`
 //! section 1.
 
-use crate::wire::Dialect;
-use crate::wire::json::{eq_unescaped, unescape};
+use super::super::relay::Relayed;
+use super::names::Name;
+use crate::wire::json::unescape;
+use crate::wire::{Dialect, Relay};
 
 /// How a member is treated.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -15,103 +17,6 @@ pub(in crate::dialect) enum Class {
     Denied,
     /// Ignored; forwarded only where the provider's configuration says so.
     Unknown,
-}
-
-macro_rules! names {
-    ($($name:ident = $text:literal,)*) => {
-        /// A top-level member of a request.
-        #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-        #[repr(u8)]
-        pub(in crate::dialect) enum Name {
-            $(#[doc = $text] $name,)*
-            /// Any other.
-            Other,
-        }
-
-        const BY_NAME: &[(&str, Name)] = &[$(($text, Name::$name),)*];
-
-        /// The name that is written so, without escapes.
-        #[allow(non_upper_case_globals)]
-        fn plain(raw: &[u8]) -> Option<Name> {
-            $(const $name: &[u8] = $text.as_bytes();)*
-            match raw {
-                $($name => Some(Name::$name),)*
-                _ => None,
-            }
-        }
-    };
-}
-
-names! {
-    Model = "model",
-    Messages = "messages",
-    Stream = "stream",
-    Temperature = "temperature",
-    TopP = "top_p",
-    MaxTokens = "max_tokens",
-    Tools = "tools",
-    ToolChoice = "tool_choice",
-    ResponseFormat = "response_format",
-    Stop = "stop",
-    User = "user",
-    System = "system",
-    Metadata = "metadata",
-    PromptCacheKey = "prompt_cache_key",
-    SafetyIdentifier = "safety_identifier",
-    Thinking = "thinking",
-    OutputConfig = "output_config",
-    OutputFormat = "output_format",
-    StopSequences = "stop_sequences",
-    Input = "input",
-    Instructions = "instructions",
-    MaxOutputTokens = "max_output_tokens",
-    Text = "text",
-    Reasoning = "reasoning",
-    Include = "include",
-    PreviousResponseId = "previous_response_id",
-    Conversation = "conversation",
-    Background = "background",
-    Prompt = "prompt",
-    StreamOptions = "stream_options",
-    MaxCompletionTokens = "max_completion_tokens",
-    ParallelToolCalls = "parallel_tool_calls",
-    ReasoningEffort = "reasoning_effort",
-    N = "n",
-    Verbosity = "verbosity",
-    Seed = "seed",
-    Logprobs = "logprobs",
-    TopLogprobs = "top_logprobs",
-    LogitBias = "logit_bias",
-    FrequencyPenalty = "frequency_penalty",
-    PresencePenalty = "presence_penalty",
-    ServiceTier = "service_tier",
-    Prediction = "prediction",
-    Modalities = "modalities",
-    Audio = "audio",
-    WebSearchOptions = "web_search_options",
-    PromptCacheOptions = "prompt_cache_options",
-    PromptCacheRetention = "prompt_cache_retention",
-    Moderation = "moderation",
-    Functions = "functions",
-    FunctionCall = "function_call",
-    Truncation = "truncation",
-    MaxToolCalls = "max_tool_calls",
-    ClientMetadata = "client_metadata",
-    TopK = "top_k",
-    CacheControl = "cache_control",
-    Speed = "speed",
-    InferenceGeo = "inference_geo",
-    UserProfileId = "user_profile_id",
-    ContextManagement = "context_management",
-    Compaction = "compaction",
-    Thread = "thread",
-    Diagnostics = "diagnostics",
-    Models = "models",
-    Fallbacks = "fallbacks",
-    ApiBase = "api_base",
-    Container = "container",
-    McpServers = "mcp_servers",
-    Store = "store",
 }
 
 /// Names that lead elsewhere, in small letters and digits alone.
@@ -240,17 +145,6 @@ const LOCAL: &[&str] = &[
 const LOCAL_PREFIXES: &[&str] = &["dry_", "guided_", "mirostat_", "xtc_"];
 
 impl Name {
-    /// Which member the inside of a key is; `None` for those outside both tables.
-    pub(in crate::dialect) fn of(raw: &[u8]) -> Name {
-        if let Some(name) = plain(raw) {
-            return name;
-        }
-        if !raw.contains(&b'\\') {
-            return Name::Other;
-        }
-        BY_NAME.iter().find(|(text, _)| eq_unescaped(raw, text)).map_or(Name::Other, |(_, name)| *name)
-    }
-
     /// Whether a member outside both tables reaches beyond the key, however it is spelt: it names another place,
     /// another credential or another tenant to a provider that is itself a gateway. Asked only where unknown members
     /// are forwarded.
@@ -274,9 +168,10 @@ impl Name {
     /// Those that no request of some shape takes along.
     #[cfg(test)]
     pub(crate) fn denied() -> impl Iterator<Item = &'static str> {
-        let shapes = [Dialect::Chat, Dialect::Messages, Dialect::Responses];
-        let denied = move |name: Name| shapes.into_iter().any(|shape| name.class(shape) == Class::Denied);
-        BY_NAME.iter().filter(move |(_, name)| denied(*name)).map(|(text, _)| *text)
+        let relays = Relay::ALL.map(Dialect::Relay);
+        let shapes = [Dialect::Chat, Dialect::Messages, Dialect::Responses].into_iter().chain(relays);
+        let denied = move |name: Name| shapes.clone().any(|shape| name.class(shape) == Class::Denied);
+        Name::all().iter().filter(move |(_, name)| denied(*name)).map(|(text, _)| *text)
     }
 
     /// How a request of `shape` treats it.
@@ -284,6 +179,9 @@ impl Name {
         use Name::*;
         if shape == Dialect::Responses {
             return self.class_of_response();
+        }
+        if let Dialect::Relay(relay) = shape {
+            return self.class_of_relayed(relay);
         }
         match (self, shape) {
             (Models | Fallbacks | ApiBase | Container | McpServers | Store, _) => Class::Denied,
@@ -323,7 +221,22 @@ impl Name {
         }
     }
 
+    /// How a relayed request treats it. What is documented there beside these is known by its text alone.
+    fn class_of_relayed(self, relay: Relay) -> Class {
+        use Name::*;
+        let relayed = Relayed::of(relay);
+        match self {
+            Models | Fallbacks | ApiBase | Container | McpServers | Store => Class::Denied,
+            Model => Class::Specified,
+            Stream if relayed.generates => Class::Specified,
+            MaxTokens | N | StreamOptions if relayed.generates => Class::Documented,
+            _ if relayed.needed.iter().any(|(name, _)| *name == self) => Class::Specified,
+            _ => Class::Unknown,
+        }
+    }
+
     /// True if the gateway reads or rewrites it, on some route: such a member may stand in a body but once.
+    #[inline]
     pub(in crate::dialect) fn is_read(self, shape: Dialect) -> bool {
         use Name::*;
         match self.class(shape) {
@@ -335,6 +248,7 @@ impl Name {
                     | (ParallelToolCalls | Text | Reasoning | Include | Metadata, Dialect::Responses)
                     | (User | SafetyIdentifier | PromptCacheKey, Dialect::Responses)
                     | (StreamOptions | MaxCompletionTokens | ParallelToolCalls | ReasoningEffort | N, Dialect::Chat)
+                    | (MaxTokens | N | StreamOptions, Dialect::Relay(_))
                     | (StopSequences | Thinking | OutputConfig | OutputFormat | Metadata, Dialect::Messages)
             ),
         }

@@ -79,11 +79,13 @@ impl<'a> Ask<'a> {
     }
 
     /// True if the configuration says that the model does not take the parameter `text`.
+    #[inline]
     pub(super) fn drops(&self, text: &str) -> bool {
         self.target.capabilities.drops(text)
     }
 
     /// The messages in order.
+    #[inline]
     pub(super) fn messages(&self) -> impl Iterator<Item = Message<'a>> {
         let list = self.get(Name::Messages, "messages").unwrap_or(Raw::NULL);
         let (mut items, mut number) = (list.items(), 0..);
@@ -97,13 +99,15 @@ impl<'a> Ask<'a> {
     /// Whether the client itself has said where its prompt is to be cached: a mark in a message or on a tool, or that
     /// there are to be none but its own.
     pub(super) fn names_marks(&self) -> bool {
-        let marked = |block: Raw<'_>| MARKS.iter().any(|name| block.get(name).is_some_and(|mark| !mark.is_null()));
+        let marked = |block: Raw<'_>| block.pick(MARKS).iter().any(Option::is_some);
         let in_list = |name, text| {
             let list = self.get(name, text).unwrap_or(Raw::NULL);
             list.items().any(|one| {
-                marked(one)
-                    || one.get("function").is_some_and(marked)
-                    || ["content", "output"].iter().filter_map(|text| one.get(text)).any(|c| c.items().any(marked))
+                let [control, breakpoint, function, content, output] =
+                    one.pick([MARKS[0], MARKS[1], "function", "content", "output"]);
+                control.or(breakpoint).is_some()
+                    || function.is_some_and(marked)
+                    || content.into_iter().chain(output).any(|list| list.items().any(marked))
             })
         };
         let options = self.get(Name::PromptCacheOptions, "prompt_cache_options").unwrap_or(Raw::NULL);

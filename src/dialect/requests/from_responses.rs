@@ -11,6 +11,7 @@ use super::media::{responses_file, responses_image};
 use super::schema::SCHEMA_MAX;
 use super::talk::{Arguments, Block, Call, Effort, Format, Returned, Role, Talk, Text, Turn, Wishes};
 use super::tools::Names;
+use crate::base::order;
 use crate::wire::Dialect;
 use crate::wire::json::{Kind, Raw, compact, write_escaped};
 use std::borrow::Cow;
@@ -54,7 +55,7 @@ fn outputs<'a>(input: Raw<'a>) -> BTreeMap<&'a [u8], usize> {
     let is_output =
         |item: &Raw<'_>| item.get("type").and_then(Raw::string).is_some_and(|kind| kind.ends_with(b"_output"));
     let outputs = input.items().enumerate().filter(|(_, item)| is_output(item));
-    outputs.filter_map(|(at, item)| Some((item.get("call_id")?.string()?, at))).collect()
+    order::gathered(outputs.filter_map(|(at, item)| Some((item.get("call_id")?.string()?, at))))
 }
 
 /// What a change of the configuration in the conversation leaves in force: effort and format.

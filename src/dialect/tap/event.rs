@@ -3,7 +3,7 @@
 mod response;
 
 use super::super::answer::{Frame, ResponseIdentity, StreamFault};
-use super::super::convert::{write_failed, write_failure, write_usage_chunk};
+use super::super::convert::{CHUNK, write_failed, write_failure, write_usage_chunk};
 use super::super::errors::{ErrorText, ErrorWords, is_error, read_error};
 use super::super::keys::{K, Walk};
 use super::super::naming::TranslationState;
@@ -59,7 +59,8 @@ struct Seen {
     choices: Option<Span>,
     created: Option<Span>,
     number: Option<Span>,
-    finish: bool,
+    /// Reasons to end; those of an answer with several texts come one by one.
+    finishes: u32,
     /// Texts that count as relayed, and the last of them, without its quotes.
     texts: u32,
     text: Span,
@@ -75,13 +76,14 @@ impl Seen {
         self.count += 1;
     }
 
+    #[inline]
     fn value<'a>(&self, span: Option<Span>, data: &'a [u8]) -> Option<Raw<'a>> {
         span.map(|span| Raw::new(span.of(data)))
     }
 
     /// True if one text is all that matters of the event: another that differs in its text alone is treated alike.
     fn is_text_alone(&self) -> bool {
-        self.texts == 1 && self.usage.is_none() && !self.finish && !self.text.is_empty()
+        self.texts == 1 && self.usage.is_none() && self.finishes == 0 && !self.text.is_empty()
     }
 
     /// Appends `data` with id and model in place, added where they are missing. Of a repeated object the last one
@@ -113,6 +115,7 @@ impl Seen {
         self.copy(from, data.len(), data, out);
     }
 
+    #[inline]
     fn replace(
         &mut self,
         from: usize,
@@ -128,6 +131,7 @@ impl Seen {
     }
 
     /// Copies a part of `data` and notes where its text comes to lie.
+    #[inline]
     fn copy(&mut self, from: usize, to: usize, data: &[u8], out: &mut Vec<u8>) -> usize {
         let text = self.text.start as usize;
         if (from..to).contains(&text) {
@@ -154,7 +158,8 @@ pub(in crate::dialect) struct Tap {
     finished: bool,
     /// The events that open a response have gone out already.
     opened: bool,
-    /// Number of the next event of a response, and how many of ours have gone out between the upstream's.
+    /// Number of the next event of a response; of a chat stream or a completion, the reasons to end that are still to
+    /// come. And how many of ours have gone out between the upstream's.
     next: u32,
     shift: u16,
 }
@@ -175,7 +180,7 @@ impl Tap {
             finish_seen,
             finished,
             opened: false,
-            next: 0,
+            next: u32::from(dialect != Dialect::Responses),
             shift: 0,
         }
     }
@@ -199,7 +204,7 @@ impl Tap {
             return Ok(false);
         }
         match self.dialect {
-            Dialect::Chat => self.chat(frame.name, frame.data, me, out),
+            Dialect::Chat | Dialect::Relay(_) => self.chat(frame.name, frame.data, me, out),
             Dialect::Messages => self.messages(frame, me, out),
             Dialect::Responses => self.responses(frame, me, out),
         }
@@ -209,7 +214,7 @@ impl Tap {
     #[inline]
     pub(in crate::dialect) fn event_like(&mut self, buf: &[u8], out: &mut Vec<u8>) -> Option<usize> {
         let (text, len) = match self.dialect {
-            Dialect::Chat => self.template.event(CHUNK_BEGIN, buf)?,
+            Dialect::Chat | Dialect::Relay(_) => self.template.event(CHUNK_BEGIN, buf)?,
             Dialect::Messages => self.template.event(DELTA_BEGIN, buf)?,
             Dialect::Responses => {
                 let (text, len) = self.template.passed(buf)?;
@@ -224,10 +229,15 @@ impl Tap {
         };
         self.relayed.feed_json(text);
         match self.dialect {
-            Dialect::Chat => self.template.render(text, out),
+            Dialect::Chat | Dialect::Relay(_) => self.template.render(text, out),
             Dialect::Messages | Dialect::Responses => out.extend_from_slice(&buf[..len]),
         }
         Some(len)
+    }
+
+    /// The stream has so many texts, each with an end of its own.
+    pub(in crate::dialect) fn awaits(&mut self, choices: u32) {
+        self.next = choices;
     }
 
     /// So many events of the answer have gone out already: its opening is not told again.
@@ -284,7 +294,7 @@ impl Tap {
             return Err(StreamFault::Incomplete);
         }
         match self.dialect {
-            Dialect::Chat => self.done(me, out),
+            Dialect::Chat | Dialect::Relay(_) => self.done(me, out),
             Dialect::Messages => out.extend_from_slice(b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"),
             // Its finish reason and its end are one event.
             Dialect::Responses => return Err(StreamFault::Incomplete),
@@ -324,7 +334,8 @@ impl Tap {
             self.template.render(text, out);
             return Ok(true);
         }
-        let mut seen = self.look(data, chat_value)?;
+        let value = if let Dialect::Relay(_) = self.dialect { completion_value } else { chat_value };
+        let mut seen = self.look(data, value)?;
         self.fail_on_error(&seen, data, name)?;
         let reported = seen.value(seen.usage, data).map(Reported::from_chat);
         self.reported.merge(reported.unwrap_or_default());
@@ -337,7 +348,8 @@ impl Tap {
         if empty && seen.usage.is_some() && !self.show_usage {
             return Ok(true);
         }
-        self.finish_seen |= seen.finish;
+        self.next = self.next.saturating_sub(seen.finishes);
+        self.finish_seen |= seen.finishes > 0 && self.next == 0;
         let begin = out.len();
         out.extend_from_slice(b"data: ");
         let from = out.len();
@@ -354,7 +366,8 @@ impl Tap {
     fn done(&mut self, me: &ResponseIdentity<'_>, out: &mut Vec<u8>) {
         if self.show_usage && self.reported == Reported::default() {
             let created = if self.created == 0 { me.created } else { self.created.into() };
-            write_usage_chunk(&self.observed(), &ResponseIdentity { created, ..*me }, out);
+            let object = if let Dialect::Relay(_) = self.dialect { "text_completion" } else { CHUNK };
+            write_usage_chunk(object, &self.observed(), &ResponseIdentity { created, ..*me }, out);
         }
         out.extend_from_slice(b"data: [DONE]\n\n");
     }
@@ -380,7 +393,7 @@ impl Tap {
         let kind = seen.value(seen.kind, data).unwrap_or(Raw::NULL);
         let reported = seen.value(seen.usage, data).map(Reported::from_messages);
         self.reported.merge(reported.unwrap_or_default());
-        self.finish_seen |= seen.finish;
+        self.finish_seen |= seen.finishes > 0;
         if kind.is("message_stop") && !self.begun {
             return Err(StreamFault::Incomplete);
         }
@@ -468,12 +481,22 @@ fn chat_value(path: &[K], token: Token, whole: Span, seen: &mut Seen) -> bool {
         [K::Object] => seen.kind = Some(whole),
         [K::Choices] => seen.choices = Some(whole),
         [K::Created] => seen.created = Some(whole),
-        [K::Choices, K::Item, K::FinishReason] => seen.finish |= token == Token::String,
+        [K::Choices, K::Item, K::FinishReason] => seen.finishes += u32::from(token == Token::String),
         [K::Choices, K::Item, K::Delta, K::Content | K::ReasoningContent | K::Reasoning | K::Refusal] => return true,
         [K::Choices, K::Item, K::Delta, K::ToolCalls, K::Item, K::Function, K::Name | K::Arguments] => return true,
         _ => {}
     }
     false
+}
+
+/// Notes what matters of an event of a completion; true for text that counts as relayed.
+fn completion_value(path: &[K], token: Token, whole: Span, seen: &mut Seen) -> bool {
+    match path {
+        [K::Choices, K::Item, K::Text] => true,
+        // A chat chunk's text has no place in it.
+        [K::Choices, K::Item, K::Delta, ..] => false,
+        _ => chat_value(path, token, whole, seen),
+    }
 }
 
 /// Notes what matters of a messages event; true for text that counts as relayed.
@@ -485,7 +508,7 @@ fn messages_value(path: &[K], token: Token, whole: Span, seen: &mut Seen) -> boo
         [K::Usage] | [K::Message, K::Usage] if token == Token::ObjectClose => seen.usage = Some(whole),
         [K::Error] => seen.error = Some(whole),
         [K::Type] => seen.kind = Some(whole),
-        [K::Delta, K::StopReason] => seen.finish |= token == Token::String,
+        [K::Delta, K::StopReason] => seen.finishes += u32::from(token == Token::String),
         [K::Delta, K::Text | K::Thinking | K::PartialJson] => return true,
         [K::ContentBlock, K::Text | K::Thinking | K::Name] => return true,
         _ => {}

@@ -50,6 +50,8 @@ pub(super) struct Seen {
     pub(super) placed: u16,
     pub(super) body: Span,
     pub(super) usage: Option<Span>,
+    /// Of a relayed answer: what else may say what was used.
+    pub(super) meta: Option<Span>,
     pub(super) error: Option<Span>,
     pub(super) object_is_error: bool,
     pub(super) listed: bool,
@@ -64,6 +66,7 @@ impl Seen {
             placed: 0,
             body: Span::default(),
             usage: None,
+            meta: None,
             error: None,
             object_is_error: false,
             listed: false,

@@ -3,6 +3,7 @@
 use super::super::answer::{Broken, ResponseIdentity};
 use super::super::errors::{ErrorText, is_error, read_error};
 use super::super::keys::{K, Walk};
+use super::super::relay::Relayed;
 use super::super::replies::read_streamed;
 use super::super::tokens::Estimator;
 use super::super::usage::{ChatUsage, ObservedUsage, Reported};
@@ -41,7 +42,7 @@ impl Notes {
     fn close_usage(&mut self, token: Token, whole: Span) {
         self.seen.usage = (token == Token::ObjectClose).then_some(whole);
         match (self.shape, self.open.take()) {
-            (Dialect::Messages | Dialect::Responses, _) => {}
+            (Dialect::Messages | Dialect::Responses | Dialect::Relay(_), _) => {}
             (Dialect::Chat, Some(place)) => {
                 if let Some(slot) = self.seen.places.get_mut(place) {
                     *slot = (whole, Edit::Usage);
@@ -66,6 +67,9 @@ impl Notes {
                 seen.place(whole, Edit::Object);
             }
             (Dialect::Chat, K::Created) => seen.place(whole, Edit::Created),
+            (Dialect::Relay(_), K::Object) => seen.object_is_error = whole.of(buf) == b"\"error\"",
+            (Dialect::Relay(_), K::Meta) => seen.meta = Some(whole),
+            (Dialect::Relay(relay), key) if key == Relayed::of(relay).list => seen.listed = token == Token::ArrayClose,
             (Dialect::Responses, K::Store) => seen.place(whole, Edit::Store),
             (Dialect::Responses, K::PreviousResponseId) => seen.place(whole, Edit::Previous),
             (Dialect::Chat, K::Choices) | (Dialect::Messages, K::Content) | (Dialect::Responses, K::Output) => {
@@ -178,10 +182,12 @@ fn read(
     if seen.object_is_error || !seen.listed {
         return Err(read_error(body).map_or(Broken::NotJson, Broken::Error));
     }
+    let value = |span: Option<Span>| span.map_or(Raw::EMPTY, |span| Raw::new(span.of(body)));
     let reported = match shape {
         Dialect::Chat => usage.reported(),
-        Dialect::Messages => Reported::from_messages(seen.usage.map_or(Raw::EMPTY, |span| Raw::new(span.of(body)))),
-        Dialect::Responses => Reported::from_responses(seen.usage.map_or(Raw::EMPTY, |span| Raw::new(span.of(body)))),
+        Dialect::Messages => Reported::from_messages(value(seen.usage)),
+        Dialect::Responses => Reported::from_responses(value(seen.usage)),
+        Dialect::Relay(relay) => Relayed::of(relay).reported(value(seen.usage), value(seen.meta)),
     };
     // An estimate that nobody asks for is not made: nearly every answer says what it used.
     let relayed_tokens = if reported.output.is_some() { 0 } else { estimated(shape, body) };
@@ -206,6 +212,7 @@ fn estimated(shape: Dialect, body: &[u8]) -> u64 {
         Dialect::Chat => is_chat_text,
         Dialect::Messages => is_messages_text,
         Dialect::Responses => is_responses_text,
+        Dialect::Relay(_) => is_completed_text,
     };
     let mut relayed = Estimator::new();
     let mut walk = Walk::new(|buf: &[u8], path: &[K], token, whole: Span| {
@@ -261,6 +268,8 @@ impl Writer<'_> {
         let top: &[Edit] = match shape {
             Dialect::Chat => &[Edit::Id, Edit::Object, Edit::Created, Edit::Model, Edit::Usage],
             Dialect::Messages | Dialect::Responses => &[Edit::Id, Edit::Model],
+            // What is not there is not added.
+            Dialect::Relay(_) => &[],
         };
         let mut from = self.open(0, self.seen.body, top);
         for &(span, edit) in self.seen.places() {
@@ -342,6 +351,11 @@ fn is_chat_text(path: &[K]) -> bool {
         ),
         _ => false,
     }
+}
+
+/// Whether the value at `path` is text that a completion relays.
+fn is_completed_text(path: &[K]) -> bool {
+    matches!(path, [K::Choices, K::Item, K::Text])
 }
 
 /// Whether the value at `path` is text that a response relays.

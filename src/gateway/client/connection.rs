@@ -212,6 +212,7 @@ impl Connection {
     }
 
     /// Head and payload of the message in hand.
+    #[inline]
     pub(crate) fn message(&self) -> (&[u8], &[u8]) {
         self.inbound.message()
     }
@@ -337,6 +338,7 @@ impl Connection {
 
     /// What becomes of the connection once the message with this head has been answered. `close`: the answer or the
     /// process asks for its end.
+    #[inline]
     pub(crate) fn after_response(&self, meta: RequestMeta, close: bool) -> AfterResponse {
         let keep = meta.keep_alive && !close && !self.last && self.oddity != Some(Oddity::Crowded);
         let unread = match self.phase {
@@ -395,6 +397,7 @@ impl Connection {
     }
 
     /// The connection waits for its next message.
+    #[inline]
     fn await_head(&mut self, idle: Duration, pool: &mut Pool, now: Mono) {
         // A message without a body, or with all of it read, cannot be broken any more.
         let _ = self.inbound.begin_discard(pool);
@@ -429,6 +432,7 @@ impl Connection {
         self.watch(server, now)
     }
 
+    #[inline]
     fn watch(&mut self, server: &Server, now: Mono) -> bool {
         let begins = self.stall == Mono::NEVER && !self.queue.is_empty();
         if begins {

@@ -288,6 +288,7 @@ impl DateCache {
     }
 
     /// The `date` header's value, and the end of a window in ISO 8601: that of most requests is the same.
+    #[inline]
     pub(crate) fn of_head(&mut self, now: Unix, reset: Unix) -> (&[u8], &[u8; ISO_LEN]) {
         self.http_date(now);
         (&self.text, self.reset.at(reset))

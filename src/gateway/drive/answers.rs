@@ -107,6 +107,7 @@ impl Gateway {
     }
 
     /// The whole answer in `cx.out`: with its length where it fits one buffer, else in chunks (contract section 1).
+    #[inline]
     pub(crate) fn answer(&mut self, exchange: &mut Exchange, outcome: Outcome) {
         exchange.finish(outcome, &mut self.cx);
         let request = &exchange.request;

@@ -270,6 +270,7 @@ impl Gateway {
     }
 
     /// Sets the one deadline of a connection to a provider.
+    #[inline]
     fn arm_provider(&mut self, id: ProviderId, due: Mono) {
         if let Some(provider) = self.providers.get_mut(id) {
             provider.wait = due;

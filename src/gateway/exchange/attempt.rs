@@ -26,6 +26,7 @@ const ADDRESSES_TRIED_MAX: usize = 3;
 
 impl Attempt {
     /// Chooses the next target for a request that takes so much; false when none is left.
+    #[inline]
     pub(super) fn choose(&mut self, targets: &[Target], choice: &Choice, breakers: &mut Breakers) -> bool {
         let choice = Choice { tried: self.tried, ..*choice };
         let Some(chosen) = breakers.choose(targets, &choice) else { return false };
@@ -46,8 +47,9 @@ enum Connect {
 }
 
 impl Exchange {
+    #[inline]
     pub(super) fn route(&self, at: &Attempt) -> Option<(Dialect, &Target, &Provider)> {
-        let target = self.model()?.targets.get(at.target as usize)?;
+        let target = self.targets().get(at.target as usize)?;
         Some((self.dialect()?, target, self.request.setup.config.providers.get(target.provider)?))
     }
 
@@ -57,6 +59,7 @@ impl Exchange {
     }
 
     /// How a target is chosen for it.
+    #[inline]
     pub(super) fn choice(&self, draft: &OutgoingRequest, now: Mono) -> Choice {
         let among = match self.model().map(|model| (model.balance, model.affinity)) {
             Some((Balance::LeastBusy, _)) => Among::LeastBusy,
@@ -80,7 +83,7 @@ impl Exchange {
         if let Some(queue) = model.queue {
             return self.first_place(queue, draft, at, message, cx);
         }
-        let (targets, choice) = (&model.targets, self.choice(&draft, now));
+        let (targets, choice) = (self.targets(), self.choice(&draft, now));
         let chosen = targets.get(at.target as usize);
         let target = chosen.filter(|target| targets.len() > 1 || target.places > 0);
         if target.is_some_and(|target| !cx.breakers.is_free(target, &choice.needs, now)) {
@@ -129,9 +132,11 @@ impl Exchange {
 
     /// The attempt counts as in flight at its target from here on, if it does not already.
     pub(super) fn take_place(&self, draft: &OutgoingRequest, at: &mut Attempt, cx: &mut Cx) {
-        let Some(model) = self.model().filter(|_| !at.flies) else { return };
+        if at.flies {
+            return;
+        }
         let choice = Choice { tried: at.tried & !at.bit(), ..self.choice(draft, cx.now.mono) };
-        at.begun_as = cx.breakers.begin(&model.targets, at.target as usize, &choice);
+        at.begun_as = cx.breakers.begin(self.targets(), at.target as usize, &choice);
         (at.unheard, at.flies) = (true, true);
     }
 
@@ -250,6 +255,7 @@ impl Exchange {
         out: &mut Vec<u8>,
     ) -> bool {
         let target = self.target().map(|target| (target.provider, target.credential));
+        let shape = self.dialect();
         let draft = match &mut self.state {
             State::Attempting(Attempting { draft, .. })
             | State::Answering(Answering { draft: Draft::Kept(draft) | Draft::Leaving(draft), .. }) => draft,
@@ -261,7 +267,7 @@ impl Exchange {
             && let Some(template) = requests.template(provider)
         {
             let same_shape = draft.state.is_none().then_some((&draft.head, message.head));
-            template.write(credential, draft.length(), same_shape, out);
+            template.write(credential, draft.length(), shape, same_shape, out);
         }
         // Where little is free a request leaves in small slices.
         let slice = (room / SEND_SHARE).clamp(SEND_SLICE_MIN, SEND_SLICE);
@@ -386,7 +392,7 @@ impl Exchange {
     /// The targets that are the present one with another credential, as bits: what is not its credential's doing would
     /// be the same there.
     fn siblings(&self, at: &Attempt) -> u64 {
-        let targets = self.model().map_or(&[][..], |model| &model.targets);
+        let targets = self.targets();
         let Some(own) = targets.get(at.target as usize) else { return 0 };
         let same = |target: &Target| (target.provider, &target.model) == (own.provider, &own.model);
         let all = targets.iter().enumerate().filter(|(_, target)| same(target));
@@ -406,8 +412,7 @@ impl Exchange {
         let failed = at.target;
         loop {
             let choice = self.choice(&draft, cx.now.mono);
-            let chosen = self.model().is_some_and(|model| at.choose(&model.targets, &choice, &mut cx.breakers));
-            if !chosen {
+            if !at.choose(self.targets(), &choice, &mut cx.breakers) {
                 at.target = failed;
                 return match self.wait_again(draft, at, &fault, message, cx) {
                     Ok(effect) => Err(Box::new(effect)),
@@ -463,9 +468,9 @@ impl Exchange {
         mut fault: Fault,
         cx: &mut Cx,
     ) -> Effect {
-        if let (true, Some(model)) = (fault.asks_for_rest() || fault.retry_after.is_some(), self.model()) {
+        if fault.asks_for_rest() || fault.retry_after.is_some() {
             let now = cx.now.mono;
-            let again = cx.breakers.there_again(&model.targets, at.tried, &self.needs(), now);
+            let again = cx.breakers.there_again(self.targets(), at.tried, &self.needs(), now);
             let again = again.map(|again| again.micros_since(now).div_ceil(1_000_000).max(1));
             fault.retry_after = fault.retry_after.into_iter().chain(again).min();
         }

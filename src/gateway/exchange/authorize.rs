@@ -8,16 +8,15 @@ use crate::gateway::plans::KeyPlans;
 use crate::policy::keys::{KeyId, KeyIx, Keys};
 use crate::policy::meter::Meter;
 use crate::policy::refusal::Refusal;
-use crate::wire::Dialect;
-use crate::wire::Span;
 use crate::wire::head::{Expect, Field, Framing, Method, RequestHead, values};
+use crate::wire::{Dialect, Relay, Span};
 
 /// What a request asks for.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Endpoint {
     /// `GET /`: agents probe it; 200 without a key.
     Root,
-    /// One of the generation endpoints.
+    /// One of the endpoints that a model serves.
     Generate(Dialect),
     /// `POST /v1/messages/count_tokens` or `POST /v1/responses/input_tokens`, by its shape.
     CountTokens(Dialect),
@@ -36,9 +35,7 @@ impl Endpoint {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Endpoint::Root => "root",
-            Endpoint::Generate(Dialect::Chat) => "chat",
-            Endpoint::Generate(Dialect::Messages) => "messages",
-            Endpoint::Generate(Dialect::Responses) => "responses",
+            Endpoint::Generate(shape) => shape.name(),
             Endpoint::CountTokens(_) => "count_tokens",
             Endpoint::Models | Endpoint::Model(_) => "models",
             Endpoint::Quota => "quota",
@@ -174,6 +171,10 @@ fn endpoint_of(inside: &[u8], head: &RequestHead, bytes: &[u8]) -> Option<Endpoi
         b"/models" => Some(Endpoint::Models),
         b"/quota" => Some(Endpoint::Quota),
         other => {
+            let mut relays = Relay::ALL.into_iter();
+            if let Some(relay) = relays.find(|relay| other.strip_prefix(b"/") == Some(relay.name().as_bytes())) {
+                return Some(Endpoint::Generate(Dialect::Relay(relay)));
+            }
             let id = other.strip_prefix(b"/models/")?;
             // The id ends where the path does, less the one slash that is tolerated.
             let path_len = trim_slash(head.path.of(bytes)).len();
@@ -186,19 +187,16 @@ fn endpoint_of(inside: &[u8], head: &RequestHead, bytes: &[u8]) -> Option<Endpoi
 /// Whether a path that is not ours is one of OpenAI's, Anthropic's or of servers like theirs, so that the base URL is
 /// right.
 fn is_spoken_elsewhere(inside: &[u8]) -> bool {
-    const FIRST: [&[u8]; 14] = [
+    const FIRST: [&[u8]; 11] = [
         b"assistants",
         b"audio",
         b"batches",
         b"complete",
-        b"completions",
-        b"embeddings",
         b"files",
         b"fine_tuning",
         b"images",
         b"moderations",
         b"realtime",
-        b"rerank",
         b"threads",
         b"vector_stores",
     ];
@@ -243,9 +241,8 @@ fn authenticate(
 pub(super) fn presented<'a>(head: &RequestHead, bytes: &'a [u8], endpoint: Option<Endpoint>, prefix: &str) -> &'a [u8] {
     let bearer = bearer_token(head.field(Field::Authorization).of(bytes));
     use Endpoint::{CountTokens, Generate, Quota};
-    let openai = |shape| matches!(shape, Dialect::Chat | Dialect::Responses);
     let takes_api_key = match endpoint {
-        Some(Generate(shape) | CountTokens(shape)) => !openai(shape),
+        Some(Generate(shape) | CountTokens(shape)) => shape == Dialect::Messages,
         other => other != Some(Quota),
     };
     let api_key = if takes_api_key { head.field(Field::XApiKey).of(bytes).trim_ascii() } else { b"" };
@@ -271,6 +268,7 @@ fn scope_allows(endpoint: Endpoint, key: KeyIx, context: &AuthContext<'_>) -> Re
         Endpoint::Root | Endpoint::Preflight => true,
         Endpoint::Generate(Dialect::Chat) => scope.chat,
         Endpoint::Generate(Dialect::Messages) | Endpoint::CountTokens(Dialect::Messages) => scope.messages,
+        Endpoint::Generate(Dialect::Relay(relay)) => scope.relays[relay as usize],
         Endpoint::Generate(Dialect::Responses) | Endpoint::CountTokens(_) => scope.responses,
         Endpoint::Models | Endpoint::Model(_) => scope.models,
         Endpoint::Quota => scope.quota,

@@ -25,6 +25,7 @@ pub(super) enum Built {
 
 impl Exchange {
     /// Writes the body for the target of `at` from the client's own, and notes what of that the target is not sent.
+    #[inline]
     pub(super) fn build(
         &mut self,
         draft: &mut OutgoingRequest,
@@ -38,7 +39,7 @@ impl Exchange {
             self.count_prompt(draft, message, cx);
         }
         let Some(((dialect, _, provider), to)) = self.route(at).zip(self.wanted(at)) else { return Ok(built) };
-        let translated = provider.shape != dialect;
+        let translated = provider.shape != dialect.upstream();
         let mut names = dialect::dropped(dialect, translated, message.body, draft.scan.fields(), &to).peekable();
         if names.peek().is_some() || self.diagnosis.is_some() {
             let mut plain = Vec::new();
@@ -63,7 +64,7 @@ impl Exchange {
         let Some(((dialect, _, provider), to)) = self.route(at).zip(self.wanted(at)) else {
             return Err(Refusal::internal());
         };
-        let translated = provider.shape != dialect;
+        let translated = provider.shape != dialect.upstream();
         draft.rewind(&mut cx.pool);
         let added = to.capabilities.params_room();
         if (translated || added > 0)
@@ -96,14 +97,20 @@ impl Exchange {
     }
 
     /// What the target of `at` takes.
+    #[inline]
     pub(super) fn wanted(&self, at: &Attempt) -> Option<dialect::Target<'_>> {
         let (_, target, provider) = self.route(at)?;
         let asked = self.asked.map_or(0, |asked| asked.model as usize);
-        let capabilities = self.request.setup.requests.capabilities(asked, at.target as usize)?;
+        let before = match self.dialect() {
+            Some(Dialect::Relay(_)) => self.model()?.targets.len(),
+            _ => 0,
+        };
+        let capabilities = self.request.setup.requests.capabilities(asked, before + at.target as usize)?;
         Some(dialect::Target { model: &target.model, shape: provider.shape, capabilities, cache_key: None })
     }
 
     /// What the translation of the answer must know stays when the body has gone.
+    #[inline]
     pub(super) fn promise_names(&self, draft: &mut OutgoingRequest, cx: &mut Cx) -> Result<(), Refusal> {
         let names = draft.state.as_ref().map_or(0, TranslationState::storage);
         match self.request.found.key {

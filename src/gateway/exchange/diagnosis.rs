@@ -54,6 +54,7 @@ impl Exchange {
         told.unwrap_or_else(|| cx.peers.of(self.request.client))
     }
 
+    #[inline]
     fn diagnosis(&mut self) -> &mut Diagnosis {
         self.diagnosis.get_or_insert_default()
     }
@@ -76,7 +77,7 @@ impl Exchange {
 
     /// The attempt `at` has failed. Whether it is the last one is not known yet.
     pub(super) fn note_failed(&mut self, at: &Attempt, fault: &Fault, now: Mono) {
-        let target = self.model().and_then(|model| model.targets.get(at.target as usize));
+        let target = self.targets().get(at.target as usize);
         let Some(target) = target.map(|target| target.label.clone()) else { return };
         let (number, cause, micros) = (at.attempts.into(), fault.cause(), now.micros_since(at.begun));
         self.diagnosis().failed.push(Failed { number, target, cause, micros });

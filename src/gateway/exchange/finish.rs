@@ -232,6 +232,7 @@ impl Exchange {
     }
 
     /// The phases of the request: from when to when, `NEVER` where it has not come.
+    #[inline]
     fn times(&self, now: Mono) -> [(Timed, Mono, Mono); PHASES] {
         let (sent, first) = self.attempt().map_or((Mono::NEVER, Mono::NEVER), |at| (at.sent, at.first));
         let (received, read, queued) = (self.request.received, self.request.read, u64::from(self.request.queued));

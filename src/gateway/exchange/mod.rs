@@ -220,6 +220,7 @@ impl Exchange {
     }
 
     /// The earliest of its deadlines.
+    #[inline]
     pub(crate) fn due(&self) -> Mono {
         let by = match &self.state {
             State::Reading { .. } | State::Ended => Mono::NEVER,
@@ -308,6 +309,15 @@ impl Exchange {
         self.asked.and_then(|asked| self.request.setup.config.catalog.get(asked.model as usize))
     }
 
+    /// Where the model serves what is asked for.
+    fn targets(&self) -> &[Target] {
+        self.model().map_or(&[], |model| self.targets_of(model))
+    }
+
+    fn targets_of<'a>(&self, model: &'a Model) -> &'a [Target] {
+        if let Some(Dialect::Relay(_)) = self.dialect() { &model.relayed } else { &model.targets }
+    }
+
     /// How the present attempt stands, once a target has been chosen.
     fn attempt(&self) -> Option<&Attempt> {
         match &self.state {
@@ -339,10 +349,12 @@ impl Exchange {
     }
 
     /// The target of the present attempt.
+    #[inline]
     fn target(&self) -> Option<&Target> {
-        self.model()?.targets.get(self.attempt()?.target as usize)
+        self.targets().get(self.attempt()?.target as usize)
     }
 
+    #[inline]
     fn target_provider(&self) -> Option<&Provider> {
         self.request.setup.config.providers.get(self.target()?.provider)
     }

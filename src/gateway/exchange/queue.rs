@@ -54,7 +54,7 @@ impl Exchange {
         let Some(model) = self.model() else { return Err(Refusal::no_model()) };
         let choice = self.choice(draft, cx.now.mono);
         let Some(queue) = &model.queue else {
-            return match at.choose(&model.targets, &choice, &mut cx.breakers) {
+            return match at.choose(self.targets(), &choice, &mut cx.breakers) {
                 true => Ok(()),
                 false => Err(Refusal::no_place()),
             };
@@ -70,14 +70,14 @@ impl Exchange {
     /// The body cannot be written for the target of `at`: the next for which it is tried, free or not. False where the
     /// model has no other.
     pub(super) fn next_to_write(&self, at: &mut Attempt, draft: &OutgoingRequest, cx: &mut Cx) -> bool {
-        let Some(model) = self.model() else { return false };
+        let targets = self.targets();
         at.tried |= at.bit();
         let choice = self.choice(draft, cx.now.mono);
-        if at.choose(&model.targets, &choice, &mut cx.breakers) {
+        if at.choose(targets, &choice, &mut cx.breakers) {
             return true;
         }
         let untried = at.tried.trailing_ones() as usize;
-        let is_there = untried < model.targets.len();
+        let is_there = untried < targets.len();
         if is_there {
             at.aim(untried);
         }
@@ -91,7 +91,7 @@ impl Exchange {
             return Seek::Wait;
         }
         let until = choice.now.after(self.request.may_wait(queue.wait));
-        cx.breakers.seek(&model.targets, choice, stage, until)
+        cx.breakers.seek(self.targets(), choice, stage, until)
     }
 
     fn is_full(&self, queue: &QueueLimits, cx: &Cx) -> bool {
@@ -195,14 +195,15 @@ impl Exchange {
     fn present_targets<'a>(&'a self, present: &'a Setup) -> Option<&'a [Target]> {
         let model = self.model()?;
         let catalog = &present.config.catalog;
-        let now = catalog.find(&model.id).and_then(|index| catalog.get(index)).map(|model| &*model.targets);
-        let same = |now: &&[Target]| now.iter().map(|one| &one.label).eq(model.targets.iter().map(|one| &one.label));
-        Some(now.filter(same).unwrap_or(&model.targets))
+        let now = catalog.find(&model.id).and_then(|index| catalog.get(index)).map(|model| self.targets_of(model));
+        let own = self.targets();
+        let same = |now: &&[Target]| now.iter().map(|one| &one.label).eq(own.iter().map(|one| &one.label));
+        Some(now.filter(same).unwrap_or(own))
     }
 
     /// When time alone may bring it a place.
     pub(crate) fn next_change(&self, breakers: &mut Breakers, now: Mono) -> Mono {
-        self.model().map_or(Mono::NEVER, |model| breakers.next_change(&model.targets, now))
+        breakers.next_change(self.targets(), now)
     }
 
     /// It waits for a place.
@@ -247,12 +248,12 @@ impl Exchange {
                 Ok(Built::TooLong) => return self.translate(draft, at, Some(Box::new((unfit(), at.target))), cx),
                 Err(_) => {}
             }
-            let Some((queue, model)) = self.model().and_then(|model| Some((model.queue?, model))) else {
+            let Some(queue) = self.model().and_then(|model| model.queue) else {
                 return self.give_up(draft, at, unfit(), cx);
             };
             let choice = Choice { tried: at.tried, ..self.choice(&draft, cx.now.mono) };
-            let all_tried = at.tried.count_ones() as usize >= model.targets.len();
-            match cx.breakers.seek(&model.targets, &choice, Stage::Waits, by) {
+            let all_tried = at.tried.count_ones() as usize >= self.targets().len();
+            match cx.breakers.seek(self.targets(), &choice, Stage::Waits, by) {
                 Seek::Found(target) => at.aim(target),
                 Seek::Wait if !all_tried => return self.wait(queue, draft, at, message, cx),
                 _ => return self.give_up(draft, at, unfit(), cx),
@@ -267,7 +268,7 @@ impl Exchange {
             return self.end(Fault::from(FaultKind::Internal), cx);
         };
         // The end of the first rest where all of them rest, else when those who wait will have been served.
-        let again = cx.breakers.there_again(&model.targets, 0, &self.needs(), now);
+        let again = cx.breakers.there_again(self.targets(), 0, &self.needs(), now);
         let again = match again {
             Some(again) if again > now => again.micros_since(now).div_ceil(1_000_000),
             _ => cx.queues.seconds(&model.id, cx.queues.len(&model.id), now),

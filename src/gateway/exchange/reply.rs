@@ -68,6 +68,8 @@ impl Exchange {
         let (Some(asked), Some(to)) = (self.asked, self.dialect()) else { return Effect::Nothing };
         let chunked = self.request.meta.http11;
         let from = self.target_provider().map_or(to, |provider| provider.shape);
+        // What keeps its shape is of the client's.
+        let from = if from == to.upstream() { to } else { from };
         let State::Answering(answering) = &mut self.state else { return Effect::Nothing };
         let state = answering.draft.translation().cloned().unwrap_or_default();
         let prompt = answering.draft.prompt(&asked, message.body);

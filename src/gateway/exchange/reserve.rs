@@ -67,6 +67,7 @@ impl Exchange {
 
     /// Minutes may lie between a head and the end of its body: the key may have been revoked meanwhile, and admission
     /// may have gone to another process.
+    #[inline]
     fn still_welcome(&self, cx: &Cx) -> Result<(), Refusal> {
         let Some(key) = self.request.found.key else { return Ok(()) };
         if !cx.keys.record(key).is_live(cx.now.unix) {
@@ -102,6 +103,10 @@ impl Exchange {
         let Some(model) = catalog.get(index) else { return Ok(()) };
         if !cx.keys.record(key).scope.allows_model(&model.id) {
             return Err(Refusal::model_scope(&model.id));
+        }
+        let asked = self.dialect().map(served_as);
+        if !model.serves.iter().any(|served| Some(*served) == asked) {
+            return Err(not_served(model, asked));
         }
         let payer = if model.priced { None } else { cx.plans.of(key, &cx.setup.config).ok() };
         if payer.is_some_and(|payer| cx.meter.refuses_unpriced(payer)) {
@@ -454,7 +459,7 @@ impl Exchange {
 
     /// An admitted request is served: its clocks start, and the first attempt.
     fn serve(&mut self, draft: Box<OutgoingRequest>, at: Attempt, message: &Message<'_>, cx: &mut Cx) -> Effect {
-        let target = self.model().and_then(|model| model.targets.get(at.target as usize));
+        let target = self.targets().get(at.target as usize);
         let timeout = target.map(|target| target.limits.request_timeout);
         let stream = self.asked.is_some_and(|asked| asked.stream);
         if let (Some(admitted), Some(timeout)) = (&mut self.admitted, timeout) {
@@ -467,7 +472,19 @@ impl Exchange {
     }
 }
 
+/// What a model must serve for a request of this shape.
+fn served_as(shape: Dialect) -> Dialect {
+    if let Dialect::Relay(_) = shape { shape } else { Dialect::Chat }
+}
+
+#[cold]
+fn not_served(model: &Model, asked: Option<Dialect>) -> Refusal {
+    let serves: Vec<&str> = model.serves.iter().map(|served| served.name()).collect();
+    Refusal::not_served(&model.id, asked.map_or("", Dialect::name), &serves.join(", "))
+}
+
 /// The caller, its plan and its groups. Limits are those of the present configuration: counters know no other.
+#[inline]
 fn payer<'a>(of: &Exchange, plans: &'a KeyPlans, config: &'a Config) -> Result<Payer<'a>, Refusal> {
     let key = of.request.found.key.ok_or_else(Refusal::internal)?;
     Ok(plans.of(key, config)?)

@@ -300,6 +300,7 @@ impl Default for Attempt {
 
 impl Request {
     /// The endpoint as metrics and log lines call it.
+    #[inline]
     pub(super) fn endpoint_name(&self) -> &'static str {
         self.found.endpoint.map_or("none", Endpoint::name)
     }
@@ -310,6 +311,7 @@ impl Request {
     }
 
     /// What an answer is to say of itself.
+    #[inline]
     pub(super) fn identity<'a>(&'a self, asked: &Asked, prompt: PromptTokens<'a>, now: Unix) -> ResponseIdentity<'a> {
         let model = self.model(asked);
         let sets = model.is_some_and(|model| !(model.set_params.is_empty() && model.default_params.is_empty()));

@@ -15,6 +15,7 @@ use crate::gateway::cx::Cx;
 use crate::gateway::offload::{Product, Task};
 use crate::gateway::provider::breaker::Begun;
 use crate::gateway::provider::rest::retry_after;
+use crate::wire::Dialect;
 use crate::wire::head::{Framing, ResponseHead};
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -115,6 +116,9 @@ impl Exchange {
                 Box::new(SseStream::translated((from, dialect), state, asked.show_usage, bounds))
             }
         };
+        if let Dialect::Relay(_) = dialect {
+            stream.awaits(draft.scan.fields().choices());
+        }
         if at.told > 0 {
             stream.resume(at.told, cx.now.unix.secs());
         }
@@ -181,6 +185,7 @@ impl Exchange {
     }
 
     /// Passes on what lies in `cx.out`.
+    #[inline]
     fn forward(&mut self, forward: Forward, cx: &mut Cx) -> Effect {
         if cx.out.is_empty() {
             return if forward.waits { Effect::Wait } else { Effect::Nothing };
@@ -241,6 +246,7 @@ impl Exchange {
     }
 
     /// With `durability = "before-reply"` the end of a stream waits for its row: keeps it, from `end_at` on.
+    #[inline]
     fn hold_back(&mut self, end_at: Option<usize>, cx: &mut Cx) {
         let State::Answering(answering) = &mut self.state else { return };
         if let Some(end_at) = end_at.filter(|_| cx.waits_for_rows()) {

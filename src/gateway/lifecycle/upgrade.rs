@@ -159,6 +159,7 @@ impl Handover {
     }
 
     /// When it goes on by itself.
+    #[inline]
     pub(crate) fn due(&self) -> Option<Mono> {
         match self {
             Handover::Quieting { look, until } => Some((*look).min(*until)),

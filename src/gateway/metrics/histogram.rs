@@ -65,6 +65,7 @@ pub(super) const RATES: Scale = Scale {
 
 impl Histogram {
     /// Counts one value.
+    #[inline]
     pub(super) fn observe(&mut self, scale: &Scale, value: u64) {
         let index = scale.bounds.iter().position(|bound| value <= *bound).unwrap_or(scale.bounds.len());
         if self.buckets.is_empty() {

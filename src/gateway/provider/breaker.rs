@@ -396,6 +396,7 @@ impl Breakers {
         }
     }
 
+    #[inline]
     fn rest_ended(&mut self, index: usize, rested: bool, now: Mono) -> bool {
         let entry = &mut self.entries[index];
         let model = entry.rest.ended(rested, now);
@@ -479,6 +480,7 @@ impl Breakers {
         })
     }
 
+    #[inline]
     fn entry(&mut self, target: &Target) -> &mut Entry {
         let index = self.index(&target.label);
         &mut self.entries[index]
@@ -497,6 +499,7 @@ impl Breakers {
     }
 
     /// Few targets, found by their labels' addresses almost always.
+    #[inline]
     fn index(&mut self, label: &Arc<str>) -> usize {
         let same = |entry: &Entry| Arc::ptr_eq(&entry.label, label);
         self.entries.iter().position(same).unwrap_or_else(|| self.insert(label))

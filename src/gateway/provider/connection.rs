@@ -242,6 +242,7 @@ impl Connection {
 
     /// Looks at the front of the body's bytes; see [`Reader::next`]. Bytes after the end of the body are not the
     /// provider's to send: the connection cannot be kept.
+    #[inline]
     pub(crate) fn read(&mut self, data: &[u8]) -> Result<Piece, BodyError> {
         let ResponseHalf::Body { reader, reusable } = &mut self.response else {
             return Ok(Piece { consumed: 0, data: 0..0, done: true });

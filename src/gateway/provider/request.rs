@@ -9,7 +9,7 @@ use crate::dialect::{
 };
 use crate::gateway::budget::{Budget, Promise};
 use crate::policy::catalog::{Model, ModelParam, ModelThinking, PromptCache, StructuredOutput, Target};
-use crate::policy::config::{Config, Credential, Provider, UnknownFields};
+use crate::policy::config::{CHAT_PATH, Config, Credential, Provider, UnknownFields};
 use crate::wire::head::{Field, RequestHead, values};
 use crate::wire::{Dialect, Span};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn lacks_effort_with_tools(model: &str) -> bool {
 pub(crate) struct RequestTemplates {
     /// By provider.
     templates: Vec<Template>,
-    /// What each target takes, by model and target.
+    /// What each target takes, by model: its targets, and behind them those that serve what is relayed.
     capabilities: Vec<Vec<Capabilities>>,
 }
 
@@ -39,7 +39,8 @@ impl RequestTemplates {
     pub(crate) fn new(config: &Config) -> RequestTemplates {
         let of_model = |model: &Model| {
             let params = params(model);
-            model.targets.iter().map(|target| capabilities(config, model, target, &params)).collect()
+            let all = model.targets.iter().chain(&model.relayed);
+            all.map(|target| capabilities(config, model, target, &params)).collect()
         };
         RequestTemplates {
             templates: config.providers.iter().map(Template::new).collect(),
@@ -52,7 +53,7 @@ impl RequestTemplates {
         self.templates.get(provider)
     }
 
-    /// What one target of a model takes.
+    /// What one target of a model takes. Those that serve what is relayed are counted on from the last target.
     pub(crate) fn capabilities(&self, model: usize, target: usize) -> Option<&Capabilities> {
         self.capabilities.get(model)?.get(target)
     }
@@ -114,6 +115,8 @@ fn capabilities(config: &Config, model: &Model, target: &Target, params: &Arc<[P
 pub(crate) struct Template {
     /// By credential; one where there is none.
     heads: Vec<Vec<u8>>,
+    /// Where in them the path of a chat request begins that a relayed one has another in the place of.
+    place: usize,
     shape: Dialect,
     /// The configuration says which version of its API a messages-shaped provider is to speak.
     has_version: bool,
@@ -127,7 +130,14 @@ impl Template {
             [] => vec![Template::head(provider, None)],
             several => several.iter().map(|one| Template::head(provider, Some(one))).collect(),
         };
-        Template { heads, shape: provider.shape, has_version: says("anthropic-version"), betas: provider.betas.clone() }
+        let place = "POST ".len() + provider.path.len().saturating_sub(CHAT_PATH.len());
+        Template {
+            heads,
+            place,
+            shape: provider.shape,
+            has_version: says("anthropic-version"),
+            betas: provider.betas.clone(),
+        }
     }
 
     fn head(provider: &Provider, credential: Option<&Credential>) -> Vec<u8> {
@@ -151,17 +161,27 @@ impl Template {
         head
     }
 
-    /// Writes the head for a body of `length` bytes, with the provider's `credential` of that number. `client`: head
+    /// Writes the head for a body of `length` bytes of a client's shape, with the provider's `credential` of that
+    /// number. `client`: head
     /// and bytes of the client's request of the same shape, whose Anthropic headers are passed on; `None` for a
     /// translated one, whose headers speak of another API.
     pub(crate) fn write(
         &self,
         credential: usize,
         length: u64,
+        shape: Option<Dialect>,
         client: Option<(&RequestHead, &[u8])>,
         out: &mut Vec<u8>,
     ) {
-        out.extend_from_slice(self.heads.get(credential).map_or(&[], |head| head));
+        let mut head = self.heads.get(credential).map_or(&[][..], |head| head);
+        if let Some(Dialect::Relay(relay)) = shape {
+            let (before, rest) = head.split_at(self.place.min(head.len()));
+            out.extend_from_slice(before);
+            out.push(b'/');
+            out.extend_from_slice(relay.name().as_bytes());
+            head = rest.get(CHAT_PATH.len()..).unwrap_or_default();
+        }
+        out.extend_from_slice(head);
         push_number(out, length);
         out.extend_from_slice(b"\r\n");
         if self.shape == Dialect::Messages {
@@ -197,6 +217,7 @@ impl Template {
     }
 }
 
+#[inline]
 fn line(out: &mut Vec<u8>, parts: &[&[u8]]) {
     for part in parts {
         out.extend_from_slice(part);
@@ -258,6 +279,7 @@ impl Default for OutgoingRequest {
 
 impl OutgoingRequest {
     /// Forgets the outgoing body, before another attempt builds it anew.
+    #[inline]
     pub(crate) fn rewind(&mut self, pool: &mut Pool) {
         self.text.release(pool);
         self.pieces.clear();
@@ -269,6 +291,7 @@ impl OutgoingRequest {
     }
 
     /// Has what was found in the body, and what is left of its translation, count as lent.
+    #[inline]
     pub(crate) fn charge(&mut self, pool: &mut Pool) {
         let names = self.state.as_ref().map_or(0, TranslationState::storage);
         self.beside.set(pool, self.scan.fields().storage() + names);
@@ -295,6 +318,7 @@ impl OutgoingRequest {
     }
 
     /// Makes the outgoing body by translating `body`, a request of shape `from` that has been scanned.
+    #[inline]
     pub(crate) fn translate(
         &mut self,
         from: Dialect,

@@ -494,7 +494,7 @@ impl Verdict {
         for (key, more) in days {
             whole.entry(key.day).or_default().iter_mut().zip(more).for_each(|(sum, part)| *sum += part);
         }
-        let places: BTreeSet<&(u64, Who)> = stored.keys().chain(counted.keys()).collect();
+        let places: BTreeSet<&(u64, Who)> = order::gathered(stored.keys().chain(counted.keys()));
         for place in places {
             let of = |sums: &PeopleTotals| sums.get(place).copied().unwrap_or_default();
             let most = whole.get(&place.0).copied().unwrap_or_default();
@@ -509,9 +509,7 @@ impl Verdict {
 
     /// Compares every sum of every day; one that only one side knows counts as 0 on the other.
     pub fn compare_days(&mut self, stored: &DaySums, counted: &DaySums) {
-        let mut keys: Vec<&DayKey> = stored.keys().chain(counted.keys()).collect();
-        keys.sort();
-        keys.dedup();
+        let keys: BTreeSet<&DayKey> = order::gathered(stored.keys().chain(counted.keys()));
         for key in keys {
             let of = |sums: &DaySums| sums.get(key).copied().unwrap_or_default();
             for ((name, stored), counted) in SUM_NAMES.iter().zip(of(stored)).zip(of(counted)) {

@@ -19,6 +19,7 @@ pub mod spill;
 pub mod sqlite;
 
 use super::batch_queue::{BatchQueue, IdlePolicy, Polled};
+use super::channel::{Sender, channel};
 use super::clock::{self, Clock};
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
@@ -28,7 +29,6 @@ use api::{Batch, Leftover, Store, StoreError};
 use sqlite::Sqlite;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
-use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -74,13 +74,13 @@ struct Tasks {
 enum Turn {
     /// Commit what there is and let another process have the ledger; where that cannot be done, keep it and say why. In
     /// any case rows wait from here on.
-    Release(SyncSender<Result<(), String>>),
+    Release(Sender<Result<(), String>>),
     /// Write rows that may be there already, if nothing else has the ledger, and let go of it again; else they come
     /// back.
-    Offer(Vec<Row>, SyncSender<Result<(), Vec<Row>>>),
+    Offer(Vec<Row>, Sender<Result<(), Vec<Row>>>),
     /// Take the ledger back, with rows that may be in it already; told after the first try, whatever came of it. Where
     /// giving it away was refused that try has been made.
-    Retake(Vec<Row>, SyncSender<()>),
+    Retake(Vec<Row>, Sender<()>),
 }
 
 impl Tasks {
@@ -140,7 +140,7 @@ impl StoreTurn {
     /// Waits until every row handed over so far is committed and the ledger is free for another process. An error says
     /// why it could not be given away; it stays ours. After either, rows wait until [`StoreTurn::retake`].
     pub fn release(&self) -> Result<(), String> {
-        let (told, answer) = sync_channel(1);
+        let (told, answer) = channel();
         self.give(Turn::Release(told));
         answer.recv().unwrap_or_else(|_| Err(DIED.to_string()))
     }
@@ -148,7 +148,7 @@ impl StoreTurn {
     /// While the ledger is away: writes `rows` that may be in it already, if no other process has it, and leaves it
     /// free. Else they come back.
     pub fn offer(&self, rows: Vec<Row>) -> Result<(), Vec<Row>> {
-        let (told, answer) = sync_channel(1);
+        let (told, answer) = channel();
         self.give(Turn::Offer(rows, told));
         // A thread that has died has said so.
         answer.recv().unwrap_or(Ok(()))
@@ -157,7 +157,7 @@ impl StoreTurn {
     /// Takes the ledger back, with `rows` that come before all others and may be in it already. Where it cannot be had
     /// at once the thread goes on trying, and says that the ledger has failed.
     pub fn retake(&self, rows: Vec<Row>) {
-        let (told, answer) = sync_channel(1);
+        let (told, answer) = channel();
         self.give(Turn::Retake(rows, told));
         // A thread that has died has said so.
         let _ = answer.recv();
@@ -324,7 +324,7 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
             match tasks.turn.take() {
                 Some(Turn::Retake(mut rows, told)) => {
                     if !refused.is_empty() {
-                        let _ = told.try_send(());
+                        let _ = told.send(());
                     }
                     refused.append(&mut rows);
                     refused.append(&mut waiting);
@@ -355,7 +355,7 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
 
     /// Takes the ledger back and appends what it does not have of `rows`: again and again until it succeeds, or until
     /// the end has come.
-    fn retake(&mut self, rows: Vec<Row>, told: &SyncSender<()>, queue: &BatchQueue<Tasks>) -> Result<(), Vec<Row>> {
+    fn retake(&mut self, rows: Vec<Row>, told: &Sender<()>, queue: &BatchQueue<Tasks>) -> Result<(), Vec<Row>> {
         let mut end = End::default();
         loop {
             let retaken = self.db.retake();
@@ -365,7 +365,7 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
                 (self.tell)(StoreNotice::Outgrown(error.to_string()));
             }
             self.failed_with(&error);
-            let _ = told.try_send(());
+            let _ = told.send(());
             if end.has_come(queue.is_closed()) {
                 return Err(rows);
             }
@@ -378,7 +378,7 @@ impl<B: Store, F: Fn(StoreNotice)> StoreThread<B, F> {
         if !rows.is_empty() {
             (self.tell)(StoreNotice::Committed { rows: rows.len() as u64 });
         }
-        let _ = told.try_send(());
+        let _ = told.send(());
         Ok(())
     }
 

@@ -120,6 +120,7 @@ fn keys_come_back_as_they_were_stored_and_a_revocation_counts_once() {
         chat: false,
         messages: true,
         responses: false,
+        relays: [false, true, false],
         models: false,
         quota: true,
         models_allowed: Some(vec!["a,b".into(), "q\"uoted".into()]),

@@ -92,7 +92,8 @@ fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
     let declared = providers::read(reader, top, &upstream, server.max_buffered);
     let (mut models, ids) = models::read(reader, top, &declared, &upstream);
     if let StoreUrl::Redis(_) = store.url {
-        let targets = models.iter_mut().flat_map(|model| &mut model.targets).filter(|target| target.concurrency > 0);
+        let targets = models.iter_mut().flat_map(|model| model.targets.iter_mut().chain(&mut model.relayed));
+        let targets = targets.filter(|target| target.concurrency > 0);
         targets.for_each(|target| target.places = (target.concurrency / store.hosts).max(1));
     }
     let plans = plans::read(reader, top);

@@ -10,6 +10,7 @@ use crate::policy::catalog::{Capabilities, Catalog, Model, SHARE, Target, contex
 use crate::policy::counters::ListTold;
 use crate::policy::discover::{Discover, Listed};
 use crate::policy::limits::Timeouts;
+use crate::wire::Dialect;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -132,6 +133,8 @@ fn discovered(id: Arc<str>, index: usize, provider: &Provider, listed: &Listed, 
         prices: Default::default(),
         priced: false,
         timeouts: Timeouts::default(),
+        serves: vec![Dialect::Chat],
+        relayed: Vec::new(),
         shares: targets.len() > 1,
         targets,
         affinity: Default::default(),

@@ -14,6 +14,7 @@ use crate::policy::settings::Settings;
 use crate::policy::settings::kinds::Kind;
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
 use crate::policy::window::parse_moment;
+use crate::wire::Dialect;
 use std::ops::RangeInclusive;
 
 /// Targets of one model.
@@ -23,7 +24,7 @@ const ATTEMPTABLE_MAX: usize = u64::BITS as usize;
 /// Completion tokens of `default_max_tokens` and `reserve_tokens` where neither is set.
 pub(super) const DEFAULT_TOKENS: u64 = 4096;
 /// Request fields that no model can do without.
-const NEEDED: [&str; 4] = ["model", "messages", "input", "stream"];
+const NEEDED: [&str; 7] = ["model", "messages", "input", "stream", "prompt", "query", "documents"];
 
 /// Reads `[[models]]`; at least one is needed. Also the ids of all that were written, right or wrong.
 pub(super) fn read(
@@ -116,13 +117,7 @@ fn read_one(
     let timeouts = Timeouts::read(reader, s);
     let default_max_tokens = integer(reader, s, "default_max_tokens", DEFAULT_TOKENS, 1..=TOKENS_MAX);
     let reserve_tokens = integer(reader, s, "reserve_tokens", DEFAULT_TOKENS, 0..=TOKENS_MAX);
-    let mut drop_params = Vec::new();
-    for (field, param) in s.take("drop_params").map(|field| reader.strings(field)).unwrap_or_default() {
-        if NEEDED.contains(&param.as_str()) {
-            reader.error(&field, format!("`{param}` cannot be dropped"));
-        }
-        drop_params.push(param);
-    }
+    let drop_params = read_dropped(reader, s);
     let (set_params, default_params) = params::read(reader, s);
     let hosted = s.take("hosted_tools").map(|field| reader.strings(field)).unwrap_or_default();
     let hosted_tools = hosted.into_iter().map(|(_, name)| name).collect();
@@ -139,6 +134,7 @@ fn read_one(
         queue
     });
     let targets = read_targets(reader, s, id.as_deref(), providers, &timeouts, limits);
+    let (serves, relayed) = read_serves(reader, s, &targets, providers);
     let (id, context) = (id?, context?);
     let first = targets.first().and_then(|target| providers.get(target.provider)?.name.clone());
     Some(Model {
@@ -152,6 +148,8 @@ fn read_one(
         prices,
         priced,
         timeouts,
+        serves,
+        relayed,
         shares: targets.windows(2).any(|pair| pair[0].priority == pair[1].priority),
         targets,
         affinity,
@@ -166,6 +164,57 @@ fn read_one(
         capabilities,
         discovered: false,
     })
+}
+
+/// `serves`, and the targets of what is relayed: of the chat shape, and all with the first one's model, since vectors
+/// of two must never mix.
+fn read_serves(
+    reader: &mut Reader<'_>,
+    s: &mut Section<'_>,
+    targets: &[Target],
+    providers: &[Declared],
+) -> (Vec<Dialect>, Vec<Target>) {
+    let (mut serves, mut relayed): (Vec<Dialect>, Vec<Target>) = (Vec::new(), Vec::new());
+    let Some(field) = s.take("serves") else { return (vec![Dialect::Chat], relayed) };
+    for target in targets {
+        let provider = providers.get(target.provider).and_then(|declared| declared.provider.as_ref());
+        // What is wrong with a provider has been reported.
+        let fits = provider.is_none_or(|provider| provider.shape == Dialect::Chat);
+        if fits && relayed.first().is_none_or(|first| first.model == target.model) {
+            relayed.push(target.clone());
+        }
+    }
+    let (at, path, was_array) = (field.start(), field.path.clone(), field.is_array());
+    let words = reader.strings(field);
+    if words.is_empty() && was_array {
+        reader.report(at, path, "at least one is needed");
+    }
+    for (field, word) in words {
+        match Dialect::from_name(&word) {
+            Some(Dialect::Chat) => serves.push(Dialect::Chat),
+            Some(Dialect::Relay(_)) if relayed.is_empty() && !targets.is_empty() => {
+                reader.error(&field, format!("`{word}` needs a target at a provider of shape \"chat\""));
+            }
+            Some(relay @ Dialect::Relay(_)) => serves.push(relay),
+            _ => reader.error(&field, "expected one of chat, embeddings, rerank, completions"),
+        }
+    }
+    if serves.iter().all(|served| *served == Dialect::Chat) {
+        relayed.clear();
+    }
+    (serves, relayed)
+}
+
+/// `drop_params`.
+fn read_dropped(reader: &mut Reader<'_>, s: &mut Section<'_>) -> Vec<String> {
+    let mut dropped = Vec::new();
+    for (field, param) in s.take("drop_params").map(|field| reader.strings(field)).unwrap_or_default() {
+        if NEEDED.contains(&param.as_str()) {
+            reader.error(&field, format!("`{param}` cannot be dropped"));
+        }
+        dropped.push(param);
+    }
+    dropped
 }
 
 /// `affinity` and `balance`.

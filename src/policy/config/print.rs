@@ -177,6 +177,8 @@ fn model(page: &mut Page, config: &Config, model: &Model) {
             )
         })
         .collect();
+    let serves: Vec<String> = model.serves.iter().map(|served| served.name().to_string()).collect();
+    page.strings("serves", &serves);
     page.key("targets", format_args!("[{}]", targets.join(", ")));
     page.string("affinity", model.affinity.as_str());
     page.string("balance", model.balance.as_str());

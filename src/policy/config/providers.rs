@@ -370,12 +370,15 @@ fn read_base(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<Base> {
     }
 }
 
+/// Where a chat-shaped provider takes requests, below its `base_url`.
+pub const CHAT_PATH: &str = "/chat/completions";
+
 /// The normal form of `base_url` and the path of a generation request. `base_url` is what the provider's own SDK is
 /// given: with `/v1` for OpenAI's shapes, without for the messages shape, where a trailing `/v1` is understood.
 fn paths(shape: Dialect, base: &Base) -> (String, String) {
     let scheme = if base.tls { "https" } else { "http" };
     let (path, suffix) = match shape {
-        Dialect::Chat => (base.path.as_str(), "/chat/completions"),
+        Dialect::Chat | Dialect::Relay(_) => (base.path.as_str(), CHAT_PATH),
         Dialect::Responses => (base.path.as_str(), "/responses"),
         Dialect::Messages => (base.path.strip_suffix("/v1").unwrap_or(&base.path), "/v1/messages"),
     };
@@ -384,7 +387,7 @@ fn paths(shape: Dialect, base: &Base) -> (String, String) {
 
 fn read_auth(reader: &mut Reader<'_>, s: &mut Section<'_>, shape: Dialect) -> Auth {
     let usual = match shape {
-        Dialect::Chat | Dialect::Responses => Auth::Bearer,
+        Dialect::Chat | Dialect::Responses | Dialect::Relay(_) => Auth::Bearer,
         Dialect::Messages => Auth::Header("x-api-key".to_string()),
     };
     let Some(field) = s.take("auth") else { return usual };

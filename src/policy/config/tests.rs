@@ -705,6 +705,8 @@ fn values_of_a_model_are_checked() {
         ("reserve_tokens = -1", "models[0].reserve_tokens", "from 0"),
         ("drop_params = [\"model\"]", "models[0].drop_params[0]", "cannot be dropped"),
         ("drop_params = [1]", "models[0].drop_params[0]", "expected a string"),
+        ("serves = []", "models[0].serves", "at least one"),
+        ("serves = [\"chat\", \"speech\"]", "models[0].serves[1]", "chat, embeddings, rerank"),
         ("idle_timeout = \"x\"", "models[0].idle_timeout", "duration"),
         ("capabilities = { sampling = 1 }", "models[0].capabilities.sampling", "true or false"),
         ("capabilities = { structured_output = \"x\" }", "models[0].capabilities.structured_output", "native, tool"),
@@ -1036,6 +1038,26 @@ fn a_secret_of_the_stores_url_comes_from_a_variable_or_a_file_and_is_encoded() {
     assert_eq!(read("[\"redis://:\", { file = \"/run/secrets/key\" }, \"@cache\"]"), file);
     one_error(&url("[\"redis://:\", { env = \"NOT_SET\" }, \"@cache\"]"), 2, "store.url[1].env", "is not set");
     one_error(&url("[\"redis://:\", { env = \"GOOD_KEY\" }]"), 2, "store.url[0]", "expected \"sqlite:PATH\"");
+}
+
+#[test]
+fn what_is_relayed_goes_to_the_chat_shaped_targets_that_call_the_model_as_the_first_does() {
+    let providers = "[[providers]]\nname = \"m\"\nshape = \"messages\"\nbase_url = \"http://10.0.0.1\"\n\
+                     [[providers]]\nname = \"c\"\nshape = \"chat\"\nbase_url = \"http://10.0.0.2/v1\"\n";
+    let models = |serves: &str, targets: &str| {
+        format!("{providers}[[models]]\nid = \"x\"\ncontext = \"8K\"\nserves = {serves}\ntargets = [{targets}]\n")
+    };
+    let target = |provider: &str, model: &str| format!("{{ provider = \"{provider}\", model = \"{model}\" }}");
+    let all = [target("m", "a"), target("c", "b"), target("c", "a"), target("c", "b")].join(", ");
+    let relayed = |serves: &str| {
+        let config = parse(&models(serves, &all)).unwrap_or_else(|errors| panic!("{errors:?}"));
+        let model = &config.catalog.models()[0];
+        (model.serves.len(), model.relayed.iter().map(|target| target.label.to_string()).collect::<Vec<_>>())
+    };
+    assert_eq!(relayed("[\"chat\", \"rerank\"]"), (2, vec!["c/b".to_string(), "c/b".to_string()]));
+    assert_eq!(relayed("[\"chat\"]"), (1, Vec::new()));
+    let messages = models("[\"embeddings\"]", &target("m", "a"));
+    one_error(&messages, 12, "models[0].serves[0]", "`embeddings` needs a target at a provider of shape \"chat\"");
 }
 
 #[test]

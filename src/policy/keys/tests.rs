@@ -278,7 +278,8 @@ fn naming_a_generation_endpoint_keeps_models_and_quota() {
     assert_eq!(scope(&["messages"], &[]).unwrap().endpoints_text(), "messages,models,quota");
     assert_eq!(scope(&["models"], &[]).unwrap().endpoints_text(), "models");
     assert_eq!(scope(&["quota"], &[]).unwrap().endpoints_text(), "quota");
-    assert_eq!(scope(&["chat", "completions"], &[]), Err("completions".to_string()));
+    assert_eq!(scope(&["rerank"], &[]).unwrap().endpoints_text(), "rerank,models,quota");
+    assert_eq!(scope(&["chat", "moderations"], &[]), Err("moderations".to_string()));
 }
 
 #[test]
@@ -296,4 +297,19 @@ fn a_scope_reads_back_what_it_writes() {
         let text = written.endpoints_text();
         assert_eq!(Scope::from_words(text.split(','), []).unwrap(), written);
     }
+}
+
+#[test]
+fn a_scope_is_stored_so_that_what_was_all_of_it_once_stays_all_of_it() {
+    let words: Vec<&str> = Endpoint::ALL.into_iter().map(Endpoint::as_str).collect();
+    for bits in 1..1 << words.len() {
+        let some: Vec<&str> = (0..words.len()).filter(|at| bits & 1 << at != 0).map(|at| words[at]).collect();
+        let written = scope(&some, &[]).unwrap();
+        assert_eq!(Scope::from_stored(&written.stored_endpoints(), None), written, "{some:?}");
+    }
+    for former in ["chat,messages,models,quota", "chat,messages,responses,models,quota"] {
+        assert_eq!(Scope::from_stored(former, None), Scope::default());
+    }
+    let marked = Scope::from_stored("chat,messages,models,quota,no-responses", None);
+    assert_eq!(marked.endpoints_text(), "chat,messages,models,quota", "as it was marked before");
 }

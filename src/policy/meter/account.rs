@@ -416,6 +416,7 @@ impl Account {
 
     /// The larger of what this process has counted and what the shared ledger says of the present window: requests
     /// and tokens.
+    #[inline]
     pub(super) fn window_known(&self) -> (u64, u64) {
         let shared = self.shared.as_ref().filter(|shared| shared.window == self.window.bounds);
         let (requests, used) = shared.map_or((0, 0), |shared| (shared.requests, shared.window_used));
@@ -423,6 +424,7 @@ impl Account {
     }
 
     /// The same for what was used in the period.
+    #[inline]
     pub(super) fn period_known(&self) -> Amount {
         let shared = self.shared.as_ref().filter(|shared| shared.period == self.period.bounds);
         shared.map_or(self.period.used, |shared| self.period.used.max(shared.period_used))

@@ -128,6 +128,7 @@ pub(super) struct Counts {
 }
 
 impl Counts {
+    #[inline]
     pub(super) fn of(account: &Account, counted: Counted) -> Counts {
         if counted == Counted::Settled {
             let (requests, window_tokens) = account.window_known();
@@ -158,6 +159,7 @@ impl Counts {
 
     /// The first limit that stands against one more request. The period comes first: a key that has spent it gains
     /// nothing by waiting for a window.
+    #[inline]
     pub(super) fn reached(&self, plan: &Plan) -> Option<LimitKind> {
         let is_reached = |limit: u64, count: u64| limit > 0 && count >= limit;
         if is_reached(plan.tokens, self.period.tokens) {
@@ -177,6 +179,7 @@ impl Counts {
 }
 
 /// The limit of this kind of an account under `plan`, which is a group's or else a key's.
+#[inline]
 pub(super) fn limit(kind: LimitKind, account: &Account, plan: &Plan, of_group: bool, now: Unix) -> Limit {
     let (window, period) = (account.window.bounds.1, account.period.bounds.1);
     let (value, reset) = match kind {

@@ -209,6 +209,7 @@ impl PlainFraming {
         (close || value.eq_ignore_ascii_case(b"keep-alive")).then_some(())
     }
 
+    #[inline]
     fn length(&mut self, digits: &[u8]) -> Option<()> {
         if self.length.is_some() || digits.is_empty() || digits.len() > LENGTH_DIGITS_MAX {
             return None;

@@ -76,14 +76,18 @@ pub fn unescape(raw: &[u8], out: &mut Vec<u8>) {
 }
 
 /// True if the inside of a valid JSON string stands for `text`.
+#[inline]
 pub fn eq_unescaped(raw: &[u8], text: &str) -> bool {
     // An escape is longer than what it stands for, so only a longer `raw` can be a text that is written with some.
     if raw.len() <= text.len() {
         return raw == text.as_bytes();
     }
     // Nearly all names differ in their first character.
-    let may_be = raw[0] == b'\\' || text.as_bytes().first() == Some(&raw[0]);
-    if !may_be || !raw.contains(&b'\\') {
+    (raw[0] == b'\\' || text.as_bytes().first() == Some(&raw[0])) && eq_escaped(raw, text)
+}
+
+fn eq_escaped(raw: &[u8], text: &str) -> bool {
+    if !raw.contains(&b'\\') {
         return false;
     }
     let mut left = text.as_bytes();

@@ -37,6 +37,7 @@ impl<'a> Raw<'a> {
     pub const EMPTY: Raw<'static> = Raw(b"{}");
 
     /// A view of a valid document; white space around it is left out.
+    #[inline]
     pub fn new(document: &'a [u8]) -> Raw<'a> {
         Raw(document.trim_ascii())
     }
@@ -47,6 +48,7 @@ impl<'a> Raw<'a> {
     }
 
     /// What it is.
+    #[inline]
     pub fn kind(self) -> Kind {
         match self.0.first() {
             Some(b'{') => Kind::Object,
@@ -59,6 +61,7 @@ impl<'a> Raw<'a> {
     }
 
     /// True for `null`.
+    #[inline]
     pub fn is_null(self) -> bool {
         self.kind() == Kind::Null
     }
@@ -87,6 +90,7 @@ impl<'a> Raw<'a> {
     }
 
     /// True if this is the string `text`.
+    #[inline]
     pub fn is(self, text: &str) -> bool {
         self.string().is_some_and(|raw| eq_unescaped(raw, text))
     }
@@ -121,6 +125,7 @@ impl<'a> Raw<'a> {
     }
 
     /// A number, rounded to what a double can hold: for comparing, never for passing on.
+    #[inline]
     pub fn number(self) -> Option<f64> {
         if self.kind() != Kind::Number {
             return None;
@@ -129,11 +134,13 @@ impl<'a> Raw<'a> {
     }
 
     /// The members of an object in the order they are written; none of anything else.
+    #[inline]
     pub fn members(self) -> Members<'a> {
         Members(if self.kind() == Kind::Object { &self.0[1..] } else { &[] })
     }
 
     /// The items of an array in order; none of anything else.
+    #[inline]
     pub fn items(self) -> Items<'a> {
         Items(if self.kind() == Kind::Array { &self.0[1..] } else { &[] })
     }
@@ -248,6 +255,7 @@ fn value_len(bytes: &[u8]) -> usize {
 }
 
 /// Length of the container at the front.
+#[inline]
 fn container_len(bytes: &[u8]) -> usize {
     let (mut depth, mut at) = (0usize, 0);
     loop {

@@ -7,6 +7,7 @@ use crate::base::text::push_number;
 use crate::wire::skip::{needs_no_escape, to_either, to_escaped};
 
 /// Appends the comma before a member or an item, where one is needed: a value never ends in an opening bracket.
+#[inline]
 fn comma(out: &mut Vec<u8>) {
     if !matches!(out.last(), None | Some(b'{' | b'[')) {
         out.push(b',');
@@ -22,6 +23,7 @@ pub fn key(out: &mut Vec<u8>, name: &str) {
 }
 
 /// Begins an item of the array under way: its value is to be appended next.
+#[inline]
 pub fn item(out: &mut Vec<u8>) {
     comma(out);
 }

@@ -128,8 +128,12 @@ fn setting(name: &str) -> Rig {
     let rig = Rig::new(name, "max_body = \"64KiB\"");
     let models = format!(
         "{}[[providers]]\nname = \"m\"\nshape = \"messages\"\nbase_url = \"http://{}\"\n\
-         [[models]]\nid = \"claude\"\ncontext = \"1M\"\ntargets = [{{ provider = \"m\", model = \"y\" }}]\n",
+         [[models]]\nid = \"claude\"\ncontext = \"1M\"\ntargets = [{{ provider = \"m\", model = \"y\" }}]\n\
+         [[providers]]\nname = \"c\"\nshape = \"chat\"\nbase_url = \"http://{}/v1\"\n\
+         [[models]]\nid = \"wide\"\ncontext = \"1M\"\nserves = [\"embeddings\", \"rerank\", \"completions\"]\n\
+         targets = [{{ provider = \"c\", model = \"z\" }}]\n",
         rig.models("small"),
+        rig.provider,
         rig.provider
     );
     let plans = "[[plans]]\nname = \"default\"\n[[plans]]\nname = \"none\"\nrequests = 1\nwindow = \"7d\"\n";
@@ -230,6 +234,7 @@ fn every_answer_is_as_the_document_says_and_every_entry_of_the_document_is_answe
     assert!(quota.body.ends_with(r#""budget":{"used":0.0,"total":12.5,"currency":"USD"}}"#), "{}", quota.body);
     see("/v1/quota", "get", 200, quota);
     answer_responses(&gate, &doc, [&key, &narrow, &spent], &mut seen);
+    answer_relayed(&gate, &doc, [&key, &narrow, &spent], &mut seen);
     complete(&doc, &seen);
 }
 
@@ -268,6 +273,104 @@ fn answer_responses(
     see("/v1/responses", 200, bearer(key, "/v1/responses", &streamed.replace("small", "claude")));
     see("/v1/responses", 200, bearer(key, "/v1/responses", &streamed.replace("hi", "hi #sim error_after=3")));
     see("/v1/responses", 500, bearer(key, "/v1/responses", &hello.replace("hi", "hi #sim status=503")));
+}
+
+fn bearer(gate: &Gate, key: &str, path: &str, body: &str) -> Answer {
+    ask(gate, &messages(key, path, body).replace("x-api-key: ", "authorization: Bearer "))
+}
+
+/// The same of what is relayed.
+fn answer_relayed(
+    gate: &Gate,
+    doc: &Value,
+    [key, narrow, spent]: [&str; 3],
+    seen: &mut BTreeSet<(String, String, u16)>,
+) {
+    let bare = |method: &str, path: &str, key: &str| {
+        ask(gate, &format!("{method} {path} HTTP/1.1\r\nhost: h\r\nauthorization: Bearer {key}\r\n\r\n"))
+    };
+    let mut see = |path: &str, status: u16, answer: Answer| {
+        assert_eq!(answer.status, status, "{path}: {}", answer.body);
+        check(doc, path, "post", &answer);
+        seen.insert((path.to_string(), "post".to_string(), status));
+    };
+    let prompt = "/v1/completions";
+    let bodies = [
+        ("/v1/embeddings", r#"{"model":"wide","input":"hi"}"#),
+        ("/v1/rerank", r#"{"model":"wide","query":"hi","documents":["a hi"]}"#),
+        (prompt, r#"{"model":"wide","prompt":"hi"}"#),
+    ];
+    for (path, body) in bodies {
+        see(path, 200, bearer(gate, key, path, body));
+        see(path, 400, bearer(gate, key, path, "{}"));
+        see(path, 401, bare("POST", path, "nothing"));
+        see(path, 403, bare("POST", path, narrow));
+        see(path, 404, bearer(gate, key, path, &body.replace("wide", "x")));
+        see(path, 404, bearer(gate, key, path, &body.replace("wide", "small")));
+        see(path, 405, bare("GET", path, key));
+        see(path, 413, bearer(gate, key, path, &body.replace("hi", &"x".repeat(70_000))));
+        see(path, 429, bearer(gate, spent, path, body));
+        see(path, 500, bearer(gate, key, path, &body.replacen("hi", "hi #sim status=503", 1)));
+    }
+    let streamed = r#"{"model":"wide","prompt":"hi","stream":true,"stream_options":{"include_usage":true}}"#;
+    see(prompt, 200, bearer(gate, key, prompt, streamed));
+    see(prompt, 200, bearer(gate, key, prompt, &streamed.replace("hi", "hi #sim error_after=3")));
+}
+
+#[test]
+fn relayed_requests_that_the_document_allows_are_accepted_and_others_are_not() {
+    let rig = setting("openapi-relayed");
+    let key = rig.issue("");
+    let gate = rig.start();
+    let doc = document(&gate);
+    let texts = [
+        json!("hi"),
+        json!(["hi", ""]),
+        json!([1, 2]),
+        json!([[1], [2, 3]]),
+        json!([]),
+        json!(7),
+        json!({ "text": "hi" }),
+        json!(["hi", 1]),
+        json!([1.5]),
+        json!([[1], ["x"]]),
+        json!([true]),
+        json!(null),
+    ];
+    let with = |name: &str, value: &Value| {
+        let mut body = json!({ "model": "wide" });
+        body[name] = value.clone();
+        body
+    };
+    let ranking = |query: Value, documents: Value| json!({ "model": "wide", "query": query, "documents": documents });
+    let mut cases: Vec<(&str, &str, Value)> = Vec::new();
+    for text in &texts {
+        cases.push(("/v1/embeddings", "EmbeddingsRequest", with("input", text)));
+        cases.push(("/v1/completions", "CompletionRequest", with("prompt", text)));
+    }
+    for body in [
+        ranking(json!("q"), json!(["d", { "text": "e" }])),
+        ranking(json!("q"), json!([])),
+        ranking(json!("q"), json!("d")),
+        ranking(json!(["q"]), json!(["d"])),
+        ranking(json!("q"), json!(null)),
+        json!({ "model": 5, "query": "q", "documents": ["d"] }),
+    ] {
+        cases.push(("/v1/rerank", "RerankRequest", body));
+    }
+    for stream in [json!(true), json!(null), json!("yes"), json!(1)] {
+        cases.push((
+            "/v1/completions",
+            "CompletionRequest",
+            json!({"model": "wide", "prompt": "hi", "stream": stream}),
+        ));
+    }
+    for (path, name, body) in cases {
+        let schema = Schema::new(&doc, &json!({"$ref": format!("#/components/schemas/{name}")}));
+        let answer = bearer(&gate, &key, path, &body.to_string());
+        let expected = if schema.is_valid(&body) { 200 } else { 400 };
+        assert_eq!(answer.status, expected, "{path} {body}: {}", answer.body);
+    }
 }
 
 /// Nothing stands in the document that is not answered.

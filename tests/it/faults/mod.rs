@@ -4,6 +4,7 @@
 mod answers;
 mod budget;
 mod cancel;
+mod fim;
 mod play;
 mod pressure;
 mod run;

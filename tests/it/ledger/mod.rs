@@ -13,6 +13,7 @@ mod odd;
 mod outage;
 mod people;
 mod races;
+mod relayed;
 #[cfg(feature = "redis")]
 mod shared;
 #[cfg(feature = "redis")]

@@ -1,6 +1,6 @@
 //! Transcripts: the gateway driven through its seam from text files, with a virtual clock and no sockets.
 //!
-//! Every file in `tests/fixtures/{http,chat,messages,responses,translated}/` holds cases about one topic. A case is a conversation:
+//! Every file in `tests/fixtures/{http,chat,messages,responses,relay,translated}/` holds cases about one topic. A case is a conversation:
 //!
 //! ```text
 //! === a key that was revoked opens nothing
@@ -37,7 +37,7 @@
 //! `{length}` (must be the length of the rest of the block).
 //!
 //! **Shorthands** for the lines that are always alike (in `text.rs`): `@chat [KEY]`, `@messages [KEY]`, `@responses [KEY]`,
-//! `@get PATH [KEY]` for clients; `@up-chat`, `@up-responses`, `@up-messages [VERSION]` for what a provider receives; `@ok`, `@stream`,
+//! `@get PATH [KEY]`, `@relay NAME [KEY]` for clients; `@up-chat`, `@up-relay NAME`, `@up-responses`, `@up-messages [VERSION]` for what a provider receives; `@ok`, `@stream`,
 //! `@status N` for what it sends; `@401 [ID]`, `@limits [REQUESTS TOKENS [RESET]]`, `@length`, `@events [ID]`,
 //! `@answer N` (whatever its head has), `@error [close] TYPE MESSAGE` and `@error-messages …` for what a client receives.
 //!
@@ -115,6 +115,11 @@ fn messages_transcripts_hold() {
 #[test]
 fn responses_transcripts_hold() {
     all_hold("responses");
+}
+
+#[test]
+fn relayed_transcripts_hold() {
+    all_hold("relay");
 }
 
 #[test]

@@ -185,6 +185,13 @@ fn shorthand(text: &str, status: &mut Status) -> Result<Vec<String>, String> {
             "content-type: application/json".into(),
             "content-length: {length}".into(),
         ],
+        "relay" => vec![
+            format!("POST /v1/{} HTTP/1.1", word(0, "embeddings")),
+            "host: gateway".into(),
+            format!("authorization: Bearer {{{}}}", word(1, "key")),
+            "content-type: application/json".into(),
+            "content-length: {length}".into(),
+        ],
         "messages" => vec![
             "POST /v1/messages HTTP/1.1".into(),
             "host: gateway".into(),
@@ -197,8 +204,12 @@ fn shorthand(text: &str, status: &mut Status) -> Result<Vec<String>, String> {
             "host: gateway".into(),
             format!("authorization: Bearer {{{}}}", word(1, "key")),
         ],
-        "up-chat" | "up-responses" => vec![
-            format!("POST /v1/{} HTTP/1.1", if name == "up-chat" { "chat/completions" } else { "responses" }),
+        "up-chat" | "up-responses" | "up-relay" => vec![
+            match name {
+                "up-chat" => "POST /v1/chat/completions HTTP/1.1".into(),
+                "up-responses" => "POST /v1/responses HTTP/1.1".into(),
+                _ => format!("POST /v1/{} HTTP/1.1", word(0, "embeddings")),
+            },
             "host: 10.0.0.1".into(),
             "authorization: Bearer sk-upstream-chat".into(),
             format!("user-agent: tollgate/{}", env!("CARGO_PKG_VERSION")),

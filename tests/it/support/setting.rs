@@ -6,6 +6,7 @@ use tollgate::base::time::{Mono, Now, Unix};
 use tollgate::policy::config::{Config, Source, units};
 use tollgate::policy::keys::{KeyRecord, Scope, issue};
 use tollgate::policy::window::parse_moment;
+use tollgate::wire::Relay;
 
 /// When every test begins.
 pub const BEGIN: &str = "2026-11-20T09:00:10Z";
@@ -172,6 +173,8 @@ impl KeyRing {
                     let has = |endpoint: &str| value.split(',').any(|word| word == endpoint);
                     record.scope.chat = has("chat");
                     record.scope.messages = has("messages");
+                    record.scope.responses = has("responses");
+                    record.scope.relays = Relay::ALL.map(|relay| has(relay.name()));
                     record.scope.models = has("models");
                     record.scope.quota = has("quota");
                 }

@@ -3,7 +3,7 @@
 import { run } from 'node:test';
 import { spec } from 'node:test/reporters';
 
-const all = ['openai', 'anthropic', 'responses', 'matrix', 'agents', 'played'];
+const all = ['openai', 'anthropic', 'responses', 'relayed', 'matrix', 'agents', 'played'];
 const names = process.argv.length > 2 ? process.argv.slice(2) : all;
 const files = names.map((name) => new URL(`suite_${name}.mjs`, import.meta.url).pathname);
 const counts = { passed: 0, failed: 0, skipped: 0 };

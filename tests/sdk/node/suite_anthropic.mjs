@@ -223,7 +223,7 @@ describe('models', () => {
   test('list and retrieve', async () => {
     const models = [];
     for await (const model of client().models.list({ limit: 1000 })) models.push(model);
-    assert.deepEqual(models.map((model) => model.id), ['small', 'large', 'newer', 'hasty', 'hasty-large']);
+    assert.deepEqual(models.map((model) => model.id), ['small', 'large', 'newer', 'wide', 'hasty', 'hasty-large']);
     assert.deepEqual([models[1].type, models[1].display_name], ['model', 'Large One']);
     assert.equal((await client().models.retrieve('small')).display_name, 'Small One');
   });

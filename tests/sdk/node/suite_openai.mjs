@@ -251,7 +251,7 @@ for (const [model, hasty] of [['small', 'hasty'], ['large', 'hasty-large']]) {
 test('models: list and retrieve', async () => {
   const models = [];
   for await (const model of client().models.list()) models.push(model);
-  assert.deepEqual(models.map((model) => model.id), ['small', 'large', 'newer', 'hasty', 'hasty-large']);
+  assert.deepEqual(models.map((model) => model.id), ['small', 'large', 'newer', 'wide', 'hasty', 'hasty-large']);
   assert.deepEqual([models[0].object, models[0].owned_by, models[0].context_window], ['model', 'sim', 256_000]);
   assert.equal((await client().models.retrieve('large')).context_window, 1_000_000);
 });

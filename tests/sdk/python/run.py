@@ -9,7 +9,7 @@ import unittest
 
 import gateway
 
-SUITES = ["openai", "anthropic", "responses", "open", "matrix", "agents", "played"]
+SUITES = ["openai", "anthropic", "responses", "relayed", "open", "matrix", "agents", "played"]
 
 
 class Result(unittest.TextTestResult):

@@ -159,7 +159,7 @@ class Models(unittest.TestCase):
 
     def test_list_and_retrieve(self):
         models = list(client().models.list(limit=1000))
-        self.assertEqual([model.id for model in models], ["small", "large", "newer", "hasty", "hasty-large"])
+        self.assertEqual([model.id for model in models], ["small", "large", "newer", "wide", "hasty", "hasty-large"])
         self.assertEqual((models[1].type, models[1].display_name), ("model", "Large One"))
         self.assertEqual(client().models.retrieve("small").display_name, "Small One")
 

@@ -4,13 +4,13 @@
 use super::{Line, Listening, VERSION};
 use crate::gateway::Gateway;
 use crate::gateway::orders::Notice;
+use crate::io::channel::{Sender, channel};
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::Note;
 use crate::policy::counters::Counters;
 use crate::policy::row::Running;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{Sender, channel};
 
 /// The channel to the predecessor.
 pub(in crate::cli::serve) struct HandoverReceiver {

@@ -104,7 +104,7 @@ impl Checks {
             Part::Role => {
                 let is = |text: &str| token == Token::String && eq_unescaped(span.of(buf), text);
                 let others: &[&str] = match self.shape {
-                    Dialect::Chat => &["system", "developer", "user", "function"],
+                    Dialect::Chat | Dialect::Relay(_) => &["system", "developer", "user", "function"],
                     Dialect::Messages | Dialect::Responses => &["user", "system"],
                 };
                 self.message.role = if is("assistant") {
@@ -141,7 +141,7 @@ impl Checks {
         let may_lack = message.role == Role::Assistant && self.shape == Dialect::Chat;
         if message.content == Content::Wrong || (message.content == Content::Missing && !may_lack) {
             let expected = match self.shape {
-                Dialect::Chat => "a string or an array of objects",
+                Dialect::Chat | Dialect::Relay(_) => "a string or an array of objects",
                 Dialect::Messages | Dialect::Responses => "a string or an array of content blocks",
             };
             return self.refuse(format_args!("messages[{index}].content"), expected);

@@ -72,7 +72,7 @@ impl Remote {
             self.run(|connection| cmd.query(connection))?;
         let mut counted = Recount::default();
         let folded = day_sums(&folded);
-        let folded_days: BTreeSet<u64> = folded.keys().map(|key| key.day).collect();
+        let folded_days: BTreeSet<u64> = order::gathered(folded.keys().map(|key| key.day));
         let mut verdict = Verdict { folded: folded.values().map(|sums| sums[0]).sum(), ..Verdict::default() };
         folded.into_iter().for_each(|(place, sums)| counted.add(place, &sums));
         if !last.is_empty() {
@@ -95,7 +95,8 @@ impl Remote {
         counted.rows.values_mut().for_each(|rows| order::by_key(rows, |(at, tokens)| (*at, u128::from(*tokens))));
         let mut stored = day_sums(&days);
         verdict.compare_people(&people_totals(&people), &counted.people, &stored, &folded_days);
-        let former: BTreeSet<DayKey> = stored.keys().filter(|key| key.endpoint.is_empty()).cloned().collect();
+        let former = stored.keys().filter(|key| key.endpoint.is_empty());
+        let former: BTreeSet<DayKey> = order::gathered(former.cloned());
         shorten(&mut stored, &former);
         shorten(&mut counted.days, &former);
         verdict.compare_days(&stored, &counted.days);

@@ -102,7 +102,11 @@ fn sums(connection: &Connection, sql: &str) -> Fallible<DaySums> {
         }
         Ok((key, sums))
     })?;
-    lines.collect()
+    let mut all = DaySums::new();
+    for line in lines {
+        all.extend([line?]);
+    }
+    Ok(all)
 }
 
 fn export(connection: &mut Connection, take: Taker<'_>) -> Fallible<()> {

@@ -4,6 +4,7 @@
 use super::super::api::{DaySums, PEOPLE_MAX, PeopleTotals, REST, Sums, Who};
 use super::pace::Pace;
 use super::value::{Fallible, int, uint};
+use crate::base::order;
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 use rusqlite::{Connection, params};
@@ -96,7 +97,7 @@ pub(super) fn totals(connection: &Connection) -> Fallible<PeopleTotals> {
         "SELECT day, who, SUM(requests), SUM(uncached_in), SUM(cache_read), SUM(cache_write), SUM(out),
          SUM(cost_nano) FROM people_parts GROUP BY 1, 2",
     )?;
-    let totals = query.query_map([], |row| {
+    let found = query.query_map([], |row| {
         let who = if uint(row, 1)? == Who::User as u64 { Who::User } else { Who::Session };
         let mut sums = Sums::default();
         for (sum, column) in sums.iter_mut().zip(2..) {
@@ -104,10 +105,14 @@ pub(super) fn totals(connection: &Connection) -> Fallible<PeopleTotals> {
         }
         Ok(((uint(row, 0)?, who), sums))
     })?;
-    totals.collect()
+    let mut totals = PeopleTotals::new();
+    for one in found {
+        totals.extend([one?]);
+    }
+    Ok(totals)
 }
 
 /// What the days come to that rows of were folded away, whoever they were for.
 pub(super) fn folded_days(folded: &DaySums) -> BTreeSet<u64> {
-    folded.keys().map(|key| key.day).collect()
+    order::gathered(folded.keys().map(|key| key.day))
 }

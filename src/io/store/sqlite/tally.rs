@@ -9,6 +9,7 @@ use super::groups;
 use super::pace::Pace;
 use super::people::People;
 use super::value::{Fallible, int};
+use crate::base::order;
 use crate::policy::agent::Client;
 use crate::policy::keys::KeyId;
 use crate::policy::row::Row;
@@ -155,7 +156,7 @@ impl Tally {
             endpoint: endpoint.into(),
             client: client.name().into(),
         };
-        self.sums.into_iter().map(|(place, sums)| (key(place), sums)).collect()
+        order::gathered(self.sums.into_iter().map(|(place, sums)| (key(place), sums)))
     }
 }
 

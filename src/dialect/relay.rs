@@ -1,0 +1,113 @@
+//! Endpoints whose requests and answers are relayed as they are (contract section 12): of each what is looked at.
+//!
+//! Owns the table. Must never look at a body itself: `request` checks the members, `rewrite` replaces the model, `tap`
+//! reads the usage. A further endpoint of the kind is one more entry here and one more [`Relay`].
+
+use super::keys::K;
+use super::request::Name;
+use super::usage::Reported;
+use crate::wire::Relay;
+use crate::wire::json::{Raw, eq_unescaped};
+
+/// What a member has to be.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum Expected {
+    /// A string.
+    Text,
+    /// A text, several, or their tokens.
+    Texts,
+    /// An array that is not empty.
+    List,
+}
+
+impl Expected {
+    /// In the words of a refusal.
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Expected::Text => "a string",
+            Expected::Texts => "a string or a non-empty array of strings, of integers or of arrays of integers",
+            Expected::List => "a non-empty array",
+        }
+    }
+}
+
+/// One endpoint.
+pub(super) struct Relayed {
+    /// Members that must be there, and what they have to be. The prompt is estimated from them.
+    pub(super) needed: &'static [(Name, Expected)],
+    /// Members that are documented, beside those and `model`: they go on as they came.
+    documented: &'static [&'static str],
+    /// The list that its answer has.
+    pub(super) list: K,
+    /// Its answer is text: it may be streamed, and completion tokens are reserved.
+    pub(super) generates: bool,
+}
+
+const EMBEDDINGS: Relayed = Relayed {
+    needed: &[(Name::Input, Expected::Texts)],
+    documented: &["dimensions", "embedding_types", "encoding_format", "input_type", "truncate", "user"],
+    list: K::Data,
+    generates: false,
+};
+
+const RERANK: Relayed = Relayed {
+    needed: &[(Name::Query, Expected::Text), (Name::Documents, Expected::List)],
+    documented: &["max_chunks_per_doc", "max_tokens_per_doc", "rank_fields", "return_documents", "top_n"],
+    list: K::Results,
+    generates: false,
+};
+
+const COMPLETIONS: Relayed = Relayed {
+    needed: &[(Name::Prompt, Expected::Texts)],
+    documented: &[
+        "best_of",
+        "echo",
+        "frequency_penalty",
+        "logit_bias",
+        "logprobs",
+        "max_tokens",
+        "n",
+        "presence_penalty",
+        "seed",
+        "stop",
+        "stream_options",
+        "suffix",
+        "temperature",
+        "top_p",
+        "user",
+    ],
+    list: K::Choices,
+    generates: true,
+};
+
+impl Relayed {
+    /// What is known of an endpoint.
+    pub(super) fn of(relay: Relay) -> &'static Relayed {
+        match relay {
+            Relay::Embeddings => &EMBEDDINGS,
+            Relay::Rerank => &RERANK,
+            Relay::Completions => &COMPLETIONS,
+        }
+    }
+
+    /// Whether a member is documented; `raw`: the inside of its key.
+    pub(super) fn documents(&self, raw: &[u8]) -> bool {
+        self.documented.iter().any(|name| eq_unescaped(raw, name))
+    }
+
+    /// What an answer reports by its `usage`, else by its `meta`. Without a text of its own it has no completion.
+    pub(super) fn reported(&self, usage: Raw<'_>, meta: Raw<'_>) -> Reported {
+        if self.generates {
+            return Reported::from_chat(usage);
+        }
+        let count = |from: Raw<'_>, name| from.get(name).and_then(Raw::count);
+        let mut told = count(usage, "prompt_tokens").or_else(|| count(usage, "total_tokens")).map(|prompt| (prompt, 0));
+        for counts in ["tokens", "billed_units"] {
+            let counts = meta.get(counts).unwrap_or(Raw::NULL);
+            let input = count(counts, "input_tokens").filter(|_| told.is_none());
+            told = input.map(|input| (input, count(counts, "output_tokens").unwrap_or(0))).or(told);
+        }
+        let (input, output) = told.unzip();
+        Reported { input, output, ..Reported::default() }
+    }
+}

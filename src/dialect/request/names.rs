@@ -1,0 +1,129 @@
+//! The members that a request of some shape may have, by their names.
+//!
+//! Owns the words. Must never know what a shape makes of them: that is [`super::table`]'s.
+
+use crate::wire::json::eq_unescaped;
+
+macro_rules! names {
+    ($($name:ident = $text:literal,)*) => {
+        /// A top-level member of a request.
+        #[derive(Copy, Clone, PartialEq, Eq, Debug)]
+        #[repr(u8)]
+        pub(in crate::dialect) enum Name {
+            $(#[doc = $text] $name,)*
+            /// Any other.
+            Other,
+        }
+
+        const BY_NAME: &[(&str, Name)] = &[$(($text, Name::$name),)*];
+
+        /// The name that is written so, without escapes.
+        #[allow(non_upper_case_globals)]
+        fn plain(raw: &[u8]) -> Option<Name> {
+            $(const $name: &[u8] = $text.as_bytes();)*
+            match raw {
+                $($name => Some(Name::$name),)*
+                _ => None,
+            }
+        }
+    };
+}
+
+names! {
+    Model = "model",
+    Messages = "messages",
+    Stream = "stream",
+    Temperature = "temperature",
+    TopP = "top_p",
+    MaxTokens = "max_tokens",
+    Tools = "tools",
+    ToolChoice = "tool_choice",
+    ResponseFormat = "response_format",
+    Stop = "stop",
+    User = "user",
+    System = "system",
+    Metadata = "metadata",
+    PromptCacheKey = "prompt_cache_key",
+    SafetyIdentifier = "safety_identifier",
+    Thinking = "thinking",
+    OutputConfig = "output_config",
+    OutputFormat = "output_format",
+    StopSequences = "stop_sequences",
+    Input = "input",
+    Instructions = "instructions",
+    MaxOutputTokens = "max_output_tokens",
+    Text = "text",
+    Reasoning = "reasoning",
+    Include = "include",
+    PreviousResponseId = "previous_response_id",
+    Conversation = "conversation",
+    Background = "background",
+    Prompt = "prompt",
+    Query = "query",
+    Documents = "documents",
+    StreamOptions = "stream_options",
+    MaxCompletionTokens = "max_completion_tokens",
+    ParallelToolCalls = "parallel_tool_calls",
+    ReasoningEffort = "reasoning_effort",
+    N = "n",
+    Verbosity = "verbosity",
+    Seed = "seed",
+    Logprobs = "logprobs",
+    TopLogprobs = "top_logprobs",
+    LogitBias = "logit_bias",
+    FrequencyPenalty = "frequency_penalty",
+    PresencePenalty = "presence_penalty",
+    ServiceTier = "service_tier",
+    Prediction = "prediction",
+    Modalities = "modalities",
+    Audio = "audio",
+    WebSearchOptions = "web_search_options",
+    PromptCacheOptions = "prompt_cache_options",
+    PromptCacheRetention = "prompt_cache_retention",
+    Moderation = "moderation",
+    Functions = "functions",
+    FunctionCall = "function_call",
+    Truncation = "truncation",
+    MaxToolCalls = "max_tool_calls",
+    ClientMetadata = "client_metadata",
+    TopK = "top_k",
+    CacheControl = "cache_control",
+    Speed = "speed",
+    InferenceGeo = "inference_geo",
+    UserProfileId = "user_profile_id",
+    ContextManagement = "context_management",
+    Compaction = "compaction",
+    Thread = "thread",
+    Diagnostics = "diagnostics",
+    Models = "models",
+    Fallbacks = "fallbacks",
+    ApiBase = "api_base",
+    Container = "container",
+    McpServers = "mcp_servers",
+    Store = "store",
+    Suffix = "suffix",
+}
+
+impl Name {
+    /// Which member the inside of a key is; `None` for those outside both tables.
+    pub(in crate::dialect) fn of(raw: &[u8]) -> Name {
+        if let Some(name) = plain(raw) {
+            return name;
+        }
+        if !raw.contains(&b'\\') {
+            return Name::Other;
+        }
+        BY_NAME.iter().find(|(text, _)| eq_unescaped(raw, text)).map_or(Name::Other, |(_, name)| *name)
+    }
+
+    /// As a client writes it.
+    pub(in crate::dialect) fn text(self) -> &'static str {
+        BY_NAME.get(self as usize).map_or("", |(text, _)| text)
+    }
+
+    /// All of them, each with how it is written.
+    #[cfg(test)]
+    pub(super) fn all() -> &'static [(&'static str, Name)] {
+        BY_NAME
+    }
+}

@@ -1,0 +1,110 @@
+//! Messages between threads where they are seldom: the library's channel for one type, a boxed one, with the type put
+//! back at both ends. Each type that its code is compiled for is nine kilobytes of the binary; a box costs nothing that
+//! matters to what is asked once an hour. What every request passes goes through `batch_queue` or `mailbox`.
+
+use std::any::Any;
+use std::marker::PhantomData;
+use std::sync::mpsc;
+use std::time::Duration;
+
+pub use std::sync::mpsc::RecvTimeoutError;
+
+type Parcel = Box<dyn Any + Send>;
+
+/// The other end is no more.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Gone;
+
+/// The giving end of a channel without a bound of its own: its users say what bounds it.
+pub struct Sender<T>(mpsc::Sender<Parcel>, PhantomData<fn(T)>);
+
+/// The giving end of a channel that holds a stated number of messages.
+pub struct BoundedSender<T>(mpsc::SyncSender<Parcel>, PhantomData<fn(T)>);
+
+/// The taking end.
+pub struct Receiver<T>(mpsc::Receiver<Parcel>, PhantomData<fn() -> T>);
+
+/// A channel; its messages come in the order they were sent.
+pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
+    let (give, take) = mpsc::channel();
+    (Sender(give, PhantomData), Receiver(take, PhantomData))
+}
+
+/// A channel that holds at most `bound` messages.
+pub fn bounded<T>(bound: usize) -> (BoundedSender<T>, Receiver<T>) {
+    let (give, take) = mpsc::sync_channel(bound);
+    (BoundedSender(give, PhantomData), Receiver(take, PhantomData))
+}
+
+impl<T> Clone for Sender<T> {
+    fn clone(&self) -> Self {
+        Sender(self.0.clone(), PhantomData)
+    }
+}
+
+impl<T: Send + 'static> Sender<T> {
+    /// Sends; never waits.
+    pub fn send(&self, message: T) -> Result<(), Gone> {
+        self.0.send(Box::new(message)).map_err(|_| Gone)
+    }
+}
+
+impl<T: Send + 'static> BoundedSender<T> {
+    /// Sends if there is room. False if not, or if nobody listens any more.
+    pub fn try_send(&self, message: T) -> bool {
+        self.0.try_send(Box::new(message)).is_ok()
+    }
+}
+
+impl<T: 'static> Receiver<T> {
+    /// The next message; waits for it.
+    pub fn recv(&self) -> Result<T, Gone> {
+        opened(self.0.recv().map_err(|_| Gone)?).ok_or(Gone)
+    }
+
+    /// The next message, if it comes within `wait`.
+    pub fn recv_timeout(&self, wait: Duration) -> Result<T, RecvTimeoutError> {
+        opened(self.0.recv_timeout(wait)?).ok_or(RecvTimeoutError::Disconnected)
+    }
+}
+
+/// What both ends agree on is in every parcel.
+fn opened<T: 'static>(parcel: Parcel) -> Option<T> {
+    let message = parcel.downcast().ok();
+    debug_assert!(message.is_some(), "a message of another type");
+    message.map(|message| *message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_come_in_order_and_then_the_end() {
+        let (give, take) = channel();
+        let other = give.clone();
+        give.send("one".to_string()).unwrap();
+        other.send("two".to_string()).unwrap();
+        drop((give, other));
+        assert_eq!(take.recv(), Ok("one".to_string()));
+        assert_eq!(take.recv_timeout(Duration::ZERO), Ok("two".to_string()));
+        assert_eq!(take.recv(), Err(Gone));
+        assert_eq!(take.recv_timeout(Duration::ZERO), Err(RecvTimeoutError::Disconnected));
+    }
+
+    #[test]
+    fn nobody_waits_for_longer_than_asked_and_who_listens_no_more_is_noticed() {
+        let (give, take) = channel::<u32>();
+        assert_eq!(take.recv_timeout(Duration::from_millis(1)), Err(RecvTimeoutError::Timeout));
+        drop(take);
+        assert_eq!(give.send(1), Err(Gone));
+    }
+
+    #[test]
+    fn a_bound_holds() {
+        let (give, take) = bounded(2);
+        assert_eq!([1, 2, 3].map(|n| give.try_send(n)), [true, true, false]);
+        assert_eq!(take.recv(), Ok(1));
+        assert!(give.try_send(4));
+    }
+}

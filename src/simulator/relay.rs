@@ -1,0 +1,70 @@
+//! Spells what is relayed as the real servers do. Pure; called by `simulator::answer`.
+
+use super::event::{Event, Identity, Usage, quoted, sse};
+use super::script::{Finish, Part, Script};
+use crate::wire::Relay;
+
+/// A whole answer. `given`: `given::Read::given`.
+pub(super) fn whole(relay: Relay, id: &Identity, given: &str, script: &Script, usage: Usage) -> String {
+    let (serial, model, prompt) = (id.serial, quoted(&id.model), usage.prompt);
+    match relay {
+        Relay::Embeddings => {
+            let usage = format!(r#","usage":{{"prompt_tokens":{prompt},"total_tokens":{prompt}}}"#);
+            format!(r#"{{"object":"list",{given},"model":{model}{}}}"#, if id.no_usage { "" } else { &usage })
+        }
+        Relay::Rerank => {
+            let counts = format!(r#","tokens":{{"input_tokens":{prompt},"output_tokens":0}}"#);
+            let counts = if id.no_usage { "" } else { &counts };
+            let meta =
+                format!(r#""meta":{{"api_version":{{"version":"2"}},"billed_units":{{"search_units":1}}{counts}}}"#);
+            format!(r#"{{"id":"rerank-sim-{serial}",{given},{meta}}}"#)
+        }
+        Relay::Completions => {
+            let mut said = String::new();
+            for (part, tokens) in script.given() {
+                if let Part::Text(text) = part {
+                    (0..tokens).for_each(|at| said.push_str(&text.piece(at)));
+                }
+            }
+            chunk(id, &said, &quoted(reason(script.finish)), &counts(id, usage))
+        }
+    }
+}
+
+fn reason(finish: Finish) -> &'static str {
+    if finish == Finish::Length { "length" } else { "stop" }
+}
+
+fn counts(id: &Identity, usage: Usage) -> String {
+    let Usage { prompt, completion, .. } = usage;
+    let total = prompt + completion;
+    let counts = format!(r#""prompt_tokens":{prompt},"completion_tokens":{completion},"total_tokens":{total}"#);
+    if id.no_usage { String::new() } else { format!(r#","usage":{{{counts}}}"#) }
+}
+
+/// The members that every answer has.
+fn opening(id: &Identity) -> String {
+    let (serial, created, model) = (id.serial, id.created, quoted(&id.model));
+    format!(r#"{{"id":"cmpl-sim-{serial}","object":"text_completion","created":{created},"model":{model}"#)
+}
+
+/// A text, or a piece of one.
+fn chunk(id: &Identity, text: &str, finish: &str, usage: &str) -> String {
+    let text = quoted(text);
+    let choice = format!(r#"{{"text":{text},"index":0,"logprobs":null,"finish_reason":{finish}}}"#);
+    format!(r#"{},"choices":[{choice}]{usage}}}"#, opening(id))
+}
+
+/// Appends one event of a stream; nothing for those that completions do not have.
+pub(super) fn event(id: &Identity, event: &Event<'_>, out: &mut Vec<u8>) {
+    let data = match event {
+        Event::Text { piece, .. } => chunk(id, piece, "null", ""),
+        Event::Finish { finish, .. } => chunk(id, "", &quoted(reason(*finish)), ""),
+        Event::Usage(usage) if id.include_usage && !id.no_usage => {
+            format!(r#"{},"choices":[]{}}}"#, opening(id), counts(id, *usage))
+        }
+        Event::Start(_) | Event::OpenText { .. } | Event::Close { .. } | Event::Usage(_) => return,
+        other => return super::chat::event(id, other, out),
+    };
+    sse(out, id.crlf, None, &data);
+}

@@ -1,0 +1,73 @@
+// The official `openai` package, unmodified, at what is relayed: embeddings and completions. Contract section 12.
+
+import assert from 'node:assert/strict';
+import { after, before, test } from 'node:test';
+import { Gateway, load, waitFor } from './gateway.mjs';
+
+const { OpenAI } = load('openai');
+const REQUEST_ID = /^req_[0-9a-f]{32}$/;
+
+let gateway;
+before(async () => {
+  gateway = await Gateway.start();
+});
+after(async () => {
+  assert.deepEqual(await gateway.stop(), [0, 0], 'gateway and provider end with code 0');
+});
+
+const client = () =>
+  new OpenAI({ apiKey: gateway.key, baseURL: `${gateway.url}/v1`, maxRetries: 0, timeout: 60_000 });
+const complete = (prompt, more = {}) => client().completions.create({ model: 'wide', prompt, ...more });
+
+test('the package asks for base64 and decodes it', async () => {
+  const answer = await client().embeddings.create({ model: 'wide', input: ['one', 'two three'], dimensions: 64 });
+  assert.equal((await gateway.last()).body.encoding_format, 'base64');
+  assert.deepEqual([answer.model, answer.usage.prompt_tokens, answer.data.length], ['wide', 3, 2]);
+  for (const { embedding } of answer.data) {
+    assert.equal(embedding.length, 64);
+    assert.ok(Math.abs(embedding.reduce((sum, part) => sum + part * part, 0) - 1) < 1e-5);
+  }
+});
+
+test('floats are the same vectors', async () => {
+  const vector = async (format) => {
+    const answer = await client().embeddings.create({ model: 'wide', input: [1, 2, 3], encoding_format: format });
+    return answer.data[0].embedding;
+  };
+  const bytes = Buffer.from(await vector('base64'), 'base64');
+  const packed = Array.from({ length: bytes.length / 4 }, (_, at) => bytes.readFloatLE(4 * at));
+  assert.deepEqual((await vector('float')).map(Math.fround), packed);
+});
+
+test('what a model does not serve is the package\'s own exception', async () => {
+  const asked = client().embeddings.create({ model: 'small', input: 'x' });
+  await assert.rejects(asked, (error) => error instanceof OpenAI.NotFoundError && /serves chat/.test(error.message));
+});
+
+test('a completion, whole', async () => {
+  const answer = await complete('one\n#sim tokens=6', { suffix: 'two three' });
+  assert.match(answer.id, REQUEST_ID);
+  assert.deepEqual([answer.object, answer.model], ['text_completion', 'wide']);
+  assert.equal(answer.choices[0].text.split(' ').length, 6);
+  const { prompt_tokens, completion_tokens, total_tokens } = answer.usage;
+  assert.deepEqual([prompt_tokens, completion_tokens, total_tokens], [5, 6, 11]);
+});
+
+test('a completion, streamed, with usage', async () => {
+  const events = [];
+  const asked = { stream: true, stream_options: { include_usage: true } };
+  for await (const event of await complete('one\n#sim tokens=9', asked)) events.push(event);
+  assert.equal(new Set(events.map((event) => event.id)).size, 1);
+  const text = events.map((event) => event.choices[0]?.text ?? '').join('');
+  assert.equal(text.split(' ').length, 9);
+  const last = events.at(-1);
+  assert.deepEqual([last.choices.length, last.usage.prompt_tokens, last.usage.completion_tokens], [0, 3, 9]);
+});
+
+test('a completion that is aborted closes its upstream', async () => {
+  const { aborted } = await gateway.stats();
+  const stream = await complete('x\n#sim tokens=100000 pace=100', { stream: true });
+  for await (const _ of stream) break;
+  stream.controller.abort();
+  await waitFor('the upstream to be closed', async () => (await gateway.stats()).aborted > aborted);
+});

@@ -1,0 +1,139 @@
+"""What is relayed, by clients as they are: the official `openai` package, LangChain's embeddings and Cohere's package.
+Contract section 12."""
+
+import base64
+import json
+import math
+import re
+import struct
+import unittest
+
+import cohere
+import openai
+from langchain_openai import OpenAIEmbeddings
+
+from gateway import wait_until
+
+GATEWAY = None
+REQUEST_ID = re.compile(r"^req_[0-9a-f]{32}$")
+
+
+def client(key=None, **options):
+    options = {"max_retries": 0, "timeout": 60, **options}
+    return openai.OpenAI(api_key=key or GATEWAY.key, base_url=f"http://{GATEWAY.gateway}/v1", **options)
+
+
+def provider():
+    """The same package at the provider itself."""
+    return openai.OpenAI(api_key="any", base_url=f"http://{GATEWAY.provider}/v1", max_retries=0)
+
+
+class Embeddings(unittest.TestCase):
+    def test_the_package_asks_for_base64_and_decodes_it(self):
+        answer = client().embeddings.create(model="wide", input=["one", "two three"], dimensions=64)
+        self.assertEqual(GATEWAY.last()["body"]["encoding_format"], "base64")
+        self.assertEqual((answer.model, answer.usage.prompt_tokens, len(answer.data)), ("wide", 3, 2))
+        for entry in answer.data:
+            self.assertEqual(len(entry.embedding), 64)
+            self.assertAlmostEqual(math.fsum(part * part for part in entry.embedding), 1.0, places=5)
+        straight = provider().embeddings.create(model="up-wide", input=["one", "two three"], dimensions=64)
+        self.assertEqual([entry.embedding for entry in answer.data], [entry.embedding for entry in straight.data])
+
+    def test_vectors_are_byte_for_byte_those_of_the_provider(self):
+        for form in ["float", "base64"]:
+            asked = {"input": [[1, 2, 3], [4]], "encoding_format": form, "dimensions": 1536}
+            ours = client().embeddings.with_raw_response.create(model="wide", **asked)
+            theirs = provider().embeddings.with_raw_response.create(model="up-wide", **asked)
+            self.assertEqual(ours.text.replace('"wide"', '"up-wide"'), theirs.text)
+
+    def test_floats_and_base64_are_the_same_vectors(self):
+        floats = client().embeddings.create(model="wide", input="x", encoding_format="float").data[0].embedding
+        text = client().embeddings.create(model="wide", input="x", encoding_format="base64").data[0].embedding
+        packed = struct.unpack(f"<{len(floats)}f", base64.b64decode(text))
+        self.assertEqual([struct.unpack("<f", struct.pack("<f", part))[0] for part in floats], list(packed))
+
+    def test_a_large_answer(self):
+        texts = [str(n) for n in range(64)]
+        answer = client().embeddings.create(model="wide", input=texts, dimensions=3072, encoding_format="float")
+        self.assertEqual([len(entry.embedding) for entry in answer.data], [3072] * 64)
+
+    def test_what_is_wrong_is_the_packages_own_exception(self):
+        with self.assertRaises(openai.NotFoundError) as refused:
+            client().embeddings.create(model="small", input="x")
+        self.assertIn("`small` serves chat, not embeddings", refused.exception.message)
+        with self.assertRaises(openai.BadRequestError):
+            client().embeddings.create(model="wide", input=[])
+        with self.assertRaises(openai.PermissionDeniedError):
+            client(GATEWAY.issue("--endpoints", "chat")).embeddings.create(model="wide", input="x")
+        with self.assertRaises(openai.InternalServerError):
+            client().embeddings.create(model="wide", input="x\n#sim status=503")
+        with self.assertRaises(openai.RateLimitError):
+            key = GATEWAY.issue("--plan", "one")
+            for _ in range(2):
+                client(key).embeddings.create(model="wide", input="x")
+
+    def test_rows_are_what_the_provider_reported(self):
+        key = GATEWAY.issue()
+        told = [client(key).embeddings.create(model="wide", input="w " * n).usage.prompt_tokens for n in (1, 5, 9)]
+        asked = ["usage", "--key", key.split("live_")[1][:12], "--json", "--by", "endpoint"]
+
+        def used():
+            return {line["name"]: line for line in json.loads(GATEWAY.run(*asked))}.get("embeddings", {"requests": 0})
+
+        wait_until("the rows", lambda: used()["requests"] == len(told))
+        line = used()
+        self.assertEqual((line["uncached_input_tokens"], line["output_tokens"]), (sum(told), 0))
+
+
+class Completions(unittest.TestCase):
+    def test_whole(self):
+        answer = client().completions.create(model="wide", prompt="def f(\n#sim tokens=6", suffix="return x")
+        self.assertRegex(answer.id, REQUEST_ID)
+        self.assertEqual((answer.object, answer.model), ("text_completion", "wide"))
+        self.assertEqual((len(answer.choices[0].text.split()), answer.choices[0].finish_reason), (6, "stop"))
+        usage = answer.usage
+        self.assertEqual((usage.prompt_tokens, usage.completion_tokens, usage.total_tokens), (6, 6, 12))
+        self.assertEqual(GATEWAY.last()["body"]["suffix"], "return x")
+
+    def test_streamed(self):
+        events = list(client().completions.create(model="wide", prompt="x\n#sim tokens=9", stream=True))
+        self.assertEqual(len({event.id for event in events}), 1)
+        self.assertTrue(all(event.model == "wide" and event.usage is None for event in events))
+        self.assertEqual(len("".join(event.choices[0].text for event in events).split()), 9)
+        self.assertEqual(events[-1].choices[0].finish_reason, "stop")
+
+    def test_streamed_with_usage(self):
+        asked = {"stream": True, "stream_options": {"include_usage": True}}
+        last = list(client().completions.create(model="wide", prompt="one\n#sim tokens=9", **asked))[-1]
+        self.assertEqual((last.choices, last.usage.prompt_tokens, last.usage.completion_tokens), ([], 3, 9))
+
+    def test_a_failure_in_the_middle_is_raised(self):
+        with self.assertRaises(openai.APIError) as broken:
+            list(client().completions.create(model="wide", prompt="x\n#sim tokens=9 error_after=3", stream=True))
+        self.assertEqual(broken.exception.type, "upstream_error")
+
+    def test_a_stream_that_is_left_does_not_hurt(self):
+        aborted = GATEWAY.stats()["aborted"]
+        stream = client().completions.create(model="wide", prompt="x\n#sim tokens=100000 pace=100", stream=True)
+        next(iter(stream))
+        stream.close()
+        wait_until("the upstream to be closed", lambda: GATEWAY.stats()["aborted"] > aborted)
+
+
+class Others(unittest.TestCase):
+    def test_langchain(self):
+        known = {"base_url": f"http://{GATEWAY.gateway}/v1", "api_key": GATEWAY.key, "max_retries": 0}
+        vectors = OpenAIEmbeddings(model="wide", check_embedding_ctx_length=False, **known)
+        one = vectors.embed_query("red fox")
+        self.assertEqual([one, vectors.embed_query("a dog")], vectors.embed_documents(["red fox", "a dog"]))
+        self.assertAlmostEqual(math.fsum(part * part for part in one), 1.0, places=5)
+
+    def test_cohere(self):
+        ranker = cohere.Client(api_key=GATEWAY.key, base_url=f"http://{GATEWAY.gateway}")
+        documents = ["a dog", "the red fox", "one red hen"]
+        answer = ranker.rerank(model="wide", query="red fox", documents=documents, top_n=2, return_documents=True)
+        self.assertRegex(answer.id, REQUEST_ID)
+        self.assertEqual([result.index for result in answer.results], [1, 2])
+        self.assertEqual([result.relevance_score for result in answer.results], [1.0, 0.5])
+        self.assertEqual(answer.results[0].document.text, "the red fox")
+        self.assertEqual(answer.meta.tokens.input_tokens, 10)
