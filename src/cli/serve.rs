@@ -4,7 +4,7 @@ use super::args::ServeArgs;
 use super::load::{self, Secrets};
 use super::output::Failure;
 use crate::base::time::Unix;
-use crate::gateway::orders::{Notice, Work};
+use crate::gateway::orders::Notice;
 use crate::gateway::{self, Gateway};
 use crate::io::clock::{Clock, unix};
 use crate::io::listen;
@@ -177,12 +177,9 @@ impl Service {
         let lines = plan.log.lines();
         let warn = move |text: String| drop(lines.write(warning(&text, unix())));
         helpers.store().ledger = Some(ledger.keep(config, reactor.mailbox(), warn)?);
-        let mailbox = reactor.mailbox();
-        let done = move |done| drop(mailbox.send(Note::Notice(Notice::Worked(done))));
-        let worker = Worker::start(|work: Box<Work>| work.run(), done)
-            .map_err(|error| format!("cannot start the thread for long work: {error}"))?;
+        let worker = Worker::start().map_err(|error| format!("cannot start the thread for long work: {error}"))?;
         // The cells are empty: this is their only writer.
-        let _ = helpers.worker.set(worker);
+        let _ = helpers.worker.set((worker, reactor.mailbox()));
         let _ = helpers.desk.set(DeskEnd::new(reactor.mailbox()));
         let handover = HandoverSender::new(plan.program.clone(), has_admin, listening, reactor.mailbox());
         reactor.on_upgrade(handover.successor());

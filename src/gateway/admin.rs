@@ -99,6 +99,11 @@ pub(crate) fn step(
         out.extend_from_slice(b"only GET and HEAD are answered here\n");
         return Step::Answer(Answer { more: "\r\nallow: GET, HEAD".to_string(), ..Answer::new(405, TEXT) });
     }
+    let host = host(head, bytes);
+    if (path == "/" || path.starts_with("/admin/")) && !knows_host(host, peer, &cx.setup.config.server) {
+        out.extend_from_slice(FOREIGN.as_bytes());
+        return Answer::text(403);
+    }
     match path {
         "/healthz" => out.extend_from_slice(b"ok\n"),
         "/openapi.json" | "/admin/openapi.json" => {
@@ -120,11 +125,6 @@ pub(crate) fn step(
             return Step::Answer(Answer { more: "\r\nwww-authenticate: Bearer".to_string(), ..Answer::new(401, TEXT) });
         }
         "/" => {
-            let host = host(head, bytes);
-            if !knows_host(host, peer, &cx.setup.config.server) {
-                out.extend_from_slice(FOREIGN.as_bytes());
-                return Answer::text(403);
-            }
             let page = PAGE.text();
             out.extend_from_slice(page.as_bytes());
             let more = page_fields(&page, &origins(&cx.setup.config.server, host));

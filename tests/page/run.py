@@ -359,7 +359,7 @@ def pictures(page, folder):
     until, turn = time.monotonic() + float(os.environ.get("PAGE_SECONDS", "200")), 0
     while time.monotonic() < until:
         turn += 1
-        page.gate.chat(model=models[turn * turn % 7 % 6])
+        page.gate.chat(model=models[5 if turn % 11 == 0 else turn * turn % 7])
         time.sleep(0.1 + turn % 23 / 10)
     for theme in ["light", "dark"]:
         page.theme(theme)

@@ -7,7 +7,7 @@ use super::upgrade::HandoverSender;
 use crate::base::order;
 use crate::cli::desk;
 use crate::gateway::Gateway;
-use crate::gateway::orders::{DeskAsk, Notice, Order, Work};
+use crate::gateway::orders::{DeskAsk, Notice, Order};
 use crate::io::channel::Sender;
 use crate::io::log_writer::LogWriter;
 use crate::io::mailbox::Mailbox;
@@ -27,7 +27,7 @@ pub(super) struct Helpers {
     /// Asks again where secrets come from.
     pub(super) secrets: OnceLock<Arc<SecretWatch>>,
     /// Does what is too long for the loop.
-    pub(super) worker: OnceLock<Worker<Box<Work>>>,
+    pub(super) worker: OnceLock<(Worker, Mailbox<Note<Gateway>>)>,
     /// Answers what the admin listener is asked; there is none before it is.
     pub(super) desk: OnceLock<DeskEnd>,
     pub(super) handover: OnceLock<HandoverSender>,
@@ -37,7 +37,7 @@ pub(super) struct Helpers {
 
 /// The way to the thread that answers what the admin listener is asked: it begins with the first question.
 pub(super) struct DeskEnd {
-    worker: OnceLock<Option<Worker<Box<DeskAsk>>>>,
+    worker: OnceLock<Option<Worker>>,
     mailbox: Mailbox<Note<Gateway>>,
 }
 
@@ -48,14 +48,12 @@ impl DeskEnd {
     }
 
     fn give(&self, ask: Box<DeskAsk>) {
-        let begin = || {
-            let mailbox = self.mailbox.clone();
-            // A full box means that the loop is gone.
-            Worker::start(desk::answer, move |said| drop(mailbox.send(Note::Notice(Notice::Desk(said))))).ok()
-        };
-        match self.worker.get_or_init(begin) {
-            Some(worker) => worker.give(ask),
-            None => drop(self.mailbox.send(Note::Notice(Notice::Desk(desk::unanswered(&ask))))),
+        let mailbox = self.mailbox.clone();
+        // A full box means that the loop is gone.
+        let tell = move |said| drop(mailbox.send(Note::Notice(Notice::Desk(said))));
+        match self.worker.get_or_init(|| Worker::start().ok()) {
+            Some(worker) => worker.give(Box::new(move || tell(desk::answer(ask)))),
+            None => tell(desk::unanswered(&ask)),
         }
     }
 }
@@ -92,8 +90,10 @@ impl Helpers {
                 return Some(Order::Releases(releases));
             }
             Order::Work(work) => {
-                if let Some(worker) = self.worker.get() {
-                    worker.give(work);
+                if let Some((worker, mailbox)) = self.worker.get() {
+                    let mailbox = mailbox.clone();
+                    // A full box means that the loop is gone.
+                    worker.give(Box::new(move || drop(mailbox.send(Note::Notice(Notice::Worked(work.run()))))));
                 }
             }
             Order::Desk(ask) => {

@@ -1,6 +1,7 @@
 //! What a change of a key is written with: a line of the audit, and the answer that is given again to whoever asks for
 //! the same once more. Data only; both kinds of ledger keep it, in the step that makes the change.
 
+use super::api::StoreError;
 use super::keyform;
 use crate::base::time::Unix;
 use crate::policy::keys::KeyRecord;
@@ -9,6 +10,23 @@ use crate::policy::keys::KeyRecord;
 pub const ANSWERS_KEPT_MS: u64 = 86_400_000;
 /// Lines of the audit that are kept.
 pub const AUDIT_MAX: u64 = 100_000;
+
+/// Edits a record, or (false) refuses to: nothing is stored then.
+pub type Change<'a> = &'a mut dyn FnMut(&mut KeyRecord) -> bool;
+
+/// Lets `store` edit a key by `change`, which says why where it refuses to. So that what a ledger does for it is
+/// compiled once, whatever the reasons are.
+pub fn edited<E>(
+    mut change: impl FnMut(&mut KeyRecord) -> Result<(), E>,
+    store: impl FnOnce(Change<'_>) -> Result<Option<KeyRecord>, StoreError>,
+) -> Result<Option<Result<KeyRecord, E>>, StoreError> {
+    let mut refused = None;
+    let found = store(&mut |key| {
+        refused = change(key).err();
+        refused.is_none()
+    })?;
+    Ok(found.map(|key| refused.map_or(Ok(key), Err)))
+}
 
 /// Who changes a key, and how.
 pub struct Note<'a> {

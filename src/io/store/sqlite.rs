@@ -22,7 +22,7 @@ mod value;
 use super::api::{DaySum, Recent, Store, StoreError};
 use super::keyform;
 use super::lock::FileLock;
-use super::note::{Answered, AuditLine, Note};
+use super::note::{Answered, AuditLine, Change, Note, edited};
 use crate::base::digest::hex;
 use crate::base::limits;
 use crate::base::time::Unix;
@@ -197,9 +197,18 @@ impl Sqlite {
         &mut self,
         id: &KeyId,
         note: Option<&Note<'_>>,
-        mut change: impl FnMut(&mut KeyRecord) -> Result<(), E>,
+        change: impl FnMut(&mut KeyRecord) -> Result<(), E>,
     ) -> Result<Option<Result<KeyRecord, E>>, StoreError> {
-        let mut edit = || -> Fallible<Option<Result<KeyRecord, E>>> {
+        edited(change, |change| self.edit(id, note, change))
+    }
+
+    fn edit(
+        &mut self,
+        id: &KeyId,
+        note: Option<&Note<'_>>,
+        change: Change<'_>,
+    ) -> Result<Option<KeyRecord>, StoreError> {
+        let mut edit = || -> Fallible<Option<KeyRecord>> {
             let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let found = {
                 let mut query = transaction.prepare_cached(SELECT_KEY)?;
@@ -207,13 +216,13 @@ impl Sqlite {
             };
             let Some(mut key) = found else { return Ok(None) };
             let before = key.clone();
-            if let Err(refused) = change(&mut key) {
-                return Ok(Some(Err(refused)));
+            if !change(&mut key) {
+                return Ok(Some(key));
             }
             write_key(&transaction, UPDATE_KEY, &key)?;
             note.map_or(Ok(()), |note| notes::write(&transaction, note, Some(&before), &key))?;
             transaction.commit()?;
-            Ok(Some(Ok(key)))
+            Ok(Some(key))
         };
         let edited = edit();
         edited.map_err(|error| self.tell(error))

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 const DAY: u64 = 86_400_000;
 
 mod formats;
+mod notes;
 mod people;
 
 /// A directory of its own for each test, removed at its end.

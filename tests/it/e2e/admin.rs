@@ -110,6 +110,19 @@ fn the_last_requests_are_the_lines_of_the_log() {
 }
 
 #[test]
+fn whoever_follows_is_told_of_requests_as_they_end() {
+    let h = start();
+    let key = h.key();
+    let followed =
+        Process::start(h.folder.path(), "live", &["requests", "--live", "--json", "--limit", "1"], &[CREDENTIAL]);
+    wait_for("the last request", || followed.written().contains("quota").then_some(()));
+    let id = h.chat(&key, &chat("x\n#sim tokens=5")).id();
+    let line =
+        wait_for("the next one", || followed.written().lines().find(|line| line.contains(&id)).map(str::to_string));
+    assert_eq!(serde_json::from_str::<Value>(&line).unwrap(), h.log_of(&id));
+}
+
+#[test]
 fn a_key_is_issued_changed_rotated_and_revoked_and_all_of_it_is_in_the_audit() {
     let h = start();
     let body = json!({"name": "<b>ci</b>", "models": ["small"], "labels": {"team": "search"}, "expires": "30d",

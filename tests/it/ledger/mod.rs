@@ -17,6 +17,8 @@ mod relayed;
 #[cfg(feature = "redis")]
 mod shared;
 #[cfg(feature = "redis")]
+mod shared_notes;
+#[cfg(feature = "redis")]
 mod shared_people;
 
 use super::e2e::{client, harness, process};

@@ -6,7 +6,7 @@ use crate::base::limits;
 use crate::base::time::Unix;
 use crate::io::store::api::StoreError;
 use crate::io::store::keyform::{record_from, record_text};
-use crate::io::store::note::{ANSWERS_KEPT_MS, AUDIT_MAX, Answered, AuditLine, Note};
+use crate::io::store::note::{ANSWERS_KEPT_MS, AUDIT_MAX, Answered, AuditLine, Change, Note, edited};
 use crate::policy::keys::{KeyId, KeyRecord};
 
 /// What stands between the parts of a line: no part has it.
@@ -61,8 +61,12 @@ impl Remote {
         &mut self,
         id: &KeyId,
         note: &Note<'_>,
-        mut change: impl FnMut(&mut KeyRecord) -> Result<(), E>,
+        change: impl FnMut(&mut KeyRecord) -> Result<(), E>,
     ) -> Result<Option<Result<KeyRecord, E>>, StoreError> {
+        edited(change, |change| self.edit(id, note, change))
+    }
+
+    fn edit(&mut self, id: &KeyId, note: &Note<'_>, change: Change<'_>) -> Result<Option<KeyRecord>, StoreError> {
         for _ in 0..limits::EDIT_TRIES {
             let found: Option<String> =
                 self.run(|connection| redis::cmd("HGET").arg(named("keys")).arg(id.as_str()).query(connection))?;
@@ -71,11 +75,11 @@ impl Remote {
                 return Err(StoreError::Shared(self.name.clone(), format!("the record of key {id} cannot be read")));
             };
             let before = key.clone();
-            if let Err(refused) = change(&mut key) {
-                return Ok(Some(Err(refused)));
+            if !change(&mut key) {
+                return Ok(Some(key));
             }
             if self.replace_key(&key, &old, (note, Some(&before)))? {
-                return Ok(Some(Ok(key)));
+                return Ok(Some(key));
             }
         }
         Err(StoreError::Shared(self.name.clone(), format!("key {id} is being changed by others")))
