@@ -120,8 +120,8 @@ pub const SHARED_ANSWER: Duration = Duration::from_secs(2);
 pub const ASK_PATIENCE: Duration = Duration::from_secs(4);
 /// What a host holds in a shared ledger ends so long after the host was heard of last.
 pub const LEASE: Duration = Duration::from_secs(15);
-/// Rows in one script call of a shared ledger, which serves nobody else meanwhile.
-pub const ROWS_PER_SCRIPT: usize = 128;
+/// Rows of one commit in a shared ledger, which serves nobody else meanwhile.
+pub const ROWS_PER_SCRIPT: usize = 256;
 /// Commands sent to a shared ledger in one go.
 pub const COMMANDS_PER_PIPELINE: usize = 256;
 /// Rows that wait for their ledger; beyond it nothing is admitted.
@@ -132,8 +132,10 @@ pub const ROWS_WAITING_ALONE_MAX: u64 = 500_000;
 pub const WINDOW_KEPT: Duration = Duration::from_secs(3600);
 /// Entries of a shared ledger that are not what they should be and are named one by one; what is beyond is not told.
 pub const ODD_ENTRIES_MAX: usize = 1000;
-/// Rows read from a shared ledger at a time.
-pub const ROWS_PER_READ: usize = 1000;
+/// Entries read from a shared ledger at a time, each of [`ROWS_PER_SCRIPT`] rows at most.
+pub const ENTRIES_PER_READ: usize = 64;
+/// How long hosts that run take over a shared ledger that was begun anew on purpose.
+pub const ADOPTED_KEPT: Duration = Duration::from_secs(3600);
 /// How often a change in a shared ledger is tried again when somebody else came in between.
 pub const EDIT_TRIES: usize = 20;
 /// Rows folded into the sums of their days in one go; committing waits that long.

@@ -35,6 +35,7 @@ fn every_command_of_the_contract_is_understood() {
         "keys rotate 0123456789ab --grace 24h --json",
         "ledger verify --json",
         "ledger export",
+        "ledger adopt --config a.toml",
         "models",
         "models --json",
         "usage",

@@ -7,17 +7,20 @@
 //! of the gateway and of Redis. What a power cut costs is Redis' setting (`appendfsync`): a second by default. Without
 //! an append-only file a restart of Redis loses the ledger; [`Remote::warnings`] says so.
 //!
-//! Names begin with `tollgate:`. `keys` (id to record), `secret:attribution` (what users are hashed with), `rows` (a
-//! stream), `day:<day>` (sums), `who:<day>` (sums by user and session), `folded:<day>` (sums of rows folded away),
+//! Names begin with `tollgate:`. `epoch` (what the ledger is known by) and `epoch:<epoch>`, `format`, `keys` (id to
+//! record), `secret:attribution` (what users are hashed with), `rows` (a stream, an entry of many rows for each
+//! commit), `day:<day>` (sums), `who:<day>` (sums by user and session), `folded:<day>` (sums of rows folded away),
 //! `host:<host>` (its lease), `groups` (names of accounts). An account is a key's, by its id, or a group's, `@` and its
 //! name: `use:<account>` (tokens by day), `cost:<account>` (nano-dollars by day), `win:<account>:<start>:<end>` (a
 //! window: `q` requests, `t` tokens, `r:<host>` reserved), `live:<account>` (`n:<host>` running, `r:<host>:<period>`
 //! tokens reserved), `due:<account>` (the same of nano-dollars).
 
 mod audit;
+mod commit;
+mod epoch;
 
-use super::api::{DaySums, PeopleSums, Query, StoreError, UsageLine, sums_of};
-use super::counters::{add_day, add_who, place_text};
+use super::api::{DaySums, PeopleSums, Query, StoreError, UsageLine};
+use super::counters::{add_day, add_who};
 use super::keyform::{record_from, record_text};
 use crate::base::digest::{hex, unhex};
 use crate::base::limits;
@@ -29,7 +32,6 @@ use crate::policy::ask::{Answer, Ask, Release, Ruling};
 use crate::policy::attribution::HashKey;
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::meter::{Amount, GroupLease, Lease, LimitKind, SharedCounts};
-use crate::policy::plan::PATH_SEPARATOR;
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 use redis::{Cmd, Connection, ConnectionLike, Pipeline, RedisError, RedisResult, ServerError, TlsCertificates, Value};
@@ -44,10 +46,10 @@ use std::sync::Arc;
 /// What every name begins with.
 const PREFIX: &str = "tollgate:";
 /// Version of all that is described above. In the first, counters of days told no groups, endpoints and clients apart;
-/// those stay as they are.
-const FORMAT: &str = "2";
-/// The version before, of which this one makes its own.
-const FORMER: &str = "1";
+/// those stay as they are. In the second there was no epoch, and an entry for each row.
+const FORMAT: &str = "3";
+/// The versions before, of which this one makes its own.
+const FORMERS: [&str; 2] = ["1", "2"];
 
 const ADMIT: usize = 0;
 const APPEND: usize = 1;
@@ -65,6 +67,10 @@ const SCRIPTS: [&str; 7] = [
     include_str!("scripts/fold.lua"),
     include_str!("scripts/snapshot.lua"),
 ];
+/// What stands before each of them: it asks for the epoch.
+const GUARD: &str = include_str!("scripts/epoch.lua");
+/// The one that is run before there is an epoch.
+const BEGIN: &str = include_str!("scripts/begin.lua");
 
 /// A shared ledger. Connects when it is first used and again after a failure.
 pub struct Remote {
@@ -72,6 +78,8 @@ pub struct Remote {
     connection: Option<Connection>,
     /// The URL without its password.
     name: String,
+    /// That of the ledger, once it has been found.
+    epoch: Option<String>,
     /// SHA-1 of the scripts, by which the server knows them.
     hashes: [String; SCRIPTS.len()],
     /// What was passed over because it is not what it should be, as texts for an operator; see [`Remote::take_odd`].
@@ -156,8 +164,8 @@ impl Remote {
             }
         };
         let client = client.map_err(|error| failed(error.to_string()))?;
-        let hashes = SCRIPTS.map(|code| redis::Script::new(code).get_hash().to_string());
-        Ok(Remote { client, connection: None, name, hashes, odd: Vec::new(), clock: Clock::new() })
+        let hashes = SCRIPTS.map(|code| redis::Script::new(&[GUARD, code].concat()).get_hash().to_string());
+        Ok(Remote { client, connection: None, name, epoch: None, hashes, odd: Vec::new(), clock: Clock::new() })
     }
 
     /// Whether there is a connection, as far as is known.
@@ -165,41 +173,17 @@ impl Remote {
         self.connection.is_some()
     }
 
-    /// Connects unless that is done; checks that this is a ledger of ours and makes the scripts known.
+    /// Connects unless that is done; an error where the ledger is not the one that was known.
     pub fn connect(&mut self) -> Result<(), StoreError> {
-        if self.connection.is_some() {
-            return Ok(());
-        }
-        let open = || -> RedisResult<(Connection, String)> {
-            let mut connection = self.client.get_connection_with_timeout(limits::SHARED_CONNECT)?;
-            connection.set_read_timeout(Some(limits::SHARED_ANSWER))?;
-            connection.set_write_timeout(Some(limits::SHARED_ANSWER))?;
-            let mut pipe = redis::pipe();
-            pipe.cmd("SET").arg(named("format")).arg(FORMAT).arg("NX").ignore();
-            for code in SCRIPTS {
-                pipe.cmd("SCRIPT").arg("LOAD").arg(code).ignore();
-            }
-            pipe.cmd("GET").arg(named("format"));
-            let (mut format,): (String,) = pipe.query(&mut connection)?;
-            if format == FORMER {
-                // An older host that has a connection goes on; the next one of its version is refused.
-                () = redis::cmd("SET").arg(named("format")).arg(FORMAT).query(&mut connection)?;
-                format = FORMAT.to_string();
-            }
-            Ok((connection, format))
-        };
-        let (connection, format) = open().map_err(|error| self.failed(&error))?;
-        if format != FORMAT {
-            let why = "this ledger was written by a newer version".to_string();
-            return Err(StoreError::Shared(self.name.clone(), why));
-        }
-        self.connection = Some(connection);
-        Ok(())
+        self.connect_to(false)
     }
 
     fn failed(&self, error: &RedisError) -> StoreError {
         if is_interrupted(error) {
             return StoreError::Interrupted(self.name.clone());
+        }
+        if error.code() == Some("EPOCH") {
+            return self.replaced();
         }
         // The system's own words for it are "resource temporarily unavailable".
         let why = if error.is_timeout() { "no answer in time".to_string() } else { error.to_string() };
@@ -259,10 +243,10 @@ impl Remote {
         StoreError::Shared(self.name.clone(), "not connected".to_string())
     }
 
-    /// A call of a script; `keys` are those that it names.
+    /// A call of a script on the ledger that is known; `keys` are those that it names.
     fn script(&self, which: usize, keys: &[String]) -> Cmd {
         let mut cmd = redis::cmd("EVALSHA");
-        cmd.arg(&self.hashes[which]).arg(keys.len()).arg(keys);
+        cmd.arg(&self.hashes[which]).arg(keys.len() + 1).arg(keys).arg(self.mark());
         cmd
     }
 
@@ -289,8 +273,7 @@ impl Remote {
 
     /// All keys, also expired and revoked ones, in the order of their creation.
     pub fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError> {
-        let all: Vec<(Vec<u8>, Vec<u8>)> =
-            self.run(|connection| redis::cmd("HGETALL").arg(named("keys")).query(connection))?;
+        let all: Vec<(Vec<u8>, Vec<u8>)> = self.read(redis::cmd("HGETALL").arg(named("keys")))?;
         let mut keys = Vec::with_capacity(all.len());
         for (id, text) in all {
             match std::str::from_utf8(&text).ok().and_then(record_from) {
@@ -305,15 +288,13 @@ impl Remote {
 
     /// The record of one key; `None` if there is no such key.
     pub fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
-        let found: Option<String> =
-            self.run(|connection| redis::cmd("HGET").arg(named("keys")).arg(id.as_str()).query(connection))?;
+        let found: Option<String> = self.read(redis::cmd("HGET").arg(named("keys")).arg(id.as_str()))?;
         Ok(found.as_deref().and_then(record_from))
     }
 
     /// Counts the changes of the keys.
     pub fn version(&mut self) -> Result<i64, StoreError> {
-        let version: Option<i64> =
-            self.run(|connection| redis::cmd("GET").arg(named("keys:version")).query(connection))?;
+        let version: Option<i64> = self.read(redis::cmd("GET").arg(named("keys:version")))?;
         Ok(version.unwrap_or(0))
     }
 
@@ -338,14 +319,14 @@ impl Remote {
     }
 
     fn replace_key(&mut self, id: &KeyId, old: &str, new: &str) -> Result<bool, StoreError> {
+        self.connect()?;
         let mut cmd = self.script(EDIT, &[named("keys"), named("keys:version")]);
         cmd.arg(id.as_str()).arg(old).arg(new);
         if self.run(|connection| cmd.query(connection))? {
             return Ok(true);
         }
         // An interrupted try may have stored it.
-        let found: Option<String> =
-            self.run(|connection| redis::cmd("HGET").arg(named("keys")).arg(id.as_str()).query(connection))?;
+        let found: Option<String> = self.read(redis::cmd("HGET").arg(named("keys")).arg(id.as_str()))?;
         Ok(found.as_deref() == Some(new))
     }
 
@@ -356,8 +337,7 @@ impl Remote {
         mut change: impl FnMut(&mut KeyRecord) -> Result<(), E>,
     ) -> Result<Option<Result<KeyRecord, E>>, StoreError> {
         for _ in 0..limits::EDIT_TRIES {
-            let found: Option<String> =
-                self.run(|connection| redis::cmd("HGET").arg(named("keys")).arg(id.as_str()).query(connection))?;
+            let found: Option<String> = self.read(redis::cmd("HGET").arg(named("keys")).arg(id.as_str()))?;
             let Some(old) = found else { return Ok(None) };
             let Some(mut key) = record_from(&old) else {
                 return Err(StoreError::Shared(self.name.clone(), format!("the record of key {id} cannot be read")));
@@ -386,6 +366,7 @@ impl Remote {
 
     /// Comes under `speaker.host`, holding `holds`; what was held under `old` ends. See the script.
     pub fn announce(&mut self, speaker: &Speaker, old: &str, holds: &Holds) -> Result<(), StoreError> {
+        self.connect()?;
         let mut cmd = self.script(ANNOUNCE, &[named("wins")]);
         cmd.arg(PREFIX).arg(&speaker.host).arg(old).arg(limits::LEASE.as_millis() as u64);
         for ((account, window, period), (reserved, count)) in holds {
@@ -413,6 +394,7 @@ impl Remote {
     /// Sends commands in one go and gives what became of each. After an error nothing is known of any of them: rows
     /// are sent again under the same number, everything else was held under a name that is given up.
     pub fn send(&mut self, speaker: &Speaker, commands: &[Command<'_>]) -> Result<Vec<Done>, StoreError> {
+        self.connect()?;
         let mut pipe = Pipeline::with_capacity(commands.len());
         for command in commands {
             pipe.add_command(match command {
@@ -481,33 +463,6 @@ impl Remote {
             for (account, window, period) in accounts(key, lease) {
                 cmd.arg(account.to_string()).arg(window_part(window)).arg(period.0.0);
                 cmd.arg(lease.reserved.tokens).arg(lease.reserved.nano);
-            }
-        }
-        cmd
-    }
-
-    fn rows_command(&self, speaker: &Speaker, number: u64, rows: &[Row]) -> Cmd {
-        let keys = [format!("{PREFIX}seq:{}", speaker.writer), named("rows"), named("days"), named("wins")];
-        let mut cmd = self.script(APPEND, &keys);
-        cmd.arg(PREFIX).arg(number).arg(&speaker.host);
-        let none = Lease::default();
-        for row in rows {
-            let (sums, lease) = (sums_of(row), row.lease.as_deref().unwrap_or(&none));
-            // Text and numbers alone: this cannot fail.
-            cmd.arg(serde_json::to_string(row).unwrap_or_default()).arg(row.admitted.0 / DAY_MS).arg(place_text(row));
-            cmd.arg(&sums[..]).arg(sums[1..5].iter().sum::<u64>());
-            cmd.arg(lease.reserved.tokens).arg(lease.reserved.nano).arg(u8::from(lease.shared));
-            // The row says which groups: what was lent may not be known any more.
-            let named = || row.group.rsplit(PATH_SEPARATOR).filter(|name| !name.is_empty());
-            cmd.arg(1 + named().count());
-            let mut account = |name: &str, window: (Unix, Unix), period: (Unix, Unix)| {
-                cmd.arg(name).arg(window_part(window)).arg(kept(window)).arg(period.0.0);
-            };
-            account(row.key.as_str(), lease.window, lease.period);
-            for name in named() {
-                let lent = lease.groups.iter().find(|group| *group.name == *name);
-                let (window, period) = lent.map(|lent| (lent.window, lent.period)).unwrap_or_default();
-                account(&format!("@{name}"), window, period);
             }
         }
         cmd

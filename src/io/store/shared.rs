@@ -429,7 +429,7 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
             let age = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
             let before = Unix(clock::unix().0.saturating_sub(age));
             let count = self.remote.fold(before, limits::ROWS_PER_SHARED_FOLD)?;
-            let more = count as usize == limits::ROWS_PER_SHARED_FOLD;
+            let more = count as usize >= limits::ROWS_PER_SHARED_FOLD;
             self.next.fold = now.after(if more { limits::FOLD_PAUSE } else { limits::FOLD_REST });
         }
         Ok(true)

@@ -3,6 +3,8 @@
 
 mod clock;
 mod commit;
+#[cfg(feature = "redis")]
+mod epoch;
 mod files;
 #[cfg(feature = "redis")]
 mod handover;

@@ -79,6 +79,16 @@ impl Server {
         assert_ne!(first[0], b'-', "{words:?}");
     }
 
+    /// The number that a command answers with.
+    pub fn number(&self, words: &[&str]) -> u64 {
+        let mut socket = std::net::TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        std::io::Write::write_all(&mut socket, format!("{}\r\n", words.join(" ")).as_bytes()).unwrap();
+        let mut told = [0; 32];
+        let count = std::io::Read::read(&mut socket, &mut told).unwrap();
+        let text = std::str::from_utf8(&told[..count]).unwrap();
+        text.trim_end().strip_prefix(':').and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{text}"))
+    }
+
     /// Sends a signal by name.
     pub fn signal(&self, name: &str) {
         let id = self.child.as_ref().unwrap().id();

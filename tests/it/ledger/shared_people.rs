@@ -102,10 +102,10 @@ fn a_shared_ledger_of_the_first_format_is_read_as_before_and_an_older_host_is_re
     assert_eq!(remote.verify().unwrap().differences, []);
     assert_eq!(remote.fold(Unix(u64::MAX / 1_000_000), 10).unwrap(), 2);
     assert_eq!(remote.verify().unwrap().differences, []);
-    // An older host asks for 1 there.
+    // An older host asks for its own number there.
     let mut socket = std::net::TcpStream::connect(("127.0.0.1", server.port)).unwrap();
     socket.write_all(b"GET tollgate:format\r\n").unwrap();
     let mut told = [0; 7];
     socket.read_exact(&mut told).unwrap();
-    assert_eq!(&told, b"$1\r\n2\r\n");
+    assert_eq!(&told, b"$1\r\n3\r\n");
 }
