@@ -8,6 +8,7 @@ use super::client::peer::Peers;
 use super::client::response::DateCache;
 use super::discovery::Discovery;
 use super::exchange::streams::Streams;
+use super::grants::Grants;
 use super::ids::{ExchangeId, ProviderId};
 use super::ledger::Ledger;
 use super::lifecycle::Lifecycle;
@@ -92,6 +93,7 @@ pub(crate) struct Cx {
     pub(crate) plans: KeyPlans,
     pub(crate) meter: Meter,
     pub(crate) ledger: Ledger,
+    pub(crate) grants: Grants,
     pub(crate) stats: Stats,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) date: DateCache,
@@ -173,6 +175,7 @@ impl Cx {
             lookups: Lookups::default(),
             plans,
             ledger: Ledger::default(),
+            grants: Grants::default(),
             stats: Stats::default(),
             lifecycle: Lifecycle::default(),
             date: DateCache::default(),
@@ -203,6 +206,7 @@ impl Cx {
                 push_number(out, more as u64);
             });
         }
+        self.forget_grants();
         self.keys.load(records);
         self.plans.load(&self.keys, &self.setup.config, &self.meter);
     }
@@ -247,6 +251,7 @@ impl Cx {
         if config.providers.iter().any(|provider| provider.discover.is_some()) {
             Arc::make_mut(&mut config).keep_lists(&self.setup.config);
         }
+        self.forget_grants();
         self.pool.set_budget(config.server.max_buffered);
         self.budget.set_budget(config.server.max_buffered);
         self.plans.load(&self.keys, &config, &self.meter);

@@ -1,6 +1,7 @@
 //! Owns the only real clocks of the program. Everything below `io` gets `Now` as an argument.
 
 use crate::base::time::{Mono, Now, Unix};
+use std::sync::OnceLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// For how many microseconds wall-clock time is counted on by the monotonic clock: asking for it costs as much again,
@@ -43,6 +44,12 @@ impl Default for Clock {
     fn default() -> Self {
         Clock::new()
     }
+}
+
+/// The monotonic clock alone, from the first look at it in this process on.
+pub fn watch() -> Mono {
+    static START: OnceLock<Instant> = OnceLock::new();
+    Mono(u64::try_from(START.get_or_init(Instant::now).elapsed().as_micros()).unwrap_or(u64::MAX))
 }
 
 /// Wall-clock time; the epoch itself on a machine whose clock stands before it.

@@ -54,6 +54,10 @@ impl Helpers {
                 self.store().ledger.iter().for_each(|store| store.ask(&mut asks));
                 return Some(Order::Asks(asks));
             }
+            Order::Uses(mut uses) => {
+                self.store().ledger.iter().for_each(|store| store.used(&mut uses));
+                return Some(Order::Uses(uses));
+            }
             Order::LookUp(id) => self.store().ledger.iter().for_each(|store| store.look_up(id)),
             Order::Releases(mut releases) => {
                 self.store().ledger.iter().for_each(|store| store.release(&mut releases));
@@ -131,10 +135,14 @@ impl Helpers {
 /// What the loop calls once in every turn that has orders.
 pub(super) fn outbox(log: Rc<LogWriter>, helpers: Arc<Helpers>) -> impl FnMut(Vec<Order>) -> Vec<Order> {
     move |mut orders| {
-        // Rows before questions: what has ended makes room for what would begin.
-        let is_question = |order: &Order| matches!(order, Order::Asks(_));
-        if !orders.is_sorted_by_key(is_question) {
-            order::by_key(&mut orders, |order| (is_question(order).into(), 0));
+        // Rows before questions: what has ended makes room for what would begin. And after what was taken for them.
+        let rank = |order: &Order| match order {
+            Order::Uses(_) => 0,
+            Order::Asks(_) => 2,
+            _ => 1,
+        };
+        if !orders.is_sorted_by_key(rank) {
+            order::by_key(&mut orders, |order| (rank(order), 0));
         }
         // Collected in place: the vector's own storage is kept, too.
         orders.into_iter().filter_map(|order| helpers.perform(order, &log)).collect()

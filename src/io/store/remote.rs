@@ -10,12 +10,14 @@
 //! Names begin with `tollgate:`. `epoch` (what the ledger is known by) and `epoch:<epoch>`, `format`, `keys` (id to
 //! record), `secret:attribution` (what users are hashed with), `rows` (a stream, an entry of many rows for each
 //! commit), `day:<day>` (sums), `who:<day>` (sums by user and session), `folded:<day>` (sums of rows folded away),
-//! `host:<host>` (its lease), `groups` (names of accounts). An account is a key's, by its id, or a group's, `@` and its
-//! name: `use:<account>` (tokens by day), `cost:<account>` (nano-dollars by day), `win:<account>:<start>:<end>` (a
-//! window: `q` requests, `t` tokens, `r:<host>` reserved), `live:<account>` (`n:<host>` running, `r:<host>:<period>`
-//! tokens reserved), `due:<account>` (the same of nano-dollars).
+//! `host:<host>` (its lease), `groups` (names of accounts). An account is a key's, by its id, or a group's, `@` and
+//! its name: `use:<account>` (tokens by day), `cost:<account>` (nano-dollars by day), `win:<account>:<start>:<end>`
+//! (a window: `q` requests, `t` tokens, `r:<host>` reserved), `live:<account>` (`n:<host>` running,
+//! `r:<host>:<period>` tokens reserved), `due:<account>` (the same of nano-dollars). A grant holds like a host, by a
+//! name of its own, and in a window `q:<grant>` requests; it is called in on the channel `calls`.
 
 mod audit;
+mod calls;
 mod commit;
 mod epoch;
 
@@ -25,10 +27,10 @@ use super::keyform::{record_from, record_text};
 use crate::base::digest::{hex, unhex};
 use crate::base::limits;
 use crate::base::order;
-use crate::base::time::Unix;
+use crate::base::time::{Mono, Unix};
 use crate::io::clock::Clock;
 use crate::io::files;
-use crate::policy::ask::{Answer, Ask, Release, Ruling};
+use crate::policy::ask::{Answer, Ask, Grant, Release, Ruling, Use, Wish};
 use crate::policy::attribution::HashKey;
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::meter::{Amount, GroupLease, Lease, LimitKind, SharedCounts};
@@ -93,8 +95,10 @@ pub enum Command<'a> {
     Ask(&'a Ask),
     /// Leases without a row.
     Release(&'a [Release]),
-    /// A batch of rows under its number.
-    Rows(u64, &'a [Row]),
+    /// A batch of rows under its number, behind what was done with grants.
+    Rows(u64, &'a [Row], &'a [Use]),
+    /// A grant, by its number, is not used any more.
+    Return(u64),
 }
 
 /// What became of one command.
@@ -400,7 +404,12 @@ impl Remote {
             pipe.add_command(match command {
                 Command::Ask(ask) => self.ask_command(speaker, ask),
                 Command::Release(releases) => self.release_command(speaker, releases),
-                Command::Rows(number, rows) => self.rows_command(speaker, *number, rows),
+                Command::Rows(number, rows, uses) => self.rows_command(speaker, *number, rows, uses),
+                Command::Return(number) => {
+                    let mut cmd = redis::cmd("DEL");
+                    cmd.arg(format!("{PREFIX}host:{}", grant_name(&speaker.writer, *number)));
+                    cmd
+                }
             });
         }
         let (bytes, count) = (pipe.get_packed_pipeline(), commands.len());
@@ -424,6 +433,8 @@ impl Remote {
             }
             (_, Value::ServerError(error)) => Err(self.failed(&error.into())),
             (Command::Ask(ask), answer) => read_ruling(ask, &answer).map(Done::Answer).ok_or_else(|| self.nonsense()),
+            // It may have ended before.
+            (Command::Return(_), _) => Ok(Done::Done),
             (_, answer) => match self.read_done(&answer) {
                 Some(0) => Ok(Done::Ended),
                 Some(1) => Ok(Done::Done),
@@ -446,6 +457,10 @@ impl Remote {
         let (mut cmd, reserved) = (self.script(ADMIT, &keys), ask.lease.reserved);
         cmd.arg(&speaker.host).arg(format!("{PREFIX}host:")).arg(reserved.tokens).arg(reserved.nano);
         cmd.arg(u8::from(ask.admits));
+        let Wish { part, number, requests, amount, waits, known, by: _ } = ask.wish;
+        let grant = if part > 0 { grant_name(&speaker.writer, number) } else { String::new() };
+        cmd.arg(grant).arg(limits::GRANT.as_millis() as u64).arg(part.max(1)).arg(requests.max(1));
+        cmd.arg(amount.tokens).arg(amount.nano).arg(u8::from(waits)).arg(named(CALLS)).arg(u8::from(known));
         let limits = std::iter::once(&ask.limits).chain(&ask.groups);
         for ((_, window, period), limits) in accounts(&ask.key, &ask.lease).zip(limits) {
             let first = period.0.0 / DAY_MS;
@@ -490,6 +505,14 @@ impl Remote {
     }
 }
 
+/// Where what was granted is called in.
+const CALLS: &str = "calls";
+
+/// What a grant of a writer holds under; see `admit.lua` for the "g".
+fn grant_name(writer: &str, number: u64) -> String {
+    format!("{writer}g{number}")
+}
+
 fn named(rest: &str) -> String {
     format!("{PREFIX}{rest}")
 }
@@ -530,7 +553,7 @@ fn integer(value: &Value) -> Option<u64> {
 fn read_ruling(ask: &Ask, value: &Value) -> Option<Answer> {
     let Value::Array(parts) = value else { return None };
     let parts: Vec<u64> = parts.iter().map(integer).collect::<Option<_>>()?;
-    let ([code, which], counts) = parts.split_first_chunk()?;
+    let ([code, which, gives, requests, tokens, nano], counts) = parts.split_first_chunk()?;
     let kind = match *code {
         1 => Some(LimitKind::TokensPerPeriod),
         2 => Some(LimitKind::Requests),
@@ -543,6 +566,7 @@ fn read_ruling(ask: &Ask, value: &Value) -> Option<Answer> {
         (_, Some(kind)) => Ruling::Refused(kind, usize::try_from(*which).ok()?),
         (0, _) => Ruling::Admitted,
         (5, _) => Ruling::Looked,
+        (7, _) => Ruling::Called,
         (9, _) => Ruling::Unavailable,
         _ => return None,
     };
@@ -551,5 +575,8 @@ fn read_ruling(ask: &Ask, value: &Value) -> Option<Answer> {
         SharedCounts { window, requests, window_used, period, period_used: Amount { tokens, nano } }
     });
     let (counts, groups) = (told.next()?, told.collect());
-    Some(Answer { ask: ask.clone(), ruling, counts, groups })
+    // Until when it lasts is known to whoever knows when it was asked for.
+    let (amount, until) = (Amount { tokens: *tokens, nano: *nano }, Mono(0));
+    let grant = (*gives > 0).then_some(Grant { number: ask.wish.number, requests: *requests, amount, until });
+    Some(Answer { ask: ask.clone(), ruling, counts, groups, grant })
 }

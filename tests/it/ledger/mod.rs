@@ -7,6 +7,8 @@ mod commit;
 mod epoch;
 mod files;
 #[cfg(feature = "redis")]
+mod grants;
+#[cfg(feature = "redis")]
 mod handover;
 mod kills;
 #[cfg(feature = "redis")]

@@ -1,10 +1,12 @@
 //! What a commit sends: its rows packed as one entry, and what they come to, so that each counter is increased once
 //! however many rows count in it.
 
-use super::{APPEND, PREFIX, Remote, Speaker, kept, named, window_part};
+use super::{APPEND, PREFIX, Remote, Speaker, grant_name, kept, named, window_part};
 use crate::base::time::Unix;
 use crate::io::store::api::{Sums, sums_of};
 use crate::io::store::counters::place_text;
+use crate::policy::ask::Use;
+use crate::policy::keys::KeyId;
 use crate::policy::meter::{Amount, Lease};
 use crate::policy::plan::PATH_SEPARATOR;
 use crate::policy::row::Row;
@@ -48,12 +50,23 @@ struct Ended<'a> {
     reserved: Amount,
 }
 
+/// What was admitted by one grant, in one account, window and period.
+struct Taken<'a> {
+    account: (bool, &'a str),
+    window: Bounds,
+    period: Bounds,
+    grant: u64,
+    requests: u64,
+    reserved: Amount,
+}
+
 /// All of it. The lists are as short as rows are alike, and looked through from the end, where the last row's are.
 #[derive(Default)]
 struct Totals<'a> {
     places: Vec<Place<'a>>,
     people: Vec<Person<'a>>,
     used: Vec<Used<'a>>,
+    taken: Vec<Taken<'a>>,
     ended: Vec<Ended<'a>>,
 }
 
@@ -115,8 +128,21 @@ impl<'a> Totals<'a> {
         }
     }
 
+    fn take(&mut self, grant: u64, key: &'a KeyId, lease: &'a Lease) {
+        let groups = lease.groups.iter().map(|group| ((true, &*group.name), group.window, group.period));
+        for (account, window, period) in
+            std::iter::once(((false, key.as_str()), lease.window, lease.period)).chain(groups)
+        {
+            let is_one =
+                |one: &Taken<'_>| (one.account, one.window, one.period, one.grant) == (account, window, period, grant);
+            let new = || Taken { account, window, period, grant, requests: 0, reserved: Amount::default() };
+            let taken = entry(&mut self.taken, is_one, new);
+            (taken.requests, taken.reserved) = (taken.requests + 1, taken.reserved.plus(lease.reserved));
+        }
+    }
+
     /// Appends what it comes to, as the script wants it.
-    fn write(&self, cmd: &mut Cmd) {
+    fn write(&self, writer: &str, cmd: &mut Cmd) {
         let name = |(is_group, name): (bool, &str)| format!("{}{name}", if is_group { "@" } else { "" });
         let mut adds: Vec<(String, String, u64)> = Vec::new();
         let sums = |adds: &mut Vec<_>, hash: String, what: &str, sums: &Sums| {
@@ -147,6 +173,12 @@ impl<'a> Totals<'a> {
         }
         self.people.iter().for_each(|one| _ = entry(&mut named, |day| *day == one.day, || one.day));
         cmd.arg(days.len()).arg(&days).arg(groups.len()).arg(&groups).arg(named.len()).arg(&named);
+        cmd.arg(self.taken.len());
+        for one in &self.taken {
+            cmd.arg(name(one.account)).arg(window_part(one.window)).arg(kept(one.window)).arg(one.period.0.0);
+            cmd.arg(grant_name(writer, one.grant)).arg(one.requests).arg(0);
+            cmd.arg(one.reserved.tokens).arg(one.reserved.nano);
+        }
         for one in &self.ended {
             cmd.arg(name(one.account)).arg(window_part(one.window)).arg(kept(one.window)).arg(one.period.0.0);
             cmd.arg(u8::from(one.shared)).arg(one.requests).arg(one.tokens);
@@ -156,15 +188,20 @@ impl<'a> Totals<'a> {
 }
 
 impl Remote {
-    /// A batch of rows under its number.
-    pub(super) fn rows_command(&self, speaker: &Speaker, number: u64, rows: &[Row]) -> Cmd {
+    /// A batch of rows under its number, and what was done with grants before.
+    pub(super) fn rows_command(&self, speaker: &Speaker, number: u64, rows: &[Row], uses: &[Use]) -> Cmd {
         let keys = [format!("{PREFIX}seq:{}", speaker.writer), named("rows"), named("days"), named("wins")];
         let mut cmd = self.script(APPEND, &keys);
         // Text and numbers alone: this cannot fail.
         cmd.arg(PREFIX).arg(number).arg(&speaker.host).arg(serde_json::to_string(rows).unwrap_or_default());
         let (none, mut totals) = (Lease::default(), Totals::default());
         rows.iter().for_each(|row| totals.add(row, &none));
-        totals.write(&mut cmd);
+        for one in uses {
+            if let Use::Took(grant, key, lease) = one {
+                totals.take(*grant, key, lease);
+            }
+        }
+        totals.write(&speaker.writer, &mut cmd);
         cmd
     }
 }

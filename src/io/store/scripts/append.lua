@@ -2,10 +2,11 @@
 -- however often it is sent, for a batch has a number.
 -- KEYS: 1 number of the writer's last batch, 2 rows, 3 days, 4 all windows by expiry
 -- ARGV: 1 prefix, 2 number of the batch, 3 host, 4 the rows as a JSON array, then four lists, each behind its length:
---       increments: name of the hash, field, by how much; days; names of groups; days with users or sessions. Then for
---       each account and whether its leases were lent, or the host admitted alone ("1" or "0"), window and period: name,
---       "<start>:<end>" of the window, how long its counts are kept from now on (ms), start of the period (ms), lent or
---       not, requests, tokens, tokens reserved, nano-dollars reserved
+--       increments: name of the hash, field, by how much; days; names of groups; days with users or sessions. Then, with
+--       as many values as those behind them: what was admitted by grants, for each account, window, period and grant; and
+--       what has ended, for each account, window, period and whether its leases were lent, or the host admitted alone ("1"
+--       or "0"): name, "<start>:<end>" of the window, how long its counts are kept from now on (ms), start of the period
+--       (ms), name of the grant, or lent or not, requests, tokens used, tokens reserved, nano-dollars reserved
 -- Returns: 1 done, 0 done but the host's lease has ended, 2 was done before; with it the names of what was passed over
 local prefix, number, host = ARGV[1], ARGV[2], ARGV[3]
 if tonumber(redis.call('GET', KEYS[1]) or '0') >= tonumber(number) then
@@ -88,7 +89,9 @@ local function trim(hash)
 end
 
 -- The first write: where the rows themselves are not what they should be, nothing has been done.
-redis.call('XADD', KEYS[2], '*', 'rows', ARGV[4])
+if ARGV[4] ~= '[]' then
+    redis.call('XADD', KEYS[2], '*', 'rows', ARGV[4])
+end
 local at = 5
 -- Hands what stands at `at` to `take`: its length, then so many times `each` values.
 local function list(each, take)
@@ -113,7 +116,32 @@ list(1, function(day)
         trim(hash)
     end
 end)
-for i = at, #ARGV, 9 do
+local ended = at + 1 + 9 * ARGV[at]
+for i = at + 1, ended - 1, 9 do
+    local grant, requests, tokens, nano = ARGV[i + 4], ARGV[i + 5], ARGV[i + 7], ARGV[i + 8]
+    local live, due = prefix .. 'live:' .. ARGV[i], prefix .. 'due:' .. ARGV[i]
+    local window, of = prefix .. 'win:' .. ARGV[i] .. ':' .. ARGV[i + 1], ':' .. ARGV[i + 3]
+    if try('HINCRBY', window, 'q', requests) == tonumber(requests) then
+        try('ZADD', KEYS[4], now + ARGV[i + 2], window)
+        try('PEXPIRE', window, ARGV[i + 2])
+    end
+    -- From the grant to what the host holds.
+    if lives == 1 then
+        try('HINCRBY', live, 'n:' .. host, requests)
+        try('HINCRBY', live, 'r:' .. host .. of, tokens)
+        try('HINCRBY', window, 'r:' .. host, tokens)
+        if nano ~= '0' then
+            try('HINCRBY', due, 'r:' .. host .. of, nano)
+        end
+    end
+    if redis.call('EXISTS', prefix .. 'host:' .. grant) == 1 then
+        less(window, 'q:' .. grant, requests)
+        less(window, 'r:' .. grant, tokens)
+        less(live, 'r:' .. grant .. of, tokens)
+        less(due, 'r:' .. grant .. of, nano)
+    end
+end
+for i = ended, #ARGV, 9 do
     local account, window = ARGV[i], prefix .. 'win:' .. ARGV[i] .. ':' .. ARGV[i + 1]
     if ARGV[i + 4] == '0' then
         try('HINCRBY', window, 'q', ARGV[i + 5])
