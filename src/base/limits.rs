@@ -141,7 +141,7 @@ pub const GRANT_MARGIN: Duration = Duration::from_millis(50);
 /// Grants that a host has at once; a key beyond them is asked for each time.
 pub const GRANTS_MAX: u64 = 4096;
 /// Requests that a grant is given for at least and at most, as far as there are so many left.
-pub const GRANT_REQUESTS: (u64, u64) = (16, 1 << 16);
+pub const GRANT_REQUESTS: (u64, u64) = (64, 1 << 16);
 /// A key is granted something if it has asked before within this time.
 pub const GRANT_BUSY: Duration = Duration::from_secs(1);
 /// A grant lasts so long at the rate at which it was used; half of it later it is enlarged.

@@ -38,26 +38,21 @@ struct Used<'a> {
     used: Amount,
 }
 
-/// What ends in one account, window and period.
-struct Ended<'a> {
+/// What begins and ends in one account, window and period. What does both within the commit was never held.
+struct Line<'a> {
     account: (bool, &'a str),
     window: Bounds,
     period: Bounds,
-    /// The ledger has lent it; else the host has admitted alone.
-    shared: bool,
-    requests: u64,
-    tokens: u64,
-    reserved: Amount,
-}
-
-/// What was admitted by one grant, in one account, window and period.
-struct Taken<'a> {
-    account: (bool, &'a str),
-    window: Bounds,
-    period: Bounds,
+    /// The host has admitted it without the ledger; else the ledger has lent it, or granted it.
+    alone: bool,
+    /// Number of the grant that requests were admitted by; 0 for none.
     grant: u64,
-    requests: u64,
-    reserved: Amount,
+    /// So many requests were, with so much reserved.
+    taken: (u64, Amount),
+    /// So many have ended, with so much reserved.
+    ended: (u64, Amount),
+    /// What these have used.
+    tokens: u64,
 }
 
 /// All of it. The lists are as short as rows are alike, and looked through from the end, where the last row's are.
@@ -66,8 +61,7 @@ struct Totals<'a> {
     places: Vec<Place<'a>>,
     people: Vec<Person<'a>>,
     used: Vec<Used<'a>>,
-    taken: Vec<Taken<'a>>,
-    ended: Vec<Ended<'a>>,
+    lines: Vec<Line<'a>>,
 }
 
 /// The entry that `is_it`, or `new` one.
@@ -117,28 +111,39 @@ impl<'a> Totals<'a> {
                 false => (lease.window, lease.period),
                 true => lent.map(|lent| (lent.window, lent.period)).unwrap_or_default(),
             };
-            let is_one = |one: &Ended<'_>| {
-                (one.account, one.window, one.period, one.shared) == (account, window, period, shared)
-            };
-            let (requests, tokens_before, reserved) = (0, 0, Amount::default());
-            let new = || Ended { account, window, period, shared, requests, tokens: tokens_before, reserved };
-            let ended = entry(&mut self.ended, is_one, new);
-            (ended.requests, ended.tokens) = (ended.requests + 1, ended.tokens + tokens);
-            ended.reserved = ended.reserved.plus(lease.reserved);
+            // Whatever it was admitted by.
+            let line = self.line(account, window, period, !shared, None);
+            (line.ended.0, line.tokens) = (line.ended.0 + 1, line.tokens + tokens);
+            line.ended.1 = line.ended.1.plus(lease.reserved);
         }
     }
 
+    /// A request was admitted by a grant.
     fn take(&mut self, grant: u64, key: &'a KeyId, lease: &'a Lease) {
         let groups = lease.groups.iter().map(|group| ((true, &*group.name), group.window, group.period));
-        for (account, window, period) in
-            std::iter::once(((false, key.as_str()), lease.window, lease.period)).chain(groups)
-        {
-            let is_one =
-                |one: &Taken<'_>| (one.account, one.window, one.period, one.grant) == (account, window, period, grant);
-            let new = || Taken { account, window, period, grant, requests: 0, reserved: Amount::default() };
-            let taken = entry(&mut self.taken, is_one, new);
-            (taken.requests, taken.reserved) = (taken.requests + 1, taken.reserved.plus(lease.reserved));
+        let key = ((false, key.as_str()), lease.window, lease.period);
+        for (account, window, period) in std::iter::once(key).chain(groups) {
+            let line = self.line(account, window, period, false, Some(grant));
+            line.grant = grant;
+            line.taken = (line.taken.0 + 1, line.taken.1.plus(lease.reserved));
         }
+    }
+
+    fn line(
+        &mut self,
+        account: (bool, &'a str),
+        window: Bounds,
+        period: Bounds,
+        alone: bool,
+        grant: Option<u64>,
+    ) -> &mut Line<'a> {
+        let is_one = |one: &Line<'_>| {
+            let is_grant = grant.is_none_or(|grant| one.grant == grant || one.grant == 0);
+            (one.account, one.window, one.period, one.alone) == (account, window, period, alone) && is_grant
+        };
+        let none = (0, Amount::default());
+        let new = || Line { account, window, period, alone, grant: 0, taken: none, ended: none, tokens: 0 };
+        entry(&mut self.lines, is_one, new)
     }
 
     /// Appends what it comes to, as the script wants it.
@@ -173,16 +178,15 @@ impl<'a> Totals<'a> {
         }
         self.people.iter().for_each(|one| _ = entry(&mut named, |day| *day == one.day, || one.day));
         cmd.arg(days.len()).arg(&days).arg(groups.len()).arg(&groups).arg(named.len()).arg(&named);
-        cmd.arg(self.taken.len());
-        for one in &self.taken {
+        for one in &self.lines {
             cmd.arg(name(one.account)).arg(window_part(one.window)).arg(kept(one.window)).arg(one.period.0.0);
-            cmd.arg(grant_name(writer, one.grant)).arg(one.requests).arg(0);
-            cmd.arg(one.reserved.tokens).arg(one.reserved.nano);
-        }
-        for one in &self.ended {
-            cmd.arg(name(one.account)).arg(window_part(one.window)).arg(kept(one.window)).arg(one.period.0.0);
-            cmd.arg(u8::from(one.shared)).arg(one.requests).arg(one.tokens);
-            cmd.arg(one.reserved.tokens).arg(one.reserved.nano);
+            let ((taken, begun), (ended, over)) = (one.taken, one.ended);
+            // Text of a difference, which no number of the ledger's is too small for.
+            let more = |more: u64, less: u64| (i128::from(more) - i128::from(less)).to_string();
+            cmd.arg(if one.alone { ended } else { taken }).arg(one.tokens).arg(u8::from(one.alone));
+            cmd.arg(more(taken, ended)).arg(more(begun.tokens, over.tokens)).arg(more(begun.nano, over.nano));
+            cmd.arg(if taken > 0 { grant_name(writer, one.grant) } else { String::new() });
+            cmd.arg(taken).arg(begun.tokens).arg(begun.nano);
         }
     }
 }
@@ -195,12 +199,12 @@ impl Remote {
         // Text and numbers alone: this cannot fail.
         cmd.arg(PREFIX).arg(number).arg(&speaker.host).arg(serde_json::to_string(rows).unwrap_or_default());
         let (none, mut totals) = (Lease::default(), Totals::default());
-        rows.iter().for_each(|row| totals.add(row, &none));
         for one in uses {
             if let Use::Took(grant, key, lease) = one {
                 totals.take(*grant, key, lease);
             }
         }
+        rows.iter().for_each(|row| totals.add(row, &none));
         totals.write(&speaker.writer, &mut cmd);
         cmd
     }

@@ -2,11 +2,11 @@
 -- however often it is sent, for a batch has a number.
 -- KEYS: 1 number of the writer's last batch, 2 rows, 3 days, 4 all windows by expiry
 -- ARGV: 1 prefix, 2 number of the batch, 3 host, 4 the rows as a JSON array, then four lists, each behind its length:
---       increments: name of the hash, field, by how much; days; names of groups; days with users or sessions. Then, with
---       as many values as those behind them: what was admitted by grants, for each account, window, period and grant; and
---       what has ended, for each account, window, period and whether its leases were lent, or the host admitted alone ("1"
---       or "0"): name, "<start>:<end>" of the window, how long its counts are kept from now on (ms), start of the period
---       (ms), name of the grant, or lent or not, requests, tokens used, tokens reserved, nano-dollars reserved
+--       increments: name of the hash, field, by how much; days; names of groups; days with users or sessions. Then what
+--       was admitted by a grant and what has ended, for each account, window, period, grant: name, "<start>:<end>" of the
+--       window, how long its counts are kept from now on (ms), start of the period (ms), requests, tokens used, "1" if the
+--       host admitted alone, by how much what the host holds is more or less: requests, tokens, nano-dollars; name of the
+--       grant or "", and what was taken of it: requests, tokens, nano-dollars
 -- Returns: 1 done, 0 done but the host's lease has ended, 2 was done before; with it the names of what was passed over
 local prefix, number, host = ARGV[1], ARGV[2], ARGV[3]
 if tonumber(redis.call('GET', KEYS[1]) or '0') >= tonumber(number) then
@@ -116,52 +116,40 @@ list(1, function(day)
         trim(hash)
     end
 end)
-local ended = at + 1 + 9 * ARGV[at]
-for i = at + 1, ended - 1, 9 do
-    local grant, requests, tokens, nano = ARGV[i + 4], ARGV[i + 5], ARGV[i + 7], ARGV[i + 8]
-    local live, due = prefix .. 'live:' .. ARGV[i], prefix .. 'due:' .. ARGV[i]
-    local window, of = prefix .. 'win:' .. ARGV[i] .. ':' .. ARGV[i + 1], ':' .. ARGV[i + 3]
-    if try('HINCRBY', window, 'q', requests) == tonumber(requests) then
-        try('ZADD', KEYS[4], now + ARGV[i + 2], window)
-        try('PEXPIRE', window, ARGV[i + 2])
-    end
-    -- From the grant to what the host holds.
-    if lives == 1 then
-        try('HINCRBY', live, 'n:' .. host, requests)
-        try('HINCRBY', live, 'r:' .. host .. of, tokens)
-        try('HINCRBY', window, 'r:' .. host, tokens)
-        if nano ~= '0' then
-            try('HINCRBY', due, 'r:' .. host .. of, nano)
-        end
-    end
-    if redis.call('EXISTS', prefix .. 'host:' .. grant) == 1 then
-        less(window, 'q:' .. grant, requests)
-        less(window, 'r:' .. grant, tokens)
-        less(live, 'r:' .. grant .. of, tokens)
-        less(due, 'r:' .. grant .. of, nano)
+local function change(hash, field, amount)
+    if string.sub(amount, 1, 1) == '-' then
+        less(hash, field, string.sub(amount, 2))
+    elseif amount ~= '0' then
+        try('HINCRBY', hash, field, amount)
     end
 end
-for i = ended, #ARGV, 9 do
-    local account, window = ARGV[i], prefix .. 'win:' .. ARGV[i] .. ':' .. ARGV[i + 1]
-    if ARGV[i + 4] == '0' then
-        try('HINCRBY', window, 'q', ARGV[i + 5])
-        try('HINCRBY', window, 't', ARGV[i + 6])
+for i = at, #ARGV, 14 do
+    local live, due = prefix .. 'live:' .. ARGV[i], prefix .. 'due:' .. ARGV[i]
+    local window, period, requests, tokens = prefix .. 'win:' .. ARGV[i] .. ':' .. ARGV[i + 1], ':' .. ARGV[i + 3],
+        ARGV[i + 4], ARGV[i + 5]
+    local is_first = requests ~= '0' and try('HINCRBY', window, 'q', requests) == tonumber(requests)
+    if is_first or ARGV[i + 6] == '1' then
         try('ZADD', KEYS[4], now + ARGV[i + 2], window)
         try('PEXPIRE', window, ARGV[i + 2])
-    else
-        local open = redis.call('EXISTS', window) == 1
+    end
+    local open = requests ~= '0' or redis.call('EXISTS', window) == 1
+    if open and tokens ~= '0' then
+        try('HINCRBY', window, 't', tokens)
+    end
+    if lives == 1 and ARGV[i + 6] == '0' then
+        change(live, 'n:' .. host, ARGV[i + 7])
+        change(live, 'r:' .. host .. period, ARGV[i + 8])
+        change(due, 'r:' .. host .. period, ARGV[i + 9])
         if open then
-            try('HINCRBY', window, 't', ARGV[i + 6])
+            change(window, 'r:' .. host, ARGV[i + 8])
         end
-        if lives == 1 then
-            local field = 'r:' .. host .. ':' .. ARGV[i + 3]
-            less(prefix .. 'live:' .. account, 'n:' .. host, ARGV[i + 5])
-            less(prefix .. 'live:' .. account, field, ARGV[i + 7])
-            less(prefix .. 'due:' .. account, field, ARGV[i + 8])
-            if open then
-                less(window, 'r:' .. host, ARGV[i + 7])
-            end
-        end
+    end
+    local grant = ARGV[i + 10]
+    if grant ~= '' and redis.call('EXISTS', prefix .. 'host:' .. grant) == 1 then
+        less(window, 'q:' .. grant, ARGV[i + 11])
+        less(window, 'r:' .. grant, ARGV[i + 12])
+        less(live, 'r:' .. grant .. period, ARGV[i + 12])
+        less(due, 'r:' .. grant .. period, ARGV[i + 13])
     end
 end
 try('ZREMRANGEBYSCORE', KEYS[4], '-inf', now)
