@@ -9,6 +9,8 @@ mod files;
 #[cfg(feature = "redis")]
 mod grants;
 #[cfg(feature = "redis")]
+mod grants_model;
+#[cfg(feature = "redis")]
 mod handover;
 mod kills;
 #[cfg(feature = "redis")]
