@@ -121,7 +121,7 @@ pub const ASK_PATIENCE: Duration = Duration::from_secs(4);
 /// What a host holds in a shared ledger ends so long after the host was heard of last.
 pub const LEASE: Duration = Duration::from_secs(15);
 /// Rows of one commit in a shared ledger, which serves nobody else meanwhile.
-pub const ROWS_PER_SCRIPT: usize = 256;
+pub const ROWS_PER_SCRIPT: usize = 512;
 /// Commands sent to a shared ledger in one go.
 pub const COMMANDS_PER_PIPELINE: usize = 256;
 /// Rows that wait for their ledger; beyond it nothing is admitted.

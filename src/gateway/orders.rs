@@ -93,7 +93,8 @@ impl OrderSink {
                 return uses.push(one);
             }
         }
-        self.0.push(Order::Uses(vec![one]));
+        // In front of the rows, which give back what was taken.
+        self.0.insert(0, Order::Uses(vec![one]));
     }
 
     /// Gives a lease back that no row will.

@@ -135,14 +135,10 @@ impl Helpers {
 /// What the loop calls once in every turn that has orders.
 pub(super) fn outbox(log: Rc<LogWriter>, helpers: Arc<Helpers>) -> impl FnMut(Vec<Order>) -> Vec<Order> {
     move |mut orders| {
-        // Rows before questions: what has ended makes room for what would begin. And after what was taken for them.
-        let rank = |order: &Order| match order {
-            Order::Uses(_) => 0,
-            Order::Asks(_) => 2,
-            _ => 1,
-        };
-        if !orders.is_sorted_by_key(rank) {
-            order::by_key(&mut orders, |order| (rank(order), 0));
+        // Rows before questions: what has ended makes room for what would begin.
+        let is_question = |order: &Order| matches!(order, Order::Asks(_));
+        if !orders.is_sorted_by_key(is_question) {
+            order::by_key(&mut orders, |order| (is_question(order).into(), 0));
         }
         // Collected in place: the vector's own storage is kept, too.
         orders.into_iter().filter_map(|order| helpers.perform(order, &log)).collect()

@@ -530,6 +530,7 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
             self.next.renew = now.after(limits::LEASE / 3);
         }
         if now >= self.next.look {
+            self.remote.follow_clock()?;
             self.look_at_keys()?;
             self.next.look = now.after(limits::KEYS_LOOK);
         }

@@ -22,6 +22,8 @@ mod races;
 #[cfg(feature = "redis")]
 mod shared;
 #[cfg(feature = "redis")]
+mod shared_clock;
+#[cfg(feature = "redis")]
 mod shared_people;
 
 use super::e2e::{client, harness, process};

@@ -5,6 +5,8 @@
 use super::{BEGIN, FORMAT, FORMERS, GUARD, Remote, SCRIPTS, named};
 use crate::base::digest::hex;
 use crate::base::limits;
+use crate::base::time::Unix;
+use crate::io::clock;
 use crate::io::store::api::StoreError;
 use redis::{Cmd, Connection, FromRedisValue, RedisResult};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -59,6 +61,14 @@ impl Remote {
         };
         self.epoch = Some(found);
         self.connection = Some(connection);
+        self.follow_clock()
+    }
+
+    /// Windows and periods go by the ledger's clock, whatever this host's says.
+    pub fn follow_clock(&mut self) -> Result<(), StoreError> {
+        let asked = clock::watch();
+        let (secs, micros): (u64, u64) = self.run_once(|connection| redis::cmd("TIME").query(connection))?;
+        clock::follow(Unix(secs.saturating_mul(1000).saturating_add(micros / 1000)), asked, clock::watch());
         Ok(())
     }
 
