@@ -1,4 +1,5 @@
-//! `tollgate ledger`: verify that every counter is what the rows say, and export everything as JSON Lines.
+//! `tollgate ledger`: verify that every counter is what the rows say, export everything as JSON Lines, and begin anew
+//! where a shared ledger was lost.
 
 use super::args::ConfigArg;
 use super::load::{self, Secrets};
@@ -30,6 +31,8 @@ pub enum LedgerCommand {
     Audit(AuditArgs),
     /// Print everything as JSON Lines: one object per request, and one per daily sum of requests folded away
     Export(ExportArgs),
+    /// Have every host go on with a shared ledger that was emptied or replaced, counting from what is in it
+    Adopt(AdoptArgs),
 }
 
 impl LedgerCommand {
@@ -39,6 +42,7 @@ impl LedgerCommand {
             LedgerCommand::Verify(args) => &mut args.config,
             LedgerCommand::Audit(args) => &mut args.config,
             LedgerCommand::Export(args) => &mut args.config,
+            LedgerCommand::Adopt(args) => &mut args.config,
         }
     }
 }
@@ -76,12 +80,24 @@ pub struct ExportArgs {
     pub config: ConfigArg,
 }
 
+/// `tollgate ledger adopt`.
+#[derive(Args, Debug)]
+pub struct AdoptArgs {
+    /// Which configuration.
+    #[command(flatten)]
+    pub config: ConfigArg,
+}
+
 /// Does what was asked.
 pub fn run(command: &LedgerCommand) -> Result<(), Failure> {
     match command {
         LedgerCommand::Verify(args) => verify(args),
         LedgerCommand::Audit(args) => audit(args),
         LedgerCommand::Export(args) => export(args),
+        LedgerCommand::Adopt(args) => {
+            let epoch = store::adopt(&load::load(&args.config, Secrets::Optional)?)?;
+            print(&format!("adopted: the ledger's epoch is {epoch}; hosts that run go on with it within a second\n"))
+        }
     }
 }
 

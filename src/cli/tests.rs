@@ -38,6 +38,7 @@ fn every_command_of_the_contract_is_understood() {
         "ledger audit --limit 5 --json",
         "ready --admin unix:/run/tollgate.sock",
         "requests --live --failed --key ann --limit 5 --json --admin 127.0.0.1:9090",
+        "ledger adopt --config a.toml",
         "models",
         "models --json",
         "usage",

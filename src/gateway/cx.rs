@@ -9,6 +9,7 @@ use super::client::peer::Peers;
 use super::client::response::DateCache;
 use super::discovery::Discovery;
 use super::exchange::streams::Streams;
+use super::grants::Grants;
 use super::ids::{ExchangeId, ProviderId};
 use super::ledger::Ledger;
 use super::lifecycle::Lifecycle;
@@ -93,6 +94,7 @@ pub(crate) struct Cx {
     pub(crate) plans: KeyPlans,
     pub(crate) meter: Meter,
     pub(crate) ledger: Ledger,
+    pub(crate) grants: Grants,
     pub(crate) stats: Stats,
     /// Requests to the admin listener that are not answered yet.
     pub(crate) desk: Desk,
@@ -180,6 +182,7 @@ impl Cx {
             lookups: Lookups::default(),
             plans,
             ledger: Ledger::default(),
+            grants: Grants::default(),
             stats: Stats::default(),
             desk: Desk::default(),
             recorder: None,
@@ -213,6 +216,7 @@ impl Cx {
                 push_number(out, more as u64);
             });
         }
+        self.forget_grants();
         self.keys.load(records);
         self.plans.load(&self.keys, &self.setup.config, &self.meter);
     }
@@ -257,6 +261,7 @@ impl Cx {
         if config.providers.iter().any(|provider| provider.discover.is_some()) {
             Arc::make_mut(&mut config).keep_lists(&self.setup.config);
         }
+        self.forget_grants();
         self.pool.set_budget(config.server.max_buffered);
         self.budget.set_budget(config.server.max_buffered);
         self.plans.load(&self.keys, &config, &self.meter);

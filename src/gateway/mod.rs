@@ -20,6 +20,8 @@ mod diagnosis;
 mod discovery;
 mod drive;
 mod exchange;
+mod granted;
+mod grants;
 mod ids;
 mod ledger;
 mod lifecycle;
@@ -82,6 +84,9 @@ pub struct Start {
     pub running: Option<Vec<Running>>,
     /// What the system says of this process, asked for at every look at the metrics; must not block. `None`: nothing.
     pub process: Option<fn() -> ProcessVitals>,
+    /// A monotonic clock that is read at each admission by a grant of a shared ledger, for which the time of the
+    /// present verb is too old: the process may have been stopped since. `None`: nothing is granted.
+    pub watch: Option<fn() -> Mono>,
     /// Bytes in one piece above which work is given away as an order; `None` for `limits::WORK_MIN`.
     pub work_min: Option<usize>,
 }
@@ -135,6 +140,7 @@ impl Gateway {
         let Start { seed, hash_key, keys, .. } = start;
         let mut cx = Cx::new(CxStart { setup: Setup::new(config, 0), seed, hash_key, keys, offload_min, now });
         cx.recorder = start.has_admin.then(|| Box::new(Recorder::new()));
+        cx.grants.watch = start.watch;
         for Past { key, group, at, used } in &start.days {
             let path = cx.meter.path(group);
             cx.meter.restore_groups_day(path, now.unix, *at, *used);
@@ -353,6 +359,7 @@ impl Core for Gateway {
             Notice::Keys(records) => self.cx.load_keys(records),
             Notice::Committed(rows) => self.committed(rows),
             Notice::Answered(answer) => self.ruled(&answer),
+            Notice::CalledIn(account) => self.cx.called_in(&account),
             Notice::LookedUp(key, answer) => self.looked_up(key, answer),
             Notice::StoreFailed(why) => {
                 self.cx.log_event(|out| {

@@ -304,6 +304,21 @@ impl Meter {
         }
     }
 
+    /// One request more is known in the window of each account of `lease`, where a shared ledger has said how many
+    /// there were.
+    pub fn learn_of_one(&mut self, key: KeyIx, lease: &Lease) {
+        let learn = |account: &mut Account, window: (Unix, Unix)| {
+            if let Some(shared) = account.shared.as_mut().filter(|shared| shared.window == window) {
+                shared.requests = shared.requests.saturating_add(1);
+            }
+        };
+        self.accounts.get_mut(key.0 as usize).into_iter().for_each(|account| learn(account, lease.window));
+        let mut groups = lease.groups.iter();
+        self.tree.each_as_it_is(lease.path, |node| {
+            groups.next().into_iter().for_each(|group| learn(&mut node.account, group.window));
+        });
+    }
+
     /// The same of the groups of a lease.
     pub fn learn_groups(&mut self, lease: &Lease, now: Unix, news: &[SharedCounts]) {
         let (mut news, told) = (news.iter(), &mut self.news);

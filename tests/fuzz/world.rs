@@ -428,7 +428,8 @@ impl World {
                     | Order::Asks(_)
                     | Order::Renew(_)
                     | Order::List(_)
-                    | Order::Releases(_) => {}
+                    | Order::Releases(_)
+                    | Order::Uses(_) => {}
                 }
             }
             let actions = std::mem::take(self.gateway.actions());

@@ -84,6 +84,10 @@ impl Helpers {
                 self.store().ledger.iter().for_each(|store| store.ask(&mut asks));
                 return Some(Order::Asks(asks));
             }
+            Order::Uses(mut uses) => {
+                self.store().ledger.iter().for_each(|store| store.used(&mut uses));
+                return Some(Order::Uses(uses));
+            }
             Order::LookUp(id) => self.store().ledger.iter().for_each(|store| store.look_up(id)),
             Order::Releases(mut releases) => {
                 self.store().ledger.iter().for_each(|store| store.release(&mut releases));

@@ -890,8 +890,8 @@ fn spilled_rows_come_back_as_they_were_and_a_file_with_anything_else_is_kept() {
         groups: [GroupLease { name: "labs".into(), window: (Unix(5), Unix(6)), period: (Unix(7), Unix(8)) }].into(),
     };
     let lent = rows_of(3..4).into_iter().map(|row| Row { lease: Some(Box::new(lease.clone())), ..row }).collect();
-    let file = Batch { sent: None, rows: rows_of(0..3) };
-    let shared = Batch { sent: Some(("writer".to_string(), 7)), rows: lent };
+    let file = Batch { rows: rows_of(0..3), ..Batch::default() };
+    let shared = Batch { sent: Some(("writer".to_string(), 7)), rows: lent, ..Batch::default() };
     let left = Leftover { batches: vec![file.clone(), shared.clone()], died: false };
     let path = spills.write(&left, Unix(99), 7).unwrap();
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);

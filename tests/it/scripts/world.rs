@@ -243,7 +243,7 @@ impl World {
         let at = number.checked_sub(1).filter(|at| *at < self.asks.len()).ok_or("so many were not asked")?;
         let ask = self.asks.remove(at);
         let counts = SharedCounts { window: ask.lease.window, period: ask.lease.period, ..SharedCounts::default() };
-        self.notice(Notice::Answered(Answer { ask, ruling, counts, groups: Vec::new() }))
+        self.notice(Notice::Answered(Answer { ask, ruling, counts, groups: Vec::new(), grant: None }))
     }
 
     pub fn notice(&mut self, notice: Notice) -> Result<(), String> {
@@ -374,6 +374,7 @@ impl World {
                 Order::Asks(asks) => self.asks.extend(asks),
                 Order::LookUp(id) => self.looks.push(id),
                 Order::Releases(releases) => self.released += releases.len(),
+                Order::Uses(_) => return Err("nothing is granted in a script".to_string()),
                 Order::HandOver(running) => {
                     if self.handed_over.replace(running.len()).is_some() {
                         return Err("it handed over twice".to_string());

@@ -42,6 +42,7 @@ impl Remote {
         old: &str,
         (note, before): (&Note<'_>, Option<&KeyRecord>),
     ) -> Result<bool, StoreError> {
+        self.connect()?;
         let (id, new) = (&key.id, &*record_text(key));
         let once = note.once.as_ref().map_or("", |once| once.name);
         let [audit, answer] = places(once);
@@ -51,8 +52,7 @@ impl Remote {
             return Ok(true);
         }
         // An interrupted try may have stored it.
-        let found: Option<String> =
-            self.run(|connection| redis::cmd("HGET").arg(named("keys")).arg(id.as_str()).query(connection))?;
+        let found: Option<String> = self.read(redis::cmd("HGET").arg(named("keys")).arg(id.as_str()))?;
         Ok(found.as_deref() == Some(new))
     }
 
@@ -68,8 +68,7 @@ impl Remote {
 
     fn edit(&mut self, id: &KeyId, note: &Note<'_>, change: Change<'_>) -> Result<Option<KeyRecord>, StoreError> {
         for _ in 0..limits::EDIT_TRIES {
-            let found: Option<String> =
-                self.run(|connection| redis::cmd("HGET").arg(named("keys")).arg(id.as_str()).query(connection))?;
+            let found: Option<String> = self.read(redis::cmd("HGET").arg(named("keys")).arg(id.as_str()))?;
             let Some(old) = found else { return Ok(None) };
             let Some(mut key) = record_from(&old) else {
                 return Err(StoreError::Shared(self.name.clone(), format!("the record of key {id} cannot be read")));
@@ -88,7 +87,7 @@ impl Remote {
     /// What was answered under a name within the last day.
     pub fn answered(&mut self, once: &str) -> Result<Option<Answered>, StoreError> {
         let [_, place] = places(once);
-        let found: Option<String> = self.run(|connection| redis::cmd("GET").arg(&place).query(connection))?;
+        let found: Option<String> = self.read(redis::cmd("GET").arg(&place))?;
         Ok(found.and_then(|text| {
             let (digest, answer) = text.split_at_checked(64)?;
             Some(Answered { digest: unhex(digest)?, answer: answer.to_string() })
@@ -99,8 +98,7 @@ impl Remote {
     pub fn audit(&mut self, most: usize) -> Result<Vec<AuditLine>, StoreError> {
         let [place, _] = places("");
         let last = most.saturating_sub(1);
-        let lines: Vec<String> =
-            self.run(|connection| redis::cmd("LRANGE").arg(&place).arg(0).arg(last).query(connection))?;
+        let lines: Vec<String> = self.read(redis::cmd("LRANGE").arg(&place).arg(0).arg(last))?;
         Ok(lines.iter().filter_map(|line| read(line)).collect())
     }
 }
