@@ -6,6 +6,7 @@ pub mod digest;
 pub mod hash;
 pub mod limits;
 pub mod order;
+pub mod packed;
 pub mod ring;
 pub mod rng;
 pub mod seam;

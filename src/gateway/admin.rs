@@ -16,6 +16,7 @@ use super::client::response::{JSON, TEXT};
 use super::cx::Cx;
 use crate::base::base64;
 use crate::base::digest::sha256;
+use crate::base::packed::Packed;
 use crate::dialect::errors::{self, ErrorWords};
 use crate::policy::config::Server;
 use crate::policy::refusal::RefusalKind;
@@ -40,16 +41,6 @@ pub(crate) const LIMIT_MAX: usize = 1000;
 const LIMIT: usize = 100;
 /// What the admin API is asked for and this process does not tell by itself.
 const BY_COMMANDS: [&str; 5] = ["keys", "plans", "models", "usage", "audit"];
-
-/// A text as it lies in the binary, deflated: it is seldom asked for, and would be one part in fifty of the binary.
-struct Packed(&'static [u8]);
-
-impl Packed {
-    fn text(&self) -> String {
-        let unpacked = miniz_oxide::inflate::decompress_to_vec(self.0).unwrap_or_default();
-        String::from_utf8(unpacked).unwrap_or_default()
-    }
-}
 
 /// An answer to a request on the admin listener; its body lies in `out`.
 pub(crate) struct Answer {

@@ -183,16 +183,6 @@ impl Meter {
         true
     }
 
-    /// Where a key in the group of this name counts; `None` if it is not configured.
-    pub fn path_of(&self, group: &str) -> Option<PathIx> {
-        self.tree.path_of(group)
-    }
-
-    /// The path that a row has kept.
-    pub fn path(&mut self, text: &str) -> PathIx {
-        self.tree.path(text)
-    }
-
     /// The path on which a hold was admitted, as its row keeps it.
     #[inline]
     pub fn path_text(&self, hold: &Hold) -> Arc<str> {

@@ -17,7 +17,7 @@ struct Layer {
 }
 
 const LAYERS: [Layer; 8] = [
-    Layer { name: "base", layers: &[], crates: &["slab", "ahash", "ring"] },
+    Layer { name: "base", layers: &[], crates: &["slab", "ahash", "miniz_oxide", "ring"] },
     Layer { name: "wire", layers: &["base"], crates: &["httparse", "serde", "serde_json", "wide"] },
     Layer { name: "dialect", layers: &["base", "wire"], crates: &["serde", "serde_json", "wide"] },
     Layer {

@@ -1,6 +1,6 @@
 //! How groups stand, for whoever looks at all of them.
 
-use super::{Amount, Meter};
+use super::{Amount, Meter, PathIx};
 use crate::base::time::Unix;
 use crate::policy::plan::Plan;
 
@@ -24,6 +24,16 @@ pub struct GroupStatus<'a> {
 }
 
 impl Meter {
+    /// Where a key in the group of this name counts; `None` if it is not configured.
+    pub fn path_of(&self, group: &str) -> Option<PathIx> {
+        self.tree.path_of(group)
+    }
+
+    /// The path that a row has kept.
+    pub fn path(&mut self, text: &str) -> PathIx {
+        self.tree.path(text)
+    }
+
     /// Shows every configured group, brought to `now`.
     pub fn groups(&mut self, now: Unix, see: &mut dyn FnMut(&GroupStatus<'_>)) {
         self.tree.each_configured(&self.open, now, |node| {
