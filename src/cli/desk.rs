@@ -21,9 +21,9 @@ const LIMITS: (usize, usize) = (1000, 100);
 /// Bytes of an `Idempotency-Key`.
 const ONCE_MAX: usize = 255;
 
-/// A command line as it is made here.
+/// A command line as it is read here.
 #[derive(Parser)]
-struct Line {
+struct Asked {
     #[command(subcommand)]
     command: Command,
 }
@@ -63,14 +63,14 @@ fn told(ask: &DeskAsk) -> Result<String, Wrong> {
         ("GET", ["plans"]) => page(ask, &high.plans.iter().map(plan).collect::<Vec<_>>()),
         ("GET", ["models"]) => page(ask, &models::lines(&high.catalog)),
         ("GET", ["usage"]) => {
-            let mut line = vec!["usage".to_string()];
+            let mut line = Line(vec!["usage".to_string()]);
             for (name, value) in pairs(&ask.query) {
                 if !["by", "since", "until", "key", "group", "model", "user", "label"].contains(&name) {
                     return Err(unknown(name));
                 }
-                line.push(format!("--{name}={value}"));
+                line.option(name, &value);
             }
-            let Command::Usage(args) = parsed(line)? else { return Err(nothing()) };
+            let Command::Usage(args) = parsed(line.0)? else { return Err(nothing()) };
             let lines = usage::reported(&args, high).map_err(failed)?;
             Ok(list(json(&lines)?.trim_end(), None))
         }
@@ -127,83 +127,99 @@ fn change(ask: &DeskAsk, high: &Config, parts: &[&str], now: Unix) -> Result<Str
 fn parsed(line: Vec<String>) -> Result<Command, Wrong> {
     let words = std::iter::once("tollgate".to_string()).chain(line);
     let wrong = |error: clap::Error| {
-        let text = error.to_string();
+        let text = error.render().to_string();
         let text = text.strip_prefix("error: ").unwrap_or(&text);
         (400, text.split("\n\n").next().unwrap_or_default().replace('\n', " "))
     };
-    Line::try_parse_from(words).map(|line| line.command).map_err(wrong)
+    Asked::try_parse_from(words).map(|asked| asked.command).map_err(wrong)
 }
 
 /// The options of a key, out of a body that has the members of `--json`.
 fn options(body: &[u8], is_edit: bool) -> Result<Vec<String>, Wrong> {
-    let mut line = Vec::new();
+    const NAMES: &str = "names, or `[\"*\"]` for all";
+    let mut line = Line(Vec::new());
     for (name, value) in members(body)? {
-        let expected = |what: &str| Err((400, format!("{name}: expected {what}")));
         match (name.as_str(), value.kind()) {
             ("name" | "plan" | "group" | "expires", Kind::String) => {
-                line.push(format!("--{name}={}", value.text().unwrap_or_default()));
+                line.option(&name, &value.text().unwrap_or_default())
             }
-            ("group", Kind::Null) => line.push("--group=none".to_string()),
-            ("expires", Kind::Null) => line.push("--expires=never".to_string()),
-            ("name" | "plan" | "group" | "expires", _) => return expected("a string"),
+            ("group", Kind::Null) => line.option("group", "none"),
+            ("expires", Kind::Null) => line.option("expires", "never"),
+            ("name" | "plan" | "group" | "expires", _) => return Err(expected(&name, "a string")),
             ("models" | "endpoints", Kind::Array) => {
-                let items: Option<Vec<String>> = value.items().map(|item| item.text().map(String::from)).collect();
-                match items {
-                    Some(items) if items == ["*"] => line.push(format!("--{name}=all")),
-                    Some(items) if !items.is_empty() && items.iter().all(|item| !item.contains(',')) => {
-                        line.push(format!("--{name}={}", items.join(",")));
-                    }
-                    _ => return expected("names, or `[\"*\"]` for all"),
+                let mut names = String::new();
+                for item in value.items() {
+                    let item = item.text().filter(|item| !item.contains(',')).ok_or_else(|| expected(&name, NAMES))?;
+                    names.push_str(if names.is_empty() { "" } else { "," });
+                    names.push_str(&item);
+                }
+                match names.as_str() {
+                    "" => return Err(expected(&name, NAMES)),
+                    "*" => line.option(&name, "all"),
+                    names => line.option(&name, names),
                 }
             }
-            ("models" | "endpoints", _) => return expected("a list of names, or `[\"*\"]` for all"),
             ("labels", Kind::Object) => {
                 for (label, value) in value.members() {
                     let (label, text) = (Raw::text_of(label), value.text());
                     if text.is_none() && !value.is_null() {
-                        return Err((400, format!("labels.{label}: expected a string, or null to take it away")));
+                        return Err(expected("labels", "strings, or null to take one away"));
                     }
-                    line.push(format!("--label={label}={}", text.unwrap_or_default()));
+                    line.option("label", &[&label, "=", &text.unwrap_or_default()].concat());
                 }
             }
-            ("labels", _) => return expected("an object"),
             ("limits", Kind::Object) => {
                 for (limit, value) in value.members() {
                     let limit = Raw::text_of(limit);
-                    let known = ["requests", "tokens", "tokens_per_window", "concurrency", "budget"];
-                    if !known.contains(&&*limit) {
-                        return Err(unknown(&format!("limits.{limit}")));
+                    if !["requests", "tokens", "tokens_per_window", "concurrency", "budget"].contains(&&*limit) {
+                        return Err(unknown(&["limits.", &limit].concat()));
                     }
-                    let value = match value.kind() {
-                        Kind::Null => "plan".into(),
-                        Kind::Number => String::from_utf8_lossy(value.bytes()),
-                        _ => return Err((400, format!("limits.{limit}: expected a number, or null: as its plan"))),
+                    let number = match value.kind() {
+                        Kind::Null => "plan",
+                        Kind::Number => std::str::from_utf8(value.bytes()).unwrap_or_default(),
+                        _ => return Err(expected("limits", "numbers, or null: as the plan says")),
                     };
-                    line.push(format!("--{}={value}", limit.replace('_', "-")));
+                    line.option(&limit.replace('_', "-"), number);
                 }
             }
-            ("limits", _) => return expected("an object"),
+            ("models" | "endpoints", _) => return Err(expected(&name, NAMES)),
+            ("labels" | "limits", _) => return Err(expected(&name, "an object")),
             ("disabled", _) if is_edit => match value.bool() {
-                Some(disabled) => line.push(if disabled { "--disable" } else { "--enable" }.to_string()),
-                None => return expected("true or false"),
+                Some(disabled) => line.0.push(if disabled { "--disable" } else { "--enable" }.to_string()),
+                None => return Err(expected("disabled", "true or false")),
             },
             _ => return Err(unknown(&name)),
         }
     }
-    Ok(line)
+    Ok(line.0)
+}
+
+/// A command line under way.
+struct Line(Vec<String>);
+
+impl Line {
+    #[inline(never)]
+    fn option(&mut self, name: &str, value: &str) {
+        self.0.push(["--", name, "=", value].concat());
+    }
+}
+
+#[inline(never)]
+fn expected(name: &str, what: &str) -> Wrong {
+    (400, [name, ": expected ", what].concat())
 }
 
 /// The time for which the old secret of a key stays valid.
 fn grace(body: &[u8]) -> Result<Vec<String>, Wrong> {
-    let mut line = Vec::new();
+    let mut line = Line(Vec::new());
     for (name, value) in members(body)? {
         match (name.as_str(), value.text()) {
-            ("grace", Some(text)) => line.push(format!("--grace={text}")),
-            ("grace", None) => return Err((400, "grace: expected a duration such as \"24h\"".to_string())),
+            ("grace", Some(text)) => line.option("grace", &text),
+            ("grace", None) => return Err(expected("grace", "a duration such as \"24h\"")),
             _ => return Err(unknown(&name)),
         }
     }
-    Ok(line)
+    Ok(line.0)
 }
 
 /// The members of a body; none of an empty one.
@@ -284,8 +300,9 @@ fn json(value: &impl serde::Serialize) -> Result<String, Wrong> {
     json_text(value).map_err(failed)
 }
 
+#[inline(never)]
 fn unknown(name: &str) -> Wrong {
-    (400, format!("{name}: is not known here"))
+    (400, [name, ": is not known here"].concat())
 }
 
 fn nothing() -> Wrong {

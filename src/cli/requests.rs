@@ -2,7 +2,7 @@
 //! while one looks.
 
 use super::args::ConfigArg;
-use super::output::{Align, Failure, Table, clean, print};
+use super::output::{Align, Failure, clean, print};
 use super::probe::NoAnswer;
 use super::reach::{AdminArg, Listener};
 use crate::wire::json::{self, Raw};
@@ -76,13 +76,10 @@ pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
     let list = document.get("data").unwrap_or(Raw::new(b"[]"));
     let mut shown: Vec<Raw<'_>> = list.items().filter(|one| args.takes(*one)).take(args.limit).collect();
     shown.reverse();
-    if args.json {
-        shown.iter().try_for_each(|request| print_line(*request))?;
-    } else {
-        let mut table = Table::new(&COLUMNS.map(|(name, align, _)| (name, align)));
-        shown.iter().for_each(|request| table.row(row(*request)));
-        print(&table.text())?;
+    if !args.json {
+        print(&line(&COLUMNS.map(|(name, ..)| name.to_string())))?;
     }
+    shown.iter().try_for_each(|request| print_one(args, *request))?;
     if args.live { live(args, &listener) } else { Ok(()) }
 }
 
@@ -94,8 +91,11 @@ fn no_answer(listener: &Listener, why: &NoAnswer) -> Failure {
     })
 }
 
-fn print_line(request: Raw<'_>) -> Result<(), Failure> {
-    print(&format!("{}\n", String::from_utf8_lossy(request.bytes())))
+fn print_one(args: &RequestsArgs, request: Raw<'_>) -> Result<(), Failure> {
+    match args.json {
+        true => print(&[&String::from_utf8_lossy(request.bytes()), "\n"].concat()),
+        false => print(&line(&row(request))),
+    }
 }
 
 /// Goes on with what the gateway tells as it happens, until it ends or is not read any more.
@@ -107,7 +107,7 @@ fn live(args: &RequestsArgs, listener: &Listener) -> Result<(), Failure> {
             let event: Vec<u8> = held.drain(..end + 2).collect();
             let Some(data) = event.strip_prefix(b"data: ") else { continue };
             if json::check(data.trim_ascii()).is_ok() && args.takes(Raw::new(data)) {
-                printed = if args.json { print_line(Raw::new(data)) } else { print(&line(&row(Raw::new(data)))) };
+                printed = print_one(args, Raw::new(data));
             }
         }
         printed.is_ok() && held.len() <= EVENT_MAX
@@ -140,7 +140,7 @@ fn row(request: Raw<'_>) -> Vec<String> {
     ]
 }
 
-/// One line by itself, in columns of widths that are known before.
+/// One line, in columns of widths that are known before: those that follow are to stand below it.
 fn line(values: &[String]) -> String {
     let mut line = String::new();
     for (value, (_, align, width)) in values.iter().zip(COLUMNS) {

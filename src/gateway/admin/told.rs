@@ -21,22 +21,26 @@ pub(crate) struct View {
 }
 
 /// Appends a member that is a number.
+#[inline(never)] // compiled once: it is called from everywhere here
 fn count(out: &mut Vec<u8>, name: &str, value: u64) {
     key(out, name);
     push_number(out, value);
 }
 
+#[inline(never)]
 fn truth(out: &mut Vec<u8>, name: &str, value: bool) {
     key(out, name);
     out.extend_from_slice(if value { b"true" } else { b"false" });
 }
 
+#[inline(never)]
 fn text(out: &mut Vec<u8>, name: &str, value: &str) {
     key(out, name);
     write_string(out, value);
 }
 
 /// Appends a member that is a moment.
+#[inline(never)]
 fn moment(out: &mut Vec<u8>, name: &str, at: Unix) {
     key(out, name);
     out.push(b'"');
@@ -45,6 +49,7 @@ fn moment(out: &mut Vec<u8>, name: &str, at: Unix) {
 }
 
 /// Opens a member that is an object or a list.
+#[inline(never)]
 fn open(out: &mut Vec<u8>, name: &str, bracket: u8) {
     key(out, name);
     out.push(bracket);
@@ -94,6 +99,7 @@ pub(crate) fn status(view: &View, origins: &str, cx: &Cx, out: &mut Vec<u8>) {
     out.extend_from_slice(b"]}");
 }
 
+#[inline(never)]
 fn minute(sum: &Minute, out: &mut Vec<u8>) {
     out.push(b'{');
     moment(out, "start", Unix(sum.minute * 60_000));
@@ -146,6 +152,7 @@ fn on_wall(at: Mono, now: Mono, unix: Unix) -> Unix {
     Unix(unix.0.saturating_add(at.micros_since(now).div_ceil(1000)))
 }
 
+#[inline(never)]
 fn rest(standing: &Standing, now: Mono, unix: Unix, out: &mut Vec<u8>) {
     key(out, "resting");
     match standing.rests {

@@ -21,6 +21,8 @@ const LIVE_SILENCE: u64 = 60;
 
 impl Gateway {
     /// A head has come by the admin listener.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn answer_admin(&mut self, id: ClientId, meta: RequestMeta, head: &RequestHead) {
         let lifecycle = &self.cx.lifecycle;
         let ready = self.cx.takes_requests() && !lifecycle.is_leaving() && !lifecycle.has_handed_over();
@@ -46,6 +48,8 @@ impl Gateway {
     }
 
     /// Answers with what lies in `cx.out`.
+    #[cold]
+    #[inline(never)]
     fn reply_admin(&mut self, id: ClientId, meta: RequestMeta, answer: Answer) {
         let exchange = Exchange::new(id, meta, &mut self.cx);
         let framing = Framing::Length(self.cx.out.len() as u64);
@@ -54,6 +58,8 @@ impl Gateway {
         self.reply(&exchange.request, &reply);
     }
 
+    #[cold]
+    #[inline(never)]
     fn refuse_admin(&mut self, id: ClientId, meta: RequestMeta, status: u16, message: &str) {
         let exchange = Exchange::new(id, meta, &mut self.cx);
         self.cx.out.clear();
@@ -77,6 +83,8 @@ impl Gateway {
     }
 
     /// A body has come, all of it.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn admin_body(&mut self, id: ClientId) {
         match self.cx.desk.gone(id) {
             Some(Waiting { meta, waits: Waits::Body(head, writer), .. }) => self.ask_desk(id, meta, &head, writer),
@@ -85,6 +93,8 @@ impl Gateway {
     }
 
     /// A body cannot be taken.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn bad_admin_body(&mut self, id: ClientId, is_large: bool) {
         let Some(Waiting { meta, .. }) = self.cx.desk.gone(id) else { return self.drop_client(id) };
         let Some(client) = self.clients.get_mut(id) else { return };
@@ -95,6 +105,8 @@ impl Gateway {
         }
     }
 
+    #[cold]
+    #[inline(never)]
     fn ask_desk(&mut self, id: ClientId, meta: RequestMeta, head: &RequestHead, writer: Option<Writer>) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let (bytes, body) = client.message();
@@ -119,6 +131,8 @@ impl Gateway {
     }
 
     /// The helper thread has an answer.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn desk_answered(&mut self, answer: DeskAnswer) {
         if answer.is_report {
             self.cx.desk.report_written();
@@ -155,6 +169,8 @@ impl Gateway {
     }
 
     /// A client that looks at requests as they end may have to be told of some.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn live_due(&mut self, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };
         let is_full = client.is_full();
