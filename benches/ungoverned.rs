@@ -16,7 +16,7 @@ use tollgate::io::log_writer::LogWriter;
 use tollgate::io::reactor::{Authority, Note, Reactor, Security, Setup};
 use tollgate::io::signals::Signals;
 use tollgate::io::store::sqlite::{Mode, Sqlite};
-use tollgate::policy::config::{Config, StoreUrl};
+use tollgate::policy::config::{AdminListen, Config, StoreUrl};
 
 /// How often the loop is told that its rows are safe: seldom, since each time wakes it, and well within the lag that
 /// admission bears.
@@ -44,8 +44,12 @@ fn setup(config: &Config) -> Setup {
             retired: spec.retired,
         })
         .collect();
+    let admin = match own.admin_listen {
+        Some(AdminListen::Address(admin)) => Some(admin),
+        _ => None,
+    };
     Setup {
-        listeners: own.listen.iter().copied().chain(own.admin_listen).map(bind).collect(),
+        listeners: own.listen.iter().copied().chain(admin).map(bind).collect(),
         secured: own.listen.len(),
         security: Security::load(&authorities, None, None).unwrap(),
     }

@@ -1,5 +1,5 @@
-//! What a binary says of itself: the commit that it was built from, and for which target; and the API's document as
-//! machines read it, without the spaces that people like.
+//! What a binary says of itself: the commit that it was built from, and for which target; and the texts that it serves,
+//! packed: the page, and the APIs' documents as machines read them, without the spaces that people like.
 
 use std::process::Command;
 
@@ -23,10 +23,17 @@ fn dense(json: &str) -> String {
 
 fn main() {
     println!("cargo:rerun-if-changed=scripts/build.rs");
-    println!("cargo:rerun-if-changed=src/gateway/openapi.json");
-    let json = std::fs::read_to_string("src/gateway/openapi.json").expect("the API's document is there");
     let out = std::env::var("OUT_DIR").expect("cargo says where things are put");
-    std::fs::write(std::path::Path::new(&out).join("openapi.json"), dense(&json)).expect("there is room for it");
+    for (from, to) in
+        [("openapi.json", "openapi.json"), ("admin/openapi.json", "admin.json"), ("admin/page.html", "page.html")]
+    {
+        let from = format!("src/gateway/{from}");
+        println!("cargo:rerun-if-changed={from}");
+        let text = std::fs::read_to_string(&from).expect("what is served is there");
+        let text = if from.ends_with(".json") { dense(&text) } else { text };
+        let packed = miniz_oxide::deflate::compress_to_vec(text.as_bytes(), 10);
+        std::fs::write(std::path::Path::new(&out).join(to), packed).expect("there is room for it");
+    }
     // What is only tried out is not built again for every commit.
     if std::env::var("PROFILE").as_deref() == Ok("release") {
         for name in ["HEAD", "logs/HEAD"] {

@@ -235,8 +235,13 @@ impl World {
                 }
                 Order::Log(lines) => lines.clear(),
                 Order::Reload(_) | Order::HandOver(_) | Order::TakeBack | Order::Acknowledge(_) => {}
-                Order::LetServe(_) | Order::Counted(_) | Order::Asks(_) | Order::LookUp(_) | Order::Releases(_) => {}
-                Order::Work(_) | Order::Renew(_) | Order::List(_) => {}
+                Order::LetServe(_)
+                | Order::Counted(_)
+                | Order::Asks(_)
+                | Order::LookUp(_)
+                | Order::Releases(_)
+                | Order::Uses(_) => {}
+                Order::Work(_) | Order::Desk(_) | Order::Renew(_) | Order::List(_) => {}
             }
         }
         if rows > 0 {

@@ -26,6 +26,8 @@ pub const RESERVE_CONNECTIONS: usize = 32;
 pub const RESERVE_PER_HOST: usize = 4;
 /// Connections to the admin listener at once; they do not count against `max_connections`.
 pub const ADMIN_CONNECTIONS: usize = 64;
+/// Bytes of a body that the admin listener takes (contract section 14).
+pub const ADMIN_BODY_MAX: u64 = 64 * 1024;
 /// Bytes unsent to one connection above which its source is not read.
 pub const HIGH_WATER: usize = 64 * 1024;
 /// Bytes of a stream that are relayed before its client's unsent bytes are looked at again: events may grow on their
@@ -120,8 +122,8 @@ pub const SHARED_ANSWER: Duration = Duration::from_secs(2);
 pub const ASK_PATIENCE: Duration = Duration::from_secs(4);
 /// What a host holds in a shared ledger ends so long after the host was heard of last.
 pub const LEASE: Duration = Duration::from_secs(15);
-/// Rows in one script call of a shared ledger, which serves nobody else meanwhile.
-pub const ROWS_PER_SCRIPT: usize = 128;
+/// Rows of one commit in a shared ledger, which serves nobody else meanwhile.
+pub const ROWS_PER_SCRIPT: usize = 512;
 /// Commands sent to a shared ledger in one go.
 pub const COMMANDS_PER_PIPELINE: usize = 256;
 /// Rows that wait for their ledger; beyond it nothing is admitted.
@@ -132,8 +134,28 @@ pub const ROWS_WAITING_ALONE_MAX: u64 = 500_000;
 pub const WINDOW_KEPT: Duration = Duration::from_secs(3600);
 /// Entries of a shared ledger that are not what they should be and are named one by one; what is beyond is not told.
 pub const ODD_ENTRIES_MAX: usize = 1000;
-/// Rows read from a shared ledger at a time.
-pub const ROWS_PER_READ: usize = 1000;
+/// Entries read from a shared ledger at a time, each of [`ROWS_PER_SCRIPT`] rows at most.
+pub const ENTRIES_PER_READ: usize = 64;
+/// How long a grant of a shared ledger lasts, by that one's clock.
+pub const GRANT: Duration = Duration::from_secs(2);
+/// So much earlier a host takes it to be over: a server's clock goes by milliseconds, and stands still for a script.
+pub const GRANT_MARGIN: Duration = Duration::from_millis(50);
+/// Grants that a host has at once; a key beyond them is asked for each time.
+pub const GRANTS_MAX: u64 = 4096;
+/// Requests that a grant is given for at least and at most, as far as there are so many left.
+pub const GRANT_REQUESTS: (u64, u64) = (64, 1 << 16);
+/// A key is granted something if it has asked before within this time.
+pub const GRANT_BUSY: Duration = Duration::from_secs(1);
+/// A grant lasts so long at the rate at which it was used; half of it later it is enlarged.
+pub const GRANT_AHEAD: Duration = Duration::from_millis(100);
+/// How long a request waits for what other hosts have been granted.
+pub const CALL_PATIENCE: Duration = Duration::from_millis(250);
+/// How often it asks meanwhile.
+pub const CALL_TICK: Duration = Duration::from_millis(5);
+/// Requests that ask at a time while they wait.
+pub const CALLS_AT_ONCE: usize = 8;
+/// How long hosts that run take over a shared ledger that was begun anew on purpose.
+pub const ADOPTED_KEPT: Duration = Duration::from_secs(3600);
 /// How often a change in a shared ledger is tried again when somebody else came in between.
 pub const EDIT_TRIES: usize = 20;
 /// Rows folded into the sums of their days in one go; committing waits that long.

@@ -82,6 +82,7 @@ pub(super) fn send(provider: &Provider, asker: &Asker<'_>, request: &[u8]) -> Re
         return Err(NoAnswer::Silent);
     }
     let place = Place {
+        socket: None,
         addresses: &provider.addresses,
         host: provider.next_hop().0,
         port: provider.next_hop().1,

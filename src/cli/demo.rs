@@ -4,6 +4,7 @@ use super::args::DemoArgs;
 use super::demo_config::demo_text;
 use super::output::Failure;
 use super::serve::{Listeners, catch_signals, serve};
+use crate::base::digest::hex;
 use crate::io::clock;
 use crate::io::listen;
 use crate::io::signals::Signals;
@@ -52,17 +53,19 @@ fn demo(args: &DemoArgs, folder: &Path, signals: Signals) -> Result<(), Failure>
     let provider = start_provider(args).map_err(Failure::failed)?;
     let listen = Port::find(args.listen, "--listen", LISTEN).map_err(Failure::failed)?;
     let admin = Port::find(args.admin_listen, "--admin-listen", ADMIN).map_err(Failure::failed)?;
-    let text = demo_text(provider, listen.address, admin.address, &folder.join("demo.db").to_string_lossy());
+    let (db, place) = (folder.join("demo.db"), folder.join("write.token"));
+    let token = write_token(&place).map_err(Failure::failed)?;
+    let text = demo_text(provider, listen.address, admin.address, &db.to_string_lossy(), &place.to_string_lossy());
     let file = folder.join("demo.toml");
     std::fs::write(&file, &text).map_err(|error| Failure::failed(format!("{}: {error}", file.display())))?;
     let name = file.to_string_lossy();
-    let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+    let read = |_: &str| Ok(token.clone());
     let source = Source { file: &name, text: &text, env: &|_| None, read: &read, run: &Source::no_program };
     let config = Config::parse(&source).map_err(Failure::Config)?;
-    let key = issue_key(&folder.join("demo.db"), &config).map_err(Failure::failed)?;
+    let key = issue_key(&db, &config).map_err(Failure::failed)?;
     let listeners = Listeners::bind(&config).map_err(Failure::failed)?;
     [&listen, &admin].into_iter().for_each(Port::tell);
-    print_help(listen.address, admin.address, &key, &config, &file);
+    print_help(listen.address, admin.address, &key, &token, &config, &file);
     // The demo is for looking at answers; its log would only stand between them.
     serve(config, None, listeners, signals, Box::new(std::io::sink())).map_err(Failure::failed)
 }
@@ -112,6 +115,15 @@ fn start_provider(args: &DemoArgs) -> Result<SocketAddr, String> {
     Ok(addr)
 }
 
+/// A token for changing keys on the page; it lies in the demo's folder, for its owner alone.
+fn write_token(place: &Path) -> Result<String, String> {
+    let mut random = [0u8; 16];
+    SystemRandom::new().fill(&mut random).map_err(|_| "no entropy is available".to_string())?;
+    let token = hex(&random);
+    std::fs::write(place, &token).map_err(|error| format!("{}: {error}", place.display()))?;
+    Ok(token)
+}
+
 fn issue_key(db: &Path, config: &Config) -> Result<String, String> {
     let random = SystemRandom::new();
     let mut entropy = true;
@@ -148,7 +160,7 @@ fn model_of<'a>(config: &'a Config, shape: &str) -> &'a str {
     config.catalog.models().iter().find(speaks).map_or("", |model| &*model.id)
 }
 
-fn print_help(listen: SocketAddr, admin: SocketAddr, key: &str, config: &Config, file: &Path) {
+fn print_help(listen: SocketAddr, admin: SocketAddr, key: &str, token: &str, config: &Config, file: &Path) {
     let models: Vec<&str> = config.catalog.models().iter().map(|model| &*model.id).collect();
     let (chat, messages) = (model_of(config, "chat"), model_of(config, "messages"));
     let (base, models) = (format!("http://{listen}"), models.join(", "));
@@ -176,6 +188,7 @@ fn print_help(listen: SocketAddr, admin: SocketAddr, key: &str, config: &Config,
     println!("export ANTHROPIC_BASE_URL={base} ANTHROPIC_API_KEY={key}\n");
     println!("Claude Code (the simulated provider answers in made-up words):\n");
     println!("ANTHROPIC_BASE_URL={base} ANTHROPIC_AUTH_TOKEN={key} claude --model {messages}\n");
+    println!("The page, for a browser: http://{admin}/ (token, for changing keys: {token})\n");
     println!("What was used: tollgate usage --config {}", file.display());
     println!("Health and metrics: http://{admin}/readyz and http://{admin}/metrics\n");
 }

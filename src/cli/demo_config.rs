@@ -24,12 +24,15 @@ const ALIASES: [(&str, &str); 3] =
 pub const PLAN: &str = "demo";
 
 /// A configuration in TOML: listeners, the ledger file `db`, two providers that are both the simulated one at
-/// `provider` (one per shape), six models, one plan. `db` may be any path; it is quoted as TOML demands.
-pub fn demo_text(provider: SocketAddr, listen: SocketAddr, admin: SocketAddr, db: &str) -> String {
-    let url = toml_string(&format!("sqlite:{db}"));
+/// `provider` (one per shape), six models, one plan. `db` may be any path, and `token` too, where the token is with
+/// which keys may be changed; they are quoted as TOML demands.
+pub fn demo_text(provider: SocketAddr, listen: SocketAddr, admin: SocketAddr, db: &str, token: &str) -> String {
+    let (url, token) = (toml_string(&format!("sqlite:{db}")), toml_string(token));
     let mut text = format!(
         "default_model = \"heron-small\"\n\n\
-         [server]\nlisten = \"{listen}\"\nadmin_listen = \"{admin}\"\n\n\
+         [server]\nlisten = \"{listen}\"\nadmin_listen = \"{admin}\"\n\
+         admin_write_token = {{ file = {token} }}\n\
+         # So that the playground of the page may ask.\ncors_origins = [\"http://{admin}\"]\n\n\
          [store]\nurl = {url}\n\n\
          [[providers]]\nname = \"heronry\"\nshape = \"chat\"\nbase_url = \"http://{provider}/v1\"\n\n\
          [[providers]]\nname = \"ibisery\"\nshape = \"messages\"\nbase_url = \"http://{provider}\"\n\n"
@@ -80,12 +83,12 @@ pub(super) mod tests {
 
     fn text(db: &str) -> String {
         let address = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
-        demo_text(address(4001), address(8080), address(9090), db)
+        demo_text(address(4001), address(8080), address(9090), db, "/tmp/token")
     }
 
     fn parse(text: &str) -> Config {
         let none = |_: &str| None;
-        let read = |_: &str| Err(std::io::Error::from(std::io::ErrorKind::NotFound));
+        let read = |_: &str| Ok("the-token-of-the-demo".to_string());
         let source = Source { file: "demo.toml", text, env: &none, read: &read, run: &Source::no_program };
         Config::parse(&source).unwrap_or_else(|errors| panic!("{errors:?}"))
     }

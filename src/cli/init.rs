@@ -237,6 +237,7 @@ pub fn run(args: &InitArgs) -> Result<(), Failure> {
 fn look(port: u16, name: &'static str, title: &'static str) -> Option<Local> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let place = Place {
+        socket: None,
         addresses: &[address],
         host: "127.0.0.1",
         port,

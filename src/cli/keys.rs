@@ -2,10 +2,13 @@
 //! change a running gateway hears within a second (contract sections 3 and 8). A key is printed once, alone on standard
 //! output; only its digest is stored.
 
+pub(super) mod api;
+mod by;
 mod listing;
 mod names;
 mod options;
 
+pub(super) use by::By;
 pub use listing::ListArgs;
 pub use names::KeyArgs;
 pub use options::KeyOptions;
@@ -20,8 +23,10 @@ use crate::policy::config::{Config, units};
 use crate::policy::keys::{Issued, KeyId, KeyRecord, Scope, issue, reissue};
 use crate::policy::plan::LimitOverrides;
 use crate::policy::window::iso;
+use by::answer;
 use clap::{Args, Subcommand};
-use listing::{Line, Used};
+use listing::Used;
+pub(super) use listing::{Line, listed, shown};
 use names::find;
 pub(super) use names::unknown;
 use options::parse_name;
@@ -120,6 +125,15 @@ pub struct RotateArgs {
     pub json: bool,
 }
 
+impl SetArgs {
+    /// Nothing is to be changed.
+    fn is_empty(&self) -> bool {
+        self.name.is_none() && self.options.is_empty() && !self.disable && !self.enable
+    }
+}
+
+const NOTHING: &str = "nothing to change; see `tollgate keys set --help`";
+
 fn parse_grace(text: &str) -> Result<Duration, String> {
     units::duration(text).ok_or_else(|| "expected a duration such as 24h, or 0s".to_string())
 }
@@ -140,7 +154,7 @@ fn issue_key(args: &IssueArgs) -> Result<(), Failure> {
     let high = load::load(&args.config, Secrets::Optional)?;
     let now = unix();
     somewhere_to_show()?;
-    let (record, text) = make(args, &high, now)?;
+    let (record, text) = make(args, &high, &By::COMMAND, now)?;
     show_once(&record, text, args.json, &high, now).map_err(|unseen| withdraw(&high, &record.id, &unseen))?;
     let (name, expiry) = (clean(&record.name), record.expires.map_or("never".to_string(), iso));
     remark(&format!("key {} for {name}: plan {}, expires {expiry}; shown only now", record.id, record.plan));
@@ -154,7 +168,7 @@ fn somewhere_to_show() -> Result<(), Failure> {
 
 /// Revokes a key that was stored and could not be shown; what is to be said of it.
 fn withdraw(high: &Config, id: &KeyId, unseen: &Failure) -> Failure {
-    let outcome = match revoke_in(high, id, unix()) {
+    let outcome = match revoke_in(high, id, &By::COMMAND, unix()) {
         Ok(_) => "it is revoked again".to_string(),
         Err(failure) => format!("it could not be revoked either ({}): revoke it", failure.text()),
     };
@@ -164,17 +178,18 @@ fn withdraw(high: &Config, id: &KeyId, unseen: &Failure) -> Failure {
 /// Prints a key that cannot be shown again.
 fn show_once(record: &KeyRecord, text: String, json: bool, high: &Config, now: Unix) -> Result<(), Failure> {
     match json {
-        true => print_secret(&json_text(&Fresh { key: text, record: Line::new(record, high, &Used::default(), now) })?),
+        true => print_secret(&json_text(&Fresh::new(Some(text), record, high, now))?),
         false => print_secret(&format!("{text}\n")),
     }
 }
 
 /// Makes a key and stores its record: the record, and the key, which cannot be shown again.
-fn make(args: &IssueArgs, high: &Config, now: Unix) -> Result<(KeyRecord, String), Failure> {
+fn make(args: &IssueArgs, high: &Config, by: &By<'_>, now: Unix) -> Result<(KeyRecord, String), Failure> {
     let key = prepare(args, high, now)?;
     let issued = with_entropy(|fill| issue(&high.server.key_prefix, fill))?;
     let record = KeyRecord { id: issued.id, digest: issued.digest, ..key };
-    store::open(high)?.insert_key(&record).map_err(Failure::failed)?;
+    let answer = |key: &KeyRecord| answer(&Fresh::new(None, key, high, now));
+    store::open(high)?.issue_key(&record, &by.note("issue", &answer, now)).map_err(Failure::failed)?;
     Ok((record, issued.text))
 }
 
@@ -191,7 +206,7 @@ fn rotate(args: &RotateArgs) -> Result<(), Failure> {
     let now = unix();
     somewhere_to_show()?;
     let id = find(&high, &args.key)?.id;
-    let Rotated { before, record, text } = rotate_in(&high, &id, args.grace, now)?;
+    let Rotated { before, record, text } = rotate_in(&high, &id, args.grace, &By::COMMAND, now)?;
     show_once(&record, text, args.json, &high, now).map_err(|unseen| undo(&high, &before, &record, &unseen))?;
     let end = record.former.first().map(|former| format!("former secrets end by {}", iso(former.until)));
     let end = end.unwrap_or_else(|| "the former secret has ended".to_string());
@@ -201,10 +216,10 @@ fn rotate(args: &RotateArgs) -> Result<(), Failure> {
 
 fn set(args: &SetArgs) -> Result<(), Failure> {
     let (high, now) = (load::load(&args.config, Secrets::Optional)?, unix());
-    if args.name.is_none() && args.options.is_empty() && !args.disable && !args.enable {
-        return Err(Failure::misused("nothing to change; see `tollgate keys set --help`"));
+    if args.is_empty() {
+        return Err(Failure::misused(NOTHING));
     }
-    let record = set_in(&high, &find(&high, &args.key)?.id, args, now)?;
+    let record = set_in(&high, &find(&high, &args.key)?.id, args, &By::COMMAND, now)?;
     if args.json {
         return print_json(&Line::new(&record, &high, &Used::default(), now));
     }
@@ -213,11 +228,12 @@ fn set(args: &SetArgs) -> Result<(), Failure> {
 }
 
 /// Changes a key as asked, all of it or nothing.
-fn set_in(high: &Config, id: &KeyId, args: &SetArgs, now: Unix) -> Result<KeyRecord, Failure> {
+fn set_in(high: &Config, id: &KeyId, args: &SetArgs, by: &By<'_>, now: Unix) -> Result<KeyRecord, Failure> {
     let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(id.as_str()))?;
-    let edited = ledger.edit_key(id, |key| {
+    let answer = |key: &KeyRecord| answer(&Line::new(key, high, &Used::default(), now));
+    let edited = ledger.edit_key(id, &by.note("edit", &answer, now), |key| {
         if key.revoked.is_some() {
-            return Err(Failure::failed(format!("key {id} is revoked; issue a new one")));
+            return Err(Failure::Refused(format!("key {id} is revoked; issue a new one")));
         }
         args.options.apply(high, now, key)?;
         key.name = args.name.clone().unwrap_or_else(|| key.name.clone());
@@ -236,15 +252,20 @@ struct Rotated {
 }
 
 /// Gives a key a new secret.
-fn rotate_in(high: &Config, id: &KeyId, grace: Duration, now: Unix) -> Result<Rotated, Failure> {
+fn rotate_in(high: &Config, id: &KeyId, grace: Duration, by: &By<'_>, now: Unix) -> Result<Rotated, Failure> {
     let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(id.as_str()))?;
     let issued = with_entropy(|fill| reissue(&high.server.key_prefix, *id, fill))?;
     let until = Unix(now.0.saturating_add(u64::try_from(grace.as_millis()).unwrap_or(u64::MAX)));
     let mut before = None;
-    let edited = ledger.edit_key(id, |key| {
+    let answer = |key: &KeyRecord| answer(&Fresh::new(None, key, high, now));
+    let edited = ledger.edit_key(id, &by.note("rotate", &answer, now), |key| {
         if !key.is_live(now) {
-            let why = if key.revoked.is_some() { "is revoked" } else { "has expired" };
-            return Err(Failure::failed(format!("key {id} {why}; issue a new one")));
+            let why = match key {
+                key if key.revoked.is_some() => "is revoked; issue a new one",
+                key if key.disabled => "is disabled; enable it first",
+                _ => "has expired; issue a new one",
+            };
+            return Err(Failure::Refused(format!("key {id} {why}")));
         }
         before = Some(key.clone());
         key.rotate(issued.digest, until, now);
@@ -259,7 +280,8 @@ fn rotate_in(high: &Config, id: &KeyId, grace: Duration, now: Unix) -> Result<Ro
 fn undo(high: &Config, before: &KeyRecord, record: &KeyRecord, unseen: &Failure) -> Failure {
     let take_back = || -> Result<(), Failure> {
         let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(record.id.as_str()))?;
-        let edited = ledger.edit_key(&record.id, |key| {
+        let note = By::COMMAND.note("undo", &|_| String::new(), unix());
+        let edited = ledger.edit_key(&record.id, &note, |key| {
             if key.digest == record.digest {
                 (key.digest, key.former) = (before.digest, before.former.clone());
             }
@@ -296,33 +318,51 @@ fn prepare(args: &IssueArgs, high: &Config, now: Unix) -> Result<KeyRecord, Fail
     Ok(key)
 }
 
-/// A key that was just made, as JSON.
-#[derive(Serialize)]
-struct Fresh {
-    key: String,
-    #[serde(flatten)]
-    record: Line,
-}
-
 fn revoke(args: &KeyArgs) -> Result<(), Failure> {
     let high = load::load(&args.config, Secrets::Optional)?;
     let id = find(&high, &args.key)?.id;
-    let new = revoke_in(&high, &id, unix())?;
+    let new = revoke_in(&high, &id, &By::COMMAND, unix())?;
     if args.json {
-        return print_json(&serde_json::json!({"id": id.as_str(), "revoked": true, "was_revoked_before": !new}));
+        return print_json(&gone(&id, !new));
     }
     remark(&format!("key {id} {}", if new { "is revoked" } else { "was revoked before" }));
     Ok(())
 }
 
+/// A key that is revoked, as JSON.
+pub(super) type Gone = serde_json::Value;
+
+fn gone(id: &KeyId, was_before: bool) -> Gone {
+    serde_json::json!({"id": id.as_str(), "revoked": true, "was_revoked_before": was_before})
+}
+
 /// True if the key was not revoked before; an unknown one is a failure.
-fn revoke_in(high: &Config, id: &KeyId, now: Unix) -> Result<bool, Failure> {
+fn revoke_in(high: &Config, id: &KeyId, by: &By<'_>, now: Unix) -> Result<bool, Failure> {
     let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(id.as_str()))?;
-    if ledger.revoke(id, now).map_err(Failure::failed)? {
-        return Ok(true);
+    let answer = |key: &KeyRecord| answer(&gone(&key.id, false));
+    let edited = ledger.edit_key(id, &by.note("revoke", &answer, now), |key| match key.revoked {
+        Some(_) => Err(()),
+        None => {
+            key.revoked = Some(now);
+            Ok(())
+        }
+    });
+    edited.map_err(Failure::failed)?.map(|edited| edited.is_ok()).ok_or_else(|| unknown(id.as_str()))
+}
+
+/// A key that was just made, as JSON.
+#[derive(Serialize)]
+pub(super) struct Fresh {
+    /// The key itself, which is shown this once; afterwards `None`.
+    secret: Option<String>,
+    #[serde(flatten)]
+    record: Line,
+}
+
+impl Fresh {
+    fn new(secret: Option<String>, record: &KeyRecord, high: &Config, now: Unix) -> Fresh {
+        Fresh { secret, record: Line::new(record, high, &Used::default(), now) }
     }
-    let known = ledger.list_keys().map_err(Failure::failed)?.iter().any(|key| key.id == *id);
-    if known { Ok(false) } else { Err(unknown(id.as_str())) }
 }
 
 #[cfg(test)]
@@ -395,7 +435,7 @@ mod tests {
     #[test]
     fn an_issued_key_opens_what_is_stored_and_is_not_in_the_store_itself() {
         let (high, _folder) = with_ledger("issue");
-        let (record, text) = make(&args(), &high, NOW).unwrap();
+        let (record, text) = make(&args(), &high, &By::COMMAND, NOW).unwrap();
         let stored = records_in(&high).unwrap();
         assert_eq!(stored, std::slice::from_ref(&record));
         let mut keys = Keys::new(1);
@@ -412,22 +452,22 @@ mod tests {
     fn a_key_is_revoked_once_and_an_unknown_one_is_a_failure() {
         let (high, _folder) = with_ledger("revoke");
         let stranger = KeyId::parse("0123456789ab").unwrap();
-        assert_eq!(revoke_in(&high, &stranger, NOW), Err(unknown(stranger.as_str())));
+        assert_eq!(revoke_in(&high, &stranger, &By::COMMAND, NOW), Err(unknown(stranger.as_str())));
         assert!(records_in(&high).unwrap().is_empty());
-        let (record, _) = make(&args(), &high, NOW).unwrap();
-        assert_eq!(revoke_in(&high, &record.id, NOW), Ok(true));
-        assert_eq!(revoke_in(&high, &record.id, NOW), Ok(false));
-        assert_eq!(revoke_in(&high, &stranger, NOW), Err(unknown(stranger.as_str())));
+        let (record, _) = make(&args(), &high, &By::COMMAND, NOW).unwrap();
+        assert_eq!(revoke_in(&high, &record.id, &By::COMMAND, NOW), Ok(true));
+        assert_eq!(revoke_in(&high, &record.id, &By::COMMAND, NOW), Ok(false));
+        assert_eq!(revoke_in(&high, &stranger, &By::COMMAND, NOW), Err(unknown(stranger.as_str())));
         assert_eq!(records_in(&high).unwrap()[0].revoked, Some(NOW));
     }
 
     #[test]
     fn a_rotated_key_opens_with_both_secrets_for_the_grace_and_repeating_it_cuts_nobody_off() {
         let (high, _folder) = with_ledger("rotate");
-        let (record, first) = make(&args(), &high, NOW).unwrap();
+        let (record, first) = make(&args(), &high, &By::COMMAND, NOW).unwrap();
         let minute = Duration::from_secs(60);
-        let second = rotate_in(&high, &record.id, minute, NOW).unwrap().text;
-        let third = rotate_in(&high, &record.id, minute, Unix(NOW.0 + 10_000)).unwrap().text;
+        let second = rotate_in(&high, &record.id, minute, &By::COMMAND, NOW).unwrap().text;
+        let third = rotate_in(&high, &record.id, minute, &By::COMMAND, Unix(NOW.0 + 10_000)).unwrap().text;
         let mut keys = Keys::new(1);
         keys.load(records_in(&high).unwrap());
         let mut opens = |text: &String, seconds: u64| {
@@ -438,7 +478,7 @@ mod tests {
         }
         assert_eq!((opens(&first, 60), opens(&second, 69)), (None, Some(record.id)));
         assert_eq!((opens(&second, 70), opens(&third, 10_000)), (None, Some(record.id)));
-        let fourth = rotate_in(&high, &record.id, Duration::ZERO, NOW).unwrap().text;
+        let fourth = rotate_in(&high, &record.id, Duration::ZERO, &By::COMMAND, NOW).unwrap().text;
         keys.load(records_in(&high).unwrap());
         let mut opens = |text: &String| keys.identify(text.as_bytes(), "tg_", NOW).is_some();
         assert_eq!((opens(&third), opens(&fourth), opens(&second)), (false, true, false));
@@ -448,11 +488,17 @@ mod tests {
     fn a_revoked_or_unknown_key_is_not_rotated() {
         let (high, _folder) = with_ledger("rotate-revoked");
         let stranger = KeyId::parse("0123456789ab").unwrap();
-        assert_eq!(rotate_in(&high, &stranger, Duration::ZERO, NOW).err(), Some(unknown(stranger.as_str())));
-        let (record, _) = make(&args(), &high, NOW).unwrap();
-        assert_eq!(rotate_in(&high, &stranger, Duration::ZERO, NOW).err(), Some(unknown(stranger.as_str())));
-        revoke_in(&high, &record.id, NOW).unwrap();
-        assert!(matches!(rotate_in(&high, &record.id, Duration::ZERO, NOW), Err(Failure::Failed(_))));
+        assert_eq!(
+            rotate_in(&high, &stranger, Duration::ZERO, &By::COMMAND, NOW).err(),
+            Some(unknown(stranger.as_str()))
+        );
+        let (record, _) = make(&args(), &high, &By::COMMAND, NOW).unwrap();
+        assert_eq!(
+            rotate_in(&high, &stranger, Duration::ZERO, &By::COMMAND, NOW).err(),
+            Some(unknown(stranger.as_str()))
+        );
+        revoke_in(&high, &record.id, &By::COMMAND, NOW).unwrap();
+        assert!(matches!(rotate_in(&high, &record.id, Duration::ZERO, &By::COMMAND, NOW), Err(Failure::Refused(_))));
         assert_eq!(records_in(&high).unwrap()[0].digest, record.digest);
     }
 
@@ -480,12 +526,14 @@ mod tests {
     fn a_key_is_changed_in_place_and_what_is_not_named_stays() {
         let (high, _folder) = with_ledger("set");
         let models = vec!["heron-small".to_string()];
-        let (record, text) = make(&with(KeyOptions { models, ..KeyOptions::default() }), &high, NOW).unwrap();
+        let (record, text) =
+            make(&with(KeyOptions { models, ..KeyOptions::default() }), &high, &By::COMMAND, NOW).unwrap();
         let endpoints = vec!["chat".to_string()];
         let (requests, tokens) = (Some(Limit::Own(5)), Some(Limit::Own(0)));
         let options = KeyOptions { endpoints, requests, tokens, ..KeyOptions::default() };
         let changed =
-            set_in(&high, &record.id, &SetArgs { name: Some("ann".into()), ..set_args(options) }, NOW).unwrap();
+            set_in(&high, &record.id, &SetArgs { name: Some("ann".into()), ..set_args(options) }, &By::COMMAND, NOW)
+                .unwrap();
         assert_eq!((changed.name.as_str(), changed.scope.endpoints_text().as_str()), ("ann", "chat,models,quota"));
         assert_eq!(changed.scope.models_allowed, record.scope.models_allowed);
         assert_eq!(
@@ -500,7 +548,7 @@ mod tests {
             tokens: Some(Limit::Plans),
             ..KeyOptions::default()
         };
-        let changed = set_in(&high, &record.id, &set_args(back), NOW).unwrap();
+        let changed = set_in(&high, &record.id, &set_args(back), &By::COMMAND, NOW).unwrap();
         assert_eq!((changed.scope, changed.limits), (Scope::default(), LimitOverrides::default()));
         let mut keys = Keys::new(1);
         keys.load(records_in(&high).unwrap());
@@ -510,11 +558,11 @@ mod tests {
     #[test]
     fn an_edit_is_made_whole_or_not_at_all() {
         let (high, _folder) = with_ledger("set-whole");
-        let (record, _) = make(&args(), &high, NOW).unwrap();
+        let (record, _) = make(&args(), &high, &By::COMMAND, NOW).unwrap();
         let options =
             KeyOptions { requests: Some(Limit::Own(5)), models: vec!["gpt-9".into()], ..KeyOptions::default() };
         let edit = SetArgs { name: Some("ann".into()), disable: true, ..set_args(options) };
-        assert!(matches!(set_in(&high, &record.id, &edit, NOW), Err(Failure::Misused(_))));
+        assert!(matches!(set_in(&high, &record.id, &edit, &By::COMMAND, NOW), Err(Failure::Misused(_))));
         assert_eq!(records_in(&high).unwrap(), [record]);
     }
 
@@ -525,28 +573,29 @@ mod tests {
     #[test]
     fn a_disabled_key_can_be_enabled_again_and_a_revoked_one_cannot() {
         let (high, _folder) = with_ledger("disable");
-        let (record, text) = make(&args(), &high, NOW).unwrap();
+        let (record, text) = make(&args(), &high, &By::COMMAND, NOW).unwrap();
         let opens = || {
             let mut keys = Keys::new(1);
             keys.load(records_in(&high).unwrap());
             keys.identify(text.as_bytes(), "tg_", NOW).is_some()
         };
         let plain = || set_args(KeyOptions::default());
-        set_in(&high, &record.id, &SetArgs { disable: true, ..plain() }, NOW).unwrap();
+        set_in(&high, &record.id, &SetArgs { disable: true, ..plain() }, &By::COMMAND, NOW).unwrap();
         assert!(!opens());
-        set_in(&high, &record.id, &SetArgs { name: Some("still disabled".into()), ..plain() }, NOW).unwrap();
+        set_in(&high, &record.id, &SetArgs { name: Some("still disabled".into()), ..plain() }, &By::COMMAND, NOW)
+            .unwrap();
         assert!(!opens());
-        set_in(&high, &record.id, &SetArgs { enable: true, ..plain() }, NOW).unwrap();
+        set_in(&high, &record.id, &SetArgs { enable: true, ..plain() }, &By::COMMAND, NOW).unwrap();
         assert!(opens());
         let past = with_expiry(Expiry::After(Duration::from_secs(1)));
-        set_in(&high, &record.id, &past, Unix(NOW.0 - 2000)).unwrap();
+        set_in(&high, &record.id, &past, &By::COMMAND, Unix(NOW.0 - 2000)).unwrap();
         assert!(!opens(), "it has expired");
-        set_in(&high, &record.id, &with_expiry(Expiry::Never), NOW).unwrap();
+        set_in(&high, &record.id, &with_expiry(Expiry::Never), &By::COMMAND, NOW).unwrap();
         assert!(opens());
-        revoke_in(&high, &record.id, NOW).unwrap();
+        revoke_in(&high, &record.id, &By::COMMAND, NOW).unwrap();
         assert!(matches!(
-            set_in(&high, &record.id, &SetArgs { enable: true, ..plain() }, NOW),
-            Err(Failure::Failed(_))
+            set_in(&high, &record.id, &SetArgs { enable: true, ..plain() }, &By::COMMAND, NOW),
+            Err(Failure::Refused(_))
         ));
         assert!(!opens());
     }

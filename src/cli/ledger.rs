@@ -1,4 +1,5 @@
-//! `tollgate ledger`: verify that every counter is what the rows say, and export everything as JSON Lines.
+//! `tollgate ledger`: verify that every counter is what the rows say, export everything as JSON Lines, and begin anew
+//! where a shared ledger was lost.
 
 use super::args::ConfigArg;
 use super::load::{self, Secrets};
@@ -7,11 +8,14 @@ use super::store;
 use crate::base::digest::hex;
 use crate::base::time::Unix;
 use crate::io::store::api::{DayKey, Entry, Sums, Verdict};
+use crate::io::store::note::AuditLine;
 use crate::policy::agent::Client;
+use crate::policy::config::Config;
 use crate::policy::keys::KeyId;
 use crate::policy::row::Row;
 use crate::policy::usage::{Usage, UsageSource};
 use crate::policy::window::{self, DAY_MS};
+use crate::wire::json::{self, Raw};
 use clap::{Args, Subcommand};
 use serde::{Serialize, Serializer};
 use serde_json::json;
@@ -23,8 +27,12 @@ use std::sync::Arc;
 pub enum LedgerCommand {
     /// Recompute every counter from the rows and compare; exit code 1 if one differs
     Verify(VerifyArgs),
+    /// List who has changed which key, the newest first
+    Audit(AuditArgs),
     /// Print everything as JSON Lines: one object per request, and one per daily sum of requests folded away
     Export(ExportArgs),
+    /// Have every host go on with a shared ledger that was emptied or replaced, counting from what is in it
+    Adopt(AdoptArgs),
 }
 
 impl LedgerCommand {
@@ -32,7 +40,9 @@ impl LedgerCommand {
     pub fn config(&mut self) -> &mut ConfigArg {
         match self {
             LedgerCommand::Verify(args) => &mut args.config,
+            LedgerCommand::Audit(args) => &mut args.config,
             LedgerCommand::Export(args) => &mut args.config,
+            LedgerCommand::Adopt(args) => &mut args.config,
         }
     }
 }
@@ -48,9 +58,31 @@ pub struct VerifyArgs {
     pub json: bool,
 }
 
+/// `tollgate ledger audit`.
+#[derive(Args, Debug)]
+pub struct AuditArgs {
+    /// Which configuration.
+    #[command(flatten)]
+    pub config: ConfigArg,
+    /// How many lines
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub limit: usize,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `tollgate ledger export`.
 #[derive(Args, Debug)]
 pub struct ExportArgs {
+    /// Which configuration.
+    #[command(flatten)]
+    pub config: ConfigArg,
+}
+
+/// `tollgate ledger adopt`.
+#[derive(Args, Debug)]
+pub struct AdoptArgs {
     /// Which configuration.
     #[command(flatten)]
     pub config: ConfigArg,
@@ -60,7 +92,12 @@ pub struct ExportArgs {
 pub fn run(command: &LedgerCommand) -> Result<(), Failure> {
     match command {
         LedgerCommand::Verify(args) => verify(args),
+        LedgerCommand::Audit(args) => audit(args),
         LedgerCommand::Export(args) => export(args),
+        LedgerCommand::Adopt(args) => {
+            let epoch = store::adopt(&load::load(&args.config, Secrets::Optional)?)?;
+            print(&format!("adopted: the ledger's epoch is {epoch}; hosts that run go on with it within a second\n"))
+        }
     }
 }
 
@@ -107,6 +144,65 @@ fn verdict_text(verdict: &Verdict) -> String {
         table.row(vec![found.counter.clone(), grouped(found.stored), grouped(found.counted)]);
     }
     table.text()
+}
+
+fn audit(args: &AuditArgs) -> Result<(), Failure> {
+    let lines = audited(&load::load(&args.config, Secrets::Optional)?, args.limit)?;
+    if args.json {
+        return print(&format!("{}\n", audit_json(&lines)));
+    }
+    let heads = ["TIME", "WHO", "WHAT", "KEY", "NAME", "CHANGED"];
+    let mut table = Table::new(&heads.map(|head| (head, Align::Left)));
+    for line in &lines {
+        let name = Raw::new(line.after.as_bytes()).get("name").and_then(Raw::text).unwrap_or_default().into_owned();
+        let (who, what, key) = (line.who.clone(), line.what.clone(), line.key.clone());
+        table.row(vec![window::iso(line.at), who, what, key, name, changed(line).join(", ")]);
+    }
+    print(&table.text())
+}
+
+/// The last lines of the audit, the newest first.
+pub(super) fn audited(high: &Config, most: usize) -> Result<Vec<AuditLine>, Failure> {
+    let ledger = store::open_existing(high)?;
+    ledger.map_or(Ok(Vec::new()), |mut ledger| ledger.audit(most).map_err(Failure::failed))
+}
+
+/// Lines of the audit as JSON.
+pub(super) fn audit_json(lines: &[AuditLine]) -> String {
+    let mut out = b"[".to_vec();
+    for line in lines {
+        json::item(&mut out);
+        out.push(b'{');
+        let time = window::iso(line.at);
+        for (name, value) in [("time", &time), ("who", &line.who), ("what", &line.what), ("key", &line.key)] {
+            json::key(&mut out, name);
+            json::write_string(&mut out, value);
+        }
+        for (name, record) in [("before", line.before.as_deref()), ("after", Some(&*line.after))] {
+            json::key(&mut out, name);
+            out.extend_from_slice(record.unwrap_or("null").as_bytes());
+        }
+        out.push(b'}');
+    }
+    out.push(b']');
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// The names of what is another after a change; none of a new key.
+fn changed(line: &AuditLine) -> Vec<String> {
+    let Some(before) = &line.before else { return Vec::new() };
+    let (before, after) = (Raw::new(before.as_bytes()), Raw::new(line.after.as_bytes()));
+    let mut names: Vec<String> = Vec::new();
+    for (one, other) in [(before, after), (after, before)] {
+        for (name, value) in one.members() {
+            let name = Raw::text_of(name).into_owned();
+            let same = other.get(&name).map(Raw::bytes) == Some(value.bytes()).filter(|_| !value.is_null());
+            if !same && !names.contains(&name) {
+                names.push(name);
+            }
+        }
+    }
+    names
 }
 
 fn export(args: &ExportArgs) -> Result<(), Failure> {

@@ -11,6 +11,7 @@ pub mod completions;
 pub mod connect;
 pub mod demo;
 pub mod demo_config;
+mod desk;
 mod discover;
 pub mod init;
 pub mod keys;
@@ -20,7 +21,9 @@ pub mod models;
 pub mod output;
 pub mod probe;
 pub mod provider;
+mod reach;
 pub mod ready;
+pub mod requests;
 pub mod serve;
 pub mod store;
 pub mod usage;
@@ -90,6 +93,8 @@ enum Command {
     Models(ModelsArgs),
     /// Report requests, tokens and cost
     Usage(usage::UsageArgs),
+    /// Show the last requests of a running gateway, and follow those that end
+    Requests(requests::RequestsArgs),
     /// Verify or export the ledger
     #[command(subcommand)]
     Ledger(ledger::LedgerCommand),
@@ -108,6 +113,7 @@ impl Command {
             Command::Keys(command) => Some(command.config()),
             Command::Models(args) => Some(&mut args.config),
             Command::Usage(args) => Some(&mut args.config),
+            Command::Requests(args) => Some(&mut args.config),
             Command::Ledger(command) => Some(command.config()),
             Command::Demo(_) | Command::Provider(_) | Command::Completions(_) => None,
         }
@@ -153,6 +159,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Keys(command) => keys::run(command),
         Command::Models(args) => models::run(args),
         Command::Usage(args) => usage::run(args),
+        Command::Requests(args) => requests::run(args),
         Command::Ledger(command) => ledger::run(command),
         Command::Completions(args) => completions::run(args, definition()),
     };

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 /// One model as JSON.
 #[derive(Serialize)]
-struct Line<'a> {
+pub(super) struct Line<'a> {
     name: &'a str,
     id: &'a str,
     owned_by: &'a str,
@@ -58,7 +58,8 @@ fn discovered(arg: &ConfigArg) -> Result<Config, Failure> {
     Ok(config)
 }
 
-fn lines(catalog: &Catalog) -> Vec<Line<'_>> {
+/// The catalog as JSON.
+pub(super) fn lines(catalog: &Catalog) -> Vec<Line<'_>> {
     let price = |micro: u64| micro as f64 / 1e6;
     let line = catalog.models().iter().map(|model| Line {
         name: &model.name,

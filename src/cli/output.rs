@@ -20,6 +20,10 @@ pub const MISUSED: u8 = 2;
 pub enum Failure {
     /// It tried and could not.
     Failed(String),
+    /// What it is about is not there.
+    Absent(String),
+    /// What it is about is not in a state for that.
+    Refused(String),
     /// Its arguments make no sense.
     Misused(String),
     /// The configuration is wrong.
@@ -40,7 +44,7 @@ impl Failure {
     /// The exit code that goes with it.
     pub fn code(&self) -> u8 {
         match self {
-            Failure::Failed(_) | Failure::Config(_) => FAILED,
+            Failure::Failed(_) | Failure::Absent(_) | Failure::Refused(_) | Failure::Config(_) => FAILED,
             Failure::Misused(_) => MISUSED,
         }
     }
@@ -48,7 +52,9 @@ impl Failure {
     /// What is wrong.
     pub fn text(&self) -> String {
         match self {
-            Failure::Failed(text) | Failure::Misused(text) => text.clone(),
+            Failure::Failed(text) | Failure::Absent(text) | Failure::Refused(text) | Failure::Misused(text) => {
+                text.clone()
+            }
             Failure::Config(errors) => errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
         }
     }

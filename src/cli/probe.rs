@@ -6,9 +6,12 @@ use crate::io::tls::Security;
 use crate::io::tls::blocking::{Blocking, Bounded, Trouble, trouble};
 use crate::io::tunnel;
 use crate::wire::body::Reader;
-use crate::wire::head::parse_response;
+use crate::wire::head::{Framing, parse_response};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 /// Bytes of an answer's head.
@@ -16,6 +19,8 @@ const HEAD_MAX: usize = 64 * 1024;
 
 /// Whom to ask.
 pub struct Place<'a> {
+    /// A socket in the file system, in the place of addresses.
+    pub socket: Option<&'a Path>,
     /// Addresses to go to; where there are none the name is looked up.
     pub addresses: &'a [SocketAddr],
     /// The host.
@@ -67,6 +72,31 @@ pub enum NoAnswer {
 
 /// Sends `request` and reads the answer.
 pub fn ask(place: &Place<'_>, request: &[u8]) -> Result<Answer, NoAnswer> {
+    let (mut stream, mut answer, framing) = begin(place, request)?;
+    let rest = std::mem::take(&mut answer.body);
+    (answer.body, answer.whole) = body(&mut stream, Reader::new(framing), rest);
+    Ok(answer)
+}
+
+/// Sends `request` and shows the answer's body as it comes, until it ends or `see` has seen enough; its status.
+pub fn follow(place: &Place<'_>, request: &[u8], see: &mut dyn FnMut(&[u8]) -> bool) -> Result<u16, NoAnswer> {
+    let (mut stream, answer, framing) = begin(place, request)?;
+    let (mut reader, mut rest) = (Reader::new(framing), answer.body);
+    loop {
+        let piece = reader.next(&rest).map_err(|_| NoAnswer::Broken("the body's framing is broken".to_string()))?;
+        let goes_on = see(&rest[piece.data.clone()]);
+        rest.drain(..piece.consumed);
+        if piece.done || !goes_on {
+            return Ok(answer.status);
+        }
+        if piece.consumed == 0 {
+            more(&mut stream, &mut rest)?;
+        }
+    }
+}
+
+/// Sends `request` and reads the head of the answer; its body is what has come of it, framed as is said.
+fn begin(place: &Place<'_>, request: &[u8]) -> Result<(Blocking, Answer, Framing), NoAnswer> {
     let tcp = connect(place)?;
     let mut tcp = Bounded::new(tcp, place.connect);
     if let Some(tunnel) = place.tunnel {
@@ -89,8 +119,7 @@ pub fn ask(place: &Place<'_>, request: &[u8]) -> Result<Answer, NoAnswer> {
         }
     };
     let rest = got.split_off(head.len as usize);
-    let (body, whole) = body(&mut stream, Reader::new(head.framing), rest);
-    Ok(Answer { status: head.status, head: got, body, whole })
+    Ok((stream, Answer { status: head.status, head: got, body: rest, whole: false }, head.framing))
 }
 
 /// Has a proxy make a tunnel. Its answer is read byte by byte: what comes behind it is not the proxy's.
@@ -115,6 +144,11 @@ fn through(tcp: &mut Bounded, tunnel: &Tunnel) -> Result<(), NoAnswer> {
 }
 
 fn connect(place: &Place<'_>) -> Result<TcpStream, NoAnswer> {
+    if let Some(path) = place.socket {
+        // It has the type of the others: only how it is reached differs.
+        let stream = UnixStream::connect(path).map_err(|error| NoAnswer::Broken(error.to_string()))?;
+        return Ok(OwnedFd::from(stream).into());
+    }
     let found: Vec<SocketAddr> = match place.addresses {
         [] => (place.host, place.port).to_socket_addrs().map_err(|_| NoAnswer::Name)?.collect(),
         known => known.to_vec(),
@@ -196,6 +230,7 @@ mod tests {
             }
         });
         let place = Place {
+            socket: None,
             addresses: &[address],
             host: "127.0.0.1",
             port: address.port(),

@@ -4,7 +4,7 @@ use super::args::ServeArgs;
 use super::load::{self, Secrets};
 use super::output::Failure;
 use crate::base::time::Unix;
-use crate::gateway::orders::{Notice, Work};
+use crate::gateway::orders::Notice;
 use crate::gateway::{self, Gateway};
 use crate::io::clock::{Clock, unix};
 use crate::io::listen;
@@ -21,7 +21,7 @@ use crate::policy::config::Config;
 use crate::policy::window;
 use ledger::Opened;
 pub(super) use listeners::Listeners;
-use outbox::{Helpers, outbox};
+use outbox::{DeskEnd, Helpers, outbox};
 use reload::Reloader;
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -164,6 +164,7 @@ impl Service {
         warnings.extend(turn.listening.iter().flat_map(|before| listening.warnings(before)));
         let mut start = ledger.start(config, now)?;
         start.client_listeners = listeners.clients.len();
+        start.has_admin = listeners.admin.is_some();
         start.running = inherits.then_some(turn.running);
         start.process = Some(process::vitals);
         let gateway = Gateway::new(config.clone(), start, now);
@@ -176,12 +177,10 @@ impl Service {
         let lines = plan.log.lines();
         let warn = move |text: String| drop(lines.write(warning(&text, unix())));
         helpers.store().ledger = Some(ledger.keep(config, reactor.mailbox(), warn)?);
-        let mailbox = reactor.mailbox();
-        let done = move |done| drop(mailbox.send(Note::Notice(Notice::Worked(done))));
-        let worker = Worker::start(|work: Box<Work>| work.run(), done)
-            .map_err(|error| format!("cannot start the thread for long work: {error}"))?;
+        let worker = Worker::start().map_err(|error| format!("cannot start the thread for long work: {error}"))?;
         // The cells are empty: this is their only writer.
-        let _ = helpers.worker.set(worker);
+        let _ = helpers.worker.set((worker, reactor.mailbox()));
+        let _ = helpers.desk.set(DeskEnd::new(reactor.mailbox()));
         let handover = HandoverSender::new(plan.program.clone(), has_admin, listening, reactor.mailbox());
         reactor.on_upgrade(handover.successor());
         let _ = helpers.handover.set(handover);
@@ -240,12 +239,19 @@ fn banner(config: &Config, listeners: &Listeners, now: Unix) -> Vec<u8> {
         let texts = listeners.iter().filter_map(|l| l.local_addr().ok()).map(|addr| format!("\"{addr}\""));
         texts.collect::<Vec<_>>().join(",")
     };
+    let admin = match (&config.server.admin_listen, addrs(listeners.admin.as_slice())) {
+        // A socket in the file system.
+        (Some(place), text) if text.is_empty() && listeners.admin.is_some() => {
+            serde_json::Value::from(place.to_string()).to_string()
+        }
+        (_, text) => text,
+    };
     format!(
         "{{\"time\":\"{}\",\"event\":\"listening\",\"clients\":[{}],\"admin\":[{}],\"tls\":{},\"version\":\"{}\",\
          \"pid\":{},\"max_connections\":{},\"max_buffered\":{},\"worst_case_bytes\":{}}}\n",
         window::iso(now),
         addrs(&listeners.clients),
-        addrs(listeners.admin.as_slice()),
+        admin,
         config.server.tls.is_some(),
         env!("CARGO_PKG_VERSION"),
         std::process::id(),

@@ -75,16 +75,34 @@ pub fn peek_keys(high: &Config) -> Result<Vec<KeyRecord>, Failure> {
     }
 }
 
+/// Takes over whatever a shared ledger is now, and has the hosts that run do so; its epoch.
+pub fn adopt(high: &Config) -> Result<String, Failure> {
+    match &high.store.url {
+        StoreUrl::Sqlite(_) => {
+            Err(Failure::failed("store.url: a file needs no adopting: a gateway opens what is there"))
+        }
+        #[cfg(feature = "redis")]
+        StoreUrl::Redis(_) => unconnected(high).and_then(|mut remote| remote.adopt()).map_err(Failure::failed),
+        #[cfg(not(feature = "redis"))]
+        StoreUrl::Redis(_) => Err(Failure::failed(NO_SHARED)),
+    }
+}
+
 /// Connects to a shared ledger.
 #[cfg(feature = "redis")]
 pub(super) fn remote(high: &Config) -> Result<Remote, StoreError> {
+    let mut remote = unconnected(high)?;
+    remote.connect()?;
+    Ok(remote)
+}
+
+#[cfg(feature = "redis")]
+fn unconnected(high: &Config) -> Result<Remote, StoreError> {
     let name = high.store.url.to_string();
     let StoreUrl::Redis(url) = &high.store.url else {
         return Err(StoreError::Shared(name, "not a shared ledger".to_string()));
     };
-    let mut remote = Remote::new(url, high.store.ca_file.as_deref(), name)?;
-    remote.connect()?;
-    Ok(remote)
+    Remote::new(url, high.store.ca_file.as_deref(), name)
 }
 
 #[cfg(test)]

@@ -165,31 +165,52 @@ fn parse_date(text: &str) -> Result<Unix, String> {
 
 /// Prints the report.
 pub fn run(args: &UsageArgs) -> Result<(), Failure> {
-    if let (Some(since), Some(until)) = (args.since, args.until)
-        && since >= until
-    {
-        return Err(Failure::misused("--since must lie before --until"));
-    }
+    check_days(args)?;
     let high = load::load(&args.config, Secrets::Optional)?;
-    let (mut lines, mut keys) = (Vec::new(), Vec::new());
-    if let Some(mut ledger) = store::open_existing(&high)? {
-        keys = ledger.list_keys().map_err(Failure::failed)?;
-        let query = query(args, &high, &mut ledger, &keys)?;
-        if args.cache {
-            if query.by != [By::Session] || args.user.is_some() {
-                return Err(Failure::misused("--cache goes with `--by session` alone, and without --user"));
-            }
-            let lines = cold::report(&mut ledger, &query, &high)?;
-            return if args.json { print_json(&lines) } else { print(&cold::table(&lines)) };
-        }
-        query.who().map_err(Failure::misused)?;
-        lines = merged(&args.by, &query, ledger.usage(&query).map_err(Failure::failed)?, &keys);
+    if args.cache {
+        let lines = cold_lines(args, &high)?;
+        return if args.json { print_json(&lines) } else { print(&cold::table(&lines)) };
     }
+    let (lines, keys) = read(args, &high)?;
     let report = Report { parts: &args.by.0, lines: &lines, keys: &keys };
     match (args.json, args.csv) {
         (true, _) => print_json(&report.json()),
         (_, true) => print(&report.csv()),
         _ => print(&report.table()),
+    }
+}
+
+/// What the report says, as JSON: for the admin API.
+pub(super) fn reported(args: &UsageArgs, high: &Config) -> Result<Vec<Members>, Failure> {
+    check_days(args)?;
+    let (lines, keys) = read(args, high)?;
+    Ok(Report { parts: &args.by.0, lines: &lines, keys: &keys }.json())
+}
+
+/// The lines of the report, and all keys.
+fn read(args: &UsageArgs, high: &Config) -> Result<(Vec<UsageLine>, Vec<KeyRecord>), Failure> {
+    let Some(mut ledger) = store::open_existing(high)? else { return Ok(Default::default()) };
+    let keys = ledger.list_keys().map_err(Failure::failed)?;
+    let query = query(args, high, &mut ledger, &keys)?;
+    query.who().map_err(Failure::misused)?;
+    let lines = merged(&args.by, &query, ledger.usage(&query).map_err(Failure::failed)?, &keys);
+    Ok((lines, keys))
+}
+
+fn cold_lines(args: &UsageArgs, high: &Config) -> Result<Vec<cold::Line>, Failure> {
+    let Some(mut ledger) = store::open_existing(high)? else { return Ok(Vec::new()) };
+    let keys = ledger.list_keys().map_err(Failure::failed)?;
+    let query = query(args, high, &mut ledger, &keys)?;
+    if query.by != [By::Session] || args.user.is_some() {
+        return Err(Failure::misused("--cache goes with `--by session` alone, and without --user"));
+    }
+    cold::report(&mut ledger, &query, high)
+}
+
+fn check_days(args: &UsageArgs) -> Result<(), Failure> {
+    match (args.since, args.until) {
+        (Some(since), Some(until)) if since >= until => Err(Failure::misused("--since must lie before --until")),
+        _ => Ok(()),
     }
 }
 
@@ -256,7 +277,7 @@ fn counts(line: &UsageLine) -> [u64; 7] {
 }
 
 /// An object whose members keep their order.
-struct Members(Vec<(String, Value)>);
+pub(super) struct Members(Vec<(String, Value)>);
 
 impl Serialize for Members {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {

@@ -2,12 +2,14 @@
 //! Owns the counters, tables and buffers; decides nothing by itself.
 
 use super::access_log;
+use super::admin::{Desk, Recorder};
 use super::budget::{Budget, Gate, Promise, Verdict};
 use super::client::limits::ConnectionLimits;
 use super::client::peer::Peers;
 use super::client::response::DateCache;
 use super::discovery::Discovery;
 use super::exchange::streams::Streams;
+use super::grants::Grants;
 use super::ids::{ExchangeId, ProviderId};
 use super::ledger::Ledger;
 use super::lifecycle::Lifecycle;
@@ -92,7 +94,14 @@ pub(crate) struct Cx {
     pub(crate) plans: KeyPlans,
     pub(crate) meter: Meter,
     pub(crate) ledger: Ledger,
+    pub(crate) grants: Grants,
     pub(crate) stats: Stats,
+    /// Requests to the admin listener that are not answered yet.
+    pub(crate) desk: Desk,
+    /// The last requests; `None` where nobody could look at them.
+    pub(crate) recorder: Option<Box<Recorder>>,
+    /// Where a line is written that the log does not want, for the recorder; never kept across a verb.
+    pub(crate) scratch: Vec<u8>,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) date: DateCache,
     pub(crate) peers: Peers,
@@ -173,7 +182,11 @@ impl Cx {
             lookups: Lookups::default(),
             plans,
             ledger: Ledger::default(),
+            grants: Grants::default(),
             stats: Stats::default(),
+            desk: Desk::default(),
+            recorder: None,
+            scratch: Vec::new(),
             lifecycle: Lifecycle::default(),
             date: DateCache::default(),
             peers: Peers::with_room(config.server.max_connections.min(ROOM_MAX)),
@@ -203,6 +216,7 @@ impl Cx {
                 push_number(out, more as u64);
             });
         }
+        self.forget_grants();
         self.keys.load(records);
         self.plans.load(&self.keys, &self.setup.config, &self.meter);
     }
@@ -247,6 +261,7 @@ impl Cx {
         if config.providers.iter().any(|provider| provider.discover.is_some()) {
             Arc::make_mut(&mut config).keep_lists(&self.setup.config);
         }
+        self.forget_grants();
         self.pool.set_budget(config.server.max_buffered);
         self.budget.set_budget(config.server.max_buffered);
         self.plans.load(&self.keys, &config, &self.meter);

@@ -79,6 +79,11 @@ impl Ledger {
         !self.failed && self.waiting.front().is_none_or(|(_, at)| at.after(max_lag) >= now)
     }
 
+    /// Microseconds for which the oldest row that is not known to be safe has waited.
+    pub(crate) fn lag(&self, now: Mono) -> u64 {
+        self.waiting.front().map_or(0, |(_, at)| now.micros_since(*at))
+    }
+
     /// Rows not yet known to be safe.
     pub(crate) fn uncommitted(&self) -> u64 {
         self.given - self.committed

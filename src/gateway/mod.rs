@@ -20,6 +20,8 @@ mod diagnosis;
 mod discovery;
 mod drive;
 mod exchange;
+mod granted;
+mod grants;
 mod ids;
 mod ledger;
 mod lifecycle;
@@ -46,6 +48,7 @@ use crate::policy::meter::Amount;
 use crate::policy::meter::Hold;
 use crate::policy::row::Running;
 use crate::wire::json::write_string;
+use admin::Recorder;
 pub use budget::worst_case_bytes;
 use budget::{Budget, Gate};
 use client::limits::{PeerKey, Verdict};
@@ -68,6 +71,8 @@ pub struct Start {
     pub hash_key: HashKey,
     /// Number of listeners that serve clients; those after them serve the admin endpoints.
     pub client_listeners: usize,
+    /// There is an admin listener.
+    pub has_admin: bool,
     /// All keys.
     pub keys: Vec<KeyRecord>,
     /// What was settled per key, path and UTC day (its first moment), since the beginning of the longest period, better
@@ -79,6 +84,9 @@ pub struct Start {
     pub running: Option<Vec<Running>>,
     /// What the system says of this process, asked for at every look at the metrics; must not block. `None`: nothing.
     pub process: Option<fn() -> ProcessVitals>,
+    /// A monotonic clock that is read at each admission by a grant of a shared ledger, for which the time of the
+    /// present verb is too old: the process may have been stopped since. `None`: nothing is granted.
+    pub watch: Option<fn() -> Mono>,
     /// Bytes in one piece above which work is given away as an order; `None` for `limits::WORK_MIN`.
     pub work_min: Option<usize>,
 }
@@ -131,6 +139,8 @@ impl Gateway {
         let offload_min = start.work_min.unwrap_or(WORK_MIN);
         let Start { seed, hash_key, keys, .. } = start;
         let mut cx = Cx::new(CxStart { setup: Setup::new(config, 0), seed, hash_key, keys, offload_min, now });
+        cx.recorder = start.has_admin.then(|| Box::new(Recorder::new()));
+        cx.grants.watch = start.watch;
         for Past { key, group, at, used } in &start.days {
             let path = cx.meter.path(group);
             cx.meter.restore_groups_day(path, now.unix, *at, *used);
@@ -349,6 +359,7 @@ impl Core for Gateway {
             Notice::Keys(records) => self.cx.load_keys(records),
             Notice::Committed(rows) => self.committed(rows),
             Notice::Answered(answer) => self.ruled(&answer),
+            Notice::CalledIn(account) => self.cx.called_in(&account),
             Notice::LookedUp(key, answer) => self.looked_up(key, answer),
             Notice::StoreFailed(why) => {
                 self.cx.log_event(|out| {
@@ -367,6 +378,7 @@ impl Core for Gateway {
                 self.cx.log_event(|out| out.extend_from_slice(b",\"event\":\"ledger\",\"outcome\":\"recovered\""));
             }
             Notice::Worked(done) => self.offloaded(done),
+            Notice::Desk(answer) => self.desk_answered(*answer),
             Notice::SecretTold(origin, value) => {
                 reload::secret_told(&origin, value.as_deref().map_err(String::as_str), &mut self.cx);
                 self.secret_asked(&origin);

@@ -1,7 +1,8 @@
 //! What the gateway hands to helper threads and what they tell it. Data only.
 
+pub use super::admin::{DeskAnswer, DeskAsk, Writer};
 pub use super::offload::{Done, Work};
-use crate::policy::ask::{Answer, Ask, Release};
+use crate::policy::ask::{Answer, Ask, Release, Use};
 use crate::policy::config::{Config, Origin};
 use crate::policy::counters::Counters;
 use crate::policy::discover::Listed;
@@ -20,10 +21,14 @@ pub enum Order {
     Asks(Vec<Ask>),
     /// Leases of a shared ledger that are given back without a row.
     Releases(Vec<Release>),
+    /// What was done with grants of a shared ledger. Rows of the same hand-over go after it.
+    Uses(Vec<Use>),
     /// A key that is not known is looked up in the ledger; answered by [`Notice::LookedUp`].
     LookUp(KeyId),
     /// Something too long for the loop: to be [run](Work::run) elsewhere and answered by [`Notice::Worked`].
     Work(Box<Work>),
+    /// Answer a request to the admin listener; answered by [`Notice::Desk`].
+    Desk(Box<DeskAsk>),
     /// Read the configuration again; this is the one in use. Answered by [`Notice::Reloaded`].
     Reload(Arc<Config>),
     /// Ask where a secret comes from once more, since a provider refuses what it said last. Answered by
@@ -53,6 +58,7 @@ impl Order {
             Order::Log(lines) => lines.is_empty(),
             Order::Asks(asks) => asks.is_empty(),
             Order::Releases(releases) => releases.is_empty(),
+            Order::Uses(uses) => uses.is_empty(),
             _ => false,
         }
     }
@@ -81,6 +87,17 @@ impl OrderSink {
             }
         }
         self.0.push(Order::Asks(vec![ask]));
+    }
+
+    /// Something was done with a grant.
+    pub(crate) fn used(&mut self, one: Use) {
+        for order in &mut self.0 {
+            if let Order::Uses(uses) = order {
+                return uses.push(one);
+            }
+        }
+        // In front of the rows, which give back what was taken.
+        self.0.insert(0, Order::Uses(vec![one]));
     }
 
     /// Gives a lease back that no row will.
@@ -178,6 +195,9 @@ pub enum Notice {
     Committed(u64),
     /// A shared ledger has answered.
     Answered(Answer),
+    /// Another host wants what is granted to this one in an account: of the key of this id, or of the group of this
+    /// name behind an `@`.
+    CalledIn(String),
     /// What the ledger says of a key that was looked up.
     LookedUp(KeyId, KeyAnswer),
     /// The ledger cannot be written, and why; admission stops.
@@ -188,6 +208,8 @@ pub enum Notice {
     StoreRecovered,
     /// Work is done.
     Worked(Done),
+    /// A request to the admin listener has its answer.
+    Desk(Box<DeskAnswer>),
     /// What a file or a program says that a provider's secret comes from; or why it says nothing.
     SecretTold(Origin, Result<String, String>),
     /// A provider has been asked for its models.

@@ -1,11 +1,15 @@
 //! Owns the only real clocks of the program. Everything below `io` gets `Now` as an argument.
 
 use crate::base::time::{Mono, Now, Unix};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// For how many microseconds wall-clock time is counted on by the monotonic clock: asking for it costs as much again,
 /// and a jump of it need not be known at once.
 const WALL_FRESH: u64 = 100_000;
+/// By so much, in milliseconds, a clock that is followed may be off before it is set.
+const FOLLOW_SLACK_MS: u64 = 20;
 
 /// Reads both clocks. Monotonic time counts from the moment the clock was made.
 #[derive(Clone, Debug)]
@@ -46,9 +50,32 @@ impl Default for Clock {
     }
 }
 
-/// Wall-clock time; the epoch itself on a machine whose clock stands before it.
-#[inline]
+/// The monotonic clock alone, from the first look at it in this process on.
+pub fn watch() -> Mono {
+    static START: OnceLock<Instant> = OnceLock::new();
+    Mono(u64::try_from(START.get_or_init(Instant::now).elapsed().as_micros()).unwrap_or(u64::MAX))
+}
+
+/// Milliseconds of wall-clock time at the beginning of [`watch`], by the clock of a shared ledger; 0: by our own.
+static FOLLOWED: AtomicU64 = AtomicU64::new(0);
+
+/// Goes by another clock from here on, which said `unix` at some moment between two looks at [`watch`]. A difference
+/// that the way of the answer alone may have made changes nothing.
+pub fn follow(unix: Unix, asked: Mono, heard: Mono) {
+    let (way, present) = (heard.micros_since(asked) / 1000, FOLLOWED.load(Ordering::Relaxed));
+    let begun = unix.0.saturating_sub((asked.0 / 1000).saturating_add(way / 2)).max(1);
+    if begun.abs_diff(present) > way + FOLLOW_SLACK_MS {
+        FOLLOWED.store(begun, Ordering::Relaxed);
+    }
+}
+
+/// Wall-clock time; the epoch itself on a machine whose clock stands before it. With a shared ledger it is that one's,
+/// so that all hosts are in the same window.
 pub fn unix() -> Unix {
+    let followed = FOLLOWED.load(Ordering::Relaxed);
+    if followed > 0 {
+        return Unix(followed.saturating_add(watch().0 / 1000));
+    }
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Unix(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }

@@ -5,10 +5,16 @@ use crate::base::limits;
 use crate::base::time::Mono;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+/// Who calls by a socket in the file system: nobody that has an address.
+pub const UNIX_PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// Opens a listening socket on `addr` with a backlog of `limits::BACKLOG`. With `reuse_port` several processes may
 /// listen on the same address and the kernel spreads the connections.
@@ -24,6 +30,22 @@ pub fn bind(addr: SocketAddr, reuse_port: bool) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
+/// Opens a listening socket in the file system, for its owner alone. One that nobody listens on any more makes room. It
+/// has the type of the others: only who calls is told in another way.
+pub fn bind_unix(path: &Path) -> io::Result<TcpListener> {
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    if is_socket && UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
+        std::fs::remove_file(path)?;
+    }
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    // Before anybody can connect.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    socket.listen(limits::BACKLOG)?;
+    Ok(socket.into())
+}
+
 /// Raises the limit of open descriptors to the most this process may have; returns the limit.
 pub fn raise_descriptor_limit() -> io::Result<u64> {
     rlimit::increase_nofile_limit(u64::MAX)
@@ -33,6 +55,19 @@ struct Door {
     listener: mio::net::TcpListener,
     /// A connection may be waiting: an edge has come and no WouldBlock since.
     ready: bool,
+    /// It lies in the file system.
+    is_unix: bool,
+}
+
+impl Door {
+    fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        if !self.is_unix {
+            return self.listener.accept();
+        }
+        let (socket, _) = SockRef::from(&self.listener).accept()?;
+        socket.set_nonblocking(true)?;
+        Ok((TcpStream::from_std(socket.into()), UNIX_PEER))
+    }
 }
 
 /// The listening sockets of one reactor.
@@ -57,11 +92,14 @@ impl Listeners {
         let mut doors = Vec::with_capacity(sockets.len());
         for (number, socket) in sockets.into_iter().enumerate() {
             socket.set_nonblocking(true)?;
-            // What is set here is inherited by every accepted connection, and costs no call for each.
-            SockRef::from(&socket).set_tcp_nodelay(true)?;
+            let is_unix = SockRef::from(&socket).local_addr()?.is_unix();
+            if !is_unix {
+                // What is set here is inherited by every accepted connection, and costs no call for each.
+                SockRef::from(&socket).set_tcp_nodelay(true)?;
+            }
             let mut listener = mio::net::TcpListener::from_std(socket);
             registry.register(&mut listener, token(number), Interest::READABLE)?;
-            doors.push(Some(Door { listener, ready: false }));
+            doors.push(Some(Door { listener, ready: false, is_unix }));
         }
         Ok(Listeners { doors, rest_until: Mono(0) })
     }
@@ -97,7 +135,7 @@ impl Listeners {
             return Arrival::Nobody;
         }
         for _ in 0..limits::ACCEPT_BATCH {
-            match door.listener.accept() {
+            match door.accept() {
                 Ok((stream, peer)) => return Arrival::Guest(stream, peer),
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock => {

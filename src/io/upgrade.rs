@@ -45,7 +45,10 @@ pub fn inherited() -> io::Result<Option<Inherited>> {
     for index in 0..fds.len() {
         match names.next().unwrap_or_default() {
             CHANNEL => all.channel = fds.take_custom(index, UNIX, STREAM, "unix stream")?,
-            ADMIN => all.admin = fds.take_tcp_listener(index)?,
+            ADMIN => {
+                let tcp = fds.take_tcp_listener(index);
+                all.admin = tcp.or_else(|_| fds.take_custom(index, UNIX, STREAM, "unix stream"))?;
+            }
             _ => all.clients.extend(fds.take_tcp_listener(index)?),
         }
     }

@@ -2,7 +2,8 @@
 //! `gateway` and `io::store`; whether a request passes is decided by the ledger, for all hosts at once.
 
 use super::keys::KeyId;
-use super::meter::{Lease, LimitKind, SharedCounts};
+use super::meter::{Amount, Lease, LimitKind, SharedCounts};
+use crate::base::time::Mono;
 
 /// Limits of a plan or a group, 0 for none.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -34,6 +35,49 @@ pub struct Ask {
     pub groups: Box<[Limits]>,
     /// False: it is only asked how the key and its groups stand.
     pub admits: bool,
+    /// What is wanted beside the answer.
+    pub wish: Wish,
+}
+
+/// Leave to admit further requests of a key without asking, until a moment: a grant.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Wish {
+    /// At most one of so many parts of what is left; 0: no grant is wanted.
+    pub part: u32,
+    /// The grant's number, with its host; one that is known is enlarged.
+    pub number: u64,
+    /// How many requests.
+    pub requests: u64,
+    /// What they may reserve together.
+    pub amount: Amount,
+    /// It was granted, and is to be enlarged.
+    pub known: bool,
+    /// If only what others have been granted stands against it, it waits until they have given that back.
+    pub waits: bool,
+    /// It has waited, and does so until then; 0: it has not.
+    pub by: Mono,
+}
+
+/// What was granted. Limits that there are none of are granted without end.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Grant {
+    /// As in [`Wish::number`].
+    pub number: u64,
+    /// So many requests more.
+    pub requests: u64,
+    /// They may reserve so much more.
+    pub amount: Amount,
+    /// It ends then, by the clock that [`Start::watch`](crate::gateway::Start::watch) reads.
+    pub until: Mono,
+}
+
+/// What is done with a grant.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Use {
+    /// A request of this key was admitted by the grant of this number; its row will give the lease back.
+    Took(u64, KeyId, Lease),
+    /// The grant is not used any more.
+    Returned(u64),
 }
 
 /// How a shared ledger has decided.
@@ -45,6 +89,8 @@ pub enum Ruling {
     Refused(LimitKind, usize),
     /// Only how the key stands was asked.
     Looked,
+    /// What other hosts have been granted has been called in: it is to be asked again.
+    Called,
     /// The ledger cannot be reached: it has not decided.
     Unavailable,
 }
@@ -60,12 +106,14 @@ pub struct Answer {
     pub counts: SharedCounts,
     /// The same of each group of the lease.
     pub groups: Vec<SharedCounts>,
+    /// What was granted beside it.
+    pub grant: Option<Grant>,
 }
 
 impl Answer {
     /// That there is none.
     pub fn unavailable(ask: Ask) -> Answer {
-        Answer { ask, ruling: Ruling::Unavailable, counts: SharedCounts::default(), groups: Vec::new() }
+        Answer { ask, ruling: Ruling::Unavailable, counts: SharedCounts::default(), groups: Vec::new(), grant: None }
     }
 }
 

@@ -5,10 +5,12 @@
 //! what that says of the whole ([`Meter::learn`]).
 
 mod account;
+mod groups;
 mod limit;
 mod tree;
 
 pub use account::{Amount, DAYS_KEPT, Open, PathIx, SharedCounts};
+pub use groups::GroupStatus;
 pub use limit::{Limit, LimitKind, Whose};
 
 use super::keys::KeyIx;
@@ -300,6 +302,21 @@ impl Meter {
             let was = BudgetStatus { used, total: plan.budget };
             tell(&accounts[key.0 as usize], was, plan.budget, || BudgetOf::Key(key), news);
         }
+    }
+
+    /// One request more is known in the window of each account of `lease`, where a shared ledger has said how many
+    /// there were.
+    pub fn learn_of_one(&mut self, key: KeyIx, lease: &Lease) {
+        let learn = |account: &mut Account, window: (Unix, Unix)| {
+            if let Some(shared) = account.shared.as_mut().filter(|shared| shared.window == window) {
+                shared.requests = shared.requests.saturating_add(1);
+            }
+        };
+        self.accounts.get_mut(key.0 as usize).into_iter().for_each(|account| learn(account, lease.window));
+        let mut groups = lease.groups.iter();
+        self.tree.each_as_it_is(lease.path, |node| {
+            groups.next().into_iter().for_each(|group| learn(&mut node.account, group.window));
+        });
     }
 
     /// The same of the groups of a lease.

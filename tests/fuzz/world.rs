@@ -414,6 +414,10 @@ impl World {
                     }
                     Order::Work(work) => self.works.push(*work),
                     Order::Reload(_) => self.reloading = true,
+                    Order::Desk(ask) => {
+                        let answer = ask.answer(200, Ok(b"{}".to_vec()));
+                        self.gateway.notice(Notice::Desk(answer), self.now);
+                    }
                     Order::Log(lines) => assert!(lines.ends_with(b"\n")),
                     Order::HandOver(_) => self.succeeding = Some(Succeeding::Takes),
                     Order::TakeBack => self.succeeding = Some(Succeeding::Ends),
@@ -424,7 +428,8 @@ impl World {
                     | Order::Asks(_)
                     | Order::Renew(_)
                     | Order::List(_)
-                    | Order::Releases(_) => {}
+                    | Order::Releases(_)
+                    | Order::Uses(_) => {}
                 }
             }
             let actions = std::mem::take(self.gateway.actions());

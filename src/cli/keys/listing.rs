@@ -30,7 +30,7 @@ pub struct ListArgs {
 
 /// One key as JSON.
 #[derive(Serialize)]
-pub(super) struct Line {
+pub(in crate::cli) struct Line {
     id: String,
     name: String,
     plan: String,
@@ -198,10 +198,20 @@ impl Line {
 
 /// Lists all keys.
 pub(super) fn list(args: &ListArgs) -> Result<(), Failure> {
-    let (high, now) = (load::load(&args.config, Secrets::Optional)?, unix());
-    let used = Used::read(&high, now)?;
-    let lines: Vec<Line> = records_in(&high)?.iter().map(|key| Line::new(key, &high, &used, now)).collect();
+    let lines = listed(&load::load(&args.config, Secrets::Optional)?, unix())?;
     if args.json { print_json(&lines) } else { print(&table(&lines)) }
+}
+
+/// All keys as they stand.
+pub(in crate::cli) fn listed(high: &Config, now: Unix) -> Result<Vec<Line>, Failure> {
+    let used = Used::read(high, now)?;
+    Ok(records_in(high)?.iter().map(|key| Line::new(key, high, &used, now)).collect())
+}
+
+/// One key as it stands.
+pub(in crate::cli) fn shown(high: &Config, name: &str, now: Unix) -> Result<Line, Failure> {
+    let key = find(high, name)?;
+    Ok(Line::new(&key, high, &Used::read(high, now)?, now))
 }
 
 fn table(lines: &[Line]) -> String {
@@ -231,9 +241,7 @@ fn table(lines: &[Line]) -> String {
 
 /// Shows one key.
 pub(super) fn show(args: &KeyArgs) -> Result<(), Failure> {
-    let (high, now) = (load::load(&args.config, Secrets::Optional)?, unix());
-    let key = find(&high, &args.key)?;
-    let line = Line::new(&key, &high, &Used::read(&high, now)?, now);
+    let line = shown(&load::load(&args.config, Secrets::Optional)?, &args.key, unix())?;
     if args.json {
         return print_json(&line);
     }

@@ -59,7 +59,7 @@ fn choose(records: Vec<KeyRecord>, text: &str) -> Result<KeyRecord, Failure> {
 /// Said of a key that is not there. A whole key is not repeated.
 pub(in crate::cli) fn unknown(text: &str) -> Failure {
     let shown = text.split_once("live_").map_or(text, |(_, tail)| tail.get(..12).unwrap_or(tail));
-    Failure::failed(format!("no key has the id or the name `{}`; see `tollgate keys list`", clean(shown)))
+    Failure::Absent(format!("no key has the id or the name `{}`; see `tollgate keys list`", clean(shown)))
 }
 
 #[cfg(test)]
@@ -110,7 +110,7 @@ mod tests {
         let Err(Failure::Failed(text)) = found("bob") else { panic!("two are called so") };
         assert!(text.contains("AAAAAAAAAAAA, BBBBBBBBBBBB"), "{text}");
         let stranger = format!("tg_live_FFFFFFFFFFFF{}", "s".repeat(38));
-        let Err(Failure::Failed(text)) = found(&stranger) else { panic!("there is none") };
+        let Err(Failure::Absent(text)) = found(&stranger) else { panic!("there is none") };
         assert!(text.contains("`FFFFFFFFFFFF`") && !text.contains("sss"), "{text}");
     }
 }

@@ -7,6 +7,8 @@ use crate::base::time::{Now, Unix};
 use crate::cli::store::remote;
 use crate::gateway::orders::Notice;
 use crate::gateway::{Gateway, Past, Start};
+#[cfg(feature = "redis")]
+use crate::io::clock::watch;
 use crate::io::mailbox::Mailbox;
 use crate::io::reactor::Note;
 use crate::io::store::api::{Leftover, StoreError};
@@ -17,7 +19,7 @@ use crate::io::store::shared::{self, SharedHandle, SharedNotice};
 use crate::io::store::spill::Place;
 use crate::io::store::sqlite::Sqlite;
 use crate::io::store::{self, Duties, StoreHandle, StoreNotice, StoreTurn};
-use crate::policy::ask::{Ask, Release};
+use crate::policy::ask::{Ask, Release, Use};
 use crate::policy::config::{Config, Durability, StoreUrl};
 use crate::policy::keys::KeyId;
 use crate::policy::meter::{Amount, DAYS_KEPT};
@@ -119,7 +121,7 @@ impl Opened {
             #[cfg(feature = "redis")]
             Kind::Shared(remote) => {
                 let (keys, hash_key) = (remote.list_keys().map_err(failed)?, remote.hash_key().map_err(failed)?);
-                return Ok(Start { seed, hash_key, keys, ..Start::default() });
+                return Ok(Start { seed, hash_key, keys, watch: Some(watch), ..Start::default() });
             }
         };
         // Windows of different lengths do not nest, so the longest need not begin first.
@@ -138,11 +140,13 @@ impl Opened {
             seed,
             hash_key: db.hash_key().map_err(failed)?,
             client_listeners: 0,
+            has_admin: false,
             keys,
             days: days.into_iter().map(|sum| past(sum.key, sum.group, sum.day, sum.tokens, sum.cost_nano)).collect(),
             running: None,
             work_min: None,
             process: None,
+            watch: None,
             recent: recent.into_iter().map(|row| past(row.key, row.group, row.admitted, row.tokens, 0)).collect(),
         })
     }
@@ -176,10 +180,11 @@ impl Opened {
             }
             #[cfg(feature = "redis")]
             Kind::Shared(remote) => {
-                let answered = move |answer| drop(answers.send(Note::Notice(Notice::Answered(answer))));
+                let answered = move |notice| drop(answers.send(Note::Notice(notice)));
                 let tell = move |notice| match notice {
                     SharedNotice::Store(notice) => tell(notice),
-                    SharedNotice::Answered(answer) => answered(*answer),
+                    SharedNotice::Answered(answer) => answered(Notice::Answered(*answer)),
+                    SharedNotice::CalledIn(account) => answered(Notice::CalledIn(account)),
                 };
                 shared::spawn(*remote, duties, tell).map(LedgerHandle::Shared)
             }
@@ -232,6 +237,15 @@ impl LedgerHandle {
             LedgerHandle::File(handle) => handle.look_up(id),
             #[cfg(feature = "redis")]
             LedgerHandle::Shared(handle) => handle.look_up(id),
+        }
+    }
+
+    /// Hands over what was done with grants, and leaves the vector empty. There are none of a file.
+    pub(super) fn used(&self, uses: &mut Vec<Use>) {
+        match self {
+            LedgerHandle::File(_) => uses.clear(),
+            #[cfg(feature = "redis")]
+            LedgerHandle::Shared(handle) => handle.used(uses),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The listening sockets of a gateway: inherited, or bound as the configuration says. Called at the start.
 
 use crate::io::listen;
-use crate::policy::config::Config;
+use crate::policy::config::{AdminListen, Config};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
 
@@ -39,9 +39,15 @@ impl Listeners {
         let bind = |addr: &SocketAddr| {
             listen::bind(*addr, config.server.reuse_port).map_err(|error| format!("cannot listen on {addr}: {error}"))
         };
+        let admin = |place: &AdminListen| match place {
+            AdminListen::Address(addr) => bind(addr),
+            AdminListen::Unix(path) => {
+                listen::bind_unix(path).map_err(|error| format!("cannot listen on {place}: {error}"))
+            }
+        };
         Ok(Listeners {
             clients: config.server.listen.iter().map(bind).collect::<Result<_, _>>()?,
-            admin: config.server.admin_listen.as_ref().map(bind).transpose()?,
+            admin: config.server.admin_listen.as_ref().map(admin).transpose()?,
             channel: None,
         })
     }

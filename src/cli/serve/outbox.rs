@@ -5,9 +5,13 @@ use super::ledger::LedgerHandle;
 use super::reload::Reloader;
 use super::upgrade::HandoverSender;
 use crate::base::order;
-use crate::gateway::orders::{Order, Work};
+use crate::cli::desk;
+use crate::gateway::Gateway;
+use crate::gateway::orders::{DeskAsk, Notice, Order};
 use crate::io::channel::Sender;
 use crate::io::log_writer::LogWriter;
+use crate::io::mailbox::Mailbox;
+use crate::io::reactor::Note;
 use crate::io::secrets::SecretWatch;
 use crate::io::store::api::Leftover;
 use crate::io::worker::Worker;
@@ -23,10 +27,35 @@ pub(super) struct Helpers {
     /// Asks again where secrets come from.
     pub(super) secrets: OnceLock<Arc<SecretWatch>>,
     /// Does what is too long for the loop.
-    pub(super) worker: OnceLock<Worker<Box<Work>>>,
+    pub(super) worker: OnceLock<(Worker, Mailbox<Note<Gateway>>)>,
+    /// Answers what the admin listener is asked; there is none before it is.
+    pub(super) desk: OnceLock<DeskEnd>,
     pub(super) handover: OnceLock<HandoverSender>,
     /// Tells a predecessor how many of its rows are safe.
     pub(super) safe: OnceLock<Sender<u64>>,
+}
+
+/// The way to the thread that answers what the admin listener is asked: it begins with the first question.
+pub(super) struct DeskEnd {
+    worker: OnceLock<Option<Worker>>,
+    mailbox: Mailbox<Note<Gateway>>,
+}
+
+impl DeskEnd {
+    /// Nobody has asked.
+    pub(super) fn new(mailbox: Mailbox<Note<Gateway>>) -> DeskEnd {
+        DeskEnd { worker: OnceLock::new(), mailbox }
+    }
+
+    fn give(&self, ask: Box<DeskAsk>) {
+        let mailbox = self.mailbox.clone();
+        // A full box means that the loop is gone.
+        let tell = move |said| drop(mailbox.send(Note::Notice(Notice::Desk(said))));
+        match self.worker.get_or_init(|| Worker::start().ok()) {
+            Some(worker) => worker.give(Box::new(move || tell(desk::answer(ask)))),
+            None => tell(desk::unanswered(&ask)),
+        }
+    }
 }
 
 /// Where rows go.
@@ -55,14 +84,25 @@ impl Helpers {
                 self.store().ledger.iter().for_each(|store| store.ask(&mut asks));
                 return Some(Order::Asks(asks));
             }
+            Order::Uses(mut uses) => {
+                self.store().ledger.iter().for_each(|store| store.used(&mut uses));
+                return Some(Order::Uses(uses));
+            }
             Order::LookUp(id) => self.store().ledger.iter().for_each(|store| store.look_up(id)),
             Order::Releases(mut releases) => {
                 self.store().ledger.iter().for_each(|store| store.release(&mut releases));
                 return Some(Order::Releases(releases));
             }
             Order::Work(work) => {
-                if let Some(worker) = self.worker.get() {
-                    worker.give(work);
+                if let Some((worker, mailbox)) = self.worker.get() {
+                    let mailbox = mailbox.clone();
+                    // A full box means that the loop is gone.
+                    worker.give(Box::new(move || drop(mailbox.send(Note::Notice(Notice::Worked(work.run()))))));
+                }
+            }
+            Order::Desk(ask) => {
+                if let Some(desk) = self.desk.get() {
+                    desk.give(ask);
                 }
             }
             Order::Reload(before) => {

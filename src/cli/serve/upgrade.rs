@@ -76,12 +76,15 @@ impl Line {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Listening {
     clients: Vec<SocketAddr>,
-    admin: Option<SocketAddr>,
+    admin: Option<String>,
 }
 
 impl Listening {
     pub(super) fn of(config: &Config) -> Listening {
-        Listening { clients: config.server.listen.clone(), admin: config.server.admin_listen }
+        Listening {
+            clients: config.server.listen.clone(),
+            admin: config.server.admin_listen.as_ref().map(ToString::to_string),
+        }
     }
 
     /// What an operator should know where `before` were the predecessor's settings, of which these are ignored.
@@ -123,7 +126,10 @@ mod tests {
     #[test]
     fn listeners_that_an_upgrade_ignores_are_named() {
         let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let listening = |clients, admin| Listening { clients: vec![at(clients)], admin };
+        let listening = |clients, admin: Option<SocketAddr>| Listening {
+            clients: vec![at(clients)],
+            admin: admin.map(|admin| admin.to_string()),
+        };
         let names = |now: &Listening, before: &Listening| {
             let texts = now.warnings(before);
             texts.iter().map(|text| text.split(' ').next().unwrap_or_default().to_string()).collect::<Vec<_>>()

@@ -290,15 +290,15 @@ impl Connection {
         self.wait = Mono::NEVER;
     }
 
-    /// The head has passed, and `exchange` waits for the body.
+    /// The head has passed, and `exchange` waits for the body; none does on the admin listener.
     pub(crate) fn begin_body(
         &mut self,
-        exchange: ExchangeId,
+        exchange: Option<ExchangeId>,
         key: Option<KeyIx>,
         head: &RequestHead,
         max_body: u64,
     ) -> Result<(), BodyRefusal> {
-        self.exchange = Some(exchange);
+        self.exchange = exchange;
         self.key = key;
         self.phase = Phase::Body;
         self.inbound.begin_body(head, max_body).map(|_| ())
@@ -310,8 +310,8 @@ impl Connection {
     }
 
     /// The whole request is there: `exchange` answers it, and nothing is read meanwhile.
-    pub(crate) fn begin_answer(&mut self, exchange: ExchangeId) {
-        self.exchange = Some(exchange);
+    pub(crate) fn begin_answer(&mut self, exchange: Option<ExchangeId>) {
+        self.exchange = exchange;
         self.phase = Phase::Busy;
         self.wait = Mono::NEVER;
     }
@@ -319,6 +319,11 @@ impl Connection {
     /// The request's bytes are not needed any more.
     pub(crate) fn release_message(&mut self, pool: &mut Pool) {
         self.inbound.release(pool);
+    }
+
+    /// Whoever answers it wants to be asked again at that moment.
+    pub(crate) fn wake_at(&mut self, at: Mono) {
+        self.wait = at;
     }
 
     /// Hands the message out, to be worked on by a helper thread.

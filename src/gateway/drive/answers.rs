@@ -156,7 +156,7 @@ impl Gateway {
         self.answered(request.client, after);
     }
 
-    fn write_head(&mut self, request: &Request, reply: &Reply<'_>) -> AfterResponse {
+    pub(super) fn write_head(&mut self, request: &Request, reply: &Reply<'_>) -> AfterResponse {
         let asks_close = reply.framing == Framing::ToEnd || reply.refusal.is_some_and(|refusal| refusal.close);
         let close = asks_close || self.cx.lifecycle.is_stopping();
         let Some(client) = self.clients.get_mut(request.client) else { return AfterResponse::Close };

@@ -9,8 +9,7 @@ use crate::gateway::client::response::RequestMeta;
 use crate::gateway::client::{self, Event as ClientEvent, Oddity, cors, response};
 use crate::gateway::exchange::{Endpoint, Event, Exchange, Message, Outcome, Readiness};
 use crate::gateway::ids::{ClientId, client_conn, provider_conn};
-use crate::gateway::metrics::Gauges;
-use crate::gateway::{Gateway, Next, admin, earliest, local};
+use crate::gateway::{Gateway, Next, earliest, local};
 use crate::policy::keys::{KeyAnswer, KeyId};
 use crate::policy::refusal::Refusal;
 use crate::wire::head::{Framing, RequestHead};
@@ -51,7 +50,7 @@ impl Gateway {
             };
             let is_part = matches!(event, ClientEvent::Body { complete: false });
             self.client_event(id, event);
-            if is_part && self.clients.get(id).is_some_and(|client| client.exchange.is_some()) {
+            if is_part && self.clients.get(id).is_some_and(|client| client.exchange.is_some() || client.admin) {
                 break;
             }
         }
@@ -66,26 +65,33 @@ impl Gateway {
             ClientEvent::BadHead(error) => self.refuse_headless(id, &Refusal::bad_http(error.status, error.reason)),
             ClientEvent::SlowHead => self.refuse_headless(id, &Refusal::head_too_slow(server.header_timeout)),
             ClientEvent::Body { complete } => {
-                let Some((exchange, client)) = exchange.zip(self.clients.get_mut(id)) else { return };
+                let Some(client) = self.clients.get_mut(id) else { return };
+                let Some(exchange) = exchange else {
+                    return if complete {
+                        self.admin_body(id)
+                    };
+                };
                 if complete {
-                    client.begin_answer(exchange);
+                    client.begin_answer(Some(exchange));
                 }
                 self.tell(exchange, Event::Body { complete });
             }
             ClientEvent::BadBody(refusal) => {
+                let is_large = matches!(refusal, BodyRefusal::TooLarge);
                 let refusal = match refusal {
                     BodyRefusal::TooLarge => Refusal::too_large(server.max_body),
                     BodyRefusal::Bad(_) => Refusal::bad_framing(),
                 };
                 match exchange {
                     Some(exchange) => self.tell(exchange, Event::Refused(refusal)),
-                    None => self.drop_client(id),
+                    None => self.bad_admin_body(id, is_large),
                 }
             }
             ClientEvent::SlowBody => {
                 let refusal = Refusal::body_too_slow(server.body_timeout);
-                if let Some(exchange) = exchange {
-                    self.tell(exchange, Event::Refused(refusal));
+                match exchange {
+                    Some(exchange) => self.tell(exchange, Event::Refused(refusal)),
+                    None => self.drop_client(id),
                 }
             }
             ClientEvent::Lost => self.drop_client(id),
@@ -159,6 +165,7 @@ impl Gateway {
                 self.tell(exchange, Event::Due { unread, drained });
                 self.resume(exchange);
             }
+            (None, None) => self.live_due(id),
             (None, _) => {}
         }
         self.arm(id);
@@ -177,7 +184,10 @@ impl Gateway {
         let Some(mut client) = self.clients.remove(id) else { return };
         debug_assert!(client.exchange.is_none_or(|exchange| self.exchanges.get(exchange).is_none()));
         match client.admin {
-            true => self.cx.limits.admin_gone(id),
+            true => {
+                self.cx.limits.admin_gone(id);
+                self.cx.desk.gone(id);
+            }
             false => self.cx.limits.leave(PeerKey::of(self.cx.peers.socket(id).into())),
         }
         client.release(&mut self.cx.pool);
@@ -269,7 +279,7 @@ impl Gateway {
         let max_body = exchange.request.setup.config.server.max_body;
         let id = self.exchanges.insert(exchange);
         let Some(client) = self.clients.get_mut(cid) else { return };
-        let begun = client.begin_body(id, key, head, max_body);
+        let begun = client.begin_body(Some(id), key, head, max_body);
         // Before its own body asks for room: what was sent ahead of its turn counts.
         charge_unread(client, &mut self.cx.budget);
         let awaits_continue = client.awaits_continue(head);
@@ -290,7 +300,7 @@ impl Gateway {
         let (head, body) = client.message();
         let message = Message { exchange: id, head, body, storage: 0 };
         if exchange.look(&message, &mut self.cx) {
-            client.begin_answer(id);
+            client.begin_answer(Some(id));
         } else if let Some(mut exchange) = self.exchanges.remove(id) {
             self.answer_local(&mut exchange, Endpoint::Quota);
         }
@@ -344,46 +354,5 @@ impl Gateway {
         exchange.finish(Outcome { status: 204, ..Outcome::ok() }, &mut self.cx);
         let (framing, content_type) = (Framing::None, "");
         self.reply(&exchange.request, &Reply { status: 204, framing, content_type, refusal: None, more: &more });
-    }
-
-    fn answer_admin(&mut self, id: ClientId, meta: RequestMeta, head: &RequestHead) {
-        let lifecycle = &self.cx.lifecycle;
-        let ready = self.cx.takes_requests() && !lifecycle.is_leaving() && !lifecycle.has_handed_over();
-        let gauges = self.gauges();
-        let keep = self.cx.limits.keeps_admin();
-        self.cx.limits.admin_lives(id);
-        let Some(client) = self.clients.get_mut(id) else { return };
-        let exchange = Exchange::new(id, meta, &mut self.cx);
-        if !keep {
-            client.end_after_answer();
-        }
-        let mut out = std::mem::take(&mut self.cx.out);
-        out.clear();
-        let answer = admin::answer(head, client.message().0, ready, &gauges, &self.cx, &mut out);
-        let framing = Framing::Length(out.len() as u64);
-        self.cx.out = out;
-        let admin::Answer { status, content_type, more } = answer;
-        self.reply(&exchange.request, &Reply { status, framing, content_type, refusal: None, more });
-    }
-
-    fn gauges(&mut self) -> Gauges {
-        let models = self.cx.setup.config.catalog.models().iter().filter(|model| model.queue.is_some());
-        let mut queued: Vec<_> = models.map(|model| (model.id.clone(), self.cx.queues.len(&model.id))).collect();
-        // Those who wait for a model that is there no more, or has no queue any more.
-        let others = self.cx.queues.lengths().filter(|(model, _)| queued.iter().all(|(known, _)| known != *model));
-        let others: Vec<_> = others.map(|(model, length)| (model.clone(), length)).collect();
-        queued.extend(others);
-        Gauges {
-            queued,
-            clients: self.cx.limits.clients(),
-            upstreams: self.providers.len(),
-            idle: self.cx.idle.len(),
-            holds: self.cx.meter.open_holds(),
-            buffered: self.cx.pool.lent(),
-            uncommitted: self.cx.ledger.uncommitted(),
-            turned_away: self.cx.limits.turned_away,
-            budgets: self.cx.meter.budgets(self.cx.now.unix),
-            process: self.process.map(|look| look()).unwrap_or_default(),
-        }
     }
 }

@@ -5,6 +5,7 @@
 //! No machine calls another, and what follows later in the same verb is noted in a worklist
 //! ([`Gateway::settle_down`]): so nothing recurses, however many requests lie behind one another.
 
+mod admins;
 mod answers;
 mod clients;
 mod places;

@@ -49,6 +49,7 @@ impl Gateway {
         {
             self.cx.meter.learn(key, &plan, self.cx.now.unix, &answer.counts);
             self.cx.meter.learn_groups(&ask.lease, self.cx.now.unix, &answer.groups);
+            self.cx.granted(key, answer);
             self.cx.tell_of_budgets();
         }
         let id = ExchangeId::new(ask.number.0, ask.number.1);
@@ -72,6 +73,7 @@ impl Gateway {
     /// The ledger cannot be written: admission stops, and no answer that waits can be said to be complete.
     pub(crate) fn store_failed(&mut self) {
         self.cx.ledger.failed(true);
+        self.cx.forget_grants();
         for (_, id) in self.cx.ledger.all_held() {
             self.tell(id, Event::NotCommitted);
         }

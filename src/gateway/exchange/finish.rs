@@ -10,6 +10,7 @@ use crate::base::time::Mono;
 use crate::dialect::ObservedUsage;
 use crate::dialect::usage::Reported;
 use crate::gateway::access_log;
+use crate::gateway::admin::Passed;
 use crate::gateway::cx::Cx;
 use crate::gateway::metrics::{Taken, Timed};
 use crate::gateway::orders::Order;
@@ -253,7 +254,8 @@ impl Exchange {
             let failed = self.diagnosis.as_ref().is_some_and(|diagnosis| diagnosis.has_failures());
             outcome.error.is_none() && outcome.status < 400 && !failed
         };
-        if logged != RequestLog::All && went_well() && !logged.keeps(&request.id.raw()) {
+        let is_logged = logged == RequestLog::All || !went_well() || logged.keeps(&request.id.raw());
+        if !is_logged && cx.recorder.is_none() {
             return;
         }
         let attempt = self.attempt().zip(self.target()).filter(|(at, _)| at.attempts > 0);
@@ -274,7 +276,27 @@ impl Exchange {
             times: self.times(cx.now.mono),
         };
         let time = cx.date.iso(cx.now.unix);
-        cx.orders.log(|out| line.write(time, out));
+        let Some(recorder) = &mut cx.recorder else { return cx.orders.log(|out| line.write(time, out)) };
+        let cost = |usage: Usage| self.model().map_or(0, |model| usage.cost_nano(&model.prices));
+        let first = attempt.filter(|(at, _)| at.sent != Mono::NEVER && at.first != Mono::NEVER);
+        let passed = Passed {
+            is_error: outcome.status >= 400,
+            tokens: charged.map_or(0, |usage| usage.total()),
+            cost_nano: charged.map_or(0, cost),
+            first: first.map(|(at, target)| (target.seed, at.first.micros_since(at.sent))),
+        };
+        let mut record = |out: &mut Vec<u8>| {
+            let from = out.len();
+            line.write(time, out);
+            recorder.push(&out[from..], &passed, cx.now.unix);
+        };
+        if is_logged {
+            return cx.orders.log(record);
+        }
+        let mut scratch = std::mem::take(&mut cx.scratch);
+        scratch.clear();
+        record(&mut scratch);
+        cx.scratch = scratch;
     }
 }
 

@@ -13,7 +13,7 @@ use crate::dialect::{Invalid, OwnedTarget, Target};
 use crate::gateway::cx::Cx;
 use crate::gateway::plans::KeyPlans;
 use crate::gateway::provider::request::OutgoingRequest;
-use crate::policy::ask::{Ask, Limits, Release, Ruling};
+use crate::policy::ask::{Ask, Limits, Release, Ruling, Wish};
 use crate::policy::catalog::Model;
 use crate::policy::config::Config;
 use crate::policy::meter::{Amount, Hold, Lease, Payer};
@@ -225,7 +225,15 @@ impl Exchange {
         }
         let estimate = self.count_prompt(&draft, message, cx);
         if cx.asks_ledger() {
-            return self.ask(draft, at, estimate, message, cx);
+            let reserved = Amount { tokens: estimate.tokens.min(ROW_TOKENS_MAX), ..estimate };
+            let granted = self.request.found.key.and_then(|key| cx.admit_granted(key, reserved));
+            return match granted {
+                Some((hold, lease)) => {
+                    self.admitted(hold, Some(lease), cx.now.unix);
+                    self.serve(draft, at, message, cx)
+                }
+                None => self.ask(draft, at, reserved, message, cx),
+            };
         }
         match self.admit_alone(estimate, cx) {
             Ok(()) => self.serve(draft, at, message, cx),
@@ -331,7 +339,7 @@ impl Exchange {
         &mut self,
         draft: Box<OutgoingRequest>,
         at: Attempt,
-        estimate: Amount,
+        reserved: Amount,
         message: &Message<'_>,
         cx: &mut Cx,
     ) -> Effect {
@@ -342,7 +350,6 @@ impl Exchange {
                 return self.refuse(refusal);
             }
         };
-        let reserved = Amount { tokens: estimate.tokens.min(ROW_TOKENS_MAX), ..estimate };
         let lease = cx.meter.lease_for(payer, cx.now.unix, reserved);
         let limits = limits_of(payer.plan);
         self.put_question(Some(draft), at, lease, limits, message, cx)
@@ -370,12 +377,18 @@ impl Exchange {
     ) -> Effect {
         let Some(key) = self.request.found.key else { return self.refuse(Refusal::internal()) };
         let number = (message.exchange.slot, message.exchange.generation);
-        let groups = match lease.path.is_some() {
+        let groups: Box<[Limits]> = match lease.path.is_some() {
             true => cx.meter.group_limits(lease.path).iter().map(limits_of).collect(),
             false => Box::default(),
         };
         let (admits, kept) = (draft.is_some(), Box::new(lease.clone()));
-        cx.orders.ask(Ask { number, key: cx.keys.record(key).id, lease, limits, groups, admits });
+        // Places at once are granted one by one.
+        let is_granted = admits && limits.concurrency == 0 && groups.iter().all(|group| group.concurrency == 0);
+        let wish = match is_granted {
+            true => cx.grants.wish(key, cx.setup.config.store.hosts.saturating_mul(4)),
+            false => Wish::default(),
+        };
+        cx.orders.ask(Ask { number, key: cx.keys.record(key).id, lease, limits, groups, admits, wish });
         let by = cx.now.mono.after(ASK_PATIENCE);
         self.state = State::Reserving(Reserving { draft, at, lease: kept, asked: cx.now.unix, by });
         Effect::Wait

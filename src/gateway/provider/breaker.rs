@@ -542,8 +542,10 @@ impl Breakers {
 }
 
 mod handover;
+mod standing;
 mod waiting;
 
+pub(crate) use standing::Standing;
 pub(crate) use waiting::{Seek, Stage};
 
 #[cfg(test)]

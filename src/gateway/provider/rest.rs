@@ -21,7 +21,7 @@ const MOMENTS: (f64, f64) = (1e9, 1e12);
 
 /// What a provider counts: requests, tokens, and those of them that go in and that come out.
 pub(crate) const ALLOWANCES: usize = 4;
-const COUNTED: [&str; ALLOWANCES] = ["requests", "tokens", "input-tokens", "output-tokens"];
+pub(super) const COUNTED: [&str; ALLOWANCES] = ["requests", "tokens", "input-tokens", "output-tokens"];
 
 /// What a request takes of each allowance, as far as is known before.
 pub(crate) type Needs = [u64; ALLOWANCES];
@@ -237,6 +237,11 @@ impl Left {
     /// When what was said ends; `None` where it has.
     pub(crate) fn ends(&self, now: Mono) -> Option<Mono> {
         Some(self.until).filter(|until| *until > now)
+    }
+
+    /// What was said to be left, and when that ends; `None` where it has.
+    pub(crate) fn known(&self, now: Mono) -> Option<(u64, Mono)> {
+        self.ends(now).map(|until| (self.left, until))
     }
 
     /// A request that takes so much of it has been sent.

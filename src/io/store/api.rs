@@ -3,6 +3,7 @@
 
 use crate::base::order;
 use crate::base::time::Unix;
+use crate::policy::ask::Use;
 use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
 use crate::policy::row::Row;
 use crate::policy::window::{self, DAY_MS};
@@ -80,6 +81,8 @@ pub trait Store: Send + 'static {
 pub struct Batch {
     /// The writer's lasting name and the number; `None` for a file.
     pub sent: Option<(String, u64)>,
+    /// What was done with grants of a shared ledger, before the rows.
+    pub uses: Vec<Use>,
     /// The rows, in the order in which they were given.
     pub rows: Vec<Row>,
 }

@@ -1,6 +1,7 @@
 //! A ledger of either kind, for commands: the SQLite file or the shared store, behind one set of verbs.
 
 use super::api::{Query, StoreError, Taker, UsageLine, Verdict};
+use super::note::{Answered, AuditLine, Note};
 #[cfg(feature = "redis")]
 use super::remote::Remote;
 use super::sqlite::Sqlite;
@@ -18,12 +19,12 @@ pub enum Ledger {
 }
 
 impl Ledger {
-    /// Stores a new key. A known id or digest is an error.
-    pub fn insert_key(&mut self, key: &KeyRecord) -> Result<(), StoreError> {
+    /// Stores a new key, with what belongs to it. A known id or digest is an error.
+    pub fn issue_key(&mut self, key: &KeyRecord, note: &Note<'_>) -> Result<(), StoreError> {
         match self {
-            Ledger::Sqlite(db) => db.insert_key(key),
+            Ledger::Sqlite(db) => db.issue_key(key, note),
             #[cfg(feature = "redis")]
-            Ledger::Remote(db) => db.insert_key(key),
+            Ledger::Remote(db) => db.issue_key(key, note),
         }
     }
 
@@ -45,12 +46,21 @@ impl Ledger {
         }
     }
 
-    /// Revokes a key from `at` on. False if there is no such key or it was revoked before.
-    pub fn revoke(&mut self, id: &KeyId, at: Unix) -> Result<bool, StoreError> {
+    /// What was answered under a name within the last day.
+    pub fn answered(&mut self, once: &str, now: Unix) -> Result<Option<Answered>, StoreError> {
         match self {
-            Ledger::Sqlite(db) => db.revoke(id, at),
+            Ledger::Sqlite(db) => db.answered(once, now),
             #[cfg(feature = "redis")]
-            Ledger::Remote(db) => db.revoke(id, at),
+            Ledger::Remote(db) => db.answered(once),
+        }
+    }
+
+    /// The last `most` lines of the audit, the newest first.
+    pub fn audit(&mut self, most: usize) -> Result<Vec<AuditLine>, StoreError> {
+        match self {
+            Ledger::Sqlite(db) => db.audit(most),
+            #[cfg(feature = "redis")]
+            Ledger::Remote(db) => db.audit(most),
         }
     }
 
@@ -59,12 +69,13 @@ impl Ledger {
     pub fn edit_key<E>(
         &mut self,
         id: &KeyId,
+        note: &Note<'_>,
         change: impl FnMut(&mut KeyRecord) -> Result<(), E>,
     ) -> Result<Option<Result<KeyRecord, E>>, StoreError> {
         match self {
-            Ledger::Sqlite(db) => db.edit_key(id, change),
+            Ledger::Sqlite(db) => db.edit_key(id, Some(note), change),
             #[cfg(feature = "redis")]
-            Ledger::Remote(db) => db.edit_key(id, change),
+            Ledger::Remote(db) => db.edit_key(id, note, change),
         }
     }
 

@@ -10,6 +10,7 @@ pub mod counters;
 pub mod keyform;
 pub mod ledger;
 pub mod lock;
+pub mod note;
 #[cfg(feature = "redis")]
 pub mod remote;
 #[cfg(feature = "redis")]
@@ -194,7 +195,7 @@ impl StoreHandle {
         let (mut rows, died) = thread.join().map_or((Vec::new(), true), |rows| (rows, false));
         // What it had not taken yet when it gave up.
         self.queue.put(false, |tasks| rows.append(&mut tasks.rows));
-        let batches = if rows.is_empty() { Vec::new() } else { vec![Batch { sent: None, rows }] };
+        let batches = if rows.is_empty() { Vec::new() } else { vec![Batch { rows, ..Batch::default() }] };
         Leftover { batches, died }
     }
 }

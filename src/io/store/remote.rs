@@ -7,29 +7,34 @@
 //! of the gateway and of Redis. What a power cut costs is Redis' setting (`appendfsync`): a second by default. Without
 //! an append-only file a restart of Redis loses the ledger; [`Remote::warnings`] says so.
 //!
-//! Names begin with `tollgate:`. `keys` (id to record), `secret:attribution` (what users are hashed with), `rows` (a
-//! stream), `day:<day>` (sums), `who:<day>` (sums by user and session), `folded:<day>` (sums of rows folded away),
-//! `host:<host>` (its lease), `groups` (names of accounts). An account is a key's, by its id, or a group's, `@` and its
-//! name: `use:<account>` (tokens by day), `cost:<account>` (nano-dollars by day), `win:<account>:<start>:<end>` (a
-//! window: `q` requests, `t` tokens, `r:<host>` reserved), `live:<account>` (`n:<host>` running, `r:<host>:<period>`
-//! tokens reserved), `due:<account>` (the same of nano-dollars).
+//! Names begin with `tollgate:`. `epoch` (what the ledger is known by) and `epoch:<epoch>`, `format`, `keys` (id to
+//! record), `secret:attribution` (what users are hashed with), `rows` (a stream, an entry of many rows for each
+//! commit), `day:<day>` (sums), `who:<day>` (sums by user and session), `folded:<day>` (sums of rows folded away),
+//! `host:<host>` (its lease), `groups` (names of accounts). An account is a key's, by its id, or a group's, `@` and
+//! its name: `use:<account>` (tokens by day), `cost:<account>` (nano-dollars by day), `win:<account>:<start>:<end>`
+//! (a window: `q` requests, `t` tokens, `r:<host>` reserved), `live:<account>` (`n:<host>` running,
+//! `r:<host>:<period>` tokens reserved), `due:<account>` (the same of nano-dollars). A grant holds like a host, by a
+//! name of its own, and in a window `q:<grant>` requests; it is called in on the channel `calls`.
 
 mod audit;
+mod calls;
+mod commit;
+mod epoch;
+mod notes;
 
-use super::api::{DaySums, PeopleSums, Query, StoreError, UsageLine, sums_of};
-use super::counters::{add_day, add_who, place_text};
-use super::keyform::{record_from, record_text};
+use super::api::{DaySums, PeopleSums, Query, StoreError, UsageLine};
+use super::counters::{add_day, add_who};
+use super::keyform::record_from;
 use crate::base::digest::{hex, unhex};
 use crate::base::limits;
 use crate::base::order;
-use crate::base::time::Unix;
+use crate::base::time::{Mono, Unix};
 use crate::io::clock::Clock;
 use crate::io::files;
-use crate::policy::ask::{Answer, Ask, Release, Ruling};
+use crate::policy::ask::{Answer, Ask, Grant, Release, Ruling, Use, Wish};
 use crate::policy::attribution::HashKey;
 use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::meter::{Amount, GroupLease, Lease, LimitKind, SharedCounts};
-use crate::policy::plan::PATH_SEPARATOR;
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
 use redis::{Cmd, Connection, ConnectionLike, Pipeline, RedisError, RedisResult, ServerError, TlsCertificates, Value};
@@ -44,10 +49,10 @@ use std::sync::Arc;
 /// What every name begins with.
 const PREFIX: &str = "tollgate:";
 /// Version of all that is described above. In the first, counters of days told no groups, endpoints and clients apart;
-/// those stay as they are.
-const FORMAT: &str = "2";
-/// The version before, of which this one makes its own.
-const FORMER: &str = "1";
+/// those stay as they are. In the second there was no epoch, and an entry for each row.
+const FORMAT: &str = "3";
+/// The versions before, of which this one makes its own.
+const FORMERS: [&str; 2] = ["1", "2"];
 
 const ADMIT: usize = 0;
 const APPEND: usize = 1;
@@ -65,6 +70,10 @@ const SCRIPTS: [&str; 7] = [
     include_str!("scripts/fold.lua"),
     include_str!("scripts/snapshot.lua"),
 ];
+/// What stands before each of them: it asks for the epoch.
+const GUARD: &str = include_str!("scripts/epoch.lua");
+/// The one that is run before there is an epoch.
+const BEGIN: &str = include_str!("scripts/begin.lua");
 
 /// A shared ledger. Connects when it is first used and again after a failure.
 pub struct Remote {
@@ -72,6 +81,8 @@ pub struct Remote {
     connection: Option<Connection>,
     /// The URL without its password.
     name: String,
+    /// That of the ledger, once it has been found.
+    epoch: Option<String>,
     /// SHA-1 of the scripts, by which the server knows them.
     hashes: [String; SCRIPTS.len()],
     /// What was passed over because it is not what it should be, as texts for an operator; see [`Remote::take_odd`].
@@ -85,8 +96,10 @@ pub enum Command<'a> {
     Ask(&'a Ask),
     /// Leases without a row.
     Release(&'a [Release]),
-    /// A batch of rows under its number.
-    Rows(u64, &'a [Row]),
+    /// A batch of rows under its number, behind what was done with grants.
+    Rows(u64, &'a [Row], &'a [Use]),
+    /// A grant, by its number, is not used any more.
+    Return(u64),
 }
 
 /// What became of one command.
@@ -156,8 +169,8 @@ impl Remote {
             }
         };
         let client = client.map_err(|error| failed(error.to_string()))?;
-        let hashes = SCRIPTS.map(|code| redis::Script::new(code).get_hash().to_string());
-        Ok(Remote { client, connection: None, name, hashes, odd: Vec::new(), clock: Clock::new() })
+        let hashes = SCRIPTS.map(|code| redis::Script::new(&[GUARD, code].concat()).get_hash().to_string());
+        Ok(Remote { client, connection: None, name, epoch: None, hashes, odd: Vec::new(), clock: Clock::new() })
     }
 
     /// Whether there is a connection, as far as is known.
@@ -165,41 +178,17 @@ impl Remote {
         self.connection.is_some()
     }
 
-    /// Connects unless that is done; checks that this is a ledger of ours and makes the scripts known.
+    /// Connects unless that is done; an error where the ledger is not the one that was known.
     pub fn connect(&mut self) -> Result<(), StoreError> {
-        if self.connection.is_some() {
-            return Ok(());
-        }
-        let open = || -> RedisResult<(Connection, String)> {
-            let mut connection = self.client.get_connection_with_timeout(limits::SHARED_CONNECT)?;
-            connection.set_read_timeout(Some(limits::SHARED_ANSWER))?;
-            connection.set_write_timeout(Some(limits::SHARED_ANSWER))?;
-            let mut pipe = redis::pipe();
-            pipe.cmd("SET").arg(named("format")).arg(FORMAT).arg("NX").ignore();
-            for code in SCRIPTS {
-                pipe.cmd("SCRIPT").arg("LOAD").arg(code).ignore();
-            }
-            pipe.cmd("GET").arg(named("format"));
-            let (mut format,): (String,) = pipe.query(&mut connection)?;
-            if format == FORMER {
-                // An older host that has a connection goes on; the next one of its version is refused.
-                () = redis::cmd("SET").arg(named("format")).arg(FORMAT).query(&mut connection)?;
-                format = FORMAT.to_string();
-            }
-            Ok((connection, format))
-        };
-        let (connection, format) = open().map_err(|error| self.failed(&error))?;
-        if format != FORMAT {
-            let why = "this ledger was written by a newer version".to_string();
-            return Err(StoreError::Shared(self.name.clone(), why));
-        }
-        self.connection = Some(connection);
-        Ok(())
+        self.connect_to(false)
     }
 
     fn failed(&self, error: &RedisError) -> StoreError {
         if is_interrupted(error) {
             return StoreError::Interrupted(self.name.clone());
+        }
+        if error.code() == Some("EPOCH") {
+            return self.replaced();
         }
         // The system's own words for it are "resource temporarily unavailable".
         let why = if error.is_timeout() { "no answer in time".to_string() } else { error.to_string() };
@@ -259,10 +248,10 @@ impl Remote {
         StoreError::Shared(self.name.clone(), "not connected".to_string())
     }
 
-    /// A call of a script; `keys` are those that it names.
+    /// A call of a script on the ledger that is known; `keys` are those that it names.
     fn script(&self, which: usize, keys: &[String]) -> Cmd {
         let mut cmd = redis::cmd("EVALSHA");
-        cmd.arg(&self.hashes[which]).arg(keys.len()).arg(keys);
+        cmd.arg(&self.hashes[which]).arg(keys.len() + 1).arg(keys).arg(self.mark());
         cmd
     }
 
@@ -289,8 +278,7 @@ impl Remote {
 
     /// All keys, also expired and revoked ones, in the order of their creation.
     pub fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError> {
-        let all: Vec<(Vec<u8>, Vec<u8>)> =
-            self.run(|connection| redis::cmd("HGETALL").arg(named("keys")).query(connection))?;
+        let all: Vec<(Vec<u8>, Vec<u8>)> = self.read(redis::cmd("HGETALL").arg(named("keys")))?;
         let mut keys = Vec::with_capacity(all.len());
         for (id, text) in all {
             match std::str::from_utf8(&text).ok().and_then(record_from) {
@@ -305,15 +293,13 @@ impl Remote {
 
     /// The record of one key; `None` if there is no such key.
     pub fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
-        let found: Option<String> =
-            self.run(|connection| redis::cmd("HGET").arg(named("keys")).arg(id.as_str()).query(connection))?;
+        let found: Option<String> = self.read(redis::cmd("HGET").arg(named("keys")).arg(id.as_str()))?;
         Ok(found.as_deref().and_then(record_from))
     }
 
     /// Counts the changes of the keys.
     pub fn version(&mut self) -> Result<i64, StoreError> {
-        let version: Option<i64> =
-            self.run(|connection| redis::cmd("GET").arg(named("keys:version")).query(connection))?;
+        let version: Option<i64> = self.read(redis::cmd("GET").arg(named("keys:version")))?;
         Ok(version.unwrap_or(0))
     }
 
@@ -329,63 +315,9 @@ impl Remote {
         unhex(&text).map(HashKey).ok_or_else(|| self.nonsense())
     }
 
-    /// Stores a new key. A known id is an error.
-    pub fn insert_key(&mut self, key: &KeyRecord) -> Result<(), StoreError> {
-        match self.replace_key(&key.id, "", &record_text(key))? {
-            true => Ok(()),
-            false => Err(StoreError::Shared(self.name.clone(), format!("a key has the id {} already", key.id))),
-        }
-    }
-
-    fn replace_key(&mut self, id: &KeyId, old: &str, new: &str) -> Result<bool, StoreError> {
-        let mut cmd = self.script(EDIT, &[named("keys"), named("keys:version")]);
-        cmd.arg(id.as_str()).arg(old).arg(new);
-        if self.run(|connection| cmd.query(connection))? {
-            return Ok(true);
-        }
-        // An interrupted try may have stored it.
-        let found: Option<String> =
-            self.run(|connection| redis::cmd("HGET").arg(named("keys")).arg(id.as_str()).query(connection))?;
-        Ok(found.as_deref() == Some(new))
-    }
-
-    /// Lets `change` edit the record of a key, again if another process came in between. See `Ledger::edit_key`.
-    pub fn edit_key<E>(
-        &mut self,
-        id: &KeyId,
-        mut change: impl FnMut(&mut KeyRecord) -> Result<(), E>,
-    ) -> Result<Option<Result<KeyRecord, E>>, StoreError> {
-        for _ in 0..limits::EDIT_TRIES {
-            let found: Option<String> =
-                self.run(|connection| redis::cmd("HGET").arg(named("keys")).arg(id.as_str()).query(connection))?;
-            let Some(old) = found else { return Ok(None) };
-            let Some(mut key) = record_from(&old) else {
-                return Err(StoreError::Shared(self.name.clone(), format!("the record of key {id} cannot be read")));
-            };
-            if let Err(refused) = change(&mut key) {
-                return Ok(Some(Err(refused)));
-            }
-            if self.replace_key(id, &old, &record_text(&key))? {
-                return Ok(Some(Ok(key)));
-            }
-        }
-        Err(StoreError::Shared(self.name.clone(), format!("key {id} is being changed by others")))
-    }
-
-    /// Revokes a key from `at` on. False if there is no such key or it was revoked before.
-    pub fn revoke(&mut self, id: &KeyId, at: Unix) -> Result<bool, StoreError> {
-        let edited = self.edit_key(id, |key| match key.revoked {
-            Some(_) => Err(()),
-            None => {
-                key.revoked = Some(at);
-                Ok(())
-            }
-        })?;
-        Ok(edited.is_some_and(|edited| edited.is_ok()))
-    }
-
     /// Comes under `speaker.host`, holding `holds`; what was held under `old` ends. See the script.
     pub fn announce(&mut self, speaker: &Speaker, old: &str, holds: &Holds) -> Result<(), StoreError> {
+        self.connect()?;
         let mut cmd = self.script(ANNOUNCE, &[named("wins")]);
         cmd.arg(PREFIX).arg(&speaker.host).arg(old).arg(limits::LEASE.as_millis() as u64);
         for ((account, window, period), (reserved, count)) in holds {
@@ -413,12 +345,18 @@ impl Remote {
     /// Sends commands in one go and gives what became of each. After an error nothing is known of any of them: rows
     /// are sent again under the same number, everything else was held under a name that is given up.
     pub fn send(&mut self, speaker: &Speaker, commands: &[Command<'_>]) -> Result<Vec<Done>, StoreError> {
+        self.connect()?;
         let mut pipe = Pipeline::with_capacity(commands.len());
         for command in commands {
             pipe.add_command(match command {
                 Command::Ask(ask) => self.ask_command(speaker, ask),
                 Command::Release(releases) => self.release_command(speaker, releases),
-                Command::Rows(number, rows) => self.rows_command(speaker, *number, rows),
+                Command::Rows(number, rows, uses) => self.rows_command(speaker, *number, rows, uses),
+                Command::Return(number) => {
+                    let mut cmd = redis::cmd("DEL");
+                    cmd.arg(format!("{PREFIX}host:{}", grant_name(&speaker.writer, *number)));
+                    cmd
+                }
             });
         }
         let (bytes, count) = (pipe.get_packed_pipeline(), commands.len());
@@ -442,6 +380,8 @@ impl Remote {
             }
             (_, Value::ServerError(error)) => Err(self.failed(&error.into())),
             (Command::Ask(ask), answer) => read_ruling(ask, &answer).map(Done::Answer).ok_or_else(|| self.nonsense()),
+            // It may have ended before.
+            (Command::Return(_), _) => Ok(Done::Done),
             (_, answer) => match self.read_done(&answer) {
                 Some(0) => Ok(Done::Ended),
                 Some(1) => Ok(Done::Done),
@@ -464,6 +404,10 @@ impl Remote {
         let (mut cmd, reserved) = (self.script(ADMIT, &keys), ask.lease.reserved);
         cmd.arg(&speaker.host).arg(format!("{PREFIX}host:")).arg(reserved.tokens).arg(reserved.nano);
         cmd.arg(u8::from(ask.admits));
+        let Wish { part, number, requests, amount, waits, known, by: _ } = ask.wish;
+        let grant = if part > 0 { grant_name(&speaker.writer, number) } else { String::new() };
+        cmd.arg(grant).arg(limits::GRANT.as_millis() as u64).arg(part.max(1)).arg(requests.max(1));
+        cmd.arg(amount.tokens).arg(amount.nano).arg(u8::from(waits)).arg(named(CALLS)).arg(u8::from(known));
         let limits = std::iter::once(&ask.limits).chain(&ask.groups);
         for ((_, window, period), limits) in accounts(&ask.key, &ask.lease).zip(limits) {
             let first = period.0.0 / DAY_MS;
@@ -481,33 +425,6 @@ impl Remote {
             for (account, window, period) in accounts(key, lease) {
                 cmd.arg(account.to_string()).arg(window_part(window)).arg(period.0.0);
                 cmd.arg(lease.reserved.tokens).arg(lease.reserved.nano);
-            }
-        }
-        cmd
-    }
-
-    fn rows_command(&self, speaker: &Speaker, number: u64, rows: &[Row]) -> Cmd {
-        let keys = [format!("{PREFIX}seq:{}", speaker.writer), named("rows"), named("days"), named("wins")];
-        let mut cmd = self.script(APPEND, &keys);
-        cmd.arg(PREFIX).arg(number).arg(&speaker.host);
-        let none = Lease::default();
-        for row in rows {
-            let (sums, lease) = (sums_of(row), row.lease.as_deref().unwrap_or(&none));
-            // Text and numbers alone: this cannot fail.
-            cmd.arg(serde_json::to_string(row).unwrap_or_default()).arg(row.admitted.0 / DAY_MS).arg(place_text(row));
-            cmd.arg(&sums[..]).arg(sums[1..5].iter().sum::<u64>());
-            cmd.arg(lease.reserved.tokens).arg(lease.reserved.nano).arg(u8::from(lease.shared));
-            // The row says which groups: what was lent may not be known any more.
-            let named = || row.group.rsplit(PATH_SEPARATOR).filter(|name| !name.is_empty());
-            cmd.arg(1 + named().count());
-            let mut account = |name: &str, window: (Unix, Unix), period: (Unix, Unix)| {
-                cmd.arg(name).arg(window_part(window)).arg(kept(window)).arg(period.0.0);
-            };
-            account(row.key.as_str(), lease.window, lease.period);
-            for name in named() {
-                let lent = lease.groups.iter().find(|group| *group.name == *name);
-                let (window, period) = lent.map(|lent| (lent.window, lent.period)).unwrap_or_default();
-                account(&format!("@{name}"), window, period);
             }
         }
         cmd
@@ -533,6 +450,14 @@ impl Remote {
     fn hash(&mut self, name: &str) -> Result<Vec<(String, u64)>, StoreError> {
         self.run(|connection| redis::cmd("HGETALL").arg(named(name)).query(connection))
     }
+}
+
+/// Where what was granted is called in.
+const CALLS: &str = "calls";
+
+/// What a grant of a writer holds under; see `admit.lua` for the "g".
+fn grant_name(writer: &str, number: u64) -> String {
+    format!("{writer}g{number}")
 }
 
 fn named(rest: &str) -> String {
@@ -575,7 +500,7 @@ fn integer(value: &Value) -> Option<u64> {
 fn read_ruling(ask: &Ask, value: &Value) -> Option<Answer> {
     let Value::Array(parts) = value else { return None };
     let parts: Vec<u64> = parts.iter().map(integer).collect::<Option<_>>()?;
-    let ([code, which], counts) = parts.split_first_chunk()?;
+    let ([code, which, gives, requests, tokens, nano], counts) = parts.split_first_chunk()?;
     let kind = match *code {
         1 => Some(LimitKind::TokensPerPeriod),
         2 => Some(LimitKind::Requests),
@@ -588,6 +513,7 @@ fn read_ruling(ask: &Ask, value: &Value) -> Option<Answer> {
         (_, Some(kind)) => Ruling::Refused(kind, usize::try_from(*which).ok()?),
         (0, _) => Ruling::Admitted,
         (5, _) => Ruling::Looked,
+        (7, _) => Ruling::Called,
         (9, _) => Ruling::Unavailable,
         _ => return None,
     };
@@ -596,5 +522,8 @@ fn read_ruling(ask: &Ask, value: &Value) -> Option<Answer> {
         SharedCounts { window, requests, window_used, period, period_used: Amount { tokens, nano } }
     });
     let (counts, groups) = (told.next()?, told.collect());
-    Some(Answer { ask: ask.clone(), ruling, counts, groups })
+    // Until when it lasts is known to whoever knows when it was asked for.
+    let (amount, until) = (Amount { tokens: *tokens, nano: *nano }, Mono(0));
+    let grant = (*gives > 0).then_some(Grant { number: ask.wish.number, requests: *requests, amount, until });
+    Some(Answer { ask: ask.clone(), ruling, counts, groups, grant })
 }

@@ -6,6 +6,8 @@
 //! ledger cannot be reached. After every failure the host comes under a new name with what it still holds; so nothing
 //! stays held that was lent in an answer that never arrived.
 
+mod lents;
+
 use super::super::batch_queue::{BatchQueue, IdlePolicy, Polled};
 use super::super::clock::{self, Clock};
 use super::api::{Batch, Leftover, StoreError, answer};
@@ -14,10 +16,11 @@ use super::{DIED, Duties, End, StoreNotice};
 use crate::base::digest::hex;
 use crate::base::limits;
 use crate::base::time::{Mono, Unix};
-use crate::policy::ask::{Answer, Ask, Release, Ruling};
+use crate::policy::ask::{Answer, Ask, Grant, Release, Ruling, Use};
 use crate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
 use crate::policy::meter::Lease;
 use crate::policy::row::Row;
+use lents::Lents;
 use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -29,7 +32,10 @@ enum Task {
     Row(Row),
     Ask(Ask),
     Release(Release),
+    Use(Use),
     LookUp(KeyId),
+    /// What is granted in this account is called in.
+    Called(String),
 }
 
 /// What the thread says beside the notices of every store.
@@ -39,6 +45,8 @@ pub enum SharedNotice {
     Store(StoreNotice),
     /// An answer.
     Answered(Box<Answer>),
+    /// What is granted in this account is to be given back.
+    CalledIn(String),
 }
 
 /// The handing-over end. Dropping it sends what is left and waits for the thread.
@@ -70,6 +78,12 @@ impl SharedHandle {
         self.put(false, releases, Task::Release);
     }
 
+    /// Hands over what was done with grants, and leaves the vector empty. What is given back is waited for.
+    pub fn used(&self, uses: &mut Vec<Use>) {
+        let urgent = uses.iter().any(|one| matches!(one, Use::Returned(_)));
+        self.put(urgent, uses, Task::Use);
+    }
+
     fn put<T>(&self, urgent: bool, items: &mut Vec<T>, task: impl Fn(T) -> Task) {
         if !items.is_empty() {
             self.queue.put(urgent, |tasks| tasks.extend(items.drain(..).map(task)));
@@ -89,7 +103,7 @@ impl SharedHandle {
         let tasks = self.queue.put(false, std::mem::take);
         let rows = tasks.into_iter().filter_map(|task| if let Task::Row(row) = task { Some(row) } else { None });
         if let Ok(writer) = fresh_name() {
-            batches.extend(batches_of(rows.collect(), &writer, &mut 0));
+            batches.extend(batches_of(Vec::new(), rows.collect(), &writer, &mut 0));
         }
         Leftover { batches, died }
     }
@@ -106,6 +120,12 @@ pub fn spawn(remote: Remote, duties: Duties, tell: impl Fn(SharedNotice) + Send 
     let queue = BatchQueue::<Vec<Task>>::default();
     let theirs = queue.clone();
     let speaker = Speaker { host: fresh_name()?, writer: fresh_name()? };
+    let (calls, called) = (remote.calls(), queue.clone());
+    let listener = std::thread::Builder::new().name("calls".into());
+    listener.spawn(move || {
+        let tell = |account| called.put(true, |tasks| tasks.push(Task::Called(account)));
+        calls.listen(|| called.is_closed(), tell);
+    })?;
     let thread = std::thread::Builder::new().name("store".into());
     let thread = thread.spawn(move || {
         let mut thread = SharedThread {
@@ -119,6 +139,10 @@ pub fn spawn(remote: Remote, duties: Duties, tell: impl Fn(SharedNotice) + Send 
             releases: Vec::new(),
             lookups: Vec::new(),
             holds: Holds::new(),
+            lents: Lents::default(),
+            waiting: VecDeque::new(),
+            went_on: false,
+            returned: Vec::new(),
             announced: false,
             failed: false,
             known: None,
@@ -138,14 +162,17 @@ fn fresh_name() -> io::Result<String> {
     Ok(hex(&random))
 }
 
-/// Gives rows numbers that stay theirs until they are in the ledger, after the one given last.
-fn batches_of(mut rows: Vec<Row>, writer: &str, numbered: &mut u64) -> Vec<Batch> {
+/// Gives rows, and what was done with grants, numbers that stay theirs until they are in the ledger, after the one
+/// given last. All that was taken goes before the rows that give it back.
+fn batches_of(mut uses: Vec<Use>, mut rows: Vec<Row>, writer: &str, numbered: &mut u64) -> Vec<Batch> {
     let mut batches = Vec::new();
-    while !rows.is_empty() {
-        let later = rows.split_off(rows.len().min(limits::ROWS_PER_SCRIPT));
+    while !uses.is_empty() || !rows.is_empty() {
+        let used_later = uses.split_off(uses.len().min(limits::ROWS_PER_SCRIPT));
+        let sent = if used_later.is_empty() { rows.len().min(limits::ROWS_PER_SCRIPT) } else { 0 };
+        let later = rows.split_off(sent);
         *numbered += 1;
-        batches.push(Batch { sent: Some((writer.to_string(), *numbered)), rows });
-        rows = later;
+        batches.push(Batch { sent: Some((writer.to_string(), *numbered)), uses, rows });
+        (uses, rows) = (used_later, later);
     }
     batches
 }
@@ -155,7 +182,25 @@ pub fn append_again(remote: &mut Remote, batch: &Batch) -> Result<(), StoreError
     let Some((writer, number)) = batch.sent.clone() else { return Ok(()) };
     // What it held has ended with its lease.
     let speaker = Speaker { host: "gone".to_string(), writer };
-    remote.send(&speaker, &[Command::Rows(number, &batch.rows)]).map(drop)
+    remote.send(&speaker, &[Command::Rows(number, &batch.rows, &[])]).map(drop)
+}
+
+/// Requests that were admitted by grants of which the ledger has not been told are counted with their rows, like those
+/// that a host has admitted alone.
+fn count_alone(batches: &mut [Batch]) {
+    let mut taken: Vec<(KeyId, (Unix, Unix))> = Vec::new();
+    for one in batches.iter_mut().flat_map(|batch| batch.uses.drain(..)) {
+        if let Use::Took(_, key, lease) = one {
+            taken.push((key, lease.window));
+        }
+    }
+    for row in batches.iter_mut().rev().flat_map(|batch| batch.rows.iter_mut().rev()) {
+        let Some(lease) = row.lease.as_mut().filter(|lease| lease.shared) else { continue };
+        if let Some(at) = taken.iter().position(|one| *one == (row.key, lease.window)) {
+            taken.swap_remove(at);
+            lease.shared = false;
+        }
+    }
 }
 
 /// When something is to be done again.
@@ -182,6 +227,13 @@ struct SharedThread<F: Fn(SharedNotice)> {
     lookups: Vec<KeyId>,
     /// What the ledger has lent to this host and not got back.
     holds: Holds,
+    lents: Lents,
+    /// Questions that wait for what others were granted.
+    waiting: VecDeque<Ask>,
+    /// One of these was answered in the last round, so others may be.
+    went_on: bool,
+    /// Grants that are given back.
+    returned: Vec<u64>,
     /// The ledger knows this host under its present name.
     announced: bool,
     failed: bool,
@@ -205,9 +257,14 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
     fn serve(&mut self, queue: &BatchQueue<Vec<Task>>) -> Vec<Batch> {
         let (mut tasks, mut idle) = (Vec::new(), IdlePolicy::new(limits::COMMIT_TICK));
         loop {
-            let polled = queue.poll(&mut tasks, &mut idle, limits::KEYS_LOOK, Vec::is_empty);
+            let wait = match (self.waiting.is_empty(), self.went_on) {
+                (true, _) => limits::KEYS_LOOK,
+                (false, true) => Duration::ZERO,
+                (false, false) => limits::CALL_TICK,
+            };
+            let polled = queue.poll(&mut tasks, &mut idle, wait, Vec::is_empty);
             let asks = self.take(&mut tasks);
-            self.work(&asks);
+            self.work(asks);
             if polled == Polled::Closed {
                 return self.leave();
             }
@@ -216,27 +273,46 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
 
     /// Sorts what was handed over: rows into numbered batches, questions apart.
     fn take(&mut self, tasks: &mut Vec<Task>) -> Vec<Ask> {
-        let (mut asks, mut rows) = (Vec::new(), Vec::new());
+        let (mut asks, mut rows, mut uses) = (Vec::new(), Vec::new(), Vec::new());
         for task in tasks.drain(..) {
             match task {
                 Task::Row(row) => rows.push(row),
                 Task::Ask(ask) => asks.push(ask),
+                Task::Use(Use::Returned(number)) => {
+                    self.lents.remove(number);
+                    self.returned.push(number);
+                }
+                Task::Use(Use::Took(number, key, lease)) => {
+                    self.lents.used(number, lease.reserved);
+                    uses.push(Use::Took(number, key, lease));
+                }
+                Task::Called(account) => (self.tell)(SharedNotice::CalledIn(account)),
                 Task::Release(release) => self.releases.push(release),
                 Task::LookUp(id) => self.lookups.push(id),
             }
         }
-        self.batches.extend(batches_of(rows, &self.speaker.writer, &mut self.numbered));
+        self.batches.extend(batches_of(uses, rows, &self.speaker.writer, &mut self.numbered));
         asks
     }
 
     /// One round: come back if that is needed, send what there is, look after keys, lease and old rows.
-    fn work(&mut self, asks: &[Ask]) {
-        let back = self.come_back();
+    fn work(&mut self, mut asks: Vec<Ask>) {
+        let (back, now) = (self.come_back(), clock::watch());
+        asks.iter_mut().for_each(|ask| ask.wish.waits = true);
+        self.went_on = false;
+        for mut ask in self.waiting.drain(..self.waiting.len().min(limits::CALLS_AT_ONCE)) {
+            ask.wish.waits = now < ask.wish.by;
+            asks.push(ask);
+        }
         if back.is_err() {
-            self.answer_none(asks);
+            self.answer_none(&asks);
+        }
+        self.lents.wish(&mut asks, now);
+        if self.is_ready() {
+            asks.extend(self.lents.renewals(now));
         }
         let done =
-            back.and_then(|()| self.exchange(asks)).and_then(|()| self.look_up()).and_then(|()| self.look_after());
+            back.and_then(|()| self.exchange(&mut asks)).and_then(|()| self.look_up()).and_then(|()| self.look_after());
         for id in std::mem::take(&mut self.lookups) {
             (self.tell)(SharedNotice::Store(StoreNotice::LookedUp(id, KeyAnswer::Unavailable)));
         }
@@ -287,9 +363,10 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
 
     /// Sends releases, rows and questions, in this order: so what has ended makes room first. Every question is
     /// answered, whatever happens.
-    fn exchange(&mut self, asks: &[Ask]) -> Result<(), StoreError> {
+    fn exchange(&mut self, asks: &mut [Ask]) -> Result<(), StoreError> {
         if !self.is_ready() {
             self.answer_none(asks);
+            self.returned.clear();
             // What was handed back is no longer held, and will not be announced.
             for release in std::mem::take(&mut self.releases) {
                 self.give_back(&release.key, &release.lease);
@@ -300,27 +377,35 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
         let until = self.clock.mono().after(limits::SHARED_ANSWER);
         while first || !rest.is_empty() || !self.batches.is_empty() || !self.releases.is_empty() {
             first = false;
-            let releases = std::mem::take(&mut self.releases);
+            let (releases, returned) = (std::mem::take(&mut self.releases), std::mem::take(&mut self.returned));
+            // What was taken of grants comes before what is left of them is given back, and before what was taken is.
+            let batches = self.batches.iter().take(limits::COMMANDS_PER_PIPELINE / 8);
             let mut commands: Vec<Command<'_>> = Vec::new();
+            commands.extend(
+                batches.filter_map(|batch| Some(Command::Rows(batch.sent.as_ref()?.1, &batch.rows, &batch.uses))),
+            );
+            let sent = commands.len();
             if !releases.is_empty() {
                 commands.push(Command::Release(&releases));
             }
-            let batches = self.batches.iter().take(limits::COMMANDS_PER_PIPELINE / 8);
-            commands.extend(batches.filter_map(|batch| Some(Command::Rows(batch.sent.as_ref()?.1, &batch.rows))));
+            commands.extend(returned.iter().map(|number| Command::Return(*number)));
             let room = limits::COMMANDS_PER_PIPELINE.saturating_sub(commands.len()).max(1);
-            let (now, later) = rest.split_at(rest.len().min(room));
-            commands.extend(now.iter().map(Command::Ask));
+            let now = rest.len().min(room);
+            commands.extend(rest[..now].iter().map(Command::Ask));
             if commands.is_empty() {
                 return Ok(());
             }
-            let sent = commands.iter().filter(|command| matches!(command, Command::Rows(..))).count();
+            let asked = clock::watch();
             match self.remote.send(&self.speaker, &commands) {
                 Ok(done) => {
-                    rest = later;
+                    rest = &mut rest[now..];
+                    self.settle(sent, &done, asked);
                     releases.iter().for_each(|release| self.give_back(&release.key, &release.lease));
-                    self.settle(sent, usize::from(!releases.is_empty()), &done);
                 }
                 Err(error) => {
+                    // What was granted in an answer that nobody has heard ends by itself.
+                    self.lents.take();
+                    rest.iter_mut().for_each(|ask| ask.wish.part = 0);
                     releases.iter().for_each(|release| self.give_back(&release.key, &release.lease));
                     // What was interrupted may have been done: so all of it is sent again under a new name.
                     let again =
@@ -336,17 +421,26 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
         Ok(())
     }
 
-    /// Takes note of what became of the first `sent` batches, whose outcomes begin at `from`, and of the questions.
-    fn settle(&mut self, sent: usize, from: usize, done: &[Done]) {
+    /// Takes note of what became of the first `sent` batches, whose outcomes come first, and of the questions, which
+    /// were sent after `asked`.
+    fn settle(&mut self, sent: usize, done: &[Done], asked: Mono) {
         let mut committed = 0;
         let batches: Vec<Batch> = self.batches.drain(..sent).collect();
-        for (batch, done) in batches.iter().zip(&done[from..]) {
+        for (batch, done) in batches.iter().zip(done) {
             committed += batch.rows.len() as u64;
+            for one in &batch.uses {
+                if let Use::Took(_, key, lease) = one {
+                    self.hold(key, lease);
+                }
+            }
+            // Taken under a name that this host no longer has: it comes under another one with all that it holds.
+            let is_moved = *done == Done::Before && !batch.uses.is_empty();
+            self.announced &= !is_moved;
             let lent = |row: &'_ Row| row.lease.as_deref().filter(|lease| lease.shared).cloned();
             for (row, lease) in batch.rows.iter().filter_map(|row| Some((row, lent(row)?))) {
                 match done {
                     // Lent under a name that this host no longer has, and announced again under the present one.
-                    Done::Before => self.releases.push(Release { key: row.key, lease }),
+                    Done::Before if !is_moved => self.releases.push(Release { key: row.key, lease }),
                     _ => self.give_back(&row.key, &lease),
                 }
             }
@@ -356,7 +450,7 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
         }
         for done in done {
             match done {
-                Done::Answer(answer) => self.heard(answer),
+                Done::Answer(answer) => self.heard(answer, asked),
                 Done::Ended => self.announced = false,
                 Done::Unanswered(ask) => self.answer_none(std::slice::from_ref(ask)),
                 Done::Done | Done::Before => {}
@@ -364,20 +458,34 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
         }
     }
 
-    fn heard(&mut self, answer: &Answer) {
-        let ask = &answer.ask;
+    /// It is held from here on.
+    fn hold(&mut self, key: &KeyId, lease: &Lease) {
+        for name in accounts(key, lease) {
+            let held = self.holds.entry(name).or_default();
+            *held = (held.0.plus(lease.reserved), held.1 + 1);
+        }
+    }
+
+    fn heard(&mut self, answer: &Answer, asked: Mono) {
+        let (ask, now) = (&answer.ask, clock::watch());
+        let until = asked.after(limits::GRANT - limits::GRANT_MARGIN);
+        self.lents.answered(answer, until, now);
+        self.went_on |= ask.wish.by > Mono(0) && answer.ruling != Ruling::Called;
         match answer.ruling {
-            Ruling::Admitted => {
-                for name in accounts(&ask.key, &ask.lease) {
-                    let held = self.holds.entry(name).or_default();
-                    *held = (held.0.plus(ask.lease.reserved), held.1 + 1);
+            Ruling::Admitted => self.hold(&ask.key, &ask.lease),
+            Ruling::Called => {
+                let mut ask = ask.clone();
+                if ask.wish.by == Mono(0) {
+                    ask.wish.by = now.after(limits::CALL_PATIENCE);
                 }
+                return self.waiting.push_back(ask);
             }
             // The lease of this host has ended: it must come under a new name first.
             Ruling::Unavailable => self.announced = false,
             Ruling::Refused(..) | Ruling::Looked => {}
         }
-        (self.tell)(SharedNotice::Answered(Box::new(answer.clone())));
+        let grant = answer.grant.map(|grant| Grant { until, ..grant });
+        (self.tell)(SharedNotice::Answered(Box::new(Answer { grant, ..answer.clone() })));
     }
 
     fn give_back(&mut self, key: &KeyId, lease: &Lease) {
@@ -422,6 +530,7 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
             self.next.renew = now.after(limits::LEASE / 3);
         }
         if now >= self.next.look {
+            self.remote.follow_clock()?;
             self.look_at_keys()?;
             self.next.look = now.after(limits::KEYS_LOOK);
         }
@@ -429,7 +538,7 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
             let age = u64::try_from(retention.as_millis()).unwrap_or(u64::MAX);
             let before = Unix(clock::unix().0.saturating_sub(age));
             let count = self.remote.fold(before, limits::ROWS_PER_SHARED_FOLD)?;
-            let more = count as usize == limits::ROWS_PER_SHARED_FOLD;
+            let more = count as usize >= limits::ROWS_PER_SHARED_FOLD;
             self.next.fold = now.after(if more { limits::FOLD_PAUSE } else { limits::FOLD_REST });
         }
         Ok(true)
@@ -456,6 +565,8 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
 
     fn failed_with(&mut self, error: &StoreError) {
         self.announced = false;
+        let waiting: Vec<Ask> = self.waiting.drain(..).collect();
+        self.answer_none(&waiting);
         // The ledger may come back without what it had.
         self.seen_version = None;
         if !std::mem::replace(&mut self.failed, true) {
@@ -468,12 +579,18 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
         let mut end = End::default();
         while !self.batches.is_empty() && !end.has_come(true) {
             std::thread::sleep(limits::COMMIT_RETRY);
-            self.work(&[]);
+            self.work(Vec::new());
         }
         if self.is_ready() {
+            let returned = self.lents.take();
+            let returned: Vec<Command<'_>> = returned.iter().map(|number| Command::Return(*number)).collect();
+            // What is not given back ends by itself.
+            let _ = self.remote.send(&self.speaker, &returned);
             // What it still holds ends with the lease in any case.
             let _ = self.remote.leave(&self.speaker);
         }
-        self.batches.drain(..).collect()
+        let mut left: Vec<Batch> = self.batches.drain(..).collect();
+        count_alone(&mut left);
+        left
     }
 }

@@ -11,6 +11,7 @@
 mod audit;
 mod groups;
 mod handover;
+mod notes;
 mod pace;
 mod people;
 mod report;
@@ -21,6 +22,7 @@ mod value;
 use super::api::{DaySum, Recent, Store, StoreError};
 use super::keyform;
 use super::lock::FileLock;
+use super::note::{Answered, AuditLine, Change, Note, edited};
 use crate::base::digest::hex;
 use crate::base::limits;
 use crate::base::time::Unix;
@@ -141,6 +143,28 @@ impl Sqlite {
         result.map(drop).map_err(|error| self.tell(error))
     }
 
+    /// The same with what belongs to it.
+    pub fn issue_key(&mut self, key: &KeyRecord, note: &Note<'_>) -> Result<(), StoreError> {
+        let mut issue = || -> Fallible<()> {
+            let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            write_key(&transaction, INSERT_KEY, key)?;
+            notes::write(&transaction, note, None, key)?;
+            transaction.commit()
+        };
+        let issued = issue();
+        issued.map_err(|error| self.tell(error))
+    }
+
+    /// What was answered under a name within the last day.
+    pub fn answered(&self, once: &str, now: Unix) -> Result<Option<Answered>, StoreError> {
+        notes::answered(&self.connection, once, now).map_err(|error| self.tell(error))
+    }
+
+    /// The last `most` lines of the audit, the newest first.
+    pub fn audit(&self, most: usize) -> Result<Vec<AuditLine>, StoreError> {
+        notes::audit(&self.connection, most).map_err(|error| self.tell(error))
+    }
+
     /// All keys, also expired and revoked ones, in the order of their creation.
     pub fn list_keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
         let list = || -> Fallible<Vec<KeyRecord>> {
@@ -167,33 +191,38 @@ impl Sqlite {
         value.map_err(|error| self.tell(error))
     }
 
-    /// Revokes a key from `at` on. False if there is no such key or it was revoked before.
-    pub fn revoke(&self, id: &KeyId, at: Unix) -> Result<bool, StoreError> {
-        let sql = "UPDATE keys SET revoked = ?2 WHERE id = ?1 AND revoked IS NULL";
-        let changed = self.connection.execute(sql, params![id.as_str(), int(at.0)]);
-        changed.map(|count| count > 0).map_err(|error| self.tell(error))
-    }
-
     /// Lets `change` edit a key within one transaction, with no other process in between. `None`
-    /// if there is no such key; nothing is stored unless `change` is content.
+    /// if there is no such key; nothing is stored unless `change` is content. `note`: what belongs to it.
     pub fn edit_key<E>(
         &mut self,
         id: &KeyId,
-        mut change: impl FnMut(&mut KeyRecord) -> Result<(), E>,
+        note: Option<&Note<'_>>,
+        change: impl FnMut(&mut KeyRecord) -> Result<(), E>,
     ) -> Result<Option<Result<KeyRecord, E>>, StoreError> {
-        let mut edit = || -> Fallible<Option<Result<KeyRecord, E>>> {
+        edited(change, |change| self.edit(id, note, change))
+    }
+
+    fn edit(
+        &mut self,
+        id: &KeyId,
+        note: Option<&Note<'_>>,
+        change: Change<'_>,
+    ) -> Result<Option<KeyRecord>, StoreError> {
+        let mut edit = || -> Fallible<Option<KeyRecord>> {
             let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let found = {
                 let mut query = transaction.prepare_cached(SELECT_KEY)?;
                 query.query_row([id.as_str()], read_key).optional()?
             };
             let Some(mut key) = found else { return Ok(None) };
-            if let Err(refused) = change(&mut key) {
-                return Ok(Some(Err(refused)));
+            let before = key.clone();
+            if !change(&mut key) {
+                return Ok(Some(key));
             }
             write_key(&transaction, UPDATE_KEY, &key)?;
+            note.map_or(Ok(()), |note| notes::write(&transaction, note, Some(&before), &key))?;
             transaction.commit()?;
-            Ok(Some(Ok(key)))
+            Ok(Some(key))
         };
         let edited = edit();
         edited.map_err(|error| self.tell(error))

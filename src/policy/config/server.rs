@@ -8,6 +8,7 @@ use crate::policy::settings::reader::{Field, Reader, Section};
 use crate::policy::settings::secret::Secret;
 use crate::policy::settings::units::{self, quoted, quoted_list};
 use crate::policy::settings::{Settings, section};
+use std::fmt;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -27,11 +28,17 @@ section! {
         /// Address, or list of addresses, that clients connect to; `":8080"` is port 8080 of all of the host's. Sockets
         /// inherited from systemd take their place.
         pub listen: Vec<SocketAddr> = vec![SocketAddr::from(([127, 0, 0, 1], 8080))], Addresses, Restart;
-        /// Address of `/healthz`, `/readyz`, `/metrics` and `/openapi.json`; always plain HTTP.
-        pub admin_listen: Option<SocketAddr> = None, Or(Address, "none"), Restart;
-        /// Secret that `/metrics` asks for as a bearer token. Required if `admin_listen` can be reached from other
-        /// hosts.
+        /// Address of the page, the admin API, `/healthz`, `/readyz`, `/metrics` and `/openapi.json`; always plain
+        /// HTTP. Or `"unix:PATH"`: a socket of mode 0600, whose users need no token.
+        pub admin_listen: Option<AdminListen> = None, Or(AdminPlace, "none"), Restart;
+        /// Secret that reading the admin API and `/metrics` asks for as a bearer token. Required if `admin_listen` can
+        /// be reached from other hosts.
         pub admin_token: Option<Secret> = None, Or(Reference, "none"), Live;
+        /// Secret that changing anything by the admin API asks for. It reads, too. Without it nothing can be changed
+        /// there, but by a socket.
+        pub admin_write_token: Option<Secret> = None, Or(Reference, "none"), Live;
+        /// Names by which the page and the admin API may be asked for, beside addresses and `localhost`.
+        pub admin_hosts: Vec<Arc<str>> = Vec::new(), Hosts, Live;
         /// What API keys begin with. A change makes all issued keys unusable.
         pub key_prefix: String = "tg_".to_string(), Prefix, Live;
         /// `{ cert = "cert.pem", key = "key.pem" }`: certificate chain and private key in PEM. Without it clients speak
@@ -81,6 +88,24 @@ section! {
     }
 }
 
+/// Where the admin listener is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AdminListen {
+    /// An address of the host's.
+    Address(SocketAddr),
+    /// A socket in the file system.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for AdminListen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AdminListen::Address(address) => address.fmt(f),
+            AdminListen::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
 /// PEM files for inbound TLS.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TlsFiles {
@@ -115,9 +140,10 @@ impl Server {
     }
 
     fn check_admin(&self, reader: &mut Reader<'_>, section: &Section<'_>) {
-        let (Some(admin), Some(place)) = (self.admin_listen, section.place("admin_listen")) else { return };
+        let Some(AdminListen::Address(admin)) = &self.admin_listen else { return };
+        let Some(place) = section.place("admin_listen") else { return };
         let path = section.path_of("admin_listen");
-        if admin.port() != 0 && self.listen.contains(&admin) {
+        if admin.port() != 0 && self.listen.contains(admin) {
             reader.report(place, path.clone(), "must differ from `listen`: health and metrics are not for clients");
         }
         if !admin.ip().is_loopback() && section.place("admin_token").is_none() {
@@ -219,6 +245,47 @@ impl Kind<SocketAddr> for Address {
 
     fn shown(&self, value: &SocketAddr) -> Shown {
         Shown::Value(quoted(&value.to_string()))
+    }
+}
+
+/// An address, or the path of a socket.
+struct AdminPlace;
+
+impl Kind<AdminListen> for AdminPlace {
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<AdminListen> {
+        let path = field.text().and_then(|text| text.strip_prefix("unix:")).map(str::to_string);
+        match path {
+            None => Address.read(reader, field).map(AdminListen::Address),
+            Some(path) if path.is_empty() => {
+                reader.error(&field, "expected a path behind `unix:`");
+                None
+            }
+            Some(path) => Some(AdminListen::Unix(reader.resolve(path))),
+        }
+    }
+
+    fn shown(&self, value: &AdminListen) -> Shown {
+        Shown::Value(quoted(&value.to_string()))
+    }
+}
+
+/// Names of hosts, as a browser sends them.
+struct Hosts;
+
+impl Kind<Vec<Arc<str>>> for Hosts {
+    fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<Vec<Arc<str>>> {
+        let mut hosts = Vec::new();
+        for (field, host) in reader.strings(field) {
+            match !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b)) {
+                true => hosts.push(host.into()),
+                false => reader.error(&field, "expected the name of a host, without a port"),
+            }
+        }
+        Some(hosts)
+    }
+
+    fn shown(&self, value: &Vec<Arc<str>>) -> Shown {
+        Shown::Value(quoted_list(value))
     }
 }
 

@@ -116,7 +116,7 @@ requests = 600
     assert_eq!((openai.host_header.as_str(), openai.path.as_str()), ("api.openai.com", "/v1/chat/completions"));
     let (name, value) = openai.header_of(&openai.credentials[0]);
     assert_eq!((name, value.as_str()), ("authorization", "Bearer sk-good"));
-    assert_eq!(config.server.admin_listen, Some("127.0.0.1:9090".parse().unwrap()));
+    assert_eq!(config.server.admin_listen, Some(AdminListen::Address("127.0.0.1:9090".parse().unwrap())));
     let team = config.plan("team").unwrap();
     assert_eq!((team.tokens, team.requests, team.period), (10_000_000, 600, Period::Month));
     assert_eq!((team.window, team.concurrency), (Duration::from_secs(60), 0));

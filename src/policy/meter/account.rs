@@ -59,7 +59,7 @@ impl Amount {
     }
 
     /// The larger of each.
-    pub(super) fn max(self, other: Amount) -> Amount {
+    pub fn max(self, other: Amount) -> Amount {
         Amount { tokens: self.tokens.max(other.tokens), nano: self.nano.max(other.nano) }
     }
 }

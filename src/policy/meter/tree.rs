@@ -138,8 +138,23 @@ impl Tree {
 
     /// Each configured group that has a budget, brought to `now`.
     pub(super) fn each_budget(&mut self, open: &Slots<Open>, now: Unix, mut see: impl FnMut(&mut Node)) {
+        self.each_that(|node| node.limits.budget > 0, open, now, &mut see);
+    }
+
+    /// Each configured group, brought to `now`.
+    pub(super) fn each_configured(&mut self, open: &Slots<Open>, now: Unix, mut see: impl FnMut(&mut Node)) {
+        self.each_that(|node| node.path.is_some(), open, now, &mut see);
+    }
+
+    fn each_that(
+        &mut self,
+        is_asked: fn(&Node) -> bool,
+        open: &Slots<Open>,
+        now: Unix,
+        see: &mut dyn FnMut(&mut Node),
+    ) {
         let Tree { nodes, paths, .. } = self;
-        for (index, node) in nodes.iter_mut().enumerate().filter(|(_, node)| node.limits.budget > 0) {
+        for (index, node) in nodes.iter_mut().enumerate().filter(|(_, node)| is_asked(node)) {
             let index = index as u32;
             node.enter(now, open, |open| paths[open.path.0 as usize].groups.contains(&index));
             see(node);

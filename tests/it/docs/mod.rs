@@ -1,6 +1,7 @@
 //! What is written for people, held against what the program does: the OpenAPI document, the configuration reference,
 //! the operations guide's tables, the systemd units, completions and man pages.
 
+mod admin;
 mod configuration;
 mod openapi;
 mod reference;
@@ -8,4 +9,4 @@ mod units;
 mod walk;
 mod watching;
 
-use super::{e2e::process, edge::rig};
+use super::{e2e, e2e::process, edge::rig};

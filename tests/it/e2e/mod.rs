@@ -2,6 +2,7 @@
 //! simulated provider, gateway, ledger and keys, and ends the processes it began. `TOLLGATE_BIN` names another binary
 //! than the one just built.
 
+mod admin;
 mod auth;
 mod bounds;
 mod causes;

@@ -3,7 +3,13 @@
 
 mod clock;
 mod commit;
+#[cfg(feature = "redis")]
+mod epoch;
 mod files;
+#[cfg(feature = "redis")]
+mod grants;
+#[cfg(feature = "redis")]
+mod grants_model;
 #[cfg(feature = "redis")]
 mod handover;
 mod kills;
@@ -16,6 +22,10 @@ mod races;
 mod relayed;
 #[cfg(feature = "redis")]
 mod shared;
+#[cfg(feature = "redis")]
+mod shared_clock;
+#[cfg(feature = "redis")]
+mod shared_notes;
 #[cfg(feature = "redis")]
 mod shared_people;
 

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tollgate::base::time::Unix;
 use tollgate::io::store::remote::{Command, Done, Holds, Remote, Speaker};
-use tollgate::policy::ask::{Ask, Limits, Ruling};
+use tollgate::policy::ask::{Ask, Limits, Ruling, Wish};
 use tollgate::policy::keys::KeyId;
 use tollgate::policy::meter::{Amount, Lease, LimitKind};
 use tollgate::policy::window::window;
@@ -77,6 +77,21 @@ impl Server {
         let mut first = [0];
         std::io::Read::read_exact(&mut socket, &mut first).unwrap();
         assert_ne!(first[0], b'-', "{words:?}");
+    }
+
+    /// What a command answers with, as far as it comes in one piece.
+    pub fn text(&self, words: &[&str]) -> String {
+        let mut socket = std::net::TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        std::io::Write::write_all(&mut socket, format!("{}\r\n", words.join(" ")).as_bytes()).unwrap();
+        let mut told = [0; 1 << 14];
+        let count = std::io::Read::read(&mut socket, &mut told).unwrap();
+        String::from_utf8_lossy(&told[..count]).into_owned()
+    }
+
+    /// The number that a command answers with.
+    pub fn number(&self, words: &[&str]) -> u64 {
+        let text = self.text(words);
+        text.trim_end().strip_prefix(':').and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{text}"))
     }
 
     /// Sends a signal by name.
@@ -473,7 +488,8 @@ fn a_host_whose_clock_is_not_the_servers_is_held_to_its_limits() {
         let (window, period, reserved) = (bounds(60), bounds(86_400), Amount { tokens: 1, nano: 0 });
         let lease = Lease { window, period, reserved, ..Lease::default() };
         let limits = Limits { requests: 3, ..Limits::default() };
-        let ask = Ask { number: (0, 0), key, lease, limits, groups: Box::default(), admits: true };
+        let ask =
+            Ask { number: (0, 0), key, lease, limits, groups: Box::default(), admits: true, wish: Wish::default() };
         let mut rulings = Vec::new();
         for _ in 0..5 {
             let done = remote.send(&speaker, &[Command::Ask(&ask)]).unwrap();

@@ -155,6 +155,12 @@ impl Player<'_> {
         match rest {
             ["connect", name] => world.connect(name, false),
             ["connect", name, "admin"] => world.connect(name, true),
+            ["desk", status, body] => {
+                let ask = world.desk.pop_front().ok_or("the helper thread was asked nothing")?;
+                let status = status.parse().map_err(|_| "a status")?;
+                let body = if status == 200 { Ok(body.as_bytes().to_vec()) } else { Err((*body).to_string()) };
+                world.notice(Notice::Desk(ask.answer(status, body)))
+            }
             ["connect"] => world.connect(label, false),
             ["fin"] => world.finish(label, Ending::Fin),
             ["reset"] => world.finish(label, Ending::Broken),

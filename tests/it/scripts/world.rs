@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::{Action, Conn, Core, DialError, Ending, Reply, Shut, Signal};
 use tollgate::base::time::Now;
-use tollgate::gateway::orders::{Notice, Order, Reloaded, Work};
+use tollgate::gateway::orders::{DeskAsk, Notice, Order, Reloaded, Work};
 use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::ask::{Answer, Ask, Ruling};
 use tollgate::policy::config::Config;
@@ -106,6 +106,8 @@ pub struct World {
     pub hold_looks: bool,
     /// Keys that were asked for and have not been answered.
     pub looks: Vec<KeyId>,
+    /// What the helper thread for the admin listener was asked and has not answered.
+    pub desk: VecDeque<Box<DeskAsk>>,
     /// Secrets that were to be asked for again, so far.
     pub renewals: usize,
     /// Providers that were to be asked for their models and have not answered: configuration and provider.
@@ -128,7 +130,7 @@ pub struct World {
 impl World {
     pub fn new(config: Config, start: Start, cut: Cut) -> World {
         let now = begin();
-        let start = Start { seed: [9; 32], client_listeners: 1, ..start };
+        let start = Start { seed: [9; 32], client_listeners: 1, has_admin: true, ..start };
         World {
             gateway: Gateway::new(Arc::new(config), start, now),
             now,
@@ -149,6 +151,7 @@ impl World {
             untold: Vec::new(),
             hold_looks: false,
             looks: Vec::new(),
+            desk: VecDeque::new(),
             renewals: 0,
             lists: Vec::new(),
             rests: 0,
@@ -240,7 +243,7 @@ impl World {
         let at = number.checked_sub(1).filter(|at| *at < self.asks.len()).ok_or("so many were not asked")?;
         let ask = self.asks.remove(at);
         let counts = SharedCounts { window: ask.lease.window, period: ask.lease.period, ..SharedCounts::default() };
-        self.notice(Notice::Answered(Answer { ask, ruling, counts, groups: Vec::new() }))
+        self.notice(Notice::Answered(Answer { ask, ruling, counts, groups: Vec::new(), grant: None }))
     }
 
     pub fn notice(&mut self, notice: Notice) -> Result<(), String> {
@@ -365,11 +368,13 @@ impl World {
                 Order::Work(work) if self.hold_work => self.works.push(*work),
                 Order::Work(work) => self.gateway.notice(Notice::Worked(work.run()), self.now),
                 Order::Reload(_) => return Err("a script reads its configuration again by itself".to_string()),
+                Order::Desk(ask) => self.desk.push_back(ask),
                 Order::Renew(_) => self.renewals += 1,
                 Order::List(asked) => self.lists.push((asked.epoch, asked.provider)),
                 Order::Asks(asks) => self.asks.extend(asks),
                 Order::LookUp(id) => self.looks.push(id),
                 Order::Releases(releases) => self.released += releases.len(),
+                Order::Uses(_) => return Err("nothing is granted in a script".to_string()),
                 Order::HandOver(running) => {
                     if self.handed_over.replace(running.len()).is_some() {
                         return Err("it handed over twice".to_string());

@@ -303,7 +303,7 @@ impl Ledger {
             }
             Ruling::Refused(..) => self.story.refused += 1,
             Ruling::Unavailable => self.story.unavailable += 1,
-            Ruling::Looked => {}
+            Ruling::Looked | Ruling::Called => {}
         }
         gateway.notice(Notice::Answered(answer), now);
     }
@@ -442,7 +442,7 @@ impl Server {
             }
         }
         let counts = told.remove(0);
-        Answer { ask: ask.clone(), ruling, counts, groups: told }
+        Answer { ask: ask.clone(), ruling, counts, groups: told, grant: None }
     }
 
     /// Counts a row unless that was `done` before; its lease goes back in any case.

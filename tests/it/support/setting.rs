@@ -115,6 +115,7 @@ impl Setting {
             "MESSAGES_KEY" => Some(SECRETS[1].to_string()),
             "CHAT_KEY_2" => Some(SECRETS[2].to_string()),
             "ADMIN_TOKEN" => Some("admin-token-of-the-test".to_string()),
+            "ADMIN_WRITE_TOKEN" => Some("write-token-of-the-test".to_string()),
             _ => None,
         };
         let read = |_: &str| Ok("-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n".to_string());

@@ -65,6 +65,7 @@ impl Remote {
     }
 
     fn try_verify(&mut self) -> Result<Option<Verdict>, StoreError> {
+        self.connect()?;
         let names = ["rows", "days", "foldeds", "folds", "keys", "wins", "groups"].map(named);
         let mut cmd = self.script(SNAPSHOT, &names);
         cmd.arg(PREFIX);
@@ -115,12 +116,16 @@ impl Remote {
         loop {
             let page: Vec<(String, Vec<(String, String)>)> = self.run(|connection| {
                 let mut cmd = redis::cmd("XRANGE");
-                cmd.arg(named("rows")).arg(&from).arg(last).arg("COUNT").arg(limits::ROWS_PER_READ).query(connection)
+                cmd.arg(named("rows")).arg(&from).arg(last).arg("COUNT").arg(limits::ENTRIES_PER_READ).query(connection)
             })?;
             for (_, fields) in &page {
-                let row: Option<Row> =
-                    fields.iter().find(|(name, _)| name == "row").and_then(|(_, text)| serde_json::from_str(text).ok());
-                if row.is_some_and(|row| !take(row)) {
+                let rows: Option<Vec<Row>> = fields.iter().find_map(|(name, text)| match &**name {
+                    "rows" => serde_json::from_str(text).ok(),
+                    // One that an older host has written alone.
+                    "row" => Some(vec![serde_json::from_str(text).ok()?]),
+                    _ => None,
+                });
+                if rows.into_iter().flatten().any(|row| !take(row)) {
                     return Ok(());
                 }
             }
@@ -149,9 +154,10 @@ impl Remote {
         self.read_rows("+", &mut |row| take(Entry::Request(row)))
     }
 
-    /// Folds at most `max` of the oldest rows, appended before `before`, into the sums of their days; how many that
-    /// were.
+    /// Folds the oldest rows, appended before `before`, into the sums of their days, entry by entry until they are
+    /// `max` or more; how many that were.
     pub fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError> {
+        self.connect()?;
         let mut cmd = self.script(FOLD, &["rows", "foldeds", "folds"].map(named));
         cmd.arg(PREFIX).arg(before.0).arg(max);
         // Read by hand: an entry that is not what it should be keeps old rows where they are, and nothing else.

@@ -1,15 +1,19 @@
 -- Admits one request with all of its accounts, its key and the groups above that, or with none, and says which limit
--- stands against it; atomic, like every script.
+-- stands against it; atomic, like every script. May grant its host further requests of the same key.
 -- KEYS: 1 all windows by expiry, then for each account: what hosts hold of it, the same in money, its tokens by day, its
 --       nano-dollars by day, its window
 -- ARGV: 1 host, 2 prefix of host leases, 3 tokens to reserve, 4 nano-dollars to reserve, 5 "1" to admit, "0" to look,
---       then for each account: tokens per period, requests per window, tokens per window, requests at once, nano-dollars
---       per period, how long the window's counts are kept from now on (ms), start of the period (ms), its first day, its
---       days, end of the window (ms), end of the period (ms)
--- Returns: ruling (0 admitted, 1 period, 2 requests, 3 window, 4 at once, 5 looked, 6 money, 9 the host's lease has
---          ended), the account that refuses, then for each: requests in the window, tokens in the window, tokens in the
---          period, nano-dollars in the period, counted only for a budget
-local host, admits = ARGV[1], ARGV[5] == '1'
+--       6 name of the grant, "" for none, 7 how long that lasts (ms), 8 at most one of so many parts of what is left,
+--       9 requests, 10 tokens, 11 nano-dollars wanted, 12 "1" to call in what others were granted instead of refusing,
+--       13 where that is called out, 14 "1" if the grant is known and is to be enlarged, then for each account: tokens per
+--       period, requests per window, tokens per window, requests at once, nano-dollars per period, how long the window's
+--       counts are kept from now on (ms), start of the period (ms), its first day, its days, end of the window (ms), end
+--       of the period (ms)
+-- Returns: ruling (0 admitted, 1 period, 2 requests, 3 window, 4 at once, 5 looked, 6 money, 7 called in, 9 the host's
+--          lease has ended), the account that refuses, 1 if something is granted, requests, tokens, nano-dollars of it,
+--          then for each account: requests in the window, tokens in the window, tokens in the period, nano-dollars in the
+--          period, counted only for a budget
+local host, admits, grant = ARGV[1], ARGV[5] == '1', ARGV[6]
 local known = {}
 local function lives(name)
     if known[name] == nil then
@@ -18,14 +22,14 @@ local function lives(name)
     return known[name]
 end
 
-local function reached(limit, count)
-    limit = tonumber(limit)
-    return limit > 0 and count >= limit
+-- The name of a grant has a "g" in it, that of a host has hexadecimal digits alone.
+local function granted(name)
+    return string.find(name, 'g', 1, true) ~= nil
 end
 
--- What a host holds counts as long as the host's own lease does.
+-- What a host holds counts as long as the host's own lease does, what was granted as long as the grant's.
 local function held(hash, period)
-    local running, promised, all = 0, 0, redis.call('HGETALL', hash)
+    local running, promised, lent, all = 0, 0, 0, redis.call('HGETALL', hash)
     for i = 1, #all, 2 do
         local kind, name, start = string.match(all[i], '^(%a):(%w+):?(%d*)$')
         if not lives(name) then
@@ -34,9 +38,12 @@ local function held(hash, period)
             running = running + tonumber(all[i + 1])
         elseif start == period then
             promised = promised + tonumber(all[i + 1])
+            if granted(name) then
+                lent = lent + tonumber(all[i + 1])
+            end
         end
     end
-    return running, promised
+    return running, promised, lent
 end
 
 local function spent(hash, days)
@@ -49,12 +56,14 @@ local function spent(hash, days)
     return sum
 end
 
-local ruling, which, lasts, told = 0, 0, -1, {}
+-- What is left of each limit at the account that has the least left of it; without end where there is none.
+local left = { requests = math.huge, tokens = math.huge, nano = math.huge }
+local ruling, which, lasts, told, stands, calls = 0, 0, -1, {}, false, {}
 local count = (#KEYS - 1) / 5
 for n = 0, count - 1 do
-    local k, a = 2 + 5 * n, 6 + 11 * n
-    local running, promised = held(KEYS[k], ARGV[a + 6])
-    local requests, used, reserved = 0, 0, 0
+    local k, a = 2 + 5 * n, 15 + 11 * n
+    local running, promised, lent = held(KEYS[k], ARGV[a + 6])
+    local requests, used, reserved, requests_lent, reserved_lent = 0, 0, 0, 0, 0
     local window = redis.call('HGETALL', KEYS[k + 4])
     for i = 1, #window, 2 do
         local name, value = window[i], tonumber(window[i + 1])
@@ -62,61 +71,130 @@ for n = 0, count - 1 do
             requests = value
         elseif name == 't' then
             used = value
-        elseif lives(string.sub(name, 3)) then
-            reserved = reserved + value
+        else
+            local of = string.sub(name, 3)
+            if not lives(of) then
+                redis.call('HDEL', KEYS[k + 4], name)
+            elseif string.sub(name, 1, 1) == 'q' then
+                requests_lent = requests_lent + value
+            else
+                reserved = reserved + value
+                if granted(of) then
+                    reserved_lent = reserved_lent + value
+                end
+            end
         end
     end
     local days, first = {}, tonumber(ARGV[a + 7])
     for day = first, first + tonumber(ARGV[a + 8]) - 1 do
         days[#days + 1] = string.format('%d', day)
     end
-    local tokens, money, due, _ = spent(KEYS[k + 2], days), 0, 0, 0
+    local tokens, money, due, due_lent, _ = spent(KEYS[k + 2], days), 0, 0, 0, 0
     if ARGV[a + 4] ~= '0' then
         money = spent(KEYS[k + 3], days)
-        _, due = held(KEYS[k + 1], ARGV[a + 6])
+        _, due, due_lent = held(KEYS[k + 1], ARGV[a + 6])
     end
     told[#told + 1], told[#told + 2], told[#told + 3], told[#told + 4] = requests, used, tokens, money
-    if admits then
-        local code, till = 0, 0
-        if reached(ARGV[a], tokens + promised) then
-            code, till = 1, tonumber(ARGV[a + 10])
-        elseif reached(ARGV[a + 4], money + due) then
-            code, till = 6, tonumber(ARGV[a + 10])
-        elseif reached(ARGV[a + 1], requests) then
-            code, till = 2, tonumber(ARGV[a + 9])
-        elseif reached(ARGV[a + 2], used + reserved) then
-            code, till = 3, tonumber(ARGV[a + 9])
-        elseif reached(ARGV[a + 3], running) then
-            code = 4
+    -- One limit: whether it is reached, and whether only by what was granted.
+    local code, till = 0, 0
+    local function reached(limit, count, lent, what, number, ends)
+        limit = tonumber(limit)
+        if limit == 0 then
+            return
         end
-        -- Of several the one that lasts longest is told.
-        if code > 0 and till > lasts then
-            ruling, which, lasts = code, n, till
+        if what then
+            left[what] = math.min(left[what], limit - count)
         end
+        if count >= limit and code == 0 then
+            code, till = number, tonumber(ends)
+            if count - lent >= limit then
+                stands = true
+            else
+                calls[KEYS[k]] = true
+            end
+        end
+    end
+    reached(ARGV[a], tokens + promised, lent, 'tokens', 1, ARGV[a + 10])
+    reached(ARGV[a + 4], money + due, due_lent, 'nano', 6, ARGV[a + 10])
+    reached(ARGV[a + 1], requests + requests_lent, requests_lent, 'requests', 2, ARGV[a + 9])
+    reached(ARGV[a + 2], used + reserved, reserved_lent, 'tokens', 3, ARGV[a + 9])
+    reached(ARGV[a + 3], running, 0, nil, 4, 0)
+    -- Of several the one that lasts longest is told.
+    if admits and code > 0 and till > lasts then
+        ruling, which, lasts = code, n, till
     end
 end
 if not admits then
     ruling = 5
-elseif not lives(host) then
-    ruling = 9
-elseif ruling == 0 then
-    local now
-    for n = 0, count - 1 do
-        local k, a = 2 + 5 * n, 6 + 11 * n
-        redis.call('HINCRBY', KEYS[k], 'n:' .. host, 1)
-        redis.call('HINCRBY', KEYS[k], 'r:' .. host .. ':' .. ARGV[a + 6], ARGV[3])
-        if ARGV[4] ~= '0' then
-            redis.call('HINCRBY', KEYS[k + 1], 'r:' .. host .. ':' .. ARGV[a + 6], ARGV[4])
-        end
-        local requests = redis.call('HINCRBY', KEYS[k + 4], 'q', 1)
-        redis.call('HINCRBY', KEYS[k + 4], 'r:' .. host, ARGV[3])
-        told[1 + 4 * n] = requests
-        if requests == 1 then
-            -- By this server's clock alone: one that a host has set differently must not make it forget.
-            now = now or redis.call('TIME')[1] * 1000
-            redis.call('PEXPIRE', KEYS[k + 4], ARGV[a + 5])
-            redis.pcall('ZADD', KEYS[1], now + ARGV[a + 5], KEYS[k + 4])
+elseif ruling > 0 and not stands and ARGV[12] == '1' then
+    ruling = 7
+    for name in pairs(calls) do
+        -- A message that nobody may send, or hear, is one that nobody follows: then what was granted ends by itself.
+        if redis.call('SET', ARGV[13] .. ':' .. name, '1', 'PX', 5, 'NX') then
+            redis.pcall('PUBLISH', ARGV[13], name)
         end
     end
 end
-return { ruling, which, unpack(told) }
+if (admits or grant ~= '') and not lives(host) then
+    ruling = 9
+end
+local now
+local function keep(k, a)
+    -- By this server's clock alone: one that a host has set differently must not make it forget.
+    now = now or redis.call('TIME')[1] * 1000
+    redis.call('PEXPIRE', KEYS[k + 4], ARGV[a + 5])
+    redis.pcall('ZADD', KEYS[1], now + ARGV[a + 5], KEYS[k + 4])
+end
+local function lend(k, a, name, tokens, nano)
+    if tokens ~= 0 then
+        redis.call('HINCRBY', KEYS[k], 'r:' .. name .. ':' .. ARGV[a + 6], tokens)
+        redis.call('HINCRBY', KEYS[k + 4], 'r:' .. name, tokens)
+    end
+    if nano ~= 0 then
+        redis.call('HINCRBY', KEYS[k + 1], 'r:' .. name .. ':' .. ARGV[a + 6], nano)
+    end
+end
+if ruling == 0 then
+    for n = 0, count - 1 do
+        local k, a = 2 + 5 * n, 15 + 11 * n
+        redis.call('HINCRBY', KEYS[k], 'n:' .. host, 1)
+        local requests = redis.call('HINCRBY', KEYS[k + 4], 'q', 1)
+        lend(k, a, host, tonumber(ARGV[3]), tonumber(ARGV[4]))
+        told[1 + 4 * n] = requests
+        if requests == 1 then
+            keep(k, a)
+        end
+    end
+    left.requests, left.tokens = left.requests - 1, left.tokens - ARGV[3]
+    left.nano = left.nano - ARGV[4]
+end
+
+-- What is granted: of each limit at most a part of what is left; of what has no limit 2^53 - 1, and nothing is held.
+local gives, amounts = 0, { 0, 0, 0 }
+-- One that has ended is not enlarged: what was left of it may be another's by now.
+if grant ~= '' and (ruling == 0 or ruling == 5) and (ARGV[14] == '0' or lives(grant)) then
+    local part, holds = tonumber(ARGV[8]), { 0, 0, 0 }
+    gives = 1
+    for i, what in ipairs({ 'requests', 'tokens', 'nano' }) do
+        amounts[i] = 9007199254740991
+        if left[what] < math.huge then
+            amounts[i] = math.max(math.min(tonumber(ARGV[8 + i]), math.floor(left[what] / part)), 0)
+            holds[i] = amounts[i]
+        end
+        if amounts[i] < ARGV[8 + i] / ARGV[9] or amounts[1] == 0 then
+            gives = 0
+        end
+    end
+    if gives == 1 then
+        for n = 0, count - 1 do
+            local k, a = 2 + 5 * n, 15 + 11 * n
+            if holds[1] > 0 then
+                redis.call('HINCRBY', KEYS[k + 4], 'q:' .. grant, holds[1])
+            end
+            lend(k, a, grant, holds[2], holds[3])
+            keep(k, a)
+        end
+        redis.call('SET', ARGV[2] .. grant, '1', 'PX', ARGV[7])
+    end
+end
+return { ruling, which, gives, amounts[1], amounts[2], amounts[3], unpack(told) }

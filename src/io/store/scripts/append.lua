@@ -1,10 +1,12 @@
--- Appends a batch of rows, adds them to every sum and gives their leases back: all of it once, however often it is
--- sent, for a batch has a number.
+-- Appends a batch of rows as one entry, adds what they come to to every sum and gives their leases back: all of it once,
+-- however often it is sent, for a batch has a number.
 -- KEYS: 1 number of the writer's last batch, 2 rows, 3 days, 4 all windows by expiry
--- ARGV: 1 prefix, 2 number of the batch, 3 host, then for each row: the row as JSON, day, what its sums are told apart
---       by as JSON, six sums, tokens, tokens reserved, nano-dollars reserved, "1" if a lease was lent and "0" if the host
---       admitted it alone, number of its accounts, and for each of these, its key and the groups above that: name,
---       "<start>:<end>" of the window, how long its counts are kept from now on (ms), start of the period (ms)
+-- ARGV: 1 prefix, 2 number of the batch, 3 host, 4 the rows as a JSON array, then four lists, each behind its length:
+--       increments: name of the hash, field, by how much; days; names of groups; days with users or sessions. Then what
+--       was admitted by a grant and what has ended, for each account, window, period, grant: name, "<start>:<end>" of the
+--       window, how long its counts are kept from now on (ms), start of the period (ms), requests, tokens used, "1" if the
+--       host admitted alone, by how much what the host holds is more or less: requests, tokens, nano-dollars; name of the
+--       grant or "", and what was taken of it: requests, tokens, nano-dollars
 -- Returns: 1 done, 0 done but the host's lease has ended, 2 was done before; with it the names of what was passed over
 local prefix, number, host = ARGV[1], ARGV[2], ARGV[3]
 if tonumber(redis.call('GET', KEYS[1]) or '0') >= tonumber(number) then
@@ -29,36 +31,6 @@ end
 local function less(hash, field, amount)
     if amount ~= '0' and (try('HINCRBY', hash, field, '-' .. amount) or 1) <= 0 then
         redis.call('HDEL', hash, field)
-    end
-end
-
--- Counts the row at `at` in the account that is named at `by`.
-local function count(at, by)
-    local day, cost, tokens, account = ARGV[at + 1], ARGV[at + 8], ARGV[at + 9], ARGV[by]
-    try('HINCRBY', prefix .. 'use:' .. account, day, tokens)
-    if cost ~= '0' then
-        try('HINCRBY', prefix .. 'cost:' .. account, day, cost)
-    end
-    local window = prefix .. 'win:' .. account .. ':' .. ARGV[by + 1]
-    if ARGV[at + 12] == '0' then
-        try('HINCRBY', window, 'q', 1)
-        try('HINCRBY', window, 't', tokens)
-        try('ZADD', KEYS[4], now + ARGV[by + 2], window)
-        try('PEXPIRE', window, ARGV[by + 2])
-        return
-    end
-    local open = redis.call('EXISTS', window) == 1
-    if open then
-        try('HINCRBY', window, 't', tokens)
-    end
-    if lives == 1 then
-        local reserved, field = ARGV[at + 10], 'r:' .. host .. ':' .. ARGV[by + 3]
-        less(prefix .. 'live:' .. account, 'n:' .. host, '1')
-        less(prefix .. 'live:' .. account, field, reserved)
-        less(prefix .. 'due:' .. account, field, ARGV[at + 11])
-        if open then
-            less(window, 'r:' .. host, reserved)
-        end
     end
 end
 
@@ -116,44 +88,68 @@ local function trim(hash)
     end
 end
 
-local named = {}
-local at = 4
-while at <= #ARGV do
-    local day, place = ARGV[at + 1], ARGV[at + 2]
-    -- The first write: where the rows themselves are not what they should be, nothing has been done.
-    redis.call('XADD', KEYS[2], '*', 'row', ARGV[at])
-    for n = 0, 5 do
-        local value = ARGV[at + 3 + n]
-        if value ~= '0' then
-            try('HINCRBY', prefix .. 'day:' .. day, n .. place, value)
-        end
-    end
-    try('ZADD', KEYS[3], day, day)
-    -- Mostly a row says of nobody whom it is for.
-    if string.find(ARGV[at], '"w":', 1, true) or string.find(ARGV[at], '"z":', 1, true) then
-        local row, hash = cjson.decode(ARGV[at]), prefix .. 'who:' .. day
-        for kind, name in pairs({ u = row.w, s = row.z }) do
-            for n = 0, 5 do
-                local value = ARGV[at + 3 + n]
-                if value ~= '0' then
-                    try('HINCRBY', hash, n .. kind .. name, value)
-                end
-            end
-        end
-        named[hash] = true
-    end
-    local behind = at + 14 + 4 * ARGV[at + 13]
-    for by = at + 14, behind - 1, 4 do
-        if by > at + 14 then
-            try('SADD', prefix .. 'groups', ARGV[by])
-        end
-        count(at, by)
+-- The first write: where the rows themselves are not what they should be, nothing has been done.
+if ARGV[4] ~= '[]' then
+    redis.call('XADD', KEYS[2], '*', 'rows', ARGV[4])
+end
+local at = 5
+-- Hands what stands at `at` to `take`: its length, then so many times `each` values.
+local function list(each, take)
+    local behind = at + 1 + each * ARGV[at]
+    for i = at + 1, behind - 1, each do
+        take(ARGV[i], ARGV[i + 1], ARGV[i + 2])
     end
     at = behind
 end
-for hash in pairs(named) do
+list(3, function(name, field, amount)
+    try('HINCRBY', prefix .. name, field, amount)
+end)
+list(1, function(day)
+    try('ZADD', KEYS[3], day, day)
+end)
+list(1, function(group)
+    try('SADD', prefix .. 'groups', group)
+end)
+list(1, function(day)
+    local hash = prefix .. 'who:' .. day
     if (try('HLEN', hash) or 0) > 18000 then
         trim(hash)
+    end
+end)
+local function change(hash, field, amount)
+    if string.sub(amount, 1, 1) == '-' then
+        less(hash, field, string.sub(amount, 2))
+    elseif amount ~= '0' then
+        try('HINCRBY', hash, field, amount)
+    end
+end
+for i = at, #ARGV, 14 do
+    local live, due = prefix .. 'live:' .. ARGV[i], prefix .. 'due:' .. ARGV[i]
+    local window, period, requests, tokens = prefix .. 'win:' .. ARGV[i] .. ':' .. ARGV[i + 1], ':' .. ARGV[i + 3],
+        ARGV[i + 4], ARGV[i + 5]
+    local is_first = requests ~= '0' and try('HINCRBY', window, 'q', requests) == tonumber(requests)
+    if is_first or ARGV[i + 6] == '1' then
+        try('ZADD', KEYS[4], now + ARGV[i + 2], window)
+        try('PEXPIRE', window, ARGV[i + 2])
+    end
+    local open = requests ~= '0' or redis.call('EXISTS', window) == 1
+    if open and tokens ~= '0' then
+        try('HINCRBY', window, 't', tokens)
+    end
+    if lives == 1 and ARGV[i + 6] == '0' then
+        change(live, 'n:' .. host, ARGV[i + 7])
+        change(live, 'r:' .. host .. period, ARGV[i + 8])
+        change(due, 'r:' .. host .. period, ARGV[i + 9])
+        if open then
+            change(window, 'r:' .. host, ARGV[i + 8])
+        end
+    end
+    local grant = ARGV[i + 10]
+    if grant ~= '' and redis.call('EXISTS', prefix .. 'host:' .. grant) == 1 then
+        less(window, 'q:' .. grant, ARGV[i + 11])
+        less(window, 'r:' .. grant, ARGV[i + 12])
+        less(live, 'r:' .. grant .. period, ARGV[i + 12])
+        less(due, 'r:' .. grant .. period, ARGV[i + 13])
     end
 end
 try('ZREMRANGEBYSCORE', KEYS[4], '-inf', now)

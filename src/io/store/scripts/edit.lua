@@ -1,8 +1,15 @@
 -- Stores the record of a key if nobody has changed it since it was read.
--- KEYS: 1 keys, 2 their version. ARGV: 1 id, 2 the record as it was read, "" for none, 3 the record as it shall be
+-- KEYS: 1 keys, 2 their version, 3 the audit, 4 an answer. ARGV: 1 id, 2 the record as it was read, "" for none, 3 the
+-- record as it shall be, 4 a line of the audit and 5 how many are kept, 6 an answer, "" for none, and 7 for how many
+-- milliseconds
 if (redis.call('HGET', KEYS[1], ARGV[1]) or '') ~= ARGV[2] then
     return 0
 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 redis.call('INCR', KEYS[2])
+redis.call('LPUSH', KEYS[3], ARGV[4])
+redis.call('LTRIM', KEYS[3], 0, ARGV[5] - 1)
+if ARGV[6] ~= '' then
+    redis.call('SET', KEYS[4], ARGV[6], 'PX', ARGV[7])
+end
 return 1

@@ -2,6 +2,7 @@
 //! file is opened.
 
 use super::groups::{self, Packer};
+use super::notes;
 use super::people;
 use super::tally::{self, Tally};
 use super::value::{Fallible, key_id, uint};
@@ -16,7 +17,7 @@ use std::sync::Arc;
 /// Written into the file (`application_id`): "Toll".
 pub(super) const APPLICATION: i32 = 0x546f_6c6c;
 /// Version of the tables below (`user_version`).
-pub(super) const SCHEMA: i64 = 6;
+pub(super) const SCHEMA: i64 = 7;
 
 const TABLES: &str = "
 CREATE TABLE keys (
@@ -131,8 +132,11 @@ pub(super) fn bring_up(connection: &mut Connection, fresh: &str) -> Fallible<Opt
                     transaction.execute_batch(FOURTH)?;
                 }
                 // From version 4 to 5 rows may have one number more, which the views show.
-                sixth(&transaction, fresh)?;
-                views(&transaction)?;
+                if done < 6 {
+                    sixth(&transaction, fresh)?;
+                    views(&transaction)?;
+                }
+                transaction.execute_batch(notes::TABLES)?;
                 transaction.pragma_update(None, "application_id", APPLICATION)?;
                 transaction.pragma_update(None, "user_version", SCHEMA)?;
             }

@@ -1,0 +1,118 @@
+//! The admin listener of a running gateway, for commands that ask it: where it is, and by which token.
+
+use super::args::{ConfigArg, parse_address};
+use super::load::{self, Secrets};
+use super::output::Failure;
+use super::probe::{Answer, NoAnswer, Place, ask, follow};
+use crate::io::tls::Security;
+use crate::policy::config::{AdminListen, Server};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+/// How long a connection may take.
+const CONNECT: Duration = Duration::from_secs(2);
+/// How long it is listened for what happens.
+const FOR_EVER: Duration = Duration::from_secs(366 * 86_400);
+
+/// Which gateway.
+#[derive(clap::Args, Debug)]
+pub struct AdminArg {
+    /// The gateway's admin listener, an address or unix:PATH [default: admin_listen of the configuration]
+    #[arg(long, value_name = "ADDR", value_parser = parse)]
+    pub admin: Option<AdminListen>,
+}
+
+fn parse(text: &str) -> Result<AdminListen, String> {
+    match text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
+        Some(path) => Ok(AdminListen::Unix(path.into())),
+        None => parse_address(text).map(AdminListen::Address),
+    }
+}
+
+/// An admin listener.
+pub(super) struct Listener {
+    place: AdminListen,
+    /// The token that reads there, where it is known.
+    token: Option<String>,
+}
+
+impl fmt::Display for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.place.fmt(f)
+    }
+}
+
+impl Listener {
+    /// The one that is named, or that of the configuration.
+    pub(super) fn find(named: &AdminArg, config: &ConfigArg) -> Result<Listener, Failure> {
+        let place = match &named.admin {
+            Some(place) => Listener { place: place.clone(), token: None },
+            None => Listener::configured(&load::load(config, Secrets::Optional)?.server)?,
+        };
+        Ok(place.reachable())
+    }
+
+    /// The one of a configuration, with its token; by another name where one is given.
+    pub(super) fn with_token(named: &AdminArg, config: &ConfigArg) -> Result<Listener, Failure> {
+        let own = load::load(config, Secrets::Optional).and_then(|high| Listener::configured(&high.server));
+        let found = match (&named.admin, own) {
+            (None, own) => own?,
+            (Some(place), Ok(own)) => Listener { place: place.clone(), ..own },
+            (Some(place), Err(_)) => Listener { place: place.clone(), token: None },
+        };
+        Ok(found.reachable())
+    }
+
+    fn configured(server: &Server) -> Result<Listener, Failure> {
+        let none = || Failure::failed("the configuration has no admin_listen; name it by --admin ADDR");
+        let token = server.admin_token.as_ref().or(server.admin_write_token.as_ref());
+        let place = server.admin_listen.clone().ok_or_else(none)?;
+        Ok(Listener { place, token: token.map(|token| token.expose().to_string()) })
+    }
+
+    /// What stands for all addresses of a host is asked at its loopback one.
+    fn reachable(mut self) -> Listener {
+        if let AdminListen::Address(address) = &mut self.place {
+            let ip = match address.ip() {
+                IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+                IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+                other => other,
+            };
+            *address = SocketAddr::new(ip, address.port());
+        }
+        self
+    }
+
+    /// Asks for a path.
+    pub(super) fn get(&self, path: &str, patience: Duration) -> Result<Answer, NoAnswer> {
+        self.at(patience, |place| ask(place, &self.request(path)))
+    }
+
+    /// Shows what comes of a path as it comes; the status.
+    pub(super) fn follow(&self, path: &str, see: &mut dyn FnMut(&[u8]) -> bool) -> Result<u16, NoAnswer> {
+        self.at(FOR_EVER, |place| follow(place, &self.request(path), see))
+    }
+
+    fn request(&self, path: &str) -> Vec<u8> {
+        let token = self.token.as_ref().map_or(String::new(), |token| format!("authorization: Bearer {token}\r\n"));
+        format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{token}\r\n").into_bytes()
+    }
+
+    fn at<T>(&self, patience: Duration, call: impl FnOnce(&Place<'_>) -> T) -> T {
+        let (addresses, socket) = match &self.place {
+            AdminListen::Address(address) => (vec![*address], None),
+            AdminListen::Unix(path) => (Vec::new(), Some(path.as_path())),
+        };
+        call(&Place {
+            socket,
+            addresses: &addresses,
+            host: "localhost",
+            port: addresses.first().map_or(0, SocketAddr::port),
+            tunnel: None,
+            tls: (&Security::default(), None),
+            connect: CONNECT.min(patience),
+            answer: patience,
+        })
+    }
+}

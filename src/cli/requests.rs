@@ -1,0 +1,191 @@
+//! `tollgate requests`: the last requests of a running gateway as its flight recorder has them, and those that end
+//! while one looks.
+
+use super::args::ConfigArg;
+use super::output::{Align, Failure, Table, clean, print};
+use super::probe::NoAnswer;
+use super::reach::{AdminArg, Listener};
+use crate::wire::json::{self, Raw};
+use clap::Args;
+use std::time::Duration;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of an event that has not ended.
+const EVENT_MAX: usize = 1 << 20;
+
+/// `tollgate requests`.
+#[derive(Args, Debug)]
+pub struct RequestsArgs {
+    /// Which configuration.
+    #[command(flatten)]
+    pub config: ConfigArg,
+    /// Which gateway.
+    #[command(flatten)]
+    pub admin: AdminArg,
+    /// Go on with those that end from now on
+    #[arg(long)]
+    pub live: bool,
+    /// Only those that have failed, or an attempt of which has
+    #[arg(long)]
+    pub failed: bool,
+    /// Only those of this key, by its id or its name
+    #[arg(long, value_name = "KEY")]
+    pub key: Option<String>,
+    /// How many, of at most 1000 that are looked at
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub limit: usize,
+    /// Print JSON Lines instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What a line of the table has, and on which side of how wide a column it stands.
+const COLUMNS: [(&str, Align, usize); 9] = [
+    ("TIME", Align::Left, 20),
+    ("STATUS", Align::Right, 6),
+    ("ENDPOINT", Align::Left, 12),
+    ("MODEL", Align::Left, 20),
+    ("TARGET", Align::Left, 28),
+    ("KEY", Align::Left, 16),
+    ("TOKENS", Align::Right, 9),
+    ("MS", Align::Right, 8),
+    ("WAIT MS", Align::Right, 8),
+];
+
+impl RequestsArgs {
+    /// Whether a request is asked for.
+    fn takes(&self, request: Raw<'_>) -> bool {
+        let has_failed = || request.get("failed").is_some() || request.get("status").and_then(Raw::count) >= Some(400);
+        let is = |name: &str, text: &str| request.get(name).is_some_and(|value| value.is(text));
+        (!self.failed || has_failed()) && self.key.as_deref().is_none_or(|key| is("key", key) || is("name", key))
+    }
+}
+
+/// Prints the requests, the newest last, and goes on if that is asked for.
+pub fn run(args: &RequestsArgs) -> Result<(), Failure> {
+    let listener = Listener::with_token(&args.admin, &args.config)?;
+    let answer = listener.get("/admin/v1/requests?limit=1000", PATIENCE).map_err(|why| no_answer(&listener, &why))?;
+    json::check(&answer.body).map_err(|_| Failure::failed(format!("{listener} says what is no JSON")))?;
+    let document = Raw::new(&answer.body);
+    if answer.status != 200 {
+        let message = document.get("error").and_then(|error| error.get("message")?.text());
+        let message = clean(&message.unwrap_or_default());
+        return Err(Failure::failed(format!("{listener} says {}: {message}", answer.status)));
+    }
+    let list = document.get("data").unwrap_or(Raw::new(b"[]"));
+    let mut shown: Vec<Raw<'_>> = list.items().filter(|one| args.takes(*one)).take(args.limit).collect();
+    shown.reverse();
+    if args.json {
+        shown.iter().try_for_each(|request| print_line(*request))?;
+    } else {
+        let mut table = Table::new(&COLUMNS.map(|(name, align, _)| (name, align)));
+        shown.iter().for_each(|request| table.row(row(*request)));
+        print(&table.text())?;
+    }
+    if args.live { live(args, &listener) } else { Ok(()) }
+}
+
+fn no_answer(listener: &Listener, why: &NoAnswer) -> Failure {
+    Failure::failed(match why {
+        NoAnswer::Refused(_) => format!("nothing listens at {listener}: is the gateway running?"),
+        NoAnswer::Broken(why) => format!("no answer from {listener}: {why}"),
+        _ => format!("no answer from {listener}"),
+    })
+}
+
+fn print_line(request: Raw<'_>) -> Result<(), Failure> {
+    print(&format!("{}\n", String::from_utf8_lossy(request.bytes())))
+}
+
+/// Goes on with what the gateway tells as it happens, until it ends or is not read any more.
+fn live(args: &RequestsArgs, listener: &Listener) -> Result<(), Failure> {
+    let (mut held, mut printed) = (Vec::new(), Ok(()));
+    let status = listener.follow("/admin/v1/requests/live", &mut |piece| {
+        held.extend_from_slice(piece);
+        while let Some(end) = held.windows(2).position(|two| two == b"\n\n") {
+            let event: Vec<u8> = held.drain(..end + 2).collect();
+            let Some(data) = event.strip_prefix(b"data: ") else { continue };
+            if json::check(data.trim_ascii()).is_ok() && args.takes(Raw::new(data)) {
+                printed = if args.json { print_line(Raw::new(data)) } else { print(&line(&row(Raw::new(data)))) };
+            }
+        }
+        printed.is_ok() && held.len() <= EVENT_MAX
+    });
+    let status = status.map_err(|why| no_answer(listener, &why))?;
+    printed?;
+    Err(Failure::failed(format!("{listener} has ended what it told ({status})")))
+}
+
+/// What the table says of a request.
+fn row(request: Raw<'_>) -> Vec<String> {
+    let text = |name: &str| request.get(name).and_then(Raw::text).map(String::from).unwrap_or_default();
+    let count = |name: &str| request.get(name).and_then(Raw::count);
+    let tokens: Vec<u64> = ["input", "cache_read", "cache_write", "output"].into_iter().filter_map(count).collect();
+    let millis = |name: &str| {
+        let micros = request.get("us").and_then(|us| us.get(name)).and_then(Raw::count);
+        micros.map_or(String::new(), |micros| format!("{}.{}", micros / 1000, micros % 1000 / 100))
+    };
+    let name = text("name");
+    vec![
+        text("time"),
+        count("status").unwrap_or_default().to_string(),
+        text("endpoint"),
+        text("model"),
+        text("target"),
+        if name.is_empty() { text("key") } else { name },
+        if tokens.is_empty() { String::new() } else { tokens.iter().sum::<u64>().to_string() },
+        millis("total"),
+        millis("wait"),
+    ]
+}
+
+/// One line by itself, in columns of widths that are known before.
+fn line(values: &[String]) -> String {
+    let mut line = String::new();
+    for (value, (_, align, width)) in values.iter().zip(COLUMNS) {
+        let value = clean(value);
+        line += &match align {
+            Align::Left => format!("{value:<width$}  "),
+            Align::Right => format!("{value:>width$}  "),
+        };
+    }
+    format!("{}\n", line.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_chosen_by_key_and_by_how_they_went() {
+        let all = [
+            r#"{"key":"AAAAAAAAAAAA","name":"ann","status":200}"#,
+            r#"{"key":"BBBBBBBBBBBB","name":"bob","status":502}"#,
+            r#"{"key":"BBBBBBBBBBBB","name":"bob","status":200,"failed":[{"target":"p/m"}]}"#,
+        ];
+        let args = |key: Option<&str>, failed| RequestsArgs {
+            config: ConfigArg::default(),
+            admin: AdminArg { admin: None },
+            live: false,
+            failed,
+            key: key.map(String::from),
+            limit: 20,
+            json: false,
+        };
+        let taken = |args: &RequestsArgs| all.map(|request| args.takes(Raw::new(request.as_bytes())));
+        assert_eq!(taken(&args(None, false)), [true, true, true]);
+        assert_eq!(taken(&args(None, true)), [false, true, true]);
+        assert_eq!(taken(&args(Some("ann"), false)), [true, false, false]);
+        assert_eq!(taken(&args(Some("BBBBBBBBBBBB"), true)), [false, true, true]);
+    }
+
+    #[test]
+    fn a_line_has_tokens_and_milliseconds_and_nothing_that_plays_with_a_terminal() {
+        let request = br#"{"time":"2026-11-22T10:00:00Z","status":200,"endpoint":"chat","model":"m","target":"p/m",
+            "name":"a\u001b[2J","input":3,"output":4,"us":{"total":12345,"wait":999}}"#;
+        let line = line(&row(Raw::new(request)));
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(words, ["2026-11-22T10:00:00Z", "200", "chat", "m", "p/m", "a?[2J", "7", "12.3", "0.9"]);
+    }
+}

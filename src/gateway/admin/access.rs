@@ -1,0 +1,71 @@
+//! Who may do what by the admin listener (contract section 14): tokens, and names of hosts that a page in somebody's
+//! browser could not have chosen.
+
+use super::desk::Writer;
+use crate::base::digest::sha256;
+use crate::gateway::exchange::authorize::bearer_token;
+use crate::policy::config::{AdminListen, Server};
+use crate::policy::settings::secret::Secret;
+use crate::wire::head::{Field, RequestHead};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// What a caller may do.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Role {
+    /// Shows no token, and needs one for anything.
+    Nobody,
+    /// Look.
+    Reader,
+    /// Look and change.
+    Writer(Writer),
+}
+
+/// What the caller of a request with this head may do. `peer`: who is at the other end.
+pub(crate) fn role(head: &RequestHead, bytes: &[u8], peer: Ipv6Addr, server: &Server) -> Role {
+    if is_socket(peer) {
+        return Role::Writer(Writer::Socket);
+    }
+    let shown = bearer_token(head.field(Field::Authorization).of(bytes));
+    // Compared as digests, so that the time taken tells nothing of the token.
+    let is =
+        |token: &Option<Secret>| token.as_ref().is_some_and(|token| sha256(shown) == sha256(token.expose().as_bytes()));
+    if is(&server.admin_write_token) {
+        Role::Writer(Writer::Token)
+    } else if is(&server.admin_token) || (shown.is_empty() && reads_freely(server)) {
+        Role::Reader
+    } else {
+        Role::Nobody
+    }
+}
+
+/// Whether reading needs no token: none is set, and nobody but this host's users can ask.
+fn reads_freely(server: &Server) -> bool {
+    let is_own = match &server.admin_listen {
+        Some(AdminListen::Address(address)) => address.ip().is_loopback(),
+        _ => false,
+    };
+    server.admin_token.is_none() && is_own
+}
+
+/// Whether the other end is a socket in the file system: those have no address.
+fn is_socket(peer: Ipv6Addr) -> bool {
+    peer == Ipv4Addr::UNSPECIFIED.to_ipv6_mapped()
+}
+
+/// The name by which the listener is asked for, without its port; empty where there is none.
+pub(crate) fn host<'a>(head: &RequestHead, bytes: &'a [u8]) -> &'a str {
+    let host = std::str::from_utf8(head.field(Field::Host).of(bytes)).unwrap_or_default();
+    match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, _)) => address,
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    }
+}
+
+/// Whether that name is one of ours: an address, `localhost` or one that is configured. A page elsewhere can have a
+/// name of its own lead to this host, and would be taken for ours by the browser; it cannot do so with these.
+pub(crate) fn knows_host(host: &str, peer: Ipv6Addr, server: &Server) -> bool {
+    is_socket(peer)
+        || host.parse::<IpAddr>().is_ok()
+        || host.eq_ignore_ascii_case("localhost")
+        || server.admin_hosts.iter().any(|known| known.eq_ignore_ascii_case(host))
+}

@@ -1,0 +1,237 @@
+//! What the admin API tells of the process itself: its state, its targets, its groups, its last requests. What the
+//! commands tell as well is told by their own code, on a helper thread.
+
+use super::recorder::{Minute, REQUESTS_MAX};
+use crate::base::text::{push_dollars, push_number};
+use crate::base::time::{Mono, Unix};
+use crate::gateway::cx::Cx;
+use crate::gateway::metrics::Gauges;
+use crate::gateway::provider::breaker::Standing;
+use crate::policy::meter::GroupStatus;
+use crate::policy::window;
+use crate::wire::json::{item, key, write_string};
+
+/// What the gateway knows of its connections and requests.
+pub(crate) struct View {
+    /// Requests are taken.
+    pub(crate) ready: bool,
+    pub(crate) gauges: Gauges,
+    /// Requests that have a slot.
+    pub(crate) exchanges: usize,
+}
+
+/// Appends a member that is a number.
+fn count(out: &mut Vec<u8>, name: &str, value: u64) {
+    key(out, name);
+    push_number(out, value);
+}
+
+fn truth(out: &mut Vec<u8>, name: &str, value: bool) {
+    key(out, name);
+    out.extend_from_slice(if value { b"true" } else { b"false" });
+}
+
+fn text(out: &mut Vec<u8>, name: &str, value: &str) {
+    key(out, name);
+    write_string(out, value);
+}
+
+/// Appends a member that is a moment.
+fn moment(out: &mut Vec<u8>, name: &str, at: Unix) {
+    key(out, name);
+    out.push(b'"');
+    window::write_iso(at, out);
+    out.push(b'"');
+}
+
+/// Opens a member that is an object or a list.
+fn open(out: &mut Vec<u8>, name: &str, bracket: u8) {
+    key(out, name);
+    out.push(bracket);
+}
+
+/// `GET /admin/v1/status`. `origins`: where clients are served, as a browser would say it.
+pub(crate) fn status(view: &View, origins: &str, cx: &Cx, out: &mut Vec<u8>) {
+    let (gauges, now) = (&view.gauges, cx.now);
+    out.push(b'{');
+    text(out, "version", env!("CARGO_PKG_VERSION"));
+    let started = gauges.process.started;
+    moment(out, "started", started);
+    count(out, "uptime_seconds", now.unix.secs().saturating_sub(started.secs()));
+    moment(out, "time", now.unix);
+    truth(out, "ready", view.ready);
+    truth(out, "stopping", cx.lifecycle.is_stopping());
+    count(out, "configuration_epoch", cx.setup.epoch.into());
+    open(out, "memory", b'{');
+    count(out, "resident_bytes", gauges.process.resident_bytes);
+    count(out, "buffered_bytes", gauges.buffered as u64);
+    count(out, "max_buffered_bytes", cx.setup.config.server.max_buffered as u64);
+    out.push(b'}');
+    count(out, "cpu_us", gauges.process.cpu_micros);
+    open(out, "connections", b'{');
+    count(out, "clients", gauges.clients as u64);
+    count(out, "upstream", gauges.upstreams as u64);
+    count(out, "upstream_idle", gauges.idle as u64);
+    count(out, "turned_away", gauges.turned_away);
+    out.push(b'}');
+    count(out, "exchanges", view.exchanges as u64);
+    open(out, "ledger", b'{');
+    truth(out, "failed", cx.ledger.is_failed());
+    count(out, "rows_waiting", gauges.uncommitted);
+    count(out, "lag_us", cx.ledger.lag(now.mono));
+    out.push(b'}');
+    open(out, "clients", b'[');
+    for origin in origins.split_ascii_whitespace() {
+        item(out);
+        write_string(out, origin);
+    }
+    out.push(b']');
+    open(out, "minutes", b'[');
+    for sum in cx.recorder.iter().flat_map(|recorder| recorder.minutes(now.unix)) {
+        item(out);
+        minute(sum, out);
+    }
+    out.extend_from_slice(b"]}");
+}
+
+fn minute(sum: &Minute, out: &mut Vec<u8>) {
+    out.push(b'{');
+    moment(out, "start", Unix(sum.minute * 60_000));
+    count(out, "requests", sum.requests);
+    count(out, "errors", sum.errors);
+    count(out, "tokens", sum.tokens);
+    count(out, "cost_nano_usd", sum.cost_nano);
+    out.push(b'}');
+}
+
+/// `GET /admin/v1/targets`: every target of every model.
+pub(crate) fn targets(cx: &mut Cx, out: &mut Vec<u8>) {
+    let (setup, now) = (cx.setup.clone(), cx.now);
+    out.extend_from_slice(b"{\"data\":[");
+    for model in setup.config.catalog.models() {
+        for target in &model.targets {
+            let standing = cx.breakers.standing(target, now.mono);
+            item(out);
+            out.push(b'{');
+            text(out, "target", &target.label);
+            text(out, "model", &model.id);
+            let name = setup.config.provider(target.provider).map_or("", |provider| &provider.name);
+            text(out, "provider", name);
+            count(out, "priority", target.priority.into());
+            count(out, "in_flight", standing.busy.into());
+            count(out, "places", target.places.into());
+            count(out, "queued", cx.queues.len(&model.id) as u64);
+            rest(&standing, now.mono, now.unix, out);
+            count(out, "served", standing.served);
+            count(out, "failures", standing.failures);
+            count(out, "failures_in_a_row", standing.in_a_row.into());
+            key(out, "first_byte_us");
+            match cx.recorder.as_ref().and_then(|recorder| recorder.first_bytes(target.seed, now.unix)) {
+                Some((median, most)) => {
+                    out.push(b'{');
+                    count(out, "median", median.into());
+                    count(out, "p95", most.into());
+                    out.push(b'}');
+                }
+                None => out.extend_from_slice(b"null"),
+            }
+            out.push(b'}');
+        }
+    }
+    out.extend_from_slice(b"],\"next\":null}");
+}
+
+/// A moment of the other clock.
+fn on_wall(at: Mono, now: Mono, unix: Unix) -> Unix {
+    Unix(unix.0.saturating_add(at.micros_since(now).div_ceil(1000)))
+}
+
+fn rest(standing: &Standing, now: Mono, unix: Unix, out: &mut Vec<u8>) {
+    key(out, "resting");
+    match standing.rests {
+        None => out.extend_from_slice(b"null"),
+        Some((until, why)) => {
+            out.push(b'{');
+            moment(out, "until", on_wall(until, now, unix));
+            text(out, "why", why);
+            out.push(b'}');
+        }
+    }
+    open(out, "left", b'{');
+    for (name, left, until) in standing.left.iter().flatten() {
+        open(out, name, b'{');
+        count(out, "left", *left);
+        moment(out, "until", on_wall(*until, now, unix));
+        out.push(b'}');
+    }
+    out.push(b'}');
+}
+
+/// `GET /admin/v1/groups`: what is used, reserved and allowed.
+pub(crate) fn groups(cx: &mut Cx, out: &mut Vec<u8>) {
+    let setup = cx.setup.clone();
+    out.extend_from_slice(b"{\"data\":[");
+    let mut each = |status: &GroupStatus<'_>| {
+        let limits = status.limits;
+        let parent = setup.config.group(&limits.name).and_then(|group| group.parent.clone());
+        item(out);
+        out.push(b'{');
+        text(out, "name", &limits.name);
+        key(out, "parent");
+        match &parent {
+            Some(parent) => write_string(out, parent),
+            None => out.extend_from_slice(b"null"),
+        }
+        text(out, "period", limits.period.as_str());
+        moment(out, "renews", status.renews);
+        count(out, "window_seconds", limits.window.as_secs());
+        count(out, "running", status.running.into());
+        for (name, used, reserved, total) in [
+            ("requests", status.requests, 0, limits.requests),
+            ("tokens", status.used.tokens, status.reserved.tokens, limits.tokens),
+            ("tokens_per_window", status.window_tokens, 0, limits.tokens_per_window),
+            ("concurrency", status.running.into(), 0, limits.concurrency),
+        ] {
+            open(out, name, b'{');
+            count(out, "used", used);
+            count(out, "reserved", reserved);
+            count(out, "total", total);
+            out.push(b'}');
+        }
+        open(out, "budget", b'{');
+        for (name, nano) in [("used", status.used.nano), ("reserved", status.reserved.nano), ("total", limits.budget)] {
+            key(out, name);
+            push_dollars(out, nano);
+        }
+        out.extend_from_slice(b"}}");
+    };
+    cx.meter.groups(cx.now.unix, &mut each);
+    out.extend_from_slice(b"],\"next\":null}");
+}
+
+/// `GET /admin/v1/requests`: the last ones, the newest first; `limit` of them at most, and those before `after` alone
+/// where that is given.
+pub(crate) fn requests(limit: usize, after: Option<u64>, cx: &mut Cx, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"data\":[");
+    let mut next = None;
+    if let Some(recorder) = &mut cx.recorder {
+        recorder.open();
+        let (first, end) = (recorder.first(), after.unwrap_or(u64::MAX).min(recorder.count()));
+        let from = end.saturating_sub(limit.min(REQUESTS_MAX) as u64).max(first);
+        for line in (from..end).rev().filter_map(|number| recorder.line(number)) {
+            item(out);
+            out.extend_from_slice(line);
+        }
+        next = Some(from).filter(|from| *from > first && *from < end);
+    }
+    out.extend_from_slice(b"],\"next\":");
+    match next {
+        Some(next) => {
+            out.push(b'"');
+            push_number(out, next);
+            out.push(b'"');
+        }
+        None => out.extend_from_slice(b"null"),
+    }
+    out.push(b'}');
+}

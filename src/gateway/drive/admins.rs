@@ -1,0 +1,225 @@
+//! Requests to the admin listener: answered at once, asked of a helper thread, or told of what happens as it does.
+
+use super::Reply;
+use crate::base::limits::ADMIN_BODY_MAX;
+use crate::base::time::Mono;
+use crate::gateway::admin::{self, Answer, DeskAnswer, DeskAsk, Step, View, Waiting, Waits, Writer};
+use crate::gateway::client::response::{EVENTS, JSON, RequestMeta};
+use crate::gateway::exchange::Exchange;
+use crate::gateway::ids::ClientId;
+use crate::gateway::metrics::Gauges;
+use crate::gateway::orders::Order;
+use crate::gateway::{Gateway, Next};
+use crate::wire::body::write_chunk;
+use crate::wire::head::{Framing, Method, RequestHead, values};
+use std::time::Duration;
+
+/// How often those who look at requests as they end are told of them.
+const LIVE_EVERY: Duration = Duration::from_millis(250);
+/// After so many times without any they are sent a comment.
+const LIVE_SILENCE: u64 = 60;
+
+impl Gateway {
+    /// A head has come by the admin listener.
+    pub(crate) fn answer_admin(&mut self, id: ClientId, meta: RequestMeta, head: &RequestHead) {
+        let lifecycle = &self.cx.lifecycle;
+        let ready = self.cx.takes_requests() && !lifecycle.is_leaving() && !lifecycle.has_handed_over();
+        let view = View { ready, gauges: self.gauges(), exchanges: self.exchanges.len() };
+        let keep = self.cx.limits.keeps_admin();
+        self.cx.limits.admin_lives(id);
+        let peer = self.cx.peers.socket(id);
+        let Some(client) = self.clients.get_mut(id) else { return };
+        if !keep {
+            client.end_after_answer();
+        }
+        let mut out = std::mem::take(&mut self.cx.out);
+        out.clear();
+        let step = admin::step(head, client.message().0, peer, &view, &mut self.cx, &mut out);
+        self.cx.out = out;
+        match step {
+            Step::Answer(answer) => self.reply_admin(id, meta, answer),
+            Step::Refuse(status, message) => self.refuse_admin(id, meta, status, message),
+            Step::Ask(writer) if admin::has_body(head) => self.read_admin_body(id, meta, head, writer),
+            Step::Ask(writer) => self.ask_desk(id, meta, head, writer),
+            Step::Live => self.begin_live(id, meta),
+        }
+    }
+
+    /// Answers with what lies in `cx.out`.
+    fn reply_admin(&mut self, id: ClientId, meta: RequestMeta, answer: Answer) {
+        let exchange = Exchange::new(id, meta, &mut self.cx);
+        let framing = Framing::Length(self.cx.out.len() as u64);
+        let Answer { status, content_type, more } = answer;
+        let reply = Reply { status, framing, content_type, refusal: None, more: more.as_bytes() };
+        self.reply(&exchange.request, &reply);
+    }
+
+    fn refuse_admin(&mut self, id: ClientId, meta: RequestMeta, status: u16, message: &str) {
+        let exchange = Exchange::new(id, meta, &mut self.cx);
+        self.cx.out.clear();
+        admin::error(status, message, exchange.request.id.as_str(), &mut self.cx.out);
+        let framing = Framing::Length(self.cx.out.len() as u64);
+        let more = admin::error_fields(status).as_bytes();
+        self.reply(&exchange.request, &Reply { status, framing, content_type: JSON, refusal: None, more });
+    }
+
+    fn read_admin_body(&mut self, id: ClientId, meta: RequestMeta, head: &RequestHead, writer: Option<Writer>) {
+        let is_large = matches!(head.framing, Framing::Length(length) if length > ADMIN_BODY_MAX);
+        let Some(client) = self.clients.get_mut(id) else { return };
+        if is_large || client.begin_body(None, None, head, ADMIN_BODY_MAX).is_err() {
+            return self.refuse_admin(id, meta, 413, TOO_LARGE);
+        }
+        let awaits_continue = client.awaits_continue(head);
+        self.cx.desk.wait(Waiting { client: id, meta, waits: Waits::Body(Box::new(*head), writer) });
+        if awaits_continue {
+            self.send(id, |out| out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n"));
+        }
+    }
+
+    /// A body has come, all of it.
+    pub(crate) fn admin_body(&mut self, id: ClientId) {
+        match self.cx.desk.gone(id) {
+            Some(Waiting { meta, waits: Waits::Body(head, writer), .. }) => self.ask_desk(id, meta, &head, writer),
+            _ => self.drop_client(id),
+        }
+    }
+
+    /// A body cannot be taken.
+    pub(crate) fn bad_admin_body(&mut self, id: ClientId, is_large: bool) {
+        let Some(Waiting { meta, .. }) = self.cx.desk.gone(id) else { return self.drop_client(id) };
+        let Some(client) = self.clients.get_mut(id) else { return };
+        client.end_after_answer();
+        match is_large {
+            true => self.refuse_admin(id, meta, 413, TOO_LARGE),
+            false => self.refuse_admin(id, meta, 400, "the body's framing is broken"),
+        }
+    }
+
+    fn ask_desk(&mut self, id: ClientId, meta: RequestMeta, head: &RequestHead, writer: Option<Writer>) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let (bytes, body) = client.message();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let method = bytes.split(|byte| *byte == b' ').next().unwrap_or_default();
+        let ask = DeskAsk {
+            client: id,
+            config: self.cx.setup.config.clone(),
+            method: text(if head.method == Method::Head { b"GET" } else { method }),
+            path: text(head.path.of(bytes)).trim_start_matches(admin::API).to_string(),
+            query: admin::query(head, bytes).to_string(),
+            body: body.to_vec(),
+            once: values(&bytes[..head.len as usize], "idempotency-key").next().map(text),
+            writer,
+        };
+        if ask.is_report() && !self.cx.desk.takes_report() {
+            return self.refuse_admin(id, meta, 503, "too many reports are being written; try again");
+        }
+        client.begin_answer(None);
+        self.cx.desk.wait(Waiting { client: id, meta, waits: Waits::Answer });
+        self.cx.orders.0.push(Order::Desk(Box::new(ask)));
+    }
+
+    /// The helper thread has an answer.
+    pub(crate) fn desk_answered(&mut self, answer: DeskAnswer) {
+        if answer.is_report {
+            self.cx.desk.report_written();
+        }
+        let id = answer.client;
+        let Some(Waiting { meta, .. }) = self.cx.desk.gone(id) else { return };
+        match answer.body {
+            Ok(body) => {
+                self.cx.out = body;
+                let more = admin::FRESH.to_string();
+                self.reply_admin(id, meta, Answer { status: answer.status, content_type: JSON, more });
+            }
+            Err(message) => self.refuse_admin(id, meta, answer.status, &message),
+        }
+        self.queue.push_back(Next::Advance(id));
+    }
+
+    /// From here on a client is told of requests as they end.
+    fn begin_live(&mut self, id: ClientId, meta: RequestMeta) {
+        let exchange = Exchange::new(id, meta, &mut self.cx);
+        let framing = if meta.http11 { Framing::Chunked } else { Framing::ToEnd };
+        let from = self.cx.recorder.as_mut().map_or(0, |recorder| {
+            recorder.open();
+            recorder.count()
+        });
+        let Some(client) = self.clients.get_mut(id) else { return };
+        // It ends with the connection.
+        client.end_after_answer();
+        client.begin_answer(None);
+        self.cx.desk.wait(Waiting { client: id, meta, waits: Waits::Live(from) });
+        let reply = Reply { status: 200, framing, content_type: EVENTS, refusal: None, more: b"" };
+        self.write_head(&exchange.request, &reply);
+        self.live(id, b": listening\n\n");
+    }
+
+    /// A client that looks at requests as they end may have to be told of some.
+    pub(crate) fn live_due(&mut self, id: ClientId) {
+        let Some(client) = self.clients.get(id) else { return };
+        let is_full = client.is_full();
+        let Some(Waiting { waits: Waits::Live(next), .. }) = self.cx.desk.of(id) else { return };
+        let mut events = Vec::new();
+        if let Some(recorder) = self.cx.recorder.as_ref().filter(|_| !is_full) {
+            let missed = recorder.first().saturating_sub(*next);
+            if missed > 0 {
+                events.extend_from_slice(format!("event: missed\ndata: {{\"requests\":{missed}}}\n\n").as_bytes());
+            }
+            for line in (*next..recorder.count()).filter_map(|number| recorder.line(number)) {
+                events.extend_from_slice(b"data: ");
+                events.extend_from_slice(line);
+                events.extend_from_slice(b"\n\n");
+            }
+            *next = recorder.count();
+        }
+        // By the clock, so that nothing has to be remembered.
+        let beat = LIVE_EVERY.as_micros() as u64 * LIVE_SILENCE;
+        let now = self.cx.now.mono.0;
+        if events.is_empty() && now / beat != (now + LIVE_EVERY.as_micros() as u64) / beat {
+            events.extend_from_slice(b":\n\n");
+        }
+        self.live(id, &events);
+    }
+
+    fn live(&mut self, id: ClientId, events: &[u8]) {
+        let Some(Waiting { meta, .. }) = self.cx.desk.of(id) else { return };
+        let http11 = meta.http11;
+        if !events.is_empty() {
+            self.send(id, |out| match http11 {
+                true => write_chunk(out, events),
+                false => out.extend_from_slice(events),
+            });
+        }
+        let due = match self.cx.lifecycle.is_stopping() {
+            true => Mono::NEVER,
+            false => self.cx.now.mono.after(LIVE_EVERY),
+        };
+        if let Some(client) = self.clients.get_mut(id) {
+            client.wake_at(due);
+            self.arm(id);
+        }
+    }
+
+    fn gauges(&mut self) -> Gauges {
+        let models = self.cx.setup.config.catalog.models().iter().filter(|model| model.queue.is_some());
+        let mut queued: Vec<_> = models.map(|model| (model.id.clone(), self.cx.queues.len(&model.id))).collect();
+        // Those who wait for a model that is there no more, or has no queue any more.
+        let others = self.cx.queues.lengths().filter(|(model, _)| queued.iter().all(|(known, _)| known != *model));
+        let others: Vec<_> = others.map(|(model, length)| (model.clone(), length)).collect();
+        queued.extend(others);
+        Gauges {
+            queued,
+            clients: self.cx.limits.clients(),
+            upstreams: self.providers.len(),
+            idle: self.cx.idle.len(),
+            holds: self.cx.meter.open_holds(),
+            buffered: self.cx.pool.lent(),
+            uncommitted: self.cx.ledger.uncommitted(),
+            turned_away: self.cx.limits.turned_away,
+            budgets: self.cx.meter.budgets(self.cx.now.unix),
+            process: self.process.map(|look| look()).unwrap_or_default(),
+        }
+    }
+}
+
+const TOO_LARGE: &str = "the request's body is larger than 64 KiB";

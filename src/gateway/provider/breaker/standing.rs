@@ -1,0 +1,47 @@
+//! How a target stands, for whoever looks.
+
+use super::Breakers;
+use crate::base::time::Mono;
+use crate::gateway::provider::rest::{ALLOWANCES, COUNTED};
+use crate::policy::catalog::Target;
+
+/// How one target stands.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    /// Attempts in flight.
+    pub(crate) busy: u32,
+    /// Whole answers.
+    pub(crate) served: u64,
+    /// Failures by its own fault.
+    pub(crate) failures: u64,
+    /// Those since its last success.
+    pub(crate) in_a_row: u32,
+    /// Until when it rests, and why.
+    pub(crate) rests: Option<(Mono, &'static str)>,
+    /// What its provider says is left: of what, how much, and until when that holds.
+    pub(crate) left: [Option<(&'static str, u64, Mono)>; ALLOWANCES],
+}
+
+impl Breakers {
+    /// How `target` stands.
+    pub(crate) fn standing(&mut self, target: &Target, now: Mono) -> Standing {
+        let index = self.index(&target.label);
+        let entry = &self.entries[index];
+        let breaker = &self.breakers[entry.breaker];
+        let rests = [
+            (self.accounts[entry.account].rest.ends(now), "the provider refuses the credential"),
+            (entry.rest.ends(now), "the provider has no place for more"),
+            (breaker.rests_until.filter(|until| *until > now), "it has failed too often"),
+        ];
+        let rests = rests.into_iter().filter_map(|(until, why)| Some((until?, why))).max_by_key(|(until, _)| *until);
+        let left = |at: usize| entry.left[at].known(now).map(|(left, until)| (COUNTED[at], left, until));
+        Standing {
+            busy: entry.busy,
+            served: entry.counts.served,
+            failures: entry.counts.failures,
+            in_a_row: breaker.failures,
+            rests,
+            left: [left(0), left(1), left(2), left(3)],
+        }
+    }
+}

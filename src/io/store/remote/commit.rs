@@ -1,0 +1,211 @@
+//! What a commit sends: its rows packed as one entry, and what they come to, so that each counter is increased once
+//! however many rows count in it.
+
+use super::{APPEND, PREFIX, Remote, Speaker, grant_name, kept, named, window_part};
+use crate::base::time::Unix;
+use crate::io::store::api::{Sums, sums_of};
+use crate::io::store::counters::place_text;
+use crate::policy::ask::Use;
+use crate::policy::keys::KeyId;
+use crate::policy::meter::{Amount, Lease};
+use crate::policy::plan::PATH_SEPARATOR;
+use crate::policy::row::Row;
+use crate::policy::window::DAY_MS;
+use redis::Cmd;
+
+/// First moment, and first moment after.
+type Bounds = (Unix, Unix);
+
+/// What rows of one day, key, model and so on come to.
+struct Place<'a> {
+    row: &'a Row,
+    day: u64,
+    sums: Sums,
+}
+
+/// What one user or session comes to on one day.
+struct Person<'a> {
+    kind: char,
+    name: &'a str,
+    day: u64,
+    sums: Sums,
+}
+
+/// What counts in one account on one day.
+struct Used<'a> {
+    account: (bool, &'a str),
+    day: u64,
+    used: Amount,
+}
+
+/// What begins and ends in one account, window and period. What does both within the commit was never held.
+struct Line<'a> {
+    account: (bool, &'a str),
+    window: Bounds,
+    period: Bounds,
+    /// The host has admitted it without the ledger; else the ledger has lent it, or granted it.
+    alone: bool,
+    /// Number of the grant that requests were admitted by; 0 for none.
+    grant: u64,
+    /// So many requests were, with so much reserved.
+    taken: (u64, Amount),
+    /// So many have ended, with so much reserved.
+    ended: (u64, Amount),
+    /// What these have used.
+    tokens: u64,
+}
+
+/// All of it. The lists are as short as rows are alike, and looked through from the end, where the last row's are.
+#[derive(Default)]
+struct Totals<'a> {
+    places: Vec<Place<'a>>,
+    people: Vec<Person<'a>>,
+    used: Vec<Used<'a>>,
+    lines: Vec<Line<'a>>,
+}
+
+/// The entry that `is_it`, or `new` one.
+fn entry<T>(list: &mut Vec<T>, is_it: impl Fn(&T) -> bool, new: impl FnOnce() -> T) -> &mut T {
+    let at = list.iter().rposition(is_it).unwrap_or(list.len());
+    if at == list.len() {
+        list.push(new());
+    }
+    &mut list[at]
+}
+
+fn add(sums: &mut Sums, more: &Sums) {
+    sums.iter_mut().zip(more).for_each(|(sum, part)| *sum += part);
+}
+
+/// The accounts of a row, its key first: whether it is a group's, and its name.
+fn accounts(row: &Row) -> impl Iterator<Item = (bool, &str)> {
+    // The row says which groups: what was lent may not be known any more.
+    let groups = row.group.rsplit(PATH_SEPARATOR).filter(|name| !name.is_empty()).map(|name| (true, name));
+    std::iter::once((false, row.key.as_str())).chain(groups)
+}
+
+impl<'a> Totals<'a> {
+    fn add(&mut self, row: &'a Row, none: &'a Lease) {
+        let (sums, day) = (sums_of(row), row.admitted.0 / DAY_MS);
+        let lease = row.lease.as_deref().unwrap_or(none);
+        let what = |row: &Row| (row.key, row.endpoint, row.client);
+        let is_place = |place: &Place<'_>| {
+            let (one, other) = (place.row, row);
+            let names = [(&one.model, &other.model), (&one.target, &other.target), (&one.group, &other.group)];
+            place.day == day && what(one) == what(other) && names.iter().all(|(one, other)| one == other)
+        };
+        add(&mut entry(&mut self.places, is_place, || Place { row, day, sums: Sums::default() }).sums, &sums);
+        for (kind, name) in [('u', &row.user), ('s', &row.session)] {
+            let Some(name) = name else { continue };
+            let is_one = |one: &Person<'_>| (one.kind, one.day, one.name) == (kind, day, &**name);
+            let new = || Person { kind, name, day, sums: Sums::default() };
+            add(&mut entry(&mut self.people, is_one, new).sums, &sums);
+        }
+        let (tokens, shared) = (sums[1..5].iter().sum(), lease.shared);
+        for account in accounts(row) {
+            let is_one = |one: &Used<'_>| (one.account, one.day) == (account, day);
+            let used = entry(&mut self.used, is_one, || Used { account, day, used: Amount::default() });
+            used.used = used.used.plus(Amount { tokens, nano: sums[5] });
+            let lent = lease.groups.iter().find(|group| account == (true, &*group.name));
+            let (window, period) = match account.0 {
+                false => (lease.window, lease.period),
+                true => lent.map(|lent| (lent.window, lent.period)).unwrap_or_default(),
+            };
+            // Whatever it was admitted by.
+            let line = self.line(account, window, period, !shared, None);
+            (line.ended.0, line.tokens) = (line.ended.0 + 1, line.tokens + tokens);
+            line.ended.1 = line.ended.1.plus(lease.reserved);
+        }
+    }
+
+    /// A request was admitted by a grant.
+    fn take(&mut self, grant: u64, key: &'a KeyId, lease: &'a Lease) {
+        let groups = lease.groups.iter().map(|group| ((true, &*group.name), group.window, group.period));
+        let key = ((false, key.as_str()), lease.window, lease.period);
+        for (account, window, period) in std::iter::once(key).chain(groups) {
+            let line = self.line(account, window, period, false, Some(grant));
+            line.grant = grant;
+            line.taken = (line.taken.0 + 1, line.taken.1.plus(lease.reserved));
+        }
+    }
+
+    fn line(
+        &mut self,
+        account: (bool, &'a str),
+        window: Bounds,
+        period: Bounds,
+        alone: bool,
+        grant: Option<u64>,
+    ) -> &mut Line<'a> {
+        let is_one = |one: &Line<'_>| {
+            let is_grant = grant.is_none_or(|grant| one.grant == grant || one.grant == 0);
+            (one.account, one.window, one.period, one.alone) == (account, window, period, alone) && is_grant
+        };
+        let none = (0, Amount::default());
+        let new = || Line { account, window, period, alone, grant: 0, taken: none, ended: none, tokens: 0 };
+        entry(&mut self.lines, is_one, new)
+    }
+
+    /// Appends what it comes to, as the script wants it.
+    fn write(&self, writer: &str, cmd: &mut Cmd) {
+        let name = |(is_group, name): (bool, &str)| format!("{}{name}", if is_group { "@" } else { "" });
+        let mut adds: Vec<(String, String, u64)> = Vec::new();
+        let sums = |adds: &mut Vec<_>, hash: String, what: &str, sums: &Sums| {
+            let some = sums.iter().enumerate().filter(|(_, sum)| **sum > 0);
+            adds.extend(some.map(|(number, sum)| (hash.clone(), format!("{number}{what}"), *sum)));
+        };
+        for place in &self.places {
+            sums(&mut adds, format!("day:{}", place.day), &place_text(place.row), &place.sums);
+        }
+        for one in &self.people {
+            sums(&mut adds, format!("who:{}", one.day), &format!("{}{}", one.kind, one.name), &one.sums);
+        }
+        for one in &self.used {
+            adds.push((format!("use:{}", name(one.account)), one.day.to_string(), one.used.tokens));
+            if one.used.nano > 0 {
+                adds.push((format!("cost:{}", name(one.account)), one.day.to_string(), one.used.nano));
+            }
+        }
+        cmd.arg(adds.len());
+        for (hash, field, amount) in adds {
+            cmd.arg(hash).arg(field).arg(amount);
+        }
+        let (mut days, mut groups, mut named) = (Vec::new(), Vec::new(), Vec::new());
+        self.places.iter().for_each(|place| _ = entry(&mut days, |day| *day == place.day, || place.day));
+        let is_group = |one: &&Used<'_>| one.account.0;
+        for one in self.used.iter().filter(is_group) {
+            entry(&mut groups, |known: &String| known[1..] == *one.account.1, || name(one.account));
+        }
+        self.people.iter().for_each(|one| _ = entry(&mut named, |day| *day == one.day, || one.day));
+        cmd.arg(days.len()).arg(&days).arg(groups.len()).arg(&groups).arg(named.len()).arg(&named);
+        for one in &self.lines {
+            cmd.arg(name(one.account)).arg(window_part(one.window)).arg(kept(one.window)).arg(one.period.0.0);
+            let ((taken, begun), (ended, over)) = (one.taken, one.ended);
+            // Text of a difference, which no number of the ledger's is too small for.
+            let more = |more: u64, less: u64| (i128::from(more) - i128::from(less)).to_string();
+            cmd.arg(if one.alone { ended } else { taken }).arg(one.tokens).arg(u8::from(one.alone));
+            cmd.arg(more(taken, ended)).arg(more(begun.tokens, over.tokens)).arg(more(begun.nano, over.nano));
+            cmd.arg(if taken > 0 { grant_name(writer, one.grant) } else { String::new() });
+            cmd.arg(taken).arg(begun.tokens).arg(begun.nano);
+        }
+    }
+}
+
+impl Remote {
+    /// A batch of rows under its number, and what was done with grants before.
+    pub(super) fn rows_command(&self, speaker: &Speaker, number: u64, rows: &[Row], uses: &[Use]) -> Cmd {
+        let keys = [format!("{PREFIX}seq:{}", speaker.writer), named("rows"), named("days"), named("wins")];
+        let mut cmd = self.script(APPEND, &keys);
+        // Text and numbers alone: this cannot fail.
+        cmd.arg(PREFIX).arg(number).arg(&speaker.host).arg(serde_json::to_string(rows).unwrap_or_default());
+        let (none, mut totals) = (Lease::default(), Totals::default());
+        for one in uses {
+            if let Use::Took(grant, key, lease) = one {
+                totals.take(*grant, key, lease);
+            }
+        }
+        rows.iter().for_each(|row| totals.add(row, &none));
+        totals.write(&speaker.writer, &mut cmd);
+        cmd
+    }
+}

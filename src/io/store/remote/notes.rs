@@ -1,0 +1,118 @@
+//! Changes of keys in a shared ledger, by a script that writes the audit and answers that are given again with them.
+
+use super::{EDIT, Remote, named};
+use crate::base::digest::{hex, unhex};
+use crate::base::limits;
+use crate::base::time::Unix;
+use crate::io::store::api::StoreError;
+use crate::io::store::keyform::{record_from, record_text};
+use crate::io::store::note::{ANSWERS_KEPT_MS, AUDIT_MAX, Answered, AuditLine, Change, Note, edited};
+use crate::policy::keys::{KeyId, KeyRecord};
+
+/// What stands between the parts of a line: no part has it.
+const BETWEEN: char = '\u{1f}';
+
+/// Where the audit and the answer under a name are.
+fn places(once: &str) -> [String; 2] {
+    [named("keys:audit"), named(&format!("keys:once:{once}"))]
+}
+
+/// The arguments of the script that are about these: a line of the audit and how many are kept, the answer and for how
+/// many milliseconds.
+fn arguments(note: &Note<'_>, before: Option<&KeyRecord>, after: &KeyRecord) -> [String; 4] {
+    let AuditLine { at, who, what, key, before, after: shown } = note.line(before, after);
+    let line = [at.0.to_string(), who, what, key, before.unwrap_or_default(), shown].join(&BETWEEN.to_string());
+    let answer = note.once.as_ref().map(|once| format!("{}{}", hex(&once.digest), (once.answer)(after)));
+    [line, AUDIT_MAX.to_string(), answer.unwrap_or_default(), ANSWERS_KEPT_MS.to_string()]
+}
+
+impl Remote {
+    /// Stores a new key, with what belongs to it. A known id is an error.
+    pub fn issue_key(&mut self, key: &KeyRecord, note: &Note<'_>) -> Result<(), StoreError> {
+        match self.replace_key(key, "", (note, None))? {
+            true => Ok(()),
+            false => Err(StoreError::Shared(self.name.clone(), format!("a key has the id {} already", key.id))),
+        }
+    }
+
+    /// `note`: what belongs to it, and the record before.
+    fn replace_key(
+        &mut self,
+        key: &KeyRecord,
+        old: &str,
+        (note, before): (&Note<'_>, Option<&KeyRecord>),
+    ) -> Result<bool, StoreError> {
+        self.connect()?;
+        let (id, new) = (&key.id, &*record_text(key));
+        let once = note.once.as_ref().map_or("", |once| once.name);
+        let [audit, answer] = places(once);
+        let mut cmd = self.script(EDIT, &[named("keys"), named("keys:version"), audit, answer]);
+        cmd.arg(id.as_str()).arg(old).arg(new).arg(&arguments(note, before, key));
+        if self.run(|connection| cmd.query(connection))? {
+            return Ok(true);
+        }
+        // An interrupted try may have stored it.
+        let found: Option<String> = self.read(redis::cmd("HGET").arg(named("keys")).arg(id.as_str()))?;
+        Ok(found.as_deref() == Some(new))
+    }
+
+    /// Lets `change` edit the record of a key, again if another process came in between. See `Ledger::edit_key`.
+    pub fn edit_key<E>(
+        &mut self,
+        id: &KeyId,
+        note: &Note<'_>,
+        change: impl FnMut(&mut KeyRecord) -> Result<(), E>,
+    ) -> Result<Option<Result<KeyRecord, E>>, StoreError> {
+        edited(change, |change| self.edit(id, note, change))
+    }
+
+    fn edit(&mut self, id: &KeyId, note: &Note<'_>, change: Change<'_>) -> Result<Option<KeyRecord>, StoreError> {
+        for _ in 0..limits::EDIT_TRIES {
+            let found: Option<String> = self.read(redis::cmd("HGET").arg(named("keys")).arg(id.as_str()))?;
+            let Some(old) = found else { return Ok(None) };
+            let Some(mut key) = record_from(&old) else {
+                return Err(StoreError::Shared(self.name.clone(), format!("the record of key {id} cannot be read")));
+            };
+            let before = key.clone();
+            if !change(&mut key) {
+                return Ok(Some(key));
+            }
+            if self.replace_key(&key, &old, (note, Some(&before)))? {
+                return Ok(Some(key));
+            }
+        }
+        Err(StoreError::Shared(self.name.clone(), format!("key {id} is being changed by others")))
+    }
+
+    /// What was answered under a name within the last day.
+    pub fn answered(&mut self, once: &str) -> Result<Option<Answered>, StoreError> {
+        let [_, place] = places(once);
+        let found: Option<String> = self.read(redis::cmd("GET").arg(&place))?;
+        Ok(found.and_then(|text| {
+            let (digest, answer) = text.split_at_checked(64)?;
+            Some(Answered { digest: unhex(digest)?, answer: answer.to_string() })
+        }))
+    }
+
+    /// The last `most` lines of the audit, the newest first.
+    pub fn audit(&mut self, most: usize) -> Result<Vec<AuditLine>, StoreError> {
+        let [place, _] = places("");
+        let last = most.saturating_sub(1);
+        let lines: Vec<String> = self.read(redis::cmd("LRANGE").arg(&place).arg(0).arg(last))?;
+        Ok(lines.iter().filter_map(|line| read(line)).collect())
+    }
+}
+
+fn read(line: &str) -> Option<AuditLine> {
+    let parts: Vec<&str> = line.split(BETWEEN).collect();
+    let [at, who, what, key, before, after] = *parts.as_slice() else { return None };
+    let text = str::to_string;
+    Some(AuditLine {
+        at: Unix(at.parse().ok()?),
+        who: text(who),
+        what: text(what),
+        key: text(key),
+        before: Some(before).filter(|before| !before.is_empty()).map(text),
+        after: text(after),
+    })
+}

@@ -1,0 +1,179 @@
+//! What this host was granted, as its thread knows it: how fast that is used, and so how much more is to be wished for.
+//! Decides nothing about requests.
+
+use crate::base::limits::{GRANT_AHEAD, GRANT_REQUESTS, GRANTS_MAX};
+use crate::base::time::Mono;
+use crate::policy::ask::{Answer, Ask, Wish};
+use crate::policy::meter::{Amount, Lease};
+use std::time::Duration;
+
+/// What is left of one, as far as uses have been told.
+struct Lent {
+    /// The question that it was given with, and by which it is enlarged.
+    ask: Ask,
+    until: Mono,
+    left: u64,
+    /// Used since it was last enlarged, and since when that is.
+    used: u64,
+    reserved: Amount,
+    since: Mono,
+}
+
+/// All of them. The number of each says where it stands.
+#[derive(Default)]
+pub(super) struct Lents {
+    all: Vec<Option<Box<Lent>>>,
+    serial: u64,
+}
+
+/// Places that are looked at for a new one.
+const TRIES: usize = 64;
+
+fn place(number: u64) -> usize {
+    (number % GRANTS_MAX) as usize
+}
+
+/// Whether what was granted with one lease may be used for the other.
+fn are_alike(one: &Lease, other: &Lease) -> bool {
+    let own = |lease: &Lease| (lease.window, lease.period, lease.path);
+    own(one) == own(other) && one.groups == other.groups
+}
+
+impl Lent {
+    fn number(&self) -> u64 {
+        self.ask.wish.number
+    }
+
+    /// Requests that it lasts for, at the rate of its use.
+    fn target(&self, now: Mono) -> u64 {
+        let passed = now.micros_since(self.since).max(1000);
+        let ahead = self.used.saturating_mul(GRANT_AHEAD.as_micros() as u64) / passed;
+        ahead.clamp(GRANT_REQUESTS.0, GRANT_REQUESTS.1)
+    }
+
+    fn wish(&self, part: u32, reserved: Amount, now: Mono) -> Wish {
+        let requests = self.target(now).saturating_sub(self.left).max(1);
+        let mean = |sum: u64| sum / self.used.max(1);
+        let used = Amount { tokens: mean(self.reserved.tokens), nano: mean(self.reserved.nano) };
+        Wish {
+            part,
+            number: self.number(),
+            requests,
+            amount: times(used.max(reserved), requests),
+            known: true,
+            ..Wish::default()
+        }
+    }
+}
+
+fn times(each: Amount, count: u64) -> Amount {
+    // What no limit could hold is cut; the ledger counts in numbers of 53 bits.
+    let cut = |part: u64| part.saturating_mul(count).min(1 << 52);
+    Amount { tokens: cut(each.tokens), nano: cut(each.nano) }
+}
+
+impl Lents {
+    fn get(&mut self, number: u64) -> Option<&mut Lent> {
+        self.all.get_mut(place(number))?.as_deref_mut().filter(|lent| lent.number() == number)
+    }
+
+    /// Says how much is wished for with each question; of several about one key with the last alone.
+    pub(super) fn wish(&mut self, asks: &mut [Ask], now: Mono) {
+        let mut seen = Vec::new();
+        for ask in asks.iter_mut().rev().filter(|ask| ask.wish.part > 0 && ask.admits) {
+            if seen.contains(&ask.key) {
+                ask.wish.part = 0;
+                continue;
+            }
+            seen.push(ask.key);
+            let (waits, by) = (ask.wish.waits, ask.wish.by);
+            let alive = self
+                .all
+                .iter()
+                .flatten()
+                .find(|lent| lent.until > now && lent.ask.key == ask.key && are_alike(&lent.ask.lease, &ask.lease));
+            let wish = match alive {
+                Some(lent) => lent.wish(ask.wish.part, ask.lease.reserved, now),
+                None => {
+                    let number = self.fresh(now);
+                    let requests = GRANT_REQUESTS.0;
+                    let part = if number > 0 { ask.wish.part } else { 0 };
+                    Wish { part, number, requests, amount: times(ask.lease.reserved, requests), ..Wish::default() }
+                }
+            };
+            ask.wish = Wish { waits, by, ..wish };
+        }
+    }
+
+    /// A number that no grant has had; 0 where there are too many.
+    fn fresh(&mut self, now: Mono) -> u64 {
+        for _ in 0..TRIES {
+            self.serial += 1;
+            let number = self.serial * GRANTS_MAX + self.serial % GRANTS_MAX;
+            let lent = self.all.get(place(number)).and_then(Option::as_ref);
+            if lent.is_none_or(|lent| lent.until <= now) {
+                let size = self.all.len().max(place(number) + 1);
+                self.all.resize_with(size, || None);
+                return number;
+            }
+        }
+        0
+    }
+
+    /// A request was admitted by the grant of this number.
+    pub(super) fn used(&mut self, number: u64, reserved: Amount) {
+        if let Some(lent) = self.get(number) {
+            lent.left = lent.left.saturating_sub(1);
+            lent.used += 1;
+            lent.reserved = lent.reserved.plus(reserved);
+        }
+    }
+
+    /// The answer to a question with a wish, which may have brought something that lasts until then.
+    pub(super) fn answered(&mut self, answer: &Answer, until: Mono, now: Mono) {
+        let (wish, more) = (answer.ask.wish, answer.grant.map_or(0, |grant| grant.requests));
+        if wish.part == 0 || (more == 0 && !wish.known) {
+            return;
+        }
+        if let Some(lent) = self.get(wish.number) {
+            lent.left = lent.left.saturating_add(more);
+            if more > 0 {
+                lent.until = until;
+            }
+            (lent.used, lent.reserved, lent.since) = (0, Amount::default(), now);
+            return;
+        }
+        let ask = Ask { admits: false, number: (u32::MAX, 0), ..answer.ask.clone() };
+        let lent = Lent { ask, until, left: more, used: 0, reserved: Amount::default(), since: now };
+        if let Some(free) = self.all.get_mut(place(wish.number)).filter(|_| more > 0) {
+            *free = Some(Box::new(lent));
+        }
+    }
+
+    /// Questions that enlarge what is used, before it has been used up or is over.
+    pub(super) fn renewals(&mut self, now: Mono) -> Vec<Ask> {
+        let due = |lent: &&Lent| {
+            let (rests, lasts) = (now.micros_since(lent.since), lent.until.micros_since(now));
+            let is_used = lent.used > 0 && lent.until > now && rests >= (GRANT_AHEAD / 2).as_micros() as u64;
+            is_used && (lent.left < lent.target(now) / 2 || lasts < Duration::from_secs(1).as_micros() as u64)
+        };
+        let renewal = |lent: &Lent| {
+            let wish = lent.wish(lent.ask.wish.part, Amount::default(), now);
+            let lease = Lease { reserved: Amount::default(), ..lent.ask.lease.clone() };
+            Ask { wish, lease, ..lent.ask.clone() }
+        };
+        self.all.iter().flatten().map(|lent| &**lent).filter(due).map(renewal).collect()
+    }
+
+    /// One that is not used any more.
+    pub(super) fn remove(&mut self, number: u64) {
+        if self.get(number).is_some() {
+            self.all[place(number)] = None;
+        }
+    }
+
+    /// All that are still running; there are none from here on.
+    pub(super) fn take(&mut self) -> Vec<u64> {
+        self.all.drain(..).flatten().map(|lent| lent.number()).collect()
+    }
+}

@@ -1,0 +1,61 @@
+//! The audit, and answers that are given again: written in the transaction that changes a key.
+
+use super::super::note::{ANSWERS_KEPT_MS, AUDIT_MAX, Answered, AuditLine, Note};
+use super::value::{Fallible, int, uint};
+use crate::base::time::Unix;
+use crate::policy::keys::KeyRecord;
+use rusqlite::{Connection, OptionalExtension, params};
+
+/// From version 6 to 7.
+pub(super) const TABLES: &str = "
+CREATE TABLE audit (
+    number INTEGER PRIMARY KEY, at INTEGER NOT NULL, who TEXT NOT NULL, what TEXT NOT NULL, key TEXT NOT NULL,
+    before TEXT, after TEXT NOT NULL
+) STRICT;
+CREATE TABLE answers (
+    once TEXT PRIMARY KEY, at INTEGER NOT NULL, digest BLOB NOT NULL, answer TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+";
+
+/// Writes what belongs to the change of a key.
+pub(super) fn write(
+    connection: &Connection,
+    note: &Note<'_>,
+    before: Option<&KeyRecord>,
+    after: &KeyRecord,
+) -> Fallible<()> {
+    let AuditLine { at, who, what, key, before, after: shown } = note.line(before, after);
+    let sql = "INSERT INTO audit (at, who, what, key, before, after) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    connection.execute(sql, params![int(at.0), who, what, key, before, shown])?;
+    connection.execute("DELETE FROM audit WHERE number <= last_insert_rowid() - ?1", [int(AUDIT_MAX)])?;
+    let Some(once) = &note.once else { return Ok(()) };
+    connection.execute("DELETE FROM answers WHERE at <= ?1", [int(at.0.saturating_sub(ANSWERS_KEPT_MS))])?;
+    let sql = "INSERT INTO answers (once, at, digest, answer) VALUES (?1, ?2, ?3, ?4)";
+    connection.execute(sql, params![once.name, int(at.0), once.digest, (once.answer)(after)])?;
+    Ok(())
+}
+
+/// What was answered under a name within the last day.
+pub(super) fn answered(connection: &Connection, once: &str, now: Unix) -> Fallible<Option<Answered>> {
+    let sql = "SELECT digest, answer FROM answers WHERE once = ?1 AND at > ?2";
+    let since = int(now.0.saturating_sub(ANSWERS_KEPT_MS));
+    let read = |row: &rusqlite::Row<'_>| Ok(Answered { digest: row.get(0)?, answer: row.get(1)? });
+    connection.query_row(sql, params![once, since], read).optional()
+}
+
+/// The last `most` lines of the audit, the newest first.
+pub(super) fn audit(connection: &Connection, most: usize) -> Fallible<Vec<AuditLine>> {
+    let sql = "SELECT at, who, what, key, before, after FROM audit ORDER BY number DESC LIMIT ?1";
+    let mut query = connection.prepare_cached(sql)?;
+    let lines = query.query_map([int(most as u64)], |row| {
+        Ok(AuditLine {
+            at: Unix(uint(row, 0)?),
+            who: row.get(1)?,
+            what: row.get(2)?,
+            key: row.get(3)?,
+            before: row.get(4)?,
+            after: row.get(5)?,
+        })
+    })?;
+    lines.collect()
+}

@@ -1,0 +1,257 @@
+//! The admin API on the running binary: what it tells is what the commands tell, and each sees what the other did.
+
+use super::client::{Answer, Client, get, post, request};
+use super::harness::{CREDENTIAL, Harness, Setup, bearer, chat, with};
+use super::process::{Process, free_port, run, wait_for};
+use serde_json::{Value, json};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::thread;
+
+/// The write token is what the tests have a variable for.
+const WRITE: &str = "admin_write_token = { env = \"SIM_KEY\" }\nadmin_hosts = [\"gateway.test\"]";
+
+fn start() -> Harness {
+    Harness::start(&Setup { server: WRITE, ..Setup::default() })
+}
+
+/// Asks the admin API, with the write token.
+fn ask(h: &Harness, method: &str, path: &str, more: &[(&str, &str)], body: &str) -> Answer {
+    let token = bearer(CREDENTIAL.1);
+    let fields: Vec<(&str, &str)> = more.iter().copied().chain([("authorization", token.as_str())]).collect();
+    let path = format!("/admin/v1/{path}");
+    let asked = match body {
+        "" => request(method, &path, &fields),
+        body => {
+            let text = String::from_utf8(post(&path, &fields, body)).unwrap();
+            text.replacen("POST", method, 1).into_bytes()
+        }
+    };
+    Client::connect(h.admin).ask(&asked)
+}
+
+fn told(h: &Harness, path: &str) -> Value {
+    let answer = ask(h, "GET", path, &[], "");
+    assert_eq!(answer.status(), 200, "{path}: {}", answer.text());
+    answer.json()
+}
+
+fn printed(h: &Harness, args: &[&str]) -> Value {
+    serde_json::from_str(&h.done(args)).unwrap()
+}
+
+#[test]
+fn what_the_api_tells_is_what_the_commands_print() {
+    let h = start();
+    let key = h.key();
+    for _ in 0..3 {
+        assert_eq!(h.chat(&key, &chat("x\n#sim tokens=5")).status(), 200);
+    }
+    h.ledger(3);
+    assert_eq!(told(&h, "keys")["data"], printed(&h, &["keys", "list", "--json"]));
+    assert_eq!(told(&h, &format!("keys/{}", &key[8..20])), printed(&h, &["keys", "show", &key[8..20], "--json"]));
+    assert_eq!(told(&h, "models")["data"], printed(&h, &["models", "--json"]));
+    for by in ["key", "model", "day", "client", "group,model"] {
+        let report = told(&h, &format!("usage?by={}", by.replace(',', "%2C")));
+        assert_eq!(report["data"], printed(&h, &["usage", "--by", by, "--json"]), "{by}");
+    }
+    let plans = told(&h, "plans");
+    assert!(plans["data"].as_array().is_some_and(|plans| plans.iter().all(|plan| plan["name"].is_string())), "{plans}");
+    for (path, status) in [
+        ("usage?by=week", 400),
+        ("usage?since=2026-12-01&until=2026-11-01", 400),
+        ("usage?colour=red", 400),
+        ("keys?limit=0", 400),
+        ("keys/nobody", 404),
+        ("nothing", 404),
+        ("requests?limit=1001", 400),
+        ("requests?after=x", 400),
+    ] {
+        let answer = ask(&h, "GET", path, &[], "");
+        assert_eq!((answer.status(), answer.json()["error"]["code"].as_u64()), (status, Some(status.into())), "{path}");
+    }
+    assert_eq!(ask(&h, "POST", "usage", &[], "{}").status(), 405);
+    assert_eq!(ask(&h, "DELETE", "requests", &[], "").status(), 405);
+}
+
+#[test]
+fn the_last_requests_are_the_lines_of_the_log() {
+    let h = start();
+    let key = h.key();
+    let answers: Vec<Answer> = (0..5).map(|_| h.chat(&key, &chat("x\n#sim tokens=5"))).collect();
+    let wrong = h.chat(&key, &with(chat("x"), "model", "no-such"));
+    let last = told(&h, "requests?limit=4");
+    let ids: Vec<&str> = last["data"].as_array().unwrap().iter().filter_map(|one| one["id"].as_str()).collect();
+    let sent: Vec<String> = [&wrong, &answers[4], &answers[3], &answers[2]].map(Answer::id).to_vec();
+    assert_eq!(ids, sent, "the newest first");
+    assert_eq!(last["data"][1], h.log_of(&answers[4].id()));
+    let next = last["next"].as_str().expect("there are more");
+    let more = told(&h, &format!("requests?limit=1000&after={next}"));
+    assert_eq!(more["data"][0]["id"], answers[1].id());
+    assert_eq!(more["next"], Value::Null);
+    let out = h.done(&["requests", "--failed"]);
+    assert!(out.lines().count() >= 2 && out.contains("404") && !out.contains(" 200 "), "{out}");
+    let out = h.done(&["requests", "--key", "test", "--limit", "2", "--json"]);
+    let lines: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2);
+    assert_eq!(lines[1]["id"], wrong.id(), "the newest last");
+
+    let status = told(&h, "status");
+    let sum = |name: &str| -> u64 {
+        let minutes = status["minutes"].as_array().unwrap().iter();
+        minutes.filter_map(|minute| minute[name].as_u64()).sum()
+    };
+    assert!(sum("requests") >= 6 && sum("errors") >= 1 && sum("tokens") >= 25, "{status}");
+    assert_eq!((status["ready"].as_bool(), status["configuration_epoch"].as_u64()), (Some(true), Some(0)), "{status}");
+    let targets = told(&h, "targets");
+    let small = targets["data"].as_array().unwrap().iter().find(|target| target["model"] == "small").unwrap().clone();
+    assert_eq!((small["served"].as_u64(), small["in_flight"].as_u64()), (Some(5), Some(0)), "{small}");
+    assert!(small["first_byte_us"]["p95"].as_u64() >= small["first_byte_us"]["median"].as_u64(), "{small}");
+}
+
+#[test]
+fn whoever_follows_is_told_of_requests_as_they_end() {
+    let h = start();
+    let key = h.key();
+    let followed =
+        Process::start(h.folder.path(), "live", &["requests", "--live", "--json", "--limit", "1"], &[CREDENTIAL]);
+    wait_for("the last request", || followed.written().contains("quota").then_some(()));
+    let id = h.chat(&key, &chat("x\n#sim tokens=5")).id();
+    let line =
+        wait_for("the next one", || followed.written().lines().find(|line| line.contains(&id)).map(str::to_string));
+    assert_eq!(serde_json::from_str::<Value>(&line).unwrap(), h.log_of(&id));
+}
+
+#[test]
+fn a_key_is_issued_changed_rotated_and_revoked_and_all_of_it_is_in_the_audit() {
+    let h = start();
+    let body = json!({"name": "<b>ci</b>", "models": ["small"], "labels": {"team": "search"}, "expires": "30d",
+        "limits": {"requests": 5, "budget": 1.5}});
+    let issued = ask(&h, "POST", "keys", &[], &body.to_string());
+    assert_eq!(issued.status(), 200, "{}", issued.text());
+    let issued = issued.json();
+    let (id, secret) = (issued["id"].as_str().unwrap(), issued["secret"].as_str().unwrap());
+    assert_eq!(h.chat(secret, &chat("x\n#sim tokens=5")).status(), 200, "it works at once");
+    assert_eq!(printed(&h, &["keys", "show", id, "--json"])["limits"]["requests"], 5);
+    let patch = json!({"plan": issued["plan"], "disabled": true, "limits": {"requests": null}, "expires": null,
+        "models": ["*"], "group": null, "labels": {"team": null}});
+    let changed = ask(&h, "PATCH", &format!("keys/{id}"), &[], &patch.to_string());
+    assert_eq!(changed.status(), 200, "{}", changed.text());
+    assert_eq!((changed.json()["status"].as_str(), changed.json()["labels"].clone()), (Some("disabled"), json!({})));
+    assert_eq!(ask(&h, "PATCH", &format!("keys/{id}"), &[], r#"{"disabled":false}"#).status(), 200);
+    let rotated = ask(&h, "POST", &format!("keys/{id}/rotate"), &[], r#"{"grace":"0s"}"#).json();
+    let fresh = rotated["secret"].as_str().unwrap().to_string();
+    wait_for("the old secret to end", || (h.status_of(secret) == 401).then_some(()));
+    wait_for("the new secret to begin", || (h.status_of(&fresh) == 200).then_some(()));
+    h.done(&["keys", "set", id, "--name", "by hand"]);
+    let gone = ask(&h, "DELETE", &format!("keys/{id}"), &[], "");
+    assert_eq!((gone.status(), gone.json()["was_revoked_before"].as_bool()), (200, Some(false)));
+    assert_eq!(ask(&h, "PATCH", &format!("keys/{id}"), &[], r#"{"name":"x"}"#).status(), 409);
+    assert_eq!(ask(&h, "DELETE", "keys/AAAAAAAAAAAA", &[], "").status(), 404);
+    wait_for("the key to be refused", || (h.status_of(&fresh) == 401).then_some(()));
+
+    let audit = told(&h, "audit");
+    assert_eq!(audit["data"], printed(&h, &["ledger", "audit", "--json"]));
+    let lines = audit["data"].as_array().unwrap();
+    let what: Vec<(&str, &str)> =
+        lines.iter().map(|line| (line["who"].as_str().unwrap(), line["what"].as_str().unwrap())).collect();
+    let token = "admin_write_token";
+    assert_eq!(
+        what,
+        [(token, "revoke"), ("command", "edit"), (token, "rotate"), (token, "edit"), (token, "edit"), (token, "issue")]
+    );
+    assert_eq!((&lines[1]["before"]["name"], &lines[1]["after"]["name"]), (&json!("<b>ci</b>"), &json!("by hand")));
+    let text = audit.to_string();
+    assert!(!text.contains("digest") && !text.contains(secret) && !text.contains(&fresh), "{text}");
+    let table = h.done(&["ledger", "audit"]);
+    assert!(table.lines().nth(1).is_some_and(|line| line.contains("revoke") && line.ends_with("revoked")), "{table}");
+
+    for wrong in [
+        "",
+        "[]",
+        "{",
+        r#"{"name":5}"#,
+        r#"{"name":"x","colour":"red"}"#,
+        r#"{"name":"x","models":[]}"#,
+        r#"{"name":"x","limits":{"colour":1}}"#,
+        r#"{"name":"x","name":"y"}"#,
+        r#"{"name":"x","plan":"gold"}"#,
+        r#"{"name":"x","disabled":true}"#,
+        r#"{"name":"x","labels":{"a":5}}"#,
+    ] {
+        let answer = ask(&h, "POST", "keys", &[], wrong);
+        assert_eq!(answer.status(), 400, "{wrong}: {}", answer.text());
+    }
+    assert_eq!(told(&h, "keys")["data"].as_array().map(Vec::len), Some(1), "nothing was issued by mistake");
+}
+
+#[test]
+fn what_is_asked_for_under_one_name_is_done_once_by_however_many_and_after_a_restart() {
+    let mut h = start();
+    let once = [("idempotency-key", "deploy-4711")];
+    let answers: Vec<Value> = thread::scope(|scope| {
+        let asks: Vec<_> =
+            (0..20).map(|_| scope.spawn(|| ask(&h, "POST", "keys", &once, r#"{"name":"once"}"#))).collect();
+        asks.into_iter()
+            .map(|ask| ask.join().unwrap())
+            .map(|answer| {
+                assert_eq!(answer.status(), 200, "{}", answer.text());
+                answer.json()
+            })
+            .collect()
+    });
+    let secrets: Vec<&Value> = answers.iter().map(|answer| &answer["secret"]).filter(|one| !one.is_null()).collect();
+    assert_eq!(secrets.len(), 1, "the secret is in one answer");
+    assert!(answers.iter().all(|answer| answer["id"] == answers[0]["id"] && answer["name"] == "once"));
+    assert_eq!(told(&h, "keys")["data"].as_array().map(Vec::len), Some(1));
+    h.gateway.stop("TERM");
+    h.start_again();
+    let again = ask(&h, "POST", "keys", &once, r#"{"name":"once"}"#).json();
+    assert_eq!((&again["id"], &again["secret"]), (&answers[0]["id"], &Value::Null));
+    assert_eq!(ask(&h, "POST", "keys", &once, r#"{"name":"other"}"#).status(), 409);
+    assert_eq!(ask(&h, "POST", "keys", &[("idempotency-key", "a b")], r#"{"name":"other"}"#).status(), 400);
+    assert_eq!(told(&h, "audit")["data"].as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn reading_needs_no_token_on_loopback_and_writing_does() {
+    let h = start();
+    let no_token = |method: &str, path: &str, host: &str| {
+        let text = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        Client::connect(h.admin).ask(text.as_bytes()).status()
+    };
+    assert_eq!(no_token("GET", "/admin/v1/keys", "localhost"), 200);
+    assert_eq!(no_token("GET", "/", &h.admin.to_string()), 200);
+    assert_eq!(no_token("DELETE", "/admin/v1/keys/x", "localhost"), 403);
+    assert_eq!(no_token("GET", "/admin/v1/keys", "elsewhere.example"), 403);
+    assert_eq!(no_token("GET", "/", "elsewhere.example"), 403);
+    assert_eq!(get(h.admin, "/healthz").unwrap().status(), 200, "health is told by any name");
+}
+
+#[test]
+fn a_socket_in_the_file_system_needs_no_token_and_is_its_owners_alone() {
+    let h = start();
+    let text = fs::read_to_string(h.folder.path().join("tollgate.toml")).unwrap();
+    let listen = format!("127.0.0.1:{}", free_port());
+    let text = text.replace(&format!("admin_listen = \"{}\"", h.admin), "admin_listen = \"unix:admin.sock\"");
+    let text = text.replace(&h.at.to_string(), &listen).replace("sqlite:tollgate.db", "sqlite:other.db");
+    fs::write(h.folder.path().join("socket.toml"), text).unwrap();
+    let mut gateway = Process::start(h.folder.path(), "socket", &["serve", "--config", "socket.toml"], &[CREDENTIAL]);
+    let command = |args: &[&str]| run(h.folder.path(), args, &[CREDENTIAL]);
+    wait_for("the gateway to be ready", || {
+        assert!(!gateway.has_ended(), "{}", gateway.written());
+        (command(&["ready", "--config", "socket.toml"]).code == 0).then_some(())
+    });
+    let socket = h.folder.path().join("admin.sock");
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    let done = command(&["requests", "--admin", &format!("unix:{}", socket.display()), "--json"]);
+    assert_eq!((done.code, done.out.as_str()), (0, ""), "{}", done.err);
+    let banner = gateway.written();
+    assert!(banner.contains("\"admin\":[\"unix:"), "{banner}");
+    gateway.stop("KILL");
+    let mut again = Process::start(h.folder.path(), "again", &["serve", "--config", "socket.toml"], &[CREDENTIAL]);
+    wait_for("one that was left behind to make room", || {
+        assert!(!again.has_ended(), "{}", again.written());
+        (command(&["ready", "--config", "socket.toml"]).code == 0).then_some(())
+    });
+}

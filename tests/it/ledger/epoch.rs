@@ -1,0 +1,97 @@
+//! A shared ledger that was emptied or replaced under the hosts that use it: they refuse rather than counting from zero,
+//! until somebody begins anew on purpose. And rows of many requests in one entry.
+
+use super::harness::{Harness, chat};
+use super::process::wait_for;
+use super::shared::{Server, agree, key_of, used};
+use std::time::Duration;
+
+fn status(h: &Harness, key: &str) -> u16 {
+    h.chat(key, &chat("x\n#sim tokens=1")).status()
+}
+
+/// All of them refuse, and go on refusing; nobody is told that a key is wrong.
+fn all_refuse(all: &[Harness], key: &str) {
+    for h in all {
+        wait_for("the refusal", || (status(h, key) == 503).then_some(()));
+    }
+    std::thread::sleep(Duration::from_millis(800));
+    for h in all {
+        assert_eq!((status(h, key), h.status_of(key)), (503, 503));
+        let lines = h.log();
+        let said = lines.iter().any(|line| line["event"] == "ledger" && line["error"].to_string().contains("adopt"));
+        assert!(said, "the log says what to do");
+    }
+}
+
+#[test]
+fn a_ledger_that_was_emptied_is_refused_until_it_is_adopted() {
+    let Some(server) = Server::start() else { return };
+    let all = server.three();
+    let key = key_of(&all, &["--plan", "requests"]);
+    assert_eq!(status(&all[0], &key), 200);
+    server.say(&[b"FLUSHALL"]);
+    all_refuse(&all, &key);
+    // A key that is issued now begins a ledger, but not for hosts that know of another one.
+    let fresh = all[0].issue(&["--plan", "requests"]);
+    all_refuse(&all, &fresh);
+    let said = all[0].done(&["ledger", "adopt"]);
+    assert!(said.starts_with("adopted: "), "{said}");
+    for h in &all {
+        wait_for("service", || (status(h, &fresh) == 200).then_some(()));
+        wait_for("the loss of the old key", || (h.status_of(&key) == 401).then_some(()));
+    }
+    // One that starts afterwards finds a ledger like any other.
+    let late = server.gateway("");
+    assert_eq!(status(&late, &fresh), 200);
+}
+
+#[test]
+fn a_ledger_that_has_lost_its_epoch_is_refused_at_the_start_too() {
+    let Some(server) = Server::start() else { return };
+    let h = server.gateway("");
+    let key = key_of(std::slice::from_ref(&h), &[]);
+    assert_eq!(status(&h, &key), 200);
+    wait_for("the row", || (h.done(&["ledger", "export"]).lines().count() == 1).then_some(()));
+    server.say(&[
+        b"EVAL",
+        b"for _, k in ipairs(redis.call('KEYS', 'tollgate:epoch*')) do redis.call('DEL', k) end",
+        b"0",
+    ]);
+    all_refuse(std::slice::from_ref(&h), &key);
+    let refused = h.command(&["ledger", "verify"]);
+    assert_eq!(refused.code, 1);
+    assert!(refused.err.contains("was emptied or replaced"), "{}", refused.err);
+    h.done(&["ledger", "adopt"]);
+    wait_for("service", || (status(&h, &key) == 200).then_some(()));
+    // Nothing else was lost: the same counters go on.
+    agree(std::slice::from_ref(&h), &[&key]);
+}
+
+#[test]
+fn a_ledger_in_a_file_needs_no_adopting() {
+    let h = Harness::usual();
+    let refused = h.command(&["ledger", "adopt"]);
+    assert_eq!(refused.code, 1);
+    assert!(refused.err.contains("a file needs no adopting"), "{}", refused.err);
+}
+
+#[test]
+fn rows_of_many_requests_are_one_entry_and_every_counter_is_their_sum() {
+    let Some(server) = Server::start() else { return };
+    let h = server.gateway("");
+    let key = key_of(std::slice::from_ref(&h), &[]);
+    let mut clients: Vec<_> = (0..40).map(|_| h.client()).collect();
+    let request = super::harness::chat_request(&key, &chat("x\n#sim tokens=3"));
+    for _ in 0..5 {
+        clients.iter_mut().for_each(|client| client.send(&request));
+        for client in &mut clients {
+            assert_eq!(client.answer().unwrap().status(), 200);
+        }
+    }
+    agree(std::slice::from_ref(&h), &[&key]);
+    assert_eq!(used(&h, &key), h.ledger(200).tokens());
+    let entries = server.number(&["XLEN", "tollgate:rows"]);
+    println!("200 rows in {entries} entries");
+    assert!(entries < 100, "{entries} entries for 200 rows");
+}
