@@ -177,11 +177,10 @@ impl Name {
     /// How a request of `shape` treats it.
     pub(in crate::dialect) fn class(self, shape: Dialect) -> Class {
         use Name::*;
-        if shape == Dialect::Responses {
-            return self.class_of_response();
-        }
-        if let Dialect::Relay(relay) = shape {
-            return self.class_of_relayed(relay);
+        match shape {
+            Dialect::Chat | Dialect::Messages => {}
+            Dialect::Responses => return self.class_of_response(),
+            Dialect::Relay(relay) => return self.class_of_relayed(relay),
         }
         match (self, shape) {
             (Models | Fallbacks | ApiBase | Container | McpServers | Store, _) => Class::Denied,
