@@ -40,8 +40,14 @@ impl Clock {
 
     /// The monotonic clock alone.
     pub fn mono(&self) -> Mono {
-        Mono(u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX))
+        since(self.start)
     }
+}
+
+#[inline]
+fn since(start: Instant) -> Mono {
+    let passed = start.elapsed();
+    Mono(passed.as_secs() * 1_000_000 + u64::from(passed.subsec_micros()))
 }
 
 impl Default for Clock {
@@ -53,7 +59,7 @@ impl Default for Clock {
 /// The monotonic clock alone, from the first look at it in this process on.
 pub fn watch() -> Mono {
     static START: OnceLock<Instant> = OnceLock::new();
-    Mono(u64::try_from(START.get_or_init(Instant::now).elapsed().as_micros()).unwrap_or(u64::MAX))
+    since(*START.get_or_init(Instant::now))
 }
 
 /// Milliseconds of wall-clock time at the beginning of [`watch`], by the clock of a shared ledger; 0: by our own.

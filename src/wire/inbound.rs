@@ -321,6 +321,7 @@ impl Inbound {
     }
 
     /// A refused message ends when its body does and nothing of it is kept.
+    #[inline]
     fn settle(&mut self) {
         if self.phase == Phase::Drop && self.reader.is_done() && self.head_len == 0 && self.payload == 0 {
             self.phase = Phase::Head;

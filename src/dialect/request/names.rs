@@ -17,6 +17,9 @@ macro_rules! names {
 
         const BY_NAME: &[(&str, Name)] = &[$(($text, Name::$name),)*];
 
+        /// All of them in the order of their numbers.
+        pub(super) const NAMES: [Name; Name::Other as usize + 1] = [$(Name::$name,)* Name::Other];
+
         /// The name that is written so, without escapes.
         #[allow(non_upper_case_globals)]
         fn plain(raw: &[u8]) -> Option<Name> {

@@ -2,7 +2,7 @@
 //! section 1.
 
 use super::super::relay::Relayed;
-use super::names::Name;
+use super::names::{NAMES, Name};
 use crate::wire::json::unescape;
 use crate::wire::{Dialect, Relay};
 
@@ -144,6 +144,19 @@ const LOCAL: &[&str] = &[
 /// What further names of [`LOCAL`] begin with.
 const LOCAL_PREFIXES: &[&str] = &["dry_", "guided_", "mirostat_", "xtc_"];
 
+/// How requests of `shape`, which is not relayed, treat every name.
+const fn classes(shape: Dialect) -> [Class; NAMES.len()] {
+    let (mut all, mut at) = ([Class::Unknown; NAMES.len()], 0);
+    while at < NAMES.len() {
+        all[at] = match shape {
+            Dialect::Responses => NAMES[at].class_of_response(),
+            _ => NAMES[at].class_of_talk(shape),
+        };
+        at += 1;
+    }
+    all
+}
+
 impl Name {
     /// Whether a member outside both tables reaches beyond the key, however it is spelt: it names another place,
     /// another credential or another tenant to a provider that is itself a gateway. Asked only where unknown members
@@ -175,14 +188,23 @@ impl Name {
     }
 
     /// How a request of `shape` treats it.
+    #[inline]
     pub(in crate::dialect) fn class(self, shape: Dialect) -> Class {
+        // Asked twice for every member.
+        const CHAT: [Class; NAMES.len()] = classes(Dialect::Chat);
+        const MESSAGES: [Class; NAMES.len()] = classes(Dialect::Messages);
+        const RESPONSES: [Class; NAMES.len()] = classes(Dialect::Responses);
+        match shape {
+            Dialect::Chat => CHAT[self as usize],
+            Dialect::Messages => MESSAGES[self as usize],
+            Dialect::Responses => RESPONSES[self as usize],
+            Dialect::Relay(relay) => self.class_of_relayed(relay),
+        }
+    }
+
+    /// How a request of chat or messages treats it.
+    const fn class_of_talk(self, shape: Dialect) -> Class {
         use Name::*;
-        if shape == Dialect::Responses {
-            return self.class_of_response();
-        }
-        if let Dialect::Relay(relay) = shape {
-            return self.class_of_relayed(relay);
-        }
         match (self, shape) {
             (Models | Fallbacks | ApiBase | Container | McpServers | Store, _) => Class::Denied,
             (Diagnostics | Thread, Dialect::Messages) => Class::Denied,
@@ -207,7 +229,7 @@ impl Name {
     }
 
     /// How a responses request treats it. What would need a stored response is looked at to be refused.
-    fn class_of_response(self) -> Class {
+    const fn class_of_response(self) -> Class {
         use Name::*;
         match self {
             Models | Fallbacks | ApiBase | Container | McpServers | Store => Class::Denied,

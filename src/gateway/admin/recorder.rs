@@ -100,6 +100,7 @@ impl Recorder {
         }
     }
 
+    #[inline]
     fn keep(&mut self, line: &[u8]) {
         // One that is not kept leaves an empty one in its place, so that lines can be counted.
         let line = if line.len() > LINE_MAX { b"" } else { line };

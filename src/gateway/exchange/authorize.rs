@@ -32,6 +32,7 @@ pub(crate) enum Endpoint {
 
 impl Endpoint {
     /// As metrics and log lines call it.
+    #[inline]
     pub(crate) fn name(self) -> &'static str {
         match self {
             Endpoint::Root => "root",

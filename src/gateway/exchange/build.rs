@@ -99,10 +99,10 @@ impl Exchange {
     /// What the target of `at` takes.
     #[inline]
     pub(super) fn wanted(&self, at: &Attempt) -> Option<dialect::Target<'_>> {
-        let (_, target, provider) = self.route(at)?;
+        let (dialect, target, provider) = self.route(at)?;
         let asked = self.asked.map_or(0, |asked| asked.model as usize);
-        let before = match self.dialect() {
-            Some(Dialect::Relay(_)) => self.model()?.targets.len(),
+        let before = match dialect {
+            Dialect::Relay(_) => self.model()?.targets.len(),
             _ => 0,
         };
         let capabilities = self.request.setup.requests.capabilities(asked, before + at.target as usize)?;

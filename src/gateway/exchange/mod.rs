@@ -310,12 +310,15 @@ impl Exchange {
     }
 
     /// Where the model serves what is asked for.
+    #[inline]
     fn targets(&self) -> &[Target] {
         self.model().map_or(&[], |model| self.targets_of(model))
     }
 
+    #[inline]
     fn targets_of<'a>(&self, model: &'a Model) -> &'a [Target] {
-        if let Some(Dialect::Relay(_)) = self.dialect() { &model.relayed } else { &model.targets }
+        let relays = !model.relayed.is_empty() && matches!(self.dialect(), Some(Dialect::Relay(_)));
+        if relays { &model.relayed } else { &model.targets }
     }
 
     /// How the present attempt stands, once a target has been chosen.

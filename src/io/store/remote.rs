@@ -278,12 +278,15 @@ impl Remote {
 
     /// All keys, also expired and revoked ones, in the order of their creation.
     pub fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError> {
-        let all: Vec<(Vec<u8>, Vec<u8>)> = self.read(redis::cmd("HGETALL").arg(named("keys")))?;
-        let mut keys = Vec::with_capacity(all.len());
-        for (id, text) in all {
-            match std::str::from_utf8(&text).ok().and_then(record_from) {
+        let all = self.read(redis::cmd("HGETALL").arg(named("keys")))?;
+        let mut keys = Vec::with_capacity(list(&all).len() / 2);
+        for pair in list(&all).chunks_exact(2) {
+            match text(&pair[1]).and_then(record_from) {
                 Some(record) => keys.push(record),
-                None => self.pass_over(format!("key {:?}", String::from_utf8_lossy(&id)), "its record cannot be read"),
+                None => {
+                    let id = if let Value::BulkString(id) = &pair[0] { id.as_slice() } else { b"" };
+                    self.pass_over(format!("key {:?}", String::from_utf8_lossy(id)), "its record cannot be read");
+                }
             }
         }
         let id = |key: &KeyRecord| key.id.text().iter().fold(0, |id, byte| id << 8 | u128::from(*byte));
@@ -293,14 +296,14 @@ impl Remote {
 
     /// The record of one key; `None` if there is no such key.
     pub fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
-        let found: Option<String> = self.read(redis::cmd("HGET").arg(named("keys")).arg(id.as_str()))?;
+        let found = self.read_text(redis::cmd("HGET").arg(named("keys")).arg(id.as_str()))?;
         Ok(found.as_deref().and_then(record_from))
     }
 
     /// Counts the changes of the keys.
     pub fn version(&mut self) -> Result<i64, StoreError> {
-        let version: Option<i64> = self.read(redis::cmd("GET").arg(named("keys:version")))?;
-        Ok(version.unwrap_or(0))
+        let version = self.read_text(redis::cmd("GET").arg(named("keys:version")))?;
+        Ok(version.and_then(|version| version.parse().ok()).unwrap_or(0))
     }
 
     /// What users and conversations are hashed with: that of whichever host came first.
@@ -487,6 +490,18 @@ fn is_wrong_type(error: &ServerError) -> bool {
     let text = error.to_string();
     // The type of an entry, the text in a field of it, and what arithmetic makes of that text.
     ["WRONGTYPE", "is not an integer", "attempt to "].iter().any(|part| text.contains(part))
+}
+
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        _ => None,
+    }
+}
+
+fn list(value: &Value) -> &[Value] {
+    if let Value::Array(parts) = value { parts } else { &[] }
 }
 
 fn integer(value: &Value) -> Option<u64> {

@@ -140,7 +140,7 @@ pub fn spawn(remote: Remote, duties: Duties, tell: impl Fn(SharedNotice) + Send 
             lookups: Vec::new(),
             holds: Holds::new(),
             lents: Lents::default(),
-            waiting: VecDeque::new(),
+            waiting: Vec::new(),
             went_on: false,
             returned: Vec::new(),
             announced: false,
@@ -229,7 +229,7 @@ struct SharedThread<F: Fn(SharedNotice)> {
     holds: Holds,
     lents: Lents,
     /// Questions that wait for what others were granted.
-    waiting: VecDeque<Ask>,
+    waiting: Vec<Ask>,
     /// One of these was answered in the last round, so others may be.
     went_on: bool,
     /// Grants that are given back.
@@ -300,7 +300,8 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
         let (back, now) = (self.come_back(), clock::watch());
         asks.iter_mut().for_each(|ask| ask.wish.waits = true);
         self.went_on = false;
-        for mut ask in self.waiting.drain(..self.waiting.len().min(limits::CALLS_AT_ONCE)) {
+        let later = self.waiting.split_off(self.waiting.len().min(limits::CALLS_AT_ONCE));
+        for mut ask in std::mem::replace(&mut self.waiting, later) {
             ask.wish.waits = now < ask.wish.by;
             asks.push(ask);
         }
@@ -478,7 +479,7 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
                 if ask.wish.by == Mono(0) {
                     ask.wish.by = now.after(limits::CALL_PATIENCE);
                 }
-                return self.waiting.push_back(ask);
+                return self.waiting.push(ask);
             }
             // The lease of this host has ended: it must come under a new name first.
             Ruling::Unavailable => self.announced = false,
@@ -565,7 +566,7 @@ impl<F: Fn(SharedNotice)> SharedThread<F> {
 
     fn failed_with(&mut self, error: &StoreError) {
         self.announced = false;
-        let waiting: Vec<Ask> = self.waiting.drain(..).collect();
+        let waiting = std::mem::take(&mut self.waiting);
         self.answer_none(&waiting);
         // The ledger may come back without what it had.
         self.seen_version = None;

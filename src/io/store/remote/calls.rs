@@ -1,8 +1,8 @@
 //! Hears which grants are called in, on a connection of its own: one that has subscribed can do nothing else.
 
-use super::{CALLS, Remote, named};
+use super::{CALLS, Remote, list, named, text};
 use crate::base::limits;
-use redis::{Client, RedisResult};
+use redis::{Client, ConnectionLike, RedisResult};
 
 /// Listens where calls are published.
 pub struct Calls(Client);
@@ -25,17 +25,18 @@ impl Calls {
     }
 
     fn listen_once(&self, is_over: &impl Fn() -> bool, tell: &impl Fn(String)) -> RedisResult<()> {
+        let live = named("live:");
         let mut connection = self.0.get_connection_with_timeout(limits::SHARED_CONNECT)?;
         connection.set_write_timeout(Some(limits::SHARED_ANSWER))?;
-        let mut heard = connection.as_pubsub();
-        heard.set_read_timeout(Some(limits::SHARED_ANSWER))?;
-        heard.subscribe(named(CALLS))?;
-        heard.set_read_timeout(Some(limits::KEYS_LOOK))?;
+        connection.set_read_timeout(Some(limits::SHARED_ANSWER))?;
+        connection.req_command(redis::cmd("SUBSCRIBE").arg(named(CALLS)))?;
+        connection.set_read_timeout(Some(limits::KEYS_LOOK))?;
         while !is_over() {
-            match heard.get_message() {
+            match connection.recv_response() {
+                // "message", the channel, and what was published there.
                 Ok(call) => {
-                    let name: String = call.get_payload()?;
-                    tell(name.strip_prefix(&named("live:")).unwrap_or_default().to_string());
+                    let account = list(&call).get(2).and_then(text).and_then(|name| name.strip_prefix(&*live));
+                    account.into_iter().for_each(|account| tell(account.to_string()));
                 }
                 Err(error) if error.is_timeout() || super::is_interrupted(&error) => {}
                 Err(error) => return Err(error),

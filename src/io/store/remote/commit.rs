@@ -181,8 +181,10 @@ impl<'a> Totals<'a> {
         for one in &self.lines {
             cmd.arg(name(one.account)).arg(window_part(one.window)).arg(kept(one.window)).arg(one.period.0.0);
             let ((taken, begun), (ended, over)) = (one.taken, one.ended);
-            // Text of a difference, which no number of the ledger's is too small for.
-            let more = |more: u64, less: u64| (i128::from(more) - i128::from(less)).to_string();
+            let more = |more: u64, less: u64| match more >= less {
+                true => (more - less).to_string(),
+                false => format!("-{}", less - more),
+            };
             cmd.arg(if one.alone { ended } else { taken }).arg(one.tokens).arg(u8::from(one.alone));
             cmd.arg(more(taken, ended)).arg(more(begun.tokens, over.tokens)).arg(more(begun.nano, over.nano));
             cmd.arg(if taken > 0 { grant_name(writer, one.grant) } else { String::new() });

@@ -2,13 +2,13 @@
 //! host remembers that of the ledger it has found first, and every script asks for it: what is missing, or another, is
 //! not counted on. Only `tollgate ledger adopt` makes hosts take over another.
 
-use super::{BEGIN, FORMAT, FORMERS, GUARD, Remote, SCRIPTS, named};
+use super::{BEGIN, FORMAT, FORMERS, GUARD, Remote, SCRIPTS, list, named, text};
 use crate::base::digest::hex;
 use crate::base::limits;
 use crate::base::time::Unix;
 use crate::io::clock;
 use crate::io::store::api::StoreError;
-use redis::{Cmd, Connection, FromRedisValue, RedisResult};
+use redis::{Cmd, Connection, ConnectionLike, RedisResult, Value};
 use ring::rand::{SecureRandom, SystemRandom};
 
 /// Said of a ledger that is not the one that was known.
@@ -16,7 +16,7 @@ const REPLACED: &str =
     "the ledger was emptied or replaced; put it back, or begin anew on purpose with `tollgate ledger adopt`";
 
 /// What stands in a ledger: its format, its epoch, the one that is to be taken over.
-type Found = (Option<String>, Option<String>, Option<String>);
+type Found = [Option<String>; 3];
 
 impl Remote {
     /// A connection whose server has the scripts, and what it says of its ledger.
@@ -25,12 +25,17 @@ impl Remote {
         connection.set_read_timeout(Some(limits::SHARED_ANSWER))?;
         connection.set_write_timeout(Some(limits::SHARED_ANSWER))?;
         let mut pipe = redis::pipe();
-        for (code, _) in SCRIPTS.iter().zip(&self.hashes) {
-            pipe.cmd("SCRIPT").arg("LOAD").arg([GUARD, code].concat()).ignore();
+        for code in SCRIPTS {
+            pipe.cmd("SCRIPT").arg("LOAD").arg([GUARD, code].concat());
         }
         pipe.cmd("MGET").arg(&["format", "epoch", "adopted"].map(named));
-        let (found,): (Found,) = pipe.query(&mut connection)?;
-        Ok((connection, found))
+        let mut told = connection.req_packed_commands(&pipe.get_packed_pipeline(), 0, SCRIPTS.len() + 1)?;
+        let found = told.pop();
+        if let Some(Value::ServerError(error)) = told.into_iter().chain(found.clone()).find(is_error) {
+            return Err(error.into());
+        }
+        let found = found.as_ref().map(list).unwrap_or_default();
+        Ok((connection, [0, 1, 2].map(|at| found.get(at).and_then(text).map(str::to_string))))
     }
 
     /// Connects unless that is done; checks that this is a ledger of ours and the one that was known, and makes the
@@ -39,7 +44,7 @@ impl Remote {
         if self.connection.is_some() {
             return Ok(());
         }
-        let (mut connection, (format, epoch, adopted)) = self.open().map_err(|error| self.failed(&error))?;
+        let (mut connection, [format, epoch, adopted]) = self.open().map_err(|error| self.failed(&error))?;
         let is_known = format.as_deref().is_none_or(|format| format == FORMAT || FORMERS.contains(&format));
         if !is_known {
             return Err(StoreError::Shared(
@@ -67,7 +72,9 @@ impl Remote {
     /// Windows and periods go by the ledger's clock, whatever this host's says.
     pub fn follow_clock(&mut self) -> Result<(), StoreError> {
         let asked = clock::watch();
-        let (secs, micros): (u64, u64) = self.run_once(|connection| redis::cmd("TIME").query(connection))?;
+        let told = self.run_once(|connection| connection.req_command(&redis::cmd("TIME")))?;
+        let told: Vec<u64> = list(&told).iter().filter_map(|part| text(part)?.parse().ok()).collect();
+        let [secs, micros] = told[..] else { return Err(self.nonsense()) };
         clock::follow(Unix(secs.saturating_mul(1000).saturating_add(micros / 1000)), asked, clock::watch());
         Ok(())
     }
@@ -79,7 +86,12 @@ impl Remote {
         let kept = if adopts { limits::ADOPTED_KEPT.as_secs() } else { 0 };
         let mut cmd = redis::cmd("EVAL");
         cmd.arg(BEGIN).arg(3).arg(&["epoch", "format", "adopted"].map(named));
-        cmd.arg(hex(&random)).arg(FORMAT).arg(kept).query(connection)
+        let told = connection.req_command(cmd.arg(hex(&random)).arg(FORMAT).arg(kept))?;
+        // An error is its own; whatever else is no text is no epoch of ours.
+        match told {
+            Value::ServerError(error) => Err(error.into()),
+            told => Ok(text(&told).unwrap_or_default().to_string()),
+        }
     }
 
     /// Begins anew where the ledger was emptied, and has running hosts take over whatever is there now; its epoch.
@@ -98,15 +110,29 @@ impl Remote {
     }
 
     /// Reads something of the ledger that is known.
-    pub(super) fn read<T: FromRedisValue>(&mut self, cmd: &Cmd) -> Result<T, StoreError> {
+    pub(super) fn read(&mut self, cmd: &Cmd) -> Result<Value, StoreError> {
         self.connect()?;
         let mut pipe = redis::pipe();
         pipe.cmd("EXISTS").arg(self.mark()).add_command(cmd.clone());
-        let (is_known, value): (bool, redis::Value) = self.run(|connection| pipe.query(connection))?;
-        if !is_known {
-            self.connection = None;
-            return Err(self.replaced());
+        let bytes = pipe.get_packed_pipeline();
+        let told = self.run(|connection| connection.req_packed_commands(&bytes, 0, 2))?;
+        match <[Value; 2]>::try_from(told) {
+            Ok([Value::Int(1), Value::ServerError(error)]) => Err(self.failed(&error.into())),
+            Ok([Value::Int(1), value]) => Ok(value),
+            Ok([Value::Int(0), _]) => {
+                self.connection = None;
+                Err(self.replaced())
+            }
+            _ => Err(self.nonsense()),
         }
-        redis::from_redis_value(value).map_err(|error| self.failed(&error.into()))
     }
+
+    /// The same of a text that may be there.
+    pub(super) fn read_text(&mut self, cmd: &Cmd) -> Result<Option<String>, StoreError> {
+        Ok(text(&self.read(cmd)?).map(str::to_string))
+    }
+}
+
+fn is_error(value: &Value) -> bool {
+    matches!(value, Value::ServerError(_))
 }

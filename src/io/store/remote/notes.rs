@@ -1,6 +1,6 @@
 //! Changes of keys in a shared ledger, by a script that writes the audit and answers that are given again with them.
 
-use super::{EDIT, Remote, named};
+use super::{EDIT, Remote, list, named, text};
 use crate::base::digest::{hex, unhex};
 use crate::base::limits;
 use crate::base::time::Unix;
@@ -52,7 +52,7 @@ impl Remote {
             return Ok(true);
         }
         // An interrupted try may have stored it.
-        let found: Option<String> = self.read(redis::cmd("HGET").arg(named("keys")).arg(id.as_str()))?;
+        let found = self.read_text(redis::cmd("HGET").arg(named("keys")).arg(id.as_str()))?;
         Ok(found.as_deref() == Some(new))
     }
 
@@ -68,7 +68,7 @@ impl Remote {
 
     fn edit(&mut self, id: &KeyId, note: &Note<'_>, change: Change<'_>) -> Result<Option<KeyRecord>, StoreError> {
         for _ in 0..limits::EDIT_TRIES {
-            let found: Option<String> = self.read(redis::cmd("HGET").arg(named("keys")).arg(id.as_str()))?;
+            let found = self.read_text(redis::cmd("HGET").arg(named("keys")).arg(id.as_str()))?;
             let Some(old) = found else { return Ok(None) };
             let Some(mut key) = record_from(&old) else {
                 return Err(StoreError::Shared(self.name.clone(), format!("the record of key {id} cannot be read")));
@@ -87,7 +87,7 @@ impl Remote {
     /// What was answered under a name within the last day.
     pub fn answered(&mut self, once: &str) -> Result<Option<Answered>, StoreError> {
         let [_, place] = places(once);
-        let found: Option<String> = self.read(redis::cmd("GET").arg(&place))?;
+        let found = self.read_text(redis::cmd("GET").arg(&place))?;
         Ok(found.and_then(|text| {
             let (digest, answer) = text.split_at_checked(64)?;
             Some(Answered { digest: unhex(digest)?, answer: answer.to_string() })
@@ -98,8 +98,8 @@ impl Remote {
     pub fn audit(&mut self, most: usize) -> Result<Vec<AuditLine>, StoreError> {
         let [place, _] = places("");
         let last = most.saturating_sub(1);
-        let lines: Vec<String> = self.read(redis::cmd("LRANGE").arg(&place).arg(0).arg(last))?;
-        Ok(lines.iter().filter_map(|line| read(line)).collect())
+        let lines = self.read(redis::cmd("LRANGE").arg(&place).arg(0).arg(last))?;
+        Ok(list(&lines).iter().filter_map(|line| read(text(line)?)).collect())
     }
 }
 
