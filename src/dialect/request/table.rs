@@ -252,6 +252,7 @@ impl Name {
             Model => Class::Specified,
             Stream if relayed.generates => Class::Specified,
             MaxTokens | N | StreamOptions if relayed.generates => Class::Documented,
+            User if relayed.documents(b"user") => Class::Documented,
             _ if relayed.needed.iter().any(|(name, _)| *name == self) => Class::Specified,
             _ => Class::Unknown,
         }
@@ -270,7 +271,7 @@ impl Name {
                     | (ParallelToolCalls | Text | Reasoning | Include | Metadata, Dialect::Responses)
                     | (User | SafetyIdentifier | PromptCacheKey, Dialect::Responses)
                     | (StreamOptions | MaxCompletionTokens | ParallelToolCalls | ReasoningEffort | N, Dialect::Chat)
-                    | (MaxTokens | N | StreamOptions, Dialect::Relay(_))
+                    | (MaxTokens | N | StreamOptions | User, Dialect::Relay(_))
                     | (StopSequences | Thinking | OutputConfig | OutputFormat | Metadata, Dialect::Messages)
             ),
         }

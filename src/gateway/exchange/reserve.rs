@@ -503,10 +503,10 @@ fn payer<'a>(of: &Exchange, plans: &'a KeyPlans, config: &'a Config) -> Result<P
     Ok(plans.of(key, config)?)
 }
 
-/// Tokens that the answer to a request for `model` may take.
+/// Tokens that the answer to a request for `model` may take; of several, all of them.
 fn answer_tokens(model: &Model, draft: &OutgoingRequest) -> u64 {
-    let most = model.reserve_tokens;
-    draft.scan.fields().max_tokens.map_or(most, |max| max.min(most))
+    let (most, fields) = (model.reserve_tokens, draft.scan.fields());
+    fields.max_tokens.map_or(most, |max| max.saturating_mul(fields.choices().into()).min(most))
 }
 
 fn limits_of(plan: &Plan) -> Limits {

@@ -13,11 +13,13 @@ const BYTES_MAX: usize = 16 * 1024;
 const NAME_MAX: usize = 64;
 
 /// What the request is about, how it is answered and who answers it: the client's word, or the gateway's.
-const OWN: [&str; 21] = [
+const OWN: [&str; 23] = [
     "model",
     "messages",
     "input",
     "prompt",
+    "query",
+    "documents",
     "system",
     "instructions",
     "stream",
