@@ -31,7 +31,7 @@ pub fn demo_text(provider: SocketAddr, listen: SocketAddr, admin: SocketAddr, db
     let mut text = format!(
         "default_model = \"heron-small\"\n\n\
          [server]\nlisten = \"{listen}\"\nadmin_listen = \"{admin}\"\n\
-         admin_write_token = {{ file = {token} }}\n\
+         admin_write_token = {{ file = {token} }}\nrecord_requests = true\n\
          # So that the playground of the page may ask.\ncors_origins = [\"http://{admin}\"]\n\n\
          [store]\nurl = {url}\n\n\
          [[providers]]\nname = \"heronry\"\nshape = \"chat\"\nbase_url = \"http://{provider}/v1\"\n\n\

@@ -48,7 +48,6 @@ use crate::policy::meter::Amount;
 use crate::policy::meter::Hold;
 use crate::policy::row::Running;
 use crate::wire::json::write_string;
-use admin::Recorder;
 pub use budget::worst_case_bytes;
 use budget::{Budget, Gate};
 use client::limits::{PeerKey, Verdict};
@@ -139,7 +138,8 @@ impl Gateway {
         let offload_min = start.work_min.unwrap_or(WORK_MIN);
         let Start { seed, hash_key, keys, .. } = start;
         let mut cx = Cx::new(CxStart { setup: Setup::new(config, 0), seed, hash_key, keys, offload_min, now });
-        cx.recorder = start.has_admin.then(|| Box::new(Recorder::new()));
+        let records = start.has_admin && cx.setup.config.server.record_requests;
+        cx.recorder = records.then(Box::default);
         cx.grants.watch = start.watch;
         for Past { key, group, at, used } in &start.days {
             let path = cx.meter.path(group);

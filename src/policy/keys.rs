@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::{BuildHasher, Hasher};
 
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 /// Follows the service's prefix in every key (specification section 5).
@@ -514,7 +515,11 @@ impl Keys {
     /// checksum, before any hashing. The look-up is by digest, so its timing tells nothing about a secret.
     pub fn identify(&mut self, presented: &[u8], prefix: &str, now: Unix) -> Option<KeyIx> {
         let claimed = self.index_of(&claimed(presented, prefix)?)?;
-        let tag = self.tagging.each_ref().map(|half| half.hash_one(presented));
+        let tag = self.tagging.each_ref().map(|half| {
+            let mut hasher = half.build_hasher();
+            hasher.write(presented);
+            hasher.finish()
+        });
         let proof = &mut self.proofs[claimed.0 as usize];
         let digest = match proof {
             Some((known, digest)) if *known == tag => *digest,

@@ -177,7 +177,14 @@ pub(super) fn outbox(log: Rc<LogWriter>, helpers: Arc<Helpers>) -> impl FnMut(Ve
         if !orders.is_sorted_by_key(is_question) {
             order::by_key(&mut orders, |order| (is_question(order).into(), 0));
         }
-        // Collected in place: the vector's own storage is kept, too.
-        orders.into_iter().filter_map(|order| helpers.perform(order, &log)).collect()
+        // In place: the vector's own storage is kept, too. What stands in for an order under way asks for nothing.
+        orders.retain_mut(|order| match helpers.perform(std::mem::replace(order, Order::TakeBack), &log) {
+            Some(back) => {
+                *order = back;
+                true
+            }
+            None => false,
+        });
+        orders
     }
 }

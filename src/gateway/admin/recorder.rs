@@ -64,9 +64,9 @@ pub(crate) struct Recorder {
     next_first: usize,
 }
 
-impl Recorder {
-    /// Nothing recorded.
-    pub(crate) fn new() -> Recorder {
+/// Nothing recorded.
+impl Default for Recorder {
+    fn default() -> Recorder {
         Recorder {
             lines: vec![0; BYTES[0]].into(),
             at: 0,
@@ -77,7 +77,9 @@ impl Recorder {
             next_first: 0,
         }
     }
+}
 
+impl Recorder {
     /// A request has ended: `line` is what the log says of it.
     #[cold]
     pub(crate) fn push(&mut self, line: &[u8], passed: &Passed, now: Unix) {
@@ -191,7 +193,7 @@ mod tests {
 
     #[test]
     fn the_last_lines_are_kept_whatever_their_lengths_within_the_bytes() {
-        let mut recorder = Recorder::new();
+        let mut recorder = Recorder::default();
         for number in 0..5000u64 {
             recorder.push(&line(number, 20 + (number * 7919 % 997) as usize), &Passed::default(), Unix(0));
             let kept = kept(&recorder);
@@ -211,7 +213,7 @@ mod tests {
 
     #[test]
     fn what_is_there_before_anybody_looks_is_small() {
-        let mut recorder = Recorder::new();
+        let mut recorder = Recorder::default();
         // Shorter lines there are none.
         (0..3000).for_each(|number| recorder.push(&line(number, 160), &Passed::default(), Unix(0)));
         let places = recorder.places.capacity() * size_of::<(u32, u32)>();
@@ -221,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_line_that_is_too_long_is_left_out_and_counted() {
-        let mut recorder = Recorder::new();
+        let mut recorder = Recorder::default();
         recorder.push(&line(0, 10), &Passed::default(), Unix(0));
         // One more byte is its line feed.
         recorder.push(&[b'x'; LINE_MAX + 2], &Passed::default(), Unix(0));
@@ -231,7 +233,7 @@ mod tests {
 
     #[test]
     fn minutes_are_those_of_the_last_hour() {
-        let mut recorder = Recorder::new();
+        let mut recorder = Recorder::default();
         let at = |minute: u64| Unix(minute * MINUTE_MS + 59_999);
         let passed = Passed { is_error: true, tokens: 5, cost_nano: 7, first: None };
         for minute in [100, 101, 101, 159, 161] {
@@ -245,7 +247,7 @@ mod tests {
 
     #[test]
     fn first_bytes_are_of_one_target_and_the_last_minutes() {
-        let mut recorder = Recorder::new();
+        let mut recorder = Recorder::default();
         let push = |recorder: &mut Recorder, target, micros, second: u64| {
             let passed = Passed { first: Some((target, micros)), ..Passed::default() };
             recorder.push(b"{}\n", &passed, Unix(second * 1000));

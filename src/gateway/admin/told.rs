@@ -220,17 +220,15 @@ pub(crate) fn groups(cx: &mut Cx, out: &mut Vec<u8>) {
 /// where that is given.
 pub(crate) fn requests(limit: usize, after: Option<u64>, cx: &mut Cx, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"data\":[");
-    let mut next = None;
-    if let Some(recorder) = &mut cx.recorder {
-        recorder.open();
-        let (first, end) = (recorder.first(), after.unwrap_or(u64::MAX).min(recorder.count()));
-        let from = end.saturating_sub(limit.min(REQUESTS_MAX) as u64).max(first);
-        for line in (from..end).rev().filter_map(|number| recorder.line(number)) {
-            item(out);
-            out.extend_from_slice(line);
-        }
-        next = Some(from).filter(|from| *from > first && *from < end);
+    let recorder = cx.recorder.get_or_insert_default();
+    recorder.open();
+    let (first, end) = (recorder.first(), after.unwrap_or(u64::MAX).min(recorder.count()));
+    let from = end.saturating_sub(limit.min(REQUESTS_MAX) as u64).max(first);
+    for line in (from..end).rev().filter_map(|number| recorder.line(number)) {
+        item(out);
+        out.extend_from_slice(line);
     }
+    let next = Some(from).filter(|from| *from > first && *from < end);
     out.extend_from_slice(b"],\"next\":");
     match next {
         Some(next) => {

@@ -154,10 +154,9 @@ impl Gateway {
     fn begin_live(&mut self, id: ClientId, meta: RequestMeta) {
         let exchange = Exchange::new(id, meta, &mut self.cx);
         let framing = if meta.http11 { Framing::Chunked } else { Framing::ToEnd };
-        let from = self.cx.recorder.as_mut().map_or(0, |recorder| {
-            recorder.open();
-            recorder.count()
-        });
+        let recorder = self.cx.recorder.get_or_insert_default();
+        recorder.open();
+        let from = recorder.count();
         let Some(client) = self.clients.get_mut(id) else { return };
         // It ends with the connection.
         client.end_after_answer();

@@ -39,6 +39,9 @@ section! {
         pub admin_write_token: Option<Secret> = None, Or(Reference, "none"), Live;
         /// Names by which the page and the admin API may be asked for, beside addresses and `localhost`.
         pub admin_hosts: Vec<Arc<str>> = Vec::new(), Hosts, Live;
+        /// Requests are recorded for the admin API from the start on, which costs one in a hundred of what a request
+        /// does; else from the first time on that somebody looks at them there.
+        pub record_requests: bool = false, Flag, Restart;
         /// What API keys begin with. A change makes all issued keys unusable.
         pub key_prefix: String = "tg_".to_string(), Prefix, Live;
         /// `{ cert = "cert.pem", key = "key.pem" }`: certificate chain and private key in PEM. Without it clients speak

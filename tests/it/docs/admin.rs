@@ -45,7 +45,7 @@ impl Seen<'_> {
 #[test]
 fn every_answer_of_the_admin_api_is_as_its_document_says() {
     let server = "admin_token = { env = \"SIM_KEY\" }\nadmin_write_token = { env = \"SIM_KEY\" }\n\
-                  admin_hosts = [\"gateway.test\"]";
+                  admin_hosts = [\"gateway.test\"]\nrecord_requests = true";
     let h = Harness::start(&Setup { server, more: GROUPS.to_string(), ..Setup::default() });
     let key = h.key();
     assert_eq!(h.chat(&key, &chat("x\n#sim tokens=5")).status(), 200);

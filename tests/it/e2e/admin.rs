@@ -9,7 +9,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::thread;
 
 /// The write token is what the tests have a variable for.
-const WRITE: &str = "admin_write_token = { env = \"SIM_KEY\" }\nadmin_hosts = [\"gateway.test\"]";
+const WRITE: &str =
+    "admin_write_token = { env = \"SIM_KEY\" }\nadmin_hosts = [\"gateway.test\"]\nrecord_requests = true";
 
 fn start() -> Harness {
     Harness::start(&Setup { server: WRITE, ..Setup::default() })
