@@ -1,7 +1,10 @@
 //! What a binary says of itself: the commit that it was built from, and for which target; and the texts that it serves,
-//! packed: the page, and the APIs' documents as machines read them, without the spaces that people like.
+//! packed: the page, and the APIs' documents as machines read them, without the spaces that people like; and the scripts
+//! of a shared ledger, without their comments.
 
 use std::process::Command;
+
+const LUA: &str = "src/io/store/scripts";
 
 fn git(args: &[&str]) -> Option<String> {
     let output = Command::new("git").args(args).output().ok().filter(|output| output.status.success())?;
@@ -33,6 +36,14 @@ fn main() {
         let text = if from.ends_with(".json") { dense(&text) } else { text };
         let packed = miniz_oxide::deflate::compress_to_vec(text.as_bytes(), 10);
         std::fs::write(std::path::Path::new(&out).join(to), packed).expect("there is room for it");
+    }
+    // What a ledger in Redis is told, without the words for people.
+    println!("cargo:rerun-if-changed={LUA}");
+    for entry in std::fs::read_dir(LUA).expect("the ledger's scripts are there").flatten() {
+        let text = std::fs::read_to_string(entry.path()).expect("a script can be read");
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("--"));
+        let bare = lines.collect::<Vec<&str>>().join("\n") + "\n";
+        std::fs::write(std::path::Path::new(&out).join(entry.file_name()), bare).expect("there is room for it");
     }
     // What is only tried out is not built again for every commit.
     if std::env::var("PROFILE").as_deref() == Ok("release") {

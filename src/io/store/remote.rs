@@ -62,18 +62,18 @@ const EDIT: usize = 4;
 const FOLD: usize = 5;
 const SNAPSHOT: usize = 6;
 const SCRIPTS: [&str; 7] = [
-    include_str!("scripts/admit.lua"),
-    include_str!("scripts/append.lua"),
-    include_str!("scripts/release.lua"),
-    include_str!("scripts/announce.lua"),
-    include_str!("scripts/edit.lua"),
-    include_str!("scripts/fold.lua"),
-    include_str!("scripts/snapshot.lua"),
+    include_str!(concat!(env!("OUT_DIR"), "/admit.lua")),
+    include_str!(concat!(env!("OUT_DIR"), "/append.lua")),
+    include_str!(concat!(env!("OUT_DIR"), "/release.lua")),
+    include_str!(concat!(env!("OUT_DIR"), "/announce.lua")),
+    include_str!(concat!(env!("OUT_DIR"), "/edit.lua")),
+    include_str!(concat!(env!("OUT_DIR"), "/fold.lua")),
+    include_str!(concat!(env!("OUT_DIR"), "/snapshot.lua")),
 ];
 /// What stands before each of them: it asks for the epoch.
-const GUARD: &str = include_str!("scripts/epoch.lua");
+const GUARD: &str = include_str!(concat!(env!("OUT_DIR"), "/epoch.lua"));
 /// The one that is run before there is an epoch.
-const BEGIN: &str = include_str!("scripts/begin.lua");
+const BEGIN: &str = include_str!(concat!(env!("OUT_DIR"), "/begin.lua"));
 
 /// A shared ledger. Connects when it is first used and again after a failure.
 pub struct Remote {
