@@ -36,10 +36,14 @@ pub fn push_number(out: &mut Vec<u8>, value: u64) {
         push_small(out, value / 1000);
         return push_three(out, value % 1000);
     }
-    // Of ten digits and more at most five times over.
-    push_number(out, value / 1_000_000);
-    push_three(out, value / 1000 % 1000);
-    push_three(out, value % 1000);
+    match value / 1_000_000 {
+        high @ ..1000 => push_small(out, high),
+        // Of ten digits and more at most three times over.
+        high => push_number(out, high),
+    }
+    let [a, b, c, _] = SMALL[(value / 1000 % 1000) as usize].to_le_bytes();
+    let [d, e, f, _] = SMALL[(value % 1000) as usize].to_le_bytes();
+    out.extend_from_slice(&[a, b, c, d, e, f]);
 }
 
 /// Appends a number below 1000 without noughts in front.

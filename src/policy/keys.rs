@@ -45,8 +45,17 @@ impl KeyId {
 
     /// As [`KeyId::parse`], from bytes.
     pub fn from_bytes(text: &[u8]) -> Option<KeyId> {
+        // Looked up, all of them: twelve comparisons by themselves would be thrice as many steps.
+        const FITS: [bool; 256] = {
+            let (mut fits, mut byte) = ([false; 256], 0u8);
+            while byte < 128 {
+                fits[byte as usize] = byte.is_ascii_alphanumeric();
+                byte += 1;
+            }
+            fits
+        };
         let id: [u8; ID_LEN] = text.try_into().ok()?;
-        id.iter().all(u8::is_ascii_alphanumeric).then_some(KeyId(id))
+        id.iter().fold(true, |fit, byte| fit & FITS[usize::from(*byte)]).then_some(KeyId(id))
     }
 
     /// The twelve characters, in bytes.

@@ -258,7 +258,8 @@ pub(super) fn presented<'a>(head: &RequestHead, bytes: &'a [u8], endpoint: Optio
 /// The token of an `authorization` header; empty if it has none.
 pub(crate) fn bearer_token(value: &[u8]) -> &[u8] {
     match value.split_first_chunk::<7>() {
-        Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"bearer ") => token.trim_ascii(),
+        // As nearly all write it, before the walk over its letters.
+        Some((scheme, token)) if scheme == b"Bearer " || scheme.eq_ignore_ascii_case(b"bearer ") => token.trim_ascii(),
         _ => b"",
     }
 }
