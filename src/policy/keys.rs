@@ -451,8 +451,9 @@ pub struct Keys {
     records: Vec<KeyRecord>,
     /// For each record the text that opened it last, and that text's digest.
     proofs: Vec<Option<(Tag, [u8; 32])>>,
+    /// Whether each record is among those that were loaded last.
+    present: Vec<bool>,
     tagging: [ahash::RandomState; 2],
-    by_digest: HashMap<[u8; 32], KeyIx, ahash::RandomState>,
     by_id: HashMap<KeyId, KeyIx, ahash::RandomState>,
 }
 
@@ -468,8 +469,8 @@ impl Keys {
         Keys {
             records: Vec::new(),
             proofs: Vec::new(),
+            present: Vec::new(),
             tagging: [seeded(), seeded()],
-            by_digest: HashMap::with_hasher(hasher.clone()),
             by_id: HashMap::with_hasher(hasher),
         }
     }
@@ -477,37 +478,31 @@ impl Keys {
     /// Replaces the set. A key that was known keeps its place; one that is gone no longer opens anything, but its
     /// record stays readable for requests still running under it.
     pub fn load(&mut self, records: Vec<KeyRecord>) {
-        self.by_digest.clear();
         let more = records.len().saturating_sub(self.records.len());
         self.records.reserve(more);
         self.by_id.reserve(more);
-        self.by_digest.reserve(records.len());
+        self.present.fill(false);
         for record in records {
-            self.put(record);
+            self.learn(record);
         }
     }
 
     /// Adds one key, or replaces its record; its place.
     pub fn learn(&mut self, record: KeyRecord) -> KeyIx {
-        if let Some(known) = self.index_of(&record.id) {
-            self.by_digest.retain(|_, ix| *ix != known);
-        }
-        self.put(record)
-    }
-
-    fn put(&mut self, record: KeyRecord) -> KeyIx {
         let ix = match self.by_id.get(&record.id) {
             Some(ix) => *ix,
             None => KeyIx(u32::try_from(self.records.len()).unwrap_or(u32::MAX)),
         };
-        self.by_digest.insert(record.digest, ix);
-        self.by_digest.extend(record.former.iter().map(|former| (former.digest, ix)));
         match self.records.get_mut(ix.0 as usize) {
-            Some(known) => *known = record,
+            Some(known) => {
+                *known = record;
+                self.present[ix.0 as usize] = true;
+            }
             None => {
                 self.by_id.insert(record.id, ix);
                 self.records.push(record);
                 self.proofs.push(None);
+                self.present.push(true);
             }
         }
         ix
@@ -521,7 +516,7 @@ impl Keys {
     }
 
     /// Whose key `presented` is, if it is one, known, neither revoked nor expired. A mistyped key is refused by its
-    /// checksum, before any hashing. The look-up is by digest, so its timing tells nothing about a secret.
+    /// checksum, before any hashing. What is compared are digests, so the time that takes tells nothing about a secret.
     pub fn identify(&mut self, presented: &[u8], prefix: &str, now: Unix) -> Option<KeyIx> {
         let claimed = self.index_of(&claimed(presented, prefix)?)?;
         let tag = self.tagging.each_ref().map(|half| {
@@ -529,17 +524,18 @@ impl Keys {
             hasher.write(presented);
             hasher.finish()
         });
-        let proof = &mut self.proofs[claimed.0 as usize];
-        let digest = match proof {
+        let digest = match &self.proofs[claimed.0 as usize] {
             Some((known, digest)) if *known == tag => *digest,
             _ => {
                 well_formed(presented, prefix)?;
                 sha256(presented)
             }
         };
-        let ix = *self.by_digest.get(&digest)?;
-        *proof = Some((tag, digest));
-        self.record(ix).opens(&digest, now).then_some(ix)
+        let opens = self.present[claimed.0 as usize] && self.record(claimed).opens(&digest, now);
+        if opens {
+            self.proofs[claimed.0 as usize] = Some((tag, digest));
+        }
+        opens.then_some(claimed)
     }
 
     /// What is new of a key as the ledger has it now, in a word for the operator; `None` if nothing is.
