@@ -12,7 +12,6 @@ use super::unsigned::Unsigned;
 use crate::base::limits::MEMBERS_MAX;
 use crate::wire::json::{Raw, Stop, Token, Visitor, eq_unescaped, string_end, unescape};
 use crate::wire::{Dialect, Span};
-use std::fmt::Write;
 
 /// Bytes of one document for each token it counts for; a page of a PDF costs some thousand tokens.
 const DOCUMENT_BYTES_PER_TOKEN: u64 = 20;
@@ -121,7 +120,7 @@ pub(super) struct Checks {
     shape: Dialect,
     needs_max_tokens: bool,
     pub(super) fields: Fields,
-    refusal: String,
+    refusal: Box<str>,
     pub(super) tokens: CountLater,
     seen: u64,
     key: Span,
@@ -161,7 +160,7 @@ impl Checks {
             shape,
             needs_max_tokens: true,
             fields: Fields::default(),
-            refusal: String::new(),
+            refusal: Box::default(),
             tokens: CountLater::default(),
             seen: 0,
             key: Span::default(),
@@ -207,7 +206,7 @@ impl Checks {
         } = self;
         fields.reset();
         tokens.reset();
-        refusal.clear();
+        *refusal = Box::default();
         (*own_shape, *needs) = (shape, needs_max_tokens);
         (*seen, *key, *name) = (0, Span::default(), Name::Other);
         (*value_start, *value_token, *items) = (0, Token::Null, 0);
@@ -218,7 +217,7 @@ impl Checks {
     }
 
     pub(super) fn refusal(&mut self) -> Invalid {
-        Invalid(std::mem::take(&mut self.refusal))
+        Invalid(std::mem::take(&mut self.refusal).into_string())
     }
 
     /// What must be there and is not.
@@ -240,8 +239,7 @@ impl Checks {
     }
 
     fn refuse(&mut self, path: std::fmt::Arguments<'_>, expected: &str) -> Result<(), Stop> {
-        self.refusal.clear();
-        let _ = write!(self.refusal, "{path}: expected {expected}");
+        self.refusal = format!("{path}: expected {expected}").into();
         Err(Stop)
     }
 
@@ -251,7 +249,7 @@ impl Checks {
         self.name = Name::of(key.of(buf));
         self.items = 0;
         if self.fields.members.len() >= MEMBERS_MAX {
-            self.refusal = format!("the body: expected at most {MEMBERS_MAX} members");
+            self.refusal = format!("the body: expected at most {MEMBERS_MAX} members").into();
             return Err(Stop);
         }
         if self.name.is_read(self.shape) {
@@ -387,7 +385,7 @@ impl Checks {
                 let index = self.items.saturating_sub(1);
                 let judged = self.input.token(buf, (token, depth, span), index, &mut self.fields.cuts);
                 if let Err(refusal) = judged {
-                    self.refusal = refusal;
+                    self.refusal = refusal.into();
                     return Err(Stop);
                 }
             }

@@ -86,8 +86,8 @@ pub struct Fields {
     /// `thread`: the client wants its conversation held at the provider and sends the rest of it later (messages).
     pub thread: bool,
     /// Texts that an answer goes on with, of a relayed request; 0 for one. `each`: `n`, how often each of them.
-    pub(in crate::dialect) answers: u32,
-    pub(in crate::dialect) each: u32,
+    pub(in crate::dialect) answers: u16,
+    pub(in crate::dialect) each: u16,
     /// An item of the conversation brings tools (responses).
     pub(in crate::dialect) adds_tools: bool,
     /// How the conversation began.
@@ -111,7 +111,7 @@ impl Fields {
 
     /// How many answers are asked for: each ends a stream for itself.
     pub fn choices(&self) -> u32 {
-        self.answers.max(1).saturating_mul(self.each.max(1))
+        u32::from(self.answers.max(1)) * u32::from(self.each.max(1))
     }
 
     pub(super) fn reset(&mut self) {

@@ -186,7 +186,7 @@ class TranslatedTools(Tools):
 class Models(unittest.TestCase):
     def test_list_and_retrieve(self):
         models = list(client().models.list())
-        self.assertEqual([model.id for model in models], ["small", "large", "newer", "hasty", "hasty-large"])
+        self.assertEqual([model.id for model in models], ["small", "large", "newer", "wide", "hasty", "hasty-large"])
         self.assertEqual((models[0].object, models[0].owned_by, models[0].context_window), ("model", "sim", 256_000))
         self.assertEqual(client().models.retrieve("large").context_window, 1_000_000)
 

@@ -21,7 +21,7 @@ impl Checks {
             return self.refuse(format_args!("{}", name.text()), expected.words());
         }
         if expected == Expected::Texts && token == Token::ArrayClose && self.texts != Items::Tokens {
-            self.fields.answers = self.items;
+            self.fields.answers = u16::try_from(self.items).unwrap_or(u16::MAX);
         }
         self.found |= 1 << at;
         Ok(())
@@ -97,7 +97,7 @@ impl Checks {
     pub(super) fn beside_needed(&mut self, name: Name, count: Option<u64>) {
         match name {
             Name::MaxTokens => self.plain_max = count,
-            _ => self.fields.each = count.and_then(|count| u32::try_from(count).ok()).unwrap_or(1),
+            _ => self.fields.each = count.map_or(1, |count| u16::try_from(count).unwrap_or(u16::MAX)),
         }
     }
 }
