@@ -144,7 +144,7 @@ fn completions_that_are_given_up_at_any_moment_leave_nothing_behind() {
         "{} of {requests} reached the provider; gone after p50 {p50:.2?}, p99 {p99:.2?}, most {most:.2?}",
         times.len()
     );
-    assert!(times.len() as u64 > requests / 10, "many of them are given up under way");
+    assert!(times.len() as u64 > requests / 2, "many of them are given up under way");
     // What is beyond it is the machine's doing: other tests run beside this one.
     assert!(p50 <= BOUND, "{p50:?}");
     let db = rusqlite::Connection::open(world.folder.path().join("tollgate.db")).unwrap();
