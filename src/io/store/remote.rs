@@ -180,7 +180,7 @@ impl Remote {
 
     /// Connects unless that is done; an error where the ledger is not the one that was known.
     pub fn connect(&mut self) -> Result<(), StoreError> {
-        self.connect_to(false)
+        self.until_heard(|remote| remote.connect_to(false))
     }
 
     fn failed(&self, error: &RedisError) -> StoreError {
@@ -195,14 +195,17 @@ impl Remote {
         StoreError::Shared(self.name.clone(), why)
     }
 
-    /// Runs `call`, which does no harm when it is done twice, and again where it was interrupted: within the time that
+    /// Does `call`, which does no harm when it is done twice, and again where it was interrupted: within the time that
     /// the ledger is given to answer, but once in any case, for a process may have been stopped for longer.
-    fn run<T>(&mut self, mut call: impl FnMut(&mut Connection) -> RedisResult<T>) -> Result<T, StoreError> {
+    fn until_heard<T>(
+        &mut self,
+        mut call: impl FnMut(&mut Remote) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         let until = self.clock.mono().after(limits::SHARED_ANSWER);
-        let mut done = self.run_once(&mut call);
+        let mut done = call(self);
         while matches!(done, Err(StoreError::Interrupted(_))) {
             let late = self.clock.mono() >= until;
-            done = self.run_once(&mut call);
+            done = call(self);
             if late {
                 break;
             }
@@ -210,9 +213,13 @@ impl Remote {
         done
     }
 
+    fn run<T>(&mut self, mut call: impl FnMut(&mut Connection) -> RedisResult<T>) -> Result<T, StoreError> {
+        self.until_heard(|remote| remote.run_once(&mut call))
+    }
+
     /// Runs `call` on the connection. After an error nothing is known of the connection, and it is given up.
     fn run_once<T>(&mut self, call: impl FnOnce(&mut Connection) -> RedisResult<T>) -> Result<T, StoreError> {
-        self.connect()?;
+        self.connect_to(false)?;
         let Some(connection) = &mut self.connection else { return Err(self.lost()) };
         let done = call(connection);
         done.map_err(|error| {

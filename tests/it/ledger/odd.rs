@@ -5,6 +5,7 @@ use super::harness::{Harness, chat, chat_request, streamed};
 use super::process::wait_for;
 use super::shared::{Server, key_of, sums};
 use std::time::Duration;
+use tollgate::base::limits;
 
 fn id_of(key: &str) -> &str {
     &key[8..20]
@@ -147,4 +148,26 @@ fn a_gateway_that_is_stopped_and_continued_while_it_reads_asks_again() {
     // A lease that was lent and never used would take one of the places.
     let requests = h.get("/v1/quota", &key).json();
     assert_eq!(h.count("requests"), 3, "{requests}");
+}
+
+#[test]
+fn a_gateway_that_is_stopped_and_continued_while_it_looks_at_the_ledger_goes_on() {
+    let Some(server) = Server::start() else { return };
+    let h = server.gateway("");
+    let key = key_of(std::slice::from_ref(&h), &[]);
+    // Its clock, the version of the keys, the lease: it waits for one of them wherever it is stopped.
+    for millis in [0, 30, 60] {
+        server.signal("STOP");
+        std::thread::sleep(limits::KEYS_LOOK + Duration::from_millis(millis));
+        for _ in 0..2 {
+            h.gateway.signal("STOP");
+            std::thread::sleep(Duration::from_millis(20));
+            h.gateway.signal("CONT");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        server.signal("CONT");
+        assert_eq!(status(&h, &key), 200);
+    }
+    let failed = h.log().into_iter().filter(|line| line["event"] == "ledger").collect::<Vec<_>>();
+    assert!(failed.is_empty(), "{failed:?}");
 }

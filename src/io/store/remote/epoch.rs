@@ -66,11 +66,15 @@ impl Remote {
         };
         self.epoch = Some(found);
         self.connection = Some(connection);
-        self.follow_clock()
+        self.ask_clock()
     }
 
     /// Windows and periods go by the ledger's clock, whatever this host's says.
     pub fn follow_clock(&mut self) -> Result<(), StoreError> {
+        self.until_heard(Remote::ask_clock)
+    }
+
+    fn ask_clock(&mut self) -> Result<(), StoreError> {
         let asked = clock::watch();
         let told = self.run_once(|connection| connection.req_command(&redis::cmd("TIME")))?;
         let told: Vec<u64> = list(&told).iter().filter_map(|part| text(part)?.parse().ok()).collect();
