@@ -114,7 +114,8 @@ fn rerank(root: &Value) -> Result<Read, String> {
         format!("{{\"index\":{index},\"relevance_score\":{score:?}{shown}}}")
     };
     let results: Vec<String> = scored.iter().map(result).collect();
-    let prompt = words(query) + documents.iter().map(tokens).sum::<u64>();
+    // The query is read anew with each document.
+    let prompt = documents.iter().map(|document| words(query) + tokens(document)).sum();
     Ok(Read { prompt, asked: query.to_owned(), given: format!(r#""results":[{}]"#, results.join(",")) })
 }
 
@@ -168,6 +169,6 @@ mod tests {
         let read = rerank(&root).unwrap();
         let results = serde_json::from_str::<Value>(&format!("{{{}}}", read.given)).unwrap()["results"].clone();
         assert_eq!(results, json!([{ "index": 1, "relevance_score": 1.0 }, { "index": 2, "relevance_score": 0.5 }]));
-        assert_eq!(read.prompt, 10);
+        assert_eq!(read.prompt, 14);
     }
 }

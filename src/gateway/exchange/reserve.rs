@@ -506,7 +506,7 @@ fn payer<'a>(of: &Exchange, plans: &'a KeyPlans, config: &'a Config) -> Result<P
 /// Tokens that the answer to a request for `model` may take; of several, all of them.
 fn answer_tokens(model: &Model, draft: &OutgoingRequest) -> u64 {
     let (most, fields) = (model.reserve_tokens, draft.scan.fields());
-    fields.max_tokens.map_or(most, |max| max.saturating_mul(fields.choices().into()).min(most))
+    fields.max_tokens.map_or(most, |max| max.saturating_mul(fields.made()).min(most))
 }
 
 fn limits_of(plan: &Plan) -> Limits {
