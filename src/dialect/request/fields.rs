@@ -85,8 +85,8 @@ pub struct Fields {
     pub max_tokens: Option<u64>,
     /// `thread`: the client wants its conversation held at the provider and sends the rest of it later (messages).
     pub thread: bool,
-    /// Texts of a relayed request, or its documents; 0 for one. `each`: `n`, answers to each of them. `made`: `best_of`,
-    /// how many are made to choose those from.
+    /// Texts of a relayed request, or its documents; 0 for one.
+    /// `each`: `n`, answers to each of them; `made`: `best_of`, how many are made to choose those from.
     pub(in crate::dialect) texts: u32,
     pub(in crate::dialect) each: u16,
     pub(in crate::dialect) made: u16,

@@ -492,8 +492,7 @@ fn served_as(shape: Dialect) -> Dialect {
 
 #[cold]
 fn not_served(model: &Model, asked: Option<Dialect>) -> Refusal {
-    let serves: Vec<&str> = model.serves.iter().map(|served| served.name()).collect();
-    Refusal::not_served(&model.id, asked.map_or("", Dialect::name), &serves.join(", "))
+    Refusal::not_served(&model.id, asked.map_or("", Dialect::name), &model.serves_text())
 }
 
 /// The caller, its plan and its groups. Limits are those of the present configuration: counters know no other.
