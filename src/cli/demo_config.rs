@@ -49,8 +49,8 @@ pub fn demo_text(provider: SocketAddr, listen: SocketAddr, admin: SocketAddr, db
         // Writing to a String cannot fail.
         let _ = write!(
             text,
-            "[[models]]\nid = \"{id}\"\n{alias}{serves}name = \"{name}\"\nowned_by = \"{provider}\"\ncontext = \"{context}\"\n\
-             input_price = {input}\noutput_price = {output}\ncache_read_price = {read}\ncache_write_price = {write}\n\
+            "[[models]]\nid = \"{id}\"\n{alias}{serves}name = \"{name}\"\nowned_by = \"{provider}\"\n\
+             context = \"{context}\"\ninput_price = {input}\noutput_price = {output}\ncache_read_price = {read}\ncache_write_price = {write}\n\
              targets = [{{ provider = \"{provider}\", model = \"sim-{id}\" }}]\n\n"
         );
     }
