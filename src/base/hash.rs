@@ -36,6 +36,7 @@ pub fn lot(number: u64, seed: u64, weight: f64) -> f64 {
 /// The time to the first of events that come at a rate of 1, for an even draw of 64 bits: the negative logarithm of a
 /// number between 0 and 1. Only sums, products and quotients, which are rounded alike everywhere; a library's logarithm
 /// differs from system to system in its last bit, and would be the one thing that the binary wants of `libm`.
+#[inline(never)]
 fn first_of_events(draw: u64) -> f64 {
     let even = ((draw >> 12) as f64 + 0.5) / (1u64 << 52) as f64;
     // even = part * 2^power, with `part` between the roots of 1/2 and 2.
