@@ -1,5 +1,5 @@
-//! `tollgate completions SHELL`: what a shell needs to complete our commands. The texts are made of the definitions once,
-//! as the files beside this; what makes them would be forty kilobytes of the binary.
+//! `tollgate completions SHELL`: what a shell needs to complete our commands. The texts are made of the definitions
+//! once, as the files beside this; what makes them would be forty kilobytes of the binary.
 
 use super::output::{Failure, print};
 use crate::base::packed::Packed;
