@@ -438,9 +438,7 @@ impl Meter {
         let account = self.at(payer.key, payer.plan, now);
         let mut status = standing(account, payer.plan);
         if payer.path.is_some() {
-            self.tree.each(payer.path, &self.open, now, |node| {
-                status = status.with(&standing(&node.account, &node.limits));
-            });
+            self.tree.each(payer.path, &self.open, now, |node| status.narrow(&node.account, &node.limits));
         }
         status
     }
@@ -565,24 +563,33 @@ fn standing(account: &Account, plan: &Plan) -> QuotaStatus {
 
 impl QuotaStatus {
     /// A key's with that of a group above it.
-    fn with(self, group: &QuotaStatus) -> QuotaStatus {
-        let mut both = self;
-        if group.remaining_requests < both.remaining_requests {
-            both.remaining_requests = group.remaining_requests;
-            (both.limit, both.reset_at) = (group.limit, group.reset_at);
+    #[inline]
+    fn narrow(&mut self, account: &Account, group: &Plan) {
+        if group.requests > 0 {
+            let (limit, (requests, _)) = (shown(group.requests), account.window_known());
+            let remaining = limit.saturating_sub(requests);
+            if remaining < self.remaining_requests {
+                (self.limit, self.remaining_requests, self.reset_at) = (limit, remaining, account.window.bounds.1);
+            }
         }
-        both.remaining_tokens = both.remaining_tokens.min(group.remaining_tokens);
-        both.budget = match (both.budget, group.budget) {
-            (Some(own), Some(other)) if own.remaining() <= other.remaining() => Some(own),
-            (own, other) => other.or(own),
-        };
-        both
+        self.remaining_tokens = self.remaining_tokens.min(account.tokens_left(group));
+        if group.budget > 0 {
+            let other = BudgetStatus { used: account.period_known().nano, total: group.budget };
+            if self.budget.is_none_or(|own| other.remaining() < own.remaining()) {
+                self.budget = Some(other);
+            }
+        }
     }
 }
 
 /// Notes which shares of the budget have been used that had not when it was as it `was`.
+#[inline]
 fn tell(account: &Account, was: BudgetStatus, total: u64, of: impl Fn() -> BudgetOf, news: &mut Vec<BudgetNews>) {
     let (status, renews) = (BudgetStatus { used: account.period_known().nano, total }, account.period.bounds.1);
+    // Of most budgets nothing is to be told.
+    if !status.has_reached(TOLD_PERCENT[0]) {
+        return;
+    }
     for percent in TOLD_PERCENT {
         if status.has_reached(percent) && !was.has_reached(percent) {
             news.push(BudgetNews { of: of(), percent, status, renews });

@@ -391,8 +391,21 @@ impl Account {
     }
 
     /// Counts what was used on the day that `at` lies on, and in the present period if that holds it.
+    #[inline]
     pub(super) fn add_day(&mut self, at: Unix, used: Amount) {
         let day = at.0 / DAY_MS;
+        match self.days.last_mut() {
+            Some((last, sum)) if *last == day => *sum = sum.plus(used),
+            _ => self.add_other_day(day, used),
+        }
+        if self.period.holds(at) {
+            self.period.used = self.period.used.plus(used);
+        }
+    }
+
+    /// The same of a day that is not the last one known.
+    #[cold]
+    fn add_other_day(&mut self, day: u64, used: Amount) {
         match self.days.binary_search_by_key(&day, |(day, _)| *day) {
             Ok(place) => self.days[place].1 = self.days[place].1.plus(used),
             Err(place) => {
@@ -408,9 +421,6 @@ impl Account {
             let present = self.period.bounds.0.0 / DAY_MS;
             let kept = self.days.iter().filter(|(day, _)| day.abs_diff(present) <= DAYS_KEPT);
             self.days = kept.copied().collect();
-        }
-        if self.period.holds(at) {
-            self.period.used = self.period.used.plus(used);
         }
     }
 

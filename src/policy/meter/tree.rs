@@ -7,7 +7,7 @@ use crate::base::limits::PATHS_MAX;
 use crate::base::slots::Slots;
 use crate::base::time::Unix;
 use crate::policy::plan::{Group, PATH_SEPARATOR, Plan};
-use crate::policy::window::window;
+use crate::policy::window::{is_within, window};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -170,8 +170,13 @@ impl Node {
     }
 
     /// `open` as it counts here: in the group's own window.
+    #[inline]
     pub(super) fn seen(&self, open: &Open) -> Open {
-        seen(open, &self.limits)
+        let present = self.account.window.bounds;
+        match is_within(present, open.admitted, self.limits.window) {
+            true => Open { window: present, ..*open },
+            false => seen(open, &self.limits),
+        }
     }
 }
 
