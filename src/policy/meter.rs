@@ -225,10 +225,6 @@ impl Meter {
         if !free {
             return None;
         }
-        self.accounts[payer.key.0 as usize].begin_bounded(most);
-        if payer.path.is_some() {
-            self.tree.each_as_it_is(payer.path, |node| node.account.begin_bounded(most));
-        }
         Some(self.hold(payer, now, most, true))
     }
 
@@ -351,10 +347,10 @@ impl Meter {
     fn hold(&mut self, payer: Payer<'_>, now: Unix, reserved: Amount, bounded: bool) -> Hold {
         let Payer { key, path, .. } = payer;
         let account = &mut self.accounts[key.0 as usize];
-        account.begin(reserved);
+        account.begin(reserved, bounded);
         let window = account.window.bounds;
         if path.is_some() {
-            self.tree.each_as_it_is(path, |node| node.account.begin(reserved));
+            self.tree.each_as_it_is(path, |node| node.account.begin(reserved, bounded));
         }
         Hold(self.open.insert(Open { key, path, window, admitted: now, reserved, shared: false, bounded }))
     }

@@ -317,17 +317,16 @@ impl Account {
         self.calendar.bounds(at)
     }
 
-    /// One request more in the present window and period.
-    pub(super) fn begin(&mut self, estimate: Amount) {
+    /// One request more in the present window and period. `bounded`: what it reserves is a bound.
+    #[inline]
+    pub(super) fn begin(&mut self, estimate: Amount, bounded: bool) {
         self.window.requests += 1;
         self.running += 1;
         self.window.reserved = self.window.reserved.saturating_add(estimate.tokens);
         self.period.reserved = self.period.reserved.plus(estimate);
-    }
-
-    /// A hold whose reservation is a bound has come.
-    pub(super) fn begin_bounded(&mut self, most: Amount) {
-        self.bounded = (self.bounded.0 + 1, self.bounded.1.plus(most));
+        if bounded {
+            self.bounded = (self.bounded.0 + 1, self.bounded.1.plus(estimate));
+        }
     }
 
     /// The reservation of `open` is a bound no more: it is `exact`, which is less.
