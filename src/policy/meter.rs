@@ -506,11 +506,13 @@ impl Meter {
         let mut found = own.map(|kind| limit(kind, account, payer.plan, false, now));
         if payer.path.is_some() {
             self.tree.each(payer.path, &self.open, now, |node| {
-                let (account, share) = (&node.account, (payer.hosts > 1).then(|| node.limits.share(payer.hosts)));
-                let plan = share.as_ref().unwrap_or(&node.limits);
-                let Some(kind) = Counts::of(account, counted).reached(plan) else { return };
-                let limit = limit(kind, account, plan, true, now);
-                if found.as_ref().is_none_or(|found| found.retry_after < limit.retry_after) {
+                let counts = Counts::of(&node.account, counted);
+                if payer.hosts == 1 && counts.reached(&node.limits).is_none() {
+                    return;
+                }
+                if let Some(limit) = node.reached(&counts, payer.hosts, now)
+                    && found.as_ref().is_none_or(|found| found.retry_after < limit.retry_after)
+                {
                     found = Some(limit);
                 }
             });

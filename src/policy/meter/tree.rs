@@ -3,6 +3,7 @@
 //! the sum of the rows whose path has its name, whatever has been moved since.
 
 use super::account::{Account, Open, PathIx};
+use super::limit::{Counts, Limit, limit};
 use crate::base::limits::PATHS_MAX;
 use crate::base::slots::Slots;
 use crate::base::time::Unix;
@@ -177,6 +178,14 @@ impl Node {
         account.enter(limits, now, &|visit| here().for_each(|open| visit(&seen(open, limits))));
         let (window, period) = (account.window.bounds, account.period.bounds);
         self.stays = (window.0.max(period.0), window.1.min(period.1));
+    }
+
+    /// The limit that is reached with `counts`, of which one of so many hosts has its share.
+    #[cold]
+    pub(super) fn reached(&self, counts: &Counts, hosts: u32, now: Unix) -> Option<Limit> {
+        let share = (hosts > 1).then(|| self.limits.share(hosts));
+        let plan = share.as_ref().unwrap_or(&self.limits);
+        counts.reached(plan).map(|kind| limit(kind, &self.account, plan, true, now))
     }
 
     /// `open` as it counts here: in the group's own window.
