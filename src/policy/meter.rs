@@ -396,7 +396,7 @@ impl Meter {
         let Meter { accounts, tree, news, .. } = self;
         if let Some(account) = accounts.get_mut(hold.key.0 as usize) {
             let before = account.period_known().nano;
-            account.end(&hold, used);
+            account.end(&hold, hold.window, used);
             let total = account.budget;
             if total > 0 {
                 let was = BudgetStatus { used: before, total };
@@ -405,9 +405,9 @@ impl Meter {
         }
         if hold.path.is_some() {
             tree.each_as_it_is(hold.path, |node| {
-                let (total, open) = (node.limits.budget, node.seen(&hold));
+                let (total, window) = (node.limits.budget, node.window_of(hold.admitted));
                 let was = BudgetStatus { used: node.account.period_known().nano, total };
-                node.account.end(&open, used);
+                node.account.end(&hold, window, used);
                 tell(&node.account, was, total, || BudgetOf::Group(node.limits.name.clone()), news);
             });
         }

@@ -191,11 +191,14 @@ impl Node {
     /// `open` as it counts here: in the group's own window.
     #[inline]
     pub(super) fn seen(&self, open: &Open) -> Open {
+        Open { window: self.window_of(open.admitted), ..*open }
+    }
+
+    /// The group's window that `at` lies in.
+    #[inline]
+    pub(super) fn window_of(&self, at: Unix) -> (Unix, Unix) {
         let present = self.account.window.bounds;
-        match is_within(present, open.admitted, self.limits.window) {
-            true => Open { window: present, ..*open },
-            false => seen(open, &self.limits),
-        }
+        if is_within(present, at, self.limits.window) { present } else { window(at, self.limits.window) }
     }
 }
 
