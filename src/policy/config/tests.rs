@@ -740,6 +740,11 @@ fn members_that_a_model_writes_are_checked() {
             ("{ \"\" = 1 }", &format!("{table}."), "letters, digits, _ and -"),
             ("{ model = \"x\" }", &format!("{table}.model"), "for the client or the gateway to say"),
             ("{ stream_options = {} }", &format!("{table}.stream_options"), "for the client or the gateway to say"),
+            ("{ query = \"x\" }", &format!("{table}.query"), "for the client or the gateway to say"),
+            ("{ documents = [\"x\"] }", &format!("{table}.documents"), "for the client or the gateway to say"),
+            ("{ input = \"x\" }", &format!("{table}.input"), "for the client or the gateway to say"),
+            ("{ prompt = \"x\" }", &format!("{table}.prompt"), "for the client or the gateway to say"),
+            ("{ best_of = 9 }", &format!("{table}.best_of"), "for the client or the gateway to say"),
             ("{ max_tokens = 5 }", &format!("{table}.max_tokens"), "write `default_max_tokens`, `reserve_tokens`"),
         ] {
             one_error(&model(&format!("{right}{key} = {value}")), 9, field, words);
