@@ -128,3 +128,19 @@ fn answers_under_way_without_a_token_are_kept_in_half_of_the_places() {
     let label = connect(&mut rig, 3 * ROOM);
     is_answered(&mut rig, &label);
 }
+
+#[test]
+fn a_feed_says_how_many_requests_it_could_not_tell_of() {
+    let mut rig = Rig::with(1, &[READ]);
+    let live = connect(&mut rig, 0);
+    rig.give(&live, LIVE);
+    let ended = 1000 + 234;
+    (0..ended).for_each(|_| rig.send("c", "GET /v1/models HTTP/1.1\r\nhost: g\r\n\r\n"));
+    rig.wait(250);
+    let told = rig.got(&live);
+    let (missed, rest) = told.split_once("event: missed\ndata: {\"requests\":").expect("a mark of the gap");
+    assert!(!missed.contains("data: "), "the mark stands where the gap is");
+    let missed: usize = rest.split('}').next().unwrap().parse().unwrap();
+    assert_eq!(missed + rest.matches("data: {").count(), ended);
+    assert!(missed >= 234);
+}
