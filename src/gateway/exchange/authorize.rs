@@ -305,7 +305,9 @@ fn ready(context: &AuthContext<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn content_fits(head: &RequestHead, bytes: &[u8], endpoint: Endpoint, max_body: u64) -> Result<(), Refusal> {
+/// Whether the body that a head announces can be one for `endpoint`.
+#[inline]
+pub(crate) fn content_fits(head: &RequestHead, bytes: &[u8], endpoint: Endpoint, max_body: u64) -> Result<(), Refusal> {
     let content_type = head.field(Field::ContentType).of(bytes).trim_ascii();
     let essence = || content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     // As nearly all write it.
