@@ -22,6 +22,8 @@ pub(super) struct Line<'a> {
     output_price: f64,
     cache_read_price: f64,
     cache_write_price: f64,
+    /// False where there is no `input_price` or no `output_price`: it costs nothing, and budgets may refuse it.
+    priced: bool,
     /// Its provider lists it; it is not configured, and has no price.
     discovered: bool,
 }
@@ -71,6 +73,7 @@ pub(super) fn lines(catalog: &Catalog) -> Vec<Line<'_>> {
         output_price: price(model.prices.output),
         cache_read_price: price(model.prices.cache_read),
         cache_write_price: price(model.prices.cache_write),
+        priced: model.priced,
         discovered: model.discovered,
     });
     line.collect()
@@ -85,9 +88,10 @@ fn table(catalog: &Catalog) -> String {
         ("OUTPUT $/1M", Align::Right),
     ]);
     for model in catalog.models() {
-        let prices = match model.discovered {
-            true => ["discovered".to_string(), "-".to_string()],
-            false => [price_text(model.prices.input), price_text(model.prices.output)],
+        let prices = match (model.discovered, model.priced) {
+            (true, _) => ["discovered".to_string(), "-".to_string()],
+            (_, false) => ["none".to_string(), "none".to_string()],
+            _ => [price_text(model.prices.input), price_text(model.prices.output)],
         };
         let mut row = vec![model.name.clone(), model.id.to_string(), model.context_text.clone()];
         row.extend(prices);
