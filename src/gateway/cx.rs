@@ -34,7 +34,7 @@ use crate::policy::cause::Cause;
 use crate::policy::config::{Config, Durability, OnOutage, Origin, StoreUrl};
 use crate::policy::counters::{Counters, Stats};
 use crate::policy::keys::{KeyId, KeyIx, KeyRecord, Keys};
-use crate::policy::meter::{Meter, QuotaStatus};
+use crate::policy::meter::{Meter, PathIx, Payer, QuotaStatus};
 use crate::policy::plan::Plan;
 use crate::policy::row::Row;
 use crate::policy::window;
@@ -292,14 +292,29 @@ impl Cx {
     /// its plan may come back.
     pub(crate) fn counted_key(&self, id: &KeyId) -> Option<(KeyIx, Plan)> {
         let key = self.keys.index_of(id)?;
-        let plan = self.plans.of(key, &self.setup.config).map(|payer| payer.plan.clone());
-        Some((key, plan.unwrap_or_else(|_| Plan::unlimited(&self.keys.record(key).plan))))
+        Some((key, self.plan_of(key)))
+    }
+
+    /// The plan of a key, though its group may not be configured; one without limits, where the plan itself is not.
+    fn plan_of(&self, key: KeyIx) -> Plan {
+        let record = self.keys.record(key);
+        let plan = self.setup.config.plan(&record.plan).map(|plan| plan.with(&record.limits));
+        plan.unwrap_or_else(|| Plan::unlimited(&record.plan))
     }
 
     /// How a key and its groups stand.
     pub(crate) fn quota(&mut self, key: KeyIx) -> Option<QuotaStatus> {
-        let payer = self.plans.of(key, &self.setup.config).ok()?;
-        Some(self.meter.standing(payer, self.now.unix))
+        match self.plans.of(key, &self.setup.config) {
+            Ok(payer) => Some(self.meter.standing(payer, self.now.unix)),
+            Err(_) => Some(self.quota_alone(key)),
+        }
+    }
+
+    /// How a key stands whose plan or group is not configured.
+    #[cold]
+    fn quota_alone(&mut self, key: KeyIx) -> QuotaStatus {
+        let payer = Payer { key, plan: &self.plan_of(key), path: PathIx::NONE, hosts: 1 };
+        self.meter.standing(payer, self.now.unix)
     }
 
     /// Whether answers wait for their rows.
