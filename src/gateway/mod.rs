@@ -14,6 +14,7 @@
 mod access_log;
 mod admin;
 mod budget;
+mod budget_news;
 mod client;
 mod cx;
 mod diagnosis;

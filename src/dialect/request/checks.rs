@@ -376,8 +376,8 @@ impl Checks {
         if let Dialect::Relay(relay) = self.shape {
             return self.in_needed(relay, buf, (token, depth, span));
         }
-        // Of a response only the input and the tools are looked into.
-        if self.shape == Dialect::Responses && !matches!(self.name, Name::Input | Name::Tools) {
+        // Of a response only the input, the tools and the form of the answer are looked into.
+        if self.shape == Dialect::Responses && !matches!(self.name, Name::Input | Name::Tools | Name::Text) {
             return Ok(());
         }
         if depth == 2 && in_array && token != Token::Key && !closes {
@@ -397,6 +397,7 @@ impl Checks {
             }
             Name::Tools if in_array && self.shape == Dialect::Responses => self.in_tools(buf, token, depth, span)?,
             Name::System | Name::Tools => {}
+            name if name.is_read_by_model(self.shape) => {}
             _ => return Ok(()),
         }
         if token == Token::Key {
@@ -473,16 +474,17 @@ impl Checks {
     }
 
     fn key_tokens(&mut self, buf: &[u8], span: Span) {
-        let key = span.of(buf);
-        self.text = match key {
+        // Elsewhere a model reads the names of members, too, and all of their text: there are no pictures.
+        if !matches!(self.name, Name::Messages | Name::System | Name::Input) {
+            self.text = Text::Words;
+            return self.tokens.text(buf, span, false);
+        }
+        self.text = match span.of(buf) {
             b"data" | b"file_data" => Text::Data,
             b"url" | b"image_url" => Text::MaybeData,
             b"encrypted_content" => Text::Opaque,
             _ => Text::Words,
         };
-        if self.name == Name::Tools {
-            self.tokens.text(buf, span, false);
-        }
     }
 
     fn value_tokens(&mut self, buf: &[u8], token: Token, span: Span) {

@@ -145,12 +145,12 @@ pub(crate) fn authorize(
     }
     method_allowed(head, endpoint)?;
     scope_allows(endpoint, key, context)?;
+    let payer = context.plans.of(key, &context.setup.config)?;
     ready(context)?;
     if matches!(endpoint, Endpoint::Generate(_) | Endpoint::CountTokens(_)) {
         content_fits(head, bytes, endpoint, context.setup.config.server.max_body)?;
     }
     if let Endpoint::Generate(_) | Endpoint::CountTokens(_) = endpoint {
-        let payer = context.plans.of(key, &context.setup.config)?;
         // A count takes no place and reserves nothing: what is settled alone can stand against it.
         let spent = match context.shared || matches!(endpoint, Endpoint::CountTokens(_)) {
             true => context.meter.spent_settled(payer, context.now),
