@@ -197,10 +197,7 @@ impl Remote {
 
     /// Does `call`, which does no harm when it is done twice, and again where it was interrupted: within the time that
     /// the ledger is given to answer, but once in any case, for a process may have been stopped for longer.
-    fn until_heard<T>(
-        &mut self,
-        mut call: impl FnMut(&mut Remote) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
+    fn until_heard<T>(&mut self, mut call: impl FnMut(&mut Remote) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let until = self.clock.mono().after(limits::SHARED_ANSWER);
         let mut done = call(self);
         while matches!(done, Err(StoreError::Interrupted(_))) {
