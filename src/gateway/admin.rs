@@ -251,7 +251,8 @@ pub(crate) fn error(status: u16, message: &str, id: &str, out: &mut Vec<u8>) {
         500.. => RefusalKind::Upstream,
         _ => RefusalKind::InvalidRequest,
     };
-    let words = ErrorWords { kind: kind.as_str(), status, word: "", message, details: None, request_id: id };
+    let words =
+        ErrorWords { kind: kind.as_str(), status, word: "", message, details: None, resets_at: None, request_id: id };
     errors::error_body(None, &words, out);
 }
 
