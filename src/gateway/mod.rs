@@ -14,6 +14,7 @@
 mod access_log;
 mod admin;
 mod budget;
+mod budget_news;
 mod client;
 mod cx;
 mod diagnosis;
@@ -33,6 +34,7 @@ pub mod orders;
 mod plans;
 mod provider;
 mod queue;
+mod trace;
 
 use crate::base::limits::{ROOM_MAX, WORK_MIN};
 use crate::base::seam::{Action, Conn, Core, Ending, ProcessVitals, Reply, Side, Signal, Stray};
@@ -379,6 +381,7 @@ impl Core for Gateway {
                 self.cx.ledger.failed(false);
                 self.cx.log_event(|out| out.extend_from_slice(b",\"event\":\"ledger\",\"outcome\":\"recovered\""));
             }
+            Notice::Spans(lost, news) => self.spans_lost(lost, news),
             Notice::Worked(done) => self.offloaded(done),
             Notice::Desk(answer) => self.desk_answered(*answer),
             Notice::SecretTold(origin, value) => {

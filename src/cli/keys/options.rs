@@ -36,19 +36,19 @@ pub struct KeyOptions {
     #[arg(long, value_name = "WHEN", value_parser = parse_expiry)]
     pub expires: Option<Expiry>,
     /// Requests per window for this key alone; 0: no limit; plan: as its plan says
-    #[arg(long, value_name = "N|plan", value_parser = parse_limit)]
+    #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
     pub requests: Option<Limit>,
     /// Tokens per period for this key alone (10M is understood)
-    #[arg(long, value_name = "N|plan", value_parser = parse_limit)]
+    #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
     pub tokens: Option<Limit>,
     /// Tokens per window for this key alone
-    #[arg(long, value_name = "N|plan", value_parser = parse_limit)]
+    #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
     pub tokens_per_window: Option<Limit>,
     /// Requests at once for this key alone
-    #[arg(long, value_name = "N|plan", value_parser = parse_limit)]
+    #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
     pub concurrency: Option<Limit>,
     /// US dollars per period for this key alone (12.50)
-    #[arg(long, value_name = "USD|plan", value_parser = parse_budget)]
+    #[arg(long, value_name = "USD|plan", value_parser = parse_budget, allow_negative_numbers = true)]
     pub budget: Option<Limit>,
 }
 
@@ -142,7 +142,8 @@ pub(in crate::cli) fn parse_budget(text: &str) -> Result<Limit, String> {
     }
     let nano = units::dollars(text).filter(|nano| *nano <= BUDGET_MAX);
     nano.map(Limit::Own).ok_or_else(|| {
-        "expected US dollars such as 12.50, with at most nine decimals (0: no limit), or plan".to_string()
+        "expected US dollars such as 12.50, at most 1000000000 and with at most nine decimals (0: no limit), or plan"
+            .to_string()
     })
 }
 
@@ -320,7 +321,8 @@ mod tests {
         }
         assert_eq!(parse_budget("12.50"), Ok(Limit::Own(12_500_000_000)));
         assert_eq!((parse_budget("0"), parse_budget("plan")), (Ok(Limit::Own(0)), Ok(Limit::Plans)));
-        for wrong in ["", "-1", "$5", "1e3", "10M", "1000000000.1", "0.0000000001"] {
+        assert_eq!(parse_budget("1e3"), Ok(Limit::Own(1_000_000_000_000)));
+        for wrong in ["", "-1", "$5", "1e10", "10M", "1000000000.1", "0.0000000001"] {
             assert!(parse_budget(wrong).is_err(), "{wrong}");
         }
     }

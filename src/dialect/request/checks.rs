@@ -140,6 +140,8 @@ pub(super) struct Checks {
     /// Of a relayed request: which of the members are there that it needs, as bits, and what is in the list under way.
     found: u8,
     texts: Items,
+    /// Tokens of a query that is read anew with each document.
+    query: u32,
 }
 
 const NO_MESSAGE: Message = Message {
@@ -177,6 +179,7 @@ impl Checks {
             has_messages: false,
             found: 0,
             texts: Items::Unknown,
+            query: 0,
         }
     }
 
@@ -203,6 +206,7 @@ impl Checks {
             has_messages,
             found,
             texts,
+            query,
         } = self;
         fields.reset();
         tokens.reset();
@@ -213,7 +217,7 @@ impl Checks {
         (*message, *block, *text) = (NO_MESSAGE, NO_BLOCK, Text::Words);
         (*unsigned, *input) = (Unsigned::default(), Input::default());
         (*plain_max, *has_messages) = (None, false);
-        (*found, *texts) = (0, Items::Unknown);
+        (*found, *texts, *query) = (0, Items::Unknown, 0);
     }
 
     pub(super) fn refusal(&mut self) -> Invalid {
@@ -273,7 +277,7 @@ impl Checks {
             return match self.shape {
                 _ if token == Token::Null => Ok(()),
                 Dialect::Relay(relay) if !matches!(self.name, Name::Model | Name::Stream) => {
-                    self.end_needed(relay, token)
+                    self.end_needed(relay, token, raw)
                 }
                 _ => self.specified(token, raw, value),
             };
@@ -283,8 +287,10 @@ impl Checks {
                 self.fields.include_usage = raw.get("include_usage").and_then(Raw::bool).unwrap_or(false);
             }
             Name::MaxCompletionTokens if self.shape == Dialect::Chat => self.fields.max_tokens = whole_number(raw),
-            Name::MaxTokens | Name::N if matches!(self.shape, Dialect::Relay(_)) => {
-                self.beside_needed(self.name, whole_number(raw));
+            Name::MaxTokens | Name::MaxCompletionTokens | Name::N | Name::BestOf
+                if matches!(self.shape, Dialect::Relay(_)) =>
+            {
+                self.beside_needed(raw);
             }
             Name::Thread if self.shape == Dialect::Messages => self.fields.thread |= token == Token::ObjectClose,
             _ => {}
@@ -370,8 +376,8 @@ impl Checks {
         if let Dialect::Relay(relay) = self.shape {
             return self.in_needed(relay, buf, (token, depth, span));
         }
-        // Of a response only the input and the tools are looked into.
-        if self.shape == Dialect::Responses && !matches!(self.name, Name::Input | Name::Tools) {
+        // Of a response only the input, the tools and the form of the answer are looked into.
+        if self.shape == Dialect::Responses && !matches!(self.name, Name::Input | Name::Tools | Name::Text) {
             return Ok(());
         }
         if depth == 2 && in_array && token != Token::Key && !closes {
@@ -391,6 +397,7 @@ impl Checks {
             }
             Name::Tools if in_array && self.shape == Dialect::Responses => self.in_tools(buf, token, depth, span)?,
             Name::System | Name::Tools => {}
+            name if name.is_read_by_model(self.shape) => {}
             _ => return Ok(()),
         }
         if token == Token::Key {
@@ -467,16 +474,17 @@ impl Checks {
     }
 
     fn key_tokens(&mut self, buf: &[u8], span: Span) {
-        let key = span.of(buf);
-        self.text = match key {
+        // Elsewhere a model reads the names of members, too, and all of their text: there are no pictures.
+        if !matches!(self.name, Name::Messages | Name::System | Name::Input) {
+            self.text = Text::Words;
+            return self.tokens.text(buf, span, false);
+        }
+        self.text = match span.of(buf) {
             b"data" | b"file_data" => Text::Data,
             b"url" | b"image_url" => Text::MaybeData,
             b"encrypted_content" => Text::Opaque,
             _ => Text::Words,
         };
-        if self.name == Name::Tools {
-            self.tokens.text(buf, span, false);
-        }
     }
 
     fn value_tokens(&mut self, buf: &[u8], token: Token, span: Span) {

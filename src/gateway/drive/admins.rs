@@ -4,6 +4,7 @@ use super::Reply;
 use crate::base::limits::ADMIN_BODY_MAX;
 use crate::base::seam::Shut;
 use crate::base::time::Mono;
+use crate::dialect::errors;
 use crate::gateway::admin::{self, Answer, Begun, DeskAnswer, DeskAsk, Role, Step, View, Waiting, Waits};
 use crate::gateway::client::limits::Verdict;
 use crate::gateway::client::response::{EVENTS, JSON, RequestMeta};
@@ -89,7 +90,7 @@ impl Gateway {
     fn refuse_admin(&mut self, id: ClientId, meta: RequestMeta, refusal: &Refusal) {
         let exchange = Exchange::new(id, meta, &mut self.cx);
         self.cx.out.clear();
-        local::error_body(None, refusal, exchange.request.id.as_str(), &mut self.cx.out);
+        errors::error_body(None, &local::words(refusal, exchange.request.id.as_str()), &mut self.cx.out);
         let framing = Framing::Length(self.cx.out.len() as u64);
         let (status, refusal) = (refusal.status, Some(refusal));
         self.reply(&exchange.request, &Reply { status, framing, content_type: JSON, refusal, more: b"" });

@@ -4,6 +4,7 @@ use super::Reply;
 use crate::base::buf::BLOCK;
 use crate::base::limits::ADMIN_BODY_MAX;
 use crate::base::seam::{Action, Ending, Shut, Stray};
+use crate::dialect::errors;
 use crate::gateway::budget::{Budget, Gate};
 use crate::gateway::client::limits::PeerKey;
 use crate::gateway::client::response::RequestMeta;
@@ -311,10 +312,12 @@ impl Gateway {
         exchange.finish(outcome, &mut self.cx);
         let request = &exchange.request;
         self.cx.out.clear();
-        local::error_body(dialect, refusal, request.id.as_str(), &mut self.cx.out);
+        let codex = request.found.is_codex.then(|| local::spent_for_codex(refusal, request.id.as_str())).flatten();
+        let (words, more) = codex.unwrap_or_else(|| (local::words(refusal, request.id.as_str()), Vec::new()));
+        errors::error_body(dialect, &words, &mut self.cx.out);
         let framing = Framing::Length(self.cx.out.len() as u64);
         let (status, content_type) = (refusal.status, response::JSON);
-        self.reply(request, &Reply { status, framing, content_type, refusal: Some(refusal), more: b"" });
+        self.reply(request, &Reply { status, framing, content_type, refusal: Some(refusal), more: &more });
     }
 
     pub(crate) fn answer_local(&mut self, exchange: &mut Exchange, endpoint: Endpoint) {

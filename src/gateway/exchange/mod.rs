@@ -32,6 +32,7 @@ mod queue;
 mod renewal;
 mod reply;
 mod reserve;
+mod spans;
 mod state;
 mod stream;
 pub(crate) mod streams;
@@ -81,7 +82,8 @@ impl Exchange {
             read: Mono::NEVER,
             queued: 0,
         };
-        Exchange { request, asked: None, admitted: None, state: State::Ended, diagnosis: None }
+        let diagnosis = if request.setup.traces { request.begin_trace() } else { None };
+        Exchange { request, asked: None, admitted: None, state: State::Ended, diagnosis }
     }
 
     /// Looks at the head: what is asked for, and whether it may pass.
@@ -92,6 +94,9 @@ impl Exchange {
         ready: Readiness,
         cx: &mut Cx,
     ) -> Result<Endpoint, Refusal> {
+        if head.traced {
+            self.follow_trace(&bytes[..head.len as usize]);
+        }
         let request = &mut self.request;
         let client_request_id = head.field(Field::XRequestId).of(bytes);
         if !client_request_id.is_empty() {
