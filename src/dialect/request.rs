@@ -77,8 +77,8 @@ impl RequestScan {
         &self.checks.fields
     }
 
-    /// Estimated tokens of the prompt: system, messages, tools, images, what the answer is to fit. `body` is all of what
-    /// has been scanned.
+    /// Estimated tokens of the prompt: system, messages, tools, images, what the answer is to fit. `body` is all of
+    /// what has been scanned.
     pub fn prompt_tokens<'a>(&'a self, body: &'a [u8]) -> PromptTokens<'a> {
         PromptTokens::Later(&self.checks.tokens, body)
     }
