@@ -19,6 +19,12 @@ const DOCUMENT_BYTES_PER_TOKEN: u64 = 20;
 /// Bytes of reasoning in base64 for each token that it counts for.
 const OPAQUE_BYTES_PER_TOKEN: u64 = 8;
 
+/// How deep the members of a part of a message lie. Those of what lies in it have names that the dialects give them, and
+/// else names that a model has chosen, as the input of a call has.
+const PART_DEPTH: usize = 5;
+const PART_NAMES: [&[u8]; 9] =
+    [b"type", b"name", b"arguments", b"media_type", b"detail", b"text", b"format", b"title", b"cache_control"];
+
 const CHAT_ROLES: &str = "system, developer, user, assistant, tool";
 const MESSAGES_ROLES: &str = "user, assistant, system";
 
@@ -395,7 +401,7 @@ impl Checks {
             _ => return Ok(()),
         }
         if token == Token::Key {
-            self.key_tokens(buf, span);
+            self.key_tokens(buf, depth, span);
         } else if !opens && !closes {
             self.value_tokens(buf, token, span);
         }
@@ -467,7 +473,7 @@ impl Checks {
         self.tokens.add(MESSAGE_TOKENS);
     }
 
-    fn key_tokens(&mut self, buf: &[u8], span: Span) {
+    fn key_tokens(&mut self, buf: &[u8], depth: usize, span: Span) {
         // Elsewhere a model reads the names of members, too, and all of their text: there are no pictures.
         if !matches!(self.name, Name::Messages | Name::System | Name::Input) {
             self.text = Text::Words;
@@ -477,7 +483,12 @@ impl Checks {
             b"data" | b"file_data" => Text::Data,
             b"url" | b"image_url" => Text::MaybeData,
             b"encrypted_content" => Text::Opaque,
-            _ => Text::Words,
+            key => {
+                if depth > PART_DEPTH && !PART_NAMES.contains(&key) {
+                    self.tokens.text(buf, span, false);
+                }
+                Text::Words
+            }
         };
     }
 
