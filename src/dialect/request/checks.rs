@@ -128,6 +128,8 @@ pub(super) struct Checks {
     pub(super) fields: Fields,
     refusal: Box<str>,
     pub(super) tokens: CountLater,
+    /// Bytes of the values of unknown members.
+    pub(super) unknown: u64,
     seen: u64,
     key: Span,
     name: Name,
@@ -168,6 +170,7 @@ impl Checks {
             fields: Fields::default(),
             refusal: Box::default(),
             tokens: CountLater::default(),
+            unknown: 0,
             seen: 0,
             key: Span::default(),
             name: Name::Other,
@@ -194,6 +197,7 @@ impl Checks {
             fields,
             refusal,
             tokens,
+            unknown,
             seen,
             key,
             name,
@@ -214,7 +218,7 @@ impl Checks {
         tokens.reset();
         *refusal = Box::default();
         (*own_shape, *needs) = (shape, needs_max_tokens);
-        (*seen, *key, *name) = (0, Span::default(), Name::Other);
+        (*unknown, *seen, *key, *name) = (0, 0, Span::default(), Name::Other);
         (*value_start, *value_token, *items) = (0, Token::Null, 0);
         (*message, *block, *text) = (NO_MESSAGE, NO_BLOCK, Text::Words);
         (*unsigned, *input) = (Unsigned::default(), Input::default());
@@ -275,7 +279,8 @@ impl Checks {
         let (key, name) = (self.key, self.name);
         self.fields.members.push(Member { key, value, name });
         let raw = Raw::new(value.of(buf));
-        if self.name.class(self.shape) == Class::Specified {
+        let class = self.name.class(self.shape);
+        if class == Class::Specified {
             return match self.shape {
                 _ if token == Token::Null => Ok(()),
                 Dialect::Relay(relay) if !matches!(self.name, Name::Model | Name::Stream) => {
@@ -283,6 +288,9 @@ impl Checks {
                 }
                 _ => self.specified(token, raw, value),
             };
+        }
+        if class == Class::Unknown {
+            self.unknown += u64::from(value.end - value.start);
         }
         match self.name {
             Name::StreamOptions if self.shape.upstream() == Dialect::Chat => {
