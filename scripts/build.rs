@@ -1,10 +1,11 @@
 //! What a binary says of itself: the commit that it was built from, and for which target; and the texts that it serves,
-//! packed: the page, and the APIs' documents as machines read them, without the spaces that people like; and the scripts
-//! of a shared ledger, without their comments.
+//! packed: the page, and the APIs' documents as machines read them, without the spaces that people like; what shells
+//! complete by; and the scripts of a shared ledger, without their comments.
 
 use std::process::Command;
 
 const LUA: &str = "src/io/store/scripts";
+const COMPLETIONS: &str = "src/cli/completions";
 
 fn git(args: &[&str]) -> Option<String> {
     let output = Command::new("git").args(args).output().ok().filter(|output| output.status.success())?;
@@ -27,16 +28,22 @@ fn dense(json: &str) -> String {
 fn main() {
     println!("cargo:rerun-if-changed=scripts/build.rs");
     let out = std::env::var("OUT_DIR").expect("cargo says where things are put");
+    let pack = |to: &str, text: &str| {
+        let packed = miniz_oxide::deflate::compress_to_vec(text.as_bytes(), 10);
+        std::fs::write(std::path::Path::new(&out).join(to), packed).expect("there is room for it");
+    };
     for (from, to) in
         [("openapi.json", "openapi.json"), ("admin/openapi.json", "admin.json"), ("admin/page.html", "page.html")]
     {
         let from = format!("src/gateway/{from}");
         println!("cargo:rerun-if-changed={from}");
         let text = std::fs::read_to_string(&from).expect("what is served is there");
-        let text = if from.ends_with(".json") { dense(&text) } else { text };
-        let packed = miniz_oxide::deflate::compress_to_vec(text.as_bytes(), 10);
-        std::fs::write(std::path::Path::new(&out).join(to), packed).expect("there is room for it");
+        pack(to, &if from.ends_with(".json") { dense(&text) } else { text });
     }
+    println!("cargo:rerun-if-changed={COMPLETIONS}");
+    let shells = ["bash", "elvish", "fish", "powershell", "zsh"];
+    let completions = shells.map(|shell| std::fs::read_to_string(format!("{COMPLETIONS}/{shell}")));
+    pack("completions", &completions.map(|text| format!("\0{}", text.expect("each shell has its file"))).concat());
     // What a ledger in Redis is told, without the words for people.
     println!("cargo:rerun-if-changed={LUA}");
     for entry in std::fs::read_dir(LUA).expect("the ledger's scripts are there").flatten() {

@@ -19,9 +19,9 @@ def configure():
     tls = f'ca_file = "{WORK}/ca.pem"\naddresses = ["{local("tls")}"]\n'
     limits = ('tokens = 1_000_000_000_000\nrequests = 1_000_000_000\ntokens_per_window = 1_000_000_000_000\n'
               'concurrency = 100_000\n')
-    config = lambda listen, admin, limits: (
+    config = lambda listen, admin, limits, ledger="ledger": (
         f'default_model = "bench"\n[server]\nlisten = "{local(listen)}"\nadmin_listen = "{local(admin)}"\n'
-        f'[store]\nurl = "sqlite:{WORK}/ledger.db"\n[upstream]\npool_max_idle = 4096\n\n'
+        f'[store]\nurl = "sqlite:{WORK}/{ledger}.db"\n[upstream]\npool_max_idle = 4096\n\n'
         + provider("plain", "chat", f"http://{local('up')}/v1")
         + provider("slow", "chat", f"http://{local('slow')}/v1")
         + provider("near", "chat", f"http://{local('near')}/v1")
@@ -33,6 +33,10 @@ def configure():
     text = config("gateway", "admin", limits)
     (WORK / "tollgate.toml").write_text(text)
     (WORK / "ungoverned.toml").write_text(config("ungoverned", "ungoverned_admin", ""))
+    # A tree of groups, each with a budget and limits that are never reached.
+    tree = [("one", ""), ("two", 'parent = "one"\n'), ("three", 'parent = "two"\n'), ("four", 'parent = "three"\n')]
+    groups = "".join(f'[[groups]]\nname = "{name}"\n{parent}budget = 1_000_000.0\n{limits}' for name, parent in tree)
+    (WORK / "grouped.toml").write_text(config("grouped", "grouped_admin", limits, "grouped") + groups)
     secured = f'[server]\ntls = {{ cert = "{WORK}/cert.pem", key = "{WORK}/key.pem" }}\n'
     (WORK / "secured.toml").write_text(text.replace("[server]\n", secured))
     # nginx as a plain relay with keep-alive on both sides. Every location has its own headers, since one header of
@@ -92,10 +96,10 @@ def certificates():
 
 
 def issue_keys():
-    """A ledger with 1,000 keys, made once; each run begins with a copy."""
+    """A ledger with 1,000 keys, made once, and one with as many in a group; each run begins with a copy."""
     seed = WORK / "seed"
     ready = seed / "keys"
-    names = ("keys", "keys-spent", "keys-unknown")
+    names = ("keys", "keys-spent", "keys-unknown", "keys-grouped")
     if all((seed / name).exists() for name in names) and len(ready.read_text().split()) == KEYS:
         for name in names:
             shutil.copy(seed / name, WORK)
@@ -103,26 +107,33 @@ def issue_keys():
     shutil.rmtree(seed, ignore_errors=True)
     seed.mkdir()
     say(f"issuing {KEYS} keys ...")
-    for ledger in WORK.glob("ledger.db*"):
+    for ledger in ledgers(WORK):
         ledger.unlink()
 
-    def issue(name, plan):
-        command = [GATEWAY, "keys", "issue", "--config", WORK / "tollgate.toml", "--name", name, "--plan", plan]
+    def issue(name, plan, config="tollgate.toml", *more):
+        command = [GATEWAY, "keys", "issue", "--config", WORK / config, "--name", name, "--plan", plan, *more]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     keys = "".join(issue(f"k{number}", "team") for number in range(KEYS))
     (seed / "keys-spent").write_text(issue("spent", "spent"))
     # Its checksum is wrong: nobody has to be asked for it.
     (seed / "keys-unknown").write_text("tg_live_" + "A" * 40 + "000000\n")
-    for ledger in WORK.glob("ledger.db*"):
+    grouped = (issue(f"k{number}", "team", "grouped.toml", "--group", "four") for number in range(KEYS))
+    (seed / "keys-grouped").write_text("".join(grouped))
+    for ledger in ledgers(WORK):
         shutil.copy(ledger, seed)
     ready.write_text(keys)
     for name in names:
         shutil.copy(seed / name, WORK)
 
 
-def fresh_ledger():
-    for ledger in WORK.glob("ledger.db*"):
+def ledgers(folder, name="*"):
+    """Ledgers of the gateway and of the one with groups, with what SQLite keeps beside them."""
+    return [file for one in ("ledger", "grouped") if name in ("*", one) for file in folder.glob(f"{one}.db*")]
+
+
+def fresh_ledger(name="ledger"):
+    for ledger in ledgers(WORK, name):
         ledger.unlink()
-    for ledger in (WORK / "seed").glob("ledger.db*"):
+    for ledger in ledgers(WORK / "seed", name):
         shutil.copy(ledger, WORK)

@@ -1,6 +1,6 @@
 """What is compared, and the upstreams behind it."""
 from .rig import FIRST, GATEWAY, PORTS, PROGRAMS, SECOND, WORK, child_of, start, stop, wait_for
-from .setup import fresh_ledger
+from .setup import fresh_ledger, ledgers
 
 
 class Subject:
@@ -13,11 +13,15 @@ class Subject:
         if self.name == "gateway":
             fresh_ledger()
             if not ledger:
-                for path in WORK.glob("ledger.db*"):
+                for path in ledgers(WORK, "ledger"):
                     path.unlink()
             command = [gateway or GATEWAY, "serve", "--config", WORK / self.config]
             # The log goes to a file, as a service's does.
             self.process = start([*wrap, *command], FIRST, stderr=open(WORK / "log", "wb"))
+        elif self.name == "grouped":
+            fresh_ledger("grouped")
+            command = [gateway or GATEWAY, "serve", "--config", WORK / "grouped.toml"]
+            self.process = start([*wrap, *command], FIRST, stderr=open(WORK / "log-grouped", "wb"))
         elif self.name == "ungoverned":
             command = [PROGRAMS["ungoverned"], "--config", WORK / "ungoverned.toml"]
             self.process = start([*wrap, *command], FIRST, stderr=open(WORK / "log-ungoverned", "wb"))
@@ -41,7 +45,7 @@ class Subject:
 
     def way(self, kind):
         """Options of the load generator that lead a request over this subject to the upstream of a kind."""
-        if self.name in ("gateway", "ungoverned"):
+        if self.name in ("gateway", "grouped", "ungoverned"):
             model = {"whole": "bench", "stream": "bench", "slow": "slow", "near": "near", "near-stream": "near",
                      "tls": "secure", "crossed": "crossed", "eight": "eight", "answers": "answers", "vectors": "vectors"}[kind]
             path = {"answers": "/v1/responses", "vectors": "/v1/embeddings"}.get(kind)

@@ -19,8 +19,13 @@ pub fn mix(so_far: u64, value: u64) -> u64 {
 
 /// Mixes bytes, and how many they are.
 pub fn mix_bytes(so_far: u64, bytes: &[u8]) -> u64 {
-    let (chunks, rest) = bytes.as_chunks::<8>();
-    let mixed = chunks.iter().fold(mix(so_far, bytes.len() as u64), |sum, chunk| mix(sum, u64::from_le_bytes(*chunk)));
+    // Four at a time, as long as there are so many.
+    let (blocks, tail) = bytes.as_chunks::<32>();
+    let (chunks, rest) = tail.as_chunks::<8>();
+    let add = |sum: u64, chunk: &[u8; 8]| mix(sum, u64::from_le_bytes(*chunk));
+    let blocks = blocks.iter().map(|block| block.as_chunks::<8>().0);
+    let mixed = blocks.fold(mix(so_far, bytes.len() as u64), |sum, block| block.iter().fold(sum, add));
+    let mixed = chunks.iter().fold(mixed, add);
     let mut last = [0; 8];
     last[..rest.len()].copy_from_slice(rest);
     mix(mixed, u64::from_le_bytes(last))
@@ -36,6 +41,7 @@ pub fn lot(number: u64, seed: u64, weight: f64) -> f64 {
 /// The time to the first of events that come at a rate of 1, for an even draw of 64 bits: the negative logarithm of a
 /// number between 0 and 1. Only sums, products and quotients, which are rounded alike everywhere; a library's logarithm
 /// differs from system to system in its last bit, and would be the one thing that the binary wants of `libm`.
+#[inline(never)]
 fn first_of_events(draw: u64) -> f64 {
     let even = ((draw >> 12) as f64 + 0.5) / (1u64 << 52) as f64;
     // even = part * 2^power, with `part` between the roots of 1/2 and 2.

@@ -1,8 +1,11 @@
-//! `tollgate completions SHELL`: what a shell needs to complete our commands.
+//! `tollgate completions SHELL`: what a shell needs to complete our commands. The texts are made of the definitions
+//! once, as the files beside this; what makes them would be forty kilobytes of the binary.
 
 use super::output::{Failure, print};
-use clap::Command;
-use clap_complete::{Shell, generate};
+use crate::base::packed::Packed;
+
+/// Those of every shell, each behind a zero byte, in the order of [`Shell`].
+const TEXTS: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/completions")));
 
 /// `tollgate completions`.
 #[derive(clap::Args, Debug)]
@@ -12,9 +15,19 @@ pub struct CompletionsArgs {
     pub shell: Shell,
 }
 
-/// Prints them for the commands of `definition`.
-pub fn run(args: &CompletionsArgs, mut definition: Command) -> Result<(), Failure> {
-    let mut text = Vec::new();
-    generate(args.shell, &mut definition, "tollgate", &mut text);
-    print(&String::from_utf8_lossy(&text))
+/// A shell that can complete.
+#[derive(Copy, Clone, Debug, clap::ValueEnum)]
+#[value(rename_all = "lower")]
+#[expect(missing_docs, reason = "their names say it")]
+pub enum Shell {
+    Bash,
+    Elvish,
+    Fish,
+    PowerShell,
+    Zsh,
+}
+
+/// Prints them.
+pub fn run(args: &CompletionsArgs) -> Result<(), Failure> {
+    print(TEXTS.text().split('\0').nth(1 + args.shell as usize).unwrap_or_default())
 }

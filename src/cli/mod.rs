@@ -161,7 +161,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Usage(args) => usage::run(args),
         Command::Requests(args) => requests::run(args),
         Command::Ledger(command) => ledger::run(command),
-        Command::Completions(args) => completions::run(args, definition()),
+        Command::Completions(args) => completions::run(args),
     };
     done.map_or_else(Failure::report, |()| ExitCode::SUCCESS)
 }

@@ -25,6 +25,8 @@ pub(super) struct Line<'a> {
     cache_write_price: f64,
     /// What it may be asked for.
     serves: &'a [Dialect],
+    /// False where there is no `input_price` or no `output_price`: it costs nothing, and budgets may refuse it.
+    priced: bool,
     /// Its provider lists it; it is not configured, and has no price.
     discovered: bool,
 }
@@ -75,6 +77,7 @@ pub(super) fn lines(catalog: &Catalog) -> Vec<Line<'_>> {
         cache_read_price: price(model.prices.cache_read),
         cache_write_price: price(model.prices.cache_write),
         serves: &model.serves,
+        priced: model.priced,
         discovered: model.discovered,
     });
     line.collect()
@@ -90,9 +93,10 @@ fn table(catalog: &Catalog) -> String {
         ("SERVES", Align::Left),
     ]);
     for model in catalog.models() {
-        let prices = match model.discovered {
-            true => ["discovered".to_string(), "-".to_string()],
-            false => [price_text(model.prices.input), price_text(model.prices.output)],
+        let prices = match (model.discovered, model.priced) {
+            (true, _) => ["discovered".to_string(), "-".to_string()],
+            (_, false) => ["none".to_string(), "none".to_string()],
+            _ => [price_text(model.prices.input), price_text(model.prices.output)],
         };
         let mut row = vec![model.name.clone(), model.id.to_string(), model.context_text.clone()];
         row.extend(prices);

@@ -18,11 +18,14 @@ const ITEMS_MAX: usize = 16;
 /// A number for the conversation, the same for each of its turns.
 pub fn conversation(shape: Dialect, body: &[u8], fields: &Fields) -> u64 {
     let member = |wanted: Name| member(wanted, body, fields);
-    if let Some(key) = member(Name::PromptCacheKey).string().filter(|key| !key.is_empty()) {
-        return mix_bytes(1, key);
-    }
-    if let Some((_, Some(session))) = user_id(member(Name::Metadata)) {
-        return mix_bytes(2, session.as_bytes());
+    // Of most it is not said.
+    if fields.members.iter().any(|known| matches!(known.name, Name::PromptCacheKey | Name::Metadata)) {
+        if let Some(key) = member(Name::PromptCacheKey).string().filter(|key| !key.is_empty()) {
+            return mix_bytes(1, key);
+        }
+        if let Some((_, Some(session))) = user_id(member(Name::Metadata)) {
+            return mix_bytes(2, session.as_bytes());
+        }
     }
     // What begins alike goes together, so that it finds what a server has read of it.
     if let Dialect::Relay(relay) = shape {

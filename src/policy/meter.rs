@@ -5,11 +5,13 @@
 //! what that says of the whole ([`Meter::learn`]).
 
 mod account;
+mod budget;
 mod groups;
 mod limit;
 mod tree;
 
 pub use account::{Amount, DAYS_KEPT, Open, PathIx, SharedCounts};
+pub use budget::{BudgetNews, BudgetOf, BudgetStatus};
 pub use groups::GroupStatus;
 pub use limit::{Limit, LimitKind, Whose};
 
@@ -19,6 +21,7 @@ use super::window::window;
 use crate::base::slots::{Id, Slots};
 use crate::base::time::Unix;
 use account::Account;
+use budget::{NO_BUDGET, tell};
 use limit::{Counted, Counts, limit};
 use std::sync::Arc;
 use tree::Tree;
@@ -100,51 +103,6 @@ pub struct QuotaStatus {
     pub budget: Option<BudgetStatus>,
 }
 
-/// How a budget stands, in nano-dollars, by what is settled.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct BudgetStatus {
-    /// What was used in the period.
-    pub used: u64,
-    /// All of it.
-    pub total: u64,
-}
-
-impl BudgetStatus {
-    /// What is left.
-    pub fn remaining(&self) -> u64 {
-        self.total.saturating_sub(self.used)
-    }
-
-    fn has_reached(&self, percent: u8) -> bool {
-        self.total > 0 && u128::from(self.used) * 100 >= u128::from(self.total) * u128::from(percent)
-    }
-}
-
-/// Shares of a budget in percent that are told when they have been used.
-const TOLD_PERCENT: [u8; 2] = [80, 100];
-
-/// Whose budget it is.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum BudgetOf {
-    /// This key's, by its plan or its own.
-    Key(KeyIx),
-    /// The group's of this name.
-    Group(Arc<str>),
-}
-
-/// So much of a budget has been used as is to be told.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct BudgetNews {
-    /// Whose.
-    pub of: BudgetOf,
-    /// 80 or 100.
-    pub percent: u8,
-    /// How it stands.
-    pub status: BudgetStatus,
-    /// When it begins anew.
-    pub renews: Unix,
-}
-
 /// All counters. They are keyed by [`KeyIx`], and by the names of groups, and outlive changes of the configuration.
 #[derive(Debug, Default)]
 pub struct Meter {
@@ -174,13 +132,36 @@ impl Meter {
         }
         let news = &mut self.news;
         self.tree.each_budget(&self.open, now, |node| {
-            // A smaller budget may have been used already.
-            let was = before.iter().find(|(name, _)| *name == node.limits.name);
-            if let Some((name, was)) = was {
-                tell(&node.account, *was, node.limits.budget, || BudgetOf::Group(name.clone()), news);
-            }
+            // A smaller budget, or one where there was none, may have been used already.
+            let was = before.iter().find(|(name, _)| *name == node.limits.name).map(|(_, was)| *was);
+            let of = || BudgetOf::Group(node.limits.name.clone());
+            tell(&node.account, was.unwrap_or(NO_BUDGET), node.limits.budget, of, news);
         });
         true
+    }
+
+    /// Takes over the plan of a key that may have another budget than before.
+    pub fn rebudget(&mut self, payer: Payer<'_>, now: Unix) {
+        let Payer { key, plan, .. } = payer;
+        let before = self.accounts.get(key.0 as usize).map_or(plan.budget, |account| account.budget);
+        if before == plan.budget {
+            return;
+        }
+        let used = self.at(key, plan, now).period_known().nano;
+        let Meter { accounts, news, .. } = self;
+        let was = BudgetStatus { used, total: before };
+        tell(&accounts[key.0 as usize], was, plan.budget, || BudgetOf::Key(key), news);
+    }
+
+    /// Whether there is anything to be told of budgets.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        !self.news.is_empty()
+    }
+
+    /// Takes it.
+    pub fn take_news(&mut self) -> Vec<BudgetNews> {
+        std::mem::take(&mut self.news)
     }
 
     /// The path on which a hold was admitted, as its row keeps it.
@@ -224,10 +205,6 @@ impl Meter {
         }
         if !free {
             return None;
-        }
-        self.accounts[payer.key.0 as usize].begin_bounded(most);
-        if payer.path.is_some() {
-            self.tree.each_as_it_is(payer.path, |node| node.account.begin_bounded(most));
         }
         Some(self.hold(payer, now, most, true))
     }
@@ -351,10 +328,10 @@ impl Meter {
     fn hold(&mut self, payer: Payer<'_>, now: Unix, reserved: Amount, bounded: bool) -> Hold {
         let Payer { key, path, .. } = payer;
         let account = &mut self.accounts[key.0 as usize];
-        account.begin(reserved);
+        account.begin(reserved, bounded);
         let window = account.window.bounds;
         if path.is_some() {
-            self.tree.each_as_it_is(path, |node| node.account.begin(reserved));
+            self.tree.each_as_it_is(path, |node| node.account.begin(reserved, bounded));
         }
         Hold(self.open.insert(Open { key, path, window, admitted: now, reserved, shared: false, bounded }))
     }
@@ -400,7 +377,7 @@ impl Meter {
         let Meter { accounts, tree, news, .. } = self;
         if let Some(account) = accounts.get_mut(hold.key.0 as usize) {
             let before = account.period_known().nano;
-            account.end(&hold, used);
+            account.end(&hold, hold.window, used);
             let total = account.budget;
             if total > 0 {
                 let was = BudgetStatus { used: before, total };
@@ -409,23 +386,12 @@ impl Meter {
         }
         if hold.path.is_some() {
             tree.each_as_it_is(hold.path, |node| {
-                let (total, open) = (node.limits.budget, node.seen(&hold));
+                let (total, window) = (node.limits.budget, node.window_of(hold.admitted));
                 let was = BudgetStatus { used: node.account.period_known().nano, total };
-                node.account.end(&open, used);
+                node.account.end(&hold, window, used);
                 tell(&node.account, was, total, || BudgetOf::Group(node.limits.name.clone()), news);
             });
         }
-    }
-
-    /// Whether there is anything to be told of budgets.
-    #[inline]
-    pub fn has_news(&self) -> bool {
-        !self.news.is_empty()
-    }
-
-    /// Takes it.
-    pub fn take_news(&mut self) -> Vec<BudgetNews> {
-        std::mem::take(&mut self.news)
     }
 
     /// Ends a request that used nothing. It stays counted as a request.
@@ -438,9 +404,7 @@ impl Meter {
         let account = self.at(payer.key, payer.plan, now);
         let mut status = standing(account, payer.plan);
         if payer.path.is_some() {
-            self.tree.each(payer.path, &self.open, now, |node| {
-                status = status.with(&standing(&node.account, &node.limits));
-            });
+            self.tree.each(payer.path, &self.open, now, |node| status.narrow(&node.account, &node.limits));
         }
         status
     }
@@ -512,11 +476,13 @@ impl Meter {
         let mut found = own.map(|kind| limit(kind, account, payer.plan, false, now));
         if payer.path.is_some() {
             self.tree.each(payer.path, &self.open, now, |node| {
-                let (account, share) = (&node.account, (payer.hosts > 1).then(|| node.limits.share(payer.hosts)));
-                let plan = share.as_ref().unwrap_or(&node.limits);
-                let Some(kind) = Counts::of(account, counted).reached(plan) else { return };
-                let limit = limit(kind, account, plan, true, now);
-                if found.as_ref().is_none_or(|found| found.retry_after < limit.retry_after) {
+                let counts = Counts::of(&node.account, counted);
+                if payer.hosts == 1 && counts.reached(&node.limits).is_none() {
+                    return;
+                }
+                if let Some(limit) = node.reached(&counts, payer.hosts, now)
+                    && found.as_ref().is_none_or(|found| found.retry_after < limit.retry_after)
+                {
                     found = Some(limit);
                 }
             });
@@ -565,27 +531,21 @@ fn standing(account: &Account, plan: &Plan) -> QuotaStatus {
 
 impl QuotaStatus {
     /// A key's with that of a group above it.
-    fn with(self, group: &QuotaStatus) -> QuotaStatus {
-        let mut both = self;
-        if group.remaining_requests < both.remaining_requests {
-            both.remaining_requests = group.remaining_requests;
-            (both.limit, both.reset_at) = (group.limit, group.reset_at);
+    #[inline]
+    fn narrow(&mut self, account: &Account, group: &Plan) {
+        if group.requests > 0 {
+            let (limit, (requests, _)) = (shown(group.requests), account.window_known());
+            let remaining = limit.saturating_sub(requests);
+            if remaining < self.remaining_requests {
+                (self.limit, self.remaining_requests, self.reset_at) = (limit, remaining, account.window.bounds.1);
+            }
         }
-        both.remaining_tokens = both.remaining_tokens.min(group.remaining_tokens);
-        both.budget = match (both.budget, group.budget) {
-            (Some(own), Some(other)) if own.remaining() <= other.remaining() => Some(own),
-            (own, other) => other.or(own),
-        };
-        both
-    }
-}
-
-/// Notes which shares of the budget have been used that had not when it was as it `was`.
-fn tell(account: &Account, was: BudgetStatus, total: u64, of: impl Fn() -> BudgetOf, news: &mut Vec<BudgetNews>) {
-    let (status, renews) = (BudgetStatus { used: account.period_known().nano, total }, account.period.bounds.1);
-    for percent in TOLD_PERCENT {
-        if status.has_reached(percent) && !was.has_reached(percent) {
-            news.push(BudgetNews { of: of(), percent, status, renews });
+        self.remaining_tokens = self.remaining_tokens.min(account.tokens_left(group));
+        if group.budget > 0 {
+            let other = BudgetStatus { used: account.period_known().nano, total: group.budget };
+            if self.budget.is_none_or(|own| other.remaining() < own.remaining()) {
+                self.budget = Some(other);
+            }
         }
     }
 }

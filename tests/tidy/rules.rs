@@ -49,7 +49,7 @@ const LAYERS: [Layer; 8] = [
     Layer {
         name: "cli",
         layers: &["base", "wire", "policy", "gateway", "simulator", "io"],
-        crates: &["clap", "clap_complete", "jiff", "ring", "serde", "serde_json", "toml"],
+        crates: &["clap", "jiff", "ring", "serde", "serde_json", "toml"],
     },
 ];
 

@@ -260,6 +260,18 @@ impl Name {
         }
     }
 
+    /// Whether a list or an object there becomes part of the prompt, beside the conversation and the tools: providers
+    /// bill the definitions that an answer is to fit, and what a conversation is shortened by, as prompt tokens.
+    pub(in crate::dialect) fn is_read_by_model(self, shape: Dialect) -> bool {
+        use Name::*;
+        match shape {
+            Dialect::Chat => matches!(self, ResponseFormat | Functions | Prediction | WebSearchOptions),
+            Dialect::Messages => matches!(self, OutputConfig | OutputFormat | ContextManagement | Compaction),
+            Dialect::Responses => self == Text,
+            Dialect::Relay(_) => false,
+        }
+    }
+
     /// True if the gateway reads or rewrites it, on some route: such a member may stand in a body but once.
     #[inline]
     pub(in crate::dialect) fn is_read(self, shape: Dialect) -> bool {

@@ -99,8 +99,14 @@ impl TargetCounts {
 }
 
 /// The numbers of the bits that are set.
+#[inline]
 fn members(bits: u64) -> impl Iterator<Item = usize> {
-    (0..u64::BITS as usize).filter(move |index| bits & (1 << index) != 0)
+    let mut left = bits;
+    std::iter::from_fn(move || {
+        let index = left.trailing_zeros() as usize;
+        left &= left.checked_sub(1)?;
+        Some(index)
+    })
 }
 
 /// The provider and the place of the credential in a label: `openai#2` of `openai#2/gpt`.
@@ -178,6 +184,9 @@ impl Breakers {
             let has_place = choice.tried == 0 && (target.places == 0 || self.breaker(target).has_place(target));
             return has_place.then_some(0);
         }
+        if let Some(kept) = self.kept(targets, choice) {
+            return Some(kept);
+        }
         let equals = self.equals(targets, choice);
         match equals.count_ones() {
             0 if choice.tried == 0 => self.first_there(targets, choice).or_else(|| self.last_available(targets)),
@@ -185,6 +194,17 @@ impl Breakers {
             1 => Some(equals.trailing_zeros() as usize),
             _ => self.choose_among(targets, equals, choice.among),
         }
+    }
+
+    /// The target that a conversation falls to, where it is free, as it nearly always is: a choice among those that are
+    /// would end there, too, whatever the others say.
+    fn kept(&mut self, targets: &[Target], choice: &Choice) -> Option<usize> {
+        let Among::Kept(_) = choice.among else { return None };
+        let first = targets.first().filter(|_| choice.tried == 0)?;
+        let equals = targets.iter().take(u64::BITS as usize).take_while(|target| target.priority == first.priority);
+        let all = u64::MAX >> (u64::BITS as usize - equals.count());
+        let kept = self.choose_among(targets, all, choice.among)?;
+        self.is_free(&targets[kept], &choice.needs, choice.now).then_some(kept)
     }
 
     fn choose_among(&mut self, targets: &[Target], equals: u64, among: Among) -> Option<usize> {

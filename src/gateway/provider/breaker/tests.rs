@@ -283,6 +283,36 @@ fn a_conversation_stays_with_its_target_and_weights_hold() {
 }
 
 #[test]
+fn a_conversation_falls_to_one_as_if_all_had_been_asked_whether_they_are_free() {
+    let names = ["a", "b", "c", "d", "e", "f", "g"];
+    for case in 0..2_000 {
+        let draw = |what: u64, of: u64| mix(mix(11, case), what) % of;
+        let targets: Vec<Target> = (0..names.len() as u64)
+            .map(|at| Target {
+                places: 1,
+                ..target(names[at as usize], 1 + (at / 4) as u32, 1 + draw(99, 2) as u32 * at as u32)
+            })
+            .collect();
+        let mut breakers = Breakers::default();
+        for (at, target) in targets.iter().enumerate() {
+            match draw(at as u64, 4) {
+                0 => fail(&mut breakers, target, &[1, 2], true, Mono(0)),
+                1 => _ = breakers.rest(target, &spent(9), false, Mono(0)),
+                2 => _ = breakers.begin(&targets, at, &kept(0)),
+                _ => {}
+            }
+        }
+        let choice = kept(mix(9, case));
+        let equals = breakers.equals(&targets, &choice);
+        let among_all = (equals != 0).then(|| breakers.choose_among(&targets, equals, choice.among)).flatten();
+        if among_all.is_some() {
+            assert_eq!(breakers.choose(&targets, &choice), among_all, "{case}");
+        }
+        assert!(breakers.kept(&targets, &choice).is_none_or(|kept| Some(kept) == among_all), "{case}");
+    }
+}
+
+#[test]
 fn the_least_busy_has_the_fewest_in_flight_for_its_weight() {
     let targets = [target("a", 1, 1), target("b", 1, 2), target("c", 1, 1)];
     let mut breakers = Breakers::default();

@@ -51,6 +51,9 @@ impl Breakers {
 
     /// A target for a request, or whether it is to wait for one, which it may until `until`.
     pub(crate) fn seek(&mut self, targets: &[Target], choice: &Choice, stage: Stage, until: Mono) -> Seek {
+        if let Some(kept) = self.kept(targets, choice) {
+            return Seek::Found(kept);
+        }
         match self.equals(targets, choice) {
             0 => {}
             equals if equals.is_power_of_two() => return Seek::Found(equals.trailing_zeros() as usize),
