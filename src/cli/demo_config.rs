@@ -50,8 +50,8 @@ pub fn demo_text(provider: SocketAddr, listen: SocketAddr, admin: SocketAddr, db
         let _ = write!(
             text,
             "[[models]]\nid = \"{id}\"\n{alias}{serves}name = \"{name}\"\nowned_by = \"{provider}\"\n\
-             context = \"{context}\"\ninput_price = {input}\noutput_price = {output}\ncache_read_price = {read}\ncache_write_price = {write}\n\
-             targets = [{{ provider = \"{provider}\", model = \"sim-{id}\" }}]\n\n"
+             context = \"{context}\"\ninput_price = {input}\noutput_price = {output}\ncache_read_price = {read}\n\
+             cache_write_price = {write}\ntargets = [{{ provider = \"{provider}\", model = \"sim-{id}\" }}]\n\n"
         );
     }
     let _ = write!(text, "[[plans]]\nname = \"{PLAN}\"\ntokens = 10_000_000\nrequests = 600\nconcurrency = 100\n");

@@ -140,6 +140,30 @@ impl Meter {
         true
     }
 
+    /// Takes over the plan of a key that may have another budget than before.
+    pub fn rebudget(&mut self, payer: Payer<'_>, now: Unix) {
+        let Payer { key, plan, .. } = payer;
+        let before = self.accounts.get(key.0 as usize).map_or(plan.budget, |account| account.budget);
+        if before == plan.budget {
+            return;
+        }
+        let used = self.at(key, plan, now).period_known().nano;
+        let Meter { accounts, news, .. } = self;
+        let was = BudgetStatus { used, total: before };
+        tell(&accounts[key.0 as usize], was, plan.budget, || BudgetOf::Key(key), news);
+    }
+
+    /// Whether there is anything to be told of budgets.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        !self.news.is_empty()
+    }
+
+    /// Takes it.
+    pub fn take_news(&mut self) -> Vec<BudgetNews> {
+        std::mem::take(&mut self.news)
+    }
+
     /// The path on which a hold was admitted, as its row keeps it.
     #[inline]
     pub fn path_text(&self, hold: &Hold) -> Arc<str> {

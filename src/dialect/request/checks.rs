@@ -19,6 +19,12 @@ const DOCUMENT_BYTES_PER_TOKEN: u64 = 20;
 /// Bytes of reasoning in base64 for each token that it counts for.
 const OPAQUE_BYTES_PER_TOKEN: u64 = 8;
 
+/// How deep the members of a part of a message lie. Those of what lies in it have names that the dialects give them, and
+/// else names that a model has chosen, as the input of a call has.
+const PART_DEPTH: usize = 5;
+const PART_NAMES: [&[u8]; 9] =
+    [b"type", b"name", b"arguments", b"media_type", b"detail", b"text", b"format", b"title", b"cache_control"];
+
 const CHAT_ROLES: &str = "system, developer, user, assistant, tool";
 const MESSAGES_ROLES: &str = "user, assistant, system";
 
@@ -122,6 +128,8 @@ pub(super) struct Checks {
     pub(super) fields: Fields,
     refusal: Box<str>,
     pub(super) tokens: CountLater,
+    /// Bytes of the values of unknown members.
+    pub(super) unknown: u64,
     seen: u64,
     key: Span,
     name: Name,
@@ -164,6 +172,7 @@ impl Checks {
             fields: Fields::default(),
             refusal: Box::default(),
             tokens: CountLater::default(),
+            unknown: 0,
             seen: 0,
             key: Span::default(),
             name: Name::Other,
@@ -191,6 +200,7 @@ impl Checks {
             fields,
             refusal,
             tokens,
+            unknown,
             seen,
             key,
             name,
@@ -212,7 +222,7 @@ impl Checks {
         tokens.reset();
         *refusal = Box::default();
         (*own_shape, *needs) = (shape, needs_max_tokens);
-        (*seen, *key, *name) = (0, Span::default(), Name::Other);
+        (*unknown, *seen, *key, *name) = (0, 0, Span::default(), Name::Other);
         (*value_start, *value_token, *items) = (0, Token::Null, 0);
         (*message, *block, *text) = (NO_MESSAGE, NO_BLOCK, Text::Words);
         (*unsigned, *input) = (Unsigned::default(), Input::default());
@@ -273,7 +283,8 @@ impl Checks {
         let (key, name) = (self.key, self.name);
         self.fields.members.push(Member { key, value, name });
         let raw = Raw::new(value.of(buf));
-        if self.name.class(self.shape) == Class::Specified {
+        let class = self.name.class(self.shape);
+        if class == Class::Specified {
             return match self.shape {
                 _ if token == Token::Null => Ok(()),
                 Dialect::Relay(relay) if !matches!(self.name, Name::Model | Name::Stream) => {
@@ -281,6 +292,9 @@ impl Checks {
                 }
                 _ => self.specified(token, raw, value),
             };
+        }
+        if class == Class::Unknown {
+            self.unknown += u64::from(value.end - value.start);
         }
         match self.name {
             Name::StreamOptions if self.shape.upstream() == Dialect::Chat => {
@@ -401,7 +415,7 @@ impl Checks {
             _ => return Ok(()),
         }
         if token == Token::Key {
-            self.key_tokens(buf, span);
+            self.key_tokens(buf, depth, span);
         } else if !opens && !closes {
             self.value_tokens(buf, token, span);
         }
@@ -473,7 +487,7 @@ impl Checks {
         self.tokens.add(MESSAGE_TOKENS);
     }
 
-    fn key_tokens(&mut self, buf: &[u8], span: Span) {
+    fn key_tokens(&mut self, buf: &[u8], depth: usize, span: Span) {
         // Elsewhere a model reads the names of members, too, and all of their text: there are no pictures.
         if !matches!(self.name, Name::Messages | Name::System | Name::Input) {
             self.text = Text::Words;
@@ -483,7 +497,12 @@ impl Checks {
             b"data" | b"file_data" => Text::Data,
             b"url" | b"image_url" => Text::MaybeData,
             b"encrypted_content" => Text::Opaque,
-            _ => Text::Words,
+            key => {
+                if depth > PART_DEPTH && !PART_NAMES.contains(&key) {
+                    self.tokens.text(buf, span, false);
+                }
+                Text::Words
+            }
         };
     }
 

@@ -358,6 +358,13 @@ fn the_prompt_is_estimated_over_system_messages_and_tools_but_not_over_base64() 
     assert!((base + 80..base + 120).contains(&with_system), "{with_system}");
     let with_metadata = chat(&format!(r#""metadata":{{"a":"{words}"}},"#));
     assert_eq!(with_metadata, base);
+    let call = |input: &str| {
+        let block = format!(r#"{{"type":"tool_use","id":"t","name":"f","input":{input}}}"#);
+        let turn = format!(r#"{{"role":"assistant","content":[{block}]}}"#);
+        prompt(Dialect::Messages, &format!(r#"{{"max_tokens":5,"messages":[{turn}]}}"#))
+    };
+    let (without, named) = (call("{}"), call(&format!(r#"{{"{words}":1}}"#)));
+    assert!((without + 80..without + 120).contains(&named), "what a model has named is in the prompt: {named}");
     let data = "A".repeat(8000);
     let image = format!(
         r#"{{"messages":[{{"role":"user","content":[

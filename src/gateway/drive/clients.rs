@@ -312,8 +312,10 @@ impl Gateway {
         exchange.finish(outcome, &mut self.cx);
         let request = &exchange.request;
         self.cx.out.clear();
-        let codex = request.found.is_codex.then(|| local::spent_for_codex(refusal, request.id.as_str())).flatten();
-        let (words, more) = codex.unwrap_or_else(|| (local::words(refusal, request.id.as_str()), Vec::new()));
+        let (mut words, mut more) = (local::words(refusal, request.id.as_str()), Vec::new());
+        if request.found.is_codex {
+            local::tell_codex(refusal, &mut words, &mut more);
+        }
         errors::error_body(dialect, &words, &mut self.cx.out);
         let framing = Framing::Length(self.cx.out.len() as u64);
         let (status, content_type) = (refusal.status, response::JSON);

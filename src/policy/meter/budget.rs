@@ -1,7 +1,6 @@
 //! How budgets stand, and which shares of one have been used that are to be told.
 
 use super::account::Account;
-use super::{Meter, Payer};
 use crate::base::time::Unix;
 use crate::policy::keys::KeyIx;
 use std::sync::Arc;
@@ -52,32 +51,6 @@ pub struct BudgetNews {
     pub status: BudgetStatus,
     /// When it begins anew.
     pub renews: Unix,
-}
-
-impl Meter {
-    /// Takes over the plan of a key that may have another budget than before.
-    pub fn rebudget(&mut self, payer: Payer<'_>, now: Unix) {
-        let Payer { key, plan, .. } = payer;
-        let before = self.accounts.get(key.0 as usize).map_or(plan.budget, |account| account.budget);
-        if before == plan.budget {
-            return;
-        }
-        let used = self.at(key, plan, now).period_known().nano;
-        let Meter { accounts, news, .. } = self;
-        let was = BudgetStatus { used, total: before };
-        tell(&accounts[key.0 as usize], was, plan.budget, || BudgetOf::Key(key), news);
-    }
-
-    /// Whether there is anything to be told of budgets.
-    #[inline]
-    pub fn has_news(&self) -> bool {
-        !self.news.is_empty()
-    }
-
-    /// Takes it.
-    pub fn take_news(&mut self) -> Vec<BudgetNews> {
-        std::mem::take(&mut self.news)
-    }
 }
 
 /// Notes which shares of the budget have been used that had not when it was as it `was`.

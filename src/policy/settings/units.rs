@@ -104,7 +104,8 @@ pub fn dollars(text: &str) -> Option<u64> {
     decimal(text, 9)
 }
 
-/// A number as TOML writes them (`12.50`, `1_000`, `1e6`, `2.5e-3`) times ten to the power of `places`, if that is whole.
+/// A number as TOML writes them (`12.50`, `1_000`, `1e6`, `2.5e-3`), times ten to the power of `places`, if that is
+/// whole.
 fn decimal(text: &str, places: i64) -> Option<u64> {
     let (number, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let exponent = i64::from(exponent.parse::<i32>().ok()?);

@@ -391,7 +391,7 @@ fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults
             format!(
                 "data: {{\"id\":\"c\",\"object\":\"text_completion\",\"model\":\"up-small\",\"choices\":\
                  [{{\"text\":\"{content}\",\"index\":{},\"finish_reason\":null}}],\"pad\":\"{pad}\"}}\n\n",
-                piece % asked.texts
+                piece.min(ends - 1)
             )
         } else {
             format!(
@@ -399,6 +399,10 @@ fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults
                  [{{\"index\":0,\"delta\":{{\"content\":\"{content}\"}}}}],\"pad\":\"{pad}\"}}\n\n"
             )
         });
+        if piece == 1 && ends > 1 {
+            // The first text is at its end while the other goes on.
+            out.push_str(&end_of(asked, 0));
+        }
         if rng.below(10) == 0 {
             out.push_str(": still here\n\n");
         }
@@ -413,7 +417,11 @@ fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults
     } else {
         finish(asked, rng, &mut out, (input, output), (report, ends), faults);
     }
-    let cut = maybe_cut(rng, out.len(), faults);
+    let mut cut = maybe_cut(rng, out.len(), faults);
+    if asked.relay.is_some() {
+        // Behind an event nothing but what has come says that something is missing.
+        cut = cut.map(|cut| out[..cut].rfind("\n\n").map_or(0, |end| end + 2));
+    }
     let sent = &out[..cut.unwrap_or(out.len())];
     let finished = sent.matches("\"stop\"}").count() as u64 == ends || sent.contains("\"end_turn\"}");
     let usage = (report || asked.messages).then_some((input, output));
@@ -444,12 +452,7 @@ fn finish(
         }
         return;
     }
-    for end in 0..ends {
-        let own = if asked.relay.is_some() { "\"text\":\"\"" } else { "\"delta\":{}" };
-        out.push_str(&format!(
-            "data: {{\"id\":\"c\",\"model\":\"up-small\",\"choices\":[{{\"index\":{end},{own},\"finish_reason\":\"stop\"}}]}}\n\n"
-        ));
-    }
+    out.push_str(&end_of(asked, ends - 1));
     if report {
         out.push_str(&format!(
             "data: {{\"id\":\"c\",\"model\":\"up-small\",\"choices\":[],\"usage\":{{\"prompt_tokens\":{input},\
@@ -459,4 +462,12 @@ fn finish(
     if terminated {
         out.push_str("data: [DONE]\n\n");
     }
+}
+
+/// The event that ends one of a stream's texts.
+fn end_of(asked: &Asked, index: u64) -> String {
+    let own = if asked.relay.is_some() { "\"text\":\"\"" } else { "\"delta\":{}" };
+    format!(
+        "data: {{\"id\":\"c\",\"model\":\"up-small\",\"choices\":[{{\"index\":{index},{own},\"finish_reason\":\"stop\"}}]}}\n\n"
+    )
 }
