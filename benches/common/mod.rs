@@ -233,7 +233,7 @@ impl World {
                     rows += all.len() as u64;
                     all.clear();
                 }
-                Order::Log(lines) => lines.clear(),
+                Order::Log(lines) | Order::Spans(_, lines) => lines.clear(),
                 Order::Reload(_) | Order::HandOver(_) | Order::TakeBack | Order::Acknowledge(_) => {}
                 Order::LetServe(_)
                 | Order::Counted(_)

@@ -139,7 +139,8 @@ def governed(rounds_wanted, table):
 
 
 def variants(rounds_wanted, table):
-    """Row 18: the gateway against itself where a request may go to eight targets, and where its key is in a tree."""
+    """Rows 18 and 19: the gateway against itself where a request may go to eight targets, where its key is in a tree,
+    and where an event is one of the responses shape on both sides."""
     plain, grouped = [Subject(name).start() for name in ("gateway", "grouped")]
     scenes = {"plain": (plain, "whole", {}), "eight": (plain, "eight", {}),
               "tree": (grouped, "whole", {"keys": WORK / "keys-grouped"})}
@@ -150,6 +151,9 @@ def variants(rounds_wanted, table):
         for name in names[number % 3:] + names[:number % 3]:
             subject, kind, more = scenes[name]
             rounds.add("cpu", name, measure_cpu(subject, kind, connections=32, requests=20000, **more)["cpu_us"])
+        events = dict(connections=200, requests=200, stream=True, warm=1)
+        for kind in ("stream", "answers") if number % 2 else ("answers", "stream"):
+            rounds.add("event", kind, measure_cpu(plain, kind, **events)["cpu_us"])
     plain.stop()
     grouped.stop()
     middle = lambda name: statistics.median(rounds.get("cpu", name))
@@ -159,6 +163,9 @@ def variants(rounds_wanted, table):
         table.add("18", f"CPU per request, {what}", "<= 1.03",
                   f"{spread(ratios)}; {middle(name):.1f} us against {middle('plain'):.1f}",
                   value=statistics.median(ratios), limit=1.03)
+    ratios = rounds.ratios("event", "answers", "stream")
+    table.add("19", "CPU per event, responses to responses against chat to chat", "<= 1.05", spread(ratios),
+              value=statistics.median(ratios), limit=1.05)
 
 
 def memory(table):

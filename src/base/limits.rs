@@ -81,6 +81,20 @@ pub const RUNS_PER_FLUSH: usize = 64;
 pub const LOG_BYTES_MAX: usize = 4 << 20;
 /// How long the end of the program waits for a stderr that takes no more lines.
 pub const LOG_PARTING: Duration = Duration::from_secs(1);
+/// Bytes of spans waiting for a slow collector; spans beyond it are dropped and counted.
+pub const SPANS_BYTES_MAX: usize = 4 << 20;
+/// Spans that a collector is sent at a time.
+pub const SPANS_PER_BATCH: usize = 512;
+/// Rest of the busy thread that sends spans: they gather meanwhile.
+pub const SPANS_TICK: Duration = Duration::from_secs(1);
+/// How long a collector may take to answer, its connection included.
+pub const SPANS_ANSWER: Duration = Duration::from_secs(5);
+/// How often a batch is sent to a collector that cannot be reached or says that it may come again.
+pub const SPANS_TRIES: u32 = 3;
+/// How long such a collector is obeyed that says when.
+pub const SPANS_AGAIN_MAX: Duration = Duration::from_secs(10);
+/// How long the end of the program waits for the last spans to be sent (contract section 15).
+pub const SPANS_PARTING: Duration = Duration::from_secs(2);
 /// Connections of either side for which the tables have room from the start; beyond it they are copied as they grow.
 pub const ROOM_MAX: usize = 16 * 1024;
 /// Bytes of log lines for which the queue of the log thread has room from the start.
@@ -210,6 +224,8 @@ pub const LAST_ROWS_WAIT: Duration = Duration::from_secs(10);
 pub const HANDOVER_STALL: Duration = Duration::from_secs(5);
 /// How long idle connections are left open when draining begins, for requests that are on their way.
 pub const DRAIN_IDLE_GRACE: Duration = Duration::from_millis(500);
+/// Bytes of an answer whose length is not announced that may be copied where its storage grows: a millisecond.
+pub const COPIED_MAX: usize = 4 << 20;
 /// Blocks from this size on are surely extended by moving pages, not by copying (glibc: above the largest
 /// `M_MMAP_THRESHOLD`, 32 MiB).
 pub const EXTENDED_MIN: usize = 34 << 20;

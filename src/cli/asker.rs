@@ -25,8 +25,13 @@ pub(super) struct Asker<'a> {
 impl Asker<'_> {
     /// A question that begins now.
     pub(super) fn new(security: &Security) -> Asker<'_> {
+        Asker::within(security, PATIENCE)
+    }
+
+    /// The same, and ends after so long.
+    pub(super) fn within(security: &Security, patience: Duration) -> Asker<'_> {
         let clock = Clock::new();
-        let until = clock.mono().after(PATIENCE);
+        let until = clock.mono().after(patience);
         Asker { security, clock, until }
     }
 }
@@ -48,7 +53,8 @@ pub(super) fn list_path(provider: &Provider) -> String {
     }
 }
 
-pub(super) fn request(provider: &Provider, method: &str, path: &str, body: &str) -> Vec<u8> {
+/// A request with `more` header fields beside those of the provider.
+pub(super) fn request(provider: &Provider, method: &str, path: &str, more: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
     let mut text = format!("{method} {path} HTTP/1.1\r\nhost: {}\r\n", provider.host_header);
     let mut line = |name: &str, value: &str| {
         let _ = write!(text, "{name}: {value}\r\n");
@@ -57,8 +63,11 @@ pub(super) fn request(provider: &Provider, method: &str, path: &str, body: &str)
         line(name, &value);
     }
     provider.headers.iter().for_each(|(name, value)| line(name, value));
+    more.iter().for_each(|(name, value)| line(name, value));
     // What the configuration says in their place goes.
-    let says = |header: &str| provider.headers.iter().any(|(name, _)| name == header);
+    let says = |header: &str| {
+        provider.headers.iter().any(|(name, _)| name == header) || more.iter().any(|(name, _)| *name == header)
+    };
     if provider.shape == Dialect::Messages && !says("anthropic-version") {
         line("anthropic-version", "2023-06-01");
     }
@@ -72,8 +81,9 @@ pub(super) fn request(provider: &Provider, method: &str, path: &str, body: &str)
         line("content-length", &body.len().to_string());
     }
     text.push_str("\r\n");
-    text.push_str(body);
-    text.into_bytes()
+    let mut bytes = text.into_bytes();
+    bytes.extend_from_slice(body);
+    bytes
 }
 
 pub(super) fn send(provider: &Provider, asker: &Asker<'_>, request: &[u8]) -> Result<Answer, NoAnswer> {
@@ -95,7 +105,7 @@ pub(super) fn send(provider: &Provider, asker: &Asker<'_>, request: &[u8]) -> Re
 }
 
 pub(super) fn get(provider: &Provider, asker: &Asker<'_>, path: &str) -> Result<Answer, NoAnswer> {
-    send(provider, asker, &request(provider, "GET", path, ""))
+    send(provider, asker, &request(provider, "GET", path, &[], b""))
 }
 
 pub(super) fn encoded(text: &str) -> String {

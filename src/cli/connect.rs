@@ -202,7 +202,7 @@ fn unauthorized(provider: &Provider) -> String {
 /// The list is not there. Either the provider has none, or nothing of it is where `base_url` says.
 fn not_there(provider: &Provider, asker: &Asker<'_>, status: u16) -> Found {
     // A request without a model or a message: a provider refuses it, and charges nothing.
-    let probe = request(provider, "POST", &provider.path, "{}");
+    let probe = request(provider, "POST", &provider.path, &[], b"{}");
     let generate = send(provider, asker, &probe).map(|answer| answer.status);
     if let Ok(401) = generate {
         return Found::Bad(unauthorized(provider));

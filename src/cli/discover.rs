@@ -2,7 +2,7 @@
 //! their own by `serve`, and by `models` and `check`. Never for the loop.
 
 use super::asker::{Asker, encoded, get, list_path};
-use super::probe::{Answer, NoAnswer};
+use super::probe::Answer;
 use crate::base::limits::{ASKED_BYTES_MAX, LIST_PAGES_MAX, TOLD_BYTES_MAX};
 use crate::gateway::orders::{List, NoList};
 use crate::io::tls::Security;
@@ -36,7 +36,7 @@ fn ask_by(provider: &Provider, security: &Security) -> Result<List, NoList> {
     let discover = provider.discover.clone().unwrap_or_default();
     let (asker, mut list, mut path) = (Asker::new(security), List::default(), list_path(provider));
     for _ in 0..LIST_PAGES_MAX {
-        let answer = get(provider, &asker, &path).map_err(|why| no(words(&why)))?;
+        let answer = get(provider, &asker, &path).map_err(|why| no(why.words()))?;
         if answer.status != 200 {
             return Err(NoList { why: format!("status {}", answer.status), refused: answer.status == 401 });
         }
@@ -47,19 +47,6 @@ fn ask_by(provider: &Provider, security: &Security) -> Result<List, NoList> {
         }
     }
     Ok(list)
-}
-
-fn words(why: &NoAnswer) -> &'static str {
-    match why {
-        NoAnswer::Name => "no address is known for its name",
-        NoAnswer::Refused(_) => "connection refused",
-        NoAnswer::Unreachable(..) => "no connection",
-        NoAnswer::Proxy(why) => why,
-        NoAnswer::Silent => "no answer in time",
-        NoAnswer::Tls(_) => "TLS has failed",
-        NoAnswer::WantsTls => "it speaks TLS, and base_url says http",
-        NoAnswer::Broken(_) => "no answer in HTTP",
-    }
 }
 
 /// Adds one page to the list. What the next one begins behind, where there is one.

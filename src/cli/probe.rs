@@ -70,6 +70,22 @@ pub enum NoAnswer {
     Broken(String),
 }
 
+impl NoAnswer {
+    /// The same in a few words, for the log.
+    pub fn words(&self) -> &'static str {
+        match self {
+            NoAnswer::Name => "no address is known for its name",
+            NoAnswer::Refused(_) => "connection refused",
+            NoAnswer::Unreachable(..) => "no connection",
+            NoAnswer::Proxy(why) => why,
+            NoAnswer::Silent => "no answer in time",
+            NoAnswer::Tls(_) => "TLS has failed",
+            NoAnswer::WantsTls => "it speaks TLS, and its URL says http",
+            NoAnswer::Broken(_) => "no answer in HTTP",
+        }
+    }
+}
+
 /// Sends `request` and reads the answer.
 pub fn ask(place: &Place<'_>, request: &[u8]) -> Result<Answer, NoAnswer> {
     let (mut stream, mut answer, framing) = begin(place, request)?;

@@ -30,6 +30,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use upgrade::{HandoverReceiver, HandoverSender, Listening, Turn};
 
+mod exporter;
 mod ledger;
 mod listeners;
 mod outbox;

@@ -187,6 +187,26 @@ pub fn run(args: &UsageArgs) -> Result<(), Failure> {
     }
 }
 
+/// The report that the admin API is asked for, by the names of the options; else what is wrong with one.
+pub(super) fn asked(pairs: &[(String, String)]) -> Result<UsageArgs, String> {
+    let mut args = UsageArgs::default();
+    for (name, value) in pairs {
+        let wrong = |why: String| [name, ": ", &why].concat();
+        let text = || Some(value.clone());
+        match name.as_str() {
+            "by" => args.by = parse_by(value).map_err(wrong)?,
+            "since" => args.since = Some(parse_date(value).map_err(wrong)?),
+            "until" => args.until = Some(parse_date(value).map_err(wrong)?),
+            "label" => args.label = Some(parse_label(value).map_err(wrong)?),
+            "key" => args.key = text(),
+            "group" => args.group = text(),
+            "model" => args.model = text(),
+            _ => args.user = text(),
+        }
+    }
+    Ok(args)
+}
+
 /// What the report says, as JSON: for the admin API.
 pub(super) fn reported(args: &UsageArgs, high: &Config) -> Result<Vec<Members>, Failure> {
     check_days(args)?;

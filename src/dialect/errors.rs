@@ -4,6 +4,7 @@
 //! gateway's. Called by `gateway`.
 
 use crate::base::limits::ERROR_BODY_MAX;
+use crate::base::text::push_number;
 use crate::wire::Dialect;
 use crate::wire::json::{self, Raw, key, write_string};
 
@@ -76,6 +77,8 @@ pub struct ErrorWords<'a> {
     pub message: &'a str,
     /// `error.details`: a JSON object for programs.
     pub details: Option<&'a str>,
+    /// `error.resets_at` of the responses shape, in seconds since 1970: when a spent period ends.
+    pub resets_at: Option<u64>,
     /// The request's id.
     pub request_id: &'a str,
 }
@@ -97,6 +100,10 @@ impl ErrorWords<'_> {
                 write_string(out, self.word);
                 key(out, "param");
                 self.write_param(out);
+                if let Some(seconds) = self.resets_at {
+                    key(out, "resets_at");
+                    push_number(out, seconds);
+                }
             }
             _ => out.extend_from_slice(self.status.to_string().as_bytes()),
         }
@@ -225,6 +232,7 @@ mod tests {
             word: "model_not_found",
             message,
             details,
+            resets_at: None,
             request_id: "req_1",
         };
         let body = |shape, words| {

@@ -16,7 +16,7 @@
 //! answer has to wait for its key's share, further requests of that key are refused; nobody else feels it.
 
 use crate::base::buf::{BLOCK, Pool};
-use crate::base::limits::{IO_SLICE, RESERVE_CONNECTIONS, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX};
+use crate::base::limits::{IO_SLICE, RESERVE_CONNECTIONS, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX, SPANS_BYTES_MAX};
 use crate::policy::config::{Config, OnOutage, StoreUrl};
 use crate::policy::keys::KeyIx;
 use crate::policy::refusal::Refusal;
@@ -44,7 +44,10 @@ pub fn worst_case_bytes(config: &Config) -> u64 {
     let rows = clients + if is_alone { ROWS_WAITING_ALONE_MAX } else { ROWS_WAITING_MAX };
     let targets = config.catalog.models().iter().flat_map(|model| &model.targets);
     let answers = targets.map(|target| target.limits.max_response.max(target.limits.max_event)).max().unwrap_or(0);
+    // Those that wait, those in hand, and the request that they are sent in.
+    let spans = if config.telemetry.exports() { 3 * SPANS_BYTES_MAX as u64 } else { 0 };
     OWN_BYTES
+        + spans
         + server.max_buffered as u64
         + (clients + upstreams) * CONNECTION_BYTES
         + secure * SESSION_BYTES

@@ -53,12 +53,14 @@ pub(crate) struct Setup {
     /// The number of the configuration, which a secret that is renewed does not change. Connections to providers carry
     /// that of the one that they were dialed under.
     pub(crate) epoch: u32,
+    /// Spans are exported.
+    pub(crate) traces: bool,
 }
 
 impl Setup {
     /// For `config`, whose number is `epoch`.
     pub(crate) fn new(config: Arc<Config>, epoch: u32) -> Arc<Setup> {
-        Arc::new(Setup { requests: RequestTemplates::new(&config), config, epoch })
+        Arc::new(Setup { traces: config.telemetry.exports(), requests: RequestTemplates::new(&config), config, epoch })
     }
 }
 

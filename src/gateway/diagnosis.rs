@@ -3,6 +3,7 @@
 //! and how the log line has it; filled in by `exchange::diagnosis`. Words that a client or a provider chose are in
 //! printable form here, and cut.
 
+use super::trace::Trace;
 use crate::base::text::push_number;
 use crate::policy::cause::Cause;
 use crate::policy::keys::KeyId;
@@ -32,6 +33,8 @@ pub(crate) struct Diagnosis {
     pub(crate) caller: Option<Ipv6Addr>,
     /// The key that was shown, where it opens nothing any more.
     pub(crate) key: Option<KeyId>,
+    /// What it is part of, which says nothing about how it went.
+    pub(crate) trace: Option<Box<Trace>>,
 }
 
 /// One attempt that failed.
@@ -50,8 +53,22 @@ impl Diagnosis {
         !self.failed.is_empty()
     }
 
+    /// Appends what a provider is told of the trace to the whole head of a request: the attempt of this number.
+    #[cold]
+    pub(crate) fn trace_request(&self, attempt: u8, head: &mut Vec<u8>) {
+        if let Some(trace) = &self.trace {
+            // Before the empty line.
+            head.truncate(head.len() - 2);
+            trace.write_headers(attempt, head);
+            head.extend_from_slice(b"\r\n");
+        }
+    }
+
     /// Appends the members of the log line, each with a comma before it.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        if let Some(trace) = &self.trace {
+            trace.write_members(out);
+        }
         if let Some(key) = &self.key {
             word("key", key.as_str().as_bytes(), out);
         }

@@ -4,13 +4,13 @@
 use super::cx::Cx;
 use super::exchange::{Endpoint, Request};
 use crate::base::text::{push_dollars, push_number};
-use crate::dialect::errors::{self, ErrorWords};
+use crate::dialect::errors::ErrorWords;
 use crate::policy::catalog::Model;
-use crate::policy::meter::{BudgetStatus, QuotaStatus};
+use crate::policy::meter::{BudgetStatus, LimitKind, QuotaStatus};
 use crate::policy::refusal::Refusal;
 use crate::policy::window;
 use crate::wire::json::write_string;
-use crate::wire::{Dialect, Span, percent};
+use crate::wire::{Span, percent};
 
 /// Bytes of a model id in a path, percent-encoded.
 const PATH_ID_MAX: usize = 1024;
@@ -56,11 +56,6 @@ pub(crate) fn model_asked(id: Span, head: &[u8]) -> String {
     percent::decoded(&id[..id.len().min(PATH_ID_MAX)])
 }
 
-/// The body of an error, in the shape of the endpoint it happened on (contract section 1).
-pub(crate) fn error_body(shape: Option<Dialect>, refusal: &Refusal, id: &str, out: &mut Vec<u8>) {
-    errors::error_body(shape, &words(refusal, id), out);
-}
-
 /// What a client is told of a refusal.
 #[inline]
 pub(crate) fn words<'a>(refusal: &'a Refusal, id: &'a str) -> ErrorWords<'a> {
@@ -71,8 +66,20 @@ pub(crate) fn words<'a>(refusal: &'a Refusal, id: &'a str) -> ErrorWords<'a> {
         word: refusal.word(),
         message,
         details: *details,
+        resets_at: None,
         request_id: id,
     }
+}
+
+/// Where a period is spent, the same for Codex, and a header for it: whose period and until when it shows its user only
+/// in these places. Of what is told in the others it shows words of its own, or none.
+#[cold]
+pub(crate) fn tell_codex(refusal: &Refusal, words: &mut ErrorWords<'_>, header: &mut Vec<u8>) {
+    let is_spent = refusal.limit.is_some_and(LimitKind::is_of_period);
+    let Some(reset) = refusal.reset.filter(|_| is_spent) else { return };
+    (words.kind, words.resets_at) = ("usage_limit_reached", Some(reset.0 / 1000));
+    header.extend_from_slice(b"\r\nx-codex-promo-message: ");
+    header.extend(refusal.message.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte }));
 }
 
 /// `GET /v1/models`: specification section 2.1; with `anthropic`, the union with the Anthropic list, which parses in

@@ -168,6 +168,7 @@ impl Stats {
         self.stale_retries += other.stale_retries;
         self.panics += other.panics;
         self.reloads += other.reloads;
+        self.spans_dropped += other.spans_dropped;
     }
 
     /// Counts a request that a limit has refused.
@@ -281,6 +282,7 @@ impl Stats {
             ("tollgate_reloads_total", "Configurations taken over while running.", self.reloads),
             ("tollgate_turned_away_total", "Connections beyond a bound: closed, or told 503.", gauges.turned_away),
             ("tollgate_panics_total", "Exchanges lost to a bug.", self.panics),
+            ("tollgate_spans_dropped_total", "Spans that did not reach their collector.", self.spans_dropped),
         ] {
             head(out, name, "counter", what);
             let _ = writeln!(out, "{name} {value}");

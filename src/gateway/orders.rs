@@ -1,6 +1,6 @@
 //! What the gateway hands to helper threads and what they tell it. Data only.
 
-pub use super::admin::{DeskAnswer, DeskAsk, Writer};
+pub use super::admin::{DeskAnswer, DeskAsk, Part, Writer};
 pub use super::offload::{Done, Work};
 use crate::policy::ask::{Answer, Ask, Release, Use};
 use crate::policy::config::{Config, Origin};
@@ -17,6 +17,9 @@ pub enum Order {
     Rows(Vec<Row>),
     /// Whole log lines, newline-terminated JSON.
     Log(Vec<u8>),
+    /// Spans in JSON, a line each, for the collector of this configuration. Those that are lost are told by
+    /// [`Notice::Spans`].
+    Spans(Arc<Config>, Vec<u8>),
     /// Questions for a shared ledger; each is answered by a [`Notice::Answered`]. Rows of the same hand-over go first.
     Asks(Vec<Ask>),
     /// Leases of a shared ledger that are given back without a row.
@@ -55,7 +58,7 @@ impl Order {
     pub(crate) fn is_empty(&self) -> bool {
         match self {
             Order::Rows(rows) => rows.is_empty(),
-            Order::Log(lines) => lines.is_empty(),
+            Order::Log(lines) | Order::Spans(_, lines) => lines.is_empty(),
             Order::Asks(asks) => asks.is_empty(),
             Order::Releases(releases) => releases.is_empty(),
             Order::Uses(uses) => uses.is_empty(),
@@ -120,6 +123,21 @@ impl OrderSink {
         let mut lines = Vec::new();
         write(&mut lines);
         self.0.push(Order::Log(lines));
+    }
+
+    /// Spans of one request more.
+    pub(crate) fn spans(&mut self, config: &Arc<Config>, write: impl FnOnce(&mut Vec<u8>)) {
+        for order in &mut self.0 {
+            if let Order::Spans(to, lines) = order
+                && (lines.is_empty() || Arc::ptr_eq(to, config))
+            {
+                to.clone_from(config);
+                return write(lines);
+            }
+        }
+        let mut lines = Vec::new();
+        write(&mut lines);
+        self.0.push(Order::Spans(config.clone(), lines));
     }
 
     /// A request whose row has been given in the very turn that hands over is not running any more.
@@ -206,6 +224,9 @@ pub enum Notice {
     StoreOutgrown(String),
     /// The ledger can be written again.
     StoreRecovered,
+    /// So many spans have been lost; and where that is new, why the collector does not take them, or that it does
+    /// again.
+    Spans(u64, Option<Result<(), String>>),
     /// Work is done.
     Worked(Done),
     /// A request to the admin listener has its answer.

@@ -113,6 +113,8 @@ const STARTS: [u8; 27] = {
 impl Client {
     /// A program that is none of those known.
     pub const OTHER: Client = Client(1);
+    /// Codex.
+    pub const CODEX: Client = Client(3);
 
     /// The class of a program that calls itself so.
     pub fn of_agent(agent: &[u8]) -> Client {

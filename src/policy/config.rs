@@ -22,6 +22,7 @@ mod providers;
 mod proxy;
 mod server;
 mod store;
+mod telemetry;
 
 pub use super::settings::reader::{ConfigError, ENTRIES_MAX, Source};
 pub use super::settings::secret::{Origin, Secret, fit as fit_secret};
@@ -33,6 +34,7 @@ pub use providers::{Auth, AuthoritySpec, CHAT_PATH, Credential, Provider, Unknow
 pub use proxy::Proxy;
 pub use server::{AdminListen, RequestLog, Server, TlsFiles};
 pub use store::{Durability, OnOutage, StoreConfig, StoreUrl};
+pub use telemetry::{Header, Telemetry};
 
 #[cfg(test)]
 mod tests;

@@ -63,6 +63,9 @@ pub struct Stats {
     pub panics: u64,
     /// Configurations taken over while running.
     pub reloads: u64,
+    /// Spans that have not reached their collector.
+    #[serde(default)]
+    pub spans_dropped: u64,
 }
 
 /// Answered requests of one kind.

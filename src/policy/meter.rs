@@ -206,10 +206,6 @@ impl Meter {
         if !free {
             return None;
         }
-        self.accounts[payer.key.0 as usize].begin_bounded(most);
-        if payer.path.is_some() {
-            self.tree.each_as_it_is(payer.path, |node| node.account.begin_bounded(most));
-        }
         Some(self.hold(payer, now, most, true))
     }
 
@@ -332,10 +328,10 @@ impl Meter {
     fn hold(&mut self, payer: Payer<'_>, now: Unix, reserved: Amount, bounded: bool) -> Hold {
         let Payer { key, path, .. } = payer;
         let account = &mut self.accounts[key.0 as usize];
-        account.begin(reserved);
+        account.begin(reserved, bounded);
         let window = account.window.bounds;
         if path.is_some() {
-            self.tree.each_as_it_is(path, |node| node.account.begin(reserved));
+            self.tree.each_as_it_is(path, |node| node.account.begin(reserved, bounded));
         }
         Hold(self.open.insert(Open { key, path, window, admitted: now, reserved, shared: false, bounded }))
     }
@@ -381,7 +377,7 @@ impl Meter {
         let Meter { accounts, tree, news, .. } = self;
         if let Some(account) = accounts.get_mut(hold.key.0 as usize) {
             let before = account.period_known().nano;
-            account.end(&hold, used);
+            account.end(&hold, hold.window, used);
             let total = account.budget;
             if total > 0 {
                 let was = BudgetStatus { used: before, total };
@@ -390,9 +386,9 @@ impl Meter {
         }
         if hold.path.is_some() {
             tree.each_as_it_is(hold.path, |node| {
-                let (total, open) = (node.limits.budget, node.seen(&hold));
+                let (total, window) = (node.limits.budget, node.window_of(hold.admitted));
                 let was = BudgetStatus { used: node.account.period_known().nano, total };
-                node.account.end(&open, used);
+                node.account.end(&hold, window, used);
                 tell(&node.account, was, total, || BudgetOf::Group(node.limits.name.clone()), news);
             });
         }
@@ -480,11 +476,13 @@ impl Meter {
         let mut found = own.map(|kind| limit(kind, account, payer.plan, false, now));
         if payer.path.is_some() {
             self.tree.each(payer.path, &self.open, now, |node| {
-                let (account, share) = (&node.account, (payer.hosts > 1).then(|| node.limits.share(payer.hosts)));
-                let plan = share.as_ref().unwrap_or(&node.limits);
-                let Some(kind) = Counts::of(account, counted).reached(plan) else { return };
-                let limit = limit(kind, account, plan, true, now);
-                if found.as_ref().is_none_or(|found| found.retry_after < limit.retry_after) {
+                let counts = Counts::of(&node.account, counted);
+                if payer.hosts == 1 && counts.reached(&node.limits).is_none() {
+                    return;
+                }
+                if let Some(limit) = node.reached(&counts, payer.hosts, now)
+                    && found.as_ref().is_none_or(|found| found.retry_after < limit.retry_after)
+                {
                     found = Some(limit);
                 }
             });

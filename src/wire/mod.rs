@@ -7,6 +7,7 @@ pub mod json;
 pub mod percent;
 mod skip;
 pub mod sse;
+pub mod trace;
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -221,7 +221,7 @@ class Runs:
         return good
 
     def spent(self):
-        """Codex with a spent period: it ends soon, and says that the quota is why."""
+        """Codex with a spent period: it ends soon, and says in the gateway's words why."""
         key = self.gateway.issue("--plan", "spent")
         began = None
         for _ in range(2):
@@ -229,7 +229,7 @@ class Runs:
             code, said = codex(self.task("via-chat", key))
         seconds = time.monotonic() - began
         print(f"Codex with a spent period: ended after {seconds:.1f} s")
-        good = code != 0 and "Quota exceeded" in said and seconds < SPENT_SECONDS
+        good = code != 0 and "plan allowance reached: 1 tokens per period; renews at 2" in said and seconds < SPENT_SECONDS
         self.note("Codex with a spent period", "" if good else f"exit code {code} after {seconds:.1f} s: {said[-500:]}")
 
     def stop(self):

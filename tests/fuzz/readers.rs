@@ -387,7 +387,8 @@ fn stream(shape: Dialect, data: &[u8]) {
         // What was written is a stream of that shape: to its reader it is whole, or it ends in the error.
         if result.is_err() {
             let (kind, word, message) = ("upstream_error", "server_error", "broken");
-            let words = ErrorWords { kind, status: 500, word, message, details: None, request_id: ME_ID };
+            let words =
+                ErrorWords { kind, status: 500, word, message, details: None, resets_at: None, request_id: ME_ID };
             error_event(to, &words, &mut out);
         }
         // A chat stream may hold what no messages stream can, pieces of one call after the next has begun; so it is

@@ -418,7 +418,7 @@ impl World {
                         let answer = ask.answer(200, Ok(b"{}".to_vec()));
                         self.gateway.notice(Notice::Desk(answer), self.now);
                     }
-                    Order::Log(lines) => assert!(lines.ends_with(b"\n")),
+                    Order::Log(lines) | Order::Spans(_, lines) => assert!(lines.ends_with(b"\n")),
                     Order::HandOver(_) => self.succeeding = Some(Succeeding::Takes),
                     Order::TakeBack => self.succeeding = Some(Succeeding::Ends),
                     Order::LookUp(id) => self.looks.push(id),

@@ -1,6 +1,7 @@
 //! The way of the loop's orders to their threads: copies under locks that no thread holds for long, without a system
 //! call in the steady state. Decides nothing.
 
+use super::exporter::Exporter;
 use super::ledger::LedgerHandle;
 use super::reload::Reloader;
 use super::upgrade::HandoverSender;
@@ -15,6 +16,7 @@ use crate::io::reactor::Note;
 use crate::io::secrets::SecretWatch;
 use crate::io::store::api::Leftover;
 use crate::io::worker::Worker;
+use crate::policy::config::Config;
 use crate::policy::row::{Row, Running};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -28,6 +30,8 @@ pub(super) struct Helpers {
     pub(super) secrets: OnceLock<Arc<SecretWatch>>,
     /// Does what is too long for the loop.
     pub(super) worker: OnceLock<(Worker, Mailbox<Note<Gateway>>)>,
+    /// Sends spans to their collector; there is none before there are some.
+    pub(super) exporter: OnceLock<Option<Exporter>>,
     /// Answers what the admin listener is asked; there is none before it is.
     pub(super) desk: OnceLock<DeskEnd>,
     pub(super) handover: OnceLock<HandoverSender>,
@@ -80,6 +84,7 @@ impl Helpers {
         match order {
             Order::Log(lines) => return Some(Order::Log(log.write(lines))),
             Order::Rows(rows) => return Some(Order::Rows(self.keep(rows))),
+            Order::Spans(config, spans) => return Some(self.export(config, spans)),
             Order::Asks(mut asks) => {
                 self.store().ledger.iter().for_each(|store| store.ask(&mut asks));
                 return Some(Order::Asks(asks));
@@ -137,6 +142,19 @@ impl Helpers {
         None
     }
 
+    #[cold]
+    fn export(&self, config: Arc<Config>, mut spans: Vec<u8>) -> Order {
+        let start = || {
+            let (reloader, (_, mailbox)) = (self.reloader.get()?, self.worker.get()?);
+            Exporter::start(&config, reloader.security(), mailbox.clone()).ok()
+        };
+        match self.exporter.get_or_init(start) {
+            Some(exporter) if !spans.is_empty() => spans = exporter.give(&config, spans),
+            _ => spans.clear(),
+        }
+        Order::Spans(config, spans)
+    }
+
     fn keep(&self, mut rows: Vec<Row>) -> Vec<Row> {
         let store = self.store();
         match (&store.ledger, self.handover.get()) {
@@ -161,11 +179,15 @@ impl Helpers {
 
     /// Ends the threads that rows go to, in the order in which rows go; what could not be written anywhere.
     pub(super) fn finish(&self) -> Leftover {
+        let exporter = self.exporter.get().and_then(Option::as_ref);
+        exporter.into_iter().for_each(Exporter::close);
         if let Some(handover) = self.handover.get() {
             handover.finish();
         }
         let ledger = self.store().ledger.take();
-        ledger.map(LedgerHandle::finish).unwrap_or_default()
+        let left = ledger.map(LedgerHandle::finish).unwrap_or_default();
+        exporter.into_iter().for_each(Exporter::finish);
+        left
     }
 }
 

@@ -34,6 +34,11 @@ impl Reloader {
         Reloader { path, security: Arc::new(Mutex::new(security)), secrets, mailbox }
     }
 
+    /// What the loop uses at present.
+    pub(super) fn security(&self) -> Arc<Mutex<Security>> {
+        self.security.clone()
+    }
+
     /// Begins to read. The gateway asks for one reading at a time.
     pub(super) fn start(&self, before: Arc<Config>) {
         let theirs = self.clone();

@@ -148,6 +148,8 @@ pub(super) struct Checks {
     /// Of a relayed request: which of the members are there that it needs, as bits, and what is in the list under way.
     found: u8,
     texts: Items,
+    /// Tokens of a query that is read anew with each document.
+    query: u32,
 }
 
 const NO_MESSAGE: Message = Message {
@@ -186,6 +188,7 @@ impl Checks {
             has_messages: false,
             found: 0,
             texts: Items::Unknown,
+            query: 0,
         }
     }
 
@@ -213,6 +216,7 @@ impl Checks {
             has_messages,
             found,
             texts,
+            query,
         } = self;
         fields.reset();
         tokens.reset();
@@ -223,7 +227,7 @@ impl Checks {
         (*message, *block, *text) = (NO_MESSAGE, NO_BLOCK, Text::Words);
         (*unsigned, *input) = (Unsigned::default(), Input::default());
         (*plain_max, *has_messages) = (None, false);
-        (*found, *texts) = (0, Items::Unknown);
+        (*found, *texts, *query) = (0, Items::Unknown, 0);
     }
 
     pub(super) fn refusal(&mut self) -> Invalid {
@@ -284,7 +288,7 @@ impl Checks {
             return match self.shape {
                 _ if token == Token::Null => Ok(()),
                 Dialect::Relay(relay) if !matches!(self.name, Name::Model | Name::Stream) => {
-                    self.end_needed(relay, token)
+                    self.end_needed(relay, token, raw)
                 }
                 _ => self.specified(token, raw, value),
             };
@@ -297,8 +301,10 @@ impl Checks {
                 self.fields.include_usage = raw.get("include_usage").and_then(Raw::bool).unwrap_or(false);
             }
             Name::MaxCompletionTokens if self.shape == Dialect::Chat => self.fields.max_tokens = whole_number(raw),
-            Name::MaxTokens | Name::N if matches!(self.shape, Dialect::Relay(_)) => {
-                self.beside_needed(self.name, whole_number(raw));
+            Name::MaxTokens | Name::MaxCompletionTokens | Name::N | Name::BestOf
+                if matches!(self.shape, Dialect::Relay(_)) =>
+            {
+                self.beside_needed(raw);
             }
             Name::Thread if self.shape == Dialect::Messages => self.fields.thread |= token == Token::ObjectClose,
             _ => {}

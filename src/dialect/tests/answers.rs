@@ -24,6 +24,7 @@ fn same(text: &str, me: &ResponseIdentity<'_>) -> (String, ObservedUsage, Result
             word: "server_error",
             message: "ours",
             details: None,
+            resets_at: None,
             request_id: ME_ID,
         };
         stream.fail(Dialect::Responses, &words, me, &mut out);

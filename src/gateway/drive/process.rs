@@ -15,6 +15,7 @@ use crate::gateway::orders::Order;
 use crate::policy::ask::{Answer, Release, Ruling};
 use crate::policy::row::Running;
 use crate::policy::window;
+use crate::wire::json::write_string;
 
 /// Answers that go on in one verb; what is free beyond that goes to the next.
 const TURNS_MAX: usize = 64;
@@ -155,6 +156,26 @@ impl Gateway {
             self.cx.log_upgrade(why);
             self.hand_over(upgrade::Event::CalledOff);
         }
+    }
+
+    /// Spans have not reached their collector, or it takes them again.
+    pub(crate) fn spans_lost(&mut self, lost: u64, news: Option<Result<(), String>>) {
+        self.cx.stats.spans_dropped += lost;
+        if self.cx.lifecycle.handover.is_final() && lost > 0 {
+            let counters = Box::new(self.cx.take_counters());
+            self.cx.orders.0.push(Order::Counted(counters));
+        }
+        let Some(news) = news else { return };
+        self.cx.log_event(|out| {
+            out.extend_from_slice(b",\"event\":\"telemetry\",\"outcome\":");
+            match news {
+                Ok(()) => out.extend_from_slice(b"\"recovered\""),
+                Err(why) => {
+                    out.extend_from_slice(b"\"failed\",\"error\":");
+                    write_string(out, &why);
+                }
+            }
+        });
     }
 
     /// The successor cannot go on, or has died.

@@ -119,6 +119,9 @@ impl Exchange {
             at.attempts += 1;
             at.addresses = 0;
             at.begun = cx.now.mono;
+            if self.diagnosis.is_some() {
+                self.note_begun(&at);
+            }
             self.take_place(&draft, &mut at, cx);
             match self.connect(&at, cx) {
                 Ok(way) => return self.connecting(way, draft, at, cx),
@@ -256,9 +259,11 @@ impl Exchange {
     ) -> bool {
         let target = self.target().map(|target| (target.provider, target.credential));
         let shape = self.dialect();
-        let draft = match &mut self.state {
-            State::Attempting(Attempting { draft, .. })
-            | State::Answering(Answering { draft: Draft::Kept(draft) | Draft::Leaving(draft), .. }) => draft,
+        let (draft, attempt) = match &mut self.state {
+            State::Attempting(Attempting { draft, at, .. })
+            | State::Answering(Answering { draft: Draft::Kept(draft) | Draft::Leaving(draft), at, .. }) => {
+                (draft, at.attempts)
+            }
             _ => return true,
         };
         let requests = &self.request.setup.requests;
@@ -268,6 +273,9 @@ impl Exchange {
         {
             let same_shape = draft.state.is_none().then_some((&draft.head, message.head));
             template.write(credential, draft.length(), shape, same_shape, out);
+            if let Some(diagnosis) = &self.diagnosis {
+                diagnosis.trace_request(attempt, out);
+            }
         }
         // Where little is free a request leaves in small slices.
         let slice = (room / SEND_SHARE).clamp(SEND_SLICE_MIN, SEND_SLICE);

@@ -5,6 +5,7 @@ use crate::base::time::Unix;
 use crate::gateway::client::cors::is_preflight;
 use crate::gateway::cx::Setup;
 use crate::gateway::plans::KeyPlans;
+use crate::policy::agent::Client;
 use crate::policy::keys::{KeyId, KeyIx, Keys};
 use crate::policy::meter::Meter;
 use crate::policy::refusal::Refusal;
@@ -90,6 +91,8 @@ pub(crate) struct Identified {
     below: Option<Dialect>,
     /// The caller, once known.
     pub(crate) key: Option<KeyIx>,
+    /// Codex asks, on its own endpoint.
+    pub(crate) is_codex: bool,
 }
 
 impl Identified {
@@ -134,8 +137,11 @@ pub(crate) fn authorize(
     found.key = Some(key);
     let endpoint =
         asked.ok_or_else(|| if is_spoken_elsewhere(inside) { Refusal::not_spoken() } else { Refusal::no_path() })?;
-    if endpoint == Endpoint::Generate(Dialect::Responses) && asks_websocket(head, bytes) {
-        return Err(Refusal::upgrade_required());
+    if endpoint == Endpoint::Generate(Dialect::Responses) {
+        if asks_websocket(head, bytes) {
+            return Err(Refusal::upgrade_required());
+        }
+        found.is_codex = Client::of_agent(head.field(Field::UserAgent).of(bytes)) == Client::CODEX;
     }
     method_allowed(head, endpoint)?;
     scope_allows(endpoint, key, context)?;
@@ -299,7 +305,9 @@ fn ready(context: &AuthContext<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn content_fits(head: &RequestHead, bytes: &[u8], endpoint: Endpoint, max_body: u64) -> Result<(), Refusal> {
+/// Whether the body that a head announces can be one for `endpoint`.
+#[inline]
+pub(crate) fn content_fits(head: &RequestHead, bytes: &[u8], endpoint: Endpoint, max_body: u64) -> Result<(), Refusal> {
     let content_type = head.field(Field::ContentType).of(bytes).trim_ascii();
     let essence = || content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     // As nearly all write it.

@@ -80,6 +80,9 @@ impl Exchange {
         let target = self.targets().get(at.target as usize);
         let Some(target) = target.map(|target| target.label.clone()) else { return };
         let (number, cause, micros) = (at.attempts.into(), fault.cause(), now.micros_since(at.begun));
+        if let Some(trace) = &mut self.diagnosis().trace {
+            trace.fails(at.attempts, fault.end(), fault.upstream_status(), now);
+        }
         self.diagnosis().failed.push(Failed { number, target, cause, micros });
     }
 

@@ -171,6 +171,9 @@ impl Exchange {
         self.settle(outcome.usage, outcome.status, cx);
         self.count(outcome.status, charged, cx);
         self.log(&outcome, charged, cx);
+        if self.diagnosis.is_some() {
+            self.give_spans(&outcome, charged, cx);
+        }
         self.release(cx);
         if cx.lifecycle.handover.is_final() {
             // It is the successor that is asked how much has been served.

@@ -497,8 +497,7 @@ fn served_as(shape: Dialect) -> Dialect {
 
 #[cold]
 fn not_served(model: &Model, asked: Option<Dialect>) -> Refusal {
-    let serves: Vec<&str> = model.serves.iter().map(|served| served.name()).collect();
-    Refusal::not_served(&model.id, asked.map_or("", Dialect::name), &serves.join(", "))
+    Refusal::not_served(&model.id, asked.map_or("", Dialect::name), &model.serves_text())
 }
 
 /// The caller, its plan and its groups. Limits are those of the present configuration: counters know no other.
@@ -520,7 +519,7 @@ fn forwarded(bytes: u64, model: &Model, config: &Config) -> u64 {
 /// Tokens that the answer to a request for `model` may take; of several, all of them.
 fn answer_tokens(model: &Model, draft: &OutgoingRequest) -> u64 {
     let (most, fields) = (model.reserve_tokens, draft.scan.fields());
-    fields.max_tokens.map_or(most, |max| max.saturating_mul(fields.choices().into()).min(most))
+    fields.max_tokens.map_or(most, |max| max.saturating_mul(fields.made()).min(most))
 }
 
 fn limits_of(plan: &Plan) -> Limits {

@@ -4,6 +4,7 @@
 use super::providers::{self, AuthoritySpec, Provider};
 use super::server::Server;
 use super::store::{StoreConfig, StoreUrl};
+use super::telemetry::Telemetry;
 use super::{groups, models, plans};
 use crate::policy::catalog::Catalog;
 use crate::policy::limits::UpstreamLimits;
@@ -18,6 +19,8 @@ pub struct Config {
     pub server: Server,
     /// The ledger.
     pub store: StoreConfig,
+    /// Where spans go.
+    pub telemetry: Telemetry,
     /// Deadlines and bounds towards upstreams, before a provider or a model sets its own.
     pub upstream: UpstreamLimits,
     /// Upstream servers, in the order written; `Target.provider` is an index into them.
@@ -84,6 +87,7 @@ fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
     if let (Some((at, path)), StoreUrl::Sqlite(_)) = (reuse_port, &store.url) {
         reader.report(at, path, "needs a shared store (redis://…): one gateway at a time owns a SQLite ledger");
     }
+    let mut telemetry = Telemetry::read(reader, top);
     let mut upstream = UpstreamLimits::within(server.max_buffered);
     if let Some(mut section) = reader.table(top, "upstream") {
         upstream.read(reader, &mut section, server.max_buffered);
@@ -108,11 +112,12 @@ fn read_document(reader: &mut Reader<'_>, top: &mut Section<'_>) -> Config {
         found
     });
     let mut providers: Vec<Provider> = declared.into_iter().filter_map(|declared| declared.provider).collect();
-    let authorities = providers::authorities(&mut providers);
+    let authorities = providers::authorities(&mut providers, telemetry.collector.as_deref_mut());
     let catalog = Catalog::new(models, default);
     Config {
         server,
         store,
+        telemetry,
         upstream,
         providers,
         authorities,

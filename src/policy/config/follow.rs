@@ -38,7 +38,7 @@ impl Config {
             places.push(place as u32);
         }
         self.authorities = table;
-        for provider in &mut self.providers {
+        for provider in self.providers.iter_mut().chain(self.telemetry.collector.as_deref_mut()) {
             provider.authority = provider.authority.and_then(|index| places.get(index as usize).copied());
         }
     }

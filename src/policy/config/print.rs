@@ -64,6 +64,8 @@ pub fn effective(config: &Config) -> String {
     page.rows(&config.server);
     page.table("[store]");
     page.rows(&config.store);
+    page.table("[telemetry]");
+    page.rows(&config.telemetry);
     page.table("[upstream]");
     page.rows(&config.upstream);
     for provider in &config.providers {

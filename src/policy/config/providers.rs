@@ -12,11 +12,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Further headers of one provider.
-const HEADERS_MAX: usize = 32;
+pub(super) const HEADERS_MAX: usize = 32;
 /// Addresses of one provider.
 const ADDRESSES_MAX: usize = 64;
 /// Headers that are the gateway's own business towards an upstream, or that would carry a literal credential.
-const RESERVED: [&str; 20] = [
+pub(super) const RESERVED: [&str; 22] = [
     "accept-encoding",
     "api-key",
     "authorization",
@@ -31,6 +31,8 @@ const RESERVED: [&str; 20] = [
     "proxy-authorization",
     "proxy-connection",
     "te",
+    "traceparent",
+    "tracestate",
     "trailer",
     "transfer-encoding",
     "upgrade",
@@ -38,6 +40,9 @@ const RESERVED: [&str; 20] = [
     "x-goog-api-key",
     "http2-settings",
 ];
+
+/// Those among them that carry a credential.
+pub(super) const CREDENTIALS: [&str; 4] = ["api-key", "authorization", "x-api-key", "x-goog-api-key"];
 
 /// A TLS peer: what its certificate must say, and whose signature it must bear.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -185,6 +190,34 @@ pub struct Provider {
 }
 
 impl Provider {
+    /// Some other server, which is asked in the same way: without a credential, at `path`.
+    pub(super) fn at(base: &Base, path: String) -> Provider {
+        let address = base.host.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, base.port));
+        Provider {
+            name: "".into(),
+            shape: Dialect::Chat,
+            base_url: String::new(),
+            tls: base.tls,
+            host: base.host.as_str().into(),
+            port: base.port,
+            host_header: base.authority.clone(),
+            path,
+            addresses: address.into_iter().collect(),
+            proxy: None,
+            auth: Auth::Bearer,
+            credentials: Vec::new(),
+            headers: Vec::new(),
+            betas: None,
+            ca_file: None,
+            authority: None,
+            unknown_fields: UnknownFields::Drop,
+            stream_usage: false,
+            discover: None,
+            listed: Vec::new(),
+            limits: UpstreamLimits::default(),
+        }
+    }
+
     /// The header that carries a credential of its: name in lower case, and value.
     pub fn header_of(&self, credential: &Credential) -> (&str, String) {
         let secret = credential.secret.expose();
@@ -277,9 +310,9 @@ pub(super) fn read(
 }
 
 /// Numbers the TLS peers and tells each provider its own.
-pub(super) fn authorities(providers: &mut [Provider]) -> Vec<AuthoritySpec> {
+pub(super) fn authorities(providers: &mut [Provider], collector: Option<&mut Provider>) -> Vec<AuthoritySpec> {
     let mut table: Vec<AuthoritySpec> = Vec::new();
-    for provider in providers.iter_mut().filter(|provider| provider.tls) {
+    for provider in providers.iter_mut().chain(collector).filter(|provider| provider.tls) {
         let (server_name, ca_file) = (provider.host.to_string(), provider.ca_file.clone());
         let spec = AuthoritySpec { server_name, ca_file, retired: false };
         let index = table.iter().position(|known| *known == spec).unwrap_or_else(|| {
@@ -396,8 +429,7 @@ fn read_auth(reader: &mut Reader<'_>, s: &mut Section<'_>, shape: Dialect) -> Au
     if name == "bearer" {
         return Auth::Bearer;
     }
-    let credential = ["api-key", "authorization", "x-api-key", "x-goog-api-key"];
-    if !is_token(&name) || (RESERVED.contains(&name.as_str()) && !credential.contains(&name.as_str())) {
+    if !is_token(&name) || (RESERVED.contains(&name.as_str()) && !CREDENTIALS.contains(&name.as_str())) {
         reader.error(&field, "expected \"bearer\", \"x-api-key\" or the name of a header");
     }
     Auth::Header(name)
@@ -448,7 +480,7 @@ fn read_headers(reader: &mut Reader<'_>, s: &mut Section<'_>, auth: &Auth) -> Ve
 }
 
 /// `tchar` of RFC 9110 section 5.6.2.
-fn is_token(name: &str) -> bool {
+pub(super) fn is_token(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
 }
 

@@ -99,8 +99,8 @@ pub struct SharedCounts {
 
 impl SharedCounts {
     /// What this process has settled since.
-    fn add(&mut self, open: &Open, used: Amount) {
-        if self.window == open.window {
+    fn add(&mut self, open: &Open, window: Bounds, used: Amount) {
+        if self.window == window {
             self.window_used = self.window_used.saturating_add(used.tokens);
         }
         if self.period.0 <= open.admitted && open.admitted < self.period.1 {
@@ -123,12 +123,19 @@ pub(super) struct Window {
 }
 
 impl Window {
-    fn counts(&self, open: &Open) -> bool {
-        self.contains(open.window) || (self.also.1 > Unix(0) && self.also == open.window)
+    fn counts(&self, other: Bounds) -> bool {
+        self.contains(other) || (self.also.1 > Unix(0) && self.also == other)
     }
 
     fn contains(&self, other: Bounds) -> bool {
         self.bounds.0 <= other.0 && other.1 <= self.bounds.1
+    }
+
+    /// A request that counts here has ended.
+    #[inline]
+    fn end(&mut self, open: &Open, tokens: u64) {
+        self.reserved = self.reserved.saturating_sub(open.reserved.tokens);
+        self.used = self.used.saturating_add(tokens);
     }
 
     /// At start: one request was admitted at `admitted`, in this window or another, and used `tokens`.
@@ -223,7 +230,7 @@ impl Account {
             next.others = (requests, used);
             (next.requests, next.used) = (own.0.saturating_add(requests), own.1.saturating_add(used));
             // In a window that is entered for the first time, as all are unless the clock jumps, nothing is reserved.
-            next.reserved = reserved(held, |open| next.counts(open)).tokens;
+            next.reserved = reserved(held, |open| next.counts(open.window)).tokens;
         }
         self.window = next;
         self.leave(present, bounds);
@@ -317,24 +324,23 @@ impl Account {
         self.calendar.bounds(at)
     }
 
-    /// One request more in the present window and period.
-    pub(super) fn begin(&mut self, estimate: Amount) {
+    /// One request more in the present window and period. `bounded`: what it reserves is a bound.
+    #[inline]
+    pub(super) fn begin(&mut self, estimate: Amount, bounded: bool) {
         self.window.requests += 1;
         self.running += 1;
         self.window.reserved = self.window.reserved.saturating_add(estimate.tokens);
         self.period.reserved = self.period.reserved.plus(estimate);
-    }
-
-    /// A hold whose reservation is a bound has come.
-    pub(super) fn begin_bounded(&mut self, most: Amount) {
-        self.bounded = (self.bounded.0 + 1, self.bounded.1.plus(most));
+        if bounded {
+            self.bounded = (self.bounded.0 + 1, self.bounded.1.plus(estimate));
+        }
     }
 
     /// The reservation of `open` is a bound no more: it is `exact`, which is less.
     pub(super) fn count(&mut self, open: &Open, exact: Amount) {
         self.end_bounded(open.reserved);
         let excess = open.reserved.minus(exact);
-        if self.window.counts(open) {
+        if self.window.counts(open.window) {
             self.window.reserved = self.window.reserved.saturating_sub(excess.tokens);
         }
         if self.period.holds(open.admitted) {
@@ -349,7 +355,7 @@ impl Account {
     /// One request more that another process admitted, wherever its admission counts.
     pub(super) fn adopt(&mut self, open: &Open) {
         self.running += 1;
-        if self.window.counts(open) {
+        if self.window.counts(open.window) {
             self.window.requests += 1;
             self.window.reserved = self.window.reserved.saturating_add(open.reserved.tokens);
         }
@@ -358,35 +364,39 @@ impl Account {
         }
     }
 
-    /// A request has ended with `used`: it counts wherever its admission does.
-    pub(super) fn end(&mut self, open: &Open, used: Amount) {
-        let tokens = used.tokens;
+    /// A request has ended with `used`: it counts wherever its admission does, which was in `window` here.
+    #[inline]
+    pub(super) fn end(&mut self, open: &Open, window: Bounds, used: Amount) {
         self.running = self.running.saturating_sub(1);
         if open.bounded {
             self.end_bounded(open.reserved);
         }
-        let window = &mut self.window;
-        if window.counts(open) {
-            window.reserved = window.reserved.saturating_sub(open.reserved.tokens);
-            window.used = window.used.saturating_add(tokens);
-        }
-        if window.bounds != open.window {
-            if window.counts(open) {
-                window.others.1 = window.others.1.saturating_add(tokens);
-            }
-            // Where it was counted, for whoever goes back there.
-            let own = self.left.iter().position(|left| left.bounds == open.window);
-            let own = own.or_else(|| self.left.iter().position(|left| left.contains(open.window)));
-            if let Some(left) = own.and_then(|at| self.left.get_mut(at)) {
-                left.used = left.used.saturating_add(tokens);
-            }
+        match self.window.bounds == window {
+            true => self.window.end(open, used.tokens),
+            false => self.end_elsewhere(open, window, used.tokens),
         }
         if self.period.holds(open.admitted) {
             self.period.reserved = self.period.reserved.minus(open.reserved);
         }
         self.add_day(open.admitted, used);
         if let Some(shared) = &mut self.shared {
-            shared.add(open, used);
+            shared.add(open, window, used);
+        }
+    }
+
+    /// The same of its tokens, where the window is not the present one.
+    #[cold]
+    fn end_elsewhere(&mut self, open: &Open, window: Bounds, tokens: u64) {
+        let present = &mut self.window;
+        if present.counts(window) {
+            present.end(open, tokens);
+            present.others.1 = present.others.1.saturating_add(tokens);
+        }
+        // Where it was counted, for whoever goes back there.
+        let own = self.left.iter().position(|left| left.bounds == window);
+        let own = own.or_else(|| self.left.iter().position(|left| left.contains(window)));
+        if let Some(left) = own.and_then(|at| self.left.get_mut(at)) {
+            left.used = left.used.saturating_add(tokens);
         }
     }
 

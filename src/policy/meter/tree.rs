@@ -3,6 +3,7 @@
 //! the sum of the rows whose path has its name, whatever has been moved since.
 
 use super::account::{Account, Open, PathIx};
+use super::limit::{Counts, Limit, limit};
 use crate::base::limits::PATHS_MAX;
 use crate::base::slots::Slots;
 use crate::base::time::Unix;
@@ -11,12 +12,17 @@ use crate::policy::window::{is_within, window};
 use std::collections::HashMap;
 use std::sync::Arc;
 
+/// No moment lies in it.
+const NEVER: (Unix, Unix) = (Unix(0), Unix(0));
+
 /// One group that is configured, or was, or that rows are of.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) account: Account,
     /// None, for one that is not configured.
     pub(super) limits: Plan,
+    /// While the account need not be brought anywhere: its window and its period, as far as both last.
+    stays: (Unix, Unix),
     /// Where keys in it count; `NONE` for one that is not configured.
     path: PathIx,
 }
@@ -61,13 +67,14 @@ impl Tree {
             return false;
         }
         for node in self.nodes.iter_mut().filter(|node| node.path.is_some()) {
-            node.path = PathIx::NONE;
+            (node.path, node.stays) = (PathIx::NONE, NEVER);
             node.limits = Plan { name: node.limits.name.clone(), ..Plan::default() };
         }
         for group in groups {
             let path = self.path(&group.path);
             if let Some(node) = self.paths[path.0 as usize].groups.first().map(|index| *index as usize) {
-                (self.nodes[node].path, self.nodes[node].limits) = (path, group.limits.clone());
+                let node = &mut self.nodes[node];
+                (node.path, node.limits, node.stays) = (path, group.limits.clone(), NEVER);
             }
         }
         true
@@ -103,7 +110,7 @@ impl Tree {
         }
         let (index, limits) = (self.nodes.len() as u32, Plan::unlimited(name));
         self.by_name.insert(limits.name.clone(), index);
-        self.nodes.push(Node { account: Account::default(), limits, path: PathIx::NONE });
+        self.nodes.push(Node { account: Account::default(), limits, stays: NEVER, path: PathIx::NONE });
         index
     }
 
@@ -123,8 +130,9 @@ impl Tree {
         let Tree { nodes, paths, .. } = self;
         for index in &*paths[path.0 as usize].groups {
             let node = &mut nodes[*index as usize];
-            let is_here = |open: &Open| paths[open.path.0 as usize].groups.contains(index);
-            node.enter(now, open, is_here);
+            if now < node.stays.0 || node.stays.1 <= now {
+                node.enter(now, open, &|open| paths[open.path.0 as usize].groups.contains(index));
+            }
             see(node);
         }
     }
@@ -156,27 +164,41 @@ impl Tree {
         let Tree { nodes, paths, .. } = self;
         for (index, node) in nodes.iter_mut().enumerate().filter(|(_, node)| is_asked(node)) {
             let index = index as u32;
-            node.enter(now, open, |open| paths[open.path.0 as usize].groups.contains(&index));
+            node.enter(now, open, &|open| paths[open.path.0 as usize].groups.contains(&index));
             see(node);
         }
     }
 }
 
 impl Node {
-    fn enter(&mut self, now: Unix, open: &Slots<Open>, is_here: impl Fn(&Open) -> bool) {
+    #[inline(never)]
+    fn enter(&mut self, now: Unix, open: &Slots<Open>, is_here: &dyn Fn(&Open) -> bool) {
         let Node { account, limits, .. } = self;
         let here = || open.iter().map(|(_, open)| open).filter(|open| is_here(open));
         account.enter(limits, now, &|visit| here().for_each(|open| visit(&seen(open, limits))));
+        let (window, period) = (account.window.bounds, account.period.bounds);
+        self.stays = (window.0.max(period.0), window.1.min(period.1));
+    }
+
+    /// The limit that is reached with `counts`, of which one of so many hosts has its share.
+    #[cold]
+    pub(super) fn reached(&self, counts: &Counts, hosts: u32, now: Unix) -> Option<Limit> {
+        let share = (hosts > 1).then(|| self.limits.share(hosts));
+        let plan = share.as_ref().unwrap_or(&self.limits);
+        counts.reached(plan).map(|kind| limit(kind, &self.account, plan, true, now))
     }
 
     /// `open` as it counts here: in the group's own window.
     #[inline]
     pub(super) fn seen(&self, open: &Open) -> Open {
+        Open { window: self.window_of(open.admitted), ..*open }
+    }
+
+    /// The group's window that `at` lies in.
+    #[inline]
+    pub(super) fn window_of(&self, at: Unix) -> (Unix, Unix) {
         let present = self.account.window.bounds;
-        match is_within(present, open.admitted, self.limits.window) {
-            true => Open { window: present, ..*open },
-            false => seen(open, &self.limits),
-        }
+        if is_within(present, at, self.limits.window) { present } else { window(at, self.limits.window) }
     }
 }
 

@@ -66,8 +66,6 @@ pub enum Field {
     AnthropicBeta,
     /// `origin`; never repeated.
     Origin,
-    /// `access-control-request-method`; the first one counts.
-    AcRequestMethod,
     /// What names the conversation: the first of the headers for it that says anything, by their order there.
     Session,
 }
@@ -105,6 +103,10 @@ pub struct RequestHead {
     pub keep_alive: bool,
     /// What the `expect` header asks.
     pub expect: Expect,
+    /// It has `access-control-request-method`: a browser asks for leave.
+    pub asks_leave: bool,
+    /// It has `traceparent`, once or more often, see [`crate::wire::trace`].
+    pub traced: bool,
     pub(super) fields: [Span; COUNT],
 }
 
@@ -121,6 +123,8 @@ impl RequestHead {
             framing: Framing::ToEnd,
             keep_alive: false,
             expect: Expect::None,
+            asks_leave: false,
+            traced: false,
             fields: [Span::default(); COUNT],
         }
     }

@@ -59,6 +59,8 @@ pub(super) fn request(buf: &[u8]) -> Option<RequestHead> {
         framing: found.framing.length.map_or(Framing::None, Framing::Length),
         keep_alive: !found.framing.close,
         expect: Expect::None,
+        asks_leave: false,
+        traced: found.traced,
         fields: found.fields,
     })
 }
@@ -69,6 +71,7 @@ struct RequestFields {
     seen: u32,
     /// What the header has that names the conversation, see [`session_rank`].
     session: u8,
+    traced: bool,
     framing: PlainFraming,
 }
 
@@ -92,6 +95,10 @@ impl RequestFields {
             9 if is("x-api-key") => Field::XApiKey,
             10 if is("user-agent") => Field::UserAgent,
             10 if is("connection") => return self.framing.connection(&buf[value]),
+            11 if is("traceparent") => {
+                self.traced = true;
+                return Some(());
+            }
             12 if is("content-type") => Field::ContentType,
             12 if is("x-request-id") => Field::XRequestId,
             13 if is("authorization") => Field::Authorization,

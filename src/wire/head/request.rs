@@ -19,7 +19,6 @@ const NAMES: [(&str, Field); COUNT - 1] = [
     ("anthropic-version", Field::AnthropicVersion),
     ("anthropic-beta", Field::AnthropicBeta),
     ("origin", Field::Origin),
-    ("access-control-request-method", Field::AcRequestMethod),
 ];
 
 /// Parses the request head at the front of `buf`.
@@ -73,6 +72,7 @@ pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
     let mut fields = [Span::default(); COUNT];
     let mut seen = [false; COUNT];
     let (mut expect, mut session) = (Expect::None, u8::MAX);
+    let (mut asks_leave, mut traced) = (false, false);
     for header in request.headers.iter() {
         if framing.take(header.name, header.value).map_err(refuse)? {
             continue;
@@ -82,6 +82,8 @@ pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
             continue;
         }
         let Some((_, field)) = NAMES.iter().find(|(name, _)| header.name.eq_ignore_ascii_case(name)) else {
+            asks_leave |= header.name.eq_ignore_ascii_case("access-control-request-method") && !header.value.is_empty();
+            traced |= header.name.eq_ignore_ascii_case("traceparent");
             let rank = session_rank(header.name.as_bytes());
             if rank > 0 && rank < session && !header.value.is_empty() {
                 (session, fields[Field::Session as usize]) = (rank, span_of(head, header.value));
@@ -105,6 +107,8 @@ pub(super) fn parse_whole(head: &[u8]) -> Result<RequestHead, HeadError> {
         framing: framing.framing(http11).map_err(refuse)?,
         keep_alive: framing.keep_alive(http11),
         expect,
+        asks_leave,
+        traced,
         fields,
     })
 }

@@ -13,9 +13,10 @@ use tollgate::policy::config::{Config, Source, effective, fixed};
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/docs/configuration.md");
 
 /// Heading of a table; where a key of it stands in a configuration; the types whose fields hold its values.
-const TABLES: [(&str, &str, &[&str]); 11] = [
+const TABLES: [(&str, &str, &[&str]); 12] = [
     ("[server]", "server", &["Server"]),
     ("[store]", "store", &["StoreConfig"]),
+    ("[telemetry]", "telemetry", &["Telemetry"]),
     ("[upstream]", "upstream", &["UpstreamLimits"]),
     ("[[providers]]", "providers[0]", &["Provider", "Credential"]),
     ("discover", "providers[0].discover", &["Discover"]),
@@ -27,20 +28,22 @@ const TABLES: [(&str, &str, &[&str]); 11] = [
     ("[[groups]]", "groups[0]", &["Group", "Plan"]),
 ];
 
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 8] = [
     include_str!("../../../src/policy/discover.rs"),
     include_str!("../../../src/policy/config/providers.rs"),
     include_str!("../../../src/policy/config/server.rs"),
     include_str!("../../../src/policy/config/store.rs"),
+    include_str!("../../../src/policy/config/telemetry.rs"),
     include_str!("../../../src/policy/limits.rs"),
     include_str!("../../../src/policy/catalog.rs"),
     include_str!("../../../src/policy/plan.rs"),
 ];
 
 /// What is required, line by line, each with the key it is about; braces mark where further keys of a table go.
-const REQUIRED: [(&str, &str); 21] = [
+const REQUIRED: [(&str, &str); 22] = [
     ("", "[server]\n{server}"),
     ("", "[store]\n{store}"),
+    ("", "[telemetry]\n{telemetry}"),
     ("", "[upstream]\n{upstream}"),
     ("", "[[providers]]\n{providers[0]}"),
     ("providers[0].name", "name = \"p\""),
@@ -221,6 +224,7 @@ fn what_the_reference_calls_required_is() {
 #[test]
 fn outside_the_tables_stands_the_default_model_alone() {
     let errors = parse(&format!("no_such_key_there_is = 1\n{}", text("", "", ""))).unwrap_err();
-    let known = "unknown key; known are default_model, server, store, upstream, providers, models, plans, groups";
+    let known =
+        "unknown key; known are default_model, server, store, telemetry, upstream, providers, models, plans, groups";
     assert!(errors.iter().any(|error| error.ends_with(known)), "{errors:?}");
 }

@@ -390,7 +390,7 @@ impl World {
                         self.gateway.notice(Notice::SuccessorGone, self.now);
                     }
                 }
-                Order::Acknowledge(_) | Order::Counted(_) => {}
+                Order::Acknowledge(_) | Order::Counted(_) | Order::Spans(..) => {}
             }
         }
         if !self.hold_looks {

@@ -9,7 +9,7 @@ import unittest
 
 import gateway
 
-SUITES = ["openai", "anthropic", "responses", "relayed", "open", "matrix", "agents", "played"]
+SUITES = ["openai", "anthropic", "responses", "relayed", "open", "matrix", "agents", "played", "traces"]
 
 
 class Result(unittest.TextTestResult):

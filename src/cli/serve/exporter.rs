@@ -1,0 +1,215 @@
+//! Owns the thread that sends spans to their collector (contract section 15): OTLP over HTTP, in JSON. It begins with
+//! the first span. A collector that is slow or gone costs spans, which are counted, and nothing else: neither the loop
+//! nor the end of the program waits for it for long.
+
+use crate::base::limits;
+use crate::cli::asker::{Asker, request, send};
+use crate::cli::probe::{Answer, NoAnswer};
+use crate::gateway::Gateway;
+use crate::gateway::orders::Notice;
+use crate::io::batch_queue::{BatchQueue, IdlePolicy, Polled};
+use crate::io::channel::{Receiver, channel};
+use crate::io::mailbox::Mailbox;
+use crate::io::reactor::{Note, Security};
+use crate::policy::config::Config;
+use crate::wire::head::values;
+use crate::wire::json::{self, Kind, Raw};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long a batch waits before it is sent again, doubled each time, where the collector does not say.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How often it looks meanwhile whether the program ends.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The giving end.
+pub(super) struct Exporter {
+    ends: Ends,
+    /// Closed when the thread ends.
+    ended: Receiver<()>,
+}
+
+/// What both threads have.
+#[derive(Clone)]
+struct Ends {
+    queue: BatchQueue<Vec<u8>>,
+    /// Spans that found no room and have not been told of.
+    dropped: Arc<AtomicU64>,
+    /// The configuration that the last spans came with.
+    config: Arc<Mutex<Arc<Config>>>,
+    security: Arc<Mutex<Security>>,
+    mailbox: Mailbox<Note<Gateway>>,
+}
+
+/// Spans in JSON are a line each.
+fn count(spans: &[u8]) -> u64 {
+    spans.iter().filter(|byte| **byte == b'\n').count() as u64
+}
+
+impl Exporter {
+    /// Starts the thread. `security` is what the loop uses at present.
+    pub(super) fn start(
+        config: &Arc<Config>,
+        security: Arc<Mutex<Security>>,
+        mailbox: Mailbox<Note<Gateway>>,
+    ) -> io::Result<Exporter> {
+        let config = Arc::new(Mutex::new(config.clone()));
+        let ends = Ends { queue: BatchQueue::default(), dropped: Arc::default(), config, security, mailbox };
+        let (theirs, (alive, ended)) = (ends.clone(), channel());
+        std::thread::Builder::new().name("spans".into()).spawn(move || {
+            theirs.serve();
+            drop(alive);
+        })?;
+        Ok(Exporter { ends, ended })
+    }
+
+    /// Hands spans over, for the collector of this configuration, and returns their storage for reuse.
+    pub(super) fn give(&self, config: &Arc<Config>, mut spans: Vec<u8>) -> Vec<u8> {
+        let ends = &self.ends;
+        let waiting = ends.queue.put(false, |waiting| {
+            let fits = waiting.len() + spans.len() <= limits::SPANS_BYTES_MAX;
+            if fits {
+                waiting.extend_from_slice(&spans);
+            }
+            fits.then_some(waiting.len())
+        });
+        match waiting {
+            None => drop(ends.dropped.fetch_add(count(&spans), Ordering::Relaxed)),
+            // Sooner than it would look by itself: once while they pass the half.
+            Some(now) if now > limits::SPANS_BYTES_MAX / 2 && now - spans.len() <= limits::SPANS_BYTES_MAX / 2 => {
+                ends.queue.put(true, |_| ());
+            }
+            Some(_) => {}
+        }
+        let mut last = ends.config.lock().unwrap_or_else(PoisonError::into_inner);
+        if !Arc::ptr_eq(&last, config) {
+            last.clone_from(config);
+        }
+        spans.clear();
+        spans
+    }
+
+    /// Nothing more will come.
+    pub(super) fn close(&self) {
+        self.ends.queue.close();
+    }
+
+    /// Waits until the last spans are sent, but not for long.
+    pub(super) fn finish(&self) {
+        let _ = self.ended.recv_timeout(limits::SPANS_PARTING);
+    }
+}
+
+impl Ends {
+    fn serve(&self) {
+        let (mut idle, mut spans) = (IdlePolicy::new(limits::SPANS_TICK), Vec::new());
+        let mut failing = false;
+        loop {
+            match self.queue.poll(&mut spans, &mut idle, Duration::from_secs(3600), Vec::is_empty) {
+                Polled::Found => self.send_all(&spans, &mut failing),
+                Polled::Nothing => {}
+                Polled::Closed => return,
+            }
+            spans.clear();
+        }
+    }
+
+    /// Sends spans, in batches, one after the other.
+    fn send_all(&self, mut spans: &[u8], failing: &mut bool) {
+        while !spans.is_empty() {
+            let ends = spans.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
+            let end = ends.take(limits::SPANS_PER_BATCH).last().unwrap_or(spans.len());
+            let (batch, rest) = spans.split_at(end);
+            spans = rest;
+            let sent = self.send(batch);
+            let refused = *sent.as_ref().unwrap_or(&count(batch));
+            let lost = refused + self.dropped.swap(0, Ordering::Relaxed);
+            let is_news = std::mem::replace(failing, sent.is_err()) != sent.is_err();
+            if lost > 0 || is_news {
+                let news = is_news.then_some(sent.map(|_| ()));
+                // A full box means that the loop is gone.
+                let _ = self.mailbox.send(Note::Notice(Notice::Spans(lost, news)));
+            }
+        }
+    }
+
+    /// Sends one batch; how many of it the collector has refused, or why it has not taken it.
+    fn send(&self, batch: &[u8]) -> Result<u64, String> {
+        let mut tries = 0;
+        loop {
+            let config = self.config.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            // It may have been taken out of the configuration meanwhile.
+            let Some(collector) = &config.telemetry.collector else { return Ok(0) };
+            let security = self.security.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let more = config.telemetry.headers.iter().map(|header| (&*header.name, header.value.expose()));
+            let more: Vec<(&str, &str)> = more.collect();
+            let request = request(collector, "POST", &collector.path, &more, &envelope(batch));
+            let answer = send(collector, &Asker::within(&security, limits::SPANS_ANSWER), &request);
+            tries += 1;
+            let (why, again) = match answer {
+                Ok(answer) if (200..300).contains(&answer.status) => return Ok(refused(&answer)),
+                Ok(answer) => (format!("status {}", answer.status), again_after(&answer)),
+                Err(why @ (NoAnswer::Name | NoAnswer::Refused(_) | NoAnswer::Unreachable(..))) => {
+                    (why.words().to_string(), Some(AGAIN))
+                }
+                Err(why) => (why.words().to_string(), None),
+            };
+            let Some(wait) = again.filter(|_| tries < limits::SPANS_TRIES) else { return Err(why) };
+            let mut left = wait * (1 << (tries - 1));
+            while !left.is_zero() {
+                if self.queue.is_closed() {
+                    return Err(why);
+                }
+                std::thread::sleep(LOOK);
+                left = left.saturating_sub(LOOK);
+            }
+        }
+    }
+}
+
+/// A request of OTLP around spans.
+fn envelope(spans: &[u8]) -> Vec<u8> {
+    let version = env!("CARGO_PKG_VERSION");
+    let mut body = Vec::with_capacity(spans.len() + 512);
+    body.extend_from_slice(b"{\"resourceSpans\":[{\"resource\":{\"attributes\":[");
+    let instance = std::process::id().to_string();
+    for (name, value) in
+        [("service.name", "tollgate"), ("service.version", version), ("service.instance.id", &instance)]
+    {
+        json::item(&mut body);
+        for part in ["{\"key\":\"", name, "\",\"value\":{\"stringValue\":\"", value, "\"}}"] {
+            body.extend_from_slice(part.as_bytes());
+        }
+    }
+    for part in ["]},\"scopeSpans\":[{\"scope\":{\"name\":\"tollgate\",\"version\":\"", version, "\"},\"spans\":["] {
+        body.extend_from_slice(part.as_bytes());
+    }
+    for span in spans.split(|byte| *byte == b'\n').filter(|span| !span.is_empty()) {
+        json::item(&mut body);
+        body.extend_from_slice(span);
+    }
+    body.extend_from_slice(b"]}]}]}");
+    body
+}
+
+/// How many spans the collector says it has refused of a batch that it has taken.
+fn refused(answer: &Answer) -> u64 {
+    if !answer.whole || json::check(&answer.body).is_err() {
+        return 0;
+    }
+    let partial = Raw::new(&answer.body).get("partialSuccess");
+    let count =
+        partial.filter(|partial| partial.kind() == Kind::Object).and_then(|partial| partial.get("rejectedSpans"));
+    // 64 bits are a string in the JSON of protocol buffers, or a number.
+    count.and_then(|count| count.count().or_else(|| count.text()?.parse().ok())).unwrap_or(0)
+}
+
+/// When a batch may be sent again that was not taken; `None` if it never will be.
+fn again_after(answer: &Answer) -> Option<Duration> {
+    let said =
+        values(&answer.head, "retry-after").next().and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
+    let wait = said.map_or(AGAIN, Duration::from_secs).min(limits::SPANS_AGAIN_MAX);
+    matches!(answer.status, 429 | 502..=504).then_some(wait)
+}

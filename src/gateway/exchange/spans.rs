@@ -1,0 +1,322 @@
+//! The spans of a request (contract section 15), as OTLP has them in JSON: one of the request, and one of each attempt
+//! at a target, with the attributes of OpenTelemetry's conventions for generative AI. Written when it has ended; until
+//! then there is a [`Trace`] beside it, and only where somebody wants to know. Never content.
+
+use super::authorize::Endpoint;
+use super::event::Outcome;
+use super::finish::CLIENT_LEFT;
+use super::state::{Attempt, Exchange, Request};
+use crate::base::digest::hex_into;
+use crate::base::text::{push_decimal, push_ip, push_number};
+use crate::base::time::{Mono, Now};
+use crate::gateway::cx::Cx;
+use crate::gateway::diagnosis::Diagnosis;
+use crate::gateway::trace::{Trace, Tried};
+use crate::policy::config::Provider;
+use crate::policy::usage::Usage;
+use crate::wire::head::Method;
+use crate::wire::json::{item, key, write_string};
+use crate::wire::{Dialect, Relay};
+
+/// A span that answers somebody, and one that asks, by their numbers.
+const SERVER: u8 = 2;
+const CLIENT: u8 = 3;
+/// Flags of a span: whether its parent is elsewhere is known, and it is.
+const KNOWN: u64 = 0x100;
+const ELSEWHERE: u64 = 0x200;
+/// The event that the first event of a stream is told as, and how many seconds that took.
+const FIRST: &str = "gen_ai.server.time_to_first_token";
+/// How hosts of well-known providers end, and what those are called.
+const KNOWN_PROVIDERS: [(&str, &str); 9] = [
+    ("openai.com", "openai"),
+    ("anthropic.com", "anthropic"),
+    ("mistral.ai", "mistral_ai"),
+    ("deepseek.com", "deepseek"),
+    ("groq.com", "groq"),
+    ("cohere.com", "cohere"),
+    ("perplexity.ai", "perplexity"),
+    (".x.ai", "x_ai"),
+    ("generativelanguage.googleapis.com", "gcp.gemini"),
+];
+
+/// What a provider is called: by a word of the conventions, or else as it is configured.
+fn name_of(provider: &Provider) -> &str {
+    let known = KNOWN_PROVIDERS.iter().find(|(end, _)| provider.host.ends_with(end));
+    match known {
+        Some((_, name)) => name,
+        None if provider.is_openai() => "azure.ai.openai",
+        None => &provider.name,
+    }
+}
+
+impl Request {
+    /// A trace that begins here, where spans are exported.
+    #[cold]
+    pub(super) fn begin_trace(&self) -> Option<Box<Diagnosis>> {
+        let id = self.id.raw();
+        let trace = Some(Box::new(Trace::fresh(id, self.setup.config.telemetry.samples(&id))));
+        Some(Box::new(Diagnosis { trace, ..Diagnosis::default() }))
+    }
+}
+
+impl Exchange {
+    /// A caller may name the trace that the request is part of.
+    #[cold]
+    pub(super) fn follow_trace(&mut self, head: &[u8]) {
+        let exports = self.request.setup.traces;
+        if let Some(trace) = Trace::of_caller(head, self.request.id.raw(), exports) {
+            self.diagnosis.get_or_insert_default().trace = Some(Box::new(trace));
+        }
+    }
+
+    /// An attempt begins.
+    #[cold]
+    pub(super) fn note_begun(&mut self, at: &Attempt) {
+        if let Some(trace) = self.diagnosis.as_mut().and_then(|diagnosis| diagnosis.trace.as_mut()) {
+            trace.begins(at.attempts, at.target, at.begun);
+        }
+    }
+
+    /// Gives the spans of a request that has ended, if they are wanted.
+    #[cold]
+    pub(super) fn give_spans(&self, outcome: &Outcome, charged: Option<Usage>, cx: &mut Cx) {
+        let trace = self.diagnosis.as_ref().and_then(|diagnosis| diagnosis.trace.as_deref());
+        let Some(trace) = trace.filter(|trace| trace.records && cx.setup.traces) else { return };
+        let (now, setup) = (cx.now, cx.setup.clone());
+        let mut peer = Vec::new();
+        push_ip(&mut peer, self.caller(cx).into());
+        cx.orders.spans(&setup.config, |out| {
+            self.write_own(trace, outcome, charged, &peer, now, out);
+            for tried in &trace.attempts {
+                self.write_attempt(trace, tried, outcome, now, out);
+            }
+        });
+    }
+
+    /// What is asked for, in the words of the conventions; empty for what is not about a model.
+    fn operation(&self) -> &'static str {
+        match self.request.found.endpoint {
+            Some(Endpoint::Generate(Dialect::Relay(Relay::Completions))) => "text_completion",
+            Some(Endpoint::Generate(Dialect::Relay(relay))) => relay.name(),
+            Some(Endpoint::Generate(_)) => "chat",
+            _ => "",
+        }
+    }
+
+    fn write_own(
+        &self,
+        trace: &Trace,
+        outcome: &Outcome,
+        charged: Option<Usage>,
+        peer: &[u8],
+        now: Now,
+        out: &mut Vec<u8>,
+    ) {
+        let request = &self.request;
+        let (operation, model) = (self.operation(), self.model().map(|model| &*model.id));
+        let method = match request.meta.method {
+            Method::Get => "GET",
+            Method::Head => "HEAD",
+            Method::Post => "POST",
+            Method::Options => "OPTIONS",
+            Method::Other => "_OTHER",
+        };
+        let route = request.found.endpoint.map_or("", route);
+        // A request whose head could not be read has no method either.
+        let plain = [if method == "_OTHER" { "HTTP" } else { method }, route];
+        let named = if operation.is_empty() { plain } else { [operation, model.unwrap_or_default()] };
+        let parent = trace.parent.map(|parent| (parent, KNOWN | ELSEWHERE));
+        open(trace, 0, parent.unwrap_or(([0; 8], KNOWN)), SERVER, named, out);
+        times(request.received, now.mono, now, out);
+        attributes(out);
+        text(out, "tollgate.request.id", request.id.as_str());
+        text(out, "http.request.method", method);
+        text(out, "url.scheme", if request.setup.config.server.tls.is_some() { "https" } else { "http" });
+        match self.diagnosis.as_ref().map(|diagnosis| &*diagnosis.path) {
+            Some(path) if !path.is_empty() => text(out, "url.path", ascii(path)),
+            _ if route.ends_with('}') => text(out, "http.route", route),
+            _ => text(out, "url.path", route),
+        }
+        text(out, "client.address", ascii(peer));
+        number(out, "http.response.status_code", outcome.status.into());
+        text(out, "gen_ai.operation.name", operation);
+        let asked = || self.diagnosis.as_ref().map_or("", |diagnosis| ascii(&diagnosis.asked));
+        text(out, "gen_ai.request.model", model.unwrap_or_else(asked));
+        if outcome.status == 200 {
+            text(out, "gen_ai.response.model", model.unwrap_or_default());
+        }
+        if let Some(usage) = charged {
+            write_usage(&usage, out);
+        }
+        let error = match outcome.error {
+            None if outcome.status == CLIENT_LEFT => "client_left",
+            error => error.map_or("", |kind| kind.as_str()),
+        };
+        text(out, "error.type", error);
+        out.push(b']');
+        if let Some(first) = self.attempt().filter(|at| at.has_events).map(|at| at.begun) {
+            out.extend_from_slice(b",\"events\":[{\"timeUnixNano\":\"");
+            push_number(out, nanos(first, now));
+            out.extend_from_slice(b"\",\"name\":\"");
+            out.extend_from_slice(FIRST.as_bytes());
+            out.push(b'"');
+            attributes(out);
+            seconds(out, FIRST, first.micros_since(request.received));
+            out.extend_from_slice(b"]}]");
+        }
+        close(outcome.status >= 500, out);
+    }
+
+    fn write_attempt(&self, trace: &Trace, tried: &Tried, outcome: &Outcome, now: Now, out: &mut Vec<u8>) {
+        let Some(target) = self.targets().get(tried.target as usize) else { return };
+        let Some(provider) = self.request.setup.config.providers.get(target.provider) else { return };
+        let (operation, last) = (self.operation(), self.attempt().filter(|at| at.attempts == tried.number));
+        open(trace, tried.number, (trace.span(0), KNOWN), CLIENT, [operation, &target.model], out);
+        // One that has not failed has given its answer, or was given up.
+        let answered = last.is_some_and(|at| at.first != Mono::NEVER);
+        let (until, status, error) = match &tried.failed {
+            Some((at, end, status)) => (*at, *status, end.to_string()),
+            None if outcome.status == 200 => (now.mono, Some(200), String::new()),
+            None => (now.mono, answered.then_some(200), "abandoned".to_string()),
+        };
+        times(tried.begun, until, now, out);
+        attributes(out);
+        text(out, "gen_ai.operation.name", operation);
+        text(out, "gen_ai.provider.name", name_of(provider));
+        text(out, "gen_ai.request.model", &target.model);
+        text(out, "server.address", &provider.host);
+        number(out, "server.port", provider.port.into());
+        text(out, "http.request.method", "POST");
+        if tried.number > 1 {
+            number(out, "http.request.resend_count", u64::from(tried.number) - 1);
+        }
+        if let Some(status) = status {
+            number(out, "http.response.status_code", status.into());
+        }
+        text(out, "error.type", &error);
+        if let Some(at) = last.filter(|at| at.has_events) {
+            seconds(out, "gen_ai.response.time_to_first_chunk", at.begun.micros_since(tried.begun));
+        }
+        out.push(b']');
+        close(!error.is_empty(), out);
+    }
+}
+
+fn write_usage(usage: &Usage, out: &mut Vec<u8>) {
+    number(out, "gen_ai.usage.input_tokens", usage.uncached_in + usage.cache_read + usage.cache_write);
+    number(out, "gen_ai.usage.output_tokens", usage.out);
+    for (name, count) in [
+        ("gen_ai.usage.cache_read.input_tokens", usage.cache_read),
+        ("gen_ai.usage.cache_creation.input_tokens", usage.cache_write),
+    ] {
+        if count > 0 {
+            number(out, name, count);
+        }
+    }
+}
+
+/// The path of an endpoint; what stands in braces is any.
+fn route(endpoint: Endpoint) -> &'static str {
+    match endpoint {
+        Endpoint::Root => "/",
+        Endpoint::Generate(Dialect::Chat) => "/v1/chat/completions",
+        Endpoint::Generate(Dialect::Messages) => "/v1/messages",
+        Endpoint::Generate(Dialect::Responses) => "/v1/responses",
+        Endpoint::Generate(Dialect::Relay(Relay::Embeddings)) => "/v1/embeddings",
+        Endpoint::Generate(Dialect::Relay(Relay::Rerank)) => "/v1/rerank",
+        Endpoint::Generate(Dialect::Relay(Relay::Completions)) => "/v1/completions",
+        Endpoint::CountTokens(Dialect::Responses) => "/v1/responses/input_tokens",
+        Endpoint::CountTokens(_) => "/v1/messages/count_tokens",
+        Endpoint::Models => "/v1/models",
+        Endpoint::Model(_) => "/v1/models/{model}",
+        Endpoint::Quota => "/v1/quota",
+        Endpoint::Preflight => "",
+    }
+}
+
+/// What is ASCII already.
+fn ascii(text: &[u8]) -> &str {
+    std::str::from_utf8(text).unwrap_or_default()
+}
+
+/// A moment in nanoseconds since 1970. Both clocks were read at once; the one for moments has milliseconds.
+fn nanos(at: Mono, now: Now) -> u64 {
+    (now.unix.0 * 1000).saturating_sub(now.mono.micros_since(at)) * 1000
+}
+
+/// Begins a span. `parent`: its parent, all noughts for none, and its flags but for those of the trace.
+fn open(trace: &Trace, span: u8, parent: ([u8; 8], u64), kind: u8, named: [&str; 2], out: &mut Vec<u8>) {
+    out.push(b'{');
+    for (name, value) in [("traceId", &trace.id[..]), ("spanId", &trace.span(span)), ("parentSpanId", &parent.0)] {
+        if *value != [0; 8] {
+            key(out, name);
+            out.push(b'"');
+            hex_into(value, out);
+            out.push(b'"');
+        }
+    }
+    if !trace.state.is_empty() {
+        key(out, "traceState");
+        write_string(out, ascii(&trace.state));
+    }
+    key(out, "flags");
+    push_number(out, parent.1 | u64::from(trace.flags));
+    key(out, "kind");
+    push_number(out, kind.into());
+    key(out, "name");
+    let [first, second] = named;
+    let gap = if second.is_empty() { "" } else { " " };
+    write_string(out, &[first, gap, second].concat());
+}
+
+fn times(from: Mono, to: Mono, now: Now, out: &mut Vec<u8>) {
+    for (name, at) in [("startTimeUnixNano", from), ("endTimeUnixNano", to)] {
+        key(out, name);
+        out.push(b'"');
+        push_number(out, nanos(at, now));
+        out.push(b'"');
+    }
+}
+
+fn attributes(out: &mut Vec<u8>) {
+    key(out, "attributes");
+    out.push(b'[');
+}
+
+/// Appends an attribute up to its value, of which `kind` is the type.
+fn attribute(out: &mut Vec<u8>, name: &str, kind: &str) {
+    item(out);
+    for part in ["{\"key\":\"", name, "\",\"value\":{\"", kind, "\":"] {
+        out.extend_from_slice(part.as_bytes());
+    }
+}
+
+/// An attribute that is a text; none where that is empty.
+#[inline(never)] // compiled once: it is called from everywhere here
+fn text(out: &mut Vec<u8>, name: &str, value: &str) {
+    if !value.is_empty() {
+        attribute(out, name, "stringValue");
+        write_string(out, value);
+        out.extend_from_slice(b"}}");
+    }
+}
+
+#[inline(never)]
+fn number(out: &mut Vec<u8>, name: &str, value: u64) {
+    attribute(out, name, "intValue");
+    // 64 bits are a string in the JSON of protocol buffers.
+    out.push(b'"');
+    push_number(out, value);
+    out.extend_from_slice(b"\"}}");
+}
+
+fn seconds(out: &mut Vec<u8>, name: &str, micros: u64) {
+    attribute(out, name, "doubleValue");
+    push_decimal(out, micros, 1_000_000);
+    out.extend_from_slice(b"}}");
+}
+
+/// Ends a span, and its line.
+fn close(failed: bool, out: &mut Vec<u8>) {
+    out.extend_from_slice(if failed { b",\"status\":{\"code\":2}}\n" } else { b"}\n" });
+}

@@ -1,0 +1,116 @@
+//! The trace that one request is part of (contract section 15): who asked within it, and the spans that it is made of
+//! here. Data, and how headers and the log line have it; begun and filled in by `exchange`, which writes the spans.
+//! There is none where no caller names one and none is exported.
+
+use crate::base::digest::hex_into;
+use crate::base::hash::mix_bytes;
+use crate::base::time::Mono;
+use crate::policy::counters::AttemptEnd;
+use crate::wire::trace::{self, Caller, SAMPLED};
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    pub(crate) id: [u8; 16],
+    /// The caller's span.
+    pub(crate) parent: Option<[u8; 8]>,
+    pub(crate) flags: u8,
+    /// What the caller's `tracestate` says.
+    pub(crate) state: Box<[u8]>,
+    /// Its spans are exported.
+    pub(crate) records: bool,
+    /// The request's id, of which those of its spans are made.
+    request: [u8; 16],
+    /// Attempts so far.
+    pub(crate) attempts: Vec<Tried>,
+}
+
+/// One attempt at a target.
+#[derive(Debug)]
+pub(crate) struct Tried {
+    /// Counted from 1.
+    pub(crate) number: u8,
+    /// Index into the model's targets.
+    pub(crate) target: u32,
+    pub(crate) begun: Mono,
+    /// When it failed, how, and the status that the provider had answered; none of one that has not.
+    pub(crate) failed: Option<(Mono, AttemptEnd, Option<u16>)>,
+}
+
+impl Trace {
+    /// A new one, of the name of its request: those are random. `records`: it is sampled.
+    pub(crate) fn fresh(request: [u8; 16], records: bool) -> Trace {
+        let (flags, state) = (u8::from(records) * SAMPLED, Box::default());
+        Trace { id: request, parent: None, flags, state, records, request, attempts: Vec::new() }
+    }
+
+    /// The one that a caller's `head` names, as far as it is well-formed. `exports`: it is recorded if the caller's is.
+    pub(crate) fn of_caller(head: &[u8], request: [u8; 16], exports: bool) -> Option<Trace> {
+        let Caller { trace, span, flags } = trace::caller(head)?;
+        let records = exports && flags & SAMPLED != 0;
+        let (state, attempts) = (trace::state(head), Vec::new());
+        Some(Trace { id: trace, parent: Some(span), flags, state, records, request, attempts })
+    }
+
+    /// The name of the span of the attempt with this number, or, of 0, of the request; never all noughts.
+    pub(crate) fn span(&self, attempt: u8) -> [u8; 8] {
+        mix_bytes(attempt.into(), &self.request).max(1).to_be_bytes()
+    }
+
+    /// An attempt begins. One that is made anew on another connection is the same.
+    pub(crate) fn begins(&mut self, number: u8, target: u32, now: Mono) {
+        if self.attempts.last().is_none_or(|last| last.number != number) {
+            self.attempts.push(Tried { number, target, begun: now, failed: None });
+        }
+    }
+
+    /// It has failed.
+    pub(crate) fn fails(&mut self, number: u8, end: AttemptEnd, status: Option<u16>, now: Mono) {
+        if let Some(tried) = self.attempts.iter_mut().find(|tried| tried.number == number) {
+            tried.failed = Some((now, end, status));
+        }
+    }
+
+    /// Appends the headers of the attempt with this number.
+    pub(crate) fn write_headers(&self, attempt: u8, out: &mut Vec<u8>) {
+        trace::write(&self.id, &self.span(attempt), self.flags, &self.state, out);
+    }
+
+    /// Appends the members of the log line, each with a comma before it.
+    pub(crate) fn write_members(&self, out: &mut Vec<u8>) {
+        for (name, value) in [(",\"trace_id\":\"", &self.id[..]), (",\"span_id\":\"", &self.span(0))] {
+            out.extend_from_slice(name.as_bytes());
+            hex_into(value, out);
+            out.push(b'"');
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_trace_is_named_by_its_request_and_each_span_otherwise() {
+        let trace = Trace::fresh([7; 16], true);
+        let names: Vec<[u8; 8]> = (0..=10).map(|attempt| trace.span(attempt)).collect();
+        assert!((0..names.len()).all(|at| !names[..at].contains(&names[at]) && names[at] != [0; 8]));
+        let mut out = Vec::new();
+        trace.write_headers(1, &mut out);
+        let span: String = names[1].iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(String::from_utf8(out).unwrap(), format!("traceparent: 00-{}-{span}-01\r\n", "07".repeat(16)));
+        assert_ne!(Trace::fresh([8; 16], true).span(1), names[1]);
+        assert_eq!((trace.parent, Trace::fresh([7; 16], false).flags), (None, 0));
+    }
+
+    #[test]
+    fn an_attempt_on_another_connection_is_the_same_attempt() {
+        let mut trace = Trace::fresh([7; 16], true);
+        trace.begins(1, 0, Mono(5));
+        trace.begins(1, 0, Mono(6));
+        trace.fails(1, AttemptEnd::Status(503), Some(503), Mono(7));
+        trace.begins(2, 1, Mono(8));
+        let told: Vec<_> = trace.attempts.iter().map(|one| (one.number, one.begun, one.failed.is_some())).collect();
+        assert_eq!(told, [(1, Mono(5), true), (2, Mono(8), false)]);
+    }
+}

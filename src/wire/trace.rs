@@ -1,0 +1,151 @@
+//! Trace contexts as they travel in headers (W3C Trace Context, level 1): read strictly, written in version 00. Must
+//! never mend one: what is malformed counts as absent, whatever part of it could be read.
+
+use super::head::values;
+use crate::base::digest::{hex_into, unhex};
+
+/// Bytes of a `traceparent` of version 00, and of what later versions begin with.
+const LENGTH: usize = 55;
+/// Bytes of `tracestate`, all its headers together; what is longer is dropped whole.
+pub const STATE_MAX: usize = 512;
+/// The flag that the caller records its trace.
+pub const SAMPLED: u8 = 1;
+
+/// Who asks, as a `traceparent` says it.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Caller {
+    /// The trace, never all noughts.
+    pub trace: [u8; 16],
+    /// The caller's span in it, never all noughts.
+    pub span: [u8; 8],
+    /// As they came.
+    pub flags: u8,
+}
+
+/// The caller that a head names. `None` where there is none, where what there is is malformed, or where there are two.
+pub fn caller(head: &[u8]) -> Option<Caller> {
+    let mut found = values(head, "traceparent");
+    match (found.next(), found.next()) {
+        (Some(value), None) => parse(value),
+        _ => None,
+    }
+}
+
+fn parse(value: &[u8]) -> Option<Caller> {
+    let text = std::str::from_utf8(value.get(..LENGTH)?).ok()?;
+    let fits = |(at, byte)| match at {
+        2 | 35 | 52 => byte == b'-',
+        _ => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
+    };
+    if !text.bytes().enumerate().all(fits) {
+        return None;
+    }
+    let ([version], [flags]) = (unhex(&text[..2])?, unhex(&text[53..])?);
+    let (trace, span) = (unhex(&text[3..35])?, unhex(&text[36..52])?);
+    // Later versions may have more behind a dash; 255 is none.
+    let ends = value.len() == LENGTH || (version > 0 && value[LENGTH] == b'-');
+    let is_one = ends && version < u8::MAX && trace != [0; 16] && span != [0; 8];
+    is_one.then_some(Caller { trace, span, flags })
+}
+
+/// What a head says in `tracestate`, several headers joined in their order; empty where that is nothing, more than
+/// [`STATE_MAX`] bytes, or no visible ASCII.
+pub fn state(head: &[u8]) -> Box<[u8]> {
+    let mut all = Vec::new();
+    for value in values(head, "tracestate").filter(|value| !value.is_empty()) {
+        if !all.is_empty() {
+            all.push(b',');
+        }
+        all.extend_from_slice(value);
+        if all.len() > STATE_MAX {
+            return Box::default();
+        }
+    }
+    let fits = all.iter().all(|byte| matches!(byte, b' '..=b'~' | b'\t'));
+    if fits { all.into() } else { Box::default() }
+}
+
+/// Appends the headers of a request that `span` sends, each with its line break behind it.
+pub fn write(trace: &[u8; 16], span: &[u8; 8], flags: u8, state: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(b"traceparent: 00-");
+    hex_into(trace, out);
+    out.push(b'-');
+    hex_into(span, out);
+    out.push(b'-');
+    hex_into(&[flags], out);
+    if !state.is_empty() {
+        out.extend_from_slice(b"\r\ntracestate: ");
+        out.extend_from_slice(state);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+    const SPAN: &str = "b7ad6b7169203331";
+
+    fn head(lines: &str) -> String {
+        format!("POST / HTTP/1.1\r\nhost: g\r\n{lines}\r\n")
+    }
+
+    fn named(value: &str) -> Option<Caller> {
+        caller(head(&format!("TraceParent: {value}\r\n")).as_bytes())
+    }
+
+    #[test]
+    fn what_is_well_formed_is_read_and_written_as_it_was() {
+        let text = format!("00-{TRACE}-{SPAN}-01");
+        let found = named(&text).unwrap();
+        assert_eq!((found.trace[0], found.span[7], found.flags), (0x0a, 0x31, 1));
+        let mut out = Vec::new();
+        write(&found.trace, &found.span, found.flags, b"a=1,b=2", &mut out);
+        assert_eq!(String::from_utf8(out).unwrap(), format!("traceparent: {text}\r\ntracestate: a=1,b=2\r\n"));
+        assert_eq!(named(&format!("00-{TRACE}-{SPAN}-00")).unwrap().flags, 0);
+        for later in ["01", "cc", "fe"] {
+            assert!(named(&format!("{later}-{TRACE}-{SPAN}-01")).is_some());
+            assert!(named(&format!("{later}-{TRACE}-{SPAN}-01-what-the-future-brings")).is_some());
+        }
+    }
+
+    #[test]
+    fn anything_else_is_none() {
+        let (no_trace, no_span) = ("0".repeat(32), "0".repeat(16));
+        for wrong in [
+            String::new(),
+            format!("00-{TRACE}-{SPAN}"),
+            format!("00-{TRACE}-{SPAN}-0"),
+            format!("00-{TRACE}-{SPAN}-01-more"),
+            format!("00-{TRACE}-{SPAN}-01-"),
+            format!("01-{TRACE}-{SPAN}-01more"),
+            format!("ff-{TRACE}-{SPAN}-01"),
+            format!("ff-{TRACE}-{SPAN}-01-more"),
+            format!("0-{TRACE}-{SPAN}-01"),
+            format!("00-{no_trace}-{SPAN}-01"),
+            format!("00-{TRACE}-{no_span}-01"),
+            format!("00-{}-{SPAN}-01", TRACE.to_uppercase()),
+            format!("00-{TRACE}-{}-01", SPAN.to_uppercase()),
+            format!("00-{TRACE}-{SPAN}-0A"),
+            format!("00_{TRACE}_{SPAN}_01"),
+            format!("00-{TRACE}-{SPAN}-01, 00-{TRACE}-{SPAN}-01"),
+            format!("00-{TRACE}-{SPAN}-.1"),
+        ] {
+            assert_eq!(named(&wrong), None, "{wrong}");
+        }
+        let twice = head(&format!("traceparent: 00-{TRACE}-{SPAN}-01\r\n").repeat(2));
+        assert_eq!(caller(twice.as_bytes()), None);
+        assert_eq!(caller(head("").as_bytes()), None);
+    }
+
+    #[test]
+    fn a_state_has_a_bound_and_its_headers_their_order() {
+        let state = |lines: &str| String::from_utf8(state(head(lines).as_bytes()).into_vec()).unwrap();
+        assert_eq!(state("tracestate: a=1, b=2\r\nhost2: x\r\nTraceState: c=3\r\ntracestate:\r\n"), "a=1, b=2,c=3");
+        assert_eq!(state(&format!("tracestate: {}\r\n", "x".repeat(STATE_MAX))).len(), STATE_MAX);
+        for dropped in [format!("tracestate: {}\r\n", "x".repeat(STATE_MAX + 1)), "tracestate: \u{e9}\r\n".into()] {
+            assert_eq!(state(&dropped), "");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! A collector of spans for tests: takes what OTLP sends over HTTP, checks its form, and keeps the spans as plain
+//! values. It can be told to be slow, to refuse, or to take a part alone.
+
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, mpsc};
+
+/// One span as it came.
+#[derive(Clone, Debug)]
+pub struct Span {
+    pub trace: String,
+    pub id: String,
+    /// Empty for none.
+    pub parent: String,
+    pub state: String,
+    pub name: String,
+    pub kind: u64,
+    pub flags: u64,
+    /// Nanoseconds since 1970.
+    pub start: u64,
+    pub end: u64,
+    /// Numbers and texts by name.
+    pub attributes: BTreeMap<String, Value>,
+    /// Names and moments, with what they have.
+    pub events: Vec<(String, u64, BTreeMap<String, Value>)>,
+    /// 2: failed; 0: nothing is said.
+    pub status: u64,
+}
+
+impl Span {
+    /// An attribute that is a text; empty where there is none.
+    pub fn text(&self, name: &str) -> &str {
+        self.attributes.get(name).map_or("", |value| value.as_str().unwrap())
+    }
+
+    /// An attribute that is a whole number.
+    pub fn number(&self, name: &str) -> Option<u64> {
+        self.attributes.get(name).map(|value| value.as_u64().unwrap())
+    }
+}
+
+/// What a collector answers to one request.
+pub type Answer = Arc<dyn Fn(usize) -> Option<String> + Send + Sync>;
+
+/// See the module's documentation.
+pub struct Collector {
+    pub at: SocketAddr,
+    /// Heads and bodies in their order.
+    asked: Arc<Mutex<Vec<(String, Value)>>>,
+}
+
+/// An answer with a body.
+pub fn answer(status: &str, more: &str, body: &str) -> Option<String> {
+    Some(format!("HTTP/1.1 {status}\r\n{more}content-length: {}\r\n\r\n{body}", body.len()))
+}
+
+impl Collector {
+    /// One that takes everything.
+    pub fn start() -> Collector {
+        Collector::that(Arc::new(|_| answer("200 OK", "", "{}")))
+    }
+
+    /// One that answers by the number of its request, counted from 0; `None`: never.
+    pub fn that(says: Answer) -> Collector {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let kept = asked.clone();
+        std::thread::spawn(move || {
+            for socket in listener.incoming().flatten() {
+                let (kept, says) = (kept.clone(), says.clone());
+                std::thread::spawn(move || serve(socket, &kept, &says));
+            }
+        });
+        Collector { at, asked }
+    }
+
+    /// Heads in lower case, and bodies, of the requests so far.
+    pub fn asked(&self) -> Vec<(String, Value)> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    /// All spans so far.
+    pub fn spans(&self) -> Vec<Span> {
+        self.asked().iter().flat_map(|(_, body)| spans(body)).collect()
+    }
+
+    /// The spans of a trace, the request's own first, then the attempts.
+    pub fn trace(&self, trace: &str) -> Vec<Span> {
+        self.spans().into_iter().filter(|span| span.trace == trace).collect()
+    }
+}
+
+fn serve(mut socket: TcpStream, kept: &Mutex<Vec<(String, Value)>>, says: &Answer) {
+    let mut reader = BufReader::new(socket.try_clone().unwrap());
+    let (mut head, mut length) = (String::new(), 0);
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line).unwrap_or(0) == 0 {
+            return;
+        }
+        if line == "\r\n" {
+            break;
+        }
+        let line = line.to_ascii_lowercase();
+        if let Some(value) = line.strip_prefix("content-length: ") {
+            length = value.trim().parse().unwrap();
+        }
+        head.push_str(&line);
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).unwrap();
+    let body = serde_json::from_slice(&body).expect("what is sent is JSON");
+    let number = {
+        let mut kept = kept.lock().unwrap();
+        kept.push((head, body));
+        kept.len() - 1
+    };
+    match says(number) {
+        Some(answer) => drop(socket.write_all(answer.as_bytes())),
+        None => drop(mpsc::channel::<()>().1.recv_timeout(std::time::Duration::from_secs(600))),
+    }
+}
+
+/// The number that 64 bits are as a string.
+fn long(value: &Value) -> u64 {
+    value.as_str().unwrap_or_else(|| panic!("{value} is no string")).parse().unwrap()
+}
+
+fn attributes(list: &Value) -> BTreeMap<String, Value> {
+    let pairs = list.as_array().into_iter().flatten().map(|pair| {
+        let value = &pair["value"];
+        let plain = match (&value["stringValue"], &value["intValue"], &value["doubleValue"]) {
+            (Value::String(text), Value::Null, Value::Null) => json!(text),
+            (Value::Null, number @ Value::String(_), Value::Null) => json!(long(number)),
+            (Value::Null, Value::Null, Value::Number(number)) => json!(number),
+            _ => panic!("{pair} is no attribute"),
+        };
+        (pair["key"].as_str().unwrap().to_string(), plain)
+    });
+    let (count, all) = (list.as_array().map_or(0, Vec::len), pairs.collect::<BTreeMap<_, _>>());
+    assert_eq!(all.len(), count, "an attribute is there twice: {list}");
+    all
+}
+
+fn spans(body: &Value) -> Vec<Span> {
+    let [resource] = body["resourceSpans"].as_array().unwrap().as_slice() else { panic!("{body}") };
+    let of = attributes(&resource["resource"]["attributes"]);
+    assert_eq!((of["service.name"].as_str(), of["service.version"].as_str()), (Some("tollgate"), Some("0.1.0")));
+    assert!(of.contains_key("service.instance.id"));
+    let [scope] = resource["scopeSpans"].as_array().unwrap().as_slice() else { panic!("{body}") };
+    let text = |span: &Value, name: &str| span[name].as_str().unwrap_or_default().to_string();
+    let read = |span: &Value| Span {
+        trace: text(span, "traceId"),
+        id: text(span, "spanId"),
+        parent: text(span, "parentSpanId"),
+        state: text(span, "traceState"),
+        name: text(span, "name"),
+        kind: span["kind"].as_u64().unwrap(),
+        flags: span["flags"].as_u64().unwrap(),
+        start: long(&span["startTimeUnixNano"]),
+        end: long(&span["endTimeUnixNano"]),
+        attributes: attributes(&span["attributes"]),
+        events: span["events"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|event| (text(event, "name"), long(&event["timeUnixNano"]), attributes(&event["attributes"])))
+            .collect(),
+        status: span["status"]["code"].as_u64().unwrap_or_default(),
+    };
+    let spans: Vec<Span> = scope["spans"].as_array().unwrap().iter().map(read).collect();
+    for span in &spans {
+        let hex = |text: &str, len| text.len() == len && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        assert!(hex(&span.trace, 32) && hex(&span.id, 16), "{span:?}");
+        assert!(span.parent.is_empty() || hex(&span.parent, 16), "{span:?}");
+        assert!(span.start <= span.end, "{span:?}");
+    }
+    spans
+}

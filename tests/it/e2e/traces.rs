@@ -1,0 +1,340 @@
+//! Traces: what a provider is told, and what a collector gets of requests that go well, fail over, are translated,
+//! refused and left; and that a collector which is slow or gone costs spans and nothing else.
+
+use super::client::{Answer, get, post, request};
+use super::collector::{Collector, Span, answer};
+use super::harness::{Harness, Setup, bearer, chat, gauge, streamed, with};
+use super::process::wait_for;
+use serde_json::Value;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const SPAN: &str = "b7ad6b7169203331";
+
+/// A model whose first target nobody serves, and whose second speaks the other shape.
+const MODELS: &str = "[[models]]\nid = \"both\"\ncontext = \"256K\"\naffinity = \"off\"\ntargets = [\n\
+     { provider = \"nobody\", model = \"up-none\", priority = 1 },\n\
+     { provider = \"sim-messages\", model = \"up-both\", priority = 2 },\n]\n";
+
+/// A gateway that sends its spans to `otlp`.
+fn telemetry(otlp: impl std::fmt::Display, more: &str) -> Harness {
+    let more = format!("{MODELS}[telemetry]\notlp = \"http://{otlp}\"\n{more}");
+    Harness::start(&Setup { more, ..Setup::default() })
+}
+
+fn traceparent(flags: &str) -> String {
+    format!("00-{TRACE}-{SPAN}-{flags}")
+}
+
+/// A request of a caller with a trace.
+fn traced(h: &Harness, key: &str, flags: &str, body: &Value) -> Answer {
+    let (bearer, parent) = (bearer(key), traceparent(flags));
+    let fields = [("authorization", &*bearer), ("traceparent", &parent), ("tracestate", "a=1,b=2")];
+    h.client().ask(&post("/v1/chat/completions", &fields, &body.to_string()))
+}
+
+/// The spans of a trace, once there are so many.
+fn spans(collector: &Collector, trace: &str, count: usize) -> Vec<Span> {
+    let spans = wait_for("the spans", || Some(collector.trace(trace)).filter(|spans| spans.len() >= count));
+    assert_eq!(spans.len(), count, "{spans:#?}");
+    spans
+}
+
+fn trace_of(answer: &Answer) -> String {
+    answer.id().replace("req_", "")
+}
+
+#[test]
+fn a_streamed_request_that_fails_over_to_another_shape_has_its_spans_with_parents_times_and_attributes() {
+    let collector = Collector::start();
+    let h = telemetry(collector.at, "headers = { x-tenant = \"ops\", authorization = { env = \"SIM_KEY\" } }\n");
+    let key = h.key();
+    let asked = with(streamed(chat("#sim tokens=20 pace=100 delay=50\nhello there")), "model", "both");
+    let asked = with(asked, "stream_options", serde_json::json!({ "include_usage": true }));
+    let got = traced(&h, &key, "01", &asked);
+    assert_eq!(got.status(), 200, "{}", got.text());
+    let spans = spans(&collector, TRACE, 3);
+    let [own, first, second] = &spans[..] else { panic!("{spans:#?}") };
+    // Who is whose parent, and what the provider was told.
+    assert_eq!((&*own.parent, &*first.parent, &*second.parent), (SPAN, &*own.id, &*own.id));
+    assert_eq!([own.kind, first.kind, second.kind], [2, 3, 3]);
+    assert_eq!([own.flags, first.flags, second.flags], [0x301, 0x101, 0x101]);
+    assert!(spans.iter().all(|span| span.state == "a=1,b=2"));
+    let (head, _) = h.last();
+    assert!(head.contains(&format!("traceparent: 00-{TRACE}-{}-01\n", second.id)), "{head}");
+    assert!(head.contains("tracestate: a=1,b=2\n"), "{head}");
+    // When.
+    assert!(own.start <= first.start && first.end <= second.start && second.end <= own.end, "{spans:#?}");
+    assert!(second.end - second.start >= 200_000_000, "{second:#?}");
+    let [(event, at, of)] = &own.events[..] else { panic!("{own:#?}") };
+    assert_eq!(event, "gen_ai.server.time_to_first_token");
+    let took = of[event].as_f64().unwrap();
+    assert!((own.start + 50_000_000..own.end).contains(at), "{own:#?}");
+    assert!((took - (at - own.start) as f64 / 1e9).abs() < 1e-6, "{took} {own:#?}");
+    assert!(second.attributes["gen_ai.response.time_to_first_chunk"].as_f64().unwrap() < took);
+    // What.
+    assert_eq!((&*own.name, &*first.name, &*second.name), ("chat both", "chat up-none", "chat up-both"));
+    for (name, value) in [
+        ("tollgate.request.id", &*got.id()),
+        ("http.request.method", "POST"),
+        ("url.path", "/v1/chat/completions"),
+        ("url.scheme", "http"),
+        ("client.address", "127.0.0.1"),
+        ("gen_ai.operation.name", "chat"),
+        ("gen_ai.request.model", "both"),
+        ("gen_ai.response.model", "both"),
+        ("error.type", ""),
+    ] {
+        assert_eq!(own.text(name), value, "{name} of {own:#?}");
+    }
+    let usage: Value = serde_json::from_str(&got.events()[got.events().len() - 2]).unwrap();
+    assert_eq!(own.number("gen_ai.usage.input_tokens"), usage["usage"]["prompt_tokens"].as_u64());
+    assert_eq!(own.number("gen_ai.usage.output_tokens"), Some(20));
+    assert_eq!((own.number("http.response.status_code"), own.status), (Some(200), 0));
+    for span in [first, second] {
+        assert!(!span.attributes.keys().any(|name| name.starts_with("gen_ai.usage")), "usage is told once: {span:#?}");
+        assert_eq!((span.text("gen_ai.operation.name"), span.text("server.address")), ("chat", "127.0.0.1"));
+    }
+    assert_eq!((first.text("gen_ai.provider.name"), first.text("error.type")), ("nobody", "connect"));
+    assert_eq!((first.status, first.number("http.response.status_code")), (2, None));
+    assert_eq!((second.text("gen_ai.provider.name"), second.text("error.type")), ("sim-messages", ""));
+    assert_eq!(second.number("server.port"), Some(h.upstream.port().into()));
+    assert_eq!((second.status, second.number("http.response.status_code")), (0, Some(200)));
+    assert_eq!(
+        (first.number("http.request.resend_count"), second.number("http.request.resend_count")),
+        (None, Some(1))
+    );
+    // The log, and what the collector is asked.
+    let line = h.log_of(&got.id());
+    assert_eq!((line["trace_id"].as_str(), line["span_id"].as_str()), (Some(TRACE), Some(&*own.id)));
+    let (head, _) = &collector.asked()[0];
+    for line in ["post /v1/traces http/1.1\r\n", "content-type: application/json\r\n", "x-tenant: ops\r\n"] {
+        assert!(head.contains(line), "{head}");
+    }
+    assert!(head.contains(&format!("authorization: {}\r\n", super::harness::CREDENTIAL.1)), "{head}");
+    let sent: String = collector.asked().iter().map(|(_, body)| body.to_string()).collect();
+    assert!(!sent.contains("hello") && !sent.contains(&key) && !sent.contains("Bearer"), "{sent}");
+}
+
+#[test]
+fn a_request_without_a_caller_begins_a_trace_of_its_own_name() {
+    let collector = Collector::start();
+    let h = telemetry(collector.at, "");
+    let key = h.key();
+    let got = h.chat(&key, &chat("hello"));
+    let spans = spans(&collector, &trace_of(&got), 2);
+    assert_eq!((&*spans[0].parent, &spans[1].parent, spans[0].flags), ("", &spans[0].id, 0x101));
+    assert!(h.last().0.contains(&format!("traceparent: 00-{}-{}-01\n", trace_of(&got), spans[1].id)));
+    assert!(!h.last().0.contains("tracestate"), "{}", h.last().0);
+    assert_eq!((&*spans[0].name, &*spans[1].name, spans[0].events.len()), ("chat small", "chat up-small", 0));
+    let line = h.log_of(&got.id());
+    assert_eq!(line["trace_id"].as_str(), Some(&*trace_of(&got)));
+    // A malformed one counts as none, with what stands beside it.
+    let bad = format!("00-{}-{SPAN}-01", TRACE.to_uppercase());
+    let fields = [("authorization", &*bearer(&key)), ("traceparent", &bad), ("tracestate", "a=1")];
+    let got = h.client().ask(&post("/v1/chat/completions", &fields, &chat("hello").to_string()));
+    let spans = self::spans(&collector, &trace_of(&got), 2);
+    assert_eq!((&*spans[0].parent, &*spans[0].state), ("", ""));
+    assert!(!h.last().0.contains("tracestate"), "{}", h.last().0);
+}
+
+#[test]
+fn what_is_refused_fails_or_is_left_says_so() {
+    let collector = Collector::start();
+    let h = telemetry(collector.at, "");
+    let (key, spent) = (h.key(), h.key_with(&["--plan", "two"]));
+    let (small, gone) = (chat("hello"), with(chat("hello"), "model", "gone"));
+    (0..2).for_each(|_| assert_eq!(h.chat(&spent, &small).status(), 200));
+    let unknown = with(chat("hello"), "model", "unheard-of");
+    let broken = chat("#sim status=400 message=no\nhello");
+    for (got, name, status, error, failed) in [
+        (h.chat("tg_live_wrong", &small), "chat", 401, "authentication_error", 0),
+        (h.chat(&spent, &small), "chat", 429, "rate_limit_error", 0),
+        (h.chat(&key, &unknown), "chat", 404, "not_found_error", 0),
+        (h.chat(&key, &broken), "chat small", 400, "invalid_request_error", 0),
+        (h.chat(&key, &gone), "chat gone", 500, "upstream_error", 2),
+        (h.get("/v1/models", &key), "GET /v1/models", 200, "", 0),
+        (h.get("/v1/models/small", &key), "GET /v1/models/{model}", 200, "", 0),
+        (h.get("/nothing", &key), "GET", 404, "not_found_error", 0),
+        (h.client().ask(b"nonsense\r\n\r\n"), "HTTP", 400, "invalid_request_error", 0),
+    ] {
+        let attempts = match status {
+            400 if name != "HTTP" => 1,
+            500 => 1,
+            _ => 0,
+        };
+        let spans = spans(&collector, &trace_of(&got), 1 + attempts);
+        let own = &spans[0];
+        assert_eq!((&*own.name, own.number("http.response.status_code")), (name, Some(status)));
+        assert_eq!((own.text("error.type"), own.status), (error, failed), "{own:#?}");
+        match status {
+            404 if name == "chat" => assert_eq!(own.text("gen_ai.request.model"), "unheard-of"),
+            404 => assert_eq!(own.text("url.path"), "/nothing"),
+            400 if attempts == 1 => {
+                assert_eq!((spans[1].text("error.type"), spans[1].status), ("400", 2));
+                assert_eq!(spans[1].number("http.response.status_code"), Some(400));
+            }
+            500 => assert_eq!(spans[1].text("error.type"), "connect"),
+            _ => {}
+        }
+    }
+    // A client that leaves in the middle of its stream.
+    let mut client = h.client();
+    let slow = streamed(chat("#sim tokens=1000 pace=20\nhello"));
+    let fields = [("authorization", &*bearer(&key)), ("traceparent", &traceparent("01"))];
+    client.send(&post("/v1/chat/completions", &fields, &slow.to_string()));
+    client.head().unwrap();
+    client.chunk().unwrap();
+    drop(client);
+    let spans = spans(&collector, TRACE, 2);
+    assert_eq!((spans[0].text("error.type"), spans[0].number("http.response.status_code")), ("client_left", Some(499)));
+    assert_eq!((spans[1].text("error.type"), spans[1].number("http.response.status_code")), ("abandoned", Some(200)));
+    assert!(spans[0].number("gen_ai.usage.output_tokens").unwrap() > 0 && spans[0].events.len() == 1);
+}
+
+#[test]
+fn the_callers_flag_decides_and_else_the_share() {
+    let collector = Collector::start();
+    let h = telemetry(collector.at, "sample = 0\n");
+    let key = h.key();
+    let unsampled = h.chat(&key, &chat("hello"));
+    assert!(h.last().0.contains(&format!("traceparent: 00-{}-", trace_of(&unsampled))));
+    assert!(h.last().0.lines().any(|line| line.starts_with("traceparent: ") && line.ends_with("-00")));
+    assert_eq!(h.log_of(&unsampled.id())["trace_id"].as_str(), Some(&*trace_of(&unsampled)));
+    assert_eq!(traced(&h, &key, "00", &chat("hello")).status(), 200);
+    assert!(h.last().0.contains(&format!("traceparent: 00-{TRACE}-")) && h.last().0.contains("tracestate: a=1,b=2"));
+    assert_eq!(traced(&h, &key, "01", &chat("hello")).status(), 200);
+    assert_eq!(spans(&collector, TRACE, 2).len(), 2);
+    assert_eq!(collector.spans().len(), 2, "the others are not recorded");
+}
+
+#[test]
+fn without_telemetry_a_context_is_passed_on_and_none_is_made() {
+    let h = Harness::usual();
+    let key = h.key();
+    let got = traced(&h, &key, "01", &chat("hello"));
+    let told = h.last().0;
+    let line = told.lines().find_map(|line| line.strip_prefix(&format!("traceparent: 00-{TRACE}-"))).unwrap();
+    assert!(line.ends_with("-01") && !line.starts_with(SPAN) && told.contains("tracestate: a=1,b=2\n"), "{told}");
+    assert_eq!(h.log_of(&got.id())["trace_id"].as_str(), Some(TRACE));
+    let got = h.chat(&key, &chat("hello"));
+    assert!(!h.last().0.contains("traceparent"), "{}", h.last().0);
+    assert_eq!(h.log_of(&got.id())["trace_id"], Value::Null);
+    assert_eq!(gauge(&h, "tollgate_spans_dropped_total"), 0);
+}
+
+#[test]
+fn a_dead_collector_costs_counted_spans_and_nothing_else() {
+    let dead = format!("127.0.0.1:{}", super::process::free_port());
+    let mut h = telemetry(&dead, "");
+    let key = h.key();
+    (0..20).for_each(|_| assert_eq!(h.chat(&key, &chat("hello")).status(), 200));
+    wait_for("the drops", || (gauge(&h, "tollgate_spans_dropped_total") >= 40).then_some(()));
+    let told: Vec<Value> = h.log().into_iter().filter(|line| line["event"] == "telemetry").collect();
+    assert_eq!(told.len(), 1, "it is told once: {told:?}");
+    assert_eq!((told[0]["outcome"].as_str(), told[0]["error"].as_str()), (Some("failed"), Some("connection refused")));
+    assert_eq!(h.chat(&key, &chat("hello")).status(), 200);
+    let began = Instant::now();
+    assert!(h.gateway.stop("TERM").success());
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_collector_that_never_answers_holds_nobody_up_and_the_end_for_two_seconds() {
+    let collector = Collector::that(Arc::new(|_| None));
+    let mut h = telemetry(collector.at, "");
+    let key = h.key();
+    assert_eq!(h.chat(&key, &chat("hello")).status(), 200);
+    wait_for("the first batch", || (!collector.asked().is_empty()).then_some(()));
+    let began = Instant::now();
+    (0..50).for_each(|_| assert_eq!(h.chat(&key, &chat("hello")).status(), 200));
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    let began = Instant::now();
+    assert!(h.gateway.stop("TERM").success());
+    let took = began.elapsed();
+    assert!((Duration::from_millis(1500)..Duration::from_secs(4)).contains(&took), "{took:?}");
+}
+
+#[test]
+fn what_has_not_been_sent_is_sent_at_the_end() {
+    let collector = Collector::start();
+    let mut h = telemetry(collector.at, "");
+    let key = h.key();
+    let answers: Vec<Answer> = (0..600).map(|_| h.chat(&key, &chat("hello"))).collect();
+    assert!(h.gateway.stop("TERM").success());
+    let all = collector.spans();
+    for answer in &answers {
+        assert_eq!(all.iter().filter(|span| span.trace == trace_of(answer)).count(), 2);
+    }
+    assert!(
+        collector
+            .asked()
+            .iter()
+            .all(|(_, body)| { body["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().unwrap().len() <= 512 })
+    );
+}
+
+#[test]
+fn a_busy_collector_is_asked_again_a_part_refused_is_counted_and_a_redirect_is_not_followed() {
+    let elsewhere = Collector::start();
+    let moved = format!("location: http://{}/v1/traces\r\n", elsewhere.at);
+    let says = move |number: usize| match number {
+        0 => answer("503 Service Unavailable", "retry-after: 1\r\n", ""),
+        1 => answer("200 OK", "", "{\"partialSuccess\":{\"rejectedSpans\":\"2\",\"errorMessage\":\"too old\"}}"),
+        2 => answer("307 Temporary Redirect", &moved, ""),
+        3 => answer("400 Bad Request", "", "{}"),
+        _ => answer("200 OK", "", ""),
+    };
+    let collector = Collector::that(Arc::new(says));
+    let h = telemetry(collector.at, "");
+    let dropped = |count| wait_for("the drops", || (gauge(&h, "tollgate_spans_dropped_total") == count).then_some(()));
+    // Metrics are asked at the other listener, which has no spans.
+    let ask = || assert_eq!(get(h.at, "/").unwrap().status(), 200);
+    ask();
+    wait_for("the second try", || (collector.asked().len() == 2).then_some(()));
+    let asked = collector.asked();
+    assert_eq!(asked[0].1, asked[1].1, "the same once more");
+    dropped(2);
+    ask();
+    dropped(3);
+    ask();
+    dropped(4);
+    ask();
+    wait_for("the last", || (collector.asked().len() == 5).then_some(()));
+    let outcomes = || -> Vec<String> {
+        let log = h.log();
+        let told = log.iter().filter(|line| line["event"] == "telemetry");
+        told.map(|line| format!("{} {}", line["outcome"], line["error"])).collect()
+    };
+    wait_for("the recovery", || (outcomes() == ["\"failed\" \"status 307\"", "\"recovered\" null"]).then_some(()));
+    assert_eq!(gauge(&h, "tollgate_spans_dropped_total"), 4);
+    assert!(elsewhere.asked().is_empty());
+}
+
+#[test]
+fn a_reload_turns_to_another_collector_and_to_none() {
+    let (one, other) = (Collector::start(), Collector::start());
+    let h = telemetry(one.at, "");
+    let path = h.folder.path().join("tollgate.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let root = |h: &Harness| h.client().ask(&request("GET", "/", &[("connection", "close")]));
+    let got = root(&h);
+    spans(&one, &trace_of(&got), 1);
+    let reload = |text: &str, count: u64| {
+        std::fs::write(&path, text).unwrap();
+        h.gateway.signal("HUP");
+        wait_for("the reload", || (gauge(&h, "tollgate_reloads_total") == count).then_some(()));
+    };
+    reload(&text.replace(&one.at.to_string(), &other.at.to_string()), 1);
+    let got = root(&h);
+    spans(&other, &trace_of(&got), 1);
+    assert!(one.trace(&trace_of(&got)).is_empty());
+    reload(text.split("[telemetry]").next().unwrap(), 2);
+    let got = root(&h);
+    assert_eq!(h.log_of(&got.id())["trace_id"], Value::Null);
+    reload(&text, 3);
+    let got = root(&h);
+    spans(&one, &trace_of(&got), 1);
+    assert_eq!(other.spans().len(), 1);
+}
