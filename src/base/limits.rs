@@ -224,6 +224,8 @@ pub const LAST_ROWS_WAIT: Duration = Duration::from_secs(10);
 pub const HANDOVER_STALL: Duration = Duration::from_secs(5);
 /// How long idle connections are left open when draining begins, for requests that are on their way.
 pub const DRAIN_IDLE_GRACE: Duration = Duration::from_millis(500);
+/// Bytes of an answer whose length is not announced that may be copied where its storage grows: a millisecond.
+pub const COPIED_MAX: usize = 4 << 20;
 /// Blocks from this size on are surely extended by moving pages, not by copying (glibc: above the largest
 /// `M_MMAP_THRESHOLD`, 32 MiB).
 pub const EXTENDED_MIN: usize = 34 << 20;

@@ -46,15 +46,21 @@ pub fn push_number(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(&[a, b, c, d, e, f]);
 }
 
+/// The digits of a number below 1000 without noughts in front, and how many they are.
+#[inline(always)]
+fn small_digits(value: usize) -> ([u8; 4], usize) {
+    let entry = SMALL[value];
+    let count = (entry >> 24) as usize;
+    (((entry & 0x00ff_ffff) >> (8 * (3 - count))).to_le_bytes(), count)
+}
+
 /// Appends a number below 1000 without noughts in front.
 #[inline]
 fn push_small(out: &mut Vec<u8>, value: u64) {
-    let entry = SMALL[value as usize];
-    let count = (entry >> 24) as usize;
-    let digits = (entry & 0x00ff_ffff) >> (8 * (3 - count));
+    let (digits, count) = small_digits(value as usize);
     let length = out.len() + count;
     // A copy whose length the compiler knows, and off with what is too much.
-    out.extend_from_slice(&digits.to_le_bytes());
+    out.extend_from_slice(&digits);
     out.truncate(length);
 }
 
@@ -91,28 +97,18 @@ pub fn push_dollars(out: &mut Vec<u8>, nano: u64) {
     }
 }
 
-/// An octet in decimal digits, and how many they are.
-const fn octet(value: u8) -> ([u8; 3], u8) {
-    let (high, middle, low) = (b'0' + value / 100, b'0' + value / 10 % 10, b'0' + value % 10);
-    match value {
-        100.. => ([high, middle, low], 3),
-        10.. => ([middle, low, 0], 2),
-        _ => ([low, 0, 0], 1),
-    }
-}
-
 /// Appends an IP address as people write it; an IPv4 address that is mapped into IPv6 as what it is.
+#[inline]
 pub fn push_ip(out: &mut Vec<u8>, ip: IpAddr) {
     match ip.to_canonical() {
         IpAddr::V4(ip) => {
-            // One byte more than the longest, since a dot is put behind each octet.
-            let (mut text, mut at) = ([b'.'; 16], 0);
+            // As much more than the longest as a copy of four takes.
+            let (mut text, mut at) = ([0; 20], 0);
             for value in ip.octets() {
-                let (digits, count) = octet(value);
-                text[at..at + 3].copy_from_slice(&digits);
-                at += usize::from(count);
-                text[at] = b'.';
-                at += 1;
+                let (digits, count) = small_digits(usize::from(value));
+                text[at..at + 4].copy_from_slice(&digits);
+                at += count + 1;
+                text[at - 1] = b'.';
             }
             let end = out.len() + at - 1;
             out.extend_from_slice(&text);

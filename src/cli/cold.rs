@@ -76,7 +76,7 @@ pub(super) fn report(ledger: &mut Ledger, query: &Query, high: &Config) -> Resul
 /// The lines for people.
 pub(super) fn table(lines: &[Line]) -> String {
     let heads =
-        ["REQUESTS", "INPUT", "CACHE READ", "CACHE WRITE", "CHANGED", "EXPIRED", "MOVED", "FAILED OVER", "PAID $"];
+        ["REQUESTS", "PROMPT", "CACHE READ", "CACHE WRITE", "CHANGED", "EXPIRED", "MOVED", "FAILED OVER", "PAID $"];
     let heads: Vec<_> = [("SESSION", Align::Left)].into_iter().chain(heads.map(|head| (head, Align::Right))).collect();
     let mut table = Table::new(&heads);
     for line in lines {
@@ -86,6 +86,25 @@ pub(super) fn table(lines: &[Line]) -> String {
         table.row([line.name.clone()].into_iter().chain(counts).collect());
     }
     table.text()
+}
+
+/// The same as comma-separated values, by the names of the JSON.
+pub(super) fn csv(lines: &[Line]) -> String {
+    let mut out = "session,requests,input_tokens,cache_read_tokens,cache_write_tokens,changed_tokens,expired_tokens,\
+                   moved_tokens,failed_over_tokens,cold_cost_nano_usd\r\n"
+        .to_string();
+    for line in lines {
+        // A session is a hash, and needs no quotation marks.
+        out += &line.name;
+        let sums = [line.requests, line.input_tokens, line.cache_read_tokens, line.cache_write_tokens];
+        let cold = line.clone().cold().map(|tokens| *tokens);
+        for count in sums.into_iter().chain(cold).chain([line.cold_cost_nano_usd]) {
+            out.push(',');
+            out += &count.to_string();
+        }
+        out += "\r\n";
+    }
+    out
 }
 
 /// Follows conversations, row by row.
@@ -202,6 +221,9 @@ mod tests {
         assert_eq!(lines(&written)[0].cold_cost_nano_usd, 8000 * 3450);
         let sent = [row("s", 0, "p/m", 1, [0, 0, 8000]), row("s", 1, "p/m", 1, [8000, 0, 0])];
         assert_eq!(lines(&sent)[0].cold_cost_nano_usd, 8000 * 2700);
+        let text = csv(&lines(&sent));
+        let [heads, line] = text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
+        assert_eq!((heads.split(',').count(), line), (10, "s,2,16000,0,8000,8000,0,0,0,21600000"));
     }
 
     #[test]

@@ -163,6 +163,7 @@ fn model_of<'a>(config: &'a Config, shape: &str) -> &'a str {
 fn print_help(listen: SocketAddr, admin: SocketAddr, key: &str, token: &str, config: &Config, file: &Path) {
     let models: Vec<&str> = config.catalog.models().iter().map(|model| &*model.id).collect();
     let (chat, messages) = (model_of(config, "chat"), model_of(config, "messages"));
+    let relayed = config.catalog.models().iter().find(|model| model.serves.len() > 1).map_or("", |model| &*model.id);
     let (base, models) = (format!("http://{listen}"), models.join(", "));
     let json = "-H 'content-type: application/json'";
     let hello = "\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]";
@@ -182,6 +183,24 @@ fn print_help(listen: SocketAddr, admin: SocketAddr, key: &str, token: &str, con
         "curl -s {base}/v1/responses -H 'authorization: Bearer {key}' {json} \
          -d '{{\"model\":\"{chat}\",\"input\":\"Hello\"}}'"
     );
+    for (path, words, more) in [
+        ("embeddings", "Vectors of texts", "\"input\":[\"red fox\",\"grey heron\"]"),
+        (
+            "rerank",
+            "Documents by how well they fit a query",
+            "\"query\":\"red fox\",\"documents\":[\"a heron\",\"the red fox\"]",
+        ),
+        (
+            "completions",
+            "A text between two others, as editors ask for it",
+            "\"prompt\":\"def add(\",\"suffix\":\"return a + b\"",
+        ),
+    ] {
+        println!("\n{words}:\n");
+        println!(
+            "curl -s {base}/v1/{path} -H 'authorization: Bearer {key}' {json} -d '{{\"model\":\"{relayed}\",{more}}}'"
+        );
+    }
     println!("\nWhat the key may use, and what is left: GET {base}/v1/models and {base}/v1/quota\n");
     println!("For the SDKs:\n");
     println!("export OPENAI_BASE_URL={base}/v1 OPENAI_API_KEY={key}");

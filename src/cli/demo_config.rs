@@ -20,6 +20,9 @@ const CATALOG: [Entry; 6] = [
 const ALIASES: [(&str, &str); 3] =
     [("ibis-large", "claude-opus-*"), ("ibis-medium", "claude-*"), ("ibis-small", "claude-haiku-*")];
 
+/// What is asked for more than talk.
+const SERVES: (&str, &str) = ("heron-nano", "serves = [\"chat\", \"embeddings\", \"rerank\", \"completions\"]\n");
+
 /// The plan of the demo's key.
 pub const PLAN: &str = "demo";
 
@@ -42,12 +45,13 @@ pub fn demo_text(provider: SocketAddr, listen: SocketAddr, admin: SocketAddr, db
         let alias =
             ALIASES.iter().find(|(model, _)| *model == id).map(|(_, alias)| format!("aliases = [\"{alias}\"]\n"));
         let alias = alias.unwrap_or_default();
+        let serves = if id == SERVES.0 { SERVES.1 } else { "" };
         // Writing to a String cannot fail.
         let _ = write!(
             text,
-            "[[models]]\nid = \"{id}\"\n{alias}name = \"{name}\"\nowned_by = \"{provider}\"\ncontext = \"{context}\"\n\
-             input_price = {input}\noutput_price = {output}\ncache_read_price = {read}\ncache_write_price = {write}\n\
-             targets = [{{ provider = \"{provider}\", model = \"sim-{id}\" }}]\n\n"
+            "[[models]]\nid = \"{id}\"\n{alias}{serves}name = \"{name}\"\nowned_by = \"{provider}\"\n\
+             context = \"{context}\"\ninput_price = {input}\noutput_price = {output}\ncache_read_price = {read}\n\
+             cache_write_price = {write}\ntargets = [{{ provider = \"{provider}\", model = \"sim-{id}\" }}]\n\n"
         );
     }
     let _ = write!(text, "[[plans]]\nname = \"{PLAN}\"\ntokens = 10_000_000\nrequests = 600\nconcurrency = 100\n");

@@ -1,10 +1,9 @@
-//! What the admin API answers by the code of the commands: a request becomes the command line that asks for the same,
-//! is read as one is, and told as `--json` tells it. On a helper thread, one at a time: never on the loop.
+//! What the admin API answers by the code of the commands: a request becomes the arguments of the command that does the
+//! same, and is told as `--json` tells it. On a helper thread, one at a time: never on the loop.
 
-use super::keys::{self, By, KeysCommand};
+use super::keys::{self, By, Limit, SetArgs};
 use super::output::{Failure, json_text};
-use super::usage::{self, UsageArgs};
-use super::{ledger, models, store};
+use super::{ledger, models, store, usage};
 use crate::base::digest::sha256;
 use crate::base::time::Unix;
 use crate::gateway::orders::{DeskAnswer, DeskAsk, Writer};
@@ -13,27 +12,11 @@ use crate::policy::config::Config;
 use crate::policy::plan::Plan;
 use crate::wire::json::{self, Kind, Raw};
 use crate::wire::percent;
-use clap::{Parser, Subcommand};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
-/// Items of a list that are told at once, at most, and if nothing is said of it.
-const LIMITS: (usize, usize) = (1000, 100);
 /// Bytes of an `Idempotency-Key`.
 const ONCE_MAX: usize = 255;
-
-/// A command line as it is read here.
-#[derive(Parser)]
-struct Asked {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    #[command(subcommand)]
-    Keys(Box<KeysCommand>),
-    Usage(Box<UsageArgs>),
-}
 
 /// Why there is no answer but an error: its status, and what is told.
 type Wrong = (u16, String);
@@ -55,39 +38,33 @@ pub(super) fn unanswered(ask: &DeskAsk) -> Box<DeskAnswer> {
 }
 
 fn told(ask: &DeskAsk) -> Result<String, Wrong> {
-    let (high, now, path) = (&*ask.config, unix(), percent::decoded(ask.path.as_bytes()));
-    let parts: Vec<&str> = path.trim_end_matches('/').split('/').collect();
+    let (high, now) = (&*ask.config, unix());
+    let path = ask.path.strip_suffix('/').unwrap_or(&ask.path);
+    // Each by itself, so that a name may have a slash.
+    let parts: Vec<String> = path.split('/').map(|part| percent::decoded(part.as_bytes())).collect();
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     match (ask.method.as_str(), parts.as_slice()) {
         ("GET", ["keys"]) => page(ask, &keys::listed(high, now).map_err(failed)?),
         ("GET", ["keys", id]) => json(&keys::shown(high, id, now).map_err(failed)?),
         ("GET", ["plans"]) => page(ask, &high.plans.iter().map(plan).collect::<Vec<_>>()),
         ("GET", ["models"]) => page(ask, &models::lines(&high.catalog)),
         ("GET", ["usage"]) => {
-            let mut line = Line(vec!["usage".to_string()]);
-            for (name, value) in pairs(&ask.query) {
-                if !["by", "since", "until", "key", "group", "model", "user", "label"].contains(&name) {
-                    return Err(unknown(name));
-                }
-                line.option(name, &value);
-            }
-            let Command::Usage(args) = parsed(line.0)? else { return Err(nothing()) };
-            let lines = usage::reported(&args, high).map_err(failed)?;
-            Ok(list(json(&lines)?.trim_end(), None))
+            let args = usage::asked(&ask.part.more).map_err(|text| (400, text))?;
+            page(ask, &usage::reported(&args, high).map_err(failed)?)
         }
         ("GET", ["audit"]) => {
-            let (from, limit) = part(ask)?;
-            let lines = ledger::audited(high, from.saturating_add(limit).saturating_add(1)).map_err(failed)?;
-            let (from, to) = (from.min(lines.len()), from.saturating_add(limit).min(lines.len()));
+            let (from, to) = bounds(ask, usize::MAX);
+            let lines = ledger::audited(high, to.saturating_add(1)).map_err(failed)?;
+            let (from, to) = (from.min(lines.len()), to.min(lines.len()));
             Ok(list(&ledger::audit_json(&lines[from..to]), (to < lines.len()).then_some(to)))
         }
-        ("POST" | "PATCH" | "DELETE", ["keys", ..]) => change(ask, high, &parts, now),
-        (_, ["keys" | "plans" | "models" | "usage" | "audit", ..]) => Err((405, "this is not done here".to_string())),
+        (_, [_, name @ ..]) => change(ask, high, name, now),
         _ => Err(nothing()),
     }
 }
 
-/// Does what changes a key, once under the name that the request has for it.
-fn change(ask: &DeskAsk, high: &Config, parts: &[&str], now: Unix) -> Result<String, Wrong> {
+/// Does what changes a key, once under the name that the request has for it. `name`: what follows `keys`.
+fn change(ask: &DeskAsk, high: &Config, name: &[&str], now: Unix) -> Result<String, Wrong> {
     let asked = [ask.method.as_bytes(), b" ", ask.path.as_bytes(), b"\n", &ask.body].concat();
     let once = ask.once.as_deref().map(|name| (name, sha256(&asked)));
     if let Some((name, digest)) = once {
@@ -105,103 +82,102 @@ fn change(ask: &DeskAsk, high: &Config, parts: &[&str], now: Unix) -> Result<Str
         }
     }
     let by = By { who: ask.writer.map_or("", Writer::name), once };
-    let line = |words: &[&str]| words.iter().map(|word| (*word).to_string()).collect::<Vec<_>>();
-    let line = match (ask.method.as_str(), parts) {
-        ("POST", ["keys"]) => [line(&["keys", "issue"]), options(&ask.body, false)?].concat(),
-        ("POST", ["keys", id, "rotate"]) => [line(&["keys", "rotate", id]), grace(&ask.body)?].concat(),
-        ("PATCH", ["keys", id]) => [line(&["keys", "set", id]), options(&ask.body, true)?].concat(),
-        ("DELETE", ["keys", id]) => line(&["keys", "revoke", id]),
-        _ => return Err((405, "this is not done here".to_string())),
-    };
-    let Command::Keys(command) = parsed(line)? else { return Err(nothing()) };
-    match &*command {
-        KeysCommand::Issue(args) => json(&keys::api::issued(args, high, &by, now).map_err(failed)?),
-        KeysCommand::Rotate(args) => json(&keys::api::rotated(args, high, &by, now).map_err(failed)?),
-        KeysCommand::Set(args) => json(&keys::api::changed(args, high, &by, now).map_err(failed)?),
-        KeysCommand::Revoke(args) => json(&keys::api::revoked(args, high, &by, now).map_err(failed)?),
+    match (ask.method.as_str(), name) {
+        ("POST", []) => {
+            let SetArgs { name, options, .. } = options(&ask.body, false)?;
+            let name = name.ok_or_else(|| expected("name", "a string"))?;
+            json(&keys::api::issued(name, options, high, &by, now).map_err(failed)?)
+        }
+        ("POST", [id, _]) => json(&keys::api::rotated(id, grace(&ask.body)?, high, &by, now).map_err(failed)?),
+        ("PATCH", [id]) => json(&keys::api::changed(id, &options(&ask.body, true)?, high, &by, now).map_err(failed)?),
+        ("DELETE", [id]) if ask.body.is_empty() => json(&keys::api::revoked(id, high, &by, now).map_err(failed)?),
+        ("DELETE", _) => Err(expected("the body", "none")),
         _ => Err(nothing()),
     }
 }
 
-/// What a command line asks for.
-fn parsed(line: Vec<String>) -> Result<Command, Wrong> {
-    let words = std::iter::once("tollgate".to_string()).chain(line);
-    let wrong = |error: clap::Error| {
-        let text = error.render().to_string();
-        let text = text.strip_prefix("error: ").unwrap_or(&text);
-        (400, text.split("\n\n").next().unwrap_or_default().replace('\n', " "))
-    };
-    Asked::try_parse_from(words).map(|asked| asked.command).map_err(wrong)
-}
-
-/// The options of a key, out of a body that has the members of `--json`.
-fn options(body: &[u8], is_edit: bool) -> Result<Vec<String>, Wrong> {
-    const NAMES: &str = "names, or `[\"*\"]` for all";
-    let mut line = Line(Vec::new());
-    for (name, value) in members(body)? {
-        match (name.as_str(), value.kind()) {
-            ("name" | "plan" | "group" | "expires", Kind::String) => {
-                line.option(&name, &value.text().unwrap_or_default())
+/// What is asked of a key, out of a body that has the members of `--json`.
+fn options(body: &[u8], is_edit: bool) -> Result<SetArgs, Wrong> {
+    let mut args = SetArgs::default();
+    let options = &mut args.options;
+    for (name, value) in members("the body", body)? {
+        let text = || value.text().ok_or_else(|| expected(&name, "a string"));
+        let is_null = value.is_null();
+        match name.as_str() {
+            "name" => args.name = Some(fits(&name, keys::parse_name(&text()?))?),
+            "plan" => options.plan = Some(text()?.into_owned()),
+            "group" => {
+                let group = if is_null { "none".into() } else { text()? };
+                options.group = Some(fits(&name, keys::parse_group(&group))?);
             }
-            ("group", Kind::Null) => line.option("group", "none"),
-            ("expires", Kind::Null) => line.option("expires", "never"),
-            ("name" | "plan" | "group" | "expires", _) => return Err(expected(&name, "a string")),
-            ("models" | "endpoints", Kind::Array) => {
-                let mut names = String::new();
-                for item in value.items() {
-                    let item = item.text().filter(|item| !item.contains(',')).ok_or_else(|| expected(&name, NAMES))?;
-                    names.push_str(if names.is_empty() { "" } else { "," });
-                    names.push_str(&item);
-                }
-                match names.as_str() {
-                    "" => return Err(expected(&name, NAMES)),
-                    "*" => line.option(&name, "all"),
-                    names => line.option(&name, names),
+            "expires" => {
+                let when = if is_null { "never".into() } else { text()? };
+                options.expires = Some(fits(&name, keys::parse_expiry(&when))?);
+            }
+            "models" => options.models = names(&name, value)?,
+            "endpoints" => options.endpoints = names(&name, value)?,
+            "labels" => {
+                for (label, value) in members(&name, value.bytes())? {
+                    let path = ["labels.", &label].concat();
+                    let text = if value.is_null() { Some("".into()) } else { value.text() };
+                    let text = text.ok_or_else(|| expected(&path, "a string, or null to take it away"))?;
+                    options.labels.push(fits(&path, keys::parse_label(&[&label, "=", &text].concat()))?);
                 }
             }
-            ("labels", Kind::Object) => {
-                for (label, value) in value.members() {
-                    let (label, text) = (Raw::text_of(label), value.text());
-                    if text.is_none() && !value.is_null() {
-                        return Err(expected("labels", "strings, or null to take one away"));
-                    }
-                    line.option("label", &[&label, "=", &text.unwrap_or_default()].concat());
-                }
-            }
-            ("limits", Kind::Object) => {
-                for (limit, value) in value.members() {
-                    let limit = Raw::text_of(limit);
-                    if !["requests", "tokens", "tokens_per_window", "concurrency", "budget"].contains(&&*limit) {
-                        return Err(unknown(&["limits.", &limit].concat()));
-                    }
-                    let number = match value.kind() {
-                        Kind::Null => "plan",
-                        Kind::Number => std::str::from_utf8(value.bytes()).unwrap_or_default(),
-                        _ => return Err(expected("limits", "numbers, or null: as the plan says")),
+            "limits" => {
+                for (limit, value) in members(&name, value.bytes())? {
+                    let path = ["limits.", &limit].concat();
+                    let own = match limit.as_str() {
+                        "requests" => &mut options.requests,
+                        "tokens" => &mut options.tokens,
+                        "tokens_per_window" => &mut options.tokens_per_window,
+                        "concurrency" => &mut options.concurrency,
+                        "budget" => &mut options.budget,
+                        _ => return Err(unknown(&path)),
                     };
-                    line.option(&limit.replace('_', "-"), number);
+                    *own = Some(number(&path, limit == "budget", value)?);
                 }
             }
-            ("models" | "endpoints", _) => return Err(expected(&name, NAMES)),
-            ("labels" | "limits", _) => return Err(expected(&name, "an object")),
-            ("disabled", _) if is_edit => match value.bool() {
-                Some(disabled) => line.0.push(if disabled { "--disable" } else { "--enable" }.to_string()),
-                None => return Err(expected("disabled", "true or false")),
+            "disabled" if is_edit => match value.bool() {
+                Some(disabled) => (args.disable, args.enable) = (disabled, !disabled),
+                None => return Err(expected(&name, "true or false")),
             },
             _ => return Err(unknown(&name)),
         }
     }
-    Ok(line.0)
+    Ok(args)
 }
 
-/// A command line under way.
-struct Line(Vec<String>);
+/// What was read of the field at `path`, or what it is to be.
+fn fits<T>(path: &str, read: Result<T, String>) -> Result<T, Wrong> {
+    read.map_err(|text| (400, [path, ": ", &text].concat()))
+}
 
-impl Line {
-    #[inline(never)]
-    fn option(&mut self, name: &str, value: &str) {
-        self.0.push(["--", name, "=", value].concat());
-    }
+/// The names of a list that is not empty.
+fn names(path: &str, value: Raw<'_>) -> Result<Vec<String>, Wrong> {
+    let all: Option<Vec<String>> = value.items().map(|item| Some(item.text()?.into_owned())).collect();
+    let all = all.filter(|all| value.kind() == Kind::Array && !all.is_empty());
+    all.ok_or_else(|| expected(path, "names, or `[\"*\"]` for all"))
+}
+
+/// A limit of a key's own, as JSON may write it: `60`, `60.0`, `1e-9`.
+fn number(path: &str, is_budget: bool, value: Raw<'_>) -> Result<Limit, Wrong> {
+    let written = std::str::from_utf8(value.bytes()).unwrap_or_default();
+    let plain = match written.parse::<f64>() {
+        // Digits alone may be more than a float can tell apart; it writes all others without an exponent.
+        Ok(float) if written.contains(['.', 'e', 'E']) => float.to_string(),
+        _ => written.to_string(),
+    };
+    let read = match (value.kind(), is_budget) {
+        (Kind::Null, _) => return Ok(Limit::Plans),
+        (Kind::Number, true) => keys::parse_budget(&plain).ok(),
+        (Kind::Number, false) => keys::parse_limit(&plain).ok(),
+        _ => None,
+    };
+    read.ok_or_else(|| match is_budget {
+        true => expected(path, "US dollars with at most nine decimals (0: no limit), or null: as the plan says"),
+        false => expected(path, "a whole number (0: no limit), or null: as the plan says"),
+    })
 }
 
 #[inline(never)]
@@ -210,27 +186,26 @@ fn expected(name: &str, what: &str) -> Wrong {
 }
 
 /// The time for which the old secret of a key stays valid.
-fn grace(body: &[u8]) -> Result<Vec<String>, Wrong> {
-    let mut line = Line(Vec::new());
-    for (name, value) in members(body)? {
-        match (name.as_str(), value.text()) {
-            ("grace", Some(text)) => line.option("grace", &text),
-            ("grace", None) => return Err(expected("grace", "a duration such as \"24h\"")),
+fn grace(body: &[u8]) -> Result<Duration, Wrong> {
+    let mut grace = keys::GRACE.into();
+    for (name, value) in members("the body", body)? {
+        match name.as_str() {
+            "grace" => grace = value.text().unwrap_or_default(),
             _ => return Err(unknown(&name)),
         }
     }
-    Ok(line.0)
+    fits("grace", keys::parse_grace(&grace))
 }
 
-/// The members of a body; none of an empty one.
-fn members(body: &[u8]) -> Result<Vec<(String, Raw<'_>)>, Wrong> {
+/// The members of the object at `path`, each of which is there once; none of nothing.
+fn members<'a>(path: &str, body: &'a [u8]) -> Result<Vec<(String, Raw<'a>)>, Wrong> {
     if body.is_empty() {
         return Ok(Vec::new());
     }
     json::check(body).map_err(|error| (400, format!("the body is no JSON: {error}")))?;
     let document = Raw::new(body);
     if document.kind() != Kind::Object {
-        return Err((400, "the body: expected an object".to_string()));
+        return Err(expected(path, "an object"));
     }
     let mut members: Vec<(String, Raw<'_>)> = Vec::new();
     for (name, value) in document.members() {
@@ -243,20 +218,15 @@ fn members(body: &[u8]) -> Result<Vec<(String, Raw<'_>)>, Wrong> {
     Ok(members)
 }
 
-/// The pairs of a query, decoded.
-fn pairs(query: &str) -> impl Iterator<Item = (&str, String)> {
-    let pairs = query.split('&').filter(|pair| !pair.is_empty());
-    pairs.map(|pair| {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        (name, percent::decoded(value.replace('+', " ").as_bytes()))
-    })
+/// Where the part begins and ends that is asked for, in a list of so many items.
+fn bounds(ask: &DeskAsk, items: usize) -> (usize, usize) {
+    let (from, to) = ask.part.bounds();
+    (items.min(from as usize), items.min(to as usize))
 }
 
-/// A part of a list: `limit` items behind so many as `after` says.
+/// The part of a list that is asked for.
 fn page(ask: &DeskAsk, items: &[impl serde::Serialize]) -> Result<String, Wrong> {
-    let (from, limit) = part(ask)?;
-    let from = from.min(items.len());
-    let to = from.saturating_add(limit).min(items.len());
+    let (from, to) = bounds(ask, items.len());
     Ok(list(json(&&items[from..to])?.trim_end(), (to < items.len()).then_some(to)))
 }
 
@@ -264,21 +234,6 @@ fn page(ask: &DeskAsk, items: &[impl serde::Serialize]) -> Result<String, Wrong>
 fn list(items: &str, next: Option<usize>) -> String {
     let next = next.map_or("null".to_string(), |next| format!("\"{next}\""));
     format!("{{\"data\": {items}, \"next\": {next}}}\n")
-}
-
-/// Where the part of a list begins that is asked for, and how much of it that is.
-fn part(ask: &DeskAsk) -> Result<(usize, usize), Wrong> {
-    let (mut limit, mut from) = (LIMITS.1, 0);
-    for (name, value) in pairs(&ask.query) {
-        match (name, value.parse::<usize>()) {
-            ("limit", Ok(value)) if (1..=LIMITS.0).contains(&value) => limit = value,
-            ("limit", _) => return Err((400, format!("limit: expected a number from 1 to {}", LIMITS.0))),
-            ("after", Ok(value)) => from = value,
-            ("after", _) => return Err((400, "after: expected what a list before had in `next`".to_string())),
-            _ => return Err(unknown(name)),
-        }
-    }
-    Ok((from, limit))
 }
 
 fn plan(plan: &Plan) -> serde_json::Value {

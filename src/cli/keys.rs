@@ -12,6 +12,7 @@ pub(super) use by::By;
 pub use listing::ListArgs;
 pub use names::KeyArgs;
 pub use options::KeyOptions;
+pub(super) use options::{Limit, parse_budget, parse_expiry, parse_group, parse_label, parse_limit, parse_name};
 
 use super::args::ConfigArg;
 use super::load::{self, Secrets};
@@ -20,16 +21,15 @@ use super::store;
 use crate::base::time::Unix;
 use crate::io::clock::unix;
 use crate::policy::config::{Config, units};
-use crate::policy::keys::{Issued, KeyId, KeyRecord, Scope, issue, reissue};
+use crate::policy::keys::{FORMER_MAX, Issued, KeyId, KeyRecord, Scope, issue, reissue};
 use crate::policy::plan::LimitOverrides;
 use crate::policy::window::iso;
-use by::answer;
+use by::{answer, shown as audited};
 use clap::{Args, Subcommand};
 use listing::Used;
 pub(super) use listing::{Line, listed, shown};
 use names::find;
 pub(super) use names::unknown;
-use options::parse_name;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::Serialize;
 use std::time::Duration;
@@ -83,7 +83,7 @@ pub struct IssueArgs {
 }
 
 /// `tollgate keys set`.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub struct SetArgs {
     /// Which configuration.
     #[command(flatten)]
@@ -118,7 +118,7 @@ pub struct RotateArgs {
     #[arg(value_name = "KEY")]
     pub key: String,
     /// How long the old secret stays valid; 0s ends it at once
-    #[arg(long, value_name = "TIME", value_parser = parse_grace, default_value = "24h")]
+    #[arg(long, value_name = "TIME", value_parser = parse_grace, default_value = GRACE)]
     pub grace: Duration,
     /// Print JSON: the key and its record
     #[arg(long)]
@@ -134,7 +134,10 @@ impl SetArgs {
 
 const NOTHING: &str = "nothing to change; see `tollgate keys set --help`";
 
-fn parse_grace(text: &str) -> Result<Duration, String> {
+/// How long the old secret of a key stays valid if nothing is said of it.
+pub(super) const GRACE: &str = "24h";
+
+pub(super) fn parse_grace(text: &str) -> Result<Duration, String> {
     units::duration(text).ok_or_else(|| "expected a duration such as 24h, or 0s".to_string())
 }
 
@@ -189,7 +192,9 @@ fn make(args: &IssueArgs, high: &Config, by: &By<'_>, now: Unix) -> Result<(KeyR
     let issued = with_entropy(|fill| issue(&high.server.key_prefix, fill))?;
     let record = KeyRecord { id: issued.id, digest: issued.digest, ..key };
     let answer = |key: &KeyRecord| answer(&Fresh::new(None, key, high, now));
-    store::open(high)?.issue_key(&record, &by.note("issue", &answer, now)).map_err(Failure::failed)?;
+    store::open(high)?
+        .issue_key(&record, &by.note("issue", (&audited(high, now), &answer), now))
+        .map_err(Failure::failed)?;
     Ok((record, issued.text))
 }
 
@@ -231,7 +236,7 @@ fn set(args: &SetArgs) -> Result<(), Failure> {
 fn set_in(high: &Config, id: &KeyId, args: &SetArgs, by: &By<'_>, now: Unix) -> Result<KeyRecord, Failure> {
     let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(id.as_str()))?;
     let answer = |key: &KeyRecord| answer(&Line::new(key, high, &Used::default(), now));
-    let edited = ledger.edit_key(id, &by.note("edit", &answer, now), |key| {
+    let edited = ledger.edit_key(id, &by.note("edit", (&audited(high, now), &answer), now), |key| {
         if key.revoked.is_some() {
             return Err(Failure::Refused(format!("key {id} is revoked; issue a new one")));
         }
@@ -258,7 +263,7 @@ fn rotate_in(high: &Config, id: &KeyId, grace: Duration, by: &By<'_>, now: Unix)
     let until = Unix(now.0.saturating_add(u64::try_from(grace.as_millis()).unwrap_or(u64::MAX)));
     let mut before = None;
     let answer = |key: &KeyRecord| answer(&Fresh::new(None, key, high, now));
-    let edited = ledger.edit_key(id, &by.note("rotate", &answer, now), |key| {
+    let edited = ledger.edit_key(id, &by.note("rotate", (&audited(high, now), &answer), now), |key| {
         if !key.is_live(now) {
             let why = match key {
                 key if key.revoked.is_some() => "is revoked; issue a new one",
@@ -268,8 +273,12 @@ fn rotate_in(high: &Config, id: &KeyId, grace: Duration, by: &By<'_>, now: Unix)
             return Err(Failure::Refused(format!("key {id} {why}")));
         }
         before = Some(key.clone());
-        key.rotate(issued.digest, until, now);
-        Ok(())
+        match key.rotate(issued.digest, until, now) {
+            true => Ok(()),
+            false => Err(Failure::Refused(format!(
+                "{FORMER_MAX} former secrets of key {id} are valid, and it has no more: a grace of 0s ends them"
+            ))),
+        }
     });
     let record = edited.map_err(Failure::failed)?.ok_or_else(|| unknown(id.as_str()))??;
     Ok(Rotated { before: before.ok_or_else(|| unknown(id.as_str()))?, record, text: issued.text })
@@ -279,8 +288,9 @@ fn rotate_in(high: &Config, id: &KeyId, grace: Duration, by: &By<'_>, now: Unix)
 /// is to be said of it.
 fn undo(high: &Config, before: &KeyRecord, record: &KeyRecord, unseen: &Failure) -> Failure {
     let take_back = || -> Result<(), Failure> {
-        let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(record.id.as_str()))?;
-        let note = By::COMMAND.note("undo", &|_| String::new(), unix());
+        let (mut ledger, now) = (store::open_existing(high)?.ok_or_else(|| unknown(record.id.as_str()))?, unix());
+        let shown = audited(high, now);
+        let note = By::COMMAND.note("undo", (&shown, &|_| String::new()), now);
         let edited = ledger.edit_key(&record.id, &note, |key| {
             if key.digest == record.digest {
                 (key.digest, key.former) = (before.digest, before.former.clone());
@@ -340,13 +350,14 @@ fn gone(id: &KeyId, was_before: bool) -> Gone {
 fn revoke_in(high: &Config, id: &KeyId, by: &By<'_>, now: Unix) -> Result<bool, Failure> {
     let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(id.as_str()))?;
     let answer = |key: &KeyRecord| answer(&gone(&key.id, false));
-    let edited = ledger.edit_key(id, &by.note("revoke", &answer, now), |key| match key.revoked {
-        Some(_) => Err(()),
-        None => {
-            key.revoked = Some(now);
-            Ok(())
-        }
-    });
+    let edited =
+        ledger.edit_key(id, &by.note("revoke", (&audited(high, now), &answer), now), |key| match key.revoked {
+            Some(_) => Err(()),
+            None => {
+                key.revoked = Some(now);
+                Ok(())
+            }
+        });
     edited.map_err(Failure::failed)?.map(|edited| edited.is_ok()).ok_or_else(|| unknown(id.as_str()))
 }
 

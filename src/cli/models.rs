@@ -7,6 +7,7 @@ use super::output::{Align, Failure, Table, print, print_json, remark};
 use super::serve::setup;
 use crate::policy::catalog::{Catalog, price_text};
 use crate::policy::config::Config;
+use crate::wire::Dialect;
 use serde::Serialize;
 
 /// One model as JSON.
@@ -22,6 +23,10 @@ pub(super) struct Line<'a> {
     output_price: f64,
     cache_read_price: f64,
     cache_write_price: f64,
+    /// What it may be asked for.
+    serves: &'a [Dialect],
+    /// False where there is no `input_price` or no `output_price`: it costs nothing, and budgets may refuse it.
+    priced: bool,
     /// Its provider lists it; it is not configured, and has no price.
     discovered: bool,
 }
@@ -71,6 +76,8 @@ pub(super) fn lines(catalog: &Catalog) -> Vec<Line<'_>> {
         output_price: price(model.prices.output),
         cache_read_price: price(model.prices.cache_read),
         cache_write_price: price(model.prices.cache_write),
+        serves: &model.serves,
+        priced: model.priced,
         discovered: model.discovered,
     });
     line.collect()
@@ -83,14 +90,17 @@ fn table(catalog: &Catalog) -> String {
         ("CONTEXT", Align::Right),
         ("INPUT $/1M", Align::Right),
         ("OUTPUT $/1M", Align::Right),
+        ("SERVES", Align::Left),
     ]);
     for model in catalog.models() {
-        let prices = match model.discovered {
-            true => ["discovered".to_string(), "-".to_string()],
-            false => [price_text(model.prices.input), price_text(model.prices.output)],
+        let prices = match (model.discovered, model.priced) {
+            (true, _) => ["discovered".to_string(), "-".to_string()],
+            (_, false) => ["none".to_string(), "none".to_string()],
+            _ => [price_text(model.prices.input), price_text(model.prices.output)],
         };
         let mut row = vec![model.name.clone(), model.id.to_string(), model.context_text.clone()];
         row.extend(prices);
+        row.push(model.serves_text());
         table.row(row);
     }
     table.text()
@@ -107,7 +117,8 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 7);
         let first: Vec<&str> = lines[1].split_whitespace().collect();
-        assert_eq!(first, ["Heron", "Large", "heron-large", "1M", "2.50", "10.00"]);
+        assert_eq!(first, ["Heron", "Large", "heron-large", "1M", "2.50", "10.00", "chat"]);
+        assert!(lines[3].ends_with(" chat, embeddings, rerank, completions"), "{text}");
     }
 
     #[test]
@@ -116,5 +127,6 @@ mod tests {
         assert_eq!(json[0]["context"], "1M");
         assert_eq!(json[0]["context_window"], 1_000_000);
         assert_eq!(json[0]["input_price"], 2.5);
+        assert_eq!(json[0]["serves"], serde_json::json!(["chat"]));
     }
 }

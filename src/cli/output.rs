@@ -2,6 +2,7 @@
 //! nothing else; remarks and errors go to standard error.
 
 use crate::policy::config::ConfigError;
+use crate::policy::keys::is_unseen;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::fs::File;
@@ -129,15 +130,9 @@ pub fn json_text(value: &impl Serialize) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Whether a character could play with a terminal: a control character, or one that turns the direction of the text.
-pub fn is_control(c: char) -> bool {
-    let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    turns || c.is_control()
-}
-
-/// `text` with `?` for each control character.
+/// `text` with `?` for each character that could play with a terminal: those that cannot be seen.
 pub fn clean(text: &str) -> String {
-    text.chars().map(|c| if is_control(c) { '?' } else { c }).collect()
+    text.chars().map(|c| if is_unseen(c) { '?' } else { c }).collect()
 }
 
 /// On which side of its column a value stands.

@@ -2,7 +2,7 @@
 //! while one looks.
 
 use super::args::ConfigArg;
-use super::output::{Align, Failure, clean, print};
+use super::output::{Align, Failure, clean, grouped, print, remark};
 use super::probe::NoAnswer;
 use super::reach::{AdminArg, Listener};
 use crate::wire::json::{self, Raw};
@@ -105,6 +105,9 @@ fn live(args: &RequestsArgs, listener: &Listener) -> Result<(), Failure> {
         held.extend_from_slice(piece);
         while let Some(end) = held.windows(2).position(|two| two == b"\n\n") {
             let event: Vec<u8> = held.drain(..end + 2).collect();
+            if let Some(count) = missed(&event) {
+                remark(&format!("{} requests ended too fast to be told of", grouped(count)));
+            }
             let Some(data) = event.strip_prefix(b"data: ") else { continue };
             if json::check(data.trim_ascii()).is_ok() && args.takes(Raw::new(data)) {
                 printed = print_one(args, Raw::new(data));
@@ -115,6 +118,11 @@ fn live(args: &RequestsArgs, listener: &Listener) -> Result<(), Failure> {
     let status = status.map_err(|why| no_answer(listener, &why))?;
     printed?;
     Err(Failure::failed(format!("{listener} has ended what it told ({status})")))
+}
+
+/// How many requests an event says that it leaves out.
+fn missed(event: &[u8]) -> Option<u64> {
+    Raw::new(event.strip_prefix(b"event: missed\ndata: ")?).get("requests").and_then(Raw::count)
 }
 
 /// What the table says of a request.
@@ -178,6 +186,12 @@ mod tests {
         assert_eq!(taken(&args(None, true)), [false, true, true]);
         assert_eq!(taken(&args(Some("ann"), false)), [true, false, false]);
         assert_eq!(taken(&args(Some("BBBBBBBBBBBB"), true)), [false, true, true]);
+    }
+
+    #[test]
+    fn an_event_says_how_many_requests_are_left_out() {
+        assert_eq!(missed(b"event: missed\ndata: {\"requests\":4001}\n\n"), Some(4001));
+        assert_eq!(missed(b"data: {\"requests\":4001}\n\n"), None);
     }
 
     #[test]

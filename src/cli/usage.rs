@@ -13,6 +13,7 @@ use crate::policy::config::Config;
 use crate::policy::keys::{KeyRecord, label_from};
 use crate::policy::window::parse_moment;
 use clap::Args;
+use clap::builder::ArgPredicate;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
@@ -25,10 +26,11 @@ pub struct UsageArgs {
     /// What a line stands for: key, group, model, target, provider, day, endpoint, client, user, session, label:NAME,
     /// or two of them joined by a comma
     #[arg(long, value_name = "WHAT", value_parser = parse_by, default_value = "key")]
+    #[arg(default_value_if("user", ArgPredicate::IsPresent, "user"))]
     pub by: Breakdown,
     /// With `--by session`: what each has paid for prefixes that were not in the provider's cache any more, and why;
     /// out of the rows
-    #[arg(long, conflicts_with = "csv")]
+    #[arg(long)]
     pub cache: bool,
     /// Only this key, by its id or its name
     #[arg(long, value_name = "KEY")]
@@ -39,7 +41,8 @@ pub struct UsageArgs {
     /// Only this model
     #[arg(long, value_name = "ID")]
     pub model: Option<String>,
-    /// Only this user, as clients call it or as the report does
+    /// Only this user, as clients call it or as the report does; goes with --since and --until alone, and with --by
+    /// user or day
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
     /// Only keys with this label
@@ -169,7 +172,11 @@ pub fn run(args: &UsageArgs) -> Result<(), Failure> {
     let high = load::load(&args.config, Secrets::Optional)?;
     if args.cache {
         let lines = cold_lines(args, &high)?;
-        return if args.json { print_json(&lines) } else { print(&cold::table(&lines)) };
+        return match (args.json, args.csv) {
+            (true, _) => print_json(&lines),
+            (_, true) => print(&cold::csv(&lines)),
+            _ => print(&cold::table(&lines)),
+        };
     }
     let (lines, keys) = read(args, &high)?;
     let report = Report { parts: &args.by.0, lines: &lines, keys: &keys };
@@ -178,6 +185,26 @@ pub fn run(args: &UsageArgs) -> Result<(), Failure> {
         (_, true) => print(&report.csv()),
         _ => print(&report.table()),
     }
+}
+
+/// The report that the admin API is asked for, by the names of the options; else what is wrong with one.
+pub(super) fn asked(pairs: &[(String, String)]) -> Result<UsageArgs, String> {
+    let mut args = UsageArgs::default();
+    for (name, value) in pairs {
+        let wrong = |why: String| [name, ": ", &why].concat();
+        let text = || Some(value.clone());
+        match name.as_str() {
+            "by" => args.by = parse_by(value).map_err(wrong)?,
+            "since" => args.since = Some(parse_date(value).map_err(wrong)?),
+            "until" => args.until = Some(parse_date(value).map_err(wrong)?),
+            "label" => args.label = Some(parse_label(value).map_err(wrong)?),
+            "key" => args.key = text(),
+            "group" => args.group = text(),
+            "model" => args.model = text(),
+            _ => args.user = text(),
+        }
+    }
+    Ok(args)
 }
 
 /// What the report says, as JSON: for the admin API.

@@ -5,7 +5,7 @@
 
 use super::keys::K;
 use super::request::Name;
-use super::usage::Reported;
+use super::usage::{Reported, tokens};
 use crate::wire::Relay;
 use crate::wire::json::{Raw, eq_unescaped};
 
@@ -65,6 +65,7 @@ const COMPLETIONS: Relayed = Relayed {
         "frequency_penalty",
         "logit_bias",
         "logprobs",
+        "max_completion_tokens",
         "max_tokens",
         "n",
         "presence_penalty",
@@ -97,17 +98,23 @@ impl Relayed {
 
     /// What an answer reports by its `usage`, else by its `meta`. Without a text of its own it has no completion.
     pub(super) fn reported(&self, usage: Raw<'_>, meta: Raw<'_>) -> Reported {
+        let mut told = Reported::from_chat(usage);
         if self.generates {
-            return Reported::from_chat(usage);
+            return told;
         }
-        let count = |from: Raw<'_>, name| from.get(name).and_then(Raw::count);
-        let mut told = count(usage, "prompt_tokens").or_else(|| count(usage, "total_tokens")).map(|prompt| (prompt, 0));
+        let count = |from: Raw<'_>, name| from.get(name).and_then(tokens);
+        // Some servers count the total alone.
+        if told.prompt().is_none_or(|prompt| prompt == 0) {
+            told = Reported { input: count(usage, "total_tokens").or(told.input), ..Reported::default() };
+        }
         for counts in ["tokens", "billed_units"] {
-            let counts = meta.get(counts).unwrap_or(Raw::NULL);
-            let input = count(counts, "input_tokens").filter(|_| told.is_none());
-            told = input.map(|input| (input, count(counts, "output_tokens").unwrap_or(0))).or(told);
+            if told.input.is_none() {
+                let counts = meta.get(counts).unwrap_or(Raw::NULL);
+                told.input = count(counts, "input_tokens");
+                told.output = count(counts, "output_tokens");
+            }
         }
-        let (input, output) = told.unzip();
-        Reported { input, output, ..Reported::default() }
+        told.output = told.input.map(|_| told.output.unwrap_or(0));
+        told
     }
 }

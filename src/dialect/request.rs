@@ -28,6 +28,9 @@ pub(in crate::dialect) fn bound_of(value: &[u8]) -> Option<u64> {
     checks::whole_number(Raw::new(value))
 }
 
+/// Bytes of an unknown member for each token that is reserved for it: of texts in most languages that is more than enough.
+const UNKNOWN_BYTES_PER_TOKEN: u64 = 3;
+
 /// Scans one request body, fed as it arrives.
 #[derive(Debug)]
 pub struct RequestScan {
@@ -77,9 +80,17 @@ impl RequestScan {
         &self.checks.fields
     }
 
-    /// Estimated tokens of the prompt: system, messages, tools, images. `body` is all of what has been scanned.
+    /// Estimated tokens of the prompt: system, messages, tools, images, what the answer is to fit. `body` is all of
+    /// what has been scanned.
     pub fn prompt_tokens<'a>(&'a self, body: &'a [u8]) -> PromptTokens<'a> {
         PromptTokens::Later(&self.checks.tokens, body)
+    }
+
+    /// Tokens that unknown members may be, where they are passed on: what a provider makes of them is not known, so they
+    /// are no part of the prompt.
+    #[inline]
+    pub fn unknown_tokens(&self) -> u64 {
+        self.checks.unknown / UNKNOWN_BYTES_PER_TOKEN
     }
 
     /// What [`RequestScan::prompt_tokens`] does not exceed, known without another look at the body.

@@ -109,7 +109,7 @@ pub fn rewrite(
             run = Some((from, member.end()));
         } else if fate == Fate::Bound {
             writer.body(from, member.start());
-            writer.name(with.capabilities.bound());
+            writer.name(bound(shape, with.capabilities));
             run = Some((member.value.start as usize, member.end()));
         } else {
             writer.body(from, member.value.start as usize);
@@ -201,8 +201,10 @@ fn fate(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, with: &Ta
     let value = Raw::new(member.value.of(body));
     match member.name {
         _ if shape == Dialect::Responses => response_fate(key, member.name, value, takes),
-        Name::MaxTokens | Name::MaxCompletionTokens if shape == Dialect::Chat && fields.max_tokens.is_some() => {
-            bound_fate(body, fields, member, with)
+        Name::MaxTokens | Name::MaxCompletionTokens
+            if shape.upstream() == Dialect::Chat && fields.max_tokens.is_some() =>
+        {
+            bound_fate(shape, body, fields, member, with)
         }
         _ if takes.drop_params.iter().any(|name| eq_unescaped(key, name)) => Fate::Drop,
         Name::N if shape == Dialect::Chat && !value.is_null() && value.bytes() != b"1" => Fate::One,
@@ -241,13 +243,20 @@ fn goes_on(shape: Dialect, key: &[u8], unknown: UnknownMembers) -> bool {
 
 /// Of the two spellings of a bound that is usable the newer one wins where it is usable itself; the other is left out,
 /// since providers refuse both together, or the one that they do not know.
-fn bound_fate(body: &[u8], fields: &Fields, member: &Member, with: &Target<'_>) -> Fate {
+fn bound_fate(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, with: &Target<'_>) -> Fate {
     let newer = |member: &&Member| member.name == Name::MaxCompletionTokens;
     let wins = fields.members.iter().find(newer).is_some_and(|member| bound_of(member.value.of(body)).is_some());
-    if newer(&member) != wins || with.capabilities.drops(with.capabilities.bound()) {
+    let name = bound(shape, with.capabilities);
+    if newer(&member) != wins || with.capabilities.drops(name) {
         return Fate::Drop;
     }
-    if newer(&member) == with.capabilities.max_completion_tokens { Fate::Keep } else { Fate::Bound }
+    if newer(&member) == (name != Name::MaxTokens.text()) { Fate::Keep } else { Fate::Bound }
+}
+
+/// What the bound on completion tokens is called. Completions know the older name alone.
+#[inline]
+fn bound(shape: Dialect, takes: &Capabilities) -> &'static str {
+    if shape == Dialect::Chat { takes.bound() } else { Name::MaxTokens.text() }
 }
 
 impl Writer<'_> {

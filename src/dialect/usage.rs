@@ -4,7 +4,14 @@
 //! [`super::tap`], `super::convert` and [`super::replies`], which hand the result to `gateway` for settling.
 
 use super::keys::K;
+use crate::base::limits::ROW_TOKENS_MAX;
 use crate::wire::json::Raw;
+
+/// A count of tokens as an upstream reports it. What is absurd is not believed: it counts as not reported.
+#[inline]
+pub(super) fn tokens(value: Raw<'_>) -> Option<u64> {
+    value.count().filter(|tokens| *tokens <= ROW_TOKENS_MAX)
+}
 
 /// Counters as an upstream has reported them; `None` where it said nothing.
 #[derive(Copy, Clone, Default, PartialEq, Eq, Debug)]
@@ -33,13 +40,13 @@ impl ChatUsage {
     #[inline]
     pub(super) fn member(&mut self, key: K, value: Raw<'_>) {
         match key {
-            K::PromptTokens => self.prompt = value.count(),
-            K::CompletionTokens => self.seen.output = value.count(),
+            K::PromptTokens => self.prompt = tokens(value),
+            K::CompletionTokens => self.seen.output = tokens(value),
             K::PromptTokensDetails => {
-                self.seen.cache_read = value.get("cached_tokens").and_then(Raw::count);
-                self.seen.cache_write = value.get("cache_write_tokens").and_then(Raw::count);
+                self.seen.cache_read = value.get("cached_tokens").and_then(tokens);
+                self.seen.cache_write = value.get("cache_write_tokens").and_then(tokens);
             }
-            K::CompletionTokensDetails => self.seen.reasoning = value.get("reasoning_tokens").and_then(Raw::count),
+            K::CompletionTokensDetails => self.seen.reasoning = value.get("reasoning_tokens").and_then(tokens),
             _ => {}
         }
     }
@@ -105,14 +112,14 @@ impl Reported {
         let names = ["input_tokens", "output_tokens", "input_tokens_details", "output_tokens_details"];
         let [input, output, of_input, of_output] = usage.pick(names);
         let [read, write] = of_input.unwrap_or(Raw::NULL).pick(["cached_tokens", "cache_write_tokens"]);
-        let (cache_read, cache_write) = (read.and_then(Raw::count), write.and_then(Raw::count));
+        let (cache_read, cache_write) = (read.and_then(tokens), write.and_then(tokens));
         let cached = cache_read.unwrap_or(0).saturating_add(cache_write.unwrap_or(0));
         Reported {
-            input: input.and_then(Raw::count).map(|input| input.checked_sub(cached).unwrap_or(input)),
+            input: input.and_then(tokens).map(|input| input.checked_sub(cached).unwrap_or(input)),
             cache_read,
             cache_write,
-            output: output.and_then(Raw::count),
-            reasoning: of_output.and_then(|details| details.get("reasoning_tokens")).and_then(Raw::count),
+            output: output.and_then(tokens),
+            reasoning: of_output.and_then(|details| details.get("reasoning_tokens")).and_then(tokens),
         }
     }
 
@@ -126,11 +133,11 @@ impl Reported {
             "output_tokens_details",
         ]);
         Reported {
-            input: input.and_then(Raw::count),
-            cache_read: read.and_then(Raw::count),
-            cache_write: write.and_then(Raw::count),
-            output: output.and_then(Raw::count),
-            reasoning: of_output.and_then(|details| details.get("thinking_tokens")).and_then(Raw::count),
+            input: input.and_then(tokens),
+            cache_read: read.and_then(tokens),
+            cache_write: write.and_then(tokens),
+            output: output.and_then(tokens),
+            reasoning: of_output.and_then(|details| details.get("thinking_tokens")).and_then(tokens),
         }
     }
 }
@@ -169,6 +176,11 @@ mod tests {
         assert_eq!((exclusive.input, exclusive.cache_read, exclusive.output), (Some(20), Some(60), None));
         assert_eq!(read("null"), Reported::default());
         assert_eq!(read(r#"{"prompt_tokens":null,"completion_tokens":"7"}"#), Reported::default());
+        // As a number with an exponent is none, an absurd one is not believed.
+        let absurd = read(r#"{"prompt_tokens":99999999999999999999999,"completion_tokens":1e3}"#);
+        assert_eq!(absurd, Reported::default());
+        assert_eq!(read(r#"{"prompt_tokens":1099511627776}"#).input, Some(ROW_TOKENS_MAX));
+        assert_eq!(read(r#"{"prompt_tokens":1099511627777}"#).input, None);
     }
 
     #[test]

@@ -4,11 +4,14 @@
 
 mod access;
 mod desk;
+mod part;
 mod recorder;
 mod told;
 
-pub(crate) use desk::{Desk, Waiting, Waits};
+pub(crate) use access::{Role, role};
+pub(crate) use desk::{Begun, Desk, Waiting, Waits};
 pub use desk::{DeskAnswer, DeskAsk, Writer};
+pub use part::Part;
 pub(crate) use recorder::{Passed, Recorder};
 pub(crate) use told::View;
 
@@ -17,11 +20,10 @@ use super::cx::Cx;
 use crate::base::base64;
 use crate::base::digest::sha256;
 use crate::base::packed::Packed;
-use crate::dialect::errors::{self, ErrorWords};
 use crate::policy::config::Server;
-use crate::policy::refusal::RefusalKind;
+use crate::policy::refusal::Refusal;
 use crate::wire::head::{Framing, Method, RequestHead};
-use access::{Role, host, knows_host, role};
+use access::{host, knows_host};
 use std::fmt::Write;
 use std::net::Ipv6Addr;
 
@@ -35,12 +37,36 @@ const PAGE: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/page.html"
 const HTML: &str = "text/html; charset=utf-8";
 /// Where the admin API is.
 pub(crate) const API: &str = "/admin/v1/";
-/// Items of a list that are told at once, at most.
-pub(crate) const LIMIT_MAX: usize = 1000;
-/// Items of a list that are told at once, if nothing is said of it.
-const LIMIT: usize = 100;
-/// What the admin API is asked for and this process does not tell by itself.
-const BY_COMMANDS: [&str; 5] = ["keys", "plans", "models", "usage", "audit"];
+/// What may be asked of a list.
+const LIST: &str = "limit after";
+/// What is only looked at.
+const LOOK: &str = "GET, HEAD";
+/// What there is in the admin API, with `*` for a part that names something; what may be done there; and what a query
+/// may say.
+static ROUTES: [(&str, &str, &str); 12] = [
+    ("status", LOOK, ""),
+    ("targets", LOOK, LIST),
+    ("groups", LOOK, LIST),
+    ("requests", LOOK, LIST),
+    ("requests/live", LOOK, ""),
+    ("keys", "GET, HEAD, POST", LIST),
+    ("keys/*", "GET, HEAD, PATCH, DELETE", ""),
+    ("keys/*/rotate", "POST", ""),
+    ("plans", LOOK, LIST),
+    ("models", LOOK, LIST),
+    ("usage", LOOK, "limit after by since until key group model user label"),
+    ("audit", LOOK, LIST),
+];
+
+/// The route of a path.
+fn route(path: &str) -> Option<&'static (&'static str, &'static str, &'static str)> {
+    let fits = |route: &str| {
+        let (mut parts, mut known) = (path.split('/'), route.split('/'));
+        known.all(|known| parts.next().is_some_and(|part| part == known || (known == "*" && !part.is_empty())))
+            && parts.next().is_none()
+    };
+    ROUTES.iter().find(|(route, ..)| fits(route))
+}
 
 /// An answer to a request on the admin listener; its body lies in `out`.
 pub(crate) struct Answer {
@@ -55,9 +81,9 @@ pub(crate) enum Step {
     /// It is answered.
     Answer(Answer),
     /// It is told what is wrong with it.
-    Refuse(u16, &'static str),
-    /// A helper thread is asked; `None`: for nothing that changes anything.
-    Ask(Option<Writer>),
+    Refuse(Refusal),
+    /// A helper thread is asked for this part; `None`: for nothing that changes anything.
+    Ask(Part, Option<Writer>),
     /// It is told of requests as they end.
     Live,
 }
@@ -72,28 +98,27 @@ impl Answer {
     }
 }
 
-/// Looks at the request with this head; the body of an answer goes to `out`. `peer`: who is at the other end.
+/// Looks at the request with this head; the body of an answer goes to `out`. `peer`: who is at the other end. `role`:
+/// what that one may do.
 pub(crate) fn step(
     head: &RequestHead,
     bytes: &[u8],
-    peer: Ipv6Addr,
+    (peer, role): (Ipv6Addr, Role),
     view: &View,
     cx: &mut Cx,
     out: &mut Vec<u8>,
 ) -> Step {
     let path = std::str::from_utf8(head.path.of(bytes)).unwrap_or_default();
-    let is_read = matches!(head.method, Method::Get | Method::Head);
-    if let Some(path) = path.strip_prefix(API) {
-        return api(path, head, bytes, peer, view, cx, out);
-    }
-    if !is_read {
-        out.extend_from_slice(b"only GET and HEAD are answered here\n");
-        return Step::Answer(Answer { more: "\r\nallow: GET, HEAD".to_string(), ..Answer::new(405, TEXT) });
-    }
     let host = host(head, bytes);
     if (path == "/" || path.starts_with("/admin/")) && !knows_host(host, peer, &cx.setup.config.server) {
-        out.extend_from_slice(FOREIGN.as_bytes());
-        return Answer::text(403);
+        return Step::Refuse(Refusal::of_status(403, "this name of the host is not in admin_hosts"));
+    }
+    if let Some(path) = path.strip_prefix(API) {
+        return api(path, head, bytes, role, view, cx, out).unwrap_or_else(Step::Refuse);
+    }
+    let is_known = ["/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/admin/openapi.json"].contains(&path);
+    if is_known && !matches!(head.method, Method::Get | Method::Head) {
+        return Step::Refuse(Refusal::method(LOOK));
     }
     match path {
         "/healthz" => out.extend_from_slice(b"ok\n"),
@@ -107,14 +132,12 @@ pub(crate) fn step(
             out.extend_from_slice(b"not ready\n");
             return Answer::text(503);
         }
-        "/metrics" if metrics_allowed(head, bytes, peer, cx) => {
+        // Whoever may read the API may read metrics; and whoever asks, where there is no token for reading.
+        "/metrics" if role > Role::Nobody || cx.setup.config.server.admin_token.is_none() => {
             let targets: Vec<_> = cx.breakers.states(cx.now.mono).collect();
             cx.stats.write(&view.gauges, &targets, out);
         }
-        "/metrics" => {
-            out.extend_from_slice(b"the admin token is required\n");
-            return Step::Answer(Answer { more: "\r\nwww-authenticate: Bearer".to_string(), ..Answer::new(401, TEXT) });
-        }
+        "/metrics" => return Step::Refuse(Refusal::of_status(401, "the admin token is required")),
         "/" => {
             let page = PAGE.text();
             out.extend_from_slice(page.as_bytes());
@@ -129,13 +152,6 @@ pub(crate) fn step(
         }
     }
     Answer::text(200)
-}
-
-const FOREIGN: &str = "this name of the host is not in admin_hosts\n";
-
-/// Whoever may read the API may read metrics; and whoever asks, where there is no token for reading.
-fn metrics_allowed(head: &RequestHead, bytes: &[u8], peer: Ipv6Addr, cx: &Cx) -> bool {
-    cx.setup.config.server.admin_token.is_none() || role(head, bytes, peer, &cx.setup.config.server) > Role::Nobody
 }
 
 /// What a browser is told of the page: it runs the script and the style that stand in it and no others, and talks to
@@ -173,58 +189,53 @@ fn api(
     path: &str,
     head: &RequestHead,
     bytes: &[u8],
-    peer: Ipv6Addr,
+    role: Role,
     view: &View,
     cx: &mut Cx,
     out: &mut Vec<u8>,
-) -> Step {
-    let host = host(head, bytes);
-    if !knows_host(host, peer, &cx.setup.config.server) {
-        return Step::Refuse(403, FOREIGN.trim_ascii_end());
+) -> Result<Step, Refusal> {
+    let unknown = || Refusal::of_status(401, "a token is required: `authorization: Bearer …`");
+    if role == Role::Nobody {
+        return Err(unknown());
     }
-    let role = role(head, bytes, peer, &cx.setup.config.server);
+    let nothing = || Refusal::of_status(404, "there is nothing here; see /admin/openapi.json");
+    let (route, methods, queries) = route(path.strip_suffix('/').unwrap_or(path)).ok_or_else(nothing)?;
+    let method = method(bytes);
+    if !methods.split(", ").any(|known| known.as_bytes() == method) {
+        return Err(Refusal::method(methods));
+    }
     let is_read = matches!(head.method, Method::Get | Method::Head);
-    let writer = match (role, is_read) {
-        (Role::Nobody, _) => return Step::Refuse(401, "a token is required: `authorization: Bearer …`"),
-        (Role::Writer(writer), false) => Some(writer),
-        (_, true) => None,
-        (Role::Reader, false) => {
-            return Step::Refuse(403, "changing anything needs the admin_write_token of the configuration");
+    let writer = match role {
+        _ if is_read => None,
+        Role::Writer(writer) => Some(writer),
+        Role::Guest if cx.setup.config.server.admin_write_token.is_some() => return Err(unknown()),
+        _ => {
+            let text = "changing anything needs the admin_write_token of the configuration";
+            return Err(Refusal::of_status(403, text));
         }
     };
-    let first = path.split('/').next().unwrap_or_default();
-    if BY_COMMANDS.contains(&first) {
-        return Step::Ask(writer);
-    }
-    let limit = match parameter(head, bytes, "limit").map(str::parse::<usize>) {
-        None => LIMIT,
-        Some(Ok(limit)) if (1..=LIMIT_MAX).contains(&limit) => limit,
-        Some(_) => return Step::Refuse(400, "limit: expected a number from 1 to 1000"),
-    };
-    let after = match parameter(head, bytes, "after").map(str::parse::<u64>) {
-        None => None,
-        Some(Ok(after)) => Some(after),
-        Some(Err(_)) => return Step::Refuse(400, "after: expected what a list before had in `next`"),
-    };
-    match path {
-        _ if !["status", "targets", "groups", "requests", "requests/live"].contains(&path) => {
-            return Step::Refuse(404, "there is nothing here; see /admin/openapi.json");
-        }
-        _ if !is_read => return Step::Refuse(405, "only GET is answered here"),
+    let part = Part::of(query(head, bytes), queries).map_err(|text| Refusal::of_status(400, text))?;
+    match *route {
         "status" => {
-            let origins = origins(&cx.setup.config.server, host);
+            let origins = origins(&cx.setup.config.server, host(head, bytes));
             told::status(view, &origins, cx, out);
         }
-        "targets" => told::targets(cx, out),
-        "groups" => told::groups(cx, out),
-        "requests" => told::requests(limit, after, cx, out),
-        _ => return Step::Live,
+        "targets" => told::targets(part, cx, out),
+        "groups" => told::groups(part, cx, out),
+        "requests" => told::requests(&part, cx, out),
+        "requests/live" => return Ok(Step::Live),
+        _ => return Ok(Step::Ask(part, writer)),
     }
-    Step::Answer(Answer { more: FRESH.to_string(), ..Answer::new(200, JSON) })
+    Ok(Step::Answer(Answer { more: FRESH.to_string(), ..Answer::new(200, JSON) }))
 }
 
 /// What is told is true at the moment.
 pub(crate) const FRESH: &str = "\r\ncache-control: no-store";
+
+/// The method of a request, as it came.
+pub(crate) fn method(bytes: &[u8]) -> &[u8] {
+    bytes.split(|byte| *byte == b' ').next().unwrap_or_default()
+}
 
 /// The query of a request, without its mark.
 pub(crate) fn query<'a>(head: &RequestHead, bytes: &'a [u8]) -> &'a str {
@@ -232,36 +243,7 @@ pub(crate) fn query<'a>(head: &RequestHead, bytes: &'a [u8]) -> &'a str {
     target.split_once('?').map_or("", |(_, query)| query)
 }
 
-fn parameter<'a>(head: &RequestHead, bytes: &'a [u8], name: &str) -> Option<&'a str> {
-    let pairs = query(head, bytes).split('&').filter_map(|pair| pair.split_once('='));
-    pairs.filter(|(known, _)| *known == name).map(|(_, value)| value).next()
-}
-
 /// Whether a body follows this head.
 pub(crate) fn has_body(head: &RequestHead) -> bool {
     !matches!(head.framing, Framing::None | Framing::Length(0))
-}
-
-/// Appends the body of an error.
-pub(crate) fn error(status: u16, message: &str, id: &str, out: &mut Vec<u8>) {
-    let kind = match status {
-        401 => RefusalKind::Authentication,
-        403 => RefusalKind::Permission,
-        404 => RefusalKind::NotFound,
-        500.. => RefusalKind::Upstream,
-        _ => RefusalKind::InvalidRequest,
-    };
-    let words =
-        ErrorWords { kind: kind.as_str(), status, word: "", message, details: None, resets_at: None, request_id: id };
-    errors::error_body(None, &words, out);
-}
-
-/// The header fields that belong to an error of this status.
-pub(crate) fn error_fields(status: u16) -> &'static str {
-    match status {
-        401 => "\r\nwww-authenticate: Bearer",
-        405 => "\r\nallow: GET, HEAD",
-        503 => "\r\nretry-after: 1",
-        _ => "",
-    }
 }

@@ -26,7 +26,7 @@ use crate::base::buf::Pool;
 use crate::base::limits::{KEYS_TOLD_MAX, ROOM_MAX, ROWS_WAITING_ALONE_MAX, ROWS_WAITING_MAX};
 use crate::base::rng::Rng;
 use crate::base::seam::Action;
-use crate::base::text::{push_dollars, push_number};
+use crate::base::text::push_number;
 use crate::base::time::{Now, Unix};
 use crate::dialect::AnswerMoulds;
 use crate::policy::attribution::HashKey;
@@ -34,7 +34,7 @@ use crate::policy::cause::Cause;
 use crate::policy::config::{Config, Durability, OnOutage, Origin, StoreUrl};
 use crate::policy::counters::{Counters, Stats};
 use crate::policy::keys::{KeyId, KeyIx, KeyRecord, Keys};
-use crate::policy::meter::{BudgetNews, BudgetOf, Meter, QuotaStatus};
+use crate::policy::meter::{Meter, PathIx, Payer, QuotaStatus};
 use crate::policy::plan::Plan;
 use crate::policy::row::Row;
 use crate::policy::window;
@@ -221,6 +221,7 @@ impl Cx {
         self.forget_grants();
         self.keys.load(records);
         self.plans.load(&self.keys, &self.setup.config, &self.meter);
+        self.rebudget(0..self.keys.len() as u32);
     }
 
     /// Says what is new of a key.
@@ -242,6 +243,7 @@ impl Cx {
         }
         let key = self.keys.learn(record);
         self.plans.add(key, &self.keys, &self.setup.config, &self.meter);
+        self.rebudget(key.0..key.0 + 1);
     }
 
     /// Warns of keys whose plan or group the configuration has not: they are refused.
@@ -276,33 +278,8 @@ impl Cx {
         self.setup = Setup::new(config, self.setup.epoch.wrapping_add(1));
         self.look_up_all();
         self.discovery.restart(&self.setup.config, self.now.mono);
-        self.tell_of_budgets();
+        self.rebudget(0..self.keys.len() as u32);
         true
-    }
-
-    /// Says which budgets have been used so far that it is to be told.
-    pub(crate) fn tell_of_budgets(&mut self) {
-        for BudgetNews { of, percent, status, renews } in self.meter.take_news() {
-            let (what, whose) = match &of {
-                BudgetOf::Key(key) => ("key", self.keys.record(*key).id.to_string()),
-                BudgetOf::Group(name) => ("group", name.to_string()),
-            };
-            self.log_event(|out| {
-                out.extend_from_slice(b",\"event\":\"budget\",\"percent\":");
-                push_number(out, percent.into());
-                for part in [",\"", what, "\":"] {
-                    out.extend_from_slice(part.as_bytes());
-                }
-                write_string(out, &whose);
-                for (before, nano) in [(",\"used\":", status.used), (",\"budget\":", status.total)] {
-                    out.extend_from_slice(before.as_bytes());
-                    push_dollars(out, nano);
-                }
-                out.extend_from_slice(b",\"until\":\"");
-                window::write_iso(renews, out);
-                out.push(b'"');
-            });
-        }
     }
 
     /// Every host is looked up before the first request needs it.
@@ -317,14 +294,29 @@ impl Cx {
     /// its plan may come back.
     pub(crate) fn counted_key(&self, id: &KeyId) -> Option<(KeyIx, Plan)> {
         let key = self.keys.index_of(id)?;
-        let plan = self.plans.of(key, &self.setup.config).map(|payer| payer.plan.clone());
-        Some((key, plan.unwrap_or_else(|_| Plan::unlimited(&self.keys.record(key).plan))))
+        Some((key, self.plan_of(key)))
+    }
+
+    /// The plan of a key, though its group may not be configured; one without limits, where the plan itself is not.
+    fn plan_of(&self, key: KeyIx) -> Plan {
+        let record = self.keys.record(key);
+        let plan = self.setup.config.plan(&record.plan).map(|plan| plan.with(&record.limits));
+        plan.unwrap_or_else(|| Plan::unlimited(&record.plan))
     }
 
     /// How a key and its groups stand.
     pub(crate) fn quota(&mut self, key: KeyIx) -> Option<QuotaStatus> {
-        let payer = self.plans.of(key, &self.setup.config).ok()?;
-        Some(self.meter.standing(payer, self.now.unix))
+        match self.plans.of(key, &self.setup.config) {
+            Ok(payer) => Some(self.meter.standing(payer, self.now.unix)),
+            Err(_) => Some(self.quota_alone(key)),
+        }
+    }
+
+    /// How a key stands whose plan or group is not configured.
+    #[cold]
+    fn quota_alone(&mut self, key: KeyIx) -> QuotaStatus {
+        let payer = Payer { key, plan: &self.plan_of(key), path: PathIx::NONE, hosts: 1 };
+        self.meter.standing(payer, self.now.unix)
     }
 
     /// Whether answers wait for their rows.

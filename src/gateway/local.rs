@@ -71,15 +71,15 @@ pub(crate) fn words<'a>(refusal: &'a Refusal, id: &'a str) -> ErrorWords<'a> {
     }
 }
 
-/// The same for Codex where a period is spent, and a header for it: whose period and until when it shows its user only
+/// Where a period is spent, the same for Codex, and a header for it: whose period and until when it shows its user only
 /// in these places. Of what is told in the others it shows words of its own, or none.
 #[cold]
-pub(crate) fn spent_for_codex<'a>(refusal: &'a Refusal, id: &'a str) -> Option<(ErrorWords<'a>, Vec<u8>)> {
-    let reset = refusal.reset.filter(|_| refusal.limit.is_some_and(LimitKind::is_of_period))?;
-    let mut header = b"\r\nx-codex-promo-message: ".to_vec();
+pub(crate) fn tell_codex(refusal: &Refusal, words: &mut ErrorWords<'_>, header: &mut Vec<u8>) {
+    let is_spent = refusal.limit.is_some_and(LimitKind::is_of_period);
+    let Some(reset) = refusal.reset.filter(|_| is_spent) else { return };
+    (words.kind, words.resets_at) = ("usage_limit_reached", Some(reset.0 / 1000));
+    header.extend_from_slice(b"\r\nx-codex-promo-message: ");
     header.extend(refusal.message.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte }));
-    let resets_at = Some(reset.0 / 1000);
-    Some((ErrorWords { kind: "usage_limit_reached", resets_at, ..words(refusal, id) }, header))
 }
 
 /// `GET /v1/models`: specification section 2.1; with `anthropic`, the union with the Anthropic list, which parses in

@@ -14,6 +14,7 @@
 mod access_log;
 mod admin;
 mod budget;
+mod budget_news;
 mod client;
 mod cx;
 mod diagnosis;
@@ -36,7 +37,7 @@ mod queue;
 mod trace;
 
 use crate::base::limits::{ROOM_MAX, WORK_MIN};
-use crate::base::seam::{Action, Conn, Core, Ending, ProcessVitals, Reply, Shut, Side, Signal, Stray};
+use crate::base::seam::{Action, Conn, Core, Ending, ProcessVitals, Reply, Side, Signal, Stray};
 use crate::base::slots::Slots;
 use crate::base::time::{Mono, Now, Unix};
 use crate::base::timers::Timers;
@@ -270,16 +271,18 @@ impl Core for Gateway {
     fn accepted(&mut self, listener: usize, peer: SocketAddr, now: Now) -> Option<Conn> {
         self.cx.now = now;
         let (admin, peer) = (listener >= self.client_listeners, peer.ip());
-        let server = &self.cx.setup.config.server;
-        let verdict = if admin { Verdict::In } else { self.cx.limits.enter(PeerKey::of(peer), server) };
+        let verdict = match admin {
+            true => self.admin_comes(),
+            false => self.cx.limits.enter(PeerKey::of(peer), &self.cx.setup.config.server),
+        };
         if verdict == Verdict::Out {
             return None;
         }
-        let by = now.mono.after(server.header_timeout);
+        let by = now.mono.after(self.cx.setup.config.server.header_timeout);
         let id = self.clients.insert(client::Connection::new(admin, verdict == Verdict::Crowded, by));
         self.cx.peers.connected(id, mapped(peer));
-        if admin && let Some(oldest) = self.cx.limits.admin_lives(id) {
-            self.close_client(oldest, Shut::Abort);
+        if admin {
+            self.cx.limits.admin_lives(id, false);
         }
         self.arm(id);
         self.forget_stale_timers();

@@ -1,6 +1,6 @@
 //! What the gateway hands to helper threads and what they tell it. Data only.
 
-pub use super::admin::{DeskAnswer, DeskAsk, Writer};
+pub use super::admin::{DeskAnswer, DeskAsk, Part, Writer};
 pub use super::offload::{Done, Work};
 use crate::policy::ask::{Answer, Ask, Release, Use};
 use crate::policy::config::{Config, Origin};

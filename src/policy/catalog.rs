@@ -202,6 +202,15 @@ pub struct ModelParam {
     pub toml: String,
 }
 
+impl Model {
+    /// What it may be asked for, in words.
+    #[cold]
+    pub fn serves_text(&self) -> String {
+        let serves: Vec<&str> = self.serves.iter().map(|served| served.name()).collect();
+        serves.join(", ")
+    }
+}
+
 /// One place where a model is served, with one of its provider's credentials: a target of the configuration stands here
 /// once for each of those.
 #[derive(Clone, Debug)]

@@ -300,6 +300,7 @@ fn is_seen(text: &str) -> bool {
 /// A control character, or one that turns the direction of text or has no width.
 pub fn is_unseen(c: char) -> bool {
     c.is_control()
+        || c == '\u{61c}'
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
@@ -323,7 +324,7 @@ pub struct Former {
     pub until: Unix,
 }
 
-/// Former secrets of one key that can be valid at once; a further rotation ends the one that would end first.
+/// Former secrets of one key that can be valid at once.
 pub const FORMER_MAX: usize = 8;
 
 impl KeyRecord {
@@ -335,14 +336,18 @@ impl KeyRecord {
 
     /// Gives the key a new secret. The present one stays valid until `until`; those of earlier rotations for their own
     /// time, but no longer than that. So a rotation that is repeated, since it is not known whether it was done, cuts
-    /// no client off; and one without grace ends everything but the new secret.
-    pub fn rotate(&mut self, digest: [u8; 32], until: Unix, now: Unix) {
-        self.former.push(Former { digest: self.digest, until });
-        self.former.iter_mut().for_each(|former| former.until = former.until.min(until));
-        self.former.retain(|former| now < former.until);
-        order::by_key(&mut self.former, |former| (u64::MAX - former.until.0, 0));
-        self.former.truncate(FORMER_MAX);
-        self.digest = digest;
+    /// no client off; and one without grace ends everything but the new secret. False, and nothing is changed, where
+    /// more than [`FORMER_MAX`] would be valid: each has been promised its time.
+    pub fn rotate(&mut self, digest: [u8; 32], until: Unix, now: Unix) -> bool {
+        let present = Former { digest: self.digest, until };
+        let former = self.former.iter().map(|former| Former { until: former.until.min(until), ..*former });
+        let mut former: Vec<Former> = former.chain([present]).filter(|former| now < former.until).collect();
+        if former.len() > FORMER_MAX {
+            return false;
+        }
+        order::by_key(&mut former, |former| (u64::MAX - former.until.0, 0));
+        (self.former, self.digest) = (former, digest);
+        true
     }
 
     fn opens(&self, digest: &[u8; 32], now: Unix) -> bool {

@@ -5,11 +5,13 @@
 //! what that says of the whole ([`Meter::learn`]).
 
 mod account;
+mod budget;
 mod groups;
 mod limit;
 mod tree;
 
 pub use account::{Amount, DAYS_KEPT, Open, PathIx, SharedCounts};
+pub use budget::{BudgetNews, BudgetOf, BudgetStatus};
 pub use groups::GroupStatus;
 pub use limit::{Limit, LimitKind, Whose};
 
@@ -19,6 +21,7 @@ use super::window::window;
 use crate::base::slots::{Id, Slots};
 use crate::base::time::Unix;
 use account::Account;
+use budget::{NO_BUDGET, tell};
 use limit::{Counted, Counts, limit};
 use std::sync::Arc;
 use tree::Tree;
@@ -100,51 +103,6 @@ pub struct QuotaStatus {
     pub budget: Option<BudgetStatus>,
 }
 
-/// How a budget stands, in nano-dollars, by what is settled.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct BudgetStatus {
-    /// What was used in the period.
-    pub used: u64,
-    /// All of it.
-    pub total: u64,
-}
-
-impl BudgetStatus {
-    /// What is left.
-    pub fn remaining(&self) -> u64 {
-        self.total.saturating_sub(self.used)
-    }
-
-    fn has_reached(&self, percent: u8) -> bool {
-        self.total > 0 && u128::from(self.used) * 100 >= u128::from(self.total) * u128::from(percent)
-    }
-}
-
-/// Shares of a budget in percent that are told when they have been used.
-const TOLD_PERCENT: [u8; 2] = [80, 100];
-
-/// Whose budget it is.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum BudgetOf {
-    /// This key's, by its plan or its own.
-    Key(KeyIx),
-    /// The group's of this name.
-    Group(Arc<str>),
-}
-
-/// So much of a budget has been used as is to be told.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct BudgetNews {
-    /// Whose.
-    pub of: BudgetOf,
-    /// 80 or 100.
-    pub percent: u8,
-    /// How it stands.
-    pub status: BudgetStatus,
-    /// When it begins anew.
-    pub renews: Unix,
-}
-
 /// All counters. They are keyed by [`KeyIx`], and by the names of groups, and outlive changes of the configuration.
 #[derive(Debug, Default)]
 pub struct Meter {
@@ -174,13 +132,36 @@ impl Meter {
         }
         let news = &mut self.news;
         self.tree.each_budget(&self.open, now, |node| {
-            // A smaller budget may have been used already.
-            let was = before.iter().find(|(name, _)| *name == node.limits.name);
-            if let Some((name, was)) = was {
-                tell(&node.account, *was, node.limits.budget, || BudgetOf::Group(name.clone()), news);
-            }
+            // A smaller budget, or one where there was none, may have been used already.
+            let was = before.iter().find(|(name, _)| *name == node.limits.name).map(|(_, was)| *was);
+            let of = || BudgetOf::Group(node.limits.name.clone());
+            tell(&node.account, was.unwrap_or(NO_BUDGET), node.limits.budget, of, news);
         });
         true
+    }
+
+    /// Takes over the plan of a key that may have another budget than before.
+    pub fn rebudget(&mut self, payer: Payer<'_>, now: Unix) {
+        let Payer { key, plan, .. } = payer;
+        let before = self.accounts.get(key.0 as usize).map_or(plan.budget, |account| account.budget);
+        if before == plan.budget {
+            return;
+        }
+        let used = self.at(key, plan, now).period_known().nano;
+        let Meter { accounts, news, .. } = self;
+        let was = BudgetStatus { used, total: before };
+        tell(&accounts[key.0 as usize], was, plan.budget, || BudgetOf::Key(key), news);
+    }
+
+    /// Whether there is anything to be told of budgets.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        !self.news.is_empty()
+    }
+
+    /// Takes it.
+    pub fn take_news(&mut self) -> Vec<BudgetNews> {
+        std::mem::take(&mut self.news)
     }
 
     /// The path on which a hold was admitted, as its row keeps it.
@@ -413,17 +394,6 @@ impl Meter {
         }
     }
 
-    /// Whether there is anything to be told of budgets.
-    #[inline]
-    pub fn has_news(&self) -> bool {
-        !self.news.is_empty()
-    }
-
-    /// Takes it.
-    pub fn take_news(&mut self) -> Vec<BudgetNews> {
-        std::mem::take(&mut self.news)
-    }
-
     /// Ends a request that used nothing. It stays counted as a request.
     pub fn refund(&mut self, hold: Hold) {
         self.settle(hold, Amount::default());
@@ -576,21 +546,6 @@ impl QuotaStatus {
             if self.budget.is_none_or(|own| other.remaining() < own.remaining()) {
                 self.budget = Some(other);
             }
-        }
-    }
-}
-
-/// Notes which shares of the budget have been used that had not when it was as it `was`.
-#[inline]
-fn tell(account: &Account, was: BudgetStatus, total: u64, of: impl Fn() -> BudgetOf, news: &mut Vec<BudgetNews>) {
-    let (status, renews) = (BudgetStatus { used: account.period_known().nano, total }, account.period.bounds.1);
-    // Of most budgets nothing is to be told.
-    if !status.has_reached(TOLD_PERCENT[0]) {
-        return;
-    }
-    for percent in TOLD_PERCENT {
-        if status.has_reached(percent) && !was.has_reached(percent) {
-            news.push(BudgetNews { of: of(), percent, status, renews });
         }
     }
 }

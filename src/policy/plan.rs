@@ -43,7 +43,8 @@ section! {
         pub tokens_per_window: u64 = 0, Count(0..=UNLIMITED), Live;
         /// Requests at once.
         pub concurrency: u64 = 0, Count(0..=UNLIMITED), Live;
-        /// US dollars per period, at most nine decimals: what requests cost by the prices of their models.
+        /// US dollars per period, at most 1000000000 and nine decimals: what requests cost by the prices of their
+        /// models.
         pub budget: u64 = 0, Dollars(0..=BUDGET_MAX), Live;
         /// Whether models without `input_price` or `output_price` may be used where there is a budget: `"refuse"`, they
         /// are answered 403; `"allow"`, they cost nothing. On the way to a group's root every budget must allow it.

@@ -296,6 +296,18 @@ impl Refusal {
         Refusal { allow: Some(allow), ..Refusal::invalid(405, text) }
     }
 
+    /// What the admin API refuses, by the status.
+    pub fn of_status(status: u16, message: impl Into<Cow<'static, str>>) -> Refusal {
+        let kind = match status {
+            401 => RefusalKind::Authentication,
+            403 => RefusalKind::Permission,
+            404 => RefusalKind::NotFound,
+            500.. => RefusalKind::Upstream,
+            _ => RefusalKind::InvalidRequest,
+        };
+        Refusal { retry_after: (status == 503).then_some(1), ..Refusal::new(kind, status, message) }
+    }
+
     /// 403: the key's scope lacks the endpoint; `endpoint` as in a scope.
     pub fn endpoint_scope(endpoint: &'static str) -> Refusal {
         let text = format!("this key's scope does not include the endpoint `{endpoint}`");

@@ -152,7 +152,7 @@ impl Answer {
             Some(part @ Part::Think(_)) => part.len().min(self.emitted),
             _ => 0,
         };
-        Usage { prompt, cached, written, completion: self.emitted, thought }
+        Usage { prompt, cached, written, completion: self.emitted * self.ask.made, thought }
     }
 
     fn token_due(&self, number: u64) -> Mono {
@@ -211,7 +211,7 @@ impl Answer {
 
     fn whole(&mut self, out: &mut Vec<u8>, stats: &mut Stats) {
         self.emitted = self.ask.script.tokens;
-        stats.tokens(self.emitted);
+        stats.tokens(self.emitted * self.ask.made);
         let usage = self.usage();
         let mut body = match self.ask.shape {
             Dialect::Chat => chat::whole(&self.id, &self.ask.script, usage),
@@ -304,7 +304,7 @@ impl Answer {
         }
         self.emitted += 1;
         self.within += 1;
-        stats.tokens(1);
+        stats.tokens(self.ask.made);
         if last {
             self.close_part(out);
         }

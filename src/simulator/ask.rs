@@ -41,6 +41,10 @@ pub struct Ask {
     pub script: Script,
     /// What of a relayed answer is no text, as a member of it.
     pub given: String,
+    /// How often the text is given, each with its index, and how often it is made to choose those from.
+    pub texts: u64,
+    /// See [`Ask::texts`].
+    pub made: u64,
     /// How it is given.
     pub directives: Directives,
 }
@@ -109,6 +113,8 @@ pub fn read(shape: Dialect, body: &[u8]) -> Result<Ask, Complaint> {
             false => Script::new(Vec::new(), None, None),
         },
         given: relayed.given,
+        texts: relayed.texts.max(1),
+        made: relayed.made.max(1),
         directives,
     })
 }

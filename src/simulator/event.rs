@@ -37,6 +37,8 @@ pub struct Identity {
     pub crlf: bool,
     /// The answer is a refusal.
     pub refuses: bool,
+    /// How often a completion gives its text.
+    pub texts: u64,
 }
 
 impl Identity {
@@ -51,6 +53,7 @@ impl Identity {
             bare: ask.directives.bare,
             crlf: ask.directives.crlf,
             refuses: ask.directives.refuse,
+            texts: ask.texts,
         }
     }
 }

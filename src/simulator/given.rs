@@ -15,6 +15,8 @@ const DIMENSIONS: u64 = 8;
 const DIMENSIONS_MAX: u64 = 1 << 20;
 /// Texts of one request.
 const TEXTS_MAX: usize = 2048;
+/// Answers to each of them.
+const EACH_MAX: u64 = 128;
 
 /// A request understood.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +27,9 @@ pub(super) struct Read {
     pub(super) asked: String,
     /// The member of a whole answer that is its own; empty where the answer is a text.
     pub(super) given: String,
+    /// Texts that the answer has, and how many are made to choose them from.
+    pub(super) texts: u64,
+    pub(super) made: u64,
 }
 
 /// Reads what the endpoint needs.
@@ -32,14 +37,31 @@ pub(super) fn read(relay: Relay, root: &Value) -> Result<Read, String> {
     match relay {
         Relay::Embeddings => embeddings(root),
         Relay::Rerank => rerank(root),
-        Relay::Completions => {
-            let texts =
-                texts(&root["prompt"]).ok_or_else(|| String::from("prompt: a text, texts or tokens are required"))?;
-            let asked = texts.last().and_then(|text| text.as_str()).unwrap_or_default().to_owned();
-            let suffix = words(root["suffix"].as_str().unwrap_or_default());
-            Ok(Read { prompt: texts.iter().map(tokens).sum::<u64>() + suffix, asked, given: String::new() })
-        }
+        Relay::Completions => completions(root),
     }
+}
+
+fn completions(root: &Value) -> Result<Read, String> {
+    let texts = texts(&root["prompt"]).ok_or_else(|| String::from("prompt: a text, texts or tokens are required"))?;
+    let count = |name: &str| match &root[name] {
+        Value::Null => Ok(None),
+        given => match given.as_u64().filter(|count| (1..=EACH_MAX).contains(count)) {
+            None => Err(format!("{name}: expected a whole number from 1 to {EACH_MAX}")),
+            count => Ok(count),
+        },
+    };
+    let each = count("n")?.unwrap_or(1);
+    let best = count("best_of")?.unwrap_or(each);
+    if best < each {
+        return Err(String::from("best_of: expected at least as many as n"));
+    }
+    if best > each && root["stream"] == true {
+        return Err(String::from("best_of: results cannot be streamed"));
+    }
+    let asked = texts.last().and_then(|text| text.as_str()).unwrap_or_default().to_owned();
+    let suffix = words(root["suffix"].as_str().unwrap_or_default());
+    let (prompt, count) = (texts.iter().map(tokens).sum::<u64>() + suffix, texts.len() as u64);
+    Ok(Read { prompt, asked, given: String::new(), texts: count * each, made: count * best })
 }
 
 /// The texts of a member, or the lists of their tokens: one, or several.
@@ -82,7 +104,7 @@ fn embeddings(root: &Value) -> Result<Read, String> {
     let entries: Vec<String> = texts.iter().enumerate().map(entry).collect();
     let asked = texts.iter().filter_map(Value::as_str).find(|text| text.contains("#sim")).unwrap_or_default();
     let given = format!(r#""data":[{}]"#, entries.join(","));
-    Ok(Read { prompt: texts.iter().map(tokens).sum(), asked: asked.to_owned(), given })
+    Ok(Read { prompt: texts.iter().map(tokens).sum(), asked: asked.to_owned(), given, ..Read::default() })
 }
 
 fn vector(text: &Value, dimensions: u64) -> Vec<f32> {
@@ -114,8 +136,10 @@ fn rerank(root: &Value) -> Result<Read, String> {
         format!("{{\"index\":{index},\"relevance_score\":{score:?}{shown}}}")
     };
     let results: Vec<String> = scored.iter().map(result).collect();
-    let prompt = words(query) + documents.iter().map(tokens).sum::<u64>();
-    Ok(Read { prompt, asked: query.to_owned(), given: format!(r#""results":[{}]"#, results.join(",")) })
+    // The query is read anew with each document.
+    let prompt = documents.iter().map(|document| words(query) + tokens(document)).sum();
+    let given = format!(r#""results":[{}]"#, results.join(","));
+    Ok(Read { prompt, asked: query.to_owned(), given, ..Read::default() })
 }
 
 /// Tokens of a text: its words.
@@ -168,6 +192,6 @@ mod tests {
         let read = rerank(&root).unwrap();
         let results = serde_json::from_str::<Value>(&format!("{{{}}}", read.given)).unwrap()["results"].clone();
         assert_eq!(results, json!([{ "index": 1, "relevance_score": 1.0 }, { "index": 2, "relevance_score": 0.5 }]));
-        assert_eq!(read.prompt, 10);
+        assert_eq!(read.prompt, 14);
     }
 }

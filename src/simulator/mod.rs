@@ -18,7 +18,8 @@
 //! **Vectors** (`/embeddings`) follow from their texts alone and are of length 1; `dimensions` (default 8) and
 //! `encoding_format` are understood. **Documents** (`/rerank`) are scored by the share of the query's words that they
 //! have. Of these the directives on the head, the status and the ends of a whole answer hold, in any text or the query;
-//! of a **completion** all of a text's, in its prompt; the words of a `suffix` count as its prompt's.
+//! of a **completion** all of a text's, in its last prompt; the words of a `suffix` count as its prompt's. It gives the
+//! same text for each prompt `n` times, and counts it as often as `best_of` says.
 //!
 //! **Tools.** A tool is called when `tool_choice` forces one, when the directive `tool` says so, or when the last
 //! user text contains a tool's name; when the last message brings a tool's result, only as `turns` says. Arguments are

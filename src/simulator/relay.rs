@@ -3,6 +3,7 @@
 use super::event::{Event, Identity, Usage, quoted, sse};
 use super::script::{Finish, Part, Script};
 use crate::wire::Relay;
+use std::ops::Range;
 
 /// A whole answer. `given`: `given::Read::given`.
 pub(super) fn whole(relay: Relay, id: &Identity, given: &str, script: &Script, usage: Usage) -> String {
@@ -26,7 +27,7 @@ pub(super) fn whole(relay: Relay, id: &Identity, given: &str, script: &Script, u
                     (0..tokens).for_each(|at| said.push_str(&text.piece(at)));
                 }
             }
-            chunk(id, &said, &quoted(reason(script.finish)), &counts(id, usage))
+            chunk(id, 0..id.texts, &said, &quoted(reason(script.finish)), &counts(id, usage))
         }
     }
 }
@@ -48,18 +49,22 @@ fn opening(id: &Identity) -> String {
     format!(r#"{{"id":"cmpl-sim-{serial}","object":"text_completion","created":{created},"model":{model}"#)
 }
 
-/// A text, or a piece of one.
-fn chunk(id: &Identity, text: &str, finish: &str, usage: &str) -> String {
+/// A text, or a piece of one, at each of the places `at`.
+fn chunk(id: &Identity, at: Range<u64>, text: &str, finish: &str, usage: &str) -> String {
     let text = quoted(text);
-    let choice = format!(r#"{{"text":{text},"index":0,"logprobs":null,"finish_reason":{finish}}}"#);
-    format!(r#"{},"choices":[{choice}]{usage}}}"#, opening(id))
+    let choice = |at| format!(r#"{{"text":{text},"index":{at},"logprobs":null,"finish_reason":{finish}}}"#);
+    let choices: Vec<String> = at.map(choice).collect();
+    format!(r#"{},"choices":[{}]{usage}}}"#, opening(id), choices.join(","))
 }
 
-/// Appends one event of a stream; nothing for those that completions do not have.
+/// Appends one event of a stream, or one for each of its texts; nothing for those that completions do not have.
 pub(super) fn event(id: &Identity, event: &Event<'_>, out: &mut Vec<u8>) {
+    let mut each = |text: &str, finish: &str| {
+        (0..id.texts).for_each(|at| sse(out, id.crlf, None, &chunk(id, at..at + 1, text, finish, "")));
+    };
     let data = match event {
-        Event::Text { piece, .. } => chunk(id, piece, "null", ""),
-        Event::Finish { finish, .. } => chunk(id, "", &quoted(reason(*finish)), ""),
+        Event::Text { piece, .. } => return each(piece, "null"),
+        Event::Finish { finish, .. } => return each("", &quoted(reason(*finish))),
         Event::Usage(usage) if id.include_usage && !id.no_usage => {
             format!(r#"{},"choices":[]{}}}"#, opening(id), counts(id, *usage))
         }

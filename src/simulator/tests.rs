@@ -437,6 +437,40 @@ fn a_stalled_stream_can_go_on_giving_signs_of_life() {
 }
 
 #[test]
+fn completions_give_every_text_that_is_asked_for() {
+    let path = "/v1/completions";
+    let body = |more: Value| {
+        let mut body = json!({ "model": "m", "prompt": ["a", "b c\n#sim tokens=2"], "n": 2 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let whole: Value = serde_json::from_str(&said(path, &body(json!({ "best_of": 3 })))).unwrap();
+    let texts = whole["choices"].as_array().unwrap().iter();
+    let texts: Vec<_> = texts.map(|choice| (choice["index"].as_u64(), choice["text"].as_str())).collect();
+    assert_eq!(texts, [0, 1, 2, 3].map(|index| (Some(index), Some("This answer"))));
+    let usage = json!({ "prompt_tokens": 5, "completion_tokens": 12, "total_tokens": 17 });
+    assert_eq!(whole["usage"], usage);
+    let stream = said(path, &body(json!({ "stream": true, "stream_options": { "include_usage": true } })));
+    let mut texts = vec![(String::new(), 0); 4];
+    let data = stream.lines().filter_map(|line| line.strip_prefix("data: "));
+    for event in data.filter_map(|data| serde_json::from_str::<Value>(data).ok()) {
+        for choice in event["choices"].as_array().unwrap() {
+            let (text, ends) = &mut texts[choice["index"].as_u64().unwrap() as usize];
+            text.push_str(choice["text"].as_str().unwrap());
+            *ends += u32::from(choice["finish_reason"] == "stop");
+        }
+    }
+    assert_eq!(texts, vec![("This answer".to_owned(), 1); 4]);
+    assert!(stream.contains("\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":8,\"total_tokens\":13}"), "{stream}");
+    for more in
+        [json!({ "best_of": 1 }), json!({ "best_of": 3, "stream": true }), json!({ "n": "2" }), json!({ "n": 0 })]
+    {
+        let mut world = world();
+        assert_eq!(world.send(&post(path, &body(more))).json().0, 400);
+    }
+}
+
+#[test]
 fn a_client_that_leaves_is_counted() {
     let mut world = world();
     world.send(&ask(CHAT, "#sim stall_after=1", true));

@@ -326,6 +326,27 @@ def the_playground_speaks_both_shapes_streamed_and_whole(page):
     page.said()
 
 
+def what_the_feed_left_out_is_said(page):
+    page.open()
+    told = 'event: missed\\ndata: {"requests":4001}\\n\\n'
+    page.driver.execute_script(
+        "const real = fetch; window.fetch = (url, ...more) => url.endsWith('/live')"
+        f" ? Promise.resolve(new Response('{told}')) : real(url, ...more); following = false; follow()"
+    )
+    page.until(lambda: page.text("#missed").startswith("4\u2009001 more"))
+
+
+def a_key_of_any_budget_is_renamed(page):
+    made = page.gate.api("keys", {"name": "tiny", "limits": {"budget": 1e-9}})
+    page.open()
+    page.allow()
+    page.at('#keylist button[aria-label="Edit tiny"]').click()
+    page.fill("name", "tiny too")
+    page.at("#yes").click()
+    page.until(lambda: any(row[0] == "tiny too" for row in page.cells("#keylist")))
+    assert page.gate.api("keys/" + made["id"])["limits"]["budget"] == 1e-9
+
+
 def it_fits_a_telephone(page):
     page.size(390, 800)
     page.open()
@@ -393,6 +414,8 @@ CASES = [
     hostile_names_stay_text,
     everything_is_done_by_the_keyboard_alone,
     the_playground_speaks_both_shapes_streamed_and_whole,
+    what_the_feed_left_out_is_said,
+    a_key_of_any_budget_is_renamed,
     it_fits_a_telephone,
     it_is_dark_where_that_is_asked_for_and_has_no_serious_fault_in_either,
     it_costs_the_gateway_next_to_nothing,

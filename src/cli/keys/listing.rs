@@ -5,13 +5,14 @@ use crate::base::order;
 use crate::base::time::Unix;
 use crate::cli::args::ConfigArg;
 use crate::cli::load::{self, Secrets};
-use crate::cli::output::{Align, Failure, Table, grouped, print, print_json};
+use crate::cli::output::{Align, Failure, Table, dollars, grouped, print, print_json};
 use crate::cli::store;
 use crate::io::clock::unix;
 use crate::io::store::api::{By, Query};
 use crate::policy::config::Config;
 use crate::policy::keys::{Endpoint, KeyId, KeyRecord};
 use crate::policy::plan::Plan;
+use crate::policy::settings::units::dollars_text;
 use crate::policy::window::{Period, date, iso};
 use clap::Args;
 use serde::Serialize;
@@ -52,6 +53,11 @@ pub(in crate::cli) struct Line {
     limits: Limits,
     /// Tokens used in the present period.
     tokens_used: u64,
+    /// What they cost, in US dollars.
+    cost_used: f64,
+    /// The same in nano-dollars, and the budget.
+    #[serde(skip)]
+    nano: (u64, u64),
     /// The last day (UTC) on which a request was admitted.
     last_use: Option<String>,
 }
@@ -109,13 +115,13 @@ impl Limits {
 /// What the ledger says of keys.
 #[derive(Default)]
 pub(super) struct Used {
-    /// Tokens in the present period, by key, for each length of it.
-    tokens: BTreeMap<(u8, KeyId), u64>,
+    /// Tokens and nano-dollars in the present period, by key, for each length of it.
+    period: BTreeMap<(u8, KeyId), [u64; 2]>,
     /// The last day with a request.
     last: BTreeMap<KeyId, String>,
 }
 
-/// As a key of [`Used::tokens`].
+/// As a key of [`Used::period`].
 fn number(period: Period) -> u8 {
     Period::ALL.iter().position(|other| *other == period).unwrap_or(0) as u8
 }
@@ -141,7 +147,7 @@ impl Used {
             {
                 let Some(id) = KeyId::parse(&line.name) else { continue };
                 let tokens = [line.uncached_in, line.cache_read, line.cache_write, line.out].into_iter().sum();
-                used.tokens.insert((number(length), id), tokens);
+                used.period.insert((number(length), id), [tokens, line.cost_nano]);
             }
         }
         Ok(used)
@@ -159,6 +165,7 @@ impl Line {
         let former = key.former.iter().filter(|former| now < former.until);
         let plan = high.plan(&key.plan);
         let length = plan.map_or(Period::Month, |plan| plan.period);
+        let [tokens, nano] = used.period.get(&(number(length), key.id)).copied().unwrap_or_default();
         Line {
             id: key.id.to_string(),
             name: key.name.clone(),
@@ -174,7 +181,9 @@ impl Line {
             revoked: key.revoked.map(iso),
             former_secrets_until: former.map(|former| iso(former.until)).collect(),
             limits: Limits::new(key, high),
-            tokens_used: used.tokens.get(&(number(length), key.id)).copied().unwrap_or(0),
+            tokens_used: tokens,
+            cost_used: nano as f64 / 1e9,
+            nano: (nano, key.limits.budget.or(plan.map(|plan| plan.budget)).unwrap_or(0)),
             last_use: used.last.get(&key.id).cloned(),
         }
     }
@@ -193,6 +202,12 @@ impl Line {
     fn used_text(&self) -> String {
         let limit = if self.limits.tokens == 0 { "no limit".to_string() } else { grouped(self.limits.tokens) };
         format!("{} / {limit}", grouped(self.tokens_used))
+    }
+
+    /// Dollars used, of so many; `None` where there is no budget.
+    fn money_text(&self) -> Option<String> {
+        let (used, budget) = self.nano;
+        (budget > 0).then(|| format!("${} / ${}", dollars(used), dollars_text(budget)))
     }
 }
 
@@ -218,7 +233,7 @@ fn table(lines: &[Line]) -> String {
     let heads =
         ["ID", "NAME", "PLAN", "GROUP", "LABELS", "STATUS", "ENDPOINTS", "MODELS", "CREATED", "EXPIRES", "LAST USE"];
     let mut heads: Vec<(&str, Align)> = heads.map(|head| (head, Align::Left)).to_vec();
-    heads.push(("TOKENS USED / LIMIT", Align::Right));
+    heads.extend([("TOKENS USED / LIMIT", Align::Right), ("USED / BUDGET", Align::Right)]);
     let mut table = Table::new(&heads);
     for line in lines {
         table.row(vec![
@@ -234,6 +249,7 @@ fn table(lines: &[Line]) -> String {
             line.expires.clone().unwrap_or_else(|| "never".to_string()),
             line.last_use.clone().unwrap_or_else(|| "never".to_string()),
             line.used_text(),
+            line.money_text().unwrap_or_default(),
         ]);
     }
     table.text()
@@ -248,7 +264,7 @@ pub(super) fn show(args: &KeyArgs) -> Result<(), Failure> {
     let never = || "never".to_string();
     let former = line.former_secrets_until.join(", ");
     let mut table = Table::new(&[("FIELD", Align::Left), ("VALUE", Align::Left)]);
-    let (plan, used, limits) = (line.plan_text(), line.used_text(), line.limits.text());
+    let (plan, used, money, limits) = (line.plan_text(), line.used_text(), line.money_text(), line.limits.text());
     let (labels, none) = (line.labels_text(), || "none".to_string());
     for (field, value) in [
         ("id", line.id),
@@ -258,6 +274,7 @@ pub(super) fn show(args: &KeyArgs) -> Result<(), Failure> {
         ("labels", if labels.is_empty() { none() } else { labels }),
         ("limits", limits),
         ("tokens used", used),
+        ("budget used", money.unwrap_or_else(none)),
         ("status", line.status.to_string()),
         ("endpoints", line.endpoints.join(",")),
         ("models", line.models.join(",")),
@@ -320,7 +337,7 @@ mod tests {
     fn a_line_says_when_a_key_was_used_last_and_how_much_of_its_limit_is_gone() {
         let (high, id) = (parsed(), key().id);
         let mut used = Used::default();
-        used.tokens.insert((number(Period::Month), id), 4044);
+        used.period.insert((number(Period::Month), id), [4044, 1_250_000_000]);
         used.last.insert(id, "2026-11-20".to_string());
         let text = table(&[Line::new(&key(), &high, &used, NOW)]);
         assert!(text.contains("2026-11-20") && text.contains("4 044 / 10 000 000"), "{text}");
@@ -329,6 +346,10 @@ mod tests {
         assert!(table(&[line]).contains("4 044 / no limit"));
         let line = Line::new(&KeyRecord { limits, ..key() }, &high, &used, NOW);
         assert_eq!(line.limits.text(), "tokens none (its own), requests 5 (its own), concurrency 100");
-        assert_eq!(line.limits.own, ["tokens", "requests"]);
+        assert_eq!((line.limits.own.as_slice(), line.money_text()), (&["tokens", "requests"][..], None));
+        assert_eq!(line.cost_used, 1.25);
+        let limits = LimitOverrides { budget: Some(12_500_000_000), ..LimitOverrides::default() };
+        let line = Line::new(&KeyRecord { limits, ..key() }, &high, &used, NOW);
+        assert!(table(&[line]).contains("$1.2500 / $12.50"));
     }
 }

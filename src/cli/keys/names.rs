@@ -50,7 +50,7 @@ fn choose(records: Vec<KeyRecord>, text: &str) -> Result<KeyRecord, Failure> {
         (Some(last), false) => {
             let ids: Vec<&str> = named.iter().chain([&last]).map(|record| record.id.as_str()).collect();
             let (count, name) = (ids.len(), clean(text));
-            Err(Failure::failed(format!("{count} keys are called `{name}`: say which by its id: {}", ids.join(", "))))
+            Err(Failure::Refused(format!("{count} keys are called `{name}`: say which by its id: {}", ids.join(", "))))
         }
         (None, _) => Err(unknown(text)),
     }
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(found("cid"), Ok("DDDDDDDDDDDD".to_string()), "the other one is revoked");
         assert_eq!(found("CCCCCCCCCCCC"), Ok("CCCCCCCCCCCC".to_string()));
         assert_eq!(found("AAAAAAAAAAAA"), Ok("AAAAAAAAAAAA".to_string()), "an id before a name");
-        let Err(Failure::Failed(text)) = found("bob") else { panic!("two are called so") };
+        let Err(Failure::Refused(text)) = found("bob") else { panic!("two are called so") };
         assert!(text.contains("AAAAAAAAAAAA, BBBBBBBBBBBB"), "{text}");
         let stranger = format!("tg_live_FFFFFFFFFFFF{}", "s".repeat(38));
         let Err(Failure::Absent(text)) = found(&stranger) else { panic!("there is none") };

@@ -1,9 +1,9 @@
 //! What a key may be given when it is issued, and what can be changed of it later: the same options.
 
 use crate::base::time::Unix;
-use crate::cli::output::{Failure, is_control};
+use crate::cli::output::Failure;
 use crate::policy::config::{Config, units};
-use crate::policy::keys::{KeyRecord, LABELS_MAX, Scope, is_group_name, label_from};
+use crate::policy::keys::{KeyRecord, LABELS_MAX, Scope, is_group_name, is_unseen, label_from};
 use crate::policy::plan::{BUDGET_MAX, UNLIMITED};
 use crate::policy::window::parse_moment;
 use clap::Args;
@@ -36,19 +36,19 @@ pub struct KeyOptions {
     #[arg(long, value_name = "WHEN", value_parser = parse_expiry)]
     pub expires: Option<Expiry>,
     /// Requests per window for this key alone; 0: no limit; plan: as its plan says
-    #[arg(long, value_name = "N|plan", value_parser = parse_limit)]
+    #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
     pub requests: Option<Limit>,
     /// Tokens per period for this key alone (10M is understood)
-    #[arg(long, value_name = "N|plan", value_parser = parse_limit)]
+    #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
     pub tokens: Option<Limit>,
     /// Tokens per window for this key alone
-    #[arg(long, value_name = "N|plan", value_parser = parse_limit)]
+    #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
     pub tokens_per_window: Option<Limit>,
     /// Requests at once for this key alone
-    #[arg(long, value_name = "N|plan", value_parser = parse_limit)]
+    #[arg(long, value_name = "N|plan", value_parser = parse_limit, allow_negative_numbers = true)]
     pub concurrency: Option<Limit>,
     /// US dollars per period for this key alone (12.50)
-    #[arg(long, value_name = "USD|plan", value_parser = parse_budget)]
+    #[arg(long, value_name = "USD|plan", value_parser = parse_budget, allow_negative_numbers = true)]
     pub budget: Option<Limit>,
 }
 
@@ -90,7 +90,7 @@ impl Limit {
     }
 }
 
-fn parse_expiry(text: &str) -> Result<Expiry, String> {
+pub(in crate::cli) fn parse_expiry(text: &str) -> Result<Expiry, String> {
     if text == "never" {
         return Ok(Expiry::Never);
     }
@@ -99,7 +99,7 @@ fn parse_expiry(text: &str) -> Result<Expiry, String> {
     expiry.ok_or_else(|| "expected a duration such as 30d, a date such as 2027-01-31, or never".to_string())
 }
 
-fn parse_group(text: &str) -> Result<KeyGroup, String> {
+pub(in crate::cli) fn parse_group(text: &str) -> Result<KeyGroup, String> {
     match text {
         "none" => Ok(KeyGroup::None),
         name if is_group_name(name) => Ok(KeyGroup::Named(name.to_string())),
@@ -107,11 +107,11 @@ fn parse_group(text: &str) -> Result<KeyGroup, String> {
     }
 }
 
-fn parse_label(text: &str) -> Result<(String, String), String> {
+pub(in crate::cli) fn parse_label(text: &str) -> Result<(String, String), String> {
     let label = label_from(text).map(|(name, value)| (name.to_string(), value.to_string()));
     label.ok_or_else(|| {
-        "expected name=value: a name of 1 to 32 of a-z, 0-9, `_`, `.` and `-`, a value of at most 64 characters \
-         that can be seen (none takes the label away)"
+        "expected a name of 1 to 32 of a-z, 0-9, `_`, `.` and `-`, and a value of at most 64 characters that can be \
+         seen (none takes the label away)"
             .to_string()
     })
 }
@@ -128,7 +128,7 @@ fn labels(before: &[(String, String)], asked: &[(String, String)]) -> Result<Vec
     }
 }
 
-fn parse_limit(text: &str) -> Result<Limit, String> {
+pub(in crate::cli) fn parse_limit(text: &str) -> Result<Limit, String> {
     if text == "plan" {
         return Ok(Limit::Plans);
     }
@@ -136,20 +136,22 @@ fn parse_limit(text: &str) -> Result<Limit, String> {
     number.map(Limit::Own).ok_or_else(|| "expected a number such as 600 or 10M (0: no limit), or plan".to_string())
 }
 
-fn parse_budget(text: &str) -> Result<Limit, String> {
+pub(in crate::cli) fn parse_budget(text: &str) -> Result<Limit, String> {
     if text == "plan" {
         return Ok(Limit::Plans);
     }
     let nano = units::dollars(text).filter(|nano| *nano <= BUDGET_MAX);
     nano.map(Limit::Own).ok_or_else(|| {
-        "expected US dollars such as 12.50, with at most nine decimals (0: no limit), or plan".to_string()
+        "expected US dollars such as 12.50, at most 1000000000 and with at most nine decimals (0: no limit), or plan"
+            .to_string()
     })
 }
 
 /// A name as it may be given to a key.
-pub(super) fn parse_name(text: &str) -> Result<String, String> {
-    let good = (1..=NAME_MAX).contains(&text.chars().count()) && !text.chars().any(is_control);
-    let expected = || format!("expected 1 to {NAME_MAX} characters, none of them a control character");
+pub(in crate::cli) fn parse_name(text: &str) -> Result<String, String> {
+    let is_seen = !text.trim().is_empty() && !text.chars().any(is_unseen);
+    let good = (1..=NAME_MAX).contains(&text.chars().count()) && is_seen;
+    let expected = || format!("expected 1 to {NAME_MAX} characters that can be seen");
     good.then(|| text.to_string()).ok_or_else(expected)
 }
 
@@ -231,7 +233,7 @@ impl KeyOptions {
         let expires = match self.expires {
             None => key.expires,
             Some(Expiry::Never) => None,
-            Some(Expiry::At(at)) if at <= now => return Err(Failure::misused("--expires lies in the past")),
+            Some(Expiry::At(at)) if at <= now => return Err(Failure::misused("expires: that lies in the past")),
             Some(Expiry::At(at)) => Some(at),
             Some(Expiry::After(length)) => {
                 let millis = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
@@ -319,7 +321,8 @@ mod tests {
         }
         assert_eq!(parse_budget("12.50"), Ok(Limit::Own(12_500_000_000)));
         assert_eq!((parse_budget("0"), parse_budget("plan")), (Ok(Limit::Own(0)), Ok(Limit::Plans)));
-        for wrong in ["", "-1", "$5", "1e3", "10M", "1000000000.1", "0.0000000001"] {
+        assert_eq!(parse_budget("1e3"), Ok(Limit::Own(1_000_000_000_000)));
+        for wrong in ["", "-1", "$5", "1e10", "10M", "1000000000.1", "0.0000000001"] {
             assert!(parse_budget(wrong).is_err(), "{wrong}");
         }
     }

@@ -19,6 +19,12 @@ const DOCUMENT_BYTES_PER_TOKEN: u64 = 20;
 /// Bytes of reasoning in base64 for each token that it counts for.
 const OPAQUE_BYTES_PER_TOKEN: u64 = 8;
 
+/// How deep the members of a part of a message lie. Those of what lies in it have names that the dialects give them, and
+/// else names that a model has chosen, as the input of a call has.
+const PART_DEPTH: usize = 5;
+const PART_NAMES: [&[u8]; 9] =
+    [b"type", b"name", b"arguments", b"media_type", b"detail", b"text", b"format", b"title", b"cache_control"];
+
 const CHAT_ROLES: &str = "system, developer, user, assistant, tool";
 const MESSAGES_ROLES: &str = "user, assistant, system";
 
@@ -122,6 +128,8 @@ pub(super) struct Checks {
     pub(super) fields: Fields,
     refusal: Box<str>,
     pub(super) tokens: CountLater,
+    /// Bytes of the values of unknown members.
+    pub(super) unknown: u64,
     seen: u64,
     key: Span,
     name: Name,
@@ -140,6 +148,8 @@ pub(super) struct Checks {
     /// Of a relayed request: which of the members are there that it needs, as bits, and what is in the list under way.
     found: u8,
     texts: Items,
+    /// Tokens of a query that is read anew with each document.
+    query: u32,
 }
 
 const NO_MESSAGE: Message = Message {
@@ -162,6 +172,7 @@ impl Checks {
             fields: Fields::default(),
             refusal: Box::default(),
             tokens: CountLater::default(),
+            unknown: 0,
             seen: 0,
             key: Span::default(),
             name: Name::Other,
@@ -177,6 +188,7 @@ impl Checks {
             has_messages: false,
             found: 0,
             texts: Items::Unknown,
+            query: 0,
         }
     }
 
@@ -188,6 +200,7 @@ impl Checks {
             fields,
             refusal,
             tokens,
+            unknown,
             seen,
             key,
             name,
@@ -203,17 +216,18 @@ impl Checks {
             has_messages,
             found,
             texts,
+            query,
         } = self;
         fields.reset();
         tokens.reset();
         *refusal = Box::default();
         (*own_shape, *needs) = (shape, needs_max_tokens);
-        (*seen, *key, *name) = (0, Span::default(), Name::Other);
+        (*unknown, *seen, *key, *name) = (0, 0, Span::default(), Name::Other);
         (*value_start, *value_token, *items) = (0, Token::Null, 0);
         (*message, *block, *text) = (NO_MESSAGE, NO_BLOCK, Text::Words);
         (*unsigned, *input) = (Unsigned::default(), Input::default());
         (*plain_max, *has_messages) = (None, false);
-        (*found, *texts) = (0, Items::Unknown);
+        (*found, *texts, *query) = (0, Items::Unknown, 0);
     }
 
     pub(super) fn refusal(&mut self) -> Invalid {
@@ -269,22 +283,28 @@ impl Checks {
         let (key, name) = (self.key, self.name);
         self.fields.members.push(Member { key, value, name });
         let raw = Raw::new(value.of(buf));
-        if self.name.class(self.shape) == Class::Specified {
+        let class = self.name.class(self.shape);
+        if class == Class::Specified {
             return match self.shape {
                 _ if token == Token::Null => Ok(()),
                 Dialect::Relay(relay) if !matches!(self.name, Name::Model | Name::Stream) => {
-                    self.end_needed(relay, token)
+                    self.end_needed(relay, token, raw)
                 }
                 _ => self.specified(token, raw, value),
             };
+        }
+        if class == Class::Unknown {
+            self.unknown += u64::from(value.end - value.start);
         }
         match self.name {
             Name::StreamOptions if self.shape.upstream() == Dialect::Chat => {
                 self.fields.include_usage = raw.get("include_usage").and_then(Raw::bool).unwrap_or(false);
             }
             Name::MaxCompletionTokens if self.shape == Dialect::Chat => self.fields.max_tokens = whole_number(raw),
-            Name::MaxTokens | Name::N if matches!(self.shape, Dialect::Relay(_)) => {
-                self.beside_needed(self.name, whole_number(raw));
+            Name::MaxTokens | Name::MaxCompletionTokens | Name::N | Name::BestOf
+                if matches!(self.shape, Dialect::Relay(_)) =>
+            {
+                self.beside_needed(raw);
             }
             Name::Thread if self.shape == Dialect::Messages => self.fields.thread |= token == Token::ObjectClose,
             _ => {}
@@ -370,8 +390,8 @@ impl Checks {
         if let Dialect::Relay(relay) = self.shape {
             return self.in_needed(relay, buf, (token, depth, span));
         }
-        // Of a response only the input and the tools are looked into.
-        if self.shape == Dialect::Responses && !matches!(self.name, Name::Input | Name::Tools) {
+        // Of a response only the input, the tools and the form of the answer are looked into.
+        if self.shape == Dialect::Responses && !matches!(self.name, Name::Input | Name::Tools | Name::Text) {
             return Ok(());
         }
         if depth == 2 && in_array && token != Token::Key && !closes {
@@ -391,10 +411,11 @@ impl Checks {
             }
             Name::Tools if in_array && self.shape == Dialect::Responses => self.in_tools(buf, token, depth, span)?,
             Name::System | Name::Tools => {}
+            name if name.is_read_by_model(self.shape) => {}
             _ => return Ok(()),
         }
         if token == Token::Key {
-            self.key_tokens(buf, span);
+            self.key_tokens(buf, depth, span);
         } else if !opens && !closes {
             self.value_tokens(buf, token, span);
         }
@@ -466,17 +487,23 @@ impl Checks {
         self.tokens.add(MESSAGE_TOKENS);
     }
 
-    fn key_tokens(&mut self, buf: &[u8], span: Span) {
-        let key = span.of(buf);
-        self.text = match key {
+    fn key_tokens(&mut self, buf: &[u8], depth: usize, span: Span) {
+        // Elsewhere a model reads the names of members, too, and all of their text: there are no pictures.
+        if !matches!(self.name, Name::Messages | Name::System | Name::Input) {
+            self.text = Text::Words;
+            return self.tokens.text(buf, span, false);
+        }
+        self.text = match span.of(buf) {
             b"data" | b"file_data" => Text::Data,
             b"url" | b"image_url" => Text::MaybeData,
             b"encrypted_content" => Text::Opaque,
-            _ => Text::Words,
+            key => {
+                if depth > PART_DEPTH && !PART_NAMES.contains(&key) {
+                    self.tokens.text(buf, span, false);
+                }
+                Text::Words
+            }
         };
-        if self.name == Name::Tools {
-            self.tokens.text(buf, span, false);
-        }
     }
 
     fn value_tokens(&mut self, buf: &[u8], token: Token, span: Span) {

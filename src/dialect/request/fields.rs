@@ -85,9 +85,11 @@ pub struct Fields {
     pub max_tokens: Option<u64>,
     /// `thread`: the client wants its conversation held at the provider and sends the rest of it later (messages).
     pub thread: bool,
-    /// Texts that an answer goes on with, of a relayed request; 0 for one. `each`: `n`, how often each of them.
-    pub(in crate::dialect) answers: u16,
+    /// Texts of a relayed request, or its documents; 0 for one.
+    /// `each`: `n`, answers to each of them; `made`: `best_of`, how many are made to choose those from.
+    pub(in crate::dialect) texts: u32,
     pub(in crate::dialect) each: u16,
+    pub(in crate::dialect) made: u16,
     /// An item of the conversation brings tools (responses).
     pub(in crate::dialect) adds_tools: bool,
     /// How the conversation began.
@@ -111,7 +113,13 @@ impl Fields {
 
     /// How many answers are asked for: each ends a stream for itself.
     pub fn choices(&self) -> u32 {
-        u32::from(self.answers.max(1)) * u32::from(self.each.max(1))
+        self.texts.max(1).saturating_mul(self.each.max(1).into())
+    }
+
+    /// How many answers are made, those included that nobody gets.
+    #[inline]
+    pub fn made(&self) -> u64 {
+        u64::from(self.texts.max(1)) * u64::from(self.made.max(self.each).max(1))
     }
 
     pub(super) fn reset(&mut self) {
@@ -122,14 +130,15 @@ impl Fields {
             include_usage,
             max_tokens,
             thread,
-            answers,
+            texts,
             each,
+            made,
             adds_tools,
             opening,
             members,
             cuts,
         } = self;
-        (*model, *max_tokens, *answers, *each) = (None, None, 0, 0);
+        (*model, *max_tokens, *texts, *each, *made) = (None, None, 0, 0, 0);
         (opening.count, opening.ended) = (0, false);
         (*stream, *include_usage, *thread, *adds_tools) = (false, false, false, false);
         members.clear();

@@ -89,6 +89,7 @@ names! {
     Truncation = "truncation",
     MaxToolCalls = "max_tool_calls",
     ClientMetadata = "client_metadata",
+    BestOf = "best_of",
     TopK = "top_k",
     CacheControl = "cache_control",
     Speed = "speed",

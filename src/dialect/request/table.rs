@@ -251,10 +251,24 @@ impl Name {
             Models | Fallbacks | ApiBase | Container | McpServers | Store => Class::Denied,
             Model => Class::Specified,
             Stream if relayed.generates => Class::Specified,
-            MaxTokens | N | StreamOptions if relayed.generates => Class::Documented,
+            MaxTokens | MaxCompletionTokens | N | BestOf | StreamOptions if relayed.generates => Class::Documented,
+            // Its answer is no text.
+            Stream | StreamOptions => Class::Denied,
             User if relayed.documents(b"user") => Class::Documented,
             _ if relayed.needed.iter().any(|(name, _)| *name == self) => Class::Specified,
             _ => Class::Unknown,
+        }
+    }
+
+    /// Whether a list or an object there becomes part of the prompt, beside the conversation and the tools: providers
+    /// bill the definitions that an answer is to fit, and what a conversation is shortened by, as prompt tokens.
+    pub(in crate::dialect) fn is_read_by_model(self, shape: Dialect) -> bool {
+        use Name::*;
+        match shape {
+            Dialect::Chat => matches!(self, ResponseFormat | Functions | Prediction | WebSearchOptions),
+            Dialect::Messages => matches!(self, OutputConfig | OutputFormat | ContextManagement | Compaction),
+            Dialect::Responses => self == Text,
+            Dialect::Relay(_) => false,
         }
     }
 
@@ -271,7 +285,7 @@ impl Name {
                     | (ParallelToolCalls | Text | Reasoning | Include | Metadata, Dialect::Responses)
                     | (User | SafetyIdentifier | PromptCacheKey, Dialect::Responses)
                     | (StreamOptions | MaxCompletionTokens | ParallelToolCalls | ReasoningEffort | N, Dialect::Chat)
-                    | (MaxTokens | N | StreamOptions | User, Dialect::Relay(_))
+                    | (MaxTokens | MaxCompletionTokens | N | BestOf | StreamOptions | User, Dialect::Relay(_))
                     | (StopSequences | Thinking | OutputConfig | OutputFormat | Metadata, Dialect::Messages)
             ),
         }

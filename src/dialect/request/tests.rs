@@ -358,6 +358,13 @@ fn the_prompt_is_estimated_over_system_messages_and_tools_but_not_over_base64() 
     assert!((base + 80..base + 120).contains(&with_system), "{with_system}");
     let with_metadata = chat(&format!(r#""metadata":{{"a":"{words}"}},"#));
     assert_eq!(with_metadata, base);
+    let call = |input: &str| {
+        let block = format!(r#"{{"type":"tool_use","id":"t","name":"f","input":{input}}}"#);
+        let turn = format!(r#"{{"role":"assistant","content":[{block}]}}"#);
+        prompt(Dialect::Messages, &format!(r#"{{"max_tokens":5,"messages":[{turn}]}}"#))
+    };
+    let (without, named) = (call("{}"), call(&format!(r#"{{"{words}":1}}"#)));
+    assert!((without + 80..without + 120).contains(&named), "what a model has named is in the prompt: {named}");
     let data = "A".repeat(8000);
     let image = format!(
         r#"{{"messages":[{{"role":"user","content":[
@@ -365,6 +372,39 @@ fn the_prompt_is_estimated_over_system_messages_and_tools_but_not_over_base64() 
     );
     let estimate = prompt(Dialect::Chat, &image);
     assert!((1000..1030).contains(&estimate), "{estimate}");
+}
+
+#[test]
+fn what_else_a_model_reads_is_counted_as_tools_are() {
+    let words = "word ".repeat(100);
+    let schema = format!(r#"{{"type":"object","properties":{{"url":{{"description":"{words}"}}}}}}"#);
+    let (chat, responses) = (r#""messages":[{"role":"user","content":"hi"}]"#, r#""input":"hi""#);
+    let messages = format!(r#""max_tokens":5,{chat}"#);
+    for (shape, rest, member) in [
+        (Dialect::Chat, chat, r#""response_format":{"type":"json_schema","json_schema":{"name":"x","schema":@}}"#),
+        (Dialect::Chat, chat, r#""functions":[{"name":"f","parameters":@}]"#),
+        (Dialect::Chat, chat, r#""prediction":{"type":"content","content":[{"type":"text","text":"WORDS"}]}"#),
+        (Dialect::Messages, &messages, r#""output_config":{"format":{"type":"json_schema","schema":@}}"#),
+        (Dialect::Messages, &messages, r#""output_format":{"type":"json_schema","schema":@}"#),
+        (Dialect::Messages, &messages, r#""context_management":{"edits":[{"type":"compact","instructions":"WORDS"}]}"#),
+        (Dialect::Responses, responses, r#""text":{"format":{"type":"json_schema","name":"x","schema":@}}"#),
+    ] {
+        let prompt = |body: String| {
+            let mut scan = RequestScan::new();
+            scan.reset(shape);
+            scan.finish(body.as_bytes()).unwrap();
+            let (tokens, most) = (scan.prompt_tokens(body.as_bytes()).count(), scan.prompt_tokens_max());
+            assert!(tokens <= most, "{body}");
+            tokens
+        };
+        let base = prompt(format!("{{{rest}}}"));
+        let member = member.replace('@', &schema).replace("WORDS", &words);
+        let more = prompt(format!("{{{member},{rest}}}"));
+        assert!((base + 80..base + 160).contains(&more), "{base} {more} {member}");
+        // Where texts of a picture or a document would count as something else.
+        let plain = prompt(format!("{{{member},{rest}}}").replace("description", "data"));
+        assert!(plain.abs_diff(more) < 5, "{more} {plain}");
+    }
 }
 
 #[test]

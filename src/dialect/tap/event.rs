@@ -156,10 +156,11 @@ pub(in crate::dialect) struct Tap {
     begun: bool,
     finish_seen: bool,
     finished: bool,
-    /// The events that open a response have gone out already.
+    /// The events that open a response have gone out already; of a completion, one of its texts has ended.
     opened: bool,
     /// Number of the next event of a response; of a chat stream or a completion, the reasons to end that are still to
-    /// come. And how many of ours have gone out between the upstream's.
+    /// come. And how many of ours have gone out between the upstream's; of a completion, which of the first sixteen
+    /// texts have begun and not ended, as bits.
     next: u32,
     shift: u16,
 }
@@ -290,7 +291,9 @@ impl Tap {
         me: &ResponseIdentity<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), StreamFault> {
-        if !self.finish_seen {
+        // Of the texts that were asked for some servers give one alone.
+        let all_ended = self.dialect != Dialect::Responses && self.opened && self.shift == 0;
+        if !self.finish_seen && !all_ended {
             return Err(StreamFault::Incomplete);
         }
         match self.dialect {
@@ -345,11 +348,15 @@ impl Tap {
             let created = seen.value(seen.created, data).and_then(Raw::count);
             self.created = created.and_then(|created| u32::try_from(created).ok()).unwrap_or_default();
         }
+        if let Dialect::Relay(_) = self.dialect {
+            self.texts(seen.value(seen.choices, data).unwrap_or(Raw::NULL), empty && seen.usage.is_some());
+        } else {
+            self.next = self.next.saturating_sub(seen.finishes);
+            self.finish_seen |= seen.finishes > 0 && self.next == 0;
+        }
         if empty && seen.usage.is_some() && !self.show_usage {
             return Ok(true);
         }
-        self.next = self.next.saturating_sub(seen.finishes);
-        self.finish_seen |= seen.finishes > 0 && self.next == 0;
         let begin = out.len();
         out.extend_from_slice(b"data: ");
         let from = out.len();
@@ -360,6 +367,26 @@ impl Tap {
             self.template.learn(data, seen.text, &out[begin..], seen.text_at - begin);
         }
         Ok(true)
+    }
+
+    /// What an event of a completion says of its texts. As many ends are awaited as texts were asked for, and that of
+    /// each that has begun; behind the usage, `told` alone, no further one begins.
+    fn texts(&mut self, choices: Raw<'_>, told: bool) {
+        let mut choices = choices.items();
+        while let Some((_, [index, reason, text])) = choices.pick(["index", "finish_reason", "text"]) {
+            let bit = index.and_then(Raw::count).and_then(|index| 1u16.checked_shl(index as u32)).unwrap_or(0);
+            if reason.and_then(Raw::string).is_some() {
+                self.next = self.next.saturating_sub(1);
+                self.opened = true;
+                self.shift &= !bit;
+            } else if text.and_then(Raw::string).is_some_and(|text| !text.is_empty()) {
+                self.shift |= bit;
+            }
+        }
+        if told && self.opened {
+            self.next = 0;
+        }
+        self.finish_seen = self.opened && self.next == 0 && self.shift == 0;
     }
 
     /// The end of a chat stream. A client that has asked for the usage gets it, if only as an estimate.

@@ -21,8 +21,8 @@ const KEPT_MAX: usize = 4;
 const BYTES_MAX: usize = 2048;
 /// Bytes of a string outside the holes, such as a finish reason: what is longer may have been said.
 const WORD_MAX: usize = 64;
-/// Digits of a number; larger ones are left to the reader.
-const DIGITS_MAX: usize = 15;
+/// Digits of a number; larger ones are left to the reader, who believes no such count.
+const DIGITS_MAX: usize = 12;
 /// What may differ.
 const HOLES: usize = 7;
 

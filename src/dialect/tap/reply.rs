@@ -6,7 +6,7 @@ use super::super::keys::{K, Walk};
 use super::super::relay::Relayed;
 use super::super::replies::read_streamed;
 use super::super::tokens::Estimator;
-use super::super::usage::{ChatUsage, ObservedUsage, Reported};
+use super::super::usage::{ChatUsage, ObservedUsage, Reported, tokens};
 use super::hidden::hide;
 use super::mould::AnswerMoulds;
 use super::places::{EDITS_MAX, Edit, Seen};
@@ -115,6 +115,12 @@ impl Visitor for Notes {
         };
         match depth {
             0 if token == Token::ObjectClose => self.seen.body = whole,
+            // Some servers answer with the list alone.
+            0 if token == Token::ArrayClose
+                && matches!(self.shape, Dialect::Relay(relay) if !Relayed::of(relay).generates) =>
+            {
+                (self.seen.body, self.seen.listed) = (whole, true);
+            }
             1 => self.member(buf, token, whole),
             2 => self.usage_member(buf, whole),
             _ => {}
@@ -246,7 +252,7 @@ impl Counts {
                 Edit::Total => &mut total,
                 _ => continue,
             };
-            *value = Raw::new(span.of(body)).count();
+            *value = tokens(Raw::new(span.of(body)));
         }
         let prompt = (prompt.unwrap_or_else(|| me.prompt.count()), prompt.is_some());
         let completion = (completion.unwrap_or(observed.relayed_tokens), completion.is_some());

@@ -12,8 +12,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// What a caller may do.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Role {
-    /// Shows no token, and needs one for anything.
+    /// Shows no token that is one of ours, and needs one for anything.
     Nobody,
+    /// Look, without a token.
+    Guest,
     /// Look.
     Reader,
     /// Look and change.
@@ -31,8 +33,10 @@ pub(crate) fn role(head: &RequestHead, bytes: &[u8], peer: Ipv6Addr, server: &Se
         |token: &Option<Secret>| token.as_ref().is_some_and(|token| sha256(shown) == sha256(token.expose().as_bytes()));
     if is(&server.admin_write_token) {
         Role::Writer(Writer::Token)
-    } else if is(&server.admin_token) || (shown.is_empty() && reads_freely(server)) {
+    } else if is(&server.admin_token) {
         Role::Reader
+    } else if shown.is_empty() && reads_freely(server) {
+        Role::Guest
     } else {
         Role::Nobody
     }
@@ -52,13 +56,20 @@ fn is_socket(peer: Ipv6Addr) -> bool {
     peer == Ipv4Addr::UNSPECIFIED.to_ipv6_mapped()
 }
 
-/// The name by which the listener is asked for, without its port; empty where there is none.
+/// The name by which the listener is asked for, without its port; empty where there is none, or what is there has
+/// another form. A target that names a host decides over the field (RFC 9112 section 3.2.2).
 pub(crate) fn host<'a>(head: &RequestHead, bytes: &'a [u8]) -> &'a str {
-    let host = std::str::from_utf8(head.field(Field::Host).of(bytes)).unwrap_or_default();
-    match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((address, _)) => address,
-        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
-    }
+    let text = |bytes: &'a [u8]| std::str::from_utf8(bytes).unwrap_or_default();
+    let asked = match text(head.target.of(bytes)).split_once("://") {
+        Some((scheme, rest)) if !scheme.starts_with('/') => rest.split(['/', '?']).next().unwrap_or_default(),
+        _ => text(head.field(Field::Host).of(bytes)),
+    };
+    let (name, port) = match asked.strip_prefix('[').map(|rest| rest.split_once(']').unwrap_or_default()) {
+        Some(parts) => parts,
+        None => asked.split_at(asked.find(':').unwrap_or(asked.len())),
+    };
+    let is_port = port.is_empty() || port.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok());
+    if is_port { name } else { "" }
 }
 
 /// Whether that name is one of ours: an address, `localhost` or one that is configured. A page elsewhere can have a

@@ -2,6 +2,8 @@
 //! thread is asked for, and those that are told of requests as they end. At most one for each connection, of which
 //! there are at most `limits::ADMIN_CONNECTIONS`.
 
+use super::part::Part;
+use crate::base::time::Mono;
 use crate::gateway::client::response::RequestMeta;
 use crate::gateway::ids::ClientId;
 use crate::policy::config::Config;
@@ -41,12 +43,21 @@ pub(crate) struct Waiting {
 /// What a request waits for.
 #[derive(Debug)]
 pub(crate) enum Waits {
-    /// The rest of its body; who changes something by it.
-    Body(Box<RequestHead>, Option<Writer>),
+    /// The rest of its body, which has begun then.
+    Body(Box<Begun>, Mono),
     /// The helper thread.
     Answer,
     /// Requests that end, from this number on.
     Live(u64),
+}
+
+/// A request whose body is arriving.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    pub(crate) head: RequestHead,
+    pub(crate) part: Part,
+    /// Who changes something by it.
+    pub(crate) writer: Option<Writer>,
 }
 
 /// See the module's documentation.
@@ -65,7 +76,7 @@ pub struct DeskAsk {
     pub(crate) method: String,
     /// What follows `/admin/v1/`, without the query.
     pub(crate) path: String,
-    pub(crate) query: String,
+    pub(crate) part: Part,
     pub(crate) body: Vec<u8>,
     /// The request's `Idempotency-Key`.
     pub(crate) once: Option<String>,

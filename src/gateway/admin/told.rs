@@ -1,7 +1,8 @@
 //! What the admin API tells of the process itself: its state, its targets, its groups, its last requests. What the
 //! commands tell as well is told by their own code, on a helper thread.
 
-use super::recorder::{Minute, REQUESTS_MAX};
+use super::part::{Part, end};
+use super::recorder::Minute;
 use crate::base::text::{push_dollars, push_number};
 use crate::base::time::{Mono, Unix};
 use crate::gateway::cx::Cx;
@@ -110,12 +111,12 @@ fn minute(sum: &Minute, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-/// `GET /admin/v1/targets`: every target of every model.
-pub(crate) fn targets(cx: &mut Cx, out: &mut Vec<u8>) {
+/// `GET /admin/v1/targets`: the targets of all models.
+pub(crate) fn targets(mut part: Part, cx: &mut Cx, out: &mut Vec<u8>) {
     let (setup, now) = (cx.setup.clone(), cx.now);
     out.extend_from_slice(b"{\"data\":[");
     for model in setup.config.catalog.models() {
-        for target in &model.targets {
+        for target in model.targets.iter().filter(|_| part.takes()) {
             let standing = cx.breakers.standing(target, now.mono);
             item(out);
             out.push(b'{');
@@ -144,7 +145,7 @@ pub(crate) fn targets(cx: &mut Cx, out: &mut Vec<u8>) {
             out.push(b'}');
         }
     }
-    out.extend_from_slice(b"],\"next\":null}");
+    part.end(out);
 }
 
 /// A moment of the other clock.
@@ -175,10 +176,13 @@ fn rest(standing: &Standing, now: Mono, unix: Unix, out: &mut Vec<u8>) {
 }
 
 /// `GET /admin/v1/groups`: what is used, reserved and allowed.
-pub(crate) fn groups(cx: &mut Cx, out: &mut Vec<u8>) {
+pub(crate) fn groups(mut part: Part, cx: &mut Cx, out: &mut Vec<u8>) {
     let setup = cx.setup.clone();
     out.extend_from_slice(b"{\"data\":[");
     let mut each = |status: &GroupStatus<'_>| {
+        if !part.takes() {
+            return;
+        }
         let limits = status.limits;
         let parent = setup.config.group(&limits.name).and_then(|group| group.parent.clone());
         item(out);
@@ -213,30 +217,19 @@ pub(crate) fn groups(cx: &mut Cx, out: &mut Vec<u8>) {
         out.extend_from_slice(b"}}");
     };
     cx.meter.groups(cx.now.unix, &mut each);
-    out.extend_from_slice(b"],\"next\":null}");
+    part.end(out);
 }
 
-/// `GET /admin/v1/requests`: the last ones, the newest first; `limit` of them at most, and those before `after` alone
-/// where that is given.
-pub(crate) fn requests(limit: usize, after: Option<u64>, cx: &mut Cx, out: &mut Vec<u8>) {
+/// `GET /admin/v1/requests`: the last ones, the newest first; those before `after` alone where that is given.
+pub(crate) fn requests(part: &Part, cx: &mut Cx, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"data\":[");
     let recorder = cx.recorder.get_or_insert_default();
     recorder.open();
-    let (first, end) = (recorder.first(), after.unwrap_or(u64::MAX).min(recorder.count()));
-    let from = end.saturating_sub(limit.min(REQUESTS_MAX) as u64).max(first);
-    for line in (from..end).rev().filter_map(|number| recorder.line(number)) {
+    let (first, last) = (recorder.first(), part.after.unwrap_or(u64::MAX).min(recorder.count()));
+    let from = last.saturating_sub(part.limit).max(first);
+    for line in (from..last).rev().filter_map(|number| recorder.line(number)) {
         item(out);
         out.extend_from_slice(line);
     }
-    let next = Some(from).filter(|from| *from > first && *from < end);
-    out.extend_from_slice(b"],\"next\":");
-    match next {
-        Some(next) => {
-            out.push(b'"');
-            push_number(out, next);
-            out.push(b'"');
-        }
-        None => out.extend_from_slice(b"null"),
-    }
-    out.push(b'}');
+    end(Some(from).filter(|from| *from > first && *from < last), out);
 }

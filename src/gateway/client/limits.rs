@@ -1,6 +1,6 @@
 //! Who may hold how many connections: all clients together, each host, and the admin listener apart from them, so that
-//! a flood of clients never hides the gateway's health. Where the admin listener has no room left the connection that
-//! was idle longest goes. Counts; closes nothing itself.
+//! a flood of clients never hides the gateway's health. Where the admin listener has no room left, of its connections
+//! that have shown no token the one that was idle longest goes. Counts; closes nothing itself.
 
 use crate::base::limits::{ADMIN_CONNECTIONS, RESERVE_CONNECTIONS, RESERVE_PER_HOST};
 use crate::gateway::ids::ClientId;
@@ -38,8 +38,9 @@ impl PeerKey {
 #[derive(Debug)]
 pub(crate) struct ConnectionLimits {
     clients: usize,
-    /// Connections to the admin listener, the one that has been idle longest first.
-    admins: VecDeque<ClientId>,
+    /// Connections to the admin listener, the one that has been idle longest first, and whether each is never closed
+    /// to make room.
+    admins: VecDeque<(ClientId, bool)>,
     /// Clients by host.
     hosts: HashMap<PeerKey, usize, ahash::RandomState>,
     /// Connections refused or told 503 since the start.
@@ -58,21 +59,33 @@ impl ConnectionLimits {
         self.clients
     }
 
-    /// An admin connection has been opened or has asked something. Returns the one that makes room for it: there is
-    /// always some for whoever asks next.
-    pub(crate) fn admin_lives(&mut self, id: ClientId) -> Option<ClientId> {
-        self.admins.retain(|other| *other != id);
-        self.admins.push_back(id);
-        if self.admins.len() <= ADMIN_CONNECTIONS {
-            return None;
-        }
-        self.turned_away += 1;
-        self.admins.pop_front()
+    /// Whether one more admin connection has a place, and the one that has to go for it: of those that are not kept the
+    /// one that was idle longest.
+    pub(crate) fn admin_room(&mut self) -> (Verdict, Option<ClientId>) {
+        let is_full = self.admins.len() >= ADMIN_CONNECTIONS;
+        self.turned_away += u64::from(is_full);
+        let goes = self.admins.iter().find(|(_, kept)| is_full && !kept).map(|(id, _)| *id);
+        (if is_full && goes.is_none() { Verdict::Out } else { Verdict::In }, goes)
+    }
+
+    /// An admin connection has been opened or has asked something. `kept`: with a token, so that it makes room for
+    /// nobody.
+    pub(crate) fn admin_lives(&mut self, id: ClientId, kept: bool) {
+        self.admin_gone(id);
+        self.admins.push_back((id, kept));
+    }
+
+    /// An answer to an admin connection is under way. It is kept for that without a token, too, while half of the
+    /// places are left for whoever asks next.
+    pub(crate) fn admin_waits(&mut self, id: ClientId) {
+        let kept = self.admins.iter().filter(|(_, kept)| *kept).count();
+        let own = self.admins.iter_mut().filter(|(other, _)| *other == id && kept < ADMIN_CONNECTIONS / 2);
+        own.for_each(|(_, kept)| *kept = true);
     }
 
     /// An admin connection is gone.
     pub(crate) fn admin_gone(&mut self, id: ClientId) {
-        self.admins.retain(|other| *other != id);
+        self.admins.retain(|(other, _)| *other != id);
     }
 
     /// Whether an admin connection may be kept after an answer: half of them never are.
@@ -152,7 +165,7 @@ mod tests {
         let (mut limits, a) = (ConnectionLimits::new(1), host("10.0.0.1"));
         let met: Vec<Verdict> = (0..RESERVE_CONNECTIONS + 2).map(|_| limits.enter(a, &bounds)).collect();
         assert_eq!((met[0], met[1], met[met.len() - 1]), (Verdict::In, Verdict::Crowded, Verdict::Out));
-        assert_eq!(limits.admin_lives(ClientId::new(0, 0)), None);
+        assert_eq!(limits.admin_room(), (Verdict::In, None));
         assert_eq!(limits.turned_away, RESERVE_CONNECTIONS as u64 + 1);
     }
 }

@@ -2,14 +2,19 @@
 
 use super::Reply;
 use crate::base::limits::ADMIN_BODY_MAX;
+use crate::base::seam::Shut;
 use crate::base::time::Mono;
-use crate::gateway::admin::{self, Answer, DeskAnswer, DeskAsk, Step, View, Waiting, Waits, Writer};
+use crate::dialect::errors;
+use crate::gateway::admin::{self, Answer, Begun, DeskAnswer, DeskAsk, Role, Step, View, Waiting, Waits};
+use crate::gateway::client::limits::Verdict;
 use crate::gateway::client::response::{EVENTS, JSON, RequestMeta};
-use crate::gateway::exchange::Exchange;
+use crate::gateway::exchange::authorize::content_fits;
+use crate::gateway::exchange::{Endpoint, Exchange, is_too_slow};
 use crate::gateway::ids::ClientId;
 use crate::gateway::metrics::Gauges;
 use crate::gateway::orders::Order;
-use crate::gateway::{Gateway, Next};
+use crate::gateway::{Gateway, Next, local};
+use crate::policy::refusal::Refusal;
 use crate::wire::body::write_chunk;
 use crate::wire::head::{Framing, Method, RequestHead, values};
 use std::time::Duration;
@@ -20,6 +25,17 @@ const LIVE_EVERY: Duration = Duration::from_millis(250);
 const LIVE_SILENCE: u64 = 60;
 
 impl Gateway {
+    /// Somebody wants to connect to the admin listener: that one is let in for whom there is room, or can be made.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn admin_comes(&mut self) -> Verdict {
+        let (verdict, goes) = self.cx.limits.admin_room();
+        if let Some(goes) = goes {
+            self.close_client(goes, Shut::Abort);
+        }
+        verdict
+    }
+
     /// A head has come by the admin listener.
     #[cold]
     #[inline(never)]
@@ -27,22 +43,29 @@ impl Gateway {
         let lifecycle = &self.cx.lifecycle;
         let ready = self.cx.takes_requests() && !lifecycle.is_leaving() && !lifecycle.has_handed_over();
         let view = View { ready, gauges: self.gauges(), exchanges: self.exchanges.len() };
-        let keep = self.cx.limits.keeps_admin();
-        self.cx.limits.admin_lives(id);
-        let peer = self.cx.peers.socket(id);
+        let (keep, peer) = (self.cx.limits.keeps_admin(), self.cx.peers.socket(id));
         let Some(client) = self.clients.get_mut(id) else { return };
         if !keep {
             client.end_after_answer();
         }
+        let (bytes, _) = client.message();
+        let role = admin::role(head, bytes, peer, &self.cx.setup.config.server);
+        self.cx.limits.admin_lives(id, role > Role::Guest);
         let mut out = std::mem::take(&mut self.cx.out);
         out.clear();
-        let step = admin::step(head, client.message().0, peer, &view, &mut self.cx, &mut out);
+        let step = admin::step(head, bytes, (peer, role), &view, &mut self.cx, &mut out);
         self.cx.out = out;
         match step {
             Step::Answer(answer) => self.reply_admin(id, meta, answer),
-            Step::Refuse(status, message) => self.refuse_admin(id, meta, status, message),
-            Step::Ask(writer) if admin::has_body(head) => self.read_admin_body(id, meta, head, writer),
-            Step::Ask(writer) => self.ask_desk(id, meta, head, writer),
+            Step::Refuse(refusal) => self.refuse_admin(id, meta, &refusal),
+            Step::Ask(part, writer) => {
+                let begun = Begun { head: *head, part, writer };
+                if admin::has_body(head) {
+                    self.read_admin_body(id, meta, begun)
+                } else {
+                    self.ask_desk(id, meta, begun)
+                }
+            }
             Step::Live => self.begin_live(id, meta),
         }
     }
@@ -52,80 +75,105 @@ impl Gateway {
     #[inline(never)]
     fn reply_admin(&mut self, id: ClientId, meta: RequestMeta, answer: Answer) {
         let exchange = Exchange::new(id, meta, &mut self.cx);
-        let framing = Framing::Length(self.cx.out.len() as u64);
         let Answer { status, content_type, more } = answer;
+        // The head of what would not end.
+        let framing = match content_type {
+            EVENTS => live_framing(meta),
+            _ => Framing::Length(self.cx.out.len() as u64),
+        };
         let reply = Reply { status, framing, content_type, refusal: None, more: more.as_bytes() };
         self.reply(&exchange.request, &reply);
     }
 
     #[cold]
     #[inline(never)]
-    fn refuse_admin(&mut self, id: ClientId, meta: RequestMeta, status: u16, message: &str) {
+    fn refuse_admin(&mut self, id: ClientId, meta: RequestMeta, refusal: &Refusal) {
         let exchange = Exchange::new(id, meta, &mut self.cx);
         self.cx.out.clear();
-        admin::error(status, message, exchange.request.id.as_str(), &mut self.cx.out);
+        errors::error_body(None, &local::words(refusal, exchange.request.id.as_str()), &mut self.cx.out);
         let framing = Framing::Length(self.cx.out.len() as u64);
-        let more = admin::error_fields(status).as_bytes();
-        self.reply(&exchange.request, &Reply { status, framing, content_type: JSON, refusal: None, more });
+        let (status, refusal) = (refusal.status, Some(refusal));
+        self.reply(&exchange.request, &Reply { status, framing, content_type: JSON, refusal, more: b"" });
     }
 
-    fn read_admin_body(&mut self, id: ClientId, meta: RequestMeta, head: &RequestHead, writer: Option<Writer>) {
-        let is_large = matches!(head.framing, Framing::Length(length) if length > ADMIN_BODY_MAX);
+    fn read_admin_body(&mut self, id: ClientId, meta: RequestMeta, begun: Begun) {
         let Some(client) = self.clients.get_mut(id) else { return };
-        if is_large || client.begin_body(None, None, head, ADMIN_BODY_MAX).is_err() {
-            return self.refuse_admin(id, meta, 413, TOO_LARGE);
+        let head = begun.head;
+        if let Err(refusal) = content_fits(&head, client.message().0, Endpoint::Root, ADMIN_BODY_MAX) {
+            return self.refuse_admin(id, meta, &refusal);
         }
-        let awaits_continue = client.awaits_continue(head);
-        self.cx.desk.wait(Waiting { client: id, meta, waits: Waits::Body(Box::new(*head), writer) });
+        if client.begin_body(None, None, &head, ADMIN_BODY_MAX).is_err() {
+            return self.refuse_admin(id, meta, &Refusal::too_large(ADMIN_BODY_MAX));
+        }
+        let awaits_continue = client.awaits_continue(&head);
+        self.cx.desk.wait(Waiting { client: id, meta, waits: Waits::Body(Box::new(begun), self.cx.now.mono) });
         if awaits_continue {
             self.send(id, |out| out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n"));
         }
     }
 
-    /// A body has come, all of it.
+    /// More of a body has come.
     #[cold]
     #[inline(never)]
-    pub(crate) fn admin_body(&mut self, id: ClientId) {
-        match self.cx.desk.gone(id) {
-            Some(Waiting { meta, waits: Waits::Body(head, writer), .. }) => self.ask_desk(id, meta, &head, writer),
-            _ => self.drop_client(id),
+    pub(crate) fn admin_body(&mut self, id: ClientId, complete: bool) {
+        if complete {
+            return match self.cx.desk.gone(id) {
+                Some(Waiting { meta, waits: Waits::Body(begun, _), .. }) => self.ask_desk(id, meta, *begun),
+                _ => self.drop_client(id),
+            };
+        }
+        let Some(Waiting { waits: Waits::Body(_, since), .. }) = self.cx.desk.of(id) else { return };
+        let elapsed = self.cx.now.mono.micros_since(*since);
+        let length = self.clients.get(id).map_or(0, |client| client.message().1.len() as u64);
+        let body_timeout = self.cx.setup.config.server.body_timeout;
+        if is_too_slow(length, elapsed, body_timeout) {
+            self.bad_admin_body(id, &Refusal::body_too_slow(body_timeout));
         }
     }
 
     /// A body cannot be taken.
     #[cold]
     #[inline(never)]
-    pub(crate) fn bad_admin_body(&mut self, id: ClientId, is_large: bool) {
+    pub(crate) fn bad_admin_body(&mut self, id: ClientId, refusal: &Refusal) {
         let Some(Waiting { meta, .. }) = self.cx.desk.gone(id) else { return self.drop_client(id) };
         let Some(client) = self.clients.get_mut(id) else { return };
         client.end_after_answer();
-        match is_large {
-            true => self.refuse_admin(id, meta, 413, TOO_LARGE),
-            false => self.refuse_admin(id, meta, 400, "the body's framing is broken"),
-        }
+        self.refuse_admin(id, meta, refusal);
     }
 
     #[cold]
     #[inline(never)]
-    fn ask_desk(&mut self, id: ClientId, meta: RequestMeta, head: &RequestHead, writer: Option<Writer>) {
-        let Some(client) = self.clients.get_mut(id) else { return };
+    fn ask_desk(&mut self, id: ClientId, meta: RequestMeta, begun: Begun) {
+        let Some(client) = self.clients.get(id) else { return };
         let (bytes, body) = client.message();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let method = bytes.split(|byte| *byte == b' ').next().unwrap_or_default();
+        let Begun { head, part, writer } = begun;
+        let mut names: Vec<String> = values(&bytes[..head.len as usize], "idempotency-key").map(text).collect();
+        let (once, twice) = (names.pop(), !names.is_empty());
         let ask = DeskAsk {
             client: id,
             config: self.cx.setup.config.clone(),
-            method: text(if head.method == Method::Head { b"GET" } else { method }),
+            method: text(if head.method == Method::Head { b"GET" } else { admin::method(bytes) }),
             path: text(head.path.of(bytes)).trim_start_matches(admin::API).to_string(),
-            query: admin::query(head, bytes).to_string(),
+            part,
             body: body.to_vec(),
-            once: values(&bytes[..head.len as usize], "idempotency-key").next().map(text),
+            once,
             writer,
         };
-        if ask.is_report() && !self.cx.desk.takes_report() {
-            return self.refuse_admin(id, meta, 503, "too many reports are being written; try again");
+        let refused = match ask.is_report() {
+            _ if twice => Some(Refusal::of_status(400, "idempotency-key: is there twice")),
+            true if !self.cx.desk.takes_report() => {
+                Some(Refusal::of_status(503, "too many reports are being written; try again"))
+            }
+            _ => None,
+        };
+        if let Some(refusal) = refused {
+            return self.refuse_admin(id, meta, &refusal);
         }
-        client.begin_answer(None);
+        if let Some(client) = self.clients.get_mut(id) {
+            client.begin_answer(None);
+        }
+        self.cx.limits.admin_waits(id);
         self.cx.desk.wait(Waiting { client: id, meta, waits: Waits::Answer });
         self.cx.orders.0.push(Order::Desk(Box::new(ask)));
     }
@@ -145,15 +193,18 @@ impl Gateway {
                 let more = admin::FRESH.to_string();
                 self.reply_admin(id, meta, Answer { status: answer.status, content_type: JSON, more });
             }
-            Err(message) => self.refuse_admin(id, meta, answer.status, &message),
+            Err(message) => self.refuse_admin(id, meta, &Refusal::of_status(answer.status, message)),
         }
         self.queue.push_back(Next::Advance(id));
     }
 
     /// From here on a client is told of requests as they end.
     fn begin_live(&mut self, id: ClientId, meta: RequestMeta) {
+        if meta.method == Method::Head {
+            return self.reply_admin(id, meta, Answer::new(200, EVENTS));
+        }
         let exchange = Exchange::new(id, meta, &mut self.cx);
-        let framing = if meta.http11 { Framing::Chunked } else { Framing::ToEnd };
+        let framing = live_framing(meta);
         let recorder = self.cx.recorder.get_or_insert_default();
         recorder.open();
         let from = recorder.count();
@@ -161,6 +212,7 @@ impl Gateway {
         // It ends with the connection.
         client.end_after_answer();
         client.begin_answer(None);
+        self.cx.limits.admin_waits(id);
         self.cx.desk.wait(Waiting { client: id, meta, waits: Waits::Live(from) });
         let reply = Reply { status: 200, framing, content_type: EVENTS, refusal: None, more: b"" };
         self.write_head(&exchange.request, &reply);
@@ -237,4 +289,7 @@ impl Gateway {
     }
 }
 
-const TOO_LARGE: &str = "the request's body is larger than 64 KiB";
+/// How the live feed is framed: it ends with the connection.
+fn live_framing(meta: RequestMeta) -> Framing {
+    if meta.http11 { Framing::Chunked } else { Framing::ToEnd }
+}

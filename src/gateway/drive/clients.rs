@@ -2,6 +2,7 @@
 
 use super::Reply;
 use crate::base::buf::BLOCK;
+use crate::base::limits::ADMIN_BODY_MAX;
 use crate::base::seam::{Action, Ending, Shut, Stray};
 use crate::dialect::errors;
 use crate::gateway::budget::{Budget, Gate};
@@ -67,32 +68,21 @@ impl Gateway {
             ClientEvent::SlowHead => self.refuse_headless(id, &Refusal::head_too_slow(server.header_timeout)),
             ClientEvent::Body { complete } => {
                 let Some(client) = self.clients.get_mut(id) else { return };
-                let Some(exchange) = exchange else {
-                    return if complete {
-                        self.admin_body(id)
-                    };
-                };
+                let Some(exchange) = exchange else { return self.admin_body(id, complete) };
                 if complete {
                     client.begin_answer(Some(exchange));
                 }
                 self.tell(exchange, Event::Body { complete });
             }
-            ClientEvent::BadBody(refusal) => {
-                let is_large = matches!(refusal, BodyRefusal::TooLarge);
-                let refusal = match refusal {
-                    BodyRefusal::TooLarge => Refusal::too_large(server.max_body),
-                    BodyRefusal::Bad(_) => Refusal::bad_framing(),
+            ClientEvent::BadBody(_) | ClientEvent::SlowBody => {
+                let refusal = match event {
+                    ClientEvent::SlowBody => Refusal::body_too_slow(server.body_timeout),
+                    ClientEvent::BadBody(BodyRefusal::Bad(_)) => Refusal::bad_framing(),
+                    _ => Refusal::too_large(exchange.map_or(ADMIN_BODY_MAX, |_| server.max_body)),
                 };
                 match exchange {
                     Some(exchange) => self.tell(exchange, Event::Refused(refusal)),
-                    None => self.bad_admin_body(id, is_large),
-                }
-            }
-            ClientEvent::SlowBody => {
-                let refusal = Refusal::body_too_slow(server.body_timeout);
-                match exchange {
-                    Some(exchange) => self.tell(exchange, Event::Refused(refusal)),
-                    None => self.drop_client(id),
+                    None => self.bad_admin_body(id, &refusal),
                 }
             }
             ClientEvent::Lost => self.drop_client(id),
@@ -322,8 +312,10 @@ impl Gateway {
         exchange.finish(outcome, &mut self.cx);
         let request = &exchange.request;
         self.cx.out.clear();
-        let codex = request.found.is_codex.then(|| local::spent_for_codex(refusal, request.id.as_str())).flatten();
-        let (words, more) = codex.unwrap_or_else(|| (local::words(refusal, request.id.as_str()), Vec::new()));
+        let (mut words, mut more) = (local::words(refusal, request.id.as_str()), Vec::new());
+        if request.found.is_codex {
+            local::tell_codex(refusal, &mut words, &mut more);
+        }
         errors::error_body(dialect, &words, &mut self.cx.out);
         let framing = Framing::Length(self.cx.out.len() as u64);
         let (status, content_type) = (refusal.status, response::JSON);

@@ -145,12 +145,12 @@ pub(crate) fn authorize(
     }
     method_allowed(head, endpoint)?;
     scope_allows(endpoint, key, context)?;
+    let payer = context.plans.of(key, &context.setup.config)?;
     ready(context)?;
     if matches!(endpoint, Endpoint::Generate(_) | Endpoint::CountTokens(_)) {
         content_fits(head, bytes, endpoint, context.setup.config.server.max_body)?;
     }
     if let Endpoint::Generate(_) | Endpoint::CountTokens(_) = endpoint {
-        let payer = context.plans.of(key, &context.setup.config)?;
         // A count takes no place and reserves nothing: what is settled alone can stand against it.
         let spent = match context.shared || matches!(endpoint, Endpoint::CountTokens(_)) {
             true => context.meter.spent_settled(payer, context.now),
@@ -305,7 +305,9 @@ fn ready(context: &AuthContext<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn content_fits(head: &RequestHead, bytes: &[u8], endpoint: Endpoint, max_body: u64) -> Result<(), Refusal> {
+/// Whether the body that a head announces can be one for `endpoint`.
+#[inline]
+pub(crate) fn content_fits(head: &RequestHead, bytes: &[u8], endpoint: Endpoint, max_body: u64) -> Result<(), Refusal> {
     let content_type = head.field(Field::ContentType).of(bytes).trim_ascii();
     let essence = || content_type.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     // As nearly all write it.

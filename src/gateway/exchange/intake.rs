@@ -3,7 +3,7 @@
 
 use super::state::{Answering, Attempting, Body, Committing, Draft, Exchange, Last, Queued, Reserving, State};
 use crate::base::buf::BLOCK;
-use crate::base::limits::{BODY_STEP_MAX, EXTENDED_MIN, IO_SLICE, RELAY_SLICE};
+use crate::base::limits::{BODY_STEP_MAX, COPIED_MAX, EXTENDED_MIN, IO_SLICE, RELAY_SLICE};
 use crate::gateway::budget::{Promise, Verdict};
 use crate::gateway::cx::Cx;
 use crate::gateway::ids::ExchangeId;
@@ -165,12 +165,14 @@ impl Exchange {
 const ANSWER_MORE: usize = 4 * BLOCK;
 
 /// How much storage an answer is given of which `length` bytes have come: all that was announced, or where nothing was,
-/// twice as much again and again. Growing a large block can cost a copy of all of it: so once a step's worth has come
-/// it is so much that the system extends it without copying. What is not written to takes no memory.
+/// twice as much again and again, and from a step's worth on an eighth more. Growing a large block can cost a copy of all
+/// of it: so of what is longer still it is so much that the system extends it without copying. What is not written to
+/// takes no memory.
 fn wanted(length: usize, announced: Option<usize>, limit: usize) -> usize {
     let ahead = match announced {
         Some(announced) => announced,
         None if length < BODY_STEP_MAX => length.next_power_of_two().max(BLOCK),
+        None if length < COPIED_MAX => length + length / 8,
         None => EXTENDED_MIN.max(length + length / 4),
     };
     ahead.min(limit).max(length)

@@ -65,6 +65,7 @@ use authorize::{AuthContext, Identified, presented};
 use diagnosis::told;
 use fault::{Fault, FaultKind};
 use state::{Answering, Attempt, Attempting, Body, Committing, Half, Queued, Reserving, State, Translating};
+use std::time::Duration;
 
 impl Exchange {
     /// The exchange of a request whose head has come, or cannot.
@@ -381,9 +382,7 @@ impl Exchange {
             draft.invalid = Some(why);
         }
         let body_timeout = self.request.setup.config.server.body_timeout;
-        let elapsed = cx.now.mono.micros_since(self.request.received);
-        let needed = (elapsed / 1_000_000).saturating_mul(BODY_RATE_MIN);
-        if !complete && elapsed > body_timeout.as_micros() as u64 && length < needed {
+        if !complete && is_too_slow(length, cx.now.mono.micros_since(self.request.received), body_timeout) {
             return self.refuse(Refusal::body_too_slow(body_timeout));
         }
         if let Some(key) = self.request.found.key
@@ -422,6 +421,12 @@ impl Exchange {
 }
 
 /// Promises a body of `length` bytes its room, and the tables that its scan has made: they grow with its members.
+/// Whether so many bytes of a body, after so many microseconds, are too few to wait for the rest of it.
+#[inline]
+pub(crate) fn is_too_slow(length: u64, micros: u64, body_timeout: Duration) -> bool {
+    micros > body_timeout.as_micros() as u64 && length < (micros / 1_000_000).saturating_mul(BODY_RATE_MIN)
+}
+
 fn promise_body(draft: &mut OutgoingRequest, key: KeyIx, length: u64, cx: &mut Cx) -> Result<(), Refusal> {
     cx.budget.body(&mut draft.promise, key, length, &mut cx.pool)?;
     match draft.scan.fields().storage() {

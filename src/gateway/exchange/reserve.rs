@@ -15,7 +15,7 @@ use crate::gateway::plans::KeyPlans;
 use crate::gateway::provider::request::OutgoingRequest;
 use crate::policy::ask::{Ask, Limits, Release, Ruling, Wish};
 use crate::policy::catalog::Model;
-use crate::policy::config::Config;
+use crate::policy::config::{Config, UnknownFields};
 use crate::policy::meter::{Amount, Hold, Lease, Payer};
 use crate::policy::plan::Plan;
 use crate::policy::refusal::Refusal;
@@ -288,6 +288,8 @@ impl Exchange {
     fn amount(&self, prompt: u64, draft: &OutgoingRequest, cx: &Cx) -> Amount {
         let Some(model) = self.model() else { return Amount::default() };
         let completion = answer_tokens(model, draft);
+        let unknown = draft.scan.unknown_tokens();
+        let prompt = if unknown > 0 && forwards(model, &cx.setup.config) { prompt + unknown } else { prompt };
         let is_limited =
             payer(self, &cx.plans, &cx.setup.config).is_ok_and(|payer| payer.path.is_some() || payer.plan.budget > 0);
         let nano = if is_limited { most_nano(prompt, completion, &model.prices).min(ROW_COST_MAX) } else { 0 };
@@ -492,8 +494,7 @@ fn served_as(shape: Dialect) -> Dialect {
 
 #[cold]
 fn not_served(model: &Model, asked: Option<Dialect>) -> Refusal {
-    let serves: Vec<&str> = model.serves.iter().map(|served| served.name()).collect();
-    Refusal::not_served(&model.id, asked.map_or("", Dialect::name), &serves.join(", "))
+    Refusal::not_served(&model.id, asked.map_or("", Dialect::name), &model.serves_text())
 }
 
 /// The caller, its plan and its groups. Limits are those of the present configuration: counters know no other.
@@ -503,10 +504,17 @@ fn payer<'a>(of: &Exchange, plans: &'a KeyPlans, config: &'a Config) -> Result<P
     Ok(plans.of(key, config)?)
 }
 
+/// Whether a provider of the model gets members that nobody here knows.
+#[cold]
+fn forwards(model: &Model, config: &Config) -> bool {
+    let mut providers = model.targets.iter().filter_map(|target| config.provider(target.provider));
+    providers.any(|provider| provider.unknown_fields == UnknownFields::Forward)
+}
+
 /// Tokens that the answer to a request for `model` may take; of several, all of them.
 fn answer_tokens(model: &Model, draft: &OutgoingRequest) -> u64 {
     let (most, fields) = (model.reserve_tokens, draft.scan.fields());
-    fields.max_tokens.map_or(most, |max| max.saturating_mul(fields.choices().into()).min(most))
+    fields.max_tokens.map_or(most, |max| max.saturating_mul(fields.made()).min(most))
 }
 
 fn limits_of(plan: &Plan) -> Limits {

@@ -214,8 +214,9 @@ impl Query {
         let asked = || self.by.iter().copied().chain(self.only.iter().map(|(by, _)| *by));
         let Some(who) = asked().find_map(By::who) else { return Ok(None) };
         let answers = asked().all(|by| by == By::Day || by.who() == Some(who));
-        let kept = "users and sessions are summed up by day alone: ask for `user`, `session`, `user,day` or \
-                    `session,day` without other filters than --user, --since and --until";
+        let kept = "of users and sessions there are sums by day alone, not by key, group, model or anything else: ask \
+                    for `user`, `session`, `user,day` or `session,day` without other filters than --user, --since \
+                    and --until; single rows tell the rest (SQL: the view `rows`, or `tollgate ledger export`)";
         if answers { Ok(Some(who)) } else { Err(kept) }
     }
 

@@ -24,7 +24,6 @@ pub fn former_from(text: &str) -> Vec<Former> {
 #[derive(Serialize, Deserialize)]
 struct Stored {
     id: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
     digest: String,
     name: String,
     plan: String,
@@ -66,17 +65,7 @@ pub fn limits_from(text: &str) -> LimitOverrides {
 
 /// A whole record as a JSON object.
 pub fn record_text(key: &KeyRecord) -> String {
-    serde_json::to_string(&stored(key)).unwrap_or_default()
-}
-
-/// The same without anything that secrets could be recognised by.
-pub fn shown_text(key: &KeyRecord) -> String {
-    let shown = Stored { digest: String::new(), former: Vec::new(), ..stored(key) };
-    serde_json::to_string(&shown).unwrap_or_default()
-}
-
-fn stored(key: &KeyRecord) -> Stored {
-    Stored {
+    let stored = Stored {
         id: key.id.to_string(),
         digest: hex(&key.digest),
         name: key.name.clone(),
@@ -91,7 +80,8 @@ fn stored(key: &KeyRecord) -> Stored {
         limits: key.limits,
         group: key.group.clone(),
         labels: key.labels.clone(),
-    }
+    };
+    serde_json::to_string(&stored).unwrap_or_default()
 }
 
 /// Reads [`record_text`]; `None` for anything else.

@@ -1,7 +1,7 @@
 //! A ledger of either kind, for commands: the SQLite file or the shared store, behind one set of verbs.
 
 use super::api::{Query, StoreError, Taker, UsageLine, Verdict};
-use super::note::{Answered, AuditLine, Note};
+use super::note::{Answered, AuditLine, Note, edited};
 #[cfg(feature = "redis")]
 use super::remote::Remote;
 use super::sqlite::Sqlite;
@@ -72,11 +72,11 @@ impl Ledger {
         note: &Note<'_>,
         change: impl FnMut(&mut KeyRecord) -> Result<(), E>,
     ) -> Result<Option<Result<KeyRecord, E>>, StoreError> {
-        match self {
-            Ledger::Sqlite(db) => db.edit_key(id, Some(note), change),
+        edited(change, |change| match self {
+            Ledger::Sqlite(db) => db.edit(id, Some(note), change),
             #[cfg(feature = "redis")]
-            Ledger::Remote(db) => db.edit_key(id, note, change),
-        }
+            Ledger::Remote(db) => db.edit(id, note, change),
+        })
     }
 
     /// The usage report over whole UTC days, out of the sums.

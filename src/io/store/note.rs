@@ -2,7 +2,6 @@
 //! the same once more. Data only; both kinds of ledger keep it, in the step that makes the change.
 
 use super::api::StoreError;
-use super::keyform;
 use crate::base::time::Unix;
 use crate::policy::keys::KeyRecord;
 
@@ -28,6 +27,9 @@ pub fn edited<E>(
     Ok(found.map(|key| refused.map_or(Ok(key), Err)))
 }
 
+/// What is said of a key.
+pub type Said<'a> = &'a dyn Fn(&KeyRecord) -> String;
+
 /// Who changes a key, and how.
 pub struct Note<'a> {
     /// The token's name, or that it is a command.
@@ -36,6 +38,8 @@ pub struct Note<'a> {
     pub what: &'static str,
     /// When.
     pub at: Unix,
+    /// What the audit shows of a key: JSON, without anything that secrets could be recognised by.
+    pub shown: Said<'a>,
     /// Under which name it is done once.
     pub once: Option<Once<'a>>,
 }
@@ -47,7 +51,7 @@ pub struct Once<'a> {
     /// A digest of what is asked for.
     pub digest: [u8; 32],
     /// What is answered if the same is asked for again.
-    pub answer: &'a dyn Fn(&KeyRecord) -> String,
+    pub answer: Said<'a>,
 }
 
 /// What was answered to what was asked for under a name.
@@ -84,8 +88,8 @@ impl Note<'_> {
             who: self.who.to_string(),
             what: self.what.to_string(),
             key: after.id.to_string(),
-            before: before.map(keyform::shown_text),
-            after: keyform::shown_text(after),
+            before: before.map(self.shown),
+            after: (self.shown)(after),
         }
     }
 }

@@ -22,7 +22,7 @@ mod value;
 use super::api::{DaySum, Recent, Store, StoreError};
 use super::keyform;
 use super::lock::FileLock;
-use super::note::{Answered, AuditLine, Change, Note, edited};
+use super::note::{Answered, AuditLine, Change, Note};
 use crate::base::digest::hex;
 use crate::base::limits;
 use crate::base::time::Unix;
@@ -193,16 +193,7 @@ impl Sqlite {
 
     /// Lets `change` edit a key within one transaction, with no other process in between. `None`
     /// if there is no such key; nothing is stored unless `change` is content. `note`: what belongs to it.
-    pub fn edit_key<E>(
-        &mut self,
-        id: &KeyId,
-        note: Option<&Note<'_>>,
-        change: impl FnMut(&mut KeyRecord) -> Result<(), E>,
-    ) -> Result<Option<Result<KeyRecord, E>>, StoreError> {
-        edited(change, |change| self.edit(id, note, change))
-    }
-
-    fn edit(
+    pub fn edit(
         &mut self,
         id: &KeyId,
         note: Option<&Note<'_>>,

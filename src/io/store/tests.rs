@@ -1,6 +1,7 @@
 //! The ledger in a real file, and the thread that writes it.
 
 use super::api::{By, DaySum, Entry, Query, Recent, UsageLine};
+use super::note::{Note, edited};
 use super::sqlite::{Mode, Sqlite};
 use super::*;
 use crate::base::time::Unix;
@@ -103,8 +104,18 @@ fn row(id: &str, admitted: u64, model: &str, out: u64) -> Row {
 const A: &str = "AAAAAAAAAAAA";
 const B: &str = "BBBBBBBBBBBB";
 
+/// As a ledger of either kind does it.
+fn edit_key<E>(
+    db: &mut Sqlite,
+    id: &KeyId,
+    note: Option<&Note<'_>>,
+    change: impl FnMut(&mut KeyRecord) -> Result<(), E>,
+) -> Result<Option<Result<KeyRecord, E>>, StoreError> {
+    edited(change, |change| db.edit(id, note, change))
+}
+
 fn revoke(db: &mut Sqlite, id: &str, at: u64) {
-    let edited = db.edit_key(&key(id), None, |key| {
+    let edited = edit_key(db, &key(id), None, |key| {
         key.revoked = Some(Unix(at));
         Ok::<(), ()>(())
     });
@@ -415,19 +426,19 @@ fn a_rotation_is_stored_and_one_that_is_refused_is_not() {
     let mut db = place.shared();
     db.insert_key(&record(A, 5)).unwrap();
     db.insert_key(&record(B, 6)).unwrap();
-    let edited = db.edit_key(&key(A), None, |key| {
+    let edited = edit_key(&mut db, &key(A), None, |key| {
         key.rotate([9; 32], Unix(500), Unix(100));
         Ok::<(), ()>(())
     });
     let mut expected = record(A, 5);
     expected.rotate([9; 32], Unix(500), Unix(100));
     assert_eq!(edited.unwrap(), Some(Ok(expected.clone())));
-    let refused = db.edit_key(&key(B), None, |key| {
+    let refused = edit_key(&mut db, &key(B), None, |key| {
         key.digest = [1; 32];
         Err("no")
     });
     assert_eq!(refused.unwrap(), Some(Err("no")));
-    assert_eq!(db.edit_key(&key("CCCCCCCCCCCC"), None, |_| Ok::<(), ()>(())).unwrap(), None);
+    assert_eq!(edit_key(&mut db, &key("CCCCCCCCCCCC"), None, |_| Ok::<(), ()>(())).unwrap(), None);
     assert_eq!(place.owner().list_keys().unwrap(), [expected, record(B, 6)]);
 }
 

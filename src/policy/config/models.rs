@@ -91,14 +91,18 @@ fn model_id(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<String> {
     Some(id)
 }
 
-/// The prices, and whether the model has any: a written 0 is one.
+/// The prices, and whether the model has any: a written 0 is one. Without both of the first two it has none.
 fn read_prices(reader: &mut Reader<'_>, s: &mut Section<'_>) -> (Prices, bool) {
-    let (input, output) = (reader.price(s, "input_price"), reader.price(s, "output_price"));
-    let priced = input.is_some() && output.is_some();
-    let (input, output) = (input.unwrap_or_default(), output.unwrap_or_default());
-    let cache_read = reader.price(s, "cache_read_price").unwrap_or(input);
-    let cache_write = reader.price(s, "cache_write_price").unwrap_or(input);
-    (Prices { input, output, cache_read, cache_write }, priced)
+    let read = ["input_price", "output_price", "cache_read_price", "cache_write_price"].map(|key| reader.price(s, key));
+    let [Some(input), Some(output), cache_read, cache_write] = read else {
+        if read.iter().any(Option::is_some) {
+            let path = s.path_of(if read[0].is_none() { "input_price" } else { "output_price" });
+            reader.warn(s.start(), path, "missing: the model has no price and costs nothing; 0 is what is free");
+        }
+        return (Prices::default(), false);
+    };
+    let (cache_read, cache_write) = (cache_read.unwrap_or(input), cache_write.unwrap_or(input));
+    (Prices { input, output, cache_read, cache_write }, true)
 }
 
 fn read_one(

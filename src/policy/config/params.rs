@@ -13,7 +13,7 @@ const BYTES_MAX: usize = 16 * 1024;
 const NAME_MAX: usize = 64;
 
 /// What the request is about, how it is answered and who answers it: the client's word, or the gateway's.
-const OWN: [&str; 23] = [
+const OWN: [&str; 24] = [
     "model",
     "messages",
     "input",
@@ -25,6 +25,7 @@ const OWN: [&str; 23] = [
     "stream",
     "stream_options",
     "n",
+    "best_of",
     "include",
     "store",
     "background",

@@ -160,7 +160,7 @@ fn model(page: &mut Page, config: &Config, model: &Model) {
     ];
     for (key, price) in prices {
         // A written 0 is a price.
-        match model.priced || price > 0 {
+        match model.priced {
             true => page.key(key, price_text(price)),
             false => page.line(format_args!("# {key}: none")),
         }

@@ -18,6 +18,9 @@ use std::time::Duration;
 const MIB: u64 = 1 << 20;
 /// Listeners of one gateway.
 const LISTENERS_MAX: usize = 16;
+/// Bytes of an admin token below which it could be guessed.
+const TOKEN_MIN: usize = 16;
+const TOKEN_SHORT: &str = "so short that it can be guessed: 16 characters or more do";
 /// A wait that may also be none at all.
 const WAITS: RangeInclusive<Duration> = Duration::ZERO..=*TIMEOUTS.end();
 
@@ -143,6 +146,19 @@ impl Server {
     }
 
     fn check_admin(&self, reader: &mut Reader<'_>, section: &Section<'_>) {
+        let secret = |token: &Option<Secret>| token.as_ref().map(|token| token.expose().to_string());
+        let (reads, writes) = (secret(&self.admin_token), secret(&self.admin_write_token));
+        for (name, token, is_same) in [("admin_token", &reads, false), ("admin_write_token", &writes, reads == writes)]
+        {
+            let Some((at, token)) = section.place(name).zip(token.as_ref()) else { continue };
+            if self.admin_listen.is_none() {
+                reader.warn(at, section.path_of(name), "nobody is asked for it: there is no `admin_listen`");
+            } else if is_same {
+                reader.warn(at, section.path_of(name), "the same as `admin_token`: whoever may look may change");
+            } else if token.len() < TOKEN_MIN {
+                reader.warn(at, section.path_of(name), TOKEN_SHORT);
+            }
+        }
         let Some(AdminListen::Address(admin)) = &self.admin_listen else { return };
         let Some(place) = section.place("admin_listen") else { return };
         let path = section.path_of("admin_listen");

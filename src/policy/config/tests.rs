@@ -12,6 +12,8 @@ const PEM: &str = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\
 fn env(name: &str) -> Option<String> {
     match name {
         "GOOD_KEY" => Some("sk-good".to_string()),
+        "LONG_TOKEN" => Some("a-token-that-is-long".to_string()),
+        "OTHER_TOKEN" => Some("another-one-that-is-long".to_string()),
         "ODD_KEY" => Some("p@ss/:w%".to_string()),
         "EMPTY_KEY" => Some(" \n".to_string()),
         "SPLIT_KEY" => Some("sk\r\nhost: evil".to_string()),
@@ -375,6 +377,25 @@ fn the_old_name_of_a_setting_is_understood_with_a_warning() {
     one_error(&with("[server]\ncommit_afer = \"6s\""), 2, "server.commit_afer", "unknown key; known are listen");
 }
 
+#[test]
+fn admin_tokens_that_protect_nothing_are_warned_of() {
+    let (long, other) = ("{ env = \"LONG_TOKEN\" }", "{ env = \"OTHER_TOKEN\" }");
+    let warned = |listen: &str, read: &str, write: &str| {
+        let text = with(&format!("[server]\n{listen}\nadmin_token = {read}\nadmin_write_token = {write}"));
+        let warnings = parse(&text).unwrap().warnings;
+        warnings.iter().map(|warning| format!("{}: {}", warning.field, warning.message)).collect::<Vec<_>>()
+    };
+    let listen = "admin_listen = \"127.0.0.1:81\"";
+    assert_eq!(warned(listen, long, other), [""; 0]);
+    let same = "server.admin_write_token: the same as `admin_token`: whoever may look may change";
+    assert_eq!(warned(listen, long, long), [same]);
+    let short = "server.admin_token: so short that it can be guessed: 16 characters or more do";
+    assert_eq!(warned(listen, "{ env = \"GOOD_KEY\" }", long), [short]);
+    let idle = "nobody is asked for it: there is no `admin_listen`";
+    let idle = ["server.admin_token", "server.admin_write_token"].map(|name| format!("{name}: {idle}"));
+    assert_eq!(warned("", long, other), idle);
+}
+
 fn base(shape: &str, url: &str) -> Provider {
     let text = provider(&format!("shape = \"{shape}\"\nbase_url = \"{url}\""));
     parse(&text).unwrap_or_else(|errors| panic!("{url}: {errors:?}")).providers.remove(0)
@@ -699,6 +720,7 @@ fn values_of_a_model_are_checked() {
         ("input_price = -1.0", "models[0].input_price", "expected USD"),
         ("input_price = \"1\"", "models[0].input_price", "expected USD"),
         ("output_price = 0.0000001", "models[0].output_price", "six decimals"),
+        ("output_price = 1e-9", "models[0].output_price", "six decimals"),
         ("cache_read_price = nan", "models[0].cache_read_price", "expected USD"),
         ("cache_write_price = inf", "models[0].cache_write_price", "expected USD"),
         ("default_max_tokens = 0", "models[0].default_max_tokens", "from 1"),
@@ -740,6 +762,11 @@ fn members_that_a_model_writes_are_checked() {
             ("{ \"\" = 1 }", &format!("{table}."), "letters, digits, _ and -"),
             ("{ model = \"x\" }", &format!("{table}.model"), "for the client or the gateway to say"),
             ("{ stream_options = {} }", &format!("{table}.stream_options"), "for the client or the gateway to say"),
+            ("{ query = \"x\" }", &format!("{table}.query"), "for the client or the gateway to say"),
+            ("{ documents = [\"x\"] }", &format!("{table}.documents"), "for the client or the gateway to say"),
+            ("{ input = \"x\" }", &format!("{table}.input"), "for the client or the gateway to say"),
+            ("{ prompt = \"x\" }", &format!("{table}.prompt"), "for the client or the gateway to say"),
+            ("{ best_of = 9 }", &format!("{table}.best_of"), "for the client or the gateway to say"),
             ("{ max_tokens = 5 }", &format!("{table}.max_tokens"), "write `default_max_tokens`, `reserve_tokens`"),
         ] {
             one_error(&model(&format!("{right}{key} = {value}")), 9, field, words);
@@ -912,6 +939,24 @@ fn the_effective_configuration_parses_to_itself_and_shows_no_secret() {
     let again = parse(&printed).unwrap_or_else(|errors| panic!("{errors:?}\n{printed}"));
     assert_eq!(effective(&again), printed);
     assert_eq!(again.providers[0].credentials[0].secret.expose(), "sk-from-file");
+}
+
+#[test]
+fn a_model_with_one_price_of_two_has_none_and_that_is_said() {
+    let prices = |text: &str| {
+        let config = parse(&format!("{PROVIDER}{MODEL}{text}")).unwrap();
+        let model = &config.catalog.models()[0];
+        let said: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
+        let printed = effective(&config);
+        assert_eq!(printed.contains("# input_price: none"), !model.priced, "{printed}");
+        (model.priced, model.prices.input, said)
+    };
+    assert_eq!(prices(""), (false, 0, vec![]));
+    assert_eq!(prices("input_price = 1\noutput_price = 0"), (true, 1_000_000, vec![]));
+    let (priced, input, said) = prices("input_price = 1");
+    assert_eq!((priced, input, said.len()), (false, 0, 1));
+    assert!(said[0].contains("models[0].output_price: missing: the model has no price"), "{said:?}");
+    assert!(prices("cache_read_price = 1").2[0].contains("models[0].input_price: missing"));
 }
 
 #[test]

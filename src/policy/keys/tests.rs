@@ -236,14 +236,22 @@ fn a_former_secret_opens_the_same_place_until_its_end() {
 }
 
 #[test]
-fn a_key_has_no_more_former_secrets_than_the_bound() {
+fn a_rotation_that_would_cut_off_a_secret_before_its_time_is_refused() {
     let first = issue("tg_", filler(16));
     let mut key = record(&first);
-    for n in 0..20 {
-        key.rotate([n; 32], Unix(NOW.0 + 100 + u64::from(n)), NOW);
+    let until = |n: u8| Unix(NOW.0 + 100 + u64::from(n));
+    for n in 0..FORMER_MAX as u8 {
+        assert!(key.rotate([n; 32], until(n), NOW));
     }
+    let full = key.clone();
+    assert!(!key.rotate([90; 32], until(90), NOW));
+    assert_eq!(key, full, "and nothing is changed");
+    assert!(key.former.iter().any(|former| former.digest == first.digest));
+    // Once the first of them has ended there is room; and without grace there always is.
+    assert!(key.rotate([91; 32], until(91), until(0)));
     assert_eq!(key.former.len(), FORMER_MAX);
-    assert!(key.former.iter().all(|former| former.until.0 >= NOW.0 + 100));
+    assert!(key.rotate([92; 32], NOW, NOW));
+    assert_eq!(key.former, []);
 }
 
 #[test]

@@ -80,7 +80,10 @@ impl Kind<u64> for Dollars {
     fn read(&self, reader: &mut Reader<'_>, field: Field<'_>) -> Option<u64> {
         let nano = field.decimal().and_then(super::units::dollars).filter(|nano| self.0.contains(nano));
         if nano.is_none() {
-            reader.error(&field, "expected US dollars such as 50.0, with at most nine decimals; 0 is no limit");
+            reader.error(
+                &field,
+                "expected US dollars such as 50.0, at most 1000000000 and with at most nine decimals; 0 is no limit",
+            );
         }
         nano
     }

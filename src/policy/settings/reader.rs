@@ -283,6 +283,12 @@ impl<'a> Reader<'a> {
         self.errors.push((at, error));
     }
 
+    /// Warns of what is right at a byte of the document, but hardly meant.
+    pub fn warn(&mut self, at: usize, field: String, message: impl Display) {
+        let warning = self.error_at(at, field, message);
+        self.warnings.push((at, warning));
+    }
+
     fn error_at(&self, at: usize, field: String, message: impl Display) -> ConfigError {
         let before = self.source.text.as_bytes().get(..at).unwrap_or_default();
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
@@ -322,9 +328,7 @@ impl<'a> Reader<'a> {
                 self.error(&old, format!("the old name of `{key}`, which is set as well"));
                 continue;
             }
-            let (at, path) = (old.start(), old.path.clone());
-            let warning = self.error_at(at, path, format!("an old name that will go: write `{key}`"));
-            self.warnings.push((at, warning));
+            self.warn(old.start(), old.path.clone(), format!("an old name that will go: write `{key}`"));
             field = Some(old);
         }
         field
@@ -460,7 +464,7 @@ impl<'a> Reader<'a> {
     /// Takes `key` as a price in dollars per 1M tokens; micro-dollars.
     pub fn price(&mut self, section: &mut Section<'_>, key: &'static str) -> Option<u64> {
         let field = section.take(key)?;
-        let price = field.decimal().and_then(|text| text.parse().ok()).and_then(units::price);
+        let price = field.decimal().and_then(units::price);
         if price.is_none() {
             self.error(&field, "expected USD per 1M tokens, from 0 to 1000000 with at most six decimals");
         }

@@ -92,25 +92,40 @@ fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     count.checked_mul(*factor)
 }
 
-/// Dollars per 1M tokens to micro-dollars per 1M tokens. `None` if negative, above a million dollars, not a number,
-/// or with more than six decimals, which would be rounded away unseen.
-pub fn price(dollars: f64) -> Option<u64> {
-    let micro = dollars * 1e6;
-    let whole = micro.round();
-    let exact = (micro - whole).abs() <= 1e-3;
-    (dollars.is_finite() && (0.0..=1e6).contains(&dollars) && exact).then_some(whole as u64)
+/// Dollars per 1M tokens as micro-dollars per 1M tokens, exactly. `None` if above a million dollars, or with more than
+/// six decimals: what is smaller cannot be counted.
+pub fn price(text: &str) -> Option<u64> {
+    decimal(text, 6).filter(|micro| *micro <= 1_000_000_000_000)
 }
 
-/// US dollars such as `50`, `12.5` or `1_000.0`, exactly, as nano-dollars. `None` for anything else: an exponent, a
-/// sign or more than nine decimals.
+/// US dollars such as `50`, `12.5` or `1_000.0`, exactly, as nano-dollars. `None` for anything else: a minus, or more
+/// than nine decimals.
 pub fn dollars(text: &str) -> Option<u64> {
-    let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
-    let (whole, rest) = number(whole)?;
-    let decimals: String = decimals.chars().filter(|c| *c != '_').collect();
-    if !rest.is_empty() || decimals.is_empty() || decimals.len() > 9 || !decimals.bytes().all(|b| b.is_ascii_digit()) {
-        return None;
+    decimal(text, 9)
+}
+
+/// A number as TOML writes them (`12.50`, `1_000`, `1e6`, `2.5e-3`), times ten to the power of `places`, if that is
+/// whole.
+fn decimal(text: &str, places: i64) -> Option<u64> {
+    let (number, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+    let exponent = i64::from(exponent.parse::<i32>().ok()?);
+    let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
+    let mut digits = String::with_capacity(number.len());
+    for part in [whole.strip_prefix('+').unwrap_or(whole), part] {
+        let edges = [part.bytes().next()?, part.bytes().next_back()?];
+        if edges.contains(&b'_') || !part.bytes().all(|byte| byte == b'_' || byte.is_ascii_digit()) {
+            return None;
+        }
+        digits.extend(part.chars().filter(|digit| *digit != '_'));
     }
-    whole.checked_mul(1_000_000_000)?.checked_add(format!("{decimals:0<9}").parse().ok()?)
+    let decimals = part.bytes().filter(|byte| *byte != b'_').count() as i64;
+    let significant = digits.trim_end_matches('0');
+    if significant.is_empty() {
+        return Some(0);
+    }
+    let zeros = places + exponent - decimals + (digits.len() - significant.len()) as i64;
+    let factor = 10u64.checked_pow(u32::try_from(zeros).ok()?)?;
+    significant.parse::<u64>().ok()?.checked_mul(factor)
 }
 
 /// Nano-dollars as dollars: exact, with two decimals at least unless there are none.
@@ -182,13 +197,21 @@ mod tests {
             ("1_000.000_000_5", 1_000_000_000_500, "1000.0000005"),
             ("9007199254.740993", 9_007_199_254_740_993_000, "9007199254.740993"),
             ("0", 0, "0"),
+            ("1e6", 1_000_000_000_000_000, "1000000"),
+            ("1.5E+3", 1_500_000_000_000, "1500"),
+            ("2500e-3", 2_500_000_000, "2.50"),
+            ("+1e-9", 1, "0.000000001"),
+            ("0.00000000010e1", 1, "0.000000001"),
+            ("0e999999999", 0, "0"),
         ];
         for (text, nano, shown) in cases {
             assert_eq!((dollars(text), dollars_text(nano).as_str()), (Some(nano), shown), "{text}");
             assert_eq!(dollars(shown), Some(nano), "{shown}");
         }
-        let wrong = ["", ".", "1.", ".5", "-1", "+1", "1e3", "1.5e3", "0.0000000001", "inf", "nan", "$5", "1,5", "_1"];
-        for wrong in wrong.into_iter().chain(["18446744074", "1.0.0", " 1", "1.-5"]) {
+        let wrong = ["", ".", "1.", ".5", "-1", "1e", "e3", "1e-10", "0.0000000001", "inf", "nan", "$5", "1,5", "_1"];
+        let more =
+            ["18446744074", "1.0.0", " 1", "1.-5", "1_", "1e11", "1e999999999", "1e99999999999", "1.5e3.0", "++1"];
+        for wrong in wrong.into_iter().chain(more) {
             assert_eq!(dollars(wrong), None, "{wrong}");
         }
     }
@@ -250,11 +273,21 @@ mod tests {
 
     #[test]
     fn prices_are_exact_to_a_millionth_of_a_dollar() {
-        let cases = [(0.25, 250_000), (2.0, 2_000_000), (0.0, 0), (0.0375, 37_500), (0.1, 100_000), (75.0, 75_000_000)];
-        for (dollars, micro) in cases {
-            assert_eq!(price(dollars), Some(micro));
+        for (text, micro) in [
+            ("0.25", 250_000),
+            ("2.0", 2_000_000),
+            ("0", 0),
+            ("0.0375", 37_500),
+            ("0.1", 100_000),
+            ("75", 75_000_000),
+            ("1.2e3", 1_200_000_000),
+            ("1e6", 1_000_000_000_000),
+            ("1e-6", 1),
+            ("1_000.0", 1_000_000_000),
+        ] {
+            assert_eq!(price(text), Some(micro), "{text}");
         }
-        for wrong in [-0.01, f64::NAN, f64::INFINITY, 2e6, 0.000_000_5] {
+        for wrong in ["-0.01", "nan", "inf", "2e6", "0.0000005", "1e-9", "1e-7", "1000000.000001"] {
             assert_eq!(price(wrong), None, "{wrong}");
         }
     }

@@ -52,6 +52,8 @@ fn every_answer_of_the_admin_api_is_as_its_document_says() {
     h.ledger(1);
     let doc = get(h.admin, "/admin/openapi.json").unwrap().json();
     assert_eq!(doc["info"]["version"], env!("CARGO_PKG_VERSION"));
+    let clients = get(h.admin, "/openapi.json").unwrap().json();
+    assert_eq!(clients["externalDocs"]["url"], "/admin/openapi.json", "the one names the other");
     let token = bearer(CREDENTIAL.1);
     let token = [("authorization", token.as_str())];
     let mut all = Seen { h: &h, doc, seen: BTreeSet::new() };
@@ -88,7 +90,7 @@ fn every_answer_of_the_admin_api_is_as_its_document_says() {
     for path in ["status", "targets", "groups", "requests", "keys", "plans", "models", "usage", "audit"] {
         all.see(200, "GET", (path, path), &token, "");
     }
-    for path in ["requests", "keys", "plans", "models", "usage", "audit"] {
+    for path in ["targets", "groups", "requests", "keys", "plans", "models", "usage", "audit"] {
         all.see(400, "GET", (path, &format!("{path}?limit=none")), &token, "");
     }
     all.see(200, "GET", ("usage", "usage?by=key,model&since=2020-01-01"), &token, "");

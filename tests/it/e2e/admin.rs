@@ -187,6 +187,70 @@ fn a_key_is_issued_changed_rotated_and_revoked_and_all_of_it_is_in_the_audit() {
 }
 
 #[test]
+fn members_are_read_as_json_may_write_them_and_what_is_wrong_is_named_by_its_path() {
+    let h = start();
+    let body = r#"{"name":"has/rotate","limits":{"budget":1e-9,"requests":60.0,"tokens":1e3}}"#;
+    let issued = ask(&h, "POST", "keys", &[], body);
+    assert_eq!(issued.status(), 200, "{}", issued.text());
+    let key = told(&h, "keys/has%2Frotate");
+    let limits = &key["limits"];
+    assert_eq!((&limits["budget"], &limits["requests"], &limits["tokens"]), (&json!(1e-9), &json!(60), &json!(1000)));
+    let id = key["id"].as_str().unwrap();
+    let again = json!({"limits": {"budget": limits["budget"], "requests": limits["requests"]}});
+    assert_eq!(ask(&h, "PATCH", &format!("keys/{id}"), &[], &again.to_string()).status(), 200, "as it was told");
+    for (wrong, path) in [
+        (r#"{"limits":{"requests":60.5}}"#, "limits.requests"),
+        (r#"{"limits":{"tokens":-1}}"#, "limits.tokens"),
+        (r#"{"limits":{"tokens":"10M"}}"#, "limits.tokens"),
+        (r#"{"limits":{"concurrency":1e300}}"#, "limits.concurrency"),
+        (r#"{"limits":{"budget":1e-10}}"#, "limits.budget"),
+        (r#"{"limits":{"budget":1,"budget":2}}"#, "budget: is there twice"),
+        (r#"{"labels":{"a":"b","a":"c"}}"#, "a: is there twice"),
+        (r#"{"labels":{"Team":"b"}}"#, "labels.Team"),
+        (r#"{"labels":[]}"#, "labels"),
+        (r#"{"models":"small"}"#, "models"),
+        (r#"{"name":""}"#, "name"),
+        (r#"{"name":" "}"#, "name"),
+        (r#"{"name":"a\u200b"}"#, "name"),
+        (r#"{"expires":"2020-01-01"}"#, "expires"),
+        (r#"{"disabled":"yes"}"#, "disabled"),
+        ("{}", "the body"),
+    ] {
+        let answer = ask(&h, "PATCH", &format!("keys/{id}"), &[], wrong);
+        let message = answer.json()["error"]["message"].as_str().unwrap().to_string();
+        assert_eq!(answer.status(), 400, "{wrong}: {message}");
+        assert!(message.starts_with(&format!("{path}: ")) || message.starts_with(path), "{wrong}: {message}");
+        assert!(!message.contains("--"), "{wrong}: {message}");
+    }
+    assert_eq!(ask(&h, "DELETE", &format!("keys/{id}"), &[], r#"{"nope":1}"#).status(), 400);
+    assert_eq!(told(&h, &format!("keys/{id}"))["status"], "live");
+    assert_eq!(ask(&h, "POST", &format!("keys/{id}%2Frotate"), &[], "{}").status(), 405, "one part is one name");
+    let report = told(&h, "usage?by=day&limit=1");
+    assert_eq!(report, json!({"data": [], "next": null}));
+}
+
+#[test]
+fn a_rotation_keeps_every_promise_and_the_audit_says_until_when() {
+    let h = start();
+    let id = ask(&h, "POST", "keys", &[], r#"{"name":"ci","labels":{"team":"a"},"limits":{"budget":1.5}}"#).json();
+    let rotate = format!("keys/{}/rotate", id["id"].as_str().unwrap());
+    for turn in 0..8 {
+        assert_eq!(ask(&h, "POST", &rotate, &[], r#"{"grace":"1h"}"#).status(), 200, "{turn}");
+    }
+    let more = ask(&h, "POST", &rotate, &[], r#"{"grace":"1h"}"#);
+    assert_eq!(more.status(), 409, "{}", more.text());
+    let key = told(&h, "keys/ci");
+    assert_eq!(key["former_secrets_until"].as_array().map(Vec::len), Some(8), "none was cut off");
+    let line = told(&h, "audit?limit=1")["data"][0].clone();
+    assert_eq!((&line["what"], &line["after"]), (&json!("rotate"), &key), "the members are those of --json");
+    assert_eq!(line["before"]["former_secrets_until"].as_array().map(Vec::len), Some(7));
+    let table = h.done(&["ledger", "audit", "--limit", "1"]);
+    assert!(table.contains("former_secrets_until"), "{table}");
+    assert_eq!(ask(&h, "POST", &rotate, &[], r#"{"grace":"0s"}"#).status(), 200);
+    assert_eq!(told(&h, "keys/ci")["former_secrets_until"], json!([]));
+}
+
+#[test]
 fn what_is_asked_for_under_one_name_is_done_once_by_however_many_and_after_a_restart() {
     let mut h = start();
     let once = [("idempotency-key", "deploy-4711")];
@@ -223,7 +287,7 @@ fn reading_needs_no_token_on_loopback_and_writing_does() {
     };
     assert_eq!(no_token("GET", "/admin/v1/keys", "localhost"), 200);
     assert_eq!(no_token("GET", "/", &h.admin.to_string()), 200);
-    assert_eq!(no_token("DELETE", "/admin/v1/keys/x", "localhost"), 403);
+    assert_eq!(no_token("DELETE", "/admin/v1/keys/x", "localhost"), 401);
     assert_eq!(no_token("GET", "/admin/v1/keys", "elsewhere.example"), 403);
     assert_eq!(no_token("GET", "/", "elsewhere.example"), 403);
     assert_eq!(get(h.admin, "/healthz").unwrap().status(), 200, "health is told by any name");

@@ -39,6 +39,12 @@ fn the_demo_comes_up_its_lines_answer_and_ctrl_c_ends_it_with_code_0() {
     assert!(status == 200 && body.contains("content"), "{status}: {body}");
     let (status, body) = paste(find("/v1/responses"));
     assert!(status == 200 && body.contains("output_text"), "{status}: {body}");
+    for (path, word) in
+        [("embeddings", "embedding"), ("rerank", "relevance_score"), ("completions ", "text_completion")]
+    {
+        let (status, body) = paste(find(&format!("/v1/{path}")));
+        assert!(status == 200 && body.contains(word), "{path}: {status}: {body}");
+    }
     for line in &lines {
         assert_eq!(paste(line).0, 200, "{line}");
     }

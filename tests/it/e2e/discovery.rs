@@ -107,7 +107,7 @@ fn a_list_is_followed_and_kept_and_told() {
     // The commands: the list is asked for, marked, and may be given to a key.
     let table = h.done(&["models"]);
     let line = table.lines().find(|line| line.contains("l/qwen")).unwrap_or_else(|| panic!("{table}"));
-    assert_eq!(line.split_whitespace().collect::<Vec<_>>(), ["l/qwen", "l/qwen", "32Ki", "discovered", "-"]);
+    assert_eq!(line.split_whitespace().collect::<Vec<_>>(), ["l/qwen", "l/qwen", "32Ki", "discovered", "-", "chat"]);
     let json: Value = serde_json::from_str(&h.done(&["models", "--json"])).unwrap();
     let marks: Vec<&Value> = json.as_array().unwrap().iter().map(|model| &model["discovered"]).collect();
     assert_eq!(marks.iter().filter(|mark| mark.as_bool() == Some(true)).count(), 1);

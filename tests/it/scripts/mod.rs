@@ -50,7 +50,7 @@
 //! (the next dial; a stalled one comes up and takes no byte) · `dials 2` (so far) · `buffered 262144` (bytes at
 //! most) · `resolve HOST [ADDRESS…]` (the resolver answers) · `row status=200 in=9 …` (the
 //! next ledger row has these) · `log TEXT` (the newest log line has this) · `logged TEXT` (some log line has) · `hold-rows`, `commit`, `store-fails`,
-//! `store-recovers` · `revoke KEY` · `hold-looks`, `looks 2`, `look`, `look-fails` (the
+//! `store-recovers` · `revoke KEY` · `edit KEY budget DOLLARS` · `hold-looks`, `looks 2`, `look`, `look-fails` (the
 //! ledger does not answer when it is asked for a key that is not known, so many are asked for, it answers, it cannot) ·
 //! `renews 1` (secrets were to be asked for again so often), `secret says WORD`, `secret fails WHY` (its file or program) ·
 //! `lists 1` (so many providers are asked for their models and have not answered), `listed up a b=8192 !c` (one says

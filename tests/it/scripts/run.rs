@@ -15,7 +15,7 @@ use tollgate::policy::ask::Ruling;
 use tollgate::policy::config::{Origin, units};
 use tollgate::policy::counters::{Counters, RestTold};
 use tollgate::policy::discover::Listed;
-use tollgate::policy::keys::{KeyAnswer, KeyId};
+use tollgate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
 use tollgate::policy::meter::{Amount, LimitKind};
 use tollgate::policy::row::Row;
 use tollgate::policy::usage::{Usage, UsageSource};
@@ -251,19 +251,25 @@ impl Player<'_> {
             ["exit"] if world.exit => {}
             ["exit"] => return Err("the gateway has not asked to leave".to_string()),
             ["revoke", name] => {
-                let (names, now) = (&self.keys.texts, world.now.unix);
-                if !names.contains_key(*name) {
-                    return Err(format!("there is no key {name}"));
-                }
-                for record in self.keys.records.iter_mut().filter(|record| record.name == **name) {
-                    record.revoked = Some(Unix(now.0));
-                }
-                let records = self.keys.records.clone();
-                return world.notice(Notice::Keys(records));
+                let now = world.now.unix;
+                return self.edit(name, |record| record.revoked = Some(now));
+            }
+            ["edit", name, "budget", dollars] => {
+                let budget = units::dollars(dollars);
+                return self.edit(name, |record| record.limits.budget = budget);
             }
             other => return self.among_processes(other),
         }
         Ok(())
+    }
+
+    /// The ledger has another record of a key.
+    fn edit(&mut self, name: &str, change: impl Fn(&mut KeyRecord)) -> Result<(), String> {
+        if !self.keys.texts.contains_key(name) {
+            return Err(format!("there is no key {name}"));
+        }
+        self.keys.records.iter_mut().filter(|record| record.name == *name).for_each(change);
+        self.world.notice(Notice::Keys(self.keys.records.clone()))
     }
 
     /// What a predecessor, a successor and a ledger that is shared have to say.

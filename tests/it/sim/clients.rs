@@ -8,15 +8,17 @@ use std::collections::VecDeque;
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::Ending;
 use tollgate::policy::keys::issue;
+use tollgate::wire::Relay;
 
 /// What a request is.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// A request that a provider is to serve; `cross`: one of the other shape.
+    /// A request that a provider is to serve; `cross`: one of the other shape. `relay`: it is relayed as it is.
     Generate {
         messages: bool,
         stream: bool,
         cross: bool,
+        relay: Option<Relay>,
     },
     Models,
     Quota,
@@ -119,7 +121,10 @@ impl Client {
         let mut plan = VecDeque::new();
         for _ in 0..count {
             *supply.next_marker += 1;
-            let kind = kind(rng);
+            let kind = match kind(rng) {
+                Kind::Generate { stream, .. } if wider.relays && rng.below(2) == 0 => relayed(stream, rng),
+                kind => kind,
+            };
             plan.push_back(Ask {
                 kind,
                 marker: *supply.next_marker,
@@ -241,12 +246,16 @@ impl Client {
     }
 
     fn post(&mut self, ask: &mut Ask, key: &str, close: &str, rng: &mut Rng) -> Vec<u8> {
-        let (messages, stream) = match ask.kind {
-            Kind::Generate { messages, stream, .. } => (messages, stream),
-            _ => (rng.below(2) == 0, false),
+        let (messages, stream, relay) = match ask.kind {
+            Kind::Generate { messages, stream, relay, .. } => (messages, stream, relay),
+            _ => (rng.below(2) == 0, false, None),
         };
         let body = body(ask, messages, stream, self.temper, rng);
-        let path = if messages { "/v1/messages" } else { "/v1/chat/completions" };
+        let path = match relay {
+            Some(relay) => &format!("/v1/{}", relay.name()),
+            None if messages => "/v1/messages",
+            None => "/v1/chat/completions",
+        };
         let version = if ask.old { "1.0" } else { "1.1" };
         let mut head = format!("POST {path} HTTP/{version}\r\nhost: g\r\nauthorization: Bearer {key}\r\n{close}");
         if messages {
@@ -316,7 +325,28 @@ fn kind(rng: &mut Rng) -> Kind {
         5 => Kind::BadJson,
         6 if rng.below(3) == 0 => Kind::TooLarge,
         7 if rng.below(3) == 0 => Kind::NotHttp,
-        _ => Kind::Generate { messages: rng.below(2) == 0, stream: rng.below(2) == 0, cross: rng.below(3) == 0 },
+        _ => {
+            let (messages, stream) = (rng.below(2) == 0, rng.below(2) == 0);
+            Kind::Generate { messages, stream, cross: rng.below(3) == 0, relay: None }
+        }
+    }
+}
+
+/// One that is relayed; completions alone are streamed.
+fn relayed(stream: bool, rng: &mut Rng) -> Kind {
+    let relay = Relay::ALL[rng.below(3) as usize];
+    let stream = stream && relay == Relay::Completions;
+    Kind::Generate { messages: false, stream, cross: false, relay: Some(relay) }
+}
+
+/// What such a request asks for.
+fn asked_for(relay: Relay, text: &str, rng: &mut Rng) -> String {
+    match (relay, rng.below(2)) {
+        (Relay::Embeddings, 0) => format!("\"input\":\"{text}\""),
+        (Relay::Embeddings, _) => format!("\"input\":[\"{text}\",\"\"],\"encoding_format\":\"base64\""),
+        (Relay::Rerank, _) => format!("\"query\":\"{text}\",\"documents\":[\"a\",{{\"text\":\"b\"}}]"),
+        (Relay::Completions, 0) => format!("\"prompt\":\"{text}\",\"suffix\":\"}}\",\"max_tokens\":50"),
+        (Relay::Completions, _) => format!("\"n\":2,\"prompt\":[\"{text}\"],\"max_completion_tokens\":50"),
     }
 }
 
@@ -338,7 +368,10 @@ fn body(ask: &Ask, messages: bool, stream: bool, temper: Temper, rng: &mut Rng) 
         (true, false) => "whole;",
     };
     let text = format!("marker={marker};{wanted}{pad}");
-    let mut body = format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"{text}\"}}]");
+    let mut body = match ask.kind {
+        Kind::Generate { relay: Some(relay), .. } => format!("{{{}", asked_for(relay, &text, rng)),
+        _ => format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"{text}\"}}]"),
+    };
     if messages {
         body.push_str(",\"max_tokens\":100");
     }

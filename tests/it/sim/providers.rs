@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use tollgate::base::rng::Rng;
 use tollgate::base::seam::{Core, Ending};
 use tollgate::gateway::Gateway;
+use tollgate::wire::Relay;
 
 /// What one attempt at one request was answered.
 #[derive(Clone, Debug, Default)]
@@ -65,6 +66,9 @@ struct Asked {
     messages: bool,
     stream: bool,
     usage: bool,
+    relay: Option<Relay>,
+    /// Answers to one text.
+    texts: u64,
 }
 
 impl Provider {
@@ -97,7 +101,7 @@ impl Provider {
         let marked =
             body.contains("marker=") && body.split("marker=").nth(1).is_some_and(|rest| rest.matches(';').count() > 1);
         if self.early && body.len() < length && marked && self.answer.is_none() && !self.silent && rng.below(3) == 0 {
-            return self.answer_early(body.to_string(), length, rng, book);
+            return self.answer_early(head, body.to_string(), length, rng, book);
         }
         let early = body.len() < length && known && rng.below(400) == 0;
         if (body.len() < length && !early) || self.answer.is_some() || self.silent {
@@ -109,7 +113,7 @@ impl Provider {
         if !early {
             serde_json::from_str::<serde_json::Value>(body).map_err(|error| format!("{error} in {body}"))?;
         }
-        let asked = self.asked(body, early, book)?;
+        let asked = self.asked(head, body, early, book)?;
         self.got.clear();
         self.requests += 1;
         self.last = (asked.marker, asked.attempt);
@@ -126,8 +130,15 @@ impl Provider {
     }
 
     /// Answers what it has read of a request, and reads on.
-    fn answer_early(&mut self, body: String, length: usize, rng: &mut Rng, book: &mut Book) -> Result<(), String> {
-        let asked = Asked { stream: body.contains(";stream;"), ..self.asked(&body, true, book)? };
+    fn answer_early(
+        &mut self,
+        head: &str,
+        body: String,
+        length: usize,
+        rng: &mut Rng,
+        book: &mut Book,
+    ) -> Result<(), String> {
+        let asked = Asked { stream: body.contains(";stream;"), ..self.asked(head, &body, true, book)? };
         self.got.clear();
         self.requests += 1;
         self.last = (asked.marker, asked.attempt);
@@ -145,7 +156,9 @@ impl Provider {
         Ok(())
     }
 
-    fn asked(&self, body: &str, early: bool, book: &Book) -> Result<Asked, String> {
+    fn asked(&self, head: &str, body: &str, early: bool, book: &Book) -> Result<Asked, String> {
+        let path = head.split(' ').nth(1).unwrap_or_default();
+        let relay = Relay::ALL.into_iter().find(|relay| path == format!("/v1/{}", relay.name()));
         let marker = body.split("marker=").nth(1).and_then(|rest| rest.split(';').next()?.parse().ok());
         // A request that was mangled on its way has none; nobody waits for a certain answer to it.
         let marker: u64 = marker.unwrap_or(0);
@@ -163,6 +176,8 @@ impl Provider {
             messages: self.messages,
             stream: body.contains("\"stream\":true"),
             usage: self.messages || body.contains("\"include_usage\":true"),
+            relay,
+            texts: if body.contains("\"n\":2") { 2 } else { 1 },
         })
     }
 
@@ -299,7 +314,10 @@ fn whole(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults)
     let pad = "x".repeat(if rng.below(8) == 0 { rng.below(120_000) as usize } else { 0 });
     let content = text(asked, 0);
     let usage = rng.below(5) > 0;
-    let body = if asked.messages {
+    let output = if let Some(Relay::Embeddings | Relay::Rerank) = asked.relay { 0 } else { output };
+    let body = if let Some(relay) = asked.relay {
+        relayed(relay, (&content, &pad), usage.then_some((input, output)))
+    } else if asked.messages {
         let usage = if usage {
             format!(",\"usage\":{{\"input_tokens\":{input},\"output_tokens\":{output}}}")
         } else {
@@ -326,10 +344,33 @@ fn whole(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults)
     framed(rng, "application/json", body.as_bytes(), cut)
 }
 
+/// A whole answer to what is relayed.
+fn relayed(relay: Relay, (content, pad): (&str, &str), usage: Option<(u64, u64)>) -> String {
+    let (input, output) = usage.unwrap_or_default();
+    let (own, usage) = match relay {
+        Relay::Embeddings => (
+            format!("\"data\":[{{\"index\":0,\"embedding\":\"{content}\"}}]"),
+            format!("\"usage\":{{\"prompt_tokens\":{input},\"total_tokens\":{input}}}"),
+        ),
+        Relay::Rerank => (
+            format!("\"results\":[{{\"index\":0,\"relevance_score\":0.50,\"document\":{{\"text\":\"{content}\"}}}}]"),
+            format!("\"meta\":{{\"tokens\":{{\"input_tokens\":{input}}}}}"),
+        ),
+        Relay::Completions => (
+            format!("\"choices\":[{{\"text\":\"{content}\",\"index\":0,\"finish_reason\":\"stop\"}}]"),
+            format!("\"usage\":{{\"prompt_tokens\":{input},\"completion_tokens\":{output}}}"),
+        ),
+    };
+    let usage = if (input, output) == (0, 0) { "\"usage\":null" } else { &usage };
+    format!("{{\"id\":\"c\",\"model\":\"up-small\",{own},\"pad\":\"{pad}\",{usage}}}")
+}
+
 fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults) -> (Vec<u8>, After) {
     let pieces = rng.below(12);
     let (input, output) = (1 + rng.below(500), 1 + rng.below(300));
     let report = rng.below(5) > 0 && asked.usage;
+    // Now and then fewer texts than were asked for.
+    let ends = asked.texts.min(pieces.max(1));
     let mut out = String::new();
     if asked.messages {
         out.push_str(&format!(
@@ -346,12 +387,22 @@ fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults
                 "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":0,\
                  \"delta\":{{\"type\":\"text_delta\",\"text\":\"{content}\"}},\"pad\":\"{pad}\"}}\n\n"
             )
+        } else if asked.relay.is_some() {
+            format!(
+                "data: {{\"id\":\"c\",\"object\":\"text_completion\",\"model\":\"up-small\",\"choices\":\
+                 [{{\"text\":\"{content}\",\"index\":{},\"finish_reason\":null}}],\"pad\":\"{pad}\"}}\n\n",
+                piece.min(ends - 1)
+            )
         } else {
             format!(
                 "data: {{\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"model\":\"up-small\",\"choices\":\
                  [{{\"index\":0,\"delta\":{{\"content\":\"{content}\"}}}}],\"pad\":\"{pad}\"}}\n\n"
             )
         });
+        if piece == 1 && ends > 1 {
+            // The first text is at its end while the other goes on.
+            out.push_str(&end_of(asked, 0));
+        }
         if rng.below(10) == 0 {
             out.push_str(": still here\n\n");
         }
@@ -364,11 +415,15 @@ fn stream(asked: &Asked, rng: &mut Rng, served: &mut Served, faults: &mut Faults
             "{event}data: {{\"type\":\"error\",\"error\":{{\"type\":\"t\",\"message\":\"overloaded\"}}}}\n\n"
         ));
     } else {
-        finish(asked, rng, &mut out, (input, output), report, faults);
+        finish(asked, rng, &mut out, (input, output), (report, ends), faults);
     }
-    let cut = maybe_cut(rng, out.len(), faults);
+    let mut cut = maybe_cut(rng, out.len(), faults);
+    if asked.relay.is_some() {
+        // Behind an event nothing but what has come says that something is missing.
+        cut = cut.map(|cut| out[..cut].rfind("\n\n").map_or(0, |end| end + 2));
+    }
     let sent = &out[..cut.unwrap_or(out.len())];
-    let finished = sent.contains("\"stop\"}") || sent.contains("\"end_turn\"}");
+    let finished = sent.matches("\"stop\"}").count() as u64 == ends || sent.contains("\"end_turn\"}");
     let usage = (report || asked.messages).then_some((input, output));
     *served = Served { pieces, complete: finished, hostile: false, usage };
     framed(rng, "text/event-stream", out.as_bytes(), cut)
@@ -380,7 +435,7 @@ fn finish(
     rng: &mut Rng,
     out: &mut String,
     (input, output): (u64, u64),
-    report: bool,
+    (report, ends): (bool, u64),
     faults: &mut Faults,
 ) {
     let terminated = rng.below(6) > 0;
@@ -397,9 +452,7 @@ fn finish(
         }
         return;
     }
-    out.push_str(
-        "data: {\"id\":\"c\",\"model\":\"up-small\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n",
-    );
+    out.push_str(&end_of(asked, ends - 1));
     if report {
         out.push_str(&format!(
             "data: {{\"id\":\"c\",\"model\":\"up-small\",\"choices\":[],\"usage\":{{\"prompt_tokens\":{input},\
@@ -409,4 +462,12 @@ fn finish(
     if terminated {
         out.push_str("data: [DONE]\n\n");
     }
+}
+
+/// The event that ends one of a stream's texts.
+fn end_of(asked: &Asked, index: u64) -> String {
+    let own = if asked.relay.is_some() { "\"text\":\"\"" } else { "\"delta\":{}" };
+    format!(
+        "data: {{\"id\":\"c\",\"model\":\"up-small\",\"choices\":[{{\"index\":{index},{own},\"finish_reason\":\"stop\"}}]}}\n\n"
+    )
 }

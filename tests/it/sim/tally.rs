@@ -50,6 +50,8 @@ pub struct Tally {
     pub drains: u64,
     pub reused: u64,
     pub crossed: u64,
+    /// Rows of what is relayed.
+    pub relayed: u64,
     pub reloads: u64,
     pub handovers: u64,
     /// Successors that did not serve.
@@ -71,7 +73,7 @@ impl Tally {
         }
     }
 
-    fn fields(&mut self) -> [&mut u64; 19] {
+    fn fields(&mut self) -> [&mut u64; 20] {
         [
             &mut self.requests,
             &mut self.answers,
@@ -89,6 +91,7 @@ impl Tally {
             &mut self.drains,
             &mut self.reused,
             &mut self.crossed,
+            &mut self.relayed,
             &mut self.reloads,
             &mut self.handovers,
             &mut self.taken_back,
@@ -182,6 +185,9 @@ pub fn setting(before_reply: bool, way: Way, wider: Wider) -> Setting {
         set_targets(&mut setting, &[UP, SECOND], wider);
         let target = format!("{{ provider = \"ant\", model = \"up-large\", concurrency = {PLACES} }}");
         setting.set("model large", &format!("targets = [{target}]"));
+    }
+    if wider.relays {
+        setting.set("model small", "serves = [\"chat\", \"embeddings\", \"rerank\", \"completions\"]");
     }
     if wider.queue {
         setting.set("model small", "queue = { max = 6, wait = \"30s\" }");

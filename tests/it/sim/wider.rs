@@ -47,6 +47,8 @@ pub struct Wider {
     pub places: bool,
     /// Requests wait for those, and ten keys have them.
     pub queue: bool,
+    /// Half of the requests are for what is relayed.
+    pub relays: bool,
     /// The host of the provider of messages has no address, and clients send many requests in one piece.
     pub nameless: bool,
 }
@@ -64,6 +66,7 @@ impl Wider {
         let fate = if rng.below(9) == 0 { Fate::StallsWithLedger } else { fate };
         let places = rng.below(6) == 0;
         let queue = rng.below(4) == 0;
+        let relays = rng.below(2) == 0;
         Wider {
             tight: tight == 0,
             upgrade: (upgrade == 0).then_some(Upgrade { at, ready, takes, fate }),
@@ -71,6 +74,7 @@ impl Wider {
             nameless: nameless == 0,
             places: places || queue,
             queue,
+            relays,
         }
     }
 

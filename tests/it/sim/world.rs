@@ -20,6 +20,7 @@ use tollgate::gateway::{Gateway, Start};
 use tollgate::policy::config::Config;
 use tollgate::policy::keys::{KeyAnswer, KeyId, KeyRecord};
 use tollgate::policy::row::{Row, Running};
+use tollgate::wire::Dialect;
 
 /// Client connections at a time.
 const CLIENTS_MAX: usize = 12;
@@ -757,6 +758,7 @@ impl World {
                 *per_window.entry((alone, row.admitted.0 / 60_000)).or_default() += 1;
             }
             self.tally.rows += 1;
+            self.tally.relayed += u64::from(row.status == 200 && matches!(row.endpoint, Dialect::Relay(_)));
             self.tally.left_rows += u64::from(row.status == 499);
             self.tally.queued_rows += u64::from(row.queued_ms > 0);
             self.tally.retried_rows += u64::from(row.attempts > 1);

@@ -1,14 +1,15 @@
 //! The members of a request that is relayed, by the table of its endpoint.
 
 use super::super::super::relay::{Expected, Relayed};
+use super::super::super::tokens::Estimator;
 use super::super::fields::Invalid;
-use super::{Checks, Items, Name};
-use crate::wire::json::{Stop, Token};
+use super::{Checks, Items, Name, whole_number};
+use crate::wire::json::{Raw, Stop, Token};
 use crate::wire::{Relay, Span};
 
 impl Checks {
     /// A member that must be there has come, as `token` says.
-    pub(super) fn end_needed(&mut self, relay: Relay, token: Token) -> Result<(), Stop> {
+    pub(super) fn end_needed(&mut self, relay: Relay, token: Token, value: Raw<'_>) -> Result<(), Stop> {
         let needed = Relayed::of(relay).needed;
         let Some(at) = needed.iter().position(|(name, _)| *name == self.name) else { return Ok(()) };
         let (name, expected) = needed[at];
@@ -20,8 +21,11 @@ impl Checks {
         if !fits {
             return self.refuse(format_args!("{}", name.text()), expected.words());
         }
-        if expected == Expected::Texts && token == Token::ArrayClose && self.texts != Items::Tokens {
-            self.fields.answers = u16::try_from(self.items).unwrap_or(u16::MAX);
+        if token == Token::ArrayClose && (expected == Expected::List || self.texts != Items::Tokens) {
+            self.fields.texts = self.items;
+        }
+        if name == Name::Query {
+            self.query = u32::try_from(tokens_of(value.string().unwrap_or_default())).unwrap_or(u32::MAX);
         }
         self.found |= 1 << at;
         Ok(())
@@ -36,9 +40,13 @@ impl Checks {
     ) -> Result<(), Stop> {
         let needed = Relayed::of(relay).needed.iter().find(|(name, _)| *name == self.name);
         let closes = matches!(token, Token::ObjectClose | Token::ArrayClose);
-        let (Some((_, expected)), Token::ArrayOpen, false) = (needed, self.value_token, closes) else {
+        let (Some((_, expected)), Token::ArrayOpen) = (needed, self.value_token) else { return Ok(()) };
+        if closes {
+            // Nothing is a token, too.
+            let inside = &buf[..span.end as usize - 1];
+            self.tokens.add(u64::from(depth == 2 && inside.trim_ascii_end().ends_with(b"[")));
             return Ok(());
-        };
+        }
         if depth == 2 {
             self.items += 1;
         }
@@ -46,7 +54,7 @@ impl Checks {
             self.one_of_texts(buf, token, depth, span)?;
         }
         match token {
-            Token::String => self.tokens.text(buf, span, true),
+            Token::String => self.tokens.add(tokens_of(span.of(buf))),
             // A token by its number.
             Token::Number => self.tokens.add(1),
             _ => {}
@@ -88,16 +96,31 @@ impl Checks {
                 return Err(Invalid(format!("{}: required, expected {}", name.text(), expected.words())));
             }
         }
+        // The query has been counted once as it came.
+        let again = u64::from(self.fields.texts.saturating_sub(1));
+        self.tokens.add(again.saturating_mul(self.query.into()));
         // Nothing is reserved for an answer that is no text.
-        self.fields.max_tokens = if relayed.generates { self.plain_max } else { Some(0) };
+        self.fields.max_tokens = if relayed.generates { self.fields.max_tokens.or(self.plain_max) } else { Some(0) };
         Ok(())
     }
 
     /// A member that is read of some relayed requests, and never refused.
-    pub(super) fn beside_needed(&mut self, name: Name, count: Option<u64>) {
-        match name {
-            Name::MaxTokens => self.plain_max = count,
-            _ => self.fields.each = count.map_or(1, |count| u16::try_from(count).unwrap_or(u16::MAX)),
+    pub(super) fn beside_needed(&mut self, value: Raw<'_>) {
+        // How many answers there are is understood as generously as some servers do, which take `"2"` for a number.
+        let count = value.string().map_or(value, Raw::new).count().unwrap_or(0);
+        let count = u16::try_from(count).unwrap_or(u16::MAX);
+        match self.name {
+            Name::MaxTokens => self.plain_max = whole_number(value),
+            Name::MaxCompletionTokens => self.fields.max_tokens = whole_number(value),
+            Name::BestOf => self.fields.made = count,
+            _ => self.fields.each = count,
         }
     }
+}
+
+/// Tokens of one text among others: at least one.
+fn tokens_of(text: &[u8]) -> u64 {
+    let mut counted = Estimator::new();
+    counted.feed_json(text);
+    counted.tokens().max(1)
 }

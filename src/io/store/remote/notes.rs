@@ -6,7 +6,7 @@ use crate::base::limits;
 use crate::base::time::Unix;
 use crate::io::store::api::StoreError;
 use crate::io::store::keyform::{record_from, record_text};
-use crate::io::store::note::{ANSWERS_KEPT_MS, AUDIT_MAX, Answered, AuditLine, Change, Note, edited};
+use crate::io::store::note::{ANSWERS_KEPT_MS, AUDIT_MAX, Answered, AuditLine, Change, Note};
 use crate::policy::keys::{KeyId, KeyRecord};
 
 /// What stands between the parts of a line: no part has it.
@@ -57,16 +57,7 @@ impl Remote {
     }
 
     /// Lets `change` edit the record of a key, again if another process came in between. See `Ledger::edit_key`.
-    pub fn edit_key<E>(
-        &mut self,
-        id: &KeyId,
-        note: &Note<'_>,
-        change: impl FnMut(&mut KeyRecord) -> Result<(), E>,
-    ) -> Result<Option<Result<KeyRecord, E>>, StoreError> {
-        edited(change, |change| self.edit(id, note, change))
-    }
-
-    fn edit(&mut self, id: &KeyId, note: &Note<'_>, change: Change<'_>) -> Result<Option<KeyRecord>, StoreError> {
+    pub fn edit(&mut self, id: &KeyId, note: &Note<'_>, change: Change<'_>) -> Result<Option<KeyRecord>, StoreError> {
         for _ in 0..limits::EDIT_TRIES {
             let found = self.read_text(redis::cmd("HGET").arg(named("keys")).arg(id.as_str()))?;
             let Some(old) = found else { return Ok(None) };

@@ -35,9 +35,9 @@ CREATE VIEW people_parts AS SELECT day, who, name, requests, uncached_in, cache_
 /// Names that may wait for being settled: then all sums are, however few rows lie behind them. Two hundred bytes each.
 const NAMES_BEHIND: usize = 1024;
 
-/// Who is smaller than the largest of a day.
-const SMALLER: &str = "SELECT name FROM people WHERE day = ?1 AND who = ?2 AND name != ?3
-    ORDER BY cost_nano DESC, uncached_in + cache_read + cache_write + out DESC, requests DESC, name LIMIT -1 OFFSET ?4";
+/// In which order names are the largest.
+pub(super) const LARGEST: &str =
+    "cost_nano DESC, uncached_in + cache_read + cache_write + out DESC, requests DESC, name";
 
 /// What rows come to by user and by session.
 #[derive(Default)]
@@ -67,10 +67,14 @@ impl People {
             add.execute(params![int(day), who as u8, name, requests, uncached, read, written, out, cost])?;
             days.insert((day, who));
         }
+        // Who is smaller than the largest of a day.
+        let smaller = format!(
+            "SELECT name FROM people WHERE day = ?1 AND who = ?2 AND name != ?3 ORDER BY {LARGEST} LIMIT -1 OFFSET ?4"
+        );
         for (day, who) in days {
             let most = params![int(day), who as u8, REST, PEOPLE_MAX as i64];
-            transaction.prepare_cached(&MERGE.replace("{}", SMALLER))?.execute(most)?;
-            let sql = format!("DELETE FROM people WHERE day = ?1 AND who = ?2 AND name IN ({SMALLER})");
+            transaction.prepare_cached(&MERGE.replace("{}", &smaller))?.execute(most)?;
+            let sql = format!("DELETE FROM people WHERE day = ?1 AND who = ?2 AND name IN ({smaller})");
             transaction.prepare_cached(&sql)?.execute(most)?;
         }
         Ok(())

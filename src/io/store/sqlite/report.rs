@@ -1,8 +1,9 @@
 //! Usage reports out of the sums: as much of the work as can be is SQLite's, so that a report over years costs what its
 //! lines cost.
 
-use super::super::api::{By, DayKey, DaySums, PeopleSums, Query, StoreError, Sums, UsageLine, Who};
+use super::super::api::{By, DayKey, DaySums, PEOPLE_MAX, PeopleSums, Query, REST, StoreError, Sums, UsageLine, Who};
 use super::Sqlite;
+use super::people::LARGEST;
 use super::value::{Fallible, int, uint};
 use crate::base::time::Unix;
 use crate::policy::window::DAY_MS;
@@ -67,13 +68,21 @@ impl Sqlite {
         let (first, beyond) = query.days();
         let by_day = query.by.contains(&By::Day);
         let day = if by_day { "day" } else { "0" };
-        let group = if by_day { "day, name" } else { "name" };
+        let group = if by_day { "day, 1" } else { "1" };
         let sums = "SUM(requests), SUM(uncached_in), SUM(cache_read), SUM(cache_write), SUM(out), SUM(cost_nano)";
+        // Of a day with rows that have yet to be settled there are more names than are kept.
         let sql = format!(
-            "SELECT name, {day}, {sums} FROM people_parts WHERE day >= ?1 AND day < ?2 AND who = ?3 GROUP BY {group}"
+            "SELECT IIF(place > ?4, ?5, name), {day}, {sums} FROM
+             (SELECT *, ROW_NUMBER() OVER (PARTITION BY day ORDER BY name = ?5, {LARGEST}) AS place FROM
+              (SELECT day, name, SUM(requests) AS requests, SUM(uncached_in) AS uncached_in,
+               SUM(cache_read) AS cache_read, SUM(cache_write) AS cache_write, SUM(out) AS out,
+               SUM(cost_nano) AS cost_nano
+               FROM people_parts WHERE day >= ?1 AND day < ?2 AND who = ?3 GROUP BY day, name))
+             GROUP BY {group}"
         );
         let mut found = self.connection.prepare(&sql)?;
-        let named = found.query_map(params![int(first), int(beyond), who as u8], |row| {
+        let most = PEOPLE_MAX as i64;
+        let named = found.query_map(params![int(first), int(beyond), who as u8, most, REST], |row| {
             Ok(((uint(row, 1)?, who, row.get::<_, String>(0)?), sums_in(row, 2)?))
         })?;
         let people: PeopleSums = named.collect::<Fallible<_>>()?;

@@ -80,7 +80,7 @@ fn a_ledger_of_the_third_version_has_keys_without_limits_of_their_own() {
     let mut db = place.owner();
     assert_eq!(db.list_keys().unwrap(), [record(A, 5)]);
     let limits = LimitOverrides { requests: Some(0), concurrency: Some(3), ..LimitOverrides::default() };
-    let edited = db.edit_key(&record(A, 5).id, None, |key| {
+    let edited = edit_key(&mut db, &record(A, 5).id, None, |key| {
         (key.disabled, key.limits, key.name) = (true, limits, "another".to_string());
         (key.plan, key.expires) = ("other".to_string(), Some(Unix(9)));
         key.scope.models_allowed = Some(vec!["m".to_string()]);
@@ -175,7 +175,7 @@ fn what_a_key_belongs_to_is_stored_and_changed() {
     let of_labs = KeyRecord { group: Some("labs".to_string()), labels, ..record(A, 5) };
     db.insert_key(&of_labs).unwrap();
     assert_eq!(db.list_keys().unwrap(), std::slice::from_ref(&of_labs));
-    let edited = db.edit_key(&of_labs.id, None, |key| {
+    let edited = edit_key(&mut db, &of_labs.id, None, |key| {
         (key.group, key.labels) = (None, Vec::new());
         Ok::<(), ()>(())
     });

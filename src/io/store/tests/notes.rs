@@ -1,10 +1,10 @@
 //! What changes of keys are written with.
 
 use super::*;
-use crate::io::store::note::{ANSWERS_KEPT_MS, Note, Once};
+use crate::io::store::note::{ANSWERS_KEPT_MS, Once};
 
 fn note<'a>(what: &'static str, at: u64, once: Option<Once<'a>>) -> Note<'a> {
-    Note { who: "the test", what, at: Unix(at), once }
+    Note { who: "the test", what, at: Unix(at), shown: &|key| format!("{{\"name\":\"{}\"}}", key.name), once }
 }
 
 #[test]
@@ -19,9 +19,9 @@ fn a_change_its_line_and_its_answer_are_written_together_or_not_at_all() {
     let known = db.answered("n", Unix(12)).unwrap().unwrap();
     assert_eq!((known.digest, known.answer), ([1; 32], format!("issued {A}")));
     assert_eq!(db.answered("other", Unix(12)).unwrap(), None);
-    let refused = db.edit_key(&key(A), Some(&note("edit", 13, None)), |_| Err::<(), ()>(()));
+    let refused = edit_key(&mut db, &key(A), Some(&note("edit", 13, None)), |_| Err::<(), ()>(()));
     assert_eq!(refused.unwrap(), Some(Err(())));
-    let edited = db.edit_key(&key(A), Some(&note("edit", 14, None)), |key| {
+    let edited = edit_key(&mut db, &key(A), Some(&note("edit", 14, None)), |key| {
         key.name = "another".to_string();
         Ok::<(), ()>(())
     });

@@ -64,8 +64,15 @@ fn the_largest_keep_their_names_and_the_others_are_one() {
     let user = |n: u64| format!("u{n:05}");
     let mut rows: Vec<Row> = (0..many).map(|n| of(&user(n), "s", n, n)).collect();
     rows.extend((0..many).rev().step_by(7).map(|n| of(&user(n), "", n, 0)));
+    let by_day = Query { by: vec![By::Day, By::User], ..Query::default() };
     for part in rows.chunks(500) {
         db.append(part).unwrap();
+        for query in [Query::by(By::User), by_day.clone()] {
+            let found = db.usage(&query).unwrap();
+            let requests: u64 = found.iter().map(|line| line.requests).sum();
+            assert!(found.len() <= PEOPLE_MAX + 1, "{} lines while rows are not settled", found.len());
+            assert_eq!(requests, db.count_rows().unwrap());
+        }
     }
     db.settle().unwrap();
     let stored = |sql: &str| {

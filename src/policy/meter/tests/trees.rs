@@ -182,6 +182,19 @@ fn shares_of_a_budget_are_told_once_in_a_period_and_when_it_becomes_smaller() {
     meter.configure(&groups(&[("labs", "")], |_, limits| limits.budget = 120), at("2026-12-01"));
     let told = meter.take_news();
     assert_eq!((told.len(), told[0].percent, told[0].status), (1, 80, BudgetStatus { used: 100, total: 120 }));
+    let mut now_with = |budget: u64| {
+        let plan = Plan { budget, ..Plan::unlimited("p") };
+        meter.rebudget(Payer { plan: &plan, ..payer }, at("2026-12-01"));
+        let told = meter.take_news().into_iter();
+        told.map(|news| (news.of, news.percent, news.status.total)).collect::<Vec<_>>()
+    };
+    let key = |percent, total| (BudgetOf::Key(KEY), percent, total);
+    assert_eq!(now_with(1_000), [], "nothing is new");
+    assert_eq!(now_with(125), [key(80, 125)]);
+    assert_eq!(now_with(100), [key(100, 100)]);
+    assert_eq!(now_with(90), [], "told already");
+    assert_eq!(now_with(0), []);
+    assert_eq!(now_with(101), [key(80, 101)], "one that is given later");
 }
 
 #[test]

@@ -1,0 +1,90 @@
+"""What somebody who looks costs those who are served: latency of paced requests with one report after the other over a
+ledger of a million rows, and without.
+
+The gateway with its helper threads is on the first core; load, upstream and whoever looks are on the second."""
+import http.client, os, shutil, threading, time
+from statistics import median
+
+from .report import Rounds, spread
+from .rig import FIRST, GATEWAY, PORTS, SECOND, WORK, Run, say, start, stop, wait_for
+from .subjects import Subject
+
+ROWS, REQUESTS, GAP_US = 1_000_000, 8_000, 500
+REPORT = "/admin/v1/usage?by=key,model"
+
+
+def million():
+    """A ledger with a million rows of a thousand keys, made once."""
+    folder = WORK / "million"
+    if not folder.exists():
+        say(f"writing {ROWS} rows ...")
+        subject = Subject("gateway").start()
+        run = Run(PORTS["gateway"], connections=256, requests=ROWS, **subject.way("whole"))
+        run.go()
+        run.end()
+        subject.stop()
+        folder.mkdir()
+        for ledger in WORK.glob("ledger.db*"):
+            shutil.move(ledger, folder)
+    for ledger in [*WORK.glob("ledger.db*")]:
+        ledger.unlink()
+    for ledger in folder.iterdir():
+        shutil.copy(ledger, WORK)
+
+
+class Looker(threading.Thread):
+    """Asks for one report after the other until it is told to stop."""
+
+    def __init__(self):
+        super().__init__()
+        self.ends, self.took = threading.Event(), []
+
+    def run(self):
+        admin = http.client.HTTPConnection("127.0.0.1", PORTS["admin"], timeout=60)
+        while not self.ends.is_set():
+            began = time.monotonic()
+            admin.request("GET", REPORT)
+            answer = admin.getresponse()
+            text = answer.read()
+            assert answer.status == 200 and b"bench" in text, text[:200]
+            self.took.append((time.monotonic() - began) * 1000)
+        admin.close()
+
+
+def measure(looks):
+    run = Run(PORTS["gateway"], connections=8, requests=REQUESTS, gap_us=GAP_US, model="bench")
+    looker = Looker()
+    if looks:
+        looker.start()
+    result = run.go()
+    looker.ends.set()
+    if looks:
+        looker.join()
+    run.end()
+    return result, looker.took
+
+
+def looked(rounds, table):
+    os.sched_setaffinity(0, {SECOND})
+    million()
+    gateway = start([GATEWAY, "serve", "--config", WORK / "tollgate.toml"], FIRST, stderr=open(WORK / "log", "wb"))
+    wait_for(PORTS["gateway"])
+    found, took = Rounds(), []
+    for number in range(rounds):
+        say(f"round {number + 1} of {rounds}")
+        # Whoever is first in one round is second in the next; and twice without, which is the noise.
+        for name in ("quiet", "looked", "again")[:: 1 if number % 2 else -1]:
+            result, times = measure(name == "looked")
+            took += times
+            for part in ("p50_us", "p99_us"):
+                found.add(part, name, result[part])
+    stop(gateway)
+    for part, limit in (("p99_us", 1.05), ("p50_us", None)):
+        quiet = median(found.get(part, "quiet"))
+        table.add("19", f"{part[:3]} with reports over {ROWS:,} rows, ratio to without",
+                  f"<= {limit}" if limit else "",
+                  f"{spread(found.ratios(part, 'looked', 'quiet'), 3)}; {quiet:.0f} us without",
+                  value=median(found.ratios(part, "looked", "quiet")), limit=limit)
+        table.add("19", f"{part[:3]} without, ratio to itself (noise)", "",
+                  spread(found.ratios(part, "again", "quiet"), 3))
+    table.add("19", "a report, ms", "", f"{spread(took, 1)}, {len(took)} of them")

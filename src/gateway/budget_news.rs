@@ -1,0 +1,46 @@
+//! What the log says of budgets: that so much of one has been used as is to be told.
+
+use super::cx::Cx;
+use crate::base::text::{push_dollars, push_number};
+use crate::policy::keys::KeyIx;
+use crate::policy::meter::{BudgetNews, BudgetOf};
+use crate::policy::window;
+use crate::wire::json::write_string;
+use std::ops::Range;
+
+impl Cx {
+    /// The budgets of these keys may be others than they were.
+    pub(super) fn rebudget(&mut self, keys: Range<u32>) {
+        for key in keys.map(KeyIx).filter(|key| self.keys.record(*key).is_live(self.now.unix)) {
+            if let Ok(payer) = self.plans.of(key, &self.setup.config) {
+                self.meter.rebudget(payer, self.now.unix);
+            }
+        }
+        self.tell_of_budgets();
+    }
+
+    /// Says which budgets have been used so far that it is to be told.
+    pub(crate) fn tell_of_budgets(&mut self) {
+        for BudgetNews { of, percent, status, renews } in self.meter.take_news() {
+            let (what, whose) = match &of {
+                BudgetOf::Key(key) => ("key", self.keys.record(*key).id.to_string()),
+                BudgetOf::Group(name) => ("group", name.to_string()),
+            };
+            self.log_event(|out| {
+                out.extend_from_slice(b",\"event\":\"budget\",\"percent\":");
+                push_number(out, percent.into());
+                for part in [",\"", what, "\":"] {
+                    out.extend_from_slice(part.as_bytes());
+                }
+                write_string(out, &whose);
+                for (before, nano) in [(",\"used\":", status.used), (",\"budget\":", status.total)] {
+                    out.extend_from_slice(before.as_bytes());
+                    push_dollars(out, nano);
+                }
+                out.extend_from_slice(b",\"until\":\"");
+                window::write_iso(renews, out);
+                out.push(b'"');
+            });
+        }
+    }
+}
