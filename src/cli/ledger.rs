@@ -260,6 +260,10 @@ struct RequestLine {
     user: Option<Arc<str>>,
     session: Option<Arc<str>>,
     client: Client,
+    #[serde(getter = "trace_id", skip_serializing_if = "Option::is_none")]
+    trace_id: Option<String>,
+    #[serde(getter = "span_id", skip_serializing_if = "Option::is_none")]
+    span_id: Option<String>,
 }
 
 /// The same for the part of it that is a [`Usage`].
@@ -283,6 +287,14 @@ fn request_id<S: Serializer>(id: &[u8; 16], to: S) -> Result<S::Ok, S::Error> {
 
 fn admitted(row: &Row) -> String {
     window::iso(row.admitted)
+}
+
+fn trace_id(row: &Row) -> Option<String> {
+    Some(row.trace.as_ref()?.split_once('-')?.0.to_string())
+}
+
+fn span_id(row: &Row) -> Option<String> {
+    Some(row.trace.as_ref()?.split_once('-')?.1.to_string())
 }
 
 fn endpoint(row: &Row) -> &'static str {
@@ -367,6 +379,20 @@ mod tests {
             "\n"
         );
         assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+
+    #[test]
+    fn one_that_was_part_of_a_trace_says_so() {
+        let row: Row = serde_json::from_str(
+            r#"{"r":"000102030405060708090a0b0c0d0eff","k":"abcdefABCDEF","a":1,"m":"m","t":"p/x","e":"chat","s":true,
+            "c":200,"u":[1,2,3,4],"f":"partial","n":5,"x":6,"d":7,"o":"0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331"}"#,
+        )
+        .unwrap();
+        let mut out = Vec::new();
+        write_entry(&Entry::Request(row), &mut out).unwrap();
+        let value: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(value["trace_id"], "0af7651916cd43dd8448eb211c80319c");
+        assert_eq!(value["span_id"], "b7ad6b7169203331");
     }
 
     #[test]

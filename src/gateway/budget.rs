@@ -63,7 +63,7 @@ const CONNECTION_BYTES: u64 = 24 << 10;
 /// What it takes over TLS: keys, a record that has come in part, and one that has not left.
 const SESSION_BYTES: u64 = 40 << 10;
 /// What a row takes that waits for the ledger, with the room that the queue has for twice as many.
-const ROW_BYTES: u64 = 400;
+const ROW_BYTES: u64 = 440;
 /// As many times as long as a piece what is made of it may be, before that takes the piece's place.
 const IN_HAND: u64 = 2;
 

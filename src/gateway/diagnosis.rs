@@ -64,6 +64,14 @@ impl Diagnosis {
         }
     }
 
+    /// What the row says of the trace.
+    #[cold]
+    pub(crate) fn trace_text(&self) -> Option<Arc<str>> {
+        let mut text = Vec::with_capacity(49);
+        self.trace.as_ref()?.write_text(&mut text);
+        Some(String::from_utf8(text).ok()?.into())
+    }
+
     /// Appends the members of the log line, each with a comma before it.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         if let Some(trace) = &self.trace {

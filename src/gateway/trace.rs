@@ -76,6 +76,13 @@ impl Trace {
         trace::write(&self.id, &self.span(attempt), self.flags, &self.state, out);
     }
 
+    /// Appends its id, `-`, and the id of the request's span.
+    pub(crate) fn write_text(&self, out: &mut Vec<u8>) {
+        hex_into(&self.id, out);
+        out.push(b'-');
+        hex_into(&self.span(0), out);
+    }
+
     /// Appends the members of the log line, each with a comma before it.
     pub(crate) fn write_members(&self, out: &mut Vec<u8>) {
         for (name, value) in [(",\"trace_id\":\"", &self.id[..]), (",\"span_id\":\"", &self.span(0))] {

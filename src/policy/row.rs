@@ -69,6 +69,9 @@ pub struct Row {
     /// What kind of program sent it.
     #[serde(rename = "l", default, skip_serializing_if = "Client::is_none")]
     pub client: Client,
+    /// The trace that it was part of and its span in that, in hexadecimal with `-` between them.
+    #[serde(rename = "o", default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<Arc<str>>,
     /// What a shared ledger has lent to the request, to be given back with this row; `None` where none is shared. Not
     /// kept.
     #[serde(skip)]
@@ -188,6 +191,7 @@ mod tests {
     fn row() -> Row {
         let usage = Usage { uncached_in: 1, cache_read: 2, cache_write: 3, out: 4, source: UsageSource::Partial };
         Row {
+            trace: None,
             lease: None,
             request: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255],
             key: KeyId::parse("abcdefABCDEF").unwrap(),

@@ -146,6 +146,7 @@ impl Exchange {
             user: said.and_then(|said| said.user.clone()),
             session: said.and_then(|said| said.session.clone()),
             client: self.request.meta.agent,
+            trace: self.diagnosis.as_ref().and_then(|diagnosis| diagnosis.trace_text()),
             lease: admitted.lease,
         };
         NonZeroU64::new(cx.give_row(row))

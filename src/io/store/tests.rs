@@ -96,6 +96,7 @@ fn row(id: &str, admitted: u64, model: &str, out: u64) -> Row {
         user: None,
         session: None,
         client: Default::default(),
+        trace: None,
         lease: None,
     }
 }

@@ -105,7 +105,11 @@ fn a_streamed_request_that_fails_over_to_another_shape_has_its_spans_with_parent
         (first.number("http.request.resend_count"), second.number("http.request.resend_count")),
         (None, Some(1))
     );
-    // The log, and what the collector is asked.
+    // The row, the log, and what the collector is asked.
+    h.ledger(1);
+    let exported = h.done(&["ledger", "export"]);
+    let row: Value = serde_json::from_str(exported.lines().last().unwrap()).unwrap();
+    assert_eq!((row["trace_id"].as_str(), row["span_id"].as_str()), (Some(TRACE), Some(&*own.id)), "{row}");
     let line = h.log_of(&got.id());
     assert_eq!((line["trace_id"].as_str(), line["span_id"].as_str()), (Some(TRACE), Some(&*own.id)));
     let (head, _) = &collector.asked()[0];

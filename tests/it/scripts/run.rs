@@ -496,6 +496,7 @@ fn foreign_row(key: KeyId, admitted: Unix, tokens: u64) -> Row {
         user: None,
         session: None,
         client: Default::default(),
+        trace: None,
         lease: None,
     }
 }

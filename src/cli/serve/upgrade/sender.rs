@@ -50,7 +50,8 @@ pub(in crate::cli::serve) enum Message {
     Heard(Heard),
 }
 
-/// What comes from the successor.
+/// What comes from the successor; boxed on its way, one at a time.
+#[allow(clippy::large_enum_variant)]
 pub(in crate::cli::serve) enum Heard {
     Line(Line),
     /// What no line is.

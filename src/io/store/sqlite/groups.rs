@@ -22,8 +22,8 @@ use std::sync::Arc;
 /// of it, group and client.
 /// A row is an array: request, key, milliseconds from `oldest` to its admission, place in `names`, streamed, status,
 /// four kinds of tokens, cost, attempts, microseconds, and as far as there is any of it the milliseconds that it has
-/// waited for a place, user and session (`null` where only what follows is known): a row of an earlier version is as
-/// one that has nothing of the kind.
+/// waited for a place, user, session and trace (`null` where only what follows is known): a row of an earlier version
+/// is as one that has nothing of the kind.
 pub(super) const TABLE: &str = "
 CREATE TABLE groups (
     first INTEGER PRIMARY KEY, last INTEGER NOT NULL, oldest INTEGER NOT NULL, newest INTEGER NOT NULL,
@@ -43,7 +43,8 @@ CREATE VIEW rows AS SELECT first + r.key AS number, 'req_' || (r.value ->> 0) AS
     r.value ->> 8 AS cache_write, r.value ->> 9 AS output, names -> (r.value ->> 3) ->> 3 AS source,
     r.value ->> 10 AS cost_nano, (r.value ->> 10) / 1e9 AS cost, r.value ->> 12 AS micros,
     COALESCE(r.value ->> 13, 0) AS queued_ms, IFNULL(names -> (r.value ->> 3) ->> 4, '') AS group_path,
-    r.value ->> 14 AS user, r.value ->> 15 AS session, IFNULL(names -> (r.value ->> 3) ->> 5, '') AS client
+    r.value ->> 14 AS user, r.value ->> 15 AS session, IFNULL(names -> (r.value ->> 3) ->> 5, '') AS client,
+    substr(r.value ->> 16, 1, 32) AS trace_id, substr(r.value ->> 16, 34) AS span_id
     FROM groups, json_each(groups.rows) AS r LEFT JOIN keys ON keys.id = r.value ->> 1;
 ";
 
@@ -106,13 +107,13 @@ impl Packer {
                 out.push(b',');
                 push_number(out, number);
             }
-            let people = [&row.user, &row.session];
-            let known = people.iter().rposition(|name| name.is_some()).map_or(0, |place| place + 1);
+            let names = [&row.user, &row.session, &row.trace];
+            let known = names.iter().rposition(|name| name.is_some()).map_or(0, |place| place + 1);
             if row.queued_ms > 0 || known > 0 {
                 out.push(b',');
                 push_number(out, row.queued_ms.min(MICROS_MAX));
             }
-            for name in &people[..known] {
+            for name in &names[..known] {
                 out.push(b',');
                 match name {
                     // A text: this cannot fail.
@@ -168,6 +169,7 @@ struct Stored<'a> {
     queued_ms: u64,
     user: Option<Arc<str>>,
     session: Option<Arc<str>>,
+    trace: Option<Arc<str>>,
 }
 
 /// Numbers that every row has.
@@ -192,8 +194,12 @@ impl<'de: 'a, 'a> Deserialize<'de> for Stored<'a> {
                     *number = row.next_element()?.ok_or_else(short)?;
                 }
                 let queued_ms = row.next_element()?.unwrap_or(0);
-                let [user, session] = [row.next_element()?.flatten(), row.next_element()?.flatten()];
-                Ok(Stored { request, key, numbers, queued_ms, user, session })
+                let mut names = [None, None, None];
+                for name in &mut names {
+                    *name = row.next_element()?.flatten();
+                }
+                let [user, session, trace] = names;
+                Ok(Stored { request, key, numbers, queued_ms, user, session, trace })
             }
         }
         from.deserialize_seq(Reading)
@@ -252,6 +258,7 @@ fn unpack(oldest: u64, names: &str, rows: &str) -> Fallible<Vec<Row>> {
             group: group.clone(),
             user: row.user,
             session: row.session,
+            trace: row.trace,
             client: *client,
             lease: None,
         })

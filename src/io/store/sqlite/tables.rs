@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// Written into the file (`application_id`): "Toll".
 pub(super) const APPLICATION: i32 = 0x546f_6c6c;
 /// Version of the tables below (`user_version`).
-pub(super) const SCHEMA: i64 = 7;
+pub(super) const SCHEMA: i64 = 8;
 
 const TABLES: &str = "
 CREATE TABLE keys (
@@ -131,12 +131,14 @@ pub(super) fn bring_up(connection: &mut Connection, fresh: &str) -> Fallible<Opt
                 if done < 4 {
                     transaction.execute_batch(FOURTH)?;
                 }
-                // From version 4 to 5 rows may have one number more, which the views show.
                 if done < 6 {
                     sixth(&transaction, fresh)?;
-                    views(&transaction)?;
                 }
-                transaction.execute_batch(notes::TABLES)?;
+                // From version 4 to 5 rows may have one number more, from 7 to 8 a trace, which the views show.
+                views(&transaction)?;
+                if done < 7 {
+                    transaction.execute_batch(notes::TABLES)?;
+                }
                 transaction.pragma_update(None, "application_id", APPLICATION)?;
                 transaction.pragma_update(None, "user_version", SCHEMA)?;
             }
@@ -225,6 +227,7 @@ fn read_row(row: &rusqlite::Row<'_>) -> Fallible<Row> {
         user: None,
         session: None,
         client: Client::default(),
+        trace: None,
         lease: None,
     })
 }

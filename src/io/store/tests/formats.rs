@@ -148,7 +148,7 @@ fn a_ledger_of_the_fifth_version_keeps_its_sums_and_tells_endpoints_as_far_as_th
     assert_eq!((before.len(), behind[0]), (4 * 6, 8), "it is as it was made");
     let mut db = place.owner();
     assert_eq!(line(every), before);
-    assert_eq!(old.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)).unwrap(), 7);
+    assert_eq!(old.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)).unwrap(), 8);
     assert_eq!(db.verify().unwrap().differences, []);
     let endpoint = |name: &str| line(&format!("SELECT {{}} FROM parts WHERE endpoint = '{name}'"))[0];
     assert_eq!([endpoint(""), endpoint("chat"), endpoint("messages")], [5, 2, 3]);
@@ -224,4 +224,32 @@ fn sums_tell_groups_endpoints_and_clients_apart_before_and_after_they_are_settle
         }
     }
     assert_eq!(db.count_rows().unwrap(), 0);
+}
+
+#[test]
+fn a_ledger_of_the_seventh_version_takes_rows_with_a_trace_and_shows_it() {
+    const TRACE: &str = "0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331";
+    let place = Place::new("seventh");
+    place.owner().append(&[row(A, 5, "small", 1)]).unwrap();
+    let old = Connection::open(place.file()).unwrap();
+    old.execute_batch("DROP VIEW rows; CREATE VIEW rows AS SELECT 1; PRAGMA user_version = 7").unwrap();
+    drop(old);
+    let mut db = place.owner();
+    let traced = Row { trace: Some(TRACE.into()), ..row(A, 6, "small", 1) };
+    let named = Row { user: Some("ann".into()), queued_ms: 7, ..traced.clone() };
+    db.append(&[traced.clone(), named.clone()]).unwrap();
+    let other = Connection::open(place.file()).unwrap();
+    let mut query = other.prepare("SELECT trace_id || '-' || span_id FROM rows ORDER BY number").unwrap();
+    let seen: Vec<Option<String>> = query.query_map([], |line| line.get(0)).unwrap().map(Result::unwrap).collect();
+    assert_eq!(seen, [None, Some(TRACE.to_string()), Some(TRACE.to_string())]);
+    let mut rows = Vec::new();
+    db.export(&mut |entry| {
+        rows.extend(if let Entry::Request(row) = entry { Some(row) } else { None });
+        true
+    })
+    .unwrap();
+    assert_eq!(rows, [row(A, 5, "small", 1), traced, named]);
+    assert_eq!(db.verify().unwrap().differences, []);
+    let people = db.usage(&Query::by(By::User)).unwrap();
+    assert!(people.iter().any(|line| line.name == "ann" && line.requests == 1), "{people:?}");
 }
