@@ -4,7 +4,7 @@
 use super::client::{Answer, get, post, request};
 use super::collector::{Collector, Span, answer};
 use super::harness::{Harness, Setup, bearer, chat, gauge, streamed, with};
-use super::process::wait_for;
+use super::process::{Folder, wait_for};
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -84,6 +84,7 @@ fn a_streamed_request_that_fails_over_to_another_shape_has_its_spans_with_parent
         ("gen_ai.operation.name", "chat"),
         ("gen_ai.request.model", "both"),
         ("gen_ai.response.model", "both"),
+        ("gen_ai.response.finish_reasons", "stop"),
         ("error.type", ""),
     ] {
         assert_eq!(own.text(name), value, "{name} of {own:#?}");
@@ -132,6 +133,7 @@ fn a_request_without_a_caller_begins_a_trace_of_its_own_name() {
     assert!(h.last().0.contains(&format!("traceparent: 00-{}-{}-01\n", trace_of(&got), spans[1].id)));
     assert!(!h.last().0.contains("tracestate"), "{}", h.last().0);
     assert_eq!((&*spans[0].name, &*spans[1].name, spans[0].events.len()), ("chat small", "chat up-small", 0));
+    assert_eq!(spans[0].text("gen_ai.response.finish_reasons"), "stop");
     let line = h.log_of(&got.id());
     assert_eq!(line["trace_id"].as_str(), Some(&*trace_of(&got)));
     // A malformed one counts as none, with what stands beside it.
@@ -341,4 +343,25 @@ fn a_reload_turns_to_another_collector_and_to_none() {
     let got = root(&h);
     spans(&one, &trace_of(&got), 1);
     assert_eq!(other.spans().len(), 1);
+}
+
+#[test]
+fn a_collector_over_tls_is_sent_what_another_is_if_it_can_be_trusted() {
+    let (collector, pem) = Collector::secured();
+    let folder = Folder::new();
+    let file = folder.path().join("ca.pem");
+    std::fs::write(&file, pem).unwrap();
+    let trusted = format!("ca_file = \"{}\"\n", file.display());
+    for (ca_file, arrives) in [(&*trusted, true), ("", false)] {
+        let otlp = format!("otlp = \"https://localhost:{}\"", collector.at.port());
+        let more = format!("{MODELS}[telemetry]\n{otlp}\n{ca_file}");
+        let h = Harness::start(&Setup { more, ..Setup::default() });
+        let got = h.client().ask(&request("GET", "/", &[("connection", "close")]));
+        if arrives {
+            spans(&collector, &trace_of(&got), 1);
+        } else {
+            wait_for("the drop", || (gauge(&h, "tollgate_spans_dropped_total") == 1).then_some(()));
+            assert!(h.log().iter().any(|line| line["error"] == "TLS has failed"));
+        }
+    }
 }
