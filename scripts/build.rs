@@ -25,6 +25,12 @@ fn dense(json: &str) -> String {
     out
 }
 
+/// The lines of a program without what stands before them, and without those that are comments.
+fn bare(text: &str, comment: &str) -> String {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(comment));
+    lines.collect::<Vec<&str>>().join("\n") + "\n"
+}
+
 fn main() {
     println!("cargo:rerun-if-changed=scripts/build.rs");
     let out = std::env::var("OUT_DIR").expect("cargo says where things are put");
@@ -38,7 +44,7 @@ fn main() {
         let from = format!("src/gateway/{from}");
         println!("cargo:rerun-if-changed={from}");
         let text = std::fs::read_to_string(&from).expect("what is served is there");
-        pack(to, &if from.ends_with(".json") { dense(&text) } else { text });
+        pack(to, &if from.ends_with(".json") { dense(&text) } else { bare(&text, "//") });
     }
     println!("cargo:rerun-if-changed={COMPLETIONS}");
     let shells = ["bash", "elvish", "fish", "powershell", "zsh"];
@@ -48,9 +54,8 @@ fn main() {
     println!("cargo:rerun-if-changed={LUA}");
     for entry in std::fs::read_dir(LUA).expect("the ledger's scripts are there").flatten() {
         let text = std::fs::read_to_string(entry.path()).expect("a script can be read");
-        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("--"));
-        let bare = lines.collect::<Vec<&str>>().join("\n") + "\n";
-        std::fs::write(std::path::Path::new(&out).join(entry.file_name()), bare).expect("there is room for it");
+        let place = std::path::Path::new(&out).join(entry.file_name());
+        std::fs::write(place, bare(&text, "--")).expect("there is room for it");
     }
     // What is only tried out is not built again for every commit.
     if std::env::var("PROFILE").as_deref() == Ok("release") {

@@ -39,9 +39,8 @@ pub(super) fn unanswered(ask: &DeskAsk) -> Box<DeskAnswer> {
 
 fn told(ask: &DeskAsk) -> Result<String, Wrong> {
     let (high, now) = (&*ask.config, unix());
-    let path = ask.path.strip_suffix('/').unwrap_or(&ask.path);
     // Each by itself, so that a name may have a slash.
-    let parts: Vec<String> = path.split('/').map(|part| percent::decoded(part.as_bytes())).collect();
+    let parts: Vec<String> = ask.path.split('/').map(|part| percent::decoded(part.as_bytes())).collect();
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     match (ask.method.as_str(), parts.as_slice()) {
         ("GET", ["keys"]) => page(ask, &keys::listed(high, now).map_err(failed)?),

@@ -28,8 +28,8 @@ use by::{answer, shown as audited};
 use clap::{Args, Subcommand};
 use listing::Used;
 pub(super) use listing::{Line, listed, shown};
-use names::find;
 pub(super) use names::unknown;
+use names::{find, is_no_id};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::Serialize;
 use std::time::Duration;
@@ -188,6 +188,7 @@ fn show_once(record: &KeyRecord, text: String, json: bool, high: &Config, now: U
 
 /// Makes a key and stores its record: the record, and the key, which cannot be shown again.
 fn make(args: &IssueArgs, high: &Config, by: &By<'_>, now: Unix) -> Result<(KeyRecord, String), Failure> {
+    is_no_id(high, &args.name)?;
     let key = prepare(args, high, now)?;
     let issued = with_entropy(|fill| issue(&high.server.key_prefix, fill))?;
     let record = KeyRecord { id: issued.id, digest: issued.digest, ..key };
@@ -234,6 +235,7 @@ fn set(args: &SetArgs) -> Result<(), Failure> {
 
 /// Changes a key as asked, all of it or nothing.
 fn set_in(high: &Config, id: &KeyId, args: &SetArgs, by: &By<'_>, now: Unix) -> Result<KeyRecord, Failure> {
+    is_no_id(high, args.name.as_deref().unwrap_or_default())?;
     let mut ledger = store::open_existing(high)?.ok_or_else(|| unknown(id.as_str()))?;
     let answer = |key: &KeyRecord| answer(&Line::new(key, high, &Used::default(), now));
     let edited = ledger.edit_key(id, &by.note("edit", (&audited(high, now), &answer), now), |key| {

@@ -11,6 +11,9 @@ use std::time::Duration;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How often a gateway that has gone is looked for, and how long after the try before.
+const TRIES: u32 = 10;
+const PAUSE: Duration = Duration::from_secs(1);
 /// Bytes of an event that has not ended.
 const EVENT_MAX: usize = 1 << 20;
 
@@ -98,26 +101,40 @@ fn print_one(args: &RequestsArgs, request: Raw<'_>) -> Result<(), Failure> {
     }
 }
 
-/// Goes on with what the gateway tells as it happens, until it ends or is not read any more.
+/// Goes on with what the gateway tells as it happens, until it is not read any more, or there is no gateway.
 fn live(args: &RequestsArgs, listener: &Listener) -> Result<(), Failure> {
-    let (mut held, mut printed) = (Vec::new(), Ok(()));
-    let status = listener.follow("/admin/v1/requests/live", &mut |piece| {
-        held.extend_from_slice(piece);
-        while let Some(end) = held.windows(2).position(|two| two == b"\n\n") {
-            let event: Vec<u8> = held.drain(..end + 2).collect();
-            if let Some(count) = missed(&event) {
-                remark(&format!("{} requests ended too fast to be told of", grouped(count)));
+    let (mut held, mut printed, mut tries) = (Vec::new(), Ok(()), 0);
+    loop {
+        let ended = listener.follow("/admin/v1/requests/live", &mut |piece| {
+            tries = 0;
+            held.extend_from_slice(piece);
+            while let Some(end) = held.windows(2).position(|two| two == b"\n\n") {
+                let event: Vec<u8> = held.drain(..end + 2).collect();
+                if let Some(count) = missed(&event) {
+                    remark(&format!("{} requests ended too fast to be told of", grouped(count)));
+                }
+                let Some(data) = event.strip_prefix(b"data: ") else { continue };
+                if json::check(data.trim_ascii()).is_ok() && args.takes(Raw::new(data)) {
+                    printed = print_one(args, Raw::new(data));
+                }
             }
-            let Some(data) = event.strip_prefix(b"data: ") else { continue };
-            if json::check(data.trim_ascii()).is_ok() && args.takes(Raw::new(data)) {
-                printed = print_one(args, Raw::new(data));
-            }
+            printed.is_ok() && held.len() <= EVENT_MAX
+        });
+        printed?;
+        // A gateway may have come after this one.
+        let ends = tries == TRIES || matches!(ended, Ok(201..));
+        let why = match ended {
+            Ok(status) => Failure::failed(format!("{listener} has ended what it told ({status})")),
+            Err(why) => no_answer(listener, &why),
+        };
+        if ends {
+            return Err(why);
         }
-        printed.is_ok() && held.len() <= EVENT_MAX
-    });
-    let status = status.map_err(|why| no_answer(listener, &why))?;
-    printed?;
-    Err(Failure::failed(format!("{listener} has ended what it told ({status})")))
+        remark(&format!("{}; trying again", why.text()));
+        (printed, tries) = (Ok(()), tries + 1);
+        held.clear();
+        std::thread::sleep(PAUSE);
+    }
 }
 
 /// How many requests an event says that it leaves out.

@@ -28,9 +28,6 @@ pub(in crate::dialect) fn bound_of(value: &[u8]) -> Option<u64> {
     checks::whole_number(Raw::new(value))
 }
 
-/// Bytes of an unknown member for each token that is reserved for it: of texts in most languages that is more than enough.
-const UNKNOWN_BYTES_PER_TOKEN: u64 = 3;
-
 /// Scans one request body, fed as it arrives.
 #[derive(Debug)]
 pub struct RequestScan {
@@ -86,11 +83,10 @@ impl RequestScan {
         PromptTokens::Later(&self.checks.tokens, body)
     }
 
-    /// Tokens that unknown members may be, where they are passed on: what a provider makes of them is not known, so they
-    /// are no part of the prompt.
+    /// Bytes of the values of unknown members.
     #[inline]
-    pub fn unknown_tokens(&self) -> u64 {
-        self.checks.unknown / UNKNOWN_BYTES_PER_TOKEN
+    pub fn unknown_bytes(&self) -> u64 {
+        self.checks.unknown
     }
 
     /// What [`RequestScan::prompt_tokens`] does not exceed, known without another look at the body.

@@ -36,7 +36,7 @@ const VERSION: &str = concat!("\"", env!("CARGO_PKG_VERSION"), "\"");
 const PAGE: Packed = Packed(include_bytes!(concat!(env!("OUT_DIR"), "/page.html")));
 const HTML: &str = "text/html; charset=utf-8";
 /// Where the admin API is.
-pub(crate) const API: &str = "/admin/v1/";
+const API: &str = "/admin/v1/";
 /// What may be asked of a list.
 const LIST: &str = "limit after";
 /// What is only looked at.
@@ -113,7 +113,8 @@ pub(crate) fn step(
     if (path == "/" || path.starts_with("/admin/")) && !knows_host(host, peer, &cx.setup.config.server) {
         return Step::Refuse(Refusal::of_status(403, "this name of the host is not in admin_hosts"));
     }
-    if let Some(path) = path.strip_prefix(API) {
+    if let Some(inside) = inside(path.as_bytes()) {
+        let path = std::str::from_utf8(inside).unwrap_or_default();
         return api(path, head, bytes, role, view, cx, out).unwrap_or_else(Step::Refuse);
     }
     let is_known = ["/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/admin/openapi.json"].contains(&path);
@@ -199,7 +200,7 @@ fn api(
         return Err(unknown());
     }
     let nothing = || Refusal::of_status(404, "there is nothing here; see /admin/openapi.json");
-    let (route, methods, queries) = route(path.strip_suffix('/').unwrap_or(path)).ok_or_else(nothing)?;
+    let (route, methods, queries) = route(path).ok_or_else(nothing)?;
     let method = method(bytes);
     if !methods.split(", ").any(|known| known.as_bytes() == method) {
         return Err(Refusal::method(methods));
@@ -231,6 +232,12 @@ fn api(
 
 /// What is told is true at the moment.
 pub(crate) const FRESH: &str = "\r\ncache-control: no-store";
+
+/// What follows [`API`] in a path, without the one slash at its end that is tolerated.
+pub(crate) fn inside(path: &[u8]) -> Option<&[u8]> {
+    let inside = path.strip_prefix(API.as_bytes())?;
+    Some(inside.strip_suffix(b"/").unwrap_or(inside))
+}
 
 /// The method of a request, as it came.
 pub(crate) fn method(bytes: &[u8]) -> &[u8] {

@@ -35,6 +35,15 @@ pub(super) fn find(high: &Config, text: &str) -> Result<KeyRecord, Failure> {
     choose(records_in(high)?, text)
 }
 
+/// Refuses a name that is the id of a key: by it that one would be meant.
+pub(super) fn is_no_id(high: &Config, name: &str) -> Result<(), Failure> {
+    let id = KeyId::parse(name);
+    match id.is_some() && records_in(high)?.iter().any(|record| Some(record.id) == id) {
+        true => Err(Failure::misused("name: that is the id of a key")),
+        false => Ok(()),
+    }
+}
+
 fn choose(records: Vec<KeyRecord>, text: &str) -> Result<KeyRecord, Failure> {
     let tail = text.split_once("live_").map_or(text, |(_, tail)| tail.get(..12).unwrap_or(tail));
     let id = KeyId::parse(tail);

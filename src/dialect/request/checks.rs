@@ -19,8 +19,8 @@ const DOCUMENT_BYTES_PER_TOKEN: u64 = 20;
 /// Bytes of reasoning in base64 for each token that it counts for.
 const OPAQUE_BYTES_PER_TOKEN: u64 = 8;
 
-/// How deep the members of a part of a message lie. Those of what lies in it have names that the dialects give them, and
-/// else names that a model has chosen, as the input of a call has.
+/// How deep the members of a part of a message lie. Those of what lies in it have names that the dialects give them,
+/// and else names that a model has chosen, as the input of a call has.
 const PART_DEPTH: usize = 5;
 const PART_NAMES: [&[u8]; 9] =
     [b"type", b"name", b"arguments", b"media_type", b"detail", b"text", b"format", b"title", b"cache_control"];

@@ -154,7 +154,7 @@ impl Gateway {
             client: id,
             config: self.cx.setup.config.clone(),
             method: text(if head.method == Method::Head { b"GET" } else { admin::method(bytes) }),
-            path: text(head.path.of(bytes)).trim_start_matches(admin::API).to_string(),
+            path: text(admin::inside(head.path.of(bytes)).unwrap_or_default()),
             part,
             body: body.to_vec(),
             once,

@@ -165,9 +165,9 @@ impl Exchange {
 const ANSWER_MORE: usize = 4 * BLOCK;
 
 /// How much storage an answer is given of which `length` bytes have come: all that was announced, or where nothing was,
-/// twice as much again and again, and from a step's worth on an eighth more. Growing a large block can cost a copy of all
-/// of it: so of what is longer still it is so much that the system extends it without copying. What is not written to
-/// takes no memory.
+/// twice as much again and again, and from a step's worth on an eighth more. Growing a large block can cost a copy of
+/// all of it: so of what is longer still it is so much that the system extends it without copying. What is not written
+/// to takes no memory.
 fn wanted(length: usize, announced: Option<usize>, limit: usize) -> usize {
     let ahead = match announced {
         Some(announced) => announced,

@@ -24,6 +24,9 @@ use crate::wire::Dialect;
 use std::io::Write;
 use std::num::NonZeroU32;
 
+/// Bytes of unknown members for each token that is reserved for them: more than enough for texts in most languages.
+const UNKNOWN_BYTES_PER_TOKEN: u64 = 3;
+
 impl Exchange {
     /// The whole body is there and is what it should be.
     pub(super) fn body_complete(&mut self, message: &Message<'_>, cx: &mut Cx) -> Effect {
@@ -288,8 +291,8 @@ impl Exchange {
     fn amount(&self, prompt: u64, draft: &OutgoingRequest, cx: &Cx) -> Amount {
         let Some(model) = self.model() else { return Amount::default() };
         let completion = answer_tokens(model, draft);
-        let unknown = draft.scan.unknown_tokens();
-        let prompt = if unknown > 0 && forwards(model, &cx.setup.config) { prompt + unknown } else { prompt };
+        let unknown = draft.scan.unknown_bytes();
+        let prompt = if unknown > 0 { prompt + forwarded(unknown, model, &cx.setup.config) } else { prompt };
         let is_limited =
             payer(self, &cx.plans, &cx.setup.config).is_ok_and(|payer| payer.path.is_some() || payer.plan.budget > 0);
         let nano = if is_limited { most_nano(prompt, completion, &model.prices).min(ROW_COST_MAX) } else { 0 };
@@ -504,11 +507,13 @@ fn payer<'a>(of: &Exchange, plans: &'a KeyPlans, config: &'a Config) -> Result<P
     Ok(plans.of(key, config)?)
 }
 
-/// Whether a provider of the model gets members that nobody here knows.
+/// Tokens that so many bytes of unknown members may be, if a provider of the model gets them. What it makes of them is
+/// not known, so they are reserved and no part of the prompt.
 #[cold]
-fn forwards(model: &Model, config: &Config) -> bool {
+fn forwarded(bytes: u64, model: &Model, config: &Config) -> u64 {
     let mut providers = model.targets.iter().filter_map(|target| config.provider(target.provider));
-    providers.any(|provider| provider.unknown_fields == UnknownFields::Forward)
+    let forwards = providers.any(|provider| provider.unknown_fields == UnknownFields::Forward);
+    if forwards { bytes / UNKNOWN_BYTES_PER_TOKEN } else { 0 }
 }
 
 /// Tokens that the answer to a request for `model` may take; of several, all of them.

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
+use std::time::Duration;
 
 /// The write token is what the tests have a variable for.
 const WRITE: &str =
@@ -124,6 +125,23 @@ fn whoever_follows_is_told_of_requests_as_they_end() {
 }
 
 #[test]
+fn whoever_follows_goes_on_with_the_gateway_that_comes_after() {
+    let mut h = start();
+    let key = h.key();
+    let followed =
+        Process::start(h.folder.path(), "live", &["requests", "--live", "--json", "--limit", "1"], &[CREDENTIAL]);
+    wait_for("the last request", || followed.written().contains("quota").then_some(()));
+    h.gateway.stop("TERM");
+    h.start_again();
+    wait_for("the next one", || {
+        let id = h.chat(&key, &chat("x\n#sim tokens=5")).id();
+        thread::sleep(Duration::from_millis(500));
+        followed.written().contains(&id).then_some(())
+    });
+    assert!(followed.written().contains("trying again"), "{}", followed.written());
+}
+
+#[test]
 fn a_key_is_issued_changed_rotated_and_revoked_and_all_of_it_is_in_the_audit() {
     let h = start();
     let body = json!({"name": "<b>ci</b>", "models": ["small"], "labels": {"team": "search"}, "expires": "30d",
@@ -196,6 +214,7 @@ fn members_are_read_as_json_may_write_them_and_what_is_wrong_is_named_by_its_pat
     let limits = &key["limits"];
     assert_eq!((&limits["budget"], &limits["requests"], &limits["tokens"]), (&json!(1e-9), &json!(60), &json!(1000)));
     let id = key["id"].as_str().unwrap();
+    let other = ask(&h, "POST", "keys", &[], r#"{"name":"other"}"#).json()["id"].as_str().unwrap().to_string();
     let again = json!({"limits": {"budget": limits["budget"], "requests": limits["requests"]}});
     assert_eq!(ask(&h, "PATCH", &format!("keys/{id}"), &[], &again.to_string()).status(), 200, "as it was told");
     for (wrong, path) in [
@@ -212,6 +231,7 @@ fn members_are_read_as_json_may_write_them_and_what_is_wrong_is_named_by_its_pat
         (r#"{"name":""}"#, "name"),
         (r#"{"name":" "}"#, "name"),
         (r#"{"name":"a\u200b"}"#, "name"),
+        (&format!(r#"{{"name":"{other}"}}"#), "name"),
         (r#"{"expires":"2020-01-01"}"#, "expires"),
         (r#"{"disabled":"yes"}"#, "disabled"),
         ("{}", "the body"),

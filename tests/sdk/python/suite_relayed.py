@@ -107,6 +107,18 @@ class Completions(unittest.TestCase):
         last = list(client().completions.create(model="wide", prompt="one\n#sim tokens=9", **asked))[-1]
         self.assertEqual((last.choices, last.usage.prompt_tokens, last.usage.completion_tokens), ([], 3, 9))
 
+    def test_several_texts_whole_and_streamed(self):
+        asked = {"model": "wide", "prompt": ["x", "y\n#sim tokens=3"], "n": 2}
+        answer = client().completions.create(**asked, best_of=3)
+        self.assertEqual([choice.index for choice in answer.choices], [0, 1, 2, 3])
+        self.assertEqual((len({choice.text for choice in answer.choices}), answer.usage.completion_tokens), (1, 18))
+        texts, ends = [""] * 4, [0] * 4
+        for event in client().completions.create(**asked, stream=True):
+            for choice in event.choices:
+                texts[choice.index] += choice.text
+                ends[choice.index] += choice.finish_reason == "stop"
+        self.assertEqual((texts, ends), ([answer.choices[0].text] * 4, [1] * 4))
+
     def test_a_failure_in_the_middle_is_raised(self):
         with self.assertRaises(openai.APIError) as broken:
             list(client().completions.create(model="wide", prompt="x\n#sim tokens=9 error_after=3", stream=True))
@@ -136,4 +148,4 @@ class Others(unittest.TestCase):
         self.assertEqual([result.index for result in answer.results], [1, 2])
         self.assertEqual([result.relevance_score for result in answer.results], [1.0, 0.5])
         self.assertEqual(answer.results[0].document.text, "the red fox")
-        self.assertEqual(answer.meta.tokens.input_tokens, 10)
+        self.assertEqual(answer.meta.tokens.input_tokens, 14)
