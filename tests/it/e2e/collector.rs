@@ -13,6 +13,8 @@ use std::sync::{Arc, Mutex, mpsc};
 /// One span as it came.
 #[derive(Clone, Debug)]
 pub struct Span {
+    /// Which process it is of.
+    pub instance: String,
     pub trace: String,
     pub id: String,
     /// Empty for none.
@@ -177,10 +179,11 @@ fn spans(body: &Value) -> Vec<Span> {
     let [resource] = body["resourceSpans"].as_array().unwrap().as_slice() else { panic!("{body}") };
     let of = attributes(&resource["resource"]["attributes"]);
     assert_eq!((of["service.name"].as_str(), of["service.version"].as_str()), (Some("tollgate"), Some("0.1.0")));
-    assert!(of.contains_key("service.instance.id"));
+    let instance = of["service.instance.id"].as_str().unwrap();
     let [scope] = resource["scopeSpans"].as_array().unwrap().as_slice() else { panic!("{body}") };
     let text = |span: &Value, name: &str| span[name].as_str().unwrap_or_default().to_string();
     let read = |span: &Value| Span {
+        instance: instance.to_string(),
         trace: text(span, "traceId"),
         id: text(span, "spanId"),
         parent: text(span, "parentSpanId"),
