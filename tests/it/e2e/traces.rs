@@ -263,6 +263,27 @@ fn a_collector_that_never_answers_holds_nobody_up_and_the_end_for_two_seconds() 
 }
 
 #[test]
+fn spans_that_wait_for_a_slow_collector_have_a_bound_and_those_beyond_it_are_counted() {
+    const ROOT: &str = "GET / HTTP/1.1\r\nhost: gateway.test\r\n\r\n";
+    let collector = Collector::that(Arc::new(|_| None));
+    let h = telemetry(collector.at, "");
+    let mut client = h.client();
+    client.send(ROOT.as_bytes());
+    assert_eq!(client.answer().unwrap().status(), 200);
+    wait_for("the first batch", || (!collector.asked().is_empty()).then_some(()));
+    let before = h.gateway.resident();
+    for _ in 0..400 {
+        client.send(ROOT.repeat(50).as_bytes());
+        (0..50).for_each(|_| assert_eq!(client.answer().unwrap().status(), 200));
+    }
+    assert!(h.gateway.resident() < before + (16 << 20), "{before} {}", h.gateway.resident());
+    // One batch has been given up by then, of one span; the others found no room.
+    let dropped = wait_for("the drops", || Some(gauge(&h, "tollgate_spans_dropped_total")).filter(|count| *count > 1));
+    assert!(dropped > 1 + 512, "{dropped}");
+    assert!(collector.asked().len() <= 2);
+}
+
+#[test]
 fn what_has_not_been_sent_is_sent_at_the_end() {
     let collector = Collector::start();
     let mut h = telemetry(collector.at, "");
