@@ -23,6 +23,8 @@ pub(crate) struct Trace {
     request: [u8; 16],
     /// Attempts so far.
     pub(crate) attempts: Vec<Tried>,
+    /// Why the model ended its answer, in the word of the client's shape; empty where that is not known.
+    pub(crate) finish: &'static str,
 }
 
 /// One attempt at a target.
@@ -41,7 +43,7 @@ impl Trace {
     /// A new one, of the name of its request: those are random. `records`: it is sampled.
     pub(crate) fn fresh(request: [u8; 16], records: bool) -> Trace {
         let (flags, state) = (u8::from(records) * SAMPLED, Box::default());
-        Trace { id: request, parent: None, flags, state, records, request, attempts: Vec::new() }
+        Trace { id: request, parent: None, flags, state, records, request, attempts: Vec::new(), finish: "" }
     }
 
     /// The one that a caller's `head` names, as far as it is well-formed. `exports`: it is recorded if the caller's is.
@@ -49,7 +51,7 @@ impl Trace {
         let Caller { trace, span, flags } = trace::caller(head)?;
         let records = exports && flags & SAMPLED != 0;
         let (state, attempts) = (trace::state(head), Vec::new());
-        Some(Trace { id: trace, parent: Some(span), flags, state, records, request, attempts })
+        Some(Trace { id: trace, parent: Some(span), flags, state, records, request, attempts, finish: "" })
     }
 
     /// The name of the span of the attempt with this number, or, of 0, of the request; never all noughts.

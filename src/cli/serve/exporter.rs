@@ -174,7 +174,10 @@ fn envelope(spans: &[u8]) -> Vec<u8> {
     let version = env!("CARGO_PKG_VERSION");
     let mut body = Vec::with_capacity(spans.len() + 512);
     body.extend_from_slice(b"{\"resourceSpans\":[{\"resource\":{\"attributes\":[");
-    let instance = std::process::id().to_string();
+    // The name of a host, or of a container, needs no escapes; what would is left out.
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host.trim().split(|c: char| !c.is_ascii_graphic() || c == '"' || c == '\\').next();
+    let instance = [host.unwrap_or_default(), ":", &std::process::id().to_string()].concat();
     for (name, value) in
         [("service.name", "tollgate"), ("service.version", version), ("service.instance.id", &instance)]
     {

@@ -52,6 +52,9 @@ impl Exchange {
             Ok(usage) => usage,
             Err(fault) => return self.attempt_failed(fault, false, message, cx),
         };
+        if self.diagnosis.is_some() {
+            self.note_finish(&cx.out);
+        }
         let outcome = Outcome { status: 200, error: None, usage };
         if !cx.waits_for_rows() {
             return Effect::Answer(outcome);

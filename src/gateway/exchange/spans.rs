@@ -28,16 +28,44 @@ const ELSEWHERE: u64 = 0x200;
 const FIRST: &str = "gen_ai.server.time_to_first_token";
 /// How hosts of well-known providers end, and what those are called.
 const KNOWN_PROVIDERS: [(&str, &str); 9] = [
-    ("openai.com", "openai"),
-    ("anthropic.com", "anthropic"),
-    ("mistral.ai", "mistral_ai"),
-    ("deepseek.com", "deepseek"),
-    ("groq.com", "groq"),
-    ("cohere.com", "cohere"),
-    ("perplexity.ai", "perplexity"),
+    (".openai.com", "openai"),
+    (".anthropic.com", "anthropic"),
+    (".mistral.ai", "mistral_ai"),
+    (".deepseek.com", "deepseek"),
+    (".groq.com", "groq"),
+    (".cohere.com", "cohere"),
+    (".perplexity.ai", "perplexity"),
     (".x.ai", "x_ai"),
     ("generativelanguage.googleapis.com", "gcp.gemini"),
 ];
+
+/// Bytes at the end of what a client is sent in which the reason is looked for why its answer ended.
+const FINISH_LOOKED: usize = 4096;
+/// The reasons of both shapes that have one; of anything else nothing is told.
+const REASONS: [&str; 11] = [
+    "stop",
+    "length",
+    "tool_calls",
+    "content_filter",
+    "function_call",
+    "end_turn",
+    "max_tokens",
+    "stop_sequence",
+    "tool_use",
+    "pause_turn",
+    "refusal",
+];
+
+/// Why an answer has ended of which these bytes are the last. What a model writes is no name of a member: within a
+/// string its quotes are escaped, and of what it could be beside that the words are known.
+fn reason(out: &[u8]) -> Option<&'static str> {
+    let end = &out[out.len().saturating_sub(FINISH_LOOKED)..];
+    let names = [&b"\"finish_reason\""[..], b"\"stop_reason\""];
+    let at = |name: &&[u8]| Some(end.windows(name.len()).rposition(|window| window == *name)? + name.len());
+    let rest = end[names.iter().find_map(at)?..].trim_ascii_start().strip_prefix(b":")?;
+    let word = rest.trim_ascii_start().strip_prefix(b"\"")?.split(|byte| *byte == b'"').next()?;
+    REASONS.into_iter().find(|reason| reason.as_bytes() == word)
+}
 
 /// What a provider is called: by a word of the conventions, or else as it is configured.
 fn name_of(provider: &Provider) -> &str {
@@ -74,6 +102,15 @@ impl Exchange {
     pub(super) fn note_begun(&mut self, at: &Attempt) {
         if let Some(trace) = self.diagnosis.as_mut().and_then(|diagnosis| diagnosis.trace.as_mut()) {
             trace.begins(at.attempts, at.target, at.begun);
+        }
+    }
+
+    /// These bytes of an answer are sent, and it ends with them, or has.
+    #[cold]
+    pub(super) fn note_finish(&mut self, out: &[u8]) {
+        let trace = self.diagnosis.as_mut().and_then(|diagnosis| diagnosis.trace.as_mut());
+        if let Some(trace) = trace.filter(|trace| trace.records && trace.finish.is_empty()) {
+            trace.finish = reason(out).unwrap_or_default();
         }
     }
 
@@ -144,6 +181,12 @@ impl Exchange {
         text(out, "gen_ai.request.model", model.unwrap_or_else(asked));
         if outcome.status == 200 {
             text(out, "gen_ai.response.model", model.unwrap_or_default());
+        }
+        if !trace.finish.is_empty() {
+            attribute(out, "gen_ai.response.finish_reasons", "arrayValue");
+            for part in ["{\"values\":[{\"stringValue\":\"", trace.finish, "\"}]}}}"] {
+                out.extend_from_slice(part.as_bytes());
+            }
         }
         if let Some(usage) = charged {
             write_usage(&usage, out);
@@ -319,4 +362,51 @@ fn seconds(out: &mut Vec<u8>, name: &str, micros: u64) {
 /// Ends a span, and its line.
 fn close(failed: bool, out: &mut Vec<u8>) {
     out.extend_from_slice(if failed { b",\"status\":{\"code\":2}}\n" } else { b"}\n" });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_found_where_it_is_one() {
+        let long = format!("{{\"finish_reason\":\"stop\"}}{}", " ".repeat(FINISH_LOOKED));
+        for (out, found) in [
+            (r#"data: {"choices":[{"delta":{},"finish_reason":"stop"}]}"#, Some("stop")),
+            (r#"{"choices":[{"finish_reason" : "length", "index":0}],"usage":{}}"#, Some("length")),
+            (
+                r#"data: {"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null}}"#,
+                Some("tool_use"),
+            ),
+            (r#"{"choices":[{"finish_reason":null}]}"#, None),
+            (r#"{"choices":[{"finish_reason":"words of a model"}]}"#, None),
+            (r#"{"content":"{\"finish_reason\":\"stop\"}"}"#, None),
+            (r#"{"finish_reason"#, None),
+            ("", None),
+            (&long, None),
+        ] {
+            assert_eq!(reason(out.as_bytes()), found, "{out}");
+        }
+    }
+
+    #[test]
+    fn providers_have_the_names_of_the_conventions() {
+        use crate::policy::config::{Config, Source};
+        for (host, name) in [
+            ("api.openai.com", "openai"),
+            ("me.openai.azure.com", "azure.ai.openai"),
+            ("api.anthropic.com", "anthropic"),
+            ("api.x.ai", "x_ai"),
+            ("api.notopenai.com", "mine"),
+            ("127.0.0.1", "mine"),
+        ] {
+            let text = format!(
+                "[[providers]]\nname = \"mine\"\nshape = \"chat\"\nbase_url = \"https://{host}/v1\"\n[[models]]\n\
+                 id = \"m\"\ncontext = \"1K\"\ntargets = [{{ provider = \"mine\" }}]"
+            );
+            let read = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+            let source = Source { file: "t", text: &text, env: &|_| None, read: &read, run: &Source::no_program };
+            assert_eq!(name_of(&Config::parse(&source).unwrap().providers[0]), name);
+        }
+    }
 }

@@ -216,6 +216,9 @@ impl Exchange {
             admitted.until = Mono::NEVER;
             commits = self.commit(cx);
         }
+        if finish_seen && self.diagnosis.is_some() {
+            self.note_finish(&cx.out);
+        }
         Forward { opens: false, commits, waits }
     }
 

@@ -1,12 +1,13 @@
 //! `[telemetry]` (contract section 15): where spans go. The collector is asked as a provider is.
 
-use super::base_url::parse_base;
+use super::base_url::{Base, parse_base};
 use super::providers::{CREDENTIALS, HEADERS_MAX, Provider, RESERVED, is_token};
-use crate::policy::settings::kinds::{Kind, Or, Shown};
+use crate::policy::settings::kinds::{Kind, Or, Pem, Shown};
 use crate::policy::settings::reader::{Field, Reader, Section};
 use crate::policy::settings::secret::{Origin, Secret, fit};
 use crate::policy::settings::units::quoted;
 use crate::policy::settings::{Settings, section};
+use std::path::PathBuf;
 
 /// Where a collector takes spans by OTLP over HTTP, below its URL.
 const SPANS_PATH: &str = "/v1/traces";
@@ -21,6 +22,9 @@ section! {
         /// Further headers for it, each a text or where a secret is found: `{ x-tenant = "ops", authorization = { env =
         /// "OTLP_AUTHORIZATION" } }`. They are read at the start and at each reload.
         pub headers: Vec<Header> = Vec::new(), Headers, Live;
+        /// Authorities in PEM that are trusted for it, besides the public ones.
+        pub ca_file: Option<PathBuf> = None, Or(Pem("-----BEGIN CERTIFICATE-----"), "none, the public authorities"),
+            Live;
         /// Share from 0 to 1 of the traces begun here that are recorded. Where a caller has begun one, its own flag
         /// decides.
         pub sample: f64 = 1.0, Share, Live;
@@ -50,7 +54,11 @@ impl Telemetry {
         }
         // What is no URL has been reported.
         let base = telemetry.otlp.as_deref().and_then(|url| parse_base(url).ok());
-        telemetry.collector = base.map(|base| Box::new(Provider::at(&base, [&base.path, SPANS_PATH].concat())));
+        let path = |base: &Base| [&base.path, SPANS_PATH].concat();
+        telemetry.collector = base.map(|base| {
+            let ca_file = telemetry.ca_file.clone();
+            Box::new(Provider { ca_file, ..Provider::at(&base, path(&base)) })
+        });
         telemetry
     }
 
@@ -191,7 +199,7 @@ mod tests {
         let moved = next.telemetry.collector.as_deref().unwrap();
         assert_eq!((moved.authority, &*next.authorities[2].server_name), (Some(2), "d.test"));
         let none = parse("").unwrap();
-        assert!(!none.telemetry.exports() && effective(&none).contains("# otlp: none\nheaders = {}\nsample = 1.0\n"));
+        assert!(!none.telemetry.exports() && effective(&none).contains("# otlp: none\nheaders = {}\n# ca_file: none"));
     }
 
     fn parse_page(page: &str) -> Config {
@@ -214,7 +222,7 @@ mod tests {
             ("headers = { \"a b\" = \"x\" }", "expected the name of a header"),
             ("headers = { x = \"a\\nb\" }", "headers.x: expected printable ASCII"),
             ("headers = { x = { env = \"NONE\" } }", "headers.x.env: the environment variable `NONE` is not set"),
-            ("endpoint = \"x\"", "known are otlp, headers, sample"),
+            ("endpoint = \"x\"", "known are otlp, headers, ca_file, sample"),
         ] {
             let error = parse(wrong).unwrap_err();
             assert!(error.contains(why) && !error.contains("s3cret"), "{wrong}: {error}");

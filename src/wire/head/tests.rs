@@ -405,6 +405,7 @@ const FIELDS: &[&str] = &[
     "content-encoding: gzip",
     "retry-after: 7",
     "x-request-id: one",
+    "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
     "x-request-id: two",
     "user-agent: a/1 (b; c) \u{e9}",
     "anthropic-version: 2023-06-01",
@@ -573,4 +574,16 @@ fn the_most_telling_header_names_the_conversation() {
     assert_eq!(of("session_id: c\r\nSession-Id: d\r\n"), "d");
     assert_eq!(of("x-session-affinity: b\r\nx-claude-code-session-id: e\r\nsession-id: d\r\n"), "e");
     assert_eq!(of("x-session-id:\r\nsession-id: d\r\n"), "d");
+}
+
+#[test]
+fn a_trace_and_a_browser_that_asks_for_leave_are_seen_by_either_reader() {
+    let of = |lines: &str| head(&format!("POST / HTTP/1.1\r\nhost: a\r\n{lines}\r\n"));
+    // A space before the value's end has the strict one read it.
+    for lines in ["TraceParent: x\r\n", "traceparent: x \r\n", "traceparent:\r\n", "a: b\r\ntraceparent: x\r\n"] {
+        assert!(of(lines).traced && !of(lines).asks_leave, "{lines}");
+    }
+    assert!(!of("tracestate: x\r\ntraceparents: x\r\n").traced);
+    assert!(of("access-control-request-method: POST\r\n").asks_leave);
+    assert!(!of("access-control-request-method:\r\naccess-control-request-headers: x\r\n").asks_leave);
 }

@@ -1,15 +1,20 @@
 //! A collector of spans for tests: takes what OTLP sends over HTTP, checks its form, and keeps the spans as plain
-//! values. It can be told to be slow, to refuse, or to take a part alone.
+//! values. It can be told to be slow, to refuse, to take a part alone, or to speak TLS.
 
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, mpsc};
 
 /// One span as it came.
 #[derive(Clone, Debug)]
 pub struct Span {
+    /// Which process it is of.
+    pub instance: String,
     pub trace: String,
     pub id: String,
     /// Empty for none.
@@ -77,6 +82,29 @@ impl Collector {
         Collector { at, asked }
     }
 
+    /// One that takes everything over TLS, as `localhost`; and its certificate as PEM.
+    pub fn secured() -> (Collector, String) {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let key = KeyPair::generate().unwrap();
+        let own = CertificateParams::new(vec!["localhost".to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let secret = PrivatePkcs8KeyDer::from(key.serialize_der()).into();
+        let config = builder.with_no_client_auth().with_single_cert(vec![own.der().clone()], secret).unwrap();
+        let (config, listener) = (Arc::new(config), TcpListener::bind("127.0.0.1:0").unwrap());
+        let (at, asked) = (listener.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
+        let kept = asked.clone();
+        std::thread::spawn(move || {
+            for socket in listener.incoming().flatten() {
+                let tls = StreamOwned::new(ServerConnection::new(config.clone()).unwrap(), socket);
+                serve(tls, &kept, &(Arc::new(|_| answer("200 OK", "", "{}")) as Answer));
+            }
+        });
+        (Collector { at, asked }, issuer.pem())
+    }
+
     /// Heads in lower case, and bodies, of the requests so far.
     pub fn asked(&self) -> Vec<(String, Value)> {
         self.asked.lock().unwrap().clone()
@@ -93,8 +121,8 @@ impl Collector {
     }
 }
 
-fn serve(mut socket: TcpStream, kept: &Mutex<Vec<(String, Value)>>, says: &Answer) {
-    let mut reader = BufReader::new(socket.try_clone().unwrap());
+fn serve(socket: impl Read + Write, kept: &Mutex<Vec<(String, Value)>>, says: &Answer) {
+    let mut reader = BufReader::new(socket);
     let (mut head, mut length) = (String::new(), 0);
     loop {
         let mut line = String::new();
@@ -119,7 +147,7 @@ fn serve(mut socket: TcpStream, kept: &Mutex<Vec<(String, Value)>>, says: &Answe
         kept.len() - 1
     };
     match says(number) {
-        Some(answer) => drop(socket.write_all(answer.as_bytes())),
+        Some(answer) => drop(reader.get_mut().write_all(answer.as_bytes())),
         None => drop(mpsc::channel::<()>().1.recv_timeout(std::time::Duration::from_secs(600))),
     }
 }
@@ -132,6 +160,8 @@ fn long(value: &Value) -> u64 {
 fn attributes(list: &Value) -> BTreeMap<String, Value> {
     let pairs = list.as_array().into_iter().flatten().map(|pair| {
         let value = &pair["value"];
+        let array = &value["arrayValue"]["values"];
+        let value = if let [only] = array.as_array().map_or(&[][..], Vec::as_slice) { only } else { value };
         let plain = match (&value["stringValue"], &value["intValue"], &value["doubleValue"]) {
             (Value::String(text), Value::Null, Value::Null) => json!(text),
             (Value::Null, number @ Value::String(_), Value::Null) => json!(long(number)),
@@ -149,10 +179,11 @@ fn spans(body: &Value) -> Vec<Span> {
     let [resource] = body["resourceSpans"].as_array().unwrap().as_slice() else { panic!("{body}") };
     let of = attributes(&resource["resource"]["attributes"]);
     assert_eq!((of["service.name"].as_str(), of["service.version"].as_str()), (Some("tollgate"), Some("0.1.0")));
-    assert!(of.contains_key("service.instance.id"));
+    let instance = of["service.instance.id"].as_str().unwrap();
     let [scope] = resource["scopeSpans"].as_array().unwrap().as_slice() else { panic!("{body}") };
     let text = |span: &Value, name: &str| span[name].as_str().unwrap_or_default().to_string();
     let read = |span: &Value| Span {
+        instance: instance.to_string(),
         trace: text(span, "traceId"),
         id: text(span, "spanId"),
         parent: text(span, "parentSpanId"),

@@ -7,7 +7,7 @@ mod auth;
 mod bounds;
 mod causes;
 pub mod client;
-mod collector;
+pub mod collector;
 mod commands;
 mod connect;
 mod demo;

@@ -4,7 +4,7 @@
 use super::client::{Answer, get, post, request};
 use super::collector::{Collector, Span, answer};
 use super::harness::{Harness, Setup, bearer, chat, gauge, streamed, with};
-use super::process::wait_for;
+use super::process::{Folder, wait_for};
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -84,6 +84,7 @@ fn a_streamed_request_that_fails_over_to_another_shape_has_its_spans_with_parent
         ("gen_ai.operation.name", "chat"),
         ("gen_ai.request.model", "both"),
         ("gen_ai.response.model", "both"),
+        ("gen_ai.response.finish_reasons", "stop"),
         ("error.type", ""),
     ] {
         assert_eq!(own.text(name), value, "{name} of {own:#?}");
@@ -132,6 +133,7 @@ fn a_request_without_a_caller_begins_a_trace_of_its_own_name() {
     assert!(h.last().0.contains(&format!("traceparent: 00-{}-{}-01\n", trace_of(&got), spans[1].id)));
     assert!(!h.last().0.contains("tracestate"), "{}", h.last().0);
     assert_eq!((&*spans[0].name, &*spans[1].name, spans[0].events.len()), ("chat small", "chat up-small", 0));
+    assert_eq!(spans[0].text("gen_ai.response.finish_reasons"), "stop");
     let line = h.log_of(&got.id());
     assert_eq!(line["trace_id"].as_str(), Some(&*trace_of(&got)));
     // A malformed one counts as none, with what stands beside it.
@@ -261,6 +263,27 @@ fn a_collector_that_never_answers_holds_nobody_up_and_the_end_for_two_seconds() 
 }
 
 #[test]
+fn spans_that_wait_for_a_slow_collector_have_a_bound_and_those_beyond_it_are_counted() {
+    const ROOT: &str = "GET / HTTP/1.1\r\nhost: gateway.test\r\n\r\n";
+    let collector = Collector::that(Arc::new(|_| None));
+    let h = telemetry(collector.at, "");
+    let mut client = h.client();
+    client.send(ROOT.as_bytes());
+    assert_eq!(client.answer().unwrap().status(), 200);
+    wait_for("the first batch", || (!collector.asked().is_empty()).then_some(()));
+    let before = h.gateway.resident();
+    for _ in 0..400 {
+        client.send(ROOT.repeat(50).as_bytes());
+        (0..50).for_each(|_| assert_eq!(client.answer().unwrap().status(), 200));
+    }
+    assert!(h.gateway.resident() < before + (16 << 20), "{before} {}", h.gateway.resident());
+    // One batch has been given up by then, of one span; the others found no room.
+    let dropped = wait_for("the drops", || Some(gauge(&h, "tollgate_spans_dropped_total")).filter(|count| *count > 1));
+    assert!(dropped > 1 + 512, "{dropped}");
+    assert!(collector.asked().len() <= 2);
+}
+
+#[test]
 fn what_has_not_been_sent_is_sent_at_the_end() {
     let collector = Collector::start();
     let mut h = telemetry(collector.at, "");
@@ -341,4 +364,25 @@ fn a_reload_turns_to_another_collector_and_to_none() {
     let got = root(&h);
     spans(&one, &trace_of(&got), 1);
     assert_eq!(other.spans().len(), 1);
+}
+
+#[test]
+fn a_collector_over_tls_is_sent_what_another_is_if_it_can_be_trusted() {
+    let (collector, pem) = Collector::secured();
+    let folder = Folder::new();
+    let file = folder.path().join("ca.pem");
+    std::fs::write(&file, pem).unwrap();
+    let trusted = format!("ca_file = \"{}\"\n", file.display());
+    for (ca_file, arrives) in [(&*trusted, true), ("", false)] {
+        let otlp = format!("otlp = \"https://localhost:{}\"", collector.at.port());
+        let more = format!("{MODELS}[telemetry]\n{otlp}\n{ca_file}");
+        let h = Harness::start(&Setup { more, ..Setup::default() });
+        let got = h.client().ask(&request("GET", "/", &[("connection", "close")]));
+        if arrives {
+            spans(&collector, &trace_of(&got), 1);
+        } else {
+            wait_for("the drop", || (gauge(&h, "tollgate_spans_dropped_total") == 1).then_some(()));
+            assert!(h.log().iter().any(|line| line["error"] == "TLS has failed"));
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! A new process in the place of the old one.
 
 use super::rig::{Gate, Rig, chat, connect, get, read_until, rest};
+use crate::e2e::collector::Collector;
 use command_fds::{CommandFdExt, FdMapping};
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -50,6 +51,31 @@ fn counter(gate: &Gate, series: &str) -> f64 {
     let text = rest(&mut stream);
     let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     line.map_or(0.0, |count| count.parse().unwrap())
+}
+
+#[test]
+fn the_old_process_sends_the_spans_of_its_last_streams_and_the_new_one_its_own() {
+    let collector = Collector::start();
+    let rig = rig("upgrade-spans", "");
+    let telemetry = format!("{PLANS}[telemetry]\notlp = \"http://{}\"\n", collector.at);
+    rig.configure("", &rig.models("small"), &telemetry);
+    let gate = rig.start();
+    let mut stream = gate.connect();
+    stream.write_all(chat(&rig.key, "small", true, "#sim tokens=30 pace=20").as_bytes()).unwrap();
+    read_until(&mut stream, "chunk");
+    upgrade(&gate);
+    let closing =
+        chat(&rig.key, "small", false, "#sim tokens=5").replacen("host: h", "connection: close\r\nhost: h", 1);
+    assert!(gate.ask(&closing).starts_with("HTTP/1.1 200"));
+    read_until(&mut stream, "[DONE]");
+    gate.until("all spans have come", |_| collector.spans().len() >= 4);
+    let spans = collector.spans();
+    let own = spans.iter().filter(|span| span.kind == 2);
+    let mut processes: Vec<(&str, u64)> =
+        own.map(|span| (&*span.instance, span.number("gen_ai.usage.output_tokens").unwrap())).collect();
+    processes.sort_by_key(|(_, tokens)| *tokens);
+    let [(new, 5), (old, 30)] = processes[..] else { panic!("{processes:?}") };
+    assert_ne!(new, old);
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod net;
 mod pair;
 mod providers;
 mod tally;
+mod traces;
 mod wider;
 mod world;
 

@@ -56,6 +56,8 @@ pub struct Tally {
     pub handovers: u64,
     /// Successors that did not serve.
     pub taken_back: u64,
+    /// Attempts that spans tell of.
+    pub spans: u64,
     /// Only where the ledger is shared.
     pub story: Story,
 }
@@ -73,7 +75,7 @@ impl Tally {
         }
     }
 
-    fn fields(&mut self) -> [&mut u64; 20] {
+    fn fields(&mut self) -> [&mut u64; 21] {
         [
             &mut self.requests,
             &mut self.answers,
@@ -95,6 +97,7 @@ impl Tally {
             &mut self.reloads,
             &mut self.handovers,
             &mut self.taken_back,
+            &mut self.spans,
         ]
     }
 
@@ -143,6 +146,9 @@ pub fn setting(before_reply: bool, way: Way, wider: Wider) -> Setting {
     }
     if way == Way::Local {
         setting.set("store", "on_outage = \"local\"");
+    }
+    if wider.spans {
+        setting.set("telemetry", "otlp = \"http://10.0.0.9:4318\"");
     }
     if before_reply {
         setting.set("store", "durability = \"before-reply\"");

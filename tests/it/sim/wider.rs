@@ -51,6 +51,8 @@ pub struct Wider {
     pub relays: bool,
     /// The host of the provider of messages has no address, and clients send many requests in one piece.
     pub nameless: bool,
+    /// Spans are exported.
+    pub spans: bool,
 }
 
 impl Wider {
@@ -67,6 +69,7 @@ impl Wider {
         let places = rng.below(6) == 0;
         let queue = rng.below(4) == 0;
         let relays = rng.below(2) == 0;
+        let spans = rng.below(3) == 0;
         Wider {
             tight: tight == 0,
             upgrade: (upgrade == 0).then_some(Upgrade { at, ready, takes, fate }),
@@ -75,6 +78,7 @@ impl Wider {
             places: places || queue,
             queue,
             relays,
+            spans,
         }
     }
 

@@ -6,6 +6,7 @@ use super::ledger::{HOSTS, Ledger, Way};
 use super::net::Pipe;
 use super::providers::{Book, Provider};
 use super::tally::{PLACES, SECOND, Tally, UP, set_groups, set_targets, setting};
+use super::traces::Traces;
 use super::wider::{Fate, Upgrade, Wider};
 use crate::support::setting::{KeyRing, begin, later};
 use crate::support::vitals::{nothing_is_held, vitals_hold};
@@ -68,6 +69,7 @@ struct World {
     has_served: bool,
     /// The requests that ran when the ledger was given away.
     handed_over: Option<BTreeSet<[u8; 16]>>,
+    traces: Traces,
     tally: Tally,
 }
 
@@ -144,6 +146,7 @@ impl World {
             successor: Successor::None,
             has_served: false,
             handed_over: None,
+            traces: Traces::default(),
             tally: Tally::default(),
         }
     }
@@ -496,6 +499,7 @@ impl World {
                     Order::Work(work) => self.works.push(*work),
                     Order::LookUp(id) => self.looks.push(id),
                     Order::Reload(_) => self.reloading = true,
+                    Order::Spans(_, spans) => self.traces.take(&spans)?,
                     Order::Log(_) | Order::Counted(_) | Order::Renew(_) | Order::List(_) => {}
                     other => self.take_order(other)?,
                 }
@@ -771,6 +775,8 @@ impl World {
         self.settle()?;
         self.ledger.catch_up(&mut self.gateway, self.now);
         self.ledger.at_rest()?;
+        self.traces.agree(&self.ledger.rows, request_id)?;
+        self.tally.spans += self.traces.attempts;
         self.tally.story = self.ledger.story.clone();
         let running = self.handed_over.iter().flatten();
         if let Some(lost) = running.map(request_name).find(|id| !ids.contains(id)) {

@@ -92,7 +92,12 @@ class Collector:
 
 def attributes(of):
     """Plain values by name."""
-    found = {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in of.attributes}
+    def plain(value):
+        kind = value.WhichOneof("value")
+        found = getattr(value, kind)
+        return [plain(one) for one in found.values] if kind == "array_value" else found
+
+    found = {one.key: plain(one.value) for one in of.attributes}
     assert len(found) == len(of.attributes), of
     return found
 
@@ -162,6 +167,7 @@ class Traces(unittest.TestCase):
             "gen_ai.operation.name": "chat",
             "gen_ai.request.model": "both",
             "gen_ai.response.model": "both",
+            "gen_ai.response.finish_reasons": ["stop"],
             "gen_ai.usage.input_tokens": usage.prompt_tokens,
             "gen_ai.usage.output_tokens": usage.completion_tokens,
             "http.response.status_code": 200,

@@ -1,0 +1,67 @@
+//! What the gateway tells of requests in spans, against its rows: each request once, whatever becomes of it.
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use tollgate::policy::row::Row;
+
+/// The spans so far.
+#[derive(Default)]
+pub struct Traces {
+    /// By request id: trace and span as a row has them, and what was charged.
+    requests: BTreeMap<String, (String, Option<String>)>,
+    /// Attempts that were told of.
+    pub attempts: u64,
+}
+
+fn text<'a>(span: &'a Value, name: &str) -> &'a str {
+    span[name].as_str().unwrap_or_default()
+}
+
+/// The value of an attribute, without its type.
+fn attribute<'a>(span: &'a Value, name: &str) -> Option<&'a str> {
+    let all = span["attributes"].as_array()?;
+    let found = all.iter().find(|one| one["key"] == name)?;
+    found["value"].as_object()?.values().next()?.as_str()
+}
+
+impl Traces {
+    /// Takes spans: of each request its own first, then those of its attempts.
+    pub fn take(&mut self, spans: &[u8]) -> Result<(), String> {
+        let mut own = String::new();
+        for line in spans.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            let span: Value = serde_json::from_slice(line).map_err(|error| format!("{error} in a span"))?;
+            let number = |name: &str| text(&span, name).parse::<u64>().unwrap_or(0);
+            if number("startTimeUnixNano") == 0 || number("startTimeUnixNano") > number("endTimeUnixNano") {
+                return Err(format!("a span of no time: {span}"));
+            }
+            let name = format!("{}-{}", text(&span, "traceId"), text(&span, "spanId"));
+            if span["kind"] == 3 {
+                self.attempts += 1;
+                match format!("{}-{}", text(&span, "traceId"), text(&span, "parentSpanId")) == own {
+                    true => continue,
+                    false => return Err(format!("an attempt of no request: {span}")),
+                }
+            }
+            own.clone_from(&name);
+            let id = attribute(&span, "tollgate.request.id").ok_or("a span without its request")?.to_string();
+            let out = attribute(&span, "gen_ai.usage.output_tokens").map(str::to_string);
+            if self.requests.insert(id, (name, out)).is_some() {
+                return Err(format!("a request has two spans: {span}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Every row of a request that has ended says what its span says. `id`: what the request of a row is called.
+    pub fn agree(&self, rows: &[Row], id: impl Fn(&Row) -> String) -> Result<(), String> {
+        for row in rows {
+            let Some((name, out)) = self.requests.get(&id(row)) else { continue };
+            let same = row.trace.as_deref() == Some(name) && out.as_deref() == Some(&row.usage.out.to_string());
+            if !same {
+                return Err(format!("{name} of {out:?} tokens is another than {row:?}"));
+            }
+        }
+        let charged = self.requests.values().filter(|(_, out)| out.is_some()).count();
+        if charged > rows.len() { Err(format!("{charged} spans of {} rows", rows.len())) } else { Ok(()) }
+    }
+}
