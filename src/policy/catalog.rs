@@ -145,7 +145,7 @@ pub struct Model {
     pub context_text: String,
     /// Prices.
     pub prices: Prices,
-    /// It has a price: one of input and one of output are written, be they 0.
+    /// It has a price: one of input and one of output are written, be they 0; where it has no output, one of input.
     pub priced: bool,
     /// Timeouts it sets for itself; already part of every target's `limits`.
     pub timeouts: Timeouts,

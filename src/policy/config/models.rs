@@ -14,7 +14,7 @@ use crate::policy::settings::Settings;
 use crate::policy::settings::kinds::Kind;
 use crate::policy::settings::reader::{ENTRIES_MAX, Field, Reader, Section};
 use crate::policy::window::parse_moment;
-use crate::wire::Dialect;
+use crate::wire::{Dialect, Relay};
 use std::ops::RangeInclusive;
 
 /// Targets of one model.
@@ -92,8 +92,14 @@ fn model_id(reader: &mut Reader<'_>, field: &Field<'_>) -> Option<String> {
 }
 
 /// The prices, and whether the model has any: a written 0 is one. Without both of the first two it has none.
-fn read_prices(reader: &mut Reader<'_>, s: &mut Section<'_>) -> (Prices, bool) {
-    let read = ["input_price", "output_price", "cache_read_price", "cache_write_price"].map(|key| reader.price(s, key));
+fn read_prices(reader: &mut Reader<'_>, s: &mut Section<'_>, serves: &[Dialect]) -> (Prices, bool) {
+    let keys = ["input_price", "output_price", "cache_read_price", "cache_write_price"];
+    let mut read = keys.map(|key| reader.price(s, key));
+    // What answers with no tokens need not say what they cost.
+    let answers = |dialect: &Dialect| !matches!(dialect, Dialect::Relay(Relay::Embeddings | Relay::Rerank));
+    if !serves.is_empty() && !serves.iter().any(answers) {
+        read[1] = read[1].or(read[0].and(Some(0)));
+    }
     let [Some(input), Some(output), cache_read, cache_write] = read else {
         if read.iter().any(Option::is_some) {
             let path = s.path_of(if read[0].is_none() { "input_price" } else { "output_price" });
@@ -117,7 +123,6 @@ fn read_one(
     let owned_by = s.take("owned_by").and_then(|field| reader.word(&field, 128));
     let created = s.take("created").and_then(|field| read_created(reader, &field)).unwrap_or_default();
     let context = reader.required(s, "context").and_then(|field| ContextSize.read(reader, field));
-    let (prices, priced) = read_prices(reader, s);
     let timeouts = Timeouts::read(reader, s);
     let default_max_tokens = integer(reader, s, "default_max_tokens", DEFAULT_TOKENS, 1..=TOKENS_MAX);
     let reserve_tokens = integer(reader, s, "reserve_tokens", DEFAULT_TOKENS, 0..=TOKENS_MAX);
@@ -139,6 +144,7 @@ fn read_one(
     });
     let targets = read_targets(reader, s, id.as_deref(), providers, &timeouts, limits);
     let (serves, relayed) = read_serves(reader, s, &targets, providers);
+    let (prices, priced) = read_prices(reader, s, &serves);
     let (id, context) = (id?, context?);
     let first = targets.first().and_then(|target| providers.get(target.provider)?.name.clone());
     Some(Model {

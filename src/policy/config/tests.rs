@@ -956,6 +956,10 @@ fn a_model_with_one_price_of_two_has_none_and_that_is_said() {
     let (priced, input, said) = prices("input_price = 1");
     assert_eq!((priced, input, said.len()), (false, 0, 1));
     assert!(said[0].contains("models[0].output_price: missing: the model has no price"), "{said:?}");
+    // Vectors and ranks have no tokens of their own.
+    assert_eq!(prices("serves = [\"embeddings\", \"rerank\"]\ninput_price = 1"), (true, 1_000_000, vec![]));
+    assert!(!prices("serves = [\"embeddings\", \"completions\"]\ninput_price = 1").0);
+    assert!(!prices("serves = [\"embeddings\"]\noutput_price = 1").0);
     assert!(prices("cache_read_price = 1").2[0].contains("models[0].input_price: missing"));
 }
 
