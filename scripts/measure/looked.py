@@ -24,12 +24,14 @@ def million():
         run.end()
         subject.stop()
         folder.mkdir()
-        for ledger in WORK.glob("ledger.db*"):
+        for ledger in [*WORK.glob("ledger.db*")]:
             shutil.move(ledger, folder)
+        shutil.copy(WORK / "keys", folder)
     for ledger in [*WORK.glob("ledger.db*")]:
         ledger.unlink()
-    for ledger in folder.iterdir():
-        shutil.copy(ledger, WORK)
+    # With the keys that it knows.
+    for file in folder.iterdir():
+        shutil.copy(file, WORK)
 
 
 class Looker(threading.Thread):

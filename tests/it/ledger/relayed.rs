@@ -1,5 +1,5 @@
 //! The same races for what is relayed: an embedding of a hundred tokens reserves exactly what it is charged, so that
-//! limits and budgets are exact to the request.
+//! limits and budgets are exact to the request; and a completion that has many texts reserves for all of them.
 
 use super::client::post;
 use super::harness::{Harness, Setup, bearer};
@@ -47,5 +47,35 @@ fn requests_tokens_and_budgets_of_embeddings_are_exact_however_many_race() {
         assert_eq!(h.used(&key), (most * TOKENS) as u64);
     }
     assert_eq!((h.count("requests"), h.count("prompt_tokens")), (rows, rows * TOKENS as u64));
+    assert!(h.done(&["ledger", "verify"]).starts_with("ok:"));
+}
+
+#[test]
+fn tokens_of_completions_are_exact_however_many_texts_each_of_them_has() {
+    let own = "[[models]]\nid = \"texts\"\ncontext = \"8K\"\nserves = [\"completions\"]\n\
+               targets = [{ provider = \"sim-chat\", model = \"up\" }]\n";
+    let h = Harness::start(&Setup { more: format!("{}{own}", super::races::PLANS), ..Setup::default() });
+    let at: [SocketAddr; 1] = [h.at];
+    let (mut rows, mut input, mut output) = (0, 0, 0);
+    // Ten texts of ten tokens each, and what the prompt has.
+    for (asks, prompt) in [
+        ("\"n\":10,\"prompt\":[1]", 1),
+        ("\"best_of\":10,\"prompt\":[1]", 1),
+        ("\"prompt\":[[1],[2],[3],[4],[5]],\"n\":2", 5),
+    ] {
+        for plan in ["period", "window"] {
+            let key = h.key_with(&["--plan", plan]);
+            let body = format!("{{\"model\":\"texts\",{asks},\"max_tokens\":10}}");
+            let answers = race(&at, 200, 1, &post("/v1/completions", &[("authorization", &bearer(&key))], &body));
+            let ok = admitted(&answers);
+            println!("completions of {asks} under `{plan}`: {ok} of {} admitted", answers.len());
+            assert_eq!(ok, 1000usize.div_ceil(prompt + 100), "{asks} {plan}");
+            (rows, input, output) = (rows + ok as u64, input + (ok * prompt) as u64, output + 100 * ok as u64);
+            let ledger = h.ledger(rows);
+            assert_eq!((ledger.requests, ledger.input, ledger.output), (rows, input, output));
+            assert_eq!(h.used(&key), (ok * (prompt + 100)) as u64);
+        }
+    }
+    assert_eq!((h.count("requests"), h.count("prompt_tokens"), h.count("completion_tokens")), (rows, input, output));
     assert!(h.done(&["ledger", "verify"]).starts_with("ok:"));
 }

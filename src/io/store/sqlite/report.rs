@@ -68,21 +68,27 @@ impl Sqlite {
         let (first, beyond) = query.days();
         let by_day = query.by.contains(&By::Day);
         let day = if by_day { "day" } else { "0" };
-        let group = if by_day { "day, 1" } else { "1" };
+        let group = if by_day { "day, name" } else { "name" };
         let sums = "SUM(requests), SUM(uncached_in), SUM(cache_read), SUM(cache_write), SUM(out), SUM(cost_nano)";
-        // Of a day with rows that have yet to be settled there are more names than are kept.
+        // A day with rows that have yet to be settled has more names than are kept, those before it have not.
+        let unsettled =
+            "SELECT COALESCE(MIN(oldest) / 86400000, ?1) FROM groups WHERE first > (SELECT upto FROM counted)";
+        let upto = self.connection.query_row(unsettled, params![int(beyond)], |row| row.get::<_, i64>(0))?;
+        let columns = "requests, uncached_in, cache_read, cache_write, out, cost_nano";
         let sql = format!(
-            "SELECT IIF(place > ?4, ?5, name), {day}, {sums} FROM
-             (SELECT *, ROW_NUMBER() OVER (PARTITION BY day ORDER BY name = ?5, {LARGEST}) AS place FROM
-              (SELECT day, name, SUM(requests) AS requests, SUM(uncached_in) AS uncached_in,
-               SUM(cache_read) AS cache_read, SUM(cache_write) AS cache_write, SUM(out) AS out,
-               SUM(cost_nano) AS cost_nano
-               FROM people_parts WHERE day >= ?1 AND day < ?2 AND who = ?3 GROUP BY day, name))
+            "SELECT name, {day}, {sums} FROM
+             (SELECT day, name, {columns} FROM people WHERE day >= ?1 AND day < MIN(?2, ?6) AND who = ?3
+              UNION ALL SELECT day, IIF(place > ?4, ?5, name), {columns} FROM
+              (SELECT *, ROW_NUMBER() OVER (PARTITION BY day ORDER BY name = ?5, {LARGEST}) AS place FROM
+               (SELECT day, name, SUM(requests) AS requests, SUM(uncached_in) AS uncached_in,
+                SUM(cache_read) AS cache_read, SUM(cache_write) AS cache_write, SUM(out) AS out,
+                SUM(cost_nano) AS cost_nano
+                FROM people_parts WHERE day >= MAX(?1, ?6) AND day < ?2 AND who = ?3 GROUP BY day, name)))
              GROUP BY {group}"
         );
         let mut found = self.connection.prepare(&sql)?;
         let most = PEOPLE_MAX as i64;
-        let named = found.query_map(params![int(first), int(beyond), who as u8, most, REST], |row| {
+        let named = found.query_map(params![int(first), int(beyond), who as u8, most, REST, upto], |row| {
             Ok(((uint(row, 1)?, who, row.get::<_, String>(0)?), sums_in(row, 2)?))
         })?;
         let people: PeopleSums = named.collect::<Fallible<_>>()?;
