@@ -31,6 +31,21 @@ fn hosts_that_share_a_ledger_hash_alike() {
     assert!(all[0].done(&["ledger", "verify"]).starts_with("ok:"));
 }
 
+#[test]
+fn a_row_of_a_shared_ledger_keeps_its_trace() {
+    let Some(server) = Server::start() else { return };
+    let all = [server.gateway("")];
+    let key = key_of(&all, &[]);
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    let parent = format!("traceparent: 00-{trace}-b7ad6b7169203331-01\r\n");
+    ask(&all[0], &key, "/v1/chat/completions", &parent, &chat("x\n#sim tokens=1"));
+    let exported = wait_for("the row", || {
+        Some(all[0].done(&["ledger", "export"])).filter(|text| text.contains("\"entry\":\"request\""))
+    });
+    assert!(exported.contains(&format!("\"trace_id\":\"{trace}\",\"span_id\":\"")), "{exported}");
+    assert!(all[0].done(&["ledger", "verify"]).starts_with("ok:"));
+}
+
 fn row(user: Option<&str>, out: u64) -> Row {
     let text = format!(
         r#"{{"r":"{:032x}","k":"abcdefABCDEF","a":86400123,"m":"m","t":"p/m","e":"chat","s":true,"c":200,
