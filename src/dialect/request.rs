@@ -86,7 +86,7 @@ impl RequestScan {
     /// Bytes of the values of unknown members.
     #[inline]
     pub fn unknown_bytes(&self) -> u64 {
-        self.checks.unknown
+        self.checks.unknown.into()
     }
 
     /// What [`RequestScan::prompt_tokens`] does not exceed, known without another look at the body.

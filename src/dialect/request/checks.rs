@@ -12,6 +12,7 @@ use super::unsigned::Unsigned;
 use crate::base::limits::MEMBERS_MAX;
 use crate::wire::json::{Raw, Stop, Token, Visitor, eq_unescaped, string_end, unescape};
 use crate::wire::{Dialect, Span};
+use std::num::NonZeroU64;
 
 /// Bytes of one document for each token it counts for; a page of a PDF costs some thousand tokens.
 const DOCUMENT_BYTES_PER_TOKEN: u64 = 20;
@@ -126,10 +127,10 @@ pub(super) struct Checks {
     shape: Dialect,
     needs_max_tokens: bool,
     pub(super) fields: Fields,
-    refusal: Box<str>,
+    refusal: Option<Box<Invalid>>,
     pub(super) tokens: CountLater,
     /// Bytes of the values of unknown members.
-    pub(super) unknown: u64,
+    pub(super) unknown: u32,
     seen: u64,
     key: Span,
     name: Name,
@@ -143,7 +144,7 @@ pub(super) struct Checks {
     unsigned: Unsigned,
     input: Input,
     text: Text,
-    plain_max: Option<u64>,
+    plain_max: Option<NonZeroU64>,
     has_messages: bool,
     /// Of a relayed request: which of the members are there that it needs, as bits, and what is in the list under way.
     found: u8,
@@ -170,7 +171,7 @@ impl Checks {
             shape,
             needs_max_tokens: true,
             fields: Fields::default(),
-            refusal: Box::default(),
+            refusal: None,
             tokens: CountLater::default(),
             unknown: 0,
             seen: 0,
@@ -220,7 +221,7 @@ impl Checks {
         } = self;
         fields.reset();
         tokens.reset();
-        *refusal = Box::default();
+        *refusal = None;
         (*own_shape, *needs) = (shape, needs_max_tokens);
         (*unknown, *seen, *key, *name) = (0, 0, Span::default(), Name::Other);
         (*value_start, *value_token, *items) = (0, Token::Null, 0);
@@ -230,8 +231,13 @@ impl Checks {
         (*found, *texts, *query) = (0, Items::Unknown, 0);
     }
 
+    #[cold]
+    fn note(&mut self, words: String) {
+        self.refusal = Some(Box::new(Invalid(words)));
+    }
+
     pub(super) fn refusal(&mut self) -> Invalid {
-        Invalid(std::mem::take(&mut self.refusal).into_string())
+        self.refusal.take().map_or_else(|| Invalid(String::new()), |refusal| *refusal)
     }
 
     /// What must be there and is not.
@@ -248,12 +254,12 @@ impl Checks {
         if self.shape == Dialect::Messages && self.needs_max_tokens && self.plain_max.is_none() {
             return Err(Invalid("max_tokens: required, expected an integer of at least 1".to_owned()));
         }
-        self.fields.max_tokens = self.fields.max_tokens.or(self.plain_max);
+        self.fields.max_tokens = self.fields.max_tokens.or(self.plain_max.map(NonZeroU64::get));
         Ok(())
     }
 
     fn refuse(&mut self, path: std::fmt::Arguments<'_>, expected: &str) -> Result<(), Stop> {
-        self.refusal = format!("{path}: expected {expected}").into();
+        self.note(format!("{path}: expected {expected}"));
         Err(Stop)
     }
 
@@ -263,7 +269,7 @@ impl Checks {
         self.name = Name::of(key.of(buf));
         self.items = 0;
         if self.fields.members.len() >= MEMBERS_MAX {
-            self.refusal = format!("the body: expected at most {MEMBERS_MAX} members").into();
+            self.note(format!("the body: expected at most {MEMBERS_MAX} members"));
             return Err(Stop);
         }
         if self.name.is_read(self.shape) {
@@ -294,7 +300,7 @@ impl Checks {
             };
         }
         if class == Class::Unknown {
-            self.unknown += u64::from(value.end - value.start);
+            self.unknown += value.end - value.start;
         }
         match self.name {
             Name::StreamOptions if self.shape.upstream() == Dialect::Chat => {
@@ -357,7 +363,7 @@ impl Checks {
                 return Ok(());
             }
             (Name::MaxTokens, Token::Number) if number.is_some() => {
-                self.plain_max = number;
+                self.plain_max = number.and_then(NonZeroU64::new);
                 return Ok(());
             }
             (Name::Temperature, Token::Number) if in_range(raw, 2.0) => return Ok(()),
@@ -405,7 +411,7 @@ impl Checks {
                 let index = self.items.saturating_sub(1);
                 let judged = self.input.token(buf, (token, depth, span), index, &mut self.fields.cuts);
                 if let Err(refusal) = judged {
-                    self.refusal = refusal.into();
+                    self.note(refusal);
                     return Err(Stop);
                 }
             }

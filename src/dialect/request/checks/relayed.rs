@@ -6,6 +6,7 @@ use super::super::fields::Invalid;
 use super::{Checks, Items, Name, whole_number};
 use crate::wire::json::{Raw, Stop, Token};
 use crate::wire::{Relay, Span};
+use std::num::NonZeroU64;
 
 impl Checks {
     /// A member that must be there has come, as `token` says.
@@ -100,7 +101,8 @@ impl Checks {
         let again = u64::from(self.fields.texts.saturating_sub(1));
         self.tokens.add(again.saturating_mul(self.query.into()));
         // Nothing is reserved for an answer that is no text.
-        self.fields.max_tokens = if relayed.generates { self.fields.max_tokens.or(self.plain_max) } else { Some(0) };
+        let plain = self.plain_max.map(NonZeroU64::get);
+        self.fields.max_tokens = if relayed.generates { self.fields.max_tokens.or(plain) } else { Some(0) };
         Ok(())
     }
 
@@ -110,7 +112,7 @@ impl Checks {
         let count = value.string().map_or(value, Raw::new).count().unwrap_or(0);
         let count = u16::try_from(count).unwrap_or(u16::MAX);
         match self.name {
-            Name::MaxTokens => self.plain_max = whole_number(value),
+            Name::MaxTokens => self.plain_max = whole_number(value).and_then(NonZeroU64::new),
             Name::MaxCompletionTokens => self.fields.max_tokens = whole_number(value),
             Name::BestOf => self.fields.made = count,
             _ => self.fields.each = count,
