@@ -102,13 +102,14 @@ pub fn push_dollars(out: &mut Vec<u8>, nano: u64) {
 pub fn push_ip(out: &mut Vec<u8>, ip: IpAddr) {
     match ip.to_canonical() {
         IpAddr::V4(ip) => {
-            // As much more than the longest as a copy of four takes.
             let (mut text, mut at) = ([0; 20], 0);
             for value in ip.octets() {
                 let (digits, count) = small_digits(usize::from(value));
-                text[at..at + 4].copy_from_slice(&digits);
+                let dotted = u32::from_le_bytes(digits) | u32::from(b'.') << (8 * count);
+                // The last octet begins at twelve at most: so no copy has to be looked at.
+                let from = at & 15;
+                text[from..from + 4].copy_from_slice(&dotted.to_le_bytes());
                 at += count + 1;
-                text[at - 1] = b'.';
             }
             let end = out.len() + at - 1;
             out.extend_from_slice(&text);

@@ -82,8 +82,11 @@ impl Exchange {
             read: Mono::NEVER,
             queued: 0,
         };
-        let diagnosis = if request.setup.traces { request.begin_trace() } else { None };
-        Exchange { request, asked: None, admitted: None, state: State::Ended, diagnosis }
+        let mut exchange = Exchange { request, asked: None, admitted: None, state: State::Ended, diagnosis: None };
+        if exchange.request.setup.traces {
+            exchange.diagnosis = exchange.request.begin_trace();
+        }
+        exchange
     }
 
     /// Looks at the head: what is asked for, and whether it may pass.
@@ -420,13 +423,13 @@ impl Exchange {
     }
 }
 
-/// Promises a body of `length` bytes its room, and the tables that its scan has made: they grow with its members.
 /// Whether so many bytes of a body, after so many microseconds, are too few to wait for the rest of it.
 #[inline]
 pub(crate) fn is_too_slow(length: u64, micros: u64, body_timeout: Duration) -> bool {
     micros > body_timeout.as_micros() as u64 && length < (micros / 1_000_000).saturating_mul(BODY_RATE_MIN)
 }
 
+/// Promises a body of `length` bytes its room, and the tables that its scan has made: they grow with its members.
 fn promise_body(draft: &mut OutgoingRequest, key: KeyIx, length: u64, cx: &mut Cx) -> Result<(), Refusal> {
     cx.budget.body(&mut draft.promise, key, length, &mut cx.pool)?;
     match draft.scan.fields().storage() {
