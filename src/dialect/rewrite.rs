@@ -201,9 +201,7 @@ fn fate(shape: Dialect, body: &[u8], fields: &Fields, member: &Member, with: &Ta
     let value = Raw::new(member.value.of(body));
     match member.name {
         _ if shape == Dialect::Responses => response_fate(key, member.name, value, takes),
-        Name::MaxTokens | Name::MaxCompletionTokens
-            if shape.upstream() == Dialect::Chat && fields.max_tokens.is_some() =>
-        {
+        Name::MaxTokens | Name::MaxCompletionTokens if shape != Dialect::Messages && fields.max_tokens.is_some() => {
             bound_fate(shape, body, fields, member, with)
         }
         _ if takes.drop_params.iter().any(|name| eq_unescaped(key, name)) => Fate::Drop,

@@ -125,6 +125,7 @@ impl Gateway {
             Stray::NoProxyHeader => {
                 let meta = RequestMeta::of(&RequestHead::unparsed());
                 let mut exchange = Exchange::new(id, meta, &mut self.cx);
+                exchange.begin_trace(None);
                 let refusal = Refusal::no_proxy_header();
                 exchange.explain(&refusal, &mut self.cx);
                 exchange.finish(Outcome::refused(&refusal), &mut self.cx);
@@ -303,6 +304,7 @@ impl Gateway {
         client.end_after_answer();
         let meta = RequestMeta::of(&RequestHead::unparsed());
         let mut exchange = Exchange::new(id, meta, &mut self.cx);
+        exchange.begin_trace(None);
         self.refuse(&mut exchange, refusal, Outcome::refused(refusal));
     }
 

@@ -82,11 +82,7 @@ impl Exchange {
             read: Mono::NEVER,
             queued: 0,
         };
-        let mut exchange = Exchange { request, asked: None, admitted: None, state: State::Ended, diagnosis: None };
-        if exchange.request.setup.traces {
-            exchange.diagnosis = exchange.request.begin_trace();
-        }
-        exchange
+        Exchange { request, asked: None, admitted: None, state: State::Ended, diagnosis: None }
     }
 
     /// Looks at the head: what is asked for, and whether it may pass.
@@ -97,8 +93,8 @@ impl Exchange {
         ready: Readiness,
         cx: &mut Cx,
     ) -> Result<Endpoint, Refusal> {
-        if head.traced {
-            self.follow_trace(&bytes[..head.len as usize]);
+        if head.traced | self.request.setup.traces {
+            self.begin_trace(Some(&bytes[..head.len as usize]).filter(|_| head.traced));
         }
         let request = &mut self.request;
         let client_request_id = head.field(Field::XRequestId).of(bytes);

@@ -5,12 +5,11 @@
 use super::authorize::Endpoint;
 use super::event::Outcome;
 use super::finish::CLIENT_LEFT;
-use super::state::{Attempt, Exchange, Request};
+use super::state::{Attempt, Exchange};
 use crate::base::digest::hex_into;
 use crate::base::text::{push_decimal, push_ip, push_number};
 use crate::base::time::{Mono, Now};
 use crate::gateway::cx::Cx;
-use crate::gateway::diagnosis::Diagnosis;
 use crate::gateway::trace::{Trace, Tried};
 use crate::policy::config::Provider;
 use crate::policy::usage::Usage;
@@ -77,22 +76,14 @@ fn name_of(provider: &Provider) -> &str {
     }
 }
 
-impl Request {
-    /// A trace that begins here, where spans are exported.
-    #[cold]
-    pub(super) fn begin_trace(&self) -> Option<Box<Diagnosis>> {
-        let id = self.id.raw();
-        let trace = Some(Box::new(Trace::fresh(id, self.setup.config.telemetry.samples(&id))));
-        Some(Box::new(Diagnosis { trace, ..Diagnosis::default() }))
-    }
-}
-
 impl Exchange {
-    /// A caller may name the trace that the request is part of.
+    /// The trace that the request is part of: the caller's, if its `head` names one, else one that begins here, where
+    /// spans are exported.
     #[cold]
-    pub(super) fn follow_trace(&mut self, head: &[u8]) {
-        let exports = self.request.setup.traces;
-        if let Some(trace) = Trace::of_caller(head, self.request.id.raw(), exports) {
+    pub(crate) fn begin_trace(&mut self, head: Option<&[u8]>) {
+        let (id, exports) = (self.request.id.raw(), self.request.setup.traces);
+        let fresh = || exports.then(|| Trace::fresh(id, self.request.setup.config.telemetry.samples(&id)));
+        if let Some(trace) = head.and_then(|head| Trace::of_caller(head, id, exports)).or_else(fresh) {
             self.diagnosis.get_or_insert_default().trace = Some(Box::new(trace));
         }
     }

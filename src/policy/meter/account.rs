@@ -451,6 +451,7 @@ impl Account {
     }
 
     /// Tokens left: the smaller of the period's and the window's remainder, by what is settled.
+    #[inline]
     pub(super) fn tokens_left(&self, plan: &Plan) -> u64 {
         let left = |total: u64, used: u64| if total == 0 { shown(0) } else { shown(total).saturating_sub(used) };
         left(plan.tokens, self.period_known().tokens).min(left(plan.tokens_per_window, self.window_known().1))
