@@ -1,5 +1,6 @@
 //! The visitor behind [`super::RequestScan`]: one small state, no copies.
 
+mod numbers;
 mod parts;
 mod relayed;
 
@@ -12,6 +13,8 @@ use super::unsigned::Unsigned;
 use crate::base::limits::MEMBERS_MAX;
 use crate::wire::json::{Raw, Stop, Token, Visitor, eq_unescaped, string_end, unescape};
 use crate::wire::{Dialect, Span};
+use numbers::in_range;
+pub(super) use numbers::whole_number;
 use std::num::NonZeroU64;
 
 /// Bytes of one document for each token it counts for; a page of a PDF costs some thousand tokens.
@@ -589,18 +592,4 @@ impl Visitor for Checks {
             _ => self.inside(buf, token, depth, span),
         }
     }
-}
-
-#[inline]
-pub(super) fn whole_number(raw: Raw<'_>) -> Option<u64> {
-    raw.count().filter(|count| *count >= 1 && !raw.bytes().contains(&b'.'))
-}
-
-fn in_range(raw: Raw<'_>, most: f64) -> bool {
-    if let [b'0', b'.', digits @ ..] = raw.bytes()
-        && digits.iter().all(u8::is_ascii_digit)
-    {
-        return true;
-    }
-    raw.number().is_some_and(|number| (0.0..=most).contains(&number))
 }
