@@ -7,6 +7,8 @@ mod commit;
 mod epoch;
 mod files;
 #[cfg(feature = "redis")]
+mod fleet;
+#[cfg(feature = "redis")]
 mod grants;
 #[cfg(feature = "redis")]
 mod grants_model;
