@@ -2,6 +2,8 @@
 //! or gone, and several gateways on one. Contract sections 3 and 5.
 
 mod clock;
+#[cfg(feature = "redis")]
+mod cluster;
 mod commit;
 #[cfg(feature = "redis")]
 mod epoch;
