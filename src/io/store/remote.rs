@@ -7,20 +7,23 @@
 //! of the gateway and of Redis. What a power cut costs is Redis' setting (`appendfsync`): a second by default. Without
 //! an append-only file a restart of Redis loses the ledger; [`Remote::warnings`] says so.
 //!
-//! Names begin with `tollgate:`. `epoch` (what the ledger is known by) and `epoch:<epoch>`, `format`, `keys` (id to
-//! record), `secret:attribution` (what users are hashed with), `rows` (a stream, an entry of many rows for each
-//! commit), `day:<day>` (sums), `who:<day>` (sums by user and session), `folded:<day>` (sums of rows folded away),
-//! `host:<host>` (its lease), `groups` (names of accounts). An account is a key's, by its id, or a group's, `@` and
-//! its name: `use:<account>` (tokens by day), `cost:<account>` (nano-dollars by day), `win:<account>:<start>:<end>`
-//! (a window: `q` requests, `t` tokens, `r:<host>` reserved), `live:<account>` (`n:<host>` running,
-//! `r:<host>:<period>` tokens reserved), `due:<account>` (the same of nano-dollars). A grant holds like a host, by a
-//! name of its own, and in a window `q:<grant>` requests; it is called in on the channel `calls`.
+//! Names begin with `tollgate:`, in a cluster with `{tollgate}:`. `epoch` (what the ledger is known by) and
+//! `epoch:<epoch>`, `format`, `keys` (id to record), `secret:attribution` (what users are hashed with), `rows` (a
+//! stream, an entry of many rows for each commit), `day:<day>` (sums), `who:<day>` (sums by user and session),
+//! `folded:<day>` (sums of rows folded away), `host:<host>` (its lease), `groups` (names of accounts). An account is a
+//! key's, by its id, or a group's, `@` and its name: `use:<account>` (tokens by day), `cost:<account>` (nano-dollars by
+//! day), `win:<account>:<start>:<end>` (a window: `q` requests, `t` tokens, `r:<host>` reserved), `live:<account>`
+//! (`n:<host>` running, `r:<host>:<period>` tokens reserved), `due:<account>` (the same of nano-dollars). A grant holds
+//! like a host, by a name of its own, and in a window `q:<grant>` requests; it is called in on the channel `calls`.
 
 mod audit;
 mod calls;
 mod commit;
 mod epoch;
+mod nodes;
 mod notes;
+mod replicas;
+mod values;
 
 use super::api::{DaySums, PeopleSums, Query, StoreError, UsageLine};
 use super::counters::{add_day, add_who};
@@ -37,7 +40,8 @@ use crate::policy::keys::{KeyId, KeyRecord};
 use crate::policy::meter::{Amount, GroupLease, Lease, LimitKind, SharedCounts};
 use crate::policy::row::Row;
 use crate::policy::window::DAY_MS;
-use redis::{Cmd, Connection, ConnectionLike, Pipeline, RedisError, RedisResult, ServerError, TlsCertificates, Value};
+use nodes::Nodes;
+use redis::{Cmd, Connection, ConnectionLike, FromRedisValue, Pipeline, RedisError, RedisResult, ServerError, Value};
 use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -45,9 +49,8 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use values::{integer, list, text};
 
-/// What every name begins with.
-const PREFIX: &str = "tollgate:";
 /// Version of all that is described above. In the first, counters of days told no groups, endpoints and clients apart;
 /// those stay as they are. In the second there was no epoch, and an entry for each row.
 const FORMAT: &str = "3";
@@ -70,14 +73,12 @@ const SCRIPTS: [&str; 7] = [
     include_str!(concat!(env!("OUT_DIR"), "/fold.lua")),
     include_str!(concat!(env!("OUT_DIR"), "/snapshot.lua")),
 ];
-/// What stands before each of them: it asks for the epoch.
-const GUARD: &str = include_str!(concat!(env!("OUT_DIR"), "/epoch.lua"));
 /// The one that is run before there is an epoch.
 const BEGIN: &str = include_str!(concat!(env!("OUT_DIR"), "/begin.lua"));
 
 /// A shared ledger. Connects when it is first used and again after a failure.
 pub struct Remote {
-    client: redis::Client,
+    nodes: Nodes,
     connection: Option<Connection>,
     /// The URL without its password.
     name: String,
@@ -88,6 +89,8 @@ pub struct Remote {
     /// What was passed over because it is not what it should be, as texts for an operator; see [`Remote::take_odd`].
     odd: Vec<String>,
     clock: Clock,
+    /// So many replicas must have what is written.
+    replicas: u32,
 }
 
 /// One thing of many that are sent in one go.
@@ -161,16 +164,19 @@ impl Remote {
     /// `name` is the URL as it may be shown.
     pub fn new(url: &str, ca_file: Option<&Path>, name: String) -> Result<Remote, StoreError> {
         let failed = |why: String| StoreError::Shared(name.clone(), why);
-        let client = match ca_file {
-            None => redis::Client::open(url),
-            Some(path) => {
-                let pem = files::read(path).map_err(|error| StoreError::File(path.to_path_buf(), error))?;
-                redis::Client::build_with_tls(url, TlsCertificates { client_tls: None, root_cert: Some(pem) })
-            }
-        };
-        let client = client.map_err(|error| failed(error.to_string()))?;
-        let hashes = SCRIPTS.map(|code| redis::Script::new(&[GUARD, code].concat()).get_hash().to_string());
-        Ok(Remote { client, connection: None, name, epoch: None, hashes, odd: Vec::new(), clock: Clock::new() })
+        let pem = ca_file.map(|path| files::read(path).map_err(|error| StoreError::File(path.to_path_buf(), error)));
+        let nodes = Nodes::new(url, pem.transpose()?).map_err(|error| failed(error.to_string()))?;
+        let hashes = SCRIPTS.map(|code| redis::Script::new(&nodes.guarded(code)).get_hash().to_string());
+        Ok(Remote {
+            nodes,
+            connection: None,
+            name,
+            epoch: None,
+            hashes,
+            odd: Vec::new(),
+            clock: Clock::new(),
+            replicas: 0,
+        })
     }
 
     /// Whether there is a connection, as far as is known.
@@ -178,21 +184,32 @@ impl Remote {
         self.connection.is_some()
     }
 
+    /// What the ledger is known by, once it has been found.
+    pub fn epoch(&self) -> Option<&str> {
+        self.epoch.as_deref()
+    }
+
     /// Connects unless that is done; an error where the ledger is not the one that was known.
     pub fn connect(&mut self) -> Result<(), StoreError> {
         self.until_heard(|remote| remote.connect_to(false))
     }
 
-    fn failed(&self, error: &RedisError) -> StoreError {
-        if is_interrupted(error) {
+    fn failed(&mut self, error: &RedisError) -> StoreError {
+        // Another node has the ledger, or the server has forgotten the scripts: connecting anew is all that it takes.
+        if is_interrupted(error) || error.code() == Some("NOSCRIPT") || self.nodes.follow(error) {
             return StoreError::Interrupted(self.name.clone());
         }
-        if error.code() == Some("EPOCH") {
-            return self.replaced();
-        }
-        // The system's own words for it are "resource temporarily unavailable".
-        let why = if error.is_timeout() { "no answer in time".to_string() } else { error.to_string() };
-        StoreError::Shared(self.name.clone(), why)
+        let why = match error.code() {
+            Some("EPOCH") => return self.replaced(),
+            Some("TRYAGAIN" | "ASK") => "it is being moved to another node of the cluster",
+            Some("MOVED" | "CROSSSLOT") => {
+                "a node of a cluster, whose URL begins with redis+cluster:// or rediss+cluster://"
+            }
+            // The system's own words for it are "resource temporarily unavailable".
+            _ if error.is_timeout() => "no answer in time",
+            _ => return StoreError::Shared(self.name.clone(), error.to_string()),
+        };
+        StoreError::Shared(self.name.clone(), why.to_string())
     }
 
     /// Does `call`, which does no harm when it is done twice, and again where it was interrupted: within the time that
@@ -212,6 +229,11 @@ impl Remote {
 
     fn run<T>(&mut self, mut call: impl FnMut(&mut Connection) -> RedisResult<T>) -> Result<T, StoreError> {
         self.until_heard(|remote| remote.run_once(&mut call))
+    }
+
+    /// What the server answers to a command that does no harm when it is sent twice.
+    fn query<T: FromRedisValue>(&mut self, cmd: &Cmd) -> Result<T, StoreError> {
+        self.run(|connection| cmd.query(connection))
     }
 
     /// Runs `call` on the connection. After an error nothing is known of the connection, and it is given up.
@@ -248,14 +270,19 @@ impl Remote {
         integer(code)
     }
 
+    fn named(&self, rest: &str) -> String {
+        [self.nodes.prefix(), rest].concat()
+    }
+
     fn lost(&self) -> StoreError {
         StoreError::Shared(self.name.clone(), "not connected".to_string())
     }
 
     /// A call of a script on the ledger that is known; `keys` are those that it names.
     fn script(&self, which: usize, keys: &[String]) -> Cmd {
-        let mut cmd = redis::cmd("EVALSHA");
-        cmd.arg(&self.hashes[which]).arg(keys.len() + 1).arg(keys).arg(self.mark());
+        let (mut cmd, never) = (redis::cmd("EVALSHA"), self.nodes.never());
+        cmd.arg(&self.hashes[which]).arg(keys.len() + 1 + usize::from(never.is_some()));
+        cmd.arg(keys).arg(self.mark()).arg(never);
         cmd
     }
 
@@ -282,7 +309,7 @@ impl Remote {
 
     /// All keys, also expired and revoked ones, in the order of their creation.
     pub fn list_keys(&mut self) -> Result<Vec<KeyRecord>, StoreError> {
-        let all = self.read(redis::cmd("HGETALL").arg(named("keys")))?;
+        let all = self.read(redis::cmd("HGETALL").arg(self.named("keys")))?;
         let mut keys = Vec::with_capacity(list(&all).len() / 2);
         for pair in list(&all).chunks_exact(2) {
             match text(&pair[1]).and_then(record_from) {
@@ -300,13 +327,13 @@ impl Remote {
 
     /// The record of one key; `None` if there is no such key.
     pub fn find_key(&mut self, id: &KeyId) -> Result<Option<KeyRecord>, StoreError> {
-        let found = self.read_text(redis::cmd("HGET").arg(named("keys")).arg(id.as_str()))?;
+        let found = self.read_text(redis::cmd("HGET").arg(self.named("keys")).arg(id.as_str()))?;
         Ok(found.as_deref().and_then(record_from))
     }
 
     /// Counts the changes of the keys.
     pub fn version(&mut self) -> Result<i64, StoreError> {
-        let version = self.read_text(redis::cmd("GET").arg(named("keys:version")))?;
+        let version = self.read_text(redis::cmd("GET").arg(self.named("keys:version")))?;
         Ok(version.and_then(|version| version.parse().ok()).unwrap_or(0))
     }
 
@@ -315,7 +342,7 @@ impl Remote {
         let mut random = [0u8; 32];
         let filled = SystemRandom::new().fill(&mut random);
         filled.map_err(|_| StoreError::Shared(self.name.clone(), "no entropy is available".to_string()))?;
-        let name = named("secret:attribution");
+        let name = self.named("secret:attribution");
         let mut pipe = redis::pipe();
         pipe.cmd("SET").arg(&name).arg(hex(&random)).arg("NX").ignore().cmd("GET").arg(&name);
         let (text,): (String,) = self.run(|connection| pipe.query(connection))?;
@@ -325,49 +352,56 @@ impl Remote {
     /// Comes under `speaker.host`, holding `holds`; what was held under `old` ends. See the script.
     pub fn announce(&mut self, speaker: &Speaker, old: &str, holds: &Holds) -> Result<(), StoreError> {
         self.connect()?;
-        let mut cmd = self.script(ANNOUNCE, &[named("wins")]);
-        cmd.arg(PREFIX).arg(&speaker.host).arg(old).arg(limits::LEASE.as_millis() as u64);
+        let mut cmd = self.script(ANNOUNCE, &[self.named("wins")]);
+        cmd.arg(self.nodes.prefix()).arg(&speaker.host).arg(old).arg(limits::LEASE.as_millis() as u64);
         for ((account, window, period), (reserved, count)) in holds {
             cmd.arg(account.to_string()).arg(window_part(*window)).arg(kept(*window)).arg(period.0.0);
             cmd.arg(reserved.tokens).arg(*count).arg(reserved.nano);
         }
-        let done: Value = self.run(|connection| cmd.query(connection))?;
+        let done: Value = self.query(&cmd)?;
         self.read_done(&done);
-        Ok(())
+        self.replicated()
     }
 
     /// Makes the host's lease last from now on. False if it has ended.
     pub fn renew(&mut self, speaker: &Speaker) -> Result<bool, StoreError> {
-        let name = format!("{PREFIX}host:{}", speaker.host);
+        let name = self.named("host:") + &speaker.host;
         let length = limits::LEASE.as_millis() as u64;
-        self.run(|connection| redis::cmd("PEXPIRE").arg(&name).arg(length).query(connection))
+        self.query(redis::cmd("PEXPIRE").arg(&name).arg(length))
     }
 
     /// Ends the host's lease, and with it all that it holds.
     pub fn leave(&mut self, speaker: &Speaker) -> Result<(), StoreError> {
-        let name = format!("{PREFIX}host:{}", speaker.host);
-        self.run(|connection| redis::cmd("DEL").arg(&name).query(connection))
+        let name = self.named("host:") + &speaker.host;
+        self.query(redis::cmd("DEL").arg(&name))
     }
 
     /// Sends commands in one go and gives what became of each. After an error nothing is known of any of them: rows
     /// are sent again under the same number, everything else was held under a name that is given up.
     pub fn send(&mut self, speaker: &Speaker, commands: &[Command<'_>]) -> Result<Vec<Done>, StoreError> {
         self.connect()?;
-        let mut pipe = Pipeline::with_capacity(commands.len());
+        let (mut pipe, mut before) = (Pipeline::with_capacity(commands.len()), 0);
         for command in commands {
             pipe.add_command(match command {
                 Command::Ask(ask) => self.ask_command(speaker, ask),
                 Command::Release(releases) => self.release_command(speaker, releases),
-                Command::Rows(number, rows, uses) => self.rows_command(speaker, *number, rows, uses),
+                Command::Rows(number, rows, uses) => {
+                    let numbers = (*number, std::mem::replace(&mut before, *number));
+                    self.rows_command(speaker, numbers, rows, uses)
+                }
                 Command::Return(number) => {
                     let mut cmd = redis::cmd("DEL");
-                    cmd.arg(format!("{PREFIX}host:{}", grant_name(&speaker.writer, *number)));
+                    cmd.arg(self.named("host:") + &grant_name(&speaker.writer, *number));
                     cmd
                 }
             });
         }
-        let (bytes, count) = (pipe.get_packed_pipeline(), commands.len());
-        let answers = self.run_once(|connection| connection.req_packed_commands(&bytes, 0, count))?;
+        let (wait, count) = (self.wait(), commands.len());
+        let sent = count + usize::from(wait.is_some());
+        wait.into_iter().for_each(|wait| _ = pipe.add_command(wait));
+        let bytes = pipe.get_packed_pipeline();
+        let mut answers = self.run_once(|connection| connection.req_packed_commands(&bytes, 0, sent))?;
+        let have = answers.split_off(answers.len().min(count)).pop();
         let mut done = Vec::with_capacity(count);
         for (command, answer) in commands.iter().zip(answers) {
             done.push(self.read_answer(command, answer).inspect_err(|_| self.connection = None)?);
@@ -376,6 +410,7 @@ impl Remote {
             self.connection = None;
             return Err(self.nonsense());
         }
+        self.judge_wait(have)?;
         Ok(done)
     }
 
@@ -403,18 +438,18 @@ impl Remote {
     }
 
     fn ask_command(&self, speaker: &Speaker, ask: &Ask) -> Cmd {
-        let mut keys = vec![named("wins")];
+        let (prefix, mut keys) = (self.nodes.prefix(), vec![self.named("wins")]);
         for (account, window, _) in accounts(&ask.key, &ask.lease) {
-            keys.extend(["live", "due", "use", "cost"].map(|what| format!("{PREFIX}{what}:{account}")));
-            keys.push(format!("{PREFIX}win:{account}:{}", window_part(window)));
+            keys.extend(["live", "due", "use", "cost"].map(|what| format!("{prefix}{what}:{account}")));
+            keys.push(format!("{prefix}win:{account}:{}", window_part(window)));
         }
         let (mut cmd, reserved) = (self.script(ADMIT, &keys), ask.lease.reserved);
-        cmd.arg(&speaker.host).arg(format!("{PREFIX}host:")).arg(reserved.tokens).arg(reserved.nano);
+        cmd.arg(&speaker.host).arg(self.named("host:")).arg(reserved.tokens).arg(reserved.nano);
         cmd.arg(u8::from(ask.admits));
         let Wish { part, number, requests, amount, waits, known, by: _ } = ask.wish;
         let grant = if part > 0 { grant_name(&speaker.writer, number) } else { String::new() };
         cmd.arg(grant).arg(limits::GRANT.as_millis() as u64).arg(part.max(1)).arg(requests.max(1));
-        cmd.arg(amount.tokens).arg(amount.nano).arg(u8::from(waits)).arg(named(CALLS)).arg(u8::from(known));
+        cmd.arg(amount.tokens).arg(amount.nano).arg(u8::from(waits)).arg(self.named(CALLS)).arg(u8::from(known));
         let limits = std::iter::once(&ask.limits).chain(&ask.groups);
         for ((_, window, period), limits) in accounts(&ask.key, &ask.lease).zip(limits) {
             let first = period.0.0 / DAY_MS;
@@ -427,7 +462,7 @@ impl Remote {
 
     fn release_command(&self, speaker: &Speaker, releases: &[Release]) -> Cmd {
         let mut cmd = self.script(RELEASE, &[]);
-        cmd.arg(PREFIX).arg(&speaker.host);
+        cmd.arg(self.nodes.prefix()).arg(&speaker.host);
         for Release { key, lease } in releases {
             for (account, window, period) in accounts(key, lease) {
                 cmd.arg(account.to_string()).arg(window_part(window)).arg(period.0.0);
@@ -441,8 +476,7 @@ impl Remote {
     pub fn usage(&mut self, query: &Query) -> Result<Vec<UsageLine>, StoreError> {
         let who = query.who().map_err(|why| StoreError::Shared(self.name.clone(), why.to_string()))?;
         let (first, beyond) = query.days();
-        let days: Vec<u64> =
-            self.run(|connection| redis::cmd("ZRANGE").arg(named("days")).arg(0).arg(-1).query(connection))?;
+        let days: Vec<u64> = self.query(redis::cmd("ZRANGE").arg(self.named("days")).arg(0).arg(-1))?;
         let (mut sums, mut people) = (DaySums::new(), PeopleSums::new());
         for day in days.into_iter().filter(|day| (first..beyond).contains(day)) {
             add_day(&mut sums, day, self.hash(&format!("day:{day}"))?);
@@ -455,7 +489,7 @@ impl Remote {
 
     /// Numbers by name.
     fn hash(&mut self, name: &str) -> Result<Vec<(String, u64)>, StoreError> {
-        self.run(|connection| redis::cmd("HGETALL").arg(named(name)).query(connection))
+        self.query(redis::cmd("HGETALL").arg(self.named(name)))
     }
 }
 
@@ -465,10 +499,6 @@ const CALLS: &str = "calls";
 /// What a grant of a writer holds under; see `admit.lua` for the "g".
 fn grant_name(writer: &str, number: u64) -> String {
     format!("{writer}g{number}")
-}
-
-fn named(rest: &str) -> String {
-    format!("{PREFIX}{rest}")
 }
 
 fn window_part((start, end): (Unix, Unix)) -> String {
@@ -494,25 +524,6 @@ fn is_wrong_type(error: &ServerError) -> bool {
     let text = error.to_string();
     // The type of an entry, the text in a field of it, and what arithmetic makes of that text.
     ["WRONGTYPE", "is not an integer", "attempt to "].iter().any(|part| text.contains(part))
-}
-
-fn text(value: &Value) -> Option<&str> {
-    match value {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        Value::SimpleString(text) => Some(text),
-        _ => None,
-    }
-}
-
-fn list(value: &Value) -> &[Value] {
-    if let Value::Array(parts) = value { parts } else { &[] }
-}
-
-fn integer(value: &Value) -> Option<u64> {
-    match value {
-        Value::Int(number) => u64::try_from(*number).ok(),
-        _ => None,
-    }
 }
 
 /// Reads what the admitting script returns.

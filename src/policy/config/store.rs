@@ -15,13 +15,21 @@ const RETENTION: RangeInclusive<Duration> = Duration::from_secs(32 * 86_400)..=D
 
 /// Parts of a URL.
 const PARTS_MAX: usize = 8;
+/// Nodes of a cluster that a URL names.
+const NODES_MAX: usize = 16;
+
+const FORMS: &str = "expected \"sqlite:PATH\", \"redis://HOST:PORT/DB\" or \"rediss://HOST:PORT/DB\", \
+                     \"redis+cluster://HOST:PORT,HOST,...\" or \"rediss+cluster://HOST:PORT,HOST,...\"";
+const CLUSTER: &str = "expected one to 16 nodes behind redis+cluster:// or rediss+cluster://, as \"HOST:PORT,HOST\", \
+                       and no database but 0: a cluster has no other";
 
 section! {
     /// `[store]` (contract section 5).
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct StoreConfig {
-        /// Where keys and ledger are: `sqlite:PATH`, or `redis://…` and `rediss://…` for several hosts. A password
-        /// comes from elsewhere in a list of parts: `["redis://:", { env = "NAME" }, "@HOST:6379/0"]`.
+        /// Where keys and ledger are: `sqlite:PATH`, or `redis://…` and `rediss://…` for several hosts; of a cluster
+        /// `redis+cluster://HOST:PORT,HOST,…` and `rediss+cluster://…`, with one or more of its nodes. A password comes
+        /// from elsewhere in a list of parts: `["redis://:", { env = "NAME" }, "@HOST:6379/0"]`.
         pub url: StoreUrl = StoreUrl::Sqlite("tollgate.db".into()), Url, Restart;
         /// Authorities in PEM for `rediss://`, instead of the public ones.
         pub ca_file: Option<PathBuf> = None, Or(Pem("-----BEGIN CERTIFICATE-----"), "none, the public authorities"),
@@ -35,6 +43,9 @@ section! {
         pub on_outage: OnOutage = OnOutage::Refuse, OneOf(&OnOutage::ALL, OnOutage::as_str), Restart;
         /// Hosts that share the store.
         pub hosts: u32 = 1, Whole(1..=10_000), Restart;
+        /// Replicas of a shared store that must have what is written before it counts as written: rows of a commit,
+        /// what was admitted, changes of keys. With fewer the store counts as away.
+        pub replicas: u32 = 0, Whole(0..=5), Restart;
         /// How long rows are kept, at least 32 days; their sums by day stay.
         ///
         /// `None` keeps them for ever.
@@ -160,17 +171,19 @@ impl Kind<StoreUrl> for Url {
             true => joined(reader, field)?,
             false => (reader.string(&field)?, field),
         };
-        let known = match text.split_once(':') {
+        let wrong = match text.split_once(':') {
             Some(("sqlite", path)) if !path.is_empty() && path != ":memory:" => {
-                Some(StoreUrl::Sqlite(reader.resolve(path)))
+                return Some(StoreUrl::Sqlite(reader.resolve(path)));
             }
-            Some(("redis" | "rediss", rest)) if is_shared(rest) => Some(StoreUrl::Redis(text)),
-            _ => None,
+            Some(("redis" | "rediss", rest)) if is_shared(rest, 1) => return Some(StoreUrl::Redis(text)),
+            Some(("redis+cluster" | "rediss+cluster", rest)) if is_shared(rest, NODES_MAX) => {
+                return Some(StoreUrl::Redis(text));
+            }
+            Some(("redis+cluster" | "rediss+cluster", _)) => CLUSTER,
+            _ => FORMS,
         };
-        if known.is_none() {
-            reader.error(&field, "expected \"sqlite:PATH\", \"redis://HOST:PORT/DB\" or \"rediss://HOST:PORT/DB\"");
-        }
-        known
+        reader.error(&field, wrong);
+        None
     }
 
     fn shown(&self, value: &StoreUrl) -> Shown {
@@ -201,16 +214,23 @@ fn joined<'d>(reader: &mut Reader<'_>, field: Field<'d>) -> Option<(String, Fiel
 }
 
 /// Whether this follows the scheme of a shared store's URL: `//USER:PASSWORD@HOST:PORT/DB?OPTIONS`. All but the host
-/// may be left out; a fragment, by which some clients leave out the check of certificates, may not be there.
-fn is_shared(rest: &str) -> bool {
+/// may be left out; a fragment, by which some clients leave out the check of certificates, may not be there. `nodes`:
+/// so many hosts at most, each with its port, and of more than one the database 0 alone.
+fn is_shared(rest: &str, nodes: usize) -> bool {
     let Some(rest) = rest.strip_prefix("//") else { return false };
     let (rest, _) = rest.split_once('?').unwrap_or((rest, ""));
     let (authority, db) = rest.split_once('/').unwrap_or((rest, ""));
     let (_, place) = authority.rsplit_once('@').unwrap_or(("", authority));
+    let places = place.split(',');
+    let has_db = db.is_empty() || db.parse::<u16>().is_ok_and(|db| nodes == 1 || db == 0);
+    has_db && places.clone().count() <= nodes && places.into_iter().all(is_place)
+}
+
+/// Whether this is a host, and a port if there is one.
+fn is_place(place: &str) -> bool {
     let after_brackets = place.rfind(']').map_or(0, |end| end + 1);
     let colon = place[after_brackets..].find(':').map(|colon| after_brackets + colon);
     let (host, port) = colon.map_or((place, None), |colon| (&place[..colon], Some(&place[colon + 1..])));
     let named = !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._[]:".contains(&b));
-    let reachable = port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port != 0));
-    named && reachable && (db.is_empty() || db.parse::<u16>().is_ok())
+    named && port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port != 0))
 }

@@ -295,14 +295,22 @@ fn the_store_is_sqlite_or_redis_and_paths_are_relative_to_the_file() {
     assert_eq!(url("/etc/tollgate/tollgate.toml", "sqlite:t.db"), StoreUrl::Sqlite("/etc/tollgate/t.db".into()));
     assert_eq!(url("/etc/tollgate/tollgate.toml", "sqlite:/var/t.db"), StoreUrl::Sqlite("/var/t.db".into()));
     assert_eq!(url("t.toml", "rediss://h:6379/0"), StoreUrl::Redis("rediss://h:6379/0".to_string()));
-    for right in ["redis://h", "redis://[::1]:6379/0", "redis://u:p@w@h.test/1?protocol=resp3", "redis://:p@127.0.0.1/"]
-    {
+    let cluster = ["redis+cluster://a:1,b,[::1]:2", "rediss+cluster://u:p@a/0?protocol=resp3", "redis+cluster://a/"];
+    let one = ["redis://h", "redis://[::1]:6379/0", "redis://u:p@w@h.test/1?protocol=resp3", "redis://:p@127.0.0.1/"];
+    for right in one.into_iter().chain(cluster) {
         assert_eq!(url("t.toml", right), StoreUrl::Redis(right.to_string()));
     }
+    assert_eq!(StoreUrl::Redis("redis+cluster://u:p@a:1,b".into()).to_string(), "redis+cluster://***@a:1,b");
     let wrong = ["t.db", "sqlite:", "sqlite::memory:", "postgres://h/d", "redis:h", "redis://", "redis://h/x"];
     let shared = ["redis://h:port/0", "redis://h:0/0", "redis://:p/w@h/0", "redis://u@/0", "rediss://h/0#insecure"];
     for wrong in wrong.into_iter().chain(shared) {
         one_error(&with(&format!("[store]\nurl = \"{wrong}\"")), 2, "store.url", "expected \"sqlite:PATH\"");
+    }
+    one_error(&with("[store]\nurl = \"redis://a,b\""), 2, "store.url", "\"redis+cluster://HOST:PORT,HOST,...\"");
+    let nodes = format!("redis+cluster://a{}", ",a".repeat(16));
+    let cluster = ["redis+cluster://", "redis+cluster://a,,b", "redis+cluster://a/1", "redis+cluster://a,redis://b"];
+    for wrong in cluster.into_iter().chain(["rediss+cluster://a,b:x", "redis+cluster://a,b/0#insecure", &nodes]) {
+        one_error(&with(&format!("[store]\nurl = \"{wrong}\"")), 2, "store.url", "one to 16 nodes");
     }
 }
 
@@ -313,6 +321,7 @@ fn values_of_the_store_table_are_checked() {
         ("on_outage = \"allow\"", "store.on_outage", "one of refuse, local"),
         ("on_outage = \"local\"\ndurability = \"before-reply\"", "store.on_outage", "before-reply"),
         ("hosts = 0", "store.hosts", "from 1"),
+        ("replicas = 6", "store.replicas", "from 0 to 5"),
         ("max_commit_lag = \"0s\"", "store.max_commit_lag", "duration"),
         ("retention = \"7d\"", "store.retention", "from \"32d\""),
         ("ca_file = \"none.pem\"", "store.ca_file", "cannot read"),

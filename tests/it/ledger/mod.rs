@@ -2,12 +2,16 @@
 //! or gone, and several gateways on one. Contract sections 3 and 5.
 
 mod clock;
+#[cfg(feature = "redis")]
+mod cluster;
 mod commit;
 #[cfg(feature = "redis")]
 mod epoch;
 mod files;
 #[cfg(feature = "redis")]
 mod fleet;
+#[cfg(feature = "redis")]
+mod full;
 #[cfg(feature = "redis")]
 mod grants;
 #[cfg(feature = "redis")]

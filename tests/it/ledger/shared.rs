@@ -36,6 +36,13 @@ impl Server {
     }
 
     pub fn with(args: &[&str]) -> Option<Server> {
+        let mut server = Server::idle(args)?;
+        server.run();
+        Some(server)
+    }
+
+    /// One that is not started yet.
+    pub fn idle(args: &[&str]) -> Option<Server> {
         let exists =
             |program: &&&str| process::Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok();
         let Some(program) = ["redis-server", "valkey-server"].iter().find(exists) else {
@@ -44,9 +51,12 @@ impl Server {
         };
         let (folder, port) = (Folder::new(), free_port());
         let args = args.iter().map(|arg| (*arg).to_owned()).collect();
-        let mut server = Server { child: None, program, port, folder, args };
-        server.run();
-        Some(server)
+        Some(Server { child: None, program, port, folder, args })
+    }
+
+    /// Puts a file into the server's folder.
+    pub fn put(&self, name: &str, text: &str) {
+        std::fs::write(self.folder.path().join(name), text).unwrap();
     }
 
     /// Starts the process, again after [`Server::kill`].
@@ -109,7 +119,7 @@ impl Server {
 
     /// A gateway on this server; `more` are further lines of `[store]`.
     pub fn gateway(&self, more: &str) -> Harness {
-        gateway(&self.url(), more)
+        url_gateway(&self.url(), more)
     }
 
     /// Three of them.
@@ -127,7 +137,8 @@ impl Drop for Server {
     }
 }
 
-fn gateway(url: &str, more: &str) -> Harness {
+/// A gateway on a ledger; `more` are further lines of `[store]`.
+pub fn url_gateway(url: &str, more: &str) -> Harness {
     let store = format!("url = \"{url}\"\n{more}");
     Harness::start(&Setup { store, more: PLANS.to_owned(), ..Setup::default() })
 }
@@ -241,7 +252,7 @@ fn tokens_of_three_gateways_stay_within_the_stated_bound() {
 #[test]
 fn a_key_works_on_every_host_from_the_moment_it_was_issued_with_limits_of_its_own() {
     let Some(server) = Server::start() else { return };
-    let (one, other) = (gateway(&server.url(), ""), gateway(&server.url(), ""));
+    let (one, other) = (url_gateway(&server.url(), ""), url_gateway(&server.url(), ""));
     for _ in 0..10 {
         let key = one.issue(&[]);
         assert_eq!((one.status_of(&key), other.status_of(&key)), (200, 200));
@@ -457,7 +468,7 @@ fn what_an_admission_through_the_shared_ledger_costs() {
 fn a_server_without_an_append_only_file_is_warned_of_and_a_password_is_neither_needed_nor_shown() {
     let Some(server) = Server::with(&["--appendonly", "no", "--requirepass", "s3cret-word"]) else { return };
     let url = server.url().replace("redis://", "redis://:s3cret-word@");
-    let h = gateway(&url, "");
+    let h = url_gateway(&url, "");
     let key = key_of(std::slice::from_ref(&h), &[]);
     assert_eq!(h.chat(&key, &chat("x")).status(), 200);
     let warned = h.log().into_iter().find(|line| line["event"] == "warning").expect("a warning");
@@ -515,7 +526,7 @@ fn a_server_that_does_not_answer_is_said_not_to_answer() {
 }
 
 /// Certificate and key of a server, and the authority that vouches for it.
-fn certificates(folder: &Path) -> [String; 3] {
+pub fn certificates(folder: &Path) -> [String; 3] {
     let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
     let made = rcgen::generate_simple_self_signed(names).unwrap();
     let write = |name: &str, text: String| {
@@ -534,7 +545,7 @@ fn the_ledger_may_be_reached_over_tls() {
     let tls = ["--tls-port", &port, "--tls-cert-file", &cert, "--tls-key-file", &key, "--tls-auth-clients", "no"];
     let Some(server) = Server::with(&[&tls[..], &["--appendonly", "yes"]].concat()) else { return };
     let url = format!("rediss://localhost:{port}/0");
-    let h = gateway(&url, &format!("ca_file = \"{ca}\""));
+    let h = url_gateway(&url, &format!("ca_file = \"{ca}\""));
     let key = key_of(std::slice::from_ref(&h), &[]);
     assert_eq!(h.chat(&key, &chat("x")).status(), 200);
     agree(&[h], &[&key]);

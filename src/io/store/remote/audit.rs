@@ -5,7 +5,7 @@ use super::super::api::{
     DayKey, DaySums, Entry, PeopleSums, PeopleTotals, StoreError, Sums, Taker, Verdict, add_people, sums_of,
 };
 use super::super::counters::{add_day, add_who};
-use super::{FOLD, PREFIX, Remote, SNAPSHOT, integer, is_wrong_type, named};
+use super::{FOLD, Remote, SNAPSHOT, is_wrong_type, values::integer};
 use crate::base::limits;
 use crate::base::order;
 use crate::base::time::Unix;
@@ -66,9 +66,9 @@ impl Remote {
 
     fn try_verify(&mut self) -> Result<Option<Verdict>, StoreError> {
         self.connect()?;
-        let names = ["rows", "days", "foldeds", "folds", "keys", "wins", "groups"].map(named);
+        let names = ["rows", "days", "foldeds", "folds", "keys", "wins", "groups"].map(|name| self.named(name));
         let mut cmd = self.script(SNAPSHOT, &names);
-        cmd.arg(PREFIX);
+        cmd.arg(self.nodes.prefix());
         let (last, folds, days, folded, uses, costs, windows, people): Raw =
             self.run(|connection| cmd.query(connection))?;
         let mut counted = Recount::default();
@@ -89,7 +89,7 @@ impl Remote {
                 true
             })?;
         }
-        let now: Option<i64> = self.run(|connection| redis::cmd("GET").arg(named("folds")).query(connection))?;
+        let now: Option<i64> = self.query(redis::cmd("GET").arg(self.named("folds")))?;
         if now.unwrap_or(0) != folds {
             return Ok(None);
         }
@@ -106,7 +106,7 @@ impl Remote {
         // Hosts of the first format have counted no money.
         let knows = |key: &str, day: u64| !former.iter().any(|place| place.key == key && place.day == day);
         compare_use(&mut verdict, "nano-dollars", &costs, &counted, |used| used.nano, knows);
-        compare_windows(&mut verdict, &windows, &counted);
+        compare_windows(&mut verdict, self.nodes.prefix(), &windows, &counted);
         Ok(Some(verdict))
     }
 
@@ -114,10 +114,9 @@ impl Remote {
     fn read_rows(&mut self, last: &str, take: &mut dyn FnMut(Row) -> bool) -> Result<(), StoreError> {
         let mut from = "-".to_string();
         loop {
-            let page: Vec<(String, Vec<(String, String)>)> = self.run(|connection| {
-                let mut cmd = redis::cmd("XRANGE");
-                cmd.arg(named("rows")).arg(&from).arg(last).arg("COUNT").arg(limits::ENTRIES_PER_READ).query(connection)
-            })?;
+            let mut cmd = redis::cmd("XRANGE");
+            cmd.arg(self.named("rows")).arg(&from).arg(last).arg("COUNT").arg(limits::ENTRIES_PER_READ);
+            let page: Vec<(String, Vec<(String, String)>)> = self.query(&cmd)?;
             for (_, fields) in &page {
                 let rows: Option<Vec<Row>> = fields.iter().find_map(|(name, text)| match &**name {
                     "rows" => serde_json::from_str(text).ok(),
@@ -138,11 +137,9 @@ impl Remote {
 
     /// Hands every entry to `take`; see `Ledger::export`.
     pub fn export(&mut self, take: Taker<'_>) -> Result<(), StoreError> {
-        let days: Vec<u64> =
-            self.run(|connection| redis::cmd("ZRANGE").arg(named("foldeds")).arg(0).arg(-1).query(connection))?;
+        let days: Vec<u64> = self.query(redis::cmd("ZRANGE").arg(self.named("foldeds")).arg(0).arg(-1))?;
         for day in days {
-            let hash: Vec<(String, u64)> =
-                self.run(|connection| redis::cmd("HGETALL").arg(format!("{PREFIX}folded:{day}")).query(connection))?;
+            let hash = self.hash(&format!("folded:{day}"))?;
             let mut sums = DaySums::new();
             add_day(&mut sums, day, hash);
             for (place, sums) in sums {
@@ -158,13 +155,17 @@ impl Remote {
     /// `max` or more; how many that were.
     pub fn fold(&mut self, before: Unix, max: usize) -> Result<u64, StoreError> {
         self.connect()?;
-        let mut cmd = self.script(FOLD, &["rows", "foldeds", "folds"].map(named));
-        cmd.arg(PREFIX).arg(before.0).arg(max);
+        let mut cmd = self.script(FOLD, &["rows", "foldeds", "folds"].map(|name| self.named(name)));
+        cmd.arg(self.nodes.prefix()).arg(before.0).arg(max);
         // Read by hand: an entry that is not what it should be keeps old rows where they are, and nothing else.
         match self.run(|connection| connection.req_command(&cmd))? {
             Value::ServerError(error) if is_wrong_type(&error) => {
                 self.pass_over("folding", error);
                 Ok(0)
+            }
+            Value::ServerError(error) => {
+                self.connection = None;
+                Err(self.failed(&error.into()))
             }
             answer => integer(&answer).ok_or_else(|| self.nonsense()),
         }
@@ -236,10 +237,10 @@ fn compare_use(
     }
 }
 
-fn compare_windows(verdict: &mut Verdict, windows: &[Hash], counted: &Recount) {
+fn compare_windows(verdict: &mut Verdict, prefix: &str, windows: &[Hash], counted: &Recount) {
     for (name, flat) in windows {
         // The name of a group may have colons.
-        let mut parts = name.strip_prefix(PREFIX).unwrap_or(name).rsplitn(3, ':');
+        let mut parts = name.strip_prefix(prefix).unwrap_or(name).rsplitn(3, ':');
         let (Some(end), Some(start), Some(rest)) = (parts.next(), parts.next(), parts.next()) else { continue };
         let Some((_, key)) = rest.split_once(':') else { continue };
         let (Ok(start), Ok(end)) = (start.parse::<u64>(), end.parse::<u64>()) else { continue };

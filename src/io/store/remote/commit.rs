@@ -1,7 +1,7 @@
 //! What a commit sends: its rows packed as one entry, and what they come to, so that each counter is increased once
 //! however many rows count in it.
 
-use super::{APPEND, PREFIX, Remote, Speaker, grant_name, kept, named, window_part};
+use super::{APPEND, Remote, Speaker, grant_name, kept, window_part};
 use crate::base::time::Unix;
 use crate::io::store::api::{Sums, sums_of};
 use crate::io::store::counters::place_text;
@@ -194,12 +194,24 @@ impl<'a> Totals<'a> {
 }
 
 impl Remote {
-    /// A batch of rows under its number, and what was done with grants before.
-    pub(super) fn rows_command(&self, speaker: &Speaker, number: u64, rows: &[Row], uses: &[Use]) -> Cmd {
-        let keys = [format!("{PREFIX}seq:{}", speaker.writer), named("rows"), named("days"), named("wins")];
+    /// A batch of rows under its number, and what was done with grants before. `before`: number of the one that goes
+    /// before it in the same pipeline, 0 for none; where that is not done, this is not either: else it would seem done.
+    pub(super) fn rows_command(
+        &self,
+        speaker: &Speaker,
+        (number, before): (u64, u64),
+        rows: &[Row],
+        uses: &[Use],
+    ) -> Cmd {
+        let seq = format!("seq:{}", speaker.writer);
+        let keys = [&*seq, "rows", "days", "wins"].map(|name| self.named(name));
         let mut cmd = self.script(APPEND, &keys);
         // Text and numbers alone: this cannot fail.
-        cmd.arg(PREFIX).arg(number).arg(&speaker.host).arg(serde_json::to_string(rows).unwrap_or_default());
+        cmd.arg(self.nodes.prefix())
+            .arg(number)
+            .arg(&speaker.host)
+            .arg(serde_json::to_string(rows).unwrap_or_default());
+        cmd.arg(before);
         let (none, mut totals) = (Lease::default(), Totals::default());
         for one in uses {
             if let Use::Took(grant, key, lease) = one {

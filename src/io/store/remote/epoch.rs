@@ -2,7 +2,8 @@
 //! host remembers that of the ledger it has found first, and every script asks for it: what is missing, or another, is
 //! not counted on. Only `tollgate ledger adopt` makes hosts take over another.
 
-use super::{BEGIN, FORMAT, FORMERS, GUARD, Remote, SCRIPTS, list, named, text};
+use super::values::{list, text};
+use super::{BEGIN, FORMAT, FORMERS, Remote, SCRIPTS};
 use crate::base::digest::hex;
 use crate::base::limits;
 use crate::base::time::Unix;
@@ -19,17 +20,41 @@ const REPLACED: &str =
 type Found = [Option<String>; 3];
 
 impl Remote {
-    /// A connection whose server has the scripts, and what it says of its ledger.
-    fn open(&self) -> RedisResult<(Connection, Found)> {
-        let mut connection = self.client.get_connection_with_timeout(limits::SHARED_CONNECT)?;
-        connection.set_read_timeout(Some(limits::SHARED_ANSWER))?;
-        connection.set_write_timeout(Some(limits::SHARED_ANSWER))?;
+    /// A connection whose server has the ledger and the scripts, and what it says of it. Of a cluster's nodes each is
+    /// tried once, within the time that one is given to answer.
+    fn open(&mut self) -> RedisResult<(Connection, Found)> {
+        let (mut tried, mut why) = (Vec::new(), None);
+        let until = self.clock.mono().after(limits::SHARED_ANSWER);
+        loop {
+            let error = match self.open_here() {
+                Ok(opened) => return Ok(opened),
+                Err(error) => error,
+            };
+            let goes_on = self.nodes.turn(&error, &mut tried) && self.clock.mono() < until;
+            // That one sends us to another says nothing of why that has failed.
+            let error = why.take().filter(|_| error.code() == Some("MOVED")).unwrap_or(error);
+            if !goes_on {
+                return Err(error);
+            }
+            why = Some(error);
+        }
+    }
+
+    fn open_here(&mut self) -> RedisResult<(Connection, Found)> {
+        let mut connection = self.nodes.connect()?;
         let mut pipe = redis::pipe();
         for code in SCRIPTS {
-            pipe.cmd("SCRIPT").arg("LOAD").arg([GUARD, code].concat());
+            pipe.cmd("SCRIPT").arg("LOAD").arg(self.nodes.guarded(code));
         }
-        pipe.cmd("MGET").arg(&["format", "epoch", "adopted"].map(named));
-        let mut told = connection.req_packed_commands(&pipe.get_packed_pipeline(), 0, SCRIPTS.len() + 1)?;
+        pipe.cmd("MGET").arg(&["format", "epoch", "adopted"].map(|name| self.named(name)));
+        let count = SCRIPTS.len() + 1 + usize::from(self.nodes.is_cluster());
+        if self.nodes.is_cluster() {
+            pipe.cmd("CLUSTER").arg("SLOTS");
+        }
+        let mut told = connection.req_packed_commands(&pipe.get_packed_pipeline(), 0, count)?;
+        if self.nodes.is_cluster() {
+            told.pop().iter().for_each(|nodes| self.nodes.learn(nodes));
+        }
         let found = told.pop();
         if let Some(Value::ServerError(error)) = told.into_iter().chain(found.clone()).find(is_error) {
             return Err(error.into());
@@ -44,7 +69,11 @@ impl Remote {
         if self.connection.is_some() {
             return Ok(());
         }
-        let (mut connection, [format, epoch, adopted]) = self.open().map_err(|error| self.failed(&error))?;
+        let (mut connection, [format, epoch, adopted]) = match self.open() {
+            Ok(opened) => opened,
+            Err(error) if error.code() == Some("MOVED") && self.nodes.is_cluster() => return Err(self.lost()),
+            Err(error) => return Err(self.failed(&error)),
+        };
         let is_known = format.as_deref().is_none_or(|format| format == FORMAT || FORMERS.contains(&format));
         if !is_known {
             return Err(StoreError::Shared(
@@ -89,7 +118,7 @@ impl Remote {
         filled.map_err(|_| std::io::Error::other("no entropy is available"))?;
         let kept = if adopts { limits::ADOPTED_KEPT.as_secs() } else { 0 };
         let mut cmd = redis::cmd("EVAL");
-        cmd.arg(BEGIN).arg(3).arg(&["epoch", "format", "adopted"].map(named));
+        cmd.arg(BEGIN).arg(3).arg(&["epoch", "format", "adopted"].map(|name| self.named(name)));
         let told = connection.req_command(cmd.arg(hex(&random)).arg(FORMAT).arg(kept))?;
         // An error is its own; whatever else is no text is no epoch of ours.
         match told {
@@ -106,7 +135,7 @@ impl Remote {
 
     /// What says that the ledger is the one that is known.
     pub(super) fn mark(&self) -> String {
-        named("epoch:") + self.epoch.as_deref().unwrap_or_default()
+        self.named("epoch:") + self.epoch.as_deref().unwrap_or_default()
     }
 
     pub(super) fn replaced(&self) -> StoreError {
@@ -119,16 +148,19 @@ impl Remote {
         let mut pipe = redis::pipe();
         pipe.cmd("EXISTS").arg(self.mark()).add_command(cmd.clone());
         let bytes = pipe.get_packed_pipeline();
-        let told = self.run(|connection| connection.req_packed_commands(&bytes, 0, 2))?;
-        match <[Value; 2]>::try_from(told) {
-            Ok([Value::Int(1), Value::ServerError(error)]) => Err(self.failed(&error.into())),
-            Ok([Value::Int(1), value]) => Ok(value),
-            Ok([Value::Int(0), _]) => {
-                self.connection = None;
-                Err(self.replaced())
-            }
-            _ => Err(self.nonsense()),
-        }
+        self.until_heard(|remote| {
+            let told = remote.run_once(|connection| connection.req_packed_commands(&bytes, 0, 2))?;
+            let error = match <[Value; 2]>::try_from(told) {
+                Ok([Value::ServerError(error), _] | [Value::Int(1), Value::ServerError(error)]) => {
+                    remote.failed(&error.into())
+                }
+                Ok([Value::Int(1), value]) => return Ok(value),
+                Ok([Value::Int(0), _]) => remote.replaced(),
+                _ => remote.nonsense(),
+            };
+            remote.connection = None;
+            Err(error)
+        })
     }
 
     /// The same of a text that may be there.

@@ -1,6 +1,7 @@
 //! Changes of keys in a shared ledger, by a script that writes the audit and answers that are given again with them.
 
-use super::{EDIT, Remote, list, named, text};
+use super::values::{list, text};
+use super::{EDIT, Remote};
 use crate::base::digest::{hex, unhex};
 use crate::base::limits;
 use crate::base::time::Unix;
@@ -12,11 +13,6 @@ use crate::policy::keys::{KeyId, KeyRecord};
 /// What stands between the parts of a line: no part has it.
 const BETWEEN: char = '\u{1f}';
 
-/// Where the audit and the answer under a name are.
-fn places(once: &str) -> [String; 2] {
-    [named("keys:audit"), named(&format!("keys:once:{once}"))]
-}
-
 /// The arguments of the script that are about these: a line of the audit and how many are kept, the answer and for how
 /// many milliseconds.
 fn arguments(note: &Note<'_>, before: Option<&KeyRecord>, after: &KeyRecord) -> [String; 4] {
@@ -27,6 +23,11 @@ fn arguments(note: &Note<'_>, before: Option<&KeyRecord>, after: &KeyRecord) -> 
 }
 
 impl Remote {
+    /// Where the audit and the answer under a name are.
+    fn places(&self, once: &str) -> [String; 2] {
+        [self.named("keys:audit"), self.named("keys:once:") + once]
+    }
+
     /// Stores a new key, with what belongs to it. A known id is an error.
     pub fn issue_key(&mut self, key: &KeyRecord, note: &Note<'_>) -> Result<(), StoreError> {
         match self.replace_key(key, "", (note, None))? {
@@ -45,21 +46,25 @@ impl Remote {
         self.connect()?;
         let (id, new) = (&key.id, &*record_text(key));
         let once = note.once.as_ref().map_or("", |once| once.name);
-        let [audit, answer] = places(once);
-        let mut cmd = self.script(EDIT, &[named("keys"), named("keys:version"), audit, answer]);
+        let [audit, answer] = self.places(once);
+        let mut cmd = self.script(EDIT, &[self.named("keys"), self.named("keys:version"), audit, answer]);
         cmd.arg(id.as_str()).arg(old).arg(new).arg(&arguments(note, before, key));
-        if self.run(|connection| cmd.query(connection))? {
-            return Ok(true);
+        let mut done: bool = self.query(&cmd)?;
+        if !done {
+            // An interrupted try may have stored it.
+            let found = self.read_text(redis::cmd("HGET").arg(self.named("keys")).arg(id.as_str()))?;
+            done = found.as_deref() == Some(new);
         }
-        // An interrupted try may have stored it.
-        let found = self.read_text(redis::cmd("HGET").arg(named("keys")).arg(id.as_str()))?;
-        Ok(found.as_deref() == Some(new))
+        if done {
+            self.replicated()?;
+        }
+        Ok(done)
     }
 
     /// Lets `change` edit the record of a key, again if another process came in between. See `Ledger::edit_key`.
     pub fn edit(&mut self, id: &KeyId, note: &Note<'_>, change: Change<'_>) -> Result<Option<KeyRecord>, StoreError> {
         for _ in 0..limits::EDIT_TRIES {
-            let found = self.read_text(redis::cmd("HGET").arg(named("keys")).arg(id.as_str()))?;
+            let found = self.read_text(redis::cmd("HGET").arg(self.named("keys")).arg(id.as_str()))?;
             let Some(old) = found else { return Ok(None) };
             let Some(mut key) = record_from(&old) else {
                 return Err(StoreError::Shared(self.name.clone(), format!("the record of key {id} cannot be read")));
@@ -77,7 +82,7 @@ impl Remote {
 
     /// What was answered under a name within the last day.
     pub fn answered(&mut self, once: &str) -> Result<Option<Answered>, StoreError> {
-        let [_, place] = places(once);
+        let [_, place] = self.places(once);
         let found = self.read_text(redis::cmd("GET").arg(&place))?;
         Ok(found.and_then(|text| {
             let (digest, answer) = text.split_at_checked(64)?;
@@ -87,7 +92,7 @@ impl Remote {
 
     /// The last `most` lines of the audit, the newest first.
     pub fn audit(&mut self, most: usize) -> Result<Vec<AuditLine>, StoreError> {
-        let [place, _] = places("");
+        let [place, _] = self.places("");
         let last = most.saturating_sub(1);
         let lines = self.read(redis::cmd("LRANGE").arg(&place).arg(0).arg(last))?;
         Ok(list(&lines).iter().filter_map(|line| read(text(line)?)).collect())

@@ -1,0 +1,262 @@
+//! Where a shared ledger is: one server, or whichever node of a Redis Cluster has the slot of its names.
+//!
+//! In a cluster all names bear one hash tag, so they lie in one slot, and whatever touches several of them is one step
+//! there too. Any node tells which master has the slot ([`Nodes::turn`]); what a node says of the others is remembered,
+//! so that a ledger is found again whose own nodes, or those that the URL names, are gone.
+//!
+//! **While the slot moves** from one master to another, each of the two has some of its names. A script that ran then
+//! would take what is at the other for missing, and count from zero. So every script names one entry that nobody ever
+//! makes: both masters refuse a step that names something missing (TRYAGAIN) until the slot has moved whole. That is
+//! an outage that passes; so is ASK, which is said of names that have moved already.
+
+use super::values::{list, text};
+use crate::base::limits;
+use redis::{Client, Connection, ConnectionAddr, RedisError, RedisResult, TlsCertificates, Value};
+
+/// What stands before each script: it asks for the epoch.
+const GUARD: &str = include_str!(concat!(env!("OUT_DIR"), "/epoch.lua"));
+
+/// What every name begins with: on one server, and in a cluster.
+const PREFIXES: [&str; 2] = ["tollgate:", "{tollgate}:"];
+/// Where a node of a cluster listens, unless something else is said.
+const PORT: u16 = 6379;
+
+/// Host and port.
+type Place = (String, u16);
+
+/// Where the ledger is, as far as is known.
+#[derive(Clone)]
+pub(super) struct Nodes {
+    client: Client,
+    /// Of a cluster: the nodes that the URL names, and behind them those that nodes have told of. Else empty.
+    places: Vec<Place>,
+    /// So many does the URL name.
+    seeds: usize,
+    /// The node that was last said to have the ledger, or is to be tried next; `None` on one server.
+    at: Option<Place>,
+}
+
+impl Nodes {
+    /// Reads the URL. `pem` are authorities, instead of the public ones.
+    pub(super) fn new(url: &str, pem: Option<Vec<u8>>) -> RedisResult<Nodes> {
+        let (url, places) = of_cluster(url).unwrap_or_else(|| (url.to_string(), Vec::new()));
+        let client = match pem {
+            None => Client::open(url)?,
+            Some(pem) => Client::build_with_tls(url, TlsCertificates { client_tls: None, root_cert: Some(pem) })?,
+        };
+        let (at, seeds) = (places.first().cloned(), places.len());
+        Ok(Nodes { client, places, seeds, at })
+    }
+
+    pub(super) fn is_cluster(&self) -> bool {
+        self.seeds > 0
+    }
+
+    /// What every name begins with.
+    pub(super) fn prefix(&self) -> &'static str {
+        PREFIXES[usize::from(self.is_cluster())]
+    }
+
+    /// What a script names behind all else.
+    pub(super) fn never(&self) -> Option<String> {
+        self.is_cluster().then(|| format!("{}never", self.prefix()))
+    }
+
+    /// A script with what stands before it.
+    pub(super) fn guarded(&self, code: &str) -> String {
+        [if self.is_cluster() { "table.remove(KEYS)\n" } else { "" }, GUARD, code].concat()
+    }
+
+    /// Connects to the server, or to the node that is to be tried.
+    pub(super) fn connect(&self) -> RedisResult<Connection> {
+        let connection = match self.at.clone() {
+            None => self.client.get_connection_with_timeout(limits::SHARED_CONNECT)?,
+            Some((host, port)) => {
+                let info = self.client.get_connection_info();
+                let addr = match info.addr().clone() {
+                    ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                        ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+                    }
+                    _ => ConnectionAddr::Tcp(host, port),
+                };
+                Client::open(info.clone().set_addr(addr))?.get_connection_with_timeout(limits::SHARED_CONNECT)?
+            }
+        };
+        connection.set_read_timeout(Some(limits::SHARED_ANSWER))?;
+        connection.set_write_timeout(Some(limits::SHARED_ANSWER))?;
+        Ok(connection)
+    }
+
+    /// Remembers what `CLUSTER SLOTS` has told: first and last slot, then host, port and more of each node.
+    pub(super) fn learn(&mut self, told: &Value) {
+        let mut places = self.places[..self.seeds].to_vec();
+        for node in list(told).iter().flat_map(|range| list(range).iter().skip(2)) {
+            let [host, Value::Int(port), ..] = list(node) else { continue };
+            let Some(place) = self.meant(text(host).unwrap_or_default(), u16::try_from(*port).unwrap_or(0)) else {
+                continue;
+            };
+            if places.len() < limits::SHARED_NODES_MAX && !places.contains(&place) {
+                places.push(place);
+            }
+        }
+        // One that could not say forgets nothing.
+        if places.len() > self.seeds {
+            self.places = places;
+        }
+    }
+
+    /// A node as another tells of it: where that does not know a name, its own is meant.
+    fn meant(&self, host: &str, port: u16) -> Option<Place> {
+        let own = || self.at.as_ref().map(|(host, _)| host.clone());
+        let host = if matches!(host, "" | "?") { own()? } else { host.to_string() };
+        (port > 0).then_some((host, port))
+    }
+
+    /// Goes to the node that is named by an error: true if there is one, and this is a cluster.
+    pub(super) fn follow(&mut self, error: &RedisError) -> bool {
+        if !self.is_cluster() || error.code() != Some("MOVED") {
+            return false;
+        }
+        let named = error.redirect_node().map(|(place, _)| place_of(place));
+        let named = named.and_then(|(host, port)| self.meant(&host, port));
+        let follows = named.is_some();
+        self.at = named.or(self.at.take());
+        follows
+    }
+
+    /// After `error`, goes to the node that it names, or to the next that has not been tried; false if there is none.
+    pub(super) fn turn(&mut self, error: &RedisError, tried: &mut Vec<Place>) -> bool {
+        let Some(here) = self.at.clone() else { return false };
+        tried.push(here.clone());
+        let is_new = |place: &Place| !tried.contains(place);
+        if tried.len() >= limits::SHARED_NODES_MAX {
+            return false;
+        }
+        if self.follow(error) && self.at.as_ref().is_some_and(is_new) {
+            return true;
+        }
+        // The one behind this, even if all were tried: so the next round does not begin with the same.
+        let behind = self.places.iter().position(|place| *place == here).map_or(0, |at| at + 1);
+        let next = self.places.iter().cycle().skip(behind).take(self.places.len());
+        let fresh = next.clone().find(|place| is_new(place));
+        self.at = fresh.or(next.clone().next()).cloned();
+        fresh.is_some()
+    }
+
+    /// Goes to the next node, whatever becomes of it: any of a cluster will do.
+    pub(super) fn go_on(&mut self) {
+        let behind = self.places.iter().position(|place| Some(place) == self.at.as_ref()).map_or(0, |at| at + 1);
+        self.at = self.places.get(behind).or(self.places.first()).cloned();
+    }
+}
+
+/// Host and port; brackets stand around a host with colons, or do not, where the port is told.
+fn place_of(text: &str) -> Place {
+    let name = |host: &str| host.trim_matches(['[', ']']).to_string();
+    match text.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')) {
+        Some((host, port)) => (name(host), port.parse().unwrap_or(0)),
+        None => (name(text), PORT),
+    }
+}
+
+/// The URL of a cluster as that of its first node, and all that it names; `None` of one server.
+fn of_cluster(url: &str) -> Option<(String, Vec<Place>)> {
+    let (scheme, rest) = url.split_once("+cluster://")?;
+    let (authority, tail) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    let (user, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
+    let places: Vec<Place> = hosts.split(',').map(place_of).collect();
+    let first = hosts.split(',').next().unwrap_or_default();
+    Some((format!("{scheme}://{user}{first}{tail}"), places))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use redis::ServerErrorKind;
+
+    fn nodes(url: &str) -> Nodes {
+        Nodes::new(url, None).unwrap()
+    }
+
+    fn moved(to: &str) -> RedisError {
+        (redis::ErrorKind::Server(ServerErrorKind::Moved), "key moved", format!("7332 {to}")).into()
+    }
+
+    fn refused() -> RedisError {
+        std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into()
+    }
+
+    fn at(nodes: &Nodes) -> String {
+        nodes.at.as_ref().map(|(host, port)| format!("{host} {port}")).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_url_names_one_server_or_nodes_of_a_cluster() {
+        let one = nodes("redis://h:1/3");
+        assert_eq!((one.is_cluster(), one.prefix(), one.never()), (false, "tollgate:", None));
+        assert_eq!(one.guarded("return 1"), format!("{GUARD}return 1"));
+        let many = nodes("rediss+cluster://u:p@h:1,[::1]:2,other,[::2]/0?protocol=resp3");
+        let told: Vec<String> = many.places.iter().map(|(host, port)| format!("{host} {port}")).collect();
+        assert_eq!(told, ["h 1", "::1 2", "other 6379", "::2 6379"]);
+        assert_eq!((many.prefix(), at(&many)), ("{tollgate}:", "h 1".to_string()));
+        let info = many.client.get_connection_info();
+        assert!(matches!(info.addr(), ConnectionAddr::TcpTls { insecure: false, .. }));
+        assert_eq!((info.redis_settings().username(), info.redis_settings().password()), (Some("u"), Some("p")));
+        // What a script names last is taken away before it runs.
+        assert!(many.guarded("").starts_with("table.remove(KEYS)\n"));
+    }
+
+    #[test]
+    fn each_node_is_tried_once_and_one_that_is_named_next() {
+        let (mut nodes, mut tried) = (nodes("redis+cluster://a:1,b:2,c:3"), Vec::new());
+        assert!(nodes.turn(&refused(), &mut tried));
+        assert_eq!(at(&nodes), "b 2");
+        assert!(nodes.turn(&moved("d:4"), &mut tried));
+        assert_eq!(at(&nodes), "d 4");
+        // One that was tried already is not gone to again.
+        assert!(nodes.turn(&moved("a:1"), &mut tried));
+        assert_eq!(at(&nodes), "c 3");
+        assert!(!nodes.turn(&moved("d:4"), &mut tried));
+        // The next round begins behind the last.
+        assert_eq!(at(&nodes), "a 1");
+    }
+
+    #[test]
+    fn nodes_that_send_us_about_for_ever_are_left_at_last() {
+        let (mut nodes, mut tried) = (nodes("redis+cluster://a:1"), Vec::new());
+        let hops = (1..).take_while(|n| nodes.turn(&moved(&format!("n{n}:1")), &mut tried)).count();
+        assert_eq!(hops + 1, limits::SHARED_NODES_MAX);
+    }
+
+    #[test]
+    fn one_server_is_not_left_whatever_it_says() {
+        let mut one = nodes("redis://h");
+        assert!(!one.turn(&moved("a:1"), &mut Vec::new()) && !one.follow(&moved("a:1")));
+        assert_eq!(at(&one), "");
+    }
+
+    #[test]
+    fn nodes_are_learnt_and_an_unknown_name_is_that_of_the_node_that_says_it() {
+        let node =
+            |host: Value, port: i64| Value::Array(vec![host, Value::Int(port), Value::SimpleString("id".into())]);
+        let name = |text: &str| Value::BulkString(text.into());
+        let range = |nodes: Vec<Value>| Value::Array([vec![Value::Int(0), Value::Int(9)], nodes].concat());
+        let mut nodes = nodes("redis+cluster://a:1");
+        nodes.learn(&Value::Array(vec![
+            range(vec![node(name("b"), 2), node(Value::Nil, 3), node(name("a"), 1)]),
+            range(vec![node(name("?"), 4), node(name("::1"), 5), node(name("x"), 0), Value::Int(7)]),
+        ]));
+        let told = |nodes: &Nodes| nodes.places.iter().map(|(host, port)| format!("{host} {port}")).collect::<Vec<_>>();
+        assert_eq!(told(&nodes), ["a 1", "b 2", "a 3", "a 4", "::1 5"]);
+        nodes.learn(&Value::Nil);
+        assert_eq!(told(&nodes).len(), 5, "one that cannot say forgets nothing");
+        let many = (0..200).map(|n| node(name(&format!("n{n}")), 1)).collect();
+        nodes.learn(&Value::Array(vec![range(many)]));
+        assert_eq!(nodes.places.len(), limits::SHARED_NODES_MAX);
+        assert!(nodes.follow(&moved(":9")) && at(&nodes) == "a 9");
+        assert!(nodes.follow(&moved("::1:7")) && at(&nodes) == "::1 7");
+        assert!(!nodes.follow(&refused()) && at(&nodes) == "::1 7");
+        (0..70).for_each(|_| nodes.go_on());
+        assert!(nodes.places.iter().any(|(host, port)| at(&nodes) == format!("{host} {port}")));
+    }
+}
